@@ -232,20 +232,17 @@ fn stmt_losses(program: &Program, id: StmtId, again: &Program, back: StmtId) -> 
 
 /// Returns warnings for tensors whose logical or allocation domain does not read back.
 fn domain_losses(program: &Program, again: &Program) -> Vec<Diagnostic> {
-    let container = |program: &Program, id: &TensorId| program.tensors[*id].unit.is_none();
-    let theirs: HashMap<String, TensorId> = again
-        .tensors
-        .ids()
-        .filter(|id| container(again, id))
-        .map(|id| (tensor_text(again, id), id))
-        .collect();
+    // Tensors of different HostUnits may have the same text.
+    let key = |program: &Program, id: TensorId| (program.qualified_name(id), tensor_text(program, id));
+    let theirs: HashMap<(String, String), TensorId> =
+        again.tensors.ids().map(|id| (key(again, id), id)).collect();
     let mut res = Vec::new();
-    for id in program.tensors.ids().filter(|id| container(program, id)) {
-        let Some(back) = theirs.get(&tensor_text(program, id)) else { continue };
+    for id in program.tensors.ids() {
+        let Some(back) = theirs.get(&key(program, id)) else { continue };
         let said = domain_clauses(program, id);
         let read = domain_clauses(again, *back);
         if said != read {
-            let what = in_backticks(format_args!("{}: {said}", program.tensor_name(id)));
+            let what = in_backticks(format_args!("{}: {said}", program.qualified_name(id)));
             res.push(loss(program.tensor_span(id), &what, &read_back_label(Some(read))));
         }
     }

@@ -238,7 +238,8 @@ impl<'s> Finder<'s> {
                 break;
             }
             // A part of a dump without its first and last line.
-            if !is_begun && !line.text.is_empty() && !line.text.starts_with(DUMP) && line.text != "..." {
+            let is_part = !is_begun && !first.text.starts_with(DUMP);
+            if is_part && !line.text.is_empty() && line.text != "..." {
                 break;
             }
         }

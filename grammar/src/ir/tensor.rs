@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::{AxisId, AxisKind, ExprId, Mesh, ParallelType, Program, TensorId, UnitId};
-use crate::dtype::DType;
+use crate::{arena::Id, dtype::DType};
 
 /// A tensor, identified by its printed text; the number alone is unique only within one namespace.
 #[derive(Clone, Debug, PartialEq)]
@@ -115,7 +115,9 @@ impl Program {
     /// Returns the name of a tensor in the `Domains:` section: `T3`, or `HostUnit0.T3` for one of a HostUnit.
     pub fn qualified_name(&self, tensor: TensorId) -> String {
         let name = self.tensor_name(tensor);
-        match self.tensors[tensor].unit {
+        // A unit may have been removed from the program.
+        let unit = self.tensors[tensor].unit.filter(|it| it.index() < self.units.len());
+        match unit {
             Some(unit) => format!("HostUnit{}.{name}", self.units[unit].number),
             None => name,
         }

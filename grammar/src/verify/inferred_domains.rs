@@ -24,7 +24,7 @@ pub(super) fn inferred_domain_notes(program: &Program, stmt: &OpStmt) -> Vec<Str
                 Transform::Merge { .. } | Transform::Swizzle1D { .. } => None,
             })
             .collect();
-        let name = program.tensor_name(tensor);
+        let name = program.qualified_name(tensor);
         (!merged.is_empty()).then(|| {
             format!(
                 "the logical domain of `{name}` was taken as ({}), by merging {}; to state another one, add a section \

@@ -21,7 +21,7 @@ impl Check<'_, '_> {
     /// Returns the help for a tensor that has as many dimensions too many as device and stream axes, and no line in
     /// `Domains:`. `wanted` is the number of dimensions that the statement requires.
     pub(super) fn missing_domain_line(&self, tensor: TensorId, wanted: usize) -> Option<String> {
-        let name = self.program.tensor_name(tensor);
+        let name = self.program.qualified_name(tensor);
         let line = self.domain_line(tensor, wanted)?;
         Some(if self.program.spans.are_domains_inferred {
             format!(
@@ -38,7 +38,7 @@ impl Check<'_, '_> {
         let axes: Vec<String> =
             self.surplus_axes(tensor, wanted)?.iter().map(|it| axis_text(self.program, *it)).collect();
         let (name, axes) =
-            (self.program.tensor_name(tensor), list_text(axes.iter().map(String::as_str), 4, "and"));
+            (self.program.qualified_name(tensor), list_text(axes.iter().map(String::as_str), 4, "and"));
         Some(format!(
             "if {axes} of `{name}` are the results of splits, add a line to a section `Domains:` after the container that \
              says so: `{name}: logical(…), outer_split(…, …) -> (…, …)`"
@@ -77,7 +77,7 @@ impl Check<'_, '_> {
             logical.push(whole);
             number += 1;
         }
-        Some(format!("{}: logical({}){splits}", p.tensor_name(tensor), logical.join(", ")))
+        Some(format!("{}: logical({}){splits}", p.qualified_name(tensor), logical.join(", ")))
     }
 
     /// Returns the axis with which each device or stream axis was split: the one after it, or another one if the extents
