@@ -17,7 +17,7 @@ use hir_hang::{
     files,
     report::{report, table},
 };
-use simulator::{Call, Group, Job, Op, Outcome, dumps, pickle::pickle};
+use simulator::{Call, Group, Job, Op, Outcome, dump, pickle::pickle};
 
 /// The ranks of a tensor-parallel group.
 const GROUP: usize = 8;
@@ -57,7 +57,7 @@ fn the_cause_is_found_among_many_ranks() {
         outcome[rank] = done;
         let gone = None;
         let job = Job { groups: groups.clone(), calls: all, runs_ahead: true, gone };
-        let dump = dumps(&job, &Outcome { done: outcome }).swap_remove(rank).1;
+        let dump = dump(&job, &Outcome { done: outcome }, rank);
         pickle(&serde_json::from_str(&dump).expect("JSON"))
     };
     for first in (0..ranks).step_by(GROUP) {

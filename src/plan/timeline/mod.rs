@@ -59,6 +59,8 @@ pub enum Lane {
         /// Its number, if another communicator of the rank has the same text.
         number: Option<usize>,
     },
+    /// A process group of a job that was recorded, by its text.
+    Group(String),
 }
 
 impl fmt::Display for Lane {
@@ -66,6 +68,7 @@ impl fmt::Display for Lane {
         match self {
             Self::Host => f.write_str("host"),
             Self::Stream(stream) => stream.fmt(f),
+            Self::Group(text) => f.write_str(text),
             Self::Queue { communicator, number: None } => communicator.fmt(f),
             Self::Queue { communicator, number: Some(number) } => write!(f, "{communicator} #{number}"),
         }

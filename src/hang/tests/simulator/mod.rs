@@ -144,7 +144,8 @@ pub fn dumps(job: &Job, outcome: &Outcome) -> Vec<(usize, String)> {
     ranks.map(|rank| (rank, dump(job, outcome, rank))).collect()
 }
 
-fn dump(job: &Job, outcome: &Outcome, rank: usize) -> String {
+/// Returns the dump of one rank.
+pub fn dump(job: &Job, outcome: &Outcome, rank: usize) -> String {
     let mut config = Vec::new();
     for (name, group) in job.groups.iter().enumerate().filter(|it| it.1.members.contains(&rank)) {
         let description = group.description;

@@ -1,0 +1,122 @@
+//! `hir hang`: explains why a PyTorch job hangs.
+
+mod timeline;
+
+use std::{ffi::OsString, path::PathBuf, process::ExitCode};
+
+use clap::Parser;
+use hir_hang::{
+    diagnostics::{self, diagnostic},
+    files::{self, LoadError},
+    program::program,
+    report::{report, table},
+};
+use hir_plan::timeline::file::TimelineFile;
+use hir_process::exit::Exit;
+
+use self::timeline::timeline;
+use crate::{
+    session::{Report, Verdict},
+    tool::{
+        self, Reporter,
+        flags::{DiagnosticFlags, with_help},
+        report_usage_error,
+        reproducer::crash_reproducer,
+        startup::start_tool,
+    },
+};
+
+/// The examples of `--help`.
+const EXAMPLES: &str =
+    "  hir hang dumps/                           all dumps of a folder, one file for each rank
+  hir hang nccl_trace_rank_*                the same, as files
+  hir hang dumps/ -o hang.hir               the calls that do not proceed, for `hir-run hang.hir`
+  hir hang dumps/ --error-format=json       what was found, as JSON lines on standard error";
+
+/// Explains why a PyTorch job hangs, from the dumps of its flight recorder.
+///
+/// Reads one dump for each rank: the pickles that PyTorch writes when a collective times out, or the JSON of its debug server. Names the rank that
+/// diverged first, its call and its line, and what the others wait for. Exits with 4 if the dumps show a hang, with 0 if they show none, and with 1
+/// if they cannot be read.
+#[derive(Parser)]
+#[command(
+    name = "hir hang",
+    version,
+    mut_args(with_help("quiet", "Print only what was found and the verdict: no notes and no table"))
+)]
+struct Options {
+    /// Dumps, or folders of dumps.
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// Write the calls that do not proceed to FILE as a Host IR program, on which `hir-run` deadlocks in the same way.
+    #[arg(short, value_name = "FILE.hir")]
+    output: Option<PathBuf>,
+    /// Write to FILE when each rank made which call, until when: a picture (`.svg`), a page (`.html`) or a trace for Perfetto (`.json`). What
+    /// has not completed has no end. A repeated option writes several files.
+    #[arg(long, value_name = "FILE")]
+    timeline: Vec<TimelineFile>,
+    #[command(flatten)]
+    diagnostics: DiagnosticFlags,
+}
+
+/// Runs the tool with its arguments.
+pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
+    start_tool("hir hang", arguments, |session| {
+        match tool::help::parse_arguments::<Options>(session, EXAMPLES) {
+            Ok(options) => {
+                let screen = options.diagnostics.reporter(session);
+                let exit = crash_reproducer::run_guarded(&screen, None, || {
+                    run(&options, &screen).unwrap_or_else(|exit| exit)
+                });
+                screen.finish(exit, true, |_| ()).into()
+            }
+            Err(error) => report_usage_error(session, &error, |_| ()).into(),
+        }
+    })
+}
+
+fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
+    screen.start_workers()?;
+    let dumps = files::load(&options.paths).map_err(|fault| {
+        let exit = match fault {
+            LoadError::Read { .. } => Exit::Environment,
+            LoadError::NoDumps { .. } | LoadError::NoRank(_) | LoadError::Unreadable(_) => Exit::Rejected,
+        };
+        screen.fail(exit, fault)
+    })?;
+    for skipped in &dumps.skipped {
+        let (source, found) = diagnostics::unreadable(skipped);
+        screen.report_diagnostics(&source, &[found]);
+    }
+    let found = report(&dumps);
+    for finding in &found.findings {
+        let (source, finding) = diagnostic(finding, &options.paths);
+        screen.report_diagnostics(&source, &[finding]);
+    }
+    let exit = if found.is_hang { Exit::Hang } else { Exit::Success };
+    let mut lines = Vec::new();
+    if !options.diagnostics.quiet {
+        lines.push(Report::note(found.summary()));
+        lines.extend(found.notes.iter().map(Report::note));
+        lines.extend(table(&found).into_iter().map(|it| Report::Output(format!("  {it}"))));
+    }
+    if let Some(path) = &options.output {
+        match screen.write_result(&program(&dumps), Some(path)) {
+            Exit::Success => lines.push(Report::note(format!("program in `{}`", path.display()))),
+            failed => return Err(failed),
+        }
+    }
+    for file in &options.timeline {
+        let path = file.path.display();
+        let title = format!("{}, {}", found.summary(), if found.is_hang { "hang" } else { "no hang" });
+        let drawn = file.text(&timeline(&dumps), &title, &[]);
+        let text = drawn.map_err(|fault| screen.fail(Exit::Usage, format!("`{path}`: {fault}")))?;
+        match screen.write_result(&text, Some(&file.path)) {
+            Exit::Success => lines.push(Report::note(format!("timeline in `{path}`"))),
+            failed => return Err(failed),
+        }
+    }
+    lines.push(Report::Verdict(Verdict::of(exit, found.verdict())));
+    screen.session().print_all(lines);
+    Ok(exit)
+}

@@ -1,0 +1,64 @@
+//! The timeline of the records of a job: for each rank a row for the collectives of each group, and one for its messages. A call that has not completed has
+//! no end.
+
+use std::collections::BTreeMap;
+
+use hir_hang::{
+    files::Dumps,
+    record::{Batch, Peer, Record},
+    site::site,
+};
+use hir_plan::{
+    sync::InstRef,
+    timeline::{Lane, Row, Slice, SliceKind, Timeline},
+};
+
+/// Returns the timeline. Times are those of the clocks of the hosts, from the first call of all ranks.
+pub(super) fn timeline(dumps: &Dumps) -> Timeline {
+    let records = &dumps.records;
+    let all = records.ranks.iter().flat_map(|it| &it.records);
+    let first = all.map(|it| it.created).min().unwrap_or(0);
+    let micros = |time: i64| time.saturating_sub(first) as f64 / 1000.0;
+    let mut timeline = Timeline {
+        source: "from the flight recorder: a call begins when the host made it, and ends when its completion was noticed".to_owned(),
+        ..Timeline::default()
+    };
+    for log in &records.ranks {
+        let mut rows: BTreeMap<String, usize> = BTreeMap::new();
+        let mut free: Vec<f64> = vec![0.0; timeline.rows.len()];
+        for (inst, record) in log.records.iter().enumerate().filter(|it| it.1.batch != Batch::P2pEnd) {
+            let name = row_name(dumps, record);
+            let row = *rows.entry(name.clone()).or_insert_with(|| {
+                timeline.rows.push(Row { rank: log.rank as usize, lane: Lane::Group(name) });
+                free.push(0.0);
+                timeline.rows.len() - 1
+            });
+            // The device executes the calls of a row one after the other.
+            let begin = micros(record.created).max(free[row]);
+            let noticed = micros(if record.completed > 0 { record.completed } else { record.created });
+            let end = record.done.then_some(noticed.max(begin));
+            free[row] = end.unwrap_or(begin);
+            timeline.slices.push(Slice {
+                row,
+                kind: SliceKind::Communication,
+                inst_ref: InstRef { rank: log.rank as usize, inst },
+                line: site(records, record).map_or(0, |it| it.line),
+                iteration: String::new(),
+                label: records.signature(record.signature).name.clone(),
+                begin,
+                end,
+                cause: None,
+            });
+        }
+    }
+    timeline.slices.sort_by(|a, b| a.begin.total_cmp(&b.begin));
+    timeline
+}
+
+fn row_name(dumps: &Dumps, record: &Record) -> String {
+    let group = dumps.records.group(record.group);
+    match record.peer {
+        Peer::None => group.to_string(),
+        Peer::Any | Peer::Rank(_) => format!("messages of {group}"),
+    }
+}
