@@ -174,23 +174,28 @@ impl<'s> Resolver<'s, '_> {
             && it.loop_domain.iter().zip(&other.axes).all(|(axis, text)| same_text(*axis, text.text))
     }
 
-    /// Returns the group of a launch: that of its number in the chosen dump or else a fusion without number that reads and
-    /// writes the same tensors.
+    /// Returns the group of a launch with its dump: that of its number in the chosen dump or else a fusion without number that
+    /// reads and writes the same tensors.
     pub(super) fn group_of<'d>(
         &mut self,
         dumps: &'d [FusionDump<'s>],
         chosen: Option<&'d FusionDump<'s>>,
         launch: &Launch,
-    ) -> Option<&'d Group<'s>> {
-        let numbered = launch.id.zip(chosen).into_iter().flat_map(|(id, dump)| dump.groups_with_id(id));
-        let mut found: Vec<&Group<'s>> = numbered.collect();
+    ) -> Option<(&'d FusionDump<'s>, &'d Group<'s>)> {
+        let numbered = launch.id.zip(chosen).into_iter();
+        let numbered = numbered.flat_map(|(id, dump)| dump.groups_with_id(id).map(move |it| (dump, it)));
+        let mut found: Vec<(&FusionDump<'s>, &Group<'s>)> = numbered.collect();
         if found.is_empty() {
-            let groups = dumps.iter().flat_map(|it| &it.groups);
-            found.extend(groups.filter(|it| it.id.is_none() && launch.has_lists(&it.lists)));
+            // Dumps of single kernels have other axes.
+            let is_its = |it: &Group<'s>| {
+                it.id.is_none() && launch.has_lists(&it.lists) && self.different_operand(launch, it).is_none()
+            };
+            let groups = dumps.iter().flat_map(|dump| dump.groups.iter().map(move |it| (dump, it)));
+            found.extend(groups.filter(|it| is_its(it.1)));
         }
-        let group = *found.last()?;
+        let (dump, group) = *found.last()?;
         let span = self.program.stmt_span(launch.stmt);
-        if let Some(other) = found.iter().find(|it| !it.is_same(group)) {
+        if let Some((_, other)) = found.iter().find(|it| !it.1.is_same(group)) {
             let message = "two groups of the log are the kernel of this launch, and they differ";
             let it = Diagnostic::new(Code::FusionMismatch, span, message, "launched here")
                 .label(other.heading, "one group")
@@ -214,7 +219,7 @@ impl<'s> Resolver<'s, '_> {
             );
             return None;
         }
-        Some(group)
+        Some((dump, group))
     }
 
     /// Reports that no fusion of the log has the group of a launch. Returns whether it did.

@@ -40,7 +40,7 @@ impl<'s> Resolver<'s, '_> {
         } else {
             (in_text, self.chosen_dump(in_text, &launches, is_own))
         };
-        let stated = chosen.map(|it| self.apply_domains(it)).unwrap_or_default();
+        let mut stated = chosen.map(|it| self.apply_domains(it)).unwrap_or_default();
         self.resolve_red_ops(chosen);
         // By the place of the group: its HostUnit, and the launch whose order the lists of the unit have.
         let mut units: FxHashMap<u32, (UnitId, usize)> = FxHashMap::default();
@@ -49,7 +49,7 @@ impl<'s> Resolver<'s, '_> {
         let mut is_missing_reported = false;
         for (at, launch) in launches.iter().enumerate() {
             let found = self.diagnostics.len();
-            let Some(group) = self.group_of(dumps, chosen, launch) else {
+            let Some((dump, group)) = self.group_of(dumps, chosen, launch) else {
                 if self.diagnostics.len() == found && !has_errors(self.diagnostics) && !is_missing_reported {
                     is_missing_reported = self.report_missing_group(dumps, chosen, launch);
                 }
@@ -60,7 +60,10 @@ impl<'s> Resolver<'s, '_> {
                 Some(known) => known,
                 None => {
                     let Some(unit) = self.add_unit(launch, group) else { continue };
-                    if !chosen.is_some_and(|dump| self.apply_unit_domains(dump, unit)) {
+                    if chosen.is_none() {
+                        stated.extend(self.apply_domains(dump));
+                    }
+                    if !self.apply_unit_domains(dump, unit) {
                         unstated.push(unit);
                     }
                     self.add_free_scalars(unit);
