@@ -79,6 +79,8 @@ pub(crate) struct Job<'r> {
     pub(crate) pairs: Vec<(PairKey, Pair)>,
     /// The receives from any rank that did not finish.
     pub(crate) any_source: Vec<Call>,
+    /// The position of the log of each rank.
+    places: Vec<u32>,
     /// The key of each signature.
     keys: Vec<Key>,
     /// The place in the program of each stack: equal numbers, equal places.
@@ -141,6 +143,7 @@ impl<'r> Job<'r> {
             queues,
             pairs,
             any_source,
+            places: places(records),
             keys: agreement::keys(records),
             sites: sites(records),
         };
@@ -193,8 +196,7 @@ impl<'r> Job<'r> {
 
     pub(crate) fn record(&self, call: Call) -> &'r Record {
         // A call is made from a log of the records.
-        let at = self.records.ranks.binary_search_by_key(&call.rank, |it| it.rank).unwrap_or(0);
-        &self.records.ranks[at].records[call.at as usize]
+        &self.records.ranks[self.places[call.rank as usize] as usize].records[call.at as usize]
     }
 
     /// Returns the call of a member with a sequence number.
@@ -240,6 +242,14 @@ fn aliases(records: &Records) -> FxHashMap<GroupId, GroupId> {
         (0..records.groups.len()).partition(|at| records.groups[*at].backend.is_empty());
     let known: FxHashMap<_, usize> = with.into_iter().map(|at| (key(at), at)).collect();
     without.into_iter().filter_map(|at| Some((number(at), number(*known.get(&key(at))?)))).collect()
+}
+
+fn places(records: &Records) -> Vec<u32> {
+    let mut places = vec![0; records.ranks.last().map_or(0, |it| it.rank as usize + 1)];
+    for (at, log) in records.ranks.iter().enumerate() {
+        places[log.rank as usize] = at as u32;
+    }
+    places
 }
 
 fn world(records: &Records, unreadable: &[Rank]) -> Vec<Rank> {

@@ -26,6 +26,13 @@ fn number(name: &str, default: usize) -> usize {
     std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(default)
 }
 
+/// The time that this process has computed, which other processes do not change: user and system time in hundredths of a second.
+fn cpu_seconds() -> f64 {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+    fields.skip(11).take(2).filter_map(|it| it.parse::<f64>().ok()).sum::<f64>() / 100.0
+}
+
 #[test]
 fn the_cause_is_found_among_many_ranks() {
     let (ranks, rounds) = (number("HIR_HANG_RANKS", 256), number("HIR_HANG_ROUNDS", 10));
@@ -69,11 +76,12 @@ fn the_cause_is_found_among_many_ranks() {
                 .expect("a file");
         }
     }
-    let begin = Instant::now();
+    let (begin, cpu) = (Instant::now(), cpu_seconds());
     let dumps = files::load(&[folder.path().to_owned()]).expect("dumps");
     let read = begin.elapsed();
     let report = report(&dumps);
-    println!("{ranks} ranks, {} records: read {read:.1?}, in all {:.1?}", report.records, begin.elapsed());
+    let (records, all, cpu) = (report.records, begin.elapsed(), cpu_seconds() - cpu);
+    println!("{ranks} ranks, {records} records: read {read:.1?}, in all {all:.1?}, {cpu:.1} s of all cores");
     assert_eq!(report.findings[0].ranks, [odd as u32], "{}", report.verdict());
     assert!(report.is_hang && table(&report).len() < 30, "{:#?}", table(&report));
 }
