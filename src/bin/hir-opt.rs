@@ -2,11 +2,14 @@
 
 use std::process::ExitCode;
 
-use hir::{driver::commands::opt, process::out_of_memory::Allocator};
+use hir::{
+    driver::{commands::opt, session::CommandLine},
+    process::out_of_memory::Allocator,
+};
 
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator { tool: "hir-opt" };
 
 fn main() -> ExitCode {
-    opt::main_with(std::env::args_os().skip(1).collect())
+    opt::main_with(CommandLine::of_process()).into()
 }

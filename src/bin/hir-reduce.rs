@@ -2,11 +2,14 @@
 
 use std::process::ExitCode;
 
-use hir::{driver::commands::reduce, process::out_of_memory::Allocator};
+use hir::{
+    driver::{commands::reduce, session::CommandLine},
+    process::out_of_memory::Allocator,
+};
 
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator { tool: "hir-reduce" };
 
 fn main() -> ExitCode {
-    reduce::main_with(std::env::args_os().skip(1).collect())
+    reduce::main_with(CommandLine::of_process()).into()
 }

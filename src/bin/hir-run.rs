@@ -2,11 +2,14 @@
 
 use std::process::ExitCode;
 
-use hir::{driver::commands::run, process::out_of_memory::Allocator};
+use hir::{
+    driver::{commands::run, session::CommandLine},
+    process::out_of_memory::Allocator,
+};
 
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator { tool: "hir-run" };
 
 fn main() -> ExitCode {
-    run::main_with(std::env::args_os().skip(1).collect())
+    run::main_with(CommandLine::of_process()).into()
 }

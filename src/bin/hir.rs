@@ -3,7 +3,10 @@
 use std::{ffi::OsString, process::ExitCode};
 
 use clap::{Parser, Subcommand};
-use hir::{driver::commands, process::out_of_memory::Allocator};
+use hir::{
+    driver::{commands, session::CommandLine},
+    process::out_of_memory::Allocator,
+};
 
 /// Reads, checks, rewrites and runs multi-GPU programs, and explains why a job hangs.
 #[derive(Parser)]
@@ -41,11 +44,16 @@ struct Arguments {
 static ALLOCATOR: Allocator = Allocator { tool: "hir" };
 
 fn main() -> ExitCode {
-    match Options::parse().tool {
-        Tool::Hang(arguments) => commands::hang::main_with(arguments.words),
-        Tool::Opt(arguments) => commands::opt::main_with(arguments.words),
-        Tool::Reduce(arguments) => commands::reduce::main_with(arguments.words),
+    let line = |tool: &str, arguments: Arguments| CommandLine {
+        start: std::env::current_exe().into_iter().map(Into::into).chain([tool.into()]).collect(),
+        arguments: arguments.words,
+    };
+    let exit = match Options::parse().tool {
+        Tool::Hang(arguments) => commands::hang::main_with(line("hang", arguments)),
+        Tool::Opt(arguments) => commands::opt::main_with(line("opt", arguments)),
+        Tool::Reduce(arguments) => commands::reduce::main_with(line("reduce", arguments)),
         #[cfg(all(feature = "cuda", feature = "launch"))]
-        Tool::Run(arguments) => commands::run::main_with(arguments.words),
-    }
+        Tool::Run(arguments) => commands::run::main_with(line("run", arguments)),
+    };
+    exit.into()
 }

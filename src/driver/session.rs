@@ -29,12 +29,29 @@ pub use crash_record::CrashRecord;
 pub use output_stream::OutputStream;
 pub use report::{Report, Verdict};
 
+/// How a tool was started.
+#[derive(Clone, Debug, Default)]
+pub struct CommandLine {
+    /// The program that runs the tool, and its arguments before those of the tool: how `hir-run` starts further ranks. Empty
+    /// for the executable of this process.
+    pub start: Vec<OsString>,
+    /// The arguments of the tool.
+    pub arguments: Vec<OsString>,
+}
+
+impl CommandLine {
+    /// Returns the command line of this process, whose executable is the tool.
+    pub fn of_process() -> Self {
+        Self { start: Vec::new(), arguments: std::env::args_os().skip(1).collect() }
+    }
+}
+
 /// The state of one run of a tool.
 pub struct Session {
     /// The name of the tool, for messages.
     pub tool: &'static str,
-    /// The command line of the tool without its name.
-    pub arguments: Vec<OsString>,
+    /// How the tool was started.
+    pub command_line: CommandLine,
     /// Notes, results and the verdict (`Report`).
     pub stdout: OutputStream,
     /// Diagnostics, and what options print beside the result.
@@ -49,12 +66,12 @@ pub struct Session {
 impl Session {
     /// Creates a session that prints to these streams.
     pub fn new(tool: &'static str, stdout: OutputStream, stderr: OutputStream) -> Arc<Self> {
-        Self::with_arguments(tool, Vec::new(), stdout, stderr)
+        Self::with_command_line(tool, CommandLine::default(), stdout, stderr)
     }
 
-    fn with_arguments(
+    fn with_command_line(
         tool: &'static str,
-        arguments: Vec<OsString>,
+        command_line: CommandLine,
         stdout: OutputStream,
         stderr: OutputStream,
     ) -> Arc<Self> {
@@ -62,7 +79,7 @@ impl Session {
         let files = Arc::new(InputFiles::with_notices(move |text| print_notice(tool, &notices, text)));
         Arc::new(Self {
             tool,
-            arguments,
+            command_line,
             stdout,
             stderr,
             files,
@@ -72,13 +89,13 @@ impl Session {
     }
 
     /// Creates the session of a tool, which prints to the streams of its process.
-    pub fn of_process(tool: &'static str, arguments: Vec<OsString>) -> Arc<Self> {
-        Self::with_arguments(tool, arguments, OutputStream::stdout(), OutputStream::stderr())
+    pub fn of_process(tool: &'static str, command_line: CommandLine) -> Arc<Self> {
+        Self::with_command_line(tool, command_line, OutputStream::stdout(), OutputStream::stderr())
     }
 
     /// Returns the arguments for printing; parts that are not UTF-8 are replaced.
     pub fn argument_texts(&self) -> Vec<String> {
-        self.arguments.iter().map(|it| it.to_string_lossy().into_owned()).collect()
+        self.command_line.arguments.iter().map(|it| it.to_string_lossy().into_owned()).collect()
     }
 
     /// Prints a line on standard output, with control characters of names replaced.

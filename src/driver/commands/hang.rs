@@ -2,7 +2,7 @@
 
 mod timeline;
 
-use std::{ffi::OsString, path::PathBuf, process::ExitCode};
+use std::path::PathBuf;
 
 use clap::Parser;
 use hir_hang::{
@@ -16,7 +16,7 @@ use hir_process::exit::Exit;
 
 use self::timeline::timeline;
 use crate::{
-    session::{Report, Verdict},
+    session::{CommandLine, Report, Verdict},
     tool::{
         self, Reporter,
         flags::{DiagnosticFlags, with_help},
@@ -59,18 +59,18 @@ struct Options {
     diagnostics: DiagnosticFlags,
 }
 
-/// Runs the tool with its arguments.
-pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
-    start_tool("hir hang", arguments, |session| {
+/// Runs hir hang.
+pub fn main_with(command_line: CommandLine) -> Exit {
+    start_tool("hir hang", command_line, |session| {
         match tool::help::parse_arguments::<Options>(session, EXAMPLES) {
             Ok(options) => {
                 let screen = options.diagnostics.reporter(session);
                 let exit = crash_reproducer::run_guarded(&screen, None, || {
                     run(&options, &screen).unwrap_or_else(|exit| exit)
                 });
-                screen.finish(exit, true, |_| ()).into()
+                screen.finish(exit, true, |_| ())
             }
-            Err(error) => report_usage_error(session, &error, |_| ()).into(),
+            Err(error) => report_usage_error(session, &error, |_| ()),
         }
     })
 }

@@ -9,8 +9,9 @@ mod reproducer;
 mod witness;
 
 use grammar::InvalidOption;
-use std::{ffi::OsString, io::Write, process::ExitCode, time::Duration};
+use std::{io::Write, time::Duration};
 
+use crate::session::CommandLine;
 use crate::tool::{
     Reporter, dump::Dumper, listing, reproducer::crash_reproducer, startup::start_tool,
     statistics::Statistics,
@@ -27,14 +28,14 @@ use options::{Options, VerifyEach};
 use pass_pipeline::pipeline_text;
 use processor::Processor;
 
-/// Runs hir-opt with these arguments, which do not begin with the name of the tool.
-pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
-    start_tool("hir-opt", arguments, |session| {
+/// Runs hir-opt.
+pub fn main_with(command_line: CommandLine) -> Exit {
+    start_tool("hir-opt", command_line, |session| {
         let options = match reproducer::parse_options(session) {
             Ok(options) => options,
             Err(exit) => {
                 session.close_log(exit, true);
-                return exit.into();
+                return exit;
             }
         };
         let screen = options.diagnostics.reporter(session);
@@ -42,7 +43,7 @@ pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
         let work = || run(&options, &screen).unwrap_or_else(|exit| exit);
         let exit = crash_reproducer::run_guarded(&screen, path, work);
         // Standard output contains only the program.
-        screen.finish(exit, true, |_| ()).into()
+        screen.finish(exit, true, |_| ())
     })
 }
 

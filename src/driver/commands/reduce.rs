@@ -2,10 +2,8 @@
 
 use grammar::InvalidOption;
 use std::{
-    ffi::OsString,
     io::Write,
     path::PathBuf,
-    process::ExitCode,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -15,6 +13,7 @@ use crate::reduce::{
     reduce,
 };
 use crate::run::{assume::assume_scalars, oracle};
+use crate::session::CommandLine;
 use crate::tool::{
     self, Reporter,
     flags::{DiagnosticFlags, TextFlags, WorldFlags, with_help},
@@ -91,9 +90,9 @@ struct Options {
     diagnostics: DiagnosticFlags,
 }
 
-/// Runs hir-reduce with these arguments, which do not begin with the name of the tool.
-pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
-    start_tool("hir-reduce", arguments, |session| {
+/// Runs hir-reduce.
+pub fn main_with(command_line: CommandLine) -> Exit {
+    start_tool("hir-reduce", command_line, |session| {
         match tool::help::parse_arguments::<Options>(session, EXAMPLES) {
             Ok(options) => {
                 let screen = options.diagnostics.reporter(session);
@@ -101,9 +100,9 @@ pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
                     run(&options, &screen).unwrap_or_else(|exit| exit)
                 });
                 // Standard output contains only the program.
-                screen.finish(exit, true, |_| ()).into()
+                screen.finish(exit, true, |_| ())
             }
-            Err(error) => report_usage_error(session, &error, |_| ()).into(),
+            Err(error) => report_usage_error(session, &error, |_| ()),
         }
     })
 }

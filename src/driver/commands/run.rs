@@ -7,7 +7,7 @@ mod pipelines;
 mod program;
 mod task;
 
-use std::{convert::Infallible, ffi::OsString, process::ExitCode, sync::Arc};
+use std::{convert::Infallible, sync::Arc};
 
 use crate::job::rank_process::{self, Measured, ProgramPlace, RunVerdict};
 use crate::run::{
@@ -15,7 +15,7 @@ use crate::run::{
     command_line::{EXAMPLES, Options},
     failure::JobFailure,
 };
-use crate::session::{Report, Session, Verdict};
+use crate::session::{CommandLine, Report, Session, Verdict};
 use crate::tool::{self, Reporter, report_usage_error, reproducer::crash_reproducer, startup::start_tool};
 use hir_launch::{environment, environment::LaunchInfo, handshake::JobManifest, job_rank::JobRank, spawn};
 use hir_process::{exit::Exit, threads::start_workers};
@@ -26,24 +26,24 @@ use pipelines::PipelineTimes;
 use program::JobState;
 use task::RunMonitor;
 
-/// Runs hir-run with these arguments, which do not begin with the name of the tool.
-pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
+/// Runs hir-run.
+pub fn main_with(command_line: CommandLine) -> Exit {
     // Must precede the creation of threads.
     hir_cuda::set_environment();
-    start_tool("hir-run", arguments, run_tool)
+    start_tool("hir-run", command_line, run_tool)
 }
 
-fn run_tool(session: &Arc<Session>) -> ExitCode {
+fn run_tool(session: &Arc<Session>) -> Exit {
     let options = match tool::help::parse_arguments::<Options>(session, EXAMPLES) {
         Ok(options) => options,
         Err(error) => {
             let verdict = |message: &str| session.print(&failed(format!("not run: {message}")));
-            return report_usage_error(session, &error, verdict).into();
+            return report_usage_error(session, &error, verdict);
         }
     };
     let screen = options.diagnostics.reporter(session);
     let read = if options.tune_passes.is_empty() {
-        batch::read_programs(&options, session, session.arguments.clone())
+        batch::read_programs(&options, session, session.command_line.arguments.clone())
     } else {
         pipelines::programs(&options)
     };
@@ -79,8 +79,8 @@ fn with_workers(screen: &Reporter, run: impl FnOnce() -> Exit) -> Exit {
 }
 
 /// Ends the output of the tool. The last line is the verdict, also on what standard error did not accept.
-fn finish(screen: &Reporter, exit: Exit, reports: bool) -> ExitCode {
-    screen.finish(exit, reports, |fault| screen.session().print(&failed(fault))).into()
+fn finish(screen: &Reporter, exit: Exit, reports: bool) -> Exit {
+    screen.finish(exit, reports, |fault| screen.session().print(&failed(fault)))
 }
 
 /// Returns the last line of a run that failed.
@@ -191,13 +191,19 @@ fn job_manifest(
     }
 }
 
-/// Starts one process per rank with the command line of this process, which may name the tool.
+/// Starts one process per rank with the command line of this one.
 fn spawn_ranks(ranks: usize, screen: &Reporter) -> Exit {
     // Each rank writes its own reproducer.
     let session = screen.session();
     session.crash_record.disable();
-    let exit = std::env::current_exe().and_then(|program| {
-        let job = spawn::Job { program, arguments: std::env::args_os().skip(1).collect(), ranks };
+    let CommandLine { start, arguments } = &session.command_line;
+    let program = match start.first() {
+        Some(program) => Ok(program.into()),
+        None => std::env::current_exe(),
+    };
+    let exit = program.and_then(|program| {
+        let arguments = start.iter().skip(1).chain(arguments).cloned().collect();
+        let job = spawn::Job { program, arguments, ranks };
         let errors =
             (!session.stderr.is_same_file(&session.stdout)).then(|| Box::new(session.stderr.clone()) as _);
         spawn::run(&job, session.stdout.clone(), errors)

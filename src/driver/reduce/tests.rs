@@ -73,7 +73,8 @@ static FORGETTER: Pass = pass("forgetter", |program, _, _| {
 /// Returns the smallest program that fails like `TEXT` and the failure signatures, or what happens instead.
 fn smallest(pass: &'static Pass, oracle: FailureOracle) -> Result<String, String> {
     let calls = [PassCall { pass, arguments: Arguments::defaults(pass), span: Default::default() }];
-    let (session, running) = (Session::of_process("hir-reduce", Vec::new()), CommandRunner::default());
+    let (session, running) =
+        (Session::of_process("hir-reduce", Default::default()), CommandRunner::default());
     let test =
         FailureTest { calls: &calls, checks_races: false, ..FailureTest::new(&session, &oracle, &running) };
     let start = Candidate::read(TEXT.to_owned()).map_err(|it| format!("{it:?}"))?;

@@ -23,7 +23,8 @@ fn exit_codes() -> String {
 pub fn parse_arguments<O: Parser>(session: &Session, examples: &str) -> Result<O, clap::Error> {
     let command = with_sections(O::command(), examples);
     let name = OsString::from(session.tool);
-    let words: Vec<OsString> = std::iter::once(name).chain(session.arguments.iter().cloned()).collect();
+    let words: Vec<OsString> =
+        std::iter::once(name).chain(session.command_line.arguments.iter().cloned()).collect();
     print_generated(session, command.clone(), &words)?;
     O::from_arg_matches(&command.try_get_matches_from(words)?)
 }

@@ -5,14 +5,12 @@
 //! thread is set by `ulimit -s` and may be too small.
 
 use std::{
-    ffi::OsString,
     io::{self, Write},
-    process::ExitCode,
     sync::Arc,
     thread,
 };
 
-use crate::session::Session;
+use crate::session::{CommandLine, Session};
 use hir_process::{exit::Exit, interrupt, out_of_memory};
 
 /// Size of the stack in bytes; pages that are never accessed use no memory.
@@ -22,10 +20,10 @@ const STACK: usize = 32 << 20;
 /// threads are created: it changes what signals and panics do in the whole process.
 pub fn start_tool(
     tool: &'static str,
-    arguments: Vec<OsString>,
-    work: impl FnOnce(&Arc<Session>) -> ExitCode + Send,
-) -> ExitCode {
-    let session = Session::of_process(tool, arguments);
+    command_line: CommandLine,
+    work: impl FnOnce(&Arc<Session>) -> Exit + Send,
+) -> Exit {
+    let session = Session::of_process(tool, command_line);
     install_panic_hook(&session);
     interrupt::handle_sigxfsz();
     out_of_memory::end_aborts();
@@ -33,10 +31,10 @@ pub fn start_tool(
 }
 
 /// Runs a tool on a thread with a large stack. A panic ends with the exit code of an internal error.
-fn with_large_stack(tool: &str, work: impl FnOnce() -> ExitCode + Send) -> ExitCode {
+fn with_large_stack(tool: &str, work: impl FnOnce() -> Exit + Send) -> Exit {
     thread::scope(|scope| {
         match thread::Builder::new().name("hir-main".to_owned()).stack_size(STACK).spawn_scoped(scope, work) {
-            Ok(thread) => thread.join().unwrap_or(Exit::InternalError.into()),
+            Ok(thread) => thread.join().unwrap_or(Exit::InternalError),
             Err(fault) => {
                 let _ = writeln!(
                     io::stderr(),
@@ -44,7 +42,7 @@ fn with_large_stack(tool: &str, work: impl FnOnce() -> ExitCode + Send) -> ExitC
                      help: allow more threads (`ulimit -u`) or more memory (`ulimit -v`)",
                     STACK >> 20
                 );
-                Exit::Environment.into()
+                Exit::Environment
             }
         }
     })

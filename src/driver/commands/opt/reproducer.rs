@@ -31,7 +31,7 @@ pub fn parse_options(session: &Arc<Session>) -> Result<Options, Exit> {
     // Passes of the command line replace those of the reproducer; other options do so by themselves.
     let flags = flags.into_iter().filter(|it| given.passes.is_empty() || !it.starts_with("--passes"));
     let tool = std::iter::once("hir-opt".into());
-    let line = tool.chain(flags.map(Into::into)).chain(session.arguments.iter().cloned());
+    let line = tool.chain(flags.map(Into::into)).chain(session.command_line.arguments.iter().cloned());
     let matches = Options::command().args_override_self(true).try_get_matches_from(line);
     let options = matches.and_then(|it| Options::from_arg_matches(&it)).map_err(usage)?;
     Ok(Options { file: path.display().to_string(), ..options })

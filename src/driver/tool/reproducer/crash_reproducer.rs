@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn a_bug_leaves_a_reproducer_that_only_its_owner_reads() -> io::Result<()> {
-        let session = Session::of_process("hir-opt", Vec::new());
+        let session = Session::of_process("hir-opt", Default::default());
         let screen = Reporter::new(&session, Format::Short, Color::Never).silent();
         let folder = tempfile::tempdir()?;
         let path = folder.path().join("bug.hir");
