@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 from ._diagnostic import Diagnostic, FindingsError, Fix, HirError, Label, Report
+from ._hang import HangReport, hang
 from ._program import EXAMPLE, Program, Tensor, read
 
 __all__ = [
@@ -19,10 +20,12 @@ __all__ = [
     "Diagnostic",
     "FindingsError",
     "Fix",
+    "HangReport",
     "HirError",
     "Label",
     "Program",
     "Report",
     "Tensor",
+    "hang",
     "read",
 ]

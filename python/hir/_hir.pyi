@@ -1,9 +1,21 @@
 # The compiled part. `hir.Program` documents what it does.
+import os
 from typing import Sequence
 
 import numpy as np
 
 def read(text: str, name: str, container: int | None) -> tuple[Program, str]: ...
+
+def hang(paths: Sequence[str | os.PathLike[str]]) -> Hang: ...
+def run_tool(tool: str, start: Sequence[str], arguments: Sequence[str]) -> int: ...
+
+class Hang:
+    is_hang: bool
+    verdict: str
+    notes: list[str]
+    table: list[str]
+    text: str
+    json: str
 
 class Program:
     def text(self) -> str: ...

@@ -6,8 +6,10 @@
 
 mod arrays;
 mod error;
+mod hang;
 mod interruptible;
 mod program;
+mod tools;
 mod world;
 
 use pyo3::prelude::*;
@@ -16,7 +18,9 @@ use pyo3::prelude::*;
 mod _hir {
     #[pymodule_export]
     use super::{
+        hang::{Hang, hang},
         program::{Program, read},
+        tools::run_tool,
         world::World,
     };
 }
