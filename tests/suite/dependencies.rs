@@ -41,7 +41,7 @@ const GRAMMAR: &[Layer] = &[
     ("arena codes dtype invalid_option numbering scalar_op span words", &[]),
     // The IR: operators have attributes, statements have operators.
     ("diagnostic ids", BEFORE),
-    ("algorithm_table", &["words"]),
+    ("algorithm_table", &["invalid_option", "words"]),
     ("suggest", &["diagnostic"]),
     ("alike", BEFORE),
     ("raw_bytes", &["codes", "diagnostic", "span"]),
@@ -68,7 +68,10 @@ const GRAMMAR: &[Layer] = &[
     // Modules that both read and print.
     ("dialect fix verify", BEFORE),
     ("source", &["alike", "diagnostic", "files", "ir", "read", "span", "verify"]),
-    ("bindings", &["arena", "codes", "diagnostic", "ir", "read", "source", "span", "suggest"]),
+    (
+        "bindings",
+        &["arena", "codes", "diagnostic", "invalid_option", "ir", "read", "source", "span", "suggest"],
+    ),
     ("lib reference roundtrip", ALL),
 ];
 
