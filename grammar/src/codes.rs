@@ -139,6 +139,10 @@ codes! {
     /// executor implements, or a kernel whose code the text does not contain. The program can be read, verified
     /// and printed, but not run.
     Unsupported = "E0403", Error;
+    /// The log has fusions, but not the whole group that a LaunchKernel executes: it is cut off, or missing. The program can be
+    /// checked, and fails with E0403 if it runs. Copy the whole log of `NVFUSER_DUMP=host_ir,segmented_fusion`, or name the file
+    /// of the fusions with `--fusions FILE`.
+    KernelWithoutBody = "W0403", Warning;
     /// The program unrolls to more instructions than the limit.
     TooLong = "E0404", Error;
     /// A resharding operator is inside a branch or loop whose predicate or index depends on the rank, so not
@@ -351,8 +355,7 @@ codes! {
     LossyWait = "lossy-wait", Warning;
     /// The text contains no code for the kernel of a LaunchKernel, but the statements of its fusion, printed by
     /// `NVFUSER_DUMP=host_ir,segmented_fusion`. hir executes these statements. nvFuser's kernel computes the same
-    /// function, but may add and round in another order. Or the text of the fusion is cut off, so that hir cannot run
-    /// the kernel.
+    /// function, but may add and round in another order.
     LossyKernel = "lossy-kernel", Warning;
     /// A terminal or an editor broke a line inside a word. The parts were joined.
     LossyWrap = "lossy-wrap", Warning;

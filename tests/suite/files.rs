@@ -265,7 +265,9 @@ fn only_one_module_writes_files() -> Result<(), Failed> {
             continue;
         }
         let writers = ["fs::write(", "File::create", "OpenOptions", "fs::rename("];
-        let lines = (1..).zip(text.lines()).filter(|(_, line)| writers.iter().any(|it| line.contains(it)));
+        // An example in the documentation of a package is a test.
+        let code = (1..).zip(text.lines()).filter(|(_, line)| !line.starts_with("//!"));
+        let lines = code.filter(|(_, line)| writers.iter().any(|it| line.contains(it)));
         found.extend(lines.map(|(number, line)| format!("{name}:{number}: {}", line.trim())));
     }
     if found.is_empty() { Ok(()) } else { Err(found.join("\n").into()) }

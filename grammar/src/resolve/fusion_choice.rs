@@ -211,7 +211,7 @@ impl<'s> Resolver<'s, '_> {
         if let Some(place) = group.cut_at {
             let message =
                 "the text of the group that this kernel executes is cut off, so hir cannot run the kernel";
-            let it = Diagnostic::new(Code::LossyKernel, span, message, "launched here");
+            let it = Diagnostic::new(Code::KernelWithoutBody, span, message, "launched here");
             self.diagnostics.push(
                 it.label(group.heading, "the group")
                     .label(place, "its text is cut off here")
@@ -232,7 +232,7 @@ impl<'s> Resolver<'s, '_> {
         let Some(dump) = chosen.or(dumps.last()) else { return false };
         let span = self.program.stmt_span(launch.stmt);
         let message = "no fusion of the log has the group of this launch, so hir cannot run the kernel";
-        let it = Diagnostic::new(Code::LossyKernel, span, message, "launched here");
+        let it = Diagnostic::new(Code::KernelWithoutBody, span, message, "launched here");
         let same_number = launch.id.and_then(|id| dump.groups_with_id(id).last());
         let it = match same_number {
             Some(group) => {
