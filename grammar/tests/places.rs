@@ -68,7 +68,10 @@ fn check_place(program: &Program, text: &str, place: Place, span: Span) -> Resul
             Stream::Index(_) => !own.starts_with("Stream"),
         },
         (Place::Part(stmt, part), operand) => match (&program.stmts[stmt], part) {
-            (Stmt::Op(it), Part::Attr(name)) => it.attrs.iter().any(|(own, _)| *own == name),
+            // A launch of a group in the log has become the post of a unit.
+            (Stmt::Op(it), Part::Attr(name)) => {
+                it.attrs.iter().any(|(own, _)| *own == name) || own.starts_with("Group ID")
+            }
             _ => operand.is_some() || matches!(program.stmts[stmt], Stmt::For(_) | Stmt::Let(..)),
         },
         (Place::Header, _) => own.starts_with("%HostIrContainer") || own.starts_with("HOST"),
@@ -78,7 +81,10 @@ fn check_place(program: &Program, text: &str, place: Place, span: Span) -> Resul
                 && own.split('{').next().is_some_and(|it| it.trim_end_matches("Ragged").ends_with(&number))
         }
         (Place::Mesh(_), _) => own.starts_with("DeviceMesh{") && own.ends_with("})"),
-        (Place::Unit(unit), _) => own == format!("HostUnit{}", program.units[unit].number),
+        // A unit can be a group of a fusion in the log.
+        (Place::Unit(unit), _) => {
+            own == format!("HostUnit{}", program.units[unit].number) || own.starts_with("g{")
+        }
         (Place::Definition(symbol), _) => own.starts_with(program.symbols[symbol].as_str()),
         (Place::Option(at), _) => {
             program.options.get_index(at).is_some_and(|it| own.starts_with(it.0.as_str()))
