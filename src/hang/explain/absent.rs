@@ -2,7 +2,9 @@
 
 use grammar::codes::Code;
 
-use super::{Finding, activity, callers_note, empty, group_of, label, waiting::unmatched_text, waiting_text};
+use super::{
+    Finding, Label, activity, callers_note, empty, group_of, label, waiting::unmatched_text, waiting_text,
+};
 use crate::{
     queues::{Call, Job},
     record::{Kind, Rank},
@@ -10,18 +12,19 @@ use crate::{
     wording::{position, ranks_of, ranks_text, verb, what_at},
 };
 
+/// Labels a call with the ranks that wait in it, and for whom.
+fn waiting_label(job: &Job<'_>, stall: &Stall, call: Call, who: &str) -> Label {
+    let waiting = ranks_of(&stall.waiting);
+    label(job, call, format!("{} {} here for {who}", ranks_text(&waiting), verb(&waiting, "wait")))
+}
+
 pub(super) fn missing(job: &Job<'_>, stall: &Stall, ranks: &[Rank]) -> Finding {
     let who = ranks_text(ranks);
     let has = if ranks.len() == 1 { "has" } else { "have" };
     let mut labels = Vec::new();
     let mut notes = Vec::new();
     if let Some(call) = stall.waiting.first() {
-        let waiting = ranks_of(&stall.waiting);
-        labels.push(label(
-            job,
-            *call,
-            format!("{} {} here for {who}", ranks_text(&waiting), verb(&waiting, "wait")),
-        ));
+        labels.push(waiting_label(job, stall, *call, &who));
         let log = job.records.log(call.rank);
         let group = job.record(*call).group;
         let before = (0..call.at).rev().map(|at| Call { rank: call.rank, at });
@@ -59,12 +62,7 @@ pub(super) fn late(job: &Job<'_>, stall: &Stall, ranks: &[Rank]) -> Finding {
     let mut notes = Vec::new();
     let mut labels = Vec::new();
     if let Some(call) = stall.waiting.first() {
-        let waiting = ranks_of(&stall.waiting);
-        labels.push(label(
-            job,
-            *call,
-            format!("{} {} here for {who}", ranks_text(&waiting), verb(&waiting, "wait")),
-        ));
+        labels.push(waiting_label(job, stall, *call, &who));
         notes.push(format!("this is {}", position(job, *call)));
     }
     for rank in ranks.iter().take(4) {
