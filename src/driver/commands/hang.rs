@@ -18,11 +18,8 @@ use self::timeline::timeline;
 use crate::{
     session::{CommandLine, Report, Verdict},
     tool::{
-        self, Reporter,
+        Reporter,
         flags::{DiagnosticFlags, with_help},
-        report_usage_error,
-        reproducer::crash_reproducer,
-        startup::start_tool,
     },
 };
 
@@ -61,18 +58,7 @@ struct Options {
 
 /// Runs hir hang.
 pub fn main_with(command_line: CommandLine) -> Exit {
-    start_tool("hir hang", command_line, |session| {
-        match tool::help::parse_arguments::<Options>(session, EXAMPLES) {
-            Ok(options) => {
-                let screen = options.diagnostics.reporter(session);
-                let exit = crash_reproducer::run_guarded(&screen, None, || {
-                    run(&options, &screen).unwrap_or_else(|exit| exit)
-                });
-                screen.finish(exit, true, |_| ())
-            }
-            Err(error) => report_usage_error(session, &error, |_| ()),
-        }
-    })
+    super::run_tool::<Options>("hir hang", command_line, EXAMPLES, |it| &it.diagnostics, run)
 }
 
 fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {

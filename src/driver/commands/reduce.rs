@@ -15,12 +15,9 @@ use crate::reduce::{
 use crate::run::{assume::assume_scalars, oracle};
 use crate::session::CommandLine;
 use crate::tool::{
-    self, Reporter,
+    Reporter,
     flags::{DiagnosticFlags, TextFlags, WorldFlags, with_help},
     progress::Progress,
-    report_usage_error,
-    reproducer::crash_reproducer,
-    startup::start_tool,
 };
 use clap::Parser;
 use grammar::{
@@ -92,19 +89,7 @@ struct Options {
 
 /// Runs hir-reduce.
 pub fn main_with(command_line: CommandLine) -> Exit {
-    start_tool("hir-reduce", command_line, |session| {
-        match tool::help::parse_arguments::<Options>(session, EXAMPLES) {
-            Ok(options) => {
-                let screen = options.diagnostics.reporter(session);
-                let exit = crash_reproducer::run_guarded(&screen, None, || {
-                    run(&options, &screen).unwrap_or_else(|exit| exit)
-                });
-                // Standard output contains only the program.
-                screen.finish(exit, true, |_| ())
-            }
-            Err(error) => report_usage_error(session, &error, |_| ()),
-        }
-    })
+    super::run_tool::<Options>("hir-reduce", command_line, EXAMPLES, |it| &it.diagnostics, run)
 }
 
 fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
