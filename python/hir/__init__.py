@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from . import torch as torch
 from ._diagnostic import Diagnostic, FindingsError, Fix, HirError, Label, Report
 from ._hang import HangReport, hang
 from ._program import EXAMPLE, Program, Tensor, read
@@ -28,4 +29,5 @@ __all__ = [
     "Tensor",
     "hang",
     "read",
+    "torch",
 ]

@@ -161,7 +161,8 @@ class Program:
 
 def _to_bits(array: ArrayLike) -> tuple[np.ndarray, str | None]:
     """Returns a contiguous array, and the float type if its elements are the bits of 16-bit floats."""
-    array = np.ascontiguousarray(array)
+    # np.ascontiguousarray would add an axis to an array without axes.
+    array = np.asarray(array, order="C")
     # Arrays from files may have the other byte order.
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     if array.dtype.name in ("float16", "bfloat16"):

@@ -1,0 +1,66 @@
+"""The graphs of all ranks as one: equal statements, with the arguments that differ between ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Sequence
+
+from ._graph import Argument, Graph, Node, Other, TorchImportError
+
+
+@dataclass(frozen=True)
+class PerRank:
+    """An argument whose value depends on the rank: one value for each."""
+
+    values: tuple[Any, ...]
+
+
+def align(graphs: Sequence[Graph]) -> tuple[Node, ...]:
+    """Returns the statements that all ranks execute.
+
+    Raises ``TorchImportError`` at the first statement in which the ranks differ in more than constants and names of groups.
+    """
+    first = graphs[0]
+    for graph in graphs[1:]:
+        for ours, theirs in zip(first.nodes, graph.nodes):
+            if (ours.op, ours.target) != (theirs.op, theirs.target):
+                raise TorchImportError(
+                    f"rank {graph.rank} executes `{theirs.target}` at this place ({theirs.place or 'unknown line'})", ours
+                )
+            if ours.result != theirs.result:
+                raise TorchImportError(
+                    f"the result is {_show(ours)} on rank {first.rank} and {_show(theirs)} on rank {graph.rank}", ours
+                )
+        if len(first.nodes) != len(graph.nodes):
+            raise TorchImportError(
+                f"rank {first.rank} executes {len(first.nodes)} statements and rank {graph.rank} {len(graph.nodes)}"
+            )
+    return tuple(_merged(nodes) for nodes in zip(*(graph.nodes for graph in graphs)))
+
+
+def _show(node: Node) -> str:
+    return str(node.result)
+
+
+def _merged(nodes: Sequence[Node]) -> Node:
+    first = nodes[0]
+    names = tuple(first.kwargs)
+    for node in nodes:
+        if len(node.args) != len(first.args) or tuple(node.kwargs) != names:
+            raise TorchImportError("the ranks pass other arguments", first)
+    args = tuple(_argument(it, first) for it in zip(*(node.args for node in nodes)))
+    kwargs = {name: _argument(tuple(node.kwargs[name] for node in nodes), first) for name in names}
+    return replace(first, args=args, kwargs=kwargs)
+
+
+def _argument(values: tuple[Argument, ...], node: Node) -> Argument:
+    first = values[0]
+    if all(it == first and type(it) is type(first) for it in values):
+        return first
+    if all(isinstance(it, tuple) and len(it) == len(first) for it in values):
+        return tuple(_argument(element, node) for element in zip(*values))
+    if all(isinstance(it, Other) for it in values):
+        return first
+    if all(isinstance(it, (int, float, str)) for it in values):
+        return PerRank(values)
+    raise TorchImportError(f"an argument is {first!r} on the first rank, but not on all ranks", node)

@@ -1,0 +1,87 @@
+"""The graph of one rank, as the importer reads it: operators with their arguments, independent of PyTorch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Callable, Mapping
+
+
+@dataclass(frozen=True)
+class Ref:
+    """An argument that is the result of another node."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class DType:
+    """An argument that is an element type, by PyTorch's name: ``float32``."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Other:
+    """An argument without effect on what a program computes: a device, a memory format, a mesh."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """The local shape of a tensor and its element type by PyTorch's name."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+#: A node, a number, a text, None, DType, Other, a slice, or a tuple of arguments.
+Argument = Any
+
+
+@dataclass(frozen=True)
+class Node:
+    """A statement of a graph."""
+
+    name: str
+    #: placeholder, call_function, get_attr or output
+    op: str
+    #: The operator: ``aten.mm.default``.
+    target: str
+    args: tuple[Argument, ...] = ()
+    kwargs: Mapping[str, Argument] = field(default_factory=dict)
+    #: What the node computes: a TensorType, a number, a tuple of these, or None.
+    result: Any = None
+    #: Line of the Python program: ``model.py:19``.
+    place: str | None = None
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The graph of one rank."""
+
+    name: str
+    rank: int
+    world: int
+    nodes: tuple[Node, ...]
+    #: The ranks of each process group of which this rank is a member.
+    groups: Mapping[str, tuple[int, ...]]
+
+
+class TorchImportError(Exception):
+    """A graph that hir cannot import. The message names the operator and the line of the Python program."""
+
+    def __init__(self, message: str, node: Node | None = None) -> None:
+        where = ""
+        if node is not None:
+            where = f"{node.place or 'unknown line'}: `{node.target}` (node `{node.name}`): "
+        super().__init__(where + message)
+        #: The node that cannot be imported.
+        self.node = node
+
+
+def map_argument(argument: Argument, change: Callable[[Argument], Argument]) -> Argument:
+    """Applies ``change`` to the leaves of an argument."""
+    if isinstance(argument, tuple):
+        return tuple(map_argument(it, change) for it in argument)
+    return change(argument)

@@ -1,0 +1,224 @@
+"""From the graphs of all ranks to the text of a program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Sequence
+
+from ._align import align
+from ._builder import Builder, Value
+from ._graph import Argument, Graph, Node, Ref, TensorType, TorchImportError, map_argument
+from ._mesh import Mesh, mesh_of
+from .operators import COMMUNICATIONS, OPERATORS, Call, Operator, partition
+
+#: The ranks of each process group, by name, for each rank.
+AllGroups = tuple[dict[str, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A program, and how the inputs and outputs of the graphs correspond to its tensors."""
+
+    name: str
+    world: int
+    #: The mesh of a program that is the same on all ranks; None if each rank has statements of its own.
+    mesh: Mesh | None
+    text: str
+    #: For each line of the text, the line of the Python program from which it comes.
+    places: dict[int, str]
+    #: The inputs and outputs of each rank: tensors of the program, or values that are no tensors.
+    inputs: tuple[tuple[Any, ...], ...]
+    outputs: tuple[tuple[Any, ...], ...]
+    #: Operators that hir does not know: they are checked, but do not run.
+    opaque: tuple[str, ...]
+    #: Why the ranks have statements of their own.
+    note: str | None = None
+
+
+@dataclass
+class Ports:
+    """Inputs and outputs of one graph, as they are found."""
+
+    inputs: list[Any] = field(default_factory=list)
+    outputs: list[Any] = field(default_factory=list)
+
+
+def import_graphs(graphs: Sequence[Graph], *, each_rank: bool = False) -> Imported:
+    """Imports the graphs of all ranks.
+
+    If all ranks execute the same statements, their local tensors become tensors with device axes, and collectives become
+    reshardings. Otherwise, or with ``each_rank``, each rank gets its own statements and posts its own communications.
+    """
+    graphs = sorted(graphs, key=lambda it: it.rank)
+    world = graphs[0].world if graphs else 0
+    if [it.rank for it in graphs] != list(range(world)):
+        raise TorchImportError(f"the graphs are those of the ranks {[it.rank for it in graphs]}, of {world} ranks")
+    groups = tuple(dict(it.groups) for it in graphs)
+    note = None
+    if not each_rank:
+        try:
+            nodes = align(graphs)
+            mesh = mesh_of(world, [partition(groups, *it) for it in named_groups(nodes)])
+        except TorchImportError as error:
+            note = str(error)
+        else:
+            return _one_program(graphs[0].name, nodes, mesh, groups)
+    return _program_of_each_rank(graphs, groups, note)
+
+
+def _one_program(name: str, nodes: Sequence[Node], mesh: Mesh, groups: AllGroups) -> Imported:
+    builder, ports = Builder(mesh), Ports()
+    _write(builder, nodes, ports, Call(nodes[0], builder, groups), OPERATORS)
+    body = [(f"  {text}", place) for text, place in builder.statements]
+    inputs, outputs = tuple(ports.inputs), tuple(ports.outputs)
+    text, places = _assembled(name, builder, body, [inputs], [outputs])
+    world = mesh.size
+    return Imported(name, world, mesh, text, places, (inputs,) * world, (outputs,) * world, tuple(builder.opaque))
+
+
+def _program_of_each_rank(graphs: Sequence[Graph], groups: AllGroups, note: str | None) -> Imported:
+    table = {**OPERATORS, **COMMUNICATIONS}
+    body: list[tuple[str, str | None]] = []
+    all_ports = []
+    builder = Builder(Mesh(()))
+    for graph in graphs:
+        # Names of tensors and numbers of communications are those of the whole program.
+        builder.mesh, builder.statements, ports = Mesh((), graph.rank), [], Ports()
+        _write(builder, graph.nodes, ports, Call(graph.nodes[0], builder, groups, graph.rank), table)
+        all_ports.append(ports)
+        if builder.statements:
+            body.append((f"  IF Manual ( rank == {graph.rank} ):", None))
+            body += [(f"    {text}", place) for text, place in builder.statements]
+    inputs = tuple(tuple(it.inputs) for it in all_ports)
+    outputs = tuple(tuple(it.outputs) for it in all_ports)
+    name = graphs[0].name
+    text, places = _assembled(name, builder, body, inputs, outputs)
+    return Imported(name, len(graphs), None, text, places, inputs, outputs, tuple(builder.opaque), note)
+
+
+def named_groups(nodes: Sequence[Node]) -> list[tuple[Any, Node]]:
+    """The process groups that the collectives of a program name, each with its first collective."""
+    found: dict[Any, Node] = {}
+    for node in nodes:
+        if is_collective(node.target):
+            found.setdefault(node.args[-1], node)
+    return list(found.items())
+
+
+def is_collective(target: str) -> bool:
+    namespace, name = target.split(".")[:2] if target.count(".") > 1 else ("", "")
+    return namespace in ("_c10d_functional", "_dtensor") and not name.startswith("wait_tensor")
+
+
+def _write(builder: Builder, nodes: Sequence[Node], ports: Ports, call: Call, table: dict[str, Operator]) -> None:
+    """Writes the statements of a graph."""
+    environment: dict[str, Any] = {}
+    for node in nodes:
+        builder.place = node.place
+        if node.op == "placeholder":
+            environment[node.name] = _placeholder(builder, node)
+            ports.inputs.append(environment[node.name])
+        elif node.op == "output":
+            ports.outputs += _resolved(node.args[0], environment, node)
+        elif node.op == "call_function":
+            environment[node.name] = _called(builder, node, environment, Call(node, builder, call.groups, call.rank), table)
+        else:
+            raise TorchImportError("hir imports functional graphs: placeholders, calls of operators and an output", node)
+
+
+def _placeholder(builder: Builder, node: Node) -> Any:
+    """An input: every rank has a tensor of its own."""
+    if isinstance(node.result, TensorType):
+        return builder.value(node.result.dtype, node.result.shape, [True] * builder.mesh.ndim)
+    return node.result
+
+
+def _called(builder: Builder, node: Node, environment: dict[str, Any], call: Call, table: dict[str, Operator]) -> Any:
+    args = _resolved(node.args, environment, node)
+    kwargs = {name: _resolved(it, environment, node) for name, it in node.kwargs.items()}
+    if node.target == "_operator.getitem":
+        return args[0][args[1]]
+    if node.target.startswith(("_operator.", "math.")):
+        # Arithmetic on sizes, which have the values of the example.
+        return node.result
+    if node.target not in table:
+        return _opaque(builder, node, args, kwargs)
+    try:
+        result = table[node.target].rule(call, *args, **kwargs)
+    except TorchImportError as error:
+        raise error if error.node else TorchImportError(str(error), node) from error
+    except (TypeError, AttributeError) as error:
+        raise TorchImportError(f"hir does not know these arguments: {error}", node) from error
+    _compare(node, result)
+    return result
+
+
+def _resolved(argument: Argument, environment: dict[str, Any], node: Node) -> Any:
+    def value(it: Argument) -> Any:
+        if not isinstance(it, Ref):
+            return it
+        if it.name not in environment:
+            raise TorchImportError(f"the graph does not define `{it.name}`", node)
+        return environment[it.name]
+
+    return map_argument(argument, value)
+
+
+def _compare(node: Node, result: Any) -> None:
+    """Compares what a rule made with what the graph says about the result."""
+    results = result if isinstance(result, tuple) else (result,)
+    types = node.result if isinstance(node.result, tuple) else (node.result,)
+    for value, expected in zip(results, types):
+        if isinstance(value, Value) and isinstance(expected, TensorType):
+            if (value.shape, value.dtype) != (expected.shape, expected.dtype):
+                raise TorchImportError(
+                    f"hir computes {value.dtype}{list(value.shape)}, but the graph has {expected.dtype}{list(expected.shape)}",
+                    node,
+                )
+
+
+def _opaque(builder: Builder, node: Node, args: Any, kwargs: dict[str, Any]) -> Any:
+    """A call that hir does not know: it reads its tensors and writes its results. It is checked, but does not run."""
+    if is_collective(node.target):
+        raise TorchImportError("hir does not know this collective", node)
+    types = node.result if isinstance(node.result, tuple) else (node.result,)
+    if not any(isinstance(it, TensorType) for it in types):
+        raise TorchImportError("hir does not know this operator, and the graph does not say what it computes", node)
+    operands: list[Value] = []
+    map_argument((args, tuple(kwargs.values())), lambda it: operands.append(it) if isinstance(it, Value) else None)
+    sharded = [True] * builder.mesh.ndim
+    results = [builder.value(it.dtype, it.shape, sharded) if isinstance(it, TensorType) else None for it in types]
+    for it in results:
+        if it is not None:
+            builder.statement(f"{it.name} = ALLOCATE(mem_type=global, zero_init=false)")
+    reads = ", ".join(it.name for it in operands)
+    writes = ", ".join(it.name for it in results if it is not None)
+    builder.statement(f"LaunchKernel( Group ID: {len(builder.opaque)}, Inputs: {{{reads}}}, Outputs: {{{writes}}}, )")
+    builder.opaque.append(f"{node.place or 'unknown line'}: `{node.target}`")
+    return tuple(results) if isinstance(node.result, tuple) else results[0]
+
+
+def _assembled(
+    name: str,
+    builder: Builder,
+    body: list[tuple[str, str | None]],
+    inputs: Sequence[Sequence[Any]],
+    outputs: Sequence[Sequence[Any]],
+) -> tuple[str, dict[int, str]]:
+    """Joins declarations, statements and domains to a text."""
+    names = [it.name for ports in inputs for it in ports if isinstance(it, Value)]
+    # An output that is an input is no output of the program.
+    results = list(
+        dict.fromkeys(it.name for ports in outputs for it in ports if isinstance(it, Value) and it.name not in names)
+    )
+    lines = [f"// {name}: imported from PyTorch"]
+    lines += [f"%tensor {it}" for it in builder.declarations]
+    lines.append(f"%HostIrContainer {{ ({', '.join(names)}) -> ({', '.join(results)}) :")
+    places: dict[int, str] = {}
+    for text, place in body:
+        lines.append(text + (f"  // {place}" if place else ""))
+        if place:
+            places[len(lines)] = place
+    lines += ["} // %HostIrContainer", "", "Domains:"]
+    lines += [f"  {it}" for it in builder.domains] or ["  // every tensor has the axes of its text"]
+    return "\n".join(lines) + "\n", places

@@ -1,0 +1,159 @@
+"""A captured program: the Host IR program, and its inputs and outputs as those of the ranks."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any, Callable, Sequence
+
+import numpy as np
+
+from .._diagnostic import HirError, Report
+from .._program import Program, read
+from ._builder import Value
+from ._graph import Graph, TorchImportError
+from ._import import Imported, import_graphs
+
+
+class TorchProgram:
+    """A PyTorch program of several ranks, as a Host IR program.
+
+    ``program`` is a ``hir.Program``. Its tensors have a device axis for each dimension of the mesh, so that one tensor has the
+    local tensors of all ranks. The ends of its lines name the lines of the Python program.
+    """
+
+    def __init__(self, imported: Imported) -> None:
+        self._imported = imported
+        #: The text, with the lines of the Python program as comments.
+        self.text = imported.text
+        #: Calls of operators that hir does not know. They are checked, but do not run.
+        self.opaque = imported.opaque
+        try:
+            self.program: Program = read(imported.text)
+        except HirError as error:
+            raise self._explained(error) from None
+
+    @property
+    def ranks(self) -> int:
+        return self._imported.world
+
+    @property
+    def note(self) -> str | None:
+        """Why the ranks have statements of their own, if they have."""
+        return self._imported.note
+
+    def __repr__(self) -> str:
+        return f"<hir.torch.TorchProgram {self._imported.name}: {self.ranks} ranks, {len(self._imported.places)} statements>"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the text to a file, which ``hir-run``, ``hir-opt`` and ``hir reduce`` take."""
+        Path(path).write_text(self.text, encoding="utf-8")
+
+    def place(self, line: int) -> str | None:
+        """The line of the Python program from which a line of the text comes."""
+        return self._imported.places.get(line)
+
+    def check(self, passes: str = "@lower", **options: Any) -> Report:
+        """Lowers the program with passes and looks for races, deadlocks and unwritten elements, as ``Program.check``.
+
+        The report names the lines of the Python program behind those of the text.
+        """
+        return _ReportWithPlaces(self.lowered(passes).check(**options), self._with_places)
+
+    def lowered(self, passes: str = "@lower") -> Program:
+        """Returns the program after passes. ``@overlap`` overlaps its communication with its matmuls."""
+        try:
+            return self.program.run_passes(passes)
+        except HirError as error:
+            raise self._explained(error) from None
+
+    def run(self, inputs: Sequence[Sequence[Any]], passes: str | None = None) -> list[list[Any]]:
+        """Runs all ranks in this process, on the simulator.
+
+        ``inputs`` has a list for each rank: the inputs of its graph, as arrays; an input that is no tensor may be None. Returns
+        the outputs of the graph of each rank. bfloat16 is float32 in both.
+        """
+        if self.opaque:
+            raise TorchImportError("hir does not run operators that it does not know: " + "; ".join(self.opaque))
+        if len(inputs) != self.ranks:
+            raise ValueError(f"inputs of {len(inputs)} ranks for a program of {self.ranks} ranks")
+        arrays = self._arrays(inputs)
+        program = self.program if passes is None else self.lowered(passes)
+        try:
+            outputs = program.simulate(arrays)
+        except HirError as error:
+            raise self._explained(error) from None
+        outputs.update({name: array for name, array in arrays.items() if name not in outputs})
+        return [[self._of_rank(it, outputs, rank) for it in self._imported.outputs[rank]] for rank in range(self.ranks)]
+
+    def _arrays(self, inputs: Sequence[Sequence[Any]]) -> dict[str, np.ndarray]:
+        """The inputs of the program from those of the ranks."""
+        parts: dict[str, list[np.ndarray]] = {}
+        values = {}
+        for rank, (ports, given) in enumerate(zip(self._imported.inputs, inputs)):
+            for i, value in enumerate(ports):
+                if isinstance(value, Value):
+                    part = np.asarray(given[i])
+                    if part.shape != value.shape:
+                        raise ValueError(f"input {i} of rank {rank} has the shape {part.shape}, not {value.shape}")
+                    parts.setdefault(value.name, []).append(part)
+                    values[value.name] = value
+        mesh = self._imported.mesh
+        shape = mesh.shape if mesh else ()
+        return {name: _typed(np.stack(it).reshape((*shape, *values[name].shape)), values[name]) for name, it in parts.items()}
+
+    def _of_rank(self, value: Any, outputs: dict[str, np.ndarray], rank: int) -> Any:
+        if not isinstance(value, Value):
+            return value
+        mesh = self._imported.mesh
+        coordinates = mesh.coordinates(rank) if mesh else ()
+        part = outputs[value.name][tuple(c if it else 0 for c, it in zip(coordinates, value.sharded))]
+        return from_bits(part) if value.dtype == "bfloat16" else part
+
+    def _explained(self, error: HirError) -> HirError:
+        """The error with the lines of the Python program."""
+        error.args = (self._with_places(str(error)),)
+        return error
+
+    def _with_places(self, text: str) -> str:
+        def place(found: re.Match[str]) -> str:
+            it = self.place(int(found[1] or found[2]))
+            return f"{found[0]} ({it})" if it else found[0]
+
+        return re.sub(r"\bline (\d+)|<text>:(\d+)(?::\d+)?", place, text)
+
+
+class _ReportWithPlaces(Report):
+    """A report whose text names lines of the Python program."""
+
+    def __init__(self, report: Report, change: Callable[[str], str]) -> None:
+        super().__init__(change(report._text), report._lines, [change(it) for it in report.not_checked])
+
+
+def from_graphs(graphs: Sequence[Graph], *, each_rank: bool = False) -> TorchProgram:
+    """Imports the graphs of all ranks.
+
+    If all ranks execute the same statements, their local tensors become tensors with device axes, and collectives become
+    reshardings, which passes overlap. Otherwise, or with ``each_rank``, each rank gets its own statements and posts its own
+    communications.
+    """
+    return TorchProgram(import_graphs(graphs, each_rank=each_rank))
+
+
+def _typed(array: np.ndarray, value: Value) -> np.ndarray:
+    return to_bits(array) if value.dtype == "bfloat16" else array.astype(value.dtype, copy=False)
+
+
+def to_bits(array: np.ndarray) -> np.ndarray:
+    """Rounds floats to bfloat16, to nearest even, as 16 bits each."""
+    if array.dtype.itemsize == 2:
+        return array.view(np.uint16)
+    bits = np.ascontiguousarray(array, dtype=np.float32).view(np.uint32)
+    rounded = bits + 0x7FFF + ((bits >> 16) & 1)
+    return np.where(np.isnan(array), (bits | 0x400000) >> 16, rounded >> 16).astype(np.uint16)
+
+
+def from_bits(array: np.ndarray) -> np.ndarray:
+    """bfloat16 as float32."""
+    return (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)

@@ -1,0 +1,10 @@
+"""The operators that the importer knows: each module registers rules."""
+
+from __future__ import annotations
+
+from . import _collectives as _collectives, _communications as _communications
+from . import _elementwise as _elementwise, _indexing as _indexing
+from . import _products as _products, _reductions as _reductions, _shape as _shape
+from ._registry import COMMUNICATIONS, OPERATORS, Call, Operator, partition
+
+__all__ = ["COMMUNICATIONS", "OPERATORS", "Call", "Operator", "partition"]

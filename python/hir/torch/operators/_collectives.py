@@ -1,0 +1,280 @@
+"""Functional collectives: reshardings of the device axes."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from .._builder import Value
+from ._elementwise import apply
+from ._reductions import extreme
+from ._registry import Call, dimension, operator
+
+
+def whole_axes(call: Call, x: Value, dims: tuple[int, ...]) -> list[str]:
+    """The axes of x, with device axes of a group as plain axes."""
+    axes = call.to.axes(x.shape, x.sharded)
+    for dim in dims:
+        axes[dim] = f"iS{dim}{{{call.to.mesh.shape[dim]}}}"
+    return axes
+
+
+def reduced(call: Call, x: Value, op: str, dims: tuple[int, ...]) -> Value:
+    """Reduces over the ranks of a group; all of them hold the result."""
+    to = call.to
+    operators = {
+        "sum": ("add", "float(0)" if x.dtype != "float64" else "double(0)"),
+        "avg": ("add", "float(0)" if x.dtype != "float64" else "double(0)"),
+        "max": ("max", None),
+        "min": ("min", None),
+        "product": ("mul", "float(1)"),
+    }
+    if op not in operators:
+        raise call.error(f"hir has no reduction `{op}` over ranks")
+    name, initial = operators[op]
+    if initial is None:
+        initial = extreme(x.dtype, op == "max")
+    elif x.dtype in ("int64", "int32"):
+        initial = initial[initial.index("(") + 1 : -1]
+    if not dims:
+        return x
+    x = to.shard(x, dims)
+    axes = [to.mesh_axis(dim, it, kind="r" if dim in dims else "i") for dim, it in enumerate(x.sharded)] + to.axes(
+        x.shape, x.sharded
+    )[to.mesh.ndim :]
+    partial = to.declare(x.dtype, axes)
+    to.statement(f"{partial} = reduction( {x.name}, op = {name}, initial value = {initial}, allreduce = false )")
+    result = to.value(x.dtype, x.shape, [it and dim not in dims for dim, it in enumerate(x.sharded)])
+    flags = [dim in dims for dim in range(to.mesh.ndim)] + [False] * x.ndim
+    to.statement(f"{result.name} = broadcast( {partial}, flags = {{{', '.join('true' if it else 'false' for it in flags)}}} )")
+    return averaged(call, result, op, dims)
+
+
+def averaged(call: Call, x: Value, op: str, dims: tuple[int, ...]) -> Value:
+    return averaged_over(call, x, prod(call.to.mesh.shape[dim] for dim in dims)) if op == "avg" else x
+
+
+def averaged_over(call: Call, x: Value, count: int) -> Value:
+    return x if count == 1 else apply(call, "{} / {}", [x, float(count)], x.dtype)
+
+
+@operator("_c10d_functional.all_reduce.default", counterpart="`reduction` over the device axis (Allreduce)")
+def all_reduce(call: Call, x: Value, op: str, group: Any) -> Value:
+    return reduced(call, x, op, call.mesh_dims(group))
+
+
+@operator("_c10d_functional.all_reduce_coalesced.default", counterpart="one `reduction` over the device axis for each tensor")
+def all_reduce_coalesced(call: Call, xs: tuple[Value, ...], op: str, group: Any) -> tuple[Value, ...]:
+    return tuple(reduced(call, x, op, call.mesh_dims(group)) for x in xs)
+
+
+def gathered(call: Call, x: Value, dims: tuple[int, ...]) -> Value:
+    """Concatenates the values of a group along the first axis; all its ranks hold the result."""
+    to = call.to
+    if not dims:
+        return x
+    x = to.shard(x, dims)
+    count = prod(to.mesh.shape[dim] for dim in dims)
+    shape = (count * x.shape[0], *x.shape[1:])
+    kept = [it and dim not in dims for dim, it in enumerate(x.sharded)]
+    if dims == (to.mesh.ndim - 1,):
+        # One axis that is split over the devices: what passes that overlap the all-gather look for.
+        outer, last = [to.mesh_axis(dim, it) for dim, it in enumerate(x.sharded[:-1])], dims[0]
+        first = to.mesh.ndim
+        rest = [to.local_axis(extent, first + 1 + i) for i, extent in enumerate(x.shape[1:])]
+        whole = f"iS{first + x.ndim}{{{shape[0]}}}"
+        parts = [to.mesh_axis(last, True), f"iS{first}{{{x.shape[0]}}}"]
+        split = to.declare(
+            x.dtype,
+            [*outer, *parts, *rest],
+            f"logical({', '.join([*outer, whole, *rest])}), outer_split({whole}, {count}) -> ({', '.join(parts)})",
+        )
+        to.statement(f"{split} = reshape( {x.name} )")
+        complete = to.declare(x.dtype, [*outer, whole, *rest])
+        to.statement(f"{complete} = Set( {split} )")
+        result = to.value(x.dtype, shape, kept)
+        flags = [dim == last for dim in range(first)] + [False] * x.ndim
+        to.statement(
+            f"{result.name} = broadcast( {complete}, flags = {{{', '.join('true' if it else 'false' for it in flags)}}} )"
+        )
+        return result
+    return merged(call, whole_on_each(call, x, dims), x, dims, kept)
+
+
+def whole_on_each(call: Call, x: Value, dims: tuple[int, ...]) -> str:
+    """All values of a group on each of its ranks, with an axis for each device axis."""
+    name = call.to.declare(x.dtype, whole_axes(call, x, dims))
+    call.to.statement(f"{name} = Set( {x.name} )")
+    return name
+
+
+def merged(call: Call, name: str, x: Value, dims: tuple[int, ...], kept: list[bool]) -> Value:
+    """Moves the axes of a group behind the device axes and merges them into the first axis."""
+    to = call.to
+    axes = whole_axes(call, x, dims)
+    others = [dim for dim in range(to.mesh.ndim) if dim not in dims]
+    order = [*others, *dims, *range(to.mesh.ndim, len(axes))]
+    if order != sorted(order):
+        moved = to.declare(x.dtype, [axes[it] for it in order])
+        to.statement(f"{moved} = Set.Permute( {name} )")
+        name = moved
+    shape = (prod(to.mesh.shape[dim] for dim in dims) * x.shape[0], *x.shape[1:])
+    local = [to.local_axis(extent, to.mesh.ndim + i) for i, extent in enumerate(shape)]
+    flat = to.declare(x.dtype, [to.mesh_axis(dim, x.sharded[dim]) for dim in others] + local)
+    to.statement(f"{flat} = reshape( {name} )")
+    result = to.value(x.dtype, shape, kept)
+    flags = [dim in dims for dim in range(to.mesh.ndim)] + [False] * len(shape)
+    to.statement(f"{result.name} = broadcast( {flat}, flags = {{{', '.join('true' if it else 'false' for it in flags)}}} )")
+    return result
+
+
+@operator(
+    "_c10d_functional.all_gather_into_tensor.default", counterpart="`Set` to a tensor that every device holds (Allgather)"
+)
+def all_gather(call: Call, x: Value, size: int, group: Any) -> Value:
+    return gathered(call, x, call.mesh_dims(group))
+
+
+@operator("_c10d_functional.all_gather_into_tensor_coalesced.default", counterpart="one `Set` for each tensor")
+def all_gather_coalesced(call: Call, xs: tuple[Value, ...], size: int, group: Any) -> tuple[Value, ...]:
+    return tuple(gathered(call, x, call.mesh_dims(group)) for x in xs)
+
+
+def reduce_scattered(call: Call, x: Value, op: str, dims: tuple[int, ...]) -> Value:
+    """Reduces over the ranks of a group; each of them holds its part of the first axis."""
+    to = call.to
+    if op not in ("sum", "avg"):
+        raise call.error(f"hir has no reduce-scatter with `{op}`")
+    if not dims:
+        return x
+    x = to.shard(x, dims)
+    count = prod(to.mesh.shape[dim] for dim in dims)
+    if x.shape[0] % count:
+        raise call.error(f"the first dimension, {x.shape[0]}, has no {count} equal parts")
+    part = x.shape[0] // count
+    if dims != (to.mesh.ndim - 1,):
+        return scattered_on_mesh(call, x, op, dims, part)
+    first, last = to.mesh.ndim, dims[0]
+    outer = [to.mesh_axis(dim, it) for dim, it in enumerate(x.sharded[:-1])]
+    rest = [to.local_axis(extent, first + 1 + i) for i, extent in enumerate(x.shape[1:])]
+    summed, whole = f"rS{last}{{{count}}}", f"iS{first}{{{x.shape[0]}}}"
+    number = first + x.ndim
+    parts = [to.mesh_axis(last, True, number), f"iS{number + 1}{{{part}}}"]
+    split = to.declare(
+        x.dtype,
+        [*outer, summed, *parts, *rest],
+        f"logical({', '.join([*outer, summed, whole, *rest])}), outer_split({whole}, {count}) -> ({', '.join(parts)})",
+    )
+    to.statement(f"{split} = reduction( {x.name}, op = add, initial value = float(0), allreduce = false )")
+    result = to.value(x.dtype, (part, *x.shape[1:]), x.sharded)
+    to.statement(f"{result.name} = reshape( {split} )")
+    return averaged(call, result, op, dims)
+
+
+def scattered_on_mesh(call: Call, x: Value, op: str, dims: tuple[int, ...], part: int) -> Value:
+    """The reduce-scatter along dimensions of the mesh that are not its last one: a reduction, then each rank's part."""
+    to = call.to
+    total = to.shard(reduced(call, x, op, dims), ())
+    shape = (*(to.mesh.shape[dim] for dim in dims), part, *x.shape[1:])
+    split = to.reshape(total, shape)
+    first = to.mesh.ndim
+    others = [dim for dim in range(first) if dim not in dims]
+    squeezed_axes = [to.mesh_axis(dim, x.sharded[dim]) for dim in others]
+    local = [to.local_axis(extent, first + i) for i, extent in enumerate(shape)]
+    squeezed = to.declare(x.dtype, squeezed_axes + local)
+    flags = ", ".join("true" if dim in dims else "false" for dim in range(first + len(shape)))
+    to.statement(f"{squeezed} = squeeze( {split.name}, flags = {{{flags}}} )")
+    own = [to.mesh_axis(dim, True, first + i) for i, dim in enumerate(dims)]
+    cut_axes = squeezed_axes + own + local[len(dims) :]
+    cut = to.declare(x.dtype, cut_axes)
+    to.statement(f"{cut} = Set( {squeezed} )")
+    axes = {**dict(zip(others, squeezed_axes)), **dict(zip(dims, own))}
+    ordered = [axes[dim] for dim in range(first)] + local[len(dims) :]
+    if ordered == cut_axes:
+        renamed = to.value(x.dtype, (part, *x.shape[1:]), x.sharded)
+        to.statement(f"{renamed.name} = Set( {cut} )")
+        return renamed
+    # Set.Permute takes the numbers of its operand.
+    result = to.value(x.dtype, (part, *x.shape[1:]), x.sharded, ordered)
+    to.statement(f"{result.name} = Set.Permute( {cut} )")
+    return result
+
+
+@operator(
+    "_c10d_functional.reduce_scatter_tensor.default",
+    counterpart="`reduction` over the device axis to a tensor that is split over the devices (ReduceScatter)",
+)
+def reduce_scatter(call: Call, x: Value, op: str, size: int, group: Any) -> Value:
+    return reduce_scattered(call, x, op, call.mesh_dims(group))
+
+
+@operator("_c10d_functional.reduce_scatter_tensor_coalesced.default", counterpart="one `reduction` for each tensor")
+def reduce_scatter_coalesced(call: Call, xs: tuple[Value, ...], op: str, size: int, group: Any) -> tuple[Value, ...]:
+    return tuple(reduce_scattered(call, x, op, call.mesh_dims(group)) for x in xs)
+
+
+def exchanged(call: Call, x: Value, dims: tuple[int, ...]) -> Value:
+    """Sends part `i` of the first axis, whose extent is the size of the group, to rank `i` of the group."""
+    to = call.to
+    if len(dims) != 1:
+        raise call.error("hir imports an all-to-all along one dimension of the mesh only")
+    dim, first = dims[0], to.mesh.ndim
+    x = to.shard(x, dims)
+    axes = to.axes(x.shape, x.sharded)
+    axes[dim] = f"iS{dim}{{{to.mesh.shape[dim]}}}"
+    axes[first] = to.mesh_axis(dim, True, first)
+    received = to.declare(x.dtype, axes)
+    to.statement(f"{received} = Set( {x.name} )")
+    order = list(range(len(axes)))
+    order[dim], order[first] = first, dim
+    result = to.value(x.dtype, x.shape, x.sharded, [axes[it] for it in order])
+    to.statement(f"{result.name} = Set.Permute( {received} )")
+    return result
+
+
+@operator(
+    "_c10d_functional.all_to_all_single.default", counterpart="`Set` that moves the device axis (AllToAll); equal splits only"
+)
+def all_to_all(call: Call, x: Value, output_splits: Any, input_splits: Any, group: Any) -> Value:
+    dims = call.mesh_dims(group)
+    count = prod(call.to.mesh.shape[dim] for dim in dims)
+    for splits in (output_splits, input_splits):
+        if splits and splits != (x.shape[0] // count,) * count:
+            raise call.error(f"the splits {splits} differ; hir has equal splits only")
+    parts = call.to.reshape(x, (count, x.shape[0] // count, *x.shape[1:]))
+    return call.to.reshape(exchanged(call, parts, dims), call.shape)
+
+
+@operator("_dtensor.shard_dim_alltoall.default", counterpart="`Set` that moves the device axis (AllToAll)")
+def shard_dim(call: Call, x: Value, gather_dim: int, shard_dim: int, group: Any) -> Value:
+    to, dims = call.to, call.mesh_dims(group)
+    gather_dim, shard_dim = dimension(call, gather_dim, x.ndim), dimension(call, shard_dim, x.ndim)
+    count = prod(to.mesh.shape[dim] for dim in dims)
+    if x.shape[shard_dim] % count:
+        raise call.error(f"dimension {shard_dim}, {x.shape[shard_dim]}, has no {count} equal parts")
+    parts = (*x.shape[:shard_dim], count, x.shape[shard_dim] // count, *x.shape[shard_dim + 1 :])
+    order = [shard_dim, *(it for it in range(len(parts)) if it != shard_dim)]
+    received = exchanged(call, to.permute(to.reshape(x, parts), order), dims)
+    # The axis of the senders goes before the gathered one.
+    back = list(range(1, x.ndim + 1))
+    back.insert(gather_dim, 0)
+    return to.reshape(to.permute(received, back), call.shape)
+
+
+@operator("_c10d_functional.broadcast.default", counterpart="`Set` and `select` (Broadcast)")
+def broadcast(call: Call, x: Value, source: int, group: Any) -> Value:
+    to, dims = call.to, call.mesh_dims(group)
+    if not dims:
+        return x
+    if len(dims) != 1:
+        raise call.error("hir imports a broadcast along one dimension of the mesh only")
+    x, dim = to.shard(x, dims), dims[0]
+    complete = to.declare(x.dtype, whole_axes(call, x, dims))
+    to.statement(f"{complete} = Set( {x.name} )")
+    axes = to.axes(x.shape, x.sharded)
+    chosen = to.declare(x.dtype, [it for d, it in enumerate(axes) if d != dim])
+    to.statement(f"{chosen} = select( {complete}, axis = iS{dim}{{{to.mesh.shape[dim]}}}, index = {source} )")
+    result = to.value(x.dtype, x.shape, [it and d != dim for d, it in enumerate(x.sharded)])
+    flags = ", ".join("true" if d == dim else "false" for d in range(to.mesh.ndim + x.ndim))
+    to.statement(f"{result.name} = broadcast( {chosen}, flags = {{{flags}}} )")
+    return result

@@ -1,0 +1,130 @@
+"""Functional collectives of a program that differs between ranks: each rank posts a communication and waits for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .._builder import Value
+from ._collectives import averaged_over
+from ._registry import COMMUNICATIONS, Call, operator
+
+REDUCTIONS = {"sum": "SUM", "avg": "SUM", "max": "MAX", "min": "MIN", "product": "PROD"}
+
+
+@dataclass(frozen=True)
+class Sent:
+    """The result of a send, which is no tensor that a program may read."""
+
+    communication: int
+
+
+def team(call: Call, group: Any) -> tuple[int, ...]:
+    """The ranks of a group."""
+    names = call.groups[call.rank]
+    if group not in names:
+        raise call.error(f"rank {call.rank} is in no process group with the name `{group}`")
+    return names[group]
+
+
+def post(call: Call, kind: str, x: Value, shape: tuple[int, ...], group: Any, extra: str = "") -> Value:
+    """Posts a collective that writes a new tensor."""
+    to = call.to
+    members = " ".join(str(it) for it in team(call, group))
+    result = to.value(x.dtype, shape, ())
+    to.statement(f"{result.name} = ALLOCATE(mem_type=global, zero_init=false)")
+    to.posted[result.name] = to.new_communication()
+    to.statement(
+        f"Communication {to.posted[result.name]} (type={kind}, team=({members}){extra}, input={x.name}, output={result.name}, "
+        "backend=NCCL)"
+    )
+    return result
+
+
+def reduction(call: Call, op: str) -> str:
+    if op not in REDUCTIONS:
+        raise call.error(f"hir has no reduction `{op}` over ranks")
+    return f", red_op={REDUCTIONS[op]}"
+
+
+@operator("_c10d_functional.wait_tensor.default", counterpart="`Wait`", table=COMMUNICATIONS)
+def wait(call: Call, x: Value | Sent) -> Value | Sent:
+    if isinstance(x, Sent):
+        call.to.statement(f"Wait(Communication {x.communication})")
+        return x
+    if x.name in call.to.posted:
+        call.to.statement(f"Wait(Communication {call.to.posted.pop(x.name)})")
+    return averaged_over(call, x, call.to.averages.pop(x.name, 1))
+
+
+@operator("_c10d_functional.wait_tensors.default", counterpart="`Wait` for each tensor", table=COMMUNICATIONS)
+def waits(call: Call, xs: tuple[Value, ...]) -> tuple[Value | Sent, ...]:
+    return tuple(wait(call, x) for x in xs)
+
+
+@operator("_c10d_functional.all_reduce.default", counterpart="Allreduce", table=COMMUNICATIONS)
+def all_reduce(call: Call, x: Value, op: str, group: Any) -> Value:
+    result = post(call, "Allreduce", x, x.shape, group, reduction(call, op))
+    if op == "avg":
+        call.to.averages[result.name] = len(team(call, group))
+    return result
+
+
+@operator("_c10d_functional.all_reduce_coalesced.default", counterpart="Allreduce for each tensor", table=COMMUNICATIONS)
+def all_reduce_coalesced(call: Call, xs: tuple[Value, ...], op: str, group: Any) -> tuple[Value, ...]:
+    return tuple(all_reduce(call, x, op, group) for x in xs)
+
+
+@operator("_c10d_functional.all_gather_into_tensor.default", counterpart="Allgather", table=COMMUNICATIONS)
+def all_gather(call: Call, x: Value, size: int, group: Any) -> Value:
+    return post(call, "Allgather", x, (size * x.shape[0], *x.shape[1:]), group)
+
+
+@operator("_c10d_functional.reduce_scatter_tensor.default", counterpart="ReduceScatter", table=COMMUNICATIONS)
+def reduce_scatter(call: Call, x: Value, op: str, size: int, group: Any) -> Value:
+    result = post(call, "ReduceScatter", x, (x.shape[0] // size, *x.shape[1:]), group, reduction(call, op))
+    if op == "avg":
+        call.to.averages[result.name] = size
+    return result
+
+
+@operator("_c10d_functional.all_to_all_single.default", counterpart="AllToAll; equal splits only", table=COMMUNICATIONS)
+def all_to_all(call: Call, x: Value, output_splits: Any, input_splits: Any, group: Any) -> Value:
+    count = len(team(call, group))
+    for splits in (output_splits, input_splits):
+        if splits and splits != (x.shape[0] // count,) * count:
+            raise call.error(f"the splits {splits} differ; hir has equal splits only")
+    return post(call, "AllToAll", x, x.shape, group)
+
+
+@operator("_c10d_functional.broadcast.default", counterpart="Broadcast", table=COMMUNICATIONS)
+def broadcast(call: Call, x: Value, source: int, group: Any) -> Value:
+    return post(call, "Broadcast", x, x.shape, group, f", root={source}")
+
+
+def transfer(call: Call, kind: str, x: Value, peer: int, group: Any) -> int:
+    """Posts one side of a transfer and returns its number. `peer` is an index into the group."""
+    members = team(call, group)
+    if not 0 <= peer < len(members):
+        raise call.error(f"the group has {len(members)} ranks and no rank {peer}")
+    number = call.to.new_communication()
+    call.to.statement(f"P2PCommunication {number} (type={kind}, buffer={x.name}, peer={members[peer]}, backend=NCCL)")
+    return number
+
+
+@operator(
+    "_c10d_functional.isend.default", counterpart="`P2PCommunication` with `send`; tags have no effect", table=COMMUNICATIONS
+)
+def isend(call: Call, x: Value, destination: int, tag: int, group: Any) -> Sent:
+    return Sent(transfer(call, "send", x, destination, group))
+
+
+@operator(
+    "_c10d_functional.irecv.default",
+    counterpart="`P2PCommunication` with `recv`, which writes its argument; tags have no effect",
+    table=COMMUNICATIONS,
+)
+def irecv(call: Call, x: Value, source: int, tag: int, group: Any) -> Value:
+    # What reads the argument later reads what has arrived.
+    call.to.posted[x.name] = transfer(call, "recv", x, source, group)
+    return x

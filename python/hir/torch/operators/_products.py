@@ -1,0 +1,121 @@
+"""Products of matrices, and attention."""
+
+from __future__ import annotations
+
+import math
+
+from .._builder import Value
+from ._elementwise import apply
+from ._reductions import along
+from ._registry import Call, operator
+
+
+@operator("aten.mm.default", "aten.bmm.default", counterpart="`matmul`")
+def mm(call: Call, a: Value, b: Value) -> Value:
+    return call.to.matmul(a, b)
+
+
+@operator("aten.addmm.default", "aten.baddbmm.default", counterpart="`matmul` and `+`")
+def addmm(call: Call, bias: Value, a: Value, b: Value, *, beta: float = 1, alpha: float = 1) -> Value:
+    product = call.to.matmul(a, b)
+    if alpha != 1:
+        product = apply(call, "{} * {}", [product, alpha])
+    if beta != 1:
+        bias = apply(call, "{} * {}", [bias, beta])
+    return apply(call, "{} + {}", [product, bias])
+
+
+@operator("aten.linear.default", counterpart="`Set.Permute`, `matmul`, and `+` for the bias")
+def linear(call: Call, x: Value, weight: Value, bias: Value | None = None) -> Value:
+    rows = call.to.reshape(x, (math.prod(x.shape[:-1]), x.shape[-1]))
+    product = call.to.reshape(call.to.matmul(rows, call.to.permute(weight, [1, 0])), call.shape)
+    return product if bias is None else apply(call, "{} + {}", [product, bias])
+
+
+@operator("aten.dot.default", counterpart="`*` and `reduction`")
+def dot(call: Call, a: Value, b: Value) -> Value:
+    return call.to.sum(apply(call, "{} * {}", [a, b]), [0])
+
+
+def scores(call: Call, q: Value, k: Value, causal: bool, mask: Value | None, scale: float) -> Value:
+    """The scores of an attention, with those that do not count at minus infinity."""
+    product = call.to.matmul(q, call.to.permute(k, [0, 1, 3, 2]))
+    product = apply(call, "{} * {}", [product, scale], q.dtype)
+    if mask is not None and mask.dtype == "bool":
+        product = call.to.elementwise("where({}, {}, {})", [mask, product, -math.inf], q.dtype)
+    elif mask is not None:
+        product = apply(call, "{} + {}", [product, mask], q.dtype)
+    if causal:
+        rows, columns = along(call, 2, 4, q.shape[2]), along(call, 3, 4, k.shape[2])
+        seen = call.to.elementwise("{} <= {}", [columns, rows], "bool")
+        product = call.to.elementwise("where({}, {}, {})", [seen, product, -math.inf], q.dtype)
+    return product
+
+
+def check_dropout(call: Call, dropout: float) -> None:
+    if dropout != 0:
+        raise call.error("hir imports attention only without dropout")
+
+
+@operator("aten._scaled_dot_product_flash_attention_for_cpu.default", counterpart="`sdpa`")
+def attention(
+    call: Call,
+    q: Value,
+    k: Value,
+    v: Value,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: Value | None = None,
+    scale: float | None = None,
+) -> tuple[Value, Value]:
+    check_dropout(call, dropout_p)
+    to = call.to
+    sharded = [x or y or z for x, y, z in zip(q.sharded, k.sharded, v.sharded)]
+    q, k, v = (to.expand(it, it.shape, sharded) for it in (q, k, v))
+    out = to.value(q.dtype, (*q.shape[:-1], v.shape[-1]), sharded)
+    sums = to.value("float64" if q.dtype == "float64" else "float32", q.shape[:-1], sharded)
+    state = [to.declare("uint64", ["iS0{2}"]), to.declare("uint64", [])]
+    mask = "" if attn_mask is None else f", {'mask' if attn_mask.dtype == 'bool' else 'bias'}={attn_mask.name}"
+    factor = f", scale=double({scale!r})" if scale is not None else ""
+    to.statement(
+        f"{out.name}, {sums.name}, {state[0]}, {state[1]} = sdpa({q.name}, {k.name}, {v.name}{mask}, "
+        f"dropout_p=double(0.0), is_causal={'true' if is_causal else 'false'}{factor})"
+    )
+    return out, sums
+
+
+@operator(
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default",
+    counterpart="`matmul`, `exp`, `reduction` and products",
+)
+def attention_backward(
+    call: Call,
+    grad: Value,
+    q: Value,
+    k: Value,
+    v: Value,
+    out: Value,
+    sums: Value,
+    dropout_p: float,
+    is_causal: bool,
+    *,
+    attn_mask: Value | None = None,
+    scale: float | None = None,
+) -> tuple[Value, Value, Value]:
+    """With P = exp(scores - sums), dV = Pᵀ·dO, dS = P ∘ (dO·Vᵀ - rowsum(dO ∘ O)), dQ = s·dS·K, dK = s·dSᵀ·Q
+    (Dao et al., FlashAttention, 2022, appendix B)."""
+    check_dropout(call, dropout_p)
+    to, dtype = call.to, q.dtype
+    factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    table = scores(call, q, k, is_causal, attn_mask, factor)
+    wide = apply(call, "{} - {}", [table, to.insert_axes(sums, [3])], sums.dtype)
+    weights = to.convert(apply(call, "exp({})", [wide], sums.dtype), dtype)
+    grad_v = to.matmul(to.permute(weights, [0, 1, 3, 2]), grad)
+    grad_weights = to.matmul(grad, to.permute(v, [0, 1, 3, 2]))
+    rows = to.sum(apply(call, "{} * {}", [grad, out], dtype), [3], True)
+    grad_scores = apply(call, "{} * {}", [weights, apply(call, "{} - {}", [grad_weights, rows], dtype)], dtype)
+    grad_scores = apply(call, "{} * {}", [grad_scores, factor], dtype)
+    grad_q = to.matmul(grad_scores, k)
+    grad_k = to.matmul(to.permute(grad_scores, [0, 1, 3, 2]), q)
+    return grad_q, grad_k, grad_v

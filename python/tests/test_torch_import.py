@@ -1,0 +1,162 @@
+"""Graphs that PyTorch recorded, imported and run. Expected values are those of PyTorch; no test here needs it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hir
+import hir.torch
+from hir.torch import Graph, TorchImportError, recorded_graph
+
+GRAPHS = Path(__file__).parent / "graphs"
+#: Largest difference relative to the largest element. `zero3` adds bfloat16 in another order than gloo.
+TOLERANCE = {"zero3-backward": 4e-3}
+CASES = sorted(it.name for it in GRAPHS.iterdir() if it.is_dir())
+
+
+def recorded(case: str, rank: int = 0) -> dict:
+    return json.loads((GRAPHS / case / f"rank_{rank}.json").read_text())
+
+
+def graphs(case: str) -> list[Graph]:
+    files = [GRAPHS / case / f"rank_{rank}.json" for rank in range(recorded(case)["world"])]
+    return [hir.torch.read_recorded(it if it.exists() else files[0], rank) for rank, it in enumerate(files)]
+
+
+def changed(case: str, rank: int, change) -> list[Graph]:
+    """The graphs of a case; `change` changes the nodes of one rank."""
+    result = graphs(case)
+    data = recorded(case)
+    data["nodes"] = change(data["nodes"])
+    result[rank] = recorded_graph(data, rank)
+    return result
+
+
+def largest_difference(program: hir.torch.TorchProgram, case: str, passes: str | None) -> float:
+    values = np.load(GRAPHS / case / "values.npz")
+    count = sum(node.op == "placeholder" for node in graphs(case)[0].nodes)
+    inputs = [[values[f"in.{i}"][rank] if f"in.{i}" in values else None for i in range(count)] for rank in range(program.ranks)]
+    outputs = program.run(inputs, passes)
+    compared, largest = 0, 0.0
+    for rank, results in enumerate(outputs):
+        for i, result in enumerate(results):
+            if f"out.{i}" in values:
+                expected = values[f"out.{i}"][rank]
+                assert result.shape == expected.shape
+                largest = max(largest, np.abs(result - expected).max() / max(1, np.abs(expected).max()))
+                compared += 1
+    assert compared >= program.ranks
+    return largest
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("passes", [None, "@lower", "@overlap"])
+def test_results_are_those_of_pytorch(case, passes):
+    program = hir.torch.from_graphs(graphs(case))
+    assert not program.opaque
+    assert largest_difference(program, case, passes) <= TOLERANCE.get(case, 5e-7)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_results_of_statements_of_each_rank(case):
+    program = hir.torch.from_graphs(graphs(case), each_rank=True)
+    assert largest_difference(program, case, None) <= TOLERANCE.get(case, 5e-7)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("passes", ["@lower", "@overlap"])
+def test_programs_have_no_faults(case, passes):
+    hir.torch.from_graphs(graphs(case)).check(passes).raise_if_found()
+
+
+def test_all_reduce_of_a_linear_layer_is_overlapped():
+    overlapped = hir.torch.from_graphs(graphs("tp-mlp-forward")).lowered("@overlap").short
+    assert "FOR" in overlapped and "Allreduce" in overlapped
+
+
+def test_lines_name_the_python_program(tmp_path):
+    program = hir.torch.from_graphs(graphs("tp-mlp-forward"))
+    program.save(tmp_path / "mlp.hir")
+    lines = (tmp_path / "mlp.hir").read_text().splitlines()
+    body = [it for it in lines if it.startswith("  T")]
+    assert body and all(it.endswith("  // model.py:19") for it in body)
+    assert program.place(1 + lines.index(body[0])) == "model.py:19"
+    assert hir.read(tmp_path / "mlp.hir").text == program.program.text
+
+
+def test_a_rank_that_skips_a_collective_is_a_deadlock_with_the_python_line():
+    def without_all_reduce(nodes):
+        text = json.dumps([it for it in nodes if it["name"] not in ("all_reduce", "wait_tensor")])
+        return json.loads(text.replace('"wait_tensor"', '"mm_1"'))
+
+    program = hir.torch.from_graphs(changed("tp-mlp-forward", 2, without_all_reduce))
+    assert program.note.startswith("model.py:19: `_c10d_functional.all_reduce.default`")
+    [fault] = program.check().faults
+    assert fault.code == "E0705"
+    assert program.place(fault.line) == "model.py:19"
+    with pytest.raises(hir.FindingsError, match="model.py:19"):
+        program.check().raise_if_found()
+
+
+def test_a_receive_before_a_send_on_both_ranks_is_a_deadlock():
+    def receive_first(nodes):
+        # Rank 0 waits for rank 1, which waits for rank 0.
+        recv = [
+            dict(it)
+            for it in recorded("pipeline-stage-inference", 1)["nodes"]
+            if "irecv" in it["target"] or it["name"] == "wait_tensor"
+        ]
+        names = [it["name"] for it in nodes]
+        recv[0] = {**recv[0], "name": "irecv", "args": [{"node": nodes[0]["name"]}, 1, 0, "0"]}
+        recv[1] = {**recv[1], "name": "arrived", "args": [{"node": "irecv"}]}
+        first = next(i for i, it in enumerate(nodes) if it["op"] != "placeholder")
+        assert names
+        return nodes[:first] + recv + nodes[first:]
+
+    program = hir.torch.from_graphs(changed("pipeline-stage-inference", 0, receive_first))
+    assert [it.code for it in program.check().faults] == ["E0705"]
+
+
+def test_unknown_operators_are_opaque_calls():
+    def with_unknown(nodes):
+        return json.loads(json.dumps(nodes).replace("aten.relu.default", "mylib.gate.default"))
+
+    text = [with_unknown(recorded("tp-mlp-forward")["nodes"])] * 4
+    all_graphs = [recorded_graph({**recorded("tp-mlp-forward"), "nodes": nodes}, rank) for rank, nodes in enumerate(text)]
+    program = hir.torch.from_graphs(all_graphs)
+    assert program.opaque == ("model.py:19: `mylib.gate.default`",)
+    program.check().raise_if_found()
+    with pytest.raises(TorchImportError, match="model.py:19: `mylib.gate.default`"):
+        program.run([[]] * 4)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("aten.mm.default", "_c10d_functional.scatter.default", "hir does not know this collective"),
+        ('"sum", "0"', '"bxor", "0"', "hir has no reduction `bxor` over ranks"),
+        ('"sum", "0"', '"sum", "9"', "in no process group with the name `9`"),
+        ('[{"node": "view_2"}, {"node": "t_1"}]', '[{"node": "view_2"}]', "hir does not know these arguments"),
+        ('[{"node": "mm"}, [8, 8]]', '[{"node": "gone"}, [8, 8]]', "the graph does not define `gone`"),
+    ],
+)
+def test_errors_name_operator_and_line(old, new, message):
+    data = recorded("tp-mlp-forward")
+    text = json.dumps(data)
+    assert old in text
+    data = json.loads(text.replace(old, new))
+    with pytest.raises(TorchImportError, match=f"^model.py:19: `.*`.*{message}"):
+        hir.torch.from_graphs([recorded_graph(data, rank) for rank in range(4)])
+
+
+def test_graphs_of_all_ranks_are_needed():
+    with pytest.raises(TorchImportError, match=r"ranks \[0, 1\], of 4 ranks"):
+        hir.torch.from_graphs(graphs("tp-mlp-forward")[:2])
+
+
+def test_inputs_have_the_shapes_of_the_graph():
+    program = hir.torch.from_graphs(graphs("pipeline-stage-inference"))
+    with pytest.raises(ValueError, match=r"input 0 of rank 1 has the shape \(2, 2\), not \(4, 16\)"):
+        program.run([[np.zeros((4, 16)), np.zeros((16, 16))], [np.zeros((2, 2)), np.zeros((16, 16))]])
