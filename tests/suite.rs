@@ -60,6 +60,8 @@ mod batch_text;
 mod canonical;
 #[path = "suite/cascades.rs"]
 mod cascades;
+#[path = "suite/ci.rs"]
+mod ci;
 #[path = "suite/cpu_time.rs"]
 mod cpu_time;
 #[path = "suite/delayed.rs"]
@@ -209,6 +211,7 @@ fn main() -> ExitCode {
     trials.extend(perfetto::trials());
     trials.extend(transformer::trials());
     trials.extend(batch::trials());
+    trials.extend(ci::trials());
     trials.extend(emulated::trials(&cases));
     trials.extend(delayed::trials(&cases));
     trials.extend(operators::trials());

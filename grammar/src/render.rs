@@ -1,6 +1,7 @@
-//! Renders diagnostics: with source excerpts (ariadne), one line each, as JSON lines, or as a SARIF log.
+//! Renders diagnostics: with source excerpts (ariadne), one line each, as JSON lines, as a SARIF log, or as annotations of GitHub.
 
 mod excerpt;
+mod github;
 mod visible;
 
 use crate::InvalidOption;
@@ -9,6 +10,7 @@ use std::{collections::HashMap, fmt, io, ops::Range, str::FromStr};
 use ariadne::{Cache, Color, Config, IndexType, Label, Report, ReportKind, Source};
 
 use self::excerpt::{Excerpt, excerpts};
+pub use self::github::github_error;
 pub use self::visible::visible_text;
 use crate::{
     codes::Severity, diagnostic::Diagnostic, files::TextFiles, raw_bytes, sarif::Log, span::LineIndex,
@@ -45,6 +47,8 @@ pub enum Format {
     Json,
     /// A SARIF log.
     Sarif,
+    /// Workflow commands of GitHub Actions, which become annotations.
+    Github,
 }
 
 impl FromStr for Format {
@@ -56,7 +60,11 @@ impl FromStr for Format {
             "short" => Ok(Self::Short),
             "json" => Ok(Self::Json),
             "sarif" => Ok(Self::Sarif),
-            _ => Err(format!("`{text}` is not an error format: expected human, short, json or sarif").into()),
+            "github" => Ok(Self::Github),
+            _ => {
+                let expected = "expected human, short, json, sarif or github";
+                Err(format!("`{text}` is not an error format: {expected}").into())
+            }
         }
     }
 }
@@ -92,6 +100,7 @@ pub fn render(
         Format::Human => render_human(it, files, (source, &lines), style, out),
         Format::Short => render_short(it, files, &lines, out),
         Format::Json | Format::Sarif => render_json(it, files, &lines, out),
+        Format::Github => github::render_github(it, files, &lines, out),
     })?;
     if !more.is_empty() {
         writeln!(out, "{} more: `--error-format=short` shows all of them", more.len())?;
@@ -101,7 +110,7 @@ pub fn render(
         Format::Human | Format::Short => remedies
             .into_iter()
             .try_for_each(|it| writeln!(out, "add to the command line: {}", visible_text(it))),
-        Format::Json | Format::Sarif => Ok(()),
+        Format::Json | Format::Sarif | Format::Github => Ok(()),
     }
 }
 
@@ -250,12 +259,13 @@ fn render_short(
     )
 }
 
-/// Returns the JSON object of a message that does not refer to a place in a text. It has the keys of a diagnostic.
-pub fn json_message(tool: &str, message: &str, is_error: bool) -> String {
+/// Returns the JSON object of a message that does not refer to a place in a text, but possibly to a file. It has the keys of a
+/// diagnostic.
+pub fn json_message(tool: &str, file: Option<&str>, message: &str, is_error: bool) -> String {
     let severity = severity_name(if is_error { Severity::Error } else { Severity::Remark });
     let value = serde_json::json!({
         "tool": tool,
-        "file": null,
+        "file": file,
         "severity": severity,
         "code": null,
         "message": message,

@@ -2,24 +2,12 @@
 
 use std::ffi::OsString;
 
-use hir::driver::{commands, session::CommandLine};
-use pyo3::{exceptions::PyValueError, prelude::*};
+use hir::driver::{commands::dispatch, session::CommandLine};
+use pyo3::prelude::*;
 
-/// Runs a tool with the streams and the signals of this process, and returns its exit code. `start` are the words that start
-/// it again, for further ranks.
+/// Runs `hir` with the streams and the signals of this process, and returns its exit code. `start` are the words that start
+/// it again, for further ranks; the first argument is the name of a tool.
 #[pyfunction]
-pub(crate) fn run_tool(
-    py: Python<'_>,
-    tool: &str,
-    start: Vec<OsString>,
-    arguments: Vec<OsString>,
-) -> PyResult<u8> {
-    let run = match tool {
-        "hang" => commands::hang::main_with,
-        "opt" => commands::opt::main_with,
-        "reduce" => commands::reduce::main_with,
-        "run" => commands::run::main_with,
-        _ => return Err(PyValueError::new_err(format!("hir has no tool `{tool}`"))),
-    };
-    Ok(py.detach(|| run(CommandLine { start, arguments })).into())
+pub(crate) fn run_tool(py: Python<'_>, start: Vec<OsString>, arguments: Vec<OsString>) -> u8 {
+    py.detach(|| dispatch::main_with(CommandLine { start, arguments })).into()
 }

@@ -90,7 +90,7 @@ def test_commands_are_the_tools(tmp_path, dumps):
 
 def test_unknown_tools_and_options(tmp_path):
     result = command(script("hir"), "fly")
-    assert (result.returncode, result.stderr) == (2, "hir: `fly` is not a tool: expected hang, opt, reduce, run\n")
+    assert result.returncode == 2 and "unrecognized subcommand 'fly'" in result.stderr
     assert command(script("hir-opt"), "--no-such-flag").returncode == 2
     assert command(script("hir"), "--help").returncode == 0
     assert "hir hang" in command(script("hir"), "hang", "--help").stdout

@@ -12,6 +12,9 @@ use crate::{
     },
 };
 
+pub mod check;
+pub mod dispatch;
+pub mod explain;
 pub mod hang;
 pub mod opt;
 pub mod reduce;

@@ -9,13 +9,10 @@ mod reproducer;
 mod witness;
 
 use grammar::InvalidOption;
-use std::{io::Write, time::Duration};
+use std::io::Write;
 
 use crate::session::CommandLine;
-use crate::tool::{
-    Reporter, dump::Dumper, listing, reproducer::crash_reproducer, startup::start_tool,
-    statistics::Statistics,
-};
+use crate::tool::{Reporter, listing, reproducer::crash_reproducer, startup::start_tool};
 use hir_plan::limits::DEFAULT_MAX_WORK_OF_TRIALS;
 use hir_process::{
     exit::Exit,
@@ -24,9 +21,10 @@ use hir_process::{
 };
 use hir_sim::WorkBudget;
 
-use options::{Options, VerifyEach};
+pub(super) use options::Options;
+use options::VerifyEach;
 use pass_pipeline::pipeline_text;
-use processor::Processor;
+pub(super) use processor::Processor;
 
 /// Runs hir-opt.
 pub fn main_with(command_line: CommandLine) -> Exit {
@@ -56,43 +54,13 @@ fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
     if options.dump_pass_pipeline {
         let _ = writeln!(&screen.session().stderr, "{}", pipeline_text(&calls));
     }
-    out_of_memory::limit_memory(options.world.memory_limit);
-    let activity = Activity::default();
-    activity.set(format!("while reading `{}`", options.file));
-    let (current, stopped) = (activity.clone(), activity.clone());
-    screen.watch_signals(
-        move |screen| screen.message(current.description()),
-        move |screen, signal| {
-            stopped.stop(|what| {
-                let name = interrupt::signal_name(signal);
-                screen.message(format!("stopped by {name} {what}: no result is written"));
-                screen.session().close_log(Exit::from_signal(signal), true);
-            })
-        },
-    )?;
+    let activity = start_reading(options.world.memory_limit, &options.file, screen)?;
     if options.bisect || options.verify_each == VerifyEach::Semantic {
         screen.start_workers()?;
     }
     let source = screen.open_source(&options.file, &options.text)?;
     let work = WorkBudget::of_billions(options.world.max_work(DEFAULT_MAX_WORK_OF_TRIALS));
-    let mut processor = Processor {
-        work: &work,
-        activity,
-        options,
-        screen: screen.clone(),
-        calls,
-        dumper: Dumper::new(
-            &options.dumps,
-            options.print.unwrap_or_default(),
-            screen.session().stderr.clone(),
-        ),
-        remarks: Vec::new(),
-        statistics: Statistics::default(),
-        reading: Duration::ZERO,
-        container: None,
-        has_reproducer: false,
-        has_witness: false,
-    };
+    let mut processor = Processor::new(options, calls, &work, activity, screen);
     let exit = processor.process_file(source);
     if options.run_reproducer.is_some() && exit == Exit::Success {
         screen.message("the reproducer no longer fails");
@@ -107,6 +75,29 @@ fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
         Some(fault) => Err(screen.fail(Exit::Environment, fault)),
         None => Ok(exit),
     }
+}
+
+/// Limits the memory of the process and handles its signals. `what` is read first. Returns the activity that the messages of
+/// signals name.
+///
+/// # Errors
+/// Returns the exit code if the operating system rejects the handlers.
+pub(super) fn start_reading(memory_gib: u32, what: &str, screen: &Reporter) -> Result<Activity, Exit> {
+    out_of_memory::limit_memory(memory_gib);
+    let activity = Activity::default();
+    activity.set(format!("while reading `{what}`"));
+    let (current, stopped) = (activity.clone(), activity.clone());
+    screen.watch_signals(
+        move |screen| screen.message(current.description()),
+        move |screen, signal| {
+            stopped.stop(|what| {
+                let name = interrupt::signal_name(signal);
+                screen.message(format!("stopped by {name} {what}: no result is written"));
+                screen.session().close_log(Exit::from_signal(signal), true);
+            })
+        },
+    )?;
+    Ok(activity)
 }
 
 /// Returns the text of `--explain`, `--list-passes` or `--list-ops`, if one of them is set.

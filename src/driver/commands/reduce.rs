@@ -250,7 +250,7 @@ fn shrink(
     let say = |line: String| match options.diagnostics.error_format {
         _ if options.diagnostics.quiet => (),
         Format::Sarif | Format::Json => screen.message(line),
-        Format::Human | Format::Short => {
+        Format::Human | Format::Short | Format::Github => {
             progress.suspend(|| drop(writeln!(&screen.session().stderr, "# {line}")));
         }
     };

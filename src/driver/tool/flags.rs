@@ -17,12 +17,12 @@ use hir_check::OrderingModel;
 use hir_plan::limits::{DEFAULT_MAX_RANKS, DEFAULT_MEMORY_GIB, Limits, MAX_RANKS};
 
 /// The options that select how a tool reports. Each tool sets the help of `--quiet` to what it omits.
-#[derive(Clone, Copy, Debug, Args)]
+#[derive(Clone, Copy, Debug, Default, Args)]
 #[command(next_help_heading = "Diagnostics")]
 pub struct DiagnosticFlags {
-    /// The format of diagnostics. With `sarif`, standard error is one SARIF log of everything that is
-    /// reported.
-    #[arg(long, default_value = "human", value_name = "human|short|json|sarif")]
+    /// The format of diagnostics. With `json`, standard error has one JSON object a line; with `sarif`, it is one
+    /// SARIF log of everything that is reported; `github` makes annotations in GitHub Actions.
+    #[arg(long, default_value = "human", value_name = "human|short|json|sarif|github")]
     pub error_format: Format,
     /// Print no progress.
     #[arg(short, long)]
@@ -69,6 +69,13 @@ pub struct WorldFlags {
     /// needs up to 30 seconds of one core for a billion. Default: 4 for hir-run, 1 for the trials of the other tools.
     #[arg(long, value_name = "N")]
     max_work: Option<u32>,
+}
+
+impl Default for WorldFlags {
+    fn default() -> Self {
+        let (max_ranks, memory_limit) = (DEFAULT_MAX_RANKS, DEFAULT_MEMORY_GIB);
+        Self { ranks: None, assume: false, max_ranks, memory_limit, max_work: None }
+    }
 }
 
 impl WorldFlags {

@@ -19,13 +19,16 @@ use std::{
     fmt::Display,
     io::{self, Write},
     path::Path,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use clap::ValueEnum;
 use grammar::{
     diagnostic::{Diagnostic, has_errors},
-    render::{Format, Style, json_message, render},
+    render::{Format, Style, github_error, json_message, render},
     source::Source,
     visible_text,
 };
@@ -58,6 +61,10 @@ pub struct Reporter {
     style: Style,
     quiet: bool,
     errors_only: bool,
+    /// The file that messages without a place are about, if there are several.
+    file: Option<Arc<str>>,
+    /// Whether an error with a place was reported.
+    has_error: Arc<AtomicBool>,
 }
 
 impl Reporter {
@@ -75,7 +82,15 @@ impl Reporter {
             session.open_log();
         }
         let style = Style { color, width: columns(&session.stderr) };
-        Self { session: Arc::clone(session), format, style, quiet: false, errors_only: false }
+        Self {
+            session: Arc::clone(session),
+            format,
+            style,
+            quiet: false,
+            errors_only: false,
+            file: None,
+            has_error: Arc::default(),
+        }
     }
 
     /// Returns the session of the tool.
@@ -93,10 +108,18 @@ impl Reporter {
         Self { errors_only: true, ..self.clone() }
     }
 
+    /// Returns a reporter whose messages name the file that they are about.
+    pub fn about(&self, file: &str) -> Self {
+        Self { file: Some(file.into()), has_error: Arc::default(), ..self.clone() }
+    }
+
     /// Prints diagnostics about a text.
     pub fn report_diagnostics(&self, source: &Source, diagnostics: &[Diagnostic]) {
         if self.quiet || self.errors_only && !has_errors(diagnostics) {
             return;
+        }
+        if has_errors(diagnostics) {
+            self.has_error.store(true, Ordering::Relaxed);
         }
         if self.format == Format::Sarif {
             return self.session.add_to_log(source, diagnostics);
@@ -108,18 +131,33 @@ impl Reporter {
 
     /// Prints a message that does not refer to a position in a text.
     pub fn message(&self, message: impl Display) {
-        self.report(&message.to_string(), false);
+        self.report(&message.to_string(), Message::Note);
+    }
+
+    /// Prints lines of text; formats for programs have them as one message.
+    pub fn print_text(&self, text: &str) {
+        match self.format {
+            Format::Json | Format::Sarif => self.message(text),
+            Format::Human | Format::Short | Format::Github => {
+                let _ = (&self.session.stderr).write_all(text.as_bytes());
+            }
+        }
     }
 
     /// Prints a message and returns the exit code that it explains.
     pub fn fail(&self, exit: Exit, message: impl Display) -> Exit {
-        self.report(&message.to_string(), exit != Exit::Success);
+        let kind = match exit {
+            Exit::Success => Message::Note,
+            _ if exit.is_verdict() && self.has_error.load(Ordering::Relaxed) => Message::Summary,
+            _ => Message::Error,
+        };
+        self.report(&message.to_string(), kind);
         exit
     }
 
-    fn report(&self, message: &str, is_error: bool) {
+    fn report(&self, message: &str, kind: Message) {
         if !self.quiet {
-            print_message(&self.session, self.format, message, is_error);
+            print_message(&self.session, self.format, self.file.as_deref(), message, kind);
         }
     }
 
@@ -228,12 +266,26 @@ pub fn parse_pipeline(text: &str) -> Result<Vec<PassCall>, Box<Diagnostic>> {
     })
 }
 
-/// Prints a message that does not refer to a position in a text.
-fn print_message(session: &Session, format: Format, message: &str, is_error: bool) {
-    let line = match format {
-        Format::Sarif => return session.note_in_log(message, is_error),
-        Format::Json => json_message(session.tool, message, is_error),
-        Format::Human | Format::Short => format!("{}: {}", session.tool, visible_text(message)),
+/// What a message without a place says.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Message {
+    Note,
+    /// The errors that were reported with their places are counted.
+    Summary,
+    Error,
+}
+
+/// Prints a message that does not refer to a position in a text, but possibly to a file.
+fn print_message(session: &Session, format: Format, file: Option<&str>, message: &str, kind: Message) {
+    let is_error = kind != Message::Note;
+    let named = || file.map_or_else(|| message.to_owned(), |file| format!("{file}: {message}"));
+    let line = match (format, kind) {
+        (Format::Sarif, _) => return session.note_in_log(&named(), is_error),
+        (Format::Json, _) => json_message(session.tool, file, message, is_error),
+        (Format::Github, Message::Error) => github_error(session.tool, file, message),
+        (Format::Human | Format::Short, _) | (Format::Github, Message::Note | Message::Summary) => {
+            format!("{}: {}", session.tool, visible_text(&named()))
+        }
     };
     let _ = writeln!(&session.stderr, "{line}");
 }
@@ -270,7 +322,8 @@ pub fn report_usage_error(session: &Session, error: &clap::Error, say: impl FnOn
     if format == Format::Sarif {
         session.open_log();
     }
-    print_message(session, format, &format!("{message} (see `{} --help`)", session.tool), true);
+    let help = format!("{message} (see `{} --help`)", session.tool);
+    print_message(session, format, None, &help, Message::Error);
     session.close_log(Exit::Usage, true);
     say(&message);
     Exit::Usage

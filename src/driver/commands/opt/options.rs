@@ -29,7 +29,7 @@ pub const EXAMPLES: &str =
 /// Reads Host IR, checks it, runs passes on it and prints canonical text.
 ///
 /// The result goes to standard output, everything else to standard error.
-#[derive(Parser)]
+#[derive(Default, Parser)]
 #[command(
     name = "hir-opt",
     version,
@@ -153,11 +153,12 @@ pub enum FixMode {
 }
 
 /// The check that runs after every pass.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub enum VerifyEach {
     /// No check.
     Off,
     /// The verifier accepts the program.
+    #[default]
     Structural,
     /// Also, on simulated ranks and under several schedules, the outputs are those of the program before the
     /// first pass.
@@ -181,14 +182,16 @@ impl Options {
             (self.timing, "--timing"),
             (self.statistics, "--statistics"),
             (self.dump_pass_pipeline, "--dump-pass-pipeline"),
-            (self.bisect, "--bisect"),
             (self.dumps.prints(), "--print-ir-…"),
         ];
-        if let (Format::Sarif, Some((_, flag))) =
-            (self.diagnostics.error_format, prints.iter().find(|it| it.0))
-        {
+        let format = match self.diagnostics.error_format {
+            Format::Human | Format::Short | Format::Github => None,
+            Format::Json => Some(("JSON lines", "json")),
+            Format::Sarif => Some(("a single log", "sarif")),
+        };
+        if let (Some((what, format)), Some((_, flag))) = (format, prints.iter().find(|it| it.0)) {
             return Err(format!(
-                "`{flag}` prints text to standard error, which is a single log with `--error-format=sarif`: remove one of \
+                "`{flag}` prints text to standard error, which is {what} with `--error-format={format}`: remove one of \
                  the two options"
             ).into());
         }

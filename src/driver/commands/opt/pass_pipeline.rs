@@ -1,7 +1,5 @@
 //! Runs the passes of `--passes`, or finds the first one that fails.
 
-use std::io::Write;
-
 use crate::run::oracle::{CheckerOracle, SimulationOracle};
 use crate::tool::{dump::diff, progress::Progress};
 use grammar::{ir::Program, source::Source};
@@ -79,7 +77,7 @@ impl<'p> Processor<'p> {
         ));
         // The program after a panic may be impossible to print.
         if !matches!(culprit.error.error, PassError::Panicked(_)) {
-            let _ = write!(&self.screen.session().stderr, "{}", diff(&culprit.before, &culprit.after));
+            self.screen.print_text(&diff(&culprit.before, &culprit.after));
         }
         self.write_reproducer(&call, &culprit.error, VerifyEach::Semantic, &grammar::print(&culprit.before));
         Err(Box::new(culprit.error))

@@ -61,6 +61,39 @@ pub struct Processor<'o> {
     pub has_reproducer: bool,
     /// Whether the file of `--witness` is written.
     pub has_witness: bool,
+    /// Whether the process ends after this file.
+    pub is_last: bool,
+    /// Whether programs without faults are reported, too.
+    pub reports_success: bool,
+}
+
+impl<'o> Processor<'o> {
+    /// Creates the state for the only file of a process. `activity` is what signal handlers name.
+    pub fn new(
+        options: &'o Options,
+        calls: Vec<PassCall>,
+        work: &'o WorkBudget,
+        activity: Activity,
+        screen: &Reporter,
+    ) -> Self {
+        let stderr = screen.session().stderr.clone();
+        Self {
+            work,
+            activity,
+            options,
+            screen: screen.clone(),
+            calls,
+            dumper: Dumper::new(&options.dumps, options.print.unwrap_or_default(), stderr),
+            remarks: Vec::new(),
+            statistics: Statistics::default(),
+            reading: Duration::ZERO,
+            container: None,
+            has_reproducer: false,
+            has_witness: false,
+            is_last: true,
+            reports_success: true,
+        }
+    }
 }
 
 impl Processor<'_> {
@@ -143,7 +176,9 @@ impl Processor<'_> {
             return if faults.is_empty() { Exit::Success } else { Exit::Rejected };
         }
         self.screen.report_diagnostics(part, &outcome.diagnostics);
-        outcome.summaries.iter().for_each(|it| self.screen.message(it));
+        if self.reports_success {
+            outcome.summaries.iter().for_each(|it| self.screen.message(it));
+        }
         match &outcome.failure {
             Some((exit, message)) => self.screen.fail(*exit, message),
             None if has_errors(&outcome.diagnostics) => Exit::of_rejection(&outcome.diagnostics),
@@ -199,8 +234,10 @@ impl Processor<'_> {
                 }
             }
         }
-        // The process ends soon, and dropping a large program takes long.
-        std::mem::forget(programs);
+        // Dropping a large program takes long.
+        if self.is_last {
+            std::mem::forget(programs);
+        }
         PartOutcome { text, ..outcome }
     }
 

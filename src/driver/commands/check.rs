@@ -1,0 +1,184 @@
+//! `hir check`: checks the programs of files and folders, as `hir-opt --check` does for one file.
+
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use clap::Parser;
+use grammar::{bindings::Binding, count_text};
+use hir_check::{Checks, OrderingModel};
+use hir_plan::limits::DEFAULT_MAX_WORK_OF_TRIALS;
+use hir_process::{exit::Exit, interrupt::Activity};
+use hir_sim::WorkBudget;
+
+use super::opt::{self, Processor, start_reading};
+use crate::{
+    session::CommandLine,
+    tool::{
+        Reporter,
+        flags::{DiagnosticFlags, TextFlags, WorldFlags, check_model, with_help},
+    },
+};
+
+/// The examples of `--help`.
+const EXAMPLES: &str = "  hir check dump.hir                        prove that it has no race and no deadlock
+  hir check programs/ other.hir             all `.hir` files of a folder, and a file
+  hir check programs/ --error-format=github annotations in GitHub Actions";
+
+/// Checks that Host IR programs are free of races, deadlocks and unwritten outputs.
+///
+/// Reports on each file, and prints one summary of several. Exits with 0 if all programs are free of faults, with 7 if one has a fault, and
+/// with 1 if one is rejected; 6 if a file cannot be read. Of several, the one that says least about the programs counts.
+#[derive(Parser)]
+#[command(
+    name = "hir check",
+    version,
+    mut_args(with_help("memory_limit", "Memory limit for the plans of all ranks of a program, in GiB")),
+    mut_args(with_help("quiet", "Print only what was found: no summary of programs without faults"))
+)]
+struct Options {
+    /// Program files, and folders whose `.hir` files are checked, with those of the folders in them; `-` for standard input.
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// What to look for: a list of `race`, `comm`, `memory`, `excess` and `repeat`, or `all`, as for `hir-opt --check`. Default: all but
+    /// `repeat`.
+    #[arg(help_heading = "Checks", long, value_name = "WHAT", require_equals = true)]
+    check: Option<Checks>,
+    /// The rules that order accesses: `nccl`, only what CUDA, NCCL and PyTorch document (default); `hir`, also what hir-run's own
+    /// executors guarantee.
+    #[arg(help_heading = "Checks", long, value_parser = check_model())]
+    check_model: Option<OrderingModel>,
+    #[command(flatten)]
+    text: TextFlags,
+    #[command(flatten)]
+    world: WorldFlags,
+    /// Set a symbol of all programs: `i0=8192`, `numberOfStreams=4`, `i84='(rank+streamIdx)%8'`.
+    #[arg(help_heading = "Ranks and symbols", long, value_name = "NAME=VALUE")]
+    set: Vec<Binding>,
+    #[command(flatten)]
+    diagnostics: DiagnosticFlags,
+}
+
+/// Runs hir check.
+pub fn main_with(command_line: CommandLine) -> Exit {
+    super::run_tool::<Options>("hir check", command_line, EXAMPLES, |it| &it.diagnostics, run)
+}
+
+fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
+    let mut tally = Tally::default();
+    let mut files: Vec<PathBuf> = Vec::new();
+    for path in &options.paths {
+        match program_files(path) {
+            Ok(found) if found.is_empty() => {
+                let message = format!("no `.hir` file in `{}`", path.display());
+                tally.add(screen.fail(Exit::Environment, message));
+            }
+            Ok(found) => files.extend(found),
+            Err(fault) => tally.add(screen.fail_to_read(path.display(), &fault)),
+        }
+    }
+    // A file may be given by itself and with its folder.
+    let mut seen = BTreeSet::new();
+    files.retain(|it| seen.insert(it.clone()));
+    let is_only = files.len() == 1;
+    let first = files.first().map_or(String::new(), |it| it.display().to_string());
+    let activity = start_reading(options.world.memory_limit, &first, screen)?;
+    for path in &files {
+        tally.add(check_file(options, path, is_only, &activity, screen));
+    }
+    if !is_only && !options.diagnostics.quiet {
+        screen.message(tally.summary());
+    }
+    Ok(tally.exit())
+}
+
+/// Checks the programs of a file. Programs without faults are reported if it is the only one.
+fn check_file(options: &Options, path: &Path, is_only: bool, activity: &Activity, screen: &Reporter) -> Exit {
+    let file = path.display().to_string();
+    let screen = if is_only { screen.clone() } else { screen.about(&file) };
+    screen.session().files.forget();
+    activity.set(format!("while reading `{file}`"));
+    let source = match screen.open_source(&file, &options.text) {
+        Ok(source) => source,
+        Err(exit) => return exit,
+    };
+    let Options { check, check_model, world, diagnostics, .. } = *options;
+    let file_options = opt::Options {
+        file,
+        check: check.or(Some(Checks::DEFAULT)),
+        check_model,
+        world,
+        diagnostics,
+        text: options.text.clone(),
+        set: options.set.clone(),
+        ..opt::Options::default()
+    };
+    if let Err(message) = file_options.validate() {
+        return screen.fail(Exit::Usage, message);
+    }
+    let work = WorkBudget::of_billions(world.max_work(DEFAULT_MAX_WORK_OF_TRIALS));
+    let processor = Processor::new(&file_options, Vec::new(), &work, activity.clone(), &screen);
+    let reports_success = is_only && !diagnostics.quiet;
+    Processor { is_last: is_only, reports_success, ..processor }.process_file(source)
+}
+
+/// Returns a file, or the `.hir` files of a folder and of the folders in it, in the order of their names. Hidden folders, and folders that
+/// links lead to, are left out.
+fn program_files(path: &Path) -> io::Result<Vec<PathBuf>> {
+    if path == Path::new("-") || !fs::metadata(path)?.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let mut found = Vec::new();
+    let mut folders = vec![path.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder)? {
+            let entry = entry?;
+            let path = entry.path();
+            let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
+            if entry.file_type()?.is_dir() {
+                folders.extend((!is_hidden).then_some(path));
+            } else if path.extension().is_some_and(|it| it == "hir") && path.is_file() {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// How the files ended.
+#[derive(Default)]
+struct Tally(Vec<Exit>);
+
+impl Tally {
+    fn add(&mut self, exit: Exit) {
+        self.0.push(exit);
+    }
+
+    fn count(&self, wanted: impl Fn(Exit) -> bool) -> usize {
+        self.0.iter().filter(|it| wanted(**it)).count()
+    }
+
+    /// Returns the exit code of all files: a file of which less is known counts more.
+    fn exit(&self) -> Exit {
+        const ORDER: [Exit; 5] =
+            [Exit::InternalError, Exit::Usage, Exit::Environment, Exit::Rejected, Exit::Check];
+        let mut codes = ORDER.into_iter().filter(|it| self.0.contains(it));
+        codes.next().or(self.0.iter().copied().find(|it| *it != Exit::Success)).unwrap_or(Exit::Success)
+    }
+
+    fn summary(&self) -> String {
+        let rest = |it: Exit| !matches!(it, Exit::Success | Exit::Check | Exit::Rejected);
+        let parts = [
+            (self.count(|it| it == Exit::Success), "without faults"),
+            (self.count(|it| it == Exit::Check), "with faults"),
+            (self.count(|it| it == Exit::Rejected), "rejected"),
+            (self.count(rest), "not checked"),
+        ];
+        let parts: Vec<String> =
+            parts.into_iter().filter(|it| it.0 > 0).map(|(count, what)| format!("{count} {what}")).collect();
+        format!("{}: {}", count_text(self.0.len(), "file"), parts.join(", "))
+    }
+}

@@ -1,0 +1,77 @@
+//! `hir`: all tools in one, as subcommands.
+
+use std::ffi::OsString;
+
+use clap::{Parser, Subcommand};
+use hir_process::exit::Exit;
+
+use crate::session::CommandLine;
+
+/// Reads, checks, rewrites and runs multi-GPU programs, and explains why a job hangs.
+#[derive(Parser)]
+#[command(name = "hir", version)]
+struct Options {
+    #[command(subcommand)]
+    tool: Tool,
+}
+
+/// The tools; each has its own `--help`.
+#[derive(Subcommand)]
+enum Tool {
+    /// Check files and folders of Host IR programs for races, deadlocks and unwritten outputs.
+    #[command(disable_help_flag = true)]
+    Check(Arguments),
+    /// Explain the code of a diagnostic, or list all codes.
+    #[command(disable_help_flag = true)]
+    Explain(Arguments),
+    /// Explain why a PyTorch job hangs, from the dumps of its flight recorder.
+    #[command(disable_help_flag = true)]
+    Hang(Arguments),
+    /// Check, rewrite and print a Host IR program (as `hir-opt`).
+    #[command(disable_help_flag = true)]
+    Opt(Arguments),
+    /// Run a program and report how its communication and computation overlap (as `hir-run --overlap`).
+    #[cfg(all(feature = "cuda", feature = "launch"))]
+    #[command(disable_help_flag = true)]
+    Overlap(Arguments),
+    /// Reduce a failing program while it still fails in the same way (as `hir-reduce`).
+    #[command(disable_help_flag = true)]
+    Reduce(Arguments),
+    /// Run a program on simulated ranks or on GPUs (as `hir-run`).
+    #[cfg(all(feature = "cuda", feature = "launch"))]
+    #[command(disable_help_flag = true)]
+    Run(Arguments),
+}
+
+#[derive(clap::Args)]
+struct Arguments {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
+    words: Vec<OsString>,
+}
+
+/// Runs the tool that the first argument names. The process ends with an invalid first argument.
+pub fn main_with(command_line: CommandLine) -> Exit {
+    let CommandLine { start, arguments } = command_line;
+    let words = std::iter::once("hir".into()).chain(arguments);
+    let tool = Options::try_parse_from(words).unwrap_or_else(|fault| fault.exit()).tool;
+    // How the tool is started again, for further ranks.
+    let line = |tool: &str, arguments: Vec<OsString>| {
+        let own = || std::env::current_exe().into_iter().map(Into::into).collect();
+        let start = if start.is_empty() { own() } else { start.clone() };
+        CommandLine { start: start.into_iter().chain([tool.into()]).collect(), arguments }
+    };
+    match tool {
+        Tool::Check(it) => super::check::main_with(line("check", it.words)),
+        Tool::Explain(it) => super::explain::main_with(line("explain", it.words)),
+        Tool::Hang(it) => super::hang::main_with(line("hang", it.words)),
+        Tool::Opt(it) => super::opt::main_with(line("opt", it.words)),
+        #[cfg(all(feature = "cuda", feature = "launch"))]
+        Tool::Overlap(it) => {
+            let words = std::iter::once("--overlap".into()).chain(it.words).collect();
+            super::run::main_with(line("run", words))
+        }
+        Tool::Reduce(it) => super::reduce::main_with(line("reduce", it.words)),
+        #[cfg(all(feature = "cuda", feature = "launch"))]
+        Tool::Run(it) => super::run::main_with(line("run", it.words)),
+    }
+}
