@@ -1,9 +1,23 @@
-"""PyTorch programs of several ranks: imported, checked, overlapped and simulated."""
+"""PyTorch programs of several ranks: imported, checked, overlapped and simulated. Importing this module does not import PyTorch."""
 
 from __future__ import annotations
 
+from ._capture import capture, capture_ranks, from_export, from_fx
 from ._graph import Graph, Node, TorchImportError
 from ._program import TorchProgram, from_graphs
-from ._recorded import read_recorded, recorded_graph
+from ._recorded import read_recorded, recorded_graph, to_recorded
 
-__all__ = ["Graph", "Node", "TorchImportError", "TorchProgram", "from_graphs", "read_recorded", "recorded_graph"]
+__all__ = [
+    "Graph",
+    "Node",
+    "TorchImportError",
+    "TorchProgram",
+    "capture",
+    "capture_ranks",
+    "from_export",
+    "from_fx",
+    "from_graphs",
+    "read_recorded",
+    "recorded_graph",
+    "to_recorded",
+]

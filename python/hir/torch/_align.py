@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Sequence
 
-from ._graph import Argument, Graph, Node, Other, TorchImportError
+from ._graph import Argument, Graph, Node, Other, Ref, TorchImportError
 
 
 @dataclass(frozen=True)
@@ -35,31 +35,34 @@ def align(graphs: Sequence[Graph]) -> tuple[Node, ...]:
             raise TorchImportError(
                 f"rank {first.rank} executes {len(first.nodes)} statements and rank {graph.rank} {len(graph.nodes)}"
             )
-    return tuple(_merged(nodes) for nodes in zip(*(graph.nodes for graph in graphs)))
+    # Inputs that are no tensors, such as a mesh, are the same to a program.
+    objects = {node.name for node in first.nodes if node.op == "placeholder" and node.result is None}
+    return tuple(_merged(nodes, objects) for nodes in zip(*(graph.nodes for graph in graphs)))
 
 
 def _show(node: Node) -> str:
     return str(node.result)
 
 
-def _merged(nodes: Sequence[Node]) -> Node:
+def _merged(nodes: Sequence[Node], objects: set[str]) -> Node:
     first = nodes[0]
     names = tuple(first.kwargs)
     for node in nodes:
         if len(node.args) != len(first.args) or tuple(node.kwargs) != names:
             raise TorchImportError("the ranks pass other arguments", first)
-    args = tuple(_argument(it, first) for it in zip(*(node.args for node in nodes)))
-    kwargs = {name: _argument(tuple(node.kwargs[name] for node in nodes), first) for name in names}
-    return replace(first, args=args, kwargs=kwargs)
+    args = tuple(_argument(it, first, objects) for it in zip(*(node.args for node in nodes)))
+    kwargs = {name: _argument(tuple(node.kwargs[name] for node in nodes), first, objects) for name in names}
+    elements = _argument(tuple(node.elements for node in nodes), first, objects)
+    return replace(first, args=args, kwargs=kwargs, elements=elements)
 
 
-def _argument(values: tuple[Argument, ...], node: Node) -> Argument:
+def _argument(values: tuple[Argument, ...], node: Node, objects: set[str]) -> Argument:
     first = values[0]
     if all(it == first and type(it) is type(first) for it in values):
         return first
     if all(isinstance(it, tuple) and len(it) == len(first) for it in values):
-        return tuple(_argument(element, node) for element in zip(*values))
-    if all(isinstance(it, Other) for it in values):
+        return tuple(_argument(element, node, objects) for element in zip(*values))
+    if all(isinstance(it, Other) or (isinstance(it, Ref) and it.name in objects) for it in values):
         return first
     if all(isinstance(it, (int, float, str)) for it in values):
         return PerRank(values)

@@ -69,6 +69,8 @@ class Builder:
     #: The number of ranks by which a sum has to be divided when it is complete, by the name of the tensor.
     averages: dict[str, int] = field(default_factory=dict)
     communications: list[int] = field(default_factory=list)
+    #: Names of tensors that a statement writes in place.
+    written: list[str] = field(default_factory=list)
 
     # -- tensors -------------------------------------------------------------------------------------------------------
 
@@ -249,6 +251,29 @@ class Builder:
         result = self.value(dtype, shape, [False] * self.mesh.ndim)
         extents = ", ".join(str(it) for it in (*[1] * self.mesh.ndim, *shape))
         self.statement(f"{result.name} = full({{{extents}}}, {constant(fill, dtype)});")
+        return result
+
+    def constant(self, elements: tuple[object, ...], shape: Sequence[int], dtype: str) -> Value:
+        """A tensor of the given elements, in row-major order; elements may differ between ranks."""
+        first = self.mesh.ndim
+        flat = self.declare(dtype, [self.local_axis(len(elements), 0)])
+        texts = [self.scalar(it, dtype) for it in elements if isinstance(it, (PerRank, bool, int, float))]
+        differ = any(isinstance(it, PerRank) for it in elements)
+        if differ:
+            # Row `r` has the elements of rank `r`.
+            rows = [[it.values[r] if isinstance(it, PerRank) else it for it in elements] for r in range(self.mesh.size)]
+            texts = [self.scalar(it, dtype) for row in rows for it in row if isinstance(it, (bool, int, float))]
+            flat = self.declare(dtype, [self.local_axis(len(texts), 0)])
+        self.statement(f"{flat} = TensorConstruct({{{', '.join(texts)}}})")
+        extents = (*self.mesh.shape, *shape) if differ else shape
+        whole = self.declare(dtype, [self.local_axis(extent, i) for i, extent in enumerate(extents)])
+        self.statement(f"{whole} = reshape( {flat} )")
+        result = self.value(dtype, shape, [differ] * first)
+        if differ:
+            self.statement(f"{result.name} = Set( {whole} )")
+        else:
+            flags = [True] * first + [False] * len(shape)
+            self.statement(f"{result.name} = broadcast( {whole}, flags = {{{', '.join(map(word, flags))}}} )")
         return result
 
     def iota(self, extent: int, start: int = 0, step: int = 1, dtype: str = "int64") -> Value:

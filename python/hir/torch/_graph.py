@@ -54,6 +54,8 @@ class Node:
     result: Any = None
     #: Line of the Python program: ``model.py:19``.
     place: str | None = None
+    #: The elements of a constant tensor (get_attr), in row-major order.
+    elements: Argument = None
 
 
 @dataclass(frozen=True)

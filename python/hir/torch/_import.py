@@ -31,6 +31,8 @@ class Imported:
     outputs: tuple[tuple[Any, ...], ...]
     #: Operators that hir does not know: they are checked, but do not run.
     opaque: tuple[str, ...]
+    #: Names of inputs that the program writes.
+    written: tuple[str, ...]
     #: Why the ranks have statements of their own.
     note: str | None = None
 
@@ -73,7 +75,17 @@ def _one_program(name: str, nodes: Sequence[Node], mesh: Mesh, groups: AllGroups
     inputs, outputs = tuple(ports.inputs), tuple(ports.outputs)
     text, places = _assembled(name, builder, body, [inputs], [outputs])
     world = mesh.size
-    return Imported(name, world, mesh, text, places, (inputs,) * world, (outputs,) * world, tuple(builder.opaque))
+    return Imported(
+        name,
+        world,
+        mesh,
+        text,
+        places,
+        (inputs,) * world,
+        (outputs,) * world,
+        tuple(builder.opaque),
+        _written(builder, [inputs]),
+    )
 
 
 def _program_of_each_rank(graphs: Sequence[Graph], groups: AllGroups, note: str | None) -> Imported:
@@ -93,7 +105,13 @@ def _program_of_each_rank(graphs: Sequence[Graph], groups: AllGroups, note: str 
     outputs = tuple(tuple(it.outputs) for it in all_ports)
     name = graphs[0].name
     text, places = _assembled(name, builder, body, inputs, outputs)
-    return Imported(name, len(graphs), None, text, places, inputs, outputs, tuple(builder.opaque), note)
+    written = _written(builder, inputs)
+    return Imported(name, len(graphs), None, text, places, inputs, outputs, tuple(builder.opaque), written, note)
+
+
+def _written(builder: Builder, inputs: Sequence[Sequence[Any]]) -> tuple[str, ...]:
+    """The inputs that statements write."""
+    return tuple(it.name for ports in inputs for it in ports if isinstance(it, Value) and it.name in builder.written)
 
 
 def named_groups(nodes: Sequence[Node]) -> list[tuple[Any, Node]]:
@@ -115,15 +133,28 @@ def _write(builder: Builder, nodes: Sequence[Node], ports: Ports, call: Call, ta
     environment: dict[str, Any] = {}
     for node in nodes:
         builder.place = node.place
-        if node.op == "placeholder":
-            environment[node.name] = _placeholder(builder, node)
-            ports.inputs.append(environment[node.name])
-        elif node.op == "output":
-            ports.outputs += _resolved(node.args[0], environment, node)
-        elif node.op == "call_function":
-            environment[node.name] = _called(builder, node, environment, Call(node, builder, call.groups, call.rank), table)
-        else:
-            raise TorchImportError("hir imports functional graphs: placeholders, calls of operators and an output", node)
+        try:
+            if node.op == "output":
+                ports.outputs += _resolved(node.args[0], environment, node)
+            else:
+                own = Call(node, builder, call.groups, call.rank)
+                environment[node.name] = _statement(builder, node, environment, own, table)
+            if node.op == "placeholder":
+                ports.inputs.append(environment[node.name])
+        except TorchImportError as error:
+            raise error if error.node else TorchImportError(str(error), node) from error
+
+
+def _statement(builder: Builder, node: Node, environment: dict[str, Any], call: Call, table: dict[str, Operator]) -> Any:
+    if node.op == "placeholder":
+        return _placeholder(builder, node)
+    if node.op == "call_function":
+        return _called(builder, node, environment, call, table)
+    if node.op != "get_attr":
+        raise TorchImportError("hir imports functional graphs: placeholders, calls of operators and an output", node)
+    if node.elements is None:
+        raise TorchImportError("hir imports only tensors of up to 4096 elements as constants; pass it as an argument", node)
+    return builder.constant(node.elements, node.result.shape, node.result.dtype)
 
 
 def _placeholder(builder: Builder, node: Node) -> Any:
@@ -145,8 +176,6 @@ def _called(builder: Builder, node: Node, environment: dict[str, Any], call: Cal
         return _opaque(builder, node, args, kwargs)
     try:
         result = table[node.target].rule(call, *args, **kwargs)
-    except TorchImportError as error:
-        raise error if error.node else TorchImportError(str(error), node) from error
     except (TypeError, AttributeError) as error:
         raise TorchImportError(f"hir does not know these arguments: {error}", node) from error
     _compare(node, result)
@@ -207,10 +236,10 @@ def _assembled(
 ) -> tuple[str, dict[int, str]]:
     """Joins declarations, statements and domains to a text."""
     names = [it.name for ports in inputs for it in ports if isinstance(it, Value)]
-    # An output that is an input is no output of the program.
-    results = list(
-        dict.fromkeys(it.name for ports in outputs for it in ports if isinstance(it, Value) and it.name not in names)
-    )
+    # An input is an output only if the program writes it.
+    results = [*_written(builder, inputs)]
+    results += [it.name for ports in outputs for it in ports if isinstance(it, Value) and it.name not in names]
+    results = list(dict.fromkeys(results))
     lines = [f"// {name}: imported from PyTorch"]
     lines += [f"%tensor {it}" for it in builder.declarations]
     lines.append(f"%HostIrContainer {{ ({', '.join(names)}) -> ({', '.join(results)}) :")

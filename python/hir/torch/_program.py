@@ -68,6 +68,11 @@ class TorchProgram:
         except HirError as error:
             raise self._explained(error) from None
 
+    @property
+    def writes_inputs(self) -> bool:
+        """Whether the program receives into an input."""
+        return bool(self._imported.written)
+
     def run(self, inputs: Sequence[Sequence[Any]], passes: str | None = None) -> list[list[Any]]:
         """Runs all ranks in this process, on the simulator.
 
@@ -84,7 +89,7 @@ class TorchProgram:
             outputs = program.simulate(arrays)
         except HirError as error:
             raise self._explained(error) from None
-        outputs.update({name: array for name, array in arrays.items() if name not in outputs})
+        outputs = {**arrays, **outputs}
         return [[self._of_rank(it, outputs, rank) for it in self._imported.outputs[rank]] for rank in range(self.ranks)]
 
     def _arrays(self, inputs: Sequence[Sequence[Any]]) -> dict[str, np.ndarray]:
@@ -108,7 +113,8 @@ class TorchProgram:
             return value
         mesh = self._imported.mesh
         coordinates = mesh.coordinates(rank) if mesh else ()
-        part = outputs[value.name][tuple(c if it else 0 for c, it in zip(coordinates, value.sharded))]
+        # Without np.asarray, a tensor without dimensions would be a number.
+        part = np.asarray(outputs[value.name][tuple(c if it else 0 for c, it in zip(coordinates, value.sharded))])
         return from_bits(part) if value.dtype == "bfloat16" else part
 
     def _explained(self, error: HirError) -> HirError:

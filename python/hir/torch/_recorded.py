@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any, Mapping
@@ -39,6 +40,7 @@ def _node(it: Mapping[str, Any]) -> Node:
         kwargs={name: _argument(argument) for name, argument in it["kwargs"].items()},
         result=_result(it.get("val")),
         place=it.get("loc"),
+        elements=_argument(it.get("elements")),
     )
 
 
@@ -82,3 +84,49 @@ def _result(it: Any) -> Any:
     if "sym" in it:
         return _bound(it)
     return None
+
+
+def to_recorded(graph: Graph) -> dict[str, Any]:
+    """Returns what a file of the graph contains."""
+    return {
+        "schema": SCHEMA,
+        "name": graph.name,
+        "rank": graph.rank,
+        "world": graph.world,
+        "groups": {name: {"ranks": list(ranks)} for name, ranks in graph.groups.items()},
+        "nodes": [
+            {
+                "name": node.name,
+                "op": node.op,
+                "target": node.target,
+                "args": [_to_json(it) for it in node.args],
+                "kwargs": {name: _to_json(it) for name, it in node.kwargs.items()},
+                "val": _result_to_json(node.result),
+                **({"loc": node.place} if node.place else {}),
+                **({} if node.elements is None else {"elements": _to_json(node.elements)}),
+            }
+            for node in graph.nodes
+        ],
+    }
+
+
+def _to_json(it: Argument) -> Any:
+    if isinstance(it, Ref):
+        return {"node": it.name}
+    if isinstance(it, DType):
+        return {"dtype": it.name}
+    if isinstance(it, Other):
+        return {"other": it.text}
+    if isinstance(it, tuple):
+        return {"tuple": [_to_json(element) for element in it]}
+    if isinstance(it, slice):
+        return {"slice": [_to_json(element) for element in (it.start, it.stop, it.step)]}
+    if isinstance(it, float) and not math.isfinite(it):
+        return {"float": str(it)}
+    return it
+
+
+def _result_to_json(it: Any) -> Any:
+    if isinstance(it, tuple):
+        return [_result_to_json(element) for element in it]
+    return {"shape": list(it.shape), "dtype": it.dtype} if isinstance(it, TensorType) else it

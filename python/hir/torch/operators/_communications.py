@@ -127,4 +127,5 @@ def isend(call: Call, x: Value, destination: int, tag: int, group: Any) -> Sent:
 def irecv(call: Call, x: Value, source: int, tag: int, group: Any) -> Value:
     # What reads the argument later reads what has arrived.
     call.to.posted[x.name] = transfer(call, "recv", x, source, group)
+    call.to.written.append(x.name)
     return x

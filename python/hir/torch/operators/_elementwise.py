@@ -171,12 +171,21 @@ def scaled(call: Call, x: Any, factor: float) -> Operand:
     return apply(call, "{} * {}", [x, factor]) if isinstance(x, Value) else x * factor
 
 
-@operator("aten.div.Tensor_mode", "aten.div.Scalar_mode", counterpart="`x / y`, then `floor` or `trunc`")
+@operator("aten.div.Tensor_mode", "aten.div.Scalar_mode", counterpart="`x / y`, then `trunc`; as `floor_divide`")
 def div_mode(call: Call, x: Any, y: Any, rounding_mode: str | None = None) -> Value:
-    if not is_float(call.dtype):
-        raise call.error("hir imports the division of integers with a rounding mode for no integer type")
+    if rounding_mode == "floor":
+        return floor_divide(call, x, y)
     quotient = apply(call, "{} / {}", [x, y])
-    return quotient if rounding_mode is None else apply(call, f"{rounding_mode}({{}})", [quotient])
+    return apply(call, "trunc({})", [quotient]) if rounding_mode == "trunc" and is_float(call.dtype) else quotient
+
+
+@operator(
+    "aten.floor_divide.default", "aten.floor_divide.Scalar", counterpart="`(x - remainder(x, y)) / y`, rounded to an integer"
+)
+def floor_divide(call: Call, x: Any, y: Any) -> Value:
+    multiple = apply(call, "{} - {}", [x, apply(call, "remainder({}, {})", [x, y])])
+    quotient = apply(call, "{} / {}", [multiple, y])
+    return apply(call, "round({})", [quotient]) if is_float(call.dtype) else quotient
 
 
 @operator("aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther", counterpart="`where(c, x, y)`")

@@ -54,8 +54,11 @@ def amin(call: Call, x: Value, dims: Any = None, keepdim: bool = False) -> Value
 
 @operator("aten.max.dim", "aten.min.dim", counterpart="`reduction` with `max`, and that of the first index that has it")
 def max_dim(call: Call, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
-    largest = "max" in call.node.target
-    dim = dimension(call, dim, x.ndim)
+    return best_and_index(call, x, dimension(call, dim, x.ndim), keepdim, "max" in call.node.target)
+
+
+def best_and_index(call: Call, x: Value, dim: int, keepdim: bool, largest: bool) -> tuple[Value, Value]:
+    """The largest or smallest elements along an axis, and the first index of each."""
     op = "max" if largest else "min"
     best = call.to.reduce(x, op, extreme(x.dtype, largest), [dim], True)
     hit = call.to.elementwise("{} == {}", [x, best], "bool")
@@ -64,6 +67,14 @@ def max_dim(call: Call, x: Value, dim: int, keepdim: bool = False) -> tuple[Valu
     index = call.to.elementwise("where({}, {}, {})", [hit, index, none], "int64")
     first = call.to.reduce(index, "min", extreme("int64", False), [dim], keepdim)
     return (best if keepdim else call.to.squeeze(best, [dim])), first
+
+
+@operator("aten.argmax.default", "aten.argmin.default", counterpart="that of `max.dim`")
+def arg_extreme(call: Call, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+    if dim is None:
+        x, dim = call.to.reshape(x, (prod(x.shape),)), 0
+    largest = "max" in call.node.target
+    return best_and_index(call, x, dimension(call, dim, x.ndim), keepdim, largest)[1]
 
 
 def along(call: Call, dim: int, ndim: int, extent: int) -> Value:

@@ -1,0 +1,188 @@
+"""The backend of ``torch.compile``: ``torch.compile(model, backend="hir")``."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from typing import Any, Mapping
+
+import numpy as np
+
+from .._diagnostic import HirError
+from ._capture import TIMEOUT
+from ._exchange import graphs_of_all_ranks
+from ._fx import graph_of
+from ._graph import Graph, Ref, TensorType, TorchImportError
+from ._program import TorchProgram, from_graphs
+
+#: Tensors of more elements than this are left to PyTorch, because the simulator takes long for them.
+MOST_ELEMENTS = 1 << 22
+
+
+@dataclass(frozen=True)
+class Options:
+    """``torch.compile(model, backend="hir", options={…})``."""
+
+    #: Passes that run before the check and the run.
+    passes: str = "@overlap"
+    #: Whether to look for races, deadlocks and unwritten elements before the first run.
+    check: bool = True
+    #: ``hir``: the simulator computes; ``torch``: PyTorch does, after the check; ``auto``: the simulator, for small CPU tensors.
+    run: str = "auto"
+    #: How long a rank waits for the graphs and inputs of the others, in seconds.
+    timeout: float = TIMEOUT
+
+
+def hir_backend(module: Any, inputs: Any, *, options: Mapping[str, Any] | None = None, **_: Any) -> Any:
+    """Compiles a graph of Dynamo: captures forward and backward graphs, checks those of all ranks, and runs them."""
+    from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
+
+    unknown = set(options or {}) - {it.name for it in fields(Options)}
+    if unknown:
+        raise ValueError(f"the backend hir has no option {', '.join(sorted(unknown))}")
+    chosen = Options(**(options or {}))
+    if chosen.run not in ("auto", "hir", "torch"):
+        raise ValueError(f"the option `run` is `auto`, `hir` or `torch`, not `{chosen.run}`")
+
+    def compiler(direction: str) -> Any:
+        return lambda module, inputs: make_boxed_func(_Compiled(module, direction, chosen).run)
+
+    return aot_module_simplified(
+        module,
+        inputs,
+        fw_compiler=compiler("forward"),
+        bw_compiler=compiler("backward"),
+        inference_compiler=compiler("inference"),
+    )
+
+
+class _Compiled:
+    """A compiled graph of this rank, with the program of all ranks."""
+
+    def __init__(self, module: Any, direction: str, options: Options) -> None:
+        self._module, self._options = module, options
+        self._graph = graph_of(module, direction)
+        self._placeholders = [node for node in self._graph.nodes if node.op == "placeholder"]
+        self._runs = 0
+        graphs = graphs_of_all_ranks(self._graph, options.timeout)
+        self._key = f"hir/run/{_number()}"
+        self._reason: str | None = None
+        self._program = self._imported(graphs)
+        self._reason = self._reason or self._why_not(self._program, graphs)
+        if self._reason and options.run != "torch":
+            warnings.warn(f"PyTorch runs the {direction} graph: {self._reason}", stacklevel=2)
+
+    def _imported(self, graphs: list[Graph]) -> TorchProgram | None:
+        """The program of all ranks, checked. None if hir cannot import it."""
+        try:
+            program = from_graphs(graphs)
+        except TorchImportError as error:
+            self._reason = f"hir cannot import it: {error}"
+            return None
+        if self._options.check:
+            program.check(self._passes(program)).raise_if_found()
+        return program
+
+    def _passes(self, program: TorchProgram) -> str:
+        # A program of statements of each rank has no resharding operators.
+        return "@default" if program.note else self._options.passes
+
+    def _why_not(self, program: TorchProgram | None, graphs: list[Graph]) -> str | None:
+        """Why PyTorch runs the graphs, the same reason on all ranks."""
+        if self._options.run == "torch":
+            return "the option `run` is `torch`"
+        if program is None:
+            return "hir cannot import it"
+        if program.opaque:
+            return "hir does not know " + "; ".join(program.opaque)
+        if program.writes_inputs:
+            return "it receives into an input"
+        types = [node.result for graph in graphs for node in graph.nodes if isinstance(node.result, TensorType)]
+        largest = max((int(np.prod(it.shape)) for it in types), default=0)
+        if self._options.run == "auto" and largest > MOST_ELEMENTS:
+            return f"a tensor has {largest} elements, more than the {MOST_ELEMENTS} up to which hir simulates by itself"
+        if any(isinstance(node.result, int) for node in self._placeholders):
+            return "it has symbolic sizes (`dynamic=False` avoids them)"
+        return None
+
+    def run(self, *args: Any) -> Any:
+        if self._reason or self._program is None or any(_device(it) != "cpu" for it in args):
+            return self._module.forward(*args)
+        arrays = [_to_numpy(it) for it in args]
+        inputs = self._inputs_of_all_ranks(arrays)
+        outputs = self._program.run(inputs, self._passes(self._program))[self._graph.rank]
+        return self._results(outputs, args)
+
+    def _inputs_of_all_ranks(self, arrays: list[Any]) -> list[list[Any]]:
+        """The inputs of all ranks, exchanged through the store of the job."""
+        if self._graph.world == 1:
+            return [arrays]
+        import torch.distributed as dist
+
+        store: Any = dist.distributed_c10d._get_default_store()
+        run, self._runs = self._runs, self._runs + 1
+        store.set(f"{self._key}/{run}/{self._graph.rank}", pickle.dumps(arrays))
+        result = []
+        for rank in range(self._graph.world):
+            key = f"{self._key}/{run}/{rank}"
+            try:
+                store.wait([key], timedelta(seconds=self._options.timeout))
+            except (RuntimeError, dist.DistStoreError):
+                raise TorchImportError(
+                    f"rank {rank} has not called the {self._graph.name} graph within {self._options.timeout:g} s"
+                ) from None
+            result.append(pickle.loads(store.get(key)))
+        # All ranks have read the inputs of the run before the last one: they have posted those of the last one since.
+        if run > 1:
+            store.delete_key(f"{self._key}/{run - 2}/{self._graph.rank}")
+        return result
+
+    def _results(self, outputs: list[Any], args: tuple[Any, ...]) -> list[Any]:
+        """The outputs as tensors; an output that is an input is that object."""
+        import torch
+
+        places = {node.name: i for i, node in enumerate(self._placeholders)}
+        [output] = [node for node in self._module.graph.nodes if node.op == "output"]
+        results: list[Any] = []
+        for reference, node, value in zip(self._graph.nodes[-1].args[0], output.args[0], outputs):
+            if isinstance(reference, Ref) and reference.name in places:
+                results.append(args[places[reference.name]])
+            elif isinstance(value, np.ndarray):
+                expected = node.meta["val"]
+                result = torch.empty_strided(expected.shape, expected.stride(), dtype=expected.dtype)
+                results.append(result.copy_(_to_torch(value, expected.dtype)))
+            else:
+                results.append(value)
+        return results
+
+
+_compiled = 0
+
+
+def _number() -> int:
+    """A number that is the same on all ranks: they compile the same graphs in the same order."""
+    global _compiled
+    _compiled += 1
+    return _compiled
+
+
+def _device(it: Any) -> str:
+    device = getattr(it, "device", None)
+    return getattr(device, "type", "cpu")
+
+
+def _to_numpy(it: Any) -> Any:
+    import torch
+
+    if not isinstance(it, torch.Tensor):
+        return None
+    it = it.detach()
+    return (it.float() if it.dtype == torch.bfloat16 else it).numpy()
+
+
+def _to_torch(array: np.ndarray, dtype: Any) -> Any:
+    import torch
+
+    return torch.from_numpy(np.ascontiguousarray(array).reshape(array.shape)).to(dtype)

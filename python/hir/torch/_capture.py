@@ -1,0 +1,115 @@
+"""Captures of functions and modules."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Callable, Mapping, Sequence
+
+from ._exchange import graphs_of_all_ranks
+from ._fx import graph_of
+from ._graph import Graph, TorchImportError
+from ._program import TorchProgram, from_graphs
+
+#: How long a rank waits for the graphs of the others, in seconds.
+TIMEOUT = 300.0
+
+
+class _Captured(Exception):
+    """Ends a call after its graph is captured, before it runs."""
+
+
+def from_fx(module: Any, *, name: str = "graph", timeout: float = TIMEOUT, each_rank: bool = False) -> TorchProgram:
+    """Imports a ``torch.fx.GraphModule`` with operators of aten and functional collectives.
+
+    In a job, each rank calls this with its own graph, and gets the program of all ranks.
+    """
+    return from_graphs(graphs_of_all_ranks(graph_of(module, name), timeout), each_rank=each_rank)
+
+
+def from_export(exported: Any, *, name: str = "exported", timeout: float = TIMEOUT, each_rank: bool = False) -> TorchProgram:
+    """Imports a ``torch.export.ExportedProgram``. Its parameters and buffers are inputs, before those of the call."""
+    return from_fx(exported.run_decompositions().graph_module, name=name, timeout=timeout, each_rank=each_rank)
+
+
+def capture(
+    function: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    save: str | os.PathLike[str] | None = None,
+    timeout: float = TIMEOUT,
+    each_rank: bool = False,
+) -> TorchProgram:
+    """Captures a function or a module with example arguments, and does not run it.
+
+    In a job, each rank calls this, and gets the program of all ranks. ``save`` writes the text to a file. The inputs of the
+    program are those that ``torch.compile`` passes: the tensors that the function uses, in its order.
+
+    Raises ``TorchImportError`` for what hir cannot import.
+    """
+    graph = capture_graph(function, args, kwargs)
+    program = from_graphs(graphs_of_all_ranks(graph, timeout), each_rank=each_rank)
+    if save is not None:
+        program.save(save)
+    return program
+
+
+def capture_ranks(
+    build: Callable[[int], tuple[Callable[..., Any], Sequence[Any]]],
+    ranks: int,
+    *,
+    save: str | os.PathLike[str] | None = None,
+    each_rank: bool = False,
+) -> TorchProgram:
+    """Captures the program of a job in one process, without the other ranks.
+
+    ``build(rank)`` returns the function or module of a rank and its arguments. It runs in a process group of the given size
+    whose collectives do nothing (PyTorch's backend ``fake``), so that it may make meshes, groups and DTensors.
+    """
+    import torch
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    if dist.is_initialized():
+        raise TorchImportError("capture_ranks makes process groups of its own, but torch.distributed is initialized already")
+    graphs = []
+    for rank in range(ranks):
+        dist.init_process_group("fake", rank=rank, world_size=ranks, store=FakeStore())
+        try:
+            torch._dynamo.reset()
+            graphs.append(capture_graph(*build(rank)))
+        finally:
+            dist.destroy_process_group()
+    program = from_graphs(graphs, each_rank=each_rank)
+    if save is not None:
+        program.save(save)
+    return program
+
+
+def capture_graph(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Graph:
+    """Captures the graph of this rank."""
+    import torch
+    from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
+
+    name = getattr(function, "__name__", type(function).__name__)
+    graphs: list[Graph] = []
+
+    def compiler(module: Any, inputs: Any) -> Any:
+        graphs.append(graph_of(module, name))
+
+        def stop(*_: Any) -> Any:
+            raise _Captured
+
+        return make_boxed_func(stop)
+
+    def backend(module: Any, inputs: Any) -> Any:
+        return aot_module_simplified(module, inputs, fw_compiler=compiler, bw_compiler=compiler, inference_compiler=compiler)
+
+    torch._dynamo.config.enable_p2p_compilation = True
+    try:
+        torch.compile(function, backend=backend, fullgraph=True)(*args, **(kwargs or {}))
+    except _Captured:
+        pass
+    if not graphs:
+        raise TorchImportError(f"`{name}` computes nothing with tensors")
+    return graphs[0]

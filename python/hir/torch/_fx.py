@@ -1,0 +1,134 @@
+"""Graphs of PyTorch (``torch.fx``), as the importer reads them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Mapping
+
+from ._graph import Argument, DType, Graph, Node, Other, Ref, TensorType, TorchImportError
+
+#: Constants of more elements are no part of a program.
+MOST_CONSTANTS = 4096
+
+
+def graph_of(module: Any, name: str) -> Graph:
+    """Returns the graph of a ``torch.fx.GraphModule`` on this rank. Its nodes need ``meta["val"]``, as AOTAutograd and
+    ``torch.export`` write it."""
+    rank, world = this_rank()
+    return Graph(name, rank, world, tuple(_node(it, module) for it in module.graph.nodes), process_groups())
+
+
+def this_rank() -> tuple[int, int]:
+    """The rank of this process and the number of ranks; (0, 1) without ``torch.distributed``."""
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return 0, 1
+
+
+def process_groups() -> Mapping[str, tuple[int, ...]]:
+    """The process groups of which this rank is a member, by name."""
+    import torch.distributed as dist
+
+    if not (dist.is_available() and dist.is_initialized()):
+        return {}
+    groups = dist.distributed_c10d._world.pg_names
+    return {str(name): tuple(dist.get_process_group_ranks(group)) for group, name in groups.items()}
+
+
+def _node(node: Any, module: Any) -> Node:
+    if node.op == "get_attr":
+        return _constant(node, module)
+    return Node(
+        name=node.name,
+        op=node.op,
+        target=_target(node.target),
+        args=tuple(_argument(it) for it in node.args),
+        kwargs={name: _argument(it) for name, it in node.kwargs.items()},
+        result=_result(node.meta.get("val", node.meta.get("example_value"))),
+        place=_place(node.meta.get("stack_trace") or node.stack_trace),
+    )
+
+
+def _constant(node: Any, module: Any) -> Node:
+    """A tensor that is part of the module."""
+    import torch
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    value = module
+    for name in node.target.split("."):
+        value = getattr(value, name)
+    place = _place(node.meta.get("stack_trace") or node.stack_trace)
+    if not isinstance(value, torch.Tensor) or value.numel() > MOST_CONSTANTS:
+        return Node(node.name, node.op, node.target, place=place)
+    with unset_fake_temporarily():
+        elements = tuple(value.detach().flatten().tolist())
+    return Node(node.name, node.op, node.target, result=_result(value), place=place, elements=elements)
+
+
+def _target(target: Any) -> str:
+    if isinstance(target, str):
+        return target
+    if hasattr(target, "_schema"):
+        return str(target)
+    return f"{getattr(target, '__module__', '')}.{getattr(target, '__name__', target)}"
+
+
+def _argument(it: Any) -> Argument:
+    import torch
+
+    if isinstance(it, torch.fx.Node):
+        return Ref(it.name)
+    if isinstance(it, (tuple, list)):
+        return tuple(_argument(element) for element in it)
+    if isinstance(it, slice):
+        return slice(_argument(it.start), _argument(it.stop), _argument(it.step))
+    if isinstance(it, torch.dtype):
+        return DType(str(it).removeprefix("torch."))
+    if isinstance(it, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return _bound(it)
+    if it is None or isinstance(it, (bool, int, float, str)):
+        return it
+    if isinstance(it, torch.distributed.ProcessGroup):
+        return it.group_name
+    return Other(str(it))
+
+
+def _bound(symbol: Any) -> bool | int | float:
+    """The value that a symbolic size has in the example."""
+    hint = getattr(symbol.node, "hint", None)
+    if not isinstance(hint, (bool, int, float)):
+        raise TorchImportError(f"the size `{symbol}` has no value in the example")
+    return hint
+
+
+def _result(it: Any) -> Any:
+    import torch
+
+    if isinstance(it, torch.Tensor):
+        sizes = tuple(size if isinstance(size, int) else int(_bound(size)) for size in it.shape)
+        return TensorType(sizes, str(it.dtype).removeprefix("torch."))
+    if isinstance(it, (tuple, list)):
+        return tuple(_result(element) for element in it)
+    if isinstance(it, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return _bound(it)
+    return it if isinstance(it, (bool, int, float)) else None
+
+
+def _place(trace: str | None) -> str | None:
+    """The innermost line of a stack trace that is outside of PyTorch and of Python's own library."""
+    place = None
+    for line in (trace or "").splitlines():
+        line = line.strip()
+        if line.startswith('File "'):
+            path, _, rest = line[len('File "') :].partition('", line ')
+            if "/site-packages/" not in path and "/lib/python" not in path and not path.startswith("<"):
+                place = f"{_short(path)}:{rest.split(',')[0]}"
+    return place
+
+
+def _short(path: str) -> str:
+    """The path from the current folder, if the file is in it."""
+    relative = os.path.relpath(path)
+    return path if relative.startswith("..") else relative

@@ -1,0 +1,164 @@
+"""Captures of PyTorch programs. PyTorch itself is the reference; without it, these tests are skipped."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hir
+import hir.torch
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import torch_programs  # noqa: E402
+
+SOURCE = Path(torch_programs.__file__)
+
+
+def line_of(text: str) -> str:
+    """Where a line of the programs is, as places name it."""
+    [number] = [i + 1 for i, it in enumerate(SOURCE.read_text().splitlines()) if it.endswith(text)]
+    return f"torch_programs.py:{number}"
+
+
+def job(name: str) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(SOURCE), name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+def test_a_tensor_parallel_model_is_one_program(tmp_path):
+    program = hir.torch.capture_ranks(torch_programs.tensor_parallel, 2, save=tmp_path / "mlp.hir")
+    program.check().raise_if_found()
+    assert program.note is None
+    assert "Allreduce" in program.lowered().text
+    assert f"// {line_of('# line of MLP')}" in hir_text(tmp_path / "mlp.hir")
+    torch.manual_seed(0)
+    model, x = torch_programs.MLP(), torch.randn(4, 6)
+    expected = model(x).detach().numpy()
+    up, down = (it.weight.detach().numpy() for it in (model.up, model.down))
+    inputs = [[x.numpy(), None, up[4 * r : 4 * r + 4], None, down[:, 4 * r : 4 * r + 4], None] for r in range(2)]
+    for outputs in program.run(inputs, "@overlap"):
+        np.testing.assert_allclose(outputs[0], expected, rtol=1e-5, atol=1e-6)
+
+
+def hir_text(path: Path) -> str:
+    assert hir.read(path).ranks == 2
+    return path.read_text()
+
+
+def test_a_skipped_collective_is_found_without_a_run():
+    program = hir.torch.capture_ranks(torch_programs.skips_a_collective, 2)
+    [fault] = program.check().faults
+    assert (fault.code, program.place(fault.line)) == ("E0705", line_of("# line of the all-reduce"))
+
+
+def test_exported_programs_are_imported():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.out = torch.nn.LayerNorm(6), torch.nn.Linear(6, 3)
+
+        def forward(self, x):
+            return torch.nn.functional.gelu(self.out(self.norm(x))).softmax(-1)
+
+    torch.manual_seed(0)
+    model, x = Model(), torch.randn(4, 6)
+    for exported in (torch.export.export(model, (x,)), torch.export.export(model, (x,)).run_decompositions()):
+        program = hir.torch.from_export(exported)
+        assert not program.opaque
+        [[result]] = program.run([[*(it.detach().numpy() for it in model.parameters()), x.numpy()]])
+        np.testing.assert_allclose(result, model(x).detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+#: Functions whose graphs have operators that are easy to get wrong, with their inputs.
+FUNCTIONS = {
+    "reductions": (lambda x: (x.amax(1), x.mean(), x.sum((0, 2), True), x.min(0)[1], (x > 0).any(), x.argmax(1)), (2, 3, 4)),
+    "shapes": (
+        lambda x: (x.permute(2, 0, 1)[1:, :, ::2], torch.stack([x, x * 2], 1), x[..., None].expand(2, 3, 4, 5), x[1, -1]),
+        (2, 3, 4),
+    ),
+    "pointwise": (
+        lambda x: (x.clamp(-0.5, 0.5), torch.where(x > 0, x, 2), x**3, x.pow(0.5), x // 0.3, 1 - x, x.lerp(x * x, 0.25)),
+        (5, 3),
+    ),
+    "integers": (lambda x: ((x * 4).int() % 3, (x * 4).long().cumsum(0), torch.arange(3) + (x > 0).sum(1, True)), (5, 3)),
+    "indexing": (
+        lambda x: (
+            x[torch.tensor([2, 0, -1])],
+            x.gather(1, (x > 0).long()),
+            torch.zeros(5, 3).scatter_add(1, (x > 0).long(), x),
+        ),
+        (5, 3),
+    ),
+    "triangles": (lambda x: (x.triu(1), x.tril(), torch.nn.functional.pad(x, (1, 2, 0, 1), value=3.0)), (4, 4)),
+    "activations": (
+        lambda x: (torch.nn.functional.gelu(x, approximate="tanh"), torch.nn.functional.silu(x), x.log_softmax(0), x.sigmoid()),
+        (4, 4),
+    ),
+    "scalars": (lambda x: (x.sum() * 2, x.max() + x, torch.tensor(2) * x.mean().exp()), (4, 4)),
+    "bfloat16": (lambda x: (x.bfloat16() * 3, (x.bfloat16() @ x.bfloat16()).float(), x.bfloat16().softmax(-1)), (4, 4)),
+    "attention": (
+        lambda x: torch.nn.functional.scaled_dot_product_attention(x[None], x[None] * 2, x[None] + 1, is_causal=True),
+        (2, 4, 8),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_give_the_results_of_pytorch(name):
+    function, shape = FUNCTIONS[name]
+    x = torch.linspace(-1, 1, int(np.prod(shape))).reshape(shape).sin()
+    expected = function(x)
+    program = hir.torch.capture(function, (x,))
+    assert not program.opaque
+    [results] = program.run([[x.numpy()]])
+    for result, reference in zip(results, expected if isinstance(expected, tuple) else (expected,), strict=True):
+        reference = reference.float() if reference.dtype == torch.bfloat16 else reference
+        assert result.shape == tuple(reference.shape)
+        tolerance = 1e-2 if name == "bfloat16" else 2e-6
+        np.testing.assert_allclose(result, reference.numpy(), rtol=tolerance, atol=tolerance)
+
+
+def test_gradients_are_those_of_pytorch():
+    def step(x, w, table):
+        y = torch.nn.functional.layer_norm(x @ w, (4,)) + table[torch.tensor([1, 0, 1])]
+        y = torch.nn.functional.gelu(y).softmax(-1) * torch.nn.functional.silu(y)
+        return y[:, 1:].tanh().sum() + torch.nn.functional.relu(y).mean()
+
+    results = []
+    for compiled in (step, torch.compile(step, backend="hir", fullgraph=True)):
+        torch.manual_seed(0)
+        inputs = [
+            torch.randn(3, 5, requires_grad=True),
+            torch.randn(5, 4, requires_grad=True),
+            torch.randn(2, 4, requires_grad=True),
+        ]
+        compiled(*inputs).backward()
+        results.append([it.grad for it in inputs])
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_unknown_operators_run_on_pytorch_with_a_note():
+    def step(x):
+        return x.sort()[0] * 2
+
+    x = torch.randn(8)
+    with pytest.warns(UserWarning, match="PyTorch runs the inference graph: hir does not know test_torch_capture.py:.*sort"):
+        torch.testing.assert_close(torch.compile(step, backend="hir")(x), step(x))
+
+
+def test_options_are_checked():
+    with pytest.raises(Exception, match="the backend hir has no option `?chek"):
+        torch.compile(lambda x: x + 1, backend="hir", options={"chek": True})(torch.ones(2))
+
+
+def test_results_and_gradients_of_a_job_are_those_of_pytorch():
+    job("compiled")
+
+
+def test_a_fault_of_a_job_is_reported_on_every_rank_before_it_runs():
+    job("fault")
