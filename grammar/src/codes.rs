@@ -232,8 +232,8 @@ codes! {
     /// still uses it: the allocator may give it to later work on the allocating stream. Make the allocating
     /// stream wait before the storage is freed.
     StorageRace = "E0703", Error;
-    /// Some elements of an output are never written. Write them, or allocate the output with
-    /// `zero_init=true`.
+    /// Some elements of an output are never written, or are computed from elements that nothing writes. Write
+    /// them, or allocate them with `zero_init=true`.
     UnwrittenOutput = "E0704", Error;
     /// A deadlock, found by `--check`: all ranks are blocked. The message names the communication that is
     /// never posted, or the statements in which ranks wait for each other; the note lists what each rank

@@ -264,7 +264,16 @@ impl<'a> DiagnosticBuilder<'a> {
             let what = if missing == all { "all elements of ".to_owned() } else { some };
             let message =
                 format!("{what}`{name}` of rank {} are read before anything writes them", read.rank);
-            Diagnostic::new(Code::UnwrittenRead, span, message, format!("reads {first}")).help(UNWRITTEN_HELP)
+            let label = format!("reads {first}");
+            match read.reaches {
+                None => Diagnostic::new(Code::UnwrittenRead, span, message, label).help(UNWRITTEN_HELP),
+                Some((rank, output)) => {
+                    let output = &self.plans[rank].outputs[output].name;
+                    Diagnostic::new(Code::UnwrittenOutput, span, message, label)
+                        .help(UNWRITTEN_HELP)
+                        .note(format!("output `{output}` of rank {rank} is computed from these elements"))
+                }
+            }
         };
         let it = more.note(&[]).into_iter().fold(it, Diagnostic::note);
         (text, it)

@@ -1,6 +1,8 @@
-//! Finds elements that are read, or returned as an output, before anything has written them.
+//! Finds elements that are read, or returned as an output, before anything has written them, and the outputs
+//! that values computed from them reach.
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use grammar::ops::Op;
+use rustc_hash::FxHashMap;
 
 use super::{
     overlap::ElementRange,
@@ -23,14 +25,19 @@ pub struct UnwrittenRead {
     pub elements: ElementRange,
     /// Number of unwritten elements that are read, and number of all elements that are read.
     pub missing: (usize, usize),
+    /// The first output that values computed from these elements reach: its rank, and its index in
+    /// `Plan::outputs`.
+    pub reaches: Option<(usize, usize)>,
 }
 
 /// Tracks the written elements of all buffers while `happens_before::walk` visits the instructions.
 pub struct WriteTracker<'p> {
     plans: &'p [Plan],
     written: FxHashMap<(usize, BufferNo), WrittenElements>,
-    /// Statements already reported, by rank and buffer.
-    reported: FxHashSet<(usize, u32, usize, BufferNo)>,
+    /// The reads found so far, as indices into `found`: by rank and statement, and by rank and buffer.
+    reported: FxHashMap<(usize, u32, usize, BufferNo), usize>,
+    /// The elements whose values depend on unwritten ones, with the index of the first read of those.
+    undefined: FxHashMap<(usize, BufferNo), (WrittenElements, usize)>,
     /// The `ReadOutputs` instructions of the ranks.
     ends: Vec<InstRef>,
     /// The unwritten reads found so far.
@@ -45,7 +52,8 @@ impl<'p> WriteTracker<'p> {
         let mut it = Self {
             plans,
             written: FxHashMap::default(),
-            reported: FxHashSet::default(),
+            reported: FxHashMap::default(),
+            undefined: FxHashMap::default(),
             ends: Vec::new(),
             found: Vec::new(),
             not_checked: 0,
@@ -67,14 +75,19 @@ impl<'p> WriteTracker<'p> {
             // reported only if nothing writes them.
             InstKind::ReadOutputs => self.ends.push(at),
             kind => {
+                let mut source = None;
                 kind.visit_accesses(it.rank, &mut |access| {
                     if !access.is_write {
-                        self.read(at, access.rank, access.view, None);
+                        let unwritten = self.read(at, access.rank, access.view, None);
+                        let read = unwritten.or_else(|| self.undefined_by(access.rank, access.view));
+                        source = source.or(read);
                     }
                 });
+                let source = source.filter(|_| uses_all_operands(kind));
                 kind.visit_accesses(it.rank, &mut |access| {
                     if access.is_write {
                         self.write(access.rank, access.view);
+                        self.define(access.rank, access.view, source);
                     }
                 });
             }
@@ -85,7 +98,12 @@ impl<'p> WriteTracker<'p> {
     pub fn finish(&mut self) {
         for at in std::mem::take(&mut self.ends) {
             for (output, port) in self.plans[at.rank].outputs.iter().enumerate() {
-                port.shard.view.iter().for_each(|view| self.read(at, at.rank, view, Some(output)));
+                if let Some(view) = &port.shard.view {
+                    self.read(at, at.rank, view, Some(output));
+                    if let Some(read) = self.undefined_by(at.rank, view) {
+                        self.found[read].reaches.get_or_insert((at.rank, output));
+                    }
+                }
             }
         }
     }
@@ -95,25 +113,45 @@ impl<'p> WriteTracker<'p> {
         self.not_checked += usize::from(!is_known);
     }
 
-    fn read(&mut self, at: InstRef, rank: usize, view: &View, output: Option<usize>) {
+    /// Records whether the values that are written to a view depend on unwritten elements, and on which read of
+    /// them.
+    fn define(&mut self, rank: usize, view: &View, source: Option<usize>) {
+        if let Some(source) = source {
+            let (elements, _) = self.undefined.entry((rank, view.buffer)).or_insert((<_>::default(), source));
+            elements.write(view);
+        } else if let Some((elements, _)) = self.undefined.get_mut(&(rank, view.buffer)) {
+            elements.remove(view);
+        }
+    }
+
+    /// Returns the read of unwritten elements on which some elements of a view depend.
+    fn undefined_by(&self, rank: usize, view: &View) -> Option<usize> {
+        let (elements, source) = self.undefined.get(&(rank, view.buffer))?;
+        elements.contains_some(view).then_some(*source)
+    }
+
+    /// Returns the index in `found` of the read if some elements of the view are unwritten.
+    fn read(&mut self, at: InstRef, rank: usize, view: &View, output: Option<usize>) -> Option<usize> {
         let (elements, missing) = match self.written.entry((rank, view.buffer)).or_default().missing(view) {
-            UnwrittenPart::Nothing => return,
+            UnwrittenPart::Nothing => return None,
             UnwrittenPart::Some { first, count, all } => (first, (count, all)),
             UnwrittenPart::Unknown => {
                 self.not_checked += 1;
-                return;
+                return None;
             }
         };
         let origin = self.plans[at.rank].code[at.inst].origin;
-        if self.reported.insert((at.rank, origin, rank, view.buffer)) {
-            self.found.push(UnwrittenRead {
-                inst_ref: at,
-                rank,
-                buffer: view.buffer,
-                output,
-                elements,
-                missing,
-            });
+        let number = *self.reported.entry((at.rank, origin, rank, view.buffer)).or_insert(self.found.len());
+        if number == self.found.len() {
+            let (buffer, reaches) = (view.buffer, None);
+            self.found.push(UnwrittenRead { inst_ref: at, rank, buffer, output, elements, missing, reaches });
         }
+        Some(number)
     }
+}
+
+/// Returns whether the results of an instruction depend on all elements that it reads. A selection and a
+/// masked attention may ignore some.
+fn uses_all_operands(kind: &InstKind) -> bool {
+    !matches!(kind, InstKind::Map { op: Op::Where, .. } | InstKind::Attention(_) | InstKind::OpaqueCall(_))
 }

@@ -40,6 +40,33 @@ impl WrittenElements {
         self.runs.splice(first..last, [ElementRange { start, end }]);
     }
 
+    /// Removes the elements of a view. Removes all elements if the view has too many pieces.
+    pub fn remove(&mut self, view: &View) {
+        let Some(gone) = Footprint::of(view) else { return };
+        let Some(gone) = gone.runs() else {
+            self.runs.clear();
+            return;
+        };
+        for run in gone {
+            let first = self.runs.partition_point(|it| it.end <= run.start);
+            let last = self.runs.partition_point(|it| it.start < run.end);
+            let touched = self.runs[first..last].to_vec();
+            let before = touched.first().map(|it| ElementRange { start: it.start, end: run.start });
+            let after = touched.last().map(|it| ElementRange { start: run.end, end: it.end });
+            let left = before.into_iter().chain(after).filter(|it| it.start < it.end);
+            self.runs.splice(first..last, left);
+        }
+    }
+
+    /// Returns true if some elements of a view are among these.
+    pub fn contains_some(&self, view: &View) -> bool {
+        match self.missing(view) {
+            UnwrittenPart::Nothing => Footprint::of(view).is_some(),
+            UnwrittenPart::Some { count, all, .. } => count < all,
+            UnwrittenPart::Unknown => false,
+        }
+    }
+
     /// Merges many runs at once.
     fn merge(&mut self, new: &[ElementRange]) {
         let mut all = std::mem::take(&mut self.runs);
@@ -104,6 +131,24 @@ mod tests {
     use super::*;
     use crate::overlap::tests::{elements, random_view};
     use hir_tensor::generate::split_mix;
+
+    #[test]
+    fn removed_elements_are_missing() {
+        let mut state = 4;
+        let mut below = |n: u64| (split_mix(&mut state) % n) as usize;
+        for _ in 0..5_000 {
+            let mut written = WrittenElements::default();
+            let mut known = [false; 128];
+            for is_removed in [false, false, true, false, true] {
+                let it = random_view(20, &mut below);
+                elements(&it).into_iter().for_each(|at| known[at] = !is_removed);
+                if is_removed { written.remove(&it) } else { assert!(written.write(&it)) }
+            }
+            let read = random_view(20, &mut below);
+            let expected = elements(&read).into_iter().any(|at| known[at]);
+            assert_eq!(written.contains_some(&read), expected, "{read:?}");
+        }
+    }
 
     #[test]
     fn missing_elements_are_those_that_no_write_names() {
