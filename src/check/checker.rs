@@ -86,6 +86,7 @@ pub fn run_checks(world: &World, checks: Checks) -> CheckResults {
             return found;
         }
     }
+    races.finish();
     let is_clean = races.found.is_empty() && races.not_compared == 0;
     if checks.excess {
         let (excess, not_searched) =

@@ -31,6 +31,9 @@ impl RaceExplanation {
         if let (Party::Operation(..), Party::Operation(..)) = (first.party, second.party) {
             return Self::within_coalescing();
         }
+        if first.party == second.party {
+            return Self::within_collective();
+        }
         if race.between_runs {
             return Self::between_runs(first, second, indexes);
         }
@@ -62,6 +65,19 @@ impl RaceExplanation {
                 "receive into other storage, then copy it with Set (posting the two one after the other deadlocks if all ranks send first)"
                     .to_owned(),
             ),
+            ..Self::default()
+        }
+    }
+
+    /// Explains a collective whose output overlaps its input.
+    fn within_collective() -> Self {
+        Self {
+            why: Some(
+                "NCCL accepts an output that overlaps the input only in place: where the part of this rank has the same \
+                 place in both"
+                    .to_owned(),
+            ),
+            advice: Some("let the input or the output be a copy (`Set`)".to_owned()),
             ..Self::default()
         }
     }
@@ -129,7 +145,7 @@ impl RaceExplanation {
     fn reused(reused: &ReusedStorage, first: &RaceSide<'_>, indexes: &PlanIndexes<'_>) -> Self {
         let (plan, index) = (first.plan, indexes.of(first.plan.rank));
         let allocation = index.allocation(reused.earlier);
-        let stream = allocation.map_or(&PlanStream::Entry, |it| &plan.streams[it.stream as usize]);
+        let stream = allocation.map_or(&PlanStream::Entry, |it| &plan.streams[it.pool.stream as usize]);
         let next = reused.later.and_then(|later| index.alloc(later));
         let (insertion, frame) = match next {
             Some(at) => {
@@ -321,9 +337,9 @@ impl RaceExplanation {
 /// allocation waits for `first`; `None` if that stream does not wait in the iteration of the Deallocate.
 fn move_deallocate(allocation: &Allocation, first: &RaceSide<'_>, index: PlanIndex<'_>) -> Option<Edit> {
     let plan = first.plan;
-    let freed = allocation.freed_by?;
+    let freed = allocation.freed?.origin;
     let access = first.inst_index()?;
-    let wait = index.first_stream_wait(access, allocation.stream)?;
+    let wait = index.first_stream_wait(access, allocation.pool.stream)?;
     let [from, after] = [freed, plan.code[wait].origin].map(|it| plan.origins[it as usize]);
     (freed < plan.code[wait].origin && from.iteration == after.iteration)
         .then_some(Edit::MoveDeallocate { deallocate: from.stmt, after: after.stmt })

@@ -266,7 +266,11 @@ impl FixSession<'_> {
             let line = plans[read.inst_ref.rank].origins
                 [plans[read.inst_ref.rank].code[read.inst_ref.inst].origin as usize]
                 .line;
-            let code = if read.output.or(read.reaches.map(|it| it.1)).is_some() { Code::UnwrittenOutput } else { Code::UnwrittenRead };
+            let code = if read.output.or(read.reaches.map(|it| it.1)).is_some() {
+                Code::UnwrittenOutput
+            } else {
+                Code::UnwrittenRead
+            };
             FindingKey {
                 code: code.text(),
                 is_entry: false,

@@ -25,14 +25,18 @@
 //!   from a peer does not wait for it: the root of a broadcast may end early. NCCL documents no barrier
 //!   between members: only the data orders them.
 //! * The operations of a group run concurrently: a receive may write before a send of the same group has
-//!   read. Source: NCCL User Guide, Point-to-point communication.
+//!   read. Messages between two ranks arrive in the order in which they are posted. Source: NCCL User Guide,
+//!   Point-to-point communication.
+//! * A collective may write its output before it has read its input, unless it is in place. Source: NCCL User
+//!   Guide, In-place Operations.
 //! * Operations on different communicators must be submitted in the same order on all ranks: their kernels
 //!   occupy the GPU while they wait for each other. Source: NCCL User Guide, Using multiple NCCL
 //!   communicators concurrently.
 //! * `ShareMemHandles` and barriers order host threads. Streams run asynchronously to the host, so these
 //!   order no memory access. Source: CUDA C++ Programming Guide, Asynchronous Concurrent Execution.
 //! * Storage may be used after the work issued on the stream of its `ALLOCATE` up to then. It is reused on
-//!   that stream as soon as no tensor and no communication holds it. Source: PyTorch, `Tensor.record_stream`.
+//!   that stream, as a whole or in parts, as soon as no tensor and no communication holds it. Source: PyTorch,
+//!   `Tensor.record_stream`; `plan::caching_allocator`.
 //! * The caller writes the inputs before the stream that is current at entry begins. Inputs, outputs and
 //!   freed storage belong to the caller again once the stream that is current at exit has finished. Source:
 //!   the previous rule, applied to the caller's current stream; a convention of this project.
@@ -53,7 +57,8 @@
 //! # Checks
 //!
 //! * `race`: two accesses to an element, one of them a write, that nothing orders.
-//! * `memory`: elements that are read, or returned, before anything has written them.
+//! * `memory`: elements that are read, or returned, before anything has written them, and outputs that are
+//!   computed from such elements.
 //! * `repeat`: races between two consecutive runs.
 //! * `comm`: communicators that ranks use in contradictory orders. Deadlocks are always reported, because no
 //!   instruction after a deadlock executes.

@@ -2,8 +2,9 @@
 //!
 //! `plan::sync::happens_before` visits every access after all accesses that happen before it. Of two overlapping
 //! accesses, either the one that is visited first happens before the other, or they are unordered. For each
-//! buffer, the detector keeps the accesses that no later write covers. An access that is unordered with a
-//! covered access is also unordered with the covering write, and the race with the write is reported.
+//! buffer, the detector keeps the accesses that no later access covers. An access that is unordered with a
+//! covered access is also unordered with the covering one. Of several reads of the same elements, a race is
+//! reported with the first one if the write is unordered with it, and else with the last one.
 //!
 //! The caller takes part. It writes the inputs before stream 0 of the plan begins, and owns the inputs and
 //! outputs again once `ReadOutputs` has run on that stream. A stream that does not wait for stream 0, and a
@@ -16,10 +17,10 @@ use super::{
     history::AccessHistory,
     ordering_model::OrderingModel,
     overlap::{ElementRange, Footprint, Overlap, covers, overlap},
-    storage::{StorageBlocks, StorageConflict},
+    storage::{SharedStorage, StorageConflict},
 };
 use hir_plan::{
-    BufferNo, Direction, InstKind, P2pGroup, P2pOp, Plan, View,
+    BufferNo, Collective, Direction, InstKind, P2pGroup, P2pOp, Plan, View,
     sync::{
         InstRef,
         happens_before::{self, Occurrence},
@@ -34,6 +35,16 @@ struct Access {
     number: u32,
     footprint: Footprint,
     writes: bool,
+    /// For a read that covers earlier reads of the same elements: the first of them.
+    first_read: Option<FirstRead>,
+}
+
+/// The first of several reads of the same elements, of which only the last one is kept.
+#[derive(Clone, Copy)]
+struct FirstRead {
+    party: Party,
+    actor: u32,
+    number: u32,
 }
 
 /// The maximum number of races that are collected. Programs with more have many of the same kind.
@@ -75,9 +86,13 @@ pub struct RaceDetector<'p> {
     inputs: Vec<FxHashSet<BufferNo>>,
     /// The accesses that no later write covers, by rank and buffer.
     accesses: FxHashMap<(usize, BufferNo), AccessHistory<Access>>,
-    storage: StorageBlocks<'p>,
+    storage: SharedStorage<'p>,
     /// The ALLOCATE, by rank and buffer.
     allocate_sites: Vec<Vec<Option<AllocateSite>>>,
+    /// The actors that use inputs before the caller has finished with them, which is reported.
+    early_actors: FxHashSet<u32>,
+    /// Uses of storage that the caller may still use at entry, with the actor of each.
+    early_uses: Vec<(u32, Race)>,
     /// The races reported so far.
     reported: FxHashSet<ReportedPair>,
     /// The first race of each pair of statements and ranks.
@@ -99,8 +114,10 @@ impl<'p> RaceDetector<'p> {
             entry_actors: entry,
             inputs: plans.iter().map(inputs).collect(),
             accesses: FxHashMap::default(),
-            storage: StorageBlocks::new(plans),
+            storage: SharedStorage::new(plans),
             allocate_sites: allocated,
+            early_actors: FxHashSet::default(),
+            early_uses: Vec::new(),
             reported: FxHashSet::default(),
             found: Vec::new(),
             not_compared: 0,
@@ -110,6 +127,16 @@ impl<'p> RaceDetector<'p> {
     /// Returns true if the program may have more races than were collected.
     pub fn is_truncated(&self) -> bool {
         self.found.len() >= MAX_RACES
+    }
+
+    /// Reports what is known only after all instructions have been visited.
+    pub fn finish(&mut self) {
+        // The wait that an early use of an input needs orders the uses of storage, too.
+        for (actor, race) in std::mem::take(&mut self.early_uses) {
+            if !self.early_actors.contains(&actor) {
+                self.report(race);
+            }
+        }
     }
 
     /// Visits an instruction after all instructions that happen before it.
@@ -136,9 +163,37 @@ impl<'p> RaceDetector<'p> {
         if let InstKind::P2pGroup(group) = kind {
             self.check_group(at, group);
         }
+        if let InstKind::Collective(it) = kind {
+            self.check_in_place(at, it);
+        }
         for access in kind.accesses(it.rank) {
             self.check_after_entry(it, access.rank, access.view, access.is_write);
             self.access(it, Party::Inst(at), access.rank, access.view, access.is_write);
+        }
+    }
+
+    /// Reports a collective that writes elements which it may still read: its input and its output overlap, and
+    /// it is not in place.
+    fn check_in_place(&mut self, at: InstRef, it: &Collective) {
+        let (Some(input), Some(output)) = (&it.input, &it.output) else { return };
+        let team = &self.plans[at.rank].communicators[it.communicator as usize].team;
+        let Some(me) = team.iter().position(|rank| *rank == at.rank) else { return };
+        let is_in_place = it.kind.may_be_in_place() && it.kind.is_in_place((me, team.len()), input, output);
+        if input.buffer != output.buffer || team.len() == 1 || is_in_place {
+            return;
+        }
+        let (Some(read), Some(written)) = (Footprint::of(input), Footprint::of(output)) else { return };
+        match overlap(&read, &written) {
+            Overlap::None => (),
+            Overlap::Unknown => self.not_compared += 1,
+            Overlap::Some(elements) => self.report(Race {
+                rank: at.rank,
+                buffer: output.buffer,
+                elements,
+                parties: [(Party::Inst(at), false), (Party::Inst(at), true)],
+                reused: None,
+                between_runs: false,
+            }),
         }
     }
 
@@ -148,7 +203,11 @@ impl<'p> RaceDetector<'p> {
             group.ops.iter().filter_map(|it| Some((it, Footprint::of(&it.view)?))).collect();
         for (number, (side, footprint)) in sides.iter().enumerate() {
             for (earlier, before) in &sides[..number] {
-                if earlier.view.buffer != side.view.buffer {
+                // Messages of one pair of ranks arrive in the order in which they are posted.
+                let is_in_order = earlier.direction == Direction::Recv
+                    && side.direction == Direction::Recv
+                    && earlier.peer == side.peer;
+                if is_in_order || earlier.view.buffer != side.view.buffer {
                     continue;
                 }
                 let party = |it: &P2pOp| (Party::Operation(at, it.origin), it.direction == Direction::Recv);
@@ -183,6 +242,7 @@ impl<'p> RaceDetector<'p> {
             return;
         }
         let Some((start, end)) = view.bounds() else { return };
+        self.early_actors.insert(it.actor);
         let at = InstRef { rank: it.rank, inst: it.inst };
         let parties = [(Party::CallerBefore, true), (Party::Inst(at), writes)];
         self.report(Race {
@@ -209,15 +269,26 @@ impl<'p> RaceDetector<'p> {
         if self.model.reuses_in_order() {
             return true;
         }
-        let is_after = it.actor == allocated.actor || it.clock.ended(allocated.actor) >= allocated.before;
-        if is_after || matches!(side.0, Party::CallerAfter(_)) {
+        let ended = it.clock.ended(allocated.actor);
+        if it.actor == allocated.actor || matches!(side.0, Party::CallerAfter(_)) {
+            return true;
+        }
+        // Before the first instruction of the entry stream, the stream may execute work of the caller.
+        let is_early = allocated.actor == self.entry_actors[rank] && ended == 0;
+        if ended >= allocated.before && !is_early {
             return true;
         }
         let at = InstRef { rank, inst: allocated.inst };
         let elements = ElementRange { start: footprint.first, end: footprint.last + 1 };
         let parties = [(Party::Inst(at), true), side];
-        self.report(Race { rank, buffer: view.buffer, elements, parties, reused: None, between_runs: false });
-        false
+        let race = Race { rank, buffer: view.buffer, elements, parties, reused: None, between_runs: false };
+        let is_only_early = ended >= allocated.before;
+        if is_only_early {
+            self.early_uses.push((it.actor, race));
+        } else {
+            self.report(race);
+        }
+        is_only_early
     }
 
     /// Compares an access with the earlier ones and stores it.
@@ -227,6 +298,9 @@ impl<'p> RaceDetector<'p> {
         let known = self.accesses.entry((rank, view.buffer)).or_default();
         let mut found = Vec::new();
         let mut not_compared = 0;
+        let mut first_read: Option<FirstRead> = None;
+        // The caller's own accesses hide no race inside the program.
+        let is_caller = matches!(party, Party::CallerAfter(_));
         known.retain(&footprint, |earlier| {
             // An instruction does not race with itself: it reads before it writes.
             let is_same = (earlier.actor, earlier.number) == (it.actor, it.number);
@@ -236,7 +310,11 @@ impl<'p> RaceDetector<'p> {
                     Overlap::None => (),
                     Overlap::Unknown => not_compared += 1,
                     Overlap::Some(elements) => {
-                        let parties = [(earlier.party, earlier.writes), (party, writes)];
+                        // If the first of several reads is unordered with this write, it is the one to order.
+                        let first =
+                            earlier.first_read.filter(|first| it.clock.ended(first.actor) < first.number);
+                        let of_earlier = first.map_or(earlier.party, |first| first.party);
+                        let parties = [(of_earlier, earlier.writes), (party, writes)];
                         found.push(Race {
                             rank,
                             buffer: view.buffer,
@@ -250,8 +328,14 @@ impl<'p> RaceDetector<'p> {
             }
             // An access that is unordered with the earlier access is also unordered with this one, so only
             // this one is kept.
-            let is_covered =
-                is_ordered && (writes || !earlier.writes) && covers(&footprint, &earlier.footprint);
+            let is_covered = is_ordered
+                && !is_caller
+                && (writes || !earlier.writes)
+                && covers(&footprint, &earlier.footprint);
+            if is_covered && !writes && footprint == earlier.footprint {
+                let Access { party, actor, number, .. } = *earlier;
+                first_read.get_or_insert(earlier.first_read.unwrap_or(FirstRead { party, actor, number }));
+            }
             !is_covered
         });
         self.not_compared += not_compared;
@@ -263,11 +347,14 @@ impl<'p> RaceDetector<'p> {
         }
         let (actor, number) = (it.actor, it.number);
         let known = self.accesses.entry((rank, view.buffer)).or_default();
-        known.push(&footprint, Access { party, actor, number, footprint: footprint.clone(), writes });
+        known.push(
+            &footprint,
+            Access { party, actor, number, footprint: footprint.clone(), writes, first_read },
+        );
     }
 
     /// Reports conflicts over a block of storage as races.
-    fn report_reuse(&mut self, rank: usize, found: Vec<StorageConflict>) {
+    pub(super) fn report_reuse(&mut self, rank: usize, found: Vec<StorageConflict>) {
         for it in found {
             let elements =
                 ElementRange { start: 0, end: self.plans[rank].buffers[it.reused.earlier as usize].len };

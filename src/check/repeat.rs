@@ -5,19 +5,17 @@
 //! Both runs use the same buffers, storage and inputs; signals are counted across runs. If there is no race,
 //! no barrier of all ranks is needed between the runs.
 
-use rustc_hash::FxHashMap;
-
 use super::{
-    conflict::{Party, Race, ReusedStorage},
+    conflict::{Party, Race},
     ordering_model::OrderingModel,
-    overlap::ElementRange,
     race::RaceDetector,
+    storage::SharedStorage,
 };
 use hir_plan::{
-    Access, BufferNo, Inst, InstKind, Number, Plan, SignalId, World,
+    Inst, InstKind, Number, Plan, SignalId, World,
     sync::{
         InstRef,
-        happens_before::{self, Occurrence, OrderError},
+        happens_before::{self, OrderError},
     },
 };
 
@@ -49,14 +47,16 @@ pub(super) fn races_between_runs(
         return Err(OrderError::Deadlock);
     }
     let mut races = RaceDetector::new(&both, model);
-    let mut blocks = SharedBlocks::new(plans);
+    // Both runs use the same storage: that which the allocator gives out during the first one.
+    let mut storage = SharedStorage::of_two_runs(plans);
     happens_before::walk(&both, &mut |it| {
         races.visit(&it);
+        let party = Party::Inst(InstRef { rank: it.rank, inst: it.inst });
         for access in both[it.rank].code[it.inst].kind.accesses(it.rank) {
-            blocks.access(&it, access);
+            let found = storage.access(&it, (party, access.is_write), access.rank, access.view.buffer);
+            races.report_reuse(access.rank, found);
         }
     })?;
-    races.found.extend(blocks.found);
     let single = |party: Party| {
         let at = |at: InstRef| from[at.rank][at.inst].map(|(inst, second)| (InstRef { inst, ..at }, second));
         match party {
@@ -80,65 +80,6 @@ fn signal_of(kind: &InstKind) -> Option<SignalId> {
         Some(*signal)
     } else {
         None
-    }
-}
-
-/// An access to a buffer that shares a block of storage with others.
-struct BlockAccess {
-    buffer: BufferNo,
-    at: InstRef,
-    actor: u32,
-    number: u32,
-    written: bool,
-}
-
-/// Accesses to blocks of storage that several buffers of a rank occupy one after the other. Each run assigns
-/// the same blocks.
-struct SharedBlocks {
-    /// The block of each buffer that shares one, by rank and buffer.
-    block_of: FxHashMap<(usize, BufferNo), u32>,
-    /// The accesses that do not happen before later ones, by rank and block.
-    accesses: FxHashMap<(usize, u32), Vec<BlockAccess>>,
-    found: Vec<Race>,
-}
-
-impl SharedBlocks {
-    fn new(plans: &[Plan]) -> Self {
-        let mut owners: FxHashMap<(usize, u32), usize> = FxHashMap::default();
-        let all = || plans.iter().flat_map(|plan| plan.allocations.iter().map(|it| (plan.rank, it)));
-        all().for_each(|(rank, it)| *owners.entry((rank, it.block)).or_default() += 1);
-        let shared = all().filter(|(rank, it)| owners[&(*rank, it.block)] > 1);
-        let of = shared.map(|(rank, it)| ((rank, it.buffer), it.block)).collect();
-        Self { block_of: of, accesses: FxHashMap::default(), found: Vec::new() }
-    }
-
-    fn access(&mut self, it: &Occurrence, access: Access<'_>) {
-        let buffer = access.view.buffer;
-        let Some(block) = self.block_of.get(&(access.rank, buffer)) else { return };
-        let at = InstRef { rank: it.rank, inst: it.inst };
-        let (actor, number, written) = (it.actor, it.number, access.is_write);
-        let known = self.accesses.entry((access.rank, *block)).or_default();
-        known.retain(|earlier| {
-            let is_ordered = (earlier.actor, earlier.number) == (actor, number)
-                || it.clock.ended(earlier.actor) >= earlier.number;
-            if !is_ordered && earlier.buffer != buffer && (earlier.written || written) {
-                let bounds = access.view.bounds().unwrap_or((0, 0));
-                let elements = ElementRange { start: bounds.0, end: bounds.1 + 1 };
-                let parties = [(Party::Inst(earlier.at), earlier.written), (Party::Inst(at), written)];
-                let reused =
-                    Some(ReusedStorage { earlier: earlier.buffer, later: Some(buffer), freed_by: None });
-                self.found.push(Race {
-                    rank: access.rank,
-                    buffer,
-                    elements,
-                    parties,
-                    reused,
-                    between_runs: false,
-                });
-            }
-            !is_ordered
-        });
-        known.push(BlockAccess { buffer, at, actor, number, written });
     }
 }
 

@@ -1,78 +1,119 @@
 //! Finds storage that is reused while something still uses it.
 //!
 //! An allocator associates one stream with each block, that of its ALLOCATE. It reuses a freed block
-//! immediately on that stream, and gives it to the caller once the program has returned. So every use of a
-//! block must happen before every use by a later owner. Frameworks hold the operands of a communication until
-//! the program waits for it, on any stream. After that the block is free, and is reused without waiting for
-//! the stream that waited.
+//! immediately on that stream, and gives it to the caller once the program has returned. Which block it gives
+//! to which tensor is not determined by the program: a tensor may get the storage, or a part of it, of every
+//! tensor of its pool that was freed before (`plan::Allocation`). So every use of a tensor must happen before
+//! every use of every tensor of the pool that is allocated after the first one is freed. Frameworks hold the
+//! operands of a communication until the program waits for it, on any stream. After that the block is free,
+//! and is reused without waiting for the stream that waited.
 //!
-//! Uses that happen before a later use are dropped: a use that is unordered with them is also unordered with
-//! the later one.
+//! Tensors of a pool are freed and allocated one after another, so both are numbered, and one number decides
+//! which tensors may share storage with a given one. For each actor, only the uses that decide for some number
+//! are kept: of two uses by one actor, the later one decides, unless its tensor is freed later.
+
+use std::collections::BTreeMap;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::conflict::{Party, ReusedStorage};
 use hir_plan::{
-    BufferNo, Plan,
+    BufferNo, Plan, StoragePool,
     sync::{InstRef, happens_before::Occurrence},
 };
 
-/// A use of a block of storage.
-struct BlockUse {
+/// A use of the storage of a buffer; of no buffer, if it is the caller's use of storage that it gets.
+#[derive(Clone, Copy)]
+struct StorageUse {
     party: Party,
     writes: bool,
-    actor: u32,
+    buffer: Option<BufferNo>,
+    /// The statement that frees the buffer, as an index into `Plan::origins`.
+    freed_by: Option<u32>,
+    /// The number of its instruction on the actor that executes it.
     number: u32,
-    /// Index of the owner among the block's owners, in program order.
-    owner: u32,
 }
 
-/// The position of a buffer in its block.
+/// When a buffer occupies storage of its pool, in numbers of frees.
 #[derive(Clone, Copy)]
-struct BlockOwner {
-    block: u32,
-    /// Index among the block's owners.
-    number: u32,
+struct Occupancy {
+    pool: StoragePool,
+    /// It may occupy the storage of buffers that are freed before this number.
+    from: u32,
+    /// Buffers that are allocated after this number may occupy its storage.
+    until: u32,
+    /// The statement that frees it, as an index into `Plan::origins`.
+    freed_by: Option<u32>,
 }
 
-/// A block of storage on one rank.
+/// The number for buffers that the end of the program frees: all others are freed before it.
+const AT_END: u32 = u32::MAX - 1;
+/// The number for buffers that are never freed, and for what the caller allocates after the program.
+const NEVER: u32 = u32::MAX;
+
+/// The uses by one actor of the storage of a pool.
 #[derive(Default)]
-struct Block {
-    /// The buffers that occupy the block, in program order, each with the statement that frees it.
-    owners: Vec<(BufferNo, Option<u32>)>,
-    uses: Vec<BlockUse>,
+struct ActorUses {
+    /// Number of the last use.
+    last: u32,
+    /// The last use of buffers whose `until` is at most the key. Numbers of uses increase with the key.
+    by_end: BTreeMap<u32, StorageUse>,
+    /// The last use of buffers whose `from` is at least the key. Numbers of uses decrease with the key.
+    by_start: BTreeMap<u32, StorageUse>,
 }
 
-/// The blocks of storage of all ranks.
-pub struct StorageBlocks<'p> {
+/// The storage of a pool on one rank.
+#[derive(Default)]
+struct PoolUses {
+    actors: BTreeMap<u32, ActorUses>,
+    /// The maximum of `from` of all uses.
+    latest: u32,
+}
+
+/// The storage of all ranks.
+pub struct SharedStorage<'p> {
     plans: &'p [Plan],
-    owners: FxHashMap<(usize, BufferNo), BlockOwner>,
-    blocks: FxHashMap<(usize, u32), Block>,
+    occupancies: FxHashMap<(usize, BufferNo), Occupancy>,
+    pools: FxHashMap<(usize, StoragePool), PoolUses>,
+    /// Whether the uses are those of two consecutive runs, in which all tensors have the same storage.
+    is_repeated: bool,
 }
 
-/// Two unordered uses of a block by different owners.
+/// Two uses of the same storage by different tensors, which no synchronization orders.
 pub struct StorageConflict {
-    /// The use by the earlier owner, and whether it writes.
+    /// The use by the tensor that occupies the storage first (of two runs: in the first run), and whether it
+    /// writes.
     pub earlier: (Party, bool),
-    /// The use by the later owner, and whether it writes.
+    /// The use by the tensor that occupies it later, and whether it writes.
     pub later: (Party, bool),
-    /// The two owners.
+    /// The two tensors.
     pub reused: ReusedStorage,
 }
 
-impl<'p> StorageBlocks<'p> {
+impl<'p> SharedStorage<'p> {
     /// Creates the state before the first instruction.
     pub fn new(plans: &'p [Plan]) -> Self {
-        let mut it = Self { plans, owners: FxHashMap::default(), blocks: FxHashMap::default() };
+        let mut occupancies = FxHashMap::default();
         for plan in plans {
-            for allocation in &plan.allocations {
-                let block = it.blocks.entry((plan.rank, allocation.block)).or_default();
-                let owner = BlockOwner { block: allocation.block, number: block.owners.len() as u32 };
-                block.owners.push((allocation.buffer, allocation.freed_by));
-                it.owners.insert((plan.rank, allocation.buffer), owner);
+            let kept: FxHashSet<BufferNo> = plan.caller_buffers().collect();
+            for it in plan.allocations.iter().filter(|it| !it.is_empty) {
+                let until = match it.freed {
+                    Some(freed) => freed.number,
+                    None if it.is_held || kept.contains(&it.buffer) => NEVER,
+                    None => AT_END,
+                };
+                let freed_by = it.freed.map(|it| it.origin);
+                let occupancy = Occupancy { pool: it.pool, from: it.frees_before, until, freed_by };
+                occupancies.insert((plan.rank, it.buffer), occupancy);
             }
         }
-        it
+        Self { plans, occupancies, pools: FxHashMap::default(), is_repeated: false }
+    }
+
+    /// Creates the state before the first instruction of two consecutive runs with the same storage. A single
+    /// run has no conflict.
+    pub fn of_two_runs(plans: &'p [Plan]) -> Self {
+        Self { is_repeated: true, ..Self::new(plans) }
     }
 
     /// Records an access to a buffer after all accesses that happen before it, and returns its conflicts.
@@ -83,66 +124,81 @@ impl<'p> StorageBlocks<'p> {
         rank: usize,
         buffer: BufferNo,
     ) -> Vec<StorageConflict> {
-        let Some(owner) = self.owners.get(&(rank, buffer)) else { return Vec::new() };
+        let Some(occupancy) = self.occupancies.get(&(rank, buffer)).copied() else { return Vec::new() };
         if let Party::CallerBefore | Party::CallerAfter(_) = party {
             return Vec::new();
         }
-        let Some(block) = self.blocks.get_mut(&(rank, owner.block)) else { return Vec::new() };
-        let (actor, number) = (it.actor, it.number);
-        let new = BlockUse { party, writes, actor, number, owner: owner.number };
-        block.add(it, new)
+        let (freed_by, number) = (occupancy.freed_by, it.number);
+        let new = StorageUse { party, writes, buffer: Some(buffer), freed_by, number };
+        self.add(it, rank, occupancy, new)
     }
 
     /// Records the end of a rank. The caller continues on the stream of `ReadOutputs` and gets the storage
     /// that was allocated on it.
     pub fn finish(&mut self, it: &Occurrence) -> Vec<StorageConflict> {
-        let plan = &self.plans[it.rank];
         let at = InstRef { rank: it.rank, inst: it.inst };
-        let stream = plan.code[it.inst].stream;
-        let kept: FxHashSet<BufferNo> = plan.caller_buffers().collect();
+        let stream = self.plans[it.rank].code[it.inst].stream;
+        let new = StorageUse {
+            party: Party::CallerAfter(at),
+            writes: true,
+            buffer: None,
+            freed_by: None,
+            number: it.number,
+        };
+        let both = [true, false].map(|is_small| StoragePool { stream, is_small });
+        let all = both.map(|pool| Occupancy { pool, from: NEVER, until: NEVER, freed_by: None });
+        all.into_iter().flat_map(|occupancy| self.add(it, it.rank, occupancy, new)).collect()
+    }
+
+    /// Compares a use with those that were visited before, and stores it.
+    fn add(
+        &mut self,
+        it: &Occurrence,
+        rank: usize,
+        occupancy: Occupancy,
+        new: StorageUse,
+    ) -> Vec<StorageConflict> {
+        let pool = self.pools.entry((rank, occupancy.pool)).or_default();
         let mut found = Vec::new();
-        for allocation in plan.allocations.iter().filter(|it| it.stream == stream) {
-            let Some(block) = self.blocks.get_mut(&(it.rank, allocation.block)) else { continue };
-            let is_last = block.owners.last().is_some_and(|it| it.0 == allocation.buffer);
-            let is_kept =
-                allocation.freed_by.is_none() && (allocation.is_held || kept.contains(&allocation.buffer));
-            if !is_last || is_kept {
-                continue;
+        for (actor, uses) in &pool.actors {
+            let ended = it.clock.ended(*actor);
+            // Uses by buffers that are freed before this one is allocated must have ended.
+            if *actor != it.actor && uses.last > ended {
+                let last = uses.by_end.range(..occupancy.from).next_back();
+                found.extend(last.filter(|it| it.1.number > ended).map(|it| (*it.1, new)));
             }
-            let new = BlockUse {
-                party: Party::CallerAfter(at),
-                writes: true,
-                actor: it.actor,
-                number: it.number,
-                owner: block.owners.len() as u32,
-            };
-            found.extend(block.add(it, new));
+            // A use by a buffer that is allocated after this one is freed must not be visited before. In the
+            // second run, such a use belongs to the first run and must have ended.
+            if pool.latest > occupancy.until {
+                let last = uses.by_start.range(occupancy.until.saturating_add(1)..).next();
+                let conflict = |it: (&u32, &StorageUse)| match self.is_repeated {
+                    false => Some((new, *it.1)),
+                    true => (it.1.number > ended).then_some((*it.1, new)),
+                };
+                found.extend(last.and_then(conflict));
+            }
         }
-        found
+        pool.latest = pool.latest.max(occupancy.from);
+        pool.actors.entry(it.actor).or_default().add(occupancy, new);
+        found.into_iter().filter_map(|(earlier, later)| conflict(earlier, later)).collect()
     }
 }
 
-impl Block {
-    /// Compares a use with the earlier ones and stores it.
-    fn add(&mut self, it: &Occurrence, new: BlockUse) -> Vec<StorageConflict> {
-        let mut found = Vec::new();
-        let owners = &self.owners;
-        self.uses.retain(|known| {
-            let is_ordered = (known.actor, known.number) == (new.actor, new.number)
-                || it.clock.ended(known.actor) >= known.number;
-            let (earlier, later) = if known.owner < new.owner { (known, &new) } else { (&new, known) };
-            if earlier.owner != later.owner && (!is_ordered || earlier.owner == new.owner) {
-                let (buffer, freed) = owners[earlier.owner as usize];
-                let next = owners.get(later.owner as usize).map(|it| it.0);
-                found.push(StorageConflict {
-                    earlier: (earlier.party, earlier.writes),
-                    later: (later.party, later.writes),
-                    reused: ReusedStorage { earlier: buffer, later: next, freed_by: freed },
-                });
-            }
-            !is_ordered
-        });
-        self.uses.push(new);
-        found
+impl ActorUses {
+    /// Stores a use. It is the last one of the actor.
+    fn add(&mut self, occupancy: Occupancy, new: StorageUse) {
+        self.last = new.number;
+        self.by_end.split_off(&occupancy.until);
+        self.by_end.insert(occupancy.until, new);
+        self.by_start = self.by_start.split_off(&occupancy.from);
+        self.by_start.insert(occupancy.from, new);
     }
+}
+
+fn conflict(earlier: StorageUse, later: StorageUse) -> Option<StorageConflict> {
+    Some(StorageConflict {
+        earlier: (earlier.party, earlier.writes),
+        later: (later.party, later.writes),
+        reused: ReusedStorage { earlier: earlier.buffer?, later: later.buffer, freed_by: earlier.freed_by },
+    })
 }

@@ -20,7 +20,7 @@
 
 use std::ops::Range;
 
-use super::{CollectiveKind, ReduceOp};
+use super::{CollectiveKind, ReduceOp, View};
 
 /// The source of a piece of an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +54,41 @@ impl CollectiveKind {
             | Self::AllToAll
             | Self::Permute { .. } => true,
         }
+    }
+
+    /// Returns whether NCCL accepts an input and an output that overlap, if the collective is in place. Source:
+    /// NCCL User Guide, In-place Operations.
+    pub fn may_be_in_place(self) -> bool {
+        match self {
+            Self::Broadcast { .. }
+            | Self::Gather { .. }
+            | Self::Allgather
+            | Self::Scatter { .. }
+            | Self::Reduce { .. }
+            | Self::Allreduce { .. }
+            | Self::ReduceScatter { .. } => true,
+            Self::SendRecv { .. } | Self::AllToAll | Self::Permute { .. } => false,
+        }
+    }
+
+    /// Returns whether the part of the output of member `me` of `n` that comes from itself has the same location
+    /// as the corresponding part of its input.
+    pub fn is_in_place(self, (me, n): (usize, usize), input: &View, output: &View) -> bool {
+        let (Some(input), Some(output)) = (input.reshape(&[input.len()]), output.reshape(&[output.len()]))
+        else {
+            return false;
+        };
+        let mut offset = 0;
+        for delivery in self.output_pieces(me, n) {
+            let elements = delivery.source_range(input.len(), n);
+            let is_own = delivery.source == PieceSource::Reduced || delivery.source_member() == Some(me);
+            if is_own && offset + elements.len() <= output.len() {
+                return input.narrow(0, elements.start, elements.len())
+                    == output.narrow(0, offset, elements.len());
+            }
+            offset += elements.len();
+        }
+        false
     }
 
     /// Returns the pieces of the output of a member in a team of `n`, in the order in which the output holds

@@ -199,15 +199,35 @@ pub type WorkNo = u32;
 pub struct Allocation {
     /// The buffer.
     pub buffer: BufferNo,
-    /// The block of memory. Buffers with the same block occupy the same memory one after another.
-    pub block: u32,
-    /// The stream on which the buffer is allocated. The allocator knows of no other stream that uses it.
-    pub stream: StreamNo,
-    /// The statement after which no tensor is bound to the buffer, an index into `Plan::origins`; `None` for
-    /// the end of the program.
-    pub freed_by: Option<u32>,
+    /// The pool that provides its storage.
+    pub pool: StoragePool,
+    /// True if it has no elements, and so no storage.
+    pub is_empty: bool,
+    /// Number of buffers of the pool that are freed before this one is allocated. These may have used its
+    /// storage.
+    pub frees_before: u32,
+    /// Where the buffer is freed; `None` for the end of the program.
+    pub freed: Option<Freed>,
     /// Whether a communication that nothing waits for still holds the buffer at the end.
     pub is_held: bool,
+}
+
+/// A pool of storage. Buffers of different pools never share storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StoragePool {
+    /// The stream on which the buffers are allocated. The allocator knows of no other stream that uses them.
+    pub stream: StreamNo,
+    /// Whether it is the pool for small requests.
+    pub is_small: bool,
+}
+
+/// The point at which a buffer is freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Freed {
+    /// The statement after which no tensor is bound to the buffer, an index into `Plan::origins`.
+    pub origin: u32,
+    /// Number of buffers of the same pool that are freed before.
+    pub number: u32,
 }
 
 /// An ALLOCATE in a loop that is skipped when its name is bound.

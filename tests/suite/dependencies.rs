@@ -212,7 +212,7 @@ const CHECK: &[Layer] = &[
     ("orders", &["conflict", "overlap"]),
     ("memory storage", &["conflict", "overlap", "written"]),
     ("race", &["conflict", "history", "ordering_model", "overlap", "storage"]),
-    ("repeat", &["conflict", "ordering_model", "overlap", "race"]),
+    ("repeat", &["conflict", "ordering_model", "race", "storage"]),
     ("race_side", &["conflict", "plan_index"]),
     ("edit", &["plan_index", "race_side"]),
     ("explanation", &["conflict", "edit", "plan_index", "race_side"]),

@@ -35,7 +35,7 @@ pub fn wait_candidates(world: &World) -> Vec<WaitCandidate> {
     let has_team_signals = world.iter().any(uses_peer_collectives);
     for plan in world.plans() {
         let freed: FxHashSet<BufferNo> =
-            plan.allocations.iter().filter(|it| it.freed_by.is_some()).map(|it| it.buffer).collect();
+            plan.allocations.iter().filter(|it| it.freed.is_some()).map(|it| it.buffer).collect();
         for (inst, it) in plan.code.iter().enumerate() {
             let Some(stmt) = plan.origins[it.origin as usize].stmt else { continue };
             let known = known.entry((plan.program_id, stmt)).or_insert_with(|| StmtSummary {

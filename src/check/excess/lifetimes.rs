@@ -42,7 +42,7 @@ pub fn storage_excess(plans: &[Plan], raced: &FxHashSet<(usize, BufferNo)>) -> V
             let is_kept: FxHashSet<BufferNo> = plan
                 .allocations
                 .iter()
-                .filter(|it| it.freed_by.is_none() && !it.is_held && !caller.contains(&it.buffer))
+                .filter(|it| it.freed.is_none() && !it.is_held && !caller.contains(&it.buffer))
                 .map(|it| it.buffer)
                 .collect();
             for it in allocated.iter().filter(|it| is_kept.contains(&it.buffer)) {

@@ -9,8 +9,8 @@ use rustc_hash::FxHashMap;
 
 use super::{MemberViews, Transport};
 use crate::{
-    Backend, Buffer, BufferNo, Collective, CollectiveKind, Communication, CommunicatorNo, InstKind,
-    PieceSource, Plan, StreamNo, SyncEffect, View, ViewOnRank, WorkNo,
+    Backend, Buffer, BufferNo, Collective, CollectiveKind, Communication, CommunicatorNo, InstKind, Plan,
+    StreamNo, SyncEffect, View, ViewOnRank, WorkNo,
 };
 
 /// The staging buffers of a member's views.
@@ -120,7 +120,7 @@ impl StagingPool {
         if let Some(input) = input {
             let safe = output.is_none_or(|output| {
                 !input.may_alias(output)
-                    || transport.supports_in_place(kind) && is_in_place(kind, (me, n), input, output)
+                    || transport.supports_in_place(kind) && kind.is_in_place((me, n), input, output)
             });
             member.input = Some(flat(input).filter(|_| safe).unwrap_or_else(|| {
                 let staged = self.buffer(plan, (posted.work, StagedOperand::Input), input);
@@ -153,25 +153,6 @@ impl StagingPool {
         }
         View::contiguous(number, vec![view.len()])
     }
-}
-
-/// Returns whether the part of a member's output that comes from itself has the same location as the
-/// corresponding part of its input.
-fn is_in_place(kind: CollectiveKind, (me, n): (usize, usize), input: &View, output: &View) -> bool {
-    let (Some(input), Some(output)) = (input.reshape(&[input.len()]), output.reshape(&[output.len()])) else {
-        return false;
-    };
-    let mut offset = 0;
-    for delivery in kind.output_pieces(me, n) {
-        let elements = delivery.source_range(input.len(), n);
-        let is_own = delivery.source == PieceSource::Reduced || delivery.source_member() == Some(me);
-        if is_own && offset + elements.len() <= output.len() {
-            return input.narrow(0, elements.start, elements.len())
-                == output.narrow(0, offset, elements.len());
-        }
-        offset += elements.len();
-    }
-    false
 }
 
 /// Returns a staging buffer in the shape of the view that it replaces.
