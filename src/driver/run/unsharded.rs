@@ -5,17 +5,19 @@
 //! passes or with the assembly of shards, so that a fault in one of those shows as a difference. It shares
 //! only the parser, the evaluation of scalars and the simulator's implementation of each instruction.
 //!
-//! Tensors have value semantics: one statement defines each tensor, in its own buffer, and no tensor is a
-//! view of another.
+//! Tensors have value semantics: no tensor is a view of another, and a statement that writes a tensor again, or in the
+//! next iteration of a loop, replaces its value. A program whose outputs depend on which tensors are views is refused
+//! (`values`).
 
 mod construct;
+mod loops;
 mod lowered;
 mod operators;
+mod values;
 
 use std::sync::Arc;
 
 use grammar::{
-    arena::Id,
     axis_text,
     codes::Code,
     diagnostic::Diagnostic,
@@ -25,6 +27,8 @@ use grammar::{
     source::Source,
     span::{LineIndex, Span},
 };
+
+use values::TensorValue;
 
 use super::{
     failure::JobFailure,
@@ -90,15 +94,18 @@ type Result<T> = std::result::Result<T, Box<Diagnostic>>;
 /// Plans the program without shardings, for a world of one rank.
 ///
 /// # Errors
-/// The program contains loops, branches, views, transfers between two ranks or kernels without code, which have no meaning on
-/// whole tensors. An operator is not supported, a scalar has no value, or a tensor is written twice.
+/// The program contains branches, loops over streams, views, transfers between two ranks or kernels without code, which have no
+/// meaning on whole tensors. An operator is not supported, a scalar has no value, or a tensor is read that may be a view of one
+/// that was written again.
 pub fn plan_unsharded(program: &Program, lines: &LineIndex) -> std::result::Result<World, Diagnostic> {
     let plan = Plan::empty(0, 1, vec![PlanStream::Entry]);
     let mut planner = UnshardedPlanner {
         program,
         lines,
         scalars: Scalars::new(program, 0),
-        values: vec![None; program.tensors.len()],
+        values: vec![TensorValue::default(); program.tensors.len()],
+        storage_count: 0,
+        loop_depth: 0,
         arrays: FxHashMap::default(),
         plan,
         span: program.spans.header,
@@ -114,7 +121,11 @@ struct UnshardedPlanner<'p> {
     lines: &'p LineIndex,
     scalars: Scalars<'p>,
     /// The current value of each tensor.
-    values: Vec<Option<View>>,
+    values: Vec<TensorValue>,
+    /// The number of storages that names may share.
+    storage_count: u32,
+    /// The number of loops around the current statement.
+    loop_depth: usize,
     /// Arrays of scalars, by the symbol that names them.
     arrays: FxHashMap<SymbolId, ExprId>,
     plan: Plan,
@@ -128,7 +139,7 @@ impl UnshardedPlanner<'_> {
         for tensor in Program::tensors_of(&program.inputs) {
             self.span = program.tensor_span(tensor);
             let value = self.buffer(tensor)?;
-            self.values[tensor.index()] = Some(value.clone());
+            self.bind(tensor, value.clone());
             let port = self.port(tensor, value);
             self.plan.inputs.push(port);
         }
@@ -150,7 +161,7 @@ impl UnshardedPlanner<'_> {
         let line = self.lines.line(self.span.start);
         Arc::make_mut(&mut self.plan.origins).push(Origin { stmt: Some(stmt), line, iteration: None });
         match &self.program.stmts[stmt] {
-            Stmt::Op(it) => self.operator(it),
+            Stmt::Op(it) => self.operator(stmt, it),
             Stmt::Let(_, value) if self.scalars.depends_on_rank(*value) => {
                 Err(self.lowered("a scalar that depends on the rank"))
             }
@@ -163,13 +174,13 @@ impl UnshardedPlanner<'_> {
                 self.scalars.bind(*symbol, Some(value));
                 Ok(())
             }
-            Stmt::For(_) => Err(self.lowered("a loop")),
+            Stmt::For(it) => self.for_loop(stmt, it),
             Stmt::If(_) => Err(self.lowered("a branch")),
         }
     }
 
-    fn operator(&mut self, it: &OpStmt) -> Result<()> {
-        if self.lowered_statement(it)? {
+    fn operator(&mut self, stmt: StmtId, it: &OpStmt) -> Result<()> {
+        if self.loop_depth == 0 && self.lowered_statement(it)? {
             return Ok(());
         }
         if !it.computes() && it.op != Op::Select {
@@ -189,9 +200,12 @@ impl UnshardedPlanner<'_> {
         debug_assert_eq!(out.tensor(), Some(tensor));
         let args: Vec<TensorId> = operands(it);
         let views = args.iter().map(|arg| self.value(*arg)).collect::<Result<Vec<_>>>()?;
+        self.check_selected_dim(it)?;
+        self.end_view(stmt, it, tensor);
         let target = self.result(tensor)?;
         let code = operators::instructions(self, it, &args, &views, tensor, &target)?;
         code.into_iter().for_each(|kind| self.emit(kind));
+        self.note_view(stmt, it, tensor);
         Ok(())
     }
 
@@ -224,20 +238,6 @@ impl UnshardedPlanner<'_> {
     }
 
     // ---- tensors
-
-    /// Creates the buffer of a result, its only value.
-    fn result(&mut self, tensor: TensorId) -> Result<View> {
-        if self.values[tensor.index()].is_some() {
-            let name = self.program.tensor_name(tensor);
-            let message = format!("`{name}` is written again: without storage a tensor has a single value");
-            let it = self.diagnostic(Code::InvalidReference, message);
-            return Err(Box::new(it.help("give the second result another name")));
-        }
-        let target = self.buffer(tensor)?;
-        self.emit(InstKind::Alloc { buffer: target.buffer, zeroed: None });
-        self.values[tensor.index()] = Some(target.clone());
-        Ok(target)
-    }
 
     /// Creates a buffer with the logical shape of the tensor.
     fn buffer(&mut self, tensor: TensorId) -> Result<View> {
@@ -278,13 +278,6 @@ impl UnshardedPlanner<'_> {
     /// which means float.
     fn dtype(&self, tensor: TensorId) -> DType {
         self.program.tensors[tensor].dtype.unwrap_or(DType::Float)
-    }
-
-    fn value(&self, tensor: TensorId) -> Result<View> {
-        self.values[tensor.index()].clone().ok_or_else(|| {
-            let name = self.program.tensor_name(tensor);
-            self.diagnostic(Code::UndefinedTensor, format!("no statement defines `{name}`"))
-        })
     }
 
     fn port(&self, tensor: TensorId, view: View) -> IoBinding {

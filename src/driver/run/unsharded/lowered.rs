@@ -10,7 +10,7 @@ use grammar::{
     words::CommunicationType,
 };
 
-use super::{Result, UnshardedPlanner, operators::copy};
+use super::{Result, UnshardedPlanner, operators::copy, values::TensorValue};
 use hir_plan::{InstKind, Number, Reduce, ReduceOp, View, scalar::Value};
 
 impl UnshardedPlanner<'_> {
@@ -49,7 +49,7 @@ impl UnshardedPlanner<'_> {
         let Some(body) = unit.body.filter(|_| is_whole) else { return Err(self.unsupported(it.op)) };
         // Each execution has values of its own.
         for (tensor, _) in program.tensors.iter().filter(|(_, it)| it.unit == Some(id)) {
-            self.values[tensor.index()] = None;
+            self.values[tensor.index()] = TensorValue::default();
         }
         for pair in unit.inputs.iter().zip(inputs) {
             match pair {
@@ -60,7 +60,7 @@ impl UnshardedPlanner<'_> {
                             self.scalars.bind(symbol, Some(Value::Int(*extent as i64)));
                         }
                     }
-                    self.values[inner.index()] = Some(value);
+                    self.bind(*inner, value);
                 }
                 (Operand::Scalar(inner), Operand::Scalar(outer)) => {
                     let value = self.scalars.eval(*outer).map_err(|it| self.scalar_fault(it))?;
