@@ -49,6 +49,7 @@ mod collective_semantics;
 mod comm;
 mod comm_names;
 mod comm_options;
+mod communication_table;
 mod compute;
 mod construct;
 mod context;
@@ -89,6 +90,7 @@ pub use build_world::{
 };
 pub use collective_semantics::{OutputPiece, PieceSource};
 pub use comm_names::CommNames;
+pub use communication_table::communication_table;
 pub use effect::{CostClass, CostInfo, ExecutionSite, SyncEffect};
 pub use inst::{
     Arg, Attention, Backend, Collective, CollectiveKind, Communicator, Direction, Gemm, Inst, InstKind,

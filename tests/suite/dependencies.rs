@@ -90,7 +90,7 @@ const PASSES: &[Layer] = &[
 const ANALYSIS: &[Layer] = &[
     ("numbering bindings blocks coalescing loop_body posted_work stmt_path sharding", &[]),
     ("dim_map reshard alias_analysis", BEFORE),
-    ("memory_effects dim_equivalence name_uses propagation written_views", BEFORE),
+    ("memory_effects dim_equivalence name_uses propagation stale_views written_views", BEFORE),
     ("loop_carried", BEFORE),
     ("wait_order", BEFORE),
 ];
@@ -165,7 +165,7 @@ const PLAN: &[Layer] = &[
     ("comm_options", BEFORE),
     ("build_rank", BEFORE),
     ("build_world", BEFORE),
-    ("lint timeline", BEFORE),
+    ("communication_table lint timeline", BEFORE),
     ("lib", ALL),
 ];
 

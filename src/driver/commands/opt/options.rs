@@ -124,6 +124,10 @@ pub struct Options {
     /// Print the happens-before graph of all ranks in Graphviz DOT format instead of the program.
     #[arg(help_heading = "Output", long, conflicts_with_all = ["print_plan", "overlap"])]
     pub print_hb: bool,
+    /// Print the communications of the program after the passes instead of the program: the line that posts each, its kind,
+    /// its ranks, how often it runs, the bytes that a rank sends, and the tensors.
+    #[arg(help_heading = "Output", long, conflicts_with_all = ["print_plan", "print_hb", "overlap"])]
+    pub communication: bool,
     #[command(flatten)]
     pub timelines: TimelineFlags,
     /// The rules that order accesses: `nccl`, only what CUDA, NCCL and PyTorch document (default); `hir`,
@@ -246,6 +250,7 @@ impl Options {
             (self.dumps.prints(), "--print-ir-…"),
             (self.dumps.writes_files(), "--print-ir-tree-dir"),
             (self.rank.is_some(), "--rank"),
+            (self.communication, "--communication"),
         ];
         match ignored.into_iter().find(|it| it.0) {
             None => Ok(()),
@@ -268,6 +273,7 @@ impl Options {
             || self.print.is_some()
             || self.print_plan
             || self.print_hb
+            || self.communication
             || self.timelines.overlap
     }
 

@@ -62,6 +62,8 @@ impl Processor<'_> {
         };
         if self.options.print_plan {
             Some(Some(self.format_plans(&world)))
+        } else if self.options.communication {
+            Some(Some(hir_plan::communication_table(program, &world)))
         } else if self.options.print_hb {
             Self::format_order_graph(&world, part, outcome).map(Some)
         } else {

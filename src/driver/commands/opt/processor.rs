@@ -264,8 +264,10 @@ impl Processor<'_> {
             return None;
         }
         // The planner and the checker report these as errors.
-        let needs_plans =
-            self.options.print_plan || self.options.print_hb || self.options.timelines.is_requested();
+        let needs_plans = self.options.print_plan
+            || self.options.print_hb
+            || self.options.communication
+            || self.options.timelines.is_requested();
         if !needs_plans && self.options.check.is_none() {
             outcome.diagnostics.extend(lint(program, &part.lines, self.options.world.ranks));
         }
