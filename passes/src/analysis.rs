@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | Which statements does a block contain, also nested ones? | `blocks`, `stmt_path` |
 //! | Who binds, reads and writes a name? | `bindings`, `name_uses` |
-//! | Which names share storage? | `alias_analysis`, `written_views` |
+//! | Which names share storage? | `alias_analysis`, `written_views`, `stale_views` |
 //! | What does a statement read, write, bind and wait for, and may it move over another one? | `memory_effects` |
 //! | What does an iteration depend on, and which names and works are its own? | `loop_carried`, `loop_body` |
 //! | Which communication is posted, and who waits for it? | `posted_work`, `wait_order`, `coalescing` |
@@ -27,6 +27,7 @@ pub mod posted_work;
 pub mod propagation;
 pub mod reshard;
 pub mod sharding;
+pub mod stale_views;
 pub mod stmt_path;
 pub mod wait_order;
 pub mod written_views;

@@ -136,15 +136,14 @@ fn run_pass(
     remarks: &mut Remarks,
 ) -> Result<(Change, Duration, Duration), PassError> {
     let prepared = now();
-    call.pass.check_ranks(program).map_err(PassError::Rejected)?;
+    call.pass.check_ranks(program).map_err(|fault| PassError::Rejected(vec![fault]))?;
     let checked = !matches!(settings.verify, Verify::Off);
     let before = checked.then(|| text.take().unwrap_or_else(|| print(program)));
     let started = now();
-    let declared = catch_panic(|| (call.pass.run)(program, &call.arguments, remarks))?.map_err(|fault| {
-        match fault.code {
-            Code::BadOption => PassError::BadOption(fault),
-            _ => PassError::Rejected(fault),
-        }
+    let result = catch_panic(|| (call.pass.run)(program, &call.arguments, remarks))?;
+    let declared = result.map_err(|fault| match fault.code {
+        Code::BadOption => PassError::BadOption(fault),
+        _ => PassError::Rejected([&[fault], remarks.rejections()].concat()),
     })?;
     let time = since(started);
     let mut change = declared;

@@ -16,8 +16,8 @@ pub struct PipelineError {
 /// The kind of an error that stops a pipeline.
 #[derive(Clone, Debug)]
 pub enum PassError {
-    /// The pass cannot rewrite this program.
-    Rejected(Diagnostic),
+    /// The pass cannot rewrite this program, for these reasons.
+    Rejected(Vec<Diagnostic>),
     /// The value of an option of the pass is wrong. The position lies in the text of the pipeline.
     BadOption(Diagnostic),
     /// The pass, or a check of its result, panicked with this message.
@@ -64,10 +64,8 @@ impl PassError {
     /// text of the pipeline.
     pub fn diagnostics(&self) -> &[Diagnostic] {
         match self {
-            Self::Rejected(it) | Self::BadOption(it) | Self::Unverified(it) | Self::Miscompiled(it) => {
-                std::slice::from_ref(it)
-            }
-            Self::VerificationFailed(all) | Self::InvalidReference(all) => all,
+            Self::BadOption(it) | Self::Unverified(it) | Self::Miscompiled(it) => std::slice::from_ref(it),
+            Self::Rejected(all) | Self::VerificationFailed(all) | Self::InvalidReference(all) => all,
             Self::Panicked(_) | Self::UnreportedChange | Self::RoundTripMismatch(..) => &[],
         }
     }
@@ -94,7 +92,7 @@ impl Display for PipelineError {
             (None, _) => f.write_str("the program as read ")?,
         }
         match &self.error {
-            PassError::Rejected(it) if it.code.is_about_program() => {
+            PassError::Rejected(all) if all.iter().any(|it| it.code.is_about_program()) => {
                 f.write_str("stops: the program is invalid, which its constants show")
             }
             PassError::Rejected(_) => f.write_str("cannot rewrite this program"),

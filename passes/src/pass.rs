@@ -121,6 +121,7 @@ impl fmt::Display for Obstacle {
 #[derive(Debug, Default)]
 pub struct Remarks {
     found: Vec<Diagnostic>,
+    rejections: Vec<Diagnostic>,
 }
 
 impl Remarks {
@@ -143,6 +144,16 @@ impl Remarks {
     /// Reports, in the words of the pass, what it did to a statement, or why it left the statement as it is.
     pub fn note(&mut self, span: Span, message: impl Into<String>, label: impl Into<String>) {
         self.found.push(Diagnostic::new(Code::PassRemark, span, message, label));
+    }
+
+    /// Reports one more reason why the pass cannot rewrite the program, besides the one that it returns.
+    pub fn reject(&mut self, reason: Diagnostic) {
+        self.rejections.push(reason);
+    }
+
+    /// Returns the reasons of `reject`.
+    pub(crate) fn rejections(&self) -> &[Diagnostic] {
+        &self.rejections
     }
 
     /// Returns all remarks in the order in which the pass made them.

@@ -16,138 +16,109 @@
 //! * Forward, in program order: a result gets the mesh of the operands. Each of its dimensions is split as the
 //!   dimensions of operands that correspond to it. Replicated operands do not restrict the result. A
 //!   dimension that the operator sums is gone, so the result is complete on every device; later passes
-//!   decompose the operator into partial sums and a reduction over devices.
+//!   decompose the operator into partial sums and a reduction over devices. If all users need only a part of the sum on
+//!   each device, as the addition of a sharded residual does, the result is sharded, and the reduction is a reduce-scatter.
+//! * A copy whose users work on another mesh is on that mesh.
 //! * Backward, in reverse order: if no operand has a mesh (iota, full, eye, rand, and operators on tensors
 //!   without a mesh), the result gets the sharding that all its users need. If the users disagree, the result
 //!   is replicated on their mesh. If a user needs it on every rank, it stays without a mesh.
 //!
 //! A sharding that the program states never changes. The pass rejects a program that leaves a choice: operands
-//! of different meshes, two shardings for one dimension of a result, or one device axis for two dimensions.
+//! of different meshes, two shardings for one dimension of a result, or one device axis for two dimensions. It reports all
+//! such statements, each with the texts that determine the result. With `prefer=` it decides itself, and remarks say how:
+//!
+//! * `weights-stay`: an operand that no arithmetic has computed, such as a weight, stays as it is. Of two such operands, or of
+//!   none, the second one of a product stays, and the first one of any other operator.
+//! * `activations-stay`: the other way round.
+//! * `least-bytes`: the operand of which each rank receives fewer bytes is gathered, statement by statement.
 //!
 //! The pass leaves these tensors unchanged: inputs, tensors that lowered statements mention (storage,
-//! communications, loops, HostUnits), and results that depend on the rank. It changes nothing in a program
-//! that writes a tensor twice, because a tensor that is a view of another one may become a copy.
+//! communications, loops over streams, branches, HostUnits), and results that depend on the rank. A tensor that is written
+//! several times gets the sharding of its first result that has one. A view of storage that is written again
+//! later stays unchanged, because it may become a copy; a remark says so.
 
 mod choice;
+mod preference;
+mod users;
+mod uses;
 
 use std::sync::Arc;
 
-use grammar::{
-    DimMap, ResultDim,
-    diagnostic::Diagnostic,
-    dims_of_first_result, for_each_tensor_use,
-    ir::{
-        Attr, AxisKind, BlockId, Mesh, OpStmt, Operand, ParallelType, Program, Stmt, StmtId, SymbolId,
-        TensorId,
-    },
-    ops::Op,
-    result_dims,
-};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 
 use crate::{
     analysis::{
-        dim_map,
-        name_uses::write_counts,
-        propagation,
+        dim_map, propagation,
         sharding::{Dim, DimPiece, Sharding},
     },
-    pass::{Arguments, Change, Pass, Remarks, module_docs},
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
     rewrite::builder::IrBuilder,
 };
-use choice::{Choice, ClaimedPieces};
+use choice::{ClaimedPieces, Claims, Demands, mesh_conflict};
+use grammar::{
+    DimMap, ResultDim,
+    diagnostic::Diagnostic,
+    dims_of_first_result,
+    ir::{Attr, AxisKind, Mesh, OpStmt, Operand, ParallelType, Program, Stmt, StmtId, TensorId},
+    result_dims,
+};
+use preference::Preference;
+use uses::TensorUses;
 
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
     name: "propagate-shardings",
     description: "determine meshes and device axes of intermediate tensors that have no DeviceMesh",
     docs: module_docs(include_str!("propagate_shardings.rs")),
-    options: &[],
+    options: &[OptionSpec {
+        name: "prefer",
+        description: "which operand stays as it is where operands demand different shardings of a result; the other one is resharded; default: report all such statements",
+        kind: OptionKind::Word(Preference::WORDS),
+        default: None,
+    }],
     for_one_rank: false,
     run,
 };
 
-fn run(program: &mut Program, _: &Arguments, remarks: &mut Remarks) -> Result<Change, Diagnostic> {
+fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     let uses = TensorUses::of(program, body);
+    let mut views: Vec<(TensorId, StmtId)> = uses.views.iter().map(|(view, write)| (*view, *write)).collect();
+    views.sort_unstable();
+    for (view, write) in views {
+        let name = program.tensor_name(view);
+        let message =
+            format!("`{name}` gets no DeviceMesh: it may be a view of storage that is written here");
+        remarks.no_effect(
+            program.stmt_span(write),
+            message,
+            format!("read as `{name}` behind this statement"),
+        );
+    }
     if uses.candidates.is_empty() {
         return Ok(Change::Unchanged);
     }
     let builder = IrBuilder::of(program);
-    let stmts = program.block(body).to_vec();
-    let mut propagation = Propagation { program, builder, uses, remarks, changed: false };
+    let stmts = uses.operators.clone();
+    let (computed, ambiguities) = (FxHashSet::default(), Vec::new());
+    let prefer = Preference::of(arguments);
+    let mut propagation =
+        Propagation { program, builder, uses, remarks, prefer, computed, ambiguities, changed: false };
     for stmt in &stmts {
-        propagation.forward(*stmt)?;
+        propagation.forward(*stmt);
     }
     for stmt in stmts.iter().rev() {
         propagation.backward(*stmt);
     }
-    Ok(Change::from_flag(propagation.changed))
-}
-
-/// The tensors whose shardings the pass may determine, and the statements that use them.
-struct TensorUses {
-    /// Intermediates and outputs without a mesh that only operators of the top-level block mention.
-    candidates: FxHashSet<TensorId>,
-    /// The statements that read or write each tensor.
-    stmts: FxHashMap<TensorId, Vec<StmtId>>,
-}
-
-impl TensorUses {
-    fn of(program: &Program, body: BlockId) -> Self {
-        let inputs: FxHashSet<TensorId> = Program::tensors_of(&program.inputs).collect();
-        let written = write_counts(program, &|_| true);
-        let mut uses = Self { candidates: FxHashSet::default(), stmts: FxHashMap::default() };
-        let has_mesh = program.tensors.iter().any(|(_, it)| !it.mesh.is_empty());
-        if !has_mesh || written.iter().any(|(tensor, count)| *count > 1 || inputs.contains(tensor)) {
-            return uses;
+    let changed = Change::from_flag(propagation.changed);
+    let mut ambiguities = propagation.ambiguities.into_iter();
+    match ambiguities.next() {
+        Some(first) => {
+            ambiguities.for_each(|it| remarks.reject(it));
+            Err(first)
         }
-        let top_level: FxHashSet<StmtId> = program.block(body).iter().copied().collect();
-        let mut assigned: FxHashSet<SymbolId> = FxHashSet::default();
-        program.walk(body, &mut |stmt| match &program.stmts[stmt] {
-            Stmt::Let(symbol, _) => _ = assigned.insert(*symbol),
-            Stmt::For(it) => _ = assigned.insert(it.index),
-            Stmt::Op(_) | Stmt::If(_) => (),
-        });
-        let mut excluded = inputs;
-        program.walk(body, &mut |stmt| {
-            let Stmt::Op(it) = &program.stmts[stmt] else { return };
-            let is_operator = top_level.contains(&stmt) && propagates(it);
-            let is_uniform = is_operator && !depends_on_rank(program, it, &assigned);
-            for_each_tensor_use(program, it, &mut |tensor, _| {
-                if is_operator {
-                    uses.stmts.entry(tensor).or_default().push(stmt);
-                } else {
-                    excluded.insert(tensor);
-                }
-            });
-            if is_uniform {
-                uses.candidates.extend(Program::tensors_of(&it.outs));
-            }
-        });
-        uses.candidates.retain(|tensor| {
-            let it = &program.tensors[*tensor];
-            let is_free = it.mesh.is_empty() && it.unit.is_none() && it.domains.allocation.is_none();
-            is_free && !excluded.contains(tensor) && Sharding::of(program, *tensor).is_some()
-        });
-        uses
+        None => Ok(changed),
     }
-}
-
-/// Returns whether the pass propagates shardings through a statement.
-fn propagates(it: &OpStmt) -> bool {
-    it.computes() || it.op == Op::Select
-}
-
-/// Returns whether a scalar of the statement differs between ranks, or may.
-fn depends_on_rank(program: &Program, it: &OpStmt, assigned: &FxHashSet<SymbolId>) -> bool {
-    let differs = |symbol: SymbolId| {
-        let name = program.symbols[symbol].as_str();
-        assigned.contains(&symbol) || name == "rank" || name.starts_with("deviceIdx.")
-    };
-    let mut found = false;
-    it.scalars(&mut |expr| found |= program.depends_on(expr, &differs));
-    found
 }
 
 struct Propagation<'p> {
@@ -155,48 +126,99 @@ struct Propagation<'p> {
     builder: IrBuilder,
     uses: TensorUses,
     remarks: &'p mut Remarks,
+    /// What to do where the operands leave a choice; without a rule, each choice is reported.
+    prefer: Option<Preference>,
+    /// The tensors that arithmetic computes.
+    computed: FxHashSet<TensorId>,
+    /// The choices that the program leaves.
+    ambiguities: Vec<Diagnostic>,
     changed: bool,
 }
 
 impl Propagation<'_> {
+    /// Returns whether the sharding of a tensor is still to be determined.
+    fn is_open(&self, tensor: TensorId) -> bool {
+        self.uses.candidates.contains(&tensor) && self.program.tensors[tensor].mesh.is_empty()
+    }
+
     /// Determines the shardings of a statement's results from those of its operands, if an operand has a mesh.
-    fn forward(&mut self, stmt: StmtId) -> Result<(), Diagnostic> {
-        let Stmt::Op(it) = &self.program.stmts[stmt] else { return Ok(()) };
-        let outs: Vec<(usize, TensorId)> = Program::tensors_of(&it.outs)
-            .enumerate()
-            .filter(|(_, out)| self.uses.candidates.contains(out))
-            .collect();
-        let Some((_, out)) = outs.first().copied() else { return Ok(()) };
+    fn forward(&mut self, stmt: StmtId) {
+        let Stmt::Op(it) = self.program.stmts[stmt].clone() else { return };
+        self.note_computed(&it);
+        let outs: Vec<(usize, TensorId)> =
+            Program::tensors_of(&it.outs).enumerate().filter(|(_, out)| self.is_open(*out)).collect();
+        let Some((_, out)) = outs.first().copied() else { return };
         let args = it.tensor_operands();
         let has_mesh = |arg: &TensorId| !self.program.tensors[*arg].mesh.is_empty();
-        let Some(first) = args.iter().copied().find(has_mesh) else { return Ok(()) };
-        let mesh = self.program.tensors[first].mesh.clone();
-        let span = self.program.stmt_span(stmt);
-        let choice = Choice { program: self.program, it, out, span };
-        let other = args.iter().copied().filter(has_mesh).find(|arg| self.program.tensors[*arg].mesh != mesh);
+        let Some(mut first) = args.iter().copied().find(has_mesh) else { return };
+        let mesh_of = |tensor: TensorId| self.program.tensors[tensor].mesh.clone();
+        let other = args.iter().copied().filter(has_mesh).find(|arg| mesh_of(*arg) != mesh_of(first));
         if let Some(other) = other {
-            return Err(choice.of_mesh(first, other));
+            let conflict = mesh_conflict(self.program, &it, [first, other]);
+            let alternatives = [first, other].map(|it| (mesh_of(it), Claims::new()));
+            self.report(stmt, out, &conflict, alternatives);
+            if self.yields(&it, first, other) {
+                first = other;
+            }
         }
+        let mut mesh = self.program.tensors[first].mesh.clone();
         let shardings = args.iter().map(|arg| Sharding::of(self.program, *arg)).collect::<Option<Vec<_>>>();
         // A later pass names the operand that is sharded in a way that cannot be propagated.
-        let Some(shardings) = shardings else { return Ok(()) };
-        let claims = match dim_map::dim_maps(self.program, it) {
-            Some(maps) => choice.claims(&args, &shardings, &maps)?,
-            None => Vec::new(),
-        };
-        let pieces_of = |position: usize| -> Vec<Vec<DimPiece>> {
+        let Some(mut shardings) = shardings else { return };
+        // An operand on another mesh is resharded as a whole.
+        shardings.iter_mut().filter(|it| !it.mesh.is_empty() && it.mesh != mesh).for_each(|it| {
+            it.dims.iter_mut().for_each(|dim| dim.pieces.clear());
+        });
+        let mut claims = Claims::new();
+        if let Some(maps) = dim_map::dim_maps(self.program, &it) {
+            let (program, args, shardings, maps) = (&*self.program, &args[..], &shardings[..], &maps[..]);
+            let demands = Demands { program, it: &it, out, args, shardings, maps };
+            let (chosen, conflict) = demands.claims(&|a, b| self.yields(&it, a, b));
+            claims = chosen;
+            if let Some(conflict) = conflict {
+                let alternatives =
+                    [false, true].map(|yields| (mesh.clone(), demands.claims(&|_, _| yields).0));
+                self.report(stmt, out, &conflict, alternatives);
+            }
+            self.scatter(&users::summed_pieces(&it, shardings, maps), first, out, &mut claims);
+        }
+        if users::is_copy(&it)
+            && let Some(stage) = self.mesh_of_users(out).filter(|stage| *stage != mesh)
+        {
+            // A copy to another stage. Its devices have the same parts if there are as many of them.
+            if stage.shape != mesh.shape {
+                claims.clear();
+            }
+            mesh = stage;
+        }
+        for (position, out) in outs {
             let claimed = |dim: Option<usize>| match claims.get(dim?) {
                 Some(Some(ClaimedPieces { dim, .. })) => Some(dim.pieces.clone()),
                 Some(None) | None => None,
             };
-            let dims = dims_of_first_result(self.program, it, position);
-            dims.into_iter().map(|dim| claimed(dim).unwrap_or_default()).collect()
-        };
-        let pieces: Vec<_> = outs.iter().map(|(position, _)| pieces_of(*position)).collect();
-        for ((_, out), pieces) in outs.into_iter().zip(pieces) {
+            let dims = dims_of_first_result(self.program, &it, position);
+            let pieces = dims.into_iter().map(|dim| claimed(dim).unwrap_or_default()).collect();
             self.set_pieces(stmt, out, &mesh, pieces);
         }
-        Ok(())
+    }
+
+    /// Shards a sum over devices along the dimension of which all users need a part only.
+    fn scatter(&self, summed: &[DimPiece], operand: TensorId, out: TensorId, claims: &mut Claims) {
+        let mesh = &self.program.tensors[operand].mesh;
+        for device in summed.iter().filter_map(|piece| piece.device()) {
+            let Some((dim, pieces)) = self.scattered_dim(out, mesh, device) else { continue };
+            let Some((_, outer)) = pieces.split_last() else { continue };
+            let claimed = claims.get(dim).and_then(Option::as_ref).map_or(&[][..], |it| &it.dim.pieces);
+            let is_taken = |it: &ClaimedPieces| it.dim.devices().any(|it| it == device);
+            if claimed != outer || claims.iter().flatten().any(is_taken) {
+                continue;
+            }
+            if claims.len() <= dim {
+                claims.resize_with(dim + 1, || None);
+            }
+            let Some(extent) = dim_map::extent(self.program, out, dim) else { continue };
+            claims[dim] = Some(ClaimedPieces { operand, dim: Dim { pieces, ..Dim::whole(extent) } });
+        }
     }
 
     /// Determines the sharding of a statement's result from those that its users need, if no operand has a
@@ -206,8 +228,7 @@ impl Propagation<'_> {
         let ([Operand::Tensor(out)], true) = (&it.outs[..], it.computes()) else { return };
         let out = *out;
         let has_mesh = |arg: &TensorId| !self.program.tensors[*arg].mesh.is_empty();
-        let is_open = self.uses.candidates.contains(&out) && !has_mesh(&out);
-        if !is_open || it.tensor_operands().iter().any(has_mesh) {
+        if !self.is_open(out) || it.tensor_operands().iter().any(has_mesh) {
             return;
         }
         // An output without a mesh is on every rank.

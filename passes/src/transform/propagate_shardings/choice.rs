@@ -1,161 +1,156 @@
-//! Finds the shardings that the operands of a statement demand of its result, and reports those that leave a choice.
-
-use std::fmt::Write as _;
+//! Finds the shardings that the operands of a statement demand of its result, and what they leave open.
 
 use grammar::{
-    DimMap,
-    codes::Code,
-    diagnostic::Diagnostic,
-    domain_clauses, expr_text,
-    ir::{OpStmt, ParallelType, Program, TensorId},
-    span::Span,
+    DimMap, expr_text,
+    ir::{Mesh, OpStmt, ParallelType, Program, TensorId},
     tensor_text,
 };
 
-use super::with_pieces;
-use crate::{
-    analysis::sharding::{Dim, DimPiece, Sharding},
-    rewrite::builder::IrBuilder,
-};
+use crate::analysis::sharding::{Dim, DimPiece, Sharding};
 
 /// The pieces of a result's dimension, and the operand that they come from.
+#[derive(Clone)]
 pub(super) struct ClaimedPieces {
     pub(super) operand: TensorId,
     pub(super) dim: Dim,
 }
 
-/// A result whose operands do not determine its sharding.
-pub(super) struct Choice<'c> {
+/// The pieces that operands demand of each dimension of a result.
+pub(super) type Claims = Vec<Option<ClaimedPieces>>;
+
+/// Two operands of which only one can stay as it is.
+pub(super) struct Conflict {
+    /// What both cannot have.
+    pub(super) message: String,
+    /// The operands, each with what it demands.
+    pub(super) operands: [(TensorId, String); 2],
+}
+
+/// The operands of a statement, with their shardings and the dimensions of the result that theirs correspond to.
+pub(super) struct Demands<'c> {
     pub(super) program: &'c Program,
     pub(super) it: &'c OpStmt,
     pub(super) out: TensorId,
-    pub(super) span: Span,
+    pub(super) args: &'c [TensorId],
+    pub(super) shardings: &'c [Sharding],
+    pub(super) maps: &'c [Vec<DimMap>],
 }
 
-impl Choice<'_> {
-    /// Returns the pieces that the operands demand of each dimension of the result.
-    pub(super) fn claims(
-        &self,
-        args: &[TensorId],
-        shardings: &[Sharding],
-        maps: &[Vec<DimMap>],
-    ) -> Result<Vec<Option<ClaimedPieces>>, Diagnostic> {
-        let mut claims: Vec<Option<ClaimedPieces>> = Vec::new();
-        for (operand, (sharding, maps)) in args.iter().zip(shardings.iter().zip(maps)) {
+impl Demands<'_> {
+    /// Returns the pieces that the operands demand of each dimension of the result, and the first conflict. `yields` returns
+    /// whether the first of two operands in conflict is resharded instead of the second one.
+    pub(super) fn claims(&self, yields: &dyn Fn(TensorId, TensorId) -> bool) -> (Claims, Option<Conflict>) {
+        let mut claims: Claims = Vec::new();
+        let mut conflict = None;
+        for (operand, (sharding, maps)) in self.args.iter().zip(self.shardings.iter().zip(self.maps)) {
             for (dim, map) in sharding.dims.iter().zip(maps) {
                 let DimMap::Parallel(to) = *map else { continue };
-                let dim = dim.without_streams();
-                if dim.pieces.is_empty() {
+                let claim = ClaimedPieces { operand: *operand, dim: dim.without_streams() };
+                if claim.dim.pieces.is_empty() {
                     continue;
                 }
                 if claims.len() <= to {
                     claims.resize_with(to + 1, || None);
                 }
-                match &claims[to] {
-                    Some(known) if !Sharding::are_aligned(self.program, &known.dim, &dim) => {
-                        return Err(self.of_dim(to, known, &ClaimedPieces { operand: *operand, dim }));
+                let is_known =
+                    |known: &ClaimedPieces| Sharding::are_aligned(self.program, &known.dim, &claim.dim);
+                if claims[to].as_ref().is_some_and(is_known) {
+                    continue;
+                }
+                // The claims that exclude this one.
+                let mut excluding = (0..claims.len()).filter(|at| {
+                    let known = claims[*at].as_ref();
+                    known.is_some_and(|known| *at == to || shared_piece(known, &claim).is_some())
+                });
+                if let Some(at) = excluding.next()
+                    && let Some(known) = claims[at].clone()
+                {
+                    let others: Vec<usize> = excluding.collect();
+                    if conflict.is_none() {
+                        conflict = Some(self.conflict((at, &known), (to, &claim)));
                     }
-                    Some(_) => (),
-                    None => claims[to] = Some(ClaimedPieces { operand: *operand, dim }),
+                    if !yields(known.operand, *operand) {
+                        continue;
+                    }
+                    others.into_iter().chain([at]).for_each(|at| claims[at] = None);
                 }
+                claims[to] = Some(claim);
             }
         }
-        let all: Vec<(usize, &ClaimedPieces)> =
-            claims.iter().enumerate().filter_map(|(at, claim)| Some((at, claim.as_ref()?))).collect();
-        for (at, (b, second)) in all.iter().enumerate() {
-            for (a, first) in &all[..at] {
-                let is_taken =
-                    |piece: &&DimPiece| first.dim.pieces.iter().any(|it| it.parallel == piece.parallel);
-                if let Some(piece) = second.dim.pieces.iter().find(is_taken) {
-                    return Err(self.of_device_axis(piece, (*a, first), (*b, second)));
-                }
-            }
-        }
-        Ok(claims)
+        (claims, conflict)
     }
 
-    /// Reports operands on different meshes.
-    pub(super) fn of_mesh(&self, first: TensorId, second: TensorId) -> Diagnostic {
-        let message = format!("the operands of `{}` are on different meshes", self.it.op.name());
-        let label = |tensor| {
-            let text = tensor_text(self.program, tensor);
+    fn conflict(&self, first: (usize, &ClaimedPieces), second: (usize, &ClaimedPieces)) -> Conflict {
+        let name = self.program.tensor_name(self.out);
+        let [(at, known), (to, claim)] = [first, second];
+        match shared_piece(known, claim).filter(|_| at != to) {
+            Some(piece) => Conflict {
+                message: format!(
+                    "`{}` would shard two dimensions of `{name}`",
+                    parallel_text(piece.parallel)
+                ),
+                operands: [first, second].map(|(dim, it)| {
+                    let operand = self.program.tensor_name(it.operand);
+                    (it.operand, format!("`{operand}` shards dimension {dim} of `{name}` over it"))
+                }),
+            },
+            None => Conflict {
+                message: format!(
+                    "two operands of `{}` shard dimension {to} of `{name}` differently",
+                    self.it.op.name()
+                ),
+                operands: [known, claim].map(|it| {
+                    let pieces = it.dim.pieces.iter().map(|it| {
+                        format!("`{}{{{}}}`", parallel_text(it.parallel), expr_text(self.program, it.count))
+                    });
+                    let pieces = pieces.collect::<Vec<_>>().join(", then ");
+                    let label = format!("`{}` splits it by {pieces}", self.program.tensor_name(it.operand));
+                    (it.operand, label)
+                }),
+            },
+        }
+    }
+}
+
+/// Returns the conflict of operands on different meshes.
+pub(super) fn mesh_conflict(program: &Program, it: &OpStmt, operands: [TensorId; 2]) -> Conflict {
+    Conflict {
+        message: format!("the operands of `{}` are on different meshes", it.op.name()),
+        operands: operands.map(|operand| {
+            let text = tensor_text(program, operand);
             let mesh = text.rfind("DeviceMesh").map_or("", |at| text[at..].trim_end_matches(')'));
-            format!("`{}` is on {mesh}", self.program.tensor_name(tensor))
-        };
-        self.diagnostic(message, (first, label(first)), (second, label(second)), None)
+            (operand, format!("`{}` is on {mesh}", program.tensor_name(operand)))
+        }),
     }
+}
 
-    /// Reports operands that shard dimension `dim` of the result differently.
-    fn of_dim(&self, dim: usize, first: &ClaimedPieces, second: &ClaimedPieces) -> Diagnostic {
-        let name = self.program.tensor_name(self.out);
-        let message =
-            format!("two operands of `{}` shard dimension {dim} of `{name}` differently", self.it.op.name());
-        let label = |it: &ClaimedPieces| {
-            let pieces = it.dim.pieces.iter();
-            let pieces = pieces.map(|it| {
-                format!("`{}{{{}}}`", parallel_text(it.parallel), expr_text(self.program, it.count))
-            });
-            let pieces = pieces.collect::<Vec<_>>().join(", then ");
-            let label = format!("`{}` splits it by {pieces}", self.program.tensor_name(it.operand));
-            (it.operand, label)
-        };
-        self.diagnostic(message, label(first), label(second), Some((dim, first)))
+/// Returns the number of bytes that each rank receives if a tensor is gathered, or sent to other devices if it is not sharded;
+/// `None` if an extent is no constant.
+pub(super) fn gathered_bytes(program: &Program, tensor: TensorId) -> Option<usize> {
+    let it = &program.tensors[tensor];
+    let mut elements = 1_usize;
+    for axis in program.dimensions(tensor) {
+        let extent = usize::try_from(program.constant(program.axes[axis].extent)?).ok()?;
+        elements = elements.checked_mul(extent)?;
     }
+    let bytes = elements.checked_mul(it.dtype.map_or(4, |it| it.size()))?;
+    match device_count(program, tensor, &it.mesh) {
+        // It goes to other devices as a whole.
+        0 | 1 => Some(bytes),
+        parts => bytes.checked_sub(bytes / parts),
+    }
+}
 
-    /// Reports a device axis that would shard two dimensions of the result.
-    fn of_device_axis(
-        &self,
-        piece: &DimPiece,
-        first: (usize, &ClaimedPieces),
-        second: (usize, &ClaimedPieces),
-    ) -> Diagnostic {
-        let name = self.program.tensor_name(self.out);
-        let message = format!("`{}` would shard two dimensions of `{name}`", parallel_text(piece.parallel));
-        let label = |(dim, it): (usize, &ClaimedPieces)| {
-            let operand = self.program.tensor_name(it.operand);
-            (it.operand, format!("`{operand}` shards dimension {dim} of `{name}` over it"))
-        };
-        let [(kept_dim, kept), (other_dim, other)] = [first, second];
-        let [kept, other] = [kept, other].map(|it| self.program.tensor_name(it.operand));
-        let note = format!(
-            "with dimension {kept_dim} sharded, `{kept}` stays sharded and `{other}` is gathered; with dimension \
-             {other_dim} sharded, it is the other way round"
-        );
-        self.diagnostic(message, label(first), label(second), Some(first)).note(note)
-    }
+/// Returns the number of parts into which devices split a tensor.
+fn device_count(program: &Program, tensor: TensorId, mesh: &Mesh) -> usize {
+    let Some(sharding) = Sharding::of(program, tensor) else { return 1 };
+    sharding.dims.iter().flat_map(Dim::devices).map(|device| mesh.extent(device)).product()
+}
 
-    pub(super) fn diagnostic(
-        &self,
-        message: String,
-        first: (TensorId, String),
-        second: (TensorId, String),
-        example: Option<(usize, &ClaimedPieces)>,
-    ) -> Diagnostic {
-        let name = self.program.tensor_name(self.out);
-        let label = format!("`{name}` has no DeviceMesh, so its operands determine its sharding");
-        let it = Diagnostic::new(Code::NotRewritten, self.span, message, label)
-            .label(self.program.tensor_span(first.0), first.1)
-            .label(self.program.tensor_span(second.0), second.1);
-        let mut pieces = vec![Vec::new(); self.program.dimensions(self.out).count()];
-        if let Some((dim, claim)) = example {
-            pieces[dim].clone_from(&claim.dim.pieces);
-        }
-        let mut program = self.program.clone();
-        let mesh = program.tensors[first.0].mesh.clone();
-        if let Ok(sharding) = with_pieces(&program, self.out, &mesh, pieces) {
-            let mut builder = IrBuilder::of(&program);
-            sharding.apply_to(&mut program, &mut builder, self.out);
-        }
-        let mut help = format!(
-            "give `{name}` a DeviceMesh and device axes, as in `{}`",
-            tensor_text(&program, self.out)
-        );
-        if !program.has_plain_domains(self.out) {
-            let clauses = domain_clauses(&program, self.out);
-            let _ = write!(help, ", with `{name}: {clauses}` below `Domains:`");
-        }
-        it.help(help)
-    }
+/// Returns a piece of `claim` whose device axis `known` has as well.
+fn shared_piece<'c>(known: &ClaimedPieces, claim: &'c ClaimedPieces) -> Option<&'c DimPiece> {
+    let is_taken = |piece: &&DimPiece| known.dim.pieces.iter().any(|it| it.parallel == piece.parallel);
+    claim.dim.pieces.iter().find(is_taken)
 }
 
 /// Returns the text of a parallel type.
