@@ -17,7 +17,11 @@
 //!   result with the sharding of the operands and then reshards it (`reshard=result`).
 //! * If both operands of a matmul shard the contracted axis over the same devices, every device computes a
 //!   partial sum, and one `reduction` per mesh axis adds the partial sums. A bias is added once, after the
-//!   reductions.
+//!   reductions. If one operand is replicated and it is less to send the partial sums than to gather the other, each device
+//!   takes its part of the replicated one.
+//! * If the devices of a mesh axis shard the result, the reduction over them comes first, so that the others send less.
+//! * Sums of partial sums are added before they are reduced, also those of the iterations of a loop: one reduction
+//!   instead of several (`partial_sums`).
 //! * It reshards a tensor once for all operators that need the same sharding. A tensor that an operator makes
 //!   from scalars alone (iota, eye, full) is rematerialized with that sharding instead.
 //! * In a statement on one stream's slices, new tensors are slices too. The pass refuses a statement that would
@@ -28,6 +32,8 @@
 
 mod copies;
 mod device_reduction;
+mod partial_sums;
+mod red_op;
 mod slices;
 
 use grammar::{
@@ -41,7 +47,7 @@ use grammar::{
     rules::AxesState,
     span::Span,
 };
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use crate::{
     analysis::{
@@ -57,9 +63,10 @@ use crate::{
         builder::{self, IrBuilder},
     },
 };
-use copies::copy_stmt;
-pub(crate) use device_reduction::{collective_red_op, reduces_in_one_step};
+use copies::{ReshardedCopies, copy_stmt};
+pub(crate) use device_reduction::reduces_in_one_step;
 use device_reduction::{contracted_device_pieces, reduces_over_devices};
+pub(crate) use red_op::collective_red_op;
 use slices::mentions_slice;
 
 /// The pass.
@@ -77,28 +84,28 @@ pub(crate) const PASS: Pass = Pass {
     run,
 };
 
-fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
+fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     let mut fresh = IrBuilder::of(program);
     let write_counts = write_counts(program, &|_| true);
     let reshards_result = arguments.text("reshard") == Some("result");
-    let mut resharded = ReshardedCopies::default();
-    // A tensor that is written again, or in a loop, has another value later.
-    let inputs: FxHashSet<TensorId> = Program::tensors_of(&program.inputs).collect();
-    let is_value = write_counts.iter().all(|(tensor, count)| *count < 2 && !inputs.contains(tensor));
-    let top_level: FxHashSet<StmtId> = program.block(body).iter().copied().filter(|_| is_value).collect();
-    let generators = top_level.iter().filter_map(|stmt| generator_stmt(program, *stmt)).collect();
-    let changed = expand(program, body, &mut |program, stmt| {
+    let mut copies = ReshardedCopies::of(program, body, &write_counts);
+    let is_value = |it: &(TensorId, OpStmt)| !copies.is_rewritten(it.0);
+    let top_level = program.block(body).iter();
+    let generators = top_level.filter_map(|stmt| generator_stmt(program, *stmt)).filter(is_value).collect();
+    let mut changed = expand(program, body, &mut |program, stmt| {
         let span = program.stmt_span(stmt);
-        let resharded = top_level.contains(&stmt).then_some(&mut resharded);
+        let is_on_slices = mentions_slice(program, stmt);
+        copies.enter(stmt);
+        let copies = (!is_on_slices).then_some(&mut copies);
         let (write_counts, generators, fresh, stmts) = (&write_counts, &generators, &mut fresh, Vec::new());
-        let (is_on_slices, mixes_slices) = (mentions_slice(program, stmt), false);
+        let mixes_slices = false;
         let mut ctx = Decomposer {
             program,
             fresh,
             write_counts,
             generators,
-            resharded,
+            copies,
             span,
             reshards_result,
             stmts,
@@ -111,11 +118,9 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
         }
         Ok(changed.then_some(ctx.stmts))
     })?;
+    changed |= partial_sums::add_before_reduction(program, &mut fresh, body, remarks);
     Ok(Change::from_flag(changed))
 }
-
-/// The resharded copies of each tensor so far: tensors with the same elements and another sharding.
-type ReshardedCopies = FxHashMap<TensorId, Vec<(Sharding, TensorId)>>;
 
 /// Decomposes one statement.
 struct Decomposer<'p> {
@@ -125,9 +130,8 @@ struct Decomposer<'p> {
     write_counts: &'p FxHashMap<TensorId, usize>,
     /// The statements that make tensors from scalars alone, if no other statement writes these tensors.
     generators: &'p FxHashMap<TensorId, OpStmt>,
-    /// The resharded copies so far; `None` if tensors are written again, or the statement is in a loop or
-    /// branch.
-    resharded: Option<&'p mut ReshardedCopies>,
+    /// The resharded copies so far; `None` for a statement on slices.
+    copies: Option<&'p mut ReshardedCopies>,
     span: Span,
     reshards_result: bool,
     stmts: Vec<StmtId>,
@@ -259,7 +263,7 @@ impl Decomposer<'_> {
         if own == *goal && propagation::is_local(self.program, from, &needs) {
             return Ok(false);
         }
-        let pieces = contracted_device_pieces(from, maps, goal);
+        let pieces = contracted_device_pieces(self.program, args, from, maps, out, goal);
         if !pieces.is_empty() {
             self.decompose_matmul(it, args, from, maps, out, goal, &pieces)?;
             return Ok(true);

@@ -1,15 +1,21 @@
 //! Emits the copies that reshard a tensor step by step, each at most once.
 
+use std::rc::Rc;
+
 use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{OpStmt, Operand, TensorId},
+    ir::{BlockId, OpStmt, Operand, Program, StmtId, TensorId},
     ops::Op,
 };
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Decomposer;
 use crate::{
     analysis::{
+        alias_analysis::{AliasClasses, OpaqueCallModel},
+        bindings::analyze_bindings,
+        blocks::{inner_blocks, sets_stream},
         reshard::{self, ReshardStep},
         sharding::Sharding,
     },
@@ -84,13 +90,91 @@ impl Decomposer<'_> {
 
     /// Returns the earlier copy of `arg` with this sharding.
     pub(super) fn known_copy(&self, arg: TensorId, sharding: &Sharding) -> Option<TensorId> {
-        let all = self.resharded.as_ref()?.get(&arg)?;
-        all.iter().find(|(other, _)| other == sharding).map(|(_, tensor)| *tensor)
+        self.copies.as_ref()?.find(arg, sharding)
     }
 
     pub(super) fn record_copy(&mut self, arg: TensorId, sharding: &Sharding, tensor: TensorId) {
-        if let Some(moved) = &mut self.resharded {
-            moved.entry(arg).or_default().push((sharding.clone(), tensor));
+        if let Some(copies) = &mut self.copies {
+            copies.record(arg, sharding, tensor);
+        }
+    }
+}
+
+/// The resharded copies of each tensor so far: tensors with the same elements and another sharding.
+pub(super) struct ReshardedCopies {
+    found: FxHashMap<TensorId, Vec<Copy>>,
+    /// Tensors whose storage is written again, so that a copy has old elements later.
+    rewritten: FxHashSet<TensorId>,
+    /// The blocks around each statement, outermost first.
+    blocks: FxHashMap<StmtId, Rc<[BlockId]>>,
+    /// The blocks around the current statement.
+    current: Rc<[BlockId]>,
+}
+
+struct Copy {
+    sharding: Sharding,
+    tensor: TensorId,
+    /// The block of the statement that makes the copy. It may not run where statements outside the block do.
+    block: BlockId,
+}
+
+impl ReshardedCopies {
+    pub(super) fn of(program: &Program, body: BlockId, write_counts: &FxHashMap<TensorId, usize>) -> Self {
+        let calls = OpaqueCallModel::MayAlias;
+        let sharing = AliasClasses::of(program, body, &analyze_bindings(program), calls);
+        let inputs: FxHashSet<TensorId> = Program::tensors_of(&program.inputs).collect();
+        let written = write_counts.iter().filter(|(tensor, count)| **count > 1 || inputs.contains(tensor));
+        let classes: FxHashSet<TensorId> = written.map(|(tensor, _)| sharing.alias_class(*tensor)).collect();
+        let rewritten = program.tensors.ids().filter(|it| classes.contains(&sharing.alias_class(*it)));
+        let mut blocks = FxHashMap::default();
+        add_blocks(program, &[body], sets_stream(program, body), &mut blocks);
+        Self {
+            found: FxHashMap::default(),
+            rewritten: rewritten.collect(),
+            blocks,
+            current: Rc::from([body]),
+        }
+    }
+
+    /// Makes `stmt` the current statement.
+    pub(super) fn enter(&mut self, stmt: StmtId) {
+        self.current = self.blocks.get(&stmt).map_or_else(|| Rc::from([]), Rc::clone);
+    }
+
+    /// Returns whether a statement writes the storage of a tensor again.
+    pub(super) fn is_rewritten(&self, tensor: TensorId) -> bool {
+        self.rewritten.contains(&tensor)
+    }
+
+    fn find(&self, arg: TensorId, sharding: &Sharding) -> Option<TensorId> {
+        let mut copies = self.found.get(&arg)?.iter();
+        let copy = copies.find(|it| it.sharding == *sharding && self.current.contains(&it.block))?;
+        Some(copy.tensor)
+    }
+
+    fn record(&mut self, arg: TensorId, sharding: &Sharding, tensor: TensorId) {
+        let Some(block) = self.current.last().copied() else { return };
+        if !self.is_rewritten(arg) && !self.is_rewritten(tensor) {
+            let copy = Copy { sharding: sharding.clone(), tensor, block };
+            self.found.entry(arg).or_default().push(copy);
+        }
+    }
+}
+
+/// Adds the statements of the last block of a path, and of the blocks in it, unless streams are set: a stream of a loop may not
+/// wait for the stream of a copy.
+fn add_blocks(
+    program: &Program,
+    path: &[BlockId],
+    sets_streams: bool,
+    found: &mut FxHashMap<StmtId, Rc<[BlockId]>>,
+) {
+    let Some(block) = path.last() else { return };
+    let shared: Rc<[BlockId]> = Rc::from(path);
+    for stmt in program.block(*block) {
+        found.insert(*stmt, Rc::clone(&shared));
+        for inner in inner_blocks(program, *stmt).into_iter().flatten().filter(|_| !sets_streams) {
+            add_blocks(program, &[path, &[inner]].concat(), sets_streams, found);
         }
     }
 }

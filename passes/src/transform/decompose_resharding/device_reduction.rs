@@ -11,25 +11,30 @@
 //! reduces its own part, and only the results are sent.
 
 use grammar::{
-    DimMap, attr,
+    DimMap, attr, axis_text,
+    codes::Code,
     diagnostic::Diagnostic,
     dtype::DType,
     ir::{
-        AxisId, AxisKind, DeviceDim, Domains, Expr, ExprId, Memory, OpStmt, Operand, ParallelType, Program,
-        TensorId, Transform,
+        AxisId, AxisKind, DeviceDim, Domains, Expr, Memory, OpStmt, Operand, ParallelType, Program, TensorId,
+        Transform,
     },
     ops::Op,
-    words::{RedOp, ReductionOp},
+    words::ReductionOp,
 };
 
-use super::{Decomposer, copies::copy_stmt, slices::is_slice};
+use super::{Decomposer, copies::copy_stmt, red_op::Steps, slices::is_slice};
 use crate::{
     analysis::{
         propagation,
         reshard::{self, ReshardStep},
         sharding::{Dim, DimPiece, Sharding, same_extent},
     },
-    rewrite::{builder, contiguity, sharded_tensors::part_extent},
+    rewrite::{
+        builder::{self, IrBuilder},
+        contiguity,
+        sharded_tensors::part_extent,
+    },
 };
 
 impl Decomposer<'_> {
@@ -70,6 +75,7 @@ impl Decomposer<'_> {
         );
         self.emit_on_resharded(&product, &args[..2], &from[..2], &needs, temporary)?;
         let (temporary, sums, device) = self.reduce_all_but_one(it, temporary, sums, goal);
+        scattered.dims.clone_from_slice(&sums.dims[..sums.dims.len() - 1]);
         // The reduction has the goal sharding if one step leads there. Otherwise it is replicated and
         // resharded afterwards.
         let one_step = goal.dims.iter().zip(&sums.dims).all(|(want, have)| {
@@ -149,9 +155,34 @@ impl Decomposer<'_> {
             .help(format!("write the number of devices as the extent of the device axis, `{{{count}}}`")))
     }
 
-    /// Reduces partial sums, indexed by the last dimension, over all device axes but one. The remaining axis
-    /// is the one that the goal is sharded over, if there is one. Returns the sums, their sharding, and the
-    /// remaining device axis.
+    /// Checks that the devices have equal parts of each dimension, as planning requires.
+    fn check_even_parts(&self, tensor: TensorId, sharding: &Sharding) -> Result<(), Diagnostic> {
+        for (axis, dim) in self.program.dimensions(tensor).zip(&sharding.dims) {
+            let devices = dim.pieces.iter().filter(|piece| piece.device().is_some());
+            let parts = devices
+                .map(|piece| self.program.constant(piece.count))
+                .try_fold(1_i64, |parts, count| parts.checked_mul(count?));
+            if let (Some(extent), Some(parts)) = (self.program.constant(dim.extent), parts)
+                && parts > 0
+                && extent % parts != 0
+            {
+                let (name, axis) = (self.program.tensor_name(tensor), axis_text(self.program, axis));
+                let message =
+                    format!("`{name}`: `{axis}` of extent {extent} cannot be split into {parts} equal parts");
+                let it = Diagnostic::new(
+                    Code::BadIndex,
+                    self.program.tensor_span(tensor),
+                    message,
+                    "each device has one part",
+                );
+                return Err(it.help(format!("pad the axis to a multiple of {parts}, or shard another axis")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reduces partial sums, indexed by the last dimension, over all device axes but one. Returns the sums, their sharding, and
+    /// the remaining device axis.
     fn reduce_all_but_one(
         &mut self,
         it: &OpStmt,
@@ -164,18 +195,45 @@ impl Decomposer<'_> {
             1 => (partial, sums, vec![last]),
             _ => self.split_reduced_dims(partial, &sums, &[last]),
         };
-        let device = |sharding: &Sharding, at: usize| sharding.dims[at].devices().next();
-        let is_wanted = |it: Option<DeviceDim>| {
-            goal.dims.iter().any(|dim| dim.devices().last().is_some_and(|last| Some(last) == it))
-        };
-        parts.sort_by_key(|at| is_wanted(device(&sharding, *at)));
         while parts.len() > 1 {
-            let at = parts.remove(0);
-            (sum, sharding) = self.emit_reduce_dims(it, sum, &sharding, &[at]);
-            parts.iter_mut().for_each(|part| *part -= usize::from(*part > at));
+            (sum, sharding) = self.reduce_one_axis(it, sum, &sharding, &mut parts, goal);
         }
-        let left = parts.first().and_then(|at| device(&sharding, *at));
+        let left = parts.first().and_then(|at| sharding.dims[*at].devices().next());
         (sum, sharding, left)
+    }
+
+    /// Reduces one of several dimensions, each of which is a device axis, and removes it from `parts`. A dimension whose
+    /// devices shard the goal comes first: each device then has a part of the sums, and the other reductions send less.
+    fn reduce_one_axis(
+        &mut self,
+        it: &OpStmt,
+        arg: TensorId,
+        from: &Sharding,
+        parts: &mut Vec<usize>,
+        goal: &Sharding,
+    ) -> (TensorId, Sharding) {
+        let is_here = from.mesh == goal.mesh;
+        let scattered = parts.iter().enumerate().filter(|_| is_here).find_map(|(at, part)| {
+            let device = from.dims[*part].devices().next()?;
+            let kept = (0..from.dims.len()).filter(|dim| !parts.contains(dim));
+            let (dim, want) = kept.zip(&goal.dims).find(|(dim, want)| {
+                let (have, want) =
+                    (from.dims[*dim].device_splits(self.program), want.device_splits(self.program));
+                want.starts_with(&have) && want.get(have.len()).is_some_and(|(it, _)| *it == device)
+            })?;
+            let number = from.dims[dim].devices().count() + 1;
+            Some((at, dim, Dim { pieces: want.pieces_through_device(number), ..want.clone() }))
+        });
+        let at = parts.remove(scattered.as_ref().map_or(0, |(at, ..)| *at));
+        parts.iter_mut().for_each(|part| *part -= usize::from(*part > at));
+        let Some((_, dim, part)) = scattered else { return self.emit_reduce_dims(it, arg, from, &[at]) };
+        let mut sharding = from.clone();
+        sharding.dims[dim] = part;
+        sharding.dims.remove(at);
+        let sum = self.new_tensor(&sharding, arg);
+        self.set_reduction_axes(sum, from, &[at]);
+        self.emit_reduction(it, arg, sum);
+        (sum, sharding)
     }
 
     /// Decomposes a reduction over dimensions if some of them are sharded over devices.
@@ -189,8 +247,10 @@ impl Decomposer<'_> {
         goal: &Sharding,
     ) -> Result<bool, Diagnostic> {
         let summed: Vec<usize> = (0..maps.len()).filter(|at| maps[*at] == DimMap::Reduction).collect();
-        if collective_red_op(self.program, it).is_none() {
-            // No collective has this operator: gather the operand and reduce it locally.
+        self.check_even_parts(arg, from)?;
+        let steps = Steps::of(self.program, it, arg);
+        if let Steps::Whole = steps {
+            // The operator has one step only: gather the operand and reduce it locally.
             let needs = propagation::operand_shardings(self.program, &[arg], &[maps.to_vec()], goal);
             self.emit_on_resharded(it, &[arg], std::slice::from_ref(from), &needs, out)?;
             return Ok(true);
@@ -204,12 +264,18 @@ impl Decomposer<'_> {
             (arg, from) = self.emit_reduce_dims(it, arg, &from, &local);
             spread.iter_mut().for_each(|at| *at -= local.iter().filter(|it| *it < at).count());
         }
-        while let [first, _, ..] = spread[..] {
-            // Reduces one device axis at a time. The result of every reduction but the last is replicated
-            // over its axis.
-            (arg, from) = self.emit_reduce_dims(it, arg, &from, &[first]);
-            spread.remove(0);
-            spread.iter_mut().for_each(|at| *at -= 1);
+        let it = match steps {
+            Steps::Collective => it.clone(),
+            Steps::LocalThenCollective(step) if !local.is_empty() => step,
+            Steps::LocalThenCollective(_) | Steps::LocalThenGather | Steps::Whole => {
+                self.gather_and_reduce(it, arg, &from, &spread, out, goal)?;
+                return Ok(true);
+            }
+        };
+        let it = &it;
+        while spread.len() > 1 {
+            // Reduces one device axis at a time.
+            (arg, from) = self.reduce_one_axis(it, arg, &from, &mut spread, goal);
         }
         let last = spread[0];
         let mut kept = from.clone();
@@ -229,6 +295,33 @@ impl Decomposer<'_> {
             self.emit(copy_stmt(sum, out));
         }
         Ok(true)
+    }
+
+    /// Gathers the dimensions `spread`, of one element for each device, and reduces them locally.
+    fn gather_and_reduce(
+        &mut self,
+        it: &OpStmt,
+        arg: TensorId,
+        from: &Sharding,
+        spread: &[usize],
+        out: TensorId,
+        goal: &Sharding,
+    ) -> Result<(), Diagnostic> {
+        let mut wanted = goal.dims.iter();
+        let dims = from.dims.iter().enumerate().map(|(at, dim)| {
+            let whole = Dim { pieces: Vec::new(), ..dim.clone() };
+            if spread.contains(&at) { whole } else { wanted.next().map_or(whole, Dim::without_streams) }
+        });
+        let need = Sharding { mesh: goal.mesh.clone(), dims: dims.collect() };
+        let whole = self.reshard(arg, from, &need, None)?;
+        let in_place = self.is_written_once(out);
+        let sum = if in_place { out } else { self.new_tensor(goal, out) };
+        self.set_reduction_axes(sum, &need, spread);
+        self.emit_reduction(it, whole, sum);
+        if !in_place {
+            self.emit(copy_stmt(sum, out));
+        }
+        Ok(())
     }
 
     /// Reshapes the tensor so that each piece of a reduced dimension is a dimension, if a reduced dimension
@@ -286,42 +379,8 @@ impl Decomposer<'_> {
         (sum, sharding)
     }
 
-    /// Replaces the reduction axes of a reduction's result by those for `dims` of the operand, at their
-    /// positions among the operand's dimensions.
     pub(super) fn set_reduction_axes(&mut self, out: TensorId, from: &Sharding, dims: &[usize]) {
-        let mut kept = self.program.dimensions(out).collect::<Vec<_>>().into_iter();
-        let is_reduction = |program: &Program, axis: &AxisId| program.axes[*axis].kind == AxisKind::Reduction;
-        let mut loops = self.program.tensors[out].loop_domain.clone();
-        loops.retain(|axis| !is_reduction(self.program, axis));
-        let program = &mut *self.program;
-        let axes = &program.axes;
-        program.tensors[out].domains.transforms.retain(|it| match it {
-            Transform::Split { input, .. } | Transform::Swizzle1D { input, .. } => {
-                axes[*input].kind != AxisKind::Reduction
-            }
-            Transform::Merge { outer, .. } => axes[*outer].kind != AxisKind::Reduction,
-        });
-        let is_here = self.program.tensors[out].mesh == from.mesh;
-        // If the result is scattered, its own axis is on the devices.
-        let taken: Vec<ParallelType> = loops.iter().map(|axis| self.program.axes[*axis].parallel).collect();
-        let mut logical = Vec::new();
-        for (at, dim) in from.dims.iter().enumerate() {
-            if !dims.contains(&at) {
-                logical.extend(kept.next());
-                continue;
-            }
-            let mut domains = Domains::default();
-            let mut gone =
-                Dim { kind: AxisKind::Reduction, partial: false, unit_device_axis: None, ..dim.clone() };
-            // The device pieces belong to the operand's mesh. If the result is on another mesh, they are
-            // meaningless.
-            gone.pieces.retain(|piece| is_here && !taken.contains(&piece.parallel));
-            gone.append_axes(self.program, self.fresh, &mut loops, &mut domains);
-            logical.append(&mut domains.logical);
-            self.program.tensors[out].domains.transforms.append(&mut domains.transforms);
-        }
-        let it = &mut self.program.tensors[out];
-        (it.loop_domain, it.domains.logical) = (loops, logical);
+        set_reduction_axes(self.program, self.fresh, out, from, dims);
     }
 
     fn emit_reduction(&mut self, like: &OpStmt, from: TensorId, to: TensorId) {
@@ -335,17 +394,64 @@ impl Decomposer<'_> {
     }
 }
 
+/// Replaces the reduction axes of a reduction's result by those for `dims` of the operand, at their
+/// positions among the operand's dimensions.
+pub(super) fn set_reduction_axes(
+    program: &mut Program,
+    fresh: &mut IrBuilder,
+    out: TensorId,
+    from: &Sharding,
+    dims: &[usize],
+) {
+    let mut kept = program.dimensions(out).collect::<Vec<_>>().into_iter();
+    let is_reduction = |program: &Program, axis: &AxisId| program.axes[*axis].kind == AxisKind::Reduction;
+    let mut loops = program.tensors[out].loop_domain.clone();
+    loops.retain(|axis| !is_reduction(program, axis));
+    let axes = &program.axes;
+    program.tensors[out].domains.transforms.retain(|it| match it {
+        Transform::Split { input, .. } | Transform::Swizzle1D { input, .. } => {
+            axes[*input].kind != AxisKind::Reduction
+        }
+        Transform::Merge { outer, .. } => axes[*outer].kind != AxisKind::Reduction,
+    });
+    let is_here = program.tensors[out].mesh == from.mesh;
+    // If the result is scattered, its own axis is on the devices.
+    let taken: Vec<ParallelType> = loops.iter().map(|axis| program.axes[*axis].parallel).collect();
+    let mut logical = Vec::new();
+    for (at, dim) in from.dims.iter().enumerate() {
+        if !dims.contains(&at) {
+            logical.extend(kept.next());
+            continue;
+        }
+        let mut domains = Domains::default();
+        let mut gone =
+            Dim { kind: AxisKind::Reduction, partial: false, unit_device_axis: None, ..dim.clone() };
+        // The device pieces belong to the operand's mesh. If the result is on another mesh, they are
+        // meaningless.
+        gone.pieces.retain(|piece| is_here && !taken.contains(&piece.parallel));
+        gone.append_axes(program, fresh, &mut loops, &mut domains);
+        logical.append(&mut domains.logical);
+        program.tensors[out].domains.transforms.append(&mut domains.transforms);
+    }
+    let it = &mut program.tensors[out];
+    (it.loop_domain, it.domains.logical) = (loops, logical);
+}
+
 pub(super) fn reduces_over_devices(maps: &[DimMap], sharding: &Sharding) -> bool {
     let spread = |(map, dim): (&DimMap, &Dim)| *map == DimMap::Reduction && dim.devices().next().is_some();
     maps.iter().zip(&sharding.dims).any(spread)
 }
 
-/// Returns the device pieces that both operands of a matmul have in the contracted dimension, outermost
-/// first, up to the first difference. Returns none if the meshes differ or the result counts partial sums
-/// already.
+/// Returns the device pieces of the contracted dimension over which a matmul's partial sums are computed, outermost first:
+/// those that both operands have, up to the first difference, or those of one operand if the other is replicated over them
+/// and the partial sums are less to send than that operand. Returns none if the meshes differ or the result counts
+/// partial sums already.
 pub(super) fn contracted_device_pieces(
+    program: &Program,
+    args: &[TensorId],
     from: &[Sharding],
     maps: &[Vec<DimMap>],
+    out: TensorId,
     goal: &Sharding,
 ) -> Vec<DimPiece> {
     let [x, weight, ..] = from else { return Vec::new() };
@@ -360,42 +466,28 @@ pub(super) fn contracted_device_pieces(
         let pieces = dim.map(|dim| sharding.dims[dim].pieces.iter().copied());
         pieces.into_iter().flatten().take_while(|piece| piece.device().is_some()).collect()
     };
-    let (x, weight) = (pieces(x, &maps[0]), pieces(weight, &maps[1]));
-    x.into_iter().zip(weight).take_while(|(a, b)| a == b).map(|(piece, _)| piece).collect()
+    let of_operands = [pieces(x, &maps[0]), pieces(weight, &maps[1])];
+    let (at, other) = match &of_operands {
+        [x, weight] if !x.is_empty() && !weight.is_empty() => {
+            return x.iter().zip(weight).take_while(|(a, b)| a == b).map(|(piece, _)| *piece).collect();
+        }
+        [x, _] if !x.is_empty() => (0, weight),
+        [_, weight] if !weight.is_empty() => (1, x),
+        _ => return Vec::new(),
+    };
+    let pieces = &of_operands[at];
+    let is_over = |dim: &Dim| dim.devices().any(|it| pieces.iter().any(|piece| piece.device() == Some(it)));
+    let is_scattered = goal.dims.iter().any(is_over);
+    let gathered = element_count(program, args[at]);
+    let summed = element_count(program, out).map(|it| if is_scattered { it } else { it.saturating_mul(2) });
+    let sends_less = summed.zip(gathered).is_some_and(|(summed, gathered)| summed < gathered);
+    if sends_less && !other.dims.iter().any(is_over) { pieces.clone() } else { Vec::new() }
 }
 
-/// Returns the reduction operator of a collective for a `reduction` statement. Collectives support no initial
-/// value other than the neutral element.
-pub(crate) fn collective_red_op(program: &Program, it: &OpStmt) -> Option<RedOp> {
-    let neutral = |is_neutral: fn(f64) -> bool| match it.get(attr::INITIAL_VALUE) {
-        Some(value) => number(program, value).is_some_and(is_neutral),
-        None => true,
-    };
-    let (op, is_neutral) = match it.get(attr::OP)? {
-        ReductionOp::Add => (RedOp::Sum, neutral(|it| it == 0.0)),
-        ReductionOp::Mul => (RedOp::Product, neutral(|it| it == 1.0)),
-        ReductionOp::Max => (RedOp::Max, neutral(|it| it == f64::NEG_INFINITY)),
-        ReductionOp::Min => (RedOp::Min, neutral(|it| it == f64::INFINITY)),
-        ReductionOp::FMax
-        | ReductionOp::FMin
-        | ReductionOp::BitAnd
-        | ReductionOp::BitOr
-        | ReductionOp::BitXor
-        | ReductionOp::LogicalAnd
-        | ReductionOp::LogicalOr => return None,
-    };
-    is_neutral.then_some(op)
-}
-
-/// Returns the value of a literal. The minimum and maximum integers stand for the infinities.
-fn number(program: &Program, value: ExprId) -> Option<f64> {
-    match &program.exprs[value] {
-        Expr::Int(i64::MIN) => Some(f64::NEG_INFINITY),
-        Expr::Int(i64::MAX) => Some(f64::INFINITY),
-        Expr::Int(value) => Some(*value as f64),
-        Expr::Float(_, text) => text.parse().ok(),
-        _ => None,
-    }
+/// Returns the number of elements of a tensor, if its extents are constant.
+fn element_count(program: &Program, tensor: TensorId) -> Option<i64> {
+    let extents = program.dimensions(tensor).map(|axis| program.constant(program.axes[axis].extent));
+    extents.into_iter().try_fold(1_i64, |count, extent| count.checked_mul(extent?))
 }
 
 /// Returns whether a reduction over the devices of dimension `dim` is a single collective. `kept` is the
@@ -427,7 +519,7 @@ pub(crate) fn reduces_in_one_step(
 }
 
 /// Returns a reduction with the attributes of `like` if `like` is a reduction, and a sum otherwise.
-fn reduction_stmt(program: &mut Program, like: &OpStmt, from: TensorId, to: TensorId) -> OpStmt {
+pub(super) fn reduction_stmt(program: &mut Program, like: &OpStmt, from: TensorId, to: TensorId) -> OpStmt {
     let attrs = match like.op {
         Op::Reduction => like.attrs.clone(),
         _ => vec![
