@@ -150,10 +150,11 @@ pub(crate) fn container_start(line: &str) -> Option<usize> {
 /// Returns whether the text needs no cleanup. Inspects the beginning and the end of each line.
 fn is_clean(source: &str) -> bool {
     let (mut begun, mut last) = (false, None);
+    let has_fusions = source.contains("Segmented_Fusion");
     // A part of a split file begins with as many empty lines as are before it.
     for line in source.trim_start_matches('\n').split('\n') {
         let trimmed = line.trim_start_matches([' ', '\t']);
-        if is_log_line(trimmed) || strip_log_prefix::fusion_tag(line).is_some() {
+        if is_log_line(trimmed) || has_fusions && strip_log_prefix::fusion_tag(line).is_some() {
             return false;
         }
         if !begun || trimmed.starts_with('%') {
@@ -208,7 +209,13 @@ fn is_log_line(line: &str) -> bool {
         Some(b'~') => line.starts_with("~~~"),
         Some(b'P') if line.starts_with("Posting ") => true,
         Some(b'*' | b'=' | b'-') => is_rule(line),
-        _ => is_library_message(line) || is_logger_message(line),
+        // Most statements have no colon, and these forms of lines need none.
+        Some(first) if !line.as_bytes().contains(&b':') => {
+            first.is_ascii_digit() && is_progress_bar(line)
+                || line.starts_with("warnings.warn(")
+                || is_note(line)
+        }
+        _ => is_library_message(line) || is_logger_message(line) || is_progress_bar(line) || is_note(line),
     }
 }
 
@@ -221,8 +228,19 @@ fn is_rule(line: &str) -> bool {
 /// The beginnings of lines that libraries print without a logger.
 const NOTES: [&str; 2] = ["Setting OMP_NUM_THREADS", "NCCL version "];
 
-/// Returns whether a line is a message with its level or its date, or a progress bar of tqdm: `WARNING: …`,
-/// `2026-11-25 03:00:00,123 INFO …`, `Epoch 1:  5%|▌         | 1/20 [00:00<00:05,  3.5it/s]`.
+fn is_note(line: &str) -> bool {
+    NOTES.iter().any(|it| line.starts_with(it))
+}
+
+/// Returns whether a line is a progress bar of tqdm: `Epoch 1:  5%|▌         | 1/20 [00:00<00:05,  3.5it/s]`.
+fn is_progress_bar(line: &str) -> bool {
+    // Statements have no such sign at their beginning.
+    (line.starts_with(|it: char| it.is_ascii_digit()) || line.contains(": "))
+        && line.split_once("%|").is_some_and(|(before, _)| before.ends_with(|it: char| it.is_ascii_digit()))
+}
+
+/// Returns whether a line is a message with its level or its date: `WARNING: …`,
+/// `2026-11-25 03:00:00,123 INFO …`.
 fn is_logger_message(line: &str) -> bool {
     let word = line.split([' ', '\t']).next().unwrap_or("");
     let rest = line.get(word.len()..).unwrap_or("").trim_start();
@@ -233,15 +251,7 @@ fn is_logger_message(line: &str) -> bool {
         matches!(parts[..], [year, month, day] if digits(year, 4) && digits(month, 2) && digits(day, 2))
             && rest.get(..3).is_some_and(|it| it.ends_with(':') && digits(&it[..2], 2))
     };
-    // Statements have no such sign at their beginning.
-    let is_bar = || {
-        let begins = line.starts_with(|it: char| it.is_ascii_digit()) || line.contains(": ");
-        begins
-            && line
-                .split_once("%|")
-                .is_some_and(|(before, _)| before.ends_with(|it: char| it.is_ascii_digit()))
-    };
-    is_level() || is_date() || is_bar() || NOTES.iter().any(|it| line.starts_with(it))
+    is_level() || is_date()
 }
 
 /// Returns whether a line is a message of NCCL, of Python's warnings or of glog:
