@@ -240,7 +240,7 @@ codes! {
     /// waits for.
     CheckedDeadlock = "E0705", Error;
 
-    /// Ranks use NCCL communicators in conflicting orders. An NCCL kernel occupies its GPU while it waits for
+    /// Ranks use communicators in conflicting orders. A kernel of NCCL, or of a collective over peer memory, occupies its GPU while it waits for
     /// its peers, and a GPU may not run kernels of two communicators at the same time. Two ranks can then
     /// deadlock, each in a kernel of another communicator. Post the communications in the same order on all
     /// ranks, or use one team for all of them.

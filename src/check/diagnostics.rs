@@ -319,7 +319,7 @@ impl<'a> DiagnosticBuilder<'a> {
         labels.truncate(MAX_LISTED);
         let mut labels = labels.into_iter();
         let (span, label) = labels.next().unwrap_or_else(|| (self.span(text, 0), String::new()));
-        let message = "ranks use NCCL communicators in contradictory orders";
+        let message = "ranks use communicators in contradictory orders";
         let mut it = Diagnostic::new(Code::CommunicatorOrder, span, message, label)
             .note(orders.join("\n"))
             .note("a GPU may be unable to run the kernels of two communicators at the same time: each rank then waits in one kernel for the other rank")

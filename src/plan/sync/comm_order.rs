@@ -1,20 +1,21 @@
-//! Checks that all ranks use their NCCL communicators in the same order.
+//! Checks that all ranks use their NCCL communicators, and collectives over peer memory that run as kernels, in
+//! the same order.
 //!
-//! NCCL kernels wait for each other while they occupy a GPU, and a GPU may not run kernels of two
+//! The kernels wait for each other while they occupy a GPU, and a GPU may not run kernels of two
 //! communicators at the same time. Operations on different communicators must therefore be submitted in the
 //! same order on all ranks (NCCL User Guide, "Using multiple NCCL communicators concurrently"). If the orders
 //! of two or more ranks contradict each other, each rank may wait in one kernel for another kernel that
 //! cannot start.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, ops::Range};
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     CommKey, CommMatching, CommNo, InstRef, World,
     happens_before::{self, Occurrence},
 };
-use crate::{Backend, Plan};
+use crate::{Backend, InstKind, PeerCollective, Plan, SignalId};
 
 /// The order of two communications on one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,10 +43,13 @@ pub struct TooManyComms;
 /// # Errors
 /// There are too many communications to compare.
 pub fn comm_order_cycle(world: &World) -> Result<Option<CommOrderCycle>, TooManyComms> {
-    let posts = nccl_posts(world);
+    let posts = kernels(world);
     let uses_several = |them: &Vec<InstRef>| {
-        let queues: BTreeSet<u32> = them.iter().filter_map(|it| communicator(world, *it)).collect();
-        queues.len() > 1
+        let queue = |it: &InstRef| match communicator(world, *it) {
+            Some(it) => (true, it),
+            None => (false, world[it.rank].code[it.inst].stream),
+        };
+        them.iter().map(queue).collect::<BTreeSet<_>>().len() > 1
     };
     if !posts.iter().any(uses_several) {
         return Ok(None);
@@ -60,6 +64,7 @@ pub fn comm_order_cycle(world: &World) -> Result<Option<CommOrderCycle>, TooMany
 fn find_cycle(world: &World, posts: Vec<Vec<InstRef>>) -> Option<CommOrderCycle> {
     let matched = world.matching();
     let group = joint_p2p_groups(matched, &posts);
+    let peer_collectives = joint_peer_collectives(world);
     let mut begun: FxHashMap<InstRef, Option<Occurrence>> =
         posts.iter().flatten().map(|it| (*it, None)).collect();
     let walked = happens_before::walk(world, &mut |it| {
@@ -68,7 +73,10 @@ fn find_cycle(world: &World, posts: Vec<Vec<InstRef>>) -> Option<CommOrderCycle>
         }
     });
     walked.ok()?;
-    let node = |at: InstRef| group[matched.comms_of(at)[0] as usize];
+    let node = |at: InstRef| match peer_collectives.get(&at) {
+        Some(it) => matched.comms.len() as CommNo + it,
+        None => group[matched.comms_of(at)[0] as usize],
+    };
     // By node: its direct predecessors on each rank, with the pair of instructions.
     let mut before: FxHashMap<CommNo, Vec<(CommNo, CommOrderEdge)>> = FxHashMap::default();
     let mut count: FxHashMap<CommNo, usize> = FxHashMap::default();
@@ -128,16 +136,21 @@ fn merge_edges_of_rank(cycle: &mut Vec<CommOrderEdge>) {
     });
 }
 
-/// Returns, by rank, the instructions that post to NCCL, in issue order.
-fn nccl_posts(world: &World) -> Vec<Vec<InstRef>> {
+/// Returns, by rank, the instructions that post to NCCL and the first instructions of collectives over peer
+/// memory, in issue order.
+fn kernels(world: &World) -> Vec<Vec<InstRef>> {
     let of = |plan: &Plan| {
+        let begins: FxHashSet<usize> = plan.peer_collectives.iter().map(|it| it.range.start).collect();
         let all = (0..plan.code.len()).map(|inst| InstRef { rank: plan.rank, inst });
-        let is_nccl = |it: &InstRef| {
+        let is_kernel = |it: &InstRef| {
+            if begins.contains(&it.inst) {
+                return true;
+            }
             let number = communicator(world, *it);
             let backend = number.map(|it| plan.communicators[it as usize].backend);
             backend == Some(Backend::Nccl) && !world.matching().comms_of(*it).is_empty()
         };
-        all.filter(is_nccl).collect()
+        all.filter(is_kernel).collect()
     };
     world.iter().map(of).collect()
 }
@@ -161,17 +174,49 @@ fn in_order_of_start(
     sorted.into_iter().map(|it| it.0).collect()
 }
 
+/// Returns the representative of the set that contains an element, in a forest of parents.
+fn root(parent: &mut [CommNo], mut it: CommNo) -> CommNo {
+    while parent[it as usize] != it {
+        parent[it as usize] = parent[parent[it as usize] as usize];
+        it = parent[it as usize];
+    }
+    it
+}
+
+/// Returns, by the first instruction of each member's part of a collective over peer memory, a number that all
+/// members of the collective share: one waits for the signals of another.
+fn joint_peer_collectives(world: &World) -> FxHashMap<InstRef, CommNo> {
+    let all: Vec<(InstRef, &PeerCollective)> = world
+        .iter()
+        .flat_map(|plan| {
+            plan.peer_collectives.iter().map(|it| (InstRef { rank: plan.rank, inst: it.range.start }, it))
+        })
+        .collect();
+    let mut parent: Vec<CommNo> = (0..all.len() as CommNo).collect();
+    let signals = |range: &Range<usize>, rank: usize, waits: bool| {
+        world[rank].code[range.clone()].iter().filter_map(move |it| match it.kind {
+            InstKind::Signal { signal } if !waits => Some(signal),
+            InstKind::WaitSignal { signal } if waits => Some(signal),
+            _ => None,
+        })
+    };
+    let mut set_by: FxHashMap<SignalId, CommNo> = FxHashMap::default();
+    for (number, (at, it)) in all.iter().enumerate() {
+        set_by.extend(signals(&it.range, at.rank, false).map(|signal| (signal, number as CommNo)));
+    }
+    for (number, (at, it)) in all.iter().enumerate() {
+        for by in signals(&it.range, at.rank, true).filter_map(|signal| set_by.get(&signal)) {
+            let (one, other) = (root(&mut parent, number as CommNo), root(&mut parent, *by));
+            parent[other as usize] = one;
+        }
+    }
+    all.iter().enumerate().map(|(number, (at, _))| (*at, root(&mut parent, number as CommNo))).collect()
+}
+
 /// Returns, by communication, a representative of all communications that run together with it. Messages run
 /// together if one P2P group contains their sends or receives.
 fn joint_p2p_groups(matched: &CommMatching, posts: &[Vec<InstRef>]) -> Vec<CommNo> {
     let mut parent: Vec<CommNo> = (0..matched.comms.len() as CommNo).collect();
-    fn root(parent: &mut [CommNo], mut it: CommNo) -> CommNo {
-        while parent[it as usize] != it {
-            parent[it as usize] = parent[parent[it as usize] as usize];
-            it = parent[it as usize];
-        }
-        it
-    }
     for at in posts.iter().flatten() {
         for pair in matched.comms_of(*at).windows(2) {
             let is_message = |it: CommNo| matches!(matched.comm(it).key, CommKey::Message(..));
