@@ -168,12 +168,13 @@ pub(crate) fn analyse(job: &Job<'_>) -> Analysis {
 
 fn is_kind(job: &Job<'_>, found: &Divergence) -> bool {
     let kind = |it: &Call| job.records.signature(job.record(*it).signature).kind;
-    let kinds = (found.expected.first().map(kind), found.diverged.first().map(kind));
+    let kinds =
+        (found.expected.first().map(kind), found.diverged.first().and_then(|it| it.first()).map(kind));
     kinds.0 != kinds.1
 }
 
 fn first_time(job: &Job<'_>, found: &Divergence) -> i64 {
-    found.expected.iter().chain(&found.diverged).map(|it| job.record(*it).created).min().unwrap_or(0)
+    found.calls().map(|it| job.record(*it).created).min().unwrap_or(0)
 }
 
 /// Whether the first call that did not finish may be one that the ring buffer has lost: the oldest record of a log that lost some did

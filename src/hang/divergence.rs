@@ -57,12 +57,20 @@ pub(crate) struct Divergence {
     pub(crate) seq: u32,
     /// The calls that the others make; if nothing decides, those of one side.
     pub(crate) expected: Vec<Call>,
-    /// The calls of the ranks that diverged.
-    pub(crate) diverged: Vec<Call>,
+    /// The calls of the ranks that diverged, by what they call instead: the largest part first. It is never empty.
+    pub(crate) diverged: Vec<Vec<Call>>,
+    /// How the first part diverged.
     pub(crate) how: How,
     pub(crate) basis: Basis,
     /// Whether the calls were already shifted at the first position that all logs have: what diverged is lost.
     pub(crate) is_before_records: bool,
+}
+
+impl Divergence {
+    /// Returns the calls of all members at the position.
+    pub(crate) fn calls(&self) -> impl Iterator<Item = &Call> {
+        self.expected.iter().chain(self.diverged.iter().flatten())
+    }
 }
 
 /// Returns the first position from which all lanes have their records.
@@ -115,7 +123,7 @@ fn first_difference(job: &Job<'_>, queue: &Queue, token: impl Fn(Call) -> Token)
 
 /// Whether a shift holds for two calls at least: one may be chance.
 fn overlap_is_long(job: &Job<'_>, queue: &Queue, found: &Divergence) -> bool {
-    let lasts = found.diverged.iter().filter_map(|it| {
+    let lasts = found.diverged.iter().flatten().filter_map(|it| {
         queue.lanes.iter().find(|lane| lane.rank == it.rank).and_then(|lane| job.last_seq(lane))
     });
     lasts.min().is_some_and(|last| last > found.seq)
@@ -137,24 +145,21 @@ fn classify(job: &Job<'_>, at: usize, seq: u32, by_place: bool) -> Option<Diverg
         return None;
     }
     let (chosen, basis) = vote(job, at, seq, &parts);
-    let expected = parts.remove(chosen);
-    let diverged: Vec<Call> = parts.into_iter().flatten().collect();
+    let mut expected = parts.remove(chosen);
+    let mut diverged = parts;
     let lane = |rank: Rank| queue.lanes.iter().find(|it| it.rank == rank);
     // The lane of the others with the most calls shows best what follows.
     let reference = expected.iter().filter_map(|it| lane(it.rank)).max_by_key(|it| it.calls.len())?;
-    let mine = lane(diverged.first()?.rank)?;
+    let mine = lane(diverged.first()?.first()?.rank)?;
     let mut how = compare(job, reference, mine, seq);
-    let mut found =
-        Divergence { queue: at, seq, expected, diverged, how: how.clone(), basis, is_before_records: false };
-    if let (Basis::Undecided, How::Added(count)) = (basis, &how) {
-        // Two sides: the one with fewer calls is said to have left them out.
+    if let (Basis::Undecided, How::Added(count), Some(first)) = (basis, &how, diverged.first_mut()) {
+        // Of two sides, the one with fewer calls is said to have left them out.
         how = How::Skipped(*count);
-        std::mem::swap(&mut found.expected, &mut found.diverged);
+        std::mem::swap(&mut expected, first);
     }
     let is_lost = window(job, queue) > 0 && seq == window(job, queue);
-    found.is_before_records = is_lost && !is_complete_before(job, queue, seq);
-    found.how = how;
-    Some(found)
+    let is_before_records = is_lost && !is_complete_before(job, queue, seq);
+    Some(Divergence { queue: at, seq, expected, diverged, how, basis, is_before_records })
 }
 
 /// Whether the call at the first common position is the first one that did not finish: then all before it agreed.

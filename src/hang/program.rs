@@ -74,7 +74,7 @@ fn sides(job: &Job<'_>) -> Sides {
             Cause::Diverged(it) => {
                 let group = job.queues[it.queue].group;
                 let mut known: Vec<u32> = Vec::new();
-                for call in it.expected.iter().chain(&it.diverged) {
+                for call in it.calls() {
                     let key = job.key(*call);
                     let side = known.iter().position(|it| *it == key).unwrap_or_else(|| {
                         known.push(key);

@@ -11,11 +11,11 @@ use crate::{
 };
 
 pub(super) fn diverged(job: &Job<'_>, found: &Divergence) -> Finding {
-    let (Some(theirs), Some(mine)) = (found.expected.first(), found.diverged.first()) else {
+    let Some((first, further)) = found.diverged.split_first() else { return empty(Code::HangDiverged) };
+    let (Some(&theirs), Some(&mine)) = (found.expected.first(), first.first()) else {
         return empty(Code::HangDiverged);
     };
-    let (theirs, mine) = (*theirs, *mine);
-    let (others, ranks) = (ranks_of(&found.expected), ranks_of(&found.diverged));
+    let (others, ranks) = (ranks_of(&found.expected), ranks_of(first));
     let is_alone = ranks.len() == 1;
     let who = ranks_text(&ranks);
     let at = position(job, theirs);
@@ -83,7 +83,7 @@ pub(super) fn diverged(job: &Job<'_>, found: &Divergence) -> Finding {
             format!(
                 "{who} {} {} to {my_name}{my_place}, {} {}",
                 if is_alone { "passes" } else { "pass" },
-                values(job, &found.diverged),
+                values(job, first),
                 ranks_text(&others),
                 format_args!(
                     "{} {}",
@@ -118,10 +118,12 @@ pub(super) fn diverged(job: &Job<'_>, found: &Divergence) -> Finding {
     if found.how == How::Skipped(1) && !found.is_before_records {
         notes.extend(calls_note(job, found, theirs, mine));
     }
-    notes.push(basis_note(found, &ranks, &others));
+    notes.extend(further_notes(job, further));
+    let all: Vec<Rank> = found.diverged.iter().flatten().map(|it| it.rank).collect();
+    notes.push(basis_note(job, found, &all, &others));
     notes.extend([callers_note(job, mine), callers_note(job, theirs)].into_iter().flatten());
-    let done = found.expected.iter().chain(&found.diverged).filter(|it| job.record(**it).done).count();
-    if done > 0 && !found.is_before_records {
+    let is_done = found.calls().any(|it| job.record(*it).done);
+    if is_done && !found.is_before_records {
         notes.push(
             "the calls were paired nevertheless and completed, with wrong results; the job hangs later"
                 .to_owned(),
@@ -143,11 +145,12 @@ pub(super) fn diverged(job: &Job<'_>, found: &Divergence) -> Finding {
         (How::Elements, _) => "all members of the group must pass equal sizes here: pad the shorter ones, or exchange the sizes first".to_owned(),
         (How::ElementType, _) => "all members of the group must pass one element type here".to_owned(),
         (_, true) => format!(
-            "look for a condition, a loop bound or an order that has another value on {who} before this call"
+            "look for a condition, a loop bound or an order that has another value on {} before this call",
+            ranks_text(&all)
         ),
         (_, false) => "every member of a group must make the same calls in the same order".to_owned(),
     };
-    Finding { code, message, ranks: if is_decided { ranks } else { Vec::new() }, labels, notes, help }
+    Finding { code, message, ranks: if is_decided { all } else { Vec::new() }, labels, notes, help }
 }
 
 /// Explains calls that were paired although they differ, in a group that proceeds.
@@ -249,10 +252,30 @@ fn elsewhere_note(job: &Job<'_>, found: &Divergence, theirs: Call, mine: Call) -
     ))
 }
 
-fn basis_note(found: &Divergence, ranks: &[Rank], others: &[Rank]) -> String {
+/// Says what other ranks call that diverged in another way.
+fn further_notes(job: &Job<'_>, further: &[Vec<Call>]) -> Vec<String> {
+    let note = |calls: &Vec<Call>| {
+        let ranks = ranks_of(calls);
+        let call = *calls.first()?;
+        let at = place(job, call).map(|it| format!(" ({it})")).unwrap_or_default();
+        Some(format!("{} {} {}{at}", ranks_text(&ranks), verb(&ranks, "call"), call_text(job, call)))
+    };
+    let mut notes: Vec<String> = further.iter().take(MAX_FURTHER).filter_map(note).collect();
+    let more: Vec<Rank> = further.iter().skip(MAX_FURTHER).flatten().map(|it| it.rank).collect();
+    if !more.is_empty() {
+        notes.push(format!("{} {} something else again", ranks_text(&more), verb(&more, "call")));
+    }
+    notes
+}
+
+/// The number of parts of a group whose calls are listed beside those of the first one.
+const MAX_FURTHER: usize = 4;
+
+fn basis_note(job: &Job<'_>, found: &Divergence, ranks: &[Rank], others: &[Rank]) -> String {
     match found.basis {
         Basis::Majority => {
-            format!("{} of {} members make the other call", others.len(), others.len() + ranks.len())
+            let members = job.queues[found.queue].members.len();
+            format!("{} of {members} members make the other call", others.len())
         }
         Basis::History => format!(
             "earlier in the records, the call of {} follows the one before it, too; that of {} never does",
