@@ -21,7 +21,7 @@ type Token = (Key, u32);
 /// Why some members, and not the others, are said to have diverged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Basis {
-    /// More members make the other call.
+    /// More than half of all members make the other call, also if some have no dump or have not come to it.
     Majority,
     /// The other call follows its predecessor elsewhere in the records, too; theirs never does.
     History,
@@ -172,10 +172,10 @@ fn is_complete_before(job: &Job<'_>, queue: &Queue, seq: u32) -> bool {
 
 /// Chooses the part of the members that makes the expected call.
 fn vote(job: &Job<'_>, at: usize, seq: u32, parts: &[Vec<Call>]) -> (usize, Basis) {
-    if parts[0].len() > parts[1].len() && parts[0].len() > 1 {
+    let queue = &job.queues[at];
+    if parts[0].len() * 2 > queue.members.len() {
         return (0, Basis::Majority);
     }
-    let queue = &job.queues[at];
     if let Some(chosen) = like_other_groups(job, queue, seq, parts) {
         return (chosen, Basis::OtherGroups);
     }

@@ -45,3 +45,17 @@ fn ranks_that_diverge_in_several_ways_are_told_apart() {
     assert_eq!(found.ranks, [3, 4]);
     assert!(found.notes.contains(&"rank 4 calls broadcast(float32 [4])".to_owned()), "{:#?}", found.notes);
 }
+
+#[test]
+fn a_minority_of_the_members_accuses_nobody() {
+    // Of eight members, three have a dump.
+    let ranks =
+        [vec![call(1, "all_reduce", 4)], vec![call(1, "all_reduce", 4)], vec![call(1, "broadcast", 4)]];
+    assert!(explained(8, &ranks).findings[0].ranks.is_empty());
+    let found = &explained(3, &ranks).findings[0];
+    assert_eq!(found.ranks, [2]);
+    assert!(found.notes.contains(&"2 of 3 members make the other call".to_owned()), "{:#?}", found.notes);
+    // Each of the others makes a call of its own.
+    let split = ["all_reduce", "all_reduce", "broadcast", "reduce", "barrier"].map(|it| vec![call(1, it, 4)]);
+    assert!(explained(5, &split).findings[0].ranks.is_empty());
+}
