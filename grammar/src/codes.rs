@@ -88,8 +88,7 @@ codes! {
     /// together. Or a statement gives a value to `rank`, `deviceIdx.x` or `numberOfStreams`.
     DefinedTwice = "E0208", Error;
     /// A container and the fusions of its log do not fit together: a tensor of the container has other axes in the
-    /// fusion, or several fusions have the groups that the container launches. Pass the right fusion with
-    /// `--fusions FILE`.
+    /// fusion, or several fusions that differ fit the container. Pass the right fusion with `--fusions FILE`.
     FusionMismatch = "E0209", Error;
 
     /// A tensor is read before any statement allocates or defines it.

@@ -99,18 +99,18 @@ impl<'s> Resolver<'s, '_> {
         }
         let mut fitting = found.into_iter();
         let last = fitting.next()?;
-        let Some(other) = fitting.find(|it| !is_same(it, last, launches)) else { return Some(last) };
-        if let Some(launch) = launches.first() {
-            let span = self.program.stmt_span(launch.stmt);
-            let message =
-                "two fusions of the log have the groups that this container launches, and they differ";
-            let it = Diagnostic::new(Code::FusionMismatch, span, message, "the first launch")
-                .label(first_line(self.source, other.span), "a fusion that fits")
-                .label(first_line(self.source, last.span), "another one");
-            self.diagnostics.push(it.help(
-                "write the one that belongs to the container to a file, and pass it with `--fusions FILE`",
-            ));
-        }
+        let Some(other) = fitting.find(|it| !self.is_same(it, last, launches)) else { return Some(last) };
+        let (span, label) = match launches.first() {
+            Some(launch) => (self.program.stmt_span(launch.stmt), "the first launch"),
+            None => (self.program.spans.header, "the container"),
+        };
+        let message = "two fusions of the log fit this container, and they differ";
+        let it = Diagnostic::new(Code::FusionMismatch, span, message, label)
+            .label(first_line(self.source, other.span), "a fusion that fits")
+            .label(first_line(self.source, last.span), "another one");
+        self.diagnostics.push(it.help(
+            "write the one that belongs to the container to a file, and pass it with `--fusions FILE`",
+        ));
         None
     }
 
@@ -270,22 +270,6 @@ impl<'s> Resolver<'s, '_> {
             "remove the fusion if it is not that of the container, or pass the right one with `--fusions FILE`",
         ));
     }
-}
-
-/// Returns whether two dumps that fit say the same about the container.
-fn is_same(a: &FusionDump<'_>, b: &FusionDump<'_>, launches: &[Launch]) -> bool {
-    let is_same_group = |launch: &Launch| {
-        let group = |dump| launch.id.and_then(|id| FusionDump::groups_with_id(dump, id).last());
-        match (group(a), group(b)) {
-            (Some(a), Some(b)) => a.is_same(b),
-            (None, None) => true,
-            (Some(_), None) | (None, Some(_)) => false,
-        }
-    };
-    let domains = |a: &FusionDump<'_>, b: &FusionDump<'_>| {
-        a.domains.iter().all(|(number, it)| b.domains.get(number).is_some_and(|other| it.is_same(other)))
-    };
-    launches.iter().all(is_same_group) && domains(a, b) && domains(b, a)
 }
 
 /// Returns the first line of a range.

@@ -6,7 +6,7 @@ use crate::{
     codes::Code,
     diagnostic::Diagnostic,
     fusion_dump::{FusionDump, Value},
-    ir::{OpStmt, Stmt},
+    ir::{OpStmt, Stmt, StmtId},
     span::Span,
     words::{CommunicationType, RedOp},
 };
@@ -27,6 +27,24 @@ impl Resolver<'_, '_> {
         }
     }
 
+    /// Returns the reducing collectives that state no operator, with the names of their outputs.
+    fn without_red_op(&self) -> Vec<(StmtId, Option<String>)> {
+        let program = &self.program;
+        let found = program.stmts.iter().filter_map(|(id, stmt)| {
+            let Stmt::Op(it) = stmt else { return None };
+            let is_implied =
+                it.get(attr::RED_OP).is_some() && self.implied_red_ops.contains(&program.stmt_span(id));
+            is_implied.then(|| (id, it.get(attr::OUTPUT).map(|it| program.tensor_name(it))))
+        });
+        found.collect()
+    }
+
+    /// Returns whether two fusions give the reductions of the container the same operators.
+    pub(super) fn has_same_red_ops(&self, a: &FusionDump<'_>, b: &FusionDump<'_>) -> bool {
+        let outputs = self.without_red_op().into_iter().filter_map(|it| it.1);
+        outputs.into_iter().all(|it| operator_of(a, &it) == operator_of(b, &it))
+    }
+
     /// Takes the operators that the statements do not state from the fusion of the container, and warns about the sums that
     /// remain.
     pub(super) fn resolve_red_ops(&mut self, dump: Option<&FusionDump<'_>>) {
@@ -34,13 +52,7 @@ impl Resolver<'_, '_> {
             return;
         }
         let mut assumed: Vec<Span> = Vec::new();
-        for id in self.program.stmts.ids().collect::<Vec<_>>() {
-            let span = self.program.stmt_span(id);
-            let Stmt::Op(it) = &self.program.stmts[id] else { continue };
-            if it.get(attr::RED_OP).is_none() || !self.implied_red_ops.contains(&span) {
-                continue;
-            }
-            let output = it.get(attr::OUTPUT).map(|it| self.program.tensor_name(it));
+        for (id, output) in self.without_red_op() {
             match dump.zip(output).and_then(|(dump, output)| operator_of(dump, &output)) {
                 Some(op) => {
                     if let Stmt::Op(it) = &mut self.program.stmts[id] {
@@ -49,7 +61,7 @@ impl Resolver<'_, '_> {
                         params::order_attrs(it);
                     }
                 }
-                None => assumed.push(span),
+                None => assumed.push(self.program.stmt_span(id)),
             }
         }
         let Some(first) = assumed.first() else { return };
