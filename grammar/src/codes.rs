@@ -90,6 +90,9 @@ codes! {
     /// A container and the fusions of its log do not fit together: a tensor of the container has other axes in the
     /// fusion, or several fusions that differ fit the container. Pass the right fusion with `--fusions FILE`.
     FusionMismatch = "E0209", Error;
+    /// No fusion in a file that `--fusions` names fits a container of the text, so that the file has no effect: it is no log of
+    /// `NVFUSER_DUMP=segmented_fusion`, or that of another program.
+    UnusedFusions = "W0209", Warning;
 
     /// A tensor is read before any statement allocates or defines it.
     UndefinedTensor = "E0301", Error;

@@ -70,6 +70,11 @@ pub fn clean(source: &str) -> CleanedText<'_> {
         let is_mark = |it: &Line<'_>| it.text.starts_with(FILE_MARK);
         let end = rest.iter().skip(1).position(is_mark).map_or(rest.len(), |at| at + 1);
         let behind = rest.split_off(end);
+        // The line that names the file has none.
+        if let Some(mark) = rest.first().copied().filter(is_mark) {
+            lines.push(mark);
+            rest.remove(0);
+        }
         lines.extend(strip_log_prefix::strip_prefixes(std::mem::replace(&mut rest, behind)));
     }
     let mut dropped = Vec::new();

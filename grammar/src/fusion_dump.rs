@@ -10,7 +10,7 @@ mod finder;
 
 use rustc_hash::FxHashMap;
 
-use crate::{span::Span, token::Source};
+use crate::{files::FILE_MARK, span::Span, token::Source};
 
 /// A dump of one fusion.
 #[derive(Debug)]
@@ -26,9 +26,9 @@ pub(crate) struct FusionDump<'s> {
     /// The indices of the groups that have a number, by number.
     groups_by_id: FxHashMap<u32, Vec<usize>>,
     /// The number of containers before it.
-    run: usize,
-    /// Whether it is in a file that the command line gives.
-    is_given: bool,
+    containers_before: usize,
+    /// The index of its file, if the command line gives that.
+    pub(crate) file: Option<usize>,
 }
 
 impl<'s> FusionDump<'s> {
@@ -45,6 +45,8 @@ pub(crate) struct FusionLog<'s> {
     dumps: Vec<FusionDump<'s>>,
     /// Where the containers begin.
     containers: Vec<u32>,
+    /// The names of the files that the command line gives.
+    pub(crate) files: Vec<&'s str>,
 }
 
 /// The maximum number of dumps that are compared with a container.
@@ -66,18 +68,20 @@ impl<'s> FusionLog<'s> {
     /// container: these are the dumps between the container before it and this one or, since each rank may print the
     /// container, the last ones before that. A text whose dumps are all behind its containers was put together by hand.
     pub(crate) fn candidates(&self, container: u32) -> Candidates<'_, 's> {
-        let (in_text, given) = self.dumps.split_at(self.dumps.partition_point(|it| !it.is_given));
+        let (in_text, given) = self.dumps.split_at(self.dumps.partition_point(|it| it.file.is_none()));
         let end = in_text.partition_point(|it| it.span.start < container);
         let before = self.containers.partition_point(|it| *it < container);
         let range = match in_text[..end].last() {
-            Some(last) => in_text.partition_point(|it| it.run < last.run)..end,
-            None if in_text.first().is_some_and(|it| it.run == self.containers.len()) => 0..in_text.len(),
+            Some(last) => in_text.partition_point(|it| it.containers_before < last.containers_before)..end,
+            None if in_text.first().is_some_and(|it| it.containers_before == self.containers.len()) => {
+                0..in_text.len()
+            }
             None => 0..0,
         };
         let first = range.start.max(range.end.saturating_sub(MAX_CANDIDATES));
         let in_text = &in_text[first..range.end];
         let given = &given[given.len().saturating_sub(MAX_CANDIDATES)..];
-        Candidates { given, in_text, is_own: in_text.last().is_some_and(|it| it.run == before) }
+        Candidates { given, in_text, is_own: in_text.last().is_some_and(|it| it.containers_before == before) }
     }
 
     /// Returns the first line of the first dump.
@@ -203,7 +207,7 @@ pub(crate) enum TransformKind {
 /// Finds the dumps in a text.
 pub(crate) fn find(source: &str) -> FusionLog<'_> {
     // Most texts are programs without a log.
-    let marks = ["Segmented_Fusion", "g{", "%kernel"];
+    let marks = ["Segmented_Fusion", "g{", "%kernel", FILE_MARK];
     if marks.iter().all(|it| !source.contains(it)) {
         return FusionLog::default();
     }

@@ -30,8 +30,8 @@ pub(super) struct Finder<'s> {
     complete: Option<FusionDump<'s>>,
     /// Where the containers so far begin.
     containers: Vec<u32>,
-    /// Whether the lines are those of a file that the command line gives.
-    is_given: bool,
+    /// The names of the files that the command line gives, up to that of the lines.
+    files: Vec<&'s str>,
 }
 
 /// A line without the blanks around it.
@@ -43,7 +43,7 @@ struct Line<'s> {
 
 impl<'s> Finder<'s> {
     pub(super) fn new(source: &'s str) -> Self {
-        Self { source, at: 0, dumps: Vec::new(), complete: None, containers: Vec::new(), is_given: false }
+        Self { source, at: 0, dumps: Vec::new(), complete: None, containers: Vec::new(), files: Vec::new() }
     }
 
     pub(super) fn find(mut self) -> FusionLog<'s> {
@@ -58,9 +58,10 @@ impl<'s> Finder<'s> {
             {
                 is_in_container = false;
                 self.segments(line);
-            } else if line.text.starts_with(FILE_MARK) {
+            } else if let Some(name) = line.text.strip_prefix(FILE_MARK) {
                 self.dumps.extend(self.complete.take());
-                (self.is_given, is_in_container) = (true, false);
+                self.files.push(name.trim());
+                is_in_container = false;
                 self.advance();
             } else if is_in_container {
                 is_in_container = !closes_container(line.text);
@@ -72,7 +73,7 @@ impl<'s> Finder<'s> {
                 if is_in_container {
                     // The segments of a complete fusion stand before the container.
                     self.dumps.extend(self.complete.take());
-                    self.containers.extend(Some(line.span.start).filter(|_| !self.is_given));
+                    self.containers.extend(Some(line.span.start).filter(|_| self.files.is_empty()));
                 }
                 self.advance();
             }
@@ -85,7 +86,7 @@ impl<'s> Finder<'s> {
                 }
             }
         }
-        FusionLog { dumps: self.dumps, containers: self.containers }
+        FusionLog { dumps: self.dumps, containers: self.containers, files: self.files }
     }
 
     fn dump(&self, span: Span) -> FusionDump<'s> {
@@ -95,8 +96,8 @@ impl<'s> Finder<'s> {
             groups: Vec::new(),
             domains: FxHashMap::default(),
             groups_by_id: FxHashMap::default(),
-            run: self.containers.len(),
-            is_given: self.is_given,
+            containers_before: self.containers.len(),
+            file: self.files.len().checked_sub(1),
         }
     }
 

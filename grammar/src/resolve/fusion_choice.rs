@@ -2,6 +2,8 @@
 //!
 //! Nothing in a log names the fusion of a container. Groups and tensors have the same numbers in both.
 
+use std::slice;
+
 use rustc_hash::FxHashSet;
 
 use super::Resolver;
@@ -112,6 +114,30 @@ impl<'s> Resolver<'s, '_> {
             "write the one that belongs to the container to a file, and pass it with `--fusions FILE`",
         ));
         None
+    }
+
+    /// Returns whether two dumps that fit say the same about the container.
+    fn is_same(&self, a: &FusionDump<'_>, b: &FusionDump<'_>, launches: &[Launch]) -> bool {
+        let is_same_group = |launch: &Launch| {
+            let group = |dump| launch.id.and_then(|id| FusionDump::groups_with_id(dump, id).last());
+            match (group(a), group(b)) {
+                (Some(a), Some(b)) => a.is_same(b),
+                (None, None) => true,
+                (Some(_), None) | (None, Some(_)) => false,
+            }
+        };
+        let domains = |a: &FusionDump<'_>, b: &FusionDump<'_>| {
+            a.domains.iter().all(|(number, it)| b.domains.get(number).is_some_and(|other| it.is_same(other)))
+        };
+        launches.iter().all(is_same_group) && domains(a, b) && domains(b, a) && self.has_same_red_ops(a, b)
+    }
+
+    /// Returns the indices of the files that have a dump which can belong to the container or a kernel of it.
+    pub(super) fn files_that_fit(&self, dumps: &[FusionDump<'s>], launches: &[Launch]) -> FxHashSet<usize> {
+        let is_of_kernel =
+            |it: &FusionDump<'s>| launches.iter().any(|launch| has_unnumbered(slice::from_ref(it), launch));
+        let is_fitting = |it: &&FusionDump<'s>| self.fits(it, launches, true) || is_of_kernel(it);
+        dumps.iter().filter(is_fitting).filter_map(|it| it.file).collect()
     }
 
     /// Returns whether a dump can belong to the container. `is_by_number`: its tensors have to have the same numbers, but not the

@@ -34,6 +34,7 @@ impl<'s> Resolver<'s, '_> {
     ) -> (FxHashSet<TensorId>, Vec<UnitId>) {
         let Candidates { given, in_text, is_own } = candidates;
         let launches = self.launches();
+        self.fitting_files = self.files_that_fit(given, &launches);
         let of_files = self.chosen_dump(given, &launches, true);
         let (dumps, chosen) = if of_files.is_some() || launches.iter().any(|it| has_unnumbered(given, it)) {
             (given, of_files)

@@ -54,8 +54,15 @@ use crate::{
     words::P2pProtocol,
 };
 
-/// Parses and resolves one container, statement by statement. Returns `None` if the parser does not reach its
-/// end. `source` is the text that the tokens borrow from, `log` has its fusions, and `diagnostics` are those of the container so far. The text
+/// What `resolve` returns.
+pub struct Resolved {
+    /// The program; `None` if the parser does not reach the end of the container.
+    pub program: Option<Program>,
+    /// The indices of those files with fusions that have one that fits the container.
+    pub fitting_files: FxHashSet<usize>,
+}
+
+/// Parses and resolves one container, statement by statement. `source` is the text that the tokens borrow from, `log` has its fusions, and `diagnostics` are those of the container so far. The text
 /// from `spelled_from` on, up to the container, has errors.
 pub fn resolve<'s>(
     mut token_stream: TokenStream<'s>,
@@ -63,7 +70,7 @@ pub fn resolve<'s>(
     spelled_from: u32,
     log: &FusionLog<'s>,
     diagnostics: &mut Vec<Diagnostic>,
-) -> Option<Program> {
+) -> Resolved {
     let mut faults = Vec::new();
     let mut resolver = Resolver::new(Program::default(), source, &mut faults);
     let place = Span { start: token_stream.source().base, end: token_stream.end_offset() };
@@ -77,7 +84,8 @@ pub fn resolve<'s>(
     // The canonical text shows to which block a line belongs that stands between two columns.
     let is_between_blocks = |it: &Diagnostic| it.code == Code::LossyIndent && it.fixes.is_empty();
     let needs_canonical_fix = resolver.needs_canonical_fix || diagnostics.iter().any(is_between_blocks);
-    let (program, consequences) = (resolver.program, resolver.consequences);
+    let (program, consequences, fitting_files) =
+        (resolver.program, resolver.consequences, resolver.fitting_files);
     // What follows from a syntax error on the same line is not reported.
     faults.retain(|it| !it.is_error() || !syntax.contains(it.span()));
     diagnostics.append(&mut faults);
@@ -87,7 +95,7 @@ pub fn resolve<'s>(
     if needs_canonical_fix && complete {
         edits::replace_with_canonical_text(source, place, &program, diagnostics);
     }
-    complete.then_some(program)
+    Resolved { program: complete.then_some(program), fitting_files }
 }
 
 /// Resolves a scalar expression with the names of `program`. Returns `None` if resolution reports anything.
@@ -151,6 +159,8 @@ struct Resolver<'s, 'd> {
     next_number: u32,
     /// Where reducing communications state no operator.
     implied_red_ops: FxHashSet<Span>,
+    /// The indices of those files with fusions that have one that fits the container.
+    fitting_files: FxHashSet<usize>,
     /// Whether some statement waits for a communication.
     has_waits: bool,
     /// Where scalars are defined.
@@ -312,6 +322,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
             unnumbered_coalescing: None,
             next_number: 0,
             implied_red_ops: FxHashSet::default(),
+            fitting_files: FxHashSet::default(),
             has_waits: false,
             definition_spans: FxHashMap::default(),
             domain_spans: FxHashMap::default(),

@@ -393,6 +393,10 @@ pub(super) fn prepare_program(
     if setup.bindings.iter().any(|it| it.name == P2P_PROTOCOL) {
         diagnostics.retain(|it| it.code != Code::LossyProtocol);
     }
+    // The fusions are those of the program that is compared with it, and may be those of the reference, too.
+    if setup.is_reference {
+        diagnostics.retain(|it| it.code != Code::UnusedFusions);
+    }
     if has_errors(&diagnostics) {
         return Err(JobFailure::Rejected(source, diagnostics));
     }

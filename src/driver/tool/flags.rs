@@ -43,8 +43,9 @@ impl DiagnosticFlags {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Input")]
 pub struct TextFlags {
-    /// A log of nvFuser with `NVFUSER_DUMP=segmented_fusion`: LaunchKernels execute the statements of its groups. May be
-    /// repeated. Without it, the fusions in the program file are used.
+    /// A log of nvFuser with `NVFUSER_DUMP=segmented_fusion`. Of the fusion that fits the program, LaunchKernels execute the statements, tensors
+    /// have the domains, and communications the reduction operators. May be repeated. Without one that fits, the fusions in the program
+    /// file are used.
     #[arg(long, value_name = "FILE")]
     pub fusions: Vec<String>,
 }
