@@ -167,7 +167,9 @@ fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
     let examiner = FailureTest {
         calls: &calls,
         reference: options.reference.as_deref(),
+        fusions: &options.text.fusions,
         bindings: &options.set,
+        assume: options.world.assume,
         ranks: options.world.ranks,
         limits: options.world.limits(),
         work,

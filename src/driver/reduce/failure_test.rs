@@ -11,13 +11,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use grammar::{
-    bindings::Binding,
-    codes::Code,
-    diagnostic::{Diagnostic, has_errors},
-    ir::Program,
-    verify,
-};
+use grammar::{bindings::Binding, codes::Code, diagnostic::Diagnostic, ir::Program, verify};
 use passes::{PassCall, PassError, Settings, Verify};
 
 pub use super::failure_oracle::FailureOracle;
@@ -50,8 +44,12 @@ pub struct FailureTest<'a> {
     pub calls: &'a [PassCall],
     /// Path of the program that defines the expected results.
     pub reference: Option<&'a str>,
+    /// Files with the fusions of the reference's kernels. Those of the tested program are part of its text.
+    pub fusions: &'a [String],
     /// Bindings of the reference's symbols. Bindings of the tested program are part of its text.
     pub bindings: &'a [Binding],
+    /// Whether the scalars that the reference does not define get the values that the report about them proposes.
+    pub assume: bool,
     /// Number of ranks; `None` selects the smallest world that contains every mesh.
     pub ranks: Option<usize>,
     /// Limits of the number of ranks and of the memory of plans and simulated ranks.
@@ -74,7 +72,9 @@ impl<'a> FailureTest<'a> {
             oracle,
             calls: &[],
             reference: None,
+            fusions: &[],
             bindings: &[],
+            assume: false,
             ranks: None,
             limits: Limits::default(),
             work: WorkBudget::default(),
@@ -143,7 +143,7 @@ impl FailureTest<'_> {
             | FailureOracle::WrongResult
             | FailureOracle::Crash => {
                 let faults = verify(&candidate.program);
-                match faults.first().filter(|_| has_errors(&faults)) {
+                match faults.iter().find(|it| it.is_error()) {
                     Some(fault) => Err(format!("the verifier rejects the program: {}", fault.message).into()),
                     None if *self.oracle == FailureOracle::Crash => self.crash(candidate),
                     None => self.run(candidate),
@@ -305,9 +305,9 @@ impl FailureTest<'_> {
                 limits: self.limits,
                 ranks: self.ranks,
                 container: None,
-                fusions: &[],
+                fusions: self.fusions,
                 bindings: self.bindings,
-                assume: false,
+                assume: self.assume,
                 is_reference: true,
                 inputs: &[],
                 uses: CallerUses::default(),
@@ -316,7 +316,8 @@ impl FailureTest<'_> {
             let limits = SimLimits { memory: self.limits.memory, work: &self.work };
             let refused = |failure| match failure {
                 JobFailure::Rejected(_, faults) => {
-                    faults.first().map_or(String::new(), |it| format!("`{path}`: {}", it.message))
+                    let error = faults.iter().find(|it| it.is_error()).or(faults.first());
+                    error.map_or(String::new(), |it| format!("`{path}`: {}", it.message))
                 }
                 JobFailure::BadOption(_, fault) => fault.message,
                 other => other.summary(),
