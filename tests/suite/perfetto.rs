@@ -93,10 +93,7 @@ fn compare(shown: &Timeline) -> Result<(), Failed> {
 fn expected(timeline: &Timeline) -> (Vec<String>, Vec<String>) {
     // Times of a trace are microseconds.
     let nanoseconds = |time: f64| (time * 1000.0).round() as i64;
-    let name = |slice: usize| {
-        let it = &timeline.slices[slice];
-        format!("{} ({})", it.label, it.location())
-    };
+    let name = |slice: usize| timeline.slices[slice].title();
     let (mut slices, mut arrows) = (Vec::new(), Vec::new());
     for (number, it) in timeline.slices.iter().enumerate() {
         let row = &timeline.rows[it.row];
@@ -106,7 +103,7 @@ fn expected(timeline: &Timeline) -> (Vec<String>, Vec<String>) {
             "{rank} {} rank {rank} {name_of_row} {begin} {duration} {} {} {}",
             it.row,
             name(number),
-            it.line,
+            it.line.unwrap_or(0),
             it.iteration
         ));
         // An arrow needs a bar with a length at each end.

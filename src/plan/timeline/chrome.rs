@@ -51,8 +51,7 @@ pub fn trace(timeline: &Timeline) -> String {
 }
 
 fn slice(timeline: &Timeline, it: &Slice) -> Value {
-    let name = format!("{} ({})", it.label, it.location());
-    let mut event = bar(timeline, it, it.begin, name, it.kind.name());
+    let mut event = bar(timeline, it, it.begin, it.title(), it.kind.name());
     event["args"] = json!({"line": it.line, "iteration": it.iteration});
     event
 }
@@ -61,8 +60,7 @@ fn slice(timeline: &Timeline, it: &Slice) -> Value {
 fn inner_slice(timeline: &Timeline, arrow: &Arrow) -> Option<Value> {
     let (it, cause) = (&timeline.slices[arrow.to], &timeline.slices[arrow.from]);
     let row = &timeline.rows[cause.row];
-    let name =
-        format!("while {} ({}) runs on rank {}, {}", cause.label, cause.location(), row.rank, row.lane);
+    let name = format!("while {} runs on rank {}, {}", cause.title(), row.rank, row.lane);
     begins_later(it, cause).then(|| bar(timeline, it, cause.begin, name, "while"))
 }
 

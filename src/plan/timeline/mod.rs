@@ -84,8 +84,8 @@ pub struct Slice {
     pub kind: SliceKind,
     /// The instruction.
     pub inst_ref: InstRef,
-    /// The line of its statement; 0 for the end of the program.
-    pub line: u32,
+    /// The line of its statement: 0 for the end of the program, `None` if it is not known.
+    pub line: Option<u32>,
     /// The iteration of its loops: `i=0 j=3`; empty outside loops.
     pub iteration: String,
     /// What it does: `gemm`, `Allgather`, `wait`.
@@ -169,12 +169,21 @@ impl SliceKind {
 }
 
 impl Slice {
-    /// Returns the line and the iteration: `line 14, i=3`.
+    /// Returns the label with the line and the iteration: `gemm (line 14, i=3)`.
+    pub fn title(&self) -> String {
+        match self.line {
+            Some(_) => format!("{} ({})", self.label, self.location()),
+            None => self.label.clone(),
+        }
+    }
+
+    /// Returns the line and the iteration: `line 14, i=3`; nothing if the line is not known.
     pub fn location(&self) -> String {
         match (self.line, self.iteration.is_empty()) {
-            (0, _) => "end of program".to_owned(),
-            (line, true) => format!("line {line}"),
-            (line, false) => format!("line {line}, {}", self.iteration),
+            (None, _) => String::new(),
+            (Some(0), _) => "end of program".to_owned(),
+            (Some(line), true) => format!("line {line}"),
+            (Some(line), false) => format!("line {line}, {}", self.iteration),
         }
     }
 }
@@ -224,7 +233,7 @@ mod tests {
     /// A slice that begins and ends at these times.
     fn slice(row: usize, kind: SliceKind, begin: f64, end: Option<f64>, cause: Option<usize>) -> Slice {
         let inst_ref = InstRef { rank: row, inst: 0 };
-        let (line, iteration, label) = (1, String::new(), String::new());
+        let (line, iteration, label) = (Some(1), String::new(), String::new());
         Slice { row, kind, inst_ref, line, iteration, label, begin, end, cause }
     }
 

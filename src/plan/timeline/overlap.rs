@@ -91,7 +91,7 @@ impl Overlap {
         let mut endless: Vec<(String, Vec<usize>)> = Vec::new();
         for it in timeline.slices.iter().filter(|it| it.end.is_none() && it.kind == SliceKind::Communication)
         {
-            let (what, rank) = (format!("{} ({})", it.label, it.location()), timeline.rows[it.row].rank);
+            let (what, rank) = (it.title(), timeline.rows[it.row].rank);
             match endless.iter_mut().find(|(other, _)| *other == what) {
                 Some((_, ranks)) => ranks.push(rank),
                 None => endless.push((what, vec![rank])),
@@ -183,13 +183,13 @@ fn waits_of(timeline: &Timeline, rank: usize) -> Vec<WaitSummary> {
         if microseconds <= 0.0 {
             continue;
         }
-        let reason = reason(timeline, it, cause);
-        match all.iter_mut().find(|other| (other.line, &other.reason) == (it.line, &reason)) {
+        let (line, reason) = (it.line.unwrap_or(0), reason(timeline, it, cause));
+        match all.iter_mut().find(|other| (other.line, &other.reason) == (line, &reason)) {
             Some(other) => {
                 other.count += 1;
                 other.microseconds += microseconds;
             }
-            None => all.push(WaitSummary { line: it.line, count: 1, microseconds, reason }),
+            None => all.push(WaitSummary { line, count: 1, microseconds, reason }),
         }
     }
     all.sort_by(|a, b| b.microseconds.total_cmp(&a.microseconds));
@@ -206,7 +206,7 @@ fn reason(timeline: &Timeline, wait: &Slice, cause: &Slice) -> String {
         } else {
             format!(" on rank {}", row.rank)
         };
-        let line = if it.line == 0 { String::new() } else { format!(" (line {})", it.line) };
+        let line = it.line.filter(|it| *it > 0).map(|it| format!(" (line {it})")).unwrap_or_default();
         format!("{}{line}{rank}", it.label)
     };
     let mut text = format!("for {}", place(cause));

@@ -116,7 +116,7 @@ fn slice(
         row,
         kind,
         inst_ref: InstRef { rank: plan.rank, inst },
-        line: plan.origins[instruction.origin as usize].line,
+        line: Some(plan.origins[instruction.origin as usize].line),
         iteration: plan.iteration(instruction),
         label: label_of(instruction).to_owned(),
         begin,

@@ -191,16 +191,15 @@ fn bar(out: &mut String, layout: &Layout, it: &Slice) {
     let _ = write!(
         out,
         "<rect class=\"{class}\" x=\"{left:.1}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"{:.0}\" rx=\"1.5\">\
-         <title>{} ({}), {until}</title></rect>",
+         <title>{}, {until}</title></rect>",
         top + 1.0,
         ROW - 4.0,
-        escape(&it.label),
-        escape(&it.location()),
+        escape(&it.title()),
     );
-    let line = format!("{} {}", it.label, it.line);
     let room = (width / CHARACTER) as usize;
-    let text =
-        [line, it.line.to_string()].into_iter().find(|text| text.chars().count() < room && it.line > 0);
+    let line = it.line.filter(|line| *line > 0);
+    let texts = line.map(|line| [format!("{} {line}", it.label), line.to_string()]);
+    let text = texts.into_iter().flatten().find(|text| text.chars().count() < room);
     if let Some(text) = text {
         let light = if class == "wait" { "" } else { " class=\"l\"" };
         let _ = write!(

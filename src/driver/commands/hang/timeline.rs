@@ -1,5 +1,5 @@
-//! The timeline of the records of a job: for each rank a row for the collectives of each group, and one for its messages. A call that has not completed has
-//! no end.
+//! The timeline of the records of a job: for each rank a row for the collectives of each group, and one for its messages with each other rank. A call that
+//! has not completed has no end.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ pub(super) fn timeline(dumps: &Dumps) -> Timeline {
     let first = all.map(|it| it.created).min().unwrap_or(0);
     let micros = |time: i64| time.saturating_sub(first) as f64 / 1000.0;
     let mut timeline = Timeline {
-        source: "from the flight recorder: a call begins when the host made it, and ends when its completion was noticed".to_owned(),
+        source: "from the flight recorder: a call begins when the host made it or, if it is later, when the call before it in its row ended, and ends when its completion was noticed".to_owned(),
         ..Timeline::default()
     };
     for log in &records.ranks {
@@ -42,7 +42,7 @@ pub(super) fn timeline(dumps: &Dumps) -> Timeline {
                 row,
                 kind: SliceKind::Communication,
                 inst_ref: InstRef { rank: log.rank as usize, inst },
-                line: site(records, record).map_or(0, |it| it.line),
+                line: site(records, record).map(|it| it.line),
                 iteration: String::new(),
                 label: records.signature(record.signature).name.clone(),
                 begin,
@@ -59,6 +59,7 @@ fn row_name(dumps: &Dumps, record: &Record) -> String {
     let group = dumps.records.group(record.group);
     match record.peer {
         Peer::None => group.to_string(),
-        Peer::Any | Peer::Rank(_) => format!("messages of {group}"),
+        Peer::Any => format!("messages from any rank, {group}"),
+        Peer::Rank(peer) => format!("messages with rank {peer}, {group}"),
     }
 }
