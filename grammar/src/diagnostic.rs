@@ -1,6 +1,6 @@
 //! Errors, warnings and remarks as data; `render` prints them.
 //!
-//! Invariant: every diagnostic has a code of the `codes` table and at least one position in the text.
+//! Invariant: every diagnostic has a code of the `codes` table. Those about the text of a program have at least one position in it.
 
 use crate::{
     codes::{Code, Severity},
@@ -27,7 +27,7 @@ pub struct Diagnostic {
     pub code: Code,
     /// The message; begins in lower case and has no full stop at its end.
     pub message: String,
-    /// Positions with a label each: the main position first, then related positions.
+    /// Positions with a label each: the main position first, then related positions. Empty if there is no text.
     pub labels: Vec<(Span, String)>,
     /// Additional information, such as the report of a deadlock. A note may have several lines.
     pub notes: Vec<String>,
@@ -55,6 +55,11 @@ impl Diagnostic {
             fixes: Vec::new(),
             remedy: None,
         }
+    }
+
+    /// Creates a diagnostic about a whole file, or about something that is in no file.
+    pub fn without_place(code: Code, message: impl Into<String>) -> Self {
+        Self { labels: Vec::new(), ..Self::new(code, Span::default(), message, "") }
     }
 
     /// Sets the help text.

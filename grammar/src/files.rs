@@ -46,6 +46,14 @@ impl<'t> TextFiles<'t> {
         self.place(lines.line(span.start))
     }
 
+    /// Returns the offset at which the file of a position begins.
+    pub(crate) fn begin_of(&self, span: Span, lines: &LineIndex) -> u32 {
+        match self.line_before(lines.line(span.start)) {
+            0 => 0,
+            before => lines.start(before + 1) as u32,
+        }
+    }
+
     fn file(&self, line: u32) -> (u32, &'t str) {
         let before = self.files.iter().rev().find(|it| it.0 < line);
         before.or(self.files.first()).copied().unwrap_or_default()

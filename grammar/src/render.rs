@@ -171,7 +171,13 @@ fn render_human(
     report.finish().write(Excerpts::new(&excerpts), &mut text)?;
     // ariadne colours a custom report kind even if colours are disabled.
     let text = if style.color { text } else { without_colors(&text) };
-    out.write_all(with_places(&String::from_utf8_lossy(&text), &excerpts).as_bytes())
+    out.write_all(with_places(&String::from_utf8_lossy(&text), &excerpts).as_bytes())?;
+    if excerpts.is_empty() {
+        // ariadne writes them into the frame of the last excerpt.
+        it.help.iter().try_for_each(|help| writeln!(out, "  Help: {}", visible_text(help)))?;
+        it.notes.iter().try_for_each(|note| writeln!(out, "  Note: {}", visible_text(note)))?;
+    }
+    Ok(())
 }
 
 /// The sources of a report, by the index of their excerpts.
@@ -245,14 +251,18 @@ fn render_short(
     out: &mut dyn io::Write,
 ) -> io::Result<()> {
     let ((file, line), column) = (files.place_of(it.span(), lines), lines.column(it.span().start));
+    let place = match (it.labels.is_empty(), file) {
+        (false, _) => format!("{}:{line}:{column}: ", visible_text(file)),
+        (true, "") => String::new(),
+        (true, _) => format!("{}: ", visible_text(file)),
+    };
     let alike = match it.alike {
         0 => String::new(),
         count => format!(" (and {} of this kind)", count_text(count as usize, "more error")),
     };
     writeln!(
         out,
-        "{}:{line}:{column}: {}[{}]: {}{alike}",
-        visible_text(file),
+        "{place}{}[{}]: {}{alike}",
         severity_name(it.severity()),
         it.code.text(),
         visible_text(&it.message)
@@ -286,11 +296,12 @@ fn render_json(
     let (file, _) = files.place_of(it.span(), lines);
     let label = |(span, text): &(crate::span::Span, String)| {
         let (own_file, line) = files.place_of(*span, lines);
+        let begin = files.begin_of(*span, lines);
         let mut value = serde_json::json!({
             "line": line,
             "column": lines.column(span.start),
-            "start": span.start,
-            "end": span.end,
+            "start": span.start - begin,
+            "end": span.end - begin,
             "text": text,
         });
         if let Some(object) = value.as_object_mut().filter(|_| own_file != file) {
@@ -300,7 +311,7 @@ fn render_json(
     };
     let edit = |fix: &crate::diagnostic::Fix| serde_json::json!({ "start": fix.span.start, "end": fix.span.end, "text": fix.text });
     let mut value = serde_json::json!({
-        "file": file,
+        "file": (!file.is_empty()).then_some(file),
         "severity": severity_name(it.severity()),
         "code": it.code.text(),
         "message": it.message,

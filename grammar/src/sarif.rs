@@ -133,7 +133,7 @@ impl Artifact<'_> {
             "ruleIndex": rule,
             "level": level(it.severity()),
             "message": { "text": message },
-            "locations": labels.next().map(|label| self.location(label, None)).into_iter().collect::<Vec<_>>(),
+            "locations": labels.next().map(|label| self.location(label, None)).or(self.whole()).into_iter().collect::<Vec<_>>(),
         });
         let related: Vec<Value> = labels.zip(1..).map(|(label, id)| self.location(label, Some(id))).collect();
         let Some(object) = result.as_object_mut() else { return result };
@@ -146,6 +146,12 @@ impl Artifact<'_> {
             object.insert("fixes".to_owned(), json!([{ "artifactChanges": [change] }]));
         }
         result
+    }
+
+    /// Returns the location that is the whole file, if the text is that of a file.
+    fn whole(&self) -> Option<Value> {
+        let place = json!({ "physicalLocation": { "artifactLocation": { "uri": self.uri } } });
+        (!self.uri.is_empty()).then_some(place)
     }
 
     fn location(&self, (span, label): &(Span, String), id: Option<u32>) -> Value {

@@ -32,7 +32,7 @@ class Diagnostic:
     code: str
     severity: str
     message: str
-    file: str
+    file: str | None
     labels: tuple[Label, ...]
     notes: tuple[str, ...]
     help: str | None
@@ -44,8 +44,8 @@ class Diagnostic:
         return self.labels[0].line if self.labels else None
 
     def __str__(self) -> str:
-        place = f"{self.file}:{self.line}: " if self.line is not None else ""
-        return f"{place}{self.severity}[{self.code}]: {self.message}"
+        place = "".join(f"{it}:" for it in (self.file, self.line) if it is not None)
+        return f"{place}{' ' if place else ''}{self.severity}[{self.code}]: {self.message}"
 
 
 def parse_diagnostics(lines: str) -> tuple[Diagnostic, ...]:
@@ -87,7 +87,7 @@ class HirError(Exception):
 
 
 class FindingsError(HirError):
-    """A check has found faults, or could not run."""
+    """A check has found faults, or could not run; or the dumps of a job show a hang."""
 
 
 class Report:

@@ -1,6 +1,7 @@
 //! Turns a finding into a diagnostic of hir, on the text of the program.
 //!
-//! The text is that of the file if it is at hand: under the name that Python knows it by, or beside the dumps. Else the line of a call shows what the record holds of it.
+//! The text is that of the file if it is at hand: under the name that Python knows it by, or beside the dumps. Else the line of a call shows what the
+//! record holds of it. Without stacks there is no file, and the diagnostic has no place.
 
 use std::{
     fs,
@@ -8,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use grammar::{codes::Code, diagnostic::Diagnostic, source::Source, span::Span};
+use grammar::{codes::Code, diagnostic::Diagnostic, source::Source};
 
 use crate::{
     explain::{Finding, Label},
@@ -22,13 +23,16 @@ const MAX_LINE: u32 = 200_000;
 /// Returns the diagnostic of a finding with its source. `folders` are those of the dumps.
 pub fn diagnostic(finding: &Finding, folders: &[PathBuf]) -> (Source, Diagnostic) {
     let file = finding.labels.iter().find_map(|it| Some(it.site.as_ref()?.file.clone()));
-    let here = |label: &&Label| {
-        label.site.as_ref().is_some_and(|it| Some(&it.file) == file.as_ref() && it.line <= MAX_LINE)
+    let Some(file) = file else {
+        let mut found = Diagnostic::without_place(finding.code, finding.message.clone());
+        found.notes = finding.labels.iter().map(note).chain(finding.notes.iter().cloned()).collect();
+        return (Source::new(String::new(), String::new()), with_help(found, finding));
     };
+    let here = |label: &&Label| label.site.as_ref().is_some_and(|it| it.file == file && it.line <= MAX_LINE);
     let (here, elsewhere): (Vec<&Label>, Vec<&Label>) = finding.labels.iter().partition(here);
     let line = |label: &Label| label.site.as_ref().map_or(1, |it| it.line.max(1));
     let last = here.iter().map(|it| line(it)).max().unwrap_or(1);
-    let text = file.as_ref().and_then(|it| program(it, folders));
+    let text = program(&file, folders);
     // The file may be another one by now.
     let is_right = |text: &String| {
         here.iter().all(|it| text.lines().nth(line(it) as usize - 1).is_some_and(|it| !it.trim().is_empty()))
@@ -38,44 +42,38 @@ pub fn diagnostic(finding: &Finding, folders: &[PathBuf]) -> (Source, Diagnostic
         for label in here.iter().rev() {
             lines[line(label) as usize - 1] = label.call.clone();
         }
-        if here.is_empty() {
-            lines[0] = finding.labels.first().map(|it| it.call.clone()).unwrap_or_else(|| "dumps".to_owned());
-        }
         lines.join("\n")
     });
-    let source = Source::new(file.unwrap_or_else(|| "<no stacks>".to_owned()), text);
+    let source = Source::new(file, text);
     let span = |label: &Label| source.line_span(line(label)).unwrap_or_default();
-    let mut labels: Vec<(Span, String)> = here.iter().map(|it| (span(it), it.text.clone())).collect();
-    let mut notes: Vec<String> = Vec::new();
-    if labels.is_empty() {
-        let whole = source.line_span(1).unwrap_or_default();
-        labels.push((whole, finding.labels.first().map(|it| it.text.clone()).unwrap_or_default()));
-        notes.extend(elsewhere.iter().skip(1).map(|it| it.text.clone()));
-    } else {
-        notes.extend(elsewhere.iter().map(|it| match &it.site {
-            Some(site) => format!("{}:{}: {}", site.file, site.line, it.text),
-            None => it.text.clone(),
-        }));
-    }
-    notes.extend(finding.notes.iter().cloned());
-    let mut found = Diagnostic::new(finding.code, Span::default(), finding.message.clone(), "");
+    let labels = here.iter().map(|it| (span(it), it.text.clone())).collect();
+    let mut found = Diagnostic::without_place(finding.code, finding.message.clone());
     found.labels = labels;
-    found.notes = notes;
-    let found = if finding.help.is_empty() { found } else { found.help(finding.help.clone()) };
-    (source, found)
+    found.notes = elsewhere.into_iter().map(note).chain(finding.notes.iter().cloned()).collect();
+    (source, with_help(found, finding))
+}
+
+fn with_help(found: Diagnostic, finding: &Finding) -> Diagnostic {
+    if finding.help.is_empty() { found } else { found.help(finding.help.clone()) }
+}
+
+/// Returns the note that says what the label of a call in another file, or without a place, says.
+fn note(label: &Label) -> String {
+    match &label.site {
+        Some(site) => format!("{}:{}: {}", site.file, site.line, label.text),
+        None if label.text.contains(&label.call) => label.text.clone(),
+        None => format!("{}: {}", label.call, label.text),
+    }
 }
 
 /// Returns the warning about a dump that cannot be read.
 pub fn unreadable(skipped: &Skipped) -> (Source, Diagnostic) {
-    let source = Source::new(skipped.file.clone(), "dump".to_owned());
-    let message = format!("the dump of rank {} cannot be read: {}", skipped.rank, skipped.why);
-    let found = Diagnostic::new(
-        Code::UnreadableDump,
-        Span::new(0, 4),
-        message,
-        "this rank counts as one without a dump",
+    let message = format!(
+        "`{}`, the dump of rank {}, cannot be read, so that this rank counts as one without a dump: {}",
+        skipped.file, skipped.rank, skipped.why
     );
-    (source, found)
+    let source = Source::new(skipped.file.clone(), String::new());
+    (source, Diagnostic::without_place(Code::UnreadableDump, message))
 }
 
 /// Reads a program file: only a Python file of a usual size.

@@ -36,14 +36,13 @@ pub(super) fn render_github(
     } else {
         String::new()
     };
-    writeln!(
-        out,
-        "::{} file={},line={line},col={column}{end},title={}::{}",
-        command(it.severity()),
-        property(&visible_text(file)),
-        it.code.text(),
-        data(&message)
-    )
+    let name = property(&visible_text(file));
+    let place = match (it.labels.is_empty(), file) {
+        (false, _) => format!("file={name},line={line},col={column}{end},"),
+        (true, "") => String::new(),
+        (true, _) => format!("file={name},"),
+    };
+    writeln!(out, "::{} {place}title={}::{}", command(it.severity()), it.code.text(), data(&message))
 }
 
 /// Returns the command of an error that does not refer to a place in a text, but possibly to a file.
