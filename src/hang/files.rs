@@ -4,7 +4,7 @@
 //! then, because only it has source lines. Not recursive: a folder below is another job or another moment.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     io::{self, Read},
     path::{Path, PathBuf},
@@ -76,6 +76,8 @@ pub struct Dumps {
     pub skipped: Vec<Skipped>,
     /// What hir chose among several files, for notes.
     pub notes: Vec<String>,
+    /// The folders that the dumps are in: the program may be there, too.
+    pub folders: Vec<PathBuf>,
 }
 
 /// Reads the dumps of files and folders.
@@ -102,7 +104,13 @@ pub fn load(paths: &[PathBuf]) -> Result<Dumps, LoadError> {
     let tables = Interners::default();
     let read: Vec<(Rank, Result<RankLog, Skipped>)> =
         candidates.into_par_iter().map(|(rank, path)| (rank, read_file(&path, rank, &tables))).collect();
-    combine(read, tables)
+    Ok(Dumps { folders: paths.iter().map(|it| folder_of(it)).collect(), ..combine(read, tables)? })
+}
+
+/// Returns a folder, or the one that a file is in.
+fn folder_of(path: &Path) -> PathBuf {
+    let folder = if path.is_dir() { Some(path) } else { path.parent() };
+    folder.unwrap_or(Path::new("")).to_owned()
 }
 
 /// Returns the files of a folder that look like dumps: a rank in the name, and the first bytes of a pickle or of JSON.
@@ -113,7 +121,7 @@ fn in_folder(folder: &Path) -> Result<Vec<(Rank, PathBuf)>, LoadError> {
         let path = entry.map_err(fault)?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let Some(rank) = rank_of_name(&name) else { continue };
-        if path.is_file() && (name.contains("rank") || looks_like_dump(&path)) && !is_source(&name) {
+        if path.is_file() && (name.contains("rank") || looks_like_dump(&path)) && !is_no_dump(&name) {
             found.push((rank, path));
         }
     }
@@ -121,8 +129,8 @@ fn in_folder(folder: &Path) -> Result<Vec<(Rank, PathBuf)>, LoadError> {
     Ok(found)
 }
 
-/// Logs, scripts and other files of a job that may have numbers in their names.
-fn is_source(name: &str) -> bool {
+/// Whether a name is that of a log, a script or another file of a job, which may have a number, too.
+fn is_no_dump(name: &str) -> bool {
     let extension = name.rsplit_once('.').map_or("", |it| it.1);
     ["py", "md", "txt", "log", "out", "err", "sh", "yaml", "yml", "csv", "html", "svg", "hir"]
         .contains(&extension)
@@ -209,20 +217,23 @@ pub(crate) fn combine(
     }
     dumps.records.groups = tables.groups.into_values();
     for (_, mut logs) in by_rank {
-        logs.sort_by_key(|it| !it.has_stacks);
+        logs.sort_by_key(|it| (!it.has_stacks, it.records.is_empty()));
         let mut logs = logs.into_iter();
         let Some(mut kept) = logs.next() else { continue };
+        let backends = |log: &RankLog| -> BTreeSet<&str> {
+            let groups = log.records.iter().map(|it| &dumps.records.groups[it.group.index()]);
+            groups.map(|it| it.backend.as_str()).collect()
+        };
+        let mut known = backends(&kept);
         for log in logs {
-            let backends = |log: &RankLog| {
-                log.records.iter().map(|it| dumps.records.groups[it.group.index()].backend.clone()).next()
-            };
-            let (one, other) = (backends(&kept), backends(&log));
-            if one.is_some() && other.is_some() && one != other {
+            let own = backends(&log);
+            if !known.is_empty() && !own.is_empty() && known.is_disjoint(&own) {
                 // Two backends of one process: one clock.
                 kept.records.extend(log.records);
                 kept.records.sort_by_key(|it| it.created);
                 kept.groups.extend(log.groups);
                 kept.lost += log.lost;
+                known.extend(own);
             } else {
                 doubles += 1;
                 first.get_or_insert((log.file, kept.file.clone()));
@@ -231,8 +242,10 @@ pub(crate) fn combine(
         dumps.records.ranks.push(kept);
     }
     if let Some((ignored, kept)) = first {
-        let more =
-            if doubles > 1 { format!(", and so for {} more ranks", doubles - 1) } else { String::new() };
+        let more = match doubles - 1 {
+            0 => String::new(),
+            more => format!(", and so for {}", grammar::count_text(more, "more file")),
+        };
         dumps.notes.push(format!("read `{kept}`, not `{ignored}` of the same rank{more}"));
     }
     // Another file may have the dump of the same rank.

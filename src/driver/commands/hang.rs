@@ -76,7 +76,7 @@ fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
     }
     let found = report(&dumps);
     for finding in &found.findings {
-        let (source, finding) = diagnostic(finding, &options.paths);
+        let (source, finding) = diagnostic(finding, &dumps.folders);
         screen.report_diagnostics(&source, &[finding]);
     }
     let exit = if found.is_hang { Exit::Hang } else { Exit::Success };
