@@ -96,28 +96,16 @@ fn group_of<'j>(job: &'j Job<'_>, call: Call) -> &'j Group {
     job.records.group(job.record(call).group)
 }
 
-/// Writes where ranks wait: `ranks 0, 1 and 3 wait in all_reduce (train.py:14), #15 of group 0`.
-fn waiting_text(job: &Job<'_>, stall: &Stall) -> String {
-    let Some(call) = stall.waiting.first() else { return String::new() };
+/// Writes who waits: `ranks 0, 1 and 3 wait`.
+fn waiters_text(stall: &Stall) -> String {
     let ranks = ranks_of(&stall.waiting);
-    let at = if place(job, *call).is_some() { format!(", {}", position(job, *call)) } else { String::new() };
-    format!("{} {} in {}{at}", ranks_text(&ranks), verb(&ranks, "wait"), what_at(job, *call))
+    format!("{} {}", ranks_text(&ranks), verb(&ranks, "wait"))
 }
 
-/// Writes what a rank does: where it waits, or its last call.
-fn activity(job: &Job<'_>, stalls: &[Stall], rank: Rank) -> String {
-    let waits = stalls.iter().flat_map(|it| &it.waiting).filter(|it| it.rank == rank).max_by_key(|it| it.at);
-    if let Some(call) = waits {
-        return format!("rank {rank} waits in {}", what_at(job, *call));
-    }
-    match job.records.log(rank).map(|it| it.records.len()) {
-        None => format!("rank {rank} has no dump"),
-        Some(0) => format!("rank {rank} has no records"),
-        Some(count) => {
-            let call = Call { rank, at: count as u32 - 1 };
-            format!("the last call of rank {rank} is {}", what_at(job, call))
-        }
-    }
+/// Writes a call with all that is known of where it is: `all_reduce (train.py:14), #15 of group 0`.
+fn located(job: &Job<'_>, call: Call) -> String {
+    let at = if place(job, call).is_some() { format!(", {}", position(job, call)) } else { String::new() };
+    format!("{}{at}", what_at(job, call))
 }
 
 fn empty(code: Code) -> Finding {

@@ -1,15 +1,15 @@
 //! Explains calls that some rank has not reached, and what the records cannot show.
 
-use grammar::codes::Code;
+use grammar::{codes::Code, count_text};
 
 use super::{
-    Finding, Label, activity, callers_note, empty, group_of, label, waiting::unmatched_text, waiting_text,
+    Finding, Label, callers_note, empty, group_of, label, located, waiters_text, waiting::unmatched_text,
 };
 use crate::{
     queues::{Call, Job},
     record::{Kind, Rank},
     stall::{Place, Stall},
-    wording::{position, ranks_of, ranks_text, verb, what_at},
+    wording::{place, position, ranks_of, ranks_text, verb, what_at},
 };
 
 /// Labels a call with the ranks that wait in it, and for whom.
@@ -25,26 +25,22 @@ pub(super) fn missing(job: &Job<'_>, stall: &Stall, ranks: &[Rank]) -> Finding {
     let mut notes = Vec::new();
     if let Some(call) = stall.waiting.first() {
         labels.push(waiting_label(job, stall, *call, &who));
-        let log = job.records.log(call.rank);
         let group = job.record(*call).group;
         let before = (0..call.at).rev().map(|at| Call { rank: call.rank, at });
-        let before = before
-            .filter(|_| log.is_some())
-            .find(|it| job.record(*it).group == group && job.record(*it).done);
-        notes.extend(before.map(|it| {
-            format!(
-                "{who} took part in the {} before it, {}, which completed",
-                what_at(job, it),
-                position(job, it)
-            )
-        }));
+        let mut before = before.filter(|it| job.record(*it).group == group && job.record(*it).done);
+        notes.extend(
+            before.next().map(|it| {
+                format!("the call before it, {}, completed: {who} took part in it", located(job, it))
+            }),
+        );
         notes.push(format!("this is {}", position(job, *call)));
     }
     Finding {
         code: Code::HangNoDump,
         message: format!(
-            "{who} {has} no dump, and {}, which needs {}",
-            waiting_text(job, stall),
+            "{who} {has} no dump, and {} in {}, which needs {}",
+            waiters_text(stall),
+            stall.waiting.first().map(|it| located(job, *it)).unwrap_or_default(),
             if ranks.len() == 1 { "it" } else { "them" }
         ),
         ranks: ranks.to_vec(),
@@ -66,14 +62,15 @@ pub(super) fn late(job: &Job<'_>, stall: &Stall, ranks: &[Rank]) -> Finding {
         notes.push(format!("this is {}", position(job, *call)));
     }
     for rank in ranks.iter().take(4) {
-        notes.push(format!("{}, and it completed", activity(job, &[], *rank)));
-        if let Some(last) = job.records.log(*rank).and_then(|it| it.records.len().checked_sub(1)) {
-            labels.push(label(
-                job,
-                Call { rank: *rank, at: last as u32 },
-                format!("the last call of rank {rank}"),
-            ));
-        }
+        let Some(last) = last_call(job, *rank) else {
+            notes.push(format!("rank {rank} has no records"));
+            continue;
+        };
+        let end = if job.record(last).done { ", and it completed" } else { "" };
+        notes.push(format!("the last call of rank {rank} is {}{end}", what_at(job, last)));
+        // Without a place, the note says all.
+        let place = Some(label(job, last, format!("the last call of rank {rank}")));
+        labels.extend(place.filter(|it| it.site.is_some()));
     }
     let is_gloo = stall.waiting.first().is_some_and(|it| group_of(job, *it).backend == "gloo");
     let hides = is_gloo && job.records.ranks.iter().any(|it| has_hidden_messages(job, it.rank));
@@ -83,17 +80,12 @@ pub(super) fn late(job: &Job<'_>, stall: &Stall, ranks: &[Rank]) -> Finding {
     let message = match (stall.place, stall.waiting.first()) {
         (Place::Pair { pair, .. }, Some(call)) => format!(
             "{}; it is late, finished, stopped or dead",
-            unmatched_text(job, pair, *call, None)
-                .replace("is never received", "is not received")
-                .replace("is never sent", "is not sent")
+            unmatched_text(job, pair, *call, "not", None)
         ),
-        _ => format!(
-            "{who} {has} not come to the call in which {}: {} late, stopped or dead{}; all calls agree so far",
-            waiting_text(job, stall).replacen(" wait in ", " wait, ", 1).replacen(
-                " waits in ",
-                " waits, ",
-                1
-            ),
+        (_, call) => format!(
+            "{who} {has} not come to the call in which {}, {}: {} late, stopped or dead{}; all calls agree so far",
+            waiters_text(stall),
+            call.map(|it| located(job, *it)).unwrap_or_default(),
             if ranks.len() == 1 { "it is" } else { "they are" },
             if hides { ", or in a send or recv that gloo does not record" } else { "" },
         ),
@@ -109,6 +101,12 @@ pub(super) fn late(job: &Job<'_>, stall: &Stall, ranks: &[Rank]) -> Finding {
             if ranks.len() == 1 { "does" } else { "do" }
         ),
     }
+}
+
+/// Returns the last call of a rank, if it has one.
+fn last_call(job: &Job<'_>, rank: Rank) -> Option<Call> {
+    let last = job.records.log(rank)?.records.len().checked_sub(1)?;
+    Some(Call { rank, at: last as u32 })
 }
 
 /// Whether a rank made sends or receives that gloo does not record: its operations are more than its collectives.
@@ -128,7 +126,7 @@ pub(super) fn lost(job: &Job<'_>, stall: &Stall) -> Finding {
         ),
         ranks: Vec::new(),
         labels: vec![label(job, call, "the oldest record".to_owned())],
-        notes: vec![waiting_text(job, stall)],
+        notes: vec![format!("{} in {}", waiters_text(stall), located(job, call))],
         help: "set `TORCH_FR_BUFFER_SIZE` to a larger number (2000 is the default) and run again".to_owned(),
     }
 }
@@ -150,20 +148,14 @@ pub(super) fn unknown(job: &Job<'_>, stall: &Stall) -> Finding {
         Place::Pair { .. } | Place::AnySource { .. } => Vec::new(),
     };
     if let Place::AnySource { .. } = stall.place {
-        return Finding {
-            code: Code::RankLate,
-            message: format!("rank {} waits in {}, and no rank sends to it", call.rank, what_at(job, call)),
-            ranks: Vec::new(),
-            labels: vec![label(job, call, format!("rank {} waits here", call.rank))],
-            notes: callers_note(job, call).into_iter().collect(),
-            help: "look at which rank should send here: the records do not hold it".to_owned(),
-        };
+        return any_source(job, call);
     }
     let mut notes = vec![format!("this is {at}")];
     // What only the root passes may end early on some members; other calls complete on all of them at nearly one time.
     let has_root =
         matches!(kind, Kind::Broadcast | Kind::Reduce | Kind::Gather | Kind::Scatter | Kind::AllToAll);
-    let is_hang = has_root && !completed.is_empty() || timed_out(job, stall);
+    let is_timed_out = timed_out(job, stall);
+    let is_hang = has_root && !completed.is_empty() || is_timed_out;
     let partly = if completed.is_empty() {
         "no member has completed it".to_owned()
     } else {
@@ -175,12 +167,12 @@ pub(super) fn unknown(job: &Job<'_>, stall: &Stall) -> Finding {
         )
     };
     notes.extend(callers_note(job, call));
+    let or_runs = if is_timed_out { "" } else { ", or the job still runs" };
     let help = match kind.hidden() {
         Some(hidden) => format!(
-            "the records do not hold {hidden}: compare it on all members at this line; if it is the same, the device or the network is stuck, or the job still runs"
+            "the records do not hold {hidden}: compare it on all members at this line; if it is the same, the device or the network is stuck{or_runs}"
         ),
-        None => "the device or the network is stuck (`NCCL_DEBUG=INFO` shows more), or the job still runs"
-            .to_owned(),
+        None => format!("the device or the network is stuck (`NCCL_DEBUG=INFO` shows more){or_runs}"),
     };
     let why = if is_hang { ": the records cannot show why" } else { "" };
     Finding {
@@ -194,6 +186,47 @@ pub(super) fn unknown(job: &Job<'_>, stall: &Stall) -> Finding {
         notes,
         help,
     }
+}
+
+/// Explains a receive from any rank.
+fn any_source(job: &Job<'_>, call: Call) -> Finding {
+    let group = job.record(call).group;
+    let to_it = job.pairs.iter().filter(|((of, _, to), _)| (*of, *to) == (group, call.rank));
+    let open =
+        to_it.filter_map(|((_, from, _), pair)| Some(Call { rank: *from, at: *pair.sends.get(pair.sent)? }));
+    let open: Vec<Call> = open.collect();
+    let mut labels = vec![label(job, call, format!("rank {} waits here", call.rank))];
+    let (code, message, help) = match open.first() {
+        Some(send) => {
+            labels.push(label(job, *send, format!("the send of rank {} to it", send.rank)));
+            let others = match open.len() - 1 {
+                0 => String::new(),
+                more => format!(" (and of {})", count_text(more, "other rank")),
+            };
+            let at = place(job, *send).unwrap_or_else(|| position(job, *send));
+            (
+                Code::CallInFlight,
+                format!(
+                    "rank {} waits in {}, and a send of rank {} to it ({at}){others} has not completed",
+                    call.rank,
+                    what_at(job, call),
+                    send.rank
+                ),
+                "the records do not hold the tag (`tag=`): compare it on both ranks; if it is the same, the network is stuck, or the job still runs",
+            )
+        }
+        None => (
+            Code::RankLate,
+            format!(
+                "rank {} waits in {}, and the records hold no open send to it",
+                call.rank,
+                what_at(job, call)
+            ),
+            "look at which rank should send here: the records do not hold it",
+        ),
+    };
+    let notes = callers_note(job, call).into_iter().collect();
+    Finding { code, message, ranks: Vec::new(), labels, notes, help: help.to_owned() }
 }
 
 /// Whether the watchdog of NCCL has given up a call: it is out of its list and has not completed.

@@ -38,7 +38,9 @@ pub(super) fn passed(
                 if ranks.len() == 1 { "has" } else { "have" },
             ),
         ),
-        Place::Pair { pair, .. } => (Code::HangPeer, unmatched_text(job, pair, call, Some(&later_text))),
+        Place::Pair { pair, .. } => {
+            (Code::HangPeer, unmatched_text(job, pair, call, "never", Some(&later_text)))
+        }
         // It waits for no rank that could have gone on.
         Place::AnySource { .. } => return empty(Code::HangPeer),
     };
@@ -74,8 +76,14 @@ pub(super) fn passed(
     }
 }
 
-/// Writes that a send has no receive, or the other way round, with the numbers of both.
-pub(super) fn unmatched_text(job: &Job<'_>, pair: usize, call: Call, later: Option<&str>) -> String {
+/// Writes that a send has no receive, or the other way round, with the numbers of both. `never` is that, or `not` if it may still get one.
+pub(super) fn unmatched_text(
+    job: &Job<'_>,
+    pair: usize,
+    call: Call,
+    never: &str,
+    later: Option<&str>,
+) -> String {
     let ((_, from, to), pair) = &job.pairs[pair];
     let is_send = call.rank == *from;
     let calls = if is_send { &pair.sends } else { &pair.receives };
@@ -89,13 +97,13 @@ pub(super) fn unmatched_text(job: &Job<'_>, pair: usize, call: Call, later: Opti
     };
     if is_send {
         format!(
-            "the {} send of rank {from} to rank {to}{at} is never received: rank {other} posts {} from rank {from}{later}",
+            "the {} send of rank {from} to rank {to}{at} is {never} received: rank {other} posts {} from rank {from}{later}",
             ordinal(nth),
             of(pair.receives.len(), "receive"),
         )
     } else {
         format!(
-            "the {} receive of rank {to} from rank {from}{at} is never sent: rank {other} posts {} to rank {to}{later}",
+            "the {} receive of rank {to} from rank {from}{at} is {never} sent: rank {other} posts {} to rank {to}{later}",
             ordinal(nth),
             of(pair.sends.len(), "send"),
         )
@@ -151,7 +159,7 @@ pub(super) fn cycle(
                 .find(|it| it.from == edge.to)
                 .and_then(&call_of(stalls))
                 .map(|it| what_at(job, it));
-            message = unmatched_text(job, pair, call, later.as_deref());
+            message = unmatched_text(job, pair, call, "never", later.as_deref());
         }
     } else if let Some((rank, reason)) = deviant {
         let edge = edges.iter().find(|it| it.from == rank);
