@@ -1,6 +1,6 @@
 //! The report on the dumps of a job: what was found, and where each rank is.
 
-use std::collections::BTreeMap;
+use std::{cmp::Reverse, collections::BTreeMap};
 
 use grammar::{codes::Severity, count_text};
 
@@ -126,7 +126,7 @@ fn is_fault(cause: &Cause) -> bool {
     !matches!(cause, Cause::Missing { .. } | Cause::Lost { .. } | Cause::Late { .. } | Cause::Unknown { .. })
 }
 
-/// Returns the table of ranks: those that wait first.
+/// Returns the table of ranks: those that wait first, and of one state the rows of many ranks first.
 fn rows(job: &Job<'_>, analysis: &Analysis) -> Vec<RankRow> {
     let mut heads: BTreeMap<Rank, Vec<Call>> = BTreeMap::new();
     for queue in &job.queues {
@@ -169,10 +169,10 @@ fn rows(job: &Job<'_>, analysis: &Analysis) -> Vec<RankRow> {
         row.ranks.push(*rank);
         row.open = row.open.max(open);
     }
-    let mut rows: Vec<RankRow> = rows.into_values().collect();
+    let mut rows: Vec<(u8, RankRow)> = rows.into_iter().map(|(key, row)| (key.0, row)).collect();
     // Few ranks in one state are what one looks for, but the many say what is normal.
-    rows.sort_by_key(|it| std::cmp::Reverse(it.ranks.len()));
-    rows
+    rows.sort_by_key(|(order, row)| (*order, Reverse(row.ranks.len())));
+    rows.into_iter().map(|it| it.1).collect()
 }
 
 /// Returns the name of a call, its place and its position, alike for calls that only differ in the peer or in the group of one kind.
