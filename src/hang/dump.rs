@@ -51,15 +51,19 @@ pub(crate) fn read(
     tables: &Interners,
 ) -> Result<RankLog, DumpError> {
     let top: FxHashMap<&str, Id> = values.dict(root).ok_or(DumpError::NotADump(values.kind(root)))?.collect();
-    if !["entries", "pg_config", "version"].iter().any(|it| top.contains_key(it)) {
-        return Err(DumpError::NotADump("a dictionary with other keys"));
-    }
+    let entries = match top.get("entries") {
+        Some(entries) => {
+            values.list(*entries).ok_or(DumpError::NotADump("a dictionary whose `entries` are no list"))?
+        }
+        // The JSON of a recorder without records.
+        None if top.contains_key("pg_config") && top.contains_key("version") => &[],
+        None => return Err(DumpError::NotADump("a dictionary without `entries`")),
+    };
     let version = top.get("version").and_then(|it| values.text(*it)).unwrap_or("unknown").to_owned();
     let members = match top.get("pg_config") {
         Some(config) => members_of_groups(values, *config)?,
         None => Members::default(),
     };
-    let entries = top.get("entries").and_then(|it| values.list(*it)).unwrap_or_default();
     if entries.len() > MAX_RECORDS {
         return Err(DumpError::TooManyRecords);
     }
