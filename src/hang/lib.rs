@@ -9,7 +9,8 @@
 //! communications are matched before it runs. Records hold sequence numbers, states and a window of the past, lack roots, splits and tags, and
 //! may be missing, so that what can be concluded is different.
 //!
-//! Invariant: the library opens files and executes nothing. Memory and time are linear in the bytes of the dumps.
+//! Invariant: the library opens files and executes nothing. Memory and time are linear in the bytes of the dumps, but for searches whose length is
+//! limited by a constant (`MAX_…`).
 //!
 //! ```
 //! let folder = std::env::temp_dir().join(format!("hir-hang-{}", std::process::id()));

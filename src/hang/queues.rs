@@ -37,8 +37,15 @@ pub(crate) struct Lane {
 pub(crate) struct Queue {
     pub(crate) group: GroupId,
     pub(crate) members: Vec<Rank>,
-    /// For each member with a dump, its calls.
+    /// For each member with a dump, its calls, by rank.
     pub(crate) lanes: Vec<Lane>,
+}
+
+impl Queue {
+    /// Returns the calls of a member, if it has a dump.
+    pub(crate) fn lane(&self, rank: Rank) -> Option<&Lane> {
+        self.lanes.binary_search_by_key(&rank, |it| it.rank).ok().map(|at| &self.lanes[at])
+    }
 }
 
 /// The sends from one rank to another in a group, and the receives.
@@ -155,6 +162,7 @@ impl<'r> Job<'r> {
         let records = self.records;
         let mut queues = std::mem::take(&mut self.queues);
         for queue in &mut queues {
+            let mut is_complete: FxHashMap<u32, bool> = FxHashMap::default();
             for lane in 0..queue.lanes.len() {
                 let log = records.log(queue.lanes[lane].rank);
                 let Some(log) = log else { continue };
@@ -166,7 +174,10 @@ impl<'r> Job<'r> {
                     let rest = calls.get(done.map_or(0, |it| it + 1)..).unwrap_or_default();
                     rest.iter().find(|it| !log.records[**it as usize].done)
                 } else {
-                    calls.iter().find(|it| !self.is_complete(queue, log.records[**it as usize].seq))
+                    calls.iter().find(|it| {
+                        let seq = log.records[**it as usize].seq;
+                        !*is_complete.entry(seq).or_insert_with(|| self.is_complete(queue, seq))
+                    })
                 };
                 queue.lanes[lane].head = open.map(|it| log.records[*it as usize].seq);
             }
@@ -192,6 +203,11 @@ impl<'r> Job<'r> {
         let mut keys = queue.lanes.iter().map(|it| self.call_at(it, seq).map(|it| self.key(it)));
         let first = keys.next().flatten();
         queue.lanes.len() == queue.members.len() && first.is_some() && keys.all(|it| it == first)
+    }
+
+    /// Returns the collectives of a group.
+    pub(crate) fn queue(&self, group: GroupId) -> Option<&Queue> {
+        self.queues.binary_search_by_key(&group, |it| it.group).ok().map(|at| &self.queues[at])
     }
 
     pub(crate) fn record(&self, call: Call) -> &'r Record {

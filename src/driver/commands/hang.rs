@@ -45,7 +45,8 @@ struct Options {
     /// Dumps, or folders of dumps.
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// Write the calls that do not proceed to FILE as a Host IR program, on which `hir-run` deadlocks in the same way.
+    /// Write the calls that do not proceed to FILE as a Host IR program. `hir-run` deadlocks on it if they hang because of their order, their members
+    /// or their peers.
     #[arg(short, value_name = "FILE.hir")]
     output: Option<PathBuf>,
     /// Write to FILE when each rank made which call, until when: a picture (`.svg`), a page (`.html`) or a trace for Perfetto (`.json`). What
