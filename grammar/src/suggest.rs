@@ -49,6 +49,18 @@ pub fn count_text(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
+/// Returns an ordinal number: `1st`, `2nd`, `11th`.
+pub fn ordinal(number: usize) -> String {
+    let ending = match (number % 10, number % 100) {
+        (_, 11..=13) => "th",
+        (1, _) => "st",
+        (2, _) => "nd",
+        (3, _) => "rd",
+        (_, _) => "th",
+    };
+    format!("{number}{ending}")
+}
+
 /// Returns a list for messages: `a`, `a and b`, `a, b and c`; of more than `limit` items, the first ones and
 /// the number of the others.
 pub fn list_text<I: Display>(items: impl ExactSizeIterator<Item = I>, limit: usize, word: &str) -> String {

@@ -5,7 +5,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::record::{Kind, Records, Signature, SignatureId, count};
+use crate::record::{Kind, Records, Signature, SignatureId, count, total};
 
 /// The key of a signature: two calls of one group can be one communication only if their keys are equal.
 pub(crate) type Key = u32;
@@ -44,13 +44,12 @@ pub(crate) fn keys(records: &Records) -> Vec<Key> {
 
 /// Returns the number of elements that every member must pass.
 pub(crate) fn elements(signature: &Signature) -> i64 {
-    let sum = |shapes: &[Vec<i64>]| shapes.iter().map(|it| count(it)).fold(0, i64::saturating_add);
     match signature.kind {
         Kind::Barrier | Kind::AllToAll | Kind::Coalesced => 0,
         // A list of outputs of several sizes: the inputs may differ.
-        Kind::AllGather if is_uneven(&signature.outputs) => sum(&signature.outputs),
-        Kind::ReduceScatter if is_uneven(&signature.inputs) => sum(&signature.inputs),
-        Kind::Scatter => sum(&signature.outputs),
+        Kind::AllGather if is_uneven(&signature.outputs) => total(&signature.outputs),
+        Kind::ReduceScatter if is_uneven(&signature.inputs) => total(&signature.inputs),
+        Kind::Scatter => total(&signature.outputs),
         Kind::AllReduce
         | Kind::Broadcast
         | Kind::Reduce

@@ -87,8 +87,7 @@ pub(crate) fn left_out(job: &Job<'_>, call: Call, missing: Rank, collective: Cal
     if record.peer != Peer::None || collective.rank != missing {
         return None;
     }
-    let queue = job.queues.binary_search_by_key(&record.group, |it| it.group).ok()?;
-    let others = others_at(job, &job.queues[queue], record.seq, [call.rank, missing]);
+    let others = others_at(job, job.queue(record.group)?, record.seq, [call.rank, missing]);
     let partner = partner_of(job, call, missing)?;
     let own = count(job, partner, collective);
     if let Some(usual) = usual_count(job, partner, &others).filter(|it| own < *it) {
@@ -147,11 +146,7 @@ fn is_usual(job: &Job<'_>, call: Call) -> bool {
     let role = |call: Call| {
         let record = job.record(call);
         let group = job.records.group(record.group);
-        let by = match record.peer {
-            Peer::Rank(peer) => offset(job, record.group, call.rank, peer),
-            Peer::None | Peer::Any => None,
-        };
-        (job.token(call), group.description.as_str(), by)
+        (job.token(call), group.description.as_str(), peer_offset(job, call))
     };
     let (first, second) = (role(before), role(call));
     job.records.ranks.iter().any(|log| {
@@ -165,16 +160,21 @@ fn is_usual(job: &Job<'_>, call: Call) -> bool {
     })
 }
 
+/// Returns the position of the peer of a message in its group, relative to the rank.
+fn peer_offset(job: &Job<'_>, call: Call) -> Option<i64> {
+    let record = job.record(call);
+    match record.peer {
+        Peer::Rank(peer) => offset(job, record.group, call.rank, peer),
+        Peer::None | Peer::Any => None,
+    }
+}
+
 /// Finds the one waiting rank that departs from the order of its own earlier calls: what it calls now never followed the call before it, and another call
 /// did so at least twice. Returns also that other call.
 pub(crate) fn departs(job: &Job<'_>, stalls: &[Stall]) -> Option<(Call, Call)> {
     let role = |call: Call| {
         let record = job.record(call);
-        let by = match record.peer {
-            Peer::Rank(peer) => offset(job, record.group, call.rank, peer),
-            Peer::None | Peer::Any => None,
-        };
-        (record.signature, record.group, by)
+        (record.signature, record.group, peer_offset(job, call))
     };
     let departure = |call: Call| {
         let before = role(job.before(call)?);
@@ -204,9 +204,7 @@ fn out_of_order(job: &Job<'_>, calls: &[Call]) -> Option<Rank> {
     }
     // The position of the call before in each group, on each rank.
     let before = |rank: Rank, group: GroupId, seq: u32| {
-        let queue = job.queues.binary_search_by_key(&group, |it| it.group).ok()?;
-        let lane = job.queues[queue].lanes.iter().find(|it| it.rank == rank)?;
-        Some(job.call_at(lane, seq.checked_sub(1)?)?.at)
+        Some(job.call_at(job.queue(group)?.lane(rank)?, seq.checked_sub(1)?)?.at)
     };
     let first_is_one = |rank| Some(before(rank, one.group, one.seq)? < before(rank, two.group, two.seq)?);
     match (first_is_one(a.rank)?, first_is_one(b.rank)?) {

@@ -15,7 +15,7 @@ use crate::{
     graph::{Edge, Graph},
     peers::{WrongPeer, differ, usual_size, wrong_peer},
     queues::{Call, Job},
-    record::{GroupId, Kind, Peer, Rank},
+    record::{GroupId, Kind, Peer, Rank, total},
     stall::{Place, Stall, stalls},
 };
 
@@ -49,6 +49,15 @@ pub(crate) enum Cause {
     Unknown { stall: usize },
 }
 
+/// A kind of cause that is no fault of the program, the one that is reported first before the others.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Weak {
+    Missing,
+    Lost,
+    Late,
+    Unknown,
+}
+
 /// What was found, with what the explanation needs.
 pub(crate) struct Analysis {
     pub(crate) stalls: Vec<Stall>,
@@ -63,7 +72,7 @@ pub(crate) fn analyse(job: &Job<'_>) -> Analysis {
     let stalls = stalls(job);
     let mut completed = Vec::new();
     let mut strong: Vec<(i64, Cause)> = Vec::new();
-    let mut weak = Vec::new();
+    let mut weak: Vec<(Weak, i64, Cause)> = Vec::new();
     let mut open = vec![true; stalls.len()];
     if stalls.is_empty() {
         completed.extend(
@@ -78,7 +87,7 @@ pub(crate) fn analyse(job: &Job<'_>) -> Analysis {
                 if let Some(found) = diverged.filter(|it| it.seq <= seq || it.is_before_records) {
                     open[at] = false;
                     if found.is_before_records && found.basis == Basis::Undecided {
-                        weak.push((2, stall.since(job), Cause::Lost { stall: at }));
+                        weak.push((Weak::Lost, stall.since(job), Cause::Lost { stall: at }));
                     } else {
                         strong.push((first_time(job, &found), Cause::Diverged(found)));
                     }
@@ -87,15 +96,17 @@ pub(crate) fn analyse(job: &Job<'_>) -> Analysis {
                     strong.push((stall.since(job), Cause::Uneven { queue, seq, odd }));
                 } else if stall.absent.is_empty() {
                     open[at] = false;
-                    let is_lost = may_have_lost(job, at, &stalls);
-                    let cause =
-                        if is_lost { Cause::Lost { stall: at } } else { Cause::Unknown { stall: at } };
-                    weak.push((if is_lost { 2 } else { 4 }, stall.since(job), cause));
+                    let (weight, cause) = if may_have_lost(job, at, &stalls) {
+                        (Weak::Lost, Cause::Lost { stall: at })
+                    } else {
+                        (Weak::Unknown, Cause::Unknown { stall: at })
+                    };
+                    weak.push((weight, stall.since(job), cause));
                 }
             }
             Place::AnySource { .. } => {
                 open[at] = false;
-                weak.push((3, stall.since(job), Cause::Unknown { stall: at }));
+                weak.push((Weak::Late, stall.since(job), Cause::Unknown { stall: at }));
             }
             Place::Pair { pair, send, receive } => {
                 let pair = &job.pairs[pair];
@@ -109,7 +120,7 @@ pub(crate) fn analyse(job: &Job<'_>) -> Analysis {
                         strong.push((stall.since(job), Cause::Message { send, receive, odd }));
                     } else if stall.absent.is_empty() {
                         open[at] = false;
-                        weak.push((4, stall.since(job), Cause::Unknown { stall: at }));
+                        weak.push((Weak::Unknown, stall.since(job), Cause::Unknown { stall: at }));
                     }
                 }
             }
@@ -156,9 +167,9 @@ pub(crate) fn analyse(job: &Job<'_>) -> Analysis {
             stall.absent.iter().partition(|it| !job.has_dump(**it));
         let idle: Vec<Rank> = present.into_iter().filter(|it| graph.stalls_of(*it).is_empty()).collect();
         if !missing.is_empty() {
-            weak.push((1, stall.since(job), Cause::Missing { stall: at, ranks: missing }));
+            weak.push((Weak::Missing, stall.since(job), Cause::Missing { stall: at, ranks: missing }));
         } else if !idle.is_empty() {
-            weak.push((3, stall.since(job), Cause::Late { stall: at, ranks: idle }));
+            weak.push((Weak::Late, stall.since(job), Cause::Late { stall: at, ranks: idle }));
         }
     }
     weak.sort_by_key(|it| (it.0, it.1));
@@ -196,15 +207,12 @@ fn uneven(job: &Job<'_>, queue: usize, seq: u32) -> Option<Vec<Call>> {
     let calls = calls.filter(|it| it.len() == queue.members.len())?;
     let elements = |call: &Call| {
         let signature = job.records.signature(job.record(*call).signature);
-        let sum = |shapes: &[Vec<i64>]| {
-            shapes.iter().map(|it| crate::record::count(it)).fold(0, i64::saturating_add)
-        };
-        (signature.kind == Kind::AllToAll).then(|| (sum(&signature.inputs), sum(&signature.outputs)))
+        (signature.kind == Kind::AllToAll).then(|| (total(&signature.inputs), total(&signature.outputs)))
     };
     let sizes: Option<Vec<(i64, i64)>> = calls.iter().map(elements).collect();
     let sizes = sizes?;
-    let total = |of: fn(&(i64, i64)) -> i64| sizes.iter().map(of).fold(0, i64::saturating_add);
-    if total(|it| it.0) == total(|it| it.1) {
+    let sum = |of: fn(&(i64, i64)) -> i64| sizes.iter().map(of).fold(0, i64::saturating_add);
+    if sum(|it| it.0) == sum(|it| it.1) {
         return None;
     }
     // Those whose own sizes are not those of most.
@@ -242,9 +250,7 @@ pub(crate) fn same_collective(job: &Job<'_>, call: Call, rank: Rank) -> Option<C
     if record.peer != Peer::None {
         return None;
     }
-    let queue = job.queues.binary_search_by_key(&record.group, |it| it.group).ok()?;
-    let lane = job.queues[queue].lanes.iter().find(|it| it.rank == rank)?;
-    job.call_at(lane, record.seq)
+    job.call_at(job.queue(record.group)?.lane(rank)?, record.seq)
 }
 
 /// Finds groups of one name whose members ranks state differently, if something waits in them.

@@ -8,11 +8,13 @@ use rustc_hash::FxHashMap;
 use crate::{
     agreement::Key,
     queues::{Call, Job, Lane, Queue},
-    record::{Kind, Rank},
+    record::Kind,
 };
 
-/// The largest number of calls that a rank is looked for to have left out, added or exchanged.
+/// The largest number of calls that a rank can have left out or added.
 const MAX_SHIFT: u32 = 16;
+
+/// The largest number of calls in which a rank can have another order.
 const MAX_REORDERED: u32 = 64;
 
 /// The place of a call in the program with what it does.
@@ -123,9 +125,11 @@ fn first_difference(job: &Job<'_>, queue: &Queue, token: impl Fn(Call) -> Token)
 
 /// Whether a shift holds for two calls at least: one may be chance.
 fn overlap_is_long(job: &Job<'_>, queue: &Queue, found: &Divergence) -> bool {
-    let lasts = found.diverged.iter().flatten().filter_map(|it| {
-        queue.lanes.iter().find(|lane| lane.rank == it.rank).and_then(|lane| job.last_seq(lane))
-    });
+    let lasts = found
+        .diverged
+        .iter()
+        .flatten()
+        .filter_map(|it| queue.lane(it.rank).and_then(|lane| job.last_seq(lane)));
     lasts.min().is_some_and(|last| last > found.seq)
 }
 
@@ -147,10 +151,9 @@ fn classify(job: &Job<'_>, at: usize, seq: u32, by_place: bool) -> Option<Diverg
     let (chosen, basis) = vote(job, at, seq, &parts);
     let mut expected = parts.remove(chosen);
     let mut diverged = parts;
-    let lane = |rank: Rank| queue.lanes.iter().find(|it| it.rank == rank);
     // The lane of the others with the most calls shows best what follows.
-    let reference = expected.iter().filter_map(|it| lane(it.rank)).max_by_key(|it| it.calls.len())?;
-    let mine = lane(diverged.first()?.first()?.rank)?;
+    let reference = expected.iter().filter_map(|it| queue.lane(it.rank)).max_by_key(|it| it.calls.len())?;
+    let mine = queue.lane(diverged.first()?.first()?.rank)?;
     let mut how = compare(job, reference, mine, seq);
     if let (Basis::Undecided, How::Added(count), Some(first)) = (basis, &how, diverged.first_mut()) {
         // Of two sides, the one with fewer calls is said to have left them out.
@@ -188,13 +191,10 @@ fn vote(job: &Job<'_>, at: usize, seq: u32, parts: &[Vec<Call>]) -> (usize, Basi
 
 /// Looks for a group of the same description whose members all make the call of one part at this position.
 fn like_other_groups(job: &Job<'_>, queue: &Queue, seq: u32, parts: &[Vec<Call>]) -> Option<usize> {
-    let description = &job.records.group(queue.group).description;
-    if matches!(description.as_str(), "" | "undefined" | "default_pg") {
-        return None;
-    }
+    let description = job.records.group(queue.group).own_description()?;
     let mut votes = vec![0_usize; parts.len()];
     for other in &job.queues {
-        if other.group == queue.group || job.records.group(other.group).description != *description {
+        if other.group == queue.group || job.records.group(other.group).description != description {
             continue;
         }
         let mut tokens = other.lanes.iter().map(|it| Some(job.token(job.call_at(it, seq)?)));
@@ -211,12 +211,12 @@ fn like_other_groups(job: &Job<'_>, queue: &Queue, seq: u32, parts: &[Vec<Call>]
 
 /// Whether the call followed the one before it at an earlier position of the group.
 fn is_seen_before(job: &Job<'_>, queue: &Queue, call: Call, seq: u32) -> bool {
-    let Some(lane) = queue.lanes.iter().find(|it| it.rank == call.rank) else { return false };
+    let Some(lane) = queue.lane(call.rank) else { return false };
     let Some(before) = seq.checked_sub(1).and_then(|it| job.call_at(lane, it)) else { return false };
     follows_before(job, lane, job.token(before), job.token(call), seq)
 }
 
-/// Whether a call of kind `second` directly follows one of kind `first` before a position.
+/// Whether a call with the token `second` directly follows one with `first` before a position.
 fn follows_before(job: &Job<'_>, lane: &Lane, first: Token, second: Token, seq: u32) -> bool {
     let call = |at: u32| Call { rank: lane.rank, at };
     let mut pairs = lane.calls.windows(2).take_while(|it| job.record(call(it[1])).seq < seq);

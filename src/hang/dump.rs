@@ -85,7 +85,6 @@ pub(crate) fn read(
     Ok(RankLog {
         rank,
         file: file.to_owned(),
-        version: reader.version,
         records,
         groups,
         lost,

@@ -29,7 +29,7 @@ impl<'de> DeserializeSeed<'de> for Seed<'_> {
 }
 
 fn added<E: Error>(id: Result<Id, TooManyValues>) -> Result<Id, E> {
-    id.map_err(|_| E::custom("the file has more than 4 billion values"))
+    id.map_err(E::custom)
 }
 
 impl<'de> Visitor<'de> for Seed<'_> {

@@ -51,5 +51,3 @@ pub mod site;
 mod stall;
 mod value;
 mod wording;
-
-pub use wording::{numbers_text, ranks_text};

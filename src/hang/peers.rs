@@ -87,8 +87,7 @@ pub(crate) fn wrong_peer(job: &Job<'_>, stalls: &[Stall]) -> Option<WrongPeer> {
 
 /// Returns the position of a peer in a group relative to a rank.
 pub(crate) fn offset(job: &Job<'_>, group: GroupId, rank: Rank, peer: Rank) -> Option<i64> {
-    let queue = job.queues.binary_search_by_key(&group, |it| it.group).ok()?;
-    let members = &job.queues[queue].members;
+    let members = &job.queue(group)?.members;
     let place = |rank: Rank| members.iter().position(|it| *it == rank).map(|it| it as i64);
     Some((place(peer)? - place(rank)?).rem_euclid(members.len() as i64))
 }

@@ -17,14 +17,8 @@ pub(crate) enum PickleError {
     Opcode { at: usize, opcode: u8 },
     #[error("byte {at}: {what}")]
     Malformed { at: usize, what: &'static str },
-    #[error("the file has more than 4 billion values")]
-    TooManyValues,
-}
-
-impl From<TooManyValues> for PickleError {
-    fn from(_: TooManyValues) -> Self {
-        Self::TooManyValues
-    }
+    #[error(transparent)]
+    TooManyValues(#[from] TooManyValues),
 }
 
 /// Reads the one value of a pickle.

@@ -59,6 +59,13 @@ pub struct Group {
     pub members: Option<Vec<Rank>>,
 }
 
+impl Group {
+    /// Returns the description, if it is not one that PyTorch gives to every group.
+    pub fn own_description(&self) -> Option<&str> {
+        Some(self.description.as_str()).filter(|it| !matches!(*it, "" | "default_pg" | "undefined"))
+    }
+}
+
 /// What a call does.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {
@@ -112,7 +119,7 @@ impl Kind {
         }
     }
 
-    /// Returns what a record of this kind does not hold, and what to look at instead.
+    /// Returns what a record of this kind does not hold, and ranks must agree in.
     pub fn hidden(self) -> Option<&'static str> {
         match self {
             Self::Broadcast | Self::Scatter => Some("the root (`src=`)"),
@@ -148,8 +155,7 @@ pub struct Signature {
 impl Signature {
     /// Returns the number of elements of all inputs, or of all outputs if there is no input.
     pub fn elements(&self) -> i64 {
-        let sum = |shapes: &[Vec<i64>]| shapes.iter().map(|it| count(it)).fold(0, i64::saturating_add);
-        if self.inputs.is_empty() { sum(&self.outputs) } else { sum(&self.inputs) }
+        total(if self.inputs.is_empty() { &self.outputs } else { &self.inputs })
     }
 
     /// Returns the element type, if there is one.
@@ -161,6 +167,11 @@ impl Signature {
 /// Returns the number of elements of a shape.
 pub fn count(shape: &[i64]) -> i64 {
     shape.iter().fold(1, |product: i64, it| product.saturating_mul(*it))
+}
+
+/// Returns the number of elements of several shapes.
+pub fn total(shapes: &[Vec<i64>]) -> i64 {
+    shapes.iter().map(|it| count(it)).fold(0, i64::saturating_add)
 }
 
 /// A frame of a stack.
@@ -256,8 +267,6 @@ pub struct RankLog {
     pub rank: Rank,
     /// The file that they come from, for messages.
     pub file: String,
-    /// The version of the format.
-    pub version: String,
     /// The records.
     pub records: Vec<Record>,
     /// All groups of the rank, also those without records.
@@ -358,9 +367,9 @@ impl fmt::Display for Group {
     /// `group 1 (tp)`; the world is `group 0`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "group {}", self.name)?;
-        match self.description.as_str() {
-            "" | "default_pg" | "undefined" => Ok(()),
-            description => write!(f, " ({description})"),
+        match self.own_description() {
+            None => Ok(()),
+            Some(description) => write!(f, " ({description})"),
         }
     }
 }

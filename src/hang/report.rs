@@ -181,10 +181,7 @@ fn describe(job: &Job<'_>, call: Call) -> (String, String, String) {
     let group = job.records.group(record.group);
     let tensors = operands(job, call);
     let name = format!("{} {tensors}", call_name(job.records, record)).trim().to_owned();
-    let group = match group.description.as_str() {
-        "" | "default_pg" | "undefined" => format!("group {}", group.name),
-        description => format!("group {description}"),
-    };
+    let group = format!("group {}", group.own_description().unwrap_or(&group.name));
     let position = match record.peer {
         Peer::None => format!("#{} of {group}", record.seq),
         Peer::Any => format!("any rank of {group}"),

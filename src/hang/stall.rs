@@ -23,7 +23,7 @@ pub(crate) struct Stall {
     pub(crate) place: Place,
     /// The calls that did not finish here.
     pub(crate) waiting: Vec<Call>,
-    /// The ranks that wait in a later call of the group or pair: this one is before it.
+    /// For a collective: the ranks whose first open call of the group is a later one.
     pub(crate) behind: Vec<Rank>,
     /// The members that have not made the call, or whose call cannot begin because an earlier one has not finished.
     pub(crate) absent: Vec<Rank>,

@@ -42,7 +42,8 @@ pub(crate) struct Values {
 }
 
 /// The values do not fit into the numbers of an arena.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("the file has more than 4 billion values")]
 pub(crate) struct TooManyValues;
 
 impl Values {

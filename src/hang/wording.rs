@@ -11,13 +11,13 @@ use crate::{
 const MAX_RANGES: usize = 8;
 
 /// Writes ranks: `rank 2`, `ranks 0, 1 and 3`, `ranks 0 to 1022 and 1024`. Sorts them.
-pub fn ranks_text(ranks: &[Rank]) -> String {
+pub(crate) fn ranks_text(ranks: &[Rank]) -> String {
     let word = if ranks.len() == 1 { "rank" } else { "ranks" };
     format!("{word} {}", numbers_text(ranks))
 }
 
 /// Writes ranks without the word: `0, 1 and 3`.
-pub fn numbers_text(ranks: &[Rank]) -> String {
+pub(crate) fn numbers_text(ranks: &[Rank]) -> String {
     let mut ranks = ranks.to_vec();
     ranks.sort_unstable();
     ranks.dedup();
@@ -123,15 +123,4 @@ pub(crate) fn tensors(signature: &Signature) -> String {
         shapes.iter().map(shape).collect::<Vec<_>>().join(", ")
     };
     format!("{element_type} {shapes}").trim().to_owned()
-}
-
-/// Writes an ordinal number: `1st`, `2nd`, `11th`.
-pub(crate) fn ordinal(number: usize) -> String {
-    let ending = match (number % 10, number % 100) {
-        (1, it) if it != 11 => "st",
-        (2, it) if it != 12 => "nd",
-        (3, it) if it != 13 => "rd",
-        _ => "th",
-    };
-    format!("{number}{ending}")
 }

@@ -1,13 +1,14 @@
 //! Explains where the members of a group stop making the same calls.
 
-use grammar::{codes::Code, count_text};
+use grammar::{codes::Code, count_text, list_text, ordinal};
+use rustc_hash::FxHashSet;
 
 use super::{Finding, call_text, callers_note, empty, label};
 use crate::{
     divergence::{Basis, Divergence, How},
     queues::{Call, Job},
     record::Rank,
-    wording::{operands, ordinal, place, position, ranks_of, ranks_text, tensors, verb, what, what_at},
+    wording::{operands, place, position, ranks_of, ranks_text, tensors, verb, what, what_at},
 };
 
 pub(super) fn diverged(job: &Job<'_>, found: &Divergence) -> Finding {
@@ -23,7 +24,6 @@ pub(super) fn diverged(job: &Job<'_>, found: &Divergence) -> Finding {
     let (their_name, my_name) = (what(job, theirs), what(job, mine));
     let (their_place, my_place) = (place_of(theirs), place_of(mine));
     let mut code = Code::HangDiverged;
-    let mut notes = Vec::new();
     let message = match &found.how {
         _ if found.is_before_records => {
             code = Code::HangUndecided;
@@ -110,9 +110,9 @@ pub(super) fn diverged(job: &Job<'_>, found: &Divergence) -> Finding {
             verb(&others, "call"),
         ),
     };
-    notes.push(format!("this is {at}; all calls of the group before it agree"));
-    if found.is_before_records {
-        notes.clear();
+    let mut notes = Vec::new();
+    if !found.is_before_records {
+        notes.push(format!("this is {at}; all calls of the group before it agree"));
     }
     notes.extend(how_note(job, found, theirs, mine));
     if found.how == How::Skipped(1) && !found.is_before_records {
@@ -175,16 +175,13 @@ fn distinct(job: &Job<'_>, call: Call, other: Call) -> String {
 
 /// Writes the tensors of ranks that do not pass the same: up to three of them.
 pub(super) fn values(job: &Job<'_>, calls: &[Call]) -> String {
-    let mut shown: Vec<String> = calls.iter().map(|it| operands(job, *it)).collect();
-    shown.dedup();
-    let more = shown.len().saturating_sub(3);
-    shown.truncate(3);
-    let list = shown.join(", ");
-    if more > 0 { format!("{list} and {more} others") } else { list }
+    let mut seen = FxHashSet::default();
+    let shown = calls.iter().map(|it| operands(job, *it)).filter(|it| seen.insert(it.clone()));
+    list_text(shown.collect::<Vec<_>>().iter(), 3, "and")
 }
 
 fn how_note(job: &Job<'_>, found: &Divergence, theirs: Call, mine: Call) -> Option<String> {
-    let lane = |rank| job.queues[found.queue].lanes.iter().find(|it| it.rank == rank);
+    let lane = |rank| job.queues[found.queue].lane(rank);
     match &found.how {
         How::Skipped(by) => {
             let last = job.last_seq(lane(mine.rank)?)?;
@@ -220,7 +217,7 @@ fn how_note(job: &Job<'_>, found: &Divergence, theirs: Call, mine: Call) -> Opti
 /// Says how often each side has made the call of the others.
 fn calls_note(job: &Job<'_>, found: &Divergence, theirs: Call, mine: Call) -> Option<String> {
     let count = |rank: Rank| {
-        let lane = job.queues[found.queue].lanes.iter().find(|it| it.rank == rank)?;
+        let lane = job.queues[found.queue].lane(rank)?;
         let calls = lane.calls.iter().map(|at| Call { rank, at: *at });
         let same = calls.filter(|it| job.token(*it) == job.token(theirs));
         Some(same.filter(|it| job.record(*it).seq <= found.seq).count())
@@ -240,7 +237,7 @@ fn calls_note(job: &Job<'_>, found: &Divergence, theirs: Call, mine: Call) -> Op
 
 /// Says that other ranks pass the sizes of this call elsewhere: it may be another call of theirs, too early or too late.
 fn elsewhere_note(job: &Job<'_>, found: &Divergence, theirs: Call, mine: Call) -> Option<String> {
-    let lane = job.queues[found.queue].lanes.iter().find(|it| it.rank == theirs.rank)?;
+    let lane = job.queues[found.queue].lane(theirs.rank)?;
     let calls = lane.calls.iter().map(|at| Call { rank: lane.rank, at: *at });
     let same = calls.rev().find(|it| job.token(*it) == job.token(mine))?;
     Some(format!(

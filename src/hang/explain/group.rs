@@ -5,7 +5,7 @@ use grammar::codes::Code;
 use super::{Finding, diverged::values, empty, label};
 use crate::{
     queues::{Call, Job},
-    record::{GroupId, Rank},
+    record::{GroupId, Rank, total},
     wording::{numbers_text, operands, position, ranks_of, ranks_text, tensors, verb, what_at},
 };
 
@@ -30,9 +30,8 @@ pub(super) fn membership(job: &Job<'_>, variants: &[GroupId], waiting: &[Call]) 
     let (usual, others) =
         (sides.first().map(list).unwrap_or_default(), sides.iter().skip(1).map(list).collect::<Vec<_>>());
     let message = format!(
-        "{name} has other members on different ranks: {} created it {}",
-        others.join(", "),
-        usual_text(&usual)
+        "{name} has other members on different ranks: {} created it differently from {usual}",
+        others.join(", ")
     );
     let mut labels = Vec::new();
     let first_of = |ranks: &[Rank]| waiting.iter().find(|it| ranks.contains(&it.rank)).copied();
@@ -72,19 +71,12 @@ pub(super) fn membership(job: &Job<'_>, variants: &[GroupId], waiting: &[Call]) 
     }
 }
 
-fn usual_text(usual: &str) -> String {
-    format!("differently from {usual}")
-}
-
 pub(super) fn uneven(job: &Job<'_>, queue: usize, seq: u32, odd: &[Call]) -> Finding {
     let queue = &job.queues[queue];
     let calls: Vec<Call> = queue.lanes.iter().filter_map(|it| job.call_at(it, seq)).collect();
     let sizes = |call: &Call| {
         let signature = job.records.signature(job.record(*call).signature);
-        let sum = |shapes: &[Vec<i64>]| {
-            shapes.iter().map(|it| crate::record::count(it)).fold(0, i64::saturating_add)
-        };
-        (sum(&signature.inputs), sum(&signature.outputs))
+        (total(&signature.inputs), total(&signature.outputs))
     };
     let (sent, expected) = calls
         .iter()

@@ -1,6 +1,6 @@
 //! Explains messages without partner and ranks that wait for each other.
 
-use grammar::{codes::Code, count_text};
+use grammar::{codes::Code, count_text, ordinal};
 
 use super::{Finding, Label, callers_note, empty, group_of, label};
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     record::{Kind, Rank},
     site::call_name,
     stall::{Place, Stall},
-    wording::{operands, ordinal, place, position, ranks_of, ranks_text, verb, what, what_at},
+    wording::{operands, place, position, ranks_of, ranks_text, verb, what, what_at},
 };
 
 pub(super) fn passed(

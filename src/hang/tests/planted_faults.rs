@@ -1,10 +1,6 @@
 //! Random jobs with one planted fault: the cause that is found is the planted one, and without a fault there is none.
 
-#![allow(
-    clippy::expect_used,
-    clippy::print_stdout,
-    reason = "a failed step ends the test; the scale test prints its time"
-)]
+#![allow(clippy::expect_used, reason = "a failed step ends the test")]
 
 mod simulator;
 

@@ -5,8 +5,9 @@
 use std::{fs, path::Path};
 
 use hir_hang::{
+    diagnostics::diagnostic,
     files::{self, Dumps},
-    report::{Report, report},
+    report::{Report, report, table},
 };
 use serde_json::{Value, json};
 
@@ -58,4 +59,144 @@ fn a_minority_of_the_members_accuses_nobody() {
     // Each of the others makes a call of its own.
     let split = ["all_reduce", "all_reduce", "broadcast", "reduce", "barrier"].map(|it| vec![call(1, it, 4)]);
     assert!(explained(5, &split).findings[0].ranks.is_empty());
+}
+
+/// The call, as completed.
+fn done(call: Value) -> Value {
+    with(call, &[("state", json!("completed")), ("retired", json!(true))])
+}
+
+/// The call, with other values of some keys.
+fn with(mut call: Value, keys: &[(&str, Value)]) -> Value {
+    keys.iter().for_each(|(key, value)| call[*key] = value.clone());
+    call
+}
+
+/// The call, made at a line of `train.py`.
+fn at_line(call: Value, line: u32) -> Value {
+    with(call, &[("frames", json!([{"name": "step", "filename": "train.py", "line": line}]))])
+}
+
+#[test]
+fn a_receive_from_any_rank_knows_of_open_sends_to_it() {
+    let p2p = |name: &str| with(call(1, name, 4), &[("p2p_seq_id", json!(1)), ("is_p2p", json!(true))]);
+    let ranks = [vec![p2p("send 0->1")], vec![p2p("recv_any_source 1<-?")]];
+    let found = &explained(2, &ranks).findings[0];
+    assert_eq!(
+        (found.code.text(), found.message.as_str()),
+        (
+            "W0802",
+            "rank 1 waits in recv_any_source from any rank (group 0), and a send of rank 0 to it (#1 from rank 0 to rank 1 in group 0) has not completed"
+        )
+    );
+    let ranks = [vec![done(p2p("send 0->1"))], vec![p2p("recv_any_source 1<-?")]];
+    let found = &explained(2, &ranks).findings[0];
+    assert!(found.message.ends_with("and the records hold no open send to it"), "{}", found.message);
+}
+
+#[test]
+fn a_rank_that_waits_is_in_the_table_before_many_that_do_not() {
+    // Each pair of ranks has completed the call of a group of its own.
+    let pair = |group: u32| {
+        done(with(
+            call(1, "all_reduce", 4),
+            &[("process_group", json!([group.to_string(), format!("g{group}")]))],
+        ))
+    };
+    let mut ranks: Vec<Vec<Value>> = (0..58).map(|rank| vec![pair(1 + rank / 2)]).collect();
+    ranks.extend([vec![call(1, "all_reduce", 4)], vec![]]);
+    let report = explained(60, &ranks);
+    assert_eq!((report.rows[0].state, report.rows[0].ranks.as_slice()), ("waits", [58].as_slice()));
+    assert!(table(&report)[1].starts_with("58 "), "{:#?}", table(&report));
+}
+
+#[test]
+fn only_a_call_that_completed_is_said_to_have_completed() {
+    let ranks = [vec![call(1, "all_reduce", 4)], vec![]];
+    let notes = &explained(2, &ranks).findings[0].notes;
+    assert!(notes.contains(&"rank 1 has no records".to_owned()), "{notes:#?}");
+    // A hook on a backend that does not report completion retires every record when it is issued.
+    let hook = |seq| {
+        with(
+            call(seq, "all_reduce", 4),
+            &[("profiling_name", json!("hccl:all_reduce")), ("retired", json!(true))],
+        )
+    };
+    let notes = &explained(2, &[vec![hook(1), hook(2)], vec![hook(1)]]).findings[0].notes;
+    assert!(
+        notes.contains(&"the last call of rank 1 is all_reduce (#1 of group 0)".to_owned()),
+        "{notes:#?}"
+    );
+}
+
+#[test]
+fn a_call_that_the_watchdog_gave_up_does_not_run_any_more() {
+    let gone = || vec![with(call(1, "all_reduce", 4), &[("retired", json!(true))])];
+    let report = explained(2, &[gone(), gone()]);
+    assert_eq!((report.is_hang, report.findings[0].code.text()), (true, "E0808"));
+    assert!(!report.findings[0].help.contains("still runs"), "{}", report.findings[0].help);
+    let in_flight = || vec![call(1, "all_reduce", 4)];
+    let report = explained(2, &[in_flight(), in_flight()]);
+    assert_eq!((report.is_hang, report.findings[0].code.text()), (false, "W0802"));
+}
+
+#[test]
+fn names_of_files_are_kept_in_messages() {
+    let odd = json!([{"name": "step", "filename": "a wait in b.py", "line": 3}]);
+    let ranks = [vec![with(call(1, "all_reduce", 4), &[("frames", odd)])], vec![]];
+    let message = &explained(2, &ranks).findings[0].message;
+    assert!(message.contains("rank 0 waits, all_reduce (a wait in b.py:3), #1 of group 0:"), "{message}");
+}
+
+#[test]
+fn two_backends_in_two_encodings_are_read_once_each() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let nccl = [at_line(done(call(1, "all_reduce", 4)), 3), at_line(call(2, "all_reduce", 4), 4)];
+    let gloo = [with(call(1, "barrier", 4), &[("profiling_name", json!("gloo:barrier"))])];
+    for (name, calls, has_stacks) in
+        [("a", &nccl[..], true), ("b", &gloo[..], true), ("c", &nccl[..], false), ("d", &gloo[..], false)]
+    {
+        let calls = calls.iter().map(|it| {
+            if has_stacks { at_line(it.clone(), 3) } else { with(it.clone(), &[("frames", json!([]))]) }
+        });
+        let dump = json!({"version": "2.10", "pg_config": {}, "entries": calls.collect::<Vec<_>>()});
+        fs::write(folder.path().join(format!("{name}_rank_0.json")), dump.to_string()).expect("a file");
+    }
+    let dumps = files::load(&[folder.path().to_owned()]).expect("dumps");
+    assert_eq!(dumps.records.ranks[0].records.len(), 3);
+    assert!(dumps.notes[0].ends_with(", and so for 1 more file"), "{:?}", dumps.notes);
+}
+
+#[test]
+fn the_program_is_looked_for_beside_a_dump_that_is_named_as_a_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    write(folder.path(), 2, &[vec![at_line(call(1, "all_reduce", 4), 2)], vec![]]);
+    fs::write(folder.path().join("train.py"), "import torch\ndist.all_reduce(loss)\n").expect("a file");
+    let dumps =
+        files::load(&[0, 1].map(|rank| folder.path().join(format!("rank_{rank}.json")))).expect("dumps");
+    let (source, found) = diagnostic(&report(&dumps).findings[0], &dumps.folders);
+    assert_eq!(found.span().text(&source.text), "dist.all_reduce(loss)");
+}
+
+#[test]
+fn without_stacks_there_is_no_place() {
+    let ranks = [vec![call(1, "all_reduce", 4)], vec![]];
+    let (source, found) = diagnostic(&explained(2, &ranks).findings[0], &[]);
+    assert!(found.labels.is_empty() && source.name.is_empty());
+    assert_eq!(found.notes[0], "all_reduce(float32 [4]): rank 0 waits here for rank 1");
+}
+
+#[test]
+fn a_dictionary_without_records_is_a_dump_only_with_the_other_keys_of_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    write(folder.path(), 2, &[vec![call(1, "all_reduce", 4)]]);
+    let other = folder.path().join("rank_1.json");
+    let read = |text: &str| {
+        fs::write(&other, text).expect("a file");
+        files::load(&[folder.path().to_owned()]).expect("dumps").skipped.len()
+    };
+    // The JSON of a recorder without records.
+    assert_eq!(read(r#"{"version": "2.10", "pg_config": {}}"#), 0);
+    assert_eq!(read(r#"{"version": "1.0", "hyperparameters": 3}"#), 1);
+    assert_eq!(read(r#"{"version": "2.10", "pg_config": {}, "entries": 3}"#), 1);
 }

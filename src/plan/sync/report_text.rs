@@ -110,15 +110,7 @@ pub(super) fn team(ranks: &[usize]) -> String {
 
 /// Formats the ordinal of a number that counts from 0: `1st`, `2nd`.
 pub(super) fn ordinal(number: u32) -> String {
-    let it = number + 1;
-    let ending = match (it % 10, it % 100) {
-        (_, 11..=13) => "th",
-        (1, _) => "st",
-        (2, _) => "nd",
-        (3, _) => "rd",
-        (_, _) => "th",
-    };
-    format!("{it}{ending}")
+    grammar::ordinal(number as usize + 1)
 }
 
 fn stream(graph: &WaitGraph<'_>, at: InstRef) -> String {
