@@ -43,6 +43,7 @@ class HangReport:
 def hang(*paths: str | os.PathLike[str]) -> HangReport:
     """Explains why a PyTorch job does not proceed, from the dumps of its flight recorder: files, one for each rank, or folders.
 
-    Raises ``HirError`` if no dump can be read, ``OSError`` if a file cannot be opened.
+    Raises ``HirError`` if no dump can be read, ``OSError`` if a path does not exist or a folder cannot be opened. A dump that cannot be read
+    is a finding if there are others.
     """
     return HangReport(_hir.hang(paths))

@@ -6,7 +6,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Mapping
+from typing import TYPE_CHECKING, Any, Iterable, Mapping
 
 import numpy as np
 
@@ -42,11 +42,13 @@ def read(
     *,
     container: int | None = None,
     bindings: Mapping[str, int | str] | None = None,
+    fusions: Iterable[str | os.PathLike[str]] = (),
 ) -> Program:
     """Reads a program from a file or a text.
 
     A ``str`` with a line break or ``%HostIrContainer`` is a text, every other one is the name of a file. ``container`` chooses
-    one of several containers. ``bindings`` gives values to scalars that the text leaves open: ``{"i0": 8192}``.
+    one of several containers. ``bindings`` gives values to scalars that the text leaves open: ``{"i0": 8192}``. ``fusions`` are files with
+    the fusions of its kernels, as ``--fusions``.
 
     Raises ``HirError`` if the text has errors, ``OSError`` if the file cannot be read.
     """
@@ -54,9 +56,14 @@ def read(
         name, text = "<text>", source
     else:
         name = os.fspath(source)
-        text = Path(name).read_text(encoding="utf-8", errors="replace")
-    program, warnings = _hir.read(text, name, container)
+        text = _text(name)
+    files = [(name, _text(name)) for name in map(os.fspath, fusions)]
+    program, warnings = _hir.read(text, name, container, files)
     return Program(program, parse_diagnostics(warnings)).bind(**(bindings or {}))
+
+
+def _text(name: str) -> str:
+    return Path(name).read_text(encoding="utf-8", errors="replace")
 
 
 class Program:
@@ -147,7 +154,7 @@ class Program:
 
     def overlap(self, *, ranks: int | None = None) -> dict[str, Any]:
         """Returns how much communication is hidden behind computation: ``total``, ``ranks`` (``communication``, ``hidden``,
-        ``exposed``) and ``waits`` (``line``, ``count``, ``time``, ``reason``), estimated, in microseconds."""
+        ``exposed``) and ``waits`` (``line``, ``count``, ``time``, ``reason``), in microseconds, and ``source``: how the times were found."""
         overlap: dict[str, Any] = json.loads(self._world(ranks).overlap())
         return overlap
 

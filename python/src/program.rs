@@ -20,16 +20,18 @@ pub(crate) struct Program {
     pub(crate) program: Arc<ir::Program>,
 }
 
-/// Reads a container of a text. Returns the program and its warnings, as JSON lines.
+/// Reads a container of a text; `fusions` are the names and texts of files with fusions. Returns the program and its warnings, as JSON lines.
 #[pyfunction]
 pub(crate) fn read(
     py: Python<'_>,
     text: String,
     name: String,
     container: Option<usize>,
+    fusions: Vec<(String, String)>,
 ) -> PyResult<(Program, String)> {
     let (source, programs, diagnostics) = interruptible::run(py, move || {
-        let source = Source::new(name, text);
+        let files = fusions.into_iter().map(|(name, text)| Source::new(name, text));
+        let source = files.fold(Source::new(name, text), |source, file| source.with_fusions(&file));
         let (programs, diagnostics) = source.programs();
         (source, programs, diagnostics)
     })?;
@@ -68,7 +70,7 @@ impl Program {
         Ok(String::from_utf8_lossy(&out).into_owned())
     }
 
-    /// The names and the lines of declaration of the inputs.
+    /// The names and the texts of the inputs.
     fn inputs(&self) -> Vec<(String, String)> {
         self.tensors(ir::Program::tensors_of(&self.program.inputs))
     }
@@ -111,8 +113,7 @@ impl Program {
     }
 
     /// The plans of a number of ranks.
-    fn world(&self, py: Python<'_>, ranks: Option<usize>) -> PyResult<World> {
-        let ranks = ranks.unwrap_or_else(|| self.ranks());
+    fn world(&self, py: Python<'_>, ranks: usize) -> PyResult<World> {
         let (program, source) = (Arc::clone(&self.program), Arc::clone(&self.source));
         match interruptible::run(py, move || hir::plan(&program, &source, ranks))? {
             Ok(world) => Ok(World { source: Arc::clone(&self.source), world: Arc::new(world) }),

@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -214,3 +215,11 @@ def test_the_fixture_fails_a_racy_program(pytester):
     result.stdout.fnmatch_lines(["*E0702*"])
     pytester.makepyfile(f"def test_it(assert_race_free):\n    assert_race_free({hir.EXAMPLE!r})\n")
     pytester.runpytest().assert_outcomes(passed=1)
+
+
+def test_fusions_of_another_file():
+    root = Path(__file__).parents[2] / "tests/cases/log"
+    program = hir.read(root / "fusions-without-effect.hir", fusions=[root / "reduction-operator.hir"])
+    assert "red_op=MAX" in program.text
+    assert program.warnings == ()
+    assert [it.code for it in hir.read(root / "fusions-without-effect.hir").warnings] == ["lossy-red-op"]

@@ -33,8 +33,8 @@ const EXAMPLES: &str =
 /// Explains why a PyTorch job hangs, from the dumps of its flight recorder.
 ///
 /// Reads one dump for each rank: the pickles that PyTorch writes when a collective times out, or the JSON of its debug server. Names the rank that
-/// diverged first, its call and its line, and what the others wait for. Exits with 4 if the dumps show a hang, with 0 if they show none, and with 1
-/// if they cannot be read.
+/// diverged first, its call and its line, and what the others wait for. Exits with 4 if the dumps show a hang, with 0 if they show none, with 1
+/// if no file is a dump that can be read, and with 6 if a file or folder cannot be opened.
 #[derive(Parser)]
 #[command(
     name = "hir hang",
