@@ -7,10 +7,12 @@ use libtest_mimic::{Failed, Trial};
 
 use crate::timeout::RunWithTimeout;
 
-const TOOLS: [(&str, &str); 3] = [
-    ("hir-opt", env!("CARGO_BIN_EXE_hir-opt")),
-    ("hir-run", env!("CARGO_BIN_EXE_hir-run")),
-    ("hir-reduce", env!("CARGO_BIN_EXE_hir-reduce")),
+/// The tools with their executables and arguments. What the first three have, all tools for programs have.
+const TOOLS: [(&str, &str, &[&str]); 4] = [
+    ("hir-opt", env!("CARGO_BIN_EXE_hir-opt"), &[]),
+    ("hir-run", env!("CARGO_BIN_EXE_hir-run"), &[]),
+    ("hir-reduce", env!("CARGO_BIN_EXE_hir-reduce"), &[]),
+    ("hir hang", env!("CARGO_BIN_EXE_hir"), &["hang"]),
 ];
 
 pub fn trials() -> Vec<Trial> {
@@ -24,8 +26,8 @@ struct Flags {
 }
 
 impl Flags {
-    fn of(tool: &str) -> Result<Self, Failed> {
-        let output = Command::new(Path::new(tool)).arg("--help").output_with_timeout()?;
+    fn of(tool: &str, arguments: &[&str]) -> Result<Self, Failed> {
+        let output = Command::new(Path::new(tool)).args(arguments).arg("--help").output_with_timeout()?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let (mut all, mut optional) = (BTreeSet::new(), BTreeSet::new());
         // The lines that introduce an option: `  -J, --json <FILE>`, `      --check[=<CHECKS>]`.
@@ -43,12 +45,11 @@ impl Flags {
 }
 
 fn tables_of_flags_agree_with_help() -> Result<(), Failed> {
-    let flags: Vec<Flags> = TOOLS.iter().map(|(_, path)| Flags::of(path)).collect::<Result<_, Failed>>()?;
-    for (at, (tool, _)) in TOOLS.iter().enumerate() {
-        let others = || flags.iter().enumerate().filter(|(other, _)| *other != at);
-        let own: Vec<&str> = flags[at].all.iter().map(String::as_str).collect();
-        let own: Vec<&str> =
-            own.into_iter().filter(|it| others().any(|(_, other)| !other.all.contains(*it))).collect();
+    let flags = TOOLS.iter().map(|(_, path, arguments)| Flags::of(path, arguments));
+    let flags: Vec<Flags> = flags.collect::<Result<_, Failed>>()?;
+    for (at, (tool, ..)) in TOOLS.iter().enumerate() {
+        let is_common = |flag: &String| flags[..3].iter().all(|it| it.all.contains(flag));
+        let own: Vec<&str> = flags[at].all.iter().filter(|it| !is_common(it)).map(String::as_str).collect();
         let table = FLAGS_BY_TOOL.iter().find(|it| it.0 == *tool).map_or(&[][..], |it| it.1);
         if own != table {
             return Err(format!(

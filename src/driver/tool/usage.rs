@@ -1,6 +1,7 @@
 //! The text of an error in a command line.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use grammar::list_text;
 
 /// Options whose value may be omitted, so that it has to follow `=`.
 pub const OPTIONAL_VALUE: [&str; 7] = [
@@ -13,8 +14,8 @@ pub const OPTIONAL_VALUE: [&str; 7] = [
     "--verify-each",
 ];
 
-/// The long flags of each tool, without those that all tools have, in alphabetical order.
-pub const FLAGS_BY_TOOL: [(&str, &[&str]); 3] = [
+/// The long flags of each tool, without those that all tools for programs have, in alphabetical order.
+pub const FLAGS_BY_TOOL: [(&str, &[&str]); 4] = [
     (
         "hir-opt",
         &[
@@ -88,6 +89,7 @@ pub const FLAGS_BY_TOOL: [(&str, &[&str]); 3] = [
         ],
     ),
     ("hir-reduce", &["max-tests", "oracle", "print", "reference", "schedule"]),
+    ("hir hang", &["timeline"]),
 ];
 
 /// Returns the error in a command line as one line. `arguments` are those of the command line.
@@ -108,7 +110,7 @@ pub fn error_text(error: &clap::Error, arguments: &[String]) -> String {
 pub(super) fn tools_with(flag: &str) -> Option<String> {
     let tools = FLAGS_BY_TOOL.iter().filter(|it| it.1.contains(&flag)).map(|it| it.0);
     let tools: Vec<&str> = tools.collect();
-    (!tools.is_empty()).then(|| tools.join(" and "))
+    (!tools.is_empty()).then(|| list_text(tools.iter(), 4, "and"))
 }
 
 /// Returns what an argument that the tool does not have may mean: a pass or a pipeline that is given like a flag, a
