@@ -12,6 +12,7 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("ci::annotations_are_one_line_each", annotations_are_one_line_each),
         Trial::test("ci::json_has_no_plain_lines", json_has_no_plain_lines),
         Trial::test("ci::explain_is_that_of_hir_opt", explain_is_that_of_hir_opt),
+        Trial::test("ci::help_and_completions_know_the_tools", help_and_completions_know_the_tools),
     ]
 }
 
@@ -148,4 +149,18 @@ fn explain_is_that_of_hir_opt() -> Result<(), Failed> {
     let ran = hir(Path::new(ROOT), &["explain", "E0801", "E9999"])?;
     expect_exit(&ran, 2)?;
     expect_part(&ran.err, "hir explain: no diagnostic has the code `E9999`")
+}
+
+fn help_and_completions_know_the_tools() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    let help = hir(folder.path(), &["help", "hang"])?;
+    expect_exit(&help, 0)?;
+    expect_part(&help.out, "--timeline")?;
+    let script = hir(folder.path(), &["--completions", "bash"])?;
+    expect_exit(&script, 0)?;
+    // The name of a function has no blank.
+    expect_part(&script.out, "_hir() {")?;
+    expect_part(&script.out, "--timeline")?;
+    let part = hir(folder.path(), &["hang", "--completions", "bash"])?;
+    expect_exit(&part, 2)
 }

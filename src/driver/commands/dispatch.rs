@@ -1,18 +1,22 @@
 //! `hir`: all tools in one, as subcommands.
 
-use std::ffi::OsString;
+use std::{ffi::OsString, io::Write};
 
-use clap::{Parser, Subcommand};
+use clap::{Command, Parser, Subcommand};
+use clap_complete::Shell;
 use hir_process::exit::Exit;
 
 use crate::session::CommandLine;
 
 /// Reads, checks, rewrites and runs multi-GPU programs, and explains why a job hangs.
 #[derive(Parser)]
-#[command(name = "hir", version)]
+#[command(name = "hir", version, arg_required_else_help = true, subcommand_negates_reqs = true)]
 struct Options {
     #[command(subcommand)]
-    tool: Tool,
+    tool: Option<Tool>,
+    /// Print a completion script for this shell.
+    #[arg(long, value_name = "SHELL", required = true)]
+    completions: Option<Shell>,
 }
 
 /// The tools; each has its own `--help`.
@@ -52,8 +56,24 @@ struct Arguments {
 /// Runs the tool that the first argument names. The process ends with an invalid first argument.
 pub fn main_with(command_line: CommandLine) -> Exit {
     let CommandLine { start, arguments } = command_line;
+    // clap knows nothing of the options of the tools.
+    let arguments = match arguments.as_slice() {
+        [help, tool] if help == "help" => vec![tool.clone(), "--help".into()],
+        _ => arguments,
+    };
     let words = std::iter::once("hir".into()).chain(arguments);
-    let tool = Options::try_parse_from(words).unwrap_or_else(|fault| fault.exit()).tool;
+    let options = Options::try_parse_from(words).unwrap_or_else(|fault| fault.exit());
+    let Some(tool) = options.tool else {
+        let mut script = Vec::new();
+        options
+            .completions
+            .iter()
+            .for_each(|it| clap_complete::generate(*it, &mut whole(), "hir", &mut script));
+        return match std::io::stdout().write_all(&script) {
+            Ok(()) => Exit::Success,
+            Err(_) => Exit::Environment,
+        };
+    };
     // How the tool is started again, for further ranks.
     let line = |tool: &str, arguments: Vec<OsString>| {
         let own = || std::env::current_exe().into_iter().map(Into::into).collect();
@@ -74,4 +94,20 @@ pub fn main_with(command_line: CommandLine) -> Exit {
         #[cfg(all(feature = "cuda", feature = "launch"))]
         Tool::Run(it) => super::run::main_with(line("run", it.words)),
     }
+}
+
+/// Returns `hir` with the options of its tools.
+fn whole() -> Command {
+    let tools = [
+        ("check", super::check::command()),
+        ("explain", super::explain::command()),
+        ("hang", super::hang::command()),
+        ("opt", super::opt::command()),
+        ("reduce", super::reduce::command()),
+        #[cfg(all(feature = "cuda", feature = "launch"))]
+        ("overlap", super::run::command()),
+        #[cfg(all(feature = "cuda", feature = "launch"))]
+        ("run", super::run::command()),
+    ];
+    Command::new("hir").subcommands(tools.map(|(name, command)| command.name(name)))
 }

@@ -23,6 +23,11 @@ struct Options {
     diagnostics: DiagnosticFlags,
 }
 
+/// Returns the command with its options.
+pub(super) fn command() -> clap::Command {
+    <Options as clap::CommandFactory>::command()
+}
+
 /// Runs hir explain.
 pub fn main_with(command_line: CommandLine) -> Exit {
     super::run_tool::<Options>("hir explain", command_line, EXAMPLES, |it| &it.diagnostics, run)

@@ -44,8 +44,10 @@ fn with_sections(command: Command, examples: &str) -> Command {
         .exclusive(true)
         .help_heading("Information")
         .help("Print the manual page, in roff");
+    // Shells complete the first word: the script of `hir` has its tools.
+    let is_part = command.get_name().contains(' ');
     command
-        .arg(completions)
+        .args(Some(completions).filter(|_| !is_part))
         .arg(man)
         .after_long_help(format!("Examples:\n{examples}\n\nExit codes:\n{}", exit_codes()))
 }
@@ -63,7 +65,7 @@ fn print_generated(session: &Session, command: Command, words: &[OsString]) -> R
     let mut command = command;
     let tool = command.get_name().to_owned();
     let mut out = Vec::new();
-    match matches.get_one::<Shell>("completions") {
+    match matches.try_get_one::<Shell>("completions").unwrap_or_default() {
         Some(shell) => clap_complete::generate(*shell, &mut command, tool, &mut out),
         None => clap_mangen::Man::new(command).render(&mut out)?,
     }
