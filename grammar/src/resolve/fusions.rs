@@ -105,9 +105,27 @@ impl<'s> Resolver<'s, '_> {
         let outputs = self.section_values(&outputs, SectionPart::UnitOutput);
         let body = self.block(&container.body);
         self.current_unit = outer;
+        let is_numbered = !self.report_number_twice(unit);
         let is_complete = inputs.len() == launch.inputs.len() && outputs.len() == launch.outputs.len();
         self.program.units[unit] = HostUnit { number, inputs, outputs, body: Some(body) };
-        is_complete.then_some(unit)
+        (is_complete && is_numbered).then_some(unit)
+    }
+
+    /// Reports two tensors of a group that have one number: the canonical text could not tell them apart. Returns whether it did.
+    fn report_number_twice(&mut self, unit: UnitId) -> bool {
+        let mut first: FxHashMap<u32, TensorId> = FxHashMap::default();
+        let mut own = self.program.tensors.iter().filter(|(_, it)| it.unit == Some(unit));
+        let Some((known, tensor)) = own.find_map(|(id, it)| Some((first.insert(it.number, id)?, id))) else {
+            return false;
+        };
+        let number = self.program.tensors[tensor].number;
+        let (place, other) = (self.program.tensor_span(tensor), self.program.tensor_span(known));
+        let message = format!("two tensors of a group have the number {number}");
+        let it = Diagnostic::new(Code::BadDomain, place, message, "this one").label(other, "and this one");
+        self.diagnostics.push(
+            it.help("copy the group from the log: nvFuser gives each tensor of a fusion its own number"),
+        );
+        true
     }
 
     /// Replaces a LaunchKernel by the statement that posts its HostUnit. `first` is the launch whose order the lists of the
