@@ -7,12 +7,13 @@ use rustc_hash::FxHashMap;
 
 use crate::record::{Batch, Interners, Kind, Peer, Record, Signature, SignatureId, State};
 
-/// Marks the calls of groups (`is_p2p` says it of each record), and gives the end of a group of collectives the signature of all of its calls.
+/// Marks the calls of groups (`is_p2p` says it of each record; `is_cut`, that older ones are lost), and gives the end of a group of collectives the signature of all of its calls.
 pub(crate) fn mark_batches(
     records: &mut [Record],
     tables: &Interners,
     kinds: &FxHashMap<SignatureId, Kind>,
     is_p2p: &[bool],
+    is_cut: bool,
 ) {
     for end in 0..records.len() {
         if kinds.get(&records[end].signature) != Some(&Kind::Coalesced) {
@@ -21,7 +22,7 @@ pub(crate) fn mark_batches(
         let marker = records[end].clone();
         let of_p2p = is_p2p.get(end).copied().unwrap_or(false);
         let done = marker.state == State::Completed;
-        let mut parts = Vec::new();
+        let (mut parts, mut first) = (Vec::new(), end);
         for at in (0..end).rev() {
             let record = &mut records[at];
             if record.group != marker.group {
@@ -36,8 +37,14 @@ pub(crate) fn mark_batches(
             record.batch = Batch::Member;
             record.done = done;
             parts.push(record.signature);
+            first = at;
         }
-        records[end].batch = if of_p2p { Batch::P2pEnd } else { Batch::CollectiveEnd };
+        let is_whole = !is_cut || records[..first].iter().any(|it| it.group == marker.group);
+        records[end].batch = match (of_p2p, is_whole) {
+            (true, _) => Batch::P2pEnd,
+            (false, true) => Batch::CollectiveEnd,
+            (false, false) => Batch::CutEnd,
+        };
         if !of_p2p {
             parts.reverse();
             let signature = Signature {

@@ -1,5 +1,6 @@
 //! Turns the values of one dump into the log of a rank.
 
+use grammar::escape_control;
 use rustc_hash::FxHashMap;
 
 use crate::{
@@ -39,6 +40,9 @@ const MAX_SHAPES: usize = 1 << 14;
 const MAX_EXTENTS: usize = 64;
 const MAX_FRAMES: usize = 512;
 
+/// The bytes of the name of a call or a group at most.
+const MAX_NAME: usize = 1024;
+
 /// Makes the log of a rank.
 ///
 /// # Errors
@@ -72,6 +76,9 @@ pub(crate) fn read(
     let (mut lost, mut is_p2p) = (0, Vec::with_capacity(entries.len()));
     for (at, entry) in entries.iter().enumerate() {
         let (record, id, of_p2p) = reader.record(at, *entry)?;
+        if reader.cache.members > MAX_MEMBERS {
+            return Err(DumpError::TooManyMembers);
+        }
         is_p2p.push(of_p2p);
         if at == 0 {
             lost = id.unwrap_or(0);
@@ -80,7 +87,7 @@ pub(crate) fn read(
     }
     let backend = reader.cache.backend.clone();
     let groups = reader.groups();
-    mark_batches(&mut records, tables, &reader.cache.kinds, &is_p2p);
+    mark_batches(&mut records, tables, &reader.cache.kinds, &is_p2p, lost > 0);
     let reports_completion = set_done(&mut records, &backend);
     Ok(RankLog {
         rank,
@@ -145,11 +152,15 @@ fn ranks_of(values: &Values, id: Id) -> Vec<Rank> {
 #[derive(Default)]
 struct Caches {
     signatures: FxHashMap<Vec<u8>, SignatureId>,
+    /// The same by the values: those of a pickle may share their lists.
+    signatures_by_value: FxHashMap<[Option<Id>; 5], SignatureId>,
     kinds: FxHashMap<SignatureId, Kind>,
     groups: FxHashMap<Vec<u8>, GroupId>,
     stacks: FxHashMap<Vec<u8>, StackId>,
     names: FxHashMap<String, NameId>,
     backend: String,
+    /// The number of members of all groups, one for each backend.
+    members: usize,
     key: Vec<u8>,
 }
 
@@ -190,7 +201,7 @@ impl<'v> Reader<'v> {
         let values = self.values;
         let missing = |key, version: &str| DumpError::Key { record: at, key, version: version.to_owned() };
         let keys = self.keys(entry).ok_or_else(|| missing("profiling_name", &self.version))?;
-        let name = keys.name.and_then(|it| values.text(it));
+        let name = keys.name.and_then(|it| self.name_text(it));
         let name = name.ok_or_else(|| missing("profiling_name", &self.version))?;
         let state = match keys.state.and_then(|it| values.text(it)) {
             Some("completed") => State::Completed,
@@ -259,6 +270,11 @@ impl<'v> Reader<'v> {
         Some(keys)
     }
 
+    /// Returns the name of a call or of a group: records may share a long text, which each of them would read.
+    fn name_text(&self, id: Id) -> Option<&'v str> {
+        self.values.text(id).filter(|it| it.len() <= MAX_NAME)
+    }
+
     fn number(&self, id: Option<Id>) -> Option<u32> {
         // Positions are added to each other.
         u32::try_from(self.values.int(id?)?).ok().filter(|it| *it <= u32::MAX / 4)
@@ -268,10 +284,10 @@ impl<'v> Reader<'v> {
         let values = self.values;
         let (name, description) = match group.map(|it| (values.list(it), it)) {
             Some((Some(pair), _)) => (
-                values.text(*pair.first()?)?.to_owned(),
-                pair.get(1).and_then(|it| values.text(*it)).unwrap_or(""),
+                self.name_text(*pair.first()?)?.to_owned(),
+                pair.get(1).and_then(|it| self.name_text(*it)).unwrap_or(""),
             ),
-            Some((None, it)) => (values.text(it)?.to_owned(), ""),
+            Some((None, it)) => (self.name_text(it)?.to_owned(), ""),
             None => (values.int(number?)?.to_string(), ""),
         };
         self.cache.key.clear();
@@ -286,7 +302,9 @@ impl<'v> Reader<'v> {
             backend.clone_into(&mut self.cache.backend);
         }
         let members = self.members.get(name.as_str()).map(|it| it.1.clone()).filter(|it| !it.is_empty());
-        let group = Group { name, description: description.to_owned(), backend: backend.to_owned(), members };
+        self.cache.members += members.as_ref().map_or(0, Vec::len);
+        let [name, description, backend] = [&name, description, backend].map(escape_control);
+        let group = Group { name, description, backend, members };
         let id = GroupId(self.tables.groups.intern(group));
         self.cache.groups.insert(self.cache.key.clone(), id);
         Some(id)
@@ -318,6 +336,16 @@ impl<'v> Reader<'v> {
     }
 
     fn signature(&mut self, name: &str, keys: &Keys) -> SignatureId {
+        let by_value = [keys.name, keys.inputs, keys.outputs, keys.input_types, keys.output_types];
+        if let Some(id) = self.cache.signatures_by_value.get(&by_value) {
+            return *id;
+        }
+        let id = self.signature_of_lists(name, keys);
+        self.cache.signatures_by_value.insert(by_value, id);
+        id
+    }
+
+    fn signature_of_lists(&mut self, name: &str, keys: &Keys) -> SignatureId {
         let values = self.values;
         self.cache.key.clear();
         self.cache.key.extend_from_slice(name.as_bytes());
@@ -353,7 +381,7 @@ impl<'v> Reader<'v> {
         };
         let kind = Kind::of(name);
         let signature = Signature {
-            name: name.to_owned(),
+            name: escape_control(name),
             kind,
             inputs: shapes(keys.inputs),
             outputs: shapes(keys.outputs),
@@ -419,7 +447,7 @@ impl<'v> Reader<'v> {
         if let Some(id) = self.cache.names.get(text) {
             return *id;
         }
-        let id = NameId(self.tables.names.intern(text.to_owned()));
+        let id = NameId(self.tables.names.intern(escape_control(text)));
         self.cache.names.insert(text.to_owned(), id);
         id
     }

@@ -11,14 +11,18 @@ use std::{
 };
 
 use rayon::prelude::*;
+use rustc_hash::FxHashMap;
 
 use crate::{
     dump, json, pickle,
-    record::{Interners, MAX_RANK, Rank, RankLog, Records},
+    record::{Group, GroupId, Interners, MAX_RANK, Rank, RankLog, Records},
 };
 
 /// The largest file that is read, in bytes: a dump of 100,000 records has about 30 MB.
 pub const MAX_FILE: u64 = 256 << 20;
+
+/// The bytes in which a dump is recognized.
+const MAX_HEAD: u64 = 4 << 10;
 
 /// Why no dump can be read.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +35,9 @@ pub enum LoadError {
         /// The error of the operating system.
         fault: io::Error,
     },
+    /// A pipe or a device: it may never end, and its name has no rank.
+    #[error("`{}` is neither a file nor a folder: write the dump to a file", .0.display())]
+    NotAFile(PathBuf),
     /// No file is a dump.
     #[error("{}", no_dumps(folder, folders))]
     NoDumps {
@@ -90,6 +97,8 @@ pub fn load(paths: &[PathBuf]) -> Result<Dumps, LoadError> {
         let about = fs::metadata(path).map_err(|fault| LoadError::Read { path: path.clone(), fault })?;
         if about.is_dir() {
             candidates.extend(in_folder(path)?);
+        } else if !about.is_file() {
+            return Err(LoadError::NotAFile(path.clone()));
         } else {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             let rank = rank_of_name(&name).ok_or_else(|| LoadError::NoRank(path.clone()))?;
@@ -129,6 +138,9 @@ fn in_folder(folder: &Path) -> Result<Vec<(Rank, PathBuf)>, LoadError> {
     Ok(found)
 }
 
+/// The keys of which each dump in JSON has one near its beginning.
+const KEYS: [&str; 4] = ["\"entries\"", "\"pg_config\"", "\"comm_lib_version\"", "\"nccl_version\""];
+
 /// Whether a name is that of a log, a script or another file of a job, which may have a number, too.
 fn is_no_dump(name: &str) -> bool {
     let extension = name.rsplit_once('.').map_or("", |it| it.1);
@@ -137,9 +149,17 @@ fn is_no_dump(name: &str) -> bool {
 }
 
 fn looks_like_dump(path: &Path) -> bool {
-    let mut head = [0; 2];
-    let read = File::open(path).and_then(|mut it| it.read(&mut head));
-    matches!((read, head), (Ok(2), [0x80, 2..=5] | [b'{', b'"' | b'\n' | b' ' | b'\r']))
+    let mut head = Vec::new();
+    let read = File::open(path).and_then(|it| it.take(MAX_HEAD).read_to_end(&mut head));
+    match head.as_slice() {
+        _ if read.is_err() => false,
+        [0x80, 2..=5, ..] => true,
+        [b'{', ..] => {
+            let text = String::from_utf8_lossy(&head);
+            KEYS.iter().any(|it| text.contains(it))
+        }
+        _ => false,
+    }
 }
 
 /// Returns the folders of a folder that have files with the names of dumps, for a message.
@@ -201,6 +221,32 @@ pub(crate) fn read_bytes(
     dump::read(&values, root, rank, file, tables).map_err(|it| it.to_string())
 }
 
+/// Returns for each group the one that stands for it: ranks may know one group by another description, and some without its members.
+fn same_groups(groups: &[Group]) -> Vec<GroupId> {
+    let mut chosen: FxHashMap<(&str, &str), Vec<usize>> = FxHashMap::default();
+    let mut same: Vec<GroupId> = (0..groups.len()).map(|at| GroupId(at as u32)).collect();
+    let mut order: Vec<usize> = (0..groups.len()).collect();
+    order.sort_by_key(|at| groups[*at].members.is_none());
+    for at in order {
+        let group = &groups[at];
+        let known = chosen.entry((&group.name, &group.backend)).or_default();
+        let fits = |other: &&usize| {
+            let other = &groups[**other];
+            match (&group.members, &other.members, group.own_description(), other.own_description()) {
+                (Some(one), Some(two), ..) => one == two,
+                (_, _, Some(one), Some(two)) => one == two,
+                _ => true,
+            }
+        };
+        let mut fitting = known.iter().filter(fits);
+        match (fitting.next(), fitting.next()) {
+            (Some(only), None) => same[at] = GroupId(*only as u32),
+            _ => known.push(at),
+        }
+    }
+    same
+}
+
 /// Chooses one log for each rank and backend, and joins the logs of several backends of one process.
 pub(crate) fn combine(
     read: Vec<(Rank, Result<RankLog, Skipped>)>,
@@ -216,7 +262,12 @@ pub(crate) fn combine(
         }
     }
     dumps.records.groups = tables.groups.into_values();
+    let same = same_groups(&dumps.records.groups);
     for (_, mut logs) in by_rank {
+        for log in &mut logs {
+            let groups = log.records.iter_mut().map(|it| &mut it.group).chain(&mut log.groups);
+            groups.for_each(|it| *it = same[it.index()]);
+        }
         logs.sort_by_key(|it| (!it.has_stacks, it.records.is_empty()));
         let mut logs = logs.into_iter();
         let Some(mut kept) = logs.next() else { continue };

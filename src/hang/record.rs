@@ -225,6 +225,8 @@ pub enum Batch {
     CollectiveEnd,
     /// The record that ends a group of sends and receives.
     P2pEnd,
+    /// The record that ends a group of collectives whose first ones the ring buffer may have overwritten.
+    CutEnd,
 }
 
 /// One record.
@@ -258,6 +260,13 @@ pub struct Record {
     pub started: i64,
     /// When its completion was noticed; 0 if it was not.
     pub completed: i64,
+}
+
+impl Record {
+    /// Whether it is a collective of its group: not a message, nor a part or the end of a batch of messages.
+    pub fn is_collective(&self) -> bool {
+        self.peer == Peer::None && matches!(self.batch, Batch::Alone | Batch::CollectiveEnd | Batch::CutEnd)
+    }
 }
 
 /// The records of one rank, in the order of the calls.

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 /// The number of a node.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Id(pub(crate) u32);
 
 /// One value.

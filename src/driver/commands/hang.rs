@@ -72,7 +72,10 @@ fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
     let dumps = files::load(&options.paths).map_err(|fault| {
         let exit = match fault {
             LoadError::Read { .. } => Exit::Environment,
-            LoadError::NoDumps { .. } | LoadError::NoRank(_) | LoadError::Unreadable(_) => Exit::Rejected,
+            LoadError::NotAFile(_)
+            | LoadError::NoDumps { .. }
+            | LoadError::NoRank(_)
+            | LoadError::Unreadable(_) => Exit::Rejected,
         };
         screen.fail(exit, fault)
     })?;
