@@ -67,7 +67,9 @@ pub(crate) fn deviant_of_cycle(job: &Job<'_>, stalls: &[Stall], edges: &[Edge]) 
     }
     let waiters = |edge: &Edge| stalls[edge.stall].waiting.len() + stalls[edge.stall].behind.len();
     let largest = edges.iter().map(waiters).max().unwrap_or(0);
-    let mut small = edges.iter().filter(|it| waiters(it) * 2 < largest);
+    // In a small group, few ranks can wait.
+    let members = |it: &&Edge| job.queue(stalls[it.stall].group(job)).map_or(0, |it| it.members.len());
+    let mut small = edges.iter().filter(|it| waiters(it) * 2 < largest && members(it) > largest);
     match (small.next(), small.next()) {
         (Some(edge), None) if edges.len() == 2 => Some((edge.from, Reason::Alone)),
         _ => None,
@@ -84,7 +86,11 @@ const MAX_COMPARED: usize = 64;
 /// another rank waits in. Returns the rank whose number is not that of most of the others.
 pub(crate) fn left_out(job: &Job<'_>, call: Call, missing: Rank, collective: Call) -> Option<(Rank, Reason)> {
     let record = job.record(collective);
-    if record.peer != Peer::None || collective.rank != missing {
+    if !record.is_collective() || collective.rank != missing {
+        return None;
+    }
+    // Calls that are lost cannot be counted.
+    if job.records.ranks.iter().any(|it| it.lost > 0) {
         return None;
     }
     let others = others_at(job, job.queue(record.group)?, record.seq, [call.rank, missing]);
@@ -207,6 +213,23 @@ fn out_of_order(job: &Job<'_>, calls: &[Call]) -> Option<Rank> {
         Some(job.call_at(job.queue(group)?.lane(rank)?, seq.checked_sub(1)?)?.at)
     };
     let first_is_one = |rank| Some(before(rank, one.group, one.seq)? < before(rank, two.group, two.seq)?);
+    // With several calls of a group in a round, the last ones of the two groups may be of different rounds.
+    let alternates = |rank: Rank| {
+        let calls = |group: GroupId, seq: u32| {
+            let calls = job.queue(group).and_then(|it| it.lane(rank)).into_iter().flat_map(|it| &it.calls);
+            calls
+                .copied()
+                .filter(move |at| job.record(Call { rank, at: *at }).seq < seq)
+                .map(move |at| (at, group))
+        };
+        let mut all: Vec<(u32, GroupId)> =
+            calls(one.group, one.seq).chain(calls(two.group, two.seq)).collect();
+        all.sort_unstable();
+        all.windows(2).all(|it| it[0].1 != it[1].1)
+    };
+    if !alternates(a.rank) || !alternates(b.rank) {
+        return None;
+    }
     match (first_is_one(a.rank)?, first_is_one(b.rank)?) {
         // Both used the group of `a` first: `b` has changed the order.
         (true, true) => Some(b.rank),
