@@ -15,7 +15,7 @@ use crate::{
     graph::{Edge, Graph},
     peers::{WrongPeer, differ, usual_size, wrong_peer},
     queues::{Call, Job},
-    record::{GroupId, Kind, Peer, Rank, total},
+    record::{GroupId, Kind, Rank, total},
     stall::{Place, Stall, stalls},
 };
 
@@ -35,8 +35,8 @@ pub(crate) enum Cause {
     WrongPeer(WrongPeer),
     /// A rank made a later call without this one. For a message, `deviant` is the rank that is said to be wrong.
     Passed { stall: usize, ranks: Vec<Rank>, later: Call, deviant: Option<(Rank, Reason)> },
-    /// Ranks wait for each other.
-    Cycle { edges: Vec<Edge>, deviant: Option<(Rank, Reason)> },
+    /// Ranks wait for each other; if it is not proven, unless one of them is about to make the next call.
+    Cycle { edges: Vec<Edge>, deviant: Option<(Rank, Reason)>, is_proven: bool },
     /// A rank has no dump.
     Missing { stall: usize, ranks: Vec<Rank> },
     /// The ring buffer has lost the records that would show it.
@@ -54,6 +54,7 @@ pub(crate) enum Cause {
 enum Weak {
     Missing,
     Lost,
+    Cycle,
     Late,
     Unknown,
 }
@@ -96,7 +97,7 @@ pub(crate) fn analyse(job: &Job<'_>) -> Analysis {
                     strong.push((stall.since(job), Cause::Uneven { queue, seq, odd }));
                 } else if stall.absent.is_empty() {
                     open[at] = false;
-                    let (weight, cause) = if may_have_lost(job, at, &stalls) {
+                    let (weight, cause) = if may_have_lost(job, stall) {
                         (Weak::Lost, Cause::Lost { stall: at })
                     } else {
                         (Weak::Unknown, Cause::Unknown { stall: at })
@@ -114,7 +115,8 @@ pub(crate) fn analyse(job: &Job<'_>) -> Analysis {
                 if let (Some(send), Some(receive)) = ends {
                     let (send, receive) =
                         (Call { rank: pair.0.1, at: *send }, Call { rank: pair.0.2, at: *receive });
-                    if differ(job, send, receive) {
+                    // In logs that lost records, which receive belongs to a send is a guess.
+                    if !pair.1.is_cut && differ(job, send, receive) {
                         open[at] = false;
                         let odd = usual_size(job, send, receive);
                         strong.push((stall.since(job), Cause::Message { send, receive, odd }));
@@ -126,8 +128,9 @@ pub(crate) fn analyse(job: &Job<'_>) -> Analysis {
             }
         }
     }
+    let is_async: Vec<bool> = stalls.iter().map(|it| it.is_asynchronous(job)).collect();
     for (at, stall) in stalls.iter().enumerate().filter(|it| it.1.blocked_by.is_none()) {
-        if !open[at] {
+        if !open[at] || is_async[at] {
             continue;
         }
         if let Some((ranks, later)) = passed(job, stall) {
@@ -140,11 +143,18 @@ pub(crate) fn analyse(job: &Job<'_>) -> Analysis {
         }
     }
     strong.extend(crossed(job, &stalls));
-    let graph = Graph::new(&stalls, open.clone());
+    let in_graph = open.iter().zip(&is_async).map(|(open, is_async)| *open && !is_async).collect();
+    let graph = Graph::new(&stalls, in_graph);
     for edges in graph.cycles(|at| stalls[at].since(job)) {
         let since = edges.iter().map(|it| stalls[it.stall].since(job)).max().unwrap_or(0);
         let deviant = deviant_of_cycle(job, &stalls, &edges);
-        strong.push((since, Cause::Cycle { edges, deviant }));
+        strong.push((since, Cause::Cycle { edges, deviant, is_proven: true }));
+    }
+    for edges in Graph::new(&stalls, open.clone()).cycles(|at| stalls[at].since(job)) {
+        if edges.iter().any(|it| is_async[it.stall]) {
+            let since = edges.iter().map(|it| stalls[it.stall].since(job)).max().unwrap_or(0);
+            weak.push((Weak::Cycle, since, Cause::Cycle { edges, deviant: None, is_proven: false }));
+        }
     }
     let wrong = wrong_peer(job, &stalls);
     strong.sort_by_key(|it| it.0);
@@ -165,7 +175,11 @@ pub(crate) fn analyse(job: &Job<'_>) -> Analysis {
     for (at, stall) in stalls.iter().enumerate().filter(|(at, _)| open[*at]) {
         let (missing, present): (Vec<Rank>, Vec<Rank>) =
             stall.absent.iter().partition(|it| !job.has_dump(**it));
-        let idle: Vec<Rank> = present.into_iter().filter(|it| graph.stalls_of(*it).is_empty()).collect();
+        // A rank that sends to itself waits for itself only.
+        let is_own = |it: usize, rank: Rank| it == at && stall.ranks().all(|other| other == rank);
+        let is_idle =
+            |rank: &Rank| graph.stalls_of(*rank).iter().all(|it| is_async[*it] || is_own(*it, *rank));
+        let idle: Vec<Rank> = present.into_iter().filter(is_idle).collect();
         if !missing.is_empty() {
             weak.push((Weak::Missing, stall.since(job), Cause::Missing { stall: at, ranks: missing }));
         } else if !idle.is_empty() {
@@ -188,13 +202,19 @@ fn first_time(job: &Job<'_>, found: &Divergence) -> i64 {
     found.calls().map(|it| job.record(*it).created).min().unwrap_or(0)
 }
 
+/// The number of calls that a host runs ahead of the device at most in a job that proceeds.
+const MAX_AHEAD: usize = 256;
+
 /// Whether the first call that did not finish may be one that the ring buffer has lost: the oldest record of a log that lost some did
 /// not finish.
-fn may_have_lost(job: &Job<'_>, at: usize, stalls: &[Stall]) -> bool {
-    stalls[at].waiting.iter().any(|call| {
+fn may_have_lost(job: &Job<'_>, stall: &Stall) -> bool {
+    stall.waiting.iter().filter(|it| job.record(**it).seq > 1).any(|call| {
         let log = job.records.log(call.rank);
         log.is_some_and(|log| {
-            log.lost > 0 && log.records.iter().all(|it| it.group != job.record(*call).group || !it.done)
+            let open = log.records.iter().filter(|it| !it.done).count();
+            log.lost > 0
+                && (open >= MAX_AHEAD || stall.is_given_up(job))
+                && log.records.iter().all(|it| it.group != job.record(*call).group || !it.done)
         })
     })
 }
@@ -247,7 +267,7 @@ const MAX_LATER: usize = 64;
 /// Returns the call of another rank that is one communication with a collective.
 pub(crate) fn same_collective(job: &Job<'_>, call: Call, rank: Rank) -> Option<Call> {
     let record = job.record(call);
-    if record.peer != Peer::None {
+    if !record.is_collective() {
         return None;
     }
     job.call_at(job.queue(record.group)?.lane(rank)?, record.seq)
@@ -255,10 +275,11 @@ pub(crate) fn same_collective(job: &Job<'_>, call: Call, rank: Rank) -> Option<C
 
 /// Finds groups of one name whose members ranks state differently, if something waits in them.
 fn membership(job: &Job<'_>, stalls: &[Stall]) -> Option<Cause> {
-    let mut by_name: FxHashMap<&str, Vec<usize>> = FxHashMap::default();
+    let mut by_name: FxHashMap<(&str, &str), Vec<usize>> = FxHashMap::default();
     for (at, queue) in job.queues.iter().enumerate() {
-        if job.records.group(queue.group).members.is_some() {
-            by_name.entry(job.records.group(queue.group).name.as_str()).or_default().push(at);
+        let group = job.records.group(queue.group);
+        if group.members.is_some() {
+            by_name.entry((&group.name, &group.backend)).or_default().push(at);
         }
     }
     let mut found: Vec<(i64, Cause)> = Vec::new();

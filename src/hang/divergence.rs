@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use crate::{
     agreement::Key,
     queues::{Call, Job, Lane, Queue},
-    record::Kind,
+    record::{Batch, Kind},
 };
 
 /// The largest number of calls that a rank can have left out or added.
@@ -75,11 +75,12 @@ impl Divergence {
     }
 }
 
-/// Returns the first position from which all lanes have their records.
+/// Returns the first position from which all lanes have their records, and whole groups of calls.
 fn window(job: &Job<'_>, queue: &Queue) -> u32 {
     let cut = queue.lanes.iter().filter(|it| !it.calls.is_empty());
     let cut = cut.filter(|it| job.records.log(it.rank).is_some_and(|log| log.lost > 0));
-    cut.map(|it| it.first).max().unwrap_or(0)
+    let is_partial = |it: &Lane| job.record(Call { rank: it.rank, at: it.calls[0] }).batch == Batch::CutEnd;
+    cut.map(|it| it.first + u32::from(is_partial(it))).max().unwrap_or(0)
 }
 
 /// Finds the first divergence of a group: of what the calls do, or else of where they are in the program, if one member is behind or ahead
@@ -94,7 +95,9 @@ pub(crate) fn find(job: &Job<'_>, at: usize) -> Option<Divergence> {
         // Members may call one collective from several lines, such as the branches of the root and of the others.
         let is_shift =
             matches!(found.how, How::Skipped(_) | How::Added(_)) && found.basis != Basis::Undecided;
-        (is_shift && overlap_is_long(job, queue, &found)).then_some(found)
+        // Calls that agree and completed were one communication, wherever they are in the program.
+        let is_open = found.calls().all(|it| !job.record(*it).done);
+        (is_shift && is_open && overlap_is_long(job, queue, &found)).then_some(found)
     });
     shifted.or_else(|| classify(job, at, by_key?, false))
 }
@@ -183,10 +186,20 @@ fn vote(job: &Job<'_>, at: usize, seq: u32, parts: &[Vec<Call>]) -> (usize, Basi
         return (chosen, Basis::OtherGroups);
     }
     let seen: Vec<bool> = parts.iter().map(|part| is_seen_before(job, queue, part[0], seq)).collect();
+    // A call that is seldom made follows nothing before.
+    let is_known = |part: &Vec<Call>| is_made_before(job, queue, part[0], seq);
     match (seen.iter().filter(|it| **it).count(), seen.iter().position(|it| *it)) {
-        (1, Some(chosen)) => (chosen, Basis::History),
+        (1, Some(chosen)) if parts.iter().all(is_known) => (chosen, Basis::History),
         _ => (0, Basis::Undecided),
     }
+}
+
+/// Whether the rank has made the call at an earlier position of the group.
+fn is_made_before(job: &Job<'_>, queue: &Queue, call: Call, seq: u32) -> bool {
+    let calls = queue.lane(call.rank).into_iter().flat_map(|lane| &lane.calls);
+    let mut before =
+        calls.map(|at| Call { rank: call.rank, at: *at }).take_while(|it| job.record(*it).seq < seq);
+    before.any(|it| job.token(it) == job.token(call))
 }
 
 /// Looks for a group of the same description whose members all make the call of one part at this position.

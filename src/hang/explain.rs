@@ -16,12 +16,12 @@ use crate::{
     wording::{operands, place, position, ranks_of, ranks_text, verb, what, what_at},
 };
 
-pub(crate) use self::{absent::timed_out, diverged::explain_completed};
+pub(crate) use self::diverged::explain_completed;
 use self::{
     absent::{late, lost, missing, unknown},
     diverged::diverged,
     group::{membership, uneven},
-    waiting::{crossed, cycle, message, passed, wrong_peer},
+    waiting::{crossed, cycle, message, passed, possible_cycle, wrong_peer},
 };
 
 /// A place of the program with what ranks do there.
@@ -64,7 +64,8 @@ pub(crate) fn explain(job: &Job<'_>, analysis: &Analysis, cause: &Cause) -> Find
         Cause::Passed { stall: at, ranks, later, deviant } => {
             passed(job, stall(*at), ranks, (*later, *deviant))
         }
-        Cause::Cycle { edges, deviant } => cycle(job, &analysis.stalls, edges, *deviant),
+        Cause::Cycle { edges, deviant, is_proven: true } => cycle(job, &analysis.stalls, edges, *deviant),
+        Cause::Cycle { edges, .. } => possible_cycle(job, &analysis.stalls, edges),
         Cause::Missing { stall: at, ranks } => missing(job, stall(*at), ranks),
         Cause::Lost { stall: at } => lost(job, stall(*at)),
         Cause::Late { stall: at, ranks } => late(job, stall(*at), ranks),

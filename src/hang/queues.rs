@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     agreement::{self, Key},
-    record::{Batch, GroupId, Kind, Peer, Rank, Record, Records},
+    record::{Batch, GroupId, Kind, Peer, Rank, Record, Records, SignatureId},
     site::program_frame,
 };
 
@@ -116,7 +116,7 @@ impl<'r> Job<'r> {
                     (Peer::Any, Kind::Recv) if !record.done && log.reports_completion => {
                         any_source.push(Call { rank: log.rank, at });
                     }
-                    (Peer::None, _) if matches!(record.batch, Batch::Alone | Batch::CollectiveEnd) => {
+                    _ if record.is_collective() => {
                         own.entry(record.group).or_default().push(at);
                     }
                     _ => (),
@@ -142,6 +142,7 @@ impl<'r> Job<'r> {
             })
             .collect();
         queues.sort_by_key(|it| it.group);
+        queues.iter_mut().for_each(|it| leave_out_begun_groups(records, it));
         let mut pairs: Vec<(PairKey, Pair)> = pairs.into_iter().collect();
         pairs.sort_by_key(|it| it.0);
         let mut job = Self {
@@ -195,6 +196,10 @@ impl<'r> Job<'r> {
             pair.received = done(*to, &pair.receives, pair.sends.len());
             let is_cut = |rank: Rank| records.log(rank).is_some_and(|it| it.lost > 0);
             pair.is_cut = is_cut(*from) || is_cut(*to);
+            // What was received was sent, also if the sender has not seen it.
+            if !pair.is_cut {
+                pair.sent = pair.sent.max(pair.received.min(pair.sends.len()));
+            }
         }
     }
 
@@ -247,6 +252,26 @@ impl<'r> Job<'r> {
     /// Returns the call before this one in the log of its rank.
     pub(crate) fn before(&self, call: Call) -> Option<Call> {
         Some(Call { rank: call.rank, at: call.at.checked_sub(1)? })
+    }
+}
+
+/// Leaves out the last calls of a lane if another lane shows that they are the first ones of a coalesced group, whose end is not recorded yet.
+fn leave_out_begun_groups(records: &Records, queue: &mut Queue) {
+    let record = |rank: Rank, at: u32| records.log(rank).and_then(|log| log.records.get(at as usize));
+    let ends = queue.lanes.iter().flat_map(|lane| lane.calls.iter().filter_map(|at| record(lane.rank, *at)));
+    let ends = ends.filter(|it| it.batch == Batch::CollectiveEnd);
+    let groups: FxHashMap<u32, SignatureId> = ends.map(|it| (it.seq, it.signature)).collect();
+    if groups.is_empty() {
+        return;
+    }
+    for lane in &mut queue.lanes {
+        while let Some(last) = lane.calls.last().and_then(|at| record(lane.rank, *at)) {
+            let parts = groups.get(&last.seq).map(|it| &records.signature(*it).parts);
+            if last.batch != Batch::Alone || !parts.is_some_and(|it| it.contains(&last.signature)) {
+                break;
+            }
+            lane.calls.pop();
+        }
     }
 }
 

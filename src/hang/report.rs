@@ -6,7 +6,7 @@ use grammar::{codes::Severity, count_text};
 
 use crate::{
     cause::{Analysis, Cause, analyse},
-    explain::{Finding, explain, explain_completed, timed_out},
+    explain::{Finding, explain, explain_completed},
     files::Dumps,
     queues::{Call, Job},
     record::{Peer, Rank},
@@ -97,7 +97,7 @@ pub fn report(dumps: &Dumps) -> Report {
     }
     findings.extend(analysis.completed.iter().map(|it| explain_completed(&job, it)));
     let late_and_timed_out = analysis.causes.first().is_some_and(|it| match it {
-        Cause::Late { stall, .. } => timed_out(&job, &analysis.stalls[*stall]),
+        Cause::Late { stall, .. } => analysis.stalls[*stall].is_given_up(&job),
         _ => false,
     });
     let is_error = |it: &Finding| it.code.severity() == Severity::Error;
@@ -123,7 +123,14 @@ pub fn report(dumps: &Dumps) -> Report {
 
 /// Whether a cause is a fault of the program, not a rank that is gone or late.
 fn is_fault(cause: &Cause) -> bool {
-    !matches!(cause, Cause::Missing { .. } | Cause::Lost { .. } | Cause::Late { .. } | Cause::Unknown { .. })
+    !matches!(
+        cause,
+        Cause::Missing { .. }
+            | Cause::Lost { .. }
+            | Cause::Late { .. }
+            | Cause::Unknown { .. }
+            | Cause::Cycle { is_proven: false, .. }
+    )
 }
 
 /// Returns the table of ranks: those that wait first, and of one state the rows of many ranks first.

@@ -4,6 +4,7 @@
 use crate::{
     queues::{Call, Job, Pair, PairKey},
     record::{Batch, GroupId, Rank, Record},
+    site::call_name,
 };
 
 /// Where ranks wait.
@@ -39,6 +40,30 @@ impl Stall {
             Place::Pair { pair, .. } => job.pairs[pair].0.0,
             Place::AnySource { group } => group,
         }
+    }
+
+    /// Whether it is of messages of NCCL for which no host waits: `isend` and `irecv` return at once, so that the rank may be about to make the call
+    /// that another one waits for. False if the watchdog has given them up.
+    pub(crate) fn is_asynchronous(&self, job: &Job<'_>) -> bool {
+        let is_returned = |call: &Call| {
+            let name = call_name(job.records, job.record(*call));
+            matches!(name, "isend" | "irecv" | "batch_isend_irecv")
+        };
+        // With both ends posted, the device executes them in their order.
+        matches!(self.place, Place::Pair { .. })
+            && self.blocked_by.is_none()
+            && job.records.group(self.group(job)).backend.starts_with("nccl")
+            && self.waiting.iter().all(is_returned)
+            && !self.is_given_up(job)
+    }
+
+    /// Whether the watchdog of NCCL has given up a call: it is out of its list and has not completed.
+    pub(crate) fn is_given_up(&self, job: &Job<'_>) -> bool {
+        self.waiting.iter().any(|it| {
+            let record = job.record(*it);
+            let reports = job.records.log(it.rank).is_some_and(|it| it.reports_completion);
+            reports && job.records.group(record.group).backend != "gloo" && record.retired && !record.done
+        })
     }
 
     /// Returns the time of the first call that waits here.
@@ -98,12 +123,15 @@ fn pair_stalls(job: &Job<'_>, at: usize, key: PairKey, pair: &Pair) -> Vec<Stall
     if pair.received < pair.receives.len() {
         let receive = pair.received;
         let send_of = pair.send_of(receive);
-        // Both ends of one message are one stall.
-        if send != Some(send_of) {
-            let call = Call { rank: to, at: pair.receives[receive] };
-            found.push(pair_stall(job, at, (send_of, receive), call, from));
-        } else if let Some(stall) = found.first_mut() {
-            stall.waiting.push(Call { rank: to, at: pair.receives[receive] });
+        let call = Call { rank: to, at: pair.receives[receive] };
+        match found.first_mut() {
+            // Both ends of one message are one stall. An end behind another call does not wait: the other one waits for it.
+            Some(stall) if send == Some(send_of) => {
+                if stall.blocked_by.is_none() {
+                    stall.waiting.push(call);
+                }
+            }
+            _ => found.push(pair_stall(job, at, (send_of, receive), call, from)),
         }
     }
     found
@@ -113,7 +141,8 @@ fn pair_stall(job: &Job<'_>, at: usize, (send, receive): (usize, usize), call: C
     let ((group, from, to), pair) = &job.pairs[at];
     let partner = if call.rank == *from { pair.receives.get(receive) } else { pair.sends.get(send) };
     let partner = partner.map(|it| Call { rank: other, at: *it });
-    let blocked_by = partner.and_then(|it| earlier_open(job, *group, it, call.rank));
+    let blocked_by =
+        partner.filter(|it| !job.record(*it).done).and_then(|it| earlier_open(job, *group, it, call.rank));
     let is_absent = partner.is_none() || blocked_by.is_some();
     debug_assert!(call.rank == *from || call.rank == *to);
     Stall {
@@ -136,6 +165,7 @@ fn earlier_open(job: &Job<'_>, group: GroupId, call: Call, other: Rank) -> Optio
     let receives = pair(other, call.rank).and_then(|it| it.receives.get(it.received));
     let first = sends.into_iter().chain(receives).min()?;
     let (first, mine) = (Call { rank: call.rank, at: *first }, job.record(call));
-    let is_alone = |it: &Record| it.batch == Batch::Alone;
+    let is_alone =
+        |it: &Record| it.batch == Batch::Alone && call_name(job.records, it) != "batch_isend_irecv";
     (first.at < call.at && is_alone(mine) && is_alone(job.record(first))).then_some(first)
 }

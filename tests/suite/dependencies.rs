@@ -123,7 +123,7 @@ const HANG: &[Layer] = &[
     ("files", BEFORE),
     ("agreement site", &["record"]),
     ("queues", &["agreement", "record", "site"]),
-    ("divergence stall", &["agreement", "queues", "record"]),
+    ("divergence stall", &["agreement", "queues", "record", "site"]),
     ("graph", &["record", "stall"]),
     ("peers wording", BEFORE),
     ("blame", BEFORE),

@@ -151,11 +151,18 @@ pub(super) fn unknown(job: &Job<'_>, stall: &Stall) -> Finding {
         return any_source(job, call);
     }
     let mut notes = vec![format!("this is {at}")];
-    // What only the root passes may end early on some members; other calls complete on all of them at nearly one time.
-    let has_root =
-        matches!(kind, Kind::Broadcast | Kind::Reduce | Kind::Gather | Kind::Scatter | Kind::AllToAll);
-    let is_timed_out = timed_out(job, stall);
-    let is_hang = has_root && !completed.is_empty() || is_timed_out;
+    // Other calls complete on all members at nearly one time. The root of a broadcast may be done before the others, that of a reduction after them.
+    // Those that completed it wait for the others in a later call.
+    let is_partly = !stall.behind.is_empty()
+        && !completed.is_empty()
+        && match kind {
+            Kind::Broadcast | Kind::Scatter => completed.len() > 1,
+            Kind::Reduce | Kind::Gather => waiting.len() > 1,
+            Kind::AllToAll => true,
+            _ => false,
+        };
+    let is_timed_out = stall.is_given_up(job);
+    let is_hang = is_partly || is_timed_out;
     let partly = if completed.is_empty() {
         "no member has completed it".to_owned()
     } else {
@@ -227,12 +234,4 @@ fn any_source(job: &Job<'_>, call: Call) -> Finding {
     };
     let notes = callers_note(job, call).into_iter().collect();
     Finding { code, message, ranks: Vec::new(), labels, notes, help: help.to_owned() }
-}
-
-/// Whether the watchdog of NCCL has given up a call: it is out of its list and has not completed.
-pub(crate) fn timed_out(job: &Job<'_>, stall: &Stall) -> bool {
-    stall.waiting.iter().any(|it| {
-        let reports = job.records.log(it.rank).is_some_and(|it| it.reports_completion);
-        reports && group_of(job, *it).backend != "gloo" && job.record(*it).retired && !job.record(*it).done
-    })
 }

@@ -44,6 +44,17 @@ pub(super) fn passed(
         // It waits for no rank that could have gone on.
         Place::AnySource { .. } => return empty(Code::HangPeer),
     };
+    // The rank that waits may be the one that made a call too many.
+    let is_added = deviant.is_some_and(|it| !ranks.contains(&it.0));
+    let message = match deviant {
+        Some((rank, _)) if is_added && code == Code::HangDiverged => format!(
+            "rank {rank} makes a call that {who} {} not make: the {}",
+            if ranks.len() == 1 { "does" } else { "do" },
+            what_at(job, call)
+        ),
+        _ => message,
+    };
+    let suspects = deviant.filter(|_| is_added).map_or_else(|| who.clone(), |it| format!("rank {}", it.0));
     let is_few = ranks.len() < waiting.len();
     let mut labels =
         vec![label(job, call, format!("{} {} here", ranks_text(&waiting), verb(&waiting, "wait")))];
@@ -66,7 +77,7 @@ pub(super) fn passed(
             .collect(),
         help: match stall.place {
             Place::Collective { .. } => {
-                format!("look for a condition that has another value on {who} before this call")
+                format!("look for a condition that has another value on {suspects} before this call")
             }
             Place::Pair { .. } | Place::AnySource { .. } => {
                 "each send needs a receive: look at the numbers of sends and receives of the two ranks"
@@ -137,11 +148,15 @@ pub(super) fn cycle(
         format!("rank {} waits in {}{at}: {missing}", edge.from, what_at(job, call))
     };
     // A message without partner is the shorter explanation.
-    let unmatched = edges.iter().find(|it| {
-        matches!(stalls[it.stall].place, Place::Pair { .. })
-            && stalls[it.stall].blocked_by.is_none()
-            && edges.iter().any(|it| matches!(stalls[it.stall].place, Place::Collective { .. }))
-    });
+    let is_collective = |it: &Edge| matches!(stalls[it.stall].place, Place::Collective { .. });
+    let is_unmatched = |it: &Edge| {
+        matches!(stalls[it.stall].place, Place::Pair { .. }) && stalls[it.stall].blocked_by.is_none()
+    };
+    // The partner that went on to a collective left it out: those before only wait for it.
+    let unmatched = edges
+        .iter()
+        .filter(|it| is_unmatched(it))
+        .find(|it| edges.iter().any(|next| next.from == it.to && is_collective(next)));
     let is_messages = edges.iter().all(|it| matches!(stalls[it.stall].place, Place::Pair { .. }));
     let each = if ranks.len() == 2 { "each other" } else { "each other in a cycle" };
     let mut code = Code::HangCycle;
@@ -226,6 +241,20 @@ pub(super) fn cycle(
             "all ranks must use groups in one order, and no rank may leave out a call that others make before"
                 .to_owned()
         },
+    }
+}
+
+/// Explains ranks that wait for each other if none of them is about to make the call that another one waits for.
+pub(super) fn possible_cycle(job: &Job<'_>, stalls: &[Stall], edges: &[Edge]) -> Finding {
+    let found = cycle(job, stalls, edges, None);
+    let who = ranks_text(&edges.iter().map(|it| it.from).collect::<Vec<_>>());
+    Finding {
+        code: Code::RankLate,
+        message: format!("{}, unless one of them is late", found.message),
+        help: format!(
+            "`isend` and `irecv` do not make the host wait: if the job does not proceed, look at what {who} do: `py-spy dump --pid PID` shows their stacks"
+        ),
+        ..found
     }
 }
 

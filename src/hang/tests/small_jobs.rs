@@ -200,3 +200,135 @@ fn a_dictionary_without_records_is_a_dump_only_with_the_other_keys_of_one() {
     assert_eq!(read(r#"{"version": "1.0", "hyperparameters": 3}"#), 1);
     assert_eq!(read(r#"{"version": "2.10", "pg_config": {}, "entries": 3}"#), 1);
 }
+
+/// A message that the program makes with a function of `torch.distributed`, at a line of `train.py`.
+fn message(number: u32, name: &str, function: &str, line: u32) -> Value {
+    let library = json!({"name": function, "filename": "torch/distributed/distributed_c10d.py", "line": 1});
+    let program = json!({"name": "step", "filename": "train.py", "line": line});
+    with(
+        call(1, name, 4),
+        &[("p2p_seq_id", json!(number)), ("is_p2p", json!(true)), ("frames", json!([library, program]))],
+    )
+}
+
+#[test]
+fn calls_that_agree_and_completed_are_no_shift() {
+    // The root calls from two lines, the others from two other ones.
+    let calls = |lines: [u32; 2], count: u32| -> Vec<Value> {
+        let call = |seq: u32| at_line(call(seq, "broadcast", 4), lines[seq as usize % 2]);
+        (1..=count).map(|seq| if seq < 9 { done(call(seq)) } else { call(seq) }).collect()
+    };
+    let report = explained(4, &[calls([1, 2], 9), calls([2, 1], 9), calls([2, 1], 9), calls([2, 1], 8)]);
+    assert_eq!((report.is_hang, report.findings[0].code.text()), (false, "W0801"));
+    assert_eq!(report.findings[0].ranks, [3]);
+}
+
+#[test]
+fn the_end_of_a_batch_of_messages_is_no_collective() {
+    let tp = |call: Value| with(call, &[("process_group", json!(["1", "tp"]))]);
+    let world = || done(call(1, "all_reduce", 4));
+    let end = with(call(1, "coalesced", 4), &[("p2p_seq_id", json!(1)), ("is_p2p", json!(true))]);
+    let batch = || vec![message(1, "send 0->1", "batch_isend_irecv", 12), end.clone()];
+    let ranks = [[vec![world(), tp(call(1, "all_gather", 4))], batch()].concat(), vec![world()]];
+    let report = explained(2, &ranks);
+    assert_eq!((report.is_hang, report.findings[0].code.text()), (false, "W0801"));
+}
+
+#[test]
+fn two_ranks_that_both_send_first_wait_for_each_other() {
+    let ranks = [[0, 1], [1, 0]].map(|[own, other]| {
+        vec![
+            message(1, &format!("send {own}->{other}"), "isend", 21),
+            message(2, &format!("recv {own}<-{other}"), "irecv", 22),
+        ]
+    });
+    let found = &explained(2, &ranks).findings[0];
+    assert!(
+        found.message.starts_with("ranks 0 and 1 wait for each other: rank 0 in isend"),
+        "{}",
+        found.message
+    );
+}
+
+#[test]
+fn messages_for_which_no_host_waits_show_no_hang() {
+    // Each rank is about to receive.
+    let ranks: Vec<Vec<Value>> = (0..4)
+        .map(|rank| vec![message(1, &format!("send {rank}->{}", (rank + 1) % 4), "isend", 21)])
+        .collect();
+    let report = explained(4, &ranks);
+    assert_eq!((report.is_hang, report.findings[0].code.text()), (false, "W0801"));
+    // With `send`, the host waits.
+    let ranks: Vec<Vec<Value>> = (0..4)
+        .map(|rank| vec![message(1, &format!("send {rank}->{}", (rank + 1) % 4), "send", 21)])
+        .collect();
+    assert_eq!(explained(4, &ranks).findings[0].code.text(), "E0803");
+}
+
+#[test]
+fn the_root_of_a_broadcast_may_be_done_first() {
+    let ranks =
+        [vec![done(call(1, "broadcast", 4))], vec![call(1, "broadcast", 4)], vec![call(1, "broadcast", 4)]];
+    let report = explained(3, &ranks);
+    assert_eq!((report.is_hang, report.findings[0].code.text()), (false, "W0802"));
+}
+
+#[test]
+fn a_group_of_calls_that_the_ring_buffer_cut_is_not_compared() {
+    let part = |name: &str, elements| at_line(call(1, name, elements), 11);
+    let end = || at_line(done(call(1, "coalesced", 4)), 11);
+    let whole = || vec![part("all_gather", 8), part("all_gather", 16), end(), call(2, "all_reduce", 4)];
+    let cut = vec![with(part("all_gather", 16), &[("record_id", json!(1))]), end()];
+    let report = explained(4, &[whole(), whole(), whole(), cut]);
+    assert_eq!((report.is_hang, report.findings[0].code.text()), (false, "W0801"));
+}
+
+#[test]
+fn a_group_of_calls_that_is_being_issued_is_not_compared() {
+    let part = |elements| call(1, "all_gather", elements);
+    let whole = || vec![part(8), part(16), call(1, "coalesced", 4)];
+    let report = explained(3, &[whole(), whole(), vec![part(8)]]);
+    assert_eq!((report.is_hang, report.findings[0].code.text()), (false, "W0801"));
+    assert_eq!(report.findings[0].ranks, [2]);
+}
+
+#[test]
+fn a_call_that_is_seldom_made_is_not_accused() {
+    let step = |seq| at_line(call(seq, "all_reduce", 4), 10);
+    let steps = || (1..5).map(|seq| done(step(seq)));
+    let ranks = [
+        steps().chain([at_line(call(5, "barrier", 4), 30)]).collect(),
+        steps().chain([step(5)]).collect::<Vec<_>>(),
+    ];
+    let report = explained(2, &ranks);
+    assert!(report.is_hang && report.findings[0].ranks.is_empty(), "{:?}", report.findings[0]);
+}
+
+#[test]
+fn one_group_may_have_several_descriptions() {
+    let of =
+        |description: &str| with(call(1, "all_reduce", 4), &[("process_group", json!(["0", description]))]);
+    let report = explained(2, &[vec![of("default_pg")], vec![of("undefined")]]);
+    assert_eq!((report.is_hang, report.findings[0].code.text()), (false, "W0802"));
+}
+
+#[test]
+fn only_dumps_are_read() {
+    let folder = tempfile::tempdir().expect("a folder");
+    write(folder.path(), 1, &[vec![done(call(1, "all_reduce", 4))]]);
+    fs::write(folder.path().join("config_7.json"), r#"{"layers": 7}"#).expect("a file");
+    let dumps = files::load(&[folder.path().to_owned()]).expect("dumps");
+    assert_eq!((report(&dumps).world, dumps.skipped.len()), (1, 0));
+    let fault = files::load(&["/dev/null".into()]).expect_err("an error").to_string();
+    assert!(fault.contains("neither a file nor a folder"), "{fault}");
+}
+
+#[test]
+fn a_line_break_in_a_name_does_not_end_a_line() {
+    let odd = json!([{"name": "step", "filename": "a\nb.py", "line": 3}]);
+    let ranks = [vec![with(call(1, "all_reduce", 4), &[("frames", odd)])], vec![call(1, "broadcast", 4)]];
+    let dumps = load(2, &ranks);
+    assert!(!report(&dumps).verdict().contains('\n'));
+    let program = hir_hang::program::program(&dumps);
+    assert!(program.contains("// all_reduce(float32 [4]), a\\nb.py:3\n"), "{program}");
+}
