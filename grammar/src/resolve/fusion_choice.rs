@@ -101,7 +101,14 @@ impl<'s> Resolver<'s, '_> {
         }
         let mut fitting = found.into_iter();
         let last = fitting.next()?;
-        let Some(other) = fitting.find(|it| !self.is_same(it, last, launches)) else { return Some(last) };
+        let Some(other) = fitting.clone().find(|it| !self.is_same(it, last, launches)) else {
+            // The lines of several ranks may tear the groups of a fusion from its domains.
+            return Some(if last.domains.is_empty() {
+                fitting.find(|it| !it.domains.is_empty()).unwrap_or(last)
+            } else {
+                last
+            });
+        };
         let (span, label) = match launches.first() {
             Some(launch) => (self.program.stmt_span(launch.stmt), "the first launch"),
             None => (self.program.spans.header, "the container"),
@@ -114,6 +121,17 @@ impl<'s> Resolver<'s, '_> {
             "write the one that belongs to the container to a file, and pass it with `--fusions FILE`",
         ));
         None
+    }
+
+    /// Returns the last dump if it is that of the container by its inputs and outputs, and its groups are cut off: an older one is that of another
+    /// fusion.
+    pub(super) fn cut_dump<'d>(
+        &self,
+        dumps: &'d [FusionDump<'s>],
+        launches: &[Launch],
+    ) -> Option<&'d FusionDump<'s>> {
+        let is_cut = |it: &&FusionDump<'s>| self.fits(it, &[], false) && !self.fits(it, launches, true);
+        dumps.last().filter(is_cut).filter(|_| !launches.is_empty())
     }
 
     /// Returns whether two dumps that fit say the same about the container.
@@ -129,7 +147,8 @@ impl<'s> Resolver<'s, '_> {
         let domains = |a: &FusionDump<'_>, b: &FusionDump<'_>| {
             a.domains.iter().all(|(number, it)| b.domains.get(number).is_some_and(|other| it.is_same(other)))
         };
-        launches.iter().all(is_same_group) && domains(a, b) && domains(b, a) && self.has_same_red_ops(a, b)
+        let has_same_domains = a.domains.is_empty() || b.domains.is_empty() || domains(a, b) && domains(b, a);
+        launches.iter().all(is_same_group) && has_same_domains && self.has_same_red_ops(a, b)
     }
 
     /// Returns the indices of the files that have a dump which can belong to the container or a kernel of it.

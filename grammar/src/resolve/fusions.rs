@@ -39,7 +39,8 @@ impl<'s> Resolver<'s, '_> {
         let (dumps, chosen) = if of_files.is_some() || launches.iter().any(|it| has_unnumbered(given, it)) {
             (given, of_files)
         } else {
-            (in_text, self.chosen_dump(in_text, &launches, is_own))
+            let cut = self.cut_dump(in_text, &launches).filter(|_| is_own);
+            (in_text, cut.or_else(|| self.chosen_dump(in_text, &launches, is_own)))
         };
         let mut stated = chosen.map(|it| self.apply_domains(it)).unwrap_or_default();
         self.resolve_red_ops(chosen);
