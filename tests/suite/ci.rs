@@ -13,6 +13,10 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("ci::json_has_no_plain_lines", json_has_no_plain_lines),
         Trial::test("ci::explain_is_that_of_hir_opt", explain_is_that_of_hir_opt),
         Trial::test("ci::help_and_completions_know_the_tools", help_and_completions_know_the_tools),
+        Trial::test(
+            "ci::hir_reduce_reads_the_fusions_of_its_reference",
+            hir_reduce_reads_the_fusions_of_its_reference,
+        ),
     ]
 }
 
@@ -163,4 +167,21 @@ fn help_and_completions_know_the_tools() -> Result<(), Failed> {
     expect_part(&script.out, "--timeline")?;
     let part = hir(folder.path(), &["hang", "--completions", "bash"])?;
     expect_exit(&part, 2)
+}
+
+/// Only the fusion states that the reference reduces with a maximum.
+fn hir_reduce_reads_the_fusions_of_its_reference() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    let log = Path::new(ROOT).join("tests/cases/log/reduction-operator.hir");
+    let text = fs::read_to_string(&log)?;
+    let container = text.find("%HostIrContainer {").and_then(|at| text.get(at..)).ok_or("no container")?;
+    fs::write(folder.path().join("reference.hir"), container)?;
+    let sum = container.replacen("team=(0 1), ", "team=(0 1), red_op=SUM, ", 1);
+    fs::write(folder.path().join("sum.hir"), sum)?;
+    let log = log.display().to_string();
+    let words =
+        ["reduce", "sum.hir", "--oracle", "wrong-result", "--reference", "reference.hir", "--fusions", &log];
+    expect_exit(&hir(folder.path(), &words)?, 0)?;
+    // Without it, both are sums.
+    expect_exit(&hir(folder.path(), &words[..6])?, 1)
 }
