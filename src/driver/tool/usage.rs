@@ -22,6 +22,7 @@ pub const FLAGS_BY_TOOL: [(&str, &[&str]); 4] = [
             "bisect",
             "check",
             "check-model",
+            "communication",
             "crash-reproducer",
             "dump-pass-pipeline",
             "explain",
