@@ -154,3 +154,45 @@ pub fn races(statements: usize) -> String {
     let body = format!("  {out} = ALLOCATE(mem_type=global, zero_init=false)\n{writes}");
     container(&format!("({INPUT}) -> ({out})"), &body)
 }
+
+/// Returns layers of two products on two devices, with tensor and sequence parallelism: each layer all-gathers its input and
+/// reduce-scatters its result. Only inputs, the first products and outputs state their shardings.
+pub fn layers(layers: usize) -> String {
+    let mesh = "(DeviceMesh{0 1})";
+    let (mut declared, mut domains, mut body) = (String::new(), String::new(), String::new());
+    let mut axis = 0;
+    // A tensor of 8 by 8 elements whose dimension `dim` is sharded.
+    let mut sharded = |name: &str, dim: usize| {
+        axis += 4;
+        let [other, whole, device, part] = [axis, axis + 1, axis + 2, axis + 3];
+        let split = format!("ideviceIdx.x{device}{{2}}, iS{part}{{4}}");
+        let (loops, logical) = match dim {
+            0 => (format!("{split}, iS{other}{{8}}"), format!("iS{whole}{{8}}, iS{other}{{8}}")),
+            _ => (format!("iS{other}{{8}}, {split}"), format!("iS{other}{{8}}, iS{whole}{{8}}")),
+        };
+        let _ = writeln!(declared, "%tensor {name}_g_float[{loops}] {mesh}");
+        let _ = writeln!(
+            domains,
+            "  {name}: logical({logical}), outer_split(iS{whole}{{8}}, 2) -> (ideviceIdx.x{device}{{2}}, iS{part}{{4}})"
+        );
+    };
+    let name = |layer: usize, at: usize| format!("T{}", 5 * layer + at);
+    let mut inputs = vec![name(0, 0)];
+    sharded(&name(0, 0), 0);
+    for layer in 0..layers {
+        let [x, up, down, wide, out, next] = [0, 1, 2, 3, 4, 5].map(|at| name(layer, at));
+        for (tensor, dim) in [(&up, 0), (&down, 1), (&wide, 1), (&out, 0), (&next, 0)] {
+            sharded(tensor, dim);
+        }
+        let _ = writeln!(
+            body,
+            "  {wide} = linear({x}, {up})\n  {out} = linear({wide}, {down})\n  {next} = {x} + {out};"
+        );
+        inputs.extend([up, down]);
+    }
+    format!(
+        "{declared}%HostIrContainer {{ ({}) -> ({}) :\n{body}}} // %HostIrContainer\n\nDomains:\n{domains}",
+        inputs.join(", "),
+        name(layers, 0)
+    )
+}

@@ -138,6 +138,13 @@ pub const AXES: &[Axis] = &[
         ],
     },
     Axis {
+        name: "layers",
+        program: layers,
+        passes: "@overlap",
+        size: 16,
+        tools: &[opt(&["hir-opt", "--passes", "@overlap"], 100)],
+    },
+    Axis {
         name: "streams",
         program: streams,
         passes: "@default",

@@ -99,7 +99,8 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
                 !shared_numbers.contains(tensor)
                     && obstacle_to_count(program, *tensor, *dim, cut.count).is_none()
             };
-            if cut.component.dims.iter().all(is_free) && chunk_equally(program, &cut)? == Change::Changed {
+            let is_free = cut.component.dims.iter().all(is_free);
+            if is_free && chunk_equally(program, std::slice::from_ref(&cut))? == Change::Changed {
                 change = Change::Changed;
             }
         }
@@ -141,18 +142,22 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
     };
     // If no count divides the axis, the count 2 makes `chunk_all` report the reason.
     let count = count.unwrap_or_else(|| (2..=DEFAULT_COUNT).rev().find(divides).unwrap_or(2));
-    let mut fresh = IrBuilder::of(program);
-    EqualChunks { fresh: &mut fresh, program, name, count, component: &component }.chunk_all()
+    EqualChunks::of(program, name).chunk_all(count, &component)
 }
 
 /// The default limit for the number of chunks: the largest number up to this that divides the axis is used.
 pub(crate) const DEFAULT_COUNT: i64 = 4;
 
-/// Splits a dimension into chunks of equal size, in all tensors that share it.
-pub(crate) fn chunk_equally(program: &mut Program, cut: &Chunking) -> Result<Change, Diagnostic> {
-    let mut fresh = IrBuilder::of(program);
-    let (name, count, component) = ("auto", cut.count, &cut.component);
-    EqualChunks { fresh: &mut fresh, program, name, count, component }.chunk_all()
+/// Splits dimensions into chunks of equal size, each in all tensors that share it.
+pub(crate) fn chunk_equally(program: &mut Program, cuts: &[Chunking]) -> Result<Change, Diagnostic> {
+    let mut chunks = EqualChunks::of(program, "auto");
+    let mut change = Change::Unchanged;
+    for cut in cuts {
+        if chunks.chunk_all(cut.count, &cut.component)? == Change::Changed {
+            change = Change::Changed;
+        }
+    }
+    Ok(change)
 }
 
 /// Returns the reason why a dimension cannot be split into `count` chunks; `None` if it can.
@@ -220,28 +225,32 @@ fn find(program: &Program, name: &str) -> Option<(TensorId, usize)> {
 }
 
 struct EqualChunks<'p> {
+    fresh: IrBuilder,
+    inputs: FxHashSet<TensorId>,
+    shared_numbers: FxHashSet<TensorId>,
     program: &'p mut Program,
-    fresh: &'p mut IrBuilder,
     name: &'p str,
-    count: i64,
-    component: &'p EquivalentDims,
 }
 
-impl EqualChunks<'_> {
+impl<'p> EqualChunks<'p> {
+    fn of(program: &'p mut Program, name: &'p str) -> Self {
+        let inputs = Program::tensors_of(&program.inputs).collect();
+        let shared_numbers = tensors_of_shared_numbers(program);
+        Self { fresh: IrBuilder::of(program), inputs, shared_numbers, program, name }
+    }
+
     /// Splits the dimension of every tensor of the component into `count` chunks of equal size.
-    fn chunk_all(&mut self) -> Result<Change, Diagnostic> {
-        let inputs: FxHashSet<TensorId> = Program::tensors_of(&self.program.inputs).collect();
-        let shared_numbers = tensors_of_shared_numbers(self.program);
+    fn chunk_all(&mut self, count: i64, component: &EquivalentDims) -> Result<Change, Diagnostic> {
         let mut changed = false;
-        for (tensor, dim) in &self.component.dims {
+        for (tensor, dim) in &component.dims {
             let sharding = self.sharding(*tensor)?;
-            let cut = self.cut(&sharding, *tensor, *dim)?;
-            if inputs.contains(tensor) || cut == sharding.dims[*dim] {
+            let cut = self.cut(&sharding, *tensor, *dim, count)?;
+            if self.inputs.contains(tensor) || cut == sharding.dims[*dim] {
                 continue;
             }
-            match obstacle_to_new_axes(self.program, &shared_numbers, self.name, (*tensor, *dim)) {
+            match obstacle_to_new_axes(self.program, &self.shared_numbers, self.name, (*tensor, *dim)) {
                 Some(obstacle) => return Err(obstacle),
-                None => replace_dim(self.program, self.fresh, *tensor, *dim, &cut),
+                None => replace_dim(self.program, &mut self.fresh, *tensor, *dim, &cut),
             }
             changed = true;
         }
@@ -249,7 +258,13 @@ impl EqualChunks<'_> {
     }
 
     /// Returns the dimension with a stream piece inside its device pieces.
-    fn cut(&mut self, sharding: &Sharding, tensor: TensorId, dim: usize) -> Result<Dim, Diagnostic> {
+    fn cut(
+        &mut self,
+        sharding: &Sharding,
+        tensor: TensorId,
+        dim: usize,
+        count: i64,
+    ) -> Result<Dim, Diagnostic> {
         let mut cut = sharding.dims[dim].without_streams();
         let other = sharding.dims.iter().enumerate().any(|(at, it)| at != dim && it.stream().is_some());
         if other {
@@ -263,17 +278,17 @@ impl EqualChunks<'_> {
         }
         let spread: i64 = cut.devices().map(|device| sharding.mesh.extent(device) as i64).product();
         if let Some(extent) = known_extent(self.program, cut.extent)
-            && extent % (spread * self.count) != 0
+            && extent % (spread * count) != 0
         {
             let (name, part) = (self.program.tensor_name(tensor), part_of(extent, spread));
             let message = format!(
-                "axis `{}`: dimension {dim} of `{name}` has {part}, which cannot be split into {} equal chunks",
-                self.name, self.count
+                "axis `{}`: dimension {dim} of `{name}` has {part}, which cannot be split into {count} equal chunks",
+                self.name
             );
             let it = self.chunking_error(tensor, message);
             return Err(it.help("use another `count=…`, or set the size of each chunk with `sizes=…`"));
         }
-        let count = self.program.intern_int(self.count);
+        let count = self.program.intern_int(count);
         cut.pieces.push(DimPiece { parallel: ParallelType::Stream, count, swizzled: false });
         Ok(cut)
     }

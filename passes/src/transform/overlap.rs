@@ -19,12 +19,14 @@
 //!
 //! It splits the axis in all tensors that share it, makes a loop of the statements on these tensors, and
 //! keeps the loop only if it overlaps (`overlap_check`): the iterations are independent of each other, and
-//! the loop communicates and contains a matmul. Chunks of different sizes (`ratio`) are in loops one after the other
+//! the loop communicates and contains a matmul. In a program with many communications, those that share no axis are split
+//! together (`batch`), so that the time grows as the program does. Chunks of different sizes (`ratio`) are in loops one after the other
 //! (`unequal_chunks`). A communication that cannot overlap stays unchanged, and a
 //! remark gives the reason. Each attempt examines the whole program, so the pass attempts no more once it has examined
 //! `MAX_EXAMINED` statements; a remark names this limit for every communication that it leaves unchanged. A later communication can be in the loop of an earlier one: an all-gather and the
 //! reduce-scatter after it share a loop.
 
+mod batch;
 mod overlap_check;
 mod unequal_chunks;
 
@@ -33,16 +35,16 @@ use grammar::{
     diagnostic::Diagnostic,
     ir::{Program, StmtId},
 };
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     analysis::{
-        dim_equivalence::{DimEquivalence, EquivalentDims},
+        dim_equivalence::DimEquivalence,
         sharding::{Dim, Sharding},
     },
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
     transform::{
-        chunk::{self, CommCandidate, CommKind, DEFAULT_COUNT, known_extent},
+        chunk::{self, Chunking, CommCandidate, CommKind, DEFAULT_COUNT, known_extent},
         stream_parallel::{
             self, ALLOCATE, BACKEND, LoopOptions, OFFSET_BY_RANK, OWN_SLICE, PROTOCOL, STYLE, WAIT,
         },
@@ -124,10 +126,22 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
     let mut change = Change::Unchanged;
     let loops = LoopOptions::of(arguments)?;
     let mut examined = 0;
-    for stmt in program.body().to_vec() {
+    let stmts = program.body().to_vec();
+    let mut together = FxHashMap::default();
+    if let Some((rewritten, chunks)) = batch::attempt_together(program, arguments, loops) {
+        (*program, together) = (rewritten, chunks);
+        change = Change::Changed;
+    }
+    // The equivalent dimensions of the program as it is; `None` after a change.
+    let mut shared = None;
+    for stmt in stmts {
         let Some(exchange) = chunk::comm_candidate(program, stmt) else { continue };
         let span = program.stmt_span(stmt);
         let what = format!("{} of `{}`", exchange.kind.name(), program.tensor_name(exchange.subject));
+        if let Some(chunks) = together.get(&stmt) {
+            remarks.passed(span, format!("the {what} is split into {chunks}"), "overlaps with matmuls");
+            continue;
+        }
         if !program.body().contains(&stmt) {
             let message = format!("the {what} is in the loop of an earlier communication");
             remarks.passed(span, message, "overlaps with matmuls");
@@ -140,15 +154,14 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
                     "the attempts for the communications before it have examined {MAX_EXAMINED} statements, the limit of `overlap`"
                 ).into());
             }
-            examined += program.stmts.len();
-            attempt(program, arguments, loops, stmt, &exchange)
+            let shared = shared.get_or_insert_with(|| DimEquivalence::of(program));
+            attempt(program, shared, &mut examined, arguments, loops, (stmt, &exchange))
         });
         match attempted {
             Ok((rewritten, count)) => {
                 *program = rewritten;
-                change = Change::Changed;
-                let count = count.map_or(String::new(), |it| format!("{it} "));
-                let message = format!("the {what} is split into {count}chunks{condition}");
+                (change, shared) = (Change::Changed, None);
+                let message = format!("the {what} is split into {}", chunks_text(count, condition));
                 remarks.passed(span, message, "overlaps with matmuls");
             }
             Err(reason) => {
@@ -158,6 +171,11 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
         }
     }
     Ok(change)
+}
+
+/// Returns the number of chunks in words; without a number if it is no constant.
+fn chunks_text(count: Option<i64>, condition: &str) -> String {
+    format!("{}chunks{condition}", count.map_or(String::new(), |it| format!("{it} ")))
 }
 
 /// Returns what a remark adds if the pass chooses the number of chunks of an axis whose extent is not a constant.
@@ -181,56 +199,91 @@ fn divisibility_condition(
 }
 
 /// Returns the program with a loop that overlaps a communication with matmuls, and the number of chunks if it is a
-/// constant.
+/// constant. Adds the number of statements that it examines to `examined`.
 ///
 /// # Errors
 /// Returns the reason why no such loop is possible.
 fn attempt(
     program: &Program,
+    shared: &DimEquivalence,
+    examined: &mut usize,
     arguments: &Arguments,
     loops: LoopOptions,
-    stmt: StmtId,
-    exchange: &CommCandidate,
+    (stmt, exchange): (StmtId, &CommCandidate),
 ) -> Result<(Program, Option<i64>), Obstacle> {
     if let (CommKind::Allreduce, Some(ratio)) = (exchange.kind, arguments.counts("ratio")) {
+        *examined += program.stmts.len();
         return unequal_chunks::attempt(program, &ratio, loops, exchange);
     }
+    let dims = Sharding::of(program, exchange.tensor).map(|it| it.dims).unwrap_or_default();
+    let (component, chunking) = match dims.iter().position(|dim| dim.stream().is_some()) {
+        Some(dim) => {
+            let twice = |twice| {
+                let name = program.tensor_name(twice);
+                Obstacle::from(format!("`{name}` has the stream axis in two dimensions"))
+            };
+            (shared.dims_equivalent_to(exchange.tensor, dim).map_err(twice)?, None)
+        }
+        None => {
+            let it = chunk::choose_chunking(program, shared, exchange, most_chunks(arguments))?;
+            (it.component, Some(it.count))
+        }
+    };
+    *examined += program.stmts.len();
     let mut cut = program.clone();
-    let component = chunk_axis(&mut cut, arguments, exchange)?;
+    let component = match chunking {
+        Some(count) => {
+            let chunking = Chunking { component, count };
+            chunk::chunk_equally(&mut cut, std::slice::from_ref(&chunking))?;
+            chunking.component
+        }
+        None => component,
+    };
     let dims = Sharding::of(&cut, exchange.tensor).map(|it| it.dims).unwrap_or_default();
     let count = dims.iter().find_map(Dim::stream).and_then(|it| cut.constant(it.count));
     if arguments.flag("swizzle") {
         swizzle_stream::rotate(&mut cut, Some(&component));
     }
-    let only = on_component(&cut, &component);
-    Ok((with_loops(&cut, loops, only, &[stmt], 2)?, count))
+    let only = cut.body().iter().copied().filter(|stmt| component.is_mentioned_by(&cut, *stmt)).collect();
+    let rewritten = with_loops(&cut, loops, only, &[stmt], 2);
+    rewritten.map(|it| (it, count)).map_err(|mut reasons| reasons.swap_remove(0).1)
+}
+
+/// Returns the largest number of chunks that the options allow where the number of devices does not determine it.
+fn most_chunks(arguments: &Arguments) -> i64 {
+    arguments.count("count").map_or(DEFAULT_COUNT, |it| i64::try_from(it).unwrap_or(i64::MAX))
 }
 
 /// Returns the program with loops of the statements in `only`, each of at least `least_trips` iterations. The statements in
-/// `required` are in loops that overlap communication with matmuls.
+/// `required`, of which there is at least one, are in loops that overlap communication with matmuls.
 ///
 /// # Errors
-/// Returns the reason why there are no such loops.
+/// Returns the statements for which there are no such loops, each with the reason.
 fn with_loops(
     cut: &Program,
     loops: LoopOptions,
     mut only: FxHashSet<StmtId>,
     required: &[StmtId],
     least_trips: i64,
-) -> Result<Program, Obstacle> {
+) -> Result<Program, Vec<(StmtId, Obstacle)>> {
     // The second round leaves out the loops that do not overlap.
     for _ in 0..2 {
         let mut trial = cut.clone();
         let written = stream_parallel::make_loops(&mut trial, loops, Some(&only));
         let stmts: Vec<StmtId> = written.iter().map(|it| it.stmt).collect();
         let reasons = overlap_check::obstacles(&trial, &stmts, least_trips);
-        for stmt in required {
-            let Some(own) = written.iter().position(|it| it.members.contains(stmt)) else {
-                return Err("its chunks are not slices of the local part of each device".into());
-            };
-            if let Some(reason) = &reasons[own] {
-                return Err(reason.clone());
-            }
+        let loop_of: FxHashMap<StmtId, usize> = written
+            .iter()
+            .enumerate()
+            .flat_map(|(at, it)| it.members.iter().map(move |member| (*member, at)))
+            .collect();
+        let obstacle = |stmt: &StmtId| match loop_of.get(stmt) {
+            None => Some((*stmt, "its chunks are not slices of the local part of each device".into())),
+            Some(own) => reasons[*own].clone().map(|reason| (*stmt, reason)),
+        };
+        let failed: Vec<(StmtId, Obstacle)> = required.iter().filter_map(obstacle).collect();
+        if !failed.is_empty() {
+            return Err(failed);
         }
         if reasons.iter().all(Option::is_none) {
             return Ok(trial);
@@ -238,7 +291,8 @@ fn with_loops(
         let good = written.iter().zip(&reasons).filter(|(_, reason)| reason.is_none());
         only = good.flat_map(|(it, _)| it.members.iter().copied()).collect();
     }
-    Err("other statements on the same axis cannot be split into chunks".into())
+    let reason = "other statements on the same axis cannot be split into chunks";
+    Err(required.iter().map(|stmt| (*stmt, reason.into())).collect())
 }
 
 /// Checks that the options request chunks for this kind of communication.
@@ -271,29 +325,4 @@ fn check_requested(arguments: &Arguments, exchange: &CommCandidate) -> Result<()
         Some("whole") => Err(format!("the option `{option}=whole` is set").into()),
         Some(_) | None => Ok(()),
     }
-}
-
-/// Splits the axis of a communication, unless it has a stream axis already. Returns the tensors that share
-/// the axis.
-fn chunk_axis(
-    program: &mut Program,
-    arguments: &Arguments,
-    exchange: &CommCandidate,
-) -> Result<EquivalentDims, Obstacle> {
-    let shared = DimEquivalence::of(program);
-    let dims = Sharding::of(program, exchange.tensor).map(|it| it.dims).unwrap_or_default();
-    if let Some(dim) = dims.iter().position(|dim| dim.stream().is_some()) {
-        return shared.dims_equivalent_to(exchange.tensor, dim).map_err(|twice| {
-            format!("`{}` has the stream axis in two dimensions", program.tensor_name(twice)).into()
-        });
-    }
-    let most = arguments.count("count").map_or(DEFAULT_COUNT, |it| i64::try_from(it).unwrap_or(i64::MAX));
-    let cut = chunk::choose_chunking(program, &shared, exchange, most)?;
-    chunk::chunk_equally(program, &cut)?;
-    Ok(cut.component)
-}
-
-/// Returns the top-level statements on tensors that share an axis.
-fn on_component(program: &Program, component: &EquivalentDims) -> FxHashSet<StmtId> {
-    program.body().iter().copied().filter(|stmt| component.is_mentioned_by(program, *stmt)).collect()
 }

@@ -57,7 +57,7 @@ fn split(
     if change == Change::Unchanged || required.is_empty() {
         return Err(format!("no statement computes axis `{name}` in chunks").into());
     }
-    with_loops(&cut, loops, new, &required, 1)
+    with_loops(&cut, loops, new, &required, 1).map_err(|mut reasons| reasons.swap_remove(0).1)
 }
 
 /// Returns the number of elements of each chunk.
