@@ -30,6 +30,7 @@
 //! * Every Set that remains is one `reshard::ReshardStep`, and every reduction over devices is one
 //!   all-reduce, one reduce-scatter, or a reduce to each device of another mesh.
 
+mod contraction;
 mod copies;
 mod device_reduction;
 mod partial_sums;
@@ -63,9 +64,10 @@ use crate::{
         builder::{self, IrBuilder},
     },
 };
+use contraction::contracted_device_pieces;
 use copies::{ReshardedCopies, copy_stmt};
 pub(crate) use device_reduction::reduces_in_one_step;
-use device_reduction::{contracted_device_pieces, reduces_over_devices};
+use device_reduction::reduces_over_devices;
 pub(crate) use red_op::collective_red_op;
 use slices::mentions_slice;
 

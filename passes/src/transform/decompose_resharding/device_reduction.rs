@@ -1,5 +1,4 @@
-//! Reductions over devices for decompose-resharding: matmuls with a sharded contracted axis, and `reduction`
-//! statements.
+//! Reductions over devices for decompose-resharding: `reduction` statements.
 //!
 //! A reduction over a sharded dimension, `T1[rS2{8}] = reduction( T0[ideviceIdx.x0{2}, iS1{4}] )`, becomes:
 //! ```text
@@ -15,20 +14,17 @@ use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
     dtype::DType,
-    ir::{
-        AxisId, AxisKind, DeviceDim, Domains, Expr, Memory, OpStmt, Operand, ParallelType, Program, TensorId,
-        Transform,
-    },
+    ir::{AxisId, AxisKind, Domains, Expr, OpStmt, Operand, ParallelType, Program, TensorId, Transform},
     ops::Op,
     words::ReductionOp,
 };
 
-use super::{Decomposer, copies::copy_stmt, red_op::Steps, slices::is_slice};
+use super::{Decomposer, copies::copy_stmt, red_op::Steps};
 use crate::{
     analysis::{
         propagation,
         reshard::{self, ReshardStep},
-        sharding::{Dim, DimPiece, Sharding, same_extent},
+        sharding::{Dim, Sharding, same_extent},
     },
     rewrite::{
         builder::{self, IrBuilder},
@@ -38,123 +34,6 @@ use crate::{
 };
 
 impl Decomposer<'_> {
-    /// Decomposes a matmul whose operands both shard the contracted axis over the devices of `pieces`, into
-    /// partial sums and their reduction.
-    #[allow(clippy::too_many_arguments, reason = "the parts of one statement")]
-    pub(super) fn decompose_matmul(
-        &mut self,
-        it: &OpStmt,
-        args: &[TensorId],
-        from: &[Sharding],
-        maps: &[Vec<DimMap>],
-        out: TensorId,
-        goal: &Sharding,
-        pieces: &[DimPiece],
-    ) -> Result<(), Diagnostic> {
-        self.check_device_extents(it, pieces, goal)?;
-        let mut sums = goal.clone();
-        for dim in &mut sums.dims {
-            dim.pieces.retain(|piece| pieces.iter().all(|other| other.parallel != piece.parallel));
-        }
-        let mut scattered = sums.clone();
-        let count = pieces.iter().filter_map(|piece| piece.device()).map(|it| goal.mesh.extent(it) as i64);
-        let count = self.program.intern_int(count.product());
-        sums.dims.push(Dim { partial: true, pieces: pieces.to_vec(), ..Dim::whole(count) });
-        let temporary = self.new_tensor(&sums, out);
-        // The partial products omit the bias, which would be added once per partial sum.
-        let (product, bias) = (it.args.len().min(2), args.get(2).copied());
-        let mut product = OpStmt { args: it.args[..product].to_vec(), ..it.clone() };
-        product.outs = vec![Operand::Tensor(temporary)];
-        let with_partial: Vec<Vec<DimMap>> = maps[..2].to_vec();
-        let needs = propagation::operand_shardings_with_reduction(
-            self.program,
-            &args[..2],
-            &with_partial,
-            &sums,
-            pieces,
-        );
-        self.emit_on_resharded(&product, &args[..2], &from[..2], &needs, temporary)?;
-        let (temporary, sums, device) = self.reduce_all_but_one(it, temporary, sums, goal);
-        scattered.dims.clone_from_slice(&sums.dims[..sums.dims.len() - 1]);
-        // The reduction has the goal sharding if one step leads there. Otherwise it is replicated and
-        // resharded afterwards.
-        let one_step = goal.dims.iter().zip(&sums.dims).all(|(want, have)| {
-            Sharding::are_aligned(self.program, want, have)
-                || want.devices().last() == device && want.devices().count() == have.devices().count() + 1
-        });
-        if one_step {
-            scattered = goal.clone();
-        }
-        let in_place = one_step && bias.is_none() && self.is_written_once(out);
-        let sum = if in_place { out } else { self.new_tensor(&scattered, out) };
-        self.set_reduction_axes(sum, &sums, &[sums.dims.len() - 1]);
-        self.emit_reduction(it, temporary, sum);
-        let Some(bias) = bias else {
-            if !in_place {
-                self.reshard(sum, &scattered, goal, Some(out))?;
-            }
-            return Ok(());
-        };
-        let last = goal.dims.len() - 1;
-        let resharded = scattered.clone();
-        let sum = if one_step { sum } else { self.reshard(sum, &resharded, goal, None)? };
-        let mut need = Sharding { mesh: goal.mesh.clone(), dims: vec![goal.dims[last].without_streams()] };
-        // In a loop over streams, a slice of the bias gives a slice of the row.
-        let of_bias = &from[2].dims[0];
-        let stream = of_bias.stream().filter(|_| is_slice(self.program, bias)).copied();
-        if stream.is_some()
-            && [of_bias.without_streams(), need.dims[0].clone()].iter().any(|it| it.stream().is_some())
-        {
-            return Err(
-                self.resharding_error(it, "the bias is a slice of a stream, of which each device has a part")
-            );
-        }
-        need.dims[0].pieces.extend(stream);
-        let bias = self.reshard(bias, &from[2], &need, None)?;
-        // A single row with the result's rank.
-        let one = self.program.intern_int(1);
-        let mut row = need;
-        for _ in 0..last {
-            row.dims.insert(0, Dim { kind: AxisKind::Broadcast, ..Dim::whole(one) });
-        }
-        let row = match stream {
-            Some(_) => self.new_tensor(&row, bias),
-            None => row.new_tensor(self.program, self.fresh, bias, Memory::Local),
-        };
-        let flags = (0..=last).map(|at| at != last).collect();
-        self.emit(OpStmt {
-            outs: vec![Operand::Tensor(row)],
-            args: vec![Operand::Tensor(bias)],
-            attrs: vec![attr::FLAGS.with(flags)],
-            ..builder::op(Op::Broadcast)
-        });
-        self.emit(OpStmt {
-            outs: vec![Operand::Tensor(out)],
-            args: vec![Operand::Tensor(sum), Operand::Tensor(row)],
-            ..builder::op(Op::Add)
-        });
-        Ok(())
-    }
-
-    /// Checks that the device axes of the contracted axis have constant extents: the axis of the partial sums is made of the
-    /// number of devices, and its split has to be even.
-    fn check_device_extents(
-        &self,
-        it: &OpStmt,
-        pieces: &[DimPiece],
-        goal: &Sharding,
-    ) -> Result<(), Diagnostic> {
-        let symbolic = pieces
-            .iter()
-            .find_map(|piece| piece.device().filter(|_| self.program.constant(piece.count).is_none()));
-        let Some(device) = symbolic else { return Ok(()) };
-        let error =
-            self.resharding_error(it, "the extent of a device axis of the contracted axis is a symbol");
-        let count = goal.mesh.extent(device);
-        Err(error
-            .help(format!("write the number of devices as the extent of the device axis, `{{{count}}}`")))
-    }
-
     /// Checks that the devices have equal parts of each dimension, as planning requires.
     fn check_even_parts(&self, tensor: TensorId, sharding: &Sharding) -> Result<(), Diagnostic> {
         for (axis, dim) in self.program.dimensions(tensor).zip(&sharding.dims) {
@@ -181,30 +60,9 @@ impl Decomposer<'_> {
         Ok(())
     }
 
-    /// Reduces partial sums, indexed by the last dimension, over all device axes but one. Returns the sums, their sharding, and
-    /// the remaining device axis.
-    fn reduce_all_but_one(
-        &mut self,
-        it: &OpStmt,
-        partial: TensorId,
-        sums: Sharding,
-        goal: &Sharding,
-    ) -> (TensorId, Sharding, Option<DeviceDim>) {
-        let last = sums.dims.len() - 1;
-        let (mut sum, mut sharding, mut parts) = match sums.dims[last].pieces.len() {
-            1 => (partial, sums, vec![last]),
-            _ => self.split_reduced_dims(partial, &sums, &[last]),
-        };
-        while parts.len() > 1 {
-            (sum, sharding) = self.reduce_one_axis(it, sum, &sharding, &mut parts, goal);
-        }
-        let left = parts.first().and_then(|at| sharding.dims[*at].devices().next());
-        (sum, sharding, left)
-    }
-
     /// Reduces one of several dimensions, each of which is a device axis, and removes it from `parts`. A dimension whose
     /// devices shard the goal comes first: each device then has a part of the sums, and the other reductions send less.
-    fn reduce_one_axis(
+    pub(super) fn reduce_one_axis(
         &mut self,
         it: &OpStmt,
         arg: TensorId,
@@ -326,7 +184,7 @@ impl Decomposer<'_> {
 
     /// Reshapes the tensor so that each piece of a reduced dimension is a dimension, if a reduced dimension
     /// has more than one device axis. Returns the tensor, its sharding and the reduced dimensions.
-    fn split_reduced_dims(
+    pub(super) fn split_reduced_dims(
         &mut self,
         arg: TensorId,
         from: &Sharding,
@@ -383,13 +241,13 @@ impl Decomposer<'_> {
         set_reduction_axes(self.program, self.fresh, out, from, dims);
     }
 
-    fn emit_reduction(&mut self, like: &OpStmt, from: TensorId, to: TensorId) {
+    pub(super) fn emit_reduction(&mut self, like: &OpStmt, from: TensorId, to: TensorId) {
         let stmt = reduction_stmt(self.program, like, from, to);
         self.emit(stmt);
     }
 
     /// Returns whether at most one statement writes the tensor.
-    fn is_written_once(&self, tensor: TensorId) -> bool {
+    pub(super) fn is_written_once(&self, tensor: TensorId) -> bool {
         self.write_counts.get(&tensor).is_none_or(|count| *count <= 1)
     }
 }
@@ -440,54 +298,6 @@ pub(super) fn set_reduction_axes(
 pub(super) fn reduces_over_devices(maps: &[DimMap], sharding: &Sharding) -> bool {
     let spread = |(map, dim): (&DimMap, &Dim)| *map == DimMap::Reduction && dim.devices().next().is_some();
     maps.iter().zip(&sharding.dims).any(spread)
-}
-
-/// Returns the device pieces of the contracted dimension over which a matmul's partial sums are computed, outermost first:
-/// those that both operands have, up to the first difference, or those of one operand if the other is replicated over them
-/// and the partial sums are less to send than that operand. Returns none if the meshes differ or the result counts
-/// partial sums already.
-pub(super) fn contracted_device_pieces(
-    program: &Program,
-    args: &[TensorId],
-    from: &[Sharding],
-    maps: &[Vec<DimMap>],
-    out: TensorId,
-    goal: &Sharding,
-) -> Vec<DimPiece> {
-    let [x, weight, ..] = from else { return Vec::new() };
-    if maps.len() < 2
-        || goal.dims.iter().any(|dim| dim.partial)
-        || [x, weight].iter().any(|operand| operand.mesh != goal.mesh)
-    {
-        return Vec::new();
-    }
-    let pieces = |sharding: &Sharding, maps: &[DimMap]| -> Vec<DimPiece> {
-        let dim = maps.iter().position(|map| *map == DimMap::Reduction);
-        let pieces = dim.map(|dim| sharding.dims[dim].pieces.iter().copied());
-        pieces.into_iter().flatten().take_while(|piece| piece.device().is_some()).collect()
-    };
-    let of_operands = [pieces(x, &maps[0]), pieces(weight, &maps[1])];
-    let (at, other) = match &of_operands {
-        [x, weight] if !x.is_empty() && !weight.is_empty() => {
-            return x.iter().zip(weight).take_while(|(a, b)| a == b).map(|(piece, _)| *piece).collect();
-        }
-        [x, _] if !x.is_empty() => (0, weight),
-        [_, weight] if !weight.is_empty() => (1, x),
-        _ => return Vec::new(),
-    };
-    let pieces = &of_operands[at];
-    let is_over = |dim: &Dim| dim.devices().any(|it| pieces.iter().any(|piece| piece.device() == Some(it)));
-    let is_scattered = goal.dims.iter().any(is_over);
-    let gathered = element_count(program, args[at]);
-    let summed = element_count(program, out).map(|it| if is_scattered { it } else { it.saturating_mul(2) });
-    let sends_less = summed.zip(gathered).is_some_and(|(summed, gathered)| summed < gathered);
-    if sends_less && !other.dims.iter().any(is_over) { pieces.clone() } else { Vec::new() }
-}
-
-/// Returns the number of elements of a tensor, if its extents are constant.
-fn element_count(program: &Program, tensor: TensorId) -> Option<i64> {
-    let extents = program.dimensions(tensor).map(|axis| program.constant(program.axes[axis].extent));
-    extents.into_iter().try_fold(1_i64, |count, extent| count.checked_mul(extent?))
 }
 
 /// Returns whether a reduction over the devices of dimension `dim` is a single collective. `kept` is the
