@@ -40,6 +40,7 @@
 
 mod access;
 mod algorithm;
+mod assume;
 mod attention;
 mod bindings;
 mod build_rank;
@@ -83,6 +84,7 @@ mod view;
 mod views;
 
 pub use access::{Access, Communication};
+pub use assume::assume_scalars;
 pub use attention::{AttentionComposition, AttentionOptions};
 pub use build_world::{
     build, build_per_rank, build_with_limits, one_rank_fault, plans_of_text, proposed_bindings,

@@ -165,7 +165,7 @@ const PLAN: &[Layer] = &[
     ("comm_options", BEFORE),
     ("build_rank", BEFORE),
     ("build_world", BEFORE),
-    ("communication_table lint timeline", BEFORE),
+    ("assume communication_table lint timeline", BEFORE),
     ("lib", ALL),
 ];
 

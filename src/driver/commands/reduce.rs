@@ -12,7 +12,7 @@ use crate::reduce::{
     failure_test::{FailureOracle, FailureTest, SameFailure, silence_candidate_panics},
     reduce,
 };
-use crate::run::{assume::assume_scalars, oracle};
+use crate::run::oracle;
 use crate::session::CommandLine;
 use crate::tool::{
     Reporter,
@@ -209,7 +209,7 @@ fn start(options: &Options, screen: &Reporter) -> Result<Candidate, Exit> {
         Exit::Usage
     })?;
     if options.world.assume {
-        let it = assume_scalars(program, &source, options.world.ranks, &options.world.limits());
+        let it = hir_plan::assume_scalars(program, &source, options.world.ranks, &options.world.limits());
         screen.report_diagnostics(&source, it.as_slice());
     }
     let smallest = hir_plan::smallest_world(program);

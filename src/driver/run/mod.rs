@@ -3,7 +3,6 @@
 //!
 //! Invariant: a verdict of success states whether the outputs were compared.
 
-pub mod assume;
 pub mod batch_file;
 pub mod command_line;
 pub mod compare;

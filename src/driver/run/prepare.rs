@@ -12,10 +12,10 @@ use grammar::{
     span::Span,
 };
 
-use super::{assume::assume_scalars, extents::bind_extents, failure::JobFailure, inputs::InputFlag};
+use super::{extents::bind_extents, failure::JobFailure, inputs::InputFlag};
 use crate::{session::Session, source};
 use hir_plan::{
-    Plan, World,
+    Plan, World, assume_scalars,
     limits::{DEFAULT_MAX_RANKS, size_text},
     opaque_call_diagnostic,
 };

@@ -5,7 +5,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::run::assume::assume_scalars;
 use crate::tool::{Reporter, dump::Dumper, expect, statistics::Statistics};
 use grammar::{
     bindings::apply_bindings,
@@ -13,7 +12,7 @@ use grammar::{
     ir::Program,
     source::Source,
 };
-use hir_plan::lint;
+use hir_plan::{assume_scalars, lint};
 use hir_process::{exit::Exit, interrupt::Activity};
 use hir_sim::WorkBudget;
 use passes::{PassCall, PassError};

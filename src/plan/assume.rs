@@ -7,7 +7,8 @@ use grammar::{
     ir::Program,
     source::Source,
 };
-use hir_plan::limits::Limits;
+
+use super::{limits::Limits, proposed_bindings, smallest_world, unbound::flags_text};
 
 /// Binds the scalars of a program that have no value, and returns the warning that names them; `None` if all scalars have a
 /// value. `ranks` is the number of ranks; by default, that of the smallest world.
@@ -17,8 +18,8 @@ pub fn assume_scalars(
     ranks: Option<usize>,
     limits: &Limits,
 ) -> Option<Diagnostic> {
-    let world = ranks.unwrap_or_else(|| hir_plan::smallest_world(program));
-    let bindings: Vec<Binding> = hir_plan::proposed_bindings(program, &source.lines, world, limits);
+    let world = ranks.unwrap_or_else(|| smallest_world(program));
+    let bindings: Vec<Binding> = proposed_bindings(program, &source.lines, world, limits);
     let first = program.find_symbol(&bindings.first()?.name)?;
     let span = program.symbol_span(first);
     apply_bindings(program, &bindings).ok()?;
@@ -26,6 +27,6 @@ pub fn assume_scalars(
         [one] => format!("the text does not define `{}`", one.name),
         all => format!("the text does not define {} scalars", all.len()),
     };
-    let label = format!("assumed: {}", hir_plan::flags_text(&bindings));
+    let label = format!("assumed: {}", flags_text(&bindings));
     Some(Diagnostic::new(Code::LossyScalar, span, message, label))
 }
