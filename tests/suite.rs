@@ -68,6 +68,8 @@ mod cpu_time;
 mod delayed;
 #[path = "suite/dependencies.rs"]
 mod dependencies;
+#[path = "suite/editor.rs"]
+mod editor;
 #[path = "suite/emulated.rs"]
 mod emulated;
 #[path = "suite/emulator.rs"]
@@ -201,6 +203,7 @@ fn main() -> ExitCode {
     trials.extend(usage::trials());
     trials.extend(stuck::trials());
     trials.extend(dependencies::trials());
+    trials.extend(editor::trials());
     trials.push(licenses::trial());
     trials.extend(shared_builds::trials());
     trials.extend(rendezvous::trials());

@@ -18,6 +18,9 @@
 //! Invariant: this package does not depend on passes, plans or devices.
 #![doc = include_str!("../REFERENCE.md")]
 
+/// The language reference, as Markdown. Its tables have a row for each operator and each code.
+pub const REFERENCE: &str = include_str!("../REFERENCE.md");
+
 pub mod attr;
 pub mod ir;
 pub mod ops;

@@ -3,14 +3,13 @@
 use std::collections::HashSet;
 
 use crate::{
+    REFERENCE,
     codes::Code,
     diagnostic::has_errors,
     ir::{Program, Stmt},
     ops::{OPS, Op},
     print, read, summary, verify,
 };
-
-const REFERENCE: &str = include_str!("../REFERENCE.md");
 
 /// Returns the cells of all table rows with `width` cells, without the headings.
 fn rows(width: usize) -> Vec<Vec<String>> {

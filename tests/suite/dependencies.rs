@@ -35,6 +35,7 @@ const LAYERS: &[(&str, &[Layer])] = &[
     ("src/cuda", CUDA),
     ("src/driver", DRIVER),
     ("src/hang", HANG),
+    ("src/lsp", LSP),
 ];
 
 const GRAMMAR: &[Layer] = &[
@@ -130,6 +131,22 @@ const HANG: &[Layer] = &[
     ("cause", BEFORE),
     ("explain", BEFORE),
     ("diagnostics program report", BEFORE),
+    ("lib", ALL),
+];
+
+/// Positions and texts, what hir says about a text, and the conversation with the editor.
+const LSP: &[Layer] = &[
+    ("positions reference", &[]),
+    ("snapshot", BEFORE),
+    ("estimate", &[]),
+    ("check", &["estimate", "snapshot"]),
+    ("diagnostics format names run_lines streams structure tokens", BEFORE),
+    ("completion hints hover lowered navigation", BEFORE),
+    ("document", BEFORE),
+    ("actions", BEFORE),
+    ("session", BEFORE),
+    ("requests", BEFORE),
+    ("server", BEFORE),
     ("lib", ALL),
 ];
 
@@ -290,6 +307,10 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ("src/process", &["clap", "hir-plan", "passes"]),
     ("src/launch", &["clap", "hir-cuda", "hir-plan", "hir-sim", "passes"]),
     ("src/hang", &["clap", "hir-check", "hir-cuda", "hir-plan", "hir-sim", "passes", "rustix"]),
+    (
+        "src/lsp",
+        &["clap", "hir-cuda", "hir-hang", "hir-launch", "hir-sim", "hir-tensor", "rustix", "tempfile"],
+    ),
     ("src/driver", &[]),
     ("python", &["clap", "passes"]),
 ];

@@ -31,6 +31,9 @@ enum Tool {
     /// Explain why a PyTorch job hangs, from the dumps of its flight recorder.
     #[command(disable_help_flag = true)]
     Hang(Arguments),
+    /// Serve Host IR programs to an editor over the Language Server Protocol.
+    #[command(disable_help_flag = true)]
+    Lsp(Arguments),
     /// Check, rewrite and print a Host IR program (as `hir-opt`).
     #[command(disable_help_flag = true)]
     Opt(Arguments),
@@ -84,6 +87,7 @@ pub fn main_with(command_line: CommandLine) -> Exit {
         Tool::Check(it) => super::check::main_with(line("check", it.words)),
         Tool::Explain(it) => super::explain::main_with(line("explain", it.words)),
         Tool::Hang(it) => super::hang::main_with(line("hang", it.words)),
+        Tool::Lsp(it) => super::lsp::main_with(line("lsp", it.words)),
         Tool::Opt(it) => super::opt::main_with(line("opt", it.words)),
         #[cfg(all(feature = "cuda", feature = "launch"))]
         Tool::Overlap(it) => {

@@ -16,6 +16,7 @@ pub mod check;
 pub mod dispatch;
 pub mod explain;
 pub mod hang;
+pub mod lsp;
 pub mod opt;
 pub mod reduce;
 #[cfg(all(feature = "cuda", feature = "launch"))]

@@ -1,0 +1,192 @@
+//! The thread that plans and checks programs while the editor goes on. An edit cancels the check of the text before it.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use grammar::{
+    bindings::apply_bindings,
+    diagnostic::Diagnostic,
+    ir::Program,
+    source::Source,
+    span::{LineIndex, Span},
+};
+use hir_check::Checks;
+use hir_plan::{World, assume_scalars, limits::Limits};
+
+use crate::{estimate::Summary, snapshot::Snapshot};
+
+/// The size of the stack of a thread that reads or checks programs. The nesting of texts is limited, and needs less.
+const STACK: usize = 32 << 20;
+
+/// The limits on the plans of a program that is checked while it is edited. `hir-opt --check` checks larger ones.
+const LIMITS: Limits = Limits { ranks: 4096, memory: 2 << 30, instructions: 2_000_000 };
+
+/// What the check of a text has found.
+pub(crate) struct Checked {
+    /// The document.
+    pub(crate) uri: String,
+    /// The text.
+    pub(crate) snapshot: Arc<Snapshot>,
+    /// What was found.
+    pub(crate) report: CheckReport,
+}
+
+/// What the check says about the programs of a text.
+#[derive(Debug, Default)]
+pub(crate) struct CheckReport {
+    /// The findings, and why a program could not be planned.
+    pub(crate) findings: Vec<Diagnostic>,
+    /// What was not checked, and why, with the header of the program: without findings, a program looks proven.
+    pub(crate) not_checked: Vec<(Span, String)>,
+    /// What it says about each program as a whole.
+    pub(crate) summaries: Vec<Summary>,
+}
+
+/// A check that runs or waits. It ends when this is dropped.
+pub(crate) struct RunningCheck(Arc<AtomicBool>);
+
+impl Drop for RunningCheck {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The thread that checks texts.
+pub(crate) struct Checker {
+    jobs: Sender<Job>,
+    /// What it has found.
+    pub(crate) results: Receiver<Checked>,
+}
+
+struct Job {
+    is_cancelled: Arc<AtomicBool>,
+    uri: String,
+    snapshot: Arc<Snapshot>,
+}
+
+impl Checker {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The system refuses a thread.
+    pub(crate) fn start() -> std::io::Result<Self> {
+        let (jobs, todo) = unbounded::<Job>();
+        let (done, results) = unbounded();
+        spawn("check", move || {
+            for Job { is_cancelled, uri, snapshot } in todo {
+                let Some(report) = check(&snapshot, &|| !is_cancelled.load(Ordering::Relaxed)) else {
+                    continue;
+                };
+                if done.send(Checked { uri, snapshot, report }).is_err() {
+                    return;
+                }
+            }
+        })?;
+        Ok(Self { jobs, results })
+    }
+
+    /// Checks a text after those that wait.
+    pub(crate) fn check(&self, uri: String, snapshot: Arc<Snapshot>) -> RunningCheck {
+        let is_cancelled = Arc::new(AtomicBool::new(false));
+        // The thread ends only with the server.
+        let _ = self.jobs.send(Job { is_cancelled: Arc::clone(&is_cancelled), uri, snapshot });
+        RunningCheck(is_cancelled)
+    }
+}
+
+/// Starts a thread that is large enough for reading and checking.
+///
+/// # Errors
+/// The system refuses a thread.
+pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    thread::Builder::new().name(name.to_owned()).stack_size(STACK).spawn(work).map(|_| ())
+}
+
+/// Checks all programs of a text. Returns `None` if it is no longer current.
+fn check(snapshot: &Snapshot, is_current: &dyn Fn() -> bool) -> Option<CheckReport> {
+    let mut report = CheckReport::default();
+    for program in &snapshot.programs {
+        let header = program.spans.header;
+        // A bug in the checker must not end the editor's session.
+        let checked = catch_unwind(AssertUnwindSafe(|| {
+            check_program(program, &snapshot.source, is_current, &mut report)
+        }));
+        match checked {
+            Ok(is_complete) => is_complete?,
+            Err(_) => {
+                let reason = "this program, because of a bug in hir, which the log of the server shows";
+                report.not_checked.push((header, reason.to_owned()));
+            }
+        }
+    }
+    Some(report)
+}
+
+fn check_program(
+    program: &Program,
+    source: &Source,
+    is_current: &dyn Fn() -> bool,
+    found: &mut CheckReport,
+) -> Option<()> {
+    let before = found.findings.len();
+    let mut program = program.clone();
+    found.findings.extend(assume_scalars(&mut program, source, None, &LIMITS));
+    let world = is_current().then(|| plan(&program, &source.lines))?;
+    let world = match world {
+        Ok(world) => world,
+        Err(faults) => {
+            found.findings.extend(faults);
+            return Some(());
+        }
+    };
+    let report = is_current().then(|| hir_check::check(&world, Checks::DEFAULT))?;
+    let findings = is_current().then(|| report.diagnostics(&world, std::slice::from_ref(source)))?;
+    found.findings.extend(findings.into_iter().map(|(_, it)| whole_lines(it, source)));
+    let header = program.spans.header;
+    let faults = found.findings.iter().skip(before).filter(|it| it.is_error()).count();
+    let summary = || Summary::of(&world, header, faults, report.not_checked.is_empty());
+    found.summaries.push(is_current().then(summary)?);
+    found.not_checked.extend(report.not_checked.iter().map(|reason| (header, reason.clone())));
+    is_current().then_some(())
+}
+
+/// Plans a program for all of its ranks.
+fn plan(program: &Program, lines: &LineIndex) -> Result<World, Vec<Diagnostic>> {
+    hir_plan::build_with_limits(program, lines, hir_plan::smallest_world(program), &LIMITS)
+}
+
+/// Extends the labels of a finding to whole lines. In a report, labels are short, because their texts are below their middles.
+fn whole_lines(mut finding: Diagnostic, source: &Source) -> Diagnostic {
+    for (span, _) in &mut finding.labels {
+        let line = source.line_span(source.lines.line(span.start));
+        if let Some(line) = line.filter(|it| it.start == span.start) {
+            *span = Span { start: line.start, end: line.end };
+        }
+    }
+    finding
+}
+
+/// Returns the text with the edits that remove the races of its programs, and a line about each edit.
+pub(crate) fn fix_races(text: &str) -> (String, Vec<String>) {
+    let plan = |program: &mut Program, lines: &LineIndex| {
+        let bindings =
+            hir_plan::proposed_bindings(program, lines, hir_plan::smallest_world(program), &LIMITS);
+        apply_bindings(program, &bindings).ok()?;
+        plan(program, lines).ok()
+    };
+    let mut text = text.to_owned();
+    let mut edits = Vec::new();
+    for number in 0..grammar::read(&text).0.len() {
+        let fixed = hir_check::fix(&text, number, Checks::DEFAULT, &plan);
+        edits.extend(fixed.edits.into_iter().map(|it| format!("line {}: {}", it.line, it.description)));
+        text = fixed.text;
+    }
+    (text, edits)
+}

@@ -1,0 +1,60 @@
+//! What the check says about a program as a whole: the verdict, and the estimated times.
+
+use grammar::{count_text, span::Span};
+use hir_plan::{
+    World,
+    timeline::{SliceKind, estimate::estimate, overlap::Overlap},
+};
+use rustc_hash::FxHashMap;
+
+/// What the check says about a program.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Summary {
+    /// The header of the program.
+    pub(crate) header: Span,
+    /// The verdict in one line.
+    pub(crate) verdict: String,
+    /// The report on overlap, with estimated times, one line a string.
+    pub(crate) overlap: Vec<String>,
+    /// How long the work of each line takes, in microseconds: that of the rank on which it takes longest, all iterations
+    /// together.
+    pub(crate) times: FxHashMap<u32, f64>,
+}
+
+impl Summary {
+    /// Describes a program from its plans. `faults` is the number of errors that the check has found, and `is_proven` whether it
+    /// was complete.
+    pub(crate) fn of(world: &World, header: Span, faults: usize, is_proven: bool) -> Self {
+        let proven = match (faults, is_proven) {
+            (0, true) => "no race, no deadlock, every output written".to_owned(),
+            (0, false) => "no fault in what could be checked".to_owned(),
+            (_, _) => count_text(faults, "fault"),
+        };
+        let mut verdict = format!("{}: {proven}", count_text(world.len(), "rank"));
+        let (mut overlap, mut times) = (Vec::new(), FxHashMap::default());
+        // A program that deadlocks has no end, and one with too many streams no estimate.
+        if world.deadlock().is_none()
+            && let Ok(timeline) = estimate(world)
+        {
+            let found = Overlap::of(&timeline);
+            let (all, hidden) =
+                found.ranks.iter().fold((0.0, 0.0), |sum, it| (sum.0 + it.communication, sum.1 + it.hidden));
+            verdict += &format!(" · {:.1} µs", found.total);
+            if all > 0.0 {
+                verdict += &format!(", {:.0}% of the communication hidden", 100.0 * hidden / all);
+            }
+            verdict += " (estimated)";
+            overlap = found.report(&timeline);
+            let mut by_rank: FxHashMap<(u32, usize), f64> = FxHashMap::default();
+            for it in timeline.slices.iter().filter(|it| it.kind != SliceKind::Wait) {
+                let rank = timeline.rows[it.row].rank;
+                *by_rank.entry((it.line, rank)).or_default() += it.end.unwrap_or(it.begin) - it.begin;
+            }
+            for ((line, _), time) in by_rank {
+                let longest = times.entry(line).or_insert(time);
+                *longest = f64::max(*longest, time);
+            }
+        }
+        Self { header, verdict, overlap, times }
+    }
+}

@@ -1,0 +1,180 @@
+//! The server: receives messages of the editor, keeps the open documents, and answers.
+
+use std::{
+    io,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
+
+use crossbeam_channel::select;
+use lsp_server::{Connection, ErrorCode, Message, Notification, ProtocolError, Request};
+use lsp_types::{
+    InitializeParams, PublishDiagnosticsParams,
+    notification::{self, Notification as _},
+    request::{self, Request as _},
+};
+use serde::de::DeserializeOwned;
+
+use crate::{
+    check::Checked,
+    diagnostics,
+    document::Document,
+    requests,
+    session::{BUG, Failure, Session},
+};
+
+/// Why a server has ended before its editor ended it.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The editor does not follow the protocol.
+    #[error("the editor does not follow the protocol: {0}")]
+    Protocol(#[from] ProtocolError),
+    /// A message cannot be read or written, or the system refuses a thread.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// Serves the editor that has started this process, on standard input and output, until it ends the session.
+///
+/// # Errors
+/// See [`ServeError`].
+pub fn serve_stdio() -> Result<(), ServeError> {
+    let (connection, threads) = Connection::stdio();
+    serve(&connection)?;
+    // The thread that writes ends when nothing can send to it.
+    drop(connection);
+    Ok(threads.join()?)
+}
+
+/// Serves an editor until it ends the session.
+///
+/// # Errors
+/// See [`ServeError`].
+pub fn serve(connection: &Connection) -> Result<(), ServeError> {
+    let (id, params) = connection.initialize_start()?;
+    let client: Option<InitializeParams> = serde_json::from_value(params).ok();
+    let refreshes = client.and_then(|it| it.capabilities.workspace?.code_lens?.refresh_support);
+    connection.initialize_finish(id, requests::capabilities())?;
+    let mut server = Server {
+        session: Session::new(connection.sender.clone())?,
+        refreshes_lenses: refreshes == Some(true),
+        requests: 0,
+    };
+    loop {
+        // Of many changes in a row, only the text after the last one is read.
+        if connection.receiver.is_empty() {
+            server.read_changed();
+        }
+        select! {
+            recv(connection.receiver) -> message => match message {
+                Ok(Message::Request(request)) => {
+                    if connection.handle_shutdown(&request)? {
+                        return Ok(());
+                    }
+                    server.answer(request);
+                }
+                Ok(Message::Notification(it)) => server.notice(it),
+                Ok(Message::Response(_)) => (),
+                // The editor has closed the connection.
+                Err(_) => return Ok(()),
+            },
+            recv(server.session.checker.results) -> checked => checked.into_iter().for_each(|it| server.report(it)),
+        }
+    }
+}
+
+/// Follows the messages of the editor.
+struct Server {
+    session: Session,
+    /// Whether the editor asks for code lenses again if the server tells it to.
+    refreshes_lenses: bool,
+    /// The number of requests that the server has sent.
+    requests: i32,
+}
+
+impl Server {
+    /// Answers a request. A bug ends the request, not the session.
+    fn answer(&mut self, request: Request) {
+        let id = request.id.clone();
+        let answered = catch_unwind(AssertUnwindSafe(|| requests::answer(&mut self.session, request)));
+        let result = answered.unwrap_or_else(|_| Some(Err(Failure::new(ErrorCode::InternalError, BUG))));
+        if let Some(result) = result {
+            self.session.respond(id, result);
+        }
+    }
+
+    /// Follows a notification. Those that the server does not know, the protocol lets it ignore.
+    fn notice(&mut self, it: Notification) {
+        match it.method.as_str() {
+            notification::DidOpenTextDocument::METHOD => {
+                if let Some(it) = params::<notification::DidOpenTextDocument>(it) {
+                    let it = it.text_document;
+                    let name = it.uri.as_str().to_owned();
+                    self.session.documents.insert(name, Document::new(it.uri, it.version, it.text));
+                }
+            }
+            notification::DidChangeTextDocument::METHOD => {
+                if let Some(it) = params::<notification::DidChangeTextDocument>(it)
+                    && let Ok(document) = self.session.document(it.text_document.uri.as_str())
+                {
+                    document.change(it.text_document.version, it.content_changes);
+                }
+            }
+            notification::DidCloseTextDocument::METHOD => {
+                if let Some(it) = params::<notification::DidCloseTextDocument>(it) {
+                    let uri = it.text_document.uri;
+                    self.session.documents.remove(uri.as_str());
+                    self.publish(PublishDiagnosticsParams::new(uri, Vec::new(), None));
+                }
+            }
+            _ => (),
+        }
+    }
+
+    /// Reads the texts that have changed, reports what the reader says, and starts their checks.
+    fn read_changed(&mut self) {
+        let mut reports = Vec::new();
+        for (name, document) in self.session.documents.iter_mut().filter(|(_, it)| !it.is_reported) {
+            document.is_reported = true;
+            let Ok(snapshot) = catch_unwind(AssertUnwindSafe(|| document.snapshot())) else { continue };
+            if !snapshot.is_rejected() && !snapshot.programs.is_empty() {
+                document.check = Some(self.session.checker.check(name.clone(), Arc::clone(&snapshot)));
+            }
+            reports.push(report_of(document));
+        }
+        reports.into_iter().for_each(|it| self.publish(it));
+    }
+
+    /// Reports what the check has found, unless the text has changed since.
+    fn report(&mut self, checked: Checked) {
+        let Some(document) = self.session.documents.get_mut(&checked.uri) else { return };
+        if document.is_changed() || !Arc::ptr_eq(&document.snapshot(), &checked.snapshot) {
+            return;
+        }
+        (document.report, document.check) = (checked.report, None);
+        let report = report_of(document);
+        self.publish(report);
+        if self.refreshes_lenses {
+            self.requests += 1;
+            let method = request::CodeLensRefresh::METHOD.to_owned();
+            self.session.send(Request::new(self.requests.into(), method, ()));
+        }
+    }
+
+    fn publish(&self, report: PublishDiagnosticsParams) {
+        let method = notification::PublishDiagnostics::METHOD.to_owned();
+        self.session.send(Notification::new(method, report));
+    }
+}
+
+/// Returns what is known about a document.
+fn report_of(document: &mut Document) -> PublishDiagnosticsParams {
+    let snapshot = document.snapshot();
+    let found = diagnostics::all(&document.uri, &snapshot, &document.report);
+    PublishDiagnosticsParams::new(document.uri.clone(), found, Some(snapshot.version))
+}
+
+/// Returns the parameters of a notification, or `None` if they are not those of the protocol.
+fn params<N: notification::Notification<Params: DeserializeOwned>>(it: Notification) -> Option<N::Params> {
+    serde_json::from_value(it.params).ok()
+}
