@@ -48,6 +48,7 @@ pub use hir_plan as plan;
 pub use hir_plan::timeline;
 pub use hir_process as process;
 pub use hir_sim as sim;
+pub use hir_stablehlo as stablehlo;
 pub use hir_tensor as tensor;
 pub use passes;
 

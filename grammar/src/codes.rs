@@ -2,7 +2,8 @@
 //!
 //! The numbers are stable: E01xx parsing, E02xx names and shapes, E03xx verification, E04xx planning, E05xx
 //! matching communications across ranks, E06xx pass pipelines, R06xx remarks of passes, E07xx checking, R07xx
-//! remarks of the checker, W07xx execution, E08xx and W08xx dumps of the flight recorder. A `lossy-…` warning reports information that a dump does not
+//! remarks of the checker, W07xx execution, E08xx and W08xx dumps of the flight recorder, E09xx StableHLO
+//! modules. A `lossy-…` warning reports information that a dump does not
 //! contain.
 
 /// The severity of a diagnostic.
@@ -322,6 +323,19 @@ codes! {
     /// after the last statement that uses the tensor. If several tensors are bound to the same storage,
     /// deallocate each of them.
     NotDeallocated = "R0705", Remark;
+
+    /// hir reads no such operation of a StableHLO module, or not this form of it: Host IR has no statement that stands for
+    /// it, or nobody has written the import yet. `docs/jax.md` lists the operators that are read. No operation is skipped.
+    UnsupportedOperation = "E0901", Error;
+    /// A StableHLO module contradicts itself: a value, function or mesh is used that it does not define, or types do not
+    /// follow from each other. JAX writes no such module; the text was edited or damaged.
+    BadModule = "E0902", Error;
+    /// A StableHLO module has a loop whose number of iterations is not a constant, or it unrolls to too many operations:
+    /// hir imports every iteration and every call in place.
+    UnboundedLoop = "E0903", Error;
+    /// hir cannot express a mesh or a sharding of a StableHLO module: parts of axes, extents that the devices do not divide
+    /// evenly, devices in an order of their own, more than three axes with several devices, or shardings older than Shardy.
+    UnsupportedSharding = "E0904", Error;
 
     /// The indentation of the text was lost and has been reconstructed: the SetCurrentStream and Synchronize
     /// statements determine the nesting uniquely. Or a line is indented less than the first line of its block,

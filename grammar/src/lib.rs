@@ -82,7 +82,7 @@ pub use numbering::free_number;
 pub use parse::parse;
 pub use print::{Dialect, LinePrinter, summary};
 pub use raw_bytes::{decode, encode};
-pub use read::{read, read_scalar};
+pub use read::{read, read_generated, read_scalar};
 pub use render::visible_text;
 pub use resolve::keep_get_protocol;
 pub use rules::{

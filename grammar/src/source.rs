@@ -7,6 +7,9 @@ use crate::{
     span::{LineIndex, Span},
 };
 
+/// A front end: makes programs of a text, with positions in it.
+pub type Reader = fn(&str) -> (Vec<Program>, Vec<Diagnostic>);
+
 /// A text with the name of its file.
 #[derive(Clone, Debug)]
 pub struct Source {
@@ -16,23 +19,35 @@ pub struct Source {
     pub text: String,
     /// The index of its lines.
     pub lines: LineIndex,
+    /// How the text becomes programs: `grammar::read`, unless another front end reads its format.
+    pub reader: Reader,
 }
 
 impl Source {
     /// Creates a source from a text in memory.
     pub fn new(name: String, text: String) -> Self {
         let lines = LineIndex::new(&text);
-        Self { name, text, lines }
+        Self { name, text, lines, reader: crate::read }
+    }
+
+    /// Returns a source that another front end reads.
+    pub fn with_reader(self, reader: Reader) -> Self {
+        Self { reader, ..self }
+    }
+
+    /// Returns whether the text is Host IR, so that its lines can be edited as such.
+    pub fn is_host_ir(&self) -> bool {
+        std::ptr::fn_addr_eq(self.reader, crate::read as Reader)
     }
 
     /// Returns the source with the text of a file with fusions behind its own text. The containers of the file are not read.
     pub fn with_fusions(self, file: &Source) -> Self {
-        let Self { name, mut text, .. } = self;
+        let Self { name, mut text, reader, .. } = self;
         if !text.ends_with('\n') {
             text.push('\n');
         }
         text.push_str(&format!("{FILE_MARK}{}\n{}", file.name, file.text));
-        Self::new(name, text)
+        Self::new(name, text).with_reader(reader)
     }
 
     /// Returns the text without the files with fusions.
@@ -64,7 +79,7 @@ impl Source {
     /// Reads and verifies all containers. If there are errors, returns also the programs that could be read. Of many
     /// errors that are alike, the first one is returned.
     pub fn programs(&self) -> (Vec<Program>, Vec<Diagnostic>) {
-        let (programs, mut diagnostics) = crate::read(&self.text);
+        let (programs, mut diagnostics) = (self.reader)(&self.text);
         if !crate::diagnostic::has_errors(&diagnostics) {
             programs.iter().for_each(|program| diagnostics.extend(crate::verify(program)));
         }

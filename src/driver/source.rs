@@ -1,4 +1,5 @@
-//! Opens program files as text, of which `grammar::read` makes programs.
+//! Opens program files as text, and selects the front end that makes programs of it: `grammar::read` for Host IR,
+//! `hir_stablehlo::read` for StableHLO, which the name of the file or its first line shows.
 
 use std::{
     io::{self, IsTerminal},
@@ -55,5 +56,7 @@ pub fn open(session: &Session, path: &str) -> io::Result<Source> {
     if text.len() as u64 > MAX_TEXT {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, "too many bytes that are not UTF-8"));
     }
-    Ok(Source::new(name, text))
+    let is_module = path.ends_with(".mlir") || hir_stablehlo::is_module(&text);
+    let source = Source::new(name, text);
+    Ok(if is_module { source.with_reader(hir_stablehlo::read) } else { source })
 }

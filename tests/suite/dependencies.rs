@@ -36,6 +36,8 @@ const LAYERS: &[(&str, &[Layer])] = &[
     ("src/driver", DRIVER),
     ("src/hang", HANG),
     ("src/lsp", LSP),
+    ("src/stablehlo", STABLEHLO),
+    ("src/stablehlo/import", STABLEHLO_IMPORT),
 ];
 
 const GRAMMAR: &[Layer] = &[
@@ -148,6 +150,24 @@ const LSP: &[Layer] = &[
     ("requests", BEFORE),
     ("server", BEFORE),
     ("lib", ALL),
+];
+
+/// Text to tree, and tree to the text of a program.
+const STABLEHLO: &[Layer] = &[
+    ("token tree value writer", &[]),
+    ("parse", &["token", "tree"]),
+    ("sharding", &["tree"]),
+    // The table of operators names the functions that import them, and the import looks them up there.
+    ("operators", &["import", "tree", "value"]),
+    ("import", &["operators", "sharding", "tree", "value", "writer"]),
+    ("lib", ALL),
+];
+
+/// One file for each kind of operators.
+const STABLEHLO_IMPORT: &[Layer] = &[
+    ("control dot elementwise index manual reduce shape", &[]),
+    // Collectives combine values as reductions do.
+    ("collective", &["reduce"]),
 ];
 
 const DRIVER: &[Layer] = &[

@@ -101,7 +101,12 @@ impl Processor<'_> {
         let own = Source::own_text(&source.text);
         // Every part can use the fusions of the command line.
         let fusions = source.text.get(own.len()..).unwrap_or("");
-        let own = Source::new(source.name.clone(), own.to_owned());
+        let reader = source.reader;
+        if self.options.fix.is_some() && !source.is_host_ir() {
+            let message = format!("`--fix` edits Host IR: write the program of `{}` with `-o FILE.hir` first", source.name);
+            return self.screen.fail(Exit::Usage, message);
+        }
+        let own = Source::new(source.name.clone(), own.to_owned()).with_reader(reader);
         let parts = if self.options.split_input_file {
             match expect::split_input(&own) {
                 Ok(parts) => parts,
@@ -118,7 +123,8 @@ impl Processor<'_> {
         // Every part keeps its line numbers: it is preceded by as many empty lines.
         let mut lines_before = 0;
         for text in parts {
-            let mut part = Source::new(source.name.clone(), "\n".repeat(lines_before) + text + fusions);
+            let text_of_part = "\n".repeat(lines_before) + text + fusions;
+            let mut part = Source::new(source.name.clone(), text_of_part).with_reader(reader);
             let mut is_edited = false;
             lines_before += text.lines().count() + 1;
             if let Some(fixes) = self.options.fix

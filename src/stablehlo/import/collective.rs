@@ -1,0 +1,271 @@
+//! Collectives of manual regions: each is a resharding of device axes, so passes lower and overlap it like one that they insert.
+
+use super::{Imported, Importer, Region};
+use crate::{
+    import::reduce::Reducer,
+    tree::{Attribute, Operation},
+    value::{AxisSet, Scalar, Splat, Tensor, Value},
+    writer::Dim,
+};
+
+impl<'m, 's> Importer<'m, 's> {
+    /// Returns the region of an operation that is valid only in one.
+    fn manual_region(&self, op: &Operation<'_>) -> Imported<Region> {
+        self.region.clone().ok_or_else(|| self.unsupported_form(op, "outside of a manual region (`shard_map`)"))
+    }
+
+    /// Returns the mesh axes of the groups of a collective.
+    fn group_axes(&self, op: &Operation<'_>) -> Imported<AxisSet> {
+        let region = self.manual_region(op)?;
+        let rows = op.attribute(&["replica_groups"]).and_then(Attribute::rows);
+        let rows = rows.ok_or_else(|| self.unsupported_form(op, "its `replica_groups` are not a list of devices"))?;
+        let axes = self.meshes[region.mesh].axes_of_groups(&rows).map(|it| it.iter().fold(0, |axes, it| axes | 1 << it));
+        axes.filter(|it| it & !region.manual == 0)
+            .ok_or_else(|| self.unsupported_form(op, "its `replica_groups` are not those of manual axes of the mesh"))
+    }
+
+    /// Returns the number of devices of a group.
+    fn group_size(&self, axes: AxisSet) -> i64 {
+        self.device_dims(axes).iter().map(|it| it.extent).product()
+    }
+
+    /// Returns a dimension that an attribute names.
+    fn dimension(&self, op: &Operation<'_>, name: &str, rank: usize) -> Imported<usize> {
+        let found = op.int(&[name]).and_then(|it| usize::try_from(it).ok()).filter(|it| *it < rank);
+        found.ok_or_else(|| self.missing(op, name))
+    }
+
+    pub(crate) fn device_id(&mut self, op: &'m Operation<'s>, _: Vec<Value>) -> Imported<Vec<Value>> {
+        let region = self.manual_region(op)?;
+        let scalar = match op.name {
+            "stablehlo.partition_id" => Scalar::Named("rank".to_owned(), region.manual),
+            // Shardy partitions; nothing is replicated.
+            _ => Scalar::Int(0),
+        };
+        let dtype = self.result_type(op, 0)?.dtype;
+        Ok(vec![Value::Splat(Splat { scalar, shape: Vec::new(), dtype })])
+    }
+
+    pub(crate) fn all_reduce(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+        let axes = self.group_axes(op)?;
+        let mut results = Vec::with_capacity(operands.len());
+        for it in operands {
+            let reducer = self.reducer(op, &it)?;
+            let tensor = self.materialized(it);
+            results.push(Value::Tensor(self.reduced_over_devices(tensor, reducer, axes)));
+        }
+        Ok(results)
+    }
+
+    fn reducer(&self, op: &Operation<'_>, value: &Value) -> Imported<Reducer> {
+        let found = op.regions.first().and_then(|it| Reducer::of_region(it, value.dtype()));
+        found.ok_or_else(|| self.unsupported_form(op, "its region is not one operator of both values"))
+    }
+
+    pub(crate) fn all_gather(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+        let axes = self.group_axes(op)?;
+        let mut results = Vec::with_capacity(operands.len());
+        for it in operands {
+            let dim = self.dimension(op, "all_gather_dim", it.shape().len())?;
+            let tensor = self.materialized(it);
+            let tensor = self.on_axes(tensor, axes);
+            results.push(Value::Tensor(self.gathered(tensor, axes, dim)));
+        }
+        Ok(results)
+    }
+
+    /// Returns the shards of a group, one behind the other along `dim`.
+    fn gathered(&mut self, tensor: Tensor, axes: AxisSet, dim: usize) -> Tensor {
+        let (mut dims, mut kept, mut moved) = (Vec::new(), Vec::new(), Vec::new());
+        for axis in (0..8).filter(|it| tensor.axes & (1 << it) != 0) {
+            for own in self.device_dims(1 << axis) {
+                let is_gathered = axes & (1 << axis) != 0;
+                if is_gathered { moved.push(dims.len()) } else { kept.push(dims.len()) }
+                dims.push(if is_gathered { Dim::of(own.extent) } else { own });
+            }
+        }
+        let first = dims.len();
+        dims.extend(tensor.shape.iter().copied().map(Dim::of));
+        let whole = self.declare(dims.clone(), tensor.dtype);
+        self.out.statement(format!("T{whole} = Set( T{} )", tensor.number));
+        let order: Vec<usize> = kept.into_iter().chain(first..first + dim).chain(moved).chain(first + dim..dims.len()).collect();
+        let number = self.ordered(whole, &dims, &order, &tensor);
+        let mut shape = tensor.shape.clone();
+        shape[dim] *= self.group_size(axes);
+        self.emit(tensor.axes & !axes, &shape, tensor.dtype, format!("reshape(T{number})"))
+    }
+
+    /// Returns a tensor with its dimensions in this order.
+    fn ordered(&mut self, number: usize, dims: &[Dim], order: &[usize], like: &Tensor) -> usize {
+        if order.iter().enumerate().all(|(at, it)| at == *it) {
+            return number;
+        }
+        let dims = order.iter().map(|at| dims[*at].clone()).collect();
+        self.permuted_dims(number, dims, order.to_vec(), like.dtype)
+    }
+
+    pub(crate) fn reduce_scatter(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+        let axes = self.group_axes(op)?;
+        let [value] = self.operands(op, operands)?;
+        let dim = self.dimension(op, "scatter_dimension", value.shape().len())?;
+        let reducer = self.reducer(op, &value)?;
+        let size = self.group_size(axes);
+        if value.shape()[dim] % size != 0 {
+            return Err(self.bad_module("the scattered dimension is not divided evenly", "expected a multiple of the group"));
+        }
+        let tensor = self.materialized(value);
+        let tensor = self.on_axes(tensor, axes);
+        let (mut dims, mut kept) = (Vec::new(), Vec::new());
+        for axis in (0..8).filter(|it| tensor.axes & (1 << it) != 0) {
+            for own in self.device_dims(1 << axis) {
+                let is_reduced = axes & (1 << axis) != 0;
+                if !is_reduced {
+                    kept.push((axis, own.clone()));
+                }
+                dims.push(if is_reduced { Dim { is_reduced, ..Dim::of(own.extent) } } else { own });
+            }
+        }
+        let devices = self.device_dims(axes);
+        let shards = devices.iter().filter_map(|it| Some((it.device?, it.extent))).collect();
+        dims.extend(tensor.shape.iter().copied().map(Dim::of));
+        let at = dims.len() - tensor.shape.len() + dim;
+        dims[at].shards = shards;
+        let sum = self.reduction_to(&tensor, reducer, dims);
+        // Split the dimension into devices and shards, and put the devices in front.
+        let mut shape = tensor.shape.clone();
+        shape[dim] /= size;
+        let mut split: Vec<Dim> = kept.iter().map(|it| it.1.clone()).collect();
+        let mut places: Vec<(usize, usize)> = kept.iter().enumerate().map(|(at, it)| (it.0, at)).collect();
+        let first = split.len();
+        split.extend(shape[..dim].iter().copied().map(Dim::of));
+        for axis in (0..8).filter(|it| axes & (1 << it) != 0) {
+            places.push((axis, split.len()));
+            split.extend(self.device_dims(1 << axis));
+        }
+        split.extend(shape[dim..].iter().copied().map(Dim::of));
+        let number = self.declare(split.clone(), tensor.dtype);
+        self.out.statement(format!("T{number} = reshape(T{sum})"));
+        places.sort_unstable();
+        let front: Vec<usize> = places.into_iter().map(|it| it.1).collect();
+        let order: Vec<usize> = front.iter().copied().chain((first..split.len()).filter(|it| !front.contains(it))).collect();
+        let number = self.ordered(number, &split, &order, &tensor);
+        Ok(vec![Value::Tensor(Tensor { number, shape, ..tensor })])
+    }
+
+    pub(crate) fn all_to_all(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+        let axes = self.group_axes(op)?;
+        if axes.count_ones() != 1 {
+            return Err(self.unsupported_form(op, "over several axes of the mesh"));
+        }
+        let mut results = Vec::with_capacity(operands.len());
+        for it in operands {
+            let rank = it.shape().len();
+            let (split, join) = (self.dimension(op, "split_dimension", rank)?, self.dimension(op, "concat_dimension", rank)?);
+            if it.shape()[split] % self.group_size(axes) != 0 {
+                return Err(self.bad_module("the dimension is not divided evenly", "expected a multiple of the group"));
+            }
+            let tensor = self.materialized(it);
+            let tensor = self.on_axes(tensor, axes);
+            results.push(Value::Tensor(self.exchanged(tensor, axes, split, join)));
+        }
+        Ok(results)
+    }
+
+    /// Sends part `i` of dimension `split` to device `i`, and puts what arrives one behind the other along `join`.
+    fn exchanged(&mut self, tensor: Tensor, axes: AxisSet, split: usize, join: usize) -> Tensor {
+        let parts = self.group_size(axes);
+        let mut dims = self.device_dims(tensor.axes);
+        let devices = dims.len();
+        let source = (0..8).filter(|it| tensor.axes & (1 << it) != 0).position(|it| axes == 1 << it).unwrap_or(0);
+        let mut shape = tensor.shape.clone();
+        shape[split] /= parts;
+        let part = devices + split;
+        dims.extend(shape[..split].iter().copied().map(Dim::of));
+        dims.push(Dim::of(parts));
+        dims.extend(shape[split..].iter().copied().map(Dim::of));
+        let number = self.declare(dims.clone(), tensor.dtype);
+        self.out.statement(format!("T{number} = reshape(T{})", tensor.number));
+        // The parts become the devices, and the devices an ordinary dimension.
+        let device = std::mem::replace(&mut dims[source], Dim::of(parts));
+        dims[part] = device;
+        let moved = self.declare(dims.clone(), tensor.dtype);
+        self.out.statement(format!("T{moved} = Set( T{number} )"));
+        let own: Vec<usize> = (devices..dims.len()).filter(|it| *it != part).collect();
+        let front = (0..devices).map(|it| if it == source { part } else { it });
+        let order: Vec<usize> = front.chain(own[..join].iter().copied()).chain([source]).chain(own[join..].iter().copied()).collect();
+        let number = self.ordered(moved, &dims, &order, &tensor);
+        shape[join] *= parts;
+        self.emit(tensor.axes, &shape, tensor.dtype, format!("reshape(T{number})"))
+    }
+
+    pub(crate) fn collective_permute(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+        let region = self.manual_region(op)?;
+        let [value] = self.operands(op, operands)?;
+        let rows = op.attribute(&["source_target_pairs"]).and_then(Attribute::rows);
+        let count = usize::try_from(self.meshes[region.mesh].devices()).unwrap_or(0);
+        let peers = rows.and_then(|it| peers(&it, count));
+        let Some((targets, has_source)) = peers else {
+            return Err(self.unsupported_form(op, "its `source_target_pairs` are not pairs of different devices"));
+        };
+        let mut sources = vec![0; count];
+        targets.iter().enumerate().for_each(|(source, target)| sources[*target] = source);
+        let (send, receive) = (self.peer(&targets), self.peer(&sources));
+        let tensor = self.materialized(value);
+        let tensor = self.on_axes(tensor, region.manual);
+        let result = self.tensor(tensor.axes, &tensor.shape.clone(), tensor.dtype);
+        self.out.statement(format!("T{} = ALLOCATE(mem_type=global, zero_init=false)", result.number));
+        let number = self.out.communication();
+        let team = (0..count).map(|it| it.to_string()).collect::<Vec<_>>().join(" ");
+        self.out.statement(format!(
+            "CollectivePermute {number} (team=({team}), send_peer={send}, recv_peer={receive}, input=T{}, output=T{}, backend=NCCL)",
+            tensor.number, result.number
+        ));
+        self.out.statement(format!("Wait(Communication {number})"));
+        if has_source.iter().all(|it| *it) {
+            return Ok(vec![Value::Tensor(result)]);
+        }
+        // A device to which nobody sends has zeros.
+        let mut is_target = String::new();
+        for device in (0..count).filter(|it| has_source[*it]) {
+            let own = self.out.define(true, &format!("rank == {device}"));
+            is_target = if is_target.is_empty() { own } else { self.out.define(true, &format!("{is_target} || {own}")) };
+        }
+        let (shape, dtype) = (result.shape.clone(), result.dtype);
+        let scalar = if is_target.is_empty() { Scalar::Bool(false) } else { Scalar::Named(is_target, region.manual) };
+        let pred = Splat { scalar, shape: shape.clone(), dtype: grammar::dtype::DType::Bool };
+        let zero = if dtype.is_integral() { Scalar::Int(0) } else { Scalar::Float(0.0) };
+        let zero = Value::Splat(Splat { scalar: zero, shape, dtype });
+        Ok(vec![self.select_values(Value::Splat(pred), Value::Tensor(result), zero)?])
+    }
+
+    /// Returns the text of the peer of each device.
+    fn peer(&mut self, peers: &[usize]) -> String {
+        let count = peers.len();
+        let shift = peers.first().copied().unwrap_or(0);
+        if peers.iter().enumerate().all(|(at, it)| *it == (at + shift) % count) {
+            return self.out.define(false, &format!("( rank + {shift} ) % {count}"));
+        }
+        let mut text = peers.last().copied().unwrap_or(0).to_string();
+        for (device, peer) in peers.iter().enumerate().rev().skip(1) {
+            text = self.out.define(false, &format!("where(rank == {device}, {peer}, {text})"));
+        }
+        text
+    }
+}
+
+/// Returns to which device each one sends, and whether a device receives. Devices that send nothing get the targets that are left,
+/// so that the exchange is a permutation.
+fn peers(pairs: &[Vec<i64>], count: usize) -> Option<(Vec<usize>, Vec<bool>)> {
+    let mut targets = vec![None; count];
+    let mut has_source = vec![false; count];
+    for pair in pairs {
+        let [source, target] = pair[..] else { return None };
+        let (source, target) = (usize::try_from(source).ok()?, usize::try_from(target).ok()?);
+        if std::mem::replace(has_source.get_mut(target)?, true) || targets.get_mut(source)?.replace(target).is_some() {
+            return None;
+        }
+    }
+    let mut left = (0..count).filter(|it| !has_source[*it]).collect::<Vec<_>>().into_iter();
+    let targets = targets.into_iter().map(|it| it.or_else(|| left.next())).collect::<Option<Vec<_>>>()?;
+    Some((targets, has_source))
+}

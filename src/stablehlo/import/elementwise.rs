@@ -1,0 +1,279 @@
+//! Operators that work element by element.
+
+use grammar::dtype::DType;
+
+use super::{Imported, Importer};
+use crate::{
+    tree::{Attribute, Operation},
+    value::{AxisSet, Scalar, Splat, Value},
+};
+
+impl<'m, 's> Importer<'m, 's> {
+    pub(crate) fn binary(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+        let [a, b] = self.operands(op, operands)?;
+        Ok(vec![self.binary_values(short_name(op), a, b)?])
+    }
+
+    /// Returns the result of an operator of two values of one type.
+    pub(super) fn binary_values(&mut self, name: &str, a: Value, b: Value) -> Imported<Value> {
+        let dtype = a.dtype();
+        let is_bool = dtype == DType::Bool;
+        let text = match name {
+            // On bool, StableHLO's arithmetic is logic.
+            "and" | "multiply" | "minimum" if is_bool => "&&",
+            "or" | "add" | "maximum" if is_bool => "||",
+            "xor" if is_bool => "!=",
+            "add" => "+",
+            "subtract" => "-",
+            "multiply" => "*",
+            "divide" => "/",
+            "remainder" if dtype.is_integral() => "%",
+            "remainder" => "fmod",
+            "maximum" => "max",
+            "minimum" => "min",
+            "power" => "pow",
+            "atan2" => "atan2",
+            "and" => "&",
+            "or" => "|",
+            "xor" => "^",
+            "shift_left" => "<<",
+            "shift_right_arithmetic" => ">>",
+            _ => return Err(self.unsupported(name)),
+        };
+        self.folded_or_mapped(text, a, b, dtype)
+    }
+
+    pub(crate) fn unary(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+        let [a] = self.operands(op, operands)?;
+        let (dtype, shape) = (a.dtype(), a.shape().to_vec());
+        let text = match short_name(op) {
+            "negate" if dtype.is_integral() => {
+                let zero = Value::Splat(Splat { scalar: Scalar::Int(0), shape, dtype });
+                return Ok(vec![self.folded_or_mapped("-", zero, a, dtype)?]);
+            }
+            "negate" => "-",
+            "not" if dtype == DType::Bool => "!",
+            "not" => "~",
+            "exponential" => "exp",
+            "exponential_minus_one" => "expm1",
+            "log_plus_one" => "log1p",
+            "logistic" => "sigmoid",
+            "cosine" => "cos",
+            "sine" => "sin",
+            "round_nearest_even" => "round",
+            "is_finite" => return Ok(vec![self.map("isfinite", vec![a], DType::Bool)?]),
+            "erf_inv" => "erfinv",
+            "square" => return Ok(vec![self.map("*", vec![a.clone(), a], dtype)?]),
+            other => other,
+        };
+        Ok(vec![self.map(text, vec![a], dtype)?])
+    }
+
+    pub(crate) fn compare(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+        let [a, b] = self.operands(op, operands)?;
+        let stated = op.attribute(&["comparison_direction"]).into_iter().chain(&op.positional);
+        let direction = stated.into_iter().find_map(|it| match it {
+            Attribute::Word(word) => Some(*word),
+            Attribute::Named(_, _, words) => words.last().and_then(Attribute::word),
+            _ => None,
+        });
+        let text = match direction {
+            Some("EQ") => "==",
+            Some("NE") => "!=",
+            Some("LT") => "<",
+            Some("LE") => "<=",
+            Some("GT") => ">",
+            Some("GE") => ">=",
+            _ => return Err(self.missing(op, "comparison_direction")),
+        };
+        Ok(vec![self.folded_or_mapped(text, a, b, DType::Bool)?])
+    }
+
+    pub(crate) fn select(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+        let [pred, a, b] = self.operands(op, operands)?;
+        Ok(vec![self.select_values(pred, a, b)?])
+    }
+
+    pub(super) fn select_values(&mut self, pred: Value, a: Value, b: Value) -> Imported<Value> {
+        if let Some(Scalar::Bool(it)) = pred.constant() {
+            return Ok(if *it { a } else { b });
+        }
+        let (shape, dtype) = (a.shape().to_vec(), a.dtype());
+        if let (Value::Splat(p), Value::Splat(x), Value::Splat(y)) = (&pred, &a, &b)
+            && dtype.is_integral()
+        {
+            let axes = p.scalar.axes() | x.scalar.axes() | y.scalar.axes();
+            let (p, x, y) = (p.scalar.text(DType::Bool), x.scalar.text(dtype), y.scalar.text(dtype));
+            let name = self.out.define(dtype == DType::Bool, &format!("where({p}, {x}, {y})"));
+            return Ok(Value::Splat(Splat { scalar: Scalar::Named(name, axes), shape, dtype }));
+        }
+        // A condition of one element selects all elements.
+        let pred = self.of_shape(pred, &shape)?;
+        self.map("where", vec![pred, a, b], dtype)
+    }
+
+    pub(crate) fn clamp(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+        let [low, value, high] = self.operands(op, operands)?;
+        let shape = value.shape().to_vec();
+        let (low, high) = (self.of_shape(low, &shape)?, self.of_shape(high, &shape)?);
+        let raised = self.binary_values("maximum", value, low)?;
+        Ok(vec![self.binary_values("minimum", raised, high)?])
+    }
+
+    /// Repeats a value of one element; any other value stays as it is.
+    fn of_shape(&mut self, value: Value, shape: &[i64]) -> Imported<Value> {
+        Ok(match value {
+            Value::Splat(it) if it.shape.is_empty() => Value::Splat(Splat { shape: shape.to_vec(), ..it }),
+            Value::Tensor(it) if it.shape.is_empty() => self.broadcast_tensor(it, &[], shape),
+            it => it,
+        })
+    }
+
+    pub(crate) fn convert(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+        let [a] = self.operands(op, operands)?;
+        let dtype = self.result_type(op, 0)?.dtype;
+        Ok(vec![self.converted(a, dtype)?])
+    }
+
+    /// Returns a value with another element type.
+    pub(super) fn converted(&mut self, value: Value, dtype: DType) -> Imported<Value> {
+        if value.dtype() == dtype {
+            return Ok(value);
+        }
+        if let Value::Splat(it) = &value
+            && let Some(scalar) = self.converted_scalar(&it.scalar, it.dtype, dtype)
+        {
+            return Ok(Value::Splat(Splat { scalar, shape: it.shape.clone(), dtype }));
+        }
+        if dtype == DType::Bool {
+            let scalar = if value.dtype().is_integral() { Scalar::Int(0) } else { Scalar::Float(0.0) };
+            let zero = Splat { scalar, shape: value.shape().to_vec(), dtype: value.dtype() };
+            return self.map("!=", vec![value, Value::Splat(zero)], DType::Bool);
+        }
+        let value = Value::Tensor(self.materialized(value));
+        self.map("cast", vec![value], dtype)
+    }
+
+    /// Returns a number as one of another type; `None` if a statement has to convert it.
+    fn converted_scalar(&mut self, scalar: &Scalar, from: DType, to: DType) -> Option<Scalar> {
+        Some(match scalar {
+            Scalar::Bool(value) if to.is_integral() => Scalar::Int(i64::from(*value)),
+            Scalar::Int(value) if to == DType::Bool => Scalar::Bool(*value != 0),
+            Scalar::Int(value) if to.is_integral() => Scalar::Int(wrapped(*value, to)?),
+            // An integer of up to 53 bits is exact.
+            Scalar::Int(value) if value.unsigned_abs() < 1 << 24 => Scalar::Float(*value as f64),
+            Scalar::Named(name, axes) if from == DType::Bool && to.is_integral() => {
+                Scalar::Named(self.out.define(false, &format!("where({name}, 1, 0)")), *axes)
+            }
+            Scalar::Named(name, axes) if to == DType::Bool => {
+                Scalar::Named(self.out.define(true, &format!("{name} != 0")), *axes)
+            }
+            // Indices are small: conversions between integers keep their values.
+            Scalar::Named(..) if to.is_integral() => scalar.clone(),
+            Scalar::Bool(_) | Scalar::Int(_) | Scalar::Float(_) | Scalar::Named(..) => return None,
+        })
+    }
+
+    fn folded_or_mapped(&mut self, text: &str, a: Value, b: Value, result: DType) -> Imported<Value> {
+        if let (Value::Splat(x), Value::Splat(y)) = (&a, &b)
+            && let Some(scalar) = self.folded(text, x, y, result)
+        {
+            return Ok(Value::Splat(Splat { scalar, shape: x.shape.clone(), dtype: result }));
+        }
+        self.map(text, vec![a, b], result)
+    }
+
+    /// Adds a statement that computes each element of the result from those of the operands.
+    pub(super) fn map(&mut self, text: &str, mut operands: Vec<Value>, dtype: DType) -> Imported<Value> {
+        let shape = operands.last().map(|it| it.shape().to_vec()).unwrap_or_default();
+        if operands.iter().any(|it| it.shape() != shape) {
+            let message = format!("the operands of `{text}` have different shapes");
+            return Err(self.bad_module(message, "expected operands of one shape"));
+        }
+        let axes: AxisSet = operands.iter().fold(0, |axes, it| axes | it.axes());
+        let is_tensor = |it: &Value| matches!(it, Value::Tensor(_));
+        let of_tensors = operands.iter().filter(|it| is_tensor(it)).fold(0, |axes, it| axes | it.axes());
+        // A statement needs an operand with all dimensions of its result, and logical operators need tensors.
+        let needs_all = !operands.iter().any(is_tensor) || matches!(text, "&&" | "||");
+        for it in &mut operands {
+            if !is_tensor(it) && (needs_all || it.axes() & !of_tensors != 0) {
+                *it = Value::Tensor(self.materialized(it.clone()));
+            }
+        }
+        let mut names = Vec::with_capacity(operands.len());
+        for it in operands {
+            let operand_type = it.dtype();
+            names.push(match it {
+                Value::Tensor(it) => format!("T{}", self.with_axes(it, axes).number),
+                Value::Splat(it) => it.scalar.text(operand_type),
+            });
+        }
+        let is_word = text.bytes().all(|it| it.is_ascii_alphanumeric());
+        let text = match (&names[..], is_word) {
+            ([a, b], false) => format!("{a} {text} {b};"),
+            ([a], false) => format!("{text}{a};"),
+            _ => format!("{text}({});", names.join(", ")),
+        };
+        Ok(Value::Tensor(self.emit(axes, &shape, dtype, text)))
+    }
+
+    /// Returns the result of an operator on two integers or booleans; `None` for other numbers.
+    fn folded(&mut self, text: &str, a: &Splat, b: &Splat, result: DType) -> Option<Scalar> {
+        if !a.dtype.is_integral() {
+            return None;
+        }
+        let is_bool = result == DType::Bool;
+        let (x, y) = match (&a.scalar, &b.scalar) {
+            (Scalar::Int(x), Scalar::Int(y)) => (*x, *y),
+            (Scalar::Bool(x), Scalar::Bool(y)) => (i64::from(*x), i64::from(*y)),
+            (Scalar::Named(_, axes), other) | (other, Scalar::Named(_, axes)) => {
+                let (x, y) = (a.scalar.text(a.dtype), b.scalar.text(b.dtype));
+                let text = match text {
+                    "max" | "min" => format!("{text}({x}, {y})"),
+                    "&" | "|" | "^" | "<<" | ">>" | "fmod" | "pow" | "atan2" => return None,
+                    _ => format!("{x} {text} {y}"),
+                };
+                return Some(Scalar::Named(self.out.define(is_bool, &text), axes | other.axes()));
+            }
+            (Scalar::Bool(_) | Scalar::Int(_) | Scalar::Float(_), _) => return None,
+        };
+        let value = match text {
+            "+" => x.wrapping_add(y),
+            "-" => x.wrapping_sub(y),
+            "*" => x.wrapping_mul(y),
+            "/" => x.checked_div(y)?,
+            "%" => x.checked_rem(y)?,
+            "max" => x.max(y),
+            "min" => x.min(y),
+            "&&" => x & y,
+            "||" => x | y,
+            "==" => i64::from(x == y),
+            "!=" => i64::from(x != y),
+            "<" => i64::from(x < y),
+            "<=" => i64::from(x <= y),
+            ">" => i64::from(x > y),
+            ">=" => i64::from(x >= y),
+            _ => return None,
+        };
+        if is_bool { Some(Scalar::Bool(value != 0)) } else { wrapped(value, result).map(Scalar::Int) }
+    }
+}
+
+/// Returns the name of an operation without its dialect.
+fn short_name<'s>(op: &Operation<'s>) -> &'s str {
+    op.name.rsplit('.').next().unwrap_or_default()
+}
+
+/// Returns a value as an element of type `dtype` has it; `None` if hir does not fold numbers of that type.
+fn wrapped(value: i64, dtype: DType) -> Option<i64> {
+    Some(match dtype {
+        DType::Int8 => i64::from(value as i8),
+        DType::Int16 => i64::from(value as i16),
+        DType::Int32 => i64::from(value as i32),
+        DType::Int64 => value,
+        DType::UInt8 => i64::from(value as u8),
+        DType::UInt16 => i64::from(value as u16),
+        DType::UInt32 => i64::from(value as u32),
+        _ => return None,
+    })
+}

@@ -1,0 +1,224 @@
+//! Manual regions (`shard_map`) and sharding constraints.
+//!
+//! A region computes with the shards of one device. The program has the shards of all devices in one tensor, whose device axes are
+//! before the dimensions of the shard. Which device axes it has is its `AxisSet`: a value that is equal on the devices of a mesh axis
+//! does not have that axis.
+
+use super::{Imported, Importer, Region, unsupported_sharding};
+use crate::{
+    sharding::Sharding,
+    tree::{Attribute, Block, Operation},
+    value::{AxisSet, Scalar, Splat, Tensor, Value},
+    writer::Dim,
+};
+
+impl<'m, 's> Importer<'m, 's> {
+    pub(crate) fn sharding_constraint(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+        let [value] = self.operands(op, operands)?;
+        let stated = op.attribute(&["sharding"]).or(op.positional.first());
+        let sharding = self.sharding(stated, value.shape())?.ok_or_else(|| self.missing(op, "sharding"))?;
+        let tensor = match value {
+            // A number needs no storage.
+            Value::Splat(it) => return Ok(vec![Value::Splat(it)]),
+            Value::Tensor(it) => it,
+        };
+        if self.region.is_none() {
+            return Ok(vec![Value::Tensor(self.constrained(tensor, &sharding))]);
+        }
+        // Of the axes that are not manual.
+        let mut dims = self.device_dims(tensor.axes);
+        dims.extend(self.sharded_dims(&tensor.shape, &sharding));
+        let number = self.declare(dims, tensor.dtype);
+        self.out.statement(format!("T{number} = Set( T{} )", tensor.number));
+        Ok(vec![Value::Tensor(Tensor { number, ..tensor })])
+    }
+
+    pub(crate) fn manual_computation(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+        let [body] = &op.regions[..] else { return Err(self.missing(op, "region")) };
+        if self.region.is_some() {
+            return Err(self.unsupported_form(op, "a manual region in another one"));
+        }
+        let inputs = self.shardings(op, "in_shardings", operands.iter().map(Value::shape))?;
+        let types = op.result_types.iter().map(|it| self.tensor_type(it).cloned()).collect::<Imported<Vec<_>>>()?;
+        let outputs = self.shardings(op, "out_shardings", types.iter().map(|it| &it.shape[..]))?;
+        let Some(mesh) = inputs.iter().chain(&outputs).map(|it| it.mesh).next() else {
+            return Err(self.unsupported_form(op, "it has no shardings"));
+        };
+        if inputs.iter().chain(&outputs).any(|it| it.mesh != mesh) {
+            return Err(self.unsupported_form(op, "its shardings are of several meshes"));
+        }
+        let region = Region { mesh, manual: self.manual_axes(op, mesh)? };
+        let mut values = Vec::with_capacity(operands.len());
+        for (value, sharding) in operands.into_iter().zip(&inputs) {
+            values.push(self.entered(value, sharding, &region));
+        }
+        self.check_arguments(body, &values)?;
+        self.region = Some(region.clone());
+        let results = self.region_with(body, values);
+        let results = results.and_then(|it| match it.len() == types.len() {
+            true => Ok(it),
+            false => Err(self.bad_module("the region returns another number of values", "expected one for each result")),
+        })?;
+        let mut left = Vec::with_capacity(results.len());
+        for ((value, ty), sharding) in results.into_iter().zip(&types).zip(&outputs) {
+            left.push(self.left(value, &ty.shape, sharding, &region));
+        }
+        self.region = None;
+        Ok(left)
+    }
+
+    /// Returns the shardings of the operands or the results.
+    fn shardings<'a>(
+        &self,
+        op: &Operation<'_>,
+        name: &str,
+        shapes: impl Iterator<Item = &'a [i64]>,
+    ) -> Imported<Vec<Sharding>> {
+        let stated = match op.attribute(&[name]) {
+            Some(Attribute::Array(all)) => all,
+            Some(Attribute::Named(_, _, items)) => match items.first() {
+                Some(Attribute::Array(all)) => all,
+                _ => return Err(self.missing(op, name)),
+            },
+            _ => return Err(self.missing(op, name)),
+        };
+        let shapes: Vec<_> = shapes.collect();
+        if shapes.len() != stated.len() {
+            return Err(self.bad_module(format!("`{name}` has {} shardings", stated.len()), "expected one for each value"));
+        }
+        let read = |(it, shape)| Sharding::read(it, &self.meshes, shape).map_err(|it| unsupported_sharding(op.span, it));
+        stated.iter().zip(shapes).map(read).collect()
+    }
+
+    fn manual_axes(&self, op: &Operation<'_>, mesh: usize) -> Imported<AxisSet> {
+        let names = match op.attribute(&["manual_axes"]) {
+            Some(Attribute::Set(names)) => names,
+            Some(Attribute::Named(_, _, items)) => match items.first() {
+                Some(Attribute::Set(names)) => names,
+                _ => return Err(self.missing(op, "manual_axes")),
+            },
+            _ => return Err(self.missing(op, "manual_axes")),
+        };
+        let mut manual = 0;
+        for name in names {
+            let Attribute::String(name) = name else { return Err(self.missing(op, "manual_axes")) };
+            let axis = self.meshes[mesh].axis(name).map_err(|it| unsupported_sharding(op.span, it))?;
+            manual |= axis.map_or(0, |it| 1 << it);
+        }
+        Ok(manual)
+    }
+
+    fn check_arguments(&self, body: &Block<'_>, values: &[Value]) -> Imported<()> {
+        for (argument, value) in body.arguments.iter().zip(values) {
+            if self.tensor_type(&argument.ty)?.shape != value.shape() {
+                let message = format!("`{}` has not the shape of a shard, {:?}", argument.name, value.shape());
+                return Err(self.bad_module(message, "expected the shape that the sharding gives"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the manual axes over which a dimension is sharded, and their number of devices.
+    fn manual_part(&self, axes: &[usize], region: &Region) -> (Vec<usize>, i64) {
+        let own: Vec<usize> = axes.iter().copied().filter(|it| region.manual & (1 << it) != 0).collect();
+        let parts = own.iter().map(|it| self.meshes[region.mesh].axes[*it].1).product();
+        (own, parts)
+    }
+
+    /// Returns the shards of a value, which enters a region.
+    fn entered(&mut self, value: Value, sharding: &Sharding, region: &Region) -> Value {
+        let parts: Vec<_> = sharding.dims.iter().map(|axes| self.manual_part(axes, region)).collect();
+        let shape: Vec<i64> = value.shape().iter().zip(&parts).map(|(extent, part)| extent / part.1).collect();
+        let tensor = match value {
+            Value::Splat(it) => return Value::Splat(Splat { shape, ..it }),
+            Value::Tensor(it) => it,
+        };
+        let wanted = self.sharded_dims(&tensor.shape, sharding);
+        let is_so = {
+            let it = &self.out.tensors[tensor.number];
+            let mut own = it.dims.iter().filter(|it| !it.is_reduced).zip(&wanted);
+            it.mesh == self.mesh_text(region.mesh) && own.all(|(a, b)| a.shards == b.shards && a.device.is_none())
+        };
+        let tensor = if is_so { tensor } else { self.constrained(tensor, sharding) };
+        let axes = parts.iter().flat_map(|it| &it.0).fold(0, |axes, it| axes | 1 << it);
+        if axes == 0 {
+            return Value::Tensor(tensor);
+        }
+        // Split the dimensions into devices and shards.
+        let mesh = self.mesh_text(region.mesh);
+        let (mut dims, mut devices) = (Vec::new(), Vec::new());
+        for ((extent, part), dim) in shape.iter().zip(&parts).zip(wanted) {
+            for axis in &part.0 {
+                devices.push((*axis, dims.len()));
+                let it = &self.meshes[region.mesh];
+                dims.push(Dim::device(it.letter(*axis), it.axes[*axis].1));
+            }
+            dims.push(Dim { extent: *extent, shards: dim.shards.into_iter().skip(part.0.len()).collect(), ..Dim::default() });
+        }
+        let split = self.out.declare(dims.clone(), tensor.dtype, mesh.clone());
+        self.out.statement(format!("T{split} = reshape(T{})", tensor.number));
+        // The devices first.
+        devices.sort_unstable();
+        let order: Vec<usize> = devices.iter().map(|it| it.1).chain((0..dims.len()).filter(|at| dims[*at].device.is_none())).collect();
+        let number = self.reordered(split, &dims, &order, &tensor, mesh);
+        Value::Tensor(Tensor { number, axes, shape, dtype: tensor.dtype })
+    }
+
+    /// Returns a tensor with its dimensions in this order.
+    fn reordered(&mut self, number: usize, dims: &[Dim], order: &[usize], like: &Tensor, mesh: String) -> usize {
+        if order.iter().enumerate().all(|(at, it)| at == *it) {
+            return number;
+        }
+        let result = self.out.declare(order.iter().map(|at| dims[*at].clone()).collect(), like.dtype, mesh);
+        self.out.tensors[result].order = Some(order.to_vec());
+        self.out.statement(format!("T{result} = Set.Permute( T{number} )"));
+        result
+    }
+
+    /// Returns the whole tensor of shards that leave a region.
+    fn left(&mut self, value: Value, shape: &[i64], sharding: &Sharding, region: &Region) -> Value {
+        let parts: Vec<_> = sharding.dims.iter().map(|axes| self.manual_part(axes, region)).collect();
+        let needed = parts.iter().flat_map(|it| &it.0).fold(0, |axes, it| axes | 1 << it);
+        if let Value::Splat(it) = &value
+            && !matches!(it.scalar, Scalar::Named(..))
+        {
+            return Value::Splat(Splat { shape: shape.to_vec(), ..it.clone() });
+        }
+        let tensor = self.materialized(value);
+        let tensor = self.on_axes(tensor, needed);
+        let tensor = self.of_first_device(tensor, needed);
+        if needed == 0 {
+            return Value::Tensor(tensor);
+        }
+        let from = self.device_dims(needed).into_iter().chain(tensor.shape.iter().copied().map(Dim::of)).collect::<Vec<_>>();
+        let device = |axis: usize| (0..axis).filter(|it| needed & (1 << it) != 0).count();
+        let own = Self::device_count(needed);
+        let order: Vec<usize> = parts.iter().enumerate().flat_map(|(at, part)| part.0.iter().map(|it| device(*it)).chain([own + at])).collect();
+        let mesh = self.mesh_text(region.mesh);
+        let merged = self.reordered(tensor.number, &from, &order, &tensor, mesh);
+        let number = self.declare_sharded(shape, tensor.dtype, Some(sharding));
+        self.out.statement(format!("T{number} = reshape(T{merged})"));
+        Value::Tensor(Tensor { number, axes: 0, shape: shape.to_vec(), dtype: tensor.dtype })
+    }
+
+    /// Returns the shard of the first device along the axes that are not `kept`: the module states that all devices have the same.
+    fn of_first_device(&mut self, tensor: Tensor, kept: AxisSet) -> Tensor {
+        if tensor.axes & !kept == 0 {
+            return tensor;
+        }
+        let (mut dims, mut ranges) = (Vec::new(), Vec::new());
+        for axis in (0..8).filter(|it| tensor.axes & (1 << it) != 0) {
+            for dim in self.device_dims(1 << axis) {
+                let is_kept = kept & (1 << axis) != 0;
+                ranges.push(format!("{{0, {}, 1}}", if is_kept { dim.extent } else { 1 }));
+                dims.push(if is_kept { dim } else { Dim::of(1) });
+            }
+        }
+        dims.extend(tensor.shape.iter().copied().map(Dim::of));
+        ranges.extend(tensor.shape.iter().map(|it| format!("{{0, {it}, 1}}")));
+        let number = self.declare(dims, tensor.dtype);
+        self.out.statement(format!("T{number} = slice( T{}, {{ {} }} )", tensor.number, ranges.join(" ")));
+        let shape = tensor.shape.clone();
+        self.emit(tensor.axes & kept, &shape, tensor.dtype, format!("reshape(T{number})"))
+    }
+}

@@ -1,0 +1,238 @@
+//! Reductions.
+
+use grammar::dtype::DType;
+
+use super::{Imported, Importer};
+use crate::{
+    tree::{Attribute, Block, Operation},
+    value::{AxisSet, Scalar, Splat, Tensor, Value},
+    writer::Dim,
+};
+
+/// An operator of a reduction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Reducer {
+    Add,
+    Mul,
+    Max,
+    Min,
+    And,
+    Or,
+}
+
+impl Reducer {
+    /// Returns the operator of an operation.
+    fn of(name: &str, dtype: DType) -> Option<Self> {
+        let is_bool = dtype == DType::Bool;
+        Some(match name.strip_prefix("stablehlo.")? {
+            "add" | "maximum" | "or" if is_bool => Self::Or,
+            "multiply" | "minimum" | "and" if is_bool => Self::And,
+            "add" => Self::Add,
+            "multiply" => Self::Mul,
+            "maximum" => Self::Max,
+            "minimum" => Self::Min,
+            _ => return None,
+        })
+    }
+
+    /// Returns the operator of a region that combines two values with one operation.
+    pub(super) fn of_region(block: &Block<'_>, dtype: DType) -> Option<Self> {
+        match &block.ops[..] {
+            [op, end] if op.operands.len() == 2 && end.operands.len() == 1 => {
+                let is_result = op.results.first().is_some_and(|it| it.0 == end.operands[0].name);
+                let is_of = |name: &str| op.operands.iter().any(|it| it.name == name);
+                let takes_both = block.arguments.len() == 2 && block.arguments.iter().all(|it| is_of(it.name));
+                Self::of(op.name, dtype).filter(|_| is_result && takes_both)
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns its name and initial value in Host IR.
+    fn text(self, dtype: DType) -> (&'static str, String) {
+        let number = |value: f64, int: i64| {
+            let it = if dtype.is_integral() { Scalar::Int(int) } else { Scalar::Float(value) };
+            it.text(dtype)
+        };
+        let (least, greatest) = match dtype {
+            DType::Int8 => (i64::from(i8::MIN), i64::from(i8::MAX)),
+            DType::Int16 => (i64::from(i16::MIN), i64::from(i16::MAX)),
+            DType::Int32 => (i64::from(i32::MIN), i64::from(i32::MAX)),
+            DType::UInt8 => (0, i64::from(u8::MAX)),
+            DType::UInt16 => (0, i64::from(u16::MAX)),
+            DType::UInt32 => (0, i64::from(u32::MAX)),
+            // One more than the least one, which no literal of the language denotes.
+            _ => (-i64::MAX, i64::MAX),
+        };
+        match self {
+            Self::Add => ("add", number(0.0, 0)),
+            Self::Mul => ("mul", number(1.0, 1)),
+            Self::Max => ("max", number(f64::NEG_INFINITY, least)),
+            Self::Min => ("min", number(f64::INFINITY, greatest)),
+            Self::And => ("logical_and", "true".to_owned()),
+            Self::Or => ("logical_or", "false".to_owned()),
+        }
+    }
+
+    /// Returns the operator of two values that combines parts of the reduction.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Add => "add",
+            Self::Mul => "multiply",
+            Self::Max => "maximum",
+            Self::Min => "minimum",
+            Self::And => "and",
+            Self::Or => "or",
+        }
+    }
+
+    /// Returns whether a number changes nothing.
+    fn is_neutral(self, scalar: &Scalar, dtype: DType) -> bool {
+        match (self, scalar) {
+            (Self::Add, Scalar::Int(0)) | (Self::Mul, Scalar::Int(1)) => true,
+            (Self::Add, Scalar::Float(it)) => *it == 0.0,
+            (Self::Mul, Scalar::Float(it)) => *it == 1.0,
+            (Self::Max, Scalar::Float(it)) => *it == f64::NEG_INFINITY,
+            (Self::Min, Scalar::Float(it)) => *it == f64::INFINITY,
+            (Self::Max | Self::Min, Scalar::Int(it)) => self.text(dtype).1 == it.to_string(),
+            (Self::And, Scalar::Bool(it)) => *it,
+            (Self::Or, Scalar::Bool(it)) => !it,
+            _ => false,
+        }
+    }
+}
+
+impl<'m, 's> Importer<'m, 's> {
+    pub(crate) fn reduce(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+        let mut operands = operands;
+        let initial_values: Vec<Value> = self.initial_values(op)?;
+        let initial = if initial_values.is_empty() { operands.split_off(operands.len() / 2) } else { initial_values };
+        let dims = op.ints(&["dimensions"]).ok_or_else(|| self.missing(op, "dimensions"))?;
+        let rank = operands.first().map_or(0, |it| it.shape().len());
+        let dims: Option<Vec<usize>> = dims.iter().map(|it| usize::try_from(*it).ok().filter(|it| *it < rank)).collect();
+        let Some(dims) = dims else { return Err(self.bad_module("`dimensions` are not those of the operand", "expected its dimensions")) };
+        if let ([value, index], [_, _], [region]) = (&operands[..], &initial[..], &op.regions[..]) {
+            return self.reduce_with_index(op, value.clone(), index.clone(), region, &dims);
+        }
+        let ([value], [initial]) = (&operands[..], &initial[..]) else {
+            return Err(self.unsupported_form(op, "it reduces several operands"));
+        };
+        let applied = op.positional.iter().filter_map(Attribute::word).find_map(|it| Reducer::of(it, value.dtype()));
+        let region = op.regions.first().and_then(|it| Reducer::of_region(it, value.dtype()));
+        let Some(reducer) = applied.or(region) else {
+            return Err(self.unsupported_form(op, "its region is not one operator of both values"));
+        };
+        let result = Value::Tensor(self.reduced(value.clone(), reducer, &dims));
+        if initial.constant().is_some_and(|it| reducer.is_neutral(it, value.dtype())) {
+            return Ok(vec![result]);
+        }
+        let shape = result.shape().to_vec();
+        let initial = self.broadcast_value(initial.clone(), &[], &shape)?;
+        Ok(vec![self.binary_values(reducer.name(), result, initial)?])
+    }
+
+    /// Returns the initial values of the pretty spelling.
+    fn initial_values(&self, op: &Operation<'s>) -> Imported<Vec<Value>> {
+        let stated = op.positional.iter().filter_map(|it| match it {
+            Attribute::Initial(it) => Some(self.value(it)),
+            _ => None,
+        });
+        stated.collect()
+    }
+
+    /// Returns the reduction of a value over dimensions.
+    pub(super) fn reduced(&mut self, value: Value, reducer: Reducer, dims: &[usize]) -> Tensor {
+        let tensor = self.materialized(value);
+        if dims.is_empty() {
+            return tensor;
+        }
+        let mut all = self.device_dims(tensor.axes);
+        all.extend(tensor.shape.iter().enumerate().map(|(at, extent)| Dim { is_reduced: dims.contains(&at), ..Dim::of(*extent) }));
+        let result = self.reduction_to(&tensor, reducer, all);
+        let shape = (0..tensor.shape.len()).filter(|it| !dims.contains(it)).map(|it| tensor.shape[it]).collect();
+        let result = Tensor { number: result, shape, ..tensor };
+        self.unsharded_sum(&result);
+        result
+    }
+
+    /// Adds a reduction whose result has these dimensions, those that it sums included.
+    pub(super) fn reduction_to(&mut self, tensor: &Tensor, reducer: Reducer, dims: Vec<Dim>) -> usize {
+        let number = self.declare(dims, tensor.dtype);
+        let (name, initial) = reducer.text(tensor.dtype);
+        let from = tensor.number;
+        self.out.statement(format!("T{number} = reduction( T{from}, op = {name}, initial value = {initial}, allreduce = false )"));
+        number
+    }
+
+    /// Imports the reduction of `argmax` and `argmin`: the extreme value, and the least index at which it is. A NaN is more extreme than
+    /// every number.
+    fn reduce_with_index(
+        &mut self,
+        op: &Operation<'_>,
+        value: Value,
+        index: Value,
+        region: &Block<'_>,
+        dims: &[usize],
+    ) -> Imported<Vec<Value>> {
+        let Some(reducer) = extreme_of(region).filter(|_| index.dtype().is_integral() && dims.len() == 1) else {
+            return Err(self.unsupported_form(op, "two operands, and not those of `argmax` or `argmin`"));
+        };
+        let (shape, dtype) = (value.shape().to_vec(), index.dtype());
+        let extreme = self.reduced(value.clone(), reducer, dims);
+        let kept: Vec<i64> = (0..shape.len()).filter(|it| !dims.contains(it)).map(|it| it as i64).collect();
+        let all = self.broadcast_value(Value::Tensor(extreme.clone()), &kept, &shape)?;
+        let mut is_extreme = self.map("==", vec![value.clone(), all], DType::Bool)?;
+        if !value.dtype().is_integral() {
+            let is_nan = self.map("isnan", vec![value], DType::Bool)?;
+            is_extreme = self.map("||", vec![is_extreme, is_nan], DType::Bool)?;
+        }
+        let greatest = Splat { scalar: Scalar::Int(i64::from(i32::MAX)), shape, dtype };
+        let index = self.select_values(is_extreme, index, Value::Splat(greatest))?;
+        let index = self.reduced(index, Reducer::Min, dims);
+        Ok(vec![Value::Tensor(extreme), Value::Tensor(index)])
+    }
+
+    /// Returns the reduction over the device axes of a tensor.
+    pub(super) fn reduced_over_devices(&mut self, tensor: Tensor, reducer: Reducer, axes: AxisSet) -> Tensor {
+        let tensor = self.on_axes(tensor, axes);
+        let mut dims = Vec::new();
+        for axis in (0..8).filter(|it| tensor.axes & (1 << it) != 0) {
+            let own = self.device_dims(1 << axis);
+            let is_reduced = axes & (1 << axis) != 0;
+            dims.extend(own.into_iter().map(|it| if is_reduced { Dim { is_reduced, ..Dim::of(it.extent) } } else { it }));
+        }
+        dims.extend(tensor.shape.iter().copied().map(Dim::of));
+        let number = self.reduction_to(&tensor, reducer, dims);
+        Tensor { number, axes: tensor.axes & !axes, ..tensor }
+    }
+}
+
+/// Returns which extreme a region of two values and two indices selects: JAX compares the values with GT or LT.
+fn extreme_of(region: &Block<'_>) -> Option<Reducer> {
+    if region.arguments.len() != 4 {
+        return None;
+    }
+    let is_value = |name: &str, at: usize| region.arguments[at].name == name;
+    let first = region.ops.iter().find(|it| it.name == "stablehlo.compare")?;
+    let [a, b] = &first.operands[..] else { return None };
+    if !(is_value(a.name, 0) && is_value(b.name, 2)) {
+        return None;
+    }
+    // The ten operations of `argmax`: two selects, and comparisons.
+    let known = ["compare", "or", "and", "select", "return"];
+    let is_known = |name: &str| name.strip_prefix("stablehlo.").is_some_and(|it| known.contains(&it));
+    if !region.ops.iter().all(|it| is_known(it.name)) || region.ops.iter().filter(|it| it.name == "stablehlo.select").count() != 2 {
+        return None;
+    }
+    let stated = first.attribute(&["comparison_direction"]).into_iter().chain(&first.positional);
+    stated.into_iter().find_map(|it| match it {
+        Attribute::Word("GT") => Some(Reducer::Max),
+        Attribute::Word("LT") => Some(Reducer::Min),
+        Attribute::Named(_, _, words) => match words.last().and_then(Attribute::word) {
+            Some("GT") => Some(Reducer::Max),
+            Some("LT") => Some(Reducer::Min),
+            _ => None,
+        },
+        _ => None,
+    })
+}

@@ -1,0 +1,64 @@
+//! Reads StableHLO modules with Shardy shardings, the text that `jax.jit(f).lower(*args).as_text()` returns, and makes programs of
+//! Host IR: a front end beside the reader of `grammar`.
+//!
+//! ```text
+//! text ──token, parse──▶ tree ──import──▶ Host IR text ──grammar::read──▶ Program, with positions in the module
+//! ```
+//!
+//! `import` writes short Host IR text instead of building the arenas of `Program`: the text is the one description of a program
+//! whose numbering, domains and types `grammar` already checks, it can be printed and tested, and its operators have one spelling
+//! instead of a builder for each. Every line of it remembers the operation that it comes from, so that diagnostics of all tools show the
+//! module.
+//!
+//! `operators` is the table of what is read. Nothing is skipped: any other operation is an error at its place.
+//!
+//! Invariant: this package knows no passes, plans or devices.
+
+mod import;
+mod operators;
+mod parse;
+mod sharding;
+mod token;
+mod tree;
+mod value;
+mod writer;
+
+use grammar::{
+    diagnostic::Diagnostic,
+    ir::Program,
+    span::{LineIndex, Span},
+};
+
+pub use operators::OPERATORS;
+
+/// Returns whether a text is a module rather than a program or a log of Host IR.
+pub fn is_module(text: &str) -> bool {
+    let mut lines = text.lines().map(str::trim).filter(|it| !it.is_empty() && !it.starts_with("//"));
+    // Aliases such as `#loc = loc(unknown)` precede the module.
+    let first = lines.find(|it| !(it.starts_with('#') && it.contains(" = ")));
+    first.is_some_and(|it| {
+        ["module ", "module{", "\"builtin.module\"", "func.func ", "sdy.mesh "].iter().any(|begin| it.starts_with(begin))
+    })
+}
+
+/// Reads the program of a module. Positions are those of the module.
+pub fn read(text: &str) -> (Vec<Program>, Vec<Diagnostic>) {
+    let written = match parse::parse(text).and_then(|module| import::import(&module)) {
+        Ok(it) => it,
+        Err(fault) => return (Vec::new(), vec![*fault]),
+    };
+    let index = LineIndex::new(&written.text);
+    let to_module = |span: Span| {
+        let line = index.line(span.start) as usize;
+        written.lines.get(line.saturating_sub(1)).copied().unwrap_or_default()
+    };
+    grammar::read_generated(&written.text, &to_module)
+}
+
+/// Returns the Host IR text that the program of a module is read from.
+///
+/// # Errors
+/// Returns the first error of the module.
+pub fn host_ir(text: &str) -> Result<String, Box<Diagnostic>> {
+    parse::parse(text).and_then(|module| import::import(&module)).map(|it| it.text)
+}

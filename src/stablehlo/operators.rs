@@ -1,0 +1,59 @@
+//! The table of operators: how each one is imported, and what of Host IR stands for it. The table in `docs/jax.md` is this one.
+
+use crate::{
+    import::{Imported, Importer},
+    tree::Operation,
+    value::Value,
+};
+
+/// Imports an operation with these operands, and returns its results.
+pub(crate) type Import<'m, 's> =
+    fn(&mut Importer<'m, 's>, &'m Operation<'s>, Vec<Value>) -> Imported<Vec<Value>>;
+
+/// Declares the rows: names, what stands for them, and the function.
+macro_rules! operators {
+    ($($names:literal: $meaning:literal => $import:ident;)*) => {
+        /// The names of operators, with commas between them, and what of Host IR stands for them.
+        pub const OPERATORS: &[(&str, &str)] = &[$(($names, $meaning)),*];
+
+        /// Returns the function that imports an operator.
+        pub(crate) fn import<'m, 's>(name: &str) -> Option<Import<'m, 's>> {
+            $(if $names.split(", ").any(|it| it == name) {
+                return Some(Importer::$import);
+            })*
+            None
+        }
+    };
+}
+
+operators! {
+    "stablehlo.constant": "a scalar operand, or `full`; other values than one: `TensorConstruct`" => constant;
+    "stablehlo.iota": "`iota`, with `broadcast` and `expand`" => iota;
+    "stablehlo.broadcast_in_dim": "`broadcast` and `expand`; `Set.Permute` before them if dimensions change their order" => broadcast_in_dim;
+    "stablehlo.reshape": "`reshape`" => reshape;
+    "stablehlo.transpose": "`Set.Permute`" => transpose;
+    "stablehlo.slice": "`slice`" => slice;
+    "stablehlo.pad": "`cat` with `full`; negative padding: `slice`" => pad;
+    "stablehlo.concatenate": "`cat`" => concatenate;
+    "stablehlo.dynamic_slice": "`slice`; each start is a scalar of the host" => dynamic_slice;
+    "stablehlo.dynamic_update_slice": "`cat` of the parts; for starts that differ between devices, a `Set` to a slice of a copy" => dynamic_update_slice;
+    "stablehlo.dot_general": "`linear` or `matmul`, with `Set.Permute` and `reshape` around them" => dot_general;
+    "stablehlo.reduce": "`reduction`; the two results of `argmax` and `argmin`: reductions of comparisons" => reduce;
+    "stablehlo.convert": "a conversion" => convert;
+    "stablehlo.compare": "`==`, `!=`, `<`, `<=`, `>`, `>=`" => compare;
+    "stablehlo.select": "`where`" => select;
+    "stablehlo.clamp": "`clamp`" => clamp;
+    "stablehlo.add, stablehlo.subtract, stablehlo.multiply, stablehlo.divide, stablehlo.remainder, stablehlo.maximum, stablehlo.minimum, stablehlo.power, stablehlo.atan2, stablehlo.and, stablehlo.or, stablehlo.xor, stablehlo.shift_left, stablehlo.shift_right_arithmetic": "the operator of this name" => binary;
+    "stablehlo.abs, stablehlo.ceil, stablehlo.cosine, stablehlo.exponential, stablehlo.exponential_minus_one, stablehlo.floor, stablehlo.is_finite, stablehlo.log, stablehlo.log_plus_one, stablehlo.logistic, stablehlo.negate, stablehlo.not, stablehlo.round_nearest_even, stablehlo.rsqrt, stablehlo.sine, stablehlo.sqrt, stablehlo.tan, stablehlo.tanh, chlo.acos, chlo.acosh, chlo.asin, chlo.asinh, chlo.atan, chlo.atanh, chlo.cosh, chlo.erf, chlo.erf_inv, chlo.erfc, chlo.lgamma, chlo.sinh, chlo.square": "the operator of this name" => unary;
+    "stablehlo.optimization_barrier": "nothing: its operands" => optimization_barrier;
+    "call, func.call": "the operations of the function" => call;
+    "stablehlo.while": "the operations of each iteration; the number of iterations is a constant" => while_loop;
+    "sdy.sharding_constraint": "`Set`, or the sharding of the matrix product or reduction before it" => sharding_constraint;
+    "sdy.manual_computation": "the operations of the region, on tensors with a device axis" => manual_computation;
+    "stablehlo.partition_id, stablehlo.replica_id": "`rank`, and 0" => device_id;
+    "stablehlo.all_reduce": "`reduction` over the device axis" => all_reduce;
+    "stablehlo.all_gather": "`Set` to a tensor without the device axis" => all_gather;
+    "stablehlo.reduce_scatter": "`reduction` over the device axis to a sharded result" => reduce_scatter;
+    "stablehlo.all_to_all": "`Set` that exchanges the device axis" => all_to_all;
+    "stablehlo.collective_permute": "`CollectivePermute`" => collective_permute;
+}

@@ -1,0 +1,110 @@
+//! Types.
+
+use grammar::{codes::Code, diagnostic::Diagnostic, dtype::DType};
+
+use super::{Parsed, Parser};
+use crate::{
+    token::TokenKind,
+    tree::{TensorType, Type},
+};
+
+impl<'s> Parser<'s, '_> {
+    /// Reads `(types)`, or types with commas between them.
+    pub(super) fn types(&mut self) -> Parsed<Vec<Type<'s>>> {
+        let mut types = Vec::new();
+        if self.accept(TokenKind::OpenRound) {
+            self.list(TokenKind::CloseRound, "`,` or `)`", |it| {
+                types.push(it.ty()?);
+                Ok(())
+            })?;
+            return Ok(types);
+        }
+        loop {
+            types.push(self.ty()?);
+            if !self.accept(TokenKind::Comma) {
+                return Ok(types);
+            }
+        }
+    }
+
+    pub(super) fn ty(&mut self) -> Parsed<Type<'s>> {
+        match self.peek() {
+            Some(TokenKind::Tensor) => {
+                let span = self.span();
+                let text = self.expect(TokenKind::Tensor, "a tensor type")?;
+                Ok(tensor_type(text).map_err(|message| {
+                    let it = Diagnostic::new(Code::UnsupportedOperation, span, message, "not supported");
+                    Box::new(it.help("lower the function for arguments of constant shapes and of element types that hir has"))
+                })?.map_or(Type::Other(text), Type::Tensor))
+            }
+            Some(TokenKind::OtherType | TokenKind::Word) => {
+                let start = self.span();
+                self.at += 1;
+                // `tuple<…>`, `!stablehlo.token`, `() -> ()` of a function type.
+                if self.accept(TokenKind::Less) {
+                    let mut open = 1;
+                    while open > 0 {
+                        match self.peek() {
+                            Some(TokenKind::Less) => open += 1,
+                            Some(TokenKind::Greater) => open -= 1,
+                            Some(_) => (),
+                            None => return Err(self.error("`>`, the end of the type")),
+                        }
+                        self.at += 1;
+                    }
+                }
+                Ok(Type::Other(self.span_from(start).text(self.text)))
+            }
+            _ => Err(self.error("a type such as `tensor<8xf32>`")),
+        }
+    }
+}
+
+/// Reads `tensor<8x16xf32>`. Returns `None` for a type with an encoding.
+fn tensor_type(text: &str) -> Result<Option<TensorType>, String> {
+    let inner = text.strip_prefix("tensor<").and_then(|it| it.strip_suffix('>')).unwrap_or(text);
+    let (mut shape, mut rest) = (Vec::new(), inner.trim());
+    while let Some((extent, behind)) = rest.split_once('x') {
+        if extent == "?" {
+            return Err(format!("`{text}` has an extent that is not constant"));
+        }
+        if extent.is_empty() || !extent.bytes().all(|it| it.is_ascii_digit()) {
+            break;
+        }
+        shape.push(extent.parse().map_err(|_| format!("`{text}` has an extent of more than 64 bits"))?);
+        rest = behind;
+    }
+    if rest.contains(',') {
+        return Ok(None);
+    }
+    let count = shape.iter().try_fold(1i64, |count, extent| count.checked_mul(*extent));
+    if count.is_none() {
+        return Err(format!("`{text}` has more elements than fit into 64 bits"));
+    }
+    let dtype = element_type(rest).ok_or_else(|| format!("hir has no element type `{rest}`"))?;
+    Ok(Some(TensorType { shape, dtype }))
+}
+
+/// Returns hir's element type.
+fn element_type(name: &str) -> Option<DType> {
+    Some(match name {
+        "i1" => DType::Bool,
+        "i8" | "si8" => DType::Int8,
+        "i16" | "si16" => DType::Int16,
+        "i32" | "si32" => DType::Int32,
+        "i64" | "si64" => DType::Int64,
+        "ui8" => DType::UInt8,
+        "ui16" => DType::UInt16,
+        "ui32" => DType::UInt32,
+        "ui64" => DType::UInt64,
+        "f16" => DType::Half,
+        "bf16" => DType::BFloat,
+        "f32" => DType::Float,
+        "f64" => DType::Double,
+        "f8E4M3FN" => DType::E4M3,
+        "f8E5M2" => DType::E5M2,
+        "complex<f32>" => DType::Complex64,
+        "complex<f64>" => DType::Complex128,
+        _ => return None,
+    })
+}

@@ -1,0 +1,98 @@
+//! What a value of the module is in the program that is made.
+
+use grammar::dtype::DType;
+
+/// Axes of the mesh of a manual region along which a value differs, one bit for each axis of the mesh.
+pub(crate) type AxisSet = u8;
+
+/// A value of the module.
+#[derive(Clone, Debug)]
+pub(crate) enum Value {
+    Tensor(Tensor),
+    Splat(Splat),
+}
+
+/// A tensor of the program. In a manual region it has one device axis for each axis of `axes`, before its own dimensions.
+#[derive(Clone, Debug)]
+pub(crate) struct Tensor {
+    pub(crate) number: usize,
+    pub(crate) axes: AxisSet,
+    pub(crate) shape: Vec<i64>,
+    pub(crate) dtype: DType,
+}
+
+/// A tensor whose elements are all equal. It becomes a scalar operand where an operator has one, and `full` elsewhere.
+#[derive(Clone, Debug)]
+pub(crate) struct Splat {
+    pub(crate) scalar: Scalar,
+    pub(crate) shape: Vec<i64>,
+    pub(crate) dtype: DType,
+}
+
+/// A number.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Scalar {
+    Bool(bool),
+    Int(i64),
+    Float(f64),
+    /// A scalar of the program by name, which differs between the devices along these axes.
+    Named(String, AxisSet),
+}
+
+impl Scalar {
+    /// Returns the axes along which the number differs.
+    pub(crate) fn axes(&self) -> AxisSet {
+        match self {
+            Self::Named(_, axes) => *axes,
+            Self::Bool(_) | Self::Int(_) | Self::Float(_) => 0,
+        }
+    }
+
+    /// Returns its text as an operand of a statement, for elements of type `dtype`.
+    pub(crate) fn text(&self, dtype: DType) -> String {
+        match self {
+            Self::Bool(value) => value.to_string(),
+            Self::Int(value) => value.to_string(),
+            Self::Float(value) => {
+                let ty = if dtype == DType::Float { "float" } else { "double" };
+                match value {
+                    it if it.is_nan() => format!("{ty}(nan)"),
+                    it if it.is_infinite() => format!("{ty}({}inf)", if *it < 0.0 { "-" } else { "" }),
+                    it => format!("{ty}({it:?})"),
+                }
+            }
+            Self::Named(name, _) => name.clone(),
+        }
+    }
+}
+
+impl Value {
+    pub(crate) fn shape(&self) -> &[i64] {
+        match self {
+            Self::Tensor(it) => &it.shape,
+            Self::Splat(it) => &it.shape,
+        }
+    }
+
+    pub(crate) fn dtype(&self) -> DType {
+        match self {
+            Self::Tensor(it) => it.dtype,
+            Self::Splat(it) => it.dtype,
+        }
+    }
+
+    pub(crate) fn axes(&self) -> AxisSet {
+        match self {
+            Self::Tensor(it) => it.axes,
+            Self::Splat(it) => it.scalar.axes(),
+        }
+    }
+
+    /// Returns the number that all elements are, if the module states it.
+    pub(crate) fn constant(&self) -> Option<&Scalar> {
+        match self {
+            Self::Splat(Splat { scalar: Scalar::Named(..), .. }) | Self::Tensor(_) => None,
+            Self::Splat(it) => Some(&it.scalar),
+        }
+    }
+}
