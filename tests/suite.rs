@@ -1,4 +1,4 @@
-//! The test harness. A case is a text file: `tests/cases/**/*.hir`, and every sample. Its first lines are
+//! The test harness. A case is a text file: `tests/cases/**/*.hir` or `*.mlir`, and every sample. Its first lines are
 //! commands:
 //!
 //! ```text
@@ -183,9 +183,11 @@ fn main() -> ExitCode {
     let mut cases = files(&Path::new(ROOT).join("tests/cases"), "hir");
     let samples = files(&Path::new(ROOT).join("samples"), "hir");
     cases.extend(samples.iter().cloned());
-    let mut trials: Vec<Trial> = cases.iter().map(|path| trial(path.clone())).collect();
+    // Modules of StableHLO; edits of them are tested in `src/stablehlo/tests`.
+    let modules = files(&Path::new(ROOT).join("tests/cases"), "mlir");
+    let mut trials: Vec<Trial> = cases.iter().chain(&modules).map(|path| trial(path.clone())).collect();
     trials.push(Trial::test("children_take_signals", move || Ok(taken?)));
-    let all = cases.clone();
+    let all = [&cases[..], &modules].concat();
     trials.push(Trial::test("every_snapshot_has_a_case", move || check_snapshots(&all)));
     trials.extend(mutations::trials(&cases, &samples));
     trials.extend(cascades::trials(&cases));

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from . import jax as jax
 from . import torch as torch
 from ._diagnostic import Diagnostic, FindingsError, Fix, HirError, Label, Report
 from ._hang import HangReport, hang
@@ -28,6 +29,7 @@ __all__ = [
     "Report",
     "Tensor",
     "hang",
+    "jax",
     "read",
     "torch",
 ]

@@ -10,12 +10,11 @@
 //! instead of a builder for each. Every line of it remembers the operation that it comes from, so that diagnostics of all tools show the
 //! module.
 //!
-//! `operators` is the table of what is read. Nothing is skipped: any other operation is an error at its place.
+//! `import::operators` is the table of what is read. Nothing is skipped: any other operation is an error at its place.
 //!
 //! Invariant: this package knows no passes, plans or devices.
 
 mod import;
-mod operators;
 mod parse;
 mod sharding;
 mod token;
@@ -29,7 +28,7 @@ use grammar::{
     span::{LineIndex, Span},
 };
 
-pub use operators::OPERATORS;
+pub use import::OPERATORS;
 
 /// Returns whether a text is a module rather than a program or a log of Host IR.
 pub fn is_module(text: &str) -> bool {
@@ -37,7 +36,9 @@ pub fn is_module(text: &str) -> bool {
     // Aliases such as `#loc = loc(unknown)` precede the module.
     let first = lines.find(|it| !(it.starts_with('#') && it.contains(" = ")));
     first.is_some_and(|it| {
-        ["module ", "module{", "\"builtin.module\"", "func.func ", "sdy.mesh "].iter().any(|begin| it.starts_with(begin))
+        ["module ", "module{", "\"builtin.module\"", "func.func ", "sdy.mesh "]
+            .iter()
+            .any(|begin| it.starts_with(begin))
     })
 }
 

@@ -53,8 +53,8 @@ impl Mesh {
             return Err("the mesh has more than three axes of several devices".to_owned());
         }
         match devices {
-            Some(1..=65536) => Ok(mesh),
-            _ => Err("the mesh does not have between 1 and 65536 devices".to_owned()),
+            Some(1..=4096) => Ok(mesh),
+            _ => Err("the mesh does not have between 1 and 4096 devices".to_owned()),
         }
     }
 
@@ -138,7 +138,8 @@ impl Mesh {
                 // The members are in the order of their coordinates.
                 let own = self.coordinates(*device);
                 let index = axes.iter().fold(0, |index, axis| index * self.axes[*axis].1 + own[*axis]);
-                let is_fixed = |axis: &usize| !axes.contains(axis) && own[*axis] != self.coordinates(group[0])[*axis];
+                let is_fixed =
+                    |axis: &usize| !axes.contains(axis) && own[*axis] != self.coordinates(group[0])[*axis];
                 if index != at as i64 || (0..self.axes.len()).any(|axis| is_fixed(&axis)) {
                     return None;
                 }
@@ -194,7 +195,9 @@ impl Sharding {
                     return Err(format!("the sharding uses the axis `{name}` twice"));
                 }
                 if left % size != 0 {
-                    return Err(format!("an extent of {extent} is not divided evenly by the axis `{name}` of {size} devices"));
+                    return Err(format!(
+                        "an extent of {extent} is not divided evenly by the axis `{name}` of {size} devices"
+                    ));
                 }
                 left /= size;
                 used.push(axis);

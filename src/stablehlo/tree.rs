@@ -102,8 +102,8 @@ pub(crate) enum Attribute<'s> {
     Named(&'s str, Vec<(&'s str, Attribute<'s>)>, Vec<Attribute<'s>>),
     /// The initial value of a reduction: `init: %cst`.
     Initial(Use<'s>),
-    /// A type.
-    Type(Type<'s>),
+    /// A type, which no operation needs.
+    Type,
     /// `"x":(1)2`: a part of an axis. `?`.
     Other(&'s str),
 }

@@ -157,17 +157,19 @@ const STABLEHLO: &[Layer] = &[
     ("token tree value writer", &[]),
     ("parse", &["token", "tree"]),
     ("sharding", &["tree"]),
-    // The table of operators names the functions that import them, and the import looks them up there.
-    ("operators", &["import", "tree", "value"]),
-    ("import", &["operators", "sharding", "tree", "value", "writer"]),
+    ("import", &["sharding", "tree", "value", "writer"]),
     ("lib", ALL),
 ];
 
 /// One file for each kind of operators.
 const STABLEHLO_IMPORT: &[Layer] = &[
-    ("control dot elementwise index manual reduce shape", &[]),
-    // Collectives combine values as reductions do.
-    ("collective", &["reduce"]),
+    ("errors", &[]),
+    ("tensors", BEFORE),
+    ("constant control dot elementwise index manual reduce shape", BEFORE),
+    // Collectives and scatters combine values as reductions do.
+    ("collective gather", &["reduce"]),
+    // The table names the functions that import operations.
+    ("operators", BEFORE),
 ];
 
 const DRIVER: &[Layer] = &[
@@ -331,6 +333,7 @@ const PACKAGES: &[(&str, &[&str])] = &[
         "src/lsp",
         &["clap", "hir-cuda", "hir-hang", "hir-launch", "hir-sim", "hir-tensor", "rustix", "tempfile"],
     ),
+    ("src/stablehlo", &["clap", "hir-check", "hir-plan", "hir-sim", "passes", "rayon", "rustix", "tempfile"]),
     ("src/driver", &[]),
     ("python", &["clap", "passes"]),
 ];

@@ -11,17 +11,23 @@ use crate::{
 impl<'m, 's> Importer<'m, 's> {
     /// Returns the region of an operation that is valid only in one.
     fn manual_region(&self, op: &Operation<'_>) -> Imported<Region> {
-        self.region.clone().ok_or_else(|| self.unsupported_form(op, "outside of a manual region (`shard_map`)"))
+        self.region
+            .clone()
+            .ok_or_else(|| self.unsupported_form(op, "outside of a manual region (`shard_map`)"))
     }
 
     /// Returns the mesh axes of the groups of a collective.
     fn group_axes(&self, op: &Operation<'_>) -> Imported<AxisSet> {
         let region = self.manual_region(op)?;
         let rows = op.attribute(&["replica_groups"]).and_then(Attribute::rows);
-        let rows = rows.ok_or_else(|| self.unsupported_form(op, "its `replica_groups` are not a list of devices"))?;
-        let axes = self.meshes[region.mesh].axes_of_groups(&rows).map(|it| it.iter().fold(0, |axes, it| axes | 1 << it));
-        axes.filter(|it| it & !region.manual == 0)
-            .ok_or_else(|| self.unsupported_form(op, "its `replica_groups` are not those of manual axes of the mesh"))
+        let rows =
+            rows.ok_or_else(|| self.unsupported_form(op, "its `replica_groups` are not a list of devices"))?;
+        let axes = self.meshes[region.mesh]
+            .axes_of_groups(&rows)
+            .map(|it| it.iter().fold(0, |axes, it| axes | 1 << it));
+        axes.filter(|it| it & !region.manual == 0).ok_or_else(|| {
+            self.unsupported_form(op, "its `replica_groups` are not those of manual axes of the mesh")
+        })
     }
 
     /// Returns the number of devices of a group.
@@ -80,7 +86,11 @@ impl<'m, 's> Importer<'m, 's> {
         for axis in (0..8).filter(|it| tensor.axes & (1 << it) != 0) {
             for own in self.device_dims(1 << axis) {
                 let is_gathered = axes & (1 << axis) != 0;
-                if is_gathered { moved.push(dims.len()) } else { kept.push(dims.len()) }
+                if is_gathered {
+                    moved.push(dims.len())
+                } else {
+                    kept.push(dims.len())
+                }
                 dims.push(if is_gathered { Dim::of(own.extent) } else { own });
             }
         }
@@ -88,7 +98,8 @@ impl<'m, 's> Importer<'m, 's> {
         dims.extend(tensor.shape.iter().copied().map(Dim::of));
         let whole = self.declare(dims.clone(), tensor.dtype);
         self.out.statement(format!("T{whole} = Set( T{} )", tensor.number));
-        let order: Vec<usize> = kept.into_iter().chain(first..first + dim).chain(moved).chain(first + dim..dims.len()).collect();
+        let order: Vec<usize> =
+            kept.into_iter().chain(first..first + dim).chain(moved).chain(first + dim..dims.len()).collect();
         let number = self.ordered(whole, &dims, &order, &tensor);
         let mut shape = tensor.shape.clone();
         shape[dim] *= self.group_size(axes);
@@ -104,14 +115,21 @@ impl<'m, 's> Importer<'m, 's> {
         self.permuted_dims(number, dims, order.to_vec(), like.dtype)
     }
 
-    pub(crate) fn reduce_scatter(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+    pub(crate) fn reduce_scatter(
+        &mut self,
+        op: &'m Operation<'s>,
+        operands: Vec<Value>,
+    ) -> Imported<Vec<Value>> {
         let axes = self.group_axes(op)?;
         let [value] = self.operands(op, operands)?;
         let dim = self.dimension(op, "scatter_dimension", value.shape().len())?;
         let reducer = self.reducer(op, &value)?;
         let size = self.group_size(axes);
         if value.shape()[dim] % size != 0 {
-            return Err(self.bad_module("the scattered dimension is not divided evenly", "expected a multiple of the group"));
+            return Err(self.bad_module(
+                "the scattered dimension is not divided evenly",
+                "expected a multiple of the group",
+            ));
         }
         let tensor = self.materialized(value);
         let tensor = self.on_axes(tensor, axes);
@@ -147,7 +165,8 @@ impl<'m, 's> Importer<'m, 's> {
         self.out.statement(format!("T{number} = reshape(T{sum})"));
         places.sort_unstable();
         let front: Vec<usize> = places.into_iter().map(|it| it.1).collect();
-        let order: Vec<usize> = front.iter().copied().chain((first..split.len()).filter(|it| !front.contains(it))).collect();
+        let order: Vec<usize> =
+            front.iter().copied().chain((first..split.len()).filter(|it| !front.contains(it))).collect();
         let number = self.ordered(number, &split, &order, &tensor);
         Ok(vec![Value::Tensor(Tensor { number, shape, ..tensor })])
     }
@@ -160,9 +179,11 @@ impl<'m, 's> Importer<'m, 's> {
         let mut results = Vec::with_capacity(operands.len());
         for it in operands {
             let rank = it.shape().len();
-            let (split, join) = (self.dimension(op, "split_dimension", rank)?, self.dimension(op, "concat_dimension", rank)?);
+            let (split, join) =
+                (self.dimension(op, "split_dimension", rank)?, self.dimension(op, "concat_dimension", rank)?);
             if it.shape()[split] % self.group_size(axes) != 0 {
-                return Err(self.bad_module("the dimension is not divided evenly", "expected a multiple of the group"));
+                return Err(self
+                    .bad_module("the dimension is not divided evenly", "expected a multiple of the group"));
             }
             let tensor = self.materialized(it);
             let tensor = self.on_axes(tensor, axes);
@@ -176,7 +197,8 @@ impl<'m, 's> Importer<'m, 's> {
         let parts = self.group_size(axes);
         let mut dims = self.device_dims(tensor.axes);
         let devices = dims.len();
-        let source = (0..8).filter(|it| tensor.axes & (1 << it) != 0).position(|it| axes == 1 << it).unwrap_or(0);
+        let source =
+            (0..8).filter(|it| tensor.axes & (1 << it) != 0).position(|it| axes == 1 << it).unwrap_or(0);
         let mut shape = tensor.shape.clone();
         shape[split] /= parts;
         let part = devices + split;
@@ -192,20 +214,30 @@ impl<'m, 's> Importer<'m, 's> {
         self.out.statement(format!("T{moved} = Set( T{number} )"));
         let own: Vec<usize> = (devices..dims.len()).filter(|it| *it != part).collect();
         let front = (0..devices).map(|it| if it == source { part } else { it });
-        let order: Vec<usize> = front.chain(own[..join].iter().copied()).chain([source]).chain(own[join..].iter().copied()).collect();
+        let order: Vec<usize> = front
+            .chain(own[..join].iter().copied())
+            .chain([source])
+            .chain(own[join..].iter().copied())
+            .collect();
         let number = self.ordered(moved, &dims, &order, &tensor);
         shape[join] *= parts;
         self.emit(tensor.axes, &shape, tensor.dtype, format!("reshape(T{number})"))
     }
 
-    pub(crate) fn collective_permute(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+    pub(crate) fn collective_permute(
+        &mut self,
+        op: &'m Operation<'s>,
+        operands: Vec<Value>,
+    ) -> Imported<Vec<Value>> {
         let region = self.manual_region(op)?;
         let [value] = self.operands(op, operands)?;
         let rows = op.attribute(&["source_target_pairs"]).and_then(Attribute::rows);
         let count = usize::try_from(self.meshes[region.mesh].devices()).unwrap_or(0);
         let peers = rows.and_then(|it| peers(&it, count));
         let Some((targets, has_source)) = peers else {
-            return Err(self.unsupported_form(op, "its `source_target_pairs` are not pairs of different devices"));
+            return Err(
+                self.unsupported_form(op, "its `source_target_pairs` are not pairs of different devices")
+            );
         };
         let mut sources = vec![0; count];
         targets.iter().enumerate().for_each(|(source, target)| sources[*target] = source);
@@ -228,10 +260,15 @@ impl<'m, 's> Importer<'m, 's> {
         let mut is_target = String::new();
         for device in (0..count).filter(|it| has_source[*it]) {
             let own = self.out.define(true, &format!("rank == {device}"));
-            is_target = if is_target.is_empty() { own } else { self.out.define(true, &format!("{is_target} || {own}")) };
+            is_target = if is_target.is_empty() {
+                own
+            } else {
+                self.out.define(true, &format!("{is_target} || {own}"))
+            };
         }
         let (shape, dtype) = (result.shape.clone(), result.dtype);
-        let scalar = if is_target.is_empty() { Scalar::Bool(false) } else { Scalar::Named(is_target, region.manual) };
+        let scalar =
+            if is_target.is_empty() { Scalar::Bool(false) } else { Scalar::Named(is_target, region.manual) };
         let pred = Splat { scalar, shape: shape.clone(), dtype: grammar::dtype::DType::Bool };
         let zero = if dtype.is_integral() { Scalar::Int(0) } else { Scalar::Float(0.0) };
         let zero = Value::Splat(Splat { scalar: zero, shape, dtype });
@@ -261,7 +298,9 @@ fn peers(pairs: &[Vec<i64>], count: usize) -> Option<(Vec<usize>, Vec<bool>)> {
     for pair in pairs {
         let [source, target] = pair[..] else { return None };
         let (source, target) = (usize::try_from(source).ok()?, usize::try_from(target).ok()?);
-        if std::mem::replace(has_source.get_mut(target)?, true) || targets.get_mut(source)?.replace(target).is_some() {
+        if std::mem::replace(has_source.get_mut(target)?, true)
+            || targets.get_mut(source)?.replace(target).is_some()
+        {
             return None;
         }
     }

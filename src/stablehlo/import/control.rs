@@ -12,11 +12,17 @@ impl<'m, 's> Importer<'m, 's> {
     pub(crate) fn call(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
         let name = op.symbol("callee").ok_or_else(|| self.missing(op, "callee"))?;
         let Some(function) = self.functions.get(name).copied() else {
-            return Err(self.bad_module(format!("the module has no function `@{name}`"), "expected a function of the module"));
+            return Err(self.bad_module(
+                format!("the module has no function `@{name}`"),
+                "expected a function of the module",
+            ));
         };
         let Some(body) = function.regions.first() else { return Err(self.missing(function, "body")) };
         if self.calls == MAX_CALLS {
-            return Err(self.bad_module(format!("more than {MAX_CALLS} calls within each other"), "does `@main` call itself?"));
+            return Err(self.bad_module(
+                format!("more than {MAX_CALLS} calls within each other"),
+                "does `@main` call itself?",
+            ));
         }
         self.calls += 1;
         let frame = std::mem::replace(&mut self.frame, self.scopes.len());
@@ -36,14 +42,23 @@ impl<'m, 's> Importer<'m, 's> {
                 Some(Scalar::Bool(false)) => return Ok(values),
                 _ => {
                     let message = "the number of iterations depends on data";
-                    let it = Diagnostic::new(Code::UnboundedLoop, op.span, message, "the condition is not a constant");
+                    let it = Diagnostic::new(
+                        Code::UnboundedLoop,
+                        op.span,
+                        message,
+                        "the condition is not a constant",
+                    );
                     return Err(Box::new(it.help("use `lax.scan`, or `lax.fori_loop` with constant bounds: hir imports every iteration")));
                 }
             }
         }
     }
 
-    pub(crate) fn optimization_barrier(&mut self, _: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+    pub(crate) fn optimization_barrier(
+        &mut self,
+        _: &'m Operation<'s>,
+        operands: Vec<Value>,
+    ) -> Imported<Vec<Value>> {
         Ok(operands)
     }
 }

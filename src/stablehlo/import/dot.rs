@@ -15,7 +15,8 @@ struct Roles {
 
 impl Roles {
     fn of(rank: usize, batch: &[i64], contracted: &[i64]) -> Option<Self> {
-        let index = |list: &[i64]| list.iter().map(|it| usize::try_from(*it).ok()).collect::<Option<Vec<_>>>();
+        let index =
+            |list: &[i64]| list.iter().map(|it| usize::try_from(*it).ok()).collect::<Option<Vec<_>>>();
         let (batch, contracted) = (index(batch)?, index(contracted)?);
         let mut all: Vec<usize> = batch.iter().chain(&contracted).copied().collect();
         all.sort_unstable();
@@ -26,18 +27,34 @@ impl Roles {
 }
 
 impl<'m, 's> Importer<'m, 's> {
-    pub(crate) fn dot_general(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+    pub(crate) fn dot_general(
+        &mut self,
+        op: &'m Operation<'s>,
+        operands: Vec<Value>,
+    ) -> Imported<Vec<Value>> {
         let [a, b] = self.operands(op, operands)?;
         let ty = self.result_type(op, 0)?.clone();
         let (batch, contracted) = dimension_numbers(op);
-        let roles = Roles::of(a.shape().len(), &batch.0, &contracted.0)
-            .zip(Roles::of(b.shape().len(), &batch.1, &contracted.1));
+        let roles = Roles::of(a.shape().len(), &batch.0, &contracted.0).zip(Roles::of(
+            b.shape().len(),
+            &batch.1,
+            &contracted.1,
+        ));
         let Some((left, right)) = roles else {
-            return Err(self.bad_module("the dimension numbers do not match the operands", "expected each dimension at most once"));
+            return Err(self.bad_module(
+                "the dimension numbers do not match the operands",
+                "expected each dimension at most once",
+            ));
         };
-        let extents = |value: &Value, dims: &[usize]| dims.iter().map(|it| value.shape()[*it]).collect::<Vec<_>>();
-        if extents(&a, &left.batch) != extents(&b, &right.batch) || extents(&a, &left.contracted) != extents(&b, &right.contracted) {
-            return Err(self.bad_module("the operands have different extents in a shared dimension", "expected equal extents"));
+        let extents =
+            |value: &Value, dims: &[usize]| dims.iter().map(|it| value.shape()[*it]).collect::<Vec<_>>();
+        if extents(&a, &left.batch) != extents(&b, &right.batch)
+            || extents(&a, &left.contracted) != extents(&b, &right.contracted)
+        {
+            return Err(self.bad_module(
+                "the operands have different extents in a shared dimension",
+                "expected equal extents",
+            ));
         }
         // The product has the element type of its operands.
         let (a, b) = (self.converted(a, ty.dtype)?, self.converted(b, ty.dtype)?);
@@ -56,7 +73,14 @@ impl<'m, 's> Importer<'m, 's> {
     }
 
     /// Multiplies by one matrix: the dimensions of the left operand stay as they are, so that passes can split them.
-    fn product_of_rows(&mut self, a: Tensor, b: Tensor, left: &Roles, right: &Roles, shape: &[i64]) -> Tensor {
+    fn product_of_rows(
+        &mut self,
+        a: Tensor,
+        b: Tensor,
+        left: &Roles,
+        right: &Roles,
+        shape: &[i64],
+    ) -> Tensor {
         let order: Vec<usize> = left.free.iter().chain(&left.contracted).copied().collect();
         let a = self.permuted(a, &order);
         // A weight that is contracted in its last dimension is that of a linear layer.
@@ -66,16 +90,27 @@ impl<'m, 's> Importer<'m, 's> {
         result
     }
 
-    fn general_product(&mut self, a: Tensor, b: Tensor, left: &Roles, right: &Roles, shape: &[i64]) -> Tensor {
+    fn general_product(
+        &mut self,
+        a: Tensor,
+        b: Tensor,
+        left: &Roles,
+        right: &Roles,
+        shape: &[i64],
+    ) -> Tensor {
         let axes = a.axes | b.axes;
         let (dtype, batch): (_, Vec<i64>) = (a.dtype, left.batch.iter().map(|it| a.shape[*it]).collect());
-        let count = |tensor: &Tensor, dims: &[usize]| dims.iter().map(|it| tensor.shape[*it]).product::<i64>();
+        let count =
+            |tensor: &Tensor, dims: &[usize]| dims.iter().map(|it| tensor.shape[*it]).product::<i64>();
         let (m, k, n) = (count(&a, &left.free), count(&a, &left.contracted), count(&b, &right.free));
-        let matrices = |rows: i64, columns: i64| batch.iter().copied().chain([rows, columns]).collect::<Vec<_>>();
-        let order: Vec<usize> = left.batch.iter().chain(&left.free).chain(&left.contracted).copied().collect();
+        let matrices =
+            |rows: i64, columns: i64| batch.iter().copied().chain([rows, columns]).collect::<Vec<_>>();
+        let order: Vec<usize> =
+            left.batch.iter().chain(&left.free).chain(&left.contracted).copied().collect();
         let a = self.permuted(a, &order);
         let a = self.reshaped(a, &matrices(m, k));
-        let order: Vec<usize> = right.batch.iter().chain(&right.contracted).chain(&right.free).copied().collect();
+        let order: Vec<usize> =
+            right.batch.iter().chain(&right.contracted).chain(&right.free).copied().collect();
         let b = self.permuted(b, &order);
         let b = self.reshaped(b, &matrices(k, n));
         let (a, b) = (self.with_axes(a, axes), self.with_axes(b, axes));
@@ -89,7 +124,7 @@ impl<'m, 's> Importer<'m, 's> {
     /// Remembers a sum, whose sharding a constraint behind it may state.
     pub(super) fn unsharded_sum(&mut self, tensor: &Tensor) {
         if self.region.is_none() {
-            self.unsharded_sums.push(tensor.number);
+            self.unsharded_sums.insert(tensor.number);
         }
     }
 }
@@ -103,7 +138,8 @@ fn dimension_numbers(op: &Operation<'_>) -> ((Vec<i64>, Vec<i64>), (Vec<i64>, Ve
     };
     match op.attribute(&["dot_dimension_numbers"]) {
         Some(Attribute::Named(_, entries, _)) => {
-            let list = |name: &str| Attribute::find(entries, name).and_then(Attribute::ints).unwrap_or_default();
+            let list =
+                |name: &str| Attribute::find(entries, name).and_then(Attribute::ints).unwrap_or_default();
             (
                 (list("lhs_batching_dimensions"), list("rhs_batching_dimensions")),
                 (list("lhs_contracting_dimensions"), list("rhs_contracting_dimensions")),

@@ -63,10 +63,22 @@ impl<'m, 's> Importer<'m, 's> {
             "round_nearest_even" => "round",
             "is_finite" => return Ok(vec![self.map("isfinite", vec![a], DType::Bool)?]),
             "erf_inv" => "erfinv",
+            "sign" => return Ok(vec![self.sign(a)?]),
             "square" => return Ok(vec![self.map("*", vec![a.clone(), a], dtype)?]),
             other => other,
         };
         Ok(vec![self.map(text, vec![a], dtype)?])
+    }
+
+    /// Returns 1, -1, or the value itself if it is neither greater nor less than 0.
+    fn sign(&mut self, value: Value) -> Imported<Value> {
+        let (dtype, shape) = (value.dtype(), value.shape().to_vec());
+        let number = |it: i64| if dtype.is_integral() { Scalar::Int(it) } else { Scalar::Float(it as f64) };
+        let splat = |it: i64| Value::Splat(Splat { scalar: number(it), shape: shape.clone(), dtype });
+        let is_positive = self.folded_or_mapped(">", value.clone(), splat(0), DType::Bool)?;
+        let is_negative = self.folded_or_mapped("<", value.clone(), splat(0), DType::Bool)?;
+        let rest = self.select_values(is_negative, splat(-1), value)?;
+        self.select_values(is_positive, splat(1), rest)
     }
 
     pub(crate) fn compare(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {

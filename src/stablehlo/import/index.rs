@@ -15,9 +15,21 @@ struct Starts {
 
 impl<'m, 's> Importer<'m, 's> {
     /// Returns where a slice of these sizes begins. StableHLO moves a start that is out of range.
-    fn starts(&mut self, op: &Operation<'_>, starts: &[Value], shape: &[i64], sizes: &[i64]) -> Imported<Starts> {
-        if starts.len() != shape.len() || sizes.len() != shape.len() || sizes.iter().zip(shape).any(|(size, extent)| size > extent || *size < 0) {
-            return Err(self.bad_module("the slice is larger than the operand", "expected a start and a size for each dimension"));
+    fn starts(
+        &mut self,
+        op: &Operation<'_>,
+        starts: &[Value],
+        shape: &[i64],
+        sizes: &[i64],
+    ) -> Imported<Starts> {
+        if starts.len() != shape.len()
+            || sizes.len() != shape.len()
+            || sizes.iter().zip(shape).any(|(size, extent)| size > extent || *size < 0)
+        {
+            return Err(self.bad_module(
+                "the slice is larger than the operand",
+                "expected a start and a size for each dimension",
+            ));
         }
         let mut found = Starts { text: Vec::new(), constant: Some(Vec::new()), axes: 0 };
         for ((start, extent), size) in starts.iter().zip(shape).zip(sizes) {
@@ -36,7 +48,9 @@ impl<'m, 's> Importer<'m, 's> {
                     found.text.push(self.out.define(false, &format!("max(0, min({name}, {last}))")));
                     found.constant = None;
                 }
-                Scalar::Bool(_) | Scalar::Float(_) => return Err(self.bad_module("a start is not an integer", "expected integers")),
+                Scalar::Bool(_) | Scalar::Float(_) => {
+                    return Err(self.bad_module("a start is not an integer", "expected integers"));
+                }
             }
         }
         Ok(found)
@@ -54,12 +68,17 @@ impl<'m, 's> Importer<'m, 's> {
         ranges.collect()
     }
 
-    pub(crate) fn dynamic_slice(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+    pub(crate) fn dynamic_slice(
+        &mut self,
+        op: &'m Operation<'s>,
+        operands: Vec<Value>,
+    ) -> Imported<Vec<Value>> {
         let Some((value, starts)) = operands.split_first() else { return Err(self.missing(op, "operand")) };
         let sizes = op.ints(&["sizes", "slice_sizes"]).ok_or_else(|| self.missing(op, "sizes"))?;
         let starts = self.starts(op, starts, value.shape(), &sizes)?;
         if let Some(starts) = &starts.constant {
-            let ranges: Vec<[i64; 3]> = starts.iter().zip(&sizes).map(|(start, size)| [*start, start + size, 1]).collect();
+            let ranges: Vec<[i64; 3]> =
+                starts.iter().zip(&sizes).map(|(start, size)| [*start, start + size, 1]).collect();
             return Ok(vec![self.sliced(value.clone(), &ranges)]);
         }
         let ranges = self.ranges(&starts, &sizes);
@@ -67,7 +86,11 @@ impl<'m, 's> Importer<'m, 's> {
         Ok(vec![Value::Tensor(self.slice_of(tensor, &ranges, starts.axes, &sizes))])
     }
 
-    pub(crate) fn dynamic_update_slice(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+    pub(crate) fn dynamic_update_slice(
+        &mut self,
+        op: &'m Operation<'s>,
+        operands: Vec<Value>,
+    ) -> Imported<Vec<Value>> {
         let [value, update, starts @ ..] = &operands[..] else { return Err(self.missing(op, "operands")) };
         let (shape, sizes) = (value.shape().to_vec(), update.shape().to_vec());
         let starts = self.starts(op, starts, &shape, &sizes)?;
@@ -87,10 +110,15 @@ impl<'m, 's> Importer<'m, 's> {
     /// dimension.
     fn replaced(&mut self, value: Value, update: Value, starts: &[i64], dim: usize) -> Value {
         let shape = value.shape().to_vec();
-        let Some(dim) = (dim..shape.len()).find(|it| update.shape()[*it] != shape[*it]) else { return update };
+        let Some(dim) = (dim..shape.len()).find(|it| update.shape()[*it] != shape[*it]) else {
+            return update;
+        };
         let (start, end) = (starts[dim], starts[dim] + update.shape()[dim]);
         let part = |from: i64, to: i64| {
-            let ranges = shape.iter().enumerate().map(|(at, extent)| if at == dim { [from, to, 1] } else { [0, *extent, 1] });
+            let ranges = shape
+                .iter()
+                .enumerate()
+                .map(|(at, extent)| if at == dim { [from, to, 1] } else { [0, *extent, 1] });
             ranges.collect::<Vec<_>>()
         };
         let mut parts = Vec::new();

@@ -4,7 +4,7 @@
 //! before the dimensions of the shard. Which device axes it has is its `AxisSet`: a value that is equal on the devices of a mesh axis
 //! does not have that axis.
 
-use super::{Imported, Importer, Region, unsupported_sharding};
+use super::{Imported, Importer, Region, errors::unsupported_sharding};
 use crate::{
     sharding::Sharding,
     tree::{Attribute, Block, Operation},
@@ -13,7 +13,11 @@ use crate::{
 };
 
 impl<'m, 's> Importer<'m, 's> {
-    pub(crate) fn sharding_constraint(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+    pub(crate) fn sharding_constraint(
+        &mut self,
+        op: &'m Operation<'s>,
+        operands: Vec<Value>,
+    ) -> Imported<Vec<Value>> {
         let [value] = self.operands(op, operands)?;
         let stated = op.attribute(&["sharding"]).or(op.positional.first());
         let sharding = self.sharding(stated, value.shape())?.ok_or_else(|| self.missing(op, "sharding"))?;
@@ -33,13 +37,18 @@ impl<'m, 's> Importer<'m, 's> {
         Ok(vec![Value::Tensor(Tensor { number, ..tensor })])
     }
 
-    pub(crate) fn manual_computation(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+    pub(crate) fn manual_computation(
+        &mut self,
+        op: &'m Operation<'s>,
+        operands: Vec<Value>,
+    ) -> Imported<Vec<Value>> {
         let [body] = &op.regions[..] else { return Err(self.missing(op, "region")) };
         if self.region.is_some() {
             return Err(self.unsupported_form(op, "a manual region in another one"));
         }
         let inputs = self.shardings(op, "in_shardings", operands.iter().map(Value::shape))?;
-        let types = op.result_types.iter().map(|it| self.tensor_type(it).cloned()).collect::<Imported<Vec<_>>>()?;
+        let types =
+            op.result_types.iter().map(|it| self.tensor_type(it).cloned()).collect::<Imported<Vec<_>>>()?;
         let outputs = self.shardings(op, "out_shardings", types.iter().map(|it| &it.shape[..]))?;
         let Some(mesh) = inputs.iter().chain(&outputs).map(|it| it.mesh).next() else {
             return Err(self.unsupported_form(op, "it has no shardings"));
@@ -57,7 +66,8 @@ impl<'m, 's> Importer<'m, 's> {
         let results = self.region_with(body, values);
         let results = results.and_then(|it| match it.len() == types.len() {
             true => Ok(it),
-            false => Err(self.bad_module("the region returns another number of values", "expected one for each result")),
+            false => Err(self
+                .bad_module("the region returns another number of values", "expected one for each result")),
         })?;
         let mut left = Vec::with_capacity(results.len());
         for ((value, ty), sharding) in results.into_iter().zip(&types).zip(&outputs) {
@@ -84,9 +94,14 @@ impl<'m, 's> Importer<'m, 's> {
         };
         let shapes: Vec<_> = shapes.collect();
         if shapes.len() != stated.len() {
-            return Err(self.bad_module(format!("`{name}` has {} shardings", stated.len()), "expected one for each value"));
+            return Err(self.bad_module(
+                format!("`{name}` has {} shardings", stated.len()),
+                "expected one for each value",
+            ));
         }
-        let read = |(it, shape)| Sharding::read(it, &self.meshes, shape).map_err(|it| unsupported_sharding(op.span, it));
+        let read = |(it, shape)| {
+            Sharding::read(it, &self.meshes, shape).map_err(|it| unsupported_sharding(op.span, it))
+        };
         stated.iter().zip(shapes).map(read).collect()
     }
 
@@ -111,7 +126,8 @@ impl<'m, 's> Importer<'m, 's> {
     fn check_arguments(&self, body: &Block<'_>, values: &[Value]) -> Imported<()> {
         for (argument, value) in body.arguments.iter().zip(values) {
             if self.tensor_type(&argument.ty)?.shape != value.shape() {
-                let message = format!("`{}` has not the shape of a shard, {:?}", argument.name, value.shape());
+                let message =
+                    format!("`{}` has not the shape of a shard, {:?}", argument.name, value.shape());
                 return Err(self.bad_module(message, "expected the shape that the sharding gives"));
             }
         }
@@ -128,7 +144,8 @@ impl<'m, 's> Importer<'m, 's> {
     /// Returns the shards of a value, which enters a region.
     fn entered(&mut self, value: Value, sharding: &Sharding, region: &Region) -> Value {
         let parts: Vec<_> = sharding.dims.iter().map(|axes| self.manual_part(axes, region)).collect();
-        let shape: Vec<i64> = value.shape().iter().zip(&parts).map(|(extent, part)| extent / part.1).collect();
+        let shape: Vec<i64> =
+            value.shape().iter().zip(&parts).map(|(extent, part)| extent / part.1).collect();
         let tensor = match value {
             Value::Splat(it) => return Value::Splat(Splat { shape, ..it }),
             Value::Tensor(it) => it,
@@ -137,7 +154,8 @@ impl<'m, 's> Importer<'m, 's> {
         let is_so = {
             let it = &self.out.tensors[tensor.number];
             let mut own = it.dims.iter().filter(|it| !it.is_reduced).zip(&wanted);
-            it.mesh == self.mesh_text(region.mesh) && own.all(|(a, b)| a.shards == b.shards && a.device.is_none())
+            it.mesh == self.mesh_text(region.mesh)
+                && own.all(|(a, b)| a.shards == b.shards && a.device.is_none())
         };
         let tensor = if is_so { tensor } else { self.constrained(tensor, sharding) };
         let axes = parts.iter().flat_map(|it| &it.0).fold(0, |axes, it| axes | 1 << it);
@@ -153,19 +171,34 @@ impl<'m, 's> Importer<'m, 's> {
                 let it = &self.meshes[region.mesh];
                 dims.push(Dim::device(it.letter(*axis), it.axes[*axis].1));
             }
-            dims.push(Dim { extent: *extent, shards: dim.shards.into_iter().skip(part.0.len()).collect(), ..Dim::default() });
+            dims.push(Dim {
+                extent: *extent,
+                shards: dim.shards.into_iter().skip(part.0.len()).collect(),
+                ..Dim::default()
+            });
         }
         let split = self.out.declare(dims.clone(), tensor.dtype, mesh.clone());
         self.out.statement(format!("T{split} = reshape(T{})", tensor.number));
         // The devices first.
         devices.sort_unstable();
-        let order: Vec<usize> = devices.iter().map(|it| it.1).chain((0..dims.len()).filter(|at| dims[*at].device.is_none())).collect();
+        let order: Vec<usize> = devices
+            .iter()
+            .map(|it| it.1)
+            .chain((0..dims.len()).filter(|at| dims[*at].device.is_none()))
+            .collect();
         let number = self.reordered(split, &dims, &order, &tensor, mesh);
         Value::Tensor(Tensor { number, axes, shape, dtype: tensor.dtype })
     }
 
     /// Returns a tensor with its dimensions in this order.
-    fn reordered(&mut self, number: usize, dims: &[Dim], order: &[usize], like: &Tensor, mesh: String) -> usize {
+    fn reordered(
+        &mut self,
+        number: usize,
+        dims: &[Dim],
+        order: &[usize],
+        like: &Tensor,
+        mesh: String,
+    ) -> usize {
         if order.iter().enumerate().all(|(at, it)| at == *it) {
             return number;
         }
@@ -190,10 +223,18 @@ impl<'m, 's> Importer<'m, 's> {
         if needed == 0 {
             return Value::Tensor(tensor);
         }
-        let from = self.device_dims(needed).into_iter().chain(tensor.shape.iter().copied().map(Dim::of)).collect::<Vec<_>>();
+        let from = self
+            .device_dims(needed)
+            .into_iter()
+            .chain(tensor.shape.iter().copied().map(Dim::of))
+            .collect::<Vec<_>>();
         let device = |axis: usize| (0..axis).filter(|it| needed & (1 << it) != 0).count();
         let own = Self::device_count(needed);
-        let order: Vec<usize> = parts.iter().enumerate().flat_map(|(at, part)| part.0.iter().map(|it| device(*it)).chain([own + at])).collect();
+        let order: Vec<usize> = parts
+            .iter()
+            .enumerate()
+            .flat_map(|(at, part)| part.0.iter().map(|it| device(*it)).chain([own + at]))
+            .collect();
         let mesh = self.mesh_text(region.mesh);
         let merged = self.reordered(tensor.number, &from, &order, &tensor, mesh);
         let number = self.declare_sharded(shape, tensor.dtype, Some(sharding));

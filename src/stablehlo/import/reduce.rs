@@ -41,7 +41,8 @@ impl Reducer {
             [op, end] if op.operands.len() == 2 && end.operands.len() == 1 => {
                 let is_result = op.results.first().is_some_and(|it| it.0 == end.operands[0].name);
                 let is_of = |name: &str| op.operands.iter().any(|it| it.name == name);
-                let takes_both = block.arguments.len() == 2 && block.arguments.iter().all(|it| is_of(it.name));
+                let takes_both =
+                    block.arguments.len() == 2 && block.arguments.iter().all(|it| is_of(it.name));
                 Self::of(op.name, dtype).filter(|_| is_result && takes_both)
             }
             _ => None,
@@ -106,18 +107,25 @@ impl<'m, 's> Importer<'m, 's> {
     pub(crate) fn reduce(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
         let mut operands = operands;
         let initial_values: Vec<Value> = self.initial_values(op)?;
-        let initial = if initial_values.is_empty() { operands.split_off(operands.len() / 2) } else { initial_values };
+        let initial =
+            if initial_values.is_empty() { operands.split_off(operands.len() / 2) } else { initial_values };
         let dims = op.ints(&["dimensions"]).ok_or_else(|| self.missing(op, "dimensions"))?;
         let rank = operands.first().map_or(0, |it| it.shape().len());
-        let dims: Option<Vec<usize>> = dims.iter().map(|it| usize::try_from(*it).ok().filter(|it| *it < rank)).collect();
-        let Some(dims) = dims else { return Err(self.bad_module("`dimensions` are not those of the operand", "expected its dimensions")) };
+        let dims: Option<Vec<usize>> =
+            dims.iter().map(|it| usize::try_from(*it).ok().filter(|it| *it < rank)).collect();
+        let Some(dims) = dims else {
+            return Err(
+                self.bad_module("`dimensions` are not those of the operand", "expected its dimensions")
+            );
+        };
         if let ([value, index], [_, _], [region]) = (&operands[..], &initial[..], &op.regions[..]) {
             return self.reduce_with_index(op, value.clone(), index.clone(), region, &dims);
         }
         let ([value], [initial]) = (&operands[..], &initial[..]) else {
             return Err(self.unsupported_form(op, "it reduces several operands"));
         };
-        let applied = op.positional.iter().filter_map(Attribute::word).find_map(|it| Reducer::of(it, value.dtype()));
+        let applied =
+            op.positional.iter().filter_map(Attribute::word).find_map(|it| Reducer::of(it, value.dtype()));
         let region = op.regions.first().and_then(|it| Reducer::of_region(it, value.dtype()));
         let Some(reducer) = applied.or(region) else {
             return Err(self.unsupported_form(op, "its region is not one operator of both values"));
@@ -147,9 +155,16 @@ impl<'m, 's> Importer<'m, 's> {
             return tensor;
         }
         let mut all = self.device_dims(tensor.axes);
-        all.extend(tensor.shape.iter().enumerate().map(|(at, extent)| Dim { is_reduced: dims.contains(&at), ..Dim::of(*extent) }));
+        all.extend(
+            tensor
+                .shape
+                .iter()
+                .enumerate()
+                .map(|(at, extent)| Dim { is_reduced: dims.contains(&at), ..Dim::of(*extent) }),
+        );
         let result = self.reduction_to(&tensor, reducer, all);
-        let shape = (0..tensor.shape.len()).filter(|it| !dims.contains(it)).map(|it| tensor.shape[it]).collect();
+        let kept = (0..tensor.shape.len()).filter(|it| !dims.contains(it));
+        let shape = kept.map(|it| tensor.shape[it]).collect();
         let result = Tensor { number: result, shape, ..tensor };
         self.unsharded_sum(&result);
         result
@@ -160,7 +175,9 @@ impl<'m, 's> Importer<'m, 's> {
         let number = self.declare(dims, tensor.dtype);
         let (name, initial) = reducer.text(tensor.dtype);
         let from = tensor.number;
-        self.out.statement(format!("T{number} = reduction( T{from}, op = {name}, initial value = {initial}, allreduce = false )"));
+        self.out.statement(format!(
+            "T{number} = reduction( T{from}, op = {name}, initial value = {initial}, allreduce = false )"
+        ));
         number
     }
 
@@ -174,7 +191,8 @@ impl<'m, 's> Importer<'m, 's> {
         region: &Block<'_>,
         dims: &[usize],
     ) -> Imported<Vec<Value>> {
-        let Some(reducer) = extreme_of(region).filter(|_| index.dtype().is_integral() && dims.len() == 1) else {
+        let Some(reducer) = extreme_of(region).filter(|_| index.dtype().is_integral() && dims.len() == 1)
+        else {
             return Err(self.unsupported_form(op, "two operands, and not those of `argmax` or `argmin`"));
         };
         let (shape, dtype) = (value.shape().to_vec(), index.dtype());
@@ -199,7 +217,10 @@ impl<'m, 's> Importer<'m, 's> {
         for axis in (0..8).filter(|it| tensor.axes & (1 << it) != 0) {
             let own = self.device_dims(1 << axis);
             let is_reduced = axes & (1 << axis) != 0;
-            dims.extend(own.into_iter().map(|it| if is_reduced { Dim { is_reduced, ..Dim::of(it.extent) } } else { it }));
+            dims.extend(
+                own.into_iter()
+                    .map(|it| if is_reduced { Dim { is_reduced, ..Dim::of(it.extent) } } else { it }),
+            );
         }
         dims.extend(tensor.shape.iter().copied().map(Dim::of));
         let number = self.reduction_to(&tensor, reducer, dims);
@@ -221,7 +242,9 @@ fn extreme_of(region: &Block<'_>) -> Option<Reducer> {
     // The ten operations of `argmax`: two selects, and comparisons.
     let known = ["compare", "or", "and", "select", "return"];
     let is_known = |name: &str| name.strip_prefix("stablehlo.").is_some_and(|it| known.contains(&it));
-    if !region.ops.iter().all(|it| is_known(it.name)) || region.ops.iter().filter(|it| it.name == "stablehlo.select").count() != 2 {
+    if !region.ops.iter().all(|it| is_known(it.name))
+        || region.ops.iter().filter(|it| it.name == "stablehlo.select").count() != 2
+    {
         return None;
     }
     let stated = first.attribute(&["comparison_direction"]).into_iter().chain(&first.positional);

@@ -1,7 +1,6 @@
-//! Constants, and operators that rearrange elements.
+//! Operators that rearrange elements.
 
 use grammar::dtype::DType;
-use half::f16;
 
 use super::{Imported, Importer};
 use crate::{
@@ -11,48 +10,11 @@ use crate::{
 };
 
 impl<'m, 's> Importer<'m, 's> {
-    pub(crate) fn constant(&mut self, op: &'m Operation<'s>, _: Vec<Value>) -> Imported<Vec<Value>> {
-        let ty = self.result_type(op, 0)?.clone();
-        let mut stated = op.attribute(&["value"]).into_iter().chain(&op.positional);
-        let Some(stated @ Attribute::Dense(_)) = stated.next() else {
-            return Err(self.unsupported_form(op, "its value is not `dense<…>`"));
-        };
-        let mut values = Vec::new();
-        stated.flatten(&mut values);
-        let numbers = values.into_iter().map(|it| number(it, ty.dtype)).collect::<Option<Vec<_>>>();
-        let Some(numbers) = numbers else {
-            return Err(self.unsupported_form(op, "its value is not a list of numbers"));
-        };
-        let count: i64 = ty.shape.iter().product();
-        match &numbers[..] {
-            [scalar] => Ok(vec![Value::Splat(Splat { scalar: scalar.clone(), shape: ty.shape, dtype: ty.dtype })]),
-            all if all.len() as i64 == count && count > 0 => {
-                let items = all.iter().map(|it| it.text(ty.dtype)).collect::<Vec<_>>().join(", ");
-                let list = self.emit(0, &[count], ty.dtype, format!("TensorConstruct({{{items}}})"));
-                Ok(vec![Value::Tensor(self.reshaped(list, &ty.shape))])
-            }
-            all => Err(self.bad_module(format!("a constant of {count} elements has {} values", all.len()), "expected a value for each element")),
-        }
-    }
-
-    pub(crate) fn iota(&mut self, op: &'m Operation<'s>, _: Vec<Value>) -> Imported<Vec<Value>> {
-        let ty = self.result_type(op, 0)?.clone();
-        let dim = op.int(&["dim", "iota_dimension"]).and_then(|it| usize::try_from(it).ok());
-        let Some((dim, extent)) = dim.and_then(|it| Some((it, *ty.shape.get(it)?))) else {
-            return Err(self.missing(op, "dim"));
-        };
-        Ok(vec![self.iota_along(dim, extent, &ty.shape, ty.dtype)?])
-    }
-
-    /// Returns the index of each element along a dimension.
-    pub(super) fn iota_along(&mut self, dim: usize, extent: i64, shape: &[i64], dtype: DType) -> Imported<Value> {
-        let own = if dtype.is_integral() { dtype } else { DType::Int64 };
-        let list = self.emit(0, &[extent], own, format!("iota({extent}, 0, 1, {})", own.name()));
-        let list = self.converted(Value::Tensor(list), dtype)?;
-        self.broadcast_value(list, &[dim as i64], shape)
-    }
-
-    pub(crate) fn broadcast_in_dim(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+    pub(crate) fn broadcast_in_dim(
+        &mut self,
+        op: &'m Operation<'s>,
+        operands: Vec<Value>,
+    ) -> Imported<Vec<Value>> {
         let [value] = self.operands(op, operands)?;
         let ty = self.result_type(op, 0)?.clone();
         let dims = op.ints(&["dims", "broadcast_dimensions"]).ok_or_else(|| self.missing(op, "dims"))?;
@@ -63,8 +25,14 @@ impl<'m, 's> Importer<'m, 's> {
         let mut sorted = dims.clone();
         sorted.sort_unstable();
         sorted.dedup();
-        if sorted.len() != dims.len() || dims.len() != value.shape().len() || !dims.iter().enumerate().all(|(at, it)| fits(at, it)) {
-            return Err(self.bad_module("`dims` does not match the operand and the result", "expected a dimension of the result for each one of the operand"));
+        if sorted.len() != dims.len()
+            || dims.len() != value.shape().len()
+            || !dims.iter().enumerate().all(|(at, it)| fits(at, it))
+        {
+            return Err(self.bad_module(
+                "`dims` does not match the operand and the result",
+                "expected a dimension of the result for each one of the operand",
+            ));
         }
         Ok(vec![self.broadcast_value(value, &dims, &ty.shape)?])
     }
@@ -90,10 +58,14 @@ impl<'m, 's> Importer<'m, 's> {
         if dims.len() < shape.len() {
             let is_new: Vec<bool> = (0..shape.len()).map(|at| !dims.contains(&(at as i64))).collect();
             let mut extents = it.shape.iter();
-            let inner: Vec<i64> = is_new.iter().map(|new| if *new { 1 } else { extents.next().copied().unwrap_or(1) }).collect();
+            let inner: Vec<i64> = is_new
+                .iter()
+                .map(|new| if *new { 1 } else { extents.next().copied().unwrap_or(1) })
+                .collect();
             let devices = std::iter::repeat_n(false, Self::device_count(it.axes));
             let flags = devices.chain(is_new).map(|it| it.to_string()).collect::<Vec<_>>().join(", ");
-            it = self.emit(it.axes, &inner, it.dtype, format!("broadcast( T{}, flags = {{{flags}}} )", it.number));
+            let text = format!("broadcast( T{}, flags = {{{flags}}} )", it.number);
+            it = self.emit(it.axes, &inner, it.dtype, text);
         }
         if it.shape != shape {
             it = self.emit(it.axes, shape, it.dtype, format!("expand(T{})", it.number));
@@ -105,7 +77,10 @@ impl<'m, 's> Importer<'m, 's> {
         let [value] = self.operands(op, operands)?;
         let shape = self.result_type(op, 0)?.shape.clone();
         if value.shape().iter().product::<i64>() != shape.iter().product::<i64>() {
-            return Err(self.bad_module("the operand and the result have different numbers of elements", "expected equal numbers"));
+            return Err(self.bad_module(
+                "the operand and the result have different numbers of elements",
+                "expected equal numbers",
+            ));
         }
         Ok(vec![match value {
             Value::Splat(it) => Value::Splat(Splat { shape, ..it }),
@@ -128,7 +103,9 @@ impl<'m, 's> Importer<'m, 's> {
         let mut sorted = order.clone();
         sorted.sort_unstable();
         if sorted.len() != value.shape().len() || sorted.iter().enumerate().any(|(at, it)| at != *it) {
-            return Err(self.bad_module("`dims` is not an order of the dimensions", "expected each dimension once"));
+            return Err(
+                self.bad_module("`dims` is not an order of the dimensions", "expected each dimension once")
+            );
         }
         Ok(vec![match value {
             Value::Splat(it) => {
@@ -155,7 +132,13 @@ impl<'m, 's> Importer<'m, 's> {
     }
 
     /// Adds a permutation whose result has these dimensions, which are those of the operand in this order.
-    pub(super) fn permuted_dims(&mut self, from: usize, dims: Vec<Dim>, order: Vec<usize>, dtype: DType) -> usize {
+    pub(super) fn permuted_dims(
+        &mut self,
+        from: usize,
+        dims: Vec<Dim>,
+        order: Vec<usize>,
+        dtype: DType,
+    ) -> usize {
         let number = self.declare(dims, dtype);
         self.out.tensors[number].order = Some(order);
         self.out.statement(format!("T{number} = Set.Permute( T{from} )"));
@@ -168,20 +151,31 @@ impl<'m, 's> Importer<'m, 's> {
             Some(Attribute::Array(ranges)) => ranges.iter().map(range).collect::<Option<Vec<_>>>(),
             _ => op.ints(&["start_indices"]).zip(op.ints(&["limit_indices"])).map(|(starts, limits)| {
                 let strides = op.ints(&["strides"]).unwrap_or_else(|| vec![1; starts.len()]);
-                starts.into_iter().zip(limits).zip(strides).map(|((start, limit), stride)| [start, limit, stride]).collect()
+                starts
+                    .into_iter()
+                    .zip(limits)
+                    .zip(strides)
+                    .map(|((start, limit), stride)| [start, limit, stride])
+                    .collect()
             }),
         };
         let ranges = ranges.ok_or_else(|| self.missing(op, "ranges"))?;
-        let is_valid = |(extent, [start, limit, stride]): (&i64, &[i64; 3])| 0 <= *start && start <= limit && limit <= extent && *stride > 0;
+        let is_valid = |(extent, [start, limit, stride]): (&i64, &[i64; 3])| {
+            0 <= *start && start <= limit && limit <= extent && *stride > 0
+        };
         if ranges.len() != value.shape().len() || !value.shape().iter().zip(&ranges).all(is_valid) {
-            return Err(self.bad_module("the ranges are not in the operand", "expected a range within each dimension"));
+            return Err(self
+                .bad_module("the ranges are not in the operand", "expected a range within each dimension"));
         }
         Ok(vec![self.sliced(value, &ranges)])
     }
 
     /// Returns ranges of a value: start, limit and stride of each dimension.
     pub(super) fn sliced(&mut self, value: Value, ranges: &[[i64; 3]]) -> Value {
-        let shape: Vec<i64> = ranges.iter().map(|[start, limit, stride]| (limit - start + stride - 1) / stride).collect();
+        let shape: Vec<i64> = ranges
+            .iter()
+            .map(|[start, limit, stride]| if start < limit { (limit - start - 1) / stride + 1 } else { 0 })
+            .collect();
         match value {
             Value::Splat(it) => Value::Splat(Splat { shape, ..it }),
             Value::Tensor(it) if it.shape == shape => Value::Tensor(it),
@@ -193,7 +187,13 @@ impl<'m, 's> Importer<'m, 's> {
     }
 
     /// Adds a slice of a tensor whose bounds differ between these devices.
-    pub(super) fn slice_of(&mut self, tensor: Tensor, ranges: &[[String; 3]], axes: u8, shape: &[i64]) -> Tensor {
+    pub(super) fn slice_of(
+        &mut self,
+        tensor: Tensor,
+        ranges: &[[String; 3]],
+        axes: u8,
+        shape: &[i64],
+    ) -> Tensor {
         let tensor = self.on_axes(tensor, axes);
         let whole = self.device_dims(tensor.axes).into_iter().map(|it| format!("{{0, {}, 1}}", it.extent));
         let own = ranges.iter().map(|[start, limit, stride]| format!("{{{start}, {limit}, {stride}}}"));
@@ -201,15 +201,25 @@ impl<'m, 's> Importer<'m, 's> {
         self.emit(tensor.axes, shape, tensor.dtype, format!("slice( T{}, {{ {ranges} }} )", tensor.number))
     }
 
-    pub(crate) fn concatenate(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+    pub(crate) fn concatenate(
+        &mut self,
+        op: &'m Operation<'s>,
+        operands: Vec<Value>,
+    ) -> Imported<Vec<Value>> {
         let shape = self.result_type(op, 0)?.shape.clone();
         let dim = op.int(&["dim", "dimension"]).and_then(|it| usize::try_from(it).ok());
         let Some(dim) = dim.filter(|it| *it < shape.len()) else { return Err(self.missing(op, "dim")) };
         let matches = |it: &Value| {
-            it.shape().len() == shape.len() && it.shape().iter().zip(&shape).enumerate().all(|(at, (a, b))| at == dim || a == b)
+            it.shape().len() == shape.len()
+                && it.shape().iter().zip(&shape).enumerate().all(|(at, (a, b))| at == dim || a == b)
         };
-        if !operands.iter().all(matches) || operands.iter().map(|it| it.shape()[dim]).sum::<i64>() != shape[dim] {
-            return Err(self.bad_module("the operands do not fit together", "expected equal extents in all other dimensions"));
+        if !operands.iter().all(matches)
+            || operands.iter().fold(0i64, |sum, it| sum.saturating_add(it.shape()[dim])) != shape[dim]
+        {
+            return Err(self.bad_module(
+                "the operands do not fit together",
+                "expected equal extents in all other dimensions",
+            ));
         }
         Ok(vec![self.joined(operands, dim)])
     }
@@ -223,7 +233,7 @@ impl<'m, 's> Importer<'m, 's> {
         let axes = parts.iter().fold(0, |axes, it| axes | it.axes());
         let mut shape = parts.first().map(|it| it.shape().to_vec()).unwrap_or_default();
         let dtype = parts.first().map_or(DType::Float, Value::dtype);
-        shape[dim] = parts.iter().map(|it| it.shape()[dim]).sum();
+        shape[dim] = parts.iter().fold(0i64, |sum, it| sum.saturating_add(it.shape()[dim]));
         let mut names = Vec::with_capacity(parts.len());
         for it in parts {
             let it = self.materialized(it);
@@ -243,7 +253,10 @@ impl<'m, 's> Importer<'m, 's> {
             return Err(self.unsupported_form(op, "padding between elements"));
         }
         if low.len() != value.shape().len() || high.len() != low.len() {
-            return Err(self.bad_module("the padding does not match the operand", "expected a number for each dimension"));
+            return Err(self.bad_module(
+                "the padding does not match the operand",
+                "expected a number for each dimension",
+            ));
         }
         let cut: Option<Vec<[i64; 3]>> = (0..low.len())
             .map(|at| {
@@ -252,7 +265,9 @@ impl<'m, 's> Importer<'m, 's> {
                 (start <= limit && limit <= extent).then_some([start, limit, 1])
             })
             .collect();
-        let Some(cut) = cut else { return Err(self.bad_module("negative padding removes more than all elements", "expected less")) };
+        let Some(cut) = cut else {
+            return Err(self.bad_module("negative padding removes more than all elements", "expected less"));
+        };
         let mut value = self.sliced(value, &cut);
         for dim in 0..low.len() {
             let mut parts = Vec::new();
@@ -288,30 +303,4 @@ fn range(it: &Attribute<'_>) -> Option<[i64; 3]> {
         },
         _ => None,
     }
-}
-
-/// Returns a number of a constant. A number in hexadecimal digits has the bits of the element.
-fn number(it: &Attribute<'_>, dtype: DType) -> Option<Scalar> {
-    Some(match it {
-        Attribute::Int(value) if dtype.is_integral() => Scalar::Int(*value),
-        Attribute::Int(value) => Scalar::Float(*value as f64),
-        Attribute::Word("true") => Scalar::Bool(true),
-        Attribute::Word("false") => Scalar::Bool(false),
-        Attribute::Number(text) => match text.strip_prefix("0x") {
-            Some(digits) => {
-                let bits = u64::from_str_radix(digits, 16).ok()?;
-                Scalar::Float(match dtype {
-                    DType::Double => f64::from_bits(bits),
-                    DType::Float => f64::from(f32::from_bits(u32::try_from(bits).ok()?)),
-                    DType::BFloat => f64::from(f32::from_bits(u32::from(u16::try_from(bits).ok()?) << 16)),
-                    DType::Half => f16::from_bits(u16::try_from(bits).ok()?).to_f64(),
-                    _ => return None,
-                })
-            }
-            None if dtype == DType::Float => Scalar::Float(f64::from(text.parse::<f32>().ok()?)),
-            None if !dtype.is_integral() => Scalar::Float(text.parse().ok()?),
-            None => return None,
-        },
-        _ => return None,
-    })
 }

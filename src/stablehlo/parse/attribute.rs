@@ -72,7 +72,11 @@ impl<'s> Parser<'s, '_> {
                 })?;
                 Attribute::Array(items)
             }
-            TokenKind::OpenBrace if self.is_dictionary() && self.peek_at(1) != Some(TokenKind::CloseBrace) && self.peek_at(1) == Some(TokenKind::Word) => {
+            TokenKind::OpenBrace
+                if self.is_dictionary()
+                    && self.peek_at(1) != Some(TokenKind::CloseBrace)
+                    && self.peek_at(1) == Some(TokenKind::Word) =>
+            {
                 Attribute::Dictionary(self.dictionary()?)
             }
             TokenKind::OpenBrace => {
@@ -89,13 +93,16 @@ impl<'s> Parser<'s, '_> {
                 Attribute::Set(items)
             }
             TokenKind::Less => self.angles("")?,
-            TokenKind::Tensor | TokenKind::OtherType => Attribute::Type(self.ty()?),
+            TokenKind::Tensor | TokenKind::OtherType => {
+                self.ty()?;
+                Attribute::Type
+            }
             TokenKind::OpenRound => {
                 self.types()?;
                 if self.accept(TokenKind::Arrow) {
                     self.types()?;
                 }
-                Attribute::Word("type")
+                Attribute::Type
             }
             TokenKind::Alias | TokenKind::Word => {
                 self.at += 1;
@@ -104,7 +111,9 @@ impl<'s> Parser<'s, '_> {
                     Some(TokenKind::Less) if text == "array" => self.array()?,
                     Some(TokenKind::Less) => self.angles(text)?,
                     // `#sdy<manual_axes{"tp"}>` and `manual_axes{…}` in angle brackets.
-                    Some(TokenKind::OpenBrace) if kind == TokenKind::Word && text == "manual_axes" => self.plain_attribute()?,
+                    Some(TokenKind::OpenBrace) if kind == TokenKind::Word && text == "manual_axes" => {
+                        self.plain_attribute()?
+                    }
                     _ => Attribute::Word(text),
                 }
             }

@@ -8,6 +8,9 @@ use crate::{
     tree::{TensorType, Type},
 };
 
+/// The greatest number of elements of a tensor, so that no sum or product of extents overflows.
+const MAX_ELEMENTS: i64 = 1 << 48;
+
 impl<'s> Parser<'s, '_> {
     /// Reads `(types)`, or types with commas between them.
     pub(super) fn types(&mut self) -> Parsed<Vec<Type<'s>>> {
@@ -78,8 +81,8 @@ fn tensor_type(text: &str) -> Result<Option<TensorType>, String> {
         return Ok(None);
     }
     let count = shape.iter().try_fold(1i64, |count, extent| count.checked_mul(*extent));
-    if count.is_none() {
-        return Err(format!("`{text}` has more elements than fit into 64 bits"));
+    if count.is_none_or(|it| it > MAX_ELEMENTS) || shape.iter().any(|it| *it > MAX_ELEMENTS) {
+        return Err(format!("`{text}` has more than 2^48 elements"));
     }
     let dtype = element_type(rest).ok_or_else(|| format!("hir has no element type `{rest}`"))?;
     Ok(Some(TensorType { shape, dtype }))

@@ -103,7 +103,10 @@ impl Processor<'_> {
         let fusions = source.text.get(own.len()..).unwrap_or("");
         let reader = source.reader;
         if self.options.fix.is_some() && !source.is_host_ir() {
-            let message = format!("`--fix` edits Host IR: write the program of `{}` with `-o FILE.hir` first", source.name);
+            let message = format!(
+                "`--fix` edits Host IR: write the program of `{}` with `-o FILE.hir` first",
+                source.name
+            );
             return self.screen.fail(Exit::Usage, message);
         }
         let own = Source::new(source.name.clone(), own.to_owned()).with_reader(reader);

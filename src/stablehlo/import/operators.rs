@@ -1,10 +1,7 @@
 //! The table of operators: how each one is imported, and what of Host IR stands for it. The table in `docs/jax.md` is this one.
 
-use crate::{
-    import::{Imported, Importer},
-    tree::Operation,
-    value::Value,
-};
+use super::{Imported, Importer};
+use crate::{tree::Operation, value::Value};
 
 /// Imports an operation with these operands, and returns its results.
 pub(crate) type Import<'m, 's> =
@@ -39,12 +36,16 @@ operators! {
     "stablehlo.dynamic_update_slice": "`cat` of the parts; for starts that differ between devices, a `Set` to a slice of a copy" => dynamic_update_slice;
     "stablehlo.dot_general": "`linear` or `matmul`, with `Set.Permute` and `reshape` around them" => dot_general;
     "stablehlo.reduce": "`reduction`; the two results of `argmax` and `argmin`: reductions of comparisons" => reduce;
+    "stablehlo.reduce_window": "`scan`, for `cumsum`" => reduce_window;
+    "stablehlo.gather": "`embedding` for rows of a matrix, else `takeAlongAxis`; each slice is one row" => gather;
+    "stablehlo.scatter": "`indexPutAccumulate` or `scatter`; each update is one row, and the region adds or replaces" => scatter;
+    "chlo.top_k": "`topk`" => top_k;
     "stablehlo.convert": "a conversion" => convert;
     "stablehlo.compare": "`==`, `!=`, `<`, `<=`, `>`, `>=`" => compare;
     "stablehlo.select": "`where`" => select;
     "stablehlo.clamp": "`clamp`" => clamp;
     "stablehlo.add, stablehlo.subtract, stablehlo.multiply, stablehlo.divide, stablehlo.remainder, stablehlo.maximum, stablehlo.minimum, stablehlo.power, stablehlo.atan2, stablehlo.and, stablehlo.or, stablehlo.xor, stablehlo.shift_left, stablehlo.shift_right_arithmetic": "the operator of this name" => binary;
-    "stablehlo.abs, stablehlo.ceil, stablehlo.cosine, stablehlo.exponential, stablehlo.exponential_minus_one, stablehlo.floor, stablehlo.is_finite, stablehlo.log, stablehlo.log_plus_one, stablehlo.logistic, stablehlo.negate, stablehlo.not, stablehlo.round_nearest_even, stablehlo.rsqrt, stablehlo.sine, stablehlo.sqrt, stablehlo.tan, stablehlo.tanh, chlo.acos, chlo.acosh, chlo.asin, chlo.asinh, chlo.atan, chlo.atanh, chlo.cosh, chlo.erf, chlo.erf_inv, chlo.erfc, chlo.lgamma, chlo.sinh, chlo.square": "the operator of this name" => unary;
+    "stablehlo.abs, stablehlo.ceil, stablehlo.cosine, stablehlo.exponential, stablehlo.exponential_minus_one, stablehlo.floor, stablehlo.is_finite, stablehlo.log, stablehlo.log_plus_one, stablehlo.logistic, stablehlo.negate, stablehlo.not, stablehlo.round_nearest_even, stablehlo.rsqrt, stablehlo.sign, stablehlo.sine, stablehlo.sqrt, stablehlo.tan, stablehlo.tanh, chlo.acos, chlo.acosh, chlo.asin, chlo.asinh, chlo.atan, chlo.atanh, chlo.cosh, chlo.erf, chlo.erf_inv, chlo.erfc, chlo.lgamma, chlo.sinh, chlo.square": "the operator of this name" => unary;
     "stablehlo.optimization_barrier": "nothing: its operands" => optimization_barrier;
     "call, func.call": "the operations of the function" => call;
     "stablehlo.while": "the operations of each iteration; the number of iterations is a constant" => while_loop;

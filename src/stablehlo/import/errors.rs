@@ -1,0 +1,68 @@
+//! The errors of the import.
+
+use grammar::{codes::Code, diagnostic::Diagnostic, span::Span};
+
+use super::Importer;
+use crate::tree::{Attribute, Operation};
+
+/// Returns the error that hir cannot express a sharding.
+pub(super) fn unsupported_sharding(span: Span, message: String) -> Box<Diagnostic> {
+    let it = Diagnostic::new(Code::UnsupportedSharding, span, message, "hir cannot express this sharding");
+    Box::new(it.help(
+        "use whole axes of one mesh, at most three with several devices, whose sizes divide the extents",
+    ))
+}
+
+impl Importer<'_, '_> {
+    /// Returns the error that hir does not import an operation.
+    pub(super) fn unsupported_operation(&self, op: &Operation<'_>) -> Box<Diagnostic> {
+        match op.symbol("call_target_name") {
+            Some(target) => self.unsupported(&format!("{} @{target}", op.name)),
+            None => self.unsupported(op.name),
+        }
+    }
+
+    /// Returns the error that hir has no import of an operator, or of this form of it.
+    pub(super) fn unsupported(&self, what: &str) -> Box<Diagnostic> {
+        let message = format!("hir does not read `{what}`");
+        let it = Diagnostic::new(
+            Code::UnsupportedOperation,
+            self.out.span,
+            message,
+            "no statement of Host IR was found for it",
+        );
+        Box::new(it.help("`docs/jax.md` lists what is read; express the function by these operators"))
+    }
+
+    /// Returns the error that hir does not read a form of an operator.
+    pub(super) fn unsupported_form(&self, op: &Operation<'_>, form: &str) -> Box<Diagnostic> {
+        let message = format!("hir does not read this form of `{}`: {form}", op.name);
+        let it = Diagnostic::new(
+            Code::UnsupportedOperation,
+            self.out.span,
+            message,
+            "no statement of Host IR was found for it",
+        );
+        Box::new(it.help("`docs/jax.md` lists what is read; express the function by these operators"))
+    }
+
+    /// Returns the error that the module contradicts itself.
+    pub(super) fn bad_module(&self, message: impl Into<String>, label: &str) -> Box<Diagnostic> {
+        let it = Diagnostic::new(Code::BadModule, self.out.span, message, label);
+        Box::new(it.help("the text was edited or damaged: write it again with `as_text()`"))
+    }
+
+    pub(super) fn missing(&self, op: &Operation<'_>, what: &str) -> Box<Diagnostic> {
+        self.bad_module(format!("`{}` has no `{what}`", op.name), "expected it here")
+    }
+
+    /// Returns the error for a sharding that was written before Shardy.
+    pub(super) fn gspmd(&self, _: &Attribute<'_>) -> Box<Diagnostic> {
+        let message = "the module has shardings of GSPMD (`mhlo.sharding`)";
+        let it =
+            Diagnostic::new(Code::UnsupportedSharding, self.out.span, message, "expected `sdy.sharding`");
+        Box::new(it.help(
+            "lower with `jax.config.update(\"jax_use_shardy_partitioner\", True)`, the default since JAX 0.7",
+        ))
+    }
+}

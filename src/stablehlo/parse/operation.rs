@@ -1,0 +1,275 @@
+//! Functions and operations.
+
+use super::{Parsed, Parser};
+use crate::{
+    token::TokenKind,
+    tree::{Argument, Attribute, Block, Operation, Type, Use},
+};
+
+impl<'s> Parser<'s, '_> {
+    pub(super) fn operation(&mut self) -> Parsed<Operation<'s>> {
+        let start = self.span();
+        let mut results = Vec::new();
+        while self.peek() == Some(TokenKind::Value) {
+            let name = self.expect(TokenKind::Value, "a result")?;
+            let count = if self.accept(TokenKind::Colon) { self.count()? } else { 1 };
+            results.push((name, count));
+            if !self.accept(TokenKind::Comma) {
+                self.expect(TokenKind::Equal, "`=` behind the results")?;
+                break;
+            }
+        }
+        let name = match self.peek() {
+            Some(TokenKind::Word) => self.expect(TokenKind::Word, "the name of an operation")?,
+            Some(TokenKind::String) => {
+                self.expect(TokenKind::String, "the name of an operation")?.trim_matches('"')
+            }
+            _ => return Err(self.error("an operation")),
+        };
+        let mut op = Operation {
+            name,
+            span: start,
+            results,
+            operands: Vec::new(),
+            attributes: Vec::new(),
+            positional: Vec::new(),
+            regions: Vec::new(),
+            operand_types: Vec::new(),
+            result_types: Vec::new(),
+            result_attributes: Vec::new(),
+        };
+        if name == "func.func" && self.peek() != Some(TokenKind::OpenRound) {
+            self.function(&mut op)?;
+        } else {
+            self.elements(&mut op)?;
+            self.function_type(&mut op)?;
+            op.span = self.span_from(start);
+            self.regions_behind(&mut op)?;
+        }
+        if op.regions.is_empty() {
+            op.span = self.span_from(start);
+        }
+        self.location()?;
+        Ok(op)
+    }
+
+    pub(super) fn count(&mut self) -> Parsed<usize> {
+        let text = self.expect(TokenKind::Number, "the number of results")?;
+        text.parse().map_err(|_| self.error("a smaller number of results"))
+    }
+
+    /// Reads `public @main(%arg0: …) -> (… {…}) attributes {…} { … }`.
+    pub(super) fn function(&mut self, op: &mut Operation<'s>) -> Parsed<()> {
+        let _ = self.accept_word("public") || self.accept_word("private") || self.accept_word("nested");
+        let name = self.expect(TokenKind::Symbol, "the name of the function")?;
+        op.attributes.push(("sym_name", Attribute::String(name.trim_start_matches('@'))));
+        self.expect(TokenKind::OpenRound, "the arguments of the function")?;
+        let mut arguments = Vec::new();
+        self.list(TokenKind::CloseRound, "`,` or `)`", |it| {
+            arguments.push(it.argument()?);
+            Ok(())
+        })?;
+        if self.accept(TokenKind::Arrow) {
+            if self.accept(TokenKind::OpenRound) {
+                self.list(TokenKind::CloseRound, "`,` or `)`", |it| it.function_result(op))?;
+            } else {
+                self.function_result(op)?;
+            }
+        }
+        if self.accept_word("attributes") {
+            self.attribute()?;
+        }
+        op.span = self.span_from(op.span);
+        self.expect(TokenKind::OpenBrace, "`{`, the body of the function")?;
+        let mut block = self.nested(Self::block)?;
+        self.expect(TokenKind::CloseBrace, "`}`, the end of the function")?;
+        block.arguments = arguments;
+        op.regions.push(block);
+        Ok(())
+    }
+
+    pub(super) fn function_result(&mut self, op: &mut Operation<'s>) -> Parsed<()> {
+        op.result_types.push(self.ty()?);
+        let is_stated = self.peek() == Some(TokenKind::OpenBrace) && self.is_dictionary();
+        op.result_attributes.push(if is_stated { self.dictionary()? } else { Vec::new() });
+        self.location()
+    }
+
+    /// Reads what stands between the name of an operation and its types.
+    pub(super) fn elements(&mut self, op: &mut Operation<'s>) -> Parsed<()> {
+        let first = self.at;
+        while let Some(kind) = self.peek() {
+            let is_next_op = self.at > first && self.tokens[self.at].begins_line && op.regions.is_empty();
+            match kind {
+                TokenKind::Colon | TokenKind::CloseBrace => break,
+                TokenKind::Word | TokenKind::Value | TokenKind::String if is_next_op => break,
+                TokenKind::Value => op.operands.push(self.value_use()?),
+                // `sdy.mesh @mesh = <…>`.
+                TokenKind::Comma | TokenKind::Equal => self.at += 1,
+                TokenKind::OpenRound => self.group(op)?,
+                TokenKind::OpenBrace if self.is_dictionary() => {
+                    let found = self.dictionary()?;
+                    op.attributes.extend(found);
+                }
+                TokenKind::OpenBrace => self.region(op, Vec::new())?,
+                TokenKind::Less if self.peek_at(1) == Some(TokenKind::OpenBrace) => {
+                    self.at += 1;
+                    let found = self.dictionary()?;
+                    op.attributes.extend(found);
+                    self.expect(TokenKind::Greater, "`>` behind the properties")?;
+                }
+                TokenKind::Word if self.is_word("loc") && self.peek_at(1) == Some(TokenKind::OpenRound) => {
+                    break;
+                }
+                TokenKind::Word if self.peek_at(1) == Some(TokenKind::Equal) => {
+                    let name = self.expect(TokenKind::Word, "an attribute")?;
+                    self.at += 1;
+                    let value = self.attribute()?;
+                    op.attributes.push((name, value));
+                }
+                _ => {
+                    let value = self.attribute()?;
+                    op.positional.push(value);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether the braces here contain attributes rather than operations.
+    pub(super) fn is_dictionary(&self) -> bool {
+        match self.peek_at(1) {
+            Some(TokenKind::CloseBrace) => true,
+            Some(TokenKind::Word | TokenKind::String) => {
+                matches!(self.peek_at(2), Some(TokenKind::Equal | TokenKind::Comma | TokenKind::CloseBrace))
+            }
+            _ => false,
+        }
+    }
+
+    pub(super) fn value_use(&mut self) -> Parsed<Use<'s>> {
+        let span = self.span();
+        let text = self.expect(TokenKind::Value, "a value such as `%0`")?;
+        let (name, index) = text.split_once('#').unwrap_or((text, "0"));
+        let index = index.parse().map_err(|_| self.error("a smaller number of a result"))?;
+        Ok(Use { name, index, span })
+    }
+
+    /// Reads what is in parentheses: operands, the arguments of a region, `(%0 init: %1)`, `(%arg = %0)`, or regions.
+    pub(super) fn group(&mut self, op: &mut Operation<'s>) -> Parsed<()> {
+        self.at += 1;
+        if self.peek() == Some(TokenKind::OpenBrace) {
+            return self.list(TokenKind::CloseRound, "`,` or `)`", |it| it.region(op, Vec::new()));
+        }
+        let mut arguments = Vec::new();
+        let mut initial = Vec::new();
+        self.list(TokenKind::CloseRound, "`,` or `)`", |it| {
+            match it.peek_at(1) {
+                // `chlo.top_k(%0, k = 2)`.
+                Some(TokenKind::Equal) if it.peek() == Some(TokenKind::Word) => {
+                    let name = it.expect(TokenKind::Word, "an attribute")?;
+                    it.at += 1;
+                    let value = it.attribute()?;
+                    op.attributes.push((name, value));
+                }
+                Some(TokenKind::Colon) => arguments.push(it.argument()?),
+                Some(TokenKind::Equal) => {
+                    let span = it.span();
+                    let name = it.expect(TokenKind::Value, "an argument")?;
+                    it.at += 1;
+                    op.operands.push(it.value_use()?);
+                    // Its type is that of the result.
+                    arguments.push(Argument { name, ty: Type::Other(""), attributes: Vec::new(), span });
+                }
+                _ => {
+                    op.operands.push(it.value_use()?);
+                    if it.accept_word("init") {
+                        it.expect(TokenKind::Colon, "`:`")?;
+                        initial.push(Attribute::Initial(it.value_use()?));
+                    }
+                }
+            }
+            Ok(())
+        })?;
+        op.positional.append(&mut initial);
+        if !arguments.is_empty() {
+            if self.peek() == Some(TokenKind::OpenBrace) {
+                return self.region(op, arguments);
+            }
+            // The regions of a loop follow its types and use these names.
+            op.regions.push(Block { arguments, ops: Vec::new() });
+        }
+        Ok(())
+    }
+
+    pub(super) fn region(&mut self, op: &mut Operation<'s>, arguments: Vec<Argument<'s>>) -> Parsed<()> {
+        self.expect(TokenKind::OpenBrace, "`{`, the beginning of a region")?;
+        let mut block = self.nested(Self::block)?;
+        self.expect(TokenKind::CloseBrace, "`}`, the end of a region")?;
+        if !arguments.is_empty() {
+            block.arguments = arguments;
+        }
+        op.regions.push(block);
+        Ok(())
+    }
+
+    /// Reads `: (types) -> types` or `: types`.
+    pub(super) fn function_type(&mut self, op: &mut Operation<'s>) -> Parsed<()> {
+        if !self.accept(TokenKind::Colon) {
+            return Ok(());
+        }
+        let types = self.types()?;
+        if self.accept(TokenKind::Arrow) {
+            op.operand_types = types;
+            op.result_types = self.types()?;
+            return Ok(());
+        }
+        let count: usize = op.results.iter().map(|it| it.1).fold(0, usize::saturating_add);
+        op.result_types = match count {
+            0 => Vec::new(),
+            _ if types.len() == count => types.clone(),
+            // All operands and results have the same type, or the last type is that of the result.
+            _ => types.last().map(|it| vec![it.clone(); count.min(1)]).unwrap_or_default(),
+        };
+        op.operand_types = types;
+        Ok(())
+    }
+
+    /// Reads the regions that the pretty spelling writes behind the types: those of `while` and `reduce`.
+    pub(super) fn regions_behind(&mut self, op: &mut Operation<'s>) -> Parsed<()> {
+        if self.is_word("reducer") {
+            self.at += 1;
+            let (mut left, mut right) = (Vec::new(), Vec::new());
+            while self.accept(TokenKind::OpenRound) {
+                let mut pair = Vec::new();
+                self.list(TokenKind::CloseRound, "`,` or `)`", |it| {
+                    pair.push(it.argument()?);
+                    Ok(())
+                })?;
+                right.extend(pair.pop());
+                left.extend(pair.pop());
+            }
+            left.append(&mut right);
+            return self.region(op, left);
+        }
+        if op.name == "stablehlo.while" && self.is_word("cond") {
+            let names = std::mem::take(&mut op.regions).pop().unwrap_or_default().arguments;
+            let types = op.result_types.clone();
+            let typed = || -> Vec<Argument<'s>> {
+                let all = names.iter().zip(types.iter().cloned());
+                all.map(|(it, ty)| Argument { name: it.name, ty, attributes: Vec::new(), span: it.span })
+                    .collect()
+            };
+            if self.accept_word("attributes") {
+                self.attribute()?;
+            }
+            for word in ["cond", "do"] {
+                if !self.accept_word(word) {
+                    return Err(self.error(&format!("`{word}`")));
+                }
+                self.region(op, typed())?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,122 @@
+// RUN: hir-opt %s --split-input-file
+// An operation that hir does not read.
+module {
+  func.func public @main(%arg0: tensor<4xf32>) -> tensor<4xf32> {
+    %0 = "stablehlo.sort"(%arg0) <{dimension = 0 : i64}> ({
+    ^bb0(%arg1: tensor<f32>, %arg2: tensor<f32>):
+      %1 = stablehlo.compare LT, %arg1, %arg2, TOTALORDER : (tensor<f32>, tensor<f32>) -> tensor<i1>
+      stablehlo.return %1 : tensor<i1>
+    }) : (tensor<4xf32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+}
+// -----
+// A call of a library.
+module {
+  func.func public @main(%arg0: tensor<4x4xf32>) -> tensor<4x4xf32> {
+    %0 = stablehlo.custom_call @lapack_spotrf_ffi(%arg0) {mhlo.backend_config = {uplo = 76 : ui8}} : (tensor<4x4xf32>) -> tensor<4x4xf32>
+    return %0 : tensor<4x4xf32>
+  }
+}
+// -----
+// A form of an operation that hir does not read.
+module {
+  func.func public @main(%arg0: tensor<4xf32>, %arg1: tensor<f32>) -> tensor<7xf32> {
+    %0 = stablehlo.pad %arg0, %arg1, low = [0], high = [0], interior = [1] : (tensor<4xf32>, tensor<f32>) -> tensor<7xf32>
+    return %0 : tensor<7xf32>
+  }
+}
+// -----
+// A loop that ends when the data says so.
+module {
+  func.func public @main(%arg0: tensor<f32>) -> tensor<f32> {
+    %0 = stablehlo.while(%iterArg = %arg0) : tensor<f32>
+    cond {
+      %cst = stablehlo.constant dense<1.000000e+00> : tensor<f32>
+      %1 = stablehlo.compare GT, %iterArg, %cst, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+      stablehlo.return %1 : tensor<i1>
+    } do {
+      %1 = stablehlo.sqrt %iterArg : tensor<f32>
+      stablehlo.return %1 : tensor<f32>
+    }
+    return %0 : tensor<f32>
+  }
+}
+// -----
+// Three devices do not divide four rows.
+module {
+  sdy.mesh @mesh = <["x"=3]>
+  func.func public @main(%arg0: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>}) -> tensor<4xf32> {
+    return %arg0 : tensor<4xf32>
+  }
+}
+// -----
+// A part of an axis.
+module {
+  sdy.mesh @mesh = <["x"=4]>
+  func.func public @main(%arg0: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x":(1)2}]>}) -> tensor<4xf32> {
+    return %arg0 : tensor<4xf32>
+  }
+}
+// -----
+// Shardings older than Shardy.
+module @jit_f attributes {mhlo.num_partitions = 2 : i32} {
+  func.func public @main(%arg0: tensor<4xf32> {mhlo.sharding = "{devices=[2]<=[2]}"}) -> tensor<4xf32> {
+    return %arg0 : tensor<4xf32>
+  }
+}
+// -----
+// A collective outside of `shard_map`.
+module {
+  sdy.mesh @mesh = <["x"=2]>
+  func.func public @main(%arg0: tensor<4xf32>) -> tensor<4xf32> {
+    %0 = "stablehlo.all_reduce"(%arg0) <{replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>}> ({
+    ^bb0(%arg1: tensor<f32>, %arg2: tensor<f32>):
+      %1 = stablehlo.add %arg1, %arg2 : tensor<f32>
+      stablehlo.return %1 : tensor<f32>
+    }) : (tensor<4xf32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+}
+// -----
+// A value that is not defined.
+module {
+  func.func public @main(%arg0: tensor<4xf32>) -> tensor<4xf32> {
+    %0 = stablehlo.add %arg0, %arg1 : tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+}
+// -----
+// A type that does not follow.
+module {
+  func.func public @main(%arg0: tensor<4xf32>) -> tensor<5xf32> {
+    %0 = stablehlo.tanh %arg0 : (tensor<4xf32>) -> tensor<5xf32>
+    return %0 : tensor<5xf32>
+  }
+}
+// -----
+// An element type that hir does not have.
+module {
+  func.func public @main(%arg0: tensor<4xi4>) -> tensor<4xi4> {
+    return %arg0 : tensor<4xi4>
+  }
+}
+// -----
+// A module that ends too early.
+module {
+  func.func public @main(%arg0: tensor<4xf32>) -> tensor<4xf32> {
+    %0 = stablehlo.add %arg0,
+// -----
+// A word that no operation has.
+module {
+  func.func public @main(%arg0: tensor<4xf32>) -> tensor<4xf32> {
+    %0 = stablehlo.add %arg0, %arg0 : tensor<4xf32> = 3
+    return %0 : tensor<4xf32>
+  }
+}
+// -----
+module {
+  func.func private @f(%arg0: tensor<4xf32>) -> tensor<4xf32> {
+    return %arg0 : tensor<4xf32>
+  }
+}
