@@ -38,10 +38,22 @@ def test_a_tensor_parallel_model_is_one_program(tmp_path):
     torch.manual_seed(0)
     model, x = torch_programs.MLP(), torch.randn(4, 6)
     expected = model(x).detach().numpy()
+    # The example has no weights: parallelize_module distributes them by a collective, which does nothing here.
     up, down = (it.weight.detach().numpy() for it in (model.up, model.down))
     inputs = [[x.numpy(), None, up[4 * r : 4 * r + 4], None, down[:, 4 * r : 4 * r + 4], None] for r in range(2)]
     for outputs in program.run(inputs, "@overlap"):
         np.testing.assert_allclose(outputs[0], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_transformer_block_is_overlapped_and_gives_the_result_of_the_whole_block():
+    program = hir.torch.capture_ranks(torch_programs.sequence_parallel, 2)
+    overlapped = program.lowered("@overlap").short
+    assert "Allgather" not in overlapped and "ReduceScatter" not in overlapped
+    program.check("@overlap").raise_if_found()
+    expected = torch_programs.block()(torch_programs.block_input()).detach().chunk(2, 1)
+    for passes in (None, "@lower", "@overlap"):
+        for outputs, reference in zip(program.run(passes=passes), expected, strict=True):
+            np.testing.assert_allclose(outputs[0], reference.numpy(), rtol=1e-5, atol=2e-6)
 
 
 def hir_text(path: Path) -> str:
@@ -114,7 +126,7 @@ def test_functions_give_the_results_of_pytorch(name):
     expected = function(x)
     program = hir.torch.capture(function, (x,))
     assert not program.opaque
-    [results] = program.run([[x.numpy()]])
+    [results] = program.run()
     for result, reference in zip(results, expected if isinstance(expected, tuple) else (expected,), strict=True):
         reference = reference.float() if reference.dtype == torch.bfloat16 else reference
         assert result.shape == tuple(reference.shape)

@@ -76,6 +76,16 @@ def test_all_reduce_of_a_linear_layer_is_overlapped():
     assert "FOR" in overlapped and "Allreduce" in overlapped
 
 
+def test_collectives_of_a_sequence_parallel_mlp_are_overlapped():
+    # PyTorch gathers and scatters the second axis with `split` and `cat`, and merges it with the first one for its products.
+    program = hir.torch.from_graphs(graphs("sp-mlp-forward"))
+    assert "slice" not in program.text and "cat(" not in program.text
+    overlapped = program.lowered("@overlap").short
+    assert overlapped.count("matmul(") == 2
+    assert "Allgather" not in overlapped and "ReduceScatter" not in overlapped
+    assert "Allgather" in program.lowered("@lower").short
+
+
 def test_lines_name_the_python_program(tmp_path):
     program = hir.torch.from_graphs(graphs("tp-mlp-forward"))
     program.save(tmp_path / "mlp.hir")

@@ -47,6 +47,64 @@ def uneven(rank: int):
     return step, (torch.arange(2.0 * (rank + 1) * world).reshape(-1, 2) + 100 * rank,)
 
 
+class Block(nn.Module):
+    """A transformer block with RMS norms, causal attention of two heads and SwiGLU."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(8, 8, bias=False) for _ in range(4))
+        self.gate, self.up, self.down = nn.Linear(8, 12, bias=False), nn.Linear(8, 12, bias=False), nn.Linear(12, 8, bias=False)
+        self.norm1, self.norm2 = nn.RMSNorm(8), nn.RMSNorm(8)
+
+    def attention(self, x):
+        q, k, v = (it(x).unflatten(-1, (-1, 4)).transpose(1, 2) for it in (self.q, self.k, self.v))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.o(y.transpose(1, 2).flatten(2))
+
+    def forward(self, x):
+        x = x + self.attention(self.norm1(x))
+        y = self.norm2(x)
+        return x + self.down(nn.functional.silu(self.gate(y)) * self.up(y))
+
+
+class LocalBlock(Block):
+    """The part of the block that one rank of two computes, with its collectives written out: tensor and sequence parallel."""
+
+    def whole(self, x):
+        return fc.all_gather_tensor_autograd(x, 1, dist.group.WORLD)
+
+    def parts(self, x):
+        return fc.reduce_scatter_tensor_autograd(x, "sum", 1, dist.group.WORLD)
+
+    def forward(self, x):
+        x = x + self.parts(self.attention(self.whole(self.norm1(x))))
+        y = self.whole(self.norm2(x))
+        return x + self.parts(self.down(nn.functional.silu(self.gate(y)) * self.up(y)))
+
+
+def block() -> Block:
+    torch.manual_seed(0)
+    return Block()
+
+
+def local_block(rank: int) -> LocalBlock:
+    """The rows or columns of the weights that a rank of two has."""
+    whole, part = block(), LocalBlock()
+    for name, parameter in part.named_parameters():
+        weight = whole.get_parameter(name).detach()
+        dim = None if name.startswith("norm") else 1 if name.startswith(("o.", "down.")) else 0
+        parameter.data = weight.clone() if dim is None else weight.chunk(2, dim)[rank].clone()
+    return part
+
+
+def sequence_parallel(rank: int):
+    return local_block(rank), (block_input().chunk(2, 1)[rank].contiguous(),)
+
+
+def block_input():
+    return torch.linspace(-2, 2, 2 * 6 * 8).sin().reshape(2, 6, 8)
+
+
 def check_compiled() -> None:
     """Compares the results of the backend with those of PyTorch, forwards and backwards."""
     import hir

@@ -10,10 +10,9 @@ from typing import Any, Mapping
 
 import numpy as np
 
-from .._diagnostic import HirError
 from ._capture import TIMEOUT
 from ._exchange import graphs_of_all_ranks
-from ._fx import graph_of
+from ._fx import graph_of, to_numpy
 from ._graph import Graph, Ref, TensorType, TorchImportError
 from ._program import TorchProgram, from_graphs
 
@@ -110,7 +109,7 @@ class _Compiled:
     def run(self, *args: Any) -> Any:
         if self._reason or self._program is None or any(_device(it) != "cpu" for it in args):
             return self._module.forward(*args)
-        arrays = [_to_numpy(it) for it in args]
+        arrays = [to_numpy(it) for it in args]
         inputs = self._inputs_of_all_ranks(arrays)
         outputs = self._program.run(inputs, self._passes(self._program))[self._graph.rank]
         return self._results(outputs, args)
@@ -171,15 +170,6 @@ def _number() -> int:
 def _device(it: Any) -> str:
     device = getattr(it, "device", None)
     return getattr(device, "type", "cpu")
-
-
-def _to_numpy(it: Any) -> Any:
-    import torch
-
-    if not isinstance(it, torch.Tensor):
-        return None
-    it = it.detach()
-    return (it.float() if it.dtype == torch.bfloat16 else it).numpy()
 
 
 def _to_torch(array: np.ndarray, dtype: Any) -> Any:

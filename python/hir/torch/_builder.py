@@ -166,9 +166,13 @@ class Builder:
         for dim in sorted(dims):
             shape.insert(dim, 1)
         result = self.value(value.dtype, shape, value.sharded)
-        flags = [False] * self.mesh.ndim + [dim in set(dims) for dim in range(len(shape))]
-        self.statement(f"{result.name} = broadcast( {value.name}, flags = {{{', '.join(map(word, flags))}}} )")
+        self.broadcast(value.name, result, [self.mesh.ndim + dim for dim in dims])
         return result
+
+    def broadcast(self, name: str, result: Value, new: Sequence[int]) -> None:
+        """Writes a result that has more axes of extent 1 than a tensor, at the given positions among all axes."""
+        flags = ", ".join(word(i in new) for i in range(self.mesh.ndim + result.ndim))
+        self.statement(f"{result.name} = broadcast( {name}, flags = {{{flags}}} )")
 
     def squeeze(self, value: Value, dims: Sequence[int]) -> Value:
         """Removes axes of extent 1."""
@@ -272,8 +276,7 @@ class Builder:
         if differ:
             self.statement(f"{result.name} = Set( {whole} )")
         else:
-            flags = [True] * first + [False] * len(shape)
-            self.statement(f"{result.name} = broadcast( {whole}, flags = {{{', '.join(map(word, flags))}}} )")
+            self.broadcast(whole, result, range(first))
         return result
 
     def iota(self, extent: int, start: int = 0, step: int = 1, dtype: str = "int64") -> Value:
@@ -281,8 +284,7 @@ class Builder:
         name = self.declare(dtype, [self.local_axis(extent, 0)])
         self.statement(f"{name} = iota({extent}, {start}, {step}, {ELEMENT_TYPES[dtype]});")
         result = self.value(dtype, [extent], [False] * self.mesh.ndim)
-        flags = [True] * self.mesh.ndim + [False]
-        self.statement(f"{result.name} = broadcast( {name}, flags = {{{', '.join(map(word, flags))}}} )")
+        self.broadcast(name, result, range(self.mesh.ndim))
         return result
 
     def slice(self, value: Value, dim: int, start: int, stop: int, step: int = 1) -> Value:

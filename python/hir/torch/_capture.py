@@ -6,7 +6,7 @@ import os
 from typing import Any, Callable, Mapping, Sequence
 
 from ._exchange import graphs_of_all_ranks
-from ._fx import graph_of
+from ._fx import graph_of, to_numpy
 from ._graph import Graph, TorchImportError
 from ._program import TorchProgram, from_graphs
 
@@ -15,7 +15,11 @@ TIMEOUT = 300.0
 
 
 class _Captured(Exception):
-    """Ends a call after its graph is captured, before it runs."""
+    """Ends a call after its graph is captured, before it runs. ``inputs`` are those of the graph."""
+
+    def __init__(self, inputs: Sequence[Any]) -> None:
+        super().__init__()
+        self.inputs = [to_numpy(it) for it in inputs]
 
 
 def from_fx(module: Any, *, name: str = "graph", timeout: float = TIMEOUT, each_rank: bool = False) -> TorchProgram:
@@ -43,12 +47,15 @@ def capture(
     """Captures a function or a module with example arguments, and does not run it.
 
     In a job, each rank calls this, and gets the program of all ranks. ``save`` writes the text to a file. The inputs of the
-    program are those that ``torch.compile`` passes: the tensors that the function uses, in its order.
+    program are those that ``torch.compile`` passes: the tensors that the function uses, in its order. In one process,
+    ``program.example`` has them.
 
     Raises ``TorchImportError`` for what hir cannot import.
     """
-    graph = capture_graph(function, args, kwargs)
+    graph, example = capture_graph(function, args, kwargs)
     program = from_graphs(graphs_of_all_ranks(graph, timeout), each_rank=each_rank)
+    if graph.world == 1:
+        program.example = [example]
     if save is not None:
         program.save(save)
     return program
@@ -65,6 +72,8 @@ def capture_ranks(
 
     ``build(rank)`` returns the function or module of a rank and its arguments. It runs in a process group of the given size
     whose collectives do nothing (PyTorch's backend ``fake``), so that it may make meshes, groups and DTensors.
+    ``program.example`` has the inputs of all ranks, with which ``program.run()`` runs; what ``build`` has received by collectives
+    has undefined values there, also the weights that ``parallelize_module`` distributes.
     """
     import torch
     import torch.distributed as dist
@@ -72,22 +81,27 @@ def capture_ranks(
 
     if dist.is_initialized():
         raise TorchImportError("capture_ranks makes process groups of its own, but torch.distributed is initialized already")
-    graphs = []
+    graphs, examples = [], []
     for rank in range(ranks):
         dist.init_process_group("fake", rank=rank, world_size=ranks, store=FakeStore())
         try:
             torch._dynamo.reset()
-            graphs.append(capture_graph(*build(rank)))
+            graph, example = capture_graph(*build(rank))
+            graphs.append(graph)
+            examples.append(example)
         finally:
             dist.destroy_process_group()
     program = from_graphs(graphs, each_rank=each_rank)
+    program.example = examples
     if save is not None:
         program.save(save)
     return program
 
 
-def capture_graph(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Graph:
-    """Captures the graph of this rank."""
+def capture_graph(
+    function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+) -> tuple[Graph, list[Any]]:
+    """Captures the graph of this rank, with the inputs that the call gives it."""
     import torch
     from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
 
@@ -97,8 +111,8 @@ def capture_graph(function: Callable[..., Any], args: Sequence[Any] = (), kwargs
     def compiler(module: Any, inputs: Any) -> Any:
         graphs.append(graph_of(module, name))
 
-        def stop(*_: Any) -> Any:
-            raise _Captured
+        def stop(*inputs: Any) -> Any:
+            raise _Captured(inputs)
 
         return make_boxed_func(stop)
 
@@ -108,8 +122,6 @@ def capture_graph(function: Callable[..., Any], args: Sequence[Any] = (), kwargs
     torch._dynamo.config.enable_p2p_compilation = True
     try:
         torch.compile(function, backend=backend, fullgraph=True)(*args, **(kwargs or {}))
-    except _Captured:
-        pass
-    if not graphs:
-        raise TorchImportError(f"`{name}` computes nothing with tensors")
-    return graphs[0]
+    except _Captured as captured:
+        return graphs[0], captured.inputs
+    raise TorchImportError(f"`{name}` computes nothing with tensors")

@@ -132,3 +132,13 @@ def _short(path: str) -> str:
     """The path from the current folder, if the file is in it."""
     relative = os.path.relpath(path)
     return path if relative.startswith("..") else relative
+
+
+def to_numpy(it: Any) -> Any:
+    """The local tensor as an array, bfloat16 as float32; None for what is no tensor."""
+    import torch
+
+    if not isinstance(it, torch.Tensor):
+        return None
+    it = it.detach().cpu()
+    return (it.float() if it.dtype == torch.bfloat16 else it).numpy()

@@ -9,6 +9,7 @@ from ._align import align
 from ._builder import Builder, Value
 from ._graph import Argument, Graph, Node, Ref, TensorType, TorchImportError, map_argument
 from ._mesh import Mesh, mesh_of
+from ._patterns import fused
 from .operators import COMMUNICATIONS, OPERATORS, Call, Operator, partition
 
 #: The ranks of each process group, by name, for each rank.
@@ -64,7 +65,7 @@ def import_graphs(graphs: Sequence[Graph], *, each_rank: bool = False) -> Import
         except TorchImportError as error:
             note = str(error)
         else:
-            return _one_program(graphs[0].name, nodes, mesh, groups)
+            return _one_program(graphs[0].name, fused(nodes), mesh, groups)
     return _program_of_each_rank(graphs, groups, note)
 
 

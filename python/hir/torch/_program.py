@@ -29,6 +29,8 @@ class TorchProgram:
         self.text = imported.text
         #: Calls of operators that hir does not know. They are checked, but do not run.
         self.opaque = imported.opaque
+        #: The inputs of each rank in the example that was captured, if all are known in this process.
+        self.example: Sequence[Sequence[Any]] | None = None
         try:
             self.program: Program = read(imported.text)
         except HirError as error:
@@ -73,14 +75,17 @@ class TorchProgram:
         """Whether the program receives into an input."""
         return bool(self._imported.written)
 
-    def run(self, inputs: Sequence[Sequence[Any]], passes: str | None = None) -> list[list[Any]]:
+    def run(self, inputs: Sequence[Sequence[Any]] | None = None, passes: str | None = None) -> list[list[Any]]:
         """Runs all ranks in this process, on the simulator.
 
-        ``inputs`` has a list for each rank: the inputs of its graph, as arrays; an input that is no tensor may be None. Returns
-        the outputs of the graph of each rank. bfloat16 is float32 in both.
+        ``inputs`` has a list for each rank: the inputs of its graph, as arrays; an input that is no tensor may be None. Without
+        it, they are those of the example. Returns the outputs of the graph of each rank. bfloat16 is float32 in both.
         """
         if self.opaque:
             raise TorchImportError("hir does not run operators that it does not know: " + "; ".join(self.opaque))
+        inputs = self.example if inputs is None else inputs
+        if inputs is None:
+            raise ValueError("the program has no example in this process; pass the inputs of all ranks")
         if len(inputs) != self.ranks:
             raise ValueError(f"inputs of {len(inputs)} ranks for a program of {self.ranks} ranks")
         arrays = self._arrays(inputs)

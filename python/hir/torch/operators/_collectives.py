@@ -9,6 +9,7 @@ from .._builder import Value
 from ._elementwise import apply
 from ._reductions import extreme
 from ._registry import Call, dimension, operator
+from ._split_axis import gathered_along, reduce_scattered_along
 
 
 def whole_axes(call: Call, x: Value, dims: tuple[int, ...]) -> list[str]:
@@ -45,8 +46,7 @@ def reduced(call: Call, x: Value, op: str, dims: tuple[int, ...]) -> Value:
     partial = to.declare(x.dtype, axes)
     to.statement(f"{partial} = reduction( {x.name}, op = {name}, initial value = {initial}, allreduce = false )")
     result = to.value(x.dtype, x.shape, [it and dim not in dims for dim, it in enumerate(x.sharded)])
-    flags = [dim in dims for dim in range(to.mesh.ndim)] + [False] * x.ndim
-    to.statement(f"{result.name} = broadcast( {partial}, flags = {{{', '.join('true' if it else 'false' for it in flags)}}} )")
+    to.broadcast(partial, result, dims)
     return averaged(call, result, op, dims)
 
 
@@ -68,37 +68,20 @@ def all_reduce_coalesced(call: Call, xs: tuple[Value, ...], op: str, group: Any)
     return tuple(reduced(call, x, op, call.mesh_dims(group)) for x in xs)
 
 
-def gathered(call: Call, x: Value, dims: tuple[int, ...]) -> Value:
-    """Concatenates the values of a group along the first axis; all its ranks hold the result."""
+def gathered(call: Call, x: Value, dims: tuple[int, ...], along: int = 0) -> Value:
+    """Concatenates the values of a group along an axis; all its ranks hold the result."""
     to = call.to
     if not dims:
         return x
     x = to.shard(x, dims)
-    count = prod(to.mesh.shape[dim] for dim in dims)
-    shape = (count * x.shape[0], *x.shape[1:])
-    kept = [it and dim not in dims for dim, it in enumerate(x.sharded)]
     if dims == (to.mesh.ndim - 1,):
-        # One axis that is split over the devices: what passes that overlap the all-gather look for.
-        outer, last = [to.mesh_axis(dim, it) for dim, it in enumerate(x.sharded[:-1])], dims[0]
-        first = to.mesh.ndim
-        rest = [to.local_axis(extent, first + 1 + i) for i, extent in enumerate(x.shape[1:])]
-        whole = f"iS{first + x.ndim}{{{shape[0]}}}"
-        parts = [to.mesh_axis(last, True), f"iS{first}{{{x.shape[0]}}}"]
-        split = to.declare(
-            x.dtype,
-            [*outer, *parts, *rest],
-            f"logical({', '.join([*outer, whole, *rest])}), outer_split({whole}, {count}) -> ({', '.join(parts)})",
-        )
-        to.statement(f"{split} = reshape( {x.name} )")
-        complete = to.declare(x.dtype, [*outer, whole, *rest])
-        to.statement(f"{complete} = Set( {split} )")
-        result = to.value(x.dtype, shape, kept)
-        flags = [dim == last for dim in range(first)] + [False] * x.ndim
-        to.statement(
-            f"{result.name} = broadcast( {complete}, flags = {{{', '.join('true' if it else 'false' for it in flags)}}} )"
-        )
+        return gathered_along(call, x, along)
+    kept = [it and dim not in dims for dim, it in enumerate(x.sharded)]
+    result = merged(call, whole_on_each(call, x, dims), x, dims, kept)
+    if along == 0:
         return result
-    return merged(call, whole_on_each(call, x, dims), x, dims, kept)
+    rows = x.shape[0]
+    return to.cat([to.slice(result, 0, start, start + rows) for start in range(0, result.shape[0], rows)], along)
 
 
 def whole_on_each(call: Call, x: Value, dims: tuple[int, ...]) -> str:
@@ -123,8 +106,7 @@ def merged(call: Call, name: str, x: Value, dims: tuple[int, ...], kept: list[bo
     flat = to.declare(x.dtype, [to.mesh_axis(dim, x.sharded[dim]) for dim in others] + local)
     to.statement(f"{flat} = reshape( {name} )")
     result = to.value(x.dtype, shape, kept)
-    flags = [dim in dims for dim in range(to.mesh.ndim)] + [False] * len(shape)
-    to.statement(f"{result.name} = broadcast( {flat}, flags = {{{', '.join('true' if it else 'false' for it in flags)}}} )")
+    to.broadcast(flat, result, dims)
     return result
 
 
@@ -140,8 +122,14 @@ def all_gather_coalesced(call: Call, xs: tuple[Value, ...], size: int, group: An
     return tuple(gathered(call, x, call.mesh_dims(group)) for x in xs)
 
 
-def reduce_scattered(call: Call, x: Value, op: str, dims: tuple[int, ...]) -> Value:
-    """Reduces over the ranks of a group; each of them holds its part of the first axis."""
+@operator("hir.all_gather_along", counterpart="`Set` to a tensor that every device holds (Allgather)")
+def all_gather_along(call: Call, x: Value, dim: int, group: Any) -> Value:
+    """An all-gather along any axis, which PyTorch writes as ``cat(split(all_gather(x)))``."""
+    return gathered(call, x, call.mesh_dims(group), dim)
+
+
+def reduce_scattered(call: Call, x: Value, op: str, dims: tuple[int, ...], along: int = 0) -> Value:
+    """Reduces over the ranks of a group; each of them holds its part of an axis."""
     to = call.to
     if op not in ("sum", "avg"):
         raise call.error(f"hir has no reduce-scatter with `{op}`")
@@ -149,26 +137,14 @@ def reduce_scattered(call: Call, x: Value, op: str, dims: tuple[int, ...]) -> Va
         return x
     x = to.shard(x, dims)
     count = prod(to.mesh.shape[dim] for dim in dims)
-    if x.shape[0] % count:
-        raise call.error(f"the first dimension, {x.shape[0]}, has no {count} equal parts")
-    part = x.shape[0] // count
-    if dims != (to.mesh.ndim - 1,):
-        return scattered_on_mesh(call, x, op, dims, part)
-    first, last = to.mesh.ndim, dims[0]
-    outer = [to.mesh_axis(dim, it) for dim, it in enumerate(x.sharded[:-1])]
-    rest = [to.local_axis(extent, first + 1 + i) for i, extent in enumerate(x.shape[1:])]
-    summed, whole = f"rS{last}{{{count}}}", f"iS{first}{{{x.shape[0]}}}"
-    number = first + x.ndim
-    parts = [to.mesh_axis(last, True, number), f"iS{number + 1}{{{part}}}"]
-    split = to.declare(
-        x.dtype,
-        [*outer, summed, *parts, *rest],
-        f"logical({', '.join([*outer, summed, whole, *rest])}), outer_split({whole}, {count}) -> ({', '.join(parts)})",
-    )
-    to.statement(f"{split} = reduction( {x.name}, op = add, initial value = float(0), allreduce = false )")
-    result = to.value(x.dtype, (part, *x.shape[1:]), x.sharded)
-    to.statement(f"{result.name} = reshape( {split} )")
-    return averaged(call, result, op, dims)
+    if x.shape[along] % count:
+        raise call.error(f"dimension {along}, {x.shape[along]}, has no {count} equal parts")
+    if dims == (to.mesh.ndim - 1,):
+        return averaged(call, reduce_scattered_along(call, x, along), op, dims)
+    if along > 0:
+        part = x.shape[along] // count
+        x = to.cat([to.slice(x, along, start, start + part) for start in range(0, x.shape[along], part)], 0)
+    return scattered_on_mesh(call, x, op, dims, x.shape[0] // count)
 
 
 def scattered_on_mesh(call: Call, x: Value, op: str, dims: tuple[int, ...], part: int) -> Value:
@@ -206,6 +182,15 @@ def scattered_on_mesh(call: Call, x: Value, op: str, dims: tuple[int, ...], part
 )
 def reduce_scatter(call: Call, x: Value, op: str, size: int, group: Any) -> Value:
     return reduce_scattered(call, x, op, call.mesh_dims(group))
+
+
+@operator(
+    "hir.reduce_scatter_along",
+    counterpart="`reduction` over the device axis to a tensor that is split over the devices (ReduceScatter)",
+)
+def reduce_scatter_along(call: Call, x: Value, op: str, dim: int, group: Any) -> Value:
+    """A reduce-scatter along any axis, which PyTorch writes as ``reduce_scatter(cat(split(x)))``."""
+    return reduce_scattered(call, x, op, call.mesh_dims(group), dim)
 
 
 @operator("_c10d_functional.reduce_scatter_tensor_coalesced.default", counterpart="one `reduction` for each tensor")
@@ -275,6 +260,5 @@ def broadcast(call: Call, x: Value, source: int, group: Any) -> Value:
     chosen = to.declare(x.dtype, [it for d, it in enumerate(axes) if d != dim])
     to.statement(f"{chosen} = select( {complete}, axis = iS{dim}{{{to.mesh.shape[dim]}}}, index = {source} )")
     result = to.value(x.dtype, x.shape, [it and d != dim for d, it in enumerate(x.sharded)])
-    flags = ", ".join("true" if d == dim else "false" for d in range(to.mesh.ndim + x.ndim))
-    to.statement(f"{result.name} = broadcast( {chosen}, flags = {{{flags}}} )")
+    to.broadcast(chosen, result, dims)
     return result

@@ -1,0 +1,73 @@
+"""Collectives along one axis of the tensors, in the form that passes overlap: the axis is split over the devices."""
+
+from __future__ import annotations
+
+from .._builder import Value
+from ._registry import Call, operator
+
+
+def gathered_along(call: Call, x: Value, dim: int) -> Value:
+    """Concatenates the values of the ranks along the last dimension of the mesh."""
+    to, first = call.to, call.to.mesh.ndim
+    last = first - 1
+    count, part = to.mesh.shape[last], x.shape[dim]
+    outer = [to.mesh_axis(d, it) for d, it in enumerate(x.sharded[:-1])]
+    local = [to.local_axis(extent, first + d) for d, extent in enumerate(x.shape)]
+    before, after = local[:dim], local[dim + 1 :]
+    device, inner = to.mesh_axis(last, True), f"iS{first + dim}{{{part}}}"
+    name = x.name
+    if dim > 0:
+        # The device axis goes to the axis that it splits.
+        name = to.declare(x.dtype, [*outer, *before, device, inner, *after])
+        to.statement(f"{name} = Set.Permute( {x.name} )")
+    whole = f"iS{first + x.ndim}{{{count * part}}}"
+    split = to.declare(
+        x.dtype,
+        [*outer, *before, device, inner, *after],
+        f"logical({', '.join([*outer, *before, whole, *after])}), outer_split({whole}, {count}) -> ({device}, {inner})",
+    )
+    to.statement(f"{split} = reshape( {name} )")
+    complete = to.declare(x.dtype, [*outer, *before, whole, *after])
+    to.statement(f"{complete} = Set( {split} )")
+    shape = (*x.shape[:dim], count * part, *x.shape[dim + 1 :])
+    result = to.value(x.dtype, shape, [*x.sharded[:-1], False])
+    to.broadcast(complete, result, [last])
+    return result
+
+
+def reduce_scattered_along(call: Call, x: Value, dim: int) -> Value:
+    """Sums over the ranks along the last dimension of the mesh; each of them gets its part of an axis."""
+    to, first = call.to, call.to.mesh.ndim
+    last = first - 1
+    count = to.mesh.shape[last]
+    part = x.shape[dim] // count
+    outer = [to.mesh_axis(d, it) for d, it in enumerate(x.sharded[:-1])]
+    # Numbers ascend in the order of the split axes, as Set.Permute needs them.
+    local = [to.local_axis(extent, first + d + (d > dim)) for d, extent in enumerate(x.shape)]
+    before, after = local[:dim], local[dim + 1 :]
+    summed, whole = f"rS{last}{{{count}}}", f"iS{first + x.ndim + 1}{{{x.shape[dim]}}}"
+    device, inner = to.mesh_axis(last, True, first + dim), f"iS{first + dim + 1}{{{part}}}"
+    split = to.declare(
+        x.dtype,
+        [*outer, summed, *before, device, inner, *after],
+        f"logical({', '.join([*outer, summed, *before, whole, *after])}), outer_split({whole}, {count}) -> ({device}, {inner})",
+    )
+    to.statement(f"{split} = reduction( {x.name}, op = add, initial value = float(0), allreduce = false )")
+    shape = (*x.shape[:dim], part, *x.shape[dim + 1 :])
+    if dim == 0:
+        result = to.value(x.dtype, shape, x.sharded)
+        to.statement(f"{result.name} = reshape( {split} )")
+        return result
+    parts = to.declare(x.dtype, [*outer, *before, device, inner, *after])
+    to.statement(f"{parts} = reshape( {split} )")
+    result = to.value(x.dtype, shape, x.sharded, [*outer, device, *before, inner, *after])
+    to.statement(f"{result.name} = Set.Permute( {parts} )")
+    return result
+
+
+@operator("hir.matmul_of_rows", counterpart="`matmul` with an axis of extent 1 in the weight")
+def matmul_of_rows(call: Call, x: Value, weight: Value, bias: Value | None = None) -> Value:
+    """``view(mm(view(x), weight))`` without the views, which merge all axes of x but the last one."""
+    to = call.to
+    product = to.matmul(x, to.with_ndim(weight, x.ndim))
+    return product if bias is None else to.elementwise("{} + {}", [product, bias], call.dtype)
