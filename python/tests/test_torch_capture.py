@@ -67,6 +67,14 @@ def test_a_skipped_collective_is_found_without_a_run():
     assert (fault.code, program.place(fault.line)) == ("E0705", line_of("# line of the all-reduce"))
 
 
+def test_an_all_to_all_with_different_splits_is_a_group_of_transfers():
+    program = hir.torch.capture_ranks(torch_programs.uneven, 3)
+    program.check().raise_if_found()
+    inputs = [np.arange(2.0 * (rank + 1) * 3).reshape(3, rank + 1, 2) + 100 * rank for rank in range(3)]
+    for rank, [result] in enumerate(program.run()):
+        np.testing.assert_array_equal(result, np.concatenate([it[rank] for it in inputs]) * 2 + 1)
+
+
 def test_exported_programs_are_imported():
     class Model(torch.nn.Module):
         def __init__(self):

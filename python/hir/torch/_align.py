@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Sequence
 
-from ._graph import Argument, Graph, Node, Other, Ref, TorchImportError
+from ._graph import Argument, DifferentRanks, Graph, Node, Other, Ref
 
 
 @dataclass(frozen=True)
@@ -18,21 +18,21 @@ class PerRank:
 def align(graphs: Sequence[Graph]) -> tuple[Node, ...]:
     """Returns the statements that all ranks execute.
 
-    Raises ``TorchImportError`` at the first statement in which the ranks differ in more than constants and names of groups.
+    Raises ``DifferentRanks`` at the first statement in which the ranks differ in more than constants and names of groups.
     """
     first = graphs[0]
     for graph in graphs[1:]:
         for ours, theirs in zip(first.nodes, graph.nodes):
             if (ours.op, ours.target) != (theirs.op, theirs.target):
-                raise TorchImportError(
+                raise DifferentRanks(
                     f"rank {graph.rank} executes `{theirs.target}` at this place ({theirs.place or 'unknown line'})", ours
                 )
             if ours.result != theirs.result:
-                raise TorchImportError(
+                raise DifferentRanks(
                     f"the result is {_show(ours)} on rank {first.rank} and {_show(theirs)} on rank {graph.rank}", ours
                 )
         if len(first.nodes) != len(graph.nodes):
-            raise TorchImportError(
+            raise DifferentRanks(
                 f"rank {first.rank} executes {len(first.nodes)} statements and rank {graph.rank} {len(graph.nodes)}"
             )
     # Inputs that are no tensors, such as a mesh, are the same to a program.
@@ -49,7 +49,7 @@ def _merged(nodes: Sequence[Node], objects: set[str]) -> Node:
     names = tuple(first.kwargs)
     for node in nodes:
         if len(node.args) != len(first.args) or tuple(node.kwargs) != names:
-            raise TorchImportError("the ranks pass other arguments", first)
+            raise DifferentRanks("the ranks pass other arguments", first)
     args = tuple(_argument(it, first, objects) for it in zip(*(node.args for node in nodes)))
     kwargs = {name: _argument(tuple(node.kwargs[name] for node in nodes), first, objects) for name in names}
     elements = _argument(tuple(node.elements for node in nodes), first, objects)
@@ -66,4 +66,4 @@ def _argument(values: tuple[Argument, ...], node: Node, objects: set[str]) -> Ar
         return first
     if all(isinstance(it, (int, float, str)) for it in values):
         return PerRank(values)
-    raise TorchImportError(f"an argument is {first!r} on the first rank, but not on all ranks", node)
+    raise DifferentRanks(f"an argument is {first!r} on the first rank, but not on all ranks", node)

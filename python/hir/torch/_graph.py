@@ -82,6 +82,10 @@ class TorchImportError(Exception):
         self.node = node
 
 
+class DifferentRanks(TorchImportError):
+    """The ranks do not execute the same statements, or not with tensors of the same shapes."""
+
+
 def map_argument(argument: Argument, change: Callable[[Argument], Argument]) -> Argument:
     """Applies ``change`` to the leaves of an argument."""
     if isinstance(argument, tuple):

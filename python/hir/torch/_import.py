@@ -7,7 +7,7 @@ from typing import Any, Sequence
 
 from ._align import align
 from ._builder import Builder, Value
-from ._graph import Argument, Graph, Node, Ref, TensorType, TorchImportError, map_argument
+from ._graph import Argument, DifferentRanks, Graph, Node, Ref, TensorType, TorchImportError, map_argument
 from ._mesh import Mesh, mesh_of
 from ._patterns import fused
 from .operators import COMMUNICATIONS, OPERATORS, Call, Operator, partition
@@ -62,10 +62,9 @@ def import_graphs(graphs: Sequence[Graph], *, each_rank: bool = False) -> Import
         try:
             nodes = align(graphs)
             mesh = mesh_of(world, [partition(groups, *it) for it in named_groups(nodes)])
-        except TorchImportError as error:
-            note = str(error)
-        else:
             return _one_program(graphs[0].name, fused(nodes), mesh, groups)
+        except DifferentRanks as error:
+            note = str(error)
     return _program_of_each_rank(graphs, groups, note)
 
 
@@ -120,6 +119,8 @@ def named_groups(nodes: Sequence[Node]) -> list[tuple[Any, Node]]:
     found: dict[Any, Node] = {}
     for node in nodes:
         if is_collective(node.target):
+            if node.target not in OPERATORS and node.target not in COMMUNICATIONS:
+                raise TorchImportError("hir does not know this collective", node)
             found.setdefault(node.args[-1], node)
     return list(found.items())
 
@@ -143,7 +144,7 @@ def _write(builder: Builder, nodes: Sequence[Node], ports: Ports, call: Call, ta
             if node.op == "placeholder":
                 ports.inputs.append(environment[node.name])
         except TorchImportError as error:
-            raise error if error.node else TorchImportError(str(error), node) from error
+            raise error if error.node else type(error)(str(error), node) from error
 
 
 def _statement(builder: Builder, node: Node, environment: dict[str, Any], call: Call, table: dict[str, Operator]) -> Any:

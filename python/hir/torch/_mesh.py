@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Iterable
 
-from ._graph import TorchImportError
+from ._graph import DifferentRanks
 
 #: A partition of all ranks into groups of equal size.
 Groups = frozenset[tuple[int, ...]]
@@ -78,11 +78,11 @@ def mesh_of(world: int, partitions: Iterable[Groups]) -> Mesh:
         cuts |= {stride, stride * len(ranks)}
     ordered = sorted(cuts)
     if any(large % small for small, large in zip(ordered, ordered[1:])):
-        raise TorchImportError(f"the process groups do not form a mesh: {_show(partitions)}")
+        raise DifferentRanks(f"the process groups do not form a mesh: {_show(partitions)}")
     shape = tuple(reversed([large // small for small, large in zip(ordered, ordered[1:])])) or (1,)
     mesh = Mesh(shape)
     if mesh.ndim > 3 or any(mesh.dims_of(groups) is None for groups in partitions):
-        raise TorchImportError(f"the process groups do not form a mesh of at most three dimensions: {_show(partitions)}")
+        raise DifferentRanks(f"the process groups do not form a mesh of at most three dimensions: {_show(partitions)}")
     return mesh
 
 

@@ -6,6 +6,7 @@ from math import prod
 from typing import Any
 
 from .._builder import Value
+from .._graph import DifferentRanks
 from ._elementwise import apply
 from ._reductions import extreme
 from ._registry import Call, dimension, operator
@@ -217,15 +218,13 @@ def exchanged(call: Call, x: Value, dims: tuple[int, ...]) -> Value:
     return result
 
 
-@operator(
-    "_c10d_functional.all_to_all_single.default", counterpart="`Set` that moves the device axis (AllToAll); equal splits only"
-)
+@operator("_c10d_functional.all_to_all_single.default", counterpart="`Set` that moves the device axis (AllToAll)")
 def all_to_all(call: Call, x: Value, output_splits: Any, input_splits: Any, group: Any) -> Value:
     dims = call.mesh_dims(group)
     count = prod(call.to.mesh.shape[dim] for dim in dims)
     for splits in (output_splits, input_splits):
         if splits and splits != (x.shape[0] // count,) * count:
-            raise call.error(f"the splits {splits} differ; hir has equal splits only")
+            raise DifferentRanks(f"the splits {splits} differ", call.node)
     parts = call.to.reshape(x, (count, x.shape[0] // count, *x.shape[1:]))
     return call.to.reshape(exchanged(call, parts, dims), call.shape)
 

@@ -19,6 +19,14 @@ class Sent:
     communication: int
 
 
+@dataclass(frozen=True)
+class Received:
+    """The result of an all-to-all with different splits: parts that a rank may read after it has waited."""
+
+    communication: int
+    parts: tuple[Value, ...]
+
+
 def team(call: Call, group: Any) -> tuple[int, ...]:
     """The ranks of a group."""
     names = call.groups[call.rank]
@@ -48,10 +56,10 @@ def reduction(call: Call, op: str) -> str:
 
 
 @operator("_c10d_functional.wait_tensor.default", counterpart="`Wait`", table=COMMUNICATIONS)
-def wait(call: Call, x: Value | Sent) -> Value | Sent:
-    if isinstance(x, Sent):
+def wait(call: Call, x: Value | Sent | Received) -> Value | Sent:
+    if isinstance(x, (Sent, Received)):
         call.to.statement(f"Wait(Communication {x.communication})")
-        return x
+        return x if isinstance(x, Sent) else call.to.cat(x.parts, 0)
     if x.name in call.to.posted:
         call.to.statement(f"Wait(Communication {call.to.posted.pop(x.name)})")
     return averaged_over(call, x, call.to.averages.pop(x.name, 1))
@@ -88,13 +96,42 @@ def reduce_scatter(call: Call, x: Value, op: str, size: int, group: Any) -> Valu
     return result
 
 
-@operator("_c10d_functional.all_to_all_single.default", counterpart="AllToAll; equal splits only", table=COMMUNICATIONS)
-def all_to_all(call: Call, x: Value, output_splits: Any, input_splits: Any, group: Any) -> Value:
-    count = len(team(call, group))
-    for splits in (output_splits, input_splits):
-        if splits and splits != (x.shape[0] // count,) * count:
-            raise call.error(f"the splits {splits} differ; hir has equal splits only")
-    return post(call, "AllToAll", x, x.shape, group)
+@operator(
+    "_c10d_functional.all_to_all_single.default",
+    counterpart="AllToAll; with different splits one P2PCommunication for each rank and direction",
+    table=COMMUNICATIONS,
+)
+def all_to_all(call: Call, x: Value, output_splits: Any, input_splits: Any, group: Any) -> Value | Received:
+    members = team(call, group)
+    received, sent = (splits or (x.shape[0] // len(members),) * len(members) for splits in (output_splits, input_splits))
+    if len({*received, *sent}) == 1:
+        return post(call, "AllToAll", x, x.shape, group)
+    if sum(sent) != x.shape[0] or not len(sent) == len(received) == len(members):
+        raise call.error(f"the splits {sent} and {received} do not divide {x.shape[0]} rows among {len(members)} ranks")
+    return exchange(call, x, members, received, sent)
+
+
+def exchange(call: Call, x: Value, members: tuple[int, ...], received: tuple[int, ...], sent: tuple[int, ...]) -> Received:
+    """Posts a transfer to and one from each other rank, as one group."""
+    to = call.to
+    starts = [sum(sent[:i]) for i in range(len(sent))]
+    parts = [to.slice(x, 0, start, start + count) for start, count in zip(starts, sent)]
+    results = []
+    for rank, count, own in zip(members, received, parts):
+        result = own
+        if rank != call.rank:
+            result = to.value(x.dtype, (count, *x.shape[1:]), ())
+            to.statement(f"{result.name} = ALLOCATE(mem_type=global, zero_init=false)")
+        results.append(result)
+    to.statement("StartCoalescing")
+    for rank, part, result in zip(members, parts, results):
+        for kind, buffer in (("send", part), ("recv", result)):
+            if rank != call.rank and buffer.shape[0] > 0:
+                number = to.new_communication()
+                to.statement(f"P2PCommunication {number} (type={kind}, buffer={buffer.name}, peer={rank}, backend=NCCL)")
+    number = to.new_communication()
+    to.statement(f"EndCoalescing {number}")
+    return Received(number, tuple(it for it in results if it.shape[0] > 0))
 
 
 @operator("_c10d_functional.broadcast.default", counterpart="Broadcast", table=COMMUNICATIONS)

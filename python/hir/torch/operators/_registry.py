@@ -7,7 +7,7 @@ from typing import Any, Callable, TypeVar
 
 from .._align import PerRank
 from .._builder import Builder
-from .._graph import Node, TensorType, TorchImportError
+from .._graph import DifferentRanks, Node, TensorType, TorchImportError
 from .._mesh import Groups
 
 
@@ -58,7 +58,7 @@ def partition(groups: tuple[dict[str, tuple[int, ...]], ...], group: Any, node: 
             raise TorchImportError(f"rank {rank} is in no process group with the name `{name}`", node)
         found.add(groups[rank][name])
     if sorted(rank for it in found for rank in it) != list(range(len(groups))):
-        raise TorchImportError("the process groups that the ranks name do not contain each rank once", node)
+        raise DifferentRanks("the process groups that the ranks name do not contain each rank once", node)
     return frozenset(found)
 
 
