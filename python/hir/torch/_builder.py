@@ -69,6 +69,8 @@ class Builder:
     #: The number of ranks by which a sum has to be divided when it is complete, by the name of the tensor.
     averages: dict[str, int] = field(default_factory=dict)
     communications: list[int] = field(default_factory=list)
+    #: Whether each all-to-all of each rank has equal splits. Otherwise, all of them are groups of transfers.
+    equal_splits: bool = True
     #: Names of tensors that a statement writes in place.
     written: list[str] = field(default_factory=list)
 

@@ -7,6 +7,7 @@ from typing import Any, Sequence
 
 from ._align import align
 from ._builder import Builder, Value
+from ._equal_groups import check_equal_groups, is_collective
 from ._graph import Argument, DifferentRanks, Graph, Node, Ref, TensorType, TorchImportError, map_argument
 from ._mesh import Mesh, mesh_of
 from ._patterns import fused
@@ -65,6 +66,7 @@ def import_graphs(graphs: Sequence[Graph], *, each_rank: bool = False) -> Import
             return _one_program(graphs[0].name, fused(nodes), mesh, groups)
         except DifferentRanks as error:
             note = str(error)
+    check_equal_groups(graphs)
     return _program_of_each_rank(graphs, groups, note)
 
 
@@ -88,11 +90,17 @@ def _one_program(name: str, nodes: Sequence[Node], mesh: Mesh, groups: AllGroups
     )
 
 
+def has_equal_splits(graph: Graph) -> bool:
+    """Whether each all-to-all sends and receives as many elements to and from each rank."""
+    exchanges = [node for node in graph.nodes if node.target == "_c10d_functional.all_to_all_single.default"]
+    return all(len(set((*(node.args[1] or ()), *(node.args[2] or ())))) <= 1 for node in exchanges)
+
+
 def _program_of_each_rank(graphs: Sequence[Graph], groups: AllGroups, note: str | None) -> Imported:
     table = {**OPERATORS, **COMMUNICATIONS}
     body: list[tuple[str, str | None]] = []
     all_ports = []
-    builder = Builder(Mesh(()))
+    builder = Builder(Mesh(()), equal_splits=all(has_equal_splits(graph) for graph in graphs))
     for graph in graphs:
         # Names of tensors and numbers of communications are those of the whole program.
         builder.mesh, builder.statements, ports = Mesh((), graph.rank), [], Ports()
@@ -123,11 +131,6 @@ def named_groups(nodes: Sequence[Node]) -> list[tuple[Any, Node]]:
                 raise TorchImportError("hir does not know this collective", node)
             found.setdefault(node.args[-1], node)
     return list(found.items())
-
-
-def is_collective(target: str) -> bool:
-    namespace, name = target.split(".")[:2] if target.count(".") > 1 else ("", "")
-    return namespace in ("_c10d_functional", "_dtensor") and not name.startswith("wait_tensor")
 
 
 def _write(builder: Builder, nodes: Sequence[Node], ports: Ports, call: Call, table: dict[str, Operator]) -> None:
@@ -210,6 +213,8 @@ def _compare(node: Node, result: Any) -> None:
 
 def _opaque(builder: Builder, node: Node, args: Any, kwargs: dict[str, Any]) -> Any:
     """A call that hir does not know: it reads its tensors and writes its results. It is checked, but does not run."""
+    if node.target in COMMUNICATIONS:
+        raise DifferentRanks("each rank posts its own transfers", node)
     if is_collective(node.target):
         raise TorchImportError("hir does not know this collective", node)
     types = node.result if isinstance(node.result, tuple) else (node.result,)

@@ -61,7 +61,12 @@ class TorchProgram:
 
         The report names the lines of the Python program behind those of the text.
         """
-        return _ReportWithPlaces(self.lowered(passes).check(**options), self._with_places)
+        program = self.lowered(passes)
+        try:
+            report = program.check(**options)
+        except HirError as error:
+            raise self._explained(error) from None
+        return _ReportWithPlaces(report, self._with_places)
 
     def lowered(self, passes: str = "@lower") -> Program:
         """Returns the program after passes. ``@overlap`` overlaps its communication with its matmuls."""

@@ -103,11 +103,14 @@ def reduce_scatter(call: Call, x: Value, op: str, size: int, group: Any) -> Valu
 )
 def all_to_all(call: Call, x: Value, output_splits: Any, input_splits: Any, group: Any) -> Value | Received:
     members = team(call, group)
-    received, sent = (splits or (x.shape[0] // len(members),) * len(members) for splits in (output_splits, input_splits))
-    if len({*received, *sent}) == 1:
+    if call.to.equal_splits:
         return post(call, "AllToAll", x, x.shape, group)
+    received, sent = (splits or (x.shape[0] // len(members),) * len(members) for splits in (output_splits, input_splits))
     if sum(sent) != x.shape[0] or not len(sent) == len(received) == len(members):
         raise call.error(f"the splits {sent} and {received} do not divide {x.shape[0]} rows among {len(members)} ranks")
+    own = members.index(call.rank)
+    if sent[own] != received[own]:
+        raise call.error(f"rank {call.rank} sends {sent[own]} rows to itself, but expects {received[own]} rows from itself")
     return exchange(call, x, members, received, sent)
 
 

@@ -52,11 +52,12 @@ class Call:
 def partition(groups: tuple[dict[str, tuple[int, ...]], ...], group: Any, node: Node) -> Groups:
     """The groups that the ranks name in one argument."""
     names = group.values if isinstance(group, PerRank) else (group,) * len(groups)
-    found = set()
+    found: dict[tuple[int, ...], Any] = {}
     for rank, name in enumerate(names):
         if name not in groups[rank]:
             raise TorchImportError(f"rank {rank} is in no process group with the name `{name}`", node)
-        found.add(groups[rank][name])
+        if found.setdefault(groups[rank][name], name) != name:
+            raise DifferentRanks("ranks name different process groups, which have the same ranks", node)
     if sorted(rank for it in found for rank in it) != list(range(len(groups))):
         raise DifferentRanks("the process groups that the ranks name do not contain each rank once", node)
     return frozenset(found)
