@@ -2,6 +2,8 @@
 
 import doctest
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import hir
@@ -26,3 +28,10 @@ def test_page(monkeypatch):
     monkeypatch.chdir(ROOT)
     os.makedirs("target", exist_ok=True)
     run((ROOT / "docs/python.md").read_text(), "docs/python.md")
+
+
+def test_the_table_of_operators_of_pytorch_is_that_of_the_importer():
+    page = (ROOT / "docs/pytorch.md").read_text()
+    printed = subprocess.run([sys.executable, "-m", "hir.torch"], capture_output=True, text=True, check=True).stdout
+    [_, after] = page.split("<!-- operators: begin -->\n\n")
+    assert after.split("\n\n<!-- operators: end -->")[0] == printed.rstrip("\n")

@@ -1,5 +1,6 @@
 """Captures of PyTorch programs. PyTorch itself is the reference; without it, these tests are skipped."""
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +66,27 @@ def test_a_skipped_collective_is_found_without_a_run():
     program = hir.torch.capture_ranks(torch_programs.skips_a_collective, 2)
     [fault] = program.check().faults
     assert (fault.code, program.place(fault.line)) == ("E0705", line_of("# line of the all-reduce"))
+
+
+def test_arguments_that_depend_on_the_rank_are_those_of_each_rank():
+    program = hir.torch.capture_ranks(torch_programs.rank_dependent, 2)
+    assert program.note is None
+    for passes in (None, "@lower"):
+        for rank, results in enumerate(program.run(passes=passes)):
+            step, args = torch_programs.rank_dependent(rank)
+            for result, expected in zip(results, step(*args), strict=True):
+                np.testing.assert_array_equal(result, expected.numpy())
+
+
+def test_groups_of_the_same_ranks_in_different_orders_are_an_error():
+    message = f"^{line_of('# line of the first all-reduce')}: .*deadlock: the process groups `1` and `2` have the same ranks"
+    with pytest.raises(hir.torch.TorchImportError, match=message):
+        hir.torch.capture_ranks(torch_programs.crossed_groups, 2)
+
+
+def test_explanations_name_the_lines_that_wait():
+    program = hir.torch.capture_ranks(torch_programs.tensor_parallel, 2)
+    assert f"{line_of('# line of MLP')}: waits" in program.explain("@lower")
 
 
 def test_an_all_to_all_with_different_splits_is_a_group_of_transfers():
@@ -182,3 +204,28 @@ def test_results_and_gradients_of_a_job_are_those_of_pytorch():
 
 def test_a_fault_of_a_job_is_reported_on_every_rank_before_it_runs():
     job("fault")
+
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("name", ["mlp", "skipped", "order", "uneven"])
+def test_captures_of_the_documentation_are_those_of_their_programs(name, monkeypatch):
+    # Places are relative to the current folder.
+    folder = ROOT / "docs/examples/pytorch"
+    monkeypatch.chdir(folder)
+    module = runpy.run_path(str(folder / f"{name}.py"))
+    program = hir.torch.capture_ranks(module["build"], 2)
+    assert program.text == (folder / f"{name}.hir").read_text()
+
+
+def test_the_example_of_the_page_runs(monkeypatch, tmp_path):
+    page = (ROOT / "docs/pytorch.md").read_text()
+    source = (ROOT / "docs/examples/pytorch/mlp.py").read_text()
+    [example] = [it for it in page.split("```python\n")[1:] if it.startswith("class MLP")]
+    assert example.split("```")[0] in source
+    [use] = [it for it in page.split("```python\n")[1:] if "capture_ranks(" in it]
+    monkeypatch.chdir(tmp_path)
+    names = {"hir": hir, **runpy.run_path(str(ROOT / "docs/examples/pytorch/mlp.py"))}
+    exec(use.split("```")[0], names)
+    assert [len(it) for it in names["results"]] == [1, 1]

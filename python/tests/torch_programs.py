@@ -47,6 +47,28 @@ def uneven(rank: int):
     return step, (torch.arange(2.0 * (rank + 1) * world).reshape(-1, 2) + 100 * rank,)
 
 
+def rank_dependent(rank: int):
+    """Constants, slices and whole tensors depend on the rank."""
+
+    def step(x, table):
+        position = torch.arange(rank * 3, (rank + 1) * 3)
+        return x * table[rank * 3 : (rank + 1) * 3] + position[:, None], table[rank] + rank, torch.tensor([rank, 5]) * 2
+
+    return step, (torch.ones(3, 2), torch.arange(12.0).reshape(6, 2))
+
+
+def crossed_groups(rank: int):
+    """Two groups have the same ranks, which use them in opposite orders."""
+    first, second = dist.new_group([0, 1]), dist.new_group([0, 1])
+    groups = (first, second) if rank == 0 else (second, first)
+
+    def step(x):
+        y = fc.all_reduce(x, "sum", groups[0])  # line of the first all-reduce
+        return y, fc.all_reduce(x * 2, "sum", groups[1])
+
+    return step, (torch.ones(3),)
+
+
 class Block(nn.Module):
     """A transformer block with RMS norms, causal attention of two heads and SwiGLU."""
 

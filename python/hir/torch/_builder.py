@@ -262,14 +262,12 @@ class Builder:
     def constant(self, elements: tuple[object, ...], shape: Sequence[int], dtype: str) -> Value:
         """A tensor of the given elements, in row-major order; elements may differ between ranks."""
         first = self.mesh.ndim
-        flat = self.declare(dtype, [self.local_axis(len(elements), 0)])
-        texts = [self.scalar(it, dtype) for it in elements if isinstance(it, (PerRank, bool, int, float))]
         differ = any(isinstance(it, PerRank) for it in elements)
-        if differ:
-            # Row `r` has the elements of rank `r`.
-            rows = [[it.values[r] if isinstance(it, PerRank) else it for it in elements] for r in range(self.mesh.size)]
-            texts = [self.scalar(it, dtype) for row in rows for it in row if isinstance(it, (bool, int, float))]
-            flat = self.declare(dtype, [self.local_axis(len(texts), 0)])
+        # With different elements, row `r` has those of rank `r`.
+        ranks = range(self.mesh.size if differ else 1)
+        rows = [[it.values[r] if isinstance(it, PerRank) else it for it in elements] for r in ranks]
+        texts = [self.scalar(it, dtype) for row in rows for it in row if isinstance(it, (bool, int, float))]
+        flat = self.declare(dtype, [self.local_axis(len(texts), 0)])
         self.statement(f"{flat} = TensorConstruct({{{', '.join(texts)}}})")
         extents = (*self.mesh.shape, *shape) if differ else shape
         whole = self.declare(dtype, [self.local_axis(extent, i) for i, extent in enumerate(extents)])

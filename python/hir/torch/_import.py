@@ -7,6 +7,7 @@ from typing import Any, Sequence
 
 from ._align import align
 from ._builder import Builder, Value
+from ._by_rank import chosen_by_rank, depends_on_rank
 from ._equal_groups import check_equal_groups, is_collective
 from ._graph import Argument, DifferentRanks, Graph, Node, Ref, TensorType, TorchImportError, map_argument
 from ._mesh import Mesh, mesh_of
@@ -179,9 +180,13 @@ def _called(builder: Builder, node: Node, environment: dict[str, Any], call: Cal
         return node.result
     if node.target not in table:
         return _opaque(builder, node, args, kwargs)
+    entry = table[node.target]
     try:
-        result = table[node.target].rule(call, *args, **kwargs)
-    except (TypeError, AttributeError) as error:
+        if entry.by_rank or not depends_on_rank((args, kwargs)):
+            result = entry.rule(call, *args, **kwargs)
+        else:
+            result = chosen_by_rank(call, entry.rule, args, kwargs)
+    except (TypeError, AttributeError, ValueError, IndexError) as error:
         raise TorchImportError(f"hir does not know these arguments: {error}", node) from error
     _compare(node, result)
     return result

@@ -12,6 +12,7 @@ import numpy as np
 from .._diagnostic import HirError, Report
 from .._program import Program, read
 from ._builder import Value
+from ._explain import explanation
 from ._graph import Graph, TorchImportError
 from ._import import Imported, import_graphs
 
@@ -74,6 +75,13 @@ class TorchProgram:
             return self.program.run_passes(passes)
         except HirError as error:
             raise self._explained(error) from None
+
+    def explain(self, passes: str = "@overlap") -> str:
+        """Says how much communication is hidden behind computation after passes, and which line of the Python program waits.
+
+        Times are estimates for a nominal GPU.
+        """
+        return explanation(self.lowered(passes).overlap(), self.place)
 
     @property
     def writes_inputs(self) -> bool:

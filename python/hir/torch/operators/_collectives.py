@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -11,6 +12,9 @@ from ._elementwise import apply
 from ._reductions import extreme
 from ._registry import Call, dimension, operator
 from ._split_axis import gathered_along, reduce_scattered_along
+
+#: Registers a collective: the names of its groups may depend on the rank.
+collective = partial(operator, by_rank=True)
 
 
 def whole_axes(call: Call, x: Value, dims: tuple[int, ...]) -> list[str]:
@@ -59,12 +63,12 @@ def averaged_over(call: Call, x: Value, count: int) -> Value:
     return x if count == 1 else apply(call, "{} / {}", [x, float(count)], x.dtype)
 
 
-@operator("_c10d_functional.all_reduce.default", counterpart="`reduction` over the device axis (Allreduce)")
+@collective("_c10d_functional.all_reduce.default", counterpart="`reduction` over the device axis (Allreduce)")
 def all_reduce(call: Call, x: Value, op: str, group: Any) -> Value:
     return reduced(call, x, op, call.mesh_dims(group))
 
 
-@operator("_c10d_functional.all_reduce_coalesced.default", counterpart="one `reduction` over the device axis for each tensor")
+@collective("_c10d_functional.all_reduce_coalesced.default", counterpart="one `reduction` over the device axis for each tensor")
 def all_reduce_coalesced(call: Call, xs: tuple[Value, ...], op: str, group: Any) -> tuple[Value, ...]:
     return tuple(reduced(call, x, op, call.mesh_dims(group)) for x in xs)
 
@@ -111,19 +115,19 @@ def merged(call: Call, name: str, x: Value, dims: tuple[int, ...], kept: list[bo
     return result
 
 
-@operator(
+@collective(
     "_c10d_functional.all_gather_into_tensor.default", counterpart="`Set` to a tensor that every device holds (Allgather)"
 )
 def all_gather(call: Call, x: Value, size: int, group: Any) -> Value:
     return gathered(call, x, call.mesh_dims(group))
 
 
-@operator("_c10d_functional.all_gather_into_tensor_coalesced.default", counterpart="one `Set` for each tensor")
+@collective("_c10d_functional.all_gather_into_tensor_coalesced.default", counterpart="one `Set` for each tensor")
 def all_gather_coalesced(call: Call, xs: tuple[Value, ...], size: int, group: Any) -> tuple[Value, ...]:
     return tuple(gathered(call, x, call.mesh_dims(group)) for x in xs)
 
 
-@operator("hir.all_gather_along", counterpart="`Set` to a tensor that every device holds (Allgather)")
+@collective("hir.all_gather_along", counterpart="`Set` to a tensor that every device holds (Allgather)")
 def all_gather_along(call: Call, x: Value, dim: int, group: Any) -> Value:
     """An all-gather along any axis, which PyTorch writes as ``cat(split(all_gather(x)))``."""
     return gathered(call, x, call.mesh_dims(group), dim)
@@ -177,7 +181,7 @@ def scattered_on_mesh(call: Call, x: Value, op: str, dims: tuple[int, ...], part
     return result
 
 
-@operator(
+@collective(
     "_c10d_functional.reduce_scatter_tensor.default",
     counterpart="`reduction` over the device axis to a tensor that is split over the devices (ReduceScatter)",
 )
@@ -185,7 +189,7 @@ def reduce_scatter(call: Call, x: Value, op: str, size: int, group: Any) -> Valu
     return reduce_scattered(call, x, op, call.mesh_dims(group))
 
 
-@operator(
+@collective(
     "hir.reduce_scatter_along",
     counterpart="`reduction` over the device axis to a tensor that is split over the devices (ReduceScatter)",
 )
@@ -194,7 +198,7 @@ def reduce_scatter_along(call: Call, x: Value, op: str, dim: int, group: Any) ->
     return reduce_scattered(call, x, op, call.mesh_dims(group), dim)
 
 
-@operator("_c10d_functional.reduce_scatter_tensor_coalesced.default", counterpart="one `reduction` for each tensor")
+@collective("_c10d_functional.reduce_scatter_tensor_coalesced.default", counterpart="one `reduction` for each tensor")
 def reduce_scatter_coalesced(call: Call, xs: tuple[Value, ...], op: str, size: int, group: Any) -> tuple[Value, ...]:
     return tuple(reduce_scattered(call, x, op, call.mesh_dims(group)) for x in xs)
 
@@ -218,7 +222,7 @@ def exchanged(call: Call, x: Value, dims: tuple[int, ...]) -> Value:
     return result
 
 
-@operator("_c10d_functional.all_to_all_single.default", counterpart="`Set` that moves the device axis (AllToAll)")
+@collective("_c10d_functional.all_to_all_single.default", counterpart="`Set` that moves the device axis (AllToAll)")
 def all_to_all(call: Call, x: Value, output_splits: Any, input_splits: Any, group: Any) -> Value:
     dims = call.mesh_dims(group)
     count = prod(call.to.mesh.shape[dim] for dim in dims)
@@ -229,7 +233,7 @@ def all_to_all(call: Call, x: Value, output_splits: Any, input_splits: Any, grou
     return call.to.reshape(exchanged(call, parts, dims), call.shape)
 
 
-@operator("_dtensor.shard_dim_alltoall.default", counterpart="`Set` that moves the device axis (AllToAll)")
+@collective("_dtensor.shard_dim_alltoall.default", counterpart="`Set` that moves the device axis (AllToAll)")
 def shard_dim(call: Call, x: Value, gather_dim: int, shard_dim: int, group: Any) -> Value:
     to, dims = call.to, call.mesh_dims(group)
     gather_dim, shard_dim = dimension(call, gather_dim, x.ndim), dimension(call, shard_dim, x.ndim)
@@ -245,7 +249,7 @@ def shard_dim(call: Call, x: Value, gather_dim: int, shard_dim: int, group: Any)
     return to.reshape(to.permute(received, back), call.shape)
 
 
-@operator("_c10d_functional.broadcast.default", counterpart="`Set` and `select` (Broadcast)")
+@collective("_c10d_functional.broadcast.default", counterpart="`Set` and `select` (Broadcast)")
 def broadcast(call: Call, x: Value, source: int, group: Any) -> Value:
     to, dims = call.to, call.mesh_dims(group)
     if not dims:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, Sequence
 
 from .._builder import Operand, Value, is_float
@@ -63,6 +64,8 @@ BINARY = {
 }
 #: Comparisons.
 COMPARISON = {"eq": "{} == {}", "ne": "{} != {}", "lt": "{} < {}", "le": "{} <= {}", "gt": "{} > {}", "ge": "{} >= {}"}
+#: Registers an operator whose numbers may depend on the rank.
+elementwise = partial(operator, by_rank=True)
 OVERLOADS = ("Tensor", "Scalar", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor", "Tensor_Scalar_out", "default")
 
 
@@ -105,7 +108,7 @@ def common_dtype(operands: list[Any]) -> str:
 
 
 def _unary(name: str, spelling: str) -> None:
-    @operator(f"aten.{name}.default", counterpart=f"`{spelling.format('x')}`")
+    @elementwise(f"aten.{name}.default", counterpart=f"`{spelling.format('x')}`")
     def rule(call: Call, x: Value) -> Value:
         if name == "logical_not":
             return call.to.elementwise("!{}", [call.to.convert(x, "bool")], "bool")
@@ -117,7 +120,7 @@ def _unary(name: str, spelling: str) -> None:
 
 
 def _binary(name: str, spelling: str) -> None:
-    @operator(*(f"aten.{name}.{it}" for it in OVERLOADS), counterpart=f"`{spelling.format('x', 'y')}`")
+    @elementwise(*(f"aten.{name}.{it}" for it in OVERLOADS), counterpart=f"`{spelling.format('x', 'y')}`")
     def rule(call: Call, x: Any, y: Any) -> Value:
         if name.startswith("logical"):
             return apply(call, spelling, [x, y], "bool")
@@ -127,7 +130,7 @@ def _binary(name: str, spelling: str) -> None:
 
 
 def _comparison(name: str, spelling: str) -> None:
-    @operator(*(f"aten.{name}.{it}" for it in OVERLOADS), counterpart=f"`{spelling.format('x', 'y')}`")
+    @elementwise(*(f"aten.{name}.{it}" for it in OVERLOADS), counterpart=f"`{spelling.format('x', 'y')}`")
     def rule(call: Call, x: Any, y: Any) -> Value:
         dtype = common_dtype([x, y])
         return call.to.elementwise(spelling, [converted(call, it, dtype) for it in (x, y)], "bool")
@@ -152,17 +155,17 @@ def power(call: Call, x: Value, exponent: int | float) -> Value:
     return apply(call, "pow({}, {})", [x, exponent])
 
 
-@operator("aten.add.Tensor", "aten.add.Scalar", counterpart="`x + y`; with `alpha`: `x + y * alpha`")
+@elementwise("aten.add.Tensor", "aten.add.Scalar", counterpart="`x + y`; with `alpha`: `x + y * alpha`")
 def add(call: Call, x: Any, y: Any, alpha: float = 1) -> Value:
     return apply(call, "{} + {}", [x, y if alpha == 1 else scaled(call, y, alpha)])
 
 
-@operator("aten.sub.Tensor", "aten.sub.Scalar", counterpart="`x - y`; with `alpha`: `x - y * alpha`")
+@elementwise("aten.sub.Tensor", "aten.sub.Scalar", counterpart="`x - y`; with `alpha`: `x - y * alpha`")
 def sub(call: Call, x: Any, y: Any, alpha: float = 1) -> Value:
     return apply(call, "{} - {}", [x, y if alpha == 1 else scaled(call, y, alpha)])
 
 
-@operator("aten.rsub.Tensor", "aten.rsub.Scalar", counterpart="`y - x`")
+@elementwise("aten.rsub.Tensor", "aten.rsub.Scalar", counterpart="`y - x`")
 def rsub(call: Call, x: Any, y: Any, alpha: float = 1) -> Value:
     return sub(call, y, x, alpha)
 
@@ -171,7 +174,7 @@ def scaled(call: Call, x: Any, factor: float) -> Operand:
     return apply(call, "{} * {}", [x, factor]) if isinstance(x, Value) else x * factor
 
 
-@operator("aten.div.Tensor_mode", "aten.div.Scalar_mode", counterpart="`x / y`, then `trunc`; as `floor_divide`")
+@elementwise("aten.div.Tensor_mode", "aten.div.Scalar_mode", counterpart="`x / y`, then `trunc`; as `floor_divide`")
 def div_mode(call: Call, x: Any, y: Any, rounding_mode: str | None = None) -> Value:
     if rounding_mode == "floor":
         return floor_divide(call, x, y)
@@ -179,7 +182,7 @@ def div_mode(call: Call, x: Any, y: Any, rounding_mode: str | None = None) -> Va
     return apply(call, "trunc({})", [quotient]) if rounding_mode == "trunc" and is_float(call.dtype) else quotient
 
 
-@operator(
+@elementwise(
     "aten.floor_divide.default", "aten.floor_divide.Scalar", counterpart="`(x - remainder(x, y)) / y`, rounded to an integer"
 )
 def floor_divide(call: Call, x: Any, y: Any) -> Value:
@@ -188,73 +191,73 @@ def floor_divide(call: Call, x: Any, y: Any) -> Value:
     return apply(call, "round({})", [quotient]) if is_float(call.dtype) else quotient
 
 
-@operator("aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther", counterpart="`where(c, x, y)`")
+@elementwise("aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther", counterpart="`where(c, x, y)`")
 def where(call: Call, condition: Value, x: Any, y: Any) -> Value:
     values = [converted(call, it, call.dtype) for it in (x, y)]
     return call.to.elementwise("where({}, {}, {})", [condition, *values], call.dtype)
 
 
-@operator("aten.masked_fill.Scalar", "aten.masked_fill.Tensor", counterpart="`where(mask, value, x)`")
+@elementwise("aten.masked_fill.Scalar", "aten.masked_fill.Tensor", counterpart="`where(mask, value, x)`")
 def masked_fill(call: Call, x: Value, mask: Value, fill: Any) -> Value:
     return call.to.elementwise("where({}, {}, {})", [mask, converted(call, fill, call.dtype), x], call.dtype)
 
 
-@operator("aten.clamp.default", counterpart="`max(min(x, high), low)`")
+@elementwise("aten.clamp.default", counterpart="`max(min(x, high), low)`")
 def clamp(call: Call, x: Value, low: Any = None, high: Any = None) -> Value:
     if high is not None:
         x = apply(call, "min({}, {})", [x, high])
     return x if low is None else apply(call, "max({}, {})", [x, low])
 
 
-@operator("aten.clamp_min.default", counterpart="`max(x, low)`")
+@elementwise("aten.clamp_min.default", counterpart="`max(x, low)`")
 def clamp_min(call: Call, x: Value, low: Any) -> Value:
     return clamp(call, x, low)
 
 
-@operator("aten.clamp_max.default", counterpart="`min(x, high)`")
+@elementwise("aten.clamp_max.default", counterpart="`min(x, high)`")
 def clamp_max(call: Call, x: Value, high: Any) -> Value:
     return clamp(call, x, None, high)
 
 
-@operator("aten.lerp.Scalar", "aten.lerp.Tensor", counterpart="`lerp(x, y, weight)`")
+@elementwise("aten.lerp.Scalar", "aten.lerp.Tensor", counterpart="`lerp(x, y, weight)`")
 def lerp(call: Call, x: Value, y: Value, weight: Any) -> Value:
     return apply(call, "lerp({}, {}, {})", [x, y, weight])
 
 
-@operator("prims.fma.default", counterpart="`x * y + z`, which rounds twice")
+@elementwise("prims.fma.default", counterpart="`x * y + z`, which rounds twice")
 def fma(call: Call, x: Any, y: Any, z: Any) -> Value:
     return apply(call, "{} + {}", [apply(call, "{} * {}", [x, y]), z])
 
 
-@operator("aten.addcmul.default", counterpart="`x + y * z * value`")
+@elementwise("aten.addcmul.default", counterpart="`x + y * z * value`")
 def addcmul(call: Call, x: Any, y: Any, z: Any, value: float = 1) -> Value:
     return apply(call, "{} + {}", [x, apply(call, "{} * {}", [scaled(call, y, value) if value != 1 else y, z])])
 
 
-@operator("aten.addcdiv.default", counterpart="`x + y / z * value`")
+@elementwise("aten.addcdiv.default", counterpart="`x + y / z * value`")
 def addcdiv(call: Call, x: Any, y: Any, z: Any, value: float = 1) -> Value:
     return apply(call, "{} + {}", [x, apply(call, "{} / {}", [scaled(call, y, value) if value != 1 else y, z])])
 
 
-@operator("aten.threshold_backward.default", counterpart="`where(x <= threshold, 0, grad)`")
+@elementwise("aten.threshold_backward.default", counterpart="`where(x <= threshold, 0, grad)`")
 def threshold_backward(call: Call, grad: Value, x: Value, threshold: float) -> Value:
     below = call.to.elementwise("{} <= {}", [x, converted(call, threshold, x.dtype)], "bool")
     return call.to.elementwise("where({}, {}, {})", [below, converted(call, 0, grad.dtype), grad], call.dtype)
 
 
-@operator("aten.tanh_backward.default", counterpart="`grad * (1 - y * y)`")
+@elementwise("aten.tanh_backward.default", counterpart="`grad * (1 - y * y)`")
 def tanh_backward(call: Call, grad: Value, y: Value) -> Value:
     rest = apply(call, "{} - {}", [1.0, apply(call, "{} * {}", [y, y])])
     return apply(call, "{} * {}", [grad, rest])
 
 
-@operator("aten.sigmoid_backward.default", counterpart="`grad * (1 - y) * y`")
+@elementwise("aten.sigmoid_backward.default", counterpart="`grad * (1 - y) * y`")
 def sigmoid_backward(call: Call, grad: Value, y: Value) -> Value:
     rest = apply(call, "{} * {}", [apply(call, "{} - {}", [1.0, y]), y])
     return apply(call, "{} * {}", [grad, rest])
 
 
-@operator("aten.silu_backward.default", counterpart="`grad * s * (1 + x * (1 - s))` with `s = sigmoid(x)`")
+@elementwise("aten.silu_backward.default", counterpart="`grad * s * (1 + x * (1 - s))` with `s = sigmoid(x)`")
 def silu_backward(call: Call, grad: Value, x: Value) -> Value:
     wide = "float32" if call.dtype in ("bfloat16", "float16") else call.dtype
     grad, x = call.to.convert(grad, wide), call.to.convert(x, wide)
@@ -264,7 +267,7 @@ def silu_backward(call: Call, grad: Value, x: Value) -> Value:
     return call.to.convert(apply(call, "{} * {}", [grad, factor], wide), call.dtype)
 
 
-@operator("aten.gelu.default", counterpart="`x / 2 * (1 + erf(x / sqrt(2)))`, or with `tanh`")
+@elementwise("aten.gelu.default", counterpart="`x / 2 * (1 + erf(x / sqrt(2)))`, or with `tanh`")
 def gelu(call: Call, x: Value, approximate: str = "none") -> Value:
     wide = "float32" if call.dtype in ("bfloat16", "float16") else call.dtype
     x = call.to.convert(x, wide)
@@ -286,7 +289,7 @@ def gelu_tanh(call: Call, x: Value) -> Value:
     return apply(call, "tanh({})", [apply(call, "{} * {}", [inner, math.sqrt(2 / math.pi)], x.dtype)], x.dtype)
 
 
-@operator("aten.gelu_backward.default", counterpart="elementwise, with `erf` and `exp`, or with `tanh`")
+@elementwise("aten.gelu_backward.default", counterpart="elementwise, with `erf` and `exp`, or with `tanh`")
 def gelu_backward(call: Call, grad: Value, x: Value, approximate: str = "none") -> Value:
     wide = "float32" if call.dtype in ("bfloat16", "float16") else call.dtype
     grad, x = call.to.convert(grad, wide), call.to.convert(x, wide)

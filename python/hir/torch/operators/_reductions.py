@@ -38,8 +38,12 @@ def extreme(dtype: str, lowest: bool) -> str:
     """The neutral element of a maximum or a minimum."""
     if is_float(dtype):
         return constant(float("-inf" if lowest else "inf"), dtype)
-    bits = int("".join(filter(str.isdigit, dtype))) - 1
-    return str(-(2**bits) if lowest else 2**bits - 1)
+    if dtype == "bool":
+        return "false" if lowest else "true"
+    bits = int("".join(filter(str.isdigit, dtype)))
+    if dtype.startswith("u"):
+        return str(0 if lowest else 2**bits - 1)
+    return str(-(2 ** (bits - 1)) if lowest else 2 ** (bits - 1) - 1)
 
 
 @operator("aten.amax.default", "aten.max.default", counterpart="`reduction` with `max`")

@@ -74,6 +74,8 @@ class Operator:
     rule: Rule
     #: What the table of the documentation says.
     counterpart: str
+    #: Whether the rule takes arguments that depend on the rank.
+    by_rank: bool
 
 
 OPERATORS: dict[str, Operator] = {}
@@ -81,12 +83,14 @@ OPERATORS: dict[str, Operator] = {}
 COMMUNICATIONS: dict[str, Operator] = {}
 
 
-def operator(*targets: str, counterpart: str, table: dict[str, Operator] = OPERATORS) -> Callable[[AnyRule], AnyRule]:
+def operator(
+    *targets: str, counterpart: str, table: dict[str, Operator] = OPERATORS, by_rank: bool = False
+) -> Callable[[AnyRule], AnyRule]:
     """Registers the rule of operators, named as in ``aten.mm.default``."""
 
     def register(rule: AnyRule) -> AnyRule:
         for target in targets:
-            table[target] = Operator(target, rule, counterpart)
+            table[target] = Operator(target, rule, counterpart, by_rank)
         return rule
 
     return register
