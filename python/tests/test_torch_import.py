@@ -8,7 +8,8 @@ import pytest
 
 import hir
 import hir.torch
-from hir.torch import Graph, TorchImportError, recorded_graph
+from hir.torch import Graph, Node, TorchImportError, recorded_graph
+from hir.torch._graph import Ref, TensorType
 
 GRAPHS = Path(__file__).parent / "graphs"
 #: Largest difference relative to the largest element. `zero3` adds bfloat16 in another order than gloo.
@@ -170,3 +171,50 @@ def test_inputs_have_the_shapes_of_the_graph():
     program = hir.torch.from_graphs(graphs("pipeline-stage-inference"))
     with pytest.raises(ValueError, match=r"input 0 of rank 1 has the shape \(2, 2\), not \(4, 16\)"):
         program.run([[np.zeros((4, 16)), np.zeros((16, 16))], [np.zeros((2, 2)), np.zeros((16, 16))]])
+
+
+def grid(target: str, shape: tuple[int, ...], result: tuple[int, ...], *args, groups: str) -> list[Graph]:
+    """One collective on four ranks, two rows of two, in groups that are columns, rows or all ranks."""
+    members = {"columns": [(0, 2), (1, 3)], "rows": [(0, 1), (2, 3)], "all": [(0, 1, 2, 3)]}
+    # The other groups are used first, so that the mesh has two dimensions.
+    names = {f"{kind}{i}": it for kind, them in members.items() for i, it in enumerate(them)}
+
+    def graph(rank: int) -> Graph:
+        own = {name: it for name, it in names.items() if rank in it}
+        [row], [chosen] = ([name for name in own if name.startswith(kind)] for kind in ("rows", groups))
+        kind, operator = TensorType(shape, "float32"), f"_c10d_functional.{target}.default"
+        nodes = [
+            Node("x", "placeholder", "x", result=kind),
+            Node("sum", "call_function", "_c10d_functional.all_reduce.default", (Ref("x"), "max", row), result=kind),
+            Node("a", "call_function", "_c10d_functional.wait_tensor.default", (Ref("sum"),), result=kind),
+            Node("b", "call_function", operator, (Ref("x"), *args, chosen), result=TensorType(result, "float32")),
+            Node("c", "call_function", "_c10d_functional.wait_tensor.default", (Ref("b"),), result=TensorType(result, "float32")),
+            Node("output", "output", "output", ((Ref("a"), Ref("c")),)),
+        ]
+        return Graph("grid", rank, 4, tuple(nodes), own)
+
+    return [graph(rank) for rank in range(4)]
+
+
+@pytest.mark.parametrize("groups", ["rows", "columns", "all"])
+@pytest.mark.parametrize("target", ["all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "broadcast", "all_to_all_single"])
+def test_collectives_of_a_mesh_give_the_same_as_communications_of_each_rank(target, groups):
+    size = 4 if groups == "all" else 2
+    shape, args, result = {
+        "all_reduce": ((4, 3), ("avg",), (4, 3)),
+        "all_gather_into_tensor": ((4, 3), (size,), (4 * size, 3)),
+        "reduce_scatter_tensor": ((4, 3), ("sum", size), (4 // size, 3)),
+        "broadcast": ((4, 3), (1,), (4, 3)),
+        "all_to_all_single": ((4, 3), ((), ()), (4, 3)),
+    }[target]
+    all_graphs = grid(target, shape, result, *args, groups=groups)
+    rows = np.random.default_rng(0).integers(-8, 8, (4, *shape)).astype(np.float32)
+    inputs = [[it] for it in rows]
+    expected = hir.torch.from_graphs(all_graphs, each_rank=True).run(inputs)
+    program = hir.torch.from_graphs(all_graphs)
+    # These two have no form for several dimensions of a mesh.
+    assert (program.note is not None) == (groups == "all" and target in ("all_to_all_single", "broadcast"))
+    for passes in (None, "@lower", "@overlap"):
+        for ours, theirs in zip(program.run(inputs, passes), expected):
+            for a, b in zip(ours, theirs):
+                np.testing.assert_array_equal(a, b)

@@ -90,6 +90,8 @@ def _argument(it: Any) -> Argument:
         return _bound(it)
     if it is None or isinstance(it, (bool, int, float, str)):
         return it
+    # Some graphs have objects of Python, wrapped for tracing, where others have names of groups.
+    it = getattr(it, "real_obj", it)
     if isinstance(it, torch.distributed.ProcessGroup):
         return it.group_name
     return Other(str(it))

@@ -58,6 +58,8 @@ def _argument(it: Any) -> Argument:
         return DType(value)
     if kind == "float":
         return float(value)
+    if kind == "group":
+        return value
     if kind == "sym":
         return _bound(it)
     if kind == "slice":

@@ -207,7 +207,7 @@ def exchanged(call: Call, x: Value, dims: tuple[int, ...]) -> Value:
     """Sends part `i` of the first axis, whose extent is the size of the group, to rank `i` of the group."""
     to = call.to
     if len(dims) != 1:
-        raise call.error("hir imports an all-to-all along one dimension of the mesh only")
+        raise DifferentRanks("hir has no all-to-all along several dimensions of a mesh", call.node)
     dim, first = dims[0], to.mesh.ndim
     x = to.shard(x, dims)
     axes = to.axes(x.shape, x.sharded)
@@ -255,7 +255,7 @@ def broadcast(call: Call, x: Value, source: int, group: Any) -> Value:
     if not dims:
         return x
     if len(dims) != 1:
-        raise call.error("hir imports a broadcast along one dimension of the mesh only")
+        raise DifferentRanks("hir has no broadcast along several dimensions of a mesh", call.node)
     x, dim = to.shard(x, dims), dims[0]
     complete = to.declare(x.dtype, whole_axes(call, x, dims))
     to.statement(f"{complete} = Set( {x.name} )")
