@@ -57,6 +57,16 @@ def test_a_transformer_block_is_overlapped_and_gives_the_result_of_the_whole_blo
             np.testing.assert_allclose(outputs[0], reference.numpy(), rtol=1e-5, atol=2e-6)
 
 
+def test_gradients_of_a_transformer_block_are_captured_and_checked():
+    program = hir.torch.capture_ranks(torch_programs.sequence_parallel, 2, direction="backward")
+    assert not program.opaque and program.note is None
+    for passes in ("@lower", "@overlap"):
+        program.check(passes).raise_if_found()
+    lowered = program.lowered("@lower").short
+    # Each all-gather of the forward graph has a reduce-scatter here, and each reduce-scatter an all-gather.
+    assert [lowered.count(it) for it in ("type=Allgather", "type=ReduceScatter")] == [2, 2]
+
+
 def hir_text(path: Path) -> str:
     assert hir.read(path).ranks == 2
     return path.read_text()

@@ -188,7 +188,9 @@ def grid(target: str, shape: tuple[int, ...], result: tuple[int, ...], *args, gr
             Node("sum", "call_function", "_c10d_functional.all_reduce.default", (Ref("x"), "max", row), result=kind),
             Node("a", "call_function", "_c10d_functional.wait_tensor.default", (Ref("sum"),), result=kind),
             Node("b", "call_function", operator, (Ref("x"), *args, chosen), result=TensorType(result, "float32")),
-            Node("c", "call_function", "_c10d_functional.wait_tensor.default", (Ref("b"),), result=TensorType(result, "float32")),
+            Node(
+                "c", "call_function", "_c10d_functional.wait_tensor.default", (Ref("b"),), result=TensorType(result, "float32")
+            ),
             Node("output", "output", "output", ((Ref("a"), Ref("c")),)),
         ]
         return Graph("grid", rank, 4, tuple(nodes), own)
@@ -197,7 +199,9 @@ def grid(target: str, shape: tuple[int, ...], result: tuple[int, ...], *args, gr
 
 
 @pytest.mark.parametrize("groups", ["rows", "columns", "all"])
-@pytest.mark.parametrize("target", ["all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "broadcast", "all_to_all_single"])
+@pytest.mark.parametrize(
+    "target", ["all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "broadcast", "all_to_all_single"]
+)
 def test_collectives_of_a_mesh_give_the_same_as_communications_of_each_rank(target, groups):
     size = 4 if groups == "all" else 2
     shape, args, result = {

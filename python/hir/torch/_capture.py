@@ -40,11 +40,14 @@ def capture(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
+    direction: str = "forward",
     save: str | os.PathLike[str] | None = None,
     timeout: float = TIMEOUT,
     each_rank: bool = False,
 ) -> TorchProgram:
     """Captures a function or a module with example arguments, and does not run it.
+
+    With ``direction="backward"``, it runs the function to capture the graph of the gradients of the sum of all results.
 
     In a job, each rank calls this, and gets the program of all ranks. ``save`` writes the text to a file. The inputs of the
     program are those that ``torch.compile`` passes: the tensors that the function uses, in its order. In one process,
@@ -52,7 +55,7 @@ def capture(
 
     Raises ``TorchImportError`` for what hir cannot import.
     """
-    graph, example = capture_graph(function, args, kwargs)
+    graph, example = capture_graph(function, args, kwargs, direction)
     program = from_graphs(graphs_of_all_ranks(graph, timeout), each_rank=each_rank)
     if graph.world == 1:
         program.example = [example]
@@ -65,6 +68,7 @@ def capture_ranks(
     build: Callable[[int], tuple[Callable[..., Any], Sequence[Any]]],
     ranks: int,
     *,
+    direction: str = "forward",
     save: str | os.PathLike[str] | None = None,
     each_rank: bool = False,
 ) -> TorchProgram:
@@ -86,7 +90,7 @@ def capture_ranks(
         dist.init_process_group("fake", rank=rank, world_size=ranks, store=FakeStore())
         try:
             torch._dynamo.reset()
-            graph, example = capture_graph(*build(rank))
+            graph, example = capture_graph(*build(rank), direction=direction)
             graphs.append(graph)
             examples.append(example)
         finally:
@@ -99,16 +103,21 @@ def capture_ranks(
 
 
 def capture_graph(
-    function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    function: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    direction: str = "forward",
 ) -> tuple[Graph, list[Any]]:
     """Captures the graph of this rank, with the inputs that the call gives it."""
     import torch
     from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
 
+    if direction not in ("forward", "backward"):
+        raise ValueError(f"the direction is `forward` or `backward`, not `{direction}`")
     name = getattr(function, "__name__", type(function).__name__)
     graphs: list[Graph] = []
 
-    def compiler(module: Any, inputs: Any) -> Any:
+    def captured(module: Any, inputs: Any) -> Any:
         graphs.append(graph_of(module, name))
 
         def stop(*inputs: Any) -> Any:
@@ -116,12 +125,20 @@ def capture_graph(
 
         return make_boxed_func(stop)
 
+    def unchanged(module: Any, inputs: Any) -> Any:
+        return make_boxed_func(module.forward)
+
     def backend(module: Any, inputs: Any) -> Any:
-        return aot_module_simplified(module, inputs, fw_compiler=compiler, bw_compiler=compiler, inference_compiler=compiler)
+        forward = captured if direction == "forward" else unchanged
+        return aot_module_simplified(module, inputs, fw_compiler=forward, bw_compiler=captured, inference_compiler=forward)
 
     torch._dynamo.config.enable_p2p_compilation = True
     try:
-        torch.compile(function, backend=backend, fullgraph=True)(*args, **(kwargs or {}))
-    except _Captured as captured:
-        return graphs[0], captured.inputs
-    raise TorchImportError(f"`{name}` computes nothing with tensors")
+        results = torch.compile(function, backend=backend, fullgraph=True)(*args, **(kwargs or {}))
+        if direction == "backward":
+            results = results if isinstance(results, (tuple, list)) else (results,)
+            wanted = [it.sum() for it in results if isinstance(it, torch.Tensor) and it.requires_grad]
+            torch.autograd.backward(wanted, [torch.ones_like(it) for it in wanted])
+    except _Captured as stopped:
+        return graphs[0], stopped.inputs
+    raise TorchImportError(f"`{name}` computes nothing with tensors" if direction == "forward" else f"`{name}` has no gradient")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Iterator, Sequence
 
+from ._equal_groups import is_collective
 from ._graph import Argument, Node, Ref, TensorType, map_argument
 
 VIEWS = ("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default")
@@ -24,9 +25,30 @@ SAVED_VIEWS = (*VIEWS, "aten.t.default", "aten.transpose.int", "aten.permute.def
 def fused(nodes: Sequence[Node]) -> tuple[Node, ...]:
     """Replaces these statements by one each: ``hir.all_gather_along``, ``hir.reduce_scatter_along``, ``hir.matmul_of_rows``.
 
-    Views that only the output needs go to the end: in the middle of a layer, they would read whole tensors there.
+    Then it moves statements between which collectives cannot be overlapped: what no collective needs comes after the next one, such
+    as the product for the gradient of a weight, and views that only the output needs come last.
     """
-    return _saved_views_last(_Fusion(nodes).result())
+    return _saved_views_last(_results_after_collectives(_Fusion(nodes).result()))
+
+
+def _results_after_collectives(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """Moves what no collective needs behind the next collective."""
+    needed: set[str] = set()
+    for node in reversed(nodes):
+        if _is_collective(node) or node.name in needed:
+            needed |= {node.name, *_references(node)}
+    order: list[Node] = []
+    waiting: list[Node] = []
+    for node in nodes:
+        (order if node.op == "placeholder" or node.name in needed else waiting).append(node)
+        if _is_collective(node):
+            order += waiting
+            waiting = []
+    return (*order, *waiting)
+
+
+def _is_collective(node: Node) -> bool:
+    return is_collective(node.target) or node.target in ("hir.all_gather_along", "hir.reduce_scatter_along")
 
 
 def _saved_views_last(nodes: Sequence[Node]) -> tuple[Node, ...]:
@@ -47,7 +69,7 @@ class _Fusion:
         gathers = {name: it for name, node in self._nodes.items() if (it := self._gather(node))}
         scatters = {name: it for name, node in self._nodes.items() if (it := self._scatter(node))}
         self._nodes |= gathers | scatters
-        wanted = {self._source(it.args[0]) for it in scatters.values()}
+        wanted = {name for it in scatters.values() for name in self._terms(it.args[0])}
         products = {name: it for name, node in self._nodes.items() if (it := self._product(node, wanted, set(gathers)))}
         self._nodes |= products
         return self._without_unused_parts()
@@ -62,6 +84,14 @@ class _Fusion:
         while (node := self._at(argument, *VIEWS)) and node.result == self._nodes[node.args[0].name].result:
             argument = node.args[0]
         return argument.name if isinstance(argument, Ref) else None
+
+    def _terms(self, argument: Argument) -> list[str | None]:
+        """The nodes whose sum an argument is."""
+        source = self._source(argument)
+        add = self._at(Ref(source), "aten.add.Tensor") if source else None
+        if add is None or add.kwargs:
+            return [source]
+        return [name for it in add.args for name in self._terms(it)]
 
     def _split_in_order(self, cat: Node) -> Node | None:
         """The split of which a statement concatenates all parts in their order."""
