@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+# Not in `__all__`: `from hir import *` must not hide the modules of JAX and PyTorch.
 from . import jax as jax
 from . import torch as torch
 from ._diagnostic import Diagnostic, FindingsError, Fix, HirError, Label, Report
@@ -29,7 +30,5 @@ __all__ = [
     "Report",
     "Tensor",
     "hang",
-    "jax",
     "read",
-    "torch",
 ]

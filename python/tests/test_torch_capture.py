@@ -90,7 +90,7 @@ def test_arguments_that_depend_on_the_rank_are_those_of_each_rank():
 
 def test_groups_of_the_same_ranks_in_different_orders_are_an_error():
     message = f"^{line_of('# line of the first all-reduce')}: .*deadlock: the process groups `1` and `2` have the same ranks"
-    with pytest.raises(hir.torch.TorchImportError, match=message):
+    with pytest.raises(hir.torch.TorchFaultError, match=message):
         hir.torch.capture_ranks(torch_programs.crossed_groups, 2)
 
 

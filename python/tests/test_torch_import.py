@@ -87,6 +87,32 @@ def test_collectives_of_a_sequence_parallel_mlp_are_overlapped():
     assert "Allgather" in program.lowered("@lower").short
 
 
+def test_the_all_reduce_of_a_viewed_product_is_overlapped():
+    def graph(rank: int) -> Graph:
+        def call(name: str, target: str, shape: tuple[int, ...], *args) -> Node:
+            return Node(name, "call_function", target, args, result=TensorType(shape, "float32"))
+
+        nodes = [
+            Node("x", "placeholder", "x", result=TensorType((2, 4, 3), "float32")),
+            Node("w", "placeholder", "w", result=TensorType((3, 5), "float32")),
+            call("rows", "aten.view.default", (8, 3), Ref("x"), (8, 3)),
+            call("product", "aten.mm.default", (8, 5), Ref("rows"), Ref("w")),
+            call("view", "aten._unsafe_view.default", (2, 4, 5), Ref("product"), (2, 4, 5)),
+            call("sum", "_c10d_functional.all_reduce.default", (2, 4, 5), Ref("view"), "sum", "0"),
+            call("wait", "_c10d_functional.wait_tensor.default", (2, 4, 5), Ref("sum")),
+            Node("output", "output", "output", ((Ref("wait"),),)),
+        ]
+        return Graph("linear", rank, 2, tuple(nodes), {"0": (0, 1)})
+
+    program = hir.torch.from_graphs([graph(0), graph(1)])
+    assert "FOR" in program.lowered("@overlap").short
+    random = np.random.default_rng(0)
+    inputs = [[random.integers(-4, 4, shape).astype(np.float32) for shape in ((2, 4, 3), (3, 5))] for _ in range(2)]
+    expected = sum(x @ w for x, w in inputs)
+    for [result] in program.run(inputs, "@overlap"):
+        np.testing.assert_array_equal(result, expected)
+
+
 def test_lines_name_the_python_program(tmp_path):
     program = hir.torch.from_graphs(graphs("tp-mlp-forward"))
     program.save(tmp_path / "mlp.hir")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from ._capture import capture, capture_ranks, from_export, from_fx
-from ._graph import Graph, Node, TorchImportError
+from ._graph import Graph, Node, TorchFaultError, TorchImportError
 from ._program import TorchProgram, from_graphs
 from ._recorded import read_recorded, recorded_graph, to_recorded
 
 __all__ = [
     "Graph",
     "Node",
+    "TorchFaultError",
     "TorchImportError",
     "TorchProgram",
     "capture",

@@ -13,7 +13,7 @@ import numpy as np
 from ._capture import TIMEOUT
 from ._exchange import graphs_of_all_ranks
 from ._fx import graph_of, to_numpy
-from ._graph import Graph, Ref, TensorType, TorchImportError
+from ._graph import Graph, Ref, TensorType, TorchFaultError, TorchImportError
 from ._program import TorchProgram, from_graphs
 
 #: Tensors of more elements than this are left to PyTorch, because the simulator takes long for them.
@@ -77,6 +77,8 @@ class _Compiled:
         """The program of all ranks, checked. None if hir cannot import it."""
         try:
             program = from_graphs(graphs)
+        except TorchFaultError:
+            raise
         except TorchImportError as error:
             self._reason = f"hir cannot import it: {error}"
             return None

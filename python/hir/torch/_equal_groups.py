@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import zip_longest
 from typing import Sequence
 
-from ._graph import Graph, Node, TorchImportError
+from ._graph import Graph, Node, TorchFaultError
 
 
 def is_collective(target: str) -> bool:
@@ -14,7 +14,7 @@ def is_collective(target: str) -> bool:
 
 
 def check_equal_groups(graphs: Sequence[Graph]) -> None:
-    """Raises ``TorchImportError`` if ranks use groups of the same ranks in different orders: they would wait for each other."""
+    """Raises ``TorchFaultError`` if ranks use groups of the same ranks in different orders: they would wait for each other."""
     for ranks in sorted({ranks for graph in graphs for ranks in graph.groups.values()}):
         names = {name for rank in ranks for name, it in graphs[rank].groups.items() if it == ranks}
         if len(names) < 2:
@@ -23,7 +23,7 @@ def check_equal_groups(graphs: Sequence[Graph]) -> None:
         for rank, calls in zip(ranks[1:], others):
             for ours, theirs in zip_longest(first, calls):
                 if ours and theirs and ours.args[-1] != theirs.args[-1]:
-                    raise TorchImportError(
+                    raise TorchFaultError(
                         f"deadlock: the process groups `{ours.args[-1]}` and `{theirs.args[-1]}` have the same ranks {ranks}, and "
                         f"rank {ranks[0]} calls this on `{ours.args[-1]}` when rank {rank} calls `{theirs.target}` on "
                         f"`{theirs.args[-1]}` ({theirs.place or 'unknown line'}); call both groups in the same order on all ranks",

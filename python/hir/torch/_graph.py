@@ -82,6 +82,10 @@ class TorchImportError(Exception):
         self.node = node
 
 
+class TorchFaultError(TorchImportError):
+    """A fault of the program that its import finds: it would hang."""
+
+
 class DifferentRanks(TorchImportError):
     """The ranks do not execute the same statements, or not with tensors of the same shapes."""
 

@@ -7,13 +7,15 @@ and ``reduce_scatter(cat(split(x)))``, and the linear layers beside them merge t
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Iterator, Sequence
+from typing import Iterable, Iterator, Sequence
 
 from ._equal_groups import is_collective
 from ._graph import Argument, Node, Ref, TensorType, map_argument
 
 VIEWS = ("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default")
 ALL_GATHER = "_c10d_functional.all_gather_into_tensor.default"
+ALL_REDUCE = "_c10d_functional.all_reduce.default"
+PRODUCTS = ("aten.mm.default", "aten.addmm.default")
 REDUCE_SCATTER = "_c10d_functional.reduce_scatter_tensor.default"
 WAIT = "_c10d_functional.wait_tensor.default"
 
@@ -28,7 +30,28 @@ def fused(nodes: Sequence[Node]) -> tuple[Node, ...]:
     Then it moves statements between which collectives cannot be overlapped: what no collective needs comes after the next one, such
     as the product for the gradient of a weight, and views that only the output needs come last.
     """
-    return _saved_views_last(_results_after_collectives(_Fusion(nodes).result()))
+    return _saved_views_last(_results_after_collectives(_Fusion(_reduced_before_views(nodes)).result()))
+
+
+def _reduced_before_views(nodes: Sequence[Node]) -> Iterator[Node]:
+    """Makes ``view(all_reduce(product))`` of ``all_reduce(view(product))``: the rows of the product are what can be split."""
+    by_name = {node.name: node for node in nodes}
+    for node in nodes:
+        product = _viewed(node.args[0], by_name) if node.target == ALL_REDUCE else None
+        if product is None or product.target not in PRODUCTS or product.result == node.result:
+            yield node
+            continue
+        rows = replace(node, name=f"{node.name}.rows", args=(Ref(product.name), *node.args[1:]), result=product.result)
+        yield rows
+        yield replace(node, target=VIEWS[0], args=(Ref(rows.name), node.result.shape), kwargs={})
+
+
+def _viewed(argument: Argument, by_name: dict[str, Node]) -> Node | None:
+    """The node of an argument, behind views."""
+    node = by_name.get(argument.name) if isinstance(argument, Ref) else None
+    while node is not None and node.target in VIEWS:
+        node = by_name.get(node.args[0].name)
+    return node
 
 
 def _results_after_collectives(nodes: Sequence[Node]) -> tuple[Node, ...]:
@@ -60,7 +83,7 @@ def _saved_views_last(nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 
 class _Fusion:
-    def __init__(self, nodes: Sequence[Node]) -> None:
+    def __init__(self, nodes: Iterable[Node]) -> None:
         self._nodes = {node.name: node for node in nodes}
         #: Statements whose results only replaced statements may need.
         self._parts: set[str] = set()
@@ -133,7 +156,7 @@ class _Fusion:
 
     def _product(self, node: Node, wanted: set[str | None], gathers: set[str]) -> Node | None:
         """A product whose rows are those of a gathered tensor, or of one that is reduced and scattered."""
-        product = self._at(node.args[0], "aten.mm.default", "aten.addmm.default") if node.target in VIEWS else None
+        product = self._at(node.args[0], *PRODUCTS) if node.target in VIEWS else None
         if product is None or product.kwargs:
             return None
         *bias, rows, weight = product.args
