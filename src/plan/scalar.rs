@@ -162,11 +162,49 @@ impl<'p> Scalars<'p> {
             Expr::Symbol(symbol) => self.symbol(*symbol),
             Expr::Prefix(op, operand) => prefix(*op, self.eval(*operand)?),
             Expr::Infix(op, lhs, rhs) => infix(*op, self.eval(*lhs)?, self.eval(*rhs)?),
+            Expr::Call(Function::Element, args) => match self.element(args)? {
+                Some(element) => self.eval(element),
+                None => Err(ScalarError::Arithmetic("this is not an array of scalars".to_owned())),
+            },
             Expr::Call(function, args) => {
                 let args = args.iter().map(|arg| self.eval(*arg)).collect::<Result<Vec<_>, _>>()?;
                 call(function, &args)
             }
         }
+    }
+
+    /// Returns an element of an array of scalars or arrays; `None` for other expressions.
+    fn element(&self, operands: &[ExprId]) -> Result<Option<ExprId>, ScalarError> {
+        let [array, at] = operands else { return Ok(None) };
+        let Some(items) = self.items(*array)? else { return Ok(None) };
+        let index = self.int(*at)?;
+        let item = usize::try_from(index).ok().and_then(|it| items.get(it));
+        item.copied().map(Some).ok_or_else(|| {
+            ScalarError::Arithmetic(format!(
+                "index {index} is outside of an array of {} elements",
+                items.len()
+            ))
+        })
+    }
+
+    /// Returns the items of an array: of a constructor, of a definition, or of an array of arrays.
+    fn items(&self, array: ExprId) -> Result<Option<&[ExprId]>, ScalarError> {
+        let mut array = array;
+        for _ in 0..MAX_DEPTH {
+            array = match &self.program.exprs[array] {
+                Expr::Call(Function::Array, items) => return Ok(Some(items)),
+                Expr::Call(Function::Element, args) => match self.element(args)? {
+                    Some(it) => it,
+                    None => return Ok(None),
+                },
+                Expr::Symbol(symbol) => match self.program.definitions.get(symbol) {
+                    Some(definition) => *definition,
+                    None => return Ok(None),
+                },
+                _ => return Ok(None),
+            };
+        }
+        Ok(None)
     }
 
     fn symbol(&self, symbol: SymbolId) -> Result<Value, ScalarError> {

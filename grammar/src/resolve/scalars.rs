@@ -78,6 +78,10 @@ impl<'s> Resolver<'s, '_> {
         if let ("neg", [operand]) = (name.text, &args[..]) {
             return Some(Expr::Prefix(PrefixOp::Neg, *operand));
         }
+        // A copy of a scalar.
+        if let ("Set", [operand]) = (name.text, &args[..]) {
+            return Some(self.program.exprs[*operand].clone());
+        }
         let Some(function) = Function::from_name(name.text) else {
             let it = Diagnostic::new(
                 Code::UnknownOp,
