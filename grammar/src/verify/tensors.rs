@@ -6,7 +6,8 @@ use super::Verifier;
 use crate::{
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{AxisId, AxisKind, DeviceDim, ExprId, ParallelType, TensorId, Transform},
+    ir::{AxisId, AxisKind, DeviceDim, ExprId, ParallelType, Stmt, TensorId, Transform},
+    ops::Op,
     span::Span,
     suggest::list_text,
     tensor_uses::tensors_in_text_order,
@@ -85,7 +86,17 @@ impl Verifier<'_> {
             return;
         }
         let wanted = mesh.extent(dim) as i64;
-        if let Some(extent) = self.program.constant(extent).filter(|extent| *extent != wanted) {
+        // nvFuser gives the operand of a SymmetricContiguousView, one rank's shard, a device axis of extent 1.
+        let is_shard = || {
+            self.program.stmts.iter().any(|(_, it)| match it {
+                Stmt::Op(it) => {
+                    it.op == Op::SymmetricContiguousView && it.tensor_operands().contains(&tensor)
+                }
+                Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
+            })
+        };
+        let extent = self.program.constant(extent).filter(|extent| *extent != wanted);
+        if let Some(extent) = extent.filter(|extent| *extent != 1 || !is_shard()) {
             let message = format!("`{name}` has a device axis of extent {extent} on a mesh of {wanted}");
             let it = Diagnostic::new(Code::BadSharding, span, message, format!("expected extent {wanted}"));
             let all = mesh.devices.len();
