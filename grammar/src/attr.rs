@@ -89,7 +89,7 @@ keys! {
     P2pProtocol { PROTOCOL = "protocol", }
     MulticastProtocol { MULTICAST_PROTOCOL = "protocol", }
     RedOp { RED_OP = "red_op", }
-    ReductionOp { OP = "op", }
+    ReductionOp { OP = "op", ACCUMULATE = "accumulate", }
     MemoryType { MEM_TYPE = "mem_type", }
     CacheOp { CACHE_OP = "cache_op", }
     PyBool {
@@ -155,6 +155,7 @@ keys! {
         DROPOUT_P = "dropout_p",
         IS_CAUSAL = "is_causal",
         SCALE = "scale",
+        RNG_OFFSET = "offset",
     }
     AxisId { AXIS = "axis", }
     DType { DTYPE = "dtype", }

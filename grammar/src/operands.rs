@@ -68,7 +68,10 @@ impl OpStmt {
             Some(Operand::Tensor(_) | Operand::Stream(_)) | None => None,
         };
         match (self.op, self.get(attr::SHAPE)) {
-            (Op::Full, Some(shape)) => Some(shape.to_vec()),
+            (
+                Op::Full | Op::RngUniform | Op::RngUniformRange | Op::RngNormal | Op::RngNormalGeneral,
+                Some(shape),
+            ) => Some(shape.to_vec()),
             (Op::Iota, _) => Some(vec![length()?]),
             (Op::Eye, _) => Some(vec![length()?; 2]),
             _ => None,

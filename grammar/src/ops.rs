@@ -126,6 +126,9 @@ table! {
     Repeat = OpDef { format: AsmFormat::Call, ..call("repeat", TypeRule::Unchecked) };
     /// Selects one index of an axis.
     Select = OpDef { attrs: &[attr(AXIS), attr(INDEX)], outs: BIND, class: OpClass::View, ..call("select", TypeRule::Select) };
+    /// Shows complex numbers as pairs of real ones, along a new axis.
+    ViewAsScalar = OpDef { format: AsmFormat::Call, args: &[read("in"), attr(AXIS)],
+        ..call("view_as_scalar", TypeRule::Unchecked) };
     /// Selects a range of each axis.
     Slice = OpDef { args: &[read("in"), attr(RANGES)], ..call("slice", TypeRule::Slice) };
     /// Adds elements at the ends of axes.
@@ -148,7 +151,7 @@ table! {
     /// Mean, sum of squares and count in one pass.
     Welford = OpDef { outs: &[write("avg"), write("var"), write("count")],
         args: &[operand("in", OperandKind::Value, AccessMode::Read, Arity::Many)], attrs: &[opt(ALLREDUCE)],
-        ..call("Welford", TypeRule::Unchecked) };
+        ..call("Welford", TypeRule::Welford) };
     /// Prefix scan along an axis.
     Scan = OpDef { format: AsmFormat::Call, attrs: &[opt(DIM), opt(SCAN_OP), opt(OP_TYPE), opt(INIT)],
         ..call("scan", TypeRule::AlongAxis) };
@@ -324,6 +327,8 @@ table! {
     Lerp = ternary("lerp");
     /// `c` where `a ≤ b`, else `a`.
     Threshold = ternary("threshold");
+    /// 64 random bits of element `a`, for the seed `b` and the offset `c`: words 0 and 1 of Philox4x32-10.
+    Philox = ternary("philox");
 
     // ---- generators
     /// A tensor filled with one value.
@@ -338,18 +343,22 @@ table! {
         ..call("eye", TypeRule::Generate) };
     /// Uniform random numbers in [0, 1).
     RngUniform = OpDef { format: AsmFormat::Function, args: &[attr(SHAPE), attr(DTYPE), SEED],
-        ..call("rng_uniform", TypeRule::Unchecked) };
+        attrs: &[opt(RNG_OFFSET)],
+        ..call("rng_uniform", TypeRule::Generate) };
     /// Uniform random numbers in [low, high).
     RngUniformRange = OpDef { format: AsmFormat::Function,
         args: &[attr(SHAPE), no_access("low", OperandKind::Scalar), no_access("high", OperandKind::Scalar), attr(DTYPE), SEED],
-        ..call("rng_uniform_range", TypeRule::Unchecked) };
+        attrs: &[opt(RNG_OFFSET)],
+        ..call("rng_uniform_range", TypeRule::Generate) };
     /// Random numbers from the standard normal distribution.
     RngNormal = OpDef { format: AsmFormat::Function, args: &[attr(SHAPE), attr(DTYPE), SEED],
-        ..call("rng_normal_standard", TypeRule::Unchecked) };
+        attrs: &[opt(RNG_OFFSET)],
+        ..call("rng_normal_standard", TypeRule::Generate) };
     /// Random numbers from a normal distribution with the given mean and deviation.
     RngNormalGeneral = OpDef { format: AsmFormat::Function,
         args: &[attr(SHAPE), no_access("mean", OperandKind::Scalar), no_access("deviation", OperandKind::Scalar), attr(DTYPE),
-            SEED], ..call("rng_normal_general", TypeRule::Unchecked) };
+            SEED], attrs: &[opt(RNG_OFFSET)],
+        ..call("rng_normal_general", TypeRule::Generate) };
 
     /// A tensor of a scalar or of an array of scalars.
     TensorConstruct = OpDef { format: AsmFormat::Call, args: &[operand("in", OperandKind::Scalar, AccessMode::Read, Arity::One)],
@@ -364,7 +373,7 @@ table! {
     /// Selects elements along an axis.
     TorchGather = OpDef { args: &[read("in"), read("index")], attrs: &[attr(DIM)], ..call("torchGather", TypeRule::AlongAxis) };
     /// Writes elements along an axis.
-    Scatter = OpDef { format: AsmFormat::Call, args: &[], attrs: &[reads(IN), attr(DIM), reads(SRC), reads(IDX)],
+    Scatter = OpDef { format: AsmFormat::Call, args: &[], attrs: &[reads(IN), attr(DIM), reads(SRC), reads(IDX), opt(ACCUMULATE)],
         ..call("scatter", TypeRule::AlongAxis) };
     /// Adds rows at the given indices.
     IndexPutAccumulate = OpDef { args: &[read("in"), read("index"), read("value")], ..call("indexPutAccumulate", TypeRule::Unchecked) };
@@ -372,7 +381,7 @@ table! {
     Embedding = OpDef { format: AsmFormat::Call,
         args: &[read("in"), read("weight"), operand("options", OperandKind::Value, AccessMode::Read, Arity::Many)],
         attrs: &[opt(PADDING_IDX), opt(MAX_NORM), opt(NORM_TYPE), opt(SCALE_GRAD_BY_FREQ), opt(SPARSE)],
-        ..call("embedding", TypeRule::AlongAxis) };
+        ..call("embedding", TypeRule::Embedding) };
     /// The largest or smallest elements and their indices.
     TopK = OpDef { format: AsmFormat::Call, outs: &[write("values"), write("indices")],
         args: &[read("in"), no_access("k", OperandKind::Scalar)], attrs: &[attr(DIM), attr(LARGEST), attr(SORTED)],
@@ -382,10 +391,10 @@ table! {
         ..call("argsort", TypeRule::AlongAxis) };
 
     // ---- library calls
-    /// Scaled dot-product attention, its logarithm of sums, and the state of random numbers. To run, needs `dropout_p` of 0.
+    /// Scaled dot-product attention, its logarithm of sums, and the state of random numbers.
     Sdpa = OpDef { format: AsmFormat::Call, outs: &[operand("out", OperandKind::Tensor, AccessMode::Write, Arity::Many)],
         args: &[operand("in", OperandKind::Value, AccessMode::Read, Arity::Many)],
-        attrs: &[opt_read(BIAS), opt_read(MASK), opt(DROPOUT_P), opt(IS_CAUSAL), opt(SCALE)],
+        attrs: &[opt_read(BIAS), opt_read(MASK), opt(DROPOUT_P), opt(IS_CAUSAL), opt(SCALE), opt(RNG_OFFSET)],
         ..call("sdpa", TypeRule::Sdpa) };
     /// Gradient of scaled dot-product attention.
     SdpaBwd = OpDef { format: AsmFormat::Call, outs: &[operand("out", OperandKind::Tensor, AccessMode::Write, Arity::Many)],
@@ -409,6 +418,10 @@ table! {
     /// Quantises blocks and computes their scales.
     BlockQuantize = OpDef { format: AsmFormat::Call, outs: &[write("scales"), write("quantized")],
         args: &[operand("in", OperandKind::Value, AccessMode::Read, Arity::Many)], ..call("block_quantize", TypeRule::Unchecked) };
+    /// Quantises the blocks of each group and computes their scales, in the layout that a grouped matrix product requires.
+    GroupedBlockQuantize = OpDef { format: AsmFormat::Call, outs: &[write("quantized"), write("scales")],
+        args: &[operand("in", OperandKind::Value, AccessMode::Read, Arity::Many)],
+        ..call("grouped_block_quantize", TypeRule::Unchecked) };
     /// Arranges the scales of each group in the layout that a grouped matrix product requires.
     PreprocessGroupedScales = OpDef { format: AsmFormat::Wrapped, args: &[],
         attrs: &[reads(INPUT), reads(INPUT_OFFSETS), reads(OUTPUT_OFFSETS), attr(LAYOUT)],
@@ -440,6 +453,8 @@ pub enum TypeRule {
     SdpaBwd,
     /// Reductions of axes.
     Reduce,
+    /// Statistics of axes.
+    Welford,
     /// New axes.
     Broadcast,
     /// Fewer axes, without those of extent 1.
@@ -456,6 +471,8 @@ pub enum TypeRule {
     Shard,
     /// Works along one axis: concatenation, scans, sorting, indexing.
     AlongAxis,
+    /// Rows of a table.
+    Embedding,
     /// Communications.
     Communicate,
     /// Each element depends only on its index.

@@ -10,6 +10,7 @@ mod cast;
 pub(crate) mod check;
 mod communicate;
 mod dims;
+mod embedding;
 mod expand;
 mod generate;
 pub(crate) mod infer;
@@ -31,6 +32,7 @@ mod squeeze;
 mod statement;
 mod unchecked;
 mod views;
+mod welford;
 
 use self::{
     check::Check,
@@ -150,6 +152,7 @@ impl TypeRule {
             Self::Sdpa => &sdpa::Sdpa,
             Self::SdpaBwd => &sdpa_bwd::SdpaBwd,
             Self::Reduce => &reduce::Reduce,
+            Self::Welford => &welford::Welford,
             Self::Broadcast => &broadcast::Broadcast,
             Self::Squeeze => &squeeze::Squeeze,
             Self::Permute => &permute::Permute,
@@ -158,6 +161,7 @@ impl TypeRule {
             Self::Slice => &slice::Slice,
             Self::Shard => &shard::Shard,
             Self::AlongAxis => &along_axis::AlongAxis,
+            Self::Embedding => &embedding::Embedding,
             Self::Communicate => &communicate::Communicate,
             Self::Generate => &generate::Generate,
         }

@@ -111,6 +111,8 @@ words! {
         Ucc = "UCC",
         /// Copies and kernels over peer memory.
         Cuda = "CUDA",
+        /// NIXL; nvFuser names it for transfers between two ranks.
+        Nixl = "NIXL",
         /// Gloo; supported by nvFuser until April 2025.
         Gloo = "GLOO",
     }
@@ -169,6 +171,12 @@ words! {
         Max = "MAX",
         /// Sum, divided by the number of ranks.
         Avg = "AVG",
+        /// Bitwise and.
+        BitAnd = "BAND",
+        /// Bitwise or.
+        BitOr = "BOR",
+        /// Bitwise exclusive or.
+        BitXor = "BXOR",
     }
 
     /// The reduction operation of a `reduction` of one tensor.

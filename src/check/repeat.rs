@@ -152,6 +152,7 @@ fn inst_of_run(kind: &InstKind, plan: &Plan, signal_count: u32, second: bool) ->
         | InstKind::Iota { .. }
         | InstKind::Gemm(_)
         | InstKind::Attention(_)
+        | InstKind::Routine(_)
         | InstKind::Map { .. }
         | InstKind::Reduce(_)
         | InstKind::PeerReduce { .. }

@@ -24,6 +24,7 @@ mod instruction;
 mod matmul;
 mod packets;
 mod peer_memory;
+mod routine;
 mod stream_assignment;
 
 pub(super) use command::{Command, Executable, LogicalStream, ScheduledCommand};
@@ -335,7 +336,9 @@ impl<'a> ExecutableBuilder<'a> {
         let function = COMMON_KERNELS.len() + self.kernels.number(&kernel);
         let most = match kernel {
             // Eight blocks of 256 threads fill a multiprocessor; a grid-stride loop does the rest.
-            Kernel::Elementwise(_) | Kernel::Matmul(_) => u64::from(self.device.multiprocessors) * 8,
+            Kernel::Elementwise(_) | Kernel::Matmul(_) | Kernel::Routine(_) => {
+                u64::from(self.device.multiprocessors) * 8
+            }
             // Fewer of these blocks fit, because they use more registers. Each has enough to do, and the next
             // one starts when it ends.
             Kernel::Reduce(_) | Kernel::Row(_) | Kernel::Attention(_) => i32::MAX as u64,

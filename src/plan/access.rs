@@ -73,6 +73,10 @@ impl InstKind {
                 it.operands().for_each(|it| visit(read(it)));
                 it.results().for_each(|it| visit(write(it)));
             }
+            Self::Routine(it) => {
+                it.inputs.iter().for_each(|it| visit(read(it)));
+                it.outs.iter().for_each(|it| visit(write(it)));
+            }
             Self::Map { args, out, .. } => {
                 for it in args {
                     if let Arg::View(view) = it {

@@ -1,18 +1,23 @@
 //! Plans `sdpa`, scaled dot-product attention: `softmax(scale · q · kᵀ + bias) · v`, as one instruction. `composition`
 //! has the instructions that define what it computes.
 //!
-//! `dropout_p` has to be 0: the random numbers of a dropout belong to one library and have no other definition. The state
-//! of the random numbers, which `sdpa` also returns, is then 0.
+//! A dropout draws a number for each weight, by the index of the weight in the whole tensor of scores (`operators::random`). The
+//! state of the random numbers, which `sdpa` also returns, is the seed 0 and the offset of the statement.
+//!
+//! If there are fewer heads of keys and values than of queries, consecutive heads of the query share them.
 
 use grammar::{
     attr,
     dtype::DType,
     ir::{OpStmt, Program, TensorId},
+    ops::Op,
 };
 
 use super::{
-    Attention, InstKind, Number, View,
-    context::{PlanBuilder, Result},
+    Arg, Attention, BufferNo, InstKind, Number, ShardLayout, View,
+    context::{NOT_IMPLEMENTED, PlanBuilder, Result},
+    inst_builder::{InstBuilder, int},
+    operators::{is_lowered, kept_weights},
     scalar::Value,
 };
 
@@ -30,6 +35,10 @@ pub struct AttentionOptions {
     pub is_causal: bool,
     /// What the scores are multiplied with.
     pub scale: f64,
+    /// The probability with which a weight is dropped.
+    pub dropout: f64,
+    /// The offset of the random numbers.
+    pub offset: i64,
 }
 
 impl AttentionOptions {
@@ -48,8 +57,9 @@ impl AttentionOptions {
             return Err(refuse("it needs a query, keys and values"));
         }
         let number = |key| stmt.get(key).map(|it| value(it).map(Value::real)).transpose();
-        if number(attr::DROPOUT_P)?.is_some_and(|it| it != 0.0) {
-            return Err(refuse("its dropout draws random numbers; `dropout_p` has to be 0"));
+        let dropout = number(attr::DROPOUT_P)?.unwrap_or(0.0);
+        if !(0.0..1.0).contains(&dropout) {
+            return Err(refuse("its `dropout_p` is not from 0 to below 1"));
         }
         let args = stmt.tensor_operands();
         let is_bool = |it: TensorId| program.tensors[it].dtype == Some(DType::Bool);
@@ -68,6 +78,8 @@ impl AttentionOptions {
             mask,
             is_causal: number(attr::IS_CAUSAL)?.is_some_and(|it| it != 0.0),
             scale: number(attr::SCALE)?.unwrap_or_else(|| (columns.max(1) as f64).sqrt().recip()),
+            dropout,
+            offset: number(attr::RNG_OFFSET)?.map_or(0, |it| it as i64),
         })
     }
 }
@@ -80,6 +92,7 @@ impl Attention {
     pub fn of(
         views: &[View],
         options: &AttentionOptions,
+        keep: Option<View>,
         out: View,
         logsumexp: Option<View>,
     ) -> std::result::Result<Self, (Vec<usize>, Vec<usize>)> {
@@ -94,8 +107,16 @@ impl Attention {
             return Err((value.shape.clone(), query.shape.clone()));
         };
         let shape = |last: &[usize]| [batch, last].concat();
-        expect(key, shape(&[keys, *columns]))?;
-        expect(value, shape(&[keys, width]))?;
+        let mut own = batch.to_vec();
+        if let (Some(heads), [.., shared, _, _]) = (own.last_mut(), &key.shape[..])
+            && *shared > 0
+            && *heads % *shared == 0
+        {
+            *heads = *shared;
+        }
+        let shared = |last: [usize; 2]| [&own[..], &last].concat();
+        expect(key, shared([keys, *columns]))?;
+        expect(value, shared([keys, width]))?;
         expect(&out, shape(&[*rows, width]))?;
         logsumexp.iter().try_for_each(|it| expect(it, shape(&[*rows])))?;
         let scores = shape(&[*rows, keys]);
@@ -103,9 +124,10 @@ impl Attention {
             let Some(it) = at.and_then(|at| views.get(at)) else { return Ok(None) };
             it.broadcast(&scores).map(Some).ok_or_else(|| (it.shape.clone(), scores.clone()))
         };
-        Ok(Self {
+        let it = Self {
             bias: wide(options.bias)?,
             mask: wide(options.mask)?,
+            keep,
             query: query.clone(),
             key: key.clone(),
             value: value.clone(),
@@ -114,13 +136,64 @@ impl Attention {
             scale: options.scale,
             out,
             logsumexp,
-        })
+        };
+        Ok(if own == *batch { it } else { it.with_shared_heads(batch.len() - 1, own[batch.len() - 1]) })
+    }
+
+    /// Splits the heads of the query, dimension `dim`, into groups, one for each of the heads `shared` of keys and values.
+    fn with_shared_heads(self, dim: usize, shared: usize) -> Self {
+        let split = |it: &View| {
+            let count = it.shape[dim] / shared;
+            let mut it = it.clone();
+            it.shape.splice(dim..=dim, [shared, count]);
+            let step = it.strides[dim];
+            it.strides.splice(dim..=dim, [step * count, step]);
+            it
+        };
+        let count = self.query.shape[dim] / shared;
+        let repeated = |it: &View| {
+            let mut it = it.unsqueeze(dim + 1);
+            it.shape[dim + 1] = count;
+            it
+        };
+        Self {
+            query: split(&self.query),
+            key: repeated(&self.key),
+            value: repeated(&self.value),
+            bias: self.bias.as_ref().map(split),
+            mask: self.mask.as_ref().map(split),
+            keep: self.keep.as_ref().map(split),
+            out: split(&self.out),
+            logsumexp: self.logsumexp.as_ref().map(split),
+            ..self
+        }
     }
 }
 
+/// Returns the instructions that draw the dropout of an attention, its temporary buffers, and the numbers that the weights are
+/// multiplied with. `layout` is that of the result on `rank`; `None` without a dropout.
+pub fn dropout(
+    options: &AttentionOptions,
+    (keys, layout): (usize, &ShardLayout),
+    out: &View,
+    rank: usize,
+    first_buffer: BufferNo,
+) -> Option<(InstBuilder, View)> {
+    if options.dropout == 0.0 || out.shape.len() < 2 {
+        return None;
+    }
+    let mut code = InstBuilder::new(rank, first_buffer);
+    let offset = Arg::Number(Number::Int(options.offset));
+    let keep = kept_weights(&mut code, options.dropout, (keys, layout), out, (int(0), offset))?;
+    Some((code, keep))
+}
+
 impl PlanBuilder<'_> {
-    /// Lowers `sdpa` on this rank's parts of its operands.
-    pub(super) fn attention(&mut self, stmt: &OpStmt) -> Result<()> {
+    /// Lowers an operator with several results, or `sdpa`, on this rank's parts of its operands.
+    pub(super) fn several_results(&mut self, stmt: &OpStmt) -> Result<()> {
+        if stmt.op != Op::Sdpa && !is_lowered(stmt.op) {
+            return Err(self.unsupported(stmt.op, NOT_IMPLEMENTED));
+        }
         let outs: Vec<TensorId> = Program::tensors_of(&stmt.outs).collect();
         let args = stmt.tensor_operands();
         let Some(out) = outs.first() else { return Ok(()) };
@@ -147,14 +220,6 @@ impl PlanBuilder<'_> {
             return Ok(());
         }
         let views = args.iter().map(|arg| self.view(*arg)).collect::<Result<Vec<_>>>()?;
-        let columns = views.first().and_then(|it| it.shape.last()).copied().unwrap_or(0);
-        let options = AttentionOptions::of(
-            self.program,
-            stmt,
-            columns,
-            |it| self.value(it, "the operand"),
-            |why| self.unsupported(stmt.op, why),
-        )?;
         let stream = args.iter().find_map(|arg| self.binding(*arg).and_then(|it| it.stream));
         let targets = outs.iter().map(|it| {
             let target = self.output_view(*it)?;
@@ -165,16 +230,45 @@ impl PlanBuilder<'_> {
         });
         let targets = targets.collect::<Result<Vec<_>>>()?;
         self.check_separate_results(stmt, &outs, &targets)?;
+        if stmt.op != Op::Sdpa {
+            let first = self.plan.buffers.len() as u32;
+            let lowered = self.lower(stmt, &views, &args, *out, &targets, self.rank(), first)?;
+            self.emit_lowered(lowered);
+            return Ok(());
+        }
+        self.attention(stmt, &views, targets)
+    }
+
+    /// Lowers `sdpa`.
+    fn attention(&mut self, stmt: &OpStmt, views: &[View], targets: Vec<View>) -> Result<()> {
+        let columns = views.first().and_then(|it| it.shape.last()).copied().unwrap_or(0);
+        let options = AttentionOptions::of(
+            self.program,
+            stmt,
+            columns,
+            |it| self.value(it, "the operand"),
+            |why| self.unsupported(stmt.op, why),
+        )?;
         let mut targets = targets.into_iter();
-        let Some(target) = targets.next() else { return Ok(()) };
-        let it = Attention::of(&views, &options, target, targets.next())
+        let (Some(target), Some(out)) = (targets.next(), stmt.out_tensor()) else { return Ok(()) };
+        let keys = views.get(1).and_then(|it| it.shape.iter().rev().nth(1)).copied().unwrap_or(0);
+        let (layout, first) = (self.layout(out)?, self.plan.buffers.len() as BufferNo);
+        let (mut keep, mut temporaries) = (None, Vec::new());
+        if let Some((code, drawn)) = dropout(&options, (keys, &layout), &target, self.rank(), first) {
+            temporaries = self.allocate_temporaries(code.buffers);
+            code.code.into_iter().for_each(|kind| self.emit(kind));
+            keep = Some(drawn);
+        }
+        let it = Attention::of(views, &options, keep, target, targets.next())
             .map_err(|(have, want)| self.shape_mismatch(stmt.op, &have, &want))?;
         self.emit(InstKind::Attention(Box::new(it)));
-        for state in targets {
-            self.emit(InstKind::Fill { to: Box::new(state), value: Number::Int(0) });
+        temporaries.into_iter().for_each(|buffer| self.release(buffer));
+        for (state, value) in targets.zip([0, options.offset]) {
+            self.emit(InstKind::Fill { to: Box::new(state), value: Number::Int(value) });
         }
         Ok(())
     }
+
     /// Checks that no two results have the same memory: one kernel writes them. Views of which neither is contiguous may
     /// have alternating elements, and are not compared.
     fn check_separate_results(&self, stmt: &OpStmt, outs: &[TensorId], views: &[View]) -> Result<()> {

@@ -31,6 +31,7 @@ impl PlanBuilder<'_> {
             Op::P2PCommunication => self.p2p(stmt),
             Op::CollectivePermute => self.permute(stmt),
             Op::Communication => self.collective(stmt),
+            Op::Dispatch | Op::Combine => self.exchange_tokens(stmt),
             _ => Err(self.unsupported(stmt.op, NOT_IMPLEMENTED)),
         }
     }
@@ -41,7 +42,7 @@ impl PlanBuilder<'_> {
 
     /// Returns the number of a communicator, and adds it to the plan if it is new. `team` must come from
     /// `Teams`, which stores equal teams once, so that teams can be compared by address.
-    fn communicator(&mut self, backend: Backend, team: Arc<[usize]>) -> CommunicatorNo {
+    pub(super) fn communicator(&mut self, backend: Backend, team: Arc<[usize]>) -> CommunicatorNo {
         let next = self.plan.communicators.len() as CommunicatorNo;
         let number = *self.comm.communicators.entry((backend, Arc::as_ptr(&team))).or_insert(next);
         if number == next {
@@ -50,7 +51,7 @@ impl PlanBuilder<'_> {
         number
     }
 
-    fn new_work(&mut self, number: Option<u32>, request: Request) -> WorkNo {
+    pub(super) fn new_work(&mut self, number: Option<u32>, request: Request) -> WorkNo {
         let work = self.plan.work_count as WorkNo;
         self.plan.work_count += 1;
         self.requests.push(request);
@@ -68,6 +69,7 @@ impl PlanBuilder<'_> {
         // for.
         if let Some(work) = self.posted.remove(&number) {
             self.emit(InstKind::Wait { work });
+            self.end_of_wait(work);
         }
         Ok(())
     }

@@ -27,7 +27,7 @@ impl PlanBuilder<'_> {
             Some(words::Backend::Ucc) => Ok(Backend::Ucc),
             // Dialects before February 2025 do not print the backend. Their default is NCCL.
             Some(words::Backend::Nccl) | None => Ok(Backend::Nccl),
-            Some(it @ words::Backend::Gloo) => {
+            Some(it @ (words::Backend::Gloo | words::Backend::Nixl)) => {
                 let fits = [words::Backend::Nccl, words::Backend::Ucc, words::Backend::Cuda];
                 Err(self.unsupported_attr(attr::BACKEND, it, "hir does not implement it", &fits))
             }

@@ -18,10 +18,14 @@ use grammar::{
 };
 
 use super::{
-    Arg, Gemm, InstKind, Number, OverwrittenView, Reduce, ReduceOp, View, ViewOnRank,
+    Arg, Buffer, Gemm, InstKind, Number, OverwrittenView, Reduce, ReduceOp, ShardLayout, View, ViewOnRank,
     context::{NOT_IMPLEMENTED, PlanBuilder, Result},
+    operators::{self, OperatorCall, OperatorFault},
     scalar::Value,
 };
+
+/// Instructions, and their temporary buffers.
+pub(super) type Lowered = (Vec<InstKind>, Vec<Buffer>);
 
 /// The help for operands of different shapes.
 const SAME_SHAPE_HELP: &str =
@@ -31,11 +35,8 @@ impl PlanBuilder<'_> {
     /// Lowers an operator with results, on the current stream.
     pub(super) fn compute(&mut self, stmt: &OpStmt) -> Result<()> {
         let Some(out) = stmt.out_tensor() else { return Ok(()) };
-        if stmt.op == Op::Sdpa {
-            return self.attention(stmt);
-        }
-        if stmt.outs.len() > 1 {
-            return Err(self.unsupported(stmt.op, NOT_IMPLEMENTED));
+        if stmt.outs.len() > 1 || stmt.op == Op::Sdpa {
+            return self.several_results(stmt);
         }
         let args = stmt.tensor_operands();
         // Most ranks of a program with many meshes have no part in a statement, whether it reshards or not.
@@ -70,10 +71,17 @@ impl PlanBuilder<'_> {
         if let Some(stream) = args.iter().find_map(|arg| self.binding(*arg).and_then(|it| it.stream)) {
             self.bind(out, target.clone(), Some(stream));
         }
-        for kind in self.lower(stmt, &views, &args, out, &target, self.rank())? {
-            self.emit(kind);
-        }
+        let first = self.plan.buffers.len() as u32;
+        let lowered = self.lower(stmt, &views, &args, out, &[target], self.rank(), first)?;
+        self.emit_lowered(lowered);
         Ok(())
+    }
+
+    /// Emits the instructions of an operator, between the allocation and the release of their temporary buffers.
+    pub(super) fn emit_lowered(&mut self, (code, temporaries): Lowered) {
+        let numbers = self.allocate_temporaries(temporaries);
+        code.into_iter().for_each(|kind| self.emit(kind));
+        numbers.into_iter().for_each(|number| self.release(number));
     }
 
     /// Remembers that the current statement made `out` a view of its operand.
@@ -133,9 +141,64 @@ impl PlanBuilder<'_> {
 
     // ---- instructions for given views
 
-    /// Returns the instructions that compute `target` from `views`. Copies use `rank` as the rank of both
-    /// sides.
+    /// Returns the instructions that compute `targets` from `views`, and their temporary buffers, whose numbers begin with
+    /// `first_buffer`. Copies use `rank` as the rank of both sides. `out` is the first result.
+    #[allow(clippy::too_many_arguments, reason = "the parts of one statement")]
     pub(super) fn lower(
+        &self,
+        stmt: &OpStmt,
+        views: &[View],
+        args: &[TensorId],
+        out: TensorId,
+        targets: &[View],
+        rank: usize,
+        first_buffer: u32,
+    ) -> Result<Lowered> {
+        if operators::is_lowered(stmt.op) {
+            return self.lower_operator(stmt, views, out, targets, rank, first_buffer);
+        }
+        match targets {
+            [target] => Ok((self.instructions(stmt, views, args, out, target, rank)?, Vec::new())),
+            _ => Err(self.unsupported(stmt.op, NOT_IMPLEMENTED)),
+        }
+    }
+
+    /// Returns the instructions of an operator without an instruction of its own.
+    fn lower_operator(
+        &self,
+        stmt: &OpStmt,
+        operands: &[View],
+        out: TensorId,
+        results: &[View],
+        rank: usize,
+        first_buffer: u32,
+    ) -> Result<Lowered> {
+        let Some(target) = results.first() else { return Ok((Vec::new(), Vec::new())) };
+        let layout = match self.layout(out) {
+            Ok(own) if own.local_shape() != target.shape && own.shape == target.shape => {
+                ShardLayout::whole(&target.shape)
+            }
+            Ok(_) if stmt.op.def().type_rule == TypeRule::Generate => {
+                self.generated_layout(stmt, out, target)?
+            }
+            Ok(own) if own.local_shape() == target.shape => own,
+            _ => ShardLayout::whole(&target.shape),
+        };
+        let value = |it| self.value(it, "the operand").ok();
+        let call =
+            OperatorCall { program: self.program, stmt, operands, results, layout: &layout, value: &value };
+        operators::lower(&call, rank, first_buffer).map_err(|fault| match fault {
+            OperatorFault::Shape(have, want) => self.shape_mismatch(stmt.op, &have, &want),
+            OperatorFault::Unsupported(why) => self.unsupported(stmt.op, &why),
+            OperatorFault::Scalar(expr) => match self.value(expr, "the operand") {
+                Ok(_) => self.unsupported(stmt.op, NOT_IMPLEMENTED),
+                Err(fault) => fault,
+            },
+        })
+    }
+
+    /// Returns the instructions of an operator with one result and no temporary buffers.
+    fn instructions(
         &self,
         stmt: &OpStmt,
         views: &[View],

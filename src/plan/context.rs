@@ -19,7 +19,7 @@ use super::{
     PlanStream, StreamNo, View, ViewKey, WorkNo,
     caching_allocator::CachingAllocator,
     limits,
-    posted::Request,
+    posted::{AfterWait, Request},
     scalar::{ScalarError, Scalars, Value},
     shape::{self, LayoutError},
     teams::Teams,
@@ -83,6 +83,8 @@ pub(super) struct PlanBuilder<'p> {
     pub(super) requests: Vec<Request>,
     /// Posted works by the number that `Wait` refers to.
     pub(super) posted: FxHashMap<u32, WorkNo>,
+    /// By work: what follows the wait for it.
+    pub(super) after_wait: FxHashMap<WorkNo, AfterWait>,
     /// The sends and receives collected since StartCoalescing.
     pub(super) coalesced_ops: Option<Vec<P2pOp>>,
     pub(super) comm: Communications,
@@ -151,6 +153,7 @@ impl<'p> PlanBuilder<'p> {
             divergence_depth: 0,
             requests: Vec::new(),
             posted: FxHashMap::default(),
+            after_wait: FxHashMap::default(),
             coalesced_ops: None,
             comm: Communications::default(),
             teams,

@@ -104,6 +104,7 @@ impl InstKind {
             | Self::Iota { .. }
             | Self::Gemm(_)
             | Self::Attention(_)
+            | Self::Routine(_)
             | Self::Map { .. }
             | Self::Reduce(_)
             | Self::PeerReduce { .. }
@@ -133,6 +134,9 @@ impl InstKind {
             Self::Gemm(it) => CostInfo { reduction_len: it.depth(), ..cost(CostClass::Compute, "gemm") },
             Self::Attention(it) => {
                 CostInfo { reduction_len: it.longest_sum(), ..cost(CostClass::Compute, "sdpa") }
+            }
+            Self::Routine(it) => {
+                CostInfo { reduction_len: it.longest_sum(), ..cost(CostClass::Compute, it.name()) }
             }
             Self::Map { op, .. } => cost(CostClass::Compute, op.name()),
             Self::OpaqueCall(_) => cost(CostClass::Compute, "opaque_call"),
@@ -175,6 +179,7 @@ impl InstKind {
             | Self::Iota { .. }
             | Self::Gemm(_)
             | Self::Attention(_)
+            | Self::Routine(_)
             | Self::OpaqueCall(_)
             | Self::Map { .. }
             | Self::Reduce(_)

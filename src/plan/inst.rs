@@ -7,6 +7,7 @@ mod attention;
 mod communication;
 mod number;
 mod peer_collective;
+mod routine;
 
 use std::{fmt, sync::Arc};
 
@@ -22,6 +23,7 @@ pub use communication::{
 };
 pub use number::{Number, prints_without_exponent};
 pub use peer_collective::{PacketFormat, PeerCollective, PeerPhases, Phase, Transfer};
+pub use routine::{GroupedDim, Routine, RoutineKind};
 
 /// A communicator: a backend and a team.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -117,6 +119,8 @@ pub enum InstKind {
     Gemm(Box<Gemm>),
     /// Computes an attention, with scores that no buffer of the plan holds.
     Attention(Box<Attention>),
+    /// Computes elements at places that depend on other elements.
+    Routine(Box<Routine>),
     /// Applies a function element by element. Operands have the shape of the result, with stride 0 in
     /// broadcast dimensions.
     Map {
@@ -281,6 +285,9 @@ impl From<RedOp> for ReduceOp {
             RedOp::Min => Self::Min,
             RedOp::Max => Self::Max,
             RedOp::Avg => Self::Avg,
+            RedOp::BitAnd => Self::And,
+            RedOp::BitOr => Self::Or,
+            RedOp::BitXor => Self::Xor,
         }
     }
 }

@@ -55,14 +55,18 @@ mod compute;
 mod construct;
 mod context;
 mod effect;
+mod experts;
 mod host_unit;
 mod index;
+mod indices;
 mod inst;
+mod inst_builder;
 mod io;
 pub mod limits;
 mod lint;
 mod missing_handles;
 mod opaque_call;
+pub mod operators;
 mod posted;
 mod print;
 mod queue_streams;
@@ -85,7 +89,7 @@ mod views;
 
 pub use access::{Access, Communication};
 pub use assume::assume_scalars;
-pub use attention::{AttentionComposition, AttentionOptions};
+pub use attention::{AttentionComposition, AttentionOptions, dropout};
 pub use build_world::{
     build, build_per_rank, build_with_limits, one_rank_fault, plans_of_text, proposed_bindings,
     smallest_world,
@@ -95,9 +99,10 @@ pub use comm_names::CommNames;
 pub use communication_table::communication_table;
 pub use effect::{CostClass, CostInfo, ExecutionSite, SyncEffect};
 pub use inst::{
-    Arg, Attention, Backend, Collective, CollectiveKind, Communicator, Direction, Gemm, Inst, InstKind,
-    MemHandle, Number, OpaqueCall, P2pGroup, P2pOp, PacketFormat, PeerCollective, PeerPhases, Phase, Reduce,
-    ReduceOp, Reshard, SignalId, SignalKind, Transfer, prints_without_exponent,
+    Arg, Attention, Backend, Collective, CollectiveKind, Communicator, Direction, Gemm, GroupedDim, Inst,
+    InstKind, MemHandle, Number, OpaqueCall, P2pGroup, P2pOp, PacketFormat, PeerCollective, PeerPhases,
+    Phase, Reduce, ReduceOp, Reshard, Routine, RoutineKind, SignalId, SignalKind, Transfer,
+    prints_without_exponent,
 };
 pub use lint::lint;
 pub use opaque_call::{opaque_call_diagnostic, unconditional_opaque_call_diagnostic};

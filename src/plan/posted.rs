@@ -7,7 +7,7 @@
 
 use grammar::words::{Algorithm, P2pProtocol};
 
-use super::Plan;
+use super::{BufferNo, InstKind, Plan};
 
 /// What a statement says about how its communication moves the data.
 #[derive(Clone, Copy, Debug, Default)]
@@ -16,6 +16,13 @@ pub(super) struct Request {
     pub algo: Option<Algorithm>,
     /// Which side of a P2P group copies, for the CUDA backend; `None` if a library moves the data.
     pub protocol: Option<P2pProtocol>,
+}
+
+/// What a rank does when a communication that it waits for has ended.
+pub(super) struct AfterWait {
+    pub code: Vec<InstKind>,
+    /// The buffers that are not used afterwards.
+    pub temporaries: Vec<BufferNo>,
 }
 
 /// The posted plan of a rank.

@@ -5,8 +5,8 @@ use std::fmt::Write;
 use grammar::words::CommunicationType;
 
 use super::{
-    Arg, CollectiveKind, Direction, Inst, InstKind, Number, PacketFormat, PeerPhases, Plan, ReduceOp,
-    SignalId, SignalKind, View, ViewOnRank, inst::team_text,
+    Arg, CollectiveKind, Direction, GroupedDim, Inst, InstKind, Number, PacketFormat, PeerPhases, Plan,
+    ReduceOp, RoutineKind, SignalId, SignalKind, View, ViewOnRank, inst::team_text,
 };
 
 /// Returns the text of the plan of one rank, with one line for each instruction.
@@ -79,14 +79,19 @@ pub fn inst_text(plan: &Plan, inst: &Inst) -> String {
                 it.as_ref().map_or(String::new(), |it| format!(", {word} {}", view(it)))
             };
             format!(
-                "sdpa {} <- {}{}{}{}, scale {}",
+                "sdpa {} <- {}{}{}{}{}, scale {}",
                 list(it.results().collect()),
                 list(vec![&it.query, &it.key, &it.value]),
                 part("bias", &it.bias),
                 part("mask", &it.mask),
+                part("dropout", &it.keep),
                 if it.is_causal { ", causal" } else { "" },
                 number(Number::Float(it.scale))
             )
+        }
+        InstKind::Routine(it) => {
+            let list = |views: &[View]| views.iter().map(view).collect::<Vec<_>>().join(", ");
+            format!("{} {} <- {}{}", it.name(), list(&it.outs), list(&it.inputs), routine_options(it.kind))
         }
         InstKind::Map { op, args, out } => {
             let arg = |arg: &Arg| match arg {
@@ -281,5 +286,19 @@ impl CollectiveKind {
             Self::Allreduce { op } | Self::ReduceScatter { op } => format!("{word} ({op:?})"),
             Self::Allgather | Self::AllToAll | Self::Permute { .. } => word.to_owned(),
         }
+    }
+}
+
+fn routine_options(kind: RoutineKind) -> String {
+    match kind {
+        RoutineKind::Gather { dim, first: None } => format!(", dim {dim}"),
+        RoutineKind::Gather { dim, first: Some(first) } => format!(", dim {dim}, part from {first}"),
+        RoutineKind::Scatter { dim, accumulates: false } => format!(", dim {dim}"),
+        RoutineKind::Scatter { dim, accumulates: true } => format!(", dim {dim}, add"),
+        RoutineKind::Sort { dim, is_descending: false } => format!(", dim {dim}"),
+        RoutineKind::Sort { dim, is_descending: true } => format!(", dim {dim}, descending"),
+        RoutineKind::GroupedGemm(GroupedDim::Rows) => ", groups of rows".to_owned(),
+        RoutineKind::GroupedGemm(GroupedDim::Depth) => ", groups of terms".to_owned(),
+        RoutineKind::GroupedGemm(GroupedDim::Columns) => ", groups of columns".to_owned(),
     }
 }

@@ -74,9 +74,11 @@ impl PlanBuilder<'_> {
             len: layout.shape.iter().product(),
         };
         let shards = operands.iter().chain([&result]);
-        let buffers =
+        let mut buffers: Vec<Buffer> =
             tensors.iter().zip(shards).map(|(tensor, shard)| buffer(tensor, &shard.layout)).collect();
-        let body = self.lower(stmt, &views, args, out, &target, team[0])?;
+        let first = buffers.len() as u32;
+        let (body, temporaries) = self.lower(stmt, &views, args, out, &[target], team[0], first)?;
+        buffers.extend(temporaries);
         self.emit(InstKind::Reshard(Box::new(Reshard { team, operands, result, buffers, body })));
         Ok(())
     }

@@ -56,6 +56,7 @@ fn heap(kind: &InstKind) -> usize {
             | InstKind::Iota { .. }
             | InstKind::Gemm(_)
             | InstKind::Attention(_)
+            | InstKind::Routine(_)
             | InstKind::Map { .. }
             | InstKind::Reduce(_)
             | InstKind::PeerReduce { .. }

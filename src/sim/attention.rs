@@ -59,6 +59,7 @@ fn run_part(
         value: own(&part.value)?,
         bias: part.bias.as_ref().map(&mut own).transpose()?,
         mask: part.mask.as_ref().map(&mut own).transpose()?,
+        keep: part.keep.as_ref().map(&mut own).transpose()?,
         out: own(&part.out)?,
         logsumexp: part.logsumexp.as_ref().map(&mut own).transpose()?,
         ..*part
@@ -110,6 +111,7 @@ mod tests {
             value,
             bias: None,
             mask: None,
+            keep: None,
             is_causal: true,
             first_row: 0,
             scale: 0.5,

@@ -33,9 +33,10 @@ impl StepError {
         let (line, place) = line_and_location(plans, at);
         let (rank, message) = (at.rank, self.to_string());
         match self {
-            Self::Kernel(KernelError::DivisionByZero { .. }) | Self::Program(_) => {
-                SimError::Program { rank, line, place, message }
-            }
+            Self::Kernel(
+                KernelError::DivisionByZero { .. } | KernelError::Index { .. } | KernelError::Groups { .. },
+            )
+            | Self::Program(_) => SimError::Program { rank, line, place, message },
             Self::Kernel(KernelError::Op(..) | KernelError::ReduceOp(..) | KernelError::Dtype(_)) => {
                 SimError::Unsupported { rank, line, place, message }
             }
@@ -150,6 +151,20 @@ impl Memories<'_> {
                 (&it.out, kernels::gemm(&a, &b, bias.as_ref(), dtype, &mut notes.exactness)?)
             }
             InstKind::Attention(it) => return attention::run(rank, it, self, notes),
+            InstKind::Routine(it) => {
+                let read = |view: &View| self.read(rank, view, notes);
+                let inputs = it.inputs.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+                let mut targets = Vec::with_capacity(it.outs.len());
+                for out in &it.outs {
+                    targets.push((self.dtype(rank, out)?, out.shape.as_slice()));
+                }
+                let blocks = kernels::routine(it.kind, &inputs, &targets, &mut notes.exactness)?;
+                return it
+                    .outs
+                    .iter()
+                    .zip(&blocks)
+                    .try_for_each(|(out, it)| self.store(rank, out, it, notes));
+            }
             InstKind::Map { op, args, out } => {
                 let mut blocks = Vec::new();
                 for it in args {

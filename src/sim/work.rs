@@ -41,6 +41,7 @@ fn inst_work(rank: usize, kind: &InstKind) -> u64 {
     kind.visit_accesses(rank, &mut |it| elements = elements.saturating_add(it.view.len() as u64));
     let work = match kind {
         InstKind::Gemm(it) => elements.saturating_add(it.multiplications() as u64 / PRODUCTS),
+        InstKind::Routine(it) => elements.saturating_add(it.multiplications() as u64 / PRODUCTS),
         InstKind::Attention(it) => elements.saturating_add(it.multiplications() as u64 / PRODUCTS),
         // The first member of the team computes the whole result, for all of them.
         InstKind::Reshard(it) if it.team.first() == Some(&rank) => {

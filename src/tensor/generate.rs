@@ -10,7 +10,7 @@ use grammar::dtype::DType;
 use rayon::prelude::*;
 
 use crate::data::{Data, Element, UnsupportedDtype, each};
-use hir_plan::ShardLayout;
+use hir_plan::{Number, ShardLayout};
 
 /// The kind of generated inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +117,30 @@ impl InputGenerator {
         let (starts, len) = layout.global_runs();
         let data = Data::zeros(dtype, starts.len() * len)?;
         Ok(self.draw(position, data, &starts, len, rank))
+    }
+
+    /// Generates the shard of an input that is used as indices: numbers from 0 to below `most`. With `InputKind::Zeros`, and
+    /// with `InputKind::Rank`, whose values may be no indices, all are 0.
+    ///
+    /// # Errors
+    /// As `fill`.
+    pub fn fill_indices(
+        &self,
+        position: usize,
+        dtype: DType,
+        layout: &ShardLayout,
+        most: usize,
+    ) -> Result<Data, UnsupportedDtype> {
+        let key = mix(mix(self.seed).wrapping_add(position as u64));
+        let indices = layout.global_indices();
+        let mut data = Data::zeros(dtype, indices.len())?;
+        if matches!(self.kind, InputKind::Exact | InputKind::Random) {
+            for (at, index) in indices.into_iter().enumerate() {
+                let bits = mix(key.wrapping_add((index as u64).wrapping_mul(GOLDEN_GAMMA)));
+                data.set(at, Number::Int(((u128::from(bits) * most as u128) >> 64) as i64));
+            }
+        }
+        Ok(data)
     }
 
     /// Generates the whole tensor of input number `position`.

@@ -376,6 +376,13 @@ fn random_view<'p>(kind: &'p mut InstKind, rank: usize, rng: &mut Rng) -> Option
         InstKind::Gemm(it) => Some(if rng.below(2) == 0 { &mut it.a } else { &mut it.out }),
         InstKind::OpaqueCall(it) => it.outputs.first_mut(),
         InstKind::Attention(it) => Some(if rng.below(2) == 0 { &mut it.query } else { &mut it.out }),
+        InstKind::Routine(it) => {
+            if rng.below(2) == 0 {
+                it.inputs.first_mut()
+            } else {
+                it.outs.first_mut()
+            }
+        }
         InstKind::Map { out, .. } => Some(&mut **out),
         InstKind::Reduce(it) => Some(&mut it.out),
         InstKind::PeerReduce { out, .. } => Some(&mut **out),

@@ -155,6 +155,8 @@ struct Resolver<'s, 'd> {
     posted_work: FxHashSet<u32>,
     /// The last EndCoalescing if it has no number yet.
     unnumbered_coalescing: Option<StmtId>,
+    /// The number of statements so far that draw random numbers.
+    random_statements: i64,
     /// The next number to assign to a statement that the text does not number.
     next_number: u32,
     /// Where reducing communications state no operator.
@@ -321,6 +323,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
             posted_work: FxHashSet::default(),
             unnumbered_coalescing: None,
             next_number: 0,
+            random_statements: 0,
             implied_red_ops: FxHashSet::default(),
             fitting_files: FxHashSet::default(),
             has_waits: false,

@@ -12,8 +12,15 @@ use crate::{
 };
 
 /// The operators of reductions in fusions, with those of communications that compute the same.
-const OPERATORS: [(&str, RedOp); 4] =
-    [("add", RedOp::Sum), ("mul", RedOp::Product), ("min", RedOp::Min), ("max", RedOp::Max)];
+const OPERATORS: [(&str, RedOp); 7] = [
+    ("add", RedOp::Sum),
+    ("mul", RedOp::Product),
+    ("min", RedOp::Min),
+    ("max", RedOp::Max),
+    ("bitwise_and", RedOp::BitAnd),
+    ("bitwise_or", RedOp::BitOr),
+    ("bitwise_xor", RedOp::BitXor),
+];
 
 impl Resolver<'_, '_> {
     /// Adds a sum to the statement at `span` if it is a reducing collective that states no operator.

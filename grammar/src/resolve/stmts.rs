@@ -2,11 +2,11 @@
 
 use super::{Resolver, composite, group, params};
 use crate::{
-    ast,
+    ast, attr,
     codes::Code,
     diagnostic::Diagnostic,
     dtype::DType,
-    ir::{BlockId, For, If, OpStmt, Operand, PartRole, Stmt, StmtId},
+    ir::{BlockId, Expr, ExprId, For, If, OpStmt, Operand, PartRole, Stmt, StmtId},
     ops::{AsmFormat, OPS, Op},
     span::Span,
 };
@@ -141,6 +141,29 @@ impl<'s> Resolver<'s, '_> {
         });
     }
 
+    /// Gives a statement that draws random numbers an offset of its own, so that no two of a program draw the same ones. The
+    /// canonical text keeps it, and passes do not change it.
+    fn add_random_offset(&mut self, stmt: &mut OpStmt) {
+        let is_zero = |expr: ExprId| match &self.program.exprs[expr] {
+            Expr::Int(value) => *value == 0,
+            Expr::Float(_, text) => text.parse::<f64>() == Ok(0.0),
+            _ => false,
+        };
+        let is_random = match stmt.op {
+            Op::RngUniform | Op::RngUniformRange | Op::RngNormal | Op::RngNormalGeneral => true,
+            Op::Sdpa => stmt.get(attr::DROPOUT_P).is_some_and(|it| !is_zero(it)),
+            _ => false,
+        };
+        if !is_random {
+            return;
+        }
+        if stmt.get(attr::RNG_OFFSET).is_none() {
+            let offset = self.program.intern_int(self.random_statements);
+            stmt.attrs.push(attr::RNG_OFFSET.with(offset));
+        }
+        self.random_statements += 1;
+    }
+
     fn resolve_assign(&mut self, outs: &[ast::Expr<'s>], value: &ast::Expr<'s>, span: Span) -> Option<Stmt> {
         if let [ast::Expr { kind: ast::ExprKind::Word(name), span: name_span }] = outs {
             let symbol = self.program.intern_symbol(self.current_unit, name, *name_span);
@@ -184,6 +207,7 @@ impl<'s> Resolver<'s, '_> {
                 }
                 self.add_implied_red_op(&mut stmt, span);
                 self.resolve_root(&mut stmt, span);
+                self.add_random_offset(&mut stmt);
                 Some(stmt)
             }
             ast::ExprKind::Word(name) => self.resolve_non_call(name, [], AsmFormat::Bare, outs, span),

@@ -2,11 +2,34 @@
 
 use super::*;
 
-/// The other axes of the result are those of the operand. Shapes are not checked.
+/// The other axes of the result are those of the operand. Extents are compared when the planner knows the axis.
 pub(super) struct AlongAxis;
 
 impl Rule for AlongAxis {
-    fn check(&self, _: &mut Check<'_, '_>, _: &[TensorId]) {}
+    fn check(&self, check: &mut Check<'_, '_>, args: &[TensorId]) {
+        let base = args.first().copied().or(check.stmt.get(attr::IN));
+        let (Some(base), Some(out)) = (base, check.stmt.out_tensor()) else { return };
+        match check.stmt.op {
+            Op::IndexSelect | Op::TakeAlongAxis | Op::TorchGather => {
+                if let Some(index) = args.get(1) {
+                    check.integers(*index, "the indices");
+                }
+                check.equal_types(&[base, out]);
+            }
+            Op::Scatter => {
+                if let Some(index) = check.stmt.get(attr::IDX) {
+                    check.integers(index, "the indices");
+                }
+                check.equal_types(&[base, out]);
+            }
+            Op::ArgSort => check.integers(out, "the indices"),
+            _ => check.equal_types(&[base, out]),
+        }
+        let (have, want) = (check.dims(out).len(), check.dims(base).len());
+        if have != want {
+            check.rank_error(out, have, want);
+        }
+    }
 
     fn operand_map(&self, operand: &MappedOperand<'_>) -> Option<OperandMap> {
         let dims = along_one_axis(operand)?;
@@ -24,7 +47,7 @@ impl Rule for AlongAxis {
     fn part_operands(&self, stmt: &OpStmt) -> PartOperands {
         match stmt.op {
             // Indices select elements of a whole table.
-            Op::IndexSelect | Op::Embedding | Op::TakeAlongAxis | Op::TorchGather => PartOperands::AtLeastOne,
+            Op::IndexSelect | Op::TakeAlongAxis | Op::TorchGather => PartOperands::AtLeastOne,
             _ => PartOperands::All,
         }
     }
@@ -76,14 +99,6 @@ fn along_one_axis(operand: &MappedOperand<'_>) -> Option<Vec<Option<usize>>> {
         }
         Op::TakeAlongAxis | Op::TorchGather if operand.position == 0 => all_others(dim()?),
         Op::TakeAlongAxis | Op::TorchGather => Some(others(all)),
-        Op::Embedding if operand.stmt.args.len() > 2 => None,
-        Op::Embedding if operand.position == 0 => Some(others(all)),
-        Op::Embedding => {
-            // With a maximum norm, each element depends on its whole row.
-            let last = operand.result_extents.len().checked_sub(1)?;
-            let is_plain = operand.stmt.get(attr::MAX_NORM).is_none() && operand.is_same(1, last);
-            Some((0..operand.operand_extents.len()).map(|at| (at == 1 && is_plain).then_some(last)).collect())
-        }
         _ => None,
     }
 }

@@ -7,7 +7,7 @@ use crate::{
     attr,
     codes::Code,
     diagnostic::{Diagnostic, has_errors},
-    dtype::DType,
+    dtype::{Class, DType},
     ir::{AxisId, OpStmt, ParallelType, Program, StmtId, TensorId},
     ops::Op,
     rules::dims::{DimMap, OperandMap, operand_map},
@@ -149,6 +149,21 @@ impl Check<'_, '_> {
         if let (Some(first), Some(out)) = (args.first(), self.stmt.out_tensor()) {
             self.equal_types(&[*first, out]);
         }
+    }
+
+    /// Checks that a tensor of indices has an integer type.
+    pub(super) fn integers(&mut self, tensor: TensorId, what: &str) {
+        let Some(dtype) = self.program.tensors[tensor].dtype.filter(|it| it.class() != Class::Int) else {
+            return;
+        };
+        let (op, name) = (self.stmt.op.name(), self.program.tensor_name(tensor));
+        let message = format!("`{op}`: {what} `{name}` are {dtype}");
+        self.acc.push(Diagnostic::new(
+            Code::TypeMismatch,
+            self.place(tensor),
+            message,
+            "expected an integer type",
+        ));
     }
 
     /// Checks that the first operand has the shape of the result.

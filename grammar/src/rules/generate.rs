@@ -1,8 +1,8 @@
-//! `full`, `iota` and `eye`.
+//! `full`, `iota`, `eye` and random numbers.
 
 use super::*;
 
-/// No tensor operands; each element depends only on its index in the whole tensor.
+/// No tensor operands except the seed of random numbers; each element depends only on its index in the whole tensor.
 pub(super) struct Generate;
 
 impl Rule for Generate {
@@ -35,6 +35,10 @@ impl Rule for Generate {
 
     fn result_dtype(&self, operands: &Operands<'_>) -> Option<DType> {
         operands.stmt.get(attr::DTYPE).or_else(|| operands.dtype(0))
+    }
+
+    fn operand_map(&self, operand: &MappedOperand<'_>) -> Option<OperandMap> {
+        Some(OperandMap::Dims(vec![DimMap::RequiresWhole; operand.operand_extents.len()]))
     }
 
     fn unmapped_dim(&self, _: &Program, stmt: &OpStmt, _: AxisId) -> ResultDim {

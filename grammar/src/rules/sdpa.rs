@@ -1,8 +1,6 @@
 //! `sdpa`: scaled dot-product attention, its logarithms of sums, and the state of random numbers.
 //! The shape of the first result is inferred; the shapes and types of all results are checked.
 
-mod grouped_heads;
-
 use super::*;
 
 /// `softmax(q[…, l, k] · k[…, s, k]ᵀ) · v[…, s, e]`.
@@ -27,6 +25,13 @@ impl Rule for Sdpa {
             return Some(OperandMap::Dims(vec![DimMap::RequiresWhole; count]));
         };
         let has_free_rows = !operand.stmt.may_be_causal(operand.program);
+        // Heads that share keys and values are not split: a part of the heads would need other keys.
+        let heads = |at: usize| {
+            let tensor = *operand.stmt.tensor_operands().get(at)?;
+            let heads = extents(operand.program, tensor).into_iter().rev().nth(2)?;
+            (operand.value)(heads)
+        };
+        let shares_heads = matches!((heads(0), heads(1)), (Some(query), Some(key)) if query != key);
         // A bias or mask `[…, l, s]` has the dimensions of the scores, aligned at the end.
         let is_score = operand.position >= 3;
         let has_rows = has_free_rows && (operand.position == 0 || is_score);
@@ -34,6 +39,7 @@ impl Rule for Sdpa {
         let skipped = if is_score { dims.saturating_sub(count) } else { 0 };
         let dims = (0..count)
             .map(|at| match at + skipped {
+                to if to + 1 == rows && shares_heads => DimMap::RequiresWhole,
                 to if to < rows && count + skipped > rows => DimMap::Parallel(to),
                 to if to == rows && has_rows => DimMap::Parallel(to),
                 _ => DimMap::RequiresWhole,
@@ -68,13 +74,19 @@ impl Check<'_, '_> {
             }
         }
         let [q, k, v, o] = [query, key, value, out].map(|it| self.dims(it));
+        // Consecutive heads of the query may share keys and values.
+        let shares_heads = rows > 0
+            && !self.unequal(k[rows - 1], v[rows - 1])
+            && match (self.constant(q[rows - 1]), self.constant(k[rows - 1])) {
+                (Some(all), Some(own)) => own > 0 && own < all && all % own == 0,
+                _ => false,
+            };
         for at in 0..rows {
             for (tensor, dims) in [(key, &k), (value, &v), (out, &o)] {
-                let errors = self.acc.len();
-                self.equal_axes(tensor, dims[at], query, q[at]);
-                if self.acc.len() > errors && at + 1 == rows && tensor != out {
-                    self.explain_grouped_heads(query, &[key, value], at);
+                if at + 1 == rows && shares_heads && tensor != out {
+                    continue;
                 }
+                self.equal_axes(tensor, dims[at], query, q[at]);
             }
         }
         self.equal_axes(key, k[rows + 1], query, q[rows + 1]);

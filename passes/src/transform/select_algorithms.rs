@@ -129,7 +129,7 @@ fn choose(program: &mut Program, it: &OpStmt, table: &AlgorithmTable) -> Option<
         // Dialects before February 2025 do not print the backend. The default is NCCL.
         None | Some(Backend::Nccl) => true,
         Some(Backend::Cuda) if kind == CommunicationType::Allreduce => false,
-        Some(Backend::Cuda | Backend::Ucc | Backend::Gloo) => return None,
+        Some(Backend::Cuda | Backend::Ucc | Backend::Gloo | Backend::Nixl) => return None,
     };
     let has_wide_parts = bytes.is_multiple_of(ACCESS_BYTES * members as u64);
     let is_available = |it| match it {

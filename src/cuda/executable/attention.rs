@@ -115,6 +115,9 @@ fn launch<'v>(
     if it.mask.is_some() {
         return Ok(Err("it has a mask of its own".into()));
     }
+    if it.keep.is_some() {
+        return Ok(Err("it has a dropout".into()));
+    }
     if !has_separate_results(it, &locate)? {
         return Ok(Err("a result overlaps an operand".into()));
     }
@@ -146,6 +149,7 @@ mod tests {
             value: rows(2),
             bias: None,
             mask: None,
+            keep: None,
             is_causal: true,
             first_row: 0,
             scale: 0.125,

@@ -14,6 +14,7 @@ pub(super) mod nvrtc;
 mod packets;
 mod peer_memory;
 mod reduce;
+mod routine;
 mod row;
 mod shape;
 #[cfg(test)]
@@ -37,6 +38,7 @@ pub(super) use peer_memory::{
     BLOCK_COUNTER_PARAM, EndSignals, PeerCollective, PeerResult, peer_memory_launch,
 };
 pub(super) use reduce::{reduce_launches, reduce_scratch_bytes};
+pub(super) use routine::routine_launch;
 pub(super) use row::{RowOp, RowReduction, defining_row_op, row_launch};
 pub(super) use shape::{merge_dims, merge_dims_in_any_order};
 
@@ -195,6 +197,8 @@ pub(super) enum Kernel {
     Matmul(MatmulKernel),
     /// Attention; see `attention`.
     Attention(attention::AttentionKernel),
+    /// Elements at places that depend on other elements; see `routine`.
+    Routine(routine::RoutineKernel),
 }
 
 impl Kernel {
@@ -205,7 +209,8 @@ impl Kernel {
             | Self::Row(_)
             | Self::PeerMemory(_)
             | Self::Packets(_)
-            | Self::Matmul(_) => BlockShape { threads: BLOCK, shared_bytes: 0 },
+            | Self::Matmul(_)
+            | Self::Routine(_) => BlockShape { threads: BLOCK, shared_bytes: 0 },
             Self::Attention(it) => it.block(),
         }
     }
@@ -273,6 +278,9 @@ impl Kernels {
         if self.list.iter().any(|it| matches!(it, Kernel::Attention(_))) {
             text += attention::TEMPLATE;
         }
+        if self.list.iter().any(|it| matches!(it, Kernel::Routine(_))) {
+            text += routine::TEMPLATE;
+        }
         for (number, kernel) in self.list.iter().enumerate() {
             let parameters = match kernel {
                 Kernel::Elementwise(it) => {
@@ -285,6 +293,7 @@ impl Kernels {
                 Kernel::Packets(it) => packets::parameters(it),
                 Kernel::Matmul(_) => "Matmul".to_owned(),
                 Kernel::Attention(_) => "Attention".to_owned(),
+                Kernel::Routine(it) => routine::parameters(it).to_owned(),
             };
             let BlockShape { threads, .. } = kernel.block();
             let body = match kernel {
@@ -295,6 +304,7 @@ impl Kernels {
                 Kernel::Packets(it) => packets::body(it),
                 Kernel::Matmul(it) => matmul::body(it),
                 Kernel::Attention(it) => attention::body(it),
+                Kernel::Routine(it) => routine::body(it),
             };
             // Writing to a string does not fail.
             let _ = write!(

@@ -195,6 +195,17 @@ D f32 remainder_of(f32 a, f32 b) { f32 r = fmodf(a, b); return r != 0 && (b < 0)
 D f64 remainder_of(f64 a, f64 b) { f64 r = fmod(a, b); return r != 0 && (b < 0) != (r < 0) ? r + b : r; }
 D i64 ceil_div(i64 a, i64 b) { i64 q = quotient(a, b); return q + (b != 0 && rest(a, b) != 0 && (a < 0) == (b < 0)); }
 D u64 ceil_div(u64 a, u64 b) { return quotient(a, b) + (b != 0 && rest(a, b) != 0); }
+// Words 0 and 1 of Philox4x32-10 for the key `seed` and the counter `offset` (words 0 and 1), `index` (words 2 and 3).
+D u64 philox(u64 index, u64 seed, u64 offset) {
+  u32 k0 = (u32)seed, k1 = (u32)(seed >> 32), c0 = (u32)offset, c1 = (u32)(offset >> 32);
+  u32 c2 = (u32)index, c3 = (u32)(index >> 32);
+  for (int round = 0; round < 10; ++round) {
+    u64 a = (u64)c0 * 0xd2511f53u, b = (u64)c2 * 0xcd9e8d57u;
+    c0 = (u32)(b >> 32) ^ c1 ^ k0, c1 = (u32)b, c2 = (u32)(a >> 32) ^ c3 ^ k1, c3 = (u32)a;
+    k0 += 0x9e3779b9u, k1 += 0xbb67ae85u;
+  }
+  return (u64)c1 << 32 | c0;
+}
 template<class C> D C shifted_left(C a, C b) { return b >= 0 && b < 64 ? (C)((u64)a << b) : (C)0; }
 template<class C> D C shifted_right(C a, C b) { return a >> (b >= 0 && b < 64 ? b : (C)63); }
 D u64 shifted_right(u64 a, u64 b) { return b < 64 ? a >> b : 0; }

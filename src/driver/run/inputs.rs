@@ -5,10 +5,14 @@ use std::{str::FromStr, sync::Arc};
 
 use grammar::dtype::DType;
 use indexmap::IndexSet;
+use rustc_hash::FxHashMap;
 
-use super::RunError;
+use super::{
+    RunError,
+    index_inputs::{IndexRange, index_inputs},
+};
 use crate::tensor_file::{IoError, LoadedTensor, TensorSource};
-use hir_plan::{CostClass, InstKind, IoBinding, Plan, ReduceOp};
+use hir_plan::{CostClass, InstKind, IoBinding, Number, Plan, ReduceOp};
 use hir_process::input_file::InputFiles;
 use hir_tensor::{
     data::{Data, NdArray, WrittenMask},
@@ -150,6 +154,8 @@ pub struct InputSpec {
     pub flags: Vec<InputFlag>,
     /// Whole tensors in memory, with the names of their inputs.
     tensors: Vec<(String, NdArray)>,
+    /// By position: the inputs that are used as indices.
+    indices: FxHashMap<usize, IndexRange>,
     /// The files that the run has read.
     files: Arc<InputFiles>,
     /// Notes about conversions between float types, to be printed.
@@ -162,7 +168,14 @@ impl InputSpec {
     pub fn new(kind: InputKind, seed: u64, plans: &[Plan]) -> Self {
         let exact = ExactRange::for_terms(longest_sum(plans), min_significand_bits(plans));
         let generator = InputGenerator { kind, seed, exact };
-        Self { generator, flags: Vec::new(), tensors: Vec::new(), files: Arc::default(), notes: Vec::new() }
+        Self {
+            generator,
+            flags: Vec::new(),
+            tensors: Vec::new(),
+            indices: index_inputs(plans),
+            files: Arc::default(),
+            notes: Vec::new(),
+        }
     }
 
     /// Adds whole tensors in memory, each with the name of its input.
@@ -303,7 +316,19 @@ impl InputSpec {
         if let Some(flag) = self.flags.iter().find(|it| it.local && it.name == port.name) {
             return Ok(flag.load(&self.files, INPUT, rank, port)?.tensor.data);
         }
-        Ok(self.generator.fill(position, port.dtype, layout, rank)?)
+        Ok(match self.indices.get(&position).filter(|_| port.dtype.is_integral()) {
+            None => self.generator.fill(position, port.dtype, layout, rank)?,
+            Some(IndexRange::Below(most)) => {
+                self.generator.fill_indices(position, port.dtype, layout, *most)?
+            }
+            Some(IndexRange::Ends { groups, extent }) => {
+                let mut data = Data::zeros(port.dtype, layout.global_indices().len())?;
+                for (at, group) in layout.global_indices().into_iter().enumerate() {
+                    data.set(at, Number::Int(((group + 1) * extent / groups.max(&1)) as i64));
+                }
+                data
+            }
+        })
     }
 }
 

@@ -9,6 +9,7 @@ pub mod compare;
 mod extents;
 pub mod failure;
 pub mod files;
+mod index_inputs;
 pub mod inputs;
 pub mod option_files;
 pub mod oracle;

@@ -40,7 +40,8 @@ use rustc_hash::FxHashMap;
 
 use hir_plan::{
     Attention, AttentionOptions, Buffer, Inst, InstKind, IoBinding, Number, Origin, Plan, PlanStream, Shard,
-    ShardLayout, View, World, limits,
+    ShardLayout, View, World, dropout, limits,
+    operators::{OperatorCall, OperatorFault, is_lowered},
     scalar::{ScalarError, Scalars},
 };
 use hir_sim::SimLimits;
@@ -194,6 +195,9 @@ impl UnshardedPlanner<'_> {
         if it.op == Op::Sdpa {
             return self.attention(it);
         }
+        if is_lowered(it.op) {
+            return self.lowered_operator(it);
+        }
         let ([out], Some(tensor)) = (&it.outs[..], it.out_tensor()) else {
             return Err(self.unsupported(it.op));
         };
@@ -223,13 +227,60 @@ impl UnshardedPlanner<'_> {
             Program::tensors_of(&it.outs).map(|out| self.result(out)).collect::<Result<Vec<_>>>()?;
         let mut results = results.into_iter();
         let Some(out) = results.next() else { return Ok(()) };
-        let attention = Attention::of(&views, &options, out, results.next())
+        let keys = views.get(1).and_then(|it| it.shape.iter().rev().nth(1)).copied().unwrap_or(0);
+        let (layout, first) = (ShardLayout::whole(&out.shape), self.plan.buffers.len() as u32);
+        let mut keep = None;
+        if let Some((code, drawn)) = dropout(&options, (keys, &layout), &out, 0, first) {
+            self.add_temporaries(code.buffers);
+            code.code.into_iter().for_each(|kind| self.emit(kind));
+            keep = Some(drawn);
+        }
+        let attention = Attention::of(&views, &options, keep, out, results.next())
             .map_err(|(have, want)| self.shape_mismatch(it.op, &have, &want))?;
         self.emit(InstKind::Attention(Box::new(attention)));
-        for state in results {
-            self.emit(InstKind::Fill { to: Box::new(state), value: Number::Int(0) });
+        for (state, value) in results.zip([0, options.offset]) {
+            self.emit(InstKind::Fill { to: Box::new(state), value: Number::Int(value) });
         }
         Ok(())
+    }
+
+    /// Plans an operator that is several instructions.
+    fn lowered_operator(&mut self, it: &OpStmt) -> Result<()> {
+        let operands = operands(it).iter().map(|arg| self.value(*arg)).collect::<Result<Vec<_>>>()?;
+        let results =
+            Program::tensors_of(&it.outs).map(|out| self.result(out)).collect::<Result<Vec<_>>>()?;
+        let layout = ShardLayout::whole(results.first().map_or(&[], |it| &it.shape));
+        let value = |it| self.scalars.eval(it).ok();
+        let (program, first) = (self.program, self.plan.buffers.len() as u32);
+        let call = OperatorCall {
+            program,
+            stmt: it,
+            operands: &operands,
+            results: &results,
+            layout: &layout,
+            value: &value,
+        };
+        let (code, buffers) = hir_plan::operators::lower(&call, 0, first).map_err(|fault| match fault {
+            OperatorFault::Shape(have, want) => self.shape_mismatch(it.op, &have, &want),
+            OperatorFault::Unsupported(why) => {
+                self.diagnostic(Code::Unsupported, format!("this `{}` does not run: {why}", it.op.name()))
+            }
+            OperatorFault::Scalar(expr) => match self.scalars.eval(expr) {
+                Ok(_) => self.unsupported(it.op),
+                Err(fault) => self.scalar_fault(fault),
+            },
+        })?;
+        self.add_temporaries(buffers);
+        code.into_iter().for_each(|kind| self.emit(kind));
+        Ok(())
+    }
+
+    /// Adds temporary buffers, and allocates them.
+    fn add_temporaries(&mut self, buffers: Vec<Buffer>) {
+        let first = self.plan.buffers.len() as u32;
+        let numbers = first..first + buffers.len() as u32;
+        self.plan.buffers.extend(buffers);
+        numbers.for_each(|buffer| self.emit(InstKind::Alloc { buffer, zeroed: None }));
     }
 
     fn emit(&mut self, kind: InstKind) {

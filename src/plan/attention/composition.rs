@@ -5,7 +5,7 @@
 //! scores  = q · kᵀ                      largest = maxima of the rows of scores
 //! scores  = scores · scale + bias       scores  = exp(scores - largest)
 //! scores  = where(mask, scores, -∞)     sums    = sums of the rows of scores
-//!                                       weights = scores / sums
+//!                                       weights = scores / sums, times the dropout
 //! out     = weights · v                 logsumexp = largest + log(sums)
 //! ```
 //!
@@ -15,7 +15,10 @@
 
 use grammar::{dtype::DType, ops::Op};
 
-use crate::{Arg, Attention, Buffer, BufferNo, Gemm, InstKind, Number, Reduce, ReduceOp, View};
+use crate::{
+    Arg, Attention, Buffer, BufferNo, InstKind, Number, ReduceOp, View,
+    inst_builder::{InstBuilder, view},
+};
 
 /// The instructions of an attention, in order, and their temporary buffers.
 pub struct AttentionComposition {
@@ -55,6 +58,7 @@ impl Attention {
             value: of_batch(&self.value),
             bias: self.bias.as_ref().map(part),
             mask: self.mask.as_ref().map(part),
+            keep: self.keep.as_ref().map(part),
             first_row: if is_row { self.first_row + start } else { self.first_row },
             out: part(&self.out),
             logsumexp: self.logsumexp.as_ref().map(part),
@@ -70,16 +74,16 @@ impl Attention {
         first_buffer: BufferNo,
         max_scores: usize,
     ) -> AttentionComposition {
-        let mut builder = Builder { first_buffer, ..Builder::default() };
+        let mut builder = Builder { base: InstBuilder::new(0, first_buffer), causal_mask: None };
         let parts = self.parts(max_scores);
         let shape = parts.first().map_or_else(|| vec![0, 0], Self::score_shape);
         let (all, all_rows) = (shape.iter().product(), shape[..shape.len() - 1].iter().product());
         let computed = if dtype == DType::Double { DType::Double } else { DType::Float };
         let temporaries = Temporaries {
-            scores: builder.buffer("scores", computed, all),
-            weights: builder.buffer("weights", dtype, all),
-            largest: builder.buffer("row maxima", computed, all_rows),
-            sums: builder.buffer("row sums", computed, all_rows),
+            scores: builder.base.buffer("scores", computed, all),
+            weights: builder.base.buffer("weights", dtype, all),
+            largest: builder.base.buffer("row maxima", computed, all_rows),
+            sums: builder.base.buffer("row sums", computed, all_rows),
         };
         if let (true, [.., rows, keys]) = (self.is_causal, &shape[..]) {
             let last = parts.last().map_or(0, |it| it.first_row + it.score_shape()[shape.len() - 2]);
@@ -90,7 +94,7 @@ impl Attention {
         }
         let shape = parts.last().map_or(shape, Self::score_shape);
         let weights = View::contiguous(temporaries.weights, shape);
-        AttentionComposition { code: builder.code, buffers: builder.buffers, weights }
+        AttentionComposition { code: builder.base.code, buffers: builder.base.buffers, weights }
     }
 
     /// Returns the shape `[b…, l, s]` of the scores.
@@ -116,25 +120,28 @@ impl Attention {
         };
         let mut transposed: Vec<usize> = (0..dims).collect();
         transposed.swap(dims - 2, dims - 1);
-        code.gemm(&self.query, &self.key.permute(&transposed), &scores);
-        code.map(Op::Mul, [view(&scores), Arg::Number(Number::Float(self.scale))], &scores);
+        code.base.gemm(&self.query, &self.key.permute(&transposed), &scores);
+        code.base.map(Op::Mul, [view(&scores), Arg::Number(Number::Float(self.scale))], &scores);
         if let Some(bias) = &self.bias {
-            code.map(Op::Add, [view(&scores), view(bias)], &scores);
+            code.base.map(Op::Add, [view(&scores), view(bias)], &scores);
         }
         let lowest = Number::Float(f64::NEG_INFINITY);
         let causal_mask = code.causal_mask(self).and_then(|it| it.broadcast(&score_shape));
         for mask in self.mask.iter().chain(&causal_mask) {
-            code.map(Op::Where, [view(mask), view(&scores), Arg::Number(lowest)], &scores);
+            code.base.map(Op::Where, [view(mask), view(&scores), Arg::Number(lowest)], &scores);
         }
-        code.reduce_rows(ReduceOp::Max, lowest, &scores, &largest);
-        code.map(Op::Sub, [view(&scores), Arg::View(repeated(&largest))], &scores);
-        code.map(Op::Exp, [view(&scores)], &scores);
-        code.reduce_rows(ReduceOp::Sum, Number::Int(0), &scores, &sums);
-        code.map(Op::Div, [view(&scores), Arg::View(repeated(&sums))], &weights);
-        code.gemm(&weights, &self.value, &self.out);
+        code.base.reduce_rows(ReduceOp::Max, lowest, &scores, &largest);
+        code.base.map(Op::Sub, [view(&scores), Arg::View(repeated(&largest))], &scores);
+        code.base.map(Op::Exp, [view(&scores)], &scores);
+        code.base.reduce_rows(ReduceOp::Sum, Number::Int(0), &scores, &sums);
+        code.base.map(Op::Div, [view(&scores), Arg::View(repeated(&sums))], &weights);
+        if let Some(keep) = &self.keep {
+            code.base.map(Op::Mul, [view(&weights), view(keep)], &weights);
+        }
+        code.base.gemm(&weights, &self.value, &self.out);
         if let Some(it) = &self.logsumexp {
-            code.map(Op::Log, [view(&sums)], &sums);
-            code.map(Op::Add, [view(&largest), view(&sums)], it);
+            code.base.map(Op::Log, [view(&sums)], &sums);
+            code.base.map(Op::Add, [view(&largest), view(&sums)], it);
         }
     }
 }
@@ -157,42 +164,19 @@ struct CausalMask {
     current: Option<(usize, Vec<usize>)>,
 }
 
-/// The instructions and temporary buffers so far.
-#[derive(Default)]
+/// The instructions and temporary buffers so far, and the causal mask.
 struct Builder {
-    first_buffer: BufferNo,
-    buffers: Vec<Buffer>,
-    code: Vec<InstKind>,
+    base: InstBuilder,
     causal_mask: Option<CausalMask>,
 }
 
 impl Builder {
-    fn buffer(&mut self, name: &str, dtype: DType, len: usize) -> BufferNo {
-        self.buffers.push(Buffer { name: name.to_owned(), dtype, len });
-        self.first_buffer + self.buffers.len() as BufferNo - 1
-    }
-
-    fn map<const N: usize>(&mut self, op: Op, args: [Arg; N], out: &View) {
-        self.code.push(InstKind::Map { op, args: args.to_vec(), out: Box::new(out.clone()) });
-    }
-
-    fn gemm(&mut self, a: &View, b: &View, out: &View) {
-        let it = Gemm { a: a.clone(), b: b.clone(), bias: None, out: out.clone() };
-        self.code.push(InstKind::Gemm(Box::new(it)));
-    }
-
-    fn reduce_rows(&mut self, op: ReduceOp, init: Number, input: &View, out: &View) {
-        let axes = vec![input.shape.len() - 1];
-        let it = Reduce { op, init, input: input.clone(), axes, out: out.clone() };
-        self.code.push(InstKind::Reduce(Box::new(it)));
-    }
-
     /// Adds the buffers of causal masks of up to `rows` × `keys` booleans, for rows before `end`.
     fn causal_mask_buffers(&mut self, end: usize, rows: usize, keys: usize) -> CausalMask {
         let longest = end.max(keys);
-        let indices = View::contiguous(self.buffer("indices", DType::Int32, longest), vec![longest]);
-        let mask = self.buffer("causal mask", DType::Bool, rows * keys);
-        self.code.push(InstKind::Iota { to: Box::new(indices.clone()), start: 0, step: 1 });
+        let indices = self.base.temporary("indices", DType::Int32, vec![longest]);
+        let mask = self.base.buffer("causal mask", DType::Bool, rows * keys);
+        self.base.iota(&indices, 0, 1);
         CausalMask { indices, mask, current: None }
     }
 
@@ -208,14 +192,10 @@ impl Builder {
                 let shape = shape.clone();
                 Arg::View(View { offset, shape, strides: strides.to_vec(), ..causal_mask.indices.clone() })
             };
-            self.map(Op::Ge, [repeated(part.first_row, [1, 0]), repeated(0, [0, 1])], &mask);
+            self.base.map(Op::Ge, [repeated(part.first_row, [1, 0]), repeated(0, [0, 1])], &mask);
             causal_mask.current = wanted;
         }
         self.causal_mask = Some(causal_mask);
         Some(mask)
     }
-}
-
-fn view(it: &View) -> Arg {
-    Arg::View(it.clone())
 }

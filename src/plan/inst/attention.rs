@@ -15,6 +15,8 @@ pub struct Attention {
     pub bias: Option<View>,
     /// Booleans `[b…, l, s]`; a score whose mask is false is -∞.
     pub mask: Option<View>,
+    /// Numbers `[b…, l, s]` that the weights are multiplied with: a dropout.
+    pub keep: Option<View>,
     /// Whether row `i` attends to the keys 0 to `i` only.
     pub is_causal: bool,
     /// The index of the first row of `query`, if it is a part of the rows.
@@ -28,9 +30,13 @@ pub struct Attention {
 }
 
 impl Attention {
-    /// Returns the operands: the query, the keys, the values, then the bias and the mask if there are any.
+    /// Returns the operands: the query, the keys, the values, then the bias, the mask and the dropout if there are any.
     pub fn operands(&self) -> impl Iterator<Item = &View> {
-        [&self.query, &self.key, &self.value].into_iter().chain(&self.bias).chain(&self.mask)
+        [&self.query, &self.key, &self.value]
+            .into_iter()
+            .chain(&self.bias)
+            .chain(&self.mask)
+            .chain(&self.keep)
     }
 
     /// Returns the results.

@@ -49,6 +49,11 @@ pub fn microseconds(plan: &Plan, inst: &Inst) -> f64 {
             let memory = it.operands().chain(it.results()).map(bytes).sum::<f64>() / MEMORY_BYTES;
             KERNEL.max(flops / rate).max(memory)
         }
+        InstKind::Routine(it) => {
+            let flops = 2.0 * it.multiplications() as f64;
+            let memory = it.inputs.iter().chain(&it.outs).map(bytes).sum::<f64>() / MEMORY_BYTES;
+            KERNEL.max(flops / FULL_FLOPS).max(memory)
+        }
         InstKind::Map { .. }
         | InstKind::Reduce(_)
         | InstKind::Fill { .. }

@@ -21,12 +21,14 @@ mod hidden_values;
 mod map;
 mod overflow;
 mod reduce;
+mod routine;
 mod shadow_lanes;
 
 pub use gemm::gemm;
 pub use hidden_values::{is_finite, mark_hidden_values};
 pub use map::{Operand, convert, map};
 pub use reduce::{peer_reduce, reduce};
+pub use routine::routine;
 
 /// An error that prevents a kernel from computing a result.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -47,6 +49,28 @@ pub enum KernelError {
         op: Op,
         /// The row-major index of the first such element.
         element: usize,
+    },
+    /// An index is outside of its dimension.
+    #[error("index {index} is outside of 0 to {} (element {element} of the indices)", *extent as i128 - 1)]
+    Index {
+        /// The index.
+        index: i128,
+        /// The extent of the dimension.
+        extent: usize,
+        /// The row-major index of the first such element.
+        element: usize,
+    },
+    /// The ends of groups do not ascend, or exceed the dimension.
+    #[error("group {group} begins at {start} and ends at {end}, in a dimension of extent {extent}")]
+    Groups {
+        /// The number of the group.
+        group: usize,
+        /// Its first index.
+        start: usize,
+        /// The index behind its last one.
+        end: i128,
+        /// The extent of the dimension.
+        extent: usize,
     },
 }
 

@@ -56,6 +56,20 @@ pub(super) fn power(base: i128, exponent: i128) -> i128 {
     result
 }
 
+/// Returns words 0 and 1 of Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011) for the key
+/// `seed` and the counter `offset` (words 0 and 1), `index` (words 2 and 3).
+pub(super) fn philox(index: u64, seed: u64, offset: u64) -> i128 {
+    let words = |it: u64| [it as u32, (it >> 32) as u32];
+    let ([mut k0, mut k1], [mut c0, mut c1], [mut c2, mut c3]) = (words(seed), words(offset), words(index));
+    for _ in 0..10 {
+        let [low, high] = words(u64::from(c0) * 0xd251_1f53);
+        let [other_low, other_high] = words(u64::from(c2) * 0xcd9e_8d57);
+        [c0, c1, c2, c3] = [other_high ^ c1 ^ k0, other_low, high ^ c3 ^ k1, low];
+        (k0, k1) = (k0.wrapping_add(0x9e37_79b9), k1.wrapping_add(0xbb67_ae85));
+    }
+    i128::from(((u64::from(c1) << 32) | u64::from(c0)) as i64)
+}
+
 pub(super) fn gcd(a: i128, b: i128) -> i128 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
@@ -116,6 +130,18 @@ fn erfinv_tail(z: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn philox_has_the_known_answers() {
+        // The vectors of Random123 1.09, `kat_vectors`, philox4x32 10.
+        let bits = |index, seed, offset| philox(index, seed, offset) as u64;
+        assert_eq!(bits(0, 0, 0), 0xe169_c58d_6627_e8d5);
+        assert_eq!(bits(u64::MAX, u64::MAX, u64::MAX), 0x41c8_3b0e_408f_276d);
+        assert_eq!(
+            bits(0x0370_7344_1319_8a2e, 0x299f_31d0_a409_3822, 0x85a3_08d3_243f_6a88),
+            0x94fd_cceb_d16c_fe09
+        );
+    }
 
     #[test]
     fn inverse_error_functions() {

@@ -7,7 +7,7 @@ use super::{
     Elementwise, FloatEval,
     FloatEval::{Checked, Exact, Predicate, Rounded},
     FloatFunction, IntegerFunction,
-    functions::{erfcinv, erfinv, gcd, lerp, power, product, quotient, sum},
+    functions::{erfcinv, erfinv, gcd, lerp, philox, power, product, quotient, sum},
 };
 
 const fn row(op: Op) -> Elementwise {
@@ -280,4 +280,5 @@ pub(super) static TABLE: &[Elementwise] = &[
         .integer(|[a, b, c]| Some(if a <= b { c } else { a }), "a <= b ? c : a")
         .float(Exact(|[a, b, c]| if a <= b { c } else { a }), "a <= b ? c : a")
         .discontinuous(),
+    row(Op::Philox).integer(|[a, b, c]| Some(philox(a as u64, b as u64, c as u64)), "(C)philox(a, b, c)"),
 ];

@@ -76,9 +76,10 @@ fn instruction(kind: &mut InstKind, rank: usize, parts: &[Parts]) {
         InstKind::OpaqueCall(it) => it.inputs.iter_mut().chain(&mut it.outputs).for_each(shift),
         InstKind::Attention(it) => {
             let operands = [&mut it.query, &mut it.key, &mut it.value].into_iter();
-            operands.chain(&mut it.bias).chain(&mut it.mask).for_each(shift);
+            operands.chain(&mut it.bias).chain(&mut it.mask).chain(&mut it.keep).for_each(shift);
             [&mut it.out].into_iter().chain(&mut it.logsumexp).for_each(shift);
         }
+        InstKind::Routine(it) => it.inputs.iter_mut().chain(&mut it.outs).for_each(shift),
         InstKind::Map { args, out, .. } => {
             for arg in args {
                 if let Arg::View(view) = arg {

@@ -180,6 +180,10 @@ pub(super) fn contracted_device_pieces(
         let pieces = dim.map(|dim| sharding.dims[dim].pieces.iter().copied());
         pieces.into_iter().flatten().take_while(|piece| piece.device().is_some()).collect()
     };
+    // An embedding reduces the rows of the table only: the indices have no such dimension.
+    if !maps[0].contains(&DimMap::Reduction) {
+        return pieces(weight, &maps[1]);
+    }
     let of_operands = [pieces(x, &maps[0]), pieces(weight, &maps[1])];
     let (at, other) = match &of_operands {
         [x, weight] if !x.is_empty() && !weight.is_empty() => {

@@ -1,0 +1,43 @@
+//! Lowers routines to one kernel.
+
+use super::{ExecutableBuilder, elementwise::elementwise_op};
+use crate::{error::CudaError, executable::LogicalStream, kernels::routine_launch};
+use hir_plan::{Inst, InstKind, Routine, RoutineKind, ViewOnRank};
+
+impl ExecutableBuilder<'_> {
+    pub(super) fn lower_routine(
+        &mut self,
+        at: u32,
+        inst: &Inst,
+        stream: LogicalStream,
+        it: &Routine,
+    ) -> Result<(), CudaError> {
+        let inputs = it.inputs.iter().map(|view| self.local_view(view)).collect::<Result<Vec<_>, _>>()?;
+        let outs = it.outs.iter().map(|view| self.local_view(view)).collect::<Result<Vec<_>, _>>()?;
+        let is_base = |at: usize| matches!(it.kind, RoutineKind::Scatter { .. }) && at == 0;
+        let overlaps = outs.iter().any(|out| {
+            let mut all = inputs.iter().enumerate();
+            all.any(
+                |(at, input)| {
+                    if is_base(at) { input.may_partially_overlap(out) } else { input.may_alias(out) }
+                },
+            )
+        });
+        if overlaps {
+            let message = format!("a result of `{}` overlaps an operand", it.name());
+            return Err(CudaError::unsupported(self.plan, inst, message));
+        }
+        if let (RoutineKind::Scatter { .. }, [base, ..], [out]) = (it.kind, &it.inputs[..], &it.outs[..]) {
+            let place =
+                |view: &hir_plan::View| Box::new(ViewOnRank { rank: self.plan.rank, view: view.clone() });
+            let copy = Inst { kind: InstKind::Copy { from: place(base), to: place(out) }, ..*inst };
+            if let Some(op) = elementwise_op(self.plan.rank, &copy, &|view| self.local_view(view))? {
+                self.lower_elementwise(at, inst, stream, &op)?;
+            }
+        }
+        let launch = routine_launch(it.kind, &inputs, &outs);
+        let launch = launch.map_err(|it| CudaError::unsupported(self.plan, inst, it))?;
+        self.push_launch(at, stream, launch);
+        Ok(())
+    }
+}

@@ -1,0 +1,98 @@
+//! Computations whose elements are at places that depend on other elements: indexing, sorting, grouped products.
+
+use crate::View;
+
+/// A routine on views of one rank.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Routine {
+    /// What it computes.
+    pub kind: RoutineKind,
+    /// The operands, in the order that the kind says.
+    pub inputs: Vec<View>,
+    /// The results. They overlap neither each other nor the operands, except that the base of a scatter may be its result.
+    pub outs: Vec<View>,
+}
+
+/// What a routine computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RoutineKind {
+    /// `out[i] = source[i with i[dim] replaced by index[i] - first]`, of `source` and `index`. All have the same dimensions, and
+    /// extents differ only in `source` along `dim`. An index outside of `source` is an error; if the source is a part of a
+    /// larger one, the element is 0 instead.
+    Gather {
+        /// The dimension.
+        dim: usize,
+        /// The index of the first element of the source; `Some` if the source is a part.
+        first: Option<usize>,
+    },
+    /// `out = base`, then `out[i with i[dim] replaced by index[i]]` becomes `value[i]`, or is increased by it, for all `i` in
+    /// ascending order; of `base`, `index` and `value`. `index` and `value` have the same shape, which differs from that of
+    /// `base` only along `dim`.
+    Scatter {
+        /// The dimension.
+        dim: usize,
+        /// Whether values are added.
+        accumulates: bool,
+    },
+    /// Sorts along a dimension: the results are the first elements in the order, and their indices. Equal elements keep
+    /// their order, and NaN is larger than all numbers.
+    Sort {
+        /// The dimension.
+        dim: usize,
+        /// Whether the largest element is the first.
+        is_descending: bool,
+    },
+    /// A matrix product for each group, of `a`, `b` and `ends`: a dimension is divided into groups, and group `g` ends
+    /// before index `ends[g]` of it. What no group computes is 0.
+    GroupedGemm(GroupedDim),
+}
+
+/// The dimension of a grouped matrix product that is divided into groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum GroupedDim {
+    /// The rows: `a[m, k] · b[g, k, n]` is `[m, n]`.
+    Rows,
+    /// The summed dimension: `a[m, k] · b[k, n]` is `[g, m, n]`.
+    Depth,
+    /// The columns: `a[g, m, k] · b[k, n]` is `[m, n]`.
+    Columns,
+}
+
+impl Routine {
+    /// Returns the name in plans and reports.
+    pub fn name(&self) -> &'static str {
+        match self.kind {
+            RoutineKind::Gather { .. } => "gather",
+            RoutineKind::Scatter { .. } => "scatter",
+            RoutineKind::Sort { .. } => "sort",
+            RoutineKind::GroupedGemm(_) => "grouped_gemm",
+        }
+    }
+
+    /// Returns the number of multiplications of a grouped product. It saturates instead of overflowing.
+    pub fn multiplications(&self) -> usize {
+        let depth = self.inputs.first().and_then(|it| it.shape.last()).copied().unwrap_or(0);
+        let out = self.outs.first().map_or(0, View::len);
+        match self.kind {
+            RoutineKind::GroupedGemm(GroupedDim::Depth) => {
+                let groups = self.outs.first().and_then(|it| it.shape.first()).copied().unwrap_or(1);
+                (out / groups.max(1)).saturating_mul(depth)
+            }
+            RoutineKind::GroupedGemm(GroupedDim::Rows | GroupedDim::Columns) => out.saturating_mul(depth),
+            RoutineKind::Gather { .. } | RoutineKind::Scatter { .. } | RoutineKind::Sort { .. } => 0,
+        }
+    }
+
+    /// Returns how many terms the longest sum has.
+    pub fn longest_sum(&self) -> usize {
+        match self.kind {
+            RoutineKind::GroupedGemm(_) => {
+                self.inputs.first().and_then(|it| it.shape.last()).copied().unwrap_or(1)
+            }
+            RoutineKind::Scatter { dim, accumulates: true } => {
+                self.inputs.get(1).and_then(|it| it.shape.get(dim)).map_or(1, |it| it + 1)
+            }
+            RoutineKind::Scatter { .. } | RoutineKind::Gather { .. } | RoutineKind::Sort { .. } => 1,
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! `scan`: `out[i]` combines the elements 0 to `i` along a dimension.
+
+use grammar::{attr, dtype::DType, ops::Op};
+
+use super::{OperatorCall, OperatorFault, Result, misfit, sum_dtype};
+use crate::inst_builder::{InstBuilder, view};
+
+impl OperatorCall<'_> {
+    /// In step `s`, each element is combined with the one 2^s before it (Hillis and Steele, "Data parallel algorithms", 1986).
+    pub(super) fn scan(&self, code: &mut InstBuilder) -> Result<()> {
+        let (input, out) = (self.operand(0)?, self.result(0)?);
+        if input.shape != out.shape {
+            return Err(misfit(input, &out.shape));
+        }
+        let dim = self.dim(input.shape.len())?;
+        let name = self.stmt.get(attr::SCAN_OP).or_else(|| self.stmt.get(attr::OP_TYPE));
+        let name: &str = name.map_or("add", |it| it);
+        let op = match name {
+            "add" => Op::Add,
+            "mul" => Op::Mul,
+            "max" => Op::Max,
+            "min" => Op::Min,
+            "fmax" => Op::FMax,
+            "fmin" => Op::FMin,
+            _ => return Err(OperatorFault::Unsupported(format!("it combines elements with `{name}`"))),
+        };
+        let dtype = match self.result_dtype(0) {
+            DType::Bool => return Err(self.unsupported("its result is bool")),
+            dtype => sum_dtype(dtype),
+        };
+        let extent = out.shape[dim];
+        let mut from = code.temporary("scan", dtype, out.shape.clone());
+        let mut to = code.temporary("scan", dtype, out.shape.clone());
+        code.copy(input, &from);
+        let mut distance = 1;
+        while distance < extent {
+            let rest = extent - distance;
+            code.copy(&from.narrow(dim, 0, distance), &to.narrow(dim, 0, distance));
+            let pair = [from.narrow(dim, 0, rest), from.narrow(dim, distance, rest)];
+            code.map(op, pair.each_ref().map(view), &to.narrow(dim, distance, rest));
+            std::mem::swap(&mut from, &mut to);
+            distance *= 2;
+        }
+        code.copy(&from, out);
+        Ok(())
+    }
+}
