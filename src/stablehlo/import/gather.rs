@@ -136,7 +136,7 @@ impl<'m, 's> Importer<'m, 's> {
             let is_same = self.map("==", vec![own, moved.clone()], DType::Bool)?;
             is_valid = match is_valid {
                 Value::Splat(_) => is_same,
-                it => self.binary_values("and", it, is_same)?,
+                it @ Value::Tensor(_) => self.binary_values("and", it, is_same)?,
             };
             number = self.binary_values("multiply", number, scalar(operand[*dim]))?;
             number = self.binary_values("add", number, moved)?;

@@ -5,7 +5,7 @@ use grammar::dtype::DType;
 use super::{Imported, Importer};
 use crate::{
     tree::{Attribute, Operation},
-    value::{Scalar, Splat, Tensor, Value},
+    value::{Splat, Tensor, Value},
     writer::Dim,
 };
 
