@@ -48,7 +48,8 @@ impl Summary {
             let mut by_rank: FxHashMap<(u32, usize), f64> = FxHashMap::default();
             for it in timeline.slices.iter().filter(|it| it.kind != SliceKind::Wait) {
                 let rank = timeline.rows[it.row].rank;
-                *by_rank.entry((it.line, rank)).or_default() += it.end.unwrap_or(it.begin) - it.begin;
+                let Some(line) = it.line else { continue };
+                *by_rank.entry((line, rank)).or_default() += it.end.unwrap_or(it.begin) - it.begin;
             }
             for ((line, _), time) in by_rank {
                 let longest = times.entry(line).or_insert(time);
