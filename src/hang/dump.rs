@@ -6,8 +6,8 @@ use rustc_hash::FxHashMap;
 use crate::{
     batch::mark_batches,
     record::{
-        Batch, Frame, Group, GroupId, Interners, Kind, MAX_RANK, NameId, Peer, Rank, RankLog, Record,
-        Signature, SignatureId, Stack, StackId, State,
+        Batch, Frame, Group, GroupId, GroupStatus, Interners, Kind, MAX_RANK, NameId, Peer, Rank, RankLog,
+        Record, Signature, SignatureId, Stack, StackId, State,
     },
     value::{Id, Values},
 };
@@ -34,6 +34,9 @@ pub(crate) enum DumpError {
 /// hold any number of them.
 const MAX_RECORDS: usize = 1_000_000;
 const MAX_MEMBERS: usize = 8_000_000;
+
+/// The groups whose status is kept.
+const MAX_STATUS: usize = 1 << 12;
 
 /// The shapes of one tensor list, the extents of one shape, and the frames of one stack that are kept.
 const MAX_SHAPES: usize = 1 << 14;
@@ -97,7 +100,19 @@ pub(crate) fn read(
         lost,
         has_stacks: reader.has_stacks,
         reports_completion,
+        status: top.get("pg_status").map(|it| status_of_groups(values, *it)).unwrap_or_default(),
     })
+}
+
+/// Reads `pg_status`; groups without usable numbers are left out.
+fn status_of_groups(values: &Values, status: Id) -> Vec<GroupStatus> {
+    let groups = values.dict(status).into_iter().flatten().take(MAX_STATUS);
+    let read = |(number, group): (&str, Id)| {
+        let last = |key: &str| values.dict(group)?.find(|it| it.0 == key).and_then(|it| values.int(it.1));
+        let (enqueued, completed) = (last("last_enqueued_collective")?, last("last_completed_collective")?);
+        Some(GroupStatus { group: number.parse().ok()?, enqueued, completed })
+    };
+    groups.filter_map(read).collect()
 }
 
 /// Sets `done`, and returns whether the recorder reports completion. Plain gloo leaves every record `scheduled` and retires it

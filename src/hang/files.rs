@@ -14,12 +14,10 @@ use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
 use crate::{
+    archive::{self, MAX_FILE},
     dump, json, pickle,
     record::{Group, GroupId, Interners, MAX_RANK, Rank, RankLog, Records},
 };
-
-/// The largest file that is read, in bytes: a dump of 100,000 records has about 30 MB.
-pub const MAX_FILE: u64 = 256 << 20;
 
 /// The bytes in which a dump is recognized.
 const MAX_HEAD: u64 = 4 << 10;
@@ -57,7 +55,7 @@ pub enum LoadError {
 fn no_dumps(folder: &str, folders: &[String]) -> String {
     let there = match folders {
         [] => "`TORCH_FR_DUMP_TEMP_FILE` (older: `TORCH_NCCL_DEBUG_INFO_TEMP_FILE`) says where PyTorch writes them".to_owned(),
-        folders => format!("there are dumps in {}", grammar::list_text(folders.iter(), 4, "folders")),
+        folders => format!("there are dumps in {}", grammar::list_text(folders.iter().map(String::as_str), 4, "and")),
     };
     format!("no dump of the flight recorder in `{folder}`: {there}")
 }
@@ -92,27 +90,30 @@ pub struct Dumps {
 /// # Errors
 /// A path that cannot be read, no dumps, or none that can be read.
 pub fn load(paths: &[PathBuf]) -> Result<Dumps, LoadError> {
-    let mut candidates = Vec::new();
+    let tables = Interners::default();
+    let (mut candidates, mut read) = (Vec::new(), Vec::new());
     for path in paths {
-        let about = fs::metadata(path).map_err(|fault| LoadError::Read { path: path.clone(), fault })?;
+        let fault = |fault| LoadError::Read { path: path.clone(), fault };
+        let about = fs::metadata(path).map_err(fault)?;
         if about.is_dir() {
             candidates.extend(in_folder(path)?);
         } else if !about.is_file() {
             return Err(LoadError::NotAFile(path.clone()));
+        } else if archive::is_archive(path) {
+            read.extend(read_archive(path, &tables).map_err(fault)?);
         } else {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             let rank = rank_of_name(&name).ok_or_else(|| LoadError::NoRank(path.clone()))?;
             candidates.push((rank, path.clone()));
         }
     }
-    if candidates.is_empty() {
+    if candidates.is_empty() && read.is_empty() {
         let shown: Vec<String> = paths.iter().map(|it| it.display().to_string()).collect();
         let folders = paths.iter().flat_map(|it| folders_with_dumps(it)).collect();
         return Err(LoadError::NoDumps { folder: shown.join("`, `"), folders });
     }
-    let tables = Interners::default();
-    let read: Vec<(Rank, Result<RankLog, Skipped>)> =
-        candidates.into_par_iter().map(|(rank, path)| (rank, read_file(&path, rank, &tables))).collect();
+    let files = candidates.into_par_iter().map(|(rank, path)| (rank, read_file(&path, rank, &tables)));
+    read.extend(files.collect::<Vec<_>>());
     Ok(Dumps { folders: paths.iter().map(|it| folder_of(it)).collect(), ..combine(read, tables)? })
 }
 
@@ -121,6 +122,34 @@ fn folder_of(path: &Path) -> PathBuf {
     let folder = if path.is_dir() { Some(path) } else { path.parent() };
     folder.unwrap_or(Path::new("")).to_owned()
 }
+
+/// Reads the dumps of an archive. All of them must be in one folder of it.
+fn read_archive(path: &Path, tables: &Interners) -> io::Result<Vec<ReadDump>> {
+    let base = |name: &str| name.rsplit('/').next().unwrap_or(name).to_owned();
+    // macOS adds hidden files with the names of others.
+    let is_hidden = |name: &str| base(name).starts_with('.');
+    let wanted =
+        |name: &str| rank_of_name(&base(name)).is_some() && !is_no_dump(&base(name)) && !is_hidden(name);
+    let (mut read, mut folders) = (Vec::new(), BTreeSet::new());
+    archive::read(path, wanted, |name, bytes| {
+        let looks = begins_like_dump(&bytes[..bytes.len().min(MAX_HEAD as usize)]);
+        if let Some(rank) = rank_of_name(&base(name)).filter(|_| looks || base(name).contains("rank")) {
+            folders.insert(name.rsplit_once('/').map_or("", |it| it.0).to_owned());
+            let file = format!("{}/{name}", path.display());
+            let log = read_bytes(&bytes, rank, &file, tables);
+            read.push((rank, log.map_err(|why| Skipped { file, rank, why })));
+        }
+    })?;
+    if folders.len() > 1 {
+        let folders: Vec<String> = folders.iter().map(|it| format!("`{it}`")).collect();
+        let list = grammar::list_text(folders.iter().map(String::as_str), 4, "and");
+        return Err(io::Error::other(format!("it has dumps in {list}: unpack it and give one folder")));
+    }
+    Ok(read)
+}
+
+/// The rank of a dump, and its log or why it cannot be read.
+type ReadDump = (Rank, Result<RankLog, Skipped>);
 
 /// Returns the files of a folder that look like dumps: a rank in the name, and the first bytes of a pickle or of JSON.
 fn in_folder(folder: &Path) -> Result<Vec<(Rank, PathBuf)>, LoadError> {
@@ -151,11 +180,15 @@ fn is_no_dump(name: &str) -> bool {
 fn looks_like_dump(path: &Path) -> bool {
     let mut head = Vec::new();
     let read = File::open(path).and_then(|it| it.take(MAX_HEAD).read_to_end(&mut head));
-    match head.as_slice() {
-        _ if read.is_err() => false,
+    read.is_ok() && begins_like_dump(&head)
+}
+
+/// Returns whether the first bytes of a file are those of a dump.
+fn begins_like_dump(head: &[u8]) -> bool {
+    match head {
         [0x80, 2..=5, ..] => true,
         [b'{', ..] => {
-            let text = String::from_utf8_lossy(&head);
+            let text = String::from_utf8_lossy(head);
             KEYS.iter().any(|it| text.contains(it))
         }
         _ => false,
@@ -210,6 +243,14 @@ pub(crate) fn read_bytes(
     file: &str,
     tables: &Interners,
 ) -> Result<RankLog, String> {
+    let unpacked;
+    let bytes = match bytes {
+        [0x1f, 0x8b, ..] => {
+            unpacked = archive::unpack_gzip(bytes).map_err(|it| it.to_string())?;
+            unpacked.as_slice()
+        }
+        _ => bytes,
+    };
     let (values, root) = match bytes {
         [] => return Err("it is empty: the process ended before it wrote its dump".to_owned()),
         [0x80, ..] => pickle::read(bytes).map_err(|it| it.to_string())?,
@@ -248,10 +289,7 @@ fn same_groups(groups: &[Group]) -> Vec<GroupId> {
 }
 
 /// Chooses one log for each rank and backend, and joins the logs of several backends of one process.
-pub(crate) fn combine(
-    read: Vec<(Rank, Result<RankLog, Skipped>)>,
-    tables: Interners,
-) -> Result<Dumps, LoadError> {
+pub(crate) fn combine(read: Vec<ReadDump>, tables: Interners) -> Result<Dumps, LoadError> {
     let mut dumps = Dumps::default();
     let mut by_rank: BTreeMap<Rank, Vec<RankLog>> = BTreeMap::new();
     let (mut doubles, mut first) = (0, None);

@@ -31,6 +31,7 @@
 //! ```
 
 mod agreement;
+mod archive;
 mod batch;
 mod blame;
 mod cause;

@@ -286,6 +286,19 @@ pub struct RankLog {
     pub has_stacks: bool,
     /// False if the recorder does not report completion.
     pub reports_completion: bool,
+    /// What `pg_status` says of each group: it counts also the operations whose records are lost.
+    pub status: Vec<GroupStatus>,
+}
+
+/// The last operations of a group, with its sends and receives; -1 if there is none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GroupStatus {
+    /// The number of the group in the process.
+    pub group: u32,
+    /// The last one that the host has enqueued.
+    pub enqueued: i64,
+    /// The last one whose completion was noticed.
+    pub completed: i64,
 }
 
 /// Numbers equal values alike. Threads may share it.

@@ -2,16 +2,19 @@
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
-use grammar::{codes::Severity, count_text};
+use grammar::{
+    codes::{Code, Severity},
+    count_text,
+};
 
 use crate::{
     cause::{Analysis, Cause, analyse},
     explain::{Finding, explain, explain_completed},
     files::Dumps,
     queues::{Call, Job},
-    record::{Peer, Rank},
+    record::{Peer, Rank, RankLog},
     site::call_name,
-    wording::{numbers_text, operands, place},
+    wording::{numbers_text, operands, place, ranks_text},
 };
 
 /// The number of rows of the table of ranks.
@@ -74,6 +77,9 @@ impl Report {
     }
 }
 
+/// The maximum number of notes about `pg_status`.
+const MAX_STATUS_NOTES: usize = 4;
+
 /// Explains the dumps of a job.
 pub fn report(dumps: &Dumps) -> Report {
     let unreadable: Vec<Rank> = dumps.skipped.iter().map(|it| it.rank).collect();
@@ -107,6 +113,11 @@ pub fn report(dumps: &Dumps) -> Report {
     if cut > 0 {
         notes.push(format!("the ring buffers of {} have overwritten older records", count_text(cut, "rank")));
     }
+    // Where records are missing, the status says more.
+    let is_undecided = findings.iter().any(|it| it.code == Code::HangUndecided);
+    if is_undecided || logs.iter().any(|it| it.records.is_empty()) {
+        notes.extend(status_notes(logs));
+    }
     if !logs.iter().any(|it| it.has_stacks) {
         notes.push("the dumps have no stacks, so there are no source lines: JSON of PyTorch never has them, pickles have".to_owned());
     }
@@ -119,6 +130,35 @@ pub fn report(dumps: &Dumps) -> Report {
         records: logs.iter().map(|it| it.records.len()).sum(),
         notes,
     }
+}
+
+/// Says what `pg_status` shows: the last operation that each rank has enqueued in a group, if they differ, and the ranks that have no records
+/// but wait.
+fn status_notes(logs: &[RankLog]) -> Vec<String> {
+    let mut enqueued: BTreeMap<u32, BTreeMap<i64, Vec<Rank>>> = BTreeMap::new();
+    let mut waiting: BTreeMap<(u32, i64, i64), Vec<Rank>> = BTreeMap::new();
+    for (log, it) in logs.iter().flat_map(|log| log.status.iter().map(move |it| (log, it))) {
+        enqueued.entry(it.group).or_default().entry(it.enqueued).or_default().push(log.rank);
+        if log.records.is_empty() && it.enqueued > it.completed {
+            waiting.entry((it.group, it.enqueued, it.completed)).or_default().push(log.rank);
+        }
+    }
+    let differ = enqueued.into_iter().filter(|it| it.1.len() > 1);
+    let differ = differ.map(|(group, by_last)| {
+        let last: Vec<String> =
+            by_last.iter().rev().map(|(last, ranks)| format!("#{last} on {}", ranks_text(ranks))).collect();
+        format!(
+            "`pg_status` counts all operations, also those without a record: the last one enqueued in group {group} is {}",
+            grammar::list_text(last.iter().map(String::as_str), 4, "and")
+        )
+    });
+    let waiting = waiting.into_iter().map(|((group, last, done), ranks)| {
+        format!(
+            "{} kept no records, but by `pg_status` #{last} of group {group} is enqueued and #{done} is the last one that completed",
+            ranks_text(&ranks)
+        )
+    });
+    differ.chain(waiting).take(MAX_STATUS_NOTES).collect()
 }
 
 /// Whether a cause is a fault of the program, not a rank that is gone or late.

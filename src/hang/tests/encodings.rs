@@ -119,3 +119,23 @@ fn values_that_are_fetched_often_are_shared() {
     let fault = load(folder.path(), &[("rank_0", &bytes)]).expect_err("an error").to_string();
     assert!(fault.contains("record 0 has no usable"), "{fault}");
 }
+
+/// Dumps without records still say which operations are open: numbers are integers in a pickle and texts in JSON.
+#[test]
+fn the_status_says_what_records_do_not() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let dump = |enqueued: &str, completed: &str| {
+        format!(
+            r#"{{"version": "2.10", "pg_config": {{}}, "pg_status": {{"0": {{"last_enqueued_collective": {enqueued}, "last_started_collective": "-1", "last_completed_collective": {completed}}}, "x": 3}}}}"#
+        )
+    };
+    let (first, second) = (dump("15", "14"), dump("\"14\"", "\"14\""));
+    let loaded =
+        load(folder.path(), &[("rank_0.json", first.as_bytes()), ("rank_1.json", second.as_bytes())]);
+    let notes = report(&loaded.expect("dumps")).notes;
+    let expected = [
+        "`pg_status` counts all operations, also those without a record: the last one enqueued in group 0 is #15 on rank 0 and #14 on rank 1",
+        "rank 0 kept no records, but by `pg_status` #15 of group 0 is enqueued and #14 is the last one that completed",
+    ];
+    assert_eq!(notes[..2], expected);
+}

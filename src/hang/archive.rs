@@ -1,0 +1,151 @@
+//! Reads the files of an archive: `.zip`, `.tar`, `.tar.gz` and `.tgz`, and the bytes of a compressed dump.
+//!
+//! Nothing is written to disk, and the paths in an archive are only names. What is unpacked is limited: `MAX_FILE` for a file, and `MAX_UNPACKED` for all of an
+//! archive with what is skipped in it. Archives in archives are not read.
+
+use std::{
+    fs::File,
+    io::{self, BufReader, Read},
+    path::Path,
+};
+
+use flate2::read::GzDecoder;
+
+/// The largest file that is read, in bytes: a dump of 100,000 records has about 30 MB.
+pub const MAX_FILE: u64 = 256 << 20;
+
+/// The bytes that are unpacked from one archive at most.
+pub const MAX_UNPACKED: u64 = 4 << 30;
+
+/// The longest name of a file in an archive, in bytes.
+const MAX_NAME: u64 = 1 << 16;
+
+/// Returns whether a path has the name of an archive.
+pub(crate) fn is_archive(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+    [".zip", ".tar", ".tar.gz", ".tgz"].iter().any(|it| name.ends_with(it))
+}
+
+/// Calls `each` with the name and the bytes of each file of an archive that `wanted` selects by its name. Files that are compressed by themselves are
+/// unpacked, too.
+///
+/// # Errors
+/// An archive that cannot be read, and more bytes than the limits.
+pub(crate) fn read(
+    path: &Path,
+    wanted: impl Fn(&str) -> bool,
+    each: impl FnMut(&str, Vec<u8>),
+) -> io::Result<()> {
+    let file = BufReader::new(File::open(path)?);
+    let name = path.to_string_lossy().to_lowercase();
+    if name.ends_with(".zip") {
+        read_zip(file, wanted, each)
+    } else if name.ends_with(".tar") {
+        read_tar(file, wanted, each)
+    } else {
+        read_tar(GzDecoder::new(file), wanted, each)
+    }
+}
+
+fn read_zip(
+    file: BufReader<File>,
+    wanted: impl Fn(&str) -> bool,
+    mut each: impl FnMut(&str, Vec<u8>),
+) -> io::Result<()> {
+    let mut left = MAX_UNPACKED;
+    let mut archive = zip::ZipArchive::new(file).map_err(io::Error::other)?;
+    for at in 0..archive.len() {
+        let entry = archive.by_index(at).map_err(io::Error::other)?;
+        let name = entry.name().map_err(io::Error::other)?.into_owned();
+        if entry.is_file() && wanted(&name) {
+            each(&name, unpack_whole(entry, &mut left)?);
+        }
+    }
+    Ok(())
+}
+
+fn read_tar(
+    stream: impl Read,
+    wanted: impl Fn(&str) -> bool,
+    mut each: impl FnMut(&str, Vec<u8>),
+) -> io::Result<()> {
+    // What is skipped is unpacked, too.
+    let mut archive = tar::Archive::new(Limited { stream, left: MAX_UNPACKED });
+    let mut left = MAX_UNPACKED;
+    // A long name is an entry before that of its file. The library would read one of any size into memory.
+    let mut long_name = None;
+    for entry in archive.entries()?.raw(true) {
+        let mut entry = entry?;
+        let kind = entry.header().entry_type();
+        if kind.is_gnu_longname() || kind.is_pax_local_extensions() {
+            let mut bytes = Vec::new();
+            (&mut entry).take(MAX_NAME).read_to_end(&mut bytes)?;
+            let name = if kind.is_gnu_longname() {
+                Some(
+                    String::from_utf8_lossy(bytes.split(|it| *it == 0).next().unwrap_or_default())
+                        .into_owned(),
+                )
+            } else {
+                let values = tar::PaxExtensions::new(&bytes).flatten();
+                let mut names = values.filter(|it| it.key_bytes() == b"path");
+                names.next().map(|it| String::from_utf8_lossy(it.value_bytes()).into_owned())
+            };
+            long_name = name.or(long_name);
+            continue;
+        }
+        let own = || entry.path_bytes().into_owned();
+        let name = long_name.take().unwrap_or_else(|| String::from_utf8_lossy(&own()).into_owned());
+        if kind.is_file() && wanted(&name) {
+            each(&name, unpack_whole(entry, &mut left)?);
+        }
+    }
+    Ok(())
+}
+
+/// Returns the bytes of a dump that is compressed by itself.
+///
+/// # Errors
+/// As `read`.
+pub(crate) fn unpack_gzip(bytes: &[u8]) -> io::Result<Vec<u8>> {
+    unpack(GzDecoder::new(bytes), &mut MAX_UNPACKED.clone())
+}
+
+/// Unpacks a file of an archive, and what is compressed in it. `left` is what the archive may still unpack.
+fn unpack_whole(from: impl Read, left: &mut u64) -> io::Result<Vec<u8>> {
+    let bytes = unpack(from, left)?;
+    if bytes.starts_with(&[0x1f, 0x8b]) { unpack(GzDecoder::new(bytes.as_slice()), left) } else { Ok(bytes) }
+}
+
+fn unpack(from: impl Read, left: &mut u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let limit = MAX_FILE.min(*left);
+    from.take(limit + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        return Err(too_large());
+    }
+    *left -= bytes.len() as u64;
+    Ok(bytes)
+}
+
+fn too_large() -> io::Error {
+    let message = format!(
+        "a file in it has more than {} MiB, or all of them have more than {} GiB: unpack it and give the folder",
+        MAX_FILE >> 20,
+        MAX_UNPACKED >> 30
+    );
+    io::Error::new(io::ErrorKind::FileTooLarge, message)
+}
+
+/// A stream that fails behind a number of bytes.
+struct Limited<R> {
+    stream: R,
+    left: u64,
+}
+
+impl<R: Read> Read for Limited<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.stream.read(buffer)?;
+        self.left = self.left.checked_sub(count as u64).ok_or_else(too_large)?;
+        Ok(count)
+    }
+}

@@ -1,0 +1,149 @@
+//! Archives of dumps: one report with their folder, and hostile ones end with an error.
+
+#![allow(clippy::expect_used, reason = "a failed step ends the test")]
+
+mod simulator;
+
+use std::{
+    fs::{self, File},
+    io::{Cursor, Write},
+    path::Path,
+};
+
+use flate2::{Compression, write::GzEncoder};
+use hir_hang::{
+    files::{self, Dumps, LoadError},
+    report::report,
+};
+use simulator::{Call, Group, Job, Op, dumps, pickle::pickle, run};
+use zip::{ZipWriter, write::SimpleFileOptions};
+
+/// The dumps of two ranks, of which the second one leaves out a call.
+fn pickles() -> Vec<Vec<u8>> {
+    let call = |op, line| Call { op, group: 0, elements: 8, dtype: "Float", line };
+    let calls = [call(Op::AllReduce, 5), call(Op::Broadcast, 6)].repeat(3);
+    let mut second = calls.clone();
+    second.remove(4);
+    let job = Job {
+        groups: vec![Group { description: "default_pg", members: vec![0, 1] }],
+        calls: vec![calls, second],
+        runs_ahead: true,
+        gone: None,
+    };
+    let texts = dumps(&job, &run(&job)).into_iter();
+    texts.map(|(_, text)| pickle(&serde_json::from_str(&text).expect("JSON"))).collect()
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut out = GzEncoder::new(Vec::new(), Compression::fast());
+    out.write_all(bytes).and_then(|()| out.finish()).expect("gzip")
+}
+
+fn tar(files: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut out = tar::Builder::new(Vec::new());
+    for (name, bytes) in files {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(bytes.len() as u64);
+        header.set_mode(0o600);
+        out.append_data(&mut header, name, *bytes).expect("an entry");
+    }
+    out.into_inner().expect("an archive")
+}
+
+fn zip(files: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut out = ZipWriter::new(Cursor::new(Vec::new()));
+    for (name, bytes) in files {
+        out.start_file(
+            *name,
+            SimpleFileOptions::default().compression_method(zip::CompressionMethod::Deflated),
+        )
+        .expect("an entry");
+        out.write_all(bytes).expect("a file");
+    }
+    out.finish().expect("an archive").into_inner()
+}
+
+fn load(name: &str, bytes: &[u8]) -> Result<Dumps, LoadError> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join(name);
+    fs::write(&path, bytes).expect("a file");
+    files::load(&[path])
+}
+
+fn text(loaded: Result<Dumps, LoadError>) -> String {
+    loaded.err().map(|it| it.to_string()).unwrap_or_default()
+}
+
+#[test]
+fn an_archive_gives_the_report_of_its_folder() {
+    let pickles = pickles();
+    let long = format!("job/{}/trace_rank_", "x".repeat(150));
+    let compressed: Vec<Vec<u8>> = pickles.iter().map(|it| gzip(it)).collect();
+    let names = |prefix: &str| [format!("{prefix}0"), format!("{prefix}1")];
+    let archives = |names: &[String; 2], dumps: &[Vec<u8>]| {
+        let files = [
+            (names[0].as_str(), dumps[0].as_slice()),
+            (names[1].as_str(), dumps[1].as_slice()),
+            ("job/train.py", b"import torch"),
+        ];
+        let tar = tar(&files);
+        [("a.zip", zip(&files)), ("a.tgz", gzip(&tar)), ("a.tar.gz", gzip(&tar)), ("a.tar", tar)]
+    };
+    for (names, dumps) in
+        [(names("trace_rank_"), &pickles), (names(&long), &pickles), (names("job/rank_"), &compressed)]
+    {
+        for (name, bytes) in archives(&names, dumps) {
+            let found = report(&load(name, &bytes).expect("dumps"));
+            assert_eq!(found.findings[0].code.text(), "E0801", "{name}");
+            assert_eq!(found.findings[0].ranks, [1], "{name}");
+        }
+    }
+    let found = report(&load("rank_0.gz", &compressed[0]).expect("a dump"));
+    assert!(found.summary().starts_with("1 dump"), "{}", found.summary());
+}
+
+#[test]
+fn several_jobs_in_an_archive_are_not_mixed() {
+    let pickles = pickles();
+    let files = [("a/rank_0", pickles[0].as_slice()), ("b/rank_1", &pickles[1])];
+    assert!(
+        text(load("a.zip", &zip(&files)))
+            .contains("it has dumps in `a` and `b`: unpack it and give one folder")
+    );
+}
+
+#[test]
+fn hostile_archives_end_with_an_error() {
+    let zeros = vec![0u8; (256 << 20) + 1];
+    let limit = "a file in it has more than 256 MiB";
+    // Bombs: a file, a file that is skipped, a dump that is compressed by itself, and a name.
+    assert!(text(load("a.zip", &zip(&[("rank_0", &zeros)]))).contains(limit));
+    assert!(text(load("a.tgz", &gzip(&tar(&[("rank_0", &zeros)])))).contains(limit));
+    assert!(text(load("a.tgz", &gzip(&tar(&[("rank_0", &gzip(&zeros))])))).contains(limit));
+    assert!(text(load("a.zip", &zip(&[("rank_0", &gzip(&zeros))]))).contains(limit));
+    let mut header = tar::Header::new_gnu();
+    header.set_entry_type(tar::EntryType::GNULongName);
+    header.set_size(zeros.len() as u64);
+    let mut name = tar::Builder::new(Vec::new());
+    header.set_cksum();
+    name.append(&header, zeros.as_slice()).expect("an entry");
+    assert!(text(load("a.tgz", &gzip(&name.into_inner().expect("an archive")))).contains("no dump"));
+    // Archives in archives are no dumps; paths out of the folder are names.
+    let inner = zip(&[("rank_0", &pickles()[0])]);
+    assert!(text(load("a.zip", &zip(&[("rank_0.zip", &inner)]))).contains("it is neither a pickle nor JSON"));
+    let outside = load("a.zip", &zip(&[("../../rank_0", &pickles()[0]), ("../../rank_1", &pickles()[1])]));
+    assert_eq!(report(&outside.expect("dumps")).findings[0].code.text(), "E0801");
+    assert!(!Path::new("../../rank_0").exists());
+    // Every prefix of an archive is an error or has fewer dumps.
+    let files = [("rank_0", pickles()[0].clone()), ("rank_1", pickles()[1].clone())];
+    let files: Vec<(&str, &[u8])> = files.iter().map(|it| (it.0, it.1.as_slice())).collect();
+    for (name, bytes) in [("a.zip", zip(&files)), ("a.tgz", gzip(&tar(&files)))] {
+        for end in (0..bytes.len()).step_by(97) {
+            if let Ok(dumps) = load(name, &bytes[..end]) {
+                assert!(dumps.records.ranks.len() < 2, "{name} {end}");
+            }
+        }
+    }
+    assert!(text(files::load(&["absent.zip".into()])).contains("absent.zip"));
+    assert!(File::open("absent.zip").is_err());
+}
