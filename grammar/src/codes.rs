@@ -1,9 +1,9 @@
 //! The codes of all diagnostics, with the paragraphs that `--explain` prints.
 //!
 //! The numbers are stable: E01xx parsing, E02xx names and shapes, E03xx verification, E04xx planning, E05xx
-//! matching communications across ranks, E06xx pass pipelines, R06xx remarks of passes, E07xx checking, R07xx
-//! remarks of the checker, W07xx execution, E08xx and W08xx dumps of the flight recorder, E09xx StableHLO
-//! modules. A `lossy-…` warning reports information that a dump does not
+//! matching communications across ranks, E06xx pass pipelines, R01xx edits, W01xx comments for hir, R06xx
+//! remarks of passes, E07xx checking, R07xx remarks of the checker, W07xx execution, E08xx and W08xx dumps of
+//! the flight recorder, E09xx StableHLO modules. A `lossy-…` warning reports information that a dump does not
 //! contain.
 
 /// The severity of a diagnostic.
@@ -65,6 +65,12 @@ codes! {
     LostIndentation = "E0106", Error;
     /// A number does not fit into 64 bits.
     BadNumber = "E0107", Error;
+    /// An edit that `--fix` makes in the text. Formats for programs report each of them, with the positions of the text before.
+    Edited = "R0101", Remark;
+    /// A comment `// hir: allow(…)` has no effect. Either nothing of the code is found in the statement that the comment applies to, or no
+    /// diagnostic has the code, or it is the code of an error that rejects a program. `// hir: allow(R0703)` on a line of its own applies to
+    /// the statement that begins on the next line, and behind a statement to its line.
+    UnusedAllow = "W0101", Warning;
 
     /// The name of a statement or of a function of scalars is not an operator of the op table. `hir-opt --list-ops` prints the table.
     UnknownOp = "E0201", Error;

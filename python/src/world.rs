@@ -5,7 +5,10 @@ use std::{str::FromStr, sync::Arc};
 use grammar::{dtype::DType, source::Source};
 use hir::{
     check::{Checks, OrderingModel},
-    driver::run::{RunError, inputs::InputSpec, results, verdict},
+    driver::{
+        run::{RunError, inputs::InputSpec, results, timelines::overlap_json, verdict},
+        session::remove_allowed_by_comments,
+    },
     plan::{
         limits::DEFAULT_MEMORY_LIMIT,
         plan_text,
@@ -20,7 +23,6 @@ use pyo3::{
     prelude::*,
     types::PyDict,
 };
-use serde_json::json;
 
 use crate::{arrays, error, interruptible};
 
@@ -44,8 +46,9 @@ impl World {
         let report = interruptible::run(py, move || hir::check::check(&world, checks))?;
         // Findings are indexed by program; all ranks run that of one text.
         let sources = std::slice::from_ref(&*self.source);
-        let diagnostics: Vec<_> =
+        let mut diagnostics: Vec<_> =
             report.findings.iter().map(|it| it.diagnostic(&self.world, sources).1).collect();
+        remove_allowed_by_comments(&self.source, &mut diagnostics);
         let (text, json) = error::texts(&diagnostics, &self.source);
         Ok((text, json, report.not_checked))
     }
@@ -91,21 +94,7 @@ impl World {
 
     /// How much communication is hidden, as JSON; times in microseconds.
     fn overlap(&self, py: Python<'_>) -> PyResult<String> {
-        let timeline = self.estimate(py)?;
-        let overlap = Overlap::of(&timeline);
-        let ranks = overlap.ranks.iter().map(|it| {
-            json!({"rank": it.rank, "communication": it.communication, "hidden": it.hidden, "exposed": it.exposed()})
-        });
-        let waits = overlap.waits.iter().map(
-            |it| json!({"line": it.line, "count": it.count, "time": it.microseconds, "reason": it.reason}),
-        );
-        let report = json!({
-            "total": overlap.total,
-            "ranks": ranks.collect::<Vec<_>>(),
-            "waits": waits.collect::<Vec<_>>(),
-            "source": timeline.source,
-        });
-        Ok(report.to_string())
+        Ok(overlap_json(&self.estimate(py)?).to_string())
     }
 }
 

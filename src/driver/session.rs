@@ -11,6 +11,7 @@
 //! session.print(&Report::note("one rank"));
 //! ```
 
+mod allowed;
 mod crash_record;
 mod output_stream;
 mod report;
@@ -18,13 +19,20 @@ mod sarif_log;
 #[cfg(test)]
 mod tests;
 
-use std::{ffi::OsString, io::Write, sync::Arc};
+use std::{
+    ffi::OsString,
+    io::Write,
+    sync::{Arc, OnceLock},
+};
 
-use grammar::{diagnostic::Diagnostic, source::Source, visible_text};
+use grammar::{codes::Code, diagnostic::Diagnostic, source::Source, visible_text};
 
+use allowed::Allowed;
 use hir_process::{exit::Exit, input_file::InputFiles};
 use sarif_log::SarifLog;
 
+pub use allowed::remove_allowed_by_comments;
+pub(crate) use allowed::{AllowEntry, parse_code};
 pub use crash_record::CrashRecord;
 pub use output_stream::OutputStream;
 pub use report::{Report, Verdict};
@@ -46,6 +54,15 @@ impl CommandLine {
     }
 }
 
+/// Options that a file sets and the command line does not have.
+#[derive(Clone, Debug)]
+pub(crate) struct Defaults {
+    /// The file.
+    pub(crate) file: String,
+    /// The words of the command line that set them.
+    pub(crate) arguments: Vec<String>,
+}
+
 /// The state of one run of a tool.
 pub struct Session {
     /// The name of the tool, for messages.
@@ -61,6 +78,8 @@ pub struct Session {
     /// What the reproducer of an internal error contains.
     pub crash_record: CrashRecord,
     log: SarifLog,
+    allowed: Allowed,
+    defaults: OnceLock<Defaults>,
 }
 
 impl Session {
@@ -85,6 +104,8 @@ impl Session {
             files,
             crash_record: CrashRecord::default(),
             log: SarifLog::default(),
+            allowed: Allowed::default(),
+            defaults: OnceLock::new(),
         })
     }
 
@@ -96,6 +117,37 @@ impl Session {
     /// Returns the arguments for printing; parts that are not UTF-8 are replaced.
     pub fn argument_texts(&self) -> Vec<String> {
         self.command_line.arguments.iter().map(|it| it.to_string_lossy().into_owned()).collect()
+    }
+
+    /// Sets the options of a file.
+    pub(crate) fn set_defaults(&self, defaults: Defaults) {
+        let _ = self.defaults.set(defaults);
+    }
+
+    /// Returns the options of a file.
+    pub(crate) fn defaults(&self) -> Option<&Defaults> {
+        self.defaults.get()
+    }
+
+    /// Returns the arguments of the tool behind those of a file.
+    pub fn arguments_with_defaults(&self) -> Vec<OsString> {
+        let defaults = self.defaults().into_iter().flat_map(|it| &it.arguments).map(OsString::from);
+        defaults.chain(self.command_line.arguments.iter().cloned()).collect()
+    }
+
+    /// Sets what `hir.toml` allows.
+    pub(crate) fn set_allowed(&self, entries: Vec<AllowEntry>) {
+        self.allowed.set_entries(entries);
+    }
+
+    /// Removes the diagnostics about a text that its comments or `hir.toml` allow, and returns their number.
+    pub fn remove_allowed(&self, source: &Source, diagnostics: &mut Vec<Diagnostic>) -> usize {
+        self.allowed.remove(source, diagnostics)
+    }
+
+    /// Returns warnings about comments of a text that allow nothing. `is_searched` says which codes were looked for.
+    pub fn unused_allows(&self, source: &Source, is_searched: impl Fn(Code) -> bool) -> Vec<Diagnostic> {
+        self.allowed.unused(source, is_searched)
     }
 
     /// Prints a line on standard output, with control characters of names replaced.

@@ -17,6 +17,11 @@ pub fn trials() -> Vec<Trial> {
             "ci::hir_reduce_reads_the_fusions_of_its_reference",
             hir_reduce_reads_the_fusions_of_its_reference,
         ),
+        Trial::test("ci::a_simulated_run_writes_its_verdict", a_simulated_run_writes_its_verdict),
+        Trial::test("ci::fixes_are_the_edits_of_fix", fixes_are_the_edits_of_fix),
+        Trial::test("ci::comments_allow_findings", comments_allow_findings),
+        Trial::test("ci::a_file_sets_defaults", a_file_sets_defaults),
+        Trial::test("ci::a_wrong_file_of_defaults_is_refused", a_wrong_file_of_defaults_is_refused),
     ]
 }
 
@@ -184,4 +189,184 @@ fn hir_reduce_reads_the_fusions_of_its_reference() -> Result<(), Failed> {
     expect_exit(&hir(folder.path(), &words)?, 0)?;
     // Without it, both are sums.
     expect_exit(&hir(folder.path(), &words[..6])?, 1)
+}
+
+/// The file of `-J` has the verdict, also on a program that hangs or is rejected; where standard error is for programs, it has a verdict
+/// that no diagnostic says.
+fn a_simulated_run_writes_its_verdict() -> Result<(), Failed> {
+    let folder = folder()?;
+    let at = |name: &str| folder.path().join(name);
+    let json = || -> Result<serde_json::Value, Failed> {
+        Ok(serde_json::from_str(&fs::read_to_string(at("verdict.json"))?)?)
+    };
+    let run = |words: &[&str]| hir(folder.path(), &[&["run", "-J", "verdict.json"], words].concat());
+    expect_exit(&run(&["clean.hir"])?, 0)?;
+    let it = json()?;
+    let figures = &it["overlap"]["ranks"][7];
+    let has_figures = figures["rank"] == 7 && figures["hidden"].as_f64().is_some_and(|it| it > 0.0);
+    if it["exit_code"] != 0 || it["ranks"] != 8 || it["program"][0] != "clean.hir" || !has_figures {
+        return Err(format!("{it:#}").into());
+    }
+    expect_part(&it["verdict"].to_string(), "[SUCCESS] ")?;
+    fs::copy(Path::new(ROOT).join("tests/cases/deadlock/one-rank-skips.hir"), at("hang.hir"))?;
+    let ran = run(&["hang.hir", "--error-format=github"])?;
+    expect_exit(&ran, 4)?;
+    expect_part(
+        &ran.err,
+        "::error file=hang.hir,title=hir-run::deadlock: rank 3 never posts Communication 3",
+    )?;
+    let it = json()?;
+    if it["exit_code"] != 4 || it["ranks"] != 4 {
+        return Err(format!("{it:#}").into());
+    }
+    expect_part(&it["verdict"].to_string(), "[FAILED] deadlock: rank 3 never posts")?;
+    fs::write(at("bad.hir"), "%HostIrContainer { (")?;
+    expect_exit(&run(&["bad.hir"])?, 1)?;
+    let it = json()?;
+    if it["exit_code"] != 1 || !it["ranks"].is_null() {
+        return Err(format!("{it:#}").into());
+    }
+    // A race is found before the run.
+    expect_exit(&run(&["below/race.hir"])?, 7)?;
+    if json()?["exit_code"] != 7 {
+        return Err("a race has another exit code in the file".into());
+    }
+    let ran = hir(folder.path(), &["run", "clean.hir", "-J", "clean.hir"])?;
+    expect_exit(&ran, 2)?;
+    if fs::read(at("clean.hir"))? != fs::read(Path::new(ROOT).join(CLEAN))? {
+        return Err("`-J` has replaced the program".into());
+    }
+    let ran = hir(folder.path(), &["run", "clean.hir", "-J", "absent/verdict.json"])?;
+    expect_exit(&ran, 6)?;
+    expect_part(&ran.out, "[FAILED] cannot write `absent/verdict.json`")
+}
+
+/// With `--fix`, the edits in JSON turn the file into what `--fix` writes, and SARIF has as many.
+fn fixes_are_the_edits_of_fix() -> Result<(), Failed> {
+    let folder = folder()?;
+    let (program, fixed) = (folder.path().join("a.hir"), folder.path().join("fixed.hir"));
+    let mut changed = 0;
+    for case in crate::files(&Path::new(ROOT).join("tests/cases/fix"), "hir") {
+        let text = fs::read_to_string(&case)?;
+        fs::write(&program, &text)?;
+        for mode in ["--fix", "--fix=check"] {
+            let fix = |format: &str| {
+                hir(folder.path(), &["opt", "a.hir", mode, "-o", "fixed.hir", "--error-format", format])
+            };
+            let _ = fs::remove_file(&fixed);
+            let ran = fix("json")?;
+            let Ok(written) = fs::read_to_string(&fixed) else { continue };
+            let lines = ran.err.lines().map(serde_json::from_str);
+            let lines: Vec<serde_json::Value> = lines.collect::<Result<_, _>>()?;
+            let edits: Vec<_> = lines.iter().filter(|it| it["code"] == "R0101").collect();
+            let mut edited = text.clone();
+            for it in edits.iter().rev() {
+                let number = |key: &str| it["fixes"][0][key].as_u64().unwrap_or(u64::MAX) as usize;
+                let new = it["fixes"][0]["text"].as_str().ok_or("no text")?;
+                edited.replace_range(number("start")..number("end"), new);
+            }
+            if edited != written {
+                let case = case.display();
+                return Err(
+                    format!("{case} {mode}: the edits give\n{edited}\nbut the file is\n{written}").into()
+                );
+            }
+            let log: serde_json::Value = serde_json::from_str(&fix("sarif")?.err)?;
+            let results = log["runs"][0]["results"].as_array().ok_or("no results")?;
+            let replaced = |it: &serde_json::Value| {
+                it["ruleId"] == "R0101" && it["fixes"][0]["artifactChanges"][0]["replacements"][0].is_object()
+            };
+            if results.iter().filter(|it| replaced(it)).count() != edits.len() {
+                return Err(format!("{log:#}").into());
+            }
+            changed += usize::from(written != text);
+        }
+    }
+    if changed < 20 { Err(format!("only {changed} texts change").into()) } else { Ok(()) }
+}
+
+fn comments_allow_findings() -> Result<(), Failed> {
+    let folder = folder()?;
+    let text = fs::read_to_string(folder.path().join("below/race.hir"))?;
+    let allowed = |line: usize, comment: &str| -> String {
+        let lines = (1..).zip(text.lines());
+        lines
+            .map(
+                |(at, it)| {
+                    if at == line { format!("  // hir: {comment}\n{it}\n") } else { format!("{it}\n") }
+                },
+            )
+            .collect()
+    };
+    let check = |text: &str| -> Result<Ran, Failed> {
+        fs::write(folder.path().join("a.hir"), text)?;
+        hir(folder.path(), &["check", "a.hir"])
+    };
+    let ran = check(&allowed(15, "allow(E0701)"))?;
+    expect_exit(&ran, 0)?;
+    expect_part(&ran.err, "the check found no fault, 1 allowed (")?;
+    let ran = hir(folder.path(), &["run", "a.hir"])?;
+    expect_part(&ran.out, "# check: no fault but 1 that the text or hir.toml allows; ")?;
+    // The comment of another statement, of another code, and of one that no text can allow.
+    let ran = check(&allowed(1, "allow(E0701)"))?;
+    expect_exit(&ran, 7)?;
+    let ran = check(&allowed(15, "allow(E0701, E0702, E0102)"))?;
+    expect_exit(&ran, 0)?;
+    expect_part(&ran.err, "[W0101] Warning: `E0702` is allowed here, but nothing of this code is found")?;
+    expect_part(&ran.err, "[W0101] Warning: `E0102` cannot be allowed")?;
+    // Without the check, nothing is known about its findings.
+    let ran = hir(folder.path(), &["opt", "a.hir"])?;
+    if ran.err.contains("`E0702`") {
+        return Err(ran.err.into());
+    }
+    Ok(())
+}
+
+fn a_file_sets_defaults() -> Result<(), Failed> {
+    let folder = folder()?;
+    fs::create_dir(folder.path().join(".git"))?;
+    let file = "error-format = \"short\"\nallow = [\"R0702\", { code = \"E0701\", file = \"below/race.hir\", line = 15 }]\n\
+                [check]\nset = [\"i9=1\"]\n[opt]\nprint = \"short\"\n";
+    fs::write(folder.path().join("hir.toml"), file)?;
+    let below = folder.path().join("below");
+    let ran = hir(&below, &["check", "race.hir"])?;
+    expect_exit(&ran, 2)?;
+    expect_part(&ran.err, "/hir.toml` sets --set=i9=1 --error-format=short\n")?;
+    let ran = hir(folder.path(), &["check", ".", "--set", "i8=1"])?;
+    expect_part(&ran.err, "`hir.toml` sets --error-format=short\n")?;
+    fs::write(folder.path().join("hir.toml"), file.replace("set = [\"i9=1\"]\n", ""))?;
+    let ran = hir(folder.path(), &["check", "."])?;
+    expect_exit(&ran, 0)?;
+    expect_part(&ran.err, "hir check: 2 files: 2 without faults\n")?;
+    // The command line replaces what the file says.
+    let ran = hir(folder.path(), &["check", "bad.hir", "--error-format=json"])?;
+    expect_part(&ran.err, "{\"code\":null")?;
+    let ran = hir(folder.path(), &["check", "below", "--config=none"])?;
+    expect_exit(&ran, 7)?;
+    let ran = hir(folder.path(), &["opt", "clean.hir"])?;
+    expect_part(&ran.out, "%tensor ")?;
+    // The file of a folder above the repository is not read.
+    fs::create_dir(below.join(".git"))?;
+    expect_exit(&hir(&below, &["check", "race.hir"])?, 7)
+}
+
+fn a_wrong_file_of_defaults_is_refused() -> Result<(), Failed> {
+    let folder = folder()?;
+    for (text, message) in [
+        ("ranks = [", "`hir.toml`: line 1: "),
+        ("\nranks = 0\n", "`hir.toml`: invalid value '0' for '--ranks <RANKS>'"),
+        ("output = \"x\"\n", "`hir.toml`: `output` cannot be set here: expected `allow`, "),
+        ("[check]\noutput = \"x\"\n", "`hir.toml`: `[check]`: `output` cannot be set here"),
+        ("[check]\ndevice = \"cuda\"\n", "`hir.toml`: `[check]`: hir check has no option `--device`"),
+        ("allow = [\"R9999\"]\n", "`hir.toml`: `allow`: no diagnostic has the code `R9999`"),
+        ("allow = [{ code = \"R0703\", line = 3 }]\n", "`hir.toml`: `allow`: `line` needs `file`"),
+    ] {
+        fs::write(folder.path().join("hir.toml"), text)?;
+        let ran = hir(folder.path(), &["check", "clean.hir"])?;
+        expect_exit(&ran, 2)?;
+        expect_part(&ran.err, message)?;
+    }
+    let ran = hir(folder.path(), &["check", "clean.hir", "--config", "absent.toml"])?;
+    expect_exit(&ran, 2)?;
+    expect_part(&ran.err, "`absent.toml`: cannot be read: ")
 }

@@ -119,7 +119,7 @@ const TRANSFORM: &[Layer] = &[
 
 /// Values of dumps and records, the order of calls, causes, and reports.
 const HANG: &[Layer] = &[
-    ("record value", &[]),
+    ("archive record value", &[]),
     ("batch", &["record"]),
     ("json pickle", &["value"]),
     ("dump", &["batch", "record", "value"]),
@@ -173,7 +173,7 @@ const STABLEHLO_IMPORT: &[Layer] = &[
 ];
 
 const DRIVER: &[Layer] = &[
-    ("session tensor_file", &[]),
+    ("build session tensor_file", &[]),
     ("source", &["session"]),
     ("tool", &["session", "source"]),
     ("run", BEFORE),

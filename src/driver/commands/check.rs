@@ -34,7 +34,7 @@ const EXAMPLES: &str = "  hir check dump.hir                        prove that i
 #[derive(Parser)]
 #[command(
     name = "hir check",
-    version,
+    version = crate::tool::version(),
     mut_args(with_help("memory_limit", "Memory limit for the plans of all ranks of a program, in GiB")),
     mut_args(with_help("quiet", "Print only what was found: no summary of programs without faults"))
 )]

@@ -10,7 +10,7 @@ use crate::session::CommandLine;
 
 /// Reads, checks, rewrites and runs multi-GPU programs, and explains why a job hangs.
 #[derive(Parser)]
-#[command(name = "hir", version, arg_required_else_help = true, subcommand_negates_reqs = true)]
+#[command(name = "hir", version = crate::tool::version(), arg_required_else_help = true, subcommand_negates_reqs = true)]
 struct Options {
     #[command(subcommand)]
     tool: Option<Tool>,

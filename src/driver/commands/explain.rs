@@ -14,7 +14,7 @@ const EXAMPLES: &str = "  hir explain E0801                         explain a co
 
 /// Explains the codes of diagnostics, or lists all codes.
 #[derive(Parser)]
-#[command(name = "hir explain", version)]
+#[command(name = "hir explain", version = crate::tool::version())]
 struct Options {
     /// Codes of diagnostics.
     #[arg(value_name = "CODE")]

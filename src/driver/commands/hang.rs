@@ -38,11 +38,11 @@ const EXAMPLES: &str =
 #[derive(Parser)]
 #[command(
     name = "hir hang",
-    version,
+    version = crate::tool::version(),
     mut_args(with_help("quiet", "Print only what was found and the verdict: no notes and no table"))
 )]
 struct Options {
-    /// Dumps, or folders of dumps.
+    /// Dumps, or folders or archives (`.zip`, `.tar.gz`) of dumps.
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// Write the calls that do not proceed to FILE as a Host IR program. `hir-run` deadlocks on it if they hang because of their order, their members

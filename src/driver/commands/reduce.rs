@@ -42,7 +42,7 @@ const EXAMPLES: &str = "  hir-reduce dump.hir --oracle deadlock             the 
 #[derive(Parser)]
 #[command(
     name = "hir-reduce",
-    version,
+    version = crate::tool::version(),
     mut_args(with_help("quiet", "Print only the result and diagnostics: no notes and no progress"))
 )]
 struct Options {

@@ -21,7 +21,7 @@ use hir_launch::{environment, environment::LaunchInfo, handshake::JobManifest, j
 use hir_process::{exit::Exit, threads::start_workers};
 
 use batch::{BatchProgress, JobProgram, JobStep};
-use failure::{print_failure, report_failure};
+use failure::{finish_program, print_failure, report_failure};
 use pipelines::PipelineTimes;
 use program::JobState;
 use task::RunMonitor;
@@ -48,7 +48,7 @@ fn run_tool(session: &Arc<Session>) -> Exit {
     };
     let screen = options.diagnostics.reporter(session);
     let read = if options.tune_passes.is_empty() {
-        batch::read_programs(&options, session, session.command_line.arguments.clone())
+        batch::read_programs(&options, session, session.arguments_with_defaults())
     } else {
         pipelines::programs(&options)
     };
@@ -110,6 +110,7 @@ fn run_single_process(programs: &[JobProgram], screen: &Reporter) -> Exit {
             let state = JobState { gpu: &mut gpu, progress: &progress, monitor: &monitor };
             let verdict = run_step(entry, &own, None, times, state);
             let verdict = verdict.unwrap_or_else(|failure| entry.verdict(report_failure(&own, &failure)));
+            let verdict = finish_program(entry, &own, verdict);
             monitor.activity.print_result(last || verdict.exit.flow().is_break(), || {
                 screen.session().print_all(verdict.lines());
             });
@@ -144,6 +145,7 @@ fn run_rank_process(
                     Err,
                 );
                 let verdict = outcome.unwrap_or_else(|failure| entry.verdict(report_failure(&own, &failure)));
+                let verdict = if launch.rank == 0 { finish_program(entry, &own, verdict) } else { verdict };
                 measured = verdict.measured.clone();
                 verdict
             })?;

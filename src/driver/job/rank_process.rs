@@ -34,6 +34,8 @@ pub struct RunVerdict {
     pub summary: String,
     /// What was measured on GPUs, on the rank that reports it.
     pub measured: Measured,
+    /// What the file of `-J` has beside the program, the exit code and the verdict.
+    pub facts: serde_json::Map<String, serde_json::Value>,
 }
 
 /// What a run on GPUs has measured for the report on several pipelines.
@@ -48,7 +50,14 @@ pub struct Measured {
 impl RunVerdict {
     /// Returns a verdict that prints nothing.
     pub fn without_line(exit: Exit) -> Self {
-        Self { exit, notes: Vec::new(), line: None, summary: String::new(), measured: Measured::default() }
+        Self {
+            exit,
+            notes: Vec::new(),
+            line: None,
+            summary: String::new(),
+            measured: Measured::default(),
+            facts: serde_json::Map::new(),
+        }
     }
 
     /// Returns a verdict with the last line on standard output.

@@ -93,15 +93,10 @@ pub fn phase_summary(phases: &[(String, Duration)]) -> Report {
 }
 
 /// Returns the measurements as JSON.
-pub fn json(ran: &GpuRunResult, plans: &[Plan], names: &[&str]) -> serde_json::Value {
-    let mut value = serde_json::json!({
-        "program": names,
-        "ranks": plans.len(),
-        "exit_code": ran.verdict.exit as u8,
-        "verdict": ran.verdict.line.to_string(),
-    });
+pub fn json(ran: &GpuRunResult, ranks: usize) -> serde_json::Map<String, serde_json::Value> {
+    let mut value = serde_json::Map::from_iter([("ranks".to_owned(), ranks.into())]);
     let mut add = |more: serde_json::Value| {
-        if let (Some(value), serde_json::Value::Object(more)) = (value.as_object_mut(), more) {
+        if let serde_json::Value::Object(more) = more {
             value.extend(more);
         }
     };

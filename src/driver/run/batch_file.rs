@@ -80,14 +80,14 @@ pub fn check_destinations(lines: &[BatchLine]) -> Result<(), BadLine> {
     Ok(())
 }
 
-/// Removes `--batch` and its value from a command line.
+/// Removes `--batch` and `--config`, which apply to the whole job, and their values from a command line.
 pub fn without_batch(words: Vec<OsString>) -> Vec<OsString> {
     let mut words = words.into_iter();
     let mut rest = Vec::new();
     while let Some(word) = words.next() {
         match word.as_encoded_bytes() {
-            b"--batch" => drop(words.next()),
-            it if it.starts_with(b"--batch=") => {}
+            b"--batch" | b"--config" => drop(words.next()),
+            it if it.starts_with(b"--batch=") || it.starts_with(b"--config=") => {}
             _ => rest.push(word),
         }
     }

@@ -48,7 +48,7 @@ pub const EXAMPLES: &str =
 #[derive(Clone, Parser)]
 #[command(
     name = "hir-run",
-    version,
+    version = crate::tool::version(),
     mut_args(with_help(
         "quiet",
         "Print only outputs, diagnostics and the verdict: no notes and no progress"
@@ -186,8 +186,8 @@ pub struct Options {
     /// Print the host's cost of issuing the plan to a GPU, and the cost of the individual calls.
     #[arg(help_heading = "GPUs", long)]
     pub profile_host: bool,
-    /// Write the times to FILE as JSON.
-    #[arg(help_heading = "GPUs", short = 'J', long, value_name = "FILE")]
+    /// Write the verdict, the exit code, and what was measured or estimated, to FILE as JSON.
+    #[arg(help_heading = "Execution", short = 'J', long, value_name = "FILE")]
     pub json: Option<std::path::PathBuf>,
     /// Seconds that ranks wait for each other and for a run on GPUs before they abort the job.
     #[arg(help_heading = "Execution", short = 'T', long, value_name = "SEC", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]

@@ -8,6 +8,7 @@ use hir_plan::timeline::{
     overlap::Overlap,
 };
 use hir_plan::{Plan, World, sync::happens_before::OrderError};
+use serde_json::json;
 
 /// The maximum number of instructions of an estimated timeline.
 const MAX_INSTRUCTIONS: usize = 4_000_000;
@@ -95,6 +96,30 @@ impl TimelineFlags {
         }
         Ok(TimelineReport { overlap: if self.overlap { report } else { Vec::new() }, files })
     }
+}
+
+/// Returns the figures of `--overlap`, in microseconds.
+pub fn overlap_json(timeline: &Timeline) -> serde_json::Value {
+    let overlap = Overlap::of(timeline);
+    let ranks = overlap.ranks.iter().map(|it| {
+        json!({"rank": it.rank, "communication": it.communication, "hidden": it.hidden, "exposed": it.exposed()})
+    });
+    let waits = overlap
+        .waits
+        .iter()
+        .map(|it| json!({"line": it.line, "count": it.count, "time": it.microseconds, "reason": it.reason}));
+    json!({
+        "total": overlap.total,
+        "ranks": ranks.collect::<Vec<_>>(),
+        "waits": waits.collect::<Vec<_>>(),
+        "source": timeline.source,
+    })
+}
+
+/// Returns the figures of the estimated timeline; `None` if the plans are too large for one.
+pub fn estimated_overlap_json(world: &World) -> Option<serde_json::Value> {
+    check_size(world).ok()?;
+    estimate(world).ok().map(|it| overlap_json(&it))
 }
 
 fn check_size(plans: &[Plan]) -> Result<(), JobFailure> {

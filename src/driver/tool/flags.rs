@@ -35,7 +35,12 @@ pub struct DiagnosticFlags {
 impl DiagnosticFlags {
     /// Creates the reporter of a session that the options select.
     pub fn reporter(&self, session: &Arc<Session>) -> Reporter {
-        Reporter::new(session, self.error_format, self.color)
+        let screen = Reporter::new(session, self.error_format, self.color);
+        // Options that are not on the command line are said.
+        if let Some(defaults) = session.defaults().filter(|_| !self.quiet) {
+            screen.message(format!("`{}` sets {}", defaults.file, defaults.arguments.join(" ")));
+        }
+        screen
     }
 }
 

@@ -1,11 +1,11 @@
 //! Completes the help of the tools: examples and exit codes, shell completions and manual pages.
 
-use std::{ffi::OsString, io::Write};
+use std::{ffi::OsString, io::Write, path::PathBuf};
 
 use clap::{Arg, ArgAction, Command, Parser, value_parser};
 use clap_complete::Shell;
 
-use super::exit_of_print;
+use super::{config, exit_of_print, usage::error_text};
 use crate::session::Session;
 use hir_process::exit::Exit;
 
@@ -21,16 +21,24 @@ fn exit_codes() -> String {
 /// # Errors
 /// Returns the error that clap reports.
 pub fn parse_arguments<O: Parser>(session: &Session, examples: &str) -> Result<O, clap::Error> {
-    let command = with_sections(O::command(), examples);
+    let command = command::<O>(examples);
     let name = OsString::from(session.tool);
     let words: Vec<OsString> =
         std::iter::once(name).chain(session.command_line.arguments.iter().cloned()).collect();
     print_generated(session, command.clone(), &words)?;
-    O::from_arg_matches(&command.try_get_matches_from(words)?)
+    let matches = command.clone().try_get_matches_from(words)?;
+    let Some(defaults) = config::read(session, &command, &matches)? else {
+        return O::from_arg_matches(&matches);
+    };
+    let file = defaults.file.clone();
+    session.set_defaults(defaults);
+    let words = std::iter::once(session.tool.into()).chain(session.arguments_with_defaults());
+    let parsed = command.try_get_matches_from(words).and_then(|it| O::from_arg_matches(&it));
+    parsed.map_err(|fault| config::error(&file, &error_text(&fault, &[])))
 }
 
-/// Adds the examples, the exit codes and the flags for completions and manual pages.
-fn with_sections(command: Command, examples: &str) -> Command {
+/// Returns the command of a tool with the examples, the exit codes and the flags that all tools have.
+pub fn command<O: Parser>(examples: &str) -> Command {
     let completions = Arg::new("completions")
         .long("completions")
         .value_name("SHELL")
@@ -44,9 +52,17 @@ fn with_sections(command: Command, examples: &str) -> Command {
         .exclusive(true)
         .help_heading("Information")
         .help("Print the manual page, in roff");
+    let config = Arg::new("config")
+        .long("config")
+        .value_name("FILE")
+        .value_parser(value_parser!(PathBuf))
+        .help_heading("Information")
+        .help("Read default options from FILE instead of the next `hir.toml` above this folder; `none`: from no file");
+    let command = O::command();
     // Shells complete the first word: the script of `hir` has its tools.
     let is_part = command.get_name().contains(' ');
     command
+        .arg(config)
         .args(Some(completions).filter(|_| !is_part))
         .arg(man)
         .after_long_help(format!("Examples:\n{examples}\n\nExit codes:\n{}", exit_codes()))

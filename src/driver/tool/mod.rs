@@ -3,7 +3,9 @@
 //!
 //! Invariant: standard output contains only results; if its reader closes it, a tool ends without an error.
 
+mod config;
 pub mod dump;
+pub mod edits;
 pub mod expect;
 pub mod flags;
 pub mod help;
@@ -75,7 +77,9 @@ impl Reporter {
             Color::Never => false,
             // By the convention of no-color.org, an empty value counts as unset.
             Color::Auto => {
-                session.stderr.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty())
+                session.stderr.is_terminal()
+                    && !is_dumb_terminal()
+                    && std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty())
             }
         };
         if format == Format::Sarif {
@@ -115,6 +119,9 @@ impl Reporter {
 
     /// Prints diagnostics about a text.
     pub fn report_diagnostics(&self, source: &Source, diagnostics: &[Diagnostic]) {
+        let mut diagnostics = diagnostics.to_vec();
+        self.session.remove_allowed(source, &mut diagnostics);
+        let diagnostics = diagnostics.as_slice();
         if self.quiet || self.errors_only && !has_errors(diagnostics) {
             return;
         }
@@ -129,6 +136,16 @@ impl Reporter {
         let _ = drawn.and_then(|()| (&self.session.stderr).write_all(&text));
     }
 
+    /// Reports the edits that turn a text into another one, where standard error is for programs.
+    pub fn report_edits(&self, source: &Source, before: &str, after: &str) {
+        match self.format {
+            Format::Json | Format::Sarif | Format::Github => {
+                self.report_diagnostics(source, &edits::edits(before, after));
+            }
+            Format::Human | Format::Short => (),
+        }
+    }
+
     /// Prints a message that does not refer to a position in a text.
     pub fn message(&self, message: impl Display) {
         self.report(&message.to_string(), Message::Note);
@@ -141,6 +158,18 @@ impl Reporter {
             Format::Human | Format::Short | Format::Github => {
                 let _ = (&self.session.stderr).write_all(text.as_bytes());
             }
+        }
+    }
+
+    /// Reports a verdict on a program that standard output has, if standard error is for programs and has no error that says the same.
+    pub fn report_verdict(&self, file: Option<&String>, exit: Exit, text: &str) {
+        let is_said = self.has_error.load(Ordering::Relaxed);
+        match self.format {
+            Format::Json | Format::Sarif | Format::Github if !is_said => {
+                let own = Self { file: file.map(|it| it.as_str().into()), ..self.clone() };
+                own.fail(exit, text);
+            }
+            Format::Json | Format::Sarif | Format::Github | Format::Human | Format::Short => (),
         }
     }
 
@@ -288,6 +317,16 @@ fn print_message(session: &Session, format: Format, file: Option<&str>, message:
         }
     };
     let _ = writeln!(&session.stderr, "{line}");
+}
+
+/// Returns whether the terminal can only print lines: no colours, and no line that changes.
+fn is_dumb_terminal() -> bool {
+    std::env::var_os("TERM").is_some_and(|it| it == "dumb")
+}
+
+/// Returns the version of the tools, with the commit and its date if this is a release build.
+pub(crate) const fn version() -> &'static str {
+    env!("HIR_VERSION")
 }
 
 /// Returns the number of columns for reports on standard error: those of the terminal, or else of COLUMNS.

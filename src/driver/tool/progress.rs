@@ -1,6 +1,6 @@
 //! Shows the progress of a long operation on a terminal: count, rate and remaining time.
 //!
-//! Nothing is drawn if standard error is not a terminal, or if the operation ends within `DELAY`.
+//! Nothing is drawn if standard error is not a terminal, if it is one that only prints lines (`TERM=dumb`), or if the operation ends within `DELAY`.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,7 @@ impl Progress {
         if let Ok(style) = ProgressStyle::with_template(&template) {
             bar.set_style(style);
         }
-        Self { bar, start: Instant::now(), is_enabled: !is_quiet }
+        Self { bar, start: Instant::now(), is_enabled: !is_quiet && !super::is_dumb_terminal() }
     }
 
     /// Sets the number of steps that are done.

@@ -95,6 +95,9 @@ impl Processor<'_> {
         // A program that cannot proceed has nothing to gain from remarks on its speed.
         let deadlocks = found.iter().any(|it| it.code == Code::CheckedDeadlock);
         found.retain(|it| !(deadlocks && it.severity() == Severity::Remark));
+        let allowed = self.screen.session().remove_allowed(source, &mut found);
+        self.searched = Some(Checks { excess: checks.excess && report.not_searched.is_empty(), ..checks })
+            .filter(|_| !deadlocks && report.not_checked.is_empty());
         found.retain(|it| {
             remarks += usize::from(it.severity() == Severity::Remark);
             it.severity() != Severity::Remark || remarks <= MAX_REMARKS
@@ -106,6 +109,8 @@ impl Processor<'_> {
         let others = [(Severity::Warning, "warning"), (Severity::Remark, "remark")];
         let others: Vec<String> =
             others.into_iter().filter_map(|(severity, word)| format_count(&found, severity, word)).collect();
+        let others: Vec<String> =
+            others.into_iter().chain((allowed > 0).then(|| format!("{allowed} allowed"))).collect();
         let more: String = others.iter().map(|it| format!(", {it}")).collect();
         if source.name == part.name {
             outcome.diagnostics.extend(found);

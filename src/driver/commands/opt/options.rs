@@ -32,7 +32,7 @@ pub const EXAMPLES: &str =
 #[derive(Default, Parser)]
 #[command(
     name = "hir-opt",
-    version,
+    version = crate::tool::version(),
     mut_args(with_help("memory_limit", "Memory limit for the plans of all ranks, in GiB")),
     mut_args(with_help("quiet", "Show no progress"))
 )]

@@ -8,10 +8,12 @@ use std::{
 use crate::tool::{Reporter, dump::Dumper, expect, statistics::Statistics};
 use grammar::{
     bindings::apply_bindings,
+    codes::Code,
     diagnostic::{Diagnostic, has_errors},
     ir::Program,
     source::Source,
 };
+use hir_check::Checks;
 use hir_plan::{assume_scalars, lint};
 use hir_process::{exit::Exit, interrupt::Activity};
 use hir_sim::WorkBudget;
@@ -60,6 +62,8 @@ pub struct Processor<'o> {
     pub has_reproducer: bool,
     /// Whether the file of `--witness` is written.
     pub has_witness: bool,
+    /// What the check has looked for in the current program, if it could look for all of it.
+    pub searched: Option<Checks>,
     /// Whether the process ends after this file.
     pub is_last: bool,
     /// Whether programs without faults are reported, too.
@@ -89,6 +93,7 @@ impl<'o> Processor<'o> {
             container: None,
             has_reproducer: false,
             has_witness: false,
+            searched: None,
             is_last: true,
             reports_success: true,
         }
@@ -145,10 +150,13 @@ impl Processor<'_> {
                         self.fix_findings(text, &name)
                     }
                 };
-                is_edited = text != Source::own_text(&part.text);
+                let before = Source::own_text(&part.text);
+                is_edited = text != before;
+                self.screen.report_edits(&part, before, &text);
                 part = if is_edited { Source::new(name, text) } else { part };
             }
-            let outcome = self.process_part(&part, is_edited);
+            let mut outcome = self.process_part(&part, is_edited);
+            self.report_unused_allows(&part, &mut outcome);
             let exit = self.report(&part, &outcome);
             worst = if worst == Exit::Success { exit } else { worst };
             texts.push(outcome.text);
@@ -166,6 +174,18 @@ impl Processor<'_> {
             Exit::Success => worst,
             exit => exit,
         }
+    }
+
+    /// Adds warnings about comments that allow nothing. With passes, the check has no comments; of several programs, all were checked if none
+    /// has a fault.
+    fn report_unused_allows(&self, part: &Source, outcome: &mut PartOutcome) {
+        if has_errors(&outcome.diagnostics) || !self.calls.is_empty() {
+            return;
+        }
+        self.screen.session().remove_allowed(part, &mut outcome.diagnostics);
+        let searched = self.searched.filter(|_| self.container.is_none() || outcome.failure.is_none());
+        let is_searched = |code: Code| searched.is_some_and(|it| looks_for(it, code));
+        outcome.diagnostics.extend(self.screen.session().unused_allows(part, is_searched));
     }
 
     /// Prints the results of a part, or compares them with the expected diagnostics.
@@ -196,6 +216,7 @@ impl Processor<'_> {
 
     /// Processes a part. `is_edited` is set if `--fix` has changed its text.
     fn process_part(&mut self, part: &Source, is_edited: bool) -> PartOutcome {
+        self.searched = None;
         let record = &self.screen.session().crash_record;
         record.record_command(self.reproducer_flags());
         record.record_program(&part.text);
@@ -315,5 +336,18 @@ impl Processor<'_> {
         let (text, losses) = grammar::print_as(program, self.options.print.unwrap_or_default());
         outcome.diagnostics.extend(losses);
         Some(text)
+    }
+}
+
+/// Returns whether a check finds diagnostics with this code, or reading the text does.
+fn looks_for(checks: Checks, code: Code) -> bool {
+    match code.text() {
+        "E0701" | "E0702" | "E0703" => checks.race,
+        "E0704" | "W0701" | "W0702" => checks.memory,
+        "E0705" => true,
+        "E0706" => checks.repeat,
+        "E0707" => checks.comm,
+        text if text.starts_with("R07") => checks.excess,
+        text => text.starts_with("lossy-"),
     }
 }

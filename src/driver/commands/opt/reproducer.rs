@@ -7,7 +7,7 @@ use crate::tool::{
     self,
     reproducer::{self, ReproducerError},
 };
-use clap::{CommandFactory, FromArgMatches};
+use clap::FromArgMatches;
 use hir_process::exit::Exit;
 use passes::PipelineError;
 
@@ -32,7 +32,8 @@ pub fn parse_options(session: &Arc<Session>) -> Result<Options, Exit> {
     let flags = flags.into_iter().filter(|it| given.passes.is_empty() || !it.starts_with("--passes"));
     let tool = std::iter::once("hir-opt".into());
     let line = tool.chain(flags.map(Into::into)).chain(session.command_line.arguments.iter().cloned());
-    let matches = Options::command().args_override_self(true).try_get_matches_from(line);
+    let command = tool::help::command::<Options>(EXAMPLES).args_override_self(true);
+    let matches = command.try_get_matches_from(line);
     let options = matches.and_then(|it| Options::from_arg_matches(&it)).map_err(usage)?;
     Ok(Options { file: path.display().to_string(), ..options })
 }

@@ -1,11 +1,15 @@
 //! What hir-run reports about a failure: its diagnostics and its verdict.
 
+use std::path::Path;
+
 use crate::exit_code::exit_code;
 use crate::job::rank_process::RunVerdict;
-use crate::run::failure::JobFailure;
+use crate::run::{failure::JobFailure, files::write_file};
 use crate::tool::Reporter;
 use grammar::count_text;
 use hir_process::exit::Exit;
+
+use super::batch::{JobProgram, JobStep};
 
 /// Reports a failure before there is a job, with its verdict.
 pub fn print_failure(screen: &Reporter, failure: &JobFailure) -> Exit {
@@ -33,6 +37,41 @@ pub fn report_failure(screen: &Reporter, failure: &JobFailure) -> RunVerdict {
         }
     }
     verdict
+}
+
+/// Ends a program on the process that reports on it: writes the file of `-J`, and reports a verdict that no diagnostic has
+/// where standard error is for programs.
+pub fn finish_program(entry: &JobProgram, screen: &Reporter, verdict: RunVerdict) -> RunVerdict {
+    // With invalid options, the file may be one that is not to be replaced.
+    let json = entry.options.json.as_deref().filter(|_| verdict.exit != Exit::Usage);
+    let verdict = match (&entry.step, json) {
+        (JobStep::Only | JobStep::Line { .. }, Some(path)) => write_json(path, entry, screen, verdict),
+        (JobStep::Only | JobStep::Line { .. }, None)
+        | (JobStep::Check | JobStep::Pipeline(_) | JobStep::Report, _) => verdict,
+    };
+    if let (Exit::Hang | Exit::WrongResult, Some(line)) = (verdict.exit, &verdict.line) {
+        screen.report_verdict(entry.options.texts().paths().first(), verdict.exit, &line.text);
+    }
+    verdict
+}
+
+/// Writes the file of `-J`. If that fails, a success becomes a failure.
+fn write_json(path: &Path, entry: &JobProgram, screen: &Reporter, mut verdict: RunVerdict) -> RunVerdict {
+    let line = verdict.line.as_ref().map_or_else(|| verdict.summary.clone(), ToString::to_string);
+    let mut value = serde_json::Map::from_iter([
+        ("program".to_owned(), entry.options.texts().paths().into()),
+        ("exit_code".to_owned(), (verdict.exit as u8).into()),
+        ("verdict".to_owned(), line.into()),
+    ]);
+    value.append(&mut verdict.facts);
+    match write_file(path, &format!("{:#}\n", serde_json::Value::Object(value))) {
+        Err(failure) if verdict.exit == Exit::Success => report_failure(screen, &failure),
+        Err(failure) => {
+            verdict.notes.push(failure.summary());
+            verdict
+        }
+        Ok(()) => verdict,
+    }
 }
 
 /// Returns the text of the verdict on a program that failed: what a reader of standard output alone has to know.

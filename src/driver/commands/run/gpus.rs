@@ -10,7 +10,6 @@ use crate::run::{
     RunError,
     command_line::{Device, Expect, Options},
     failure::JobFailure,
-    files::write_file,
     inputs::InputSpec,
     output,
     unwritten::UnwrittenReads,
@@ -278,12 +277,9 @@ fn run_on_engine(
         timing_report::host_table(host, world.len()).into_iter().for_each(&mut *say);
         say(timing_report::phase_summary(&member.phase_durations()));
     }
-    if let Some(path) = options.json.as_ref().filter(|_| ran.timing.is_some() || ran.host.is_some()) {
-        let text = format!("{:#}\n", timing_report::json(&ran, world, names));
-        write_file(path, &text)?;
-    }
+    let facts = timing_report::json(&ran, world.len());
     let median = ran.timing.as_ref().map(|(timing, _)| timing.quantile(0.5));
-    Ok(RunVerdict { measured: Measured { median, machine }, ..print_outputs(ran.verdict, say) })
+    Ok(RunVerdict { measured: Measured { median, machine }, facts, ..print_outputs(ran.verdict, say) })
 }
 
 /// Number of timed runs of an algorithm if `-n` is not given.

@@ -14,6 +14,7 @@ use crate::run::{
     inputs::InputSpec,
     output,
     prepare::{PrepareOptions, Prepared, prepare},
+    timelines::estimated_overlap_json,
 };
 use crate::{session::Report, tool::Reporter};
 use grammar::{
@@ -27,9 +28,11 @@ use hir_plan::{CallerUses, World};
 use hir_process::{exit::Exit, out_of_memory};
 use hir_sim::WorkBudget;
 use passes::{PassCall, PassError, PassEvent, Settings, Verify};
+use serde_json::{Map, Value};
 
 use super::{
     batch::BatchProgress,
+    failure::report_failure,
     gpus,
     pipelines::{self, PassesText},
     task::{RunMonitor, Task},
@@ -102,7 +105,8 @@ pub fn run(
         if is_timeline_due {
             write_estimated_timelines(options, world, &names, &mut say)?;
         }
-        return Ok(RunVerdict::with_line(Exit::Check, verdict));
+        let facts = simulated_facts(options, world, is_silent);
+        return Ok(RunVerdict { facts, ..RunVerdict::with_line(Exit::Check, verdict) });
     }
     if let Some(note) = prepared.unused_ranks(processes) {
         say(Report::Note(note));
@@ -134,7 +138,18 @@ pub fn run(
     if let Some(member) = member {
         member.set_phase("simulating all ranks");
     }
-    task.simulate(input_spec, &mut say)
+    let facts = simulated_facts(options, world, is_silent);
+    let verdict = task.simulate(input_spec, &mut say);
+    Ok(RunVerdict { facts, ..verdict.unwrap_or_else(|failure| report_failure(screen, &failure)) })
+}
+
+/// Returns what the file of `-J` says about a run without GPUs.
+fn simulated_facts(options: &Options, world: &World, is_silent: bool) -> Map<String, Value> {
+    if options.json.is_none() || is_silent {
+        return Map::new();
+    }
+    let overlap = estimated_overlap_json(world).map(|it| ("overlap".to_owned(), it));
+    Map::from_iter([("ranks".to_owned(), world.len().into())].into_iter().chain(overlap))
 }
 
 /// Reads the program, applies the passes and builds the plans of all ranks. Reports its warnings.
@@ -225,11 +240,7 @@ fn say_why_simulated(options: &Options, reason: Option<SimulatorReason>, say: &m
         )));
     }
     if options.iters > 0 {
-        let unwritten = options.json.as_ref().map(|it| format!(", and `{}` is not written", it.display()));
-        say(Report::Note(format!(
-            "nothing is timed{}: the simulator has no clock",
-            unwritten.unwrap_or_default()
-        )));
+        say(Report::note("nothing is timed: the simulator has no clock"));
     }
 }
 

@@ -34,7 +34,7 @@ impl Options {
             return Err(JobFailure::Usage(message));
         }
         let wrong = if self.json.is_some() && self.memory {
-            "`-J` writes times, but `--memory` runs nothing: remove one of the two options"
+            "`-J` writes the verdict on a run, but `--memory` runs nothing: remove one of the two options"
         } else if !on_gpus && self.stress.is_some() {
             "`--stress` delays streams of GPUs: add `--device=cuda`; on the simulator, use `--schedule=seed:0..N` to try \
              other orders"
@@ -54,9 +54,6 @@ impl Options {
              random"
         } else if self.witness.is_some() && !matches!(self.schedule, ScheduleSet::Explore(_)) {
             "`--witness` writes an order that `--schedule=explore:N` finds: add `--schedule=explore:N`"
-        } else if self.json.is_some() && self.iters == 0 && !self.profile_host && self.tune_passes.is_empty()
-        {
-            "`-J` writes times: add `-n 20` or `--profile-host` to measure them"
         } else {
             let (programs, reference) = (self.texts(), self.reference.as_deref());
             let programs =
