@@ -42,7 +42,9 @@ impl<'s> Resolver<'s, '_> {
             let cut = self.cut_dump(in_text, &launches).filter(|_| is_own);
             (in_text, cut.or_else(|| self.chosen_dump(in_text, &launches, is_own)))
         };
-        let mut stated = chosen.map(|it| self.apply_domains(it)).unwrap_or_default();
+        // The `Domains:` of a container state all that it has.
+        let unstated_here = chosen.filter(|_| !self.has_domains_section);
+        let mut stated = unstated_here.map(|it| self.apply_domains(it)).unwrap_or_default();
         self.resolve_red_ops(chosen);
         // By the place of the group: its HostUnit, and the launch whose order the lists of the unit have.
         let mut units: FxHashMap<u32, (UnitId, usize)> = FxHashMap::default();

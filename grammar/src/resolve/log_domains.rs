@@ -74,6 +74,7 @@ impl<'s> Resolver<'s, '_> {
         }
         // nvFuser also prints the transforms from the root domain to the logical domain.
         let mut live: FxHashSet<AxisId> = logical.iter().copied().collect();
+        let mut known = live.clone();
         transforms.retain(|it| {
             let (inputs, outputs) = match it {
                 Transform::Split { input, outer, inner, .. } => (vec![*input], vec![*outer, *inner]),
@@ -83,11 +84,13 @@ impl<'s> Resolver<'s, '_> {
             let is_below = inputs.iter().all(|it| live.contains(it));
             if is_below {
                 inputs.iter().for_each(|it| _ = live.remove(it));
+                known.extend(&outputs);
                 live.extend(outputs);
             }
             is_below
         });
-        if live != loops.into_iter().collect() {
+        let is_known = |it: &AxisId| known.contains(it);
+        if live != loops.into_iter().collect() || !allocation.iter().flatten().all(is_known) {
             return None;
         }
         let domains = Domains { logical, transforms, allocation };
