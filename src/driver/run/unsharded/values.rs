@@ -78,8 +78,10 @@ impl UnshardedPlanner<'_> {
     /// Ends the names that share storage with a tensor if the statement is about to make it a view of another one.
     pub(super) fn end_view(&mut self, stmt: StmtId, it: &OpStmt, tensor: TensorId) {
         let value = &mut self.values[tensor.index()];
-        // A copy makes a view only if the tensor has no storage yet, or has that of the copy in the iteration before.
-        if may_be_view(it) && (it.op.def().class == OpClass::View || value.copied_by == Some(stmt)) {
+        // A copy makes a view only if the tensor has no storage yet, or has that of the copy in the iteration before. A
+        // slice may have other elements in each iteration: it then writes them to those of the first one.
+        let is_same_copy = value.copied_by == Some(stmt) && it.op != Op::Slice;
+        if may_be_view(it) && (it.op.def().class == OpClass::View || is_same_copy) {
             value.storage = None;
         }
     }
