@@ -84,7 +84,7 @@ pub(super) fn random_bits(
             Ok(Arg::View(View { shape: index.shape.clone(), strides, ..it }))
         }
         Arg::View(it) => Err(misfit(&it, &[])),
-        number => Ok(number),
+        number @ Arg::Number(_) => Ok(number),
     };
     let (seed, offset) = (repeated(seed)?, repeated(offset)?);
     code.map(Op::Philox, [view(&index), seed, offset], &index);
