@@ -567,8 +567,10 @@ run_sanitizer() {
     done
 }
 # Runs a job of one rank under a tool of compute-sanitizer.
+# compute-sanitizer starts threads before `main`, so hir-run cannot set the environment of CUDA and NCCL.
 sanitized() {
-    timeout -k 5 $(($(left) + patience)) compute-sanitizer --tool "$1" "$run" --device=cuda --check=off --expect=sim "${@:2}" \
+    NCCL_NVLS_ENABLE=0 CUDA_DEVICE_MAX_CONNECTIONS=32 CUDA_DEVICE_MAX_COPY_CONNECTIONS=32 CUDA_LAUNCH_BLOCKING=0 \
+        NVIDIA_TF32_OVERRIDE=0 timeout -k 5 $(($(left) + patience)) compute-sanitizer --tool "$1" "$run" --device=cuda --check=off --expect=sim "${@:2}" \
         >"$work/log" 2>&1 </dev/null
 }
 
