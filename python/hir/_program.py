@@ -57,7 +57,7 @@ def read(
     else:
         name = os.fspath(source)
         text = _text(name)
-    files = [(name, _text(name)) for name in map(os.fspath, fusions)]
+    files = [(os.fspath(file), _text(os.fspath(file))) for file in fusions]
     program, warnings = _hir.read(text, name, container, files)
     return Program(program, parse_diagnostics(warnings)).bind(**(bindings or {}))
 

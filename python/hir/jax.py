@@ -49,5 +49,5 @@ def capture(
     text = lowered.as_text()
     if save is not None:
         Path(save).write_text(text, encoding="utf-8")
-    program, warnings = _hir.read(text, "<jax>" if save is None else os.fspath(save), None)
+    program, warnings = _hir.read(text, "<jax>" if save is None else os.fspath(save), None, [])
     return Program(program, parse_diagnostics(warnings))
