@@ -130,6 +130,10 @@ impl WorldCounts {
             else {
                 continue;
             };
+            // A collective over its own input is wrong in every order.
+            if a == b {
+                continue;
+            }
             let is_pair = |(x, y): &(usize, usize)| {
                 let [x, y] = [x, y].map(|it| listed.steps[*it].inst_ref);
                 (x, y) == (a, b) || (y, x) == (a, b)
