@@ -1,6 +1,7 @@
 """The module as its users meet it. Expected values come from numpy."""
 
 import json
+import signal
 import threading
 import time
 from pathlib import Path
@@ -200,11 +201,16 @@ def test_an_interrupt_ends_the_wait():
     program = hir.read(text)
     import _thread
 
+    # A shell starts background jobs with interrupts ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Timer(0.5, _thread.interrupt_main).start()
     begin = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        program.simulate()
-        time.sleep(5)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            program.simulate()
+            time.sleep(5)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert time.monotonic() - begin < 4
 
 
