@@ -22,25 +22,21 @@ impl Importer<'_, '_> {
         }
     }
 
-    /// Returns the error that hir has no import of an operator, or of this form of it.
+    /// Returns the error that hir does not read an operator.
     pub(super) fn unsupported(&self, what: &str) -> Box<Diagnostic> {
-        let message = format!("hir does not read `{what}`");
-        let it = Diagnostic::new(
-            Code::UnsupportedOperation,
-            self.out.span,
-            message,
-            "no statement of Host IR was found for it",
-        );
-        Box::new(it.help("`docs/jax.md` lists what is read; express the function by these operators"))
+        self.not_read(format!("`{what}`"))
     }
 
     /// Returns the error that hir does not read a form of an operator.
     pub(super) fn unsupported_form(&self, op: &Operation<'_>, form: &str) -> Box<Diagnostic> {
-        let message = format!("hir does not read this form of `{}`: {form}", op.name);
+        self.not_read(format!("this form of `{}`: {form}", op.name))
+    }
+
+    fn not_read(&self, what: String) -> Box<Diagnostic> {
         let it = Diagnostic::new(
             Code::UnsupportedOperation,
             self.out.span,
-            message,
+            format!("hir does not read {what}"),
             "no statement of Host IR was found for it",
         );
         Box::new(it.help("`docs/jax.md` lists what is read; express the function by these operators"))
