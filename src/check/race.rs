@@ -256,7 +256,8 @@ impl<'p> RaceDetector<'p> {
     }
 
     /// Returns whether a use of storage follows the work that the stream of its ALLOCATE had at that point,
-    /// and reports a race if not: an allocator may hand out storage that this work still uses.
+    /// and reports a race if not: an allocator may hand out storage that this work still uses. A use that only work of
+    /// the caller may precede is left to `finish`, and counts as one that follows.
     fn is_after_allocation(
         &mut self,
         it: &Occurrence,
