@@ -21,12 +21,11 @@ use crate::timeout::RunWithTimeout;
 /// The files that have a trial. The list shows when a file loses its trial because it no longer succeeds.
 const TRIAL_LIST: &str = "tests/suite/emulated.txt";
 
-/// Products of matrices of a million elements, and a loop over megabytes.
-const LARGE: [&str; 4] = [
+/// Products of matrices of a million elements.
+const LARGE: [&str; 3] = [
     "tests/cases/published/ring-0044.hir",
     "tests/cases/published/pairs-0039.hir",
     "tests/cases/unbound/ring-cuda-ipc-linear.hir",
-    "tests/cases/transport/staged-in-a-loop.hir",
 ];
 
 /// Returns a trial for each file with a program that runs.
