@@ -13,18 +13,20 @@ use crate::{
     span::Span,
 };
 
-/// A binding `name=expression` of the command line.
+/// A binding `name=expression` of the command line. `name?=expression` applies only to programs that have the scalar.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Binding {
     /// The symbol.
     pub name: String,
     /// Its value, an expression of `rank` and loop indices.
     pub value: String,
+    /// Whether a program need not have the scalar.
+    pub is_optional: bool,
 }
 
 impl fmt::Display for Binding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}={}", self.name, self.value)
+        write!(f, "{}{}={}", self.name, if self.is_optional { "?" } else { "" }, self.value)
     }
 }
 
@@ -32,9 +34,14 @@ impl std::str::FromStr for Binding {
     type Err = InvalidOption;
 
     fn from_str(text: &str) -> Result<Self, InvalidOption> {
-        match text.split_once('=') {
-            Some((name, value)) if !name.trim().is_empty() && !value.trim().is_empty() => {
-                Ok(Self { name: name.trim().to_owned(), value: value.trim().to_owned() })
+        let parts = text.split_once('=').map(|(name, value)| {
+            let required = name.trim();
+            let name = required.strip_suffix('?').unwrap_or(required);
+            (name.trim_end(), value.trim(), name.len() < required.len())
+        });
+        match parts {
+            Some((name, value, is_optional)) if !name.is_empty() && !value.is_empty() => {
+                Ok(Self { name: name.to_owned(), value: value.to_owned(), is_optional })
             }
             _ => Err("expected `name=value`, such as `i0=8192` or `i84='(rank+streamIdx)%8'`".into()),
         }
@@ -59,9 +66,14 @@ impl Binding {
 /// definition, together with the text of the command line to which the diagnostic refers. The command line is invalid
 /// then: exit code 2.
 pub fn apply_bindings(program: &mut Program, bindings: &[Binding]) -> Result<(), Box<(Source, Diagnostic)>> {
-    for (at, Binding { name, value: text }) in bindings.iter().enumerate() {
-        let stated = Source::new("--set".to_owned(), format!("{name}={text}"));
-        let (of_name, of_value) = (Span::new(0, name.len()), Span::new(name.len() + 1, stated.text.len()));
+    for (at, binding) in bindings.iter().enumerate() {
+        if binding.is_optional && !binding.applies_to(program) {
+            continue;
+        }
+        let Binding { name, value: text, .. } = binding;
+        let stated = Source::new("--set".to_owned(), binding.to_string());
+        let (of_name, of_value) =
+            (Span::new(0, name.len()), Span::new(stated.text.len() - text.len(), stated.text.len()));
         let reject = |span: Span, message: String, label: &str| {
             Diagnostic::new(Code::UnboundSymbol, span, message, label)
         };

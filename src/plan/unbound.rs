@@ -68,7 +68,11 @@ pub(super) fn unbound_diagnostics(programs: &[(&Program, &LineIndex)], plans: Tr
     let is_misnamed =
         |name: &str| missing.iter().any(|it| it.name == name && misnamed(programs[it.rank].0, it).is_some());
     let bindable = values.iter().filter(|(name, _)| is_flag_name(name) && !is_misnamed(name));
-    let bindable = bindable.map(|(name, value)| Binding { name: name.clone(), value: value.clone() });
+    let bindable = bindable.map(|(name, value)| Binding {
+        name: name.clone(),
+        value: value.clone(),
+        is_optional: false,
+    });
     let bindable: Vec<Binding> = bindable.collect();
     let mut faults: Vec<(usize, Diagnostic)> = Vec::new();
     let mut plain: Vec<&UnboundScalar> = Vec::new();

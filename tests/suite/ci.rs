@@ -57,6 +57,12 @@ pub fn expect_part(text: &str, part: &str) -> Result<(), Failed> {
 
 const RACE: &str = "tests/cases/check/race-streams.hir";
 const CLEAN: &str = "samples/ring.hir";
+const SYMBOL: &str = "\
+%HostIrContainer { (T0_g_float[iS0{i0}] (DeviceMesh{0})) -> (T1_g_float[iS1{i0}] (DeviceMesh{0})) :
+  T1_g_float[iS1{i0}] (DeviceMesh{0})
+     = Set( T0_g_float[iS0{i0}] (DeviceMesh{0}) )
+} // %HostIrContainer
+";
 
 /// Makes a folder with a program without faults, one with a race below it, and files that are none.
 fn folder() -> Result<tempfile::TempDir, Failed> {
@@ -81,6 +87,14 @@ fn check_takes_files_and_folders() -> Result<(), Failed> {
     if !ran.out.is_empty() || ran.err.contains(".hidden") {
         return Err(format!("{}{}", ran.out, ran.err).into());
     }
+    // Programs have the values of their own scalars.
+    fs::write(folder.path().join("symbol.hir"), SYMBOL)?;
+    let ran = check(&["symbol.hir", "clean.hir", "--set=i0=4"])?;
+    expect_exit(&ran, 0)?;
+    let ran = check(&["symbol.hir", "clean.hir", "--set=i0=4", "--set=i9=4"])?;
+    expect_exit(&ran, 2)?;
+    expect_part(&ran.err, "hir check: `--set i9=4`: no program that was read has a scalar `i9`\n")?;
+    fs::remove_file(folder.path().join("symbol.hir"))?;
     let ran = check(&["clean.hir"])?;
     expect_exit(&ran, 0)?;
     expect_part(&ran.err, "hir check: the check found no fault (8 ranks, ")?;
@@ -330,8 +344,9 @@ fn a_file_sets_defaults() -> Result<(), Failed> {
     fs::write(folder.path().join("hir.toml"), file)?;
     let below = folder.path().join("below");
     let ran = hir(&below, &["check", "race.hir"])?;
-    expect_exit(&ran, 2)?;
-    expect_part(&ran.err, "/hir.toml` sets --set=i9=1 --error-format=short\n")?;
+    // The program has no scalar `i9`.
+    expect_exit(&ran, 0)?;
+    expect_part(&ran.err, "/hir.toml` sets --set=i9?=1 --error-format=short\n")?;
     let ran = hir(folder.path(), &["check", ".", "--set", "i8=1"])?;
     expect_part(&ran.err, "`hir.toml` sets --error-format=short\n")?;
     fs::write(folder.path().join("hir.toml"), file.replace("set = [\"i9=1\"]\n", ""))?;

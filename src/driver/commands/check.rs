@@ -54,7 +54,7 @@ struct Options {
     text: TextFlags,
     #[command(flatten)]
     world: WorldFlags,
-    /// Set a symbol of all programs: `i0=8192`, `numberOfStreams=4`, `i84='(rank+streamIdx)%8'`.
+    /// Set a symbol of the programs that have it: `i0=8192`, `numberOfStreams=4`, `i84='(rank+streamIdx)%8'`.
     #[arg(help_heading = "Ranks and symbols", long, value_name = "NAME=VALUE")]
     set: Vec<Binding>,
     #[command(flatten)]
@@ -90,8 +90,13 @@ fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
     let is_only = files.len() == 1;
     let first = files.first().map_or(String::new(), |it| it.display().to_string());
     let activity = start_reading(options.world.memory_limit, &first, screen)?;
+    let mut unmatched = options.set.clone();
     for path in &files {
-        tally.add(check_file(options, path, is_only, &activity, screen));
+        tally.add(check_file(options, path, is_only, &mut unmatched, &activity, screen));
+    }
+    if !is_only && let Some(it) = unmatched.iter().find(|it| !it.is_optional) {
+        let message = format!("`--set {it}`: no program that was read has a scalar `{}`", it.name);
+        tally.add(screen.fail(Exit::Usage, message));
     }
     if !is_only && !options.diagnostics.quiet {
         screen.message(tally.summary());
@@ -99,8 +104,16 @@ fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
     Ok(tally.exit())
 }
 
-/// Checks the programs of a file. Programs without faults are reported if it is the only one.
-fn check_file(options: &Options, path: &Path, is_only: bool, activity: &Activity, screen: &Reporter) -> Exit {
+/// Checks the programs of a file. Programs without faults are reported if it is the only one. Of several files, each takes the bindings of its
+/// own scalars, which are removed from `unmatched`.
+fn check_file(
+    options: &Options,
+    path: &Path,
+    is_only: bool,
+    unmatched: &mut Vec<Binding>,
+    activity: &Activity,
+    screen: &Reporter,
+) -> Exit {
     let file = path.display().to_string();
     let screen = if is_only { screen.clone() } else { screen.about(&file) };
     screen.session().files.forget();
@@ -109,6 +122,12 @@ fn check_file(options: &Options, path: &Path, is_only: bool, activity: &Activity
         Ok(source) => source,
         Err(exit) => return exit,
     };
+    if !is_only && !unmatched.is_empty() {
+        let programs = source.programs().0;
+        unmatched.retain(|it| !programs.iter().any(|program| it.applies_to(program)));
+    }
+    let set = options.set.iter().cloned();
+    let set = set.map(|it| Binding { is_optional: it.is_optional || !is_only, ..it }).collect();
     let Options { check, check_model, world, diagnostics, .. } = *options;
     let file_options = opt::Options {
         file,
@@ -117,7 +136,7 @@ fn check_file(options: &Options, path: &Path, is_only: bool, activity: &Activity
         world,
         diagnostics,
         text: options.text.clone(),
-        set: options.set.clone(),
+        set,
         ..opt::Options::default()
     };
     if let Err(message) = file_options.validate() {

@@ -9,7 +9,7 @@
 //! set = ["i0=8192"]
 //! ```
 //!
-//! A table `[check]`, `[opt]`, `[run]`, `[reduce]` or `[hang]` is for one tool, and keys above the tables for all that have the option. The command
+//! Values of scalars are those of the programs that have them. A table `[check]`, `[opt]`, `[run]`, `[reduce]` or `[hang]` is for one tool, and keys above the tables for all that have the option. The command
 //! line replaces what the file says about an option. Options that name files to write cannot be set.
 
 use std::{
@@ -18,6 +18,7 @@ use std::{
 };
 
 use clap::{ArgMatches, Command, error::ErrorKind, parser::ValueSource};
+use grammar::bindings::Binding;
 use toml::{Table, Value};
 
 use crate::session::{AllowEntry, Defaults, Session, parse_code};
@@ -58,6 +59,10 @@ pub(super) fn read(
     command: &Command,
     given: &ArgMatches,
 ) -> Result<Option<Defaults>, clap::Error> {
+    // A reproducer states all its options.
+    if matches!(given.try_contains_id("run_reproducer"), Ok(true)) {
+        return Ok(None);
+    }
     let path = match given.get_one::<PathBuf>("config") {
         Some(it) if it == Path::new("none") => return Ok(None),
         Some(it) => it.clone(),
@@ -145,7 +150,10 @@ fn is_known(key: &str, is_of_tool: bool) -> bool {
 /// Returns the words of the command line that set an option.
 fn words(key: &str, value: &Value) -> Result<Vec<String>, String> {
     let one = |value: &Value| match value {
-        Value::String(it) => Ok(format!("--{key}={it}")),
+        Value::String(it) => Ok(match it.parse::<Binding>() {
+            Ok(binding) if key == "set" => format!("--set={}", Binding { is_optional: true, ..binding }),
+            _ => format!("--{key}={it}"),
+        }),
         Value::Integer(it) => Ok(format!("--{key}={it}")),
         Value::Float(it) => Ok(format!("--{key}={it}")),
         Value::Boolean(_) | Value::Datetime(_) | Value::Array(_) | Value::Table(_) => {
