@@ -91,7 +91,7 @@ impl Program {
     fn bind(&self, py: Python<'_>, values: Vec<(String, String)>) -> PyResult<Self> {
         let mut program = (*self.program).clone();
         let bindings: Vec<Binding> =
-            values.into_iter().map(|(name, value)| Binding { name, value }).collect();
+            values.into_iter().map(|(name, value)| Binding { name, value, is_optional: false }).collect();
         match apply_bindings(&mut program, &bindings) {
             Ok(()) => Ok(self.with(program)),
             Err(fault) => Err(error::rejected(py, &[fault.1], &fault.0)),
