@@ -6,6 +6,7 @@
 
 mod arrays;
 mod error;
+mod gpu;
 mod hang;
 mod interruptible;
 mod program;
@@ -18,6 +19,7 @@ use pyo3::prelude::*;
 mod _hir {
     #[pymodule_export]
     use super::{
+        gpu::{Gpu, GpuProgram},
         hang::{Hang, hang},
         program::{Program, read},
         tools::run_tool,

@@ -11,12 +11,15 @@
 //! until the end of the run. Inputs, outputs, signals and buffers that are read before the run writes them
 //! have memory of their own. A barrier of all ranks separates two runs, so the order within one run is
 //! sufficient.
+//!
+//! With `PortMemory::Caller`, inputs that the program only reads and outputs have no memory here, as far as no other rank
+//! accesses them: the caller passes their addresses for each run. Until then they have addresses behind `CALLER_BASE`.
 
 use std::collections::BTreeMap;
 
 use rustc_hash::FxHashSet;
 
-use hir_plan::{BufferNo, InstKind, PeerPhases, Plan, SignalId, Transfer, World};
+use hir_plan::{BufferNo, InstKind, IoBinding, PeerPhases, Plan, SignalId, Transfer, World};
 
 mod lifetime;
 mod offsets;
@@ -35,11 +38,26 @@ pub(super) const PACKET_EXPANSION: usize = 2;
 /// Granularity of segments that other processes map, in bytes: the driver gives them pages of their own.
 const SEGMENT_GRANULARITY: usize = 2 << 20;
 
+/// Whose memory holds inputs and outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortMemory {
+    /// They are buffers like all others.
+    Segments,
+    /// The caller passes memory for each run, where no other rank accesses it.
+    Caller,
+}
+
+/// Start of the addresses that stand for memory of the caller. No allocation has such an address, and no other parameter of
+/// a kernel has such a value: as a 64-bit float it would be a signalling NaN.
+pub(super) const CALLER_BASE: u64 = 0x7ff4 << 48;
+
 /// The memory of one buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferSlice {
     /// Whether it is in the symmetric segment.
     pub is_symmetric: bool,
+    /// Whether it is memory of the caller. Its offset is then one from `CALLER_BASE`.
+    pub is_callers: bool,
     /// Byte offset from the start of the segment.
     pub offset: usize,
     /// Length in bytes.
@@ -80,6 +98,14 @@ impl BufferAssignment {
     /// # Errors
     /// Returns the rank and the buffer if the size overflows or if the element type has no size.
     pub fn of(world: &World) -> Result<Self, (usize, BufferNo)> {
+        Self::with_ports(world, PortMemory::Segments)
+    }
+
+    /// Assigns memory to the buffers and signals of all ranks, where inputs and outputs may be memory of the caller.
+    ///
+    /// # Errors
+    /// As for `of`.
+    pub fn with_ports(world: &World, ports: PortMemory) -> Result<Self, (usize, BufferNo)> {
         let mut shared: Vec<Vec<bool>> = world.iter().map(|it| vec![false; it.buffers.len()]).collect();
         let mut signals = SignalOffsets::new(world);
         let mut accessed_peers = FxHashSet::default();
@@ -114,7 +140,16 @@ impl BufferAssignment {
                 let holds_packets = packets.contains(&(plan.rank, number as BufferNo));
                 let size = if holds_packets { size * PACKET_EXPANSION } else { size };
                 let bytes = buffer.len.checked_mul(size).ok_or(error)?;
-                slices.push(BufferSlice { is_symmetric: *symmetric, offset: 0, bytes, holds_packets });
+                slices.push(BufferSlice {
+                    is_symmetric: *symmetric,
+                    is_callers: false,
+                    offset: 0,
+                    bytes,
+                    holds_packets,
+                });
+            }
+            if ports == PortMemory::Caller {
+                assign_callers_memory(world, plan, &mut slices);
             }
             ranks.push(RankAssignment { buffers: slices, private_bytes: 0, bytes_without_reuse: 0 });
         }
@@ -146,6 +181,11 @@ impl BufferAssignment {
         Ok(Self { ranks, symmetric_bytes: symmetric, signal_bytes, signals, accessed_peers })
     }
 
+    /// Returns true if some rank accesses memory or signals of another one.
+    pub fn shares_memory(&self) -> bool {
+        !self.accessed_peers.is_empty()
+    }
+
     /// Returns true if one of two ranks accesses memory or signals of the other one.
     pub fn share_memory(&self, rank: usize, peer: usize) -> bool {
         [(rank, peer), (peer, rank)].iter().any(|it| self.accessed_peers.contains(it))
@@ -172,7 +212,11 @@ impl BufferAssignment {
         let Some(rank) = self.ranks.get(plan.rank) else { return Vec::new() };
         let mut lines = vec![format!("{:<10} {:<12} {:>14} {:>14}", "buffer", "segment", "offset", "bytes")];
         for (slice, buffer) in rank.buffers.iter().zip(&plan.buffers) {
-            let segment = if slice.is_symmetric { "symmetric" } else { "private" };
+            let segment = match (slice.is_symmetric, slice.is_callers) {
+                (true, _) => "symmetric",
+                (false, true) => "caller",
+                (false, false) => "private",
+            };
             lines.push(format!("{:<10} {segment:<12} {:>14} {:>14}", buffer.name, slice.offset, slice.bytes));
         }
         lines.push(format!(
@@ -212,7 +256,8 @@ fn assign_segment(
 ) -> Result<SegmentOffsets, (usize, BufferNo)> {
     let numbers = |rank: &usize| -> Vec<usize> {
         let slices = ranks[*rank].buffers.iter().enumerate();
-        slices.filter(|(_, it)| it.is_symmetric == symmetric).map(|(number, _)| number).collect()
+        let is_member = |it: &BufferSlice| it.is_symmetric == symmetric && !it.is_callers;
+        slices.filter(|(_, it)| is_member(it)).map(|(number, _)| number).collect()
     };
     let numbers: Vec<Vec<usize>> = members.iter().map(numbers).collect();
     let live_buffer = |at: usize| LiveBuffer {
@@ -233,6 +278,24 @@ fn assign_segment(
         }
     }
     Ok(segment)
+}
+
+/// Marks the buffers of a rank whose memory the caller passes, and gives them distinct offsets.
+fn assign_callers_memory(world: &World, plan: &Plan, slices: &mut [BufferSlice]) {
+    let written = written_buffers(world, plan.rank);
+    let number = |it: &IoBinding| it.shard.view.as_ref().map(|view| view.buffer as usize);
+    let inputs: FxHashSet<usize> = plan.inputs.iter().filter_map(number).collect();
+    let mut end = 0;
+    for buffer in plan.inputs.iter().chain(&plan.outputs).filter_map(number) {
+        let slice = &mut slices[buffer];
+        // The caller's inputs keep their values.
+        let is_overwritten = inputs.contains(&buffer) && written[buffer];
+        if slice.is_symmetric || slice.is_callers || is_overwritten || slice.bytes == 0 {
+            continue;
+        }
+        (slice.is_callers, slice.offset) = (true, end);
+        end += slice.bytes.next_multiple_of(ALIGNMENT);
+    }
 }
 
 /// Returns, for each buffer of a rank, whether some rank writes to it while the program runs.

@@ -156,6 +156,18 @@ impl Communicators {
 }
 
 impl NcclGroup {
+    /// Returns the addresses of all calls.
+    pub fn addresses_mut(&mut self) -> impl Iterator<Item = &mut u64> {
+        self.calls.iter_mut().flat_map(|it| match it {
+            NcclCall::Send { from: address, .. } | NcclCall::Recv { to: address, .. } => vec![address],
+            NcclCall::Broadcast { from, to, .. }
+            | NcclCall::AllGather { from, to, .. }
+            | NcclCall::AllReduce { from, to, .. }
+            | NcclCall::Reduce { from, to, .. }
+            | NcclCall::ReduceScatter { from, to, .. } => vec![from, to],
+        })
+    }
+
     /// Issues the calls.
     pub fn issue(&self, stream: Stream) -> Result<(), CudaError> {
         let nccl = library::nccl()?;

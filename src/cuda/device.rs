@@ -25,6 +25,13 @@ pub(super) use resources::{OwnedResource, ResourceMark};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Stream(pub sys::CUstream);
 
+impl Stream {
+    /// Returns a stream of the process that hir did not create; 0 is the default stream.
+    pub fn of_caller(handle: u64) -> Self {
+        Self(handle as sys::CUstream)
+    }
+}
+
 /// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Event(pub sys::CUevent);
@@ -108,6 +115,52 @@ impl Device {
             high,
             resources,
         })
+    }
+
+    /// Makes the context current on this thread.
+    pub fn make_current(&self) -> Result<(), CudaError> {
+        // SAFETY: the context is never released.
+        let status = unsafe { (self.driver.cuCtxSetCurrent)(self.context) };
+        self.driver.check("cuCtxSetCurrent", status)
+    }
+
+    /// Checks that the caller's memory for `name` is memory of this GPU, from its first to its last byte.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn check_memory(&self, name: &str, address: u64, bytes: usize) -> Result<(), CudaError> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        for address in [address, address + (bytes as u64 - 1)] {
+            let mut ordinal: c_int = -1;
+            let which = sys::CUpointer_attribute_enum::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
+            // SAFETY: the pointer is to an integer, the type of this attribute; any address may be asked about.
+            let status =
+                unsafe { (self.driver.cuPointerGetAttribute)((&raw mut ordinal).cast(), which, address) };
+            if status != 0 || ordinal != self.handle {
+                return Err(CudaError::Environment(format!(
+                    "`{name}` has no {bytes} bytes of GPU {} at {address:#x}",
+                    self.handle
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that a stream of the caller is not being captured: a graph of the caller cannot contain runs, whose signals
+    /// have new values each time.
+    pub fn check_not_captured(&self, stream: Stream) -> Result<(), CudaError> {
+        let mut state = sys::CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: the pointer is to a live status; the stream is one of the context.
+        let status = unsafe { (self.driver.cuStreamIsCapturing)(stream.0, &raw mut state) };
+        self.driver.check("cuStreamIsCapturing", status)?;
+        if state != sys::CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_NONE {
+            return Err(CudaError::Environment(
+                "the stream is being captured: a CUDA graph cannot contain a run of hir".to_owned(),
+            ));
+        }
+        Ok(())
     }
 
     /// Returns a non-blocking stream. An `urgent` stream, for communication, has the highest priority.

@@ -3,7 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{CudaError, Gpu, ProcessGroup, check_environment, discover, exchange::gather};
+use super::{
+    CudaError, Gpu, ProcessGroup, check_environment, check_shared_environment, discover, exchange::gather,
+};
 
 /// Environment variable that lets ranks share GPUs if it is 1. It serves to try a job that communicates by
 /// the CUDA backend alone, because NCCL refuses to share. Times are then meaningless.
@@ -15,24 +17,49 @@ const SHARE_GPUS_VARIABLE: &str = "HIR_SHARE_GPUS";
 /// A rank has no driver or no GPU, its environment is not that of `set_environment`, two ranks have the same GPU, or a rank does not answer.
 pub fn assign_device(peers: &dyn ProcessGroup) -> Result<Gpu, CudaError> {
     peers.report_phase("finding its GPU");
-    let shared = std::env::var(SHARE_GPUS_VARIABLE).is_ok_and(|it| it == "1");
+    let shared = shares_gpus();
     let host = discover::host_id();
     let hosts = peers.all_gather(host.as_bytes())?;
     // Without the launcher's number, a rank takes its number among the ranks of its host.
     let lower = hosts.iter().take(peers.rank()).filter(|it| **it == host.as_bytes());
     let local = peers.local_rank().unwrap_or(lower.count());
     let found = check_environment().and_then(|()| discover::choose_device(local, shared));
+    compare_devices(peers, &found, &host)?;
+    found.map(|(ordinal, _)| Gpu::new(ordinal))
+}
+
+/// Checks that the GPUs that the ranks of a job use already are one for each. All ranks have to call this, and all get the
+/// same error. `ordinal` is that of this rank's GPU among those that the process sees.
+///
+/// # Errors
+/// As for `assign_device`.
+pub(super) fn check_device(ordinal: usize, peers: &dyn ProcessGroup) -> Result<(), CudaError> {
+    let found = check_shared_environment().and_then(|()| discover::device(ordinal));
+    compare_devices(peers, &found, &discover::host_id())?;
+    found.map(drop)
+}
+
+fn shares_gpus() -> bool {
+    std::env::var(SHARE_GPUS_VARIABLE).is_ok_and(|it| it == "1")
+}
+
+/// Compares the GPUs of all ranks: the ordinal and the UUID of each, or the reason why it has none.
+fn compare_devices(
+    peers: &dyn ProcessGroup,
+    found: &Result<(usize, String), CudaError>,
+    host: &str,
+) -> Result<(), CudaError> {
     // The host name suffices in messages.
     let host = host.split(' ').next().unwrap_or_default().to_owned();
     let gpu = found.as_ref().map(|(_, uuid)| uuid.clone()).map_err(Clone::clone);
     let devices = gather(peers, &RankDevice { host, gpu })?;
     if peers.world() > 1
-        && !shared
+        && !shares_gpus()
         && let Some(message) = assignment_error(&devices)
     {
         return Err(CudaError::Environment(message));
     }
-    found.map(|(ordinal, _)| Gpu::new(ordinal))
+    Ok(())
 }
 
 /// The GPU of one rank, as it reports it to the others.

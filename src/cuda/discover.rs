@@ -93,6 +93,17 @@ pub(super) fn choose_device(local_rank: usize, shared: bool) -> Result<(usize, S
             names.join(", ")
         )));
     }
+    device(ordinal)
+}
+
+/// Returns the ordinal of a GPU of this process, and its UUID.
+///
+/// # Errors
+/// Those of `device_names`, or there is no such GPU.
+pub(super) fn device(ordinal: usize) -> Result<(usize, String), CudaError> {
+    if ordinal >= device_names()?.len() {
+        return Err(CudaError::Environment(format!("this process has no GPU {ordinal}")));
+    }
     let driver = library::driver()?;
     let uuid = uuid(driver, handle(driver, ordinal as c_int)?)?;
     let digits: String = uuid.iter().map(|it| format!("{it:02x}")).collect();

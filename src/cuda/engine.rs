@@ -13,6 +13,7 @@ use std::{
 
 use super::{
     ProcessGroup,
+    buffer_assignment::PortMemory,
     comm::Communicators,
     device::{Device, Event, ResourceMark, Stream},
     error::CudaError,
@@ -28,6 +29,7 @@ use hir_tensor::dense::DenseTensor;
 
 mod algorithms;
 mod bytes;
+mod caller;
 mod data;
 mod graph;
 mod host_profile;
@@ -41,6 +43,8 @@ mod warmup;
 
 pub use algorithms::{AlgorithmUse, Machine};
 pub use bytes::{data as data_of, of as bytes_of};
+pub(super) use caller::CallerProgram;
+pub use caller::{CallerPort, CallerPorts, PortBuffer};
 pub use host_profile::{CallCost, HostProfile};
 pub use line_profile::LineProfile;
 use prepare::Prepared;
@@ -117,6 +121,21 @@ impl Engine {
         libraries: &mut LibraryState,
         again: bool,
     ) -> Result<Self, CudaError> {
+        let engine = Self::with_ports(world, peers, device, libraries, again, PortMemory::Segments)?;
+        engine.warm_up(peers)?;
+        peers.barrier()?;
+        Ok(engine)
+    }
+
+    /// Prepares this rank's plan without the first calls of `warm_up`, for which the memory of all ports has to be known.
+    fn with_ports(
+        world: &Arc<World>,
+        peers: &dyn ProcessGroup,
+        device: Rc<Device>,
+        libraries: &mut LibraryState,
+        again: bool,
+        ports: PortMemory,
+    ) -> Result<Self, CudaError> {
         let rank = peers.rank();
         let plan = world.get(rank).filter(|_| world.len() == peers.world()).ok_or_else(|| {
             CudaError::Environment(format!(
@@ -126,7 +145,7 @@ impl Engine {
             ))
         })?;
         let Prepared { first, memory, comms, executable, inputs, outputs } =
-            Prepared::of(world, peers, &device, libraries, again)?;
+            Prepared::of(world, peers, &device, libraries, again, ports)?;
         let event = |_| device.event(false);
         let ends = executable.streams.iter().map(event).collect::<Result<_, _>>()?;
         let position = |it: &ScheduledCommand| (it.stream.index, it.inst);
@@ -134,7 +153,7 @@ impl Engine {
         let progress = Arc::new(RunProgress::new(plan, executable.commands.iter().map(position), words));
         let start = device.event(false)?;
         let taken = device.resource_mark();
-        let engine = Self {
+        Ok(Self {
             device,
             memory,
             comms,
@@ -150,10 +169,7 @@ impl Engine {
             delays: None,
             base_epoch: 0,
             resource_mark: taken,
-        };
-        engine.warm_up(peers)?;
-        peers.barrier()?;
-        Ok(engine)
+        })
     }
 
     /// Returns true if the engine was prepared for these plans.
@@ -352,14 +368,19 @@ impl Engine {
     /// Makes the main streams of all ranks wait for each other: on the GPUs if possible, and otherwise on the hosts,
     /// after the work that has been issued.
     fn rank_barrier(&mut self, peers: &dyn ProcessGroup) -> Result<(), CudaError> {
-        let (rank, world) = (self.plan().rank, self.plan().world);
-        if world == 1 {
+        if self.plan().world == 1 {
             return Ok(());
         }
         if !self.has_device_barrier() {
             self.synchronize()?;
             return peers.barrier();
         }
+        self.device_barrier()
+    }
+
+    /// Makes the main streams of all ranks wait for each other on the GPUs. The memory of all ranks is mapped.
+    fn device_barrier(&mut self) -> Result<(), CudaError> {
+        let (rank, world) = (self.plan().rank, self.plan().world);
         self.barrier_count = self.barrier_count.wrapping_add(1);
         let (number, most) = (u64::from(self.barrier_count), BARRIER_BLOCK as usize);
         let signal = |of: usize, with: usize| {

@@ -16,6 +16,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use hir_plan::{CostClass, Inst, PeerPhases, Plan, SignalId, StreamNo, View};
 
 mod attention;
+mod caller_memory;
 mod command;
 mod communication;
 mod elementwise;
@@ -27,6 +28,7 @@ mod peer_memory;
 mod routine;
 mod stream_assignment;
 
+pub(super) use caller_memory::CallerMemory;
 pub(super) use command::{Command, Executable, LogicalStream, ScheduledCommand};
 use fusion::{FusionRole, FusionScope, fusion_roles};
 

@@ -9,7 +9,8 @@
 //! while `progress` records how far they are. The layers below are: `library` loads the vendor's libraries,
 //! `device` wraps the GPU, `memory` allocates memory and maps that of the peers, and `kernels`, `matmul` and
 //! `comm` prepare single instructions. Before all of that, `device_assignment` assigns a GPU to each rank;
-//! `session` holds what a process keeps from plan to plan.
+//! `session` holds what a process keeps from plan to plan. `in_process` runs plans in a process that uses the GPU for
+//! other work.
 //!
 //! ```
 //! match hir_cuda::device_names() {
@@ -38,6 +39,7 @@ mod error;
 mod exchange;
 mod executable;
 mod graph;
+mod in_process;
 mod kernels;
 mod library;
 mod library_state;
@@ -54,10 +56,11 @@ mod tests;
 pub use device_assignment::assign_device;
 pub use discover::device_names;
 pub use engine::{
-    AlgorithmUse, CallCost, Engine, HostProfile, InstTime, LineProfile, Machine, RunTimes, Timing,
-    TuneOptions, TunedProduct, Tuning, WarmUp, bytes_of, data_of,
+    AlgorithmUse, CallCost, CallerPort, CallerPorts, Engine, HostProfile, InstTime, LineProfile, Machine,
+    PortBuffer, RunTimes, Timing, TuneOptions, TunedProduct, Tuning, WarmUp, bytes_of, data_of,
 };
 pub use error::CudaError;
+pub use in_process::{InProcessGpu, InProcessProgram};
 pub use kernels::instances;
 pub use matmul::MatmulAlgorithm;
 pub use progress::RunProgress;
@@ -144,6 +147,22 @@ pub fn set_environment() {
             unsafe { std::env::set_var(name, value) };
         }
     }
+}
+
+/// Checks the part of the environment without which a program may block itself, for a process that other libraries share.
+fn check_shared_environment() -> Result<(), CudaError> {
+    let number = |name: &str| std::env::var(name).ok().and_then(|it| it.trim().parse::<usize>().ok());
+    if number("CUDA_DEVICE_MAX_CONNECTIONS").is_none_or(|it| it < CONNECTIONS) {
+        return Err(CudaError::Environment(format!(
+            "CUDA has started with too few queues: streams that wait for other ranks could block the streams that they wait \
+             for. Set `CUDA_DEVICE_MAX_CONNECTIONS={CONNECTIONS}` before CUDA starts"
+        )));
+    }
+    let is_set = |name: &str| number(name).is_some_and(|it| it != 0);
+    if let Some(name) = ["CUDA_LAUNCH_BLOCKING", "NVIDIA_TF32_OVERRIDE"].into_iter().find(|it| is_set(it)) {
+        return Err(CudaError::Environment(format!("unset `{name}`: hir's executor does not run with it")));
+    }
+    Ok(())
 }
 
 /// Checks that the environment is that of `set_environment`: with another one, results may differ, and streams may block

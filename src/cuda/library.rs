@@ -88,6 +88,7 @@ functions! {
         cuStreamWriteValue32_v2(CUstream, CUdeviceptr, cuuint32_t, c_uint);
         cuStreamWaitValue32_v2(CUstream, CUdeviceptr, cuuint32_t, c_uint);
         cuStreamBatchMemOp_v2(CUstream, c_uint, *mut CUstreamBatchMemOpParams, c_uint);
+        cuStreamIsCapturing(CUstream, *mut CUstreamCaptureStatus);
         cuStreamGetCaptureInfo_v3(
             CUstream, *mut CUstreamCaptureStatus, *mut cuuint64_t, *mut CUgraph, *mut *const CUgraphNode,
             *mut *const CUgraphEdgeData, *mut usize,
@@ -108,6 +109,7 @@ functions! {
         cuGraphDestroy(CUgraph);
         cuEventCreate(*mut CUevent, c_uint);
         cuEventRecord(CUevent, CUstream);
+        cuPointerGetAttribute(*mut c_void, CUpointer_attribute, CUdeviceptr);
         cuMemAlloc_v2(*mut CUdeviceptr, usize);
         cuMemFree_v2(CUdeviceptr);
         cuMemGetInfo_v2(*mut usize, *mut usize);

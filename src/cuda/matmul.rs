@@ -46,6 +46,8 @@ pub(super) struct PreparedMatmul {
     /// In cuBLASLt's order: the plan's right operand comes first.
     layouts: [sys::cublasLtMatrixLayout_t; 4],
     addresses: [u64; 4],
+    /// The address of a bias that is a vector.
+    bias: Option<u64>,
     /// The algorithm that cuBLASLt expects to be the fastest.
     first: MatmulAlgorithm,
     algorithm: sys::cublasLtMatmulAlgo_t,
@@ -144,7 +146,8 @@ impl CublasLtHandle {
             (true, true) => Epilogue::CUBLASLT_EPILOGUE_RELU_BIAS,
         };
         self.set_desc(operation, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &(epilogue as u32))?;
-        if desc.bias == Bias::Vector {
+        let bias_vector = (desc.bias == Bias::Vector).then_some(bias);
+        if let Some(bias) = bias_vector {
             self.set_desc(operation, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)?;
         }
         let added = match desc.bias {
@@ -169,6 +172,7 @@ impl CublasLtHandle {
             operation,
             layouts,
             addresses,
+            bias: bias_vector,
             first,
             algorithm: sys::cublasLtMatmulAlgo_t { data: first.0 },
             is_double: double,
@@ -248,6 +252,24 @@ impl MatmulDesc {
 }
 
 impl PreparedMatmul {
+    /// Returns the addresses of the matrices and of the bias.
+    pub fn addresses(&self) -> impl Iterator<Item = u64> + use<> {
+        self.addresses.into_iter().chain(self.bias)
+    }
+
+    /// Replaces an address, by its position in `addresses`. The new one has to be as well aligned.
+    pub fn set_address(&mut self, position: usize, address: u64) -> Result<(), CudaError> {
+        match self.addresses.get_mut(position) {
+            Some(it) => *it = address,
+            None => {
+                self.bias = Some(address);
+                let which = sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_BIAS_POINTER;
+                self.cublaslt.set_desc(self.operation, which, &address)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Issues the product on a stream.
     pub fn issue(&self, stream: Stream) -> Result<(), CudaError> {
         let (one, zero) = (1f32, 0f32);

@@ -6,7 +6,7 @@ use grammar::dtype::DType;
 
 use super::{
     ProcessGroup,
-    buffer_assignment::{BufferAssignment, RankAssignment},
+    buffer_assignment::{BufferAssignment, CALLER_BASE, PortMemory, RankAssignment},
     device::{Device, Stream},
     discover,
     error::CudaError,
@@ -34,15 +34,22 @@ pub(super) struct DeviceMemory {
 
 impl DeviceMemory {
     /// Allocates this rank's segments.
-    pub fn new(device: &Device, world: &Arc<World>, rank: usize, stream: Stream) -> Result<Self, CudaError> {
-        let layout = BufferAssignment::of(world).map_err(|(rank, buffer)| CudaError::Unsupported {
-            rank,
-            place: "memory".to_owned(),
-            message: format!(
-                "the size of buffer `{}` in bytes is undefined or too large",
-                world[rank].buffers[buffer as usize].name
-            ),
-        })?;
+    pub fn new(
+        device: &Device,
+        world: &Arc<World>,
+        rank: usize,
+        stream: Stream,
+        ports: PortMemory,
+    ) -> Result<Self, CudaError> {
+        let layout =
+            BufferAssignment::with_ports(world, ports).map_err(|(rank, buffer)| CudaError::Unsupported {
+                rank,
+                place: "memory".to_owned(),
+                message: format!(
+                    "the size of buffer `{}` in bytes is undefined or too large",
+                    world[rank].buffers[buffer as usize].name
+                ),
+            })?;
         let own: &RankAssignment =
             layout.ranks.get(rank).ok_or_else(|| CudaError::Internal(format!("no plan for rank {rank}")))?;
         let private = device.allocate(rank, own.private_bytes)?;
@@ -155,11 +162,12 @@ impl DeviceMemory {
         self.has_nvlink
     }
 
-    /// Returns the address of a rank's buffer.
+    /// Returns the address of a rank's buffer; for memory of the caller, the one that stands for it.
     pub fn buffer_address(&self, rank: usize, buffer: u32) -> Result<u64, CudaError> {
         let slice = self.assignment.ranks.get(rank).and_then(|it| it.buffers.get(buffer as usize));
         let base = match slice {
             Some(it) if it.is_symmetric => self.symmetric.get(rank).copied().filter(|it| *it != 0),
+            Some(it) if it.is_callers && rank == self.rank => Some(CALLER_BASE),
             Some(_) if rank == self.rank => Some(self.private),
             Some(_) | None => None,
         };

@@ -313,6 +313,7 @@ const CUDA: &[Layer] = &[
     ("engine", BEFORE),
     ("session", BEFORE),
     ("device_assignment", BEFORE),
+    ("in_process", BEFORE),
     ("lib", ALL),
 ];
 

@@ -110,6 +110,11 @@ impl Device {
         }
     }
 
+    /// Lets the next plan use the streams of this one, too. The runs of both have to follow each other.
+    pub fn reuse_streams(&self) {
+        self.resources.borrow_mut().streams.iter_mut().for_each(|it| it.used = 0);
+    }
+
     /// Releases what was taken since `taken`. All ranks have to call this after their runs have ended.
     ///
     /// # Errors

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::{Input, Output};
 use crate::{
-    CudaError, ProcessGroup, buffer_assignment,
+    CudaError, ProcessGroup,
+    buffer_assignment::{self, PortMemory},
     comm::Communicators,
     device::{Device, ResourceMark, Stream},
     exchange::gather,
@@ -35,14 +36,15 @@ impl Prepared {
         device: &Device,
         libraries: &mut LibraryState,
         again: bool,
+        ports: PortMemory,
     ) -> Result<Self, CudaError> {
-        match Self::attempt(world, peers, device, libraries) {
+        match Self::attempt(world, peers, device, libraries, ports) {
             // Resources kept from earlier plans may occupy the memory: free them and try again.
             Err(CudaError::OutOfMemory { .. }) if again => {
                 device.release(&ResourceMark::default(), peers)?;
                 libraries.comm_cache.destroy_all()?;
                 device.free_memory(peers)?;
-                Self::attempt(world, peers, device, libraries)
+                Self::attempt(world, peers, device, libraries, ports)
             }
             made => made,
         }
@@ -53,10 +55,11 @@ impl Prepared {
         peers: &dyn ProcessGroup,
         device: &Device,
         libraries: &mut LibraryState,
+        ports: PortMemory,
     ) -> Result<Self, CudaError> {
         let rank = peers.rank();
         let first = device.stream(false)?;
-        let mut memory = agree_on_errors(DeviceMemory::new(device, world, rank, first), peers)?;
+        let mut memory = agree_on_errors(DeviceMemory::new(device, world, rank, first, ports), peers)?;
         peers.report_phase("mapping the other ranks' memory");
         memory.map_peers(device, peers, first)?;
         let comms = Communicators::new(world, peers, &mut libraries.comm_cache)?;
@@ -65,6 +68,9 @@ impl Prepared {
         let executable = executable::lower(device, plan, &mut memory, &comms, libraries, first);
         let written = buffer_assignment::written_buffers(world, rank);
         let made = executable.and_then(|executable| {
+            if ports == PortMemory::Caller {
+                return Ok((executable, Vec::new(), Vec::new()));
+            }
             let inputs = inputs(plan, &written, device, &mut memory)?;
             Ok((executable, inputs, outputs(plan, &written, device, &memory)?))
         });

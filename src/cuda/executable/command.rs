@@ -1,6 +1,7 @@
 //! The commands of a prepared plan.
 
 use crate::{
+    CudaError,
     comm::NcclGroup,
     device::{Copy2d, Event, KernelFunction, Stream},
     kernels::CommonKernel,
@@ -51,6 +52,43 @@ impl Command {
             | Self::WaitEvent(_)
             | Self::Signals(..) => 1,
         }
+    }
+
+    /// Returns the values among the command's parameters that may be addresses of inputs or outputs.
+    pub fn addresses(&self) -> Vec<u64> {
+        match self {
+            Self::Memset { to, .. } => vec![*to],
+            Self::Copy { to, from, .. } => vec![*to, *from],
+            Self::Copy2d(rows) => vec![rows.to, rows.from],
+            Self::Launch { params, .. } => params.to_vec(),
+            Self::Matmul(it) => it.addresses().collect(),
+            Self::NcclGroup(it) => it.clone().addresses_mut().map(|it| *it).collect(),
+            Self::RecordEvent(_)
+            | Self::WaitEvent(_)
+            | Self::NoOp
+            | Self::Signals(..)
+            | Self::ReadOutputs => Vec::new(),
+        }
+    }
+
+    /// Replaces one of `addresses`.
+    pub fn set_address(&mut self, position: usize, address: u64) -> Result<(), CudaError> {
+        let slot = match self {
+            Self::Memset { to, .. } => Some(to),
+            Self::Copy { to, from, .. } => [to, from].into_iter().nth(position),
+            Self::Copy2d(rows) => [&mut rows.to, &mut rows.from].into_iter().nth(position),
+            Self::Launch { params, .. } => params.get_mut(position),
+            Self::Matmul(it) => return it.set_address(position, address),
+            Self::NcclGroup(it) => it.addresses_mut().nth(position),
+            Self::RecordEvent(_)
+            | Self::WaitEvent(_)
+            | Self::NoOp
+            | Self::Signals(..)
+            | Self::ReadOutputs => None,
+        };
+        let slot = slot.ok_or_else(|| CudaError::Internal(format!("a command has no address {position}")))?;
+        *slot = address;
+        Ok(())
     }
 
     /// Returns true if a captured graph has at least one node for the command.

@@ -21,7 +21,9 @@ namespace {
 
 std::atomic<Status> sticky = SUCCESS;
 std::atomic<bool> started = false;
-thread_local void* current = nullptr;
+thread_local char* current = nullptr;
+// One for each GPU.
+char contexts[64];
 
 // The GPUs that CUDA_VISIBLE_DEVICES selects, by their numbers on the host.
 const std::vector<int>& visible() {
@@ -128,7 +130,6 @@ API Status cuDeviceGetP2PAttribute(int* value, int attribute, int device, int pe
 }
 
 API Status cuDevicePrimaryCtxRetain(void** context, int device) {
-  static char contexts[64];
   if (!started) return NOT_INITIALIZED;
   if (!is_device(device)) return INVALID_DEVICE;
   *context = &contexts[device % 64];
@@ -136,8 +137,17 @@ API Status cuDevicePrimaryCtxRetain(void** context, int device) {
 }
 
 API Status cuCtxSetCurrent(void* context) {
-  current = context;
+  current = static_cast<char*>(context);
   return failed();
+}
+
+// All memory of a process is that of the GPU whose context is current.
+API Status cuPointerGetAttribute(void* data, int attribute, uint64_t address) {
+  constexpr int DEVICE_ORDINAL = 9;
+  if (const Status status = enter()) return status;
+  if (attribute != DEVICE_ORDINAL || !is_mapped(reinterpret_cast<void*>(address), 1)) return INVALID_VALUE;
+  *static_cast<int*>(data) = static_cast<int>(current - contexts);
+  return SUCCESS;
 }
 
 API Status cuCtxGetStreamPriorityRange(int* least, int* greatest) {

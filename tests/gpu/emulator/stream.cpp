@@ -269,6 +269,13 @@ API Status cuStreamWaitValue32_v2(Stream* stream, uint64_t address, uint32_t val
   return cuStreamBatchMemOp_v2(stream, 1, &it, 0);
 }
 
+API Status cuStreamIsCapturing(Stream* stream, unsigned* state) {
+  if (const Status status = enter()) return status;
+  const std::lock_guard lock(api());
+  *state = stream->graph ? 1 : 0;
+  return SUCCESS;
+}
+
 // Nodes that the next node of a captured stream follows. The list is valid until the next call.
 API Status cuStreamGetCaptureInfo_v3(Stream* stream, unsigned* state, uint64_t* id, std::shared_ptr<Graph>** graph,
                                      void* const** before, const void** edges, size_t* count) {

@@ -1,0 +1,124 @@
+//! A GPU that this process uses for PyTorch as well, and programs that run there.
+
+use std::sync::Arc;
+
+use hir::cuda::{CallerPort, CudaError, InProcessGpu, InProcessProgram, PortBuffer, ProcessGroup};
+use pyo3::{prelude::*, types::PyBytes};
+
+use crate::{error, world::World};
+
+/// The GPU of a rank.
+#[pyclass(frozen)]
+pub(crate) struct Gpu {
+    gpu: Arc<InProcessGpu>,
+    group: Arc<Group>,
+}
+
+/// A program that is ready to run on the GPU of a rank.
+#[pyclass(frozen)]
+pub(crate) struct GpuProgram {
+    program: InProcessProgram,
+    group: Arc<Group>,
+}
+
+/// The ranks of the job, which exchange messages by a function of Python: it takes the bytes of this rank and returns those of
+/// all ranks.
+struct Group {
+    rank: usize,
+    world: usize,
+    exchange: Py<PyAny>,
+}
+
+impl ProcessGroup for Group {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn world(&self) -> usize {
+        self.world
+    }
+
+    fn local_rank(&self) -> Option<usize> {
+        None
+    }
+
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, CudaError> {
+        let exchanged = Python::attach(|py| -> PyResult<Vec<Vec<u8>>> {
+            self.exchange.call1(py, (PyBytes::new(py, mine),))?.extract(py)
+        });
+        let all = exchanged.map_err(|fault| CudaError::Environment(fault.to_string()))?;
+        if all.len() == self.world {
+            Ok(all)
+        } else {
+            Err(CudaError::Internal(format!("messages of {} ranks, of {}", all.len(), self.world)))
+        }
+    }
+
+    fn barrier(&self) -> Result<(), CudaError> {
+        self.all_gather(&[]).map(drop)
+    }
+
+    fn report_phase(&self, _: &str) {}
+}
+
+/// Name, number of elements, bytes of an element, whether it is an input, whether it is copied.
+type BufferRow = (String, usize, usize, bool, bool);
+/// Name, index of the buffer, offset, shape, strides.
+type PortRow = (String, usize, usize, Vec<usize>, Vec<usize>);
+
+#[pymethods]
+impl Gpu {
+    #[new]
+    fn new(py: Python<'_>, ordinal: usize, rank: usize, world: usize, exchange: Py<PyAny>) -> PyResult<Self> {
+        let group = Arc::new(Group { rank, world, exchange });
+        let gpu = py.detach(|| InProcessGpu::open(ordinal, &*group)).map_err(|it| error::failed(py, it))?;
+        Ok(Self { gpu, group })
+    }
+
+    /// Prepares a program. All ranks have to call this.
+    fn load(&self, py: Python<'_>, world: &World) -> PyResult<GpuProgram> {
+        let program = py.detach(|| self.gpu.load(&world.world, &*self.group));
+        let program = program.map_err(|it| error::failed(py, it))?;
+        Ok(GpuProgram { program, group: Arc::clone(&self.group) })
+    }
+}
+
+#[pymethods]
+impl GpuProgram {
+    /// The memory that a run needs.
+    fn buffers(&self) -> Vec<BufferRow> {
+        let row = |it: &PortBuffer| (it.name.clone(), it.len, it.dtype.size(), it.is_input, it.is_copied);
+        self.program.ports().buffers.iter().map(row).collect()
+    }
+
+    /// The inputs: contiguous tensors, each a buffer of its own; None where this rank holds no part.
+    fn inputs(&self) -> Vec<Option<PortRow>> {
+        rows(&self.program.ports().inputs)
+    }
+
+    /// The outputs: views of buffers; None where this rank holds no part.
+    fn outputs(&self) -> Vec<Option<PortRow>> {
+        rows(&self.program.ports().outputs)
+    }
+
+    /// What the executor had to do that the program does not ask for.
+    fn notes(&self) -> Vec<String> {
+        self.program.notes().to_vec()
+    }
+
+    /// The numbers of runs that were issued and that are complete.
+    fn progress(&self) -> (u32, u32) {
+        self.program.progress()
+    }
+
+    /// Issues a run behind the work on a stream, with the address of each buffer.
+    fn run(&self, py: Python<'_>, addresses: Vec<u64>, stream: u64) -> PyResult<()> {
+        let done = py.detach(|| self.program.run(&addresses, stream, &*self.group));
+        done.map_err(|it| error::failed(py, it))
+    }
+}
+
+fn rows(ports: &[Option<CallerPort>]) -> Vec<Option<PortRow>> {
+    let row = |it: &CallerPort| (it.name.clone(), it.buffer, it.offset, it.shape.clone(), it.strides.clone());
+    ports.iter().map(|it| it.as_ref().map(row)).collect()
+}

@@ -1,0 +1,67 @@
+"""Programs that run by hir's executor in the processes of their ranks, on emulated GPUs: no GPU and no PyTorch is needed."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hir
+
+ROOT = Path(__file__).parents[2]
+EMULATOR = ROOT / "tests/gpu/emulator"
+
+
+@pytest.fixture(scope="session")
+def emulator(tmp_path_factory):
+    if shutil.which("c++") is None:
+        pytest.skip("there is no C++ compiler to build emulated GPUs")
+    library = tmp_path_factory.mktemp("emulator") / "libgpu.so"
+    options = ["-std=c++20", "-O1", "-shared", "-fPIC", "-pthread", "-o", library]
+    subprocess.run(["c++", *options, *EMULATOR.glob("*.cpp"), "-ldl"], check=True, timeout=600)
+    return library
+
+
+def run_ranks(emulator, folder, ranks):
+    """Runs the job of a folder, and returns what its ranks print."""
+    names = {name: str(emulator) for name in ("HIR_CUDA", "HIR_NVRTC", "HIR_CUBLASLT", "HIR_NCCL")}
+    environment = {**os.environ, **names, "CUDA_DEVICE_MAX_CONNECTIONS": "32"}
+    script = Path(__file__).with_name("gpu_rank.py")
+    started = [
+        subprocess.Popen(
+            [sys.executable, script, str(rank), folder], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        for rank in range(ranks)
+    ]
+    try:
+        printed = [it.communicate(timeout=300)[0] for it in started]
+    finally:
+        for it in started:
+            it.kill()
+    assert [it.returncode for it in started] == [0] * ranks, "\n".join(printed)
+    return printed
+
+
+@pytest.mark.parametrize("passes", ["@lower", "@overlap"])
+def test_runs_in_memory_of_the_caller(emulator, tmp_path, passes):
+    text = (ROOT / "docs/examples/pytorch/mlp.hir").read_text()
+    ranks, runs = 2, 3
+    generator = np.random.default_rng(0)
+    shapes = {"T0": (ranks, 4, 8), "T1": (ranks, 16, 8), "T2": (ranks, 8, 16)}
+    # Small integers, on which sums are exact.
+    inputs = [
+        {name: generator.integers(-3, 4, shape).astype(np.float32) for name, shape in shapes.items()} for _ in range(runs)
+    ]
+    arrays = {f"{name}-{run}": array for run in range(runs) for name, array in inputs[run].items()}
+    np.savez(tmp_path / "job.npz", program=text, passes=passes, ranks=ranks, runs=runs, **arrays)
+    printed = run_ranks(emulator, tmp_path, ranks)
+    program = hir.read(text)
+    for run in range(runs):
+        [expected] = program.simulate(inputs[run]).values()
+        for rank in range(ranks):
+            result = np.load(tmp_path / f"out-T12-{run}-{rank}.npy")
+            np.testing.assert_array_equal(result.reshape(4, 8), expected[rank])
+    assert all("refused: " in it and "at 0x10" in it for it in printed), printed

@@ -1,0 +1,255 @@
+//! Runs a plan in the memory and in the stream order of a caller that uses the GPU, too.
+//!
+//! The caller passes the addresses of all inputs and outputs. Where no other rank accesses a buffer, commands use the
+//! caller's memory itself (`PortMemory::Caller`); the others are copied. A run begins after the work on the caller's stream,
+//! and later work on this stream begins after the run. Nothing waits on the host, except in the first run.
+
+use std::{rc::Rc, sync::Arc};
+
+use grammar::dtype::DType;
+
+use super::{Engine, IssueMode, RunProgress};
+use crate::{
+    CudaError, ProcessGroup,
+    buffer_assignment::PortMemory,
+    device::{Device, Event, Stream},
+    executable::CallerMemory,
+    library_state::LibraryState,
+};
+use hir_plan::{BufferNo, IoBinding, Plan, View, World};
+
+/// Memory that the caller passes for a run, for inputs or outputs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortBuffer {
+    /// The name of its tensor.
+    pub name: String,
+    /// The element type.
+    pub dtype: DType,
+    /// The number of elements.
+    pub len: usize,
+    /// Whether the run reads it; otherwise the run writes it.
+    pub is_input: bool,
+    /// Whether the run copies it to or from memory of its own, because other ranks access this.
+    pub is_copied: bool,
+}
+
+/// The part of an input or output that this rank holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallerPort {
+    /// The name of its tensor.
+    pub name: String,
+    /// Index in `CallerPorts::buffers`.
+    pub buffer: usize,
+    /// The offset of the first element, in elements.
+    pub offset: usize,
+    /// The extents, slowest dimension first.
+    pub shape: Vec<usize>,
+    /// The distance of neighbours along each dimension, in elements.
+    pub strides: Vec<usize>,
+}
+
+/// The inputs and outputs of a plan, in the order of the program's header, and the memory that they need.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallerPorts {
+    /// The buffers for which a run needs addresses.
+    pub buffers: Vec<PortBuffer>,
+    /// Row-major tensors, each a buffer of its own; `None` where this rank holds no part.
+    pub inputs: Vec<Option<CallerPort>>,
+    /// Views, also of buffers of inputs; `None` where this rank holds no part.
+    pub outputs: Vec<Option<CallerPort>>,
+}
+
+/// How a buffer of the caller is used.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// Commands use it: the index in `CallerMemory::buffers`.
+    Direct(usize),
+    /// It is copied to this address before the run, or from it after the run.
+    Copied { address: u64, bytes: usize },
+}
+
+/// A plan that runs for a caller.
+pub(crate) struct CallerProgram {
+    engine: Engine,
+    memory: CallerMemory,
+    ports: CallerPorts,
+    /// Indexed by `CallerPorts::buffers`.
+    uses: Vec<Use>,
+    entry: Event,
+    exit: Event,
+    /// Whether some rank reads an input of another one, which therefore has to be complete when any rank starts.
+    has_shared_inputs: bool,
+    is_warm: bool,
+}
+
+impl CallerProgram {
+    /// Prepares this rank's plan. All ranks have to call this.
+    ///
+    /// # Errors
+    /// As for `Engine::new`; or ranks share memory, and not all of it is mapped.
+    pub fn new(
+        world: &Arc<World>,
+        peers: &dyn ProcessGroup,
+        device: Rc<Device>,
+        libraries: &mut LibraryState,
+    ) -> Result<Self, CudaError> {
+        let engine = Engine::with_ports(world, peers, device, libraries, false, PortMemory::Caller)?;
+        let assignment = &engine.memory.assignment;
+        if assignment.shares_memory() && !engine.has_device_barrier() {
+            return Err(CudaError::Environment(
+                "ranks share memory, but not every rank can map the memory of all others".to_owned(),
+            ));
+        }
+        let plan = engine.plan();
+        let memory = CallerMemory::of(plan, &assignment.ranks[plan.rank], &engine.executable.commands)?;
+        let (ports, uses) = ports(plan, &engine, &memory)?;
+        let is_shared = |plan: &Plan, it: &IoBinding| {
+            let view = it.shard.view.as_ref();
+            view.is_some_and(|it| assignment.ranks[plan.rank].buffers[it.buffer as usize].is_symmetric)
+        };
+        let has_shared_inputs = world.iter().any(|plan| plan.inputs.iter().any(|it| is_shared(plan, it)));
+        let (entry, exit) = (engine.device.event(false)?, engine.device.event(false)?);
+        Ok(Self { engine, memory, ports, uses, entry, exit, has_shared_inputs, is_warm: false })
+    }
+
+    /// Returns the memory that a run needs.
+    pub fn ports(&self) -> &CallerPorts {
+        &self.ports
+    }
+
+    /// Returns notes for the user.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = self.engine.notes();
+        for it in self.ports.buffers.iter().filter(|it| it.is_copied && it.len > 0) {
+            let what = if it.is_input { "input" } else { "output" };
+            let bytes = it.len * it.dtype.size();
+            notes.push(format!(
+                "the {what} `{}` is copied ({bytes} bytes): other ranks access its memory",
+                it.name
+            ));
+        }
+        notes
+    }
+
+    /// Returns the progress, for use by another thread.
+    pub fn progress(&self) -> Arc<RunProgress> {
+        self.engine.progress()
+    }
+
+    /// Issues a run behind the work on the caller's stream; later work on the stream waits for it. All ranks have to issue
+    /// the same runs in the same order. The first run waits for the work on the stream and for the other ranks.
+    ///
+    /// # Errors
+    /// An address is missing or not aligned, or a call fails.
+    pub fn run(
+        &mut self,
+        addresses: &[u64],
+        stream: Stream,
+        peers: &dyn ProcessGroup,
+    ) -> Result<(), CudaError> {
+        if addresses.len() != self.uses.len() {
+            return Err(CudaError::Internal(format!(
+                "{} addresses were passed for {} buffers",
+                addresses.len(),
+                self.uses.len()
+            )));
+        }
+        let mut direct = vec![0; self.memory.buffers.len()];
+        for (it, address) in self.uses.iter().zip(addresses) {
+            if let Use::Direct(buffer) = it {
+                direct[*buffer] = *address;
+            }
+        }
+        let engine = &mut self.engine;
+        engine.executable.bind(&mut self.memory, &direct)?;
+        if !self.is_warm {
+            // The first calls write to outputs, which the caller's earlier work may still use.
+            engine.device.synchronize(stream)?;
+            engine.warm_up(peers)?;
+            peers.barrier()?;
+            self.is_warm = true;
+        }
+        let main = engine.main_stream;
+        engine.device.record(self.entry, stream)?;
+        engine.device.wait_event(main, self.entry)?;
+        // Behind the barrier, all ranks have completed the last run.
+        if engine.memory.assignment.shares_memory() {
+            engine.device_barrier()?;
+        }
+        self.copy(addresses, true)?;
+        if self.has_shared_inputs {
+            self.engine.device_barrier()?;
+        }
+        self.engine.issue(IssueMode::Plain)?;
+        self.copy(addresses, false)?;
+        self.engine.count_run()?;
+        self.engine.device.record(self.exit, main)?;
+        self.engine.device.wait_event(stream, self.exit)
+    }
+
+    /// Copies the inputs that are not used in place, or such outputs.
+    fn copy(&self, addresses: &[u64], inputs: bool) -> Result<(), CudaError> {
+        let device = &self.engine.device;
+        for ((port, it), callers) in self.ports.buffers.iter().zip(&self.uses).zip(addresses) {
+            let Use::Copied { address, bytes } = *it else { continue };
+            if port.is_input != inputs || bytes == 0 {
+                continue;
+            }
+            let (to, from) = if inputs { (address, *callers) } else { (*callers, address) };
+            device.copy(to, from, bytes, self.engine.main_stream)?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the ports of a plan, and how each of their buffers is used.
+fn ports(plan: &Plan, engine: &Engine, memory: &CallerMemory) -> Result<(CallerPorts, Vec<Use>), CudaError> {
+    let mut found = CallerPorts { buffers: Vec::new(), inputs: Vec::new(), outputs: Vec::new() };
+    let mut uses = Vec::new();
+    // By entry of `uses`: the buffer of the plan.
+    let mut numbers: Vec<BufferNo> = Vec::new();
+    for (port, is_input) in
+        plan.inputs.iter().map(|it| (it, true)).chain(plan.outputs.iter().map(|it| (it, false)))
+    {
+        let list = if is_input { &mut found.inputs } else { &mut found.outputs };
+        let Some(view) = &port.shard.view else {
+            list.push(None);
+            continue;
+        };
+        let direct = memory.buffers.iter().position(|it| it.buffer == view.buffer);
+        // A copied input is not where an output in the same buffer is.
+        let is_known = |at: &usize| {
+            numbers[*at] == view.buffer && (direct.is_some() || found.buffers[*at].is_input == is_input)
+        };
+        let at = match (0..numbers.len()).find(is_known) {
+            Some(at) => at,
+            None => {
+                let buffer = &plan.buffers[view.buffer as usize];
+                let (dtype, len, name) = (buffer.dtype, buffer.len, port.name.clone());
+                let is_copied = direct.is_none();
+                found.buffers.push(PortBuffer { name, dtype, len, is_input, is_copied });
+                numbers.push(view.buffer);
+                uses.push(match direct {
+                    Some(number) => Use::Direct(number),
+                    None => Use::Copied {
+                        address: engine.memory.buffer_address(plan.rank, view.buffer)?,
+                        bytes: buffer.bytes(),
+                    },
+                });
+                numbers.len() - 1
+            }
+        };
+        list.push(Some(caller_port(port, view, at)));
+    }
+    Ok((found, uses))
+}
+
+fn caller_port(port: &IoBinding, view: &View, buffer: usize) -> CallerPort {
+    CallerPort {
+        name: port.name.clone(),
+        buffer,
+        offset: view.offset,
+        shape: view.shape.clone(),
+        strides: view.strides.clone(),
+    }
+}

@@ -1,0 +1,138 @@
+//! The places where commands have addresses of the caller's memory, which change from run to run.
+//!
+//! A plan is lowered with addresses that stand for this memory (`buffer_assignment::CALLER_BASE`). Afterwards, each of these
+//! values among the parameters of commands is such an address: no size and no distance is as large, and a plan with such an
+//! integer constant is refused.
+
+use std::ops::Range;
+
+use super::{Executable, ScheduledCommand};
+use crate::{
+    CudaError,
+    buffer_assignment::{ALIGNMENT, CALLER_BASE, RankAssignment},
+};
+use hir_plan::{Arg, BufferNo, Inst, InstKind, Number, Plan};
+
+/// A buffer in the caller's memory.
+pub(crate) struct CallerBuffer {
+    pub buffer: BufferNo,
+    /// The addresses that stand for it.
+    stand_in: Range<u64>,
+    /// Its address in the last run that was issued.
+    bound: u64,
+}
+
+/// An address in a command.
+struct AddressPlace {
+    command: usize,
+    /// Index among the addresses of the command.
+    position: usize,
+    /// Index in `CallerMemory::buffers`.
+    buffer: usize,
+    /// Byte offset in the buffer.
+    offset: u64,
+}
+
+/// The buffers of a plan that are memory of the caller.
+pub(crate) struct CallerMemory {
+    pub buffers: Vec<CallerBuffer>,
+    places: Vec<AddressPlace>,
+}
+
+impl CallerMemory {
+    /// Finds the addresses of the caller's memory in the commands of a plan.
+    ///
+    /// # Errors
+    /// The plan has an integer constant that could be taken for an address.
+    pub fn of(
+        plan: &Plan,
+        assignment: &RankAssignment,
+        commands: &[ScheduledCommand],
+    ) -> Result<Self, CudaError> {
+        let slices = (0..).zip(&assignment.buffers).filter(|(_, it)| it.is_callers);
+        let buffers: Vec<CallerBuffer> = slices
+            .map(|(buffer, it)| {
+                let start = CALLER_BASE + it.offset as u64;
+                CallerBuffer { buffer, stand_in: start..start + it.bytes as u64, bound: start }
+            })
+            .collect();
+        let find = |address: u64| buffers.iter().position(|it| it.stand_in.contains(&address));
+        let is_ambiguous = |it: &Number| matches!(it, Number::Int(it) if find(*it as u64).is_some());
+        if let Some(inst) = plan.code.iter().find(|it| constants(it).iter().any(is_ambiguous)) {
+            let reason = "this constant cannot be used in a program that works in memory of its caller";
+            return Err(CudaError::unsupported(plan, inst, reason));
+        }
+        let mut places = Vec::new();
+        for (command, scheduled) in commands.iter().enumerate() {
+            for (position, address) in scheduled.command.addresses().into_iter().enumerate() {
+                if let Some(buffer) = find(address) {
+                    let offset = address - buffers[buffer].stand_in.start;
+                    places.push(AddressPlace { command, position, buffer, offset });
+                }
+            }
+        }
+        Ok(Self { buffers, places })
+    }
+}
+
+impl Executable {
+    /// Makes the commands use these addresses, one for each buffer of the caller's memory.
+    ///
+    /// # Errors
+    /// An address is missing or not aligned, or a call fails.
+    pub fn bind(&mut self, memory: &mut CallerMemory, addresses: &[u64]) -> Result<(), CudaError> {
+        if addresses.len() != memory.buffers.len() {
+            return Err(CudaError::Internal(format!(
+                "{} addresses were passed for {} buffers",
+                addresses.len(),
+                memory.buffers.len()
+            )));
+        }
+        if let Some(address) = addresses.iter().find(|it| !it.is_multiple_of(ALIGNMENT as u64)) {
+            return Err(CudaError::Internal(format!(
+                "the address {address:#x} is not a multiple of {ALIGNMENT}"
+            )));
+        }
+        for AddressPlace { command, position, buffer, offset } in &memory.places {
+            if memory.buffers[*buffer].bound != addresses[*buffer] {
+                self.commands[*command].command.set_address(*position, addresses[*buffer] + offset)?;
+            }
+        }
+        memory.buffers.iter_mut().zip(addresses).for_each(|(it, address)| it.bound = *address);
+        Ok(())
+    }
+}
+
+/// Returns the constants of an instruction that become parameters of kernels.
+fn constants(inst: &Inst) -> Vec<Number> {
+    match &inst.kind {
+        InstKind::Fill { value, .. } => vec![*value],
+        InstKind::Iota { start, step, .. } => vec![Number::Int(*start), Number::Int(*step)],
+        InstKind::Map { args, .. } => args
+            .iter()
+            .filter_map(|it| match it {
+                Arg::Number(it) => Some(*it),
+                Arg::View(_) => None,
+            })
+            .collect(),
+        InstKind::Alloc { .. }
+        | InstKind::Copy { .. }
+        | InstKind::Gemm(_)
+        | InstKind::OpaqueCall(_)
+        | InstKind::Routine(_)
+        | InstKind::Attention(_)
+        | InstKind::Reduce(_)
+        | InstKind::PeerReduce { .. }
+        | InstKind::Collective(_)
+        | InstKind::P2pGroup(_)
+        | InstKind::Wait { .. }
+        | InstKind::Signal { .. }
+        | InstKind::WaitSignal { .. }
+        | InstKind::RecordEvent { .. }
+        | InstKind::WaitEvent { .. }
+        | InstKind::ShareMemHandles { .. }
+        | InstKind::Barrier
+        | InstKind::Reshard(_)
+        | InstKind::ReadOutputs => Vec::new(),
+    }
+}
