@@ -75,9 +75,9 @@ impl Gpu {
         Ok(Self { gpu, group })
     }
 
-    /// Prepares a program. All ranks have to call this.
-    fn load(&self, py: Python<'_>, world: &World) -> PyResult<GpuProgram> {
-        let program = py.detach(|| self.gpu.load(&world.world, &*self.group));
+    /// Prepares a program; with `captures`, runs whose addresses repeat become CUDA graphs. All ranks have to call this.
+    fn load(&self, py: Python<'_>, world: &World, captures: bool) -> PyResult<GpuProgram> {
+        let program = py.detach(|| self.gpu.load(&world.world, &*self.group, captures));
         let program = program.map_err(|it| error::failed(py, it))?;
         Ok(GpuProgram { program, group: Arc::clone(&self.group) })
     }

@@ -48,7 +48,7 @@ def run_ranks(emulator, folder, ranks):
 @pytest.mark.parametrize("passes", ["@lower", "@overlap"])
 def test_runs_in_memory_of_the_caller(emulator, tmp_path, passes):
     text = (ROOT / "docs/examples/pytorch/mlp.hir").read_text()
-    ranks, runs = 2, 3
+    ranks, runs = 2, 8
     generator = np.random.default_rng(0)
     shapes = {"T0": (ranks, 4, 8), "T1": (ranks, 16, 8), "T2": (ranks, 8, 16)}
     # Small integers, on which sums are exact.

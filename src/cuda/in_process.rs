@@ -57,7 +57,8 @@ impl InProcessGpu {
         Ok(Arc::new(Self { state: Mutex::new(state) }))
     }
 
-    /// Prepares this rank's plan. All ranks have to call this with the same plans, in the same order as their runs.
+    /// Prepares this rank's plan. With `captures`, runs whose addresses repeat become CUDA graphs. All ranks have to call this
+    /// with the same plans, in the same order.
     ///
     /// # Errors
     /// The plan requires something that this executor does not support, or a rank does not answer.
@@ -65,12 +66,14 @@ impl InProcessGpu {
         self: &Arc<Self>,
         world: &Arc<World>,
         peers: &dyn ProcessGroup,
+        captures: bool,
     ) -> Result<InProcessProgram, CudaError> {
         let mut guard = self.lock()?;
         let state = &mut *guard;
         // Runs follow each other, so all programs use the same streams.
         state.device.reuse_streams();
-        let program = CallerProgram::new(world, peers, Rc::clone(&state.device), &mut state.libraries)?;
+        let (device, libraries) = (Rc::clone(&state.device), &mut state.libraries);
+        let program = CallerProgram::new(world, peers, device, libraries, captures)?;
         let (ports, notes, progress) = (program.ports().clone(), program.notes(), program.progress());
         state.programs.push(program);
         let number = state.programs.len() - 1;

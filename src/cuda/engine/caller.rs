@@ -2,7 +2,8 @@
 //!
 //! The caller passes the addresses of all inputs and outputs. Where no other rank accesses a buffer, commands use the
 //! caller's memory itself (`PortMemory::Caller`); the others are copied. A run begins after the work on the caller's stream,
-//! and later work on this stream begins after the run. Nothing waits on the host, except in the first run.
+//! and later work on this stream begins after the run. Nothing waits on the host, except in the first run and when a graph is
+//! captured: a run whose addresses repeat becomes a graph, which later runs with these addresses launch.
 
 use std::{rc::Rc, sync::Arc};
 
@@ -14,6 +15,7 @@ use crate::{
     buffer_assignment::PortMemory,
     device::{Device, Event, Stream},
     executable::CallerMemory,
+    graph::Graph,
     library_state::LibraryState,
 };
 use hir_plan::{BufferNo, IoBinding, Plan, View, World};
@@ -68,6 +70,11 @@ enum Use {
     Copied { address: u64, bytes: usize },
 }
 
+/// Number of runs in succession that have the same addresses before such a run is captured.
+const RUNS_BEFORE_CAPTURE: usize = 2;
+/// Maximum number of captured runs of a program, which keep memory of the driver.
+const MOST_GRAPHS: usize = 4;
+
 /// A plan that runs for a caller.
 pub(crate) struct CallerProgram {
     engine: Engine,
@@ -80,10 +87,16 @@ pub(crate) struct CallerProgram {
     /// Whether some rank reads an input of another one, which therefore has to be complete when any rank starts.
     has_shared_inputs: bool,
     is_warm: bool,
+    /// Whether runs are captured.
+    captures: bool,
+    /// The captured runs, with the addresses that they use.
+    graphs: Vec<(Vec<u64>, Graph)>,
+    /// The addresses of the last run, and the number of runs before it that had them, too.
+    last: (Vec<u64>, usize),
 }
 
 impl CallerProgram {
-    /// Prepares this rank's plan. All ranks have to call this.
+    /// Prepares this rank's plan; `captures` allows graphs. All ranks have to call this.
     ///
     /// # Errors
     /// As for `Engine::new`; or ranks share memory, and not all of it is mapped.
@@ -92,6 +105,7 @@ impl CallerProgram {
         peers: &dyn ProcessGroup,
         device: Rc<Device>,
         libraries: &mut LibraryState,
+        captures: bool,
     ) -> Result<Self, CudaError> {
         let engine = Engine::with_ports(world, peers, device, libraries, false, PortMemory::Caller)?;
         let assignment = &engine.memory.assignment;
@@ -109,7 +123,19 @@ impl CallerProgram {
         };
         let has_shared_inputs = world.iter().any(|plan| plan.inputs.iter().any(|it| is_shared(plan, it)));
         let (entry, exit) = (engine.device.event(false)?, engine.device.event(false)?);
-        Ok(Self { engine, memory, ports, uses, entry, exit, has_shared_inputs, is_warm: false })
+        Ok(Self {
+            engine,
+            memory,
+            ports,
+            uses,
+            entry,
+            exit,
+            has_shared_inputs,
+            is_warm: false,
+            captures,
+            graphs: Vec::new(),
+            last: (Vec::new(), 0),
+        })
     }
 
     /// Returns the memory that a run needs.
@@ -160,8 +186,8 @@ impl CallerProgram {
                 direct[*buffer] = *address;
             }
         }
+        let graph = self.graph(&direct)?;
         let engine = &mut self.engine;
-        engine.executable.bind(&mut self.memory, &direct)?;
         if !self.is_warm {
             // The first calls write to outputs, which the caller's earlier work may still use.
             engine.device.synchronize(stream)?;
@@ -180,11 +206,34 @@ impl CallerProgram {
         if self.has_shared_inputs {
             self.engine.device_barrier()?;
         }
-        self.engine.issue(IssueMode::Plain)?;
+        match graph {
+            Some(at) => self.engine.replay(&self.graphs[at].1)?,
+            None => _ = self.engine.issue(IssueMode::Plain)?,
+        }
         self.copy(addresses, false)?;
         self.engine.count_run()?;
         self.engine.device.record(self.exit, main)?;
         self.engine.device.wait_event(stream, self.exit)
+    }
+
+    /// Returns the index of the captured run with these addresses, which it captures if they repeat. Without one, makes the
+    /// commands use the addresses.
+    fn graph(&mut self, addresses: &[u64]) -> Result<Option<usize>, CudaError> {
+        self.last.1 = if self.last.0 == addresses { self.last.1 + 1 } else { 0 };
+        if self.last.1 == 0 {
+            self.last.0 = addresses.to_vec();
+        }
+        let known = self.graphs.iter().position(|it| it.0 == addresses);
+        if known.is_some() {
+            return Ok(known);
+        }
+        self.engine.executable.bind(&mut self.memory, addresses)?;
+        if !self.captures || self.last.1 < RUNS_BEFORE_CAPTURE || self.graphs.len() == MOST_GRAPHS {
+            return Ok(None);
+        }
+        let graph = self.engine.capture()?;
+        self.graphs.push((addresses.to_vec(), graph));
+        Ok(Some(self.graphs.len() - 1))
     }
 
     /// Copies the inputs that are not used in place, or such outputs.
