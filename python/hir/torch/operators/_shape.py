@@ -113,6 +113,12 @@ def select(call: Call, x: Value, dim: int, index: int) -> Value:
     return call.to.select(x, dim, index % x.shape[dim])
 
 
+@operator("aten.unbind.int", counterpart="`select` for each part")
+def unbind(call: Call, x: Value, dim: int = 0) -> tuple[Value, ...]:
+    dim = dimension(call, dim, x.ndim)
+    return tuple(call.to.select(x, dim, index) for index in range(x.shape[dim]))
+
+
 @operator("aten.cat.default", counterpart="`cat`")
 def cat(call: Call, values: tuple[Value, ...], dim: int = 0) -> Value:
     # PyTorch accepts empty vectors among tensors of any shape.
