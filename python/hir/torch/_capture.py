@@ -132,7 +132,9 @@ def capture_graph(
         forward = captured if direction == "forward" else unchanged
         return aot_module_simplified(module, inputs, fw_compiler=forward, bw_compiler=captured, inference_compiler=forward)
 
-    torch._dynamo.config.enable_p2p_compilation = True
+    # PyTorch before 2.15 does not have it, and captures no isend and irecv.
+    if hasattr(torch._dynamo.config, "enable_p2p_compilation"):
+        torch._dynamo.config.enable_p2p_compilation = True
     try:
         results = torch.compile(function, backend=backend, fullgraph=True)(*args, **(kwargs or {}))
         if direction == "backward":
