@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ._capture import capture, capture_ranks, from_export, from_fx
+from ._gpu import set_environment
 from ._graph import Graph, Node, TorchFaultError, TorchImportError
 from ._program import TorchProgram, from_graphs
 from ._recorded import read_recorded, recorded_graph, to_recorded
@@ -22,3 +23,6 @@ __all__ = [
     "recorded_graph",
     "to_recorded",
 ]
+
+# CUDA reads these variables when it starts.
+set_environment()

@@ -10,9 +10,11 @@ from typing import Any, Mapping
 
 import numpy as np
 
+from .._diagnostic import HirError
 from ._capture import TIMEOUT
 from ._exchange import graphs_of_all_ranks
-from ._fx import graph_of, to_numpy
+from ._fx import graph_of, to_numpy, with_contiguous_inputs
+from ._gpu import GpuProgram
 from ._graph import Graph, Ref, TensorType, TorchFaultError, TorchImportError
 from ._program import TorchProgram, from_graphs
 
@@ -28,9 +30,12 @@ class Options:
     passes: str = "@overlap"
     #: Whether to look for races, deadlocks and unwritten elements before the first run.
     check: bool = True
-    #: ``hir``: the simulator computes; ``torch``: PyTorch does, after the check; ``auto``: the simulator, for small CPU tensors.
+    #: ``hir``: hir computes, on the GPU or by the simulator; ``torch``: PyTorch does, after the check; ``auto``: hir, but on
+    #: the CPU only for small tensors.
     run: str = "auto"
-    #: How long a rank waits for the graphs and inputs of the others, in seconds.
+    #: Whether runs on a GPU become CUDA graphs when the addresses of their tensors repeat.
+    graph: bool = True
+    #: How long a rank waits for the others, in seconds.
     timeout: float = TIMEOUT
 
 
@@ -62,7 +67,11 @@ class _Compiled:
 
     def __init__(self, module: Any, direction: str, options: Options) -> None:
         self._module, self._options = module, options
+        self._device = _device_of(module)
         self._graph = graph_of(module, direction)
+        self._orders: list[tuple[int, ...] | None] = []
+        if self._device is not None:
+            self._graph, self._orders = with_contiguous_inputs(self._graph, module)
         self._placeholders = [node for node in self._graph.nodes if node.op == "placeholder"]
         self._runs = 0
         graphs = graphs_of_all_ranks(self._graph, options.timeout)
@@ -70,6 +79,12 @@ class _Compiled:
         self._reason: str | None = None
         self._program = self._imported(graphs)
         self._reason = self._reason or self._why_not(self._program, graphs)
+        [output] = [node for node in module.graph.nodes if node.op == "output"]
+        #: What the graph says about each output: a tensor of the expected type and strides.
+        self._expected: list[Any] = [getattr(it, "meta", {}).get("val") for it in output.args[0]]
+        self._gpu: GpuProgram | None = None
+        if self._device is not None and self._program is not None and self._reason is None:
+            self._gpu = self._on_gpu(self._program)
         if self._reason and options.run != "torch":
             warnings.warn(f"PyTorch runs the {direction} graph: {self._reason}", stacklevel=2)
 
@@ -102,14 +117,32 @@ class _Compiled:
             return "it receives into an input"
         types = [node.result for graph in graphs for node in graph.nodes if isinstance(node.result, TensorType)]
         largest = max((int(np.prod(it.shape)) for it in types), default=0)
-        if self._options.run == "auto" and largest > MOST_ELEMENTS:
+        if self._options.run == "auto" and self._device is None and largest > MOST_ELEMENTS:
             return f"a tensor has {largest} elements, more than the {MOST_ELEMENTS} up to which hir simulates by itself"
         if any(isinstance(node.result, int) for node in self._placeholders):
             return "it has symbolic sizes (`dynamic=False` avoids them)"
         return None
 
+    def _on_gpu(self, program: TorchProgram) -> GpuProgram | None:
+        """The program on the GPU of this rank. None, with a reason, if hir's executor cannot run it on some rank."""
+        try:
+            options = self._options
+            return GpuProgram(
+                program, self._passes(program), self._graph.rank, self._device, timeout=options.timeout, graph=options.graph
+            )
+        except HirError as error:
+            if self._options.run == "hir":
+                raise
+            self._reason = f"hir's executor does not run it: {error}"
+            return None
+
     def run(self, *args: Any) -> Any:
-        if self._reason or self._program is None or any(_device(it) != "cpu" for it in args):
+        if self._reason or self._program is None:
+            return self._module.forward(*args)
+        if self._gpu is not None:
+            given = [it if order is None else it.permute(order) for it, order in zip(args, self._orders)]
+            return self._gpu.run(given, self._expected)
+        if any(_device(it) != "cpu" for it in args):
             return self._module.forward(*args)
         arrays = [to_numpy(it) for it in args]
         inputs = self._inputs_of_all_ranks(arrays)
@@ -145,13 +178,11 @@ class _Compiled:
         import torch
 
         places = {node.name: i for i, node in enumerate(self._placeholders)}
-        [output] = [node for node in self._module.graph.nodes if node.op == "output"]
         results: list[Any] = []
-        for reference, node, value in zip(self._graph.nodes[-1].args[0], output.args[0], outputs):
+        for reference, expected, value in zip(self._graph.nodes[-1].args[0], self._expected, outputs):
             if isinstance(reference, Ref) and reference.name in places:
                 results.append(args[places[reference.name]])
             elif isinstance(value, np.ndarray):
-                expected = node.meta["val"]
                 result = torch.empty_strided(expected.shape, expected.stride(), dtype=expected.dtype)
                 results.append(result.copy_(_to_torch(value, expected.dtype)))
             else:
@@ -167,6 +198,13 @@ def _number() -> int:
     global _compiled
     _compiled += 1
     return _compiled
+
+
+def _device_of(module: Any) -> Any:
+    """The GPU on which a graph works; None if it works on no GPU."""
+    values = (node.meta.get("val") for node in module.graph.nodes if node.op == "placeholder")
+    devices = [it.device for it in values if _device(it) == "cuda"]
+    return devices[0] if devices else None
 
 
 def _device(it: Any) -> str:

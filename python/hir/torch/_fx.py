@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any, Mapping
 
 from ._graph import Argument, DType, Graph, Node, Other, Ref, TensorType, TorchImportError
@@ -134,6 +135,42 @@ def _short(path: str) -> str:
     """The path from the current folder, if the file is in it."""
     relative = os.path.relpath(path)
     return path if relative.startswith("..") else relative
+
+
+def with_contiguous_inputs(graph: Graph, module: Any) -> tuple[Graph, list[tuple[int, ...] | None]]:
+    """Returns the graph with inputs that are contiguous in memory, as far as an order of the axes makes them so.
+
+    An input that is a transposed tensor becomes that tensor, with a ``permute`` behind it. Returns the order of the axes for
+    each input that changes, which its values need as well.
+    """
+    values = {node.name: node.meta.get("val") for node in module.graph.nodes if node.op == "placeholder"}
+    nodes: list[Node] = []
+    permutes: list[Node] = []
+    orders: list[tuple[int, ...] | None] = []
+    for node in graph.nodes:
+        if node.op != "placeholder":
+            nodes += permutes
+            permutes = []
+            nodes.append(node)
+            continue
+        order = _memory_order(values[node.name]) if isinstance(node.result, TensorType) else None
+        orders.append(order)
+        if order is None:
+            nodes.append(node)
+            continue
+        stored = TensorType(tuple(node.result.shape[dim] for dim in order), node.result.dtype)
+        nodes.append(replace(node, name=f"{node.name}_in_memory", result=stored))
+        back = tuple(order.index(dim) for dim in range(len(order)))
+        args = (Ref(nodes[-1].name), back)
+        permutes.append(Node(node.name, "call_function", "aten.permute.default", args, result=node.result, place=node.place))
+    return replace(graph, nodes=tuple(nodes)), orders
+
+
+def _memory_order(tensor: Any) -> tuple[int, ...] | None:
+    """The order of axes in which a tensor is contiguous; None if it is that of its axes, or if there is none."""
+    order = tuple(sorted(range(tensor.dim()), key=lambda dim: -tensor.stride(dim)))
+    is_permuted = not tensor.is_contiguous() and tensor.permute(order).is_contiguous()
+    return order if is_permuted else None
 
 
 def to_numpy(it: Any) -> Any:

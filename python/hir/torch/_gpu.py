@@ -1,0 +1,226 @@
+"""Runs programs on the GPU of this rank, by hir's executor inside of the PyTorch process."""
+
+from __future__ import annotations
+
+import os
+import sys
+from datetime import timedelta
+from math import prod
+from time import monotonic
+from typing import Any, Sequence
+
+from .. import _hir
+from .._diagnostic import HirError
+from ._builder import Value
+from ._graph import TorchImportError
+from ._program import TorchProgram
+from ._watch import WATCH
+
+#: What CUDA reads when it starts: streams that wait for other ranks must not block the streams that they wait for.
+ENVIRONMENT = {"CUDA_DEVICE_MAX_CONNECTIONS": "32", "CUDA_DEVICE_MAX_COPY_CONNECTIONS": "32"}
+
+#: Bytes to which cuBLASLt and the executor want tensors to be aligned.
+ALIGNMENT = 256
+
+
+def set_environment() -> None:
+    """Sets what CUDA reads when it starts, unless it has started or the variables are set."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        for name, value in ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+
+
+class Exchange:
+    """Exchanges messages between the ranks through the store of the job. An error of one rank ends the waits of all."""
+
+    def __init__(self, store: Any, rank: int, world: int, timeout: float) -> None:
+        self._store, self.rank, self.world, self._timeout = store, rank, world, timeout
+        self._rounds = 0
+        self._prefix = ""
+        self._count = 0
+
+    def __call__(self, mine: bytes) -> list[bytes]:
+        """Returns the messages of all ranks. All ranks have to call this."""
+        number, self._count = self._count, self._count + 1
+        return self._gather(f"{self._prefix}/{number}", mine)
+
+    def together(self, work: Any) -> Any:
+        """Does work with exchanges on all ranks. If it fails on a rank, all ranks raise the error of the first such rank."""
+        self._prefix, self._count = f"hir/gpu/{self._rounds}", 0
+        self._rounds += 1
+        if self.world == 1:
+            return work()
+        result, text = None, ""
+        try:
+            result = work()
+        except (HirError, TorchImportError) as error:
+            text = str(error) or type(error).__name__
+            self._store.set(f"{self._prefix}/failed", text)
+        ends = [it.decode() for it in self._gather(f"{self._prefix}/end", text.encode(), ends=True)]
+        failed = next((it for it in ends if it), None)
+        if failed:
+            raise HirError(failed)
+        return result
+
+    def _gather(self, key: str, mine: bytes, ends: bool = False) -> list[bytes]:
+        if self.world == 1:
+            return [mine]
+        self._store.set(f"{key}/{self.rank}", mine)
+        return [self._message(f"{key}/{rank}", rank, ends) for rank in range(self.world)]
+
+    def _message(self, key: str, rank: int, ends: bool) -> bytes:
+        import torch.distributed as dist
+
+        deadline = monotonic() + self._timeout
+        while True:
+            try:
+                self._store.wait([key], timedelta(seconds=1))
+                return bytes(self._store.get(key))
+            except (RuntimeError, dist.DistStoreError):
+                if not ends and self._store.check([f"{self._prefix}/failed"]):
+                    raise TorchImportError(self._store.get(f"{self._prefix}/failed").decode()) from None
+                if monotonic() > deadline:
+                    raise TorchImportError(f"rank {rank} does not answer within {self._timeout:g} s") from None
+
+
+#: The GPU of this process, with the store and the ordinal for which it was opened.
+_opened: tuple[Any, int, _hir.Gpu, Exchange] | None = None
+
+
+def gpu_of(ordinal: int, timeout: float) -> tuple[_hir.Gpu, Exchange]:
+    """The GPU of this rank. Programs share it, because they share communicators and follow each other."""
+    global _opened
+    import torch.distributed as dist
+
+    is_job = dist.is_available() and dist.is_initialized()
+    store = dist.distributed_c10d._get_default_store() if is_job else None
+    if _opened is None or _opened[0] is not store or _opened[1] != ordinal:
+        rank, world = (dist.get_rank(), dist.get_world_size()) if is_job else (0, 1)
+        exchange = Exchange(store, rank, world, timeout)
+        gpu = exchange.together(lambda: _hir.Gpu(ordinal, rank, world, exchange))
+        _opened = (store, ordinal, gpu, exchange)
+    return _opened[2], _opened[3]
+
+
+class GpuProgram:
+    """A program that is ready to run on the GPU of this rank. All ranks have to create it, and to run it equally often."""
+
+    def __init__(self, program: TorchProgram, passes: str, rank: int, device: Any, *, timeout: float, graph: bool) -> None:
+        import torch
+
+        self._device = device
+        imported = program._imported
+        self._inputs, self._outputs = imported.inputs[rank], imported.outputs[rank]
+        world = program.lowered(passes)._world(program.ranks)
+        gpu, self._exchange = gpu_of(device.index, timeout)
+        # The caching allocator may hold all memory.
+        torch.cuda.empty_cache()
+        self._native: _hir.GpuProgram = self._exchange.together(lambda: gpu.load(world, graph))
+        self._buffers = self._native.buffers()
+        self._input_ports = {it[0]: it for it in self._native.inputs() if it}
+        self._output_ports = {it[0]: it for it in self._native.outputs() if it}
+        self._has_run = False
+        #: What had to be copied, and which libraries are used.
+        self.notes = self._native.notes()
+        WATCH.add(f"the program `{imported.name}`", self._native.progress, timeout)
+
+    def run(self, args: Sequence[Any], expected: Sequence[Any]) -> list[Any]:
+        """Runs the program behind the work on the current stream, and returns its outputs, on which this stream may work.
+
+        ``expected`` are the outputs of the graph: tensors whose type, shape and strides those of the results are. An output
+        that is an input is that object.
+        """
+        import torch
+
+        places = {it.name: i for i, it in enumerate(self._inputs) if isinstance(it, Value)}
+        tensors: list[Any] = [None] * len(self._buffers)
+        for value, tensor in zip(self._inputs, args):
+            if isinstance(value, Value):
+                tensors[self._input_ports[value.name][1]] = self._bindable(tensor)
+        owners = self._allocate(tensors, expected)
+        stream = torch.cuda.current_stream(self._device).cuda_stream
+        addresses = [0 if it is None else it.data_ptr() for it in tensors]
+        if self._has_run:
+            self._native.run(addresses, stream)
+        else:
+            # The first run prepares libraries together with the other ranks.
+            self._exchange.together(lambda: self._native.run(addresses, stream))
+            self._has_run = True
+        results: list[Any] = []
+        for value, like in zip(self._outputs, expected):
+            if not isinstance(value, Value):
+                results.append(value)
+            elif value.name in places:
+                results.append(args[places[value.name]])
+            else:
+                results.append(self._result(value, like, tensors, owners))
+        return results
+
+    def _bindable(self, tensor: Any) -> Any:
+        """The tensor, or a copy that is contiguous, aligned and on this GPU."""
+        tensor = tensor.detach()
+        is_here = tensor.device == self._device and tensor.is_contiguous()
+        if is_here and (tensor.data_ptr() % ALIGNMENT == 0 or tensor.numel() == 0):
+            return tensor
+        return self._new(tensor.shape, contiguous_strides(tensor.shape), tensor.dtype).copy_(tensor)
+
+    def _new(self, shape: Sequence[int], strides: Sequence[int], dtype: Any) -> Any:
+        import torch
+
+        return torch.empty_strided(shape, strides, dtype=dtype, device=self._device)
+
+    def _allocate(self, tensors: list[Any], expected: Sequence[Any]) -> dict[int, str]:
+        """Allocates the buffers of outputs. Returns those that are exactly one output, with its name."""
+        owners: dict[int, str] = {}
+        for value, like in zip(self._outputs, expected):
+            if not isinstance(value, Value) or value.name not in self._output_ports:
+                continue
+            name, buffer, offset, _, _ = self._output_ports[value.name]
+            if tensors[buffer] is not None:
+                continue
+            length = self._buffers[buffer][1]
+            strides = self._strides(value)
+            if offset == 0 and prod(value.shape) == length and is_dense(value.shape, strides):
+                tensors[buffer] = self._new(value.shape, strides, like.dtype)
+                owners[buffer] = name
+            else:
+                tensors[buffer] = self._new((length,), (1,), like.dtype)
+        return owners
+
+    def _strides(self, value: Value) -> tuple[int, ...]:
+        """The strides of an output, without the axes of the mesh."""
+        _, _, _, shape, strides = self._output_ports[value.name]
+        first = len(shape) - value.ndim
+        if tuple(shape[first:]) != value.shape:
+            raise TorchImportError(f"the output `{value.name}` has the shape {shape[first:]}, not {list(value.shape)}")
+        return tuple(strides[first:])
+
+    def _result(self, value: Value, like: Any, tensors: list[Any], owners: dict[int, str]) -> Any:
+        name, buffer, offset, _, _ = self._output_ports[value.name]
+        tensor = tensors[buffer]
+        is_own = owners.get(buffer) == name
+        if not is_own:
+            tensor = tensor.as_strided(value.shape, self._strides(value), tensor.storage_offset() + offset)
+        if same_strides(value.shape, tensor.stride(), like.stride()) and (is_own or self._buffers[buffer][3]):
+            return tensor
+        return self._new(like.shape, like.stride(), like.dtype).copy_(tensor)
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(prod(max(it, 1) for it in shape[dim + 1 :]) for dim in range(len(shape)))
+
+
+def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether a tensor fills its memory without gaps and overlaps."""
+    step = 1
+    for stride, extent in sorted((stride, extent) for stride, extent in zip(strides, shape) if extent != 1):
+        if stride != step:
+            return False
+        step *= extent
+    return True
+
+
+def same_strides(shape: Sequence[int], some: Sequence[int], others: Sequence[int]) -> bool:
+    """Whether strides are the same where they have an effect."""
+    return all(extent == 1 or a == b for extent, a, b in zip(shape, some, others))
