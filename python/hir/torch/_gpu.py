@@ -131,15 +131,13 @@ class GpuProgram:
         ``expected`` are the outputs of the graph: tensors whose type, shape and strides those of the results are. An output
         that is an input is that object.
         """
-        import torch
-
         places = {it.name: i for i, it in enumerate(self._inputs) if isinstance(it, Value)}
         tensors: list[Any] = [None] * len(self._buffers)
         for value, tensor in zip(self._inputs, args):
             if isinstance(value, Value):
                 tensors[self._input_ports[value.name][1]] = self._bindable(tensor)
         owners = self._allocate(tensors, expected)
-        stream = torch.cuda.current_stream(self._device).cuda_stream
+        stream = self._stream()
         addresses = [0 if it is None else it.data_ptr() for it in tensors]
         if self._has_run:
             self._native.run(addresses, stream)
@@ -164,6 +162,12 @@ class GpuProgram:
         if is_here and (tensor.data_ptr() % ALIGNMENT == 0 or tensor.numel() == 0):
             return tensor
         return self._new(tensor.shape, contiguous_strides(tensor.shape), tensor.dtype).copy_(tensor)
+
+    def _stream(self) -> int:
+        import torch
+
+        stream: int = torch.cuda.current_stream(self._device).cuda_stream
+        return stream
 
     def _new(self, shape: Sequence[int], strides: Sequence[int], dtype: Any) -> Any:
         import torch

@@ -1,0 +1,130 @@
+"""A rank whose model `torch.compile(model, backend="hir")` runs on an emulated GPU. `test_torch_gpu.py` starts it by torchrun.
+
+PyTorch works on the CPU. The emulated GPU takes all memory of the process for its own (HIR_EMULATED_ANY_MEMORY).
+"""
+
+import ctypes
+import os
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as fc
+from torch import nn
+
+import hir.torch
+from hir.torch import _backend, _gpu
+
+dist.init_process_group("gloo")
+rank, ranks = dist.get_rank(), dist.get_world_size()
+
+
+class Device:
+    """The device of all tensors, as PyTorch's device of a GPU."""
+
+    index = rank
+
+    def __eq__(self, _):
+        return True
+
+    def __hash__(self):
+        return 0
+
+
+class EmulatedProgram(_gpu.GpuProgram):
+    copies = 0
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self._cuda = ctypes.CDLL(os.environ["HIR_CUDA"])
+        self._context, self._own = ctypes.c_void_p(), ctypes.c_void_p()
+        assert self._cuda.cuDevicePrimaryCtxRetain(ctypes.byref(self._context), rank) == 0
+        self._cuda.cuCtxSetCurrent(self._context)
+        assert self._cuda.cuStreamCreateWithPriority(ctypes.byref(self._own), 1, 0) == 0
+        native, self._native = self._native, self
+        self._issue = native.run
+
+    def run(self, *args):
+        if isinstance(args[1], int):
+            # The call of the compiled part: PyTorch reads the results at once.
+            self._issue(*args)
+            self._cuda.cuCtxSetCurrent(self._context)
+            assert self._cuda.cuStreamSynchronize(self._own) == 0
+            return None
+        return super().run(*args)
+
+    def _stream(self):
+        return self._own.value
+
+    def _bindable(self, tensor):
+        result = super()._bindable(tensor)
+        EmulatedProgram.copies += result.data_ptr() != tensor.data_ptr()
+        return result
+
+    def _new(self, shape, strides, dtype):
+        return aligned(shape, strides, dtype)
+
+
+def aligned(shape, strides, dtype):
+    """Memory as PyTorch allocates it on GPUs, with garbage."""
+    count = 0 if 0 in shape else 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides))
+    size = torch.empty((), dtype=dtype).element_size()
+    memory = torch.full((count * size + _gpu.ALIGNMENT,), 0xFF, dtype=torch.uint8)
+    start = -memory.data_ptr() % _gpu.ALIGNMENT
+    return memory[start : start + count * size].view(dtype).as_strided(shape, strides)
+
+
+def moved(tensor):
+    return aligned(tensor.shape, tensor.stride(), tensor.dtype).copy_(tensor)
+
+
+class MLP(nn.Module):
+    """A tensor- and sequence-parallel MLP."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(32, 64 // ranks), nn.Linear(64 // ranks, 32, bias=False)
+        for layer in (self.up, self.down):
+            layer.weight = nn.Parameter(moved(layer.weight.detach()))
+
+    def forward(self, x):
+        x = fc.all_gather_tensor_autograd(x, 0, dist.group.WORLD)
+        y = self.down(torch.relu(self.up(x)))
+        return fc.reduce_scatter_tensor_autograd(y, "sum", 0, dist.group.WORLD), y.sum(), x.t()
+
+
+_backend._device_of = lambda module: Device()
+_backend.GpuProgram = EmulatedProgram
+torch.manual_seed(rank)
+model = MLP()
+compiled = torch.compile(model, backend="hir", options={"run": "hir", "timeout": 120.0})
+
+
+def step(function, x):
+    x = moved(x).requires_grad_()
+    for parameter in model.parameters():
+        parameter.grad = None
+    y, total, whole = function(x)
+    (y.square().sum() + total).backward()
+    return [y, total, whole, x.grad, *(it.grad for it in model.parameters())]
+
+
+for run in range(4):
+    x = torch.randn(8, 32)
+    for result, expected in zip(step(compiled, x), step(model, x), strict=True):
+        torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-4)
+print("copied inputs:", EmulatedProgram.copies)
+# A fault of one rank is the error of all.
+exchange = _gpu._opened[3]
+
+
+def fails():
+    exchange(b"")
+    if rank == 1:
+        raise hir.HirError("rank 1 is out of memory")
+    exchange(b"")
+
+
+try:
+    exchange.together(fails)
+except hir.HirError as error:
+    print("error:", error)
