@@ -75,7 +75,7 @@ fn assignment_error(devices: &[RankDevice]) -> Option<String> {
     for (rank, RankDevice { host, gpu }) in devices.iter().enumerate() {
         let uuid = match gpu {
             Ok(uuid) => uuid,
-            Err(why) => return Some(format!("rank {rank} on host {host} has no GPU: {why}")),
+            Err(why) => return Some(format!("rank {rank} on host {host} cannot use a GPU: {why}")),
         };
         if let Some(other) = devices[..rank].iter().position(|it| it.gpu.as_ref().ok() == Some(uuid)) {
             return Some(format!(
@@ -110,7 +110,7 @@ mod tests {
         );
         assert_eq!(
             error_of(&[("a", Ok("GPU-0")), ("b", Err("the NVIDIA driver was not found"))]).as_deref(),
-            Some("rank 1 on host b has no GPU: the NVIDIA driver was not found")
+            Some("rank 1 on host b cannot use a GPU: the NVIDIA driver was not found")
         );
     }
 }

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
-from datetime import timedelta
+from itertools import count
 from math import prod
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, Sequence
 
 from .. import _hir
@@ -19,16 +20,23 @@ from ._watch import WATCH
 #: What CUDA reads when it starts: streams that wait for other ranks must not block the streams that they wait for.
 ENVIRONMENT = {"CUDA_DEVICE_MAX_CONNECTIONS": "32", "CUDA_DEVICE_MAX_COPY_CONNECTIONS": "32"}
 
+#: What is copied and which libraries are used, for users who ask for messages of the level INFO.
+LOG = logging.getLogger("hir.torch")
+
 #: Bytes to which cuBLASLt and the executor want tensors to be aligned.
 ALIGNMENT = 256
 
 
 def set_environment() -> None:
     """Sets what CUDA reads when it starts, unless it has started or the variables are set."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is None or not cuda.is_initialized():
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
+
+
+#: Numbers keys of the store: also another process group may have the same store.
+_rounds = count()
 
 
 class Exchange:
@@ -36,9 +44,10 @@ class Exchange:
 
     def __init__(self, store: Any, rank: int, world: int, timeout: float) -> None:
         self._store, self.rank, self.world, self._timeout = store, rank, world, timeout
-        self._rounds = 0
         self._prefix = ""
         self._count = 0
+        #: The error of another rank that has ended a wait.
+        self._heard: str | None = None
 
     def __call__(self, mine: bytes) -> list[bytes]:
         """Returns the messages of all ranks. All ranks have to call this."""
@@ -47,15 +56,14 @@ class Exchange:
 
     def together(self, work: Any) -> Any:
         """Does work with exchanges on all ranks. If it fails on a rank, all ranks raise the error of the first such rank."""
-        self._prefix, self._count = f"hir/gpu/{self._rounds}", 0
-        self._rounds += 1
+        self._prefix, self._count, self._heard = f"hir/gpu/{next(_rounds)}", 0, None
         if self.world == 1:
             return work()
         result, text = None, ""
         try:
             result = work()
         except (HirError, TorchImportError) as error:
-            text = str(error) or type(error).__name__
+            text = self._heard or str(error) or type(error).__name__
             self._store.set(f"{self._prefix}/failed", text)
         ends = [it.decode() for it in self._gather(f"{self._prefix}/end", text.encode(), ends=True)]
         failed = next((it for it in ends if it), None)
@@ -70,18 +78,17 @@ class Exchange:
         return [self._message(f"{key}/{rank}", rank, ends) for rank in range(self.world)]
 
     def _message(self, key: str, rank: int, ends: bool) -> bytes:
-        import torch.distributed as dist
-
-        deadline = monotonic() + self._timeout
-        while True:
-            try:
-                self._store.wait([key], timedelta(seconds=1))
-                return bytes(self._store.get(key))
-            except (RuntimeError, dist.DistStoreError):
-                if not ends and self._store.check([f"{self._prefix}/failed"]):
-                    raise TorchImportError(self._store.get(f"{self._prefix}/failed").decode()) from None
-                if monotonic() > deadline:
-                    raise TorchImportError(f"rank {rank} does not answer within {self._timeout:g} s") from None
+        deadline, pause = monotonic() + self._timeout, 0.001
+        # A wait of the store would print a warning each time that it ends without an answer.
+        while not self._store.check([key]):
+            if not ends and self._store.check([f"{self._prefix}/failed"]):
+                self._heard = self._store.get(f"{self._prefix}/failed").decode()
+                raise TorchImportError(self._heard)
+            if monotonic() > deadline:
+                raise TorchImportError(f"rank {rank} does not answer within {self._timeout:g} s")
+            sleep(pause)
+            pause = min(2 * pause, 0.05)
+        return bytes(self._store.get(key))
 
 
 #: The GPU of this process, with the store and the ordinal for which it was opened.
@@ -121,9 +128,12 @@ class GpuProgram:
         self._input_ports = {it[0]: it for it in self._native.inputs() if it}
         self._output_ports = {it[0]: it for it in self._native.outputs() if it}
         self._has_run = False
-        #: What had to be copied, and which libraries are used.
-        self.notes = self._native.notes()
-        WATCH.add(f"the program `{imported.name}`", self._native.progress, timeout)
+        self._name = imported.name
+        #: The inputs that runs have copied, by number.
+        self._copied: set[int] = set()
+        for note in self._native.notes():
+            LOG.info("%s: %s", self._name, note)
+        WATCH.add(f"the program `{self._name}`", self._native.progress, timeout)
 
     def run(self, args: Sequence[Any], expected: Sequence[Any]) -> list[Any]:
         """Runs the program behind the work on the current stream, and returns its outputs, on which this stream may work.
@@ -133,9 +143,9 @@ class GpuProgram:
         """
         places = {it.name: i for i, it in enumerate(self._inputs) if isinstance(it, Value)}
         tensors: list[Any] = [None] * len(self._buffers)
-        for value, tensor in zip(self._inputs, args):
+        for i, (value, tensor) in enumerate(zip(self._inputs, args)):
             if isinstance(value, Value):
-                tensors[self._input_ports[value.name][1]] = self._bindable(tensor)
+                tensors[self._input_ports[value.name][1]] = self._bindable(i, tensor)
         owners = self._allocate(tensors, expected)
         stream = self._stream()
         addresses = [0 if it is None else it.data_ptr() for it in tensors]
@@ -155,12 +165,15 @@ class GpuProgram:
                 results.append(self._result(value, like, tensors, owners))
         return results
 
-    def _bindable(self, tensor: Any) -> Any:
-        """The tensor, or a copy that is contiguous, aligned and on this GPU."""
+    def _bindable(self, number: int, tensor: Any) -> Any:
+        """The tensor of an input, or a copy that is contiguous, aligned and on this GPU."""
         tensor = tensor.detach()
         is_here = tensor.device == self._device and tensor.is_contiguous()
         if is_here and (tensor.data_ptr() % ALIGNMENT == 0 or tensor.numel() == 0):
             return tensor
+        if number not in self._copied:
+            self._copied.add(number)
+            LOG.info("%s: input %d is copied in each run: strides %s, device %s", self._name, number, tensor.stride(), tensor.device)
         return self._new(tensor.shape, contiguous_strides(tensor.shape), tensor.dtype).copy_(tensor)
 
     def _stream(self) -> int:
