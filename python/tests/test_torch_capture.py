@@ -13,6 +13,9 @@ import hir.torch
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
+from torch._subclasses import FakeTensorMode  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+
 import torch_programs  # noqa: E402
 
 SOURCE = Path(torch_programs.__file__)
@@ -239,3 +242,46 @@ def test_the_example_of_the_page_runs(monkeypatch, tmp_path):
     names = {"hir": hir, **runpy.run_path(str(ROOT / "docs/examples/pytorch/mlp.py"))}
     exec(use.split("```")[0], names)
     assert [len(it) for it in names["results"]] == [1, 1]
+
+
+def attention_of_gpus(kernel):
+    """An attention and its gradient, as a graph with a kernel that PyTorch has for GPUs."""
+    aten = torch.ops.aten
+
+    def flash(q, k, v, grad):
+        out, sums, *rest = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True)
+        grads = aten._scaled_dot_product_flash_attention_backward(grad, q, k, v, out, sums, *rest[:4], 0.0, True, *rest[4:6])
+        return out, rest[4], *grads
+
+    def cudnn(q, k, v, grad):
+        out, sums, *rest = aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, True)
+        state = (*rest[4:6], None, *rest[:4])
+        return out, rest[4], *aten._scaled_dot_product_cudnn_attention_backward(grad, q, k, v, out, sums, *state, 0.0, True)
+
+    def efficient(q, k, v, grad):
+        out, sums, *state = aten._scaled_dot_product_efficient_attention(q, k, v, None, True, 0.0, True)
+        wanted = [True, True, True, False]
+        grads = aten._scaled_dot_product_efficient_attention_backward(grad, q, k, v, None, out, sums, *state, 0.0, wanted, True)
+        return out, state[0], *grads[:3]
+
+    with FakeTensorMode():
+        inputs = [torch.empty(2, 3, 32, 16, dtype=torch.bfloat16, device="cuda") for _ in range(4)]
+        return make_fx({"flash": flash, "cudnn": cudnn, "efficient": efficient}[kernel])(*inputs)
+
+
+@pytest.mark.skipif(torch.version.cuda is None, reason="this PyTorch has no operators of GPUs")
+@pytest.mark.parametrize("kernel", ["flash", "cudnn", "efficient"])
+def test_attention_of_gpus_is_imported(kernel):
+    torch.manual_seed(0)
+    q, k, v, grad = (torch.randn(2, 3, 32, 16).bfloat16().float() for _ in range(4))
+    leaves = [it.requires_grad_() for it in (q, k, v)]
+    out = torch.nn.functional.scaled_dot_product_attention(*leaves, is_causal=True)
+    expected = [out, *torch.autograd.grad(out, leaves, grad)]
+    program = hir.torch.from_fx(attention_of_gpus(kernel))
+    assert not program.opaque
+    [[result, state, *grads]] = program.run([[it.detach().numpy() for it in (q, k, v, grad)]])
+    assert not state.any()
+    for array, reference in zip([result, *grads], expected, strict=True):
+        # Scores, weights and results are rounded to bfloat16.
+        difference = np.linalg.norm(array - reference.detach().numpy()) / np.linalg.norm(reference.detach().numpy())
+        assert difference < 0.01
