@@ -32,7 +32,7 @@ use hir_process::{exit::Exit, input_file::InputFiles};
 use sarif_log::SarifLog;
 
 pub use allowed::remove_allowed_by_comments;
-pub(crate) use allowed::{AllowEntry, parse_code};
+pub(crate) use allowed::{AllowEntry, is_allowable, parse_code};
 pub use crash_record::CrashRecord;
 pub use output_stream::OutputStream;
 pub use report::{Report, Verdict};

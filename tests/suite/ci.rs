@@ -84,6 +84,17 @@ fn check_takes_files_and_folders() -> Result<(), Failed> {
     expect_exit(&ran, 7)?;
     expect_part(&ran.err, "hir check: ./below/race.hir: the check found 1 fault (")?;
     expect_part(&ran.err, "hir check: 2 files: 1 without faults, 1 with faults\n")?;
+    // A link that leads nowhere, and one that leads to itself.
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink("nowhere.hir", folder.path().join("below/lost.hir"))?;
+        std::os::unix::fs::symlink("itself.hir", folder.path().join("below/itself.hir"))?;
+        let ran = check(&["."])?;
+        expect_exit(&ran, 6)?;
+        expect_part(&ran.err, "hir check: 4 files: 1 without faults, 1 with faults, 2 not checked\n")?;
+        fs::remove_file(folder.path().join("below/lost.hir"))?;
+        fs::remove_file(folder.path().join("below/itself.hir"))?;
+    }
     if !ran.out.is_empty() || ran.err.contains(".hidden") {
         return Err(format!("{}{}", ran.out, ran.err).into());
     }
@@ -324,9 +335,20 @@ fn comments_allow_findings() -> Result<(), Failed> {
     // The comment of another statement, of another code, and of one that no text can allow.
     let ran = check(&allowed(1, "allow(E0701)"))?;
     expect_exit(&ran, 7)?;
+    expect_part(
+        &ran.err,
+        "[W0101] Warning: `E0701` is allowed here, but this statement has no finding of this code",
+    )?;
+    // One without parentheses, beside the race that it was to allow.
+    let ran = check(&allowed(15, "allow E0701"))?;
+    expect_exit(&ran, 7)?;
+    expect_part(&ran.err, "[W0101] Warning: this comment says nothing to hir")?;
     let ran = check(&allowed(15, "allow(E0701, E0702, E0102)"))?;
     expect_exit(&ran, 0)?;
-    expect_part(&ran.err, "[W0101] Warning: `E0702` is allowed here, but nothing of this code is found")?;
+    expect_part(
+        &ran.err,
+        "[W0101] Warning: `E0702` is allowed here, but this statement has no finding of this code",
+    )?;
     expect_part(&ran.err, "[W0101] Warning: `E0102` cannot be allowed")?;
     // Without the check, nothing is known about its findings.
     let ran = hir(folder.path(), &["opt", "a.hir"])?;

@@ -163,7 +163,10 @@ fn program_files(path: &Path) -> io::Result<Vec<PathBuf>> {
             let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
             if entry.file_type()?.is_dir() {
                 folders.extend((!is_hidden).then_some(path));
-            } else if path.extension().is_some_and(|it| it == "hir") && path.is_file() {
+            } else if path.extension().is_some_and(|it| it == "hir")
+                // A link that leads nowhere is one file that cannot be read.
+                && fs::metadata(&path).map_or(true, |it| it.is_file())
+            {
                 found.push(path);
             }
         }

@@ -100,7 +100,10 @@ impl Allowed {
         let used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         for (code, place) in comments.into_iter().flat_map(|it| it.codes) {
             if is_searched(code) && !used.contains(&(source.name.clone(), place.start, code.text())) {
-                let message = format!("`{}` is allowed here, but nothing of this code is found", code.text());
+                let message = format!(
+                    "`{}` is allowed here, but this statement has no finding of this code",
+                    code.text()
+                );
                 found.push(
                     Diagnostic::new(Code::UnusedAllow, place, message, "not needed")
                         .help("remove it from the comment"),

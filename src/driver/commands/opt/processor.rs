@@ -5,7 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::tool::{Reporter, dump::Dumper, expect, statistics::Statistics};
+use crate::{
+    session::is_allowable,
+    tool::{Reporter, dump::Dumper, expect, statistics::Statistics},
+};
 use grammar::{
     bindings::apply_bindings,
     codes::Code,
@@ -177,9 +180,10 @@ impl Processor<'_> {
     }
 
     /// Adds warnings about comments that allow nothing. With passes, the check has no comments; of several programs, all were checked if none
-    /// has a fault.
+    /// has a fault. A program that is rejected has other problems first.
     fn report_unused_allows(&self, part: &Source, outcome: &mut PartOutcome) {
-        if has_errors(&outcome.diagnostics) || !self.calls.is_empty() {
+        let is_rejected = outcome.diagnostics.iter().any(|it| it.is_error() && !is_allowable(it.code));
+        if is_rejected || !self.calls.is_empty() {
             return;
         }
         self.screen.session().remove_allowed(part, &mut outcome.diagnostics);
