@@ -53,6 +53,8 @@ use signal_hook::{
 };
 use timeout::RunWithTimeout;
 
+#[path = "suite/agents.rs"]
+mod agents;
 #[path = "suite/baseline.rs"]
 mod baseline;
 #[path = "suite/batch.rs"]
@@ -208,6 +210,7 @@ fn main() -> ExitCode {
     trials.extend(usage::trials());
     trials.extend(stuck::trials());
     trials.extend(dependencies::trials());
+    trials.extend(agents::trials());
     trials.extend(editor::trials());
     trials.push(licenses::trial());
     trials.extend(shared_builds::trials());

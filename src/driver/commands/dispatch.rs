@@ -34,6 +34,9 @@ enum Tool {
     /// Serve Host IR programs to an editor over the Language Server Protocol.
     #[command(disable_help_flag = true)]
     Lsp(Arguments),
+    /// Serve agents over the Model Context Protocol.
+    #[command(disable_help_flag = true)]
+    Mcp(Arguments),
     /// Check, rewrite and print a Host IR program (as `hir-opt`).
     #[command(disable_help_flag = true)]
     Opt(Arguments),
@@ -88,6 +91,7 @@ pub fn main_with(command_line: CommandLine) -> Exit {
         Tool::Explain(it) => super::explain::main_with(line("explain", it.words)),
         Tool::Hang(it) => super::hang::main_with(line("hang", it.words)),
         Tool::Lsp(it) => super::lsp::main_with(line("lsp", it.words)),
+        Tool::Mcp(it) => super::mcp::main_with(line("mcp", it.words)),
         Tool::Opt(it) => super::opt::main_with(line("opt", it.words)),
         #[cfg(all(feature = "cuda", feature = "launch"))]
         Tool::Overlap(it) => {

@@ -17,6 +17,7 @@ pub mod dispatch;
 pub mod explain;
 pub mod hang;
 pub mod lsp;
+pub mod mcp;
 pub mod opt;
 pub mod reduce;
 #[cfg(all(feature = "cuda", feature = "launch"))]

@@ -1,0 +1,291 @@
+//! The tools of an agent: each is a tool of hir, run in a process of its own, so that a limit or a bug ends one call only.
+
+use std::{
+    ffi::{OsStr, OsString},
+    process::Command,
+};
+
+use serde_json::{Map, Value, json};
+
+use super::{
+    answer::{self, Answer},
+    limited_command::{Calls, OUTPUT_LIMIT, Printed, TIME_LIMIT},
+    protocol::RpcError,
+};
+
+/// The limit of plans and of simulated ranks, in GiB.
+const MEMORY: &str = "--memory-limit=4";
+
+/// The limit of the elements that a run computes, in billions.
+const WORK: &str = "--max-work=1";
+
+/// The most ranks of a program.
+const MAX_RANKS: u64 = 4096;
+
+/// What the agent reads about the server.
+pub(super) const INSTRUCTIONS: &str = "hir proves that multi-GPU programs (Host IR of nvFuser, or StableHLO of JAX) have no race, no deadlock and \
+    no unwritten output. Check a program after each change; a finding has a code, the lines and the edit. `explain` describes a code. All tools \
+    only read.";
+
+/// A tool, by what it takes and does.
+struct Tool {
+    name: &'static str,
+    description: &'static str,
+    /// What it takes.
+    takes: Takes,
+    run: fn(&Caller, &Map<String, Value>) -> Result<Answer, RpcError>,
+}
+
+enum Takes {
+    /// A program and how to run it.
+    Program,
+    /// A code.
+    Code,
+    /// Paths.
+    Paths,
+}
+
+const TOOLS: [Tool; 5] = [
+    Tool {
+        name: "check",
+        description: "Prove that a Host IR or StableHLO program has no race, no deadlock and no unwritten output on any rank. Each fault \
+            has a code, its lines and, if one edit removes it, the edit.",
+        takes: Takes::Program,
+        run: check,
+    },
+    Tool {
+        name: "explain",
+        description: "Explain the code of a diagnostic, such as E0701.",
+        takes: Takes::Code,
+        run: explain,
+    },
+    Tool {
+        name: "hang",
+        description: "Explain why a PyTorch job hangs, from the dumps of its flight recorder: which rank diverged first, at which call and line, \
+            and who waits for it.",
+        takes: Takes::Paths,
+        run: hang,
+    },
+    Tool {
+        name: "overlap",
+        description: "Estimate how long a program runs, how much of its communication is hidden behind computation, and which lines wait \
+            for what.",
+        takes: Takes::Program,
+        run: overlap,
+    },
+    Tool {
+        name: "run",
+        description: "Run a program on simulated ranks with generated inputs: whether it ends, and whether all outputs are complete.",
+        takes: Takes::Program,
+        run: run,
+    },
+];
+
+/// Returns the tools with the schemas of their arguments.
+pub(super) fn list() -> Value {
+    let one = |it: &Tool| {
+        let (properties, required) = it.takes.schema();
+        json!({
+            "name": it.name,
+            "description": it.description,
+            "inputSchema": { "type": "object", "properties": properties, "required": required, "additionalProperties": false },
+            "annotations": { "readOnlyHint": true, "idempotentHint": true, "openWorldHint": false },
+        })
+    };
+    TOOLS.iter().map(one).collect()
+}
+
+impl Takes {
+    fn schema(&self) -> (Value, Vec<&'static str>) {
+        let text = |description: &str| json!({ "type": "string", "description": description });
+        match self {
+            Self::Program => (
+                json!({
+                    "program": text("the text of the program; instead of `path`"),
+                    "path": text("a file with the program"),
+                    "ranks": {
+                        "type": "integer", "minimum": 1, "maximum": MAX_RANKS,
+                        "description": "number of ranks; default: the fewest with all meshes and teams"
+                    },
+                    "set": {
+                        "type": "object", "additionalProperties": { "type": ["string", "integer"] },
+                        "description": "values of scalars, such as {\"i0\": 8192}"
+                    },
+                    "assume": {
+                        "type": "boolean", "default": true,
+                        "description": "give scalars without a value one that fits, and say so"
+                    },
+                }),
+                Vec::new(),
+            ),
+            Self::Code => (json!({ "code": text("such as E0701") }), vec!["code"]),
+            Self::Paths => (
+                json!({ "paths": {
+                    "type": "array", "items": { "type": "string" }, "minItems": 1,
+                    "description": "dumps, or folders or archives of dumps, one dump for each rank"
+                } }),
+                vec!["paths"],
+            ),
+        }
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.schema().0.as_object().map(|it| it.keys().cloned().collect()).unwrap_or_default()
+    }
+}
+
+/// Makes a call.
+///
+/// # Errors
+/// There is no such tool, or its arguments are not those of its schema.
+pub(super) fn call(program: &[OsString], params: &Value, calls: &Calls) -> Result<Value, RpcError> {
+    let name = params["name"].as_str().unwrap_or_default();
+    let Some(tool) = TOOLS.iter().find(|it| it.name == name) else {
+        let names = TOOLS.map(|it| format!("`{}`", it.name)).join(", ");
+        return Err(RpcError::parameters(format!("`{name}` is not a tool: expected one of {names}")));
+    };
+    let none = Map::new();
+    let arguments = match params.get("arguments") {
+        Some(Value::Object(it)) => it,
+        None | Some(Value::Null) => &none,
+        Some(_) => return Err(RpcError::parameters("`arguments` is an object")),
+    };
+    let known = tool.takes.names();
+    if let Some(other) = arguments.keys().find(|it| !known.contains(it)) {
+        let message = format!("`{name}` has no argument `{other}`: expected {}", known.join(", "));
+        return Err(RpcError::parameters(message));
+    }
+    (tool.run)(&Caller { program, calls }, arguments).map(Answer::value)
+}
+
+/// Runs tools of hir.
+struct Caller<'a> {
+    /// The words that start hir.
+    program: &'a [OsString],
+    calls: &'a Calls,
+}
+
+impl Caller<'_> {
+    /// Runs a tool. An error is the answer.
+    fn run(&self, words: &[String], input: &[u8]) -> Result<Printed, Answer> {
+        let Some((program, first)) = self.program.split_first() else {
+            return Err(Answer::failed("hir does not know how it was started"));
+        };
+        let mut command = Command::new(program);
+        command.args(first).args(words.iter().map(OsStr::new));
+        // A simulated run uses no GPU.
+        command.env("NO_COLOR", "1").env("CUDA_VISIBLE_DEVICES", "");
+        let printed = self.calls.run(&mut command, input).map_err(|it| Answer::failed(&it.to_string()))?;
+        if printed.out.len().max(printed.err.len()) as u64 >= OUTPUT_LIMIT {
+            return Err(Answer::failed("hir prints too much about this program: check a smaller one"));
+        }
+        Ok(printed)
+    }
+}
+
+/// A program, and the options that an agent gives with it.
+struct Program<'a> {
+    /// The text, or nothing if the tool reads a file.
+    input: &'a [u8],
+    /// The words that name it and say how it runs; the options come first.
+    words: Vec<String>,
+}
+
+impl<'a> Program<'a> {
+    fn of(arguments: &'a Map<String, Value>) -> Result<Self, RpcError> {
+        let wrong = |what: &str| RpcError::parameters(what);
+        let text = |key: &str| match arguments.get(key) {
+            None => Ok(None),
+            Some(Value::String(it)) => Ok(Some(it.as_str())),
+            Some(_) => Err(RpcError::parameters(format!("`{key}` is a text"))),
+        };
+        let (input, file) = match (text("program")?, text("path")?) {
+            (Some(program), None) => (program.as_bytes(), "-"),
+            (None, Some(path)) if path != "-" => (&[][..], path),
+            (_, _) => return Err(wrong("give a `program` or the `path` of one")),
+        };
+        let mut words = vec![MEMORY.to_owned()];
+        match arguments.get("ranks").map(Value::as_u64) {
+            None => (),
+            Some(Some(ranks @ 1..=MAX_RANKS)) => words.push(format!("--ranks={ranks}")),
+            Some(_) => return Err(wrong("`ranks` is a number from 1 to 4096")),
+        }
+        match arguments.get("assume") {
+            None | Some(Value::Bool(true)) => words.push("--assume".to_owned()),
+            Some(Value::Bool(false)) => (),
+            Some(_) => return Err(wrong("`assume` is true or false")),
+        }
+        match arguments.get("set") {
+            None => (),
+            Some(Value::Object(them)) => {
+                for (name, value) in them {
+                    match value {
+                        Value::String(value) => words.push(format!("--set={name}={value}")),
+                        Value::Number(value) => words.push(format!("--set={name}={value}")),
+                        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => {
+                            return Err(wrong("the values of `set` are numbers or texts"));
+                        }
+                    }
+                }
+            }
+            Some(_) => return Err(wrong("`set` is an object")),
+        }
+        words.extend(["--error-format=json".to_owned(), "--".to_owned(), file.to_owned()]);
+        Ok(Self { input, words })
+    }
+
+    fn words(&self, tool: &[&str]) -> Vec<String> {
+        tool.iter().map(|it| (*it).to_owned()).chain(self.words.iter().cloned()).collect()
+    }
+}
+
+fn check(caller: &Caller, arguments: &Map<String, Value>) -> Result<Answer, RpcError> {
+    let program = Program::of(arguments)?;
+    let checked = match caller.run(&program.words(&["check"]), program.input) {
+        Ok(printed) => printed,
+        Err(answer) => return Ok(answer),
+    };
+    let mut answer = Answer::of_diagnostics(&checked);
+    // One edit may remove a race; the result is checked, too.
+    if answer.has_race() {
+        let fixed = caller.run(&program.words(&["opt", "--fix=check"]), program.input);
+        if let Ok(printed) = fixed {
+            answer.add_edits(&printed);
+        }
+    }
+    Ok(answer)
+}
+
+fn explain(caller: &Caller, arguments: &Map<String, Value>) -> Result<Answer, RpcError> {
+    let Some(Value::String(code)) = arguments.get("code") else {
+        return Err(RpcError::parameters("`code` is a text, such as E0701"));
+    };
+    let words = ["explain", "--", code].map(str::to_owned);
+    Ok(caller.run(&words, &[]).map_or_else(|it| it, |it| answer::of_text(&it)))
+}
+
+fn hang(caller: &Caller, arguments: &Map<String, Value>) -> Result<Answer, RpcError> {
+    let paths: Option<Vec<&str>> = arguments
+        .get("paths")
+        .and_then(Value::as_array)
+        .and_then(|it| it.iter().map(Value::as_str).collect());
+    let Some(paths) = paths.filter(|it| !it.is_empty()) else {
+        return Err(RpcError::parameters("`paths` is a list of files and folders"));
+    };
+    let words: Vec<String> =
+        ["hang", "--error-format=json", "--"].into_iter().chain(paths).map(str::to_owned).collect();
+    Ok(caller.run(&words, &[]).map_or_else(|it| it, |it| Answer::of_diagnostics(&it)))
+}
+
+fn overlap(caller: &Caller, arguments: &Map<String, Value>) -> Result<Answer, RpcError> {
+    let program = Program::of(arguments)?;
+    let printed = caller.run(&program.words(&["opt", "--overlap"]), program.input);
+    Ok(printed.map_or_else(|it| it, |it| Answer::of_diagnostics(&it)))
+}
+
+fn run(caller: &Caller, arguments: &Map<String, Value>) -> Result<Answer, RpcError> {
+    let program = Program::of(arguments)?;
+    let seconds = format!("--timeout={}", TIME_LIMIT.as_secs());
+    let printed = caller.run(&program.words(&["run", WORK, &seconds]), program.input);
+    Ok(printed.map_or_else(|it| it, |it| Answer::of_diagnostics(&it)))
+}

@@ -1,0 +1,185 @@
+//! `hir mcp` as an agent runs it: a process with the protocol on its standard input and output.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    path::Path,
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+};
+
+use libtest_mimic::{Failed, Trial};
+use serde_json::{Value, json};
+
+use super::ROOT;
+
+/// Returns the trials of this file.
+pub fn trials() -> Vec<Trial> {
+    vec![
+        Trial::test("agents::an_agent_finds_the_race_of_the_readme_and_its_edit", session),
+        Trial::test("agents::what_is_wrong_is_refused_and_the_session_goes_on", refused),
+        Trial::test("agents::a_cancelled_call_has_no_answer", cancelled),
+    ]
+}
+
+const RACE: &str = "tests/cases/check/race-long-allocate.hir";
+
+struct Server {
+    process: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    requests: u32,
+}
+
+impl Server {
+    fn start() -> Result<Self, Failed> {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_hir"))
+            .arg("mcp")
+            .current_dir(ROOT)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let input = process.stdin.take().ok_or("no standard input")?;
+        let output = BufReader::new(process.stdout.take().ok_or("no standard output")?);
+        let mut server = Self { process, input, output, requests: 0 };
+        let asked = json!({ "protocolVersion": "2025-03-26", "capabilities": {}, "clientInfo": { "name": "suite", "version": "1" } });
+        let found = server.ask("initialize", asked)?;
+        expect(&found["result"]["protocolVersion"], &json!("2025-03-26"))?;
+        server.send(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }).to_string())?;
+        Ok(server)
+    }
+
+    fn send(&mut self, line: &str) -> Result<(), Failed> {
+        writeln!(self.input, "{line}")?;
+        Ok(self.input.flush()?)
+    }
+
+    fn receive(&mut self) -> Result<Value, Failed> {
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        Ok(serde_json::from_str(&line)?)
+    }
+
+    fn ask(&mut self, method: &str, params: Value) -> Result<Value, Failed> {
+        self.requests += 1;
+        let id = self.requests;
+        self.send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string())?;
+        let answer = self.receive()?;
+        expect(&answer["id"], &json!(id))?;
+        Ok(answer)
+    }
+
+    /// Calls a tool; returns its result, or the error.
+    fn call(&mut self, tool: &str, arguments: Value) -> Result<Value, Failed> {
+        let answer = self.ask("tools/call", json!({ "name": tool, "arguments": arguments }))?;
+        Ok(answer.get("result").unwrap_or(&answer["error"]).clone())
+    }
+
+    /// Closes the connection; the server must end.
+    fn end(self) -> Result<(), Failed> {
+        let Self { mut process, input, .. } = self;
+        drop(input);
+        let status = process.wait()?;
+        if status.success() { Ok(()) } else { Err(format!("the server ends with {status}").into()) }
+    }
+}
+
+fn expect(found: &Value, wanted: &Value) -> Result<(), Failed> {
+    if found == wanted { Ok(()) } else { Err(format!("{found} instead of {wanted}").into()) }
+}
+
+fn expect_text(result: &Value, parts: &[&str]) -> Result<(), Failed> {
+    let text = result["content"][0]["text"].as_str().unwrap_or_default();
+    match parts.iter().find(|it| !text.contains(**it)) {
+        None => Ok(()),
+        Some(part) => Err(format!("no `{part}` in {result:#}").into()),
+    }
+}
+
+/// Applies the edit that `check` proposes, and checks the result.
+fn session() -> Result<(), Failed> {
+    let mut server = Server::start()?;
+    let tools = server.ask("tools/list", Value::Null)?;
+    let tools = tools["result"]["tools"].as_array().cloned().unwrap_or_default();
+    let names: Vec<&str> = tools.iter().filter_map(|it| it["name"].as_str()).collect();
+    expect(&json!(names), &json!(["check", "explain", "hang", "overlap", "run"]))?;
+    if let Some(it) = tools.iter().find(|it| it["annotations"]["readOnlyHint"] != true) {
+        return Err(format!("{it}").into());
+    }
+    let text = fs::read_to_string(Path::new(ROOT).join(RACE))?;
+    let found = server.call("check", json!({ "program": text }))?;
+    let places = [
+        "E0701 <stdin>:13:5: ",
+        "line 13: writes it",
+        "line 17: reads it",
+        "after the edits: the check found no fault",
+    ];
+    expect_text(&found, &places)?;
+    expect(&found["isError"], &json!(false))?;
+    let edit = &found["structuredContent"]["edits"][0];
+    let at = |key: &str| edit[key].as_u64().map(|it| it as usize).ok_or("no offset");
+    let mut fixed = text.clone();
+    fixed.replace_range(at("start")?..at("end")?, edit["text"].as_str().unwrap_or_default());
+    let again = server.call("check", json!({ "program": fixed }))?;
+    expect_text(&again, &["the check found no fault"])?;
+    expect_text(&server.call("explain", json!({ "code": "E0701" }))?, &["A data race"])?;
+    expect_text(
+        &server.call("overlap", json!({ "path": "samples/ring.hir" }))?,
+        &["the whole run takes", "hidden behind computation"],
+    )?;
+    expect_text(
+        &server.call("run", json!({ "path": "samples/ring.hir", "ranks": 8 }))?,
+        &["[SUCCESS] ran, complete"],
+    )?;
+    server.end()
+}
+
+fn refused() -> Result<(), Failed> {
+    let mut server = Server::start()?;
+    for (line, code) in
+        [("{", -32700), ("[]", -32600), ("{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"moon\"}", -32601)]
+    {
+        server.send(line)?;
+        expect(&server.receive()?["error"]["code"], &json!(code))?;
+    }
+    for (tool, arguments) in [
+        ("write", json!({})),
+        ("check", json!({})),
+        ("check", json!({ "path": "-" })),
+        ("check", json!({ "path": RACE, "ranks": 0 })),
+        ("check", json!({ "path": RACE, "output": "a.hir" })),
+        ("hang", json!({ "paths": [] })),
+    ] {
+        expect(&server.call(tool, arguments)?["code"], &json!(-32602))?;
+    }
+    // A file that is not there, a code that is none, and an option in the place of a file.
+    for (tool, arguments) in [
+        ("check", json!({ "path": "no-such-file.hir" })),
+        ("explain", json!({ "code": "E9999" })),
+        ("hang", json!({ "paths": ["--help"] })),
+    ] {
+        expect(&server.call(tool, arguments)?["isError"], &json!(true))?;
+    }
+    // What the reader rejects is an answer.
+    let rejected = server.call("check", json!({ "program": "%HostIrContainer { (T0) -> (T1) : }" }))?;
+    expect(&rejected["isError"], &json!(false))?;
+    expect_text(&rejected, &["<stdin>:1:"])?;
+    server.end()
+}
+
+/// Two calls; the second one, which waits, is cancelled before its turn.
+fn cancelled() -> Result<(), Failed> {
+    let mut server = Server::start()?;
+    let call = |id: u32| {
+        let params = json!({ "name": "check", "arguments": { "path": RACE } });
+        json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params }).to_string()
+    };
+    let cancel =
+        json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": 22 } });
+    server.send(&[call(21), call(22), cancel.to_string(), call(23)].join("\n"))?;
+    expect(&server.receive()?["id"], &json!(21))?;
+    expect(&server.receive()?["id"], &json!(23))?;
+    // The end of the session ends what runs.
+    server.send(&call(24))?;
+    server.end()
+}
