@@ -395,6 +395,7 @@ fn a_wrong_file_of_defaults_is_refused() -> Result<(), Failed> {
         ("output = \"x\"\n", "`hir.toml`: `output` cannot be set here: expected `allow`, "),
         ("[check]\noutput = \"x\"\n", "`hir.toml`: `[check]`: `output` cannot be set here"),
         ("[check]\ndevice = \"cuda\"\n", "`hir.toml`: `[check]`: hir check has no option `--device`"),
+        ("allow = \"R0703\"\n", "`hir.toml`: `allow` needs a list of codes"),
         ("allow = [\"R9999\"]\n", "`hir.toml`: `allow`: no diagnostic has the code `R9999`"),
         ("allow = [{ code = \"R0703\", line = 3 }]\n", "`hir.toml`: `allow`: `line` needs `file`"),
     ] {

@@ -100,6 +100,7 @@ pub(super) fn read(
                 let entries: Result<_, String> = entries.iter().map(entry).collect();
                 entries.map(|it| session.set_allowed(it))
             }
+            ("allow", _) => Err("`allow` needs a list of codes, such as `[\"R0703\"]`".to_owned()),
             (name, Value::Table(own)) if TABLES.contains(&name) => {
                 let name = format!("[{name}]");
                 let is_own = session.tool.trim_start_matches("hir").trim_start_matches(['-', ' '])
