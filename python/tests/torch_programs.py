@@ -1,6 +1,7 @@
 """PyTorch programs that tests capture. `python torch_programs.py NAME` runs one of the jobs below under torchrun."""
 
 import sys
+import warnings
 
 import torch
 import torch.distributed as dist
@@ -159,6 +160,23 @@ def check_fault() -> None:
         raise AssertionError("no fault")
 
 
+def check_pieces() -> None:
+    """One rank calls a model in two pieces, the other one in one: PyTorch runs them, with a warning."""
+
+    def step(x):
+        y = x * 2
+        if dist.get_rank() == 0:
+            torch._dynamo.graph_break()
+        return fc.all_reduce(y, "sum", dist.group.WORLD)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = torch.compile(step, backend="hir", options={"timeout": 2})(torch.ones(3))
+    torch.testing.assert_close(result, torch.full((3,), 4.0))
+    message = "but rank 0's graph is one of several: it ends at a graph break (torch_programs.py:"
+    assert any("PyTorch runs" in str(it.message) and message in str(it.message) for it in caught), caught
+
+
 if __name__ == "__main__":
     dist.init_process_group("gloo")
-    {"compiled": check_compiled, "fault": check_fault}[sys.argv[1]]()
+    {"compiled": check_compiled, "fault": check_fault, "pieces": check_pieces}[sys.argv[1]]()

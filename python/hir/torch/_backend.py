@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import pickle
 import warnings
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from typing import Any, Mapping
 
 import numpy as np
 
 from .._diagnostic import HirError
-from ._capture import TIMEOUT
-from ._exchange import graphs_of_all_ranks
-from ._fx import graph_of, to_numpy, with_contiguous_inputs
+from ._capture import TIMEOUT, capture_transfers
+from ._decomposed import decompositions
+from ._exchange import NotExchanged, graphs_of_all_ranks
+from ._fx import graph_of, piece_of, to_numpy, with_contiguous_inputs
 from ._gpu import GpuProgram
 from ._graph import Graph, Ref, TensorType, TorchFaultError, TorchImportError
 from ._program import TorchProgram, from_graphs
@@ -50,39 +51,55 @@ def hir_backend(module: Any, inputs: Any, *, options: Mapping[str, Any] | None =
     if chosen.run not in ("auto", "hir", "torch"):
         raise ValueError(f"the option `run` is `auto`, `hir` or `torch`, not `{chosen.run}`")
 
-    def compiler(direction: str) -> Any:
-        return lambda module, inputs: make_boxed_func(_Compiled(module, direction, chosen).run)
+    piece = piece_of(module)
 
+    def compiler(direction: str) -> Any:
+        return lambda module, inputs: make_boxed_func(_Compiled(module, direction, chosen, piece).run)
+
+    # Elsewhere, PyTorch runs the graph, which is faster as it is; the check takes what hir does not know as calls without code.
+    simulates = chosen.run != "torch" and all(_device(it) == "cpu" for it in inputs)
     return aot_module_simplified(
         module,
         inputs,
+        decompositions=decompositions() if simulates else None,
         fw_compiler=compiler("forward"),
         bw_compiler=compiler("backward"),
         inference_compiler=compiler("inference"),
     )
 
 
+# PyTorch imports this module when `torch.compile` is called, before it traces the model.
+capture_transfers()
+
+
 class _Compiled:
     """A compiled graph of this rank, with the program of all ranks."""
 
-    def __init__(self, module: Any, direction: str, options: Options) -> None:
+    def __init__(self, module: Any, direction: str, options: Options, piece: str | None) -> None:
         self._module, self._options = module, options
         self._device = _device_of(module)
-        self._graph = graph_of(module, direction)
+        self._graph = replace(graph_of(module, direction), piece=piece)
         self._orders: list[tuple[int, ...] | None] = []
         if self._device is not None:
             self._graph, self._orders = with_contiguous_inputs(self._graph, module)
         self._placeholders = [node for node in self._graph.nodes if node.op == "placeholder"]
         self._runs = 0
-        graphs = graphs_of_all_ranks(self._graph, options.timeout)
         self._key = f"hir/run/{_number()}"
         self._reason: str | None = None
-        self._program = self._imported(graphs)
-        self._reason = self._reason or self._why_not(self._program, graphs)
+        self._program: TorchProgram | None = None
+        self._gpu: GpuProgram | None = None
         [output] = [node for node in module.graph.nodes if node.op == "output"]
         #: What the graph says about each output: a tensor of the expected type and strides.
         self._expected: list[Any] = [getattr(it, "meta", {}).get("val") for it in output.args[0]]
-        self._gpu: GpuProgram | None = None
+        if options.run == "torch" and not options.check:
+            self._reason = "the option `run` is `torch`"
+            return
+        try:
+            graphs = graphs_of_all_ranks(self._graph, options.timeout)
+            self._program = self._imported(graphs)
+            self._reason = self._reason or self._why_not(self._program, graphs)
+        except NotExchanged as error:
+            self._reason = f"it is not checked: {error}"
         if self._device is not None and self._program is not None and self._reason is None:
             self._gpu = self._on_gpu(self._program)
         if self._reason and options.run != "torch":
@@ -92,14 +109,18 @@ class _Compiled:
         """The program of all ranks, checked. None if hir cannot import it."""
         try:
             program = from_graphs(graphs)
-        except TorchFaultError:
-            raise
+            if self._options.check:
+                program.check(self._passes(program)).raise_if_found()
+            return program
+        except (TorchFaultError, HirError) as error:
+            # A piece is compared with other pieces on other ranks, and what is between them is not seen.
+            [*pieces] = [f"rank {it.rank}'s graph is one of several: {it.piece}" for it in graphs if it.piece]
+            if not pieces:
+                raise
+            self._reason = f"the graphs of the ranks do not fit ({str(error).splitlines()[0]}), but {pieces[0]}"
         except TorchImportError as error:
             self._reason = f"hir cannot import it: {error}"
-            return None
-        if self._options.check:
-            program.check(self._passes(program)).raise_if_found()
-        return program
+        return None
 
     def _passes(self, program: TorchProgram) -> str:
         # A program of statements of each rank has no resharding operators.
@@ -110,7 +131,7 @@ class _Compiled:
         if self._options.run == "torch":
             return "the option `run` is `torch`"
         if program is None:
-            return "hir cannot import it"
+            return self._reason
         if program.opaque:
             return "hir does not know " + "; ".join(program.opaque)
         if program.writes_inputs:
@@ -119,6 +140,9 @@ class _Compiled:
         largest = max((int(np.prod(it.shape)) for it in types), default=0)
         if self._options.run == "auto" and self._device is None and largest > MOST_ELEMENTS:
             return f"a tensor has {largest} elements, more than the {MOST_ELEMENTS} up to which hir simulates by itself"
+        narrow = sorted({it.dtype for it in types if it.dtype.startswith("float8")})
+        if narrow:
+            return f"hir's simulator does not compute with elements of {narrow[0]}"
         if any(isinstance(node.result, int) for node in self._placeholders):
             return "it has symbolic sizes (`dynamic=False` avoids them)"
         return None
@@ -175,16 +199,13 @@ class _Compiled:
 
     def _results(self, outputs: list[Any], args: tuple[Any, ...]) -> list[Any]:
         """The outputs as tensors; an output that is an input is that object."""
-        import torch
-
         places = {node.name: i for i, node in enumerate(self._placeholders)}
         results: list[Any] = []
         for reference, expected, value in zip(self._graph.nodes[-1].args[0], self._expected, outputs):
             if isinstance(reference, Ref) and reference.name in places:
                 results.append(args[places[reference.name]])
             elif isinstance(value, np.ndarray):
-                result = torch.empty_strided(expected.shape, expected.stride(), dtype=expected.dtype)
-                results.append(result.copy_(_to_torch(value, expected.dtype)))
+                results.append(_like(_to_torch(value, expected.dtype), expected))
             else:
                 results.append(value)
         return results
@@ -210,6 +231,17 @@ def _device_of(module: Any) -> Any:
 def _device(it: Any) -> str:
     device = getattr(it, "device", None)
     return getattr(device, "type", "cpu")
+
+
+def _like(value: Any, expected: Any) -> Any:
+    """The values in a tensor with the strides of another one, also if it repeats elements (``expand``)."""
+    import torch
+
+    single = [1 if stride == 0 else size for size, stride in zip(expected.shape, expected.stride())]
+    result = torch.empty_strided(single, expected.stride(), dtype=expected.dtype)
+    if torch._debug_has_internal_overlap(result) == 1:
+        return value
+    return result.copy_(value[tuple(slice(size) for size in single)]).expand(expected.shape)
 
 
 def _to_torch(array: np.ndarray, dtype: Any) -> Any:

@@ -74,6 +74,14 @@ class Builder:
     #: Names of tensors that a statement writes in place.
     written: list[str] = field(default_factory=list)
 
+    def mark(self) -> tuple[int, int, int]:
+        """What is written so far, for ``back_to``."""
+        return len(self.declarations), len(self.statements), len(self.domains)
+
+    def back_to(self, mark: tuple[int, int, int]) -> None:
+        """Takes back what an operator has written before it was found to be unknown."""
+        del self.declarations[mark[0] :], self.statements[mark[1] :], self.domains[mark[2] :]
+
     # -- tensors -------------------------------------------------------------------------------------------------------
 
     def mesh_axis(self, dim: int, sharded: bool, number: int | None = None, kind: str = "i") -> str:
@@ -197,6 +205,11 @@ class Builder:
         self.statement(f"{result.name} = expand( {value.name} )")
         return result
 
+    def with_equal_sharding(self, values: Sequence[Value]) -> list[Value]:
+        """Gives each rank a value of its own where it has one of any of the values."""
+        sharded = [any(it.sharded[d] for it in values) for d in range(self.mesh.ndim)]
+        return [self.expand(it, it.shape, sharded) for it in values]
+
     def shard(self, value: Value, dims: Sequence[int]) -> Value:
         """Gives each rank along the dimensions of the mesh a value of its own, also where the values are equal."""
         return self.expand(value, value.shape, [it or dim in dims for dim, it in enumerate(value.sharded)])
@@ -314,11 +327,10 @@ class Builder:
         """Concatenates along an axis."""
         if len(values) == 1:
             return values[0]
-        sharded = [any(it.sharded[d] for it in values) for d in range(self.mesh.ndim)]
-        parts = [self.expand(it, it.shape, sharded) for it in values]
+        parts = self.with_equal_sharding(values)
         shape = list(parts[0].shape)
         shape[dim] = sum(it.shape[dim] for it in parts)
-        result = self.value(parts[0].dtype, shape, sharded)
+        result = self.value(parts[0].dtype, shape, parts[0].sharded)
         names = ", ".join(it.name for it in parts)
         self.statement(f"{result.name} = cat( {names}, {self.mesh.ndim + dim} )")
         return result

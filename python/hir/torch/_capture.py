@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Callable, Mapping, Sequence
 
+from ._decomposed import decompositions
 from ._exchange import graphs_of_all_ranks
 from ._fx import graph_of, to_numpy
 from ._graph import Graph, TorchImportError
@@ -52,6 +53,9 @@ def capture(
     In a job, each rank calls this, and gets the program of all ranks. ``save`` writes the text to a file. The inputs of the
     program are those that ``torch.compile`` passes: the tensors that the function uses, in its order. In one process,
     ``program.example`` has them.
+
+    The outputs are those of the graph: first the new values of inputs that the function changes, then the tensors of its
+    result, then what the backward graph needs.
 
     Raises ``TorchImportError`` for what hir cannot import.
     """
@@ -102,6 +106,15 @@ def capture_ranks(
     return program
 
 
+def capture_transfers() -> None:
+    """Lets Dynamo capture ``isend`` and ``irecv``, which it leaves out of its graphs by default."""
+    import torch
+
+    # PyTorch before 2.15 does not have it.
+    if hasattr(torch._dynamo.config, "enable_p2p_compilation"):
+        torch._dynamo.config.enable_p2p_compilation = True
+
+
 def capture_graph(
     function: Callable[..., Any],
     args: Sequence[Any] = (),
@@ -130,11 +143,16 @@ def capture_graph(
 
     def backend(module: Any, inputs: Any) -> Any:
         forward = captured if direction == "forward" else unchanged
-        return aot_module_simplified(module, inputs, fw_compiler=forward, bw_compiler=captured, inference_compiler=forward)
+        return aot_module_simplified(
+            module,
+            inputs,
+            fw_compiler=forward,
+            bw_compiler=captured,
+            inference_compiler=forward,
+            decompositions=decompositions(),
+        )
 
-    # PyTorch before 2.15 does not have it, and captures no isend and irecv.
-    if hasattr(torch._dynamo.config, "enable_p2p_compilation"):
-        torch._dynamo.config.enable_p2p_compilation = True
+    capture_transfers()
     try:
         results = torch.compile(function, backend=backend, fullgraph=True)(*args, **(kwargs or {}))
         if direction == "backward":
@@ -143,4 +161,8 @@ def capture_graph(
             torch.autograd.backward(wanted, [torch.ones_like(it) for it in wanted])
     except _Captured as stopped:
         return graphs[0], stopped.inputs
+    except torch._dynamo.exc.BackendCompilerFailed as error:
+        if isinstance(error.inner_exception, TorchImportError):
+            raise error.inner_exception from None
+        raise
     raise TorchImportError(f"`{name}` computes nothing with tensors" if direction == "forward" else f"`{name}` has no gradient")

@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from typing import Any, Mapping
 
-from ._graph import Argument, DType, Graph, Node, Other, Ref, TensorType, TorchImportError
+from ._graph import Argument, DType, Graph, Node, Other, Ref, TensorType, Unbound
 
 #: Constants of more elements are no part of a program.
 MOST_CONSTANTS = 4096
@@ -17,6 +17,19 @@ def graph_of(module: Any, name: str) -> Graph:
     ``torch.export`` write it."""
     rank, world = this_rank()
     return Graph(name, rank, world, tuple(_node(it, module) for it in module.graph.nodes), process_groups())
+
+
+def piece_of(module: Any) -> str | None:
+    """Why a graph of Dynamo is one of several pieces of a function; None if it is the whole function."""
+    reason = getattr(module, "compile_subgraph_reason", None)
+    if reason is None or not reason.user_stack:
+        return None
+    frame = reason.user_stack[-1]
+    places = [f"{_short(it.filename)}:{it.lineno}" for it in reason.user_stack if not _is_library(it.filename)]
+    place = places[-1] if places else "unknown line"
+    if reason.graph_break:
+        return f"it ends at a graph break ({place}: {reason.reason.splitlines()[0]})"
+    return "it begins behind a graph break" if frame.name.startswith("torch_dynamo_resume_in") else None
 
 
 def this_rank() -> tuple[int, int]:
@@ -88,7 +101,8 @@ def _argument(it: Any) -> Argument:
     if isinstance(it, torch.dtype):
         return DType(str(it).removeprefix("torch."))
     if isinstance(it, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        return _bound(it)
+        hint = _hint(it)
+        return Other(str(it)) if hint is None else hint
     if it is None or isinstance(it, (bool, int, float, str)):
         return it
     # Some graphs have objects of Python, wrapped for tracing, where others have names of groups.
@@ -98,24 +112,24 @@ def _argument(it: Any) -> Argument:
     return Other(str(it))
 
 
-def _bound(symbol: Any) -> bool | int | float:
-    """The value that a symbolic size has in the example."""
+def _hint(symbol: Any) -> bool | int | float | None:
+    """The value that a symbolic size has in the example; None if it depends on values of tensors."""
     hint = getattr(symbol.node, "hint", None)
-    if not isinstance(hint, (bool, int, float)):
-        raise TorchImportError(f"the size `{symbol}` has no value in the example")
-    return hint
+    return hint if isinstance(hint, (bool, int, float)) else None
 
 
 def _result(it: Any) -> Any:
     import torch
 
     if isinstance(it, torch.Tensor):
-        sizes = tuple(size if isinstance(size, int) else int(_bound(size)) for size in it.shape)
-        return TensorType(sizes, str(it.dtype).removeprefix("torch."))
+        sizes = tuple(size if isinstance(size, int) else _result(size) for size in it.shape)
+        unbound = [size for size in sizes if isinstance(size, Unbound)]
+        return unbound[0] if unbound else TensorType(sizes, str(it.dtype).removeprefix("torch."))
     if isinstance(it, (tuple, list)):
         return tuple(_result(element) for element in it)
     if isinstance(it, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        return _bound(it)
+        hint = _hint(it)
+        return Unbound(str(it)) if hint is None else hint
     return it if isinstance(it, (bool, int, float)) else None
 
 
@@ -126,9 +140,13 @@ def _place(trace: str | None) -> str | None:
         line = line.strip()
         if line.startswith('File "'):
             path, _, rest = line[len('File "') :].partition('", line ')
-            if "/site-packages/" not in path and "/lib/python" not in path and not path.startswith("<"):
+            if not _is_library(path):
                 place = f"{_short(path)}:{rest.split(',')[0]}"
     return place
+
+
+def _is_library(path: str) -> bool:
+    return "/site-packages/" in path or "/lib/python" in path or path.startswith("<")
 
 
 def _short(path: str) -> str:

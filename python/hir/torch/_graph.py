@@ -35,6 +35,13 @@ class TensorType:
     dtype: str
 
 
+@dataclass(frozen=True)
+class Unbound:
+    """The result of a node whose size depends on values of tensors, such as the number of elements under a mask."""
+
+    size: str
+
+
 #: A node, a number, a text, None, DType, Other, a slice, or a tuple of arguments.
 Argument = Any
 
@@ -50,7 +57,7 @@ class Node:
     target: str
     args: tuple[Argument, ...] = ()
     kwargs: Mapping[str, Argument] = field(default_factory=dict)
-    #: What the node computes: a TensorType, a number, a tuple of these, or None.
+    #: What the node computes: a TensorType, Unbound, a number, a tuple of these, or None.
     result: Any = None
     #: Line of the Python program: ``model.py:19``.
     place: str | None = None
@@ -68,6 +75,8 @@ class Graph:
     nodes: tuple[Node, ...]
     #: The ranks of each process group of which this rank is a member.
     groups: Mapping[str, tuple[int, ...]]
+    #: Why this graph is one of several pieces of a function, if Dynamo breaks it.
+    piece: str | None = None
 
 
 class TorchImportError(Exception):
@@ -78,12 +87,14 @@ class TorchImportError(Exception):
         if node is not None:
             where = f"{node.place or 'unknown line'}: `{node.target}` (node `{node.name}`): "
         super().__init__(where + message)
+        #: The message without the node.
+        self.reason = message
         #: The node that cannot be imported.
         self.node = node
 
 
 class TorchFaultError(TorchImportError):
-    """A fault of the program that its import finds: it would hang."""
+    """A fault of the program that its import finds: it would hang or fail."""
 
 
 class DifferentRanks(TorchImportError):

@@ -9,9 +9,20 @@ from ._align import align
 from ._builder import Builder, Value
 from ._by_rank import chosen_by_rank, depends_on_rank
 from ._equal_groups import check_equal_groups, is_collective
-from ._graph import Argument, DifferentRanks, Graph, Node, Ref, TensorType, TorchImportError, map_argument
+from ._graph import (
+    Argument,
+    DifferentRanks,
+    Graph,
+    Node,
+    Ref,
+    TensorType,
+    TorchFaultError,
+    TorchImportError,
+    Unbound,
+    map_argument,
+)
 from ._mesh import Mesh, mesh_of
-from ._patterns import fused
+from ._patterns import fused, is_communication
 from .operators import COMMUNICATIONS, OPERATORS, Call, Operator, partition
 
 #: The ranks of each process group, by name, for each rank.
@@ -178,18 +189,33 @@ def _called(builder: Builder, node: Node, environment: dict[str, Any], call: Cal
     if node.target.startswith(("_operator.", "math.")):
         # Arithmetic on sizes, which have the values of the example.
         return node.result
+    for it in node.result if isinstance(node.result, tuple) else (node.result,):
+        if isinstance(it, Unbound):
+            raise TorchImportError(
+                f"the size `{it.size}` of its result depends on values of tensors; hir needs it before a run", node
+            )
     if node.target not in table:
         return _opaque(builder, node, args, kwargs)
-    entry = table[node.target]
+    if is_communication(node) and depends_on_rank(args[:-1]):
+        raise DifferentRanks("the ranks call it with different arguments", node)
+    entry, before = table[node.target], builder.mark()
     try:
         if entry.by_rank or not depends_on_rank((args, kwargs)):
             result = entry.rule(call, *args, **kwargs)
         else:
             result = chosen_by_rank(call, entry.rule, args, kwargs)
+        _compare(node, result)
+        return result
+    except (DifferentRanks, TorchFaultError):
+        raise
+    except TorchImportError as error:
+        reason = error.reason
     except (TypeError, AttributeError, ValueError, IndexError) as error:
-        raise TorchImportError(f"hir does not know these arguments: {error}", node) from error
-    _compare(node, result)
-    return result
+        reason = f"hir does not know these arguments: {error}"
+    if is_communication(node):
+        raise TorchImportError(reason, node)
+    builder.back_to(before)
+    return _opaque(builder, node, args, kwargs, reason)
 
 
 def _resolved(argument: Argument, environment: dict[str, Any], node: Node) -> Any:
@@ -216,7 +242,7 @@ def _compare(node: Node, result: Any) -> None:
                 )
 
 
-def _opaque(builder: Builder, node: Node, args: Any, kwargs: dict[str, Any]) -> Any:
+def _opaque(builder: Builder, node: Node, args: Any, kwargs: dict[str, Any], reason: str | None = None) -> Any:
     """A call that hir does not know: it reads its tensors and writes its results. It is checked, but does not run."""
     if node.target in COMMUNICATIONS:
         raise DifferentRanks("each rank posts its own transfers", node)
@@ -235,7 +261,7 @@ def _opaque(builder: Builder, node: Node, args: Any, kwargs: dict[str, Any]) -> 
     reads = ", ".join(it.name for it in operands)
     writes = ", ".join(it.name for it in results if it is not None)
     builder.statement(f"LaunchKernel( Group ID: {len(builder.opaque)}, Inputs: {{{reads}}}, Outputs: {{{writes}}}, )")
-    builder.opaque.append(f"{node.place or 'unknown line'}: `{node.target}`")
+    builder.opaque.append(f"{node.place or 'unknown line'}: `{node.target}`" + (f" ({reason})" if reason else ""))
     return tuple(results) if isinstance(node.result, tuple) else results[0]
 
 

@@ -58,19 +58,20 @@ def _results_after_collectives(nodes: Sequence[Node]) -> tuple[Node, ...]:
     """Moves what no collective needs behind the next collective."""
     needed: set[str] = set()
     for node in reversed(nodes):
-        if _is_collective(node) or node.name in needed:
+        if is_communication(node) or node.name in needed:
             needed |= {node.name, *_references(node)}
     order: list[Node] = []
     waiting: list[Node] = []
     for node in nodes:
         (order if node.op == "placeholder" or node.name in needed else waiting).append(node)
-        if _is_collective(node):
+        if is_communication(node):
             order += waiting
             waiting = []
     return (*order, *waiting)
 
 
-def _is_collective(node: Node) -> bool:
+def is_communication(node: Node) -> bool:
+    """Whether a node is a collective of PyTorch, or stands for one."""
     return is_collective(node.target) or node.target in ("hir.all_gather_along", "hir.reduce_scatter_along")
 
 

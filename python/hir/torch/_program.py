@@ -32,6 +32,8 @@ class TorchProgram:
         self.opaque = imported.opaque
         #: The inputs of each rank in the example that was captured, if all are known in this process.
         self.example: Sequence[Sequence[Any]] | None = None
+        #: The program after passes, by their names.
+        self._lowered: dict[str, Program] = {}
         try:
             self.program: Program = read(imported.text)
         except HirError as error:
@@ -71,10 +73,12 @@ class TorchProgram:
 
     def lowered(self, passes: str = "@lower") -> Program:
         """Returns the program after passes. ``@overlap`` overlaps its communication with its matmuls."""
-        try:
-            return self.program.run_passes(passes)
-        except HirError as error:
-            raise self._explained(error) from None
+        if passes not in self._lowered:
+            try:
+                self._lowered[passes] = self.program.run_passes(passes)
+            except HirError as error:
+                raise self._explained(error) from None
+        return self._lowered[passes]
 
     def explain(self, passes: str = "@overlap") -> str:
         """Says how much communication is hidden behind computation after passes, and which line of the Python program waits.
@@ -175,9 +179,10 @@ def to_bits(array: np.ndarray) -> np.ndarray:
         return array.view(np.uint16)
     bits = np.ascontiguousarray(array, dtype=np.float32).view(np.uint32)
     rounded = bits + 0x7FFF + ((bits >> 16) & 1)
-    return np.where(np.isnan(array), (bits | 0x400000) >> 16, rounded >> 16).astype(np.uint16)
+    return np.where(np.isnan(array), (bits | 0x400000) >> 16, rounded >> 16).astype(np.uint16).reshape(array.shape)
 
 
 def from_bits(array: np.ndarray) -> np.ndarray:
     """bfloat16 as float32."""
-    return (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    # A shift of an array without axes is a number.
+    return np.asarray(array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any, Mapping
 
-from ._graph import Argument, DType, Graph, Node, Other, Ref, TensorType, TorchImportError
+from ._graph import Argument, DType, Graph, Node, Other, Ref, TensorType, TorchImportError, Unbound
 
 SCHEMA = "fx-json/1"
 
@@ -28,6 +28,7 @@ def recorded_graph(recorded: Mapping[str, Any], rank: int | None = None) -> Grap
         world=recorded["world"],
         nodes=tuple(_node(it) for it in recorded["nodes"]),
         groups={name: tuple(group["ranks"]) for name, group in recorded["groups"].items()},
+        piece=recorded.get("piece"),
     )
 
 
@@ -85,7 +86,7 @@ def _result(it: Any) -> Any:
         return TensorType(tuple(sizes), it["dtype"])
     if "sym" in it:
         return _bound(it)
-    return None
+    return Unbound(it["unbound"]) if "unbound" in it else None
 
 
 def to_recorded(graph: Graph) -> dict[str, Any]:
@@ -96,6 +97,7 @@ def to_recorded(graph: Graph) -> dict[str, Any]:
         "rank": graph.rank,
         "world": graph.world,
         "groups": {name: {"ranks": list(ranks)} for name, ranks in graph.groups.items()},
+        **({"piece": graph.piece} if graph.piece else {}),
         "nodes": [
             {
                 "name": node.name,
@@ -131,4 +133,6 @@ def _to_json(it: Argument) -> Any:
 def _result_to_json(it: Any) -> Any:
     if isinstance(it, tuple):
         return [_result_to_json(element) for element in it]
+    if isinstance(it, Unbound):
+        return {"unbound": it.size}
     return {"shape": list(it.shape), "dtype": it.dtype} if isinstance(it, TensorType) else it

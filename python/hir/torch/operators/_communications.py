@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._builder import Value
+from .._graph import TorchFaultError
 from ._collectives import averaged_over
 from ._registry import COMMUNICATIONS, Call, operator
 
@@ -107,10 +108,12 @@ def all_to_all(call: Call, x: Value, output_splits: Any, input_splits: Any, grou
         return post(call, "AllToAll", x, x.shape, group)
     received, sent = (splits or (x.shape[0] // len(members),) * len(members) for splits in (output_splits, input_splits))
     if sum(sent) != x.shape[0] or not len(sent) == len(received) == len(members):
-        raise call.error(f"the splits {sent} and {received} do not divide {x.shape[0]} rows among {len(members)} ranks")
+        message = f"the splits {sent} and {received} do not divide {x.shape[0]} rows among {len(members)} ranks"
+        raise TorchFaultError(message, call.node)
     own = members.index(call.rank)
     if sent[own] != received[own]:
-        raise call.error(f"rank {call.rank} sends {sent[own]} rows to itself, but expects {received[own]} rows from itself")
+        message = f"rank {call.rank} sends {sent[own]} rows to itself, but expects {received[own]} rows from itself"
+        raise TorchFaultError(message, call.node)
     return exchange(call, x, members, received, sent)
 
 
@@ -146,10 +149,38 @@ def transfer(call: Call, kind: str, x: Value, peer: int, group: Any) -> int:
     """Posts one side of a transfer and returns its number. `peer` is an index into the group."""
     members = team(call, group)
     if not 0 <= peer < len(members):
-        raise call.error(f"the group has {len(members)} ranks and no rank {peer}")
+        raise TorchFaultError(f"the group has {len(members)} ranks and no rank {peer}", call.node)
     number = call.to.new_communication()
     call.to.statement(f"P2PCommunication {number} (type={kind}, buffer={x.name}, peer={members[peer]}, backend=NCCL)")
     return number
+
+
+@operator(
+    "_c10d_functional.batch_p2p_ops.default",
+    counterpart="`P2PCommunication` for each transfer, as one group; tags have no effect",
+    table=COMMUNICATIONS,
+)
+def batch(
+    call: Call,
+    kinds: tuple[str, ...],
+    peers: tuple[int, ...],
+    tags: tuple[int, ...],
+    tensors: tuple[Value, ...],
+    group: Any,
+) -> tuple[Sent | Value, ...]:
+    call.to.statement("StartCoalescing")
+    for kind, peer, x in zip(kinds, peers, tensors):
+        transfer(call, kind.removeprefix("i"), x, peer, group)
+    number = call.to.new_communication()
+    call.to.statement(f"EndCoalescing {number}")
+    return tuple(Sent(number) if kind == "isend" else received(call, x, number) for kind, x in zip(kinds, tensors))
+
+
+def received(call: Call, x: Value, communication: int) -> Value:
+    """What reads the argument of a receive later reads what has arrived."""
+    call.to.posted[x.name] = communication
+    call.to.written.append(x.name)
+    return x
 
 
 @operator(
@@ -165,7 +196,4 @@ def isend(call: Call, x: Value, destination: int, tag: int, group: Any) -> Sent:
     table=COMMUNICATIONS,
 )
 def irecv(call: Call, x: Value, source: int, tag: int, group: Any) -> Value:
-    # What reads the argument later reads what has arrived.
-    call.to.posted[x.name] = transfer(call, "recv", x, source, group)
-    call.to.written.append(x.name)
-    return x
+    return received(call, x, transfer(call, "recv", x, source, group))

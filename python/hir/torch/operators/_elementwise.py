@@ -13,20 +13,26 @@ from ._registry import Call, operator
 UNARY = {
     "abs": "abs({})",
     "acos": "acos({})",
+    "acosh": "acosh({})",
     "asin": "asin({})",
+    "asinh": "asinh({})",
     "atan": "atan({})",
+    "atanh": "atanh({})",
     "bitwise_not": "~{}",
     "ceil": "ceil({})",
     "cos": "cos({})",
     "cosh": "cosh({})",
     "erf": "erf({})",
     "erfc": "erfc({})",
+    "erfinv": "erfinv({})",
     "exp": "exp({})",
     "exp2": "exp2({})",
     "expm1": "expm1({})",
     "floor": "floor({})",
+    "frac": "frac({})",
     "isinf": "isinf({})",
     "isnan": "isnan({})",
+    "lgamma": "lgamma({})",
     "log": "log({})",
     "log10": "log10({})",
     "log1p": "log1p({})",
@@ -49,7 +55,11 @@ UNARY = {
 #: Operators of two operands.
 BINARY = {
     "atan2": "atan2({}, {})",
+    "__lshift__": "{} << {}",
+    "__rshift__": "{} >> {}",
     "bitwise_and": "{} & {}",
+    "bitwise_left_shift": "{} << {}",
+    "bitwise_right_shift": "{} >> {}",
     "bitwise_or": "{} | {}",
     "bitwise_xor": "{} ^ {}",
     "div": "{} / {}",
@@ -202,19 +212,31 @@ def masked_fill(call: Call, x: Value, mask: Value, fill: Any) -> Value:
     return call.to.elementwise("where({}, {}, {})", [mask, converted(call, fill, call.dtype), x], call.dtype)
 
 
-@elementwise("aten.clamp.default", counterpart="`max(min(x, high), low)`")
+@elementwise("aten.sign.default", "aten.sgn.default", counterpart="`(x > 0) - (x < 0)`, and NaN for NaN")
+def sign(call: Call, x: Value) -> Value:
+    if x.dtype == "bool":
+        return x
+    one, none = converted(call, 1, x.dtype), converted(call, 0, x.dtype)
+    positive = call.to.elementwise("{} > {}", [x, none], "bool")
+    negative = call.to.elementwise("{} < {}", [x, none], "bool")
+    rest = call.to.elementwise("{} * {}", [x, none], x.dtype) if is_float(x.dtype) else none
+    other = call.to.elementwise("where({}, {}, {})", [negative, converted(call, -1, x.dtype), rest], x.dtype)
+    return call.to.elementwise("where({}, {}, {})", [positive, one, other], x.dtype)
+
+
+@elementwise("aten.clamp.default", "aten.clamp.Tensor", counterpart="`max(min(x, high), low)`")
 def clamp(call: Call, x: Value, low: Any = None, high: Any = None) -> Value:
     if high is not None:
         x = apply(call, "min({}, {})", [x, high])
     return x if low is None else apply(call, "max({}, {})", [x, low])
 
 
-@elementwise("aten.clamp_min.default", counterpart="`max(x, low)`")
+@elementwise("aten.clamp_min.default", "aten.clamp_min.Tensor", counterpart="`max(x, low)`")
 def clamp_min(call: Call, x: Value, low: Any) -> Value:
     return clamp(call, x, low)
 
 
-@elementwise("aten.clamp_max.default", counterpart="`min(x, high)`")
+@elementwise("aten.clamp_max.default", "aten.clamp_max.Tensor", counterpart="`min(x, high)`")
 def clamp_max(call: Call, x: Value, high: Any) -> Value:
     return clamp(call, x, None, high)
 

@@ -1,57 +1,46 @@
-"""Gathers, scatters and indexing, written with comparisons: an element is the sum of all elements at which the index points.
-
-The statements run on every executor of hir. Their intermediate results have an axis for each index and one for each element
-of the indexed axis.
-"""
+"""Gathers, scatters, indexing and sorting."""
 
 from __future__ import annotations
 
 from math import prod
-from typing import Any
+from typing import Any, Sequence
 
-from .._builder import Value, zero
-from ._elementwise import apply
+from .._builder import Value
+from ._elementwise import converted
 from ._reductions import along
 from ._registry import Call, dimension, operator
 
 
 def gathered(call: Call, x: Value, dim: int, index: Value) -> Value:
-    """Selects along ``dim``: other axes of x have the extent of those of the index, or 1."""
-    # Axes of the table of hits: those of the index, with the indexed axis of x behind `dim`.
-    where = call.to.elementwise(
-        "{} == {}", [call.to.insert_axes(index, [dim + 1]), along(call, dim + 1, x.ndim + 1, x.shape[dim])], "bool"
-    )
-    none = call.to.full((), 0, x.dtype)
-    hits = call.to.elementwise("where({}, {}, {})", [where, call.to.insert_axes(x, [dim]), none], x.dtype)
-    if x.dtype == "bool":
-        return call.to.reduce(hits, "bitwise_or", "false", [dim + 1])
-    return call.to.reduce(hits, "add", zero(x.dtype), [dim + 1])
+    """Selects along ``dim``. Other axes of both have the same extent, or 1 in one of them."""
+    to = call.to
+    x, index = to.with_equal_sharding([x, index])
+    shape = [max_of(a, b) for a, b in zip(x.shape, index.shape)]
+    shape[dim] = index.shape[dim]
+    result = to.value(x.dtype, shape, x.sharded)
+    to.statement(f"{result.name} = takeAlongAxis( {x.name}, {index.name}, dim = {to.mesh.ndim + dim} )")
+    return result
+
+
+def max_of(a: int, b: int) -> int:
+    """The extent of an axis after broadcasting."""
+    return b if a == 1 else a
 
 
 def scattered(call: Call, x: Value, dim: int, index: Value, source: Value, accumulate: bool) -> Value:
-    """Writes or adds the source at the indices along ``dim``. All other axes have equal extents, or 1 in the index."""
-    where = call.to.elementwise(
-        "{} == {}", [call.to.insert_axes(index, [dim]), along(call, dim, x.ndim + 1, x.shape[dim])], "bool"
-    )
-    count = index.shape[dim]
-    if not accumulate:
-        # Of several elements for one place, the last one counts.
-        order = along(call, dim + 1, x.ndim + 1, count)
-        none = call.to.full((), -1, "int64")
-        order = call.to.elementwise("where({}, {}, {})", [where, order, none], "int64")
-        last = call.to.reduce(order, "max", "-1", [dim + 1], True)
-        written = call.to.elementwise("{} >= {}", [last, 0], "bool")
-        where = call.to.elementwise("{} && {}", [call.to.elementwise("{} == {}", [order, last], "bool"), written], "bool")
-        kept = call.to.squeeze(written, [dim + 1])
-    zeros = call.to.full((), 0, x.dtype)
-    parts = call.to.elementwise("where({}, {}, {})", [where, call.to.insert_axes(source, [dim]), zeros], x.dtype)
-    total = call.to.sum(parts, [dim + 1])
-    if accumulate:
-        return apply(call, "{} + {}", [x, total], x.dtype)
-    return call.to.elementwise("where({}, {}, {})", [kept, total, x], x.dtype)
+    """Writes or adds the source at the indices along ``dim``. All other axes have equal extents, or 1 in index and source."""
+    to = call.to
+    shape = (*x.shape[:dim], index.shape[dim], *x.shape[dim + 1 :])
+    if 0 in shape:
+        return x
+    x, index, source = to.with_equal_sharding([x, to.expand(index, shape), to.expand(source, shape)])
+    result = to.like(x)
+    add = ", accumulate=add" if accumulate else ""
+    to.statement(f"{result.name} = scatter(in={x.name}, dim={to.mesh.ndim + dim}, src={source.name}, idx={index.name}{add})")
+    return result
 
 
-def cropped(call: Call, x: Value, shape: tuple[int, ...], dim: int) -> Value:
+def corner(call: Call, x: Value, shape: Sequence[int], dim: int) -> Value:
     """The part of x at the indices of a smaller shape, except along ``dim``."""
     for d, extent in enumerate(shape):
         if d != dim:
@@ -59,27 +48,51 @@ def cropped(call: Call, x: Value, shape: tuple[int, ...], dim: int) -> Value:
     return x
 
 
-@operator("aten.gather.default", counterpart="`reduction` of the elements at which the index points")
+def with_corner(call: Call, x: Value, part: Value) -> Value:
+    """x with another part at its first indices."""
+    for d in reversed(range(x.ndim)):
+        if part.shape[d] < x.shape[d]:
+            rest = call.to.slice(corner(call, x, part.shape, d), d, part.shape[d], x.shape[d])
+            part = call.to.cat([part, rest], d)
+    return part
+
+
+@operator("aten.gather.default", counterpart="`takeAlongAxis`")
 def gather(call: Call, x: Value, dim: int, index: Value, **_: Any) -> Value:
+    if x.ndim == 0:
+        return call.to.expand(x, index.shape)
     dim = dimension(call, dim, x.ndim)
-    return gathered(call, cropped(call, x, index.shape, dim), dim, index)
+    return gathered(call, corner(call, x, index.shape, dim), dim, index)
 
 
-@operator("aten.scatter.src", "aten.scatter_add.default", counterpart="`reduction` of the elements that go to each place")
+@operator("aten.scatter.src", "aten.scatter_add.default", counterpart="`scatter`")
 def scatter(call: Call, x: Value, dim: int, index: Value, source: Value) -> Value:
     dim = dimension(call, dim, x.ndim)
-    source = cropped(call, source, index.shape, -1)
-    if any(extent != x.shape[d] for d, extent in enumerate(index.shape) if d != dim):
-        raise call.error("hir imports it only if the index has the shape of the result, except along the dimension")
-    return scattered(call, x, dim, index, source, "scatter_add" in call.node.target)
+    source = corner(call, source, index.shape, -1)
+    part = corner(call, x, index.shape, dim)
+    return with_corner(call, x, scattered(call, part, dim, index, source, "scatter_add" in call.node.target))
 
 
-@operator("aten.scatter.value", counterpart="`reduction` of the places at which the index points")
+@operator("aten.scatter.value", counterpart="`full` and `scatter`")
 def scatter_value(call: Call, x: Value, dim: int, index: Value, fill: float) -> Value:
     return scatter(call, x, dim, index, call.to.full(index.shape, fill, x.dtype))
 
 
-@operator("aten.embedding.default", counterpart="`reduction` of the rows at which the index points")
+@operator("aten.scatter_reduce.two", counterpart="`scatter`, for sums")
+def scatter_reduce(
+    call: Call, x: Value, dim: int, index: Value, source: Value, reduce: str, *, include_self: bool = True
+) -> Value:
+    if reduce != "sum":
+        raise call.error(f"hir imports it only for sums, not for `{reduce}`")
+    dim = dimension(call, dim, x.ndim)
+    source = corner(call, source, index.shape, -1)
+    part = corner(call, x, index.shape, dim)
+    if not include_self:
+        part = scattered(call, part, dim, index, call.to.full(index.shape, 0, x.dtype), False)
+    return with_corner(call, x, scattered(call, part, dim, index, source, True))
+
+
+@operator("aten.embedding.default", counterpart="`takeAlongAxis` of the rows")
 def embedding(
     call: Call, table: Value, index: Value, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
 ) -> Value:
@@ -87,64 +100,134 @@ def embedding(
     return call.to.reshape(gathered(call, table, 0, rows), call.shape)
 
 
-@operator("aten.embedding_dense_backward.default", counterpart="`matmul` with the table of hits")
+@operator("aten.embedding_dense_backward.default", counterpart="`scatter` of the rows, with `accumulate=add`")
 def embedding_backward(
     call: Call, grad: Value, index: Value, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
 ) -> Value:
     if scale_grad_by_freq:
         raise call.error("hir imports it only without scale_grad_by_freq")
-    count = prod(index.shape)
-    where = call.to.elementwise("{} == {}", [along(call, 0, 2, num_weights), call.to.reshape(index, (1, count))], "bool")
+    to, count = call.to, prod(index.shape)
+    index, rows = to.reshape(index, (count, 1)), to.reshape(grad, (count, grad.shape[-1]))
     if padding_idx >= 0:
-        counts = call.to.elementwise("{} != {}", [along(call, 0, 2, num_weights), padding_idx], "bool")
-        where = call.to.elementwise("{} && {}", [where, counts], "bool")
-    hits = call.to.convert(where, grad.dtype)
-    return call.to.matmul(hits, call.to.reshape(grad, (count, grad.shape[-1])))
+        counts = to.elementwise("{} != {}", [index, padding_idx], "bool")
+        rows = to.elementwise("where({}, {}, {})", [counts, rows, to.full((), 0, rows.dtype)], rows.dtype)
+    return scattered(call, to.full((num_weights, grad.shape[-1]), 0, grad.dtype), 0, index, rows, True)
 
 
-def linear_index(call: Call, x: Value, indices: tuple[Value | None, ...]) -> tuple[Value, int]:
-    """One index for several leading ones, and how many axes it stands for."""
-    if any(it is None for it in indices) or any(it is not None and it.dtype == "bool" for it in indices):
-        raise call.error("hir imports it only with integer indices of the first dimensions")
-    result: Value | None = None
-    for d, index in enumerate(it for it in indices if it is not None):
-        extent = x.shape[d]
-        # An index may count from the end.
-        negative = call.to.elementwise("{} < {}", [index, 0], "bool")
-        shifted = call.to.elementwise("{} + {}", [index, extent], "int64")
-        index = call.to.elementwise("where({}, {}, {})", [negative, shifted, index], "int64")
-        if result is not None:
-            index = call.to.elementwise("{} + {}", [call.to.elementwise("{} * {}", [result, extent], "int64"), index], "int64")
-        result = index
-    if result is None:
-        raise call.error("it has no index")
-    return result, len(indices)
+class Indexed:
+    """A tensor under indices, ``x[:, i, j]``: its indexed axes are first, as one axis, and the indices are one index."""
+
+    def __init__(self, call: Call, x: Value, indices: Sequence[Value | None]) -> None:
+        to, self._call, self._x = call.to, call, x
+        if any(it is not None and it.dtype in ("bool", "uint8") for it in indices):
+            raise call.error("hir imports it only with integer indices")
+        dims = [d for d, it in enumerate(indices) if it is not None]
+        self._order = [*dims, *(d for d in range(x.ndim) if d not in dims)]
+        self._kept = tuple(x.shape[d] for d in self._order[len(dims) :])
+        self.rows = to.reshape(to.permute(x, self._order), (prod(x.shape[d] for d in dims), prod(self._kept)))
+        place: Value | None = None
+        for d in dims:
+            index, extent = indices[d], x.shape[d]
+            assert index is not None
+            # An index may count from the end.
+            negative = to.elementwise("{} < {}", [index, 0], "bool")
+            shifted = to.elementwise("{} + {}", [to.convert(index, "int64"), extent], "int64")
+            index = to.elementwise("where({}, {}, {})", [negative, shifted, to.convert(index, "int64")], "int64")
+            if place is not None:
+                index = to.elementwise("{} + {}", [to.elementwise("{} * {}", [place, extent], "int64"), index], "int64")
+            place = index
+        if place is None:
+            raise call.error("it has no index")
+        #: The shape of the indices, whose axes in the result are where those of adjacent indices are in x, and first otherwise.
+        self.shape = place.shape
+        adjacent = dims == list(range(dims[0], dims[-1] + 1))
+        self._first = dims[0] if adjacent else 0
+        self.place = to.reshape(place, (prod(place.shape), 1))
+
+    def result(self, rows: Value) -> Value:
+        """The result of the indexing, from its rows."""
+        whole = self._call.to.reshape(rows, (*self.shape, *self._kept))
+        n, first = len(self.shape), self._first
+        return self._call.to.permute(whole, [*range(n, n + first), *range(n), *range(n + first, whole.ndim)])
+
+    def rows_of(self, source: Value) -> Value:
+        """The rows of a tensor that is broadcast to the result of the indexing."""
+        n, first, kept = len(self.shape), self._first, self._kept
+        whole = self._call.to.expand(source, (*kept[:first], *self.shape, *kept[first:]))
+        order = [*range(first, first + n), *range(first), *range(first + n, whole.ndim)]
+        return self._call.to.reshape(self._call.to.permute(whole, order), (prod(self.shape), prod(kept)))
+
+    def restored(self, rows: Value) -> Value:
+        """The tensor with other rows."""
+        x, order = self._x, self._order
+        whole = self._call.to.reshape(rows, tuple(x.shape[d] for d in order))
+        return self._call.to.permute(whole, [order.index(d) for d in range(x.ndim)])
 
 
-@operator("aten.index.Tensor", counterpart="`reduction` of the elements at which the indices point")
+@operator("aten.index.Tensor", "aten._unsafe_index.Tensor", counterpart="`takeAlongAxis` of rows")
 def index(call: Call, x: Value, indices: tuple[Value | None, ...]) -> Value:
-    place, count = linear_index(call, x, indices)
-    flat = call.to.reshape(x, (prod(x.shape[:count]), prod(x.shape[count:])))
-    return call.to.reshape(gathered(call, flat, 0, call.to.reshape(place, (prod(place.shape), 1))), call.shape)
+    indexed = Indexed(call, x, indices)
+    return indexed.result(gathered(call, indexed.rows, 0, indexed.place))
 
 
-@operator("aten.index_put.default", counterpart="`reduction` of the elements that go to each place")
+@operator(
+    "aten.index_put.default",
+    "aten._unsafe_index_put.default",
+    counterpart="`scatter` of rows; `where` for a mask and one value",
+)
 def index_put(call: Call, x: Value, indices: tuple[Value | None, ...], source: Value, accumulate: bool = False) -> Value:
-    place, count = linear_index(call, x, indices)
-    rest = x.shape[count:]
-    flat = call.to.reshape(x, (prod(x.shape[:count]), prod(rest)))
-    rows = prod(place.shape)
-    source = call.to.reshape(call.to.expand(source, (*place.shape, *rest)), (rows, prod(rest)))
-    result = scattered(call, flat, 0, call.to.reshape(place, (rows, 1)), source, accumulate)
-    return call.to.reshape(result, x.shape)
+    [*masks] = [(d, it) for d, it in enumerate(indices) if it is not None and it.dtype == "bool"]
+    if len(masks) == 1 and masks[0][0] == len(indices) - 1 == sum(it is None for it in indices):
+        if prod(source.shape) != 1 or accumulate:
+            raise call.error("hir imports masks as indices only with one value")
+        dim, mask = masks[0]
+        mask = call.to.insert_axes(mask, range(mask.ndim, x.ndim - dim)) if mask.ndim < x.ndim - dim else mask
+        value = call.to.reshape(source, ())
+        return call.to.elementwise("where({}, {}, {})", [mask, converted(call, value, x.dtype), x], x.dtype)
+    indexed = Indexed(call, x, indices)
+    rows = scattered(call, indexed.rows, 0, indexed.place, indexed.rows_of(source), accumulate)
+    return indexed.restored(rows)
 
 
-@operator("aten.index_select.default", counterpart="`reduction` of the elements at which the index points")
+@operator("aten.index_select.default", counterpart="`takeAlongAxis`")
 def index_select(call: Call, x: Value, dim: int, index: Value) -> Value:
+    if x.ndim == 0:
+        return x
     dim = dimension(call, dim, x.ndim)
     shape = [1] * x.ndim
-    shape[dim] = index.shape[0]
+    shape[dim] = prod(index.shape)
     return gathered(call, x, dim, call.to.reshape(index, shape))
+
+
+@operator("aten.flip.default", counterpart="`iota` and `takeAlongAxis`")
+def flip(call: Call, x: Value, dims: tuple[int, ...]) -> Value:
+    for dim in (dimension(call, it, x.ndim) for it in dims):
+        if x.ndim and x.shape[dim] > 1:
+            x = gathered(call, x, dim, along(call, dim, x.ndim, x.shape[dim], x.shape[dim] - 1, -1))
+    return x
+
+
+@operator("aten.topk.default", counterpart="`topk`")
+def topk(call: Call, x: Value, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Value, Value]:
+    if x.ndim == 0:
+        raise call.error("hir imports it only for tensors with dimensions")
+    dim = dimension(call, dim, x.ndim)
+    shape = (*x.shape[:dim], k, *x.shape[dim + 1 :])
+    values, places = call.to.value(x.dtype, shape, x.sharded), call.to.value("int64", shape, x.sharded)
+    call.to.statement(
+        f"{values.name}, {places.name} = topk({x.name}, {k}, dim={call.to.mesh.ndim + dim}, largest={largest}, sorted=True)"
+    )
+    return values, places
+
+
+@operator("aten.sort.default", "aten.sort.stable", counterpart="`argsort` and `takeAlongAxis`")
+def sort(call: Call, x: Value, dim: int = -1, descending: bool = False, *, stable: bool = False) -> tuple[Value, Value]:
+    if x.ndim == 0:
+        return x, call.to.full((), 0, "int64")
+    dim = dimension(call, dim, x.ndim)
+    places = call.to.like(x, "int64")
+    call.to.statement(f"{places.name} = argsort({x.name}, dim={call.to.mesh.ndim + dim}, descending={descending}, stable=True)")
+    return gathered(call, x, dim, places), places
 
 
 @operator(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
 from .._builder import Value
 from ._elementwise import apply
 from ._reductions import along
 from ._registry import Call, operator
+from ._shape import padded
 
 
 @operator("aten.mm.default", "aten.bmm.default", counterpart="`matmul`")
@@ -106,16 +108,77 @@ def attention_backward(
     """With P = exp(scores - sums), dV = Pᵀ·dO, dS = P ∘ (dO·Vᵀ - rowsum(dO ∘ O)), dQ = s·dS·K, dK = s·dSᵀ·Q
     (Dao et al., FlashAttention, 2022, appendix B)."""
     check_dropout(call, dropout_p)
-    to, dtype = call.to, q.dtype
+    to, dtype, wide = call.to, q.dtype, sums.dtype
+    shared, heads = q.shape[1] // k.shape[1], q.shape[1]
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    grad, q, k, v, out = (to.convert(it, wide) for it in (grad, q, k, v, out))
+    k, v = for_each_head(call, k, heads), for_each_head(call, v, heads)
     table = scores(call, q, k, is_causal, attn_mask, factor)
-    wide = apply(call, "{} - {}", [table, to.insert_axes(sums, [3])], sums.dtype)
-    weights = to.convert(apply(call, "exp({})", [wide], sums.dtype), dtype)
+    weights = apply(call, "exp({})", [apply(call, "{} - {}", [table, to.insert_axes(sums, [3])], wide)], wide)
     grad_v = to.matmul(to.permute(weights, [0, 1, 3, 2]), grad)
     grad_weights = to.matmul(grad, to.permute(v, [0, 1, 3, 2]))
-    rows = to.sum(apply(call, "{} * {}", [grad, out], dtype), [3], True)
-    grad_scores = apply(call, "{} * {}", [weights, apply(call, "{} - {}", [grad_weights, rows], dtype)], dtype)
-    grad_scores = apply(call, "{} * {}", [grad_scores, factor], dtype)
+    rows = to.sum(apply(call, "{} * {}", [grad, out], wide), [3], True)
+    grad_scores = apply(call, "{} * {}", [weights, apply(call, "{} - {}", [grad_weights, rows], wide)], wide)
+    grad_scores = apply(call, "{} * {}", [grad_scores, factor], wide)
     grad_q = to.matmul(grad_scores, k)
-    grad_k = to.matmul(to.permute(grad_scores, [0, 1, 3, 2]), q)
-    return grad_q, grad_k, grad_v
+    grad_k = of_shared_heads(call, to.matmul(to.permute(grad_scores, [0, 1, 3, 2]), q), shared)
+    return to.convert(grad_q, dtype), to.convert(grad_k, dtype), to.convert(of_shared_heads(call, grad_v, shared), dtype)
+
+
+def for_each_head(call: Call, x: Value, heads: int) -> Value:
+    """Keys or values for each head of the query: consecutive heads share them."""
+    count = heads // x.shape[1]
+    if count == 1:
+        return x
+    wide = call.to.expand(call.to.insert_axes(x, [2]), (*x.shape[:2], count, *x.shape[2:]))
+    return call.to.reshape(wide, (x.shape[0], heads, *x.shape[2:]))
+
+
+def of_shared_heads(call: Call, grad: Value, count: int) -> Value:
+    """The gradient of keys or values that consecutive heads share."""
+    if count == 1:
+        return grad
+    return call.to.sum(call.to.reshape(grad, (grad.shape[0], grad.shape[1] // count, count, *grad.shape[2:])), [2])
+
+
+@operator("aten.mv.default", counterpart="`matmul`")
+def mv(call: Call, a: Value, x: Value) -> Value:
+    return call.to.squeeze(call.to.matmul(a, call.to.insert_axes(x, [1])), [1])
+
+
+@operator("aten.convolution.default", counterpart="`matmul` of the weights of each place of the kernel, and `+`")
+def convolution(
+    call: Call,
+    x: Value,
+    weight: Value,
+    bias: Value | None,
+    strides: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    transposed: bool,
+    output_padding: tuple[int, ...],
+    groups: int,
+) -> Value:
+    if transposed or x.ndim != weight.ndim:
+        raise call.error("hir imports only batches, and no transposed convolutions")
+    to, extents, out = call.to, weight.shape[2:], call.shape[2:]
+    for d, width in enumerate(padding):
+        x = padded(call, x, 2 + d, width, width)
+    batch, channels, results = x.shape[0], x.shape[1] // groups, weight.shape[0] // groups
+    total: Value | None = None
+    for place in product(*(range(it) for it in extents)):
+        part, factors = x, weight
+        for d, at in enumerate(place):
+            start = at * dilation[d]
+            part = to.slice(part, 2 + d, start, start + (out[d] - 1) * strides[d] + 1, strides[d])
+            factors = to.select(factors, 2, at)
+        part = to.reshape(part, (batch, groups, channels, math.prod(out)))
+        factors = to.reshape(factors, (1, groups, results, channels))
+        term = to.matmul(factors, part)
+        total = term if total is None else apply(call, "{} + {}", [total, term])
+    if total is None:
+        raise call.error("the kernel is empty")
+    result = to.reshape(total, call.shape)
+    if bias is not None:
+        result = apply(call, "{} + {}", [result, to.insert_axes(bias, range(1, 1 + len(out)))])
+    return result

@@ -81,34 +81,65 @@ def arg_extreme(call: Call, x: Value, dim: int | None = None, keepdim: bool = Fa
     return best_and_index(call, x, dimension(call, dim, x.ndim), keepdim, largest)[1]
 
 
-def along(call: Call, dim: int, ndim: int, extent: int) -> Value:
-    """The indices of an axis, with axes of extent 1 beside it."""
-    index = call.to.iota(extent)
+def along(call: Call, dim: int, ndim: int, extent: int, start: int = 0, step: int = 1) -> Value:
+    """The indices of an axis, or another progression, with axes of extent 1 beside it."""
+    index = call.to.iota(extent, start, step)
     return call.to.insert_axes(index, [it for it in range(ndim) if it != dim]) if ndim > 1 else index
 
 
-@operator("aten.all.default", "aten.all.dim", counterpart="`reduction` with `bitwise_and`")
+@operator("aten.all.default", "aten.all.dim", "aten.all.dims", counterpart="`reduction` with `bitwise_and`")
 def all_(call: Call, x: Value, dims: Any = None, keepdim: bool = False) -> Value:
     return call.to.reduce(call.to.convert(x, "bool"), "bitwise_and", "true", dims_of(call, x, dims), keepdim)
 
 
-@operator("aten.any.default", "aten.any.dim", counterpart="`reduction` with `bitwise_or`")
+@operator("aten.any.default", "aten.any.dim", "aten.any.dims", counterpart="`reduction` with `bitwise_or`")
 def any_(call: Call, x: Value, dims: Any = None, keepdim: bool = False) -> Value:
     return call.to.reduce(call.to.convert(x, "bool"), "bitwise_or", "false", dims_of(call, x, dims), keepdim)
 
 
-@operator("aten.cumsum.default", counterpart="`reduction` of the elements up to each index, by `iota` and `where`")
-def cumsum(call: Call, x: Value, dim: int, *, dtype: DType | None = None) -> Value:
-    dim = dimension(call, dim, x.ndim)
-    x = call.to.convert(x, call.dtype)
-    # Axis `dim` becomes a pair of axes: the index of the result, and that of the summed element.
-    summed = along(call, dim + 1, x.ndim + 1, x.shape[dim])
-    result = along(call, dim, x.ndim + 1, x.shape[dim])
-    within = call.to.elementwise("{} <= {}", [summed, result], "bool")
-    wide = call.to.insert_axes(x, [dim])
-    zero = call.to.full((), 0, x.dtype)
-    masked = call.to.elementwise("where({}, {}, {})", [within, wide, zero], x.dtype)
-    return call.to.sum(masked, [dim + 1])
+@operator("aten.cumsum.default", "aten.cumprod.default", counterpart="`scan`")
+def scan(call: Call, x: Value, dim: int, *, dtype: DType | None = None) -> Value:
+    if x.ndim == 0:
+        return call.to.convert(x, call.dtype)
+    wide = "float32" if call.dtype in HALVES else call.dtype
+    x = call.to.convert(x, wide)
+    result = call.to.like(x)
+    op = "mul" if "cumprod" in call.node.target else "add"
+    call.to.statement(f"{result.name} = scan({x.name}, dim={call.to.mesh.ndim + dimension(call, dim, x.ndim)}, op={op})")
+    return call.to.convert(result, call.dtype)
+
+
+@operator("aten.prod.default", "aten.prod.dim_int", counterpart="`reduction` with `mul`")
+def prod_(call: Call, x: Value, dim: int | None = None, keepdim: bool = False, *, dtype: DType | None = None) -> Value:
+    wide = "float32" if call.dtype in HALVES else call.dtype
+    total = call.to.reduce(call.to.convert(x, wide), "mul", constant(1, wide), dims_of(call, x, dim), keepdim)
+    return call.to.convert(total, call.dtype)
+
+
+def moments(call: Call, x: Value, dims: Any, correction: float | None, keepdim: bool) -> tuple[Value, Value]:
+    """The variance and the mean, in the type of the sums."""
+    wide = "float32" if x.dtype in HALVES else x.dtype
+    x, positions = call.to.convert(x, wide), dims_of(call, x, dims)
+    count = prod(x.shape[it] for it in positions)
+    average = apply(call, "{} / {}", [call.to.sum(x, positions, True), float(count)], wide)
+    centered = apply(call, "{} - {}", [x, average], wide)
+    squares = call.to.sum(apply(call, "{} * {}", [centered, centered], wide), positions, keepdim)
+    divisor = float(max(0, count - (1 if correction is None else correction)))
+    variance = apply(call, "{} / {}", [squares, divisor], wide)
+    return variance, (average if keepdim else call.to.squeeze(average, positions))
+
+
+@operator("aten.var.correction", counterpart="`reduction` of the squares of the differences from the mean")
+def var(call: Call, x: Value, dims: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Value:
+    return call.to.convert(moments(call, x, dims, correction, keepdim)[0], call.dtype)
+
+
+@operator("aten.var_mean.correction", counterpart="that of `var`, and the mean")
+def var_mean(
+    call: Call, x: Value, dims: Any = None, *, correction: float | None = None, keepdim: bool = False
+) -> tuple[Value, Value]:
+    variance, average = moments(call, x, dims, correction, keepdim)
+    return call.to.convert(variance, x.dtype), call.to.convert(average, x.dtype)
 
 
 @operator("aten.native_layer_norm.default", counterpart="`reduction` for mean and variance, `rsqrt`, and products")
@@ -130,7 +161,13 @@ def layer_norm(
         result = apply(call, "{} * {}", [result, weight], wide)
     if bias is not None:
         result = apply(call, "{} + {}", [result, bias], wide)
-    return call.to.convert(result, dtype), average, scale
+    # On the CPU, PyTorch keeps the statistics in the type of the input, if those of the weights are the same.
+    _, *kept = call.types
+    return (
+        call.to.convert(result, dtype),
+        call.to.convert(average, kept[0].dtype),
+        call.to.convert(scale, kept[1].dtype),
+    )
 
 
 @operator("aten.native_layer_norm_backward.default", counterpart="`reduction` and products")
@@ -147,7 +184,7 @@ def layer_norm_backward(
 ) -> tuple[Value | None, Value | None, Value | None]:
     dtype = x.dtype
     wide = "float32" if dtype in HALVES else dtype
-    grad, x = call.to.convert(grad, wide), call.to.convert(x, wide)
+    grad, x, mean, rstd = (call.to.convert(it, wide) for it in (grad, x, mean, rstd))
     outer, dims = list(range(x.ndim - len(normalized))), list(range(x.ndim - len(normalized), x.ndim))
     normal = apply(call, "{} * {}", [apply(call, "{} - {}", [x, mean], wide), rstd], wide)
     results: list[Value | None] = [None, None, None]
@@ -164,6 +201,36 @@ def layer_norm_backward(
     if wanted[2]:
         results[2] = call.to.convert(call.to.sum(grad, outer), dtype)
     return results[0], results[1], results[2]
+
+
+@operator("aten.native_group_norm.default", counterpart="that of `native_layer_norm`, for each group")
+def group_norm(
+    call: Call,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    batch: int,
+    channels: int,
+    places: int,
+    groups: int,
+    eps: float,
+) -> tuple[Value, Value, Value]:
+    to, wide = call.to, "float32" if x.dtype in HALVES else x.dtype
+    rows = to.reshape(to.convert(x, wide), (batch, groups, channels // groups * places))
+    variance, average = moments(call, rows, (2,), 0, True)
+    scale = apply(call, "rsqrt({})", [apply(call, "{} + {}", [variance, eps], wide)], wide)
+    normal = apply(call, "{} * {}", [apply(call, "{} - {}", [rows, average], wide), scale], wide)
+    result = to.reshape(normal, (batch, channels, places))
+    if weight is not None:
+        result = apply(call, "{} * {}", [result, to.insert_axes(weight, [1])], wide)
+    if bias is not None:
+        result = apply(call, "{} + {}", [result, to.insert_axes(bias, [1])], wide)
+    _, *kept = call.types
+    return (
+        to.convert(to.reshape(result, x.shape), x.dtype),
+        to.convert(to.squeeze(average, [2]), kept[0].dtype),
+        to.convert(to.squeeze(scale, [2]), kept[1].dtype),
+    )
 
 
 def softmax_parts(call: Call, x: Value, dim: int) -> tuple[Value, Value, Value]:

@@ -38,6 +38,14 @@ class Call:
             raise self.error("the graph does not say which tensor it computes")
         return self.node.result
 
+    @property
+    def types(self) -> tuple[TensorType, ...]:
+        """The types of several results."""
+        result = self.node.result
+        if not isinstance(result, tuple) or not all(isinstance(it, TensorType) for it in result):
+            raise self.error("the graph does not say which tensors it computes")
+        return result
+
     def error(self, message: str) -> TorchImportError:
         return TorchImportError(message, self.node)
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from .._builder import Value
 from .._graph import DType
+from ._elementwise import apply
+from ._indexing import scattered
+from ._reductions import along
 from ._registry import Call, dimension, operator
 
 INT_MAX = 2**63 - 1
@@ -107,6 +111,75 @@ def slice_(call: Call, x: Value, dim: int = 0, start: int | None = None, end: in
     return call.to.slice(x, dim, start, max(start, end), step)
 
 
+@operator("aten.diagonal.default", counterpart="`reshape` and `slice`")
+def diagonal(call: Call, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    dims = [dimension(call, it, x.ndim) for it in (dim1, dim2)]
+    rest = [it for it in range(x.ndim) if it not in dims]
+    count, columns = call.shape[-1], x.shape[dims[1]]
+    flat = call.to.permute(x, [*rest, *dims])
+    flat = call.to.reshape(flat, (*(x.shape[it] for it in rest), x.shape[dims[0]] * columns))
+    start = offset if offset >= 0 else -offset * columns
+    end = start + max(0, count - 1) * (columns + 1) + min(count, 1)
+    return call.to.slice(flat, len(rest), start, end, columns + 1)
+
+
+@operator("aten.unfold.default", counterpart="`slice` and `cat`")
+def unfold(call: Call, x: Value, dim: int, size: int, step: int) -> Value:
+    if x.ndim == 0:
+        return call.to.reshape(x, call.shape)
+    dim = dimension(call, dim, x.ndim)
+    count = call.shape[dim]
+    parts = [call.to.slice(x, dim, start, start + (count - 1) * step + 1, step) for start in range(size)]
+    return call.to.cat([call.to.insert_axes(it, [x.ndim]) for it in parts], x.ndim)
+
+
+@operator("aten.repeat.default", counterpart="`broadcast`, `expand` and `reshape`")
+def repeat(call: Call, x: Value, counts: tuple[int, ...]) -> Value:
+    x = call.to.with_ndim(x, len(counts))
+    shape = [it for pair in zip(counts, x.shape) for it in pair]
+    pairs = call.to.insert_axes(x, range(0, 2 * x.ndim, 2))
+    return call.to.reshape(call.to.expand(pairs, shape), call.shape)
+
+
+@operator("aten.roll.default", counterpart="`slice` and `cat`")
+def roll(call: Call, x: Value, shifts: tuple[int, ...], dims: tuple[int, ...] = ()) -> Value:
+    if not dims:
+        [shift] = shifts
+        flat = rolled(call, call.to.reshape(x, (prod(x.shape),)), shift, 0)
+        return call.to.reshape(flat, x.shape)
+    for shift, dim in zip(shifts, dims):
+        x = rolled(call, x, shift, dimension(call, dim, x.ndim))
+    return x
+
+
+def rolled(call: Call, x: Value, shift: int, dim: int) -> Value:
+    extent = x.shape[dim]
+    shift = shift % extent if extent else 0
+    if shift == 0:
+        return x
+    return call.to.cat([call.to.slice(x, dim, extent - shift, extent), call.to.slice(x, dim, 0, extent - shift)], dim)
+
+
+@operator("aten.slice_scatter.default", counterpart="`slice` and `cat`; `scatter` with a step")
+def slice_scatter(
+    call: Call, x: Value, source: Value, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Value:
+    dim = dimension(call, dim, x.ndim)
+    start, end, step = slice(start, None if end in (None, INT_MAX) else end, step).indices(x.shape[dim])
+    source = call.to.expand(call.to.convert(source, x.dtype), (*x.shape[:dim], source.shape[dim], *x.shape[dim + 1 :]))
+    if step != 1:
+        return scattered(call, x, dim, along(call, dim, x.ndim, source.shape[dim], start, step), source, False)
+    ends = [call.to.slice(x, dim, 0, start), source, call.to.slice(x, dim, max(start, end), x.shape[dim])]
+    return call.to.cat([it for it in ends if it.shape[dim] > 0] or [x], dim)
+
+
+@operator("aten.select_scatter.default", counterpart="that of `slice_scatter`")
+def select_scatter(call: Call, x: Value, source: Value, dim: int, index: int) -> Value:
+    dim = dimension(call, dim, x.ndim)
+    index %= x.shape[dim]
+    return slice_scatter(call, x, call.to.insert_axes(source, [dim]), dim, index, index + 1)
+
+
 @operator("aten.select.int", counterpart="`select`")
 def select(call: Call, x: Value, dim: int, index: int) -> Value:
     dim = dimension(call, dim, x.ndim)
@@ -152,7 +225,8 @@ def slice_backward(call: Call, grad: Value, sizes: tuple[int, ...], dim: int, st
     dim = dimension(call, dim, len(sizes))
     start, end, step = slice(start, end, step).indices(sizes[dim])
     if step != 1:
-        raise call.error("hir imports it only with a step of 1")
+        zeros = call.to.full(sizes, 0, grad.dtype)
+        return scattered(call, zeros, dim, along(call, dim, len(sizes), grad.shape[dim], start, step), grad, False)
     return padded(call, grad, dim, start, sizes[dim] - start - grad.shape[dim])
 
 
@@ -170,6 +244,8 @@ def select_backward(call: Call, grad: Value, sizes: tuple[int, ...], dim: int, i
     "aten.empty.memory_format",
     "aten.empty_like.default",
     "aten.new_empty.default",
+    "aten.empty_strided.default",
+    "aten.new_empty_strided.default",
     counterpart="`full` with 0",
 )
 def zeros(call: Call, *_: Any, **__: Any) -> Value:
@@ -191,12 +267,20 @@ def scalar_tensor(call: Call, fill: Any, **_: Any) -> Value:
     return call.to.full((), fill, call.dtype)
 
 
+@operator("aten.fill.Scalar", "aten.fill.Tensor", counterpart="`full`; a conversion and `expand`")
+def fill(call: Call, x: Value, value: Any) -> Value:
+    if isinstance(value, Value):
+        return call.to.expand(call.to.convert(value, call.dtype), x.shape)
+    return call.to.full(x.shape, value, call.dtype)
+
+
 @operator("aten.arange.default", "aten.arange.start", "aten.arange.start_step", "prims.iota.default", counterpart="`iota`")
 def arange(call: Call, *limits: Any, **named: Any) -> Value:
     start = named.get("start", limits[0] if len(limits) > 1 else 0)
     step = named.get("step", limits[2] if len(limits) > 2 else 1)
     if not isinstance(start, int) or not isinstance(step, int):
-        raise call.error("hir imports it only with integers")
+        steps = apply(call, "{} * {}", [call.to.convert(call.to.iota(call.shape[0]), "float64"), float(step)], "float64")
+        return call.to.convert(apply(call, "{} + {}", [steps, float(start)], "float64"), call.dtype)
     return call.to.convert(call.to.iota(call.shape[0], start, step), call.dtype)
 
 
