@@ -98,24 +98,18 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
     if uses.candidates.is_empty() {
         return Ok(Change::Unchanged);
     }
-    let builder = IrBuilder::of(program);
-    let stmts = uses.operators.clone();
-    let (computed, ambiguities) = (FxHashSet::default(), Vec::new());
     let prefer = Preference::of(arguments);
-    let mut propagation =
-        Propagation { program, builder, uses, remarks, prefer, computed, ambiguities, changed: false };
-    for stmt in &stmts {
-        propagation.forward(*stmt);
-    }
-    for stmt in stmts.iter().rev() {
-        propagation.backward(*stmt);
-    }
-    let changed = Change::from_flag(propagation.changed);
-    let mut ambiguities = propagation.ambiguities.into_iter();
+    let before = prefer.is_none().then(|| program.clone());
+    let done = Propagation::of(program, uses.clone(), remarks, prefer);
+    let changed = Change::from_flag(done.changed);
+    let mut ambiguities = done.ambiguities.into_iter();
     match ambiguities.next() {
         Some(first) => {
             ambiguities.for_each(|it| remarks.reject(it));
-            Err(first)
+            Err(match before {
+                Some(it) => first.note(preference::ways_out(&it, &uses)),
+                None => first,
+            })
         }
         None => Ok(changed),
     }
@@ -132,7 +126,42 @@ struct Propagation<'p> {
     computed: FxHashSet<TensorId>,
     /// The choices that the program leaves.
     ambiguities: Vec<Diagnostic>,
+    /// The bytes that each rank receives at most, for what the rule decides; `None` if an extent is no constant.
+    moved_bytes: Option<usize>,
     changed: bool,
+}
+
+impl<'p> Propagation<'p> {
+    /// Determines the shardings of all candidates.
+    fn of(
+        program: &'p mut Program,
+        uses: TensorUses,
+        remarks: &'p mut Remarks,
+        prefer: Option<Preference>,
+    ) -> Self {
+        let builder = IrBuilder::of(program);
+        let stmts = uses.operators.clone();
+        let (computed, ambiguities) = (FxHashSet::default(), Vec::new());
+        let moved_bytes = Some(0);
+        let mut it = Self {
+            program,
+            builder,
+            uses,
+            remarks,
+            prefer,
+            computed,
+            ambiguities,
+            moved_bytes,
+            changed: false,
+        };
+        for stmt in &stmts {
+            it.forward(*stmt);
+        }
+        for stmt in stmts.iter().rev() {
+            it.backward(*stmt);
+        }
+        it
+    }
 }
 
 impl Propagation<'_> {

@@ -12,11 +12,14 @@ use grammar::{
 };
 
 use super::{
-    Propagation,
+    Propagation, TensorUses,
     choice::{Claims, Conflict, gathered_bytes},
     with_pieces,
 };
-use crate::{analysis::sharding::DimPiece, pass::Arguments};
+use crate::{
+    analysis::sharding::DimPiece,
+    pass::{Arguments, Remarks},
+};
 
 /// The number of open choices that are reported with their texts.
 const MOST_REPORTS: usize = 64;
@@ -42,6 +45,37 @@ impl Preference {
             _ => Some(Self::LeastBytes),
         }
     }
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::WeightsStay => "weights-stay",
+            Self::ActivationsStay => "activations-stay",
+            Self::LeastBytes => "least-bytes",
+        }
+    }
+}
+
+/// Returns the options that decide for the whole program, the one that moves the fewest bytes first.
+pub(super) fn ways_out(program: &Program, uses: &TensorUses) -> String {
+    let rules = [Preference::WeightsStay, Preference::ActivationsStay, Preference::LeastBytes];
+    let mut found = rules.map(|rule| {
+        let (mut trial, mut remarks) = (program.clone(), Remarks::default());
+        let moved = Propagation::of(&mut trial, uses.clone(), &mut remarks, Some(rule)).moved_bytes;
+        (moved.unwrap_or(usize::MAX), rule)
+    });
+    found.sort_by_key(|it| it.0);
+    let text = |(bytes, rule): (usize, Preference)| match bytes {
+        usize::MAX => format!("`{}`", rule.word()),
+        _ => format!("`{}` (reshards up to {bytes} bytes per rank)", rule.word()),
+    };
+    let [best, second, third] = found;
+    format!(
+        "a rule for the whole program decides, for instance `--passes '@overlap{{propagate-shardings.prefer={}}}'`: {}, {} or {}",
+        best.1.word(),
+        text(best),
+        text(second),
+        text(third)
+    )
 }
 
 impl Propagation<'_> {
@@ -95,6 +129,8 @@ impl Propagation<'_> {
         let yields = self.yields(&it, *first, *second);
         let (kept, moved) = if yields { (*second, *first) } else { (*first, *second) };
         if self.prefer.is_some() {
+            let bytes = gathered_bytes(self.program, moved);
+            self.moved_bytes = self.moved_bytes.zip(bytes).map(|(sum, own)| sum.saturating_add(own));
             let [kept_name, moved_name] = [kept, moved].map(|it| self.program.tensor_name(it));
             let message = format!(
                 "{}: `{kept_name}` stays, `{moved_name}` is resharded{}",
@@ -116,11 +152,6 @@ impl Propagation<'_> {
                 texts.reverse();
             }
             report = report.help(format!("declare `{name}` as {}, or as {}", texts[0], texts[1]));
-        }
-        if self.ambiguities.is_empty() {
-            let words = Preference::WORDS.join("|");
-            report =
-                report.note(format!("`propagate-shardings{{prefer={words}}}` decides for the whole program"));
         }
         self.ambiguities.push(report);
     }

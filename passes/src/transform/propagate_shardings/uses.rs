@@ -10,6 +10,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::analysis::{sharding::Sharding, stale_views::stale_views};
 
 /// The tensors whose shardings the pass may determine, and the statements that use them.
+#[derive(Clone)]
 pub(super) struct TensorUses {
     /// Intermediates and outputs without a mesh that only operators mention.
     pub(super) candidates: FxHashSet<TensorId>,
