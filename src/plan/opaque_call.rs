@@ -107,7 +107,10 @@ fn absent_code(program: &Program, stmt: &OpStmt) -> Option<String> {
 
 /// Returns the name of the code of a kernel, for reports.
 pub(super) fn kernel_text(stmt: &OpStmt) -> String {
-    format!("the kernel of this `{}`", stmt.op.name())
+    match stmt.get(attr::KERNEL) {
+        Some(name) => format!("the kernel `{name}`"),
+        None => format!("the kernel of this `{}`", stmt.op.name()),
+    }
 }
 
 /// Returns the name of the code of a HostUnit, for reports.
@@ -118,8 +121,9 @@ pub(super) fn body_text(unit: u32) -> String {
 /// Returns what makes the program run.
 fn way_out(program: &Program, stmt: Option<StmtId>) -> String {
     let replace = "replace it by statements that hir runs (`hir-opt --list-ops` lists all operators)";
+    // A kernel with a name is not one of nvFuser's.
     let is_kernel = stmt.is_some_and(|stmt| match &program.stmts[stmt] {
-        Stmt::Op(it) => it.op.def().class == OpClass::Opaque,
+        Stmt::Op(it) => it.op.def().class == OpClass::Opaque && it.get(attr::KERNEL).is_none(),
         Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
     });
     if is_kernel {

@@ -5,19 +5,26 @@
 //! (`shard_map`) each value is the shards of all devices, with one device axis for each mesh axis along which the shards may
 //! differ; so each collective is a resharding of that axis, and passes see it like any other.
 
+mod bits;
 mod collective;
 mod constant;
 mod control;
+mod convolution;
 mod dot;
 mod elementwise;
 mod errors;
 mod gather;
 mod index;
 mod manual;
+mod opaque;
 mod operators;
+mod pad;
+mod points;
 mod reduce;
 mod shape;
+mod sort;
 mod tensors;
+mod window;
 
 use grammar::{codes::Code, diagnostic::Diagnostic, span::Span};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -125,8 +132,8 @@ impl<'m, 's> Importer<'m, 's> {
             self.out.span = argument.span;
             let ty = self.tensor_type(&argument.ty)?.clone();
             let attributes = generic_attributes(stated, at).unwrap_or(&argument.attributes);
-            if let Some(it) = Attribute::find(attributes, "mhlo.sharding") {
-                return Err(self.gspmd(it));
+            if Attribute::find(attributes, "mhlo.sharding").is_some() {
+                return Err(self.gspmd());
             }
             let sharding = self.sharding(Attribute::find(attributes, "sdy.sharding"), &ty.shape)?;
             let sharding = sharding.or_else(|| self.replicated(&ty.shape));
@@ -136,8 +143,14 @@ impl<'m, 's> Importer<'m, 's> {
             scope.insert(argument.name, vec![Value::Tensor(value)]);
         }
         self.scopes.push(scope);
-        let results = self.block(body)?;
         let stated = main.attribute(&["res_attrs"]);
+        let is_old = |own: &[(&str, Attribute<'_>)]| Attribute::find(own, "mhlo.sharding").is_some();
+        let mut generic = (0..).map_while(|at| generic_attributes(stated, at));
+        if generic.any(is_old) || main.result_attributes.iter().any(|it| is_old(it)) {
+            self.out.span = main.span;
+            return Err(self.gspmd());
+        }
+        let results = self.block(body)?;
         let mut outputs: Vec<usize> = Vec::new();
         for (at, value) in results.into_iter().enumerate() {
             let own = main.result_attributes.get(at).map(Vec::as_slice);
@@ -188,8 +201,15 @@ impl<'m, 's> Importer<'m, 's> {
         let Some(import) = operators::import(op.name) else {
             return Err(self.unsupported_operation(op));
         };
+        if op.attribute(&["mhlo.sharding"]).is_some() {
+            return Err(self.gspmd());
+        }
         let operands = op.operands.iter().map(|it| self.value(it)).collect::<Imported<Vec<_>>>()?;
-        import(self, op, operands)
+        let results = import(self, op, operands)?;
+        match op.attribute(&["sdy.sharding"]) {
+            Some(stated) => self.with_shardings(op, stated, results),
+            None => Ok(results),
+        }
     }
 
     /// Gives the values of an operation their names.

@@ -104,7 +104,7 @@ pub(crate) enum Attribute<'s> {
     Initial(Use<'s>),
     /// A type, which no operation needs.
     Type,
-    /// `"x":(1)2`: a part of an axis. `?`.
+    /// `"x":(1)2`: a part of an axis. `?`. A complex number.
     Other(&'s str),
 }
 
@@ -139,11 +139,24 @@ impl<'s> Attribute<'s> {
     pub(crate) fn rows(&self) -> Option<Vec<Vec<i64>>> {
         match self {
             Self::Dense(items) => match &items[..] {
+                [] => Some(Vec::new()),
                 [Self::Array(rows)] => rows.iter().map(Self::ints).collect(),
                 [Self::Int(value)] => Some(vec![vec![*value]]),
                 _ => None,
             },
             _ => None,
+        }
+    }
+
+    /// Returns whether the attribute is a sharding whose dimensions, at least one, are all `{?}`.
+    pub(crate) fn is_open_sharding(&self) -> bool {
+        let is_open = |it: &Self| matches!(it, Self::Set(axes) if matches!(axes[..], [Self::Other("?")]));
+        match self {
+            Self::Named(_, _, items) => match &items[..] {
+                [_, Self::Array(dims)] => !dims.is_empty() && dims.iter().all(is_open),
+                _ => false,
+            },
+            _ => false,
         }
     }
 
@@ -170,6 +183,14 @@ impl<'s> Operation<'s> {
     /// Returns the integers of the attribute with one of these names.
     pub(crate) fn ints(&self, names: &[&str]) -> Option<Vec<i64>> {
         self.attribute(names)?.ints()
+    }
+
+    /// Returns the name that the attribute is, or the last one in its brackets: `LT`, `#stablehlo<comparison_direction LT>`.
+    pub(crate) fn keyword(&self, names: &[&str]) -> Option<&'s str> {
+        match self.attribute(names)? {
+            Attribute::Named(_, _, words) => words.last().and_then(Attribute::word),
+            it => it.word(),
+        }
     }
 
     /// Returns the integer of the attribute with one of these names.

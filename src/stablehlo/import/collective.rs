@@ -26,7 +26,10 @@ impl<'m, 's> Importer<'m, 's> {
             .axes_of_groups(&rows)
             .map(|it| it.iter().fold(0, |axes, it| axes | 1 << it));
         axes.filter(|it| it & !region.manual == 0).ok_or_else(|| {
-            self.unsupported_form(op, "its `replica_groups` are not those of manual axes of the mesh")
+            self.unsupported_form(
+                op,
+                "its `replica_groups` are not all devices along manual axes of the mesh, in their order",
+            )
         })
     }
 

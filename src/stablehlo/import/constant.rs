@@ -16,15 +16,26 @@ impl<'m, 's> Importer<'m, 's> {
         let Some(stated @ Attribute::Dense(_)) = stated.next() else {
             return Err(self.unsupported_form(op, "its value is not `dense<…>`"));
         };
+        let count: i64 = ty.shape.iter().product();
         let mut values = Vec::new();
         stated.flatten(&mut values);
-        let numbers = values.into_iter().map(|it| number(it, ty.dtype)).collect::<Option<Vec<_>>>();
-        let Some(numbers) = numbers else {
-            return Err(self.unsupported_form(op, "its value is not a list of numbers"));
+        // Numbers without brackets are all elements, or one for all of them.
+        let is_list = matches!(stated, Attribute::Dense(items) if matches!(items[..], [Attribute::Array(_)]));
+        let numbers = match values[..] {
+            [Attribute::String(digits)] => from_bytes(digits, ty.dtype, count),
+            _ => values.into_iter().map(|it| number(it, ty.dtype)).collect::<Option<Vec<_>>>(),
         };
-        let count: i64 = ty.shape.iter().product();
+        let Some(numbers) = numbers else {
+            return Err(self.unsupported_form(
+                op,
+                &format!("its value is not a list of numbers of {}", ty.dtype.name()),
+            ));
+        };
         match &numbers[..] {
-            [scalar] => {
+            [] if count == 0 => {
+                Ok(vec![Value::Splat(Splat { scalar: zero(ty.dtype), shape: ty.shape, dtype: ty.dtype })])
+            }
+            [scalar] if count == 1 || !is_list => {
                 Ok(vec![Value::Splat(Splat { scalar: scalar.clone(), shape: ty.shape, dtype: ty.dtype })])
             }
             all if all.len() as i64 == count && count > 0 => {
@@ -63,6 +74,74 @@ impl<'m, 's> Importer<'m, 's> {
     }
 }
 
+/// Returns the zero of a type.
+pub(super) fn zero(dtype: DType) -> Scalar {
+    match dtype {
+        DType::Bool => Scalar::Bool(false),
+        _ if dtype.is_integral() => Scalar::Int(0),
+        _ => Scalar::Float(0.0),
+    }
+}
+
+/// Returns the numbers of `dense<"0x…">`, the bytes of the elements, or of one for all of them. Booleans are bytes, or bits of bytes.
+fn from_bytes(digits: &str, dtype: DType, count: i64) -> Option<Vec<Scalar>> {
+    let digits = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X"))?.as_bytes();
+    let digit = |it: &u8| (*it as char).to_digit(16).map(|it| it as u8);
+    if digits.len() % 2 != 0 {
+        return None;
+    }
+    let bytes =
+        digits.chunks(2).map(|it| Some(digit(&it[0])? << 4 | digit(&it[1])?)).collect::<Option<Vec<u8>>>()?;
+    if dtype == DType::Bool {
+        let count = usize::try_from(count).ok()?;
+        return match bytes.len() {
+            len if len == count => Some(bytes.into_iter().map(|it| Scalar::Bool(it != 0)).collect()),
+            1 if matches!(bytes[0], 0 | 0xFF) => Some(vec![Scalar::Bool(bytes[0] != 0)]),
+            len if len == count.div_ceil(8) => {
+                Some((0..count).map(|at| Scalar::Bool(bytes[at / 8] >> (at % 8) & 1 != 0)).collect())
+            }
+            _ => None,
+        };
+    }
+    let size = match dtype {
+        DType::Int8 | DType::UInt8 => 1,
+        DType::Int16 | DType::UInt16 | DType::Half | DType::BFloat => 2,
+        DType::Int32 | DType::UInt32 | DType::Float => 4,
+        DType::Int64 | DType::UInt64 | DType::Double => 8,
+        _ => return None,
+    };
+    if bytes.len() % size != 0 {
+        return None;
+    }
+    bytes
+        .chunks(size)
+        .map(|it| {
+            let bits = it.iter().rev().fold(0u64, |bits, byte| bits << 8 | u64::from(*byte));
+            if !dtype.is_integral() {
+                return of_bits(bits, dtype).map(Scalar::Float);
+            }
+            // Signed elements are extended by their sign.
+            let unused = 64 - 8 * size as u32;
+            let is_signed = matches!(dtype, DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64);
+            match is_signed {
+                true => Some(Scalar::Int(((bits << unused) as i64) >> unused)),
+                false => i64::try_from(bits).ok().map(Scalar::Int),
+            }
+        })
+        .collect()
+}
+
+/// Returns the float that has these bits.
+fn of_bits(bits: u64, dtype: DType) -> Option<f64> {
+    Some(match dtype {
+        DType::Double => f64::from_bits(bits),
+        DType::Float => f64::from(f32::from_bits(u32::try_from(bits).ok()?)),
+        DType::BFloat => f64::from(f32::from_bits(u32::from(u16::try_from(bits).ok()?) << 16)),
+        DType::Half => f16::from_bits(u16::try_from(bits).ok()?).to_f64(),
+        _ => return None,
+    })
+}
+
 /// Returns a number of a constant. A number in hexadecimal digits has the bits of the element.
 fn number(it: &Attribute<'_>, dtype: DType) -> Option<Scalar> {
     Some(match it {
@@ -71,16 +150,7 @@ fn number(it: &Attribute<'_>, dtype: DType) -> Option<Scalar> {
         Attribute::Word("true") => Scalar::Bool(true),
         Attribute::Word("false") => Scalar::Bool(false),
         Attribute::Number(text) => match text.strip_prefix("0x") {
-            Some(digits) => {
-                let bits = u64::from_str_radix(digits, 16).ok()?;
-                Scalar::Float(match dtype {
-                    DType::Double => f64::from_bits(bits),
-                    DType::Float => f64::from(f32::from_bits(u32::try_from(bits).ok()?)),
-                    DType::BFloat => f64::from(f32::from_bits(u32::from(u16::try_from(bits).ok()?) << 16)),
-                    DType::Half => f16::from_bits(u16::try_from(bits).ok()?).to_f64(),
-                    _ => return None,
-                })
-            }
+            Some(digits) => Scalar::Float(of_bits(u64::from_str_radix(digits, 16).ok()?, dtype)?),
             None if dtype == DType::Float => Scalar::Float(f64::from(text.parse::<f32>().ok()?)),
             None if !dtype.is_integral() => Scalar::Float(text.parse().ok()?),
             None => return None,

@@ -1,16 +1,17 @@
-//! Calls and loops.
+//! Calls, loops and branches.
 
-use grammar::{codes::Code, diagnostic::Diagnostic};
+use grammar::{codes::Code, diagnostic::Diagnostic, dtype::DType};
 
 use super::{Imported, Importer, MAX_CALLS};
 use crate::{
     tree::Operation,
-    value::{Scalar, Value},
+    value::{Scalar, Splat, Value},
 };
 
 impl<'m, 's> Importer<'m, 's> {
     pub(crate) fn call(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
-        let name = op.symbol("callee").ok_or_else(|| self.missing(op, "callee"))?;
+        let callee = if op.name == "stablehlo.composite" { "decomposition" } else { "callee" };
+        let name = op.symbol(callee).ok_or_else(|| self.missing(op, callee))?;
         let Some(function) = self.functions.get(name).copied() else {
             return Err(self.bad_module(
                 format!("the module has no function `@{name}`"),
@@ -52,6 +53,41 @@ impl<'m, 's> Importer<'m, 's> {
                 }
             }
         }
+    }
+
+    /// Imports the branch with a number, which is the last one if there is no such branch. Where the number is computed, all
+    /// branches are imported and their results selected.
+    pub(crate) fn branches(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+        let [selector] = self.operands(op, operands)?;
+        let Some((last, first)) = op.regions.split_last() else { return Err(self.missing(op, "regions")) };
+        let is_if = op.name == "stablehlo.if";
+        if !selector.shape().is_empty() || is_if && (selector.dtype() != DType::Bool || first.len() != 1) {
+            return Err(
+                self.bad_module("the condition is not one value", "expected an operand without dimensions")
+            );
+        }
+        let number = |at: usize| if is_if { Scalar::Bool(at == 0) } else { Scalar::Int(at as i64) };
+        if let Some(stated) = selector.constant() {
+            let taken = (0..first.len()).find(|at| number(*at) == *stated).map_or(last, |at| &first[at]);
+            return self.region_with(taken, Vec::new());
+        }
+        let mut results = self.region_with(last, Vec::new())?;
+        for (at, branch) in first.iter().enumerate() {
+            let own = self.region_with(branch, Vec::new())?;
+            if own.len() != results.len() {
+                return Err(self.bad_module(
+                    "the branches return different numbers of values",
+                    "expected equal numbers",
+                ));
+            }
+            let it = Splat { scalar: number(at), shape: Vec::new(), dtype: selector.dtype() };
+            let is_taken = self.folded_or_mapped("==", selector.clone(), Value::Splat(it), DType::Bool)?;
+            let pairs = own.into_iter().zip(results);
+            results = pairs
+                .map(|(own, other)| self.select_values(is_taken.clone(), own, other))
+                .collect::<Imported<_>>()?;
+        }
+        Ok(results)
     }
 
     pub(crate) fn optimization_barrier(

@@ -1,5 +1,7 @@
 //! Products of tensors.
 
+use grammar::dtype::DType;
+
 use super::{Imported, Importer};
 use crate::{
     tree::{Attribute, Operation},
@@ -7,10 +9,10 @@ use crate::{
 };
 
 /// The dimensions of one operand of a product, by their roles.
-struct Roles {
-    batch: Vec<usize>,
-    contracted: Vec<usize>,
-    free: Vec<usize>,
+pub(super) struct Roles {
+    pub(super) batch: Vec<usize>,
+    pub(super) contracted: Vec<usize>,
+    pub(super) free: Vec<usize>,
 }
 
 impl Roles {
@@ -56,20 +58,35 @@ impl<'m, 's> Importer<'m, 's> {
                 "expected equal extents",
             ));
         }
-        // The product has the element type of its operands.
-        let (a, b) = (self.converted(a, ty.dtype)?, self.converted(b, ty.dtype)?);
+        // A product has one element type: that of the result, unless an operand has a larger one.
+        let size = |dtype: DType| dtype.size();
+        let wide = [a.dtype(), b.dtype()]
+            .into_iter()
+            .fold(ty.dtype, |wide, it| if size(it) > size(wide) { it } else { wide });
+        let (a, b) = (self.converted(a, wide)?, self.converted(b, wide)?);
         let (a, b) = (self.materialized(a), self.materialized(b));
-        let result = if left.batch.is_empty()
+        let product = Value::Tensor(self.product(a, b, &left, &right, &ty.shape));
+        Ok(vec![self.converted(product, ty.dtype)?])
+    }
+
+    /// Multiplies two tensors whose dimensions have these roles.
+    pub(super) fn product(
+        &mut self,
+        a: Tensor,
+        b: Tensor,
+        left: &Roles,
+        right: &Roles,
+        shape: &[i64],
+    ) -> Tensor {
+        let is_of_rows = left.batch.is_empty()
             && left.contracted.len() == 1
             && right.free.len() == 1
             && !left.free.is_empty()
-            && b.axes == 0
-        {
-            self.product_of_rows(a, b, &left, &right, &ty.shape)
-        } else {
-            self.general_product(a, b, &left, &right, &ty.shape)
-        };
-        Ok(vec![Value::Tensor(result)])
+            && b.axes == 0;
+        match is_of_rows {
+            true => self.product_of_rows(a, b, left, right, shape),
+            false => self.general_product(a, b, left, right, shape),
+        }
     }
 
     /// Multiplies by one matrix: the dimensions of the left operand stay as they are, so that passes can split them.

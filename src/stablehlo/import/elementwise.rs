@@ -38,6 +38,8 @@ impl<'m, 's> Importer<'m, 's> {
             "xor" => "^",
             "shift_left" => "<<",
             "shift_right_arithmetic" => ">>",
+            "shift_right_logical" => return self.shift_right_logical(a, b),
+            "next_after" => "nextafter",
             _ => return Err(self.unsupported(name)),
         };
         self.folded_or_mapped(text, a, b, dtype)
@@ -61,6 +63,11 @@ impl<'m, 's> Importer<'m, 's> {
             "cosine" => "cos",
             "sine" => "sin",
             "round_nearest_even" => "round",
+            "cbrt" => return Ok(vec![self.cube_root(a)?]),
+            "round_nearest_afz" => return Ok(vec![self.rounded_away(a)?]),
+            "is_inf" => return Ok(vec![self.map("isinf", vec![a], DType::Bool)?]),
+            "is_pos_inf" => return Ok(vec![self.map("isposinf", vec![a], DType::Bool)?]),
+            "is_neg_inf" => return Ok(vec![self.map("isneginf", vec![a], DType::Bool)?]),
             "is_finite" => return Ok(vec![self.map("isfinite", vec![a], DType::Bool)?]),
             "erf_inv" => "erfinv",
             "sign" => return Ok(vec![self.sign(a)?]),
@@ -71,7 +78,7 @@ impl<'m, 's> Importer<'m, 's> {
     }
 
     /// Returns 1, -1, or the value itself if it is neither greater nor less than 0.
-    fn sign(&mut self, value: Value) -> Imported<Value> {
+    pub(super) fn sign(&mut self, value: Value) -> Imported<Value> {
         let (dtype, shape) = (value.dtype(), value.shape().to_vec());
         let number = |it: i64| if dtype.is_integral() { Scalar::Int(it) } else { Scalar::Float(it as f64) };
         let splat = |it: i64| Value::Splat(Splat { scalar: number(it), shape: shape.clone(), dtype });
@@ -83,19 +90,17 @@ impl<'m, 's> Importer<'m, 's> {
 
     pub(crate) fn compare(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
         let [a, b] = self.operands(op, operands)?;
-        let stated = op.attribute(&["comparison_direction"]).into_iter().chain(&op.positional);
-        let direction = stated.into_iter().find_map(|it| match it {
-            Attribute::Word(word) => Some(*word),
-            Attribute::Named(_, _, words) => words.last().and_then(Attribute::word),
-            _ => None,
-        });
-        let text = match direction {
-            Some("EQ") => "==",
-            Some("NE") => "!=",
-            Some("LT") => "<",
-            Some("LE") => "<=",
-            Some("GT") => ">",
-            Some("GE") => ">=",
+        let (a, b) = match comparison(op) {
+            Some((_, true)) => (self.total_order(a)?, self.total_order(b)?),
+            _ => (a, b),
+        };
+        let text = match comparison(op) {
+            Some(("EQ", _)) => "==",
+            Some(("NE", _)) => "!=",
+            Some(("LT", _)) => "<",
+            Some(("LE", _)) => "<=",
+            Some(("GT", _)) => ">",
+            Some(("GE", _)) => ">=",
             _ => return Err(self.missing(op, "comparison_direction")),
         };
         Ok(vec![self.folded_or_mapped(text, a, b, DType::Bool)?])
@@ -172,8 +177,7 @@ impl<'m, 's> Importer<'m, 's> {
             Scalar::Bool(value) if to.is_integral() => Scalar::Int(i64::from(*value)),
             Scalar::Int(value) if to == DType::Bool => Scalar::Bool(*value != 0),
             Scalar::Int(value) if to.is_integral() => Scalar::Int(wrapped(*value, to)?),
-            // An integer of up to 53 bits is exact.
-            Scalar::Int(value) if value.unsigned_abs() < 1 << 24 => Scalar::Float(*value as f64),
+            Scalar::Int(value) if value.unsigned_abs() <= exact_integers(to) => Scalar::Float(*value as f64),
             Scalar::Named(name, axes) if from == DType::Bool && to.is_integral() => {
                 Scalar::Named(self.out.define(false, &format!("where({name}, 1, 0)")), *axes)
             }
@@ -186,7 +190,14 @@ impl<'m, 's> Importer<'m, 's> {
         })
     }
 
-    fn folded_or_mapped(&mut self, text: &str, a: Value, b: Value, result: DType) -> Imported<Value> {
+    /// Returns the result of an operator of Host IR, as a number if both operands are.
+    pub(super) fn folded_or_mapped(
+        &mut self,
+        text: &str,
+        a: Value,
+        b: Value,
+        result: DType,
+    ) -> Imported<Value> {
         if let (Value::Splat(x), Value::Splat(y)) = (&a, &b)
             && let Some(scalar) = self.folded(text, x, y, result)
         {
@@ -220,7 +231,7 @@ impl<'m, 's> Importer<'m, 's> {
                 Value::Splat(it) => it.scalar.text(operand_type),
             });
         }
-        let is_word = text.bytes().all(|it| it.is_ascii_alphanumeric());
+        let is_word = text.bytes().all(|it| it.is_ascii_alphanumeric() || it == b'_');
         let text = match (&names[..], is_word) {
             ([a, b], false) => format!("{a} {text} {b};"),
             ([a], false) => format!("{text}{a};"),
@@ -271,13 +282,32 @@ impl<'m, 's> Importer<'m, 's> {
     }
 }
 
+/// Returns the direction of a comparison, such as `LT`, and whether it compares by the total order of IEEE 754.
+pub(super) fn comparison<'s>(op: &Operation<'s>) -> Option<(&'s str, bool)> {
+    let mut words = op.positional.iter().filter_map(Attribute::word);
+    let direction = op.keyword(&["comparison_direction"]).or_else(|| words.next())?;
+    let order = op.keyword(&["compare_type"]).or_else(|| words.next());
+    Some((direction, order == Some("TOTALORDER")))
+}
+
 /// Returns the name of an operation without its dialect.
 fn short_name<'s>(op: &Operation<'s>) -> &'s str {
     op.name.rsplit('.').next().unwrap_or_default()
 }
 
+/// Returns up to which number all integers are numbers of a type.
+fn exact_integers(dtype: DType) -> u64 {
+    match dtype {
+        DType::BFloat => 1 << 8,
+        DType::Half => 1 << 11,
+        DType::Float => 1 << 24,
+        DType::Double => 1 << 53,
+        _ => 0,
+    }
+}
+
 /// Returns a value as an element of type `dtype` has it; `None` if hir does not fold numbers of that type.
-fn wrapped(value: i64, dtype: DType) -> Option<i64> {
+pub(super) fn wrapped(value: i64, dtype: DType) -> Option<i64> {
     Some(match dtype {
         DType::Int8 => i64::from(value as i8),
         DType::Int16 => i64::from(value as i16),

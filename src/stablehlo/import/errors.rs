@@ -3,7 +3,7 @@
 use grammar::{codes::Code, diagnostic::Diagnostic, span::Span};
 
 use super::Importer;
-use crate::tree::{Attribute, Operation};
+use crate::tree::Operation;
 
 /// Returns the error that hir cannot express a sharding.
 pub(super) fn unsupported_sharding(span: Span, message: String) -> Box<Diagnostic> {
@@ -16,10 +16,7 @@ pub(super) fn unsupported_sharding(span: Span, message: String) -> Box<Diagnosti
 impl Importer<'_, '_> {
     /// Returns the error that hir does not import an operation.
     pub(super) fn unsupported_operation(&self, op: &Operation<'_>) -> Box<Diagnostic> {
-        match op.symbol("call_target_name") {
-            Some(target) => self.unsupported(&format!("{} @{target}", op.name)),
-            None => self.unsupported(op.name),
-        }
+        self.unsupported(op.name)
     }
 
     /// Returns the error that hir does not read an operator.
@@ -53,7 +50,7 @@ impl Importer<'_, '_> {
     }
 
     /// Returns the error for a sharding that was written before Shardy.
-    pub(super) fn gspmd(&self, _: &Attribute<'_>) -> Box<Diagnostic> {
+    pub(super) fn gspmd(&self) -> Box<Diagnostic> {
         let message = "the module has shardings of GSPMD (`mhlo.sharding`)";
         let it =
             Diagnostic::new(Code::UnsupportedSharding, self.out.span, message, "expected `sdy.sharding`");

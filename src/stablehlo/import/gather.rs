@@ -1,7 +1,8 @@
 //! Reads and writes at computed indices.
 //!
-//! The dimensions of the operand are indexed (a slice has one index of them), shared with the indices (batching), or whole. A tensor
-//! of rows, `[shared and indexed, whole]`, and one number of a row for each slice express all forms in which every slice is one row.
+//! The dimensions of the operand are indexed (a slice has one index of them), shared with the indices (batching), or whole. Where
+//! every slice is one row of a tensor `[shared and indexed, whole]`, there is one number of a row for each slice. Any other form has
+//! one number for each element (`points`).
 
 use grammar::dtype::DType;
 
@@ -12,9 +13,11 @@ use crate::{
 };
 
 /// The dimension numbers of a gather or a scatter.
-struct Numbers {
-    /// Dimensions of the result (of the updates) that are whole dimensions of the operand.
-    window: Vec<usize>,
+pub(super) struct Numbers {
+    /// Dimensions of the result (of the updates) that are those of a slice.
+    pub(super) window: Vec<usize>,
+    /// Dimensions of the operand that a slice does not have.
+    removed: Vec<usize>,
     /// Dimensions of the operand that are indexed, in the order of the components of an index.
     indexed: Vec<usize>,
     /// Dimensions of the operand that are shared with the indices, and those of the indices.
@@ -24,7 +27,7 @@ struct Numbers {
 }
 
 impl Numbers {
-    /// Reads the dimension numbers; `None` for forms in which a slice is not one row.
+    /// Reads the dimension numbers; `None` if they contradict each other.
     fn read(attribute: &Attribute<'_>, rank: usize, names: [&str; 5]) -> Option<Self> {
         let Attribute::Named(_, entries, _) = attribute else { return None };
         let list = |name: &str| -> Option<Vec<usize>> {
@@ -38,18 +41,28 @@ impl Numbers {
         };
         let it = Self {
             window: list(window)?,
+            removed: list(inserted)?,
             indexed: list(map)?,
             shared: (list(shared)?, list(shared_indices)?),
             component_dim,
         };
-        let mut removed = list(inserted)?;
-        removed.sort_unstable();
-        let mut indexed = it.indexed.clone();
-        indexed.sort_unstable();
-        let all: Vec<usize> = it.indexed.iter().chain(&it.shared.0).copied().collect();
-        let is_row =
-            removed == indexed && all.iter().all(|it| *it < rank) && it.shared.0.len() == it.shared.1.len();
-        (is_row && it.window.len() + all.len() == rank).then_some(it)
+        let without: Vec<usize> = it.removed.iter().chain(&it.shared.0).copied().collect();
+        let starts: Vec<usize> = it.indexed.iter().chain(&it.shared.0).copied().collect();
+        let is_valid = [&without, &starts]
+            .iter()
+            .all(|list| list.iter().enumerate().all(|(at, dim)| *dim < rank && !list[..at].contains(dim)));
+        let is_matched = it.shared.0.len() == it.shared.1.len() && it.window.len() + without.len() == rank;
+        (is_valid && is_matched).then_some(it)
+    }
+
+    /// Returns the dimensions of the operand that a slice has.
+    pub(super) fn kept(&self, rank: usize) -> Vec<usize> {
+        (0..rank).filter(|it| !self.removed.contains(it) && !self.shared.0.contains(it)).collect()
+    }
+
+    /// Returns whether a slice has exactly the dimensions that are not indexed.
+    fn is_row(&self, rank: usize) -> bool {
+        self.kept(rank) == self.whole(rank)
     }
 
     /// Returns the dimensions of the operand that are whole.
@@ -59,23 +72,31 @@ impl Numbers {
 }
 
 /// The number of a row for each slice.
-struct Rows {
-    /// One number for each slice, a tensor with one dimension.
-    number: Value,
+pub(super) struct Rows {
+    /// One number for each slice.
+    pub(super) number: Value,
     /// Whether all components of the index of a slice are in range.
-    is_valid: Value,
+    pub(super) is_valid: Value,
     /// The shape of the indices without their components.
-    shape: Vec<i64>,
+    pub(super) shape: Vec<i64>,
+}
+
+/// A dimension of the operand: how far its slices may begin, and the distance of its elements.
+#[derive(Clone, Copy)]
+pub(super) struct Extent {
+    pub(super) last: i64,
+    pub(super) stride: i64,
 }
 
 impl<'m, 's> Importer<'m, 's> {
     /// Returns the number of the row of each slice, from components that are in range or were moved there.
-    fn rows(
+    pub(super) fn rows(
         &mut self,
         op: &Operation<'_>,
         indices: &Value,
         numbers: &Numbers,
         operand: &[i64],
+        extents: &[Extent],
     ) -> Imported<Rows> {
         let dtype = DType::Int64;
         let mut shape = indices.shape().to_vec();
@@ -104,8 +125,8 @@ impl<'m, 's> Importer<'m, 's> {
                 );
             }
             let index = self.iota_along(at, operand[*dim], &shape, dtype)?;
-            number = self.binary_values("multiply", number, scalar(operand[*dim]))?;
-            number = self.binary_values("add", number, index)?;
+            let index = self.scaled(index, extents[*dim].stride)?;
+            number = self.sum_of(number, index)?;
         }
         for (component, dim) in numbers.indexed.iter().enumerate() {
             let own = match has_dim {
@@ -130,7 +151,7 @@ impl<'m, 's> Importer<'m, 's> {
                 }
                 false => indices.clone(),
             };
-            let last = scalar(operand[*dim] - 1);
+            let last = scalar(extents[*dim].last);
             let moved = self.binary_values("maximum", own.clone(), scalar(0))?;
             let moved = self.binary_values("minimum", moved, last)?;
             let is_same = self.map("==", vec![own, moved.clone()], DType::Bool)?;
@@ -138,10 +159,40 @@ impl<'m, 's> Importer<'m, 's> {
                 Value::Splat(_) => is_same,
                 it @ Value::Tensor(_) => self.binary_values("and", it, is_same)?,
             };
-            number = self.binary_values("multiply", number, scalar(operand[*dim]))?;
-            number = self.binary_values("add", number, moved)?;
+            let moved = self.scaled(moved, extents[*dim].stride)?;
+            number = self.sum_of(number, moved)?;
         }
         Ok(Rows { number, is_valid, shape })
+    }
+
+    /// Returns a value times a number.
+    pub(super) fn scaled(&mut self, value: Value, factor: i64) -> Imported<Value> {
+        match factor {
+            1 => Ok(value),
+            _ => {
+                let factor = Self::splat_like(&value, factor as f64);
+                self.binary_values("multiply", value, factor)
+            }
+        }
+    }
+
+    /// Returns the sum of two values, of which the first one may be zero.
+    pub(super) fn sum_of(&mut self, a: Value, b: Value) -> Imported<Value> {
+        match a.constant() {
+            Some(Scalar::Int(0)) => Ok(b),
+            _ => self.binary_values("add", a, b),
+        }
+    }
+
+    /// Returns the extents of the dimensions of a tensor of rows.
+    fn row_extents(numbers: &Numbers, shape: &[i64]) -> Vec<Extent> {
+        let mut extents: Vec<Extent> = shape.iter().map(|it| Extent { last: it - 1, stride: 0 }).collect();
+        let mut stride = 1i64;
+        for dim in numbers.shared.0.iter().chain(&numbers.indexed).rev() {
+            extents[*dim].stride = stride;
+            stride = stride.saturating_mul(shape[*dim]);
+        }
+        extents
     }
 
     /// Returns a tensor as rows: the dimensions that select one, as one dimension, and the whole ones, as another.
@@ -170,13 +221,20 @@ impl<'m, 's> Importer<'m, 's> {
         let numbers =
             op.attribute(&["dimension_numbers"]).and_then(|it| Numbers::read(it, shape.len(), names));
         let sizes = op.ints(&["slice_sizes"]).unwrap_or_default();
-        let numbers = numbers.filter(|it| {
-            sizes.len() == shape.len() && it.whole(shape.len()).iter().all(|dim| sizes[*dim] == shape[*dim])
-        });
-        let Some(numbers) = numbers else {
-            return Err(self.unsupported_form(op, "a slice is not one row of the operand"));
+        let is_within =
+            sizes.len() == shape.len() && sizes.iter().zip(&shape).all(|(a, b)| 0 <= *a && a <= b);
+        let Some(numbers) = numbers.filter(|_| is_within) else {
+            return Err(self.bad_module(
+                "the dimension numbers do not match the operand",
+                "expected each dimension once, and slices within the operand",
+            ));
         };
-        let rows = self.rows(op, &indices, &numbers, &shape)?;
+        let kept = numbers.kept(shape.len());
+        if !numbers.is_row(shape.len()) || kept.iter().any(|dim| sizes[*dim] != shape[*dim]) {
+            let sizes: Vec<i64> = kept.iter().map(|dim| sizes[*dim]).collect();
+            return Ok(vec![self.gathered_points(op, operand, &indices, &numbers, &sizes, &ty.shape)?]);
+        }
+        let rows = self.rows(op, &indices, &numbers, &shape, &Self::row_extents(&numbers, &shape))?;
         let whole: Vec<i64> = numbers.whole(shape.len()).iter().map(|it| shape[*it]).collect();
         let operand = self.materialized(operand);
         let number = self.materialized(rows.number);
@@ -242,14 +300,22 @@ impl<'m, 's> Importer<'m, 's> {
         ];
         let numbers =
             op.attribute(&["scatter_dimension_numbers"]).and_then(|it| Numbers::read(it, shape.len(), names));
-        let Some(numbers) = numbers else {
-            return Err(self.unsupported_form(op, "an update is not one row of the operand"));
+        let window = |it: &Numbers| -> Option<Vec<i64>> {
+            it.window.iter().map(|at| updates.shape().get(*at).copied()).collect()
+        };
+        let numbers = numbers.and_then(|it| window(&it).map(|sizes| (it, sizes)));
+        let numbers = numbers.filter(|(it, sizes)| {
+            it.kept(shape.len()).iter().zip(sizes).all(|(dim, size)| *size <= shape[*dim])
+        });
+        let Some((numbers, sizes)) = numbers else {
+            return Err(self.bad_module(
+                "the dimension numbers do not match the operand and the updates",
+                "expected each dimension once, and updates within the operand",
+            ));
         };
         let whole = numbers.whole(shape.len());
-        let window = |at: &usize| updates.shape().get(*at).copied();
-        if numbers.window.iter().map(window).ne(whole.iter().map(|it| Some(shape[*it]))) {
-            return Err(self.unsupported_form(op, "an update is not one row of the operand"));
-        }
+        let is_row =
+            numbers.is_row(shape.len()) && whole.iter().zip(&sizes).all(|(dim, size)| *size == shape[*dim]);
         let is_add = match op.regions.first() {
             Some(it)
                 if super::reduce::Reducer::of_region(it, base.dtype())
@@ -266,7 +332,16 @@ impl<'m, 's> Importer<'m, 's> {
             }
             _ => return Err(self.unsupported_form(op, "its region neither adds nor replaces")),
         };
-        let rows = self.rows(op, &indices, &numbers, &shape)?;
+        if !is_row {
+            return Ok(vec![self.scattered_points(
+                op,
+                [base, indices, updates],
+                &numbers,
+                &sizes,
+                is_add,
+            )?]);
+        }
+        let rows = self.rows(op, &indices, &numbers, &shape, &Self::row_extents(&numbers, &shape))?;
         let base = self.materialized(base);
         let updates = self.materialized(updates);
         // The updates as rows.
@@ -323,58 +398,5 @@ impl<'m, 's> Importer<'m, 's> {
             (0..shape.len()).map(|dim| order.iter().position(|it| *it == dim)).collect();
         let Some(back) = back else { return Err(self.missing(op, "scatter_dimension_numbers")) };
         Ok(vec![Value::Tensor(self.permuted(it, &back))])
-    }
-
-    /// Imports a window that ends at each element: a sum of all elements up to it.
-    pub(crate) fn reduce_window(
-        &mut self,
-        op: &'m Operation<'s>,
-        operands: Vec<Value>,
-    ) -> Imported<Vec<Value>> {
-        let [value, initial] = self.operands(op, operands)?;
-        let shape = value.shape().to_vec();
-        let sizes = op.ints(&["window_dimensions"]).unwrap_or_default();
-        let mut long = (0..sizes.len()).filter(|it| sizes[*it] != 1);
-        let dim = long.next().filter(|_| long.next().is_none() && sizes.len() == shape.len());
-        let ones = |name: &str| op.ints(&[name]).is_none_or(|it| it.iter().all(|it| *it == 1));
-        let is_plain = ["base_dilations", "window_dilations", "window_strides"].into_iter().all(ones);
-        let padding = op.attribute(&["padding"]).and_then(Attribute::rows);
-        let is_sum_before = dim.is_some_and(|dim| {
-            let before = |at: usize| if at == dim { vec![shape[dim] - 1, 0] } else { vec![0, 0] };
-            sizes[dim] == shape[dim] && padding == Some((0..shape.len()).map(before).collect())
-        });
-        let is_add = op.regions.first().and_then(|it| super::reduce::Reducer::of_region(it, value.dtype()))
-            == Some(super::reduce::Reducer::Add);
-        let is_zero = matches!(initial.constant(), Some(Scalar::Int(0)))
-            || initial.constant() == Some(&Scalar::Float(0.0));
-        let Some(dim) = dim.filter(|_| is_plain && is_sum_before && is_add && is_zero) else {
-            return Err(self.unsupported_form(op, "not the sum of all elements up to each one (`cumsum`)"));
-        };
-        let it = self.materialized(value);
-        let at = Self::device_count(it.axes) + dim;
-        Ok(vec![Value::Tensor(self.emit(
-            it.axes,
-            &shape,
-            it.dtype,
-            format!("scan(T{}, dim={at})", it.number),
-        ))])
-    }
-
-    pub(crate) fn top_k(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
-        let [value] = self.operands(op, operands)?;
-        let (values, indices) = (self.result_type(op, 0)?.clone(), self.result_type(op, 1)?.clone());
-        let (Some(count), false) = (op.int(&["k"]), value.shape().is_empty()) else {
-            return Err(self.missing(op, "k"));
-        };
-        let it = self.materialized(value);
-        let dim = Self::device_count(it.axes) + it.shape.len() - 1;
-        let found = self.tensor(it.axes, &values.shape, values.dtype);
-        let places = self.tensor(it.axes, &indices.shape, DType::Int64);
-        self.out.statement(format!(
-            "T{}, T{} = topk(T{}, {count}, dim={dim}, largest=True, sorted=True)",
-            found.number, places.number, it.number
-        ));
-        let places = self.converted(Value::Tensor(places), indices.dtype)?;
-        Ok(vec![Value::Tensor(found), places])
     }
 }

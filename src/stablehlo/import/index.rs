@@ -1,27 +1,25 @@
 //! Slices whose place is computed.
 
+use grammar::dtype::DType;
+
 use super::{Imported, Importer};
 use crate::{
     tree::Operation,
-    value::{AxisSet, Scalar, Tensor, Value},
+    value::{AxisSet, Scalar, Splat, Tensor, Value},
 };
 
-/// Where a slice begins in each dimension, as text, with the devices between which it differs.
-struct Starts {
-    text: Vec<String>,
-    constant: Option<Vec<i64>>,
-    axes: AxisSet,
+/// Where a slice begins in a dimension, within its range.
+enum Start {
+    Constant(i64),
+    /// A scalar of the host, which differs between these devices.
+    Host(String, AxisSet),
+    /// A tensor without dimensions.
+    Computed(Value),
 }
 
 impl<'m, 's> Importer<'m, 's> {
     /// Returns where a slice of these sizes begins. StableHLO moves a start that is out of range.
-    fn starts(
-        &mut self,
-        op: &Operation<'_>,
-        starts: &[Value],
-        shape: &[i64],
-        sizes: &[i64],
-    ) -> Imported<Starts> {
+    fn starts(&mut self, starts: &[Value], shape: &[i64], sizes: &[i64]) -> Imported<Vec<Start>> {
         if starts.len() != shape.len()
             || sizes.len() != shape.len()
             || sizes.iter().zip(shape).any(|(size, extent)| size > extent || *size < 0)
@@ -31,41 +29,49 @@ impl<'m, 's> Importer<'m, 's> {
                 "expected a start and a size for each dimension",
             ));
         }
-        let mut found = Starts { text: Vec::new(), constant: Some(Vec::new()), axes: 0 };
+        let mut found = Vec::with_capacity(starts.len());
         for ((start, extent), size) in starts.iter().zip(shape).zip(sizes) {
             let last = extent - size;
-            let Value::Splat(it) = start else {
-                return Err(self.unsupported_form(op, "a start that is computed from data"));
-            };
-            match &it.scalar {
-                Scalar::Int(value) => {
-                    let value = (*value).clamp(0, last);
-                    found.text.push(value.to_string());
-                    found.constant = found.constant.map(|it| it.into_iter().chain([value]).collect());
-                }
-                Scalar::Named(name, axes) => {
-                    found.axes |= axes;
-                    found.text.push(self.out.define(false, &format!("max(0, min({name}, {last}))")));
-                    found.constant = None;
-                }
-                Scalar::Bool(_) | Scalar::Float(_) => {
-                    return Err(self.bad_module("a start is not an integer", "expected integers"));
-                }
+            if !start.shape().is_empty() || !start.dtype().is_integral() || start.dtype() == DType::Bool {
+                return Err(
+                    self.bad_module("a start is not one integer", "expected integers without dimensions")
+                );
             }
+            found.push(match start {
+                _ if last == 0 => Start::Constant(0),
+                Value::Splat(Splat { scalar: Scalar::Int(value), .. }) => {
+                    Start::Constant((*value).clamp(0, last))
+                }
+                Value::Splat(Splat { scalar: Scalar::Named(name, axes), .. }) => {
+                    Start::Host(self.out.define(false, &format!("max(0, min({name}, {last}))")), *axes)
+                }
+                it => {
+                    let it = self.converted(it.clone(), DType::Int64)?;
+                    let zero = Self::splat_like(&it, 0.0);
+                    let it = self.binary_values("maximum", it, zero)?;
+                    let last = Self::splat_like(&it, last as f64);
+                    Start::Computed(self.binary_values("minimum", it, last)?)
+                }
+            });
         }
         Ok(found)
     }
 
-    /// Returns the ranges of a slice of these sizes.
-    fn ranges(&mut self, starts: &Starts, sizes: &[i64]) -> Vec<[String; 3]> {
-        let ranges = starts.text.iter().zip(sizes).map(|(start, size)| {
-            let end = match start.parse::<i64>() {
-                Ok(start) => (start + size).to_string(),
-                Err(_) => self.out.define(false, &format!("{start} + {size}")),
+    /// Returns the ranges of a slice of these sizes, whole ones where the start is computed, and the devices between which they differ.
+    fn ranges(&mut self, starts: &[Start], sizes: &[i64], shape: &[i64]) -> (Vec<[String; 3]>, AxisSet) {
+        let (mut ranges, mut all) = (Vec::with_capacity(starts.len()), 0);
+        for ((start, size), extent) in starts.iter().zip(sizes).zip(shape) {
+            let (start, end) = match start {
+                Start::Constant(it) => (it.to_string(), (it + size).to_string()),
+                Start::Host(name, axes) => {
+                    all |= axes;
+                    (name.clone(), self.out.define(false, &format!("{name} + {size}")))
+                }
+                Start::Computed(_) => ("0".to_owned(), extent.to_string()),
             };
-            [start.clone(), end, "1".to_owned()]
-        });
-        ranges.collect()
+            ranges.push([start, end, "1".to_owned()]);
+        }
+        (ranges, all)
     }
 
     pub(crate) fn dynamic_slice(
@@ -75,15 +81,40 @@ impl<'m, 's> Importer<'m, 's> {
     ) -> Imported<Vec<Value>> {
         let Some((value, starts)) = operands.split_first() else { return Err(self.missing(op, "operand")) };
         let sizes = op.ints(&["sizes", "slice_sizes"]).ok_or_else(|| self.missing(op, "sizes"))?;
-        let starts = self.starts(op, starts, value.shape(), &sizes)?;
-        if let Some(starts) = &starts.constant {
-            let ranges: Vec<[i64; 3]> =
-                starts.iter().zip(&sizes).map(|(start, size)| [*start, start + size, 1]).collect();
-            return Ok(vec![self.sliced(value.clone(), &ranges)]);
+        let shape = value.shape().to_vec();
+        let starts = self.starts(starts, &shape, &sizes)?;
+        let tensor = match value {
+            Value::Splat(it) => return Ok(vec![Value::Splat(Splat { shape: sizes, ..it.clone() })]),
+            Value::Tensor(it) => it.clone(),
+        };
+        let (ranges, axes) = self.ranges(&starts, &sizes, &shape);
+        let is_computed = |at: usize| matches!(starts[at], Start::Computed(_));
+        let own: Vec<i64> =
+            (0..shape.len()).map(|at| if is_computed(at) { shape[at] } else { sizes[at] }).collect();
+        let mut found = if own == shape { tensor } else { self.slice_of(tensor, &ranges, axes, &own) };
+        for (dim, start) in starts.iter().enumerate() {
+            if let Start::Computed(start) = start {
+                let mut line = vec![1; shape.len()];
+                line[dim] = sizes[dim];
+                let places = self.iota_along(dim, sizes[dim], &line, DType::Int64)?;
+                let start = self.broadcast_value(start.clone(), &[], &line)?;
+                let places = self.binary_values("add", places, start)?;
+                found = self.taken(found, places, dim);
+            }
         }
-        let ranges = self.ranges(&starts, &sizes);
-        let tensor = self.materialized(value.clone());
-        Ok(vec![Value::Tensor(self.slice_of(tensor, &ranges, starts.axes, &sizes))])
+        Ok(vec![Value::Tensor(found)])
+    }
+
+    /// Returns the elements at these places along a dimension. `places` has extent 1 in the other ones.
+    fn taken(&mut self, tensor: Tensor, places: Value, dim: usize) -> Tensor {
+        let places = self.materialized(places);
+        let axes = tensor.axes | places.axes;
+        let mut shape = tensor.shape.clone();
+        shape[dim] = places.shape[dim];
+        let (tensor, places) = (self.on_axes(tensor, axes), self.on_axes(places, axes));
+        let at = Self::device_count(axes) + dim;
+        let text = format!("takeAlongAxis( T{}, T{}, dim = {at} )", tensor.number, places.number);
+        self.emit(axes, &shape, tensor.dtype, text)
     }
 
     pub(crate) fn dynamic_update_slice(
@@ -93,16 +124,66 @@ impl<'m, 's> Importer<'m, 's> {
     ) -> Imported<Vec<Value>> {
         let [value, update, starts @ ..] = &operands[..] else { return Err(self.missing(op, "operands")) };
         let (shape, sizes) = (value.shape().to_vec(), update.shape().to_vec());
-        let starts = self.starts(op, starts, &shape, &sizes)?;
-        match &starts.constant {
-            Some(starts) => Ok(vec![self.replaced(value.clone(), update.clone(), starts, 0)]),
-            None => {
-                let ranges = self.ranges(&starts, &sizes);
-                let (value, update) = (self.materialized(value.clone()), self.materialized(update.clone()));
-                let axes = value.axes | update.axes | starts.axes;
-                let (value, update) = (self.on_axes(value, axes), self.on_axes(update, axes));
-                Ok(vec![Value::Tensor(self.updated_copy(&value, &update, &ranges))])
+        let starts = self.starts(starts, &shape, &sizes)?;
+        let constant = |it: &Start| match it {
+            Start::Constant(it) => Some(*it),
+            _ => None,
+        };
+        if let Some(starts) = starts.iter().map(constant).collect::<Option<Vec<_>>>() {
+            return Ok(vec![self.replaced(value.clone(), update.clone(), &starts, 0)]);
+        }
+        if starts.iter().any(|it| matches!(it, Start::Computed(_))) {
+            return Ok(vec![self.selected_update(value.clone(), update.clone(), starts)?]);
+        }
+        let (ranges, axes) = self.ranges(&starts, &sizes, &shape);
+        let (value, update) = (self.materialized(value.clone()), self.materialized(update.clone()));
+        let axes = value.axes | update.axes | axes;
+        let (value, update) = (self.on_axes(value, axes), self.on_axes(update, axes));
+        Ok(vec![Value::Tensor(self.updated_copy(&value, &update, &ranges))])
+    }
+
+    /// Returns a value with an update at computed indices: each element is one of the update if its place is among those of the update.
+    fn selected_update(&mut self, value: Value, update: Value, starts: Vec<Start>) -> Imported<Value> {
+        let (shape, mut update) = (value.shape().to_vec(), update);
+        let mut is_updated: Option<Value> = None;
+        for (dim, start) in starts.into_iter().enumerate() {
+            let (extent, size) = (shape[dim], update.shape()[dim]);
+            if extent == size {
+                continue;
             }
+            if size == 0 {
+                return Ok(value);
+            }
+            let mut line = vec![1; shape.len()];
+            line[dim] = extent;
+            let dtype = DType::Int64;
+            let splat = |scalar| Value::Splat(Splat { scalar, shape: line.clone(), dtype });
+            let start = match start {
+                Start::Constant(it) => splat(Scalar::Int(it)),
+                Start::Host(name, axes) => splat(Scalar::Named(name, axes)),
+                Start::Computed(it) => self.broadcast_value(it, &[], &line)?,
+            };
+            let places = self.iota_along(dim, extent, &line, dtype)?;
+            let places = self.binary_values("subtract", places, start)?;
+            let is_behind =
+                self.folded_or_mapped(">=", places.clone(), splat(Scalar::Int(0)), DType::Bool)?;
+            let is_before =
+                self.folded_or_mapped("<", places.clone(), splat(Scalar::Int(size)), DType::Bool)?;
+            let own = self.binary_values("and", is_behind, is_before)?;
+            let all: Vec<i64> = (0..shape.len() as i64).collect();
+            let own = self.broadcast_value(own, &all, &shape)?;
+            is_updated = Some(match is_updated {
+                Some(it) => self.binary_values("and", it, own)?,
+                None => own,
+            });
+            let places = self.binary_values("maximum", places, splat(Scalar::Int(0)))?;
+            let places = self.binary_values("minimum", places, splat(Scalar::Int(size - 1)))?;
+            let own = self.materialized(update);
+            update = Value::Tensor(self.taken(own, places, dim));
+        }
+        match is_updated {
+            Some(it) => self.select_values(it, update, value),
+            None => Ok(update),
         }
     }
 

@@ -20,21 +20,43 @@ impl<'m, 's> Importer<'m, 's> {
     ) -> Imported<Vec<Value>> {
         let [value] = self.operands(op, operands)?;
         let stated = op.attribute(&["sharding"]).or(op.positional.first());
-        let sharding = self.sharding(stated, value.shape())?.ok_or_else(|| self.missing(op, "sharding"))?;
-        let tensor = match value {
+        let stated = stated.ok_or_else(|| self.missing(op, "sharding"))?;
+        Ok(vec![self.with_sharding(value, stated)?])
+    }
+
+    /// Returns the results of an operation that has `sdy.sharding` itself.
+    pub(super) fn with_shardings(
+        &mut self,
+        op: &Operation<'_>,
+        stated: &Attribute<'_>,
+        results: Vec<Value>,
+    ) -> Imported<Vec<Value>> {
+        let all = match stated {
+            Attribute::Named(_, _, items) => match &items[..] {
+                [Attribute::Array(all)] if all.len() == results.len() => all,
+                _ => return Err(self.missing(op, "sdy.sharding")),
+            },
+            _ => return Err(self.missing(op, "sdy.sharding")),
+        };
+        results.into_iter().zip(all).map(|(value, stated)| self.with_sharding(value, stated)).collect()
+    }
+
+    fn with_sharding(&mut self, value: Value, stated: &Attribute<'_>) -> Imported<Value> {
+        let sharding = self.sharding(Some(stated), value.shape())?;
+        let (tensor, sharding) = match (value, sharding) {
+            (Value::Tensor(tensor), Some(sharding)) => (tensor, sharding),
             // A number needs no storage.
-            Value::Splat(it) => return Ok(vec![Value::Splat(it)]),
-            Value::Tensor(it) => it,
+            (it, _) => return Ok(it),
         };
         if self.region.is_none() {
-            return Ok(vec![Value::Tensor(self.constrained(tensor, &sharding))]);
+            return Ok(Value::Tensor(self.constrained(tensor, &sharding)));
         }
         // Of the axes that are not manual.
         let mut dims = self.device_dims(tensor.axes);
         dims.extend(self.sharded_dims(&tensor.shape, &sharding));
         let number = self.declare(dims, tensor.dtype);
         self.out.statement(format!("T{number} = Set( T{} )", tensor.number));
-        Ok(vec![Value::Tensor(Tensor { number, ..tensor })])
+        Ok(Value::Tensor(Tensor { number, ..tensor }))
     }
 
     pub(crate) fn manual_computation(
@@ -43,9 +65,6 @@ impl<'m, 's> Importer<'m, 's> {
         operands: Vec<Value>,
     ) -> Imported<Vec<Value>> {
         let [body] = &op.regions[..] else { return Err(self.missing(op, "region")) };
-        if self.region.is_some() {
-            return Err(self.unsupported_form(op, "a manual region in another one"));
-        }
         let inputs = self.shardings(op, "in_shardings", operands.iter().map(Value::shape))?;
         let types =
             op.result_types.iter().map(|it| self.tensor_type(it).cloned()).collect::<Imported<Vec<_>>>()?;
@@ -57,6 +76,15 @@ impl<'m, 's> Importer<'m, 's> {
             return Err(self.unsupported_form(op, "its shardings are of several meshes"));
         }
         let region = Region { mesh, manual: self.manual_axes(op, mesh)? };
+        if let Some(outer) = self.region.clone() {
+            let shards = inputs.iter().chain(&outputs).flat_map(|it| it.dims.iter().flatten());
+            if outer.mesh != mesh || shards.into_iter().any(|it| region.manual & (1 << it) != 0) {
+                return Err(
+                    self.unsupported_form(op, "a manual region in another one, with shards of its own")
+                );
+            }
+            return self.inner_region(body, operands, &outer, region);
+        }
         let mut values = Vec::with_capacity(operands.len());
         for (value, sharding) in operands.into_iter().zip(&inputs) {
             values.push(self.entered(value, sharding, &region));
@@ -74,6 +102,32 @@ impl<'m, 's> Importer<'m, 's> {
             left.push(self.left(value, &ty.shape, sharding, &region));
         }
         self.region = None;
+        Ok(left)
+    }
+
+    /// Imports a region in another one whose operands and results are equal on all devices of its own axes. JAX writes it for an
+    /// `axis_index` where not all axes are manual.
+    fn inner_region(
+        &mut self,
+        body: &'m Block<'s>,
+        operands: Vec<Value>,
+        outer: &Region,
+        own: Region,
+    ) -> Imported<Vec<Value>> {
+        self.region = Some(Region { manual: outer.manual | own.manual, ..own });
+        let results = self.region_with(body, operands)?;
+        let mut left = Vec::with_capacity(results.len());
+        for it in results {
+            left.push(match it {
+                Value::Splat(Splat { scalar: Scalar::Named(name, axes), shape, dtype }) => {
+                    let scalar = Scalar::Named(name, axes & outer.manual);
+                    Value::Splat(Splat { scalar, shape, dtype })
+                }
+                it @ Value::Splat(_) => it,
+                Value::Tensor(it) => Value::Tensor(self.of_first_device(it, outer.manual)),
+            });
+        }
+        self.region = Some(outer.clone());
         Ok(left)
     }
 

@@ -37,16 +37,23 @@ impl Reducer {
 
     /// Returns the operator of a region that combines two values with one operation.
     pub(super) fn of_region(block: &Block<'_>, dtype: DType) -> Option<Self> {
-        match &block.ops[..] {
-            [op, end] if op.operands.len() == 2 && end.operands.len() == 1 => {
-                let is_result = op.results.first().is_some_and(|it| it.0 == end.operands[0].name);
-                let is_of = |name: &str| op.operands.iter().any(|it| it.name == name);
-                let takes_both =
-                    block.arguments.len() == 2 && block.arguments.iter().all(|it| is_of(it.name));
-                Self::of(op.name, dtype).filter(|_| is_result && takes_both)
-            }
-            _ => None,
+        (block.arguments.len() == 2).then(|| Self::of_result(block, 0, dtype))?
+    }
+
+    /// Returns the operator that combines two values to one result of a region, whose first arguments are those of the left side.
+    fn of_result(block: &Block<'_>, at: usize, dtype: DType) -> Option<Self> {
+        let count = block.arguments.len() / 2;
+        let (left, right) = (block.arguments.get(at)?.name, block.arguments.get(count + at)?.name);
+        let defined =
+            |name: &str| block.ops.iter().find(|op| op.results.first().is_some_and(|it| it.0 == name));
+        let mut op = defined(block.ops.last()?.operands.get(at)?.name)?;
+        // In a region with axes that are not manual, JAX states that a number has no sharding.
+        if op.name == "sdy.sharding_constraint" {
+            op = defined(op.operands.first()?.name)?;
         }
+        let [a, b] = op.operands[..] else { return None };
+        let takes_both = [(left, right), (right, left)].contains(&(a.name, b.name));
+        Self::of(op.name, dtype).filter(|_| takes_both)
     }
 
     /// Returns its name and initial value in Host IR.
@@ -76,7 +83,7 @@ impl Reducer {
     }
 
     /// Returns the operator of two values that combines parts of the reduction.
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Add => "add",
             Self::Mul => "multiply",
@@ -88,7 +95,7 @@ impl Reducer {
     }
 
     /// Returns whether a number changes nothing.
-    fn is_neutral(self, scalar: &Scalar, dtype: DType) -> bool {
+    pub(super) fn is_neutral(self, scalar: &Scalar, dtype: DType) -> bool {
         match (self, scalar) {
             (Self::Add, Scalar::Int(0)) | (Self::Mul, Scalar::Int(1)) => true,
             (Self::Add, Scalar::Float(it)) => *it == 0.0,
@@ -118,25 +125,39 @@ impl<'m, 's> Importer<'m, 's> {
                 self.bad_module("`dimensions` are not those of the operand", "expected its dimensions")
             );
         };
-        if let ([value, index], [_, _], [region]) = (&operands[..], &initial[..], &op.regions[..]) {
-            return self.reduce_with_index(op, value.clone(), index.clone(), region, &dims);
+        if operands.len() != initial.len() || operands.iter().any(|it| it.shape() != operands[0].shape()) {
+            return Err(self.bad_module(
+                "the operands do not match each other or the initial values",
+                "expected one shape, and an initial value for each operand",
+            ));
         }
-        let ([value], [initial]) = (&operands[..], &initial[..]) else {
-            return Err(self.unsupported_form(op, "it reduces several operands"));
+        let words = op.positional.iter().filter_map(Attribute::word);
+        let reducer = |at: usize| {
+            let dtype = operands[at].dtype();
+            let applied = words.clone().find_map(|it| Reducer::of(it, dtype));
+            applied.or_else(|| Reducer::of_result(op.regions.first()?, at, dtype))
         };
-        let applied =
-            op.positional.iter().filter_map(Attribute::word).find_map(|it| Reducer::of(it, value.dtype()));
-        let region = op.regions.first().and_then(|it| Reducer::of_region(it, value.dtype()));
-        let Some(reducer) = applied.or(region) else {
+        let is_matched = op.regions.first().is_none_or(|it| it.arguments.len() == 2 * operands.len());
+        let reducers = (0..operands.len()).map(reducer).collect::<Option<Vec<_>>>().filter(|_| is_matched);
+        let Some(reducers) = reducers else {
+            if let ([value, index], [region]) = (&operands[..], &op.regions[..]) {
+                return self.reduce_with_index(op, value.clone(), index.clone(), region, &dims);
+            }
             return Err(self.unsupported_form(op, "its region is not one operator of both values"));
         };
-        let result = Value::Tensor(self.reduced(value.clone(), reducer, &dims));
-        if initial.constant().is_some_and(|it| reducer.is_neutral(it, value.dtype())) {
-            return Ok(vec![result]);
+        let mut results = Vec::with_capacity(operands.len());
+        for ((value, initial), reducer) in operands.into_iter().zip(initial).zip(reducers) {
+            let dtype = value.dtype();
+            let result = Value::Tensor(self.reduced(value, reducer, &dims));
+            let is_neutral = initial.constant().is_some_and(|it| reducer.is_neutral(it, dtype));
+            results.push(if is_neutral {
+                result
+            } else {
+                let initial = self.broadcast_value(initial, &[], &result.shape().to_vec())?;
+                self.binary_values(reducer.name(), result, initial)?
+            });
         }
-        let shape = result.shape().to_vec();
-        let initial = self.broadcast_value(initial.clone(), &[], &shape)?;
-        Ok(vec![self.binary_values(reducer.name(), result, initial)?])
+        Ok(results)
     }
 
     /// Returns the initial values of the pretty spelling.

@@ -226,7 +226,11 @@ impl<'m, 's> Importer<'m, 's> {
 
     /// Returns values behind one another along a dimension.
     pub(super) fn joined(&mut self, values: Vec<Value>, dim: usize) -> Value {
-        let mut parts: Vec<Value> = values.into_iter().filter(|it| it.shape()[dim] > 0).collect();
+        let mut parts: Vec<Value> = values.iter().filter(|it| it.shape()[dim] > 0).cloned().collect();
+        if parts.is_empty() {
+            // All are empty.
+            parts = values.into_iter().take(1).collect();
+        }
         if parts.len() == 1 {
             return parts.remove(0);
         }
@@ -241,55 +245,6 @@ impl<'m, 's> Importer<'m, 's> {
         }
         let at = Self::device_count(axes) + dim;
         Value::Tensor(self.emit(axes, &shape, dtype, format!("cat( {}, {at} )", names.join(", "))))
-    }
-
-    pub(crate) fn pad(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
-        let [value, padding] = self.operands(op, operands)?;
-        let ints = |names: [&str; 2]| op.ints(&names);
-        let (low, high) = (ints(["low", "edge_padding_low"]), ints(["high", "edge_padding_high"]));
-        let interior = ints(["interior", "interior_padding"]).unwrap_or_default();
-        let (Some(low), Some(high)) = (low, high) else { return Err(self.missing(op, "low")) };
-        if interior.iter().any(|it| *it != 0) {
-            return Err(self.unsupported_form(op, "padding between elements"));
-        }
-        if low.len() != value.shape().len() || high.len() != low.len() {
-            return Err(self.bad_module(
-                "the padding does not match the operand",
-                "expected a number for each dimension",
-            ));
-        }
-        let cut: Option<Vec<[i64; 3]>> = (0..low.len())
-            .map(|at| {
-                let extent = value.shape()[at];
-                let (start, limit) = (low[at].min(0).checked_neg()?, extent.checked_add(high[at].min(0))?);
-                (start <= limit && limit <= extent).then_some([start, limit, 1])
-            })
-            .collect();
-        let Some(cut) = cut else {
-            return Err(self.bad_module("negative padding removes more than all elements", "expected less"));
-        };
-        let mut value = self.sliced(value, &cut);
-        for dim in 0..low.len() {
-            let mut parts = Vec::new();
-            let edge = |extent: i64, value: &Value| {
-                let mut shape = value.shape().to_vec();
-                shape[dim] = extent.max(0);
-                shape
-            };
-            let (before, after) = (edge(low[dim], &value), edge(high[dim], &value));
-            for shape in [Some(before), None, Some(after)] {
-                let Some(shape) = shape else {
-                    parts.push(value.clone());
-                    continue;
-                };
-                if shape[dim] > 0 {
-                    let part = self.broadcast_value(padding.clone(), &[], &shape)?;
-                    parts.push(part);
-                }
-            }
-            value = self.joined(parts, dim);
-        }
-        Ok(vec![value])
     }
 }
 

@@ -33,10 +33,10 @@ impl<'s> Importer<'_, 's> {
         stated: Option<&Attribute<'_>>,
         shape: &[i64],
     ) -> Imported<Option<Sharding>> {
-        let read = |it| {
-            Sharding::read(it, &self.meshes, shape).map_err(|it| unsupported_sharding(self.out.span, it))
-        };
-        stated.map(read).transpose()
+        // Open dimensions without axes state nothing.
+        let Some(stated) = stated.filter(|it| !it.is_open_sharding()) else { return Ok(None) };
+        let sharding = Sharding::read(stated, &self.meshes, shape);
+        sharding.map(Some).map_err(|it| unsupported_sharding(self.out.span, it))
     }
 
     /// Returns the sharding of a tensor that every device holds, if the module has a mesh of several devices.

@@ -13,7 +13,7 @@ impl<'s> Parser<'s, '_> {
         Ok(value)
     }
 
-    /// Skips the type of an attribute, which may be a function type.
+    /// Skips one type, or several in parentheses.
     fn types_of_attribute(&mut self) -> Parsed<()> {
         if self.peek() == Some(TokenKind::OpenRound) {
             self.types()?;
@@ -25,11 +25,16 @@ impl<'s> Parser<'s, '_> {
 
     pub(super) fn attribute(&mut self) -> Parsed<Attribute<'s>> {
         let value = self.nested(Self::plain_attribute)?;
-        if self.is_word("x") && matches!(value, Attribute::Array(_)) {
-            self.at += 1;
-            return Ok(Attribute::Pair(Box::new((value, self.nested(Self::plain_attribute)?))));
+        if !(self.is_word("x") && matches!(value, Attribute::Array(_))) {
+            return Ok(value);
         }
-        Ok(value)
+        self.at += 1;
+        let pair = Attribute::Pair(Box::new((value, self.nested(Self::plain_attribute)?)));
+        // The dimensions of a convolution: `[b, 0, f]x[0, i, o]->[b, 0, f]`.
+        if self.accept(TokenKind::Arrow) {
+            return Ok(Attribute::Pair(Box::new((pair, self.nested(Self::plain_attribute)?))));
+        }
+        Ok(pair)
     }
 
     fn plain_attribute(&mut self) -> Parsed<Attribute<'s>> {
@@ -97,10 +102,17 @@ impl<'s> Parser<'s, '_> {
                 self.ty()?;
                 Attribute::Type
             }
+            // A complex number.
+            TokenKind::OpenRound if self.peek_at(1) == Some(TokenKind::Number) => {
+                self.at += 1;
+                self.list(TokenKind::CloseRound, "`,` or `)`", |it| it.plain_attribute().map(drop))?;
+                Attribute::Other(text)
+            }
+            // A function type.
             TokenKind::OpenRound => {
                 self.types()?;
                 if self.accept(TokenKind::Arrow) {
-                    self.types()?;
+                    self.types_of_attribute()?;
                 }
                 Attribute::Type
             }

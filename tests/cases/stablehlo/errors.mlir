@@ -1,6 +1,14 @@
 // RUN: hir-opt %s --split-input-file
 // An operation that hir does not read.
 module {
+  func.func public @main(%arg0: tensor<4xf32>) -> tensor<3xcomplex<f32>> {
+    %0 = stablehlo.fft %arg0, type = RFFT, length = [4] : (tensor<4xf32>) -> tensor<3xcomplex<f32>>
+    return %0 : tensor<3xcomplex<f32>>
+  }
+}
+// -----
+// An order that `argsort` does not have: it takes both zeros as equal.
+module {
   func.func public @main(%arg0: tensor<4xf32>) -> tensor<4xf32> {
     %0 = "stablehlo.sort"(%arg0) <{dimension = 0 : i64}> ({
     ^bb0(%arg1: tensor<f32>, %arg2: tensor<f32>):
@@ -11,19 +19,19 @@ module {
   }
 }
 // -----
-// A call of a library.
+// A call that states a sharding of GSPMD.
 module {
-  func.func public @main(%arg0: tensor<4x4xf32>) -> tensor<4x4xf32> {
-    %0 = stablehlo.custom_call @lapack_spotrf_ffi(%arg0) {mhlo.backend_config = {uplo = 76 : ui8}} : (tensor<4x4xf32>) -> tensor<4x4xf32>
-    return %0 : tensor<4x4xf32>
+  func.func public @main(%arg0: tensor<4xf32>) -> tensor<4xf32> {
+    %0 = stablehlo.custom_call @Sharding(%arg0) {backend_config = "", mhlo.sharding = "{devices=[2]<=[2]}"} : (tensor<4xf32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
   }
 }
 // -----
 // A form of an operation that hir does not read.
 module {
-  func.func public @main(%arg0: tensor<4xf32>, %arg1: tensor<f32>) -> tensor<7xf32> {
-    %0 = stablehlo.pad %arg0, %arg1, low = [0], high = [0], interior = [1] : (tensor<4xf32>, tensor<f32>) -> tensor<7xf32>
-    return %0 : tensor<7xf32>
+  func.func public @main(%arg0: tensor<4xf32>) -> tensor<4x2xi16> {
+    %0 = stablehlo.bitcast_convert %arg0 : (tensor<4xf32>) -> tensor<4x2xi16>
+    return %0 : tensor<4x2xi16>
   }
 }
 // -----
@@ -63,6 +71,26 @@ module {
 module @jit_f attributes {mhlo.num_partitions = 2 : i32} {
   func.func public @main(%arg0: tensor<4xf32> {mhlo.sharding = "{devices=[2]<=[2]}"}) -> tensor<4xf32> {
     return %arg0 : tensor<4xf32>
+  }
+}
+// -----
+// A result whose sharding is older than Shardy.
+module {
+  func.func public @main(%arg0: tensor<4xf32>) -> (tensor<4xf32> {mhlo.sharding = "{devices=[2]<=[2]}"}) {
+    return %arg0 : tensor<4xf32>
+  }
+}
+// -----
+// Padding that counts in a sum.
+module {
+  func.func public @main(%arg0: tensor<4xf32>) -> tensor<4xf32> {
+    %cst = stablehlo.constant dense<1.0> : tensor<f32>
+    %0 = "stablehlo.reduce_window"(%arg0, %cst) <{padding = dense<[[0, 1]]> : tensor<1x2xi64>, window_dimensions = array<i64: 2>}> ({
+    ^bb0(%arg1: tensor<f32>, %arg2: tensor<f32>):
+      %1 = stablehlo.add %arg1, %arg2 : tensor<f32>
+      stablehlo.return %1 : tensor<f32>
+    }) : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
   }
 }
 // -----

@@ -1,0 +1,135 @@
+//! Operators on the bits of numbers, and roundings.
+
+use grammar::dtype::DType;
+
+use super::{Imported, Importer, elementwise::wrapped};
+use crate::{
+    tree::Operation,
+    value::{Scalar, Splat, Value},
+};
+
+impl<'m, 's> Importer<'m, 's> {
+    /// Returns a number of every element like `like`.
+    pub(super) fn splat_like(like: &Value, number: f64) -> Value {
+        let dtype = like.dtype();
+        let scalar = if dtype.is_integral() { Scalar::Int(number as i64) } else { Scalar::Float(number) };
+        Value::Splat(Splat { scalar, shape: like.shape().to_vec(), dtype })
+    }
+
+    /// Shifts the bits to the right, and zeros in.
+    pub(super) fn shift_right_logical(&mut self, a: Value, b: Value) -> Imported<Value> {
+        let dtype = a.dtype();
+        let Some(unsigned) = unsigned(dtype) else {
+            return Err(self.unsupported("a shift of these elements"));
+        };
+        let (a, b) = (self.bits(a, unsigned)?, self.bits(b, unsigned)?);
+        let shifted = self.folded_or_mapped(">>", a, b, unsigned)?;
+        self.bits(shifted, dtype)
+    }
+
+    /// Returns a value whose bits are read as elements of another type of the same size.
+    fn bits(&mut self, value: Value, dtype: DType) -> Imported<Value> {
+        match value {
+            it if it.dtype() == dtype => Ok(it),
+            it => {
+                if let Value::Splat(Splat { scalar: Scalar::Int(number), shape, .. }) = &it
+                    && let Some(number) = wrapped(*number, dtype)
+                {
+                    let (scalar, shape) = (Scalar::Int(number), shape.clone());
+                    return Ok(Value::Splat(Splat { scalar, shape, dtype }));
+                }
+                let it = Value::Tensor(self.materialized(it));
+                self.map("bit_cast", vec![it], dtype)
+            }
+        }
+    }
+
+    pub(crate) fn bitcast_convert(
+        &mut self,
+        op: &'m Operation<'s>,
+        operands: Vec<Value>,
+    ) -> Imported<Vec<Value>> {
+        let [value] = self.operands(op, operands)?;
+        let ty = self.result_type(op, 0)?;
+        if ty.shape != value.shape() {
+            return Err(self.unsupported_form(op, "elements of another size"));
+        }
+        Ok(vec![self.bits(value, ty.dtype)?])
+    }
+
+    /// Returns integers that are ordered as the total order of IEEE 754 orders floats: their bits, with those behind the sign inverted
+    /// where it is set. Integers stay as they are.
+    pub(super) fn total_order(&mut self, value: Value) -> Imported<Value> {
+        let (dtype, greatest) = match value.dtype() {
+            DType::Half | DType::BFloat => (DType::Int16, i64::from(i16::MAX)),
+            DType::Float => (DType::Int32, i64::from(i32::MAX)),
+            DType::Double => (DType::Int64, i64::MAX),
+            _ => return Ok(value),
+        };
+        let bits = self.bits(value, dtype)?;
+        let splat =
+            |number| Value::Splat(Splat { scalar: Scalar::Int(number), shape: bits.shape().to_vec(), dtype });
+        let (last, rest) = (splat(63), splat(greatest));
+        // All bits are set where the sign is.
+        let signs = self.map(">>", vec![bits.clone(), last], dtype)?;
+        let inverted = self.map("&", vec![signs, rest], dtype)?;
+        self.map("^", vec![bits, inverted], dtype)
+    }
+
+    /// Rounds to the numbers of another type: those of f16 and bf16.
+    pub(crate) fn reduce_precision(
+        &mut self,
+        op: &'m Operation<'s>,
+        operands: Vec<Value>,
+    ) -> Imported<Vec<Value>> {
+        let [value] = self.operands(op, operands)?;
+        let dtype = value.dtype();
+        let stated = op.keyword(&["format"]).map(str::to_owned);
+        let format = stated
+            .or_else(|| Some(format!("e{}m{}", op.int(&["exponent_bits"])?, op.int(&["mantissa_bits"])?)));
+        let format = format.ok_or_else(|| self.missing(op, "format"))?;
+        let rounded = match (&format[..], dtype) {
+            ("e8m7", DType::Float | DType::BFloat) => DType::BFloat,
+            ("e5m10", DType::Half) => DType::Half,
+            ("e8m23", DType::Float | DType::BFloat | DType::Half) => dtype,
+            ("e11m52", _) => dtype,
+            _ => return Err(self.unsupported_form(op, &format!("the format {format} of {}", dtype.name()))),
+        };
+        let it = self.converted(value, rounded)?;
+        Ok(vec![self.converted(it, dtype)?])
+    }
+
+    /// Returns the cube root: the sign of a number and the power of its magnitude.
+    pub(super) fn cube_root(&mut self, value: Value) -> Imported<Value> {
+        let dtype = value.dtype();
+        let third = Self::splat_like(&value, 1.0 / 3.0);
+        let magnitude = self.map("abs", vec![value.clone()], dtype)?;
+        let root = self.map("pow", vec![magnitude, third], dtype)?;
+        let sign = self.sign(value)?;
+        self.map("*", vec![sign, root], dtype)
+    }
+
+    /// Rounds to the nearest integer, halves away from zero.
+    pub(super) fn rounded_away(&mut self, value: Value) -> Imported<Value> {
+        let dtype = value.dtype();
+        let whole = self.map("trunc", vec![value.clone()], dtype)?;
+        let rest = self.map("-", vec![value.clone(), whole.clone()], dtype)?;
+        let rest = self.map("abs", vec![rest], dtype)?;
+        let half = Self::splat_like(&value, 0.5);
+        let is_up = self.map(">=", vec![rest, half], DType::Bool)?;
+        let sign = self.sign(value)?;
+        let up = self.map("+", vec![whole.clone(), sign], dtype)?;
+        self.select_values(is_up, up, whole)
+    }
+}
+
+/// Returns the unsigned type of the size of an integer type.
+fn unsigned(dtype: DType) -> Option<DType> {
+    Some(match dtype {
+        DType::Int8 | DType::UInt8 => DType::UInt8,
+        DType::Int16 | DType::UInt16 => DType::UInt16,
+        DType::Int32 | DType::UInt32 => DType::UInt32,
+        DType::Int64 | DType::UInt64 => DType::UInt64,
+        _ => return None,
+    })
+}

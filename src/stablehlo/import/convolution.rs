@@ -1,0 +1,176 @@
+//! Convolutions: for each position of the kernel, the product of the elements that it meets and its matrix; the sum of them.
+
+use super::{Imported, Importer, constant::zero, dot::Roles, pad::Padding, window, window::Window};
+use crate::{
+    tree::{Attribute, Operation},
+    value::{Splat, Value},
+};
+
+/// Where the dimensions of a tensor are: the batch or the output features, the features, and the spatial ones.
+struct Layout {
+    first: usize,
+    features: usize,
+    spatial: Vec<usize>,
+}
+
+impl Layout {
+    /// Reads `[b, f, 0, 1]`, `[o, i, 0, 1]` or `[0, 1, i, o]`.
+    fn read(stated: &Attribute<'_>, first: &str, features: &str) -> Option<Self> {
+        let Attribute::Array(items) = stated else { return None };
+        let place = |name: &str| items.iter().position(|it| it.word() == Some(name));
+        let spatial = |at: i64| items.iter().position(|it| matches!(it, Attribute::Int(it) if *it == at));
+        let count = items.len().checked_sub(2)? as i64;
+        let spatial = (0..count).map(spatial).collect::<Option<Vec<_>>>()?;
+        Some(Self { first: place(first)?, features: place(features)?, spatial })
+    }
+
+    /// Returns the dimensions in the order `first`, spatial, features.
+    fn order(&self) -> Vec<usize> {
+        [self.first].into_iter().chain(self.spatial.iter().copied()).chain([self.features]).collect()
+    }
+}
+
+impl<'m, 's> Importer<'m, 's> {
+    pub(crate) fn convolution(
+        &mut self,
+        op: &'m Operation<'s>,
+        operands: Vec<Value>,
+    ) -> Imported<Vec<Value>> {
+        let [image, kernel] = self.operands(op, operands)?;
+        let ty = self.result_type(op, 0)?.clone();
+        let groups = ["feature_group_count", "batch_group_count"];
+        if groups.iter().any(|it| op.int(&[it]).is_some_and(|it| it != 1)) {
+            return Err(self.unsupported_form(op, "groups of features or of the batch"));
+        }
+        let stated = match op.attribute(&["dim_numbers", "dimension_numbers"]) {
+            Some(Attribute::Named(_, _, items)) => items.first(),
+            it => it,
+        };
+        let layouts = stated.and_then(|it| match it {
+            Attribute::Pair(it) => match &it.0 {
+                Attribute::Pair(operands) => Some((
+                    Layout::read(&operands.0, "b", "f")?,
+                    Layout::read(&operands.1, "o", "i")?,
+                    Layout::read(&it.1, "b", "f")?,
+                )),
+                _ => None,
+            },
+            _ => None,
+        });
+        let Some((from, weights, to)) = layouts else { return Err(self.missing(op, "dim_numbers")) };
+        let count = from.spatial.len();
+        let ranks = [image.shape().len(), kernel.shape().len(), ty.shape.len()];
+        if ranks != [count + 2; 3] || weights.spatial.len() != count || to.spatial.len() != count {
+            return Err(
+                self.bad_module("`dim_numbers` do not match the operands", "expected each dimension once")
+            );
+        }
+        let (windows, padding, is_reversed) = self.kernel_window(op, &kernel, &weights)?;
+        // The batch, the places and the features; the places, the features and those of the result.
+        let (image, kernel) = (self.converted(image, ty.dtype)?, self.converted(kernel, ty.dtype)?);
+        let image = self.materialized(image);
+        let image = Value::Tensor(self.permuted(image, &from.order()));
+        let blank = Value::Splat(Splat { scalar: zero(ty.dtype), shape: Vec::new(), dtype: ty.dtype });
+        let image = self.padded(image, &blank, &padding)?;
+        let kernel = self.materialized(kernel);
+        let order: Vec<usize> =
+            weights.spatial.iter().copied().chain([weights.features, weights.first]).collect();
+        let kernel = Value::Tensor(self.permuted(kernel, &order));
+        let matrix = kernel.shape()[count..].to_vec();
+        if image.shape()[count + 1] != matrix[0] {
+            return Err(
+                self.bad_module("the operands have different numbers of features", "expected equal numbers")
+            );
+        }
+        let positions = windows.iter().fold(1i64, |count, it| count.saturating_mul(it.size));
+        if positions > window::MAX_POSITIONS {
+            let form = format!("a kernel of more than {} elements", window::MAX_POSITIONS);
+            return Err(self.unsupported_form(op, &form));
+        }
+        let mut sum: Option<Value> = None;
+        for position in 0..positions {
+            let met = self.window_elements(op, image.clone(), &windows, position)?;
+            let mut ranges: Vec<[i64; 3]> = kernel.shape().iter().map(|it| [0, *it, 1]).collect();
+            let mut rest = position;
+            for at in (0..count).rev() {
+                let size = windows[at + 1].size;
+                let own = rest % size;
+                rest /= size;
+                let own = if is_reversed[at] { size - 1 - own } else { own };
+                ranges[at] = [own, own + 1, 1];
+            }
+            let own = self.sliced(kernel.clone(), &ranges);
+            let (met, own) = (self.materialized(met), self.materialized(own));
+            let own = self.reshaped(own, &matrix);
+            let free: Vec<usize> = (0..=count).collect();
+            let left = Roles { batch: Vec::new(), contracted: vec![count + 1], free };
+            let right = Roles { batch: Vec::new(), contracted: vec![0], free: vec![1] };
+            let mut shape = met.shape.clone();
+            shape[count + 1] = matrix[1];
+            let product = Value::Tensor(self.product(met, own, &left, &right, &shape));
+            sum = Some(match sum {
+                Some(it) => self.binary_values("add", it, product)?,
+                None => product,
+            });
+        }
+        let Some(sum) = sum else { return Err(self.unsupported_form(op, "a kernel without elements")) };
+        let sum = self.materialized(sum);
+        let own = to.order();
+        let back: Vec<usize> = (0..own.len()).filter_map(|at| own.iter().position(|it| *it == at)).collect();
+        Ok(vec![Value::Tensor(self.permuted(sum, &back))])
+    }
+
+    /// Returns the window and the padding for the batch, the places and the features, and which places are reversed.
+    fn kernel_window(
+        &self,
+        op: &Operation<'_>,
+        kernel: &Value,
+        weights: &Layout,
+    ) -> Imported<(Vec<Window>, Vec<Padding>, Vec<bool>)> {
+        let count = weights.spatial.len();
+        let pretty = match op.attribute(&["window"]) {
+            Some(Attribute::Dictionary(entries)) => Some(entries),
+            _ => None,
+        };
+        let find = |pretty_name: &str, name: &str| match pretty {
+            Some(entries) => Attribute::find(entries, pretty_name),
+            None => op.attribute(&[name]),
+        };
+        let list = |pretty_name: &str, name: &str| {
+            find(pretty_name, name)
+                .map_or(Some(vec![1; count]), Attribute::ints)
+                .filter(|it| it.len() == count)
+        };
+        let edges = match find("pad", "padding") {
+            Some(it) => window::padding_rows(it, count),
+            None => Some(vec![[0, 0]; count]),
+        };
+        let reversal = match find("reverse", "window_reversal") {
+            Some(Attribute::Array(items)) => items.iter().map(|it| it.word() == Some("true")).collect(),
+            _ => vec![false; count],
+        };
+        let (strides, spread) = (list("stride", "window_strides"), list("lhs_dilate", "lhs_dilation"));
+        let dilations = list("rhs_dilate", "rhs_dilation");
+        let (Some(edges), Some(strides), Some(spread), Some(dilations)) = (edges, strides, spread, dilations)
+        else {
+            return Err(self.missing(op, "window"));
+        };
+        let is_positive = [&strides, &spread, &dilations].iter().all(|it| it.iter().all(|it| *it > 0));
+        if !is_positive || reversal.len() != count {
+            return Err(
+                self.bad_module("the window does not match the operands", "expected positive numbers")
+            );
+        }
+        let (plain, none) =
+            (Window { size: 1, stride: 1, dilation: 1 }, Padding { low: 0, high: 0, interior: 0 });
+        let (mut windows, mut padding) = (vec![plain], vec![none]);
+        for at in 0..count {
+            let size = kernel.shape()[weights.spatial[at]];
+            windows.push(Window { size, stride: strides[at], dilation: dilations[at] });
+            padding.push(Padding { low: edges[at][0], high: edges[at][1], interior: spread[at] - 1 });
+        }
+        windows.push(plain);
+        padding.push(none);
+        Ok((windows, padding, reversal))
+    }
+}

@@ -1,0 +1,50 @@
+//! Calls of libraries and of Python: hir knows what they read and write, and not what they compute.
+
+use super::{Imported, Importer, errors};
+use crate::{
+    tree::{Attribute, Operation},
+    value::Value,
+};
+
+impl<'m, 's> Importer<'m, 's> {
+    /// Imports a call as the launch of a kernel that the text does not contain: it is checked, and not run.
+    pub(crate) fn custom_call(
+        &mut self,
+        op: &'m Operation<'s>,
+        operands: Vec<Value>,
+    ) -> Imported<Vec<Value>> {
+        let stated = op.attribute(&["call_target_name"]).or(op.positional.first());
+        let Some(Attribute::String(target) | Attribute::Symbol(target)) = stated else {
+            return Err(self.missing(op, "call_target_name"));
+        };
+        if matches!(*target, "Sharding" | "SPMDFullToShardShape" | "SPMDShardToFullShape") {
+            return Err(self.gspmd());
+        }
+        if target.starts_with("xla.sdy.") {
+            let message = format!("the sharding is in the call of `{target}`, which XLA writes for itself");
+            return Err(errors::unsupported_sharding(op.span, message));
+        }
+        let axes = operands.iter().fold(0, |axes, it| axes | it.axes());
+        let mut inputs = Vec::with_capacity(operands.len());
+        for it in operands {
+            let it = self.materialized(it);
+            inputs.push(format!("T{}", self.on_axes(it, axes).number));
+        }
+        let (mut outputs, mut results) = (Vec::new(), Vec::new());
+        for at in 0..op.result_types.len() {
+            let ty = self.result_type(op, at)?.clone();
+            let it = self.tensor(axes, &ty.shape, ty.dtype);
+            self.out.statement(format!("T{} = ALLOCATE(mem_type=global, zero_init=false)", it.number));
+            outputs.push(format!("T{}", it.number));
+            results.push(Value::Tensor(it));
+        }
+        let is_plain = |it: char| it.is_ascii_alphanumeric() || it == '_';
+        let name: String = target.chars().map(|it| if is_plain(it) { it } else { '_' }).collect();
+        self.out.statement(format!(
+            "LaunchKernel(inputs={{{}}}, outputs={{{}}}, kernel={name})",
+            inputs.join(", "),
+            outputs.join(", ")
+        ));
+        Ok(results)
+    }
+}

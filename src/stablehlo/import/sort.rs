@@ -1,0 +1,195 @@
+//! Sorting: the order of the keys is computed by `argsort`, and every operand is rearranged.
+
+use grammar::dtype::DType;
+
+use super::{Imported, Importer, elementwise::comparison};
+use crate::{
+    tree::{Attribute, Block, Operation, Type},
+    value::{Tensor, Value},
+};
+
+/// A key of an order: the operand, and whether its greatest element is the first one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Key {
+    operand: usize,
+    is_descending: bool,
+}
+
+impl<'m, 's> Importer<'m, 's> {
+    pub(crate) fn sort(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+        let rank = operands.first().map_or(0, |it| it.shape().len());
+        let dim = op.int(&["dimension"]).unwrap_or(-1);
+        let dim = usize::try_from(if dim < 0 { dim.saturating_add(rank as i64) } else { dim });
+        let Some(dim) = dim.ok().filter(|it| *it < rank) else { return Err(self.missing(op, "dimension")) };
+        let Some(region) = op.regions.first() else { return Err(self.missing(op, "region")) };
+        let keys = Comparator { region }.keys();
+        let keys = keys.filter(|it| it.iter().all(|key| key.operand < operands.len()));
+        let Some(keys) = keys.filter(|_| region.arguments.len() == 2 * operands.len()) else {
+            return Err(self.unsupported_form(op, "its region does not compare operands one after the other"));
+        };
+        if operands.iter().any(|it| it.shape() != operands[0].shape()) {
+            return Err(self.bad_module("the operands have different shapes", "expected equal shapes"));
+        }
+        // A stable sort by the last key first leaves equal elements of a key in the order of those behind it.
+        let mut order: Option<Tensor> = None;
+        for key in keys.iter().rev() {
+            let own = match &operands[key.operand] {
+                it if it.dtype() == DType::Bool => self.converted(it.clone(), DType::Int32)?,
+                it => it.clone(),
+            };
+            let own = self.materialized(own);
+            let own = order.as_ref().map_or(own.clone(), |order| self.rearranged(own, order, dim));
+            let place = self.sorted_places(&own, dim, key.is_descending);
+            order = Some(match order {
+                Some(order) => self.rearranged(order, &place, dim),
+                None => place,
+            });
+        }
+        let Some(order) = order else { return Ok(operands) };
+        let mut results = Vec::with_capacity(operands.len());
+        for it in operands {
+            results.push(match it {
+                Value::Tensor(it) => Value::Tensor(self.rearranged(it, &order, dim)),
+                it @ Value::Splat(_) => it,
+            });
+        }
+        Ok(results)
+    }
+
+    /// Returns the indices that sort a tensor along a dimension.
+    fn sorted_places(&mut self, key: &Tensor, dim: usize, is_descending: bool) -> Tensor {
+        let at = Self::device_count(key.axes) + dim;
+        let is_descending = if is_descending { "True" } else { "False" };
+        let text = format!("argsort(T{}, dim={at}, descending={is_descending}, stable=True)", key.number);
+        self.emit(key.axes, &key.shape, DType::Int64, text)
+    }
+
+    /// Returns the elements at these indices along a dimension.
+    fn rearranged(&mut self, tensor: Tensor, order: &Tensor, dim: usize) -> Tensor {
+        let axes = tensor.axes | order.axes;
+        let (tensor, order) = (self.on_axes(tensor, axes), self.on_axes(order.clone(), axes));
+        let at = Self::device_count(axes) + dim;
+        let text = format!("takeAlongAxis( T{}, T{}, dim = {at} )", tensor.number, order.number);
+        self.emit(axes, &order.shape, tensor.dtype, text)
+    }
+
+    pub(crate) fn top_k(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+        let [value] = self.operands(op, operands)?;
+        let (values, indices) = (self.result_type(op, 0)?.clone(), self.result_type(op, 1)?.clone());
+        let (Some(count), false) = (op.int(&["k"]), value.shape().is_empty()) else {
+            return Err(self.missing(op, "k"));
+        };
+        let it = self.materialized(value);
+        let dim = Self::device_count(it.axes) + it.shape.len() - 1;
+        let found = self.tensor(it.axes, &values.shape, values.dtype);
+        let places = self.tensor(it.axes, &indices.shape, DType::Int64);
+        self.out.statement(format!(
+            "T{}, T{} = topk(T{}, {count}, dim={dim}, largest=True, sorted=True)",
+            found.number, places.number, it.number
+        ));
+        let places = self.converted(Value::Tensor(places), indices.dtype)?;
+        Ok(vec![Value::Tensor(found), places])
+    }
+}
+
+/// The region of a sort. Its arguments are two elements of each operand, and it returns whether the first ones are in front.
+struct Comparator<'a, 's> {
+    region: &'a Block<'s>,
+}
+
+impl<'a, 's> Comparator<'a, 's> {
+    /// Returns the keys, the most significant one first; `None` for an order that `argsort` does not have.
+    fn keys(&self) -> Option<Vec<Key>> {
+        let end = self.region.ops.last()?;
+        let [result] = end.operands[..] else { return None };
+        let mut keys = Vec::new();
+        let mut rest = result.name;
+        // `a < b`, or `a < b or (a == b and …)`.
+        loop {
+            let op = self.definition(rest)?;
+            if op.name == "stablehlo.compare" {
+                keys.push(self.compared(op, &["LT", "GT"])?);
+                return Some(keys);
+            }
+            let [less, further] = operands_of(op, "stablehlo.or")?;
+            let key = self.compared(self.definition(less)?, &["LT", "GT"])?;
+            let [equal, behind] = operands_of(self.definition(further)?, "stablehlo.and")?;
+            let same = self.compared(self.definition(equal)?, &["EQ"])?;
+            if same.operand != key.operand {
+                return None;
+            }
+            keys.push(key);
+            // A damaged region may refer to itself.
+            if keys.len() > self.region.ops.len() {
+                return None;
+            }
+            rest = behind;
+        }
+    }
+
+    fn definition(&self, name: &str) -> Option<&'a Operation<'s>> {
+        self.region.ops.iter().find(|op| op.results.first().is_some_and(|it| it.0 == name))
+    }
+
+    /// Returns the operand whose two elements an operation compares in one of these directions.
+    fn compared(&self, op: &Operation<'s>, directions: &[&str]) -> Option<Key> {
+        let [x, y] = operands_of(op, "stablehlo.compare")?;
+        let (direction, is_total) = comparison(op).filter(|it| directions.contains(&it.0))?;
+        let ((a, a_steps), (b, b_steps)) = (self.element(x, 0)?, self.element(y, 0)?);
+        let is_float = matches!(&self.region.arguments[a].ty, Type::Tensor(it) if !it.dtype.is_integral());
+        if is_total && is_float && (a_steps, b_steps) != (2, 2) {
+            return None;
+        }
+        let is_pair = a / 2 == b / 2 && a != b;
+        // `b > a` is `a < b`.
+        is_pair.then_some(Key { operand: a / 2, is_descending: (direction == "GT") == (a < b) })
+    }
+
+    /// Returns the number of the argument that a name is, after how many of two steps: JAX compares floats by the total order, after
+    /// it made zeros and NaNs equal, `select(x == 0, 0, x)` and `select(x != x, nan, …)`. That is the order of `argsort`.
+    fn element(&self, name: &str, steps: usize) -> Option<(usize, usize)> {
+        if let Some(at) = self.region.arguments.iter().position(|it| it.name == name) {
+            return Some((at, steps));
+        }
+        if steps == 2 {
+            return None;
+        }
+        let [condition, constant, value] = operands_of(self.definition(name)?, "stablehlo.select")?;
+        let (at, steps) = self.element(value, steps + 1)?;
+        let condition = self.definition(condition)?;
+        let [x, y] = operands_of(condition, "stablehlo.compare")?;
+        let is_argument = |name: &str| self.region.arguments[at].name == name;
+        let is_known = match comparison(condition)?.0 {
+            "EQ" => is_argument(x) && self.is_zero(y) && self.is_zero(constant),
+            "NE" => is_argument(x) && is_argument(y) && self.is_nan(constant),
+            _ => false,
+        };
+        is_known.then_some((at, steps))
+    }
+
+    fn is_zero(&self, name: &str) -> bool {
+        self.constant(name).is_some_and(|it| it.parse() == Ok(0.0))
+    }
+
+    /// Returns whether a name is the NaN of JAX: of positive sign, so that the total order puts it last.
+    fn is_nan(&self, name: &str) -> bool {
+        self.constant(name).is_some_and(|it| it.starts_with("0x7"))
+    }
+
+    fn constant(&self, name: &str) -> Option<&'s str> {
+        let op = self.definition(name).filter(|it| it.name == "stablehlo.constant")?;
+        match op.attribute(&["value"]).into_iter().chain(&op.positional).next()? {
+            Attribute::Dense(items) => match items[..] {
+                [Attribute::Number(text)] => Some(text),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+/// Returns the names of the operands of an operation of this name.
+fn operands_of<'s, const N: usize>(op: &Operation<'s>, name: &str) -> Option<[&'s str; N]> {
+    let names: Vec<&str> = op.operands.iter().filter(|_| op.name == name).map(|it| it.name).collect();
+    names.try_into().ok()
+}

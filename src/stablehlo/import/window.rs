@@ -1,0 +1,160 @@
+//! Reductions of windows: prefix scans, and pooling.
+
+use super::{Imported, Importer, pad::Padding, reduce::Reducer};
+use crate::{
+    tree::{Attribute, Operation},
+    value::{Tensor, Value},
+};
+
+/// A window along one dimension.
+#[derive(Clone, Copy)]
+pub(super) struct Window {
+    pub(super) size: i64,
+    pub(super) stride: i64,
+    /// The distance of its elements.
+    pub(super) dilation: i64,
+}
+
+/// The greatest number of positions in a window that is not a prefix: each is a statement.
+pub(super) const MAX_POSITIONS: i64 = 4096;
+
+impl<'m, 's> Importer<'m, 's> {
+    pub(crate) fn reduce_window(
+        &mut self,
+        op: &'m Operation<'s>,
+        operands: Vec<Value>,
+    ) -> Imported<Vec<Value>> {
+        let [value, initial] = self.operands(op, operands)?;
+        let rank = value.shape().len();
+        let list = |name: &str| op.ints(&[name]).unwrap_or_else(|| vec![1; rank]);
+        let sizes = list("window_dimensions");
+        let (strides, dilations) = (list("window_strides"), list("window_dilations"));
+        let spread = list("base_dilations");
+        let edges = op.attribute(&["padding"]).map_or(Some(vec![[0, 0]; rank]), |it| padding_rows(it, rank));
+        let lists = [&sizes, &strides, &dilations, &spread];
+        let (true, Some(edges)) =
+            (lists.iter().all(|it| it.len() == rank && it.iter().all(|it| *it > 0)), edges)
+        else {
+            return Err(self.bad_module(
+                "the window does not match the operand",
+                "expected positive numbers for each dimension",
+            ));
+        };
+        let reducer = op.regions.first().and_then(|it| Reducer::of_region(it, value.dtype()));
+        let Some(reducer) = reducer else {
+            return Err(self.unsupported_form(op, "its region is not one operator of both values"));
+        };
+        let is_neutral = initial.constant().is_some_and(|it| reducer.is_neutral(it, value.dtype()));
+        let windows: Vec<Window> = (0..rank)
+            .map(|at| Window { size: sizes[at], stride: strides[at], dilation: dilations[at] })
+            .collect();
+        // XLA does not count the padding, other than the specification of StableHLO.
+        let has_padding = edges.iter().any(|it| *it != [0, 0]) || spread.iter().any(|it| *it != 1);
+        if has_padding && !is_neutral {
+            return Err(self.unsupported_form(op, "padding with an initial value that changes the result"));
+        }
+        let is_plain = is_neutral
+            && windows.iter().all(|it| it.stride == 1 && it.dilation == 1)
+            && spread.iter().all(|it| *it == 1);
+        if let Some((dim, is_reversed)) = prefix(value.shape(), &windows, &edges).filter(|_| is_plain) {
+            return Ok(vec![self.scanned(op, value, reducer, dim, is_reversed)?]);
+        }
+        let positions = windows.iter().fold(1i64, |count, it| count.saturating_mul(it.size));
+        if positions > MAX_POSITIONS {
+            return Err(self.unsupported_form(op, &format!("a window of more than {MAX_POSITIONS} elements")));
+        }
+        let padding: Vec<Padding> = (0..rank)
+            .map(|at| Padding { low: edges[at][0], high: edges[at][1], interior: spread[at] - 1 })
+            .collect();
+        let value = self.padded(value, &initial, &padding)?;
+        let mut result: Option<Value> = None;
+        for position in 0..positions {
+            let own = self.window_elements(op, value.clone(), &windows, position)?;
+            result = Some(match result {
+                Some(it) => self.binary_values(reducer.name(), it, own)?,
+                None => own,
+            });
+        }
+        let Some(result) = result else { return Err(self.missing(op, "window_dimensions")) };
+        if is_neutral {
+            return Ok(vec![result]);
+        }
+        let initial = self.broadcast_value(initial, &[], &result.shape().to_vec())?;
+        Ok(vec![self.binary_values(reducer.name(), result, initial)?])
+    }
+
+    /// Returns the elements at one position of all windows: a slice with the strides of the windows.
+    pub(super) fn window_elements(
+        &mut self,
+        op: &Operation<'_>,
+        value: Value,
+        windows: &[Window],
+        position: i64,
+    ) -> Imported<Value> {
+        let mut ranges = vec![[0, 0, 1]; windows.len()];
+        let mut rest = position;
+        for (at, it) in windows.iter().enumerate().rev() {
+            let start = rest % it.size * it.dilation;
+            rest /= it.size;
+            // The last start of a window, behind which there is space for all of its elements.
+            let free = (it.size - 1).checked_mul(it.dilation).map(|span| value.shape()[at] - 1 - span);
+            let Some(free) = free.filter(|it| *it >= 0) else {
+                return Err(self.unsupported_form(op, "a window larger than the operand"));
+            };
+            ranges[at] = [start, start + free + 1, it.stride];
+        }
+        Ok(self.sliced(value, &ranges))
+    }
+
+    /// Returns the combination of all elements up to each one, or from each one on.
+    fn scanned(
+        &mut self,
+        op: &Operation<'_>,
+        value: Value,
+        reducer: Reducer,
+        dim: usize,
+        is_reversed: bool,
+    ) -> Imported<Value> {
+        let name = match reducer {
+            Reducer::Add => "",
+            Reducer::Mul => ", op=mul",
+            Reducer::Max => ", op=max",
+            Reducer::Min => ", op=min",
+            Reducer::And | Reducer::Or => return Err(self.unsupported_form(op, "of booleans")),
+        };
+        let value = if is_reversed { self.reversed(value, dim) } else { value };
+        let it: Tensor = self.materialized(value);
+        let at = Self::device_count(it.axes) + dim;
+        let it =
+            self.emit(it.axes, &it.shape.clone(), it.dtype, format!("scan(T{}, dim={at}{name})", it.number));
+        Ok(if is_reversed { self.reversed(Value::Tensor(it), dim) } else { Value::Tensor(it) })
+    }
+}
+
+/// Returns the padding in front of and behind each dimension.
+pub(super) fn padding_rows(stated: &Attribute<'_>, rank: usize) -> Option<Vec<[i64; 2]>> {
+    let rows: Vec<Vec<i64>> = match stated {
+        Attribute::Array(rows) => rows.iter().map(Attribute::ints).collect::<Option<_>>()?,
+        Attribute::Dense(items) => match items[..] {
+            // One number for all of them.
+            [Attribute::Int(it)] => return Some(vec![[it, it]; rank]),
+            _ => stated.rows()?,
+        },
+        _ => return None,
+    };
+    let rows = rows.into_iter().map(|it| it.try_into().ok()).collect::<Option<Vec<[i64; 2]>>>()?;
+    Some(rows).filter(|it| it.len() == rank)
+}
+
+/// Returns the dimension along which each window has all elements up to its own one, or, with `true`, all from its own one on.
+fn prefix(shape: &[i64], windows: &[Window], edges: &[[i64; 2]]) -> Option<(usize, bool)> {
+    let mut long = (0..windows.len()).filter(|it| windows[*it].size != 1);
+    let dim = long.next().filter(|it| long.next().is_none() && windows[*it].size == shape[*it])?;
+    let others = (0..edges.len()).all(|at| at == dim || edges[at] == [0, 0]);
+    let before = shape[dim] - 1;
+    match edges[dim] {
+        [low, 0] if low == before && others => Some((dim, false)),
+        [0, high] if high == before && others => Some((dim, true)),
+        _ => None,
+    }
+}
