@@ -21,6 +21,7 @@ mod operators;
 mod pad;
 mod points;
 mod reduce;
+mod selection;
 mod shape;
 mod sort;
 mod tensors;

@@ -32,7 +32,11 @@ pub use import::OPERATORS;
 
 /// Returns whether a text is a module rather than a program or a log of Host IR.
 pub fn is_module(text: &str) -> bool {
-    let mut lines = text.lines().map(str::trim).filter(|it| !it.is_empty() && !it.starts_with("//"));
+    let mut lines = text
+        .trim_start_matches('\u{feff}')
+        .lines()
+        .map(str::trim)
+        .filter(|it| !it.is_empty() && !it.starts_with("//"));
     // Aliases such as `#loc = loc(unknown)` precede the module.
     let first = lines.find(|it| !(it.starts_with('#') && it.contains(" = ")));
     first.is_some_and(|it| {

@@ -55,6 +55,16 @@ impl Numbers {
         (is_valid && is_matched).then_some(it)
     }
 
+    /// Returns the dimensions of the operand that are shared with the indices, and those of the indices.
+    pub(super) fn shared(&self) -> (&[usize], &[usize]) {
+        (&self.shared.0, &self.shared.1)
+    }
+
+    /// Returns the dimensions of the operand that are indexed.
+    pub(super) fn indexed(&self) -> &[usize] {
+        &self.indexed
+    }
+
     /// Returns the dimensions of the operand that a slice has.
     pub(super) fn kept(&self, rank: usize) -> Vec<usize> {
         (0..rank).filter(|it| !self.removed.contains(it) && !self.shared.0.contains(it)).collect()
@@ -229,6 +239,9 @@ impl<'m, 's> Importer<'m, 's> {
                 "expected each dimension once, and slices within the operand",
             ));
         };
+        if let Some(it) = self.selection(&shape, &indices, &numbers, (ty.shape.iter().product(), true))? {
+            return Ok(vec![Value::Tensor(self.selected(operand, it, &ty.shape)?)]);
+        }
         let kept = numbers.kept(shape.len());
         if !numbers.is_row(shape.len()) || kept.iter().any(|dim| sizes[*dim] != shape[*dim]) {
             let sizes: Vec<i64> = kept.iter().map(|dim| sizes[*dim]).collect();
@@ -332,6 +345,10 @@ impl<'m, 's> Importer<'m, 's> {
             }
             _ => return Err(self.unsupported_form(op, "its region neither adds nor replaces")),
         };
+        let count = updates.shape().iter().product();
+        if let Some(it) = self.selection(&shape, &indices, &numbers, (count, false))? {
+            return Ok(vec![self.with_selected(base, it, updates, is_add)?]);
+        }
         if !is_row {
             return Ok(vec![self.scattered_points(
                 op,

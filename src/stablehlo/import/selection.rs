@@ -18,23 +18,31 @@ pub(super) struct Selection {
 }
 
 impl Importer<'_, '_> {
-    /// Returns the selection of a gather or a scatter, if devices may hold parts of lines and each line has one index. A gather moves
-    /// an index into the range; a scatter ignores one that is outside.
+    /// Returns the selection of a gather or a scatter, if devices may hold parts of lines, and each line has one index and one of the
+    /// `elements` that are read or written. A gather moves an index into the range; a scatter ignores one that is outside.
     pub(super) fn selection(
         &mut self,
         operand: &[i64],
         indices: &Value,
         numbers: &Numbers,
-        is_moved: bool,
+        (elements, is_moved): (i64, bool),
     ) -> Imported<Option<Selection>> {
         let (dims, own) = numbers.shared();
-        let ([dim], true) = (numbers.indexed(), numbers.kept(operand.len()).is_empty()) else { return Ok(None) };
+        let ([dim], true) = (numbers.indexed(), numbers.kept(operand.len()).is_empty()) else {
+            return Ok(None);
+        };
         let lines: Vec<i64> = dims.iter().map(|it| operand[*it]).collect();
         let stated: Option<Vec<i64>> = own.iter().map(|it| indices.shape().get(*it).copied()).collect();
         let is_ascending = dims.is_sorted() && own.is_sorted();
-        let is_one_each = lines.iter().product::<i64>() == indices.shape().iter().product::<i64>();
+        let count = lines.iter().product::<i64>();
+        let is_one_each = count == elements && count == indices.shape().iter().product::<i64>();
         let is_sharded = self.region.is_none() && self.replicated(operand).is_some();
-        if !(is_sharded && is_ascending && is_one_each && !lines.is_empty() && stated.as_ref() == Some(&lines)) {
+        if !(is_sharded
+            && is_ascending
+            && is_one_each
+            && !lines.is_empty()
+            && stated.as_ref() == Some(&lines))
+        {
             return Ok(None);
         }
         let dtype = DType::Int64;
