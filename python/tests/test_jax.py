@@ -35,7 +35,7 @@ def test_a_recorded_lowering(tmp_path: Path) -> None:
 
 
 def test_an_operation_that_is_not_read() -> None:
-    text = 'module {\n  func.func public @main() -> tensor<f32> {\n    %0 = stablehlo.custom_call @f() : () -> tensor<f32>\n    return %0 : tensor<f32>\n  }\n}\n'
+    text = 'module {\n  func.func public @main() -> tensor<f32> {\n    %0 = stablehlo.fft : tensor<f32>\n    return %0 : tensor<f32>\n  }\n}\n'
     with pytest.raises(hir.HirError) as caught:
         hir.read(text)
     assert (caught.value.code, caught.value.line) == ("E0901", 3)

@@ -42,7 +42,7 @@ operators! {
     "stablehlo.gather": "`embedding` for rows of a matrix, else `takeAlongAxis`" => gather;
     "stablehlo.scatter": "`indexPutAccumulate` or `scatter`; the region adds or replaces" => scatter;
     "stablehlo.sort": "`argsort` of each key, and `takeAlongAxis`" => sort;
-    "chlo.top_k": "`topk`" => top_k;
+    "chlo.top_k": "the first places of `argsort`, and `takeAlongAxis`" => top_k;
     "stablehlo.convert": "a conversion" => convert;
     "stablehlo.compare": "`==`, `!=`, `<`, `<=`, `>`, `>=`" => compare;
     "stablehlo.select": "`where`" => select;

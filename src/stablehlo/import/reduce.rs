@@ -153,7 +153,7 @@ impl<'m, 's> Importer<'m, 's> {
             results.push(if is_neutral {
                 result
             } else {
-                let initial = self.broadcast_value(initial, &[], &result.shape().to_vec())?;
+                let initial = self.broadcast_value(initial, &[], result.shape())?;
                 self.binary_values(reducer.name(), result, initial)?
             });
         }

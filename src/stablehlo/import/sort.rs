@@ -73,21 +73,28 @@ impl<'m, 's> Importer<'m, 's> {
         self.emit(axes, &order.shape, tensor.dtype, text)
     }
 
+    /// Imports the greatest elements of the last dimension and their indices as the first ones of an order. `topk` itself has two
+    /// results, which an executor does not run on parts of its operand.
     pub(crate) fn top_k(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
         let [value] = self.operands(op, operands)?;
-        let (values, indices) = (self.result_type(op, 0)?.clone(), self.result_type(op, 1)?.clone());
-        let (Some(count), false) = (op.int(&["k"]), value.shape().is_empty()) else {
-            return Err(self.missing(op, "k"));
+        let indices = self.result_type(op, 1)?.dtype;
+        let Some(count) = op.int(&["k"]) else { return Err(self.missing(op, "k")) };
+        let Some(dim) =
+            value.shape().len().checked_sub(1).filter(|it| (0..=value.shape()[*it]).contains(&count))
+        else {
+            return Err(self.bad_module(
+                "`k` is not between 0 and the extent of the last dimension",
+                "expected at most all elements",
+            ));
         };
         let it = self.materialized(value);
-        let dim = Self::device_count(it.axes) + it.shape.len() - 1;
-        let found = self.tensor(it.axes, &values.shape, values.dtype);
-        let places = self.tensor(it.axes, &indices.shape, DType::Int64);
-        self.out.statement(format!(
-            "T{}, T{} = topk(T{}, {count}, dim={dim}, largest=True, sorted=True)",
-            found.number, places.number, it.number
-        ));
-        let places = self.converted(Value::Tensor(places), indices.dtype)?;
+        let order = Value::Tensor(self.sorted_places(&it, dim, true));
+        let mut ranges: Vec<[i64; 3]> = it.shape.iter().map(|extent| [0, *extent, 1]).collect();
+        ranges[dim][1] = count;
+        let places = self.sliced(order, &ranges);
+        let places = self.materialized(places);
+        let found = self.rearranged(it, &places, dim);
+        let places = self.converted(Value::Tensor(places), indices)?;
         Ok(vec![Value::Tensor(found), places])
     }
 }

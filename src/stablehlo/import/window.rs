@@ -79,7 +79,7 @@ impl<'m, 's> Importer<'m, 's> {
         if is_neutral {
             return Ok(vec![result]);
         }
-        let initial = self.broadcast_value(initial, &[], &result.shape().to_vec())?;
+        let initial = self.broadcast_value(initial, &[], result.shape())?;
         Ok(vec![self.binary_values(reducer.name(), result, initial)?])
     }
 
