@@ -165,9 +165,14 @@ const STABLEHLO: &[Layer] = &[
 const STABLEHLO_IMPORT: &[Layer] = &[
     ("errors", &[]),
     ("tensors", BEFORE),
-    ("constant control dot elementwise index manual reduce shape", BEFORE),
+    ("constant control dot elementwise index manual opaque pad reduce shape", BEFORE),
+    ("bits sort", &["elementwise"]),
+    ("window", &["pad", "reduce"]),
+    ("convolution", &["constant", "dot", "pad", "window"]),
     // Collectives and scatters combine values as reductions do.
     ("collective gather", &["reduce"]),
+    ("points", &["gather"]),
+    ("selection", &["constant", "gather", "reduce"]),
     // The table names the functions that import operations.
     ("operators", BEFORE),
 ];
