@@ -172,6 +172,10 @@ codes! {
     /// hir-run, 1 billion in other tools. Nothing is wrong with the program: bind smaller extents, or raise the
     /// limit. The exit code is 6.
     OverBudget = "E0410", Error;
+    /// A rank waits for a communication that it has not posted, or not again since its last Wait for it. nvFuser's
+    /// interpreter ends a program there. A rank that executes the statement of a communication without being a member
+    /// of its team may wait for it once, as the members do.
+    NotPosted = "E0411", Error;
     /// The two sides of a transfer, or the members of a collective, disagree on size, type or root; or a rank
     /// would run the program of another rank (`%options rank=`).
     Disagreement = "E0501", Error;

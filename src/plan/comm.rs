@@ -12,21 +12,24 @@ use super::{
     context::{NOT_IMPLEMENTED, PlanBuilder, Result},
     limits::too_few_ranks_text,
     missing_handles::insertions,
-    posted::Request,
+    posted::{PostedComm, Request},
     teams::position_in,
 };
 use grammar::{
     attr,
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{ExprId, OpStmt, Stmt, TensorId},
+    ir::{ExprId, OpStmt, Stmt, StmtId, TensorId},
     ops::Op,
     span::Span,
-    words::{CommunicationType, P2pProtocol},
+    words::{self, CommunicationType, P2pProtocol},
 };
 
 impl PlanBuilder<'_> {
     pub(super) fn communicate(&mut self, stmt: &OpStmt) -> Result<()> {
+        if let Some(number) = stmt.number {
+            self.posted.insert(number, PostedComm::Elsewhere);
+        }
         match stmt.op {
             Op::P2PCommunication => self.p2p(stmt),
             Op::CollectivePermute => self.permute(stmt),
@@ -56,7 +59,7 @@ impl PlanBuilder<'_> {
         self.plan.work_count += 1;
         self.requests.push(request);
         if let Some(number) = number {
-            self.posted.insert(number, work);
+            self.posted.insert(number, PostedComm::Here(work));
         }
         work
     }
@@ -64,14 +67,60 @@ impl PlanBuilder<'_> {
     // ---- waiting
 
     pub(super) fn wait(&mut self, stmt: &OpStmt) -> Result<()> {
-        let Some(number) = stmt.get(attr::WORK) else { return Ok(()) };
-        // A rank outside the team, or in the other branch, has not posted this number and has nothing to wait
-        // for.
-        if let Some(work) = self.posted.remove(&number) {
-            self.emit(InstKind::Wait { work });
-            self.end_of_wait(work);
+        let (Some(number), Some(wait)) = (stmt.get(attr::WORK), self.current_stmt()) else { return Ok(()) };
+        let earlier = match self.posted.insert(number, PostedComm::WaitedFor(wait)) {
+            Some(PostedComm::Here(work)) => {
+                self.emit(InstKind::Wait { work });
+                self.end_of_wait(work);
+                return Ok(());
+            }
+            Some(PostedComm::Elsewhere) => return Ok(()),
+            Some(PostedComm::WaitedFor(earlier)) => Some(earlier),
+            None => None,
+        };
+        self.nothing_to_wait_for(number, wait, earlier)
+    }
+
+    /// Reports a Wait for a communication that this rank has not posted since `earlier`, the Wait that ended it
+    /// last. nvFuser's interpreter ends the program there: each Wait takes the communication from `works_`
+    /// (`csrc/host_ir/evaluator.cpp`). For the CUDA backend it reads a semaphore instead, as often as the program
+    /// waits.
+    fn nothing_to_wait_for(&self, number: u32, wait: StmtId, earlier: Option<StmtId>) -> Result<()> {
+        let program = self.program;
+        let posts = program.stmts.iter().filter_map(|(id, it)| match it {
+            Stmt::Op(it) if program.posted_work(id) == Some(number) => Some((id, it)),
+            Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+        });
+        let posts: Vec<(StmtId, &OpStmt)> = posts.collect();
+        if posts.iter().any(|(_, it)| it.get(attr::BACKEND) == Some(words::Backend::Cuda)) {
+            return Ok(());
         }
-        Ok(())
+        let op = posts.first().map_or("communication", |it| it.1.op.name());
+        let (message, help) = match earlier {
+            None => (
+                format!("this rank waits for {op} {number}, but has not posted it"),
+                "move this Wait into the block that posts the communication",
+            ),
+            Some(earlier) if earlier == wait => (
+                format!("this rank waits for {op} {number} again, but has not posted it again"),
+                "move this Wait out of the loop, or post the communication in each iteration",
+            ),
+            Some(_) => (
+                format!("this rank waits for {op} {number} again, but has not posted it again"),
+                "remove this Wait",
+            ),
+        };
+        let mut it = self.error(Code::NotPosted, message, "nothing is left to wait for").help(help);
+        match (earlier, posts.first()) {
+            (Some(earlier), _) if earlier != wait => {
+                it = it.label(program.stmt_span(earlier), "this Wait has ended it");
+            }
+            (None, Some((post, _))) => {
+                it = it.label(program.stmt_span(*post), "this rank does not execute this");
+            }
+            _ => (),
+        }
+        Err(Box::new(it.note("nvFuser ends the program with an error at this Wait")))
     }
 
     // ---- collectives

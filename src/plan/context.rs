@@ -19,7 +19,7 @@ use super::{
     PlanStream, StreamNo, View, ViewKey, WorkNo,
     caching_allocator::CachingAllocator,
     limits,
-    posted::{AfterWait, Request},
+    posted::{AfterWait, PostedComm, Request},
     scalar::{ScalarError, Scalars, Value},
     shape::{self, LayoutError},
     teams::Teams,
@@ -81,8 +81,8 @@ pub(super) struct PlanBuilder<'p> {
     pub(super) divergence_depth: usize,
     /// By work: what the statement requests.
     pub(super) requests: Vec<Request>,
-    /// Posted works by the number that `Wait` refers to.
-    pub(super) posted: FxHashMap<u32, WorkNo>,
+    /// The communications that this rank has come to, by the number that `Wait` refers to.
+    pub(super) posted: FxHashMap<u32, PostedComm>,
     /// By work: what follows the wait for it.
     pub(super) after_wait: FxHashMap<WorkNo, AfterWait>,
     /// The sends and receives collected since StartCoalescing.

@@ -132,7 +132,6 @@ impl PlanBuilder<'_> {
             Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
         };
         if !self.program.stmts.iter().any(|(_, it)| is_wait(it)) {
-            self.posted.retain(|_, it| *it != work);
             self.emit(InstKind::Wait { work });
             self.end_of_wait(work);
         }

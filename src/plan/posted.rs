@@ -5,9 +5,12 @@
 //! from transports, only `sync::agreement` reads them, to compare those of the members. So no executor sees a request, or
 //! runs plans without their transports.
 
-use grammar::words::{Algorithm, P2pProtocol};
+use grammar::{
+    ir::StmtId,
+    words::{Algorithm, P2pProtocol},
+};
 
-use super::{BufferNo, InstKind, Plan};
+use super::{BufferNo, InstKind, Plan, WorkNo};
 
 /// What a statement says about how its communication moves the data.
 #[derive(Clone, Copy, Debug, Default)]
@@ -16,6 +19,18 @@ pub(super) struct Request {
     pub algo: Option<Algorithm>,
     /// Which side of a P2P group copies, for the CUDA backend; `None` if a library moves the data.
     pub protocol: Option<P2pProtocol>,
+}
+
+/// What a rank knows of the communication with a number, to which a Wait refers.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum PostedComm {
+    /// This rank has posted it.
+    Here(WorkNo),
+    /// This rank has executed its statement and is no member, or the statement belongs to a group: the first Wait
+    /// does nothing.
+    Elsewhere,
+    /// This Wait has ended it, or has found that it is posted elsewhere.
+    WaitedFor(StmtId),
 }
 
 /// What a rank does when a communication that it waits for has ended.
