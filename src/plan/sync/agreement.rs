@@ -3,8 +3,10 @@
 //! access whatever memory follows the buffer, or wait forever.
 //!
 //! Only the first error of each group, or of each pair of ranks, is reported, since later ones may be its
-//! consequences. Communications that lack a part are not checked here; `deadlock_detection` and the executors
-//! report them.
+//! consequences. Of the communications that lack a part, only those are reported here whose other sides name another
+//! backend (`backends`); `deadlock_detection` and the executors report the others.
+
+mod backends;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -70,6 +72,7 @@ pub(crate) fn agreement(
     let plans = &posted.plans;
     let mut faults: Vec<Fault> = collective_faults(posted, matched);
     faults.extend(message_faults(posted, matched));
+    faults.extend(backends::backend_faults(posted, matched));
     let diagnostic = |it: Fault| {
         let rank = it.sides.first().map_or(0, |side| side.at.rank);
         let span = |side: &Side| {
