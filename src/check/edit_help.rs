@@ -104,8 +104,8 @@ fn before_line(context: &EditContext<'_>, applied: &EditedText, change: &Change)
     line.map_or(String::new(), |it| format!("before line {it}"))
 }
 
-/// Names the other streams that need the same `Synchronize`: several streams execute the awaited statement,
-/// and the inserted operand names one of them.
+/// Names the other streams that need the same `Synchronize`: several streams execute the awaited statement, the inserted
+/// operand names one of them, and the waiting stream has not waited for the others yet.
 fn other_streams(context: &EditContext<'_>, edit: &Edit, applied: &EditedText) -> String {
     let plan = context.plan;
     let (Some(WaitedStream::Index { index, stmt: Some(stmt) }), Some(before)) =
@@ -124,9 +124,13 @@ fn other_streams(context: &EditContext<'_>, edit: &Edit, applied: &EditedText) -
     let is_needed = |at: &usize| {
         let stream = stream_of(plan, *at);
         match before {
-            InsertionPoint::End { current } => stream != current,
+            InsertionPoint::End { current } => {
+                let waiting = plan.streams.iter().position(|it| it == current);
+                let is_joined = |it: usize| context.index.first_stream_wait(*at, it as u32).is_some();
+                stream != current && !waiting.is_some_and(is_joined)
+            }
             InsertionPoint::Before { statement, .. } => {
-                statement.stmt.is_some_and(|it| has_other_stream(context, it, *at, stream))
+                statement.stmt.is_some_and(|it| has_unordered_stream(context, it, *at, stream))
             }
             InsertionPoint::BlockEnd { .. } => false,
         }
@@ -145,10 +149,14 @@ fn other_streams(context: &EditContext<'_>, edit: &Edit, applied: &EditedText) -
     }
 }
 
-/// Returns whether a statement has an instruction after `at` on another stream than `stream`.
-fn has_other_stream(context: &EditContext<'_>, stmt: StmtId, at: usize, stream: &PlanStream) -> bool {
+/// Returns whether a statement has an instruction after `at` on another stream than `stream` that has not waited for
+/// `at` before.
+fn has_unordered_stream(context: &EditContext<'_>, stmt: StmtId, at: usize, stream: &PlanStream) -> bool {
     let all = context.index.of_stmt(stmt);
-    all[all.partition_point(|it| *it <= at)..].iter().any(|it| stream_of(context.plan, *it) != stream)
+    all[all.partition_point(|it| *it <= at)..].iter().any(|it| {
+        let waited = || context.index.first_stream_wait(at, context.plan.code[*it].stream);
+        stream_of(context.plan, *it) != stream && waited().is_none_or(|wait| wait > *it)
+    })
 }
 
 /// Describes an edit of a program whose text is not known, or is formatted in a way that `apply` does not
