@@ -224,7 +224,8 @@ impl RaceExplanation {
         };
         let (one, other) = (value_at(first)?, value_at(second)?);
         let later = [one, other].into_iter().find(|it| *it != value)?;
-        if one == other || first.allocates() || second.allocates() {
+        let is_alloc = |it: &RaceSide<'_>| it.allocates() || it.fills_with_zeros();
+        if one == other || is_alloc(first) || is_alloc(second) {
             return None;
         }
         // If every iteration zeroed the storage, it would lose what earlier iterations accumulated.

@@ -90,7 +90,12 @@ impl<'a> RaceSide<'a> {
 
     /// Returns true if it only allocates the storage.
     pub fn allocates(&self) -> bool {
-        matches!(self.kind(), Some(InstKind::Alloc { .. }))
+        matches!(self.kind(), Some(InstKind::Alloc { zeroed: None, .. }))
+    }
+
+    /// Returns true if it allocates the storage and fills it with zeros.
+    pub fn fills_with_zeros(&self) -> bool {
+        matches!(self.kind(), Some(InstKind::Alloc { zeroed: Some(_), .. }))
     }
 
     /// Returns the line of the statement.
@@ -137,7 +142,9 @@ impl<'a> RaceSide<'a> {
             (false, true) => "writes",
             (false, false) => "reads",
         };
-        let what = if self.plan.rank == self.owner {
+        let what = if self.fills_with_zeros() {
+            "fills it with zeros".to_owned()
+        } else if self.plan.rank == self.owner {
             format!("{verb} it")
         } else {
             format!("rank {} {verb} it in the memory of rank {}", self.plan.rank, self.owner)
