@@ -102,6 +102,7 @@ mod history;
 mod line_changes;
 mod memory;
 mod merge;
+mod missing_write;
 mod numbered_lines;
 mod ordering_model;
 mod orders;

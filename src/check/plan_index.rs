@@ -53,6 +53,8 @@ struct Tables {
     awaited: FxHashMap<(StreamNo, usize), Vec<(usize, SignalId)>>,
     by_stmt: FxHashMap<StmtId, Vec<usize>>,
     iterations: OnceCell<FxHashSet<(StmtId, Option<u32>)>>,
+    /// The instructions that write to each buffer of the rank, in order.
+    writers: OnceCell<FxHashMap<BufferNo, Vec<usize>>>,
     stream_waits: RefCell<StreamWaits>,
 }
 
@@ -70,6 +72,7 @@ impl Tables {
             awaited: FxHashMap::default(),
             by_stmt: FxHashMap::default(),
             iterations: OnceCell::new(),
+            writers: OnceCell::new(),
             stream_waits: RefCell::new(StreamWaits::new(plan)),
         };
         for allocation in &plan.allocations {
@@ -105,6 +108,27 @@ impl Tables {
 }
 
 impl<'p> PlanIndex<'p> {
+    /// Returns the plan.
+    pub fn plan(self) -> &'p Plan {
+        self.plan
+    }
+
+    /// Returns the instructions of the rank that write to one of its buffers, in order.
+    pub fn own_writers(self, buffer: BufferNo) -> &'p [usize] {
+        let writers = self.tables.writers.get_or_init(|| {
+            let mut found: FxHashMap<BufferNo, Vec<usize>> = FxHashMap::default();
+            for (at, inst) in self.plan.code.iter().enumerate() {
+                inst.kind.visit_accesses(self.plan.rank, &mut |it| {
+                    if it.is_write && it.rank == self.plan.rank {
+                        found.entry(it.view.buffer).or_default().push(at);
+                    }
+                });
+            }
+            found
+        });
+        writers.get(&buffer).map_or(&[], Vec::as_slice)
+    }
+
     /// Returns the first instruction by which a stream of the program waits for a communication. `inst` is the
     /// communication or a part of it.
     pub fn first_wait_for(self, inst: usize) -> Option<usize> {

@@ -255,6 +255,7 @@ const CHECK: &[Layer] = &[
     ("conflict history written", &["overlap"]),
     ("orders", &["conflict", "overlap"]),
     ("memory storage", &["conflict", "overlap", "written"]),
+    ("missing_write", &["memory", "overlap", "plan_index"]),
     ("race", &["conflict", "history", "ordering_model", "overlap", "storage"]),
     ("repeat", &["conflict", "ordering_model", "race", "storage"]),
     ("race_side", &["conflict", "plan_index"]),
