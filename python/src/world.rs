@@ -12,6 +12,7 @@ use hir::{
     plan::{
         limits::DEFAULT_MEMORY_LIMIT,
         plan_text,
+        sync::LaunchOrder,
         timeline::{Timeline, file::TimelineFile, overlap::Overlap},
     },
     process::threads::start_workers,
@@ -42,6 +43,7 @@ impl World {
             return Err(PyValueError::new_err(format!("`{model}` is not a model: expected nccl or hir")));
         };
         checks.model = model;
+        checks.nccl = LaunchOrder::Explicit;
         let world = Arc::clone(&self.world);
         let report = interruptible::run(py, move || hir::check::check(&world, checks))?;
         // Findings are indexed by program; all ranks run that of one text.

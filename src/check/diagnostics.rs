@@ -26,7 +26,7 @@ use super::{
 };
 use hir_plan::{
     InstKind, OverwrittenView, Plan,
-    sync::{CommOrderCycle, Deadlock, InstRef},
+    sync::{CommOrderCycle, CommOrderEdge, Deadlock, InstRef},
 };
 
 /// The maximum number of bytes of a line that a label underlines. Lines are long, and the label text is
@@ -306,16 +306,20 @@ impl<'a> DiagnosticBuilder<'a> {
     fn communicator_order(&self, crossing: &CommOrderCycle) -> (usize, Diagnostic) {
         let origin = |at: InstRef| self.plans[at.rank].code[at.inst].origin;
         let name = |at: InstRef| self.plans[at.rank].describe_origin(origin(at));
+        let verb = |it: &CommOrderEdge| if it.is_unordered { "may start" } else { "starts" };
         let orders: Vec<String> = crossing
             .0
             .iter()
-            .map(|it| format!("rank {} posts {} before {}", it.first.rank, name(it.first), name(it.second)))
+            .map(|it| {
+                let (rank, verb) = (it.first.rank, verb(it));
+                format!("rank {rank} {verb} {} before {}", name(it.first), name(it.second))
+            })
             .collect();
         let text = self.text_of(crossing.0.first().map_or(0, |it| it.first.rank));
         let mut labels: Vec<(Span, String)> = Vec::new();
         for it in crossing.0.iter().filter(|it| self.text_of(it.first.rank) == text) {
             let line = self.plans[it.first.rank].origins[origin(it.first) as usize].line;
-            let label = format!("rank {} posts this before {}", it.first.rank, name(it.second));
+            let label = format!("rank {} {} this before {}", it.first.rank, verb(it), name(it.second));
             let span = self.span(text, line);
             match labels.iter_mut().find(|it| it.0 == span) {
                 Some(it) => it.1 = format!("{}; {label}", it.1),
@@ -325,11 +329,20 @@ impl<'a> DiagnosticBuilder<'a> {
         labels.truncate(MAX_LISTED);
         let mut labels = labels.into_iter();
         let (span, label) = labels.next().unwrap_or_else(|| (self.span(text, 0), String::new()));
-        let message = "ranks use communicators in contradictory orders";
+        let is_unordered = crossing.0.iter().any(|it| it.is_unordered);
+        let message = if is_unordered {
+            "ranks may use communicators in contradictory orders: nothing orders them"
+        } else {
+            "ranks use communicators in contradictory orders"
+        };
         let mut it = Diagnostic::new(Code::CommunicatorOrder, span, message, label)
             .note(orders.join("\n"))
-            .note("a GPU may be unable to run the kernels of two communicators at the same time: each rank then waits in one kernel for the other rank")
-            .help("post these communications in the same order on all ranks, or with one team");
+            .note("a GPU may be unable to run the kernels of two communicators at the same time: each rank then waits in one kernel for the other rank");
+        it = if is_unordered {
+            it.help("on all ranks, let the stream of the later communication wait for the earlier one (Wait, Synchronize), or use one team. hir-run and NCCL_LAUNCH_ORDER_IMPLICIT=1 (NCCL 2.26) start them in issue order: check with `--nccl=launch-order-implicit`")
+        } else {
+            it.help("post these communications in the same order on all ranks, or with one team")
+        };
         it.labels.extend(labels);
         (text, it)
     }

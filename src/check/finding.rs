@@ -15,7 +15,7 @@ use super::{
 };
 use hir_plan::{
     BufferNo, OverwrittenView, Plan,
-    sync::{CommOrderCycle, CommOrderEdge, Deadlock},
+    sync::{CommOrderCycle, CommOrderEdge, Deadlock, LaunchOrder},
 };
 
 /// Selects the checks to run.
@@ -33,6 +33,9 @@ pub struct Checks {
     pub repeat: bool,
     /// The rules that define which accesses are ordered.
     pub model: OrderingModel,
+    /// How the kernels of different communicators are launched. With `OrderingModel::Hir` always `Implicit`, as hir-run does,
+    /// and as the constants say; tools that check a program for other executors set `Explicit`.
+    pub nccl: LaunchOrder,
 }
 
 impl Checks {
@@ -48,11 +51,26 @@ impl Checks {
         excess: false,
         repeat: false,
         model: OrderingModel::Nccl,
+        nccl: LaunchOrder::Implicit,
     };
 
     /// Returns true if excess is the only requested check.
     pub fn is_excess_only(self) -> bool {
-        self == Self { excess: true, model: self.model, ..Self::NONE }
+        self == Self { excess: true, model: self.model, nccl: self.nccl, ..Self::NONE }
+    }
+
+    /// Returns the order in which kernels of different communicators are launched.
+    pub(super) fn launch_order(self) -> LaunchOrder {
+        match self.model {
+            OrderingModel::Nccl => self.nccl,
+            OrderingModel::Hir => LaunchOrder::Implicit,
+        }
+    }
+
+    /// Returns the checks for faults in a single run, with the same models.
+    #[must_use]
+    pub fn of_faults(self) -> Self {
+        Self { model: self.model, nccl: self.nccl, ..Self::ALL_FAULTS }
     }
 
     /// Returns true if any requested check needs the memory accesses.
@@ -166,7 +184,7 @@ impl Finding {
             Self::CommunicatorOrder(it) => {
                 let at = |it: &CommOrderEdge| {
                     let origin = plans[it.first.rank].code[it.first.inst].origin;
-                    place(it.first.rank, origin, format!("rank {} posts this first", it.first.rank))
+                    place(it.first.rank, origin, format!("rank {} starts this first", it.first.rank))
                 };
                 it.0.iter().filter_map(at).collect()
             }

@@ -72,7 +72,7 @@ pub fn fix(text: &str, number: usize, checks: Checks, plan: Planner<'_>) -> FixR
     }
     // All faults are checked, whatever the caller requested: an edit that leaves a read without its write is
     // harmful.
-    let checks = Checks { model: checks.model, ..Checks::ALL_FAULTS };
+    let checks = checks.of_faults();
     let session = FixSession { number, checks, plan, instructions: Cell::new(0) };
     let Some(mut state) = session.check_text(NumberedLines::of(text)) else { return unchanged() };
     let mut changes: Vec<Change> = Vec::new();

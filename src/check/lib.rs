@@ -29,9 +29,11 @@
 //!   Point-to-point communication.
 //! * A collective may write its output before it has read its input, unless it is in place. Source: NCCL User
 //!   Guide, In-place Operations.
-//! * Operations on different communicators must be submitted in the same order on all ranks: their kernels
+//! * Operations on different communicators must start in the same order on all ranks: their kernels
 //!   occupy the GPU while they wait for each other. Source: NCCL User Guide, Using multiple NCCL
-//!   communicators concurrently.
+//!   communicators concurrently. Two that nothing orders on the GPU start in any order, or with
+//!   `NCCL_LAUNCH_ORDER_IMPLICIT=1` (NCCL 2.26) in issue order. Source: NCCL User Guide, Environment variables;
+//!   `LaunchOrder`.
 //! * `ShareMemHandles` and barriers order host threads. Streams run asynchronously to the host, so these
 //!   order no memory access. Source: CUDA C++ Programming Guide, Asynchronous Concurrent Execution.
 //! * Storage may be used after the work issued on the stream of its `ALLOCATE` up to then. It is reused on

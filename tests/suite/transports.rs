@@ -170,7 +170,7 @@ fn agrees(program: &Program, lines: &LineIndex, way: TransportChoice) -> Option<
     let plans = plan::build(program, lines, world).ok()?;
     // A deadlock or a race of the program with NCCL is not a fault of a transport. If ranks use communicators
     // in different orders, copies over peer memory make the ranks wait for each other.
-    let crosses = plan::sync::comm_order_cycle(&plans) != Ok(None);
+    let crosses = plan::sync::comm_order_cycle(&plans, plan::sync::LaunchOrder::Implicit) != Ok(None);
     if sim::footprint(&plans).bytes > BYTES || crosses || plans.deadlock().is_some() {
         return None;
     }

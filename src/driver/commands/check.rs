@@ -9,7 +9,7 @@ use std::{
 use clap::Parser;
 use grammar::{bindings::Binding, count_text};
 use hir_check::{Checks, OrderingModel};
-use hir_plan::limits::DEFAULT_MAX_WORK_OF_TRIALS;
+use hir_plan::{limits::DEFAULT_MAX_WORK_OF_TRIALS, sync::LaunchOrder};
 use hir_process::{exit::Exit, interrupt::Activity};
 use hir_sim::WorkBudget;
 
@@ -18,7 +18,7 @@ use crate::{
     session::CommandLine,
     tool::{
         Reporter,
-        flags::{DiagnosticFlags, TextFlags, WorldFlags, check_model, with_help},
+        flags::{DiagnosticFlags, TextFlags, WorldFlags, check_model, launch_order, with_help},
     },
 };
 
@@ -50,6 +50,10 @@ struct Options {
     /// executors guarantee.
     #[arg(help_heading = "Checks", long, value_parser = check_model())]
     check_model: Option<OrderingModel>,
+    /// In which order NCCL starts the kernels of different communicators: `launch-order-explicit`, any that the streams allow
+    /// (default), or `launch-order-implicit`, the issue order.
+    #[arg(help_heading = "Checks", long, value_parser = launch_order())]
+    nccl: Option<LaunchOrder>,
     #[command(flatten)]
     text: TextFlags,
     #[command(flatten)]
@@ -128,11 +132,12 @@ fn check_file(
     }
     let set = options.set.iter().cloned();
     let set = set.map(|it| Binding { is_optional: it.is_optional || !is_only, ..it }).collect();
-    let Options { check, check_model, world, diagnostics, .. } = *options;
+    let Options { check, check_model, nccl, world, diagnostics, .. } = *options;
     let file_options = opt::Options {
         file,
         check: check.or(Some(Checks::DEFAULT)),
         check_model,
+        nccl,
         world,
         diagnostics,
         text: options.text.clone(),

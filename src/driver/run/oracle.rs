@@ -27,7 +27,7 @@ use super::{
     trial::{FailureKind, RunFailure, run_trial},
     verdict::{Expectation, ExpectationSource, expectations, input_mismatch},
 };
-use hir_check::OrderingModel;
+use hir_check::Checks;
 use hir_plan::{Plan, World, limits::Limits, opaque_call_diagnostic};
 use hir_sim::{Schedule, WorkBudget};
 use hir_tensor::{data::Data, generate::InputKind};
@@ -168,8 +168,8 @@ impl SimulatedReference<'_> {
     /// Returns the fault of the original program that the schedules did not show: a pass may change what a program with a
     /// race computes.
     fn own_fault(&self) -> Option<Diagnostic> {
-        let model = OrderingModel::default();
-        checker::first_fault(&self.plans, model, Code::InvalidReference, &|_| &self.program)
+        let checks = Checks::ALL_FAULTS;
+        checker::first_fault(&self.plans, checks, Code::InvalidReference, &|_| &self.program)
     }
 
     fn check_schedule(

@@ -14,7 +14,10 @@ use crate::{
     tool::{Color, Reporter},
 };
 use hir_check::OrderingModel;
-use hir_plan::limits::{DEFAULT_MAX_RANKS, DEFAULT_MEMORY_GIB, Limits, MAX_RANKS};
+use hir_plan::{
+    limits::{DEFAULT_MAX_RANKS, DEFAULT_MEMORY_GIB, Limits, MAX_RANKS},
+    sync::LaunchOrder,
+};
 
 /// The options that select how a tool reports. Each tool sets the help of `--quiet` to what it omits.
 #[derive(Clone, Copy, Debug, Default, Args)]
@@ -122,6 +125,22 @@ fn parse_ranks(text: &str) -> Result<usize, InvalidOption> {
 fn parse_memory_limit(text: &str) -> Result<u32, InvalidOption> {
     let parsed = text.parse();
     parsed.map_err(|_| "expected a whole number of GiB, such as 4".into())
+}
+
+/// Returns the parser of `--nccl`.
+pub fn launch_order() -> impl TypedValueParser<Value = LaunchOrder> {
+    let values = LaunchOrder::ALL.map(|order| {
+        PossibleValue::new(order.name()).help(match order {
+            LaunchOrder::Explicit => {
+                "Kernels of different communicators start in any order, unless streams order them (the default of NCCL)"
+            }
+            LaunchOrder::Implicit => {
+                "They start in issue order: NCCL_LAUNCH_ORDER_IMPLICIT=1 with NCCL 2.26 or newer, and hir-run"
+            }
+        })
+    });
+    PossibleValuesParser::new(values)
+        .map(|name| LaunchOrder::ALL.into_iter().find(|it| it.name() == name).unwrap_or_default())
 }
 
 /// Returns the parser of `--check-model`.

@@ -35,6 +35,7 @@ const FLAGS: &[&str] = &[
     "--print-hb",
     "--check",
     "--check-model",
+    "--nccl",
     "--bisect",
 ];
 

@@ -29,6 +29,7 @@ pub const FLAGS_BY_TOOL: [(&str, &[&str]); 4] = [
             "fix",
             "list-ops",
             "list-passes",
+            "nccl",
             "overlap",
             "print",
             "print-changed",

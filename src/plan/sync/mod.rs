@@ -9,7 +9,7 @@
 //! | `machine` | executes streams and queues, and in the blocking order also hosts, without memory |
 //! | `happens_before` | the order that every executor guarantees (for races): the machine with clocks |
 //! | `step` | the steps in which an instruction accesses memory |
-//! | `comm_order` | checks that all ranks use their NCCL communicators in the same order |
+//! | `comm_order` | checks that all ranks start the kernels of their communicators in the same order |
 //! | `world` | the plans of all ranks with their matched communications, and their progress |
 //! | `wait_graph` | the wait-for graph in a given state (for deadlocks and jobs that do not proceed) |
 //! | `deadlock_detection` | decides whether the plans deadlock |
@@ -43,7 +43,7 @@ mod world;
 
 pub(super) use agreement::agreement;
 pub use blocked_wait::{BlockedWait, lines_by_rank, ranks_text};
-pub use comm_order::{CommOrderCycle, CommOrderEdge, TooManyComms, comm_order_cycle};
+pub use comm_order::{CommOrderCycle, CommOrderEdge, LaunchOrder, TooManyComms, comm_order_cycle};
 pub use deadlock::{Cause, Deadlock, HeadToHead, MissingPost};
 pub use explain::explain;
 pub use matching::{

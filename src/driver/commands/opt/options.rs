@@ -15,6 +15,7 @@ use crate::tool::{
 use clap::{Parser, ValueEnum};
 use grammar::{Dialect, bindings::Binding, render::Format};
 use hir_check::{Checks, OrderingModel};
+use hir_plan::sync::LaunchOrder;
 
 /// The examples of `--help`.
 pub const EXAMPLES: &str =
@@ -135,6 +136,10 @@ pub struct Options {
     /// `--verify-each=check`.
     #[arg(help_heading = "Checks", long, value_parser = crate::tool::flags::check_model())]
     pub check_model: Option<OrderingModel>,
+    /// In which order NCCL starts the kernels of different communicators: `launch-order-explicit`, any that the streams allow
+    /// (default of `--check`), or `launch-order-implicit`, the issue order (default of `--verify-each=check`).
+    #[arg(help_heading = "Checks", long, value_parser = crate::tool::flags::launch_order())]
+    pub nccl: Option<LaunchOrder>,
     #[command(flatten)]
     pub world: WorldFlags,
     /// Print only the plan of this rank.
@@ -180,6 +185,12 @@ impl Options {
     pub fn validate(&self) -> Result<(), InvalidOption> {
         if self.check_model.is_some() && !self.uses_ordering_model() {
             return Err("`--check-model` needs `--check`, `--fix=check` or `--verify-each=check`".into());
+        }
+        if self.nccl.is_some() && self.check.is_none() && self.verify_each != VerifyEach::Check {
+            return Err("`--nccl` needs `--check` or `--verify-each=check`".into());
+        }
+        if self.nccl == Some(LaunchOrder::Explicit) && self.check_model == Some(OrderingModel::Hir) {
+            return Err("`--check-model=hir` implies `--nccl=launch-order-implicit`: hir-run starts communications in issue order".into());
         }
         self.dumps.check()?;
         let prints = [
@@ -282,13 +293,18 @@ impl Options {
         self.check.is_some() || self.fix == Some(FixMode::Check) || self.verify_each == VerifyEach::Check
     }
 
-    /// Returns the ordering model of all checks.
-    pub fn model(&self) -> OrderingModel {
-        self.check_model.unwrap_or_default()
+    /// Returns the requested checks with the models.
+    pub fn checks(&self) -> Checks {
+        Checks {
+            model: self.check_model.unwrap_or_default(),
+            nccl: self.nccl.unwrap_or_default(),
+            ..self.check.unwrap_or(Checks::DEFAULT)
+        }
     }
 
-    /// Returns the requested checks with the ordering model.
-    pub fn checks(&self) -> Checks {
-        Checks { model: self.model(), ..self.check.unwrap_or(Checks::DEFAULT) }
+    /// Returns what `--verify-each=check` looks for. Passes keep the issue order, so kernels start in this order by default.
+    pub fn checks_of_passes(&self) -> Checks {
+        let nccl = self.nccl.unwrap_or(LaunchOrder::Implicit);
+        Checks { model: self.check_model.unwrap_or_default(), nccl, ..Checks::ALL_FAULTS }
     }
 }

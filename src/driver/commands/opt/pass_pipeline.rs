@@ -25,7 +25,7 @@ impl<'p> Processor<'p> {
     /// Runs the passes. If one fails, writes the program before it as a reproducer.
     pub fn run_passes(&mut self, program: &mut Program, part: &Source) -> Result<(), Box<PipelineError>> {
         let oracle = self.oracle(part);
-        let checked = CheckerOracle { planner: oracle, model: self.options.model() };
+        let checked = CheckerOracle { planner: oracle, checks: self.options.checks_of_passes() };
         let verify = match self.options.verify_each {
             VerifyEach::Off => Verify::Off,
             VerifyEach::Structural => Verify::Structural,

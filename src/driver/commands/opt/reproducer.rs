@@ -55,6 +55,7 @@ impl Processor<'_> {
         flags.extend(options.check.map(|it| format!("--check={it}")));
         let needs_model = options.check.is_some() || options.verify_each == VerifyEach::Check;
         flags.extend(options.check_model.filter(|_| needs_model).map(|it| format!("--check-model={it}")));
+        flags.extend(options.nccl.filter(|_| needs_model).map(|it| format!("--nccl={}", it.name())));
         flags.extend(options.world.ranks.map(|it| format!("--ranks={it}")));
         flags.extend(options.rank.map(|it| format!("--rank={it}")));
         flags.push(format!("--max-ranks={}", options.world.max_ranks));
@@ -79,6 +80,8 @@ impl Processor<'_> {
         flags.extend(self.options.verify_roundtrip.then(|| "--verify-roundtrip".to_owned()));
         let model = self.options.check_model.filter(|_| verify == VerifyEach::Check);
         flags.extend(model.map(|it| format!("--check-model={it}")));
+        let nccl = self.options.nccl.filter(|_| verify == VerifyEach::Check);
+        flags.extend(nccl.map(|it| format!("--nccl={}", it.name())));
         flags.extend(self.options.world.ranks.map(|ranks| format!("--ranks={ranks}")));
         if self
             .screen

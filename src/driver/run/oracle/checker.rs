@@ -4,7 +4,7 @@ use grammar::{codes::Code, diagnostic::Diagnostic, ir::Program, span::Span};
 use passes::{Reference, SemanticOracle};
 
 use super::{SimulationOracle, planning_diagnostic, program_of_rank};
-use hir_check::{Checks, OrderingModel, check};
+use hir_check::{Checks, check};
 use hir_plan::World;
 
 /// Checks programs instead of running them. If the original program has no fault, the passes must not
@@ -13,8 +13,8 @@ use hir_plan::World;
 pub struct CheckerOracle<'a> {
     /// Plans the programs.
     pub planner: SimulationOracle<'a>,
-    /// The rules that define which accesses are ordered.
-    pub model: OrderingModel,
+    /// What is checked, and by which rules.
+    pub checks: Checks,
 }
 
 /// A program without faults.
@@ -25,7 +25,7 @@ struct CheckedReference<'a> {
 impl SemanticOracle for CheckerOracle<'_> {
     fn reference(&self, program: &Program) -> Result<Box<dyn Reference + '_>, Vec<Diagnostic>> {
         let plans = self.planner.plan(program, program)?;
-        match first_fault(&plans, self.model, Code::InvalidReference, &|_| program) {
+        match first_fault(&plans, self.checks, Code::InvalidReference, &|_| program) {
             Some(it) => Err(vec![it]),
             None => {
                 let planner = SimulationOracle { ranks: Some(plans.len()), ..self.planner };
@@ -37,22 +37,22 @@ impl SemanticOracle for CheckerOracle<'_> {
 
 impl Reference for CheckedReference<'_> {
     fn check_equivalent(&self, program: &Program, all_ranks: &Program) -> Result<(), Diagnostic> {
-        let CheckerOracle { planner: oracle, model } = self.checker;
+        let CheckerOracle { planner: oracle, checks } = self.checker;
         let plans =
             oracle.plan(program, all_ranks).map_err(|faults| planning_diagnostic(program, &faults))?;
         let programs = |rank| program_of_rank(program, all_ranks, rank);
-        first_fault(&plans, model, Code::Miscompiled, &programs).map_or(Ok(()), Err)
+        first_fault(&plans, checks, Code::Miscompiled, &programs).map_or(Ok(()), Err)
     }
 }
 
 /// Returns the first fault that the checker finds.
 pub(super) fn first_fault<'p>(
     world: &World,
-    model: OrderingModel,
+    checks: Checks,
     code: Code,
     program: &dyn Fn(usize) -> &'p Program,
 ) -> Option<Diagnostic> {
-    let report = check(world, Checks { model, ..Checks::ALL_FAULTS });
+    let report = check(world, checks);
     report.findings.iter().find_map(|finding| {
         let found = finding.diagnostic(world, &[]).1;
         if !found.is_error() {
