@@ -258,6 +258,10 @@ codes! {
     /// deadlock, each in a kernel of another communicator. Post the communications in the same order on all
     /// ranks, or use one team for all of them.
     CommunicatorOrder = "E0707", Error;
+    /// A capture into a CUDA graph does not record the work of a stream, or ends with an error. A stream takes part once it has waited
+    /// for one that takes part, beginning with the stream that is current at entry. Its earlier work is not in the graph; a stream that
+    /// takes part must not wait for one that does not; and all have to be joined at the end. `--check=capture` looks for this.
+    NotCaptured = "E0708", Error;
     /// A data race between two consecutive runs of the program, such as replays of a captured graph. On each
     /// rank the next run begins when that rank has finished the previous run, while other ranks may still
     /// execute the previous run. Make the rank wait, or put a barrier of all ranks between the runs.

@@ -1,6 +1,7 @@
 //! Runs all requested checks in one walk over the instructions of all ranks.
 
 use super::{
+    capture::{CaptureFault, capture_faults},
     conflict::Race,
     excess::{Excess, ExcessNotSearched, UnreadWrites, find_excess},
     finding::{Checks, Finding, Report},
@@ -24,6 +25,8 @@ pub struct CheckResults {
     pub deadlock: Option<Box<Deadlock>>,
     /// Ranks post to communicators in contradictory orders.
     pub communicator_order: Option<Box<CommOrderCycle>>,
+    /// What a capture into a CUDA graph does not record, or what ends it with an error.
+    pub capture_faults: Vec<CaptureFault>,
     /// Pairs of accesses that no synchronization orders.
     pub races: Vec<Race>,
     /// Reads of elements that nothing has written.
@@ -53,10 +56,13 @@ pub fn run_checks(world: &World, checks: Checks) -> CheckResults {
             Ok(it) => found.communicator_order = it.map(Box::new),
             Err(TooManyComms) => {
                 found.not_checked.push(
-                    "the order of communicators: nothing orders too many of the communications".to_owned(),
+                    "the order of communicators: too many streams and communicators, or too many communications that nothing orders".to_owned(),
                 );
             }
         }
+    }
+    if checks.capture {
+        found.capture_faults = world.iter().flat_map(capture_faults).collect();
     }
     if !checks.needs_accesses() {
         return found;
@@ -153,6 +159,7 @@ impl CheckResults {
             Report { findings: Vec::new(), not_checked: self.not_checked, not_searched: self.not_searched };
         report.findings.extend(self.deadlock.map(Finding::Deadlock));
         report.findings.extend(self.communicator_order.map(Finding::CommunicatorOrder));
+        report.add_captures(plans, self.capture_faults);
         report.add(plans, self.races, self.unwritten_reads);
         report.add_overwritten_views(plans, self.overwritten_views);
         report.findings.extend(self.excess.into_iter().map(|it| Finding::Excess(Box::new(it))));

@@ -24,10 +24,7 @@ use super::{
     plan_index::PlanIndexes,
     race_side::RaceSide,
 };
-use hir_plan::{
-    InstKind, OverwrittenView, Plan,
-    sync::{CommOrderCycle, CommOrderEdge, Deadlock, InstRef},
-};
+use hir_plan::{InstKind, OverwrittenView, Plan};
 
 /// The maximum number of bytes of a line that a label underlines. Lines are long, and the label text is
 /// placed under the middle.
@@ -71,6 +68,7 @@ impl<'a> DiagnosticBuilder<'a> {
             Finding::OverwrittenView { copy, rank, more } => self.overwritten_view(copy, *rank, more),
             Finding::Deadlock(it) => self.deadlock(it),
             Finding::CommunicatorOrder(it) => self.communicator_order(it),
+            Finding::Capture { fault, more } => self.capture(fault, more),
             Finding::Excess(it) => self.excess(it),
         }
     }
@@ -302,56 +300,6 @@ impl<'a> DiagnosticBuilder<'a> {
         let it = more.note(&[]).into_iter().fold(it, Diagnostic::note);
         (text, it)
     }
-
-    fn communicator_order(&self, crossing: &CommOrderCycle) -> (usize, Diagnostic) {
-        let origin = |at: InstRef| self.plans[at.rank].code[at.inst].origin;
-        let name = |at: InstRef| self.plans[at.rank].describe_origin(origin(at));
-        let verb = |it: &CommOrderEdge| if it.is_unordered { "may start" } else { "starts" };
-        let orders: Vec<String> = crossing
-            .0
-            .iter()
-            .map(|it| {
-                let (rank, verb) = (it.first.rank, verb(it));
-                format!("rank {rank} {verb} {} before {}", name(it.first), name(it.second))
-            })
-            .collect();
-        let text = self.text_of(crossing.0.first().map_or(0, |it| it.first.rank));
-        let mut labels: Vec<(Span, String)> = Vec::new();
-        for it in crossing.0.iter().filter(|it| self.text_of(it.first.rank) == text) {
-            let line = self.plans[it.first.rank].origins[origin(it.first) as usize].line;
-            let label = format!("rank {} {} this before {}", it.first.rank, verb(it), name(it.second));
-            let span = self.span(text, line);
-            match labels.iter_mut().find(|it| it.0 == span) {
-                Some(it) => it.1 = format!("{}; {label}", it.1),
-                None => labels.push((span, label)),
-            }
-        }
-        labels.truncate(MAX_LISTED);
-        let mut labels = labels.into_iter();
-        let (span, label) = labels.next().unwrap_or_else(|| (self.span(text, 0), String::new()));
-        let is_unordered = crossing.0.iter().any(|it| it.is_unordered);
-        let message = if is_unordered {
-            "ranks may use communicators in contradictory orders: nothing orders them"
-        } else {
-            "ranks use communicators in contradictory orders"
-        };
-        let mut it = Diagnostic::new(Code::CommunicatorOrder, span, message, label)
-            .note(orders.join("\n"))
-            .note("a GPU may be unable to run the kernels of two communicators at the same time: each rank then waits in one kernel for the other rank");
-        it = if is_unordered {
-            it.help("on all ranks, let the stream of the later communication wait for the earlier one (Wait, Synchronize), or use one team. hir-run and NCCL_LAUNCH_ORDER_IMPLICIT=1 (NCCL 2.26) start them in issue order: check with `--nccl=launch-order-implicit`")
-        } else {
-            it.help("post these communications in the same order on all ranks, or with one team")
-        };
-        it.labels.extend(labels);
-        (text, it)
-    }
-
-    fn deadlock(&self, deadlock: &Deadlock) -> (usize, Diagnostic) {
-        let (rank, line) = deadlock.line(self.plans).unwrap_or((0, 0));
-        let text = self.text_of(rank);
-        (text, deadlock.diagnostic(Code::CheckedDeadlock, self.span(text, line), self.plans, str::to_owned))
-    }
 }
 
 /// Returns the program of a text whose statements are those of a plan.
@@ -372,7 +320,7 @@ fn format_elements(it: ElementRange) -> String {
 }
 
 impl Occurrences {
-    fn note(&self, shown: &[u32]) -> Option<String> {
+    pub(super) fn note(&self, shown: &[u32]) -> Option<String> {
         let others: Vec<u32> = self.lines.iter().copied().filter(|it| !shown.contains(it)).collect();
         let mut parts = format_occurrences(self.count, &self.ranks);
         parts.extend((!others.is_empty()).then(|| format!("also at {}", format_lines(&others))));

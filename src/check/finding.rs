@@ -7,6 +7,7 @@ use grammar::{codes::Code, ir::StmtId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
+    capture::CaptureFault,
     conflict::{Party, Race},
     excess::{Excess, ExcessNotSearched},
     memory::UnwrittenRead,
@@ -31,6 +32,8 @@ pub struct Checks {
     pub excess: bool,
     /// Finds races between two consecutive runs, if a single run has none.
     pub repeat: bool,
+    /// Finds work that a capture into a CUDA graph does not record, or that ends the capture with an error.
+    pub capture: bool,
     /// The rules that define which accesses are ordered.
     pub model: OrderingModel,
     /// How the kernels of different communicators are launched. With `OrderingModel::Hir` always `Implicit`, as hir-run does,
@@ -50,6 +53,7 @@ impl Checks {
         memory: false,
         excess: false,
         repeat: false,
+        capture: false,
         model: OrderingModel::Nccl,
         nccl: LaunchOrder::Implicit,
     };
@@ -87,13 +91,14 @@ impl std::fmt::Display for Checks {
             (self.memory, "memory"),
             (self.excess, "excess"),
             (self.repeat, "repeat"),
+            (self.capture, "capture"),
         ];
         let words: Vec<&str> = words.into_iter().filter(|it| it.0).map(|it| it.1).collect();
         f.write_str(&words.join(","))
     }
 }
 
-/// Parses a list of `race`, `comm`, `memory`, `excess`, `repeat` and `all`.
+/// Parses a list of `race`, `comm`, `memory`, `excess`, `repeat`, `capture` and `all`, which is all of them but `capture`.
 impl std::str::FromStr for Checks {
     type Err = InvalidOption;
 
@@ -101,16 +106,17 @@ impl std::str::FromStr for Checks {
         let mut checks = Self::NONE;
         for word in text.split(',') {
             match word.trim() {
-                "all" => checks = Self { repeat: true, ..Self::DEFAULT },
+                "all" => checks = Self { repeat: true, capture: checks.capture, ..Self::DEFAULT },
                 "race" => checks.race = true,
                 "comm" => checks.comm = true,
                 "memory" => checks.memory = true,
                 "excess" => checks.excess = true,
+                "capture" => checks.capture = true,
                 // The check for two runs includes the race check of a single run.
                 "repeat" => (checks.race, checks.repeat) = (true, true),
                 other => {
                     return Err(format!(
-                        "`{other}` is not a check: expected race, comm, memory, excess, repeat or all"
+                        "`{other}` is not a check: expected race, comm, memory, excess, repeat, capture or all"
                     )
                     .into());
                 }
@@ -150,6 +156,13 @@ pub enum Finding {
     Deadlock(Box<Deadlock>),
     /// Ranks post to communicators in contradictory orders.
     CommunicatorOrder(Box<CommOrderCycle>),
+    /// Work that a capture into a CUDA graph does not record, or that ends the capture with an error.
+    Capture {
+        /// The first occurrence.
+        fault: CaptureFault,
+        /// All occurrences.
+        more: Occurrences,
+    },
     /// A statement that the program does not need.
     Excess(Box<Excess>),
 }
@@ -187,6 +200,10 @@ impl Finding {
                     place(it.first.rank, origin, format!("rank {} starts this first", it.first.rank))
                 };
                 it.0.iter().filter_map(at).collect()
+            }
+            Self::Capture { fault, .. } => {
+                let label = "a capture does not record this".to_owned();
+                place(fault.rank, fault.origin, label).into_iter().collect()
             }
             Self::Excess(it) => {
                 let (rank, origin) = it.stmt;
@@ -295,6 +312,22 @@ impl Report {
             }
             if let Finding::OverwrittenView { more, .. } = &mut self.findings[at] {
                 more.add(rank);
+            }
+        }
+    }
+
+    /// Adds the faults of captures: one finding for each statement and kind.
+    pub(super) fn add_captures(&mut self, plans: &[Plan], faults: Vec<CaptureFault>) {
+        let mut known = FxHashMap::default();
+        for fault in faults {
+            let plan = &plans[fault.rank];
+            let line = plan.origins[fault.origin as usize].line;
+            let at = *known.entry((plan.program_id, line, fault.kind)).or_insert(self.findings.len());
+            if at == self.findings.len() {
+                self.findings.push(Finding::Capture { fault, more: Occurrences::default() });
+            }
+            if let Finding::Capture { more, .. } = &mut self.findings[at] {
+                more.add(fault.rank);
             }
         }
     }

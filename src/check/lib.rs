@@ -62,6 +62,7 @@
 //! * `memory`: elements that are read, or returned, before anything has written them, and outputs that are
 //!   computed from such elements.
 //! * `repeat`: races between two consecutive runs.
+//! * `capture`: work that a capture into a CUDA graph does not record, or that ends it with an error.
 //! * `comm`: communicators that ranks use in contradictory orders. Deadlocks are always reported, because no
 //!   instruction after a deadlock executes.
 //! * `excess`: statements that the program does not need, as remarks.
@@ -88,6 +89,7 @@
 //! The package knows no executor, no file and no command line.
 
 mod apply;
+mod capture;
 mod checker;
 mod conflict;
 mod diagnostics;
@@ -110,6 +112,7 @@ mod ordering_model;
 mod orders;
 mod overlap;
 mod plan_index;
+mod progress_diagnostics;
 mod race;
 mod race_side;
 mod removal;
@@ -120,6 +123,7 @@ mod stream_operand;
 mod stream_waits;
 mod written;
 
+pub use capture::{CaptureFault, CaptureFaultKind};
 pub use conflict::{Party, Race};
 pub use diagnostics::UNWRITTEN_HELP;
 pub use edit::{Edit, InsertionPoint, NamedStmt, WaitedStream};

@@ -247,7 +247,7 @@ const SYNC: &[Layer] = &[
 ];
 
 const CHECK: &[Layer] = &[
-    ("numbered_lines ordering_model overlap stmt_places stream_waits", &[]),
+    ("capture numbered_lines ordering_model overlap stmt_places stream_waits", &[]),
     ("line_changes", &["numbered_lines"]),
     ("stream_operand", &["stmt_places"]),
     ("editable_text", &["numbered_lines", "stmt_places", "stream_operand"]),
@@ -264,12 +264,12 @@ const CHECK: &[Layer] = &[
     ("apply", &["edit", "editable_text", "line_changes", "numbered_lines"]),
     ("edit_help", &["apply", "edit", "editable_text", "explanation", "plan_index", "race_side"]),
     ("excess", &["conflict", "history", "ordering_model", "overlap", "race"]),
-    ("finding", &["conflict", "excess", "memory", "ordering_model", "race_side"]),
+    ("finding", &["capture", "conflict", "excess", "memory", "ordering_model", "race_side"]),
     ("diagnostics", BEFORE),
     ("fixable_race", BEFORE),
     ("removal", &["edit", "fixable_race"]),
-    ("excess_diagnostics merge", BEFORE),
-    ("checker", &["conflict", "excess", "finding", "memory", "ordering_model", "race", "repeat"]),
+    ("excess_diagnostics merge progress_diagnostics", BEFORE),
+    ("checker", &["capture", "conflict", "excess", "finding", "memory", "ordering_model", "race", "repeat"]),
     (
         "fix",
         &[

@@ -187,6 +187,7 @@ fn mutant_outcome(plans: &World, inputs: &[Vec<Data>]) -> Result<MutantOutcome, 
         | Finding::OverwrittenView { .. }
         | Finding::Deadlock(_)
         | Finding::CommunicatorOrder(_)
+        | Finding::Capture { .. }
         | Finding::Excess(_) => false,
     };
     if report.findings.iter().any(is_race) && steps.conflicts.is_empty() {

@@ -42,8 +42,8 @@ struct Options {
     /// Program files, and folders whose `.hir` files are checked, with those of the folders in them; `-` for standard input.
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// What to look for: a list of `race`, `comm`, `memory`, `excess` and `repeat`, or `all`, as for `hir-opt --check`. Default: all but
-    /// `repeat`.
+    /// What to look for: a list of `race`, `comm`, `memory`, `excess`, `repeat` and `capture`, or `all`, as for `hir-opt --check`. Default:
+    /// all but `repeat` and `capture`.
     #[arg(help_heading = "Checks", long, value_name = "WHAT", require_equals = true)]
     check: Option<Checks>,
     /// The rules that order accesses: `nccl`, only what CUDA, NCCL and PyTorch document (default); `hir`, also what hir-run's own

@@ -112,10 +112,11 @@ pub struct Options {
     pub print_plan: bool,
     /// Prove that the result is free of races, deadlocks and unwritten outputs, or report where it is
     /// not and exit with code 7. The program is printed only if `-o`, `--passes` or `--print` asks for it.
-    /// WHAT is a list of `race`, `comm`, `memory`, `excess` and `repeat`, or `all`.
+    /// WHAT is a list of `race`, `comm`, `memory`, `excess`, `repeat` and `capture`, or `all`: all but `capture`.
     /// `excess` reports statements that the program does not need, as remarks that do not change the exit
     /// code (`excess` alone exits with code 7 if the program has races). `repeat` reports races between two
-    /// consecutive runs, and includes `race`. Default: all but `repeat`.
+    /// consecutive runs, and includes `race`; `capture` reports what a capture into a CUDA graph does not record. Default: all but
+    /// these two.
     #[arg(help_heading = "Checks", long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "race,comm,memory,excess")]
     pub check: Option<Checks>,
     /// Write to FILE an order of steps in which the first race found by `--check` occurs.

@@ -351,6 +351,7 @@ fn looks_for(checks: Checks, code: Code) -> bool {
         "E0705" => true,
         "E0706" => checks.repeat,
         "E0707" => checks.comm,
+        "E0708" => checks.capture,
         text if text.starts_with("R07") => checks.excess,
         text => text.starts_with("lossy-"),
     }

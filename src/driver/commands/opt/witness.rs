@@ -48,6 +48,7 @@ impl Processor<'_> {
             | Finding::OverwrittenView { .. }
             | Finding::Deadlock(_)
             | Finding::CommunicatorOrder(_)
+            | Finding::Capture { .. }
             | Finding::Excess(_) => None,
         });
         let Some((finding, steps)) = shown else {
@@ -57,6 +58,7 @@ impl Processor<'_> {
                 | Finding::OverwrittenView { .. }
                 | Finding::Deadlock(_)
                 | Finding::CommunicatorOrder(_)
+                | Finding::Capture { .. }
                 | Finding::Excess(_) => None,
             });
             return none(match races.next() {

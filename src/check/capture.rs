@@ -1,0 +1,137 @@
+//! Finds work that a capture into a CUDA graph does not record, or that ends the capture with an error.
+//!
+//! A capture begins on the stream that is current at entry. Another stream takes part once it has waited for an event of
+//! a stream that takes part; work that it gets before runs at once and is not in the graph. A stream that takes part
+//! must not wait for one that does not (`cudaErrorStreamCaptureIsolation`), and all streams that take part must be
+//! joined to the first one at the end (`cudaErrorStreamCaptureUnjoined`). A communication runs on a stream of its
+//! communicator, which waits for the stream that posts it, and a Wait joins it (PyTorch, `ProcessGroupNCCL`). Source:
+//! CUDA C++ Programming Guide, Creating a Graph Using Stream Capture.
+//!
+//! The order of the host decides, so one pass over the instructions of a rank finds all.
+
+use rustc_hash::FxHashMap;
+
+use hir_plan::{EventNo, Plan, SyncEffect, WorkNo};
+
+/// A fault of a capture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CaptureFault {
+    /// The rank.
+    pub rank: usize,
+    /// The statement, an index into `Plan::origins`.
+    pub origin: u32,
+    /// What is wrong.
+    pub kind: CaptureFaultKind,
+}
+
+/// What is wrong with a capture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CaptureFaultKind {
+    /// The stream, an index into `Plan::streams`, has work before it takes part.
+    NotRecorded(u32),
+    /// A stream that takes part waits for one that does not.
+    Isolation,
+    /// The end does not follow this work of a stream or communicator that takes part.
+    Unjoined,
+}
+
+/// How far a stream or communicator knows the others: by actor, the number of instructions that it follows.
+type Known = Vec<u32>;
+
+/// A stream or the queue of a communicator.
+#[derive(Clone, Default)]
+struct Actor {
+    takes_part: bool,
+    known: Known,
+    /// The number of instructions, and the last one.
+    count: u32,
+    last: Option<usize>,
+}
+
+/// Returns the faults of a rank, one for each stream that has work before it takes part, and the first of the others.
+pub fn capture_faults(plan: &Plan) -> Vec<CaptureFault> {
+    let streams = plan.streams.len();
+    let count = streams + plan.communicators.len();
+    let mut actors = vec![Actor { known: vec![0; count], ..Actor::default() }; count];
+    let Some(first) = actors.first_mut() else { return Vec::new() };
+    first.takes_part = true;
+    let mut events: FxHashMap<EventNo, Option<Known>> = FxHashMap::default();
+    let mut works: FxHashMap<WorkNo, Option<Known>> = FxHashMap::default();
+    let mut faults: Vec<CaptureFault> = Vec::new();
+    let mut add = |at: usize, kind: CaptureFaultKind| {
+        let is_new = faults.iter().all(|it| it.kind != kind);
+        if is_new {
+            faults.push(CaptureFault { rank: plan.rank, origin: plan.code[at].origin, kind });
+        }
+    };
+    for (at, inst) in plan.code.iter().enumerate() {
+        let stream = inst.stream as usize;
+        match inst.kind.effect() {
+            SyncEffect::RecordEvent(event) => _ = events.insert(event, snapshot(&actors, stream)),
+            SyncEffect::WaitEvent(event) => {
+                if let Some(recorded) = events.get(&event)
+                    && !join(&mut actors[stream], recorded.as_ref())
+                {
+                    add(at, CaptureFaultKind::Isolation);
+                }
+            }
+            SyncEffect::Wait(work) => {
+                if let Some(posted) = works.get(&work)
+                    && !join(&mut actors[stream], posted.as_ref())
+                {
+                    add(at, CaptureFaultKind::Isolation);
+                }
+            }
+            SyncEffect::Post(it) => {
+                let queue = streams + it.communicator() as usize;
+                let posted = snapshot(&actors, stream);
+                if posted.is_none() {
+                    add(at, CaptureFaultKind::NotRecorded(inst.stream));
+                }
+                join(&mut actors[queue], posted.as_ref());
+                step(&mut actors[queue], at);
+                works.insert(it.work(), snapshot(&actors, queue));
+            }
+            SyncEffect::Compute
+            | SyncEffect::Signal(_)
+            | SyncEffect::WaitSignal(_)
+            | SyncEffect::Reshard(_) => {
+                if !inst.kind.does_nothing_on_stream() {
+                    if !actors[stream].takes_part {
+                        add(at, CaptureFaultKind::NotRecorded(inst.stream));
+                    }
+                    step(&mut actors[stream], at);
+                }
+            }
+            SyncEffect::ReadOutputs | SyncEffect::ShareMemHandles(_) | SyncEffect::Barrier => (),
+        }
+    }
+    let end = actors.first().map(|it| it.known.clone()).unwrap_or_default();
+    for (number, actor) in actors.iter().enumerate().skip(1) {
+        if let Some(last) = actor.last.filter(|_| actor.takes_part && end[number] < actor.count) {
+            add(last, CaptureFaultKind::Unjoined);
+        }
+    }
+    faults
+}
+
+fn step(actor: &mut Actor, at: usize) {
+    actor.count += 1;
+    actor.last = Some(at);
+}
+
+/// Returns what an event of an actor knows; `None` if the actor does not take part.
+fn snapshot(actors: &[Actor], number: usize) -> Option<Known> {
+    let actor = &actors[number];
+    let mut known = actor.known.clone();
+    known[number] = actor.count;
+    actor.takes_part.then_some(known)
+}
+
+/// Lets an actor wait for an event. Returns false if this ends the capture with an error.
+fn join(actor: &mut Actor, event: Option<&Known>) -> bool {
+    let Some(event) = event else { return !actor.takes_part };
+    actor.takes_part = true;
+    actor.known.iter_mut().zip(event).for_each(|(mine, theirs)| *mine = (*mine).max(*theirs));
+    true
+}

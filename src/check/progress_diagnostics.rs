@@ -1,0 +1,90 @@
+//! Formats findings that are about the order of statements, and not about memory: deadlocks, the order of communicators,
+//! captures.
+
+use grammar::{codes::Code, diagnostic::Diagnostic, span::Span};
+
+use super::{
+    capture::{CaptureFault, CaptureFaultKind},
+    diagnostics::{DiagnosticBuilder, MAX_LISTED},
+    finding::Occurrences,
+};
+use hir_plan::sync::{CommOrderCycle, CommOrderEdge, Deadlock, InstRef};
+
+impl DiagnosticBuilder<'_> {
+    /// Returns the index of the source text and the diagnostic of communicators in contradictory orders.
+    pub fn communicator_order(&self, crossing: &CommOrderCycle) -> (usize, Diagnostic) {
+        let origin = |at: InstRef| self.plans[at.rank].code[at.inst].origin;
+        let name = |at: InstRef| self.plans[at.rank].describe_origin(origin(at));
+        let verb = |it: &CommOrderEdge| if it.is_unordered { "may start" } else { "starts" };
+        let orders: Vec<String> = crossing
+            .0
+            .iter()
+            .map(|it| {
+                let (rank, verb) = (it.first.rank, verb(it));
+                format!("rank {rank} {verb} {} before {}", name(it.first), name(it.second))
+            })
+            .collect();
+        let text = self.text_of(crossing.0.first().map_or(0, |it| it.first.rank));
+        let mut labels: Vec<(Span, String)> = Vec::new();
+        for it in crossing.0.iter().filter(|it| self.text_of(it.first.rank) == text) {
+            let line = self.plans[it.first.rank].origins[origin(it.first) as usize].line;
+            let label = format!("rank {} {} this before {}", it.first.rank, verb(it), name(it.second));
+            let span = self.span(text, line);
+            match labels.iter_mut().find(|it| it.0 == span) {
+                Some(it) => it.1 = format!("{}; {label}", it.1),
+                None => labels.push((span, label)),
+            }
+        }
+        labels.truncate(MAX_LISTED);
+        let mut labels = labels.into_iter();
+        let (span, label) = labels.next().unwrap_or_else(|| (self.span(text, 0), String::new()));
+        let is_unordered = crossing.0.iter().any(|it| it.is_unordered);
+        let message = if is_unordered {
+            "ranks may use communicators in contradictory orders: nothing orders them"
+        } else {
+            "ranks use communicators in contradictory orders"
+        };
+        let mut it = Diagnostic::new(Code::CommunicatorOrder, span, message, label)
+            .note(orders.join("\n"))
+            .note("a GPU may be unable to run the kernels of two communicators at the same time: each rank then waits in one kernel for the other rank");
+        it = if is_unordered {
+            it.help("on all ranks, let the stream of the later communication wait for the earlier one (Wait, Synchronize), or use one team. hir-run and NCCL_LAUNCH_ORDER_IMPLICIT=1 (NCCL 2.26) start them in issue order: check with `--nccl=launch-order-implicit`")
+        } else {
+            it.help("post these communications in the same order on all ranks, or with one team")
+        };
+        it.labels.extend(labels);
+        (text, it)
+    }
+
+    /// Returns the index of the source text and the diagnostic of a fault of a capture.
+    pub fn capture(&self, fault: &CaptureFault, more: &Occurrences) -> (usize, Diagnostic) {
+        let (plan, text) = (&self.plans[fault.rank], self.text_of(fault.rank));
+        let (message, label, help) = match fault.kind {
+            CaptureFaultKind::NotRecorded(stream) => (
+                format!("a CUDA graph does not contain the work of {}", plan.streams[stream as usize]),
+                "a capture does not record this: the stream has not waited for main".to_owned(),
+                "let the stream wait for the stream that is current at entry before it has work",
+            ),
+            CaptureFaultKind::Isolation => (
+                "a capture into a CUDA graph ends here with an error".to_owned(),
+                "waits for a stream that the capture does not record".to_owned(),
+                "let that stream wait for the stream that is current at entry before its first work, or remove this",
+            ),
+            CaptureFaultKind::Unjoined => (
+                "a capture into a CUDA graph ends with an error: a stream is not joined".to_owned(),
+                "nothing waits for this before the end of the program".to_owned(),
+                "let the stream that is current at entry wait for it at the end (Synchronize, Wait)",
+            ),
+        };
+        let span = self.span(text, plan.origins[fault.origin as usize].line);
+        let it = Diagnostic::new(Code::NotCaptured, span, message, label).help(help);
+        (text, more.note(&[]).into_iter().fold(it, Diagnostic::note))
+    }
+
+    /// Returns the index of the source text and the diagnostic of a deadlock.
+    pub fn deadlock(&self, deadlock: &Deadlock) -> (usize, Diagnostic) {
+        let (rank, line) = deadlock.line(self.plans).unwrap_or((0, 0));
+        let text = self.text_of(rank);
+        (text, deadlock.diagnostic(Code::CheckedDeadlock, self.span(text, line), self.plans, str::to_owned))
+    }
+}
