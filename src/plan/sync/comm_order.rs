@@ -58,7 +58,7 @@ pub struct CommOrderEdge {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommOrderCycle(pub Vec<CommOrderEdge>);
 
-/// The program has too many communications that nothing orders.
+/// The program has too many communications that nothing orders, or too many streams and communicators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManyComms;
 
@@ -66,9 +66,9 @@ pub struct TooManyComms;
 /// must be free of other deadlocks.
 ///
 /// # Errors
-/// There are too many unordered communications to compare.
+/// There are too many unordered communications, or too many streams and communicators, to compare.
 pub fn comm_order_cycle(world: &World, order: LaunchOrder) -> Result<Option<CommOrderCycle>, TooManyComms> {
-    let Some(kernels) = kernels_of(world) else { return Ok(None) };
+    let Some(kernels) = kernels_of(world)? else { return Ok(None) };
     if let Some(found) = cycle_in_issue_order(&kernels) {
         return Ok(Some(found));
     }

@@ -135,7 +135,7 @@ impl Processor<'_> {
         let failure = if let Some(errors) = errors {
             format!("the check found {errors}{more} ({world})")
         } else if !report.not_checked.is_empty() {
-            format!("the check found no fault in what it could check{more} ({world})")
+            format!("the check is incomplete{more} ({world})")
         } else if let Some(reason) = unsearched {
             let why = format!("waits and writes were not examined, because {reason}: run `--check=race`");
             match (checks.is_excess_only(), others.is_empty()) {

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::TooManyComms;
 use crate::{
     Backend, InstKind, PeerCollective, Plan, SignalId,
     sync::{CommKey, CommMatching, CommNo, InstRef, World, happens_before},
@@ -63,7 +64,10 @@ impl RankKernels {
 }
 
 /// Returns the communications by rank, or `None` if no rank uses more than one chain.
-pub fn kernels_of(world: &World) -> Option<Vec<RankKernels>> {
+///
+/// # Errors
+/// The world has too many streams and communicators to order them.
+pub fn kernels_of(world: &World) -> Result<Option<Vec<RankKernels>>, TooManyComms> {
     let matched = world.matching();
     let first_actors = happens_before::first_actors(world);
     let posts = kernels(world);
@@ -109,7 +113,7 @@ pub fn kernels_of(world: &World) -> Option<Vec<RankKernels>> {
         ranks.push(rank);
     }
     if ranks.iter().all(|it| it.chains.len() < 2) {
-        return None;
+        return Ok(None);
     }
     let mut known: FxHashMap<InstRef, usize> = FxHashMap::default();
     for rank in &ranks {
@@ -122,8 +126,7 @@ pub fn kernels_of(world: &World) -> Option<Vec<RankKernels>> {
             kernel.ended = actors[it.rank].iter().map(|actor| it.clock.ended(*actor)).collect();
         }
     });
-    // The check of races reports that no order exists.
-    walked.ok().map(|()| ranks)
+    walked.map(|()| Some(ranks)).map_err(|_| TooManyComms)
 }
 
 /// Returns, by rank, the instructions that post to NCCL and the first instructions of collectives over peer
