@@ -241,7 +241,7 @@ impl Arguments {
     }
 
     /// Sets an option to a value that its kind accepts.
-    pub(crate) fn set(&mut self, name: &'static str, value: &str) {
+    pub fn set(&mut self, name: &'static str, value: &str) {
         match self.values.iter_mut().find(|(it, _)| *it == name) {
             Some((_, old)) => value.clone_into(old),
             None => self.values.push((name, value.to_owned())),

@@ -30,6 +30,7 @@ mod stream_assignment;
 
 pub(super) use caller_memory::CallerMemory;
 pub(super) use command::{Command, Executable, LogicalStream, ScheduledCommand};
+pub use fusion::fused_instructions;
 use fusion::{FusionRole, FusionScope, fusion_roles};
 
 /// The state of lowering a plan.

@@ -60,6 +60,7 @@ pub use engine::{
     PortBuffer, RunTimes, Timing, TuneOptions, TunedProduct, Tuning, WarmUp, bytes_of, data_of,
 };
 pub use error::CudaError;
+pub use executable::fused_instructions;
 pub use in_process::{InProcessGpu, InProcessProgram};
 pub use kernels::instances;
 pub use matmul::MatmulAlgorithm;

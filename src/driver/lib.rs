@@ -12,6 +12,8 @@
 //! # Ok::<(), &str>(())
 //! ```
 
+pub mod auto;
+pub mod calibrate;
 pub mod commands;
 pub mod exit_code;
 #[cfg(all(feature = "cuda", feature = "launch"))]

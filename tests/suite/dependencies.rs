@@ -178,11 +178,11 @@ const STABLEHLO_IMPORT: &[Layer] = &[
 ];
 
 const DRIVER: &[Layer] = &[
-    ("build session tensor_file", &[]),
+    ("auto build session tensor_file", &[]),
     ("source", &["session"]),
-    ("tool", &["session", "source"]),
+    ("tool", &["auto", "session", "source"]),
     ("run", BEFORE),
-    ("exit_code job reduce", BEFORE),
+    ("calibrate exit_code job reduce", BEFORE),
     ("commands", BEFORE),
     ("lib", ALL),
 ];

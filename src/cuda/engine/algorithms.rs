@@ -62,6 +62,15 @@ impl Engine {
         gather(peers, &Machine::of(self.device.driver, self.device.handle)?)
     }
 
+    /// Returns what this rank runs on, and the version and the path of NCCL if the plan calls it.
+    ///
+    /// # Errors
+    /// cuBLASLt is missing, or a call of the driver fails.
+    pub fn own_machine(&self) -> Result<(Machine, Option<&str>), CudaError> {
+        let machine = Machine::of(self.device.driver, self.device.handle)?;
+        Ok((machine, self.comms.library.as_deref()))
+    }
+
     /// Makes every product use the algorithm that is given for it, and the others the one that cuBLASLt expects to be
     /// the fastest. All ranks have to call this with the same list, while nothing runs, and load inputs afterwards.
     ///

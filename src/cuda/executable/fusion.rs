@@ -8,12 +8,15 @@
 //! element what the instructions do, in their order. A result that only the fused instructions read is not stored.
 
 use crate::{
+    buffer_assignment::{BufferAssignment, RankAssignment},
     epilogue::{ReluEpilogue, relu_epilogues},
     error::CudaError,
     kernels::{self, DeviceView, Launch, RowOp, RowReduction, defining_row_op as defining_op},
 };
 use grammar::dtype::DType;
-use hir_plan::{BufferNo, Inst, InstKind, PeerCollective, StreamNo, View};
+use hir_plan::{
+    BufferNo, Inst, InstKind, PeerCollective, Plan, StreamNo, View, World, timeline::estimate::FusedInsts,
+};
 use rustc_hash::FxHashMap;
 
 use super::elementwise::elementwise_op;
@@ -114,6 +117,37 @@ pub(super) fn fusion_roles<'a>(
     }
     runs.values().for_each(|run| fuse_run(run, &mut roles));
     roles
+}
+
+/// Returns, by rank, the instructions that run in the kernel of another one, without a GPU: by the index of each, that of the
+/// other one. Nothing is fused if a buffer has no size in bytes.
+pub fn fused_instructions(world: &World) -> Vec<FusedInsts> {
+    let Ok(assignment) = BufferAssignment::of(world) else { return vec![FusedInsts::default(); world.len()] };
+    let of_rank = |(plan, rank): (&Plan, &RankAssignment)| {
+        let mut escapes: Vec<bool> = rank.buffers.iter().map(|it| it.is_symmetric).collect();
+        plan.caller_buffers().for_each(|it| escapes[it as usize] = true);
+        let scope = FusionScope {
+            rank: plan.rank,
+            code: &plan.code,
+            peer_collectives: &plan.peer_collectives,
+            escapes,
+            dtype: &|it| plan.buffers[it as usize].dtype,
+        };
+        let leader = |role: FusionRole| match role {
+            FusionRole::FusedInto(it) | FusionRole::ReluOf(it) => Some(it),
+            FusionRole::Unfused | FusionRole::Leader(_) | FusionRole::ProductWithRelu(_) => None,
+        };
+        // Addresses matter only relative to each other. The two segments are far from each other.
+        let roles = fusion_roles(&scope, |view| {
+            let (slice, dtype) =
+                (&rank.buffers[view.buffer as usize], plan.buffers[view.buffer as usize].dtype);
+            let segment = if slice.is_symmetric { 1 << 48 } else { 0 };
+            let address = segment + (slice.offset + view.offset * dtype.size()) as u64;
+            Ok(DeviceView { address, dtype, view })
+        });
+        (0..).zip(roles).filter_map(|(at, role)| Some((at, leader(role)?))).collect()
+    };
+    world.plans().iter().zip(&assignment.ranks).map(of_rank).collect()
 }
 
 /// Returns true if the epilogue of a matrix product can compute its `relu`: nothing else reads the product, and the

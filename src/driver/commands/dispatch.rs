@@ -22,6 +22,10 @@ struct Options {
 /// The tools; each has its own `--help`.
 #[derive(Subcommand)]
 enum Tool {
+    /// Measure the times of a machine, for estimates.
+    #[cfg(all(feature = "cuda", feature = "launch"))]
+    #[command(disable_help_flag = true)]
+    Calibrate(Arguments),
     /// Check files and folders of Host IR programs for races, deadlocks and unwritten outputs.
     #[command(disable_help_flag = true)]
     Check(Arguments),
@@ -87,6 +91,8 @@ pub fn main_with(command_line: CommandLine) -> Exit {
         CommandLine { start: start.into_iter().chain([tool.into()]).collect(), arguments }
     };
     match tool {
+        #[cfg(all(feature = "cuda", feature = "launch"))]
+        Tool::Calibrate(it) => super::calibrate::main_with(line("calibrate", it.words)),
         Tool::Check(it) => super::check::main_with(line("check", it.words)),
         Tool::Explain(it) => super::explain::main_with(line("explain", it.words)),
         Tool::Hang(it) => super::hang::main_with(line("hang", it.words)),
@@ -107,6 +113,8 @@ pub fn main_with(command_line: CommandLine) -> Exit {
 /// Returns `hir` with the options of its tools.
 fn whole() -> Command {
     let tools = [
+        #[cfg(all(feature = "cuda", feature = "launch"))]
+        ("calibrate", super::calibrate::command()),
         ("check", super::check::command()),
         ("explain", super::explain::command()),
         ("hang", super::hang::command()),

@@ -12,6 +12,8 @@ use crate::{
     },
 };
 
+#[cfg(all(feature = "cuda", feature = "launch"))]
+pub mod calibrate;
 pub mod check;
 pub mod dispatch;
 pub mod explain;

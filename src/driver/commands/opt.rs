@@ -11,6 +11,7 @@ mod witness;
 use grammar::InvalidOption;
 use std::io::Write;
 
+use crate::auto;
 use crate::session::CommandLine;
 use crate::tool::{Reporter, listing, reproducer::crash_reproducer, startup::start_tool};
 use hir_plan::limits::DEFAULT_MAX_WORK_OF_TRIALS;
@@ -54,7 +55,8 @@ fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
     if let Some(text) = listing(options).map_err(|message| screen.fail(Exit::Usage, message))? {
         return Ok(screen.write_result(&text, options.output.as_deref()));
     }
-    let calls = screen.parse_pipeline("--passes", &options.passes.join(","))?;
+    let mut calls = screen.parse_pipeline("--passes", &options.passes.join(","))?;
+    auto::use_machine(&mut calls, options.timelines.machine.as_ref());
     options.validate().map_err(|message| screen.fail(Exit::Usage, message))?;
     if options.dump_pass_pipeline {
         let _ = writeln!(&screen.session().stderr, "{}", pipeline_text(&calls));

@@ -50,7 +50,7 @@ fn run_tool(session: &Arc<Session>) -> Exit {
     let read = if options.tune_passes.is_empty() {
         batch::read_programs(&options, session, session.arguments_with_defaults())
     } else {
-        pipelines::programs(&options)
+        pipelines::programs(&options, session)
     };
     let programs = match read {
         Ok(programs) => programs,

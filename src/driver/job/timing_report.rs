@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::gpu::GpuRunResult;
 use crate::session::Report;
-use hir_cuda::{CallCost, HostProfile, LineProfile, Timing};
+use hir_cuda::{CallCost, CudaError, Engine, HostProfile, LineProfile, Timing};
 use hir_plan::Plan;
 
 /// Formats a timing as a table in the format of nccl-tests: one row for the whole program, whose size is that
@@ -119,6 +119,17 @@ pub fn json(ran: &GpuRunResult, ranks: usize) -> serde_json::Map<String, serde_j
         }}));
     }
     value
+}
+
+/// Returns the GPU and the libraries of this rank as JSON. `nccl` is null if the program does not call it.
+///
+/// # Errors
+/// cuBLASLt is missing, or a call of the driver fails.
+pub fn machine_json(engine: &Engine) -> Result<serde_json::Value, CudaError> {
+    let (machine, nccl) = engine.own_machine()?;
+    Ok(serde_json::json!({
+        "gpu": machine.gpu, "driver": machine.driver, "cublaslt": machine.cublaslt, "nccl": nccl,
+    }))
 }
 
 fn times(timing: &Timing, lines: &[LineProfile]) -> serde_json::Value {

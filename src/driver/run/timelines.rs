@@ -1,6 +1,7 @@
 //! Writes timelines and reports how communication and computation overlap.
 
 use super::{failure::JobFailure, files::write_file};
+use crate::auto::machine::MachineFlag;
 use hir_plan::timeline::{
     Timeline,
     estimate::{MeasuredTime, estimate, measured},
@@ -26,6 +27,10 @@ pub struct TimelineFlags {
     /// this instead of the program.
     #[arg(long)]
     pub overlap: bool,
+    /// Estimate with the times of this machine, which `hir calibrate` has written to a file, instead of those of a nominal
+    /// GPU. Times that are measured do not change.
+    #[arg(long, value_name = "FILE|h200")]
+    pub machine: Option<MachineFlag>,
 }
 
 /// The report on a timeline.
@@ -55,7 +60,11 @@ impl TimelineFlags {
     /// The plans are too large, or a file cannot be written.
     pub fn write_estimated(&self, world: &World, names: &[&str]) -> Result<TimelineReport, JobFailure> {
         check_size(world)?;
-        self.write(&estimate(world).map_err(too_many_streams)?, names)
+        let timeline = match &self.machine {
+            None => estimate(world),
+            Some(machine) => machine.estimate(world),
+        };
+        self.write(&timeline.map_err(too_many_streams)?, names)
     }
 
     /// As `write_estimated`, with the times that each rank has measured in a run on GPUs. The clocks of two ranks differ by
@@ -110,6 +119,7 @@ pub fn overlap_json(timeline: &Timeline) -> serde_json::Value {
         .map(|it| json!({"line": it.line, "count": it.count, "time": it.microseconds, "reason": it.reason}));
     json!({
         "total": overlap.total,
+        "interval": timeline.interval(),
         "ranks": ranks.collect::<Vec<_>>(),
         "waits": waits.collect::<Vec<_>>(),
         "source": timeline.source,
@@ -117,9 +127,10 @@ pub fn overlap_json(timeline: &Timeline) -> serde_json::Value {
 }
 
 /// Returns the figures of the estimated timeline; `None` if the plans are too large for one.
-pub fn estimated_overlap_json(world: &World) -> Option<serde_json::Value> {
+pub fn estimated_overlap_json(world: &World, machine: Option<&MachineFlag>) -> Option<serde_json::Value> {
     check_size(world).ok()?;
-    estimate(world).ok().map(|it| overlap_json(&it))
+    let timeline = machine.map_or_else(|| estimate(world), |it| it.estimate(world));
+    timeline.ok().map(|it| overlap_json(&it))
 }
 
 fn check_size(plans: &[Plan]) -> Result<(), JobFailure> {

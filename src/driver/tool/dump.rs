@@ -4,7 +4,9 @@ use grammar::InvalidOption;
 use std::{io::Write, path::PathBuf, time::Duration};
 
 use grammar::{Dialect, ir::Program, nearest, print_as};
-use passes::{Change, FORMER_NAMES, PASSES, PassError, PassEvent};
+use passes::{Change, FORMER_NAMES, PassError, PassEvent};
+
+use crate::auto;
 use similar::TextDiff;
 
 use crate::session::OutputStream;
@@ -66,11 +68,11 @@ impl DumpFlags {
             [("--print-ir-before", &self.print_ir_before), ("--print-ir-after", &self.print_ir_after)];
         for (flag, list) in lists {
             for name in list.iter().flatten() {
-                if PASSES.iter().all(|it| it.name != name) {
+                if auto::passes().all(|it| it.name != name) {
                     // A former name may stand for a pass with options.
                     let present =
                         FORMER_NAMES.iter().find(|it| it.0 == name).and_then(|it| it.1.split('{').next());
-                    let near = present.or_else(|| nearest(name, PASSES.iter().map(|it| it.name)));
+                    let near = present.or_else(|| nearest(name, auto::passes().map(|it| it.name)));
                     let hint = near.map(|it| format!(": did you mean `{it}`?")).unwrap_or_default();
                     return Err(format!("`{flag}={name}`: unknown pass `{name}`{hint}").into());
                 }

@@ -37,6 +37,7 @@ use grammar::{
 use passes::PassCall;
 
 use crate::{
+    auto,
     session::{OutputStream, Session},
     source,
 };
@@ -283,9 +284,9 @@ impl Reporter {
 /// # Errors
 /// Returns the error, with its position in `text`.
 pub fn parse_pipeline(text: &str) -> Result<Vec<PassCall>, Box<Diagnostic>> {
-    passes::parse(text).map_err(|fault| {
+    auto::parse(text).map_err(|fault| {
         let word = fault.span().text(text);
-        let is_pass = passes::PASSES.iter().any(|it| it.name == word);
+        let is_pass = auto::passes().any(|it| it.name == word);
         let is_explained = is_pass || fault.help.is_some();
         let tools = usage::tools_with(word).filter(|_| !is_explained);
         Box::new(match tools {

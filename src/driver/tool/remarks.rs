@@ -4,7 +4,9 @@
 use clap::ValueEnum;
 use grammar::{codes::Code, diagnostic::Diagnostic};
 
-use crate::tool;
+use passes::PassCall;
+
+use crate::{auto, tool};
 
 /// The value of `--remarks`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -32,10 +34,15 @@ impl RemarkFlags {
         self.remarks.is_some()
     }
 
-    /// Returns the remarks to print.
-    pub fn select(self, remarks: &[Diagnostic]) -> impl Iterator<Item = &Diagnostic> {
+    /// Returns the remarks of some passes to print. The remarks of `auto` say what it has chosen, so they are always printed.
+    pub fn select<'r>(
+        self,
+        remarks: &'r [Diagnostic],
+        calls: &[PassCall],
+    ) -> impl Iterator<Item = &'r Diagnostic> {
+        let chooses = calls.iter().any(|it| it.pass.name == auto::PASS.name);
         remarks.iter().filter(move |it| match self.remarks {
-            None => false,
+            None => chooses && it.code == Code::PassRemark,
             Some(RemarkLevel::All) => true,
             Some(RemarkLevel::Missed | RemarkLevel::Error) => it.code != Code::Overlapped,
         })

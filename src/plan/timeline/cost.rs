@@ -3,9 +3,13 @@
 //! The rates are about what one H200 in a host of eight reaches with cuBLASLt and NCCL on large operands
 //! (data sheet: 989 TFLOP/s for bfloat16, 4.8 TB/s, NVLink 450 GB/s in each direction). Small operands cost
 //! the time of a launch. The model serves to compare schedules of one program, not to predict times.
+//!
+//! With the measured times of a machine (`machine`), the nominal GPU serves only for what its tables do not contain.
 
 use grammar::dtype::DType;
+use rustc_hash::FxHashMap;
 
+use super::{machine::Machine, work::work_of};
 use crate::{Communication, Inst, InstKind, Plan, View};
 
 /// Floating-point operations of a matrix product in a microsecond, for 16-bit operands.
@@ -21,8 +25,52 @@ const KERNEL: f64 = 3.0;
 /// Microseconds of the smallest communication.
 const COMMUNICATION: f64 = 10.0;
 
+/// The instructions of a rank that an executor runs in the kernel of another one: by the index of each, that of the other one.
+pub type FusedInsts = FxHashMap<u32, u32>;
+
+/// What an estimate knows about times. By default, nothing but the nominal GPU.
+#[derive(Clone, Copy, Default)]
+pub struct CostModel<'a> {
+    /// The measured times.
+    pub machine: Option<&'a Machine>,
+    /// By rank: the instructions that run in the kernel of another one. Ranks without an entry have none.
+    pub fused: &'a [FusedInsts],
+}
+
+impl CostModel<'_> {
+    /// Returns the microseconds of each instruction of a plan.
+    pub(super) fn durations(&self, plan: &Plan) -> Vec<f64> {
+        let Some(machine) = self.machine else {
+            return plan.code.iter().map(|it| microseconds(plan, it)).collect();
+        };
+        let duration = |at: usize| match work_of(plan, at) {
+            Some(work) => {
+                machine.microseconds_in_program(&work).unwrap_or_else(|| microseconds(plan, &plan.code[at]))
+            }
+            // The first transfer of a collective has the time of its kernel.
+            None if plan.peer_collective_at(at).is_some() => 0.0,
+            None => microseconds(plan, &plan.code[at]),
+        };
+        let mut all: Vec<f64> = (0..plan.code.len()).map(duration).collect();
+        for (at, leader) in self.fused.get(plan.rank).into_iter().flatten() {
+            let [at, leader] = [*at, *leader].map(|it| it as usize);
+            // The kernel reads and writes each element once, so the largest part of the work determines its time.
+            if plan.peer_collective_at(at).is_none() {
+                all[leader] = all[leader].max(all[at]);
+                all[at] = 0.0;
+            }
+        }
+        all
+    }
+
+    /// Returns where times come from, in a sentence.
+    pub(super) fn source(&self) -> String {
+        self.machine.map_or_else(assumptions, Machine::source)
+    }
+}
+
 /// Returns the assumptions, in a sentence.
-pub fn assumptions() -> String {
+fn assumptions() -> String {
     let (flops, memory, link) = (HALF_FLOPS / 1e6, MEMORY_BYTES / 1e6, LINK_BYTES / 1e3);
     format!(
         "estimated for a nominal GPU ({flops} TFLOP/s in 16-bit matrix products, {memory} TB/s memory, {link} GB/s \
@@ -31,7 +79,7 @@ pub fn assumptions() -> String {
 }
 
 /// Returns the microseconds that an instruction takes once nothing holds it up.
-pub fn microseconds(plan: &Plan, inst: &Inst) -> f64 {
+fn microseconds(plan: &Plan, inst: &Inst) -> f64 {
     let bytes = |view: &View| (view.len() * dtype(plan, view).size()) as f64;
     let traffic = plan.traffic(inst);
     let over_link = traffic.bytes as f64 * traffic.bus_factor / LINK_BYTES;

@@ -1,13 +1,26 @@
 //! Computes a timeline from the plans of all ranks, with estimated or measured times.
 //!
-//! In an estimate, communications of different communicators and copies do not slow each other or kernels down,
-//! and issuing takes no time. If the plans deadlock, what never ends has no end.
+//! In an estimate for the nominal GPU, communications of different communicators and copies do not slow each other or kernels
+//! down. With the measured times of a machine, a communication and a kernel that run at the same time slow each other down.
+//! Issuing takes no time. If the plans deadlock, what never ends has no end.
 
-use super::{Timeline, cost::assumptions, items::items_of, times::Times};
+use super::{
+    SliceKind, Timeline,
+    items::{Duration, Item, items_of},
+    machine::Machine,
+    times::{Latency, Times},
+};
 use crate::{
     World,
     sync::happens_before::{HappensBeforeGraph, OrderError},
 };
+
+pub use super::cost::{CostModel, FusedInsts};
+
+/// Maximum number of times that the times of work are adapted to what runs beside it.
+const MAX_ROUNDS: usize = 8;
+/// A change that is not worth another round, in microseconds.
+const SMALLEST_CHANGE: f64 = 0.05;
 
 /// When an instruction ran, in microseconds on a clock that all ranks share.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,6 +33,14 @@ pub struct MeasuredTime {
     pub end: f64,
 }
 
+/// Estimates when each instruction of all ranks runs on the nominal GPU.
+///
+/// # Errors
+/// As for `estimate_with`.
+pub fn estimate(world: &World) -> Result<Timeline, OrderError> {
+    estimate_with(world, &CostModel::default())
+}
+
 /// Estimates when each instruction of all ranks runs.
 ///
 /// Time is proportional to the number of instructions and of orders between them, times the logarithm of the
@@ -27,8 +48,60 @@ pub struct MeasuredTime {
 ///
 /// # Errors
 /// The world has too many streams.
-pub fn estimate(world: &World) -> Result<Timeline, OrderError> {
-    timeline(world, None, assumptions())
+pub fn estimate_with(world: &World, model: &CostModel<'_>) -> Result<Timeline, OrderError> {
+    let graph = HappensBeforeGraph::of(world)?;
+    let state = world.deadlocked_state();
+    let mut items = items_of(world, &graph, state, Err(model));
+    let alone: Vec<f64> = items.iter().map(|it| it.duration.microseconds()).collect();
+    let latency =
+        model.machine.map(|it| Latency { start: it.run_us, event: it.event_us }).unwrap_or_default();
+    for _ in 0..MAX_ROUNDS {
+        let times = Times::of(&graph, &items, world.len(), latency);
+        let beside = times_beside(&times, &alone, world.len());
+        let change = |(item, new): (&Item, &f64)| (new - item.duration.microseconds()).abs();
+        let most = items.iter().zip(&beside).map(change).fold(0.0, f64::max);
+        if most <= SMALLEST_CHANGE {
+            break;
+        }
+        items.iter_mut().zip(beside).for_each(|(item, new)| item.duration = Duration::Estimated(new));
+    }
+    let times = Times::of(&graph, &items, world.len(), latency);
+    let timeline = times.timeline(world, state, model.source());
+    Ok(Timeline { error: model.machine.and_then(Machine::error), ..timeline })
+}
+
+/// Returns the time of each item with the kernels and communications beside it, at the present times of all. While a kernel and
+/// a communication run at the same time, each progresses at 1 / contention of its speed.
+fn times_beside(times: &Times<'_>, alone: &[f64], ranks: usize) -> Vec<f64> {
+    let mut found = alone.to_vec();
+    // By rank: the items, as (begin, end, number).
+    let mut kernels = vec![Vec::new(); ranks];
+    let mut communications = vec![Vec::new(); ranks];
+    for (number, it) in times.items.iter().enumerate().filter(|it| it.1.is_work) {
+        let [begin, end] = [it.first, it.last].map(|it| times.times[it as usize]);
+        let Some((begin, end)) = begin.zip(end) else { continue };
+        match it.kind {
+            SliceKind::Compute => kernels[it.inst_ref.rank].push((begin, end, number)),
+            SliceKind::Communication if it.contention > 1.0 => {
+                communications[it.inst_ref.rank].push((begin, end, number));
+            }
+            SliceKind::Communication | SliceKind::DataMovement | SliceKind::Wait => {}
+        }
+    }
+    for (mut kernels, communications) in kernels.into_iter().zip(communications) {
+        // Kernels of a rank run one after another.
+        kernels.sort_by(|a, b| a.0.total_cmp(&b.0));
+        for (begin, end, number) in communications {
+            let lost = 1.0 - 1.0 / times.items[number].contention;
+            let first = kernels.partition_point(|it| it.1 <= begin);
+            for (from, to, kernel) in kernels.iter().skip(first).take_while(|it| it.0 < end) {
+                let both = (end.min(*to) - begin.max(*from)).max(0.0);
+                found[number] += both * lost;
+                found[*kernel] += both * lost;
+            }
+        }
+    }
+    found
 }
 
 /// Returns the timeline of a run whose times were measured, by rank. Instructions without a time take none:
@@ -42,17 +115,8 @@ pub fn measured(
     measured: &[Vec<MeasuredTime>],
     source: String,
 ) -> Result<Timeline, OrderError> {
-    timeline(world, Some(measured), source)
-}
-
-fn timeline(
-    world: &World,
-    measured: Option<&[Vec<MeasuredTime>]>,
-    source: String,
-) -> Result<Timeline, OrderError> {
     let graph = HappensBeforeGraph::of(world)?;
     let state = world.deadlocked_state();
-    let items = items_of(world, &graph, state, measured);
-    let times = Times::of(&graph, &items, world.len());
-    Ok(times.timeline(world, state, source))
+    let items = items_of(world, &graph, state, Ok(measured));
+    Ok(Times::of(&graph, &items, world.len(), Latency::default()).timeline(world, state, source))
 }

@@ -2,7 +2,13 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{SliceKind, cost::microseconds, estimate::MeasuredTime, kind_of};
+use super::{
+    SliceKind,
+    cost::CostModel,
+    estimate::MeasuredTime,
+    kind_of,
+    work::{Contention, work_of},
+};
 use crate::{
     Plan,
     sync::{
@@ -22,6 +28,10 @@ pub(super) struct Item {
     /// Whether it takes time.
     pub is_work: bool,
     pub duration: Duration,
+    /// How many times longer the item and a kernel that computes take while both run; 1 if it is not known.
+    pub contention: f64,
+    /// Whether the item begins only when the kernel that computes at that time has ended.
+    pub waits_for_kernel: bool,
     /// Whether the item begins, and whether it ends. False only in programs that deadlock.
     pub begins: bool,
     pub ends: bool,
@@ -36,15 +46,28 @@ pub(super) enum Duration {
     Measured(f64, f64),
 }
 
-/// Returns the items of a graph, in the order of its nodes. `measured` are the times by rank, if they are known.
+impl Duration {
+    /// Returns the length.
+    pub fn microseconds(self) -> f64 {
+        match self {
+            Self::Estimated(it) => it,
+            Self::Measured(begin, end) => end - begin,
+        }
+    }
+}
+
+/// Returns the items of a graph, in the order of its nodes. `times` are measured, by rank, or those of a model.
 pub(super) fn items_of(
     plans: &[Plan],
     graph: &HappensBeforeGraph,
     state: Option<&WorldState>,
-    measured: Option<&[Vec<MeasuredTime>]>,
+    times: Result<&[Vec<MeasuredTime>], &CostModel<'_>>,
 ) -> Vec<Item> {
+    let (measured, model) = (times.ok(), times.err());
     let times: Option<Vec<FxHashMap<u32, MeasuredTime>>> =
         measured.map(|all| all.iter().map(|it| it.iter().map(|it| (it.inst, *it)).collect()).collect());
+    let estimated: Vec<Vec<f64>> =
+        model.map(|model| plans.iter().map(|it| model.durations(it)).collect()).unwrap_or_default();
     let first = first_actors(plans);
     let mut items: Vec<Item> = Vec::new();
     for (number, node) in graph.nodes.iter().enumerate() {
@@ -61,13 +84,17 @@ pub(super) fn items_of(
         let kind = if node.is_post { SliceKind::Wait } else { kind_of(plan, instruction) };
         let duration = match &times {
             _ if node.is_post => Duration::Estimated(0.0),
-            None => Duration::Estimated(microseconds(plan, instruction)),
+            None => Duration::Estimated(estimated[rank][inst]),
             Some(times) => {
                 let time = times.get(rank).and_then(|it| it.get(&(inst as u32)));
                 time.map_or(Duration::Estimated(0.0), |it| Duration::Measured(it.begin, it.end))
             }
         };
         let is_work = !matches!(duration, Duration::Estimated(0.0)) && kind != SliceKind::Wait;
+        let machine = model.and_then(|it| it.machine).filter(|_| is_work && kind == SliceKind::Communication);
+        let work = machine.and_then(|machine| Some((machine, work_of(plan, inst)?)));
+        let contention = work.as_ref().map_or(1.0, |(machine, work)| machine.contention_factor(work));
+        let waits_for_kernel = work.is_some_and(|(_, work)| work.contention() == Some(Contention::Nccl));
         let (mut begins, mut ends) = (true, true);
         if let Some(Some(position)) = state.map(|it| &it[rank]) {
             let at = (node.actor - first[rank]) as usize;
@@ -83,6 +110,8 @@ pub(super) fn items_of(
             kind,
             is_work,
             duration,
+            contention,
+            waits_for_kernel,
             begins,
             ends,
         });

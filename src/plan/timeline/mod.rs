@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `estimate` | a timeline from the plans, with estimated or measured times |
 //! | `cost` | the cost model of estimates |
+//! | `machine`, `work` | the measured times of a machine, and the terms in which work is looked up in them |
 //! | `items`, `times`, `slices` | the instructions on their rows, their times, and the slices made of both |
 //! | `overlap` | how much communication is hidden behind computation, and why the rest is not |
 //! | `chrome` | the Chrome trace format, which Perfetto reads |
@@ -16,10 +17,12 @@ pub mod estimate;
 pub mod file;
 mod html;
 mod items;
+pub mod machine;
 pub mod overlap;
 mod slices;
 mod svg;
 mod times;
+pub mod work;
 
 use std::fmt;
 
@@ -34,6 +37,8 @@ pub struct Timeline {
     pub slices: Vec<Slice>,
     /// Where the times come from, in a sentence.
     pub source: String,
+    /// The relative error that nine of ten estimates do not exceed, where it is known.
+    pub error: Option<f64>,
 }
 
 /// A place where work executes, one piece after another.
@@ -116,6 +121,11 @@ impl Timeline {
     /// Returns the time at which the last slice begins or ends.
     pub fn end(&self) -> f64 {
         self.slices.iter().map(|it| it.end.unwrap_or(it.begin)).fold(0.0, f64::max)
+    }
+
+    /// Returns the times between which the end is in nine of ten programs, where the error is known.
+    pub fn interval(&self) -> Option<[f64; 2]> {
+        self.error.map(|it| [self.end() / (1.0 + it), self.end() * (1.0 + it)])
     }
 }
 
@@ -258,7 +268,7 @@ mod tests {
                 slice(0, SliceKind::Communication, before.0, before.1, None),
                 slice(1, kind, after.0, after.1, Some(0)),
             ];
-            let timeline = Timeline { rows: vec![row(0), row(1)], slices, source: String::new() };
+            let timeline = Timeline { rows: vec![row(0), row(1)], slices, ..Timeline::default() };
             let is_inside = |time: f64, (begin, end): (f64, Option<f64>)| begin <= time && end.is_none_or(|end| time <= end);
             let reached = if kind == SliceKind::Wait { after.1 } else { Some(after.0) };
             let follows = reached.is_some_and(|it| before.1.is_some_and(|end| end <= it));

@@ -75,9 +75,12 @@ impl Overlap {
 
     /// Returns the report, one line a string.
     pub fn report(&self, timeline: &Timeline) -> Vec<String> {
+        let interval = timeline.interval().map(|[least, most]| {
+            format!("; nine of ten such estimates are between {least:.1} and {most:.1} µs")
+        });
         let mut lines = vec![
             format!("overlap; times are {}:", timeline.source),
-            format!("  the whole run takes {:.1} µs", self.total),
+            format!("  the whole run takes {:.1} µs{}", self.total, interval.unwrap_or_default()),
         ];
         let mut groups: Vec<(RankOverlap, Vec<usize>)> = Vec::new();
         for it in &self.ranks {

@@ -59,7 +59,7 @@ impl Times<'_> {
                 slices.push(slice(plan, inst, (first_row[rank], SliceKind::Wait), (0.0, None)));
             }
         }
-        sorted(Timeline { rows, slices, source })
+        sorted(Timeline { rows, slices, source, error: None })
     }
 
     /// By item: when the next work of its actor begins. A wait is over by then, even if its own time is later: that of

@@ -26,8 +26,21 @@ pub(super) struct Times<'a> {
     pub causes: Vec<Option<u32>>,
     /// By rank: when the last kernel ends, and its last node.
     compute_free: Vec<(f64, u32)>,
+    /// By rank: when kernels began and ended, in this order, with the last node of each.
+    kernels: Vec<Vec<(f64, f64, u32)>>,
+    /// When the run begins its work, and how long a stream takes to notice the end of work on another one.
+    latency: Latency,
     /// The nodes that are ready, by time.
     ready: BinaryHeap<Reverse<(Instant, u32)>>,
+}
+
+/// Microseconds between pieces of work.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Latency {
+    /// Before the first work of a run.
+    pub start: f64,
+    /// Between the end of work on a stream and work on another stream of the rank that waits for it.
+    pub event: f64,
 }
 
 /// A time that can be ordered: microseconds, not NaN.
@@ -50,7 +63,7 @@ impl PartialOrd for Instant {
 
 impl<'a> Times<'a> {
     /// Computes the times of all nodes of a graph over this many ranks.
-    pub fn of(graph: &'a HappensBeforeGraph, items: &'a [Item], ranks: usize) -> Self {
+    pub fn of(graph: &'a HappensBeforeGraph, items: &'a [Item], ranks: usize, latency: Latency) -> Self {
         let count = graph.nodes.len();
         let mut followers = vec![Vec::new(); count];
         for (node, before) in graph.predecessors.iter().enumerate() {
@@ -69,6 +82,8 @@ impl<'a> Times<'a> {
             times: vec![None; count],
             causes: vec![None; count],
             compute_free: vec![(0.0, 0); ranks],
+            kernels: vec![Vec::new(); ranks],
+            latency,
             ready: BinaryHeap::new(),
         };
         it.run();
@@ -96,7 +111,18 @@ impl<'a> Times<'a> {
                     }
                     let begin = time.max(*free);
                     (*free, *kernel) = (begin + microseconds, item.last);
+                    self.kernels[item.inst_ref.rank].push((begin, *free, *kernel));
                     begin
+                }
+                Duration::Estimated(_) if node == item.first && item.waits_for_kernel => {
+                    let kernels = self.kernels[item.inst_ref.rank].iter().rev();
+                    match kernels.take_while(|it| it.1 > time).find(|it| it.0 < time) {
+                        Some((_, end, kernel)) => {
+                            self.causes[node as usize] = Some(*kernel);
+                            *end
+                        }
+                        None => time,
+                    }
                 }
                 Duration::Estimated(_) | Duration::Measured(..) => time,
             };
@@ -117,9 +143,14 @@ impl<'a> Times<'a> {
             return;
         }
         let before = self.graph.predecessors[node as usize].iter();
-        let known = before.map(|it| (self.times[*it as usize].unwrap_or(0.0), *it));
+        let known = before.map(|it| {
+            let other = &self.items[self.item_of[*it as usize] as usize];
+            let is_hop = other.inst_ref.rank == item.inst_ref.rank && other.actor != item.actor;
+            let latency = if is_hop { self.latency.event } else { 0.0 };
+            (self.times[*it as usize].unwrap_or(0.0) + latency, *it)
+        });
         let last = known.max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)));
         self.causes[node as usize] = last.map(|it| it.1);
-        self.ready.push(Reverse((Instant(last.map_or(0.0, |it| it.0)), node)));
+        self.ready.push(Reverse((Instant(last.map_or(self.latency.start, |it| it.0)), node)));
     }
 }

@@ -82,7 +82,7 @@ pub struct Options {
     pub split_input_file: bool,
     /// Print the source text with all inferred information made explicit, instead of the canonical text.
     /// `check` also makes the edits that fix races, if exactly one edit fixes the race, and checks the
-    /// result [without a value: reading].
+    /// result. `overlap` runs the passes that `--overlap` offers, and prints canonical text [without a value: reading].
     #[arg(help_heading = "Output", long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "reading",
         conflicts_with_all = ["passes", "print_plan", "print_hb", "print", "split_input_file"])]
     pub fix: Option<FixMode>,
@@ -160,6 +160,8 @@ pub enum FixMode {
     Reading,
     /// Also the fixes of the checker's findings.
     Check,
+    /// The passes that shorten the estimated time, as in the report of `--overlap`.
+    Overlap,
 }
 
 /// The check that runs after every pass.
@@ -248,9 +250,10 @@ impl Options {
     fn check_fix(&self) -> Result<(), InvalidOption> {
         let Some(fix) = self.fix else { return Ok(()) };
         let ignored = [
-            (fix == FixMode::Reading && self.check.is_some(), "--check"),
+            (fix != FixMode::Check && self.check.is_some(), "--check"),
             (fix == FixMode::Reading && !self.set.is_empty(), "--set"),
-            (fix == FixMode::Reading && self.witness.is_some(), "--witness"),
+            (fix != FixMode::Overlap && self.timelines.machine.is_some(), "--machine"),
+            (fix != FixMode::Check && self.witness.is_some(), "--witness"),
             (self.crash_reproducer.is_some(), "--crash-reproducer"),
             (self.statistics, "--statistics"),
             (self.dump_pass_pipeline, "--dump-pass-pipeline"),
@@ -266,6 +269,9 @@ impl Options {
         ];
         match ignored.into_iter().find(|it| it.0) {
             None => Ok(()),
+            Some((_, "--check")) if fix == FixMode::Overlap => {
+                Err("`--fix=overlap` checks each edit, and nothing else: remove `--check`".into())
+            }
             Some((_, "--check")) => {
                 Err("`--fix` only prints the text, and checks nothing: use `--fix=check`".into())
             }

@@ -1,7 +1,7 @@
 //! Plans all ranks, and prints their plans and their happens-before graph.
 
-use crate::exit_code::exit_code;
-use grammar::{ir::Program, source::Source};
+use crate::{auto::edits::Estimates, exit_code::exit_code};
+use grammar::{bindings::apply_bindings, ir::Program, source::Source};
 use hir_check::Finding;
 use hir_plan::{
     Plan, World,
@@ -56,7 +56,9 @@ impl Processor<'_> {
     ) -> Option<Option<String>> {
         let world = self.plan_all_ranks(program, part, outcome)?;
         let overlap = if self.options.timelines.is_requested() {
-            self.write_timelines(&world, part, outcome)?
+            let report = self.write_timelines(&world, part, outcome)?;
+            let edits = self.estimates(&world, part).report(program, &world);
+            edits.into_iter().fold(report, |report, it| report + &it + "\n")
         } else {
             String::new()
         };
@@ -75,6 +77,37 @@ impl Processor<'_> {
             outcome.summaries.extend(report.lines().map(str::to_owned));
             Some(None)
         }
+    }
+
+    fn estimates<'a>(&'a self, world: &World, part: &'a Source) -> Estimates<'a> {
+        Estimates {
+            lines: &part.lines,
+            ranks: world.len(),
+            limits: &self.limits,
+            machine: self.options.timelines.machine.as_ref(),
+        }
+    }
+
+    /// Makes the edit of `--fix=overlap`: that with the least estimated time. Returns the text of the
+    /// program, or `None` on failure, with the reason in `outcome`.
+    pub fn shorten(&self, program: &mut Program, part: &Source, outcome: &mut PartOutcome) -> Option<String> {
+        if let Err(fault) = apply_bindings(program, &self.options.set) {
+            outcome.bad_option = Some(fault);
+            return None;
+        }
+        self.activity.set("while shortening the program");
+        let world = self.plan_all_ranks(program, part, outcome)?;
+        let mut edits = self.estimates(&world, part).edits(program, &world).into_iter();
+        match edits.next() {
+            Some(edit) => {
+                outcome
+                    .summaries
+                    .push(format!("`{}`: the run takes {:.1} µs (estimated)", edit.passes, edit.time));
+                *program = edit.program;
+            }
+            None => outcome.summaries.push("no edit makes the estimated time shorter".to_owned()),
+        }
+        Some(grammar::print(program))
     }
 
     /// Returns the plans as text.

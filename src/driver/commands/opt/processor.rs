@@ -17,7 +17,7 @@ use grammar::{
     source::Source,
 };
 use hir_check::Checks;
-use hir_plan::{assume_scalars, lint};
+use hir_plan::{assume_scalars, limits::Limits, lint};
 use hir_process::{exit::Exit, interrupt::Activity};
 use hir_sim::WorkBudget;
 use passes::{PassCall, PassError};
@@ -47,6 +47,8 @@ pub struct Processor<'o> {
     pub activity: Activity,
     /// The command line.
     pub options: &'o Options,
+    /// Limits on plans.
+    pub limits: Limits,
     /// Standard error.
     pub screen: Reporter,
     /// The passes to run.
@@ -87,6 +89,7 @@ impl<'o> Processor<'o> {
             work,
             activity,
             options,
+            limits: options.world.limits(),
             screen: screen.clone(),
             calls,
             dumper: Dumper::new(&options.dumps, options.print.unwrap_or_default(), stderr),
@@ -146,7 +149,7 @@ impl Processor<'_> {
                 // to a file.
                 let mut name = format!("{} (fixed)", part.name);
                 let text = match fixes {
-                    FixMode::Reading => text,
+                    FixMode::Reading | FixMode::Overlap => text,
                     FixMode::Check => {
                         let file = self.options.output.as_deref().filter(|it| *it != Path::new("-"));
                         name = file.map_or(name, |it| it.display().to_string());
@@ -245,6 +248,11 @@ impl Processor<'_> {
                 }
                 return outcome;
             }
+            if fixes == FixMode::Overlap {
+                let texts = programs.iter_mut().map(|it| self.shorten(it, part, &mut outcome));
+                let text = texts.collect::<Option<String>>().unwrap_or_default();
+                return PartOutcome { text, ..outcome };
+            }
             return PartOutcome { text: Source::own_text(&part.text).to_owned(), ..outcome };
         }
         let mut text = String::new();
@@ -307,7 +315,7 @@ impl Processor<'_> {
         let result =
             if self.options.bisect { self.bisect(program, part) } else { self.run_passes(program, part) };
         let remarks = std::mem::take(&mut self.remarks);
-        outcome.diagnostics.extend(self.options.remarks.select(&remarks).cloned());
+        outcome.diagnostics.extend(self.options.remarks.select(&remarks, &self.calls).cloned());
         if let Err(failure) = result {
             if let PassError::BadOption(fault) = failure.error {
                 let stated = Source::new("--passes".to_owned(), self.options.passes.join(","));

@@ -277,7 +277,10 @@ fn run_on_engine(
         timing_report::host_table(host, world.len()).into_iter().for_each(&mut *say);
         say(timing_report::phase_summary(&member.phase_durations()));
     }
-    let facts = timing_report::json(&ran, world.len());
+    let mut facts = timing_report::json(&ran, world.len());
+    if options.json.is_some() {
+        facts.insert("machine".to_owned(), timing_report::machine_json(engine)?);
+    }
     let median = ran.timing.as_ref().map(|(timing, _)| timing.quantile(0.5));
     Ok(RunVerdict { measured: Measured { median, machine }, facts, ..print_outputs(ran.verdict, say) })
 }

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use crate::auto;
 use crate::job::{
     gpu::JobGroup,
     rank_process::{Measured, RunVerdict},
@@ -32,8 +33,8 @@ use hir_cuda::{Gpu, Machine};
 use hir_launch::job_rank::JobRank;
 use hir_process::exit::Exit;
 
-use grammar::{diagnostic::Diagnostic, source::Source};
-use passes::PassCall;
+use grammar::{codes::Code, diagnostic::Diagnostic, ir::Program, source::Source};
+use passes::{PassCall, Settings, Verify};
 
 use super::{
     batch::{JobProgram, JobStep},
@@ -60,7 +61,7 @@ pub struct PipelineRun {
 ///
 /// # Errors
 /// A text is not a pipeline, there are too many, or an option does not fit.
-pub fn programs(job: &Options) -> Result<Vec<JobProgram>, JobFailure> {
+pub fn programs(job: &Options, session: &Session) -> Result<Vec<JobProgram>, JobFailure> {
     job.validate()?;
     let refused = |message: String| JobFailure::Usage(message);
     let reads = |name: &str| job.texts().paths().iter().any(|it| it == name);
@@ -73,8 +74,26 @@ pub fn programs(job: &Options) -> Result<Vec<JobProgram>, JobFailure> {
         all_alternatives(&job.tune_passes).map_err(|why| refused(format!("`--tune-passes`: {why}")))?;
     PassesText::new(job, None).parse()?;
     let mut pipelines: Vec<(Alternative, Vec<PassCall>)> = Vec::new();
+    let parse = |it: &Alternative| {
+        parse_pipeline(&it.text).map_err(|fault| JobFailure::bad_option(it.locate(0, *fault)))
+    };
+    let mut all = Vec::new();
     for it in texts {
-        let calls = parse_pipeline(&it.text).map_err(|fault| JobFailure::bad_option(it.locate(0, *fault)))?;
+        let mut calls = parse(&it)?;
+        auto::use_machine(&mut calls, job.timelines.machine.as_ref());
+        match calls.as_slice() {
+            [call] if call.pass.name == auto::PASS.name => {
+                let ways = best_ways(job, session, call).map_err(|fault| match fault {
+                    JobFailure::BadOption(_, fault) => JobFailure::bad_option(it.locate(0, *fault)),
+                    other => other,
+                })?;
+                all.extend(ways);
+            }
+            _ => all.push(it),
+        }
+    }
+    for it in all {
+        let calls = parse(&it)?;
         // Another text may stand for the same passes: `@lower`, `@lower{}`.
         if pipelines.iter().all(|it| it.1 != calls) {
             pipelines.push((it, calls));
@@ -106,6 +125,30 @@ pub fn programs(job: &Options) -> Result<Vec<JobProgram>, JobFailure> {
     let options = Options { iters: runs, ..job.clone() };
     all.push(JobProgram { options, step: JobStep::Report });
     Ok(all)
+}
+
+/// Number of pipelines for which `@auto` stands.
+const BEST_WAYS: usize = 4;
+
+/// Returns the pipelines for which `@auto` stands: the best by its estimates. Every process finds the same ones.
+fn best_ways(job: &Options, session: &Session, call: &PassCall) -> Result<Vec<Alternative>, JobFailure> {
+    let before = PassesText::new(job, None).parse()?;
+    let rewrite = |program: &mut Program, source: &Source| {
+        let settings = Settings { verify: Verify::Structural, roundtrip: false };
+        passes::run(program, &before, settings, &mut |_| {})
+            .map_err(|failure| JobFailure::Rejected(source.clone(), failure.error.diagnostics().to_vec()))
+    };
+    let setup = job.preparation(session, None, &rewrite);
+    let LoadedPrograms { programs, .. } = prepare::check(&job.texts(), &setup)?;
+    let Some(program) = programs.first() else { return Ok(Vec::new()) };
+    let ways = auto::ways(program, &call.arguments).map_err(|fault| match fault.code {
+        Code::BadOption => {
+            JobFailure::bad_option((Source::new("--tune-passes".to_owned(), String::new()), fault))
+        }
+        _ => JobFailure::Unsuitable(format!("`@auto`: {}", fault.message)),
+    })?;
+    let texts: Vec<String> = ways.into_iter().take(BEST_WAYS).map(|it| it.passes).collect();
+    all_alternatives(&texts).map_err(|why| JobFailure::Usage(format!("`--tune-passes`: {why}")))
 }
 
 /// Checks what does not depend on the pipeline: the program, the reference, the number of ranks, the GPUs and the values

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Instant};
 
+use crate::auto;
 use crate::job::{
     gpu::{self, JobGroup, SimulatorReason},
     lost_job::report_without_plans,
@@ -76,7 +77,8 @@ pub fn run(
     let stored = pipelines::stored_pipeline(options, session, member)?;
     stored.iter().for_each(|it| say(Report::Note(it.note.clone())));
     let passes = PassesText::new(options, stored.and_then(|it| it.passes));
-    let calls = passes.parse()?;
+    let mut calls = passes.parse()?;
+    auto::use_machine(&mut calls, options.timelines.machine.as_ref());
     let rewrite =
         |program: &mut Program, source: &Source| rewrite(options, screen, &calls, &passes, program, source);
     let setup = options.preparation(session, processes, &rewrite);
@@ -148,7 +150,8 @@ fn simulated_facts(options: &Options, world: &World, is_silent: bool) -> Map<Str
     if options.json.is_none() || is_silent {
         return Map::new();
     }
-    let overlap = estimated_overlap_json(world).map(|it| ("overlap".to_owned(), it));
+    let overlap = estimated_overlap_json(world, options.timelines.machine.as_ref())
+        .map(|it| ("overlap".to_owned(), it));
     Map::from_iter([("ranks".to_owned(), world.len().into())].into_iter().chain(overlap))
 }
 
@@ -184,7 +187,7 @@ fn rewrite(
     source: &Source,
 ) -> Result<(), JobFailure> {
     let remarks = run_passes(calls, passes, program, source)?;
-    let shown: Vec<Diagnostic> = options.remarks.select(&remarks).cloned().collect();
+    let shown: Vec<Diagnostic> = options.remarks.select(&remarks, calls).cloned().collect();
     screen.report_diagnostics(source, &shown);
     let failure = options.remarks.failure_message(&remarks);
     failure.map_or(Ok(()), |message| Err(JobFailure::Unsuitable(message)))

@@ -25,6 +25,7 @@ impl Options {
         add("witness", self.witness.as_ref().map(|_| "yes".to_owned()));
         add("timeline", (!self.timelines.timeline.is_empty()).then(|| "yes".to_owned()));
         add("overlap", self.timelines.overlap.then(|| "yes".to_owned()));
+        add("machine", self.timelines.machine.as_ref().map(|it| it.name.clone()));
         add("rtol", self.rtol.map(|it| it.to_string()));
         add("atol", self.atol.map(|it| it.to_string()));
         add("assume", self.world.assume.then(|| "yes".to_owned()));

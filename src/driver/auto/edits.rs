@@ -1,0 +1,146 @@
+//! What would shorten the waits of a lowered program: passes that move its communications, with the estimated gain.
+//!
+//! An edit is offered only if the checker finds no fault in its result.
+
+use grammar::{ir::Program, span::LineIndex};
+use hir_check::Checks;
+use hir_plan::{
+    World,
+    limits::Limits,
+    timeline::{
+        Timeline,
+        estimate::estimate,
+        overlap::{Overlap, WaitSummary},
+    },
+};
+use passes::{Settings, Verify};
+
+use super::machine::MachineFlag;
+
+/// The passes that are tried, those that change least first. The algorithms matter only to the times of a machine: the nominal
+/// GPU has one time for all of them.
+const EDITS: &[(&str, bool)] = &[
+    ("schedule-communication{posts=early,waits=keep}", false),
+    ("schedule-communication{posts=keep,waits=late}", false),
+    ("schedule-communication", false),
+    ("double-buffer", false),
+    ("select-algorithms", true),
+    ("schedule-communication,select-algorithms", true),
+];
+/// The smallest gain that is worth an edit, as a part of the time of the program.
+const LEAST_GAIN: f64 = 0.01;
+
+/// Maximum number of instructions of a program whose edits are tried: each is planned and checked.
+const MAX_INSTRUCTIONS: usize = 50_000;
+
+/// How programs are planned and timed.
+#[derive(Clone, Copy)]
+pub struct Estimates<'a> {
+    /// The lines of the text of the program.
+    pub lines: &'a LineIndex,
+    /// The number of ranks.
+    pub ranks: usize,
+    /// Limits on plans.
+    pub limits: &'a Limits,
+    /// The machine; `None` for the nominal GPU.
+    pub machine: Option<&'a MachineFlag>,
+}
+
+/// A program that is faster than another one.
+pub struct Edit {
+    /// The passes that make it.
+    pub passes: &'static str,
+    /// The program.
+    pub program: Program,
+    /// Its estimated microseconds.
+    pub time: f64,
+    /// The waits of the rank with the most exposed communication.
+    waits: Vec<WaitSummary>,
+}
+
+impl Estimates<'_> {
+    fn plan(&self, program: &Program) -> Option<World> {
+        hir_plan::build_with_limits(program, self.lines, self.ranks, self.limits).ok()
+    }
+
+    fn timeline(&self, world: &World) -> Option<Timeline> {
+        self.machine.map_or_else(|| estimate(world), |it| it.estimate(world)).ok()
+    }
+
+    /// Returns the edits that make a program faster, the fastest result first. None if the program has a fault: what orders it
+    /// has to be corrected first.
+    pub fn edits(&self, program: &Program, world: &World) -> Vec<Edit> {
+        let Some(before) = self.timeline(world).map(|it| it.end()) else { return Vec::new() };
+        if has_fault(world) {
+            return Vec::new();
+        }
+        let mut found: Vec<Edit> = Vec::new();
+        for (passes, needs_machine) in EDITS {
+            if *needs_machine && self.machine.is_none() {
+                continue;
+            }
+            let Some(edit) = self.edit(program, passes) else { continue };
+            // An edit that changes more is not worth it if it gains no more.
+            let is_known = found.iter().any(|it| it.time <= edit.time * (1.0 + LEAST_GAIN));
+            if edit.time <= before * (1.0 - LEAST_GAIN) && !is_known {
+                found.push(edit);
+            }
+        }
+        found.sort_by(|a, b| a.time.total_cmp(&b.time));
+        found
+    }
+
+    fn edit(&self, program: &Program, passes: &'static str) -> Option<Edit> {
+        let mut program = program.clone();
+        let calls = passes::parse(passes).ok()?;
+        let settings = Settings { verify: Verify::Structural, roundtrip: false };
+        passes::run(&mut program, &calls, settings, &mut |_| {}).ok()?;
+        let world = self.plan(&program)?;
+        let timeline = self.timeline(&world)?;
+        let Overlap { total: time, waits, .. } = Overlap::of(&timeline);
+        (!has_fault(&world)).then_some(Edit { passes, program, time, waits })
+    }
+
+    /// Returns what `--overlap` says about edits: for each, the whole run and the waits that it shortens most.
+    pub fn report(&self, program: &Program, world: &World) -> Vec<String> {
+        let instructions: usize = world.iter().map(|it| it.code.len()).sum();
+        if instructions > MAX_INSTRUCTIONS {
+            return vec![format!(
+                "  no edits are tried: {instructions} instructions exceed {MAX_INSTRUCTIONS}"
+            )];
+        }
+        let Some(before) = self.timeline(world).map(|it| Overlap::of(&it)) else { return Vec::new() };
+        let edits = self.edits(program, world);
+        let line = |edit: &Edit| {
+            let gain = before.total - edit.time;
+            let waits = |all: &[WaitSummary], line: u32| -> f64 {
+                // An empty sum of floats is -0.0.
+                all.iter().filter(|it| it.line == line).map(|it| it.microseconds).sum::<f64>() + 0.0
+            };
+            let mut lines: Vec<u32> = before.waits.iter().map(|it| it.line).collect();
+            lines.dedup();
+            let shorter = |line: &u32| {
+                let [old, new] = [&before.waits, &edit.waits].map(|it| waits(it, *line));
+                (old - new, *line, new)
+            };
+            let best = lines.iter().map(shorter).max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)));
+            let wait = best.filter(|it| it.0 > 0.05).map(|(_, line, new)| {
+                let place =
+                    if line == 0 { "the end of the program".to_owned() } else { format!("line {line}") };
+                format!(", and {place} waits {new:.1} µs")
+            });
+            format!(
+                "  with `{}` the run takes {:.1} µs, {gain:.1} µs less{}; the check finds no fault",
+                edit.passes,
+                edit.time,
+                wait.unwrap_or_default()
+            )
+        };
+        edits.iter().map(line).collect()
+    }
+}
+
+fn has_fault(world: &World) -> bool {
+    let report = hir_check::check(world, Checks::ALL_FAULTS);
+    report.findings.iter().any(|it| it.diagnostic(world, &[]).1.is_error()) || !report.not_checked.is_empty()
+}

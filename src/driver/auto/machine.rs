@@ -1,0 +1,82 @@
+//! The machines with whose times estimates are made: those of `--machine`, and those that are part of hir.
+
+use std::{path::Path, str::FromStr, sync::Arc};
+
+use grammar::InvalidOption;
+use hir_plan::{
+    World,
+    sync::happens_before::OrderError,
+    timeline::{
+        Timeline,
+        estimate::{CostModel, FusedInsts, estimate_with},
+        machine::Machine,
+    },
+};
+
+/// The machines whose times are part of hir, by name.
+const SHIPPED: &[(&str, &str)] = &[("h200", include_str!("machines/h200.json"))];
+
+/// A machine, with the name by which the command line states it.
+#[derive(Clone, Debug)]
+pub struct MachineFlag {
+    /// The name or the file.
+    pub name: String,
+    /// Its times.
+    pub machine: Arc<Machine>,
+}
+
+impl FromStr for MachineFlag {
+    type Err = InvalidOption;
+
+    fn from_str(name: &str) -> Result<Self, InvalidOption> {
+        let shipped = SHIPPED.iter().find(|it| it.0 == name).map(|it| Ok(it.1.to_owned()));
+        let text = shipped.unwrap_or_else(|| read(Path::new(name)))?;
+        let machine = Machine::parse(&text)
+            .map_err(|why| format!("`{name}` is not a table of `hir calibrate`: {why}"))?;
+        Ok(Self { name: name.to_owned(), machine: Arc::new(machine) })
+    }
+}
+
+fn read(path: &Path) -> Result<String, InvalidOption> {
+    std::fs::read_to_string(path).map_err(|fault| {
+        let names: Vec<String> = SHIPPED.iter().map(|it| format!("`{}`", it.0)).collect();
+        let known = if names.is_empty() {
+            String::new()
+        } else {
+            format!("; hir itself has {}", names.join(" and "))
+        };
+        format!("cannot read `{}`: {fault}{known}", path.display()).into()
+    })
+}
+
+impl MachineFlag {
+    /// Estimates when each instruction of all ranks runs on the machine.
+    ///
+    /// # Errors
+    /// The world has too many streams.
+    pub fn estimate(&self, world: &World) -> Result<Timeline, OrderError> {
+        estimate_on(&self.machine, world)
+    }
+}
+
+/// Estimates when each instruction of all ranks runs on a machine, with the kernels that the executor of GPUs makes.
+///
+/// # Errors
+/// The world has too many streams.
+pub fn estimate_on(machine: &Machine, world: &World) -> Result<Timeline, OrderError> {
+    estimate_with(world, &CostModel { machine: Some(machine), fused: &fused_instructions(world) })
+}
+
+#[cfg(feature = "cuda")]
+fn fused_instructions(world: &World) -> Vec<FusedInsts> {
+    hir_cuda::fused_instructions(world)
+}
+
+/// Without the executor of GPUs, every instruction is a kernel.
+#[cfg(not(feature = "cuda"))]
+fn fused_instructions(_: &World) -> Vec<FusedInsts> {
+    Vec::new()
+}
+
+/// The machine of estimates that choose passes, if none is named.
+pub const DEFAULT: &str = "h200";

@@ -1,0 +1,424 @@
+//! auto: chooses how to communicate by the estimated times of a machine.
+//!
+//! The pass lowers the program in every way that these choices allow, estimates the time of each result, and keeps the fastest one
+//! in which the checker finds no fault:
+//!
+//! | communication | choices |
+//! |---|---|
+//! | all-gather | whole; a ring of gets; a ring of puts |
+//! | reduce-scatter | whole; a ring |
+//! | all-reduce | whole; 2, 4 or 8 chunks; chunks of 8, 5, 2 and 1 sixteenths |
+//! | transfer to another mesh | whole; 4 chunks |
+//! | all that are left | the algorithms of `select-algorithms`; those and copy engines for all-reduces above 8 MiB; NCCL |
+//!
+//! A choice applies to all communications of its kind, and kinds that the program does not have are left out. Of choices whose
+//! estimates differ by less than 1%, the pass takes the one that splits least. The result does not depend on anything but the
+//! program, the options and the file of the machine.
+//!
+//! A remark for each communication states the best three choices with the estimated times of the whole program; for each of
+//! them, the other choices are the best ones. The last remark states the passes to write instead of `@auto`.
+//!
+//! The pass does not execute the program: `--verify-each=semantic` and `--expect=unsharded` compare results.
+
+pub mod edits;
+pub mod machine;
+
+use std::str::FromStr;
+
+use grammar::{
+    attr,
+    codes::Code,
+    diagnostic::Diagnostic,
+    ir::{Program, Stmt},
+    ops::Op,
+    source::Source,
+    span::Span,
+    words::CommunicationType,
+};
+use hir_check::Checks;
+use hir_plan::World;
+use passes::{
+    Arguments, Change, OptionKind, OptionSpec, Pass, PassCall, Pipeline, Remarks, Settings, Verify,
+    pass::module_docs,
+};
+
+use machine::MachineFlag;
+
+/// The pass.
+pub static PASS: Pass = Pass {
+    name: "auto",
+    description: "choose how to communicate by the estimated times of a machine",
+    docs: module_docs(include_str!("mod.rs")),
+    options: &[
+        OptionSpec {
+            name: "machine",
+            description: "the machine, as in `--machine`",
+            kind: OptionKind::Text,
+            default: Some(machine::DEFAULT),
+        },
+        OptionSpec {
+            name: "budget",
+            description: "largest number of estimates; beyond it, combinations that split most are not tried",
+            kind: OptionKind::Count,
+            default: Some("100"),
+        },
+    ],
+    for_one_rank: false,
+    run,
+};
+
+/// The pipeline of the pass alone.
+pub const PIPELINE: Pipeline = Pipeline {
+    name: "@auto",
+    description: "lower and overlap communications in the way that takes the least estimated time on a machine",
+    passes: "auto",
+};
+
+/// All passes: those of the package `passes`, and this one.
+pub fn passes() -> impl Iterator<Item = &'static Pass> {
+    passes::PASSES.iter().chain([&PASS])
+}
+
+/// All pipelines.
+pub fn pipelines() -> impl Iterator<Item = &'static Pipeline> {
+    static OWN: Pipeline = PIPELINE;
+    passes::PIPELINES.iter().chain([&OWN])
+}
+
+/// Parses a pipeline of all passes.
+///
+/// # Errors
+/// As for `passes::parse`.
+pub fn parse(text: &str) -> Result<Vec<PassCall>, Diagnostic> {
+    let pipelines: Vec<Pipeline> = pipelines().copied().collect();
+    passes::parse_with(text, &passes().collect::<Vec<_>>(), &pipelines)
+}
+
+/// Makes `auto` estimate with the machine of `--machine`, unless its own option names another one.
+pub fn use_machine(calls: &mut [PassCall], machine: Option<&MachineFlag>) {
+    let Some(machine) = machine else { return };
+    for call in calls.iter_mut().filter(|it| it.pass.name == PASS.name) {
+        if call.arguments.text("machine") == Some(machine::DEFAULT) {
+            call.arguments.set("machine", &machine.name);
+        }
+    }
+}
+
+/// A kind of communication for which there are choices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Allgather,
+    ReduceScatter,
+    Allreduce,
+    Transfer,
+}
+
+/// A choice for a kind, or that of the algorithms.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Choice {
+    /// `None`: the algorithms.
+    kind: Option<Kind>,
+    /// The name in remarks.
+    name: &'static str,
+    /// Options of `overlap`, or of `select-algorithms`; `None` leaves the pass out.
+    options: Option<&'static str>,
+}
+
+/// The choice of copy engines for all-reduces.
+const COPY_ENGINES: &str = "copy engines";
+
+/// The choices. Of each kind, the first one splits least.
+const CHOICES: &[Choice] = &[
+    choice(Kind::Allgather, "whole", "allgather=whole"),
+    choice(Kind::Allgather, "ring of gets", "allgather=p2p-ring,backend=cuda"),
+    choice(Kind::Allgather, "ring of puts", "allgather=p2p-ring,backend=cuda,protocol=put"),
+    choice(Kind::ReduceScatter, "whole", "reduce-scatter=whole"),
+    choice(Kind::ReduceScatter, "ring", "reduce-scatter=p2p-ring,backend=cuda"),
+    choice(Kind::Allreduce, "whole", "allreduce=whole"),
+    choice(Kind::Allreduce, "2 chunks", "style=shard,allocate=before,count=2"),
+    choice(Kind::Allreduce, "4 chunks", "style=shard,allocate=before,count=4"),
+    choice(Kind::Allreduce, "8 chunks", "style=shard,allocate=before,count=8"),
+    choice(Kind::Allreduce, "chunks 8:5:2:1", "style=shard,allocate=before,ratio=8,5,2,1"),
+    choice(Kind::Transfer, "whole", "transfer=whole"),
+    choice(Kind::Transfer, "4 chunks", "transfer=chunks,style=shard"),
+    Choice { kind: None, name: "kernels", options: Some("") },
+    Choice {
+        kind: None,
+        name: COPY_ENGINES,
+        options: Some("{table=Allreduce/*:8M=two-shot;Allreduce/*=two-shot-copy}"),
+    },
+    Choice { kind: None, name: "NCCL", options: None },
+];
+
+const fn choice(kind: Kind, name: &'static str, options: &'static str) -> Choice {
+    Choice { kind: Some(kind), name, options: Some(options) }
+}
+
+/// One way to lower a program.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// The passes.
+    pub passes: String,
+    /// The estimated microseconds of the program.
+    pub time: f64,
+    /// A choice for each kind of the program, and one of the algorithms.
+    choices: Vec<Choice>,
+}
+
+/// Estimates that differ by less are equal, as a part of the shorter one.
+const EQUAL: f64 = 0.01;
+/// Number of choices that a remark states.
+const STATED: usize = 3;
+
+fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> Result<Change, Diagnostic> {
+    let communications = communications(program)?;
+    let found = candidates(program, arguments)?;
+    let header = program.spans.header;
+    let mut faults = Vec::new();
+    for it in &found.candidates {
+        let Some((rewritten, world)) = lowered(program, &it.passes) else { continue };
+        let report = hir_check::check(&world, Checks::ALL_FAULTS);
+        let fault = report.findings.iter().map(|it| it.diagnostic(&world, &[]).1).find(Diagnostic::is_error);
+        if let Some(fault) = fault {
+            faults.push(format!("`{}`: {}", it.passes, fault.message));
+            continue;
+        }
+        for (span, kind, name) in &communications {
+            remarks.note(*span, stated(name, &found.candidates, it, *kind), "this communication");
+        }
+        for fault in faults {
+            remarks.note(
+                header,
+                format!("`auto` does not use what the checker refuses: {fault}"),
+                "this program",
+            );
+        }
+        let Found { tried, all, .. } = found;
+        let budget = if tried < all { format!(" of {all} (`auto.budget`)") } else { String::new() };
+        remarks.note(
+            header,
+            format!(
+                "`auto` takes {:.1} µs (estimated), the least of {tried} ways{budget}: --passes '{}'",
+                it.time, it.passes
+            ),
+            format!("the machine is `{}`", found.machine),
+        );
+        *program = rewritten;
+        return Ok(Change::Changed);
+    }
+    let message = match faults.first() {
+        Some(fault) => {
+            format!("`auto` finds no way in which the checker finds no fault; the first is {fault}")
+        }
+        None => "`auto` finds no way to lower the program that can be planned".to_owned(),
+    };
+    let it = Diagnostic::new(Code::NotRewritten, header, message, "this program");
+    Err(it.help("`--passes @lower` reports why the program cannot be lowered, and `--check` its faults"))
+}
+
+/// Returns what the remark on a communication says: the best choices of its kind.
+fn stated(name: &str, all: &[Candidate], taken: &Candidate, kind: Option<Kind>) -> String {
+    // Rings have no algorithm.
+    let of_kind = |it: &Candidate| {
+        let is_ring =
+            it.choices.iter().any(|it| it.kind.is_some() && it.kind == kind && it.name.starts_with("ring"));
+        let choices = it.choices.iter().filter(|it| it.kind == kind || it.kind.is_none() && !is_ring);
+        choices.copied().collect::<Vec<_>>()
+    };
+    let mut best: Vec<(Vec<Choice>, f64)> = vec![(of_kind(taken), taken.time)];
+    // Candidates are in the order of their times.
+    for it in all {
+        let choices = of_kind(it);
+        if best.iter().all(|known| known.0 != choices) {
+            best.push((choices, it.time));
+        }
+    }
+    let text = |(choices, time): &(Vec<Choice>, f64)| {
+        let names: Vec<&str> = choices.iter().map(|it| it.name).collect();
+        format!("{} {time:.1} µs", names.join(" by "))
+    };
+    let texts: Vec<String> = best.iter().take(STATED).map(text).collect();
+    format!("`auto` for {name}: {} (of the program, estimated)", texts.join("; "))
+}
+
+/// The candidates of a program.
+struct Found {
+    /// In the order in which they are preferred.
+    candidates: Vec<Candidate>,
+    /// The number of combinations that were tried, and of all.
+    tried: usize,
+    all: usize,
+    /// The name of the machine.
+    machine: String,
+}
+
+/// Returns the ways to lower a program, the preferred one first.
+///
+/// # Errors
+/// There is no such machine, or the program cannot be lowered.
+pub fn ways(program: &Program, arguments: &Arguments) -> Result<Vec<Candidate>, Diagnostic> {
+    candidates(program, arguments).map(|it| it.candidates)
+}
+
+fn candidates(program: &Program, arguments: &Arguments) -> Result<Found, Diagnostic> {
+    let name = arguments.text("machine").unwrap_or(machine::DEFAULT);
+    let machine = MachineFlag::from_str(name)
+        .map_err(|why| arguments.error("machine", why.to_string(), "no table of a machine"))?;
+    let budget = usize::try_from(arguments.count("budget").unwrap_or(100)).unwrap_or(usize::MAX).max(1);
+    let kinds: Vec<Option<Kind>> = communications(program)?.into_iter().map(|it| it.1).collect();
+    let has = |it: &Choice| match it.kind {
+        Some(_) => kinds.contains(&it.kind),
+        None => it.name != COPY_ENGINES || kinds.contains(&Some(Kind::Allreduce)),
+    };
+    let combinations = combinations(has);
+    let all = combinations.len();
+    let mut candidates: Vec<(String, Candidate)> = Vec::new();
+    for choices in combinations.into_iter().take(budget) {
+        let passes = passes_of(&choices);
+        let Some((rewritten, world)) = lowered(program, &passes) else { continue };
+        // Different choices may give the same program; the first one splits least.
+        let text = grammar::print(&rewritten);
+        if candidates.iter().any(|it| it.0 == text) || world.deadlock().is_some() {
+            continue;
+        }
+        if let Ok(timeline) = machine.estimate(&world) {
+            candidates.push((text, Candidate { passes, time: timeline.end(), choices }));
+        }
+    }
+    let mut candidates: Vec<Candidate> = candidates.into_iter().map(|it| it.1).collect();
+    let least = candidates.iter().map(|it| it.time).fold(f64::INFINITY, f64::min);
+    let first = candidates.iter().position(|it| it.time <= least * (1.0 + EQUAL));
+    let taken = first.map(|it| candidates.remove(it));
+    candidates.sort_by(|a, b| a.time.total_cmp(&b.time));
+    candidates.splice(0..0, taken);
+    Ok(Found { candidates, tried: all.min(budget), all, machine: machine.name })
+}
+
+/// Returns all combinations of choices, those that split least first.
+fn combinations(has: impl Fn(&Choice) -> bool) -> Vec<Vec<Choice>> {
+    let kinds =
+        [Some(Kind::Allgather), Some(Kind::ReduceScatter), Some(Kind::Allreduce), Some(Kind::Transfer), None];
+    let of_kind = |kind| CHOICES.iter().filter(|it| it.kind == kind && has(it)).collect::<Vec<_>>();
+    let mut all: Vec<(usize, Vec<Choice>)> = vec![(0, Vec::new())];
+    for choices in kinds.map(of_kind).into_iter().filter(|it| !it.is_empty()) {
+        let mut longer = Vec::new();
+        for (splits, begun) in &all {
+            let with = |(at, it): (usize, &&Choice)| (splits + at, [&begun[..], &[**it]].concat());
+            longer.extend(choices.iter().enumerate().map(with));
+        }
+        all = longer;
+    }
+    all.sort_by_key(|it| it.0);
+    all.into_iter().map(|it| it.1).collect()
+}
+
+/// Returns the passes of some choices.
+fn passes_of(choices: &[Choice]) -> String {
+    let mut overlap: Vec<&str> = Vec::new();
+    let mut algorithms = String::new();
+    for it in choices {
+        match (it.kind, it.options) {
+            (Some(_), Some(options)) => {
+                overlap.extend(options.split_inclusive(',').map(|it| it.trim_end_matches(',')));
+            }
+            (None, Some(options)) => algorithms = format!("select-algorithms{options},"),
+            (_, None) => {}
+        }
+    }
+    // Several kinds may state the same option.
+    let mut stated: Vec<&str> = Vec::new();
+    for it in overlap {
+        if !it.contains('=') || !stated.contains(&it) {
+            stated.push(it);
+        }
+    }
+    for kind in ["allgather", "reduce-scatter", "allreduce", "transfer"] {
+        let is_stated = stated.iter().any(|it| it.split('=').next() == Some(kind));
+        let splits = kind == "allreduce"
+            && stated.iter().any(|it| it.starts_with("count=") || it.starts_with("ratio="));
+        if !is_stated && !splits {
+            stated.push(match kind {
+                "allgather" => "allgather=whole",
+                "reduce-scatter" => "reduce-scatter=whole",
+                "allreduce" => "allreduce=whole",
+                _ => "transfer=whole",
+            });
+        }
+    }
+    format!(
+        "propagate-shardings,decompose-resharding,overlap{{{}}},lower-to-communication,schedule-communication,{algorithms}\
+         assign-streams{{count=auto,communications=auto,dependent=keep}},use-local-shard-in-place,hoist-share-mem-handles,\
+         allocate-and-deallocate,remove-redundant-sync,canonicalize,remove-dead-code",
+        stated.join(",")
+    )
+}
+
+/// Returns the program after some passes with its plans; `None` if it cannot be rewritten or planned.
+fn lowered(program: &Program, passes: &str) -> Option<(Program, World)> {
+    let mut program = program.clone();
+    let calls = passes::parse(passes).ok()?;
+    let settings = Settings { verify: Verify::Off, roundtrip: false };
+    passes::run(&mut program, &calls, settings, &mut |_| {}).ok()?;
+    let lines = Source::new(String::new(), String::new()).lines;
+    let world = hir_plan::build(&program, &lines, hir_plan::smallest_world(&program)).ok()?;
+    Some((program, world))
+}
+
+/// Returns the communications of a program that is lowered without splitting them: their positions, their kinds, and their names
+/// for remarks. A kind without choices has only algorithms, or none.
+///
+/// # Errors
+/// The program cannot be lowered.
+fn communications(program: &Program) -> Result<Vec<(Span, Option<Kind>, String)>, Diagnostic> {
+    let mut lowered = program.clone();
+    let calls = passes::parse("propagate-shardings,decompose-resharding,lower-to-communication")?;
+    let settings = Settings { verify: Verify::Off, roundtrip: false };
+    passes::run(&mut lowered, &calls, settings, &mut |_| {}).map_err(|failure| {
+        let first = failure.error.diagnostics().first().cloned();
+        first.unwrap_or_else(|| {
+            Diagnostic::new(Code::NotRewritten, program.spans.header, failure.to_string(), "this program")
+        })
+    })?;
+    let mut found = Vec::new();
+    for id in lowered.stmts.ids() {
+        let Stmt::Op(it) = &lowered.stmts[id] else { continue };
+        if it.op != Op::Communication {
+            continue;
+        }
+        let Some(word) = it.get(attr::TYPE) else { continue };
+        let kind = match word {
+            CommunicationType::Allgather => Some(Kind::Allgather),
+            CommunicationType::ReduceScatter => Some(Kind::ReduceScatter),
+            CommunicationType::Allreduce => Some(Kind::Allreduce),
+            CommunicationType::SendRecv => Some(Kind::Transfer),
+            _ => None,
+        };
+        found.push((lowered.stmt_span(id), kind, word.text().to_owned()));
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_choices_parse() {
+        let all = combinations(|_| true);
+        assert!(all.len() > 100);
+        for choices in all {
+            let text = passes_of(&choices);
+            assert!(passes::parse(&text).is_ok(), "{text}");
+        }
+        assert!(parse("@auto{auto.budget=3}").is_ok());
+    }
+
+    #[test]
+    fn the_first_combination_splits_nothing() {
+        let first = combinations(|_| true).first().map(|it| passes_of(it)).unwrap_or_default();
+        assert!(
+            first.contains("overlap{allgather=whole,reduce-scatter=whole,allreduce=whole,transfer=whole}"),
+            "{first}"
+        );
+    }
+}

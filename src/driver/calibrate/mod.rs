@@ -1,0 +1,235 @@
+//! Measures the times of a machine: small programs, one for each time, run as hir-run runs any other program.
+
+pub mod entries;
+pub mod evidence;
+pub mod programs;
+
+use std::{collections::BTreeMap, fs, io, path::Path};
+
+use grammar::source::Source;
+use hir_plan::timeline::{
+    machine::{Machine, Point, Run, Table, VERSION},
+    work::{Work, work_of},
+};
+use serde_json::Value;
+
+use entries::{Entry, Meaning};
+use programs::{Call, repeated_call};
+
+/// Number of timed runs of a program, and of runs before them.
+const RUNS: [usize; 2] = [15, 5];
+
+/// Writes the programs and the file of command lines for `hir-run --batch`.
+///
+/// # Errors
+/// A file cannot be written.
+pub fn write_batch(folder: &Path, entries: &[Entry]) -> io::Result<()> {
+    let mut lines = String::new();
+    let [runs, warmup] = RUNS;
+    for (number, it) in entries.iter().enumerate() {
+        let program = folder.join(format!("{number}.hir"));
+        fs::write(&program, &it.text)?;
+        let (program, json) = (program.display(), folder.join(format!("{number}.json")));
+        let passes = if it.passes.is_empty() { String::new() } else { format!(" --passes '{}'", it.passes) };
+        lines += &format!(
+            "'{program}'{passes} -G -n {runs} -w {warmup} --inputs random -J '{}'\n",
+            json.display()
+        );
+    }
+    fs::write(folder.join("batch.txt"), lines)
+}
+
+/// The times of a program in microseconds.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    median: f64,
+    least: f64,
+}
+
+/// What was measured, and what could not be.
+pub struct Measured {
+    /// The machine.
+    pub machine: Machine,
+    /// For each program without a time: what it would have measured, and its verdict.
+    pub missing: Vec<String>,
+}
+
+/// Reads the results of the programs of `write_batch`. A program without a result is named in `missing`.
+pub fn read_results(folder: &Path, entries: &[Entry], ranks: usize, date: String) -> Measured {
+    let mut machine = Machine {
+        version: VERSION,
+        date,
+        hir: env!("CARGO_PKG_VERSION").to_owned(),
+        ranks,
+        ..Machine::default()
+    };
+    let mut missing = Vec::new();
+    let (mut switching, mut exchanging, mut together) = (None, None, Vec::new());
+    let (mut least, mut launch) = (0.0, 0.0);
+    let mut tables: BTreeMap<String, BTreeMap<Vec<u64>, Times>> = BTreeMap::new();
+    for (number, entry) in entries.iter().enumerate() {
+        // Another version of hir may have written other programs.
+        let is_same =
+            fs::read_to_string(folder.join(format!("{number}.hir"))).is_ok_and(|it| it == entry.text);
+        let result = fs::read_to_string(folder.join(format!("{number}.json"))).ok().filter(|_| is_same);
+        let result = result.and_then(|it| serde_json::from_str::<Value>(&it).ok()).unwrap_or_default();
+        describe(&mut machine, &result["machine"]);
+        let time = |key: &str| result[key].as_f64();
+        let Some((median, shortest)) = time("median_us").zip(time("min_us")) else {
+            let verdict = result["verdict"].as_str().unwrap_or("not run");
+            missing.push(format!("{}: {verdict}", entry.name()));
+            continue;
+        };
+        let each = |calls: usize| {
+            let each = |it: f64| (it - machine.run_us).max(0.1) / calls as f64;
+            Times { median: each(median), least: each(shortest) }
+        };
+        match &entry.meaning {
+            Meaning::Least => least = median,
+            Meaning::Leasts(calls) => {
+                let call = (median - least).max(0.0) / (calls.saturating_sub(1)).max(1) as f64;
+                (machine.run_us, launch) = ((least - call).max(0.0), call);
+            }
+            Meaning::Alternating(calls) => {
+                machine.event_us = (each(*calls).median - launch).max(0.0);
+            }
+            Meaning::Table(table, calls) => match work_of_table(&entry.text, table, ranks) {
+                Some(work) => {
+                    let at = work.extents.iter().map(|it| *it as u64).collect();
+                    tables.entry(work.kind).or_default().entry(at).or_insert(each(*calls));
+                }
+                None => missing.push(format!("{}: its plan has no such work", entry.name())),
+            },
+            Meaning::Switching(call, calls) => switching = Some((*call, each(*calls).median)),
+            Meaning::Exchanging(pair, calls) => exchanging = Some((*pair, each(*calls).median)),
+            Meaning::Together(calls) => together.push((*calls, each(1).median)),
+            Meaning::Run(layer) => machine.runs.push(Run {
+                program: layer.to_string(),
+                passes: entry.passes.to_owned(),
+                us: median,
+                least: shortest,
+            }),
+        }
+    }
+    machine.tables = tables.into_iter().map(|(kind, points)| (kind, table(points))).collect();
+    let time_of = |machine: &Machine, call: Call| {
+        work_of_table(&repeated_call(call, 1, ranks), "", ranks).and_then(|it| machine.microseconds(&it))
+    };
+    if let Some((call, time)) = switching {
+        let alone = time_of(&machine, call).map_or(time, |it| it + launch);
+        machine.switch_us = rounded((time - alone).max(0.0) / 2.0);
+    }
+    if let Some((pair, time)) = exchanging {
+        let [compute, exchange] = pair.map(|it| time_of(&machine, it));
+        let alone = compute.zip(exchange).map_or(time, |(a, b)| a + b + 2.0 * machine.switch_us);
+        machine.exchange_us = rounded((time - alone).max(0.0));
+    }
+    for (calls, time) in together {
+        if let Some((name, factor)) = contention(&machine, calls, time, ranks) {
+            machine.contention.insert(name.to_owned(), rounded(factor));
+        }
+    }
+    (machine.run_us, machine.event_us) = (rounded(machine.run_us), rounded(machine.event_us));
+    machine.accuracy = evidence::accuracy(&evidence::compare(&machine));
+    Measured { machine, missing }
+}
+
+fn table(points: BTreeMap<Vec<u64>, Times>) -> Table {
+    let point = |(at, it): (Vec<u64>, Times)| Point {
+        at: at.into_iter().map(|it| it as f64).collect(),
+        us: rounded(it.median),
+        least: rounded(it.least),
+    };
+    Table(points.into_iter().map(point).collect())
+}
+
+/// Rounds to nanoseconds, so that the file is short.
+fn rounded(microseconds: f64) -> f64 {
+    (microseconds * 1e3).round().max(1.0) / 1e3
+}
+
+/// Adds the names and versions of a result, which knows NCCL only if its program calls it.
+fn describe(machine: &mut Machine, facts: &Value) {
+    let Machine { gpu, driver, cublaslt, nccl, .. } = machine;
+    for (to, key) in [(gpu, "gpu"), (driver, "driver"), (cublaslt, "cublaslt"), (nccl, "nccl")] {
+        if let Some(text) = facts[key].as_str().filter(|_| to.is_empty()) {
+            // The path of NCCL says nothing about the machine.
+            text.split(" (").next().unwrap_or(text).clone_into(to);
+        }
+    }
+}
+
+/// Returns the factor by which a kernel that computes and a communication slow each other down, with its name. While both
+/// run, each progresses at 1 / factor of its speed: of two calls that take a and b alone, a ≥ b, the time of both is
+/// b · factor + (a - b).
+fn contention(
+    machine: &Machine,
+    calls: [(Call, usize); 2],
+    time: f64,
+    ranks: usize,
+) -> Option<(&'static str, f64)> {
+    let works = calls.map(|(call, times)| {
+        let work = work_of_table(&repeated_call(call, 1, ranks), "", ranks)?;
+        let alone = machine.microseconds(&work)? * times as f64;
+        Some((work, alone))
+    });
+    let [Some((_, compute)), Some((work, communication))] = works else { return None };
+    let (longer, shorter) = (compute.max(communication), compute.min(communication));
+    Some((work.contention()?.name(), 1.0 + ((time - longer) / shorter).max(0.0)))
+}
+
+/// Returns the first work of rank 0 of a program that is in a table whose name begins with `prefix`.
+fn work_of_table(text: &str, prefix: &str, ranks: usize) -> Option<Work> {
+    let source = Source::new("calibrate".to_owned(), text.to_owned());
+    let program = source.programs().0.pop()?;
+    let world = hir_plan::build(&program, &source.lines, ranks).ok()?;
+    let plan = world.first()?;
+    let mut all = (0..plan.code.len()).filter_map(|at| work_of(plan, at));
+    all.find(|it| it.kind.starts_with(prefix))
+}
+
+impl Entry {
+    /// Returns what the entry measures, in words.
+    fn name(&self) -> String {
+        match &self.meaning {
+            Meaning::Least => "the time of a run".to_owned(),
+            Meaning::Leasts(_) => "the time of a launch".to_owned(),
+            Meaning::Alternating(_) => "the time of an event".to_owned(),
+            Meaning::Table(table, _) => format!("table `{table}`"),
+            Meaning::Switching(..) => "the time of another kernel".to_owned(),
+            Meaning::Exchanging(..) => "the time of a communication between kernels".to_owned(),
+            Meaning::Together(calls) => format!("contention of {:?}", calls.map(|it| it.0)),
+            Meaning::Run(layer) => format!("{layer} with {}", self.passes),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_program_has_the_work_of_its_table() {
+        for it in entries::entries(2, false) {
+            if let Meaning::Table(table, _) = &it.meaning {
+                assert!(work_of_table(&it.text, table, 2).is_some(), "{table}:\n{}", it.text);
+            }
+        }
+    }
+
+    #[test]
+    fn contention_is_the_slowdown_while_both_run() {
+        let point = |us: f64| Table(vec![Point { at: vec![2.0], us, least: us }]);
+        let product = Table(vec![Point { at: vec![4096.0, 4096.0, 8192.0], us: 400.0, least: 400.0 }]);
+        let tables = [("product bf16", product), ("nccl allreduce", point(100.0))];
+        let tables = tables.into_iter().map(|(name, it)| (name.to_owned(), it)).collect();
+        let machine = Machine { tables, ..Machine::default() };
+        let calls = [
+            (Call::Product([4096, 4096, 8192]), 1),
+            (Call::Collective(programs::Collective::Allreduce, "nccl", 1), 1),
+        ];
+        // The all-reduce of one element takes 100 µs; both together 450 µs instead of 400.
+        assert_eq!(contention(&machine, calls, 450.0, 2), Some(("nccl", 1.5)));
+        assert_eq!(contention(&machine, calls, 350.0, 2), Some(("nccl", 1.0)));
+    }
+}

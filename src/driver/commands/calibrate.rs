@@ -1,0 +1,153 @@
+//! `hir calibrate`: measures the times of a machine, for estimates.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use clap::Parser;
+use hir_process::exit::Exit;
+
+use crate::{
+    auto::machine::MachineFlag,
+    calibrate::{
+        entries::{Entry, entries},
+        evidence, read_results, write_batch,
+    },
+    session::{CommandLine, Report},
+    tool::{Reporter, flags::DiagnosticFlags},
+};
+
+/// The examples of `--help`.
+const EXAMPLES: &str = "  hir calibrate -o machine.json             measure two GPUs
+  hir calibrate --ranks 1 -o machine.json   measure one GPU, without communication
+  hir calibrate --evidence machine.json     compare estimates with the measured times of whole programs";
+
+/// Measures how long the GPUs of this host take for products, kernels, copies and collectives of many sizes, and writes the
+/// times to a file for `--machine`.
+///
+/// Each time is that of a small program, which runs like any other program on GPUs. This takes a few minutes.
+#[derive(Parser)]
+#[command(name = "hir calibrate", version = crate::tool::version())]
+struct Options {
+    /// The file to write.
+    #[arg(short, value_name = "FILE", required_unless_present = "evidence")]
+    output: Option<PathBuf>,
+    /// Measure nothing: estimate the whole programs that were measured for this machine, and print both times.
+    #[arg(long, value_name = "FILE|h200", conflicts_with_all = ["output", "quick", "keep"])]
+    evidence: Option<MachineFlag>,
+    /// Number of ranks, with one GPU each. Times of more ranks are scaled from those of these.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=8))]
+    ranks: u32,
+    /// Measure only the smallest size of each table, and no whole programs: for trying the command.
+    #[arg(long)]
+    quick: bool,
+    /// Keep the programs and the results of each in this folder.
+    #[arg(long, value_name = "FOLDER")]
+    keep: Option<PathBuf>,
+    /// Measure nothing: read the results that an earlier run has left in this folder (`--keep`), with the same `--ranks`.
+    #[arg(long, value_name = "FOLDER", conflicts_with = "keep")]
+    results: Option<PathBuf>,
+    #[command(flatten)]
+    diagnostics: DiagnosticFlags,
+}
+
+/// Returns the command with its options.
+pub(super) fn command() -> clap::Command {
+    <Options as clap::CommandFactory>::command()
+}
+
+/// Runs hir calibrate.
+pub fn main_with(command_line: CommandLine) -> Exit {
+    super::run_tool::<Options>("hir calibrate", command_line, EXAMPLES, |it| &it.diagnostics, run)
+}
+
+fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
+    if let Some(MachineFlag { machine, .. }) = &options.evidence {
+        let all = evidence::compare(machine);
+        let lines = evidence::report(machine, &all);
+        return Ok(screen.write_result(&(lines.join("\n") + "\n"), None));
+    }
+    let refuse = |message: String| screen.fail(Exit::Environment, message);
+    let temporary = tempfile::tempdir().map_err(|fault| refuse(format!("no temporary folder: {fault}")))?;
+    let folder = options.keep.as_ref().or(options.results.as_ref());
+    let folder = folder.cloned().unwrap_or_else(|| temporary.path().to_owned());
+    let (ranks, entries) = (options.ranks as usize, entries(options.ranks as usize, options.quick));
+    let (log, start) = (folder.join("log.txt"), std::time::Instant::now());
+    if options.results.is_none() {
+        measure_all(&folder, &entries, options, screen)?;
+    }
+    let measured = read_results(&folder, &entries, ranks, today());
+    if measured.machine.tables.is_empty() {
+        let log = std::fs::read_to_string(&log).unwrap_or_default();
+        let reason = log.lines().rfind(|it| !it.trim().is_empty()).unwrap_or("no output").to_owned();
+        return Err(refuse(format!("nothing was measured: {reason}")));
+    }
+    let text = measured.machine.text().map_err(|fault| refuse(fault.to_string()))?;
+    let exit = screen.write_result(&text, options.output.as_deref());
+    for it in &measured.missing {
+        screen.message(format!("not measured: {it}"));
+    }
+    let (done, all) = (entries.len() - measured.missing.len(), entries.len());
+    let seconds = start.elapsed().as_secs();
+    let path = options.output.as_deref().unwrap_or(Path::new("-")).display();
+    screen
+        .session()
+        .print(&Report::Note(format!("{done} of {all} programs in {seconds} s; times in `{path}`")));
+    Ok(exit)
+}
+
+/// Writes all programs to a folder and runs them.
+fn measure_all(folder: &Path, entries: &[Entry], options: &Options, screen: &Reporter) -> Result<(), Exit> {
+    let refuse = |message: String| screen.fail(Exit::Environment, message);
+    std::fs::create_dir_all(folder)
+        .and_then(|()| write_batch(folder, entries))
+        .map_err(|fault| refuse(format!("cannot write to `{}`: {fault}", folder.display())))?;
+    if !options.diagnostics.quiet {
+        let (count, ranks) = (entries.len(), options.ranks);
+        screen.session().notice(&format!("measuring {count} programs on {ranks} GPUs"));
+    }
+    let ended = measure(screen, &folder.join("batch.txt"), options.ranks, &folder.join("log.txt"));
+    ended.map(drop).map_err(|fault| refuse(format!("cannot run hir-run: {fault}")))
+}
+
+/// Runs the programs of a file of command lines in one job.
+fn measure(
+    screen: &Reporter,
+    batch: &Path,
+    ranks: u32,
+    log: &Path,
+) -> std::io::Result<std::process::ExitStatus> {
+    let start = &screen.session().command_line.start;
+    let own = std::env::current_exe()?;
+    let program = start.first().map_or(own.as_os_str(), |it| it.as_os_str());
+    // The last word of `start` is this tool.
+    let words = start.get(1..start.len().saturating_sub(1)).unwrap_or_default();
+    let log = std::fs::File::create(log)?;
+    Command::new(program)
+        .args(words)
+        .args(["run", "--device=cuda", "--quiet", "--ranks"])
+        .arg(ranks.to_string())
+        .arg("--batch")
+        .arg(batch)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .status()
+}
+
+/// Returns the date of today in UTC, as `2026-11-26`. The conversion is that of H. Hinnant, "chrono-Compatible Low-Level Date
+/// Algorithms": years begin in March, so that the leap day is the last one.
+fn today() -> String {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |it| it.as_secs());
+    // Days since 0000-03-01.
+    let days = seconds / 86_400 + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let of_year = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let (year, month) = if month < 10 { (year, month + 3) } else { (year + 1, month - 9) };
+    format!("{:04}-{month:02}-{day:02}", era * 400 + year)
+}

@@ -1,0 +1,278 @@
+//! The measured times of a machine, from which times of other extents are interpolated.
+//!
+//! `hir calibrate` writes the file. Its keys are the fields of `Machine`; `docs/timelines.md` describes them.
+//!
+//! Rules of `Table::microseconds`, for each extent in turn, the last one first:
+//! * between two measured extents, the logarithm of the time is linear in the logarithm of the extent;
+//! * below the smallest one, the time is that of the smallest one, because a launch or the latency of a link determines it;
+//! * above the largest one, the time grows in proportion to the extent.
+
+use std::collections::BTreeMap;
+
+use grammar::InvalidOption;
+use serde::{Deserialize, Serialize};
+
+use super::work::{Contention, Work};
+
+/// The version of the format.
+pub const VERSION: u32 = 1;
+
+/// The measured times of a machine.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// The version of the format.
+    pub version: u32,
+    /// The day of the measurement: `2026-11-26`.
+    pub date: String,
+    /// The name of the GPU.
+    pub gpu: String,
+    /// The CUDA version of the driver.
+    pub driver: String,
+    /// The version of cuBLASLt.
+    pub cublaslt: String,
+    /// The version of NCCL.
+    pub nccl: String,
+    /// The version of hir.
+    pub hir: String,
+    /// The number of ranks, one GPU each, with which everything was measured.
+    pub ranks: usize,
+    /// Microseconds of a run, a graph behind a barrier of all ranks, in addition to the time of its work.
+    pub run_us: f64,
+    /// Microseconds by which work on a stream begins after the work on another stream that it waits for has ended.
+    pub event_us: f64,
+    /// Microseconds that a kernel takes longer behind another kernel than behind one of the same kind, as in its table.
+    pub switch_us: f64,
+    /// Microseconds that a communication by kernels takes longer between kernels that compute than behind one of the same
+    /// kind, besides `switch_us`: ranks do not reach it at the same time.
+    pub exchange_us: f64,
+    /// By the name of a table (`Work::kind`).
+    pub tables: BTreeMap<String, Table>,
+    /// By the name of a `Contention`: how many times longer a communication and a kernel that computes
+    /// take while both run.
+    pub contention: BTreeMap<String, f64>,
+    /// How good estimates are, if `runs` is not empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<Accuracy>,
+    /// Runs of whole programs, which no table contains. They show how good estimates are.
+    pub runs: Vec<Run>,
+}
+
+/// The errors of the estimates of `Machine::runs`, relative to the measured times.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Accuracy {
+    /// Half of the errors are not larger.
+    pub median: f64,
+    /// Nine of ten errors are not larger.
+    pub nine_of_ten: f64,
+}
+
+/// The times of one kind of work. Points are in the order of their extents.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Table(pub Vec<Point>);
+
+/// A measured time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Point {
+    /// The extents (`Work::extents`).
+    pub at: Vec<f64>,
+    /// The median in microseconds.
+    pub us: f64,
+    /// The least time in microseconds.
+    pub least: f64,
+}
+
+/// A run of a whole program.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Run {
+    /// The layer, with its extents, from which `hir calibrate` makes the program.
+    pub program: String,
+    /// The passes.
+    pub passes: String,
+    /// The median of the slowest rank in microseconds.
+    pub us: f64,
+    /// The least time in microseconds.
+    pub least: f64,
+}
+
+impl Machine {
+    /// Reads the text of a file.
+    ///
+    /// # Errors
+    /// It has another version or other keys, or a number that is no time or no extent.
+    pub fn parse(text: &str) -> Result<Self, InvalidOption> {
+        let machine: Self = serde_json::from_str(text).map_err(|it| it.to_string())?;
+        if machine.version != VERSION {
+            let version = machine.version;
+            return Err(format!("it has version {version}, and this hir reads version {VERSION}").into());
+        }
+        let is_time = |it: f64| it.is_finite() && it >= 0.0;
+        let Self { run_us, event_us, switch_us, exchange_us, .. } = machine;
+        let constants = [
+            ("run_us", run_us),
+            ("event_us", event_us),
+            ("switch_us", switch_us),
+            ("exchange_us", exchange_us),
+        ];
+        if let Some((key, value)) = constants.into_iter().find(|it| !is_time(it.1)) {
+            return Err(format!("`{key}` is {value}: expected microseconds").into());
+        }
+        if let Some((name, value)) = machine.contention.iter().find(|it| !(it.1.is_finite() && *it.1 >= 1.0))
+        {
+            return Err(format!("the contention `{name}` is {value}: expected a factor of at least 1").into());
+        }
+        for (name, Table(points)) in &machine.tables {
+            let is_valid = |it: &Point| {
+                it.us.is_finite()
+                    && it.us > 0.0
+                    && !it.at.is_empty()
+                    && it.at.iter().all(|it| it.is_finite() && *it >= 1.0)
+            };
+            let extents = points.first().map_or(0, |it| it.at.len());
+            if let Some(it) = points.iter().find(|it| !is_valid(it) || it.at.len() != extents) {
+                return Err(format!("table `{name}`: {:?} takes {} µs, which cannot be", it.at, it.us).into());
+            }
+            if !points.is_sorted_by(|a, b| a.at < b.at) {
+                return Err(format!("the extents in table `{name}` are not in ascending order").into());
+            }
+        }
+        Ok(machine)
+    }
+
+    /// Returns the microseconds that work takes behind work of the same kind; `None` if no table describes it.
+    pub fn microseconds(&self, work: &Work) -> Option<f64> {
+        self.tables.get(&work.kind)?.microseconds(&work.extents)
+    }
+
+    /// Returns the microseconds that work takes in a program, without other work beside it; `None` if no table describes it.
+    /// Copies by copy engine wait for signals in any case.
+    pub fn microseconds_in_program(&self, work: &Work) -> Option<f64> {
+        let between = match work.contention() {
+            Some(Contention::Copy) => 0.0,
+            Some(Contention::Kernel | Contention::Nccl) => self.switch_us + self.exchange_us,
+            None => self.switch_us,
+        };
+        Some(self.microseconds(work)? + between)
+    }
+
+    /// Returns how many times longer this work and a kernel that computes take while both run; 1 if it is not known.
+    pub fn contention_factor(&self, work: &Work) -> f64 {
+        let name = work.contention().map(Contention::name);
+        name.and_then(|it| self.contention.get(it)).copied().unwrap_or(1.0)
+    }
+
+    /// Returns the relative error that nine of ten estimates of whole programs did not exceed.
+    pub fn error(&self) -> Option<f64> {
+        self.accuracy.map(|it| it.nine_of_ten)
+    }
+
+    /// Returns the text of a file, with a line for each time.
+    ///
+    /// # Errors
+    /// A number is not finite.
+    pub fn text(&self) -> Result<String, serde_json::Error> {
+        let header = Self { tables: BTreeMap::new(), runs: Vec::new(), ..self.clone() };
+        let list = |lines: Vec<String>| match lines.is_empty() {
+            true => "[]".to_owned(),
+            false => format!("[\n    {}\n  ]", lines.join(",\n    ")),
+        };
+        let lines =
+            |points: &Table| points.0.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>();
+        let mut tables = Vec::new();
+        for (name, points) in &self.tables {
+            let points = list(lines(points)?).replace('\n', "\n  ");
+            tables.push(format!("{}: {points}", serde_json::to_string(name)?));
+        }
+        let tables = if tables.is_empty() {
+            "{}".to_owned()
+        } else {
+            format!("{{\n    {}\n  }}", tables.join(",\n    "))
+        };
+        let runs = list(self.runs.iter().map(serde_json::to_string).collect::<Result<_, _>>()?);
+        let text = serde_json::to_string_pretty(&header)? + "\n";
+        Ok(text
+            .replace("\"tables\": {}", &format!("\"tables\": {tables}"))
+            .replace("\"runs\": []", &format!("\"runs\": {runs}")))
+    }
+
+    /// Returns where times come from, in a sentence.
+    pub fn source(&self) -> String {
+        let Self { gpu, ranks, date, .. } = self;
+        let gpus = if *ranks == 1 { format!("one {gpu}") } else { format!("{ranks} {gpu}") };
+        format!("estimated from measurements on {gpus} of {date}, as one graph")
+    }
+}
+
+impl Table {
+    /// Returns the time at some extents; `None` without points, or if they have another number of extents.
+    pub fn microseconds(&self, extents: &[f64]) -> Option<f64> {
+        let fits = self.0.first().is_some_and(|it| it.at.len() == extents.len());
+        fits.then(|| interpolate(&self.0, extents, 0))
+    }
+}
+
+/// Interpolates points that are equal in the extents before `level`. They are in ascending order.
+fn interpolate(points: &[Point], extents: &[f64], level: usize) -> f64 {
+    let Some(wanted) = extents.get(level) else { return points.first().map_or(0.0, |it| it.us) };
+    let groups: Vec<&[Point]> = points.chunk_by(|a, b| a.at[level] == b.at[level]).collect();
+    let at = |group: &[Point]| group[0].at[level];
+    let time = |group: &[Point]| interpolate(group, extents, level + 1);
+    let above = groups.partition_point(|it| at(it) < *wanted);
+    match (above.checked_sub(1).map(|it| groups[it]), groups.get(above)) {
+        (Some(low), Some(high)) => {
+            let part = (wanted / at(low)).ln() / (at(high) / at(low)).ln();
+            (time(low).ln() * (1.0 - part) + time(high).ln() * part).exp()
+        }
+        (None, Some(smallest)) => time(smallest),
+        (Some(largest), None) => time(largest) * wanted / at(largest),
+        (None, None) => 0.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(points: &[(&[f64], f64)]) -> Table {
+        Table(points.iter().map(|it| Point { at: it.0.to_vec(), us: it.1, least: it.1 }).collect())
+    }
+
+    #[test]
+    fn times_are_interpolated_by_the_stated_rules() {
+        let bytes = table(&[(&[100.0], 2.0), (&[400.0], 8.0), (&[1600.0], 8.0)]);
+        let time = |extent: f64| bytes.microseconds(&[extent]).unwrap_or(-1.0);
+        for (extent, wanted) in [(1.0, 2.0), (100.0, 2.0), (200.0, 4.0), (800.0, 8.0), (3200.0, 16.0)] {
+            assert!((time(extent) - wanted).abs() < 1e-9, "{extent}: {}", time(extent));
+        }
+        // The grid need not be complete.
+        let grid = table(&[(&[1.0, 10.0], 1.0), (&[1.0, 20.0], 2.0), (&[4.0, 10.0], 16.0)]);
+        let time = |a: f64, b: f64| grid.microseconds(&[a, b]).unwrap_or(-1.0);
+        assert!((time(2.0, 10.0) - 4.0).abs() < 1e-9);
+        assert!((time(2.0, 20.0) - 8.0).abs() < 1e-9);
+        assert_eq!(grid.microseconds(&[1.0]), None);
+    }
+
+    #[test]
+    fn impossible_numbers_are_refused() {
+        let mut machine = Machine { version: VERSION, ..Machine::default() };
+        let refusal = |it: &Machine| {
+            let text = serde_json::to_string(it).unwrap_or_default();
+            Machine::parse(&text).err().map(|it| it.to_string())
+        };
+        assert_eq!(refusal(&machine), None);
+        machine.tables.insert("copy".to_owned(), table(&[(&[4.0], 1.0), (&[8.0], 1.5)]));
+        machine.runs.push(Run { program: "mlp".to_owned(), passes: String::new(), us: 2.0, least: 1.0 });
+        let text = machine.text().unwrap_or_default();
+        assert_eq!(Machine::parse(&text).ok().as_ref(), Some(&machine), "{text}");
+        machine.tables.insert("copy".to_owned(), table(&[(&[8.0], 1.0), (&[4.0], 1.0)]));
+        assert!(refusal(&machine).is_some_and(|it| it.contains("ascending")));
+        machine.tables.insert("copy".to_owned(), table(&[(&[8.0], 0.0)]));
+        assert!(refusal(&machine).is_some_and(|it| it.contains("cannot be")));
+        machine.version = 2;
+        assert!(refusal(&machine).is_some_and(|it| it.contains("version 2")));
+    }
+}
