@@ -30,6 +30,8 @@ const EDITS: &[(&str, bool)] = &[
 /// The smallest gain that is worth an edit, as a part of the time of the program.
 const LEAST_GAIN: f64 = 0.01;
 
+/// The smallest gain that the report shows as one, in microseconds.
+const SMALLEST_GAIN: f64 = 0.1;
 /// Maximum number of instructions of a program whose edits are tried: each is planned and checked.
 const MAX_INSTRUCTIONS: usize = 50_000;
 
@@ -82,7 +84,7 @@ impl Estimates<'_> {
             let Some(edit) = self.edit(program, passes) else { continue };
             // An edit that changes more is not worth it if it gains no more.
             let is_known = found.iter().any(|it| it.time <= edit.time * (1.0 + LEAST_GAIN));
-            if edit.time <= before * (1.0 - LEAST_GAIN) && !is_known {
+            if before - edit.time > SMALLEST_GAIN && edit.time <= before * (1.0 - LEAST_GAIN) && !is_known {
                 found.push(edit);
             }
         }

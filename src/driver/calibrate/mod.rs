@@ -11,6 +11,7 @@ use hir_plan::timeline::{
     machine::{Machine, Point, Run, Table, VERSION},
     work::{Work, work_of},
 };
+use hir_process::atomic_file;
 use serde_json::Value;
 
 use entries::{Entry, Meaning};
@@ -28,7 +29,7 @@ pub fn write_batch(folder: &Path, entries: &[Entry]) -> io::Result<()> {
     let [runs, warmup] = RUNS;
     for (number, it) in entries.iter().enumerate() {
         let program = folder.join(format!("{number}.hir"));
-        fs::write(&program, &it.text)?;
+        atomic_file::write(&program, it.text.as_bytes())?;
         let (program, json) = (program.display(), folder.join(format!("{number}.json")));
         let passes = if it.passes.is_empty() { String::new() } else { format!(" --passes '{}'", it.passes) };
         lines += &format!(
@@ -36,7 +37,7 @@ pub fn write_batch(folder: &Path, entries: &[Entry]) -> io::Result<()> {
             json.display()
         );
     }
-    fs::write(folder.join("batch.txt"), lines)
+    atomic_file::write(&folder.join("batch.txt"), lines.as_bytes())
 }
 
 /// The times of a program in microseconds.

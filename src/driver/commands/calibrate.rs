@@ -7,7 +7,7 @@ use std::{
 };
 
 use clap::Parser;
-use hir_process::exit::Exit;
+use hir_process::{atomic_file, exit::Exit};
 
 use crate::{
     auto::machine::MachineFlag,
@@ -109,32 +109,26 @@ fn measure_all(folder: &Path, entries: &[Entry], options: &Options, screen: &Rep
         screen.session().notice(&format!("measuring {count} programs on {ranks} GPUs"));
     }
     let ended = measure(screen, &folder.join("batch.txt"), options.ranks, &folder.join("log.txt"));
-    ended.map(drop).map_err(|fault| refuse(format!("cannot run hir-run: {fault}")))
+    ended.map_err(|fault| refuse(format!("cannot run hir-run: {fault}")))
 }
 
-/// Runs the programs of a file of command lines in one job.
-fn measure(
-    screen: &Reporter,
-    batch: &Path,
-    ranks: u32,
-    log: &Path,
-) -> std::io::Result<std::process::ExitStatus> {
+/// Runs the programs of a file of command lines in one job, and writes what it prints to `log`. Its exit code says nothing: a
+/// program that fails has no time.
+fn measure(screen: &Reporter, batch: &Path, ranks: u32, log: &Path) -> std::io::Result<()> {
     let start = &screen.session().command_line.start;
     let own = std::env::current_exe()?;
     let program = start.first().map_or(own.as_os_str(), |it| it.as_os_str());
     // The last word of `start` is this tool.
     let words = start.get(1..start.len().saturating_sub(1)).unwrap_or_default();
-    let log = std::fs::File::create(log)?;
-    Command::new(program)
+    let ended = Command::new(program)
         .args(words)
         .args(["run", "--device=cuda", "--quiet", "--ranks"])
         .arg(ranks.to_string())
         .arg("--batch")
         .arg(batch)
         .stdin(Stdio::null())
-        .stdout(log.try_clone()?)
-        .stderr(log)
-        .status()
+        .output()?;
+    atomic_file::write(log, &[ended.stdout, ended.stderr].concat())
 }
 
 /// Returns the date of today in UTC, as `2026-11-26`. The conversion is that of H. Hinnant, "chrono-Compatible Low-Level Date
