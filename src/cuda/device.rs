@@ -132,7 +132,7 @@ impl Device {
         if bytes == 0 {
             return Ok(());
         }
-        for address in [address, address + (bytes as u64 - 1)] {
+        for address in [address, address.saturating_add(bytes as u64 - 1)] {
             let mut ordinal: c_int = -1;
             let which = sys::CUpointer_attribute_enum::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
             // SAFETY: the pointer is to an integer, the type of this attribute; any address may be asked about.
