@@ -31,7 +31,7 @@ class Options:
     passes: str = "@overlap"
     #: Whether to look for races, deadlocks and unwritten elements before the first run.
     check: bool = True
-    #: ``hir``: hir computes, on the GPU or by the simulator; ``torch``: PyTorch does, after the check; ``auto``: hir, but on
+    #: ``hir``: hir computes, on the GPU or by the simulator, or raises an error; ``torch``: PyTorch does, after the check; ``auto``: hir, but on
     #: the CPU only for small tensors.
     run: str = "auto"
     #: Whether runs on a GPU become CUDA graphs when the addresses of their tensors repeat.
@@ -102,6 +102,8 @@ class _Compiled:
             self._reason = f"it is not checked: {error}"
         if self._device is not None and self._program is not None and self._reason is None:
             self._gpu = self._on_gpu(self._program)
+        if self._reason and options.run == "hir":
+            raise TorchImportError(f"hir does not run the {direction} graph: {self._reason}")
         if self._reason and options.run != "torch":
             warnings.warn(f"PyTorch runs the {direction} graph: {self._reason}", stacklevel=2)
 
@@ -155,8 +157,6 @@ class _Compiled:
                 program, self._passes(program), self._graph.rank, self._device, timeout=options.timeout, graph=options.graph
             )
         except HirError as error:
-            if self._options.run == "hir":
-                raise
             self._reason = f"hir's executor does not run it: {error}"
             return None
 
