@@ -110,6 +110,21 @@ def test_an_all_to_all_with_different_splits_is_a_group_of_transfers():
         np.testing.assert_array_equal(result, np.concatenate([it[rank] for it in inputs]) * 2 + 1)
 
 
+def test_transfers_without_a_wait_between_them_have_no_order():
+    program = hir.torch.capture_ranks(torch_programs.ring, 3)
+    program.check().raise_if_found()
+    assert [float(result[0]) for [result] in program.run()] == [3.0, 1.0, 2.0]
+
+
+def test_transfers_with_gradients_are_an_error():
+    def build(rank):
+        step, [x] = torch_programs.ring(rank)
+        return step, (x.requires_grad_(),)
+
+    with pytest.raises(hir.torch.TorchImportError, match="captures no sends and receives of functions with gradients"):
+        hir.torch.capture_ranks(build, 2)
+
+
 def test_exported_programs_are_imported():
     class Model(torch.nn.Module):
         def __init__(self):

@@ -70,6 +70,21 @@ def crossed_groups(rank: int):
     return step, (torch.ones(3),)
 
 
+def ring(rank: int):
+    """Each rank starts a send to the next one and a receive from the one before, then waits for both."""
+    world = dist.get_world_size()
+
+    def step(x):
+        received = torch.empty_like(x)
+        sent = dist.isend(x, (rank + 1) % world)
+        arrived = dist.irecv(received, (rank - 1) % world)
+        sent.wait()
+        arrived.wait()
+        return received + 1
+
+    return step, (torch.full((3,), float(rank)),)
+
+
 class Block(nn.Module):
     """A transformer block with RMS norms, causal attention of two heads and SwiGLU."""
 

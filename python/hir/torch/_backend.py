@@ -13,8 +13,8 @@ import numpy as np
 from .._diagnostic import HirError
 from ._capture import TIMEOUT, capture_transfers
 from ._decomposed import decompositions
-from ._exchange import NotExchanged, graphs_of_all_ranks
-from ._fx import graph_of, piece_of, to_numpy, with_contiguous_inputs
+from ._exchange import NotExchanged, graphs_of_all_ranks, leave_exchange
+from ._fx import graph_of, loses_transfers, piece_of, to_numpy, with_contiguous_inputs
 from ._gpu import GpuProgram
 from ._graph import Graph, Ref, TensorType, TorchFaultError, TorchImportError
 from ._program import TorchProgram, from_graphs
@@ -56,6 +56,12 @@ def hir_backend(module: Any, inputs: Any, *, options: Mapping[str, Any] | None =
     def compiler(direction: str) -> Any:
         return lambda module, inputs: make_boxed_func(_Compiled(module, direction, chosen, piece).run)
 
+    if loses_transfers(module, inputs):
+        leave_exchange()
+        warnings.warn(
+            "PyTorch runs the graph, unchecked: it captures no sends and receives of models with gradients", stacklevel=2
+        )
+        return module.forward
     # Elsewhere, PyTorch runs the graph, which is faster as it is; the check takes what hir does not know as calls without code.
     simulates = chosen.run != "torch" and all(_device(it) == "cpu" for it in inputs)
     return aot_module_simplified(

@@ -66,6 +66,10 @@ class Builder:
     opaque: list[str] = field(default_factory=list)
     #: The posted communication that writes or reads a tensor, by the name of the tensor.
     posted: dict[str, int] = field(default_factory=dict)
+    #: Transfers to and from single ranks that are posted next, with their numbers.
+    transfers: list[tuple[int, str]] = field(default_factory=list)
+    #: The number for which a transfer of a group is awaited.
+    group_of: dict[int, int] = field(default_factory=dict)
     #: The number of ranks by which a sum has to be divided when it is complete, by the name of the tensor.
     averages: dict[str, int] = field(default_factory=dict)
     communications: list[int] = field(default_factory=list)
@@ -125,6 +129,23 @@ class Builder:
         """The number of a communication that is posted next."""
         self.communications.append(len(self.communications))
         return self.communications[-1]
+
+    def post_transfers(self) -> None:
+        """Posts transfers between which nothing was computed. No order is promised among them, so they are one group."""
+        if len(self.transfers) == 1:
+            self.statement(self.transfers[0][1])
+        elif self.transfers:
+            self.statement("StartCoalescing")
+            for _, text in self.transfers:
+                self.statement(text)
+            group = self.new_communication()
+            self.group_of |= {number: group for number, _ in self.transfers}
+            self.statement(f"EndCoalescing {group}")
+        self.transfers.clear()
+
+    def wait(self, communication: int) -> None:
+        self.post_transfers()
+        self.statement(f"Wait(Communication {self.group_of.get(communication, communication)})")
 
     # -- operators that every rule needs -------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from typing import Any, Callable, Mapping, Sequence
 
 from ._decomposed import decompositions
 from ._exchange import graphs_of_all_ranks
-from ._fx import graph_of, to_numpy
+from ._fx import graph_of, loses_transfers, to_numpy
 from ._graph import Graph, TorchImportError
 from ._program import TorchProgram, from_graphs
 
@@ -142,6 +142,10 @@ def capture_graph(
         return make_boxed_func(module.forward)
 
     def backend(module: Any, inputs: Any) -> Any:
+        if loses_transfers(module, inputs):
+            raise TorchImportError(
+                f"PyTorch captures no sends and receives of functions with gradients; capture `{name}` without (torch.no_grad)"
+            )
         forward = captured if direction == "forward" else unchanged
         return aot_module_simplified(
             module,

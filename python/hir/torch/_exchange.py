@@ -9,21 +9,36 @@ from typing import Any
 from ._graph import Graph, TorchImportError
 from ._recorded import recorded_graph, to_recorded
 
-#: How long a rank waits with a piece of a model. What runs between the pieces may wait for this rank, so it must not wait long.
-PIECE_TIMEOUT = 30.0
+#: How long a rank waits with a graph for which another rank may wait outside of its graphs: it must not wait long.
+SHORT_TIMEOUT = 30.0
+TRANSFERS = tuple(f"_c10d_functional.{it}.default" for it in ("isend", "irecv", "batch_p2p_ops"))
 
 _exchanged = 0
 
 
 class NotExchanged(TorchImportError):
-    """Ranks have captured pieces of a model at different times, so their graphs were not compared."""
+    """The ranks have captured graphs at different times, so their graphs were not compared."""
+
+
+def leave_exchange() -> None:
+    """Tells the other ranks that this one has no graph to compare with their next ones."""
+    global _exchanged
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        number = _exchanged
+        _exchanged += 1
+        store: Any = dist.distributed_c10d._get_default_store()
+        store.compare_set(f"hir/graph/{number}/decision", "", "left")
+        store.set(f"hir/graph/{number}/{dist.get_rank()}", "left")
 
 
 def graphs_of_all_ranks(graph: Graph, timeout: float) -> list[Graph]:
     """Returns the graphs that the ranks have captured, each rank its next one.
 
-    Raises ``TorchImportError`` if a rank captures none within ``timeout`` seconds. If the graph is a piece of a model, it waits at
-    most 30 seconds and raises ``NotExchanged``, on all ranks.
+    Raises ``TorchImportError`` if a rank captures none within ``timeout`` seconds. If the graph is a piece of a model or transfers
+    to single ranks, another rank may run its side outside of its graphs: then it waits at most 30 seconds and raises
+    ``NotExchanged``, on all ranks.
     """
     global _exchanged
     if graph.world == 1:
@@ -34,22 +49,23 @@ def graphs_of_all_ranks(graph: Graph, timeout: float) -> list[Graph]:
     _exchanged += 1
     store: Any = dist.distributed_c10d._get_default_store()
     store.set(f"hir/graph/{number}/{graph.rank}", json.dumps(to_recorded(graph)))
+    transfers = any(it.target in TRANSFERS for it in graph.nodes)
+    reason = graph.piece or ("it transfers to single ranks" if transfers else None)
+    limit = min(timeout, SHORT_TIMEOUT) if reason else timeout
     missing: list[str] = []
     for rank in range(graph.world):
-        # Only the first missing rank takes the whole time.
-        limit = 0.1 if missing else min(timeout, PIECE_TIMEOUT) if graph.piece else timeout
         try:
-            store.wait([f"hir/graph/{number}/{rank}"], timedelta(seconds=limit))
+            # Only the first missing rank takes the whole time.
+            store.wait([f"hir/graph/{number}/{rank}"], timedelta(seconds=0.1 if missing else limit))
         except (RuntimeError, dist.DistStoreError):
             missing.append(str(rank))
     # All ranks agree: the first one that has all graphs, or has waited long enough, decides for all.
-    decision = "left" if missing and graph.piece else "complete"
-    if not missing or graph.piece:
-        decision = store.compare_set(f"hir/graph/{number}/decision", "", decision).decode()
-    if decision == "left":
-        raise NotExchanged(
-            f"the ranks capture different pieces of the model, and {graph.piece or 'that of another rank is one'}"
-        )
+    if reason or not missing:
+        decision = store.compare_set(f"hir/graph/{number}/decision", "", "left" if missing else "complete")
+        if decision == b"left":
+            others = f"rank {', '.join(missing)} captured no graph within {limit:g} s, and {reason}"
+            raise NotExchanged(others if missing else "another rank has not compared its graph with that of this rank")
+        missing = []
     if missing:
         raise TorchImportError(
             f"rank {graph.rank} has captured its graph {number} (`{graph.name}`), but {'ranks' if len(missing) > 1 else 'rank'} "

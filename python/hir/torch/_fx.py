@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import Any, Mapping
+from typing import Any, Mapping, Sequence
 
 from ._graph import Argument, DType, Graph, Node, Other, Ref, TensorType, Unbound
 
@@ -17,6 +17,20 @@ def graph_of(module: Any, name: str) -> Graph:
     ``torch.export`` write it."""
     rank, world = this_rank()
     return Graph(name, rank, world, tuple(_node(it, module) for it in module.graph.nodes), process_groups())
+
+
+def loses_transfers(module: Any, inputs: Sequence[Any]) -> bool:
+    """Whether AOTAutograd would lose sends and receives of a graph of Dynamo.
+
+    PyTorch 2.15 splits a graph with gradients into a forward and a backward part, and keeps in these what their results need. The
+    result of a send, and of a receive into a tensor, is not needed.
+    """
+    import torch
+
+    if not torch.is_grad_enabled() or not any(isinstance(it, torch.Tensor) and it.requires_grad for it in inputs):
+        return False
+    names = ("_c10d_functional.isend", "_c10d_functional.irecv", "_c10d_functional.batch_p2p_ops")
+    return any(str(node.target).startswith(names) for node in module.graph.nodes)
 
 
 def piece_of(module: Any) -> str | None:

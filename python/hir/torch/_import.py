@@ -23,7 +23,7 @@ from ._graph import (
 )
 from ._mesh import Mesh, mesh_of
 from ._patterns import fused, is_communication
-from .operators import COMMUNICATIONS, OPERATORS, Call, Operator, partition
+from .operators import COMMUNICATIONS, OPERATORS, UNORDERED, Call, Operator, partition
 
 #: The ranks of each process group, by name, for each rank.
 AllGroups = tuple[dict[str, tuple[int, ...]], ...]
@@ -149,6 +149,8 @@ def _write(builder: Builder, nodes: Sequence[Node], ports: Ports, call: Call, ta
     """Writes the statements of a graph."""
     environment: dict[str, Any] = {}
     for node in nodes:
+        if node.target not in UNORDERED:
+            builder.post_transfers()
         builder.place = node.place
         try:
             if node.op == "output":

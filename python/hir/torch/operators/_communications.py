@@ -10,6 +10,16 @@ from .._graph import TorchFaultError
 from ._collectives import averaged_over
 from ._registry import COMMUNICATIONS, Call, operator
 
+#: Operators between which transfers have no order: they post transfers, or compute nothing that could take time.
+UNORDERED = (
+    "_c10d_functional.isend.default",
+    "_c10d_functional.irecv.default",
+    "_c10d_functional.batch_p2p_ops.default",
+    "_operator.getitem",
+    "aten.empty.memory_format",
+    "aten.empty_like.default",
+    "aten.new_empty.default",
+)
 REDUCTIONS = {"sum": "SUM", "avg": "SUM", "max": "MAX", "min": "MIN", "product": "PROD"}
 
 
@@ -59,10 +69,10 @@ def reduction(call: Call, op: str) -> str:
 @operator("_c10d_functional.wait_tensor.default", counterpart="`Wait`", table=COMMUNICATIONS)
 def wait(call: Call, x: Value | Sent | Received) -> Value | Sent:
     if isinstance(x, (Sent, Received)):
-        call.to.statement(f"Wait(Communication {x.communication})")
+        call.to.wait(x.communication)
         return x if isinstance(x, Sent) else call.to.cat(x.parts, 0)
     if x.name in call.to.posted:
-        call.to.statement(f"Wait(Communication {call.to.posted.pop(x.name)})")
+        call.to.wait(call.to.posted.pop(x.name))
     return averaged_over(call, x, call.to.averages.pop(x.name, 1))
 
 
@@ -146,12 +156,16 @@ def broadcast(call: Call, x: Value, source: int, group: Any) -> Value:
 
 
 def transfer(call: Call, kind: str, x: Value, peer: int, group: Any) -> int:
-    """Posts one side of a transfer and returns its number. `peer` is an index into the group."""
+    """Posts one side of a transfer and returns its number. `peer` is an index into the group.
+
+    Transfers before the next computation or wait have no order among them, as with gloo and with a communicator for each pair.
+    """
     members = team(call, group)
     if not 0 <= peer < len(members):
         raise TorchFaultError(f"the group has {len(members)} ranks and no rank {peer}", call.node)
     number = call.to.new_communication()
-    call.to.statement(f"P2PCommunication {number} (type={kind}, buffer={x.name}, peer={members[peer]}, backend=NCCL)")
+    text = f"P2PCommunication {number} (type={kind}, buffer={x.name}, peer={members[peer]}, backend=NCCL)"
+    call.to.transfers.append((number, text))
     return number
 
 
@@ -168,19 +182,10 @@ def batch(
     tensors: tuple[Value, ...],
     group: Any,
 ) -> tuple[Sent | Value, ...]:
-    call.to.statement("StartCoalescing")
-    for kind, peer, x in zip(kinds, peers, tensors):
-        transfer(call, kind.removeprefix("i"), x, peer, group)
-    number = call.to.new_communication()
-    call.to.statement(f"EndCoalescing {number}")
-    return tuple(Sent(number) if kind == "isend" else received(call, x, number) for kind, x in zip(kinds, tensors))
-
-
-def received(call: Call, x: Value, communication: int) -> Value:
-    """What reads the argument of a receive later reads what has arrived."""
-    call.to.posted[x.name] = communication
-    call.to.written.append(x.name)
-    return x
+    return tuple(
+        Sent(transfer(call, "send", x, peer, group)) if kind == "isend" else irecv(call, x, peer, tag, group)
+        for kind, peer, tag, x in zip(kinds, peers, tags, tensors)
+    )
 
 
 @operator(
@@ -196,4 +201,7 @@ def isend(call: Call, x: Value, destination: int, tag: int, group: Any) -> Sent:
     table=COMMUNICATIONS,
 )
 def irecv(call: Call, x: Value, source: int, tag: int, group: Any) -> Value:
-    return received(call, x, transfer(call, "recv", x, source, group))
+    # What reads the argument later reads what has arrived.
+    call.to.posted[x.name] = transfer(call, "recv", x, source, group)
+    call.to.written.append(x.name)
+    return x
