@@ -97,6 +97,18 @@ def test_groups_of_the_same_ranks_in_different_orders_are_an_error():
         hir.torch.capture_ranks(torch_programs.crossed_groups, 2)
 
 
+def test_a_model_is_explained_with_a_timeline(tmp_path):
+    text = hir.torch.explain(torch_programs.block(), (torch_programs.block_input(),), timeline=tmp_path / "block.svg")
+    assert "rank 0: 0 µs of communication" in text
+    assert (tmp_path / "block.svg").read_text().startswith("<svg")
+
+
+def test_explanations_of_programs_that_differ_between_ranks():
+    program = hir.torch.capture_ranks(torch_programs.uneven, 3)
+    assert program.note is not None
+    assert f"{SOURCE.name}:" in program.explain()
+
+
 def test_explanations_name_the_lines_that_wait():
     program = hir.torch.capture_ranks(torch_programs.tensor_parallel, 2)
     assert f"{line_of('# line of MLP')}: waits" in program.explain("@lower")
@@ -323,6 +335,19 @@ def test_captures_of_the_documentation_are_those_of_their_programs(name, monkeyp
     module = runpy.run_path(str(folder / f"{name}.py"))
     program = hir.torch.capture_ranks(module["build"], 2)
     assert program.text == (folder / f"{name}.hir").read_text()
+
+
+#: The sums of the results of both ranks.
+FIXED = {"order": [[8.0], [8.0]], "skipped": [[2**0.5], [4.0]], "uneven": [[20.0], [12.0]], "crossed": [[8.0, 8.0], [8.0, 8.0]]}
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_the_fixes_of_the_documentation_have_no_fault(name):
+    module = runpy.run_path(str(ROOT / f"docs/examples/pytorch/{name}.py"))
+    program = hir.torch.capture_ranks(module["fixed"], 2)
+    program.check().raise_if_found()
+    sums = [[float(it.sum()) for it in results] for results in program.run()]
+    np.testing.assert_allclose(sums, FIXED[name], rtol=1e-6)
 
 
 def test_the_example_of_the_page_runs(monkeypatch, tmp_path):

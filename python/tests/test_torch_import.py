@@ -156,6 +156,25 @@ def test_a_receive_before_a_send_on_both_ranks_is_a_deadlock():
     assert [it.code for it in program.check().faults] == ["E0705"]
 
 
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_crossed_groups_are_reported_as_the_page_shows():
+    both = [hir.torch.read_recorded(DOCS / f"examples/pytorch/crossed/rank_{rank}.json") for rank in range(2)]
+    with pytest.raises(hir.torch.TorchFaultError) as fault:
+        hir.torch.from_graphs(both)
+    assert f"```text\n{fault.value}\n```" in (DOCS / "bugs-in-pytorch-and-jax.md").read_text()
+
+
+def test_programs_on_the_page_of_bugs_are_those_of_the_files():
+    sources = [it.read_text() for it in (DOCS / "examples").glob("*/*.py")]
+    for part in (DOCS / "bugs-in-pytorch-and-jax.md").read_text().split("```python\n")[1:]:
+        excerpt = part.split("```")[0]
+        # Streams are not imported: their loop is a comment of its program.
+        if "torch.cuda.stream" not in excerpt:
+            assert any(excerpt in source for source in sources), excerpt
+
+
 def test_unknown_operators_are_opaque_calls():
     def with_unknown(nodes):
         return json.loads(json.dumps(nodes).replace("aten.relu.default", "mylib.gate.default"))

@@ -14,3 +14,13 @@ def build(rank: int):
         return y, fc.all_reduce(x[:2] * 2, "sum", second)
 
     return step, (torch.ones(4),)
+
+
+def fixed(rank: int):
+    tensor, data = dist.new_group([0, 1]), dist.new_group([0, 1])
+
+    def step(x):
+        y = fc.all_reduce(x, "sum", tensor)
+        return y, fc.all_reduce(x[:2] * 2, "sum", data)
+
+    return step, (torch.ones(4),)

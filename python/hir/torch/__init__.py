@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._capture import capture, capture_ranks, from_export, from_fx
+from ._capture import capture, capture_ranks, explain, from_export, from_fx
 from ._gpu import set_environment
 from ._graph import Graph, Node, TorchFaultError, TorchImportError
 from ._program import TorchProgram, from_graphs
@@ -16,6 +16,7 @@ __all__ = [
     "TorchProgram",
     "capture",
     "capture_ranks",
+    "explain",
     "from_export",
     "from_fx",
     "from_graphs",

@@ -118,7 +118,7 @@ class _Compiled:
         try:
             program = from_graphs(graphs)
             if self._options.check:
-                program.check(self._passes(program)).raise_if_found()
+                program.check(program.overlapping(self._options.passes)).raise_if_found()
             return program
         except (TorchFaultError, HirError) as error:
             # A piece is compared with other pieces on other ranks, and what is between them is not seen.
@@ -129,10 +129,6 @@ class _Compiled:
         except TorchImportError as error:
             self._reason = f"hir cannot import it: {error}"
         return None
-
-    def _passes(self, program: TorchProgram) -> str:
-        # A program of statements of each rank has no resharding operators.
-        return "@default" if program.note else self._options.passes
 
     def _why_not(self, program: TorchProgram | None, graphs: list[Graph]) -> str | None:
         """Why PyTorch runs the graphs, the same reason on all ranks."""
@@ -176,7 +172,7 @@ class _Compiled:
             return self._module.forward(*args)
         arrays = [to_numpy(it) for it in args]
         inputs = self._inputs_of_all_ranks(arrays)
-        outputs = self._program.run(inputs, self._passes(self._program))[self._graph.rank]
+        outputs = self._program.run(inputs, self._program.overlapping(self._options.passes))[self._graph.rank]
         return self._results(outputs, args)
 
     def _inputs_of_all_ranks(self, arrays: list[Any]) -> list[list[Any]]:

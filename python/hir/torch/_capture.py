@@ -7,7 +7,7 @@ from typing import Any, Callable, Mapping, Sequence
 
 from ._decomposed import decompositions
 from ._exchange import graphs_of_all_ranks
-from ._fx import graph_of, loses_transfers, to_numpy
+from ._fx import graph_of, loses_transfers, this_rank, to_numpy
 from ._graph import Graph, TorchImportError
 from ._program import TorchProgram, from_graphs
 
@@ -66,6 +66,24 @@ def capture(
     if save is not None:
         program.save(save)
     return program
+
+
+def explain(
+    function: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    direction: str = "forward",
+    passes: str = "@overlap",
+    timeline: str | os.PathLike[str] | None = None,
+    timeout: float = TIMEOUT,
+) -> str:
+    """Captures a function or a module, and says how much of its communication passes hide behind its computation.
+
+    In a job, each rank calls this, and rank 0 writes the timeline. As ``TorchProgram.explain``.
+    """
+    program = capture(function, args, kwargs, direction=direction, timeout=timeout)
+    return program.explain(passes, timeline=timeline if this_rank()[0] == 0 else None)
 
 
 def capture_ranks(

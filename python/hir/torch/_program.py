@@ -80,12 +80,20 @@ class TorchProgram:
                 raise self._explained(error) from None
         return self._lowered[passes]
 
-    def explain(self, passes: str = "@overlap") -> str:
+    def overlapping(self, passes: str) -> str:
+        """The passes for this program: those that overlap need the same statements on all ranks."""
+        return "@default" if self.note else passes
+
+    def explain(self, passes: str = "@overlap", *, timeline: str | os.PathLike[str] | None = None) -> str:
         """Says how much communication is hidden behind computation after passes, and which line of the Python program waits.
 
-        Times are estimates for a nominal GPU.
+        ``timeline`` writes a picture (``.svg``), a page (``.html``) or a trace for Perfetto (``.json``). Times are estimates for a
+        nominal GPU.
         """
-        return explanation(self.lowered(passes).overlap(), self.place)
+        program = self.lowered(self.overlapping(passes))
+        if timeline is not None:
+            program.timeline(timeline)
+        return explanation(program.overlap(), self.place)
 
     @property
     def writes_inputs(self) -> bool:
