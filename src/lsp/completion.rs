@@ -4,11 +4,12 @@ use grammar::{
     attr::OperandKind,
     ir::Program,
     ops::{Arity, OPS, Op, OpDef, OperandDef},
-    tensor_text,
+    stream_text, summary, tensor_text,
 };
 use lsp_types::{
     CompletionItem, CompletionItemKind, Documentation, InsertTextFormat, MarkupContent, MarkupKind,
 };
+use rustc_hash::FxHashSet;
 
 use crate::{reference, run_lines, snapshot::Snapshot};
 
@@ -38,6 +39,16 @@ pub(crate) fn completions(snapshot: &Snapshot, offset: u32) -> Vec<CompletionIte
         let attrs = defs.iter().flat_map(|it| it.attrs);
         found.extend(attrs.filter(|it| !before.contains(&format!("{}=", it.name))).map(attribute));
         found.dedup_by(|a, b| a.label == b.label);
+        // Communications, streams and HostUnits: `Wait(` has no other operand.
+        let named = defs
+            .iter()
+            .flat_map(|it| it.args)
+            .filter(|it| matches!(it.kind, OperandKind::Work | OperandKind::Stream | OperandKind::Unit));
+        let named: Vec<_> = named.flat_map(|it| values(it, program)).collect();
+        if defs.iter().all(|it| it.attrs.is_empty()) && !named.is_empty() {
+            return named;
+        }
+        found.extend(named);
     }
     found.extend(program.into_iter().flat_map(tensors));
     found.extend(program.into_iter().flat_map(scalars));
@@ -84,8 +95,10 @@ fn values(it: &OperandDef, program: Option<&Program>) -> Vec<CompletionItem> {
             program.into_iter().flat_map(|it| tensors(it).into_iter().chain(scalars(it))).collect()
         }
         OperandKind::Scalar => program.into_iter().flat_map(scalars).collect(),
-        OperandKind::Stream
-        | OperandKind::Axis
+        OperandKind::Work => program.into_iter().flat_map(works).collect(),
+        OperandKind::Stream => program.into_iter().flat_map(streams).collect(),
+        OperandKind::Unit => program.into_iter().flat_map(units).collect(),
+        OperandKind::Axis
         | OperandKind::Name
         | OperandKind::DType
         | OperandKind::Team
@@ -93,8 +106,6 @@ fn values(it: &OperandDef, program: Option<&Program>) -> Vec<CompletionItem> {
         | OperandKind::Scalars
         | OperandKind::Ranges
         | OperandKind::Values
-        | OperandKind::Unit
-        | OperandKind::Work
         | OperandKind::Stmts => Vec::new(),
     }
 }
@@ -104,6 +115,33 @@ fn tensors(program: &Program) -> Vec<CompletionItem> {
     let own = program.tensors.iter().filter(|(_, it)| it.unit.is_none());
     own.map(|(id, _)| item(&program.tensor_name(id), CompletionItemKind::VARIABLE, &tensor_text(program, id)))
         .collect()
+}
+
+/// Returns the communications of a container, each with its statement.
+fn works(program: &Program) -> Vec<CompletionItem> {
+    let posts = program.stmts.ids().filter_map(|it| Some((program.posted_work(it)?, it)));
+    let mut found: Vec<CompletionItem> = posts
+        .map(|(number, stmt)| {
+            item(&format!("Communication {number}"), CompletionItemKind::EVENT, &summary(program, stmt))
+        })
+        .collect();
+    // Statements of different iterations or branches may have one number.
+    let mut seen = FxHashSet::default();
+    found.retain(|it| seen.insert(it.label.clone()));
+    found
+}
+
+/// Returns the streams that a container names, and those of its loops.
+fn streams(program: &Program) -> Vec<CompletionItem> {
+    let mut texts: Vec<String> = program.streams.ids().map(|it| stream_text(program, it)).collect();
+    texts.sort();
+    texts.dedup();
+    texts.iter().map(|it| item(it, CompletionItemKind::VARIABLE, "")).collect()
+}
+
+fn units(program: &Program) -> Vec<CompletionItem> {
+    let names = program.units.iter().map(|(_, it)| format!("HostUnit{}", it.number));
+    names.map(|it| item(&it, CompletionItemKind::CLASS, "")).collect()
 }
 
 fn scalars(program: &Program) -> Vec<CompletionItem> {

@@ -8,11 +8,12 @@ use grammar::{
     span::Span,
     words::P2pType,
 };
+use rustc_hash::FxHashSet;
 
 use crate::snapshot::Snapshot;
 
 /// What a name stands for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Named {
     /// A tensor.
     Tensor(TensorId),
@@ -72,13 +73,28 @@ pub(crate) fn at(found: &[Occurrence], offset: u32) -> Option<Occurrence> {
 
 /// Makes the first write of a tensor that is not an input its definition.
 fn mark_definitions(found: &mut [Occurrence]) {
-    let mut defined: Vec<Named> =
+    let mut defined: FxHashSet<Named> =
         found.iter().filter(|it| it.role == Role::Definition).map(|it| it.named).collect();
     for it in found.iter_mut().filter(|it| it.role == Role::Write) {
-        if !defined.contains(&it.named) {
+        if defined.insert(it.named) {
             it.role = Role::Definition;
-            defined.push(it.named);
         }
+    }
+}
+
+/// Returns the offset of the name that a keyword in front of it introduces, as in `Communication 7` and `Stream s0`, or else the offset itself.
+pub(crate) fn behind_keyword(text: &str, offset: u32) -> u32 {
+    let is_word = |it: char| it.is_ascii_alphanumeric() || it == '_';
+    let Some((before, behind)) = text.split_at_checked(offset as usize) else { return offset };
+    let head = before.len() - before.trim_end_matches(is_word).len();
+    let tail = behind.len() - behind.trim_start_matches(is_word).len();
+    let word = text.get(before.len() - head..before.len() + tail);
+    let blanks = behind.get(tail..).map_or(0, |it| it.len() - it.trim_start_matches(' ').len());
+    match word {
+        Some("Communication" | "P2PCommunication" | "EndCoalescing" | "Stream") if blanks > 0 => {
+            offset + (tail + blanks) as u32
+        }
+        Some(_) | None => offset,
     }
 }
 
@@ -141,17 +157,18 @@ impl Names<'_> {
     fn add_symbols(&mut self, (start, end): (usize, usize)) {
         let is_word = |it: char| it.is_ascii_alphanumeric() || it == '_' || it == '.';
         let comments = &self.program.spans.comments;
-        let mut defined: Vec<(u32, SymbolId)> = Vec::new();
+        let mut defined: FxHashSet<(u32, SymbolId)> = FxHashSet::default();
         for (place, span) in self.program.places() {
-            match place {
-                Place::Definition(symbol) => defined.push((span.start, symbol)),
+            let symbol = match place {
+                Place::Definition(symbol) => Some(symbol),
                 Place::Part(stmt, Part::Result(0)) => match &self.program.stmts[stmt] {
-                    Stmt::Let(symbol, _) => defined.push((span.start, *symbol)),
-                    Stmt::For(it) => defined.push((span.start, it.index)),
-                    Stmt::Op(_) | Stmt::If(_) => (),
+                    Stmt::Let(symbol, _) => Some(*symbol),
+                    Stmt::For(it) => Some(it.index),
+                    Stmt::Op(_) | Stmt::If(_) => None,
                 },
-                _ => (),
-            }
+                _ => None,
+            };
+            defined.extend(symbol.map(|it| (span.start, it)));
         }
         let mut at = start;
         let mut next_comment = 0;

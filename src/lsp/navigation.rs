@@ -20,6 +20,7 @@ fn names_at(snapshot: &Snapshot, offset: u32) -> Option<(&Program, Occurrence, V
 /// Returns where the name at an offset is defined: of several definitions, such as posts with one number, the last ones before the
 /// offset count first. Without a definition, the first mention.
 pub(crate) fn definition(uri: &Uri, snapshot: &Snapshot, offset: u32) -> Option<Location> {
+    let offset = names::behind_keyword(snapshot.text(), offset);
     let (_, _, found) = names_at(snapshot, offset)?;
     let defined: Vec<&Occurrence> = found.iter().filter(|it| it.role == Role::Definition).collect();
     let before = defined.iter().rev().find(|it| it.span.start <= offset);
@@ -34,14 +35,14 @@ pub(crate) fn references(
     offset: u32,
     with_definition: bool,
 ) -> Option<Vec<Location>> {
-    let (_, _, found) = names_at(snapshot, offset)?;
+    let (_, _, found) = names_at(snapshot, names::behind_keyword(snapshot.text(), offset))?;
     let wanted = found.iter().filter(|it| with_definition || it.role != Role::Definition);
     Some(wanted.map(|it| Location::new(uri.clone(), snapshot.range(it.span))).collect())
 }
 
 /// Returns where the text mentions the name at an offset, and whether it writes it there.
 pub(crate) fn highlights(snapshot: &Snapshot, offset: u32) -> Option<Vec<DocumentHighlight>> {
-    let (_, _, found) = names_at(snapshot, offset)?;
+    let (_, _, found) = names_at(snapshot, names::behind_keyword(snapshot.text(), offset))?;
     let kind = |it: Role| match it {
         Role::Definition | Role::Write => DocumentHighlightKind::WRITE,
         Role::Read => DocumentHighlightKind::READ,

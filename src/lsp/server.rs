@@ -14,6 +14,7 @@ use lsp_types::{
     request::{self, Request as _},
 };
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::{
     check::Checked,
@@ -23,12 +24,18 @@ use crate::{
     session::{BUG, Failure, Session},
 };
 
+/// The longest reason why a message cannot be read, in characters.
+const MAX_REASON: usize = 400;
+
 /// Why a server has ended before its editor ended it.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The editor does not follow the protocol.
     #[error("the editor does not follow the protocol: {0}")]
-    Protocol(#[from] ProtocolError),
+    Protocol(String),
+    /// The editor has ended the server without the request that comes before that. The protocol wants an exit code of its own for it.
+    #[error("the editor has sent `exit` without `shutdown` before it")]
+    NoShutdown,
     /// A message cannot be read or written, or the system refuses a thread.
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -43,7 +50,13 @@ pub fn serve_stdio() -> Result<(), ServeError> {
     serve(&connection)?;
     // The thread that writes ends when nothing can send to it.
     drop(connection);
-    Ok(threads.join()?)
+    threads.join().map_err(|fault| match fault.kind() {
+        // The reason contains the message.
+        io::ErrorKind::InvalidData => {
+            ServeError::Protocol(fault.to_string().chars().take(MAX_REASON).collect())
+        }
+        _ => fault.into(),
+    })
 }
 
 /// Serves an editor until it ends the session.
@@ -51,15 +64,17 @@ pub fn serve_stdio() -> Result<(), ServeError> {
 /// # Errors
 /// See [`ServeError`].
 pub fn serve(connection: &Connection) -> Result<(), ServeError> {
-    let (id, params) = connection.initialize_start()?;
+    let protocol = |fault: ProtocolError| ServeError::Protocol(fault.to_string());
+    let (id, params) = connection.initialize_start().map_err(protocol)?;
     let client: Option<InitializeParams> = serde_json::from_value(params).ok();
     let refreshes = client.and_then(|it| it.capabilities.workspace?.code_lens?.refresh_support);
-    connection.initialize_finish(id, requests::capabilities())?;
+    connection.initialize_finish(id, requests::capabilities()).map_err(protocol)?;
     let mut server = Server {
         session: Session::new(connection.sender.clone())?,
         refreshes_lenses: refreshes == Some(true),
         requests: 0,
     };
+    let mut is_shut_down = false;
     loop {
         // Of many changes in a row, only the text after the last one is read.
         if connection.receiver.is_empty() {
@@ -67,11 +82,17 @@ pub fn serve(connection: &Connection) -> Result<(), ServeError> {
         }
         select! {
             recv(connection.receiver) -> message => match message {
-                Ok(Message::Request(request)) => {
-                    if connection.handle_shutdown(&request)? {
-                        return Ok(());
-                    }
-                    server.answer(request);
+                Ok(Message::Request(request)) if is_shut_down => {
+                    let message = "the session is shut down";
+                    server.session.respond(request.id, Err(Failure::new(ErrorCode::InvalidRequest, message)));
+                }
+                Ok(Message::Request(request)) if request.method == request::Shutdown::METHOD => {
+                    is_shut_down = true;
+                    server.session.respond(request.id, Ok(Value::Null));
+                }
+                Ok(Message::Request(request)) => server.answer(request),
+                Ok(Message::Notification(it)) if it.method == notification::Exit::METHOD => {
+                    return if is_shut_down { Ok(()) } else { Err(ServeError::NoShutdown) };
                 }
                 Ok(Message::Notification(it)) => server.notice(it),
                 Ok(Message::Response(_)) => (),

@@ -36,6 +36,7 @@ fn run(_: &Options, screen: &Reporter) -> Result<Exit, Exit> {
     hir_lsp::serve_stdio().map(|()| Exit::Success).map_err(|fault| {
         let exit = match fault {
             ServeError::Protocol(_) => Exit::Usage,
+            ServeError::NoShutdown => Exit::Rejected,
             ServeError::Io(_) => Exit::Environment,
         };
         screen.fail(exit, fault)

@@ -97,3 +97,16 @@ fn an_unknown_request_is_refused_and_the_session_goes_on() -> Result<(), Fault> 
     assert_eq!(refused.map_err(|it| it.code), Err(-32602));
     editor.close()
 }
+
+#[test]
+fn a_session_that_is_shut_down_refuses_requests_and_ends_without_a_fault() -> Result<(), Fault> {
+    let mut editor = Editor::open(RACE)?;
+    editor.call("shutdown", serde_json::Value::Null)?.map_err(|it| it.message)?;
+    let refused = editor.call("textDocument/hover", serde_json::json!({}))?;
+    assert_eq!(refused.map_err(|it| it.code), Err(-32600));
+    editor.reopen(RACE)?;
+    assert!(editor.end()?.is_ok());
+    let unannounced = Editor::open(RACE)?.end()?;
+    assert!(matches!(unannounced, Err(crate::ServeError::NoShutdown)), "{unannounced:?}");
+    Ok(())
+}

@@ -196,8 +196,12 @@ impl Editor {
     /// Ends the session.
     pub(super) fn close(mut self) -> Result<(), Fault> {
         let _ = self.call("shutdown", Value::Null)?;
+        Ok(self.end()??)
+    }
+
+    /// Ends the server, and returns how it has ended.
+    pub(super) fn end(mut self) -> Result<Result<(), ServeError>, Fault> {
         self.tell("exit", Value::Null)?;
-        self.server.join().map_err(|_| "the server has panicked")??;
-        Ok(())
+        Ok(self.server.join().map_err(|_| "the server has panicked")?)
     }
 }

@@ -134,6 +134,9 @@ fn definitions_and_references_of_every_kind_of_name() -> Result<(), Fault> {
     assert!(editor.definition("input=T0")?.starts_with("T0 in %HostIrContainer"));
     assert_eq!(editor.definition("Synchronize(Stream s0")?, "s0 in Stream s0 = GetCurrentStream()");
     assert!(editor.definition("Wait(Communication 7")?.starts_with("7 in Communication 7 (type=Allgather"));
+    // The keyword belongs to the name.
+    assert!(editor.definition("Wait(Communi")?.starts_with("7 in Communication 7 (type=Allgather"));
+    assert_eq!(editor.definition("Synchronize(Str")?, "s0 in Stream s0 = GetCurrentStream()");
     assert_eq!(editor.definition("to i9")?, "i9 in i9 = 1 + rank;");
     assert_eq!(editor.definition("( i5")?, "i5 in FOR i5 from 0 to i9:");
     assert_eq!(editor.references("-> (T1")?, [2, 3, 7]);
@@ -224,6 +227,11 @@ fn completion_offers_what_can_be_written() -> Result<(), Fault> {
     editor.replace("Communication 9 (type=", "Communication 9 (type=Allreduce, ")?;
     let keys = editor.completions("(type=Allreduce, ")?;
     assert!(has(&keys, &["team", "input", "red_op"]) && !has(&keys, &["type"]), "{keys:?}");
+    editor.reopen(&PROGRAM.replace("Wait(Communication 7)", "Wait("))?;
+    assert_eq!(editor.completions("Wait(")?, ["Communication 7"]);
+    editor.reopen(&PROGRAM.replace("Synchronize(Stream s0)", "Synchronize("))?;
+    let streams = editor.completions("Synchronize(")?;
+    assert!(has(&streams, &["Stream s0", "Stream 1"]) && !has(&streams, &["T0"]), "{streams:?}");
     assert!(has(&editor.completions("--passes=")?, &["assign-streams", "@overlap"]));
     assert!(has(&editor.completions("assign-streams{")?, &["count"]));
     editor.close()
