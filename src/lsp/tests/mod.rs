@@ -5,3 +5,4 @@ mod editor;
 mod edits;
 mod features;
 mod textmate;
+mod words;

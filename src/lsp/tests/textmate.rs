@@ -1,19 +1,17 @@
 //! The TextMate grammar of `editors/vscode` is made from the tables of the language. `INSTA_UPDATE=always` writes it.
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{fs, path::Path};
 
-use grammar::{
-    attr::OperandKind,
-    ir::{AxisKind, ParallelType},
-    ops::OPS,
-};
 use serde_json::{Value, json};
 
-use super::editor::Fault;
+use super::{
+    editor::Fault,
+    words::{KEYWORDS, Words, expect_file},
+};
 
 /// Returns words as alternatives of a regular expression; longer ones first, since the first match counts.
-fn alternatives<'a>(words: impl Iterator<Item = &'a str>) -> String {
-    let mut words: Vec<&str> = words.collect::<BTreeSet<_>>().into_iter().collect();
+fn alternatives(words: &[&str]) -> String {
+    let mut words = words.to_vec();
     words.sort_by_key(|it| std::cmp::Reverse(it.len()));
     let escaped = words.iter().map(|word| {
         let special = |it: char| {
@@ -29,19 +27,11 @@ fn alternatives<'a>(words: impl Iterator<Item = &'a str>) -> String {
 }
 
 fn grammar_json() -> Value {
-    let names = || OPS.iter().flat_map(|it| std::iter::once(it.mnemonic).chain(it.aliases.iter().copied()));
-    let is_word = |it: &&str| it.starts_with(|it: char| it.is_ascii_alphabetic() || it == '_');
-    let attrs = || OPS.iter().flat_map(|it| it.args.iter().chain(it.attrs));
-    let keyed = OPS.iter().flat_map(|it| it.attrs).map(|it| it.name);
-    let words = attrs().filter_map(|it| match it.kind {
-        OperandKind::Word(words) => Some(words),
-        _ => None,
-    });
-    let words = words.flatten().map(|it| it.text());
+    let words = Words::of_tables();
     let axis = format!(
         "\\b(?:{})(?:{})[0-9]+(?=\\{{|Ragged)",
-        alternatives(AxisKind::LETTERS.iter().map(|it| it.0)),
-        alternatives(ParallelType::WORDS.iter().map(|it| it.0))
+        alternatives(&words.axis_kinds),
+        alternatives(&words.parallel_types)
     );
     let rule = |name: &str, pattern: String| json!({ "name": format!("{name}.hir"), "match": pattern });
     json!({
@@ -52,7 +42,7 @@ fn grammar_json() -> Value {
         "patterns": [
             rule("keyword.other.section", "%(?:HostIrContainer|options|tensor|kernel(?:_math)?)\\b|\\bEND\\.".to_owned()),
             rule("comment.line", "(?://|#).*$".to_owned()),
-            rule("keyword.control", "\\b(?:FOR|IF|ELSE|in|from|to|into|Manual|Stream)\\b".to_owned()),
+            rule("keyword.control", format!("\\b(?:{})\\b", KEYWORDS.join("|"))),
             rule("entity.name.section", "^(?:Index definitions|Domains):".to_owned()),
             {
                 "match": "\\b(T[0-9]+)(_[A-Za-z0-9_:]+)?",
@@ -64,25 +54,18 @@ fn grammar_json() -> Value {
             rule("storage.type.axis", axis),
             rule("storage.type.mesh", "\\bDeviceMesh\\b".to_owned()),
             rule("entity.name.class", "\\bHostUnit[0-9]+\\b".to_owned()),
-            rule("entity.name.function", format!("(?<![A-Za-z0-9_])(?:{})(?![A-Za-z0-9_])", alternatives(names().filter(is_word)))),
-            rule("variable.other.property", format!("\\b(?:{})(?=\\s*=)", alternatives(keyed))),
-            rule("constant.language", format!("(?<![A-Za-z0-9_-])(?:{}|true|false|True|False)(?![A-Za-z0-9_-])", alternatives(words))),
+            rule("entity.name.function", format!("(?<![A-Za-z0-9_])(?:{})(?![A-Za-z0-9_])", alternatives(&words.operators))),
+            rule("variable.other.property", format!("\\b(?:{})(?=\\s*=)", alternatives(&words.attributes))),
+            rule("constant.language", format!("(?<![A-Za-z0-9_-])(?:{})(?![A-Za-z0-9_-])", alternatives(&words.values))),
             rule("constant.numeric", "\\b[0-9]+(?:\\.[0-9]*)?(?:[eE][+-]?[0-9]+)?\\b".to_owned()),
-            rule("keyword.operator", alternatives(names().filter(|it| !is_word(it)))),
+            rule("keyword.operator", alternatives(&words.signs)),
         ],
     })
 }
 
 #[test]
 fn the_textmate_grammar_is_that_of_the_tables() -> Result<(), Fault> {
-    let path =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../editors/vscode/syntaxes/hir.tmLanguage.json");
-    let expected = format!("{:#}\n", grammar_json());
-    if std::env::var("INSTA_UPDATE").is_ok_and(|it| it == "always") {
-        fs::write(&path, &expected)?;
-    }
-    assert!(fs::read_to_string(&path)? == expected, "INSTA_UPDATE=always writes {}", path.display());
-    Ok(())
+    expect_file("vscode/syntaxes/hir.tmLanguage.json", &format!("{:#}\n", grammar_json()))
 }
 
 #[test]

@@ -1,0 +1,12 @@
+(comment) @comment
+(section) @keyword.directive
+(keyword) @keyword
+(tensor) @variable
+(axis) @type
+(mesh) @type.builtin
+(unit) @type
+(attribute) @property
+(operator) @function
+(word) @constant.builtin
+(number) @number
+(sign) @operator
