@@ -107,13 +107,8 @@ impl Attention {
             return Err((value.shape.clone(), query.shape.clone()));
         };
         let shape = |last: &[usize]| [batch, last].concat();
-        let mut own = batch.to_vec();
-        if let (Some(heads), [.., shared, _, _]) = (own.last_mut(), &key.shape[..])
-            && *shared > 0
-            && *heads % *shared == 0
-        {
-            *heads = *shared;
-        }
+        let groups = shared_heads(batch, key);
+        let own = batch_of_keys(batch, groups);
         let shared = |last: [usize; 2]| [&own[..], &last].concat();
         expect(key, shared([keys, *columns]))?;
         expect(value, shared([keys, width]))?;
@@ -137,25 +132,17 @@ impl Attention {
             out,
             logsumexp,
         };
-        Ok(if own == *batch { it } else { it.with_shared_heads(batch.len() - 1, own[batch.len() - 1]) })
+        Ok(match groups {
+            Some(groups) => it.with_shared_heads(batch.len() - 1, groups),
+            None => it,
+        })
     }
 
     /// Splits the heads of the query, dimension `dim`, into groups, one for each of the heads `shared` of keys and values.
     fn with_shared_heads(self, dim: usize, shared: usize) -> Self {
-        let split = |it: &View| {
-            let count = it.shape[dim] / shared;
-            let mut it = it.clone();
-            it.shape.splice(dim..=dim, [shared, count]);
-            let step = it.strides[dim];
-            it.strides.splice(dim..=dim, [step * count, step]);
-            it
-        };
+        let split = |it: &View| split_heads(it, dim, shared);
         let count = self.query.shape[dim] / shared;
-        let repeated = |it: &View| {
-            let mut it = it.unsqueeze(dim + 1);
-            it.shape[dim + 1] = count;
-            it
-        };
+        let repeated = |it: &View| repeat_heads(it, dim, count);
         Self {
             query: split(&self.query),
             key: repeated(&self.key),
@@ -168,6 +155,37 @@ impl Attention {
             ..self
         }
     }
+}
+
+/// Returns the number of heads of the keys if heads of the query share them: the last dimension of the batch.
+pub(super) fn shared_heads(batch: &[usize], key: &View) -> Option<usize> {
+    let (all, [.., shared, _, _]) = (*batch.last()?, &key.shape[..]) else { return None };
+    (*shared > 0 && *shared < all && all % shared == 0).then_some(*shared)
+}
+
+/// Returns the batch of keys and values, whose last dimension are the `groups` of heads that share them.
+pub(super) fn batch_of_keys(batch: &[usize], groups: Option<usize>) -> Vec<usize> {
+    match (batch, groups) {
+        ([outer @ .., _], Some(groups)) => [outer, &[groups]].concat(),
+        _ => batch.to_vec(),
+    }
+}
+
+/// Splits the heads, dimension `dim`, into groups of consecutive ones.
+pub(super) fn split_heads(it: &View, dim: usize, groups: usize) -> View {
+    let count = it.shape[dim] / groups;
+    let mut it = it.clone();
+    it.shape.splice(dim..=dim, [groups, count]);
+    let step = it.strides[dim];
+    it.strides.splice(dim..=dim, [step * count, step]);
+    it
+}
+
+/// Repeats each head of keys or values, dimension `dim`, for `count` heads of the query.
+pub(super) fn repeat_heads(it: &View, dim: usize, count: usize) -> View {
+    let mut it = it.unsqueeze(dim + 1);
+    it.shape[dim + 1] = count;
+    it
 }
 
 /// Returns the instructions that draw the dropout of an attention, its temporary buffers, and the numbers that the weights are

@@ -241,6 +241,10 @@ impl PlanBuilder<'_> {
                 shard(from, at) == shard(to, dim)
                     || stmt.op.def().type_rule == TypeRule::Same && self.is_subrange(arg, out, at, from, to)
             }
+            DimMap::InGroups { to: dim, .. } => {
+                let extents = [self.extent(arg, at), self.extent(out, dim)];
+                are_same_parts(&shard(from, at), &shard(to, dim), extents)
+            }
             DimMap::Broadcast(_) | DimMap::RequiresWhole => shard(from, at).is_empty(),
             DimMap::Reduction => devices(&shard(from, at)) == partial,
         };
@@ -330,11 +334,19 @@ impl PlanBuilder<'_> {
             let has = self.sharding(*out);
             self.program.tensors[*out].mesh == self.program.tensors[first].mesh
                 && dims.into_iter().enumerate().all(|(at, to)| match to {
-                    Some(to) => shard(&has, at) == shard(&goal, to),
+                    Some(to) => {
+                        let extents = [self.extent(*out, at), self.extent(first, to)];
+                        are_same_parts(&shard(&has, at), &shard(&goal, to), extents)
+                    }
                     None => shard(&has, at).is_empty(),
                 })
         };
         Program::tensors_of(&stmt.outs).enumerate().find(|it| !is_alike(it)).map(|it| it.1)
+    }
+
+    /// Returns the extent of a whole dimension.
+    fn extent(&self, tensor: TensorId, dim: usize) -> usize {
+        self.member_layout(tensor).ok().and_then(|it| it.shape.get(dim).copied()).unwrap_or(0)
     }
 
     /// Returns, for every dimension, the device axes that split it, each with the number of elements between
@@ -367,6 +379,14 @@ type Sharding = Vec<(grammar::ir::DeviceDim, usize)>;
 
 fn shard(dims: &[Sharding], at: usize) -> Sharding {
     dims.get(at).cloned().unwrap_or_default()
+}
+
+/// Returns whether the same devices split two dimensions with these extents at the same fractions of them.
+fn are_same_parts(a: &Sharding, b: &Sharding, [extent_a, extent_b]: [usize; 2]) -> bool {
+    let is_same = |((device, step), (other, its)): (&(_, usize), &(_, usize))| {
+        device == other && step * extent_b == its * extent_a
+    };
+    a.len() == b.len() && a.iter().zip(b).all(is_same)
 }
 
 /// Returns whether both sides are sharded along the outermost axis only, and in the same way. Only then is

@@ -236,7 +236,7 @@ impl Check<'_, '_> {
         let theirs = self.dims(out);
         let pair = |(axis, map)| match map {
             DimMap::Parallel(to) | DimMap::Broadcast(to) => Some((axis, *theirs.get(to)?)),
-            DimMap::Reduction | DimMap::RequiresWhole => None,
+            DimMap::InGroups { .. } | DimMap::Reduction | DimMap::RequiresWhole => None,
         };
         self.dims(*arg).into_iter().zip(dims).filter_map(pair).collect()
     }

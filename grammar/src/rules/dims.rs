@@ -9,6 +9,14 @@ use crate::ir::{AxisId, ExprId, OpStmt, Program, TensorId};
 pub enum DimMap {
     /// The dimension corresponds to this dimension of the result, index by index.
     Parallel(usize),
+    /// The dimension and dimension `to` of the result consist of the same number of groups, whose indices correspond group by
+    /// group: as `Parallel` if both are cut between groups, else as `RequiresWhole`.
+    InGroups {
+        /// The dimension of the result.
+        to: usize,
+        /// The number of groups.
+        count: i64,
+    },
     /// The dimension has extent 1 and is broadcast along this dimension of the result.
     Broadcast(usize),
     /// The operator reduces the dimension, or squeezes it (extent 1).
@@ -72,7 +80,9 @@ pub fn operand_map(
     };
     let count = operand.operand_extents.len();
     let repeated = dims.into_iter().enumerate().map(|(at, map)| match map {
-        DimMap::Parallel(to) if operand.is_repeated(at, to) => DimMap::Broadcast(to),
+        DimMap::Parallel(to) | DimMap::InGroups { to, .. } if operand.is_repeated(at, to) => {
+            DimMap::Broadcast(to)
+        }
         map => map,
     });
     let dims: Vec<DimMap> = repeated.collect();
@@ -83,7 +93,11 @@ pub fn operand_map(
 pub fn result_dims(program: &Program, stmt: &OpStmt, maps: &[Vec<DimMap>]) -> Vec<ResultDim> {
     let Some(out) = stmt.out_tensor() else { return Vec::new() };
     let rule = stmt.rule();
-    let is_mapped = |at: usize| maps.iter().flatten().any(|it| *it == DimMap::Parallel(at));
+    let is_mapped = |at: usize| {
+        maps.iter()
+            .flatten()
+            .any(|it| matches!(it, DimMap::Parallel(to) | DimMap::InGroups { to, .. } if *to == at))
+    };
     let dims = program.dimensions(out).enumerate();
     dims.map(
         |(at, axis)| if is_mapped(at) { ResultDim::Mapped } else { rule.unmapped_dim(program, stmt, axis) },

@@ -25,13 +25,8 @@ impl Rule for Sdpa {
             return Some(OperandMap::Dims(vec![DimMap::RequiresWhole; count]));
         };
         let has_free_rows = !operand.stmt.may_be_causal(operand.program);
-        // Heads that share keys and values are not split: a part of the heads would need other keys.
-        let heads = |at: usize| {
-            let tensor = *operand.stmt.tensor_operands().get(at)?;
-            let heads = extents(operand.program, tensor).into_iter().rev().nth(2)?;
-            (operand.value)(heads)
-        };
-        let shares_heads = matches!((heads(0), heads(1)), (Some(query), Some(key)) if query != key);
+        // One head of keys and values is broadcast.
+        let groups = shared_heads(operand, [0, 1]).filter(|it| *it > 1);
         // A bias or mask `[…, l, s]` has the dimensions of the scores, aligned at the end.
         let is_score = operand.position >= 3;
         let has_rows = has_free_rows && (operand.position == 0 || is_score);
@@ -39,8 +34,7 @@ impl Rule for Sdpa {
         let skipped = if is_score { dims.saturating_sub(count) } else { 0 };
         let dims = (0..count)
             .map(|at| match at + skipped {
-                to if to + 1 == rows && shares_heads => DimMap::RequiresWhole,
-                to if to < rows && count + skipped > rows => DimMap::Parallel(to),
+                to if to < rows && count + skipped > rows => batch_dim(to, rows, groups),
                 to if to == rows && has_rows => DimMap::Parallel(to),
                 _ => DimMap::RequiresWhole,
             })
@@ -52,6 +46,25 @@ impl Rule for Sdpa {
         // `out[…, l, e]`, `logsumexp[…, l]`, and the state of random numbers.
         //! The shape of the first result is inferred; the shapes and types of all results are checked.
         position < 2
+    }
+}
+
+/// Returns the number of heads of keys and values, if those of the query share them. `query` and `key` are the positions of
+/// operands.
+pub(super) fn shared_heads(operand: &MappedOperand<'_>, [query, key]: [usize; 2]) -> Option<i64> {
+    let heads = |at: usize| {
+        let tensor = *operand.stmt.tensor_operands().get(at)?;
+        let heads = extents(operand.program, tensor).into_iter().rev().nth(2)?;
+        (operand.value)(heads)
+    };
+    heads(key).filter(|it| heads(query).is_some_and(|all| all != *it))
+}
+
+/// Returns the map of a dimension before the rows; the last one of them has the heads.
+pub(super) fn batch_dim(to: usize, rows: usize, shared_heads: Option<i64>) -> DimMap {
+    match shared_heads {
+        Some(count) if to + 1 == rows => DimMap::InGroups { to, count },
+        _ => DimMap::Parallel(to),
     }
 }
 

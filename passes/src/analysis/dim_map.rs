@@ -14,7 +14,14 @@ use crate::analysis::sharding::{Dim, Sharding};
 /// Returns `None` if the operator moves elements in a way that a dimension map cannot express.
 pub fn dim_map(program: &Program, stmt: &OpStmt, position: usize) -> Option<Vec<DimMap>> {
     match operand_map(program, stmt, position, &|it| program.constant(it))? {
-        OperandMap::Dims(dims) => Some(dims),
+        OperandMap::Dims(dims) => dims
+            .into_iter()
+            .enumerate()
+            .map(|(at, map)| match map {
+                DimMap::InGroups { to, count } => dim_in_groups(program, stmt, position, (at, to), count),
+                map => Some(map),
+            })
+            .collect(),
         OperandMap::Groups(groups) => {
             reshape_dim_map(program, *stmt.tensor_operands().get(position)?, stmt.out_tensor()?, &groups)
         }
@@ -26,6 +33,28 @@ pub fn dim_maps(program: &Program, stmt: &OpStmt) -> Option<Vec<Vec<DimMap>>> {
     (0..stmt.tensor_operands().len()).map(|at| dim_map(program, stmt, at)).collect()
 }
 
+/// Resolves `DimMap::InGroups`: whether both dimensions are cut between groups.
+fn dim_in_groups(
+    program: &Program,
+    stmt: &OpStmt,
+    position: usize,
+    (at, to): (usize, usize),
+    groups: i64,
+) -> Option<DimMap> {
+    let arg = Sharding::of(program, *stmt.tensor_operands().get(position)?)?;
+    let out = Sharding::of(program, stmt.out_tensor()?)?;
+    let is_between = |dim: Option<&Dim>| {
+        dim.and_then(|it| parts(program, it)).is_some_and(|it| it > 0 && groups % it == 0)
+    };
+    let is_parallel = is_between(arg.dims.get(at)) && is_between(out.dims.get(to));
+    Some(if is_parallel { DimMap::Parallel(to) } else { DimMap::RequiresWhole })
+}
+
+/// Returns the number of parts of a dimension.
+fn parts(program: &Program, dim: &Dim) -> Option<i64> {
+    dim.pieces.iter().try_fold(1i64, |parts, piece| parts.checked_mul(program.constant(piece.count)?))
+}
+
 /// Maps the first dimension of each group whose extent is not 1 to that of its counterpart, if the number of
 /// parts of each of the two divides both extents. All other dimensions are required whole.
 fn reshape_dim_map(
@@ -35,9 +64,6 @@ fn reshape_dim_map(
     groups: &[DimGroup],
 ) -> Option<Vec<DimMap>> {
     let (arg, out) = (Sharding::of(program, arg)?, Sharding::of(program, out)?);
-    let parts = |dim: &Dim| -> Option<i64> {
-        dim.pieces.iter().try_fold(1i64, |parts, piece| parts.checked_mul(program.constant(piece.count)?))
-    };
     let divides =
         |parts: i64, dim: &Dim| parts > 0 && program.constant(dim.extent).is_some_and(|it| it % parts == 0);
     let wide = |sharding: &Sharding, mut dims: Range<usize>| {
@@ -49,7 +75,7 @@ fn reshape_dim_map(
             continue;
         };
         let (from, to) = (&arg.dims[a], &out.dims[b]);
-        let (of_a, of_b) = (parts(from)?, parts(to)?);
+        let (of_a, of_b) = (parts(program, from)?, parts(program, to)?);
         if [of_a, of_b].iter().all(|it| divides(*it, from) && divides(*it, to)) {
             maps[a] = DimMap::Parallel(b);
         }

@@ -47,7 +47,7 @@ pub fn operand_shardings_with_reduction(
             let pieces = match map {
                 DimMap::Parallel(to) => goal.dims[*to].pieces.clone(),
                 DimMap::Reduction => summed.to_vec(),
-                DimMap::Broadcast(_) | DimMap::RequiresWhole => Vec::new(),
+                DimMap::InGroups { .. } | DimMap::Broadcast(_) | DimMap::RequiresWhole => Vec::new(),
             };
             Some(Dim { pieces, ..Dim::whole(extent) })
         });
@@ -79,7 +79,11 @@ pub fn local_result_sharding(from: &[Sharding], maps: &[Vec<DimMap>], goal: &Sha
                     result.dims[*to].pieces = dim.without_streams().pieces;
                 }
                 DimMap::Reduction if dim.devices().next().is_some() => return None,
-                DimMap::Parallel(_) | DimMap::Broadcast(_) | DimMap::Reduction | DimMap::RequiresWhole => (),
+                DimMap::Parallel(_)
+                | DimMap::InGroups { .. }
+                | DimMap::Broadcast(_)
+                | DimMap::Reduction
+                | DimMap::RequiresWhole => (),
             }
         }
     }

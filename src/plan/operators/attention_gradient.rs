@@ -6,6 +6,9 @@
 //! dq      = scale · ds · k                       dk = scale · dsᵀ · q
 //! ```
 //!
+//! If consecutive heads of the query share keys and values, `dk` and `dv` are the sums over these heads: in their products, the rows
+//! of these heads are one after the other.
+//!
 //! The scores are of binary32, or of binary64 for such operands (Dao et al., "FlashAttention", 2022, appendix B.4).
 
 use grammar::{attr, dtype::DType, ops::Op};
@@ -13,6 +16,7 @@ use grammar::{attr, dtype::DType, ops::Op};
 use super::{OperatorCall, Result, kept_weights, misfit};
 use crate::{
     Arg, Number, ReduceOp, View,
+    attention::{batch_of_keys, repeat_heads, shared_heads, split_heads},
     inst_builder::{InstBuilder, float, view},
 };
 
@@ -34,33 +38,72 @@ impl OperatorCall<'_> {
         };
         let [batch @ .., rows, columns] = &query.shape[..] else { return Err(misfit(query, &[1, 1])) };
         let [.., keys, width] = value.shape[..] else { return Err(misfit(value, &query.shape)) };
+        let groups = shared_heads(batch, key);
+        let own = batch_of_keys(batch, groups);
         let shape = |last: &[usize]| [batch, last].concat();
+        let shared = |last: [usize; 2]| [&own[..], &last].concat();
         let [dq, dk, dv] = [self.result(0)?, self.result(1)?, self.result(2)?];
-        for (view, last) in [
-            (key, vec![keys, *columns]),
-            (value, vec![keys, width]),
-            (out, vec![*rows, width]),
-            (gradient, vec![*rows, width]),
-            (logsumexp, vec![*rows]),
-            (dq, vec![*rows, *columns]),
-            (dk, vec![keys, *columns]),
-            (dv, vec![keys, width]),
+        for (view, wanted) in [
+            (key, shared([keys, *columns])),
+            (value, shared([keys, width])),
+            (out, shape(&[*rows, width])),
+            (gradient, shape(&[*rows, width])),
+            (logsumexp, shape(&[*rows])),
+            (dq, shape(&[*rows, *columns])),
+            (dk, shared([keys, *columns])),
+            (dv, shared([keys, width])),
         ] {
-            if view.shape != shape(&last) {
-                return Err(misfit(view, &shape(&last)));
+            if view.shape != wanted {
+                return Err(misfit(view, &wanted));
             }
         }
         let scale = number(attr::SCALE)?.unwrap_or_else(|| (*columns.max(&1) as f64).sqrt().recip());
         let is_causal = number(attr::IS_CAUSAL)?.is_some_and(|it| it != 0.0);
         let narrow = self.result_dtype(0);
         let wide = if narrow == DType::Double { DType::Double } else { DType::Float };
+        let keep = match dropout {
+            0.0 => None,
+            _ => Some(self.dropout(code, dropout, keys, out)?),
+        };
+        // The heads of the query, split into groups, and the keys and values repeated for each head of a group.
+        let heads = batch.len().saturating_sub(1);
+        let split = |it: &View| groups.map_or(it.clone(), |groups| split_heads(it, heads, groups));
+        let each_head =
+            |it: &View| groups.map_or(it.clone(), |groups| repeat_heads(it, heads, batch[heads] / groups));
+        let [query, gradient, out, logsumexp, dq] = [query, gradient, out, logsumexp, dq].map(split);
+        let [query, gradient, out, logsumexp, dq] = [&query, &gradient, &out, &logsumexp, &dq];
+        let keep = keep.as_ref().map(split);
+        let [key, value] = [key, value].map(each_head);
+        let [key, value] = [&key, &value];
+        let outer = &query.shape[..query.shape.len() - 2];
+        let shape = |last: &[usize]| [outer, last].concat();
         let score_shape = shape(&[*rows, keys]);
         let dims = score_shape.len();
         let swapped = |it: &View| {
-            let mut order: Vec<usize> = (0..dims).collect();
-            order.swap(dims - 2, dims - 1);
+            let mut order: Vec<usize> = (0..it.shape.len()).collect();
+            let last = order.len() - 1;
+            order.swap(last - 1, last);
             it.permute(&order)
         };
+        // The rows of the heads that share keys and values, one after the other.
+        let joined = |it: &View| match groups {
+            None => it.clone(),
+            Some(_) => {
+                let [outer @ .., count, rows, last] = &it.shape[..] else { return it.clone() };
+                View {
+                    offset: it.offset,
+                    ..View::contiguous(it.buffer, [outer, &[count * rows, *last]].concat())
+                }
+            }
+        };
+        let [whole_query, whole_gradient] = [query, gradient].map(|it| match groups {
+            None => it.clone(),
+            Some(_) => {
+                let whole = code.temporary("rows of heads", narrow, it.shape.clone());
+                code.copy(it, &whole);
+                joined(&whole)
+            }
+        });
         let repeated = |it: &View| it.unsqueeze(dims - 1).expand(&score_shape);
         let weights = code.temporary("weights", wide, score_shape.clone());
         let scores = code.temporary("gradients of scores", wide, score_shape.clone());
@@ -77,15 +120,11 @@ impl OperatorCall<'_> {
             let mask = mask.broadcast(&score_shape).ok_or_else(|| misfit(&mask, &score_shape))?;
             code.map(Op::Where, [view(&mask), view(&weights), Arg::Number(Number::Float(0.0))], &weights);
         }
-        let keep = match dropout {
-            0.0 => None,
-            _ => Some(self.dropout(code, dropout, keys, out)?),
-        };
         match &keep {
             Some(keep) => code.map(Op::Mul, [view(&weights), view(keep)], &rounded),
             None => code.copy(&weights, &rounded),
         }
-        code.gemm(&swapped(&rounded), gradient, dv);
+        code.gemm(&swapped(&joined(&rounded)), &whole_gradient, dv);
         code.map(Op::Mul, [view(gradient), view(out)], &product);
         code.reduce_rows(ReduceOp::Sum, Number::Float(0.0), &product, &sums);
         code.gemm(gradient, &swapped(value), &scores);
@@ -98,7 +137,7 @@ impl OperatorCall<'_> {
         code.map(Op::Mul, [view(&scores), float(scale)], &scores);
         code.copy(&scores, &rounded);
         code.gemm(&rounded, key, dq);
-        code.gemm(&swapped(&rounded), query, dk);
+        code.gemm(&swapped(&joined(&rounded)), &whole_query, dk);
         Ok(())
     }
 

@@ -230,7 +230,10 @@ fn obstacle_of(program: &Program, stmt: StmtId, tensor: TensorId, dim: usize) ->
     let maps = dim_map::dim_map(program, it, position);
     let reason = match maps.and_then(|maps| maps.get(dim).copied()) {
         Some(DimMap::Reduction) => format!("`{name}` reduces over it"),
-        Some(DimMap::Parallel(_) | DimMap::Broadcast(_) | DimMap::RequiresWhole) | None => {
+        Some(
+            DimMap::Parallel(_) | DimMap::InGroups { .. } | DimMap::Broadcast(_) | DimMap::RequiresWhole,
+        )
+        | None => {
             format!("`{name}` needs all of its elements")
         }
     };
