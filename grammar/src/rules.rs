@@ -107,7 +107,7 @@ pub trait Rule: Sync {
 
     /// Returns whether an operator without maps runs on the parts of each rank if all its tensors are sharded in the same way
     /// along the first dimension, and along no other one.
-    fn runs_on_outermost_parts(&self) -> bool {
+    fn runs_on_outermost_parts(&self, _stmt: &OpStmt) -> bool {
         false
     }
 

@@ -219,7 +219,7 @@ impl PlanBuilder<'_> {
         let value = |it| self.scalars.int(it).ok();
         let maps = (0..args.len()).map(|at| operand_map(self.program, stmt, at, &value));
         let Some(maps) = maps.collect::<Option<Vec<OperandMap>>>() else {
-            return stmt.rule().runs_on_outermost_parts()
+            return stmt.rule().runs_on_outermost_parts(stmt)
                 && from.iter().all(|from| is_outermost_alike(from, to));
         };
         let mut dims = Vec::with_capacity(maps.len());

@@ -23,6 +23,12 @@ impl Rule for AlongAxis {
                 check.equal_types(&[base, out]);
             }
             Op::ArgSort => check.integers(out, "the indices"),
+            Op::TopK => {
+                check.equal_types(&[base, out]);
+                if let Some(indices) = Program::tensors_of(&check.stmt.outs).nth(1) {
+                    check.integers(indices, "the indices");
+                }
+            }
             _ => check.equal_types(&[base, out]),
         }
         let (have, want) = (check.dims(out).len(), check.dims(base).len());
@@ -34,10 +40,6 @@ impl Rule for AlongAxis {
     fn operand_map(&self, operand: &MappedOperand<'_>) -> Option<OperandMap> {
         let dims = along_one_axis(operand)?;
         Some(OperandMap::Dims(dims.into_iter().map(parallel_or_whole).collect()))
-    }
-
-    fn runs_on_outermost_parts(&self) -> bool {
-        true
     }
 
     fn aliasing(&self) -> Aliasing {
@@ -62,13 +64,22 @@ fn along_one_axis(operand: &MappedOperand<'_>) -> Option<Vec<Option<usize>>> {
             .map(|at| (at != dim && operand.is_same(at, at)).then_some(at))
             .collect()
     };
-    let all = operand.operand_extents.len();
-    // As `others`, for operators that may use only a prefix of a longer operand, from index 0. Returns
-    // `None` if an extent other than that of `dim` differs and is not 1.
-    let all_others = |dim: usize| {
-        (0..all)
-            .all(|at| at == dim || operand.is_same(at, at) || operand.is_one(&operand.operand_extents, at))
-            .then(|| others(dim))
+    // As `others`, for operators that use the first elements of a longer operand, from index 0: the dimensions in which all
+    // operands, and the result, have the same extent. `takeAlongAxis` broadcasts an extent of 1.
+    let in_all = |selected: Option<usize>| -> Vec<Option<usize>> {
+        let others: Vec<_> =
+            operand.stmt.tensor_operands().into_iter().map(|it| extents(operand.program, it)).collect();
+        let is_broadcast = operand.stmt.op == Op::TakeAlongAxis;
+        let fits = |at: usize| {
+            others.iter().all(|it| {
+                let same = it.get(at).zip(operand.result_extents.get(at));
+                same.is_some_and(|(a, b)| are_equal(operand.value, *a, *b))
+                    || is_broadcast && operand.is_one(it, at)
+            })
+        };
+        (0..operand.operand_extents.len())
+            .map(|at| ((selected == Some(at) || fits(at)) && operand.is_same(at, at)).then_some(at))
+            .collect()
     };
     let along = |value: ExprId| {
         let (dim, rank) = ((operand.value)(value)?, operand.result_extents.len() as i64);
@@ -87,7 +98,7 @@ fn along_one_axis(operand: &MappedOperand<'_>) -> Option<Vec<Option<usize>>> {
             Some((0..operand.operand_extents.len()).map(|at| stays(at).then_some(at)).collect())
         }
         Op::Scan | Op::ArgSort | Op::TopK => Some(others(dim()?)),
-        Op::Scatter => all_others(dim()?),
+        Op::Scatter => Some(without(in_all(None), dim()?)),
         Op::IndexSelect if operand.position == 0 => Some(others(dim()?)),
         Op::IndexSelect => {
             let dim = dim()?;
@@ -97,8 +108,16 @@ fn along_one_axis(operand: &MappedOperand<'_>) -> Option<Vec<Option<usize>>> {
                     .collect(),
             )
         }
-        Op::TakeAlongAxis | Op::TorchGather if operand.position == 0 => all_others(dim()?),
-        Op::TakeAlongAxis | Op::TorchGather => Some(others(all)),
+        Op::TakeAlongAxis | Op::TorchGather if operand.position == 0 => Some(without(in_all(None), dim()?)),
+        Op::TakeAlongAxis | Op::TorchGather => Some(in_all(Some(dim()?))),
         _ => None,
     }
+}
+
+/// Returns the maps, with one dimension needed whole.
+fn without(mut maps: Vec<Option<usize>>, dim: usize) -> Vec<Option<usize>> {
+    if let Some(map) = maps.get_mut(dim) {
+        *map = None;
+    }
+    maps
 }

@@ -1,4 +1,4 @@
-//! Operators whose results hir does not check, and of whose dimensions it knows nothing.
+//! Operators of whose shapes and dimensions hir knows nothing. The planner checks the shapes of those that it runs.
 
 use super::*;
 
@@ -6,14 +6,29 @@ use super::*;
 pub(super) struct Unchecked;
 
 impl Rule for Unchecked {
-    fn check(&self, _: &mut Check<'_, '_>, _: &[TensorId]) {}
+    fn check(&self, check: &mut Check<'_, '_>, args: &[TensorId]) {
+        match (check.stmt.op, args, check.stmt.out_tensor()) {
+            (Op::IndexPutAccumulate, &[base, index, value], Some(out)) => {
+                check.integers(index, "the indices");
+                check.equal_types(&[base, value, out]);
+            }
+            (Op::GroupedMma, ..) => {
+                if let Some(offsets) = check.stmt.get(attr::OFFSETS) {
+                    check.integers(offsets, "the offsets");
+                }
+            }
+            (Op::Repeat, &[operand], Some(out)) => check.equal_types(&[operand, out]),
+            _ => (),
+        }
+    }
 
     fn unmapped_dim(&self, _: &Program, stmt: &OpStmt, _: AxisId) -> ResultDim {
         if stmt.tensor_operands().is_empty() { ResultDim::IndexDependent } else { ResultDim::RequiresWhole }
     }
 
-    fn runs_on_outermost_parts(&self) -> bool {
-        true
+    fn runs_on_outermost_parts(&self, stmt: &OpStmt) -> bool {
+        // The others select or sum along their first dimension.
+        matches!(stmt.op, Op::Repeat | Op::ViewAsScalar | Op::BlockQuantize)
     }
 
     fn aliasing(&self) -> Aliasing {

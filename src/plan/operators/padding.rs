@@ -18,15 +18,15 @@ impl OperatorCall<'_> {
         let (mut from, mut to) = (input.clone(), out.clone());
         for dim in 0..input.shape.len() {
             let (before, after) = (widths[2 * dim], widths[2 * dim + 1]);
-            let extent = input.shape[dim] as i64 + before + after;
-            if extent != out.shape[dim] as i64 {
+            let extent = i128::from(before) + i128::from(after) + input.shape[dim] as i128;
+            if extent != out.shape[dim] as i128 {
                 let mut wanted = out.shape.clone();
                 wanted[dim] = usize::try_from(extent).unwrap_or(0);
                 return Err(misfit(out, &wanted));
             }
             // The kept indices of the operand, and where the first of them is in the result.
-            let first = (-before).max(0);
-            let last = (input.shape[dim] as i64 - (-after).max(0)).max(first);
+            let first = before.saturating_neg().max(0);
+            let last = (input.shape[dim] as i64).saturating_sub(after.saturating_neg().max(0)).max(first);
             from = from.narrow(dim, (first as usize).min(input.shape[dim]), (last - first) as usize);
             to = to.narrow(dim, before.max(0) as usize, (last - first) as usize);
         }

@@ -10,9 +10,14 @@
 
 use std::f64::consts::TAU;
 
-use grammar::{attr, dtype::DType, ir::Operand, ops::Op};
+use grammar::{
+    attr,
+    dtype::{Class, DType},
+    ir::Operand,
+    ops::Op,
+};
 
-use super::{OperatorCall, Result, misfit};
+use super::{OperatorCall, OperatorFault, Result, misfit};
 use crate::{
     Arg, Number, ShardLayout, View,
     indices::Indices,
@@ -25,6 +30,11 @@ impl OperatorCall<'_> {
         let seed = self.seed()?;
         let offset = self.offset()?;
         let dtype = self.result_dtype(0);
+        if dtype.class() != Class::Float {
+            return Err(OperatorFault::Unsupported(format!(
+                "its result is {dtype}, not a floating-point type"
+            )));
+        }
         let bits = random_bits(code, self.layout, out, seed, Arg::Number(Number::Int(offset)))?;
         match self.stmt.op {
             Op::RngUniform => uniform(code, &bits, dtype, out),

@@ -51,7 +51,9 @@ pub enum KernelError {
         element: usize,
     },
     /// An index is outside of its dimension.
-    #[error("index {index} is outside of 0 to {} (element {element} of the indices)", *extent as i128 - 1)]
+    #[error(
+        "index {index} is outside of a dimension of extent {extent} (element {element} of what it selects)"
+    )]
     Index {
         /// The index.
         index: i128,
