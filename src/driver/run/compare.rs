@@ -34,6 +34,10 @@ impl RtolAtol {
             DType::BFloat => (1.6e-2, 1e-5),
             DType::Float => (1.3e-6, 1e-5),
             DType::Double => (1e-7, 1e-7),
+            // A unit in the last place.
+            DType::E4M3 => (0.125, 1e-5),
+            DType::E5M2 => (0.25, 1e-5),
+            DType::E2M1 => (0.5, 1e-5),
             _ => return Self::EXACT,
         };
         Self { rtol, atol }
@@ -77,7 +81,7 @@ pub struct Comparison {
     /// Number of elements that are accepted because rounding decides whether their value is finite.
     pub undetermined: usize,
     /// The tolerance, formatted for the verdict.
-    pub tolerance_text: String,
+    pub tolerance_text: ToleranceText,
 }
 
 /// The element with the largest error, and error statistics.
@@ -102,7 +106,7 @@ pub struct Mismatch {
     /// The tolerance for this element, as an absolute error.
     pub tolerance: f64,
     /// The tolerance rule, formatted for the verdict.
-    pub tolerance_text: String,
+    pub tolerance_text: ToleranceText,
 }
 
 /// Two tensors have different shapes.
@@ -181,6 +185,50 @@ pub fn compare(
     Ok(found)
 }
 
+/// A tolerance for the verdict.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ToleranceText {
+    /// The rule; empty if rounding alone is allowed.
+    rule: String,
+    /// The rounding error of the program; 0 if none is allowed.
+    rounding: f64,
+    /// Whether `rounding` is that of one of several tensors.
+    is_largest: bool,
+}
+
+impl ToleranceText {
+    /// Returns the tolerances with different rules, each with the largest rounding error, in the order of their first occurrence.
+    pub fn merged<'t>(all: impl Iterator<Item = &'t Self>) -> Vec<Self> {
+        let mut merged: Vec<Self> = Vec::new();
+        for it in all {
+            match merged.iter_mut().find(|known| known.rule == it.rule) {
+                None => merged.push(it.clone()),
+                Some(known) => {
+                    known.is_largest |= known.rounding != it.rounding;
+                    known.rounding = known.rounding.max(it.rounding);
+                }
+            }
+        }
+        merged
+    }
+}
+
+impl fmt::Display for ToleranceText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let separator = if self.rule.is_empty() { "" } else { ", " };
+        let up_to = if self.is_largest { "up to " } else { "" };
+        match self.rounding {
+            0.0 if self.rule.is_empty() => write!(f, "exact"),
+            0.0 => write!(f, "{}", self.rule),
+            it => write!(
+                f,
+                "{}{separator}{ROUNDING_FACTOR} times the rounding error of {up_to}{it:.1e}",
+                self.rule
+            ),
+        }
+    }
+}
+
 /// Two tensors and the data that their comparison computes once.
 struct ElementComparer<'a> {
     got: ShadowedTensor<'a>,
@@ -239,23 +287,15 @@ impl<'a> ElementComparer<'a> {
         of(self.got).max(of(self.expected))
     }
 
-    fn allowed(&self) -> String {
+    fn allowed(&self) -> ToleranceText {
         let dtype = self.got.tensor.data.dtype();
-        let rounding = match self.typical_rounding {
-            0.0 => String::new(),
-            it => format!("{ROUNDING_FACTOR} times the rounding error of {it:.1e}"),
-        };
-        match self.agreement {
-            Tolerance::Equal => "exact".to_owned(),
+        let rule = match self.agreement {
+            Tolerance::Equal | Tolerance::Engines => String::new(),
             Tolerance::Within(it) => it.to_string(),
             Tolerance::Shadows => format!("f64 shadow, rtol {SHADOW_RTOL:e}"),
-            Tolerance::Engines if rounding.is_empty() => "exact".to_owned(),
-            Tolerance::Engines => rounding,
-            Tolerance::Rounded => {
-                let own = format!("{}: {}", dtype.short_name(), RtolAtol::of(dtype));
-                if rounding.is_empty() { own } else { format!("{own}, {rounding}") }
-            }
-        }
+            Tolerance::Rounded => format!("{}: {}", dtype.short_name(), RtolAtol::of(dtype)),
+        };
+        ToleranceText { rule, rounding: self.typical_rounding, is_largest: false }
     }
 
     /// Formats an element as it is compared: its value, or its shadow.

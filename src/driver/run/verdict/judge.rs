@@ -6,7 +6,7 @@ use super::{Criteria, Expectation, OutputRef};
 use crate::{
     run::{
         RunError,
-        compare::{Comparison, compare},
+        compare::{Comparison, ToleranceText, compare},
         results::{self, OutputTensor, explain},
     },
     session::Verdict,
@@ -187,7 +187,7 @@ impl<'a> Judge<'a> {
             let outputs: BTreeMap<&str, usize> =
                 wholes().map(|it| (it.output.name.as_str(), it.expectation.tensor.data.len())).collect();
             let compared: usize = outputs.values().sum();
-            claims.push(format!("{compared} elements equal to {}", sources.join(", ")));
+            claims.push(format!("{compared} elements equal to {}", source_list(&sources)));
         }
         claims.extend(part_claims(met));
         let is_exact = self.criteria.exact == Some(true)
@@ -196,8 +196,8 @@ impl<'a> Judge<'a> {
             vec!["exact".to_owned()]
         } else {
             // If the results are equal although rounding was allowed, "exact" is not reported.
-            let texts = distinct(met.iter().map(|it| it.comparison.tolerance_text.as_str()));
-            texts.into_iter().filter(|it| *it != "exact").map(str::to_owned).collect()
+            let merged = ToleranceText::merged(met.iter().map(|it| &it.comparison.tolerance_text));
+            merged.iter().map(ToString::to_string).filter(|it| it != "exact").collect()
         };
         let undetermined: usize = met.iter().map(|it| it.comparison.undetermined).sum();
         if undetermined > 0 {
@@ -206,6 +206,15 @@ impl<'a> Judge<'a> {
         }
         let details = if details.is_empty() { String::new() } else { format!(" ({})", details.join("; ")) };
         format!("{}{details}", claims.join("; "))
+    }
+}
+
+/// Returns the names of what outputs are compared with; of many, the first ones and the number of the others.
+fn source_list(sources: &[&str]) -> String {
+    const MAX_LISTED: usize = 4;
+    match sources.get(MAX_LISTED..) {
+        None | Some([]) => sources.join(", "),
+        Some(rest) => format!("{} and {} more", sources[..MAX_LISTED].join(", "), rest.len()),
     }
 }
 
