@@ -11,8 +11,8 @@
 //! 3. Serial axes are out of numeric order, or the numbers have a gap: the axes after that are results of
 //!    splits.
 //! 4. Operators whose operands and results have the same number of logical axes.
-//! 5. A stream axis is numbered directly after a serial one, in a tensor that a CollectivePermute writes: the
-//!    outer result of the split was swizzled.
+//! 5. A stream axis is numbered directly after a serial one, in a tensor that a CollectivePermute writes or that is computed from
+//!    one: the outer result of the split was swizzled.
 //!
 //! A stream axis is not split in the allocation domain unless the tensor holds one stream's chunk: a result
 //! of ShardByStream, a tensor whose ALLOCATE has a `size=` that is the product of its loop extents, or a
@@ -101,7 +101,7 @@ struct DomainFacts {
     shard_sources: HashMap<TensorId, TensorId>,
     /// Operands of ShardByStream, HirAliasSelect and select.
     partitioned: HashSet<TensorId>,
-    /// Tensors that a CollectivePermute writes, and the tensors that these are chunks of.
+    /// Tensors that a CollectivePermute writes, those that are computed from them, and the tensors that these are chunks of.
     permuted: HashSet<TensorId>,
     /// Tensors whose first definition is inside a loop.
     first_defined_in_loop: HashSet<TensorId>,
@@ -174,6 +174,9 @@ impl DomainFacts {
             self.ranks.known.push((out, shape.len()));
         }
         let (Some(out), Some(first)) = (out, first) else { return };
+        if stmt.computes() && tensors.iter().any(|it| self.permuted.contains(it)) {
+            self.permuted.insert(out);
+        }
         if let Some(flags) = stmt.get(attr::FLAGS) {
             let rest = flags.iter().filter(|it| !**it).count();
             let (wide, narrow) =
