@@ -33,6 +33,9 @@ pub struct CleanedText<'s> {
     char_offsets: Vec<OffsetPair>,
     /// Warnings about the cleanup, with spans in the source.
     pub diagnostics: Vec<Diagnostic>,
+    /// Where the lines of a rank begin in `text`, with its number from 1, in the order of the text; 0 for lines without a tag. The
+    /// lines of a rank follow each other. Empty: no line has a tag.
+    pub ranks: Vec<(u32, usize)>,
 }
 
 /// An offset in a derived text, and the corresponding offset in the text it was derived from.
@@ -46,6 +49,8 @@ struct Line<'s> {
     at: usize,
     /// Whether the next line continues this one without a line break.
     joined: bool,
+    /// The number of the rank whose tag the line had; 0 without a tag.
+    rank: usize,
 }
 
 /// Removes the traces of pasting from `source`.
@@ -56,6 +61,7 @@ pub fn clean(source: &str) -> CleanedText<'_> {
         line_offsets: Vec::new(),
         char_offsets: Vec::new(),
         diagnostics: Vec::new(),
+        ranks: Vec::new(),
     };
     if let Some((text, pieces)) = normalize_chars::normalize(source) {
         (clean.text, clean.char_offsets) = (Cow::Owned(text), pieces);
@@ -92,6 +98,12 @@ pub fn clean(source: &str) -> CleanedText<'_> {
     }
     diagnostics.extend(log_lines_warning(&dropped));
     let (text, pieces) = join_lines(clean.text.len(), &lines);
+    let mut last = 0;
+    for (line, (at, _)) in
+        lines.iter().zip(&pieces).filter(|(line, _)| line.rank != std::mem::replace(&mut last, line.rank))
+    {
+        clean.ranks.push((*at, line.rank));
+    }
     // The diagnostics refer to the text after character normalization.
     for (span, _) in diagnostics.iter_mut().flat_map(|it| &mut it.labels) {
         *span = clean.source_span(*span);
@@ -137,7 +149,7 @@ fn map_offset(pieces: &[OffsetPair], at: u32) -> u32 {
 
 /// Returns the rank that a launcher has printed before a line in which a container begins: 1 for `[1,1]<stdout>: %Host…`.
 pub fn rank_of_container(line: &str) -> Option<usize> {
-    let tag = strip_log_prefix::container_tag(&Line { text: line, at: 0, joined: false })?;
+    let tag = strip_log_prefix::container_tag(&Line { text: line, at: 0, joined: false, rank: 0 })?;
     let digits = tag.split(|it: char| !it.is_ascii_digit()).rfind(|it| !it.is_empty())?;
     digits.parse().ok()
 }
@@ -192,7 +204,7 @@ fn split_lines(source: &str) -> Vec<Line<'_>> {
     let mut at = 0;
     let mut lines = Vec::new();
     for line in source.split('\n') {
-        lines.push(Line { text: line.trim_end_matches('\r'), at, joined: false });
+        lines.push(Line { text: line.trim_end_matches('\r'), at, joined: false, rank: 0 });
         at += line.len() + 1;
     }
     lines

@@ -30,7 +30,7 @@ pub fn is_fixable(diagnostics: &[Diagnostic]) -> bool {
 
 fn fix_rounds(source: &str, rounds: usize) -> Cow<'_, str> {
     let clean = dump_cleanup::clean(source);
-    let (_, mut diagnostics) = read_clean(&clean.text);
+    let (_, mut diagnostics) = read_clean(&clean.text, &clean.ranks);
     if rounds > 0 && has_errors(&diagnostics) && is_fixable(&diagnostics) {
         // Facts inferred from a text with errors may differ from those inferred from the corrected text.
         diagnostics.retain(Diagnostic::is_error);

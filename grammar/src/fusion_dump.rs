@@ -23,6 +23,8 @@ pub(crate) struct FusionDump<'s> {
     pub(crate) groups: Vec<Group<'s>>,
     /// The domains of tensors, by the number of the tensor.
     pub(crate) domains: FxHashMap<u32, TensorTransforms<'s>>,
+    /// By the number of a tensor: where its domains are stated again, differently.
+    pub(crate) contradictions: FxHashMap<u32, Span>,
     /// The indices of the groups that have a number, by number.
     groups_by_id: FxHashMap<u32, Vec<usize>>,
     /// The number of containers before it.
@@ -43,14 +45,28 @@ impl<'s> FusionDump<'s> {
 pub(crate) struct FusionLog<'s> {
     /// In the order of the text.
     dumps: Vec<FusionDump<'s>>,
-    /// Where the containers begin.
-    containers: Vec<u32>,
+    /// The containers.
+    containers: Vec<ContainerText>,
+    /// Where the lines of each rank begin, with its number; 0 for lines without the tag of a rank.
+    ranks: Vec<(u32, usize)>,
     /// The names of the files that the command line gives.
     pub(crate) files: Vec<&'s str>,
 }
 
+/// A container of a log.
+#[derive(Clone, Copy, Debug)]
+struct ContainerText {
+    /// Where it begins.
+    start: u32,
+    /// Hash of its lines, without addresses.
+    hash: u64,
+}
+
 /// The maximum number of dumps that are compared with a container.
 const MAX_CANDIDATES: usize = 64;
+
+/// The length of the word with which a container begins: `%HostIrContainer`.
+const MARKER_LENGTH: u32 = 16;
 
 /// The dumps that a container can belong to.
 #[derive(Clone, Copy, Debug)]
@@ -61,16 +77,23 @@ pub(crate) struct Candidates<'d, 's> {
     pub(crate) in_text: &'d [FusionDump<'s>],
     /// Whether no other container is between the dumps in the text and this one.
     pub(crate) is_own: bool,
+    /// The first container between the dumps in the text and this one, if it differs from this one.
+    pub(crate) other_before: Option<Span>,
+    /// The first line of a dump before the container that another rank printed, if its own rank printed none.
+    pub(crate) of_other_rank: Option<Span>,
 }
 
 impl<'s> FusionLog<'s> {
     /// Returns the dumps that a container at an offset can belong to. nvFuser prints the dump of a fusion before its
     /// container: these are the dumps between the container before it and this one or, since each rank may print the
-    /// container, the last ones before that. A text whose dumps are all behind its containers was put together by hand.
+    /// container, the last ones before that. A text whose dumps are all behind its containers was put together by hand. Each rank
+    /// prints its own dump, so a container behind the tag of a rank has none of another rank.
     pub(crate) fn candidates(&self, container: u32) -> Candidates<'_, 's> {
         let (in_text, given) = self.dumps.split_at(self.dumps.partition_point(|it| it.file.is_none()));
+        let all = in_text;
+        let in_text = self.of_rank(in_text, container);
         let end = in_text.partition_point(|it| it.span.start < container);
-        let before = self.containers.partition_point(|it| *it < container);
+        let before = self.containers.partition_point(|it| it.start < container);
         let range = match in_text[..end].last() {
             Some(last) => in_text.partition_point(|it| it.containers_before < last.containers_before)..end,
             None if in_text.first().is_some_and(|it| it.containers_before == self.containers.len()) => {
@@ -81,7 +104,31 @@ impl<'s> FusionLog<'s> {
         let first = range.start.max(range.end.saturating_sub(MAX_CANDIDATES));
         let in_text = &in_text[first..range.end];
         let given = &given[given.len().saturating_sub(MAX_CANDIDATES)..];
-        Candidates { given, in_text, is_own: in_text.last().is_some_and(|it| it.containers_before == before) }
+        let is_own = in_text.last().is_some_and(|it| it.containers_before == before);
+        let between = in_text.last().and_then(|it| self.containers.get(it.containers_before..before));
+        let hash = self.containers.get(before).map(|it| it.hash);
+        let other = between.and_then(|it| it.iter().find(|it| Some(it.hash) != hash));
+        let other_before = other.map(|it| Span { start: it.start, end: it.start + MARKER_LENGTH });
+        let of_other_rank = all.first().filter(|it| in_text.is_empty() && it.span.start < container);
+        let of_other_rank = of_other_rank.and_then(|it| it.groups.first()).map(|it| it.heading);
+        Candidates { given, in_text, is_own, other_before, of_other_rank }
+    }
+
+    /// Returns the dumps that the rank of a container printed or, if there are none, those without the tag of a rank.
+    fn of_rank<'d>(&self, dumps: &'d [FusionDump<'s>], container: u32) -> &'d [FusionDump<'s>] {
+        let before = self.ranks.partition_point(|it| it.0 <= container);
+        let Some(&(start, rank)) = before.checked_sub(1).and_then(|it| self.ranks.get(it)) else {
+            return dumps;
+        };
+        let first = dumps.partition_point(|it| it.span.start < start);
+        match dumps.get(first..) {
+            _ if rank == 0 => dumps,
+            Some(own) if own.first().is_some_and(|it| it.span.start < container) => own,
+            _ => {
+                let tagged = self.ranks.iter().find(|it| it.1 != 0).map_or(0, |it| it.0);
+                &dumps[..dumps.partition_point(|it| it.span.start < tagged)]
+            }
+        }
     }
 
     /// Returns the first line of the first dump.
@@ -108,6 +155,8 @@ pub(crate) struct Group<'s> {
     pub(crate) lists: Lists<'s>,
     /// The text of its statements.
     pub(crate) body: Source<'s>,
+    /// Lines of a log between its inputs and outputs.
+    pub(crate) foreign: Vec<Span>,
     /// Where the text of the group ends too early, or an author left out a part of it.
     pub(crate) cut_at: Option<Span>,
 }
@@ -204,12 +253,12 @@ pub(crate) enum TransformKind {
     Other,
 }
 
-/// Finds the dumps in a text.
-pub(crate) fn find(source: &str) -> FusionLog<'_> {
+/// Finds the dumps in a text. `ranks` says where the lines of each rank begin.
+pub(crate) fn find<'s>(source: &'s str, ranks: &[(u32, usize)]) -> FusionLog<'s> {
     // Most texts are programs without a log.
     let marks = ["Segmented_Fusion", "g{", "%kernel", FILE_MARK];
     if marks.iter().all(|it| !source.contains(it)) {
         return FusionLog::default();
     }
-    finder::Finder::new(source).find()
+    FusionLog { ranks: ranks.to_vec(), ..finder::Finder::new(source).find() }
 }

@@ -86,7 +86,7 @@ impl<'s> ParseEvents<'s> for Container<'s> {
 pub fn parse(source: &str) -> (File<'_>, Vec<Diagnostic>) {
     let mut file = File::default();
     let mut diagnostics = Vec::new();
-    let log = fusion_dump::find(source);
+    let log = fusion_dump::find(source, &[]);
     for_each_container(source, &log, &mut diagnostics, &mut |token_stream, diagnostics| {
         let mut container = Container::default();
         if parse_container(token_stream, &mut container, diagnostics) {

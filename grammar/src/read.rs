@@ -15,7 +15,7 @@ use crate::{
 /// still run on them.
 pub fn read(source: &str) -> (Vec<Program>, Vec<Diagnostic>) {
     let mut clean = dump_cleanup::clean(source);
-    let (mut programs, mut diagnostics) = read_clean(&clean.text);
+    let (mut programs, mut diagnostics) = read_clean(&clean.text, &clean.ranks);
     clean.restore_spans(&mut programs, &mut diagnostics);
     diagnostics.append(&mut clean.diagnostics);
     diagnostics.sort_by_key(Diagnostic::span);
@@ -25,7 +25,7 @@ pub fn read(source: &str) -> (Vec<Program>, Vec<Diagnostic>) {
 /// Reads a text that a front end has made from another one. `to_source` returns the position in that one from which a position of
 /// `text` comes.
 pub fn read_generated(text: &str, to_source: &dyn Fn(Span) -> Span) -> (Vec<Program>, Vec<Diagnostic>) {
-    let (mut programs, mut diagnostics) = read_clean(text);
+    let (mut programs, mut diagnostics) = read_clean(text, &[]);
     for diagnostic in &mut diagnostics {
         // An edit of `text` is none of the source.
         diagnostic.fixes.clear();
@@ -35,11 +35,11 @@ pub fn read_generated(text: &str, to_source: &dyn Fn(Span) -> Span) -> (Vec<Prog
     (programs, diagnostics)
 }
 
-/// Reads a text that needs no cleanup.
-pub(crate) fn read_clean(source: &str) -> (Vec<Program>, Vec<Diagnostic>) {
+/// Reads a text that needs no cleanup. `ranks` says where the lines of each rank begin, as `CleanedText` does.
+pub(crate) fn read_clean(source: &str, ranks: &[(u32, usize)]) -> (Vec<Program>, Vec<Diagnostic>) {
     let (mut programs, mut diagnostics) = (Vec::new(), Vec::new());
     let (mut faulty_from, mut fitting) = (None, FxHashSet::default());
-    let log = fusion_dump::find(source);
+    let log = fusion_dump::find(source, ranks);
     let behind =
         parse::for_each_container(source, &log, &mut diagnostics, &mut |token_stream, diagnostics| {
             let start = token_stream.source().base;

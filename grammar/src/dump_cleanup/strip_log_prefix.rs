@@ -74,6 +74,7 @@ fn group_by_rank_tag(lines: Vec<Line<'_>>) -> Vec<Line<'_>> {
         return lines;
     }
     let mut order: FxHashMap<&str, usize> = FxHashMap::default();
+    let mut ranks: FxHashMap<&str, usize> = FxHashMap::default();
     let mut streams: Vec<Vec<Line<'_>>> = vec![Vec::new()];
     for line in lines {
         let tag = rank_tag(line.text).filter(|it| is_same_launcher(it, shape)).unwrap_or("");
@@ -84,7 +85,11 @@ fn group_by_rank_tag(lines: Vec<Line<'_>>) -> Vec<Line<'_>> {
         }
         let text = line.text.get(tag.len()..).unwrap_or("");
         // Some launchers print a blank after the tag; it shifts all lines equally.
-        streams[stream].push(Line { text, at: line.at + tag.len(), ..line });
+        // The two output streams of a rank have one number.
+        let name = tag.trim().split('<').next().unwrap_or("");
+        let next = ranks.len() + 1;
+        let rank = if tag.is_empty() { 0 } else { *ranks.entry(name).or_insert(next) };
+        streams[stream].push(Line { text, at: line.at + tag.len(), rank, ..line });
     }
     streams.into_iter().flatten().collect()
 }

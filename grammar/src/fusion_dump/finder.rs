@@ -1,8 +1,12 @@
 //! Walks over the lines of a log and collects the dumps.
 
-use rustc_hash::FxHashMap;
+use std::{collections::hash_map::Entry, hash::Hasher};
 
-use super::{FusionDump, FusionLog, Group, Lists, TensorTransforms, TransformKind, TransformLine, Value};
+use rustc_hash::{FxHashMap, FxHasher};
+
+use super::{
+    ContainerText, FusionDump, FusionLog, Group, Lists, TensorTransforms, TransformKind, TransformLine, Value,
+};
 use crate::{
     dump_cleanup::{closes_container, container_start},
     files::FILE_MARK,
@@ -28,8 +32,8 @@ pub(super) struct Finder<'s> {
     dumps: Vec<FusionDump<'s>>,
     /// The complete fusion whose segments may follow.
     complete: Option<FusionDump<'s>>,
-    /// Where the containers so far begin.
-    containers: Vec<u32>,
+    /// The containers so far.
+    containers: Vec<ContainerText>,
     /// The names of the files that the command line gives, up to that of the lines.
     files: Vec<&'s str>,
 }
@@ -49,6 +53,7 @@ impl<'s> Finder<'s> {
     pub(super) fn find(mut self) -> FusionLog<'s> {
         // HostUnits have kernels, too.
         let mut is_in_container = false;
+        let mut hasher = FxHasher::default();
         while let Some(line) = self.peek() {
             if line.text.starts_with(COMPLETE_FUSION) {
                 self.advance();
@@ -64,6 +69,10 @@ impl<'s> Finder<'s> {
                 is_in_container = false;
                 self.advance();
             } else if is_in_container {
+                hash_line(line.text, &mut hasher);
+                if let Some(last) = self.containers.last_mut().filter(|_| self.files.is_empty()) {
+                    last.hash = hasher.finish();
+                }
                 is_in_container = !closes_container(line.text);
                 self.advance();
             } else if is_list(line.text, "Inputs") || line.text.starts_with("%kernel") {
@@ -73,7 +82,10 @@ impl<'s> Finder<'s> {
                 if is_in_container {
                     // The segments of a complete fusion stand before the container.
                     self.dumps.extend(self.complete.take());
-                    self.containers.extend(Some(line.span.start).filter(|_| self.files.is_empty()));
+                    hasher = FxHasher::default();
+                    hash_line(line.text, &mut hasher);
+                    let it = ContainerText { start: line.span.start, hash: hasher.finish() };
+                    self.containers.extend(Some(it).filter(|_| self.files.is_empty()));
                 }
                 self.advance();
             }
@@ -86,7 +98,8 @@ impl<'s> Finder<'s> {
                 }
             }
         }
-        FusionLog { dumps: self.dumps, containers: self.containers, files: self.files }
+        let Self { dumps, containers, files, .. } = self;
+        FusionLog { dumps, containers, ranks: Vec::new(), files }
     }
 
     fn dump(&self, span: Span) -> FusionDump<'s> {
@@ -95,6 +108,7 @@ impl<'s> Finder<'s> {
             io: None,
             groups: Vec::new(),
             domains: FxHashMap::default(),
+            contradictions: FxHashMap::default(),
             groups_by_id: FxHashMap::default(),
             containers_before: self.containers.len(),
             file: self.files.len().checked_sub(1),
@@ -145,7 +159,7 @@ impl<'s> Finder<'s> {
         }
         let Some(heading) = kernel else { return };
         let (body, cut_at) = self.body(heading);
-        let domains = self.transforms();
+        let (domains, contradictions) = self.transforms();
         let mut end = self.last_line(heading).span;
         if let Some(line) = self.peek().filter(|it| it.text.starts_with(COMPLETE_FUSION_END)) {
             self.advance();
@@ -153,9 +167,9 @@ impl<'s> Finder<'s> {
         }
         let span = first.span.join(end);
         let io = is_listed.then(|| Lists { inputs: lists.inputs.clone(), outputs: lists.outputs.clone() });
-        let group = Group { id: None, heading: heading.span, lists, body, cut_at };
+        let group = Group { id: None, heading: heading.span, lists, body, foreign: Vec::new(), cut_at };
         let groups = if is_listed { vec![group] } else { Vec::new() };
-        let dump = FusionDump { io, groups, domains, ..self.dump(span) };
+        let dump = FusionDump { io, groups, domains, contradictions, ..self.dump(span) };
         self.dumps.extend(self.complete.replace(dump));
     }
 
@@ -183,23 +197,21 @@ impl<'s> Finder<'s> {
         }
     }
 
-    /// Collects the transforms, and consumes the brace behind them.
-    fn transforms(&mut self) -> FxHashMap<u32, TensorTransforms<'s>> {
-        let mut domains = FxHashMap::default();
+    /// Collects the transforms, and consumes the brace behind them. Returns also where they state the domains of a tensor again,
+    /// differently, by its number.
+    fn transforms(&mut self) -> (FxHashMap<u32, TensorTransforms<'s>>, FxHashMap<u32, Span>) {
+        let mut blocks: Vec<(u32, TensorTransforms<'s>)> = Vec::new();
         if self.peek().is_some_and(|it| is_transform_heading(it.text)) {
             self.advance();
-            let mut current: Option<u32> = None;
             while let Some(line) = self.peek().filter(|it| !Self::ends_fusion(*it)) {
                 if line.text.starts_with('}') {
                     break;
                 }
                 self.advance();
                 if let Some(tensor) = value(line).filter(Value::is_tensor) {
-                    current = tensor.name().get(1..).and_then(|it| it.parse().ok());
-                    if let Some(number) = current {
-                        domains.insert(number, TensorTransforms { tensor, lines: Vec::new() });
-                    }
-                } else if let Some(it) = current.and_then(|it| domains.get_mut(&it)) {
+                    let number = tensor.name().get(1..).and_then(|it| it.parse().ok());
+                    blocks.extend(number.map(|it| (it, TensorTransforms { tensor, lines: Vec::new() })));
+                } else if let Some((_, it)) = blocks.last_mut() {
                     it.lines.extend(transform_line(line));
                 }
             }
@@ -207,7 +219,15 @@ impl<'s> Finder<'s> {
         if self.peek().is_some_and(|it| it.text.starts_with('}')) {
             self.advance();
         }
-        domains
+        let (mut domains, mut contradictions) = (FxHashMap::default(), FxHashMap::default());
+        for (number, block) in blocks {
+            match domains.entry(number) {
+                Entry::Vacant(it) => _ = it.insert(block),
+                Entry::Occupied(it) if it.get().is_same(&block) => (),
+                Entry::Occupied(_) => _ = contradictions.insert(number, block.tensor.span),
+            }
+        }
+        (domains, contradictions)
     }
 
     /// Collects the groups of a segmented fusion, from its first line or from the first line of a group.
@@ -251,6 +271,7 @@ impl<'s> Finder<'s> {
     fn group(&mut self, heading: Line<'s>) -> Group<'s> {
         self.advance();
         let (mut id, mut lists, mut target) = (None, Lists::default(), None);
+        let (mut is_outputs, mut is_complete, mut foreign) = (false, false, Vec::new());
         while let Some(line) = self.peek().filter(|it| !Self::ends_fusion(*it)) {
             match line.text {
                 "" => (),
@@ -259,12 +280,19 @@ impl<'s> Finder<'s> {
                     id = number.map(|number| (number, line.span));
                 }
                 it if is_list(it, "inputs") => target = Some(&mut lists.inputs),
-                it if is_list(it, "outputs") => target = Some(&mut lists.outputs),
-                _ => {
-                    // The first line of a statement has no type behind its tensor.
-                    let Some(value) = value(line).filter(|it| it.dtype.is_some()) else { break };
-                    target.iter_mut().for_each(|list| list.push(value));
-                }
+                it if is_list(it, "outputs") => (target, is_outputs) = (Some(&mut lists.outputs), true),
+                // The first line of a statement has no type behind its tensor.
+                _ => match value(line).filter(|it| it.dtype.is_some()) {
+                    Some(value) => {
+                        target.iter_mut().for_each(|list| list.push(value));
+                        is_complete = is_outputs;
+                    }
+                    // The statements begin behind the outputs.
+                    None if target.is_some() && !is_complete && !line.text.starts_with(['T', '}']) => {
+                        foreign.push(line.span);
+                    }
+                    None => break,
+                },
             }
             self.advance();
         }
@@ -272,7 +300,7 @@ impl<'s> Finder<'s> {
         if self.peek().is_some_and(|it| it.text == "}") {
             self.advance();
         }
-        Group { id, heading: heading.span, lists, body, cut_at }
+        Group { id, heading: heading.span, lists, body, foreign, cut_at }
     }
 
     fn slice(&self, start: usize, end: usize) -> Source<'s> {
@@ -292,6 +320,13 @@ impl<'s> Finder<'s> {
 /// brace.
 fn is_heading(line: &str) -> bool {
     line.strip_prefix("g{").is_some_and(|it| it.is_empty() || it.starts_with('(') && it.ends_with(')'))
+}
+
+/// Hashes a line of a container without addresses, which differ from rank to rank.
+fn hash_line(line: &str, hasher: &mut FxHasher) {
+    let mut rest = line.split("0x");
+    hasher.write(rest.next().unwrap_or("").as_bytes());
+    rest.for_each(|it| hasher.write(it.trim_start_matches(|it: char| it.is_ascii_hexdigit()).as_bytes()));
 }
 
 fn is_list(line: &str, key: &str) -> bool {

@@ -267,17 +267,25 @@ impl<'s> Resolver<'s, '_> {
         Some((dump, group))
     }
 
-    /// Reports that no fusion of the log has the group of a launch. Returns whether it did.
+    /// Reports that no fusion of the log has the group of a launch. `of_other_rank` is the place of a fusion that another rank
+    /// printed. Returns whether it did.
     pub(super) fn report_missing_group(
         &mut self,
         dumps: &[FusionDump<'s>],
         chosen: Option<&FusionDump<'s>>,
         launch: &Launch,
+        of_other_rank: Option<Span>,
     ) -> bool {
-        let Some(dump) = chosen.or(dumps.last()) else { return false };
         let span = self.program.stmt_span(launch.stmt);
         let message = "no fusion of the log has the group of this launch, so hir cannot run the kernel";
         let it = Diagnostic::new(Code::KernelWithoutBody, span, message, "launched here");
+        let Some(dump) = chosen.or(dumps.last()) else {
+            let Some(other) = of_other_rank else { return false };
+            self.diagnostics.push(it.label(other, "another rank printed this one").help(
+                "take the whole log: each rank prints the fusion of its container; or pass the log of one rank with `--fusions FILE`",
+            ));
+            return true;
+        };
         let same_number = launch.id.and_then(|id| dump.groups_with_id(id).last());
         let it = match same_number {
             Some(group) => {

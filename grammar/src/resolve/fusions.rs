@@ -32,7 +32,7 @@ impl<'s> Resolver<'s, '_> {
         &mut self,
         candidates: Candidates<'_, 's>,
     ) -> (FxHashSet<TensorId>, Vec<UnitId>) {
-        let Candidates { given, in_text, is_own } = candidates;
+        let Candidates { given, in_text, is_own, other_before, of_other_rank } = candidates;
         let launches = self.launches();
         self.fitting_files = self.files_that_fit(given, &launches);
         let of_files = self.chosen_dump(given, &launches, true);
@@ -55,7 +55,7 @@ impl<'s> Resolver<'s, '_> {
             let found = self.diagnostics.len();
             let Some((dump, group)) = self.group_of(dumps, chosen, launch) else {
                 if self.diagnostics.len() == found && !has_errors(self.diagnostics) && !is_missing_reported {
-                    is_missing_reported = self.report_missing_group(dumps, chosen, launch);
+                    is_missing_reported = self.report_missing_group(dumps, chosen, launch, of_other_rank);
                 }
                 continue;
             };
@@ -78,7 +78,8 @@ impl<'s> Resolver<'s, '_> {
             self.post_unit(launch, &launches[first], unit);
             replaced.push((launch.stmt, group.heading));
         }
-        self.report_replaced(&replaced);
+        let is_given = chosen.is_some_and(|it| it.file.is_some());
+        self.report_replaced(&replaced, other_before.filter(|_| !is_given));
         (stated, unstated)
     }
 
@@ -91,6 +92,11 @@ impl<'s> Resolver<'s, '_> {
         self.declare_unit(number);
         let unit = *self.units_by_number.get(&number)?;
         self.unit_spans.insert(unit, group.heading);
+        for line in &group.foreign {
+            let message = "a line of a log is between the inputs and outputs of a group";
+            let it = Diagnostic::new(Code::LossyText, *line, message, "ignored");
+            self.diagnostics.push(it.help("remove it from the text; it is not part of the fusion"));
+        }
         let mut diagnostics = Vec::new();
         let mut container = ast::Container::default();
         let tokens = indentation::fusion_tokens(group.body, &mut diagnostics);
@@ -188,8 +194,9 @@ impl<'s> Resolver<'s, '_> {
         }
     }
 
-    /// Says that hir executes the statements of fusions in place of kernels.
-    fn report_replaced(&mut self, replaced: &[(StmtId, Span)]) {
+    /// Says that hir executes the statements of fusions in place of kernels. `other` is another container between the fusion and
+    /// this one.
+    fn report_replaced(&mut self, replaced: &[(StmtId, Span)], other: Option<Span>) {
         let Some((launch, group)) = replaced.first().filter(|_| !has_errors(self.diagnostics)) else {
             return;
         };
@@ -201,7 +208,13 @@ impl<'s> Resolver<'s, '_> {
             message + ": their arithmetic is not exactly that of the kernels that nvFuser generates";
         let it =
             Diagnostic::new(Code::LossyKernel, self.program.stmt_span(*launch), message, "launched here");
-        self.diagnostics.push(it.label(*group, "executes the statements of this group"));
+        let mut it = it.label(*group, "executes the statements of this group");
+        if let Some(other) = other {
+            it = it.label(other, "another container is between the two").help(
+                "nvFuser prints the fusion of each container before it: if the log lacks that of this one, pass it with `--fusions FILE`",
+            );
+        }
+        self.diagnostics.push(it);
         self.needs_canonical_fix = true;
     }
 }

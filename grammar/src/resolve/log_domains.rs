@@ -4,9 +4,12 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Resolver;
 use crate::{
+    codes::Code,
+    diagnostic::Diagnostic,
     fusion_dump::{FusionDump, TensorTransforms, TransformKind, TransformLine},
     ir::{AxisId, AxisKind, Domains, ParallelType, TensorId, Transform, UnitId},
     parse::parse_scalar_at,
+    span::Span,
     token::{ScanLimit, TokenKind, scan},
 };
 
@@ -19,12 +22,41 @@ impl<'s> Resolver<'s, '_> {
             if !self.is_same_tensor(tensor, &transforms.tensor) {
                 let place = self.program.tensor_span(tensor);
                 self.report_different_tensor(tensor, place, transforms.tensor.span);
-            } else if let Some(domains) = self.domains_of(tensor, transforms) {
+                continue;
+            }
+            if let Some(other) = dump.contradictions.get(&self.program.tensors[tensor].number) {
+                self.report_contradiction(tensor, transforms.tensor.span, *other);
+            }
+            if let Some(domains) = self.domains_of(tensor, transforms) {
                 self.program.tensors[tensor].domains = domains;
                 stated.insert(tensor);
+            } else {
+                self.report_unused_domains(tensor, transforms.tensor.span);
             }
         }
         stated
+    }
+
+    /// Reports that a log states the domains of a tensor twice.
+    fn report_contradiction(&mut self, tensor: TensorId, first: Span, other: Span) {
+        let name = self.program.tensor_name(tensor);
+        let message = format!("the log states two domains of `{name}`");
+        let place = self.program.tensor_span(tensor);
+        let it = Diagnostic::new(Code::FusionMismatch, place, message, "the container has this tensor");
+        let it = it.label(first, "its domains").label(other, "and other ones");
+        self.diagnostics.push(it.help("remove the lines that are not those of the container's fusion"));
+    }
+
+    /// Says that the domains which a log states for a tensor are not used.
+    fn report_unused_domains(&mut self, tensor: TensorId, stated: Span) {
+        let name = self.program.tensor_name(tensor);
+        let message = format!("the domains that the log states for `{name}` are not used");
+        let label =
+            "the lines below do not lead from its logical domain to its axes, or hir cannot express them";
+        let it = Diagnostic::new(Code::LossyDomains, stated, message, label);
+        let help = "compare the lines with the log of nvFuser, or add the line of the tensor below `Domains:`; \
+                    without it, its domains are inferred from the container";
+        self.diagnostics.push(it.help(help));
     }
 
     /// Sets the domains of a HostUnit's tensors. Returns whether the dump states them.
