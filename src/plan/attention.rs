@@ -17,7 +17,7 @@ use super::{
     Arg, Attention, BufferNo, InstKind, Number, ShardLayout, View,
     context::{NOT_IMPLEMENTED, PlanBuilder, Result},
     inst_builder::{InstBuilder, int},
-    operators::{is_lowered, kept_weights},
+    operators::{batch_of_keys, is_lowered, kept_weights, repeat_heads, shared_heads, split_heads},
     scalar::Value,
 };
 
@@ -155,37 +155,6 @@ impl Attention {
             ..self
         }
     }
-}
-
-/// Returns the number of heads of the keys if heads of the query share them: the last dimension of the batch.
-pub(super) fn shared_heads(batch: &[usize], key: &View) -> Option<usize> {
-    let (all, [.., shared, _, _]) = (*batch.last()?, &key.shape[..]) else { return None };
-    (*shared > 0 && *shared < all && all % shared == 0).then_some(*shared)
-}
-
-/// Returns the batch of keys and values, whose last dimension are the `groups` of heads that share them.
-pub(super) fn batch_of_keys(batch: &[usize], groups: Option<usize>) -> Vec<usize> {
-    match (batch, groups) {
-        ([outer @ .., _], Some(groups)) => [outer, &[groups]].concat(),
-        _ => batch.to_vec(),
-    }
-}
-
-/// Splits the heads, dimension `dim`, into groups of consecutive ones.
-pub(super) fn split_heads(it: &View, dim: usize, groups: usize) -> View {
-    let count = it.shape[dim] / groups;
-    let mut it = it.clone();
-    it.shape.splice(dim..=dim, [groups, count]);
-    let step = it.strides[dim];
-    it.strides.splice(dim..=dim, [step * count, step]);
-    it
-}
-
-/// Repeats each head of keys or values, dimension `dim`, for `count` heads of the query.
-pub(super) fn repeat_heads(it: &View, dim: usize, count: usize) -> View {
-    let mut it = it.unsqueeze(dim + 1);
-    it.shape[dim + 1] = count;
-    it
 }
 
 /// Returns the instructions that draw the dropout of an attention, its temporary buffers, and the numbers that the weights are

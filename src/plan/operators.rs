@@ -4,6 +4,7 @@
 mod attention_gradient;
 mod dropout;
 mod grouped;
+mod heads;
 mod indexing;
 mod padding;
 mod random;
@@ -19,6 +20,7 @@ use grammar::{
 };
 
 pub(super) use dropout::kept_weights;
+pub(super) use heads::{batch_of_keys, repeat_heads, shared_heads, split_heads};
 
 use super::{Buffer, Number, ShardLayout, View, inst::InstKind, inst_builder::InstBuilder, scalar::Value};
 

@@ -13,10 +13,11 @@
 
 use grammar::{attr, dtype::DType, ops::Op};
 
-use super::{OperatorCall, Result, kept_weights, misfit};
+use super::{
+    OperatorCall, Result, batch_of_keys, kept_weights, misfit, repeat_heads, shared_heads, split_heads,
+};
 use crate::{
     Arg, Number, ReduceOp, View,
-    attention::{batch_of_keys, repeat_heads, shared_heads, split_heads},
     inst_builder::{InstBuilder, float, view},
 };
 
