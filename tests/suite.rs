@@ -452,10 +452,8 @@ const NOT_RUN: &[Op] = &[
     Op::Complex,
     Op::Real,
     Op::Imag,
-    Op::ScaledMma,
     Op::CutlassGroupedMma,
     Op::ViewAsScalar,
-    Op::BlockQuantize,
     Op::GroupedBlockQuantize,
     Op::PreprocessGroupedScales,
 ];

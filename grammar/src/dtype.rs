@@ -211,12 +211,11 @@ impl DType {
             Self::Float => Some(24),
             Self::Half => Some(11),
             Self::BFloat => Some(8),
+            Self::E4M3 => Some(4),
+            Self::E5M2 => Some(3),
+            Self::E2M1 | Self::E2M1x2 => Some(2),
+            Self::E8M0 => Some(1),
             Self::Bool
-            | Self::E4M3
-            | Self::E5M2
-            | Self::E8M0
-            | Self::E2M1
-            | Self::E2M1x2
             | Self::Index
             | Self::Int8
             | Self::Int16

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use grammar::dtype::DType;
+use grammar::dtype::{Class, DType};
 
 use super::{
     ProcessGroup,
@@ -11,7 +11,7 @@ use super::{
     discover,
     error::CudaError,
 };
-use hir_plan::{Plan, View, World};
+use hir_plan::{Buffer, Plan, View, World};
 
 /// The memory segments and their addresses.
 pub(super) struct DeviceMemory {
@@ -41,15 +41,19 @@ impl DeviceMemory {
         stream: Stream,
         ports: PortMemory,
     ) -> Result<Self, CudaError> {
-        let layout =
-            BufferAssignment::with_ports(world, ports).map_err(|(rank, buffer)| CudaError::Unsupported {
-                rank,
-                place: "memory".to_owned(),
-                message: format!(
-                    "the size of buffer `{}` in bytes is undefined or too large",
-                    world[rank].buffers[buffer as usize].name
-                ),
-            })?;
+        let layout = BufferAssignment::with_ports(world, ports).map_err(|(rank, buffer)| {
+            let Buffer { name, dtype, .. } = &world[rank].buffers[buffer as usize];
+            let message = match dtype.class() {
+                Class::SmallFloat => {
+                    format!(
+                        "no kernel computes with element type `{}`, which `{name}` has",
+                        dtype.short_name()
+                    )
+                }
+                _ => format!("the size of buffer `{name}` in bytes is undefined or too large"),
+            };
+            CudaError::Unsupported { rank, place: "memory".to_owned(), message }
+        })?;
         let own: &RankAssignment =
             layout.ranks.get(rank).ok_or_else(|| CudaError::Internal(format!("no plan for rank {rank}")))?;
         let private = device.allocate(rank, own.private_bytes)?;

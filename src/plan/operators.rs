@@ -8,6 +8,7 @@ mod heads;
 mod indexing;
 mod padding;
 mod random;
+mod scaled;
 mod scan;
 mod sorting;
 mod statistics;
@@ -76,6 +77,8 @@ pub fn is_lowered(op: Op) -> bool {
             | Op::ArgSort
             | Op::SdpaBwd
             | Op::GroupedMma
+            | Op::ScaledMma
+            | Op::BlockQuantize
     )
 }
 
@@ -107,6 +110,8 @@ pub fn lower(
         Op::TopK | Op::ArgSort => call.sort(&mut code)?,
         Op::SdpaBwd => call.attention_gradient(&mut code)?,
         Op::GroupedMma => call.grouped_mma(&mut code)?,
+        Op::ScaledMma => call.scaled_mma(&mut code)?,
+        Op::BlockQuantize => call.block_quantize(&mut code)?,
         _ => return Err(call.unsupported("it has no instructions")),
     }
     Ok((code.code, code.buffers))

@@ -11,18 +11,20 @@ use hir_plan::{Number, View};
 mod equality;
 mod mask;
 pub mod shadow;
+mod small_floats;
 mod strided;
 #[cfg(test)]
 mod tests;
 
 pub use mask::WrittenMask;
 pub use shadow::{Shadow, ShadowedTensor};
+pub use small_floats::{E2m1, E4m3, E5m2, E8m0, SmallFloat};
 pub use strided::for_each_run;
 use strided::{gather, scatter};
 
 /// The error for an element type that the simulator does not support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("element type `{}` is not supported here: use a real type of 16 bits or more, an integer or bool", .0.short_name())]
+#[error("element type `{}` is not supported here: use a real type of one element, an integer or bool", .0.short_name())]
 pub struct UnsupportedDtype(pub DType);
 
 /// A Rust type of elements.
@@ -71,12 +73,11 @@ macro_rules! elements {
             /// Creates `len` zeros. `Index` is stored as `Int64`.
             ///
             /// # Errors
-            /// Rejects types of 8 bits or less that are not integers, and complex types.
+            /// Rejects pairs of 4-bit numbers, and complex types.
             pub fn zeros(dtype: DType, len: usize) -> Result<Self, UnsupportedDtype> {
                 match dtype {
                     $(DType::$dtype $(| DType::$more)? => Ok(Self::$name(vec![Default::default(); len])),)*
-                    DType::E4M3 | DType::E5M2 | DType::E8M0 | DType::E2M1 | DType::E2M1x2 | DType::Complex64
-                    | DType::Complex128 | DType::Composite(_) => Err(UnsupportedDtype(dtype)),
+                    DType::E2M1x2 | DType::Complex64 | DType::Complex128 | DType::Composite(_) => Err(UnsupportedDtype(dtype)),
                 }
             }
         }
@@ -166,6 +167,14 @@ elements! {
     F16(f16) = Half;
     /// bfloat16.
     Bf16(bf16) = BFloat;
+    /// e4m3.
+    E4m3(E4m3) = E4M3;
+    /// e5m2.
+    E5m2(E5m2) = E5M2;
+    /// Powers of two.
+    E8m0(E8m0) = E8M0;
+    /// e2m1, one element a byte.
+    E2m1(E2m1) = E2M1;
     /// 8-bit signed integers.
     I8(i8) = Int8;
     /// 16-bit signed integers.
@@ -203,6 +212,40 @@ floats! {
     F32(f32) = Float, |v| v as f32, |v| v as f32;
     F16(f16) = Half, |v| f16::from_f32(round_to_odd_f32(v)), |v| f16::from_f32(round_to_odd_f32(round_to_odd_f64(v)));
     Bf16(bf16) = BFloat, |v| bf16::from_f32(round_to_odd_f32(v)), |v| bf16::from_f32(round_to_odd_f32(round_to_odd_f64(v)));
+}
+
+macro_rules! small_floats {
+    ($($name:ident = $dtype:ident;)*) => {$(
+        impl Element for $name {
+            common!($name, $dtype, true);
+            fn to_f64(self) -> f64 {
+                self.value()
+            }
+            fn to_i128(self) -> i128 {
+                self.value() as i128
+            }
+            fn from_f64(v: f64) -> (Self, bool) {
+                Self::nearest(v)
+            }
+            fn from_i128(v: i128) -> (Self, bool) {
+                let near = Self::nearest(v as f64).0;
+                (near, near.value() as i128 != v)
+            }
+            fn to_bits(self) -> u64 {
+                u64::from(self.0)
+            }
+            fn from_bits(bits: u64) -> Self {
+                SmallFloat(bits as u8)
+            }
+        }
+    )*};
+}
+
+small_floats! {
+    E4m3 = E4M3;
+    E5m2 = E5M2;
+    E8m0 = E8M0;
+    E2m1 = E2M1;
 }
 
 impl Element for bool {

@@ -13,12 +13,14 @@ use super::{
 use hir_tensor::data::{Data, NdArray, UnsupportedDtype};
 
 /// The types that both safetensors and `Data` support.
-const SAFETENSORS: [(safetensors::Dtype, DType); 13] = [
+const SAFETENSORS: [(safetensors::Dtype, DType); 15] = [
     (safetensors::Dtype::BOOL, DType::Bool),
     (safetensors::Dtype::F64, DType::Double),
     (safetensors::Dtype::F32, DType::Float),
     (safetensors::Dtype::F16, DType::Half),
     (safetensors::Dtype::BF16, DType::BFloat),
+    (safetensors::Dtype::F8_E4M3, DType::E4M3),
+    (safetensors::Dtype::F8_E5M2, DType::E5M2),
     (safetensors::Dtype::I8, DType::Int8),
     (safetensors::Dtype::I16, DType::Int16),
     (safetensors::Dtype::I32, DType::Int32),

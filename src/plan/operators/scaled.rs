@@ -1,0 +1,151 @@
+//! `ScaledMmaOp` and `block_quantize`: products of scaled operands, and blocks with their scales.
+
+use grammar::{
+    attr,
+    dtype::{Class, DType},
+    ops::Op,
+};
+
+use super::{OperatorCall, OperatorFault, Result, misfit};
+use crate::{
+    Arg, Number, ReduceOp, View,
+    inst_builder::{InstBuilder, float, view},
+};
+
+impl OperatorCall<'_> {
+    /// `alpha · (mat1 · scale1) · (mat2 · scale2) + beta · bias`. A scale is one number, one for each row of `mat1` or column of
+    /// `mat2`, or one for each block of the summed dimension of a row or column. Block scales of 8 bits have the layout of tensor
+    /// cores, which is not read.
+    pub(super) fn scaled_mma(&self, code: &mut InstBuilder) -> Result<()> {
+        let (stmt, out) = (self.stmt, self.result(0)?);
+        let needs = || self.unsupported("it needs `mat1=`, `mat2=`, `scale1=` and `scale2=`");
+        if self.results.len() > 1 {
+            return Err(self.unsupported("it has results for scales"));
+        }
+        let keyed = |key| self.keyed(stmt.get(key)).ok_or_else(needs);
+        let (a, b) = (keyed(attr::MAT1)?, keyed(attr::MAT2)?);
+        let (scale1, scale2) = (keyed(attr::SCALE1)?, keyed(attr::SCALE2)?);
+        let ([rows, depth], [other, columns]) = (&a.shape[..], &b.shape[..]) else {
+            return Err(misfit(b, &a.shape));
+        };
+        if depth != other || out.shape != [*rows, *columns] {
+            return Err(misfit(out, &[*rows, *columns]));
+        }
+        for (key, scale) in [(attr::SCALE1, scale1), (attr::SCALE2, scale2)] {
+            let dtype = self.dtype(stmt.get(key));
+            if dtype.class() == Class::SmallFloat && scale.len() != 1 {
+                let why = format!("`{}` is {dtype}: hir does not read the layout of such scales", key.name());
+                return Err(OperatorFault::Unsupported(why));
+            }
+        }
+        let a = self.scaled(code, a, scale1)?;
+        let b = self.scaled(code, &b.permute(&[1, 0]), &transposed(scale2))?.permute(&[1, 0]);
+        let sum = code.temporary("products", DType::Float, out.shape.clone());
+        code.gemm(&a, &b, &sum);
+        if let Some(alpha) = self.keyed(stmt.get(attr::ALPHA)) {
+            let alpha = repeated(alpha, &sum.shape)?;
+            code.map(Op::Mul, [view(&sum), view(&alpha)], &sum);
+        }
+        if let Some(bias) = self.keyed(stmt.get(attr::BIAS)) {
+            let wide = bias.broadcast(&sum.shape).ok_or_else(|| misfit(bias, &sum.shape))?;
+            let mut term = wide;
+            if let Some(beta) = self.keyed(stmt.get(attr::BETA)) {
+                let scaled = code.temporary("bias", DType::Float, sum.shape.clone());
+                code.map(Op::Mul, [view(&term), view(&repeated(beta, &sum.shape)?)], &scaled);
+                term = scaled;
+            }
+            code.map(Op::Add, [view(&sum), view(&term)], &sum);
+        }
+        code.copy(&sum, out);
+        Ok(())
+    }
+
+    /// Returns a matrix `[rows, depth]`, times its scales, in binary32.
+    fn scaled(&self, code: &mut InstBuilder, matrix: &View, scale: &View) -> Result<View> {
+        let [rows, depth] = matrix.shape[..] else { return Err(misfit(matrix, &[1, 1])) };
+        let wide = code.temporary("operand", DType::Float, vec![rows, depth]);
+        code.copy(matrix, &wide);
+        let scales = code.temporary("scales", DType::Float, scale.shape.clone());
+        code.copy(scale, &scales);
+        let blocks = match scales.shape[..] {
+            _ if scales.len() == 1 => 1,
+            [count] | [count, 1] if count == rows => 1,
+            [count, blocks] if count == rows && blocks > 0 && depth % blocks == 0 => blocks,
+            _ => return Err(misfit(scale, &[rows, 1])),
+        };
+        let shape = vec![rows, blocks, depth / blocks];
+        let strides = match scales.len() {
+            1 => vec![0, 0, 0],
+            _ => vec![blocks, usize::from(blocks > 1), 0],
+        };
+        let scales = View { shape: shape.clone(), strides, ..scales };
+        let target = View::contiguous(wide.buffer, shape);
+        code.map(Op::Mul, [view(&target), view(&scales)], &target);
+        Ok(wide)
+    }
+
+    /// Blocks of 16 elements with scales of type e4m3 for results of type e2m1, and of 32 with e8m0 for e4m3. The scale is the
+    /// largest magnitude divided by the largest number of the type; an element is divided by the rounded scale (NVFP4; OCP
+    /// Microscaling Formats Specification 1.0).
+    pub(super) fn block_quantize(&self, code: &mut InstBuilder) -> Result<()> {
+        let input = self.operand(0)?;
+        if self.operands.len() > 1 {
+            return Err(self.unsupported("it has a global scale"));
+        }
+        let dtypes = [self.result_dtype(0), self.result_dtype(1)];
+        let (quantized, scales, dtype, scale_dtype) = match dtypes {
+            [DType::E2M1, scale] | [DType::E4M3, scale @ DType::E8M0] => (0, 1, dtypes[0], scale),
+            [scale, DType::E2M1] | [scale @ DType::E8M0, DType::E4M3] => (1, 0, dtypes[1], scale),
+            _ => return Err(self.unsupported("its results are not e2m1 with e4m3, or e4m3 with e8m0")),
+        };
+        let (quantized, scales) = (self.result(quantized)?, self.result(scales)?);
+        let (length, largest) = if dtype == DType::E2M1 { (16, 6.0) } else { (32, 448.0) };
+        let Some((extent, outer)) = input.shape.split_last().filter(|it| it.0 % length == 0) else {
+            return Err(OperatorFault::Unsupported(format!("its rows are not blocks of {length} elements")));
+        };
+        let blocks = [outer, &[extent / length]].concat();
+        if quantized.shape != input.shape {
+            return Err(misfit(quantized, &input.shape));
+        }
+        if scales.shape != blocks {
+            return Err(misfit(scales, &blocks));
+        }
+        let parts = [&blocks[..], &[length]].concat();
+        let sizes = code.temporary("magnitudes", DType::Float, input.shape.clone());
+        code.map(Op::Abs, [view(input)], &sizes);
+        let split = |it: &View| View::contiguous(it.buffer, parts.clone());
+        let scale = code.temporary("scales", DType::Float, blocks.clone());
+        code.reduce_rows(ReduceOp::Max, Number::Float(0.0), &split(&sizes), &scale);
+        code.map(Op::Div, [view(&scale), float(largest)], &scale);
+        if scale_dtype == DType::E4M3 {
+            // The smallest normal number, so that a block of zeros has a scale.
+            code.map(Op::Max, [view(&scale), float(2f64.powi(-6))], &scale);
+        } else {
+            // The next power of two, so that no element exceeds the type.
+            code.map(Op::Log2, [view(&scale)], &scale);
+            code.map(Op::Ceil, [view(&scale)], &scale);
+            code.map(Op::Exp2, [view(&scale)], &scale);
+        }
+        code.copy(&scale, scales);
+        code.copy(scales, &scale);
+        code.copy(input, &sizes);
+        let each = View { shape: parts.clone(), strides: [&scale.strides[..], &[0]].concat(), ..scale };
+        let target = split(&sizes);
+        code.map(Op::Div, [view(&target), Arg::View(each)], &target);
+        code.copy(&sizes, quantized);
+        Ok(())
+    }
+}
+
+/// Returns a view with exchanged dimensions; a vector of scales stays.
+fn transposed(scale: &View) -> View {
+    if scale.shape.len() == 2 { scale.permute(&[1, 0]) } else { scale.clone() }
+}
+
+/// Returns one number for every element of a shape.
+fn repeated(number: &View, shape: &[usize]) -> Result<View> {
+    match number.len() {
+        1 => Ok(View { shape: shape.to_vec(), strides: vec![0; shape.len()], ..number.clone() }),
+        _ => Err(misfit(number, &[1])),
+    }
+}
