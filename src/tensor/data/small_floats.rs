@@ -93,17 +93,25 @@ impl<const EXPONENT: u32, const SIGNIFICAND: u32> SmallFloat<EXPONENT, SIGNIFICA
 mod tests {
     use super::*;
 
+    impl<const EXPONENT: u32, const SIGNIFICAND: u32> SmallFloat<EXPONENT, SIGNIFICAND> {
+        fn of_bits(bits: u8) -> Self {
+            Self(bits)
+        }
+    }
+
     #[test]
     fn values_are_those_of_the_specifications() {
         assert_eq!(E2m1::values(), [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]);
         assert_eq!(
-            (E4m3(0x7e).value(), E4m3(0x01).value(), E4m3(0x08).value()),
+            (E4m3::of_bits(0x7e).value(), E4m3::of_bits(0x01).value(), E4m3::of_bits(0x08).value()),
             (448.0, 2f64.powi(-9), 2f64.powi(-6))
         );
-        assert_eq!((E5m2(0x7b).value(), E5m2(0x01).value()), (57344.0, 2f64.powi(-16)));
-        assert_eq!((E8m0(127).value(), E8m0(0).value()), (1.0, 2f64.powi(-127)));
+        assert_eq!((E5m2::of_bits(0x7b).value(), E5m2::of_bits(0x01).value()), (57344.0, 2f64.powi(-16)));
+        assert_eq!((E8m0::of_bits(127).value(), E8m0::of_bits(0).value()), (1.0, 2f64.powi(-127)));
         assert!(
-            E4m3(0x7f).value().is_nan() && E5m2(0x7c).value().is_infinite() && E8m0(255).value().is_nan()
+            E4m3::of_bits(0x7f).value().is_nan()
+                && E5m2::of_bits(0x7c).value().is_infinite()
+                && E8m0::of_bits(255).value().is_nan()
         );
     }
 
@@ -117,10 +125,10 @@ mod tests {
         let fp8 = |v: f64| E4m3::nearest(v).0.value();
         assert_eq!([fp8(17.0), fp8(19.0), fp8(1e9), fp8(2f64.powi(-11))], [16.0, 20.0, 448.0, 0.0]);
         for bits in 0..=254 {
-            assert_eq!(E8m0::nearest(E8m0(bits).value()), (E8m0(bits), false));
+            assert_eq!(E8m0::nearest(E8m0::of_bits(bits).value()), (E8m0::of_bits(bits), false));
         }
         for bits in 0..0x7f {
-            assert_eq!(E4m3::nearest(E4m3(bits).value()).0.0, bits);
+            assert_eq!(E4m3::nearest(E4m3::of_bits(bits).value()).0.0, bits);
         }
     }
 }
