@@ -91,7 +91,8 @@ const PASSES: &[Layer] = &[
 ];
 
 const ANALYSIS: &[Layer] = &[
-    ("numbering bindings blocks coalescing loop_body posted_work stmt_path sharding", &[]),
+    ("numbering bindings blocks coalescing posted_work stmt_path sharding", &[]),
+    ("loop_body", &["blocks"]),
     ("dim_map reshard alias_analysis", BEFORE),
     ("memory_effects dim_equivalence name_uses propagation stale_views written_views", BEFORE),
     ("loop_carried", BEFORE),

@@ -7,6 +7,8 @@ use grammar::{
 };
 use rustc_hash::FxHashSet;
 
+use crate::analysis::blocks;
+
 /// The first use of a name in an iteration.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum FirstUse {
@@ -81,6 +83,32 @@ pub fn is_bound_after_iteration(program: &Program, body: BlockId, tensor: Tensor
         Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
     };
     !dropped && program.block(body).iter().any(binds)
+}
+
+/// Returns true if the name is unbound behind the statements of the block, provided that it is before them: each block
+/// that mentions it deallocates it last.
+pub fn is_unbound_after(program: &Program, block: BlockId, tensor: TensorId) -> bool {
+    let mentions = |stmt: &&StmtId| {
+        let mut found = false;
+        blocks::walk(program, **stmt, &mut |stmt| {
+            let Stmt::Op(it) = &program.stmts[stmt] else { return };
+            for_each_tensor_use(program, it, &mut |mentioned, _| found |= mentioned == tensor);
+        });
+        found
+    };
+    let stmts = program.block(block);
+    let Some(last) = stmts.iter().rev().find(mentions) else { return true };
+    match &program.stmts[*last] {
+        Stmt::Op(it) => it.op.def().class == OpClass::Deallocate,
+        Stmt::For(_) | Stmt::If(_) => {
+            stmts.iter().filter(mentions).count() == 1
+                && blocks::inner_blocks(program, *last)
+                    .into_iter()
+                    .flatten()
+                    .all(|inner| is_unbound_after(program, inner, tensor))
+        }
+        Stmt::Let(..) => false,
+    }
 }
 
 /// Returns the numbers of communications that an iteration posts before it waits for them, on every path with

@@ -50,7 +50,10 @@ use crate::{
     analysis::{
         bindings::symbols_through,
         blocks::nested_blocks,
-        loop_body::{FirstUse, first_use, is_bound_after_iteration, iteration_local_works, work_numbers},
+        loop_body::{
+            FirstUse, first_use, is_bound_after_iteration, is_unbound_after, iteration_local_works,
+            work_numbers,
+        },
     },
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
     rewrite::{
@@ -315,13 +318,16 @@ impl UnrollPlan {
                 continue;
             }
             let name = program.tensor_name(tensor);
+            let (first, last) = survey.tensors.get(&tensor).copied().unwrap_or_default();
+            let (before, after) = (first < range.first, last > range.last);
+            if !before && is_unbound_after(program, it.body, tensor) {
+                continue;
+            }
             if !is_bound_after_iteration(program, it.body, tensor) {
                 return Err(format!(
                     "unbinds `{name}` in every iteration, but an iteration may end with `{name}` unbound already"
                 ).into());
             }
-            let (first, last) = survey.tensors.get(&tensor).copied().unwrap_or_default();
-            let (before, after) = (first < range.first, last > range.last);
             if before || after && repeats {
                 return Err(format!("unbinds `{name}`, which is also used outside of the loop").into());
             }
