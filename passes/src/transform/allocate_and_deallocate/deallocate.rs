@@ -13,7 +13,8 @@ use super::{
 };
 use crate::{
     analysis::{
-        bindings, coalescing::CoalescingBrackets, memory_effects::fully_written_tensors, stmt_path::StmtPaths,
+        bindings, blocks, coalescing::CoalescingBrackets, memory_effects::fully_written_tensors,
+        stmt_path::StmtPaths,
     },
     rewrite::builder,
 };
@@ -25,7 +26,13 @@ pub(super) fn insert_deallocations(program: &mut Program, body: BlockId) -> bool
     let streams = CurrentStreams::of(program, body, &places);
     let users = StorageUsers::of(program, &places, &uses, &streams);
     let maybe_bound = bindings::analyze_bindings(program).maybe_bound;
-    let binds = |stmt| fully_defined_tensors(program, &maybe_bound, stmt);
+    let of_new_storage = copies_of_new_storage(program, body, &uses);
+    // A copy binds a name without storage, and otherwise writes where the name was bound to, perhaps in an earlier
+    // iteration.
+    let in_place = |stmt: StmtId, it: &OpStmt| {
+        may_become_view(it) && maybe_bound.contains(&stmt) && !of_new_storage.contains(&stmt)
+    };
+    let binds = |stmt| fully_defined_tensors(program, &in_place, stmt);
     let mut carried = CarriedNames::new(program, &places, &binds);
     let mut wanted: Vec<(usize, TensorId, BlockId, usize)> = Vec::new();
     let mut queries: FxHashMap<StmtId, Vec<TensorId>> = FxHashMap::default();
@@ -84,12 +91,13 @@ pub(super) fn keeps_handle(
 }
 
 /// Returns the names that a statement binds, or writes as a whole, without reading their previous contents.
-fn fully_defined_tensors(program: &Program, maybe_bound: &FxHashSet<StmtId>, stmt: StmtId) -> Vec<TensorId> {
+fn fully_defined_tensors(
+    program: &Program,
+    in_place: &dyn Fn(StmtId, &OpStmt) -> bool,
+    stmt: StmtId,
+) -> Vec<TensorId> {
     let Stmt::Op(it) = &program.stmts[stmt] else { return Vec::new() };
-    // A copy binds a name without storage, and otherwise writes where the name was bound to, perhaps in an earlier
-    // iteration.
-    let is_copy_in_place = may_become_view(it) && maybe_bound.contains(&stmt);
-    if it.op == Op::AllocateOnce || is_copy_in_place {
+    if it.op == Op::AllocateOnce || in_place(stmt, it) {
         return Vec::new();
     }
     let mut fresh = fully_written_tensors(program, stmt);
@@ -97,4 +105,27 @@ fn fully_defined_tensors(program: &Program, maybe_bound: &FxHashSet<StmtId>, stm
         fresh.extend(it.out_tensor());
     }
     fresh
+}
+
+/// Returns the copies of storage that an ALLOCATE before them in their block makes, into names that nothing else writes. No
+/// iteration reads the storage of an earlier one, so that the name may be bound again in each.
+fn copies_of_new_storage(program: &Program, body: BlockId, uses: &TensorUses) -> FxHashSet<StmtId> {
+    let mut found = FxHashSet::default();
+    for block in blocks::nested_blocks(program, body) {
+        let mut new: FxHashSet<TensorId> = FxHashSet::default();
+        for stmt in program.block(block) {
+            let Stmt::Op(it) = &program.stmts[*stmt] else { continue };
+            let Some(out) = it.out_tensor() else { continue };
+            let is_only_writer =
+                || !uses.bound.contains(&out) && uses.writes.get(&out).is_some_and(|it| it[..] == [*stmt]);
+            let copies_new = || Program::tensors_of(&it.args).next().is_some_and(|it| new.contains(&it));
+            if it.op == Op::Allocate {
+                new.insert(out);
+            } else if may_become_view(it) && copies_new() && is_only_writer() {
+                found.insert(*stmt);
+                new.insert(out);
+            }
+        }
+    }
+    found
 }
