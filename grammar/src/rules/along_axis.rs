@@ -42,10 +42,6 @@ impl Rule for AlongAxis {
         Some(OperandMap::Dims(dims.into_iter().map(parallel_or_whole).collect()))
     }
 
-    fn aliasing(&self) -> Aliasing {
-        Aliasing::Unknown
-    }
-
     fn part_operands(&self, stmt: &OpStmt) -> PartOperands {
         match stmt.op {
             // Indices select elements of a whole table.

@@ -5,7 +5,7 @@
 use grammar::{
     for_each_tensor_use,
     ir::{BlockId, OpStmt, Program, Stmt, TensorId},
-    ops::{Op, OpClass},
+    ops::OpClass,
     rules::Aliasing,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -90,7 +90,7 @@ pub fn may_alias_operands(it: &OpStmt, is_bound: bool, calls: OpaqueCallModel) -
     match it.op.def().class {
         OpClass::View | OpClass::Allocate => true,
         // A result that already has storage is copied into.
-        OpClass::Compute => can_forward_operand(it) && !is_bound && !is_concatenation(it),
+        OpClass::Compute => can_forward_operand(it) && !is_bound,
         OpClass::HostUnit | OpClass::Opaque => calls == OpaqueCallModel::MayAlias,
         OpClass::Elementwise
         | OpClass::Deallocate
@@ -100,11 +100,6 @@ pub fn may_alias_operands(it: &OpStmt, is_bound: bool, calls: OpaqueCallModel) -
         | OpClass::Coalescing
         | OpClass::ShareHandles => false,
     }
-}
-
-/// Returns true if an operator copies several tensors into one, so that the result aliases none of them.
-fn is_concatenation(it: &OpStmt) -> bool {
-    it.op == Op::Cat && Program::tensors_of(&it.args).count() > 1
 }
 
 /// Returns true if an operator may bind its result to its operand's elements instead of computing new ones.

@@ -33,6 +33,21 @@ struct ClassUses {
     writes: Vec<Use>,
 }
 
+impl Use {
+    /// Returns whether this use runs behind all executions of `other`.
+    fn follows(&self, other: &Self) -> bool {
+        self.position > other.position && other.loops.first().is_none_or(|it| self.loops.first() != Some(it))
+    }
+}
+
+impl ClassUses {
+    /// Returns the last statement that writes a name again. The first one of a name that is no input only defines it.
+    fn last_rewrite(&self, inputs: &FxHashSet<TensorId>) -> Option<&Use> {
+        let mut defined = inputs.clone();
+        self.writes.iter().filter(|it| !defined.insert(it.tensor)).last()
+    }
+}
+
 /// Returns all names of each storage of which a statement writes one name while another statement, which may follow, reads
 /// another name. The value is the statement that writes.
 pub fn stale_views(program: &Program, body: BlockId) -> FxHashMap<TensorId, StmtId> {
@@ -55,7 +70,11 @@ pub fn stale_views(program: &Program, body: BlockId) -> FxHashMap<TensorId, Stmt
         let rewrites = class.writes.iter().filter(|it| !defined.insert(it.tensor));
         let stale = rewrites.filter(|write| class.reads.iter().any(|read| is_stale(class, write, read)));
         let Some(write) = stale.min_by_key(|it| it.position) else { continue };
-        found.extend(class.reads.iter().chain(&class.writes).map(|it| (it.tensor, write.stmt)));
+        // A name whose uses all follow the last such write has the same elements in either case.
+        let last = class.last_rewrite(&inputs);
+        let names = class.reads.iter().chain(&class.writes);
+        let early = names.filter(|it| last.is_none_or(|last| !it.follows(last)));
+        found.extend(early.map(|it| (it.tensor, write.stmt)));
     }
     found
 }

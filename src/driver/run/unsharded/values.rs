@@ -100,6 +100,5 @@ impl UnshardedPlanner<'_> {
 
 /// Returns whether the result of an operator may be a view of its first operand.
 fn may_be_view(it: &OpStmt) -> bool {
-    let is_concatenation = it.op == Op::Cat && operands(it).len() > 1;
-    it.rule().aliasing() != Aliasing::Never && !is_concatenation
+    it.rule().aliasing() != Aliasing::Never
 }
