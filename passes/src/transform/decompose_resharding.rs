@@ -98,7 +98,7 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
     let mut changed = expand(program, body, &mut |program, stmt| {
         let span = program.stmt_span(stmt);
         let is_on_slices = mentions_slice(program, stmt);
-        copies.enter(stmt);
+        copies.enter(program, stmt);
         let copies = (!is_on_slices).then_some(&mut copies);
         let (write_counts, generators, fresh, stmts) = (&write_counts, &generators, &mut fresh, Vec::new());
         let mixes_slices = false;

@@ -5,8 +5,9 @@ use std::rc::Rc;
 use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{BlockId, OpStmt, Operand, Program, StmtId, TensorId},
-    ops::Op,
+    for_each_tensor_use,
+    ir::{BlockId, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
+    ops::{AccessMode, Op},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -103,8 +104,13 @@ impl Decomposer<'_> {
 /// The resharded copies of each tensor so far: tensors with the same elements and another sharding.
 pub(super) struct ReshardedCopies {
     found: FxHashMap<TensorId, Vec<Copy>>,
-    /// Tensors whose storage is written again, so that a copy has old elements later.
-    rewritten: FxHashSet<TensorId>,
+    /// Tensors whose storage is written again, with its class. A copy has old elements behind such a write, so these copies are
+    /// used up to the next write only, and not in loops.
+    rewritten: FxHashMap<TensorId, TensorId>,
+    /// The body of the program.
+    body: BlockId,
+    /// The classes that the current statement writes.
+    written: FxHashSet<TensorId>,
     /// The blocks around each statement, outermost first.
     blocks: FxHashMap<StmtId, Rc<[BlockId]>>,
     /// The blocks around the current statement.
@@ -125,36 +131,61 @@ impl ReshardedCopies {
         let inputs: FxHashSet<TensorId> = Program::tensors_of(&program.inputs).collect();
         let written = write_counts.iter().filter(|(tensor, count)| **count > 1 || inputs.contains(tensor));
         let classes: FxHashSet<TensorId> = written.map(|(tensor, _)| sharing.alias_class(*tensor)).collect();
-        let rewritten = program.tensors.ids().filter(|it| classes.contains(&sharing.alias_class(*it)));
+        let of_class = program.tensors.ids().map(|it| (it, sharing.alias_class(it)));
+        let rewritten = of_class.filter(|(_, class)| classes.contains(class));
         let mut blocks = FxHashMap::default();
         add_blocks(program, &[body], sets_stream(program, body), &mut blocks);
         Self {
             found: FxHashMap::default(),
             rewritten: rewritten.collect(),
+            body,
+            written: FxHashSet::default(),
             blocks,
             current: Rc::from([body]),
         }
     }
 
-    /// Makes `stmt` the current statement.
-    pub(super) fn enter(&mut self, stmt: StmtId) {
+    /// Makes `stmt` the current statement, and forgets copies of what it writes.
+    pub(super) fn enter(&mut self, program: &Program, stmt: StmtId) {
         self.current = self.blocks.get(&stmt).map_or_else(|| Rc::from([]), Rc::clone);
+        self.written.clear();
+        if let Stmt::Op(it) = &program.stmts[stmt] {
+            for_each_tensor_use(program, it, &mut |tensor, mode| {
+                if mode != AccessMode::Read {
+                    self.written.extend(self.rewritten.get(&tensor));
+                }
+            });
+        }
+        if !self.written.is_empty() {
+            let is_written =
+                |it: &TensorId| self.rewritten.get(it).is_some_and(|it| self.written.contains(it));
+            self.found.retain(|arg, _| !is_written(arg));
+            self.found.values_mut().for_each(|copies| copies.retain(|it| !is_written(&it.tensor)));
+        }
     }
 
     /// Returns whether a statement writes the storage of a tensor again.
     pub(super) fn is_rewritten(&self, tensor: TensorId) -> bool {
-        self.rewritten.contains(&tensor)
+        self.rewritten.contains_key(&tensor)
+    }
+
+    /// Returns whether a copy of one tensor in the other has the same elements up to the next write that `enter` sees.
+    fn may_copy(&self, arg: TensorId, tensor: TensorId) -> bool {
+        let classes = || [arg, tensor].into_iter().filter_map(|it| self.rewritten.get(&it));
+        classes().next().is_none()
+            || *self.current == [self.body] && classes().all(|class| !self.written.contains(class))
     }
 
     fn find(&self, arg: TensorId, sharding: &Sharding) -> Option<TensorId> {
         let mut copies = self.found.get(&arg)?.iter();
-        let copy = copies.find(|it| it.sharding == *sharding && self.current.contains(&it.block))?;
+        let is_here = |it: &&Copy| self.current.contains(&it.block) && self.may_copy(arg, it.tensor);
+        let copy = copies.find(|it| it.sharding == *sharding && is_here(it))?;
         Some(copy.tensor)
     }
 
     fn record(&mut self, arg: TensorId, sharding: &Sharding, tensor: TensorId) {
         let Some(block) = self.current.last().copied() else { return };
-        if !self.is_rewritten(arg) && !self.is_rewritten(tensor) {
+        if self.may_copy(arg, tensor) {
             let copy = Copy { sharding: sharding.clone(), tensor, block };
             self.found.entry(arg).or_default().push(copy);
         }
