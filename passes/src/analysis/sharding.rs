@@ -167,6 +167,12 @@ impl Sharding {
         Self { mesh: self.mesh.clone(), dims: self.dims.iter().map(Dim::without_streams).collect() }
     }
 
+    /// Returns the sharding of the other dimensions.
+    pub fn without_dims(&self, dims: &[usize]) -> Self {
+        let kept = self.dims.iter().enumerate().filter(|(at, _)| !dims.contains(at));
+        Self { mesh: self.mesh.clone(), dims: kept.map(|(_, dim)| dim.clone()).collect() }
+    }
+
     /// Returns the same sharding on another mesh.
     pub fn on_mesh(self, mesh: Arc<Mesh>) -> Self {
         Self { mesh, ..self }
@@ -201,6 +207,31 @@ fn collect_axis_pieces(
     let Axis { parallel, extent, .. } = program.axes[axis];
     acc.push(DimPiece { parallel, count: extent, swizzled });
     Some(())
+}
+
+// ---- bytes
+
+/// Returns the number of bytes that each rank receives if a tensor is gathered, or sent to other devices if it is not sharded;
+/// `None` if an extent is no constant.
+pub fn gathered_bytes(program: &Program, tensor: TensorId) -> Option<usize> {
+    let it = &program.tensors[tensor];
+    let mut elements = 1_usize;
+    for axis in program.dimensions(tensor) {
+        let extent = usize::try_from(program.constant(program.axes[axis].extent)?).ok()?;
+        elements = elements.checked_mul(extent)?;
+    }
+    let bytes = elements.checked_mul(it.dtype.map_or(4, |it| it.size()))?;
+    match device_count(program, tensor, &it.mesh) {
+        // It goes to other devices as a whole.
+        0 | 1 => Some(bytes),
+        parts => bytes.checked_sub(bytes / parts),
+    }
+}
+
+/// Returns the number of parts into which devices split a tensor.
+fn device_count(program: &Program, tensor: TensorId, mesh: &Mesh) -> usize {
+    let Some(sharding) = Sharding::of(program, tensor) else { return 1 };
+    sharding.dims.iter().flat_map(Dim::devices).map(|device| mesh.extent(device)).product()
 }
 
 // ---- extents

@@ -64,7 +64,7 @@ pub fn rank_at(program: &mut Program, mesh: &Mesh, device: DeviceDim, at: ExprId
             .collect();
         select_by_key(program, at, &values)
     };
-    let rows = teams_along(mesh, device);
+    let rows = teams_along(mesh, &[device]);
     if let [only] = &rows[..] {
         return row(program, only);
     }
@@ -77,12 +77,13 @@ pub fn rank_at(program: &mut Program, mesh: &Mesh, device: DeviceDim, at: ExprId
     select_by_key(program, me, &values)
 }
 
-/// Returns the teams of ranks along one dimension of a mesh.
-pub fn teams_along(mesh: &Mesh, device: DeviceDim) -> Vec<Vec<usize>> {
+/// Returns the teams of ranks that differ only along these dimensions of a mesh.
+pub fn teams_along(mesh: &Mesh, devices: &[DeviceDim]) -> Vec<Vec<usize>> {
     let mut teams: Vec<Vec<usize>> = Vec::new();
     let mut rows: Vec<Vec<Option<usize>>> = Vec::new();
     for rank in &mesh.devices {
-        let others = [DeviceDim::X, DeviceDim::Y, DeviceDim::Z].into_iter().filter(|dim| *dim != device);
+        let others =
+            [DeviceDim::X, DeviceDim::Y, DeviceDim::Z].into_iter().filter(|dim| !devices.contains(dim));
         let row: Vec<Option<usize>> = others.map(|dim| mesh.coordinate(*rank, dim)).collect();
         match rows.iter().position(|it| *it == row) {
             Some(at) => teams[at].push(*rank),

@@ -16,10 +16,11 @@
 //! * It reshards the operands to the sharding that the result requires (`reshard=operands`), or computes the
 //!   result with the sharding of the operands and then reshards it (`reshard=result`).
 //! * If both operands of a matmul shard the contracted axis over the same devices, every device computes a
-//!   partial sum, and one `reduction` per mesh axis adds the partial sums. A bias is added once, after the
+//!   partial sum, and a `reduction` adds the partial sums, over all mesh axes at once. A bias is added once, after the
 //!   reductions. If one operand is replicated and it is less to send the partial sums than to gather the other, each device
 //!   takes its part of the replicated one.
 //! * If the devices of a mesh axis shard the result, the reduction over them comes first, so that the others send less.
+//! * An operator with several results computes them as the first one is sharded; the others are resharded behind it.
 //! * Sums of partial sums are added before they are reduced, also those of the iterations of a loop: one reduction
 //!   instead of several (`partial_sums`).
 //! * It reshards a tensor once for all operators that need the same sharding. A tensor that an operator makes
@@ -29,26 +30,29 @@
 //! * Reductions over local axes and reductions over devices become separate statements.
 //! * Every Set that remains is one `reshard::ReshardStep`, and every reduction over devices is one
 //!   all-reduce, one reduce-scatter, or a reduce to each device of another mesh.
+//!
+//! A remark names each input, such as a weight, that is gathered, and its bytes.
 
 mod contraction;
 mod copies;
 mod device_reduction;
 mod partial_sums;
 mod red_op;
+mod several_results;
 mod slices;
 
 use grammar::{
     DimMap,
     attr::{self, AttrName},
+    axis_text,
     codes::Code,
     diagnostic::Diagnostic,
-    dims_of_first_result,
     ir::{Attr, AxisId, ExprId, OpStmt, Operand, ParallelType, Program, Stmt, StmtId, TensorId},
     ops::{Op, OpClass, TypeRule},
     rules::AxesState,
     span::Span,
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     analysis::{
@@ -56,7 +60,7 @@ use crate::{
         name_uses::write_counts,
         propagation,
         reshard::{self, ReshardStep},
-        sharding::Sharding,
+        sharding::{Sharding, gathered_bytes},
     },
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
     rewrite::{
@@ -66,8 +70,8 @@ use crate::{
 };
 use contraction::contracted_device_pieces;
 use copies::{ReshardedCopies, copy_stmt};
-pub(crate) use device_reduction::reduces_in_one_step;
 use device_reduction::reduces_over_devices;
+pub(crate) use device_reduction::reduces_in_one_step;
 pub(crate) use red_op::collective_red_op;
 use slices::mentions_slice;
 
@@ -88,6 +92,7 @@ pub(crate) const PASS: Pass = Pass {
 
 fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
+    program.tensors.ids().try_for_each(|tensor| check_even_parts(program, tensor))?;
     let mut fresh = IrBuilder::of(program);
     let write_counts = write_counts(program, &|_| true);
     let reshards_result = arguments.text("reshard") == Some("result");
@@ -95,17 +100,21 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
     let is_value = |it: &(TensorId, OpStmt)| !copies.is_rewritten(it.0);
     let top_level = program.block(body).iter();
     let generators = top_level.filter_map(|stmt| generator_stmt(program, *stmt)).filter(is_value).collect();
+    let inputs: FxHashSet<TensorId> = Program::tensors_of(&program.inputs).collect();
     let mut changed = expand(program, body, &mut |program, stmt| {
         let span = program.stmt_span(stmt);
         let is_on_slices = mentions_slice(program, stmt);
         copies.enter(program, stmt);
         let copies = (!is_on_slices).then_some(&mut copies);
         let (write_counts, generators, fresh, stmts) = (&write_counts, &generators, &mut fresh, Vec::new());
+        let (inputs, remarks) = (&inputs, &mut *remarks);
         let mixes_slices = false;
         let mut ctx = Decomposer {
             program,
             fresh,
             write_counts,
+            inputs,
+            remarks,
             generators,
             copies,
             span,
@@ -124,12 +133,41 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
     Ok(Change::from_flag(changed))
 }
 
+/// Checks that the devices have equal parts of each dimension, as planning requires.
+fn check_even_parts(program: &Program, tensor: TensorId) -> Result<(), Diagnostic> {
+    let Some(sharding) = Sharding::of(program, tensor) else { return Ok(()) };
+    for (axis, dim) in program.dimensions(tensor).zip(&sharding.dims) {
+        let devices = dim.pieces.iter().filter(|piece| piece.device().is_some());
+        let parts = devices
+            .map(|piece| program.constant(piece.count))
+            .try_fold(1_i64, |parts, count| parts.checked_mul(count?));
+        if let (Some(extent), Some(parts)) = (program.constant(dim.extent), parts)
+            && parts > 0
+            && extent % parts != 0
+        {
+            let (name, axis) = (program.tensor_name(tensor), axis_text(program, axis));
+            let message =
+                format!("`{name}`: `{axis}` of extent {extent} cannot be split into {parts} equal parts");
+            let it = Diagnostic::new(
+                Code::BadIndex,
+                program.tensor_span(tensor),
+                message,
+                "each device has one part",
+            );
+            return Err(it.help(format!("pad the axis to a multiple of {parts}, or shard another axis")));
+        }
+    }
+    Ok(())
+}
+
 /// Decomposes one statement.
 struct Decomposer<'p> {
     program: &'p mut Program,
     fresh: &'p mut IrBuilder,
     /// The number of statements that write each tensor.
     write_counts: &'p FxHashMap<TensorId, usize>,
+    inputs: &'p FxHashSet<TensorId>,
+    remarks: &'p mut Remarks,
     /// The statements that make tensors from scalars alone, if no other statement writes these tensors.
     generators: &'p FxHashMap<TensorId, OpStmt>,
     /// The resharded copies so far; `None` for a statement on slices.
@@ -160,7 +198,7 @@ impl Decomposer<'_> {
         let mut shardings = shardings?;
         let Some(goal) = shardings.pop() else { return Ok(false) };
         if it.outs.len() > 1 {
-            return self.several_results(&it, &args, &shardings, out, &goal);
+            return self.several_results(&it, &args, &shardings, &goal);
         }
         if let (true, [from]) = (is_copy(&it), &shardings[..]) {
             return self.copy(&it, args[0], from, out, &goal);
@@ -205,49 +243,6 @@ impl Decomposer<'_> {
         let last = self.reshard(arg, from, goal, Some(out))?;
         debug_assert_eq!(last, out, "{:?}", it.op);
         Ok(true)
-    }
-
-    /// Decomposes an operator with several results: the results stay where they are, and the operands are resharded.
-    fn several_results(
-        &mut self,
-        it: &OpStmt,
-        args: &[TensorId],
-        from: &[Sharding],
-        out: TensorId,
-        goal: &Sharding,
-    ) -> Result<bool, Diagnostic> {
-        if from.iter().all(|from| from.mesh == goal.mesh && from.is_replicated()) && goal.is_replicated() {
-            return Ok(false);
-        }
-        let Some(maps) = dim_map::dim_maps(self.program, it).filter(|_| self.has_results_alike(it, goal))
-        else {
-            return Err(self.resharding_error(it, "its results are sharded differently"));
-        };
-        if propagation::computable_sharding(self.program, it, &maps, goal) != *goal {
-            return Err(
-                self.resharding_error(it, "its results are sharded along an axis that they need whole")
-            );
-        }
-        let needs = propagation::operand_shardings(self.program, args, &maps, goal);
-        if propagation::is_local(self.program, from, &needs) {
-            return Ok(false);
-        }
-        self.emit_on_resharded(it, args, from, &needs, out)?;
-        Ok(true)
-    }
-
-    /// Returns whether corresponding dimensions of all results are sharded as those of the first one, whose sharding is
-    /// `goal`, and no other dimension is sharded.
-    fn has_results_alike(&self, it: &OpStmt, goal: &Sharding) -> bool {
-        Program::tensors_of(&it.outs).enumerate().all(|(position, out)| {
-            let Some(sharding) = Sharding::of(self.program, out) else { return false };
-            let dims = dims_of_first_result(self.program, it, position);
-            sharding.mesh == goal.mesh
-                && sharding.dims.iter().zip(dims).all(|(dim, to)| match to {
-                    Some(to) => goal.dims.get(to).is_some_and(|it| it.pieces == dim.pieces),
-                    None => dim.pieces.is_empty(),
-                })
-        })
     }
 
     /// Decomposes an operator whose dimension maps are known.
@@ -391,6 +386,9 @@ impl Decomposer<'_> {
         let mut it = it.clone();
         for (at, (arg, (from, need))) in args.iter().zip(from.iter().zip(needs)).enumerate() {
             let moved = self.reshard(*arg, from, need, None)?;
+            if moved != *arg && self.inputs.contains(arg) {
+                self.remark_gather(&it, *arg, from, need);
+            }
             set_operand(&mut it, at, moved);
             // A select refers to an axis of its operand.
             let axis = grammar::selected_dim(self.program, &it, *arg)
@@ -403,6 +401,18 @@ impl Decomposer<'_> {
         it.outs.iter_mut().take(1).for_each(|first| *first = Operand::Tensor(out));
         self.emit(it);
         Ok(())
+    }
+
+    /// Remarks that the statement needs an input, such as a weight, whole, of which each device has a part.
+    fn remark_gather(&mut self, it: &OpStmt, arg: TensorId, from: &Sharding, need: &Sharding) {
+        if from.mesh != need.mesh || from.is_replicated() || !need.is_replicated() {
+            return;
+        }
+        let name = self.program.tensor_name(arg);
+        let received = gathered_bytes(self.program, arg)
+            .map_or(String::new(), |bytes| format!(": each rank receives {bytes} bytes"));
+        let message = format!("the input `{name}` is gathered for `{}`{received}", it.op.name());
+        self.remarks.note(self.span, message, format!("needs all of `{name}`"));
     }
 
     fn resharding_error(&self, it: &OpStmt, why: &str) -> Diagnostic {

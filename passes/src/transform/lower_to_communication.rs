@@ -36,7 +36,7 @@ use grammar::{
     DimMap,
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{AxisKind, BlockId, OpStmt, Program, Stmt, StmtId, TensorId},
+    ir::{AxisKind, BlockId, DeviceDim, OpStmt, Program, Stmt, StmtId, TensorId},
     ops::{OpClass, TypeRule},
     ranks_in_meshes,
     span::Span,
@@ -215,9 +215,8 @@ impl Lowering<'_> {
                 _ => Err(self.lowering_error(it, "reduces and reshards in one statement")),
             };
         };
-        let mut kept = from.clone();
-        kept.dims.remove(dim);
-        let one_step = summed.len() == 1 && reduces_in_one_step(self.program, from, dim, &kept, to);
+        let kept = from.without_dims(&summed);
+        let one_step = reduces_in_one_step(self.program, from, &summed, to);
         let (Some(red_op), true, Some(device)) =
             (collective_red_op(self.program, it), one_step, from.dims[dim].devices().next())
         else {
@@ -243,7 +242,7 @@ impl Lowering<'_> {
             let at = scattered + usize::from(scattered >= dim);
             let input = self.pack_parts(arg, &with_dim(from, at, &to.dims[scattered]), (at, device));
             self.allocate(out);
-            for team in teams_along(&from.mesh, device) {
+            for team in teams_along(&from.mesh, &[device]) {
                 let red_op = Some(red_op);
                 self.post(CommDesc {
                     kind: CommunicationType::ReduceScatter,
@@ -256,7 +255,8 @@ impl Lowering<'_> {
             }
         } else {
             self.allocate(out);
-            for team in teams_along(&from.mesh, device) {
+            let devices: Vec<DeviceDim> = summed.iter().flat_map(|at| from.dims[*at].devices()).collect();
+            for team in teams_along(&from.mesh, &devices) {
                 let red_op = Some(red_op);
                 self.post(CommDesc {
                     kind: CommunicationType::Allreduce,

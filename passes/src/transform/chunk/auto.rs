@@ -138,17 +138,18 @@ fn summed(
 ) -> Option<CommCandidate> {
     let maps = dim_map::dim_map(program, it, 0)?;
     let spread = |at: &usize| maps[*at] == DimMap::Reduction && from.dims[*at].devices().next().is_some();
-    let at = (0..maps.len()).find(spread)?;
-    let device = from.dims[at].devices().next()?;
-    let mut kept = from.clone();
-    kept.dims.remove(at);
+    let summed: Vec<usize> = (0..maps.len()).filter(spread).collect();
+    if summed.is_empty() {
+        return None;
+    }
+    let kept = from.without_dims(&summed);
     let all = |kind, tensor, dims, count| {
         Some(CommCandidate { kind, changes_mesh: from.mesh != to.mesh, subject: out, tensor, dims, count })
     };
     if from.mesh != to.mesh {
         return all(CommKind::Reduce, out, Vec::new(), None);
     }
-    if let Some((dim, _)) = reshard::scattered_piece(program, &kept, to) {
+    if let Some((dim, device)) = reshard::scattered_piece(program, &kept, to) {
         let dim = maps.iter().position(|map| *map == DimMap::Parallel(dim))?;
         return all(CommKind::ReduceScatter, arg, vec![dim], Some(to.mesh.extent(device) as i64));
     }

@@ -3,11 +3,11 @@
 use grammar::{
     DimMap, attr,
     diagnostic::Diagnostic,
-    ir::{AxisKind, DeviceDim, Memory, OpStmt, Operand, Program, TensorId},
+    ir::{AxisKind, Memory, OpStmt, Operand, Program, TensorId},
     ops::Op,
 };
 
-use super::{Decomposer, slices::is_slice};
+use super::{Decomposer, device_reduction::reduces_in_one_step, slices::is_slice};
 use crate::{
     analysis::{
         propagation,
@@ -53,20 +53,17 @@ impl Decomposer<'_> {
             pieces,
         );
         self.emit_on_resharded(&product, &args[..2], &from[..2], &needs, temporary)?;
-        let (temporary, sums, device) = self.reduce_all_but_one(it, temporary, sums, goal);
-        scattered.dims.clone_from_slice(&sums.dims[..sums.dims.len() - 1]);
+        let (temporary, sums, parts) = self.reduce_scattered_sums(it, temporary, sums, goal);
+        scattered.dims = sums.without_dims(&parts).dims;
         // The reduction has the goal sharding if one step leads there. Otherwise it is replicated and
         // resharded afterwards.
-        let one_step = goal.dims.iter().zip(&sums.dims).all(|(want, have)| {
-            Sharding::are_aligned(self.program, want, have)
-                || want.devices().last() == device && want.devices().count() == have.devices().count() + 1
-        });
+        let one_step = reduces_in_one_step(self.program, &sums, &parts, goal);
         if one_step {
             scattered = goal.clone();
         }
         let in_place = one_step && bias.is_none() && self.is_written_once(out);
         let sum = if in_place { out } else { self.new_tensor(&scattered, out) };
-        self.set_reduction_axes(sum, &sums, &[sums.dims.len() - 1]);
+        self.set_reduction_axes(sum, &sums, &parts);
         self.emit_reduction(it, temporary, sum);
         let Some(bias) = bias else {
             if !in_place {
@@ -134,25 +131,22 @@ impl Decomposer<'_> {
             .help(format!("write the number of devices as the extent of the device axis, `{{{count}}}`")))
     }
 
-    /// Reduces partial sums, indexed by the last dimension, over all device axes but one. Returns the sums, their sharding, and
-    /// the remaining device axis.
-    fn reduce_all_but_one(
+    /// Reduces partial sums, indexed by the last dimension, over the device axes that shard the goal, until one is left. Returns
+    /// the sums, their sharding, and the dimensions of the remaining device axes.
+    fn reduce_scattered_sums(
         &mut self,
         it: &OpStmt,
         partial: TensorId,
         sums: Sharding,
         goal: &Sharding,
-    ) -> (TensorId, Sharding, Option<DeviceDim>) {
+    ) -> (TensorId, Sharding, Vec<usize>) {
         let last = sums.dims.len() - 1;
-        let (mut sum, mut sharding, mut parts) = match sums.dims[last].pieces.len() {
+        let (sum, sharding, mut parts) = match sums.dims[last].pieces.len() {
             1 => (partial, sums, vec![last]),
             _ => self.split_reduced_dims(partial, &sums, &[last]),
         };
-        while parts.len() > 1 {
-            (sum, sharding) = self.reduce_one_axis(it, sum, &sharding, &mut parts, goal);
-        }
-        let left = parts.first().and_then(|at| sharding.dims[*at].devices().next());
-        (sum, sharding, left)
+        let (sum, sharding) = self.reduce_scattered_axes(it, sum, sharding, &mut parts, goal);
+        (sum, sharding, parts)
     }
 }
 

@@ -10,11 +10,13 @@
 //! reduces its own part, and only the results are sent.
 
 use grammar::{
-    DimMap, attr, axis_text,
-    codes::Code,
+    DimMap, attr,
     diagnostic::Diagnostic,
     dtype::DType,
-    ir::{AxisId, AxisKind, Domains, Expr, OpStmt, Operand, ParallelType, Program, TensorId, Transform},
+    ir::{
+        AxisId, AxisKind, DeviceDim, Domains, Expr, OpStmt, Operand, ParallelType, Program, TensorId,
+        Transform,
+    },
     ops::Op,
     words::ReductionOp,
 };
@@ -34,44 +36,42 @@ use crate::{
 };
 
 impl Decomposer<'_> {
-    /// Checks that the devices have equal parts of each dimension, as planning requires.
-    fn check_even_parts(&self, tensor: TensorId, sharding: &Sharding) -> Result<(), Diagnostic> {
-        for (axis, dim) in self.program.dimensions(tensor).zip(&sharding.dims) {
-            let devices = dim.pieces.iter().filter(|piece| piece.device().is_some());
-            let parts = devices
-                .map(|piece| self.program.constant(piece.count))
-                .try_fold(1_i64, |parts, count| parts.checked_mul(count?));
-            if let (Some(extent), Some(parts)) = (self.program.constant(dim.extent), parts)
-                && parts > 0
-                && extent % parts != 0
-            {
-                let (name, axis) = (self.program.tensor_name(tensor), axis_text(self.program, axis));
-                let message =
-                    format!("`{name}`: `{axis}` of extent {extent} cannot be split into {parts} equal parts");
-                let it = Diagnostic::new(
-                    Code::BadIndex,
-                    self.program.tensor_span(tensor),
-                    message,
-                    "each device has one part",
-                );
-                return Err(it.help(format!("pad the axis to a multiple of {parts}, or shard another axis")));
-            }
-        }
-        Ok(())
-    }
-
-    /// Reduces one of several dimensions, each of which is a device axis, and removes it from `parts`. A dimension whose
-    /// devices shard the goal comes first: each device then has a part of the sums, and the other reductions send less.
-    pub(super) fn reduce_one_axis(
+    /// Of several dimensions, each of which is a device axis, reduces those whose devices shard the goal, and removes them
+    /// from `parts`, until one is left: each device then has a part of the sums, and the reduction over the others sends less.
+    pub(super) fn reduce_scattered_axes(
         &mut self,
         it: &OpStmt,
-        arg: TensorId,
-        from: &Sharding,
+        mut arg: TensorId,
+        mut from: Sharding,
         parts: &mut Vec<usize>,
         goal: &Sharding,
     ) -> (TensorId, Sharding) {
-        let is_here = from.mesh == goal.mesh;
-        let scattered = parts.iter().enumerate().filter(|_| is_here).find_map(|(at, part)| {
+        while parts.len() > 1
+            && from.mesh == goal.mesh
+            && let Some((at, dim, part)) = self.scattered_part(&from, parts, goal)
+        {
+            let at = parts.remove(at);
+            parts.iter_mut().for_each(|part| *part -= usize::from(*part > at));
+            let mut sharding = from.clone();
+            sharding.dims[dim] = part;
+            sharding.dims.remove(at);
+            let sum = self.new_tensor(&sharding, arg);
+            self.set_reduction_axes(sum, &from, &[at]);
+            self.emit_reduction(it, arg, sum);
+            (arg, from) = (sum, sharding);
+        }
+        (arg, from)
+    }
+
+    /// Returns the first of `parts` whose device axis is the next one that shards a dimension of the goal, with this dimension
+    /// among those of the operand, and its pieces.
+    fn scattered_part(
+        &self,
+        from: &Sharding,
+        parts: &[usize],
+        goal: &Sharding,
+    ) -> Option<(usize, usize, Dim)> {
+        parts.iter().enumerate().find_map(|(at, part)| {
             let device = from.dims[*part].devices().next()?;
             let kept = (0..from.dims.len()).filter(|dim| !parts.contains(dim));
             let (dim, want) = kept.zip(&goal.dims).find(|(dim, want)| {
@@ -81,17 +81,7 @@ impl Decomposer<'_> {
             })?;
             let number = from.dims[dim].devices().count() + 1;
             Some((at, dim, Dim { pieces: want.pieces_through_device(number), ..want.clone() }))
-        });
-        let at = parts.remove(scattered.as_ref().map_or(0, |(at, ..)| *at));
-        parts.iter_mut().for_each(|part| *part -= usize::from(*part > at));
-        let Some((_, dim, part)) = scattered else { return self.emit_reduce_dims(it, arg, from, &[at]) };
-        let mut sharding = from.clone();
-        sharding.dims[dim] = part;
-        sharding.dims.remove(at);
-        let sum = self.new_tensor(&sharding, arg);
-        self.set_reduction_axes(sum, from, &[at]);
-        self.emit_reduction(it, arg, sum);
-        (sum, sharding)
+        })
     }
 
     /// Decomposes a reduction over dimensions if some of them are sharded over devices.
@@ -105,7 +95,6 @@ impl Decomposer<'_> {
         goal: &Sharding,
     ) -> Result<bool, Diagnostic> {
         let summed: Vec<usize> = (0..maps.len()).filter(|at| maps[*at] == DimMap::Reduction).collect();
-        self.check_even_parts(arg, from)?;
         let steps = Steps::of(self.program, it, arg);
         if let Steps::Whole = steps {
             // The operator has one step only: gather the operand and reduce it locally.
@@ -131,24 +120,18 @@ impl Decomposer<'_> {
             }
         };
         let it = &it;
-        while spread.len() > 1 {
-            // Reduces one device axis at a time.
-            (arg, from) = self.reduce_one_axis(it, arg, &from, &mut spread, goal);
-        }
-        let last = spread[0];
-        let mut kept = from.clone();
-        kept.dims.remove(last);
-        if !reduces_in_one_step(self.program, &from, last, &kept, goal) {
-            let (sum, sharding) = self.emit_reduce_dims(it, arg, &from, &[last]);
+        (arg, from) = self.reduce_scattered_axes(it, arg, from, &mut spread, goal);
+        if !reduces_in_one_step(self.program, &from, &spread, goal) {
+            let (sum, sharding) = self.emit_reduce_dims(it, arg, &from, &spread);
             self.reshard(sum, &sharding, goal, Some(out))?;
         } else if self.stmts.is_empty() {
             return Ok(false);
         } else if self.is_written_once(out) {
-            self.set_reduction_axes(out, &from, &[last]);
+            self.set_reduction_axes(out, &from, &spread);
             self.emit_reduction(it, arg, out);
         } else {
             let sum = self.new_tensor(goal, out);
-            self.set_reduction_axes(sum, &from, &[last]);
+            self.set_reduction_axes(sum, &from, &spread);
             self.emit_reduction(it, arg, sum);
             self.emit(copy_stmt(sum, out));
         }
@@ -228,9 +211,7 @@ impl Decomposer<'_> {
         from: &Sharding,
         dims: &[usize],
     ) -> (TensorId, Sharding) {
-        let mut at = 0..;
-        let mut sharding = from.clone();
-        sharding.dims.retain(|_| at.next().is_none_or(|at| !dims.contains(&at)));
+        let sharding = from.without_dims(dims);
         let sum = self.new_tensor(&sharding, arg);
         self.set_reduction_axes(sum, from, dims);
         self.emit_reduction(it, arg, sum);
@@ -254,7 +235,7 @@ impl Decomposer<'_> {
 
 /// Replaces the reduction axes of a reduction's result by those for `dims` of the operand, at their
 /// positions among the operand's dimensions.
-pub(super) fn set_reduction_axes(
+pub(crate) fn set_reduction_axes(
     program: &mut Program,
     fresh: &mut IrBuilder,
     out: TensorId,
@@ -300,36 +281,37 @@ pub(super) fn reduces_over_devices(maps: &[DimMap], sharding: &Sharding) -> bool
     maps.iter().zip(&sharding.dims).any(spread)
 }
 
-/// Returns whether a reduction over the devices of dimension `dim` is a single collective. `kept` is the
-/// sharding of the other dimensions.
+/// Returns whether a reduction over the devices of `dims` is a single collective: an all-reduce over the product of their
+/// axes, a reduce-scatter along one axis, or a reduction to other devices.
 pub(crate) fn reduces_in_one_step(
     program: &Program,
     from: &Sharding,
-    dim: usize,
-    kept: &Sharding,
+    dims: &[usize],
     goal: &Sharding,
 ) -> bool {
-    // No part of the dimension is left to reduce locally.
-    let [piece] = from.dims[dim].pieces[..] else { return false };
-    let Some(device) = piece.device().filter(|_| same_extent(program, from.dims[dim].extent, piece.count))
-    else {
-        return false;
+    // No part of the dimensions is left to reduce locally.
+    let device = |dim: &usize| match from.dims[*dim].pieces[..] {
+        [piece] if same_extent(program, from.dims[*dim].extent, piece.count) => piece.device(),
+        _ => None,
     };
+    let Some(devices) = dims.iter().map(device).collect::<Option<Vec<DeviceDim>>>() else { return false };
+    let kept = from.without_dims(dims);
     if from.mesh != goal.mesh {
+        let count: usize = devices.iter().map(|device| from.mesh.extent(*device)).product();
         return kept.is_replicated()
             && goal.is_replicated()
             && !goal.mesh.is_empty()
             && goal.mesh.devices.iter().all(|rank| from.mesh.contains(*rank))
-            && from.mesh.devices.len() == from.mesh.extent(device);
+            && from.mesh.devices.len() == count;
     }
-    match reshard::scattered_piece(program, kept, goal) {
-        Some((_, to)) => to == device,
-        None => reshard::step(program, kept, goal) == Some(ReshardStep::Local),
+    match reshard::scattered_piece(program, &kept, goal) {
+        Some((_, to)) => devices == [to],
+        None => reshard::step(program, &kept, goal) == Some(ReshardStep::Local),
     }
 }
 
 /// Returns a reduction with the attributes of `like` if `like` is a reduction, and a sum otherwise.
-pub(super) fn reduction_stmt(program: &mut Program, like: &OpStmt, from: TensorId, to: TensorId) -> OpStmt {
+pub(crate) fn reduction_stmt(program: &mut Program, like: &OpStmt, from: TensorId, to: TensorId) -> OpStmt {
     let attrs = match like.op {
         Op::Reduction => like.attrs.clone(),
         _ => vec![

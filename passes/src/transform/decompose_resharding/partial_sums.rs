@@ -41,8 +41,8 @@ struct DeviceSum {
     stmt: StmtId,
     partial: TensorId,
     from: Sharding,
-    /// The dimension of `partial` that is summed.
-    dim: usize,
+    /// The dimensions of `partial` that are summed.
+    dims: Vec<usize>,
     to: Sharding,
 }
 
@@ -138,7 +138,7 @@ impl Merger<'_> {
         let args = vec![Operand::Tensor(a.partial), Operand::Tensor(b.partial)];
         let add = OpStmt { outs: vec![Operand::Tensor(partial)], args, ..added };
         new.push(builder::add(self.program, add, span));
-        set_reduction_axes(self.program, self.fresh, out, &a.from, &[a.dim]);
+        set_reduction_axes(self.program, self.fresh, out, &a.from, &a.dims);
         let Stmt::Op(like) = self.program.stmts[a.stmt].clone() else { return a.clone() };
         let reduction = reduction_stmt(self.program, &like, partial, out);
         let reduction = builder::add(self.program, reduction, span);
@@ -270,17 +270,14 @@ impl Merger<'_> {
         }
         let (from, to) = (Sharding::of(self.program, partial)?, Sharding::of(self.program, out)?);
         let maps = dim_map::dim_map(self.program, it, 0)?;
-        let mut summed = (0..maps.len()).filter(|at| maps[*at] == DimMap::Reduction);
-        let (dim, None) = (summed.next()?, summed.next()) else { return None };
-        let mut kept = from.clone();
-        kept.dims.remove(dim);
-        let is_one = from.mesh == to.mesh && reduces_in_one_step(self.program, &from, dim, &kept, &to);
-        is_one.then_some((out, DeviceSum { stmt, partial, from, dim, to }))
+        let dims: Vec<usize> = (0..maps.len()).filter(|at| maps[*at] == DimMap::Reduction).collect();
+        let is_one = from.mesh == to.mesh && reduces_in_one_step(self.program, &from, &dims, &to);
+        is_one.then_some((out, DeviceSum { stmt, partial, from, dims, to }))
     }
 
     /// Returns whether two sums are over the same devices, with results of the same sharding.
     fn is_alike(&self, a: &DeviceSum, b: &DeviceSum) -> bool {
-        a.dim == b.dim
+        a.dims == b.dims
             && self.is_aligned(&a.from, &b.from)
             && self.is_aligned(&a.to, &b.to)
             && self.has_same_type(a.partial, b.partial)

@@ -18,7 +18,7 @@ impl Lowering<'_> {
         recv: &Sharding,
         at: (usize, DeviceDim),
     ) {
-        let teams = teams_along(&recv.mesh, at.1);
+        let teams = teams_along(&recv.mesh, &[at.1]);
         self.post_and_unpack(out, recv, at, &mut |this, buffer| {
             for team in &teams {
                 let (input, output) = (arg, buffer);
@@ -81,7 +81,7 @@ impl Lowering<'_> {
         let input = self.pack_parts(arg, send, at);
         self.allocate(out);
         let from = &send.mesh;
-        for team in teams_along(receivers, at.1) {
+        for team in teams_along(receivers, &[at.1]) {
             match team.iter().position(|rank| from.contains(*rank)) {
                 Some(root) => {
                     let (root, output) = (Some(root), out);
@@ -114,7 +114,7 @@ impl Lowering<'_> {
         device: DeviceDim,
     ) {
         let input = self.pack_parts(arg, send, (sent, device));
-        let teams = teams_along(&send.mesh, device);
+        let teams = teams_along(&send.mesh, &[device]);
         self.post_and_unpack(out, recv, (received, device), &mut |this, buffer| {
             for team in &teams {
                 let output = buffer;

@@ -2,7 +2,7 @@
 
 use grammar::{
     DimMap, expr_text,
-    ir::{Mesh, OpStmt, ParallelType, Program, TensorId},
+    ir::{OpStmt, ParallelType, Program, TensorId},
     tensor_text,
 };
 
@@ -122,29 +122,6 @@ pub(super) fn mesh_conflict(program: &Program, it: &OpStmt, operands: [TensorId;
             (operand, format!("`{}` is on {mesh}", program.tensor_name(operand)))
         }),
     }
-}
-
-/// Returns the number of bytes that each rank receives if a tensor is gathered, or sent to other devices if it is not sharded;
-/// `None` if an extent is no constant.
-pub(super) fn gathered_bytes(program: &Program, tensor: TensorId) -> Option<usize> {
-    let it = &program.tensors[tensor];
-    let mut elements = 1_usize;
-    for axis in program.dimensions(tensor) {
-        let extent = usize::try_from(program.constant(program.axes[axis].extent)?).ok()?;
-        elements = elements.checked_mul(extent)?;
-    }
-    let bytes = elements.checked_mul(it.dtype.map_or(4, |it| it.size()))?;
-    match device_count(program, tensor, &it.mesh) {
-        // It goes to other devices as a whole.
-        0 | 1 => Some(bytes),
-        parts => bytes.checked_sub(bytes / parts),
-    }
-}
-
-/// Returns the number of parts into which devices split a tensor.
-fn device_count(program: &Program, tensor: TensorId, mesh: &Mesh) -> usize {
-    let Some(sharding) = Sharding::of(program, tensor) else { return 1 };
-    sharding.dims.iter().flat_map(Dim::devices).map(|device| mesh.extent(device)).product()
 }
 
 /// Returns a piece of `claim` whose device axis `known` has as well.

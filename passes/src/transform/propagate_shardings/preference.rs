@@ -7,17 +7,18 @@ use grammar::{
     diagnostic::Diagnostic,
     domain_clauses,
     ir::{Mesh, OpStmt, Program, StmtId, TensorId},
+    ops::Op,
     rules::Aliasing,
     tensor_text,
 };
 
 use super::{
     Propagation, TensorUses,
-    choice::{Claims, Conflict, gathered_bytes},
+    choice::{Claims, Conflict},
     with_pieces,
 };
 use crate::{
-    analysis::sharding::DimPiece,
+    analysis::sharding::{DimPiece, gathered_bytes},
     pass::{Arguments, Remarks},
 };
 
@@ -107,7 +108,7 @@ impl Propagation<'_> {
 
     /// Records which tensors arithmetic computes. All others are parameters, data or copies of them.
     pub(super) fn note_computed(&mut self, stmt: &OpStmt) {
-        let is_copied = stmt.rule().aliasing() != Aliasing::Never;
+        let is_copied = stmt.rule().aliasing() != Aliasing::Never || matches!(stmt.op, Op::Cat | Op::Pad);
         if !is_copied || stmt.tensor_operands().iter().any(|it| self.computed.contains(it)) {
             self.computed.extend(Program::tensors_of(&stmt.outs));
         }

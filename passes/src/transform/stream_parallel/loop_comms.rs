@@ -42,7 +42,7 @@ pub(super) fn allgather(it: &mut LoopWriter<'_, '_>, member: &LoopStmt, device: 
     match it.pass.settings.allgather {
         Allgather::Broadcast | Allgather::Whole => {
             let root = it.iteration;
-            for team in teams_along(&members, device) {
+            for team in teams_along(&members, &[device]) {
                 let (kind, team, root, red_op) = (CommunicationType::Broadcast, &team[..], Some(root), None);
                 post(it, Collective { kind, team, root, red_op, input, output });
             }
@@ -55,7 +55,7 @@ pub(super) fn allgather(it: &mut LoopWriter<'_, '_>, member: &LoopStmt, device: 
             let me = mesh::coordinate(program, &members, device);
             let sum = infix(program, InfixOp::Add, it.iteration, me);
             let ahead = infix(program, InfixOp::Rem, sum, it.group.count);
-            for team in teams_along(&members, device) {
+            for team in teams_along(&members, &[device]) {
                 let work = it.pass.fresh.work();
                 it.emit(OpStmt {
                     number: Some(work),
@@ -91,7 +91,7 @@ pub(super) fn reduce_scatter(it: &mut LoopWriter<'_, '_>, member: &LoopStmt, dev
         ReduceScatter::Reduce | ReduceScatter::Whole => {
             it.allocate_before(out, member.stmt);
             let root = it.iteration;
-            for team in teams_along(&members, device) {
+            for team in teams_along(&members, &[device]) {
                 let red_op = collective_red_op(it.pass.program, &sum);
                 let (kind, team, root, output) = (CommunicationType::Reduce, &team[..], Some(root), out);
                 post(it, Collective { kind, team, root, red_op, input, output });

@@ -291,13 +291,12 @@ impl SliceAnalysis<'_> {
         let ([tensor], [from], [maps]) = (self.args, self.from, self.maps) else { return None };
         let summed: Vec<usize> = (0..maps.len()).filter(|at| maps[*at] == DimMap::Reduction).collect();
         let [partial] = summed[..] else { return None };
-        let mut kept = from.clone();
-        kept.dims.remove(partial);
+        let kept = from.without_dims(&summed);
         let device = from.dims[partial].devices().next()?;
         if self.it.op.def().type_rule != TypeRule::Reduce
             || collective_red_op(self.program, self.it).is_none()
             || from.mesh != self.goal.mesh
-            || !reduces_in_one_step(self.program, from, partial, &kept, self.goal)
+            || !reduces_in_one_step(self.program, from, &summed, self.goal)
         {
             return None;
         }
