@@ -17,6 +17,17 @@ pub struct DimEquivalence {
     /// Indices of the edges of each tensor.
     of: FxHashMap<TensorId, Vec<usize>>,
     inputs: FxHashSet<TensorId>,
+    /// The results of reductions over devices.
+    device_sums: FxHashSet<TensorId>,
+}
+
+/// How far equivalent dimensions are searched for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reach {
+    /// Through all operators.
+    Everywhere,
+    /// Up to the results of the matrix products that read the tensor, and back to the one that computes it.
+    NextProduct,
 }
 
 /// Dimensions of several tensors that are equivalent, index by index.
@@ -56,7 +67,8 @@ impl DimEquivalence {
             of.entry(edge.arg).or_default().push(at);
             of.entry(edge.out).or_default().push(at);
         }
-        Self { edges, of, inputs: Program::tensors_of(&program.inputs).collect() }
+        let device_sums = edges.iter().filter(|it| it.kind == EdgeKind::DeviceSum).map(|it| it.out).collect();
+        Self { edges, of, inputs: Program::tensors_of(&program.inputs).collect(), device_sums }
     }
 
     /// Returns the dimensions that are equivalent to dimension `dim` of `tensor` through top-level operators
@@ -64,17 +76,40 @@ impl DimEquivalence {
     /// through an input from one reader to another. `Err` holds a tensor that would belong to the
     /// set with two dimensions.
     pub fn dims_equivalent_to(&self, tensor: TensorId, dim: usize) -> Result<EquivalentDims, TensorId> {
+        self.dims_within(Reach::Everywhere, tensor, dim)
+    }
+
+    /// Like `dims_equivalent_to`, within a reach.
+    pub fn dims_within(
+        &self,
+        reach: Reach,
+        tensor: TensorId,
+        dim: usize,
+    ) -> Result<EquivalentDims, TensorId> {
+        // Results of products, from which a search within `Reach::NextProduct` does not go on.
+        let mut products: FxHashSet<TensorId> = FxHashSet::default();
         let mut found = EquivalentDims::default();
         found.add(tensor, dim);
         let mut next = 0;
         while let Some((tensor, dim)) = found.dims.get(next).copied() {
             next += 1;
-            if self.inputs.contains(&tensor) && next > 1 {
+            if self.inputs.contains(&tensor) && next > 1 || products.contains(&tensor) {
                 continue;
             }
             for edge in self.of.get(&tensor).into_iter().flatten().map(|at| &self.edges[*at]) {
                 let from_arg = edge.arg == tensor && edge.arg_dim == dim;
                 let from_out = edge.out == tensor && edge.out_dim == dim;
+                if reach == Reach::NextProduct {
+                    // The loop takes slices of what is computed before it, and what is behind it reads the whole sum.
+                    let is_behind_sum =
+                        edge.kind == EdgeKind::DeviceSum || self.device_sums.contains(&tensor);
+                    if from_arg && is_behind_sum || from_out && edge.kind == EdgeKind::Product {
+                        continue;
+                    }
+                    if edge.kind == EdgeKind::Product {
+                        products.insert(edge.out);
+                    }
+                }
                 let (other, at) = match (from_arg, from_out) {
                     (true, _) => (edge.out, edge.out_dim),
                     (_, true) => (edge.arg, edge.arg_dim),
@@ -97,6 +132,16 @@ struct Edge {
     arg_dim: usize,
     out: TensorId,
     out_dim: usize,
+    kind: EdgeKind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum EdgeKind {
+    /// The operator is a matrix product.
+    Product,
+    /// The operator is a reduction over devices.
+    DeviceSum,
+    Other,
 }
 
 fn edges(program: &Program) -> Vec<Edge> {
@@ -116,12 +161,21 @@ fn edges(program: &Program) -> Vec<Edge> {
             else {
                 continue;
             };
+            let sums_devices = maps
+                .iter()
+                .zip(&from.dims)
+                .any(|(map, dim)| *map == DimMap::Reduction && dim.devices().next().is_some());
+            let kind = match it.rule().is_matrix_product() {
+                true => EdgeKind::Product,
+                false if sums_devices => EdgeKind::DeviceSum,
+                false => EdgeKind::Other,
+            };
             for (arg_dim, map) in maps.into_iter().enumerate() {
                 let devices = |dim: &Dim| dim.devices().collect::<Vec<_>>();
                 if let DimMap::Parallel(out_dim) = map
                     && devices(&from.dims[arg_dim]) == devices(&goal.dims[out_dim])
                 {
-                    edges.push(Edge { arg: *arg, arg_dim, out: *out, out_dim });
+                    edges.push(Edge { arg: *arg, arg_dim, out: *out, out_dim, kind });
                 }
             }
         }

@@ -15,11 +15,14 @@
 //! | all-gather | one per device |
 //! | reduce-scatter | one per device |
 //! | all-reduce | `count`, or the largest smaller number that divides the axis; with `ratio`, which takes precedence, one for each number in it |
+//! | all-to-all | `count`, or the largest smaller number that divides a dimension that it leaves alone |
 //! | transfer to another mesh, with `transfer=chunks` | `count`, or the largest smaller number that divides the axis |
 //!
 //! It splits the axis in all tensors that share it, makes a loop of the statements on these tensors, and
 //! keeps the loop only if it overlaps (`overlap_check`): the iterations are independent of each other, and
-//! the loop communicates and contains a matmul. In a program with many communications, those that share no axis are split
+//! the loop communicates and contains a matmul. If there is no such loop, as in an attention block, whose scores have the
+//! sequence twice, the axis is split only in the tensors up to the next products (`Reach::NextProduct`): the loop
+//! then holds the projections. In a program with many communications, those that share no axis are split
 //! together (`batch`), so that the time grows as the program does. Chunks of different sizes (`ratio`) are in loops one after the other
 //! (`unequal_chunks`). A communication that cannot overlap stays unchanged, and a
 //! remark gives the reason. Each attempt examines the whole program, so the pass attempts no more once it has examined
@@ -39,7 +42,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     analysis::{
-        dim_equivalence::DimEquivalence,
+        dim_equivalence::{DimEquivalence, Reach},
         sharding::{Dim, Sharding},
     },
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
@@ -77,6 +80,12 @@ pub(crate) const PASS: Pass = Pass {
             default: Some("chunks"),
         },
         OptionSpec {
+            name: "alltoall",
+            description: "split an all-to-all into chunks along a dimension that it leaves alone, such as the batch, or leave it whole",
+            kind: CHUNKS_OR_WHOLE,
+            default: Some("chunks"),
+        },
+        OptionSpec {
             name: "transfer",
             description: "split a transfer to another mesh into chunks, the micro-batches of a pipeline, or leave it whole",
             kind: CHUNKS_OR_WHOLE,
@@ -84,7 +93,7 @@ pub(crate) const PASS: Pass = Pass {
         },
         OptionSpec {
             name: "count",
-            description: "largest number of chunks of an all-reduce or a transfer; the largest number up to this that divides the axis is used; default: 4",
+            description: "largest number of chunks of an all-reduce, an all-to-all or a transfer; the largest number up to this that divides the axis is used; default: 4",
             kind: OptionKind::Count,
             default: None,
         },
@@ -155,7 +164,14 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
                 ).into());
             }
             let shared = shared.get_or_insert_with(|| DimEquivalence::of(program));
-            attempt(program, shared, &mut examined, arguments, loops, (stmt, &exchange))
+            let mut within = |reach, loops| {
+                attempt(program, shared, reach, &mut examined, arguments, loops, (stmt, &exchange))
+            };
+            within(Reach::Everywhere, loops).or_else(|reason| {
+                let chunks = loops.with_chunks().map(|loops| within(Reach::Everywhere, loops));
+                let found = chunks.and_then(Result::ok).map_or_else(|| within(Reach::NextProduct, loops), Ok);
+                found.map_err(|_| reason)
+            })
         });
         match attempted {
             Ok((rewritten, count)) => {
@@ -206,6 +222,7 @@ fn divisibility_condition(
 fn attempt(
     program: &Program,
     shared: &DimEquivalence,
+    reach: Reach,
     examined: &mut usize,
     arguments: &Arguments,
     loops: LoopOptions,
@@ -222,10 +239,10 @@ fn attempt(
                 let name = program.tensor_name(twice);
                 Obstacle::from(format!("`{name}` has the stream axis in two dimensions"))
             };
-            (shared.dims_equivalent_to(exchange.tensor, dim).map_err(twice)?, None)
+            (shared.dims_within(reach, exchange.tensor, dim).map_err(twice)?, None)
         }
         None => {
-            let it = chunk::choose_chunking(program, shared, exchange, most_chunks(arguments))?;
+            let it = chunk::choose_chunking(program, shared, exchange, most_chunks(arguments), reach)?;
             (it.component, Some(it.count))
         }
     };
@@ -304,13 +321,13 @@ fn check_requested(arguments: &Arguments, exchange: &CommCandidate) -> Result<()
         CommKind::Allgather => "allgather",
         CommKind::ReduceScatter => "reduce-scatter",
         CommKind::Allreduce => "allreduce",
+        CommKind::AllToAll => "alltoall",
         CommKind::SendRecv | CommKind::Broadcast | CommKind::Gather | CommKind::Scatter
             if exchange.changes_mesh =>
         {
             "transfer"
         }
         kind @ (CommKind::Reduce
-        | CommKind::AllToAll
         | CommKind::SendRecv
         | CommKind::Broadcast
         | CommKind::Gather

@@ -20,7 +20,8 @@
 //! Consecutive statements whose results have the same stream axis share a loop, as long as each of them reads
 //! only the iteration's slice of what the others compute. If a statement cannot join the loop, the local statements at
 //! its end that compute the operands of this statement, and nothing from the rest of the loop, move to the loop of the
-//! statement. `group` contains the statements of a loop, `slicing` determines what can be sliced, `body`
+//! statement. A statement that reads results of the loop as a whole stands behind it, and later
+//! products of slices of the loop still join it, such as the second projection of a gathered tensor. `group` contains the statements of a loop, `slicing` determines what can be sliced, `body`
 //! emits an iteration, and `loop_comms` its communications. A resharding statement that does not change the
 //! stream axis is sliced like any operator and is left to lower-to-communication. A statement stays outside
 //! of the loops if it cannot be sliced, if its result has storage on some paths only, if it makes a view in a program that
@@ -129,6 +130,7 @@ pub(crate) fn make_loops(
         program,
         out: Vec::new(),
         group: None,
+        behind: Vec::new(),
         written: Vec::new(),
     };
     for stmt in pass.program.blocks[block].clone() {
@@ -160,6 +162,8 @@ struct StreamParallel<'p> {
     out: Vec<StmtId>,
     /// The statements that will share the next loop.
     group: Option<StmtGroup>,
+    /// Statements that read results of the group as a whole, and stand behind its loop. Later statements may still join the loop.
+    behind: Vec<StmtId>,
     /// The loops emitted so far.
     written: Vec<NewLoop>,
 }
@@ -186,15 +190,22 @@ impl StreamParallel<'_> {
         let overlaps = |it: &Slicing| it.operands.iter().any(|operand| self.meets(operand.tensor, it.out));
         let slicing = slicing.filter(|it| self.is_written_once(it.out) && values(it) && !overlaps(it));
         let Some(slicing) = slicing else {
-            // A statement that is independent of the loop goes before it and does not end the group.
-            if !self.is_independent(stmt) {
+            // A statement that is independent of the loop goes before it, and one that reads its results behind it. Neither
+            // ends the group.
+            if self.behind.is_empty() && self.is_independent(stmt) {
+                self.out.push(stmt);
+            } else if self.group.is_some() && self.may_move(stmt) {
+                self.behind.push(stmt);
+            } else {
                 self.emit_group();
+                self.out.push(stmt);
             }
-            self.out.push(stmt);
             return;
         };
         let can_add = |group: &StmtGroup| {
-            self.is_disjoint(group, &slicing) && group.can_add(self.program, self.settings, &slicing)
+            self.is_disjoint(group, &slicing)
+                && group.can_add(self.program, self.settings, &slicing)
+                && (self.behind.is_empty() || self.is_product_of(group, stmt, &slicing))
         };
         if !self.group.as_ref().is_some_and(can_add) {
             let producers = self.take_producers(&slicing);
@@ -216,7 +227,8 @@ impl StreamParallel<'_> {
     /// the whole loop before it. Nothing is split off if one of these statements reads a result of the rest of the
     /// group, or if `slicing` cannot join them either. The result is then empty.
     fn take_producers(&mut self, slicing: &Slicing) -> StmtGroup {
-        if let Some(mut group) = self.group.take() {
+        // What stands behind the loop may read the results of these statements.
+        if let Some(mut group) = self.group.take_if(|_| self.behind.is_empty()) {
             let producers = group.split_off_producers(slicing);
             let reads_from_group =
                 |it: &LoopStmt| it.slicing.operands.iter().any(|it| group.produced.contains_key(&it.tensor));
@@ -286,11 +298,46 @@ impl StreamParallel<'_> {
             members.clone().any(|it| is(it.out))
                 || Program::tensors_of(&it.outs).any(is) && members.clone().any(reads)
         };
-        let mut free = it.computes() && !self.bindings.maybe_bound.contains(&stmt);
-        grammar::for_each_tensor_use(self.program, it, &mut |tensor, _| {
-            free &= self.is_written_once(tensor) && !touched(tensor)
-        });
+        let mut free = self.may_move(stmt);
+        grammar::for_each_tensor_use(self.program, it, &mut |tensor, _| free &= !touched(tensor));
         free
+    }
+
+    /// Returns whether a statement computes into storage of its own, from elements that no other statement changes, so that
+    /// it can run anywhere between its operands and the readers of its results.
+    fn may_move(&self, stmt: StmtId) -> bool {
+        let Stmt::Op(it) = &self.program.stmts[stmt] else { return false };
+        let mut free = it.computes() && !self.bindings.maybe_bound.contains(&stmt);
+        grammar::for_each_tensor_use(self.program, it, &mut |tensor, _| free &= self.is_written_once(tensor));
+        free
+    }
+
+    /// Returns whether a statement is a product of a result of the group, and of nothing that stands behind its loop.
+    fn is_product_of(&self, group: &StmtGroup, stmt: StmtId, slicing: &Slicing) -> bool {
+        matches!(&self.program.stmts[stmt], Stmt::Op(it) if it.rule().is_matrix_product())
+            && slicing.kind == SliceKind::Local
+            && slicing.operands.iter().any(|it| group.produced.contains_key(&it.tensor))
+            && !self.meets_behind(stmt)
+    }
+
+    /// Returns whether a statement mentions a result of those behind the loop.
+    fn meets_behind(&self, stmt: StmtId) -> bool {
+        let Stmt::Op(it) = &self.program.stmts[stmt] else { return true };
+        let results: FxHashSet<TensorId> = self
+            .behind
+            .iter()
+            .filter_map(|stmt| match &self.program.stmts[*stmt] {
+                Stmt::Op(it) => Some(Program::tensors_of(&it.outs)),
+                Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+            })
+            .flatten()
+            .map(|it| self.base_tensor(it))
+            .collect();
+        let mut meets = false;
+        grammar::for_each_tensor_use(self.program, it, &mut |tensor, _| {
+            meets |= results.contains(&self.base_tensor(tensor));
+        });
+        meets
     }
 
     /// Emits the loop of the group, if there is one.
@@ -300,6 +347,7 @@ impl StreamParallel<'_> {
             let members = group.members.iter().map(|it| it.stmt).collect();
             self.written.push(NewLoop { stmt, members });
         }
+        self.out.append(&mut self.behind);
     }
 }
 

@@ -11,7 +11,7 @@ use grammar::{
 use super::{obstacle_to_count, obstacle_to_counts};
 use crate::{
     analysis::{
-        dim_equivalence::{DimEquivalence, EquivalentDims},
+        dim_equivalence::{DimEquivalence, EquivalentDims, Reach},
         dim_map,
         reshard::{self, ReshardStep},
         sharding::Sharding,
@@ -81,7 +81,10 @@ pub(super) fn auto_chunkings(program: &Program, most: i64) -> Vec<Chunking> {
     let overlaps = |it: &CommCandidate| {
         matches!(it.kind, CommKind::Allgather | CommKind::ReduceScatter | CommKind::Allreduce)
     };
-    exchanges.filter(overlaps).filter_map(|it| choose_chunking(program, &shared, &it, most).ok()).collect()
+    exchanges
+        .filter(overlaps)
+        .filter_map(|it| choose_chunking(program, &shared, &it, most, Reach::Everywhere).ok())
+        .collect()
 }
 
 /// The largest number of chunks that `choose_chunking` tries.
@@ -115,10 +118,9 @@ fn copied(
     let (kind, dims, count) = match reshard::step(program, from, to)? {
         ReshardStep::Local | ReshardStep::Slice => return None,
         ReshardStep::Allgather { dim, device } => {
-            let dims = if from.dims[dim].devices().count() == 1 { vec![dim] } else { Vec::new() };
-            (CommKind::Allgather, dims, Some(to.mesh.extent(device) as i64))
+            (CommKind::Allgather, vec![dim], Some(to.mesh.extent(device) as i64))
         }
-        ReshardStep::AllToAll { .. } => (CommKind::AllToAll, Vec::new(), None),
+        ReshardStep::AllToAll { .. } => (CommKind::AllToAll, free(), None),
         ReshardStep::Gather { .. } => (CommKind::Gather, free(), None),
         ReshardStep::Scatter { .. } => (CommKind::Scatter, free(), None),
         ReshardStep::Broadcast => (CommKind::Broadcast, free(), None),
@@ -176,7 +178,7 @@ fn is_splittable(program: &Program, sharding: &Sharding, at: usize) -> bool {
     sharding.dims[at].pieces.is_empty() && program.constant(sharding.dims[at].extent) != Some(1)
 }
 
-/// Chooses the first dimension that can be split in all tensors that share it, into `most` chunks or the
+/// Chooses the first dimension that can be split in all tensors within `reach` that share it, into `most` chunks or the
 /// largest smaller number that divides it in all of them.
 ///
 /// # Errors
@@ -186,10 +188,11 @@ pub(crate) fn choose_chunking(
     shared: &DimEquivalence,
     it: &CommCandidate,
     most: i64,
+    reach: Reach,
 ) -> Result<Chunking, Obstacle> {
     let mut reason = None;
     for dim in &it.dims {
-        let component = match shared.dims_equivalent_to(it.tensor, *dim) {
+        let component = match shared.dims_within(reach, it.tensor, *dim) {
             Ok(component) => component,
             Err(twice) => {
                 let name = program.tensor_name(twice);
@@ -213,9 +216,6 @@ pub(crate) fn choose_chunking(
             }
         }
     }
-    let none = || match it.kind {
-        CommKind::Allgather => "the gathered dimension is sharded over several device axes",
-        _ => "it has no dimension that can be split into chunks",
-    };
-    Err(reason.map_or_else(|| none().into(), Obstacle::from))
+    let none = || Obstacle::from("it has no dimension that can be split into chunks");
+    Err(reason.map_or_else(none, Obstacle::from))
 }

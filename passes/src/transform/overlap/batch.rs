@@ -13,7 +13,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::{check_requested, chunks_text, divisibility_condition, most_chunks, with_loops};
 use crate::{
     analysis::{
-        dim_equivalence::DimEquivalence,
+        dim_equivalence::{DimEquivalence, Reach},
         sharding::{Dim, Sharding},
     },
     pass::Arguments,
@@ -62,8 +62,9 @@ pub(super) fn attempt_together(
             if has_stream || split.contains(&exchange.tensor) {
                 continue;
             }
-            let Ok(chunking) = chunk::choose_chunking(program, &shared, exchange, most_chunks(arguments))
-            else {
+            let choose =
+                |reach| chunk::choose_chunking(program, &shared, exchange, most_chunks(arguments), reach);
+            let Ok(chunking) = choose(Reach::Everywhere).or_else(|_| choose(Reach::NextProduct)) else {
                 continue;
             };
             let tensors = chunking.component.dims.iter().map(|(tensor, _)| *tensor);

@@ -115,6 +115,12 @@ pub(super) enum Style {
 }
 
 impl LoopOptions {
+    /// Returns the options with which all loops take chunks, unless a style is set. Statements of which some can select an index
+    /// and others cannot then share a loop.
+    pub(crate) fn with_chunks(self) -> Option<Self> {
+        self.style.is_none().then_some(Self { style: Some(Style::Shard), ..self })
+    }
+
     /// Reads the options.
     ///
     /// # Errors

@@ -266,9 +266,8 @@ impl SliceAnalysis<'_> {
         else {
             return None;
         };
-        let [piece] = from.dims[dim].pieces[..] else { return None };
-        let one_each =
-            same_extent(self.program, piece.count, stream.count) && self.goal.dims[dim].pieces.len() == 1;
+        // Inside the pieces of other device axes, if there are any.
+        let one_each = self.is_last_piece_of(&self.goal.dims[dim], &from.dims[dim]);
         if gathered != dim || !one_each {
             return None;
         }
@@ -284,6 +283,19 @@ impl SliceAnalysis<'_> {
         let (count, swizzled) = (stream.count, stream.swizzled);
         let kind = SliceKind::Allgather(device);
         Some(Slicing { kind, style, count, out: self.out, out_dim: Some(dim), operands, rotated, swizzled })
+    }
+
+    /// Returns whether the innermost piece of `chunked` is a stream with one chunk for each device of the innermost piece of
+    /// `spread`, and the other pieces are the same.
+    fn is_last_piece_of(&self, chunked: &Dim, spread: &Dim) -> bool {
+        let (Some((stream, outer)), Some((device, others))) =
+            (chunked.pieces.split_last(), spread.pieces.split_last())
+        else {
+            return false;
+        };
+        stream.parallel == ParallelType::Stream
+            && same_extent(self.program, stream.count, device.count)
+            && outer == others
     }
 
     /// Slices a reduction over devices that scatters its result, with one device per slice.
@@ -302,11 +314,8 @@ impl SliceAnalysis<'_> {
         }
         let (scattered, _) = reshard::scattered_piece(self.program, &kept, self.goal)?;
         let at = maps.iter().position(|map| *map == DimMap::Parallel(scattered))?;
-        let ([stream], [piece]) = (&from.dims[at].pieces[..], &self.goal.dims[scattered].pieces[..]) else {
-            return None;
-        };
-        let one_each =
-            from.dims[at].stream().is_some() && same_extent(self.program, stream.count, piece.count);
+        let stream = *from.dims[at].stream()?;
+        let one_each = self.is_last_piece_of(&from.dims[at], &self.goal.dims[scattered]);
         let rotated = match self.settings.reduce_scatter {
             ReduceScatter::Reduce if stream.swizzled => return None,
             ReduceScatter::Reduce => false,
@@ -316,7 +325,9 @@ impl SliceAnalysis<'_> {
         if !one_each {
             return None;
         }
-        let is_whole = same_extent(self.program, from.dims[at].extent, stream.count) && !stream.swizzled;
+        let is_whole = same_extent(self.program, from.dims[at].extent, stream.count)
+            && from.dims[at].pieces.len() == 1
+            && !stream.swizzled;
         let style = match self.settings.style {
             Some(Style::Select) => is_whole.then_some(Style::Select)?,
             Some(Style::Shard) => Style::Shard,
