@@ -10,6 +10,7 @@ pub static PASSES: &[Pass] = &[
     crate::transform::swizzle_stream::PASS,
     crate::transform::stream_parallel::PASS,
     crate::transform::overlap::PASS,
+    crate::transform::coalesce_reductions::PASS,
     crate::transform::lower_to_communication::PASS,
     crate::transform::assign_streams::PASS,
     crate::transform::allocate_and_deallocate::PASS,
@@ -41,7 +42,7 @@ pub const FORMER_NAMES: &[(&str, &str)] = &[
 /// The order of passes matters. `propagate-shardings` comes first, because the other passes need the
 /// sharding of every tensor. `decompose-resharding` makes operators local, because `overlap` must know
 /// what is exchanged before it makes loops. `lower-to-communication` then turns the remaining resharding
-/// inside the loops into communications. Communications that are in no loop overlap with what stands
+/// inside the loops into communications. Before it, `coalesce-reductions` joins the small reductions that are in no loop. Communications that are in no loop overlap with what stands
 /// around them, so they are scheduled before allocations are between the statements. Streams are assigned next, while it is evident that iterations
 /// do not share storage. Then the rank's own shard is read in place, and handles are exchanged once
 /// before the loop. Allocation comes late, so that names are deallocated after their last use. Redundant
@@ -66,15 +67,15 @@ pub static PIPELINES: &[Pipeline] = &[
     Pipeline {
         name: "@lower",
         description: "lower resharding operators to communications, without overlap",
-        passes: "propagate-shardings,decompose-resharding,lower-to-communication,allocate-and-deallocate,\
-                 canonicalize",
+        passes: "propagate-shardings,decompose-resharding,coalesce-reductions,lower-to-communication,\
+                 allocate-and-deallocate,canonicalize",
     },
     Pipeline {
         name: "@overlap",
         description: "overlap all-gather, reduce-scatter or all-reduce with linear or matmul: CUDA rings, chunks of rows",
         passes: "propagate-shardings,decompose-resharding,\
                  overlap{allgather=p2p-ring,reduce-scatter=p2p-ring,backend=cuda},\
-                 lower-to-communication,schedule-communication,\
+                 coalesce-reductions,lower-to-communication,schedule-communication,\
                  assign-streams{count=numberOfStreams,communications=auto,dependent=keep},\
                  use-local-shard-in-place,hoist-share-mem-handles,allocate-and-deallocate,\
                  remove-redundant-sync,canonicalize,remove-dead-code",

@@ -5,6 +5,7 @@ pub(crate) mod allocate_and_deallocate;
 pub(crate) mod assign_streams;
 pub(crate) mod canonicalize;
 pub(crate) mod chunk;
+pub(crate) mod coalesce_reductions;
 pub(crate) mod common_subexpression;
 pub(crate) mod decompose_resharding;
 pub(crate) mod double_buffer;

@@ -111,7 +111,7 @@ const TRANSFORM: &[Layer] = &[
     ("propagate_shardings remove_dead_code remove_redundant_sync renumber schedule_communication", &[]),
     ("select_algorithms unroll use_local_shard_in_place", &[]),
     ("specialize_rank", &["canonicalize", "inline_definitions"]),
-    ("chunk lower_to_communication", &["decompose_resharding"]),
+    ("chunk coalesce_reductions lower_to_communication", &["decompose_resharding"]),
     ("stream_parallel", &["decompose_resharding", "lower_to_communication"]),
     ("swizzle_stream", &["chunk", "decompose_resharding"]),
     // Parallelises loops in several ways and selects the best.

@@ -71,7 +71,7 @@ use crate::{
 use contraction::contracted_device_pieces;
 use copies::{ReshardedCopies, copy_stmt};
 use device_reduction::reduces_over_devices;
-pub(crate) use device_reduction::reduces_in_one_step;
+pub(crate) use device_reduction::{reduces_in_one_step, reduction_stmt, set_reduction_axes};
 pub(crate) use red_op::collective_red_op;
 use slices::mentions_slice;
 
