@@ -20,8 +20,9 @@
 //! Consecutive statements whose results have the same stream axis share a loop, as long as each of them reads
 //! only the iteration's slice of what the others compute. If a statement cannot join the loop, the local statements at
 //! its end that compute the operands of this statement, and nothing from the rest of the loop, move to the loop of the
-//! statement. A statement that reads results of the loop as a whole stands behind it, and later
-//! products of slices of the loop still join it, such as the second projection of a gathered tensor. `group` contains the statements of a loop, `slicing` determines what can be sliced, `body`
+//! statement. A statement that reads results of the loop as a whole stands behind it, and later products of slices of the loop
+//! still join it, such as the second projection of a gathered tensor.
+//! `group` contains the statements of a loop, `slicing` determines what can be sliced, `body`
 //! emits an iteration, and `loop_comms` its communications. A resharding statement that does not change the
 //! stream axis is sliced like any operator and is left to lower-to-communication. A statement stays outside
 //! of the loops if it cannot be sliced, if its result has storage on some paths only, if it makes a view in a program that
