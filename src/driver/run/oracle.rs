@@ -214,7 +214,7 @@ fn failure_diagnostic<'p>(
         FailureKind::ProgramError => "stops",
     };
     let it = Diagnostic::new(code, span, &failure.message, label);
-    let help = failure.deadlock.as_ref().and_then(|it| it.help());
+    let help = failure.deadlock.as_ref().map(|it| it.help());
     let is_unordered = code == Code::InvalidReference && failure.inst_ref.is_some();
     let help =
         help.or(is_unordered.then(|| "`hir-opt --check` without passes reports what is not ordered".into()));

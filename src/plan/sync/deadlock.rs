@@ -100,7 +100,7 @@ impl fmt::Display for Deadlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message())?;
         self.counts().map_or(Ok(()), |it| write!(f, "\n{it}"))?;
-        self.help().map_or(Ok(()), |it| write!(f, "\nhelp: {it}"))?;
+        write!(f, "\nhelp: {}", self.help())?;
         self.details().iter().try_for_each(|it| write!(f, "\n{it}"))
     }
 }
@@ -226,7 +226,7 @@ impl Deadlock {
         if !notes.is_empty() {
             it = it.note(notes.join("\n"));
         }
-        if let Some(help) = self.help() { it.help(help) } else { it }
+        it.help(self.help())
     }
 
     /// Returns the label of the reported statement: the ranks that do not post it, or that wait there.
@@ -250,26 +250,32 @@ impl Deadlock {
     }
 
     /// Returns a suggestion for fixing the program.
-    pub fn help(&self) -> Option<Cow<'static, str>> {
+    pub fn help(&self) -> Cow<'static, str> {
         if let Some(skip) = self.skips.first() {
-            return Some(skip.help.clone().into());
+            return skip.help.clone().into();
         }
         if let Some(needed) = self.needed_ranks {
             let unused = short_ranks(&(needed..self.world).collect());
             let verb = if self.world == needed + 1 { "is" } else { "are" };
-            return Some(Cow::Owned(format!(
+            return Cow::Owned(format!(
                 "{unused} {verb} in no mesh or team of the program, but ShareMemHandles waits for all ranks: start only \
                  {needed} ranks (`--ranks {needed}`)"
-            )));
+            ));
         }
         let facing = match &self.cause {
-            Cause::NeverSatisfied { help, .. } => return help.clone().map(Cow::Owned),
-            Cause::Cycle { head_to_head: None, ranks, .. } if ranks.len() > 1 => {
-                return Some("let all ranks execute these statements in the same order".into());
+            Cause::NeverSatisfied { help: Some(help), .. } => return help.clone().into(),
+            Cause::NeverSatisfied { help: None, .. } => {
+                return "add what this statement waits for to the rank that never does it, or remove this statement".into();
             }
-            Cause::Cycle { head_to_head, .. } => head_to_head,
+            Cause::Cycle { head_to_head: Some(facing), .. } => facing,
+            Cause::Cycle { head_to_head: None, ranks, .. } if ranks.len() > 1 => {
+                return "let all ranks execute these statements in the same order".into();
+            }
+            Cause::Cycle { head_to_head: None, .. } => {
+                return "move the statement that waits behind the one that it waits for".into();
+            }
         };
-        let help = facing.map(|it| match it {
+        let help = match facing {
             HeadToHead::Sends => {
                 "put the send and the receive between StartCoalescing and EndCoalescing, or let one rank receive first"
             }
@@ -282,8 +288,8 @@ impl Deadlock {
             HeadToHead::Gets => {
                 "by protocol=get a receive waits for the peer's send: post the send first, or use protocol=put"
             }
-        });
-        help.map(Cow::Borrowed)
+        };
+        Cow::Borrowed(help)
     }
 
     /// Formats waits by line: `at line 22: ranks 0 (streamIdx=3), 1 (streamIdx=2)`.
