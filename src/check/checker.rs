@@ -6,7 +6,7 @@ use super::{
     excess::{Excess, ExcessNotSearched, UnreadWrites, find_excess},
     finding::{Checks, Finding, Report},
     memory::{UnwrittenRead, WriteTracker},
-    ordering_model::OrderingModel,
+    ordering_model::AccessRules,
     race::RaceDetector,
     repeat,
 };
@@ -67,7 +67,7 @@ pub fn run_checks(world: &World, checks: Checks) -> CheckResults {
     if !checks.needs_accesses() {
         return found;
     }
-    let (mut races, mut memory) = (RaceDetector::new(world, checks.model), WriteTracker::new(world));
+    let (mut races, mut memory) = (RaceDetector::new(world, checks.access_rules()), WriteTracker::new(world));
     let mut unread = UnreadWrites::new(world);
     let walked = happens_before::walk(world, &mut |it| {
         // Waits and writes are judged only if the program has no race.
@@ -96,7 +96,7 @@ pub fn run_checks(world: &World, checks: Checks) -> CheckResults {
     let is_clean = races.found.is_empty() && races.not_compared == 0;
     if checks.excess {
         let (excess, not_searched) =
-            find_excess(world, is_clean.then_some(unread), &races.found, checks.model);
+            find_excess(world, is_clean.then_some(unread), &races.found, checks.access_rules());
         // A caller that requested the race check already sees the reason.
         if is_clean || !checks.race {
             found.not_searched = not_searched;
@@ -130,15 +130,15 @@ pub fn run_checks(world: &World, checks: Checks) -> CheckResults {
     }
     (found.races, found.unwritten_reads) = (races.found, memory.found);
     if checks.repeat && found.races.is_empty() {
-        found.check_two_runs(world, checks.model);
+        found.check_two_runs(world, checks.access_rules());
     }
     found
 }
 
 impl CheckResults {
     /// Adds the races between two consecutive runs. A single run has no race.
-    fn check_two_runs(&mut self, plans: &[Plan], model: OrderingModel) {
-        match repeat::races_between_runs(plans, model) {
+    fn check_two_runs(&mut self, plans: &[Plan], rules: AccessRules) {
+        match repeat::races_between_runs(plans, rules) {
             Ok((races, not_compared)) => {
                 self.races.extend(races);
                 if not_compared > 0 {

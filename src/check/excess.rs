@@ -27,7 +27,7 @@ pub(super) use unread::UnreadWrites;
 
 use std::{collections::BTreeSet, fmt};
 
-use super::{conflict::Race, ordering_model::OrderingModel};
+use super::{conflict::Race, ordering_model::AccessRules};
 use hir_plan::{World, sync::InstRef};
 
 /// A statement on one rank: the rank, and an index into its `Plan::origins`.
@@ -127,13 +127,13 @@ pub(super) fn find_excess(
     world: &World,
     unread: Option<UnreadWrites<'_>>,
     races: &[Race],
-    model: OrderingModel,
+    rules: AccessRules,
 ) -> (Vec<Excess>, Vec<ExcessNotSearched>) {
     let mut not_searched = Vec::new();
     let mut found = lifetimes::storage_excess(world, &races.iter().map(|it| (it.rank, it.buffer)).collect());
     match unread {
         Some(unread) => {
-            let (waits, left) = waits::unneeded_waits(world, model);
+            let (waits, left) = waits::unneeded_waits(world, rules);
             found.extend(waits);
             not_searched.extend(left);
             let (writes, left) = unread.finish(world.matching());

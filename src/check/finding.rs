@@ -11,7 +11,7 @@ use super::{
     conflict::{Party, Race},
     excess::{Excess, ExcessNotSearched},
     memory::UnwrittenRead,
-    ordering_model::OrderingModel,
+    ordering_model::{AccessRules, OrderingModel, StorageModel},
     race_side::RaceSide,
 };
 use hir_plan::{
@@ -39,6 +39,8 @@ pub struct Checks {
     /// How the kernels of different communicators are launched. With `OrderingModel::Hir` always `Implicit`, as hir-run does,
     /// and as the constants say; tools that check a program for other executors set `Explicit`.
     pub nccl: LaunchOrder,
+    /// Where storage comes from. With `OrderingModel::Hir` it is never used again before its uses have ended.
+    pub storage: StorageModel,
 }
 
 impl Checks {
@@ -56,11 +58,12 @@ impl Checks {
         capture: false,
         model: OrderingModel::Nccl,
         nccl: LaunchOrder::Implicit,
+        storage: StorageModel::PyTorch,
     };
 
     /// Returns true if excess is the only requested check.
     pub fn is_excess_only(self) -> bool {
-        self == Self { excess: true, model: self.model, nccl: self.nccl, ..Self::NONE }
+        self == Self { excess: true, ..Self::NONE.with_models_of(self) }
     }
 
     /// Returns the order in which kernels of different communicators are launched.
@@ -74,7 +77,16 @@ impl Checks {
     /// Returns the checks for faults in a single run, with the same models.
     #[must_use]
     pub fn of_faults(self) -> Self {
-        Self { model: self.model, nccl: self.nccl, ..Self::ALL_FAULTS }
+        Self::ALL_FAULTS.with_models_of(self)
+    }
+
+    fn with_models_of(self, it: Self) -> Self {
+        Self { model: it.model, nccl: it.nccl, storage: it.storage, ..self }
+    }
+
+    /// Returns the rules for accesses.
+    pub(super) fn access_rules(self) -> AccessRules {
+        AccessRules { model: self.model, storage: self.storage }
     }
 
     /// Returns true if any requested check needs the memory accesses.

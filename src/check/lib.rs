@@ -38,7 +38,7 @@
 //!   order no memory access. Source: CUDA C++ Programming Guide, Asynchronous Concurrent Execution.
 //! * Storage may be used after the work issued on the stream of its `ALLOCATE` up to then. It is reused on
 //!   that stream, as a whole or in parts, as soon as no tensor and no communication holds it. Source: PyTorch,
-//!   `Tensor.record_stream`; `plan::caching_allocator`.
+//!   `Tensor.record_stream`; `plan::caching_allocator`. `StorageModel` selects other allocators.
 //! * The caller writes the inputs before the stream that is current at entry begins. Inputs, outputs and
 //!   freed storage belong to the caller again once the stream that is current at exit has finished. Source:
 //!   the previous rule, applied to the caller's current stream; a convention of this project.
@@ -131,7 +131,7 @@ pub use excess::{Excess, ExcessKind, ExcessNotSearched};
 pub use finding::{Checks, Finding, Report};
 pub use fix::{AppliedEdit, FixResult, Planner, fix};
 pub use memory::UnwrittenRead;
-pub use ordering_model::OrderingModel;
+pub use ordering_model::{OrderingModel, StorageModel};
 pub use orders::{Orders, StepOrder, TooLarge, Truncation};
 pub use overlap::ElementRange;
 

@@ -21,22 +21,60 @@ impl OrderingModel {
             Self::Hir => "hir",
         }
     }
+}
 
+/// Where storage comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StorageModel {
+    /// The caching allocator of PyTorch: blocks of a stream are in two pools, by size (`plan::caching_allocator`).
+    #[default]
+    PyTorch,
+    /// `cudaMallocAsync` and `cudaFreeAsync` on the stream of the ALLOCATE: one pool, without sizes. Source: CUDA C++
+    /// Programming Guide, Stream Ordered Memory Allocator.
+    CudaAsync,
+    /// Storage is never used again.
+    NeverReused,
+}
+
+impl StorageModel {
+    /// All models.
+    pub const ALL: [Self; 3] = [Self::PyTorch, Self::CudaAsync, Self::NeverReused];
+
+    /// Returns the name of the model, as command lines contain it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::PyTorch => "pytorch",
+            Self::CudaAsync => "cuda-async",
+            Self::NeverReused => "never-reused",
+        }
+    }
+}
+
+/// The rules that order accesses to memory.
+#[derive(Clone, Copy, Debug)]
+pub struct AccessRules {
+    /// Which orders count.
+    pub model: OrderingModel,
+    /// Where storage comes from.
+    pub storage: StorageModel,
+}
+
+impl AccessRules {
     /// Returns true if all streams on all ranks begin after the caller has written the inputs.
     pub(super) fn starts_together(self) -> bool {
-        self == Self::Hir
+        self.model == OrderingModel::Hir
     }
 
     /// Returns true if inputs, outputs and storage belong to the program until all streams of all ranks have
     /// finished. The caller then only reads the outputs at exit.
     pub(super) fn ends_together(self) -> bool {
-        self == Self::Hir
+        self.model == OrderingModel::Hir
     }
 
-    /// Returns true if storage is reused only if every use by its earlier owner happens before every use by
+    /// Returns true if storage is never used again, or only if every use by its earlier owner happens before every use by
     /// the later one.
     pub(super) fn reuses_in_order(self) -> bool {
-        self == Self::Hir
+        self.model == OrderingModel::Hir || self.storage == StorageModel::NeverReused
     }
 }
 

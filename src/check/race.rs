@@ -15,7 +15,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::{
     conflict::{Party, Race},
     history::AccessHistory,
-    ordering_model::OrderingModel,
+    ordering_model::AccessRules,
     overlap::{ElementRange, Footprint, Overlap, covers, overlap},
     storage::{SharedStorage, StorageConflict},
 };
@@ -79,7 +79,7 @@ type ReportedPair = (usize, BufferNo, [(usize, u32); 2]);
 /// Tracks all accesses while `happens_before::walk` visits the instructions, and collects races.
 pub struct RaceDetector<'p> {
     plans: &'p [Plan],
-    model: OrderingModel,
+    rules: AccessRules,
     /// The actor of stream 0, by rank.
     entry_actors: Vec<u32>,
     /// The buffers of the inputs, by rank.
@@ -103,18 +103,18 @@ pub struct RaceDetector<'p> {
 
 impl<'p> RaceDetector<'p> {
     /// Creates the state before the first instruction.
-    pub fn new(plans: &'p [Plan], model: OrderingModel) -> Self {
+    pub fn new(plans: &'p [Plan], rules: AccessRules) -> Self {
         let entry = happens_before::first_actors(plans);
         let allocated = plans.iter().zip(&entry).map(|(plan, first)| allocate_sites(plan, *first)).collect();
         let inputs =
             |plan: &Plan| plan.inputs.iter().filter_map(|it| Some(it.shard.view.as_ref()?.buffer)).collect();
         Self {
             plans,
-            model,
+            rules,
             entry_actors: entry,
             inputs: plans.iter().map(inputs).collect(),
             accesses: FxHashMap::default(),
-            storage: SharedStorage::new(plans),
+            storage: SharedStorage::new(plans, rules.storage),
             allocate_sites: allocated,
             early_actors: FxHashSet::default(),
             early_uses: Vec::new(),
@@ -149,12 +149,12 @@ impl<'p> RaceDetector<'p> {
         let kind = &plan.code[it.inst].kind;
         if matches!(kind, InstKind::ReadOutputs) {
             // The caller overwrites inputs and outputs, or only reads the outputs, depending on the model.
-            let writes = !self.model.ends_together();
+            let writes = !self.rules.ends_together();
             let inputs = plan.inputs.iter().filter(|_| writes);
             for view in inputs.chain(&plan.outputs).filter_map(|port| port.shard.view.as_ref()) {
                 self.access(it, Party::CallerAfter(at), it.rank, view, writes);
             }
-            if !self.model.ends_together() {
+            if !self.rules.ends_together() && !self.rules.reuses_in_order() {
                 let found = self.storage.finish(it);
                 self.report_reuse(it.rank, found);
             }
@@ -237,7 +237,7 @@ impl<'p> RaceDetector<'p> {
     /// begins.
     fn check_after_entry(&mut self, it: &Occurrence, rank: usize, view: &View, writes: bool) {
         let entry = self.entry_actors[rank];
-        let is_after = self.model.starts_together() || it.actor == entry || it.clock.ended(entry) > 0;
+        let is_after = self.rules.starts_together() || it.actor == entry || it.clock.ended(entry) > 0;
         if is_after || !self.inputs[rank].contains(&view.buffer) {
             return;
         }
@@ -267,7 +267,7 @@ impl<'p> RaceDetector<'p> {
         footprint: &Footprint,
     ) -> bool {
         let Some(allocated) = self.allocate_sites[rank][view.buffer as usize] else { return true };
-        if self.model.reuses_in_order() {
+        if self.rules.reuses_in_order() {
             return true;
         }
         let ended = it.clock.ended(allocated.actor);
@@ -342,7 +342,7 @@ impl<'p> RaceDetector<'p> {
         self.not_compared += not_compared;
         found.into_iter().for_each(|it| self.report(it));
         // A use that does not follow its own ALLOCATE does not follow the uses by an earlier owner either.
-        if is_after && !self.model.reuses_in_order() {
+        if is_after && !self.rules.reuses_in_order() {
             let found = self.storage.access(it, (party, writes), rank, view.buffer);
             self.report_reuse(rank, found);
         }

@@ -7,7 +7,7 @@
 
 use super::{
     conflict::{Party, Race},
-    ordering_model::OrderingModel,
+    ordering_model::AccessRules,
     race::RaceDetector,
     storage::SharedStorage,
 };
@@ -35,7 +35,7 @@ struct TwoRuns {
 /// The world has too many streams, or two consecutive runs deadlock.
 pub(super) fn races_between_runs(
     plans: &[Plan],
-    model: OrderingModel,
+    rules: AccessRules,
 ) -> Result<(Vec<Race>, usize), OrderError> {
     let signal_count =
         plans.iter().flat_map(|it| &it.code).filter_map(|it| signal_of(&it.kind)).map(|it| it.index + 1);
@@ -46,12 +46,15 @@ pub(super) fn races_between_runs(
     if both.deadlocked_state().is_some() {
         return Err(OrderError::Deadlock);
     }
-    let mut races = RaceDetector::new(&both, model);
+    let mut races = RaceDetector::new(&both, rules);
     // Both runs use the same storage: that which the allocator gives out during the first one.
-    let mut storage = SharedStorage::of_two_runs(plans);
+    let mut storage = SharedStorage::of_two_runs(plans, rules.storage);
     happens_before::walk(&both, &mut |it| {
         races.visit(&it);
         let party = Party::Inst(InstRef { rank: it.rank, inst: it.inst });
+        if rules.reuses_in_order() {
+            return;
+        }
         for access in both[it.rank].code[it.inst].kind.accesses(it.rank) {
             let found = storage.access(&it, (party, access.is_write), access.rank, access.view.buffer);
             races.report_reuse(access.rank, found);

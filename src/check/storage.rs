@@ -16,7 +16,10 @@ use std::collections::BTreeMap;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::conflict::{Party, ReusedStorage};
+use super::{
+    conflict::{Party, ReusedStorage},
+    ordering_model::StorageModel,
+};
 use hir_plan::{
     BufferNo, Plan, StoragePool,
     sync::{InstRef, happens_before::Occurrence},
@@ -92,7 +95,7 @@ pub struct StorageConflict {
 
 impl<'p> SharedStorage<'p> {
     /// Creates the state before the first instruction.
-    pub fn new(plans: &'p [Plan]) -> Self {
+    pub fn new(plans: &'p [Plan], model: StorageModel) -> Self {
         let mut occupancies = FxHashMap::default();
         for plan in plans {
             let kept: FxHashSet<BufferNo> = plan.caller_buffers().collect();
@@ -103,7 +106,10 @@ impl<'p> SharedStorage<'p> {
                     None => AT_END,
                 };
                 let freed_by = it.freed.map(|it| it.origin);
-                let occupancy = Occupancy { pool: it.pool, from: it.frees_before, until, freed_by };
+                // Without pools by size, all requests are from the one for small requests.
+                let is_small = it.pool.is_small || model != StorageModel::PyTorch;
+                let pool = StoragePool { is_small, ..it.pool };
+                let occupancy = Occupancy { pool, from: it.frees_before, until, freed_by };
                 occupancies.insert((plan.rank, it.buffer), occupancy);
             }
         }
@@ -112,8 +118,8 @@ impl<'p> SharedStorage<'p> {
 
     /// Creates the state before the first instruction of two consecutive runs with the same storage. A single
     /// run has no conflict.
-    pub fn of_two_runs(plans: &'p [Plan]) -> Self {
-        Self { is_repeated: true, ..Self::new(plans) }
+    pub fn of_two_runs(plans: &'p [Plan], model: StorageModel) -> Self {
+        Self { is_repeated: true, ..Self::new(plans, model) }
     }
 
     /// Records an access to a buffer after all accesses that happen before it, and returns its conflicts.

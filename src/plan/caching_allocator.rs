@@ -21,8 +21,8 @@ const MAX_SMALL_REQUEST: usize = 1 << 20;
 pub(super) struct CachingAllocator {
     /// The allocation of each live buffer, as an index into `Plan::allocations`.
     live: FxHashMap<BufferNo, usize>,
-    /// Number of buffers freed so far, by pool.
-    freed: FxHashMap<StoragePool, u32>,
+    /// Number of buffers freed so far, by stream.
+    freed: FxHashMap<StreamNo, u32>,
 }
 
 impl CachingAllocator {
@@ -36,7 +36,7 @@ impl CachingAllocator {
     ) {
         let pool = StoragePool { stream, is_small: bytes <= MAX_SMALL_REQUEST };
         self.live.insert(buffer, all.len());
-        let frees_before = self.freed.get(&pool).copied().unwrap_or(0);
+        let frees_before = self.freed.get(&stream).copied().unwrap_or(0);
         all.push(Allocation {
             buffer,
             pool,
@@ -52,7 +52,7 @@ impl CachingAllocator {
     pub(super) fn free(&mut self, all: &mut [Allocation], buffer: BufferNo, origin: u32) {
         // Buffers that no statement allocates have no block to reuse.
         let Some(it) = self.live.remove(&buffer).and_then(|at| all.get_mut(at)) else { return };
-        let number = self.freed.entry(it.pool).or_default();
+        let number = self.freed.entry(it.pool.stream).or_default();
         it.freed = Some(Freed { origin, number: *number });
         *number += 1;
     }

@@ -212,7 +212,7 @@ pub struct Allocation {
     pub pool: StoragePool,
     /// True if it has no elements, and so no storage.
     pub is_empty: bool,
-    /// Number of buffers of the pool that are freed before this one is allocated. These may have used its
+    /// Number of buffers of the stream that are freed before this one is allocated. Those of the pool may have used its
     /// storage.
     pub frees_before: u32,
     /// Where the buffer is freed; `None` for the end of the program.
@@ -235,7 +235,7 @@ pub struct StoragePool {
 pub struct Freed {
     /// The statement after which no tensor is bound to the buffer, an index into `Plan::origins`.
     pub origin: u32,
-    /// Number of buffers of the same pool that are freed before.
+    /// Number of buffers of the same stream that are freed before.
     pub number: u32,
 }
 

@@ -255,7 +255,7 @@ const CHECK: &[Layer] = &[
     ("plan_index", &["stream_waits"]),
     ("conflict history written", &["overlap"]),
     ("orders", &["conflict", "overlap"]),
-    ("memory storage", &["conflict", "overlap", "written"]),
+    ("memory storage", &["conflict", "ordering_model", "overlap", "written"]),
     ("missing_write", &["memory", "overlap", "plan_index"]),
     ("race", &["conflict", "history", "ordering_model", "overlap", "storage"]),
     ("repeat", &["conflict", "ordering_model", "race", "storage"]),

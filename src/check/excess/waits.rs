@@ -10,7 +10,7 @@ use super::{
     candidates::{WaitCandidate, wait_candidates},
     work_order::{OrderDifference, WorkOrder, is_work},
 };
-use crate::{ordering_model::OrderingModel, race::RaceDetector};
+use crate::{ordering_model::AccessRules, race::RaceDetector};
 use hir_plan::{
     InstKind, Plan, World,
     sync::{InstRef, happens_before},
@@ -23,7 +23,7 @@ const MAX_COMPARISONS: usize = 1 << 28;
 
 /// Returns the waits that the program does not need, and the search that was cut short, if any. The plans
 /// have no race.
-pub fn unneeded_waits(world: &World, model: OrderingModel) -> (Vec<Excess>, Option<ExcessNotSearched>) {
+pub fn unneeded_waits(world: &World, rules: AccessRules) -> (Vec<Excess>, Option<ExcessNotSearched>) {
     let mut candidates = wait_candidates(world);
     let all = candidates.len();
     let instructions: usize = world.iter().map(|it| it.code.len()).sum();
@@ -32,15 +32,15 @@ pub fn unneeded_waits(world: &World, model: OrderingModel) -> (Vec<Excess>, Opti
     let order = if candidates.is_empty() { None } else { WorkOrder::of(world) };
     candidates.truncate(order.as_ref().map_or(0, |it| MAX_COMPARISONS / it.comparison_count().max(1)));
     if let Some(order) = &order {
-        found.extend(candidates.iter().filter_map(|it| check_wait(world, model, order, it)));
+        found.extend(candidates.iter().filter_map(|it| check_wait(world, rules, order, it)));
     }
     let left = all - candidates.len();
     (found, (left > 0).then_some(ExcessNotSearched::Waits { left, all }))
 }
 
 /// Returns the finding if the program does not need the wait `it`.
-fn check_wait(world: &World, model: OrderingModel, order: &WorkOrder, it: &WaitCandidate) -> Option<Excess> {
-    let mut races = RaceDetector::new(world, model);
+fn check_wait(world: &World, rules: AccessRules, order: &WorkOrder, it: &WaitCandidate) -> Option<Excess> {
+    let mut races = RaceDetector::new(world, rules);
     let mut pair = None;
     let mut is_needed = false;
     let walked = happens_before::walk_ignoring(world, &|at| it.insts.contains(&at), &mut |at| {

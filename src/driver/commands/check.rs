@@ -8,7 +8,7 @@ use std::{
 
 use clap::Parser;
 use grammar::{bindings::Binding, count_text};
-use hir_check::{Checks, OrderingModel};
+use hir_check::{Checks, OrderingModel, StorageModel};
 use hir_plan::{limits::DEFAULT_MAX_WORK_OF_TRIALS, sync::LaunchOrder};
 use hir_process::{exit::Exit, interrupt::Activity};
 use hir_sim::WorkBudget;
@@ -18,7 +18,9 @@ use crate::{
     session::CommandLine,
     tool::{
         Reporter,
-        flags::{DiagnosticFlags, TextFlags, WorldFlags, check_model, launch_order, with_help},
+        flags::{
+            DiagnosticFlags, TextFlags, WorldFlags, check_model, launch_order, storage_model, with_help,
+        },
     },
 };
 
@@ -54,6 +56,10 @@ struct Options {
     /// (default), or `launch-order-implicit`, the issue order.
     #[arg(help_heading = "Checks", long, value_parser = launch_order())]
     nccl: Option<LaunchOrder>,
+    /// Where the storage of tensors comes from, and so which tensors may share it: `pytorch` (default), `cuda-async` or
+    /// `never-reused`.
+    #[arg(help_heading = "Checks", long, value_parser = storage_model())]
+    storage: Option<StorageModel>,
     #[command(flatten)]
     text: TextFlags,
     #[command(flatten)]
@@ -132,12 +138,13 @@ fn check_file(
     }
     let set = options.set.iter().cloned();
     let set = set.map(|it| Binding { is_optional: it.is_optional || !is_only, ..it }).collect();
-    let Options { check, check_model, nccl, world, diagnostics, .. } = *options;
+    let Options { check, check_model, nccl, storage, world, diagnostics, .. } = *options;
     let file_options = opt::Options {
         file,
         check: check.or(Some(Checks::DEFAULT)),
         check_model,
         nccl,
+        storage,
         world,
         diagnostics,
         text: options.text.clone(),

@@ -13,7 +13,7 @@ use crate::{
     session::Session,
     tool::{Color, Reporter},
 };
-use hir_check::OrderingModel;
+use hir_check::{OrderingModel, StorageModel};
 use hir_plan::{
     limits::{DEFAULT_MAX_RANKS, DEFAULT_MEMORY_GIB, Limits, MAX_RANKS},
     sync::LaunchOrder,
@@ -125,6 +125,21 @@ fn parse_ranks(text: &str) -> Result<usize, InvalidOption> {
 fn parse_memory_limit(text: &str) -> Result<u32, InvalidOption> {
     let parsed = text.parse();
     parsed.map_err(|_| "expected a whole number of GiB, such as 4".into())
+}
+
+/// Returns the parser of `--storage`.
+pub fn storage_model() -> impl TypedValueParser<Value = StorageModel> {
+    let values = StorageModel::ALL.map(|model| {
+        PossibleValue::new(model.name()).help(match model {
+            StorageModel::PyTorch => {
+                "The caching allocator of PyTorch, with a pool for requests up to 1 MiB and one for others"
+            }
+            StorageModel::CudaAsync => "cudaMallocAsync and cudaFreeAsync: one pool for all sizes",
+            StorageModel::NeverReused => "Storage is never used again",
+        })
+    });
+    PossibleValuesParser::new(values)
+        .map(|name| StorageModel::ALL.into_iter().find(|it| it.name() == name).unwrap_or_default())
 }
 
 /// Returns the parser of `--nccl`.

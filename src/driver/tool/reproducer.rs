@@ -36,6 +36,7 @@ const FLAGS: &[&str] = &[
     "--check",
     "--check-model",
     "--nccl",
+    "--storage",
     "--bisect",
 ];
 

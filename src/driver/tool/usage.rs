@@ -50,6 +50,7 @@ pub const FLAGS_BY_TOOL: [(&str, &[&str]); 4] = [
             "run-reproducer",
             "split-input-file",
             "statistics",
+            "storage",
             "timeline",
             "timing",
             "verify-diagnostics",

@@ -14,7 +14,7 @@ use crate::tool::{
 };
 use clap::{Parser, ValueEnum};
 use grammar::{Dialect, bindings::Binding, render::Format};
-use hir_check::{Checks, OrderingModel};
+use hir_check::{Checks, OrderingModel, StorageModel};
 use hir_plan::sync::LaunchOrder;
 
 /// The examples of `--help`.
@@ -141,6 +141,10 @@ pub struct Options {
     /// (default of `--check`), or `launch-order-implicit`, the issue order (default of `--verify-each=check`).
     #[arg(help_heading = "Checks", long, value_parser = crate::tool::flags::launch_order())]
     pub nccl: Option<LaunchOrder>,
+    /// Where the storage of tensors comes from, and so which tensors may share it: `pytorch` (default), `cuda-async` or
+    /// `never-reused`.
+    #[arg(help_heading = "Checks", long, value_parser = crate::tool::flags::storage_model())]
+    pub storage: Option<StorageModel>,
     #[command(flatten)]
     pub world: WorldFlags,
     /// Print only the plan of this rank.
@@ -194,6 +198,15 @@ impl Options {
         }
         if self.nccl == Some(LaunchOrder::Explicit) && self.check_model == Some(OrderingModel::Hir) {
             return Err("`--check-model=hir` implies `--nccl=launch-order-implicit`: hir-run starts communications in issue order".into());
+        }
+        if self.storage.is_some() && !self.uses_ordering_model() {
+            return Err("`--storage` needs `--check`, `--fix=check` or `--verify-each=check`".into());
+        }
+        if self.storage.is_some() && self.check_model == Some(OrderingModel::Hir) {
+            return Err(
+                "`--check-model=hir` ignores `--storage`: hir-run assigns storage before the program runs"
+                    .into(),
+            );
         }
         self.dumps.check()?;
         let prints = [
@@ -305,6 +318,7 @@ impl Options {
         Checks {
             model: self.check_model.unwrap_or_default(),
             nccl: self.nccl.unwrap_or_default(),
+            storage: self.storage.unwrap_or_default(),
             ..self.check.unwrap_or(Checks::DEFAULT)
         }
     }
@@ -312,6 +326,6 @@ impl Options {
     /// Returns what `--verify-each=check` looks for. Passes keep the issue order, so kernels start in this order by default.
     pub fn checks_of_passes(&self) -> Checks {
         let nccl = self.nccl.unwrap_or(LaunchOrder::Implicit);
-        Checks { model: self.check_model.unwrap_or_default(), nccl, ..Checks::ALL_FAULTS }
+        Checks { nccl, ..self.checks().of_faults() }
     }
 }

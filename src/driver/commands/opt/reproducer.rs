@@ -56,6 +56,7 @@ impl Processor<'_> {
         let needs_model = options.check.is_some() || options.verify_each == VerifyEach::Check;
         flags.extend(options.check_model.filter(|_| needs_model).map(|it| format!("--check-model={it}")));
         flags.extend(options.nccl.filter(|_| needs_model).map(|it| format!("--nccl={}", it.name())));
+        flags.extend(options.storage.filter(|_| needs_model).map(|it| format!("--storage={}", it.name())));
         flags.extend(options.world.ranks.map(|it| format!("--ranks={it}")));
         flags.extend(options.rank.map(|it| format!("--rank={it}")));
         flags.push(format!("--max-ranks={}", options.world.max_ranks));
@@ -82,6 +83,8 @@ impl Processor<'_> {
         flags.extend(model.map(|it| format!("--check-model={it}")));
         let nccl = self.options.nccl.filter(|_| verify == VerifyEach::Check);
         flags.extend(nccl.map(|it| format!("--nccl={}", it.name())));
+        let storage = self.options.storage.filter(|_| verify == VerifyEach::Check);
+        flags.extend(storage.map(|it| format!("--storage={}", it.name())));
         flags.extend(self.options.world.ranks.map(|ranks| format!("--ranks={ranks}")));
         if self
             .screen
