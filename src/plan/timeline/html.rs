@@ -1,5 +1,5 @@
-//! A timeline as a page without references to other files: drag to move, scroll to zoom, point at a bar to see
-//! what it is and what it waited for.
+//! A timeline as a page without references to other files: ranks fold, a search finds statements, and a bar says what it is and what it
+//! waited for.
 
 use serde_json::json;
 
@@ -10,7 +10,8 @@ const PAGE: &str = include_str!("page.html");
 
 /// Returns the page. `report` is shown below the picture.
 pub fn page(timeline: &Timeline, title: &str, report: &[String]) -> String {
-    let rows: Vec<_> = timeline.rows.iter().map(|it| format!("rank {} {}", it.rank, it.lane)).collect();
+    let rows = timeline.rows.iter().zip(timeline.carried());
+    let rows: Vec<_> = rows.map(|(it, carried)| json!([it.rank, it.lane.to_string(), carried])).collect();
     let slices: Vec<_> = (0..timeline.slices.len())
         .map(|number| {
             let it = &timeline.slices[number];

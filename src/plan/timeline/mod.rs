@@ -129,6 +129,27 @@ impl Timeline {
     }
 }
 
+impl Timeline {
+    /// Returns what each row does: the labels of its work, those that take the most time first, at most `MAX_CARRIED`.
+    pub(crate) fn carried(&self) -> Vec<String> {
+        let mut times: Vec<Vec<(&str, f64)>> = vec![Vec::new(); self.rows.len()];
+        for it in self.slices.iter().filter(|it| it.kind != SliceKind::Wait) {
+            let time = it.end.map_or(f64::INFINITY, |end| end - it.begin);
+            match times[it.row].iter_mut().find(|known| known.0 == it.label) {
+                Some(known) => known.1 += time,
+                None => times[it.row].push((&it.label, time)),
+            }
+        }
+        let text = |mut all: Vec<(&str, f64)>| {
+            all.sort_by(|a, b| b.1.total_cmp(&a.1));
+            let more = if all.len() > MAX_CARRIED { ", …" } else { "" };
+            let first: Vec<&str> = all.iter().take(MAX_CARRIED).map(|it| it.0).collect();
+            first.join(", ") + more
+        };
+        times.into_iter().map(text).collect()
+    }
+}
+
 /// An arrow from work to the slice that waited for it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Arrow {
@@ -165,6 +186,9 @@ impl Timeline {
         Some(Arrow { from, from_time, to: slice, to_time })
     }
 }
+
+/// The number of labels that say what a row does.
+const MAX_CARRIED: usize = 2;
 
 impl SliceKind {
     /// Returns the kind in a word.

@@ -10,18 +10,20 @@ use super::{Slice, SliceKind, Timeline};
 pub const MAX_SLICES: usize = 20_000;
 
 /// Widths and heights in pixels.
-const LABELS: f64 = 150.0;
+const LABELS: f64 = 236.0;
 const WIDTH: f64 = 900.0;
 const ROW: f64 = 20.0;
 const RANK_GAP: f64 = 10.0;
 const HEAD: f64 = 58.0;
+/// The height of a wait, which is thinner than work.
+const WAIT: f64 = 5.0;
 /// The width of a character of a label.
 const CHARACTER: f64 = 6.2;
 /// The number of pixels between two ticks, at least.
 const TICK: f64 = 90.0;
 
 const STYLE: &str = "text{font:11px system-ui,sans-serif;fill:#222}.t{font-weight:600}.g{stroke:#ddd}.l{fill:#fff}\
-     .compute{fill:#3b6ea5}.memory{fill:#5f9e8f}.communication{fill:#d9822b}.wait{fill:#c9c9c9}\
+     .compute{fill:#3b6ea5}.memory{fill:#3f7d6e}.communication{fill:#b5620e}.wait{fill:#d5d5d5}.c{fill:#666}\
      .open{fill:#c0392b}.a{stroke:#555;stroke-width:.8;fill:none;marker-end:url(#h)}";
 
 /// The number of slices of a timeline that is too large for a picture.
@@ -65,15 +67,20 @@ pub fn picture(timeline: &Timeline, title: &str) -> Result<String, TooManySlices
     );
     legend(&mut out, timeline);
     axis(&mut out, &layout);
+    let carried = timeline.carried();
     for (row, top) in layout.tops.iter().enumerate() {
         let Some(top) = top else { continue };
         let it = &timeline.rows[row];
+        let room = ((LABELS - 12.0) / CHARACTER) as usize;
+        let name = shortened(&format!("rank {} {}", it.rank, it.lane), room);
+        let rest = room - name.chars().count();
+        let carried = if rest > 6 { shortened(&carried[row], rest - 2) } else { String::new() };
         let _ = writeln!(
             out,
-            "<text x=\"8\" y=\"{:.1}\">rank {} {}</text><path class=\"g\" d=\"M{LABELS} {:.1}h{WIDTH}\"/>",
+            "<text x=\"8\" y=\"{:.1}\">{} <tspan class=\"c\">{}</tspan></text><path class=\"g\" d=\"M{LABELS} {:.1}h{WIDTH}\"/>",
             top + 13.0,
-            it.rank,
-            escape(&shortened(&it.lane.to_string(), ((LABELS - 60.0) / CHARACTER) as usize)),
+            escape(&name),
+            escape(&carried),
             top + ROW - 1.0,
         );
     }
@@ -187,24 +194,26 @@ fn bar(out: &mut String, layout: &Layout, it: &Slice) {
     let (left, right) = (layout.x(it.begin), layout.x(it.end.unwrap_or(layout.end)));
     let width = (right - left).max(0.5);
     let class = if it.end.is_some() { it.kind.name() } else { "open" };
+    let is_wait = class == "wait";
+    let (inset, height) = if is_wait { (ROW - 4.0 - WAIT, WAIT) } else { (0.0, ROW - 4.0) };
     let until = it.end.map_or("never ends".to_owned(), |end| format!("{:.1} µs", end - it.begin));
     let _ = write!(
         out,
         "<rect class=\"{class}\" x=\"{left:.1}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"{:.0}\" rx=\"1.5\">\
          <title>{}, {until}</title></rect>",
-        top + 1.0,
-        ROW - 4.0,
+        top + 1.0 + inset,
+        height,
         escape(&it.title()),
     );
     let room = (width / CHARACTER) as usize;
-    let line = it.line.filter(|line| *line > 0);
-    let texts = line.map(|line| [format!("{} {line}", it.label), line.to_string()]);
+    let line = it.line.filter(|line| *line > 0 && !is_wait);
+    let texts =
+        line.map(|line| [format!("{}, line {line}", it.label), format!("line {line}"), it.label.clone()]);
     let text = texts.into_iter().flatten().find(|text| text.chars().count() < room);
     if let Some(text) = text {
-        let light = if class == "wait" { "" } else { " class=\"l\"" };
         let _ = write!(
             out,
-            "<text{light} x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+            "<text class=\"l\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
             left + 3.0,
             top + 13.0,
             escape(&text)
