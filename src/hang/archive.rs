@@ -47,6 +47,13 @@ pub(crate) fn read(
     }
 }
 
+/// Where there are no files, there are no archives.
+#[cfg(target_family = "wasm")]
+fn read_zip(_: BufReader<File>, _: impl Fn(&str) -> bool, _: impl FnMut(&str, Vec<u8>)) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+#[cfg(not(target_family = "wasm"))]
 fn read_zip(
     file: BufReader<File>,
     wanted: impl Fn(&str) -> bool,

@@ -117,6 +117,24 @@ pub fn load(paths: &[PathBuf]) -> Result<Dumps, LoadError> {
     Ok(Dumps { folders: paths.iter().map(|it| folder_of(it)).collect(), ..combine(read, tables)? })
 }
 
+/// Reads dumps that are in memory, each with the name of its file, which has its rank.
+///
+/// # Errors
+/// A name has no rank, or no dump can be read.
+pub fn read(files: &[(String, Vec<u8>)]) -> Result<Dumps, LoadError> {
+    let tables = Interners::default();
+    let mut read = Vec::new();
+    for (name, bytes) in files {
+        let rank = rank_of_name(name).ok_or_else(|| LoadError::NoRank(name.into()))?;
+        let log = read_bytes(bytes, rank, name, &tables);
+        read.push((rank, log.map_err(|why| Skipped { file: name.clone(), rank, why })));
+    }
+    if read.is_empty() {
+        return Err(LoadError::NoDumps { folder: "these files".to_owned(), folders: Vec::new() });
+    }
+    combine(read, tables)
+}
+
 /// Returns a folder, or the one that a file is in.
 fn folder_of(path: &Path) -> PathBuf {
     let folder = if path.is_dir() { Some(path) } else { path.parent() };

@@ -1,0 +1,112 @@
+//! Plans and checks programs.
+
+use grammar::{
+    bindings::apply_bindings,
+    count_text,
+    diagnostic::{Diagnostic, has_errors},
+    ir::Program,
+    span::LineIndex,
+};
+use hir_check::Checks;
+use hir_plan::{
+    World, assume_scalars, smallest_world,
+    timeline::{estimate::estimate, overlap::Overlap},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    LIMITS,
+    reading::{diagnostics, only_program, source},
+};
+
+/// Plans the only program of a text for all of its ranks. Scalars without a value get the one that fits, as the check says.
+///
+/// # Errors
+/// Why there are no plans.
+pub(crate) fn planned(text: &str) -> Result<World, String> {
+    let (source, mut program) = only_program(text)?;
+    assume_scalars(&mut program, &source, None, &LIMITS);
+    plan(&program, &source.lines).map_err(|faults| {
+        faults.first().map_or("it cannot be planned".to_owned(), |it| {
+            let line = it.labels.first().map_or(0, |it| source.lines.line(it.0.start));
+            format!("line {line}: [{}] {}", it.code.text(), it.message)
+        })
+    })
+}
+
+fn plan(program: &Program, lines: &LineIndex) -> Result<World, Vec<Diagnostic>> {
+    hir_plan::build_with_limits(program, lines, smallest_world(program), &LIMITS)
+}
+
+/// Checks all programs of a text.
+///
+/// # Errors
+/// The text is rejected or has no program.
+pub(crate) fn check(text: &str) -> Result<Value, String> {
+    let source = source(text);
+    let (programs, found) = source.programs();
+    if has_errors(&found) {
+        return Err("the text has errors: correct them first".to_owned());
+    }
+    if programs.is_empty() {
+        return Err("the text has no program".to_owned());
+    }
+    let (mut found, mut verdicts, mut overlaps, mut not_checked) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for mut program in programs {
+        found.extend(assume_scalars(&mut program, &source, None, &LIMITS));
+        let world = match plan(&program, &source.lines) {
+            Ok(world) => world,
+            Err(faults) => {
+                found.extend(faults);
+                verdicts.push("not checked: it has no plans".to_owned());
+                continue;
+            }
+        };
+        let report = hir_check::check(&world, Checks::DEFAULT);
+        let findings = report.diagnostics(&world, std::slice::from_ref(&source));
+        let faults = findings.iter().filter(|it| it.1.is_error()).count();
+        found.extend(findings.into_iter().map(|it| it.1));
+        let verdict = match (faults, report.not_checked.is_empty()) {
+            (0, true) => "no race, no deadlock, every output written".to_owned(),
+            (0, false) => "no fault in what could be checked".to_owned(),
+            (_, _) => count_text(faults, "fault"),
+        };
+        verdicts.push(format!("{}: {verdict}", count_text(world.len(), "rank")));
+        not_checked.extend(report.not_checked);
+        // A program that deadlocks has no end, and one with too many streams no estimate.
+        if world.deadlock().is_none()
+            && let Ok(timeline) = estimate(&world)
+        {
+            overlaps.extend(Overlap::of(&timeline).report(&timeline));
+        }
+    }
+    Ok(json!({
+        "diagnostics": diagnostics(&found, &source),
+        "verdicts": verdicts,
+        "not_checked": not_checked,
+        "overlap": overlaps,
+    }))
+}
+
+/// Makes the edits that remove the races of all programs.
+///
+/// # Errors
+/// No single edit removes one.
+pub(crate) fn fix(text: &str) -> Result<Value, String> {
+    let planner = |program: &mut Program, lines: &LineIndex| {
+        let bindings = hir_plan::proposed_bindings(program, lines, smallest_world(program), &LIMITS);
+        apply_bindings(program, &bindings).ok()?;
+        plan(program, lines).ok()
+    };
+    let (mut text, mut edits) = (text.to_owned(), Vec::new());
+    for number in 0..grammar::read(&text).0.len() {
+        let fixed = hir_check::fix(&text, number, Checks::DEFAULT, &planner);
+        edits.extend(fixed.edits.iter().map(|it| format!("line {}: {}", it.line, it.description)));
+        text = fixed.text;
+    }
+    if edits.is_empty() {
+        return Err("no single edit removes these races: the help of each one says what to decide".to_owned());
+    }
+    Ok(json!({ "text": text, "edits": edits }))
+}

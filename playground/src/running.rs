@@ -1,0 +1,133 @@
+//! Runs programs on simulated ranks, draws timelines, and explains hangs.
+
+use hir_hang::{diagnostics::diagnostic, files, report};
+use hir_plan::{
+    Plan, World,
+    sync::InstRef,
+    timeline::{estimate::estimate, file::TimelineFile, overlap::Overlap},
+};
+use hir_sim::{Schedule, SimOptions, WorkBudget, work};
+use hir_tensor::{
+    data::Data,
+    generate::{ExactRange, InputGenerator, InputKind},
+};
+use serde_json::{Value, json};
+
+use crate::{checking::planned, reading::diagnostics};
+
+/// The limit of the elements that a run computes or communicates, in billions: about half a minute.
+const MAX_WORK: u32 = 1;
+
+/// The most steps and elements that the page shows.
+const MAX_STEPS: usize = 20_000;
+const MAX_ELEMENTS: usize = 16;
+
+/// Runs a program in program order, on generated inputs whose sums are exact.
+///
+/// # Errors
+/// It has no plans, does not end, or needs more than the page has.
+pub(crate) fn run(text: &str) -> Result<Value, String> {
+    let world = planned(text)?;
+    WorkBudget::of_billions(MAX_WORK)
+        .take(work(&world, 1))
+        .map_err(|_| "this run computes too much for a page: use `hir run`, or smaller extents".to_owned())?;
+    let inputs = inputs(&world)?;
+    let options = SimOptions { trace: true, without_shadows: true, ..SimOptions::default() };
+    let outcome =
+        hir_sim::run(&world, inputs, &Schedule::Program, &options).map_err(|fault| fault.to_string())?;
+    let trace = outcome.trace.unwrap_or_default();
+    let steps: Vec<Value> = trace.iter().take(MAX_STEPS).map(|it| step(&world, *it)).collect();
+    let mut outputs = Vec::new();
+    for (plan, parts) in world.iter().zip(&outcome.outputs) {
+        for (port, part) in plan.outputs.iter().zip(parts) {
+            let Some(part) = part else { continue };
+            let values: Vec<String> =
+                (0..part.data.len().min(MAX_ELEMENTS)).map(|at| part.data.text(at)).collect();
+            outputs.push(json!({
+                "rank": plan.rank,
+                "name": port.name,
+                "shape": part.shape,
+                "values": values,
+                "elements": part.data.len(),
+                "unwritten": part.written.first_unwritten().is_some(),
+            }));
+        }
+    }
+    Ok(json!({ "ranks": world.len(), "steps": steps, "all_steps": trace.len(), "outputs": outputs }))
+}
+
+/// Describes a step: its rank, line, iteration and stream.
+fn step(plans: &[Plan], at: InstRef) -> Value {
+    let plan = &plans[at.rank];
+    let inst = &plan.code[at.inst];
+    json!({
+        "rank": at.rank,
+        "line": plan.origins[inst.origin as usize].line,
+        "iteration": plan.iteration(inst),
+        "stream": plan.stream_name(inst),
+    })
+}
+
+/// Generates the inputs of all ranks.
+fn inputs(world: &World) -> Result<Vec<Vec<Data>>, String> {
+    // Sums of up to a thousand products are exact in float16.
+    let exact = ExactRange::for_terms(1024, 11);
+    let generator = InputGenerator { kind: InputKind::Exact, seed: 0, exact };
+    let of_rank = |plan: &Plan| {
+        let ports = plan.inputs.iter().enumerate();
+        let ports = ports.map(|(position, port)| match &port.shard.view {
+            // What they index is not known here.
+            _ if port.dtype.is_integral() => {
+                Err(format!("`{}` has integers, which may be indices: use `hir run`", port.name))
+            }
+            None => Data::zeros(port.dtype, 0).map_err(|fault| fault.to_string()),
+            Some(_) => generator
+                .fill(position, port.dtype, &port.shard.layout, plan.rank)
+                .map_err(|fault| fault.to_string()),
+        });
+        ports.collect::<Result<Vec<Data>, String>>()
+    };
+    world.iter().map(of_rank).collect()
+}
+
+/// Draws the timeline of a program.
+///
+/// # Errors
+/// It has no plans, or its timeline is too large.
+pub(crate) fn timeline(text: &str) -> Result<Value, String> {
+    let world = planned(text)?;
+    if world.deadlock().is_some() {
+        return Err("the program deadlocks: the check says why".to_owned());
+    }
+    let timeline = estimate(&world).map_err(|_| "no timeline: the ranks have too many streams".to_owned())?;
+    let overlap = Overlap::of(&timeline).report(&timeline);
+    let drawn = |name: &str| {
+        let file: TimelineFile = name.parse().map_err(|_| "no such picture".to_owned())?;
+        file.text(&timeline, "program.hir", &overlap).map_err(|it| it.to_string())
+    };
+    Ok(json!({ "svg": drawn("timeline.svg")?, "html": drawn("timeline.html")?, "overlap": overlap }))
+}
+
+/// Explains the dumps of a flight recorder: `[name, bytes]` each, the bytes as characters up to U+00FF.
+///
+/// # Errors
+/// No file is a dump.
+pub(crate) fn hang(files: &Value) -> Result<Value, String> {
+    let one = |it: &Value| {
+        let bytes = it[1].as_str()?.chars().map(|it| u8::try_from(it).ok());
+        Some((it[0].as_str()?.to_owned(), bytes.collect::<Option<Vec<u8>>>()?))
+    };
+    let files: Option<Vec<(String, Vec<u8>)>> = files.as_array().into_iter().flatten().map(one).collect();
+    let dumps = files::read(&files.ok_or("these are no files")?).map_err(|it| it.to_string())?;
+    let found = report::report(&dumps);
+    let findings = found.findings.iter().map(|it| diagnostic(it, &dumps.folders));
+    let findings: Vec<Value> = findings.flat_map(|(source, it)| diagnostics(&[it], &source)).collect();
+    Ok(json!({
+        "is_hang": found.is_hang,
+        "verdict": found.verdict(),
+        "summary": found.summary(),
+        "notes": found.notes,
+        "table": report::table(&found),
+        "diagnostics": findings,
+    }))
+}
