@@ -48,6 +48,17 @@ pub struct RankKernels {
 }
 
 impl RankKernels {
+    /// Puts the kernels into their chains. Those that the walk has not visited are dropped: they begin with an instruction
+    /// of the host.
+    fn build_chains(&mut self) {
+        self.kernels.retain(|it| it.number > 0);
+        for (index, it) in self.kernels.iter_mut().enumerate() {
+            let chain = &mut self.chains[it.chain];
+            it.position = chain.len();
+            chain.push(index);
+        }
+    }
+
     /// Returns the communications in issue order, except that one that ends before an earlier one begins comes first.
     pub fn in_order_of_start(&self) -> Vec<usize> {
         let mut next = vec![0; self.chains.len()];
@@ -96,16 +107,9 @@ pub fn kernels_of(world: &World) -> Result<Option<Vec<RankKernels>>, TooManyComm
                 rank.chains.push(Vec::new());
                 rank.is_nccl.push(communicator.is_some());
             }
-            let position = rank.chains[chain].len();
-            rank.chains[chain].push(rank.kernels.len());
-            rank.kernels.push(Kernel {
-                at: *at,
-                node: node(*at),
-                chain,
-                position,
-                number: 0,
-                ended: Vec::new(),
-            });
+            let kernel =
+                Kernel { at: *at, node: node(*at), chain, position: 0, number: 0, ended: Vec::new() };
+            rank.kernels.push(kernel);
         }
         let mut of_rank = vec![0; rank.chains.len()];
         chain_of.into_iter().for_each(|(actor, chain)| of_rank[chain] = actor);
@@ -126,6 +130,7 @@ pub fn kernels_of(world: &World) -> Result<Option<Vec<RankKernels>>, TooManyComm
             kernel.ended = actors[it.rank].iter().map(|actor| it.clock.ended(*actor)).collect();
         }
     });
+    ranks.iter_mut().for_each(RankKernels::build_chains);
     walked.map(|()| Some(ranks)).map_err(|_| TooManyComms)
 }
 
