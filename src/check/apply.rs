@@ -93,7 +93,7 @@ impl Change {
 impl EditableText {
     /// Applies an edit. Returns `None` if the text is formatted in a way that the edit does not support.
     pub fn apply(&self, edit: &Edit) -> Option<EditedText> {
-        match edit {
+        match &self.where_posted(edit) {
             Edit::InsertSynchronize { stream: WaitedStream::Index { index, stmt }, before } => {
                 let stream = self.stream_operand(*index, *stmt, before.statement());
                 self.insert(&self.synchronize(&stream), before)
@@ -111,6 +111,46 @@ impl EditableText {
             Edit::MoveDeallocate { deallocate, after } => self.move_deallocate((*deallocate)?, (*after)?),
             Edit::ShortenAllocate { allocate } => self.shorten_allocate((*allocate)?),
         }
+    }
+
+    /// Returns the edit as `apply` makes it: a Wait is executed as often as its communication is posted. If the communication
+    /// is posted in a branch, and the Wait would be behind it, the Wait is at the end of the branch: a rank that does not
+    /// take the branch has nothing to wait for. If the Wait would be in a loop without the communication, it is before the
+    /// loop.
+    pub fn where_posted(&self, edit: &Edit) -> Edit {
+        let places = self.places();
+        let Edit::InsertWait { communication, before } = edit else { return edit.clone() };
+        let Some((post, block)) = communication.stmt.and_then(|it| Some((it, places.of_stmt(it)?.block)))
+        else {
+            return edit.clone();
+        };
+        let mut point = before.clone();
+        let is_inside = match &mut point {
+            InsertionPoint::Before { statement, current } => {
+                let is_other_loop = |outer: &StmtId| {
+                    matches!(self.program.stmts[*outer], Stmt::For(_))
+                        && places.around(post).all(|(_, it)| it != *outer)
+                };
+                let outer = statement
+                    .stmt
+                    .and_then(|it| places.around(it).map(|(_, outer)| outer).filter(is_other_loop).last());
+                if let Some(outer) = outer {
+                    (statement.stmt, *current) = (Some(outer), None);
+                }
+                statement.stmt.is_some_and(|it| {
+                    places.of_stmt(it).is_some_and(|it| it.block == block)
+                        || places.around(it).any(|(around, _)| around == block)
+                })
+            }
+            InsertionPoint::BlockEnd { .. } => true,
+            InsertionPoint::End { .. } => false,
+        };
+        let outer = places.around(post).next();
+        let is_in_branch = outer.is_some_and(|(_, outer)| matches!(self.program.stmts[outer], Stmt::If(_)));
+        if is_in_branch && !is_inside {
+            point = InsertionPoint::BlockEnd { of: communication.clone() };
+        }
+        Edit::InsertWait { communication: communication.clone(), before: point }
     }
 
     /// Returns true if the edit is inside a loop and therefore affects every iteration.
