@@ -77,7 +77,7 @@ const TOOLS: [Tool; 5] = [
         name: "run",
         description: "Run a program on simulated ranks with generated inputs: whether it ends, and whether all outputs are complete.",
         takes: Takes::Program,
-        run: run,
+        run: simulate,
     },
 ];
 
@@ -283,7 +283,7 @@ fn overlap(caller: &Caller, arguments: &Map<String, Value>) -> Result<Answer, Rp
     Ok(printed.map_or_else(|it| it, |it| Answer::of_diagnostics(&it)))
 }
 
-fn run(caller: &Caller, arguments: &Map<String, Value>) -> Result<Answer, RpcError> {
+fn simulate(caller: &Caller, arguments: &Map<String, Value>) -> Result<Answer, RpcError> {
     let program = Program::of(arguments)?;
     let seconds = format!("--timeout={}", TIME_LIMIT.as_secs());
     let printed = caller.run(&program.words(&["run", WORK, &seconds]), program.input);
