@@ -255,7 +255,7 @@ programs_of() {
     case $1 in
     @default | @normal-form) echo allgather allreduce reduce-scatter ;;
     @lower) echo allgather-linear linear-allreduce matmul-reduce-scatter ;;
-    @overlap) echo allgather-linear linear-allreduce matmul-reduce-scatter ;;
+    @auto | @overlap) echo allgather-linear linear-allreduce matmul-reduce-scatter ;;
     @overlap-pipeline-stages) echo pipeline-stages ;;
     @overlap-allgather-linear*) echo allgather-linear ;;
     @overlap-linear-allreduce*) echo linear-allreduce ;;
@@ -306,6 +306,10 @@ run_pipelines() {
         read -ra sets < <(sets_of "$file")
         ranks=$(ranks_of "$file" "${sets[@]}")
         [ -n "$ranks" ] && is_wanted "$ranks" && reshards "$file" "${sets[@]}" || continue
+        if [ -z "$(ranks_of "$file" "${sets[@]}" --passes @lower)" ]; then
+            ! chosen "$ranks" - "$file" - || skip "$ranks" - "${file#tests/cases/}" - "@lower does not lower it"
+            continue
+        fi
         for pipeline in $(pipelines | grep -vE '^@(default|lower|normal-form)$'); do
             read -ra more < <(symbols "$file" "$pipeline")
             check "$ranks" "$file" "$pipeline" "${sets[@]}" "${more[@]}"
