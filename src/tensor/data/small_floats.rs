@@ -1,7 +1,5 @@
 //! Floating-point types of 8 and 4 bits (OCP 8-bit Floating Point Specification 1.0, Microscaling Formats Specification 1.0),
-//! one element a byte. A value is found in a table of all values of the type.
-
-use std::sync::OnceLock;
+//! one element a byte. The values of ascending bits ascend, so that the bits of a value are searched.
 
 /// A type, by the bits of its exponent and of its significand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -37,14 +35,14 @@ impl<const EXPONENT: u32, const SIGNIFICAND: u32> SmallFloat<EXPONENT, SIGNIFICA
         f64::from(implied + fraction) * unit
     }
 
-    /// Returns the finite values without a sign, ascending, each at the index of its bits.
-    fn values() -> &'static [f64] {
-        // Each instance of a generic function shares the statics, so the table is found by the type.
-        static TABLES: [OnceLock<Vec<f64>>; 9] = [const { OnceLock::new() }; 9];
-        TABLES[EXPONENT as usize].get_or_init(|| {
-            let count = if Self::HAS_SIGN { 1u16 << (EXPONENT + SIGNIFICAND) } else { 256 };
-            (0..count).map(|it| Self::magnitude(it as u8)).take_while(|it| it.is_finite()).collect()
-        })
+    /// Returns the bits of the largest finite value.
+    fn largest() -> u8 {
+        match (EXPONENT, SIGNIFICAND) {
+            (8, 0) => 254,
+            (4, 3) => 0x7e,
+            (5, 2) => 0x7b,
+            _ => (1 << (EXPONENT + SIGNIFICAND)) - 1,
+        }
     }
 
     fn sign_bit() -> u8 {
@@ -62,29 +60,33 @@ impl<const EXPONENT: u32, const SIGNIFICAND: u32> SmallFloat<EXPONENT, SIGNIFICA
     /// one, as in conversions of CUDA with `satfinite`; so do infinities. NaN becomes NaN; `e2m1`, which has none, gives 6, and
     /// `e8m0` makes negative numbers the smallest power.
     pub fn nearest(value: f64) -> (Self, bool) {
-        let values = Self::values();
-        let last = values.len() - 1;
+        let last = Self::largest();
         if value.is_nan() {
             let bits = match (EXPONENT, SIGNIFICAND) {
                 (8, 0) => 255,
                 (4, 3) | (5, 2) => Self::sign_bit() - 1,
-                _ => last as u8,
+                _ => last,
             };
             return (Self(bits), SIGNIFICAND == 1);
         }
         let size = if Self::HAS_SIGN { value.abs() } else { value.max(0.0) };
-        let above = values.partition_point(|it| *it < size).min(last);
+        // The least bits of a value that is not below `size`.
+        let (mut from, mut above) = (0, last);
+        while from < above {
+            let middle = from + (above - from) / 2;
+            (from, above) = if Self::magnitude(middle) < size { (middle + 1, above) } else { (from, middle) };
+        }
         let below = above.saturating_sub(1);
-        let (down, up) = (size - values[below], values[above] - size);
+        let (down, up) = (size - Self::magnitude(below), Self::magnitude(above) - size);
         // Ties go to the even bits.
         let at = match down.partial_cmp(&up) {
-            _ if size >= values[last] => last,
+            _ if size >= Self::magnitude(last) => last,
             Some(std::cmp::Ordering::Less) => below,
             Some(std::cmp::Ordering::Equal) if below % 2 == 0 => below,
             _ => above,
         };
         let sign = if value.is_sign_negative() { Self::sign_bit() } else { 0 };
-        let it = Self(at as u8 | sign);
+        let it = Self(at | sign);
         (it, it.value() != value)
     }
 }
@@ -101,7 +103,8 @@ mod tests {
 
     #[test]
     fn values_are_those_of_the_specifications() {
-        assert_eq!(E2m1::values(), [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]);
+        let values: Vec<f64> = (0..=E2m1::largest()).map(|it| E2m1::of_bits(it).value()).collect();
+        assert_eq!(values, [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]);
         assert_eq!(
             (E4m3::of_bits(0x7e).value(), E4m3::of_bits(0x01).value(), E4m3::of_bits(0x08).value()),
             (448.0, 2f64.powi(-9), 2f64.powi(-6))
