@@ -252,7 +252,7 @@ mod tests {
                 ("W9999", "no diagnostic has the code `W9999`"),
                 ("hir: alow(R0703)", "this comment says nothing to hir"),
                 ("E0102", "`E0102` cannot be allowed: it says that a program is rejected or a job hangs"),
-                ("R0703", "`R0703` is allowed here, but nothing of this code is found"),
+                ("R0703", "`R0703` is allowed here, but this statement has no finding of this code"),
             ]
         );
         assert_eq!(allowed.unused(&source(), |_| false).len(), 3);
