@@ -156,7 +156,12 @@ class _Compiled:
         try:
             options = self._options
             return GpuProgram(
-                program, self._passes(program), self._graph.rank, self._device, timeout=options.timeout, graph=options.graph
+                program,
+                program.overlapping(options.passes),
+                self._graph.rank,
+                self._device,
+                timeout=options.timeout,
+                graph=options.graph,
             )
         except HirError as error:
             self._reason = f"hir's executor does not run it: {error}"
