@@ -74,6 +74,7 @@ fn a_rank_may_wait_for_itself() {
     assert_eq!(
         text(go(&[it.finish()], vec![Vec::new()], &Schedule::Program)),
         "deadlock: rank 0 waits for itself\n\
+         help: move the statement that waits behind the one that it waits for\n\
          rank 0: line 1, on stream 0: waits for line 2 on stream 0\n\
          rank 0: line 3, on stream 1: waits for line 2 on stream 0"
     );
@@ -86,6 +87,7 @@ fn an_event_that_is_never_recorded_is_reported() {
     assert_eq!(
         text(go(&[it.finish()], vec![Vec::new()], &Schedule::Program)),
         "deadlock: rank 0 waits at line 1 for an event that it never records\n\
+         help: add what this statement waits for to the rank that never does it, or remove this statement\n\
          rank 0: line 1, on stream 0: waits for an event that is never recorded"
     );
 }
