@@ -143,6 +143,8 @@ mod resources;
 mod rng;
 #[path = "suite/scaling.rs"]
 mod scaling;
+#[path = "suite/server_process.rs"]
+mod server_process;
 #[path = "suite/shared_builds.rs"]
 mod shared_builds;
 #[path = "suite/signals.rs"]

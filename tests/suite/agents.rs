@@ -2,15 +2,14 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader, Write},
+    io::{BufRead, Write},
     path::Path,
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
 };
 
 use libtest_mimic::{Failed, Trial};
 use serde_json::{Value, json};
 
-use super::ROOT;
+use super::{ROOT, server_process::ServerProcess};
 
 /// Returns the trials of this file.
 pub fn trials() -> Vec<Trial> {
@@ -23,46 +22,31 @@ pub fn trials() -> Vec<Trial> {
 
 const RACE: &str = "tests/cases/check/race-long-allocate.hir";
 
-struct Server {
-    process: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-    requests: u32,
-}
+struct Server(ServerProcess);
 
 impl Server {
     fn start() -> Result<Self, Failed> {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_hir"))
-            .arg("mcp")
-            .current_dir(ROOT)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()?;
-        let input = process.stdin.take().ok_or("no standard input")?;
-        let output = BufReader::new(process.stdout.take().ok_or("no standard output")?);
-        let mut server = Self { process, input, output, requests: 0 };
-        let asked = json!({ "protocolVersion": "2025-03-26", "capabilities": {}, "clientInfo": { "name": "suite", "version": "1" } });
-        let found = server.ask("initialize", asked)?;
+        let mut server = Self(ServerProcess::start(&["mcp"])?);
+        let client = json!({ "protocolVersion": "2025-03-26", "capabilities": {}, "clientInfo": { "name": "suite", "version": "1" } });
+        let found = server.ask("initialize", client)?;
         expect(&found["result"]["protocolVersion"], &json!("2025-03-26"))?;
         server.send(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }).to_string())?;
         Ok(server)
     }
 
     fn send(&mut self, line: &str) -> Result<(), Failed> {
-        writeln!(self.input, "{line}")?;
-        Ok(self.input.flush()?)
+        writeln!(self.0.input, "{line}")?;
+        Ok(self.0.input.flush()?)
     }
 
     fn receive(&mut self) -> Result<Value, Failed> {
         let mut line = String::new();
-        self.output.read_line(&mut line)?;
+        self.0.output.read_line(&mut line)?;
         Ok(serde_json::from_str(&line)?)
     }
 
     fn ask(&mut self, method: &str, params: Value) -> Result<Value, Failed> {
-        self.requests += 1;
-        let id = self.requests;
+        let id = self.0.next_request();
         self.send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string())?;
         let answer = self.receive()?;
         expect(&answer["id"], &json!(id))?;
@@ -77,7 +61,7 @@ impl Server {
 
     /// Closes the connection; the server must end.
     fn end(self) -> Result<(), Failed> {
-        let Self { mut process, input, .. } = self;
+        let ServerProcess { mut process, input, .. } = self.0;
         drop(input);
         let status = process.wait()?;
         if status.success() { Ok(()) } else { Err(format!("the server ends with {status}").into()) }

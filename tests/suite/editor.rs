@@ -2,16 +2,16 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader, Read, Write},
+    io::{BufRead, Read, Write},
     path::Path,
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    process::Command,
     time::{Duration, Instant},
 };
 
 use libtest_mimic::{Failed, Trial};
 use serde_json::{Value, json};
 
-use super::ROOT;
+use super::{ROOT, server_process::ServerProcess};
 
 /// Returns the trials of this file.
 pub fn trials() -> Vec<Trial> {
@@ -25,25 +25,11 @@ pub fn trials() -> Vec<Trial> {
 
 const URI: &str = "file:///race.hir";
 
-/// A server and its streams.
-struct Server {
-    process: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-    requests: u32,
-}
+struct Server(ServerProcess);
 
 impl Server {
     fn start() -> Result<Self, Failed> {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_hir"))
-            .args(["lsp", "--stdio"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()?;
-        let input = process.stdin.take().ok_or("no standard input")?;
-        let output = BufReader::new(process.stdout.take().ok_or("no standard output")?);
-        let mut server = Self { process, input, output, requests: 0 };
+        let mut server = Self(ServerProcess::start(&["lsp", "--stdio"])?);
         let found = server.ask("initialize", json!({ "capabilities": {} }))?;
         if found["serverInfo"]["name"] != "hir" {
             return Err(format!("the server says {found}").into());
@@ -54,8 +40,8 @@ impl Server {
 
     fn send(&mut self, message: &Value) -> Result<(), Failed> {
         let text = message.to_string();
-        write!(self.input, "Content-Length: {}\r\n\r\n{text}", text.len())?;
-        Ok(self.input.flush()?)
+        write!(self.0.input, "Content-Length: {}\r\n\r\n{text}", text.len())?;
+        Ok(self.0.input.flush()?)
     }
 
     fn tell(&mut self, method: &str, params: Value) -> Result<(), Failed> {
@@ -63,8 +49,7 @@ impl Server {
     }
 
     fn ask(&mut self, method: &str, params: Value) -> Result<Value, Failed> {
-        self.requests += 1;
-        let id = self.requests;
+        let id = self.0.next_request();
         self.send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }))?;
         loop {
             let message = self.receive()?;
@@ -81,7 +66,7 @@ impl Server {
         let mut length = 0;
         loop {
             let mut line = String::new();
-            if self.output.read_line(&mut line)? == 0 {
+            if self.0.output.read_line(&mut line)? == 0 {
                 return Err("the server has ended".into());
             }
             match line.trim().split_once(": ") {
@@ -91,7 +76,7 @@ impl Server {
             }
         }
         let mut text = vec![0; length];
-        self.output.read_exact(&mut text)?;
+        self.0.output.read_exact(&mut text)?;
         Ok(serde_json::from_slice(&text)?)
     }
 
@@ -114,7 +99,7 @@ impl Server {
     fn close(mut self) -> Result<bool, Failed> {
         self.ask("shutdown", Value::Null)?;
         self.tell("exit", Value::Null)?;
-        Ok(self.process.wait()?.success())
+        Ok(self.0.process.wait()?.success())
     }
 }
 
@@ -154,15 +139,15 @@ fn ends() -> Result<(), Failed> {
     server.open("%HostIrContainer {")?;
     server.published()?;
     // An editor that crashes closes the pipe.
-    drop(server.input);
+    drop(server.0.input);
     let until = Instant::now() + Duration::from_secs(30);
     while Instant::now() < until {
-        if server.process.try_wait()?.is_some() {
+        if server.0.process.try_wait()?.is_some() {
             return Ok(());
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    server.process.kill()?;
+    server.0.process.kill()?;
     Err("the server goes on without its editor".into())
 }
 
