@@ -204,7 +204,7 @@ impl DType {
     }
 
     /// Returns the bits of the significand, including the hidden bit: every integer up to 2 to this power is
-    /// representable. Returns `None` for types that are not 16-, 32- or 64-bit floating point.
+    /// representable. Returns `None` for types that are not real floating point.
     pub const fn significand_bits(self) -> Option<u32> {
         match self {
             Self::Double => Some(53),

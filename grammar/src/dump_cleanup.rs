@@ -33,8 +33,8 @@ pub struct CleanedText<'s> {
     char_offsets: Vec<OffsetPair>,
     /// Warnings about the cleanup, with spans in the source.
     pub diagnostics: Vec<Diagnostic>,
-    /// Where the lines of a rank begin in `text`, with its number from 1, in the order of the text; 0 for lines without a tag. The
-    /// lines of a rank follow each other. Empty: no line has a tag.
+    /// Where the lines of a rank begin in `text`, with its number from 1, in the order of the text; 0 for lines without a tag. A
+    /// rank whose two output streams have tags occurs twice. Empty: no line has a tag.
     pub ranks: Vec<(u32, usize)>,
 }
 
@@ -99,10 +99,11 @@ pub fn clean(source: &str) -> CleanedText<'_> {
     diagnostics.extend(log_lines_warning(&dropped));
     let (text, pieces) = join_lines(clean.text.len(), &lines);
     let mut last = 0;
-    for (line, (at, _)) in
-        lines.iter().zip(&pieces).filter(|(line, _)| line.rank != std::mem::replace(&mut last, line.rank))
-    {
-        clean.ranks.push((*at, line.rank));
+    for (line, (at, _)) in lines.iter().zip(&pieces) {
+        if line.rank != last {
+            clean.ranks.push((*at, line.rank));
+            last = line.rank;
+        }
     }
     // The diagnostics refer to the text after character normalization.
     for (span, _) in diagnostics.iter_mut().flat_map(|it| &mut it.labels) {

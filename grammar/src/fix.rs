@@ -5,9 +5,11 @@
 
 use std::borrow::Cow;
 
+use rustc_hash::FxHashSet;
+
 use crate::{
     diagnostic::{Diagnostic, Fix, has_errors},
-    dump_cleanup::{self, CleanedText},
+    dump_cleanup::{self, CleanedText, container_start},
     read::read_clean,
     span::Span,
 };
@@ -38,10 +40,8 @@ fn fix_rounds(source: &str, rounds: usize) -> Cow<'_, str> {
         return Cow::Owned(fix_rounds(&apply(&clean, &diagnostics), rounds - 1).into_owned());
     }
     let pasted = !clean.diagnostics.is_empty();
-    if diagnostics.iter().any(|it| !it.fixes.is_empty()) {
+    if pasted || diagnostics.iter().any(|it| !it.fixes.is_empty()) {
         Cow::Owned(apply(&clean, &diagnostics))
-    } else if pasted {
-        Cow::Owned(apply(&clean, &[]))
     } else {
         Cow::Borrowed(source)
     }
@@ -72,17 +72,17 @@ fn apply(clean: &CleanedText<'_>, diagnostics: &[Diagnostic]) -> String {
 /// its container, and without the tags nothing says so.
 fn lines_of_other_ranks(clean: &CleanedText<'_>) -> Vec<Fix> {
     let ends = clean.ranks.iter().skip(1).map(|it| it.0).chain([clean.text.len() as u32]);
-    let parts = clean.ranks.iter().zip(ends).filter(|(it, _)| it.1 != 0);
-    let parts = parts.map(|(it, end)| Span::new(it.0 as usize, end as usize));
+    let tagged = clean.ranks.iter().zip(ends).filter(|((_, rank), _)| *rank != 0);
+    let pieces: Vec<(usize, Span)> =
+        tagged.map(|((start, rank), end)| (*rank, Span::new(*start as usize, end as usize))).collect();
     let has_container = |it: &Span| {
-        clean.text.get(it.start as usize..it.end as usize).is_some_and(|it| it.contains(CONTAINER))
+        let piece = clean.text.get(it.start as usize..it.end as usize).unwrap_or("");
+        piece.lines().any(|line| container_start(line).is_some())
     };
-    let (read, unread): (Vec<Span>, Vec<Span>) = parts.partition(has_container);
+    let read: FxHashSet<usize> = pieces.iter().filter(|it| has_container(&it.1)).map(|it| it.0).collect();
     if read.is_empty() {
         return Vec::new();
     }
-    unread.into_iter().map(|span| Fix { span, text: String::new() }).collect()
+    let unread = pieces.into_iter().filter(|(rank, _)| !read.contains(rank));
+    unread.map(|(_, span)| Fix { span, text: String::new() }).collect()
 }
-
-/// Begins a container.
-const CONTAINER: &str = "%HostIrContainer {";
