@@ -42,9 +42,10 @@ pub const FORMER_NAMES: &[(&str, &str)] = &[
 /// The order of passes matters. `propagate-shardings` comes first, because the other passes need the
 /// sharding of every tensor. `decompose-resharding` makes operators local, because `overlap` must know
 /// what is exchanged before it makes loops. `lower-to-communication` then turns the remaining resharding
-/// inside the loops into communications. Before it, `coalesce-reductions` joins the small reductions that are in no loop. Communications that are in no loop overlap with what stands
-/// around them, so they are scheduled before allocations are between the statements. Streams are assigned next, while it is evident that iterations
-/// do not share storage. Then the rank's own shard is read in place, and handles are exchanged once
+/// inside the loops into communications. Before `lower-to-communication`, `coalesce-reductions` joins the
+/// small reductions that are in no loop. Communications that are in no loop overlap with what stands around
+/// them, so they are scheduled before allocations are between the statements. Streams are assigned next, while
+/// it is evident that iterations do not share storage. Then the rank's own shard is read in place, and handles are exchanged once
 /// before the loop. Allocation comes late, so that names are deallocated after their last use. Redundant
 /// synchronization can only be removed at the end.
 pub static PIPELINES: &[Pipeline] = &[

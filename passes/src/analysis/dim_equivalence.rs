@@ -165,10 +165,12 @@ fn edges(program: &Program) -> Vec<Edge> {
                 .iter()
                 .zip(&from.dims)
                 .any(|(map, dim)| *map == DimMap::Reduction && dim.devices().next().is_some());
-            let kind = match it.rule().is_matrix_product() {
-                true => EdgeKind::Product,
-                false if sums_devices => EdgeKind::DeviceSum,
-                false => EdgeKind::Other,
+            let kind = if it.rule().is_matrix_product() {
+                EdgeKind::Product
+            } else if sums_devices {
+                EdgeKind::DeviceSum
+            } else {
+                EdgeKind::Other
             };
             for (arg_dim, map) in maps.into_iter().enumerate() {
                 let devices = |dim: &Dim| dim.devices().collect::<Vec<_>>();

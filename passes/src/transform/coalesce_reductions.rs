@@ -84,10 +84,12 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
         };
         let of_key = open.iter().position(|it| it.key == key);
         match of_key {
-            Some(at) if open[at].bytes() + member.bytes <= most => open[at].members.push(member),
+            Some(at) if open[at].bytes() + member.bytes <= most => open[at].add(member),
             at => {
                 full.extend(at.map(|at| open.swap_remove(at)));
-                open.push(Bucket { key, members: vec![member] });
+                let mut bucket = Bucket::new(key);
+                bucket.add(member);
+                open.push(bucket);
             }
         }
     }
@@ -122,6 +124,8 @@ struct Facts {
 struct Bucket {
     key: Key,
     members: Vec<Member>,
+    results: FxHashSet<TensorId>,
+    operands: FxHashSet<TensorId>,
 }
 
 /// What the reductions of a bucket have in common.
@@ -178,19 +182,28 @@ fn member(program: &Program, facts: &Facts, stmt: StmtId) -> Option<(Key, Member
 }
 
 impl Bucket {
+    fn new(key: Key) -> Self {
+        Self { key, members: Vec::new(), results: FxHashSet::default(), operands: FxHashSet::default() }
+    }
+
+    fn add(&mut self, member: Member) {
+        self.results.insert(member.out);
+        self.operands.insert(member.partial);
+        self.members.push(member);
+    }
+
     fn bytes(&self) -> i64 {
         self.members.iter().map(|it| it.bytes).sum()
     }
 
     /// Returns whether a statement reads a result of the bucket, or changes what a name of an operand is bound to.
     fn ends_before(&self, program: &Program, stmt: StmtId) -> bool {
-        let results: FxHashSet<TensorId> = self.members.iter().map(|it| it.out).collect();
-        let operands: FxHashSet<TensorId> = self.members.iter().map(|it| it.partial).collect();
         let mut ends = false;
         blocks::walk(program, stmt, &mut |stmt| {
             let Stmt::Op(it) = &program.stmts[stmt] else { return };
             for_each_tensor_use(program, it, &mut |tensor, mode| {
-                ends |= results.contains(&tensor) || mode != AccessMode::Read && operands.contains(&tensor);
+                let is_operand = self.operands.contains(&tensor);
+                ends |= self.results.contains(&tensor) || mode != AccessMode::Read && is_operand;
             });
         });
         ends

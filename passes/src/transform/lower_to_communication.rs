@@ -205,17 +205,14 @@ impl Lowering<'_> {
     ) -> Result<bool, Diagnostic> {
         let Some(maps) = dim_map::dim_map(self.program, it, 0) else { return Ok(false) };
         let summed: Vec<usize> = (0..maps.len()).filter(|at| maps[*at] == DimMap::Reduction).collect();
+        let kept = from.without_dims(&summed);
         let spread = |at: &&usize| from.dims[**at].devices().next().is_some();
         let Some(dim) = summed.iter().find(spread).copied() else {
-            let mut kept = from.clone();
-            let mut maps = maps.iter();
-            kept.dims.retain(|_| maps.next() != Some(&DimMap::Reduction));
             return match reshard::step(self.program, &kept, to) {
                 Some(ReshardStep::Local) => Ok(false),
                 _ => Err(self.lowering_error(it, "reduces and reshards in one statement")),
             };
         };
-        let kept = from.without_dims(&summed);
         let one_step = reduces_in_one_step(self.program, from, &summed, to);
         let (Some(red_op), true, Some(device)) =
             (collective_red_op(self.program, it), one_step, from.dims[dim].devices().next())

@@ -169,8 +169,12 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
             };
             within(Reach::Everywhere, loops).or_else(|reason| {
                 let chunks = loops.with_chunks().map(|loops| within(Reach::Everywhere, loops));
-                let found = chunks.and_then(Result::ok).map_or_else(|| within(Reach::NextProduct, loops), Ok);
-                found.map_err(|_| reason)
+                match chunks.and_then(Result::ok) {
+                    Some(found) => Ok(found),
+                    // Chunks of unequal sizes have one reach.
+                    None if unequal_sizes(arguments, &exchange).is_some() => Err(reason),
+                    None => within(Reach::NextProduct, loops).map_err(|_| reason),
+                }
             })
         });
         match attempted {
@@ -194,14 +198,20 @@ fn chunks_text(count: Option<i64>, condition: &str) -> String {
     format!("{}chunks{condition}", count.map_or(String::new(), |it| format!("{it} ")))
 }
 
+/// Returns the ratio of the sizes of the chunks, if the options state one for this kind of communication.
+fn unequal_sizes(arguments: &Arguments, exchange: &CommCandidate) -> Option<Vec<u64>> {
+    arguments.counts("ratio").filter(|_| exchange.kind == CommKind::Allreduce)
+}
+
 /// Returns what a remark adds if the pass chooses the number of chunks of an axis whose extent is not a constant.
 fn divisibility_condition(
     program: &Program,
     arguments: &Arguments,
     exchange: &CommCandidate,
 ) -> &'static str {
-    let has_ratio = exchange.kind == CommKind::Allreduce && arguments.counts("ratio").is_some();
-    let is_chosen = exchange.count.is_none() && arguments.count("count").is_none() && !has_ratio;
+    let is_chosen = exchange.count.is_none()
+        && arguments.count("count").is_none()
+        && unequal_sizes(arguments, exchange).is_none();
     let dims = Sharding::of(program, exchange.tensor).map(|it| it.dims).unwrap_or_default();
     let is_symbolic = |dim: &usize| {
         dims.get(*dim)
@@ -228,7 +238,7 @@ fn attempt(
     loops: LoopOptions,
     (stmt, exchange): (StmtId, &CommCandidate),
 ) -> Result<(Program, Option<i64>), Obstacle> {
-    if let (CommKind::Allreduce, Some(ratio)) = (exchange.kind, arguments.counts("ratio")) {
+    if let Some(ratio) = unequal_sizes(arguments, exchange) {
         *examined += program.stmts.len();
         return unequal_chunks::attempt(program, &ratio, loops, exchange);
     }
