@@ -29,19 +29,17 @@ impl<'m, 's> Importer<'m, 's> {
 
     /// Returns a value whose bits are read as elements of another type of the same size.
     fn bits(&mut self, value: Value, dtype: DType) -> Imported<Value> {
-        match value {
-            it if it.dtype() == dtype => Ok(it),
-            it => {
-                if let Value::Splat(Splat { scalar: Scalar::Int(number), shape, .. }) = &it
-                    && let Some(number) = wrapped(*number, dtype)
-                {
-                    let (scalar, shape) = (Scalar::Int(number), shape.clone());
-                    return Ok(Value::Splat(Splat { scalar, shape, dtype }));
-                }
-                let it = Value::Tensor(self.materialized(it));
-                self.map("bit_cast", vec![it], dtype)
-            }
+        if value.dtype() == dtype {
+            return Ok(value);
         }
+        if let Value::Splat(Splat { scalar: Scalar::Int(number), shape, .. }) = &value
+            && let Some(number) = wrapped(*number, dtype)
+        {
+            let (scalar, shape) = (Scalar::Int(number), shape.clone());
+            return Ok(Value::Splat(Splat { scalar, shape, dtype }));
+        }
+        let it = Value::Tensor(self.materialized(value));
+        self.map("bit_cast", vec![it], dtype)
     }
 
     pub(crate) fn bitcast_convert(

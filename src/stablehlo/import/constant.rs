@@ -122,10 +122,10 @@ fn from_bytes(digits: &str, dtype: DType, count: i64) -> Option<Vec<Scalar>> {
             }
             // Signed elements are extended by their sign.
             let unused = 64 - 8 * size as u32;
-            let is_signed = matches!(dtype, DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64);
-            match is_signed {
-                true => Some(Scalar::Int(((bits << unused) as i64) >> unused)),
-                false => i64::try_from(bits).ok().map(Scalar::Int),
+            if matches!(dtype, DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64) {
+                Some(Scalar::Int(((bits << unused) as i64) >> unused))
+            } else {
+                i64::try_from(bits).ok().map(Scalar::Int)
             }
         })
         .collect()

@@ -1,7 +1,5 @@
 //! Products of tensors.
 
-use grammar::dtype::DType;
-
 use super::{Imported, Importer};
 use crate::{
     tree::{Attribute, Operation},
@@ -59,10 +57,9 @@ impl<'m, 's> Importer<'m, 's> {
             ));
         }
         // A product has one element type: that of the result, unless an operand has a larger one.
-        let size = |dtype: DType| dtype.size();
         let wide = [a.dtype(), b.dtype()]
             .into_iter()
-            .fold(ty.dtype, |wide, it| if size(it) > size(wide) { it } else { wide });
+            .fold(ty.dtype, |wide, it| if it.size() > wide.size() { it } else { wide });
         let (a, b) = (self.converted(a, wide)?, self.converted(b, wide)?);
         let (a, b) = (self.materialized(a), self.materialized(b));
         let product = Value::Tensor(self.product(a, b, &left, &right, &ty.shape));
@@ -83,9 +80,10 @@ impl<'m, 's> Importer<'m, 's> {
             && right.free.len() == 1
             && !left.free.is_empty()
             && b.axes == 0;
-        match is_of_rows {
-            true => self.product_of_rows(a, b, left, right, shape),
-            false => self.general_product(a, b, left, right, shape),
+        if is_of_rows {
+            self.product_of_rows(a, b, left, right, shape)
+        } else {
+            self.general_product(a, b, left, right, shape)
         }
     }
 

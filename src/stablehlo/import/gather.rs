@@ -268,14 +268,7 @@ impl<'m, 's> Importer<'m, 's> {
             let axes = table.axes | number.axes;
             let (table, number) = (self.on_axes(table, axes), self.on_axes(number, axes));
             let index = self.row_index(number, table.shape[1])?;
-            let (slices, dtype) = (index.shape.clone(), table.dtype);
-            let dim = Self::device_count(axes);
-            let it = self.emit(
-                axes,
-                &slices,
-                dtype,
-                format!("takeAlongAxis( T{}, T{}, dim = {dim} )", table.number, index.number),
-            );
+            let it = self.taken(table, index, 0);
             self.reshaped(it, &result_shape)
         };
         // The whole dimensions go to their places.

@@ -99,15 +99,15 @@ impl<'m, 's> Importer<'m, 's> {
                 let places = self.iota_along(dim, sizes[dim], &line, DType::Int64)?;
                 let start = self.broadcast_value(start.clone(), &[], &line)?;
                 let places = self.binary_values("add", places, start)?;
+                let places = self.materialized(places);
                 found = self.taken(found, places, dim);
             }
         }
         Ok(vec![Value::Tensor(found)])
     }
 
-    /// Returns the elements at these places along a dimension. `places` has extent 1 in the other ones.
-    fn taken(&mut self, tensor: Tensor, places: Value, dim: usize) -> Tensor {
-        let places = self.materialized(places);
+    /// Returns the elements at these places along a dimension. Each other dimension of `places` has the extent of `tensor`, or 1.
+    pub(super) fn taken(&mut self, tensor: Tensor, places: Tensor, dim: usize) -> Tensor {
         let axes = tensor.axes | places.axes;
         let mut shape = tensor.shape.clone();
         shape[dim] = places.shape[dim];
@@ -179,6 +179,7 @@ impl<'m, 's> Importer<'m, 's> {
             let places = self.binary_values("maximum", places, splat(Scalar::Int(0)))?;
             let places = self.binary_values("minimum", places, splat(Scalar::Int(size - 1)))?;
             let own = self.materialized(update);
+            let places = self.materialized(places);
             update = Value::Tensor(self.taken(own, places, dim));
         }
         match is_updated {

@@ -76,9 +76,7 @@ impl<'m, 's> Importer<'m, 's> {
         let number = self.materialized(points.number);
         let axes = operand.axes | number.axes;
         let (operand, number) = (self.line(operand, axes), self.line(number, axes));
-        let dim = Self::device_count(axes);
-        let text = format!("takeAlongAxis( T{}, T{}, dim = {dim} )", operand.number, number.number);
-        let found = self.emit(axes, &number.shape, operand.dtype, text);
+        let found = self.taken(operand, number, 0);
         Ok(Value::Tensor(self.reshaped(found, shape)))
     }
 

@@ -38,10 +38,10 @@ impl<'m, 's> Importer<'m, 's> {
                 it => it.clone(),
             };
             let own = self.materialized(own);
-            let own = order.as_ref().map_or(own.clone(), |order| self.rearranged(own, order, dim));
+            let own = order.as_ref().map_or(own.clone(), |order| self.taken(own, order.clone(), dim));
             let place = self.sorted_places(&own, dim, key.is_descending);
             order = Some(match order {
-                Some(order) => self.rearranged(order, &place, dim),
+                Some(order) => self.taken(order, place, dim),
                 None => place,
             });
         }
@@ -49,7 +49,7 @@ impl<'m, 's> Importer<'m, 's> {
         let mut results = Vec::with_capacity(operands.len());
         for it in operands {
             results.push(match it {
-                Value::Tensor(it) => Value::Tensor(self.rearranged(it, &order, dim)),
+                Value::Tensor(it) => Value::Tensor(self.taken(it, order.clone(), dim)),
                 it @ Value::Splat(_) => it,
             });
         }
@@ -64,17 +64,7 @@ impl<'m, 's> Importer<'m, 's> {
         self.emit(key.axes, &key.shape, DType::Int64, text)
     }
 
-    /// Returns the elements at these indices along a dimension.
-    fn rearranged(&mut self, tensor: Tensor, order: &Tensor, dim: usize) -> Tensor {
-        let axes = tensor.axes | order.axes;
-        let (tensor, order) = (self.on_axes(tensor, axes), self.on_axes(order.clone(), axes));
-        let at = Self::device_count(axes) + dim;
-        let text = format!("takeAlongAxis( T{}, T{}, dim = {at} )", tensor.number, order.number);
-        self.emit(axes, &order.shape, tensor.dtype, text)
-    }
-
-    /// Imports the greatest elements of the last dimension and their indices as the first ones of an order. `topk` itself has two
-    /// results, which an executor does not run on parts of its operand.
+    /// Imports the greatest elements of the last dimension and their indices as the first ones of an order.
     pub(crate) fn top_k(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
         let [value] = self.operands(op, operands)?;
         let indices = self.result_type(op, 1)?.dtype;
@@ -93,7 +83,7 @@ impl<'m, 's> Importer<'m, 's> {
         ranges[dim][1] = count;
         let places = self.sliced(order, &ranges);
         let places = self.materialized(places);
-        let found = self.rearranged(it, &places, dim);
+        let found = self.taken(it, places.clone(), dim);
         let places = self.converted(Value::Tensor(places), indices)?;
         Ok(vec![Value::Tensor(found), places])
     }
