@@ -78,6 +78,15 @@ pub struct RankAssignment {
     pub bytes_without_reuse: usize,
 }
 
+impl RankAssignment {
+    /// Returns, for each buffer of the rank's plan, whether others read or write it: ranks, or the caller of the program.
+    pub fn escapes(&self, plan: &Plan) -> Vec<bool> {
+        let mut escapes: Vec<bool> = self.buffers.iter().map(|it| it.is_symmetric).collect();
+        plan.caller_buffers().for_each(|it| escapes[it as usize] = true);
+        escapes
+    }
+}
+
 /// The memory of the buffers and signals of all ranks.
 #[derive(Clone, Debug)]
 pub struct BufferAssignment {

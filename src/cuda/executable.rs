@@ -219,14 +219,11 @@ impl<'a> ExecutableBuilder<'a> {
     /// command does their work.
     fn lower_instructions(&mut self) -> Result<Vec<(u32, u32)>, CudaError> {
         let plan = self.plan;
-        let slices = &self.memory.assignment.ranks[plan.rank].buffers;
-        let mut escapes: Vec<bool> = slices.iter().map(|it| it.is_symmetric).collect();
-        plan.caller_buffers().for_each(|it| escapes[it as usize] = true);
         let scope = FusionScope {
             rank: plan.rank,
             code: &plan.code,
             peer_collectives: &plan.peer_collectives,
-            escapes,
+            escapes: self.memory.assignment.ranks[plan.rank].escapes(plan),
             dtype: &|it| plan.buffers[it as usize].dtype,
         };
         let roles = fusion_roles(&scope, |view| self.local_view(view));

@@ -124,13 +124,11 @@ pub(super) fn fusion_roles<'a>(
 pub fn fused_instructions(world: &World) -> Vec<FusedInsts> {
     let Ok(assignment) = BufferAssignment::of(world) else { return vec![FusedInsts::default(); world.len()] };
     let of_rank = |(plan, rank): (&Plan, &RankAssignment)| {
-        let mut escapes: Vec<bool> = rank.buffers.iter().map(|it| it.is_symmetric).collect();
-        plan.caller_buffers().for_each(|it| escapes[it as usize] = true);
         let scope = FusionScope {
             rank: plan.rank,
             code: &plan.code,
             peer_collectives: &plan.peer_collectives,
-            escapes,
+            escapes: rank.escapes(plan),
             dtype: &|it| plan.buffers[it as usize].dtype,
         };
         let leader = |role: FusionRole| match role {

@@ -48,8 +48,7 @@ fn fused_kernels_of(world: &World) -> Result<Vec<String>, String> {
     let plan = &world[0];
     let slices = &assignment.ranks[0].buffers;
     let dtype = |it: u32| plan.buffers[it as usize].dtype;
-    let mut escapes: Vec<bool> = slices.iter().map(|it| it.is_symmetric).collect();
-    plan.caller_buffers().for_each(|it| escapes[it as usize] = true);
+    let escapes = assignment.ranks[0].escapes(plan);
     let scope = FusionScope { rank: 0, code: &plan.code, peer_collectives: &[], escapes, dtype: &dtype };
     let roles = fusion_roles(&scope, |view| {
         let (dtype, slice) = (dtype(view.buffer), slices[view.buffer as usize]);
