@@ -9,13 +9,12 @@ use hir_plan::{
     limits::Limits,
     timeline::{
         Timeline,
-        estimate::estimate,
         overlap::{Overlap, WaitSummary},
     },
 };
 use passes::{Settings, Verify};
 
-use super::machine::MachineFlag;
+use super::machine::{MachineFlag, estimate_for};
 
 /// The passes that are tried, those that change least first. The algorithms matter only to the times of a machine: the nominal
 /// GPU has one time for all of them.
@@ -66,7 +65,7 @@ impl Estimates<'_> {
     }
 
     fn timeline(&self, world: &World) -> Option<Timeline> {
-        self.machine.map_or_else(|| estimate(world), |it| it.estimate(world)).ok()
+        estimate_for(world, self.machine).ok()
     }
 
     /// Returns the edits that make a program faster, the fastest result first. None if the program has a fault: what orders it
@@ -81,10 +80,12 @@ impl Estimates<'_> {
             if *needs_machine && self.machine.is_none() {
                 continue;
             }
-            let Some(edit) = self.edit(program, passes) else { continue };
+            let Some((edit, world)) = self.edit(program, passes) else { continue };
             // An edit that changes more is not worth it if it gains no more.
             let is_known = found.iter().any(|it| it.time <= edit.time * (1.0 + LEAST_GAIN));
-            if before - edit.time > SMALLEST_GAIN && edit.time <= before * (1.0 - LEAST_GAIN) && !is_known {
+            let is_worth = before - edit.time > SMALLEST_GAIN && edit.time <= before * (1.0 - LEAST_GAIN);
+            // The check takes longest.
+            if is_worth && !is_known && !has_fault(&world) {
                 found.push(edit);
             }
         }
@@ -92,7 +93,8 @@ impl Estimates<'_> {
         found
     }
 
-    fn edit(&self, program: &Program, passes: &'static str) -> Option<Edit> {
+    /// Returns the program after some passes, with its plans.
+    fn edit(&self, program: &Program, passes: &'static str) -> Option<(Edit, World)> {
         let mut program = program.clone();
         let calls = passes::parse(passes).ok()?;
         let settings = Settings { verify: Verify::Structural, roundtrip: false };
@@ -100,7 +102,7 @@ impl Estimates<'_> {
         let world = self.plan(&program)?;
         let timeline = self.timeline(&world)?;
         let Overlap { total: time, waits, .. } = Overlap::of(&timeline);
-        (!has_fault(&world)).then_some(Edit { passes, program, time, waits })
+        Some((Edit { passes, program, time, waits }, world))
     }
 
     /// Returns what `--overlap` says about edits: for each, the whole run and the waits that it shortens most.

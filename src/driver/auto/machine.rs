@@ -8,7 +8,7 @@ use hir_plan::{
     sync::happens_before::OrderError,
     timeline::{
         Timeline,
-        estimate::{CostModel, FusedInsts, estimate_with},
+        estimate::{CostModel, FusedInsts, estimate, estimate_with},
         machine::Machine,
     },
 };
@@ -40,23 +40,16 @@ impl FromStr for MachineFlag {
 fn read(path: &Path) -> Result<String, InvalidOption> {
     std::fs::read_to_string(path).map_err(|fault| {
         let names: Vec<String> = SHIPPED.iter().map(|it| format!("`{}`", it.0)).collect();
-        let known = if names.is_empty() {
-            String::new()
-        } else {
-            format!("; hir itself has {}", names.join(" and "))
-        };
-        format!("cannot read `{}`: {fault}{known}", path.display()).into()
+        format!("cannot read `{}`: {fault}; hir itself has {}", path.display(), names.join(" and ")).into()
     })
 }
 
-impl MachineFlag {
-    /// Estimates when each instruction of all ranks runs on the machine.
-    ///
-    /// # Errors
-    /// The world has too many streams.
-    pub fn estimate(&self, world: &World) -> Result<Timeline, OrderError> {
-        estimate_on(&self.machine, world)
-    }
+/// Estimates when each instruction of all ranks runs on a machine; without one, on the nominal GPU.
+///
+/// # Errors
+/// The world has too many streams.
+pub fn estimate_for(world: &World, machine: Option<&MachineFlag>) -> Result<Timeline, OrderError> {
+    machine.map_or_else(|| estimate(world), |it| estimate_on(&it.machine, world))
 }
 
 /// Estimates when each instruction of all ranks runs on a machine, with the kernels that the executor of GPUs makes.

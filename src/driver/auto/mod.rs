@@ -42,7 +42,7 @@ use passes::{
     pass::module_docs,
 };
 
-use machine::MachineFlag;
+use machine::{MachineFlag, estimate_on};
 
 /// The pass.
 pub static PASS: Pass = Pass {
@@ -68,7 +68,7 @@ pub static PASS: Pass = Pass {
 };
 
 /// The pipeline of the pass alone.
-pub const PIPELINE: Pipeline = Pipeline {
+pub static PIPELINE: Pipeline = Pipeline {
     name: "@auto",
     description: "lower and overlap communications in the way that takes the least estimated time on a machine",
     passes: "auto",
@@ -81,8 +81,7 @@ pub fn passes() -> impl Iterator<Item = &'static Pass> {
 
 /// All pipelines.
 pub fn pipelines() -> impl Iterator<Item = &'static Pipeline> {
-    static OWN: Pipeline = PIPELINE;
-    passes::PIPELINES.iter().chain([&OWN])
+    passes::PIPELINES.iter().chain([&PIPELINE])
 }
 
 /// Parses a pipeline of all passes.
@@ -94,7 +93,7 @@ pub fn parse(text: &str) -> Result<Vec<PassCall>, Diagnostic> {
     passes::parse_with(text, &passes().collect::<Vec<_>>(), &pipelines)
 }
 
-/// Makes `auto` estimate with the machine of `--machine`, unless its own option names another one.
+/// Makes each `auto` whose option has the default value estimate with the machine of `--machine`.
 pub fn use_machine(calls: &mut [PassCall], machine: Option<&MachineFlag>) {
     let Some(machine) = machine else { return };
     for call in calls.iter_mut().filter(|it| it.pass.name == PASS.name) {
@@ -172,7 +171,7 @@ const STATED: usize = 3;
 
 fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> Result<Change, Diagnostic> {
     let communications = communications(program)?;
-    let found = candidates(program, arguments)?;
+    let found = candidates(program, arguments, &communications)?;
     let header = program.spans.header;
     let mut faults = Vec::new();
     for it in &found.candidates {
@@ -257,15 +256,19 @@ struct Found {
 /// # Errors
 /// There is no such machine, or the program cannot be lowered.
 pub fn ways(program: &Program, arguments: &Arguments) -> Result<Vec<Candidate>, Diagnostic> {
-    candidates(program, arguments).map(|it| it.candidates)
+    candidates(program, arguments, &communications(program)?).map(|it| it.candidates)
 }
 
-fn candidates(program: &Program, arguments: &Arguments) -> Result<Found, Diagnostic> {
+fn candidates(
+    program: &Program,
+    arguments: &Arguments,
+    communications: &[Communication],
+) -> Result<Found, Diagnostic> {
     let name = arguments.text("machine").unwrap_or(machine::DEFAULT);
     let machine = MachineFlag::from_str(name)
         .map_err(|why| arguments.error("machine", why.to_string(), "no table of a machine"))?;
     let budget = usize::try_from(arguments.count("budget").unwrap_or(100)).unwrap_or(usize::MAX).max(1);
-    let kinds: Vec<Option<Kind>> = communications(program)?.into_iter().map(|it| it.1).collect();
+    let kinds: Vec<Option<Kind>> = communications.iter().map(|it| it.1).collect();
     let has = |it: &Choice| match it.kind {
         Some(_) => kinds.contains(&it.kind),
         None => it.name != COPY_ENGINES || kinds.contains(&Some(Kind::Allreduce)),
@@ -281,7 +284,7 @@ fn candidates(program: &Program, arguments: &Arguments) -> Result<Found, Diagnos
         if candidates.iter().any(|it| it.0 == text) || world.deadlock().is_some() {
             continue;
         }
-        if let Ok(timeline) = machine.estimate(&world) {
+        if let Ok(timeline) = estimate_on(&machine.machine, &world) {
             candidates.push((text, Candidate { passes, time: timeline.end(), choices }));
         }
     }
@@ -319,7 +322,7 @@ fn passes_of(choices: &[Choice]) -> String {
     for it in choices {
         match (it.kind, it.options) {
             (Some(_), Some(options)) => {
-                overlap.extend(options.split_inclusive(',').map(|it| it.trim_end_matches(',')));
+                overlap.extend(options.split(','));
             }
             (None, Some(options)) => algorithms = format!("select-algorithms{options},"),
             (_, None) => {}
@@ -364,12 +367,14 @@ fn lowered(program: &Program, passes: &str) -> Option<(Program, World)> {
     Some((program, world))
 }
 
-/// Returns the communications of a program that is lowered without splitting them: their positions, their kinds, and their names
-/// for remarks. A kind without choices has only algorithms, or none.
+/// The position of a communication, its kind, and its name for remarks. A kind without choices has only algorithms, or none.
+type Communication = (Span, Option<Kind>, String);
+
+/// Returns the communications of a program that is lowered without splitting them.
 ///
 /// # Errors
 /// The program cannot be lowered.
-fn communications(program: &Program) -> Result<Vec<(Span, Option<Kind>, String)>, Diagnostic> {
+fn communications(program: &Program) -> Result<Vec<Communication>, Diagnostic> {
     let mut lowered = program.clone();
     let calls = passes::parse("propagate-shardings,decompose-resharding,lower-to-communication")?;
     let settings = Settings { verify: Verify::Off, roundtrip: false };

@@ -122,10 +122,7 @@ fn tables(ranks: usize) -> Vec<(&'static str, Vec<(Call, usize)>)> {
     let mut attention = Vec::new();
     for heads in [8, 32, 128] {
         for rows in [64, 256, 1024, 2048] {
-            attention.push((
-                Call::Attention([heads, rows], false),
-                calls_for((heads * rows * rows) as f64 * 1e-6),
-            ));
+            attention.push((Call::Attention([heads, rows]), calls_for((heads * rows * rows) as f64 * 1e-6)));
         }
     }
     let mut all = vec![

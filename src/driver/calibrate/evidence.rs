@@ -74,10 +74,10 @@ fn kendall(all: &[&Comparison]) -> Option<f64> {
 
 /// Returns the table of all runs with their estimates, and a summary.
 pub fn report(machine: &Machine, all: &[Comparison]) -> Vec<String> {
-    let mut programs: BTreeMap<usize, (&str, Vec<&Comparison>)> = BTreeMap::new();
+    let mut programs: BTreeMap<usize, Vec<&Comparison>> = BTreeMap::new();
     for it in all {
         let first = all.iter().position(|other| other.run.program == it.run.program).unwrap_or(0);
-        programs.entry(first).or_insert((&it.run.program, Vec::new())).1.push(it);
+        programs.entry(first).or_default().push(it);
     }
     let mut lines = vec![
         format!("{}, {} GPUs, {}, µs a run", machine.gpu, machine.ranks, machine.date),
@@ -88,9 +88,9 @@ pub fn report(machine: &Machine, all: &[Comparison]) -> Vec<String> {
         let error = 100.0 * it.error();
         lines.push(format!("{program:<38} {passes:<27} {us:>9.1} {:>9.1} {error:>+6.1}%", it.estimate));
     }
-    let taus: Vec<f64> = programs.values().filter_map(|it| kendall(&it.1)).collect();
+    let taus: Vec<f64> = programs.values().filter_map(|it| kendall(it)).collect();
     let (mut behind, mut found) = (Vec::new(), 0);
-    for (_, runs) in programs.values() {
+    for runs in programs.values() {
         let by = |key: &dyn Fn(&Comparison) -> f64| runs.iter().min_by(|a, b| key(a).total_cmp(&key(b)));
         if let (Some(chosen), Some(best)) = (by(&|it| it.estimate), by(&|it| it.run.us)) {
             let more = chosen.run.us / best.run.us - 1.0;

@@ -229,7 +229,7 @@ pub enum Call {
     /// A matrix product: rows, columns, depth.
     Product([usize; 3]),
     /// An attention: heads, rows; heads have 128 elements.
-    Attention([usize; 2], bool),
+    Attention([usize; 2]),
     /// An elementwise operation that reads and writes this many elements.
     Elementwise(usize),
     /// A sum of rows of 4096 elements: the number of rows.
@@ -281,7 +281,7 @@ impl Call {
                 );
                 (vec![a, b], Vec::new(), vec![format!("T{out} = linear(T{a}, T{b})")])
             }
-            Self::Attention([heads, rows], causal) => {
+            Self::Attention([heads, rows]) => {
                 for name in [a, b, b + 2, out] {
                     text.tensor(
                         name,
@@ -292,7 +292,7 @@ impl Call {
                 }
                 let (value, scale) = (b + 2, 0.088);
                 let call = format!(
-                    "T{out} = sdpa(T{a}, T{b}, T{value}, dropout_p=double(0), is_causal={causal}, scale=double({scale}))"
+                    "T{out} = sdpa(T{a}, T{b}, T{value}, dropout_p=double(0), is_causal=false, scale=double({scale}))"
                 );
                 (vec![a, b, value], Vec::new(), vec![call])
             }

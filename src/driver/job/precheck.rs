@@ -13,7 +13,7 @@ use crate::{
     tool::Reporter,
 };
 use hir_check::{Checks, OrderingModel, check};
-use hir_plan::{World, sync::LaunchOrder};
+use hir_plan::World;
 
 /// The maximum number of instructions, summed over all ranks, that are checked by default.
 const MAX_INSTRUCTIONS: usize = 2_000_000;
@@ -41,7 +41,7 @@ pub fn check_before_run(
         return Ok(());
     }
     let start = Instant::now();
-    let report = check(world, Checks { model, nccl: LaunchOrder::Implicit, ..Checks::ALL_FAULTS });
+    let report = check(world, Checks { model, ..Checks::ALL_FAULTS });
     if report.has_deadlock() {
         return Ok(());
     }

@@ -1,10 +1,10 @@
 //! Writes timelines and reports how communication and computation overlap.
 
 use super::{failure::JobFailure, files::write_file};
-use crate::auto::machine::MachineFlag;
+use crate::auto::machine::{MachineFlag, estimate_for};
 use hir_plan::timeline::{
     Timeline,
-    estimate::{MeasuredTime, estimate, measured},
+    estimate::{MeasuredTime, measured},
     file::TimelineFile,
     overlap::Overlap,
 };
@@ -60,10 +60,7 @@ impl TimelineFlags {
     /// The plans are too large, or a file cannot be written.
     pub fn write_estimated(&self, world: &World, names: &[&str]) -> Result<TimelineReport, JobFailure> {
         check_size(world)?;
-        let timeline = match &self.machine {
-            None => estimate(world),
-            Some(machine) => machine.estimate(world),
-        };
+        let timeline = estimate_for(world, self.machine.as_ref());
         self.write(&timeline.map_err(too_many_streams)?, names)
     }
 
@@ -129,8 +126,7 @@ pub fn overlap_json(timeline: &Timeline) -> serde_json::Value {
 /// Returns the figures of the estimated timeline; `None` if the plans are too large for one.
 pub fn estimated_overlap_json(world: &World, machine: Option<&MachineFlag>) -> Option<serde_json::Value> {
     check_size(world).ok()?;
-    let timeline = machine.map_or_else(|| estimate(world), |it| it.estimate(world));
-    timeline.ok().map(|it| overlap_json(&it))
+    estimate_for(world, machine).ok().map(|it| overlap_json(&it))
 }
 
 fn check_size(plans: &[Plan]) -> Result<(), JobFailure> {

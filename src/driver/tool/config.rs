@@ -9,7 +9,7 @@
 //! set = ["i0=8192"]
 //! ```
 //!
-//! Values of scalars are those of the programs that have them. A table `[check]`, `[opt]`, `[run]`, `[reduce]` or `[hang]` is for one tool, and keys above the tables for all that have the option. The command
+//! A value in `set` applies to programs that have the scalar; others ignore it. A table `[check]`, `[opt]`, `[run]`, `[reduce]` or `[hang]` is for one tool, and keys above the tables for all that have the option. The command
 //! line replaces what the file says about an option. Options that name files to write cannot be set.
 
 use std::{

@@ -34,7 +34,8 @@ impl RemarkFlags {
         self.remarks.is_some()
     }
 
-    /// Returns the remarks of some passes to print. The remarks of `auto` say what it has chosen, so they are always printed.
+    /// Returns the remarks of some passes to print. If `auto` is one of them, all `PassRemark`s are printed: those of `auto` say what it has
+    /// chosen.
     pub fn select<'r>(
         self,
         remarks: &'r [Diagnostic],

@@ -55,17 +55,18 @@ pub fn estimate_with(world: &World, model: &CostModel<'_>) -> Result<Timeline, O
     let alone: Vec<f64> = items.iter().map(|it| it.duration.microseconds()).collect();
     let latency =
         model.machine.map(|it| Latency { start: it.run_us, event: it.event_us }).unwrap_or_default();
-    for _ in 0..MAX_ROUNDS {
+    let mut round = 0;
+    let times = loop {
         let times = Times::of(&graph, &items, world.len(), latency);
         let beside = times_beside(&times, &alone, world.len());
         let change = |(item, new): (&Item, &f64)| (new - item.duration.microseconds()).abs();
         let most = items.iter().zip(&beside).map(change).fold(0.0, f64::max);
-        if most <= SMALLEST_CHANGE {
-            break;
+        if round == MAX_ROUNDS || most <= SMALLEST_CHANGE {
+            break times;
         }
         items.iter_mut().zip(beside).for_each(|(item, new)| item.duration = Duration::Estimated(new));
-    }
-    let times = Times::of(&graph, &items, world.len(), latency);
+        round += 1;
+    };
     let timeline = times.timeline(world, state, model.source());
     Ok(Timeline { error: model.machine.and_then(Machine::error), ..timeline })
 }

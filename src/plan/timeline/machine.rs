@@ -176,9 +176,8 @@ impl Machine {
     /// A number is not finite.
     pub fn text(&self) -> Result<String, serde_json::Error> {
         let header = Self { tables: BTreeMap::new(), runs: Vec::new(), ..self.clone() };
-        let list = |lines: Vec<String>| match lines.is_empty() {
-            true => "[]".to_owned(),
-            false => format!("[\n    {}\n  ]", lines.join(",\n    ")),
+        let list = |lines: Vec<String>| {
+            if lines.is_empty() { "[]".to_owned() } else { format!("[\n    {}\n  ]", lines.join(",\n    ")) }
         };
         let lines =
             |points: &Table| points.0.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>();

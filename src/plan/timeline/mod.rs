@@ -127,9 +127,7 @@ impl Timeline {
     pub fn interval(&self) -> Option<[f64; 2]> {
         self.error.map(|it| [self.end() / (1.0 + it), self.end() * (1.0 + it)])
     }
-}
 
-impl Timeline {
     /// Returns what each row does: the labels of its work, those that take the most time first, at most `MAX_CARRIED`.
     pub(crate) fn carried(&self) -> Vec<String> {
         let mut times: Vec<Vec<(&str, f64)>> = vec![Vec::new(); self.rows.len()];

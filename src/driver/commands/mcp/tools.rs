@@ -208,7 +208,7 @@ impl<'a> Program<'a> {
         match arguments.get("ranks").map(Value::as_u64) {
             None => (),
             Some(Some(ranks @ 1..=MAX_RANKS)) => words.push(format!("--ranks={ranks}")),
-            Some(_) => return Err(wrong("`ranks` is a number from 1 to 4096")),
+            Some(_) => return Err(wrong(&format!("`ranks` is a number from 1 to {MAX_RANKS}"))),
         }
         match arguments.get("assume") {
             None | Some(Value::Bool(true)) => words.push("--assume".to_owned()),

@@ -54,9 +54,9 @@ impl Processor<'_> {
         flags.extend(switches.into_iter().filter(|it| it.0).map(|it| it.1.to_owned()));
         flags.extend(options.check.map(|it| format!("--check={it}")));
         let needs_model = options.check.is_some() || options.verify_each == VerifyEach::Check;
-        flags.extend(options.check_model.filter(|_| needs_model).map(|it| format!("--check-model={it}")));
-        flags.extend(options.nccl.filter(|_| needs_model).map(|it| format!("--nccl={}", it.name())));
-        flags.extend(options.storage.filter(|_| needs_model).map(|it| format!("--storage={}", it.name())));
+        if needs_model {
+            flags.extend(model_flags(options));
+        }
         flags.extend(options.world.ranks.map(|it| format!("--ranks={it}")));
         flags.extend(options.rank.map(|it| format!("--rank={it}")));
         flags.push(format!("--max-ranks={}", options.world.max_ranks));
@@ -79,12 +79,9 @@ impl Processor<'_> {
         let mut flags =
             vec![format!("--passes={call}"), format!("--verify-each={}", tool::value_name(verify))];
         flags.extend(self.options.verify_roundtrip.then(|| "--verify-roundtrip".to_owned()));
-        let model = self.options.check_model.filter(|_| verify == VerifyEach::Check);
-        flags.extend(model.map(|it| format!("--check-model={it}")));
-        let nccl = self.options.nccl.filter(|_| verify == VerifyEach::Check);
-        flags.extend(nccl.map(|it| format!("--nccl={}", it.name())));
-        let storage = self.options.storage.filter(|_| verify == VerifyEach::Check);
-        flags.extend(storage.map(|it| format!("--storage={}", it.name())));
+        if verify == VerifyEach::Check {
+            flags.extend(model_flags(self.options));
+        }
         flags.extend(self.options.world.ranks.map(|ranks| format!("--ranks={ranks}")));
         if self
             .screen
@@ -97,4 +94,13 @@ impl Processor<'_> {
             self.screen.message(format!("`hir-opt --run-reproducer {path}` reproduces this failure"));
         }
     }
+}
+
+/// Returns the flags of the models of the check.
+fn model_flags(options: &Options) -> impl Iterator<Item = String> {
+    let Options { check_model, nccl, storage, .. } = options;
+    let model = check_model.map(|it| format!("--check-model={it}"));
+    let nccl = nccl.map(|it| format!("--nccl={}", it.name()));
+    let storage = storage.map(|it| format!("--storage={}", it.name()));
+    [model, nccl, storage].into_iter().flatten()
 }

@@ -82,12 +82,6 @@ pub fn kernels_of(world: &World) -> Result<Option<Vec<RankKernels>>, TooManyComm
     let matched = world.matching();
     let first_actors = happens_before::first_actors(world);
     let posts = kernels(world);
-    let group = joint_p2p_groups(matched, &posts);
-    let peer_collectives = joint_peer_collectives(world);
-    let node = |at: InstRef| match peer_collectives.get(&at) {
-        Some(it) => matched.comms.len() as CommNo + it,
-        None => group[matched.comms_of(at)[0] as usize],
-    };
     let mut ranks: Vec<RankKernels> = Vec::new();
     // By rank: the actor of each chain.
     let mut actors: Vec<Vec<u32>> = Vec::new();
@@ -107,8 +101,7 @@ pub fn kernels_of(world: &World) -> Result<Option<Vec<RankKernels>>, TooManyComm
                 rank.chains.push(Vec::new());
                 rank.is_nccl.push(communicator.is_some());
             }
-            let kernel =
-                Kernel { at: *at, node: node(*at), chain, position: 0, number: 0, ended: Vec::new() };
+            let kernel = Kernel { at: *at, node: 0, chain, position: 0, number: 0, ended: Vec::new() };
             rank.kernels.push(kernel);
         }
         let mut of_rank = vec![0; rank.chains.len()];
@@ -118,6 +111,14 @@ pub fn kernels_of(world: &World) -> Result<Option<Vec<RankKernels>>, TooManyComm
     }
     if ranks.iter().all(|it| it.chains.len() < 2) {
         return Ok(None);
+    }
+    let group = joint_p2p_groups(matched, &posts);
+    let peer_collectives = joint_peer_collectives(world);
+    for it in ranks.iter_mut().flat_map(|it| &mut it.kernels) {
+        it.node = match peer_collectives.get(&it.at) {
+            Some(number) => matched.comms.len() as CommNo + number,
+            None => group[matched.comms_of(it.at)[0] as usize],
+        };
     }
     let mut known: FxHashMap<InstRef, usize> = FxHashMap::default();
     for rank in &ranks {
