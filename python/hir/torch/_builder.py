@@ -70,6 +70,8 @@ class Builder:
     transfers: list[tuple[int, str]] = field(default_factory=list)
     #: The number for which a transfer of a group is awaited.
     group_of: dict[int, int] = field(default_factory=dict)
+    #: The numbers for which the program has waited. A group of transfers ends as a whole.
+    awaited: set[int] = field(default_factory=set)
     #: The number of ranks by which a sum has to be divided when it is complete, by the name of the tensor.
     averages: dict[str, int] = field(default_factory=dict)
     communications: list[int] = field(default_factory=list)
@@ -145,7 +147,10 @@ class Builder:
 
     def wait(self, communication: int) -> None:
         self.post_transfers()
-        self.statement(f"Wait(Communication {self.group_of.get(communication, communication)})")
+        number = self.group_of.get(communication, communication)
+        if number not in self.awaited:
+            self.awaited.add(number)
+            self.statement(f"Wait(Communication {number})")
 
     # -- operators that every rule needs -------------------------------------------------------------------------------
 
