@@ -103,7 +103,8 @@ class _Compiled:
         try:
             graphs = graphs_of_all_ranks(self._graph, options.timeout)
             self._program = self._imported(graphs)
-            self._reason = self._reason or self._why_not(self._program, graphs)
+            if self._program is not None:
+                self._reason = self._why_not(self._program, graphs)
         except NotExchanged as error:
             self._reason = f"it is not checked: {error}"
         if self._device is not None and self._program is not None and self._reason is None:
@@ -130,12 +131,10 @@ class _Compiled:
             self._reason = f"hir cannot import it: {error}"
         return None
 
-    def _why_not(self, program: TorchProgram | None, graphs: list[Graph]) -> str | None:
+    def _why_not(self, program: TorchProgram, graphs: list[Graph]) -> str | None:
         """Why PyTorch runs the graphs, the same reason on all ranks."""
         if self._options.run == "torch":
             return "the option `run` is `torch`"
-        if program is None:
-            return self._reason
         if program.opaque:
             return "hir does not know " + "; ".join(program.opaque)
         if program.writes_inputs:

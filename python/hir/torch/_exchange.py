@@ -6,12 +6,11 @@ import json
 from datetime import timedelta
 from typing import Any
 
-from ._graph import Graph, TorchImportError
+from ._graph import TRANSFERS, Graph, TorchImportError
 from ._recorded import recorded_graph, to_recorded
 
 #: How long a rank waits with a graph for which another rank may wait outside of its graphs: it must not wait long.
 SHORT_TIMEOUT = 30.0
-TRANSFERS = tuple(f"_c10d_functional.{it}.default" for it in ("isend", "irecv", "batch_p2p_ops"))
 
 _exchanged = 0
 
@@ -49,7 +48,7 @@ def graphs_of_all_ranks(graph: Graph, timeout: float) -> list[Graph]:
     _exchanged += 1
     store: Any = dist.distributed_c10d._get_default_store()
     store.set(f"hir/graph/{number}/{graph.rank}", json.dumps(to_recorded(graph)))
-    transfers = any(it.target in TRANSFERS for it in graph.nodes)
+    transfers = any(it.target.startswith(TRANSFERS) for it in graph.nodes)
     reason = graph.piece or ("it transfers to single ranks" if transfers else None)
     limit = min(timeout, SHORT_TIMEOUT) if reason else timeout
     missing: list[str] = []

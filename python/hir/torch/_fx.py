@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from typing import Any, Mapping, Sequence
 
-from ._graph import Argument, DType, Graph, Node, Other, Ref, TensorType, Unbound
+from ._graph import TRANSFERS, Argument, DType, Graph, Node, Other, Ref, TensorType, Unbound
 
 #: Constants of more elements are no part of a program.
 MOST_CONSTANTS = 4096
@@ -29,8 +29,7 @@ def loses_transfers(module: Any, inputs: Sequence[Any]) -> bool:
 
     if not torch.is_grad_enabled() or not any(isinstance(it, torch.Tensor) and it.requires_grad for it in inputs):
         return False
-    names = ("_c10d_functional.isend", "_c10d_functional.irecv", "_c10d_functional.batch_p2p_ops")
-    return any(str(node.target).startswith(names) for node in module.graph.nodes)
+    return any(str(node.target).startswith(TRANSFERS) for node in module.graph.nodes)
 
 
 def piece_of(module: Any) -> str | None:

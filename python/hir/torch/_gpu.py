@@ -129,6 +129,8 @@ class GpuProgram:
         self._output_ports = {it[0]: it for it in self._native.outputs() if it}
         self._has_run = False
         self._name = imported.name
+        #: The positions of the inputs by their names.
+        self._positions = {it.name: i for i, it in enumerate(self._inputs) if isinstance(it, Value)}
         #: The inputs that runs have copied, by number.
         self._copied: set[int] = set()
         for note in self._native.notes():
@@ -141,7 +143,6 @@ class GpuProgram:
         ``expected`` are the outputs of the graph: tensors whose type, shape and strides those of the results are. An output
         that is an input is that object.
         """
-        places = {it.name: i for i, it in enumerate(self._inputs) if isinstance(it, Value)}
         tensors: list[Any] = [None] * len(self._buffers)
         for i, (value, tensor) in enumerate(zip(self._inputs, args)):
             if isinstance(value, Value):
@@ -159,8 +160,8 @@ class GpuProgram:
         for value, like in zip(self._outputs, expected):
             if not isinstance(value, Value):
                 results.append(value)
-            elif value.name in places:
-                results.append(args[places[value.name]])
+            elif value.name in self._positions:
+                results.append(args[self._positions[value.name]])
             else:
                 results.append(self._result(value, like, tensors, owners))
         return results
@@ -193,14 +194,14 @@ class GpuProgram:
         for value, like in zip(self._outputs, expected):
             if not isinstance(value, Value) or value.name not in self._output_ports:
                 continue
-            name, buffer, offset, _, _ = self._output_ports[value.name]
+            _, buffer, offset, _, _ = self._output_ports[value.name]
             if tensors[buffer] is not None:
                 continue
             length = self._buffers[buffer][1]
             strides = self._strides(value)
             if offset == 0 and prod(value.shape) == length and is_dense(value.shape, strides):
                 tensors[buffer] = self._new(value.shape, strides, like.dtype)
-                owners[buffer] = name
+                owners[buffer] = value.name
             else:
                 tensors[buffer] = self._new((length,), (1,), like.dtype)
         return owners
@@ -214,9 +215,9 @@ class GpuProgram:
         return tuple(strides[first:])
 
     def _result(self, value: Value, like: Any, tensors: list[Any], owners: dict[int, str]) -> Any:
-        name, buffer, offset, _, _ = self._output_ports[value.name]
+        _, buffer, offset, _, _ = self._output_ports[value.name]
         tensor = tensors[buffer]
-        is_own = owners.get(buffer) == name
+        is_own = owners.get(buffer) == value.name
         if not is_own:
             tensor = tensor.as_strided(value.shape, self._strides(value), tensor.storage_offset() + offset)
         if same_strides(value.shape, tensor.stride(), like.stride()) and (is_own or self._buffers[buffer][3]):

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Callable, Mapping
 
+#: The operators that post transfers between two ranks.
+TRANSFERS = tuple(f"_c10d_functional.{it}" for it in ("isend", "irecv", "batch_p2p_ops"))
+
 
 @dataclass(frozen=True)
 class Ref:

@@ -6,41 +6,54 @@ import os
 import signal
 import sys
 import threading
-from time import monotonic
-from typing import Any, Callable
+from dataclasses import dataclass, field
+from time import monotonic, sleep
+from typing import Callable
 
 #: Seconds between two looks at the runs.
 INTERVAL = 1.0
 
 
+@dataclass
+class Watched:
+    """A program whose runs are watched."""
+
+    name: str
+    #: The numbers of runs that this rank has issued and completed.
+    progress: Callable[[], tuple[int, int]]
+    #: How many seconds the program may complete no run.
+    limit: float
+    #: The completed runs that were seen last, and since when.
+    completed: int = 0
+    since: float = field(default_factory=monotonic)
+
+
 class Watch:
     """Watches the runs of programs in a thread. If a program completes none for its time, it reports this and aborts."""
 
-    def __init__(self, end: Callable[[str], None]) -> None:
-        self._end = end
-        #: Each program with its name, its limit, the completed runs that were seen last, and since when.
-        self._programs: list[list[Any]] = []
-        self._thread = threading.Thread(target=self._look, name="hir-watch", daemon=True)
+    def __init__(self, abort: Callable[[str], None]) -> None:
+        self._abort = abort
+        self._programs: list[Watched] = []
+        self._thread = threading.Thread(target=self._watch, name="hir-watch", daemon=True)
 
     def add(self, name: str, progress: Callable[[], tuple[int, int]], limit: float) -> None:
-        self._programs.append([name, progress, limit, 0, monotonic()])
+        self._programs.append(Watched(name, progress, limit))
         if not self._thread.is_alive():
             self._thread.start()
 
-    def _look(self) -> None:
+    def _watch(self) -> None:
         while threading.main_thread().is_alive():
             for program in list(self._programs):
-                name, progress, limit, seen, since = program
-                issued, complete = progress()
-                if complete == issued or complete != seen:
-                    program[3:] = [complete, monotonic()]
-                elif monotonic() - since > limit:
-                    self._end(
-                        f"run {complete + 1} of {name} has not ended for {limit:g} s, of {issued} that this rank has issued: "
+                issued, completed = program.progress()
+                if completed == issued or completed != program.completed:
+                    program.completed, program.since = completed, monotonic()
+                elif monotonic() - program.since > program.limit:
+                    self._abort(
+                        f"run {completed + 1} of {program.name} has not ended for {program.limit:g} s, of {issued} that this rank has issued: "
                         "another rank has ended, or has not called it"
                     )
                     return
-            threading.Event().wait(INTERVAL)
+            sleep(INTERVAL)
 
 
 def abort(message: str) -> None:

@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._builder import Value
-from .._graph import TorchFaultError
+from .._graph import TRANSFERS, TorchFaultError
 from ._collectives import averaged_over
 from ._registry import COMMUNICATIONS, Call, operator
 
 #: Operators between which transfers have no order: they post transfers, or compute nothing that could take time.
 UNORDERED = (
-    "_c10d_functional.isend.default",
-    "_c10d_functional.irecv.default",
-    "_c10d_functional.batch_p2p_ops.default",
+    *(f"{it}.default" for it in TRANSFERS),
     "_operator.getitem",
     "aten.empty.memory_format",
     "aten.empty_like.default",

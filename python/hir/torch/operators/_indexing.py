@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any, Sequence
 
-from .._builder import Value
+from .._builder import Value, max_extent
 from ._elementwise import converted
 from ._reductions import along
 from ._registry import Call, dimension, operator
@@ -15,16 +15,11 @@ def gathered(call: Call, x: Value, dim: int, index: Value) -> Value:
     """Selects along ``dim``. Other axes of both have the same extent, or 1 in one of them."""
     to = call.to
     x, index = to.with_equal_sharding([x, index])
-    shape = [max_of(a, b) for a, b in zip(x.shape, index.shape)]
+    shape = [max_extent(pair) for pair in zip(x.shape, index.shape)]
     shape[dim] = index.shape[dim]
     result = to.value(x.dtype, shape, x.sharded)
     to.statement(f"{result.name} = takeAlongAxis( {x.name}, {index.name}, dim = {to.mesh.ndim + dim} )")
     return result
-
-
-def max_of(a: int, b: int) -> int:
-    """The extent of an axis after broadcasting."""
-    return b if a == 1 else a
 
 
 def scattered(call: Call, x: Value, dim: int, index: Value, source: Value, accumulate: bool) -> Value:
