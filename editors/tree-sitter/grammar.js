@@ -1,5 +1,5 @@
 // The words of Host IR for editors with tree-sitter. The grammar is flat, as logs have other lines around programs; hir itself reads the structure.
-// `words.json` is made from the tables of the language by a test (src/lsp/tests/tree_sitter.rs).
+// `words.json` is made from the tables of the language by a test (src/lsp/tests/words.rs).
 
 const words = require("./words.json");
 

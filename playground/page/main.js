@@ -54,7 +54,7 @@ function goTo(line) {
 
 // What each view shows is made when it is seen.
 const views = { check: "Check", forms: "Forms", passes: "Passes", ranks: "Ranks", timeline: "Timeline", hang: "Hang" };
-let chosen = "check", version = 0, timer = null, diagnostics = [];
+let chosen = "check", version = 0, timer = null;
 
 for (const [id, name] of Object.entries(views)) {
   const tab = make("button", { role: "tab", id: "tab-" + id, "aria-controls": id, onclick: () => choose(id) }, name);
@@ -99,7 +99,7 @@ async function read() {
   const found = await engine.ask({ op: "read", text: program });
   if (own !== version) return;
   forms = found;
-  mark(found.diagnostics ?? [], found.error);
+  mark(found.diagnostics ?? []);
   if (found.error || found.diagnostics.some(it => it.severity === "error")) {
     verdict("the program is rejected", false);
     findings(found, []);
@@ -108,7 +108,7 @@ async function read() {
   verdict("checking…");
   const checked = await engine.ask({ op: "check", text: program });
   if (own !== version) return;
-  mark([...found.diagnostics, ...checked.diagnostics ?? []], checked.error);
+  mark([...found.diagnostics, ...checked.diagnostics ?? []]);
   verdict(checked.error ?? checked.verdicts.join("; "), checked.error ? false : !checked.diagnostics.some(it => it.severity === "error"));
   at("fix").hidden = !checked.diagnostics?.some(it => it.code.startsWith("E070"));
   findings(checked, found.diagnostics);
@@ -117,7 +117,6 @@ async function read() {
 let forms = {};
 
 function mark(found) {
-  diagnostics = found;
   const length = view.state.doc.length;
   const marks = found.flatMap(it => {
     const message = [`${it.code} ${it.message}`, ...it.notes.map(note => "note: " + note), it.help && "help: " + it.help].filter(Boolean).join("\n");
