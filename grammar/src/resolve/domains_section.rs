@@ -51,21 +51,20 @@ impl<'s> Resolver<'s, '_> {
     }
 
     /// Infers the domains of all tensors of a text without a `Domains:` section, except for those in `stated`, which the log states.
-    /// `units` are HostUnits from the log without domains. Warns about each tensor that could have other domains; the fix adds
+    /// `units` are HostUnits from the log without domains. Warns about each tensor that could have other domains, or whose domains in the log are not used; the fix adds
     /// the section.
     pub(super) fn infer_domains(&mut self, stated: &FxHashSet<TensorId>, units: &[UnitId]) {
         let ambiguous = domains::infer(&mut self.program, stated, units);
         self.program.spans.are_domains_inferred = stated.is_empty();
-        if ambiguous.is_empty() {
+        let mut warnings = std::mem::take(&mut self.unused_domains);
+        warnings.extend(ambiguous.iter().map(|it| ambiguity_warning(&self.program, it)));
+        if warnings.is_empty() {
             return;
         }
         let section = canonical::domains_section(&self.program);
         let fix = edits::insert_section_after(self.source, self.place.end, &section);
-        for it in &ambiguous {
-            let mut warning = ambiguity_warning(&self.program, it);
-            warning.fixes.push(fix.clone());
-            self.diagnostics.push(warning);
-        }
+        warnings.iter_mut().for_each(|it| it.fixes.push(fix.clone()));
+        self.diagnostics.append(&mut warnings);
     }
 
     /// Returns the tensor of a line. If several have its number, it is the one that is not only in a `%tensor` line.

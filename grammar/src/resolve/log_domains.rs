@@ -31,7 +31,8 @@ impl<'s> Resolver<'s, '_> {
                 self.program.tensors[tensor].domains = domains;
                 stated.insert(tensor);
             } else {
-                self.report_unused_domains(tensor, transforms.tensor.span);
+                self.unused_domains
+                    .push(unused_domains(self.program.tensor_name(tensor), transforms.tensor.span));
             }
         }
         stated
@@ -45,18 +46,6 @@ impl<'s> Resolver<'s, '_> {
         let it = Diagnostic::new(Code::FusionMismatch, place, message, "the container has this tensor");
         let it = it.label(first, "its domains").label(other, "and other ones");
         self.diagnostics.push(it.help("remove the lines that are not those of the container's fusion"));
-    }
-
-    /// Says that the domains which a log states for a tensor are not used.
-    fn report_unused_domains(&mut self, tensor: TensorId, stated: Span) {
-        let name = self.program.tensor_name(tensor);
-        let message = format!("the domains that the log states for `{name}` are not used");
-        let label =
-            "the lines below do not lead from its logical domain to its axes, or hir cannot express them";
-        let it = Diagnostic::new(Code::LossyDomains, stated, message, label);
-        let help = "compare the lines with the log of nvFuser, or add the line of the tensor below `Domains:`; \
-                    without it, its domains are inferred from the container";
-        self.diagnostics.push(it.help(help));
     }
 
     /// Sets the domains of a HostUnit's tensors. Returns whether the dump states them.
@@ -181,4 +170,13 @@ impl<'s> Resolver<'s, '_> {
         let factor = parse_scalar_at(factor, line.text.base + start as u32).ok()?;
         Some(Transform::Split { input, factor: self.scalar(&factor)?, outer_split, outer, inner })
     }
+}
+
+/// Says that the domains which a log states for a tensor are not used.
+fn unused_domains(name: String, stated: Span) -> Diagnostic {
+    let message = format!("the domains that the log states for `{name}` are not used");
+    let label = "the lines below do not lead from its logical domain to its axes, or hir cannot express them";
+    let help = "compare the lines with the log of nvFuser, or add the line of the tensor below `Domains:`; \
+                without it, its domains are inferred from the container";
+    Diagnostic::new(Code::LossyDomains, stated, message, label).help(help)
 }

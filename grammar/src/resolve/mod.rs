@@ -144,6 +144,8 @@ struct Resolver<'s, 'd> {
     body: Vec<StmtId>,
     /// Whether the text has a `Domains:` section.
     has_domains_section: bool,
+    /// Warnings about tensors whose domains in the log are not used.
+    unused_domains: Vec<Diagnostic>,
     /// Whether some inferred fact has no syntax in this dialect, so that the only fix is the canonical text
     /// of the container.
     needs_canonical_fix: bool,
@@ -317,6 +319,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
             units_by_number: HashMap::new(),
             body: Vec::new(),
             has_domains_section: false,
+            unused_domains: Vec::new(),
             needs_canonical_fix: false,
             version: dialect_version::DialectVersion::default(),
             roots_in_team: false,
