@@ -331,7 +331,12 @@ pub(super) fn wrong_peer(job: &Job<'_>, found: WrongPeer) -> Finding {
     };
     let members =
         job.queues.iter().find(|it| it.group == record.group).map_or(0, |it| it.members.len() as i64);
-    let usual = if usual * 2 > members { usual - members } else { usual };
+    let usual = match if usual * 2 > members { usual - members } else { usual } {
+        -1 => "the rank before its own".to_owned(),
+        1 => "the rank after its own".to_owned(),
+        before @ ..0 => format!("the rank that is {} before its own", -before),
+        after => format!("the rank that is {after} after its own"),
+    };
     let message = format!(
         "rank {} {verb} rank {peer} instead of rank {expected}{}",
         call.rank,
@@ -345,7 +350,7 @@ pub(super) fn wrong_peer(job: &Job<'_>, found: WrongPeer) -> Finding {
             job,
             call,
             format!(
-                "rank {} {verb} rank {peer} here; all other ranks name the rank {usual:+} from their own",
+                "rank {} {verb} rank {peer} here; every other rank names {usual}",
                 call.rank
             ),
         )],
