@@ -60,7 +60,8 @@ fn header(job: &Job<'_>, sizes: usize) -> String {
     };
     let list =
         |of: fn(usize) -> usize| (1..=sizes).map(|it| tensor(of(it), it)).collect::<Vec<_>>().join(", ");
-    let mut text = String::from("// The calls that did not finish, from the flight recorder.\n");
+    let mut text =
+        String::from("// The calls that did not finish, from the flight recorder.\n%options roots=team\n");
     let _ = writeln!(text, "%HostIrContainer {{ ({}) -> ({}) :", list(input_of), list(output_of));
     for size in 1..=sizes {
         let _ = writeln!(text, "  T{}\n     = Set( T{} )", output_of(size), input_of(size));
