@@ -334,7 +334,7 @@ pub(super) fn wrong_peer(job: &Job<'_>, found: WrongPeer) -> Finding {
     let usual = match if usual * 2 > members { usual - members } else { usual } {
         -1 => "the rank before its own".to_owned(),
         1 => "the rank after its own".to_owned(),
-        before @ ..0 => format!("the rank that is {} before its own", -before),
+        before @ ..=0 => format!("the rank that is {} before its own", -before),
         after => format!("the rank that is {after} after its own"),
     };
     let message = format!(
