@@ -3,7 +3,6 @@
 //! An edit is offered only if the checker finds no fault in its result.
 
 use grammar::{ir::Program, span::LineIndex};
-use hir_check::Checks;
 use hir_plan::{
     World,
     limits::Limits,
@@ -14,7 +13,10 @@ use hir_plan::{
 };
 use passes::{Settings, Verify};
 
-use super::machine::{MachineFlag, estimate_for};
+use super::{
+    first_fault,
+    machine::{MachineFlag, estimate_for},
+};
 
 /// The passes that are tried, those that change least first. The algorithms matter only to the times of a machine: the nominal
 /// GPU has one time for all of them.
@@ -70,10 +72,17 @@ impl Estimates<'_> {
 
     /// Returns the edits that make a program faster, the fastest result first. None if the program has a fault: what orders it
     /// has to be corrected first.
-    pub fn edits(&self, program: &Program, world: &World) -> Vec<Edit> {
-        let Some(before) = self.timeline(world).map(|it| it.end()) else { return Vec::new() };
-        if has_fault(world) {
-            return Vec::new();
+    ///
+    /// # Errors
+    /// A message: the program has too many instructions to try edits.
+    pub fn edits(&self, program: &Program, world: &World) -> Result<Vec<Edit>, String> {
+        let instructions: usize = world.iter().map(|it| it.code.len()).sum();
+        if instructions > MAX_INSTRUCTIONS {
+            return Err(format!("no edits are tried: {instructions} instructions exceed {MAX_INSTRUCTIONS}"));
+        }
+        let Some(before) = self.timeline(world).map(|it| it.end()) else { return Ok(Vec::new()) };
+        if first_fault(world).is_some() {
+            return Ok(Vec::new());
         }
         let mut found: Vec<Edit> = Vec::new();
         for (passes, needs_machine) in EDITS {
@@ -85,12 +94,12 @@ impl Estimates<'_> {
             let is_known = found.iter().any(|it| it.time <= edit.time * (1.0 + LEAST_GAIN));
             let is_worth = before - edit.time > SMALLEST_GAIN && edit.time <= before * (1.0 - LEAST_GAIN);
             // The check takes longest.
-            if is_worth && !is_known && !has_fault(&world) {
+            if is_worth && !is_known && first_fault(&world).is_none() {
                 found.push(edit);
             }
         }
         found.sort_by(|a, b| a.time.total_cmp(&b.time));
-        found
+        Ok(found)
     }
 
     /// Returns the program after some passes, with its plans.
@@ -107,14 +116,11 @@ impl Estimates<'_> {
 
     /// Returns what `--overlap` says about edits: for each, the whole run and the waits that it shortens most.
     pub fn report(&self, program: &Program, world: &World) -> Vec<String> {
-        let instructions: usize = world.iter().map(|it| it.code.len()).sum();
-        if instructions > MAX_INSTRUCTIONS {
-            return vec![format!(
-                "  no edits are tried: {instructions} instructions exceed {MAX_INSTRUCTIONS}"
-            )];
-        }
+        let edits = match self.edits(program, world) {
+            Ok(edits) => edits,
+            Err(why) => return vec![format!("  {why}")],
+        };
         let Some(before) = self.timeline(world).map(|it| Overlap::of(&it)) else { return Vec::new() };
-        let edits = self.edits(program, world);
         let line = |edit: &Edit| {
             let gain = before.total - edit.time;
             let waits = |all: &[WaitSummary], line: u32| -> f64 {
@@ -142,9 +148,4 @@ impl Estimates<'_> {
         };
         edits.iter().map(line).collect()
     }
-}
-
-fn has_fault(world: &World) -> bool {
-    let report = hir_check::check(world, Checks::ALL_FAULTS);
-    report.findings.iter().any(|it| it.diagnostic(world, &[]).1.is_error()) || !report.not_checked.is_empty()
 }

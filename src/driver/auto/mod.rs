@@ -176,10 +176,8 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
     let mut faults = Vec::new();
     for it in &found.candidates {
         let Some((rewritten, world)) = lowered(program, &it.passes) else { continue };
-        let report = hir_check::check(&world, Checks::ALL_FAULTS);
-        let fault = report.findings.iter().map(|it| it.diagnostic(&world, &[]).1).find(Diagnostic::is_error);
-        if let Some(fault) = fault {
-            faults.push(format!("`{}`: {}", it.passes, fault.message));
+        if let Some(fault) = first_fault(&world) {
+            faults.push(format!("`{}`: {fault}", it.passes));
             continue;
         }
         for (span, kind, name) in &communications {
@@ -213,6 +211,13 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
     };
     let it = Diagnostic::new(Code::NotRewritten, header, message, "this program");
     Err(it.help("`--passes @lower` reports why the program cannot be lowered, and `--check` its faults"))
+}
+
+/// Returns the first fault that the checker finds in a program, or why it cannot say that there is none.
+fn first_fault(world: &World) -> Option<String> {
+    let report = hir_check::check(world, Checks::ALL_FAULTS);
+    let errors = report.findings.iter().map(|it| it.diagnostic(world, &[]).1).filter(Diagnostic::is_error);
+    errors.map(|it| it.message).chain(report.not_checked.clone()).next()
 }
 
 /// Returns what the remark on a communication says: the best choices of its kind.

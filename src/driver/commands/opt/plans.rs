@@ -97,15 +97,15 @@ impl Processor<'_> {
         }
         self.activity.set("while shortening the program");
         let world = self.plan_all_ranks(program, part, outcome)?;
-        let mut edits = self.estimates(&world, part).edits(program, &world).into_iter();
-        match edits.next() {
-            Some(edit) => {
+        match self.estimates(&world, part).edits(program, &world).map(|it| it.into_iter().next()) {
+            Ok(Some(edit)) => {
                 outcome
                     .summaries
                     .push(format!("`{}`: the run takes {:.1} µs (estimated)", edit.passes, edit.time));
                 *program = edit.program;
             }
-            None => outcome.summaries.push("no edit makes the estimated time shorter".to_owned()),
+            Ok(None) => outcome.summaries.push("no edit makes the estimated time shorter".to_owned()),
+            Err(why) => outcome.summaries.push(why),
         }
         Some(grammar::print(program))
     }
