@@ -120,6 +120,6 @@ def fails():
 
 
 try:
-    exchange.together(fails)
+    exchange.together(fails, 120.0)
 except hir.HirError as error:
     print("error:", error)

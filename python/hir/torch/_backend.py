@@ -145,7 +145,7 @@ class _Compiled:
             return f"a tensor has {largest} elements, more than the {MOST_ELEMENTS} up to which hir simulates by itself"
         narrow = sorted({it.dtype for it in types if it.dtype.startswith("float8")})
         if narrow:
-            return f"hir's simulator does not compute with elements of {narrow[0]}"
+            return f"hir does not run graphs of PyTorch with elements of {narrow[0]}"
         if any(isinstance(node.result, int) for node in self._placeholders):
             return "it has symbolic sizes (`dynamic=False` avoids them)"
         return None

@@ -42,8 +42,10 @@ _rounds = count()
 class Exchange:
     """Exchanges messages between the ranks through the store of the job. An error of one rank ends the waits of all."""
 
-    def __init__(self, store: Any, rank: int, world: int, timeout: float) -> None:
-        self._store, self.rank, self.world, self._timeout = store, rank, world, timeout
+    def __init__(self, store: Any, rank: int, world: int) -> None:
+        self._store, self.rank, self.world = store, rank, world
+        #: How many seconds a rank may let the others wait.
+        self._timeout = 0.0
         self._prefix = ""
         self._count = 0
         #: The error of another rank that has ended a wait.
@@ -54,8 +56,9 @@ class Exchange:
         number, self._count = self._count, self._count + 1
         return self._gather(f"{self._prefix}/{number}", mine)
 
-    def together(self, work: Any) -> Any:
+    def together(self, work: Any, timeout: float) -> Any:
         """Does work with exchanges on all ranks. If it fails on a rank, all ranks raise the error of the first such rank."""
+        self._timeout = timeout
         self._prefix, self._count, self._heard = f"hir/gpu/{next(_rounds)}", 0, None
         if self.world == 1:
             return work()
@@ -104,8 +107,8 @@ def gpu_of(ordinal: int, timeout: float) -> tuple[_hir.Gpu, Exchange]:
     store = dist.distributed_c10d._get_default_store() if is_job else None
     if _opened is None or _opened[0] is not store or _opened[1] != ordinal:
         rank, world = (dist.get_rank(), dist.get_world_size()) if is_job else (0, 1)
-        exchange = Exchange(store, rank, world, timeout)
-        gpu = exchange.together(lambda: _hir.Gpu(ordinal, rank, world, exchange))
+        exchange = Exchange(store, rank, world)
+        gpu = exchange.together(lambda: _hir.Gpu(ordinal, rank, world, exchange), timeout)
         _opened = (store, ordinal, gpu, exchange)
     return _opened[2], _opened[3]
 
@@ -123,7 +126,8 @@ class GpuProgram:
         gpu, self._exchange = gpu_of(device.index, timeout)
         # The caching allocator may hold all memory.
         torch.cuda.empty_cache()
-        self._native: _hir.GpuProgram = self._exchange.together(lambda: gpu.load(world, graph))
+        self._timeout = timeout
+        self._native: _hir.GpuProgram = self._exchange.together(lambda: gpu.load(world, graph), timeout)
         self._buffers = self._native.buffers()
         self._input_ports = {it[0]: it for it in self._native.inputs() if it}
         self._output_ports = {it[0]: it for it in self._native.outputs() if it}
@@ -154,7 +158,7 @@ class GpuProgram:
             self._native.run(addresses, stream)
         else:
             # The first run prepares libraries together with the other ranks.
-            self._exchange.together(lambda: self._native.run(addresses, stream))
+            self._exchange.together(lambda: self._native.run(addresses, stream), self._timeout)
             self._has_run = True
         results: list[Any] = []
         for value, like in zip(self._outputs, expected):
