@@ -52,7 +52,10 @@ pub use hir_stablehlo as stablehlo;
 pub use hir_tensor as tensor;
 pub use passes;
 
-use driver::run::{RunError, inputs::InputSpec, verdict};
+use driver::{
+    auto,
+    run::{RunError, inputs::InputSpec, verdict},
+};
 use grammar::{
     diagnostic::{Diagnostic, has_errors},
     ir::Program,
@@ -81,7 +84,8 @@ pub fn read(source: &Source) -> Result<Vec<Program>, Vec<Diagnostic>> {
 /// # Errors
 /// The list is faulty, a pass cannot rewrite the program, or it has a bug. The program is then that before the pass.
 pub fn run_passes(program: &mut Program, list: &str) -> Result<(), Box<PipelineError>> {
-    let calls = passes::parse(list)
+    let calls = auto::catalog()
+        .parse(list)
         .map_err(|fault| Box::new(PipelineError { pass: None, error: PassError::BadOption(fault) }))?;
     passes::run(program, &calls, Settings::default(), &mut |_| ())
 }

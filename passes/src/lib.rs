@@ -2,7 +2,7 @@
 //!
 //! A pass (`pass`) is a static description and a function that rewrites a program. `transform` contains the
 //! passes, `analysis` the analyses that they use, and `rewrite` shared editing code. `list` lists all passes
-//! and the named pipelines, `pipeline` parses `a,b{option=value},@name`, and `driver` runs the pipeline and
+//! and the named pipelines, a `Catalog` has those that a tool knows, `pipeline` parses `a,b{option=value},@name`, and `driver` runs the pipeline and
 //! verifies the program after every pass. `bisect` finds the pass that miscompiles a program. Every pass
 //! obeys these rules:
 //!
@@ -40,6 +40,7 @@ pub mod list;
 pub mod pipeline;
 
 pub mod bisect;
+mod catalog;
 pub mod driver;
 pub mod error;
 pub mod oracle;
@@ -52,9 +53,10 @@ mod transform;
 mod tests;
 
 pub use bisect::{Culprit, bisect};
+pub use catalog::{Catalog, parse};
 pub use driver::{PassEvent, Settings, Verify, run};
 pub use error::{PassError, PipelineError};
 pub use list::{FORMER_NAMES, PASSES, PIPELINES};
 pub use oracle::{Reference, SemanticOracle};
 pub use pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Pipeline, Remarks};
-pub use pipeline::{PassCall, parse, parse_with};
+pub use pipeline::PassCall;

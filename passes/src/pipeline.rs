@@ -48,20 +48,8 @@ impl Display for PassCall {
     }
 }
 
-/// Parses a pipeline. Named pipelines in it are expanded.
-///
-/// # Errors
-/// An unknown pass, pipeline, option or value, or unbalanced braces. The span lies in `text`.
-pub fn parse(text: &str) -> Result<Vec<PassCall>, Diagnostic> {
-    let passes: Vec<&Pass> = list::PASSES.iter().collect();
-    parse_with(text, &passes, list::PIPELINES)
-}
-
-/// Like `parse`, with other passes and pipelines than those of this package.
-///
-/// # Errors
-/// As for `parse`.
-pub fn parse_with(
+/// Parses a list of some passes and pipelines: see `Catalog::parse`.
+pub(crate) fn parse(
     text: &str,
     passes: &[&'static Pass],
     pipelines: &[Pipeline],
@@ -127,7 +115,7 @@ pub fn parse_with(
 
 /// Parses the passes for which `name` stands. Their positions are that of the name.
 fn expand(text: &str, name: TextSlice<'_>, passes: &[&'static Pass]) -> Result<Vec<PassCall>, Diagnostic> {
-    let mut calls = parse_with(text, passes, &[])?;
+    let mut calls = parse(text, passes, &[])?;
     for call in &mut calls {
         call.span = name.span();
         call.arguments.set_call(name.span());

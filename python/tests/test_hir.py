@@ -155,6 +155,7 @@ def test_a_race_is_found_and_its_edit_removes_it():
 def test_passes_return_a_new_program():
     program = hir.read(hir.EXAMPLE)
     lowered = program.run_passes("lower-to-communication")
+    assert "Communication" in program.run_passes("@auto").text
     assert "type=Allgather" in lowered.text
     assert "type=Allgather" not in program.text
     with pytest.raises(hir.HirError, match="no-such-pass"):

@@ -9,13 +9,14 @@ use grammar::{
 use lsp_types::{
     CompletionItem, CompletionItemKind, Documentation, InsertTextFormat, MarkupContent, MarkupKind,
 };
+use passes::Catalog;
 use rustc_hash::FxHashSet;
 
 use crate::{reference, run_lines, snapshot::Snapshot};
 
 /// Returns what can be written at an offset.
-pub(crate) fn completions(snapshot: &Snapshot, offset: u32) -> Vec<CompletionItem> {
-    if let Some(passes) = run_lines::completions(snapshot, offset) {
+pub(crate) fn completions(snapshot: &Snapshot, catalog: &Catalog, offset: u32) -> Vec<CompletionItem> {
+    if let Some(passes) = run_lines::completions(snapshot, catalog, offset) {
         return passes;
     }
     let lines = &snapshot.source.lines;

@@ -12,6 +12,7 @@ use grammar::{
     summary, tensor_text,
 };
 use lsp_types::{Hover, HoverContents, MarkupContent, MarkupKind};
+use passes::Catalog;
 
 use crate::{
     estimate::Summary,
@@ -25,12 +26,17 @@ use crate::{
 const MAX_LISTED: usize = 8;
 
 /// Returns what is known about the text at an offset.
-pub(crate) fn hover(snapshot: &Snapshot, summaries: &[Summary], offset: u32) -> Option<Hover> {
+pub(crate) fn hover(
+    snapshot: &Snapshot,
+    catalog: &Catalog,
+    summaries: &[Summary],
+    offset: u32,
+) -> Option<Hover> {
     let hover = |value: String, span| Hover {
         contents: HoverContents::Markup(MarkupContent { kind: MarkupKind::Markdown, value }),
         range: Some(snapshot.range(span)),
     };
-    if let Some((text, span)) = run_lines::hover(snapshot, offset) {
+    if let Some((text, span)) = run_lines::hover(snapshot, catalog, offset) {
         return Some(hover(text, span));
     }
     let program = snapshot.program_at(offset)?;

@@ -5,7 +5,7 @@ use grammar::{
     ir::{Program, StmtId},
     source::Source,
 };
-use passes::Settings;
+use passes::{Catalog, Settings};
 use serde::{Deserialize, Serialize};
 
 use crate::snapshot::Snapshot;
@@ -45,12 +45,17 @@ impl lsp_types::request::Request for LoweredRequest {
 ///
 /// # Errors
 /// Why the passes cannot rewrite it, for the user.
-pub(crate) fn lowered(snapshot: &Snapshot, offset: u32, list: &str) -> Result<Lowered, String> {
+pub(crate) fn lowered(
+    snapshot: &Snapshot,
+    catalog: &Catalog,
+    offset: u32,
+    list: &str,
+) -> Result<Lowered, String> {
     if snapshot.is_rejected() {
         return Err("the text has errors: correct them first".to_owned());
     }
     let program = snapshot.program_at(offset).ok_or("the text has no program")?;
-    let calls = passes::parse(list).map_err(|fault| {
+    let calls = catalog.parse(list).map_err(|fault| {
         let label = fault.labels.first().map_or("", |it| it.1.as_str());
         format!("`{list}`: {}: {label}", fault.message)
     })?;

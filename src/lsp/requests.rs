@@ -117,7 +117,9 @@ pub(crate) fn answer(session: &mut Session, request: Request) -> Option<Answer> 
         }),
         request::HoverRequest::METHOD => with::<request::HoverRequest>(request, |it| {
             let (uri, snapshot, offset) = place_of(session, &it.text_document_position_params)?;
-            Ok(hover::hover(&snapshot, &session.document(uri.as_str())?.report.summaries, offset))
+            let catalog = session.catalog.clone();
+            let summaries = &session.document(uri.as_str())?.report.summaries;
+            Ok(hover::hover(&snapshot, &catalog, summaries, offset))
         }),
         request::GotoDefinition::METHOD => with::<request::GotoDefinition>(request, |it| {
             let (uri, snapshot, offset) = place_of(session, &it.text_document_position_params)?;
@@ -165,7 +167,7 @@ pub(crate) fn answer(session: &mut Session, request: Request) -> Option<Answer> 
         }),
         request::Completion::METHOD => with::<request::Completion>(request, |it| {
             let (_, snapshot, offset) = place_of(session, &it.text_document_position)?;
-            Ok(Some(CompletionResponse::Array(completion::completions(&snapshot, offset))))
+            Ok(Some(CompletionResponse::Array(completion::completions(&snapshot, &session.catalog, offset))))
         }),
         request::CodeLensRequest::METHOD => with::<request::CodeLensRequest>(request, |it| {
             let document = session.document(it.text_document.uri.as_str())?;
@@ -248,10 +250,13 @@ fn lower(session: &mut Session, request: Request) -> Option<Answer> {
         place_of(session, &at).map(|(_, snapshot, offset)| (snapshot, offset, passes))
     });
     match place {
-        Ok((snapshot, offset, passes)) => in_thread(session, id, move || {
-            let lowered = lowered(&snapshot, offset, &passes);
-            lowered.map(value).map_err(|reason| Failure::new(ErrorCode::RequestFailed, reason))
-        }),
+        Ok((snapshot, offset, passes)) => {
+            let catalog = session.catalog.clone();
+            in_thread(session, id, move || {
+                let lowered = lowered(&snapshot, &catalog, offset, &passes);
+                lowered.map(value).map_err(|reason| Failure::new(ErrorCode::RequestFailed, reason))
+            })
+        }
         Err(failure) => Some(Err(failure)),
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use grammar::span::Span;
 use lsp_types::{CompletionItem, CompletionItemKind, Documentation, MarkupContent, MarkupKind};
-use passes::{OptionKind, OptionSpec, PASSES, PIPELINES, Pass, Pipeline};
+use passes::{Catalog, OptionKind, OptionSpec, Pass, Pipeline};
 
 use crate::snapshot::Snapshot;
 
@@ -54,20 +54,24 @@ fn place(snapshot: &Snapshot, offset: u32) -> Option<InPipeline<'_>> {
 }
 
 /// Describes the pass, the pipeline or the option at an offset of a RUN line.
-pub(crate) fn hover(snapshot: &Snapshot, offset: u32) -> Option<(String, Span)> {
+pub(crate) fn hover(snapshot: &Snapshot, catalog: &Catalog, offset: u32) -> Option<(String, Span)> {
     let it = place(snapshot, offset)?;
     if let Some(call) = it.call {
-        let options = options_of(call);
+        let options = options_of(catalog, call);
         let (name, option) = options.iter().find(|(name, _)| name == it.word)?;
         return Some((option_text(name, option), it.span));
     }
-    let pass = PASSES.iter().find(|pass| pass.name == it.word).map(pass_text);
-    let pipeline = || PIPELINES.iter().find(|pipeline| pipeline.name == it.word).map(pipeline_text);
+    let pass = catalog.pass(it.word).map(pass_text);
+    let pipeline = || catalog.pipeline(it.word).map(pipeline_text);
     Some((pass.or_else(pipeline)?, it.span))
 }
 
 /// Returns what can be written at an offset of a RUN line; `None` if the offset is not in a list of passes.
-pub(crate) fn completions(snapshot: &Snapshot, offset: u32) -> Option<Vec<CompletionItem>> {
+pub(crate) fn completions(
+    snapshot: &Snapshot,
+    catalog: &Catalog,
+    offset: u32,
+) -> Option<Vec<CompletionItem>> {
     let it = place(snapshot, offset)?;
     let item = |label: String, kind, detail: &str, documentation: String| CompletionItem {
         label,
@@ -80,15 +84,16 @@ pub(crate) fn completions(snapshot: &Snapshot, offset: u32) -> Option<Vec<Comple
         ..Default::default()
     };
     let Some(call) = it.call else {
-        let passes = PASSES
+        let passes = catalog
+            .passes
             .iter()
             .map(|it| item(it.name.to_owned(), CompletionItemKind::FUNCTION, it.description, pass_text(it)));
-        let pipelines = PIPELINES.iter().map(|it| {
+        let pipelines = catalog.pipelines.iter().map(|it| {
             item(it.name.to_owned(), CompletionItemKind::MODULE, it.description, pipeline_text(it))
         });
         return Some(passes.chain(pipelines).collect());
     };
-    let options = options_of(call);
+    let options = options_of(catalog, call);
     if let Some((name, _)) = it.before.split_once('=') {
         let values = match options.iter().find(|it| it.0 == name.trim())?.1.kind {
             OptionKind::Word(words) => words,
@@ -105,12 +110,11 @@ pub(crate) fn completions(snapshot: &Snapshot, offset: u32) -> Option<Vec<Comple
 }
 
 /// Returns the options of a pass, or those of the passes of a pipeline, with their names in braces.
-fn options_of(call: &str) -> Vec<(String, OptionSpec)> {
-    if let Some(pass) = PASSES.iter().find(|it| it.name == call) {
+fn options_of(catalog: &Catalog, call: &str) -> Vec<(String, OptionSpec)> {
+    if let Some(pass) = catalog.pass(call) {
         return pass.options.iter().map(|it| (it.name.to_owned(), *it)).collect();
     }
-    let pipeline = PIPELINES.iter().find(|it| it.name == call);
-    let calls = pipeline.and_then(|it| passes::parse(it.passes).ok()).unwrap_or_default();
+    let calls = catalog.pipeline(call).and_then(|it| catalog.parse(it.passes).ok()).unwrap_or_default();
     let mut found = Vec::new();
     for pass in calls.iter().map(|it| it.pass) {
         let options = pass.options.iter().map(|it| (format!("{}.{}", pass.name, it.name), *it));

@@ -13,6 +13,7 @@ use lsp_types::{
     notification::{self, Notification as _},
     request::{self, Request as _},
 };
+use passes::Catalog;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -41,13 +42,14 @@ pub enum ServeError {
     Io(#[from] io::Error),
 }
 
-/// Serves the editor that has started this process, on standard input and output, until it ends the session.
+/// Serves the editor that has started this process, on standard input and output, until it ends the session. `catalog` has the passes
+/// that programs name.
 ///
 /// # Errors
 /// See [`ServeError`].
-pub fn serve_stdio() -> Result<(), ServeError> {
+pub fn serve_stdio(catalog: Catalog) -> Result<(), ServeError> {
     let (connection, threads) = Connection::stdio();
-    serve(&connection)?;
+    serve(&connection, catalog)?;
     // The thread that writes ends when nothing can send to it.
     drop(connection);
     threads.join().map_err(|fault| match fault.kind() {
@@ -63,14 +65,14 @@ pub fn serve_stdio() -> Result<(), ServeError> {
 ///
 /// # Errors
 /// See [`ServeError`].
-pub fn serve(connection: &Connection) -> Result<(), ServeError> {
+pub fn serve(connection: &Connection, catalog: Catalog) -> Result<(), ServeError> {
     let protocol = |fault: ProtocolError| ServeError::Protocol(fault.to_string());
     let (id, params) = connection.initialize_start().map_err(protocol)?;
     let client: Option<InitializeParams> = serde_json::from_value(params).ok();
     let refreshes = client.and_then(|it| it.capabilities.workspace?.code_lens?.refresh_support);
     connection.initialize_finish(id, requests::capabilities()).map_err(protocol)?;
     let mut server = Server {
-        session: Session::new(connection.sender.clone())?,
+        session: Session::new(connection.sender.clone(), catalog)?,
         refreshes_lenses: refreshes == Some(true),
         requests: 0,
     };

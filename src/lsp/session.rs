@@ -1,9 +1,10 @@
 //! What a session has: the open documents, the thread that checks them, and the way to the editor.
 
-use std::{collections::BTreeMap, io};
+use std::{collections::BTreeMap, io, sync::Arc};
 
 use crossbeam_channel::Sender;
 use lsp_server::{ErrorCode, Message, RequestId, Response};
+use passes::Catalog;
 use serde_json::Value;
 
 use crate::{check::Checker, document::Document};
@@ -33,6 +34,8 @@ pub(crate) type Answer = Result<Value, Failure>;
 /// The state of a session.
 pub(crate) struct Session {
     sender: Sender<Message>,
+    /// The passes that programs name.
+    pub(crate) catalog: Arc<Catalog>,
     /// Checks the texts.
     pub(crate) checker: Checker,
     /// The open documents, by name.
@@ -44,8 +47,9 @@ impl Session {
     ///
     /// # Errors
     /// The system refuses a thread.
-    pub(crate) fn new(sender: Sender<Message>) -> io::Result<Self> {
-        Ok(Self { sender, checker: Checker::start()?, documents: BTreeMap::new() })
+    pub(crate) fn new(sender: Sender<Message>, catalog: Catalog) -> io::Result<Self> {
+        let catalog = Arc::new(catalog);
+        Ok(Self { sender, catalog, checker: Checker::start()?, documents: BTreeMap::new() })
     }
 
     /// Returns an open document.

@@ -4,7 +4,7 @@ use grammar::{diagnostic::Diagnostic, ir::Program};
 
 use crate::{
     Arguments, Change, OptionKind, OptionSpec, PASSES, PIPELINES, Pass, Pipeline, Remarks, parse,
-    pipeline::parse_with,
+    pipeline::parse as parse_with,
 };
 
 fn nothing(_: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {

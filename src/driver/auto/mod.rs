@@ -38,7 +38,7 @@ use grammar::{
 use hir_check::Checks;
 use hir_plan::World;
 use passes::{
-    Arguments, Change, OptionKind, OptionSpec, Pass, PassCall, Pipeline, Remarks, Settings, Verify,
+    Arguments, Catalog, Change, OptionKind, OptionSpec, Pass, PassCall, Pipeline, Remarks, Settings, Verify,
     pass::module_docs,
 };
 
@@ -74,23 +74,12 @@ pub static PIPELINE: Pipeline = Pipeline {
     passes: "auto",
 };
 
-/// All passes: those of the package `passes`, and this one.
-pub fn passes() -> impl Iterator<Item = &'static Pass> {
-    passes::PASSES.iter().chain([&PASS])
-}
-
-/// All pipelines.
-pub fn pipelines() -> impl Iterator<Item = &'static Pipeline> {
-    passes::PIPELINES.iter().chain([&PIPELINE])
-}
-
-/// Parses a pipeline of all passes.
-///
-/// # Errors
-/// As for `passes::parse`.
-pub fn parse(text: &str) -> Result<Vec<PassCall>, Diagnostic> {
-    let pipelines: Vec<Pipeline> = pipelines().copied().collect();
-    passes::parse_with(text, &passes().collect::<Vec<_>>(), &pipelines)
+/// All passes and pipelines: those of the package `passes`, and these.
+pub fn catalog() -> Catalog {
+    let mut all = Catalog::default();
+    all.passes.push(&PASS);
+    all.pipelines.push(PIPELINE);
+    all
 }
 
 /// Makes each `auto` whose option has the default value estimate with the machine of `--machine`.
@@ -420,7 +409,7 @@ mod tests {
             let text = passes_of(&choices);
             assert!(passes::parse(&text).is_ok(), "{text}");
         }
-        assert!(parse("@auto{auto.budget=3}").is_ok());
+        assert!(catalog().parse("@auto{auto.budget=3}").is_ok());
     }
 
     #[test]

@@ -39,7 +39,9 @@ pub fn check_option_files(files: &[OptionFile<'_>], inputs: &[OptionFile<'_>]) -
             && destination.exists()
         {
             let path = path.display();
-            return Err(format!("`{option} FILE` would overwrite a program, `{path}`: use another file").into());
+            return Err(
+                format!("`{option} FILE` would overwrite a program, `{path}`: use another file").into()
+            );
         }
         if let Some(other) = options.insert(destination, option) {
             return Err(same_file(other, option, path));

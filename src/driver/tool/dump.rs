@@ -66,13 +66,14 @@ impl DumpFlags {
     pub fn check(&self) -> Result<(), InvalidOption> {
         let lists =
             [("--print-ir-before", &self.print_ir_before), ("--print-ir-after", &self.print_ir_after)];
+        let all = auto::catalog();
         for (flag, list) in lists {
             for name in list.iter().flatten() {
-                if auto::passes().all(|it| it.name != name) {
+                if all.pass(name).is_none() {
                     // A former name may stand for a pass with options.
                     let present =
                         FORMER_NAMES.iter().find(|it| it.0 == name).and_then(|it| it.1.split('{').next());
-                    let near = present.or_else(|| nearest(name, auto::passes().map(|it| it.name)));
+                    let near = present.or_else(|| nearest(name, all.passes.iter().map(|it| it.name)));
                     let hint = near.map(|it| format!(": did you mean `{it}`?")).unwrap_or_default();
                     return Err(format!("`{flag}={name}`: unknown pass `{name}`{hint}").into());
                 }

@@ -14,13 +14,14 @@ use crate::auto;
 
 /// Lists all passes with their options, then all pipelines.
 pub fn passes() -> String {
+    let all = auto::catalog();
     let mut out = String::from("passes:\n");
-    for pass in auto::passes() {
+    for pass in all.passes {
         let _ = writeln!(out, "  {:<20} {}", pass.name, pass.description);
         pass.options.iter().for_each(|option| option_line(&mut out, option));
     }
     out.push_str("pipelines:\n");
-    for pipeline in auto::pipelines() {
+    for pipeline in all.pipelines {
         let _ = writeln!(out, "  {:<20} {}: {}", pipeline.name, pipeline.description, pipeline.passes);
     }
     out
@@ -32,19 +33,20 @@ pub fn passes() -> String {
 /// Reports that there is no such pass or pipeline.
 pub fn pass(name: &str) -> Result<String, InvalidOption> {
     let mut out = String::new();
-    let is_pass = auto::passes().any(|it| it.name == name);
+    let all = auto::catalog();
+    let is_pass = all.pass(name).is_some();
+    let mut pipelines = all.pipelines.iter();
     if let Some(it) =
-        auto::pipelines().find(|it| it.name == name || it.name.strip_prefix('@') == Some(name) && !is_pass)
+        pipelines.find(|it| it.name == name || it.name.strip_prefix('@') == Some(name) && !is_pass)
     {
         let _ = writeln!(out, "{}: {}\n\nPasses:", it.name, it.description);
-        for call in auto::parse(it.passes).unwrap_or_default() {
+        for call in all.parse(it.passes).unwrap_or_default() {
             let _ = writeln!(out, "  {call}");
         }
         return Ok(out);
     }
-    let Some(it) = auto::passes().find(|it| it.name == name) else {
-        let names = auto::passes().map(|it| it.name).chain(auto::pipelines().map(|it| it.name));
-        let hint = nearest(name, names)
+    let Some(it) = all.pass(name) else {
+        let hint = nearest(name, all.names())
             .map_or_else(|| "; `--list-passes` lists all".to_owned(), |it| format!(": did you mean `{it}`?"));
         return Err(format!("no pass or pipeline has the name `{name}`{hint}").into());
     };
@@ -61,8 +63,8 @@ pub fn pass(name: &str) -> Result<String, InvalidOption> {
         out.push_str("\nOptions:\n");
         it.options.iter().for_each(|option| option_line(&mut out, option));
     }
-    let users = auto::pipelines().filter(|pipeline| {
-        auto::parse(pipeline.passes).is_ok_and(|calls| calls.iter().any(|call| call.pass.name == it.name))
+    let users = all.pipelines.iter().filter(|pipeline| {
+        all.parse(pipeline.passes).is_ok_and(|calls| calls.iter().any(|call| call.pass.name == it.name))
     });
     let users: Vec<&str> = users.map(|it| it.name).collect();
     if !users.is_empty() {

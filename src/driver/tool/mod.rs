@@ -284,9 +284,10 @@ impl Reporter {
 /// # Errors
 /// Returns the error, with its position in `text`.
 pub fn parse_pipeline(text: &str) -> Result<Vec<PassCall>, Box<Diagnostic>> {
-    auto::parse(text).map_err(|fault| {
+    let all = auto::catalog();
+    all.parse(text).map_err(|fault| {
         let word = fault.span().text(text);
-        let is_pass = auto::passes().any(|it| it.name == word);
+        let is_pass = all.pass(word).is_some();
         let is_explained = is_pass || fault.help.is_some();
         let tools = usage::tools_with(word).filter(|_| !is_explained);
         Box::new(match tools {

@@ -139,8 +139,8 @@ fn meant_by(error: &clap::Error, arguments: &[String]) -> Option<String> {
     let word = word.split(['=', '{']).next().unwrap_or(word).trim_end_matches(',');
     let is_flag = argument.starts_with('-');
     let name = |it: &&str| it.trim_start_matches('@') == word.trim_start_matches('@');
-    let passes = || auto::passes().map(|it| it.name);
-    let known = auto::pipelines().map(|it| it.name).chain(passes()).find(name);
+    let all = auto::catalog();
+    let known = all.pipelines.iter().map(|it| it.name).chain(all.names()).find(name);
     // The error names only the beginning of `-passes=…`.
     let single = arguments.iter().find(|it| {
         let flag = it.strip_prefix('-').and_then(|it| it.split('=').next()).unwrap_or("");

@@ -349,10 +349,7 @@ pub(super) fn wrong_peer(job: &Job<'_>, found: WrongPeer) -> Finding {
         labels: vec![label(
             job,
             call,
-            format!(
-                "rank {} {verb} rank {peer} here; every other rank names {usual}",
-                call.rank
-            ),
+            format!("rank {} {verb} rank {peer} here; every other rank names {usual}", call.rank),
         )],
         notes: [
             Some(format!("rank {expected} {other}, and that is {never}")),

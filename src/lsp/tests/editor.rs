@@ -7,6 +7,7 @@ use lsp_types::{
     CodeAction, CodeActionContext, CodeActionOrCommand, CodeActionParams, Diagnostic,
     PublishDiagnosticsParams, Range, TextEdit, Uri, WorkspaceEdit, request,
 };
+use passes::Catalog;
 use serde_json::{Value, json};
 
 use crate::{ServeError, positions::Positions, serve};
@@ -32,7 +33,7 @@ impl Editor {
     /// Starts a server and opens a document.
     pub(super) fn open(text: &str) -> Result<Self, Fault> {
         let (connection, server) = Connection::memory();
-        let server = std::thread::spawn(move || serve(&server));
+        let server = std::thread::spawn(move || serve(&server, Catalog::default()));
         let mut editor =
             Self { connection, server, requests: 0, version: 0, text: String::new(), published: Vec::new() };
         let _ = editor.call("initialize", json!({ "capabilities": {} }))?;

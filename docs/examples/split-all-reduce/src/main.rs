@@ -11,7 +11,7 @@ use std::{
 };
 
 use grammar::{diagnostic::has_errors, source::Source};
-use passes::{PIPELINES, Pass, PassEvent, Settings};
+use passes::{Catalog, PassEvent, Settings};
 
 fn main() -> ExitCode {
     let mut arguments = env::args().skip(1);
@@ -34,8 +34,9 @@ fn rewrite(file: &str, list: &str) -> Result<String, String> {
     let program = programs.first_mut().filter(|_| !has_errors(&diagnostics));
     let program = program.ok_or_else(|| format!("`{file}` is faulty: hir-opt says where"))?;
     // The passes of hir, and one more.
-    let all: Vec<&Pass> = passes::PASSES.iter().chain([&split_all_reduce::PASS]).collect();
-    let calls = passes::parse_with(list, &all, PIPELINES).map_err(|fault| fault.message)?;
+    let mut catalog = Catalog::default();
+    catalog.passes.push(&split_all_reduce::PASS);
+    let calls = catalog.parse(list).map_err(|fault| fault.message)?;
     passes::run(program, &calls, Settings::default(), &mut |event| {
         if let PassEvent::After { remarks, .. } = event {
             remarks.iter().for_each(|it| _ = writeln!(io::stderr(), "{}: {}", it.code.text(), it.message));

@@ -2,7 +2,7 @@
 
 use grammar::source::Source;
 use hir::sim::SimOutcome;
-use passes::{Pass, Settings};
+use passes::{Catalog, Settings};
 
 use super::PASS;
 
@@ -17,9 +17,9 @@ fn rewritten(text: &str) -> Result<(String, [SimOutcome; 2]), String> {
         hir::simulate(&plans, 7).map_err(|fault| fault.to_string())
     };
     let before = run(&program)?;
-    let all: Vec<&Pass> = passes::PASSES.iter().chain([&PASS]).collect();
-    let calls =
-        passes::parse_with("split-all-reduce,remove-dead-code", &all, &[]).map_err(|fault| fault.message)?;
+    let mut catalog = Catalog::default();
+    catalog.passes.push(&PASS);
+    let calls = catalog.parse("split-all-reduce,remove-dead-code").map_err(|fault| fault.message)?;
     passes::run(&mut program, &calls, Settings::default(), &mut |_| ())
         .map_err(|fault| format!("{fault:?}"))?;
     let after = run(&program)?;

@@ -12,6 +12,7 @@ use super::{
     table::{self, PipelineEntry, TuningTable},
 };
 use crate::{
+    auto,
     job::rank_process::canonical_text,
     run::{
         failure::JobFailure,
@@ -120,7 +121,7 @@ fn find(
 ) -> Result<Option<StoredPipeline>, JobFailure> {
     let shown = path.display();
     if let Some(it) = table.pipelines.iter().find(|it| it.program.runs_like(program)) {
-        if let Err(fault) = passes::parse(&it.passes) {
+        if let Err(fault) = auto::catalog().parse(&it.passes) {
             let [passes, name, why] =
                 [&it.passes, &it.program.name, &fault.message].map(|it| escape_control(it));
             return Err(JobFailure::Environment(format!(
