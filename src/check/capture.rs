@@ -35,6 +35,17 @@ pub enum CaptureFaultKind {
     Unjoined,
 }
 
+impl CaptureFaultKind {
+    /// Returns what is said at the statement.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::NotRecorded(_) => "a capture does not record this: the stream has not waited for main",
+            Self::Isolation => "waits for a stream that the capture does not record",
+            Self::Unjoined => "nothing waits for this before the end of the program",
+        }
+    }
+}
+
 /// How far a stream or communicator knows the others: by actor, the number of instructions that it follows.
 type Known = Vec<u32>;
 

@@ -214,8 +214,7 @@ impl Finding {
                 it.0.iter().filter_map(at).collect()
             }
             Self::Capture { fault, .. } => {
-                let label = "a capture does not record this".to_owned();
-                place(fault.rank, fault.origin, label).into_iter().collect()
+                place(fault.rank, fault.origin, fault.kind.label().to_owned()).into_iter().collect()
             }
             Self::Excess(it) => {
                 let (rank, origin) = it.stmt;

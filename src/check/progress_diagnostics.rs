@@ -59,25 +59,22 @@ impl DiagnosticBuilder<'_> {
     /// Returns the index of the source text and the diagnostic of a fault of a capture.
     pub fn capture(&self, fault: &CaptureFault, more: &Occurrences) -> (usize, Diagnostic) {
         let (plan, text) = (&self.plans[fault.rank], self.text_of(fault.rank));
-        let (message, label, help) = match fault.kind {
+        let (message, help) = match fault.kind {
             CaptureFaultKind::NotRecorded(stream) => (
                 format!("a CUDA graph does not contain the work of {}", plan.streams[stream as usize]),
-                "a capture does not record this: the stream has not waited for main".to_owned(),
                 "let the stream wait for the stream that is current at entry before it has work",
             ),
             CaptureFaultKind::Isolation => (
                 "a capture into a CUDA graph ends here with an error".to_owned(),
-                "waits for a stream that the capture does not record".to_owned(),
                 "let that stream wait for the stream that is current at entry before its first work, or remove this",
             ),
             CaptureFaultKind::Unjoined => (
                 "a capture into a CUDA graph ends with an error: a stream is not joined".to_owned(),
-                "nothing waits for this before the end of the program".to_owned(),
                 "let the stream that is current at entry wait for it at the end (Synchronize, Wait)",
             ),
         };
         let span = self.span(text, plan.origins[fault.origin as usize].line);
-        let it = Diagnostic::new(Code::NotCaptured, span, message, label).help(help);
+        let it = Diagnostic::new(Code::NotCaptured, span, message, fault.kind.label()).help(help);
         (text, more.note(&[]).into_iter().fold(it, Diagnostic::note))
     }
 
