@@ -37,7 +37,7 @@ use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
     ir::{AxisKind, BlockId, DeviceDim, OpStmt, Program, Stmt, StmtId, TensorId},
-    ops::{OpClass, TypeRule},
+    ops::{Op, OpClass, TypeRule},
     ranks_in_meshes,
     span::Span,
     words::{Backend, CommunicationType},
@@ -75,7 +75,7 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     let mut fresh = IrBuilder::of(program);
     let bound = bindings::analyze_bindings(program).already_bound;
-    let views = view_tensors(program);
+    let views = view_tensors(program, body);
     let world = world_size(program);
     let mut reduced = Vec::new();
     let backend = match arguments.text("backend") {
@@ -315,13 +315,18 @@ fn with_dim(sharding: &Sharding, dim: usize, other: &Dim) -> Sharding {
     it
 }
 
-/// Returns the tensors that statements bind to views of others.
-fn view_tensors(program: &Program) -> FxHashSet<TensorId> {
-    let bound = program.stmts.iter().filter_map(|(_, stmt)| match stmt {
-        Stmt::Op(it) if it.op.def().class == OpClass::View => it.out_tensor(),
-        Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+/// Returns the tensors that statements bind to views of others, and their reshapes.
+fn view_tensors(program: &Program, body: BlockId) -> FxHashSet<TensorId> {
+    let mut views = FxHashSet::default();
+    program.walk(body, &mut |stmt| {
+        if let Stmt::Op(it) = &program.stmts[stmt]
+            && (it.op.def().class == OpClass::View
+                || it.op == Op::Reshape && Program::tensors_of(&it.args).any(|arg| views.contains(&arg)))
+        {
+            views.extend(it.out_tensor());
+        }
     });
-    bound.collect()
+    views
 }
 
 /// Returns the number of ranks of the smallest world that contains every rank of the meshes.

@@ -14,8 +14,8 @@
 //! |---|---|
 //! | all-gather | one per device |
 //! | reduce-scatter | one per device |
-//! | all-reduce | `count`, or the largest smaller number that divides the axis; with `ratio`, which takes precedence, one for each number in it |
-//! | all-to-all | `count`, or the largest smaller number that divides a dimension that it leaves alone |
+//! | all-reduce | `count`, or the largest smaller number that divides the axis, or `count` of which the last is shorter; with `ratio`, which takes precedence, one for each number in it |
+//! | all-to-all | `count`, or the largest smaller number that divides a dimension: one that it leaves alone, each device's part of the one that was sharded, or that of the one that will be |
 //! | transfer to another mesh, with `transfer=chunks` | `count`, or the largest smaller number that divides the axis |
 //!
 //! It splits the axis in all tensors that share it, makes a loop of the statements on these tensors, and
@@ -23,37 +23,29 @@
 //! the loop communicates and contains a matmul. If there is no such loop, as in an attention block, whose scores have the
 //! sequence twice, the axis is split only in the tensors up to the next products (`Reach::NextProduct`): the loop
 //! then holds the projections. In a program with many communications, those that share no axis are split
-//! together (`batch`), so that the time grows as the program does. Chunks of different sizes (`ratio`) are in loops one after the other
-//! (`unequal_chunks`). A communication that cannot overlap stays unchanged, and a
+//! together (`batch`), so that the time grows as the program does. Chunks of different sizes (`ratio`), and the shorter last chunk of
+//! an extent that no number of chunks divides, are in loops one after the other (`unequal_chunks`). A communication that cannot overlap stays unchanged, and a
 //! remark gives the reason. Each attempt examines the whole program, so the pass attempts no more once it has examined
 //! `MAX_EXAMINED` statements; a remark names this limit for every communication that it leaves unchanged. A later communication can be in the loop of an earlier one: an all-gather and the
 //! reduce-scatter after it share a loop.
 
+mod attempts;
 mod batch;
 mod overlap_check;
 mod unequal_chunks;
 
-use crate::pass::Obstacle;
-use grammar::{
-    diagnostic::Diagnostic,
-    ir::{Program, StmtId},
-};
-use rustc_hash::{FxHashMap, FxHashSet};
+use grammar::{diagnostic::Diagnostic, ir::Program};
+use rustc_hash::FxHashMap;
 
 use crate::{
-    analysis::{
-        dim_equivalence::{DimEquivalence, Reach},
-        sharding::{Dim, Sharding},
-    },
-    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
+    analysis::dim_equivalence::DimEquivalence,
+    pass::{Arguments, Change, Obstacle, OptionKind, OptionSpec, Pass, Remarks, module_docs},
     transform::{
-        chunk::{self, Chunking, CommCandidate, CommKind, DEFAULT_COUNT, known_extent},
-        stream_parallel::{
-            self, ALLOCATE, BACKEND, LoopOptions, OFFSET_BY_RANK, OWN_SLICE, PROTOCOL, STYLE, WAIT,
-        },
-        swizzle_stream,
+        chunk::{self, CommCandidate, CommKind},
+        stream_parallel::{ALLOCATE, BACKEND, LoopOptions, OFFSET_BY_RANK, OWN_SLICE, PROTOCOL, STYLE, WAIT},
     },
 };
+use attempts::Attempts;
 
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
@@ -81,7 +73,7 @@ pub(crate) const PASS: Pass = Pass {
         },
         OptionSpec {
             name: "alltoall",
-            description: "split an all-to-all into chunks along a dimension that it leaves alone, such as the batch, or leave it whole",
+            description: "split an all-to-all into chunks, of the batch, of the tokens, or of the experts, or leave it whole",
             kind: CHUNKS_OR_WHOLE,
             default: Some("chunks"),
         },
@@ -144,7 +136,8 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
     // The equivalent dimensions of the program as it is; `None` after a change.
     let mut shared = None;
     for stmt in stmts {
-        let Some(exchange) = chunk::comm_candidate(program, stmt) else { continue };
+        let ways = chunk::comm_candidates(program, stmt);
+        let Some(exchange) = ways.first() else { continue };
         let span = program.stmt_span(stmt);
         let what = format!("{} of `{}`", exchange.kind.name(), program.tensor_name(exchange.subject));
         if let Some(chunks) = together.get(&stmt) {
@@ -156,32 +149,20 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
             remarks.passed(span, message, "overlaps with matmuls");
             continue;
         }
-        let condition = divisibility_condition(program, arguments, &exchange);
-        let attempted = check_requested(arguments, &exchange).and_then(|()| {
+        let attempted = check_requested(arguments, exchange).and_then(|()| {
             if examined > MAX_EXAMINED {
                 return Err(format!(
                     "the attempts for the communications before it have examined {MAX_EXAMINED} statements, the limit of `overlap`"
                 ).into());
             }
             let shared = shared.get_or_insert_with(|| DimEquivalence::of(program));
-            let mut within = |reach, loops| {
-                attempt(program, shared, reach, &mut examined, arguments, loops, (stmt, &exchange))
-            };
-            within(Reach::Everywhere, loops).or_else(|reason| {
-                let chunks = loops.with_chunks().map(|loops| within(Reach::Everywhere, loops));
-                match chunks.and_then(Result::ok) {
-                    Some(found) => Ok(found),
-                    // Chunks of unequal sizes have one reach.
-                    None if unequal_sizes(arguments, &exchange).is_some() => Err(reason),
-                    None => within(Reach::NextProduct, loops).map_err(|_| reason),
-                }
-            })
+            Attempts { program, shared, examined: &mut examined, arguments, loops }.make(stmt, &ways)
         });
         match attempted {
-            Ok((rewritten, count)) => {
+            Ok((rewritten, chunks)) => {
                 *program = rewritten;
                 (change, shared) = (Change::Changed, None);
-                let message = format!("the {what} is split into {}", chunks_text(count, condition));
+                let message = format!("the {what} is split into {chunks}");
                 remarks.passed(span, message, "overlaps with matmuls");
             }
             Err(reason) => {
@@ -191,135 +172,6 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
         }
     }
     Ok(change)
-}
-
-/// Returns the number of chunks in words; without a number if it is no constant.
-fn chunks_text(count: Option<i64>, condition: &str) -> String {
-    format!("{}chunks{condition}", count.map_or(String::new(), |it| format!("{it} ")))
-}
-
-/// Returns the ratio of the sizes of the chunks, if the options state one for this kind of communication.
-fn unequal_sizes(arguments: &Arguments, exchange: &CommCandidate) -> Option<Vec<u64>> {
-    arguments.counts("ratio").filter(|_| exchange.kind == CommKind::Allreduce)
-}
-
-/// Returns what a remark adds if the pass chooses the number of chunks of an axis whose extent is not a constant.
-fn divisibility_condition(
-    program: &Program,
-    arguments: &Arguments,
-    exchange: &CommCandidate,
-) -> &'static str {
-    let is_chosen = exchange.count.is_none()
-        && arguments.count("count").is_none()
-        && unequal_sizes(arguments, exchange).is_none();
-    let dims = Sharding::of(program, exchange.tensor).map(|it| it.dims).unwrap_or_default();
-    let is_symbolic = |dim: &usize| {
-        dims.get(*dim)
-            .is_some_and(|dim| dim.stream().is_none() && known_extent(program, dim.extent).is_none())
-    };
-    if is_chosen && exchange.dims.first().is_some_and(is_symbolic) {
-        ", whose number has to divide an extent that is not a constant; set `count` if it does not"
-    } else {
-        ""
-    }
-}
-
-/// Returns the program with a loop that overlaps a communication with matmuls, and the number of chunks if it is a
-/// constant. Adds the number of statements that it examines to `examined`.
-///
-/// # Errors
-/// Returns the reason why no such loop is possible.
-fn attempt(
-    program: &Program,
-    shared: &DimEquivalence,
-    reach: Reach,
-    examined: &mut usize,
-    arguments: &Arguments,
-    loops: LoopOptions,
-    (stmt, exchange): (StmtId, &CommCandidate),
-) -> Result<(Program, Option<i64>), Obstacle> {
-    if let Some(ratio) = unequal_sizes(arguments, exchange) {
-        *examined += program.stmts.len();
-        return unequal_chunks::attempt(program, &ratio, loops, exchange);
-    }
-    let dims = Sharding::of(program, exchange.tensor).map(|it| it.dims).unwrap_or_default();
-    let (component, chunking) = match dims.iter().position(|dim| dim.stream().is_some()) {
-        Some(dim) => {
-            let twice = |twice| {
-                let name = program.tensor_name(twice);
-                Obstacle::from(format!("`{name}` has the stream axis in two dimensions"))
-            };
-            (shared.dims_within(reach, exchange.tensor, dim).map_err(twice)?, None)
-        }
-        None => {
-            let it = chunk::choose_chunking(program, shared, exchange, most_chunks(arguments), reach)?;
-            (it.component, Some(it.count))
-        }
-    };
-    *examined += program.stmts.len();
-    let mut cut = program.clone();
-    let component = match chunking {
-        Some(count) => {
-            let chunking = Chunking { component, count };
-            chunk::chunk_equally(&mut cut, std::slice::from_ref(&chunking))?;
-            chunking.component
-        }
-        None => component,
-    };
-    let dims = Sharding::of(&cut, exchange.tensor).map(|it| it.dims).unwrap_or_default();
-    let count = dims.iter().find_map(Dim::stream).and_then(|it| cut.constant(it.count));
-    if arguments.flag("swizzle") {
-        swizzle_stream::rotate(&mut cut, Some(&component));
-    }
-    let only = cut.body().iter().copied().filter(|stmt| component.is_mentioned_by(&cut, *stmt)).collect();
-    let rewritten = with_loops(&cut, loops, only, &[stmt], 2);
-    rewritten.map(|it| (it, count)).map_err(|mut reasons| reasons.swap_remove(0).1)
-}
-
-/// Returns the largest number of chunks that the options allow where the number of devices does not determine it.
-fn most_chunks(arguments: &Arguments) -> i64 {
-    arguments.count("count").map_or(DEFAULT_COUNT, |it| i64::try_from(it).unwrap_or(i64::MAX))
-}
-
-/// Returns the program with loops of the statements in `only`, each of at least `least_trips` iterations. The statements in
-/// `required`, of which there is at least one, are in loops that overlap communication with matmuls.
-///
-/// # Errors
-/// Returns the statements for which there are no such loops, each with the reason.
-fn with_loops(
-    cut: &Program,
-    loops: LoopOptions,
-    mut only: FxHashSet<StmtId>,
-    required: &[StmtId],
-    least_trips: i64,
-) -> Result<Program, Vec<(StmtId, Obstacle)>> {
-    // The second round leaves out the loops that do not overlap.
-    for _ in 0..2 {
-        let mut trial = cut.clone();
-        let written = stream_parallel::make_loops(&mut trial, loops, Some(&only));
-        let stmts: Vec<StmtId> = written.iter().map(|it| it.stmt).collect();
-        let reasons = overlap_check::obstacles(&trial, &stmts, least_trips);
-        let loop_of: FxHashMap<StmtId, usize> = written
-            .iter()
-            .enumerate()
-            .flat_map(|(at, it)| it.members.iter().map(move |member| (*member, at)))
-            .collect();
-        let obstacle = |stmt: &StmtId| match loop_of.get(stmt) {
-            None => Some((*stmt, "its chunks are not slices of the local part of each device".into())),
-            Some(own) => reasons[*own].clone().map(|reason| (*stmt, reason)),
-        };
-        let failed: Vec<(StmtId, Obstacle)> = required.iter().filter_map(obstacle).collect();
-        if !failed.is_empty() {
-            return Err(failed);
-        }
-        if reasons.iter().all(Option::is_none) {
-            return Ok(trial);
-        }
-        let good = written.iter().zip(&reasons).filter(|(_, reason)| reason.is_none());
-        only = good.flat_map(|(it, _)| it.members.iter().copied()).collect();
-    }
-    let reason = "other statements on the same axis cannot be split into chunks";
-    Err(required.iter().map(|stmt| (*stmt, reason.into())).collect())
 }
 
 /// Checks that the options request chunks for this kind of communication.

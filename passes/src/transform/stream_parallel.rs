@@ -34,6 +34,7 @@
 //! before the loop, for all iterations. That takes more memory, but the storage of an iteration is not used again,
 //! so that no later iteration has to wait until its communications have ended.
 
+mod all_to_all;
 mod body;
 mod group;
 mod loop_comms;
@@ -211,8 +212,9 @@ impl StreamParallel<'_> {
         if !self.group.as_ref().is_some_and(can_add) {
             let producers = self.take_producers(&slicing);
             self.emit_group();
-            // If no loop computes the partial sums, they are reduced as a whole, outside of a loop.
-            if producers.members.is_empty() && matches!(slicing.kind, SliceKind::ReduceScatter(_)) {
+            // If no loop computes the partial sums, they are reduced as a whole, outside of a loop. So are the elements of an
+            // all-to-all.
+            if producers.members.is_empty() && slicing.out_dim.is_none() {
                 self.out.push(stmt);
                 return;
             }

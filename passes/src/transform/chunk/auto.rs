@@ -50,7 +50,7 @@ impl CommKind {
     }
 }
 
-/// A statement that moves data between devices, and the ways in which it can be split into chunks.
+/// A statement that moves data between devices, and how it can be split into chunks.
 pub(crate) struct CommCandidate {
     pub(crate) kind: CommKind,
     /// Whether the result is on another mesh than the operand.
@@ -77,7 +77,7 @@ pub(crate) struct Chunking {
 /// chunks, or the largest smaller number that divides the dimension.
 pub(super) fn auto_chunkings(program: &Program, most: i64) -> Vec<Chunking> {
     let shared = DimEquivalence::of(program);
-    let exchanges = program.body().iter().filter_map(|stmt| comm_candidate(program, *stmt));
+    let exchanges = program.body().iter().flat_map(|stmt| comm_candidates(program, *stmt));
     let overlaps = |it: &CommCandidate| {
         matches!(it.kind, CommKind::Allgather | CommKind::ReduceScatter | CommKind::Allreduce)
     };
@@ -90,17 +90,20 @@ pub(super) fn auto_chunkings(program: &Program, most: i64) -> Vec<Chunking> {
 /// The largest number of chunks that `choose_chunking` tries.
 const MAX_COUNT: i64 = 1024;
 
-/// Returns the communication of a statement; `None` if the statement does not communicate.
-pub(crate) fn comm_candidate(program: &Program, stmt: StmtId) -> Option<CommCandidate> {
-    let Stmt::Op(it) = &program.stmts[stmt] else { return None };
+/// Returns the communication of a statement, once for each way to split it in order of preference; nothing if the statement
+/// does not communicate.
+pub(crate) fn comm_candidates(program: &Program, stmt: StmtId) -> Vec<CommCandidate> {
+    let Stmt::Op(it) = &program.stmts[stmt] else { return Vec::new() };
     let ([arg], Some(out), true) = (&it.tensor_operands()[..], it.out_tensor(), it.computes()) else {
-        return None;
+        return Vec::new();
     };
-    let (from, to) = (Sharding::of(program, *arg)?, Sharding::of(program, out)?);
+    let (Some(from), Some(to)) = (Sharding::of(program, *arg), Sharding::of(program, out)) else {
+        return Vec::new();
+    };
     match it.op.def().type_rule {
         TypeRule::Same if is_copy(it) => copied(program, *arg, &from, out, &to),
-        TypeRule::Reduce => summed(program, it, *arg, &from, out, &to),
-        _ => None,
+        TypeRule::Reduce => summed(program, it, *arg, &from, out, &to).into_iter().collect(),
+        _ => Vec::new(),
     }
 }
 
@@ -110,24 +113,35 @@ fn copied(
     from: &Sharding,
     out: TensorId,
     to: &Sharding,
-) -> Option<CommCandidate> {
-    let free = || {
-        let is_free = |at: &usize| is_splittable(program, from, *at) && is_splittable(program, to, *at);
-        (0..to.dims.len().min(from.dims.len())).filter(is_free).collect()
+) -> Vec<CommCandidate> {
+    let is_free = |at: usize| is_splittable(program, from, at) && is_splittable(program, to, at);
+    let free = || (0..to.dims.len().min(from.dims.len())).filter(|at| is_free(*at)).collect();
+    let candidate = |kind, tensor, dims, count| {
+        let changes_mesh = from.mesh != to.mesh;
+        CommCandidate { kind, changes_mesh, subject: arg, tensor, dims, count }
     };
-    let (kind, dims, count) = match reshard::step(program, from, to)? {
-        ReshardStep::Local | ReshardStep::Slice => return None,
-        ReshardStep::Allgather { dim, device } => {
+    let (kind, dims, count) = match reshard::step(program, from, to) {
+        None | Some(ReshardStep::Local | ReshardStep::Slice) => return Vec::new(),
+        Some(ReshardStep::Allgather { dim, device }) => {
             (CommKind::Allgather, vec![dim], Some(to.mesh.extent(device) as i64))
         }
-        ReshardStep::AllToAll { .. } => (CommKind::AllToAll, free(), None),
-        ReshardStep::Gather { .. } => (CommKind::Gather, free(), None),
-        ReshardStep::Scatter { .. } => (CommKind::Scatter, free(), None),
-        ReshardStep::Broadcast => (CommKind::Broadcast, free(), None),
-        ReshardStep::SendRecv => (CommKind::SendRecv, free(), None),
+        Some(ReshardStep::AllToAll { from: gone, to: new, .. }) => {
+            // Outer dimensions first, whose chunks are contiguous. Of the dimension that was sharded, a chunk is a part of what
+            // each device has of the operand, and of the one that will be sharded, of what it has of the result.
+            let kind = CommKind::AllToAll;
+            let ways = (0..to.dims.len()).filter_map(|at| match at {
+                _ if at == gone => Some(candidate(kind, arg, vec![at], None)),
+                _ if at == new || is_free(at) => Some(candidate(kind, out, vec![at], None)),
+                _ => None,
+            });
+            return ways.collect();
+        }
+        Some(ReshardStep::Gather { .. }) => (CommKind::Gather, free(), None),
+        Some(ReshardStep::Scatter { .. }) => (CommKind::Scatter, free(), None),
+        Some(ReshardStep::Broadcast) => (CommKind::Broadcast, free(), None),
+        Some(ReshardStep::SendRecv) => (CommKind::SendRecv, free(), None),
     };
-    let leaves_mesh = from.mesh != to.mesh;
-    Some(CommCandidate { kind, changes_mesh: leaves_mesh, subject: arg, tensor: out, dims, count })
+    vec![candidate(kind, out, dims, count)]
 }
 
 fn summed(
@@ -173,9 +187,9 @@ fn summed(
     }
 }
 
-/// Returns whether a dimension has no device or stream pieces and has more than one element.
+/// Returns whether a dimension has no stream pieces and has more than one element.
 fn is_splittable(program: &Program, sharding: &Sharding, at: usize) -> bool {
-    sharding.dims[at].pieces.is_empty() && program.constant(sharding.dims[at].extent) != Some(1)
+    sharding.dims[at].stream().is_none() && program.constant(sharding.dims[at].extent) != Some(1)
 }
 
 /// Chooses the first dimension that can be split in all tensors within `reach` that share it, into `most` chunks or the

@@ -10,7 +10,10 @@ use grammar::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{check_requested, chunks_text, divisibility_condition, most_chunks, with_loops};
+use super::{
+    attempts::{chunks_text, divisibility_condition, most_chunks, with_loops},
+    check_requested,
+};
 use crate::{
     analysis::{
         dim_equivalence::{DimEquivalence, Reach},
@@ -39,11 +42,11 @@ pub(super) fn attempt_together(
     if arguments.flag("swizzle") || arguments.counts("ratio").is_some() {
         return None;
     }
-    let candidates: Vec<(StmtId, CommCandidate)> = program
+    let candidates: Vec<(StmtId, Vec<CommCandidate>)> = program
         .body()
         .iter()
-        .filter_map(|stmt| Some((*stmt, chunk::comm_candidate(program, *stmt)?)))
-        .filter(|(_, it)| check_requested(arguments, it).is_ok())
+        .map(|stmt| (*stmt, chunk::comm_candidates(program, *stmt)))
+        .filter(|(_, ways)| ways.first().is_some_and(|it| check_requested(arguments, it).is_ok()))
         .collect();
     if candidates.len() < FEWEST {
         return None;
@@ -56,17 +59,21 @@ pub(super) fn attempt_together(
         let (mut split, mut whole) = (FxHashSet::default(), FxHashSet::default());
         let mut chunks: Vec<(StmtId, String)> = Vec::new();
         let mut chunkings = Vec::new();
-        for (stmt, exchange) in candidates.iter().filter(|(stmt, _)| !failed.contains(stmt)) {
-            let has_stream = Sharding::of(program, exchange.tensor)
-                .is_none_or(|it| it.dims.iter().any(|dim: &Dim| dim.stream().is_some()));
-            if has_stream || split.contains(&exchange.tensor) {
+        for (stmt, ways) in candidates.iter().filter(|(stmt, _)| !failed.contains(stmt)) {
+            let has_stream = |it: &CommCandidate| {
+                Sharding::of(program, it.tensor)
+                    .is_none_or(|it| it.dims.iter().any(|dim: &Dim| dim.stream().is_some()))
+            };
+            if ways.iter().any(|it| has_stream(it) || split.contains(&it.tensor)) {
                 continue;
             }
-            let choose =
-                |reach| chunk::choose_chunking(program, &shared, exchange, most_chunks(arguments), reach);
-            let Ok(chunking) = choose(Reach::Everywhere).or_else(|_| choose(Reach::NextProduct)) else {
-                continue;
-            };
+            let chosen = ways.iter().find_map(|exchange| {
+                let choose =
+                    |reach| chunk::choose_chunking(program, &shared, exchange, most_chunks(arguments), reach);
+                let chunking = choose(Reach::Everywhere).or_else(|_| choose(Reach::NextProduct));
+                Some((exchange, chunking.ok()?))
+            });
+            let Some((exchange, chunking)) = chosen else { continue };
             let tensors = chunking.component.dims.iter().map(|(tensor, _)| *tensor);
             if tensors.clone().any(|it| split.contains(&it)) {
                 continue;

@@ -12,7 +12,7 @@ use grammar::{
 use rustc_hash::FxHashMap;
 
 use super::{
-    LoopStmt, StmtGroup, StreamParallel, loop_comms,
+    LoopStmt, StmtGroup, StreamParallel, all_to_all, loop_comms,
     options::{OwnSlice, Style},
     slicing::{OperandSlice, SliceKind},
 };
@@ -91,6 +91,7 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
                 SliceKind::Local | SliceKind::Collective => self.operator(member),
                 SliceKind::Allgather(device) => loop_comms::allgather(&mut self, member, device),
                 SliceKind::ReduceScatter(device) => loop_comms::reduce_scatter(&mut self, member, device),
+                SliceKind::AllToAll(dim, _) => all_to_all::emit(&mut self, member, dim),
             }
         }
         let Self { pass, before, mut body, mut tail, after, span, .. } = self;

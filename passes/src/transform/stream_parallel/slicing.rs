@@ -29,6 +29,9 @@ pub(super) enum SliceKind {
     Allgather(DeviceDim),
     /// Reduces the partial sums of one device's shard to this device.
     ReduceScatter(DeviceDim),
+    /// Exchanges one slice of every device's shard of this dimension, along a device axis, so that another dimension is
+    /// sharded by it before or behind the exchange.
+    AllToAll(usize, DeviceDim),
 }
 
 impl SliceKind {
@@ -36,7 +39,7 @@ impl SliceKind {
     pub(super) fn device(self) -> Option<DeviceDim> {
         match self {
             Self::Local | Self::Collective => None,
-            Self::Allgather(device) | Self::ReduceScatter(device) => Some(device),
+            Self::Allgather(device) | Self::ReduceScatter(device) | Self::AllToAll(_, device) => Some(device),
         }
     }
 }
@@ -68,6 +71,7 @@ impl Slicing {
             }
             SliceKind::Allgather(_)
             | SliceKind::ReduceScatter(_)
+            | SliceKind::AllToAll(..)
             | SliceKind::Local
             | SliceKind::Collective => None,
         }
@@ -109,7 +113,7 @@ pub(super) fn slicing(program: &Program, settings: LoopOptions, it: &OpStmt) -> 
         SliceAnalysis { program, settings, it, args: &args, from: &from, maps: &maps, out, goal: &goal };
     match goal.dims.iter().position(|dim| dim.stream().is_some()) {
         Some(dim) => ctx.streamed(dim),
-        None => ctx.reduce_scatter(),
+        None => ctx.reduce_scatter().or_else(|| ctx.all_to_all(None)),
     }
 }
 
@@ -142,7 +146,7 @@ impl SliceAnalysis<'_> {
         if self.goal.dims[dim].first_non_device_piece() != Some(&stream) {
             return None;
         }
-        if let Some(slicing) = self.allgather(dim) {
+        if let Some(slicing) = self.allgather(dim).or_else(|| self.all_to_all(Some(dim))) {
             return Some(slicing);
         }
         let mut operands = Vec::new();
@@ -283,6 +287,42 @@ impl SliceAnalysis<'_> {
         let (count, swizzled) = (stream.count, stream.swizzled);
         let kind = SliceKind::Allgather(device);
         Some(Slicing { kind, style, count, out: self.out, out_dim: Some(dim), operands, rotated, swizzled })
+    }
+
+    /// Slices a copy that is an all-to-all, with a slice of each device's part of one dimension: dimension `to` of the result,
+    /// or the one that was sharded before. All devices exchange the same slice of their parts at a time.
+    fn all_to_all(&self, to: Option<usize>) -> Option<Slicing> {
+        let ([tensor], [from], true) = (self.args, self.from, is_copy(self.it)) else { return None };
+        let Some(ReshardStep::AllToAll { from: gone, to: new, device }) =
+            reshard::step(self.program, from, self.goal)
+        else {
+            return None;
+        };
+        if self.settings.style == Some(Style::Select) || to.is_some_and(|dim| dim != new) {
+            return None;
+        }
+        let (part, dim, operand_dim) =
+            if to.is_some() { (self.goal, new, None) } else { (from, gone, Some(gone)) };
+        let (stream, devices) = part.dims[dim].pieces.split_last()?;
+        let is_slice = stream.parallel == ParallelType::Stream
+            && !stream.swizzled
+            && devices.last()?.device() == Some(device)
+            && devices.iter().all(|it| it.device().is_some() && self.program.constant(it.count).is_some());
+        let is_alone =
+            self.from.iter().chain([self.goal]).flat_map(|it| &it.dims).filter_map(Dim::stream).count() == 1;
+        let (kind, count) = (SliceKind::AllToAll(dim, device), stream.count);
+        let operands = vec![OperandSlice { tensor: *tensor, dim: operand_dim, repeated: false }];
+        let (style, out, out_dim) = (Style::Shard, self.out, to);
+        (is_slice && is_alone).then_some(Slicing {
+            kind,
+            style,
+            count,
+            out,
+            out_dim,
+            operands,
+            rotated: false,
+            swizzled: false,
+        })
     }
 
     /// Returns whether the innermost piece of `chunked` is a stream with one chunk for each device of the innermost piece of
