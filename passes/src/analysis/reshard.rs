@@ -9,7 +9,8 @@
 //! | Gather | a sharded dimension | replicated on other devices |
 //! | Scatter | replicated | a dimension sharded over other devices |
 //! | AllToAll | a sharded dimension | another dimension sharded over the same devices, same mesh |
-//! | SendRecv | any | the same sharding on a mesh of the same shape |
+//! | AllToAllOfMeshes | a dimension sharded over all axes of the mesh | another dimension sharded over all axes of a mesh of these devices |
+//! | SendRecv | any | the same sharding on a mesh of the same shape, or over all axes of both meshes |
 
 use std::sync::Arc;
 
@@ -56,6 +57,14 @@ pub enum ReshardStep {
         /// The device axis.
         device: DeviceDim,
     },
+    /// All devices, in the order of both meshes, shard dimension `from` before and dimension `to` behind. The meshes may have
+    /// different shapes.
+    AllToAllOfMeshes {
+        /// The dimension that was sharded.
+        from: usize,
+        /// The dimension that will be sharded.
+        to: usize,
+    },
     /// Each device sends its part to the device at the same position of another mesh.
     SendRecv,
 }
@@ -77,8 +86,14 @@ pub fn step(program: &Program, from: &Sharding, to: &Sharding) -> Option<Reshard
     if on_its_devices && is_slice(program, &from, &to) {
         return Some(ReshardStep::Slice);
     }
+    let sides =
+        whole_mesh_dim(&from).zip(whole_mesh_dim(&to)).filter(|_| from.mesh.devices == to.mesh.devices);
+    let of_meshes = sides.map(|(from, to)| match from == to {
+        true => ReshardStep::SendRecv,
+        false => ReshardStep::AllToAllOfMeshes { from, to },
+    });
     if on_its_devices {
-        return step_within_mesh(program, &from, &to);
+        return step_within_mesh(program, &from, &to).or(of_meshes);
     }
     if from.mesh.is_empty() {
         return None;
@@ -95,7 +110,9 @@ pub fn step(program: &Program, from: &Sharding, to: &Sharding) -> Option<Reshard
             }
             _ => None,
         },
-        (false, false) => (aligned && from.mesh.shape == to.mesh.shape).then_some(ReshardStep::SendRecv),
+        (false, false) => {
+            (aligned && from.mesh.shape == to.mesh.shape).then_some(ReshardStep::SendRecv).or(of_meshes)
+        }
     }
 }
 
@@ -250,6 +267,15 @@ fn only_piece(sharding: &Sharding) -> Option<(usize, DeviceDim)> {
     let mut pieces =
         sharding.dims.iter().enumerate().flat_map(|(at, dim)| dim.devices().map(move |device| (at, device)));
     pieces.next().filter(|_| pieces.next().is_none())
+}
+
+/// Returns the only sharded dimension if the devices of all axes of the mesh shard it, in the order of the mesh.
+fn whole_mesh_dim(sharding: &Sharding) -> Option<usize> {
+    let axes = [DeviceDim::Z, DeviceDim::Y, DeviceDim::X];
+    let axes = axes.into_iter().filter(|axis| sharding.mesh.extent(*axis) > 1);
+    let mut spread = (0..sharding.dims.len()).filter(|at| sharding.dims[*at].devices().next().is_some());
+    let dim = spread.next().filter(|_| spread.next().is_none())?;
+    (is_range(&sharding.dims[dim]) && sharding.dims[dim].devices().eq(axes)).then_some(dim)
 }
 
 /// Returns true if at most one dimension of the mesh has an extent above 1.

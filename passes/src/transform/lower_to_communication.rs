@@ -19,6 +19,7 @@
 //! | Gather | Gather to each receiver that is also a sender; SendRecv pairs to every other receiver |
 //! | Scatter | Scatter if one of the receivers has the whole tensor, else SendRecv pairs |
 //! | AllToAll | one AllToAll for each row of the mesh |
+//! | AllToAllOfMeshes | one AllToAll of all devices |
 //! | SendRecv | SendRecv between devices at the same position of both meshes |
 //! | reduction to all devices | Allreduce |
 //! | reduction to a sharded dimension | ReduceScatter |
@@ -36,7 +37,7 @@ use grammar::{
     DimMap,
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{AxisKind, BlockId, DeviceDim, OpStmt, Program, Stmt, StmtId, TensorId},
+    ir::{AxisKind, BlockId, DeviceDim, OpStmt, ParallelType, Program, Stmt, StmtId, TensorId},
     ops::{Op, OpClass, TypeRule},
     ranks_in_meshes,
     span::Span,
@@ -48,7 +49,7 @@ use crate::{
     analysis::{
         bindings, dim_map,
         reshard::{self, ReshardStep},
-        sharding::{Dim, Sharding},
+        sharding::{Dim, DimPiece, Sharding},
     },
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
     rewrite::{blocks::expand, builder::IrBuilder, mesh::teams_along},
@@ -183,7 +184,19 @@ impl Lowering<'_> {
             ReshardStep::AllToAll { from: gone, to: new, device } => {
                 let send = with_dim(&from, new, &to.dims[new]);
                 let recv = with_dim(&to, gone, &from.dims[gone]);
-                self.all_to_all(arg, (&send, new), out, (&recv, gone), device);
+                let teams = teams_along(&from.mesh, &[device]);
+                self.all_to_all(arg, (&send, new), out, (&recv, gone), device, &teams);
+            }
+            ReshardStep::AllToAllOfMeshes { from: gone, to: new } => {
+                // Each side has one part for each device, whatever the axes of the mesh are.
+                let device = DeviceDim::X;
+                let team = from.mesh.devices.clone();
+                let count = self.program.intern_int(team.len() as i64);
+                let piece = DimPiece { parallel: ParallelType::Device(device), count, swizzled: false };
+                let parts = |dim: &Dim| Dim { pieces: vec![piece], ..dim.clone() };
+                let send = with_dim(&from, new, &parts(&from.dims[new]));
+                let recv = with_dim(&to, gone, &parts(&to.dims[gone]));
+                self.all_to_all(arg, (&send, new), out, (&recv, gone), device, &[team]);
             }
             ReshardStep::SendRecv => {
                 self.allocate(out);

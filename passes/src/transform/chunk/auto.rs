@@ -136,6 +136,7 @@ fn copied(
             });
             return ways.collect();
         }
+        Some(ReshardStep::AllToAllOfMeshes { .. }) => (CommKind::AllToAll, free(), None),
         Some(ReshardStep::Gather { .. }) => (CommKind::Gather, free(), None),
         Some(ReshardStep::Scatter { .. }) => (CommKind::Scatter, free(), None),
         Some(ReshardStep::Broadcast) => (CommKind::Broadcast, free(), None),
@@ -181,6 +182,7 @@ fn summed(
             | ReshardStep::Gather { .. }
             | ReshardStep::Scatter { .. }
             | ReshardStep::AllToAll { .. }
+            | ReshardStep::AllToAllOfMeshes { .. }
             | ReshardStep::SendRecv,
         )
         | None => all(CommKind::Reduce, out, Vec::new(), None),

@@ -112,11 +112,11 @@ impl Lowering<'_> {
         out: TensorId,
         (recv, received): (&Sharding, usize),
         device: DeviceDim,
+        teams: &[Vec<usize>],
     ) {
         let input = self.pack_parts(arg, send, (sent, device));
-        let teams = teams_along(&send.mesh, &[device]);
         self.post_and_unpack(out, recv, (received, device), &mut |this, buffer| {
-            for team in &teams {
+            for team in teams {
                 let output = buffer;
                 this.post(CommDesc {
                     kind: CommunicationType::AllToAll,
