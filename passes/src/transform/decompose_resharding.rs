@@ -23,6 +23,8 @@
 //! * An operator with several results computes them as the first one is sharded; the others are resharded behind it.
 //! * Sums of partial sums are added before they are reduced, also those of the iterations of a loop: one reduction
 //!   instead of several (`partial_sums`).
+//! * If a sharded tensor is another one with its rows shifted (`slice`, `cat`, `pad`), neighbours exchange the rows at the
+//!   borders of their parts (`shifts`).
 //! * It reshards a tensor once for all operators that need the same sharding. A tensor that an operator makes
 //!   from scalars alone (iota, eye, full) is rematerialized with that sharding instead.
 //! * In a statement on one stream's slices, new tensors are slices too. The pass refuses a statement that would
@@ -39,6 +41,7 @@ mod device_reduction;
 mod partial_sums;
 mod red_op;
 mod several_results;
+mod shifts;
 mod slices;
 
 use grammar::{
@@ -94,6 +97,7 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     program.tensors.ids().try_for_each(|tensor| check_even_parts(program, tensor))?;
     let mut fresh = IrBuilder::of(program);
+    let shifted = shifts::exchange_rows(program, &mut fresh, body, remarks);
     let write_counts = write_counts(program, &|_| true);
     let reshards_result = arguments.text("reshard") == Some("result");
     let mut copies = ReshardedCopies::of(program, body, &write_counts);
@@ -129,7 +133,7 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
         }
         Ok(changed.then_some(ctx.stmts))
     })?;
-    changed |= partial_sums::add_before_reduction(program, &mut fresh, body, remarks);
+    changed |= shifted | partial_sums::add_before_reduction(program, &mut fresh, body, remarks);
     Ok(Change::from_flag(changed))
 }
 
