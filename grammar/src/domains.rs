@@ -10,7 +10,8 @@
 //! 2. In a tensor with such a split, all axes with later numbers are also results of splits.
 //! 3. Serial axes are out of numeric order, or the numbers have a gap: the axes after that are results of
 //!    splits.
-//! 4. Operators whose operands and results have the same number of logical axes.
+//! 4. Operators whose operands and results have the same number of logical axes. If the extents that this gives violate the rule
+//!    of an operator, the inner result of a split is another axis, with which they do not (`extents`).
 //! 5. A stream axis is numbered directly after a serial one, in a tensor that a CollectivePermute writes or that is computed from
 //!    one: the outer result of the split was swizzled.
 //!
@@ -22,6 +23,7 @@
 //! determine whether the text needs a `Domains:` section to read back as the same program.
 
 mod ambiguous;
+mod extents;
 mod splits;
 
 pub(crate) use ambiguous::AmbiguousTensor;
@@ -63,10 +65,11 @@ pub fn infer(program: &mut Program, stated: &HashSet<TensorId>, units: &[UnitId]
     // What only a `%tensor` line mentions is not part of the program, so its domains do not matter.
     let mentioned: HashSet<TensorId> = tensors_in_text_order(program).into_iter().collect();
     ambiguous.retain(|it| mentioned.contains(&it.tensor));
-    for (tensor, inferred) in all_inferred {
-        let domains = build_domains(program, tensor, &inferred, &facts, &mut next);
-        program.tensors[tensor].domains = domains;
+    for (tensor, inferred) in &all_inferred {
+        let domains = build_domains(program, *tensor, inferred, &facts, &mut next);
+        program.tensors[*tensor].domains = domains;
     }
+    extents::settle(program, &facts, &all_inferred, &mut next);
     ambiguous
 }
 
