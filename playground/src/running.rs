@@ -1,5 +1,7 @@
 //! Runs programs on simulated ranks, draws timelines, and explains hangs.
 
+use std::sync::Arc;
+
 use hir_hang::{diagnostics::diagnostic, files, report};
 use hir_plan::{
     Plan, World,
@@ -69,7 +71,7 @@ fn step(plans: &[Plan], at: InstRef) -> Value {
 }
 
 /// Generates the inputs of all ranks.
-fn inputs(world: &World) -> Result<Vec<Vec<Data>>, String> {
+fn inputs(world: &World) -> Result<Vec<Vec<Arc<Data>>>, String> {
     // Sums of up to a thousand products are exact in float16.
     let exact = ExactRange::for_terms(1024, 11);
     let generator = InputGenerator { kind: InputKind::Exact, seed: 0, exact };
@@ -85,7 +87,7 @@ fn inputs(world: &World) -> Result<Vec<Vec<Data>>, String> {
                 .fill(position, port.dtype, &port.shard.layout, plan.rank)
                 .map_err(|fault| fault.to_string()),
         });
-        ports.collect::<Result<Vec<Data>, String>>()
+        ports.map(|it| it.map(Arc::new)).collect::<Result<_, String>>()
     };
     world.iter().map(of_rank).collect()
 }

@@ -113,7 +113,7 @@ pub struct Shard {
 /// The position of a rank's part in the whole tensor. Each index of a dimension of the whole tensor is a
 /// mixed-radix number whose digits are `pieces`, slowest first. A piece with a coordinate is fixed on this
 /// rank; the other pieces form the dimension of the part.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ShardLayout {
     /// The shape of the whole tensor.
     pub shape: Vec<usize>,
@@ -122,7 +122,7 @@ pub struct ShardLayout {
 }
 
 /// A digit of a dimension's index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AxisPiece {
     /// The number of values.
     pub extent: usize,
@@ -158,6 +158,25 @@ impl ShardLayout {
         };
         let number = outer.iter().try_fold(0, digit)?;
         Some(number * count..(number + 1) * count)
+    }
+
+    /// Returns the view of the part in a row-major buffer of the whole tensor.
+    pub fn view_in_whole(&self, whole: BufferNo) -> View {
+        let (mut offset, mut step) = (0, 1);
+        let (mut shape, mut strides) = (Vec::new(), Vec::new());
+        for piece in self.pieces.iter().flatten().rev() {
+            match piece.coordinate {
+                Some(at) => offset += at * step,
+                None => {
+                    shape.push(piece.extent);
+                    strides.push(step);
+                }
+            }
+            step *= piece.extent;
+        }
+        shape.reverse();
+        strides.reverse();
+        View { buffer: whole, offset, shape, strides }
     }
 
     /// Returns the global row-major index of each element of the part, in row-major order of the part.

@@ -254,12 +254,12 @@ impl Machine<'_> {
     /// other ranks that write to its memory.
     fn read_outputs(&mut self, rank: usize, inst: usize) -> Result<(), SimError> {
         let plans = self.world;
-        let mut space = Memories::World(&mut self.memories);
+        let space = Memories::World(&mut self.memories);
         for (at, port) in plans[rank].outputs.iter().enumerate() {
             if let Some(view) = &port.shard.view {
-                let block =
-                    space.load(rank, view).map_err(|it| it.into_sim_error(plans, InstRef { rank, inst }))?;
-                self.outcome.outputs[rank][at] = Some(block);
+                let output = self.shared_outputs.read(&space, rank, view);
+                let output = output.map_err(|it| it.into_sim_error(plans, InstRef { rank, inst }))?;
+                self.outcome.outputs[rank][at] = Some(output);
             }
         }
         let pending = |it: &InstRef| self.inst_states[it.rank][it.inst] != InstState::Done;

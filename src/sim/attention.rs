@@ -37,7 +37,7 @@ fn run_in_parts(
     for part in it.parts(max_scores) {
         results.extend(run_part(rank, &part, space, notes)?);
     }
-    results.iter().try_for_each(|(view, block)| space.store(rank, view, block, notes))
+    results.into_iter().try_for_each(|(view, block)| space.store(rank, &view, block, notes))
 }
 
 /// Returns the results of a part of the rows, each with the view that it belongs to.
@@ -72,7 +72,7 @@ fn run_part(
     let mut private = Memories::Private(&mut private);
     for (from, to) in part.operands().zip(copy.operands()) {
         let block = space.read(rank, from, notes)?;
-        private.store(0, to, &block, notes)?;
+        private.store(0, to, block, notes)?;
     }
     for kind in &code {
         private.run(0, kind, notes)?;

@@ -67,7 +67,7 @@ pub(super) fn read_message(
 /// Writes the elements that a send at `from` read to the view of the receive.
 pub(super) fn write_message(
     plans: &[Plan],
-    (from, block): (InstRef, &DenseTensor),
+    (from, block): (InstRef, DenseTensor),
     (to, recv): (InstRef, &P2pOp),
     memories: &mut [Memory],
     notes: &mut RunNotes,
@@ -76,7 +76,7 @@ pub(super) fn write_message(
     let dtype = space.dtype(to.rank, &recv.view).map_err(|it| it.into_sim_error(plans, to))?;
     if block.data.len() != recv.view.len() || block.data.dtype() != dtype {
         let other = line_and_location(plans, to).1;
-        let (given, wanted) = (tensor_size_text(block), size_text(recv.view.len(), dtype));
+        let (given, wanted) = (tensor_size_text(&block), size_text(recv.view.len(), dtype));
         let message = format!("sends {given}, but rank {} at {other} receives {wanted}", to.rank);
         return Err(SimError::program(plans, from, message));
     }
@@ -190,7 +190,7 @@ impl<'a> TeamCollective<'a> {
             }
         }
         match concatenate(&pieces).map_err(|it| self.error_at(member, it))? {
-            Some(block) => self.deliver(member, output, &block, &mut Memories::World(memories), notes),
+            Some(block) => self.deliver(member, output, block, &mut Memories::World(memories), notes),
             None => Ok(()),
         }
     }
@@ -200,14 +200,14 @@ impl<'a> TeamCollective<'a> {
         &self,
         member: usize,
         output: &View,
-        block: &DenseTensor,
+        block: DenseTensor,
         space: &mut Memories<'_>,
         notes: &mut RunNotes,
     ) -> Result<(), SimError> {
         let rank = self.members[member].rank;
         let dtype = space.dtype(rank, output).map_err(|it| self.error_at(member, it))?;
         if block.data.len() != output.len() || block.data.dtype() != dtype {
-            let (mine, theirs) = (size_text(output.len(), dtype), tensor_size_text(block));
+            let (mine, theirs) = (size_text(output.len(), dtype), tensor_size_text(&block));
             let message = format!(
                 "{} delivers {theirs}, but the output holds {mine}",
                 self.posted[member].kind.describe()

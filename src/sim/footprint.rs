@@ -1,68 +1,166 @@
 //! Estimates the peak memory of a run before it allocates anything.
 //!
-//! Extents are numbers, so a small program can need any amount of memory. The estimate counts the plans,
-//! every buffer of every rank with one byte per element for the written mask, inputs and outputs once more,
-//! and the operands and results of the largest instruction at 16 bytes per element, the widest representation
-//! in the kernels.
+//! Extents are numbers, so a small program can need any amount of memory. The estimate counts the plans, the contents of
+//! buffers with one byte per element for the written mask, inputs and outputs once more, the assembled outputs, and the
+//! operands and results of the largest instruction at 16 bytes per element, the widest representation in the kernels.
+//!
+//! Contents that ranks share count once (`memory`): those of equal parts of an input, or of the result of a resharding operator,
+//! that nothing else writes.
 
-use hir_plan::{InstKind, Plan, View};
+use grammar::dtype::DType;
+use hir_plan::{BufferNo, InstKind, Plan, ShardLayout, View};
 use hir_tensor::data::shadow::LANES;
+use rustc_hash::FxHashSet;
+
+use super::memory::is_whole;
 
 /// Memory that a run needs.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Footprint {
-    /// Total size in bytes.
+    /// Total size in bytes, without f64 shadows.
     pub bytes: usize,
+    /// The size of the f64 shadows in bytes, if every value is inexact.
+    pub shadow_bytes: usize,
     /// The largest buffer: its size in bytes, the tensor's name and the rank.
     pub largest: Option<(usize, String, usize)>,
-}
-
-/// Returns the size in bytes of the f64 shadows of all buffers if every value is inexact.
-pub fn shadow_bytes(plans: &[Plan]) -> usize {
-    let buffers = plans.iter().flat_map(|plan| &plan.buffers).filter(|it| !it.dtype.is_integral());
-    buffers.fold(0, |sum: usize, it| sum.saturating_add(it.len.saturating_mul(LANES * 8)))
 }
 
 /// Bytes of simulator state per instruction: its state, queue entries and conditions.
 const STATE: usize = 64;
 
-/// Bytes per element while a kernel computes.
+/// Bytes per element while a kernel computes, and of an input or output beside its buffer.
 const WORKING: usize = 16;
 
-/// Returns the memory of all ranks together. Sizes saturate instead of overflowing.
+/// Bytes per element of an output while it is assembled from its parts and compared.
+const ASSEMBLED: usize = 48;
+
+/// Bytes per element of a shadow.
+const SHADOW: usize = LANES * 8;
+
+/// Returns the memory of all ranks together, if ranks that hold the same part of an input share it. Sizes saturate instead of
+/// overflowing.
 pub fn footprint(plans: &[Plan]) -> Footprint {
     let mut all = Footprint::default();
-    let mut working = 0;
+    let (mut working, mut working_shadow) = (0, 0);
+    let written_by_peers = written_by_peers(plans);
+    let (mut known, mut known_outputs) = (FxHashSet::default(), FxHashSet::default());
     for plan in plans {
-        for buffer in &plan.buffers {
+        let contents = contents(plan, &written_by_peers);
+        let distinct = plan.buffers.iter().zip(&contents).filter(|(_, it)| known.insert(**it));
+        for (buffer, _) in distinct {
             let bytes = buffer.len.saturating_mul(buffer.dtype.size().max(1) + 1);
             all.bytes = all.bytes.saturating_add(bytes);
+            if !buffer.dtype.is_integral() {
+                all.shadow_bytes = all.shadow_bytes.saturating_add(buffer.len.saturating_mul(SHADOW));
+            }
             if all.largest.as_ref().is_none_or(|(most, ..)| bytes > *most) {
                 all.largest = Some((bytes, buffer.name.clone(), plan.rank));
             }
         }
         // A small buffer can be a large output, because a view may repeat its elements.
-        for port in plan.inputs.iter().chain(&plan.outputs) {
-            let elements = port.shard.view.as_ref().map_or(0, View::len);
-            all.bytes = all.bytes.saturating_add(elements.saturating_mul(WORKING));
+        for (at, port) in plan.inputs.iter().chain(&plan.outputs).enumerate() {
+            let Some(view) = &port.shard.view else { continue };
+            if known_outputs.insert((at, contents[view.buffer as usize], view.key())) {
+                all.bytes = all.bytes.saturating_add(view.len().saturating_mul(WORKING));
+            }
         }
         all.bytes = all.bytes.saturating_add(plan.bytes()).saturating_add(plan.code.len() * STATE);
-        let most = plan.code.iter().map(|inst| elements(&inst.kind)).max().unwrap_or(0);
-        working = working.max(most.saturating_mul(WORKING));
+        for inst in &plan.code {
+            working = working.max(elements(&inst.kind));
+            working_shadow = working_shadow.max(private_elements(&inst.kind));
+        }
     }
-    all.bytes = all.bytes.saturating_add(working);
+    let outputs = plans.first().map_or(&[][..], |it| &it.outputs);
+    let assembled = outputs.iter().fold(0, |sum: usize, it| {
+        sum.saturating_add(it.shard.layout.shape.iter().product::<usize>().saturating_mul(ASSEMBLED))
+    });
+    all.bytes = all.bytes.saturating_add(assembled).saturating_add(working.saturating_mul(WORKING));
+    all.shadow_bytes = all.shadow_bytes.saturating_add(working_shadow.saturating_mul(SHADOW));
     all
+}
+
+/// Returns the memory of the inputs of all ranks in bytes, if each rank has its own.
+pub fn own_input_bytes(plans: &[Plan]) -> usize {
+    let ports = plans.iter().flat_map(|it| &it.inputs);
+    let bytes = ports.filter_map(|port| {
+        let elements = port.shard.view.as_ref()?.len();
+        Some(elements.saturating_mul(port.dtype.size().max(1) + 1 + WORKING))
+    });
+    bytes.fold(0, usize::saturating_add)
+}
+
+/// What a buffer holds. Ranks share equal contents.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Contents<'p> {
+    Unwritten(DType, usize),
+    /// The program, the position of the input, and the part.
+    Input(usize, usize, &'p ShardLayout),
+    /// The program, the resharding operator, and the part of its result.
+    Result(usize, usize, &'p ShardLayout),
+    Own(usize, BufferNo),
+}
+
+/// Returns the contents of each buffer of a rank.
+fn contents<'p>(plan: &'p Plan, written_by_peers: &FxHashSet<(usize, BufferNo)>) -> Vec<Contents<'p>> {
+    let unwritten = plan.buffers.iter().map(|it| Contents::Unwritten(it.dtype, it.len));
+    let mut found: Vec<Contents<'p>> = unwritten.collect();
+    let mut write = |view: &View, shared: Option<Contents<'p>>| {
+        let own = Contents::Own(plan.rank, view.buffer);
+        let is_first = matches!(found[view.buffer as usize], Contents::Unwritten(..))
+            && !written_by_peers.contains(&(plan.rank, view.buffer))
+            && is_whole(view, plan.buffers[view.buffer as usize].len);
+        found[view.buffer as usize] = shared.filter(|_| is_first).unwrap_or(own);
+    };
+    for (position, port) in plan.inputs.iter().enumerate() {
+        if let Some(view) = &port.shard.view {
+            let shared = Contents::Input(plan.program_id, position, &port.shard.layout);
+            write(view, Some(shared));
+        }
+    }
+    for (number, inst) in plan.code.iter().enumerate() {
+        let shared = match &inst.kind {
+            InstKind::Reshard(it) => Some(Contents::Result(plan.program_id, number, &it.result.layout)),
+            _ => None,
+        };
+        inst.kind.visit_accesses(plan.rank, &mut |it| {
+            if it.is_write && it.rank == plan.rank {
+                write(it.view, shared);
+            }
+        });
+    }
+    found
+}
+
+/// Returns the buffers, by rank, that other ranks write.
+fn written_by_peers(plans: &[Plan]) -> FxHashSet<(usize, BufferNo)> {
+    let mut found = FxHashSet::default();
+    for plan in plans {
+        for inst in &plan.code {
+            inst.kind.visit_accesses(plan.rank, &mut |it| {
+                if it.is_write && it.rank != plan.rank {
+                    found.insert((it.rank, it.view.buffer));
+                }
+            });
+        }
+    }
+    found
 }
 
 /// Returns the number of elements of all operands and results of an instruction.
 fn elements(kind: &InstKind) -> usize {
     if let InstKind::Reshard(it) = kind {
-        let whole = it.buffers.iter().fold(0, |sum: usize, buffer| sum.saturating_add(buffer.len));
         let most = it.body.iter().map(elements).max().unwrap_or(0);
-        // The parts of all ranks and the index of every element are stored beside the whole tensor.
-        return whole.saturating_mul(3).saturating_add(most);
+        return private_elements(kind).saturating_add(most);
     }
     let mut sum: usize = 0;
     kind.visit_accesses(0, &mut |it| sum = sum.saturating_add(it.view.len()));
     sum
+}
+
+/// Returns the number of elements of the private buffers of a resharding operator.
+fn private_elements(kind: &InstKind) -> usize {
+    match kind {
+        InstKind::Reshard(it) => it.buffers.iter().fold(0, |sum: usize, it| sum.saturating_add(it.len)),
+        _ => 0,
+    }
 }

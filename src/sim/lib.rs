@@ -9,6 +9,8 @@
 //! ranks that it receives data from (`member`).
 //!
 //! ```
+//! use std::sync::Arc;
+//!
 //! use hir_sim::{Schedule, SimOptions};
 //! use hir_tensor::data::Data;
 //!
@@ -23,7 +25,8 @@
 //!     2,
 //! )
 //! .map_err(|faults| faults[0].message.clone())?;
-//! let inputs = vec![vec![Data::from(vec![1f32; 4])], vec![Data::from(vec![2f32; 4])]];
+//! let input = |value: f32| vec![Arc::new(Data::from(vec![value; 4]))];
+//! let inputs = vec![input(1.0), input(2.0)];
 //! let outcome = hir_sim::run(
 //!     &world,
 //!     inputs,
@@ -42,7 +45,7 @@
 
 use std::sync::Arc;
 
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 use thiserror::Error;
 
 use hir_plan::{
@@ -71,10 +74,10 @@ mod work;
 
 pub use hir_plan::sync::InstRef;
 use kernels::Exactness;
-use memory::{Memory, WrittenMask};
+use memory::{BufferData, Memory, UnwrittenBuffers, WrittenMask};
 use step::Memories;
 pub use {
-    footprint::{Footprint, footprint, shadow_bytes},
+    footprint::{Footprint, footprint, own_input_bytes},
     progress_query::ProgressQuery,
     schedule::{Schedule, ScheduleSet},
     work::{OverBudget, SimLimits, WorkBudget, work},
@@ -96,8 +99,8 @@ pub struct SimOptions {
 /// The result of a run.
 #[derive(Clone, Debug)]
 pub struct SimOutcome {
-    /// The outputs, by rank and output; `None` if the rank holds no part of the output.
-    pub outputs: Vec<Vec<Option<DenseTensor>>>,
+    /// The outputs, by rank and output; `None` if the rank holds no part of the output. Ranks may share one.
+    pub outputs: Vec<Vec<Option<Arc<DenseTensor>>>>,
     /// For each rank, the instructions that had not run when its outputs were read: its own, and those of
     /// other ranks that write to its memory.
     pub pending: Vec<Vec<InstRef>>,
@@ -184,7 +187,8 @@ pub enum SimError {
     Internal(String),
 }
 
-/// Runs the plans of all ranks to completion. `inputs` holds each rank's part of each input, row-major, by rank and input.
+/// Runs the plans of all ranks to completion. `inputs` holds each rank's part of each input, row-major, by rank and input. Ranks
+/// that share a part share the memory of it.
 ///
 /// Reading an unwritten element is not an error. The masks of the outputs show which elements depend on it.
 ///
@@ -192,7 +196,7 @@ pub enum SimError {
 /// A deadlock, an invalid or unsupported program, or inconsistent plans.
 pub fn run(
     world: &World,
-    inputs: Vec<Vec<Data>>,
+    inputs: Vec<Vec<Arc<Data>>>,
     schedule: &Schedule,
     options: &SimOptions,
 ) -> Result<SimOutcome, SimError> {
@@ -224,13 +228,14 @@ pub fn run(
 }
 
 /// Returns the memory of all ranks before the first instruction.
-fn initial_memories(plans: &[Plan], inputs: Vec<Vec<Data>>) -> Result<Vec<Memory>, SimError> {
+fn initial_memories(plans: &[Plan], inputs: Vec<Vec<Arc<Data>>>) -> Result<Vec<Memory>, SimError> {
     let internal = |rank: usize, message: String| SimError::Internal(format!("rank {rank}: {message}"));
-    let mut memories = Vec::new();
-    for (plan, inputs) in plans.iter().zip(inputs) {
+    let (mut memories, mut unwritten) = (Vec::new(), UnwrittenBuffers::default());
+    let mut shared: FxHashMap<*const Data, Arc<BufferData>> = FxHashMap::default();
+    for (plan, inputs) in plans.iter().zip(&inputs) {
         let rank = plan.rank;
         let mut memory =
-            Memory::new(&plan.buffers).map_err(|it| unsupported_buffer(plans, rank, &it.to_string()))?;
+            unwritten.memory(&plan.buffers).map_err(|it| unsupported_buffer(plans, rank, &it.to_string()))?;
         if inputs.len() != plan.inputs.len() {
             let (given, wanted) = (inputs.len(), plan.inputs.len());
             return Err(internal(rank, format!("{given} inputs given, {wanted} expected")));
@@ -238,9 +243,10 @@ fn initial_memories(plans: &[Plan], inputs: Vec<Vec<Data>>) -> Result<Vec<Memory
         let mut space = Memories::Private(&mut memory);
         for (port, data) in plan.inputs.iter().zip(inputs) {
             if let Some(view) = &port.shard.view {
-                let block = DenseTensor::full(vec![data.len()], data);
+                let contents = || Arc::new(BufferData::full(Data::clone(data)));
+                let block = shared.entry(Arc::as_ptr(data)).or_insert_with(contents);
                 space
-                    .store(rank, view, &block, &mut RunNotes::default())
+                    .store_shared(rank, view, block, &mut RunNotes::default())
                     .map_err(|it| internal(rank, format!("input {}: {it}", port.name)))?;
             }
         }

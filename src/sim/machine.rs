@@ -13,7 +13,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     InstRef, Schedule, SimError, SimOutcome, collective::TeamCollective, events::Events, memory::Memory,
-    schedule::ReadySet,
+    schedule::ReadySet, step::SharedOutputs,
 };
 use hir_plan::{
     CommunicatorNo, Plan, StreamNo, SyncEffect, World,
@@ -159,6 +159,8 @@ pub(super) struct Machine<'a> {
     pub issued: u64,
     /// The memory of each rank.
     pub memories: Vec<Memory>,
+    /// The outputs that several ranks may share.
+    pub shared_outputs: SharedOutputs,
     /// The results so far.
     pub outcome: SimOutcome,
     /// The number of instructions that are complete.
@@ -204,6 +206,7 @@ impl<'a> Machine<'a> {
             ready: ReadySet::new(schedule, 0, 0),
             issued: 0,
             memories,
+            shared_outputs: SharedOutputs::default(),
             outcome: SimOutcome::new(plans),
             completed: 0,
             remote_writes: remote_writes(plans),

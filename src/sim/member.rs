@@ -182,7 +182,7 @@ impl Machine<'_> {
                     .comm(comm)
                     .part(side.peer, CommRole::Side(Direction::Send))
                     .unwrap_or(at);
-                collective::write_message(self.world, (from, &block), (at, side), &mut self.memories, notes)
+                collective::write_message(self.world, (from, block), (at, side), &mut self.memories, notes)
             }
         }
     }

@@ -3,7 +3,10 @@
 //! Invariants: a copy of an unwritten element is unwritten, and nothing else is known about such an element.
 //! A buffer without a shadow holds values that all orders of summation and all engines produce.
 
+use std::{collections::hash_map::Entry, sync::Arc};
+
 use grammar::dtype::DType;
+use rustc_hash::FxHashMap;
 
 use hir_plan::{Buffer, BufferNo, View};
 pub use hir_tensor::data::{Shadow, WrittenMask};
@@ -46,21 +49,48 @@ impl BufferData {
     }
 }
 
-/// The buffers of one rank.
+/// A tensor as the contents of a buffer, in row-major order.
+impl From<DenseTensor> for BufferData {
+    fn from(block: DenseTensor) -> Self {
+        Self { data: block.data, written: block.written, shadow: block.shadow }
+    }
+}
+
+/// The buffers of one rank. Ranks with equal contents, as those of a replicated tensor, share them until one of them writes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Memory {
-    buffers: Vec<BufferData>,
+    buffers: Vec<Arc<BufferData>>,
+}
+
+/// The unwritten contents that buffers of one type and length share.
+#[derive(Default)]
+pub struct UnwrittenBuffers(FxHashMap<(DType, usize), Arc<BufferData>>);
+
+impl UnwrittenBuffers {
+    /// Returns unwritten storage for every buffer of a plan.
+    ///
+    /// # Errors
+    /// `Data` does not support an element type.
+    pub fn memory(&mut self, buffers: &[Buffer]) -> Result<Memory, UnsupportedDtype> {
+        let contents = |it: &Buffer| {
+            Ok(match self.0.entry((it.dtype, it.len)) {
+                Entry::Occupied(known) => Arc::clone(known.get()),
+                Entry::Vacant(new) => {
+                    Arc::clone(new.insert(Arc::new(BufferData::unwritten(it.dtype, it.len)?)))
+                }
+            })
+        };
+        Ok(Memory { buffers: buffers.iter().map(contents).collect::<Result<_, _>>()? })
+    }
 }
 
 impl Memory {
-    /// Allocates unwritten storage for every buffer of a plan.
+    /// Returns unwritten storage for every buffer of a plan.
     ///
     /// # Errors
     /// `Data` does not support an element type.
     pub fn new(buffers: &[Buffer]) -> Result<Self, UnsupportedDtype> {
-        let cells =
-            buffers.iter().map(|it| BufferData::unwritten(it.dtype, it.len)).collect::<Result<_, _>>()?;
-        Ok(Self { buffers: cells })
+        UnwrittenBuffers::default().memory(buffers)
     }
 
     /// Returns the number of buffers.
@@ -74,12 +104,12 @@ impl Memory {
     }
 
     /// Returns the contents of a buffer.
-    pub fn buffer(&self, buffer: BufferNo) -> &BufferData {
+    pub fn buffer(&self, buffer: BufferNo) -> &Arc<BufferData> {
         &self.buffers[buffer as usize]
     }
 
-    /// Returns the mutable contents of a buffer.
-    pub fn buffer_mut(&mut self, buffer: BufferNo) -> &mut BufferData {
+    /// Returns the mutable contents of a buffer. Other ranks may share them.
+    pub fn buffer_mut(&mut self, buffer: BufferNo) -> &mut Arc<BufferData> {
         &mut self.buffers[buffer as usize]
     }
 }
@@ -114,8 +144,8 @@ pub fn scatter(cell: &mut BufferData, view: &View, block: &DenseTensor) -> bool 
 }
 
 /// Returns true if a view covers the whole buffer in its order.
-fn is_whole(view: &View, len: usize) -> bool {
-    view.len() == len && View::contiguous(view.buffer, view.shape.clone()).strides == view.strides
+pub fn is_whole(view: &View, len: usize) -> bool {
+    view.len() == len && view.is_contiguous()
 }
 
 #[cfg(test)]
@@ -128,18 +158,22 @@ mod tests {
         let buffer = |dtype| Buffer { name: "T0".to_owned(), dtype, len: 4 };
         let mut memory = Memory::new(&[buffer(DType::Float), buffer(DType::BFloat)])?;
         let row = View { buffer: 0, offset: 2, shape: vec![2], strides: vec![1] };
-        assert!(scatter(memory.buffer_mut(0), &row, &DenseTensor::full(vec![2], Data::F32(vec![0.1, 3.0]))));
+        assert!(scatter(
+            Arc::make_mut(memory.buffer_mut(0)),
+            &row,
+            &DenseTensor::full(vec![2], Data::F32(vec![0.1, 3.0]))
+        ));
         let block = gather(memory.buffer(0), &View::contiguous(0, vec![2, 2]));
         assert_eq!(block.shape, [2, 2]);
         assert_eq!(block.written, WrittenMask::from_flags(vec![false, false, true, true]));
 
         // Another type is refused. Copying the unwritten half makes elements unwritten that were written
         // before.
-        memory.buffer_mut(1).written = WrittenMask::full(4);
-        assert!(!scatter(memory.buffer_mut(1), &View::contiguous(1, vec![4]), &block));
+        Arc::make_mut(memory.buffer_mut(1)).written = WrittenMask::full(4);
+        assert!(!scatter(Arc::make_mut(memory.buffer_mut(1)), &View::contiguous(1, vec![4]), &block));
         let block = convert(&block, DType::BFloat, &mut Exactness::default()).ok();
         let block = block.unwrap_or(DenseTensor::full(Vec::new(), Data::Bool(Vec::new())));
-        assert!(scatter(memory.buffer_mut(1), &View::contiguous(1, vec![4]), &block));
+        assert!(scatter(Arc::make_mut(memory.buffer_mut(1)), &View::contiguous(1, vec![4]), &block));
         assert_eq!(memory.buffer(1).written, block.written);
         // bf16 represents 3 but not 0.1; the shadow keeps 0.1.
         assert_eq!(memory.buffer(1).data.to_f64(), [0.0, 0.0, 0.10009765625, 3.0]);

@@ -120,7 +120,7 @@ impl<'a> Machine<'a> {
         if let (Some(from), Some(to)) = (self.side_at(send), self.side_at(recv)) {
             let notes = &mut self.outcome.notes;
             let block = collective::read_message(self.world, from, &mut self.memories, notes)?;
-            collective::write_message(self.world, (from.0, &block), to, &mut self.memories, notes)?;
+            collective::write_message(self.world, (from.0, block), to, &mut self.memories, notes)?;
         }
         self.complete_sides(send.queue, 1);
         self.complete_sides(recv.queue, 1);

@@ -2,16 +2,22 @@
 //!
 //! If several ranks hold an element of an operand, the value of the first rank in team order is used. The
 //! element counts as written only if it is written on all of them.
+//!
+//! Ranks with equal layouts are replicas. One of them is read, and all of them share one part of the result, so that the time
+//! is that of the whole tensors and of the number of ranks.
+
+use std::{collections::hash_map::Entry, sync::Arc};
+
+use rustc_hash::FxHashMap;
 
 use super::{
     InstRef, RunNotes,
-    collective::{concatenate, flat_range},
     kernels::KernelError,
-    memory::{Memory, WrittenMask},
+    memory::{BufferData, Memory},
     step::{Memories, StepError},
 };
-use hir_plan::{Reshard, View};
-use hir_tensor::dense::DenseTensor;
+use hir_plan::{Reshard, Shard, ShardLayout, View};
+use hir_tensor::data::WrittenMask;
 
 /// Runs the operator for all members, in team order.
 pub(super) fn run(
@@ -27,92 +33,66 @@ pub(super) fn run(
             "ranks {here} and {there} run different operators in one resharding communication"
         )));
     }
-    let mut private = Memory::new(&first.buffers).map_err(KernelError::from)?;
-    let mut private = Memories::Private(&mut private);
-    for at in 0..first.operands.len() {
-        let whole = View::contiguous(at as u32, first.operands[at].layout.shape.clone());
-        if let Some(block) = assemble(reshards, members, at, space, notes)? {
-            private.store(0, &whole, &block, notes)?;
-        }
+    let mut memory = Memory::new(&first.buffers).map_err(KernelError::from)?;
+    let mut private = Memories::Private(&mut memory);
+    for operand in 0..first.operands.len() {
+        let shards = reshards.iter().zip(members);
+        let shards: Vec<(InstRef, &Shard)> =
+            shards.filter_map(|(it, at)| Some((*at, it.operands.get(operand)?))).collect();
+        assemble(operand as u32, &shards, &mut private, space, notes)?;
     }
     for it in &first.body {
         private.run(0, it, notes)?;
     }
     let number = first.operands.len() as u32;
-    let result = private.load(0, &View::contiguous(number, first.result.layout.shape.clone()))?;
+    let mut parts: FxHashMap<&ShardLayout, Arc<BufferData>> = FxHashMap::default();
     for (it, at) in reshards.iter().zip(members) {
-        let Some(view) = &it.result.view else { continue };
-        let part = pick(&result, &it.result.layout.global_indices());
-        space.store(at.rank, view, &part, notes)?;
+        let Shard { view: Some(view), layout } = &it.result else { continue };
+        let part = match parts.entry(layout) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
+                new.insert(Arc::new(private.load(0, &layout.view_in_whole(number))?.into()))
+            }
+        };
+        space.store_shared(at.rank, view, part, notes)?;
     }
     Ok(())
 }
 
-/// Assembles a whole operand from the members' parts. Returns `None` if no member holds a part.
+/// Writes an operand to its private buffer. Elements that no member holds stay unwritten.
 fn assemble(
-    reshards: &[&Reshard],
-    members: &[InstRef],
-    operand: usize,
-    space: &mut Memories<'_>,
+    operand: u32,
+    shards: &[(InstRef, &Shard)],
+    private: &mut Memories<'_>,
+    space: &Memories<'_>,
     notes: &mut RunNotes,
-) -> Result<Option<DenseTensor>, StepError> {
-    let mut parts = Vec::new();
-    let mut sources = vec![None; reshards[0].operands[operand].layout.shape.iter().product()];
-    let mut written = vec![true; sources.len()];
-    let mut offset = 0;
-    for (it, at) in reshards.iter().zip(members) {
-        let Some(shard) = it.operands.get(operand) else { continue };
+) -> Result<(), StepError> {
+    let mut first: FxHashMap<&ShardLayout, usize> = FxHashMap::default();
+    let mut incomplete: Vec<(View, WrittenMask)> = Vec::new();
+    for (number, (at, shard)) in shards.iter().enumerate() {
         let Some(view) = &shard.view else { continue };
-        notes.current = Some(*at);
-        let part = space.read(at.rank, view, notes)?;
-        let indices = shard.layout.global_indices();
-        if indices.len() != part.data.len() || indices.iter().any(|&it| it >= sources.len()) {
+        let target = shard.layout.view_in_whole(operand);
+        if view.len() != target.len() {
             return Err(StepError::Internal(format!(
                 "operand {operand} of rank {} does not fit its layout",
                 at.rank
             )));
         }
-        let mut is_needed = false;
-        for (here, whole) in indices.into_iter().enumerate() {
-            if sources[whole].is_none() {
-                sources[whole] = Some(offset + here);
-                is_needed = true;
-            }
-            written[whole] &= part.written.get(here);
-        }
-        // A replica is not kept: the parts together are as large as the whole operand, on any number of ranks.
-        if is_needed {
-            offset += part.data.len();
-            parts.push(part);
+        first.entry(&shard.layout).or_insert(number);
+        notes.current = Some(*at);
+        let written = space.read_written(at.rank, view, notes)?;
+        if !written.is_full() {
+            incomplete.push((target, written));
         }
     }
-    let pieces: Vec<_> = parts.iter().map(|it| (it, flat_range(0, it.data.len()))).collect();
-    let Some(all) = concatenate(&pieces)? else { return Ok(None) };
-    // An element that no rank holds has an arbitrary value and stays unwritten.
-    for (written, source) in written.iter_mut().zip(&sources) {
-        *written &= source.is_some();
+    // Layouts may overlap, so those of earlier ranks are written later.
+    let mut owners: Vec<usize> = first.into_values().collect();
+    owners.sort_unstable();
+    for (at, shard) in owners.into_iter().rev().map(|it| &shards[it]) {
+        if let Some(view) = &shard.view {
+            let part = space.load(at.rank, view)?;
+            private.store(0, &shard.layout.view_in_whole(operand), part, notes)?;
+        }
     }
-    let indices: Vec<usize> = sources.into_iter().map(Option::unwrap_or_default).collect();
-    if all.data.is_empty() {
-        return Ok(None);
-    }
-    let shadow = all.shadow.as_ref().map(|it| it.pick(&indices));
-    let data = all.data.pick(&indices);
-    Ok(Some(DenseTensor {
-        shape: vec![indices.len()],
-        data,
-        written: WrittenMask::from_flags(written),
-        shadow,
-    }))
-}
-
-/// Returns the elements at `indices`.
-fn pick(block: &DenseTensor, indices: &[usize]) -> DenseTensor {
-    let written = if block.written.is_full() {
-        WrittenMask::full(indices.len())
-    } else {
-        WrittenMask::from_flags(indices.iter().map(|&it| block.written.get(it)).collect())
-    };
-    let shadow = block.shadow.as_ref().map(|it| it.pick(indices));
-    DenseTensor { shape: vec![indices.len()], data: block.data.pick(indices), written, shadow }
+    incomplete.iter().try_for_each(|(target, written)| private.clear_unwritten(target, written))
 }

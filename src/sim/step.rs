@@ -2,16 +2,22 @@
 //!
 //! Invariant: all operands are read before anything is written, so views may overlap.
 
+use std::sync::Arc;
+
 use grammar::dtype::DType;
+use rustc_hash::FxHashMap;
 
 use super::{
     InstRef, RunNotes, SimError, attention,
     kernels::{self, KernelError, Operand},
     line_and_location,
-    memory::{self, BufferData, Memory},
+    memory::{self, BufferData, Memory, is_whole},
 };
-use hir_plan::{Arg, InstKind, Number, Plan, View, ViewOnRank};
-use hir_tensor::{data::Data, dense::DenseTensor};
+use hir_plan::{Arg, InstKind, Number, Plan, View, ViewKey, ViewOnRank};
+use hir_tensor::{
+    data::{Data, WrittenMask},
+    dense::DenseTensor,
+};
 
 /// An error of an instruction, without its location.
 #[derive(Debug, thiserror::Error)]
@@ -53,42 +59,101 @@ pub(super) enum Memories<'a> {
     Private(&'a mut Memory),
 }
 
+/// The outputs of buffers that ranks share: the contents, and the output, by the address of the contents and the view.
+#[derive(Default)]
+pub(super) struct SharedOutputs(FxHashMap<(usize, ViewKey), (Arc<BufferData>, Arc<DenseTensor>)>);
+
+impl SharedOutputs {
+    /// Returns the elements of a view.
+    pub fn read(
+        &mut self,
+        space: &Memories<'_>,
+        rank: usize,
+        view: &View,
+    ) -> Result<Arc<DenseTensor>, StepError> {
+        let contents = space.buffer(rank, view)?;
+        let output = || Arc::new(memory::gather(contents, view));
+        if Arc::strong_count(contents) == 1 {
+            return Ok(output());
+        }
+        // The entry keeps the contents, so that no others get their address.
+        let key = (Arc::as_ptr(contents).addr(), view.key());
+        let (_, output) = self.0.entry(key).or_insert_with(|| (Arc::clone(contents), output()));
+        Ok(Arc::clone(output))
+    }
+}
+
 impl Memories<'_> {
-    fn buffer(&mut self, rank: usize, view: &View) -> Result<&mut BufferData, StepError> {
+    fn buffer(&self, rank: usize, view: &View) -> Result<&Arc<BufferData>, StepError> {
         let memory = match self {
-            Self::World(memories) => memories.get_mut(rank),
-            Self::Private(memory) => Some(&mut **memory),
+            Self::World(memories) => memories.get(rank),
+            Self::Private(memory) => Some(&**memory),
         };
-        let cell = memory.filter(|it| (view.buffer as usize) < it.len()).map(|it| it.buffer_mut(view.buffer));
+        let cell = memory.filter(|it| (view.buffer as usize) < it.len()).map(|it| it.buffer(view.buffer));
         cell.filter(|it| view.bounds().is_none_or(|(_, last)| last < it.data.len()))
             .ok_or_else(|| StepError::Internal(format!("{view:?} is outside the memory of rank {rank}")))
     }
 
+    /// As `buffer`, for writing.
+    fn buffer_mut(&mut self, rank: usize, view: &View) -> Result<&mut Arc<BufferData>, StepError> {
+        self.buffer(rank, view)?;
+        Ok(match self {
+            Self::World(memories) => memories[rank].buffer_mut(view.buffer),
+            Self::Private(memory) => memory.buffer_mut(view.buffer),
+        })
+    }
+
     /// Returns the element type of a view.
-    pub fn dtype(&mut self, rank: usize, view: &View) -> Result<DType, StepError> {
+    pub fn dtype(&self, rank: usize, view: &View) -> Result<DType, StepError> {
         Ok(self.buffer(rank, view)?.data.dtype())
     }
 
     /// Returns the elements of a view.
-    pub fn load(&mut self, rank: usize, view: &View) -> Result<DenseTensor, StepError> {
+    pub fn load(&self, rank: usize, view: &View) -> Result<DenseTensor, StepError> {
         Ok(memory::gather(self.buffer(rank, view)?, view))
     }
 
     /// Returns the elements of a view, and records a read of unwritten elements.
-    pub fn read(&mut self, rank: usize, view: &View, notes: &mut RunNotes) -> Result<DenseTensor, StepError> {
+    pub fn read(&self, rank: usize, view: &View, notes: &mut RunNotes) -> Result<DenseTensor, StepError> {
         let block = self.load(rank, view)?;
-        if let (Self::World(_), false) = (&*self, block.written.is_full()) {
-            notes.read_unwritten(rank, view.buffer, &block.written);
-        }
+        self.note_read(rank, view, &block.written, notes);
         Ok(block)
+    }
+
+    /// As `read`, but returns only which elements are written.
+    pub fn read_written(
+        &self,
+        rank: usize,
+        view: &View,
+        notes: &mut RunNotes,
+    ) -> Result<WrittenMask, StepError> {
+        let written = self.buffer(rank, view)?.written.gather(view);
+        self.note_read(rank, view, &written, notes);
+        Ok(written)
+    }
+
+    fn note_read(&self, rank: usize, view: &View, written: &WrittenMask, notes: &mut RunNotes) {
+        if let (Self::World(_), false) = (self, written.is_full()) {
+            notes.read_unwritten(rank, view.buffer, written);
+        }
     }
 
     /// Marks the elements of a view as unwritten.
     pub fn mark_unwritten(&mut self, rank: usize, view: &View) -> Result<(), StepError> {
-        let cell = self.buffer(rank, view)?;
+        let cell = self.buffer_mut(rank, view)?;
         let BufferData { data, written, shadow } =
             BufferData::unwritten(cell.data.dtype(), view.len()).map_err(KernelError::from)?;
-        memory::scatter(cell, view, &DenseTensor { shape: view.shape.clone(), data, written, shadow });
+        let block = DenseTensor { shape: view.shape.clone(), data, written, shadow };
+        memory::scatter(Arc::make_mut(cell), view, &block);
+        Ok(())
+    }
+
+    /// Marks the elements of a view of private memory as unwritten that `written` lacks.
+    pub fn clear_unwritten(&mut self, view: &View, written: &WrittenMask) -> Result<(), StepError> {
+        let cell = Arc::make_mut(self.buffer_mut(0, view)?);
+        let known = cell.written.gather(view);
+        let both = (0..written.len()).map(|it| known.get(it) && written.get(it)).collect();
+        cell.written.scatter(view, &WrittenMask::from_flags(both));
         Ok(())
     }
 
@@ -97,22 +162,56 @@ impl Memories<'_> {
         &mut self,
         rank: usize,
         view: &View,
-        block: &DenseTensor,
+        block: DenseTensor,
         notes: &mut RunNotes,
     ) -> Result<(), StepError> {
         if block.data.len() != view.len() {
             let (given, room) = (block.data.len(), view.len());
             return Err(StepError::Internal(format!("{given} elements for a view of {room}")));
         }
-        let cell = self.buffer(rank, view)?;
-        if !memory::scatter(cell, view, block) {
-            let block = kernels::convert(block, cell.data.dtype(), &mut notes.exactness)?;
-            memory::scatter(cell, view, &block);
+        let cell = self.buffer_mut(rank, view)?;
+        let dtype = cell.data.dtype();
+        let block = if block.data.dtype() == dtype {
+            block
+        } else {
+            kernels::convert(&block, dtype, &mut notes.exactness)?
+        };
+        let is_written = block.written.is_full();
+        if is_whole(view, cell.data.len()) {
+            *cell = Arc::new(block.into());
+        } else {
+            memory::scatter(Arc::make_mut(cell), view, &block);
         }
-        if let (Self::World(_), false) = (&*self, block.written.is_full()) {
+        self.note_write(rank, view, is_written, notes);
+        Ok(())
+    }
+
+    /// As `store`, for a block that several ranks may share.
+    pub fn store_shared(
+        &mut self,
+        rank: usize,
+        view: &View,
+        block: &Arc<BufferData>,
+        notes: &mut RunNotes,
+    ) -> Result<(), StepError> {
+        let cell = self.buffer_mut(rank, view)?;
+        let lengths = [view.len(), cell.data.len()];
+        if !is_whole(view, cell.data.len())
+            || lengths != [block.data.len(); 2]
+            || cell.data.dtype() != block.data.dtype()
+        {
+            let all = View::contiguous(0, vec![block.data.len()]);
+            return self.store(rank, view, memory::gather(block, &all), notes);
+        }
+        *cell = Arc::clone(block);
+        self.note_write(rank, view, block.written.is_full(), notes);
+        Ok(())
+    }
+
+    fn note_write(&self, rank: usize, view: &View, is_written: bool, notes: &mut RunNotes) {
+        if let (Self::World(_), false) = (self, is_written) {
             notes.tainted.insert((rank, view.buffer));
         }
-        Ok(())
     }
 
     /// Runs an instruction whose only effect is on memory.
@@ -121,15 +220,15 @@ impl Memories<'_> {
             // The host allocates, and no stream does anything. Every buffer is unwritten at first.
             InstKind::Alloc { zeroed: None, .. } => return Ok(()),
             InstKind::Alloc { buffer, zeroed: Some(whole) } => {
-                let cell = self.buffer(rank, whole)?;
+                let cell = self.buffer_mut(rank, whole)?;
                 let (dtype, len) = (cell.data.dtype(), cell.data.len());
-                *cell = BufferData::zeroed(dtype, len).map_err(KernelError::from)?;
+                *cell = Arc::new(BufferData::zeroed(dtype, len).map_err(KernelError::from)?);
                 notes.tainted.remove(&(rank, *buffer));
                 return Ok(());
             }
             InstKind::Copy { from, to } => {
                 let block = self.read(from.rank, &from.view, notes)?;
-                return self.store(to.rank, &to.view, &block, notes);
+                return self.store(to.rank, &to.view, block, notes);
             }
             InstKind::Fill { to, value } => {
                 let mut data = self.zeros_for(rank, to)?;
@@ -159,11 +258,7 @@ impl Memories<'_> {
                     targets.push((self.dtype(rank, out)?, out.shape.as_slice()));
                 }
                 let blocks = kernels::routine(it.kind, &inputs, &targets, &mut notes.exactness)?;
-                return it
-                    .outs
-                    .iter()
-                    .zip(&blocks)
-                    .try_for_each(|(out, it)| self.store(rank, out, it, notes));
+                return it.outs.iter().zip(blocks).try_for_each(|(out, it)| self.store(rank, out, it, notes));
             }
             InstKind::Map { op, args, out } => {
                 let mut blocks = Vec::new();
@@ -209,11 +304,11 @@ impl Memories<'_> {
                 ));
             }
         };
-        self.store(rank, out, &block, notes)
+        self.store(rank, out, block, notes)
     }
 
     /// Returns zeros of a view's type and size.
-    fn zeros_for(&mut self, rank: usize, view: &View) -> Result<Data, StepError> {
+    fn zeros_for(&self, rank: usize, view: &View) -> Result<Data, StepError> {
         let dtype = self.dtype(rank, view)?;
         Ok(Data::zeros(dtype, view.len()).map_err(KernelError::from)?)
     }

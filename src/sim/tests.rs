@@ -125,15 +125,15 @@ impl RankPlanBuilder {
     }
 }
 
-fn floats(them: &[f32]) -> Data {
-    Data::F32(them.to_vec())
+fn floats(them: &[f32]) -> Arc<Data> {
+    Arc::new(Data::F32(them.to_vec()))
 }
 
-fn go(plans: &[Plan], inputs: Vec<Vec<Data>>, schedule: &Schedule) -> Result<SimOutcome, SimError> {
+fn go(plans: &[Plan], inputs: Vec<Vec<Arc<Data>>>, schedule: &Schedule) -> Result<SimOutcome, SimError> {
     run(&World::new(plans.to_vec()), inputs, schedule, &SimOptions { trace: true, ..SimOptions::default() })
 }
 
-fn no_inputs(plans: &[Plan]) -> Vec<Vec<Data>> {
+fn no_inputs(plans: &[Plan]) -> Vec<Vec<Arc<Data>>> {
     plans.iter().map(|_| Vec::new()).collect()
 }
 
@@ -143,7 +143,7 @@ fn schedules(seeds: u64) -> impl Iterator<Item = Schedule> {
 
 /// Returns the contents of the rank's first output, with -1 for unwritten elements.
 fn values(outcome: &SimOutcome, rank: usize) -> Vec<f64> {
-    let show = |it: &DenseTensor| {
+    let show = |it: &Arc<DenseTensor>| {
         let values = it.data.to_f64();
         values.iter().enumerate().map(|(at, &v)| if it.written.get(at) { v } else { -1.0 }).collect()
     };

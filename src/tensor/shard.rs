@@ -1,5 +1,7 @@
 //! Converts between whole tensors and the shards that ranks hold.
 
+use std::collections::BTreeMap;
+
 use crate::data::{Data, NdArray, Shadow, ShadowedTensor, UnsupportedDtype, WrittenMask, shadow::Estimate};
 use hir_plan::ShardLayout;
 
@@ -39,7 +41,7 @@ pub fn local_shard(tensor: &NdArray, layout: &ShardLayout) -> Result<Data, Shard
     if layout.local_shape().iter().product::<usize>() == tensor.data.len() {
         Ok(tensor.data.clone())
     } else {
-        Ok(tensor.data.pick(&layout.global_indices()))
+        Ok(tensor.data.gather(&layout.view_in_whole(0)))
     }
 }
 
@@ -116,7 +118,12 @@ pub fn assemble_shards(parts: &[RankShard]) -> Result<AssembledTensor, ShardErro
     let mut owners = vec![None; data.len()];
     let mut conflict = None;
     let mut shadow = parts.iter().any(|it| it.shadow.is_some()).then(|| Shadow::of(&data));
+    let mut known: BTreeMap<*const Data, &ShardLayout> = BTreeMap::new();
     for part in parts {
+        // Ranks may share one shard, which equals itself.
+        if known.insert(part.data, part.layout) == Some(part.layout) {
+            continue;
+        }
         let indices = part.layout.global_indices();
         if part.layout.shape != *shape || part.data.len() != indices.len() {
             return Err(ShardError::Part { rank: part.rank, first: first.rank });

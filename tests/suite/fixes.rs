@@ -11,6 +11,7 @@ use std::{
     fmt::Write,
     fs,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use grammar::{
@@ -239,7 +240,7 @@ fn faults(plans: &World) -> Vec<String> {
 }
 
 /// Checks that the plans give the expected outputs under several schedules.
-fn check_results(plans: &World, inputs: &[Vec<Data>], wanted: &[Expectation]) -> Result<(), String> {
+fn check_results(plans: &World, inputs: &[Vec<Arc<Data>>], wanted: &[Expectation]) -> Result<(), String> {
     let schedules = [Schedule::Program, Schedule::Adversarial].into_iter().chain((0..4).map(Schedule::Seed));
     schedules.into_iter().try_for_each(|it| {
         match run_trial(plans, inputs, &it, wanted, DEFAULT_MEMORY_LIMIT) {

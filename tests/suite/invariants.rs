@@ -4,7 +4,7 @@
 
 #![allow(dead_code, reason = "every user takes some of the ways")]
 
-use std::{collections::HashSet, io};
+use std::{collections::HashSet, io, sync::Arc};
 
 use grammar::{
     Dialect,
@@ -216,7 +216,7 @@ fn simulate(program: &Program, lines: &LineIndex) -> Result<(), String> {
                 "the checker finds nothing, but schedule {schedule} does not run to the end"
             ));
         };
-        let is_same = |(a, b): (&Option<DenseTensor>, &Option<DenseTensor>)| match (a, b) {
+        let is_same = |(a, b): (&Option<Arc<DenseTensor>>, &Option<Arc<DenseTensor>>)| match (a, b) {
             // Two NaNs have the same text but are not equal.
             (Some(a), Some(b)) => {
                 a.written == b.written

@@ -88,7 +88,7 @@ fn check_layouts(plans: &World) -> Result<bool, String> {
             let blocks = own.outputs.iter().flatten().zip(shared.outputs.iter().flatten());
             if let Some((own, shared)) = blocks
                 .into_iter()
-                .find(|(own, shared)| !written_elements_agree(own.as_ref(), shared.as_ref()))
+                .find(|(own, shared)| !written_elements_agree(own.as_deref(), shared.as_deref()))
             {
                 return Err(format!("{schedule}: {own:?} becomes {shared:?}"));
             }

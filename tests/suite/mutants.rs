@@ -169,7 +169,7 @@ enum MutantOutcome {
     Clean(String),
 }
 
-fn mutant_outcome(plans: &World, inputs: &[Vec<Data>]) -> Result<MutantOutcome, String> {
+fn mutant_outcome(plans: &World, inputs: &[Vec<Arc<Data>>]) -> Result<MutantOutcome, String> {
     let report = check(plans, Checks::ALL_FAULTS);
     if report.findings.iter().any(|it| matches!(it, Finding::Deadlock(_))) {
         return Ok(MutantOutcome::Flagged);
@@ -221,7 +221,7 @@ fn allocates(plans: &[Plan], party: Party) -> bool {
 }
 
 /// Returns the outputs, or `None` if the plans contradict themselves.
-fn result(plans: &World, inputs: &[Vec<Data>], schedule: &Schedule) -> Result<Option<String>, String> {
+fn result(plans: &World, inputs: &[Vec<Arc<Data>>], schedule: &Schedule) -> Result<Option<String>, String> {
     let run = sim::run(
         plans,
         inputs.to_vec(),

@@ -6,7 +6,12 @@
 use std::{sync::Arc, time::Duration};
 
 use grammar::{Dialect, arena, span::LineIndex};
-use hir::{plan, sim::footprint};
+use hir::{
+    driver::run::inputs::InputSpec,
+    plan,
+    sim::{self, Schedule, SimOptions, footprint},
+    tensor::generate::InputKind,
+};
 use libtest_mimic::{Failed, Trial};
 use passes::{PassEvent, Settings, Verify};
 
@@ -39,7 +44,13 @@ pub fn trials() -> Vec<Trial> {
     let stages = AXES.iter().filter(|it| !GROW_FASTER.contains(&it.name));
     let stages =
         stages.map(|axis| Trial::test(format!("scaling::stages::{}", name(axis)), || stages_of(axis)));
-    passes.chain(stages).chain([Trial::test("scaling::many_ranks", many_ranks)]).collect()
+    passes
+        .chain(stages)
+        .chain([
+            Trial::test("scaling::many_ranks", many_ranks),
+            Trial::test("scaling::replicas_share_memory", replicas_share_memory),
+        ])
+        .collect()
 }
 
 /// A pass or a stage, with its time and the counted work.
@@ -128,6 +139,32 @@ fn many_ranks() -> Result<(), Failed> {
     } else {
         Err(format!("{RANKS} ranks take {bytes} bytes; origins are shared: {shared}").into())
     }
+}
+
+/// Ranks that hold the same part of an input, or of the result of a resharding operator, share it: the memory of a run grows
+/// with the ranks and with the whole tensors, not with their product.
+fn replicas_share_memory() -> Result<(), Failed> {
+    const RANKS: usize = 256;
+    let text = column_parallel(RANKS);
+    let program = grammar::read(&text).0.pop().ok_or("no program")?;
+    let world = plan::build(&program, &LineIndex::new(&text), RANKS).map_err(|it| format!("{it:?}"))?;
+    let plans: usize = world.iter().map(plan::Plan::bytes).sum();
+    let bytes = footprint(&world).bytes;
+    // The result has 4 elements for each rank, which are 4 MiB of memory if each rank has its own.
+    if bytes > plans + (1 << 20) {
+        return Err(format!("{bytes} bytes, of which the plans are {plans}").into());
+    }
+    let inputs = InputSpec::new(InputKind::Exact, 0, &world).fill(&world).map_err(|it| it.to_string())?;
+    if !inputs.iter().all(|it| Arc::ptr_eq(&it[1], &inputs[0][1])) {
+        return Err("ranks have copies of a replicated input".into());
+    }
+    let outcome = sim::run(&world, inputs, &Schedule::Program, &SimOptions::default())?;
+    let first = outcome.outputs[0][0].as_ref().ok_or("rank 0 has no output")?;
+    let is_shared = |it: &Vec<Option<Arc<_>>>| it[0].as_ref().is_some_and(|it| Arc::ptr_eq(it, first));
+    if !first.written.is_full() || !outcome.outputs.iter().all(is_shared) {
+        return Err("ranks have copies of a replicated output".into());
+    }
+    Ok(())
 }
 
 /// Returns a linear layer whose operand is sharded by rows and whose result is not:

@@ -1,5 +1,7 @@
 //! Copies inputs to a plan's memory and outputs from it.
 
+use std::sync::Arc;
+
 use grammar::dtype::Class;
 
 use super::{Engine, Input, bytes};
@@ -19,7 +21,7 @@ impl Engine {
     ///
     /// # Errors
     /// An input does not fit, or a call fails.
-    pub fn load_inputs(&mut self, inputs: &[Data], peers: &dyn ProcessGroup) -> Result<(), CudaError> {
+    pub fn load_inputs(&mut self, inputs: &[Arc<Data>], peers: &dyn ProcessGroup) -> Result<(), CudaError> {
         let rank = self.plan().rank;
         // Signals only increase, so they keep their values.
         let signal_bytes = self.memory.assignment.signal_bytes;

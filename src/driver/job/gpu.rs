@@ -31,7 +31,7 @@ pub struct GpuJob<'a> {
     /// The plans of all ranks.
     pub world: &'a Arc<World>,
     /// The inputs of this rank, and of other ranks if they are needed, by rank and input.
-    pub inputs: &'a [Vec<Data>],
+    pub inputs: &'a [Vec<Arc<Data>>],
     /// The tensors that outputs are compared with. Only rank 0 uses them.
     pub expectations: &'a [Expectation],
     /// The criteria by which rank 0 compares.
@@ -331,7 +331,7 @@ fn gather(
 ) -> Result<SimOutcome, JobFailure> {
     let mut outcome = SimOutcome::new(plans);
     if member.channel.world == 1 {
-        outcome.outputs = vec![mine];
+        outcome.outputs = vec![mine.into_iter().map(|it| it.map(Arc::new)).collect()];
         return Ok(outcome);
     }
     let mut bytes = Vec::new();
@@ -354,7 +354,7 @@ fn gather(
                 JobFailure::Internal(message)
             })?;
             let data = hir_cuda::data_of(port.dtype, part).map_err(RunError::Dtype)?;
-            outcome.outputs[plan.rank][at] = Some(DenseTensor::full(view.shape.clone(), data));
+            outcome.outputs[plan.rank][at] = Some(Arc::new(DenseTensor::full(view.shape.clone(), data)));
         }
     }
     Ok(outcome)

@@ -9,6 +9,7 @@ use std::{
     io,
     panic::{self, AssertUnwindSafe, catch_unwind},
     process::{Command, Stdio},
+    sync::Arc,
 };
 
 use grammar::{bindings::Binding, codes::Code, diagnostic::Diagnostic, ir::Program, verify};
@@ -363,7 +364,7 @@ fn cannot_run(fault: Option<&Diagnostic>) -> NoSignature {
     }
 }
 
-fn fill(input_spec: &InputSpec, plans: &[Plan]) -> Result<Vec<Vec<Data>>, NoSignature> {
+fn fill(input_spec: &InputSpec, plans: &[Plan]) -> Result<Vec<Vec<Arc<Data>>>, NoSignature> {
     input_spec.clone().fill(plans).map_err(|it| it.to_string().into())
 }
 

@@ -1,7 +1,7 @@
 //! Computes the values of a program's inputs on every rank.
 
 use grammar::InvalidOption;
-use std::{str::FromStr, sync::Arc};
+use std::{collections::hash_map::Entry, str::FromStr, sync::Arc};
 
 use grammar::dtype::DType;
 use indexmap::IndexSet;
@@ -12,7 +12,7 @@ use super::{
     index_inputs::{IndexRange, index_inputs},
 };
 use crate::tensor_file::{IoError, LoadedTensor, TensorSource};
-use hir_plan::{CostClass, InstKind, IoBinding, Number, Plan, ReduceOp};
+use hir_plan::{CostClass, InstKind, IoBinding, Number, Plan, ReduceOp, ShardLayout};
 use hir_process::input_file::InputFiles;
 use hir_tensor::{
     data::{Data, NdArray, WrittenMask},
@@ -188,12 +188,17 @@ impl InputSpec {
         Self { flags, files: Arc::clone(files), ..self }
     }
 
+    /// Returns whether ranks that hold the same part of an input may get different values.
+    pub fn differs_by_rank(&self) -> bool {
+        self.generator.kind == InputKind::Rank || self.flags.iter().any(|it| it.local)
+    }
+
     /// Returns every rank's part of every input.
     ///
     /// # Errors
     /// A flag names a tensor that is not an input, a file cannot be read or has the wrong shape, or an
     /// element type has no arithmetic.
-    pub fn fill(&mut self, plans: &[Plan]) -> Result<Vec<Vec<Data>>, RunError> {
+    pub fn fill(&mut self, plans: &[Plan]) -> Result<Vec<Vec<Arc<Data>>>, RunError> {
         self.fill_ranks(plans, |_| true)
     }
 
@@ -205,7 +210,7 @@ impl InputSpec {
         &mut self,
         plans: &[Plan],
         wanted: impl Fn(usize) -> bool,
-    ) -> Result<Vec<Vec<Data>>, RunError> {
+    ) -> Result<Vec<Vec<Arc<Data>>>, RunError> {
         check_input_names(
             &self.flags,
             plans.iter().flat_map(|plan| &plan.inputs).map(|it| it.name.as_str()),
@@ -220,10 +225,18 @@ impl InputSpec {
             }
         }
         let mut ranks = Vec::with_capacity(plans.len());
+        // Ranks that hold the same part share it.
+        let mut known: FxHashMap<(usize, &ShardLayout), Arc<Data>> = FxHashMap::default();
         for plan in plans {
             let mut inputs = Vec::with_capacity(plan.inputs.len());
             for (position, port) in plan.inputs.iter().enumerate().filter(|_| wanted(plan.rank)) {
-                inputs.push(self.part(plan.rank, position, port, &wholes)?);
+                let own = || self.part(plan.rank, position, port, &wholes).map(Arc::new);
+                let data = match known.entry((position, &port.shard.layout)) {
+                    _ if self.differs_by_rank() || port.shard.view.is_none() => own()?,
+                    Entry::Occupied(it) => Arc::clone(it.get()),
+                    Entry::Vacant(it) => Arc::clone(it.insert(own()?)),
+                };
+                inputs.push(data);
             }
             ranks.push(inputs);
         }
@@ -236,7 +249,11 @@ impl InputSpec {
     /// # Errors
     /// The errors of `fill`. Ranks hold different values of one element, and the other program shards the
     /// tensor differently.
-    pub fn fill_corresponding(&self, plans: &[Plan], other: &[Plan]) -> Result<Vec<Vec<Data>>, RunError> {
+    pub fn fill_corresponding(
+        &self,
+        plans: &[Plan],
+        other: &[Plan],
+    ) -> Result<Vec<Vec<Arc<Data>>>, RunError> {
         let plain = Self { flags: Vec::new(), tensors: Vec::new(), notes: Vec::new(), ..self.clone() };
         let mut inputs = plain.clone().fill(other)?;
         if self.flags.is_empty() {
@@ -247,21 +264,21 @@ impl InputSpec {
             let find = |plan: &Plan| plan.inputs.iter().position(|port| port.name == flag.name);
             let Some(position) = plans.iter().find_map(find) else { continue };
             let theirs = |rank: usize| other.get(rank).and_then(|plan| plan.inputs.get(position));
-            let mut parts: Vec<(&IoBinding, &Data, WrittenMask, usize)> = Vec::new();
+            let mut parts: Vec<(&IoBinding, &Arc<Data>, WrittenMask, usize)> = Vec::new();
             for (plan, data) in plans.iter().zip(&mine) {
                 let at = find(plan).filter(|at| plan.inputs[*at].shard.view.is_some());
                 parts.extend(
                     at.map(|at| (&plan.inputs[at], &data[at], WrittenMask::full(data[at].len()), plan.rank)),
                 );
             }
-            let is_alike = |(port, _, _, rank): &(&IoBinding, &Data, WrittenMask, usize)| {
+            let is_alike = |(port, _, _, rank): &(&IoBinding, &Arc<Data>, WrittenMask, usize)| {
                 theirs(*rank)
                     .is_some_and(|it| it.shard.view.is_some() && it.shard.layout == port.shard.layout)
             };
             let held =
                 other.iter().filter(|plan| theirs(plan.rank).is_some_and(|it| it.shard.view.is_some()));
             if parts.len() == held.count() && parts.iter().all(is_alike) {
-                parts.iter().for_each(|(_, data, _, rank)| inputs[*rank][position] = (*data).clone());
+                parts.iter().for_each(|(_, data, _, rank)| inputs[*rank][position] = Arc::clone(data));
                 continue;
             }
             let shards: Vec<RankShard<'_>> = parts
@@ -292,7 +309,7 @@ impl InputSpec {
                 // The shapes differ only by split or merged dimensions, so the order of elements is the same.
                 let tensor =
                     NdArray { shape: port.shard.layout.shape.clone(), data: whole.tensor.data.clone() };
-                inputs[position] = shard::local_shard(&tensor, &port.shard.layout)?;
+                inputs[position] = Arc::new(shard::local_shard(&tensor, &port.shard.layout)?);
             }
         }
         Ok(inputs)

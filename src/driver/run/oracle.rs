@@ -11,6 +11,8 @@
 
 mod checker;
 
+use std::sync::Arc;
+
 use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
@@ -177,7 +179,7 @@ impl SimulatedReference<'_> {
         program: &Program,
         all_ranks: &Program,
         plans: &World,
-        inputs: &[Vec<Data>],
+        inputs: &[Vec<Arc<Data>>],
         schedule: Schedule,
     ) -> Result<(), Diagnostic> {
         let limit = self.oracle.limits.memory;

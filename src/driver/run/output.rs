@@ -4,6 +4,7 @@ use grammar::InvalidOption;
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
+    sync::Arc,
 };
 
 use grammar::dtype::DType;
@@ -199,12 +200,12 @@ pub fn write_outputs(
             let port =
                 plan.bound_at_exit.iter().find(|port| port.name == flag.name && port.shard.view.is_some());
             if let (Some(port), Some(block)) = (port, port.and_then(|_| blocks.next())) {
-                parts.push((plan.rank, port, block.clone()));
+                parts.push((plan.rank, port, Arc::new(block.clone())));
             }
         }
         if flag.local {
             for (rank, _, block) in parts {
-                let tensor = NdArray { shape: block.shape.clone(), data: block.data };
+                let tensor = NdArray { shape: block.shape.clone(), data: block.data.clone() };
                 let value = flag.value.replace("%r", &rank.to_string());
                 emit(&format!("{}@local of rank {rank}:", flag.name), &value, tensor, &mut files, say)?;
             }

@@ -46,12 +46,17 @@ impl Prepared {
         })
     }
 
-    /// Checks that the simulator may allocate the memory of all ranks of these plans.
+    /// Checks that the simulator may allocate the memory of all ranks of these plans. `own_inputs` says whether each rank
+    /// has inputs of its own, also where ranks hold the same part.
     ///
     /// # Errors
     /// The plans need more bytes than the limit.
-    pub fn check_memory(&self, plans: &[Plan], limit: usize) -> Result<(), JobFailure> {
-        match memory_limit_diagnostic(self.header, plans, limit) {
+    pub fn check_memory(&self, plans: &[Plan], limit: usize, own_inputs: bool) -> Result<(), JobFailure> {
+        let mut found = hir_sim::footprint(plans);
+        if own_inputs {
+            found.bytes = found.bytes.saturating_add(hir_sim::own_input_bytes(plans));
+        }
+        match over_limit(self.header, found, limit) {
             Some(fault) => Err(JobFailure::Rejected(self.sources[0].clone(), vec![fault])),
             None => Ok(()),
         }
@@ -290,7 +295,10 @@ fn unsupported_dtypes(
 
 /// Returns a diagnostic if the simulated ranks would need more bytes than `limit`.
 pub(crate) fn memory_limit_diagnostic(header: Span, plans: &[Plan], limit: usize) -> Option<Diagnostic> {
-    let found = hir_sim::footprint(plans);
+    over_limit(header, hir_sim::footprint(plans), limit)
+}
+
+fn over_limit(header: Span, found: hir_sim::Footprint, limit: usize) -> Option<Diagnostic> {
     if found.bytes <= limit {
         return None;
     }

@@ -1,5 +1,7 @@
 //! Assembles the outputs of a run from the parts of all ranks, and explains faults in them.
 
+use std::sync::Arc;
+
 use super::RunError;
 use hir_plan::{IoBinding, Plan};
 use hir_sim::{InstRef, SimOutcome, describe, late_writers};
@@ -17,7 +19,7 @@ pub struct OutputTensor {
     /// The whole tensor, assembled from all ranks.
     pub whole: AssembledTensor,
     /// The parts, with their ranks.
-    pub parts: Vec<(usize, DenseTensor)>,
+    pub parts: Vec<(usize, Arc<DenseTensor>)>,
     /// True if each rank's part is judged separately.
     pub per_rank: bool,
     /// A fault that is independent of the expected values: an element that nothing wrote, or ranks that hold
@@ -41,7 +43,7 @@ pub fn outputs(plans: &[Plan], outcome: &SimOutcome) -> std::result::Result<Vec<
     let count = plans.first().map_or(0, |plan| plan.outputs.len());
     let mut results = Vec::with_capacity(count);
     for at in 0..count {
-        let parts: Vec<(usize, &IoBinding, DenseTensor)> = plans
+        let parts: Vec<(usize, &IoBinding, Arc<DenseTensor>)> = plans
             .iter()
             .filter_map(|plan| {
                 Some((plan.rank, plan.outputs.get(at)?, outcome.outputs[plan.rank].get(at)?.clone()?))
@@ -59,7 +61,7 @@ pub fn outputs(plans: &[Plan], outcome: &SimOutcome) -> std::result::Result<Vec<
 /// # Errors
 /// The errors of `outputs`.
 pub fn assemble_output(
-    parts: &[(usize, &IoBinding, DenseTensor)],
+    parts: &[(usize, &IoBinding, Arc<DenseTensor>)],
 ) -> std::result::Result<OutputTensor, RunError> {
     let wholes: Vec<RankShard<'_>> = parts
         .iter()
@@ -74,7 +76,7 @@ pub fn assemble_output(
     let name = parts.first().map_or(String::new(), |(_, port, _)| port.name.clone());
     let whole = assemble_shards(&wholes)?;
     let per_rank = parts.iter().any(|(_, port, _)| port.is_compared_per_rank);
-    let parts = parts.iter().map(|(rank, _, block)| (*rank, block.clone())).collect();
+    let parts = parts.iter().map(|(rank, _, block)| (*rank, Arc::clone(block))).collect();
     Ok(OutputTensor { name, whole, parts, per_rank, fault: None })
 }
 
@@ -82,7 +84,7 @@ fn output_fault(
     plans: &[Plan],
     outcome: &SimOutcome,
     at: usize,
-    parts: &[(usize, &IoBinding, DenseTensor)],
+    parts: &[(usize, &IoBinding, Arc<DenseTensor>)],
     result: &OutputTensor,
 ) -> Option<String> {
     let name = &result.name;

@@ -1,5 +1,7 @@
 //! Runs a world once and classifies failures, for callers that judge many runs.
 
+use std::sync::Arc;
+
 use grammar::ir::StmtId;
 
 use super::{
@@ -65,7 +67,7 @@ pub struct RunResult {
 /// The failure of the run.
 pub fn run_trial(
     world: &World,
-    inputs: &[Vec<Data>],
+    inputs: &[Vec<Arc<Data>>],
     schedule: &Schedule,
     expectations: &[Expectation],
     memory_limit: usize,

@@ -3,6 +3,8 @@
 
 mod judge;
 
+use std::sync::Arc;
+
 use super::{
     RunError,
     compare::{RtolAtol, Tolerance},
@@ -15,6 +17,7 @@ use hir_plan::{CallerUses, InstKind, Plan, World};
 use hir_sim::{RunNotes, Schedule, SimLimits, SimOutcome};
 use hir_tensor::{
     data::{Data, NdArray, Shadow},
+    dense::DenseTensor,
     shape_match::is_regrouping,
 };
 
@@ -128,7 +131,7 @@ impl OutputRef {
 /// The run fails, or its outputs are faulty under this schedule.
 pub fn program_order_expectations(
     world: &World,
-    inputs: Vec<Vec<Data>>,
+    inputs: Vec<Vec<Arc<Data>>>,
     limits: SimLimits<'_>,
 ) -> Result<Vec<Expectation>, JobFailure> {
     simulated_expectations(world, inputs, "schedule program", limits).map(|it| it.0)
@@ -141,7 +144,7 @@ pub fn program_order_expectations(
 /// The errors of `program_order_expectations`.
 pub fn simulated_expectations(
     world: &World,
-    inputs: Vec<Vec<Data>>,
+    inputs: Vec<Vec<Arc<Data>>>,
     origin: &str,
     limits: SimLimits<'_>,
 ) -> Result<(Vec<Expectation>, RunNotes), JobFailure> {
@@ -197,12 +200,10 @@ pub fn expectations(
             found.push(Expectation { source_name: origin(), output, tensor, shadow, source: basis });
             continue;
         }
-        found.extend(output.parts.into_iter().map(|(rank, block)| Expectation {
-            source_name: origin(),
-            output: OutputRef::RankPart(position, rank),
-            tensor: NdArray { shape: block.shape, data: block.data },
-            shadow: block.shadow,
-            source: basis,
+        found.extend(output.parts.into_iter().map(|(rank, block)| {
+            let DenseTensor { shape, data, shadow, .. } = Arc::unwrap_or_clone(block);
+            let (tensor, output) = (NdArray { shape, data }, OutputRef::RankPart(position, rank));
+            Expectation { source_name: origin(), output, tensor, shadow, source: basis }
         }));
     }
     found
@@ -210,7 +211,8 @@ pub fn expectations(
 
 /// Returns the simulator options for the plans. f64 shadows are disabled if they might exceed the memory limit, in bytes.
 pub fn simulation_options(plans: &[Plan], memory_limit: usize) -> hir_sim::SimOptions {
-    let bytes = hir_sim::footprint(plans).bytes.saturating_add(hir_sim::shadow_bytes(plans));
+    let found = hir_sim::footprint(plans);
+    let bytes = found.bytes.saturating_add(found.shadow_bytes);
     hir_sim::SimOptions { without_shadows: bytes > memory_limit, ..hir_sim::SimOptions::default() }
 }
 
@@ -220,7 +222,7 @@ pub fn simulation_options(plans: &[Plan], memory_limit: usize) -> hir_sim::SimOp
 /// The faults that the simulator reports.
 pub fn simulate(
     world: &World,
-    inputs: Vec<Vec<Data>>,
+    inputs: Vec<Vec<Arc<Data>>>,
     schedule: &Schedule,
     memory_limit: usize,
 ) -> Result<SimOutcome, RunError> {
@@ -246,7 +248,7 @@ pub fn reference_expectations(
     let uses = CallerUses { is_compared_per_rank: &is_compared_per_rank, ..CallerUses::default() };
     let setup = PrepareOptions { uses, ..*setup };
     let prepared = prepare(&ProgramFiles::One(path.to_owned()), &setup)?;
-    prepared.check_memory(&prepared.world, limits.memory)?;
+    prepared.check_memory(&prepared.world, limits.memory, input_spec.differs_by_rank())?;
     if let Some(message) = input_mismatch(plans, &prepared.world) {
         return Err(JobFailure::Unsuitable(format!("the reference `{path}` {message}")));
     }

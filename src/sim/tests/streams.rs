@@ -52,7 +52,7 @@ fn finish_reads_what_is_there_and_tells_what_is_not() -> Result<(), SimError> {
     let plans = World::new(plans);
     let outcome = run(&plans, no_inputs(&plans), &Schedule::Adversarial, &options)?;
     assert_eq!(values(&outcome, 0), [-1.0]);
-    assert_eq!(outcome.watched[0].data, floats(&[5.0]));
+    assert_eq!(outcome.watched[0].data, *floats(&[5.0]));
     let copy = InstRef { rank: 0, inst: 3 };
     assert_eq!(late_writers(&plans, &outcome, 0, 0), [copy]);
     assert_eq!(describe(&plans, copy), "line 4 on stream 1");

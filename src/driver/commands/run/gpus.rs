@@ -1,5 +1,7 @@
 //! Runs one rank's part of a job on GPUs.
 
+use std::sync::Arc;
+
 use crate::exit_code::exit_code;
 use crate::job::{
     gpu::{self, JobGroup, SimulatorReason},
@@ -156,7 +158,7 @@ pub fn run(
 /// The inputs and the expected outputs of a run on GPUs.
 struct GpuRunSetup {
     /// Inputs by rank and position; empty for those that this process does not use.
-    inputs: Vec<Vec<Data>>,
+    inputs: Vec<Vec<Arc<Data>>>,
     expected: Vec<Expectation>,
     /// Whether the simulator rounded nothing; `None` if it did not run.
     exact: Option<bool>,
@@ -176,7 +178,7 @@ impl GpuRunSetup {
             expected = task.expectations(&input_spec)?;
         }
         if simulates {
-            task.check_memory()?;
+            task.check_memory(&input_spec)?;
             let (found, notes) =
                 verdict::simulated_expectations(world, inputs.clone(), "the simulator", task.limits())?;
             expected.extend(found);

@@ -105,8 +105,9 @@ impl Task<'_> {
     ///
     /// # Errors
     /// More memory than `--memory-limit` is needed.
-    pub fn check_memory(&self) -> Result<(), JobFailure> {
-        self.prepared.check_memory(self.world, self.options.world.memory_bytes())
+    pub fn check_memory(&self, inputs: &InputSpec) -> Result<(), JobFailure> {
+        let limit = self.options.world.memory_bytes();
+        self.prepared.check_memory(self.world, limit, inputs.differs_by_rank())
     }
 
     /// Returns what the simulated runs may use.
@@ -141,7 +142,7 @@ impl Task<'_> {
         mut input_spec: InputSpec,
         say: &mut dyn FnMut(Report),
     ) -> Result<RunVerdict, JobFailure> {
-        self.check_memory()?;
+        self.check_memory(&input_spec)?;
         self.monitor.activity.set("while computing the expected outputs");
         let Self { options, world, names, .. } = self;
         let runs = ScheduleIter::new(&options.schedule, world, &self.setup.session.files);
