@@ -63,6 +63,13 @@ pub fn supports(algorithm: Algorithm, kind: CommunicationType) -> bool {
     ALGORITHMS.iter().any(|(it, kinds)| *it == algorithm && kinds.contains(&kind))
 }
 
+/// Returns whether the kernel of an algorithm can also compute what follows the collective (`epilogue=true`): each rank
+/// reduces its whole output itself.
+pub fn has_epilogue(algorithm: Algorithm, kind: CommunicationType) -> bool {
+    matches!(algorithm, Algorithm::OneShot | Algorithm::OneShotLl)
+        && matches!(kind, CommunicationType::Allreduce | CommunicationType::ReduceScatter)
+}
+
 /// A parsed table: a list of rules in order of priority.
 #[derive(Clone, Debug)]
 pub struct AlgorithmTable(Vec<Rule>);

@@ -102,6 +102,7 @@ keys! {
         ZERO_INIT = "zero_init",
         RESETS_TO_ZERO = "resets_to_zero",
         ALLREDUCE = "allreduce",
+        EPILOGUE = "epilogue",
     }
     TensorId {
         INPUT = "input",

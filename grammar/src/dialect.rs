@@ -42,9 +42,10 @@ pub fn print_as(program: &Program, dialect: Dialect) -> (String, Vec<Diagnostic>
 }
 
 /// Attributes that nvFuser did not print in 2025, and attributes that only this project defines.
-const UNKNOWN_KEYS: [AttrName; 5] = [
+const UNKNOWN_KEYS: [AttrName; 6] = [
     attr::RED_OP.name(),
     attr::ALGO.name(),
+    attr::EPILOGUE.name(),
     attr::PROTOCOL.name(),
     attr::KERNEL.name(),
     attr::EXTENTS.name(),

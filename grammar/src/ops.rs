@@ -45,7 +45,7 @@ table! {
     /// A collective of a team; `root` is an index into the team.
     Communication = OpDef { mnemonic: "Communication", format: AsmFormat::Numbered,
         attrs: &[attr(TYPE), attr(TEAM), opt(ROOT), opt(RED_OP), reads(INPUT), writes(OUTPUT), opt(BACKEND),
-            opt(ALGO), opt(MULTICAST_PROTOCOL)], type_rule: TypeRule::Communicate, class: OpClass::Communicate, ..STATEMENT_DEF };
+            opt(ALGO), opt(EPILOGUE), opt(MULTICAST_PROTOCOL)], type_rule: TypeRule::Communicate, class: OpClass::Communicate, ..STATEMENT_DEF };
     /// One side of a transfer between two ranks; `peer` is a world rank.
     P2PCommunication = OpDef { mnemonic: "P2PCommunication", format: AsmFormat::Numbered,
         attrs: &[attr(P2P_TYPE), keyed(BUFFER, AccessMode::Transfer, Arity::One), attr(PEER), opt(BACKEND),

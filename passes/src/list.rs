@@ -24,6 +24,7 @@ pub static PASSES: &[Pass] = &[
     crate::transform::common_subexpression::PASS,
     crate::transform::unroll::PASS,
     crate::transform::fuse_epilogue::PASS,
+    crate::transform::fuse_collective_epilogue::PASS,
     crate::transform::select_algorithms::PASS,
     crate::transform::specialize_rank::PASS,
     crate::transform::inline_definitions::PASS,

@@ -1,4 +1,7 @@
-//! Finds the instructions that the epilogue of a matrix product can compute.
+//! Finds the instructions that the kernel of a collective or the epilogue of a matrix product can compute.
+//!
+//! The kernel of a collective with `epilogue=true` computes elementwise operations and reductions of rows that follow on
+//! its stream (`executable::fusion`).
 //!
 //! cuBLASLt applies `relu` to a product before it stores it. If nothing else reads the product, the product itself is
 //! not stored. With the same algorithm, the result has the same bits: `relu` keeps a rounded value or returns +0, and NaN
@@ -8,7 +11,7 @@
 use grammar::{dtype::DType, ops::Op};
 use rustc_hash::FxHashMap;
 
-use hir_plan::{Arg, BufferNo, Inst, InstKind, StreamNo};
+use hir_plan::{Arg, BufferNo, Inst, InstKind, PeerCollective, StreamNo};
 
 /// A matrix product and the `relu` of its result, as indices of instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +40,31 @@ pub(super) fn relu_epilogues(code: &[Inst], dtype: impl Fn(BufferNo) -> DType) -
         }
     }
     found.sort_by_key(|it| it.product);
+    found
+}
+
+/// Returns the instructions that the kernel of a collective may compute: by index, the number of the collective.
+pub(super) fn collective_epilogues(code: &[Inst], collectives: &[PeerCollective]) -> FxHashMap<usize, usize> {
+    let mut found = FxHashMap::default();
+    // By stream: the collective whose epilogue may go on.
+    let mut open: FxHashMap<StreamNo, usize> = FxHashMap::default();
+    let mut next = 0;
+    for (at, inst) in code.iter().enumerate() {
+        while collectives.get(next).is_some_and(|it| it.range.end <= at) {
+            next += 1;
+        }
+        let here = collectives.get(next).filter(|it| it.range.contains(&at));
+        match &inst.kind {
+            _ if here.is_some_and(|it| it.epilogue.is_some()) => _ = open.insert(inst.stream, next),
+            it if it.does_nothing_on_stream() => {}
+            InstKind::Map { .. } | InstKind::Reduce(_) | InstKind::Fill { .. } | InstKind::Copy { .. }
+                if here.is_none() =>
+            {
+                found.extend(open.get(&inst.stream).map(|it| (at, *it)));
+            }
+            _ => _ = open.remove(&inst.stream),
+        }
+    }
     found
 }
 

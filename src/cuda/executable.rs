@@ -33,6 +33,9 @@ pub(super) use command::{Command, Executable, LogicalStream, ScheduledCommand};
 pub use fusion::fused_instructions;
 use fusion::{FusionRole, FusionScope, fusion_roles};
 
+const NO_EPILOGUE: &str = "`epilogue=true` has no effect: what follows the Wait on the same stream does not use the result, or \
+                           no kernel computes it by rows";
+
 /// The state of lowering a plan.
 struct ExecutableBuilder<'a> {
     device: &'a Device,
@@ -225,24 +228,28 @@ impl<'a> ExecutableBuilder<'a> {
             peer_collectives: &plan.peer_collectives,
             escapes: self.memory.assignment.ranks[plan.rank].escapes(plan),
             dtype: &|it| plan.buffers[it as usize].dtype,
+            source: &|it| self.source(it),
         };
         let roles = fusion_roles(&scope, |view| self.local_view(view));
         let mut fused = Vec::new();
-        // The products whose epilogue computes the `relu` behind them.
-        let mut with_relu = FxHashSet::default();
+        // The products and collectives that compute an epilogue.
+        let mut with_epilogue = FxHashSet::default();
         let mut done = 0;
         for ((at, inst), role) in (0..).zip(&plan.code).zip(roles) {
             if at < done {
                 continue;
             }
-            let range = self.lower_peer_collective(at, inst).map_err(|it| it.at_inst(plan, inst))?;
+            let range = self
+                .lower_peer_collective(at, inst, &role, &mut with_epilogue)
+                .map_err(|it| it.at_inst(plan, inst))?;
             if let Some((end, leader)) = range {
                 done = end;
                 fused.extend((at..done).filter(|it| *it != leader).map(|it| (it, leader)));
                 continue;
             }
-            let leader =
-                self.lower_with_role(at, inst, role, &mut with_relu).map_err(|it| it.at_inst(plan, inst))?;
+            let leader = self
+                .lower_with_role(at, inst, role, &mut with_epilogue)
+                .map_err(|it| it.at_inst(plan, inst))?;
             fused.extend(leader.map(|it| (at, it)));
         }
         Ok(fused)
@@ -250,14 +257,32 @@ impl<'a> ExecutableBuilder<'a> {
 
     /// Launches one kernel for the collective that begins at an instruction, if there is one and the executor has its
     /// kernel. Returns the end of the collective, and the instruction that gets the command: the one that hang reports name.
-    fn lower_peer_collective(&mut self, at: u32, inst: &Inst) -> Result<Option<(u32, u32)>, CudaError> {
+    /// This instruction is added to `with_epilogue` if the kernel computes what follows the collective.
+    fn lower_peer_collective(
+        &mut self,
+        at: u32,
+        inst: &Inst,
+        role: &FusionRole,
+        with_epilogue: &mut FxHashSet<u32>,
+    ) -> Result<Option<(u32, u32)>, CudaError> {
         let plan = self.plan;
         let all = &plan.peer_collectives;
         let Ok(number) = all.binary_search_by_key(&(at as usize), |it| it.range.start) else {
             return Ok(None);
         };
         let stream = self.logical_streams[inst.stream as usize];
+        let leader = all[number].first_wait() as u32;
+        let fused = match role {
+            FusionRole::CollectiveLeader(rows) => self.launch_with_rows(&all[number].phases, rows)?,
+            _ => None,
+        };
+        if fused.is_some() {
+            with_epilogue.insert(leader);
+        } else if all[number].epilogue.is_some() {
+            self.notes.push(format!("{}: {NO_EPILOGUE}", plan.location(inst)));
+        }
         let launch = match &all[number].phases {
+            _ if fused.is_some() => fused,
             PeerPhases::Memory(phases) => self.peer_memory_launch(phases, inst, stream)?,
             PeerPhases::Packets { format, index, phases } => {
                 Some(self.packet_launch((*format, *index), phases, inst)?)
@@ -265,34 +290,34 @@ impl<'a> ExecutableBuilder<'a> {
         };
         let Some(launch) = launch else { return Ok(None) };
         self.kernels_read_epoch = true;
-        let leader = all[number].first_wait() as u32;
         self.push_launch(leader, stream, Some(launch));
         Ok(Some((all[number].range.end as u32, leader)))
     }
 
     /// Lowers an instruction by its role in fusion. Returns the instruction whose command does its work, if it
-    /// has no command of its own. `with_relu` has the products lowered so far whose epilogue computes `relu`.
+    /// has no command of its own. `with_epilogue` has the products and collectives lowered so far that compute an epilogue.
     fn lower_with_role(
         &mut self,
         at: u32,
         inst: &Inst,
         role: FusionRole,
-        with_relu: &mut FxHashSet<u32>,
+        with_epilogue: &mut FxHashSet<u32>,
     ) -> Result<Option<u32>, CudaError> {
         match role {
-            FusionRole::Unfused => self.lower_inst(at, inst)?,
+            // The kernel of a collective has the epilogue, or nothing of it is fused.
+            FusionRole::Unfused | FusionRole::CollectiveLeader(_) => self.lower_inst(at, inst)?,
             FusionRole::Leader(launch) => {
                 self.push_launch(at, self.logical_streams[inst.stream as usize], Some(*launch));
             }
             FusionRole::ProductWithRelu(relu) => {
                 if self.lower_with_relu(at, relu)? {
-                    with_relu.insert(at);
+                    with_epilogue.insert(at);
                 } else {
                     self.lower_inst(at, inst)?;
                 }
             }
-            FusionRole::ReluOf(product) if with_relu.contains(&product) => return Ok(Some(product)),
-            FusionRole::ReluOf(_) => self.lower_inst(at, inst)?,
+            FusionRole::EpilogueOf(it) if with_epilogue.contains(&it) => return Ok(Some(it)),
+            FusionRole::EpilogueOf(_) => self.lower_inst(at, inst)?,
             FusionRole::FusedInto(leader) => return Ok(Some(leader)),
         }
         Ok(None)
@@ -341,8 +366,9 @@ impl<'a> ExecutableBuilder<'a> {
             }
             // Fewer of these blocks fit, because they use more registers. Each has enough to do, and the next
             // one starts when it ends.
-            Kernel::Reduce(_) | Kernel::Row(_) | Kernel::Attention(_) => i32::MAX as u64,
             Kernel::PeerMemory(_) | Kernel::Packets(_) => self.waiting_blocks,
+            Kernel::Row(ref it) if it.waits_for_peers() => self.waiting_blocks,
+            Kernel::Reduce(_) | Kernel::Row(_) | Kernel::Attention(_) => i32::MAX as u64,
         };
         let grid = blocks.clamp(1, most.max(1)) as u32;
         self.push(inst, stream, Command::Launch { function, grid, params: params.into_boxed_slice() });

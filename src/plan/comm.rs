@@ -179,6 +179,7 @@ impl PlanBuilder<'_> {
     fn post(&mut self, stmt: &OpStmt, team: Arc<[usize]>, me: usize, kind: CollectiveKind) -> Result<()> {
         let backend = self.backend(stmt)?;
         let algo = self.algorithm(stmt, backend, kind)?;
+        let fuses_epilogue = self.fuses_epilogue(stmt, algo, kind)?;
         self.check_multicast_protocol(stmt, backend)?;
         if kind.reads_input(me)
             && let Some(input) = stmt.get(attr::INPUT).filter(|it| self.binding(*it).is_none())
@@ -190,7 +191,7 @@ impl PlanBuilder<'_> {
         let gets = kind.piece_count(me, team.len()) > 0;
         let output = self.receive_view(stmt.get(attr::OUTPUT), gets)?;
         let communicator = self.communicator(backend, team);
-        let work = self.new_work(stmt.number, Request { algo, protocol: None });
+        let work = self.new_work(stmt.number, Request { algo, fuses_epilogue, ..Request::default() });
         let it = Collective { communicator, kind, input, output, work };
         self.emit(InstKind::Collective(Box::new(it)));
         Ok(())
@@ -272,7 +273,7 @@ impl PlanBuilder<'_> {
         number: Option<u32>,
     ) {
         let communicator = self.communicator(backend, Arc::clone(self.teams.world()));
-        let work = self.new_work(number, Request { algo: None, protocol });
+        let work = self.new_work(number, Request { protocol, ..Request::default() });
         self.emit(InstKind::P2pGroup(P2pGroup { communicator, ops: sides, work }));
     }
 

@@ -4,6 +4,7 @@
 use std::fmt::Display;
 
 use grammar::{
+    algorithm_table,
     attr::{self, AttrValue, Key},
     codes::Code,
     diagnostic::Diagnostic,
@@ -69,6 +70,26 @@ impl PlanBuilder<'_> {
         }
         // `algo=nccl` means the same as no `algo=`.
         Ok(Some(algo).filter(|it| *it != Algorithm::Nccl))
+    }
+
+    /// Returns whether the kernel of a collective shall compute what follows the collective.
+    ///
+    /// # Errors
+    /// The algorithm has no such kernel.
+    pub(super) fn fuses_epilogue(
+        &self,
+        stmt: &OpStmt,
+        algo: Option<Algorithm>,
+        kind: CollectiveKind,
+    ) -> Result<bool> {
+        let wanted = stmt.get(attr::EPILOGUE) == Some(true);
+        if wanted && !algo.is_some_and(|it| algorithm_table::has_epilogue(it, kind.communication_type())) {
+            let message = "hir cannot run `epilogue=true` here: no kernel computes whole rows of the result";
+            let it = self.error(Code::Unsupported, message.to_owned(), "the algorithm has no such kernel");
+            let help = "select `algo=one-shot-ll` or `algo=one-shot` for an Allreduce or ReduceScatter, or omit `epilogue=`";
+            return Err(Box::new(it.help(help)));
+        }
+        Ok(wanted)
     }
 
     /// Reports an error for a `protocol=` that the collective does not support.

@@ -121,7 +121,7 @@ impl PlanBuilder<'_> {
         let kind = CollectiveKind::AllToAll;
         let algo = self.algorithm(stmt, backend, kind)?;
         let communicator = self.communicator(backend, team);
-        let work = self.new_work(stmt.number, Request { algo, protocol: None });
+        let work = self.new_work(stmt.number, Request { algo, ..Request::default() });
         let (input, output) = if is_dispatch { (parts, rows) } else { (rows, parts) };
         let it = Collective { communicator, kind, input: Some(input), output: Some(output), work };
         self.emit(InstKind::Collective(Box::new(it)));

@@ -19,6 +19,8 @@ pub(super) struct Request {
     pub algo: Option<Algorithm>,
     /// Which side of a P2P group copies, for the CUDA backend; `None` if a library moves the data.
     pub protocol: Option<P2pProtocol>,
+    /// Whether the kernel of a collective shall compute what follows the collective.
+    pub fuses_epilogue: bool,
 }
 
 /// What a rank knows of the communication with a number, to which a Wait refers.

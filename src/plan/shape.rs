@@ -256,7 +256,7 @@ impl View {
     ///
     /// The algorithm divides the dimensions of both shapes into groups of equal size. A group can be reshaped
     /// if the stride of each of its dimensions is the next dimension's stride times its extent.
-    pub(crate) fn reshape(&self, shape: &[usize]) -> Option<View> {
+    pub fn reshape(&self, shape: &[usize]) -> Option<View> {
         if shape.iter().product::<usize>() != self.len() {
             return None;
         }

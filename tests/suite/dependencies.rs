@@ -110,6 +110,7 @@ const TRANSFORM: &[Layer] = &[
     ("double_buffer fuse_epilogue hoist_share_mem_handles inline_definitions", &[]),
     ("propagate_shardings remove_dead_code remove_redundant_sync renumber schedule_communication", &[]),
     ("select_algorithms unroll use_local_shard_in_place", &[]),
+    ("fuse_collective_epilogue", &["select_algorithms"]),
     ("specialize_rank", &["canonicalize", "inline_definitions"]),
     ("chunk coalesce_reductions lower_to_communication", &["decompose_resharding"]),
     ("stream_parallel", &["decompose_resharding", "lower_to_communication"]),

@@ -69,6 +69,7 @@ const FOLLOWING: &[&str] = &[
     "common-subexpression",
     "fuse-epilogue",
     "select-algorithms",
+    "fuse-collective-epilogue",
     "unroll",
     "double-buffer",
     "sink-waits",

@@ -121,7 +121,8 @@ fn awaited_posts(program: &Program) -> FxHashSet<StmtId> {
 /// Bytes of the widest access to memory.
 const ACCESS_BYTES: u64 = 16;
 
-fn choose(program: &mut Program, it: &OpStmt, table: &AlgorithmTable) -> Option<Algorithm> {
+/// Returns the algorithm of a collective by the rules; `None` if they do not apply to it.
+pub(super) fn choose(program: &mut Program, it: &OpStmt, table: &AlgorithmTable) -> Option<Algorithm> {
     let kind = it.get(attr::TYPE)?;
     let members = it.get(attr::TEAM)?.len();
     let bytes = bytes_of(program, it.get(attr::INPUT)?)?.max(bytes_of(program, it.get(attr::OUTPUT)?)?);

@@ -2,9 +2,9 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::epilogue::relu_epilogues;
+use crate::epilogue::{collective_epilogues, relu_epilogues};
 use hir_plan::{
-    Plan, World,
+    Plan, Transfer, World,
     sync::happens_before::{Clock, Occurrence, walk},
 };
 
@@ -60,7 +60,8 @@ impl Lifetime {
 /// every buffer needs its own memory.
 ///
 /// The operands of a matrix product whose `relu` follows live until the `relu` has ended. Its result thus shares no
-/// memory with them, and the epilogue of the product can compute it.
+/// memory with them, and the epilogue of the product can compute it. For the same reason, what a collective reads lives
+/// until its epilogue has ended.
 pub(super) fn lifetimes(world: &World) -> Vec<Vec<Lifetime>> {
     let blank = |plan: &Plan| vec![Lifetime::default(); plan.buffers.len()];
     let mut all: Vec<Vec<Lifetime>> = world.iter().map(blank).collect();
@@ -78,12 +79,19 @@ pub(super) fn lifetimes(world: &World) -> Vec<Vec<Lifetime>> {
             found.iter().map(|it| (it.relu as usize, it.product as usize)).collect()
         })
         .collect();
+    let epilogues: Vec<FxHashMap<usize, usize>> =
+        world.iter().map(|plan| collective_epilogues(&plan.code, &plan.peer_collectives)).collect();
     let walked = walk(world, &mut |occurrence| {
         let plan = &world[occurrence.rank];
         let mut touched = plan.code[occurrence.inst].kind.touched_buffers(occurrence.rank);
         if let Some(product) = products[occurrence.rank].get(&occurrence.inst) {
             let operands = plan.code[*product].kind.touched_buffers(occurrence.rank);
             touched.extend(operands.into_iter().filter(|(_, _, written)| !written));
+        }
+        if let Some(number) = epilogues[occurrence.rank].get(&occurrence.inst) {
+            let transfers = plan.peer_collectives[*number].phases.all().iter().flat_map(|it| &it.transfers);
+            let read = transfers.flat_map(Transfer::inputs).filter(|it| it.rank == occurrence.rank);
+            touched.extend(read.map(|it| (it.rank, it.view.buffer, false)));
         }
         for (rank, buffer, written) in touched {
             let it = all.get_mut(rank).and_then(|it| it.get_mut(buffer as usize));

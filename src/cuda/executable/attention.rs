@@ -56,8 +56,15 @@ impl ExecutableBuilder<'_> {
             Some(buffer) => buffer.dtype,
             None => temporaries[it as usize - buffers.len()].1,
         };
-        let scope =
-            FusionScope { rank: self.plan.rank, code: &code, peer_collectives: &[], escapes, dtype: &dtype };
+        let source = |it: &ViewOnRank| self.source(it);
+        let scope = FusionScope {
+            rank: self.plan.rank,
+            code: &code,
+            peer_collectives: &[],
+            escapes,
+            dtype: &dtype,
+            source: &source,
+        };
         let roles = fusion_roles(&scope, |view| self.local_view(view));
         for (part, role) in code.iter().zip(roles) {
             self.lower_with_role(at, part, role, &mut FxHashSet::default())?;

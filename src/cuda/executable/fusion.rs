@@ -1,5 +1,6 @@
 //! Fuses elementwise instructions and reductions of rows into one kernel that passes intermediate results in registers,
-//! and `relu` into the matrix product before it.
+//! and `relu` into the matrix product before it. A kernel that begins with a collective's reduction runs in the kernel of the
+//! collective, if it has `epilogue=true`.
 //!
 //! Candidates are consecutive instructions of one stream, so nothing ordered by events, signals or works can
 //! observe the fusion. All work on elements of one shape, which for a reduction is that of its operand, and at each
@@ -8,14 +9,19 @@
 //! element what the instructions do, in their order. A result that only the fused instructions read is not stored.
 
 use crate::{
-    buffer_assignment::{BufferAssignment, RankAssignment},
+    buffer_assignment::{BufferAssignment, PACKET_EXPANSION, RankAssignment},
     epilogue::{ReluEpilogue, relu_epilogues},
     error::CudaError,
-    kernels::{self, DeviceView, Launch, RowOp, RowReduction, defining_row_op as defining_op},
+    kernels::{
+        self, DeviceView, ElementwiseArg, ElementwiseOp, Launch, RowOp, RowReduction, ScalarFunction, Source,
+        defining_row_op as defining_op,
+    },
+    peer_kernel,
 };
 use grammar::dtype::DType;
 use hir_plan::{
-    BufferNo, Inst, InstKind, PeerCollective, Plan, StreamNo, View, World, timeline::estimate::FusedInsts,
+    BufferNo, Inst, InstKind, PeerCollective, PeerPhases, Plan, ReduceOp, StreamNo, Transfer, View,
+    ViewOnRank, World, timeline::estimate::FusedInsts,
 };
 use rustc_hash::FxHashMap;
 
@@ -27,7 +33,7 @@ mod tests;
 mod uses;
 
 /// Maximum number of fused operations.
-const MAX_OPS: usize = 8;
+const MAX_OPS: usize = 16;
 /// Maximum number of views that a kernel reads and writes.
 const MAX_VIEWS: usize = 12;
 
@@ -38,10 +44,13 @@ pub(super) enum FusionRole {
     Unfused,
     /// The first of several fused instructions; the launch does the work of all of them.
     Leader(Box<Launch>),
+    /// The first instruction of a collective whose kernel computes what follows: the part of the kernel that handles the rows
+    /// of the result.
+    CollectiveLeader(Box<Launch>),
     /// A matrix product whose epilogue computes `relu`: the index of the `relu`.
     ProductWithRelu(u32),
-    /// The `relu` of a `ProductWithRelu`: the index of the product.
-    ReluOf(u32),
+    /// The `relu` of a `ProductWithRelu`, or what a collective's kernel computes: the index of the product or the collective.
+    EpilogueOf(u32),
     /// Fused into an earlier instruction: its index.
     FusedInto(u32),
 }
@@ -54,6 +63,8 @@ struct Candidate<'a> {
     /// The instructions that read the result; `None` if others than instructions of this stream read it, or
     /// if there are too many.
     readers: Option<Vec<u32>>,
+    /// The collective of which `op` is the reduction.
+    collective: Option<&'a RowsOfCollective<'a>>,
 }
 
 /// The instructions of a rank among which some may be fused: those of a plan, or those that define an attention.
@@ -68,6 +79,8 @@ pub(super) struct FusionScope<'a> {
     pub escapes: Vec<bool>,
     /// The element type of a buffer.
     pub dtype: &'a dyn Fn(BufferNo) -> DType,
+    /// Where the operand of a collective's reduction is.
+    pub source: &'a dyn Fn(&ViewOnRank) -> Result<Source, CudaError>,
 }
 
 /// Returns the fusion role of each instruction. `locate` maps views of this rank's memory.
@@ -75,33 +88,39 @@ pub(super) fn fusion_roles<'a>(
     scope: &FusionScope<'a>,
     locate: impl Fn(&'a View) -> Result<DeviceView<'a>, CudaError>,
 ) -> Vec<FusionRole> {
-    let FusionScope { rank, code, peer_collectives, dtype, .. } = *scope;
+    let FusionScope { rank, code, peer_collectives, dtype, source, .. } = *scope;
     let readers = UseAnalysis::of(rank, code, &scope.escapes);
     let mut roles = vec![FusionRole::Unfused; code.len()];
     for it in relu_epilogues(code, dtype) {
         if is_epilogue(code, it, &readers, &locate) {
             roles[it.product as usize] = FusionRole::ProductWithRelu(it.relu);
-            roles[it.relu as usize] = FusionRole::ReluOf(it.product);
+            roles[it.relu as usize] = FusionRole::EpilogueOf(it.product);
         }
     }
+    let results: Vec<Option<RowsOfCollective>> =
+        peer_collectives.iter().map(|it| RowsOfCollective::of(rank, it, source)).collect();
+    // By stream: the collective that is the last instruction.
+    let mut last: FxHashMap<StreamNo, &RowsOfCollective> = FxHashMap::default();
     // The current run of consecutive candidates, by stream.
     let mut runs: FxHashMap<StreamNo, Vec<Candidate>> = FxHashMap::default();
-    let mut collectives = peer_collectives.iter().peekable();
+    let mut collectives = peer_collectives.iter().zip(&results).peekable();
     for (at, inst) in (0..).zip(code) {
         let run = runs.entry(inst.stream).or_default();
         if inst.kind.does_nothing_on_stream() {
             continue;
         }
         // A `relu` that a matrix product computes. The product before it has ended the run.
-        if let FusionRole::ReluOf(_) = roles[at as usize] {
+        if let FusionRole::EpilogueOf(_) = roles[at as usize] {
             continue;
         }
         // The kernel of a collective executes all its instructions, so none of them is fused with others.
-        while collectives.next_if(|it| it.range.end <= at as usize).is_some() {}
-        if collectives.peek().is_some_and(|it| it.range.contains(&(at as usize))) {
+        while collectives.next_if(|(it, _)| it.range.end <= at as usize).is_some() {}
+        if let Some((_, rows)) = collectives.peek().filter(|(it, _)| it.range.contains(&(at as usize))) {
             fuse_run(&std::mem::take(run), &mut roles);
+            last.extend(rows.as_ref().map(|it| (inst.stream, it)));
             continue;
         }
+        run.extend(last.remove(&inst.stream).and_then(|it| it.candidate(&readers, &locate)));
         // A view that is not mapped is reported when the instruction is lowered on its own.
         let op = row_op(rank, inst, &locate).ok().flatten();
         match op.filter(|it| {
@@ -110,7 +129,7 @@ pub(super) fn fusion_roles<'a>(
         }) {
             Some(op) => {
                 let readers = readers.readers_of(at, op.out().view);
-                run.push(Candidate { at, op, readers });
+                run.push(Candidate { at, op, readers, collective: None });
             }
             None => fuse_run(&std::mem::take(run), &mut roles),
         }
@@ -119,29 +138,108 @@ pub(super) fn fusion_roles<'a>(
     roles
 }
 
+/// The reduction of a collective with `epilogue=true`, on the rows of its result.
+struct RowsOfCollective<'a> {
+    it: &'a PeerCollective,
+    op: ReduceOp,
+    /// The addresses of the operands that are packets.
+    packets: Vec<u64>,
+    /// The buffer of this rank that its peers read while the kernel runs.
+    peers_read: Option<BufferNo>,
+    /// The address and the elements of each operand.
+    inputs: Vec<(u64, View)>,
+    /// The result, as the plan has it and in rows.
+    out: (&'a View, View),
+}
+
+impl<'a> RowsOfCollective<'a> {
+    /// Returns the reduction; `None` if the collective has none that an epilogue may use.
+    fn of(
+        rank: usize,
+        it: &'a PeerCollective,
+        source: &dyn Fn(&ViewOnRank) -> Result<Source, CudaError>,
+    ) -> Option<Self> {
+        let shape = it.epilogue.as_ref()?;
+        let Transfer::Reduce { op, parts, out, .. } = it.result()? else { return None };
+        let peers_read = match &it.phases {
+            PeerPhases::Memory(phases) => {
+                peer_kernel::element_count(phases)?;
+                Some(parts.iter().find(|it| it.rank == rank)?.view.buffer)
+            }
+            PeerPhases::Packets { .. } => None,
+        };
+        let (mut packets, mut inputs) = (Vec::new(), Vec::with_capacity(parts.len()));
+        for part in parts {
+            let address = match source(part).ok()? {
+                Source::Memory(it) => it,
+                Source::Packets(it) => {
+                    packets.push(it);
+                    it
+                }
+            };
+            inputs.push((address, part.view.reshape(shape)?));
+        }
+        let out = (&out.view, out.view.reshape(shape)?);
+        Some(Self { it, op: *op, packets, peers_read, inputs, out })
+    }
+
+    /// Returns the reduction as the first operation of a kernel.
+    fn candidate<'c>(
+        &'c self,
+        readers: &UseAnalysis,
+        locate: &impl Fn(&'a View) -> Result<DeviceView<'a>, CudaError>,
+    ) -> Option<Candidate<'c>> {
+        let out = DeviceView { view: &self.out.1, ..locate(self.out.0).ok()? };
+        let input = |(address, view): &'c (u64, View)| {
+            ElementwiseArg::View(DeviceView { address: *address, view, ..out })
+        };
+        let args = self.inputs.iter().map(input).collect();
+        let op = RowOp::Map(ElementwiseOp::new(ScalarFunction::Reduce(self.op), args, out));
+        let at = self.it.range.end.saturating_sub(1) as u32;
+        Some(Candidate { at, op, readers: readers.readers_of(at, self.out.0), collective: Some(self) })
+    }
+}
+
 /// Returns, by rank, the instructions that run in the kernel of another one, without a GPU: by the index of each, that of the
 /// other one. Nothing is fused if a buffer has no size in bytes.
 pub fn fused_instructions(world: &World) -> Vec<FusedInsts> {
     let Ok(assignment) = BufferAssignment::of(world) else { return vec![FusedInsts::default(); world.len()] };
     let of_rank = |(plan, rank): (&Plan, &RankAssignment)| {
+        // Addresses matter only relative to each other. The segments are far from each other.
+        let address = |owner: usize, view: &View| {
+            let (slice, dtype) = (
+                &assignment.ranks[owner].buffers[view.buffer as usize],
+                world[owner].buffers[view.buffer as usize].dtype,
+            );
+            let segment = (2 * owner + usize::from(slice.is_symmetric)) << 44;
+            let scale = if slice.holds_packets { PACKET_EXPANSION } else { 1 };
+            (segment + slice.offset + scale * view.offset * dtype.size()) as u64
+        };
+        let source = |it: &ViewOnRank| {
+            let address = address(it.rank, &it.view);
+            Ok(match assignment.holds_packets(it.rank, it.view.buffer) {
+                true => Source::Packets(address),
+                false => Source::Memory(address),
+            })
+        };
         let scope = FusionScope {
             rank: plan.rank,
             code: &plan.code,
             peer_collectives: &plan.peer_collectives,
             escapes: rank.escapes(plan),
             dtype: &|it| plan.buffers[it as usize].dtype,
+            source: &source,
         };
         let leader = |role: FusionRole| match role {
-            FusionRole::FusedInto(it) | FusionRole::ReluOf(it) => Some(it),
-            FusionRole::Unfused | FusionRole::Leader(_) | FusionRole::ProductWithRelu(_) => None,
+            FusionRole::FusedInto(it) | FusionRole::EpilogueOf(it) => Some(it),
+            FusionRole::Unfused
+            | FusionRole::Leader(_)
+            | FusionRole::CollectiveLeader(_)
+            | FusionRole::ProductWithRelu(_) => None,
         };
-        // Addresses matter only relative to each other. The two segments are far from each other.
         let roles = fusion_roles(&scope, |view| {
-            let (slice, dtype) =
-                (&rank.buffers[view.buffer as usize], plan.buffers[view.buffer as usize].dtype);
-            let segment = if slice.is_symmetric { 1 << 48 } else { 0 };
-            let address = segment + (slice.offset + view.offset * dtype.size()) as u64;
-            Ok(DeviceView { address, dtype, view })
+            let dtype = plan.buffers[view.buffer as usize].dtype;
+            Ok(DeviceView { address: address(plan.rank, view), dtype, view })
         });
         (0..).zip(roles).filter_map(|(at, role)| Some((at, leader(role)?))).collect()
     };
@@ -181,8 +279,18 @@ fn fuse_run(run: &[Candidate], roles: &mut [FusionRole]) {
         let (taken, others) = rest.split_at(len);
         rest = others;
         let (Some(launch), Some((first, later))) = (launch, taken.split_first()) else { continue };
-        roles[first.at as usize] = FusionRole::Leader(Box::new(launch));
-        later.iter().for_each(|it| roles[it.at as usize] = FusionRole::FusedInto(first.at));
+        let (leader, of_leader, of_others) = match first.collective {
+            None => {
+                let leader = FusionRole::Leader(Box::new(launch));
+                (first.at as usize, leader, FusionRole::FusedInto(first.at))
+            }
+            Some(RowsOfCollective { it, .. }) => {
+                let leader = FusionRole::CollectiveLeader(Box::new(launch));
+                (it.range.start, leader, FusionRole::EpilogueOf(it.first_wait() as u32))
+            }
+        };
+        roles[leader] = of_leader;
+        later.iter().for_each(|it| roles[it.at as usize] = of_others.clone());
     }
 }
 
@@ -211,18 +319,27 @@ fn fused_launch(candidates: &[Candidate]) -> Option<Launch> {
         let readers = candidate.readers.as_deref().unwrap_or_default();
         let is_stored = readers.is_empty() || !readers.iter().all(within);
         match op {
-            RowOp::Map(it) => it.is_stored = is_stored,
+            RowOp::Map(it) | RowOp::MapRows(it, _) => it.is_stored = is_stored,
             RowOp::Reduce(it) => it.is_stored = is_stored,
         }
     }
+    let ops = kernels::with_row_maps(ops);
     if !is_connected(&ops) || !is_free_of_overlaps(&ops) || view_count(&ops) > MAX_VIEWS {
         return None;
+    }
+    if let Some(RowsOfCollective { packets, peers_read, .. }) = candidates.first()?.collective {
+        let overwrites = |it: &RowOp| it.is_stored() && Some(it.out().view.buffer) == *peers_read;
+        return if ops.iter().any(overwrites) {
+            None
+        } else {
+            kernels::collective_rows_launch(&ops, packets)
+        };
     }
     let mut maps = Vec::with_capacity(ops.len());
     for op in &ops {
         match op {
             RowOp::Map(it) => maps.push(it.clone()),
-            RowOp::Reduce(_) => return kernels::row_launch(&ops),
+            RowOp::MapRows(..) | RowOp::Reduce(_) => return kernels::row_launch(&ops),
         }
     }
     // An unsupported operation is reported when its instruction is lowered on its own.

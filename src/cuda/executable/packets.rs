@@ -6,7 +6,7 @@ use super::ExecutableBuilder;
 use crate::{
     buffer_assignment::PACKET_EXPANSION,
     error::CudaError,
-    kernels::{self, Item, Launch, PacketCollective, Source},
+    kernels::{self, Exchange, Item, Launch, PacketCollective, Send, Source},
 };
 use hir_plan::{Inst, PacketFormat, Phase, Transfer, View, ViewOnRank};
 
@@ -50,6 +50,18 @@ impl ExecutableBuilder<'_> {
         kernels::packet_launch(&it).map_err(|message| CudaError::unsupported(plan, inst, message))
     }
 
+    /// Returns what a kernel exchanges that computes the result of a collective by rows.
+    pub(super) fn packet_exchange(&self, index: u32, phases: &[Phase]) -> Result<Exchange<'_>, CudaError> {
+        let mut sends = Vec::new();
+        for it in phases.first().iter().flat_map(|it| &it.transfers) {
+            let [from] = it.inputs() else { continue };
+            let from = self.dense_address(from.rank, &from.view)?;
+            let to = it.outputs().map(|it| self.packet_address(it)).collect::<Result<_, _>>()?;
+            sends.push(Send { from, to });
+        }
+        Ok(Exchange::Packets { flags_per_run: self.flags_per_run, flag: index + 1, sends })
+    }
+
     fn item(&self, it: &Transfer) -> Result<Item, CudaError> {
         let (mut outputs, mut packets) = (Vec::new(), Vec::new());
         for to in it.outputs() {
@@ -64,7 +76,7 @@ impl ExecutableBuilder<'_> {
         Ok(Item { sources, outputs, packets, count: inputs.first().map_or(0, |it| it.view.len()) })
     }
 
-    fn source(&self, it: &ViewOnRank) -> Result<Source, CudaError> {
+    pub(super) fn source(&self, it: &ViewOnRank) -> Result<Source, CudaError> {
         if self.memory.assignment.holds_packets(it.rank, it.view.buffer) {
             Ok(Source::Packets(self.packet_address(it)?))
         } else {

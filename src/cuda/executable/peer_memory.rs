@@ -2,11 +2,12 @@
 
 use super::{ExecutableBuilder, LogicalStream};
 use crate::{
+    buffer_assignment::SignalSlice,
     error::CudaError,
-    kernels::{self, EndSignals, Launch, PeerCollective, PeerResult},
+    kernels::{self, EndSignals, Exchange, Launch, PeerCollective, PeerResult},
     peer_kernel::element_count,
 };
-use hir_plan::{Inst, Phase, SignalId, Transfer, ViewOnRank};
+use hir_plan::{Inst, PeerPhases, Phase, SignalId, Transfer, ViewOnRank};
 
 impl ExecutableBuilder<'_> {
     /// Returns the launch of the kernel of a collective that begins at an instruction; `None` if no kernel supports it, or
@@ -18,9 +19,8 @@ impl ExecutableBuilder<'_> {
         stream: LogicalStream,
     ) -> Result<Option<Launch>, CudaError> {
         let plan = self.plan;
-        let [ready, access] = phases;
-        let done = access.signals.iter().chain(&access.waits).next();
-        let words = done.and_then(|it| self.memory.assignment.signal(it)).filter(|it| it.is_set_by_blocks);
+        let [_, access] = phases;
+        let words = self.words_of_blocks(access);
         // If the kernel waits for the other members at its end, all of them have to run it.
         if element_count(phases).is_none() || !(access.waits.is_empty() || words.is_some()) {
             self.notes.push(format!(
@@ -30,15 +30,52 @@ impl ExecutableBuilder<'_> {
             ));
             return Ok(None);
         }
-        let result = |it| self.peer_result(it);
+        let results = access.transfers.iter().map(|it| self.peer_result(it)).collect::<Result<_, _>>()?;
+        let collective = self.peer_collective(phases, results, words)?;
+        let launch = kernels::peer_memory_launch(&collective, self.epoch_address)
+            .map_err(|message| CudaError::unsupported(plan, inst, message))?;
+        match words {
+            Some(_) => Ok(Some(launch)),
+            None => self.with_block_counter(launch, stream).map(Some),
+        }
+    }
+
+    /// Returns the launch of the kernel of a collective that handles its rows with an epilogue; `None` if there is none.
+    pub(super) fn launch_with_rows(
+        &self,
+        phases: &PeerPhases,
+        rows: &Launch,
+    ) -> Result<Option<Launch>, CudaError> {
+        let exchange = match phases {
+            PeerPhases::Memory(phases) => {
+                let Some(words) = self.words_of_blocks(&phases[1]) else { return Ok(None) };
+                Exchange::Memory(self.peer_collective(phases, Vec::new(), Some(words))?)
+            }
+            PeerPhases::Packets { index, phases, .. } => self.packet_exchange(*index, phases)?,
+        };
+        Ok(kernels::with_exchange(rows, &exchange, self.epoch_address))
+    }
+
+    /// Returns the words of the signals with which the members are done, if blocks set them.
+    fn words_of_blocks(&self, access: &Phase) -> Option<SignalSlice> {
+        let done = access.signals.iter().chain(&access.waits).next()?;
+        self.memory.assignment.signal(done).filter(|it| it.is_set_by_blocks)
+    }
+
+    fn peer_collective<'v>(
+        &self,
+        [ready, access]: &[Phase; 2],
+        results: Vec<PeerResult<'v>>,
+        words: Option<SignalSlice>,
+    ) -> Result<PeerCollective<'v>, CudaError> {
         let signals = |list: &[SignalId]| -> Result<Vec<u64>, CudaError> {
             list.iter().map(|it| self.signal_address(it)).collect()
         };
         let writes_to_peers =
-            access.transfers.iter().flat_map(Transfer::outputs).any(|it| it.rank != plan.rank);
-        let collective = PeerCollective {
+            access.transfers.iter().flat_map(Transfer::outputs).any(|it| it.rank != self.plan.rank);
+        Ok(PeerCollective {
             op: access.transfers.iter().find_map(Transfer::op),
-            results: access.transfers.iter().map(result).collect::<Result<_, _>>()?,
+            results,
             start_signals: signals(&ready.signals)?,
             start_waits: signals(&ready.waits)?,
             end_signals: signals(&access.signals)?,
@@ -48,13 +85,7 @@ impl ExecutableBuilder<'_> {
                 Some(_) => EndSignals::OfBlocks { needs_fence: writes_to_peers },
                 None => EndSignals::OfLastBlock,
             },
-        };
-        let launch = kernels::peer_memory_launch(&collective, self.epoch_address)
-            .map_err(|message| CudaError::unsupported(plan, inst, message))?;
-        match words {
-            Some(_) => Ok(Some(launch)),
-            None => self.with_block_counter(launch, stream).map(Some),
-        }
+        })
     }
 
     fn peer_result<'v>(&self, it: &'v Transfer) -> Result<PeerResult<'v>, CudaError> {

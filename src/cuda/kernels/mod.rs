@@ -39,7 +39,10 @@ pub(super) use peer_memory::{
 };
 pub(super) use reduce::{reduce_launches, reduce_scratch_bytes};
 pub(super) use routine::routine_launch;
-pub(super) use row::{RowOp, RowReduction, defining_row_op, row_launch};
+pub(super) use row::{
+    Exchange, RowOp, RowReduction, Send, collective_rows_launch, defining_row_op, row_launch, with_exchange,
+    with_row_maps,
+};
 pub(super) use shape::{merge_dims, merge_dims_in_any_order};
 
 /// Element types, functions and index computations that all instances share.

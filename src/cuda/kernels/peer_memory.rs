@@ -129,6 +129,15 @@ pub(super) fn parameters(it: &PeerMemoryKernel) -> String {
     format!("PeerMemory<{}, {}, {}>", it.peers, views(it.inputs), views(it.outputs))
 }
 
+/// The statements of a kernel before it accesses the memory of its peers.
+pub(super) const START: &str = "  if (p.epoch == 0) return;
+  const u32 epoch = *reinterpret_cast<const u32*>(p.epoch), thread = threadIdx.x;
+  if (blockIdx.x == 0 && thread < p.start_signals) store_relaxed(p.start_signal[thread], epoch);
+  __syncthreads();
+  if (thread < p.start_waits) while ((i32)(load_acquire(p.start_wait[thread]) - epoch) < 0) {}
+  __syncthreads();
+";
+
 /// Returns the body of an instance: a loop over groups of `width` elements, and one over the elements behind the last
 /// group. A block writes all its signals before one of its threads waits, because a thread that waits may prevent
 /// others from writing.
@@ -136,17 +145,11 @@ pub(super) fn body(kernel: &PeerMemoryKernel) -> String {
     let main = access_loop(kernel, kernel.width, ["0", "p.groups"]);
     let rest = match kernel.width {
         1 => String::new(),
-        width => access_loop(kernel, 1, [&format!("p.groups * {width}"), "p.count"]),
+        width => access_loop(kernel, 1, [&format!("p.groups * {width}"), "p.elements"]),
     };
     format!(
         "  typedef {} C;
-  if (p.epoch == 0) return;
-  const u32 epoch = *reinterpret_cast<const u32*>(p.epoch), thread = threadIdx.x;
-  if (blockIdx.x == 0 && thread < p.start_signals) store_relaxed(p.start_signal[thread], epoch);
-  __syncthreads();
-  if (thread < p.start_waits) while ((i32)(load_acquire(p.start_wait[thread]) - epoch) < 0) {{}}
-  __syncthreads();
-  const u64 stride = gridDim.x * (u64){BLOCK};
+{START}  const u64 stride = gridDim.x * (u64){BLOCK};
 {main}{rest}{}",
         kernel.computed.name(),
         end_of_kernel(kernel)
@@ -154,7 +157,7 @@ pub(super) fn body(kernel: &PeerMemoryKernel) -> String {
 }
 
 /// Returns the end of the body: signals that the accesses are done. `i` numbers the words of this block, by signal.
-fn end_of_kernel(kernel: &PeerMemoryKernel) -> String {
+pub(super) fn end_of_kernel(kernel: &PeerMemoryKernel) -> String {
     let fence = match kernel.end {
         EndSignals::OfLastBlock => {
             return "  __shared__ u32 is_last;

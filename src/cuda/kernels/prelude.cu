@@ -62,6 +62,8 @@ D void store_line(u64 at, uint4 v) {
 }
 // Returns whether all threads that handle the 128 bytes say yes.
 D bool all_of_line(bool yes) { return __all_sync(line_mask(), yes) != 0; }
+// Returns the value of another thread of the warp. All threads of the block call it.
+template<class C> D C of_lane(C v, u32 thread) { return __shfl_sync(~0u, v, thread & 31); }
 D u64 clock_nanoseconds() { u64 r; asm volatile("mov.u64 %0, %globaltimer;" : "=l"(r)); return r; }
 #endif
 
@@ -244,6 +246,9 @@ template<class I, int N, int K> D void locate(const Elementwise<N, K>& p, I grou
   for (int n = 0; n < N; ++n) at[n] += (i64)group * p.stride[n][0];
 }
 
+// The parameters of a kernel that does two things.
+template<class A, class B> struct Both : A, B {};
+
 struct Reduce {
   u64 out, in;
   u64 kept[DIMS], reduced[DIMS];
@@ -286,7 +291,7 @@ extern "C" __global__ void rank_barrier(const __grid_constant__ RankBarrier p) {
 
 // A collective over the memory of up to PEERS peers: addresses of the signals and of the elements.
 template<int PEERS, int IN, int OUT> struct PeerMemory {
-  u64 epoch, arrived, groups, count, words, start_signals, start_waits, end_signals, end_waits;
+  u64 epoch, arrived, groups, elements, words, start_signals, start_waits, end_signals, end_waits;
   u64 start_signal[PEERS], start_wait[PEERS], end_signal[PEERS], end_wait[PEERS], in[IN], out[OUT];
 };
 
@@ -341,6 +346,33 @@ struct Ll128 {
     uint4 v;
     v.x = y[0].raw.x, v.y = y[0].raw.y, v.z = last ? flag : y[1].raw.x, v.w = last ? flag : y[1].raw.y;
     store_line(at, v);
+  }
+};
+
+// V elements in packets of 16 bytes, one for each 8 bytes.
+template<class T, int V> struct PacketsOf {
+  static constexpr int COUNT = V * (int)sizeof(T) / 8, BYTES = COUNT * 16;
+  Ll part[COUNT];
+  D void load(u64 at) {
+#pragma unroll
+    for (int c = 0; c < COUNT; ++c) part[c].load(at + c * 16);
+  }
+  D Pack<T, V> complete(u64 at, u32 flag) {
+    Pack<T, V> r;
+#pragma unroll
+    for (int c = 0; c < COUNT; ++c) {
+      while (!part[c].is_complete(flag)) part[c].load(at + c * 16);
+      reinterpret_cast<uint2*>(&r.raw)[c] = part[c].template data<u32, 2>(0).raw;
+    }
+    return r;
+  }
+  D static void store(u64 at, const Pack<T, V>& y, u32 flag) {
+#pragma unroll
+    for (int c = 0; c < COUNT; ++c) {
+      Pack<u32, 2> part;
+      part.raw = reinterpret_cast<const uint2*>(&y.raw)[c];
+      Ll::store(at + c * 16, 0, &part, flag);
+    }
   }
 };
 

@@ -81,6 +81,11 @@ pub(super) struct RowDistribution {
 }
 
 impl RowDistribution {
+    /// Returns the distribution of rows of `loads` accesses without a reduction.
+    pub fn along(loads: usize, width: usize) -> Self {
+        Self { width, lanes: (loads / BATCH).next_power_of_two().min(BLOCK as usize), loads }
+    }
+
     /// Returns the distribution of a reduction; `None` if it has several passes, or if its terms are not contiguous.
     pub fn of(axes: &[usize], input: &DeviceView, out: &DeviceView) -> Option<Self> {
         let Pass { width, along_rows, lanes, loads, reduced, .. } = Pass::of(axes, input, out).ok()?;

@@ -3,8 +3,12 @@
 //!
 //! The lanes of a row load it into registers and execute all operations in their order, each result rounded as if it had
 //! been stored. A reduction adds its terms in the order of `reduce`, so its result has the same bits as without fusion.
+//! Operations on one value for each row, such as the square root in a norm, are executed by all of its lanes.
+//!
+//! The first operation may be the reduction of a collective (`exchange`).
 
 pub(super) mod body;
+mod exchange;
 
 use grammar::dtype::DType;
 
@@ -16,7 +20,10 @@ use super::{
     reduce::{RowDistribution, choose_compute_type as reduction_compute_type},
     shape::split_dims,
 };
-use hir_plan::{Reduce, ReduceOp};
+use crate::buffer_assignment::PACKET_EXPANSION;
+use exchange::RowExchange;
+pub(crate) use exchange::{Exchange, Send, with_exchange};
+use hir_plan::{Reduce, ReduceOp, View};
 
 /// Maximum number of bytes of an operand or a result that a thread has: 64 registers.
 const MAX_BYTES: usize = 256;
@@ -26,6 +33,8 @@ const MAX_BYTES: usize = 256;
 pub(crate) enum RowOp<'a> {
     /// An elementwise operation on all elements.
     Map(ElementwiseOp<'a>),
+    /// An elementwise operation on one value for each row of a reduction.
+    MapRows(ElementwiseOp<'a>, &'a Reduce),
     /// A reduction of each row.
     Reduce(RowReduction<'a>),
 }
@@ -44,15 +53,16 @@ impl<'a> RowOp<'a> {
     /// Returns the result.
     pub fn out(&self) -> &DeviceView<'a> {
         match self {
-            Self::Map(it) => &it.out,
+            Self::Map(it) | Self::MapRows(it, _) => &it.out,
             Self::Reduce(it) => &it.out,
         }
     }
 
-    /// Returns the shape of the elements on which the operation works.
+    /// Returns the shape of the elements of all rows.
     pub fn shape(&self) -> &'a [usize] {
         match self {
             Self::Map(it) => &it.out.view.shape,
+            Self::MapRows(_, reduce) => &reduce.input.shape,
             Self::Reduce(it) => &it.input.view.shape,
         }
     }
@@ -60,7 +70,7 @@ impl<'a> RowOp<'a> {
     /// Returns whether the result is stored.
     pub fn is_stored(&self) -> bool {
         match self {
-            Self::Map(it) => it.is_stored,
+            Self::Map(it) | Self::MapRows(it, _) => it.is_stored,
             Self::Reduce(it) => it.is_stored,
         }
     }
@@ -68,28 +78,66 @@ impl<'a> RowOp<'a> {
     /// Returns the operands that are views.
     pub fn views(&self) -> Vec<&DeviceView<'a>> {
         match self {
-            Self::Map(it) => it.views().collect(),
+            Self::Map(it) | Self::MapRows(it, _) => it.views().collect(),
             Self::Reduce(it) => vec![&it.input],
         }
     }
 
-    /// Returns true if a view has the elements of the result, or repeats the result of a reduction along its rows.
+    /// Returns true if a view has the elements of the result. One value for each row may be repeated along the row.
     pub fn defines(&self, view: &DeviceView) -> bool {
-        match self {
-            Self::Map(it) => it.out.has_same_elements(view),
-            Self::Reduce(it) => {
-                let (input, out) = (it.input.view, &it.out);
-                let (outer, reduced) = split_dims(&it.reduce.axes, &view.view.strides);
-                let (shape, _) = split_dims(&it.reduce.axes, &input.shape);
-                let strides = outer.iter().zip(&out.view.strides).zip(&shape);
-                view.address == out.address
-                    && view.dtype == out.dtype
-                    && view.view.shape == input.shape
-                    && reduced.iter().all(|it| *it == 0)
-                    && strides.into_iter().all(|((a, b), extent)| *extent == 1 || a == b)
-            }
-        }
+        let (out, reduce) = match self {
+            Self::Map(it) => return it.out.has_same_elements(view),
+            Self::MapRows(it, reduce) => (&it.out, *reduce),
+            Self::Reduce(it) => (&it.out, it.reduce),
+        };
+        let strides = |it: &DeviceView| value_strides(it.view, &reduce.input.shape, &reduce.axes);
+        let (outer_shape, _) = split_dims(&reduce.axes, &reduce.input.shape);
+        let is_same = |a: Vec<usize>, b: Vec<usize>| {
+            a.iter().zip(&b).zip(&outer_shape).all(|((a, b), extent)| *extent == 1 || a == b)
+        };
+        view.address == out.address
+            && view.dtype == out.dtype
+            && strides(view).zip(strides(out)).is_some_and(|(a, b)| is_same(a, b))
     }
+}
+
+/// Returns the strides over rows of a view that has one value for each row, `None` if it has other elements. `axes` are the
+/// dimensions of a row in `shape`; the view may have them with a stride of 0 or an extent of 1, or lack them.
+fn value_strides(view: &View, shape: &[usize], axes: &[usize]) -> Option<Vec<usize>> {
+    let (outer_shape, row_shape) = split_dims(axes, shape);
+    if view.shape == outer_shape {
+        return Some(view.strides.clone());
+    }
+    let (outer, row) = split_dims(axes, &view.shape);
+    let (outer_strides, row_strides) = split_dims(axes, &view.strides);
+    let is_one = |((extent, whole), stride): ((&usize, &usize), &usize)| {
+        *extent == 1 || (extent == whole && *stride == 0)
+    };
+    (view.shape.len() == shape.len()
+        && outer == outer_shape
+        && row.iter().zip(&row_shape).zip(&row_strides).all(is_one))
+    .then_some(outer_strides)
+}
+
+/// Replaces the elementwise operations on one value for each row of a reduction among the operations by `MapRows`.
+pub(crate) fn with_row_maps<'a>(ops: Vec<RowOp<'a>>) -> Vec<RowOp<'a>> {
+    let reductions = ops.iter().filter_map(|it| match it {
+        RowOp::Reduce(it) => Some(it.reduce),
+        RowOp::Map(_) | RowOp::MapRows(..) => None,
+    });
+    let Some(reduce) = reductions.into_iter().next() else { return ops };
+    let has_values = |it: &DeviceView| value_strides(it.view, &reduce.input.shape, &reduce.axes).is_some();
+    let map = |it: RowOp<'a>| match it {
+        RowOp::Map(op)
+            if op.out.view.shape != reduce.input.shape
+                && has_values(&op.out)
+                && op.views().all(has_values) =>
+        {
+            RowOp::MapRows(op, reduce)
+        }
+        other => other,
+    };
+    ops.into_iter().map(map).collect()
 }
 
 /// Returns the index of the last of the `earlier` operations that defines a view.
@@ -101,6 +149,8 @@ pub(crate) fn defining_row_op(earlier: &[RowOp], view: &DeviceView) -> Option<us
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum RowStep {
     Map(FusedOp),
+    /// On one value for each row.
+    MapRows(FusedOp),
     Reduce {
         op: ReduceOp,
         input: Operand,
@@ -112,24 +162,42 @@ enum RowStep {
     },
 }
 
+/// What a kernel loads for each row of a view.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum RowLoad {
+    /// The elements of the row.
+    Elements,
+    /// One element.
+    Value,
+    /// The elements of the row, from packets of 16 bytes that a peer sends.
+    Packets,
+}
+
 /// An instance.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct RowKernel {
-    /// The element type of each view that is loaded, and whether it has one element for each row.
-    loaded: Vec<(DType, bool)>,
+    /// The element type of each view that is loaded.
+    loaded: Vec<(DType, RowLoad)>,
     steps: Vec<RowStep>,
     constants: usize,
     width: usize,
     lanes: usize,
     /// Number of accesses of a row.
     loads: usize,
+    /// What the kernel exchanges with the members of a collective.
+    exchange: Option<RowExchange>,
 }
 
 impl RowKernel {
+    /// Returns true if the blocks wait for those of other GPUs.
+    pub fn waits_for_peers(&self) -> bool {
+        self.exchange.is_some()
+    }
+
     /// Returns whether the result of each step is stored.
     pub fn stored(&self) -> Vec<bool> {
         let is_stored = |it: &RowStep| match it {
-            RowStep::Map(it) => it.is_stored,
+            RowStep::Map(it) | RowStep::MapRows(it) => it.is_stored,
             RowStep::Reduce { is_stored, .. } => *is_stored,
         };
         self.steps.iter().map(is_stored).collect()
@@ -149,7 +217,7 @@ struct RowView {
 struct Rows<'a> {
     /// The shape of the elements, and the dimensions of a row in it.
     shape: &'a [usize],
-    axes: &'a [usize],
+    axes: Vec<usize>,
     distribution: RowDistribution,
 }
 
@@ -161,11 +229,11 @@ impl<'a> Rows<'a> {
             let RowOp::Reduce(RowReduction { reduce, input, out, .. }) = op else { continue };
             let it = Self {
                 shape: &input.view.shape,
-                axes: &reduce.axes,
+                axes: reduce.axes.clone(),
                 distribution: RowDistribution::of(&reduce.axes, input, out)?,
             };
             let is_equal = |known: &Self| {
-                (known.shape, known.axes, known.distribution) == (it.shape, it.axes, it.distribution)
+                (known.shape, &known.axes, known.distribution) == (it.shape, &it.axes, it.distribution)
             };
             if common.as_ref().is_some_and(|known| !is_equal(known)) {
                 return None;
@@ -173,6 +241,18 @@ impl<'a> Rows<'a> {
             common = Some(it);
         }
         common
+    }
+
+    /// Returns rows of the last dimension, for operations without a reduction.
+    fn of_last_dim(ops: &[RowOp<'a>]) -> Option<Self> {
+        let shape = ops.first()?.shape();
+        let (axis, length) = (shape.len().checked_sub(1)?, *shape.last()?);
+        let views = ops.iter().flat_map(|it| it.views().into_iter().chain([it.out()]));
+        let mut width = MAX_ACCESS_BYTES / views.map(|it| it.dtype.size()).max()?;
+        while width > 1 && !length.is_multiple_of(width) {
+            width /= 2;
+        }
+        Some(Self { shape, axes: vec![axis], distribution: RowDistribution::along(length / width, width) })
     }
 
     /// Returns true if a row of each operand and result fits in the registers of its threads.
@@ -186,8 +266,11 @@ impl<'a> Rows<'a> {
     /// Returns true if the elements of each row of a view are contiguous and may be accessed `width` at a time.
     fn has_whole_rows(&self, view: &DeviceView) -> bool {
         let RowDistribution { width, loads, .. } = self.distribution;
-        let (outer_shape, row_shape) = split_dims(self.axes, self.shape);
-        let (outer, row) = split_dims(self.axes, &view.view.strides);
+        if view.view.shape != self.shape {
+            return false;
+        }
+        let (outer_shape, row_shape) = split_dims(&self.axes, self.shape);
+        let (outer, row) = split_dims(&self.axes, &view.view.strides);
         let merged = merge_dims(&row_shape, &[&row]);
         let bytes = width * view.dtype.size();
         merged.extents == [loads * width]
@@ -197,11 +280,19 @@ impl<'a> Rows<'a> {
             && outer.iter().zip(&outer_shape).all(|(it, extent)| *extent == 1 || it.is_multiple_of(width))
     }
 
-    /// Returns true if a view has one element for each row.
-    fn has_one_element(&self, view: &DeviceView) -> bool {
-        let (_, row_shape) = split_dims(self.axes, self.shape);
-        let (_, row) = split_dims(self.axes, &view.view.strides);
-        row.iter().zip(&row_shape).all(|(stride, extent)| *stride == 0 || *extent == 1)
+    /// Returns what the kernel loads of a view for each row, and the view's strides over rows. `packets` has the addresses
+    /// of packets.
+    fn load(&self, view: &DeviceView, packets: &[u64]) -> Option<(RowLoad, Vec<usize>)> {
+        let (outer, _) = split_dims(&self.axes, &view.view.strides);
+        if packets.contains(&view.address) {
+            let bytes = self.distribution.width * view.dtype.size();
+            return (bytes.is_multiple_of(8) && self.has_whole_rows(view))
+                .then_some((RowLoad::Packets, outer));
+        }
+        if self.has_whole_rows(view) {
+            return Some((RowLoad::Elements, outer));
+        }
+        value_strides(view.view, self.shape, &self.axes).map(|it| (RowLoad::Value, it))
     }
 }
 
@@ -209,7 +300,21 @@ impl<'a> Rows<'a> {
 /// the same elements, or one repeats the other along rows, or they are disjoint. Returns `None` if a kernel cannot
 /// execute all of them.
 pub(crate) fn row_launch(ops: &[RowOp]) -> Option<Launch> {
-    let rows = Rows::of(ops)?;
+    launch_of_rows(Rows::of(ops)?, ops, &[])
+}
+
+/// Prepares the part of a kernel that handles the rows of a collective's result: `ops` are the collective's reduction, and
+/// what follows. `packets` has the addresses of operands that are packets. `with_exchange` adds the other part.
+pub(crate) fn collective_rows_launch(ops: &[RowOp], packets: &[u64]) -> Option<Launch> {
+    let rows = if ops.iter().any(|it| matches!(it, RowOp::Reduce(_))) {
+        Rows::of(ops)?
+    } else {
+        Rows::of_last_dim(ops)?
+    };
+    launch_of_rows(rows, ops, packets)
+}
+
+fn launch_of_rows(rows: Rows, ops: &[RowOp], packets: &[u64]) -> Option<Launch> {
     if !rows.fit_in_registers(ops) {
         return None;
     }
@@ -222,26 +327,26 @@ pub(crate) fn row_launch(ops: &[RowOp]) -> Option<Launch> {
         size: view.dtype.size(),
         outer_strides,
     };
-    let outer_strides = |view: &DeviceView| split_dims(rows.axes, &view.view.strides).0;
     let mut views = Vec::new();
     let mut loaded = Vec::with_capacity(read.len());
     for (view, dtype) in read.iter().zip(types) {
-        let is_repeated = !rows.has_whole_rows(view);
-        if is_repeated && !rows.has_one_element(view) {
-            return None;
+        let (load, strides) = rows.load(view, packets)?;
+        let mut it = row_view(view, strides);
+        if load == RowLoad::Packets {
+            it.size *= PACKET_EXPANSION;
         }
-        loaded.push((dtype, is_repeated));
-        views.push(row_view(view, outer_strides(view)));
+        loaded.push((dtype, load));
+        views.push(it);
     }
     for op in ops.iter().filter(|it| it.is_stored()) {
-        match op {
-            RowOp::Map(it) if !rows.has_whole_rows(&it.out) => return None,
-            RowOp::Map(it) => views.push(row_view(&it.out, outer_strides(&it.out))),
-            RowOp::Reduce(it) => views.push(row_view(&it.out, it.out.view.strides.clone())),
+        let (load, strides) = rows.load(op.out(), &[])?;
+        if (load == RowLoad::Elements) != matches!(op, RowOp::Map(_)) {
+            return None;
         }
+        views.push(row_view(op.out(), strides));
     }
 
-    let (outer_shape, _) = split_dims(rows.axes, rows.shape);
+    let (outer_shape, _) = split_dims(&rows.axes, rows.shape);
     let strides: Vec<&[usize]> = views.iter().map(|it| it.outer_strides.as_slice()).collect();
     let merged = merge_dims(&outer_shape, &strides).checked().ok()?;
     let count = outer_shape.iter().product::<usize>() as u64;
@@ -257,7 +362,7 @@ pub(crate) fn row_launch(ops: &[RowOp]) -> Option<Launch> {
         return None;
     }
     let RowDistribution { width, lanes, loads } = rows.distribution;
-    let kernel = RowKernel { loaded, steps, constants: constants.len(), width, lanes, loads };
+    let kernel = RowKernel { loaded, steps, constants: constants.len(), width, lanes, loads, exchange: None };
     let blocks = count.div_ceil(u64::from(BLOCK) / lanes as u64);
     Some(Launch { kernel: Kernel::Row(kernel), params: words, blocks })
 }
@@ -276,6 +381,8 @@ fn row_steps<'a>(
                 return None;
             }
             RowOp::Map(it) => RowStep::Map(fused_op(it, &defining, parameters).ok()?),
+            RowOp::MapRows(it, _) if it.function == ScalarFunction::Iota => return None,
+            RowOp::MapRows(it, _) => RowStep::MapRows(fused_op(it, &defining, parameters).ok()?),
             RowOp::Reduce(it) => {
                 let computed = reduction_compute_type(it.reduce.op, &it.input, &it.out).ok()?;
                 if !computed.is_float() {

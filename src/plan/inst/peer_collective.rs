@@ -18,6 +18,9 @@ pub struct PeerCollective {
     pub range: Range<usize>,
     /// What they do.
     pub phases: PeerPhases,
+    /// The shape of the output on this rank, if the kernel shall also compute the elementwise operations and the
+    /// reductions of rows that follow on the stream (`epilogue=true`).
+    pub epilogue: Option<Vec<usize>>,
 }
 
 /// What one member of a collective does.
@@ -93,6 +96,14 @@ impl PeerPhases {
 }
 
 impl PeerCollective {
+    /// Returns the reduction whose result an epilogue may use: the only transfer of the last phase.
+    pub fn result(&self) -> Option<&Transfer> {
+        match self.phases.all().last()?.transfers.as_slice() {
+            [it @ Transfer::Reduce { copies, .. }] if copies.is_empty() => Some(it),
+            _ => None,
+        }
+    }
+
     /// Returns the instruction that stands for the kernel in reports, an index into `Plan::code`: the first `WaitSignal` of
     /// the first phase, or, if that phase has none, the first instruction of the collective.
     pub fn first_wait(&self) -> usize {

@@ -53,9 +53,13 @@ impl CostModel<'_> {
         };
         let mut all: Vec<f64> = (0..plan.code.len()).map(duration).collect();
         for (at, leader) in self.fused.get(plan.rank).into_iter().flatten() {
-            let [at, leader] = [*at, *leader].map(|it| it as usize);
+            let [at, leading] = [*at, *leader].map(|it| it as usize);
             // The kernel reads and writes each element once, so the largest part of the work determines its time.
             if plan.peer_collective_at(at).is_none() {
+                // An instruction of a collective has the time of its kernel.
+                let collective = plan.peer_collective_at(leading).map(|it| it.range.clone());
+                let leader = collective.and_then(|it| it.max_by(|a, b| all[*a].total_cmp(&all[*b])));
+                let leader = leader.unwrap_or(leading);
                 all[leader] = all[leader].max(all[at]);
                 all[at] = 0.0;
             }

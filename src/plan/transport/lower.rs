@@ -57,7 +57,7 @@ pub(crate) fn lower(
                         return Err(vec![too_large(programs, &plans, comm, limits)]);
                     }
                     let group = *groups.entry(group).or_insert(next);
-                    count += it.lower(&mut plans, (group, index), &mut pools, &mut lowered);
+                    count += it.lower((&mut plans, &requests), (group, index), &mut pools, &mut lowered);
                     if it.backend == Backend::Cuda && hosts.is_first(&plans, comm) {
                         hosts.add(&mut lowered, comm);
                     }
@@ -239,7 +239,7 @@ impl<'a> Lowering<'a> {
     /// Lowers the parts of all members. Returns the number of added instructions.
     fn lower(
         &self,
-        plans: &mut [Plan],
+        (plans, requests): (&mut [Plan], &[Vec<Request>]),
         (group, index): (u32, u32),
         pools: &mut Pools,
         lowered: &mut Lowered,
@@ -262,7 +262,9 @@ impl<'a> Lowering<'a> {
         for (me, (part, staged)) in self.parts.iter().zip(staged).enumerate() {
             let (Some(at), Some(staged)) = (part, staged) else { continue };
             // The peers of a permutation differ between members.
-            let kind = collective(plans, *at).map_or(self.kind, |it| it.kind);
+            let posted = collective(plans, *at);
+            let kind = posted.map_or(self.kind, |it| it.kind);
+            let fused = posted.filter(|it| requests[at.rank][it.work as usize].fuses_epilogue);
             let call = CollectiveCall {
                 kind,
                 team: self.team,
@@ -277,6 +279,7 @@ impl<'a> Lowering<'a> {
                 staged,
                 steps: self.transport.lower(&call),
                 is_complete_when_posted: self.transport.writes_own_output(kind),
+                epilogue: fused.and_then(|it| Some(it.output.as_ref()?.shape.clone())),
             };
             count += it.size();
             lowered[at.rank].insert(at.inst, it);
@@ -356,6 +359,7 @@ fn message(
             staged: StagedViews::default(),
             steps: it.lower(),
             is_complete_when_posted: false,
+            epilogue: None,
         };
         count += it.size();
         lowered[rank].insert(at.inst, it);

@@ -156,6 +156,8 @@ struct LoweredComm {
     steps: Steps,
     /// Whether the copy of a staged output is executed where the communication is posted, instead of where it is waited for.
     is_complete_when_posted: bool,
+    /// `PeerCollective::epilogue`.
+    epilogue: Option<Vec<usize>>,
 }
 
 /// What one member does in a communication.

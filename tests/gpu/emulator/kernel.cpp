@@ -68,7 +68,8 @@ std::string with_entries(const std::string& source) {
     const size_t end = at + 1 < found.size() ? static_cast<size_t>(found[at + 1].position()) : source.size();
     const std::string text = source.substr(start, end - start);
     const auto has = [&text](const char* word) { return text.find(word) != std::string::npos; };
-    const std::string threads = has("__syncthreads") ? "TOGETHER" : has("typedef Ll128 F") ? "IN_TURNS" : "APART";
+    const bool meets = has("__syncthreads") || has("of_lane(");
+    const std::string threads = meets ? "TOGETHER" : has("typedef Ll128 F") ? "IN_TURNS" : "APART";
     const std::string name = found[at][1], type = found[at][2];
     entries += "extern \"C\" unsigned long size_" + name + "() { return sizeof(" + type + "); }\n";
     entries += "extern \"C\" bool run_" + name + "(const void* words, unsigned grid, unsigned block) {\n  return host::run<&" +

@@ -239,6 +239,14 @@ inline bool all_of_line(bool yes) {
   meet_line();
   return all;
 }
+template <class C> C of_lane(C v, unsigned thread) {
+  static thread_local C all[1024];
+  all[threadIdx.x] = v;
+  host::barrier();
+  const C r = all[thread];
+  host::barrier();
+  return r;
+}
 inline unsigned arrive(unsigned long long at) {
   return __atomic_fetch_add(reinterpret_cast<unsigned*>(at), 1u, __ATOMIC_ACQ_REL);
 }

@@ -49,7 +49,15 @@ fn fused_kernels_of(world: &World) -> Result<Vec<String>, String> {
     let slices = &assignment.ranks[0].buffers;
     let dtype = |it: u32| plan.buffers[it as usize].dtype;
     let escapes = assignment.ranks[0].escapes(plan);
-    let scope = FusionScope { rank: 0, code: &plan.code, peer_collectives: &[], escapes, dtype: &dtype };
+    let source = |it: &hir_plan::ViewOnRank| Err(crate::CudaError::Internal(format!("{it:?}")));
+    let scope = FusionScope {
+        rank: 0,
+        code: &plan.code,
+        peer_collectives: &[],
+        escapes,
+        dtype: &dtype,
+        source: &source,
+    };
     let roles = fusion_roles(&scope, |view| {
         let (dtype, slice) = (dtype(view.buffer), slices[view.buffer as usize]);
         Ok(DeviceView { address: (4096 + slice.offset + view.offset * dtype.size()) as u64, dtype, view })
@@ -107,9 +115,12 @@ fn what_has_nothing_to_do_with_each_other_stays_apart() -> Result<(), String> {
 #[test]
 fn chains_end() -> Result<(), String> {
     // At the maximum number of operations.
-    let steps: Vec<String> = (1..=10).map(|it| format!("f{it} = -f{};", it - 1)).collect();
-    let expected = ["(T1) (T2) (T3) (T4) (T5) (T6) (T7) T8 by 4", "(T9) T10 by 4"];
-    assert_eq!(fused_kernels(&["f0"], &["f10"], &steps.join(" "))?, expected);
+    let steps: Vec<String> = (1..=18).map(|it| format!("f{it} = -f{};", it - 1)).collect();
+    let expected = [
+        "(T1) (T2) (T3) (T4) (T5) (T6) (T7) (T8) (T9) (T10) (T11) (T12) (T13) (T14) (T15) T16 by 4",
+        "(T17) T18 by 4",
+    ];
+    assert_eq!(fused_kernels(&["f0"], &["f18"], &steps.join(" "))?, expected);
     // At the maximum number of views.
     let inputs: Vec<String> = (0..16).map(|it| format!("f{it}")).collect();
     let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
