@@ -13,6 +13,7 @@ mod brackets;
 mod commas;
 mod corrections;
 mod foreign_lines;
+mod grouped_welford;
 mod headings;
 mod nesting;
 mod sections;
@@ -272,7 +273,7 @@ impl<'s, 'd> TokenStreamBuilder<'s, 'd> {
         let out = Vec::with_capacity(raw.len() + raw.len() / 4);
         Self {
             source,
-            input: raw,
+            input: grouped_welford::split_grouped_welford(source, raw),
             position: 0,
             output: out,
             blocks: Vec::new(),

@@ -219,6 +219,18 @@ T5 = reduction(T1 op=add initial value=float(0) allreduce=false)
 T6 = slice(T1 {{i28 i38 1} {0 i2 1}})
 T7 = broadcast(T1 flags={true false})",
     );
+    check(
+        "  GroupedWelford(\n    T2_l[ iS0{4} ] (Avg),\n    T3_l[ iS0{4} ] (Var),\n    T4_l[ iS0{4} ] (Count)\n     = Welford ( \
+         T1_g[ iS0{4} ] (Avg),\n      0 (Var),\n      1 (Count)\n      initial value =\n        0 (Avg),\n        \
+         0 (Var),\n        0 (Count) )\n    T6_l[ iS0{4} ] (Avg),\n    T7_l[ iS0{4} ] (Var),\n    T8_l[ iS0{4} ] \
+         (Count)\n     = Welford ( T2_l[ iS0{4} ] (Avg),\n      T3_l[ iS0{4} ] (Var),\n      T4_l[ iS0{4} ] (Count)\n      \
+         initial value =\n        0 (Avg),\n        0 (Var),\n        0 (Count) )\n    allreduce = true )\n  \
+         T7_l[ iS0{4} ]\n    = relu(T1_l[ iS0{4} ])\n",
+        "
+T2 T3 T4 = Welford(T1 allreduce=true)
+T6 T7 T8 = Welford(T2 T3 T4 allreduce=true)
+T7 = relu(T1)",
+    );
 }
 
 #[test]
