@@ -6,7 +6,7 @@ use std::fmt;
 
 pub use composite::Composite;
 
-/// Declares the element types: variant, printed name, bytes per element (0: not whole bytes).
+/// Declares the element types: variant, printed name, bytes per element.
 macro_rules! dtypes {
     ($($(#[$doc:meta])* $name:ident = $text:literal, $size:literal, $class:ident;)*) => {
         /// An element type. Its `Display` output is what nvFuser prints after the memory letter.
@@ -26,7 +26,7 @@ macro_rules! dtypes {
                 match self { $(DType::$name => $text,)* DType::Composite(it) => it.name() }
             }
 
-            /// Returns the bytes per element; 0 for types that do not fill whole bytes.
+            /// Returns the bytes per element; 0 for composite types.
             pub const fn size(self) -> usize {
                 match self { $(DType::$name => $size,)* DType::Composite(_) => 0 }
             }
@@ -81,8 +81,8 @@ dtypes! {
     E5M2 = "__e5m2", 1, SmallFloat;
     /// fp8 exponent only (block scales).
     E8M0 = "__e8m0", 1, SmallFloat;
-    /// fp4.
-    E2M1 = "__e2m1", 0, SmallFloat;
+    /// fp4. hir stores one element a byte.
+    E2M1 = "__e2m1", 1, SmallFloat;
     /// Two packed fp4.
     E2M1x2 = "__e2m1_x2", 1, SmallFloat;
     /// nvFuser's index type, 64 bits on the host.
@@ -154,6 +154,15 @@ impl DType {
         [name, last]
             .into_iter()
             .find_map(|it| Self::from_name(it).or_else(|| Self::from_name(&format!("__{it}"))))
+    }
+
+    /// Returns the type of the parts of a complex type.
+    pub const fn part(self) -> Option<Self> {
+        match self {
+            Self::Complex64 => Some(Self::Float),
+            Self::Complex128 => Some(Self::Double),
+            _ => None,
+        }
     }
 
     /// Returns the name of the conversion of a scalar to the type.

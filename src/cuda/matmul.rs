@@ -122,6 +122,7 @@ impl CublasLtHandle {
             DType::BFloat => Type::CUDA_R_16BF,
             DType::Half => Type::CUDA_R_16F,
             DType::Double => Type::CUDA_R_64F,
+            DType::E4M3 => Type::CUDA_R_8F_E4M3,
             _ => Type::CUDA_R_32F,
         };
         let double = desc.operand_dtype == DType::Double;

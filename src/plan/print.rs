@@ -297,6 +297,7 @@ fn routine_options(kind: RoutineKind) -> String {
         RoutineKind::Scatter { dim, accumulates: true } => format!(", dim {dim}, add"),
         RoutineKind::Sort { dim, is_descending: false } => format!(", dim {dim}"),
         RoutineKind::Sort { dim, is_descending: true } => format!(", dim {dim}, descending"),
+        RoutineKind::Scan { dim, op } => format!(", dim {dim}, {}", reduce(op)),
         RoutineKind::GroupedGemm(GroupedDim::Rows) => ", groups of rows".to_owned(),
         RoutineKind::GroupedGemm(GroupedDim::Depth) => ", groups of terms".to_owned(),
         RoutineKind::GroupedGemm(GroupedDim::Columns) => ", groups of columns".to_owned(),

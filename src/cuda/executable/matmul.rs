@@ -12,14 +12,13 @@ use crate::{
 };
 use hir_plan::{Gemm, Inst, InstKind, View};
 
-/// Returns the layout of a copy of an operand without gaps. If the rows are contiguous in the operand, instead of the
-/// columns, they stay contiguous.
-fn compact_view(view: &View) -> View {
-    let mut it = View::contiguous(0, view.shape.clone());
-    if let [.., row, column] = view.strides[..]
-        && let [.., rows, _] = view.shape[..]
-        && row == 1
-        && column != 1
+/// Returns the layout of a copy of an operand without gaps, which `MatmulDesc::is_operand` accepts. If the rows are contiguous
+/// in the operand, instead of the columns, they stay contiguous.
+fn compact_view(operand: &DeviceView, is_right: bool) -> View {
+    let mut it = View::contiguous(0, operand.view.shape.clone());
+    if let [.., row, column] = operand.view.strides[..]
+        && let [.., rows, _] = operand.view.shape[..]
+        && if operand.dtype.size() > 1 { row == 1 && column != 1 } else { is_right }
     {
         let dims = it.strides.len();
         (it.strides[dims - 2], it.strides[dims - 1]) = (1, rows);
@@ -92,8 +91,8 @@ impl ExecutableBuilder<'_> {
         let mut copies: [Option<View>; 3] = [None, None, None];
         if MatmulDesc::check_types(a.dtype, b.dtype, out.dtype).is_ok() {
             copies = [
-                (!MatmulDesc::is_operand(&a)).then(|| compact_view(a.view)),
-                (!MatmulDesc::is_operand(&b)).then(|| compact_view(b.view)),
+                (!MatmulDesc::is_operand(&a, false)).then(|| compact_view(&a, false)),
+                (!MatmulDesc::is_operand(&b, true)).then(|| compact_view(&b, true)),
                 (!MatmulDesc::is_result(&out)).then(|| View::contiguous(0, out.view.shape.clone())),
             ];
         }

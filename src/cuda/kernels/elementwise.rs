@@ -10,6 +10,7 @@ use super::{
     MAX_PARAM_WORDS, Operand, ScalarFunction, check_dtypes, expression, float_compute_type,
     integer_compute_type,
     shape::{merge_dims, merge_dims_in_any_order},
+    transpose::transpose_launch,
     type_name,
 };
 use crate::error::Unsupported;
@@ -110,6 +111,9 @@ pub(crate) fn elementwise_launch(ops: &[ElementwiseOp]) -> Result<Option<Launch>
     let is_indexed = ops.iter().any(|it| it.function == ScalarFunction::Iota);
     let merge = if is_indexed { merge_dims } else { merge_dims_in_any_order };
     let merged = merge(shape, &strides).checked()?;
+    if let Some(launch) = transpose_launch(&fused, &merged, &views) {
+        return Ok(Some(launch));
+    }
     let sizes: Vec<usize> = views.iter().map(|it| it.dtype.size()).collect();
     let addresses: Vec<u64> = views.iter().map(|it| it.address).collect();
     let most = MAX_ACCESS_BYTES / sizes.iter().max().copied().unwrap_or(1).max(1);

@@ -20,12 +20,16 @@ use super::{
 use crate::{CudaError, error::Unsupported};
 use hir_plan::{Number, PacketFormat, Reduce, ReduceOp, View};
 
-const DTYPES: [DType; 13] = [
+const DTYPES: [DType; 17] = [
     DType::Bool,
     DType::Double,
     DType::Float,
     DType::Half,
     DType::BFloat,
+    DType::E4M3,
+    DType::E5M2,
+    DType::E8M0,
+    DType::E2M1,
     DType::Int8,
     DType::Int16,
     DType::Int32,

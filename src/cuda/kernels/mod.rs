@@ -19,6 +19,7 @@ mod row;
 mod shape;
 #[cfg(test)]
 mod tests;
+mod transpose;
 
 use std::fmt::Write;
 
@@ -55,6 +56,9 @@ pub(super) const BARRIER_BLOCK: u32 = 32;
 pub(super) const BLOCK: u32 = 256;
 /// Bytes of the widest memory access.
 const MAX_ACCESS_BYTES: usize = 16;
+/// Begins the body of a kernel that calls a template in which the threads of a block wait for each other. The emulator of the tests
+/// looks for the word.
+const MEETING: &str = "  // The threads of a block meet: __syncthreads.\n";
 /// Maximum number of dimensions of a view, after merging.
 pub(super) const DIMS: usize = 8;
 
@@ -202,6 +206,8 @@ pub(super) enum Kernel {
     Attention(attention::AttentionKernel),
     /// Elements at places that depend on other elements; see `routine`.
     Routine(routine::RoutineKernel),
+    /// A copy in tiles; see `transpose`.
+    Transpose(transpose::TransposeKernel),
 }
 
 impl Kernel {
@@ -213,7 +219,8 @@ impl Kernel {
             | Self::PeerMemory(_)
             | Self::Packets(_)
             | Self::Matmul(_)
-            | Self::Routine(_) => BlockShape { threads: BLOCK, shared_bytes: 0 },
+            | Self::Routine(_)
+            | Self::Transpose(_) => BlockShape { threads: BLOCK, shared_bytes: 0 },
             Self::Attention(it) => it.block(),
         }
     }
@@ -284,6 +291,9 @@ impl Kernels {
         if self.list.iter().any(|it| matches!(it, Kernel::Routine(_))) {
             text += routine::TEMPLATE;
         }
+        if self.list.iter().any(|it| matches!(it, Kernel::Transpose(_))) {
+            text += transpose::TEMPLATE;
+        }
         for (number, kernel) in self.list.iter().enumerate() {
             let parameters = match kernel {
                 Kernel::Elementwise(it) => {
@@ -297,6 +307,7 @@ impl Kernels {
                 Kernel::Matmul(_) => "Matmul".to_owned(),
                 Kernel::Attention(_) => "Attention".to_owned(),
                 Kernel::Routine(it) => routine::parameters(it).to_owned(),
+                Kernel::Transpose(_) => transpose::PARAMETERS.to_owned(),
             };
             let BlockShape { threads, .. } = kernel.block();
             let body = match kernel {
@@ -308,6 +319,7 @@ impl Kernels {
                 Kernel::Matmul(it) => matmul::body(it),
                 Kernel::Attention(it) => attention::body(it),
                 Kernel::Routine(it) => routine::body(it),
+                Kernel::Transpose(it) => transpose::body(it),
             };
             // Writing to a string does not fail.
             let _ = write!(
@@ -336,14 +348,11 @@ pub(super) fn scalar_type_name(dtype: DType) -> Option<&'static str> {
         DType::UInt16 => "u16",
         DType::UInt32 => "u32",
         DType::UInt64 => "u64",
-        DType::E4M3
-        | DType::E5M2
-        | DType::E8M0
-        | DType::E2M1
-        | DType::E2M1x2
-        | DType::Complex64
-        | DType::Complex128
-        | DType::Composite(_) => return None,
+        DType::E4M3 => "e4m3",
+        DType::E5M2 => "e5m2",
+        DType::E8M0 => "e8m0",
+        DType::E2M1 => "e2m1",
+        DType::E2M1x2 | DType::Complex64 | DType::Complex128 | DType::Composite(_) => return None,
     })
 }
 

@@ -17,6 +17,12 @@ typedef double f64;
 struct b8 { u8 bits; };
 struct f16 { u16 bits; };
 struct bf16 { u16 bits; };
+// Floats of E exponent and S significand bits, one a byte; see src/tensor/data/small_floats.rs.
+template<int E, int S> struct small { u8 bits; };
+typedef small<4, 3> e4m3;
+typedef small<5, 2> e5m2;
+typedef small<8, 0> e8m0;
+typedef small<2, 1> e2m1;
 
 #define D __device__ __forceinline__
 
@@ -77,6 +83,16 @@ D f32 wide(f32 v) { return v; }
 D f64 wide(f64 v) { return v; }
 D f32 wide(bf16 v) { return __uint_as_float((u32)v.bits << 16); }
 D f32 wide(f16 v) { return half_to_float(v.bits); }
+template<int E, int S> D f32 wide(small<E, S> v) {
+  const u32 top = (1u << E) - 1, fraction = v.bits & ((1u << S) - 1), exponent = v.bits >> S & top;
+  const f32 nan = __int_as_float(0x7fc00000);
+  if (E == 8) return v.bits == 255 ? nan : __uint_as_float(v.bits ? (u32)v.bits << 23 : 0x400000u);
+  f32 r = exponent ? __uint_as_float((exponent + 128 - (1 << (E - 1))) << 23 | fraction << (23 - S))
+                   : (f32)fraction * __uint_as_float((u32)(129 - (1 << (E - 1)) - S) << 23);
+  if (S == 3 && exponent == top && fraction == 7) r = nan;
+  if (S == 2 && exponent == top) r = fraction ? nan : __int_as_float(0x7f800000);
+  return v.bits >> (E + S) & 1 ? -r : r;
+}
 D i32 wide(b8 v) { return v.bits != 0; }
 D i8 wide(i8 v) { return v; }
 D u8 wide(u8 v) { return v; }
@@ -101,6 +117,27 @@ D f32 round_to_odd(u64 v) { f32 r = __ull2float_rz(v); return (u64)r == v ? r : 
 template<class T> struct To {};
 template<class C> D bf16 narrow(To<bf16>, C v) { bf16 r; r.bits = float_to_bfloat(round_to_odd(v)); return r; }
 template<class C> D f16 narrow(To<f16>, C v) { f16 r; r.bits = float_to_half(round_to_odd(v)); return r; }
+// Saturates, as the simulator does.
+template<int E, int S, class C> D small<E, S> narrow(To<small<E, S>>, C value) {
+  const f32 v = round_to_odd(value);
+  const u32 last = E == 8 ? 254 : E == 5 ? 0x7b : E == 4 ? 0x7e : 7, word = __float_as_uint(v) & 0x7fffffffu;
+  small<E, S> r;
+  if (v != v) {
+    r.bits = E == 8 ? 255 : E == 2 ? 7 : 0x7f;
+  } else if (E == 8) {
+    const u32 down = word >> 23, rest = word & 0x7fffffu, half = down ? 0x400000u : 0x600000u;
+    const u32 near = down + (rest > half || (rest == half && down % 2));
+    r.bits = v <= 0 ? 0 : near < last ? near : last;
+  } else {
+    const int lowest = 2 - (1 << (E - 1)), own = (int)(word >> 23) - 127, exponent = own > lowest ? own : lowest;
+    small<E, S> most;
+    most.bits = last;
+    const f32 unit = __uint_as_float((u32)(127 - (exponent - S)) << 23), size = __uint_as_float(word);
+    const u32 near = ((u32)(exponent - lowest) << S) + (u32)rintf((size < wide(most) ? size : 0) * unit);
+    r.bits = (size < wide(most) ? near : last) | (__float_as_uint(v) >> 31 << (E + S));
+  }
+  return r;
+}
 template<class C> D f32 narrow(To<f32>, C v) { return (f32)v; }
 template<class C> D f64 narrow(To<f64>, C v) { return (f64)v; }
 template<class C> D b8 narrow(To<b8>, C v) { b8 r; r.bits = v != (C)0; return r; }

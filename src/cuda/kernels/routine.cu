@@ -1,26 +1,6 @@
 
 // Routines: elements at places that depend on other elements; see `routine.rs`. An index outside of its dimension gives NaN, or 0
 // for integers, and changes nothing.
-struct Gather {
-  u64 source, index, out;
-  u64 extent[DIMS];
-  i64 source_stride[DIMS], index_stride[DIMS], out_stride[DIMS];
-  u64 dims, count, source_extent, source_step, first;
-};
-struct Scatter {
-  u64 index, value, out;
-  u64 extent[DIMS];
-  i64 index_stride[DIMS], value_stride[DIMS], out_stride[DIMS];
-  u64 dims, count, length;
-  u64 index_step, value_step, out_step, out_extent;
-};
-struct Sort {
-  u64 input, values, indices;
-  u64 extent[DIMS];
-  i64 input_stride[DIMS], values_stride[DIMS], indices_stride[DIMS];
-  u64 dims, count, length, kept;
-  u64 input_step, values_step, indices_step;
-};
 struct GroupedGemm {
   u64 a, b, ends, out, ends_step;
   u64 a_step[3], b_step[3], out_step[3];
@@ -35,30 +15,145 @@ template<class T, class C> D void write_as(u64 at, C v) {
 template<class C> D C invalid() { return (C)0; }
 template<> D f32 invalid<f32>() { return __int_as_float(0x7fc00000); }
 template<> D f64 invalid<f64>() { return (f64)__int_as_float(0x7fc00000); }
-#define EACH(g, n) for (u64 g = blockIdx.x * (u64)blockDim.x + threadIdx.x; g < n; g += gridDim.x * (u64)blockDim.x)
-template<class S, class I, class O, class C, bool PART> D void gather(const Gather& p) {
-  EACH(g, p.count) {
-    u64 at = (u64)read_as<I, i64>(p.index + offset(g, p.dims, p.extent, p.index_stride)) - p.first;
-    C value = PART ? (C)0 : invalid<C>();
-    if (at < p.source_extent)
-      value = read_as<S, C>(p.source + offset(g, p.dims, p.extent, p.source_stride) + at * p.source_step);
-    write_as<O, C>(p.out + offset(g, p.dims, p.extent, p.out_stride), value);
+#define EACH(N, g, n) for (N g = blockIdx.x * (N)blockDim.x + threadIdx.x; g < (N)(n); g += gridDim.x * (N)blockDim.x)
+constexpr int TILE = 256;
+
+// Views: source (without the dimension), index, out. Constants: the extent and the step of the dimension, the first index, and the
+// bytes between neighbours of the source in the last dimension. With ONE, all elements of a pack have one index.
+template<class S, class I, class O, class C, class N, int V, bool PART, bool ONE> D void gather(const Elementwise<3, 4>& p) {
+  EACH(N, g, p.count) {
+    u64 at[3];
+    locate<N, 3, 4>(p, g, at);
+    const C missing = PART ? (C)0 : invalid<C>();
+    Pack<O, V> y;
+    if (ONE) {
+      const u64 own = (u64)read_as<I, i64>(at[1]) - p.constant[2];
+      if (own < p.constant[0]) {
+        const Pack<S, ONE ? V : 1> x = load<S, ONE ? V : 1>(at[0] + own * p.constant[1]);
+#pragma unroll
+        for (int v = 0; v < V; ++v) y.e[v] = narrow(To<O>(), widen<C>(x.e[ONE ? v : 0]));
+      } else {
+#pragma unroll
+        for (int v = 0; v < V; ++v) y.e[v] = narrow(To<O>(), missing);
+      }
+    } else {
+      const Pack<I, ONE ? 1 : V> index = load<I, ONE ? 1 : V>(at[1]);
+      C x[V];
+#pragma unroll
+      for (int v = 0; v < V; ++v) {
+        const u64 own = (u64)widen<i64>(index.e[ONE ? 0 : v]) - p.constant[2];
+        x[v] = missing;
+        if (own < p.constant[0]) x[v] = read_as<S, C>(at[0] + own * p.constant[1] + v * p.constant[3]);
+      }
+#pragma unroll
+      for (int v = 0; v < V; ++v) y.e[v] = narrow(To<O>(), x[v]);
+    }
+    save<O, V>(at[2], y);
   }
 }
-template<class I, class V, class O, class C, bool ADD> D void scatter(const Scatter& p) {
-  EACH(g, p.count) {
-    u64 index = p.index + offset(g, p.dims, p.extent, p.index_stride);
-    u64 value = p.value + offset(g, p.dims, p.extent, p.value_stride);
-    u64 out = p.out + offset(g, p.dims, p.extent, p.out_stride);
-    for (u64 i = 0; i < p.length; ++i, index += p.index_step, value += p.value_step) {
-      u64 at = (u64)read_as<I, i64>(index);
-      if (at >= p.out_extent) continue;
-      C v = read_as<V, C>(value);
-      u64 to = out + at * p.out_step;
-      write_as<O, C>(to, ADD ? read_as<O, C>(to) + v : v);
+
+// Views of lines along the dimension: index, value, out. Constants: the length, the steps of the three, and the extent of out.
+template<class I, class V, class O, class C, bool ADD> D void scatter_line(const Elementwise<3, 5>& p, u64 line) {
+  u64 at[3];
+  locate<u64, 3, 5>(p, line, at);
+  for (u64 i = 0; i < p.constant[0]; ++i, at[0] += p.constant[1], at[1] += p.constant[2]) {
+    const u64 own = (u64)read_as<I, i64>(at[0]);
+    if (own >= p.constant[4]) continue;
+    const C v = read_as<V, C>(at[1]);
+    const u64 to = at[2] + own * p.constant[3];
+    write_as<O, C>(to, ADD ? read_as<O, C>(to) + v : v);
+  }
+}
+template<class I, class V, class O, class C, bool ADD> D void scatter(const Elementwise<3, 5>& p) {
+  EACH(u64, line, p.count) scatter_line<I, V, O, C, ADD>(p, line);
+}
+// A warp for each line, of which 32 neighbours are handled at a time.
+template<class I, class V, class O, class C, bool ADD> D void scatter_by_warp(const Elementwise<3, 5>& p) {
+#ifdef __CUDACC_RTC__
+  const u32 lane = threadIdx.x % 32;
+  for (u64 line = (blockIdx.x * (u64)blockDim.x + threadIdx.x) / 32; line < p.count; line += gridDim.x * (u64)blockDim.x / 32) {
+    u64 at[3];
+    locate<u64, 3, 5>(p, line, at);
+    const u64 length = p.constant[0];
+    // The next 32 are loaded while the current ones are written.
+    u64 next = lane < length ? (u64)read_as<I, i64>(at[0] + lane * p.constant[1]) : ~0ull;
+    C value = lane < length ? read_as<V, C>(at[1] + lane * p.constant[2]) : (C)0;
+    for (u64 first = 0; first < length; first += 32) {
+      const u64 own = next < p.constant[4] ? next : ~0ull, i = first + 32 + lane;
+      const C v = value;
+      next = ~0ull;
+      if (i < length) {
+        next = (u64)read_as<I, i64>(at[0] + i * p.constant[1]);
+        value = read_as<V, C>(at[1] + i * p.constant[2]);
+      }
+      const u64 to = at[2] + own * p.constant[3];
+      u32 same = __match_any_sync(~0u, own);
+      if (ADD) {
+        // The first of those with the same index adds them in order.
+        const bool leads = own != ~0ull && (u32)__ffs(same) - 1 == lane;
+        C sum = leads ? read_as<O, C>(to) : (C)0;
+        if (!leads) same = 0;
+        while (__any_sync(~0u, same != 0)) {
+          const u32 from = same ? __ffs(same) - 1 : lane;
+          const C term = __shfl_sync(~0u, v, from);
+          if (same) sum = sum + term;
+          same &= same - 1;
+        }
+        if (leads) write_as<O, C>(to, sum);
+      } else if (own != ~0ull && 31 - (u32)__clz(same) == lane) {
+        write_as<O, C>(to, v);
+      }
+      __syncwarp();
+    }
+  }
+#else
+  // The threads of another machine do not run in lock-step.
+  EACH(u64, line, p.count) scatter_line<I, V, O, C, ADD>(p, line);
+#endif
+}
+// One index for all lines, as of rows: a block has some rows of the result and packs of 256 lines, and selects the values for its
+// rows in tiles. Views of lines: value, out. Constants: the index and its step, the length, the steps of value and out, the extent of out.
+constexpr u32 ROWS = 16;
+template<class I, class T, class O, class C, int V, bool ADD> D void scatter_rows(const Elementwise<2, 6>& p) {
+  __shared__ u8 rows[TILE];
+  __shared__ u32 chosen[TILE / 32];
+  const u64 packs = (p.count + TILE - 1) / TILE, all = (p.constant[5] + ROWS - 1) / ROWS * packs;
+  for (u64 b = blockIdx.x; b < all; b += gridDim.x) {
+    const u64 line = b % packs * TILE + threadIdx.x, row = b / packs * ROWS;
+    u64 at[2] = {0, 0};
+    if (line < p.count) locate<u64, 2, 6>(p, line, at);
+    for (u64 first = 0; first < p.constant[2]; first += TILE) {
+      const u64 i = first + threadIdx.x;
+      u64 own = ~0ull;
+      if (i < p.constant[2]) own = (u64)read_as<I, i64>(p.constant[0] + i * p.constant[1]);
+      rows[threadIdx.x] = own < p.constant[5] && own - row < ROWS ? (u8)(own - row) : (u8)255;
+      __syncthreads();
+      if (threadIdx.x < TILE / 32) {
+        u32 word = 0;
+        for (u32 k = 0; k < 32; ++k) word |= (u32)(rows[threadIdx.x * 32 + k] != 255) << k;
+        chosen[threadIdx.x] = word;
+      }
+      __syncthreads();
+      for (u32 w = 0; w < TILE / 32; ++w) {
+        for (u32 word = chosen[w], k = w * 32; word; word >>= 1, ++k) {
+          if (!(word & 1) || line >= p.count) continue;
+          const u64 to = at[1] + (row + rows[k]) * p.constant[4];
+          const Pack<T, V> x = load<T, V>(at[0] + (first + k) * p.constant[3]);
+          Pack<O, V> y;
+          if (ADD) y = load<O, V>(to);
+#pragma unroll
+          for (int v = 0; v < V; ++v) {
+            const C term = widen<C>(x.e[v]);
+            y.e[v] = narrow(To<O>(), ADD ? widen<C>(y.e[v]) + term : term);
+          }
+          save<O, V>(to, y);
+        }
+      }
+      __syncthreads();
     }
   }
 }
+
 template<class C> D bool is_before(C a, C b, bool first, bool descending) {
   bool nan_a = a != a, nan_b = b != b;
   bool equal = nan_a || nan_b ? nan_a == nan_b : a == b;
@@ -66,21 +161,84 @@ template<class C> D bool is_before(C a, C b, bool first, bool descending) {
   bool less = nan_a || nan_b ? nan_b : a < b;
   return less != descending;
 }
-template<class T, class O, class I, class C, bool DESCENDING> D void sort(const Sort& p) {
-  EACH(g, p.count) {
-    u64 line = g / p.length, own = g % p.length, rank = 0;
-    u64 input = p.input + offset(line, p.dims, p.extent, p.input_stride);
-    C value = read_as<T, C>(input + own * p.input_step);
-    for (u64 i = 0; i < p.length; ++i)
-      rank += i != own && is_before(read_as<T, C>(input + i * p.input_step), value, i < own, DESCENDING);
-    if (rank < p.kept) {
-      write_as<O, C>(p.values + offset(line, p.dims, p.extent, p.values_stride) + rank * p.values_step, value);
-      write_as<I, i64>(p.indices + offset(line, p.dims, p.extent, p.indices_stride) + rank * p.indices_step, (i64)own);
+// Views of lines: input, values, indices. Constants: the length, the number of kept elements, and the steps of the three.
+template<class T, class O, class I, class C, bool DESCENDING> D void sort(const Elementwise<3, 5>& p) {
+  EACH(u64, g, p.count * p.constant[0]) {
+    u64 own = g % p.constant[0], rank = 0, at[3];
+    locate<u64, 3, 5>(p, g / p.constant[0], at);
+    C value = read_as<T, C>(at[0] + own * p.constant[2]);
+    for (u64 i = 0; i < p.constant[0]; ++i)
+      rank += i != own && is_before(read_as<T, C>(at[0] + i * p.constant[2]), value, i < own, DESCENDING);
+    if (rank < p.constant[1]) {
+      write_as<O, C>(at[1] + rank * p.constant[3], value);
+      write_as<I, i64>(at[2] + rank * p.constant[4], (i64)own);
     }
   }
 }
+
+// Views of lines: input, out. Constants: the length, and the steps of both.
+template<int OP, class C> D C combine(C a, C b) {
+  return OP == 0 ? a + b : OP == 1 ? smaller(a, b) : OP == 2 ? larger(a, b) : OP == 3 ? smaller_number(a, b) : larger_number(a, b);
+}
+template<class T, class O, class C, int OP> D void scan(const Elementwise<2, 3>& p) {
+  EACH(u64, line, p.count) {
+    u64 at[2];
+    locate<u64, 2, 3>(p, line, at);
+    C sum = 0;
+    constexpr int AHEAD = 16;
+    for (u64 i = 0; i < p.constant[0]; i += AHEAD) {
+      C x[AHEAD];
+#pragma unroll
+      for (int k = 0; k < AHEAD; ++k)
+        if (i + k < p.constant[0]) x[k] = read_as<T, C>(at[0] + (i + k) * p.constant[1]);
+#pragma unroll
+      for (int k = 0; k < AHEAD; ++k) {
+        if (i + k >= p.constant[0]) break;
+        sum = i + k == 0 ? x[k] : combine<OP, C>(sum, x[k]);
+        write_as<O, C>(at[1] + (i + k) * p.constant[2], sum);
+      }
+    }
+  }
+}
+// A block for each line, of which each thread has V neighbours.
+template<class T, class O, class C, int V, int OP> D void scan_by_block(const Elementwise<2, 3>& p) {
+  __shared__ C sums[2][TILE];
+  for (u64 line = blockIdx.x; line < p.count; line += gridDim.x) {
+    u64 at[2];
+    locate<u64, 2, 3>(p, line, at);
+    C carry = 0;
+    for (u64 first = 0; first < p.constant[0]; first += TILE * V) {
+      const u64 i = first + threadIdx.x * V;
+      const bool is_own = i < p.constant[0];
+      Pack<T, V> x = zeros<T, V>();
+      if (is_own) x = load<T, V>(at[0] + i * sizeof(T));
+      C own[V];
+#pragma unroll
+      for (int v = 0; v < V; ++v) own[v] = v == 0 ? widen<C>(x.e[0]) : combine<OP, C>(own[v - 1], widen<C>(x.e[v]));
+      sums[0][threadIdx.x] = own[V - 1];
+      __syncthreads();
+      int from = 0;
+#pragma unroll
+      for (u32 distance = 1; distance < TILE; distance *= 2, from ^= 1) {
+        const C sum = sums[from][threadIdx.x];
+        sums[from ^ 1][threadIdx.x] = threadIdx.x < distance ? sum : combine<OP, C>(sums[from][threadIdx.x - distance], sum);
+        __syncthreads();
+      }
+      const bool has_before = first > 0 || threadIdx.x > 0;
+      C before = carry;
+      if (threadIdx.x > 0) before = first > 0 ? combine<OP, C>(carry, sums[from][threadIdx.x - 1]) : sums[from][threadIdx.x - 1];
+      carry = first > 0 ? combine<OP, C>(carry, sums[from][TILE - 1]) : sums[from][TILE - 1];
+      Pack<O, V> y;
+#pragma unroll
+      for (int v = 0; v < V; ++v) y.e[v] = narrow(To<O>(), has_before ? combine<OP, C>(before, own[v]) : own[v]);
+      if (is_own) save<O, V>(at[1] + i * sizeof(O), y);
+      __syncthreads();
+    }
+  }
+}
+
 template<class A, class B, class E, class O, class C, int DIM> D void grouped_gemm(const GroupedGemm& p) {
-  EACH(g, p.count) {
+  EACH(u64, g, p.count) {
     u64 column = g % p.columns, row = g / p.columns % p.rows, group = g / p.columns / p.rows;
     u64 out = p.out + group * p.out_step[0] + row * p.out_step[1] + column * p.out_step[2];
     u64 first = 0, last = p.depth;

@@ -1,14 +1,19 @@
-//! Routines: elements at places that depend on other elements. Plain kernels, of which each thread computes elements that no
-//! other one writes; `scatter` adds in ascending order, as the simulator.
+//! Routines: elements at places that depend on other elements. Kernels of which each thread computes elements that no other one writes,
+//! so that results do not depend on the order of threads; `scatter` adds in ascending order, as the simulator.
 
 use grammar::dtype::DType;
 
 use super::{
-    BLOCK, ComputeType, DeviceView, Kernel, Launch, check_dtypes, float_compute_type, integer_compute_type,
-    shape::merge_dims, type_name,
+    BLOCK, ComputeType, DIMS, DeviceView, Kernel, Launch, MAX_ACCESS_BYTES, MEETING, check_dtypes,
+    float_compute_type, integer_compute_type,
+    shape::{MergedDims, merge_dims, merge_dims_in_any_order},
+    type_name,
 };
 use crate::error::Unsupported;
-use hir_plan::{GroupedDim, RoutineKind, View};
+use hir_plan::{GroupedDim, ReduceOp, RoutineKind, View};
+
+/// Rows of the result that a block of `scatter_rows` has: `ROWS` in `routine.cu`.
+const ROWS: usize = 16;
 
 /// An instance.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -22,9 +27,28 @@ pub(crate) struct RoutineKernel {
 /// What an instance depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Template {
-    Gather { is_part: bool },
-    Scatter { accumulates: bool },
-    Sort { is_descending: bool },
+    Gather {
+        is_part: bool,
+        width: usize,
+        has_one_index: bool,
+        uses_32_bit_index: bool,
+    },
+    Scatter {
+        accumulates: bool,
+        by_warp: bool,
+    },
+    ScatterRows {
+        accumulates: bool,
+        width: usize,
+    },
+    Sort {
+        is_descending: bool,
+    },
+    /// With a width, a block has a line.
+    Scan {
+        op: ReduceOp,
+        width: Option<usize>,
+    },
     GroupedGemm(GroupedDim),
 }
 
@@ -43,98 +67,199 @@ pub(crate) fn routine_launch(
     let values = match kind {
         RoutineKind::Gather { .. } => vec![inputs[0].dtype, outs[0].dtype],
         RoutineKind::Scatter { .. } => vec![inputs[2].dtype, outs[0].dtype],
-        RoutineKind::Sort { .. } => vec![inputs[0].dtype, outs[0].dtype],
+        RoutineKind::Sort { .. } | RoutineKind::Scan { .. } => vec![inputs[0].dtype, outs[0].dtype],
         RoutineKind::GroupedGemm(_) => vec![inputs[0].dtype, inputs[1].dtype, outs[0].dtype],
     };
     let types = values.iter().copied();
     let is_whole = values.iter().all(|it| it.is_integral());
     let computed = if is_whole { integer_compute_type(types) } else { float_compute_type(types) };
-    let (template, count, params) = match kind {
+    // The number of threads that have something to do.
+    let (template, threads, params) = match kind {
         RoutineKind::Gather { dim, first } => {
             let ([source, index], [out]) = (inputs, outs) else { return Ok(None) };
-            let count = out.view.len();
-            let lines = lines(&out.view.shape, None, &[&zeroed(source.view, dim), index.view, out.view])?;
-            let mut words = lines.words(&[source, index, out], count);
-            let sizes = [source.view.shape[dim], source.view.strides[dim] * source.dtype.size()];
-            words.extend(sizes.map(|it| it as u64));
-            words.push(first.unwrap_or(0) as u64);
-            (Template::Gather { is_part: first.is_some() }, count, words)
+            gather(dim, first, [source, index, out])?
         }
         RoutineKind::Scatter { dim, accumulates } => {
             let ([_, index, value], [out]) = (inputs, outs) else { return Ok(None) };
-            let count = index.view.len() / index.view.shape[dim].max(1);
-            let lines = lines(&index.view.shape, Some(dim), &[index.view, value.view, out.view])?;
-            let mut words = lines.words(&[index, value, out], count);
-            words.push(index.view.shape[dim] as u64);
-            let steps = [index, value, out].map(|it| (it.view.strides[dim] * it.dtype.size()) as u64);
-            words.extend(steps);
-            words.push(out.view.shape[dim] as u64);
-            (Template::Scatter { accumulates }, count, words)
+            scatter(dim, accumulates, [index, value, out])?
         }
         RoutineKind::Sort { dim, is_descending } => {
             let ([input], [values, indices]) = (inputs, outs) else { return Ok(None) };
             let extent = input.view.shape[dim];
-            let count = input.view.len();
-            let lines = lines(&input.view.shape, Some(dim), &[input.view, values.view, indices.view])?;
-            let mut words = lines.words(&[input, values, indices], count);
+            let lines = Lines::along(dim, &[input, values, indices])?;
+            let count = lines.count();
+            let mut words = lines.words(1);
             words.extend([extent, values.view.shape[dim]].map(|it| it as u64));
-            let steps = [input, values, indices].map(|it| (it.view.strides[dim] * it.dtype.size()) as u64);
-            words.extend(steps);
-            (Template::Sort { is_descending }, count, words)
+            words.extend([input, values, indices].map(|it| step(it, dim)));
+            (Template::Sort { is_descending }, count * extent, words)
+        }
+        RoutineKind::Scan { dim, op } => {
+            let ([input], [out]) = (inputs, outs) else { return Ok(None) };
+            scan(dim, op, [input, out])?
         }
         RoutineKind::GroupedGemm(dim) => {
             let ([a, b, ends], [out]) = (inputs, outs) else { return Ok(None) };
             (Template::GroupedGemm(dim), out.view.len(), grouped_words(dim, [a, b, ends, out]))
         }
     };
-    if count == 0 {
+    if threads == 0 {
         return Ok(None);
     }
     let kernel = Kernel::Routine(RoutineKernel { kind: template, dtypes, computed });
-    Ok(Some(Launch { kernel, params, blocks: (count as u64).div_ceil(u64::from(BLOCK)) }))
+    Ok(Some(Launch { kernel, params, blocks: (threads as u64).div_ceil(u64::from(BLOCK)) }))
 }
 
-/// The iteration over elements, or over lines along a dimension.
+fn gather(
+    dim: usize,
+    first: Option<usize>,
+    [source, index, out]: [&DeviceView; 3],
+) -> Result<(Template, usize, Vec<u64>), Unsupported> {
+    let mut lines = Lines::of(out.view, &[source, index, out]);
+    // The dimension of the source is addressed by the index.
+    lines.views[0].strides[dim] = 0;
+    let lines = lines.merged(merge_dims_in_any_order)?;
+    let last = lines.dims.extents.len() - 1;
+    let [of_source, of_index, _] = [0, 1, 2].map(|at| lines.dims.strides[at][last]);
+    let has_one_index = of_index == 0;
+    let rows = source.view.strides[dim];
+    let mut width = lines.width(if has_one_index { &[0, 2] } else { &[0, 1, 2] });
+    while has_one_index && width > 1 && (of_source != 1 || !rows.is_multiple_of(width)) {
+        width /= 2;
+    }
+    let count = lines.count() / width;
+    let mut words = lines.words(width);
+    words.push(source.view.shape[dim] as u64);
+    words.extend([step(source, dim), first.unwrap_or(0) as u64]);
+    words.push((of_source * source.dtype.size()) as u64);
+    let template = Template::Gather {
+        is_part: first.is_some(),
+        width,
+        has_one_index,
+        uses_32_bit_index: count < 1 << 31,
+    };
+    Ok((template, count, words))
+}
+
+fn scatter(
+    dim: usize,
+    accumulates: bool,
+    [index, value, out]: [&DeviceView; 3],
+) -> Result<(Template, usize, Vec<u64>), Unsupported> {
+    let (length, extent) = (index.view.shape[dim], out.view.shape[dim]);
+    let [index_step, value_step, out_step] = [index, value, out].map(|it| step(it, dim));
+    let lines = Lines::along(dim, &[index, value, out])?;
+    if length == 0 {
+        return Ok((Template::Scatter { accumulates, by_warp: false }, 0, Vec::new()));
+    }
+    if lines.dims.strides[0].iter().all(|it| *it == 0) {
+        let rows = Lines::along(dim, &[value, out])?;
+        let mut width = rows.width(&[0, 1]);
+        let is_aligned = |it: &DeviceView, width: usize| it.view.strides[dim].is_multiple_of(width);
+        while width > 1 && !(is_aligned(value, width) && is_aligned(out, width)) {
+            width /= 2;
+        }
+        let packs = (rows.count() / width).div_ceil(BLOCK as usize) * BLOCK as usize;
+        let mut words = rows.words(width);
+        words.extend([index.address, index_step, length as u64, value_step, out_step, extent as u64]);
+        let template = Template::ScatterRows { accumulates, width };
+        return Ok((template, packs * extent.div_ceil(ROWS), words));
+    }
+    let count = lines.count();
+    let mut words = lines.words(1);
+    words.extend([length as u64, index_step, value_step, out_step, extent as u64]);
+    // Lines whose elements are neighbours; otherwise neighbouring lines are.
+    let by_warp = length >= 32 && index.view.strides[dim] == 1;
+    let threads = if by_warp { count * 32 } else { count };
+    Ok((Template::Scatter { accumulates, by_warp }, threads, words))
+}
+
+fn scan(
+    dim: usize,
+    op: ReduceOp,
+    [input, out]: [&DeviceView; 2],
+) -> Result<(Template, usize, Vec<u64>), Unsupported> {
+    let length = input.view.shape[dim];
+    let lines = Lines::along(dim, &[input, out])?;
+    let fits = |width: usize| {
+        [input, out].iter().zip(&lines.dims.strides).all(|(it, strides)| {
+            it.view.strides[dim] == 1
+                && it.address.is_multiple_of((width * it.dtype.size()) as u64)
+                && strides.iter().all(|it| it.is_multiple_of(width))
+        }) && length.is_multiple_of(width)
+    };
+    let most = MAX_ACCESS_BYTES / input.dtype.size().max(out.dtype.size());
+    let width = (0..=most.ilog2()).rev().map(|it| 1 << it).find(|it| fits(*it)).filter(|_| length >= 64);
+    let mut words = lines.words(1);
+    words.push(length as u64);
+    words.extend([input, out].map(|it| step(it, dim)));
+    let threads = lines.count() * if width.is_some() { BLOCK as usize } else { 1 };
+    Ok((Template::Scan { op, width }, if length == 0 { 0 } else { threads }, words))
+}
+
+/// Returns the bytes between neighbours along a dimension.
+fn step(it: &DeviceView, dim: usize) -> u64 {
+    (it.view.strides[dim] * it.dtype.size()) as u64
+}
+
+/// The iteration over elements, or over lines along a dimension: addresses, sizes and views of operands of one shape.
 struct Lines {
-    extents: Vec<u64>,
-    /// Strides in elements, by operand.
-    strides: Vec<Vec<usize>>,
-    dims: usize,
+    shape: Vec<usize>,
+    addresses: Vec<u64>,
+    sizes: Vec<usize>,
+    views: Vec<View>,
+    dims: MergedDims,
 }
 
 impl Lines {
-    /// The addresses, the extents, the strides in bytes, then the numbers of dimensions and of elements or lines.
-    fn words(&self, views: &[&DeviceView; 3], count: usize) -> Vec<u64> {
-        let mut words: Vec<u64> = views.iter().map(|it| it.address).collect();
-        words.extend(&self.extents);
-        for (strides, view) in self.strides.iter().zip(views) {
-            let mut bytes: Vec<u64> = strides.iter().map(|it| (it * view.dtype.size()) as u64).collect();
-            bytes.resize(super::DIMS, 0);
-            words.extend(bytes);
+    /// Iterates over the shape of `like`.
+    fn of(like: &View, operands: &[&DeviceView]) -> Self {
+        Self {
+            shape: like.shape.clone(),
+            addresses: operands.iter().map(|it| it.address).collect(),
+            sizes: operands.iter().map(|it| it.dtype.size()).collect(),
+            views: operands.iter().map(|it| it.view.clone()).collect(),
+            dims: merge_dims(&[], &[]),
         }
-        words.extend([self.dims as u64, count as u64]);
+    }
+
+    /// Iterates over the lines along a dimension. The first operand has the shape, apart from that dimension.
+    fn along(dim: usize, operands: &[&DeviceView]) -> Result<Self, Unsupported> {
+        let mut it = Self::of(operands[0].view, operands);
+        it.shape.remove(dim);
+        it.views.iter_mut().for_each(|view| _ = view.strides.remove(dim));
+        it.merged(merge_dims_in_any_order)
+    }
+
+    fn merged(mut self, merge: fn(&[usize], &[&[usize]]) -> MergedDims) -> Result<Self, Unsupported> {
+        let strides: Vec<&[usize]> = self.views.iter().map(|it| it.strides.as_slice()).collect();
+        self.dims = merge(&self.shape, &strides).checked()?;
+        Ok(self)
+    }
+
+    fn count(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Returns the widest access that the operands at these positions allow.
+    fn width(&self, operands: &[usize]) -> usize {
+        let of = |values: &[usize]| -> Vec<usize> { operands.iter().map(|at| values[*at]).collect() };
+        let sizes = of(&self.sizes);
+        let addresses: Vec<u64> = operands.iter().map(|at| self.addresses[*at]).collect();
+        let strides = operands.iter().map(|at| self.dims.strides[*at].clone()).collect();
+        let dims = MergedDims { extents: self.dims.extents.clone(), strides };
+        dims.width(MAX_ACCESS_BYTES / sizes.iter().max().copied().unwrap_or(1).max(1), &addresses, &sizes)
+    }
+
+    /// The words of `Elementwise` in `prelude.cu`, without constants.
+    fn words(&self, width: usize) -> Vec<u64> {
+        let mut words = self.addresses.clone();
+        let strides = self.sizes.iter().enumerate();
+        words.extend(strides.flat_map(|(at, size)| self.dims.stride_words(at, *size, width)));
+        words.extend(self.dims.extent_words(width));
+        words.extend([self.dims.extents.len() as u64, (self.count() / width) as u64]);
+        debug_assert_eq!(words.len(), self.sizes.len() * (DIMS + 1) + DIMS + 2);
         words
     }
-}
-
-/// Merges the dimensions of `shape`, without `dim`.
-fn lines(shape: &[usize], dim: Option<usize>, views: &[&View; 3]) -> Result<Lines, Unsupported> {
-    let without = |values: &[usize]| -> Vec<usize> {
-        let kept = values.iter().enumerate().filter(|(at, _)| Some(*at) != dim);
-        kept.map(|(_, it)| *it).collect()
-    };
-    let strides = views.map(|it| without(&it.strides));
-    let [a, b, c] = &strides;
-    let merged = merge_dims(&without(shape), &[a, b, c]).checked()?;
-    let (extents, dims) = (merged.extent_words(1), merged.extents.len());
-    Ok(Lines { extents, strides: merged.strides, dims })
-}
-
-/// Returns a view with stride 0 along a dimension.
-fn zeroed(view: &View, dim: usize) -> View {
-    let mut view = view.clone();
-    view.strides[dim] = 0;
-    view
 }
 
 /// The addresses, the step of the ends, then for each of `a`, `b` and the result the distance in bytes of groups, rows and
@@ -166,9 +291,10 @@ fn grouped_words(dim: GroupedDim, [a, b, ends, out]: [&DeviceView; 4]) -> Vec<u6
 /// Returns the type of the parameters.
 pub(super) fn parameters(it: &RoutineKernel) -> &'static str {
     match it.kind {
-        Template::Gather { .. } => "Gather",
-        Template::Scatter { .. } => "Scatter",
-        Template::Sort { .. } => "Sort",
+        Template::Gather { .. } => "Elementwise<3, 4>",
+        Template::Scatter { .. } | Template::Sort { .. } => "Elementwise<3, 5>",
+        Template::ScatterRows { .. } => "Elementwise<2, 6>",
+        Template::Scan { .. } => "Elementwise<2, 3>",
         Template::GroupedGemm(_) => "GroupedGemm",
     }
 }
@@ -177,15 +303,35 @@ pub(super) fn parameters(it: &RoutineKernel) -> &'static str {
 pub(super) fn body(RoutineKernel { kind, dtypes, computed }: &RoutineKernel) -> String {
     let names: Vec<&str> = dtypes.iter().map(|it| type_name(*it)).collect();
     let computed = computed.name();
-    match (kind, &names[..]) {
-        (Template::Gather { is_part }, [source, index, out]) => {
-            format!("  gather<{source}, {index}, {out}, {computed}, {is_part}>(p);\n")
+    let call = match (kind, &names[..]) {
+        (Template::Gather { is_part, width, has_one_index, uses_32_bit_index }, [source, index, out]) => {
+            let number = if *uses_32_bit_index { "u32" } else { "u64" };
+            format!(
+                "gather<{source}, {index}, {out}, {computed}, {number}, {width}, {is_part}, {has_one_index}>"
+            )
         }
-        (Template::Scatter { accumulates }, [_, index, value, out]) => {
-            format!("  scatter<{index}, {value}, {out}, {computed}, {accumulates}>(p);\n")
+        (Template::Scatter { accumulates, by_warp }, [_, index, value, out]) => {
+            let name = if *by_warp { "scatter_by_warp" } else { "scatter" };
+            format!("{name}<{index}, {value}, {out}, {computed}, {accumulates}>")
+        }
+        (Template::ScatterRows { accumulates, width }, [_, index, value, out]) => {
+            format!("scatter_rows<{index}, {value}, {out}, {computed}, {width}, {accumulates}>")
         }
         (Template::Sort { is_descending }, [input, out, indices]) => {
-            format!("  sort<{input}, {out}, {indices}, {computed}, {is_descending}>(p);\n")
+            format!("sort<{input}, {out}, {indices}, {computed}, {is_descending}>")
+        }
+        (Template::Scan { op, width }, [input, out]) => {
+            let number = match op {
+                ReduceOp::Min => 1,
+                ReduceOp::Max => 2,
+                ReduceOp::FMin => 3,
+                ReduceOp::FMax => 4,
+                _ => 0,
+            };
+            match width {
+                Some(width) => format!("scan_by_block<{input}, {out}, {computed}, {width}, {number}>"),
+                None => format!("scan<{input}, {out}, {computed}, {number}>"),
+            }
         }
         (Template::GroupedGemm(dim), [a, b, ends, out]) => {
             let dim = match dim {
@@ -193,10 +339,12 @@ pub(super) fn body(RoutineKernel { kind, dtypes, computed }: &RoutineKernel) -> 
                 GroupedDim::Depth => 1,
                 GroupedDim::Columns => 2,
             };
-            format!("  grouped_gemm<{a}, {b}, {ends}, {out}, {computed}, {dim}>(p);\n")
+            format!("grouped_gemm<{a}, {b}, {ends}, {out}, {computed}, {dim}>")
         }
-        _ => String::new(),
-    }
+        _ => return String::new(),
+    };
+    let meets = matches!(kind, Template::ScatterRows { .. } | Template::Scan { width: Some(_), .. });
+    format!("{}  {call}(p);\n", if meets { MEETING } else { "" })
 }
 
 /// The templates.

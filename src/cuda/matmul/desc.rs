@@ -56,7 +56,9 @@ impl MatmulDesc {
         }
         match (a, out) {
             (DType::BFloat | DType::Half, result) if result == a || result == DType::Float => Ok(()),
-            (DType::Float, DType::Float) | (DType::Double, DType::Double) => Ok(()),
+            (DType::E4M3, DType::BFloat | DType::Half | DType::Float)
+            | (DType::Float, DType::Float)
+            | (DType::Double, DType::Double) => Ok(()),
             _ => Err(format!(
                 "{} operands with a {} result are not supported",
                 a.short_name(),
@@ -66,9 +68,10 @@ impl MatmulDesc {
         }
     }
 
-    /// Returns whether the strides of an operand form matrices with one stride between them.
-    pub fn is_operand(it: &DeviceView) -> bool {
-        Matrix::of(it).is_some()
+    /// Returns whether the strides of an operand form matrices with one stride between them. Of 8-bit operands, cuBLASLt takes those
+    /// whose summed dimension is contiguous: rows of the left one, columns of the right one.
+    pub fn is_operand(it: &DeviceView, is_right: bool) -> bool {
+        Matrix::of(it).is_some_and(|matrix| it.dtype.size() > 1 || matrix.is_transposed == is_right)
     }
 
     /// Returns whether the strides of a result form row-major matrices with one stride between them.

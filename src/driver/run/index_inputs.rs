@@ -83,6 +83,6 @@ fn indices(it: &Routine) -> Option<(&View, IndexRange)> {
             };
             (ends, IndexRange::Ends { groups: ends.len(), extent: extent? })
         }
-        RoutineKind::Sort { .. } => return None,
+        RoutineKind::Sort { .. } | RoutineKind::Scan { .. } => return None,
     })
 }

@@ -1,6 +1,6 @@
-//! Computations whose elements are at places that depend on other elements: indexing, sorting, grouped products.
+//! Computations whose elements are at places that depend on other elements: indexing, sorting, grouped products; and scans.
 
-use crate::View;
+use crate::{ReduceOp, View};
 
 /// A routine on views of one rank.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,6 +42,13 @@ pub enum RoutineKind {
         /// Whether the largest element is the first.
         is_descending: bool,
     },
+    /// Each element is what the elements up to it, along a dimension, reduce to. Sums are added in any order.
+    Scan {
+        /// The dimension.
+        dim: usize,
+        /// What combines two elements: a sum, a minimum or a maximum.
+        op: ReduceOp,
+    },
     /// A matrix product for each group, of `a`, `b` and `ends`: a dimension is divided into groups, and group `g` ends
     /// before index `ends[g]` of it. What no group computes is 0.
     GroupedGemm(GroupedDim),
@@ -65,6 +72,7 @@ impl Routine {
             RoutineKind::Gather { .. } => "gather",
             RoutineKind::Scatter { .. } => "scatter",
             RoutineKind::Sort { .. } => "sort",
+            RoutineKind::Scan { .. } => "scan",
             RoutineKind::GroupedGemm(_) => "grouped_gemm",
         }
     }
@@ -79,7 +87,10 @@ impl Routine {
                 (out / groups.max(1)).saturating_mul(depth)
             }
             RoutineKind::GroupedGemm(GroupedDim::Rows | GroupedDim::Columns) => out.saturating_mul(depth),
-            RoutineKind::Gather { .. } | RoutineKind::Scatter { .. } | RoutineKind::Sort { .. } => 0,
+            RoutineKind::Gather { .. }
+            | RoutineKind::Scatter { .. }
+            | RoutineKind::Sort { .. }
+            | RoutineKind::Scan { .. } => 0,
         }
     }
 
@@ -92,7 +103,13 @@ impl Routine {
             RoutineKind::Scatter { dim, accumulates: true } => {
                 self.inputs.get(1).and_then(|it| it.shape.get(dim)).map_or(1, |it| it + 1)
             }
-            RoutineKind::Scatter { .. } | RoutineKind::Gather { .. } | RoutineKind::Sort { .. } => 1,
+            RoutineKind::Scan { dim, op: ReduceOp::Sum } => {
+                self.inputs.first().and_then(|it| it.shape.get(dim)).copied().unwrap_or(1)
+            }
+            RoutineKind::Scatter { .. }
+            | RoutineKind::Gather { .. }
+            | RoutineKind::Sort { .. }
+            | RoutineKind::Scan { .. } => 1,
         }
     }
 }

@@ -3,10 +3,13 @@
 use grammar::{attr, dtype::DType, ops::Op};
 
 use super::{OperatorCall, OperatorFault, Result, misfit, sum_dtype};
-use crate::inst_builder::{InstBuilder, view};
+use crate::{
+    InstKind, ReduceOp, Routine, RoutineKind,
+    inst_builder::{InstBuilder, view},
+};
 
 impl OperatorCall<'_> {
-    /// In step `s`, each element is combined with the one 2^s before it (Hillis and Steele, "Data parallel algorithms", 1986).
+    /// Products: in step `s`, each element is combined with the one 2^s before it (Hillis and Steele, "Data parallel algorithms", 1986).
     pub(super) fn scan(&self, code: &mut InstBuilder) -> Result<()> {
         let (input, out) = (self.operand(0)?, self.result(0)?);
         if input.shape != out.shape {
@@ -16,18 +19,30 @@ impl OperatorCall<'_> {
         let name = self.stmt.get(attr::SCAN_OP).or_else(|| self.stmt.get(attr::OP_TYPE));
         let name: &str = name.map_or("add", |it| it);
         let op = match name {
-            "add" => Op::Add,
-            "mul" => Op::Mul,
-            "max" => Op::Max,
-            "min" => Op::Min,
-            "fmax" => Op::FMax,
-            "fmin" => Op::FMin,
+            "add" => ReduceOp::Sum,
+            "mul" => ReduceOp::Product,
+            "max" => ReduceOp::Max,
+            "min" => ReduceOp::Min,
+            "fmax" => ReduceOp::FMax,
+            "fmin" => ReduceOp::FMin,
             _ => return Err(OperatorFault::Unsupported(format!("it combines elements with `{name}`"))),
         };
         let dtype = match self.result_dtype(0) {
             DType::Bool => return Err(self.unsupported("its result is bool")),
             dtype => sum_dtype(dtype),
         };
+        if op != ReduceOp::Product {
+            let is_in_place = input.may_alias(out);
+            let target =
+                if is_in_place { code.temporary("scan", dtype, out.shape.clone()) } else { out.clone() };
+            let kind = RoutineKind::Scan { dim, op };
+            let it = Routine { kind, inputs: vec![input.clone()], outs: vec![target.clone()] };
+            code.code.push(InstKind::Routine(Box::new(it)));
+            if is_in_place {
+                code.copy(&target, out);
+            }
+            return Ok(());
+        }
         let extent = out.shape[dim];
         let mut from = code.temporary("scan", dtype, out.shape.clone());
         let mut to = code.temporary("scan", dtype, out.shape.clone());
@@ -37,7 +52,7 @@ impl OperatorCall<'_> {
             let rest = extent - distance;
             code.copy(&from.narrow(dim, 0, distance), &to.narrow(dim, 0, distance));
             let pair = [from.narrow(dim, 0, rest), from.narrow(dim, distance, rest)];
-            code.map(op, pair.each_ref().map(view), &to.narrow(dim, distance, rest));
+            code.map(Op::Mul, pair.each_ref().map(view), &to.narrow(dim, distance, rest));
             std::mem::swap(&mut from, &mut to);
             distance *= 2;
         }

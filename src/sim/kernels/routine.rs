@@ -1,6 +1,7 @@
 //! Routines: elements at places that depend on other elements.
 
 mod grouped;
+mod scan;
 mod scatter;
 mod sort;
 
@@ -30,6 +31,9 @@ pub fn routine(
         }
         (RoutineKind::Sort { dim, is_descending }, [input], [(_, shape), (indices, _)]) => {
             sort::sort((dim, is_descending), input, shape, *indices)?
+        }
+        (RoutineKind::Scan { dim, op }, [input], [(dtype, _)]) => {
+            vec![scan::scan((dim, op), input, *dtype, exactness)?]
         }
         (RoutineKind::GroupedGemm(dim), [a, b, ends], [(dtype, shape)]) => {
             vec![grouped::grouped_gemm(dim, [a, b], ends, (*dtype, shape), exactness)?]

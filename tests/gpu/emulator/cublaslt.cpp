@@ -34,7 +34,7 @@ namespace {
 enum : Status { NO_HANDLE = 1, REFUSED = 7, NOT_EXECUTED = 13, NOT_SUPPORTED = 15 };
 
 // cudaDataType_t, as far as products support it here.
-enum : int32_t { F32 = 0, F64 = 1, F16 = 2, BF16 = 14 };
+enum : int32_t { F32 = 0, F64 = 1, F16 = 2, BF16 = 14, F8 = 28 };
 
 // cublasComputeType_t. The pedantic types behave the same here.
 enum : int32_t { COMPUTE_32F = 68, COMPUTE_32F_PEDANTIC, COMPUTE_64F, COMPUTE_64F_PEDANTIC };
@@ -121,7 +121,7 @@ bool is(const T* object, uint64_t kind) {
   return object != nullptr && object->kind == kind;
 }
 
-size_t size_of(int32_t type) { return type == F64 ? 8 : type == F32 ? 4 : 2; }
+size_t size_of(int32_t type) { return type == F64 ? 8 : type == F32 ? 4 : type == F8 ? 1 : 2; }
 
 // Calls `body` with a value of the type.
 template <class F>
@@ -132,6 +132,13 @@ void with(int32_t type, F body) {
     case F16: return body(Half());
     default: return body(BFloat());
   }
+}
+
+// As `with`, for types of operands only, too.
+template <class F>
+void with_operand(int32_t type, F body) {
+  if (type == F8) return body(E4m3());
+  with(type, body);
 }
 
 template <class T>
@@ -185,8 +192,11 @@ Status Problem::check() const {
             operation.epilogue == EPILOGUE_DEFAULT;
   } else {
     const bool is_narrow = a.type == F16 || a.type == BF16;
+    // The summed dimension of 8-bit operands is contiguous, and extents are multiples of 16 bytes.
+    const bool is_f8 = a.type == F8 && operation.transposed == std::array<int32_t, 2>{1, 0} && d.type != F64 &&
+                       d.type != F8 && a.rows % 16 == 0 && d.rows % 16 == 0 && a.leading % 16 == 0 && b.leading % 16 == 0;
     known = operation.compute >= COMPUTE_32F && operation.scale == F32 && a.type == b.type &&
-            (is_narrow ? d.type == a.type || d.type == F32 : a.type == F32 && d.type == F32) &&
+            (is_f8 || (is_narrow ? d.type == a.type || d.type == F32 : a.type == F32 && d.type == F32)) &&
             (operation.bias_type < 0 || operation.bias_type == d.type);
   }
   if (operation.compute > COMPUTE_64F_PEDANTIC) known = false;
@@ -251,7 +261,7 @@ template <class Sum>
 std::vector<Sum> strips(int32_t type, const char* from, size_t rows, size_t depth, size_t row, size_t column,
                         size_t width) {
   std::vector<Sum> packed((rows + width - 1) / width * width * depth);
-  with(type, [&](auto zero) {
+  with_operand(type, [&](auto zero) {
     const auto* source = reinterpret_cast<const decltype(zero)*>(from);
     for (size_t i = 0; i < rows; ++i) {
       Sum* to = &packed[i / width * width * depth + i % width];

@@ -1,4 +1,4 @@
-// The 16-bit floating-point types. They are widened to binary32, and rounded from it once, to nearest, ties
+// The floating-point types of 16 and 8 bits. They are widened to binary32, and rounded from it once, to nearest, ties
 // to even.
 #pragma once
 
@@ -51,6 +51,21 @@ struct Half {
     if (exponent == 0) size = std::bit_cast<uint32_t>(static_cast<float>(fraction) * 0x1p-24f);
     if (exponent == 31) size = 0x7f80'0000 | fraction << 13;
     return std::bit_cast<float>(sign | size);
+  }
+};
+
+// e4m3fn: bias 7, no infinities. Operands only.
+struct E4m3 {
+  uint8_t bits;
+
+  E4m3() = default;
+  explicit E4m3(float) = delete;
+  operator float() const {
+    const uint32_t exponent = bits >> 3 & 15, fraction = bits & 7;
+    uint32_t size = (exponent + 120) << 23 | fraction << 20;
+    if (exponent == 0) size = std::bit_cast<uint32_t>(static_cast<float>(fraction) * 0x1p-9f);
+    if (exponent == 15 && fraction == 7) size = 0x7fc0'0000;
+    return std::bit_cast<float>(size | uint32_t{bits} << 24 & 0x8000'0000);
   }
 };
 
