@@ -178,7 +178,7 @@ pub fn dropout(
 impl PlanBuilder<'_> {
     /// Lowers an operator with several results, or `sdpa`, on this rank's parts of its operands.
     pub(super) fn several_results(&mut self, stmt: &OpStmt) -> Result<()> {
-        if stmt.op != Op::Sdpa && !is_lowered(stmt.op) {
+        if stmt.op != Op::Sdpa && !is_lowered(self.program, stmt) {
             return Err(self.unsupported(stmt.op, NOT_IMPLEMENTED));
         }
         let outs: Vec<TensorId> = Program::tensors_of(&stmt.outs).collect();

@@ -147,9 +147,8 @@ impl PlanBuilder<'_> {
     /// Allocates a buffer of the tensor's local shape and binds the tensor to it.
     pub(super) fn allocate(&mut self, tensor: TensorId, zero: bool) -> Result<View> {
         let shape = self.layout(tensor)?.local_shape();
-        let buffer = self.buffer(tensor, shape.iter().product());
-        let view = View::contiguous(buffer, shape);
-        self.allocate_buffer(buffer, zero);
+        let view = self.buffer(tensor, shape);
+        self.allocate_buffer(view.buffer, zero);
         self.bind(tensor, view.clone(), None);
         Ok(view)
     }

@@ -31,6 +31,7 @@ pub(super) fn build_rank(
         builder.block(body)?;
     }
     builder.outputs()?;
+    builder.check_gathered_views()?;
     builder.mark_held_allocations();
     Ok(PostedPlan { plan: builder.plan, requests: builder.requests })
 }

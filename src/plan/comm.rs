@@ -141,13 +141,18 @@ impl PlanBuilder<'_> {
     /// it if the dialect prints no ALLOCATE.
     fn receive_view(&mut self, tensor: Option<TensorId>, needed: bool) -> Result<Option<View>> {
         match tensor.filter(|it| needed && self.holds_part(*it)) {
-            Some(tensor) => self.output_view(tensor).map(Some),
+            Some(tensor) => Ok(Some(self.output_view(tensor)?.with_parts(self.dtype(tensor)))),
             None => Ok(None),
         }
     }
 
+    /// Returns the view that this rank sends.
+    pub(super) fn sent(&self, tensor: TensorId) -> Result<View> {
+        Ok(self.view(tensor)?.with_parts(self.dtype(tensor)))
+    }
+
     fn send_view(&self, tensor: Option<TensorId>, needed: bool) -> Result<Option<View>> {
-        tensor.filter(|_| needed).map(|tensor| self.view(tensor)).transpose()
+        tensor.filter(|_| needed).map(|tensor| self.sent(tensor)).transpose()
     }
 
     fn collective(&mut self, stmt: &OpStmt) -> Result<()> {
@@ -172,6 +177,10 @@ impl PlanBuilder<'_> {
                 return Err(self.unsupported(stmt.op, "its type is not that of a collective"));
             }
         };
+        let is_complex = stmt.get(attr::INPUT).is_some_and(|it| self.dtype(it).part().is_some());
+        if is_complex && !matches!(op, ReduceOp::Sum | ReduceOp::Avg) {
+            return Err(self.unsupported(stmt.op, "complex numbers are only added"));
+        }
         self.post(stmt, team, me, kind)
     }
 
@@ -262,7 +271,7 @@ impl PlanBuilder<'_> {
             ))),
             _ => it,
         })?;
-        Ok((direction, rank, self.view(buffer)?))
+        Ok((direction, rank, self.sent(buffer)?))
     }
 
     fn transfer(

@@ -19,6 +19,7 @@ use grammar::{
 
 use super::{
     Arg, Buffer, Gemm, InstKind, Number, OverwrittenView, Reduce, ReduceOp, ShardLayout, View, ViewOnRank,
+    complex::parts,
     context::{NOT_IMPLEMENTED, PlanBuilder, Result},
     operators::{self, OperatorCall, OperatorFault},
     scalar::Value,
@@ -154,13 +155,19 @@ impl PlanBuilder<'_> {
         rank: usize,
         first_buffer: u32,
     ) -> Result<Lowered> {
-        if operators::is_lowered(stmt.op) {
-            return self.lower_operator(stmt, views, out, targets, rank, first_buffer);
+        let is_lowered = operators::is_lowered(self.program, stmt);
+        let (mut all, mut buffers) = (Vec::new(), Vec::new());
+        for (views, targets) in parts(self.program, stmt, views, targets) {
+            let first = first_buffer + buffers.len() as u32;
+            let (code, temporaries) = match &targets[..] {
+                _ if is_lowered => self.lower_operator(stmt, &views, out, &targets, rank, first)?,
+                [target] => (self.instructions(stmt, &views, args, out, target, rank)?, Vec::new()),
+                _ => return Err(self.unsupported(stmt.op, NOT_IMPLEMENTED)),
+            };
+            all.extend(code);
+            buffers.extend(temporaries);
         }
-        match targets {
-            [target] => Ok((self.instructions(stmt, views, args, out, target, rank)?, Vec::new())),
-            _ => Err(self.unsupported(stmt.op, NOT_IMPLEMENTED)),
-        }
+        Ok((all, buffers))
     }
 
     /// Returns the instructions of an operator without an instruction of its own.

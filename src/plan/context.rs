@@ -19,7 +19,7 @@ use super::{
     PlanStream, StreamNo, View, ViewKey, WorkNo,
     caching_allocator::CachingAllocator,
     limits,
-    posted::{AfterWait, PostedComm, Request},
+    posted::{AfterWait, Dispatched, GatheredView, PostedComm, Request},
     scalar::{ScalarError, Scalars, Value},
     shape::{self, LayoutError},
     teams::Teams,
@@ -85,6 +85,10 @@ pub(super) struct PlanBuilder<'p> {
     pub(super) posted: FxHashMap<u32, PostedComm>,
     /// By work: what follows the wait for it.
     pub(super) after_wait: FxHashMap<WorkNo, AfterWait>,
+    /// The views of the shards of all ranks.
+    pub(super) gathered: Vec<GatheredView>,
+    /// The dispatches of rows that are not combined.
+    pub(super) dispatched: Vec<Dispatched>,
     /// The sends and receives collected since StartCoalescing.
     pub(super) coalesced_ops: Option<Vec<P2pOp>>,
     pub(super) comm: Communications,
@@ -154,6 +158,8 @@ impl<'p> PlanBuilder<'p> {
             requests: Vec::new(),
             posted: FxHashMap::default(),
             after_wait: FxHashMap::default(),
+            dispatched: Vec::new(),
+            gathered: Vec::new(),
             coalesced_ops: None,
             comm: Communications::default(),
             teams,
@@ -175,10 +181,12 @@ impl PlanBuilder<'_> {
         self.program.tensors[tensor].dtype.unwrap_or(DType::Float)
     }
 
-    pub(super) fn buffer(&mut self, tensor: TensorId, len: usize) -> BufferNo {
-        let buffer = Buffer { name: self.program.tensor_name(tensor), dtype: self.dtype(tensor), len };
+    /// Adds a buffer for elements of a tensor, and returns the view of all of them.
+    pub(super) fn buffer(&mut self, tensor: TensorId, shape: Vec<usize>) -> View {
+        let (name, number) = (self.program.tensor_name(tensor), self.plan.buffers.len() as BufferNo);
+        let (buffer, view) = Buffer::of_elements(name, self.dtype(tensor), number, shape);
         self.plan.buffers.push(buffer);
-        self.plan.buffers.len() as BufferNo - 1
+        view
     }
 
     pub(super) fn layout(&self, tensor: TensorId) -> Result<super::ShardLayout> {

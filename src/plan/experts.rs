@@ -8,18 +8,22 @@
 //! Before the exchange, a rank writes the row of each token to its place, which follows from a prefix sum over `topk_idx`. The
 //! exchange is an all-to-all of equal parts. Behind the Wait of a `Combine`, each token adds its rows, multiplied by
 //! `topk_weights`; a row that was not sent is 0.
+//!
+//! A `Dispatch` to a matrix is that of nvFuser: `token_rows` plans it.
+
+use std::sync::Arc;
 
 use grammar::{
     attr,
     codes::Code,
     dtype::DType,
-    ir::{OpStmt, Stmt, TensorId},
+    ir::{AxisId, OpStmt, ParallelType, Stmt, TensorId},
     ops::Op,
 };
 
 use super::{
-    Arg, Buffer, BufferNo, Collective, CollectiveKind, InstKind, Number, ReduceOp, Routine, RoutineKind,
-    View,
+    Arg, Backend, Buffer, BufferNo, Collective, CollectiveKind, InstKind, Number, ReduceOp, Routine,
+    RoutineKind, View, WorkNo,
     context::{PlanBuilder, Result},
     inst_builder::{InstBuilder, int, view},
     posted::{AfterWait, Request},
@@ -27,12 +31,12 @@ use super::{
 
 /// The sizes of an exchange.
 #[derive(Clone, Copy)]
-struct Sizes {
-    ranks: usize,
-    experts: usize,
+pub(super) struct Sizes {
+    pub ranks: usize,
+    pub experts: usize,
     /// Rows from each rank to each expert.
-    capacity: usize,
-    width: usize,
+    pub capacity: usize,
+    pub width: usize,
 }
 
 impl Sizes {
@@ -42,6 +46,12 @@ impl Sizes {
         let by_source = rows.reshape(&[own, self.ranks, self.capacity, self.width])?;
         Some(by_source.permute(&[1, 0, 2, 3]))
     }
+}
+
+/// The communication of a statement.
+pub(super) struct Exchange {
+    pub backend: Backend,
+    pub team: Arc<[usize]>,
 }
 
 impl PlanBuilder<'_> {
@@ -64,12 +74,24 @@ impl PlanBuilder<'_> {
         let ranks = team.len();
         let backend = self.backend(stmt)?;
         let from = self.view(input)?;
-        let choices = self.local_rows(stmt, choices, 2)?;
-        let weights = self.local_rows(stmt, weights, 2)?;
         let target = self.output_view(out)?;
         let rows_of = if is_dispatch { (out, &target) } else { (input, &from) };
         let (tokens_of, tokens) = if is_dispatch { (input, &from) } else { (out, &target) };
         let tokens = self.without_device_dims(tokens_of, tokens, 2).ok_or_else(|| needs(self))?;
+        let is_matrix = self.program.dimensions(rows_of.0).filter(|it| !self.is_device_axis(rows_of.0, *it));
+        if is_matrix.count() == 2
+            && let Some(rows) = self.without_device_dims(rows_of.0, rows_of.1, 2)
+        {
+            let exchange = Exchange { backend, team };
+            return if is_dispatch {
+                let choices = self.local_rows(stmt, choices, 2)?;
+                self.dispatch_rows(stmt, exchange, (&tokens, &choices), (out, &rows))
+            } else {
+                self.combine_rows(stmt, exchange, &rows, &tokens)
+            };
+        }
+        let choices = self.local_rows(stmt, choices, 2)?;
+        let weights = self.local_rows(stmt, weights, 2)?;
         let sizes = self.sizes(stmt, rows_of.0, rows_of.1, ranks)?;
         let rows = self.without_device_dims(rows_of.0, rows_of.1, 3).and_then(|it| sizes.by_rank(&it));
         let Some(rows) = rows else {
@@ -118,15 +140,33 @@ impl PlanBuilder<'_> {
         let (code, buffers) = (code.code, code.buffers);
         let temporaries = self.allocate_temporaries(buffers);
         code.into_iter().for_each(|kind| self.emit(kind));
-        let kind = CollectiveKind::AllToAll;
-        let algo = self.algorithm(stmt, backend, kind)?;
-        let communicator = self.communicator(backend, team);
-        let work = self.new_work(stmt.number, Request { algo, ..Request::default() });
         let (input, output) = if is_dispatch { (parts, rows) } else { (rows, parts) };
+        let work = self.exchange(stmt, &Exchange { backend, team }, stmt.number, input, output)?;
+        self.after_wait.insert(work, AfterWait { code: after.code, temporaries });
+        self.wait_if_not_printed(stmt, work);
+        Ok(())
+    }
+
+    /// Posts an all-to-all of equal parts.
+    pub(super) fn exchange(
+        &mut self,
+        stmt: &OpStmt,
+        exchange: &Exchange,
+        number: Option<u32>,
+        input: View,
+        output: View,
+    ) -> Result<WorkNo> {
+        let kind = CollectiveKind::AllToAll;
+        let algo = self.algorithm(stmt, exchange.backend, kind)?;
+        let communicator = self.communicator(exchange.backend, Arc::clone(&exchange.team));
+        let work = self.new_work(number, Request { algo, ..Request::default() });
         let it = Collective { communicator, kind, input: Some(input), output: Some(output), work };
         self.emit(InstKind::Collective(Box::new(it)));
-        self.after_wait.insert(work, AfterWait { code: after.code, temporaries });
-        // nvFuser prints no Wait for these: then the statement waits.
+        Ok(work)
+    }
+
+    /// Waits for a communication for which nvFuser prints no Wait.
+    pub(super) fn wait_if_not_printed(&mut self, stmt: &OpStmt, work: WorkNo) {
         let is_wait = |it: &Stmt| match it {
             Stmt::Op(it) => it.op == Op::Wait && it.get(attr::WORK) == stmt.number,
             Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
@@ -135,7 +175,12 @@ impl PlanBuilder<'_> {
             self.emit(InstKind::Wait { work });
             self.end_of_wait(work);
         }
-        Ok(())
+    }
+
+    /// Returns whether an axis of the logical domain is divided among devices only.
+    fn is_device_axis(&self, tensor: TensorId, axis: AxisId) -> bool {
+        let is_device = |axis: &AxisId| matches!(self.program.axes[*axis].parallel, ParallelType::Device(_));
+        self.program.loop_axes_of(tensor, axis).iter().all(is_device)
     }
 
     /// Emits what follows the wait for a communication.
@@ -162,11 +207,7 @@ impl PlanBuilder<'_> {
         let mut part = part.clone();
         let dims: Vec<_> = self.program.dimensions(tensor).collect();
         for dim in (0..dims.len()).rev() {
-            let leaves = self.program.loop_axes_of(tensor, dims[dim]);
-            let is_device = |axis: &grammar::ir::AxisId| {
-                matches!(self.program.axes[*axis].parallel, grammar::ir::ParallelType::Device(_))
-            };
-            if part.shape.len() > rank && leaves.iter().all(is_device) && part.shape[dim] == 1 {
+            if part.shape.len() > rank && self.is_device_axis(tensor, dims[dim]) && part.shape[dim] == 1 {
                 part = part.select(dim, 0);
             }
         }
@@ -230,7 +271,7 @@ impl PlanBuilder<'_> {
 
 /// Returns, for each choice `[T, K]` in row-major order, its row among those by expert: expert times capacity, plus the number
 /// of earlier choices of the expert; the number of all rows if that exceeds the capacity.
-fn slots(code: &mut InstBuilder, choices: &View, sizes: Sizes) -> View {
+pub(super) fn slots(code: &mut InstBuilder, choices: &View, sizes: Sizes) -> View {
     let (count, experts) = (choices.len(), sizes.experts);
     let expert = code.temporary("experts of tokens", DType::Int64, choices.shape.clone());
     code.copy(choices, &expert);

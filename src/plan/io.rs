@@ -9,7 +9,7 @@ use grammar::{
 };
 
 use super::{
-    InstKind, IoBinding, Plan, PrintedAxis, Shard, View,
+    InstKind, IoBinding, Plan, PrintedAxis, Shard,
     context::{OriginNo, PlanBuilder, Result},
     shape::leaf_axes,
 };
@@ -37,9 +37,7 @@ impl PlanBuilder<'_> {
             self.span = self.program.tensor_span(tensor);
             let port = if self.holds_part(tensor) {
                 let layout = self.layout(tensor)?;
-                let shape = layout.local_shape();
-                let buffer = self.buffer(tensor, shape.iter().product());
-                let view = View::contiguous(buffer, shape);
+                let view = self.buffer(tensor, layout.local_shape());
                 self.bind(tensor, view.clone(), None);
                 Shard { view: Some(view), layout }
             } else {
@@ -144,6 +142,7 @@ impl PlanBuilder<'_> {
             is_compared_per_rank,
             broadcast: kinds.map(|kind| kind == AxisKind::Broadcast).collect(),
         }
+        .with_parts()
     }
 
     /// Adds all bound tensors to the plan, so that tools can show more than the outputs.

@@ -51,6 +51,7 @@ mod comm;
 mod comm_names;
 mod comm_options;
 mod communication_table;
+mod complex;
 mod compute;
 mod construct;
 mod context;
@@ -76,11 +77,13 @@ mod shape;
 mod size;
 mod skip;
 mod stream;
+mod symmetric_view;
 pub mod sync;
 mod teams;
 #[cfg(test)]
 mod tests;
 pub mod timeline;
+mod token_rows;
 mod traffic;
 mod transport;
 mod unbound;
@@ -97,6 +100,7 @@ pub use build_world::{
 pub use collective_semantics::{OutputPiece, PieceSource};
 pub use comm_names::CommNames;
 pub use communication_table::communication_table;
+pub use complex::parts;
 pub use effect::{CostClass, CostInfo, ExecutionSite, SyncEffect};
 pub use inst::{
     Arg, Attention, Backend, Collective, CollectiveKind, Communicator, Direction, Gemm, GroupedDim, Inst,

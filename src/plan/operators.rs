@@ -2,6 +2,7 @@
 //! grouped products. Both planners lower them with this, on the views of a rank or on whole tensors.
 
 mod attention_gradient;
+mod complex;
 mod dropout;
 mod grouped;
 mod heads;
@@ -23,7 +24,10 @@ use grammar::{
 pub(super) use dropout::kept_weights;
 pub(super) use heads::{batch_of_keys, repeat_heads, shared_heads, split_heads};
 
-use super::{Buffer, Number, ShardLayout, View, inst::InstKind, inst_builder::InstBuilder, scalar::Value};
+use super::{
+    Buffer, Number, ShardLayout, View, complex::ComplexForm, inst::InstKind, inst_builder::InstBuilder,
+    scalar::Value,
+};
 
 /// A statement with the views of its tensors.
 #[derive(Clone, Copy)]
@@ -54,8 +58,13 @@ pub enum OperatorFault {
 
 type Result<T> = std::result::Result<T, OperatorFault>;
 
-/// Returns whether `lower` has the instructions of an operator.
-pub fn is_lowered(op: Op) -> bool {
+/// Returns whether `lower` has the instructions of a statement.
+pub fn is_lowered(program: &Program, stmt: &OpStmt) -> bool {
+    matches!(ComplexForm::of(program, stmt), ComplexForm::Composed | ComplexForm::Refused)
+        || has_instructions(stmt.op)
+}
+
+fn has_instructions(op: Op) -> bool {
     matches!(
         op,
         Op::Repeat
@@ -78,11 +87,14 @@ pub fn is_lowered(op: Op) -> bool {
             | Op::SdpaBwd
             | Op::GroupedMma
             | Op::ScaledMma
+            | Op::CutlassGroupedMma
             | Op::BlockQuantize
+            | Op::GroupedBlockQuantize
+            | Op::PreprocessGroupedScales
     )
 }
 
-/// Returns the instructions of an operator for which `is_lowered` is true, and their temporary buffers, whose numbers begin
+/// Returns the instructions of a statement for which `is_lowered` is true, and their temporary buffers, whose numbers begin
 /// with `first_buffer`. `rank` is that of both sides of copies.
 ///
 /// # Errors
@@ -93,31 +105,42 @@ pub fn lower(
     first_buffer: u32,
 ) -> Result<(Vec<InstKind>, Vec<Buffer>)> {
     let mut code = InstBuilder::new(rank, first_buffer);
-    match call.stmt.op {
-        Op::Repeat => call.repeat(&mut code)?,
-        Op::Pad => call.pad(&mut code)?,
-        Op::Mma => call.mma(&mut code)?,
-        Op::Welford => call.welford(&mut code)?,
-        Op::Scan => call.scan(&mut code)?,
-        Op::RngUniform | Op::RngUniformRange | Op::RngNormal | Op::RngNormalGeneral => {
-            call.random(&mut code)?;
+    match ComplexForm::of(call.program, call.stmt) {
+        ComplexForm::None | ComplexForm::ByPart => call.instructions(&mut code)?,
+        ComplexForm::Composed => call.complex(&mut code)?,
+        ComplexForm::Refused => {
+            let why = "it computes complex numbers, and hir computes their parts, sums and products only";
+            return Err(call.unsupported(why));
         }
-        Op::IndexSelect => call.index_select(&mut code)?,
-        Op::TakeAlongAxis | Op::TorchGather => call.take(&mut code)?,
-        Op::Scatter => call.scatter(&mut code)?,
-        Op::IndexPutAccumulate => call.index_put(&mut code)?,
-        Op::Embedding => call.embedding(&mut code)?,
-        Op::TopK | Op::ArgSort => call.sort(&mut code)?,
-        Op::SdpaBwd => call.attention_gradient(&mut code)?,
-        Op::GroupedMma => call.grouped_mma(&mut code)?,
-        Op::ScaledMma => call.scaled_mma(&mut code)?,
-        Op::BlockQuantize => call.block_quantize(&mut code)?,
-        _ => return Err(call.unsupported("it has no instructions")),
     }
     Ok((code.code, code.buffers))
 }
 
 impl OperatorCall<'_> {
+    fn instructions(&self, code: &mut InstBuilder) -> Result<()> {
+        match self.stmt.op {
+            Op::Repeat => self.repeat(code),
+            Op::Pad => self.pad(code),
+            Op::Mma => self.mma(code),
+            Op::Welford => self.welford(code),
+            Op::Scan => self.scan(code),
+            Op::RngUniform | Op::RngUniformRange | Op::RngNormal | Op::RngNormalGeneral => self.random(code),
+            Op::IndexSelect => self.index_select(code),
+            Op::TakeAlongAxis | Op::TorchGather => self.take(code),
+            Op::Scatter => self.scatter(code),
+            Op::IndexPutAccumulate => self.index_put(code),
+            Op::Embedding => self.embedding(code),
+            Op::TopK | Op::ArgSort => self.sort(code),
+            Op::SdpaBwd => self.attention_gradient(code),
+            Op::GroupedMma => self.grouped_mma(code),
+            Op::ScaledMma => self.scaled_mma(code),
+            Op::CutlassGroupedMma => self.scaled_grouped_mma(code),
+            Op::BlockQuantize | Op::GroupedBlockQuantize => self.block_quantize(code),
+            Op::PreprocessGroupedScales => self.preprocess_scales(code),
+            _ => Err(self.unsupported("it has no instructions")),
+        }
+    }
+
     fn unsupported(&self, why: &str) -> OperatorFault {
         OperatorFault::Unsupported(why.to_owned())
     }

@@ -6,11 +6,12 @@
 //! runs plans without their transports.
 
 use grammar::{
-    ir::StmtId,
+    ir::{OpStmt, StmtId},
+    span::Span,
     words::{Algorithm, P2pProtocol},
 };
 
-use super::{BufferNo, InstKind, Plan, WorkNo};
+use super::{BufferNo, InstKind, Plan, View, WorkNo};
 
 /// What a statement says about how its communication moves the data.
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,6 +41,29 @@ pub(super) struct AfterWait {
     pub code: Vec<InstKind>,
     /// The buffers that are not used afterwards.
     pub temporaries: Vec<BufferNo>,
+}
+
+/// What a `Combine` needs of its `Dispatch`.
+pub(super) struct Dispatched {
+    /// The tensor number of the rows.
+    pub number: u32,
+    /// `[T]`: the tokens in the order in which they are sent.
+    pub order: View,
+    /// `[T]`: the row of each sent token among all `R · T` that this rank sends.
+    pub sent: View,
+    /// `[R · T]`: the row of the result for each row that this rank receives.
+    pub received: View,
+    pub temporaries: Vec<BufferNo>,
+}
+
+/// A copy of the shards of all ranks that stands for a view of them.
+pub(super) struct GatheredView {
+    /// The number of instructions before it is complete.
+    pub end: usize,
+    /// The buffers of the shard and of the view.
+    pub buffers: [BufferNo; 2],
+    pub span: Span,
+    pub stmt: OpStmt,
 }
 
 /// The posted plan of a rank.

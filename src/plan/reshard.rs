@@ -64,21 +64,22 @@ impl PlanBuilder<'_> {
         }
         let result = Shard { view, layout: self.member_slice(out, stream)? };
         self.check_slices(stmt, args, &operands, out, &result)?;
-        let whole = |at: usize, layout: &ShardLayout| View::contiguous(at as u32, layout.shape.clone());
-        let views: Vec<View> =
-            operands.iter().enumerate().map(|(at, shard)| whole(at, &shard.layout)).collect();
-        let target = whole(args.len(), &result.layout);
-        let buffer = |tensor: &TensorId, layout: &ShardLayout| Buffer {
-            name: self.program.tensor_name(*tensor),
-            dtype: self.dtype(*tensor),
-            len: layout.shape.iter().product(),
+        let whole = |(at, (tensor, shard)): (usize, (&TensorId, &Shard))| {
+            let name = self.program.tensor_name(*tensor);
+            Buffer::of_elements(name, self.dtype(*tensor), at as u32, shard.layout.shape.clone())
         };
-        let shards = operands.iter().chain([&result]);
-        let mut buffers: Vec<Buffer> =
-            tensors.iter().zip(shards).map(|(tensor, shard)| buffer(tensor, &shard.layout)).collect();
+        let shards = tensors.iter().zip(operands.iter().chain([&result]));
+        let (mut buffers, mut views): (Vec<Buffer>, Vec<View>) = shards.enumerate().map(whole).unzip();
+        let targets = views.split_off(args.len());
         let first = buffers.len() as u32;
-        let (body, temporaries) = self.lower(stmt, &views, args, out, &[target], team[0], first)?;
+        let (body, temporaries) = self.lower(stmt, &views, args, out, &targets, team[0], first)?;
         buffers.extend(temporaries);
+        let with_parts = |tensor: TensorId, shard: Shard| {
+            let dtype = self.dtype(tensor);
+            Shard { view: shard.view.map(|it| it.with_parts(dtype)), layout: shard.layout.with_parts(dtype) }
+        };
+        let operands = args.iter().zip(operands).map(|(arg, it)| with_parts(*arg, it)).collect();
+        let result = with_parts(out, result);
         self.emit(InstKind::Reshard(Box::new(Reshard { team, operands, result, buffers, body })));
         Ok(())
     }

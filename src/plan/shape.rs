@@ -2,7 +2,7 @@
 
 use grammar::{
     axis_text,
-    ir::{AxisId, DeviceDim, ParallelType, Program, TensorId, Transform},
+    ir::{Axis, AxisId, AxisKind, DeviceDim, ParallelType, Program, TensorId, Transform},
 };
 
 use super::{
@@ -51,7 +51,7 @@ pub(crate) fn shard_layout(
     let mut layout = ShardLayout { shape: Vec::new(), pieces: Vec::new() };
     let mut elements = 1usize;
     for axis in program.dimensions(tensor) {
-        let extent = extent(program, scalars, axis)?;
+        let extent = global_extent(program, scalars, tensor, axis)?;
         // An extent of 0 counts as 1, because strides are products of the other extents.
         elements = elements.saturating_mul(extent.max(1));
         if elements > limits::MAX_TENSOR_ELEMENTS {
@@ -63,6 +63,22 @@ pub(crate) fn shard_layout(
         layout.pieces.push(pieces);
     }
     Ok(layout)
+}
+
+/// Returns the extent of a logical axis in the whole tensor. nvFuser gives one rank's shard, the operand of a
+/// SymmetricContiguousView, a broadcast device axis of extent 1.
+fn global_extent(
+    program: &Program,
+    scalars: &Scalars<'_>,
+    tensor: TensorId,
+    axis: AxisId,
+) -> Result<usize, LayoutError> {
+    match (extent(program, scalars, axis)?, &program.axes[axis]) {
+        (1, Axis { kind: AxisKind::Broadcast, parallel: ParallelType::Device(dim), .. }) => {
+            Ok(program.tensors[tensor].mesh.extent(*dim).max(1))
+        }
+        (extent, _) => Ok(extent),
+    }
 }
 
 /// Returns the extent of an axis; for an expanded broadcast axis, the expanded extent.

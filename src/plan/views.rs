@@ -145,12 +145,7 @@ impl PlanBuilder<'_> {
             Op::HirAliasSelect | Op::Select => {
                 (self.select(stmt, input, view)?, self.binding(input).and_then(|it| it.stream))
             }
-            _ => {
-                return Err(self.unsupported(
-                    stmt.op,
-                    "hir does not map the memory of all ranks into one address range",
-                ));
-            }
+            _ => return self.gather_shards(stmt, out, input),
         };
         self.bind(out, view.clone(), stream);
         let wanted = self.layout(out)?.local_shape();

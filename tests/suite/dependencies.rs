@@ -194,7 +194,7 @@ const DRIVER: &[Layer] = &[
 const PLAN: &[Layer] = &[
     ("limits missing_handles scalar teams view", &[]),
     ("inst", BEFORE),
-    ("stream", BEFORE),
+    ("complex stream", BEFORE),
     ("unbound", BEFORE),
     (
         "access algorithm caching_allocator collective_semantics queue_streams comm_names posted shape print size",
@@ -204,7 +204,11 @@ const PLAN: &[Layer] = &[
     ("operators traffic", BEFORE),
     ("context", BEFORE),
     ("bindings", BEFORE),
-    ("views comm compute attention construct experts index io reshard skip opaque_call", BEFORE),
+    (
+        "views comm compute attention construct experts index io reshard skip opaque_call symmetric_view",
+        BEFORE,
+    ),
+    ("token_rows", BEFORE),
     ("host_unit", BEFORE),
     ("sync", BEFORE),
     ("transport", BEFORE),

@@ -113,6 +113,27 @@ impl Check<'_, '_> {
         found.unwrap_or(self.span)
     }
 
+    /// Checks that `whole` is complex, and that `part` has the type of its parts.
+    pub(super) fn complex(&mut self, whole: TensorId, part: TensorId) {
+        let [Some(complex), Some(real)] = [whole, part].map(|it| self.program.tensors[it].dtype) else {
+            return;
+        };
+        let name = self.stmt.op.name();
+        let (place, message, label) = match complex.part() {
+            Some(own) if own == real => return,
+            Some(own) => {
+                let it = self.program.tensor_name(part);
+                (part, format!("`{name}`: `{it}` is {real}"), format!("expected {own}"))
+            }
+            None => {
+                let it = self.program.tensor_name(whole);
+                let label = "expected std::complex<float> or std::complex<double>".to_owned();
+                (whole, format!("`{name}`: `{it}` is {complex}"), label)
+            }
+        };
+        self.acc.push(Diagnostic::new(Code::TypeMismatch, self.place(place), message, label));
+    }
+
     pub(super) fn equal_types(&mut self, tensors: &[TensorId]) {
         let typed = |id: &TensorId| self.program.tensors[*id].dtype.map(|dtype| (*id, dtype));
         let typed: Vec<(TensorId, DType)> = tensors.iter().filter_map(typed).collect();

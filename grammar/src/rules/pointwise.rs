@@ -14,6 +14,12 @@ impl Rule for Pointwise {
             _ => args,
         };
         check.equal_types(operands);
+        if let (Op::Complex | Op::Real | Op::Imag, [first, ..], Some(out)) =
+            (check.stmt.op, args, check.stmt.out_tensor())
+        {
+            let (whole, part) = if check.stmt.op == Op::Complex { (out, *first) } else { (*first, out) };
+            check.complex(whole, part);
+        }
     }
 
     fn result_axes(&self, operands: &mut Operands<'_>) -> Option<Vec<Axis>> {
@@ -50,7 +56,9 @@ impl Rule for Pointwise {
             | Op::IsNegInf
             | Op::IsPosInf
             | Op::IsReal => Some(DType::Bool),
-            Op::Complex | Op::Real | Op::Imag => None,
+            Op::Complex => DType::ALL.iter().copied().find(|it| it.part() == operands.dtype(0)),
+            Op::Real | Op::Imag => operands.dtype(0)?.part(),
+            Op::Abs => operands.dtype(0).map(|it| it.part().unwrap_or(it)),
             // The condition has another type.
             Op::Where => {
                 operands.dtype(usize::from(matches!(operands.stmt.args.first(), Some(Operand::Tensor(_)))))

@@ -195,7 +195,7 @@ impl UnshardedPlanner<'_> {
         if it.op == Op::Sdpa {
             return self.attention(it);
         }
-        if is_lowered(it.op) {
+        if is_lowered(self.program, it) {
             return self.lowered_operator(it);
         }
         let ([out], Some(tensor)) = (&it.outs[..], it.out_tensor()) else {
@@ -207,8 +207,10 @@ impl UnshardedPlanner<'_> {
         self.check_selected_dim(it)?;
         self.end_view(stmt, it, tensor);
         let target = self.result(tensor)?;
-        let code = operators::instructions(self, it, &args, &views, tensor, &target)?;
-        code.into_iter().for_each(|kind| self.emit(kind));
+        for (views, targets) in hir_plan::parts(self.program, it, &views, &[target]) {
+            let code = operators::instructions(self, it, &args, &views, tensor, &targets[0])?;
+            code.into_iter().for_each(|kind| self.emit(kind));
+        }
         self.note_view(stmt, it, tensor);
         Ok(())
     }
@@ -250,28 +252,22 @@ impl UnshardedPlanner<'_> {
         let results =
             Program::tensors_of(&it.outs).map(|out| self.result(out)).collect::<Result<Vec<_>>>()?;
         let layout = ShardLayout::whole(results.first().map_or(&[], |it| &it.shape));
-        let value = |it| self.scalars.eval(it).ok();
-        let (program, first) = (self.program, self.plan.buffers.len() as u32);
-        let call = OperatorCall {
-            program,
-            stmt: it,
-            operands: &operands,
-            results: &results,
-            layout: &layout,
-            value: &value,
-        };
-        let (code, buffers) = hir_plan::operators::lower(&call, 0, first).map_err(|fault| match fault {
-            OperatorFault::Shape(have, want) => self.shape_mismatch(it.op, &have, &want),
-            OperatorFault::Unsupported(why) => {
-                self.diagnostic(Code::Unsupported, format!("this `{}` does not run: {why}", it.op.name()))
-            }
-            OperatorFault::Scalar(expr) => match self.scalars.eval(expr) {
-                Ok(_) => self.unsupported(it.op),
-                Err(fault) => self.scalar_fault(fault),
-            },
-        })?;
-        self.add_temporaries(buffers);
-        code.into_iter().for_each(|kind| self.emit(kind));
+        for (operands, results) in hir_plan::parts(self.program, it, &operands, &results) {
+            let value = |it| self.scalars.eval(it).ok();
+            let (program, first) = (self.program, self.plan.buffers.len() as u32);
+            let call = OperatorCall {
+                program,
+                stmt: it,
+                operands: &operands,
+                results: &results,
+                layout: &layout,
+                value: &value,
+            };
+            let lowered = hir_plan::operators::lower(&call, 0, first);
+            let (code, buffers) = lowered.map_err(|fault| self.operator_fault(it.op, fault))?;
+            self.add_temporaries(buffers);
+            code.into_iter().for_each(|kind| self.emit(kind));
+        }
         Ok(())
     }
 
@@ -298,8 +294,9 @@ impl UnshardedPlanner<'_> {
             return Err(self.diagnostic(Code::Unsupported, format!("element type `{dtype}` does not run")));
         }
         let name = self.program.tensor_name(tensor);
-        self.plan.buffers.push(Buffer { name, dtype, len: shape.iter().product() });
-        Ok(View::contiguous(self.plan.buffers.len() as u32 - 1, shape))
+        let (buffer, view) = Buffer::of_elements(name, dtype, self.plan.buffers.len() as u32, shape);
+        self.plan.buffers.push(buffer);
+        Ok(view)
     }
 
     /// Returns the extents of the logical axes, without reduction axes.
@@ -342,6 +339,7 @@ impl UnshardedPlanner<'_> {
             is_compared_per_rank: false,
             shard: Shard { view: Some(view), layout },
         }
+        .with_parts()
     }
 
     // ---- diagnostics
@@ -365,6 +363,19 @@ impl UnshardedPlanner<'_> {
     fn shape_mismatch(&self, op: Op, have: &[usize], want: &[usize]) -> Box<Diagnostic> {
         let message = format!("`{}`: the shape {have:?} does not fit {want:?}", op.name());
         self.diagnostic(Code::RuntimeShape, message)
+    }
+
+    fn operator_fault(&self, op: Op, fault: OperatorFault) -> Box<Diagnostic> {
+        match fault {
+            OperatorFault::Shape(have, want) => self.shape_mismatch(op, &have, &want),
+            OperatorFault::Unsupported(why) => {
+                self.diagnostic(Code::Unsupported, format!("this `{}` does not run: {why}", op.name()))
+            }
+            OperatorFault::Scalar(expr) => match self.scalars.eval(expr) {
+                Ok(_) => self.unsupported(op),
+                Err(fault) => self.scalar_fault(fault),
+            },
+        }
     }
 
     fn scalar_fault(&self, fault: ScalarError) -> Box<Diagnostic> {

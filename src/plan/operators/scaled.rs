@@ -1,21 +1,17 @@
-//! `ScaledMmaOp` and `block_quantize`: products of scaled operands, and blocks with their scales.
+//! Products of scaled operands, and blocks with their scales. Scales are in the order of rows and blocks; the layout in which the kernels of
+//! nvFuser store those of 8 bits is a matter of storage.
 
-use grammar::{
-    attr,
-    dtype::{Class, DType},
-    ops::Op,
-};
+use grammar::{attr, dtype::DType, ops::Op};
 
 use super::{OperatorCall, OperatorFault, Result, misfit};
 use crate::{
-    Arg, Number, ReduceOp, View,
+    Arg, GroupedDim, InstKind, Number, ReduceOp, Routine, RoutineKind, View,
     inst_builder::{InstBuilder, float, view},
 };
 
 impl OperatorCall<'_> {
     /// `alpha · (mat1 · scale1) · (mat2 · scale2) + beta · bias`. A scale is one number, one for each row of `mat1` or column of
-    /// `mat2`, or one for each block of the summed dimension of a row or column. Block scales of 8 bits have the layout of tensor
-    /// cores, which is not read.
+    /// `mat2`, or one for each block of the summed dimension of a row or column.
     pub(super) fn scaled_mma(&self, code: &mut InstBuilder) -> Result<()> {
         let (stmt, out) = (self.stmt, self.result(0)?);
         let needs = || self.unsupported("it needs `mat1=`, `mat2=`, `scale1=` and `scale2=`");
@@ -31,17 +27,18 @@ impl OperatorCall<'_> {
         if depth != other || out.shape != [*rows, *columns] {
             return Err(misfit(out, &[*rows, *columns]));
         }
-        for (key, scale) in [(attr::SCALE1, scale1), (attr::SCALE2, scale2)] {
-            let dtype = self.dtype(stmt.get(key));
-            if dtype.class() == Class::SmallFloat && scale.len() != 1 {
-                let why = format!("`{}` is {dtype}: hir does not read the layout of such scales", key.name());
-                return Err(OperatorFault::Unsupported(why));
-            }
-        }
-        let a = self.scaled(code, a, scale1)?;
-        let b = self.scaled(code, &b.permute(&[1, 0]), &transposed(scale2))?.permute(&[1, 0]);
         let sum = code.temporary("products", DType::Float, out.shape.clone());
-        code.gemm(&a, &b, &sum);
+        let factors = (row_factors(scale1, &sum.shape), row_factors(&transposed(scale2), &[*columns, *rows]));
+        if let (Some(of_rows), Some(of_columns)) = factors {
+            // cuBLASLt multiplies 8-bit operands. What it adds up is scaled afterwards.
+            code.gemm(a, b, &sum);
+            code.map(Op::Mul, [view(&sum), view(&of_rows)], &sum);
+            code.map(Op::Mul, [view(&sum), view(&of_columns.permute(&[1, 0]))], &sum);
+        } else {
+            let a = self.scaled(code, a, scale1)?;
+            let b = self.scaled(code, &b.permute(&[1, 0]), &transposed(scale2))?.permute(&[1, 0]);
+            code.gemm(&a, &b, &sum);
+        }
         if let Some(alpha) = self.keyed(stmt.get(attr::ALPHA)) {
             let alpha = repeated(alpha, &sum.shape)?;
             code.map(Op::Mul, [view(&sum), view(&alpha)], &sum);
@@ -56,6 +53,77 @@ impl OperatorCall<'_> {
             }
             code.map(Op::Add, [view(&sum), view(&term)], &sum);
         }
+        code.copy(&sum, out);
+        Ok(())
+    }
+
+    /// Copies the scales of the groups: where each group is stored is a matter of storage.
+    pub(super) fn preprocess_scales(&self, code: &mut InstBuilder) -> Result<()> {
+        let (input, out) = (self.keyed(self.stmt.get(attr::INPUT)), self.result(0)?);
+        let input = input.ok_or_else(|| self.unsupported("it needs `input=`"))?;
+        if input.shape != out.shape {
+            return Err(misfit(out, &input.shape));
+        }
+        code.copy(input, out);
+        Ok(())
+    }
+
+    /// `alpha[g] · (mat1 · scale1)[rows of g] · (mat2 · scale2)[g]`, `0` for rows of no group. Group `g` begins at row
+    /// `expert_offsets[g]` and has `problem_sizes[g, 0]` rows.
+    pub(super) fn scaled_grouped_mma(&self, code: &mut InstBuilder) -> Result<()> {
+        let (stmt, out) = (self.stmt, self.result(0)?);
+        let keyed = |key: attr::Key<_>| {
+            let why = || OperatorFault::Unsupported(format!("it needs `{}=`", key.name()));
+            self.keyed(stmt.get(key)).ok_or_else(why)
+        };
+        let (a, b) = (keyed(attr::MAT1)?, keyed(attr::MAT2)?);
+        let (scale1, scale2) = (keyed(attr::SCALE1)?, keyed(attr::SCALE2)?);
+        let (alpha, sizes, starts) =
+            (keyed(attr::ALPHA)?, keyed(attr::PROBLEM_SIZES)?, keyed(attr::EXPERT_OFFSETS)?);
+        let ([rows, depth], [groups, other, columns]) = (&a.shape[..], &b.shape[..]) else {
+            return Err(misfit(b, &a.shape));
+        };
+        if depth != other || out.shape != [*rows, *columns] {
+            return Err(misfit(out, &[*rows, *columns]));
+        }
+        for (it, wanted) in [(alpha, vec![*groups]), (sizes, vec![*groups, 3]), (starts, vec![*groups])] {
+            if it.shape != wanted {
+                return Err(misfit(it, &wanted));
+            }
+        }
+        let a = self.scaled(code, a, scale1)?;
+        // `[groups, columns, depth]` as rows of all groups, with scales `[groups, columns, blocks]`.
+        let by_column =
+            code.temporary("columns", self.dtype(stmt.get(attr::MAT2)), vec![*groups, *columns, *depth]);
+        code.copy(&b.permute(&[0, 2, 1]), &by_column);
+        let scale2 = match scale2.shape[..] {
+            [count, all, _] if (count, all) == (*groups, *columns) => scale2.clone(),
+            [count, _, all] if (count, all) == (*groups, *columns) => scale2.permute(&[0, 2, 1]),
+            _ => return Err(misfit(scale2, &[*groups, *columns, 1])),
+        };
+        let blocks = scale2.shape[2];
+        let factors = code.temporary("scales of columns", DType::Float, vec![groups * columns, blocks]);
+        code.copy(&scale2, &View::contiguous(factors.buffer, scale2.shape.clone()));
+        let flat = View::contiguous(by_column.buffer, vec![groups * columns, *depth]);
+        let b = self.scaled(code, &flat, &factors)?;
+        let b = View::contiguous(b.buffer, vec![*groups, *columns, *depth]).permute(&[0, 2, 1]);
+        let ends = code.temporary("ends of groups", DType::Int64, vec![*groups]);
+        code.map(Op::Add, [view(starts), view(&sizes.select(1, 0))], &ends);
+        let (sum, ones, alphas) = (
+            code.temporary("products", DType::Float, out.shape.clone()),
+            code.temporary("ones", DType::Float, vec![*rows, 1]),
+            code.temporary("alphas of rows", DType::Float, vec![*rows, 1]),
+        );
+        code.fill(&ones, Number::Int(1));
+        let kind = RoutineKind::GroupedGemm(GroupedDim::Rows);
+        let factors =
+            View { shape: vec![*groups, 1, 1], strides: vec![alpha.strides[0], 0, 0], ..alpha.clone() };
+        for (a, b, out) in [(a, b, &sum), (ones, factors, &alphas)] {
+            let it = Routine { kind, inputs: vec![a, b, ends.clone()], outs: vec![out.clone()] };
+            code.code.push(InstKind::Routine(Box::new(it)));
+        }
+        let alphas = View { shape: out.shape.clone(), strides: vec![1, 0], ..alphas };
+        code.map(Op::Mul, [view(&sum), view(&alphas)], &sum);
         code.copy(&sum, out);
         Ok(())
     }
@@ -89,7 +157,9 @@ impl OperatorCall<'_> {
     /// Microscaling Formats Specification 1.0).
     pub(super) fn block_quantize(&self, code: &mut InstBuilder) -> Result<()> {
         let input = self.operand(0)?;
-        if self.operands.len() > 1 {
+        // The offsets of groups say where the scales of each group are stored.
+        let offsets = if self.stmt.op == Op::GroupedBlockQuantize { 2 } else { 0 };
+        if self.operands.len() > 1 + offsets {
             return Err(self.unsupported("it has a global scale"));
         }
         let dtypes = [self.result_dtype(0), self.result_dtype(1)];
@@ -135,6 +205,16 @@ impl OperatorCall<'_> {
         code.copy(&sizes, quantized);
         Ok(())
     }
+}
+
+/// Returns the factor of each element of a shape `[rows, columns]`, if `scale` has one for each row, or one number.
+fn row_factors(scale: &View, shape: &[usize]) -> Option<View> {
+    let step = match scale.shape[..] {
+        _ if scale.len() == 1 => 0,
+        [count] | [count, 1] if count == shape[0] => scale.strides[0],
+        _ => return None,
+    };
+    Some(View { shape: shape.to_vec(), strides: vec![step, 0], ..scale.clone() })
 }
 
 /// Returns a view with exchanged dimensions; a vector of scales stays.

@@ -78,7 +78,7 @@ impl UnshardedPlanner<'_> {
         for (inner, outer) in Program::tensors_of(&unit.outputs).zip(Program::tensors_of(outputs)) {
             let value = self.value(inner)?;
             let to = self.result(outer)?;
-            self.copy(it, value, to)?;
+            self.copy(it, value, to, outer)?;
         }
         Ok(())
     }
@@ -94,6 +94,9 @@ impl UnshardedPlanner<'_> {
                 let Some(op) = it.get(attr::RED_OP).map(ReduceOp::from) else {
                     return Err(self.unsupported(it.op));
                 };
+                if self.dtype(from).part().is_some() {
+                    return Err(self.unsupported(it.op));
+                }
                 let axes = self.device_dims(from);
                 let kept = (0..value.shape.len()).filter(|at| !axes.contains(at));
                 let kept: Vec<usize> = kept.map(|at| value.shape[at]).collect();
@@ -119,7 +122,7 @@ impl UnshardedPlanner<'_> {
             | CommunicationType::Broadcast
             | CommunicationType::AllToAll => {
                 let out = self.result(to)?;
-                self.copy(it, value, out)
+                self.copy(it, value, out, to)
             }
             // They exchange the parts of ranks.
             CommunicationType::SendRecv | CommunicationType::CollectivePermute => {
@@ -128,11 +131,13 @@ impl UnshardedPlanner<'_> {
         }
     }
 
-    fn copy(&mut self, it: &OpStmt, from: View, to: View) -> Result<()> {
+    /// Copies a value to that of `tensor`.
+    fn copy(&mut self, it: &OpStmt, from: View, to: View, tensor: TensorId) -> Result<()> {
         if from.shape != to.shape {
             return Err(self.shape_mismatch(it.op, &from.shape, &to.shape));
         }
-        self.emit(copy(from, to));
+        let dtype = self.dtype(tensor);
+        self.emit(copy(from.with_parts(dtype), to.with_parts(dtype)));
         Ok(())
     }
 

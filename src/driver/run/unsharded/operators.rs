@@ -9,7 +9,7 @@ use grammar::{
 };
 
 use super::{Result, UnshardedPlanner};
-use hir_plan::{Arg, Gemm, InstKind, Number, Reduce, ReduceOp, View, ViewOnRank, scalar::Value};
+use hir_plan::{Arg, Buffer, Gemm, InstKind, Number, Reduce, ReduceOp, View, ViewOnRank, scalar::Value};
 
 /// Returns the instructions that compute `target`, a new buffer with the logical shape of `out`, from whole
 /// operands.
@@ -201,7 +201,9 @@ impl OperatorLowering<'_, '_> {
                     return Err(self.planner.shape_mismatch(self.stmt.op, &view.shape, &self.target.shape));
                 }
                 // Elements are in row-major order.
-                from = View::contiguous(view.buffer, self.target.shape.clone());
+                let dtype = self.planner.dtype(self.args[0]);
+                (_, from) = Buffer::of_elements(String::new(), dtype, view.buffer, self.target.shape.clone());
+                from.offset = view.offset;
             }
             OperandView::Expanded => {
                 from = self.broadcast(view, &self.target.shape)?;

@@ -1,0 +1,73 @@
+//! Operators of complex numbers that do not compute both parts alike.
+
+use grammar::ops::Op;
+
+use super::{OperatorCall, Result, misfit};
+use crate::{
+    Number, View,
+    inst_builder::{InstBuilder, int, view},
+};
+
+impl OperatorCall<'_> {
+    pub(super) fn complex(&self, code: &mut InstBuilder) -> Result<()> {
+        let out = self.result(0)?;
+        let wide = |at: usize| {
+            let it = self.operand(at)?;
+            it.expand(&out.shape).ok_or_else(|| misfit(it, &out.shape))
+        };
+        match self.stmt.op {
+            Op::Complex => {
+                code.copy(&wide(0)?, out);
+                code.copy(&wide(1)?, &out.imaginary());
+            }
+            Op::Imag => code.copy(&wide(0)?.imaginary(), out),
+            Op::IsReal => code.map(Op::Eq, [view(&wide(0)?.imaginary()), int(0)], out),
+            Op::ViewAsScalar => {
+                let pairs = self.operand(0)?.clone().with_parts(self.operand_dtype(0));
+                if pairs.shape != out.shape {
+                    return Err(misfit(out, &pairs.shape));
+                }
+                code.copy(&pairs, out);
+            }
+            Op::Mul => {
+                let (a, b) = (wide(0)?, wide(1)?);
+                let real = self.sum_of_products(code, Op::Sub, [&a, &b], [&a.imaginary(), &b.imaginary()])?;
+                let imaginary =
+                    self.sum_of_products(code, Op::Add, [&a, &b.imaginary()], [&a.imaginary(), &b])?;
+                code.copy(&real, out);
+                code.copy(&imaginary, &out.imaginary());
+            }
+            Op::Abs => {
+                let (real, imaginary) = (wide(0)?, wide(0)?.imaginary());
+                let sum = self.sum_of_products(code, Op::Add, [&real, &real], [&imaginary, &imaginary])?;
+                code.map(Op::Sqrt, [view(&sum)], out);
+            }
+            // `std::real`, and conversions from or to a real type.
+            _ => {
+                code.copy(&wide(0)?, out);
+                if self.result_dtype(0).part().is_some() {
+                    code.fill(&out.imaginary(), Number::Int(0));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns `a · b` plus or minus `c · d`.
+    fn sum_of_products(
+        &self,
+        code: &mut InstBuilder,
+        op: Op,
+        ab: [&View; 2],
+        cd: [&View; 2],
+    ) -> Result<View> {
+        let dtype = self.operand_dtype(0);
+        let dtype = dtype.part().unwrap_or(dtype);
+        let [sum, other] =
+            ["products", "other products"].map(|it| code.temporary(it, dtype, ab[0].shape.clone()));
+        code.map(Op::Mul, ab.map(view), &sum);
+        code.map(Op::Mul, cd.map(view), &other);
+        code.map(op, [view(&sum), view(&other)], &sum);
+        Ok(sum)
+    }
+}

@@ -1,0 +1,59 @@
+//! Plans `SymmetricContiguousView`. nvFuser maps the memory of all ranks into one range of addresses. hir gathers the shards where the
+//! statement is. A program that writes a shard or the view later, which the other name would show, is refused.
+
+use std::sync::Arc;
+
+use grammar::ir::{OpStmt, TensorId};
+
+use super::{
+    Backend, Collective, CollectiveKind, InstKind,
+    context::{PlanBuilder, Result},
+    posted::{GatheredView, Request},
+};
+
+impl PlanBuilder<'_> {
+    /// Binds `out` to a copy of the shards of all ranks of the mesh of `input`.
+    pub(super) fn gather_shards(&mut self, stmt: &OpStmt, out: TensorId, input: TensorId) -> Result<()> {
+        let team: Arc<[usize]> = Arc::clone(self.teams.world());
+        let devices = &self.program.tensors[input].mesh.devices;
+        if devices[..] != team[..] {
+            let why = "the mesh of its operand is not all ranks in their order";
+            return Err(self.unsupported(stmt.op, why));
+        }
+        let shard = self.sent(input)?;
+        let view = self.output_view(out)?.with_parts(self.dtype(out));
+        if view.len() != shard.len() * team.len() {
+            return Err(self.shape_mismatch(stmt.op, &shard.shape, &view.shape));
+        }
+        let buffers = [shard.buffer, view.buffer];
+        let communicator = self.communicator(Backend::Nccl, team);
+        let work = self.new_work(None, Request::default());
+        let (kind, input, output) = (CollectiveKind::Allgather, Some(shard), Some(view));
+        self.emit(InstKind::Collective(Box::new(Collective { communicator, kind, input, output, work })));
+        self.emit(InstKind::Wait { work });
+        let end = self.plan.code.len();
+        self.gathered.push(GatheredView { end, buffers, span: self.span, stmt: stmt.clone() });
+        Ok(())
+    }
+
+    /// Reports a view of shards that a later instruction changes.
+    pub(super) fn check_gathered_views(&mut self) -> Result<()> {
+        for it in std::mem::take(&mut self.gathered) {
+            let rank = self.rank();
+            let writes = |kind: &InstKind| {
+                kind.accesses(rank).iter().any(|access| {
+                    access.is_write && access.rank == rank && it.buffers.contains(&access.view.buffer)
+                })
+            };
+            if let Some(later) = self.plan.code[it.end..].iter().find(|inst| writes(&inst.kind)) {
+                let line = self.plan.origins[later.origin as usize].line;
+                self.span = it.span;
+                let why = format!(
+                    "hir copies the shards of all ranks, and line {line} writes a shard or the view afterwards"
+                );
+                return Err(self.unsupported(it.stmt.op, &why));
+            }
+        }
+        Ok(())
+    }
+}
