@@ -133,6 +133,16 @@ pub(super) struct FusedOp {
     pub is_stored: bool,
 }
 
+impl FusedOp {
+    /// Returns the indices of the earlier operations whose results it uses.
+    fn results(&self) -> impl Iterator<Item = usize> {
+        self.args.iter().filter_map(|it| match it {
+            Operand::OpResult(at, _) => Some(*at),
+            Operand::Load(_) | Operand::Constant(_) => None,
+        })
+    }
+}
+
 /// Fused elementwise operations; see `elementwise`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct ElementwiseKernel {
@@ -215,12 +225,12 @@ impl Kernel {
         match self {
             Self::Elementwise(_)
             | Self::Reduce(_)
-            | Self::Row(_)
             | Self::PeerMemory(_)
             | Self::Packets(_)
             | Self::Matmul(_)
-            | Self::Routine(_)
-            | Self::Transpose(_) => BlockShape { threads: BLOCK, shared_bytes: 0 },
+            | Self::Routine(_) => BlockShape { threads: BLOCK, shared_bytes: 0 },
+            Self::Row(it)
+            | Self::Transpose(_) => BlockShape { threads: it.block(), shared_bytes: 0 },
             Self::Attention(it) => it.block(),
         }
     }

@@ -178,10 +178,10 @@ pub(super) fn end_of_kernel(kernel: &PeerMemoryKernel) -> String {
     format!(
         "  __syncthreads();
   const u32 all = (u32)p.words, word = blockIdx.x * all / gridDim.x, words = (blockIdx.x + 1) * all / gridDim.x - word;
-{fence}  for (u32 i = thread; i < words * p.end_signals; i += {BLOCK})
+{fence}  for (u32 i = thread; i < words * p.end_signals; i += blockDim.x)
     store_relaxed(p.end_signal[i / words] + (word + i % words) * 4, epoch);
   __syncthreads();
-  for (u32 i = thread; i < words * p.end_waits; i += {BLOCK})
+  for (u32 i = thread; i < words * p.end_waits; i += blockDim.x)
     while ((i32)(load_acquire(p.end_wait[i / words] + (word + i % words) * 4) - epoch) < 0) {{}}
 "
     )

@@ -263,17 +263,17 @@ D i64 next_power(i64 a) { return a <= 1 ? 1 : (i64)next_power((u64)a); }
 // Element addresses. Dimensions are merged and strides are in bytes; the last dimension counts groups of V
 // elements.
 constexpr int DIMS = 8;
-template<int N, int K> struct Elementwise {
+template<int N, int K, int R = DIMS> struct Elementwise {
   u64 base[N];
-  i64 stride[N][DIMS];
-  u64 extent[DIMS];
+  i64 stride[N][R];
+  u64 extent[R];
   u64 dims, count;
   u64 constant[K];
 };
-template<class I, int N, int K> D void locate(const Elementwise<N, K>& p, I group, u64 (&at)[N]) {
+template<class I, int N, int K, int R> D void locate(const Elementwise<N, K, R>& p, I group, u64 (&at)[N]) {
 #pragma unroll
   for (int n = 0; n < N; ++n) at[n] = p.base[n];
-  for (int d = (int)p.dims - 1; d > 0; --d) {
+  for (int d = (R < DIMS ? R : (int)p.dims) - 1; d > 0; --d) {
     const I extent = (I)p.extent[d], next = group / extent, here = group - next * extent;
 #pragma unroll
     for (int n = 0; n < N; ++n) at[n] += (i64)here * p.stride[n][d];

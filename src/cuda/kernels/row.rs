@@ -13,8 +13,8 @@ mod exchange;
 use grammar::dtype::DType;
 
 use super::{
-    BLOCK, ComputeType, DIMS, DeviceView, FusedOp, Kernel, Launch, MAX_ACCESS_BYTES, MAX_PARAM_WORDS,
-    Operand, ScalarFunction,
+    BLOCK, ComputeType, DeviceView, FusedOp, Kernel, Launch, MAX_ACCESS_BYTES, MAX_PARAM_WORDS, Operand,
+    ScalarFunction,
     elementwise::{ElementwiseOp, Parameters, fused_op},
     merge_dims,
     reduce::{RowDistribution, choose_compute_type as reduction_compute_type},
@@ -180,15 +180,64 @@ pub(crate) struct RowKernel {
     loaded: Vec<(DType, RowLoad)>,
     steps: Vec<RowStep>,
     constants: usize,
+    /// Number of dimensions of the rows. A kernel waits for each line of its parameters, so they have no others.
+    dims: usize,
     width: usize,
     lanes: usize,
     /// Number of accesses of a row.
     loads: usize,
+    /// Number of threads that share the work of a lane. A reduction still adds the terms in the order of the lanes.
+    spread: usize,
     /// What the kernel exchanges with the members of a collective.
     exchange: Option<RowExchange>,
 }
 
+/// Maximum number of threads that share the work of a lane, if few rows have to be fast.
+const MAX_SPREAD: usize = 4;
+/// Maximum number of bytes of the terms of the rows of a block in shared memory.
+const MAX_TERM_BYTES: usize = 40 << 10;
+
 impl RowKernel {
+    /// Returns the number of threads of a row.
+    fn threads(&self) -> usize {
+        self.lanes * self.spread
+    }
+
+    /// Returns the number of threads of a block.
+    pub fn block(&self) -> u32 {
+        BLOCK.max(self.threads() as u32)
+    }
+
+    /// Returns the number of rows of a block.
+    fn rows(&self) -> usize {
+        self.block() as usize / self.threads()
+    }
+
+    /// Returns the number of places for the terms of a row: as many for each lane.
+    fn row_terms(&self) -> usize {
+        self.loads.next_multiple_of(self.lanes) * self.width
+    }
+
+    /// Returns the bytes of shared memory for the terms of the rows of a block.
+    fn term_bytes(&self) -> usize {
+        let sizes = self.steps.iter().map(|it| match it {
+            RowStep::Reduce { computed: ComputeType::F32, .. } => 4,
+            RowStep::Reduce { .. } => 8,
+            RowStep::Map(_) | RowStep::MapRows(_) => 0,
+        });
+        self.rows() * self.row_terms() * sizes.max().unwrap_or(0)
+    }
+
+    /// Returns the kernel with as many threads for each row as make a row fast.
+    fn spread_over_threads(mut self) -> Self {
+        let has_terms = |it: &Self| it.loads >= it.threads() && it.term_bytes() <= MAX_TERM_BYTES;
+        self.spread = MAX_SPREAD;
+        while self.spread > 1 && (self.lanes < body::WARP || !has_terms(&self)) {
+            self.spread /= 2;
+        }
+        self
+    }
+
     /// Returns true if the blocks wait for those of other GPUs.
     pub fn waits_for_peers(&self) -> bool {
         self.exchange.is_some()
@@ -353,16 +402,28 @@ fn launch_of_rows(rows: Rows, ops: &[RowOp], packets: &[u64]) -> Option<Launch> 
     // A C++ array has at least one element.
     constants.resize(constants.len().max(1), 0);
     let mut words: Vec<u64> = views.iter().map(|it| it.address).collect();
-    words.extend(views.iter().enumerate().flat_map(|(at, it)| merged.stride_words(at, it.size, 1)));
-    words.extend(merged.extent_words(1));
-    words.extend([merged.extents.len() as u64, count]);
+    let dims = merged.extents.len();
+    let strides = |(at, it): (usize, &RowView)| merged.stride_words(at, it.size, 1).into_iter().take(dims);
+    words.extend(views.iter().enumerate().flat_map(strides));
+    words.extend(merged.extent_words(1).into_iter().take(dims));
+    words.extend([dims as u64, count]);
     words.extend(&constants);
-    debug_assert_eq!(words.len(), views.len() * (1 + DIMS) + DIMS + 2 + constants.len());
+    debug_assert_eq!(words.len(), views.len() * (1 + dims) + dims + 2 + constants.len());
     if count == 0 || words.len() > MAX_PARAM_WORDS {
         return None;
     }
     let RowDistribution { width, lanes, loads } = rows.distribution;
-    let kernel = RowKernel { loaded, steps, constants: constants.len(), width, lanes, loads, exchange: None };
+    let kernel = RowKernel {
+        loaded,
+        steps,
+        constants: constants.len(),
+        dims,
+        width,
+        lanes,
+        loads,
+        spread: 1,
+        exchange: None,
+    };
     let blocks = count.div_ceil(u64::from(BLOCK) / lanes as u64);
     Some(Launch { kernel: Kernel::Row(kernel), params: words, blocks })
 }

@@ -5,11 +5,13 @@ use std::fmt::Write;
 
 use super::{RowKernel, RowLoad, RowStep, exchange::receive_rows};
 use crate::kernels::{BLOCK, Operand, elementwise::statement, expression, type_name};
+use grammar::dtype::DType;
 
 /// Returns the type of the parameters of an instance.
 pub(in crate::kernels) fn parameters(kernel: &RowKernel) -> String {
     let stored = kernel.stored().into_iter().filter(|it| *it).count();
-    let rows = format!("Elementwise<{}, {}>", kernel.loaded.len() + stored, kernel.constants);
+    let rows =
+        format!("Elementwise<{}, {}, {}>", kernel.loaded.len() + stored, kernel.constants, kernel.dims);
     match &kernel.exchange {
         Some(it) => format!("Both<{rows}, {}>", it.parameters()),
         None => rows,
@@ -18,15 +20,16 @@ pub(in crate::kernels) fn parameters(kernel: &RowKernel) -> String {
 
 /// Returns the body of an instance.
 pub(in crate::kernels) fn body(kernel: &RowKernel) -> String {
-    let RowKernel { loaded, steps, constants, width, lanes, loads, exchange } = kernel;
-    let (count, rows) = (loads.div_ceil(*lanes), BLOCK as usize / lanes);
+    let RowKernel { loaded, steps, constants, width, loads, exchange, .. } = kernel;
+    let (lanes, rows) = (kernel.threads(), kernel.rows());
+    let count = loads.div_ceil(lanes);
     let flags = kernel.stored();
     let stored: Vec<usize> = (0..steps.len()).filter(|at| flags[*at]).collect();
     let view_of = |at: usize| stored.iter().position(|it| *it == at).map(|it| loaded.len() + it);
     let mut text = format!(
         "  const u32 lane = threadIdx.x % {lanes}, column = threadIdx.x / {lanes}, rows = {rows};
   const u64 tiles = (p.count + rows - 1) / rows;
-{start}  for (u64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {{
+{terms}{start}  for (u64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {{
     const u64 row = tile * rows + column;
     const bool inside = row < p.count;
     const u64 length = inside ? {length} : 0;
@@ -35,6 +38,10 @@ pub(in crate::kernels) fn body(kernel: &RowKernel) -> String {
 ",
         views = loaded.len() + stored.len(),
         length = loads * width,
+        terms = match kernel.spread {
+            1 => String::new(),
+            _ => format!("  __shared__ u64 terms[{}];\n", kernel.term_bytes().div_ceil(8)),
+        },
         start = exchange.as_ref().map_or_else(String::new, |it| it.start(kernel))
     );
     // Writing to a string does not fail.
@@ -66,9 +73,17 @@ pub(in crate::kernels) fn body(kernel: &RowKernel) -> String {
         },
         Operand::Constant(at) => format!("p.constant[{at}]"),
     };
+    // The values of rows that all threads have. The first warp of a row has all of them.
+    let mut known = vec![kernel.spread == 1; steps.len()];
     for (at, step) in steps.iter().enumerate() {
         match step {
             RowStep::Map(op) => {
+                for it in op.results() {
+                    if let (false, Some(dtype)) = (known[it], value_dtype(&steps[it])) {
+                        text += &broadcast_value(it, dtype, rows);
+                        known[it] = true;
+                    }
+                }
                 let out = type_name(op.out);
                 let store_prefix = format!("y{at}[n][v] = ");
                 let _ = write!(
@@ -100,7 +115,8 @@ pub(in crate::kernels) fn body(kernel: &RowKernel) -> String {
             RowStep::MapRows(op) => {
                 let out = type_name(op.out);
                 let statement = statement(op, at, "0", &format!("m{at} = "), &name);
-                let _ = write!(text, "    {out} m{at};\n    {{\n{statement}    }}\n");
+                let first = if kernel.spread == 1 { String::new() } else { format!("if (lane < {WARP}) ") };
+                let _ = write!(text, "    {out} m{at};\n    {first}{{\n{statement}    }}\n");
                 text += &store_value(at, out, view_of(at));
             }
             RowStep::Reduce { op, input, computed, start, out, .. } => {
@@ -117,7 +133,61 @@ pub(in crate::kernels) fn body(kernel: &RowKernel) -> String {
                     "    {out} m{at};
     {{
       typedef {computed} C;
-      C sum[{width}];
+{sum}      const C a = (C)bits<f64>(p.constant[{start}]), b = sum[0], r = {step};
+      m{at} = narrow(To<{out}>(), (C)({result}));
+    }}
+",
+                    sum = match kernel.spread {
+                        1 => sum_in_lanes(kernel, step, neutral, &value),
+                        _ => sum_in_shared_memory(kernel, step, neutral, &value),
+                    }
+                );
+                text += &store_value(at, out, view_of(at));
+            }
+        }
+    }
+    if kernel.spread > 1 {
+        text += "    // The next rows write shared memory again.\n    if (tile + gridDim.x < tiles) __syncthreads();\n";
+    }
+    text + "  }\n" + &exchange.as_ref().map_or_else(String::new, super::exchange::RowExchange::end)
+}
+
+/// Returns the statement that stores the value that a step has for each row.
+fn store_value(step: usize, dtype: &str, view: Option<usize>) -> String {
+    view.map_or_else(String::new, |view| {
+        format!("    if (inside && lane == 0) *reinterpret_cast<{dtype}*>(at[{view}]) = m{step};\n")
+    })
+}
+
+/// Returns the element type of a value that a step has for each row.
+fn value_dtype(step: &RowStep) -> Option<DType> {
+    match step {
+        RowStep::Map(_) => None,
+        RowStep::MapRows(it) => Some(it.out),
+        RowStep::Reduce { out, .. } => Some(*out),
+    }
+}
+
+/// Returns the statements that give the value of a step to all threads of a row.
+fn broadcast_value(step: usize, dtype: DType, rows: usize) -> String {
+    format!(
+        "    __shared__ {} all{step}[{rows}];
+    if (lane == 0) all{step}[column] = m{step};
+    __syncthreads();
+    m{step} = all{step}[column];
+",
+        type_name(dtype)
+    )
+}
+
+/// Lanes that exchange values without shared memory.
+pub(super) const WARP: usize = 32;
+
+/// Returns the statements that reduce the terms of a row to `sum[0]`, for all lanes.
+fn sum_in_lanes(kernel: &RowKernel, step: &str, neutral: &str, value: &str) -> String {
+    let RowKernel { width, lanes, loads, .. } = kernel;
+    format!(
+        "      C sum[{width}];
 #pragma unroll
       for (int v = 0; v < {width}; ++v) sum[v] = {neutral};
 #pragma unroll
@@ -134,28 +204,68 @@ pub(in crate::kernels) fn body(kernel: &RowKernel) -> String {
         const C a = sum[0], b = sum[v];
         sum[0] = {step};
       }}
-{across}      const C a = (C)bits<f64>(p.constant[{start}]), b = sum[0], r = {step};
-      m{at} = narrow(To<{out}>(), (C)({result}));
-    }}
-",
-                    across = across_lanes(*lanes, step)
-                );
-                text += &store_value(at, out, view_of(at));
-            }
-        }
-    }
-    text + "  }\n" + &exchange.as_ref().map_or_else(String::new, super::exchange::RowExchange::end)
+{across}",
+        count = loads.div_ceil(*lanes),
+        across = across_lanes(*lanes, step)
+    )
 }
 
-/// Returns the statement that stores the value that a step has for each row.
-fn store_value(step: usize, dtype: &str, view: Option<usize>) -> String {
-    view.map_or_else(String::new, |view| {
-        format!("    if (inside && lane == 0) *reinterpret_cast<{dtype}*>(at[{view}]) = m{step};\n")
-    })
+/// Returns the statements that reduce the terms of a row to `sum[0]` of its first thread, in the order of `sum_in_lanes`.
+/// `terms` has, by access of a lane and element of the access, the terms of all lanes. The threads of a lane add the terms of
+/// different elements of its accesses, and the first warp adds the results of all lanes.
+fn sum_in_shared_memory(kernel: &RowKernel, step: &str, neutral: &str, value: &str) -> String {
+    let RowKernel { width, lanes, loads, spread, .. } = kernel;
+    let (threads, parts) = (kernel.threads(), lanes / WARP);
+    format!(
+        "      C* const t = reinterpret_cast<C*>(terms) + column * {row};
+      const u32 own = lane % {lanes}, turn = lane / {lanes};
+      // An earlier reduction may still read `terms`.
+      __syncthreads();
+#pragma unroll
+      for (int n = 0; n < {count}; ++n) {{
+        if (lane + n * {threads} >= {loads}) continue;
+#pragma unroll
+        for (int v = 0; v < {width}; ++v) t[((turn + n * {spread}) * {width} + v) * {lanes} + own] = widen<C>({value});
+      }}
+      __syncthreads();
+      for (u32 v = turn; v < {width}; v += {spread}) {{
+        C r = {neutral};
+#pragma unroll
+        for (int n = 0; n < {accesses}; ++n) {{
+          if (own + n * {lanes} >= {loads}) continue;
+          const C a = r, b = t[(n * {width} + v) * {lanes} + own];
+          r = {step};
+        }}
+        t[v * {lanes} + own] = r;
+      }}
+      __syncthreads();
+      C sum[{parts}];
+      if (lane < {WARP}) {{
+#pragma unroll
+        for (int w = 0; w < {parts}; ++w) {{
+          sum[w] = t[w * {WARP} + lane];
+#pragma unroll
+          for (int v = 1; v < {width}; ++v) {{
+            const C a = sum[w], b = t[v * {lanes} + w * {WARP} + lane];
+            sum[w] = {step};
+          }}
+        }}
+#pragma unroll
+        for (int half = {parts} / 2; half > 0; half /= 2) {{
+#pragma unroll
+          for (int w = 0; w < half; ++w) {{
+            const C a = sum[w], b = sum[w + half];
+            sum[w] = {step};
+          }}
+        }}
+      }} else sum[0] = {neutral};
+{across}",
+        row = kernel.row_terms(),
+        count = loads.div_ceil(threads),
+        accesses = loads.div_ceil(*lanes),
+        across = across_warp(WARP, step)
+    )
 }
-
-/// Lanes that exchange values without shared memory.
-const WARP: usize = 32;
 
 /// Returns the statements that reduce `sum[0]` over the lanes of a row, for all of them. The first lane adds in the order of
 /// `reduce`: lane `l` and lane `l + half` for each `half` from half the lanes down. Every warp does the same, and takes the
@@ -189,8 +299,12 @@ fn across_lanes(lanes: usize, step: &str) -> String {
 "
         );
     }
-    let lanes = lanes.min(WARP);
-    text + &format!(
+    text + &across_warp(lanes.min(WARP), step)
+}
+
+/// Returns the statements that reduce `sum[0]` over some lanes of a warp, for all of them.
+fn across_warp(lanes: usize, step: &str) -> String {
+    format!(
         "#pragma unroll
       for (u32 half = {lanes} / 2; half > 0; half /= 2) {{
         const C a = sum[0], b = of_lane(sum[0], threadIdx.x ^ half);

@@ -48,7 +48,9 @@ pub(super) enum RowExchange {
 /// the device address of the epoch.
 pub(crate) fn with_exchange(rows: &Launch, exchange: &Exchange<'_>, epoch: u64) -> Option<Launch> {
     let Launch { kernel: Kernel::Row(kernel), params, blocks } = rows else { return None };
-    let (mut params, mut blocks) = (params.clone(), *blocks);
+    let rows_of_block = kernel.rows();
+    let kernel = kernel.clone().spread_over_threads();
+    let (mut params, mut blocks) = (params.clone(), blocks * (rows_of_block / kernel.rows()) as u64);
     let exchange = match exchange {
         Exchange::Memory(it) => {
             let signals = peer_memory_launch(it, epoch).ok()?;
@@ -69,7 +71,7 @@ pub(crate) fn with_exchange(rows: &Launch, exchange: &Exchange<'_>, epoch: u64) 
             RowExchange::Packets(sends.iter().map(|it| it.to.len()).collect())
         }
     };
-    let kernel = Kernel::Row(RowKernel { exchange: Some(exchange), ..kernel.clone() });
+    let kernel = Kernel::Row(RowKernel { exchange: Some(exchange), ..kernel });
     (params.len() <= MAX_PARAM_WORDS).then_some(Launch { kernel, params, blocks })
 }
 
@@ -101,9 +103,10 @@ impl RowExchange {
 
 /// Returns the statements that send the rows of this block. Writing to a string does not fail.
 fn send_rows(kernel: &RowKernel, sends: &[usize]) -> String {
-    let RowKernel { loaded, width, lanes, loads, .. } = kernel;
+    let RowKernel { loaded, width, loads, .. } = kernel;
+    let lanes = kernel.threads();
     let dtype = loaded.first().map_or("void", |it| type_name(it.0));
-    let count = loads.div_ceil(*lanes);
+    let count = loads.div_ceil(lanes);
     let pack = format!("{dtype}, {width}");
     let access = format!("if (lane + n * {lanes} < {loads})");
     let group = format!("(row * {loads} + lane + n * {lanes}) * PacketsOf<{pack}>::BYTES");
@@ -138,8 +141,9 @@ fn send_rows(kernel: &RowKernel, sends: &[usize]) -> String {
 
 /// Returns the statements that load the rows that are in packets, and wait for them.
 pub(super) fn receive_rows(kernel: &RowKernel) -> String {
-    let RowKernel { loaded, width, lanes, loads, .. } = kernel;
-    let count = loads.div_ceil(*lanes);
+    let RowKernel { loaded, width, loads, .. } = kernel;
+    let lanes = kernel.threads();
+    let count = loads.div_ceil(lanes);
     let (mut begin, mut complete) = (String::new(), String::new());
     for (at, (dtype, _)) in loaded.iter().enumerate().filter(|(_, it)| it.1 == RowLoad::Packets) {
         let pack = format!("{}, {width}", type_name(*dtype));
