@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, ops::Add};
 
-use grammar::dtype::DType;
+use grammar::dtype::{Class, DType};
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 
@@ -21,7 +21,8 @@ use hir_tensor::{
 /// The order of summation is that of the `matrixmultiply` crate, and is fixed for each shape on one machine. A sum is
 /// exact if all operands are multiples of a power of two and Σ|a·b| + |bias| ≤ 2^24 (2^53 in binary64) times
 /// that of the product. This is tested first with the largest magnitudes, and then, in binary64, for each
-/// element.
+/// element. Of operands of 8 bits or less, tensor cores keep about 14 bits of a sum (DeepSeek-V3 Technical Report, 2024,
+/// section 3.3.2), so these sums are exact up to 2^13, and may have errors as large as that.
 ///
 /// # Errors
 /// `Data` does not support the result type.
@@ -78,6 +79,8 @@ struct Sizes {
     m: usize,
     n: usize,
     k: usize,
+    /// How much larger than those of binary32 the errors of sums on tensor cores are.
+    coarseness: f64,
 }
 
 /// Minimum number of rows that a thread multiplies at a time.
@@ -125,7 +128,9 @@ impl Sizes {
     fn of(a: &DenseTensor, b: &DenseTensor) -> Self {
         let end = |shape: &[usize], back: usize| shape.iter().rev().nth(back).copied().unwrap_or(1);
         let batch = a.shape.iter().rev().skip(2).product();
-        Self { batch, m: end(&a.shape, 1), n: end(&b.shape, 0), k: end(&a.shape, 0) }
+        let is_small = [a, b].iter().all(|it| it.data.dtype().class() == Class::SmallFloat);
+        let coarseness = if is_small { 2f64.powi(24 - 13) } else { 1.0 };
+        Self { batch, m: end(&a.shape, 1), n: end(&b.shape, 0), k: end(&a.shape, 0), coarseness }
     }
 
     fn floats<T: Scalar>(
@@ -169,7 +174,7 @@ impl Sizes {
         // Without shadows, all lanes are equal and have the same products.
         let is_exact = blocks.iter().all(|it| it.shadow.is_none());
         let of_lane = |it: usize| if is_exact { exact.clone() } else { sums(lane(it)) };
-        let engine = (precision.unit_roundoff(), FiniteRange::of(precision));
+        let engine = (self.coarseness * precision.unit_roundoff(), FiniteRange::of(precision));
         shadow_lanes::sum_shadow(of_lane, &magnitudes, engine, false, data)
     }
 
@@ -187,7 +192,7 @@ impl Sizes {
             return all;
         };
         let grain = a_all.grain.saturating_add(b_all.grain).min(bias_all.grain);
-        let Some(limit) = T::PRECISION.limit(grain) else { return all };
+        let Some(limit) = T::PRECISION.limit(grain).map(|it| it / self.coarseness) else { return all };
         if self.k as f64 * a_all.largest * b_all.largest + bias_all.largest <= limit {
             return 0;
         }
@@ -202,7 +207,7 @@ impl Sizes {
 
     /// Multiplies all matrices of the batch, and blocks of rows of each, at the same time. Each sum is the same, whatever the blocks are.
     fn multiply<T: Scalar>(self, a: &[T], b: &[T]) -> Vec<T> {
-        let Self { batch, m, n, k } = self;
+        let Self { batch, m, n, k, .. } = self;
         let mut out = vec![T::ZERO; batch * m * n];
         if m * n * k == 0 {
             return out;
@@ -213,14 +218,14 @@ impl Sizes {
             out.par_chunks_exact_mut(m * n).zip(a.par_chunks_exact(m * k)).zip(b.par_chunks_exact(k * n));
         matrices.for_each(|((out, a), b)| {
             out.par_chunks_mut(rows * n).zip(a.par_chunks(rows * k)).for_each(|(out, a)| {
-                T::multiply(Self { batch: 1, m: out.len() / n, n, k }, a, b, out);
+                T::multiply(Self { batch: 1, m: out.len() / n, ..self }, a, b, out);
             });
         });
         out
     }
 
     fn integers(self, a: &Data, b: &Data, bias: Option<&Data>) -> Vec<i128> {
-        let Self { batch, m, n, k } = self;
+        let Self { batch, m, n, k, .. } = self;
         // Arithmetic modulo 2^64 is sufficient for every integer type.
         let wide = |data: &Data| -> Vec<i64> { data.to_i128().into_iter().map(|it| it as i64).collect() };
         let (a, b) = (wide(a), wide(b));
@@ -239,7 +244,7 @@ impl Sizes {
 
     /// Returns the written mask. An element is written if its row of `a`, its column of `b` and its bias are.
     fn mask(self, a: &WrittenMask, b: &WrittenMask, bias: Option<&WrittenMask>) -> WrittenMask {
-        let Self { batch, m, n, k } = self;
+        let Self { batch, m, n, k, .. } = self;
         if a.is_full() && b.is_full() && bias.is_none_or(WrittenMask::is_full) {
             return WrittenMask::full(batch * m * n);
         }
