@@ -28,10 +28,14 @@ impl OperatorCall<'_> {
             let first = before.saturating_neg().max(0);
             let last = (input.shape[dim] as i64).saturating_sub(after.saturating_neg().max(0)).max(first);
             from = from.narrow(dim, (first as usize).min(input.shape[dim]), (last - first) as usize);
-            to = to.narrow(dim, before.max(0) as usize, (last - first) as usize);
-        }
-        if from.len() < out.len() {
-            code.fill(out, Number::Int(0));
+            let kept = (last - first) as usize;
+            let start = (before.max(0) as usize).min(out.shape[dim] - kept);
+            for (start, count) in [(0, start), (start + kept, out.shape[dim] - start - kept)] {
+                if count > 0 {
+                    code.fill(&to.narrow(dim, start, count), Number::Int(0));
+                }
+            }
+            to = to.narrow(dim, start, kept);
         }
         code.copy(&from, &to);
         Ok(())

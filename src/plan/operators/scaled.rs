@@ -181,11 +181,12 @@ impl OperatorCall<'_> {
             return Err(misfit(scales, &blocks));
         }
         let parts = [&blocks[..], &[length]].concat();
-        let sizes = code.temporary("magnitudes", DType::Float, input.shape.clone());
-        code.map(Op::Abs, [view(input)], &sizes);
-        let split = |it: &View| View::contiguous(it.buffer, parts.clone());
+        let split = |it: &View| it.reshape(&parts).ok_or_else(|| misfit(it, &parts));
+        let (source, target) = (split(input)?, split(quantized)?);
+        let sizes = code.temporary("magnitudes", DType::Float, parts.clone());
+        code.map(Op::Abs, [view(&source)], &sizes);
         let scale = code.temporary("scales", DType::Float, blocks.clone());
-        code.reduce_rows(ReduceOp::Max, Number::Float(0.0), &split(&sizes), &scale);
+        code.reduce_rows(ReduceOp::Max, Number::Float(0.0), &sizes, &scale);
         code.map(Op::Div, [view(&scale), float(largest)], &scale);
         if scale_dtype == DType::E4M3 {
             // The smallest normal number, so that a block of zeros has a scale.
@@ -198,11 +199,10 @@ impl OperatorCall<'_> {
         }
         code.copy(&scale, scales);
         code.copy(scales, &scale);
-        code.copy(input, &sizes);
         let each = View { shape: parts.clone(), strides: [&scale.strides[..], &[0]].concat(), ..scale };
-        let target = split(&sizes);
-        code.map(Op::Div, [view(&target), Arg::View(each)], &target);
-        code.copy(&sizes, quantized);
+        let quotients = code.temporary("quotients", DType::Float, parts);
+        code.map(Op::Div, [view(&source), Arg::View(each)], &quotients);
+        code.copy(&quotients, &target);
         Ok(())
     }
 }

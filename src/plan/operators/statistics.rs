@@ -5,7 +5,7 @@ use grammar::ops::Op;
 use super::{OperatorCall, Result, misfit, sum_dtype};
 use crate::{
     Number, ReduceOp, View,
-    inst_builder::{InstBuilder, float, view},
+    inst_builder::{InstBuilder, view},
 };
 
 impl OperatorCall<'_> {
@@ -27,18 +27,25 @@ impl OperatorCall<'_> {
         }
         let dtype = sum_dtype(self.operand_dtype(0));
         let terms: usize = axes.iter().map(|at| input.shape[*at]).product();
-        let mean = code.temporary("mean", dtype, kept.clone());
-        let sum = code.temporary("sum of squares", dtype, kept);
+        // Without copies of the results, one kernel does all of this on GPUs.
+        let mut target = |at: usize, out: &View| match self.result_dtype(at) == dtype && !out.may_alias(input)
+        {
+            true => out.clone(),
+            false => code.temporary("statistics", dtype, kept.clone()),
+        };
+        let (mean, sum) = (target(0, avg), target(1, var));
         let difference = code.temporary("differences", dtype, input.shape.clone());
-        code.reduce(ReduceOp::Sum, Number::Float(0.0), input, &axes, &mean);
-        code.map(Op::Div, [view(&mean), float(terms as f64)], &mean);
+        code.reduce(ReduceOp::Avg, Number::Float(0.0), input, &axes, &mean);
         let repeated = axes.iter().fold(mean.clone(), |it, axis| View::unsqueeze(&it, *axis));
         let repeated = repeated.expand(&input.shape).ok_or_else(|| misfit(&mean, &input.shape))?;
         code.map(Op::Sub, [view(input), view(&repeated)], &difference);
         code.map(Op::Mul, [view(&difference), view(&difference)], &difference);
         code.reduce(ReduceOp::Sum, Number::Float(0.0), &difference, &axes, &sum);
-        code.copy(&mean, avg);
-        code.copy(&sum, var);
+        for (from, to) in [(&mean, avg), (&sum, var)] {
+            if from != to {
+                code.copy(from, to);
+            }
+        }
         code.fill(count, Number::Int(terms as i64));
         Ok(())
     }
