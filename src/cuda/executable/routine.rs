@@ -1,7 +1,11 @@
 //! Lowers routines to one kernel.
 
 use super::{ExecutableBuilder, elementwise::elementwise_op};
-use crate::{error::CudaError, executable::LogicalStream, kernels::routine_launch};
+use crate::{
+    error::CudaError,
+    executable::LogicalStream,
+    kernels::{reads_base, routine_launch},
+};
 use hir_plan::{Inst, InstKind, Routine, RoutineKind, ViewOnRank};
 
 impl ExecutableBuilder<'_> {
@@ -27,7 +31,9 @@ impl ExecutableBuilder<'_> {
             let message = format!("a result of `{}` overlaps an operand", it.name());
             return Err(CudaError::unsupported(self.plan, inst, message));
         }
-        if let (RoutineKind::Scatter { .. }, [base, ..], [out]) = (it.kind, &it.inputs[..], &it.outs[..]) {
+        if let (RoutineKind::Scatter { .. }, [base, ..], [out]) = (it.kind, &it.inputs[..], &it.outs[..])
+            && !reads_base(it.kind, &inputs, &outs)
+        {
             let place =
                 |view: &hir_plan::View| Box::new(ViewOnRank { rank: self.plan.rank, view: view.clone() });
             let copy = Inst { kind: InstKind::Copy { from: place(base), to: place(out) }, ..*inst };

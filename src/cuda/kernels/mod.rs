@@ -39,7 +39,7 @@ pub(super) use peer_memory::{
     BLOCK_COUNTER_PARAM, EndSignals, PeerCollective, PeerResult, peer_memory_launch,
 };
 pub(super) use reduce::{reduce_launches, reduce_scratch_bytes};
-pub(super) use routine::routine_launch;
+pub(super) use routine::{reads_base, routine_launch};
 pub(super) use row::{
     Exchange, RowOp, RowReduction, Send, collective_rows_launch, defining_row_op, row_launch, with_exchange,
     with_row_maps,

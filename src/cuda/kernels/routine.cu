@@ -67,66 +67,85 @@ template<class I, class V, class O, class C, bool ADD> D void scatter_line(const
 template<class I, class V, class O, class C, bool ADD> D void scatter(const Elementwise<3, 5>& p) {
   EACH(u64, line, p.count) scatter_line<I, V, O, C, ADD>(p, line);
 }
-// A warp for each line, of which 32 neighbours are handled at a time.
-template<class I, class V, class O, class C, bool ADD> D void scatter_by_warp(const Elementwise<3, 5>& p) {
+// A block for each line of up to CAPACITY elements, which it keeps in shared memory; the values come in parts. Views of lines: base,
+// index, value, out. Constants: the length, the extent of out, and the steps of the four.
+constexpr u32 PART = 1024;
+template<class B, class I, class T, class O, class C, int CAPACITY, bool ADD> D void scatter_in_block(const Elementwise<4, 6>& p) {
+  __shared__ C line[CAPACITY], value[PART];
+  __shared__ u32 place[PART];
+  const u64 length = p.constant[0];
+  const u32 extent = (u32)p.constant[1];
+  for (u64 number = blockIdx.x; number < p.count; number += gridDim.x) {
+    u64 at[4];
+    locate<u64, 4, 6>(p, number, at);
+    for (u32 i = threadIdx.x; i < extent; i += TILE) line[i] = read_as<B, C>(at[0] + i * p.constant[2]);
+    for (u64 first = 0; first < length; first += PART) {
+      const u32 count = (u32)(length - first < PART ? length - first : PART);
+      for (u32 i = threadIdx.x; i < count; i += TILE) {
+        const u64 own = (u64)read_as<I, i64>(at[1] + (first + i) * p.constant[3]);
+        place[i] = own < extent ? (u32)own : ~0u;
+        value[i] = read_as<T, C>(at[2] + (first + i) * p.constant[4]);
+      }
+      __syncthreads();
 #ifdef __CUDACC_RTC__
-  const u32 lane = threadIdx.x % 32;
-  for (u64 line = (blockIdx.x * (u64)blockDim.x + threadIdx.x) / 32; line < p.count; line += gridDim.x * (u64)blockDim.x / 32) {
-    u64 at[3];
-    locate<u64, 3, 5>(p, line, at);
-    const u64 length = p.constant[0];
-    // The next 32 are loaded while the current ones are written.
-    u64 next = lane < length ? (u64)read_as<I, i64>(at[0] + lane * p.constant[1]) : ~0ull;
-    C value = lane < length ? read_as<V, C>(at[1] + lane * p.constant[2]) : (C)0;
-    for (u64 first = 0; first < length; first += 32) {
-      const u64 own = next < p.constant[4] ? next : ~0ull, i = first + 32 + lane;
-      const C v = value;
-      next = ~0ull;
-      if (i < length) {
-        next = (u64)read_as<I, i64>(at[0] + i * p.constant[1]);
-        value = read_as<V, C>(at[1] + i * p.constant[2]);
-      }
-      const u64 to = at[2] + own * p.constant[3];
-      u32 same = __match_any_sync(~0u, own);
-      if (ADD) {
-        // The first of those with the same index adds them in order.
-        const bool leads = own != ~0ull && (u32)__ffs(same) - 1 == lane;
-        C sum = leads ? read_as<O, C>(to) : (C)0;
-        if (!leads) same = 0;
-        while (__any_sync(~0u, same != 0)) {
-          const u32 from = same ? __ffs(same) - 1 : lane;
-          const C term = __shfl_sync(~0u, v, from);
-          if (same) sum = sum + term;
-          same &= same - 1;
+      // A warp writes 32 neighbours at a time, in ascending order.
+      for (u32 i = threadIdx.x; threadIdx.x < 32 && i - threadIdx.x < count; i += 32) {
+        const u32 own = i < count ? place[i] : ~0u;
+        u32 same = __match_any_sync(~0u, own);
+        const C v = i < count ? value[i] : (C)0;
+        if (ADD) {
+          // The first of those with the same index adds them in order.
+          const bool leads = own != ~0u && (u32)__ffs(same) - 1 == threadIdx.x;
+          C sum = leads ? line[own] : (C)0;
+          if (!leads) same = 0;
+          while (__any_sync(~0u, same != 0)) {
+            const C term = __shfl_sync(~0u, v, same ? __ffs(same) - 1 : (int)threadIdx.x);
+            if (same) sum = sum + term;
+            same &= same - 1;
+          }
+          if (leads) line[own] = sum;
+        } else if (own != ~0u && 31 - (u32)__clz(same) == threadIdx.x) {
+          line[own] = v;
         }
-        if (leads) write_as<O, C>(to, sum);
-      } else if (own != ~0ull && 31 - (u32)__clz(same) == lane) {
-        write_as<O, C>(to, v);
+        __syncwarp();
       }
-      __syncwarp();
-    }
-  }
 #else
-  // The threads of another machine do not run in lock-step.
-  EACH(u64, line, p.count) scatter_line<I, V, O, C, ADD>(p, line);
+      // The threads of another machine do not run in lock-step.
+      for (u32 i = 0; threadIdx.x == 0 && i < count; ++i)
+        if (place[i] != ~0u) line[place[i]] = ADD ? line[place[i]] + value[i] : value[i];
 #endif
+      __syncthreads();
+    }
+    for (u32 i = threadIdx.x; i < extent; i += TILE) write_as<O, C>(at[3] + i * p.constant[5], line[i]);
+    __syncthreads();
+  }
 }
 // One index for all lines, as of rows: a block has some rows of the result and packs of 256 lines, and selects the values for its
-// rows in tiles. Views of lines: value, out. Constants: the index and its step, the length, the steps of value and out, the extent of out.
+// rows in tiles. Views of lines: base, value, out. Constants: the index and its step, the length, the steps of the three, the extent of out.
 constexpr u32 ROWS = 16;
-template<class I, class T, class O, class C, int V, bool ADD> D void scatter_rows(const Elementwise<2, 6>& p) {
+template<class B, class I, class T, class O, class C, int V, bool ADD> D void scatter_rows(const Elementwise<3, 7>& p) {
   __shared__ u8 rows[TILE];
   __shared__ u32 chosen[TILE / 32];
-  const u64 packs = (p.count + TILE - 1) / TILE, all = (p.constant[5] + ROWS - 1) / ROWS * packs;
+  const u64 packs = (p.count + TILE - 1) / TILE, extent = p.constant[6], all = (extent + ROWS - 1) / ROWS * packs;
   for (u64 b = blockIdx.x; b < all; b += gridDim.x) {
     const u64 line = b % packs * TILE + threadIdx.x, row = b / packs * ROWS;
-    u64 at[2] = {0, 0};
-    if (line < p.count) locate<u64, 2, 6>(p, line, at);
+    u64 at[3] = {0, 0, 0};
+    if (line < p.count) {
+      locate<u64, 3, 7>(p, line, at);
+#pragma unroll 4
+      for (u64 k = row; k < row + ROWS && k < extent; ++k) {
+        const Pack<B, V> x = load<B, V>(at[0] + k * p.constant[3]);
+        Pack<O, V> y;
+#pragma unroll
+        for (int v = 0; v < V; ++v) y.e[v] = narrow(To<O>(), widen<C>(x.e[v]));
+        save<O, V>(at[2] + k * p.constant[5], y);
+      }
+    }
     for (u64 first = 0; first < p.constant[2]; first += TILE) {
       const u64 i = first + threadIdx.x;
       u64 own = ~0ull;
       if (i < p.constant[2]) own = (u64)read_as<I, i64>(p.constant[0] + i * p.constant[1]);
-      rows[threadIdx.x] = own < p.constant[5] && own - row < ROWS ? (u8)(own - row) : (u8)255;
+      rows[threadIdx.x] = own < extent && own - row < ROWS ? (u8)(own - row) : (u8)255;
       __syncthreads();
       if (threadIdx.x < TILE / 32) {
         u32 word = 0;
@@ -137,8 +156,8 @@ template<class I, class T, class O, class C, int V, bool ADD> D void scatter_row
       for (u32 w = 0; w < TILE / 32; ++w) {
         for (u32 word = chosen[w], k = w * 32; word; word >>= 1, ++k) {
           if (!(word & 1) || line >= p.count) continue;
-          const u64 to = at[1] + (row + rows[k]) * p.constant[4];
-          const Pack<T, V> x = load<T, V>(at[0] + (first + k) * p.constant[3]);
+          const u64 to = at[2] + (row + rows[k]) * p.constant[5];
+          const Pack<T, V> x = load<T, V>(at[1] + (first + k) * p.constant[4]);
           Pack<O, V> y;
           if (ADD) y = load<O, V>(to);
 #pragma unroll
@@ -173,6 +192,52 @@ template<class T, class O, class I, class C, bool DESCENDING> D void sort(const 
       write_as<O, C>(at[1] + rank * p.constant[3], value);
       write_as<I, i64>(at[2] + rank * p.constant[4], (i64)own);
     }
+  }
+}
+// Lines of up to LENGTH elements, a power of two: a block sorts as many as fit into shared memory, by bitonic merges (Batcher, "Sorting
+// networks and their applications", 1968). Places behind the end of a line come last.
+template<class T, class O, class I, class C, u32 LENGTH, bool DESCENDING> D void sort_in_block(const Elementwise<3, 5>& p) {
+  constexpr u32 ALL = 2048, LINES = ALL / LENGTH, END = 1u << 31;
+  __shared__ C key[ALL];
+  __shared__ u32 own[ALL];
+  const u32 length = (u32)p.constant[0], kept = (u32)p.constant[1];
+  for (u64 first = blockIdx.x * (u64)LINES; first < p.count; first += gridDim.x * (u64)LINES) {
+    for (u32 k = threadIdx.x; k < ALL; k += TILE) {
+      const u64 line = first + k / LENGTH;
+      const u32 i = k % LENGTH;
+      const bool is_in = line < p.count && i < length;
+      own[k] = is_in ? i : END | i;
+      if (!is_in) continue;
+      u64 at[3];
+      locate<u64, 3, 5>(p, line, at);
+      key[k] = read_as<T, C>(at[0] + i * p.constant[2]);
+    }
+    __syncthreads();
+    for (u32 size = 2; size <= LENGTH; size *= 2) {
+      for (u32 distance = size / 2; distance > 0; distance /= 2) {
+        for (u32 k = threadIdx.x; k < ALL / 2; k += TILE) {
+          const u32 a = 2 * k - (k & (distance - 1)), b = a + distance;
+          const C x = key[a], y = key[b];
+          const u32 i = own[a], j = own[b];
+          const bool swapped = (i | j) & END ? j < i : is_before(y, x, j < i, DESCENDING);
+          if (swapped == ((a % LENGTH & size) == 0)) {
+            key[a] = y, key[b] = x;
+            own[a] = j, own[b] = i;
+          }
+        }
+        __syncthreads();
+      }
+    }
+    for (u32 k = threadIdx.x; k < ALL; k += TILE) {
+      const u64 line = first + k / LENGTH;
+      const u32 i = k % LENGTH;
+      if (line >= p.count || i >= kept) continue;
+      u64 at[3];
+      locate<u64, 3, 5>(p, line, at);
+      write_as<O, C>(at[1] + i * p.constant[3], key[k]);
+      write_as<I, i64>(at[2] + i * p.constant[4], (i64)own[k]);
+    }
+    __syncthreads();
   }
 }
 

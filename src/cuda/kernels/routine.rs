@@ -12,6 +12,12 @@ use super::{
 use crate::error::Unsupported;
 use hir_plan::{GroupedDim, ReduceOp, RoutineKind, View};
 
+/// Elements that a block sorts: `ALL` in `sort_in_block`.
+const SORTED: usize = 2048;
+/// Elements of a line that a block of `scatter_in_block` keeps in shared memory.
+const LONGEST_LINE: usize = 4096;
+/// Lines from which on blocks of `scatter_rows`, which look for their rows among all indices, are worth while.
+const LEAST_LINES: usize = 32;
 /// Rows of the result that a block of `scatter_rows` has: `ROWS` in `routine.cu`.
 const ROWS: usize = 16;
 
@@ -35,14 +41,19 @@ enum Template {
     },
     Scatter {
         accumulates: bool,
-        by_warp: bool,
+    },
+    ScatterInBlock {
+        accumulates: bool,
+        capacity: usize,
     },
     ScatterRows {
         accumulates: bool,
         width: usize,
     },
+    /// With a length, a power of two, a block sorts lines of up to so many elements.
     Sort {
         is_descending: bool,
+        length: Option<usize>,
     },
     /// With a width, a block has a line.
     Scan {
@@ -52,8 +63,8 @@ enum Template {
     GroupedGemm(GroupedDim),
 }
 
-/// Returns the launch of a routine; `None` if the result is empty. Of a scatter, the result has the elements of `base`
-/// already.
+/// Returns the launch of a routine; `None` if the result is empty. Unless `reads_base` is true, the result of a scatter has the elements
+/// of `base` already.
 ///
 /// # Errors
 /// The kernels do not support an element type or the number of dimensions.
@@ -80,18 +91,24 @@ pub(crate) fn routine_launch(
             gather(dim, first, [source, index, out])?
         }
         RoutineKind::Scatter { dim, accumulates } => {
-            let ([_, index, value], [out]) = (inputs, outs) else { return Ok(None) };
-            scatter(dim, accumulates, [index, value, out])?
+            let ([base, index, value], [out]) = (inputs, outs) else { return Ok(None) };
+            scatter(dim, accumulates, [base, index, value, out])?
         }
         RoutineKind::Sort { dim, is_descending } => {
             let ([input], [values, indices]) = (inputs, outs) else { return Ok(None) };
             let extent = input.view.shape[dim];
-            let lines = Lines::along(dim, &[input, values, indices])?;
+            let lines = Lines::along(dim, input.view, &[input, values, indices])?;
             let count = lines.count();
             let mut words = lines.words(1);
             words.extend([extent, values.view.shape[dim]].map(|it| it as u64));
             words.extend([input, values, indices].map(|it| step(it, dim)));
-            (Template::Sort { is_descending }, count * extent, words)
+            let length = extent.next_power_of_two().max(2);
+            let length = (length <= SORTED).then_some(length);
+            let threads = match length {
+                Some(length) => count.div_ceil(SORTED / length) * BLOCK as usize,
+                None => count * extent,
+            };
+            (Template::Sort { is_descending, length }, if extent == 0 { 0 } else { threads }, words)
         }
         RoutineKind::Scan { dim, op } => {
             let ([input], [out]) = (inputs, outs) else { return Ok(None) };
@@ -140,37 +157,66 @@ fn gather(
     Ok((template, count, words))
 }
 
+/// Returns whether the kernel of a scatter reads the base itself.
+pub(crate) fn reads_base(kind: RoutineKind, inputs: &[DeviceView], outs: &[DeviceView]) -> bool {
+    let (RoutineKind::Scatter { dim, .. }, [_, index, _], [out]) = (kind, inputs, outs) else { return false };
+    scatters_rows(dim, index) || scatters_in_block(dim, index, out)
+}
+
+/// Returns whether all of many lines along a dimension have one index.
+fn scatters_rows(dim: usize, index: &DeviceView) -> bool {
+    if index.view.len() < LEAST_LINES * index.view.shape[dim] {
+        return false;
+    }
+    let mut dims = index.view.shape.iter().zip(&index.view.strides).enumerate();
+    dims.all(|(at, (extent, stride))| at == dim || *extent == 1 || *stride == 0)
+}
+
+/// Returns whether a block handles a line: the elements of a line, and not neighbouring lines, are neighbours.
+fn scatters_in_block(dim: usize, index: &DeviceView, out: &DeviceView) -> bool {
+    index.view.strides[dim] == 1 && index.view.shape[dim] >= 32 && out.view.shape[dim] <= LONGEST_LINE
+}
+
 fn scatter(
     dim: usize,
     accumulates: bool,
-    [index, value, out]: [&DeviceView; 3],
+    [base, index, value, out]: [&DeviceView; 4],
 ) -> Result<(Template, usize, Vec<u64>), Unsupported> {
     let (length, extent) = (index.view.shape[dim], out.view.shape[dim]);
-    let [index_step, value_step, out_step] = [index, value, out].map(|it| step(it, dim));
-    let lines = Lines::along(dim, &[index, value, out])?;
-    if length == 0 {
-        return Ok((Template::Scatter { accumulates, by_warp: false }, 0, Vec::new()));
-    }
-    if lines.dims.strides[0].iter().all(|it| *it == 0) {
-        let rows = Lines::along(dim, &[value, out])?;
-        let mut width = rows.width(&[0, 1]);
-        let is_aligned = |it: &DeviceView, width: usize| it.view.strides[dim].is_multiple_of(width);
-        while width > 1 && !(is_aligned(value, width) && is_aligned(out, width)) {
+    let steps = |all: &[&DeviceView]| all.iter().map(|it| step(it, dim)).collect::<Vec<u64>>();
+    if scatters_rows(dim, index) {
+        let rows = Lines::along(dim, value.view, &[base, value, out])?;
+        let mut width = rows.width(&[0, 1, 2]);
+        let last = rows.dims.extents.len() - 1;
+        let is_contiguous = rows.dims.strides.iter().all(|it| it[last] == 1);
+        let is_aligned = |it: &&DeviceView, width: usize| it.view.strides[dim].is_multiple_of(width);
+        while width > 1 && !(is_contiguous && [base, value, out].iter().all(|it| is_aligned(it, width))) {
             width /= 2;
         }
         let packs = (rows.count() / width).div_ceil(BLOCK as usize) * BLOCK as usize;
         let mut words = rows.words(width);
-        words.extend([index.address, index_step, length as u64, value_step, out_step, extent as u64]);
+        words.extend([index.address, step(index, dim), length as u64]);
+        words.extend(steps(&[base, value, out]));
+        words.push(extent as u64);
         let template = Template::ScatterRows { accumulates, width };
         return Ok((template, packs * extent.div_ceil(ROWS), words));
     }
-    let count = lines.count();
+    if scatters_in_block(dim, index, out) {
+        let lines = Lines::along(dim, index.view, &[base, index, value, out])?;
+        let mut words = lines.words(1);
+        words.extend([length as u64, extent as u64]);
+        words.extend(steps(&[base, index, value, out]));
+        let capacity = extent.next_power_of_two().max(256);
+        let template = Template::ScatterInBlock { accumulates, capacity };
+        return Ok((template, lines.count() * BLOCK as usize, words));
+    }
+    let lines = Lines::along(dim, index.view, &[index, value, out])?;
     let mut words = lines.words(1);
-    words.extend([length as u64, index_step, value_step, out_step, extent as u64]);
-    // Lines whose elements are neighbours; otherwise neighbouring lines are.
-    let by_warp = length >= 32 && index.view.strides[dim] == 1;
-    let threads = if by_warp { count * 32 } else { count };
-    Ok((Template::Scatter { accumulates, by_warp }, threads, words))
+    words.push(length as u64);
+    words.extend(steps(&[index, value, out]));
+    words.push(extent as u64);
+    let threads = if length == 0 { 0 } else { lines.count() };
+    Ok((Template::Scatter { accumulates }, threads, words))
 }
 
 fn scan(
@@ -179,7 +225,7 @@ fn scan(
     [input, out]: [&DeviceView; 2],
 ) -> Result<(Template, usize, Vec<u64>), Unsupported> {
     let length = input.view.shape[dim];
-    let lines = Lines::along(dim, &[input, out])?;
+    let lines = Lines::along(dim, input.view, &[input, out])?;
     let fits = |width: usize| {
         [input, out].iter().zip(&lines.dims.strides).all(|(it, strides)| {
             it.view.strides[dim] == 1
@@ -222,9 +268,9 @@ impl Lines {
         }
     }
 
-    /// Iterates over the lines along a dimension. The first operand has the shape, apart from that dimension.
-    fn along(dim: usize, operands: &[&DeviceView]) -> Result<Self, Unsupported> {
-        let mut it = Self::of(operands[0].view, operands);
+    /// Iterates over the lines along a dimension; `like` has the other extents.
+    fn along(dim: usize, like: &View, operands: &[&DeviceView]) -> Result<Self, Unsupported> {
+        let mut it = Self::of(like, operands);
         it.shape.remove(dim);
         it.views.iter_mut().for_each(|view| _ = view.strides.remove(dim));
         it.merged(merge_dims_in_any_order)
@@ -293,7 +339,8 @@ pub(super) fn parameters(it: &RoutineKernel) -> &'static str {
     match it.kind {
         Template::Gather { .. } => "Elementwise<3, 4>",
         Template::Scatter { .. } | Template::Sort { .. } => "Elementwise<3, 5>",
-        Template::ScatterRows { .. } => "Elementwise<2, 6>",
+        Template::ScatterInBlock { .. } => "Elementwise<4, 6>",
+        Template::ScatterRows { .. } => "Elementwise<3, 7>",
         Template::Scan { .. } => "Elementwise<2, 3>",
         Template::GroupedGemm(_) => "GroupedGemm",
     }
@@ -310,15 +357,22 @@ pub(super) fn body(RoutineKernel { kind, dtypes, computed }: &RoutineKernel) -> 
                 "gather<{source}, {index}, {out}, {computed}, {number}, {width}, {is_part}, {has_one_index}>"
             )
         }
-        (Template::Scatter { accumulates, by_warp }, [_, index, value, out]) => {
-            let name = if *by_warp { "scatter_by_warp" } else { "scatter" };
-            format!("{name}<{index}, {value}, {out}, {computed}, {accumulates}>")
+        (Template::Scatter { accumulates }, [_, index, value, out]) => {
+            format!("scatter<{index}, {value}, {out}, {computed}, {accumulates}>")
         }
-        (Template::ScatterRows { accumulates, width }, [_, index, value, out]) => {
-            format!("scatter_rows<{index}, {value}, {out}, {computed}, {width}, {accumulates}>")
+        (Template::ScatterInBlock { accumulates, capacity }, [base, index, value, out]) => {
+            let types = format!("{base}, {index}, {value}, {out}, {computed}");
+            format!("scatter_in_block<{types}, {capacity}, {accumulates}>")
         }
-        (Template::Sort { is_descending }, [input, out, indices]) => {
+        (Template::ScatterRows { accumulates, width }, [base, index, value, out]) => {
+            let types = format!("{base}, {index}, {value}, {out}, {computed}");
+            format!("scatter_rows<{types}, {width}, {accumulates}>")
+        }
+        (Template::Sort { is_descending, length: None }, [input, out, indices]) => {
             format!("sort<{input}, {out}, {indices}, {computed}, {is_descending}>")
+        }
+        (Template::Sort { is_descending, length: Some(length) }, [input, out, indices]) => {
+            format!("sort_in_block<{input}, {out}, {indices}, {computed}, {length}, {is_descending}>")
         }
         (Template::Scan { op, width }, [input, out]) => {
             let number = match op {
@@ -343,7 +397,13 @@ pub(super) fn body(RoutineKernel { kind, dtypes, computed }: &RoutineKernel) -> 
         }
         _ => return String::new(),
     };
-    let meets = matches!(kind, Template::ScatterRows { .. } | Template::Scan { width: Some(_), .. });
+    let meets = matches!(
+        kind,
+        Template::ScatterRows { .. }
+            | Template::ScatterInBlock { .. }
+            | Template::Sort { length: Some(_), .. }
+            | Template::Scan { width: Some(_), .. }
+    );
     format!("{}  {call}(p);\n", if meets { MEETING } else { "" })
 }
 
