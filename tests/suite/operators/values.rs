@@ -4,6 +4,7 @@
 use std::{collections::BTreeMap, fs, path::Path};
 
 use grammar::dtype::DType;
+use hir::tensor::data::{E4m3, E5m2, Element};
 use libtest_mimic::Failed;
 use safetensors::tensor::TensorView;
 
@@ -14,7 +15,7 @@ use crate::rng::Rng;
 const RANDOM: usize = 200;
 
 /// Bits of the significands to which results are rounded.
-const PRECISIONS: [i32; 4] = [8, 11, 24, 53];
+const PRECISIONS: [i32; 6] = [3, 4, 8, 11, 24, 53];
 
 /// Elements of one type. Each is stored in the low bits of an integer.
 pub struct Elements {
@@ -42,6 +43,8 @@ impl Elements {
             DType::Float => f64::from(f32::from_bits(bits as u32)),
             DType::Half => f64::from(half::f16::from_bits(bits as u16)),
             DType::BFloat => f64::from(half::bf16::from_bits(bits as u16)),
+            DType::E4M3 => E4m3::from_bits(bits).value(),
+            DType::E5M2 => E5m2::from_bits(bits).value(),
             _ => f64::from_bits(bits),
         }
     }
@@ -97,6 +100,8 @@ fn nearest(dtype: DType, numbers: &[f64]) -> Vec<u64> {
         DType::Float => u64::from((it as f32).to_bits()),
         DType::Half => u64::from(half::f16::from_f32(it as f32).to_bits()),
         DType::BFloat => u64::from(half::bf16::from_f32(it as f32).to_bits()),
+        DType::E4M3 => E4m3::nearest(it).0.to_bits(),
+        DType::E5M2 => E5m2::nearest(it).0.to_bits(),
         _ => it as i128 as u64,
     };
     numbers.iter().map(|it| bits(*it)).collect()
