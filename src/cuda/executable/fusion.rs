@@ -27,10 +27,12 @@ use rustc_hash::FxHashMap;
 
 use super::elementwise::elementwise_op;
 use uses::UseAnalysis;
+use wide::WideViews;
 
 #[cfg(test)]
 mod tests;
 mod uses;
+mod wide;
 
 /// Maximum number of fused operations.
 const MAX_OPS: usize = 16;
@@ -60,6 +62,8 @@ struct Candidate<'a> {
     /// The index of the instruction.
     at: u32,
     op: RowOp<'a>,
+    /// The operation on all elements of the rows, if it works on one value of each.
+    wide: Option<RowOp<'a>>,
     /// The instructions that read the result; `None` if others than instructions of this stream read it, or
     /// if there are too many.
     readers: Option<Vec<u32>>,
@@ -90,6 +94,7 @@ pub(super) fn fusion_roles<'a>(
 ) -> Vec<FusionRole> {
     let FusionScope { rank, code, peer_collectives, dtype, source, .. } = *scope;
     let readers = UseAnalysis::of(rank, code, &scope.escapes);
+    let wide = WideViews::of(rank, code);
     let mut roles = vec![FusionRole::Unfused; code.len()];
     for it in relu_epilogues(code, dtype) {
         if is_epilogue(code, it, &readers, &locate) {
@@ -129,7 +134,8 @@ pub(super) fn fusion_roles<'a>(
         }) {
             Some(op) => {
                 let readers = readers.readers_of(at, op.out().view);
-                run.push(Candidate { at, op, readers, collective: None });
+                let wide = wide[at as usize].as_ref().and_then(|it| it.apply(&op));
+                run.push(Candidate { at, op, wide, readers, collective: None });
             }
             None => fuse_run(&std::mem::take(run), &mut roles),
         }
@@ -196,7 +202,7 @@ impl<'a> RowsOfCollective<'a> {
         let args = self.inputs.iter().map(input).collect();
         let op = RowOp::Map(ElementwiseOp::new(ScalarFunction::Reduce(self.op), args, out));
         let at = self.it.range.end.saturating_sub(1) as u32;
-        Some(Candidate { at, op, readers: readers.readers_of(at, self.out.0), collective: Some(self) })
+        Some(Candidate { at, op, wide: None, readers: readers.readers_of(at, self.out.0), collective: Some(self) })
     }
 }
 
@@ -313,7 +319,16 @@ fn row_op<'a>(
 
 /// Returns the kernel for these instructions if they can be fused.
 fn fused_launch(candidates: &[Candidate]) -> Option<Launch> {
-    let mut ops: Vec<RowOp> = candidates.iter().map(|it| it.op.clone()).collect();
+    let ops = candidates.iter().map(|it| it.op.clone()).collect();
+    let wide = || candidates.iter().map(|it| it.wide.as_ref().unwrap_or(&it.op).clone()).collect();
+    // Without a reduction, values of rows would be computed for each element.
+    let has_rows = candidates.iter().any(|it| matches!(it.op, RowOp::Reduce(_)));
+    let has_wide = has_rows && candidates.iter().any(|it| it.wide.is_some());
+    launch_of(candidates, ops).or_else(|| if has_wide { launch_of(candidates, wide()) } else { None })
+}
+
+/// Returns the kernel for these operations of the candidates.
+fn launch_of(candidates: &[Candidate], mut ops: Vec<RowOp>) -> Option<Launch> {
     let within = |at: &u32| candidates.iter().any(|it| it.at == *at);
     for (op, candidate) in ops.iter_mut().zip(candidates) {
         let readers = candidate.readers.as_deref().unwrap_or_default();
