@@ -32,6 +32,7 @@ pub mod algorithm_table;
 pub mod arena;
 pub mod arithmetic;
 pub mod dtype;
+pub mod scalars;
 pub mod span;
 
 pub mod ast;

@@ -72,7 +72,6 @@ mod posted;
 mod print;
 mod queue_streams;
 mod reshard;
-pub mod scalar;
 mod shape;
 mod size;
 mod skip;
@@ -102,6 +101,7 @@ pub use comm_names::CommNames;
 pub use communication_table::communication_table;
 pub use complex::parts;
 pub use effect::{CostClass, CostInfo, ExecutionSite, SyncEffect};
+pub use grammar::scalars as scalar;
 pub use inst::{
     Arg, Attention, Backend, Collective, CollectiveKind, Communicator, Direction, Gemm, GroupedDim, Inst,
     InstKind, MemHandle, Number, OpaqueCall, P2pGroup, P2pOp, PacketFormat, PeerCollective, PeerPhases,

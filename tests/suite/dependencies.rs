@@ -55,7 +55,7 @@ const GRAMMAR: &[Layer] = &[
     ("arithmetic", &["ops", "scalar_op"]),
     ("ir", BEFORE),
     ("tensor_uses operands roots text", BEFORE),
-    ("loop_variance", BEFORE),
+    ("loop_variance scalars", BEFORE),
     ("rules", BEFORE),
     // IR to text.
     ("domains print", BEFORE),
@@ -192,7 +192,7 @@ const DRIVER: &[Layer] = &[
 /// The data structures of a plan, the lowering of one rank, the matching of all ranks, and the plans of the
 /// world.
 const PLAN: &[Layer] = &[
-    ("limits missing_handles scalar teams view", &[]),
+    ("limits missing_handles teams view", &[]),
     ("inst", BEFORE),
     ("complex stream", BEFORE),
     ("unbound", BEFORE),

@@ -1,11 +1,11 @@
 //! The scalars of one rank at one point of execution: loop indices, `rank`, definitions and bindings.
 //!
-//! `grammar::arithmetic` evaluates integers and booleans. This module adds floating-point numbers and the
+//! `arithmetic` evaluates integers and booleans. This module adds floating-point numbers and the
 //! reasons why a scalar has no value.
 
 use std::cell::{Cell, RefCell};
 
-use grammar::{
+use crate::{
     arithmetic::{self, Constant},
     dtype::{Class, DType},
     ir::{Expr, ExprId, Function, InfixOp, ParallelType, PrefixOp, Program, SymbolId},
@@ -246,7 +246,7 @@ impl<'p> Scalars<'p> {
     }
 
     /// Records whether the value that a definition in the body gives a scalar can differ between ranks.
-    pub(crate) fn set_rank_dependence(&mut self, symbol: SymbolId, is_dependent: bool) {
+    pub fn set_rank_dependence(&mut self, symbol: SymbolId, is_dependent: bool) {
         if is_dependent {
             self.rank_dependent.insert(symbol)
         } else {
