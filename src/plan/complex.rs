@@ -5,7 +5,7 @@
 use grammar::{
     attr,
     dtype::DType,
-    ir::{OpStmt, Operand, Program, TensorId},
+    ir::{Expr, ExprId, OpStmt, Operand, Program, TensorId},
     ops::{Op, TypeRule},
     words::ReductionOp,
 };
@@ -95,10 +95,20 @@ impl ComplexForm {
             (Op::Add | Op::Sub, _) if all => Self::ByPart,
             (Op::Mul, _) if one => Self::ByPart,
             (Op::Mul, _) if all => Self::Composed,
-            (Op::Div, _) if operands.first() == Some(&true) && one => Self::ByPart,
+            // The divisor is real.
+            (Op::Div, _)
+                if one && matches!(stmt.args.first(), Some(Operand::Tensor(it)) if is_complex(*it)) =>
+            {
+                Self::ByPart
+            }
             (Op::Where, _) if operands[..] == [false, true, true] => Self::ByPart,
-            (Op::Reduction, _) if stmt.get(attr::OP) == Some(ReductionOp::Add) => Self::ByPart,
-            (_, TypeRule::Linear | TypeRule::Matmul) if one => Self::ByPart,
+            // An initial value would be added to both parts.
+            (Op::Reduction, _)
+                if stmt.get(attr::OP) == Some(ReductionOp::Add)
+                    && stmt.get(attr::INITIAL_VALUE).is_none_or(|it| is_zero(program, it)) =>
+            {
+                Self::ByPart
+            }
             (
                 _,
                 TypeRule::Same
@@ -112,6 +122,14 @@ impl ComplexForm {
             ) => Self::ByPart,
             _ => Self::Refused,
         }
+    }
+}
+
+fn is_zero(program: &Program, value: ExprId) -> bool {
+    match &program.exprs[value] {
+        Expr::Int(value) => *value == 0,
+        Expr::Float(_, text) => text.parse() == Ok(0.0),
+        _ => false,
     }
 }
 

@@ -78,8 +78,10 @@ impl PlanBuilder<'_> {
         let rows_of = if is_dispatch { (out, &target) } else { (input, &from) };
         let (tokens_of, tokens) = if is_dispatch { (input, &from) } else { (out, &target) };
         let tokens = self.without_device_dims(tokens_of, tokens, 2).ok_or_else(|| needs(self))?;
-        let is_matrix = self.program.dimensions(rows_of.0).filter(|it| !self.is_device_axis(rows_of.0, *it));
-        if is_matrix.count() == 2
+        if self.dtype(input).part().is_some() {
+            return Err(self.unsupported(stmt.op, "its tokens are complex"));
+        }
+        if self.is_matrix_of_tokens(stmt, rows_of.0)?
             && let Some(rows) = self.without_device_dims(rows_of.0, rows_of.1, 2)
         {
             let exchange = Exchange { backend, team };
@@ -145,6 +147,26 @@ impl PlanBuilder<'_> {
         self.after_wait.insert(work, AfterWait { code: after.code, temporaries });
         self.wait_if_not_printed(stmt, work);
         Ok(())
+    }
+
+    /// Returns whether the rows of a `Dispatch` or `Combine` are a matrix, as those of nvFuser. Rows by expert have a third dimension, which
+    /// is divided among the ranks: if each has one expert, only the number of experts tells them from a matrix of each rank.
+    fn is_matrix_of_tokens(&self, stmt: &OpStmt, rows: TensorId) -> Result<bool> {
+        let dims: Vec<AxisId> = self.program.dimensions(rows).collect();
+        let others = dims.iter().filter(|it| !self.is_device_axis(rows, **it)).count();
+        if dims.len() == 2 || others != 2 {
+            return Ok(others == 2);
+        }
+        Ok(match stmt.get(attr::NUM_EXPERTS) {
+            Some(it) => {
+                let layout = self.layout(rows)?;
+                let experts = dims.iter().zip(&layout.shape).find(|(it, _)| self.is_device_axis(rows, **it));
+                let stated = self.int(it, "the number of experts")?;
+                experts.is_none_or(|(_, experts)| i64::try_from(*experts) != Ok(stated))
+            }
+            // Its Dispatch says it.
+            None => self.dispatch_of(stmt).is_some(),
+        })
     }
 
     /// Posts an all-to-all of equal parts.

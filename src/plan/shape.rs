@@ -2,7 +2,7 @@
 
 use grammar::{
     axis_text,
-    ir::{Axis, AxisId, AxisKind, DeviceDim, ParallelType, Program, TensorId, Transform},
+    ir::{Axis, AxisId, AxisKind, DeviceDim, Memory, ParallelType, Program, TensorId, Transform},
 };
 
 use super::{
@@ -74,7 +74,9 @@ fn global_extent(
     axis: AxisId,
 ) -> Result<usize, LayoutError> {
     match (extent(program, scalars, axis)?, &program.axes[axis]) {
-        (1, Axis { kind: AxisKind::Broadcast, parallel: ParallelType::Device(dim), .. }) => {
+        (1, Axis { kind: AxisKind::Broadcast, parallel: ParallelType::Device(dim), .. })
+            if program.tensors[tensor].memory == Memory::Symmetric =>
+        {
             Ok(program.tensors[tensor].mesh.extent(*dim).max(1))
         }
         (extent, _) => Ok(extent),

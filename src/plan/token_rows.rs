@@ -109,11 +109,23 @@ impl PlanBuilder<'_> {
         let work = self.exchange(stmt, &exchange, None, flags, arrived_flags)?;
         self.emit(InstKind::Wait { work });
         let work = self.exchange(stmt, &exchange, stmt.number, packed, arrived)?;
-        self.after_wait.insert(work, AfterWait { code: after, temporaries: Vec::new() });
         let number = self.program.tensors[out].number;
+        // Nothing can combine the rows that these replace.
+        let replaced = self.dispatched.iter().position(|it| it.number == number);
+        let replaced = replaced.map_or(Vec::new(), |at| self.dispatched.remove(at).temporaries);
+        self.after_wait.insert(work, AfterWait { code: after, temporaries: replaced });
         self.dispatched.push(Dispatched { number, order, sent, received, temporaries });
         self.wait_if_not_printed(stmt, work);
         Ok(())
+    }
+
+    /// Returns the `Dispatch` of rows to which a `Combine` belongs. The results of a Dispatch have consecutive numbers; the indices of the
+    /// tokens are the fourth one. If a pass has numbered the tensors anew, the only Dispatch whose results nothing else defines is meant.
+    pub(super) fn dispatch_of(&self, stmt: &OpStmt) -> Option<usize> {
+        let wanted = stmt.get(attr::SRC_IDX)?;
+        let number = self.program.tensors[wanted].number;
+        let own = self.dispatched.iter().position(|it| it.number + 3 == number);
+        own.or_else(|| (self.dispatched.len() == 1 && self.binding(wanted).is_none()).then_some(0))
     }
 
     /// Posts the `Combine` of rows `[R · T, H]` to tokens `[T, H]`.
@@ -124,20 +136,13 @@ impl PlanBuilder<'_> {
         rows: &View,
         tokens: &View,
     ) -> Result<()> {
-        // The results of a Dispatch have consecutive numbers; the indices of the tokens are the fourth one.
-        let wanted = stmt.get(attr::SRC_IDX).map(|it| self.program.tensors[it].number);
-        let own = self.dispatched.iter().position(|it| Some(it.number + 3) == wanted);
-        let at = match (own, self.dispatched.len()) {
-            (Some(at), _) => at,
-            (None, 1) => 0,
-            (None, 0) => {
-                let why = "no earlier `Dispatch` has sent rows that this returns";
-                return Err(self.unsupported(stmt.op, why));
-            }
-            (None, _) => {
-                let why = "its `src_idx` is not the fourth result of one of the `Dispatch`es before it";
-                return Err(self.unsupported(stmt.op, why));
-            }
+        let Some(at) = self.dispatch_of(stmt) else {
+            let why = if self.dispatched.is_empty() {
+                "no earlier `Dispatch` has sent rows that this returns"
+            } else {
+                "its `src_idx` is not the fourth result of one of the `Dispatch`es before it"
+            };
+            return Err(self.unsupported(stmt.op, why));
         };
         let it = self.dispatched.remove(at);
         let (total, [count, width]) = (it.received.len(), [it.order.len(), tokens.shape[1]]);

@@ -145,7 +145,8 @@ impl PlanBuilder<'_> {
             Op::HirAliasSelect | Op::Select => {
                 (self.select(stmt, input, view)?, self.binding(input).and_then(|it| it.stream))
             }
-            _ => return self.gather_shards(stmt, out, input),
+            Op::SymmetricContiguousView => return self.gather_shards(stmt, out, input),
+            _ => return Err(self.unsupported(stmt.op, "it is no view that hir knows")),
         };
         self.bind(out, view.clone(), stream);
         let wanted = self.layout(out)?.local_shape();

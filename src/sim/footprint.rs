@@ -95,8 +95,8 @@ enum Contents<'p> {
     Unwritten(DType, usize),
     /// The program, the position of the input, and the part.
     Input(usize, usize, &'p ShardLayout),
-    /// The program, the resharding operator, and the part of its result.
-    Result(usize, usize, &'p ShardLayout),
+    /// The program, the resharding operator, the ranks that execute it, and the part of its result.
+    Result(usize, usize, &'p [usize], &'p ShardLayout),
     Own(usize, BufferNo),
 }
 
@@ -119,7 +119,9 @@ fn contents<'p>(plan: &'p Plan, written_by_peers: &FxHashSet<(usize, BufferNo)>)
     }
     for (number, inst) in plan.code.iter().enumerate() {
         let shared = match &inst.kind {
-            InstKind::Reshard(it) => Some(Contents::Result(plan.program_id, number, &it.result.layout)),
+            InstKind::Reshard(it) => {
+                Some(Contents::Result(plan.program_id, number, &it.team, &it.result.layout))
+            }
             _ => None,
         };
         inst.kind.visit_accesses(plan.rank, &mut |it| {

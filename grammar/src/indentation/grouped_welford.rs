@@ -43,7 +43,7 @@ fn statements<'t>(
     let (members, after) = in_parentheses(after)?;
     let (mut members, shared) = members.split_at_checked(members.len().checked_sub(3)?)?;
     let text = |it: &Lexeme| source.slice(it.start, it.end);
-    if text(shared.first()?) != "allreduce" {
+    if members.is_empty() || text(shared.first()?) != "allreduce" {
         return None;
     }
     let mut found = Vec::new();

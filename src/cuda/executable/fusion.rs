@@ -202,7 +202,13 @@ impl<'a> RowsOfCollective<'a> {
         let args = self.inputs.iter().map(input).collect();
         let op = RowOp::Map(ElementwiseOp::new(ScalarFunction::Reduce(self.op), args, out));
         let at = self.it.range.end.saturating_sub(1) as u32;
-        Some(Candidate { at, op, wide: None, readers: readers.readers_of(at, self.out.0), collective: Some(self) })
+        Some(Candidate {
+            at,
+            op,
+            wide: None,
+            readers: readers.readers_of(at, self.out.0),
+            collective: Some(self),
+        })
     }
 }
 

@@ -229,8 +229,7 @@ impl Kernel {
             | Self::Packets(_)
             | Self::Matmul(_)
             | Self::Routine(_) => BlockShape { threads: BLOCK, shared_bytes: 0 },
-            Self::Row(it)
-            | Self::Transpose(_) => BlockShape { threads: it.block(), shared_bytes: 0 },
+            Self::Row(it) | Self::Transpose(_) => BlockShape { threads: it.block(), shared_bytes: 0 },
             Self::Attention(it) => it.block(),
         }
     }

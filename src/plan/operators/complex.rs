@@ -1,6 +1,6 @@
 //! Operators of complex numbers that do not compute both parts alike.
 
-use grammar::ops::Op;
+use grammar::{dtype::DType, ops::Op};
 
 use super::{OperatorCall, Result, misfit};
 use crate::{
@@ -31,15 +31,25 @@ impl OperatorCall<'_> {
             }
             Op::Mul => {
                 let (a, b) = (wide(0)?, wide(1)?);
-                let real = self.sum_of_products(code, Op::Sub, [&a, &b], [&a.imaginary(), &b.imaginary()])?;
-                let imaginary =
-                    self.sum_of_products(code, Op::Add, [&a, &b.imaginary()], [&a.imaginary(), &b])?;
+                let dtype = self.operand_dtype(0);
+                let dtype = dtype.part().unwrap_or(dtype);
+                let products = [[&a, &b], [&a.imaginary(), &b.imaginary()]];
+                let real = Self::sum_of_products(code, Op::Sub, products, dtype);
+                let products = [[&a, &b.imaginary()], [&a.imaginary(), &b]];
+                let imaginary = Self::sum_of_products(code, Op::Add, products, dtype);
                 code.copy(&real, out);
                 code.copy(&imaginary, &out.imaginary());
             }
             Op::Abs => {
-                let (real, imaginary) = (wide(0)?, wide(0)?.imaginary());
-                let sum = self.sum_of_products(code, Op::Add, [&real, &real], [&imaginary, &imaginary])?;
+                // Squares of binary32 numbers neither overflow nor vanish in binary64.
+                let mut part = |it: &View| {
+                    let part = code.temporary("part", DType::Double, it.shape.clone());
+                    code.copy(it, &part);
+                    part
+                };
+                let (real, imaginary) = (part(&wide(0)?), part(&wide(0)?.imaginary()));
+                let squares = [[&real, &real], [&imaginary, &imaginary]];
+                let sum = Self::sum_of_products(code, Op::Add, squares, DType::Double);
                 code.map(Op::Sqrt, [view(&sum)], out);
             }
             // `std::real`, and conversions from or to a real type.
@@ -54,20 +64,12 @@ impl OperatorCall<'_> {
     }
 
     /// Returns `a · b` plus or minus `c · d`.
-    fn sum_of_products(
-        &self,
-        code: &mut InstBuilder,
-        op: Op,
-        ab: [&View; 2],
-        cd: [&View; 2],
-    ) -> Result<View> {
-        let dtype = self.operand_dtype(0);
-        let dtype = dtype.part().unwrap_or(dtype);
+    fn sum_of_products(code: &mut InstBuilder, op: Op, [ab, cd]: [[&View; 2]; 2], dtype: DType) -> View {
         let [sum, other] =
             ["products", "other products"].map(|it| code.temporary(it, dtype, ab[0].shape.clone()));
         code.map(Op::Mul, ab.map(view), &sum);
         code.map(Op::Mul, cd.map(view), &other);
         code.map(op, [view(&sum), view(&other)], &sum);
-        Ok(sum)
+        sum
     }
 }

@@ -96,19 +96,28 @@ impl OperatorCall<'_> {
         let by_column =
             code.temporary("columns", self.dtype(stmt.get(attr::MAT2)), vec![*groups, *columns, *depth]);
         code.copy(&b.permute(&[0, 2, 1]), &by_column);
-        let scale2 = match scale2.shape[..] {
-            [count, all, _] if (count, all) == (*groups, *columns) => scale2.clone(),
-            [count, _, all] if (count, all) == (*groups, *columns) => scale2.permute(&[0, 2, 1]),
-            _ => return Err(misfit(scale2, &[*groups, *columns, 1])),
-        };
+        if scale2.shape.get(..2) != Some(&[*groups, *columns]) || scale2.shape.len() != 3 {
+            return Err(misfit(scale2, &[*groups, *columns, 1]));
+        }
         let blocks = scale2.shape[2];
         let factors = code.temporary("scales of columns", DType::Float, vec![groups * columns, blocks]);
         code.copy(&scale2, &View::contiguous(factors.buffer, scale2.shape.clone()));
         let flat = View::contiguous(by_column.buffer, vec![groups * columns, *depth]);
         let b = self.scaled(code, &flat, &factors)?;
         let b = View::contiguous(b.buffer, vec![*groups, *columns, *depth]).permute(&[0, 2, 1]);
-        let ends = code.temporary("ends of groups", DType::Int64, vec![*groups]);
-        code.map(Op::Add, [view(starts), view(&sizes.select(1, 0))], &ends);
+        // Between the groups are rows of none: each group follows one with a matrix of zeros.
+        let ends = code.temporary("ends of gaps and groups", DType::Int64, vec![*groups, 2]);
+        code.copy(starts, &ends.select(1, 0));
+        code.map(Op::Add, [view(starts), view(&sizes.select(1, 0))], &ends.select(1, 1));
+        let ends = View::contiguous(ends.buffer, vec![2 * groups]);
+        let with_gaps = |code: &mut InstBuilder, name: &str, it: &View| {
+            let [_, rows, columns] = it.shape[..] else { return it.clone() };
+            let all = code.temporary(name, DType::Float, vec![*groups, 2, rows, columns]);
+            code.fill(&all, Number::Int(0));
+            code.copy(it, &all.select(1, 1));
+            View::contiguous(all.buffer, vec![2 * groups, rows, columns])
+        };
+        let b = with_gaps(code, "matrices of gaps and groups", &b);
         let (sum, ones, alphas) = (
             code.temporary("products", DType::Float, out.shape.clone()),
             code.temporary("ones", DType::Float, vec![*rows, 1]),
@@ -118,6 +127,7 @@ impl OperatorCall<'_> {
         let kind = RoutineKind::GroupedGemm(GroupedDim::Rows);
         let factors =
             View { shape: vec![*groups, 1, 1], strides: vec![alpha.strides[0], 0, 0], ..alpha.clone() };
+        let factors = with_gaps(code, "alphas of gaps and groups", &factors);
         for (a, b, out) in [(a, b, &sum), (ones, factors, &alphas)] {
             let it = Routine { kind, inputs: vec![a, b, ends.clone()], outs: vec![out.clone()] };
             code.code.push(InstKind::Routine(Box::new(it)));

@@ -88,7 +88,7 @@ pub(super) fn auto_chunkings(program: &Program, most: i64) -> Vec<Chunking> {
 }
 
 /// The largest number of chunks that `choose_chunking` tries.
-const MAX_COUNT: i64 = 1024;
+pub(crate) const MAX_COUNT: i64 = 1024;
 
 /// Returns the communication of a statement, once for each way to split it in order of preference; nothing if the statement
 /// does not communicate.

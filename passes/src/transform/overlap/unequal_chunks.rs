@@ -15,7 +15,7 @@ use crate::{
     analysis::sharding::Sharding,
     pass::Change,
     transform::{
-        chunk::{self, CommCandidate, known_extent},
+        chunk::{self, CommCandidate, MAX_COUNT, known_extent},
         stream_parallel::LoopOptions,
     },
 };
@@ -107,6 +107,7 @@ impl Sizes<'_> {
 
 /// Returns the sizes of up to `most` chunks, the last of which is shorter.
 fn shorter_last(extent: Option<i64>, most: i64) -> Result<Vec<i64>, Obstacle> {
+    let most = most.min(MAX_COUNT);
     let extent = extent.filter(|it| most > 1 && *it > 2 && (2..=most).all(|count| it % count != 0));
     let extent = extent.ok_or("its chunks are of equal size")?;
     let size = extent / most + 1;
