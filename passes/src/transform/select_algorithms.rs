@@ -16,8 +16,8 @@
 //! those of UCC, are not changed: the CUDA backend copies with copy engines, which leave the multiprocessors to
 //! other work, and reduces after them. A rule with `one-shot` does not apply to an Allgather, ReduceScatter or AllToAll
 //! in which the part of a rank is not a multiple of 16 bytes: most parts would begin at addresses that allow narrow
-//! accesses only. An existing `algo=` is overwritten. The GPUs have to be on one host (`hir-run` rejects these
-//! algorithms across hosts).
+//! accesses only. An existing `algo=` is overwritten, and an `epilogue=` that the algorithm cannot have is removed. The GPUs
+//! have to be on one host (`hir-run` rejects these algorithms across hosts).
 //!
 //! `table=` contains the rules (`grammar::algorithm_table`); sizes are the bytes of one rank's part of the input or
 //! the output, whichever is larger. The pass does not change a statement whose size is not a constant or is covered
@@ -26,7 +26,7 @@
 //! it: its default algorithm may be complete when the posting stream continues, the others are only after a Wait.
 
 use grammar::{
-    algorithm_table::{AlgorithmTable, DEFAULT_RULES},
+    algorithm_table::{AlgorithmTable, DEFAULT_RULES, has_epilogue},
     attr,
     diagnostic::Diagnostic,
     ir::{AxisKind, OpStmt, ParallelType, Program, Stmt, StmtId, TensorId},
@@ -82,6 +82,9 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
         let Stmt::Op(it) = &mut program.stmts[id] else { continue };
         changed |= it.get(attr::ALGO) != Some(algorithm);
         it.set(attr::ALGO, algorithm);
+        if it.get(attr::TYPE).is_some_and(|kind| !has_epilogue(algorithm, kind)) {
+            it.attrs.retain(|(key, _)| *key != attr::EPILOGUE);
+        }
     }
     Ok(Change::from_flag(changed))
 }
