@@ -56,6 +56,13 @@ pub(super) fn collective_epilogues(code: &[Inst], collectives: &[PeerCollective]
         let here = collectives.get(next).filter(|it| it.range.contains(&at));
         match &inst.kind {
             _ if here.is_some_and(|it| it.epilogue.is_some()) => _ = open.insert(inst.stream, next),
+            // An all-gather of what the kernel computes. It ends the epilogue.
+            _ if here.is_some() && open.contains_key(&inst.stream) => {
+                found.extend(open.get(&inst.stream).map(|it| (at, *it)));
+                if here.is_some_and(|it| it.range.end == at + 1) {
+                    open.remove(&inst.stream);
+                }
+            }
             it if it.does_nothing_on_stream() => {}
             InstKind::Map { .. } | InstKind::Reduce(_) | InstKind::Fill { .. } | InstKind::Copy { .. }
                 if here.is_none() =>

@@ -273,7 +273,13 @@ impl<'a> ExecutableBuilder<'a> {
         let stream = self.logical_streams[inst.stream as usize];
         let leader = all[number].first_wait() as u32;
         let fused = match role {
-            FusionRole::CollectiveLeader(rows) => self.launch_with_rows(&all[number].phases, rows)?,
+            FusionRole::CollectiveLeader(rows, gathered) => {
+                let gathered = gathered.map(|(number, step)| (&all[number].phases, step));
+                self.launch_with_rows(&all[number].phases, rows, gathered)?
+            }
+            FusionRole::GatherOf(it) if with_epilogue.contains(it) => {
+                return Ok(Some((all[number].range.end as u32, *it)));
+            }
             _ => None,
         };
         if fused.is_some() {
@@ -305,7 +311,9 @@ impl<'a> ExecutableBuilder<'a> {
     ) -> Result<Option<u32>, CudaError> {
         match role {
             // The kernel of a collective has the epilogue, or nothing of it is fused.
-            FusionRole::Unfused | FusionRole::CollectiveLeader(_) => self.lower_inst(at, inst)?,
+            FusionRole::Unfused | FusionRole::CollectiveLeader(..) | FusionRole::GatherOf(_) => {
+                self.lower_inst(at, inst)?
+            }
             FusionRole::Leader(launch) => {
                 self.push_launch(at, self.logical_streams[inst.stream as usize], Some(*launch));
             }

@@ -20,8 +20,8 @@ use crate::{
 };
 use grammar::dtype::DType;
 use hir_plan::{
-    BufferNo, Inst, InstKind, PeerCollective, PeerPhases, Plan, ReduceOp, StreamNo, Transfer, View,
-    ViewOnRank, World, timeline::estimate::FusedInsts,
+    BufferNo, Inst, InstKind, PacketFormat, PeerCollective, PeerPhases, Plan, ReduceOp, StreamNo, Transfer,
+    View, ViewOnRank, World, timeline::estimate::FusedInsts,
 };
 use rustc_hash::FxHashMap;
 
@@ -47,8 +47,10 @@ pub(super) enum FusionRole {
     /// The first of several fused instructions; the launch does the work of all of them.
     Leader(Box<Launch>),
     /// The first instruction of a collective whose kernel computes what follows: the part of the kernel that handles the rows
-    /// of the result.
-    CollectiveLeader(Box<Launch>),
+    /// of the result, and the all-gather that it executes: its number, and the index of the operation that computes its input.
+    CollectiveLeader(Box<Launch>, Option<(usize, usize)>),
+    /// The first instruction of an all-gather that the kernel of a `CollectiveLeader` executes: the index of the latter.
+    GatherOf(u32),
     /// A matrix product whose epilogue computes `relu`: the index of the `relu`.
     ProductWithRelu(u32),
     /// The `relu` of a `ProductWithRelu`, or what a collective's kernel computes: the index of the product or the collective.
@@ -121,7 +123,9 @@ pub(super) fn fusion_roles<'a>(
         // The kernel of a collective executes all its instructions, so none of them is fused with others.
         while collectives.next_if(|(it, _)| it.range.end <= at as usize).is_some() {}
         if let Some((_, rows)) = collectives.peek().filter(|(it, _)| it.range.contains(&(at as usize))) {
-            fuse_run(&std::mem::take(run), &mut roles);
+            let run = std::mem::take(run);
+            fuse_run(&run, &mut roles);
+            gather_rows(&run, (peer_collectives, at as usize), &mut roles, &locate);
             last.extend(rows.as_ref().map(|it| (inst.stream, it)));
             continue;
         }
@@ -246,7 +250,8 @@ pub fn fused_instructions(world: &World) -> Vec<FusedInsts> {
             FusionRole::FusedInto(it) | FusionRole::EpilogueOf(it) => Some(it),
             FusionRole::Unfused
             | FusionRole::Leader(_)
-            | FusionRole::CollectiveLeader(_)
+            | FusionRole::CollectiveLeader(..)
+            | FusionRole::GatherOf(_)
             | FusionRole::ProductWithRelu(_) => None,
         };
         let roles = fusion_roles(&scope, |view| {
@@ -297,12 +302,62 @@ fn fuse_run(run: &[Candidate], roles: &mut [FusionRole]) {
                 (first.at as usize, leader, FusionRole::FusedInto(first.at))
             }
             Some(RowsOfCollective { it, .. }) => {
-                let leader = FusionRole::CollectiveLeader(Box::new(launch));
+                let leader = FusionRole::CollectiveLeader(Box::new(launch), None);
                 (it.range.start, leader, FusionRole::EpilogueOf(it.first_wait() as u32))
             }
         };
         roles[leader] = of_leader;
         later.iter().for_each(|it| roles[it.at as usize] = of_others.clone());
+    }
+}
+
+/// Makes the kernel of a collective that computes the whole run execute the all-gather that begins at an instruction, if its
+/// input is a result of the run, and its output shares no memory with what the kernel accesses.
+fn gather_rows<'a>(
+    run: &[Candidate],
+    (collectives, at): (&'a [PeerCollective], usize),
+    roles: &mut [FusionRole],
+    locate: &impl Fn(&'a View) -> Result<DeviceView<'a>, CudaError>,
+) {
+    let found = || {
+        let (rows, last) = (run.first()?.collective?, run.last()?);
+        let leader = rows.it.first_wait() as u32;
+        let number = collectives.iter().position(|it| it.range.start == at)?;
+        let PeerPhases::Packets { format: PacketFormat::Ll, phases, .. } = &collectives[number].phases else {
+            return None;
+        };
+        let transfers = || phases.iter().flat_map(|it| &it.transfers);
+        let [Transfer::Copy { from, .. }] = phases.first()?.transfers.as_slice() else { return None };
+        let input = locate(&from.view).ok()?;
+        let is_input = |it: &Candidate| {
+            let out = it.op.out();
+            (out.address, out.dtype, out.view.len()) == (input.address, input.dtype, input.view.len())
+                && out.view.is_contiguous()
+                && out.view.shape == rows.out.1.shape
+        };
+        let step = run.iter().rposition(is_input)?;
+        let is_apart = |out: &'a ViewOnRank| {
+            out.rank != from.rank
+                || locate(&out.view).is_ok_and(|out| {
+                    let accessed = |(at, it): (usize, &Candidate)| {
+                        it.op
+                            .views()
+                            .into_iter()
+                            .chain([it.op.out()])
+                            .any(|view| view.may_alias(&out) && !(at == step && view == it.op.out()))
+                    };
+                    !run.iter().enumerate().any(accessed)
+                })
+        };
+        let fits = roles[last.at as usize] == FusionRole::EpilogueOf(leader)
+            && transfers().all(|it| it.op().is_none())
+            && transfers().flat_map(Transfer::outputs).all(is_apart);
+        fits.then_some((rows.it.range.start, leader, (number, step)))
+    };
+    let Some((start, leader, gathered)) = found() else { return };
+    if let FusionRole::CollectiveLeader(_, it) = &mut roles[start] {
+        *it = Some(gathered);
+        roles[at] = FusionRole::GatherOf(leader);
     }
 }
 

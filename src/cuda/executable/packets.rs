@@ -6,7 +6,7 @@ use super::ExecutableBuilder;
 use crate::{
     buffer_assignment::PACKET_EXPANSION,
     error::CudaError,
-    kernels::{self, Exchange, Item, Launch, PacketCollective, Send, Source},
+    kernels::{self, Exchange, Gather, Item, Launch, PacketCollective, Send, Source},
 };
 use hir_plan::{Inst, PacketFormat, Phase, Transfer, View, ViewOnRank};
 
@@ -60,6 +60,26 @@ impl ExecutableBuilder<'_> {
             sends.push(Send { from, to });
         }
         Ok(Exchange::Packets { flags_per_run: self.flags_per_run, flag: index + 1, sends })
+    }
+
+    /// Returns the all-gather of what operation `step` computes.
+    pub(super) fn gather(&self, index: u32, phases: &[Phase], step: usize) -> Result<Gather, CudaError> {
+        let (mut own, mut to, mut received) = (None, Vec::new(), Vec::new());
+        let transfers = phases.iter().flat_map(|it| &it.transfers);
+        let copies = transfers
+            .flat_map(|it| it.inputs().iter().flat_map(|from| it.outputs().map(move |out| (from, out))));
+        for (from, out) in copies {
+            if out.rank != self.plan.rank {
+                to.push(self.packet_address(out)?);
+                continue;
+            }
+            let out = self.dense_address(out.rank, &out.view)?;
+            match self.source(from)? {
+                Source::Memory(_) => own = Some(out),
+                Source::Packets(from) => received.push((from, out)),
+            }
+        }
+        Ok(Gather { step, flags_per_run: self.flags_per_run, flag: index + 1, own, to, received })
     }
 
     fn item(&self, it: &Transfer) -> Result<Item, CudaError> {

@@ -40,11 +40,13 @@ impl ExecutableBuilder<'_> {
         }
     }
 
-    /// Returns the launch of the kernel of a collective that handles its rows with an epilogue; `None` if there is none.
+    /// Returns the launch of the kernel of a collective that handles its rows with an epilogue; `None` if there is none. The
+    /// kernel also executes an all-gather of what an operation computes.
     pub(super) fn launch_with_rows(
         &self,
         phases: &PeerPhases,
         rows: &Launch,
+        gathered: Option<(&PeerPhases, usize)>,
     ) -> Result<Option<Launch>, CudaError> {
         let exchange = match phases {
             PeerPhases::Memory(phases) => {
@@ -53,7 +55,13 @@ impl ExecutableBuilder<'_> {
             }
             PeerPhases::Packets { index, phases, .. } => self.packet_exchange(*index, phases)?,
         };
-        Ok(kernels::with_exchange(rows, &exchange, self.epoch_address))
+        let gather = match gathered {
+            Some((PeerPhases::Packets { index, phases, .. }, step)) => {
+                Some(self.gather(*index, phases, step)?)
+            }
+            Some((PeerPhases::Memory(_), _)) | None => None,
+        };
+        Ok(kernels::with_exchange(rows, &exchange, gather.as_ref(), self.epoch_address))
     }
 
     /// Returns the words of the signals with which the members are done, if blocks set them.

@@ -41,8 +41,8 @@ pub(super) use peer_memory::{
 pub(super) use reduce::{reduce_launches, reduce_scratch_bytes};
 pub(super) use routine::{reads_base, routine_launch};
 pub(super) use row::{
-    Exchange, RowOp, RowReduction, Send, collective_rows_launch, defining_row_op, row_launch, with_exchange,
-    with_row_maps,
+    Exchange, Gather, RowOp, RowReduction, Send, collective_rows_launch, defining_row_op, row_launch,
+    with_exchange, with_row_maps,
 };
 pub(super) use shape::{merge_dims, merge_dims_in_any_order};
 

@@ -413,6 +413,9 @@ template<class T, int V> struct PacketsOf {
   }
 };
 
+// An all-gather behind a reduction; see row/exchange.rs.
+template<int N> struct Gathered { u64 gathered_flags_per_run, gathered_flag, gathered[N]; };
+
 struct Epoch { u64 epoch; };
 extern "C" __global__ void advance_epoch(const __grid_constant__ Epoch p) {
   *reinterpret_cast<u32*>(p.epoch) += 1;

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::buffer_assignment::PACKET_EXPANSION;
 use exchange::RowExchange;
-pub(crate) use exchange::{Exchange, Send, with_exchange};
+pub(crate) use exchange::{Exchange, Gather, Send, with_exchange};
 use hir_plan::{Reduce, ReduceOp, View};
 
 /// Maximum number of bytes of an operand or a result that a thread has: 64 registers.

@@ -146,10 +146,11 @@ pub(in crate::kernels) fn body(kernel: &RowKernel) -> String {
             }
         }
     }
+    text += &exchange.as_ref().map_or_else(String::new, |it| it.end_of_row(kernel));
     if kernel.spread > 1 {
         text += "    // The next rows write shared memory again.\n    if (tile + gridDim.x < tiles) __syncthreads();\n";
     }
-    text + "  }\n" + &exchange.as_ref().map_or_else(String::new, super::exchange::RowExchange::end)
+    text + "  }\n" + &exchange.as_ref().map_or_else(String::new, |it| it.end(kernel))
 }
 
 /// Returns the statement that stores the value that a step has for each row.
