@@ -171,6 +171,7 @@ keys! {
     Vec<usize> { TEAM = "team", }
     Vec<bool> { FLAGS = "flags", }
     Vec<ExprId> {
+        DIMS = "dims",
         EXTENTS = "extents",
         WIDTHS = "widths",
         SHAPE = "shape",

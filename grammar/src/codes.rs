@@ -132,9 +132,10 @@ codes! {
     /// An ALLOCATE of a name that is already bound has no effect: the long form of ALLOCATE skips bound
     /// names.
     RedundantAllocate = "W0301", Warning;
-    /// A Set.Permute moves nothing. The axes of its result are listed in the order of the result and numbered in the order
-    /// of the operand: `[iS3{4}, iS2{8}]` exchanges the two axes of an operand `[iS0{8}, iS1{4}]`, and `[iS2{8}, iS3{4}]`
-    /// copies it.
+    /// A Set.Permute moves nothing. `dims` has, for each axis of the result, the number of the operand's axis, from 0:
+    /// `dims = {1, 0}` exchanges two axes, and `dims = {0, 1}` copies. In a text without `dims`, as nvFuser prints it, the axes
+    /// of the result are listed in its own order and numbered in the order of the operand: `[iS3{4}, iS2{8}]` exchanges the
+    /// axes of an operand `[iS0{8}, iS1{4}]`.
     IdentityPermute = "W0302", Warning;
 
     /// A scalar has no value: the dump uses it but does not define it. Define it with `--set name=value`,

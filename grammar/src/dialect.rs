@@ -49,6 +49,7 @@ const UNKNOWN_KEYS: [AttrName; 6] = [
     attr::PROTOCOL.name(),
     attr::KERNEL.name(),
     attr::EXTENTS.name(),
+    attr::DIMS.name(),
 ];
 
 /// Returns the program with device numbers as roots, the only ALLOCATE of 2025, and without the attributes

@@ -116,6 +116,8 @@ struct DomainFacts {
     /// Tensors that a HostUnit writes with a permutation. Their axes are numbered in the order of the
     /// operand, which says nothing about device axes.
     permuted_by_unit: HashSet<TensorId>,
+    /// Results of permutations.
+    permutations: HashSet<TensorId>,
     /// Tensors whose domains are known.
     stated: HashSet<TensorId>,
     /// The HostUnits whose domains are inferred, too: those that a log defines without domains.
@@ -185,6 +187,9 @@ impl DomainFacts {
             let (wide, narrow) =
                 if row.type_rule == TypeRule::Broadcast { (out, first) } else { (first, out) };
             self.ranks.known.extend([(wide, flags.len()), (narrow, rest)]);
+        }
+        if row.type_rule == TypeRule::Permute {
+            self.permutations.insert(out);
         }
         if row.type_rule == TypeRule::Shard {
             self.shard_sources.insert(out, first);

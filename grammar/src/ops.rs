@@ -103,7 +103,7 @@ table! {
     /// Copies a tensor; becomes a resharding if the shardings differ.
     Set = OpDef { attrs: &[opt(CACHE_OP)], ..call("Set", TypeRule::Same) };
     /// Copies a tensor with its axes in another order.
-    Permute = OpDef { attrs: &[opt(CACHE_OP)], ..call("Set.Permute", TypeRule::Permute) };
+    Permute = OpDef { attrs: &[opt(CACHE_OP), opt(DIMS)], ..call("Set.Permute", TypeRule::Permute) };
     /// Copies a tensor at the boundary of a segment.
     SegmenterSet = OpDef { attrs: &[opt(CACHE_OP)], ..call("SegmenterSet", TypeRule::Same) };
     /// Copies to shared memory, in a scheduled kernel.

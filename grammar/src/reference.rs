@@ -27,8 +27,9 @@ fn quoted(cell: &str) -> Vec<&str> {
     cell.split('`').skip(1).step_by(2).collect()
 }
 
-/// Replaces short names such as `T3` by full tensors; `T9` has another element type.
+/// Replaces short names such as `T3` by full tensors; `T9` has another element type. A permutation has two axes.
 fn in_full(text: &str) -> String {
+    let second = if text.contains("dims =") { ", iS99{4}" } else { "" };
     let mut res = String::new();
     let mut rest = text;
     while let Some(at) = rest.find('T') {
@@ -39,7 +40,7 @@ fn in_full(text: &str) -> String {
         if digits > 0 && begins && !rest[end..].starts_with('_') {
             let number = &rest[at + 1..end];
             let dtype = if number == "9" { "__bfloat" } else { "float" };
-            res += &format!("_g_{dtype}[iS{number}{{4}}]");
+            res += &format!("_g_{dtype}[iS{number}{{4}}{second}]");
         }
         rest = &rest[end..];
     }

@@ -41,7 +41,6 @@ use self::{
     ranks::partial_sums,
 };
 
-pub(crate) use self::ranks::RankCount;
 pub use self::{
     broadcast::flagged_dims,
     dims::{
@@ -55,15 +54,16 @@ pub use self::{
     slice::slice_takes_all,
     views::{Aliasing, OperandView},
 };
+pub(crate) use self::{permute::state_permutations, ranks::RankCount};
 use crate::{
     attr,
     codes::Code,
     diagnostic::Diagnostic,
     dtype::{Class, DType},
-    ir::{Axis, AxisId, AxisKind, ExprId, OpStmt, Operand, ParallelType, Program, TensorId},
+    ir::{Axis, AxisId, AxisKind, ExprId, OpStmt, Operand, ParallelType, Program, Stmt, TensorId},
     ops::{Op, TypeRule},
     suggest::{count_text, list_text},
-    text::{axis_text, axis_text_with_number},
+    text::axis_text,
 };
 
 /// A type rule. The functions answer what the verifier, the passes and the planner ask about a statement.

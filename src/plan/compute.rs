@@ -292,7 +292,7 @@ impl PlanBuilder<'_> {
         Ok(match shown {
             OperandView::Whole => Some(view.clone()),
             OperandView::Permuted => {
-                let order = permutation(program, out);
+                let order = permutation(program, stmt);
                 (order.len() == view.shape.len()).then(|| view.permute(&order))
             }
             OperandView::Broadcast => {

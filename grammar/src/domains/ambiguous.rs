@@ -4,6 +4,8 @@
 //! can be the results of a split whose input no statement shows. The input would have a smaller number, which
 //! does not occur in the text.
 //!
+//! A device axis that a permutation does not split is where the text lists it, or at the front, where nvFuser moves device axes.
+//!
 //! Invariant: a tensor that an operator of known rank reads or writes is never ambiguous.
 
 use rustc_hash::FxHashSet;
@@ -14,15 +16,34 @@ use crate::{
     ir::{AxisId, ParallelType, Program, TensorId},
 };
 
-/// A tensor with two axes that may be the results of one split.
+/// A tensor whose text fits several domains.
 pub(crate) struct AmbiguousTensor {
     pub(crate) tensor: TensorId,
-    pub(crate) outer: AxisId,
-    pub(crate) inner: AxisId,
+    /// The two axes that may be the results of one split; `None` if the order of the logical axes is open.
+    pub(crate) split: Option<(AxisId, AxisId)>,
 }
 
 /// Returns the ambiguous tensors of the container.
 pub(super) fn ambiguous_tensors(
+    program: &Program,
+    facts: &DomainFacts,
+    all_inferred: &[(TensorId, InferredDomains)],
+) -> Vec<AmbiguousTensor> {
+    let mut found = ambiguous_splits(program, facts, all_inferred);
+    let unordered = all_inferred.iter().filter(|(tensor, inferred)| {
+        let loops = program.tensors[*tensor].loop_domain.iter().enumerate();
+        let is_outer = |at: usize| inferred.splits.iter().any(|split| split.0 == at);
+        let listed = loops.filter(|(at, _)| !is_outer(*at)).map(|(_, axis)| *axis);
+        facts.permutations.contains(tensor)
+            && !listed.eq(facts.logical_order(program, *tensor, inferred))
+            && found.iter().all(|it| it.tensor != *tensor)
+    });
+    let unordered: Vec<TensorId> = unordered.map(|(tensor, _)| *tensor).collect();
+    found.extend(unordered.into_iter().map(|tensor| AmbiguousTensor { tensor, split: None }));
+    found
+}
+
+fn ambiguous_splits(
     program: &Program,
     facts: &DomainFacts,
     all_inferred: &[(TensorId, InferredDomains)],
@@ -47,7 +68,7 @@ pub(super) fn ambiguous_tensors(
             // A split moves device axes to the front; it leaves stream axes in place.
             hidden && (*outer == 0 || axis.parallel == ParallelType::Stream)
         })?;
-        Some(AmbiguousTensor { tensor: *tensor, outer: loops[outer], inner: loops[inner] })
+        Some(AmbiguousTensor { tensor: *tensor, split: Some((loops[outer], loops[inner])) })
     };
     let ambiguous: Vec<AmbiguousTensor> = candidates.iter().filter_map(possible).collect();
     let mut doubtful = vec![false; program.tensors.len()];

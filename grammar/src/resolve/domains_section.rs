@@ -322,20 +322,29 @@ fn transform_results(transform: &Transform) -> Vec<AxisId> {
 /// Returns the warning that states the chosen domains and how to make them explicit.
 fn ambiguity_warning(program: &Program, it: &AmbiguousTensor) -> Diagnostic {
     let name = program.tensor_name(it.tensor);
-    let (outer, inner) = (axis_text(program, it.outer), axis_text(program, it.inner));
-    let loops: Vec<String> =
-        program.tensors[it.tensor].loop_domain.iter().map(|axis| axis_text(program, *axis)).collect();
-    let message = format!(
-        "the text does not determine whether `{outer}` and `{inner}` of `{name}` are two logical axes or the results of one split"
-    );
-    Diagnostic::new(
-        Code::LossyDomains,
-        program.tensor_span(it.tensor),
-        message,
-        "interpreted as two logical axes",
-    )
-    .help(format!(
+    let texts = |axes: &[AxisId]| -> String {
+        let texts: Vec<String> = axes.iter().map(|axis| axis_text(program, *axis)).collect();
+        texts.join(", ")
+    };
+    let tensor = &program.tensors[it.tensor];
+    let (message, label) = match it.split {
+        Some((outer, inner)) => (
+            format!(
+                "the text does not determine whether `{}` and `{}` of `{name}` are two logical axes or the results of one split",
+                axis_text(program, outer),
+                axis_text(program, inner)
+            ),
+            "interpreted as two logical axes".to_owned(),
+        ),
+        None => (
+            format!(
+                "the text does not determine the order of the logical axes of `{name}`, the result of a permutation"
+            ),
+            format!("interpreted as [{}]", texts(&tensor.domains.logical)),
+        ),
+    };
+    Diagnostic::new(Code::LossyDomains, program.tensor_span(it.tensor), message, label).help(format!(
         "write a section `Domains:` with `{name}: logical({})` after the container to make this explicit",
-        loops.join(", ")
+        texts(&tensor.loop_domain)
     ))
 }

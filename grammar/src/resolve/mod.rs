@@ -49,6 +49,7 @@ use crate::{
     },
     list_text,
     parse::{FaultyLines, ParseEvents, parse_container},
+    rules::state_permutations,
     span::Span,
     text::expr_text,
     words::P2pProtocol,
@@ -352,6 +353,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
         if !self.has_domains_section {
             self.infer_domains(&stated, &units);
         }
+        state_permutations(&mut self.program);
         self.propose_declarations(&incomplete);
     }
 

@@ -5,6 +5,7 @@
 //! permuted to the front before the collective, or back to their position after it.
 
 use grammar::{
+    attr,
     ir::{DeviceDim, Domains, ExprId, Memory, OpStmt, Operand, ParallelType, Program, TensorId},
     ops::Op,
 };
@@ -123,7 +124,11 @@ pub fn permute_axis(
     let Domains { logical, allocation, .. } = &mut it.domains;
     move_axis(logical);
     allocation.iter_mut().for_each(move_axis);
-    (out, unary_op(Op::Permute, input, out))
+    let mut order: Vec<i64> = (0..axes.len() as i64).collect();
+    let dim = order.remove(from);
+    order.insert(to, dim);
+    let dims = order.into_iter().map(|dim| program.intern_int(dim)).collect();
+    (out, OpStmt { attrs: vec![attr::DIMS.with(dims)], ..unary_op(Op::Permute, input, out) })
 }
 
 /// Returns `out = op( input )`.

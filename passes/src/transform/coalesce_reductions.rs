@@ -266,10 +266,14 @@ impl Member {
             let moved = sharding.new_tensor(program, fresh, now, Memory::Global);
             let axes: Vec<_> = program.dimensions(moved).collect();
             let numbers: Vec<u32> = axes.iter().map(|axis| program.axes[*axis].number).collect();
-            for (axis, from) in axes.into_iter().zip(order) {
-                program.axes[axis].number = numbers[from];
+            for (axis, from) in axes.into_iter().zip(&order) {
+                program.axes[axis].number = numbers[*from];
             }
-            stmts.push(contiguity::unary_op(Op::Permute, now, moved));
+            let dims = order.iter().map(|at| program.intern_int(*at as i64)).collect();
+            stmts.push(OpStmt {
+                attrs: vec![attr::DIMS.with(dims)],
+                ..contiguity::unary_op(Op::Permute, now, moved)
+            });
             now = moved;
         }
         if self.from.dims.len() != goal.dims.len() {

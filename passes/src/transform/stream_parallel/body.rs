@@ -7,6 +7,7 @@ use grammar::{
         AxisId, ExprId, For, InfixOp, Memory, OpStmt, Operand, ParallelType, Program, Stmt, StmtId, TensorId,
     },
     ops::{Op, TypeRule},
+    permutation,
     span::Span,
 };
 use rustc_hash::FxHashMap;
@@ -147,7 +148,7 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
         let Stmt::Op(mut it) = self.pass.program.stmts[member.stmt].clone() else { return };
         let slicing = &member.slicing;
         if let (Style::Select, Some(dim)) = (self.group.style, slicing.out_dim) {
-            remove_dimension(&mut it, dim, &slicing.operands);
+            remove_dimension(self.pass.program, &mut it, dim, &slicing.operands);
         }
         for (at, operand) in slicing.operands.iter().enumerate() {
             let slice = self.operand_slice(*operand);
@@ -335,9 +336,17 @@ fn stream_axis(program: &Program, group: &StmtGroup) -> Option<AxisId> {
     program.dimensions(tensor).nth(dim)
 }
 
-/// Removes the dimension that is selected from the `flags` of a broadcast or squeeze and from the extents of an
-/// expansion.
-fn remove_dimension(it: &mut OpStmt, dim: usize, operands: &[OperandSlice]) {
+/// Removes the dimension that is selected from the `flags` of a broadcast or squeeze, the extents of an expansion, and the `dims`
+/// of a permutation.
+fn remove_dimension(program: &mut Program, it: &mut OpStmt, dim: usize, operands: &[OperandSlice]) {
+    if it.op == Op::Permute {
+        let mut order = permutation(program, it);
+        if dim < order.len() {
+            let gone = order.remove(dim);
+            let dims = order.iter().map(|at| program.intern_int((at - usize::from(*at > gone)) as i64));
+            it.set(attr::DIMS, dims.collect());
+        }
+    }
     if let (Op::Expand, Some(extents)) = (it.op, it.get(attr::EXTENTS)) {
         let mut extents = extents.to_vec();
         if dim < extents.len() {

@@ -167,14 +167,15 @@ impl OperatorLowering<'_, '_> {
         match shown {
             OperandView::Whole => (),
             OperandView::Permuted => {
-                // The axes of the result are numbered in the order of the operand.
-                let numbers: Vec<u32> =
-                    program.dimensions(self.out).map(|axis| program.axes[axis].number).collect();
-                if numbers.len() != view.shape.len() {
+                let dims = self.stmt.get(attr::DIMS).unwrap_or_default();
+                if dims.len() != view.shape.len() {
                     return Err(self.planner.shape_mismatch(self.stmt.op, &view.shape, &self.target.shape));
                 }
-                for (to, number) in numbers.iter().enumerate() {
-                    let at = numbers.iter().filter(|it| *it < number).count();
+                for (to, dim) in dims.iter().enumerate() {
+                    let dim = program.constant(*dim).and_then(|dim| usize::try_from(dim).ok());
+                    let Some(at) = dim.filter(|at| *at < dims.len()) else {
+                        return Err(self.planner.unsupported(self.stmt.op));
+                    };
                     (from.shape[to], from.strides[to]) = (view.shape[at], view.strides[at]);
                 }
             }
