@@ -42,7 +42,7 @@ pub fn print_as(program: &Program, dialect: Dialect) -> (String, Vec<Diagnostic>
 }
 
 /// Attributes that nvFuser did not print in 2025, and attributes that only this project defines.
-const UNKNOWN_KEYS: [AttrName; 6] = [
+const UNKNOWN_KEYS: [AttrName; 7] = [
     attr::RED_OP.name(),
     attr::ALGO.name(),
     attr::EPILOGUE.name(),

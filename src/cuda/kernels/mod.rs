@@ -228,8 +228,9 @@ impl Kernel {
             | Self::PeerMemory(_)
             | Self::Packets(_)
             | Self::Matmul(_)
-            | Self::Routine(_) => BlockShape { threads: BLOCK, shared_bytes: 0 },
-            Self::Row(it) | Self::Transpose(_) => BlockShape { threads: it.block(), shared_bytes: 0 },
+            | Self::Routine(_)
+            | Self::Transpose(_) => BlockShape { threads: BLOCK, shared_bytes: 0 },
+            Self::Row(it) => BlockShape { threads: it.block(), shared_bytes: 0 },
             Self::Attention(it) => it.block(),
         }
     }
