@@ -11,6 +11,8 @@
 //! | transfer to another mesh | whole; 4 chunks |
 //! | all that are left | the algorithms of `select-algorithms`; those and copy engines for all-reduces above 8 MiB; NCCL |
 //!
+//! With algorithms that are not NCCL's, `fuse-collective-epilogue` comes before `select-algorithms`.
+//!
 //! A choice applies to all communications of its kind, and kinds that the program does not have are left out. Of choices whose
 //! estimates differ by less than 1%, the pass takes the one that splits least. The result does not depend on anything but the
 //! program, the options and the file of the machine.
@@ -318,7 +320,7 @@ fn passes_of(choices: &[Choice]) -> String {
             (Some(_), Some(options)) => {
                 overlap.extend(options.split(','));
             }
-            (None, Some(options)) => algorithms = format!("select-algorithms{options},"),
+            (None, Some(options)) => algorithms = format!("fuse-collective-epilogue,select-algorithms{options},"),
             (_, None) => {}
         }
     }
