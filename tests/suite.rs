@@ -65,6 +65,8 @@ mod batch_text;
 mod canonical;
 #[path = "suite/cascades.rs"]
 mod cascades;
+#[path = "suite/certify.rs"]
+mod certify;
 #[path = "suite/ci.rs"]
 mod ci;
 #[path = "suite/cpu_time.rs"]
@@ -224,6 +226,7 @@ fn main() -> ExitCode {
     trials.extend(perfetto::trials());
     trials.extend(transformer::trials());
     trials.extend(batch::trials());
+    trials.extend(certify::trials(&cases));
     trials.extend(ci::trials());
     trials.extend(emulated::trials(&cases));
     trials.extend(delayed::trials(&cases));
@@ -328,6 +331,7 @@ fn run(path: &Path, command: &str, scratch: &Path) -> Result<Output, Failed> {
     let folder = path.parent().map(shown).unwrap_or_default();
     let temporary = scratch.display().to_string();
     let program = |word: &str| match word {
+        "hir" => env!("CARGO_BIN_EXE_hir").to_owned(),
         "hir-opt" => env!("CARGO_BIN_EXE_hir-opt").to_owned(),
         "hir-run" => env!("CARGO_BIN_EXE_hir-run").to_owned(),
         "hir-reduce" => env!("CARGO_BIN_EXE_hir-reduce").to_owned(),
@@ -335,7 +339,7 @@ fn run(path: &Path, command: &str, scratch: &Path) -> Result<Output, Failed> {
     };
     let words = split(command);
     let launched = match words.first().map(String::as_str) {
-        Some("hir-opt" | "hir-run" | "hir-reduce") => false,
+        Some("hir" | "hir-opt" | "hir-run" | "hir-reduce") => false,
         Some("mpirun") => true,
         other => return Err(format!("unknown command {other:?}").into()),
     };

@@ -3,7 +3,8 @@
 //! The numbers are stable: E01xx parsing, E02xx names and shapes, E03xx verification, E04xx planning, E05xx
 //! matching communications across ranks, E06xx pass pipelines, R01xx edits, W01xx comments for hir, R06xx
 //! remarks of passes, E07xx checking, R07xx remarks of the checker, W07xx execution, E08xx and W08xx dumps of
-//! the flight recorder, E09xx StableHLO modules. A `lossy-…` warning reports information that a dump does not
+//! the flight recorder, E09xx StableHLO modules,
+//! E10xx certificates. A `lossy-…` warning reports information that a dump does not
 //! contain.
 
 /// The severity of a diagnostic.
@@ -312,6 +313,14 @@ codes! {
     HangPairedCalls = "W0803", Warning;
     /// A file with the name of a dump cannot be read as one. Its rank counts as one without a dump.
     UnreadableDump = "W0804", Warning;
+
+    /// `hir certify`: an output of the lowered program is not that of the original. The programs were evaluated on the same random elements
+    /// of a prime field, so there are inputs for which the results differ, unless the difference is in what the model leaves out: identities
+    /// of operators that it treats as unknown functions, such as `exp(a + b) = exp(a) · exp(b)`, and of conversions, which do not round.
+    ProgramsDiffer = "E1001", Error;
+    /// `hir certify` does not certify a statement: it does not know what the operator computes, a scalar has no value, ranks hold different
+    /// values of what should be one tensor, or the program is too large. Nothing is certified then.
+    NotCertifiable = "E1002", Error;
 
     /// A redundant Synchronize or Wait: other statements already enforce all the ordering that it enforces.
     /// Without it, every computation, copy and communication on every rank still waits for the same earlier

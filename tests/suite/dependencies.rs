@@ -333,6 +333,10 @@ const CUDA: &[Layer] = &[
 /// `docs/architecture.md` lists them in this order.
 const PACKAGES: &[(&str, &[&str])] = &[
     ("grammar", &["clap", "rayon", "rustix", "tempfile"]),
+    (
+        "src/certify",
+        &["hir-check", "hir-plan", "hir-sim", "hir-tensor", "passes", "rayon", "rustix", "tempfile"],
+    ),
     ("passes", &["clap", "hir-plan", "rayon", "rustix", "tempfile"]),
     ("src/plan", &["clap", "passes", "rayon", "rustix", "tempfile"]),
     ("src/check", &["clap", "hir-cuda", "hir-sim", "hir-tensor", "passes", "rayon", "rustix", "tempfile"]),

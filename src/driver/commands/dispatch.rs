@@ -26,6 +26,9 @@ enum Tool {
     #[cfg(all(feature = "cuda", feature = "launch"))]
     #[command(disable_help_flag = true)]
     Calibrate(Arguments),
+    /// Certify that a lowered program computes what its original computes (as `hir-certify`).
+    #[command(disable_help_flag = true)]
+    Certify(Arguments),
     /// Check files and folders of Host IR programs for races, deadlocks and unwritten outputs.
     #[command(disable_help_flag = true)]
     Check(Arguments),
@@ -93,6 +96,7 @@ pub fn main_with(command_line: CommandLine) -> Exit {
     match tool {
         #[cfg(all(feature = "cuda", feature = "launch"))]
         Tool::Calibrate(it) => super::calibrate::main_with(line("calibrate", it.words)),
+        Tool::Certify(it) => Exit::from_code(hir_certify::main_with(it.words.into_iter())),
         Tool::Check(it) => super::check::main_with(line("check", it.words)),
         Tool::Explain(it) => super::explain::main_with(line("explain", it.words)),
         Tool::Hang(it) => super::hang::main_with(line("hang", it.words)),
@@ -115,6 +119,7 @@ fn whole() -> Command {
     let tools = [
         #[cfg(all(feature = "cuda", feature = "launch"))]
         ("calibrate", super::calibrate::command()),
+        ("certify", hir_certify::command()),
         ("check", super::check::command()),
         ("explain", super::explain::command()),
         ("hang", super::hang::command()),

@@ -1,5 +1,6 @@
 //! hir-opt: reads Host IR, runs passes on it and prints canonical text.
 
+mod certificate;
 mod checks;
 mod options;
 mod pass_pipeline;

@@ -22,6 +22,7 @@ pub const FLAGS_BY_TOOL: [(&str, &[&str]); 4] = [
         "hir-opt",
         &[
             "bisect",
+            "certificate",
             "check",
             "check-model",
             "communication",

@@ -123,6 +123,10 @@ pub struct Options {
     /// `hir-run --check=warn --schedule=@FILE` runs it.
     #[arg(help_heading = "Checks", long, value_name = "FILE", requires = "check")]
     pub witness: Option<PathBuf>,
+    /// Certify that the program computes after the passes what it computes before, and write both to FILE, which `hir certify FILE`
+    /// certifies again.
+    #[arg(help_heading = "Checks", long, value_name = "FILE", requires = "passes")]
+    pub certificate: Option<PathBuf>,
     /// Print the happens-before graph of all ranks in Graphviz DOT format instead of the program.
     #[arg(help_heading = "Output", long, conflicts_with_all = ["print_plan", "overlap"])]
     pub print_hb: bool,
@@ -226,8 +230,11 @@ impl Options {
                  the two options"
             ).into());
         }
-        let of_one =
-            [(self.witness.is_some(), "--witness"), (!self.timelines.timeline.is_empty(), "--timeline")];
+        let of_one = [
+            (self.witness.is_some(), "--witness"),
+            (self.certificate.is_some(), "--certificate"),
+            (!self.timelines.timeline.is_empty(), "--timeline"),
+        ];
         if let (true, Some((_, option))) = (self.split_input_file, of_one.into_iter().find(|it| it.0)) {
             return Err(format!(
                 "`{option}` writes a file about one program, but `--split-input-file` reads several: give one part as a file"
@@ -246,7 +253,11 @@ impl Options {
     /// Checks that each option has its own file, and that only `-o` overwrites the program.
     fn check_files(&self) -> Result<(), InvalidOption> {
         let timelines = self.timelines.timeline.iter().map(|it| ("--timeline", it.path.as_path()));
-        let named = [("--witness", &self.witness), ("--crash-reproducer", &self.crash_reproducer)];
+        let named = [
+            ("--witness", &self.witness),
+            ("--certificate", &self.certificate),
+            ("--crash-reproducer", &self.crash_reproducer),
+        ];
         let named = named.into_iter().filter_map(|(option, path)| Some((option, path.as_deref()?)));
         let files = |it: (&'static str, _)| OptionFile { option: it.0, path: it.1 };
         let mut written: Vec<OptionFile<'_>> = named.chain(timelines).map(files).collect();

@@ -298,12 +298,17 @@ impl Processor<'_> {
         if world.assume {
             outcome.diagnostics.extend(assume_scalars(program, part, world.ranks, &world.limits()));
         }
-        if let (Some(_), false) = (self.container, self.options.timelines.timeline.is_empty()) {
-            let message = "`--timeline` draws one program, but the text has several containers: copy one of them into a file"
-                .to_owned();
+        let of_one = [
+            (!self.options.timelines.timeline.is_empty(), "`--timeline` draws one program"),
+            (self.options.certificate.is_some(), "`--certificate` is about one program"),
+        ];
+        if let (Some(_), Some((_, what))) = (self.container, of_one.into_iter().find(|it| it.0)) {
+            let message =
+                format!("{what}, but the text has several containers: copy one of them into a file");
             outcome.failure = Some((Exit::Usage, message));
             return None;
         }
+        let original = self.options.certificate.as_ref().map(|path| (path, grammar::print(program)));
         // The planner and the checker report these as errors.
         let needs_plans = self.options.print_plan
             || self.options.print_hb
@@ -338,6 +343,9 @@ impl Processor<'_> {
         if self.options.check.is_some() {
             let checks = self.options.checks();
             self.check(program, part, checks, outcome)?;
+        }
+        if let Some((path, original)) = original {
+            self.write_certificate(path, &original, program, outcome)?;
         }
         if needs_plans && let Some(text) = self.print_plans(program, part, outcome)? {
             return Some(text);

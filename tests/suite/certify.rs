@@ -1,0 +1,224 @@
+//! Tests `hir_certify`: what a pipeline makes of the samples and the cases of `tests/cases/lower` is certified; planted bugs are
+//! refused; and a random edit of a lowered text that changes a result in the simulator is never certified.
+
+use std::{collections::BTreeSet, fs, path::PathBuf};
+
+use grammar::{codes::Code, diagnostic::has_errors, ir::Program, span::LineIndex};
+use hir::{
+    driver::run::{
+        inputs::InputSpec,
+        results,
+        verdict::{Criteria, ExpectationSource, expectations, judge_outputs, simulate},
+    },
+    plan::{self, limits::DEFAULT_MEMORY_LIMIT},
+    process::exit::Exit,
+    sim::Schedule,
+    tensor::generate::InputKind,
+};
+use hir_certify::{Settings, certify};
+use libtest_mimic::{Failed, Trial};
+
+use crate::{ROOT, baseline, rng::Rng, shown};
+
+/// The pipelines whose results are certified.
+const PIPELINES: &[&str] = &["@lower", "@overlap"];
+
+/// The programs that are not certified after a pipeline, with the code and the reason.
+const REFUSED: &[(&str, Code, &str)] =
+    &[("tests/cases/lower/needless-generated.hir", Code::NotCertifiable, "an array of scalars")];
+
+/// The number of random edits of each program.
+const EDITS: usize = 40;
+
+/// Returns the trials of this file.
+pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
+    let is_source = |it: &&PathBuf| {
+        let name = shown(it);
+        (name.starts_with("tests/cases/lower") || name.starts_with("samples"))
+            && !name.contains("training-step")
+    };
+    let sources: Vec<PathBuf> = cases.iter().filter(is_source).cloned().collect();
+    let edited = sources.clone();
+    vec![
+        Trial::test("certify::results_of_pipelines", move || certify_results(&sources)),
+        Trial::test("certify::wrong_edits_are_refused", move || refuse_wrong_edits(&edited)),
+        Trial::test("certify::the_package_is_small", the_package_is_small),
+    ]
+}
+
+/// A program before and after a pipeline.
+struct Lowered {
+    name: String,
+    original: Program,
+    lowered: Program,
+}
+
+fn lowered(sources: &[PathBuf]) -> Result<Vec<Lowered>, String> {
+    let mut found = Vec::new();
+    for path in sources {
+        let Ok([(original, _)]) = <[_; 1]>::try_from(baseline::programs(path, None)?) else { continue };
+        for pipeline in PIPELINES {
+            let Some((lowered, _)) = baseline::programs(path, Some(pipeline))?.pop() else { continue };
+            found.push(Lowered {
+                name: format!("{} {pipeline}", shown(path)),
+                original: original.clone(),
+                lowered,
+            });
+        }
+    }
+    Ok(found)
+}
+
+fn certify_results(sources: &[PathBuf]) -> Result<(), Failed> {
+    let (mut faults, mut certified) = (Vec::new(), 0);
+    let mut refused: BTreeSet<&str> = REFUSED.iter().map(|it| it.0).collect();
+    for it in lowered(sources)? {
+        let settings = Settings { ranks: None, runs: 1, seed: 7 };
+        match certify(&it.original, &it.lowered, &settings) {
+            Ok(_) => certified += 1,
+            Err(fault) => {
+                let known =
+                    REFUSED.iter().find(|row| it.name.starts_with(row.0) && row.1 == fault.diagnostic.code);
+                match known {
+                    Some(row) => _ = refused.remove(row.0),
+                    None => faults.push(format!(
+                        "{}: {} {}",
+                        it.name,
+                        fault.diagnostic.code.text(),
+                        fault.diagnostic.message
+                    )),
+                }
+            }
+        }
+    }
+    faults.extend(refused.into_iter().map(|it| format!("{it} is certified")));
+    if certified < 100 {
+        faults.push(format!("only {certified} programs are certified"));
+    }
+    if faults.is_empty() { Ok(()) } else { Err(faults.join("\n").into()) }
+}
+
+fn refuse_wrong_edits(sources: &[PathBuf]) -> Result<(), Failed> {
+    let mut rng = Rng(46);
+    let [mut wrong, mut refused, mut certified] = [0; 3];
+    for it in lowered(sources)? {
+        let text = grammar::print(&it.lowered);
+        for _ in 0..EDITS {
+            let Some(edited) = edit(&text, &mut rng) else { continue };
+            let (mut programs, diagnostics) = grammar::read(&edited);
+            let Some(program) = programs.pop().filter(|_| !has_errors(&diagnostics)) else { continue };
+            if has_errors(&grammar::verify(&program)) {
+                continue;
+            }
+            let settings = Settings { ranks: Some(plan::smallest_world(&it.original)), runs: 1, seed: 7 };
+            let verdict = certify(&it.original, &program, &settings);
+            match (agree(&it.original, &program), &verdict) {
+                (Some(false), Ok(_)) => {
+                    return Err(format!("{}: certified, but wrong:\n{edited}", it.name).into());
+                }
+                (Some(false), Err(_)) => wrong += 1,
+                (_, Err(_)) => refused += 1,
+                (_, Ok(_)) => certified += 1,
+            }
+        }
+    }
+    if wrong >= 100 {
+        Ok(())
+    } else {
+        Err(format!("{wrong} wrong edits, {refused} others refused, {certified} certified").into())
+    }
+}
+
+/// Returns whether two programs have the same results in the simulator, for inputs for which sums are exact; `None` if one of them does
+/// not run.
+fn agree(original: &Program, edited: &Program) -> Option<bool> {
+    let ranks = plan::smallest_world(original);
+    let plans = |it: &Program| plan::build(it, &LineIndex::new(&grammar::print(it)), ranks).ok();
+    let (before, after) = (plans(original)?, plans(edited)?);
+    let mut filling = InputSpec::new(InputKind::Exact, 3, &before);
+    let [inputs, same] = [filling.fill(&before).ok()?, filling.fill(&after).ok()?];
+    let wanted = simulate(&before, inputs, &Schedule::Program, DEFAULT_MEMORY_LIMIT).ok()?;
+    let found = simulate(&after, same, &Schedule::Program, DEFAULT_MEMORY_LIMIT).ok()?;
+    if !wanted.notes.exactness.is_exact() || !found.notes.exactness.is_exact() {
+        return None;
+    }
+    let basis = ExpectationSource::Reference { exact: true };
+    let wanted = expectations(results::outputs(&before, &wanted).ok()?, "the original", basis);
+    let criteria = Criteria { exact: Some(true), ..Criteria::default() };
+    Some(judge_outputs(&after, &found, &wanted, &criteria).ok()?.exit == Exit::Success)
+}
+
+/// Makes one random edit of a statement: it is left out, done twice, exchanged with the next one, has another operand or number, or is another
+/// operator.
+fn edit(text: &str, rng: &mut Rng) -> Option<String> {
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    let statements: Vec<usize> = (1..lines.len()).filter(|at| lines[*at].starts_with("  ")).collect();
+    let at = *statements.get(rng.below(statements.len()))?;
+    match rng.below(6) {
+        0 => _ = lines.remove(at),
+        1 => lines.insert(at, lines[at].clone()),
+        2 => {
+            let next = (at + 1).min(lines.len() - 1);
+            lines.swap(at, next);
+        }
+        3 => {
+            let line = lines[at].clone();
+            let numbers: Vec<(usize, &str)> = line
+                .match_indices(|it: char| it.is_ascii_digit())
+                .filter(|(at, _)| line[..*at].ends_with([' ', '=', '{', '(']))
+                .collect();
+            let (place, _) = *numbers.get(rng.below(numbers.len()))?;
+            lines[at].replace_range(place..=place, &rng.below(4).to_string());
+        }
+        4 => {
+            let (from, to) = rng.choose_cloned(&[
+                (" + ", " - "),
+                (" * ", " + "),
+                ("SUM", "MAX"),
+                ("relu", "sigmoid"),
+                ("SUM", "AVG"),
+                ("Allgather", "AllToAll"),
+            ]);
+            lines[at] = lines[at].contains(from).then(|| lines[at].replace(from, to))?;
+        }
+        _ => {
+            let tensors: Vec<String> = lines.iter().flat_map(|it| tensors_of(it)).collect();
+            let own = tensors_of(&lines[at]);
+            let from = own.get(rng.below(own.len()))?;
+            let shape = |it: &str| it.split('[').nth(1).map(|it| it.matches(|it: char| it == '{').count());
+            let alike: Vec<&String> =
+                tensors.iter().filter(|it| shape(it) == shape(from) && *it != from).collect();
+            let to = *alike.get(rng.below(alike.len()))?;
+            lines[at] = lines[at].replacen(from.as_str(), to, 1);
+        }
+    }
+    Some(lines.join("\n") + "\n")
+}
+
+/// Returns the tensors of a line, as they are written.
+fn tensors_of(line: &str) -> Vec<String> {
+    let starts =
+        line.match_indices('T').filter(|(at, _)| line[at + 1..].starts_with(|it: char| it.is_ascii_digit()));
+    let text = |(at, _): (usize, &str)| {
+        let rest = &line[at..];
+        let axes = rest.find(']')? + 1;
+        let mesh =
+            rest[axes..].strip_prefix(" (DeviceMesh{").and_then(|it| it.find("})")).map_or(0, |it| it + 15);
+        rest.get(..axes + mesh).map(str::to_owned)
+    };
+    starts.filter_map(text).collect()
+}
+
+/// Whoever believes a certificate has to believe this code. Comments and blank lines do not count.
+fn the_package_is_small() -> Result<(), Failed> {
+    let mut lines = 0;
+    for entry in fs::read_dir(PathBuf::from(ROOT).join("src/certify"))? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|it| it == "rs") {
+            let text = fs::read_to_string(path)?;
+            let is_code = |it: &&str| !it.trim().is_empty() && !it.trim_start().starts_with("//");
+            lines += text.lines().filter(is_code).count();
+        }
+    }
+    if lines <= 3_000 { Ok(()) } else { Err(format!("src/certify has {lines} lines of code").into()) }
+}
