@@ -19,6 +19,7 @@ pub static PASSES: &[Pass] = &[
     crate::transform::hoist_share_mem_handles::PASS,
     crate::transform::remove_redundant_sync::PASS,
     crate::transform::schedule_communication::PASS,
+    crate::transform::order_communicators::PASS,
     crate::transform::use_local_shard_in_place::PASS,
     crate::transform::double_buffer::PASS,
     crate::transform::common_subexpression::PASS,
@@ -45,7 +46,8 @@ pub const FORMER_NAMES: &[(&str, &str)] = &[
 /// what is exchanged before it makes loops. `lower-to-communication` then turns the remaining resharding
 /// inside the loops into communications. Before `lower-to-communication`, `coalesce-reductions` joins the
 /// small reductions that are in no loop. Communications that are in no loop overlap with what stands around
-/// them, so they are scheduled before allocations are between the statements. Streams are assigned next, while
+/// them, so they are scheduled before allocations are between the statements;
+/// `order-communicators` then adds the order that NCCL asks for. Streams are assigned next, while
 /// it is evident that iterations do not share storage. Then the rank's own shard is read in place, and handles are exchanged once
 /// before the loop. Allocation comes late, so that names are deallocated after their last use. Redundant
 /// synchronization can only be removed at the end.
@@ -69,7 +71,7 @@ pub static PIPELINES: &[Pipeline] = &[
     Pipeline {
         name: "@lower",
         description: "lower resharding operators to communications, without overlap",
-        passes: "propagate-shardings,decompose-resharding,coalesce-reductions,lower-to-communication,\
+        passes: "propagate-shardings,decompose-resharding,coalesce-reductions,lower-to-communication,order-communicators,\
                  allocate-and-deallocate,canonicalize",
     },
     Pipeline {
@@ -77,7 +79,7 @@ pub static PIPELINES: &[Pipeline] = &[
         description: "overlap all-gather, reduce-scatter or all-reduce with linear or matmul: CUDA rings, chunks of rows",
         passes: "propagate-shardings,decompose-resharding,\
                  overlap{allgather=p2p-ring,reduce-scatter=p2p-ring,backend=cuda},\
-                 coalesce-reductions,lower-to-communication,schedule-communication,\
+                 coalesce-reductions,lower-to-communication,schedule-communication,order-communicators,\
                  assign-streams{count=numberOfStreams,communications=auto,dependent=keep},\
                  use-local-shard-in-place,hoist-share-mem-handles,allocate-and-deallocate,\
                  remove-redundant-sync,canonicalize,remove-dead-code",
@@ -86,7 +88,7 @@ pub static PIPELINES: &[Pipeline] = &[
         name: "@overlap-allgather-linear",
         description: "all-gather + linear or matmul: a ring of CUDA gets; the rank's own shard is read in place",
         passes: "propagate-shardings,decompose-resharding,overlap{allgather=p2p-ring,backend=cuda},\
-                 lower-to-communication,schedule-communication,assign-streams{count=numberOfStreams,dependent=keep},\
+                 lower-to-communication,schedule-communication,order-communicators,assign-streams{count=numberOfStreams,dependent=keep},\
                  use-local-shard-in-place,hoist-share-mem-handles,allocate-and-deallocate,\
                  remove-redundant-sync,canonicalize,remove-dead-code",
     },
@@ -94,14 +96,14 @@ pub static PIPELINES: &[Pipeline] = &[
         name: "@overlap-allgather-linear-put",
         description: "all-gather + linear or matmul: a ring of CUDA puts",
         passes: "propagate-shardings,decompose-resharding,overlap{allgather=p2p-ring,backend=cuda,protocol=put},\
-                 lower-to-communication,schedule-communication,assign-streams{count=numberOfStreams,dependent=keep},\
+                 lower-to-communication,schedule-communication,order-communicators,assign-streams{count=numberOfStreams,dependent=keep},\
                  use-local-shard-in-place,hoist-share-mem-handles,allocate-and-deallocate,\
                  remove-redundant-sync,canonicalize,remove-dead-code",
     },
     Pipeline {
         name: "@overlap-allgather-linear-broadcast",
         description: "all-gather + linear or matmul: one broadcast per shard",
-        passes: "propagate-shardings,decompose-resharding,overlap{allgather=broadcast},lower-to-communication,schedule-communication,\
+        passes: "propagate-shardings,decompose-resharding,overlap{allgather=broadcast},lower-to-communication,schedule-communication,order-communicators,\
                  assign-streams{count=numberOfStreams,dependent=keep},allocate-and-deallocate,\
                  remove-redundant-sync,canonicalize,remove-dead-code",
     },
@@ -109,14 +111,14 @@ pub static PIPELINES: &[Pipeline] = &[
         name: "@overlap-allgather-linear-permute",
         description: "all-gather + linear or matmul: collective permutes of rotated chunks",
         passes: "propagate-shardings,decompose-resharding,overlap{swizzle,allgather=collective-permute,style=shard},\
-                 lower-to-communication,schedule-communication,assign-streams{dependent=keep},allocate-and-deallocate,\
+                 lower-to-communication,schedule-communication,order-communicators,assign-streams{dependent=keep},allocate-and-deallocate,\
                  remove-redundant-sync,canonicalize,remove-dead-code",
     },
     Pipeline {
         name: "@overlap-linear-allreduce",
         description: "row-parallel linear + all-reduce, in chunks of rows",
         passes: "propagate-shardings,decompose-resharding,overlap{style=shard,allocate=before},\
-                 lower-to-communication,schedule-communication,\
+                 lower-to-communication,schedule-communication,order-communicators,\
                  assign-streams{count=auto,communications=auto,dependent=keep},\
                  allocate-and-deallocate,remove-redundant-sync,canonicalize,remove-dead-code",
     },
@@ -124,7 +126,7 @@ pub static PIPELINES: &[Pipeline] = &[
         name: "@overlap-linear-allreduce-copy",
         description: "row-parallel linear + all-reduce, in chunks of rows: copy engines move the partial sums",
         passes: "propagate-shardings,decompose-resharding,overlap{style=shard,allocate=before,count=8},\
-                 lower-to-communication,schedule-communication,select-algorithms{table=Allreduce/*=two-shot-copy},\
+                 lower-to-communication,schedule-communication,select-algorithms{table=Allreduce/*=two-shot-copy},order-communicators,\
                  assign-streams{count=auto,communications=auto,dependent=keep},\
                  allocate-and-deallocate,remove-redundant-sync,canonicalize,remove-dead-code",
     },
@@ -133,7 +135,7 @@ pub static PIPELINES: &[Pipeline] = &[
         description: "row-parallel linear + all-reduce, in chunks of 8, 5, 2 and 1 sixteenths of the rows: copy engines move the partial sums, and a kernel those of chunks up to 8 MiB",
         passes: "propagate-shardings,decompose-resharding,\
                  overlap{style=shard,allocate=before,ratio=8,5,2,1},lower-to-communication,schedule-communication,\
-                 select-algorithms{table=Allreduce/*:8M=two-shot;Allreduce/*=two-shot-copy},\
+                 select-algorithms{table=Allreduce/*:8M=two-shot;Allreduce/*=two-shot-copy},order-communicators,\
                  assign-streams{count=auto,communications=auto,dependent=keep},\
                  allocate-and-deallocate,remove-redundant-sync,canonicalize,remove-dead-code",
     },
@@ -141,7 +143,7 @@ pub static PIPELINES: &[Pipeline] = &[
         name: "@overlap-matmul-reduce-scatter",
         description: "matmul + reduce-scatter: each rank sends partial sums to their owners, and adds those that it receives after the loop",
         passes: "propagate-shardings,decompose-resharding,overlap{reduce-scatter=p2p-ring,backend=cuda},\
-                 lower-to-communication,schedule-communication,\
+                 lower-to-communication,schedule-communication,order-communicators,\
                  assign-streams{count=numberOfStreams,communications=auto,dependent=keep},\
                  use-local-shard-in-place,hoist-share-mem-handles,allocate-and-deallocate,\
                  remove-redundant-sync,canonicalize,remove-dead-code",
@@ -149,7 +151,7 @@ pub static PIPELINES: &[Pipeline] = &[
     Pipeline {
         name: "@overlap-pipeline-stages",
         description: "micro-batches through stages on several meshes: a stage computes one while it sends the previous one",
-        passes: "propagate-shardings,decompose-resharding,overlap{transfer=chunks,style=shard},lower-to-communication,schedule-communication,\
+        passes: "propagate-shardings,decompose-resharding,overlap{transfer=chunks,style=shard},lower-to-communication,schedule-communication,order-communicators,\
                  assign-streams{dependent=keep},allocate-and-deallocate,\
                  remove-redundant-sync,canonicalize,remove-dead-code",
     },

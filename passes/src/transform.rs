@@ -14,6 +14,7 @@ pub(crate) mod fuse_epilogue;
 pub(crate) mod hoist_share_mem_handles;
 pub(crate) mod inline_definitions;
 pub(crate) mod lower_to_communication;
+pub(crate) mod order_communicators;
 pub(crate) mod overlap;
 pub(crate) mod propagate_shardings;
 pub(crate) mod remove_dead_code;

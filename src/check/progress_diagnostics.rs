@@ -48,7 +48,7 @@ impl DiagnosticBuilder<'_> {
             .note(orders.join("\n"))
             .note("a GPU may be unable to run the kernels of two communicators at the same time: each rank then waits in one kernel for the other rank");
         it = if is_unordered {
-            it.help("on all ranks, let the stream of the later communication wait for the earlier one (Wait, Synchronize), or use one team. hir-run and NCCL_LAUNCH_ORDER_IMPLICIT=1 (NCCL 2.26) start them in issue order: check with `--nccl=launch-order-implicit`")
+            it.help("on all ranks, let the stream of the later communication wait for the earlier one (Wait, Synchronize; the pass `order-communicators` moves Waits up), or use one team. hir-run and NCCL_LAUNCH_ORDER_IMPLICIT=1 (NCCL 2.26) start them in issue order: check with `--nccl=launch-order-implicit`")
         } else {
             it.help("post these communications in the same order on all ranks, or with one team")
         };

@@ -16,7 +16,7 @@ use super::{
     library::{self, Nccl},
 };
 use crate::error::Unsupported;
-use hir_plan::{CollectiveKind, Communicator, Plan, ReduceOp};
+use hir_plan::{CollectiveKind, Communicator, ReduceOp, World};
 
 mod overlap;
 
@@ -74,14 +74,14 @@ pub(super) struct Communicators {
 
 impl Communicators {
     /// Creates all communicators of the job that are not in `joined`. All ranks have to call this.
-    pub fn new(plans: &[Plan], peers: &dyn ProcessGroup, joined: &mut CommCache) -> Result<Self, CudaError> {
+    pub fn new(world: &World, peers: &dyn ProcessGroup, joined: &mut CommCache) -> Result<Self, CudaError> {
         let mut teams: Vec<&Communicator> = Vec::new();
-        for it in plans.iter().flat_map(|it| &it.communicators).filter(|it| it.team.len() > 1) {
+        for it in world.iter().flat_map(|it| &it.communicators).filter(|it| it.team.len() > 1) {
             if !teams.contains(&it) {
                 teams.push(it);
             }
         }
-        let mut comms = Self { known: Vec::new(), order: CommOrder::of(plans, peers.rank()), library: None };
+        let mut comms = Self { known: Vec::new(), order: CommOrder::of(world, peers.rank()), library: None };
         if teams.is_empty() {
             return Ok(comms);
         }
@@ -109,7 +109,7 @@ impl Communicators {
             mine.extend(id.internal.map(|it| it as u8));
         }
         let ids = peers.all_gather(&mine)?;
-        let mut used = vec![0; plans.len()];
+        let mut used = vec![0; world.len()];
         // All ranks use the same order: no two ranks wait for each other in different communicators.
         for it in new {
             let root = it.team[0];

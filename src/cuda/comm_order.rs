@@ -4,7 +4,8 @@
 //! several communicators: kernels of two communicators that start in different orders on two devices can
 //! deadlock, because each occupies part of a device and neither yields (NCCL's user guide, "Using multiple
 //! NCCL communicators concurrently"). If the program's order does not allow it, communicators stay
-//! independent.
+//! independent. A program whose order the checker accepts (`LaunchOrder::Implicit`) is always serialized: the
+//! replay pairs whole groups of sends and receives only, and so does not reach the end of some of them.
 
 use std::{
     collections::VecDeque,
@@ -14,7 +15,10 @@ use std::{
 
 use rustc_hash::{FxHashSet, FxHasher};
 
-use hir_plan::{Communication, Communicator, Direction, P2pGroup, Plan, View};
+use hir_plan::{
+    Backend, Communication, Communicator, Direction, P2pGroup, Plan, View, World,
+    sync::{LaunchOrder, comm_order_cycle},
+};
 
 /// The order of one rank's communications relative to those of the other ranks.
 #[derive(Debug, Default, PartialEq)]
@@ -39,9 +43,9 @@ struct PostedComm<'a> {
 impl CommOrder {
     /// Computes the order for a rank; the default, without serialization, if the orders of the ranks do not
     /// match.
-    pub fn of(plans: &[Plan], rank: usize) -> Self {
-        let mut heads: Vec<VecDeque<PostedComm>> = plans.iter().map(posted_comms).collect();
-        let mut ready: Vec<usize> = (0..plans.len()).collect();
+    pub fn of(world: &World, rank: usize) -> Self {
+        let mut heads: Vec<VecDeque<PostedComm>> = world.iter().map(posted_comms).collect();
+        let mut ready: Vec<usize> = (0..world.len()).collect();
         let (mut known, mut first_uses) = (FxHashSet::default(), FxHashSet::default());
         while let Some(next) = ready.pop() {
             let Some(ranks) = matched_ranks(&heads, next) else { continue };
@@ -50,7 +54,7 @@ impl CommOrder {
             for &it in &ranks {
                 let Some(posted) = heads[it].pop_front() else { continue };
                 it.hash(&mut hasher);
-                posted.describe(&plans[it], &mut hasher);
+                posted.describe(&world[it], &mut hasher);
                 own = own.or((it == rank).then_some(posted.at));
             }
             if known.insert(hasher.finish()) {
@@ -58,11 +62,16 @@ impl CommOrder {
             }
             ready.extend(ranks);
         }
-        if !heads.iter().all(VecDeque::is_empty) {
-            return Self::default();
-        }
         let several = |plan: &Plan| plan.communicators.iter().filter(|it| it.team.len() > 1).count() > 1;
-        Self { is_serialized: plans.iter().any(several), first_uses }
+        let has_several = world.iter().any(several);
+        if !heads.iter().all(VecDeque::is_empty) {
+            let is_of_nccl =
+                world.iter().flat_map(|it| &it.communicators).all(|it| it.backend == Backend::Nccl);
+            let is_ordered = || comm_order_cycle(world, LaunchOrder::Implicit) == Ok(None);
+            let is_serialized = has_several && is_of_nccl && is_ordered();
+            return Self { is_serialized, first_uses: FxHashSet::default() };
+        }
+        Self { is_serialized: has_several, first_uses }
     }
 }
 
@@ -150,7 +159,7 @@ mod tests {
     use grammar::source::Source;
 
     use super::*;
-    use hir_plan::{World, plans_of_text};
+    use hir_plan::plans_of_text;
 
     /// Builds the plans of ranks 0 and 1, which post an all-reduce on each of two communicators; `backends`
     /// is the order of rank 0.
@@ -185,6 +194,28 @@ mod tests {
             &hir_plan::CallerUses::default(),
         )
         .unwrap_or_default()
+    }
+
+    #[test]
+    fn groups_that_meet_several_sends_are_serialized() {
+        let text = "
+%HostIrContainer { (T0_g_float[iS0{2}] (DeviceMesh{0 1})) -> (T1_g_float[iS1{2}] (DeviceMesh{0 1})) :
+  Communication 1 (type=Allreduce, team=(0 1), red_op=SUM, input=T0_g_float[iS0{2}] (DeviceMesh{0 1}), output=T0_g_float[iS0{2}] (DeviceMesh{0 1}), backend=NCCL)
+  Communication 2 (type=Allreduce, team=(1 0), red_op=SUM, input=T0_g_float[iS0{2}] (DeviceMesh{0 1}), output=T0_g_float[iS0{2}] (DeviceMesh{0 1}), backend=NCCL)
+  T1_g_float[iS1{2}] (DeviceMesh{0 1}) = ALLOCATE(mem_type=global, zero_init=false)
+  IF Manual ( rank == 0 ):
+    P2PCommunication 3 (type=send, buffer=T0_g_float[iS0{2}] (DeviceMesh{0 1}), peer=1, backend=NCCL)
+    P2PCommunication 4 (type=send, buffer=T0_g_float[iS0{2}] (DeviceMesh{0 1}), peer=1, backend=NCCL)
+  ELSE:
+    StartCoalescing
+    P2PCommunication 3 (type=recv, buffer=T1_g_float[iS1{2}] (DeviceMesh{0 1}), peer=0, backend=NCCL)
+    P2PCommunication 4 (type=recv, buffer=T1_g_float[iS1{2}] (DeviceMesh{0 1}), peer=0, backend=NCCL)
+    EndCoalescing 5
+} // %HostIrContainer
+";
+        let plans = plans_of_text(text, 2).unwrap_or_default();
+        assert_eq!(plans.len(), 2);
+        assert!(CommOrder::of(&plans, 0).is_serialized);
     }
 
     #[test]
