@@ -716,7 +716,7 @@ pub(crate) fn rearranged(
     match shown {
         OperandView::Whole => Some(view),
         OperandView::Permuted => {
-            let order = permutation(program, out);
+            let order = permutation(program, stmt);
             (order.len() == view.shape.len()).then(|| view.permute(&order))
         }
         OperandView::Broadcast => {
