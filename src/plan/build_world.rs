@@ -7,7 +7,7 @@ use grammar::{
     bindings::Binding,
     codes::Code,
     diagnostic::{Diagnostic, has_errors},
-    ir::Program,
+    ir::{Program, StmtId},
     source::Source,
     span::LineIndex,
 };
@@ -15,7 +15,7 @@ use grammar::{
 use rustc_hash::FxHashMap;
 
 use super::{
-    CallerUses, CommNames,
+    CallerUses, CommNames, Plan,
     build_rank::build_rank,
     io,
     limits::{self, Limits},
@@ -149,8 +149,13 @@ fn plan_each(
                     Some(known) => known.smallest_world,
                     None => smallest_world(program),
                 };
-                instructions += it.code.len();
                 it.share_tables_with(plans.last());
+                if rank == 0
+                    && let Some(fault) = projected_fault(programs, &it, limits, (&teams, uses))
+                {
+                    return Err(vec![(0, fault)]);
+                }
+                instructions += it.code.len();
                 bytes += it.bytes();
                 plans.push(it);
                 posted.requests.push(requests);
@@ -166,11 +171,11 @@ fn plan_each(
                 }
             }
         }
-        if instructions > limits::MAX_WORLD_INSTRUCTIONS {
-            let limit = limits::MAX_WORLD_INSTRUCTIONS;
-            let message = format!("{rank} of {world} ranks unroll to more than {limit} instructions");
+        if instructions > limits.instructions {
+            let message =
+                format!("{rank} of {world} ranks unroll to more than {} instructions", limits.instructions);
             let fault = Diagnostic::new(Code::TooLarge, program.spans.header, message, "this program");
-            faults.push((rank, fault.help("run it on fewer ranks, or bind shorter loops with `--set`")));
+            faults.push((rank, fault.help(FEWER_INSTRUCTIONS)));
             break;
         }
         if let Err(fault) = limits.check_memory(program, rank + 1, bytes) {
@@ -193,4 +198,47 @@ fn plan_each(
         return Err(faults);
     }
     transport::lower(&programs, posted, matched, limits)
+}
+
+/// What makes a world of too many instructions smaller.
+const FEWER_INSTRUCTIONS: &str = "run it on fewer ranks, or with shorter loops: bind their bounds with `--set`, and bound the steps of \
+                                  rings with `overlap.most-steps=…`";
+
+/// Returns the fault of a world in which the plans of rank 0, of a rank in the middle and of the last rank have so many
+/// instructions, or bytes, that a world of such ranks exceeds a limit. Planning all of them would take long before it failed.
+fn projected_fault(
+    programs: &[(&Program, &LineIndex)],
+    first: &Plan,
+    limits: &Limits,
+    (teams, uses): (&Teams, &CallerUses<'_>),
+) -> Option<Diagnostic> {
+    let world = programs.len();
+    let exceeds = |each: (usize, usize)| {
+        each.0.saturating_mul(world) > limits.instructions || each.1.saturating_mul(world) > limits.memory
+    };
+    let size = |plan: &Plan| (plan.code.len(), plan.bytes());
+    let mut least = size(first);
+    for rank in [world / 2, world - 1] {
+        if !exceeds(least) || !run_same_program(programs, rank, 0) {
+            return None;
+        }
+        let (code, bytes) = size(&build_rank(programs[rank], rank, teams, uses).ok()?.plan);
+        least = (least.0.min(code), least.1.min(bytes));
+    }
+    let program = programs[0].0;
+    if least.0.saturating_mul(world) <= limits.instructions {
+        return limits.check_memory(program, world, least.1.saturating_mul(world)).err();
+    }
+    let mut counts: FxHashMap<Option<StmtId>, usize> = FxHashMap::default();
+    for it in &first.code {
+        *counts.entry(first.origins[it.origin as usize].stmt).or_default() += 1;
+    }
+    let (stmt, times) = counts.into_iter().max_by_key(|(stmt, count)| (*count, std::cmp::Reverse(*stmt)))?;
+    let span = stmt.map_or(program.spans.header, |it| program.stmt_span(it));
+    let message = format!(
+        "each of {world} ranks unrolls to about {} instructions, and the limit of all ranks together is {}",
+        least.0, limits.instructions
+    );
+    let label = format!("this makes {times} instructions of each rank");
+    Some(Diagnostic::new(Code::TooLarge, span, message, label).help(FEWER_INSTRUCTIONS))
 }
