@@ -128,7 +128,8 @@ fn many_ranks() -> Result<(), Failed> {
     let text = column_parallel(RANKS);
     let (mut programs, _) = grammar::read(&text);
     let program = programs.first_mut().ok_or("no program")?;
-    let calls = passes::parse("@overlap-allgather-linear").map_err(|it| it.message)?;
+    let calls =
+        passes::parse("@overlap-allgather-linear{overlap.most-steps=256}").map_err(|it| it.message)?;
     let settings = Settings { verify: Verify::Off, roundtrip: false };
     passes::run(program, &calls, settings, &mut |_| ()).map_err(|it| it.to_string())?;
     let plans = plan::build(program, &LineIndex::new(&text), RANKS).map_err(|it| format!("{it:?}"))?;

@@ -1,5 +1,7 @@
 //! Computes which dimensions of different tensors are equivalent through operators.
 
+use std::cell::RefCell;
+
 use grammar::{
     DimMap, for_each_tensor_use,
     ir::{Program, Stmt, StmtId, TensorId},
@@ -19,6 +21,8 @@ pub struct DimEquivalence {
     inputs: FxHashSet<TensorId>,
     /// The results of reductions over devices.
     device_sums: FxHashSet<TensorId>,
+    /// The dimensions from which a search has found a tensor twice, with this tensor, if they are kept.
+    twice: Option<RefCell<FxHashMap<(TensorId, usize), TensorId>>>,
 }
 
 /// How far equivalent dimensions are searched for.
@@ -68,7 +72,13 @@ impl DimEquivalence {
             of.entry(edge.out).or_default().push(at);
         }
         let device_sums = edges.iter().filter(|it| it.kind == EdgeKind::DeviceSum).map(|it| it.out).collect();
-        Self { edges, of, inputs: Program::tensors_of(&program.inputs).collect(), device_sums }
+        Self { edges, of, inputs: Program::tensors_of(&program.inputs).collect(), device_sums, twice: None }
+    }
+
+    /// Analyzes the top-level statements for many searches: one that finds a tensor twice is the search of all dimensions that it
+    /// has visited.
+    pub fn for_many_searches(program: &Program) -> Self {
+        Self { twice: Some(RefCell::default()), ..Self::of(program) }
     }
 
     /// Returns the dimensions that are equivalent to dimension `dim` of `tensor` through top-level operators
@@ -90,6 +100,10 @@ impl DimEquivalence {
         let mut products: FxHashSet<TensorId> = FxHashSet::default();
         let mut found = EquivalentDims::default();
         found.add(tensor, dim);
+        let kept = self.twice.as_ref().filter(|_| reach == Reach::Everywhere);
+        if let Some(twice) = kept.and_then(|it| it.borrow().get(&(tensor, dim)).copied()) {
+            return Err(twice);
+        }
         let mut next = 0;
         while let Some((tensor, dim)) = found.dims.get(next).copied() {
             next += 1;
@@ -117,7 +131,13 @@ impl DimEquivalence {
                 };
                 match found.dim(other) {
                     Some(known) if known == at => (),
-                    Some(_) => return Err(other),
+                    Some(_) => {
+                        if let Some(kept) = kept {
+                            let visited = found.dims.iter().filter(|it| !self.inputs.contains(&it.0));
+                            kept.borrow_mut().extend(visited.map(|it| (*it, other)));
+                        }
+                        return Err(other);
+                    }
                     None => found.add(other, at),
                 }
             }

@@ -17,6 +17,7 @@
 //! With `sizes=a,b,…`, the chunks have these numbers of elements (see `sizes`).
 
 mod auto;
+mod axis_users;
 mod chunked_axis;
 mod groups;
 mod obstacles;
@@ -28,11 +29,12 @@ use grammar::{
     axis_text,
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{Attr, AxisId, Domains, ParallelType, Program, Stmt, TensorId, Transform},
+    ir::{AxisId, Domains, ParallelType, Program, TensorId, Transform},
     span::Span,
 };
 use rustc_hash::FxHashSet;
 
+pub(crate) use axis_users::AxisUsers;
 pub(crate) use obstacles::known_extent;
 use obstacles::{allocates_parts, obstacle_to_new_axes, tensors_of_shared_numbers};
 
@@ -100,7 +102,9 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
                     && obstacle_to_count(program, *tensor, *dim, cut.count).is_none()
             };
             let is_free = cut.component.dims.iter().all(is_free);
-            if is_free && chunk_equally(program, std::slice::from_ref(&cut))? == Change::Changed {
+            if is_free
+                && chunk_equally(program, std::slice::from_ref(&cut)).map_err(|it| it.1)? == Change::Changed
+            {
                 change = Change::Changed;
             }
         }
@@ -149,11 +153,14 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
 pub(crate) const DEFAULT_COUNT: i64 = 4;
 
 /// Splits dimensions into chunks of equal size, each in all tensors that share it.
-pub(crate) fn chunk_equally(program: &mut Program, cuts: &[Chunking]) -> Result<Change, Diagnostic> {
+///
+/// # Errors
+/// Returns the first dimension that cannot be split, as an index into `cuts`, and why. The program is not usable then.
+pub(crate) fn chunk_equally(program: &mut Program, cuts: &[Chunking]) -> Result<Change, (usize, Diagnostic)> {
     let mut chunks = EqualChunks::of(program, "auto");
     let mut change = Change::Unchanged;
-    for cut in cuts {
-        if chunks.chunk_all(cut.count, &cut.component)? == Change::Changed {
+    for (at, cut) in cuts.iter().enumerate() {
+        if chunks.chunk_all(cut.count, &cut.component).map_err(|it| (at, it))? == Change::Changed {
             change = Change::Changed;
         }
     }
@@ -228,6 +235,7 @@ struct EqualChunks<'p> {
     fresh: IrBuilder,
     inputs: FxHashSet<TensorId>,
     shared_numbers: FxHashSet<TensorId>,
+    users: AxisUsers,
     program: &'p mut Program,
     name: &'p str,
 }
@@ -236,7 +244,8 @@ impl<'p> EqualChunks<'p> {
     fn of(program: &'p mut Program, name: &'p str) -> Self {
         let inputs = Program::tensors_of(&program.inputs).collect();
         let shared_numbers = tensors_of_shared_numbers(program);
-        Self { fresh: IrBuilder::of(program), inputs, shared_numbers, program, name }
+        let (fresh, users) = (IrBuilder::of(program), AxisUsers::of(program));
+        Self { fresh, inputs, shared_numbers, users, program, name }
     }
 
     /// Splits the dimension of every tensor of the component into `count` chunks of equal size.
@@ -248,9 +257,12 @@ impl<'p> EqualChunks<'p> {
             if self.inputs.contains(tensor) || cut == sharding.dims[*dim] {
                 continue;
             }
-            match obstacle_to_new_axes(self.program, &self.shared_numbers, self.name, (*tensor, *dim)) {
+            let known = (&self.shared_numbers, &self.users);
+            match obstacle_to_new_axes(self.program, known, self.name, (*tensor, *dim)) {
                 Some(obstacle) => return Err(obstacle),
-                None => replace_dim(self.program, &mut self.fresh, *tensor, *dim, &cut),
+                None => {
+                    replace_dim(self.program, (&mut self.fresh, &mut self.users), *tensor, *dim, &cut);
+                }
             }
             changed = true;
         }
@@ -328,7 +340,7 @@ fn loop_axes_of(program: &Program, tensor: TensorId, axis: AxisId) -> (Vec<AxisI
 /// the old one, since axis numbers encode permutations.
 pub(crate) fn replace_dim(
     program: &mut Program,
-    fresh: &mut IrBuilder,
+    (fresh, users): (&mut IrBuilder, &mut AxisUsers),
     tensor: TensorId,
     dim: usize,
     cut: &Dim,
@@ -347,15 +359,5 @@ pub(crate) fn replace_dim(
     it.domains.transforms.retain(|transform| !used.contains(transform));
     it.domains.transforms.append(&mut domains.transforms);
     it.domains.allocation.iter_mut().flatten().filter(|it| **it == axis).for_each(|it| *it = new);
-    // Statements that refer to the old axis, such as `select( T2, axis = iS8{8}, … )`, refer to the new one.
-    for id in program.stmts.ids() {
-        let Stmt::Op(it) = &mut program.stmts[id] else { continue };
-        for (_, attr) in &mut it.attrs {
-            if let Attr::Axis(named) = attr
-                && *named == axis
-            {
-                *named = new;
-            }
-        }
-    }
+    users.rename(program, axis, new);
 }

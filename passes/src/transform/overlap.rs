@@ -16,6 +16,7 @@
 //! | reduce-scatter | one per device |
 //! | all-reduce | `count`, or the largest smaller number that divides the axis, or `count` of which the last is shorter; with `ratio`, which takes precedence, one for each number in it |
 //! | all-to-all | `count`, or the largest smaller number that divides a dimension: one that it leaves alone, each device's part of the one that was sharded, or that of the one that will be |
+//! | all-gather or reduce-scatter of more than `most-steps` devices | `count`, or the largest smaller number that divides a dimension that it leaves alone |
 //! | transfer to another mesh, with `transfer=chunks` | `count`, or the largest smaller number that divides the axis |
 //!
 //! It splits the axis in all tensors that share it, makes a loop of the statements on these tensors, and
@@ -34,8 +35,11 @@ mod batch;
 mod overlap_check;
 mod unequal_chunks;
 
-use grammar::{diagnostic::Diagnostic, ir::Program};
-use rustc_hash::FxHashMap;
+use grammar::{
+    diagnostic::Diagnostic,
+    ir::{Program, StmtId},
+};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     analysis::dim_equivalence::DimEquivalence,
@@ -90,6 +94,12 @@ pub(crate) const PASS: Pass = Pass {
             default: None,
         },
         OptionSpec {
+            name: "most-steps",
+            description: "largest number of devices over which a loop gathers or reduces one shard after the other; those of more devices are split into chunks of a dimension that they leave alone",
+            kind: OptionKind::Count,
+            default: Some("64"),
+        },
+        OptionSpec {
             name: "ratio",
             description: "relative sizes of the chunks of an all-reduce, such as 8,5,2,1; default: `count` chunks of equal size",
             kind: OptionKind::Counts,
@@ -117,6 +127,9 @@ pub(crate) const PASS: Pass = Pass {
 /// minute.
 const MAX_EXAMINED: usize = 10_000_000;
 
+/// The same for communications that have been attempted together with others: about a second.
+const MAX_EXAMINED_AGAIN: usize = 400_000;
+
 const CHUNKS_OR_WHOLE: OptionKind = OptionKind::Word(&["chunks", "whole"]);
 
 fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> Result<Change, Diagnostic> {
@@ -128,15 +141,17 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
     let loops = LoopOptions::of(arguments)?;
     let mut examined = 0;
     let stmts = program.body().to_vec();
-    let mut together = FxHashMap::default();
-    if let Some((rewritten, chunks)) = batch::attempt_together(program, arguments, loops) {
-        (*program, together) = (rewritten, chunks);
+    let (mut together, mut reasons): (FxHashMap<StmtId, String>, FxHashMap<StmtId, Obstacle>) =
+        Default::default();
+    if let Some(found) = batch::attempt_together(program, arguments, loops) {
+        (*program, together, reasons) = (found.program, found.chunks, found.reasons);
         change = Change::Changed;
     }
+    let mut body: FxHashSet<StmtId> = program.body().iter().copied().collect();
     // The equivalent dimensions of the program as it is; `None` after a change.
     let mut shared = None;
     for stmt in stmts {
-        let ways = chunk::comm_candidates(program, stmt);
+        let ways = candidates(program, arguments, stmt);
         let Some(exchange) = ways.first() else { continue };
         let span = program.stmt_span(stmt);
         let what = format!("{} of `{}`", exchange.kind.name(), program.tensor_name(exchange.subject));
@@ -144,12 +159,15 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
             remarks.passed(span, format!("the {what} is split into {chunks}"), "overlaps with matmuls");
             continue;
         }
-        if !program.body().contains(&stmt) {
+        if !body.contains(&stmt) {
             let message = format!("the {what} is in the loop of an earlier communication");
             remarks.passed(span, message, "overlaps with matmuls");
             continue;
         }
         let attempted = check_requested(arguments, exchange).and_then(|()| {
+            if let Some(reason) = reasons.get(&stmt).filter(|_| examined > MAX_EXAMINED_AGAIN) {
+                return Err(reason.clone());
+            }
             if examined > MAX_EXAMINED {
                 return Err(format!(
                     "the attempts for the communications before it have examined {MAX_EXAMINED} statements, the limit of `overlap`"
@@ -161,17 +179,46 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
         match attempted {
             Ok((rewritten, chunks)) => {
                 *program = rewritten;
+                body = program.body().iter().copied().collect();
                 (change, shared) = (Change::Changed, None);
                 let message = format!("the {what} is split into {chunks}");
                 remarks.passed(span, message, "overlaps with matmuls");
             }
             Err(reason) => {
+                let whole = chunk::comm_candidates(program, stmt).into_iter().next();
+                let reason = match whole.and_then(|it| devices_beyond(arguments, &it)) {
+                    Some(devices) => format!(
+                        "a loop over its {devices} devices has more steps than `most-steps={}`, and without that loop {reason}",
+                        most_steps(arguments)
+                    ),
+                    None => reason.to_string(),
+                };
                 let message = format!("the {what} is not split into chunks: {reason}");
                 remarks.missed(span, message, "not overlapped");
             }
         }
     }
     Ok(change)
+}
+
+/// Returns the ways to split the communication of a statement. One of so many devices that a loop over them has too many steps is split
+/// along a dimension that it leaves alone.
+fn candidates(program: &Program, arguments: &Arguments, stmt: StmtId) -> Vec<CommCandidate> {
+    let ways = chunk::comm_candidates(program, stmt).into_iter();
+    ways.map(|it| match devices_beyond(arguments, &it) {
+        Some(_) => CommCandidate { dims: it.free_dims, count: None, free_dims: Vec::new(), ..it },
+        None => it,
+    })
+    .collect()
+}
+
+/// Returns the number of devices of a communication if a loop over them has too many steps.
+fn devices_beyond(arguments: &Arguments, exchange: &CommCandidate) -> Option<i64> {
+    exchange.count.filter(|devices| *devices > most_steps(arguments))
+}
+
+fn most_steps(arguments: &Arguments) -> i64 {
+    arguments.count("most-steps").map_or(i64::MAX, |it| i64::try_from(it).unwrap_or(i64::MAX))
 }
 
 /// Checks that the options request chunks for this kind of communication.

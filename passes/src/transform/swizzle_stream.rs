@@ -32,7 +32,10 @@ use crate::{
     },
     pass::{Arguments, Change, Pass, Remarks, module_docs},
     rewrite::builder::IrBuilder,
-    transform::{chunk::replace_dim, decompose_resharding::is_copy},
+    transform::{
+        chunk::{AxisUsers, replace_dim},
+        decompose_resharding::is_copy,
+    },
 };
 
 /// The pass.
@@ -52,7 +55,7 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
 /// Rotates every stream axis that can be rotated, or only the axis that `only` contains. Returns whether it
 /// rotated any.
 pub(crate) fn rotate(program: &mut Program, only: Option<&EquivalentDims>) -> bool {
-    let mut fresh = IrBuilder::of(program);
+    let (mut fresh, mut users) = (IrBuilder::of(program), AxisUsers::of(program));
     let mut changed = false;
     let shared = DimEquivalence::of(program);
     for (tensor, dim) in gathered(program) {
@@ -68,7 +71,7 @@ pub(crate) fn rotate(program: &mut Program, only: Option<&EquivalentDims>) -> bo
                 piece.swizzled = piece.device().is_none();
             }
             if cut != sharding.dims[dim] {
-                replace_dim(program, &mut fresh, tensor, dim, &cut);
+                replace_dim(program, (&mut fresh, &mut users), tensor, dim, &cut);
                 changed = true;
             }
         }

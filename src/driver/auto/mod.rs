@@ -320,7 +320,9 @@ fn passes_of(choices: &[Choice]) -> String {
             (Some(_), Some(options)) => {
                 overlap.extend(options.split(','));
             }
-            (None, Some(options)) => algorithms = format!("fuse-collective-epilogue,select-algorithms{options},"),
+            (None, Some(options)) => {
+                algorithms = format!("fuse-collective-epilogue,select-algorithms{options},")
+            }
             (_, None) => {}
         }
     }

@@ -63,6 +63,9 @@ pub(crate) struct CommCandidate {
     pub(crate) dims: Vec<usize>,
     /// The number of chunks, if the number of devices determines it.
     pub(crate) count: Option<i64>,
+    /// The dimensions of `tensor` that can be split otherwise if the number of devices determines `count`: the communication
+    /// leaves them alone.
+    pub(crate) free_dims: Vec<usize>,
 }
 
 /// A dimension to split, and the number of chunks.
@@ -116,9 +119,10 @@ fn copied(
 ) -> Vec<CommCandidate> {
     let is_free = |at: usize| is_splittable(program, from, at) && is_splittable(program, to, at);
     let free = || (0..to.dims.len().min(from.dims.len())).filter(|at| is_free(*at)).collect();
-    let candidate = |kind, tensor, dims, count| {
+    let candidate = |kind, tensor, dims, count: Option<i64>| {
         let changes_mesh = from.mesh != to.mesh;
-        CommCandidate { kind, changes_mesh, subject: arg, tensor, dims, count }
+        let free_dims = if count.is_some() { free() } else { Vec::new() };
+        CommCandidate { kind, changes_mesh, subject: arg, tensor, dims, count, free_dims }
     };
     let (kind, dims, count) = match reshard::step(program, from, to) {
         None | Some(ReshardStep::Local | ReshardStep::Slice) => return Vec::new(),
@@ -161,14 +165,22 @@ fn summed(
     }
     let kept = from.without_dims(&summed);
     let all = |kind, tensor, dims, count| {
-        Some(CommCandidate { kind, changes_mesh: from.mesh != to.mesh, subject: out, tensor, dims, count })
+        let changes_mesh = from.mesh != to.mesh;
+        Some(CommCandidate { kind, changes_mesh, subject: out, tensor, dims, count, free_dims: Vec::new() })
     };
     if from.mesh != to.mesh {
         return all(CommKind::Reduce, out, Vec::new(), None);
     }
     if let Some((dim, device)) = reshard::scattered_piece(program, &kept, to) {
         let dim = maps.iter().position(|map| *map == DimMap::Parallel(dim))?;
-        return all(CommKind::ReduceScatter, arg, vec![dim], Some(to.mesh.extent(device) as i64));
+        let is_free = |at: &usize| {
+            matches!(maps[*at], DimMap::Parallel(dim) if is_splittable(program, to, dim))
+                && is_splittable(program, from, *at)
+        };
+        let free_dims = (0..maps.len()).filter(is_free).collect();
+        let count = Some(to.mesh.extent(device) as i64);
+        return all(CommKind::ReduceScatter, arg, vec![dim], count)
+            .map(|it| CommCandidate { free_dims, ..it });
     }
     match reshard::step(program, &kept, to) {
         Some(ReshardStep::Local) => {

@@ -3,13 +3,12 @@
 use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{AxisId, Expr, ExprId, OpStmt, Operand, ParallelType, Program, Stmt, StmtId, TensorId},
-    ops::Op,
+    ir::{AxisId, Expr, ExprId, ParallelType, Program, TensorId},
     span::Span,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::loop_axes_of;
+use super::{axis_users::AxisUsers, loop_axes_of};
 
 /// Returns the tensors that share their number with another tensor of the container, as in some dumps. The reader
 /// takes both for one tensor if only one of them gets new axes.
@@ -35,7 +34,7 @@ pub(super) fn allocates_parts(program: &Program, tensor: TensorId, dim: usize) -
 /// Returns the reason why a tensor cannot get new axes in dimension `dim`, which the user calls `name`.
 pub(super) fn obstacle_to_new_axes(
     program: &Program,
-    shared_numbers: &FxHashSet<TensorId>,
+    (shared_numbers, users): (&FxHashSet<TensorId>, &AxisUsers),
     name: &str,
     (tensor, dim): (TensorId, usize),
 ) -> Option<Diagnostic> {
@@ -49,7 +48,8 @@ pub(super) fn obstacle_to_new_axes(
         let it = refuse(program.tensor_span(tensor), why, "not chunked");
         return Some(it.help("run `renumber` first, or give each tensor a number of its own"));
     }
-    if let Some((stmt, why)) = user_of_stream_axis(program, tensor, dim) {
+    let leaves = program.dimensions(tensor).nth(dim).map(|axis| loop_axes_of(program, tensor, axis).0);
+    if let Some((stmt, why)) = users.of_stream_axis(tensor, &leaves.unwrap_or_default()) {
         let it = refuse(program.stmt_span(stmt), format!("{why} `{of}`"), "depends on the number of chunks");
         return Some(it.help("run `chunk` before `stream-parallel`, or split another axis"));
     }
@@ -59,30 +59,6 @@ pub(super) fn obstacle_to_new_axes(
         return Some(it.help("run `chunk` before `stream-parallel`, which sets allocation domains"));
     }
     None
-}
-
-/// Returns a statement that depends on the number of parts of a stream axis of dimension `dim`.
-fn user_of_stream_axis(program: &Program, tensor: TensorId, dim: usize) -> Option<(StmtId, &'static str)> {
-    let (body, axis) = (program.body?, program.dimensions(tensor).nth(dim)?);
-    let (leaves, _) = loop_axes_of(program, tensor, axis);
-    let mut found = None;
-    program.walk(body, &mut |stmt| {
-        let why = match &program.stmts[stmt] {
-            Stmt::Op(it) if it.op == Op::ShardByStream && mentions(it, tensor) => {
-                Some("ShardByStream makes slices along the stream axis of")
-            }
-            Stmt::For(it) if it.axis.is_some_and(|axis| leaves.contains(&axis)) => {
-                Some("a loop iterates over the stream axis of")
-            }
-            Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
-        };
-        found = found.or(why.map(|why| (stmt, why)));
-    });
-    found
-}
-
-fn mentions(it: &OpStmt, tensor: TensorId) -> bool {
-    it.outs.iter().chain(&it.args).any(|operand| *operand == Operand::Tensor(tensor))
 }
 
 /// Returns the value of an extent: a number, or a scalar that a definition or `--set` gives a number.

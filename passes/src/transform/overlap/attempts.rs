@@ -116,7 +116,7 @@ impl Attempts<'_> {
         let component = match chunking {
             Some(count) => {
                 let chunking = Chunking { component, count };
-                chunk::chunk_equally(&mut cut, std::slice::from_ref(&chunking))?;
+                chunk::chunk_equally(&mut cut, std::slice::from_ref(&chunking)).map_err(|it| it.1)?;
                 chunking.component
             }
             None => component,
@@ -180,8 +180,9 @@ pub(super) fn with_loops(
     required: &[StmtId],
     least_trips: i64,
 ) -> Result<Program, Vec<(StmtId, Obstacle)>> {
-    // The second round leaves out the loops that do not overlap.
-    for _ in 0..2 {
+    // The next round leaves out the loops that do not overlap. Many loops need more rounds.
+    let rounds = if required.len() > 1 { 6 } else { 2 };
+    for _ in 0..rounds {
         let mut trial = cut.clone();
         let written = stream_parallel::make_loops(&mut trial, loops, Some(&only));
         let stmts: Vec<StmtId> = written.iter().map(|it| it.stmt).collect();

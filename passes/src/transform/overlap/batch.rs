@@ -2,8 +2,9 @@
 //!
 //! An attempt for one communication examines the whole program, so that attempts one after the other take time that grows
 //! like the square of the number of layers. Communications that share no axis do not influence each other: the axes of
-//! all of them are split in one copy of the program. Those for which a loop is not possible are left to attempts of their own.
+//! all of them are split in one copy of the program. Those for which a loop is not possible are left out of the next round.
 
+use crate::pass::Obstacle;
 use grammar::{
     for_each_tensor_use,
     ir::{Program, Stmt, StmtId, TensorId},
@@ -12,7 +13,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     attempts::{chunks_text, divisibility_condition, most_chunks, with_loops},
-    check_requested,
+    candidates, check_requested,
 };
 use crate::{
     analysis::{
@@ -21,7 +22,7 @@ use crate::{
     },
     pass::Arguments,
     transform::{
-        chunk::{self, CommCandidate},
+        chunk::{self, Chunking, CommCandidate},
         stream_parallel::LoopOptions,
     },
 };
@@ -29,77 +30,153 @@ use crate::{
 /// The number of communications from which on they are split together. Below it, attempts one after the other are fast.
 const FEWEST: usize = 24;
 
-/// The number of rounds. Each leaves out the communications that failed in the one before.
-const MOST_ROUNDS: usize = 3;
+/// The maximum number of rounds of a way to make loops. Layers that are alike fail in the same rounds.
+const MOST_ROUNDS: usize = 12;
 
-/// Returns the program with loops for all communications that share no axis with an earlier one, and the number of chunks
-/// of each in words. Returns `None` if the program has few communications, or none that can be split together.
+/// The communications of a program after all have been attempted.
+pub(super) struct Together {
+    pub(super) program: Program,
+    /// The number of chunks of those that are split, in words.
+    pub(super) chunks: FxHashMap<StmtId, String>,
+    /// Why the others are not.
+    pub(super) reasons: FxHashMap<StmtId, Obstacle>,
+}
+
+/// Returns the program with loops for all communications for which there are loops. Returns `None` if the program has few
+/// communications, or none that can be split together.
 pub(super) fn attempt_together(
     program: &Program,
     arguments: &Arguments,
     loops: LoopOptions,
-) -> Option<(Program, FxHashMap<StmtId, String>)> {
+) -> Option<Together> {
     if arguments.flag("swizzle") || arguments.counts("ratio").is_some() {
         return None;
     }
-    let candidates: Vec<(StmtId, Vec<CommCandidate>)> = program
+    let mut candidates: Vec<(StmtId, Vec<CommCandidate>)> = program
         .body()
         .iter()
-        .map(|stmt| (*stmt, chunk::comm_candidates(program, *stmt)))
+        .map(|stmt| (*stmt, candidates(program, arguments, *stmt)))
         .filter(|(_, ways)| ways.first().is_some_and(|it| check_requested(arguments, it).is_ok()))
         .collect();
     if candidates.len() < FEWEST {
         return None;
     }
-    let shared = DimEquivalence::of(program);
-    let inputs: FxHashSet<TensorId> = Program::tensors_of(&program.inputs).collect();
-    let mut failed: FxHashSet<StmtId> = FxHashSet::default();
-    for _ in 0..MOST_ROUNDS {
+    let (chunks, reasons) = (FxHashMap::default(), FxHashMap::default());
+    let mut found = Together { program: program.clone(), chunks, reasons };
+    // As for one communication: loops of slices, of chunks, and of the statements up to the next products.
+    let everywhere = &[Reach::Everywhere, Reach::NextProduct][..];
+    let ways = [
+        Some((everywhere, loops)),
+        loops.with_chunks().map(|loops| (everywhere, loops)),
+        Some((&[Reach::NextProduct][..], loops)),
+    ];
+    for (reaches, loops) in ways.into_iter().flatten() {
+        let mut failed: FxHashSet<StmtId> = FxHashSet::default();
+        for _ in 0..MOST_ROUNDS {
+            let body: FxHashSet<StmtId> = found.program.body().iter().copied().collect();
+            candidates.retain(|(stmt, _)| body.contains(stmt) && !found.chunks.contains_key(stmt));
+            if !found.round(arguments, &candidates, (reaches, loops), &mut failed) {
+                break;
+            }
+        }
+    }
+    (!found.chunks.is_empty()).then_some(found)
+}
+
+impl Together {
+    /// Makes loops for communications that share no axis, or adds those for which there is none to `failed`. Returns whether
+    /// another round may find more.
+    fn round(
+        &mut self,
+        arguments: &Arguments,
+        candidates: &[(StmtId, Vec<CommCandidate>)],
+        (reaches, loops): (&[Reach], LoopOptions),
+        failed: &mut FxHashSet<StmtId>,
+    ) -> bool {
+        let program = &self.program;
+        let shared = DimEquivalence::for_many_searches(program);
+        let inputs: FxHashSet<TensorId> = Program::tensors_of(&program.inputs).collect();
         // The tensors whose axes are split, and inputs, which several communications may share, as they stay whole.
         let (mut split, mut whole) = (FxHashSet::default(), FxHashSet::default());
         let mut chunks: Vec<(StmtId, String)> = Vec::new();
         let mut chunkings = Vec::new();
-        for (stmt, ways) in candidates.iter().filter(|(stmt, _)| !failed.contains(stmt)) {
-            let has_stream = |it: &CommCandidate| {
-                Sharding::of(program, it.tensor)
-                    .is_none_or(|it| it.dims.iter().any(|dim: &Dim| dim.stream().is_some()))
-            };
-            if ways.iter().any(|it| has_stream(it) || split.contains(&it.tensor)) {
+        for (stmt, ways) in candidates {
+            if failed.contains(stmt) || ways.iter().any(|it| split.contains(&it.tensor)) {
                 continue;
             }
-            let chosen = ways.iter().find_map(|exchange| {
-                let choose =
-                    |reach| chunk::choose_chunking(program, &shared, exchange, most_chunks(arguments), reach);
-                let chunking = choose(Reach::Everywhere).or_else(|_| choose(Reach::NextProduct));
-                Some((exchange, chunking.ok()?))
-            });
-            let Some((exchange, chunking)) = chosen else { continue };
-            let tensors = chunking.component.dims.iter().map(|(tensor, _)| *tensor);
-            if tensors.clone().any(|it| split.contains(&it)) {
-                continue;
+            match choose(program, &shared, ways, arguments, reaches) {
+                Ok((exchange, it)) => {
+                    let tensors = it.component.dims.iter().map(|(tensor, _)| *tensor);
+                    if tensors.clone().any(|it| split.contains(&it)) {
+                        continue;
+                    }
+                    let (of_inputs, others): (Vec<TensorId>, Vec<TensorId>) =
+                        tensors.partition(|it| inputs.contains(it));
+                    split.extend(others);
+                    whole.extend(of_inputs);
+                    let condition = divisibility_condition(program, arguments, exchange);
+                    chunks.push((*stmt, chunks_text(Some(it.count), condition)));
+                    chunkings.push(it);
+                }
+                Err(reason) => {
+                    failed.insert(*stmt);
+                    self.reasons.entry(*stmt).or_insert(reason);
+                }
             }
-            let (of_inputs, others): (Vec<TensorId>, Vec<TensorId>) =
-                tensors.partition(|it| inputs.contains(it));
-            split.extend(others);
-            whole.extend(of_inputs);
-            let condition = divisibility_condition(program, arguments, exchange);
-            chunks.push((*stmt, chunks_text(Some(chunking.count), condition)));
-            chunkings.push(chunking);
         }
         if chunks.is_empty() {
-            return None;
+            return false;
         }
-        let mut cut = program.clone();
-        chunk::chunk_equally(&mut cut, &chunkings).ok()?;
-        split.extend(whole);
-        let only = cut.body().iter().copied().filter(|stmt| mentions(&cut, *stmt, &split)).collect();
         let required: Vec<StmtId> = chunks.iter().map(|(stmt, _)| *stmt).collect();
-        match with_loops(&cut, loops, only, &required, 2) {
-            Ok(rewritten) => return Some((rewritten, chunks.into_iter().collect())),
-            Err(reasons) => failed.extend(reasons.into_iter().map(|(stmt, _)| stmt)),
+        let mut cut = program.clone();
+        let rewritten = match chunk::chunk_equally(&mut cut, &chunkings) {
+            Ok(_) => {
+                split.extend(whole);
+                let only = cut.body().iter().copied().filter(|it| mentions(&cut, *it, &split)).collect();
+                with_loops(&cut, loops, only, &required, 2)
+            }
+            Err((at, fault)) => Err(vec![(required[at], Obstacle::from(fault))]),
+        };
+        match rewritten {
+            Ok(rewritten) => {
+                self.program = rewritten;
+                self.chunks.extend(chunks);
+            }
+            Err(reasons) => {
+                for (stmt, reason) in reasons {
+                    failed.insert(stmt);
+                    self.reasons.entry(stmt).or_insert(reason);
+                }
+            }
+        }
+        true
+    }
+}
+
+/// Chooses one of the ways to split a communication whose tensors have no stream axis yet.
+fn choose<'w>(
+    program: &Program,
+    shared: &DimEquivalence,
+    ways: &'w [CommCandidate],
+    arguments: &Arguments,
+    reaches: &[Reach],
+) -> Result<(&'w CommCandidate, Chunking), Obstacle> {
+    let mut first = None;
+    for exchange in ways {
+        let has_stream = Sharding::of(program, exchange.tensor)
+            .is_none_or(|it| it.dims.iter().any(|dim: &Dim| dim.stream().is_some()));
+        if has_stream {
+            let name = program.tensor_name(exchange.tensor);
+            return Err(format!("`{name}` has a stream axis already").into());
+        }
+        for reach in reaches {
+            match chunk::choose_chunking(program, shared, exchange, most_chunks(arguments), *reach) {
+                Ok(found) => return Ok((exchange, found)),
+                Err(reason) => _ = first.get_or_insert(reason),
+            }
         }
     }
-    None
+    Err(first.unwrap_or_else(|| "it has no dimension that can be split into chunks".into()))
 }
 
 fn mentions(program: &Program, stmt: StmtId, tensors: &FxHashSet<TensorId>) -> bool {
