@@ -8,7 +8,7 @@
 //! | What does a statement read, write, bind and wait for, and may it move over another one? | `memory_effects` |
 //! | What does an iteration depend on, and which names and works are its own? | `loop_carried`, `loop_body` |
 //! | Which communication is posted, and who waits for it? | `posted_work`, `wait_order`, `coalescing` |
-//! | How is a tensor sharded, and which dimensions correspond? | `sharding`, `dim_map`, `dim_equivalence`, `propagation`, `reshard` |
+//! | How is a tensor sharded, and which dimensions correspond? | `sharding`, `dim_map`, `dim_equivalence`, `propagation`, `reshard`, `row_shifts` |
 //!
 //! Invariant: an analysis does not change the program and does not call code that does.
 
@@ -26,6 +26,7 @@ pub(crate) mod numbering;
 pub mod posted_work;
 pub mod propagation;
 pub mod reshard;
+pub mod row_shifts;
 pub mod sharding;
 pub mod stale_views;
 pub mod stmt_path;

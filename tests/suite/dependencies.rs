@@ -95,7 +95,7 @@ const ANALYSIS: &[Layer] = &[
     ("loop_body", &["blocks"]),
     ("dim_map reshard alias_analysis", BEFORE),
     ("memory_effects dim_equivalence name_uses propagation stale_views written_views", BEFORE),
-    ("loop_carried", BEFORE),
+    ("loop_carried row_shifts", BEFORE),
     ("wait_order", BEFORE),
 ];
 

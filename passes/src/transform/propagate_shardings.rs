@@ -19,6 +19,7 @@
 //!   decompose the operator into partial sums and a reduction over devices. If all users need only a part of the sum on
 //!   each device, as the addition of a sharded residual does, the result is sharded, and the reduction is a reduce-scatter.
 //! * A copy whose users work on another mesh is on that mesh.
+//! * Slices, cats and pads that move the rows of a sharded tensor by at most the rows of a device have its sharding.
 //! * Backward, in reverse order: if no operand has a mesh (iota, full, eye, rand, and operators on tensors
 //!   without a mesh), the result gets the sharding that all its users need. If the users disagree, the result
 //!   is replicated on their mesh. If a user needs it on every rank, it stays without a mesh.
@@ -39,6 +40,7 @@
 
 mod choice;
 mod preference;
+mod shifts;
 mod users;
 mod uses;
 
@@ -211,6 +213,7 @@ impl Propagation<'_> {
             }
             self.scatter(&users::summed_pieces(&it, shardings, maps), first, out, &mut claims);
         }
+        self.shift(stmt, out, &mesh, &mut claims);
         if users::is_copy(&it)
             && let Some(stage) = self.mesh_of_users(out).filter(|stage| *stage != mesh)
         {

@@ -15,7 +15,8 @@
 //! T8[ideviceIdx.x12{4}, iS13{2}] = cat( T7, T6, 1 )
 //! T3[ideviceIdx.x4{4}, iS5{2}] = reshape( T8 )
 //! ```
-//! A halo, as of a convolution, is two such shifts. Rows from outside of the axis can be zeros (`pad`).
+//! The rows are sent where T0 is computed. A halo, as of a convolution, is two such shifts, and a ring of keys and values one for
+//! each step. Rows from outside of the axis can be zeros (`pad`).
 
 use grammar::{
     attr, count_text, for_each_tensor_use,
@@ -28,7 +29,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     analysis::{
-        name_uses::write_counts,
+        row_shifts::{RowShift, RowSources},
         sharding::{Dim, Sharding},
     },
     pass::Remarks,
@@ -46,43 +47,36 @@ pub(super) fn exchange_rows(
     body: BlockId,
     remarks: &mut Remarks,
 ) -> bool {
-    let mut rows = Rows::of(program, body);
-    let mut changed = false;
+    let rows = RowSources::of(program, body);
+    let mut moved = FxHashSet::default();
+    // The statements that compute the results of the shifts.
+    let mut defined: FxHashMap<TensorId, Option<StmtId>> = FxHashMap::default();
+    // The last post behind each statement that computes a source; `None` for inputs.
+    let mut posted: FxHashMap<Option<StmtId>, StmtId> = FxHashMap::default();
     for stmt in program.block(body).to_vec() {
-        let Some(shift) = rows.shift(program, stmt) else { continue };
+        let Some((shift, stmts)) = Shift::of(program, &rows, stmt) else { continue };
         let (name, source) = (program.tensor_name(shift.out), program.tensor_name(shift.source));
-        let rows = count_text(shift.by.unsigned_abs() as usize, "row");
-        let message = format!("neighbours exchange {rows} of `{source}` for `{name}`");
+        let count = count_text(shift.by.unsigned_abs() as usize, "row");
+        let message = format!("neighbours exchange {count} of `{source}` for `{name}`");
         remarks.note(program.stmt_span(stmt), message, "shifts a sharded axis");
-        let new = shift.emit(program, fresh, stmt);
-        let stmts = &mut program.blocks[body];
-        if let Some(at) = stmts.iter().position(|it| *it == stmt) {
-            stmts.splice(at..=at, new);
+        let (posts, rest) = shift.emit(program, fresh, stmt);
+        defined.insert(shift.out, rest.last().copied());
+        // The rows are sent as soon as there are any, so that what stands in between hides it.
+        let source = defined.get(&shift.source).copied().unwrap_or_else(|| rows.definition(shift.source));
+        let block = &mut program.blocks[body];
+        if let Some(at) = block.iter().position(|it| *it == stmt) {
+            block.splice(at..=at, rest);
+            let behind = |last: &StmtId| block[..at].iter().position(|it| it == last).map_or(at, |it| it + 1);
+            let at = posted.get(&source).or(source.as_ref()).map_or(0, behind);
+            posted.extend(posts.last().map(|last| (source, *last)));
+            block.splice(at..at, posts);
         }
-        changed = true;
+        moved.extend(stmts);
     }
-    if changed {
-        remove_unread(program, body, &rows.visited);
+    if !moved.is_empty() {
+        remove_unread(program, body, &moved);
     }
-    changed
-}
-
-/// Where the rows of tensors come from.
-struct Rows {
-    /// The only statement that writes each tensor.
-    definitions: FxHashMap<TensorId, (StmtId, OpStmt)>,
-    /// Tensors that keep their elements.
-    constant: FxHashSet<TensorId>,
-    /// The statements that move the rows of shifts.
-    visited: FxHashSet<StmtId>,
-}
-
-/// Adjacent rows of a tensor, or of zeros.
-#[derive(Clone, Copy, PartialEq)]
-struct Segment {
-    of: Option<TensorId>,
-    start: i64,
-    count: i64,
+    !moved.is_empty()
 }
 
 /// A tensor whose row `i` is row `i + by` of another one.
@@ -99,31 +93,12 @@ struct Shift {
     is_padded: bool,
 }
 
-impl Rows {
-    fn of(program: &Program, body: BlockId) -> Self {
-        let counts = write_counts(program, &|_| true);
-        let inputs: FxHashSet<TensorId> = Program::tensors_of(&program.inputs).collect();
-        let is_constant =
-            |it: &TensorId| counts.get(it).copied().unwrap_or(0) == usize::from(!inputs.contains(it));
-        let constant: FxHashSet<TensorId> = program.tensors.ids().filter(is_constant).collect();
-        let mut definitions = FxHashMap::default();
-        for stmt in program.block(body) {
-            if let Stmt::Op(it) = &program.stmts[*stmt]
-                && let Some(out) = it.out_tensor().filter(|out| constant.contains(out))
-            {
-                definitions.insert(out, (*stmt, it.clone()));
-            }
-        }
-        Self { definitions, constant, visited: FxHashSet::default() }
-    }
-
-    /// Returns the shift that a statement computes.
-    fn shift(&mut self, program: &Program, stmt: StmtId) -> Option<Shift> {
+impl Shift {
+    /// Returns the shift that a statement computes, if each device needs rows of itself and of one neighbour only, and the
+    /// statements that move the rows.
+    fn of(program: &Program, rows: &RowSources, stmt: StmtId) -> Option<(Self, Vec<StmtId>)> {
         let Stmt::Op(it) = &program.stmts[stmt] else { return None };
-        let out = it.out_tensor().filter(|out| self.definitions.get(out).is_some_and(|it| it.0 == stmt))?;
-        if !matches!(it.op, Op::Slice | Op::Cat | Op::Pad) {
-            return None;
-        }
+        let out = it.out_tensor()?;
         let sharding = Sharding::of(program, out)?;
         let dim = sharding.dims.iter().position(|dim| dim.devices().next().is_some())?;
         let [piece] = sharding.dims[dim].pieces[..] else { return None };
@@ -133,121 +108,20 @@ impl Rows {
             return None;
         }
         let part = extent / devices;
-        let mut visited = Vec::new();
-        let segments = self.segments(program, &sharding, (out, dim), &mut visited)?;
-        let (by, is_padded, source) = match segments[..] {
-            [a, b] if a.of == b.of && b.start == 0 && a.start == b.count => (a.start, false, a.of?),
-            [a, b] if b.of.is_none() && a.start == b.count => (a.start, true, a.of?),
-            [a, b] if a.of.is_none() && b.start == 0 => (-a.count, true, b.of?),
-            _ => return None,
-        };
-        // The shorter way around.
-        let by = if !is_padded && by > part { by - extent } else { by };
-        if by.abs() > part
-            || program.constant(Sharding::of(program, source)?.dims[dim].extent) != Some(extent)
-        {
-            return None;
-        }
-        self.visited.extend(visited);
-        Some(Shift { out, source, sharding, dim, device, part, by, is_padded })
-    }
-
-    /// Returns the rows of a tensor along a dimension as rows of tensors that are sharded as `goal`, and the statements that
-    /// move them.
-    fn segments(
-        &self,
-        program: &Program,
-        goal: &Sharding,
-        (tensor, dim): (TensorId, usize),
-        visited: &mut Vec<StmtId>,
-    ) -> Option<Vec<Segment>> {
-        let (sharding, extents) = (Sharding::of(program, tensor)?, |tensor| extents(program, tensor));
-        let all = extents(tensor)?;
-        let is_alike = sharding.mesh == goal.mesh
-            && sharding.dims.len() == goal.dims.len()
-            && sharding.dims.iter().zip(&goal.dims).all(|(a, b)| Sharding::are_aligned(program, a, b));
-        if !visited.is_empty() && is_alike && self.constant.contains(&tensor) {
-            return Some(vec![Segment { of: Some(tensor), start: 0, count: *all.get(dim)? }]);
-        }
-        let (stmt, it) = self.definitions.get(&tensor)?;
-        visited.push(*stmt);
-        let args: Vec<TensorId> = Program::tensors_of(&it.args).collect();
-        let others_stay = |arg: &TensorId| {
-            extents(*arg).is_some_and(|theirs| {
-                theirs.len() == all.len() && (0..all.len()).all(|at| at == dim || theirs[at] == all[at])
+        let is_alike = |tensor| {
+            Sharding::of(program, tensor).is_some_and(|it| {
+                it.mesh == sharding.mesh
+                    && it.dims.len() == sharding.dims.len()
+                    && it.dims.iter().zip(&sharding.dims).all(|(a, b)| Sharding::are_aligned(program, a, b))
             })
         };
-        if !args.iter().all(others_stay) {
-            return None;
-        }
-        let mut found: Vec<Segment> = Vec::new();
-        let zeros = |count| Segment { of: None, start: 0, count };
-        let (from, to) = match it.op {
-            Op::Cat => {
-                let Some(Operand::Scalar(along)) = it.args.last() else { return None };
-                let along = program.constant(*along)?;
-                if along.rem_euclid(all.len() as i64) != dim as i64 {
-                    return None;
-                }
-                for arg in args {
-                    found.extend(self.segments(program, goal, (arg, dim), visited)?);
-                }
-                (0, all[dim])
-            }
-            Op::Slice => {
-                found = self.segments(program, goal, (args[0], dim), visited)?;
-                let range = it.get(attr::RANGES)?.get(dim)?.map(|it| program.constant(it));
-                (range[0]?, if range[2]? == 1 { range[1]? } else { return None })
-            }
-            Op::Pad => {
-                let widths = it.get(attr::WIDTHS)?;
-                let width = |at: usize| program.constant(*widths.get(at)?);
-                let (before, behind) = (width(2 * dim)?, width(2 * dim + 1)?);
-                found.push(zeros(before.max(0)));
-                found.extend(self.segments(program, goal, (args[0], dim), visited)?);
-                found.push(zeros(behind.max(0)));
-                let start = (-before).max(0);
-                (start, start + all[dim])
-            }
-            Op::Set => {
-                found = self.segments(program, goal, (args[0], dim), visited)?;
-                (0, all[dim])
-            }
-            _ => return None,
-        };
-        Some(rows_between(found, from, to))
+        let RowShift { source, by, is_padded, stmts } = rows.shift(program, stmt, dim, &is_alike)?;
+        let shift = Self { out, source, sharding, dim, device, part, by, is_padded };
+        (by.abs() <= part).then_some((shift, stmts))
     }
-}
 
-/// Returns the rows of a list of segments from `from` to `to`, with adjacent ones joined.
-fn rows_between(segments: Vec<Segment>, from: i64, to: i64) -> Vec<Segment> {
-    let mut at = 0;
-    let mut kept: Vec<Segment> = Vec::new();
-    for it in segments {
-        let (first, last) = (from.max(at), to.min(at + it.count));
-        let it_starts = it.start + first - at;
-        at += it.count;
-        if first >= last {
-            continue;
-        }
-        let new = Segment { start: if it.of.is_some() { it_starts } else { 0 }, count: last - first, ..it };
-        match kept.last_mut() {
-            Some(last) if last.of == new.of && (new.of.is_none() || last.start + last.count == new.start) => {
-                last.count += new.count;
-            }
-            _ => kept.push(new),
-        }
-    }
-    kept
-}
-
-fn extents(program: &Program, tensor: TensorId) -> Option<Vec<i64>> {
-    program.dimensions(tensor).map(|axis| program.constant(program.axes[axis].extent)).collect()
-}
-
-impl Shift {
-    /// Returns the statements that replace `stmt`.
-    fn emit(&self, program: &mut Program, fresh: &mut IrBuilder, stmt: StmtId) -> Vec<StmtId> {
+    /// Returns the statements that post the exchange, and those that replace `stmt`.
+    fn emit(&self, program: &mut Program, fresh: &mut IrBuilder, stmt: StmtId) -> (Vec<StmtId>, Vec<StmtId>) {
         let span = program.stmt_span(stmt);
         let (count, part) = (self.by.abs(), self.part);
         let (sent, kept) = if self.by > 0 { (0, count) } else { (part - count, 0) };
@@ -257,8 +131,13 @@ impl Shift {
         let border = self.slice(program, fresh, parts, (sent, count), &mut stmts);
         let received = self.rows(program, fresh, count);
         stmts.push(builder::allocate(program, received));
-        self.exchange(program, fresh, (border, received), &mut stmts);
-        let mut stmts: Vec<StmtId> = stmts.into_iter().map(|it| builder::add(program, it, span)).collect();
+        let posts = self.exchange(program, fresh, (border, received));
+        let waits: Vec<OpStmt> = posts.iter().filter_map(|it| Some(builder::wait(it.number?))).collect();
+        stmts.extend(posts);
+        let mut add = |stmts: Vec<OpStmt>| -> Vec<StmtId> {
+            stmts.into_iter().map(|it| builder::add(program, it, span)).collect()
+        };
+        let (posts, mut stmts) = (add(stmts), add(waits));
         if self.is_padded {
             stmts.extend(self.zeros_at_end(program, fresh, received, span));
         }
@@ -274,7 +153,7 @@ impl Shift {
         }
         rest.push(contiguity::unary_op(Op::Reshape, shifted, self.out));
         stmts.extend(rest.into_iter().map(|it| builder::add(program, it, span)));
-        stmts
+        (posts, stmts)
     }
 
     /// Returns a new tensor with `count` rows of each device: a dimension over the devices, and one over their rows.
@@ -311,14 +190,13 @@ impl Shift {
         slice
     }
 
-    /// Appends the statements with which each device sends rows to one neighbour and receives those of the other.
+    /// Returns the statements with which each device sends rows to one neighbour and receives those of the other.
     fn exchange(
         &self,
         program: &mut Program,
         fresh: &mut IrBuilder,
         (input, output): (TensorId, TensorId),
-        stmts: &mut Vec<OpStmt>,
-    ) {
+    ) -> Vec<OpStmt> {
         let mesh = self.sharding.mesh.clone();
         let me = coordinate(program, &mesh, self.device);
         let devices = mesh.extent(self.device) as i64;
@@ -330,22 +208,19 @@ impl Shift {
         };
         let (next, last) = (peer(1), peer(devices - 1));
         let (send, recv) = if self.by > 0 { (last, next) } else { (next, last) };
-        for team in teams_along(&mesh, &[self.device]) {
-            let work = fresh.work();
-            stmts.push(OpStmt {
-                number: Some(work),
-                attrs: vec![
-                    attr::TEAM.with(team),
-                    attr::SEND_PEER.with(send),
-                    attr::RECV_PEER.with(recv),
-                    attr::INPUT.with(input),
-                    attr::OUTPUT.with(output),
-                    attr::BACKEND.with(Backend::Nccl),
-                ],
-                ..builder::op(Op::CollectivePermute)
-            });
-            stmts.push(builder::wait(work));
-        }
+        let post = |team| OpStmt {
+            number: Some(fresh.work()),
+            attrs: vec![
+                attr::TEAM.with(team),
+                attr::SEND_PEER.with(send),
+                attr::RECV_PEER.with(recv),
+                attr::INPUT.with(input),
+                attr::OUTPUT.with(output),
+                attr::BACKEND.with(Backend::Nccl),
+            ],
+            ..builder::op(Op::CollectivePermute)
+        };
+        teams_along(&mesh, &[self.device]).into_iter().map(post).collect()
     }
 
     /// Returns the statements that overwrite with zeros what the device at the end of the axis has received.

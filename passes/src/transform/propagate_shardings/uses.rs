@@ -7,7 +7,7 @@ use grammar::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::analysis::{sharding::Sharding, stale_views::stale_views};
+use crate::analysis::{row_shifts::RowSources, sharding::Sharding, stale_views::stale_views};
 
 /// The tensors whose shardings the pass may determine, and the statements that use them.
 #[derive(Clone)]
@@ -21,12 +21,15 @@ pub(super) struct TensorUses {
     pub(super) operators: Vec<StmtId>,
     /// The operators that read or write each tensor.
     pub(super) stmts: FxHashMap<TensorId, Vec<StmtId>>,
+    /// Where the rows of slices, cats and pads come from.
+    pub(super) rows: RowSources,
 }
 
 impl TensorUses {
     pub(super) fn of(program: &Program, body: BlockId) -> Self {
         let (candidates, views) = (FxHashSet::default(), FxHashMap::default());
-        let mut uses = Self { candidates, views, operators: Vec::new(), stmts: FxHashMap::default() };
+        let (operators, stmts, rows) = (Vec::new(), FxHashMap::default(), RowSources::of(program, body));
+        let mut uses = Self { candidates, views, operators, stmts, rows };
         if program.tensors.iter().all(|(_, it)| it.mesh.is_empty()) {
             return uses;
         }

@@ -1,0 +1,186 @@
+//! Finds tensors that are another one with its rows moved, by the slices, cats and pads that move them.
+
+use grammar::{
+    attr,
+    ir::{BlockId, Operand, Program, Stmt, StmtId, TensorId},
+    ops::Op,
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::analysis::{
+    alias_analysis::names_of_same_storage, bindings::analyze_bindings, name_uses::write_counts,
+};
+
+/// The number of statements that are followed back from one statement.
+const MOST_STMTS: usize = 64;
+
+/// Where the rows of tensors come from. Rows are the indices of any one dimension.
+#[derive(Clone)]
+pub struct RowSources {
+    /// The only statement that writes each tensor.
+    definitions: FxHashMap<TensorId, StmtId>,
+    /// Tensors that keep their elements.
+    constant: FxHashSet<TensorId>,
+}
+
+/// A tensor whose row `i` is row `i + by` of another one.
+pub struct RowShift {
+    /// The other tensor.
+    pub source: TensorId,
+    /// The distance, less than the number of rows.
+    pub by: i64,
+    /// Whether rows from outside are zeros, and not those of the other end.
+    pub is_padded: bool,
+    /// The statements that move the rows.
+    pub stmts: Vec<StmtId>,
+}
+
+/// Adjacent rows of a tensor, or of zeros.
+#[derive(Clone, Copy, PartialEq)]
+struct Segment {
+    of: Option<TensorId>,
+    start: i64,
+    count: i64,
+}
+
+impl RowSources {
+    /// Analyzes the statements of a block.
+    pub fn of(program: &Program, body: BlockId) -> Self {
+        let counts = write_counts(program, &|_| true);
+        let inputs: FxHashSet<TensorId> = Program::tensors_of(&program.inputs).collect();
+        let is_constant =
+            |it: &TensorId| counts.get(it).copied().unwrap_or(0) == usize::from(!inputs.contains(it));
+        let written = program.tensors.ids().filter(|it| !is_constant(it) && counts.contains_key(it));
+        let written = names_of_same_storage(program, &analyze_bindings(program), written);
+        let constant = program.tensors.ids().filter(|it| is_constant(it) && !written.contains(it));
+        let constant: FxHashSet<TensorId> = constant.collect();
+        let definition = |stmt: &StmtId| match &program.stmts[*stmt] {
+            Stmt::Op(it) => Some((it.out_tensor().filter(|out| constant.contains(out))?, *stmt)),
+            Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+        };
+        let definitions = program.block(body).iter().filter_map(definition).collect();
+        Self { definitions, constant }
+    }
+
+    /// Returns the only statement that writes a tensor.
+    pub fn definition(&self, tensor: TensorId) -> Option<StmtId> {
+        self.definitions.get(&tensor).copied()
+    }
+
+    /// Returns the shift along a dimension that a slice, cat or pad computes, of a tensor with `extent` rows, as its result has,
+    /// for which `is_source` is true.
+    pub fn shift(
+        &self,
+        program: &Program,
+        stmt: StmtId,
+        dim: usize,
+        is_source: &dyn Fn(TensorId) -> bool,
+    ) -> Option<RowShift> {
+        let Stmt::Op(it) = &program.stmts[stmt] else { return None };
+        let out = it.out_tensor().filter(|out| self.definitions.get(out) == Some(&stmt))?;
+        if !matches!(it.op, Op::Slice | Op::Cat | Op::Pad) {
+            return None;
+        }
+        let mut stmts = Vec::new();
+        let segments = self.segments(program, is_source, (out, dim), &mut stmts)?;
+        let (by, is_padded, source) = match segments[..] {
+            [a, b] if a.of == b.of && b.start == 0 && a.start == b.count => (a.start, false, a.of?),
+            [a, b] if b.of.is_none() && a.start == b.count => (a.start, true, a.of?),
+            [a, b] if a.of.is_none() && b.start == 0 => (-a.count, true, b.of?),
+            _ => return None,
+        };
+        let (rows, all) = (*extents(program, source)?.get(dim)?, *extents(program, out)?.get(dim)?);
+        // The shorter way around.
+        let by = if !is_padded && by > rows / 2 { by - rows } else { by };
+        (rows == all).then_some(RowShift { source, by, is_padded, stmts })
+    }
+
+    /// Returns the rows of a tensor as rows of sources, and the statements that move them.
+    fn segments(
+        &self,
+        program: &Program,
+        is_source: &dyn Fn(TensorId) -> bool,
+        (tensor, dim): (TensorId, usize),
+        stmts: &mut Vec<StmtId>,
+    ) -> Option<Vec<Segment>> {
+        let all = extents(program, tensor)?;
+        if !stmts.is_empty() && self.constant.contains(&tensor) && is_source(tensor) {
+            return Some(vec![Segment { of: Some(tensor), start: 0, count: *all.get(dim)? }]);
+        }
+        let stmt = *self.definitions.get(&tensor).filter(|_| stmts.len() < MOST_STMTS)?;
+        let Stmt::Op(it) = &program.stmts[stmt] else { return None };
+        stmts.push(stmt);
+        let args: Vec<TensorId> = Program::tensors_of(&it.args).collect();
+        let others_stay = |arg: &TensorId| {
+            extents(program, *arg).is_some_and(|theirs| {
+                theirs.len() == all.len() && (0..all.len()).all(|at| at == dim || theirs[at] == all[at])
+            })
+        };
+        if !args.iter().all(others_stay) {
+            return None;
+        }
+        let mut found: Vec<Segment> = Vec::new();
+        let zeros = |count| Segment { of: None, start: 0, count };
+        let (from, to) = match it.op {
+            Op::Cat => {
+                let Some(Operand::Scalar(along)) = it.args.last() else { return None };
+                let along = program.constant(*along)?;
+                if along.rem_euclid(all.len() as i64) != dim as i64 {
+                    return None;
+                }
+                for arg in args {
+                    found.extend(self.segments(program, is_source, (arg, dim), stmts)?);
+                }
+                (0, all[dim])
+            }
+            Op::Slice => {
+                found = self.segments(program, is_source, (args[0], dim), stmts)?;
+                let range = it.get(attr::RANGES)?.get(dim)?.map(|it| program.constant(it));
+                (range[0]?, if range[2]? == 1 { range[1]? } else { return None })
+            }
+            Op::Pad => {
+                let widths = it.get(attr::WIDTHS)?;
+                let width = |at: usize| program.constant(*widths.get(at)?);
+                let (before, behind) = (width(2 * dim)?, width(2 * dim + 1)?);
+                found.push(zeros(before.max(0)));
+                found.extend(self.segments(program, is_source, (args[0], dim), stmts)?);
+                found.push(zeros(behind.max(0)));
+                let start = (-before).max(0);
+                (start, start + all[dim])
+            }
+            Op::Set => {
+                found = self.segments(program, is_source, (args[0], dim), stmts)?;
+                (0, all[dim])
+            }
+            _ => return None,
+        };
+        let found = rows_between(found, from, to);
+        (found.iter().map(|it| it.count).sum::<i64>() == all[dim]).then_some(found)
+    }
+}
+
+/// Returns the rows of a list of segments from `from` to `to`, with adjacent ones joined.
+fn rows_between(segments: Vec<Segment>, from: i64, to: i64) -> Vec<Segment> {
+    let mut at = 0;
+    let mut kept: Vec<Segment> = Vec::new();
+    for it in segments {
+        let (first, last) = (from.max(at), to.min(at + it.count));
+        let it_starts = it.start + first - at;
+        at += it.count;
+        if first >= last {
+            continue;
+        }
+        let new = Segment { start: if it.of.is_some() { it_starts } else { 0 }, count: last - first, ..it };
+        match kept.last_mut() {
+            Some(last) if last.of == new.of && (new.of.is_none() || last.start + last.count == new.start) => {
+                last.count += new.count;
+            }
+            _ => kept.push(new),
+        }
+    }
+    kept
+}
+
+fn extents(program: &Program, tensor: TensorId) -> Option<Vec<i64>> {
+    program.dimensions(tensor).map(|axis| program.constant(program.axes[axis].extent)).collect()
+}
