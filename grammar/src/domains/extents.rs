@@ -64,13 +64,14 @@ fn is_right(program: &Program, stmt: &OpStmt, id: StmtId) -> bool {
 fn alternatives(program: &Program, tensor: TensorId, inferred: &InferredDomains) -> Vec<InferredDomains> {
     let axes: Vec<&Axis> = program.tensors[tensor].loop_domain.iter().map(|it| &program.axes[*it]).collect();
     let mut found = Vec::new();
-    for (at, (_, inner, swizzled)) in inferred.splits.iter().enumerate() {
+    for (at, (outer, inner, swizzled)) in inferred.splits.iter().enumerate() {
         if *swizzled || ceil_div_operands(program, axes[*inner].extent).is_some() {
             continue;
         }
         let is_free = |other: &usize| {
             let axis = axes[*other];
             axis.parallel == ParallelType::Serial
+                && axis.kind == axes[*outer].kind
                 && !axis.suffix.contains("rf")
                 && inferred.splits.iter().all(|split| split.1 != *other)
         };
