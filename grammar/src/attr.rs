@@ -12,7 +12,7 @@ use crate::{
     ids::{AxisId, ExprId, StmtId, TensorId, UnitId},
     words::{
         Algorithm, Backend, CacheOp, CommunicationType, MemoryType, MulticastProtocol, P2pProtocol, P2pType,
-        PyBool, RedOp, ReductionOp,
+        PyBool, RedOp, ReductionOp, SyncTarget,
     },
 };
 
@@ -84,6 +84,7 @@ macro_rules! keys {
 keys! {
     CommunicationType { TYPE = "type", }
     P2pType { P2P_TYPE = "type", }
+    SyncTarget { SYNC_TARGET = "target", }
     Backend { BACKEND = "backend", }
     Algorithm { ALGO = "algo", }
     P2pProtocol { PROTOCOL = "protocol", }

@@ -264,6 +264,11 @@ codes! {
     /// for one that takes part, beginning with the stream that is current at entry. Its earlier work is not in the graph; a stream that
     /// takes part must not wait for one that does not; and all have to be joined at the end. `--check=capture` looks for this.
     NotCaptured = "E0708", Error;
+    /// A transfer over peer memory is posted again before it has ended. As nvFuser implements such transfers, there is one semaphore
+    /// for each peer, buffer and P2PCommunication, and each post writes the same value to it. The value of one of the two posts is
+    /// lost: a rank waits forever, or copies before the data is there. Wait for the first transfer before the second one, also in
+    /// the next run if the program is replayed (`--check=repeat`). hir's executors count transfers, so `--check-model=hir` does not report this.
+    SemaphoreInUse = "E0709", Error;
     /// A data race between two consecutive runs of the program, such as replays of a captured graph. On each
     /// rank the next run begins when that rank has finished the previous run, while other ranks may still
     /// execute the previous run. Make the rank wait, or put a barrier of all ranks between the runs.
@@ -281,6 +286,11 @@ codes! {
     /// binds the name to a part of the other tensor, and later iterations copy into this part. To keep the other
     /// tensor, allocate the name before the loop.
     OverwrittenView = "W0702", Warning;
+
+    /// More streams of a rank wait for other ranks than a GPU has hardware queues by default. Streams that share a queue execute in
+    /// issue order, so a stream that waits can block the stream whose work another rank waits for. Set `CUDA_DEVICE_MAX_CONNECTIONS`
+    /// before CUDA starts; 32 is the maximum.
+    FewQueues = "W0703", Warning;
 
     /// The members of a process group do not make the same collective calls: a rank leaves out a call, makes one more, makes them in another
     /// order, or makes another one. Communicators pair calls by their position, so all later ones meet other calls. `hir hang` names the first

@@ -35,6 +35,9 @@ table! {
     GetCurrentStream = OpDef { mnemonic: "GetCurrentStream", format: AsmFormat::Call,
         outs: &[operand("stream", OperandKind::Stream, AccessMode::Bind, Arity::One)], args: &[], class: OpClass::Stream,
         ..DEFAULT_DEF };
+    /// Blocks the host until the current stream has finished the work issued so far, as `Tensor.item()` does.
+    SynchronizeHost = OpDef { mnemonic: "Synchronize", args: &[attr(SYNC_TARGET)], class: OpClass::Stream,
+        ..STATEMENT_DEF };
     /// Makes the current stream wait for the work issued so far on another stream.
     Synchronize = OpDef { mnemonic: "Synchronize", args: &[no_access("stream", OperandKind::Stream)],
         class: OpClass::Stream, ..STATEMENT_DEF };

@@ -103,6 +103,12 @@ words! {
         Recv = "recv",
     }
 
+    /// What `Synchronize` blocks if it is not the current stream.
+    SyncTarget {
+        /// The host, until the current stream has finished its work so far.
+        Host = "host",
+    }
+
     /// The library that moves the data.
     Backend {
         /// NCCL, with a process group for the team.

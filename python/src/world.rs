@@ -43,7 +43,7 @@ impl World {
             return Err(PyValueError::new_err(format!("`{model}` is not a model: expected nccl or hir")));
         };
         checks.model = model;
-        checks.nccl = LaunchOrder::Explicit;
+        (checks.nccl, checks.p2p) = (LaunchOrder::Explicit, None);
         let world = Arc::clone(&self.world);
         let report = interruptible::run(py, move || hir::check::check(&world, checks))?;
         // Findings are indexed by program; all ranks run that of one text.

@@ -11,40 +11,8 @@
 
 use rustc_hash::FxHashMap;
 
+use super::execution_fault::{ExecutionFault, ExecutionFaultKind};
 use hir_plan::{EventNo, Plan, SyncEffect, WorkNo};
-
-/// A fault of a capture.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CaptureFault {
-    /// The rank.
-    pub rank: usize,
-    /// The statement, an index into `Plan::origins`.
-    pub origin: u32,
-    /// What is wrong.
-    pub kind: CaptureFaultKind,
-}
-
-/// What is wrong with a capture.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum CaptureFaultKind {
-    /// The stream, an index into `Plan::streams`, has work before it takes part.
-    NotRecorded(u32),
-    /// A stream that takes part waits for one that does not.
-    Isolation,
-    /// The end does not follow this work of a stream or communicator that takes part.
-    Unjoined,
-}
-
-impl CaptureFaultKind {
-    /// Returns what is said at the statement.
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::NotRecorded(_) => "a capture does not record this: the stream has not waited for main",
-            Self::Isolation => "waits for a stream that the capture does not record",
-            Self::Unjoined => "nothing waits for this before the end of the program",
-        }
-    }
-}
 
 /// How far a stream or communicator knows the others: by actor, the number of instructions that it follows.
 type Known = Vec<u32>;
@@ -60,7 +28,7 @@ struct Actor {
 }
 
 /// Returns the faults of a rank, one for each stream that has work before it takes part, and the first of the others.
-pub fn capture_faults(plan: &Plan) -> Vec<CaptureFault> {
+pub fn capture_faults(plan: &Plan) -> Vec<ExecutionFault> {
     let streams = plan.streams.len();
     let count = streams + plan.communicators.len();
     let mut actors = vec![Actor { known: vec![0; count], ..Actor::default() }; count];
@@ -68,11 +36,11 @@ pub fn capture_faults(plan: &Plan) -> Vec<CaptureFault> {
     first.takes_part = true;
     let mut events: FxHashMap<EventNo, Option<Known>> = FxHashMap::default();
     let mut works: FxHashMap<WorkNo, Option<Known>> = FxHashMap::default();
-    let mut faults: Vec<CaptureFault> = Vec::new();
-    let mut add = |at: usize, kind: CaptureFaultKind| {
+    let mut faults: Vec<ExecutionFault> = Vec::new();
+    let mut add = |at: usize, kind: ExecutionFaultKind| {
         let is_new = faults.iter().all(|it| it.kind != kind);
         if is_new {
-            faults.push(CaptureFault { rank: plan.rank, origin: plan.code[at].origin, kind });
+            faults.push(ExecutionFault { rank: plan.rank, origin: plan.code[at].origin, kind });
         }
     };
     for (at, inst) in plan.code.iter().enumerate() {
@@ -83,21 +51,21 @@ pub fn capture_faults(plan: &Plan) -> Vec<CaptureFault> {
                 if let Some(recorded) = events.get(&event)
                     && !join(&mut actors[stream], recorded.as_ref())
                 {
-                    add(at, CaptureFaultKind::Isolation);
+                    add(at, ExecutionFaultKind::Isolation);
                 }
             }
             SyncEffect::Wait(work) => {
                 if let Some(posted) = works.get(&work)
                     && !join(&mut actors[stream], posted.as_ref())
                 {
-                    add(at, CaptureFaultKind::Isolation);
+                    add(at, ExecutionFaultKind::Isolation);
                 }
             }
             SyncEffect::Post(it) => {
                 let queue = streams + it.communicator() as usize;
                 let posted = snapshot(&actors, stream);
                 if posted.is_none() {
-                    add(at, CaptureFaultKind::NotRecorded(inst.stream));
+                    add(at, ExecutionFaultKind::NotRecorded(inst.stream));
                 }
                 join(&mut actors[queue], posted.as_ref());
                 step(&mut actors[queue], at);
@@ -109,18 +77,19 @@ pub fn capture_faults(plan: &Plan) -> Vec<CaptureFault> {
             | SyncEffect::Reshard(_) => {
                 if !inst.kind.does_nothing_on_stream() {
                     if !actors[stream].takes_part {
-                        add(at, CaptureFaultKind::NotRecorded(inst.stream));
+                        add(at, ExecutionFaultKind::NotRecorded(inst.stream));
                     }
                     step(&mut actors[stream], at);
                 }
             }
+            SyncEffect::HostWait(_) => add(at, ExecutionFaultKind::HostWait),
             SyncEffect::ReadOutputs | SyncEffect::ShareMemHandles(_) | SyncEffect::Barrier => (),
         }
     }
     let end = actors.first().map(|it| it.known.clone()).unwrap_or_default();
     for (number, actor) in actors.iter().enumerate().skip(1) {
         if let Some(last) = actor.last.filter(|_| actor.takes_part && end[number] < actor.count) {
-            add(last, CaptureFaultKind::Unjoined);
+            add(last, ExecutionFaultKind::Unjoined);
         }
     }
     faults

@@ -1,22 +1,30 @@
 //! Runs all requested checks in one walk over the instructions of all ranks.
 
 use super::{
-    capture::{CaptureFault, capture_faults},
+    capture::capture_faults,
     conflict::Race,
     excess::{Excess, ExcessNotSearched, UnreadWrites, find_excess},
+    execution_fault::{ExecutionFault, ExecutionFaultKind},
     finding::{Checks, Finding, Report},
     memory::{UnwrittenRead, WriteTracker},
-    ordering_model::AccessRules,
+    ordering_model::{AccessRules, OrderingModel},
     race::RaceDetector,
     repeat,
+    semaphores::{SemaphoreWatch, too_few_queues},
 };
+use rustc_hash::FxHashSet;
+
 use hir_plan::{
     OverwrittenView, Plan, World,
     sync::{
-        CommOrderCycle, Deadlock, TooManyComms, comm_order_cycle,
+        CommOrderCycle, Deadlock, P2pQueues, TooManyComms, comm_order_cycle,
         happens_before::{self, OrderError},
     },
 };
+
+/// The reason why a program with both kinds of sides is not checked.
+const MIXED_TRANSFERS: &str = "`--p2p=pair`: one side of a transfer is in a group, and the other is not, so that they run on different \
+                               communicators: put both or none between StartCoalescing and EndCoalescing, or check with `--p2p=communicator`";
 
 /// The raw results of the checks, before they are merged over ranks and iterations.
 #[derive(Clone, Debug, Default)]
@@ -25,8 +33,8 @@ pub struct CheckResults {
     pub deadlock: Option<Box<Deadlock>>,
     /// Ranks post to communicators in contradictory orders.
     pub communicator_order: Option<Box<CommOrderCycle>>,
-    /// What a capture into a CUDA graph does not record, or what ends it with an error.
-    pub capture_faults: Vec<CaptureFault>,
+    /// Faults of captures into CUDA graphs, and of semaphores.
+    pub execution_faults: Vec<ExecutionFault>,
     /// Pairs of accesses that no synchronization orders.
     pub races: Vec<Race>,
     /// Reads of elements that nothing has written.
@@ -45,6 +53,32 @@ pub struct CheckResults {
 
 /// Runs `checks` on the plans of all ranks.
 pub fn run_checks(world: &World, checks: Checks) -> CheckResults {
+    let queues = checks.p2p_queues();
+    if queues == Some(P2pQueues::Communicator) {
+        return run_checks_of(world, checks);
+    }
+    let pairs = world.with_pair_communicators();
+    let mut found = match (queues, &pairs) {
+        (_, None) => run_checks_of(world, checks),
+        // What a program does not need with fewer orders, it does not need with more.
+        (None, Some(_)) => run_checks_of(world, Checks { excess: false, capture: false, ..checks }),
+        (Some(_), Some(_)) => CheckResults::default(),
+    };
+    if let Some(pairs) = pairs.as_ref().filter(|_| found.deadlock.is_none()) {
+        found.add(run_checks_of(pairs, checks), P2pQueues::Pair);
+        if found.deadlock.is_none() && !world.meets_as_in(pairs) {
+            found.not_checked.push(MIXED_TRANSFERS.to_owned());
+        }
+    }
+    // Hosts that create communicators in contradictory orders also use them so.
+    if found.deadlock.is_none() && found.communicator_order.is_none() {
+        found.deadlock = pairs.as_ref().unwrap_or(world).deadlock_of_initialization().map(Box::new);
+    }
+    found
+}
+
+/// Runs `checks` on the plans of all ranks, with the communicators that they name.
+fn run_checks_of(world: &World, checks: Checks) -> CheckResults {
     let mut found = CheckResults::default();
     if let Some(deadlock) = world.deadlock() {
         // Instructions after a deadlock never execute, so they are not checked.
@@ -62,13 +96,15 @@ pub fn run_checks(world: &World, checks: Checks) -> CheckResults {
         }
     }
     if checks.capture {
-        found.capture_faults = world.iter().flat_map(capture_faults).collect();
+        found.execution_faults = world.iter().flat_map(capture_faults).collect();
     }
     if !checks.needs_accesses() {
         return found;
     }
     let (mut races, mut memory) = (RaceDetector::new(world, checks.access_rules()), WriteTracker::new(world));
     let mut unread = UnreadWrites::new(world);
+    let mut semaphores = SemaphoreWatch::new(world);
+    let looks_at_semaphores = checks.race && checks.model == OrderingModel::Nccl;
     let walked = happens_before::walk(world, &mut |it| {
         // Waits and writes are judged only if the program has no race.
         if checks.race || checks.excess {
@@ -79,6 +115,9 @@ pub fn run_checks(world: &World, checks: Checks) -> CheckResults {
         }
         if checks.memory {
             memory.visit(&it);
+        }
+        if looks_at_semaphores {
+            semaphores.visit(&it);
         }
     });
     match walked {
@@ -93,6 +132,15 @@ pub fn run_checks(world: &World, checks: Checks) -> CheckResults {
         }
     }
     races.finish();
+    if looks_at_semaphores {
+        found.execution_faults.extend(world.iter().filter_map(too_few_queues));
+        let again = |(rank, inst): (usize, usize)| ExecutionFault {
+            rank,
+            origin: world[rank].code[inst].origin,
+            kind: ExecutionFaultKind::PostedAgain { between_runs: false },
+        };
+        found.execution_faults.extend(semaphores.found.iter().copied().map(again));
+    }
     let is_clean = races.found.is_empty() && races.not_compared == 0;
     if checks.excess {
         let (excess, not_searched) =
@@ -136,11 +184,40 @@ pub fn run_checks(world: &World, checks: Checks) -> CheckResults {
 }
 
 impl CheckResults {
+    /// Adds the results with other communicators of sends and receives. What is found with both is reported once.
+    fn add(&mut self, other: Self, p2p: P2pQueues) {
+        let pair = |it: &Race| (it.rank, it.buffer, it.parties, it.between_runs);
+        let reversed = |it: &Race| Race { parties: [it.parties[1], it.parties[0]], ..*it };
+        let known: FxHashSet<_> = self.races.iter().flat_map(|it| [pair(it), pair(&reversed(it))]).collect();
+        let new = other.races.into_iter().filter(|it| !known.contains(&pair(it)));
+        self.races.extend(new.map(|it| Race { p2p, ..it }));
+        self.deadlock = other.deadlock.map(|it| Box::new(Deadlock { note: p2p.note(), ..*it }));
+        let cycle = other.communicator_order.map(|it| Box::new(CommOrderCycle { p2p, ..*it }));
+        self.communicator_order = self.communicator_order.take().or(cycle);
+        let is_new = |it: &UnwrittenRead| !self.unwritten_reads.contains(it);
+        self.unwritten_reads.extend(other.unwritten_reads.into_iter().filter(is_new).collect::<Vec<_>>());
+        self.overwritten_views = other.overwritten_views;
+        self.execution_faults = other.execution_faults;
+        self.excess = other.excess;
+        self.not_searched = other.not_searched;
+        let is_new = |it: &String| !self.not_checked.contains(it);
+        self.not_checked.extend(other.not_checked.into_iter().filter(is_new).collect::<Vec<_>>());
+        self.has_more_races |= other.has_more_races;
+    }
+
     /// Adds the races between two consecutive runs. A single run has no race.
     fn check_two_runs(&mut self, plans: &[Plan], rules: AccessRules) {
         match repeat::races_between_runs(plans, rules) {
-            Ok((races, not_compared)) => {
+            Ok(repeat::BetweenRuns { races, not_compared, posted_again }) => {
                 self.races.extend(races);
+                // A transfer that is posted again within a run is reported there.
+                let known = |it: &ExecutionFault| {
+                    self.execution_faults
+                        .iter()
+                        .any(|other| (other.rank, other.origin) == (it.rank, it.origin))
+                };
+                let new: Vec<_> = posted_again.into_iter().filter(|it| !known(it)).collect();
+                self.execution_faults.extend(new);
                 if not_compared > 0 {
                     self.not_checked.push(format!(
                         "{not_compared} pairs of views of two runs that have too many pieces to compare"
@@ -159,7 +236,7 @@ impl CheckResults {
             Report { findings: Vec::new(), not_checked: self.not_checked, not_searched: self.not_searched };
         report.findings.extend(self.deadlock.map(Finding::Deadlock));
         report.findings.extend(self.communicator_order.map(Finding::CommunicatorOrder));
-        report.add_captures(plans, self.capture_faults);
+        report.add_execution_faults(plans, self.execution_faults);
         report.add(plans, self.races, self.unwritten_reads);
         report.add_overwritten_views(plans, self.overwritten_views);
         report.findings.extend(self.excess.into_iter().map(|it| Finding::Excess(Box::new(it))));

@@ -1,7 +1,10 @@
 //! Races as the checker reports them: two unordered accesses.
 
 use super::overlap::ElementRange;
-use hir_plan::{BufferNo, sync::InstRef};
+use hir_plan::{
+    BufferNo,
+    sync::{InstRef, P2pQueues},
+};
 
 /// The code that performs one access of a race.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,6 +36,8 @@ pub struct Race {
     pub reused: Option<ReusedStorage>,
     /// True if the second access belongs to the next run of the program.
     pub between_runs: bool,
+    /// The communicators of sends and receives with which it was found.
+    pub p2p: P2pQueues,
 }
 
 /// Two buffers that occupy the same storage one after the other.

@@ -68,7 +68,7 @@ impl<'a> DiagnosticBuilder<'a> {
             Finding::OverwrittenView { copy, rank, more } => self.overwritten_view(copy, *rank, more),
             Finding::Deadlock(it) => self.deadlock(it),
             Finding::CommunicatorOrder(it) => self.communicator_order(it),
-            Finding::Capture { fault, more } => self.capture(fault, more),
+            Finding::Execution { fault, more } => self.execution_fault(fault, more),
             Finding::Excess(it) => self.excess(it),
         }
     }
@@ -172,6 +172,7 @@ impl<'a> DiagnosticBuilder<'a> {
         let (help, fixes) = edit_help::help(&reason, self.edit_context(rank).as_ref());
         notes.extend(reason.why);
         notes.extend(more.note(&sides.each_ref().map(RaceSide::line)));
+        notes.extend(race.p2p.note().map(str::to_owned));
         let mut labels = labels.into_iter();
         let (span, label) = labels.next().unwrap_or_else(|| (self.span(text, 0), String::new()));
         let mut it = Diagnostic::new(code, span, message, label);

@@ -7,16 +7,16 @@ use grammar::{codes::Code, ir::StmtId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    capture::CaptureFault,
     conflict::{Party, Race},
     excess::{Excess, ExcessNotSearched},
+    execution_fault::ExecutionFault,
     memory::UnwrittenRead,
     ordering_model::{AccessRules, OrderingModel, StorageModel},
     race_side::RaceSide,
 };
 use hir_plan::{
     BufferNo, OverwrittenView, Plan,
-    sync::{CommOrderCycle, CommOrderEdge, Deadlock, LaunchOrder},
+    sync::{CommOrderCycle, CommOrderEdge, Deadlock, LaunchOrder, P2pQueues},
 };
 
 /// Selects the checks to run.
@@ -39,6 +39,9 @@ pub struct Checks {
     /// How the kernels of different communicators are launched. With `OrderingModel::Hir` always `Implicit`, as hir-run does,
     /// and as the constants say; tools that check a program for other executors set `Explicit`.
     pub nccl: LaunchOrder,
+    /// The communicators of sends and receives that are in no group; `None` finds what is a fault with either. The constants and
+    /// `OrderingModel::Hir` have that of all ranks, as hir-run does.
+    pub p2p: Option<P2pQueues>,
     /// Where storage comes from. With `OrderingModel::Hir` it is never used again before its uses have ended.
     pub storage: StorageModel,
 }
@@ -58,6 +61,7 @@ impl Checks {
         capture: false,
         model: OrderingModel::Nccl,
         nccl: LaunchOrder::Implicit,
+        p2p: Some(P2pQueues::Communicator),
         storage: StorageModel::PyTorch,
     };
 
@@ -74,6 +78,14 @@ impl Checks {
         }
     }
 
+    /// Returns the communicators of sends and receives to check with; `None` is either.
+    pub(super) fn p2p_queues(self) -> Option<P2pQueues> {
+        match self.model {
+            OrderingModel::Nccl => self.p2p,
+            OrderingModel::Hir => Some(P2pQueues::Communicator),
+        }
+    }
+
     /// Returns the checks for faults in a single run, with the same models.
     #[must_use]
     pub fn of_faults(self) -> Self {
@@ -81,7 +93,7 @@ impl Checks {
     }
 
     fn with_models_of(self, it: Self) -> Self {
-        Self { model: it.model, nccl: it.nccl, storage: it.storage, ..self }
+        Self { model: it.model, nccl: it.nccl, p2p: it.p2p, storage: it.storage, ..self }
     }
 
     /// Returns the rules for accesses.
@@ -168,10 +180,10 @@ pub enum Finding {
     Deadlock(Box<Deadlock>),
     /// Ranks post to communicators in contradictory orders.
     CommunicatorOrder(Box<CommOrderCycle>),
-    /// Work that a capture into a CUDA graph does not record, or that ends the capture with an error.
-    Capture {
+    /// A fault of how an executor runs a statement: in a capture into a CUDA graph, or with semaphores.
+    Execution {
         /// The first occurrence.
-        fault: CaptureFault,
+        fault: ExecutionFault,
         /// All occurrences.
         more: Occurrences,
     },
@@ -211,10 +223,10 @@ impl Finding {
                     let origin = plans[it.first.rank].code[it.first.inst].origin;
                     place(it.first.rank, origin, format!("rank {} starts this first", it.first.rank))
                 };
-                it.0.iter().filter_map(at).collect()
+                it.edges.iter().filter_map(at).collect()
             }
-            Self::Capture { fault, .. } => {
-                place(fault.rank, fault.origin, fault.kind.label().to_owned()).into_iter().collect()
+            Self::Execution { fault, .. } => {
+                place(fault.rank, fault.origin, fault.kind.label()).into_iter().collect()
             }
             Self::Excess(it) => {
                 let (rank, origin) = it.stmt;
@@ -327,17 +339,17 @@ impl Report {
         }
     }
 
-    /// Adds the faults of captures: one finding for each statement and kind.
-    pub(super) fn add_captures(&mut self, plans: &[Plan], faults: Vec<CaptureFault>) {
+    /// Adds faults of how an executor runs statements: one finding for each statement and kind.
+    pub(super) fn add_execution_faults(&mut self, plans: &[Plan], faults: Vec<ExecutionFault>) {
         let mut known = FxHashMap::default();
         for fault in faults {
             let plan = &plans[fault.rank];
             let line = plan.origins[fault.origin as usize].line;
             let at = *known.entry((plan.program_id, line, fault.kind)).or_insert(self.findings.len());
             if at == self.findings.len() {
-                self.findings.push(Finding::Capture { fault, more: Occurrences::default() });
+                self.findings.push(Finding::Execution { fault, more: Occurrences::default() });
             }
-            if let Finding::Capture { more, .. } = &mut self.findings[at] {
+            if let Finding::Execution { more, .. } = &mut self.findings[at] {
                 more.add(fault.rank);
             }
         }

@@ -218,7 +218,7 @@ impl CheckedText {
             | Finding::OverwrittenView { .. }
             | Finding::Deadlock(_)
             | Finding::CommunicatorOrder(_)
-            | Finding::Capture { .. }
+            | Finding::Execution { .. }
             | Finding::Excess(_) => None,
         });
         shown.chain(self.found.races.iter().copied()).collect()

@@ -19,8 +19,8 @@
 //! * A communication starts after the work issued on its stream before it was posted. A stream waits for it
 //!   only by a `Wait`. Source: PyTorch, `ProcessGroupNCCL`, `Work.wait`.
 //! * Communications of one communicator run in posting order: a communicator has one stream. Source: PyTorch,
-//!   `ProcessGroupNCCL` with eager initialization. Without it, the sends and receives of each pair of ranks
-//!   have their own stream, which is not modelled.
+//!   `ProcessGroupNCCL`. Sends and receives that are in no group run on that of all ranks, or on one for each pair of
+//!   ranks: `P2pQueues`.
 //! * A communication ends on a member once that member has received its data. A member that receives nothing
 //!   from a peer does not wait for it: the root of a broadcast may end early. NCCL documents no barrier
 //!   between members: only the data orders them.
@@ -34,6 +34,10 @@
 //!   communicators concurrently. Two that nothing orders on the GPU start in any order, or with
 //!   `NCCL_LAUNCH_ORDER_IMPLICIT=1` (NCCL 2.26) in issue order. Source: NCCL User Guide, Environment variables;
 //!   `LaunchOrder`.
+//! * A transfer over peer memory has one semaphore for each peer, buffer and P2PCommunication, so it is not posted again
+//!   before it has ended. Source: nvFuser, `csrc/multidevice/ipc_handle.cpp`, `cuda_p2p.cpp`; `semaphores`.
+//! * What the host issues after it has waited for a stream follows the work of that stream. Source: CUDA Runtime API,
+//!   `cudaStreamSynchronize`.
 //! * `ShareMemHandles` and barriers order host threads. Streams run asynchronously to the host, so these
 //!   order no memory access. Source: CUDA C++ Programming Guide, Asynchronous Concurrent Execution.
 //! * Storage may be used after the work issued on the stream of its `ALLOCATE` up to then. It is reused on
@@ -98,6 +102,7 @@ mod edit_help;
 mod editable_text;
 mod excess;
 mod excess_diagnostics;
+mod execution_fault;
 mod explanation;
 mod finding;
 mod fix;
@@ -117,17 +122,20 @@ mod race;
 mod race_side;
 mod removal;
 mod repeat;
+mod semaphores;
+mod sequence;
 mod stmt_places;
 mod storage;
 mod stream_operand;
 mod stream_waits;
+mod two_runs;
 mod written;
 
-pub use capture::{CaptureFault, CaptureFaultKind};
 pub use conflict::{Party, Race};
 pub use diagnostics::UNWRITTEN_HELP;
 pub use edit::{Edit, InsertionPoint, NamedStmt, WaitedStream};
 pub use excess::{Excess, ExcessKind, ExcessNotSearched};
+pub use execution_fault::{ExecutionFault, ExecutionFaultKind};
 pub use finding::{Checks, Finding, Report};
 pub use fix::{AppliedEdit, FixResult, Planner, fix};
 pub use memory::UnwrittenRead;
@@ -142,6 +150,8 @@ use hir_plan::World;
 pub fn races(world: &World) -> Vec<Race> {
     checker::run_checks(world, Checks { memory: false, ..Checks::ALL_FAULTS }).races
 }
+
+pub use sequence::{SequenceRace, races_of_sequence};
 
 /// Checks the plans of all ranks.
 pub fn check(world: &World, checks: Checks) -> Report {

@@ -4,11 +4,12 @@
 use grammar::{codes::Code, diagnostic::Diagnostic, span::Span};
 
 use super::{
-    capture::{CaptureFault, CaptureFaultKind},
     diagnostics::{DiagnosticBuilder, MAX_LISTED},
+    execution_fault::{ExecutionFault, ExecutionFaultKind},
     finding::Occurrences,
+    semaphores::HARDWARE_QUEUES,
 };
-use hir_plan::sync::{CommOrderCycle, CommOrderEdge, Deadlock, InstRef};
+use hir_plan::sync::{CommOrderCycle, CommOrderEdge, Deadlock, InstRef, P2pQueues};
 
 impl DiagnosticBuilder<'_> {
     /// Returns the index of the source text and the diagnostic of communicators in contradictory orders.
@@ -17,16 +18,16 @@ impl DiagnosticBuilder<'_> {
         let name = |at: InstRef| self.plans[at.rank].describe_origin(origin(at));
         let verb = |it: &CommOrderEdge| if it.is_unordered { "may start" } else { "starts" };
         let orders: Vec<String> = crossing
-            .0
+            .edges
             .iter()
             .map(|it| {
                 let (rank, verb) = (it.first.rank, verb(it));
                 format!("rank {rank} {verb} {} before {}", name(it.first), name(it.second))
             })
             .collect();
-        let text = self.text_of(crossing.0.first().map_or(0, |it| it.first.rank));
+        let text = self.text_of(crossing.edges.first().map_or(0, |it| it.first.rank));
         let mut labels: Vec<(Span, String)> = Vec::new();
-        for it in crossing.0.iter().filter(|it| self.text_of(it.first.rank) == text) {
+        for it in crossing.edges.iter().filter(|it| self.text_of(it.first.rank) == text) {
             let line = self.plans[it.first.rank].origins[origin(it.first) as usize].line;
             let label = format!("rank {} {} this before {}", it.first.rank, verb(it), name(it.second));
             let span = self.span(text, line);
@@ -38,7 +39,7 @@ impl DiagnosticBuilder<'_> {
         labels.truncate(MAX_LISTED);
         let mut labels = labels.into_iter();
         let (span, label) = labels.next().unwrap_or_else(|| (self.span(text, 0), String::new()));
-        let is_unordered = crossing.0.iter().any(|it| it.is_unordered);
+        let is_unordered = crossing.edges.iter().any(|it| it.is_unordered);
         let message = if is_unordered {
             "ranks may use communicators in contradictory orders: nothing orders them"
         } else {
@@ -47,34 +48,68 @@ impl DiagnosticBuilder<'_> {
         let mut it = Diagnostic::new(Code::CommunicatorOrder, span, message, label)
             .note(orders.join("\n"))
             .note("a GPU may be unable to run the kernels of two communicators at the same time: each rank then waits in one kernel for the other rank");
-        it = if is_unordered {
+        it = if crossing.p2p == P2pQueues::Pair {
+            it.help("put the sends and receives between StartCoalescing and EndCoalescing, or let the stream of the later one wait for the earlier one (Wait, Synchronize), on all ranks")
+        } else if is_unordered {
             it.help("on all ranks, let the stream of the later communication wait for the earlier one (Wait, Synchronize; the pass `order-communicators` moves Waits up), or use one team. hir-run and NCCL_LAUNCH_ORDER_IMPLICIT=1 (NCCL 2.26) start them in issue order: check with `--nccl=launch-order-implicit`")
         } else {
             it.help("post these communications in the same order on all ranks, or with one team")
         };
         it.labels.extend(labels);
+        it = crossing.p2p.note().into_iter().fold(it, Diagnostic::note);
         (text, it)
     }
 
-    /// Returns the index of the source text and the diagnostic of a fault of a capture.
-    pub fn capture(&self, fault: &CaptureFault, more: &Occurrences) -> (usize, Diagnostic) {
+    /// Returns the index of the source text and the diagnostic of a fault of how an executor runs a statement.
+    pub fn execution_fault(&self, fault: &ExecutionFault, more: &Occurrences) -> (usize, Diagnostic) {
         let (plan, text) = (&self.plans[fault.rank], self.text_of(fault.rank));
-        let (message, help) = match fault.kind {
-            CaptureFaultKind::NotRecorded(stream) => (
+        let capture = |message: String, help: &str| (Code::NotCaptured, message, help.to_owned());
+        let (code, message, help) = match fault.kind {
+            ExecutionFaultKind::NotRecorded(stream) => capture(
                 format!("a CUDA graph does not contain the work of {}", plan.streams[stream as usize]),
                 "let the stream wait for the stream that is current at entry before it has work",
             ),
-            CaptureFaultKind::Isolation => (
+            ExecutionFaultKind::Isolation => capture(
                 "a capture into a CUDA graph ends here with an error".to_owned(),
                 "let that stream wait for the stream that is current at entry before its first work, or remove this",
             ),
-            CaptureFaultKind::Unjoined => (
+            ExecutionFaultKind::HostWait => capture(
+                "a capture into a CUDA graph ends here with an error".to_owned(),
+                "capture the parts before and behind it into graphs of their own, or remove it",
+            ),
+            ExecutionFaultKind::PostedAgain { between_runs } => (
+                Code::SemaphoreInUse,
+                format!(
+                    "rank {} uses the semaphore of a transfer again{}, before the first one has ended",
+                    fault.rank,
+                    if between_runs { " in the next run" } else { "" }
+                ),
+                format!(
+                    "let it follow the Wait for the first one{}: nvFuser has one semaphore for each peer, buffer and P2PCommunication. \
+                     hir-run counts transfers instead (`--check-model=hir`)",
+                    if between_runs {
+                        ", also at the end of a run"
+                    } else {
+                        ", on the rank that posts, and on the stream of the other rank"
+                    }
+                ),
+            ),
+            ExecutionFaultKind::TooFewQueues(streams) => (
+                Code::FewQueues,
+                format!("{streams} streams of rank {} may wait for other ranks at the same time", fault.rank),
+                format!(
+                    "set `CUDA_DEVICE_MAX_CONNECTIONS={}`: the default is {HARDWARE_QUEUES} hardware queues, and a stream that waits \
+                     blocks the others in its queue. hir-run sets 32, the maximum",
+                    streams.clamp(HARDWARE_QUEUES + 1, 32)
+                ),
+            ),
+            ExecutionFaultKind::Unjoined => capture(
                 "a capture into a CUDA graph ends with an error: a stream is not joined".to_owned(),
                 "let the stream that is current at entry wait for it at the end (Synchronize, Wait)",
             ),
         };
         let span = self.span(text, plan.origins[fault.origin as usize].line);
-        let it = Diagnostic::new(Code::NotCaptured, span, message, fault.kind.label()).help(help);
+        let it = Diagnostic::new(code, span, message, fault.kind.label()).help(help);
         (text, more.note(&[]).into_iter().fold(it, Diagnostic::note))
     }
 

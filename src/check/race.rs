@@ -22,7 +22,7 @@ use super::{
 use hir_plan::{
     BufferNo, Collective, Direction, InstKind, P2pGroup, P2pOp, Plan, View,
     sync::{
-        InstRef,
+        InstRef, P2pQueues,
         happens_before::{self, Occurrence},
     },
 };
@@ -193,6 +193,7 @@ impl<'p> RaceDetector<'p> {
                 parties: [(Party::Inst(at), false), (Party::Inst(at), true)],
                 reused: None,
                 between_runs: false,
+                p2p: P2pQueues::Communicator,
             }),
         }
     }
@@ -226,6 +227,7 @@ impl<'p> RaceDetector<'p> {
                             parties,
                             reused: None,
                             between_runs: false,
+                            p2p: P2pQueues::Communicator,
                         });
                     }
                 }
@@ -252,6 +254,7 @@ impl<'p> RaceDetector<'p> {
             parties,
             reused: None,
             between_runs: false,
+            p2p: P2pQueues::Communicator,
         });
     }
 
@@ -282,7 +285,15 @@ impl<'p> RaceDetector<'p> {
         let at = InstRef { rank, inst: allocated.inst };
         let elements = ElementRange { start: footprint.first, end: footprint.last + 1 };
         let parties = [(Party::Inst(at), true), side];
-        let race = Race { rank, buffer: view.buffer, elements, parties, reused: None, between_runs: false };
+        let race = Race {
+            rank,
+            buffer: view.buffer,
+            elements,
+            parties,
+            reused: None,
+            between_runs: false,
+            p2p: P2pQueues::Communicator,
+        };
         let is_only_early = ended >= allocated.before;
         if is_only_early {
             self.early_uses.push((it.actor, race));
@@ -323,6 +334,7 @@ impl<'p> RaceDetector<'p> {
                             parties,
                             reused: None,
                             between_runs: false,
+                            p2p: P2pQueues::Communicator,
                         });
                     }
                 }
@@ -367,6 +379,7 @@ impl<'p> RaceDetector<'p> {
                 parties,
                 reused: Some(it.reused),
                 between_runs: false,
+                p2p: P2pQueues::Communicator,
             });
         }
     }

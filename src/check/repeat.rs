@@ -1,60 +1,101 @@
-//! Finds races between two consecutive runs of a program with nothing between them, as when a captured graph
-//! is replayed. On each rank, the next run begins on the entry stream once the exit stream has finished its
-//! work. Other ranks may be one run behind.
+//! Finds races between two consecutive runs with nothing between them, as when captured graphs are replayed. On each
+//! rank, the next run begins on the entry stream once the exit stream has finished its work. Other ranks may be one
+//! run behind.
 //!
-//! Both runs use the same buffers, storage and inputs; signals are counted across runs. If there is no race,
-//! no barrier of all ranks is needed between the runs.
+//! Two runs of one program use the same buffers, storage and inputs; signals are counted across runs. Runs of two
+//! programs share inputs, outputs and symmetric memory of one name, streams and communicators; storage that one frees and the other one
+//! gets is not compared.
+//!
+//! # Any number of runs
+//!
+//! If no two consecutive runs race, no runs race. Let x of run i and y of run k conflict, with k > i + 1, and let y' be y
+//! in run i + 1, which exists if the runs are of one program. x and y' conflict, since both runs use the same
+//! memory, so x happens before y'. One actor executes y' and y, in this order: a stream, or the queue of a communicator.
+//! So x happens before y. If the runs are of several programs, run j of another program lies between those of the program
+//! of x and those of the program of y. The order of two consecutive runs of any two of the programs, in which x happens
+//! before y, consists of orders inside the runs, of the order of streams and queues, and of that from the end of a run to the
+//! beginning of the next one on each rank. A run between them adds to the first and the second, and the entry stream of the last one
+//! follows the exit stream of the first one through it, since the exit stream of a run waits for its entry stream or is the same
+//! one (`is_entered_before_exit`).
+
+use std::collections::BTreeSet;
 
 use super::{
     conflict::{Party, Race},
+    execution_fault::{ExecutionFault, ExecutionFaultKind},
     ordering_model::AccessRules,
     race::RaceDetector,
+    semaphores::SemaphoreWatch,
     storage::SharedStorage,
+    two_runs::{TwoRuns, join_plans, signal_count},
 };
 use hir_plan::{
-    Inst, InstKind, Number, Plan, SignalId, World,
+    Plan, World,
     sync::{
         InstRef,
         happens_before::{self, OrderError},
     },
 };
 
-/// Two consecutive runs of a plan as a single plan, and the origin of each instruction.
-struct TwoRuns {
-    plan: Plan,
-    /// For each instruction, its index in the original plan and whether it belongs to the second run; `None`
-    /// for the instructions between the runs.
-    from: Vec<Option<(usize, bool)>>,
+/// What is found between two runs, numbered as in a single run.
+pub(super) struct BetweenRuns {
+    /// The races, with the access of the first run first. Buffers are those of the first program.
+    pub races: Vec<Race>,
+    /// The number of pairs of views that are too large to compare.
+    pub not_compared: usize,
+    /// The transfers that may be posted again before they have ended.
+    pub posted_again: Vec<ExecutionFault>,
 }
 
-/// Returns the races between two runs, numbered as in a single run, with the access of the first run first,
-/// and the number of pairs of views that are too large to compare. A single run must have no race, neither
-/// internal nor with the caller.
+/// Returns what two runs of a program do to each other. A single run must have no race, neither internal nor with
+/// the caller.
 ///
 /// # Errors
 /// The world has too many streams, or two consecutive runs deadlock.
-pub(super) fn races_between_runs(
-    plans: &[Plan],
+pub(super) fn races_between_runs(plans: &[Plan], rules: AccessRules) -> Result<BetweenRuns, OrderError> {
+    let signals = signal_count(plans);
+    let twice = plans.iter().map(|it| TwoRuns::of_one(it, signals)).collect();
+    // Both runs use the same storage: that which the allocator gives out during the first one.
+    compare_runs(twice, rules, Some(SharedStorage::of_two_runs(plans, rules.storage)))
+}
+
+/// As `races_between_runs`, for a run of each of two programs. Tensors with a name of `shared` have the same memory.
+///
+/// # Errors
+/// As for `races_between_runs`.
+pub(super) fn races_between_programs(
+    first: &[Plan],
+    second: &[Plan],
+    shared: &BTreeSet<String>,
     rules: AccessRules,
-) -> Result<(Vec<Race>, usize), OrderError> {
-    let signal_count =
-        plans.iter().flat_map(|it| &it.code).filter_map(|it| signal_of(&it.kind)).map(|it| it.index + 1);
-    let signal_count = signal_count.max().unwrap_or(0);
-    let twice: Vec<TwoRuns> = plans.iter().map(|it| TwoRuns::of(it, signal_count)).collect();
-    let (both, from): (Vec<Plan>, Vec<_>) = twice.into_iter().map(|it| (it.plan, it.from)).unzip();
+) -> Result<BetweenRuns, OrderError> {
+    let mut joined = first.to_vec();
+    let numbers: Vec<_> =
+        joined.iter_mut().zip(second).map(|(mine, it)| join_plans(mine, it, shared)).collect();
+    let signals = signal_count(first);
+    let each = joined.into_iter().zip(first).zip(second);
+    let both =
+        each.map(|((joined, first), second)| TwoRuns::of_two(joined, first, second, signals, &numbers));
+    compare_runs(both.collect(), rules, None)
+}
+
+fn compare_runs(
+    runs: Vec<TwoRuns>,
+    rules: AccessRules,
+    mut storage: Option<SharedStorage<'_>>,
+) -> Result<BetweenRuns, OrderError> {
+    let (both, from): (Vec<Plan>, Vec<_>) = runs.into_iter().map(|it| (it.plan, it.from)).unzip();
     let both = World::new(both);
     if both.deadlocked_state().is_some() {
         return Err(OrderError::Deadlock);
     }
     let mut races = RaceDetector::new(&both, rules);
-    // Both runs use the same storage: that which the allocator gives out during the first one.
-    let mut storage = SharedStorage::of_two_runs(plans, rules.storage);
+    let mut semaphores = SemaphoreWatch::new(&both);
     happens_before::walk(&both, &mut |it| {
         races.visit(&it);
+        semaphores.visit(&it);
         let party = Party::Inst(InstRef { rank: it.rank, inst: it.inst });
-        if rules.reuses_in_order() {
-            return;
-        }
+        let Some(storage) = storage.as_mut().filter(|_| !rules.reuses_in_order()) else { return };
         for access in both[it.rank].code[it.inst].kind.accesses(it.rank) {
             let found = storage.access(&it, (party, access.is_write), access.rank, access.view.buffer);
             races.report_reuse(access.rank, found);
@@ -75,91 +116,14 @@ pub(super) fn races_between_runs(
         (first != second).then_some(Race { parties, between_runs: true, ..race })
     };
     let not_compared = races.not_compared;
-    Ok((races.found.into_iter().filter_map(between).collect(), not_compared))
-}
-
-fn signal_of(kind: &InstKind) -> Option<SignalId> {
-    if let InstKind::Signal { signal } | InstKind::WaitSignal { signal } = kind {
-        Some(*signal)
-    } else {
-        None
-    }
-}
-
-impl TwoRuns {
-    fn of(plan: &Plan, signal_count: u32) -> Self {
-        let mut it = Self {
-            plan: Plan {
-                code: Vec::new(),
-                allocations: Vec::new(),
-                peer_collectives: Vec::new(),
-                ..plan.clone()
-            },
-            from: Vec::new(),
-        };
-        it.plan.event_count = 2 * plan.event_count + 1;
-        it.plan.work_count = 2 * plan.work_count;
-        let end = plan.code.last().filter(|it| matches!(it.kind, InstKind::ReadOutputs));
-        for second in [false, true] {
-            for (number, inst) in plan.code.iter().enumerate() {
-                if let Some(kind) = inst_of_run(&inst.kind, plan, signal_count, second) {
-                    it.push(Inst { kind, ..inst.clone() }, Some((number, second)));
-                }
-            }
-            if let (Some(end), false) = (end, second) {
-                // The next run begins where this one has ended.
-                let event = 2 * plan.event_count as u32;
-                it.push(Inst { kind: InstKind::RecordEvent { event }, ..end.clone() }, None);
-                it.push(Inst { kind: InstKind::WaitEvent { event }, stream: 0, origin: end.origin }, None);
-            }
-        }
-        it
-    }
-
-    fn push(&mut self, inst: Inst, from: Option<(usize, bool)>) {
-        self.plan.code.push(inst);
-        self.from.push(from);
-    }
-}
-
-/// Returns the copy of an instruction in the first or the second run, or `None` if the combined plan omits
-/// it: operations of the host order nothing, storage is not reallocated, and the caller waits for the end of
-/// both runs.
-fn inst_of_run(kind: &InstKind, plan: &Plan, signal_count: u32, second: bool) -> Option<InstKind> {
-    let shift = |count: usize| if second { count as u32 } else { 0 };
-    let (events, works) = (shift(plan.event_count), shift(plan.work_count));
-    let renumber = |it: SignalId| SignalId { index: it.index + if second { signal_count } else { 0 }, ..it };
-    Some(match kind {
-        InstKind::ShareMemHandles { .. }
-        | InstKind::Barrier
-        | InstKind::ReadOutputs
-        | InstKind::Alloc { zeroed: None, .. } => return None,
-        InstKind::Alloc { zeroed: Some(to), .. } => InstKind::Fill { to: to.clone(), value: Number::Int(0) },
-        InstKind::RecordEvent { event } => InstKind::RecordEvent { event: event + events },
-        InstKind::WaitEvent { event } => InstKind::WaitEvent { event: event + events },
-        InstKind::Wait { work } => InstKind::Wait { work: work + works },
-        InstKind::Signal { signal: it } => InstKind::Signal { signal: renumber(*it) },
-        InstKind::WaitSignal { signal: it } => InstKind::WaitSignal { signal: renumber(*it) },
-        InstKind::Collective(it) => {
-            let mut it = it.clone();
-            it.work += works;
-            InstKind::Collective(it)
-        }
-        InstKind::P2pGroup(it) => {
-            let mut it = it.clone();
-            it.work += works;
-            InstKind::P2pGroup(it)
-        }
-        InstKind::Copy { .. }
-        | InstKind::Fill { .. }
-        | InstKind::Iota { .. }
-        | InstKind::Gemm(_)
-        | InstKind::Attention(_)
-        | InstKind::Routine(_)
-        | InstKind::Map { .. }
-        | InstKind::Reduce(_)
-        | InstKind::PeerReduce { .. }
-        | InstKind::OpaqueCall(_)
-        | InstKind::Reshard(_) => kind.clone(),
+    let again = |(rank, inst): (usize, usize)| ExecutionFault {
+        rank,
+        origin: both[rank].code[inst].origin,
+        kind: ExecutionFaultKind::PostedAgain { between_runs: true },
+    };
+    Ok(BetweenRuns {
+        races: races.found.into_iter().filter_map(between).collect(),
+        not_compared,
+        posted_again: semaphores.found.iter().copied().map(again).collect(),
     })
 }

@@ -299,6 +299,11 @@ impl Engine {
             }
             Command::Signals(op, batch) => device.issue_signals(*op, batch, self.epoch, stream),
             Command::ReadOutputs if mode == IssueMode::Checked => self.copy_outputs_to_host(stream),
+            Command::WaitOnHost if mode == IssueMode::Captured => {
+                let inst = &self.plan().code[scheduled.inst as usize];
+                Err(CudaError::unsupported(self.plan(), inst, "a CUDA graph cannot make the host wait"))
+            }
+            Command::WaitOnHost => self.wait_on_host(stream),
             Command::NoOp | Command::ReadOutputs => Ok(()),
         }
     }
@@ -316,14 +321,20 @@ impl Engine {
 
     /// Waits until all issued work is complete. The watchdog of the job decides whether that takes too long.
     fn synchronize(&self) -> Result<(), CudaError> {
+        self.wait_on_host(self.main_stream)?;
+        self.progress.end();
+        Ok(())
+    }
+
+    /// Waits until a stream has finished the work that is issued.
+    fn wait_on_host(&self, stream: Stream) -> Result<(), CudaError> {
         let begin = Instant::now();
         loop {
             if self
                 .device
-                .is_idle(self.main_stream)
+                .is_idle(stream)
                 .map_err(|it| it.near_inst(self.plan(), self.earliest_incomplete()))?
             {
-                self.progress.end();
                 return Ok(());
             }
             if begin.elapsed() < Duration::from_millis(20) {

@@ -119,6 +119,7 @@ impl InstKind {
             | Self::WaitEvent { .. }
             | Self::ShareMemHandles { .. }
             | Self::Barrier
+            | Self::HostWait { .. }
             | Self::ReadOutputs => (),
         }
     }

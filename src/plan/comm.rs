@@ -49,7 +49,7 @@ impl PlanBuilder<'_> {
         let next = self.plan.communicators.len() as CommunicatorNo;
         let number = *self.comm.communicators.entry((backend, Arc::as_ptr(&team))).or_insert(next);
         if number == next {
-            self.plan.communicators.push(Communicator { backend, team });
+            self.plan.communicators.push(Communicator { backend, team, is_of_pair: false });
         }
         number
     }
@@ -255,7 +255,7 @@ impl PlanBuilder<'_> {
             ops.push(side);
             return Ok(());
         }
-        self.transfer(backend, protocol, vec![side], stmt.number);
+        self.transfer(backend, protocol, (vec![side], false), stmt.number);
         Ok(())
     }
 
@@ -278,12 +278,12 @@ impl PlanBuilder<'_> {
         &mut self,
         backend: Backend,
         protocol: Option<P2pProtocol>,
-        sides: Vec<P2pOp>,
+        (ops, is_coalesced): (Vec<P2pOp>, bool),
         number: Option<u32>,
     ) {
         let communicator = self.communicator(backend, Arc::clone(self.teams.world()));
         let work = self.new_work(number, Request { protocol, ..Request::default() });
-        self.emit(InstKind::P2pGroup(P2pGroup { communicator, ops: sides, work }));
+        self.emit(InstKind::P2pGroup(P2pGroup { communicator, ops, is_coalesced, work }));
     }
 
     pub(super) fn coalesce(&mut self, stmt: &OpStmt) -> Result<()> {
@@ -291,7 +291,7 @@ impl PlanBuilder<'_> {
             Op::StartCoalescing => self.coalesced_ops = Some(Vec::new()),
             _ => {
                 let sides = self.coalesced_ops.take().unwrap_or_default();
-                self.transfer(Backend::Nccl, None, sides, stmt.number);
+                self.transfer(Backend::Nccl, None, (sides, true), stmt.number);
             }
         }
         Ok(())

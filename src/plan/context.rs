@@ -15,8 +15,8 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    Backend, Buffer, BufferNo, CallerUses, CommunicatorNo, Inst, InstKind, Number, Origin, P2pOp, Plan,
-    PlanStream, StreamNo, View, ViewKey, WorkNo,
+    Backend, Buffer, BufferNo, CallerUses, CommunicatorNo, EventNo, Inst, InstKind, Number, Origin, P2pOp,
+    Plan, PlanStream, StreamNo, View, ViewKey, WorkNo,
     caching_allocator::CachingAllocator,
     limits,
     posted::{AfterWait, Dispatched, GatheredView, PostedComm, Request},
@@ -70,6 +70,8 @@ pub(super) struct PlanBuilder<'p> {
     pub(super) plan: Plan,
     pub(super) streams: FxHashMap<StreamKey, StreamNo>,
     pub(super) current: StreamNo,
+    /// The event for which the host has waited last.
+    pub(super) host_wait: Option<EventNo>,
     /// The source range of the current statement.
     pub(super) span: Span,
     pub(super) origin: OriginNo,
@@ -150,6 +152,7 @@ impl<'p> PlanBuilder<'p> {
             plan: Plan::empty(rank, teams.world().len(), vec![PlanStream::Entry]),
             streams: FxHashMap::default(),
             current: 0,
+            host_wait: None,
             span: program.spans.header,
             origin: OriginNo::Known(0),
             iteration: None,

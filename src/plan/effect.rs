@@ -35,6 +35,8 @@ pub enum SyncEffect<'p> {
     ShareMemHandles(&'p [MemHandle]),
     /// Blocks the host until the hosts of all ranks have reached the barrier with the same number.
     Barrier,
+    /// Blocks the host until an event has been recorded.
+    HostWait(EventNo),
     /// No effect: the instruction only accesses memory.
     Compute,
     /// Records an event when the stream reaches the instruction.
@@ -70,7 +72,7 @@ impl<'p> SyncEffect<'p> {
     /// Returns where the instruction completes.
     pub fn execution_site(self) -> ExecutionSite<'p> {
         match self {
-            Self::ShareMemHandles(_) | Self::Barrier => ExecutionSite::Host,
+            Self::ShareMemHandles(_) | Self::Barrier | Self::HostWait(_) => ExecutionSite::Host,
             Self::Post(it) => ExecutionSite::Queue(it),
             Self::Compute
             | Self::RecordEvent(_)
@@ -118,6 +120,7 @@ impl InstKind {
             Self::WaitEvent { event } => SyncEffect::WaitEvent(*event),
             Self::ShareMemHandles { handles } => SyncEffect::ShareMemHandles(handles),
             Self::Barrier => SyncEffect::Barrier,
+            Self::HostWait { event } => SyncEffect::HostWait(*event),
             Self::Reshard(it) => SyncEffect::Reshard(it),
             Self::ReadOutputs => SyncEffect::ReadOutputs,
         }
@@ -157,6 +160,7 @@ impl InstKind {
             | Self::WaitEvent { .. }
             | Self::ShareMemHandles { .. }
             | Self::Barrier
+            | Self::HostWait { .. }
             | Self::Reshard(_)
             | Self::ReadOutputs => CostInfo { class: CostClass::Ordering, label: None, reduction_len: 1 },
         }
@@ -191,6 +195,7 @@ impl InstKind {
             | Self::WaitEvent { .. }
             | Self::ShareMemHandles { .. }
             | Self::Barrier
+            | Self::HostWait { .. }
             | Self::Reshard(_)
             | Self::ReadOutputs => None,
         }

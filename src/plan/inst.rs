@@ -32,6 +32,8 @@ pub struct Communicator {
     pub backend: Backend,
     /// World ranks in team order. All members share one list.
     pub team: Arc<[usize]>,
+    /// Whether it runs only the sends and receives of two ranks that are in no group (`sync::P2pQueues::Pair`).
+    pub is_of_pair: bool,
 }
 
 impl fmt::Display for Communicator {
@@ -74,7 +76,7 @@ impl Backend {
 pub struct Inst {
     /// The operation and its operands.
     pub kind: InstKind,
-    /// The stream on which it is issued. The host instructions `ShareMemHandles` and `Barrier` block the host
+    /// The stream on which it is issued. The host instructions `ShareMemHandles`, `Barrier` and `HostWait` block the host
     /// instead.
     pub stream: StreamNo,
     /// The statement that it comes from, an index into `Plan::origins`.
@@ -180,6 +182,11 @@ pub enum InstKind {
     /// Blocks the host until the hosts of all ranks of the world have reached the barrier with the same
     /// number.
     Barrier,
+    /// Blocks the host until an event is complete (`cudaEventSynchronize`).
+    HostWait {
+        /// The event.
+        event: EventNo,
+    },
     /// Gathers the operands from all ranks, applies an operator to the whole tensors, and scatters the
     /// result. Only the simulator executes it.
     Reshard(Box<Reshard>),

@@ -13,7 +13,7 @@
 //! * `Collective` and `P2pGroup` run on the queue of their communicator, in the order of posting and after
 //!   everything issued before them on the posting stream. A stream waits for them only at a `Wait`.
 //! * `Signal` and `WaitSignal` order streams of two ranks.
-//! * `ShareMemHandles` and `Barrier` block the issuing host.
+//! * `ShareMemHandles`, `Barrier` and `HostWait` block the issuing host.
 //!
 //! ```
 //! let world = hir_plan::plans_of_text(

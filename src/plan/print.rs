@@ -27,7 +27,7 @@ pub fn plan_text(plan: &Plan) -> String {
     let name_width = streams.iter().map(String::len).max().unwrap_or(0);
     for (at, inst) in plan.code.iter().enumerate() {
         let stream = match inst.kind {
-            InstKind::ShareMemHandles { .. } | InstKind::Barrier => "host",
+            InstKind::ShareMemHandles { .. } | InstKind::Barrier | InstKind::HostWait { .. } => "host",
             _ => &streams[inst.stream as usize],
         };
         let name_width = name_width.max(4);
@@ -142,6 +142,7 @@ pub fn inst_text(plan: &Plan, inst: &Inst) -> String {
             format!("share_mem_handles {}", handles.collect::<Vec<_>>().join(", "))
         }
         InstKind::Barrier => "barrier".to_owned(),
+        InstKind::HostWait { event } => format!("wait_event e{event}"),
         InstKind::Reshard(it) => {
             let side = |shard: &super::Shard| match &shard.view {
                 Some(view) => view_text(plan, view),

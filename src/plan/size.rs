@@ -68,6 +68,7 @@ fn heap(kind: &InstKind) -> usize {
             | InstKind::RecordEvent { .. }
             | InstKind::WaitEvent { .. }
             | InstKind::Barrier
+            | InstKind::HostWait { .. }
             | InstKind::ReadOutputs => 0,
         }
 }

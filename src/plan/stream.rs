@@ -32,7 +32,7 @@ impl fmt::Display for PlanStream {
         match self {
             Self::Entry => f.write_str("main"),
             Self::Indexed(index) => write!(f, "stream {index}"),
-            Self::Queue(Communicator { backend, team }) => {
+            Self::Queue(Communicator { backend, team, .. }) => {
                 write!(f, "{} queue of {}", backend.name(), team_text(team))
             }
             Self::Unwaited => f.write_str("a stream for which nothing waits"),

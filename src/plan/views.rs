@@ -32,6 +32,9 @@ impl PlanBuilder<'_> {
         let number = *self.streams.entry(key).or_insert(next);
         if number == next {
             self.plan.streams.push(kind);
+            if let Some(event) = self.host_wait {
+                self.emit_on(number, InstKind::WaitEvent { event });
+            }
         }
         Ok(number)
     }
@@ -48,6 +51,10 @@ impl PlanBuilder<'_> {
             }
             return Ok(());
         }
+        if stmt.op == Op::SynchronizeHost {
+            self.wait_on_host();
+            return Ok(());
+        }
         let Some(stream) = operand(&stmt.args) else { return Ok(()) };
         let stream = self.stream(stream)?;
         if stmt.op == Op::SetCurrentStream {
@@ -59,6 +66,20 @@ impl PlanBuilder<'_> {
             self.emit(InstKind::WaitEvent { event });
         }
         Ok(())
+    }
+
+    /// Blocks the host until the current stream has finished its work so far. What is issued to any stream afterwards follows
+    /// this work, which the other streams' waits for the event state.
+    fn wait_on_host(&mut self) {
+        let event = self.plan.event_count as u32;
+        self.plan.event_count += 1;
+        self.emit(InstKind::RecordEvent { event });
+        self.emit(InstKind::HostWait { event });
+        let (streams, current) = (self.plan.streams.len() as StreamNo, self.current);
+        for stream in (0..streams).filter(|it| *it != current) {
+            self.emit_on(stream, InstKind::WaitEvent { event });
+        }
+        self.host_wait = Some(event);
     }
 
     pub(super) fn allocation(&mut self, stmt: &OpStmt) -> Result<()> {

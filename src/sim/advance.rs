@@ -172,6 +172,10 @@ impl Machine<'_> {
         let inst = self.hosts[rank].next;
         let entered = std::mem::take(&mut self.hosts[rank].is_inside_inst);
         match self.effect(rank, inst) {
+            SyncEffect::HostWait(_) => {
+                self.hosts[rank].next += 1;
+                self.complete(rank, inst);
+            }
             SyncEffect::ShareMemHandles(_) | SyncEffect::Barrier if entered => {
                 self.hosts[rank].next += 1;
                 self.complete(rank, inst);
@@ -242,7 +246,7 @@ impl Machine<'_> {
                     return Ok(());
                 }
             }
-            SyncEffect::ShareMemHandles(_) | SyncEffect::Barrier => {
+            SyncEffect::ShareMemHandles(_) | SyncEffect::Barrier | SyncEffect::HostWait(_) => {
                 return Err(SimError::Internal("a host instruction is on a stream".to_owned()));
             }
         }

@@ -296,6 +296,7 @@ impl Memories<'_> {
             | InstKind::WaitEvent { .. }
             | InstKind::ShareMemHandles { .. }
             | InstKind::Barrier
+            | InstKind::HostWait { .. }
             | InstKind::Reshard(_)
             | InstKind::OpaqueCall(_)
             | InstKind::ReadOutputs => {

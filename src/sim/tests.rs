@@ -77,7 +77,11 @@ impl RankPlanBuilder {
     }
 
     fn communicator(&mut self, team: &[usize]) -> u32 {
-        self.0.communicators.push(Communicator { backend: Backend::Nccl, team: team.into() });
+        self.0.communicators.push(Communicator {
+            backend: Backend::Nccl,
+            team: team.into(),
+            is_of_pair: false,
+        });
         self.0.communicators.len() as u32 - 1
     }
 
@@ -109,7 +113,7 @@ impl RankPlanBuilder {
             origin,
         };
         let sides = sides.iter().map(side).collect();
-        self.on(0, InstKind::P2pGroup(P2pGroup { communicator, ops: sides, work }));
+        self.on(0, InstKind::P2pGroup(P2pGroup { communicator, ops: sides, is_coalesced: true, work }));
         work
     }
 

@@ -222,12 +222,12 @@ const PLAN: &[Layer] = &[
 const SYNC: &[Layer] = &[
     ("matching", &[]),
     ("world", BEFORE),
-    ("waits", BEFORE),
+    ("p2p_queues waits", BEFORE),
     ("machine", BEFORE),
     // The guaranteed order and the blocking order are never mixed.
     ("step", &["matching", "world"]),
     ("happens_before", &["machine", "matching", "step", "waits", "world"]),
-    ("comm_order", &["happens_before", "matching", "world"]),
+    ("comm_order", &["happens_before", "matching", "p2p_queues", "world"]),
     ("deadlock_detection", &["machine", "waits", "world"]),
     ("wait_graph", &["matching", "waits", "world"]),
     ("blocked_wait", &["matching"]),
@@ -253,7 +253,8 @@ const SYNC: &[Layer] = &[
 ];
 
 const CHECK: &[Layer] = &[
-    ("capture numbered_lines ordering_model overlap stmt_places stream_waits", &[]),
+    ("execution_fault numbered_lines ordering_model overlap stmt_places stream_waits two_runs", &[]),
+    ("capture semaphores", &["execution_fault"]),
     ("line_changes", &["numbered_lines"]),
     ("stream_operand", &["stmt_places"]),
     ("editable_text", &["numbered_lines", "stmt_places", "stream_operand"]),
@@ -263,19 +264,37 @@ const CHECK: &[Layer] = &[
     ("memory storage", &["conflict", "ordering_model", "overlap", "written"]),
     ("missing_write", &["memory", "overlap", "plan_index"]),
     ("race", &["conflict", "history", "ordering_model", "overlap", "storage"]),
-    ("repeat", &["conflict", "ordering_model", "race", "storage"]),
+    (
+        "repeat",
+        &["conflict", "execution_fault", "ordering_model", "race", "semaphores", "storage", "two_runs"],
+    ),
     ("race_side", &["conflict", "plan_index"]),
     ("edit", &["plan_index", "race_side"]),
     ("explanation", &["conflict", "edit", "plan_index", "race_side"]),
     ("apply", &["edit", "editable_text", "line_changes", "numbered_lines"]),
     ("edit_help", &["apply", "edit", "editable_text", "explanation", "plan_index", "race_side"]),
     ("excess", &["conflict", "history", "ordering_model", "overlap", "race"]),
-    ("finding", &["capture", "conflict", "excess", "memory", "ordering_model", "race_side"]),
+    ("finding", &["conflict", "execution_fault", "excess", "memory", "ordering_model", "race_side"]),
     ("diagnostics", BEFORE),
     ("fixable_race", BEFORE),
     ("removal", &["edit", "fixable_race"]),
     ("excess_diagnostics merge progress_diagnostics", BEFORE),
-    ("checker", &["capture", "conflict", "excess", "finding", "memory", "ordering_model", "race", "repeat"]),
+    ("sequence", &["conflict", "finding", "repeat"]),
+    (
+        "checker",
+        &[
+            "capture",
+            "conflict",
+            "excess",
+            "execution_fault",
+            "finding",
+            "memory",
+            "ordering_model",
+            "race",
+            "repeat",
+            "semaphores",
+        ],
+    ),
     (
         "fix",
         &[

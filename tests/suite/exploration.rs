@@ -53,9 +53,16 @@ pub fn trials() -> Vec<Trial> {
             let _ = writeln!(std::io::stderr(), "{seen:?}");
         }
         // Worlds of one kind prove nothing about the other kinds.
-        let is_enough = [seen.race_free, seen.racing, seen.complete, seen.nondeterministic, seen.exhaustive]
-            .iter()
-            .all(|it| it * 20 > count);
+        let is_enough = [
+            seen.with_pairs,
+            seen.race_free,
+            seen.racing,
+            seen.complete,
+            seen.nondeterministic,
+            seen.exhaustive,
+        ]
+        .iter()
+        .all(|it| it * 20 > count);
         if is_enough { Ok(()) } else { Err(Failed::from(format!("of {count} worlds: {seen:?}"))) }
     };
     vec![Trial::test("checker_orders_and_schedules_agree", all)]
@@ -64,6 +71,8 @@ pub fn trials() -> Vec<Trial> {
 /// The number of worlds by outcome.
 #[derive(Debug, Default)]
 struct WorldCounts {
+    /// Worlds with a communicator for each pair of ranks.
+    with_pairs: usize,
     /// Worlds that deadlock.
     deadlocked: usize,
     /// Worlds without a race.
@@ -80,7 +89,14 @@ struct WorldCounts {
 
 impl WorldCounts {
     fn world(&mut self, seed: u64) -> Result<(), String> {
-        let plans = World::new(plans(seed));
+        let mut plans = World::new(plans(seed));
+        // Half of the worlds have the communicators of pairs, if they have transfers that are in no group.
+        if seed % 2 == 1
+            && let Some(pairs) = plans.with_pair_communicators()
+        {
+            self.with_pairs += 1;
+            plans = pairs;
+        }
         if plans.deadlocked_state().is_some() {
             self.deadlocked += 1;
             return Ok(());
@@ -247,7 +263,11 @@ fn plans(seed: u64) -> Vec<Plan> {
     let ranks = 2 + rng.below(2);
     let plan = |rank| {
         let mut plan = Plan {
-            communicators: vec![Communicator { backend: Backend::Nccl, team: (0..ranks).collect() }],
+            communicators: vec![Communicator {
+                backend: Backend::Nccl,
+                team: (0..ranks).collect(),
+                is_of_pair: false,
+            }],
             ..Plan::empty(rank, ranks, vec![PlanStream::Entry, PlanStream::Indexed(1)])
         };
         for name in ["T0", "T1", "T2"] {
@@ -313,6 +333,15 @@ impl WorldBuilder {
         self.on(rank, to, InstKind::WaitEvent { event });
     }
 
+    /// Makes the host wait for a stream, as planning does: what is issued afterwards to the other stream follows, too.
+    fn host_wait(&mut self, rank: usize, stream: u32) {
+        self.plans[rank].event_count += 1;
+        let event = self.plans[rank].event_count as u32 - 1;
+        self.on(rank, stream, InstKind::RecordEvent { event });
+        self.on(rank, stream, InstKind::HostWait { event });
+        self.on(rank, 1 - stream, InstKind::WaitEvent { event });
+    }
+
     fn stream(&mut self) -> u32 {
         self.rng.below(2) as u32
     }
@@ -344,7 +373,7 @@ impl WorldBuilder {
         let peer = (rank + 1 + self.rng.below(ranks - 1)) % ranks;
         let stream = self.stream();
         self.numbers += 1;
-        match self.rng.below(9) {
+        match self.rng.below(10) {
             0 => {
                 let len = self.len();
                 let to = Box::new(self.view(len));
@@ -379,6 +408,7 @@ impl WorldBuilder {
                 self.on(rank, stream, InstKind::Wait { work });
             }
             5 | 6 => self.transfers(rank, peer),
+            7 => self.host_wait(rank, stream),
             _ => self.collective(),
         }
     }
@@ -387,6 +417,7 @@ impl WorldBuilder {
     fn transfers(&mut self, rank: usize, peer: usize) {
         let len = self.len();
         let both = self.rng.below(2) == 0;
+        let is_coalesced = both || self.rng.below(3) == 0;
         for (me, other, first) in [(rank, peer, Direction::Send), (peer, rank, Direction::Recv)] {
             let mut sides = vec![first];
             sides.extend(both.then(|| first.opposite()));
@@ -400,7 +431,8 @@ impl WorldBuilder {
                 })
                 .collect();
             let (work, stream) = (self.work(me), self.stream());
-            self.on(me, stream, InstKind::P2pGroup(P2pGroup { communicator: 0, ops: sides, work }));
+            let group = P2pGroup { communicator: 0, ops: sides, is_coalesced, work };
+            self.on(me, stream, InstKind::P2pGroup(group));
         }
     }
 

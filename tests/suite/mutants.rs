@@ -187,7 +187,7 @@ fn mutant_outcome(plans: &World, inputs: &[Vec<Arc<Data>>]) -> Result<MutantOutc
         | Finding::OverwrittenView { .. }
         | Finding::Deadlock(_)
         | Finding::CommunicatorOrder(_)
-        | Finding::Capture { .. }
+        | Finding::Execution { .. }
         | Finding::Excess(_) => false,
     };
     if report.findings.iter().any(is_race) && steps.conflicts.is_empty() {
@@ -327,6 +327,7 @@ fn is_applicable(change: Change, kind: &InstKind, streams: usize, world: usize) 
             | InstKind::RecordEvent { .. }
             | InstKind::ShareMemHandles { .. }
             | InstKind::Barrier
+            | InstKind::HostWait { .. }
     );
     let computes = matches!(
         kind,
@@ -404,6 +405,7 @@ fn random_view<'p>(kind: &'p mut InstKind, rank: usize, rng: &mut Rng) -> Option
         | InstKind::WaitEvent { .. }
         | InstKind::ShareMemHandles { .. }
         | InstKind::Barrier
+        | InstKind::HostWait { .. }
         | InstKind::Reshard(_)
         | InstKind::ReadOutputs => None,
     }

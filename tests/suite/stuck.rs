@@ -72,8 +72,8 @@ fn plans(seed: u64) -> Vec<Plan> {
     let plan = |rank| Plan {
         buffers: vec![Buffer { name: "b".into(), dtype: DType::Float, len: 1 }],
         communicators: vec![
-            Communicator { backend: Backend::Nccl, team: (0..ranks).collect() },
-            Communicator { backend: Backend::Ucc, team: (0..ranks).collect() },
+            Communicator { backend: Backend::Nccl, team: (0..ranks).collect(), is_of_pair: false },
+            Communicator { backend: Backend::Ucc, team: (0..ranks).collect(), is_of_pair: false },
         ],
         ..Plan::empty(rank, ranks, vec![PlanStream::Entry, PlanStream::Indexed(1)])
     };
@@ -144,7 +144,12 @@ impl WorldBuilder {
                     self.on(
                         rank,
                         streams[rank],
-                        InstKind::P2pGroup(P2pGroup { communicator: 0, ops: sides, work }),
+                        InstKind::P2pGroup(P2pGroup {
+                            communicator: 0,
+                            ops: sides,
+                            is_coalesced: true,
+                            work,
+                        }),
                     );
                     self.wait(rank, streams[rank], work);
                 }

@@ -19,7 +19,16 @@ pub(super) fn do_keys_match(row: &OpDef, args: &[ast::Arg<'_>]) -> bool {
     let given = |attr: &OperandDef| {
         args.iter().any(|arg| arg.key.is_some_and(|key| is_same_key(attr.name, key.text)))
     };
-    args.iter().all(|arg| arg.key.as_ref().is_none_or(known))
+    let mut positional = args.iter().filter(|arg| arg.key.is_none());
+    let fits = |param: &OperandDef| match (param.kind, positional.next().map(|it| &it.value.kind)) {
+        (OperandKind::Word(words), Some(ast::ExprKind::Word(text))) => {
+            words.iter().any(|it| it.text() == *text)
+        }
+        (OperandKind::Word(_), _) => false,
+        _ => true,
+    };
+    row.args.iter().all(fits)
+        && args.iter().all(|arg| arg.key.as_ref().is_none_or(known))
         && row.attrs.iter().all(|attr| attr.arity != Arity::One || given(attr))
 }
 

@@ -68,6 +68,7 @@ pub fn wait_candidates(world: &World) -> Vec<WaitCandidate> {
                 SyncEffect::WaitSignal(_) => !has_team_signals && freed.is_empty(),
                 SyncEffect::ShareMemHandles(_)
                 | SyncEffect::Barrier
+                | SyncEffect::HostWait(_)
                 | SyncEffect::Compute
                 | SyncEffect::Signal(_)
                 | SyncEffect::Post(_)

@@ -55,6 +55,7 @@ pub fn is_work(kind: &InstKind) -> bool {
         SyncEffect::Post(_) | SyncEffect::Reshard(_) | SyncEffect::ReadOutputs => true,
         SyncEffect::ShareMemHandles(_)
         | SyncEffect::Barrier
+        | SyncEffect::HostWait(_)
         | SyncEffect::RecordEvent(_)
         | SyncEffect::WaitEvent(_)
         | SyncEffect::Wait(_)
@@ -138,7 +139,7 @@ fn actors(world: &World) -> Vec<ActorWork> {
             let at = InstRef { rank: plan.rank, inst };
             let stream = first + it.stream as usize;
             match it.kind.effect() {
-                SyncEffect::ShareMemHandles(_) | SyncEffect::Barrier => (),
+                SyncEffect::ShareMemHandles(_) | SyncEffect::Barrier | SyncEffect::HostWait(_) => (),
                 SyncEffect::Post(posted) => {
                     let number = posted.communicator();
                     let queue = world.matching().queue_of(plan.rank, number).unwrap_or(number) as usize;

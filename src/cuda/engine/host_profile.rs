@@ -58,7 +58,9 @@ const CALLS: usize = 32;
 impl CallKind {
     fn of(action: &Command) -> Option<Self> {
         Some(match action {
-            Command::Memset { bytes: 0, .. } | Command::NoOp | Command::ReadOutputs => return None,
+            Command::Memset { bytes: 0, .. } | Command::WaitOnHost | Command::NoOp | Command::ReadOutputs => {
+                return None;
+            }
             Command::Memset { .. } => Self::Memset,
             Command::Copy { .. } => Self::Copy,
             Command::Copy2d(_) => Self::Copy2d,

@@ -38,6 +38,7 @@ impl Engine {
                 | Command::Launch { .. }
                 | Command::RecordEvent(_)
                 | Command::WaitEvent(_)
+                | Command::WaitOnHost
                 | Command::NoOp
                 | Command::Signals(..)
                 | Command::ReadOutputs => {}

@@ -132,6 +132,7 @@ fn constants(inst: &Inst) -> Vec<Number> {
         | InstKind::WaitEvent { .. }
         | InstKind::ShareMemHandles { .. }
         | InstKind::Barrier
+        | InstKind::HostWait { .. }
         | InstKind::Reshard(_)
         | InstKind::ReadOutputs => Vec::new(),
     }

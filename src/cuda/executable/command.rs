@@ -27,6 +27,8 @@ pub(crate) enum Command {
     RecordEvent(Event),
     /// Makes the stream wait for an event.
     WaitEvent(Event),
+    /// Makes the host wait until the stream has finished.
+    WaitOnHost,
     /// Does nothing: the awaited communication runs on this stream. The command keeps the instruction visible
     /// in the progress.
     NoOp,
@@ -40,7 +42,7 @@ impl Command {
     /// Returns the maximum number of entries that the command takes in a queue to the device.
     pub fn queued_calls(&self) -> usize {
         match self {
-            Self::NoOp | Self::ReadOutputs => 0,
+            Self::WaitOnHost | Self::NoOp | Self::ReadOutputs => 0,
             // A kernel and its ordering behind the communicator's last one.
             Self::NcclGroup(_) => 4,
             Self::Memset { .. }
@@ -65,6 +67,7 @@ impl Command {
             Self::NcclGroup(it) => it.clone().addresses_mut().map(|it| *it).collect(),
             Self::RecordEvent(_)
             | Self::WaitEvent(_)
+            | Self::WaitOnHost
             | Self::NoOp
             | Self::Signals(..)
             | Self::ReadOutputs => Vec::new(),
@@ -82,6 +85,7 @@ impl Command {
             Self::NcclGroup(it) => it.addresses_mut().nth(position),
             Self::RecordEvent(_)
             | Self::WaitEvent(_)
+            | Self::WaitOnHost
             | Self::NoOp
             | Self::Signals(..)
             | Self::ReadOutputs => None,
@@ -101,7 +105,9 @@ impl Command {
             | Self::Matmul(_)
             | Self::NcclGroup(_)
             | Self::Signals(..) => true,
-            Self::RecordEvent(_) | Self::WaitEvent(_) | Self::NoOp | Self::ReadOutputs => false,
+            Self::RecordEvent(_) | Self::WaitEvent(_) | Self::WaitOnHost | Self::NoOp | Self::ReadOutputs => {
+                false
+            }
         }
     }
 }

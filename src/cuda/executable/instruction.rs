@@ -76,6 +76,7 @@ impl ExecutableBuilder<'_> {
                 let event = self.events[*event as usize];
                 self.push(at, stream, Command::WaitEvent(event));
             }
+            InstKind::HostWait { .. } => self.push(at, stream, Command::WaitOnHost),
             // All memory is mapped before the first run. A barrier between hosts orders nothing: streams run
             // asynchronously.
             InstKind::ShareMemHandles { .. } | InstKind::Barrier => {}

@@ -9,7 +9,10 @@ use std::{
 use clap::Parser;
 use grammar::{bindings::Binding, count_text};
 use hir_check::{Checks, OrderingModel, StorageModel};
-use hir_plan::{limits::DEFAULT_MAX_WORK_OF_TRIALS, sync::LaunchOrder};
+use hir_plan::{
+    limits::DEFAULT_MAX_WORK_OF_TRIALS,
+    sync::{LaunchOrder, P2pQueues},
+};
 use hir_process::{exit::Exit, interrupt::Activity};
 use hir_sim::WorkBudget;
 
@@ -19,7 +22,8 @@ use crate::{
     tool::{
         Reporter,
         flags::{
-            DiagnosticFlags, TextFlags, WorldFlags, check_model, launch_order, storage_model, with_help,
+            DiagnosticFlags, TextFlags, WorldFlags, check_model, launch_order, p2p_queues, storage_model,
+            with_help,
         },
     },
 };
@@ -56,6 +60,10 @@ struct Options {
     /// (default), or `launch-order-implicit`, the issue order.
     #[arg(help_heading = "Checks", long, value_parser = launch_order())]
     nccl: Option<LaunchOrder>,
+    /// On which communicator NCCL runs sends and receives that are in no group: `communicator` or `pair`. Default: what is a fault
+    /// with either is found.
+    #[arg(help_heading = "Checks", long, value_parser = p2p_queues())]
+    p2p: Option<P2pQueues>,
     /// Where the storage of tensors comes from, and so which tensors may share it: `pytorch` (default), `cuda-async` or
     /// `never-reused`.
     #[arg(help_heading = "Checks", long, value_parser = storage_model())]
@@ -138,12 +146,13 @@ fn check_file(
     }
     let set = options.set.iter().cloned();
     let set = set.map(|it| Binding { is_optional: it.is_optional || !is_only, ..it }).collect();
-    let Options { check, check_model, nccl, storage, world, diagnostics, .. } = *options;
+    let Options { check, check_model, nccl, p2p, storage, world, diagnostics, .. } = *options;
     let file_options = opt::Options {
         file,
         check: check.or(Some(Checks::DEFAULT)),
         check_model,
         nccl,
+        p2p,
         storage,
         world,
         diagnostics,

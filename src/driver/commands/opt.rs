@@ -7,6 +7,7 @@ mod pass_pipeline;
 mod plans;
 mod processor;
 mod reproducer;
+mod sequences;
 mod witness;
 
 use grammar::InvalidOption;

@@ -70,7 +70,8 @@ fn positions(plan: &Plan) -> FxHashMap<InstKey, usize> {
             | SyncEffect::WaitEvent(_)
             | SyncEffect::Wait(_)
             | SyncEffect::ShareMemHandles(_)
-            | SyncEffect::Barrier => false,
+            | SyncEffect::Barrier
+            | SyncEffect::HostWait(_) => false,
             SyncEffect::Compute => !matches!(inst.kind, InstKind::Alloc { .. }),
             SyncEffect::Post(_)
             | SyncEffect::Signal(_)
@@ -113,7 +114,7 @@ fn instructions_before(plan: &Plan, numbers: &FxHashMap<usize, usize>) -> Vec<In
                 number.into_iter().for_each(|it| queue.add(*it));
                 works[posted.work() as usize] = queue.clone();
             }
-            SyncEffect::ShareMemHandles(_) | SyncEffect::Barrier => (),
+            SyncEffect::ShareMemHandles(_) | SyncEffect::Barrier | SyncEffect::HostWait(_) => (),
             SyncEffect::Compute
             | SyncEffect::Signal(_)
             | SyncEffect::WaitSignal(_)

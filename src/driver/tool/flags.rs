@@ -16,7 +16,7 @@ use crate::{
 use hir_check::{OrderingModel, StorageModel};
 use hir_plan::{
     limits::{DEFAULT_MAX_RANKS, DEFAULT_MEMORY_GIB, Limits, MAX_RANKS},
-    sync::LaunchOrder,
+    sync::{LaunchOrder, P2pQueues},
 };
 
 /// The options that select how a tool reports. Each tool sets the help of `--quiet` to what it omits.
@@ -156,6 +156,23 @@ pub fn launch_order() -> impl TypedValueParser<Value = LaunchOrder> {
     });
     PossibleValuesParser::new(values)
         .map(|name| LaunchOrder::ALL.into_iter().find(|it| it.name() == name).unwrap_or_default())
+}
+
+/// Returns the parser of `--p2p`.
+pub fn p2p_queues() -> impl TypedValueParser<Value = P2pQueues> {
+    let values = P2pQueues::ALL.map(|it| {
+        PossibleValue::new(it.name()).help(match it {
+            P2pQueues::Communicator => {
+                "They run on the communicator of all ranks: nvFuser, PyTorch with eager initialization, hir-run"
+            }
+            P2pQueues::Pair => {
+                "Each pair of ranks has a communicator and a stream for them, and hosts wait for each other in the first communication of a \
+                 communicator: PyTorch without eager initialization"
+            }
+        })
+    });
+    PossibleValuesParser::new(values)
+        .map(|name| P2pQueues::ALL.into_iter().find(|it| it.name() == name).unwrap_or_default())
 }
 
 /// Returns the parser of `--check-model`.

@@ -36,6 +36,7 @@ const FLAGS: &[&str] = &[
     "--check",
     "--check-model",
     "--nccl",
+    "--p2p",
     "--storage",
     "--bisect",
 ];

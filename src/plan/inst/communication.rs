@@ -100,6 +100,8 @@ pub struct P2pGroup {
     pub communicator: CommunicatorNo,
     /// The sends and receives.
     pub ops: Vec<P2pOp>,
+    /// Whether a group of the program posts them, and not a single statement.
+    pub is_coalesced: bool,
     /// The work number that `Wait` refers to.
     pub work: WorkNo,
 }

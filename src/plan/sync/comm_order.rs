@@ -13,7 +13,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{CommNo, InstRef, World};
+use super::{CommNo, InstRef, P2pQueues, World};
 
 mod kernels;
 mod unordered;
@@ -56,7 +56,18 @@ pub struct CommOrderEdge {
 
 /// A cycle of contradicting orders: each rank's second communication is the next rank's first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CommOrderCycle(pub Vec<CommOrderEdge>);
+pub struct CommOrderCycle {
+    /// The pairs.
+    pub edges: Vec<CommOrderEdge>,
+    /// The communicators of sends and receives with which it was found.
+    pub p2p: P2pQueues,
+}
+
+impl From<Vec<CommOrderEdge>> for CommOrderCycle {
+    fn from(edges: Vec<CommOrderEdge>) -> Self {
+        Self { edges, p2p: P2pQueues::Communicator }
+    }
+}
 
 /// The program has too many communications that nothing orders, or too many streams and communicators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +131,7 @@ fn cycle_in_issue_order(ranks: &[RankKernels]) -> Option<CommOrderCycle> {
         if let Some(start) = path.iter().position(|it| it.0 == at) {
             let mut cycle: Vec<CommOrderEdge> = path.drain(start..).map(|it| it.1).rev().collect();
             merge_edges_of_rank(&mut cycle);
-            return Some(CommOrderCycle(cycle));
+            return Some(cycle.into());
         }
     }
 }

@@ -21,6 +21,8 @@ pub struct Deadlock {
     /// The smallest world that contains all meshes and teams, if the rank that never reaches a ShareMemHandles is not in
     /// it.
     pub needed_ranks: Option<usize>,
+    /// What it needs besides the default assumptions.
+    pub note: Option<&'static str>,
 }
 
 /// The cause of a deadlock.
@@ -113,7 +115,8 @@ impl Deadlock {
 
     /// Returns what the report has besides the message and the help, line by line.
     pub fn notes(&self) -> Vec<String> {
-        self.counts().map(str::to_owned).into_iter().chain(self.details()).collect()
+        let model = self.note.map(str::to_owned);
+        self.counts().map(str::to_owned).into_iter().chain(self.details()).chain(model).collect()
     }
 
     /// Returns how many communications the ranks post, if that is the cause.

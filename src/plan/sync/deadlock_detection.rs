@@ -7,12 +7,14 @@ impl World {
     ///
     /// Time and memory are proportional to the number of instructions and of parts of communications.
     pub fn deadlocked_state(&self) -> Option<&WorldState> {
-        let find = || {
-            let mut machine = Machine::new(self, WaitOrder::Blocking, &|_| false, |_| ());
-            let has_finished = machine.run(&mut |_, _, ()| ());
-            (!has_finished).then(|| state(self, &machine))
-        };
-        self.deadlocked.get_or_init(find).as_ref()
+        self.deadlocked.get_or_init(|| self.blocked_state(WaitOrder::Blocking)).as_ref()
+    }
+
+    /// As `deadlocked_state`, in any order in which hosts take part; not stored.
+    pub(super) fn blocked_state(&self, order: WaitOrder) -> Option<WorldState> {
+        let mut machine = Machine::new(self, order, &|_| false, |_| ());
+        let has_finished = machine.run(&mut |_, _, ()| ());
+        (!has_finished).then(|| state(self, &machine))
     }
 }
 

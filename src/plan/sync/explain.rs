@@ -21,16 +21,39 @@ use crate::{Communication, Direction, Plan, SignalId, SignalKind, SyncEffect};
 /// The maximum number of awaited ranks whose current work is reported for one wait.
 const MAX_CURRENT_WORK: usize = 3;
 
+/// The note of a deadlock of hosts that create communicators.
+const INITIALIZATION: &str = "with `--p2p=pair`: PyTorch without eager initialization creates a communicator in its first communication, \
+                              and the host waits there for the other ranks";
+
 impl World {
     /// Returns the deadlock of the ranks, if they deadlock.
     pub fn deadlock(&self) -> Option<Deadlock> {
         self.deadlocked_state().map(|state| explain(self, state))
     }
+
+    /// Returns the deadlock of hosts that create communicators in their first communications, if there is one. The plans
+    /// must not deadlock otherwise.
+    pub fn deadlock_of_initialization(&self) -> Option<Deadlock> {
+        let waits_twice = |plan: &Plan| {
+            plan.communicators.len() > 1 || plan.code.iter().any(|it| it.kind.effect().runs_on_host())
+        };
+        if !self.iter().any(waits_twice) {
+            return None;
+        }
+        let state = self.blocked_state(WaitOrder::Initializing)?;
+        let found = explain_in(self, &state, WaitOrder::Initializing);
+        Some(Deadlock { note: Some(INITIALIZATION), ..found })
+    }
 }
 
 /// Explains a state in which no actor can continue.
 pub fn explain(world: &World, state: &WorldState) -> Deadlock {
-    Explainer::new(WaitGraph::new(world, state, WaitOrder::Blocking)).deadlock()
+    explain_in(world, state, WaitOrder::Blocking)
+}
+
+/// As `explain`, in another order than the blocking one.
+fn explain_in(world: &World, state: &WorldState, order: WaitOrder) -> Deadlock {
+    Explainer::new(WaitGraph::new(world, state, order)).deadlock()
 }
 
 /// A blocked head.
@@ -124,7 +147,14 @@ impl<'a> Explainer<'a> {
             .iter()
             .map(|&it| BlockedWait { follows_from_skips: settled[it], ..self.wait(&self.heads[it]) });
         let needed_ranks = chain.never.and_then(|it| self.needed_ranks(&it));
-        Deadlock { cause, waits: waits.collect(), skips, world: self.graph.plans.len(), needed_ranks }
+        Deadlock {
+            cause,
+            waits: waits.collect(),
+            skips,
+            world: self.graph.plans.len(),
+            needed_ranks,
+            note: None,
+        }
     }
 
     /// Returns the smallest world of the programs, if the rank that never reaches a ShareMemHandles is not in it and the

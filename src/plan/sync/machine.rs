@@ -4,7 +4,9 @@
 //! decides: every actor runs as far as it can. `happens_before` executes with clocks; `deadlock_detection` looks at the
 //! actors that do not finish.
 
-use super::{Actor, CommKey, Event, InstRef, WaitOrder, Waits, World};
+use rustc_hash::FxHashMap;
+
+use super::{Actor, CommKey, CommNo, Event, InstRef, WaitOrder, Waits, World};
 use crate::{Plan, SyncEffect};
 
 /// What an actor knows of the progress of all actors: a clock, or nothing.
@@ -225,6 +227,8 @@ struct Builder<'w, P> {
     machine: Machine<P>,
     /// By communication: the event that all parts have arrived. Those of its parts are before it, the first part last.
     arrivals: Vec<u32>,
+    /// By communication that creates a communicator: the event that all hosts have issued it.
+    initialized: FxHashMap<CommNo, u32>,
     /// By number: the events and the works of the current rank that are known so far.
     recorded: Vec<Option<u32>>,
     complete: Vec<Option<u32>>,
@@ -261,6 +265,7 @@ impl<'w, P: Progress> Builder<'w, P> {
             order,
             machine,
             arrivals,
+            initialized: FxHashMap::default(),
             recorded,
             complete,
             issued: None,
@@ -292,6 +297,7 @@ impl<'w, P: Progress> Builder<'w, P> {
                 | SyncEffect::WaitSignal(_) => is_dropped(at),
                 SyncEffect::ShareMemHandles(_)
                 | SyncEffect::Barrier
+                | SyncEffect::HostWait(_)
                 | SyncEffect::Compute
                 | SyncEffect::Signal(_)
                 | SyncEffect::Post(_)
@@ -299,6 +305,15 @@ impl<'w, P: Progress> Builder<'w, P> {
                 | SyncEffect::ReadOutputs => false,
             };
             let communication = it.kind.communication();
+            let matching = self.world.matching();
+            let connects = |it: &CommNo| matching.is_of_first_post(*it);
+            if self.order == WaitOrder::Initializing
+                && communication.is_some()
+                && matching.comms_of(at).iter().any(connects)
+            {
+                let host = self.machine.actors.len() - self.world.len() + rank;
+                self.push(host, Actor::Host(rank), at, false, false);
+            }
             let stream = first + it.stream as usize;
             self.push(stream, Actor::Stream(rank, it.stream), at, communication.is_some(), is_dropped);
             if let Some(it) = communication {
@@ -366,8 +381,13 @@ impl<'w, P: Progress> Builder<'w, P> {
             Event::Recorded(_, number) => self.machine.known_or_new(&mut self.recorded, number),
             Event::Complete(_, number) => self.machine.known_or_new(&mut self.complete, number),
             Event::Arrived(comm, part) => self.arrivals[comm as usize] - 1 - part,
-            // Machines do not execute the order in which hosts connect.
-            Event::AllArrived(comm) | Event::AllIssued(comm) => self.arrivals[comm as usize],
+            Event::AllArrived(comm) => self.arrivals[comm as usize],
+            Event::AllIssued(comm) => {
+                let matching = self.world.matching();
+                let parts = matching.expected_parts(matching.comm(comm));
+                let machine = &mut self.machine;
+                *self.initialized.entry(comm).or_insert_with(|| machine.add_event(parts as u32))
+            }
         }
     }
 }

@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     Backend, Communication, CommunicatorNo, Direction, Plan, SignalId, SyncEffect, teams::position_in,
@@ -109,12 +109,19 @@ pub struct CommMatching {
     group_of: Vec<Vec<GroupNo>>,
     /// By rank: the communications of each instruction.
     by_rank: Vec<Parts>,
+    /// By rank: the instructions that post to a communicator of NCCL first, ascending.
+    first_posts: Vec<Vec<usize>>,
+    /// The communications that these post.
+    of_first_posts: FxHashSet<CommNo>,
     /// By rank and event: the instruction that records it.
     events: Vec<Vec<Option<usize>>>,
     /// By rank and work: the instruction that posts it.
     works: Vec<Vec<Option<usize>>>,
-    numbers: FxHashMap<(Option<Backend>, Arc<[usize]>), GroupNo>,
+    numbers: FxHashMap<GroupKey, GroupNo>,
 }
+
+/// What groups differ in: the backend, whether only transfers of a pair run on it, and the team.
+type GroupKey = (Option<Backend>, bool, Arc<[usize]>);
 
 /// The communications of a rank's instructions, stored as one list.
 #[derive(Clone, Debug, Default)]
@@ -160,6 +167,16 @@ impl CommMatching {
         groups.iter().position(|it| it == group).map(|it| it as CommunicatorNo)
     }
 
+    /// Returns whether an instruction is the first one of its rank that posts to its communicator, and this is of NCCL.
+    pub(super) fn is_first_post(&self, at: InstRef) -> bool {
+        self.first_posts.get(at.rank).is_some_and(|it| it.binary_search(&at.inst).is_ok())
+    }
+
+    /// Returns whether a rank posts a communication as the first one of its communicator.
+    pub(super) fn is_of_first_post(&self, comm: CommNo) -> bool {
+        self.of_first_posts.contains(&comm)
+    }
+
     /// Returns the statement of a part of a communication, as an index into the rank's `Plan::origins`. The
     /// sends and receives of a coalesced P2P group have their own statements.
     pub fn origin(&self, plans: &[Plan], at: InstRef, comm: CommNo) -> u32 {
@@ -203,14 +220,19 @@ struct Matcher {
 impl Matcher {
     fn plan(&mut self, plan: &Plan) {
         let rank = plan.rank;
-        let groups: Vec<GroupNo> =
-            plan.communicators.iter().map(|it| self.group(Some(it.backend), &it.team)).collect();
+        let groups: Vec<GroupNo> = plan
+            .communicators
+            .iter()
+            .map(|it| self.group(Some(it.backend), it.is_of_pair, &it.team))
+            .collect();
         let place = |team: &[usize]| position_in(team, rank);
         let places: Vec<Option<usize>> = plan.communicators.iter().map(|it| place(&it.team)).collect();
         let mut parts = Parts { first: Vec::with_capacity(plan.code.len() + 1), comms: Vec::new() };
         let mut events = vec![None; plan.event_count];
         let mut works = vec![None; plan.work_count];
         let mut barriers = 0;
+        let mut first_posts = Vec::new();
+        let mut used: FxHashSet<GroupNo> = FxHashSet::default();
         let mut collectives: FxHashMap<GroupNo, u32> = FxHashMap::default();
         let mut messages: FxHashMap<(GroupNo, usize, Direction), u32> = FxHashMap::default();
         for (inst, it) in plan.code.iter().enumerate() {
@@ -221,6 +243,7 @@ impl Matcher {
             match it.kind.effect() {
                 SyncEffect::Compute
                 | SyncEffect::WaitEvent(_)
+                | SyncEffect::HostWait(_)
                 | SyncEffect::Wait(_)
                 | SyncEffect::ReadOutputs => (),
                 SyncEffect::RecordEvent(event) => set(&mut events, event, inst),
@@ -239,7 +262,7 @@ impl Matcher {
                     }
                 }
                 SyncEffect::Reshard(it) => {
-                    let group = self.group(None, &it.team);
+                    let group = self.group(None, false, &it.team);
                     if let Some(place) = place(&it.team) {
                         join(
                             self,
@@ -272,20 +295,29 @@ impl Matcher {
                     }
                 }
             }
+            if let Some(posted) = it.kind.communication() {
+                let number = posted.communicator() as usize;
+                if plan.communicators[number].backend == Backend::Nccl && used.insert(groups[number]) {
+                    first_posts.push(inst);
+                    let first = parts.first[inst] as usize;
+                    self.matched.of_first_posts.extend(&parts.comms[first..]);
+                }
+            }
         }
         parts.first.push(parts.comms.len() as u32);
+        self.matched.first_posts.push(first_posts);
         self.matched.group_of.push(groups);
         self.matched.by_rank.push(parts);
         self.matched.events.push(events);
         self.matched.works.push(works);
     }
 
-    fn group(&mut self, backend: Option<Backend>, team: &Arc<[usize]>) -> GroupNo {
+    fn group(&mut self, backend: Option<Backend>, is_of_pair: bool, team: &Arc<[usize]>) -> GroupNo {
         if let Some(known) = self.by_team.get(&(backend, Arc::as_ptr(team))) {
             return *known;
         }
         let next = self.matched.groups.len() as GroupNo;
-        let number = *self.matched.numbers.entry((backend, Arc::clone(team))).or_insert(next);
+        let number = *self.matched.numbers.entry((backend, is_of_pair, Arc::clone(team))).or_insert(next);
         if number == next {
             self.matched.groups.push(CommGroup { backend, team: Arc::clone(team) });
         }

@@ -10,6 +10,7 @@
 //! | `happens_before` | the order that every executor guarantees (for races): the machine with clocks |
 //! | `step` | the steps in which an instruction accesses memory |
 //! | `comm_order` | checks that all ranks start the kernels of their communicators in the same order |
+//! | `p2p_queues` | on which communicator sends and receives run that are in no group |
 //! | `world` | the plans of all ranks with their matched communications, and their progress |
 //! | `wait_graph` | the wait-for graph in a given state (for deadlocks and jobs that do not proceed) |
 //! | `deadlock_detection` | decides whether the plans deadlock |
@@ -31,6 +32,7 @@ mod explain;
 pub mod happens_before;
 mod machine;
 mod matching;
+mod p2p_queues;
 mod peer_edit;
 mod progress;
 mod report_text;
@@ -49,6 +51,7 @@ pub use explain::explain;
 pub use matching::{
     CommGroup, CommKey, CommMatching, CommNo, CommPart, CommRole, GroupNo, InstRef, MatchedComm,
 };
+pub use p2p_queues::P2pQueues;
 pub use progress::{JobState, RankProgress};
 use skipped::Alignment;
 pub use step::{

@@ -66,6 +66,7 @@ impl Names<'_> {
             SyncEffect::ShareMemHandles(_) => "ShareMemHandles".to_owned(),
             SyncEffect::Barrier if !is_named => "a barrier".to_owned(),
             SyncEffect::Barrier
+            | SyncEffect::HostWait(_)
             | SyncEffect::Compute
             | SyncEffect::RecordEvent(_)
             | SyncEffect::WaitEvent(_)
@@ -151,6 +152,7 @@ pub(super) fn awaited_text(
             }
             None => format!("for {}", signal_cause_text(names, signal)),
         }),
+        (_, Some(SyncEffect::HostWait(_))) => format!("for {}", stream(graph, at)),
         (_, Some(effect @ (SyncEffect::WaitEvent(_) | SyncEffect::Wait(_)))) => {
             each(&|it, names| match (it.inst, effect) {
                 (Some(inst), SyncEffect::WaitEvent(_)) => {

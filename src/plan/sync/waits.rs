@@ -8,16 +8,17 @@
 //!
 //! | actor | instructions |
 //! |---|---|
-//! | host | all: it issues them. It waits only in handle exchanges and barriers |
+//! | host | all: it issues them. It waits only in handle exchanges, barriers, and for events |
 //! | stream | those issued to it; of a communication, only its posting |
 //! | queue | the communications that streams post to its communicator, in issue order |
 //!
-//! There are three orders, since an executor may wait where it need not:
+//! There are four orders, since an executor may wait where it need not:
 //!
 //! | order | a part of a communication ends after | used for |
 //! |---|---|---|
 //! | guaranteed | the parts whose data it receives have begun | races, buffers that share memory, timelines |
 //! | blocking | all parts have begun | deadlocks, the simulator with the schedule `program` |
+//! | initializing | as blocking, and the host waits in the first post to a communicator for the hosts of all parts | deadlocks without eager initialization |
 //! | connecting | as blocking, and its host waits for the hosts of all parts | jobs that do not proceed |
 //!
 //! The root of a broadcast, for example, is not guaranteed to wait for any member, but it may wait for all. In the
@@ -58,6 +59,9 @@ pub enum WaitOrder {
     Guaranteed,
     /// The waits that may block, as in the simulator.
     Blocking,
+    /// As `Blocking`, and hosts create a communicator of NCCL in its first communication, as PyTorch without eager initialization.
+    /// Source: PyTorch, `ProcessGroupNCCL::initNCCLComm`; NCCL, `ncclCommInitRank`, which returns once all ranks have called it.
+    Initializing,
     /// As `Blocking`, and hosts connect when they post, as in the first call of NCCL.
     Connecting,
 }
@@ -126,8 +130,17 @@ impl Waits {
         let comms = world.matching().comms_of(at);
         match effect {
             SyncEffect::ShareMemHandles(_) | SyncEffect::Barrier => self.meet(comms),
+            SyncEffect::HostWait(event) => self.to_begin.push(Event::Recorded(at.rank, event)),
             SyncEffect::Post(_) if order == WaitOrder::Connecting => {
                 self.to_end.extend(comms.iter().map(|it| Event::AllIssued(*it)));
+            }
+            SyncEffect::Post(_) if order == WaitOrder::Initializing => {
+                let matching = world.matching();
+                let is_awaited = |it: &&CommNo| matching.is_of_first_post(**it);
+                self.begun.extend(comms.iter().filter(is_awaited).map(|it| Event::AllIssued(*it)));
+                if matching.is_first_post(at) {
+                    self.to_end.extend(comms.iter().map(|it| Event::AllIssued(*it)));
+                }
             }
             SyncEffect::Post(_)
             | SyncEffect::Compute
@@ -168,7 +181,8 @@ impl Waits {
             | SyncEffect::Compute
             | SyncEffect::ReadOutputs
             | SyncEffect::ShareMemHandles(_)
-            | SyncEffect::Barrier => (),
+            | SyncEffect::Barrier
+            | SyncEffect::HostWait(_) => (),
         }
     }
 

@@ -136,6 +136,7 @@ fn microseconds(plan: &Plan, inst: &Inst) -> f64 {
         | InstKind::WaitEvent { .. }
         | InstKind::ShareMemHandles { .. }
         | InstKind::Barrier
+        | InstKind::HostWait { .. }
         | InstKind::ReadOutputs => 0.0,
     }
 }

@@ -126,6 +126,7 @@ pub fn work_of(plan: &Plan, at: usize) -> Option<Work> {
         | InstKind::WaitEvent { .. }
         | InstKind::ShareMemHandles { .. }
         | InstKind::Barrier
+        | InstKind::HostWait { .. }
         | InstKind::ReadOutputs => None,
     }
 }

@@ -92,6 +92,7 @@ impl StagingPool {
                 | SyncEffect::Compute
                 | SyncEffect::ShareMemHandles(_)
                 | SyncEffect::Barrier
+                | SyncEffect::HostWait(_)
                 | SyncEffect::RecordEvent(_)
                 | SyncEffect::WaitEvent(_)
                 | SyncEffect::Signal(_)

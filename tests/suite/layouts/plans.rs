@@ -32,7 +32,11 @@ pub fn plans(seed: u64) -> Vec<Plan> {
     let mut rng = Rng(seed.wrapping_mul(0x9e6c_63d0_676a_9a99) ^ 0x1a70);
     let (ranks, streams) = (1 + rng.below(3), 1 + rng.below(3));
     let blank = |rank| Plan {
-        communicators: vec![Communicator { backend: Backend::Nccl, team: (0..ranks).collect() }],
+        communicators: vec![Communicator {
+            backend: Backend::Nccl,
+            team: (0..ranks).collect(),
+            is_of_pair: false,
+        }],
         ..Plan::empty(rank, ranks, (0..streams as i64).map(PlanStream::Indexed).collect())
     };
     let mut it = WorldBuilder {
@@ -264,7 +268,11 @@ impl WorldBuilder {
         let recv = P2pOp { direction: Direction::Recv, peer: from, view: self.piece(target), origin: 0 };
         let mut post = |rank: usize, stream: usize, sides: Vec<P2pOp>, brought: Vec<BufferOnRank>| {
             let work = self.work(rank, brought);
-            self.on(rank, stream, InstKind::P2pGroup(P2pGroup { communicator: 0, ops: sides, work }));
+            self.on(
+                rank,
+                stream,
+                InstKind::P2pGroup(P2pGroup { communicator: 0, ops: sides, is_coalesced: true, work }),
+            );
         };
         if from == to {
             post(from, streams[0], vec![send, recv], vec![target])

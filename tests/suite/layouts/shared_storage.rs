@@ -106,6 +106,7 @@ fn instruction(kind: &mut InstKind, rank: usize, parts: &[Parts]) {
         | InstKind::WaitEvent { .. }
         | InstKind::ShareMemHandles { .. }
         | InstKind::Barrier
+        | InstKind::HostWait { .. }
         | InstKind::ReadOutputs => (),
     }
 }

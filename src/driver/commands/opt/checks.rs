@@ -84,6 +84,11 @@ impl Processor<'_> {
                 self.screen.message(format!("not searched for excess: {reason}"));
             }
         }
+        let (sequence_faults, not_compared) =
+            self.check_sequences((program, source), &world, checks, outcome)?;
+        for reason in &not_compared {
+            self.screen.message(format!("not checked: {reason}"));
+        }
         let sources = std::slice::from_ref(source);
         let exit = match &self.options.witness {
             None => Exit::Check,
@@ -92,6 +97,7 @@ impl Processor<'_> {
         let all = report.diagnostics(&world, sources).into_iter().map(|it| it.1);
         let mut remarks = 0;
         let mut found: Vec<Diagnostic> = all.collect();
+        found.extend(sequence_faults);
         // A program that cannot proceed has nothing to gain from remarks on its speed.
         let deadlocks = found.iter().any(|it| it.code == Code::CheckedDeadlock);
         found.retain(|it| !(deadlocks && it.severity() == Severity::Remark));
@@ -134,7 +140,7 @@ impl Processor<'_> {
         });
         let failure = if let Some(errors) = errors {
             format!("the check found {errors}{more} ({world})")
-        } else if !report.not_checked.is_empty() {
+        } else if !report.not_checked.is_empty() || !not_compared.is_empty() {
             format!("the check is incomplete{more} ({world})")
         } else if let Some(reason) = unsearched {
             let why = format!("waits and writes were not examined, because {reason}: run `--check=race`");

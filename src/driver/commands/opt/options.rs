@@ -15,7 +15,7 @@ use crate::tool::{
 use clap::{Parser, ValueEnum};
 use grammar::{Dialect, bindings::Binding, render::Format};
 use hir_check::{Checks, OrderingModel, StorageModel};
-use hir_plan::sync::LaunchOrder;
+use hir_plan::sync::{LaunchOrder, P2pQueues};
 
 /// The examples of `--help`.
 pub const EXAMPLES: &str =
@@ -145,10 +145,24 @@ pub struct Options {
     /// (default of `--check`), or `launch-order-implicit`, the issue order (default of `--verify-each=check`).
     #[arg(help_heading = "Checks", long, value_parser = crate::tool::flags::launch_order())]
     pub nccl: Option<LaunchOrder>,
+    /// On which communicator NCCL runs sends and receives that are in no group: `communicator` (default of
+    /// `--verify-each=check`) or `pair`. By default, `--check` finds what is a fault with either.
+    #[arg(help_heading = "Checks", long, value_parser = crate::tool::flags::p2p_queues())]
+    pub p2p: Option<P2pQueues>,
     /// Where the storage of tensors comes from, and so which tensors may share it: `pytorch` (default), `cuda-async` or
     /// `never-reused`.
     #[arg(help_heading = "Checks", long, value_parser = crate::tool::flags::storage_model())]
     pub storage: Option<StorageModel>,
+    /// Also prove that FILE, a program of the same process, may run before or after this one, in any order and any number of times. The
+    /// two share inputs, outputs and symmetric tensors of one name, streams and communicators. Can be repeated.
+    #[arg(
+        help_heading = "Checks",
+        long,
+        value_name = "FILE",
+        requires = "check",
+        conflicts_with = "split_input_file"
+    )]
+    pub with: Vec<PathBuf>,
     #[command(flatten)]
     pub world: WorldFlags,
     /// Print only the plan of this rank.
@@ -203,6 +217,12 @@ impl Options {
         if self.nccl == Some(LaunchOrder::Explicit) && self.check_model == Some(OrderingModel::Hir) {
             return Err("`--check-model=hir` implies `--nccl=launch-order-implicit`: hir-run starts communications in issue order".into());
         }
+        if self.p2p.is_some() && !self.uses_ordering_model() {
+            return Err("`--p2p` needs `--check`, `--fix=check` or `--verify-each=check`".into());
+        }
+        if self.p2p == Some(P2pQueues::Pair) && self.check_model == Some(OrderingModel::Hir) {
+            return Err("`--check-model=hir` implies `--p2p=communicator`: hir-run has one communicator for the transfers of all pairs".into());
+        }
         if self.storage.is_some() && !self.uses_ordering_model() {
             return Err("`--storage` needs `--check`, `--fix=check` or `--verify-each=check`".into());
         }
@@ -239,6 +259,9 @@ impl Options {
             return Err(format!(
                 "`{option}` writes a file about one program, but `--split-input-file` reads several: give one part as a file"
             ).into());
+        }
+        if !self.with.is_empty() && self.check_model == Some(OrderingModel::Hir) {
+            return Err("`--with` needs `--check-model=nccl`: hir-run runs one program".into());
         }
         self.check_files()?;
         self.check_fix()?;
@@ -278,6 +301,7 @@ impl Options {
             (fix == FixMode::Reading && !self.set.is_empty(), "--set"),
             (fix != FixMode::Overlap && self.timelines.machine.is_some(), "--machine"),
             (fix != FixMode::Check && self.witness.is_some(), "--witness"),
+            (!self.with.is_empty(), "--with"),
             (self.crash_reproducer.is_some(), "--crash-reproducer"),
             (self.statistics, "--statistics"),
             (self.dump_pass_pipeline, "--dump-pass-pipeline"),
@@ -329,14 +353,24 @@ impl Options {
         Checks {
             model: self.check_model.unwrap_or_default(),
             nccl: self.nccl.unwrap_or_default(),
+            p2p: self.p2p,
             storage: self.storage.unwrap_or_default(),
-            ..self.check.unwrap_or(Checks::DEFAULT)
+            ..self.requested_checks()
         }
     }
 
-    /// Returns what `--verify-each=check` looks for. Passes keep the issue order, so kernels start in this order by default.
+    /// Returns the requested checks. Programs that run with others may also run twice.
+    fn requested_checks(&self) -> Checks {
+        let checks = self.check.unwrap_or(Checks::DEFAULT);
+        let runs = !self.with.is_empty();
+        Checks { race: checks.race || runs, repeat: checks.repeat || runs, ..checks }
+    }
+
+    /// Returns what `--verify-each=check` looks for. Passes keep the issue order, so kernels, and transfers of
+    /// all pairs, start in this order by default.
     pub fn checks_of_passes(&self) -> Checks {
         let nccl = self.nccl.unwrap_or(LaunchOrder::Implicit);
-        Checks { nccl, ..self.checks().of_faults() }
+        let p2p = Some(self.p2p.unwrap_or_default());
+        Checks { nccl, p2p, ..self.checks().of_faults() }
     }
 }

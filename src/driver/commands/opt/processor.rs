@@ -362,7 +362,7 @@ impl Processor<'_> {
 /// Returns whether a check finds diagnostics with this code, or reading the text does.
 fn looks_for(checks: Checks, code: Code) -> bool {
     match code.text() {
-        "E0701" | "E0702" | "E0703" => checks.race,
+        "E0701" | "E0702" | "E0703" | "E0709" | "W0703" => checks.race,
         "E0704" | "W0701" | "W0702" => checks.memory,
         "E0705" => true,
         "E0706" => checks.repeat,

@@ -98,9 +98,10 @@ impl Processor<'_> {
 
 /// Returns the flags of the models of the check.
 fn model_flags(options: &Options) -> impl Iterator<Item = String> {
-    let Options { check_model, nccl, storage, .. } = options;
+    let Options { check_model, nccl, p2p, storage, .. } = options;
     let model = check_model.map(|it| format!("--check-model={it}"));
     let nccl = nccl.map(|it| format!("--nccl={}", it.name()));
+    let p2p = p2p.map(|it| format!("--p2p={}", it.name()));
     let storage = storage.map(|it| format!("--storage={}", it.name()));
-    [model, nccl, storage].into_iter().flatten()
+    [model, nccl, p2p, storage].into_iter().flatten()
 }

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use crate::run::schedules;
 use grammar::{codes::Code, source::Source};
-use hir_check::{Finding, Report, StepOrder};
-use hir_plan::World;
+use hir_check::{Finding, Race, Report, StepOrder};
+use hir_plan::{World, sync::P2pQueues};
 use hir_process::exit::Exit;
 
 use super::{pass_pipeline::pipeline_text, processor::Processor};
@@ -41,14 +41,15 @@ impl Processor<'_> {
         };
         // In the simulator each buffer has its own memory, so storage races do not show.
         let is_shown = |it: &Finding| it.diagnostic(world, sources).1.code != Code::StorageRace;
+        let is_run = |it: &Race| it.p2p == P2pQueues::Communicator;
         let shown = report.findings.iter().find_map(|it| match it {
-            Finding::Race { race, .. } if is_shown(it) => Some((it, steps.witness(race)?)),
+            Finding::Race { race, .. } if is_run(race) && is_shown(it) => Some((it, steps.witness(race)?)),
             Finding::Race { .. }
             | Finding::Unwritten { .. }
             | Finding::OverwrittenView { .. }
             | Finding::Deadlock(_)
             | Finding::CommunicatorOrder(_)
-            | Finding::Capture { .. }
+            | Finding::Execution { .. }
             | Finding::Excess(_) => None,
         });
         let Some((finding, steps)) = shown else {
@@ -58,12 +59,15 @@ impl Processor<'_> {
                 | Finding::OverwrittenView { .. }
                 | Finding::Deadlock(_)
                 | Finding::CommunicatorOrder(_)
-                | Finding::Capture { .. }
+                | Finding::Execution { .. }
                 | Finding::Excess(_) => None,
             });
             return none(match races.next() {
                 Some(it) if it.between_runs => {
                     "a race between two runs needs two runs, but hir-run executes only one"
+                }
+                Some(it) if !is_run(it) => {
+                    "hir-run executes the transfers of all pairs of ranks on one communicator"
                 }
                 Some(_) => "no order of the program's own steps shows a race with the caller or over storage",
                 None => "the check found no race",

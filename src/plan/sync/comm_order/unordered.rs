@@ -63,7 +63,7 @@ pub fn cycle(world: &World, ranks: &[RankKernels]) -> Result<Option<CommOrderCyc
                     begins = Some(BeginOrder::of(world).ok_or(TooManyComms)?);
                 }
                 if begins.as_ref().is_some_and(|it| it.allows(&edges)) {
-                    return Ok(Some(CommOrderCycle(edges)));
+                    return Ok(Some(edges.into()));
                 }
             }
         }

@@ -10,7 +10,11 @@ use crate::{
 fn plan(rank: usize, world: usize, code: Vec<(u32, InstKind)>) -> Plan {
     let streams = code.iter().map(|it| it.0 + 1).max().unwrap_or(1);
     Plan {
-        communicators: vec![Communicator { backend: Backend::Nccl, team: (0..world).collect() }],
+        communicators: vec![Communicator {
+            backend: Backend::Nccl,
+            team: (0..world).collect(),
+            is_of_pair: false,
+        }],
         code: code.into_iter().map(|(stream, kind)| Inst { kind, stream, origin: 0 }).collect(),
         event_count: 8,
         work_count: 8,
@@ -38,7 +42,12 @@ fn transfer(work: u32, sides: &[(Direction, usize, usize)]) -> InstKind {
         view: view(len),
         origin: 0,
     };
-    InstKind::P2pGroup(P2pGroup { communicator: 0, ops: sides.iter().map(side).collect(), work })
+    InstKind::P2pGroup(P2pGroup {
+        communicator: 0,
+        ops: sides.iter().map(side).collect(),
+        is_coalesced: true,
+        work,
+    })
 }
 
 /// An instruction: rank and index.

@@ -1,0 +1,217 @@
+//! Two consecutive runs as a single plan: of one program, or of two that a process executes one after the other.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use grammar::{dtype::DType, ops::Op};
+
+use hir_plan::{
+    Arg, BufferNo, Collective, CommunicatorNo, Inst, InstKind, IoBinding, Number, P2pGroup, P2pOp, Plan,
+    SignalId, StreamNo, View, ViewOnRank,
+};
+
+/// Two consecutive runs as a single plan, and the origin of each instruction.
+pub(super) struct TwoRuns {
+    pub plan: Plan,
+    /// For each instruction, its index in the plan of its run and whether it belongs to the second run; `None`
+    /// for the instructions between the runs.
+    pub from: Vec<Option<(usize, bool)>>,
+}
+
+/// The numbers that the streams, buffers and communicators of a second program have in the combined plan of a rank.
+pub(super) struct SecondNumbers {
+    streams: Vec<StreamNo>,
+    buffers: Vec<BufferNo>,
+    communicators: Vec<CommunicatorNo>,
+}
+
+/// Returns the number of signals of all ranks.
+pub(super) fn signal_count(plans: &[Plan]) -> u32 {
+    let signals = plans.iter().flat_map(|it| &it.code).filter_map(|it| match it.kind {
+        InstKind::Signal { signal } | InstKind::WaitSignal { signal } => Some(signal.index + 1),
+        _ => None,
+    });
+    signals.max().unwrap_or(0)
+}
+
+/// Adds the streams, buffers and communicators of `second` to `first`, and returns their numbers there. Inputs and
+/// outputs of one name and element type, and tensors with a name of `shared`, are one buffer, as long as the longer one.
+pub(super) fn join_plans(first: &mut Plan, second: &Plan, shared: &BTreeSet<String>) -> SecondNumbers {
+    let mut number_of = |it: &hir_plan::PlanStream| {
+        let known = first.streams.iter().position(|known| known == it);
+        known.unwrap_or_else(|| {
+            first.streams.push(it.clone());
+            first.streams.len() - 1
+        }) as StreamNo
+    };
+    let streams = second.streams.iter().map(&mut number_of).collect();
+    let communicators = second.communicators.iter().map(|it| {
+        let known = first.communicators.iter().position(|known| known == it);
+        known.unwrap_or_else(|| {
+            first.communicators.push(it.clone());
+            first.communicators.len() - 1
+        }) as CommunicatorNo
+    });
+    let communicators = communicators.collect();
+    let ports = |plan: &Plan| -> Vec<(String, BufferNo)> {
+        let port = |it: &IoBinding| Some((it.name.clone(), it.shard.view.as_ref()?.buffer));
+        let local = (0..).zip(&plan.buffers).filter(|it| shared.contains(&*it.1.name));
+        let local = local.map(|(number, it)| (it.name.to_string(), number));
+        plan.inputs.iter().chain(&plan.outputs).filter_map(port).chain(local).collect()
+    };
+    let (mine, theirs) = (ports(first), ports(second));
+    let dtypes: Vec<DType> = first.buffers.iter().map(|it| it.dtype).collect();
+    let known_as = |buffer: BufferNo| {
+        let name = theirs.iter().find(|it| it.1 == buffer).map(|it| &it.0)?;
+        let dtype = second.buffers[buffer as usize].dtype;
+        let is_same = |it: &&(String, BufferNo)| it.0 == *name && dtypes[it.1 as usize] == dtype;
+        mine.iter().find(is_same).map(|it| it.1)
+    };
+    let buffers = (0..).zip(&second.buffers).map(|(number, it)| match known_as(number) {
+        Some(known) => {
+            let buffer = &mut first.buffers[known as usize];
+            buffer.len = buffer.len.max(it.len);
+            known
+        }
+        None => {
+            first.buffers.push(it.clone());
+            first.buffers.len() as BufferNo - 1
+        }
+    });
+    let buffers = buffers.collect();
+    SecondNumbers { streams, buffers, communicators }
+}
+
+impl TwoRuns {
+    /// Returns two runs of a plan.
+    pub fn of_one(plan: &Plan, signals: u32) -> Self {
+        Self::of(plan.clone(), plan, plan, signals, None)
+    }
+
+    /// Returns a run of each of the plans of two programs on a rank. `joined` is the first one with what `join_plans`
+    /// adds; `numbers` has what that returns for each rank.
+    pub fn of_two(
+        joined: Plan,
+        first: &Plan,
+        second: &Plan,
+        signals: u32,
+        numbers: &[SecondNumbers],
+    ) -> Self {
+        Self::of(joined, first, second, signals, Some(numbers))
+    }
+
+    fn of(
+        joined: Plan,
+        first: &Plan,
+        second: &Plan,
+        signals: u32,
+        numbers: Option<&[SecondNumbers]>,
+    ) -> Self {
+        let plan = Plan { code: Vec::new(), allocations: Vec::new(), peer_collectives: Vec::new(), ..joined };
+        let mut it = Self { plan, from: Vec::new() };
+        it.plan.event_count = first.event_count + second.event_count + 1;
+        it.plan.work_count = first.work_count + second.work_count;
+        for (number, inst) in first.code.iter().enumerate() {
+            if let Some(kind) = kept_kind(&inst.kind) {
+                it.push(Inst { kind, ..inst.clone() }, Some((number, false)));
+            }
+        }
+        if let Some(end) = first.code.last().filter(|it| matches!(it.kind, InstKind::ReadOutputs)) {
+            // The next run begins where this one has ended.
+            let event = (first.event_count + second.event_count) as u32;
+            it.push(Inst { kind: InstKind::RecordEvent { event }, ..end.clone() }, None);
+            it.push(Inst { kind: InstKind::WaitEvent { event }, stream: 0, origin: end.origin }, None);
+        }
+        let origins = it.plan.origins.len() as u32;
+        if numbers.is_some() {
+            Arc::make_mut(&mut it.plan.origins).extend(second.origins.iter().copied());
+        }
+        for (number, inst) in second.code.iter().enumerate() {
+            let Some(mut kind) = kept_kind(&inst.kind) else { continue };
+            shift(&mut kind, first, signals);
+            let Some(numbers) = numbers else {
+                it.push(Inst { kind, ..inst.clone() }, Some((number, true)));
+                continue;
+            };
+            let stream = numbers[second.rank].streams[inst.stream as usize];
+            for kind in renumbered(kind, second.rank, numbers) {
+                it.push(Inst { kind, stream, origin: inst.origin + origins }, Some((number, true)));
+            }
+        }
+        it
+    }
+
+    fn push(&mut self, inst: Inst, from: Option<(usize, bool)>) {
+        self.plan.code.push(inst);
+        self.from.push(from);
+    }
+}
+
+/// Returns an instruction as combined plans contain it, or `None` if they omit it: storage is not reallocated, the order of hosts
+/// is that of one run, and the caller waits for the end of both runs.
+fn kept_kind(kind: &InstKind) -> Option<InstKind> {
+    Some(match kind {
+        InstKind::ShareMemHandles { .. }
+        | InstKind::Barrier
+        | InstKind::HostWait { .. }
+        | InstKind::ReadOutputs
+        | InstKind::Alloc { zeroed: None, .. } => return None,
+        InstKind::Alloc { zeroed: Some(to), .. } => InstKind::Fill { to: to.clone(), value: Number::Int(0) },
+        _ => kind.clone(),
+    })
+}
+
+/// Numbers the events, works and signals of the second run behind those of the first one.
+fn shift(kind: &mut InstKind, first: &Plan, signals: u32) {
+    let (events, works) = (first.event_count as u32, first.work_count as u32);
+    match kind {
+        InstKind::RecordEvent { event } | InstKind::WaitEvent { event } => *event += events,
+        InstKind::Wait { work } => *work += works,
+        InstKind::Signal { signal: it } | InstKind::WaitSignal { signal: it } => {
+            *it = SignalId { index: it.index + signals, ..*it };
+        }
+        InstKind::Collective(it) => it.work += works,
+        InstKind::P2pGroup(it) => it.work += works,
+        _ => (),
+    }
+}
+
+/// Returns an instruction of a second program with the numbers of the combined plan. One that computes becomes
+/// elementwise instructions with the same accesses: only these are compared.
+fn renumbered(kind: InstKind, rank: usize, numbers: &[SecondNumbers]) -> Vec<InstKind> {
+    let on =
+        |rank: usize, it: &View| View { buffer: numbers[rank].buffers[it.buffer as usize], ..it.clone() };
+    let own = |it: &View| on(rank, it);
+    let at = |it: &ViewOnRank| ViewOnRank { rank: it.rank, view: on(it.rank, &it.view) };
+    let communicator = |it: CommunicatorNo| numbers[rank].communicators[it as usize];
+    vec![match kind {
+        InstKind::Copy { from, to } => InstKind::Copy { from: Box::new(at(&from)), to: Box::new(at(&to)) },
+        InstKind::PeerReduce { op, parts, out } => {
+            InstKind::PeerReduce { op, parts: parts.iter().map(at).collect(), out: Box::new(own(&out)) }
+        }
+        InstKind::Collective(it) => InstKind::Collective(Box::new(Collective {
+            communicator: communicator(it.communicator),
+            input: it.input.as_ref().map(own),
+            output: it.output.as_ref().map(own),
+            ..*it
+        })),
+        InstKind::P2pGroup(it) => InstKind::P2pGroup(P2pGroup {
+            communicator: communicator(it.communicator),
+            ops: it.ops.iter().map(|side| P2pOp { view: own(&side.view), ..side.clone() }).collect(),
+            ..it
+        }),
+        InstKind::RecordEvent { .. }
+        | InstKind::WaitEvent { .. }
+        | InstKind::Wait { .. }
+        | InstKind::Signal { .. }
+        | InstKind::WaitSignal { .. } => kind,
+        _ => {
+            let accesses = kind.accesses(rank);
+            let reads = accesses.iter().filter(|it| !it.is_write).map(|it| Arg::View(own(it.view)));
+            let reads: Vec<Arg> = reads.collect();
+            let writes = accesses.iter().filter(|it| it.is_write);
+            return writes
+                .map(|it| InstKind::Map { op: Op::Add, args: reads.clone(), out: Box::new(own(it.view)) })
+                .collect();
+        }
+    }]
+}

@@ -1,0 +1,132 @@
+//! Checks the programs of `--with`, which run in one process with the checked one.
+
+use std::collections::BTreeSet;
+
+use grammar::{
+    attr,
+    bindings::apply_bindings,
+    diagnostic::{Diagnostic, has_errors},
+    ir::{Program, Stmt},
+    source::Source,
+    words::MemoryType,
+};
+use hir_check::{Checks, races_of_sequence};
+use hir_plan::World;
+use hir_process::exit::Exit;
+
+use super::processor::{PartOutcome, Processor};
+
+impl Processor<'_> {
+    /// Returns the races between runs of the checked program and of those of `--with`, in both orders, and what was not
+    /// compared. Returns `None` if one of these cannot be checked or has a fault of its own, with the reason in `outcome`.
+    pub fn check_sequences(
+        &mut self,
+        (program, source): (&Program, &Source),
+        world: &World,
+        checks: Checks,
+        outcome: &mut PartOutcome,
+    ) -> Option<(Vec<Diagnostic>, Vec<String>)> {
+        let mut others: Vec<(String, Source, World, BTreeSet<String>)> = Vec::new();
+        for path in &self.options.with {
+            let name = path.display().to_string();
+            match self.other_program(&name, world.len(), checks) {
+                Ok((source, world, symmetric)) => others.push((name, source, world, symmetric)),
+                Err(failure) => {
+                    outcome.failure = Some(failure);
+                    return None;
+                }
+            }
+        }
+        let own = symmetric_tensors(program);
+        let all: Vec<(&str, &Source, &World, &BTreeSet<String>)> =
+            std::iter::once((self.options.file.as_str(), source, world, &own))
+                .chain(others.iter().map(|(name, source, world, it)| (name.as_str(), source, world, it)))
+                .collect();
+        let (mut found, mut not_compared) = (Vec::new(), Vec::new());
+        for (number, first) in all.iter().enumerate() {
+            for (other, second) in all.iter().enumerate().filter(|it| it.0 != number) {
+                let names = [first.0, second.0];
+                // A diagnostic is about the text of the checked program, if that is one of the two.
+                let is_of_first = other != 0;
+                let text = if number == 0 || other == 0 { source } else { first.1 };
+                let shared = first.3.intersection(second.3).cloned().collect();
+                match races_of_sequence(first.2, second.2, &shared, checks) {
+                    Err(reason) => {
+                        not_compared.push(format!("`{}` before `{}`: {reason}", names[0], names[1]))
+                    }
+                    Ok(races) => {
+                        let shown = races
+                            .iter()
+                            .map(|it| it.diagnostic((text, is_of_first), names, [first.2, second.2]));
+                        let shown: Vec<Diagnostic> = shown.collect();
+                        if number == 0 || other == 0 {
+                            found.extend(shown);
+                        } else {
+                            self.screen.report_diagnostics(text, &shown);
+                            not_compared.extend(
+                                (!shown.is_empty()).then(|| {
+                                    format!("`{}` and `{}` race with each other", names[0], names[1])
+                                }),
+                            );
+                        }
+                    }
+                }
+            }
+        }
+        Some((found, not_compared))
+    }
+
+    /// Reads, plans and checks a program of `--with`.
+    fn other_program(
+        &self,
+        name: &str,
+        ranks: usize,
+        checks: Checks,
+    ) -> Result<(Source, World, BTreeSet<String>), (Exit, String)> {
+        let unreadable = |exit: Exit| (exit, format!("`--with {name}` cannot be checked"));
+        let source = self.screen.open_source(name, &self.options.text).map_err(unreadable)?;
+        let (mut programs, diagnostics) = source.programs();
+        let program = match programs.len() {
+            1 if !has_errors(&diagnostics) => &mut programs[0],
+            _ => {
+                self.screen.report_diagnostics(&source, &diagnostics);
+                return Err((Exit::Rejected, format!("`--with {name}` is not one program without errors")));
+            }
+        };
+        let own = self.options.set.iter().filter(|it| it.applies_to(program)).cloned().collect::<Vec<_>>();
+        apply_bindings(program, &own).map_err(|_| unreadable(Exit::Usage))?;
+        let smallest = hir_plan::smallest_world(program);
+        if smallest > ranks {
+            let message = hir_plan::limits::too_few_ranks_text(name, smallest, ranks);
+            return Err((Exit::Environment, message));
+        }
+        let world = hir_plan::build_with_limits(program, &source.lines, ranks, &self.options.world.limits())
+            .map_err(|faults| {
+                self.screen.report_diagnostics(&source, &faults);
+                unreadable(Exit::Rejected)
+            })?;
+        let report = hir_check::check(&world, Checks { excess: false, capture: false, ..checks });
+        let sources = std::slice::from_ref(&source);
+        let mut found: Vec<Diagnostic> =
+            report.diagnostics(&world, sources).into_iter().map(|it| it.1).collect();
+        self.screen.session().remove_allowed(&source, &mut found);
+        self.screen.report_diagnostics(&source, &found);
+        if has_errors(&found) || !report.not_checked.is_empty() {
+            return Err((
+                Exit::Check,
+                format!("`--with {name}` has a fault of its own, or could not be checked"),
+            ));
+        }
+        let symmetric = symmetric_tensors(program);
+        Ok((source, world, symmetric))
+    }
+}
+
+/// Returns the names of the tensors in symmetric memory, which programs of one process find by name.
+fn symmetric_tensors(program: &Program) -> BTreeSet<String> {
+    let allocated = program.stmts.iter().filter_map(|(_, it)| match it {
+        Stmt::Op(it) if it.get(attr::MEM_TYPE) == Some(MemoryType::Symmetric) => it.out_tensor(),
+        Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+    });
+    allocated.map(|it| program.tensor_name(it).to_string()).collect()
+}
