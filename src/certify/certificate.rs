@@ -200,15 +200,17 @@ fn compare(
     Ok(count)
 }
 
+/// The element type and the shape of an input or output.
+type Port = (Option<String>, Option<Vec<usize>>);
+
 /// Checks that both programs have the same inputs and outputs.
 fn check_signatures(original: &Program, lowered: &Program) -> Result<(), Fault> {
-    let ports = |program: &Program| -> Vec<Vec<(Option<String>, Option<Vec<usize>>)>> {
+    let ports = |program: &Program| -> [Vec<Port>; 2] {
         let port = |it: TensorId| {
             let part = Part::of(program, &Scalars::new(program, 0), it, None, None);
             (program.tensors[it].dtype.map(|it| it.name().to_owned()), part.ok().map(|it| it.whole))
         };
-        let all = [&program.inputs, &program.outputs];
-        all.into_iter().map(|it| Program::tensors_of(it).map(port).collect()).collect()
+        [&program.inputs, &program.outputs].map(|it| Program::tensors_of(it).map(port).collect())
     };
     if ports(original) == ports(lowered) {
         return Ok(());

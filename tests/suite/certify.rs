@@ -185,7 +185,7 @@ fn edit(text: &str, rng: &mut Rng) -> Option<String> {
             let tensors: Vec<String> = lines.iter().flat_map(|it| tensors_of(it)).collect();
             let own = tensors_of(&lines[at]);
             let from = own.get(rng.below(own.len()))?;
-            let shape = |it: &str| it.split('[').nth(1).map(|it| it.matches(|it: char| it == '{').count());
+            let shape = |it: &str| it.split('[').nth(1).map(|it| it.matches('{').count());
             let alike: Vec<&String> =
                 tensors.iter().filter(|it| shape(it) == shape(from) && *it != from).collect();
             let to = *alike.get(rng.below(alike.len()))?;
