@@ -13,8 +13,8 @@ use crate::{
     epilogue::{ReluEpilogue, relu_epilogues},
     error::CudaError,
     kernels::{
-        self, DeviceView, ElementwiseArg, ElementwiseOp, Launch, RowOp, RowReduction, ScalarFunction, Source,
-        defining_row_op as defining_op,
+        self, DeviceView, ElementwiseArg, ElementwiseOp, Kernel, Launch, RowOp, RowReduction, ScalarFunction,
+        Source, defining_row_op as defining_op,
     },
     peer_kernel,
 };
@@ -114,6 +114,12 @@ pub(super) fn fusion_roles<'a>(
     for (at, inst) in (0..).zip(code) {
         let run = runs.entry(inst.stream).or_default();
         if inst.kind.does_nothing_on_stream() {
+            continue;
+        }
+        // A copy to where the elements are, as of a view that a loop binds again, does nothing either.
+        if let InstKind::Copy { from, to } = &inst.kind
+            && from == to
+        {
             continue;
         }
         // A `relu` that a matrix product computes. The product before it has ended the run.
@@ -336,23 +342,23 @@ fn gather_rows<'a>(
                 && out.view.shape == rows.out.1.shape
         };
         let step = run.iter().rposition(is_input)?;
+        let start = rows.it.range.start;
+        let FusionRole::CollectiveLeader(launch, _) = &roles[start] else { return None };
+        let Kernel::Row(kernel) = &launch.kernel else { return None };
+        let ops = kernels::with_row_maps(run.iter().map(|it| it.op.clone()).collect());
+        let mut accessed: Vec<DeviceView> = Vec::new();
+        for ((at, op), is_stored) in ops.iter().enumerate().zip(kernel.stored()) {
+            accessed.extend(op.views().into_iter().filter(|it| defining_op(&ops[..at], it).is_none()));
+            accessed.extend(is_stored.then(|| op.out()));
+        }
         let is_apart = |out: &'a ViewOnRank| {
             out.rank != from.rank
-                || locate(&out.view).is_ok_and(|out| {
-                    let accessed = |(at, it): (usize, &Candidate)| {
-                        it.op
-                            .views()
-                            .into_iter()
-                            .chain([it.op.out()])
-                            .any(|view| view.may_alias(&out) && !(at == step && view == it.op.out()))
-                    };
-                    !run.iter().enumerate().any(accessed)
-                })
+                || locate(&out.view).is_ok_and(|out| accessed.iter().all(|it| !it.may_alias(&out)))
         };
         let fits = roles[last.at as usize] == FusionRole::EpilogueOf(leader)
             && transfers().all(|it| it.op().is_none())
             && transfers().flat_map(Transfer::outputs).all(is_apart);
-        fits.then_some((rows.it.range.start, leader, (number, step)))
+        fits.then_some((start, leader, (number, step)))
     };
     let Some((start, leader, gathered)) = found() else { return };
     if let FusionRole::CollectiveLeader(_, it) = &mut roles[start] {
