@@ -121,11 +121,11 @@ template<class B, class I, class T, class O, class C, int CAPACITY, bool ADD> D 
   }
 }
 // One index for all lines, as of rows: a block has some rows of the result and packs of 256 lines, and selects the values for its
-// rows in tiles. Views of lines: base, value, out. Constants: the index and its step, the length, the steps of the three, the extent of out.
-constexpr u32 ROWS = 16;
+// rows in parts. Views of lines: base, value, out. Constants: the index and its step, the length, the steps of the three, the extent of out.
+constexpr u32 ROWS = 16, INDICES = 8 * TILE;
 template<class B, class I, class T, class O, class C, int V, bool ADD> D void scatter_rows(const Elementwise<3, 7>& p) {
-  __shared__ u8 rows[TILE];
-  __shared__ u32 chosen[TILE / 32];
+  __shared__ u8 rows[INDICES];
+  __shared__ u32 chosen[INDICES / 32];
   const u64 packs = (p.count + TILE - 1) / TILE, extent = p.constant[6], all = (extent + ROWS - 1) / ROWS * packs;
   for (u64 b = blockIdx.x; b < all; b += gridDim.x) {
     const u64 line = b % packs * TILE + threadIdx.x, row = b / packs * ROWS;
@@ -141,19 +141,21 @@ template<class B, class I, class T, class O, class C, int V, bool ADD> D void sc
         save<O, V>(at[2] + k * p.constant[5], y);
       }
     }
-    for (u64 first = 0; first < p.constant[2]; first += TILE) {
-      const u64 i = first + threadIdx.x;
-      u64 own = ~0ull;
-      if (i < p.constant[2]) own = (u64)read_as<I, i64>(p.constant[0] + i * p.constant[1]);
-      rows[threadIdx.x] = own < extent && own - row < ROWS ? (u8)(own - row) : (u8)255;
+    for (u64 first = 0; first < p.constant[2]; first += INDICES) {
+#pragma unroll
+      for (u32 k = threadIdx.x; k < INDICES; k += TILE) {
+        u64 own = ~0ull;
+        if (first + k < p.constant[2]) own = (u64)read_as<I, i64>(p.constant[0] + (first + k) * p.constant[1]);
+        rows[k] = own < extent && own - row < ROWS ? (u8)(own - row) : (u8)255;
+      }
       __syncthreads();
-      if (threadIdx.x < TILE / 32) {
+      if (threadIdx.x < INDICES / 32) {
         u32 word = 0;
         for (u32 k = 0; k < 32; ++k) word |= (u32)(rows[threadIdx.x * 32 + k] != 255) << k;
         chosen[threadIdx.x] = word;
       }
       __syncthreads();
-      for (u32 w = 0; w < TILE / 32; ++w) {
+      for (u32 w = 0; w < INDICES / 32; ++w) {
         for (u32 word = chosen[w], k = w * 32; word; word >>= 1, ++k) {
           if (!(word & 1) || line >= p.count) continue;
           const u64 to = at[2] + (row + rows[k]) * p.constant[5];
