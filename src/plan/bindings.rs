@@ -34,7 +34,10 @@ impl PlanBuilder<'_> {
     /// The tensor is not bound.
     pub(super) fn view(&self, tensor: TensorId) -> Result<View> {
         match self.binding(tensor) {
-            Some(binding) => Ok(binding.view.clone()),
+            Some(binding) => {
+                self.check_complex_storage(tensor, &binding.view)?;
+                Ok(binding.view.clone())
+            }
             None => {
                 let name = self.program.tensor_name(tensor);
                 if let Some((stmt, line)) = self.deallocate_of(tensor) {
@@ -59,6 +62,18 @@ impl PlanBuilder<'_> {
                 }
             }
         }
+    }
+
+    /// Reports a complex tensor in storage of real numbers, in which an element has no imaginary part.
+    fn check_complex_storage(&self, tensor: TensorId, view: &View) -> Result<()> {
+        let len = self.plan.buffers[view.buffer as usize].len;
+        let is_real = view.bounds().is_some_and(|(_, last)| last + 1 >= len);
+        if self.dtype(tensor).part().is_none() || !is_real {
+            return Ok(());
+        }
+        let name = self.program.tensor_name(tensor);
+        let message = format!("`{name}` is {}, but it is bound to real numbers", self.dtype(tensor));
+        Err(self.error(Code::RuntimeShape, message, "expected complex numbers"))
     }
 
     /// Returns the Deallocate that unbound a tensor last, and its line; `None` if no Deallocate did.

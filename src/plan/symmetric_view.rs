@@ -6,7 +6,7 @@ use std::sync::Arc;
 use grammar::ir::{OpStmt, TensorId};
 
 use super::{
-    Backend, Collective, CollectiveKind, InstKind,
+    AxisPiece, Backend, Collective, CollectiveKind, InstKind,
     context::{PlanBuilder, Result},
     posted::{GatheredView, Request},
 };
@@ -20,11 +20,24 @@ impl PlanBuilder<'_> {
             let why = "the mesh of its operand is not all ranks in their order";
             return Err(self.unsupported(stmt.op, why));
         }
-        let shard = self.sent(input)?;
-        let view = self.output_view(out)?.with_parts(self.dtype(out));
-        if view.len() != shard.len() * team.len() {
+        let (shard, view) = (self.view(input)?, self.output_view(out)?);
+        // The device axis is the outermost one, so that the shards follow each other in the result.
+        let layout = self.layout(input)?;
+        let is_outermost = |(dim, pieces): (usize, &Vec<AxisPiece>)| {
+            let is_fixed = |it: &AxisPiece| it.coordinate.is_some() && it.extent > 1;
+            !pieces.iter().skip(usize::from(dim == 0)).any(is_fixed)
+        };
+        if !layout.pieces.iter().enumerate().all(is_outermost) {
+            return Err(self.unsupported(stmt.op, "the device axis of its operand is not the outermost one"));
+        }
+        let rest = shard.shape.get(1..).unwrap_or_default();
+        let rows = shard.shape.first().copied().unwrap_or(1);
+        if view.shape != [&[rows * team.len()], rest].concat()
+            && view.shape != [&[team.len()], &shard.shape[..]].concat()
+        {
             return Err(self.shape_mismatch(stmt.op, &shard.shape, &view.shape));
         }
+        let [shard, view] = [(shard, input), (view, out)].map(|(it, of)| it.with_parts(self.dtype(of)));
         let buffers = [shard.buffer, view.buffer];
         let communicator = self.communicator(Backend::Nccl, team);
         let work = self.new_work(None, Request::default());

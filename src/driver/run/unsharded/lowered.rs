@@ -55,6 +55,9 @@ impl UnshardedPlanner<'_> {
             match pair {
                 (Operand::Tensor(inner), Operand::Tensor(outer)) => {
                     let value = self.value(*outer)?;
+                    if self.dtype(*inner).part() != self.dtype(*outer).part() {
+                        return Err(self.unsupported(it.op));
+                    }
                     for (axis, extent) in program.dimensions(*inner).zip(&value.shape) {
                         if let Expr::Symbol(symbol) = program.exprs[program.axes[axis].extent] {
                             self.scalars.bind(symbol, Some(Value::Int(*extent as i64)));
