@@ -2,7 +2,7 @@
 
 use grammar::{
     attr,
-    ir::{BlockId, Operand, Program, Stmt, StmtId, TensorId},
+    ir::{BlockId, ExprId, Operand, Program, Stmt, StmtId, TensorId},
     ops::Op,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -52,7 +52,14 @@ impl RowSources {
             |it: &TensorId| counts.get(it).copied().unwrap_or(0) == usize::from(!inputs.contains(it));
         let written = program.tensors.ids().filter(|it| !is_constant(it) && counts.contains_key(it));
         let written = names_of_same_storage(program, &analyze_bindings(program), written);
-        let constant = program.tensors.ids().filter(|it| is_constant(it) && !written.contains(it));
+        // Rows are read where a source is computed and where its result is.
+        let freed = |it: &Stmt| match it {
+            Stmt::Op(it) if it.op == Op::Deallocate => it.tensor_operands(),
+            Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => Vec::new(),
+        };
+        let deallocated: FxHashSet<TensorId> = program.stmts.iter().flat_map(|(_, it)| freed(it)).collect();
+        let is_kept = |it: &TensorId| is_constant(it) && !written.contains(it) && !deallocated.contains(it);
+        let constant = program.tensors.ids().filter(is_kept);
         let constant: FxHashSet<TensorId> = constant.collect();
         let definition = |stmt: &StmtId| match &program.stmts[*stmt] {
             Stmt::Op(it) => Some((it.out_tensor().filter(|out| constant.contains(out))?, *stmt)),
@@ -135,12 +142,28 @@ impl RowSources {
             }
             Op::Slice => {
                 found = self.segments(program, is_source, (args[0], dim), stmts)?;
-                let range = it.get(attr::RANGES)?.get(dim)?.map(|it| program.constant(it));
-                (range[0]?, if range[2]? == 1 { range[1]? } else { return None })
+                let ranges = it.get(attr::RANGES)?;
+                let is_one_by_one = |[start, _, step]: &[ExprId; 3], at: usize| {
+                    program.constant(*step) == Some(1) && (at == dim || program.constant(*start) == Some(0))
+                };
+                if !ranges.iter().enumerate().all(|(at, it)| is_one_by_one(it, at)) {
+                    return None;
+                }
+                let [start, stop, _] = ranges.get(dim)?;
+                (program.constant(*start)?, program.constant(*stop)?)
             }
             Op::Pad => {
                 let widths = it.get(attr::WIDTHS)?;
-                let width = |at: usize| program.constant(*widths.get(at)?);
+                // A shift by more rows than there are is none.
+                let width = |at: usize| {
+                    program
+                        .constant(*widths.get(at)?)
+                        .filter(|it| it.unsigned_abs() <= all[dim].unsigned_abs())
+                };
+                let is_zero = |(at, it): (usize, &ExprId)| at / 2 == dim || program.constant(*it) == Some(0);
+                if !widths.iter().enumerate().all(is_zero) {
+                    return None;
+                }
                 let (before, behind) = (width(2 * dim)?, width(2 * dim + 1)?);
                 found.push(zeros(before.max(0)));
                 found.extend(self.segments(program, is_source, (args[0], dim), stmts)?);
@@ -155,22 +178,25 @@ impl RowSources {
             _ => return None,
         };
         let found = rows_between(found, from, to);
-        (found.iter().map(|it| it.count).sum::<i64>() == all[dim]).then_some(found)
+        let rows = found.iter().fold(0i64, |sum, it| sum.saturating_add(it.count));
+        (rows == all[dim]).then_some(found)
     }
 }
 
 /// Returns the rows of a list of segments from `from` to `to`, with adjacent ones joined.
 fn rows_between(segments: Vec<Segment>, from: i64, to: i64) -> Vec<Segment> {
-    let mut at = 0;
+    let mut begin = 0i64;
     let mut kept: Vec<Segment> = Vec::new();
     for it in segments {
-        let (first, last) = (from.max(at), to.min(at + it.count));
-        let it_starts = it.start + first - at;
-        at += it.count;
+        let end = begin.saturating_add(it.count);
+        let (first, last) = (from.max(begin), to.min(end));
+        let skipped = first - begin;
+        begin = end;
         if first >= last {
             continue;
         }
-        let new = Segment { start: if it.of.is_some() { it_starts } else { 0 }, count: last - first, ..it };
+        let start = if it.of.is_some() { it.start + skipped } else { 0 };
+        let new = Segment { start, count: last - first, ..it };
         match kept.last_mut() {
             Some(last) if last.of == new.of && (new.of.is_none() || last.start + last.count == new.start) => {
                 last.count += new.count;

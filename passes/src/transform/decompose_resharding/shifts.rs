@@ -256,8 +256,7 @@ fn remove_unread(program: &mut Program, body: BlockId, stmts: &FxHashSet<StmtId>
             continue;
         }
         kept.push(stmt);
-        let block = builder::block(program, vec![stmt]);
-        program.walk(block, &mut |stmt| {
+        program.walk_stmt(stmt, &mut |stmt| {
             if let Stmt::Op(it) = &program.stmts[stmt] {
                 for_each_tensor_use(program, it, &mut |tensor, _| _ = used.insert(tensor));
             }
