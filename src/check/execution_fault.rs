@@ -1,6 +1,7 @@
 //! Faults of a program that are about how an executor runs it, and not about the order of two accesses.
 
-use super::semaphores::HARDWARE_QUEUES;
+/// The number of hardware queues without `CUDA_DEVICE_MAX_CONNECTIONS`.
+pub(super) const HARDWARE_QUEUES: usize = 8;
 
 /// A fault of how an executor runs a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

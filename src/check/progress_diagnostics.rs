@@ -5,9 +5,8 @@ use grammar::{codes::Code, diagnostic::Diagnostic, span::Span};
 
 use super::{
     diagnostics::{DiagnosticBuilder, MAX_LISTED},
-    execution_fault::{ExecutionFault, ExecutionFaultKind},
+    execution_fault::{ExecutionFault, ExecutionFaultKind, HARDWARE_QUEUES},
     finding::Occurrences,
-    semaphores::HARDWARE_QUEUES,
 };
 use hir_plan::sync::{CommOrderCycle, CommOrderEdge, Deadlock, InstRef, P2pQueues};
 

@@ -13,14 +13,11 @@
 use grammar::ir::StmtId;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::execution_fault::{ExecutionFault, ExecutionFaultKind};
+use super::execution_fault::{ExecutionFault, ExecutionFaultKind, HARDWARE_QUEUES};
 use hir_plan::{
     InstKind, Plan, SignalId, SignalKind, ViewKey,
     sync::happens_before::{Clock, Occurrence},
 };
-
-/// The number of hardware queues without `CUDA_DEVICE_MAX_CONNECTIONS`.
-pub(super) const HARDWARE_QUEUES: usize = 8;
 
 /// A transfer: the rank that posts, the rank that copies, whether the sender copies, and its index between the two.
 type Transfer = (usize, usize, bool, u32);

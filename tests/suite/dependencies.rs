@@ -85,6 +85,7 @@ const PASSES: &[Layer] = &[
     ("transform", &["analysis", "pass", "rewrite"]),
     ("list", &["pass", "transform"]),
     ("pipeline", &["list", "pass"]),
+    ("catalog", &["list", "pass", "pipeline"]),
     ("driver", &["error", "list", "oracle", "pass", "pipeline"]),
     ("bisect", &["driver", "error", "oracle", "pipeline"]),
     ("lib", ALL),

@@ -114,8 +114,11 @@ fn check_help(path: &Path) -> Result<(), Failed> {
     // The edit of the first race may remove others.
     if let Some(race) = races(&plans, &source).into_iter().next() {
         let help = race.help.ok_or_else(|| format!("{}: no help: {}", shown(path), race.message))?;
+        // A statement may have several lines.
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let edited = words(&fixed.text);
         let is_written =
-            |edit: &str| edit.split('`').skip(1).step_by(2).all(|statement| fixed.text.contains(statement));
+            |edit: &str| edit.split('`').skip(1).step_by(2).all(|it| edited.contains(&words(it)));
         if !help.split(", or ").any(is_written) {
             return Err(format!("{}: not in the edited text: {help}\n{}", shown(path), fixed.text).into());
         }

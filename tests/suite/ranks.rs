@@ -393,7 +393,7 @@ fn every_line_is_in_the_table() -> Result<(), Failed> {
         "17 + in 5",
         "20 * in 5",
         "23 - in 5",
-        "26 cast",
+        "26 cast in 5",
     ];
     expect(rows == wanted, &ends)?;
     // A line with several kinds of work has one row per kind.

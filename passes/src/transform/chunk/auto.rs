@@ -119,9 +119,10 @@ fn copied(
 ) -> Vec<CommCandidate> {
     let is_free = |at: usize| is_splittable(program, from, at) && is_splittable(program, to, at);
     let free = || (0..to.dims.len().min(from.dims.len())).filter(|at| is_free(*at)).collect();
-    let candidate = |kind, tensor, dims, count: Option<i64>| {
+    let candidate = |kind, tensor, dims: Vec<usize>, count: Option<i64>| {
         let changes_mesh = from.mesh != to.mesh;
-        let free_dims = if count.is_some() { free() } else { Vec::new() };
+        let mut free_dims: Vec<usize> = if count.is_some() { free() } else { Vec::new() };
+        free_dims.retain(|at| !dims.contains(at));
         CommCandidate { kind, changes_mesh, subject: arg, tensor, dims, count, free_dims }
     };
     let (kind, dims, count) = match reshard::step(program, from, to) {
@@ -177,7 +178,7 @@ fn summed(
             matches!(maps[*at], DimMap::Parallel(dim) if is_splittable(program, to, dim))
                 && is_splittable(program, from, *at)
         };
-        let free_dims = (0..maps.len()).filter(is_free).collect();
+        let free_dims = (0..maps.len()).filter(|at| *at != dim && is_free(at)).collect();
         let count = Some(to.mesh.extent(device) as i64);
         return all(CommKind::ReduceScatter, arg, vec![dim], count)
             .map(|it| CommCandidate { free_dims, ..it });
