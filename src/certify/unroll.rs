@@ -1,32 +1,30 @@
 //! Executes the control flow of a rank, which depends on no tensor, and records its steps.
 
-use std::rc::Rc;
-
 use grammar::{
     arena::Id,
     attr,
     codes::Code,
     diagnostic::Diagnostic,
-    dtype::{Class, DType},
+    dtype::Class,
     ir::{
-        BlockId, Expr, ExprId, For, If, OpStmt, Operand as Named, ParallelType, Program, Stmt, StmtId,
-        Stream, StreamId, TensorId, Transform,
+        BlockId, ExprId, For, If, OpStmt, Operand as Named, ParallelType, Program, Stmt, StmtId, Stream,
+        StreamId, TensorId, Transform,
     },
-    ops::{Op, OpClass, TypeRule},
-    rules::Aliasing,
+    ops::{Op, OpClass},
     scalars::{Scalars, Value},
     span::Span,
-    words::{Backend, CommunicationType, P2pType, RedOp},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    field::Combine,
     operators::rearranged,
-    part::{Part, Sharded, contains, size},
-    tape::{Channel, Compute, Operand, Step, StepKind, Tape, Transfer, TransferKind},
+    part::{Part, size},
+    tape::{Channel, Step, StepKind, Tape, Transfer},
     view::View,
 };
+
+mod communication;
+mod computation;
 
 type Result<T> = std::result::Result<T, Box<Diagnostic>>;
 
@@ -355,265 +353,6 @@ impl Unroller<'_> {
     fn held_slice(&self, tensor: TensorId) -> Option<usize> {
         let bound = self.bindings.get(&tensor).and_then(|it| it.stream);
         if self.holds(tensor) { bound } else { self.slices.get(&tensor).copied() }
-    }
-
-    fn is_local(&self, stmt: &OpStmt, args: &[TensorId], out: TensorId) -> Result<bool> {
-        if self.rank.is_none() || self.program.tensors[out].unit.is_some() {
-            return Ok(true);
-        }
-        let parts = args.iter().map(|it| Ok((*it, self.part(*it, None)?))).collect::<Result<Vec<_>>>()?;
-        let Self { program, scalars, ranks, .. } = self;
-        let out = (out, self.part(out, None)?);
-        Ok(Sharded { program, scalars, stmt, args: &parts, out: &out, ranks: *ranks }.is_local())
-    }
-
-    fn compute(&mut self, stmt: &OpStmt) -> Result<()> {
-        let (args, outs): (_, Vec<TensorId>) =
-            (stmt.tensor_operands(), Program::tensors_of(&stmt.outs).collect());
-        let Some(first) = outs.first().copied() else { return Ok(()) };
-        let all = || args.iter().chain(&outs);
-        let here = all().any(|it| self.holds(*it));
-        let is_local = here && self.is_local(stmt, &args, first)?;
-        let meshes = || all().map(|it| &self.program.tensors[*it].mesh);
-        let team = (here && !is_local).then(|| {
-            let everywhere = meshes().any(|it| it.is_empty());
-            let is_member = |rank: &usize| everywhere || meshes().any(|it| it.contains(*rank));
-            (0..self.ranks).filter(is_member).collect::<Rc<[usize]>>()
-        });
-        let takes_part = team
-            .as_ref()
-            .map_or(here && self.holds(first), |it| self.rank.is_some_and(|rank| it.contains(&rank)));
-        let slice = all().find_map(|it| self.held_slice(*it));
-        if !takes_part {
-            let slice = args.iter().find_map(|it| self.held_slice(*it));
-            let split = outs.iter().filter(|it| self.program.is_split_by_stream(**it));
-            split.zip(slice).for_each(|(out, slice)| _ = self.slices.insert(*out, slice));
-            return Ok(());
-        }
-        let mut operands = Vec::with_capacity(args.len());
-        for tensor in &args {
-            let held = team.is_none() || self.holds(*tensor);
-            let view = if held { Some(self.view(*tensor)?) } else { None };
-            let part = match &view {
-                Some(view) if self.program.tensors[*tensor].unit.is_some() => Part::all(&view.shape),
-                _ => self.part(*tensor, slice)?,
-            };
-            operands.push(Operand { tensor: *tensor, view, part });
-        }
-        if team.is_none() && self.is_view(stmt, &mut operands, &outs)? {
-            return Ok(());
-        }
-        let mut results = Vec::with_capacity(outs.len());
-        for tensor in &outs {
-            let view = if self.holds(*tensor) { Some(self.output_view(*tensor)?) } else { None };
-            let keeps_slice = team.is_none() || self.program.is_split_by_stream(*tensor);
-            if let (Some(slice), true) = (slice, keeps_slice) {
-                match self.bindings.get_mut(tensor) {
-                    Some(bound) => bound.stream = bound.stream.or(Some(slice)),
-                    None => _ = self.slices.insert(*tensor, slice),
-                }
-            }
-            results.push(Operand { tensor: *tensor, view, part: self.part(*tensor, slice)? });
-        }
-        let mut values = FxHashMap::default();
-        stmt.scalars(&mut |it| values.extend(self.scalars.eval(it).ok().map(|value| (it, value))));
-        self.push(StepKind::Compute(Box::new(Compute { args: operands, outs: results, team, values })))?;
-        Ok(())
-    }
-
-    /// Makes the result of a rearrangement that has no storage a view of its operand. The operand of a copy is first narrowed to the
-    /// elements of the result.
-    fn is_view(&mut self, stmt: &OpStmt, operands: &mut [Operand], outs: &[TensorId]) -> Result<bool> {
-        let ([Operand { tensor, view: Some(view), part }, ..], [out]) = (operands, outs) else {
-            return Ok(false);
-        };
-        let to =
-            if self.program.tensors[*out].unit.is_some() { part.clone() } else { self.part(*out, None)? };
-        if stmt.op.def().type_rule == TypeRule::Same && part.whole == to.whole {
-            for dim in 0..view.shape.len() {
-                if let Some((has, takes)) = part.range(dim).zip(to.range(dim))
-                    && has != takes
-                    && has.len() == view.shape[dim]
-                    && contains(&has, &takes)
-                {
-                    *view = view.narrow(dim, takes.start - has.start, takes.len());
-                }
-            }
-        }
-        if self.bindings.contains_key(out) || !matches!(stmt.rule().aliasing(), Aliasing::View(_)) {
-            return Ok(false);
-        }
-        let shape = self.part(*out, None)?.shape();
-        let Some(view) =
-            rearranged(self.program, stmt, &|it| self.scalars.eval(it).ok(), view, *tensor, *out, &shape)
-        else {
-            return Ok(false);
-        };
-        let stream = self.bindings.get(tensor).and_then(|it| it.stream);
-        self.bindings.insert(*out, Binding { view, stream });
-        Ok(true)
-    }
-
-    /// Executes the statements of a HostUnit, whose names are bound to the operands.
-    fn host_unit(&mut self, stmt: &OpStmt) -> Result<()> {
-        let (Some(unit), Some(inputs), Some(outputs)) =
-            (stmt.get(attr::UNIT), stmt.get(attr::INPUTS), stmt.get(attr::OUTPUTS))
-        else {
-            return Err(self.unknown(stmt.op));
-        };
-        if !Program::tensors_of(outputs).any(|it| self.holds(it)) {
-            return Ok(());
-        }
-        let (program, unit) = (self.program, &self.program.units[unit]);
-        let Some(body) = unit.body else { return Err(self.refuse("the text does not contain the HostUnit")) };
-        for (inner, outer) in unit.inputs.iter().zip(inputs) {
-            match (inner, outer) {
-                (Named::Tensor(inner), Named::Tensor(outer)) => {
-                    let view = self.view(*outer)?;
-                    for (axis, extent) in program.dimensions(*inner).zip(&view.shape) {
-                        if let Expr::Symbol(symbol) = program.exprs[program.axes[axis].extent] {
-                            self.scalars.bind(symbol, Some(Value::Int(*extent as i64)));
-                        }
-                    }
-                    self.bindings.insert(*inner, Binding { view, stream: None });
-                }
-                (Named::Scalar(inner), Named::Scalar(outer)) => {
-                    let value = self.need(self.scalars.eval(*outer).ok(), "the operand")?;
-                    if let Expr::Symbol(symbol) = program.exprs[*inner] {
-                        self.scalars.bind(symbol, Some(value));
-                    }
-                }
-                _ => return Err(self.refuse("the HostUnit has other operands")),
-            }
-        }
-        for (inner, outer) in Program::tensors_of(&unit.outputs).zip(Program::tensors_of(outputs)) {
-            let view = self.output_view(outer)?;
-            self.bindings.insert(inner, Binding { view, stream: None });
-        }
-        let (stmt, span) = (self.stmt, self.span);
-        self.block(body)?;
-        (self.stmt, self.span) = (stmt, span);
-        let ports = Program::tensors_of(&unit.inputs).chain(Program::tensors_of(&unit.outputs));
-        let mut names: Vec<TensorId> = ports.collect();
-        program.walk(body, &mut |id| {
-            if let Stmt::Op(it) = &program.stmts[id] {
-                names.extend(Program::tensors_of(&it.outs));
-            }
-        });
-        names.iter().for_each(|it| _ = self.bindings.remove(it));
-        Ok(())
-    }
-
-    // ---- communication
-
-    fn post(&mut self, number: Option<u32>, transfers: Vec<Transfer>) -> Result<()> {
-        // A group is empty on a rank that holds none of its buffers.
-        let is_empty = transfers.is_empty();
-        let step = if is_empty { None } else { Some(self.push(StepKind::Post(transfers.into()))?) };
-        number.into_iter().for_each(|it| _ = self.posted.insert(it, step));
-        Ok(())
-    }
-
-    /// Hosts exchange handles that are new, and then wait for each other.
-    fn exchange(&mut self, stmt: &OpStmt) -> Result<()> {
-        let mut is_new = false;
-        for id in stmt.get(attr::TRANSFERS).unwrap_or_default() {
-            let Stmt::Op(it) = &self.program.stmts[*id] else { continue };
-            let (Some(buffer), Some(peer)) =
-                (it.get(attr::BUFFER).filter(|it| self.holds(*it)), it.get(attr::PEER))
-            else {
-                continue;
-            };
-            let peer = self.need(size(&self.scalars, peer), "the peer")?;
-            let View { buffer, offset, .. } = self.view(buffer)?;
-            is_new |= self.shared.insert((it.number, peer, buffer, offset));
-        }
-        if is_new { self.push(StepKind::Exchange).map(|_| ()) } else { Ok(()) }
-    }
-
-    fn wait(&mut self, stmt: &OpStmt) -> Result<()> {
-        let number = self.need(stmt.get(attr::WORK), "the number of a Wait")?;
-        match self.posted.remove(&number) {
-            Some(Some(step)) => self.push(StepKind::Wait(step)).map(|_| ()),
-            Some(None) => Ok(()),
-            None => {
-                Err(self.refuse(format!("this rank waits for communication {number}, but has not posted it")))
-            }
-        }
-    }
-
-    fn communicate(&mut self, stmt: &OpStmt) -> Result<()> {
-        let backend = stmt.get(attr::BACKEND).unwrap_or(Backend::Nccl);
-        let index = |this: &Self, key, n| {
-            let value = stmt.get(key).map_or(Some(0), |it| size(&this.scalars, it));
-            this.need(value.filter(|it| *it < n), "a root or a peer")
-        };
-        let elsewhere = |this: &mut Self| {
-            stmt.number.into_iter().for_each(|it| _ = this.posted.insert(it, None));
-            Ok(())
-        };
-        let (channel, me, n, kind, input, output) = match stmt.op {
-            Op::Communication | Op::CollectivePermute => {
-                let team: Rc<[usize]> = stmt.get(attr::TEAM).unwrap_or_default().into();
-                let Some(me) = team.iter().position(|it| Some(*it) == self.rank) else {
-                    return elsewhere(self);
-                };
-                let (n, input, output) = (team.len(), stmt.get(attr::INPUT), stmt.get(attr::OUTPUT));
-                let kind = if stmt.op == Op::CollectivePermute {
-                    TransferKind::Permute(index(self, attr::RECV_PEER, n)?)
-                } else {
-                    let is_bool = input.is_some_and(|it| self.program.tensors[it].dtype == Some(DType::Bool));
-                    let combine = combine_of(stmt.get(attr::RED_OP).unwrap_or(RedOp::Sum), is_bool);
-                    TransferKind::Collective {
-                        kind: stmt.get(attr::TYPE).unwrap_or(CommunicationType::Allreduce),
-                        root: index(self, attr::ROOT, n)?,
-                        combine,
-                        integral: input.is_some_and(|it| is_integral(self.program, it)),
-                    }
-                };
-                (Channel::Team(backend, team), me, n, kind, input, output)
-            }
-            Op::P2PCommunication => {
-                let Some(buffer) = stmt.get(attr::BUFFER).filter(|it| self.holds(*it)) else {
-                    return elsewhere(self);
-                };
-                let peer = index(self, attr::PEER, self.ranks)?;
-                let (backend, rank) =
-                    (if self.group.is_some() { Backend::Nccl } else { backend }, self.rank.unwrap_or(0));
-                if stmt.get(attr::P2P_TYPE) == Some(P2pType::Recv) {
-                    (Channel::Pair(backend, peer, rank), 1, 2, TransferKind::Pair, None, Some(buffer))
-                } else {
-                    (Channel::Pair(backend, rank, peer), 0, 2, TransferKind::Pair, Some(buffer), None)
-                }
-            }
-            _ => return Err(self.unknown(stmt.op)),
-        };
-        let input = input.filter(|_| kind.reads(me)).map(|it| self.view(it)).transpose()?;
-        let output = output.filter(|it| kind.writes(me, n) && self.holds(*it));
-        let output = output.map(|it| self.output_view(it)).transpose()?;
-        let is_receiver = kind == TransferKind::Pair && me == 1;
-        let count = self.counts.entry((channel.clone(), is_receiver)).or_insert(0);
-        let it = Transfer { channel, number: *count, me, kind, input, output };
-        *count += 1;
-        match &mut self.group {
-            Some(group) => group.push(it),
-            None => self.post(stmt.number, vec![it])?,
-        }
-        Ok(())
-    }
-}
-
-/// Returns how a collective combines elements.
-fn combine_of(op: RedOp, is_bool: bool) -> Combine {
-    match op {
-        RedOp::Sum => Combine::Sum,
-        RedOp::Avg => Combine::Average,
-        RedOp::Product => Combine::Product,
-        RedOp::Max => Combine::lattice("max", is_bool),
-        RedOp::Min => Combine::lattice("min", is_bool),
-        RedOp::BitAnd => Combine::Lattice("and"),
-        RedOp::BitOr => Combine::Lattice("or"),
-        RedOp::BitXor => Combine::Lattice("xor"),
     }
 }
 

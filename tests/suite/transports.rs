@@ -10,6 +10,7 @@ use std::{
 
 use grammar::{
     attr,
+    codes::Code,
     diagnostic::has_errors,
     ir::{Program, Stmt},
     ops::Op,
@@ -171,7 +172,9 @@ fn agrees(program: &Program, lines: &LineIndex, way: TransportChoice) -> Option<
     // A deadlock or a race of the program with NCCL is not a fault of a transport. If ranks use communicators
     // in different orders, copies over peer memory make the ranks wait for each other.
     let crosses = plan::sync::comm_order_cycle(&plans, plan::sync::LaunchOrder::Implicit) != Ok(None);
-    if sim::footprint(&plans).bytes > BYTES || crosses || plans.deadlock().is_some() {
+    let found = hir::check(&plans).findings;
+    let deadlocks = found.iter().any(|it| it.diagnostic(&plans, &[]).1.code == Code::CheckedDeadlock);
+    if sim::footprint(&plans).bytes > BYTES || crosses || deadlocks {
         return None;
     }
     let mut filling = InputSpec::new(InputKind::Exact, 0, &plans);
