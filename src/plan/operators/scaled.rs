@@ -101,7 +101,7 @@ impl OperatorCall<'_> {
         }
         let blocks = scale2.shape[2];
         let factors = code.temporary("scales of columns", DType::Float, vec![groups * columns, blocks]);
-        code.copy(&scale2, &View::contiguous(factors.buffer, scale2.shape.clone()));
+        code.copy(scale2, &View::contiguous(factors.buffer, scale2.shape.clone()));
         let flat = View::contiguous(by_column.buffer, vec![groups * columns, *depth]);
         let b = self.scaled(code, &flat, &factors)?;
         let b = View::contiguous(b.buffer, vec![*groups, *columns, *depth]).permute(&[0, 2, 1]);
