@@ -13,7 +13,7 @@ fn what_is_left_reads_back_and_stays() {
             changed += usize::from(transform("", &text).as_ref() != Ok(&once));
             assert_eq!(transform(pass, &once).as_ref(), Ok(&once), "{pass}, {path}, twice");
         }
-        assert!((1..100).contains(&changed), "{pass}: {changed}");
+        assert!((1..200).contains(&changed), "{pass}: {changed}");
     }
 }
 
