@@ -17,13 +17,17 @@ const GROUPED_WELFORD: &str = "GroupedWelford";
 
 /// Returns the tokens with the operators of each group as statements.
 pub(super) fn split_grouped_welford(source: Source<'_>, tokens: Vec<Lexeme>) -> Vec<Lexeme> {
-    if !source.text.contains(GROUPED_WELFORD) {
+    let is_name = |it: &Lexeme| {
+        (it.end - it.start) as usize == GROUPED_WELFORD.len()
+            && source.slice(it.start, it.end) == GROUPED_WELFORD
+    };
+    if !tokens.iter().any(is_name) {
         return tokens;
     }
     let (mut found, mut rest) = (Vec::with_capacity(tokens.len()), &tokens[..]);
     while let Some((first, after)) = rest.split_first() {
-        let is_group = source.slice(first.start, first.end) == GROUPED_WELFORD;
-        let Some((statements, after)) = is_group.then(|| statements(source, *first, after)).flatten() else {
+        let Some((statements, after)) = is_name(first).then(|| statements(source, *first, after)).flatten()
+        else {
             found.push(*first);
             rest = after;
             continue;
