@@ -40,6 +40,25 @@ pub struct Race {
     pub p2p: P2pQueues,
 }
 
+impl Race {
+    /// Returns a race of one run on one buffer, of a rank, with communicators of teams.
+    pub(super) fn new(
+        (rank, buffer): (usize, BufferNo),
+        elements: ElementRange,
+        parties: [(Party, bool); 2],
+    ) -> Self {
+        Self {
+            rank,
+            buffer,
+            elements,
+            parties,
+            reused: None,
+            between_runs: false,
+            p2p: P2pQueues::Communicator,
+        }
+    }
+}
+
 /// Two buffers that occupy the same storage one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReusedStorage {

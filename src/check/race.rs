@@ -22,7 +22,7 @@ use super::{
 use hir_plan::{
     BufferNo, Collective, Direction, InstKind, P2pGroup, P2pOp, Plan, View,
     sync::{
-        InstRef, P2pQueues,
+        InstRef,
         happens_before::{self, Occurrence},
     },
 };
@@ -186,15 +186,10 @@ impl<'p> RaceDetector<'p> {
         match overlap(&read, &written) {
             Overlap::None => (),
             Overlap::Unknown => self.not_compared += 1,
-            Overlap::Some(elements) => self.report(Race {
-                rank: at.rank,
-                buffer: output.buffer,
-                elements,
-                parties: [(Party::Inst(at), false), (Party::Inst(at), true)],
-                reused: None,
-                between_runs: false,
-                p2p: P2pQueues::Communicator,
-            }),
+            Overlap::Some(elements) => {
+                let parties = [(Party::Inst(at), false), (Party::Inst(at), true)];
+                self.report(Race::new((at.rank, output.buffer), elements, parties));
+            }
         }
     }
 
@@ -220,15 +215,7 @@ impl<'p> RaceDetector<'p> {
                     Overlap::None => (),
                     Overlap::Unknown => self.not_compared += 1,
                     Overlap::Some(elements) => {
-                        self.report(Race {
-                            rank: at.rank,
-                            buffer: side.view.buffer,
-                            elements,
-                            parties,
-                            reused: None,
-                            between_runs: false,
-                            p2p: P2pQueues::Communicator,
-                        });
+                        self.report(Race::new((at.rank, side.view.buffer), elements, parties));
                     }
                 }
             }
@@ -247,15 +234,8 @@ impl<'p> RaceDetector<'p> {
         self.early_actors.insert(it.actor);
         let at = InstRef { rank: it.rank, inst: it.inst };
         let parties = [(Party::CallerBefore, true), (Party::Inst(at), writes)];
-        self.report(Race {
-            rank,
-            buffer: view.buffer,
-            elements: ElementRange { start, end: end + 1 },
-            parties,
-            reused: None,
-            between_runs: false,
-            p2p: P2pQueues::Communicator,
-        });
+        let elements = ElementRange { start, end: end + 1 };
+        self.report(Race::new((rank, view.buffer), elements, parties));
     }
 
     /// Returns whether a use of storage follows the work that the stream of its ALLOCATE had at that point,
@@ -285,15 +265,7 @@ impl<'p> RaceDetector<'p> {
         let at = InstRef { rank, inst: allocated.inst };
         let elements = ElementRange { start: footprint.first, end: footprint.last + 1 };
         let parties = [(Party::Inst(at), true), side];
-        let race = Race {
-            rank,
-            buffer: view.buffer,
-            elements,
-            parties,
-            reused: None,
-            between_runs: false,
-            p2p: P2pQueues::Communicator,
-        };
+        let race = Race::new((rank, view.buffer), elements, parties);
         let is_only_early = ended >= allocated.before;
         if is_only_early {
             self.early_uses.push((it.actor, race));
@@ -327,15 +299,7 @@ impl<'p> RaceDetector<'p> {
                             earlier.first_read.filter(|first| it.clock.ended(first.actor) < first.number);
                         let of_earlier = first.map_or(earlier.party, |first| first.party);
                         let parties = [(of_earlier, earlier.writes), (party, writes)];
-                        found.push(Race {
-                            rank,
-                            buffer: view.buffer,
-                            elements,
-                            parties,
-                            reused: None,
-                            between_runs: false,
-                            p2p: P2pQueues::Communicator,
-                        });
+                        found.push(Race::new((rank, view.buffer), elements, parties));
                     }
                 }
             }
@@ -372,15 +336,7 @@ impl<'p> RaceDetector<'p> {
             let elements =
                 ElementRange { start: 0, end: self.plans[rank].buffers[it.reused.earlier as usize].len };
             let (buffer, parties) = (it.reused.earlier, [it.earlier, it.later]);
-            self.report(Race {
-                rank,
-                buffer,
-                elements,
-                parties,
-                reused: Some(it.reused),
-                between_runs: false,
-                p2p: P2pQueues::Communicator,
-            });
+            self.report(Race { reused: Some(it.reused), ..Race::new((rank, buffer), elements, parties) });
         }
     }
 

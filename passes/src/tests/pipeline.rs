@@ -3,8 +3,7 @@
 use grammar::{diagnostic::Diagnostic, ir::Program};
 
 use crate::{
-    Arguments, Change, OptionKind, OptionSpec, PASSES, PIPELINES, Pass, Pipeline, Remarks, parse,
-    pipeline::parse as parse_with,
+    Arguments, Catalog, Change, OptionKind, OptionSpec, PASSES, PIPELINES, Pass, Pipeline, Remarks, parse,
 };
 
 fn nothing(_: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
@@ -15,8 +14,8 @@ const fn option(name: &'static str, kind: OptionKind, default: Option<&'static s
     OptionSpec { name, description: "", kind, default }
 }
 
-fn list() -> Vec<&'static Pass> {
-    LIST.iter().collect()
+fn catalog() -> Catalog {
+    Catalog { passes: LIST.iter().collect(), pipelines: NAMED.to_vec() }
 }
 
 static LIST: &[Pass] = &[
@@ -43,7 +42,7 @@ static NAMED: &[Pipeline] = &[
 
 /// Returns the calls as they print, or the message, the text under the caret, its offset, and the label.
 fn show(text: &str) -> String {
-    match parse_with(text, &list(), NAMED) {
+    match catalog().parse(text) {
         Ok(calls) => calls.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
         Err(it) => {
             let label = it.labels.first().map(|(_, label)| label.as_str()).unwrap_or_default();
@@ -78,7 +77,7 @@ fn pipelines_are_written_out() {
 #[test]
 fn equal_pipelines_may_have_other_texts() {
     let is_equal = |one: &str, other: &str| {
-        let [one, other] = [one, other].map(|it| parse_with(it, &list(), NAMED).ok());
+        let [one, other] = [one, other].map(|it| catalog().parse(it).ok());
         one.is_some() && one == other
     };
     assert!(is_equal("@both{}", "fuse, tile{ size=8 }"));

@@ -151,7 +151,9 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
     // The equivalent dimensions of the program as it is; `None` after a change.
     let mut shared = None;
     for stmt in stmts {
-        let ways = candidates(program, arguments, stmt);
+        let whole = chunk::comm_candidates(program, stmt);
+        let beyond = whole.first().and_then(|it| devices_beyond(arguments, it));
+        let ways = within_steps(arguments, whole);
         let Some(exchange) = ways.first() else { continue };
         let span = program.stmt_span(stmt);
         let what = format!("{} of `{}`", exchange.kind.name(), program.tensor_name(exchange.subject));
@@ -185,8 +187,7 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
                 remarks.passed(span, message, "overlaps with matmuls");
             }
             Err(reason) => {
-                let whole = chunk::comm_candidates(program, stmt).into_iter().next();
-                let reason = match whole.and_then(|it| devices_beyond(arguments, &it)) {
+                let reason = match beyond {
                     Some(devices) => format!(
                         "a loop over its {devices} devices has more steps than `most-steps={}`, and without that loop {reason}",
                         most_steps(arguments)
@@ -201,10 +202,10 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
     Ok(change)
 }
 
-/// Returns the ways to split the communication of a statement. One of so many devices that a loop over them has too many steps is split
-/// along a dimension that it leaves alone.
-fn candidates(program: &Program, arguments: &Arguments, stmt: StmtId) -> Vec<CommCandidate> {
-    let ways = chunk::comm_candidates(program, stmt).into_iter();
+/// Returns ways to split a communication. One of so many devices that a loop over them has too many steps is split along a dimension
+/// that it leaves alone.
+fn within_steps(arguments: &Arguments, ways: Vec<CommCandidate>) -> Vec<CommCandidate> {
+    let ways = ways.into_iter();
     ways.map(|it| match devices_beyond(arguments, &it) {
         Some(_) => CommCandidate { dims: it.free_dims, count: None, free_dims: Vec::new(), ..it },
         None => it,

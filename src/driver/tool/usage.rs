@@ -143,7 +143,8 @@ fn meant_by(error: &clap::Error, arguments: &[String]) -> Option<String> {
     let is_flag = argument.starts_with('-');
     let name = |it: &&str| it.trim_start_matches('@') == word.trim_start_matches('@');
     let all = auto::catalog();
-    let known = all.pipelines.iter().map(|it| it.name).chain(all.names()).find(name);
+    let passes = all.passes.iter().map(|it| it.name);
+    let known = all.pipelines.iter().map(|it| it.name).chain(passes).find(name);
     // The error names only the beginning of `-passes=…`.
     let single = arguments.iter().find(|it| {
         let flag = it.strip_prefix('-').and_then(|it| it.split('=').next()).unwrap_or("");

@@ -13,7 +13,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     attempts::{chunks_text, divisibility_condition, most_chunks, with_loops},
-    candidates, check_requested,
+    check_requested, within_steps,
 };
 use crate::{
     analysis::{
@@ -55,7 +55,7 @@ pub(super) fn attempt_together(
     let mut candidates: Vec<(StmtId, Vec<CommCandidate>)> = program
         .body()
         .iter()
-        .map(|stmt| (*stmt, candidates(program, arguments, *stmt)))
+        .map(|stmt| (*stmt, within_steps(arguments, chunk::comm_candidates(program, *stmt))))
         .filter(|(_, ways)| ways.first().is_some_and(|it| check_requested(arguments, it).is_ok()))
         .collect();
     if candidates.len() < FEWEST {
