@@ -90,13 +90,19 @@ fn run(options: &Options) -> Result<u8, u8> {
         }
         Err(Fault { subject, diagnostic }) => {
             let source = if subject == Subject::Original { original_source } else { lowered_source };
-            show(&[*diagnostic.clone()], source);
-            Err(match diagnostic.code {
-                Code::ProgramsDiffer => WRONG_RESULT,
-                Code::CheckedDeadlock | Code::Race => CHECK,
-                _ => REJECTED,
-            })
+            let code = exit_code(&diagnostic);
+            show(&[*diagnostic], source);
+            Err(code)
         }
+    }
+}
+
+/// Returns the exit code for what is wrong with a program.
+pub fn exit_code(fault: &Diagnostic) -> u8 {
+    match fault.code {
+        Code::ProgramsDiffer => WRONG_RESULT,
+        Code::CheckedDeadlock | Code::Race => CHECK,
+        _ => REJECTED,
     }
 }
 

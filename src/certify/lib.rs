@@ -18,4 +18,4 @@ mod unroll;
 mod view;
 
 pub use certificate::{Claim, Fault, Settings, Subject, certify};
-pub use command::{command, main_with};
+pub use command::{command, exit_code, main_with};

@@ -106,6 +106,12 @@ impl View {
         View { shape: pick(&self.shape), strides: pick(&self.strides), ..*self }
     }
 
+    /// Moves a dimension to the front.
+    pub(crate) fn to_front(&self, dim: usize) -> View {
+        let others = (0..self.shape.len()).filter(|at| *at != dim);
+        self.permute(&std::iter::once(dim).chain(others).collect::<Vec<_>>())
+    }
+
     pub(crate) fn unsqueeze(&self, dim: usize) -> View {
         let mut view = self.clone();
         view.shape.insert(dim, 1);

@@ -22,8 +22,8 @@ use grammar::{
 };
 
 use super::{
-    Arg, Backend, Buffer, BufferNo, Collective, CollectiveKind, InstKind, Number, ReduceOp, Routine,
-    RoutineKind, View, WorkNo,
+    Arg, Backend, Buffer, BufferNo, Collective, CollectiveKind, InstKind, Number, ReduceOp, RoutineKind,
+    View, WorkNo,
     context::{PlanBuilder, Result},
     inst_builder::{InstBuilder, int, view},
     posted::{AfterWait, Request},
@@ -123,17 +123,14 @@ impl PlanBuilder<'_> {
             let copies = copies.reshape(&[count * per_token, sizes.width]).ok_or_else(|| needs(self))?;
             let index = slots.unsqueeze(1).expand(&copies.shape).ok_or_else(|| needs(self))?;
             let kind = RoutineKind::Scatter { dim: 0, accumulates: false };
-            let it =
-                Routine { kind, inputs: vec![packed.clone(), index, copies], outs: vec![packed.clone()] };
-            code.code.push(InstKind::Routine(Box::new(it)));
+            code.routine(kind, vec![packed.clone(), index, copies], vec![packed.clone()]);
         } else {
             let back = code.temporary("returned rows", dtype, vec![count * per_token, sizes.width]);
             let wide = if dtype == DType::Double { DType::Double } else { DType::Float };
             let weighted = code.temporary("weighted rows", wide, vec![count, per_token, sizes.width]);
             let index = slots.unsqueeze(1).expand(&back.shape).ok_or_else(|| needs(self))?;
             let kind = RoutineKind::Gather { dim: 0, first: Some(0) };
-            let it = Routine { kind, inputs: vec![parts.clone(), index], outs: vec![back.clone()] };
-            after.code.push(InstKind::Routine(Box::new(it)));
+            after.routine(kind, vec![parts.clone(), index], vec![back.clone()]);
             let weights = weights.unsqueeze(2).expand(&weighted.shape).ok_or_else(|| needs(self))?;
             let back = back.reshape(&weighted.shape).ok_or_else(|| needs(self))?;
             after.map(Op::Mul, [view(&back), view(&weights)], &weighted);

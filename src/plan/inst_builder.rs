@@ -2,7 +2,9 @@
 
 use grammar::{dtype::DType, ops::Op};
 
-use super::{Arg, Buffer, BufferNo, Gemm, InstKind, Number, Reduce, ReduceOp, View, ViewOnRank};
+use super::{
+    Arg, Buffer, BufferNo, Gemm, InstKind, Number, Reduce, ReduceOp, Routine, RoutineKind, View, ViewOnRank,
+};
 
 /// The instructions and temporary buffers so far.
 pub struct InstBuilder {
@@ -19,6 +21,11 @@ impl InstBuilder {
     /// Begins with no instructions. `first_buffer` is the number of the first temporary buffer.
     pub fn new(rank: usize, first_buffer: BufferNo) -> Self {
         Self { rank, first_buffer, buffers: Vec::new(), code: Vec::new() }
+    }
+
+    /// Appends a routine.
+    pub fn routine(&mut self, kind: RoutineKind, inputs: Vec<View>, outs: Vec<View>) {
+        self.code.push(InstKind::Routine(Box::new(Routine { kind, inputs, outs })));
     }
 
     pub(super) fn buffer(&mut self, name: &str, dtype: DType, len: usize) -> BufferNo {

@@ -16,7 +16,7 @@ use grammar::{
 };
 
 use super::{
-    BufferNo, InstKind, Number, Routine, RoutineKind, View,
+    BufferNo, InstKind, Number, RoutineKind, View,
     context::{PlanBuilder, Result},
     experts::{Exchange, Sizes, slots},
     inst_builder::{InstBuilder, int, view},
@@ -66,28 +66,28 @@ impl PlanBuilder<'_> {
         code.iota(&table, 0, 1);
         let expert = code.temporary("experts of tokens", DType::Int64, vec![count]);
         let gather = RoutineKind::Gather { dim: 0, first: None };
-        push(&mut code, gather, vec![table, choices.select(1, 0)], vec![expert.clone()]);
+        code.routine(gather, vec![table, choices.select(1, 0)], vec![expert.clone()]);
         let sorted = code.temporary("sorted experts", DType::Int64, vec![count]);
         let order = code.temporary("order of tokens", DType::Int64, vec![count]);
         let kind = RoutineKind::Sort { dim: 0, is_descending: false };
-        push(&mut code, kind, vec![expert], vec![sorted.clone(), order.clone()]);
+        code.routine(kind, vec![expert], vec![sorted.clone(), order.clone()]);
         code.map(Op::Div, [view(&sorted), int(experts / ranks as i64)], &sorted);
         let by_rank = Sizes { ranks, experts: ranks, capacity: count, width };
         let sent = slots(&mut code, &sorted.unsqueeze(1), by_rank);
         let in_order = code.temporary("tokens in order", dtype, vec![count, width]);
         let index =
             |it: &View, rows: usize| View { shape: vec![rows, width], strides: vec![1, 0], ..it.clone() };
-        push(&mut code, gather, vec![tokens.clone(), index(&order, count)], vec![in_order.clone()]);
+        code.routine(gather, vec![tokens.clone(), index(&order, count)], vec![in_order.clone()]);
         let scatter = RoutineKind::Scatter { dim: 0, accumulates: false };
         let packed = code.temporary("rows by rank", dtype, vec![total, width]);
         code.fill(&packed, Number::Int(0));
-        push(&mut code, scatter, vec![packed.clone(), index(&sent, count), in_order], vec![packed.clone()]);
+        code.routine(scatter, vec![packed.clone(), index(&sent, count), in_order], vec![packed.clone()]);
         // 0 for a token, 1 for a row without one: the two groups into which the receiver sorts rows.
         let flags = code.temporary("rows without token", DType::Int64, vec![total]);
         code.fill(&flags, Number::Int(1));
         let none = code.temporary("tokens", DType::Int64, vec![count]);
         code.fill(&none, Number::Int(0));
-        push(&mut code, scatter, vec![flags.clone(), sent.clone(), none], vec![flags.clone()]);
+        code.routine(scatter, vec![flags.clone(), sent.clone(), none], vec![flags.clone()]);
         let arrived = code.temporary("received rows", dtype, vec![total, width]);
         let arrived_flags = code.temporary("received rows without token", DType::Int64, vec![total]);
         let before = code.code.len();
@@ -95,12 +95,7 @@ impl PlanBuilder<'_> {
         let received = slots(&mut code, &arrived_flags.unsqueeze(1), groups);
         let all = code.temporary("rows of tokens, then others", dtype, vec![2 * total, width]);
         code.fill(&all, Number::Int(0));
-        push(
-            &mut code,
-            scatter,
-            vec![all.clone(), index(&received, total), arrived.clone()],
-            vec![all.clone()],
-        );
+        code.routine(scatter, vec![all.clone(), index(&received, total), arrived.clone()], vec![all.clone()]);
         code.copy(&all.narrow(0, 0, total), target);
         let (mut code, buffers) = (code.code, code.buffers);
         let after = code.split_off(before);
@@ -158,19 +153,14 @@ impl PlanBuilder<'_> {
             |it: &View, rows: usize| View { shape: vec![rows, width], strides: vec![1, 0], ..it.clone() };
         let gather = RoutineKind::Gather { dim: 0, first: Some(0) };
         let back = code.temporary("rows by source", dtype, vec![total, width]);
-        push(&mut code, gather, vec![rows.clone(), index(&it.received, total)], vec![back.clone()]);
+        code.routine(gather, vec![rows.clone(), index(&it.received, total)], vec![back.clone()]);
         let arrived = code.temporary("returned rows", dtype, vec![total, width]);
         let in_order = code.temporary("tokens in order", dtype, vec![count, width]);
         let before = code.code.len();
-        push(&mut code, gather, vec![arrived.clone(), index(&it.sent, count)], vec![in_order.clone()]);
+        code.routine(gather, vec![arrived.clone(), index(&it.sent, count)], vec![in_order.clone()]);
         code.fill(tokens, Number::Int(0));
         let scatter = RoutineKind::Scatter { dim: 0, accumulates: false };
-        push(
-            &mut code,
-            scatter,
-            vec![tokens.clone(), index(&it.order, count), in_order],
-            vec![tokens.clone()],
-        );
+        code.routine(scatter, vec![tokens.clone(), index(&it.order, count), in_order], vec![tokens.clone()]);
         let (mut code, buffers) = (code.code, code.buffers);
         let after = code.split_off(before);
         let mut temporaries = self.allocate_temporaries(buffers);
@@ -181,8 +171,4 @@ impl PlanBuilder<'_> {
         self.wait_if_not_printed(stmt, work);
         Ok(())
     }
-}
-
-fn push(code: &mut InstBuilder, kind: RoutineKind, inputs: Vec<View>, outs: Vec<View>) {
-    code.code.push(InstKind::Routine(Box::new(Routine { kind, inputs, outs })));
 }

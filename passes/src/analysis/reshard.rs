@@ -86,14 +86,13 @@ pub fn step(program: &Program, from: &Sharding, to: &Sharding) -> Option<Reshard
     if on_its_devices && is_slice(program, &from, &to) {
         return Some(ReshardStep::Slice);
     }
-    let sides =
-        whole_mesh_dim(&from).zip(whole_mesh_dim(&to)).filter(|_| from.mesh.devices == to.mesh.devices);
-    let of_meshes = sides.map(|(from, to)| match from == to {
-        true => ReshardStep::SendRecv,
-        false => ReshardStep::AllToAllOfMeshes { from, to },
-    });
+    let of_meshes = || {
+        let has_same_devices = from.mesh.devices == to.mesh.devices;
+        let (from, to) = has_same_devices.then(|| whole_mesh_dim(&from).zip(whole_mesh_dim(&to)))??;
+        Some(if from == to { ReshardStep::SendRecv } else { ReshardStep::AllToAllOfMeshes { from, to } })
+    };
     if on_its_devices {
-        return step_within_mesh(program, &from, &to).or(of_meshes);
+        return step_within_mesh(program, &from, &to).or_else(of_meshes);
     }
     if from.mesh.is_empty() {
         return None;
@@ -111,7 +110,7 @@ pub fn step(program: &Program, from: &Sharding, to: &Sharding) -> Option<Reshard
             _ => None,
         },
         (false, false) => {
-            (aligned && from.mesh.shape == to.mesh.shape).then_some(ReshardStep::SendRecv).or(of_meshes)
+            (aligned && from.mesh.shape == to.mesh.shape).then_some(ReshardStep::SendRecv).or_else(of_meshes)
         }
     }
 }

@@ -11,7 +11,7 @@ use grammar::{
     },
     ops::Op,
     span::Span,
-    words::MemoryType,
+    words::{Backend, MemoryType},
 };
 use rustc_hash::FxHashMap;
 
@@ -192,6 +192,27 @@ pub fn select(out: TensorId, input: TensorId, axis: AxisId, index: ExprId) -> Op
         args: vec![Operand::Tensor(input)],
         attrs: vec![attr::AXIS.with(axis), attr::INDEX.with(index)],
         ..op(Op::HirAliasSelect)
+    }
+}
+
+/// Returns a CollectivePermute of NCCL, in which each rank sends `input` to one peer and receives `output` from another one.
+pub fn collective_permute(
+    work: u32,
+    team: Vec<usize>,
+    [send, recv]: [ExprId; 2],
+    (input, output): (TensorId, TensorId),
+) -> OpStmt {
+    OpStmt {
+        number: Some(work),
+        attrs: vec![
+            attr::TEAM.with(team),
+            attr::SEND_PEER.with(send),
+            attr::RECV_PEER.with(recv),
+            attr::INPUT.with(input),
+            attr::OUTPUT.with(output),
+            attr::BACKEND.with(Backend::Nccl),
+        ],
+        ..op(Op::CollectivePermute)
     }
 }
 

@@ -124,11 +124,17 @@ pub fn permute_axis(
     let Domains { logical, allocation, .. } = &mut it.domains;
     move_axis(logical);
     allocation.iter_mut().for_each(move_axis);
-    let mut order: Vec<i64> = (0..axes.len() as i64).collect();
+    let mut order: Vec<usize> = (0..axes.len()).collect();
     let dim = order.remove(from);
     order.insert(to, dim);
-    let dims = order.into_iter().map(|dim| program.intern_int(dim)).collect();
-    (out, OpStmt { attrs: vec![attr::DIMS.with(dims)], ..unary_op(Op::Permute, input, out) })
+    let stmt = permute_op(program, input, out, &order);
+    (out, stmt)
+}
+
+/// Returns `out = Set.Permute( input )`, where dimension `i` of the result is dimension `order[i]` of the operand.
+pub fn permute_op(program: &mut Program, input: TensorId, out: TensorId, order: &[usize]) -> OpStmt {
+    let dims = order.iter().map(|dim| program.intern_int(*dim as i64)).collect();
+    OpStmt { attrs: vec![attr::DIMS.with(dims)], ..unary_op(Op::Permute, input, out) }
 }
 
 /// Returns `out = op( input )`.

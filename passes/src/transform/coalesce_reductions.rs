@@ -269,11 +269,7 @@ impl Member {
             for (axis, from) in axes.into_iter().zip(&order) {
                 program.axes[axis].number = numbers[*from];
             }
-            let dims = order.iter().map(|at| program.intern_int(*at as i64)).collect();
-            stmts.push(OpStmt {
-                attrs: vec![attr::DIMS.with(dims)],
-                ..contiguity::unary_op(Op::Permute, now, moved)
-            });
+            stmts.push(contiguity::permute_op(program, now, moved, &order));
             now = moved;
         }
         if self.from.dims.len() != goal.dims.len() {

@@ -59,8 +59,9 @@ fn run(program: &mut Program, _: &Arguments, remarks: &mut Remarks) -> Result<Ch
     for block in program.blocks.ids().collect::<Vec<_>>() {
         let stmts = program.block(block).to_vec();
         for (at, id) in stmts.iter().enumerate().filter(|(_, it)| !divergent.contains(it)) {
-            let Stmt::Op(it) = program.stmts[*id].clone() else { continue };
-            let Some((kind, output)) = reduced_tensor(&it) else { continue };
+            let Stmt::Op(it) = &program.stmts[*id] else { continue };
+            let Some((kind, output)) = reduced_tensor(it) else { continue };
+            let it = it.clone();
             let found = first_use(program, &names, &stmts[at + 1..], (it.number, output));
             let found = found.and_then(|()| algorithm(program, &it, (kind, &table)));
             match found {

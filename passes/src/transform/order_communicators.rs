@@ -170,8 +170,8 @@ fn posts(program: &Program, stmt: StmtId, world: &[usize], is_in_group: &mut boo
     let mut found = Vec::new();
     walk(program, stmt, &mut |it| {
         let Stmt::Op(it) = &program.stmts[it] else { return };
-        let team = it.get(attr::TEAM).unwrap_or(world).to_vec();
-        let post = |begins, runs| Post { number: it.number, team, begins, runs };
+        let team = || it.get(attr::TEAM).unwrap_or(world).to_vec();
+        let post = |begins, runs| Post { number: it.number, team: team(), begins, runs };
         match it.op.def().class {
             OpClass::Coalescing => {
                 *is_in_group = it.op == Op::StartCoalescing;

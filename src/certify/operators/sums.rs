@@ -138,10 +138,7 @@ impl Call<'_> {
         let partial = self.program.dimensions(out).position(|it| self.program.is_partial(out, it));
         let parts = partial.map_or(1, |dim| target.shape[dim]);
         // The index of the partial sum is the first dimension.
-        let order =
-            |dim: usize| std::iter::once(dim).chain((0..target.shape.len()).filter(move |at| *at != dim));
-        target = partial
-            .map_or_else(|| target.unsqueeze(0), |dim| target.permute(&order(dim).collect::<Vec<_>>()));
+        target = partial.map_or_else(|| target.unsqueeze(0), |dim| target.to_front(dim));
         if right.shape.len() == 1 {
             (right, target) = (right.unsqueeze(1), target.unsqueeze(target.shape.len()));
         }
@@ -151,12 +148,7 @@ impl Call<'_> {
         let (Some(k), Some(dims)) = (left.shape.last().copied(), target.shape.len().checked_sub(2)) else {
             return misfit();
         };
-        let divided = |it: &View, dim: usize| {
-            let it = it.split(dim, parts);
-            it.permute(
-                &std::iter::once(dim).chain((0..it.shape.len()).filter(|at| *at != dim)).collect::<Vec<_>>(),
-            )
-        };
+        let divided = |it: &View, dim: usize| it.split(dim, parts).to_front(dim);
         if right.shape.len() < 2
             || dims == 0
             || right.shape[right.shape.len() - 2] != k

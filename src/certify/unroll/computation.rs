@@ -170,6 +170,4 @@ impl Unroller<'_> {
         names.iter().for_each(|it| _ = self.bindings.remove(it));
         Ok(())
     }
-
-    // ---- communication
 }

@@ -6,7 +6,7 @@ use grammar::dtype::DType;
 use super::{
     BLOCK, ComputeType, DIMS, DeviceView, Kernel, Launch, MAX_ACCESS_BYTES, MEETING, check_dtypes,
     float_compute_type, integer_compute_type,
-    shape::{MergedDims, merge_dims, merge_dims_in_any_order},
+    shape::{MergedDims, merge_dims_in_any_order},
     type_name,
 };
 use crate::error::Unsupported;
@@ -134,7 +134,7 @@ fn gather(
     let mut lines = Lines::of(out.view, &[source, index, out]);
     // The dimension of the source is addressed by the index.
     lines.views[0].strides[dim] = 0;
-    let lines = lines.merged(merge_dims_in_any_order)?;
+    let lines = lines.merged()?;
     let last = lines.dims.extents.len() - 1;
     let [of_source, of_index, _] = [0, 1, 2].map(|at| lines.dims.strides[at][last]);
     let has_one_index = of_index == 0;
@@ -264,7 +264,7 @@ impl Lines {
             addresses: operands.iter().map(|it| it.address).collect(),
             sizes: operands.iter().map(|it| it.dtype.size()).collect(),
             views: operands.iter().map(|it| it.view.clone()).collect(),
-            dims: merge_dims(&[], &[]),
+            dims: MergedDims { extents: Vec::new(), strides: Vec::new() },
         }
     }
 
@@ -273,12 +273,12 @@ impl Lines {
         let mut it = Self::of(like, operands);
         it.shape.remove(dim);
         it.views.iter_mut().for_each(|view| _ = view.strides.remove(dim));
-        it.merged(merge_dims_in_any_order)
+        it.merged()
     }
 
-    fn merged(mut self, merge: fn(&[usize], &[&[usize]]) -> MergedDims) -> Result<Self, Unsupported> {
+    fn merged(mut self) -> Result<Self, Unsupported> {
         let strides: Vec<&[usize]> = self.views.iter().map(|it| it.strides.as_slice()).collect();
-        self.dims = merge(&self.shape, &strides).checked()?;
+        self.dims = merge_dims_in_any_order(&self.shape, &strides).checked()?;
         Ok(self)
     }
 

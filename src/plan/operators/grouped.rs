@@ -3,7 +3,7 @@
 use grammar::attr;
 
 use super::{OperatorCall, Result, misfit};
-use crate::{GroupedDim, InstKind, Routine, RoutineKind, inst_builder::InstBuilder};
+use crate::{GroupedDim, RoutineKind, inst_builder::InstBuilder};
 
 impl OperatorCall<'_> {
     /// `offsets` has the index behind the last one of each group, as in `torch._grouped_mm`.
@@ -28,12 +28,8 @@ impl OperatorCall<'_> {
         if out.shape != wanted {
             return Err(misfit(out, &wanted));
         }
-        let it = Routine {
-            kind: RoutineKind::GroupedGemm(dim),
-            inputs: vec![a.clone(), b.clone(), ends.clone()],
-            outs: vec![out.clone()],
-        };
-        code.code.push(InstKind::Routine(Box::new(it)));
+        let inputs = vec![a.clone(), b.clone(), ends.clone()];
+        code.routine(RoutineKind::GroupedGemm(dim), inputs, vec![out.clone()]);
         Ok(())
     }
 }

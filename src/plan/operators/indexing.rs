@@ -3,11 +3,7 @@
 use grammar::{attr, attr::TensorOrScalar};
 
 use super::{OperatorCall, OperatorFault, Result, misfit, sum_dtype};
-use crate::{InstKind, Routine, RoutineKind, View, inst_builder::InstBuilder};
-
-fn push(code: &mut InstBuilder, kind: RoutineKind, inputs: Vec<View>, out: &View) {
-    code.code.push(InstKind::Routine(Box::new(Routine { kind, inputs, outs: vec![out.clone()] })));
-}
+use crate::{RoutineKind, View, inst_builder::InstBuilder};
 
 impl OperatorCall<'_> {
     /// `out[…, j, …] = in[…, index[j], …]`.
@@ -23,7 +19,11 @@ impl OperatorCall<'_> {
             return Err(misfit(out, &wanted));
         }
         let index = along(&index, dim, &out.shape).ok_or_else(|| misfit(&index, &out.shape))?;
-        push(code, RoutineKind::Gather { dim, first: None }, vec![source.clone(), index], out);
+        code.routine(
+            RoutineKind::Gather { dim, first: None },
+            vec![source.clone(), index],
+            vec![out.clone()],
+        );
         Ok(())
     }
 
@@ -44,7 +44,7 @@ impl OperatorCall<'_> {
                 _ => return Err(misfit(&source, &out.shape)),
             }
         }
-        push(code, RoutineKind::Gather { dim, first: None }, vec![source, index], out);
+        code.routine(RoutineKind::Gather { dim, first: None }, vec![source, index], vec![out.clone()]);
         Ok(())
     }
 
@@ -73,7 +73,7 @@ impl OperatorCall<'_> {
                 table.shape.insert(at, *extent);
                 table.strides.insert(at, 0);
             }
-            push(code, RoutineKind::Gather { dim, first }, vec![table, index], &out);
+            code.routine(RoutineKind::Gather { dim, first }, vec![table, index], vec![out.clone()]);
             Ok(())
         };
         let Some(dim) = self.partial_dim() else { return gather(code, weight, None, out) };
@@ -176,7 +176,11 @@ impl OperatorCall<'_> {
             };
             (base, touched) = (narrowed(&base), narrowed(&touched));
         }
-        push(code, RoutineKind::Scatter { dim, accumulates }, vec![base, index.clone(), value], &touched);
+        code.routine(
+            RoutineKind::Scatter { dim, accumulates },
+            vec![base, index.clone(), value],
+            vec![touched.clone()],
+        );
         if let Some((sums, out)) = rest {
             code.copy(&sums, &out);
         }

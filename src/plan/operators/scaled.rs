@@ -5,7 +5,7 @@ use grammar::{attr, dtype::DType, ops::Op};
 
 use super::{OperatorCall, OperatorFault, Result, misfit};
 use crate::{
-    Arg, GroupedDim, InstKind, Number, ReduceOp, Routine, RoutineKind, View,
+    Arg, GroupedDim, Number, ReduceOp, RoutineKind, View,
     inst_builder::{InstBuilder, float, view},
 };
 
@@ -129,8 +129,7 @@ impl OperatorCall<'_> {
             View { shape: vec![*groups, 1, 1], strides: vec![alpha.strides[0], 0, 0], ..alpha.clone() };
         let factors = with_gaps(code, "alphas of gaps and groups", &factors);
         for (a, b, out) in [(a, b, &sum), (ones, factors, &alphas)] {
-            let it = Routine { kind, inputs: vec![a, b, ends.clone()], outs: vec![out.clone()] };
-            code.code.push(InstKind::Routine(Box::new(it)));
+            code.routine(kind, vec![a, b, ends.clone()], vec![out.clone()]);
         }
         let alphas = View { shape: out.shape.clone(), strides: vec![1, 0], ..alphas };
         code.map(Op::Mul, [view(&sum), view(&alphas)], &sum);

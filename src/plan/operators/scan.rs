@@ -4,7 +4,7 @@ use grammar::{attr, dtype::DType, ops::Op};
 
 use super::{OperatorCall, OperatorFault, Result, misfit, sum_dtype};
 use crate::{
-    InstKind, ReduceOp, Routine, RoutineKind,
+    ReduceOp, RoutineKind,
     inst_builder::{InstBuilder, view},
 };
 
@@ -36,8 +36,7 @@ impl OperatorCall<'_> {
             let target =
                 if is_in_place { code.temporary("scan", dtype, out.shape.clone()) } else { out.clone() };
             let kind = RoutineKind::Scan { dim, op };
-            let it = Routine { kind, inputs: vec![input.clone()], outs: vec![target.clone()] };
-            code.code.push(InstKind::Routine(Box::new(it)));
+            code.routine(kind, vec![input.clone()], vec![target.clone()]);
             if is_in_place {
                 code.copy(&target, out);
             }

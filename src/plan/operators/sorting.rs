@@ -3,7 +3,7 @@
 use grammar::{attr, ops::Op};
 
 use super::{OperatorCall, Result, misfit};
-use crate::{InstKind, Routine, RoutineKind, inst_builder::InstBuilder};
+use crate::{RoutineKind, inst_builder::InstBuilder};
 
 impl OperatorCall<'_> {
     /// `topk` returns the first elements in the order and their indices, `argsort` all indices.
@@ -26,8 +26,7 @@ impl OperatorCall<'_> {
             return Err(misfit(other, &wanted));
         }
         let kind = RoutineKind::Sort { dim, is_descending };
-        let it = Routine { kind, inputs: vec![input.clone()], outs };
-        code.code.push(InstKind::Routine(Box::new(it)));
+        code.routine(kind, vec![input.clone()], outs);
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! The statements that name axes, so that a pass that replaces many axes does not search the program for each of them.
 
 use grammar::{
-    ir::{Attr, AxisId, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
+    ir::{Attr, AxisId, Program, Stmt, StmtId, TensorId},
     ops::Op,
 };
 use rustc_hash::FxHashMap;
@@ -34,7 +34,7 @@ impl AxisUsers {
             position += 1;
             match &program.stmts[id] {
                 Stmt::Op(it) if it.op == Op::ShardByStream => {
-                    for tensor in operands(it) {
+                    for tensor in Program::tensors_of(&it.outs).chain(Program::tensors_of(&it.args)) {
                         found.shards.entry(tensor).or_insert((position, id));
                     }
                 }
@@ -79,8 +79,4 @@ impl AxisUsers {
         let first = shard.into_iter().chain(loops).min_by_key(|it| it.0.0);
         first.map(|((_, stmt), why)| (stmt, why))
     }
-}
-
-fn operands(it: &OpStmt) -> impl Iterator<Item = TensorId> {
-    it.outs.iter().chain(&it.args).copied().filter_map(Operand::tensor)
 }

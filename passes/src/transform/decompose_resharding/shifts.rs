@@ -23,7 +23,6 @@ use grammar::{
     ir::{BlockId, DeviceDim, ExprId, If, InfixOp, Memory, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
     ops::Op,
     span::Span,
-    words::Backend,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -208,18 +207,7 @@ impl Shift {
         };
         let (next, last) = (peer(1), peer(devices - 1));
         let (send, recv) = if self.by > 0 { (last, next) } else { (next, last) };
-        let post = |team| OpStmt {
-            number: Some(fresh.work()),
-            attrs: vec![
-                attr::TEAM.with(team),
-                attr::SEND_PEER.with(send),
-                attr::RECV_PEER.with(recv),
-                attr::INPUT.with(input),
-                attr::OUTPUT.with(output),
-                attr::BACKEND.with(Backend::Nccl),
-            ],
-            ..builder::op(Op::CollectivePermute)
-        };
+        let post = |team| builder::collective_permute(fresh.work(), team, [send, recv], (input, output));
         teams_along(&mesh, &[self.device]).into_iter().map(post).collect()
     }
 

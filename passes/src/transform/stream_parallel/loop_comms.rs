@@ -57,18 +57,7 @@ pub(super) fn allgather(it: &mut LoopWriter<'_, '_>, member: &LoopStmt, device: 
             let ahead = infix(program, InfixOp::Rem, sum, it.group.count);
             for team in teams_along(&members, &[device]) {
                 let work = it.pass.fresh.work();
-                it.emit(OpStmt {
-                    number: Some(work),
-                    attrs: vec![
-                        attr::TEAM.with(team),
-                        attr::SEND_PEER.with(peers.back),
-                        attr::RECV_PEER.with(ahead),
-                        attr::INPUT.with(input),
-                        attr::OUTPUT.with(output),
-                        attr::BACKEND.with(Backend::Nccl),
-                    ],
-                    ..builder::op(Op::CollectivePermute)
-                });
+                it.emit(builder::collective_permute(work, team, [peers.back, ahead], (input, output)));
                 it.waits.push(work);
             }
             emit_waits(it);

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use grammar::{codes::Code, ir::Program, source::Source};
-use hir_certify::{Fault, Settings, certify};
+use grammar::{ir::Program, source::Source};
+use hir_certify::{Fault, Settings, certify, exit_code};
 use hir_process::exit::Exit;
 
 use super::processor::{PartOutcome, Processor};
@@ -40,13 +40,9 @@ impl Processor<'_> {
                 exit => exit,
             },
             Err(Fault { diagnostic, .. }) => {
-                let code = diagnostic.code;
+                let exit = Exit::from_code(exit_code(&diagnostic));
                 self.screen.report_diagnostics(&source, &[*diagnostic]);
-                match code {
-                    Code::ProgramsDiffer => Exit::WrongResult,
-                    Code::CheckedDeadlock | Code::Race => Exit::Check,
-                    _ => Exit::Rejected,
-                }
+                exit
             }
         };
         outcome.failure = Some((written, format!("no certificate is written to `{}`", path.display())));

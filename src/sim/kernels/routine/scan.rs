@@ -29,13 +29,15 @@ pub(super) fn scan(
         for (number, at) in (start..).step_by(step.max(1)).take(length).enumerate() {
             is_written &= input.written.get(at);
             flags[at] = is_written;
-            order.push((at, (number > 0).then(|| at - step)));
+            if number > 0 {
+                order.push((at, at - step));
+            }
         }
     }
     let written = WrittenMask::from_flags(flags);
     if input.data.dtype().is_integral() && dtype.is_integral() {
         let mut values = input.data.to_i128();
-        for (at, before) in order.iter().filter_map(|(at, before)| Some((*at, (*before)?))) {
+        for &(at, before) in &order {
             values[at] = match op {
                 ReduceOp::Min | ReduceOp::FMin => values[before].min(values[at]),
                 ReduceOp::Max | ReduceOp::FMax => values[before].max(values[at]),
@@ -46,7 +48,7 @@ pub(super) fn scan(
     }
     let precision = Precision::of([dtype, input.data.dtype()]);
     let scanned = |mut values: Vec<f64>, round: &dyn Fn(f64) -> f64| {
-        for (at, before) in order.iter().filter_map(|(at, before)| Some((*at, (*before)?))) {
+        for &(at, before) in &order {
             let (a, b) = (values[before], values[at]);
             values[at] = match op {
                 ReduceOp::Min if a.is_nan() || a <= b => a,
@@ -70,7 +72,7 @@ pub(super) fn scan(
     };
     let (data, changed) = narrow(dtype, scanned(terms, &|it| precision.round(it)).into_iter())?;
     let rounds = changed > 0 || adds && !is_exact(precision);
-    exactness.count(if rounds { order.len() } else { 0 });
+    exactness.count(if rounds { input.data.len() } else { 0 });
     let shadow = if !exactness.shadows || (!rounds && input.shadow.is_none()) {
         None
     } else if adds {
