@@ -15,7 +15,8 @@
 //! * `Synchronize(S)` records an event on S, and the current stream waits for it. Source: CUDA Runtime API,
 //!   `cudaEventRecord`, `cudaStreamWaitEvent`.
 //! * A stream that waits for a memory value continues after the work that precedes the write of that value:
-//!   by default the write has fence semantics. Source: CUDA Driver API, Stream Memory Operations.
+//!   by default the write has fence semantics. Source: CUDA Driver API, Stream Memory Operations. A GPU that may reorder
+//!   remote writes has to flush them after the wait: `hir_cuda`'s `signals`.
 //! * A communication starts after the work issued on its stream before it was posted. A stream waits for it
 //!   only by a `Wait`. Source: PyTorch, `ProcessGroupNCCL`, `Work.wait`.
 //! * Communications of one communicator run in posting order: a communicator has one stream. Source: PyTorch,

@@ -64,6 +64,8 @@ pub(super) struct Device {
     pub context: sys::CUcontext,
     /// The stream priority of communication.
     high: c_int,
+    /// The flags of a wait for a value. See `signals`.
+    pub wait_flags: c_uint,
     resources: RefCell<Resources>,
 }
 
@@ -101,6 +103,10 @@ impl Device {
             )));
         }
         let processors = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?.unsigned_abs();
+        let at_least = sys::CUstreamWaitValue_flags_enum::CU_STREAM_WAIT_VALUE_GEQ as c_uint;
+        let flush = sys::CUstreamWaitValue_flags_enum::CU_STREAM_WAIT_VALUE_FLUSH as c_uint;
+        let can_flush = attribute(Attribute::CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES)? != 0;
+        let wait_flags = if can_flush { at_least | flush } else { at_least };
         let (mut low, mut high) = (0, 0);
         // SAFETY: the pointers are to live integers.
         let status = unsafe { (driver.cuCtxGetStreamPriorityRange)(&raw mut low, &raw mut high) };
@@ -113,6 +119,7 @@ impl Device {
             handle: device,
             context,
             high,
+            wait_flags,
             resources,
         })
     }
@@ -378,9 +385,9 @@ impl Device {
 
     /// Makes the stream wait until a value in memory is at least `value`, modulo 2^32.
     pub fn wait_value(&self, address: u64, value: u32, stream: Stream) -> Result<(), CudaError> {
-        let at_least = sys::CUstreamWaitValue_flags_enum::CU_STREAM_WAIT_VALUE_GEQ as c_uint;
         // SAFETY: as `write_value`.
-        let status = unsafe { (self.driver.cuStreamWaitValue32_v2)(stream.0, address, value, at_least) };
+        let status =
+            unsafe { (self.driver.cuStreamWaitValue32_v2)(stream.0, address, value, self.wait_flags) };
         self.driver.check("cuStreamWaitValue32", status)
     }
 

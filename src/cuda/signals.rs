@@ -8,6 +8,11 @@
 //! Consecutive signal operations of a stream become one driver call, or one node of a graph. The values are
 //! constants of a node, so every replay of a graph sets them first. A node occupies no multiprocessor: a
 //! kernel that polls a signal would take the place of a block of another kernel, or wait until one ends.
+//!
+//! A peer writes data into memory of this GPU, and then the signal. The write of the signal waits for the peer's earlier work with a
+//! fence over the system (`cuStreamWriteValue32` without flags). A GPU that may reorder remote writes that have reached it has the
+//! attribute `CAN_FLUSH_REMOTE_WRITES`; on such a GPU each wait is followed by a flush, as the driver's documentation of
+//! `CU_STREAM_WAIT_VALUE_FLUSH` demands. Other GPUs do not accept the flag, and need none.
 
 use cudarc::driver::sys;
 
@@ -76,7 +81,7 @@ impl Device {
     }
 
     fn batch_mem_op(&self, op: SignalOp, flags: &[u64], value: u32, stream: Stream) -> Result<(), CudaError> {
-        let mut operations = operations(op, flags, value);
+        let mut operations = self.operations(op, flags, value);
         let count = operations.len() as u32;
         // SAFETY: signals lie in mapped segments and are aligned to 4 bytes; the operations are read before
         // the call returns. A write without flags comes after all work on the stream.
@@ -97,7 +102,7 @@ impl Device {
         let (mut id, mut graph, mut count) = (0, std::ptr::null_mut(), 0);
         let (mut before, mut edges) = (std::ptr::null(), std::ptr::null());
         let mut node = std::ptr::null_mut();
-        let mut operations = operations(op, &batch.addresses, value);
+        let mut operations = self.operations(op, &batch.addresses, value);
         let params = self.mem_op_params(&mut operations);
         // SAFETY: the pointers are to live variables, and the stream is being captured. `before` belongs to
         // the driver and is valid until the next call on the stream, which is the last one here.
@@ -140,7 +145,7 @@ impl Device {
         captured: &CapturedSignals,
         value: u32,
     ) -> Result<(), CudaError> {
-        let mut operations = operations(captured.op, &captured.batch.addresses, value);
+        let mut operations = self.operations(captured.op, &captured.batch.addresses, value);
         let params = self.mem_op_params(&mut operations);
         // SAFETY: the node belongs to the graph of `exec`; the operations are read before the call returns.
         let status = unsafe {
@@ -160,40 +165,40 @@ impl Device {
             flags: 0,
         }
     }
-}
 
-/// Describes the operations to the driver.
-fn operations(op: SignalOp, flags: &[u64], value: u32) -> Vec<sys::CUstreamBatchMemOpParams> {
-    use sys::{
-        CUstreamBatchMemOpParams_union_CUstreamMemOpWaitValueParams_st as WaitValue,
-        CUstreamBatchMemOpParams_union_CUstreamMemOpWaitValueParams_st__bindgen_ty_1 as Awaited,
-        CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st as WriteValue,
-        CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st__bindgen_ty_1 as Written,
-        CUstreamBatchMemOpType_enum as Kind,
-    };
-    let describe = |&address: &u64| {
-        let mut operation = sys::CUstreamBatchMemOpParams { pad: [0; 6] };
-        match op {
-            SignalOp::Write => {
-                operation.writeValue = WriteValue {
-                    operation: Kind::CU_STREAM_MEM_OP_WRITE_VALUE_32,
-                    address,
-                    __bindgen_anon_1: Written { value },
-                    flags: 0,
-                    alias: 0,
-                };
+    /// Describes the operations to the driver.
+    fn operations(&self, op: SignalOp, flags: &[u64], value: u32) -> Vec<sys::CUstreamBatchMemOpParams> {
+        use sys::{
+            CUstreamBatchMemOpParams_union_CUstreamMemOpWaitValueParams_st as WaitValue,
+            CUstreamBatchMemOpParams_union_CUstreamMemOpWaitValueParams_st__bindgen_ty_1 as Awaited,
+            CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st as WriteValue,
+            CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st__bindgen_ty_1 as Written,
+            CUstreamBatchMemOpType_enum as Kind,
+        };
+        let describe = |&address: &u64| {
+            let mut operation = sys::CUstreamBatchMemOpParams { pad: [0; 6] };
+            match op {
+                SignalOp::Write => {
+                    operation.writeValue = WriteValue {
+                        operation: Kind::CU_STREAM_MEM_OP_WRITE_VALUE_32,
+                        address,
+                        __bindgen_anon_1: Written { value },
+                        flags: 0,
+                        alias: 0,
+                    };
+                }
+                SignalOp::Wait => {
+                    operation.waitValue = WaitValue {
+                        operation: Kind::CU_STREAM_MEM_OP_WAIT_VALUE_32,
+                        address,
+                        __bindgen_anon_1: Awaited { value },
+                        flags: self.wait_flags,
+                        alias: 0,
+                    };
+                }
             }
-            SignalOp::Wait => {
-                operation.waitValue = WaitValue {
-                    operation: Kind::CU_STREAM_MEM_OP_WAIT_VALUE_32,
-                    address,
-                    __bindgen_anon_1: Awaited { value },
-                    flags: sys::CUstreamWaitValue_flags_enum::CU_STREAM_WAIT_VALUE_GEQ as u32,
-                    alias: 0,
-                };
-            }
-        }
-        operation
-    };
-    flags.iter().map(describe).collect()
+            operation
+        };
+        flags.iter().map(describe).collect()
+    }
 }

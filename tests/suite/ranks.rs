@@ -67,6 +67,10 @@ pub fn trials() -> Vec<Trial> {
             "gpus::links_that_are_no_nvlink_get_small_packets",
             links_that_are_no_nvlink_get_small_packets,
         ),
+        Trial::test(
+            "gpus::waits_flush_remote_writes_where_the_gpu_can",
+            waits_flush_remote_writes_where_the_gpu_can,
+        ),
     ];
     let on_gpus = on_gpus.into_iter().map(|it| it.with_ignored_flag(emulator::is_missing()));
     let trials = vec![
@@ -359,6 +363,19 @@ fn links_that_are_no_nvlink_get_small_packets() -> Result<(), Failed> {
                 && (ends[0].1.clone() + &ends[0].2).contains(note) == is_noted,
             &ends,
         )?;
+    }
+    Ok(())
+}
+
+/// The emulated driver refuses a wait that has the flag where the GPU cannot flush, or lacks it where it can.
+fn waits_flush_remote_writes_where_the_gpu_can() -> Result<(), Failed> {
+    for issue in [&[][..], &["-n", "3", "-G"]] {
+        let port = port()?;
+        let program = "tests/cases/transport/cuda-reduce-scatter.hir";
+        let arguments = [&[program, "--device=cuda", "--expect=sim"], issue].concat();
+        let start = |at: usize| rank(at, 4, port, &arguments).env("HIR_EMULATED_FLUSH", "1").spawn();
+        let ends = end((0..4).map(start).collect::<Result<_, _>>()?, LIMIT)?;
+        expect(ends.iter().all(|it| it.0 == Some(0)), &ends)?;
     }
     Ok(())
 }

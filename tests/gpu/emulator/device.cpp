@@ -118,6 +118,7 @@ API Status cuDeviceGetAttribute(int* value, int attribute, int device) {
     case 16: *value = 4; return SUCCESS;  // MULTIPROCESSOR_COUNT: few, so that blocks take turns
     case 75: *value = 9; return SUCCESS;  // COMPUTE_CAPABILITY_MAJOR
     case 76: *value = 0; return SUCCESS;  // COMPUTE_CAPABILITY_MINOR
+    case 98: *value = setting("HIR_EMULATED_FLUSH", 0); return SUCCESS;  // CAN_FLUSH_REMOTE_WRITES
     default: return INVALID_VALUE;
   }
 }

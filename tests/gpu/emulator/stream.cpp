@@ -217,12 +217,16 @@ API Status cuEventElapsedTime(float* milliseconds, const Event* from, const Even
 namespace {
 
 constexpr unsigned WAIT_VALUE_32 = 1, WRITE_VALUE_32 = 2;
+// A wait has this flag on a GPU that can flush remote writes, and only there.
+constexpr unsigned FLUSH = 1 << 30;
 
 bool is_valid(const MemoryOperation* operations, unsigned count) {
   constexpr unsigned MOST = 256;
   if (count == 0 || count > MOST) return false;
   return std::all_of(operations, operations + count, [](const MemoryOperation& it) {
-    return (it.operation == WAIT_VALUE_32 || it.operation == WRITE_VALUE_32) && it.flags == 0 && it.address % 4 == 0 &&
+    const bool waits = it.operation == WAIT_VALUE_32;
+    const unsigned flags = waits && setting("HIR_EMULATED_FLUSH", 0) ? FLUSH : 0;
+    return (waits || it.operation == WRITE_VALUE_32) && it.flags == flags && it.address % 4 == 0 &&
            is_mapped(reinterpret_cast<void*>(it.address), 4);
   });
 }
