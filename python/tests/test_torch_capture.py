@@ -403,3 +403,33 @@ def test_attention_of_gpus_is_imported(kernel):
         # Scores, weights and results are rounded to bfloat16.
         difference = np.linalg.norm(array - reference.detach().numpy()) / np.linalg.norm(reference.detach().numpy())
         assert difference < 0.01
+
+
+@pytest.mark.parametrize(
+    ("function", "second"),
+    [
+        (lambda x, y: x * (2.0 / (x @ y).abs().max().item()), torch.ones(8, 8)),
+        (lambda x, y: x.double() / y.item() + 1, torch.tensor(0.1)),
+        (lambda x, n: x * (n.item() - 1) + n.item(), torch.tensor(7)),
+        (lambda x, n: x.to(torch.int32) * n.item(), torch.tensor(3, dtype=torch.int32)),
+    ],
+)
+def test_a_value_that_the_host_reads_is_a_wait_of_the_host(function, second):
+    class Module(torch.nn.Module):
+        def forward(self, *args):
+            return function(*args)
+
+    args = (torch.arange(32.0).reshape(4, 8) / 7, second)
+    program = hir.torch.from_export(torch.export.export(Module(), args))
+    assert "Synchronize(host)" in program.text
+    [[result]] = program.run([[it.numpy() for it in args]])
+    np.testing.assert_allclose(result, function(*args).numpy(), rtol=1e-6)
+
+
+def test_a_size_that_the_host_reads_is_refused_with_its_line():
+    class Module(torch.nn.Module):
+        def forward(self, n):
+            return torch.ones(n.item())
+
+    with pytest.raises(hir.torch.TorchImportError, match="depends on values of tensors"):
+        hir.torch.from_export(torch.export.export(Module(), (torch.tensor(3),)))

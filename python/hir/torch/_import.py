@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Sequence
 
 from ._align import align
@@ -23,7 +24,7 @@ from ._graph import (
 )
 from ._mesh import Mesh, mesh_of
 from ._patterns import fused, is_communication
-from .operators import COMMUNICATIONS, OPERATORS, UNORDERED, Call, Operator, partition
+from .operators import ARITHMETIC, COMMUNICATIONS, ON_HOST, OPERATORS, UNORDERED, Call, Operator, arithmetic, partition
 
 #: The ranks of each process group, by name, for each rank.
 AllGroups = tuple[dict[str, tuple[int, ...]], ...]
@@ -189,13 +190,12 @@ def _called(builder: Builder, node: Node, environment: dict[str, Any], call: Cal
     if node.target == "_operator.getitem":
         return args[0][args[1]]
     if node.target.startswith(("_operator.", "math.")):
+        if node.target in ARITHMETIC and any(isinstance(it, Value) for it in args):
+            return arithmetic(call, args)
         # Arithmetic on sizes, which have the values of the example.
         return node.result
-    for it in node.result if isinstance(node.result, tuple) else (node.result,):
-        if isinstance(it, Unbound):
-            raise TorchImportError(
-                f"the size `{it.size}` of its result depends on values of tensors; hir needs it before a run", node
-            )
+    if node.target not in ON_HOST:
+        map_argument((node.result, args, tuple(kwargs.values())), partial(_check_bound, node))
     if node.target not in table:
         return _opaque(builder, node, args, kwargs)
     if is_communication(node) and depends_on_rank(args[:-1]):
@@ -218,6 +218,11 @@ def _called(builder: Builder, node: Node, environment: dict[str, Any], call: Cal
         raise TorchImportError(reason, node)
     builder.back_to(before)
     return _opaque(builder, node, args, kwargs, reason)
+
+
+def _check_bound(node: Node, it: Argument) -> None:
+    if isinstance(it, Unbound):
+        raise TorchImportError(f"the size or number `{it.size}` depends on values of tensors; hir needs it before a run", node)
 
 
 def _resolved(argument: Argument, environment: dict[str, Any], node: Node) -> Any:

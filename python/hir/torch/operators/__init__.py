@@ -6,7 +6,17 @@ from . import _attention as _attention, _collectives as _collectives, _communica
 from . import _elementwise as _elementwise, _host as _host, _indexing as _indexing
 from . import _products as _products, _reductions as _reductions, _shape as _shape, _split_axis as _split_axis
 from ._communications import UNORDERED
-from ._host import READS
+from ._host import ARITHMETIC, ON_HOST, arithmetic
 from ._registry import COMMUNICATIONS, OPERATORS, Call, Operator, partition
 
-__all__ = ["COMMUNICATIONS", "OPERATORS", "READS", "UNORDERED", "Call", "Operator", "partition"]
+__all__ = [
+    "ARITHMETIC",
+    "COMMUNICATIONS",
+    "ON_HOST",
+    "OPERATORS",
+    "UNORDERED",
+    "Call",
+    "Operator",
+    "arithmetic",
+    "partition",
+]

@@ -71,6 +71,7 @@ BINARY = {
     "mul": "{} * {}",
     "pow": "pow({}, {})",
     "remainder": "remainder({}, {})",
+    "true_divide": "{} / {}",
 }
 #: Comparisons.
 COMPARISON = {"eq": "{} == {}", "ne": "{} != {}", "lt": "{} < {}", "le": "{} <= {}", "gt": "{} > {}", "ge": "{} >= {}"}

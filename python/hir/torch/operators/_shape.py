@@ -262,8 +262,10 @@ def full(call: Call, _: Any, fill: Any, **__: Any) -> Value:
     return call.to.full(call.shape, fill, call.dtype)
 
 
-@operator("aten.scalar_tensor.default", counterpart="`full`")
+@operator("aten.scalar_tensor.default", counterpart="`full`; a conversion of a value that the host reads")
 def scalar_tensor(call: Call, fill: Any, **_: Any) -> Value:
+    if isinstance(fill, Value):
+        return call.to.convert(fill, call.dtype)
     return call.to.full((), fill, call.dtype)
 
 
