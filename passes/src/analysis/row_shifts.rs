@@ -15,7 +15,7 @@ use crate::analysis::{
 const MOST_STMTS: usize = 64;
 
 /// Where the rows of tensors come from. Rows are the indices of any one dimension.
-#[derive(Clone)]
+#[derive(Default)]
 pub struct RowSources {
     /// The only statement that writes each tensor.
     definitions: FxHashMap<TensorId, StmtId>,

@@ -19,7 +19,7 @@
 //!   decompose the operator into partial sums and a reduction over devices. If all users need only a part of the sum on
 //!   each device, as the addition of a sharded residual does, the result is sharded, and the reduction is a reduce-scatter.
 //! * A copy whose users work on another mesh is on that mesh.
-//! * Slices, cats and pads that move the rows of a sharded tensor by at most the rows of a device have its sharding.
+//! * Slices, cats and pads that move the rows of a sharded tensor have its sharding.
 //! * Backward, in reverse order: if no operand has a mesh (iota, full, eye, rand, and operators on tensors
 //!   without a mesh), the result gets the sharding that all its users need. If the users disagree, the result
 //!   is replicated on their mesh. If a user needs it on every rank, it stays without a mesh.
@@ -102,7 +102,7 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
     }
     let prefer = Preference::of(arguments);
     let before = prefer.is_none().then(|| program.clone());
-    let done = Propagation::of(program, uses.clone(), remarks, prefer);
+    let done = Propagation::of(program, &uses, remarks, prefer);
     let changed = Change::from_flag(done.changed);
     let mut ambiguities = done.ambiguities.into_iter();
     match ambiguities.next() {
@@ -120,7 +120,7 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
 struct Propagation<'p> {
     program: &'p mut Program,
     builder: IrBuilder,
-    uses: TensorUses,
+    uses: &'p TensorUses,
     remarks: &'p mut Remarks,
     /// What to do where the operands leave a choice; without a rule, each choice is reported.
     prefer: Option<Preference>,
@@ -137,12 +137,12 @@ impl<'p> Propagation<'p> {
     /// Determines the shardings of all candidates.
     fn of(
         program: &'p mut Program,
-        uses: TensorUses,
+        uses: &'p TensorUses,
         remarks: &'p mut Remarks,
         prefer: Option<Preference>,
     ) -> Self {
         let builder = IrBuilder::of(program);
-        let stmts = uses.operators.clone();
+        let stmts = &uses.operators;
         let (computed, ambiguities) = (FxHashSet::default(), Vec::new());
         let moved_bytes = Some(0);
         let mut it = Self {
@@ -156,7 +156,7 @@ impl<'p> Propagation<'p> {
             moved_bytes,
             changed: false,
         };
-        for stmt in &stmts {
+        for stmt in stmts {
             it.forward(*stmt);
         }
         for stmt in stmts.iter().rev() {

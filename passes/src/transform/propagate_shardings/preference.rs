@@ -61,7 +61,7 @@ pub(super) fn ways_out(program: &Program, uses: &TensorUses) -> String {
     let rules = [Preference::WeightsStay, Preference::ActivationsStay, Preference::LeastBytes];
     let mut found = rules.map(|rule| {
         let (mut trial, mut remarks) = (program.clone(), Remarks::default());
-        let moved = Propagation::of(&mut trial, uses.clone(), &mut remarks, Some(rule)).moved_bytes;
+        let moved = Propagation::of(&mut trial, uses, &mut remarks, Some(rule)).moved_bytes;
         (moved.unwrap_or(usize::MAX), rule)
     });
     found.sort_by_key(|it| it.0);

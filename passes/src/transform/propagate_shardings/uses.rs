@@ -10,7 +10,6 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::analysis::{row_shifts::RowSources, sharding::Sharding, stale_views::stale_views};
 
 /// The tensors whose shardings the pass may determine, and the statements that use them.
-#[derive(Clone)]
 pub(super) struct TensorUses {
     /// Intermediates and outputs without a mesh that only operators mention.
     pub(super) candidates: FxHashSet<TensorId>,
@@ -28,8 +27,8 @@ pub(super) struct TensorUses {
 impl TensorUses {
     pub(super) fn of(program: &Program, body: BlockId) -> Self {
         let (candidates, views) = (FxHashSet::default(), FxHashMap::default());
-        let (operators, stmts, rows) = (Vec::new(), FxHashMap::default(), RowSources::of(program, body));
-        let mut uses = Self { candidates, views, operators, stmts, rows };
+        let (operators, stmts) = (Vec::new(), FxHashMap::default());
+        let mut uses = Self { candidates, views, operators, stmts, rows: RowSources::default() };
         if program.tensors.iter().all(|(_, it)| it.mesh.is_empty()) {
             return uses;
         }
@@ -65,6 +64,7 @@ impl TensorUses {
         if !uses.candidates.is_empty() {
             uses.views = stale_views(program, body);
             uses.views.retain(|tensor, _| uses.candidates.remove(tensor));
+            uses.rows = RowSources::of(program, body);
         }
         uses
     }
