@@ -32,7 +32,7 @@ struct Posted {
 ///
 /// The bytes are those that a rank sends if the collective moves as little as possible: `2 (n-1) / n` of the data for an
 /// all-reduce of `n` ranks, `(n-1) / n` for an all-gather, a reduce-scatter or an all-to-all, and all of it for a message.
-/// Each line of the table is about the rank that sends most, and so is the total.
+/// Each line of the table is about the rank that sends most, and so is the total. What a rank does alone is no communication.
 pub fn communication_table(program: &Program, plans: &[Plan]) -> String {
     let mut rows: Vec<Row> = Vec::new();
     let mut known: FxHashMap<(u32, &'static str, String), usize> = FxHashMap::default();
@@ -76,10 +76,12 @@ fn each_communication(plan: &Plan, inst: &Inst, visit: &mut dyn FnMut(u32, &'sta
     match (inst.kind.communication(), &inst.kind) {
         (Some(Communication::Collective(it)), _) => {
             let team = plan.communicators[it.communicator as usize].team.to_vec();
-            visit(inst.origin, it.kind.communication_type().text(), team, moved());
+            if team.len() > 1 {
+                visit(inst.origin, it.kind.communication_type().text(), team, moved());
+            }
         }
         (Some(Communication::P2pGroup(it)), _) => {
-            for op in it.ops.iter().filter(|it| it.direction == Direction::Send) {
+            for op in it.ops.iter().filter(|it| it.direction == Direction::Send && it.peer != plan.rank) {
                 let bytes = op.view.len() * plan.buffers[op.view.buffer as usize].dtype.size();
                 visit(op.origin, "SendRecv", pair(plan.rank, op.peer), bytes as f64);
             }
