@@ -33,7 +33,7 @@ pub(super) fn build_rank(
     builder.outputs()?;
     builder.check_gathered_views()?;
     builder.mark_held_allocations();
-    Ok(PostedPlan { plan: builder.plan, requests: builder.requests })
+    Ok(PostedPlan { plan: builder.plan, requests: builder.requests, divergent: builder.divergent })
 }
 
 impl PlanBuilder<'_> {

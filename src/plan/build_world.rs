@@ -4,15 +4,17 @@
 use std::sync::Arc;
 
 use grammar::{
+    attr,
     bindings::Binding,
     codes::Code,
     diagnostic::{Diagnostic, has_errors},
-    ir::{Program, StmtId},
+    for_each_tensor_use,
+    ir::{Program, Stmt, StmtId},
     source::Source,
     span::LineIndex,
 };
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     CallerUses, CommNames, Plan,
@@ -139,7 +141,7 @@ fn plan_each(
     let mut ids: FxHashMap<*const Program, usize> = FxHashMap::default();
     for (rank, (program, lines)) in programs.iter().enumerate() {
         match build_rank((program, lines), rank, &teams, uses) {
-            Ok(PostedPlan { plan: mut it, requests }) => {
+            Ok(PostedPlan { plan: mut it, requests, divergent }) => {
                 let plans = &mut posted.plans;
                 it.program_id = *ids.entry(std::ptr::from_ref(*program)).or_insert(rank);
                 let known = names.get(it.program_id).map(Arc::clone);
@@ -151,7 +153,7 @@ fn plan_each(
                 };
                 it.share_tables_with(plans.last());
                 if rank == 0
-                    && let Some(fault) = projected_fault(programs, &it, limits, (&teams, uses))
+                    && let Some(fault) = projected_fault(programs, &it, limits, &divergent)
                 {
                     return Err(vec![(0, fault)]);
                 }
@@ -204,41 +206,55 @@ fn plan_each(
 const FEWER_INSTRUCTIONS: &str = "run it on fewer ranks, or with shorter loops: bind their bounds with `--set`, and bound the steps of \
                                   rings with `overlap.most-steps=…`";
 
-/// Returns the fault of a world in which the plans of rank 0, of a rank in the middle and of the last rank have so many
-/// instructions, or bytes, that a world of such ranks exceeds a limit. Planning all of them would take long before it failed.
+/// Returns the fault of a world that exceeds a limit with the instructions alone that all ranks have because rank 0 has them: those
+/// of statements on all ranks, outside of branches and loops that depend on the rank. Planning all ranks would take long before it
+/// failed.
 fn projected_fault(
     programs: &[(&Program, &LineIndex)],
     first: &Plan,
     limits: &Limits,
-    (teams, uses): (&Teams, &CallerUses<'_>),
+    divergent: &FxHashSet<StmtId>,
 ) -> Option<Diagnostic> {
-    let world = programs.len();
-    let exceeds = |each: (usize, usize)| {
-        each.0.saturating_mul(world) > limits.instructions || each.1.saturating_mul(world) > limits.memory
+    let (world, program) = (programs.len(), programs[0].0);
+    let bytes = first.bytes();
+    let exceeds = |code: usize, bytes: usize| {
+        code.saturating_mul(world) > limits.instructions || bytes.saturating_mul(world) > limits.memory
     };
-    let size = |plan: &Plan| (plan.code.len(), plan.bytes());
-    let mut least = size(first);
-    for rank in [world / 2, world - 1] {
-        if !exceeds(least) || !run_same_program(programs, rank, 0) {
-            return None;
-        }
-        let (code, bytes) = size(&build_rank(programs[rank], rank, teams, uses).ok()?.plan);
-        least = (least.0.min(code), least.1.min(bytes));
+    if !exceeds(first.code.len(), bytes) || (1..world).any(|rank| !run_same_program(programs, rank, 0)) {
+        return None;
     }
-    let program = programs[0].0;
-    if least.0.saturating_mul(world) <= limits.instructions {
-        return limits.check_memory(program, world, least.1.saturating_mul(world)).err();
-    }
-    let mut counts: FxHashMap<Option<StmtId>, usize> = FxHashMap::default();
+    let mut counts: FxHashMap<StmtId, usize> = FxHashMap::default();
     for it in &first.code {
-        *counts.entry(first.origins[it.origin as usize].stmt).or_default() += 1;
+        if let Some(stmt) = first.origins[it.origin as usize].stmt {
+            *counts.entry(stmt).or_default() += 1;
+        }
+    }
+    counts.retain(|stmt, _| !divergent.contains(stmt) && is_on_all_ranks(program, *stmt, world));
+    let common: usize = counts.values().sum();
+    let bytes = (bytes as u128 * common as u128 / first.code.len().max(1) as u128) as usize;
+    if !exceeds(common, bytes) {
+        return None;
+    }
+    if common.saturating_mul(world) <= limits.instructions {
+        return limits.check_memory(program, world, bytes.saturating_mul(world)).err();
     }
     let (stmt, times) = counts.into_iter().max_by_key(|(stmt, count)| (*count, std::cmp::Reverse(*stmt)))?;
-    let span = stmt.map_or(program.spans.header, |it| program.stmt_span(it));
     let message = format!(
-        "each of {world} ranks unrolls to about {} instructions, and the limit of all ranks together is {}",
-        least.0, limits.instructions
+        "each of {world} ranks unrolls to at least {common} instructions, and the limit of all ranks together is {}",
+        limits.instructions
     );
     let label = format!("this makes {times} instructions of each rank");
-    Some(Diagnostic::new(Code::TooLarge, span, message, label).help(FEWER_INSTRUCTIONS))
+    let fault = Diagnostic::new(Code::TooLarge, program.stmt_span(stmt), message, label);
+    Some(fault.help(FEWER_INSTRUCTIONS))
+}
+
+/// Returns whether no mesh and no team of a statement leaves out a rank.
+fn is_on_all_ranks(program: &Program, stmt: StmtId, world: usize) -> bool {
+    let Stmt::Op(it) = &program.stmts[stmt] else { return true };
+    let mut found = it.get(attr::TEAM).is_none_or(|team| team.len() >= world);
+    for_each_tensor_use(program, it, &mut |tensor, _| {
+        let devices = &program.tensors[tensor].mesh.devices;
+        found &= devices.is_empty() || devices.len() >= world;
+    });
+    found
 }

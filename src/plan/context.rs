@@ -81,6 +81,8 @@ pub(super) struct PlanBuilder<'p> {
     pub(super) work: usize,
     /// The number of enclosing branches and loops whose condition or bounds depend on the rank.
     pub(super) divergence_depth: usize,
+    /// The statements that were executed in such a branch or loop.
+    pub(super) divergent: FxHashSet<StmtId>,
     /// By work: what the statement requests.
     pub(super) requests: Vec<Request>,
     /// The communications that this rank has come to, by the number that `Wait` refers to.
@@ -158,6 +160,7 @@ impl<'p> PlanBuilder<'p> {
             iteration: None,
             work: 0,
             divergence_depth: 0,
+            divergent: FxHashSet::default(),
             requests: Vec::new(),
             posted: FxHashMap::default(),
             after_wait: FxHashMap::default(),
@@ -401,6 +404,9 @@ impl PlanBuilder<'_> {
         self.span = self.program.stmt_span(stmt);
         self.origin = OriginNo::New(stmt, self.iteration);
         self.work += 1;
+        if self.is_divergent() {
+            self.divergent.insert(stmt);
+        }
         self.check_instruction_limit(self.work.max(self.plan.code.len()))
     }
 

@@ -11,6 +11,8 @@ use grammar::{
     words::{Algorithm, P2pProtocol},
 };
 
+use rustc_hash::FxHashSet;
+
 use super::{BufferNo, InstKind, Plan, View, WorkNo};
 
 /// What a statement says about how its communication moves the data.
@@ -72,6 +74,8 @@ pub(super) struct PostedPlan {
     pub plan: Plan,
     /// By work.
     pub requests: Vec<Request>,
+    /// The statements that other ranks may execute at other times: those in branches and loops that depend on the rank.
+    pub divergent: FxHashSet<StmtId>,
 }
 
 /// The posted plans of all ranks.
