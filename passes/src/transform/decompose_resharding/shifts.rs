@@ -1,4 +1,5 @@
-//! Shifts of a sharded axis: each device exchanges the rows at the border of its part with its neighbour.
+//! Shifts of a sharded axis: each device exchanges the rows at the border of its part with its neighbour. Of a shift by more rows
+//! than a device has, it receives the rows from the one or two devices that have them.
 //!
 //! ```text
 //! T1[iS2{7}] = slice( T0[ideviceIdx.x0{4}, iS1{2}], { {1, 8, 1} } )
@@ -55,8 +56,12 @@ pub(super) fn exchange_rows(
     for stmt in program.block(body).to_vec() {
         let Some((shift, stmts)) = Shift::of(program, &rows, stmt) else { continue };
         let (name, source) = (program.tensor_name(shift.out), program.tensor_name(shift.source));
-        let count = count_text(shift.by.unsigned_abs() as usize, "row");
-        let message = format!("neighbours exchange {count} of `{source}` for `{name}`");
+        let count: i64 = shift.pieces(program).iter().filter(|it| it.distance != 0).map(|it| it.count).sum();
+        let count = count_text(count.unsigned_abs() as usize, "row");
+        let message = match shift.by.abs() <= shift.part {
+            true => format!("neighbours exchange {count} of `{source}` for `{name}`"),
+            false => format!("each device receives {count} of `{source}` for `{name}`"),
+        };
         remarks.note(program.stmt_span(stmt), message, "shifts a sharded axis");
         let (posts, rest) = shift.emit(program, fresh, stmt);
         defined.insert(shift.out, rest.last().copied());
@@ -78,6 +83,16 @@ pub(super) fn exchange_rows(
     !moved.is_empty()
 }
 
+/// Rows of the part of each device that another device needs.
+#[derive(Clone, Copy)]
+struct Piece {
+    /// What is added to the number of a device for that of the device whose rows it needs.
+    distance: i64,
+    /// The first of the rows, and their number.
+    start: i64,
+    count: i64,
+}
+
 /// A tensor whose row `i` is row `i + by` of another one.
 struct Shift {
     out: TensorId,
@@ -93,8 +108,7 @@ struct Shift {
 }
 
 impl Shift {
-    /// Returns the shift that a statement computes, if each device needs rows of itself and of one neighbour only, and the
-    /// statements that move the rows.
+    /// Returns the shift that a statement computes, and the statements that move the rows.
     fn of(program: &Program, rows: &RowSources, stmt: StmtId) -> Option<(Self, Vec<StmtId>)> {
         let Stmt::Op(it) = &program.stmts[stmt] else { return None };
         let out = it.out_tensor()?;
@@ -115,44 +129,72 @@ impl Shift {
             })
         };
         let RowShift { source, by, is_padded, stmts } = rows.shift(program, stmt, dim, &is_alike)?;
-        let shift = Self { out, source, sharding, dim, device, part, by, is_padded };
-        (by.abs() <= part).then_some((shift, stmts))
+        Some((Self { out, source, sharding, dim, device, part, by, is_padded }, stmts))
+    }
+
+    /// Returns the rows that each device needs, in order: those at the end of one device's part, and those at the beginning of the
+    /// next one's.
+    fn pieces(&self, program: &Program) -> Vec<Piece> {
+        let (distance, start) = (self.by.div_euclid(self.part), self.by.rem_euclid(self.part));
+        let mut pieces = vec![Piece { distance, start, count: self.part - start }];
+        if start > 0 {
+            pieces.push(Piece { distance: distance + 1, start: 0, count: start });
+        }
+        if !self.is_padded {
+            let devices = self.devices(program);
+            pieces.iter_mut().for_each(|it| it.distance = it.distance.rem_euclid(devices));
+        }
+        pieces
+    }
+
+    fn devices(&self, program: &Program) -> i64 {
+        program.tensors[self.out].mesh.extent(self.device) as i64
     }
 
     /// Returns the statements that post the exchange, and those that replace `stmt`.
     fn emit(&self, program: &mut Program, fresh: &mut IrBuilder, stmt: StmtId) -> (Vec<StmtId>, Vec<StmtId>) {
         let span = program.stmt_span(stmt);
-        let (count, part) = (self.by.abs(), self.part);
-        let (sent, kept) = if self.by > 0 { (0, count) } else { (part - count, 0) };
-        let mut stmts = Vec::new();
-        let parts = self.rows(program, fresh, part);
-        stmts.push(contiguity::unary_op(Op::Reshape, self.source, parts));
-        let border = self.slice(program, fresh, parts, (sent, count), &mut stmts);
-        let received = self.rows(program, fresh, count);
-        stmts.push(builder::allocate(program, received));
-        let posts = self.exchange(program, fresh, (border, received));
-        let waits: Vec<OpStmt> = posts.iter().filter_map(|it| Some(builder::wait(it.number?))).collect();
-        stmts.extend(posts);
+        let mut posts = Vec::new();
+        let (mut waits, mut zeros, mut own) = (Vec::new(), Vec::new(), Vec::new());
+        let parts = self.rows(program, fresh, self.part);
+        posts.push(contiguity::unary_op(Op::Reshape, self.source, parts));
+        let mut found = Vec::new();
+        for piece in self.pieces(program) {
+            if piece.distance == 0 {
+                found.push(self.slice(program, fresh, parts, piece, &mut own));
+                continue;
+            }
+            if self.is_padded && piece.distance.abs() >= self.devices(program) {
+                let (outside, allocate) = self.zeros(program, fresh, piece.count);
+                own.push(allocate);
+                found.push(outside);
+                continue;
+            }
+            let border = self.slice(program, fresh, parts, piece, &mut posts);
+            let received = self.rows(program, fresh, piece.count);
+            posts.push(builder::allocate(program, received));
+            let exchange = self.exchange(program, fresh, piece.distance, (border, received));
+            waits.extend(exchange.iter().filter_map(|it| Some(builder::wait(it.number?))));
+            posts.extend(exchange);
+            if self.is_padded {
+                zeros.extend(self.zeros_at_end(program, fresh, piece, received, span));
+            }
+            found.push(received);
+        }
+        let mut shifted = found[0];
+        if let [first, second] = found[..] {
+            shifted = self.rows(program, fresh, self.part);
+            let along = program.intern_int(self.dim as i64 + 1);
+            let args = [first, second].map(Operand::Tensor).into_iter().chain([Operand::Scalar(along)]);
+            let args = args.collect();
+            own.push(OpStmt { outs: vec![Operand::Tensor(shifted)], args, ..builder::op(Op::Cat) });
+        }
+        own.push(contiguity::unary_op(Op::Reshape, shifted, self.out));
         let mut add = |stmts: Vec<OpStmt>| -> Vec<StmtId> {
             stmts.into_iter().map(|it| builder::add(program, it, span)).collect()
         };
-        let (posts, mut stmts) = (add(stmts), add(waits));
-        if self.is_padded {
-            stmts.extend(self.zeros_at_end(program, fresh, received, span));
-        }
-        let mut rest = Vec::new();
-        let mut shifted = received;
-        if count < part {
-            let own = self.slice(program, fresh, parts, (kept, part - count), &mut rest);
-            shifted = self.rows(program, fresh, part);
-            let both = if self.by > 0 { [own, received] } else { [received, own] };
-            let along = program.intern_int(self.dim as i64 + 1);
-            let args = both.map(Operand::Tensor).into_iter().chain([Operand::Scalar(along)]).collect();
-            rest.push(OpStmt { outs: vec![Operand::Tensor(shifted)], args, ..builder::op(Op::Cat) });
-        }
-        rest.push(contiguity::unary_op(Op::Reshape, shifted, self.out));
-        stmts.extend(rest.into_iter().map(|it| builder::add(program, it, span)));
-        (posts, stmts)
+        let (posts, waits, own) = (add(posts), add(waits), add(own));
+        (posts, waits.into_iter().chain(zeros).chain(own).collect())
     }
 
     /// Returns a new tensor with `count` rows of each device: a dimension over the devices, and one over their rows.
@@ -165,13 +207,21 @@ impl Shift {
         sharding.new_tensor(program, fresh, self.out, Memory::Global)
     }
 
+    /// Returns a new tensor of zeros with `count` rows of each device, and its ALLOCATE.
+    fn zeros(&self, program: &mut Program, fresh: &mut IrBuilder, count: i64) -> (TensorId, OpStmt) {
+        let zeros = self.rows(program, fresh, count);
+        let mut allocate = builder::allocate(program, zeros);
+        allocate.set(attr::ZERO_INIT, true);
+        (zeros, allocate)
+    }
+
     /// Returns some of the rows of each device.
     fn slice(
         &self,
         program: &mut Program,
         fresh: &mut IrBuilder,
         parts: TensorId,
-        (start, count): (i64, i64),
+        Piece { start, count, .. }: Piece,
         stmts: &mut Vec<OpStmt>,
     ) -> TensorId {
         if count == self.part {
@@ -189,11 +239,12 @@ impl Shift {
         slice
     }
 
-    /// Returns the statements with which each device sends rows to one neighbour and receives those of the other.
+    /// Returns the statements with which each device receives rows of the device at a distance, and sends its own ones the other way.
     fn exchange(
         &self,
         program: &mut Program,
         fresh: &mut IrBuilder,
+        distance: i64,
         (input, output): (TensorId, TensorId),
     ) -> Vec<OpStmt> {
         let mesh = self.sharding.mesh.clone();
@@ -201,31 +252,32 @@ impl Shift {
         let devices = mesh.extent(self.device) as i64;
         let count = program.intern_int(devices);
         let mut peer = |by: i64| {
-            let by = program.intern_int(by);
+            let by = program.intern_int(by.rem_euclid(devices));
             let sum = infix(program, InfixOp::Add, me, by);
             infix(program, InfixOp::Rem, sum, count)
         };
-        let (next, last) = (peer(1), peer(devices - 1));
-        let (send, recv) = if self.by > 0 { (last, next) } else { (next, last) };
+        let (recv, send) = (peer(distance), peer(-distance));
         let post = |team| builder::collective_permute(fresh.work(), team, [send, recv], (input, output));
         teams_along(&mesh, &[self.device]).into_iter().map(post).collect()
     }
 
-    /// Returns the statements that overwrite with zeros what the device at the end of the axis has received.
+    /// Returns the statements that overwrite with zeros what the devices at the end of the axis have received.
     fn zeros_at_end(
         &self,
         program: &mut Program,
         fresh: &mut IrBuilder,
+        Piece { distance, count, .. }: Piece,
         received: TensorId,
         span: Span,
     ) -> [StmtId; 2] {
         let mesh = self.sharding.mesh.clone();
-        let end = if self.by > 0 { mesh.extent(self.device) as i64 - 1 } else { 0 };
-        let (me, end) = (coordinate(program, &mesh, self.device), program.intern_int(end));
-        let cond = infix(program, InfixOp::Eq, me, end);
-        let zeros = self.rows(program, fresh, self.by.abs());
-        let mut allocate = builder::allocate(program, zeros);
-        allocate.set(attr::ZERO_INIT, true);
+        let me = coordinate(program, &mesh, self.device);
+        let (first, last) = (program.intern_int(-distance), program.intern_int(self.devices(program) - distance));
+        let cond = match distance {
+            ..0 => infix(program, InfixOp::Lt, me, first),
+            _ => infix(program, InfixOp::Ge, me, last),
+        };
+        let (zeros, allocate) = self.zeros(program, fresh, count);
         let copy = builder::add(program, contiguity::unary_op(Op::Set, zeros, received), span);
         let then_block = builder::block(program, vec![copy]);
         let branch = If { kind: If::MANUAL.to_owned(), cond, then_block, else_block: None };

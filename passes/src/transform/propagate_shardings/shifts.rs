@@ -10,11 +10,11 @@ use super::{
 };
 use crate::analysis::{
     dim_map,
-    sharding::{Dim, DimPiece, Sharding},
+    sharding::{Dim, Sharding},
 };
 
 impl Propagation<'_> {
-    /// Shards a result whose rows are those of a sharded tensor, moved by at most as many as a device has, as this tensor.
+    /// Shards a result whose rows are those of a sharded tensor, moved, as this tensor.
     pub(super) fn shift(&self, stmt: StmtId, out: TensorId, mesh: &Arc<Mesh>, claims: &mut Claims) {
         for dim in 0..self.program.dimensions(out).count() {
             let pieces = |tensor: TensorId| {
@@ -29,13 +29,10 @@ impl Propagation<'_> {
             else {
                 continue;
             };
-            let spread: usize =
-                pieces.iter().filter_map(DimPiece::device).map(|it| mesh.extent(it)).product();
-            let part = self.program.constant(extent).map_or(0, |extent| extent / spread as i64);
             let is_taken = |it: &ClaimedPieces| {
                 it.dim.devices().any(|device| pieces.iter().any(|piece| piece.device() == Some(device)))
             };
-            if shift.by.abs() > part || claims.iter().flatten().any(is_taken) {
+            if claims.iter().flatten().any(is_taken) {
                 continue;
             }
             if claims.len() <= dim {
