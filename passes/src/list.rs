@@ -12,6 +12,7 @@ pub static PASSES: &[Pass] = &[
     crate::transform::overlap::PASS,
     crate::transform::coalesce_reductions::PASS,
     crate::transform::lower_to_communication::PASS,
+    crate::transform::hierarchical_collectives::PASS,
     crate::transform::assign_streams::PASS,
     crate::transform::allocate_and_deallocate::PASS,
     crate::transform::canonicalize::PASS,
@@ -45,7 +46,8 @@ pub const FORMER_NAMES: &[(&str, &str)] = &[
 /// sharding of every tensor. `decompose-resharding` makes operators local, because `overlap` must know
 /// what is exchanged before it makes loops. `lower-to-communication` then turns the remaining resharding
 /// inside the loops into communications. Before `lower-to-communication`, `coalesce-reductions` joins the
-/// small reductions that are in no loop. Communications that are in no loop overlap with what stands around
+/// small reductions that are in no loop; behind it, `hierarchical-collectives` divides those of several hosts, if it is told
+/// where the hosts are. Communications that are in no loop overlap with what stands around
 /// them, so they are scheduled before allocations are between the statements;
 /// `order-communicators` then adds the order that NCCL asks for. Streams are assigned next, while
 /// it is evident that iterations do not share storage. Then the rank's own shard is read in place, and handles are exchanged once
@@ -71,15 +73,15 @@ pub static PIPELINES: &[Pipeline] = &[
     Pipeline {
         name: "@lower",
         description: "lower resharding operators to communications, without overlap",
-        passes: "propagate-shardings,decompose-resharding,coalesce-reductions,lower-to-communication,order-communicators,\
-                 allocate-and-deallocate,canonicalize",
+        passes: "propagate-shardings,decompose-resharding,coalesce-reductions,lower-to-communication,\
+                 hierarchical-collectives,order-communicators,allocate-and-deallocate,canonicalize",
     },
     Pipeline {
         name: "@overlap",
         description: "overlap all-gather, reduce-scatter or all-reduce with linear or matmul: CUDA rings, chunks of rows",
         passes: "propagate-shardings,decompose-resharding,\
                  overlap{allgather=p2p-ring,reduce-scatter=p2p-ring,backend=cuda},\
-                 coalesce-reductions,lower-to-communication,schedule-communication,order-communicators,\
+                 coalesce-reductions,lower-to-communication,hierarchical-collectives,schedule-communication,order-communicators,\
                  assign-streams{count=numberOfStreams,communications=auto,dependent=keep},\
                  use-local-shard-in-place,hoist-share-mem-handles,allocate-and-deallocate,\
                  remove-redundant-sync,canonicalize,remove-dead-code",

@@ -114,6 +114,7 @@ const TRANSFORM: &[Layer] = &[
     ("fuse_collective_epilogue", &["select_algorithms"]),
     ("specialize_rank", &["canonicalize", "inline_definitions"]),
     ("chunk coalesce_reductions lower_to_communication", &["decompose_resharding"]),
+    ("hierarchical_collectives", &["lower_to_communication"]),
     ("stream_parallel", &["decompose_resharding", "lower_to_communication"]),
     ("swizzle_stream", &["chunk", "decompose_resharding"]),
     // Parallelises loops in several ways and selects the best.
