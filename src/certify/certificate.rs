@@ -1,6 +1,6 @@
 //! The claim that two programs compute the same, and its proof by evaluation at random points.
 
-use std::{cell::RefCell, collections::BTreeSet};
+use std::{cell::RefCell, iter};
 
 use grammar::{
     attr,
@@ -15,13 +15,13 @@ use grammar::{
 use rustc_hash::FxHashMap;
 
 use crate::{
-    execute::World,
+    execute::{Outputs, Unrolled, assemble, execute},
     field::{Algebra, Element},
-    order::check_order,
-    part::Part,
-    tape::Tape,
+    order::order,
+    part::{Part, size},
+    tape::Meetings,
+    tensor::{Values, array},
     unroll::{is_integral, unroll},
-    view::Values,
 };
 
 /// Which of the two programs a fault is in.
@@ -31,15 +31,6 @@ pub enum Subject {
     Original,
     /// The program after lowering.
     Lowered,
-}
-
-impl Subject {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Original => "original",
-            Self::Lowered => "lowered",
-        }
-    }
 }
 
 /// The reason why nothing is certified.
@@ -82,120 +73,116 @@ pub struct Claim {
 /// The largest number of ranks.
 const MAX_RANKS: usize = 1 << 16;
 
-/// The outputs of a program: by number and rank, with the part that the rank has.
-type Outputs<'t> = Vec<Vec<Option<(Values, &'t Part)>>>;
-
 /// Certifies that `lowered` computes what `original` computes.
 ///
 /// # Errors
 /// The first output that differs, or what cannot be certified.
 pub fn certify(original: &Program, lowered: &Program, settings: &Settings) -> Result<Claim, Fault> {
-    let both = [(Subject::Original, original), (Subject::Lowered, lowered)];
     let least = smallest_world(original).max(smallest_world(lowered));
     let ranks = settings.ranks.unwrap_or(least);
     if ranks < least || ranks > MAX_RANKS {
         let message = format!("{ranks} ranks; expected at least {least}, and at most {MAX_RANKS}");
-        let label = "has these ranks in its meshes and teams";
-        let it = Diagnostic::new(Code::NotCertifiable, lowered.spans.header, message, label);
-        return Err(Fault { subject: Subject::Lowered, diagnostic: Box::new(it) });
-    }
-    let mut tapes: Vec<Vec<Tape>> = Vec::new();
-    for (subject, program) in both {
-        // What a program without communications computes on whole tensors is its meaning.
-        let all: Result<_, _> = if subject == Subject::Original && has_whole_tensors(program) {
-            unroll(program, None, 1).map(|it| vec![it])
-        } else {
-            (0..ranks).map(|rank| unroll(program, Some(rank), ranks)).collect()
-        };
-        tapes.push(all.map_err(|diagnostic| Fault { subject, diagnostic })?);
+        return Err(refuse(lowered, message, "has these ranks in its meshes and teams"));
     }
     check_signatures(original, lowered)?;
-    let accesses = check_order(lowered, &tapes[1]);
-    let accesses = accesses.map_err(|diagnostic| Fault { subject: Subject::Lowered, diagnostic })?;
+    // What a program without communications computes on whole tensors is its meaning.
+    let is_whole = has_whole_tensors(original);
+    let fault = |subject| move |diagnostic| Fault { subject, diagnostic };
+    let before = unrolled(original, "original", if is_whole { None } else { Some(ranks) });
+    let before = before.map_err(fault(Subject::Original))?;
+    let after = unrolled(lowered, "lowered", Some(ranks)).map_err(fault(Subject::Lowered))?;
     let integral = |it: &TensorId| is_integral(original, *it);
     let mut claim = Claim {
         ranks,
-        accesses,
+        accesses: after.schedule.accesses,
         outputs: original.outputs.len(),
         elements: 0,
         error_exponent: 0.0,
         integral_inputs: Program::tensors_of(&original.inputs).filter(integral).count(),
     };
-    let limit = both.iter().map(|it| index_limit(it.1)).min().unwrap_or(1);
+    let limit = index_limit(original).min(index_limit(lowered));
     for run in 0..settings.runs {
         let key = settings.seed.wrapping_add(u64::from(run) << 32);
         let (algebra, random) = (Algebra::new(key), Algebra::new(!key));
         let inputs = Inputs { program: original, random: &random, limit, whole: RefCell::default() };
-        let mut outputs: Vec<Outputs<'_>> = Vec::new();
-        for ((subject, program), tapes) in both.into_iter().zip(&tapes) {
-            let mut world = World::new(program, tapes, &algebra, subject.name(), &|number, part| {
-                inputs.part(number, part)
-            });
-            world.run().map_err(|diagnostic| Fault { subject, diagnostic })?;
-            let of_rank = |number| (0..tapes.len()).map(|rank| world.output(rank, number)).collect();
-            outputs.push((0..claim.outputs).map(of_rank).collect());
-        }
-        let [wanted, found] = &outputs[..] else { break };
-        let mut degree = 0;
+        let input = |number, part: &Part| inputs.part(number, part);
+        let wanted = execute(&before, &algebra, &input).map_err(fault(Subject::Original))?;
+        let found = execute(&after, &algebra, &input).map_err(fault(Subject::Lowered))?;
         claim.elements = 0;
-        for (number, tensor) in Program::tensors_of(&lowered.outputs).enumerate() {
-            claim.elements += compare((original, lowered), tensor, &wanted[number], &found[number])?;
-            let parts = wanted[number].iter().chain(&found[number]).flatten();
-            degree = parts.map(|it| it.0.degree).fold(degree, u64::max);
+        for output in Program::tensors_of(&lowered.outputs).enumerate() {
+            claim.elements += compare((&before, &wanted), (&after, &found), output)?;
         }
-        claim.error_exponent += algebra.error_exponent(degree, claim.elements).min(0.0);
+        let degrees = wanted.iter().chain(&found).flatten().flatten().map(|it| it.degree);
+        claim.error_exponent += algebra.error_exponent(degrees.fold(1, u64::max), claim.elements).min(0.0);
     }
     Ok(claim)
 }
 
+/// Returns what the ranks of a program execute, or one rank on whole tensors.
+fn unrolled<'p>(
+    program: &'p Program,
+    name: &'static str,
+    ranks: Option<usize>,
+) -> Result<Unrolled<'p>, Box<Diagnostic>> {
+    let (mut meetings, count) = (Meetings::default(), ranks.unwrap_or(1));
+    let tape = |rank| unroll(program, ranks.map(|_| rank), count, &mut meetings);
+    let tapes = (0..count).map(tape).collect::<Result<Vec<_>, _>>()?;
+    let schedule = order(program, &tapes, &meetings)?;
+    Ok(Unrolled { program, name, tapes, meetings, schedule })
+}
+
+fn refuse(lowered: &Program, message: impl Into<String>, label: &str) -> Fault {
+    let it = Diagnostic::new(Code::NotCertifiable, lowered.spans.header, message, label);
+    Fault { subject: Subject::Lowered, diagnostic: Box::new(it) }
+}
+
 /// Compares an output on all ranks, and returns how many elements it has there.
 fn compare(
-    (original, lowered): (&Program, &Program),
-    tensor: TensorId,
-    wanted: &[Option<(Values, &Part)>],
-    found: &[Option<(Values, &Part)>],
+    (before, wanted): (&Unrolled<'_>, &Outputs),
+    (after, found): (&Unrolled<'_>, &Outputs),
+    (number, tensor): (usize, TensorId),
 ) -> Result<usize, Fault> {
-    let name = lowered.tensor_name(tensor);
-    let has_same_parts = wanted.len() == found.len()
-        && wanted.iter().zip(found).all(|(a, b)| a.as_ref().map(|it| it.1) == b.as_ref().map(|it| it.1));
-    // With equal parts, what one rank has is compared with what it had. Otherwise all ranks have to agree on the original.
-    let mut whole: FxHashMap<usize, Element> = FxHashMap::default();
-    for (values, part) in wanted.iter().flatten().filter(|_| !has_same_parts) {
-        for (place, it) in part.indices().into_iter().zip(values.data.iter()) {
-            if whole.insert(place, *it).is_some_and(|before| before != *it) {
-                let message = format!("ranks hold different values of the output `{name}`");
-                let it =
-                    Diagnostic::new(Code::NotCertifiable, original.spans.header, message, "the original");
-                return Err(Fault { subject: Subject::Original, diagnostic: Box::new(it) });
-            }
-        }
-    }
+    let name = after.program.tensor_name(tensor);
     let mut count = 0;
-    for (rank, found) in found.iter().enumerate() {
-        let (Some((values, part)), wanted) = (found, wanted.get(rank)) else { continue };
-        let differs = |at: &usize, place: usize| match wanted {
-            Some(Some((wanted, _))) if has_same_parts => wanted.data.get(*at) != values.data.get(*at),
-            _ => whole.get(&place) != values.data.get(*at),
+    for (rank, tape) in after.tapes.iter().enumerate() {
+        let Some(((_, part), values)) = tape.outputs[number].as_ref().zip(found[rank][number].as_ref()) else {
+            continue;
         };
-        let faulty = part.indices().into_iter().enumerate().filter(|(at, place)| differs(at, *place));
-        let faulty: Vec<usize> = faulty.map(|it| it.1).collect();
-        count += values.data.len();
+        // What a rank has is compared with what it had, if that is the same part. Otherwise all ranks have to agree on the original.
+        let ports = before.tapes.iter().zip(wanted).map(|(tape, values)| {
+            let (_, part) = tape.outputs[number].as_ref()?;
+            Some((values[number].as_ref()?, part))
+        });
+        let own = ports.clone().nth(rank).flatten().filter(|it| it.1 == part);
+        let all = match own {
+            Some(own) => assemble(&part.whole, [own].into_iter()),
+            None => assemble(&part.whole, ports.flatten()),
+        };
+        let Some(all) = all else {
+            let message = format!("ranks hold different values of the output `{name}`");
+            let it = Diagnostic::new(Code::NotCertifiable, before.program.spans.header, message, "the original");
+            return Err(Fault { subject: Subject::Original, diagnostic: Box::new(it) });
+        };
+        let places = part.places();
+        let has = values.data.iter().copied().map(Some).chain(iter::repeat(None));
+        let differs = |(place, has): &(&usize, Option<Element>)| has.is_none() || all[**place] != *has;
+        let faulty: Vec<usize> = places.iter().zip(has).filter(differs).map(|it| *it.0).collect();
         if let Some(first) = faulty.first() {
             let index = part.whole.iter().rev().fold((*first, Vec::new()), |(rest, mut index), extent| {
                 index.insert(0, rest % extent);
                 (rest / extent, index)
             });
-            let all = values.data.len();
             let message = format!(
-                "on rank {rank}, {} of {all} elements of the output `{name}` are not those of the original",
-                faulty.len()
+                "on rank {rank}, {} of {} elements of the output `{name}` are not those of the original",
+                faulty.len(),
+                places.len(),
             );
             let label = format!("the first one is element {:?}", index.1);
-            let it = Diagnostic::new(Code::ProgramsDiffer, lowered.tensor_span(tensor), message, label);
-            let it =
-                it.help("`hir run --reference` shows the values that differ, for inputs that you choose");
+            let it = Diagnostic::new(Code::ProgramsDiffer, after.program.tensor_span(tensor), message, label);
+            let it = it.help("`hir run --reference` shows the values that differ, for inputs that you choose");
             return Err(Fault { subject: Subject::Lowered, diagnostic: Box::new(it) });
         }
+        count += places.len();
     }
     Ok(count)
 }
@@ -216,9 +203,7 @@ fn check_signatures(original: &Program, lowered: &Program) -> Result<(), Fault> 
         return Ok(());
     }
     let message = "the two programs have inputs or outputs of different numbers, shapes or element types";
-    let label = "expected those of the original";
-    let it = Diagnostic::new(Code::NotCertifiable, lowered.spans.header, message, label);
-    Err(Fault { subject: Subject::Lowered, diagnostic: Box::new(it) })
+    Err(refuse(lowered, message, "expected those of the original"))
 }
 
 /// The random inputs of one run.
@@ -244,13 +229,12 @@ impl Inputs<'_> {
                 Class::Float | Class::SmallFloat | Class::Complex | Class::Composite => random,
             }
         };
-        let generate = |len: usize| Values {
-            degree: 1,
-            ..Values::new(part.whole.clone(), (0..len).map(element).collect())
-        };
         let mut known = self.whole.borrow_mut();
-        let whole = known.entry(number).or_insert_with(|| generate(part.whole.iter().product()));
-        whole.part(part)
+        let whole = known.entry(number).or_insert_with(|| {
+            let elements = (0..part.whole.iter().product()).map(element).collect();
+            Values { degree: 1, data: array(&part.whole, elements) }
+        });
+        whole.at(&part.places())
     }
 }
 
@@ -273,7 +257,7 @@ fn index_limit(program: &Program) -> u64 {
     let indexed = program.stmts.iter().filter_map(|(_, it)| {
         let Stmt::Op(it) = it else { return None };
         let args = it.tensor_operands();
-        let dim = || it.get(attr::DIM).and_then(|it| usize::try_from(scalars.int(it).ok()?).ok());
+        let dim = || it.get(attr::DIM).and_then(|it| size(&scalars, it));
         let (table, dim) = match it.op {
             Op::Embedding => (*args.get(1)?, 0),
             Op::IndexPutAccumulate => (*args.first()?, 0),
@@ -288,14 +272,11 @@ fn index_limit(program: &Program) -> u64 {
 
 /// Returns the lowest number of ranks that has all ranks of meshes and teams.
 fn smallest_world(program: &Program) -> usize {
-    let mut ranks: BTreeSet<usize> = ranks_in_meshes(program).map(|it| it.0).collect();
-    for (_, stmt) in program.stmts.iter() {
-        if let Stmt::Op(it) = stmt {
-            ranks.extend(it.attrs.iter().flat_map(|(_, it)| match it {
-                Attr::Team(team) => team.as_slice(),
-                _ => &[],
-            }));
-        }
-    }
-    ranks.last().map_or(1, |it| it + 1)
+    let of_team = |it: &Attr| if let Attr::Team(team) = it { team.iter().max().copied() } else { None };
+    let of_stmt = |(_, it): (_, &Stmt)| match it {
+        Stmt::Op(it) => it.attrs.iter().filter_map(|it| of_team(&it.1)).max(),
+        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+    };
+    let in_teams = program.stmts.iter().filter_map(of_stmt);
+    ranks_in_meshes(program).map(|it| it.0).chain(in_teams).max().map_or(1, |it| it + 1)
 }

@@ -78,11 +78,13 @@ impl Element {
     }
 
     /// Returns the sum of the products of two rows.
-    pub(crate) fn dot(a: &[Self], b: &[Self]) -> Self {
-        let products = |(a, b): (&[Self], &[Self])| {
-            Self::reduced(a.iter().zip(b).map(|(a, b)| u128::from(a.0) * u128::from(b.0)).sum())
-        };
-        a.chunks(32).zip(b.chunks(32)).map(products).sum()
+    pub(crate) fn dot<'e>(a: impl IntoIterator<Item = &'e Self>, b: impl IntoIterator<Item = &'e Self>) -> Self {
+        let mut sum = 0;
+        for (number, (a, b)) in a.into_iter().zip(b).enumerate() {
+            let kept = if number % 31 == 30 { u128::from(Self::reduced(sum).0) } else { sum };
+            sum = kept + u128::from(a.0) * u128::from(b.0);
+        }
+        Self::reduced(sum)
     }
 }
 
@@ -150,15 +152,20 @@ impl Combine {
 /// The unknown functions of one run.
 pub(crate) struct Algebra {
     key: u64,
+    /// The elements of the positive and the negative infinity.
+    infinities: [Element; 2],
     /// How many values of unknown functions were computed.
     applied: Cell<u64>,
     /// The elements of which the results of lattice functions are made.
-    made_of: RefCell<FxHashMap<Element, Rc<[Element]>>>,
+    made_of: RefCell<FxHashMap<(&'static str, Element), Rc<[Element]>>>,
 }
 
 impl Algebra {
     pub(crate) fn new(key: u64) -> Self {
-        Self { key, applied: Cell::default(), made_of: RefCell::default() }
+        let (applied, made_of, infinities) = Default::default();
+        let it = Self { key, applied, made_of, infinities };
+        let infinities = [it.apply("infinity", []), it.apply("negative infinity", [])];
+        Self { infinities, ..it }
     }
 
     /// Returns the value of an unknown function.
@@ -178,9 +185,10 @@ impl Algebra {
         (degree.max(1) as f64 * (applied * applied / 2.0 + outputs as f64)).log2() - 61.0
     }
 
-    /// Returns the element of a number. An infinity or a NaN is an unknown element.
+    /// Returns the element of a number. Infinities and NaN are unknown elements.
     pub(crate) fn real(&self, value: f64) -> Element {
-        Element::of_real(value).unwrap_or_else(|| self.apply(("number", value.to_string()), []))
+        let unknown = self.infinities[usize::from(value < 0.0)];
+        Element::of_real(value).unwrap_or(if value.is_nan() { self.apply("NaN", []) } else { unknown })
     }
 
     pub(crate) fn reciprocal(&self, of: Element) -> Element {
@@ -220,11 +228,7 @@ impl Algebra {
             _ => (Element::default(), Some(Element::ONE)),
         };
         let made_of = self.made_of.borrow();
-        let parts = |it: &Element| {
-            // The key of a result has the name of its function, so that a minimum is no part of a maximum.
-            let known = made_of.get(&self.apply(("parts", name), [*it]));
-            known.map_or_else(|| vec![*it], |it| it.to_vec())
-        };
+        let parts = |it: &Element| made_of.get(&(name, *it)).map_or_else(|| vec![*it], |it| it.to_vec());
         let mut set: Vec<Element> = all.iter().flat_map(parts).filter(|it| *it != neutral).collect();
         drop(made_of);
         set.sort_unstable();
@@ -237,7 +241,7 @@ impl Algebra {
             _ if absorbing.is_some_and(|it| set.contains(&it)) => absorbing.unwrap_or_default(),
             _ => {
                 let value = self.apply(("lattice", name), set.iter().copied());
-                self.made_of.borrow_mut().insert(self.apply(("parts", name), [value]), set.into());
+                self.made_of.borrow_mut().insert((name, value), set.into());
                 value
             }
         }

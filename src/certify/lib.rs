@@ -14,8 +14,8 @@ mod operators;
 mod order;
 mod part;
 mod tape;
+mod tensor;
 mod unroll;
-mod view;
 
 pub use certificate::{Claim, Fault, Settings, Subject, certify};
 pub use command::{command, exit_code, main_with};

@@ -4,6 +4,8 @@
 //! is not part of the model. Integers are integers of 64 bits. Every other elementwise operator is an unknown function of its
 //! operands, and so is the exponential of an attention.
 
+use std::iter;
+
 use grammar::{
     arithmetic::{Constant, fold_infix},
     attr,
@@ -17,102 +19,114 @@ use grammar::{
 
 use crate::{
     field::{Algebra, Combine, Element},
-    part::Part,
+    tape::Compute,
+    tensor::{Array, Values, array},
     unroll::is_integral,
-    view::Values,
 };
 
-mod attention;
-mod indices;
-mod rearrangements;
-mod sums;
+mod mapped;
+mod moved;
 
-pub(crate) use rearrangements::rearranged;
+pub(crate) use moved::rearranged;
 
-/// A statement with its operands and the parts of its results that it computes.
+/// A statement with its operands.
 pub(crate) struct Call<'a> {
     pub(crate) program: &'a Program,
     pub(crate) stmt: &'a OpStmt,
+    pub(crate) compute: &'a Compute,
     pub(crate) args: &'a [Values],
-    /// Where the operands are in whole tensors.
-    pub(crate) arg_parts: &'a [Part],
-    pub(crate) outs: &'a [(TensorId, Part)],
-    pub(crate) shapes: &'a [Vec<usize>],
-    pub(crate) value: &'a dyn Fn(ExprId) -> Option<Value>,
     pub(crate) algebra: &'a Algebra,
 }
 
-/// The reason why a statement is not certified.
-pub(crate) type Computed<T> = Result<T, String>;
+type Tensor = Array<Element>;
+
+/// A result, or the reason why the statement is not certified.
+type Computed<T> = Result<T, String>;
 
 fn misfit<T>() -> Computed<T> {
     Err("the shapes of its operands do not match".to_owned())
 }
 
+/// Returns a tensor that is there if the shapes of operands match.
+fn fit<T>(it: Option<T>) -> Computed<T> {
+    it.map_or_else(misfit, Ok)
+}
+
 impl Call<'_> {
-    /// Returns the elements of each result.
-    pub(crate) fn compute(&self) -> Computed<Vec<Vec<Element>>> {
-        let (op, rule) = (self.stmt.op, self.stmt.op.def().type_rule);
-        let one = |it: Computed<Vec<Element>>| it.map(|it| vec![it]);
+    /// Returns the results.
+    pub(crate) fn results(&self) -> Computed<Vec<Values>> {
+        let (found, degree) = (self.tensors()?, self.degree());
+        let shapes = &self.compute.shapes;
+        if found.len() < shapes.len() || found.iter().zip(shapes).any(|(it, shape)| it.shape() != *shape) {
+            return misfit();
+        }
+        Ok(found.into_iter().map(|data| Values { data, degree }).collect())
+    }
+
+    fn tensors(&self) -> Computed<Vec<Tensor>> {
+        let op = self.stmt.op;
+        let one = |it: Computed<Tensor>| it.map(|it| vec![it]);
         if op.def().class == OpClass::Elementwise {
             return one(self.elementwise());
         }
-        match (rule, op) {
-            (TypeRule::Linear | TypeRule::Matmul, _) => one(self.product()),
+        match (op.def().type_rule, op) {
+            (TypeRule::Linear | TypeRule::Matmul | TypeRule::Embedding, _) => one(self.product()),
             (TypeRule::Reduce, _) => one(self.reduce()),
             (TypeRule::Generate, _) => one(self.generate()),
             (_, Op::TensorConstruct) => match self.stmt.args[..] {
-                [Operand::Scalar(it)] if self.shapes[0].iter().product::<usize>() == 1 => {
-                    one(Ok(vec![self.element(it)?]))
-                }
-                _ => Err("hir-certify does not know arrays of scalars".to_owned()),
+                [Operand::Scalar(it)] => one(Ok(array(self.shape(), vec![self.element(it)?]))),
+                _ => misfit(),
             },
             (_, Op::Cat) => one(self.cat()),
             (_, Op::Pad) => one(self.pad()),
-            (_, Op::Embedding) => one(self.embedding()),
             (_, Op::IndexPutAccumulate) => one(self.add_rows()),
-            (_, Op::IndexSelect | Op::TakeAlongAxis | Op::TorchGather) => one(self.take()),
             (_, Op::Welford) => self.statistics(),
-            (_, Op::TopK | Op::ArgSort | Op::Scan) => self.of_rows(),
-            (_, Op::Sdpa) => self.attention(),
-            (_, Op::SdpaBwd) => self.attention_gradient(),
+            (TypeRule::AlongAxis | TypeRule::Sdpa | TypeRule::SdpaBwd, _) => self.unknown(),
             _ if matches!(self.stmt.rule().aliasing(), Aliasing::View(_)) => one(self.rearrange()),
             _ => Err(format!("hir-certify does not know what `{}` computes", op.name())),
         }
     }
 
     /// Returns a bound for the degree of the results.
-    pub(crate) fn degree(&self) -> u64 {
-        let degrees = || self.args.iter().map(|it| it.degree);
-        let (op, rule) = (self.stmt.op, self.stmt.op.def().type_rule);
-        let is_product = op.def().class != OpClass::Elementwise
-            || matches!(op, Op::Mul | Op::Div | Op::Reciprocal | Op::Lerp | Op::Where);
-        let is_sum = matches!(
-            op,
-            Op::Add | Op::Sub | Op::Neg | Op::Cast | Op::LogicalNot | Op::Cat | Op::Pad | Op::Embedding
-        ) || matches!(self.stmt.rule().aliasing(), Aliasing::View(_))
-            || rule == TypeRule::Reduce && self.stmt.get(attr::OP) != Some(ReductionOp::Mul);
+    fn degree(&self) -> u64 {
+        let all = self.args.iter().map(|it| it.degree);
+        let (highest, product) = (all.clone().fold(1, u64::max), all.fold(2, u64::saturating_add));
         let terms = self.args.first().map_or(1, |it| it.data.len() as u64);
-        match (op, is_sum, is_product) {
-            (_, true, _) => degrees().max().unwrap_or(0).max(1),
-            (Op::Reduction, ..) => degrees().sum::<u64>().saturating_mul(terms),
+        match (self.stmt.op, self.stmt.op.def().class) {
+            (Op::Reduction, _) if self.stmt.get(attr::OP) == Some(ReductionOp::Mul) => {
+                product.saturating_mul(terms)
+            }
+            (Op::Reduction | Op::Cat | Op::Pad | Op::Embedding, _) => highest,
+            (Op::Welford, _) => highest.saturating_mul(2),
+            (Op::Add | Op::Sub | Op::Neg | Op::Cast | Op::LogicalNot, _) => highest,
+            (Op::LogicalAnd | Op::LogicalOr | Op::Max | Op::Min | Op::FMax | Op::FMin, _) => highest,
             // The reciprocal and the weights of an attention are values of unknown functions.
-            (_, false, true) => degrees().fold(2, u64::saturating_add),
-            (_, false, false) => 1,
+            (Op::Mul | Op::Div | Op::Lerp | Op::Where, _) => product,
+            (_, OpClass::Elementwise) => 1,
+            _ if matches!(self.stmt.rule().aliasing(), Aliasing::View(_)) => highest,
+            _ => product,
         }
     }
 
-    fn arg(&self, at: usize) -> Computed<&Values> {
-        self.args.get(at).ok_or_else(|| "an operand is missing".to_owned())
+    // ---- operands
+
+    fn arg(&self, at: usize) -> Computed<&Tensor> {
+        self.args.get(at).map(|it| &it.data).ok_or_else(|| "an operand is missing".to_owned())
+    }
+
+    /// Returns the shape of the first result.
+    fn shape(&self) -> &[usize] {
+        &self.compute.shapes[0]
     }
 
     fn scalar(&self, expr: ExprId) -> Computed<Value> {
-        (self.value)(expr).ok_or_else(|| "a scalar has no value that hir-certify can compute".to_owned())
+        let value = self.compute.values.get(&expr).copied();
+        value.ok_or_else(|| "a scalar has no value that hir-certify can compute".to_owned())
     }
 
-    fn size(&self, expr: ExprId) -> Computed<usize> {
+    fn integer(&self, expr: ExprId) -> Computed<i64> {
         match self.scalar(expr)? {
-            Value::Int(it) => usize::try_from(it).map_err(|_| "an index is negative".to_owned()),
+            Value::Int(it) => Ok(it),
             Value::Bool(_) | Value::Float(_) => Err("an index is no integer".to_owned()),
         }
     }
@@ -128,44 +142,44 @@ impl Call<'_> {
         self.program.tensors[tensor].dtype.unwrap_or(DType::Float)
     }
 
-    /// Returns the elements of an operand, repeated to a shape.
-    fn repeated(&self, from: &Values, shape: &[usize]) -> Computed<Values> {
-        from.view().broadcast(shape).map_or_else(misfit, |it| Ok(from.gather(&it)))
+    fn result_dtype(&self) -> DType {
+        self.dtype(self.compute.outs[0].0)
     }
 
-    fn elementwise(&self) -> Computed<Vec<Element>> {
-        let (shape, mut tensors) = (&self.shapes[0], self.args.iter());
-        let mut columns = Vec::new();
+    // ---- elementwise operators
+
+    fn elementwise(&self) -> Computed<Tensor> {
+        let (shape, mut tensors) = (self.shape(), self.args.iter());
+        let mut columns: Vec<Box<dyn Iterator<Item = Element>>> = Vec::new();
         let mut integral = true;
         for operand in &self.stmt.args {
             match operand {
                 Operand::Tensor(tensor) => {
                     integral &= is_integral(self.program, *tensor);
-                    columns.push(Ok(self.repeated(tensors.next().ok_or("an operand is missing")?, shape)?));
+                    let it = tensors.next().and_then(|it| it.data.broadcast(shape));
+                    columns.push(Box::new(fit(it)?.into_iter().copied()));
                 }
                 Operand::Scalar(it) => {
                     integral &= !matches!(self.scalar(*it)?, Value::Float(_));
-                    columns.push(Err(self.element(*it)?));
+                    columns.push(Box::new(iter::repeat(self.element(*it)?)));
                 }
                 Operand::Stream(_) => return misfit(),
             }
         }
-        let row =
-            |at: usize| columns.iter().map(move |it| it.as_ref().map_or_else(|it| *it, |it| it.data[at]));
+        let types = [self.compute.args.first().map_or(self.result_dtype(), |it| self.dtype(it.0)), self.result_dtype()];
         let mut operands = Vec::new();
-        let each = |at| {
+        let each = |_| {
             operands.clear();
-            operands.extend(row(at));
-            self.function(integral, &operands)
+            operands.extend(columns.iter_mut().filter_map(Iterator::next));
+            self.function(integral, types, &operands)
         };
-        Ok((0..shape.iter().product()).map(each).collect())
+        Ok(array(shape, (0..shape.iter().product()).map(each).collect()))
     }
 
-    fn function(&self, integral: bool, operands: &[Element]) -> Element {
+    fn function(&self, integral: bool, types: [DType; 2], operands: &[Element]) -> Element {
         let (op, algebra) = (self.stmt.op, self.algebra);
         let unknown = || algebra.apply(op, operands.iter().copied());
-        let is_bool = self.dtype(self.outs[0].0) == DType::Bool;
-        let combine = |name| algebra.combine(Combine::lattice(name, is_bool), integral, operands);
+        let combine = |name| algebra.combine(Combine::lattice(name, types[1] == DType::Bool), integral, operands);
         match (op, operands) {
             (Op::Add, [a, b]) => *a + *b,
             (Op::Sub, [a, b]) => *a - *b,
@@ -184,9 +198,9 @@ impl Call<'_> {
             (Op::LogicalOr, _) => combine("or"),
             (Op::Max | Op::FMax, _) => combine("max"),
             (Op::Min | Op::FMin, _) => combine("min"),
-            (Op::Cast, [a]) => self.cast(*a),
+            (Op::Cast, [a]) => self.cast(types, *a),
             (_, [a, b]) if integral => {
-                let known = a.integer().zip(b.integer()).zip(infix(op));
+                let known = a.integer().zip(b.integer()).zip(InfixOp::from_text(op.def().mnemonic));
                 let folded =
                     known.and_then(|((a, b), op)| fold_infix(op, Constant::Int(a), Constant::Int(b)));
                 folded.map_or_else(unknown, |it| Element::of_integer(it.as_int()))
@@ -195,9 +209,7 @@ impl Call<'_> {
         }
     }
 
-    fn cast(&self, value: Element) -> Element {
-        let to = self.dtype(self.outs[0].0);
-        let from = self.stmt.tensor_operands().first().map_or(to, |it| self.dtype(*it));
+    fn cast(&self, [from, to]: [DType; 2], value: Element) -> Element {
         let is_float = |it: DType| matches!(it.class(), Class::Float | Class::SmallFloat);
         match (from.class(), to.class(), value.integer()) {
             (Class::Int | Class::Bool, Class::Int, Some(it)) => {
@@ -210,23 +222,4 @@ impl Call<'_> {
             _ => self.algebra.apply(("cast", from.name(), to.name()), [value]),
         }
     }
-}
-
-fn infix(op: Op) -> Option<InfixOp> {
-    Some(match op {
-        Op::Div => InfixOp::Div,
-        Op::Mod => InfixOp::Rem,
-        Op::Shl => InfixOp::Shl,
-        Op::Shr => InfixOp::Shr,
-        Op::BitAnd => InfixOp::BitAnd,
-        Op::BitOr => InfixOp::BitOr,
-        Op::BitXor => InfixOp::BitXor,
-        Op::Eq => InfixOp::Eq,
-        Op::Ne => InfixOp::Ne,
-        Op::Lt => InfixOp::Lt,
-        Op::Le => InfixOp::Le,
-        Op::Gt => InfixOp::Gt,
-        Op::Ge => InfixOp::Ge,
-        _ => return None,
-    })
 }

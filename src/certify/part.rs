@@ -4,38 +4,35 @@ use std::ops::Range;
 
 use grammar::{
     DimGroup, DimMap, OperandMap, ResultDim,
-    ir::{AxisId, DeviceDim, ExprId, OpStmt, ParallelType, Program, TensorId, Transform},
+    ir::{DeviceDim, ExprId, OpStmt, ParallelType, Program, TensorId, Transform},
     operand_map,
     ops::TypeRule,
     result_dims,
     scalars::Scalars,
 };
 
-/// A digit of the index of a dimension.
-#[derive(Clone, PartialEq, Debug)]
-struct Digit {
-    extent: usize,
-    parallel: ParallelType,
-    /// Its value on the rank; `None` if the rank has all values.
-    fixed: Option<usize>,
-}
+use crate::tensor::{Array, array};
 
-/// A rank's part of a tensor. The index of each dimension of the whole tensor consists of digits, slowest first.
-#[derive(Clone, PartialEq, Debug)]
+/// A rank's part of a tensor.
+#[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct Part {
+    /// The shape of the whole tensor.
     pub(crate) whole: Vec<usize>,
-    digits: Vec<Vec<Digit>>,
+    /// For each dimension the indices that the rank holds.
+    pub(crate) held: Vec<Vec<usize>>,
+    /// For each dimension its device axes, innermost first, each with the number of elements between its indices.
+    sharding: Vec<Sharding>,
+    /// The dimension whose outermost axis is divided between streams, with the number of chunks.
+    pub(crate) stream_axis: Option<(usize, usize)>,
 }
 
-/// The device axes of a dimension, innermost first, each with the number of elements between its indices.
 type Sharding = Vec<(DeviceDim, usize)>;
 
 impl Part {
     /// Returns all of a tensor.
     pub(crate) fn all(whole: &[usize]) -> Self {
-        let digit =
-            |extent: &usize| vec![Digit { extent: *extent, parallel: ParallelType::Serial, fixed: None }];
-        Self { whole: whole.to_vec(), digits: whole.iter().map(digit).collect() }
+        let held = whole.iter().map(|extent| (0..*extent).collect()).collect();
+        Self { whole: whole.to_vec(), held, sharding: vec![Vec::new(); whole.len()], stream_axis: None }
     }
 
     /// Returns the part of a rank of the mesh, or all of the tensor without a rank. `stream` is the slice, if the tensor holds one stream's
@@ -46,92 +43,71 @@ impl Part {
         tensor: TensorId,
         rank: Option<usize>,
         stream: Option<usize>,
-    ) -> Result<Self, String> {
-        let stream = program.is_split_by_stream(tensor).then(|| stream.unwrap_or(0));
-        let (mut whole, mut digits) = (Vec::new(), Vec::new());
-        for axis in program.dimensions(tensor) {
+    ) -> Result<Self, &'static str> {
+        let sizes = program.dimensions(tensor).map(|axis| {
             let it = &program.axes[axis];
-            let extent = size(scalars, it.expanded.unwrap_or(it.extent));
-            whole.push(extent.ok_or("an extent has no value; give it one with `--set`")?);
+            size(scalars, it.expanded.unwrap_or(it.extent))
+        });
+        let sizes = sizes.collect::<Option<Vec<usize>>>();
+        let mut part = Self::all(&sizes.ok_or("an extent has no value; give it one with `--set`")?);
+        let Some(rank) = rank else { return Ok(part) };
+        let it = &program.tensors[tensor];
+        if it.domains.transforms.iter().any(|it| matches!(it, Transform::Merge { .. })) {
+            return Err("an axis is merged with another one");
         }
-        let Some(rank) = rank else { return Ok(Self::all(&whole)) };
-        for (axis, extent) in program.dimensions(tensor).zip(&whole) {
-            let mut found = Vec::new();
-            divide(program, scalars, tensor, axis, *extent, &mut found)?;
-            let mesh = &program.tensors[tensor].mesh;
-            for it in &mut found {
-                it.fixed = match it.parallel {
-                    ParallelType::Device(dim) => {
-                        let at = mesh.coordinate(rank, dim).filter(|_| mesh.extent(dim) == it.extent);
+        let stream = program.is_split_by_stream(tensor).then(|| stream.unwrap_or(0));
+        for (dim, axis) in program.dimensions(tensor).enumerate() {
+            let (mut held, mut inner, mut is_outermost) = (vec![0], part.whole[dim], true);
+            for leaf in program.loop_axes_of(tensor, axis) {
+                let extent = if leaf == axis { Some(inner) } else { size(scalars, program.axes[leaf].extent) };
+                let extent = extent.filter(|by| *by > 0 && inner.is_multiple_of(*by) || *by == inner);
+                let extent = extent.ok_or("an axis is not split into equal parts")?;
+                inner /= extent.max(1);
+                let fixed = match program.axes[leaf].parallel {
+                    ParallelType::Device(device) => {
+                        let at = it.mesh.coordinate(rank, device).filter(|_| it.mesh.extent(device) == extent);
+                        if extent > 1 {
+                            part.sharding[dim].insert(0, (device, inner));
+                        }
                         Some(at.ok_or("a device axis does not fit its mesh")?)
                     }
-                    ParallelType::Stream => stream,
+                    ParallelType::Stream => {
+                        if is_outermost && stream.is_none() {
+                            part.stream_axis = part.stream_axis.or(Some((dim, extent)));
+                        }
+                        stream
+                    }
                     ParallelType::Serial | ParallelType::Kernel(_) => None,
                 };
+                is_outermost &= fixed.is_some() || extent == 1;
+                let values = fixed.map_or(0..extent, |at| at..at + 1);
+                let below = |start: usize| values.clone().map(move |at| start * extent + at);
+                held = held.into_iter().flat_map(below).collect();
             }
-            digits.push(found);
+            if inner > 1 {
+                return Err("an axis is not split into equal parts");
+            }
+            part.held[dim] = held;
         }
-        Ok(Self { whole, digits })
+        Ok(part)
     }
 
     /// Returns the shape of the part.
     pub(crate) fn shape(&self) -> Vec<usize> {
-        let free =
-            |digits: &Vec<Digit>| digits.iter().filter(|it| it.fixed.is_none()).map(|it| it.extent).product();
-        self.digits.iter().map(free).collect()
-    }
-
-    /// Returns whether the part is the whole tensor, in order.
-    pub(crate) fn is_whole(&self) -> bool {
-        self.digits.iter().flatten().all(|it| it.fixed.is_none() || it.extent == 1)
+        self.held.iter().map(Vec::len).collect()
     }
 
     /// Returns the row-major index in the whole tensor of each element of the part.
-    pub(crate) fn indices(&self) -> Vec<usize> {
+    pub(crate) fn places(&self) -> Array<usize> {
         let mut found = vec![0];
-        for it in self.digits.iter().flatten() {
-            let values = it.fixed.map_or(0..it.extent, |at| at..at + 1);
-            let below = |start: usize| values.clone().map(move |at| start * it.extent + at);
-            found = found.into_iter().flat_map(below).collect();
+        for (extent, held) in self.whole.iter().zip(&self.held) {
+            found = found.into_iter().flat_map(|start| held.iter().map(move |at| start * extent + at)).collect();
         }
-        found
-    }
-
-    /// Returns the indices of a dimension, if they are consecutive.
-    pub(crate) fn range(&self, dim: usize) -> Option<Range<usize>> {
-        let digits = self.digits.get(dim)?;
-        let inner = digits.iter().rposition(|it| it.fixed.is_some() && it.extent > 1).map_or(0, |at| at + 1);
-        let count: usize = digits[inner..].iter().map(|it| it.extent).product();
-        let number = digits[..inner].iter().try_fold(0, |number, it| {
-            Some(number * it.extent + it.fixed.or((it.extent == 1).then_some(0))?)
-        })?;
-        Some(number * count..(number + 1) * count)
-    }
-
-    fn sharding(&self, dim: usize) -> Sharding {
-        let (mut inner, mut found) = (1, Vec::new());
-        for it in self.digits.get(dim).into_iter().flatten().rev() {
-            match it.parallel {
-                ParallelType::Device(device) if it.extent > 1 => found.push((device, inner)),
-                _ => (),
-            }
-            inner *= it.extent;
-        }
-        found
+        array(&self.shape(), found)
     }
 
     fn is_sharded(&self) -> bool {
-        (0..self.whole.len()).any(|dim| !self.sharding(dim).is_empty())
-    }
-
-    /// Returns the place of the stream axis: its dimension, and the number of chunks.
-    pub(crate) fn stream_axis(&self) -> Option<(usize, usize)> {
-        let is_stream = |it: &Digit| it.parallel == ParallelType::Stream;
-        self.digits.iter().enumerate().find_map(|(dim, digits)| {
-            let at = digits.iter().position(is_stream)?;
-            let outermost = digits[..at].iter().all(|it| it.fixed.is_some() || it.extent == 1);
-            (outermost && digits[at].fixed.is_none()).then_some((dim, digits[at].extent))
-        })
+        self.sharding.iter().any(|it| !it.is_empty())
     }
 }
 
@@ -140,35 +116,9 @@ pub(crate) fn size(scalars: &Scalars<'_>, expr: ExprId) -> Option<usize> {
     usize::try_from(scalars.int(expr).ok()?).ok()
 }
 
-/// Appends the digits of an axis: the axes that it is split into.
-fn divide(
-    program: &Program,
-    scalars: &Scalars<'_>,
-    tensor: TensorId,
-    axis: AxisId,
-    extent: usize,
-    found: &mut Vec<Digit>,
-) -> Result<(), String> {
-    for step in &program.tensors[tensor].domains.transforms {
-        match step {
-            Transform::Split { input, factor, outer_split, outer, inner } if *input == axis => {
-                let by = size(scalars, *factor).filter(|by| *by > 0 && extent.is_multiple_of(*by));
-                let by = by.ok_or("an axis is not split into equal parts")?;
-                let (slow, fast) = if *outer_split { (by, extent / by) } else { (extent / by, by) };
-                divide(program, scalars, tensor, *outer, slow, found)?;
-                return divide(program, scalars, tensor, *inner, fast, found);
-            }
-            Transform::Swizzle1D { input, output } if *input == axis => {
-                return divide(program, scalars, tensor, *output, extent, found);
-            }
-            Transform::Merge { outer, inner, .. } if [*outer, *inner].contains(&axis) => {
-                return Err("an axis is merged with another one".to_owned());
-            }
-            Transform::Split { .. } | Transform::Swizzle1D { .. } | Transform::Merge { .. } => (),
-        }
-    }
-    found.push(Digit { extent, parallel: program.axes[axis].parallel, fixed: None });
-    Ok(())
+/// Returns the positions of the indices that one rank holds among those that another one holds, if it has all of them.
+pub(crate) fn positions(has: &[usize], takes: &[usize]) -> Option<Vec<usize>> {
+    takes.iter().map(|it| has.binary_search(it).ok()).collect()
 }
 
 /// A statement with the parts of its operands and of its first result on one rank, or on a member of their meshes.
@@ -185,9 +135,6 @@ impl Sharded<'_> {
     /// Returns whether each rank has the elements that it needs to compute its part of the result: then the statement computes with
     /// the parts of the rank, and else with whole tensors.
     pub(crate) fn is_local(&self) -> bool {
-        if self.program.tensors[self.out.0].unit.is_some() {
-            return true;
-        }
         let is_spread = self.args.iter().chain([self.out]).any(|it| it.1.is_sharded());
         self.args.iter().all(|it| self.is_available(it)) && (!is_spread || self.is_aligned())
     }
@@ -210,10 +157,10 @@ impl Sharded<'_> {
         let value = |it| self.scalars.int(it).ok();
         let maps = (0..self.args.len()).map(|at| operand_map(self.program, self.stmt, at, &value));
         let Some(maps) = maps.collect::<Option<Vec<_>>>() else {
-            let rest = |it: &Part| (1..it.whole.len()).all(|dim| it.sharding(dim).is_empty());
+            let rest = |it: &Part| it.sharding.iter().skip(1).all(Vec::is_empty);
             return self.stmt.rule().runs_on_outermost_parts(self.stmt)
                 && rest(to)
-                && self.args.iter().all(|(_, it)| it.sharding(0) == to.sharding(0) && rest(it));
+                && self.args.iter().all(|(_, it)| it.sharding.first() == to.sharding.first() && rest(it));
         };
         let mut dims = Vec::new();
         for (map, (_, part)) in maps.into_iter().zip(self.args) {
@@ -223,55 +170,48 @@ impl Sharded<'_> {
             }
         }
         let results = result_dims(self.program, self.stmt, &dims);
-        let devices = |it: Sharding| it.into_iter().map(|it| it.0).collect::<Vec<_>>();
+        let whole = Sharding::new();
         let partial = results.iter().position(|it| *it == ResultDim::Partial);
-        let partial = partial.map_or(Vec::new(), |at| devices(to.sharding(at)));
+        let partial = partial.map_or(&whole, |at| &to.sharding[at]);
         let is_copy = self.stmt.op.def().type_rule == TypeRule::Same;
         let fits = |dim: usize, map: DimMap, arg: TensorId, from: &Part| match map {
             DimMap::Parallel(at) => {
-                from.sharding(dim) == to.sharding(at) || is_copy && self.is_subrange(arg, from, dim)
+                from.sharding[dim] == to.sharding[at] || is_copy && self.is_subrange(arg, from, dim)
             }
             DimMap::InGroups { to: at, .. } => {
-                let (mine, its) = (from.sharding(dim), to.sharding(at));
-                let scaled =
-                    |it: Sharding, by: usize| it.into_iter().map(move |(device, step)| (device, step * by));
-                scaled(mine, to.whole[at]).eq(scaled(its, from.whole[dim]))
+                scaled(&from.sharding[dim], to.whole[at]).eq(scaled(&to.sharding[at], from.whole[dim]))
             }
-            DimMap::Broadcast(_) | DimMap::RequiresWhole => from.sharding(dim).is_empty(),
-            DimMap::Reduction => devices(from.sharding(dim)) == partial,
+            DimMap::Broadcast(_) | DimMap::RequiresWhole => from.sharding[dim].is_empty(),
+            DimMap::Reduction => from.sharding[dim].iter().map(|it| it.0).eq(partial.iter().map(|it| it.0)),
         };
         let mut operands = dims.iter().zip(self.args);
         let operands_fit = operands
             .all(|(maps, (arg, from))| maps.iter().enumerate().all(|(dim, map)| fits(dim, *map, *arg, from)));
-        let needs_whole =
-            |(at, it): (usize, &ResultDim)| *it == ResultDim::RequiresWhole && !to.sharding(at).is_empty();
-        operands_fit && !results.iter().enumerate().any(needs_whole)
+        let needs_whole = |(it, sharding): (&ResultDim, &Sharding)| {
+            *it == ResultDim::RequiresWhole && !sharding.is_empty()
+        };
+        operands_fit && !results.iter().zip(&to.sharding).any(needs_whole)
     }
 
-    /// Returns whether the rank's part of a dimension of a copy is a range of its part of the operand.
+    /// Returns whether the rank's part of a dimension of a copy is contained in its part of the operand.
     fn is_subrange(&self, arg: TensorId, from: &Part, dim: usize) -> bool {
-        let (has, takes) = (from.sharding(dim), self.out.1.sharding(dim));
-        let ranges = self.range(arg, from, dim).zip(self.range(self.out.0, &self.out.1, dim));
-        takes.ends_with(&has) && ranges.is_some_and(|(has, takes)| contains(&has, &takes))
-    }
-
-    fn range(&self, tensor: TensorId, part: &Part, dim: usize) -> Option<Range<usize>> {
-        part.range(dim).filter(|_| !self.program.is_split_by_stream(tensor))
+        let to = &self.out.1;
+        to.sharding[dim].ends_with(&from.sharding[dim])
+            && ![arg, self.out.0].iter().any(|it| self.program.is_split_by_stream(*it))
+            && positions(&from.held[dim], &to.held[dim]).is_some()
     }
 }
 
-pub(crate) fn contains(whole: &Range<usize>, part: &Range<usize>) -> bool {
-    whole.start <= part.start && part.end <= whole.end
+/// Returns the device axes of a dimension that is a factor as long.
+fn scaled(sharding: &Sharding, by: usize) -> impl Iterator<Item = (DeviceDim, usize)> {
+    sharding.iter().map(move |(device, step)| (*device, step * by))
 }
 
 /// Returns whether the same devices divide the elements of a group of dimensions at the same steps.
 fn keeps_order(group: &DimGroup, from: &Part, to: &Part) -> bool {
-    let steps = |part: &Part, dims: Range<usize>| -> Sharding {
-        let steps = |dim: usize| {
-            let inner: usize = part.whole[dim + 1..dims.end].iter().product();
-            part.sharding(dim).into_iter().rev().map(move |(device, step)| (device, step * inner))
-        };
-        dims.clone().flat_map(steps).collect()
+    let steps = |part: &Part, dims: &Range<usize>| -> Sharding {
+        let inner = |dim: usize| part.whole[dim + 1..dims.end].iter().product();
+        dims.clone().rev().flat_map(|dim| scaled(&part.sharding[dim], inner(dim)).collect::<Sharding>()).collect()
     };
-    steps(from, group.operand.clone()) == steps(to, group.result.clone())
+    steps(from, &group.operand) == steps(to, &group.result)
 }

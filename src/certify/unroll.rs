@@ -1,26 +1,29 @@
 //! Executes the control flow of a rank, which depends on no tensor, and records its steps.
 
+use std::mem;
+
 use grammar::{
-    arena::Id,
     attr,
     codes::Code,
     diagnostic::Diagnostic,
     dtype::Class,
     ir::{
-        BlockId, ExprId, For, If, OpStmt, Operand as Named, ParallelType, Program, Stmt, StmtId, Stream,
-        StreamId, TensorId, Transform,
+        BlockId, DeviceDim, ExprId, For, If, OpStmt, Operand as Named, ParallelType, Program, Stmt, StmtId,
+        Stream, StreamId, TensorId, Transform,
     },
+    loop_variant_tensors,
     ops::{Op, OpClass},
     scalars::{Scalars, Value},
     span::Span,
 };
+use ndarray::{Axis, Slice};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     operators::rearranged,
     part::{Part, size},
-    tape::{Channel, Step, StepKind, Tape, Transfer},
-    view::View,
+    tape::{Action, Channel, Meetings, Step, Tape, Transfer},
+    tensor::{View, array, reshape},
 };
 
 mod communication;
@@ -34,36 +37,34 @@ const MAX_STEPS: usize = 4_000_000;
 /// The largest number of elements of a tensor on a rank.
 const MAX_ELEMENTS: usize = 1 << 27;
 
-#[derive(Clone)]
-struct Binding {
-    view: View,
-    /// The stream whose slice the tensor holds.
-    stream: Option<usize>,
-}
-
 struct Unroller<'p> {
     program: &'p Program,
     scalars: Scalars<'p>,
     /// `None`: one rank computes whole tensors.
     rank: Option<usize>,
     ranks: usize,
+    meetings: &'p mut Meetings,
     tape: Tape,
-    bindings: FxHashMap<TensorId, Binding>,
-    /// The slices of tensors that only other ranks hold.
+    views: FxHashMap<TensorId, View>,
+    /// The stream whose slice a tensor has, here or on the ranks that hold it.
     slices: FxHashMap<TensorId, usize>,
-    streams: FxHashMap<Stream, usize>,
-    indexed: FxHashMap<i64, usize>,
+    chains: FxHashMap<Channel, usize>,
+    /// By chain: the steps that the next one waits for.
+    frontiers: Vec<Vec<usize>>,
+    /// The chains of captured streams.
+    captured: FxHashMap<Stream, usize>,
+    /// The chain of the current stream.
     current: usize,
-    /// The steps that posted communications, by number; `None` for one that concerns other ranks only.
+    /// The steps that end communications, by number; `None` for one that concerns other ranks only.
     posted: FxHashMap<u32, Option<usize>>,
-    /// How many transfers were posted to a channel, by side of a pair.
-    counts: FxHashMap<(Channel, bool), usize>,
+    /// How many transfers were posted to a channel, by member.
+    counts: FxHashMap<(Channel, usize), usize>,
     group: Option<Vec<Transfer>>,
-    /// Handles that were exchanged: the number of the transfer, the peer and the place in memory.
-    shared: FxHashSet<(Option<u32>, usize, usize, usize)>,
+    /// Handles that were exchanged: the number of the transfer, the peer, and the buffer with its first place.
+    shared: FxHashSet<(Option<u32>, usize, usize, Option<usize>)>,
     loops: usize,
     iterations: usize,
-    stmt: StmtId,
+    stmt: Option<StmtId>,
     span: Span,
 }
 
@@ -71,19 +72,24 @@ struct Unroller<'p> {
 ///
 /// # Errors
 /// What cannot be certified, by name.
-pub(crate) fn unroll(program: &Program, rank: Option<usize>, ranks: usize) -> Result<Tape> {
-    let (buffers, steps, inputs, outputs) = Default::default();
-    let tape = Tape { buffers, steps, last_stream: 0, inputs, outputs };
+pub(crate) fn unroll(
+    program: &Program,
+    rank: Option<usize>,
+    ranks: usize,
+    meetings: &mut Meetings,
+) -> Result<Tape> {
     let mut it = Unroller {
         program,
         scalars: Scalars::new(program, rank.unwrap_or(0)),
         rank,
         ranks,
-        tape,
-        bindings: FxHashMap::default(),
+        meetings,
+        tape: Tape::default(),
+        views: FxHashMap::default(),
         slices: FxHashMap::default(),
-        streams: FxHashMap::default(),
-        indexed: FxHashMap::default(),
+        chains: FxHashMap::default(),
+        frontiers: Vec::new(),
+        captured: FxHashMap::default(),
         current: 0,
         posted: FxHashMap::default(),
         counts: FxHashMap::default(),
@@ -91,26 +97,27 @@ pub(crate) fn unroll(program: &Program, rank: Option<usize>, ranks: usize) -> Re
         shared: FxHashSet::default(),
         loops: 0,
         iterations: 0,
-        stmt: StmtId::from_index(0),
+        stmt: None,
         span: program.spans.header,
     };
+    it.current = it.chain(Channel::Stream(None));
     for tensor in Program::tensors_of(&program.inputs) {
-        let port = if it.holds(tensor) {
-            let view = it.allocate(tensor)?;
-            Some((view, it.part(tensor, None)?))
-        } else {
-            None
-        };
+        let port = if it.holds(tensor) { Some((it.allocate(tensor)?, it.part(tensor, None)?)) } else { None };
         it.tape.inputs.push(port);
     }
+    let inputs: Vec<View> = it.tape.inputs.iter().flatten().map(|it| it.0.clone()).collect();
+    it.push(it.current, Action::Enter, Vec::new(), inputs.clone())?;
     if let Some(body) = program.body {
         it.block(body)?;
     }
-    (it.span, it.tape.last_stream) = (program.spans.header, it.current);
+    (it.stmt, it.span) = (None, program.spans.header);
     for tensor in Program::tensors_of(&program.outputs) {
         let port = if it.holds(tensor) { Some((it.view(tensor)?, it.part(tensor, None)?)) } else { None };
         it.tape.outputs.push(port);
     }
+    let outputs = it.tape.outputs.iter().flatten().map(|it| it.0.clone()).collect();
+    it.push(it.current, Action::Exit, outputs, inputs)?;
+    it.tape.chains = it.frontiers.len();
     Ok(it.tape)
 }
 
@@ -124,51 +131,90 @@ impl Unroller<'_> {
         value.ok_or_else(|| self.refuse(format!("{what} has no value that hir-certify can compute")))
     }
 
+    // ---- tensors
+
     fn holds(&self, tensor: TensorId) -> bool {
         self.rank.is_none_or(|rank| self.program.tensors[tensor].mesh.contains(rank))
     }
 
     fn view(&self, tensor: TensorId) -> Result<View> {
-        let bound = self.bindings.get(&tensor).map(|it| it.view.clone());
-        bound
-            .ok_or_else(|| self.refuse(format!("`{}` has no storage here", self.program.tensor_name(tensor))))
+        let missing = || self.refuse(format!("`{}` has no storage here", self.program.tensor_name(tensor)));
+        self.views.get(&tensor).cloned().ok_or_else(missing)
     }
 
-    /// Returns the part of this rank, or of a member if this rank is outside the mesh.
-    fn part(&self, tensor: TensorId, stream: Option<usize>) -> Result<Part> {
-        let member = self.program.tensors[tensor].mesh.devices.first().copied();
-        let rank = if self.holds(tensor) { self.rank } else { Some(member.unwrap_or(0)) };
-        let stream = self.bindings.get(&tensor).and_then(|it| it.stream).or(stream);
-        let part = Part::of(self.program, &self.scalars, tensor, rank, stream);
+    /// Returns the part of this rank, or of a member if this rank is outside the mesh. `slice` is that of a tensor that has none yet.
+    fn part(&self, tensor: TensorId, slice: Option<usize>) -> Result<Part> {
+        let it = &self.program.tensors[tensor];
+        if let (Some(_), Some(view)) = (it.unit, self.views.get(&tensor)) {
+            return Ok(Part::all(view.places.shape()));
+        }
+        let member = || Some(it.mesh.devices.first().copied().unwrap_or(0));
+        let rank = if self.holds(tensor) { self.rank } else { member() };
+        let slice = self.slices.get(&tensor).copied().or(slice);
+        let part = Part::of(self.program, &self.scalars, tensor, rank, slice);
         part.map_err(|why| self.refuse(format!("`{}`: {why}", self.program.tensor_name(tensor))))
+    }
+
+    fn buffer(&mut self, shape: &[usize]) -> Result<View> {
+        let len = shape.iter().fold(1, |all: usize, it| all.saturating_mul(*it));
+        if len > MAX_ELEMENTS {
+            return Err(self.refuse(format!("a tensor has more than {MAX_ELEMENTS} elements on a rank")));
+        }
+        self.tape.buffers.push(len);
+        Ok(View { buffer: self.tape.buffers.len() - 1, places: array(shape, (0..len).collect()) })
+    }
+
+    fn bind(&mut self, tensor: TensorId, view: View, slice: Option<usize>) {
+        self.unbind(tensor);
+        self.views.insert(tensor, view);
+        slice.into_iter().for_each(|it| _ = self.slices.insert(tensor, it));
+    }
+
+    fn unbind(&mut self, tensor: TensorId) {
+        self.views.remove(&tensor);
+        self.slices.remove(&tensor);
     }
 
     /// Binds a tensor to a new buffer.
     fn allocate(&mut self, tensor: TensorId) -> Result<View> {
+        self.unbind(tensor);
         let shape = self.part(tensor, None)?.shape();
-        if shape.iter().fold(1, |all: usize, it| all.saturating_mul((*it).max(1))) > MAX_ELEMENTS {
-            let name = self.program.tensor_name(tensor);
-            return Err(self.refuse(format!("`{name}` has more than {MAX_ELEMENTS} elements on a rank")));
-        }
-        let view = View::contiguous(self.tape.buffers.len(), shape);
-        self.tape.buffers.push(view.len());
-        self.bindings.insert(tensor, Binding { view: view.clone(), stream: None });
+        let view = self.buffer(&shape)?;
+        self.bind(tensor, view.clone(), None);
         Ok(view)
     }
 
     fn output_view(&mut self, tensor: TensorId) -> Result<View> {
-        match self.bindings.get(&tensor) {
-            Some(bound) => Ok(bound.view.clone()),
-            None => self.allocate(tensor),
-        }
+        if self.views.contains_key(&tensor) { self.view(tensor) } else { self.allocate(tensor) }
     }
 
-    fn push(&mut self, kind: StepKind) -> Result<usize> {
-        if self.tape.steps.len() >= MAX_STEPS {
+    // ---- steps
+
+    fn chain(&mut self, channel: Channel) -> usize {
+        let next = self.frontiers.len();
+        let found = *self.chains.entry(channel).or_insert(next);
+        if found == next {
+            self.frontiers.push(Vec::new());
+        }
+        found
+    }
+
+    /// Makes the next step of a chain wait for others.
+    fn wait_for(&mut self, chain: usize, steps: &[usize]) {
+        let frontier = &mut self.frontiers[chain];
+        frontier.extend(steps);
+        frontier.sort_unstable();
+        frontier.dedup();
+    }
+
+    fn push(&mut self, chain: usize, action: Action, reads: Vec<View>, writes: Vec<View>) -> Result<usize> {
+        let at = self.tape.steps.len();
+        if at >= MAX_STEPS {
             return Err(self.refuse(format!("the program has more than {MAX_STEPS} steps on a rank")));
         }
-        self.tape.steps.push(Step { stmt: self.stmt, stream: self.current, kind });
-        Ok(self.tape.steps.len() - 1)
+        let after = mem::replace(&mut self.frontiers[chain], vec![at]);
+        self.tape.steps.push(Step { stmt: self.stmt, chain, after, reads, writes, action });
+        Ok(at)
     }
 
     // ---- control flow
@@ -176,7 +222,7 @@ impl Unroller<'_> {
     fn block(&mut self, block: BlockId) -> Result<()> {
         let program = self.program;
         for id in program.block(block) {
-            (self.stmt, self.span) = (*id, program.stmt_span(*id));
+            (self.stmt, self.span) = (Some(*id), program.stmt_span(*id));
             match &program.stmts[*id] {
                 Stmt::Op(it) => self.op(it)?,
                 Stmt::Let(symbol, value) => {
@@ -200,8 +246,7 @@ impl Unroller<'_> {
         let start = self.need(self.scalars.int(it.start).ok(), "the loop's start")?;
         let stop = self.need(self.scalars.int(it.stop).ok(), "the loop's end")?;
         // The `in` form unbinds what it defines from its index.
-        let rebound =
-            if it.axis.is_some() { grammar::loop_variant_tensors(self.program, it) } else { Vec::new() };
+        let rebound = if it.axis.is_some() { loop_variant_tensors(self.program, it) } else { Vec::new() };
         let before = self.scalars.bind(it.index, None);
         self.loops += 1;
         for value in start..stop {
@@ -210,9 +255,7 @@ impl Unroller<'_> {
                 return Err(self.refuse(format!("the loops have more than {MAX_STEPS} iterations on a rank")));
             }
             self.scalars.bind(it.index, Some(Value::Int(value)));
-            for tensor in &rebound {
-                self.bindings.remove(tensor);
-            }
+            rebound.iter().for_each(|tensor| self.unbind(*tensor));
             self.block(it.body)?;
         }
         self.loops -= 1;
@@ -222,79 +265,71 @@ impl Unroller<'_> {
 
     fn op(&mut self, stmt: &OpStmt) -> Result<()> {
         match stmt.op.def().class {
-            OpClass::Stream => self.stream_op(stmt),
-            OpClass::Allocate => self.allocation(stmt),
-            OpClass::Deallocate => {
-                Program::tensors_of(&stmt.args).for_each(|it| _ = self.bindings.remove(&it));
-                Ok(())
-            }
-            OpClass::View => self.view_op(stmt),
-            OpClass::Compute | OpClass::Elementwise => self.compute(stmt),
-            OpClass::HostUnit => self.host_unit(stmt),
-            OpClass::Communicate => self.communicate(stmt),
-            OpClass::Coalescing if stmt.op == Op::StartCoalescing => {
-                self.group = Some(Vec::new());
-                Ok(())
-            }
+            OpClass::Stream => self.stream_op(stmt)?,
+            OpClass::Allocate => self.allocation(stmt)?,
+            OpClass::Deallocate => Program::tensors_of(&stmt.args).for_each(|it| self.unbind(it)),
+            OpClass::View => self.view_op(stmt)?,
+            OpClass::Compute | OpClass::Elementwise => self.compute(stmt)?,
+            OpClass::HostUnit => self.host_unit(stmt)?,
+            OpClass::Communicate => self.communicate(stmt)?,
+            OpClass::Coalescing if stmt.op == Op::StartCoalescing => self.group = Some(Vec::new()),
             OpClass::Coalescing => {
                 let group = self.group.take().unwrap_or_default();
-                self.post(stmt.number, group)
+                self.post(stmt.number, group)?;
             }
-            OpClass::ShareHandles => self.exchange(stmt),
-            OpClass::Wait => self.wait(stmt),
-            OpClass::Opaque => Err(self.unknown(stmt.op)),
+            OpClass::ShareHandles => self.exchange(stmt)?,
+            OpClass::Wait => self.wait(stmt)?,
+            OpClass::Opaque => return Err(self.unknown(stmt.op)),
         }
+        Ok(())
     }
 
     fn unknown(&self, op: Op) -> Box<Diagnostic> {
         self.refuse(format!("hir-certify does not know what `{}` computes", op.name()))
     }
 
-    // ---- streams and storage
+    // ---- streams, storage and views
 
     fn stream(&mut self, stream: StreamId) -> Result<usize> {
-        // Stream 0 of the tape is that at entry, which has no index.
-        let next = 1 + self.indexed.len();
         match &self.program.streams[stream] {
-            named @ Stream::Named(_) => self.need(self.streams.get(named).copied(), "the stream"),
+            named @ Stream::Named(_) => self.need(self.captured.get(named).copied(), "the stream"),
             Stream::Index(index) => {
                 let index = self.need(self.scalars.int(*index).ok(), "the stream's index")?;
-                Ok(*self.indexed.entry(index).or_insert(next))
+                Ok(self.chain(Channel::Stream(Some(index))))
             }
         }
     }
 
     fn stream_op(&mut self, stmt: &OpStmt) -> Result<()> {
         if let [Named::Stream(captured)] = stmt.outs[..] {
-            let stream = self.program.streams[captured].clone();
-            self.streams.entry(stream).or_insert(self.current);
+            self.captured.entry(self.program.streams[captured].clone()).or_insert(self.current);
         } else if let [Named::Stream(stream)] = stmt.args[..] {
             let stream = self.stream(stream)?;
             if stmt.op == Op::SetCurrentStream {
                 self.current = stream;
             } else {
-                self.push(StepKind::Synchronize(stream))?;
+                let issued = self.frontiers[stream].clone();
+                self.wait_for(self.current, &issued);
             }
         }
         Ok(())
     }
 
     fn allocation(&mut self, stmt: &OpStmt) -> Result<()> {
-        let Some(tensor) = stmt.out_tensor() else { return Ok(()) };
-        let is_bound = self.bindings.contains_key(&tensor);
-        if !self.holds(tensor) || is_bound && stmt.op == Op::AllocateOnce {
+        let Some(tensor) = stmt.out_tensor().filter(|it| self.holds(*it)) else { return Ok(()) };
+        if self.views.contains_key(&tensor) && stmt.op == Op::AllocateOnce {
             return Ok(());
         }
         if let Some(alias) = stmt.get(attr::ALIAS) {
-            let (view, shape) = (self.view(alias)?, self.part(tensor, None)?.shape());
-            let view = self.need(view.reshape(&shape), "the view of an alias")?;
-            self.bindings.insert(tensor, Binding { view, stream: None });
+            let (View { buffer, places }, shape) = (self.view(alias)?, self.part(tensor, None)?.shape());
+            let view = reshape(&places, &shape).and_then(|places| View { buffer, places }.strided());
+            let view = self.need(view, "the view of an alias")?;
+            self.bind(tensor, view, None);
             return Ok(());
         }
-        self.bindings.remove(&tensor);
         let view = self.allocate(tensor)?;
         if stmt.get(attr::ZERO_INIT) == Some(true) {
-            self.push(StepKind::Zero(view.buffer))?;
+            self.push(self.current, Action::Zero, Vec::new(), vec![view])?;
         }
         Ok(())
     }
@@ -304,55 +339,52 @@ impl Unroller<'_> {
             return Err(self.unknown(stmt.op));
         };
         // A `select` outside of loops, of an index that no rank determines, indexes the whole axis.
-        let of_rank = |it: ExprId| {
-            let is_rank = |symbol| matches!(self.program.symbols[symbol].as_str(), "rank" | "deviceIdx.x");
-            self.program.depends_on(it, &is_rank)
-        };
-        let is_own = self.loops > 0 || stmt.get(attr::INDEX).is_none_or(of_rank);
+        let is_of_rank = |it: ExprId| self.scalars.depends_on_rank(it);
+        let is_own = self.loops > 0 || stmt.get(attr::INDEX).is_none_or(is_of_rank);
         if stmt.op == Op::Select && !is_own && !self.is_local(stmt, &[input], out)? {
             return self.compute(stmt);
         }
+        let index = stmt.get(attr::STREAM_INDEX).and_then(|it| size(&self.scalars, it));
         if !self.holds(out) || !self.holds(input) {
-            let index = stmt.get(attr::STREAM_INDEX).and_then(|it| size(&self.scalars, it));
             index.into_iter().for_each(|it| _ = self.slices.insert(out, it));
             return Ok(());
         }
         let view = self.view(input)?;
-        let (view, stream) = if stmt.op == Op::ShardByStream {
-            let (view, index) = self.chunk(stmt, input, &view)?;
-            (view, Some(index))
+        if stmt.op == Op::ShardByStream {
+            let (view, index) = self.chunk(input, view, index)?;
+            self.bind(out, view, Some(index));
         } else {
-            let shape = self.part(out, None)?.shape();
-            let value = |it| self.scalars.eval(it).ok();
-            let view = rearranged(self.program, stmt, &value, &view, input, out, &shape);
-            (self.need(view, "the view")?, self.bindings.get(&input).and_then(|it| it.stream))
-        };
-        self.bindings.insert(out, Binding { view, stream });
+            let view = self.rearranged(stmt, &view, input, out)?;
+            let view = self.need(view, "the view")?;
+            self.bind(out, view, self.slices.get(&input).copied());
+        }
         Ok(())
     }
 
-    /// Returns one stream's chunk of a view, and its number.
-    fn chunk(&self, stmt: &OpStmt, input: TensorId, view: &View) -> Result<(View, usize)> {
-        let axis = self.part(input, None)?.stream_axis();
-        let (dim, count) = self.need(axis, "the chunk of a stream")?;
-        let index = stmt.get(attr::STREAM_INDEX).and_then(|it| size(&self.scalars, it));
-        let mut index = self.need(index.filter(|it| *it < count), "the stream's index")?;
-        let it = &self.program.tensors[input];
-        let is_stream = |step: &Transform| matches!(step, Transform::Swizzle1D { output, .. } if self.program.axes[*output].parallel == ParallelType::Stream);
-        if it.domains.transforms.iter().any(is_stream) {
-            index = (index
-                + it.mesh.coordinate(self.rank.unwrap_or(0), grammar::ir::DeviceDim::X).unwrap_or(0))
-                % count;
-        }
-        let len = view.shape[dim] / count;
-        Ok((view.narrow(dim, index * len, len), index))
+    /// Returns the result of an operator as a view of its operand; `None` if it is none.
+    fn rearranged(&self, stmt: &OpStmt, view: &View, arg: TensorId, out: TensorId) -> Result<Option<View>> {
+        let shape = self.part(out, None)?.shape();
+        let integer = |it| self.scalars.int(it).ok();
+        let places = rearranged(self.program, stmt, &integer, &view.places, arg, &shape);
+        Ok(places.and_then(|places| View { buffer: view.buffer, places }.strided()))
     }
 
-    // ---- operators
-
-    fn held_slice(&self, tensor: TensorId) -> Option<usize> {
-        let bound = self.bindings.get(&tensor).and_then(|it| it.stream);
-        if self.holds(tensor) { bound } else { self.slices.get(&tensor).copied() }
+    /// Returns one stream's chunk of a view, and its number.
+    fn chunk(&self, input: TensorId, view: View, index: Option<usize>) -> Result<(View, usize)> {
+        let axis = self.part(input, None)?.stream_axis;
+        let (dim, count) = self.need(axis, "the chunk of a stream")?;
+        let mut index = self.need(index.filter(|it| *it < count), "the stream's index")?;
+        let it = &self.program.tensors[input];
+        let is_stream = |it| self.program.axes[it].parallel == ParallelType::Stream;
+        let is_rotated = |step: &Transform| matches!(step, Transform::Swizzle1D { output, .. } if is_stream(*output));
+        if it.domains.transforms.iter().any(is_rotated) {
+            index += it.mesh.coordinate(self.rank.unwrap_or(0), DeviceDim::X).unwrap_or(0);
+            index %= count;
+        }
+        let len = view.places.shape()[dim] / count;
+        let View { buffer, mut places } = view;
+        places.slice_axis_inplace(Axis(dim), Slice::from(index * len..(index + 1) * len));
+        Ok((View { buffer, places }, index))
     }
 }
 

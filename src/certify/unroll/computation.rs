@@ -4,18 +4,19 @@ use std::rc::Rc;
 
 use grammar::{
     attr,
-    ir::{Expr, OpStmt, Operand as Named, Program, Stmt, TensorId},
+    ir::{Expr, ExprId, OpStmt, Operand as Named, Program, TensorId},
     ops::TypeRule,
     rules::Aliasing,
     scalars::Value,
 };
+use ndarray::Axis;
 use rustc_hash::FxHashMap;
 
-use super::{Binding, Result, Unroller};
+use super::{Result, Unroller};
 use crate::{
-    operators::rearranged,
-    part::{Part, Sharded, contains},
-    tape::{Compute, Operand, StepKind},
+    part::{Part, Sharded, positions},
+    tape::{Action, Channel, Compute, Kind, Transfer},
+    tensor::View,
 };
 
 impl Unroller<'_> {
@@ -30,104 +31,114 @@ impl Unroller<'_> {
     }
 
     pub(super) fn compute(&mut self, stmt: &OpStmt) -> Result<()> {
-        let (args, outs): (_, Vec<TensorId>) =
-            (stmt.tensor_operands(), Program::tensors_of(&stmt.outs).collect());
-        let Some(first) = outs.first().copied() else { return Ok(()) };
+        let args = stmt.tensor_operands();
+        let outs: Vec<TensorId> = Program::tensors_of(&stmt.outs).collect();
+        let (Some(id), Some(first)) = (self.stmt, outs.first().copied()) else { return Ok(()) };
         let all = || args.iter().chain(&outs);
-        let here = all().any(|it| self.holds(*it));
-        let is_local = here && self.is_local(stmt, &args, first)?;
-        let meshes = || all().map(|it| &self.program.tensors[*it].mesh);
-        let team = (here && !is_local).then(|| {
-            let everywhere = meshes().any(|it| it.is_empty());
-            let is_member = |rank: &usize| everywhere || meshes().any(|it| it.contains(*rank));
-            (0..self.ranks).filter(is_member).collect::<Rc<[usize]>>()
-        });
-        let takes_part = team
-            .as_ref()
-            .map_or(here && self.holds(first), |it| self.rank.is_some_and(|rank| it.contains(&rank)));
-        let slice = all().find_map(|it| self.held_slice(*it));
-        if !takes_part {
-            let slice = args.iter().find_map(|it| self.held_slice(*it));
+        let slice = all().find_map(|it| self.slices.get(it).copied());
+        let is_here = all().any(|it| self.holds(*it));
+        let is_local = !is_here || self.is_local(stmt, &args, first)?;
+        if is_local && !self.holds(first) {
+            let slice = args.iter().find_map(|it| self.slices.get(it).copied());
             let split = outs.iter().filter(|it| self.program.is_split_by_stream(**it));
             split.zip(slice).for_each(|(out, slice)| _ = self.slices.insert(*out, slice));
             return Ok(());
         }
-        let mut operands = Vec::with_capacity(args.len());
-        for tensor in &args {
-            let held = team.is_none() || self.holds(*tensor);
-            let view = if held { Some(self.view(*tensor)?) } else { None };
-            let part = match &view {
-                Some(view) if self.program.tensors[*tensor].unit.is_some() => Part::all(&view.shape),
-                _ => self.part(*tensor, slice)?,
+        let meshes = || all().map(|it| &self.program.tensors[*it].mesh);
+        let is_member = |rank: &usize| meshes().any(|it| it.is_empty() || it.contains(*rank));
+        let team: Rc<[usize]> = (0..self.ranks).filter(is_member).collect();
+        let (mut reads, mut writes, mut copies) = (Vec::new(), Vec::new(), Vec::new());
+        let mut operands: Vec<(TensorId, Part)> = Vec::new();
+        for (at, tensor) in args.iter().enumerate() {
+            let held = if is_local || self.holds(*tensor) { Some(self.view(*tensor)?) } else { None };
+            let part = self.part(*tensor, slice)?;
+            let (view, part) = match held {
+                Some(view) if is_local => (view, part),
+                held => self.assemble(held, part, Channel::Statement(id, at, team.clone()))?,
             };
-            operands.push(Operand { tensor: *tensor, view, part });
+            reads.push(view);
+            operands.push((*tensor, part));
         }
-        if team.is_none() && self.is_view(stmt, &mut operands, &outs)? {
+        if is_local && self.is_view(stmt, &mut reads, &operands, &outs)? {
             return Ok(());
         }
-        let mut results = Vec::with_capacity(outs.len());
+        let mut results = Vec::new();
         for tensor in &outs {
             let view = if self.holds(*tensor) { Some(self.output_view(*tensor)?) } else { None };
-            let keeps_slice = team.is_none() || self.program.is_split_by_stream(*tensor);
-            if let (Some(slice), true) = (slice, keeps_slice) {
-                match self.bindings.get_mut(tensor) {
-                    Some(bound) => bound.stream = bound.stream.or(Some(slice)),
+            if let Some(slice) = slice.filter(|_| is_local || self.program.is_split_by_stream(*tensor)) {
+                match view {
+                    Some(_) => _ = self.slices.entry(*tensor).or_insert(slice),
                     None => _ = self.slices.insert(*tensor, slice),
                 }
             }
-            results.push(Operand { tensor: *tensor, view, part: self.part(*tensor, slice)? });
+            let part = self.part(*tensor, slice)?;
+            let computed = if is_local { part.clone() } else { Part::all(&part.whole) };
+            let to = match &view {
+                Some(view) if is_local => view.clone(),
+                _ => self.buffer(&computed.shape())?,
+            };
+            if let Some(view) = view.filter(|_| !is_local) {
+                copies.push((View { places: part.places(), buffer: to.buffer }, view));
+            }
+            writes.push(to);
+            results.push((*tensor, computed));
         }
+        let shapes = writes.iter().map(|it| it.places.shape().to_vec()).collect();
         let mut values = FxHashMap::default();
         stmt.scalars(&mut |it| values.extend(self.scalars.eval(it).ok().map(|value| (it, value))));
-        self.push(StepKind::Compute(Box::new(Compute { args: operands, outs: results, team, values })))?;
+        let it = Compute { stmt: id, args: operands, outs: results, shapes, values };
+        self.push(self.current, Action::Compute(Box::new(it)), reads, writes)?;
+        for (from, to) in copies {
+            self.push(self.current, Action::Copy, vec![from], vec![to])?;
+        }
         Ok(())
+    }
+    /// Returns a whole operand, of whose parts each rank of a team holds one.
+    fn assemble(&mut self, input: Option<View>, part: Part, channel: Channel) -> Result<(View, Part)> {
+        let whole = Part::all(&part.whole);
+        let output = self.buffer(&part.whole)?;
+        let team = channel.ranks();
+        let me = team.iter().position(|it| Some(*it) == self.rank).unwrap_or(0);
+        let meeting = self.meeting(&channel, me, Kind::Assemble(part.whole.clone()))?;
+        let (from, part) = (None, Some(part));
+        let it = Transfer { channel, meeting, me, from, input, output: Some(output.clone()), part };
+        self.run(self.current, vec![it])?;
+        Ok((output, whole))
     }
 
     /// Makes the result of a rearrangement that has no storage a view of its operand. The operand of a copy is first narrowed to the
     /// elements of the result.
-    pub(super) fn is_view(
+    fn is_view(
         &mut self,
         stmt: &OpStmt,
-        operands: &mut [Operand],
+        reads: &mut [View],
+        operands: &[(TensorId, Part)],
         outs: &[TensorId],
     ) -> Result<bool> {
-        let ([Operand { tensor, view: Some(view), part }, ..], [out]) = (operands, outs) else {
-            return Ok(false);
-        };
-        let to =
-            if self.program.tensors[*out].unit.is_some() { part.clone() } else { self.part(*out, None)? };
+        let ([view, ..], [(tensor, part), ..], [out]) = (reads, operands, outs) else { return Ok(false) };
+        let to = self.part(*out, None)?;
         if stmt.op.def().type_rule == TypeRule::Same && part.whole == to.whole {
-            for dim in 0..view.shape.len() {
-                if let Some((has, takes)) = part.range(dim).zip(to.range(dim))
-                    && has != takes
-                    && has.len() == view.shape[dim]
-                    && contains(&has, &takes)
-                {
-                    *view = view.narrow(dim, takes.start - has.start, takes.len());
+            for (dim, (has, takes)) in part.held.iter().zip(&to.held).enumerate() {
+                let taken = positions(has, takes).filter(|_| has != takes && has.len() == view.places.shape()[dim]);
+                if let Some(taken) = taken {
+                    view.places = view.places.select(Axis(dim), &taken).into_shared();
                 }
             }
         }
-        if self.bindings.contains_key(out) || !matches!(stmt.rule().aliasing(), Aliasing::View(_)) {
+        if self.views.contains_key(out) || !matches!(stmt.rule().aliasing(), Aliasing::View(_)) {
             return Ok(false);
         }
-        let shape = self.part(*out, None)?.shape();
-        let Some(view) =
-            rearranged(self.program, stmt, &|it| self.scalars.eval(it).ok(), view, *tensor, *out, &shape)
-        else {
-            return Ok(false);
-        };
-        let stream = self.bindings.get(tensor).and_then(|it| it.stream);
-        self.bindings.insert(*out, Binding { view, stream });
-        Ok(true)
+        let found = self.rearranged(stmt, view, *tensor, *out)?;
+        let slice = self.slices.get(tensor).copied();
+        let is_found = found.is_some();
+        found.into_iter().for_each(|it| self.bind(*out, it, slice));
+        Ok(is_found)
     }
 
     /// Executes the statements of a HostUnit, whose names are bound to the operands.
     pub(super) fn host_unit(&mut self, stmt: &OpStmt) -> Result<()> {
-        let (Some(unit), Some(inputs), Some(outputs)) =
-            (stmt.get(attr::UNIT), stmt.get(attr::INPUTS), stmt.get(attr::OUTPUTS))
-        else {
-            return Err(self.unknown(stmt.op));
-        };
+        let keys = (stmt.get(attr::UNIT), stmt.get(attr::INPUTS), stmt.get(attr::OUTPUTS));
+        let (Some(unit), Some(inputs), Some(outputs)) = keys else { return Err(self.unknown(stmt.op)) };
         if !Program::tensors_of(outputs).any(|it| self.holds(it)) {
             return Ok(());
         }
@@ -137,37 +148,35 @@ impl Unroller<'_> {
             match (inner, outer) {
                 (Named::Tensor(inner), Named::Tensor(outer)) => {
                     let view = self.view(*outer)?;
-                    for (axis, extent) in program.dimensions(*inner).zip(&view.shape) {
-                        if let Expr::Symbol(symbol) = program.exprs[program.axes[axis].extent] {
-                            self.scalars.bind(symbol, Some(Value::Int(*extent as i64)));
-                        }
+                    for (axis, extent) in program.dimensions(*inner).zip(view.places.shape()) {
+                        self.bind_scalar(program.axes[axis].extent, Value::Int(*extent as i64));
                     }
-                    self.bindings.insert(*inner, Binding { view, stream: None });
+                    self.bind(*inner, view, None);
                 }
                 (Named::Scalar(inner), Named::Scalar(outer)) => {
                     let value = self.need(self.scalars.eval(*outer).ok(), "the operand")?;
-                    if let Expr::Symbol(symbol) = program.exprs[*inner] {
-                        self.scalars.bind(symbol, Some(value));
-                    }
+                    self.bind_scalar(*inner, value);
                 }
                 _ => return Err(self.refuse("the HostUnit has other operands")),
             }
         }
         for (inner, outer) in Program::tensors_of(&unit.outputs).zip(Program::tensors_of(outputs)) {
             let view = self.output_view(outer)?;
-            self.bindings.insert(inner, Binding { view, stream: None });
+            self.bind(inner, view, None);
         }
         let (stmt, span) = (self.stmt, self.span);
         self.block(body)?;
         (self.stmt, self.span) = (stmt, span);
-        let ports = Program::tensors_of(&unit.inputs).chain(Program::tensors_of(&unit.outputs));
-        let mut names: Vec<TensorId> = ports.collect();
-        program.walk(body, &mut |id| {
-            if let Stmt::Op(it) = &program.stmts[id] {
-                names.extend(Program::tensors_of(&it.outs));
-            }
-        });
-        names.iter().for_each(|it| _ = self.bindings.remove(it));
+        let names: Vec<TensorId> = self.views.keys().copied().collect();
+        let is_inner = |it: &TensorId| program.tensors[*it].unit.is_some();
+        names.into_iter().filter(is_inner).for_each(|it| self.unbind(it));
         Ok(())
+    }
+
+    /// Gives a scalar a value if it is a symbol.
+    fn bind_scalar(&mut self, scalar: ExprId, value: Value) {
+        if let Expr::Symbol(symbol) = self.program.exprs[scalar] {
+            self.scalars.bind(symbol, Some(value));
+        }
     }
 }
