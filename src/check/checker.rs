@@ -1,24 +1,26 @@
 //! Runs all requested checks in one walk over the instructions of all ranks.
 
 use super::{
+    access_checks::{AccessChecks, Grouping},
     capture::capture_faults,
     conflict::Race,
-    excess::{Excess, ExcessNotSearched, UnreadWrites, find_excess},
+    excess::{Excess, ExcessNotSearched, find_excess},
     execution_fault::{ExecutionFault, ExecutionFaultKind},
     finding::{Checks, Finding, Report},
-    memory::{UnwrittenRead, WriteTracker},
-    ordering_model::{AccessRules, OrderingModel},
-    race::RaceDetector,
+    memory::UnwrittenRead,
+    ordering_model::AccessRules,
+    race::MAX_RACES,
     repeat,
-    semaphores::{SemaphoreWatch, too_few_queues},
+    semaphores::too_few_queues,
 };
+use grammar::count_text;
 use rustc_hash::FxHashSet;
 
 use hir_plan::{
     OverwrittenView, Plan, World,
     sync::{
-        CommOrderCycle, Deadlock, P2pQueues, TooManyComms, comm_order_cycle,
-        happens_before::{self, OrderError},
+        CommOrderCycle, Deadlock, P2pQueues, TooManyComms, comm_order_cycle, happens_before::OrderError,
+        own_orders_exclude_cycles,
     },
 };
 
@@ -49,23 +51,30 @@ pub struct CheckResults {
     pub has_more_races: bool,
     /// The searches for excess that could not run, and the reasons.
     pub not_searched: Vec<ExcessNotSearched>,
+    /// The number of groups of ranks whose accesses were compared separately; 0 or 1 if all were compared.
+    pub groups: usize,
 }
 
 /// Runs `checks` on the plans of all ranks.
 pub fn run_checks(world: &World, checks: Checks) -> CheckResults {
+    run_checks_in(world, checks, Grouping::Large)
+}
+
+/// As `run_checks`, with groups of ranks that are checked by themselves as `grouping` says.
+pub fn run_checks_in(world: &World, checks: Checks, grouping: Grouping) -> CheckResults {
     let queues = checks.p2p_queues();
     if queues == Some(P2pQueues::Communicator) {
-        return run_checks_of(world, checks);
+        return run_checks_of(world, checks, grouping);
     }
     let pairs = world.with_pair_communicators();
     let mut found = match (queues, &pairs) {
-        (_, None) => run_checks_of(world, checks),
+        (_, None) => run_checks_of(world, checks, grouping),
         // What a program does not need with fewer orders, it does not need with more.
-        (None, Some(_)) => run_checks_of(world, Checks { excess: false, capture: false, ..checks }),
+        (None, Some(_)) => run_checks_of(world, Checks { excess: false, capture: false, ..checks }, grouping),
         (Some(_), Some(_)) => CheckResults::default(),
     };
     if let Some(pairs) = pairs.as_ref().filter(|_| found.deadlock.is_none()) {
-        found.add(run_checks_of(pairs, checks), P2pQueues::Pair);
+        found.add(run_checks_of(pairs, checks, grouping), P2pQueues::Pair);
         if found.deadlock.is_none() && !world.meets_as_in(pairs) {
             found.not_checked.push(MIXED_TRANSFERS.to_owned());
         }
@@ -78,14 +87,17 @@ pub fn run_checks(world: &World, checks: Checks) -> CheckResults {
 }
 
 /// Runs `checks` on the plans of all ranks, with the communicators that they name.
-fn run_checks_of(world: &World, checks: Checks) -> CheckResults {
+fn run_checks_of(world: &World, checks: Checks, grouping: Grouping) -> CheckResults {
     let mut found = CheckResults::default();
     if let Some(deadlock) = world.deadlock() {
         // Instructions after a deadlock never execute, so they are not checked.
         found.deadlock = Some(Box::new(deadlock));
         return found;
     }
-    if checks.comm {
+    let groups = grouping.groups(world);
+    found.groups = groups.groups().len();
+    if checks.comm && (groups.is_whole() || !own_orders_exclude_cycles(world, &groups, checks.launch_order()))
+    {
         match comm_order_cycle(world, checks.launch_order()) {
             Ok(it) => found.communicator_order = it.map(Box::new),
             Err(TooManyComms) => {
@@ -101,27 +113,8 @@ fn run_checks_of(world: &World, checks: Checks) -> CheckResults {
     if !checks.needs_accesses() {
         return found;
     }
-    let (mut races, mut memory) = (RaceDetector::new(world, checks.access_rules()), WriteTracker::new(world));
-    let mut unread = UnreadWrites::new(world);
-    let mut semaphores = SemaphoreWatch::new(world);
-    let looks_at_semaphores = checks.race && checks.model == OrderingModel::Nccl;
-    let walked = happens_before::walk(world, &mut |it| {
-        // Waits and writes are judged only if the program has no race.
-        if checks.race || checks.excess {
-            races.visit(&it);
-        }
-        if checks.excess {
-            unread.visit(&it);
-        }
-        if checks.memory {
-            memory.visit(&it);
-        }
-        if looks_at_semaphores {
-            semaphores.visit(&it);
-        }
-    });
-    match walked {
-        Ok(()) => (),
+    let mut accesses = match AccessChecks::of(world, checks, (grouping, &groups)) {
+        Ok(it) => it,
         Err(OrderError::TooLarge) => {
             found.not_checked.push("races and memory: all ranks together have too many streams and communicators; use a smaller mesh".to_owned());
             return found;
@@ -130,21 +123,21 @@ fn run_checks_of(world: &World, checks: Checks) -> CheckResults {
             found.not_checked.push("races and memory: no order of all instructions was found".to_owned());
             return found;
         }
-    }
-    races.finish();
-    if looks_at_semaphores {
+    };
+    if checks.looks_at_semaphores() {
         found.execution_faults.extend(world.iter().filter_map(too_few_queues));
         let again = |(rank, inst): (usize, usize)| ExecutionFault {
             rank,
             origin: world[rank].code[inst].origin,
             kind: ExecutionFaultKind::PostedAgain { between_runs: false },
         };
-        found.execution_faults.extend(semaphores.found.iter().copied().map(again));
+        found.execution_faults.extend(accesses.posted_again.iter().copied().map(again));
     }
-    let is_clean = races.found.is_empty() && races.not_compared == 0;
     if checks.excess {
+        let is_clean = accesses.is_free_of_races();
+        let unread = accesses.unread.take().filter(|_| is_clean);
         let (excess, not_searched) =
-            find_excess(world, is_clean.then_some(unread), &races.found, checks.access_rules());
+            find_excess(world, (unread, is_clean), &accesses.races, checks.access_rules());
         // A caller that requested the race check already sees the reason.
         if is_clean || !checks.race {
             found.not_searched = not_searched;
@@ -152,33 +145,38 @@ fn run_checks_of(world: &World, checks: Checks) -> CheckResults {
         found.excess = excess;
     }
     if !checks.race {
-        races.found.clear();
-        races.not_compared = 0;
+        accesses.races.clear();
+        accesses.not_compared = 0;
     }
-    found.has_more_races = checks.race && races.is_truncated();
+    found.has_more_races = checks.race && accesses.races.len() >= MAX_RACES;
     if found.has_more_races {
-        found.not_checked.push(format!("races beyond the first {}", races.found.len()));
+        found.not_checked.push(format!("races beyond the first {}", accesses.races.len()));
     }
-    if races.not_compared > 0 {
+    if accesses.not_compared > 0 {
         found
             .not_checked
-            .push(format!("{} pairs of views that have too many pieces to compare", races.not_compared));
+            .push(format!("{} pairs of views that have too many pieces to compare", accesses.not_compared));
     }
-    if memory.not_checked > 0 {
+    if accesses.not_recorded > 0 {
         found
             .not_checked
-            .push(format!("{} reads and writes that have too many pieces to record", memory.not_checked));
+            .push(format!("{} reads and writes that have too many pieces to record", accesses.not_recorded));
     }
-    memory.finish();
+    if accesses.undecided > 0 {
+        found.not_checked.push(format!(
+            "races and memory of {}: they are free of faults only if orders count that lead through ranks of other groups, if at all",
+            count_text(accesses.undecided, "further group of ranks")
+        ));
+    }
     if checks.memory {
         let of = |plan: &Plan| {
             plan.overwritten_views.clone().into_iter().map(|it| (plan.rank, it)).collect::<Vec<_>>()
         };
         found.overwritten_views = world.iter().flat_map(of).collect();
     }
-    (found.races, found.unwritten_reads) = (races.found, memory.found);
+    (found.races, found.unwritten_reads) = (accesses.races, accesses.unwritten_reads);
     if checks.repeat && found.races.is_empty() {
-        found.check_two_runs(world, checks.access_rules());
+        found.check_two_runs(world, checks.access_rules(), grouping);
     }
     found
 }
@@ -203,11 +201,12 @@ impl CheckResults {
         let is_new = |it: &String| !self.not_checked.contains(it);
         self.not_checked.extend(other.not_checked.into_iter().filter(is_new).collect::<Vec<_>>());
         self.has_more_races |= other.has_more_races;
+        self.groups = other.groups;
     }
 
     /// Adds the races between two consecutive runs. A single run has no race.
-    fn check_two_runs(&mut self, plans: &[Plan], rules: AccessRules) {
-        match repeat::races_between_runs(plans, rules) {
+    fn check_two_runs(&mut self, plans: &[Plan], rules: AccessRules, grouping: Grouping) {
+        match repeat::races_between_runs(plans, rules, grouping) {
             Ok(repeat::BetweenRuns { races, not_compared, posted_again }) => {
                 self.races.extend(races);
                 // A transfer that is posted again within a run is reported there.
@@ -232,8 +231,12 @@ impl CheckResults {
 
     /// Merges the results over ranks and iterations into a report.
     pub fn report(self, plans: &[Plan]) -> Report {
-        let mut report =
-            Report { findings: Vec::new(), not_checked: self.not_checked, not_searched: self.not_searched };
+        let mut report = Report {
+            findings: Vec::new(),
+            not_checked: self.not_checked,
+            not_searched: self.not_searched,
+            groups: self.groups,
+        };
         report.findings.extend(self.deadlock.map(Finding::Deadlock));
         report.findings.extend(self.communicator_order.map(Finding::CommunicatorOrder));
         report.add_execution_faults(plans, self.execution_faults);

@@ -94,6 +94,8 @@ pub enum ExcessNotSearched {
     Races,
     /// Waits and writes were not searched: some views have too many pieces to compare, so races are unknown.
     Views,
+    /// Waits and writes were not searched: ranks were checked in groups, and orders between groups are needed.
+    Groups,
     /// Some waits of a large program were not searched.
     Waits {
         /// Number of waiting statements that were not searched.
@@ -110,6 +112,9 @@ impl fmt::Display for ExcessNotSearched {
         match self {
             Self::Races => f.write_str("waits and writes: the program has races"),
             Self::Views => f.write_str("waits and writes: some views have too many pieces to compare"),
+            Self::Groups => {
+                f.write_str("waits and writes: the program is too large for orders between all ranks")
+            }
             Self::Waits { left, all } => {
                 write!(f, "{left} of {all} statements that wait: the program is too large")
             }
@@ -121,17 +126,18 @@ impl fmt::Display for ExcessNotSearched {
 }
 
 /// Finds all excess, in program order, and lists the searches that were not done. `unread` has visited all
-/// instructions; `None` means that the program has, or may have, races. An ALLOCATE of a buffer with a race
-/// is not reported, because the race is the more important finding.
+/// instructions; `None` means that the program has, or may have, races, unless it is known to have none. An ALLOCATE of
+/// a buffer with a race is not reported, because the race is the more important finding.
 pub(super) fn find_excess(
     world: &World,
-    unread: Option<UnreadWrites<'_>>,
+    (unread, is_free_of_races): (Option<UnreadWrites<'_>>, bool),
     races: &[Race],
     rules: AccessRules,
 ) -> (Vec<Excess>, Vec<ExcessNotSearched>) {
     let mut not_searched = Vec::new();
     let mut found = lifetimes::storage_excess(world, &races.iter().map(|it| (it.rank, it.buffer)).collect());
     match unread {
+        None if is_free_of_races => not_searched.push(ExcessNotSearched::Groups),
         Some(unread) => {
             let (waits, left) = waits::unneeded_waits(world, rules);
             found.extend(waits);

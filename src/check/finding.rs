@@ -101,6 +101,11 @@ impl Checks {
         AccessRules { model: self.model, storage: self.storage }
     }
 
+    /// Returns true if the semaphores of transfers over peer memory are checked.
+    pub(super) fn looks_at_semaphores(self) -> bool {
+        self.race && self.model == OrderingModel::Nccl
+    }
+
     /// Returns true if any requested check needs the memory accesses.
     pub(super) fn needs_accesses(self) -> bool {
         self.race || self.memory || self.excess || self.repeat
@@ -256,12 +261,25 @@ pub struct Report {
     pub not_checked: Vec<String>,
     /// The searches for excess that did not run, and the reasons.
     pub not_searched: Vec<ExcessNotSearched>,
+    /// The number of groups of ranks that share no memory, if each was checked by itself (`hir_plan::sync::MemoryGroups`); else
+    /// 0 or 1.
+    pub groups: usize,
 }
 
 impl Report {
     /// Returns true if the program deadlocks.
     pub fn has_deadlock(&self) -> bool {
         self.findings.iter().any(|it| matches!(it, Finding::Deadlock(_)))
+    }
+
+    /// Says that the ranks of a large world were checked in groups; `None` if they were checked together.
+    pub fn groups_text(&self, ranks: usize) -> Option<String> {
+        let groups = self.groups;
+        (groups > 1).then(|| {
+            format!(
+                "races and memory: the {ranks} ranks are in {groups} groups that share no memory, and each group is checked by itself"
+            )
+        })
     }
 
     /// Merges races and unwritten reads into the findings.

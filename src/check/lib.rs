@@ -93,6 +93,7 @@
 //!
 //! The package knows no executor, no file and no command line.
 
+mod access_checks;
 mod apply;
 mod capture;
 mod checker;
@@ -150,6 +151,19 @@ use hir_plan::World;
 /// iterations. If a later write covers an access, only the race with that write may be reported.
 pub fn races(world: &World) -> Vec<Race> {
     checker::run_checks(world, Checks { memory: false, ..Checks::ALL_FAULTS }).races
+}
+
+/// As `races`, with each group of ranks that share no memory checked by itself first, whatever the size of the world. The races are the
+/// same; `check` does so with large worlds. Returns `None` if the checks could not run.
+pub fn races_in_groups(world: &World) -> Option<Vec<Race>> {
+    let checks = Checks { memory: false, ..Checks::ALL_FAULTS };
+    let found = checker::run_checks_in(world, checks, access_checks::Grouping::Always);
+    found.not_checked.is_empty().then_some(found.races)
+}
+
+/// Checks the plans of all ranks as `check` does with those of a large world.
+pub fn check_in_groups(world: &World, checks: Checks) -> Report {
+    checker::run_checks_in(world, checks, access_checks::Grouping::Always).report(world)
 }
 
 pub use sequence::{SequenceRace, races_of_sequence};

@@ -94,7 +94,7 @@ impl<'p> WriteTracker<'p> {
         }
     }
 
-    /// Checks the outputs after all instructions have been visited.
+    /// Checks the outputs after all instructions have been visited, of the world or of a group of ranks.
     pub fn finish(&mut self) {
         for at in std::mem::take(&mut self.ends) {
             for (output, port) in self.plans[at.rank].outputs.iter().enumerate() {

@@ -48,7 +48,7 @@ struct FirstRead {
 }
 
 /// The maximum number of races that are collected. Programs with more have many of the same kind.
-const MAX_RACES: usize = 4_096;
+pub const MAX_RACES: usize = 4_096;
 
 /// Where a buffer is allocated.
 #[derive(Clone, Copy)]
@@ -102,9 +102,13 @@ pub struct RaceDetector<'p> {
 }
 
 impl<'p> RaceDetector<'p> {
-    /// Creates the state before the first instruction.
+    /// Creates the state before the first instruction of a walk over the whole world.
     pub fn new(plans: &'p [Plan], rules: AccessRules) -> Self {
-        let entry = happens_before::first_actors(plans);
+        Self::with_actors(plans, rules, happens_before::first_actors(plans))
+    }
+
+    /// As `new`. `entry` has, by rank, the number that the walks give to the actor of stream 0.
+    pub fn with_actors(plans: &'p [Plan], rules: AccessRules, entry: Vec<u32>) -> Self {
         let allocated = plans.iter().zip(&entry).map(|(plan, first)| allocate_sites(plan, *first)).collect();
         let inputs =
             |plan: &Plan| plan.inputs.iter().filter_map(|it| Some(it.shard.view.as_ref()?.buffer)).collect();
@@ -124,12 +128,7 @@ impl<'p> RaceDetector<'p> {
         }
     }
 
-    /// Returns true if the program may have more races than were collected.
-    pub fn is_truncated(&self) -> bool {
-        self.found.len() >= MAX_RACES
-    }
-
-    /// Reports what is known only after all instructions have been visited.
+    /// Reports what is known only after all instructions have been visited, of the world or of a group of ranks.
     pub fn finish(&mut self) {
         // The wait that an early use of an input needs orders the uses of storage, too.
         for (actor, race) in std::mem::take(&mut self.early_uses) {

@@ -21,6 +21,7 @@
 use std::collections::BTreeSet;
 
 use super::{
+    access_checks::Grouping,
     conflict::{Party, Race},
     execution_fault::{ExecutionFault, ExecutionFaultKind},
     ordering_model::AccessRules,
@@ -32,8 +33,8 @@ use super::{
 use hir_plan::{
     Plan, World,
     sync::{
-        InstRef,
-        happens_before::{self, OrderError},
+        InstRef, MemoryGroups,
+        happens_before::{GroupOrders, OrderError, walk_group},
     },
 };
 
@@ -52,11 +53,15 @@ pub(super) struct BetweenRuns {
 ///
 /// # Errors
 /// The world has too many streams, or two consecutive runs deadlock.
-pub(super) fn races_between_runs(plans: &[Plan], rules: AccessRules) -> Result<BetweenRuns, OrderError> {
+pub(super) fn races_between_runs(
+    plans: &[Plan],
+    rules: AccessRules,
+    grouping: Grouping,
+) -> Result<BetweenRuns, OrderError> {
     let signals = signal_count(plans);
     let twice = plans.iter().map(|it| TwoRuns::of_one(it, signals)).collect();
     // Both runs use the same storage: that which the allocator gives out during the first one.
-    compare_runs(twice, rules, Some(SharedStorage::of_two_runs(plans, rules.storage)))
+    compare_runs(twice, (rules, grouping), &|| Some(SharedStorage::of_two_runs(plans, rules.storage)))
 }
 
 /// As `races_between_runs`, for a run of each of two programs. Tensors with a name of `shared` have the same memory.
@@ -76,31 +81,31 @@ pub(super) fn races_between_programs(
     let each = joined.into_iter().zip(first).zip(second);
     let both =
         each.map(|((joined, first), second)| TwoRuns::of_two(joined, first, second, signals, &numbers));
-    compare_runs(both.collect(), rules, None)
+    compare_runs(both.collect(), (rules, Grouping::Large), &|| None)
 }
 
-fn compare_runs(
+/// `storage` returns that of two runs which use the same.
+fn compare_runs<'p>(
     runs: Vec<TwoRuns>,
-    rules: AccessRules,
-    mut storage: Option<SharedStorage<'_>>,
+    (rules, grouping): (AccessRules, Grouping),
+    storage: &dyn Fn() -> Option<SharedStorage<'p>>,
 ) -> Result<BetweenRuns, OrderError> {
     let (both, from): (Vec<Plan>, Vec<_>) = runs.into_iter().map(|it| (it.plan, it.from)).unzip();
     let both = World::new(both);
     if both.deadlocked_state().is_some() {
         return Err(OrderError::Deadlock);
     }
-    let mut races = RaceDetector::new(&both, rules);
-    let mut semaphores = SemaphoreWatch::new(&both);
-    happens_before::walk(&both, &mut |it| {
-        races.visit(&it);
-        semaphores.visit(&it);
-        let party = Party::Inst(InstRef { rank: it.rank, inst: it.inst });
-        let Some(storage) = storage.as_mut().filter(|_| !rules.reuses_in_order()) else { return };
-        for access in both[it.rank].code[it.inst].kind.accesses(it.rank) {
-            let found = storage.access(&it, (party, access.is_write), access.rank, access.view.buffer);
-            races.report_reuse(access.rank, found);
-        }
-    })?;
+    let mut groups = grouping.groups(&both);
+    let mut found = visit_runs(&both, rules, storage(), &groups)?;
+    // What the own orders of groups do not order, the whole order may.
+    let (races, semaphores) = &found;
+    if !groups.is_whole()
+        && !(races.found.is_empty() && races.not_compared == 0 && semaphores.found.is_empty())
+    {
+        groups = MemoryGroups::whole(&both);
+        found = visit_runs(&both, rules, storage(), &groups)?;
+    }
+    let (races, semaphores) = found;
     let single = |party: Party| {
         let at = |at: InstRef| from[at.rank][at.inst].map(|(inst, second)| (InstRef { inst, ..at }, second));
         match party {
@@ -126,4 +131,28 @@ fn compare_runs(
         not_compared,
         posted_again: semaphores.found.iter().copied().map(again).collect(),
     })
+}
+
+/// Visits all instructions of two runs, in the own order of each group.
+fn visit_runs<'w>(
+    both: &'w World,
+    rules: AccessRules,
+    mut storage: Option<SharedStorage<'_>>,
+    groups: &MemoryGroups,
+) -> Result<(RaceDetector<'w>, SemaphoreWatch<'w>), OrderError> {
+    let mut races = RaceDetector::with_actors(both, rules, groups.first_actors().to_vec());
+    let mut semaphores = SemaphoreWatch::new(both);
+    for group in 0..groups.groups().len() {
+        walk_group(both, (groups, group), GroupOrders::Own, &mut |it| {
+            races.visit(&it);
+            semaphores.visit(&it);
+            let party = Party::Inst(InstRef { rank: it.rank, inst: it.inst });
+            let Some(storage) = storage.as_mut().filter(|_| !rules.reuses_in_order()) else { return };
+            for access in both[it.rank].code[it.inst].kind.accesses(it.rank) {
+                let found = storage.access(&it, (party, access.is_write), access.rank, access.view.buffer);
+                races.report_reuse(access.rank, found);
+            }
+        })?;
+    }
+    Ok((races, semaphores))
 }

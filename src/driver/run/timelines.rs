@@ -88,7 +88,8 @@ impl TimelineFlags {
 
     fn write(&self, timeline: &Timeline, names: &[&str]) -> Result<TimelineReport, JobFailure> {
         let report = Overlap::of(timeline).report(timeline);
-        let ranks = timeline.rows.last().map_or(0, |it| it.rank + 1);
+        let alike: usize = timeline.classes.iter().map(Vec::len).sum();
+        let ranks = timeline.rows.last().map_or(0, |it| it.rank + 1).max(alike);
         let names: Vec<&str> = names.iter().map(|it| it.rsplit('/').next().unwrap_or(it)).collect();
         let title = format!("{}, {ranks} ranks", names.join(" "));
         let mut files = Vec::new();

@@ -13,11 +13,13 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{CommNo, InstRef, P2pQueues, World};
+use super::{CommNo, InstRef, MemoryGroups, P2pQueues, World};
 
+mod issue_order;
 mod kernels;
 mod unordered;
 
+use issue_order::is_possible;
 use kernels::{RankKernels, kernels_of};
 
 /// The order in which a rank starts kernels of different communicators that nothing orders.
@@ -79,7 +81,25 @@ pub struct TooManyComms;
 /// # Errors
 /// There are too many unordered communications, or too many streams and communicators, to compare.
 pub fn comm_order_cycle(world: &World, order: LaunchOrder) -> Result<Option<CommOrderCycle>, TooManyComms> {
-    let Some(kernels) = kernels_of(world)? else { return Ok(None) };
+    cycle_in_own_orders(world, &MemoryGroups::whole(world), order)
+}
+
+/// Returns whether the own orders of groups of ranks, each by itself, prove that there is no cycle (`comm_order_cycle`). A cycle
+/// that they allow need not exist, since they are a part of the whole order.
+///
+/// With fewer orders, more kernels are unordered, so that a cycle of the whole order is one of the own orders, too, as long as
+/// these do not change the order in which a rank starts kernels that it issues one after the other: the later one could have
+/// to end before the earlier one begins. `is_possible` excludes this.
+pub fn own_orders_exclude_cycles(world: &World, groups: &MemoryGroups, order: LaunchOrder) -> bool {
+    matches!(cycle_in_own_orders(world, groups, order), Ok(None)) && is_possible(world)
+}
+
+fn cycle_in_own_orders(
+    world: &World,
+    groups: &MemoryGroups,
+    order: LaunchOrder,
+) -> Result<Option<CommOrderCycle>, TooManyComms> {
+    let Some(kernels) = kernels_of(world, groups)? else { return Ok(None) };
     if let Some(found) = cycle_in_issue_order(&kernels) {
         return Ok(Some(found));
     }

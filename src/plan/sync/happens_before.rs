@@ -14,7 +14,7 @@
 use std::rc::Rc;
 
 pub use super::machine::first_actors;
-use super::{InstRef, WaitOrder, World, machine::Machine};
+use super::{InstRef, MemoryGroups, WaitOrder, World, machine::Machine};
 
 mod clock;
 mod dot;
@@ -62,9 +62,8 @@ pub fn walk_ignoring(
     is_dropped: &dyn Fn(InstRef) -> bool,
     visit: &mut dyn FnMut(Occurrence),
 ) -> Result<(), OrderError> {
-    let count = actor_count(world)?;
-    let known = Rc::new(vec![0; count]);
-    let clock = |actor| Clock { known: Rc::clone(&known), actor, ended: 0 };
+    let known = Rc::new(vec![0; actor_count(world)?]);
+    let clock = |actor| Clock::new(&known, 0, actor);
     let mut machine = Machine::new(world, WaitOrder::Guaranteed, is_dropped, clock);
     let has_finished = machine.run(&mut |InstRef { rank, inst }, actor, clock| {
         visit(Occurrence { rank, inst, actor, number: clock.ended + 1, clock: clock.clone() });
@@ -72,8 +71,56 @@ pub fn walk_ignoring(
     if has_finished { Ok(()) } else { Err(OrderError::Deadlock) }
 }
 
+/// Which orders between the instructions of a group of ranks count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupOrders {
+    /// The own order of the group (`MemoryGroups`).
+    Own,
+    /// All, also those that lead through other groups. The instructions of all ranks are executed.
+    All,
+}
+
+/// Visits the instructions of a group, as `walk` does with those of the world. Actors have the numbers of `groups`, and clocks
+/// count those of the group only.
+///
+/// # Errors
+/// As for `walk`.
+pub fn walk_group(
+    world: &World,
+    (groups, group): (&MemoryGroups, usize),
+    orders: GroupOrders,
+    visit: &mut dyn FnMut(Occurrence),
+) -> Result<(), OrderError> {
+    let own = groups.actors(group);
+    let known = Rc::new(vec![0; clock_len(own.len())?]);
+    let clock = |actor| Clock::new(&known, own.start, actor);
+    let mut see = |InstRef { rank, inst }, actor, clock: &Clock| {
+        if own.contains(&actor) {
+            visit(Occurrence { rank, inst, actor, number: clock.ended + 1, clock: clock.clone() });
+        }
+    };
+    let has_finished = match orders {
+        GroupOrders::Own if !groups.is_whole() => {
+            let mut machine = Machine::of_group(world, (groups, group), |actor| clock(own.start + actor));
+            machine.run(&mut |at, actor, clock| see(at, own.start + actor, clock))
+        }
+        GroupOrders::Own | GroupOrders::All => {
+            let numbers = groups.numbers(world);
+            let number = |actor: u32| numbers[actor as usize];
+            let mut machine =
+                Machine::new(world, WaitOrder::Guaranteed, &|_| false, |actor| clock(number(actor)));
+            machine.run(&mut |at, actor, clock| see(at, number(actor), clock))
+        }
+    };
+    if has_finished { Ok(()) } else { Err(OrderError::Deadlock) }
+}
+
 /// Returns the number of actors, which is the length of each clock.
 fn actor_count(world: &World) -> Result<usize, OrderError> {
-    let count = world.iter().map(|it| it.streams.len() + it.communicators.len()).sum::<usize>();
-    if count.saturating_mul(count) > MAX_CLOCK_ENTRIES { Err(OrderError::TooLarge) } else { Ok(count) }
+    clock_len(world.iter().map(|it| it.streams.len() + it.communicators.len()).sum())
+}
+
+/// Returns the number of actors, if their clocks are not too large.
+fn clock_len(actors: usize) -> Result<usize, OrderError> {
+    if actors.saturating_mul(actors) > MAX_CLOCK_ENTRIES { Err(OrderError::TooLarge) } else { Ok(actors) }
 }

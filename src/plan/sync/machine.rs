@@ -6,7 +6,9 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{Actor, CommKey, CommNo, Event, InstRef, WaitOrder, Waits, World};
+use super::{
+    Actor, CommKey, CommNo, Event, InstRef, MemoryGroups, WaitOrder, Waits, World, memory_groups::actor_count,
+};
 use crate::{Plan, SyncEffect};
 
 /// What an actor knows of the progress of all actors: a clock, or nothing.
@@ -76,7 +78,7 @@ pub fn first_actors(plans: &[Plan]) -> Vec<u32> {
     let mut next = 0;
     let first = |plan: &Plan| {
         let actor = next;
-        next += (plan.streams.len() + plan.communicators.len()) as u32;
+        next += actor_count(plan);
         actor
     };
     plans.iter().map(first).collect()
@@ -91,36 +93,52 @@ impl<P: Progress> Machine<P> {
         is_dropped: &dyn Fn(InstRef) -> bool,
         progress: impl Fn(u32) -> P,
     ) -> Self {
-        let mut actors: Vec<ActorState<P>> = Vec::new();
-        let mut add = |rank: usize| {
-            let progress = progress(actors.len() as u32);
-            actors.push(ActorState {
-                rank,
-                items: Vec::new(),
-                next: 0,
-                begun: false,
-                progress,
-                issued_by: None,
-            });
-        };
-        for plan in world.plans() {
-            (0..plan.streams.len() + plan.communicators.len()).for_each(|_| add(plan.rank));
-        }
+        let mut machine = Self::of_actors(world.plans(), &progress);
         let hosts = if order == WaitOrder::Guaranteed { 0 } else { world.len() };
-        (0..hosts).for_each(&mut add);
-        let mut builder = Builder::new(world, order, Self { actors, tokens: Vec::new(), events: Vec::new() });
-        for (plan, first) in world.iter().zip(first_actors(world)) {
-            builder.add_plan(plan, first as usize, is_dropped);
-        }
-        let mut machine = builder.machine;
-        for item in machine.actors.iter().flat_map(|it| &it.items) {
-            for needed in [item.tokens[0]..item.tokens[1], item.tokens[2]..item.tokens[3]] {
-                for token in needed {
-                    machine.events[machine.tokens[token as usize] as usize].uses += 1;
-                }
-            }
+        (0..hosts).for_each(|rank| machine.add_actor(rank, &progress));
+        let arrivals = Arrivals::of_all(world, order, &mut machine);
+        Builder::new(world, order, machine, arrivals).finish(world.plans(), is_dropped)
+    }
+
+    /// As `new`, for the own order of a group (`memory_groups`): without ranks of other groups, and without what happens on
+    /// them. The actors of the group are numbered from 0.
+    pub fn of_group(
+        world: &World,
+        (groups, group): (&MemoryGroups, usize),
+        progress: impl Fn(u32) -> P,
+    ) -> Self {
+        let plans = || groups.groups()[group].iter().map(|rank| &world[*rank]);
+        let machine = Self::of_actors(plans(), &progress);
+        let arrivals = Arrivals::OfGroup { groups, group, known: FxHashMap::default() };
+        Builder::new(world, WaitOrder::Guaranteed, machine, arrivals).finish(plans(), &|_| false)
+    }
+
+    /// As `new`, for some ranks, without any orders between ranks. The actors of these ranks are numbered from 0.
+    pub fn of_ranks(world: &World, ranks: &[usize], progress: impl Fn(u32) -> P) -> Self {
+        let plans = || ranks.iter().map(|rank| &world[*rank]);
+        let machine = Self::of_actors(plans(), &progress);
+        Builder::new(world, WaitOrder::Guaranteed, machine, Arrivals::None).finish(plans(), &|_| false)
+    }
+
+    /// Returns the streams and queues of some ranks, without instructions.
+    fn of_actors<'p>(plans: impl IntoIterator<Item = &'p Plan>, progress: &impl Fn(u32) -> P) -> Self {
+        let mut machine = Self { actors: Vec::new(), tokens: Vec::new(), events: Vec::new() };
+        for plan in plans {
+            (0..actor_count(plan)).for_each(|_| machine.add_actor(plan.rank, progress));
         }
         machine
+    }
+
+    fn add_actor(&mut self, rank: usize, progress: &impl Fn(u32) -> P) {
+        let progress = progress(self.actors.len() as u32);
+        self.actors.push(ActorState {
+            rank,
+            items: Vec::new(),
+            next: 0,
+            begun: false,
+            progress,
+            issued_by: None,
+        });
     }
 
     fn add_event(&mut self, missing: u32) -> u32 {
@@ -220,27 +238,20 @@ impl<P: Progress> Machine<P> {
     }
 }
 
-/// The state while a machine is built.
-struct Builder<'w, P> {
-    world: &'w World,
-    order: WaitOrder,
-    machine: Machine<P>,
-    /// By communication: the event that all parts have arrived. Those of its parts are before it, the first part last.
-    arrivals: Vec<u32>,
-    /// By communication that creates a communicator: the event that all hosts have issued it.
-    initialized: FxHashMap<CommNo, u32>,
-    /// By number: the events and the works of the current rank that are known so far.
-    recorded: Vec<Option<u32>>,
-    complete: Vec<Option<u32>>,
-    /// The end of the last instruction in which the host of the current rank waits.
-    issued: Option<u32>,
-    /// The posting of the current instruction.
-    posted: Option<u32>,
-    waits: Waits,
+/// The events that parts of communications have arrived.
+enum Arrivals<'w> {
+    /// Of the whole world, by communication: the event that all parts have arrived. Those of its parts are before it, the first
+    /// part last.
+    Of(Vec<u32>),
+    /// Of a group, whose parts count alone: by communication and part, or `None` for all parts.
+    OfGroup { groups: &'w MemoryGroups, group: usize, known: FxHashMap<(CommNo, Option<u32>), u32> },
+    /// Left out.
+    None,
 }
 
-impl<'w, P: Progress> Builder<'w, P> {
-    fn new(world: &'w World, order: WaitOrder, mut machine: Machine<P>) -> Self {
+impl Arrivals<'_> {
+    /// Returns the events of all communications of a world.
+    fn of_all<P: Progress>(world: &World, order: WaitOrder, machine: &mut Machine<P>) -> Self {
         let matching = world.matching();
         let mut arrivals = Vec::with_capacity(matching.comms.len());
         for comm in &matching.comms {
@@ -259,6 +270,57 @@ impl<'w, P: Progress> Builder<'w, P> {
             }
             arrivals.push(machine.add_event(parts as u32));
         }
+        Self::Of(arrivals)
+    }
+
+    /// Returns the token of the event that a part of a communication has arrived, or all parts; `None` if it is left out.
+    fn token<P: Progress>(
+        &mut self,
+        world: &World,
+        machine: &mut Machine<P>,
+        (comm, part): (CommNo, Option<u32>),
+    ) -> Option<u32> {
+        match self {
+            Self::None => None,
+            Self::Of(arrivals) => Some(arrivals[comm as usize] - part.map_or(0, |part| part + 1)),
+            Self::OfGroup { groups, group, known } => {
+                if let Some(known) = known.get(&(comm, part)) {
+                    return Some(*known);
+                }
+                let matched = world.matching().comm(comm);
+                let ranks = groups.groups()[*group].iter();
+                let parts: Vec<u32> = ranks.filter_map(|rank| matched.arriving_part(*rank)).collect();
+                let missing = match part {
+                    None => parts.len(),
+                    Some(part) => usize::from(parts.contains(&part)),
+                };
+                (missing > 0)
+                    .then(|| *known.entry((comm, part)).or_insert_with(|| machine.add_event(missing as u32)))
+            }
+        }
+    }
+}
+
+/// The state while a machine is built.
+struct Builder<'w, P> {
+    world: &'w World,
+    order: WaitOrder,
+    machine: Machine<P>,
+    arrivals: Arrivals<'w>,
+    /// By communication that creates a communicator: the event that all hosts have issued it.
+    initialized: FxHashMap<CommNo, u32>,
+    /// By number: the events and the works of the current rank that are known so far.
+    recorded: Vec<Option<u32>>,
+    complete: Vec<Option<u32>>,
+    /// The end of the last instruction in which the host of the current rank waits.
+    issued: Option<u32>,
+    /// The posting of the current instruction.
+    posted: Option<u32>,
+    waits: Waits,
+}
+
+impl<'w, P: Progress> Builder<'w, P> {
+    fn new(world: &'w World, order: WaitOrder, machine: Machine<P>, arrivals: Arrivals<'w>) -> Self {
         let (recorded, complete) = (Vec::new(), Vec::new());
         Self {
             world,
@@ -272,6 +334,28 @@ impl<'w, P: Progress> Builder<'w, P> {
             posted: None,
             waits: Waits::default(),
         }
+    }
+
+    /// Distributes the instructions of some plans, whose actors the machine has in their order.
+    fn finish<'p>(
+        mut self,
+        plans: impl IntoIterator<Item = &'p Plan>,
+        is_dropped: &dyn Fn(InstRef) -> bool,
+    ) -> Machine<P> {
+        let mut first = 0;
+        for plan in plans {
+            self.add_plan(plan, first, is_dropped);
+            first += actor_count(plan) as usize;
+        }
+        let mut machine = self.machine;
+        for item in machine.actors.iter().flat_map(|it| &it.items) {
+            for needed in [item.tokens[0]..item.tokens[1], item.tokens[2]..item.tokens[3]] {
+                for token in needed {
+                    machine.events[machine.tokens[token as usize] as usize].uses += 1;
+                }
+            }
+        }
+        machine
     }
 
     /// Distributes a rank's instructions over its actors: the streams from `first` on, then the queues.
@@ -340,8 +424,7 @@ impl<'w, P: Progress> Builder<'w, P> {
         {
             for event in events {
                 let is_needed = phase % 2 == 0;
-                let token =
-                    if is_needed { self.needed(number, *event) } else { Some(self.signalled(*event)) };
+                let token = if is_needed { self.needed(number, *event) } else { self.signalled(*event) };
                 self.machine.tokens.extend(token);
             }
             tokens[phase + 1] = self.machine.tokens.len() as u32;
@@ -369,25 +452,29 @@ impl<'w, P: Progress> Builder<'w, P> {
             | Event::Complete(..)
             | Event::Arrived(..)
             | Event::AllArrived(_)
-            | Event::AllIssued(_) => Some(self.signalled(event)),
+            | Event::AllIssued(_) => self.signalled(event),
         }
     }
 
-    /// Returns the token of an event that happens at an item.
-    fn signalled(&mut self, event: Event) -> u32 {
-        match event {
+    /// Returns the token of an event that happens at an item; `None` if it is left out.
+    fn signalled(&mut self, event: Event) -> Option<u32> {
+        Some(match event {
             Event::Issued(_) => *self.issued.insert(self.machine.add_event(1)),
             Event::Posted(_) => *self.posted.insert(self.machine.add_event(1)),
             Event::Recorded(_, number) => self.machine.known_or_new(&mut self.recorded, number),
             Event::Complete(_, number) => self.machine.known_or_new(&mut self.complete, number),
-            Event::Arrived(comm, part) => self.arrivals[comm as usize] - 1 - part,
-            Event::AllArrived(comm) => self.arrivals[comm as usize],
+            Event::Arrived(comm, part) => {
+                return self.arrivals.token(self.world, &mut self.machine, (comm, Some(part)));
+            }
+            Event::AllArrived(comm) => {
+                return self.arrivals.token(self.world, &mut self.machine, (comm, None));
+            }
             Event::AllIssued(comm) => {
                 let matching = self.world.matching();
                 let parts = matching.expected_parts(matching.comm(comm));
                 let machine = &mut self.machine;
                 *self.initialized.entry(comm).or_insert_with(|| machine.add_event(parts as u32))
             }
-        }
+        })
     }
 }

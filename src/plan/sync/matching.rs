@@ -71,6 +71,17 @@ pub enum CommRole {
     WaitsForSignal,
 }
 
+impl CommRole {
+    /// Returns the number of the part, as in `Event::Arrived`, if others may wait for its arrival.
+    pub(super) fn arriving_part(self) -> Option<u32> {
+        match self {
+            Self::Member(position) => Some(position as u32),
+            Self::Side(Direction::Send) | Self::Signals => Some(0),
+            Self::Side(Direction::Recv) | Self::WaitsForSignal => None,
+        }
+    }
+}
+
 /// The part of one instruction in a communication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommPart {
@@ -95,6 +106,14 @@ impl MatchedComm {
         let first = self.parts.partition_point(|it| it.inst_ref.rank < rank);
         let own = self.parts[first..].iter().take_while(|it| it.inst_ref.rank == rank);
         own.into_iter().find(|it| it.role == role).map(|it| it.inst_ref)
+    }
+
+    /// Returns the part of a rank whose arrival others may wait for, numbered as in `Event::Arrived`: not that of one who only
+    /// receives a message or waits for a signal.
+    pub(super) fn arriving_part(&self, rank: usize) -> Option<u32> {
+        let first = self.parts.partition_point(|it| it.inst_ref.rank < rank);
+        let own = self.parts[first..].iter().take_while(|it| it.inst_ref.rank == rank);
+        own.into_iter().find_map(|it| it.role.arriving_part())
     }
 }
 

@@ -8,6 +8,8 @@
 //! | `waits` | what each instruction waits for, in the guaranteed, the blocking and the connecting order |
 //! | `machine` | executes streams and queues, and in the blocking order also hosts, without memory |
 //! | `happens_before` | the order that every executor guarantees (for races): the machine with clocks |
+//! | `memory_groups` | the groups of ranks that share no memory, in each of which races are found alone |
+//! | `symmetry` | classes of ranks that do the same at the same times (for estimates) |
 //! | `step` | the steps in which an instruction accesses memory |
 //! | `comm_order` | checks that all ranks start the kernels of their communicators in the same order |
 //! | `p2p_queues` | on which communicator sends and receives run that are in no group |
@@ -32,6 +34,7 @@ mod explain;
 pub mod happens_before;
 mod machine;
 mod matching;
+mod memory_groups;
 mod p2p_queues;
 mod peer_edit;
 mod progress;
@@ -39,18 +42,22 @@ mod report_text;
 mod skip_edit;
 mod skipped;
 mod step;
+mod symmetry;
 mod wait_graph;
 mod waits;
 mod world;
 
 pub(super) use agreement::agreement;
 pub use blocked_wait::{BlockedWait, lines_by_rank, ranks_text};
-pub use comm_order::{CommOrderCycle, CommOrderEdge, LaunchOrder, TooManyComms, comm_order_cycle};
+pub use comm_order::{
+    CommOrderCycle, CommOrderEdge, LaunchOrder, TooManyComms, comm_order_cycle, own_orders_exclude_cycles,
+};
 pub use deadlock::{Cause, Deadlock, HeadToHead, MissingPost};
 pub use explain::explain;
 pub use matching::{
     CommGroup, CommKey, CommMatching, CommNo, CommPart, CommRole, GroupNo, InstRef, MatchedComm,
 };
+pub use memory_groups::MemoryGroups;
 pub use p2p_queues::P2pQueues;
 pub use progress::{JobState, RankProgress};
 use skipped::Alignment;
@@ -58,6 +65,7 @@ pub use step::{
     Step, StepAccess, acquire_step, begin_end_steps, collective_members, copy_halves, deliver_step,
     release_step,
 };
+pub use symmetry::Symmetry;
 pub use wait_graph::{Blocker, WaitGraph};
 pub use waits::{Actor, Event, WaitOrder, Waits};
 pub use world::{Position, World, WorldState};

@@ -9,14 +9,20 @@ use super::{
     items::{Duration, Item, items_of},
     machine::Machine,
     times::{Latency, Times},
+    work::{Contention, work_of},
 };
 use crate::{
-    World,
-    sync::happens_before::{HappensBeforeGraph, OrderError},
+    Plan, World,
+    sync::{
+        Symmetry,
+        happens_before::{HappensBeforeGraph, OrderError},
+    },
 };
 
 pub use super::cost::{CostModel, FusedInsts};
 
+/// The number of streams and communicators of all ranks from which on one rank of each class is estimated.
+const MIN_ACTORS: usize = 1_024;
 /// Maximum number of times that the times of work are adapted to what runs beside it.
 const MAX_ROUNDS: usize = 8;
 /// A change that is not worth another round, in microseconds.
@@ -44,12 +50,51 @@ pub fn estimate(world: &World) -> Result<Timeline, OrderError> {
 /// Estimates when each instruction of all ranks runs.
 ///
 /// Time is proportional to the number of instructions and of orders between them, times the logarithm of the
-/// number of instructions.
+/// number of instructions. In a large world, only one rank of each class of ranks with the same times is estimated, and has
+/// rows (`Timeline::classes`).
 ///
 /// # Errors
 /// The world has too many streams.
 pub fn estimate_with(world: &World, model: &CostModel<'_>) -> Result<Timeline, OrderError> {
-    let graph = HappensBeforeGraph::of(world)?;
+    let actors: usize = world.iter().map(|it| it.streams.len() + it.communicators.len()).sum();
+    let symmetry = if actors < MIN_ACTORS { None } else { symmetry_of(world, model) };
+    estimate_classes(world, model, symmetry)
+}
+
+/// As `estimate_with`, for one rank of each class in a world of any size.
+///
+/// # Errors
+/// The world has too many streams, and no classes.
+pub fn estimate_representatives(world: &World, model: &CostModel<'_>) -> Result<Timeline, OrderError> {
+    estimate_classes(world, model, symmetry_of(world, model))
+}
+
+/// Returns the classes of ranks with the same times, if the plans do not deadlock and some class has several ranks.
+fn symmetry_of(world: &World, model: &CostModel<'_>) -> Option<Symmetry> {
+    if world.deadlocked_state().is_some() {
+        return None;
+    }
+    let traits = |plan: &Plan, key: &mut Vec<u64>| {
+        for (inst, duration) in model.durations(plan).into_iter().enumerate() {
+            key.push(duration.to_bits());
+            if let (Some(machine), Some(work)) = (model.machine, work_of(plan, inst)) {
+                key.push(machine.contention_factor(&work).to_bits());
+                key.push(u64::from(work.contention() == Some(Contention::Nccl)));
+            }
+        }
+    };
+    Symmetry::of(world, &traits).filter(|it| it.classes().len() < world.len())
+}
+
+fn estimate_classes(
+    world: &World,
+    model: &CostModel<'_>,
+    symmetry: Option<Symmetry>,
+) -> Result<Timeline, OrderError> {
+    let graph = match &symmetry {
+        Some(it) => HappensBeforeGraph::of_representatives(world, it),
+        None => HappensBeforeGraph::of(world)?,
+    };
     let state = world.deadlocked_state();
     let mut items = items_of(world, &graph, state, Err(model));
     let alone: Vec<f64> = items.iter().map(|it| it.duration.microseconds()).collect();
@@ -67,7 +112,8 @@ pub fn estimate_with(world: &World, model: &CostModel<'_>) -> Result<Timeline, O
         items.iter_mut().zip(beside).for_each(|(item, new)| item.duration = Duration::Estimated(new));
         round += 1;
     };
-    let timeline = times.timeline(world, state, model.source());
+    let classes = symmetry.map(|it| it.classes().to_vec()).unwrap_or_default();
+    let timeline = times.timeline(world, state, model.source(), classes);
     Ok(Timeline { error: model.machine.and_then(Machine::error), ..timeline })
 }
 
@@ -119,5 +165,6 @@ pub fn measured(
     let graph = HappensBeforeGraph::of(world)?;
     let state = world.deadlocked_state();
     let items = items_of(world, &graph, state, Ok(measured));
-    Ok(Times::of(&graph, &items, world.len(), Latency::default()).timeline(world, state, source))
+    let times = Times::of(&graph, &items, world.len(), Latency::default());
+    Ok(times.timeline(world, state, source, Vec::new()))
 }

@@ -66,8 +66,7 @@ pub(super) fn items_of(
     let (measured, model) = (times.ok(), times.err());
     let times: Option<Vec<FxHashMap<u32, MeasuredTime>>> =
         measured.map(|all| all.iter().map(|it| it.iter().map(|it| (it.inst, *it)).collect()).collect());
-    let estimated: Vec<Vec<f64>> =
-        model.map(|model| plans.iter().map(|it| model.durations(it)).collect()).unwrap_or_default();
+    let mut estimated: FxHashMap<usize, Vec<f64>> = FxHashMap::default();
     let first = first_actors(plans);
     let mut items: Vec<Item> = Vec::new();
     for (number, node) in graph.nodes.iter().enumerate() {
@@ -84,7 +83,12 @@ pub(super) fn items_of(
         let kind = if node.is_post { SliceKind::Wait } else { kind_of(plan, instruction) };
         let duration = match &times {
             _ if node.is_post => Duration::Estimated(0.0),
-            None => Duration::Estimated(estimated[rank][inst]),
+            None => {
+                let of_rank = estimated
+                    .entry(rank)
+                    .or_insert_with(|| model.map(|it| it.durations(plan)).unwrap_or_default());
+                Duration::Estimated(of_rank.get(inst).copied().unwrap_or(0.0))
+            }
             Some(times) => {
                 let time = times.get(rank).and_then(|it| it.get(&(inst as u32)));
                 time.map_or(Duration::Estimated(0.0), |it| Duration::Measured(it.begin, it.end))

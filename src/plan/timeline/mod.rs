@@ -39,6 +39,9 @@ pub struct Timeline {
     pub source: String,
     /// The relative error that nine of ten estimates do not exceed, where it is known.
     pub error: Option<f64>,
+    /// The ranks that do the same at the same times: the first of each class has rows, and stands for the others. Empty if each
+    /// rank has rows.
+    pub classes: Vec<Vec<usize>>,
 }
 
 /// A place where work executes, one piece after another.
@@ -121,6 +124,12 @@ impl Timeline {
     /// Returns the time at which the last slice begins or ends.
     pub fn end(&self) -> f64 {
         self.slices.iter().map(|it| it.end.unwrap_or(it.begin)).fold(0.0, f64::max)
+    }
+
+    /// Returns the ranks that do what a rank with rows does, at the same times.
+    pub fn ranks_like(&self, rank: usize) -> Vec<usize> {
+        let class = self.classes.iter().find(|it| it.first() == Some(&rank));
+        class.cloned().unwrap_or_else(|| vec![rank])
     }
 
     /// Returns the times between which the end is in nine of ten programs, where the error is known.

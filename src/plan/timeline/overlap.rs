@@ -3,7 +3,9 @@
 //! Communication is *hidden* while a kernel of the same rank computes, and *exposed* otherwise. Each wait for
 //! communication or for another rank names the work that it waited for, and what held up that work.
 
-use std::fmt::Write as _;
+use std::{collections::BTreeMap, fmt::Write as _};
+
+use grammar::count_text;
 
 use super::{Lane, Slice, SliceKind, Timeline};
 use crate::{PlanStream, sync::ranks_text};
@@ -13,7 +15,7 @@ use crate::{PlanStream, sync::ranks_text};
 pub struct Overlap {
     /// When the last piece of work of any rank ends, in microseconds.
     pub total: f64,
-    /// By rank.
+    /// The ranks that have rows, ascending.
     pub ranks: Vec<RankOverlap>,
     /// The waits of the rank with the most exposed communication, the longest first.
     pub waits: Vec<WaitSummary>,
@@ -56,17 +58,21 @@ impl RankOverlap {
 impl Overlap {
     /// Computes the overlap of each rank of a timeline.
     pub fn of(timeline: &Timeline) -> Self {
-        let count = timeline.rows.iter().map(|it| it.rank + 1).max().unwrap_or(0);
-        let mut intervals = vec![[Vec::new(), Vec::new()]; count];
+        let mut intervals: BTreeMap<usize, [Vec<(f64, f64)>; 2]> = BTreeMap::new();
+        for it in &timeline.rows {
+            intervals.entry(it.rank).or_default();
+        }
         for it in &timeline.slices {
             let kind = match it.kind {
                 SliceKind::Communication => 0,
                 SliceKind::Compute => 1,
                 SliceKind::DataMovement | SliceKind::Wait => continue,
             };
-            intervals[timeline.rows[it.row].rank][kind].extend(it.end.map(|end| (it.begin, end)));
+            let of_rank = intervals.entry(timeline.rows[it.row].rank).or_default();
+            of_rank[kind].extend(it.end.map(|end| (it.begin, end)));
         }
-        let ranks: Vec<RankOverlap> = (0..).zip(intervals).map(|(rank, it)| rank_overlap(rank, it)).collect();
+        let ranks: Vec<RankOverlap> =
+            intervals.into_iter().map(|(rank, it)| rank_overlap(rank, it)).collect();
         // Of equal ranks, the first.
         let worst = ranks.iter().rev().max_by(|a, b| a.exposed().total_cmp(&b.exposed())).map(|it| it.rank);
         let waits = worst.map_or_else(Vec::new, |rank| waits_of(timeline, rank));
@@ -82,15 +88,24 @@ impl Overlap {
             format!("overlap; times are {}:", timeline.source),
             format!("  the whole run takes {:.1} µs{}", self.total, interval.unwrap_or_default()),
         ];
+        if !timeline.classes.is_empty() {
+            let ranks: usize = timeline.classes.iter().map(Vec::len).sum();
+            let kinds = count_text(timeline.classes.len(), "kind");
+            lines.push(format!(
+                "  {ranks} ranks are of {kinds}: ranks of a kind do the same at the same times, and one of each is estimated"
+            ));
+        }
         let mut groups: Vec<(RankOverlap, Vec<usize>)> = Vec::new();
         for it in &self.ranks {
             let same =
                 |other: &RankOverlap| (other.communication, other.hidden) == (it.communication, it.hidden);
+            let alike = timeline.ranks_like(it.rank);
             match groups.iter_mut().find(|(other, _)| same(other)) {
-                Some((_, ranks)) => ranks.push(it.rank),
-                None => groups.push((*it, vec![it.rank])),
+                Some((_, ranks)) => ranks.extend(alike),
+                None => groups.push((*it, alike)),
             }
         }
+        groups.iter_mut().for_each(|it| it.1.sort_unstable());
         let mut endless: Vec<(String, Vec<usize>)> = Vec::new();
         for it in timeline.slices.iter().filter(|it| it.end.is_none() && it.kind == SliceKind::Communication)
         {

@@ -1,5 +1,7 @@
 //! Turns the times of the happens-before graph into slices.
 
+use rustc_hash::FxHashSet;
+
 use super::{Lane, Row, Slice, SliceKind, Timeline, label_of, rows_of, times::Times};
 use crate::{
     Plan,
@@ -10,14 +12,24 @@ use crate::{
 const SHORTEST_WAIT: f64 = 1e-6;
 
 impl Times<'_> {
-    /// Returns the slices of work that takes time, of waits, and of what never ends.
-    pub(super) fn timeline(&self, plans: &[Plan], state: Option<&WorldState>, source: String) -> Timeline {
+    /// Returns the slices of work that takes time, of waits, and of what never ends. If `classes` is not empty, only the first rank of
+    /// each class has rows.
+    pub(super) fn timeline(
+        &self,
+        plans: &[Plan],
+        state: Option<&WorldState>,
+        source: String,
+        classes: Vec<Vec<usize>>,
+    ) -> Timeline {
         let first_actor = first_actors(plans);
         let mut first_row = Vec::new();
         let mut rows: Vec<Row> = Vec::new();
+        let shown: FxHashSet<usize> = classes.iter().filter_map(|it| it.first().copied()).collect();
         for plan in plans {
             first_row.push(rows.len());
-            rows.extend(rows_of(plan));
+            if classes.is_empty() || shown.contains(&plan.rank) {
+                rows.extend(rows_of(plan));
+            }
         }
         let mut slices: Vec<Slice> = Vec::new();
         // By item: its slice.
@@ -59,7 +71,7 @@ impl Times<'_> {
                 slices.push(slice(plan, inst, (first_row[rank], SliceKind::Wait), (0.0, None)));
             }
         }
-        sorted(Timeline { rows, slices, source, error: None })
+        sorted(Timeline { rows, slices, source, error: None, classes })
     }
 
     /// By item: when the next work of its actor begins. A wait is over by then, even if its own time is later: that of

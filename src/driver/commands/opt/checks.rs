@@ -76,6 +76,9 @@ impl Processor<'_> {
         };
         let world = self.plan_all_ranks(program, source, outcome)?;
         let report = hir_check::check(&world, checks);
+        if let Some(how) = report.groups_text(world.len()) {
+            self.screen.message(how);
+        }
         for reason in &report.not_checked {
             self.screen.message(format!("not checked: {reason}"));
         }
@@ -136,7 +139,7 @@ impl Processor<'_> {
             ExcessNotSearched::Views => {
                 Some("some views have too many pieces to compare, so races are unknown")
             }
-            ExcessNotSearched::Waits { .. } | ExcessNotSearched::Writes => None,
+            ExcessNotSearched::Groups | ExcessNotSearched::Waits { .. } | ExcessNotSearched::Writes => None,
         });
         let failure = if let Some(errors) = errors {
             format!("the check found {errors}{more} ({world})")

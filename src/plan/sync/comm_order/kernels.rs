@@ -7,7 +7,10 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::TooManyComms;
 use crate::{
     Backend, InstKind, PeerCollective, Plan, SignalId,
-    sync::{CommKey, CommMatching, CommNo, InstRef, World, happens_before},
+    sync::{
+        CommKey, CommMatching, CommNo, InstRef, MemoryGroups, World,
+        happens_before::{GroupOrders, walk_group},
+    },
 };
 
 /// A communication of a rank.
@@ -74,13 +77,13 @@ impl RankKernels {
     }
 }
 
-/// Returns the communications by rank, or `None` if no rank uses more than one chain.
+/// Returns the communications by rank, in the own order of each group; or `None` if no rank uses more than one chain.
 ///
 /// # Errors
-/// The world has too many streams and communicators to order them.
-pub fn kernels_of(world: &World) -> Result<Option<Vec<RankKernels>>, TooManyComms> {
+/// A group has too many streams and communicators to order them.
+pub fn kernels_of(world: &World, groups: &MemoryGroups) -> Result<Option<Vec<RankKernels>>, TooManyComms> {
     let matched = world.matching();
-    let first_actors = happens_before::first_actors(world);
+    let first_actors = groups.first_actors();
     let posts = kernels(world);
     let mut ranks: Vec<RankKernels> = Vec::new();
     // By rank: the actor of each chain.
@@ -124,15 +127,18 @@ pub fn kernels_of(world: &World) -> Result<Option<Vec<RankKernels>>, TooManyComm
     for rank in &ranks {
         known.extend(rank.kernels.iter().enumerate().map(|(number, it)| (it.at, number)));
     }
-    let walked = happens_before::walk(world, &mut |it| {
-        if let Some(kernel) = known.get(&InstRef { rank: it.rank, inst: it.inst }) {
-            let kernel = &mut ranks[it.rank].kernels[*kernel];
-            kernel.number = it.number;
-            kernel.ended = actors[it.rank].iter().map(|actor| it.clock.ended(*actor)).collect();
-        }
-    });
+    for group in 0..groups.groups().len() {
+        let walked = walk_group(world, (groups, group), GroupOrders::Own, &mut |it| {
+            if let Some(kernel) = known.get(&InstRef { rank: it.rank, inst: it.inst }) {
+                let kernel = &mut ranks[it.rank].kernels[*kernel];
+                kernel.number = it.number;
+                kernel.ended = actors[it.rank].iter().map(|actor| it.clock.ended(*actor)).collect();
+            }
+        });
+        walked.map_err(|_| TooManyComms)?;
+    }
     ranks.iter_mut().for_each(RankKernels::build_chains);
-    walked.map(|()| Some(ranks)).map_err(|_| TooManyComms)
+    Ok(Some(ranks))
 }
 
 /// Returns, by rank, the instructions that post to NCCL and the first instructions of collectives over peer
@@ -159,7 +165,7 @@ fn communicator(plans: &[Plan], at: InstRef) -> Option<u32> {
 }
 
 /// Returns the representative of the set that contains an element, in a forest of parents.
-fn root(parent: &mut [CommNo], mut it: CommNo) -> CommNo {
+pub(super) fn root(parent: &mut [CommNo], mut it: CommNo) -> CommNo {
     while parent[it as usize] != it {
         parent[it as usize] = parent[parent[it as usize] as usize];
         it = parent[it as usize];

@@ -4,11 +4,13 @@ use std::rc::Rc;
 
 use crate::sync::machine::Progress;
 
-/// A vector clock: a lower bound for the progress of every actor.
+/// A vector clock: a lower bound for the progress of every actor, or of the actors of a group of ranks.
 #[derive(Clone, Debug)]
 pub struct Clock {
-    /// By actor: the number of ended instructions. The entry of `actor` itself is out of date.
+    /// By actor, from `first` on: the number of ended instructions. The entry of `actor` itself is out of date.
     pub(super) known: Rc<Vec<u32>>,
+    /// The first actor that is counted.
+    pub(super) first: u32,
     pub(super) actor: u32,
     pub(super) ended: u32,
 }
@@ -30,14 +32,31 @@ pub struct Occurrence {
 }
 
 impl Clock {
-    /// Returns the number of ended instructions of an actor.
-    pub fn ended(&self, actor: u32) -> u32 {
-        if actor == self.actor { self.ended } else { self.known.get(actor as usize).copied().unwrap_or(0) }
+    /// Returns the clock of an actor at the beginning.
+    pub(super) fn new(known: &Rc<Vec<u32>>, first: u32, actor: u32) -> Self {
+        Self { known: Rc::clone(known), first, actor, ended: 0 }
     }
 
-    /// Returns the number of actors.
+    /// Returns the number of ended instructions of an actor; 0 for one that is not counted.
+    pub fn ended(&self, actor: u32) -> u32 {
+        if actor == self.actor { self.ended } else { self.stored(actor).unwrap_or(0) }
+    }
+
+    /// Returns the number of actors that are counted.
     pub fn actors(&self) -> usize {
         self.known.len()
+    }
+
+    /// Returns the entry of an actor; `None` if it is not counted.
+    fn stored(&self, actor: u32) -> Option<u32> {
+        self.known.get(actor.checked_sub(self.first)? as usize).copied()
+    }
+
+    /// Stores at least this number of ended instructions of an actor, if it is counted.
+    fn store(&mut self, actor: u32, ended: u32) {
+        if self.stored(actor).is_some_and(|known| known < ended) {
+            Rc::make_mut(&mut self.known)[(actor - self.first) as usize] = ended;
+        }
     }
 }
 
@@ -48,9 +67,7 @@ impl Progress for Clock {
 
     /// Stores the actor's own count in the vector, so that other clocks can share the vector.
     fn share(&mut self) {
-        if self.known[self.actor as usize] < self.ended {
-            Rc::make_mut(&mut self.known)[self.actor as usize] = self.ended;
-        }
+        self.store(self.actor, self.ended);
     }
 
     /// Joins another clock into this one: takes the maximum for each actor.
@@ -74,8 +91,8 @@ impl Progress for Clock {
                 (false, _) => (),
             }
         }
-        if other.actor != self.actor && other.ended > self.ended(other.actor) {
-            Rc::make_mut(&mut self.known)[other.actor as usize] = other.ended;
+        if other.actor != self.actor {
+            self.store(other.actor, other.ended);
         }
     }
 }

@@ -7,12 +7,12 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{OrderError, actor_count};
+use super::{OrderError, actor_count, first_actors};
 use crate::{
     Direction, InstKind,
     sync::{
-        CommKey, CommNo, InstRef, Step, WaitOrder, World, acquire_step, begin_end_steps, collective_members,
-        deliver_step, machine::Machine,
+        CommKey, CommNo, InstRef, Step, Symmetry, WaitOrder, World, acquire_step, begin_end_steps,
+        collective_members, deliver_step, machine::Machine, memory_groups::actor_count as actors_of_rank,
     },
 };
 
@@ -27,6 +27,25 @@ pub struct Node {
     pub step: Option<Step>,
     /// Whether the instruction is only posted here, and executes on its queue.
     pub is_post: bool,
+}
+
+/// The nodes of communications.
+#[derive(Default)]
+struct Places {
+    /// Of P2P groups: the step of each side, unless it has no elements.
+    sides: FxHashMap<InstRef, Vec<Option<u32>>>,
+    /// Of other instructions that communicate: the beginning and the end.
+    nodes: FxHashMap<InstRef, [u32; 2]>,
+}
+
+impl Places {
+    /// Returns the node of a side of a P2P group; of another instruction, that which `select` takes.
+    fn node(&self, at: InstRef, side: u32, select: impl Fn([u32; 2]) -> u32) -> Option<u32> {
+        match self.sides.get(&at) {
+            Some(sides) => *sides.get(side as usize)?,
+            None => self.nodes.get(&at).map(|it| select(*it)),
+        }
+    }
 }
 
 /// The happens-before order.
@@ -46,42 +65,97 @@ impl HappensBeforeGraph {
     pub fn of(world: &World) -> Result<Self, OrderError> {
         actor_count(world)?;
         let run = Machine::new(world, WaitOrder::Guaranteed, &|_| false, |_| ());
-        let matched = world.matching();
         let mut graph = Self::default();
+        let numbers: Vec<u32> = (0..run.actors.len() as u32).collect();
+        let places = graph.add_actors(world, &run, &numbers);
+        let is_receive = |at: InstRef, side: usize| match &world[at.rank].code[at.inst].kind {
+            InstKind::P2pGroup(it) => it.ops.get(side).is_some_and(|it| it.direction == Direction::Recv),
+            _ => false,
+        };
+        let mut messages: FxHashMap<CommNo, [Option<u32>; 2]> = FxHashMap::default();
+        for (at, sides) in &places.sides {
+            for (side, (step, comm)) in sides.iter().zip(world.matching().comms_of(*at)).enumerate() {
+                if step.is_some() {
+                    messages.entry(*comm).or_default()[usize::from(is_receive(*at, side))] = *step;
+                }
+            }
+        }
+        for [send, recv] in messages.into_values() {
+            if let (Some(send), Some(recv)) = (send, recv) {
+                graph.predecessors[recv as usize].push(send);
+            }
+        }
+        graph.join_resharding(world);
+        Ok(graph)
+    }
+
+    /// As `of`, for one rank of each class. What an instruction waits for on another rank is represented by the instruction on the
+    /// representative of that rank.
+    pub fn of_representatives(world: &World, symmetry: &Symmetry) -> Self {
+        let ranks: Vec<usize> = symmetry.classes().iter().map(|it| it[0]).collect();
+        let run = Machine::of_ranks(world, &ranks, |_| ());
+        let first = first_actors(world);
+        let actors = |rank: &usize| first[*rank]..first[*rank] + actors_of_rank(&world[*rank]);
+        let numbers: Vec<u32> = ranks.iter().flat_map(actors).collect();
+        let mut graph = Self::default();
+        let places = graph.add_actors(world, &run, &numbers);
+        for rank in ranks {
+            for (wait, causes) in symmetry.causes(world, &world[rank]) {
+                let at = InstRef { rank, inst: wait.inst };
+                let to = places.node(at, wait.which, |[begin, end]| if wait.is_at_end { end } else { begin });
+                for (cause, which) in causes {
+                    // A signal is set at the end of its instruction. A part of a communication arrives at its beginning.
+                    let signals = matches!(world[cause.rank].code[cause.inst].kind, InstKind::Signal { .. });
+                    let from = places.node(cause, which, |[begin, end]| if signals { end } else { begin });
+                    if let (Some(to), Some(from)) = (to, from) {
+                        graph.predecessors[to as usize].push(from);
+                    }
+                }
+            }
+        }
+        graph
+    }
+
+    /// Adds the instructions of the actors of a machine, with the orders that its events make. `numbers` are those of its
+    /// actors.
+    fn add_actors(&mut self, world: &World, run: &Machine<()>, numbers: &[u32]) -> Places {
         // By token: the nodes that signal it, and the nodes that wait for it.
         let mut tokens: Vec<[Vec<u32>; 2]> = vec![Default::default(); run.events.len()];
-        let mut messages: FxHashMap<CommNo, [Option<u32>; 2]> = FxHashMap::default();
-        for (number, actor) in run.actors.iter().enumerate() {
+        let mut places = Places::default();
+        for (actor, number) in run.actors.iter().zip(numbers) {
             let mut last = None;
             for item in &actor.items {
                 let at = InstRef { rank: actor.rank, inst: item.inst as usize };
                 let kind = &world[at.rank].code[at.inst].kind;
                 let node = |part: Option<u32>| Node {
                     inst_ref: at,
-                    actor: number as u32,
+                    actor: *number,
                     step: part.filter(|_| !item.is_post).map(|part| Step { inst_ref: at, index: part }),
                     is_post: item.is_post,
                 };
                 let [first, second] = begin_end_steps(at.rank, kind);
                 let sides = if let InstKind::P2pGroup(it) = kind { Some(&it.ops) } else { None };
                 let sides = sides.filter(|_| !item.is_post);
-                let begin = graph.push(node(first));
-                graph.predecessors[begin as usize].extend(last);
+                let begin = self.push(node(first));
+                self.predecessors[begin as usize].extend(last);
                 let mut inside = vec![begin];
-                for (side, (it, comm)) in sides.into_iter().flatten().zip(matched.comms_of(at)).enumerate() {
-                    let takes = graph.push(node(Some(acquire_step(side))));
-                    graph.predecessors[takes as usize].push(begin);
-                    let step = graph.push(node(Some(deliver_step(side))));
-                    graph.predecessors[step as usize].push(takes);
+                let mut steps = Vec::new();
+                for (side, it) in sides.into_iter().flatten().enumerate() {
+                    let takes = self.push(node(Some(acquire_step(side))));
+                    self.predecessors[takes as usize].push(begin);
+                    let step = self.push(node(Some(deliver_step(side))));
+                    self.predecessors[step as usize].push(takes);
                     inside.push(step);
-                    if !it.view.is_empty() {
-                        messages.entry(*comm).or_default()[usize::from(it.direction == Direction::Recv)] =
-                            Some(step);
-                    }
+                    steps.push(Some(step).filter(|_| !it.view.is_empty()));
                 }
-                let end = graph.push(node(second));
-                graph.predecessors[end as usize].append(&mut inside);
+                let end = self.push(node(second));
+                self.predecessors[end as usize].append(&mut inside);
                 last = Some(end);
+                if sides.is_some() {
+                    places.sides.insert(at, steps);
+                } else if !item.is_post && !world.matching().comms_of(at).is_empty() {
+                    places.nodes.insert(at, [begin, end]);
+                }
                 let [start, begun, to_end, ended, stop] = item.tokens;
                 let mut add = |range: std::ops::Range<u32>, takes: usize, node: u32| {
                     for token in &run.tokens[range.start as usize..range.end as usize] {
@@ -99,16 +173,10 @@ impl HappensBeforeGraph {
         }
         for [given, taken] in tokens {
             for node in taken {
-                graph.predecessors[node as usize].extend_from_slice(&given);
+                self.predecessors[node as usize].extend_from_slice(&given);
             }
         }
-        for [send, recv] in messages.into_values() {
-            if let (Some(send), Some(recv)) = (send, recv) {
-                graph.predecessors[recv as usize].push(send);
-            }
-        }
-        graph.join_resharding(world);
-        Ok(graph)
+        places
     }
 
     fn push(&mut self, node: Node) -> u32 {

@@ -1,0 +1,187 @@
+//! The checks that compare accesses to memory: races, unwritten elements, unread writes, and semaphores.
+//!
+//! The clocks of a world have an entry for each stream and communicator of all ranks, so comparing all ranks at once takes
+//! time and memory quadratic in their number. In a large world, each group of ranks that share no memory is checked by
+//! itself, in its own order (`hir_plan::sync::MemoryGroups`, which says what that proves). A group in which anything is found then is checked
+//! again with all orders, so that what is reported is a fault of the world.
+
+use super::{
+    conflict::Race,
+    excess::UnreadWrites,
+    finding::Checks,
+    memory::{UnwrittenRead, WriteTracker},
+    race::RaceDetector,
+    semaphores::SemaphoreWatch,
+};
+use hir_plan::{
+    Plan, World,
+    sync::{
+        MemoryGroups,
+        happens_before::{GroupOrders, Occurrence, OrderError, walk_group},
+    },
+};
+
+/// The number of streams and communicators of all ranks from which on groups are checked by themselves.
+const MIN_ACTORS: usize = 1_024;
+/// The maximum number of groups that are checked again with all orders. Each takes a walk over the whole world.
+const MAX_WHOLE_WALKS: usize = 4;
+
+/// When groups are checked by themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Grouping {
+    /// In a large world.
+    Large,
+    /// In any world; all groups with faults are checked again with all orders.
+    Always,
+}
+
+impl Grouping {
+    /// Returns the groups of ranks that are checked by themselves: one of all ranks, unless the world is large.
+    pub fn groups(self, plans: &[Plan]) -> MemoryGroups {
+        let actors: usize = plans.iter().map(|it| it.streams.len() + it.communicators.len()).sum();
+        if self == Self::Large && actors < MIN_ACTORS {
+            MemoryGroups::whole(plans)
+        } else {
+            MemoryGroups::of(plans)
+        }
+    }
+
+    fn max_whole_walks(self) -> usize {
+        match self {
+            Self::Large => MAX_WHOLE_WALKS,
+            Self::Always => usize::MAX,
+        }
+    }
+}
+
+/// What is found in the accesses of all ranks.
+#[derive(Default)]
+pub(super) struct AccessChecks<'p> {
+    pub races: Vec<Race>,
+    /// Number of pairs of views that are too large to compare.
+    pub not_compared: usize,
+    pub unwritten_reads: Vec<UnwrittenRead>,
+    /// Number of reads and writes with too many pieces to record.
+    pub not_recorded: usize,
+    /// The rank and the instruction of each transfer that is posted again too early.
+    pub posted_again: Vec<(usize, usize)>,
+    /// The writes that nothing reads, if all instructions were visited in one order.
+    pub unread: Option<UnreadWrites<'p>>,
+    /// Number of groups that have faults in their own order, and were not checked with all orders.
+    pub undecided: usize,
+}
+
+impl<'p> AccessChecks<'p> {
+    /// Checks all groups.
+    ///
+    /// # Errors
+    /// A group has too many streams, or no order of its instructions was found.
+    pub fn of(
+        world: &'p World,
+        checks: Checks,
+        (grouping, groups): (Grouping, &MemoryGroups),
+    ) -> Result<Self, OrderError> {
+        let mut found = Self { unread: checks.excess.then(|| UnreadWrites::new(world)), ..Self::default() };
+        let mut own = Trackers::new(world, checks, groups);
+        let mut doubtful = Vec::new();
+        for group in 0..groups.groups().len() {
+            let unread = found.unread.as_mut();
+            let of_group = own.walk((groups, group), GroupOrders::Own, unread)?;
+            if !of_group.is_free_of_races() && !groups.is_whole() {
+                found.unread = None;
+            }
+            if groups.is_whole() || of_group.is_clean() {
+                found.add(of_group);
+            } else {
+                doubtful.push(group);
+            }
+        }
+        for group in doubtful.iter().take(grouping.max_whole_walks()) {
+            let mut all = Trackers::new(world, checks, groups);
+            found.add(all.walk((groups, *group), GroupOrders::All, None)?);
+        }
+        found.undecided = doubtful.len().saturating_sub(grouping.max_whole_walks());
+        Ok(found)
+    }
+
+    /// Returns whether no race was found, and no pair of accesses was left out.
+    pub fn is_free_of_races(&self) -> bool {
+        self.races.is_empty() && self.not_compared == 0 && self.undecided == 0
+    }
+
+    /// Returns whether nothing was found, and nothing was left out.
+    fn is_clean(&self) -> bool {
+        let Self { races, not_compared, unwritten_reads, not_recorded, posted_again, unread: _, undecided } =
+            self;
+        races.is_empty()
+            && unwritten_reads.is_empty()
+            && posted_again.is_empty()
+            && *not_compared + *not_recorded + *undecided == 0
+    }
+
+    fn add(&mut self, other: Self) {
+        self.races.extend(other.races);
+        self.not_compared += other.not_compared;
+        self.unwritten_reads.extend(other.unwritten_reads);
+        self.not_recorded += other.not_recorded;
+        self.posted_again.extend(other.posted_again);
+    }
+}
+
+/// The state of all checks during walks.
+struct Trackers<'p> {
+    world: &'p World,
+    checks: Checks,
+    races: RaceDetector<'p>,
+    memory: WriteTracker<'p>,
+    semaphores: SemaphoreWatch<'p>,
+}
+
+impl<'p> Trackers<'p> {
+    fn new(world: &'p World, checks: Checks, groups: &MemoryGroups) -> Self {
+        let entry = groups.first_actors().to_vec();
+        Self {
+            world,
+            checks,
+            races: RaceDetector::with_actors(world, checks.access_rules(), entry),
+            memory: WriteTracker::new(world),
+            semaphores: SemaphoreWatch::new(world),
+        }
+    }
+
+    /// Walks over a group, and returns what is found there.
+    fn walk(
+        &mut self,
+        group: (&MemoryGroups, usize),
+        orders: GroupOrders,
+        mut unread: Option<&mut UnreadWrites<'p>>,
+    ) -> Result<AccessChecks<'p>, OrderError> {
+        let Self { world, checks, races, memory, semaphores } = self;
+        walk_group(*world, group, orders, &mut |it: Occurrence| {
+            // Waits and writes are judged only if the program has no race.
+            if checks.race || checks.excess {
+                races.visit(&it);
+            }
+            if let Some(unread) = &mut unread {
+                unread.visit(&it);
+            }
+            if checks.memory {
+                memory.visit(&it);
+            }
+            if checks.looks_at_semaphores() {
+                semaphores.visit(&it);
+            }
+        })?;
+        races.finish();
+        memory.finish();
+        Ok(AccessChecks {
+            races: std::mem::take(&mut races.found),
+            not_compared: std::mem::take(&mut races.not_compared),
+            unwritten_reads: std::mem::take(&mut memory.found),
+            not_recorded: std::mem::take(&mut memory.not_checked),
+            posted_again: std::mem::take(&mut semaphores.found),
+            unread: None,
+            undecided: 0,
+        })
+    }
+}
