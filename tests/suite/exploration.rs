@@ -6,6 +6,7 @@
 //!   none of the orders gives.
 //! * For small worlds, all orders that the synchronisation allows are run, equivalent or not. They give
 //!   exactly the results of the listed orders.
+//! * Checked in groups of ranks that share no memory, as a large world is, they have the same races.
 //! * Each race that the checker finds is a pair of instructions whose steps conflict, and has an order that
 //!   shows it. For each buffer with conflicting steps, the checker finds a race.
 //!
@@ -15,7 +16,7 @@ use std::{collections::BTreeSet, io::Write, sync::Arc};
 
 use grammar::{dtype::DType, ops::Op};
 use hir::{
-    check::{Orders, Party, StepOrder, races},
+    check::{Orders, Party, Race, StepOrder, races, races_in_groups},
     plan::{
         Arg, Backend, Buffer, Collective, CollectiveKind, Communicator, Direction, Inst, InstKind, IoBinding,
         Number, Origin, P2pGroup, P2pOp, Plan, PlanStream, ReduceOp, Shard, ShardLayout, SignalId,
@@ -87,6 +88,11 @@ struct WorldCounts {
     exhaustive: usize,
 }
 
+/// Returns races in an order that does not depend on how they were found.
+fn all_texts(races: &[Race]) -> BTreeSet<String> {
+    races.iter().map(|it| format!("{it:?}")).collect()
+}
+
 impl WorldCounts {
     fn world(&mut self, seed: u64) -> Result<(), String> {
         let mut plans = World::new(plans(seed));
@@ -136,6 +142,10 @@ impl WorldCounts {
         let listed = steps()?;
         let conflicts = listed.conflicts.clone();
         let races = races(&plans);
+        let in_groups = races_in_groups(&plans).ok_or("the groups of ranks were not checked")?;
+        if all_texts(&races) != all_texts(&in_groups) {
+            return Err(format!("groups of ranks have the races {in_groups:?}, and not {races:?}\n{}", show(&plans)));
+        }
         let places = |step: sync::Step| {
             let touched = step.accesses(&plans).into_iter();
             touched.map(|it| (it.rank, it.view.buffer)).collect::<BTreeSet<_>>()

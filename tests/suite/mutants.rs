@@ -16,7 +16,7 @@ use std::{
 
 use hir::driver::run::inputs::InputSpec;
 use hir::{
-    check::{Checks, Finding, Orders, Party, StepOrder, check},
+    check::{Checks, Finding, Orders, Party, StepOrder, check, check_in_groups},
     plan::{CollectiveKind, InstKind, Plan, View, World, sync},
     sim::{self, Schedule, SimError},
     tensor::{data::Data, generate::InputKind},
@@ -171,6 +171,10 @@ enum MutantOutcome {
 
 fn mutant_outcome(plans: &World, inputs: &[Vec<Arc<Data>>]) -> Result<MutantOutcome, String> {
     let report = check(plans, Checks::ALL_FAULTS);
+    let in_groups = check_in_groups(plans, Checks::ALL_FAULTS);
+    if report.findings.is_empty() != in_groups.findings.is_empty() || !in_groups.not_checked.is_empty() {
+        return Err(format!("in groups of ranks, {} findings instead of {}", in_groups.findings.len(), report.findings.len()));
+    }
     if report.findings.iter().any(|it| matches!(it, Finding::Deadlock(_))) {
         return Ok(MutantOutcome::Flagged);
     }
