@@ -18,11 +18,10 @@ use hir_plan::{
     sync::{
         MemoryGroups,
         happens_before::{GroupOrders, Occurrence, OrderError, walk_group},
+        is_large_world,
     },
 };
 
-/// The number of streams and communicators of all ranks from which on groups are checked by themselves.
-const MIN_ACTORS: usize = 1_024;
 /// The maximum number of groups that are checked again with all orders. Each takes a walk over the whole world.
 const MAX_WHOLE_WALKS: usize = 4;
 
@@ -38,8 +37,7 @@ pub(super) enum Grouping {
 impl Grouping {
     /// Returns the groups of ranks that are checked by themselves: one of all ranks, unless the world is large.
     pub fn groups(self, plans: &[Plan]) -> MemoryGroups {
-        let actors: usize = plans.iter().map(|it| it.streams.len() + it.communicators.len()).sum();
-        if self == Self::Large && actors < MIN_ACTORS {
+        if self == Self::Large && !is_large_world(plans) {
             MemoryGroups::whole(plans)
         } else {
             MemoryGroups::of(plans)

@@ -51,7 +51,7 @@ fn share(members: usize) -> f64 {
 }
 
 /// Returns the ratio of bus bandwidth to algorithm bandwidth, as in nccl-tests.
-fn bus_factor(kind: CollectiveKind, members: usize) -> f64 {
+pub(super) fn bus_factor(kind: CollectiveKind, members: usize) -> f64 {
     match kind {
         CollectiveKind::Allreduce { .. } => 2.0 * share(members),
         CollectiveKind::Gather { .. }

@@ -144,7 +144,10 @@ impl WorldCounts {
         let races = races(&plans);
         let in_groups = races_in_groups(&plans).ok_or("the groups of ranks were not checked")?;
         if all_texts(&races) != all_texts(&in_groups) {
-            return Err(format!("groups of ranks have the races {in_groups:?}, and not {races:?}\n{}", show(&plans)));
+            return Err(format!(
+                "groups of ranks have the races {in_groups:?}, and not {races:?}\n{}",
+                show(&plans)
+            ));
         }
         let places = |step: sync::Step| {
             let touched = step.accesses(&plans).into_iter();

@@ -173,7 +173,11 @@ fn mutant_outcome(plans: &World, inputs: &[Vec<Arc<Data>>]) -> Result<MutantOutc
     let report = check(plans, Checks::ALL_FAULTS);
     let in_groups = check_in_groups(plans, Checks::ALL_FAULTS);
     if report.findings.is_empty() != in_groups.findings.is_empty() || !in_groups.not_checked.is_empty() {
-        return Err(format!("in groups of ranks, {} findings instead of {}", in_groups.findings.len(), report.findings.len()));
+        return Err(format!(
+            "in groups of ranks, {} findings instead of {}",
+            in_groups.findings.len(),
+            report.findings.len()
+        ));
     }
     if report.findings.iter().any(|it| matches!(it, Finding::Deadlock(_))) {
         return Ok(MutantOutcome::Flagged);

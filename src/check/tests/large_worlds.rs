@@ -186,7 +186,8 @@ impl Rng {
 
 /// Returns a mesh of at most 16 ranks.
 fn random_mesh(rng: &mut Rng) -> Mesh {
-    let [data, tensor, stages] = [[4, 2, 1], [2, 4, 2], [2, 2, 2], [8, 2, 1], [2, 2, 4], [3, 2, 1]][rng.below(6)];
+    let [data, tensor, stages] =
+        [[4, 2, 1], [2, 4, 2], [2, 2, 2], [8, 2, 1], [2, 2, 4], [3, 2, 1]][rng.below(6)];
     Mesh { data, tensor, stages, layers: 1 + rng.below(2), uses_peer_memory: rng.below(2) == 0 }
 }
 
@@ -230,7 +231,10 @@ fn groups_have_the_races_of_the_world() -> Tested {
         let whole = texts(&races(&world));
         let in_groups = races_in_groups(&world).ok_or("not checked")?;
         if whole != texts(&in_groups) {
-            return Err(format!("seed {seed}, {mesh:?}: {in_groups:?} instead of {whole:?}\n{}", text.program()));
+            return Err(format!(
+                "seed {seed}, {mesh:?}: {in_groups:?} instead of {whole:?}\n{}",
+                text.program()
+            ));
         }
         let checks = Checks { repeat: true, ..Checks::DEFAULT };
         let faults = |it: &Report| {

@@ -5,10 +5,11 @@ use std::{path::Path, str::FromStr, sync::Arc};
 use grammar::InvalidOption;
 use hir_plan::{
     World,
-    sync::happens_before::OrderError,
+    sync::{happens_before::OrderError, is_large_world},
     timeline::{
         Timeline,
         estimate::{CostModel, FusedInsts, estimate, estimate_with},
+        hosts::Hosts,
         machine::Machine,
     },
 };
@@ -29,12 +30,35 @@ impl FromStr for MachineFlag {
     type Err = InvalidOption;
 
     fn from_str(name: &str) -> Result<Self, InvalidOption> {
-        let shipped = SHIPPED.iter().find(|it| it.0 == name).map(|it| Ok(it.1.to_owned()));
-        let text = shipped.unwrap_or_else(|| read(Path::new(name)))?;
-        let machine = Machine::parse(&text)
-            .map_err(|why| format!("`{name}` is not a table of `hir calibrate`: {why}"))?;
-        Ok(Self { name: name.to_owned(), machine: Arc::new(machine) })
+        Ok(Self { name: name.to_owned(), machine: Arc::new(machine(name)?) })
     }
+}
+
+/// Returns a machine, or the machines of the hosts that a file describes.
+fn machine(name: &str) -> Result<Machine, InvalidOption> {
+    let text = text(name, Path::new(""))?;
+    if !text.contains("\"gpus_per_host\"") {
+        return parsed(name, &text);
+    }
+    let hosts = Hosts::parse(&text).map_err(|why| format!("`{name}` describes no hosts: {why}"))?;
+    let folder = Path::new(name).parent().unwrap_or(Path::new(""));
+    let of_host = match &hosts.machine {
+        None => Machine::default(),
+        Some(it) => parsed(it, &self::text(it, folder)?)?,
+    };
+    Ok(Machine { hosts: Some(hosts), ..of_host })
+}
+
+/// Returns the text of a machine that is part of hir, or of a file, whose name is seen from `folder`.
+fn text(name: &str, folder: &Path) -> Result<String, InvalidOption> {
+    match SHIPPED.iter().find(|it| it.0 == name) {
+        Some((_, text)) => Ok((*text).to_owned()),
+        None => read(&folder.join(name)),
+    }
+}
+
+fn parsed(name: &str, text: &str) -> Result<Machine, InvalidOption> {
+    Machine::parse(text).map_err(|why| format!("`{name}` is not a table of `hir calibrate`: {why}").into())
 }
 
 fn read(path: &Path) -> Result<String, InvalidOption> {
@@ -57,7 +81,12 @@ pub fn estimate_for(world: &World, machine: Option<&MachineFlag>) -> Result<Time
 /// # Errors
 /// The world has too many streams.
 pub fn estimate_on(machine: &Machine, world: &World) -> Result<Timeline, OrderError> {
-    estimate_with(world, &CostModel { machine: Some(machine), fused: &fused_instructions(world) })
+    // The kernels that the executor makes depend on which buffers share memory, which takes long to find in a large world.
+    let is_fused = !machine.is_nominal() && !is_large_world(world);
+    let fused = if is_fused { fused_instructions(world) } else { Vec::new() };
+    let timeline = estimate_with(world, &CostModel { machine: Some(machine), fused: &fused })?;
+    let unfused = if is_large_world(world) { ", each instruction as a kernel of its own" } else { "" };
+    Ok(Timeline { source: timeline.source.clone() + unfused, ..timeline })
 }
 
 #[cfg(feature = "cuda")]

@@ -121,6 +121,15 @@ impl MemoryGroups {
     }
 }
 
+/// The number of streams and communicators of all ranks from which on a world is large.
+const LARGE: usize = 1_024;
+
+/// Returns whether a world has so many streams and communicators that races are found in groups of ranks, and one rank of
+/// each class is estimated (`Symmetry`).
+pub fn is_large_world(plans: &[Plan]) -> bool {
+    plans.iter().map(|it| actor_count(it) as usize).sum::<usize>() >= LARGE
+}
+
 /// Returns the number of actors of a rank: its streams and the queues of its communicators.
 pub(super) fn actor_count(plan: &Plan) -> u32 {
     (plan.streams.len() + plan.communicators.len()) as u32

@@ -57,7 +57,7 @@ pub use explain::explain;
 pub use matching::{
     CommGroup, CommKey, CommMatching, CommNo, CommPart, CommRole, GroupNo, InstRef, MatchedComm,
 };
-pub use memory_groups::MemoryGroups;
+pub use memory_groups::{MemoryGroups, is_large_world};
 pub use p2p_queues::P2pQueues;
 pub use progress::{JobState, RankProgress};
 use skipped::Alignment;

@@ -51,7 +51,12 @@ impl CostModel<'_> {
             None if plan.peer_collective_at(at).is_some() => 0.0,
             None => microseconds(plan, &plan.code[at]),
         };
-        let mut all: Vec<f64> = (0..plan.code.len()).map(duration).collect();
+        let between = |at: usize| {
+            let within = duration(at);
+            let hosts = machine.hosts.as_ref().filter(|_| within > 0.0);
+            hosts.map_or(within, |it| it.microseconds(plan, at, within))
+        };
+        let mut all: Vec<f64> = (0..plan.code.len()).map(between).collect();
         for (at, leader) in self.fused.get(plan.rank).into_iter().flatten() {
             let [at, leading] = [*at, *leader].map(|it| it as usize);
             // The kernel reads and writes each element once, so the largest part of the work determines its time.
@@ -74,7 +79,7 @@ impl CostModel<'_> {
 }
 
 /// Returns the assumptions, in a sentence.
-fn assumptions() -> String {
+pub(super) fn assumptions() -> String {
     let (flops, memory, link) = (HALF_FLOPS / 1e6, MEMORY_BYTES / 1e6, LINK_BYTES / 1e3);
     format!(
         "estimated for a nominal GPU ({flops} TFLOP/s in 16-bit matrix products, {memory} TB/s memory, {link} GB/s \

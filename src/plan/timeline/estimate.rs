@@ -16,13 +16,12 @@ use crate::{
     sync::{
         Symmetry,
         happens_before::{HappensBeforeGraph, OrderError},
+        is_large_world,
     },
 };
 
 pub use super::cost::{CostModel, FusedInsts};
 
-/// The number of streams and communicators of all ranks from which on one rank of each class is estimated.
-const MIN_ACTORS: usize = 1_024;
 /// Maximum number of times that the times of work are adapted to what runs beside it.
 const MAX_ROUNDS: usize = 8;
 /// A change that is not worth another round, in microseconds.
@@ -56,8 +55,7 @@ pub fn estimate(world: &World) -> Result<Timeline, OrderError> {
 /// # Errors
 /// The world has too many streams.
 pub fn estimate_with(world: &World, model: &CostModel<'_>) -> Result<Timeline, OrderError> {
-    let actors: usize = world.iter().map(|it| it.streams.len() + it.communicators.len()).sum();
-    let symmetry = if actors < MIN_ACTORS { None } else { symmetry_of(world, model) };
+    let symmetry = if is_large_world(world) { symmetry_of(world, model) } else { None };
     estimate_classes(world, model, symmetry)
 }
 
@@ -77,7 +75,8 @@ fn symmetry_of(world: &World, model: &CostModel<'_>) -> Option<Symmetry> {
     let traits = |plan: &Plan, key: &mut Vec<u64>| {
         for (inst, duration) in model.durations(plan).into_iter().enumerate() {
             key.push(duration.to_bits());
-            if let (Some(machine), Some(work)) = (model.machine, work_of(plan, inst)) {
+            let measured = model.machine.filter(|it| !it.is_nominal());
+            if let (Some(machine), Some(work)) = (measured, work_of(plan, inst)) {
                 key.push(machine.contention_factor(&work).to_bits());
                 key.push(u64::from(work.contention() == Some(Contention::Nccl)));
             }

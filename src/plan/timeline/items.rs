@@ -95,7 +95,8 @@ pub(super) fn items_of(
             }
         };
         let is_work = !matches!(duration, Duration::Estimated(0.0)) && kind != SliceKind::Wait;
-        let machine = model.and_then(|it| it.machine).filter(|_| is_work && kind == SliceKind::Communication);
+        let machine = model.and_then(|it| it.machine).filter(|it| !it.is_nominal());
+        let machine = machine.filter(|_| is_work && kind == SliceKind::Communication);
         let work = machine.and_then(|machine| Some((machine, work_of(plan, inst)?)));
         let contention = work.as_ref().map_or(1.0, |(machine, work)| machine.contention_factor(work));
         let waits_for_kernel = work.is_some_and(|(_, work)| work.contention() == Some(Contention::Nccl));

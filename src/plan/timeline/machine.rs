@@ -12,7 +12,11 @@ use std::collections::BTreeMap;
 use grammar::InvalidOption;
 use serde::{Deserialize, Serialize};
 
-use super::work::{Contention, Work};
+use super::{
+    cost::assumptions,
+    hosts::Hosts,
+    work::{Contention, Work},
+};
 
 /// The version of the format.
 pub const VERSION: u32 = 1;
@@ -56,6 +60,9 @@ pub struct Machine {
     pub accuracy: Option<Accuracy>,
     /// Runs of whole programs, which no table contains. They show how good estimates are.
     pub runs: Vec<Run>,
+    /// The hosts of such machines over which ranks are distributed; `None` if all are on one host. It is in a file of its own.
+    #[serde(skip)]
+    pub hosts: Option<Hosts>,
 }
 
 /// The errors of the estimates of `Machine::runs`, relative to the measured times.
@@ -165,9 +172,14 @@ impl Machine {
         name.and_then(|it| self.contention.get(it)).copied().unwrap_or(1.0)
     }
 
-    /// Returns the relative error that nine of ten estimates of whole programs did not exceed.
+    /// Returns the relative error that nine of ten estimates of whole programs did not exceed. It is not known for several hosts.
     pub fn error(&self) -> Option<f64> {
-        self.accuracy.map(|it| it.nine_of_ten)
+        self.accuracy.filter(|_| self.hosts.is_none()).map(|it| it.nine_of_ten)
+    }
+
+    /// Returns whether nothing was measured, so that all times are those of the nominal GPU.
+    pub fn is_nominal(&self) -> bool {
+        self.tables.is_empty()
     }
 
     /// Returns the text of a file, with a line for each time.
@@ -202,7 +214,11 @@ impl Machine {
     pub fn source(&self) -> String {
         let Self { gpu, ranks, date, .. } = self;
         let gpus = if *ranks == 1 { format!("one {gpu}") } else { format!("{ranks} {gpu}") };
-        format!("estimated from measurements on {gpus} of {date}, as one graph")
+        let on_one_host = match self.is_nominal() {
+            true => assumptions(),
+            false => format!("estimated from measurements on {gpus} of {date}, as one graph"),
+        };
+        on_one_host + &self.hosts.as_ref().map(Hosts::source).unwrap_or_default()
     }
 }
 

@@ -5,6 +5,7 @@
 //! | `estimate` | a timeline from the plans, with estimated or measured times |
 //! | `cost` | the cost model of estimates |
 //! | `machine`, `work` | the measured times of a machine, and the terms in which work is looked up in them |
+//! | `hosts` | communication between hosts |
 //! | `items`, `times`, `slices` | the instructions on their rows, their times, and the slices made of both |
 //! | `overlap` | how much communication is hidden behind computation, and why the rest is not |
 //! | `chrome` | the Chrome trace format, which Perfetto reads |
@@ -15,6 +16,7 @@ mod chrome;
 mod cost;
 pub mod estimate;
 pub mod file;
+pub mod hosts;
 mod html;
 mod items;
 pub mod machine;
