@@ -3,8 +3,9 @@
 import { StreamLanguage } from "@codemirror/language";
 import grammar from "grammar";
 
-const tags = { keyword: "keyword", entity: "typeName", support: "variableName.standard", variable: "variableName", constant: "number",
-  comment: "comment", string: "string", storage: "typeName", markup: "meta", punctuation: "punctuation" };
+// Colours of CodeMirror that have enough contrast on every background of the page.
+const tags = { keyword: "keyword", entity: "className", support: "variableName.special", variable: "variableName", constant: "number",
+  comment: "comment", string: "string", storage: "className", markup: "meta", punctuation: "punctuation" };
 
 /** The patterns of the grammar that match within a line. */
 function patterns(rules) {

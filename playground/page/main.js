@@ -70,6 +70,8 @@ document.querySelector("[role=tablist]").addEventListener("keydown", event => {
 });
 function choose(id) {
   chosen = id;
+  // The lines of a step belong to its view.
+  if (id !== "ranks") view.dispatch({ effects: setStep.of(Decoration.none) });
   for (const it of Object.keys(views)) {
     at(it).hidden = it !== id;
     at("tab-" + it).setAttribute("aria-selected", it === id);
@@ -157,6 +159,7 @@ function findings(checked, before) {
 const made = {};
 async function show() {
   const id = chosen;
+  if (id === "ranks" && made[id] === version) return at("step")?.oninput();
   if (id === "check" || id === "passes" || id === "hang" || made[id] === version) return;
   const own = version;
   const fill = { forms: showForms, ranks: showRanks, timeline: showTimeline }[id];

@@ -1,24 +1,14 @@
 //! Runs programs on simulated ranks, draws timelines, and explains hangs.
 
-use std::sync::Arc;
-
 use hir_hang::{diagnostics::diagnostic, files, report};
 use hir_plan::{
-    Plan, World,
+    Plan,
     sync::InstRef,
     timeline::{estimate::estimate, file::TimelineFile, overlap::Overlap},
-};
-use hir_sim::{Schedule, SimOptions, WorkBudget, work};
-use hir_tensor::{
-    data::Data,
-    generate::{ExactRange, InputGenerator, InputKind},
 };
 use serde_json::{Value, json};
 
 use crate::{checking::planned, reading::diagnostics};
-
-/// The limit of the elements that a run computes or communicates, in billions: about half a minute.
-const MAX_WORK: u32 = 1;
 
 /// The most steps and elements that the page shows.
 const MAX_STEPS: usize = 20_000;
@@ -30,13 +20,7 @@ const MAX_ELEMENTS: usize = 16;
 /// It has no plans, does not end, or needs more than the page has.
 pub(crate) fn run(text: &str) -> Result<Value, String> {
     let world = planned(text)?;
-    WorkBudget::of_billions(MAX_WORK)
-        .take(work(&world, 1))
-        .map_err(|_| "this run computes too much for a page: use `hir run`, or smaller extents".to_owned())?;
-    let inputs = inputs(&world)?;
-    let options = SimOptions { trace: true, without_shadows: true, ..SimOptions::default() };
-    let outcome =
-        hir_sim::run(&world, inputs, &Schedule::Program, &options).map_err(|fault| fault.to_string())?;
+    let outcome = hir_sim::sample_run(&world)?;
     let trace = outcome.trace.unwrap_or_default();
     let steps: Vec<Value> = trace.iter().take(MAX_STEPS).map(|it| step(&world, *it)).collect();
     let mut outputs = Vec::new();
@@ -68,28 +52,6 @@ fn step(plans: &[Plan], at: InstRef) -> Value {
         "iteration": plan.iteration(inst),
         "stream": plan.stream_name(inst),
     })
-}
-
-/// Generates the inputs of all ranks.
-fn inputs(world: &World) -> Result<Vec<Vec<Arc<Data>>>, String> {
-    // Sums of up to a thousand products are exact in float16.
-    let exact = ExactRange::for_terms(1024, 11);
-    let generator = InputGenerator { kind: InputKind::Exact, seed: 0, exact };
-    let of_rank = |plan: &Plan| {
-        let ports = plan.inputs.iter().enumerate();
-        let ports = ports.map(|(position, port)| match &port.shard.view {
-            // What they index is not known here.
-            _ if port.dtype.is_integral() => {
-                Err(format!("`{}` has integers, which may be indices: use `hir run`", port.name))
-            }
-            None => Data::zeros(port.dtype, 0).map_err(|fault| fault.to_string()),
-            Some(_) => generator
-                .fill(position, port.dtype, &port.shard.layout, plan.rank)
-                .map_err(|fault| fault.to_string()),
-        });
-        ports.map(|it| it.map(Arc::new)).collect::<Result<_, String>>()
-    };
-    world.iter().map(of_rank).collect()
 }
 
 /// Draws the timeline of a program.

@@ -66,6 +66,7 @@ pub mod memory;
 mod progress_query;
 mod queue;
 mod reshard;
+mod sample_run;
 pub mod schedule;
 mod step;
 #[cfg(test)]
@@ -79,6 +80,7 @@ use step::Memories;
 pub use {
     footprint::{Footprint, footprint, own_input_bytes},
     progress_query::ProgressQuery,
+    sample_run::sample_run,
     schedule::{Schedule, ScheduleSet},
     work::{OverBudget, SimLimits, WorkBudget, work},
 };
