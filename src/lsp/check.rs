@@ -28,6 +28,9 @@ const STACK: usize = 32 << 20;
 /// The limits on the plans of a program that is checked while it is edited. `hir-opt --check` checks larger ones.
 const LIMITS: Limits = Limits { ranks: 4096, memory: 2 << 30, instructions: 2_000_000 };
 
+/// What a program does not need.
+const EXCESS: Checks = Checks { race: false, comm: false, memory: false, ..Checks::DEFAULT };
+
 /// What the check of a text has found.
 pub(crate) struct Checked {
     /// The document.
@@ -36,10 +39,12 @@ pub(crate) struct Checked {
     pub(crate) snapshot: Arc<Snapshot>,
     /// What was found.
     pub(crate) report: CheckReport,
+    /// Whether this is all; else what the programs do not need is not known yet.
+    pub(crate) is_complete: bool,
 }
 
 /// What the check says about the programs of a text.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct CheckReport {
     /// The findings, and why a program could not be planned.
     pub(crate) findings: Vec<Diagnostic>,
@@ -81,12 +86,11 @@ impl Checker {
         let (done, results) = unbounded();
         spawn("check", move || {
             for Job { is_cancelled, uri, snapshot } in todo {
-                let Some(report) = check(&snapshot, &|| !is_cancelled.load(Ordering::Relaxed)) else {
-                    continue;
+                let mut send = |report: CheckReport, is_complete| {
+                    let (uri, snapshot) = (uri.clone(), Arc::clone(&snapshot));
+                    done.send(Checked { uri, snapshot, report, is_complete }).ok()
                 };
-                if done.send(Checked { uri, snapshot, report }).is_err() {
-                    return;
-                }
+                check(&snapshot, &|| !is_cancelled.load(Ordering::Relaxed), &mut send);
             }
         })?;
         Ok(Self { jobs, results })
@@ -109,57 +113,113 @@ pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io
     thread::Builder::new().name(name.to_owned()).stack_size(STACK).spawn(work).map(|_| ())
 }
 
-/// Checks all programs of a text. Returns `None` if it is no longer current.
-fn check(snapshot: &Snapshot, is_current: &dyn Fn() -> bool) -> Option<CheckReport> {
+/// Checks all programs of a text: what can be wrong first, then what is not needed, which takes longer. `send` gets the report after each of
+/// both, and whether it is complete. Returns `None` if the text is no longer current, or nothing receives the report.
+fn check(
+    snapshot: &Snapshot,
+    is_current: &dyn Fn() -> bool,
+    send: &mut dyn FnMut(CheckReport, bool) -> Option<()>,
+) -> Option<()> {
     let mut report = CheckReport::default();
+    let mut worlds = Vec::new();
     for program in &snapshot.programs {
-        let header = program.spans.header;
-        // A bug in the checker must not end the editor's session.
-        let checked = catch_unwind(AssertUnwindSafe(|| {
-            check_program(program, &snapshot.source, is_current, &mut report)
-        }));
-        match checked {
-            Ok(is_complete) => is_complete?,
-            Err(_) => {
-                let reason = "this program, because of a bug in hir, which the log of the server shows";
-                report.not_checked.push((header, reason.to_owned()));
-            }
+        let check = |report: &mut CheckReport| check_program(program, &snapshot.source, is_current, report);
+        if let Some(world) = guarded(&mut report, program, check)? {
+            worlds.push((program, world));
         }
     }
-    Some(report)
+    if worlds.is_empty() {
+        return send(report, true);
+    }
+    send(report.clone(), false)?;
+    for (program, world) in worlds {
+        let search = |report: &mut CheckReport| {
+            let found = is_current().then(|| hir_check::check(&world, EXCESS))?;
+            add_findings(&found, &world, program, &snapshot.source, is_current, report).map(|()| None)
+        };
+        guarded(&mut report, program, search)?;
+    }
+    send(report, true)
 }
 
+/// Does a part of a check. A bug in the checker must not end the editor's session.
+fn guarded(
+    report: &mut CheckReport,
+    program: &Program,
+    part: impl FnOnce(&mut CheckReport) -> Option<Option<World>>,
+) -> Option<Option<World>> {
+    catch_unwind(AssertUnwindSafe(|| part(report))).unwrap_or_else(|_| {
+        let reason = "this program, because of a bug in hir, which the log of the server shows";
+        report.not_checked.push((program.spans.header, reason.to_owned()));
+        Some(None)
+    })
+}
+
+/// Plans a program and looks for what can be wrong. Returns its plans, if it has some, or `None` if the text is no longer current.
 fn check_program(
     program: &Program,
     source: &Source,
     is_current: &dyn Fn() -> bool,
-    found: &mut CheckReport,
-) -> Option<()> {
-    let before = found.findings.len();
-    let mut program = program.clone();
-    found.findings.extend(assume_scalars(&mut program, source, None, &LIMITS));
-    let world = is_current().then(|| plan(&program, &source.lines))?;
-    let world = match world {
+    report: &mut CheckReport,
+) -> Option<Option<World>> {
+    let before = report.findings.len();
+    let mut assumed = program.clone();
+    report.findings.extend(assume_scalars(&mut assumed, source, None, &LIMITS));
+    let world = match is_current().then(|| plan(&assumed, &source.lines))? {
         Ok(world) => world,
         Err(faults) => {
-            found.findings.extend(faults);
-            return Some(());
+            report.findings.extend(faults);
+            return Some(None);
         }
     };
-    let report = is_current().then(|| hir_check::check(&world, Checks::DEFAULT))?;
-    let findings = is_current().then(|| report.diagnostics(&world, std::slice::from_ref(source)))?;
-    found.findings.extend(findings.into_iter().map(|(_, it)| whole_lines(it, source)));
+    let found = is_current().then(|| hir_check::check(&world, Checks::ALL_FAULTS))?;
+    add_findings(&found, &world, program, source, is_current, report)?;
+    let faults = report.findings.iter().skip(before).filter(|it| it.is_error()).count();
+    let summary = || Summary::of(&world, program.spans.header, faults, found.not_checked.is_empty());
+    report.summaries.push(is_current().then(summary)?);
+    is_current().then_some(Some(world))
+}
+
+/// Adds what a check has found about a program, without what is known.
+fn add_findings(
+    found: &hir_check::Report,
+    world: &World,
+    program: &Program,
+    source: &Source,
+    is_current: &dyn Fn() -> bool,
+    report: &mut CheckReport,
+) -> Option<()> {
+    let findings = is_current().then(|| found.diagnostics(world, std::slice::from_ref(source)))?;
+    for (_, it) in findings {
+        let it = whole_lines(it, source);
+        if !report.findings.contains(&it) {
+            report.findings.push(it);
+        }
+    }
     let header = program.spans.header;
-    let faults = found.findings.iter().skip(before).filter(|it| it.is_error()).count();
-    let summary = || Summary::of(&world, header, faults, report.not_checked.is_empty());
-    found.summaries.push(is_current().then(summary)?);
-    found.not_checked.extend(report.not_checked.iter().map(|reason| (header, reason.clone())));
+    report.not_checked.extend(found.not_checked.iter().map(|reason| (header, reason.clone())));
     is_current().then_some(())
 }
 
 /// Plans a program for all of its ranks.
 fn plan(program: &Program, lines: &LineIndex) -> Result<World, Vec<Diagnostic>> {
     hir_plan::build_with_limits(program, lines, hir_plan::smallest_world(program), &LIMITS)
+}
+
+/// Plans the program at an offset, as the check does.
+///
+/// # Errors
+/// Why there are no plans, for the user.
+pub(crate) fn planned(snapshot: &Snapshot, offset: u32) -> Result<World, String> {
+    if snapshot.is_rejected() {
+        return Err("the text has errors: correct them first".to_owned());
+    }
+    let mut program = snapshot.program_at(offset).ok_or("the text has no program")?.clone();
+    assume_scalars(&mut program, &snapshot.source, None, &LIMITS);
+    plan(&program, &snapshot.source.lines).map_err(|faults| {
+        let reasons = faults.iter().map(|it| format!("[{}] {}", it.code.text(), it.message));
+        reasons.take(1).collect()
+    })
 }
 
 /// Extends the labels of a finding to whole lines. In a report, labels are short, because their texts are below their middles.

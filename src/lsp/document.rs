@@ -23,6 +23,8 @@ pub(crate) struct Document {
     snapshot: Option<Arc<Snapshot>>,
     /// Whether the editor knows what the reader says about the text.
     pub(crate) is_reported: bool,
+    /// Whether the editor knows what the check says about the text.
+    pub(crate) is_checked: bool,
     /// What the check has found. Positions follow the changes of the text since then.
     pub(crate) report: CheckReport,
     /// The check of the text, while it runs.
@@ -40,6 +42,7 @@ impl Document {
             positions,
             snapshot: None,
             is_reported: false,
+            is_checked: false,
             report: CheckReport::default(),
             check: None,
         }
@@ -87,6 +90,7 @@ impl Document {
         self.version = version;
         self.snapshot = None;
         self.is_reported = false;
+        self.is_checked = false;
         self.check = None;
         self.report.not_checked.clear();
         self.report.summaries.clear();

@@ -12,6 +12,8 @@ use rustc_hash::FxHashMap;
 pub(crate) struct Summary {
     /// The header of the program.
     pub(crate) header: Span,
+    /// The number of ranks.
+    pub(crate) ranks: usize,
     /// The verdict in one line.
     pub(crate) verdict: String,
     /// The report on overlap, with estimated times, one line a string.
@@ -56,6 +58,6 @@ impl Summary {
                 *longest = f64::max(*longest, time);
             }
         }
-        Self { header, verdict, overlap, times }
+        Self { header, ranks: world.len(), verdict, overlap, times }
     }
 }

@@ -1,5 +1,5 @@
-//! Inlay hints: what a statement does not state itself. The stream on which it is issued, what a Wait waits for, and the
-//! domains that the reader has inferred.
+//! Inlay hints: what a statement does not state itself. The stream on which it is issued, how long it takes, what a Wait waits for, and
+//! the domains that the reader has inferred.
 
 use grammar::{
     attr, axis_text,
@@ -12,6 +12,7 @@ use lsp_types::{InlayHint, InlayHintLabel};
 use rustc_hash::FxHashMap;
 
 use crate::{
+    estimate::Summary,
     snapshot::Snapshot,
     streams::{CurrentStream, current_streams},
 };
@@ -19,12 +20,21 @@ use crate::{
 /// The longest description of a communication in a hint, in characters.
 const MAX_LABEL: usize = 60;
 
-/// Returns the hints of a part of a text.
-pub(crate) fn hints(snapshot: &Snapshot, shown: Span) -> Vec<InlayHint> {
-    snapshot.programs.iter().flat_map(|program| hints_of(snapshot, program, shown)).collect()
+/// Returns the hints of a part of a text. `summaries` are those of the check.
+pub(crate) fn hints(snapshot: &Snapshot, summaries: &[Summary], shown: Span) -> Vec<InlayHint> {
+    let of = |program: &Program| {
+        let summary = summaries.iter().find(|it| it.header == program.spans.header);
+        hints_of(snapshot, program, summary, shown)
+    };
+    snapshot.programs.iter().flat_map(of).collect()
 }
 
-fn hints_of(snapshot: &Snapshot, program: &Program, shown: Span) -> Vec<InlayHint> {
+fn hints_of(
+    snapshot: &Snapshot,
+    program: &Program,
+    summary: Option<&Summary>,
+    shown: Span,
+) -> Vec<InlayHint> {
     let streams = current_streams(program);
     let posts = posts(program);
     let mut found = Vec::new();
@@ -53,11 +63,23 @@ fn hints_of(snapshot: &Snapshot, program: &Program, shown: Span) -> Vec<InlayHin
                 let line = snapshot.source.lines.line(program.stmt_span(*post).start);
                 add(span.end, format!("⟵ line {line}: {}", described(program, *post)), "what this waits for");
             }
-        } else if let Some(CurrentStream::Set(stream, by)) = streams.get(&stmt)
+            continue;
+        }
+        let line = |stmt| snapshot.source.lines.line(program.stmt_span(stmt).start);
+        let (mut labels, mut tooltips) = (Vec::new(), Vec::new());
+        if let Some(CurrentStream::Set(stream, by)) = streams.get(&stmt)
             && it.op.def().class != OpClass::Allocate
         {
-            let line = snapshot.source.lines.line(program.stmt_span(*by).start);
-            add(span.end, stream.clone(), &format!("the stream that line {line} makes current"));
+            labels.push(stream.clone());
+            tooltips.push(format!("the stream that line {} makes current", line(*by)));
+        }
+        let time = summary.and_then(|it| it.times.get(&line(stmt)));
+        if let Some(time) = time.filter(|it| **it > 0.0) {
+            labels.push(format!("{time:.1} µs"));
+            tooltips.push("the estimated time of all iterations, on the rank where it is longest".to_owned());
+        }
+        if !labels.is_empty() {
+            add(span.end, labels.join(" · "), &tooltips.join("; "));
         }
     }
     if program.spans.are_domains_inferred {

@@ -7,12 +7,12 @@ use std::{
 
 use lsp_server::{ErrorCode, Request, RequestId};
 use lsp_types::{
-    CodeAction, CodeActionKind, CodeActionOptions, CodeActionOrCommand, CodeLens, CodeLensOptions, Command,
-    CompletionOptions, CompletionResponse, DocumentSymbolResponse, GotoDefinitionResponse, InitializeResult,
-    OneOf, PositionEncodingKind, PrepareRenameResponse, RenameOptions, SemanticTokens,
-    SemanticTokensFullOptions, SemanticTokensOptions, SemanticTokensResult, ServerCapabilities, ServerInfo,
-    TextDocumentPositionParams, TextDocumentSyncCapability, TextDocumentSyncKind, TextDocumentSyncOptions,
-    TextEdit, Uri,
+    CodeAction, CodeActionKind, CodeActionOptions, CodeActionOrCommand, CodeLensOptions, CompletionOptions,
+    CompletionResponse, DocumentSymbolResponse, ExecuteCommandOptions, ExecuteCommandParams,
+    GotoDefinitionResponse, InitializeResult, OneOf, PositionEncodingKind, PrepareRenameResponse,
+    RenameOptions, SemanticTokens, SemanticTokensFullOptions, SemanticTokensOptions, SemanticTokensResult,
+    ServerCapabilities, ServerInfo, TextDocumentPositionParams, TextDocumentSyncCapability,
+    TextDocumentSyncKind, TextDocumentSyncOptions, TextEdit, Uri,
     request::{self, Request as _},
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -22,9 +22,9 @@ use crate::{
     actions::{self, Deferred},
     check::spawn,
     completion,
-    estimate::Summary,
     format::{Form, FormatError, rewritten},
     hints, hover,
+    lenses::{self, LensCommand},
     lowered::{LoweredParams, LoweredRequest, lowered},
     navigation,
     session::{Answer, BUG, Failure, Session},
@@ -73,6 +73,10 @@ pub(crate) fn capabilities() -> Value {
             .into(),
         ),
         code_lens_provider: Some(CodeLensOptions { resolve_provider: Some(false) }),
+        execute_command_provider: Some(ExecuteCommandOptions {
+            commands: LensCommand::ALL.map(|it| it.name().to_owned()).into(),
+            ..Default::default()
+        }),
         inlay_hint_provider: Some(OneOf::Left(true)),
         completion_provider: Some(CompletionOptions {
             trigger_characters: Some(["(", "=", "{", ",", "@"].map(str::to_owned).into()),
@@ -161,9 +165,10 @@ pub(crate) fn answer(session: &mut Session, request: Request) -> Option<Answer> 
             })
         }
         request::InlayHintRequest::METHOD => with::<request::InlayHintRequest>(request, |it| {
-            let snapshot = session.document(it.text_document.uri.as_str())?.snapshot();
+            let document = session.document(it.text_document.uri.as_str())?;
+            let snapshot = document.snapshot();
             let shown = snapshot.positions.span(snapshot.text(), it.range);
-            Ok(Some(hints::hints(&snapshot, shown)))
+            Ok(Some(hints::hints(&snapshot, &document.report.summaries, shown)))
         }),
         request::Completion::METHOD => with::<request::Completion>(request, |it| {
             let (_, snapshot, offset) = place_of(session, &it.text_document_position)?;
@@ -172,14 +177,9 @@ pub(crate) fn answer(session: &mut Session, request: Request) -> Option<Answer> 
         request::CodeLensRequest::METHOD => with::<request::CodeLensRequest>(request, |it| {
             let document = session.document(it.text_document.uri.as_str())?;
             let snapshot = document.snapshot();
-            let lens = |it: &Summary| CodeLens {
-                range: snapshot.range(it.header),
-                // A title without a command: it is only read.
-                command: Some(Command::new(it.verdict.clone(), String::new(), None)),
-                data: None,
-            };
-            Ok(Some(document.report.summaries.iter().map(lens).collect()))
+            Ok(Some(lenses::lenses(&document.uri, &snapshot, &document.report.summaries)))
         }),
+        request::ExecuteCommand::METHOD => return execute(session, request),
         other => {
             let message = format!("hir does not answer `{other}`");
             Err(Failure::new(ErrorCode::MethodNotFound, message))
@@ -255,6 +255,36 @@ fn lower(session: &mut Session, request: Request) -> Option<Answer> {
             in_thread(session, id, move || {
                 let lowered = lowered(&snapshot, &catalog, offset, &passes);
                 lowered.map(value).map_err(|reason| Failure::new(ErrorCode::RequestFailed, reason))
+            })
+        }
+        Err(failure) => Some(Err(failure)),
+    }
+}
+
+/// Executes the command of a code lens in a thread: a run may take long.
+fn execute(session: &mut Session, request: Request) -> Option<Answer> {
+    let id = request.id;
+    let refused = |message: String| Some(Err(Failure::new(ErrorCode::InvalidParams, message)));
+    let params: ExecuteCommandParams = match serde_json::from_value(request.params) {
+        Ok(params) => params,
+        Err(fault) => return refused(fault.to_string()),
+    };
+    let Some(command) = LensCommand::ALL.into_iter().find(|it| it.name() == params.command) else {
+        return refused(format!("hir has no command `{}`", params.command));
+    };
+    let argument = params.arguments.into_iter().next().unwrap_or_default();
+    let at: TextDocumentPositionParams = match serde_json::from_value(argument) {
+        Ok(at) => at,
+        Err(fault) => return refused(format!("`{}`: {fault}", params.command)),
+    };
+    match place_of(session, &at) {
+        Ok((_, snapshot, offset)) => {
+            let tell = session.teller();
+            in_thread(session, id, move || {
+                let outcome = command.execute(&snapshot, offset);
+                let outcome = outcome.map_err(|reason| Failure::new(ErrorCode::RequestFailed, reason))?;
+                tell(&outcome.text);
+                Ok(value(outcome))
             })
         }
         Err(failure) => Some(Err(failure)),

@@ -69,11 +69,17 @@ pub fn serve(connection: &Connection, catalog: Catalog) -> Result<(), ServeError
     let protocol = |fault: ProtocolError| ServeError::Protocol(fault.to_string());
     let (id, params) = connection.initialize_start().map_err(protocol)?;
     let client: Option<InitializeParams> = serde_json::from_value(params).ok();
-    let refreshes = client.and_then(|it| it.capabilities.workspace?.code_lens?.refresh_support);
+    let shows_results =
+        client.as_ref().and_then(|it| it.initialization_options.as_ref()?.get("showsResults")?.as_bool());
+    let workspace = client.and_then(|it| it.capabilities.workspace).unwrap_or_default();
+    let lenses = workspace.code_lens.and_then(|it| it.refresh_support).unwrap_or_default();
+    let hints = workspace.inlay_hint.and_then(|it| it.refresh_support).unwrap_or_default();
+    let refreshes =
+        [(lenses, request::CodeLensRefresh::METHOD), (hints, request::InlayHintRefreshRequest::METHOD)];
     connection.initialize_finish(id, requests::capabilities()).map_err(protocol)?;
     let mut server = Server {
-        session: Session::new(connection.sender.clone(), catalog)?,
-        refreshes_lenses: refreshes == Some(true),
+        session: Session::new(connection.sender.clone(), shows_results == Some(true), catalog)?,
+        refreshes: refreshes.into_iter().filter(|it| it.0).map(|it| it.1).collect(),
         requests: 0,
     };
     let mut is_shut_down = false;
@@ -109,8 +115,8 @@ pub fn serve(connection: &Connection, catalog: Catalog) -> Result<(), ServeError
 /// Follows the messages of the editor.
 struct Server {
     session: Session,
-    /// Whether the editor asks for code lenses again if the server tells it to.
-    refreshes_lenses: bool,
+    /// The requests after which the editor asks again for what the check has changed.
+    refreshes: Vec<&'static str>,
     /// The number of requests that the server has sent.
     requests: i32,
 }
@@ -174,13 +180,23 @@ impl Server {
         if document.is_changed() || !Arc::ptr_eq(&document.snapshot(), &checked.snapshot) {
             return;
         }
-        (document.report, document.check) = (checked.report, None);
+        let is_news = document.report.findings != checked.report.findings
+            || document.report.not_checked != checked.report.not_checked
+            || document.report.summaries != checked.report.summaries;
+        document.report = checked.report;
+        if checked.is_complete {
+            document.check = None;
+            // What the check has said before is published.
+            if document.is_checked && !is_news {
+                return;
+            }
+        }
+        document.is_checked = true;
         let report = report_of(document);
         self.publish(report);
-        if self.refreshes_lenses {
+        for method in &self.refreshes {
             self.requests += 1;
-            let method = request::CodeLensRefresh::METHOD.to_owned();
-            self.session.send(Request::new(self.requests.into(), method, ()));
+            self.session.send(Request::new(self.requests.into(), (*method).to_owned(), ()));
         }
     }
 

@@ -3,7 +3,11 @@
 use std::{collections::BTreeMap, io, sync::Arc};
 
 use crossbeam_channel::Sender;
-use lsp_server::{ErrorCode, Message, RequestId, Response};
+use lsp_server::{ErrorCode, Message, Notification, RequestId, Response};
+use lsp_types::{
+    MessageType, ShowMessageParams,
+    notification::{self, Notification as _},
+};
 use passes::Catalog;
 use serde_json::Value;
 
@@ -34,6 +38,8 @@ pub(crate) type Answer = Result<Value, Failure>;
 /// The state of a session.
 pub(crate) struct Session {
     sender: Sender<Message>,
+    /// Whether the editor shows the results of commands; else the server sends them as messages, too.
+    shows_results: bool,
     /// The passes that programs name.
     pub(crate) catalog: Arc<Catalog>,
     /// Checks the texts.
@@ -47,9 +53,9 @@ impl Session {
     ///
     /// # Errors
     /// The system refuses a thread.
-    pub(crate) fn new(sender: Sender<Message>, catalog: Catalog) -> io::Result<Self> {
+    pub(crate) fn new(sender: Sender<Message>, shows_results: bool, catalog: Catalog) -> io::Result<Self> {
         let catalog = Arc::new(catalog);
-        Ok(Self { sender, catalog, checker: Checker::start()?, documents: BTreeMap::new() })
+        Ok(Self { sender, shows_results, catalog, checker: Checker::start()?, documents: BTreeMap::new() })
     }
 
     /// Returns an open document.
@@ -64,6 +70,17 @@ impl Session {
     /// Sends a message. Without an editor, the loop of the server ends by itself.
     pub(crate) fn send(&self, message: impl Into<Message>) {
         let _ = self.sender.send(message.into());
+    }
+
+    /// Returns what shows a text to the user from another thread, unless the editor shows results itself.
+    pub(crate) fn teller(&self) -> impl FnOnce(&str) + Send + use<> {
+        let sender = (!self.shows_results).then(|| self.sender.clone());
+        move |text| {
+            let Some(sender) = sender else { return };
+            let message = ShowMessageParams { typ: MessageType::INFO, message: text.to_owned() };
+            let method = notification::ShowMessage::METHOD.to_owned();
+            drop(sender.send(Notification::new(method, message).into()));
+        }
     }
 
     /// Sends the answer to a request.

@@ -110,3 +110,15 @@ fn a_session_that_is_shut_down_refuses_requests_and_ends_without_a_fault() -> Re
     assert!(matches!(unannounced, Err(crate::ServeError::NoShutdown)), "{unannounced:?}");
     Ok(())
 }
+
+#[test]
+fn what_two_ranks_do_differently_is_marked_before_any_check() -> Result<(), Fault> {
+    // There are no plans, so the only report behind that of the reader is the first one.
+    let mut editor = Editor::open(include_str!("../../../tests/cases/errors/backends-differ.hir"))?;
+    assert_eq!(codes(&editor.diagnostics(false)?), [""; 0]);
+    let found = editor.diagnostics(true)?;
+    assert_eq!(codes(&found), ["E0501"]);
+    let related = found[0].related_information.as_deref().unwrap_or_default();
+    assert_eq!(related.iter().map(|it| it.location.range.start.line + 1).collect::<Vec<_>>(), [14]);
+    editor.close()
+}

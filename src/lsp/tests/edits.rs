@@ -3,7 +3,7 @@
 use lsp_types::{Position, Range, TextDocumentContentChangeEvent};
 use proptest::prelude::*;
 
-use crate::{document::Document, positions::Positions, snapshot::Snapshot};
+use crate::document::Document;
 
 use super::editor::{Editor, Fault};
 
@@ -94,15 +94,7 @@ proptest! {
         }
         let edited = document.snapshot();
         prop_assert_eq!(edited.text(), expected.as_str());
-        let fresh = Snapshot::read("edited.hir", 0, expected.clone(), Positions::new(&expected));
-        prop_assert_eq!(&edited.diagnostics, &fresh.diagnostics);
-        prop_assert_eq!(
-            edited.programs.iter().map(grammar::print).collect::<Vec<_>>(),
-            fresh.programs.iter().map(grammar::print).collect::<Vec<_>>()
-        );
-        for at in (0..expected.len() as u32).filter(|at| expected.is_char_boundary(*at as usize)) {
-            prop_assert_eq!(edited.positions.position(&expected, at), fresh.positions.position(&expected, at));
-        }
+        crate::invariant::equals_fresh(&edited).map_err(TestCaseError::fail)?;
     }
 }
 

@@ -116,10 +116,6 @@ fn hover_describes_tensors_statements_scalars_and_passes() -> Result<(), Fault> 
         container.starts_with(verdict) && container.contains("overlap; times are estimated"),
         "{container}"
     );
-    let params = json!({ "textDocument": { "uri": Editor::uri()? } });
-    let lenses = editor.ask::<request::CodeLensRequest>(serde_json::from_value(params)?)?.unwrap_or_default();
-    let titles: Vec<String> = lenses.into_iter().filter_map(|it| it.command).map(|it| it.title).collect();
-    assert!(titles.len() == 1 && titles[0].starts_with(verdict), "{titles:?}");
     assert!(editor.hover("assign-stream")?.starts_with("**assign-streams**: "));
     assert!(editor.hover("{count")?.starts_with("`count`: "));
     editor.close()
@@ -204,13 +200,47 @@ fn hints_say_what_a_statement_does_not_state() -> Result<(), Fault> {
     let mut editor = Editor::open(PROGRAM)?;
     let range = json!({ "start": { "line": 0, "character": 0 }, "end": { "line": 99, "character": 0 } });
     let params = json!({ "textDocument": { "uri": Editor::uri()? }, "range": range });
-    let found = editor.ask::<request::InlayHintRequest>(serde_json::from_value(params)?)?.unwrap_or_default();
+    let params: lsp_types::InlayHintParams = serde_json::from_value(params)?;
+    // The times come with the check.
+    editor.diagnostics(true)?;
     let label = |it: &lsp_types::InlayHint| match &it.label {
         InlayHintLabel::String(text) => format!("{}: {text}", it.position.line + 1),
         InlayHintLabel::LabelParts(_) => String::new(),
     };
+    let found = editor.ask::<request::InlayHintRequest>(params)?.unwrap_or_default();
     let labels: Vec<String> = found.iter().map(label).collect();
-    assert_eq!(labels, ["7: Stream 1", "8: ⟵ line 7: Allgather of T0 to T1"]);
+    assert_eq!(labels, ["7: Stream 1 · 10.0 µs", "8: ⟵ line 7: Allgather of T0 to T1"]);
+    editor.close()
+}
+
+#[test]
+fn lenses_run_a_program_and_show_its_timeline_and_overlap() -> Result<(), Fault> {
+    let mut editor = Editor::open(PROGRAM)?;
+    editor.diagnostics(true)?;
+    let params = json!({ "textDocument": { "uri": Editor::uri()? } });
+    let lenses = editor.ask::<request::CodeLensRequest>(serde_json::from_value(params)?)?.unwrap_or_default();
+    let commands: Vec<_> = lenses.into_iter().filter_map(|it| it.command).collect();
+    let titles: Vec<&str> = commands.iter().map(|it| it.title.as_str()).collect();
+    assert!(titles[0].starts_with("2 ranks: no race, no deadlock, every output written · "), "{titles:?}");
+    assert_eq!(titles[1..], ["run on 2 simulated ranks", "timeline", "overlap"]);
+    let mut execute = |command: &str, arguments: Value| {
+        editor.call("workspace/executeCommand", json!({ "command": command, "arguments": arguments }))
+    };
+    let mut outcomes = Vec::new();
+    for it in &commands[1..] {
+        outcomes.push(execute(&it.command, json!(it.arguments))?.map_err(|it| it.message)?);
+    }
+    let text = |at: usize| outcomes[at]["text"].as_str().unwrap_or_default();
+    let (run, overlap) = (text(0), text(2));
+    assert!(
+        run.starts_with("ran to the end on 2 simulated ranks: ") && run.contains("\nT1 of rank 1: "),
+        "{run}"
+    );
+    assert!(overlap.contains("hidden behind computation"), "{overlap}");
+    assert!(outcomes[1]["html"].as_str().is_some_and(|it| it.contains("<svg")), "{}", outcomes[1]);
+    for (command, argument) in [("hir.run", Value::Null), ("hir.moon", json!(commands[1].arguments))] {
+        assert_eq!(execute(command, argument)?.map_err(|it| it.code), Err(-32602));
+    }
     editor.close()
 }
 
