@@ -9,7 +9,7 @@ use grammar::{
 };
 use rustc_hash::FxHashMap;
 
-use super::{Communication, CostClass, Direction, Inst, InstKind, Plan, limits::size_text, sync::ranks_text};
+use super::{Communication, Direction, Inst, InstKind, Plan, limits::size_text, sync::ranks_text};
 
 /// The communications of one kind that one line of the text posts for one result.
 struct Row {
@@ -93,12 +93,12 @@ fn each_communication(plan: &Plan, inst: &Inst, visit: &mut dyn FnMut(u32, &'sta
             let mut team: Vec<usize> = parts.iter().map(|it| it.rank).collect();
             team.sort_unstable();
             team.dedup();
-            visit(inst.origin, "reduction of copies", team, moved());
+            if team != [plan.rank] {
+                visit(inst.origin, "reduction of copies", team, moved());
+            }
         }
         (None, InstKind::Reshard(it)) => visit(inst.origin, "not lowered", it.team.to_vec(), 0.0),
-        (None, kind) if kind.cost_info().class == CostClass::PeerAccess => {
-            visit(inst.origin, "copy", vec![plan.rank], moved());
-        }
+        // Signals move no data.
         (None, _) => (),
     }
 }
