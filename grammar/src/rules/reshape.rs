@@ -39,13 +39,22 @@ fn groups(operand: &MappedOperand<'_>) -> Option<Vec<DimGroup>> {
     let values =
         |extents: &[ExprId]| extents.iter().map(|it| (operand.value)(*it)).collect::<Option<Vec<_>>>();
     let (from, to) = (values(&operand.operand_extents)?, values(&operand.result_extents)?);
+    let nothing = from.contains(&0) && to.contains(&0);
+    // No elements are in any order: all dimensions are a group if smaller ones do not match.
+    let all = || vec![DimGroup { operand: 0..from.len(), result: 0..to.len() }];
+    matching_groups(&from, &to).or_else(|| nothing.then(all))
+}
+
+fn matching_groups(from: &[i64], to: &[i64]) -> Option<Vec<DimGroup>> {
     let mut groups = Vec::new();
     let (mut a, mut b) = (0, 0);
     while a < from.len() || b < to.len() {
         let (first_a, first_b) = (a, b);
         let (mut size_a, mut size_b) = (1i64, 1i64);
         loop {
-            if size_a <= size_b && a < from.len() {
+            // An empty side has its dimensions up to the empty one, and the other one goes on to its own.
+            let is_shorter = size_b == 0 || size_a != 0 && size_a <= size_b;
+            if is_shorter && a < from.len() {
                 (size_a, a) = (size_a.checked_mul(from[a])?, a + 1);
             } else {
                 (size_b, b) = (size_b.checked_mul(*to.get(b)?)?, b + 1);
