@@ -108,14 +108,6 @@ pub fn is_unlowered(program: &Program) -> bool {
     })
 }
 
-/// Known faults: a pipeline, a program, and what is wrong. Behind chunks of unequal size, the sums of a residual make each chunk wait for the
-/// one before, although the remark says that it overlaps.
-const KNOWN: &[(&str, &str, &str)] = &[(
-    "@overlap-linear-allreduce-decreasing",
-    "tests/cases/cuda/collective-epilogue.hir",
-    "nothing overlaps",
-)];
-
 fn check_programs(pipeline: &str, programs: &[(PathBuf, String)]) -> Result<(), Failed> {
     if programs.len() < 20 {
         return Err(format!("found only {} programs", programs.len()).into());
@@ -124,12 +116,8 @@ fn check_programs(pipeline: &str, programs: &[(PathBuf, String)]) -> Result<(), 
     for (path, text) in programs {
         let outcome = catch_unwind(AssertUnwindSafe(|| check_program(pipeline, text)));
         let outcome = outcome.unwrap_or_else(|_| Err("panicked, see above".to_owned()));
-        let name = shown(path);
-        match outcome {
-            Err(fault) if !KNOWN.contains(&(pipeline, name.as_str(), fault.as_str())) => {
-                faults += &format!("{name}: {fault}\n");
-            }
-            Err(_) | Ok(()) => (),
+        if let Err(fault) = outcome {
+            faults += &format!("{}: {fault}\n", shown(path));
         }
     }
     if faults.is_empty() { Ok(()) } else { Err(faults.into()) }

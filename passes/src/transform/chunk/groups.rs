@@ -1,5 +1,5 @@
 //! Emits the statements of the parts: a group of chunked statements for the first part, then for the second
-//! part, and so on.
+//! part, and so on. Those behind the last communication of a group follow when all parts have communicated.
 //!
 //! Statements keep their order, except that a whole statement that does not depend on the group before it
 //! moves before the group: with fewer groups, more statements share a loop over the chunks of a part.
@@ -15,6 +15,7 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
+    auto::comm_candidates,
     chunked_axis::{ChunkedAxis, ChunkedStmt},
     sizes::Part,
 };
@@ -152,10 +153,16 @@ impl<'p> GroupWriter<'p> {
             }
             self.name_parts(member.out, span);
         }
-        for part in 0..self.parts.len() {
-            for member in &group {
-                let copy = self.copy(member.stmt, part);
-                self.out.push(copy);
+        // What reads the results of communications comes behind those of all parts, so that no part waits for the one before.
+        let communicates = |it: &StmtOperands| !comm_candidates(self.program, it.stmt).is_empty();
+        let exchanged = group.iter().rposition(communicates).map_or(0, |last| last + 1);
+        let (before, behind) = group.split_at(exchanged);
+        for members in [before, behind] {
+            for part in 0..self.parts.len() {
+                for member in members {
+                    let copy = self.copy(member.stmt, part);
+                    self.out.push(copy);
+                }
             }
         }
     }
