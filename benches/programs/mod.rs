@@ -4,9 +4,11 @@
 
 mod growth;
 mod statements;
+mod training_step;
 
 use growth::*;
 use statements::*;
+use training_step::training_step;
 
 /// An axis along which a program grows, and what is measured on it.
 pub struct Axis {
@@ -143,6 +145,13 @@ pub const AXES: &[Axis] = &[
         passes: "@overlap",
         size: 16,
         tools: &[opt(&["hir-opt", "--passes", "@overlap"], 100)],
+    },
+    Axis {
+        name: "training step",
+        program: training_step,
+        passes: "@overlap{propagate-shardings.prefer=weights-stay}",
+        size: 3,
+        tools: &[opt(&["hir-opt", "--passes", "@overlap{propagate-shardings.prefer=weights-stay}"], 50)],
     },
     Axis {
         name: "streams",

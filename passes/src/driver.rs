@@ -5,7 +5,8 @@
 
 use std::{
     any::Any,
-    panic::{AssertUnwindSafe, catch_unwind},
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -153,12 +154,11 @@ fn run_pass(
             keep_get_protocol(program);
         }
         if let Some(before) = before {
-            let after = print(program);
+            let (after, diagnostics) = print_and_verify(program);
             change = Change::from_flag(before != after);
             if (declared, change) == (Change::Unchanged, Change::Changed) {
                 return Err(PassError::UnreportedChange);
             }
-            let diagnostics = verify(program);
             if has_errors(&diagnostics) {
                 return Err(PassError::VerificationFailed(diagnostics));
             }
@@ -175,6 +175,29 @@ fn run_pass(
         }
     })??;
     Ok((change, time, since(prepared).saturating_sub(time)))
+}
+
+/// The number of statements from which on a program is printed and verified by two threads.
+const LARGE: usize = 4_000;
+
+/// The stack of the second thread, in bytes, as large as that of the tools.
+const STACK: usize = 256 << 20;
+
+/// Returns the text of a program, and what the verifier finds.
+fn print_and_verify(program: &Program) -> (String, Vec<Diagnostic>) {
+    if program.stmts.len() < LARGE {
+        return (print(program), verify(program));
+    }
+    thread::scope(|scope| {
+        let verifier = thread::Builder::new().stack_size(STACK).spawn_scoped(scope, || verify(program));
+        let text = print(program);
+        match verifier.map(thread::ScopedJoinHandle::join) {
+            Ok(Ok(diagnostics)) => (text, diagnostics),
+            Ok(Err(panic)) => resume_unwind(panic),
+            // There are no more threads.
+            Err(_) => (text, verify(program)),
+        }
+    })
 }
 
 /// Returns the time; `None` on WebAssembly, where reading the clock panics.

@@ -1,6 +1,6 @@
 //! Computes which dimensions of different tensors are equivalent through operators.
 
-use std::cell::RefCell;
+use std::{cell::RefCell, rc::Rc};
 
 use grammar::{
     DimMap, for_each_tensor_use,
@@ -21,9 +21,12 @@ pub struct DimEquivalence {
     inputs: FxHashSet<TensorId>,
     /// The results of reductions over devices.
     device_sums: FxHashSet<TensorId>,
-    /// The dimensions from which a search has found a tensor twice, with this tensor, if they are kept.
-    twice: Option<RefCell<FxHashMap<(TensorId, usize), TensorId>>>,
+    /// What searches through all operators have found from each dimension, if it is kept.
+    known: Option<RefCell<FxHashMap<(TensorId, usize), Found>>>,
 }
+
+/// The equivalent dimensions, or a tensor that would have two of them.
+type Found = Result<Rc<EquivalentDims>, TensorId>;
 
 /// How far equivalent dimensions are searched for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,6 +43,8 @@ pub struct EquivalentDims {
     /// The tensors with their equivalent dimension, in the order of discovery.
     pub dims: Vec<(TensorId, usize)>,
     at: FxHashMap<TensorId, usize>,
+    /// Into how many chunks all of them can be split, or why they cannot, by the smallest and the largest number that was asked for.
+    pub counts: RefCell<FxHashMap<(i64, i64), Result<i64, Option<String>>>>,
 }
 
 impl EquivalentDims {
@@ -72,20 +77,20 @@ impl DimEquivalence {
             of.entry(edge.out).or_default().push(at);
         }
         let device_sums = edges.iter().filter(|it| it.kind == EdgeKind::DeviceSum).map(|it| it.out).collect();
-        Self { edges, of, inputs: Program::tensors_of(&program.inputs).collect(), device_sums, twice: None }
+        Self { edges, of, inputs: Program::tensors_of(&program.inputs).collect(), device_sums, known: None }
     }
 
-    /// Analyzes the top-level statements for many searches: one that finds a tensor twice is the search of all dimensions that it
-    /// has visited.
+    /// Analyzes the top-level statements for many searches: a search through all operators is that of all dimensions that it has
+    /// visited, apart from those of inputs, where it does not go on.
     pub fn for_many_searches(program: &Program) -> Self {
-        Self { twice: Some(RefCell::default()), ..Self::of(program) }
+        Self { known: Some(RefCell::default()), ..Self::of(program) }
     }
 
     /// Returns the dimensions that are equivalent to dimension `dim` of `tensor` through top-level operators
     /// that leave its device axes unchanged. The set includes inputs of the program, but does not extend
     /// through an input from one reader to another. `Err` holds a tensor that would belong to the
     /// set with two dimensions.
-    pub fn dims_equivalent_to(&self, tensor: TensorId, dim: usize) -> Result<EquivalentDims, TensorId> {
+    pub fn dims_equivalent_to(&self, tensor: TensorId, dim: usize) -> Result<Rc<EquivalentDims>, TensorId> {
         self.dims_within(Reach::Everywhere, tensor, dim)
     }
 
@@ -95,15 +100,32 @@ impl DimEquivalence {
         reach: Reach,
         tensor: TensorId,
         dim: usize,
-    ) -> Result<EquivalentDims, TensorId> {
+    ) -> Result<Rc<EquivalentDims>, TensorId> {
+        let known = self.known.as_ref().filter(|_| reach == Reach::Everywhere);
+        if let Some(found) = known.and_then(|it| it.borrow().get(&(tensor, dim)).cloned()) {
+            return found;
+        }
+        let mut visited = EquivalentDims::default();
+        let twice = self.search(reach, (tensor, dim), &mut visited);
+        let found = Rc::new(visited);
+        let result = twice.map_or_else(|| Ok(Rc::clone(&found)), Err);
+        if let Some(known) = known.filter(|_| !self.inputs.contains(&tensor)) {
+            let visited = found.dims.iter().filter(|it| !self.inputs.contains(&it.0));
+            known.borrow_mut().extend(visited.map(|it| (*it, result.clone())));
+        }
+        result
+    }
+
+    /// Finds the dimensions that are equivalent to one. Returns a tensor that would belong to them with two dimensions.
+    fn search(
+        &self,
+        reach: Reach,
+        (tensor, dim): (TensorId, usize),
+        found: &mut EquivalentDims,
+    ) -> Option<TensorId> {
         // Results of products, from which a search within `Reach::NextProduct` does not go on.
         let mut products: FxHashSet<TensorId> = FxHashSet::default();
-        let mut found = EquivalentDims::default();
         found.add(tensor, dim);
-        let kept = self.twice.as_ref().filter(|_| reach == Reach::Everywhere);
-        if let Some(twice) = kept.and_then(|it| it.borrow().get(&(tensor, dim)).copied()) {
-            return Err(twice);
-        }
         let mut next = 0;
         while let Some((tensor, dim)) = found.dims.get(next).copied() {
             next += 1;
@@ -131,18 +153,12 @@ impl DimEquivalence {
                 };
                 match found.dim(other) {
                     Some(known) if known == at => (),
-                    Some(_) => {
-                        if let Some(kept) = kept {
-                            let visited = found.dims.iter().filter(|it| !self.inputs.contains(&it.0));
-                            kept.borrow_mut().extend(visited.map(|it| (*it, other)));
-                        }
-                        return Err(other);
-                    }
+                    Some(_) => return Some(other),
                     None => found.add(other, at),
                 }
             }
         }
-        Ok(found)
+        None
     }
 }
 

@@ -127,8 +127,8 @@ pub(crate) const PASS: Pass = Pass {
 /// minute.
 const MAX_EXAMINED: usize = 10_000_000;
 
-/// The same for communications that have been attempted together with others: about a second.
-const MAX_EXAMINED_AGAIN: usize = 400_000;
+/// The same for communications that have been attempted together with others: less than a second.
+const MAX_EXAMINED_AGAIN: usize = 150_000;
 
 const CHUNKS_OR_WHOLE: OptionKind = OptionKind::Word(&["chunks", "whole"]);
 

@@ -64,7 +64,7 @@ pub(crate) fn rotate(program: &mut Program, only: Option<&EquivalentDims>) -> bo
         if !is_asked || !can_rotate(program, &component, tensor) || is_in_loop(program, &component) {
             continue;
         }
-        for (tensor, dim) in component.dims {
+        for (tensor, dim) in component.dims.iter().copied() {
             let Some(sharding) = Sharding::of(program, tensor) else { continue };
             let mut cut = sharding.dims[dim].clone();
             for piece in &mut cut.pieces {

@@ -1,6 +1,8 @@
 //! Finds the statements that communicate, and the axes that can be split into chunks so that the
 //! communication overlaps with the computation before or after it.
 
+use std::{ops::RangeInclusive, rc::Rc};
+
 use crate::pass::Obstacle;
 use grammar::{
     DimMap,
@@ -71,7 +73,7 @@ pub(crate) struct CommCandidate {
 /// A dimension to split, and the number of chunks.
 pub(crate) struct Chunking {
     /// The tensors that share the dimension, with its position in each.
-    pub(crate) component: EquivalentDims,
+    pub(crate) component: Rc<EquivalentDims>,
     pub(crate) count: i64,
 }
 
@@ -230,21 +232,35 @@ pub(crate) fn choose_chunking(
             }
         };
         let counts = it.count.map_or(2..=most.min(MAX_COUNT), |count| count..=count);
-        let divides = |count: &i64| {
-            let mut dims = component.dims.iter();
-            *count > 1
-                && dims.all(|(tensor, dim)| obstacle_to_count(program, *tensor, *dim, *count).is_none())
-        };
-        match counts.clone().rev().find(divides) {
-            Some(count) => return Ok(Chunking { component, count }),
-            None => {
-                let dims = component.dims.iter();
-                let mut why = dims
-                    .filter_map(|(tensor, dim)| obstacle_to_counts(program, *tensor, *dim, counts.clone()));
-                reason = reason.or_else(|| why.next());
-            }
+        let key = (*counts.start(), *counts.end());
+        let known = component.counts.borrow().get(&key).cloned();
+        let found = known.unwrap_or_else(|| {
+            let found = count_of_chunks(program, &component, counts);
+            component.counts.borrow_mut().insert(key, found.clone());
+            found
+        });
+        match found {
+            Ok(count) => return Ok(Chunking { component, count }),
+            Err(why) => reason = reason.or(why),
         }
     }
     let none = || Obstacle::from("it has no dimension that can be split into chunks");
     Err(reason.map_or_else(none, Obstacle::from))
+}
+
+/// Returns the largest of these numbers of chunks into which all dimensions can be split, or why there is none.
+fn count_of_chunks(
+    program: &Program,
+    component: &EquivalentDims,
+    counts: RangeInclusive<i64>,
+) -> Result<i64, Option<String>> {
+    let divides = |count: &i64| {
+        let mut dims = component.dims.iter();
+        *count > 1
+            && dims.all(|(tensor, dim)| obstacle_to_count(program, *tensor, *dim, *count).is_none())
+    };
+    counts.clone().rev().find(divides).ok_or_else(|| {
+        let mut dims = component.dims.iter();
+        dims.find_map(|(tensor, dim)| obstacle_to_counts(program, *tensor, *dim, counts.clone()))
+    })
 }
