@@ -279,12 +279,14 @@ impl Step {
     fn reduce(&mut self, value: Value, dims: &[usize]) -> Value {
         let shape = self.shapes[value].clone();
         let kind = |dim| if dims.contains(&dim) { "rS" } else { "iS" };
-        let axes: Vec<String> =
-            shape.iter().enumerate().map(|(dim, it)| self.axis(kind(dim), *it)).collect();
+        let axes: Vec<String> = shape.iter().enumerate().map(|(dim, it)| self.axis(kind(dim), *it)).collect();
         let kept: Vec<usize> =
             shape.iter().enumerate().filter(|(dim, _)| !dims.contains(dim)).map(|it| *it.1).collect();
         let out = self.declare(&kept, "float", &axes, "");
-        self.set(out, &format!("reduction( T{value}, op = add, initial value = float(0), allreduce = false )"))
+        self.set(
+            out,
+            &format!("reduction( T{value}, op = add, initial value = float(0), allreduce = false )"),
+        )
     }
 
     fn broadcast(&mut self, value: Value, flags: &[bool]) -> Value {

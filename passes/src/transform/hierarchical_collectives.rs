@@ -99,7 +99,8 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
                     stages.write(program, &mut fresh, &mut edits);
                 }
                 Err(reason) => {
-                    let message = format!("this {kind} is not done in steps within and across hosts: {reason}");
+                    let message =
+                        format!("this {kind} is not done in steps within and across hosts: {reason}");
                     remarks.note(span, message, "stays");
                 }
             }
@@ -196,7 +197,9 @@ fn collective(it: &OpStmt) -> Option<(Key, u32, Vec<usize>)> {
     }
     let kind = it.get(attr::TYPE)?;
     let is_meant = match kind {
-        CommunicationType::Allreduce | CommunicationType::Allgather | CommunicationType::ReduceScatter => true,
+        CommunicationType::Allreduce | CommunicationType::Allgather | CommunicationType::ReduceScatter => {
+            true
+        }
         CommunicationType::Gather
         | CommunicationType::Scatter
         | CommunicationType::Reduce

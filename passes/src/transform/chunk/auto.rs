@@ -256,8 +256,7 @@ fn count_of_chunks(
 ) -> Result<i64, Option<String>> {
     let divides = |count: &i64| {
         let mut dims = component.dims.iter();
-        *count > 1
-            && dims.all(|(tensor, dim)| obstacle_to_count(program, *tensor, *dim, *count).is_none())
+        *count > 1 && dims.all(|(tensor, dim)| obstacle_to_count(program, *tensor, *dim, *count).is_none())
     };
     counts.clone().rev().find(divides).ok_or_else(|| {
         let mut dims = component.dims.iter();

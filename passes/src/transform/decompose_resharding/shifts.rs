@@ -272,7 +272,8 @@ impl Shift {
     ) -> [StmtId; 2] {
         let mesh = self.sharding.mesh.clone();
         let me = coordinate(program, &mesh, self.device);
-        let (first, last) = (program.intern_int(-distance), program.intern_int(self.devices(program) - distance));
+        let (first, last) =
+            (program.intern_int(-distance), program.intern_int(self.devices(program) - distance));
         let cond = match distance {
             ..0 => infix(program, InfixOp::Lt, me, first),
             _ => infix(program, InfixOp::Ge, me, last),

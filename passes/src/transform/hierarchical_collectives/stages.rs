@@ -52,7 +52,9 @@ impl<'c> Stages<'c> {
         posted: &'c Posted,
         teams: HostTeams,
     ) -> Result<Self, String> {
-        let Stmt::Op(it) = &program.stmts[posted.stmts[0]] else { return Err("it is no operator".to_owned()) };
+        let Stmt::Op(it) = &program.stmts[posted.stmts[0]] else {
+            return Err("it is no operator".to_owned());
+        };
         let (red_op, backend) = (it.get(attr::RED_OP), it.get(attr::BACKEND).unwrap_or(Backend::Nccl));
         let permutes = posted.kind != CommunicationType::Allreduce && teams.is_by_host != Some(false);
         if permutes && teams.is_by_host.is_none() {
@@ -61,7 +63,8 @@ impl<'c> Stages<'c> {
         let is_gather = posted.kind == CommunicationType::Allgather;
         let large = if is_gather { posted.output } else { posted.input };
         let name = program.tensor_name(large);
-        let sharding = Sharding::of(program, large).ok_or_else(|| format!("the axes of `{name}` are merged"))?;
+        let sharding =
+            Sharding::of(program, large).ok_or_else(|| format!("the axes of `{name}` are merged"))?;
         let split = program.is_split_by_stream(large);
         let leaves = contiguity::sub_axes(program, &sharding, split);
         let at = leaves.iter().position(|it| it.has_local_extent(program));
@@ -71,15 +74,18 @@ impl<'c> Stages<'c> {
         let elements = elements.ok_or_else(|| format!("`{name}` has an extent that is no constant"))?;
         let (hosts, within) = (teams.hosts() as i64, teams.within() as i64);
         if posted.kind == CommunicationType::Allreduce && elements % within != 0 {
-            return Err(format!("the {within} ranks of a host do not divide the {elements} elements of `{name}`"));
+            return Err(format!(
+                "the {within} ranks of a host do not divide the {elements} elements of `{name}`"
+            ));
         }
         let outermost = program.constant(leaves[at].extent).unwrap_or(0);
         if permutes && outermost % (hosts * within) != 0 {
             return Err(format!("the {} ranks of a team do not divide the rows of `{name}`", hosts * within));
         }
-        let waits = program.block(block).iter().filter(|it| {
-            awaited_work(program, **it).is_some_and(|number| posted.numbers.contains(&number))
-        });
+        let waits = program
+            .block(block)
+            .iter()
+            .filter(|it| awaited_work(program, **it).is_some_and(|number| posted.numbers.contains(&number)));
         let waits: Vec<StmtId> = waits.copied().collect();
         if is_gather && permutes && waits.len() != posted.numbers.len() {
             return Err("its Wait is in another block".to_owned());

@@ -36,8 +36,11 @@ impl HostTeams {
         let is_by_host = [true, false].into_iter().find(|by_host| {
             teams.iter().zip(&ranks).all(|(team, hosts)| {
                 team.iter().enumerate().all(|(at, rank)| {
-                    let (host, index) =
-                        if *by_host { (at / within, at % within) } else { (at % hosts.len(), at / hosts.len()) };
+                    let (host, index) = if *by_host {
+                        (at / within, at % within)
+                    } else {
+                        (at % hosts.len(), at / hosts.len())
+                    };
                     hosts[host][index] == *rank
                 })
             })
