@@ -95,7 +95,6 @@ fn run_checks_of(world: &World, checks: Checks, grouping: Grouping) -> CheckResu
         return found;
     }
     let groups = grouping.groups(world);
-    found.groups = groups.groups().len();
     if checks.comm && (groups.is_whole() || !own_orders_exclude_cycles(world, &groups, checks.launch_order()))
     {
         match comm_order_cycle(world, checks.launch_order()) {
@@ -113,10 +112,11 @@ fn run_checks_of(world: &World, checks: Checks, grouping: Grouping) -> CheckResu
     if !checks.needs_accesses() {
         return found;
     }
+    found.groups = groups.groups().len();
     let mut accesses = match AccessChecks::of(world, checks, (grouping, &groups)) {
         Ok(it) => it,
         Err(OrderError::TooLarge) => {
-            found.not_checked.push("races and memory: all ranks together have too many streams and communicators; use a smaller mesh".to_owned());
+            found.not_checked.push("races and memory: the ranks that share memory have too many streams and communicators together; use a smaller mesh".to_owned());
             return found;
         }
         Err(OrderError::Deadlock) => {

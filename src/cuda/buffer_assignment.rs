@@ -25,7 +25,7 @@ mod lifetime;
 mod offsets;
 mod signals;
 
-use lifetime::{Lifetime, lifetimes};
+use lifetime::{Lifetime, lifetimes, unordered_lifetimes};
 use offsets::{LiveBuffer, SegmentOffsets, assign_offsets};
 use signals::SignalOffsets;
 pub(super) use signals::SignalSlice;
@@ -115,6 +115,22 @@ impl BufferAssignment {
     /// # Errors
     /// As for `of`.
     pub fn with_ports(world: &World, ports: PortMemory) -> Result<Self, (usize, BufferNo)> {
+        Self::with_lifetimes(world, ports, lifetimes(world))
+    }
+
+    /// As `of`, with memory of its own for each buffer, so that time and memory are proportional to the size of the plans.
+    ///
+    /// # Errors
+    /// As for `of`.
+    pub fn without_reuse(world: &World) -> Result<Self, (usize, BufferNo)> {
+        Self::with_lifetimes(world, PortMemory::Segments, unordered_lifetimes(world))
+    }
+
+    fn with_lifetimes(
+        world: &World,
+        ports: PortMemory,
+        mut lifetimes: Vec<Vec<Lifetime>>,
+    ) -> Result<Self, (usize, BufferNo)> {
         let mut shared: Vec<Vec<bool>> = world.iter().map(|it| vec![false; it.buffers.len()]).collect();
         let mut signals = SignalOffsets::new(world);
         let mut accessed_peers = FxHashSet::default();
@@ -162,7 +178,6 @@ impl BufferAssignment {
             }
             ranks.push(RankAssignment { buffers: slices, private_bytes: 0, bytes_without_reuse: 0 });
         }
-        let mut lifetimes = lifetimes(world);
         for (rank, slices) in ranks.iter().enumerate() {
             for (slice, lifetime) in slices.buffers.iter().zip(&mut lifetimes[rank]) {
                 lifetime.needs_own_memory |= slice.holds_packets;

@@ -101,10 +101,13 @@ pub(super) fn lifetimes(world: &World) -> Vec<Vec<Lifetime>> {
         }
         at += 1;
     });
-    if walked.is_err() {
-        all.iter_mut().flatten().for_each(|it| it.needs_own_memory = true);
-    }
-    all
+    if walked.is_err() { unordered_lifetimes(world) } else { all }
+}
+
+/// Returns lifetimes of buffers each of which needs its own memory, by rank and buffer.
+pub(super) fn unordered_lifetimes(world: &World) -> Vec<Vec<Lifetime>> {
+    let own = || Lifetime { needs_own_memory: true, ..Lifetime::default() };
+    world.iter().map(|plan| plan.buffers.iter().map(|_| own()).collect()).collect()
 }
 
 /// Returns, for each lifetime, whether its last accesses happen before the first accesses of other buffers.

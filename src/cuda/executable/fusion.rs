@@ -21,7 +21,7 @@ use crate::{
 use grammar::dtype::DType;
 use hir_plan::{
     BufferNo, Inst, InstKind, PacketFormat, PeerCollective, PeerPhases, Plan, ReduceOp, StreamNo, Transfer,
-    View, ViewOnRank, World, timeline::estimate::FusedInsts,
+    View, ViewOnRank, World, sync::is_large_world, timeline::estimate::FusedInsts,
 };
 use rustc_hash::FxHashMap;
 
@@ -223,9 +223,14 @@ impl<'a> RowsOfCollective<'a> {
 }
 
 /// Returns, by rank, the instructions that run in the kernel of another one, without a GPU: by the index of each, that of the
-/// other one. Nothing is fused if a buffer has no size in bytes.
+/// other one. Nothing is fused if a buffer has no size in bytes. In a large world, buffers count as if they shared no memory.
 pub fn fused_instructions(world: &World) -> Vec<FusedInsts> {
-    let Ok(assignment) = BufferAssignment::of(world) else { return vec![FusedInsts::default(); world.len()] };
+    let assignment = if is_large_world(world) {
+        BufferAssignment::without_reuse(world)
+    } else {
+        BufferAssignment::of(world)
+    };
+    let Ok(assignment) = assignment else { return vec![FusedInsts::default(); world.len()] };
     let of_rank = |(plan, rank): (&Plan, &RankAssignment)| {
         // Addresses matter only relative to each other. The segments are far from each other.
         let address = |owner: usize, view: &View| {

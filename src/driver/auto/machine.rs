@@ -5,7 +5,7 @@ use std::{path::Path, str::FromStr, sync::Arc};
 use grammar::InvalidOption;
 use hir_plan::{
     World,
-    sync::{happens_before::OrderError, is_large_world},
+    sync::happens_before::OrderError,
     timeline::{
         Timeline,
         estimate::{CostModel, FusedInsts, estimate, estimate_with},
@@ -81,12 +81,8 @@ pub fn estimate_for(world: &World, machine: Option<&MachineFlag>) -> Result<Time
 /// # Errors
 /// The world has too many streams.
 pub fn estimate_on(machine: &Machine, world: &World) -> Result<Timeline, OrderError> {
-    // The kernels that the executor makes depend on which buffers share memory, which takes long to find in a large world.
-    let is_fused = !machine.is_nominal() && !is_large_world(world);
-    let fused = if is_fused { fused_instructions(world) } else { Vec::new() };
-    let timeline = estimate_with(world, &CostModel { machine: Some(machine), fused: &fused })?;
-    let unfused = if is_large_world(world) { ", each instruction as a kernel of its own" } else { "" };
-    Ok(Timeline { source: timeline.source.clone() + unfused, ..timeline })
+    let fused = if machine.is_nominal() { Vec::new() } else { fused_instructions(world) };
+    estimate_with(world, &CostModel { machine: Some(machine), fused: &fused })
 }
 
 #[cfg(feature = "cuda")]

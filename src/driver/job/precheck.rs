@@ -58,6 +58,9 @@ pub fn check_before_run(
         screen.report_diagnostics(source, found);
     }
     let seconds = start.elapsed().as_secs_f64();
+    if let Some(how) = report.groups_text(world.len()) {
+        say(Report::Note(how));
+    }
     for reason in &report.not_checked {
         say(Report::Note(format!("not checked: {reason}")));
     }
