@@ -298,6 +298,27 @@ def test_gradients_are_those_of_pytorch():
         torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize(
+    "parts, joins",
+    [
+        (lambda x: x.view(2, 3, 4).unbind(1), True),
+        (lambda x: (x[:, 5:], x[:, :2], x[:, 2:5]), True),
+        (lambda x: (x[:, 5:], x[:, :4]), False),
+        (lambda x: (x[:, :7], x[:, 6:]), False),
+    ],
+)
+def test_the_gradients_of_parts_are_joined_without_sums(parts, joins):
+    def step(x):
+        return sum((it.sin() * (i + 1)).sum() for i, it in enumerate(parts(x)))
+
+    x = torch.linspace(-1, 1, 24).reshape(2, 12).requires_grad_()
+    program = hir.torch.capture(step, (x,), direction="backward")
+    [[gradient, *_]] = program.run()
+    step(x).backward()
+    np.testing.assert_allclose(gradient, x.grad.numpy(), rtol=1e-6)
+    assert ("full(" not in program.text) == joins, program.text
+
+
 def test_unknown_operators_run_on_pytorch_with_a_note():
     def step(x):
         return x.cummax(0)[0] * 2

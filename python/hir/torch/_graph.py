@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Iterator, Mapping
 
 #: The operators that post transfers between two ranks.
 TRANSFERS = tuple(f"_c10d_functional.{it}" for it in ("isend", "irecv", "batch_p2p_ops"))
@@ -64,6 +64,8 @@ class Node:
     result: Any = None
     #: Line of the Python program: ``model.py:19``.
     place: str | None = None
+    #: The number of the stream on which it runs, if Dynamo has traced streams; 0 is the current stream of the call.
+    stream: int | None = None
     #: The elements of a constant tensor (get_attr), in row-major order.
     elements: Argument = None
 
@@ -109,3 +111,10 @@ def map_argument(argument: Argument, change: Callable[[Argument], Argument]) -> 
     if isinstance(argument, tuple):
         return tuple(map_argument(it, change) for it in argument)
     return change(argument)
+
+
+def references(node: Node) -> Iterator[str]:
+    """The names of the nodes that a node mentions."""
+    found: list[str] = []
+    map_argument((node.args, tuple(node.kwargs.values())), lambda it: found.append(it.name) if isinstance(it, Ref) else None)
+    return iter(found)

@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Iterable, Iterator, Sequence
 
 from ._equal_groups import is_collective
-from ._graph import Argument, Node, Ref, TensorType, map_argument
+from ._graph import Argument, Node, Ref, TensorType, references
+from ._part_sums import joined
 
 VIEWS = ("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default")
 ALL_GATHER = "_c10d_functional.all_gather_into_tensor.default"
@@ -25,12 +26,13 @@ SAVED_VIEWS = (*VIEWS, "aten.t.default", "aten.transpose.int", "aten.permute.def
 
 
 def fused(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """Replaces these statements by one each: ``hir.all_gather_along``, ``hir.reduce_scatter_along``, ``hir.matmul_of_rows``.
+    """Replaces these statements by one each: ``hir.all_gather_along``, ``hir.reduce_scatter_along``, ``hir.matmul_of_rows``, and joins
+    the gradients of parts.
 
     Then it moves statements between which collectives cannot be overlapped: what no collective needs comes after the next one, such
     as the product for the gradient of a weight, and views that only the output needs come last.
     """
-    return _saved_views_last(_results_after_collectives(_Fusion(_reduced_before_views(nodes)).result()))
+    return _saved_views_last(_results_after_collectives(_Fusion(_reduced_before_views(joined(nodes))).result()))
 
 
 def _reduced_before_views(nodes: Sequence[Node]) -> Iterator[Node]:
@@ -55,19 +57,22 @@ def _viewed(argument: Argument, by_name: dict[str, Node]) -> Node | None:
 
 
 def _results_after_collectives(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """Moves what no collective needs behind the next collective."""
+    """Moves what no collective needs behind the next collective, and behind what computes from it what a later one needs."""
     needed: set[str] = set()
     for node in reversed(nodes):
         if is_communication(node) or node.name in needed:
-            needed |= {node.name, *_references(node)}
+            needed |= {node.name, *references(node)}
     order: list[Node] = []
+    #: What waits for the next collective, and what the last one has passed.
     waiting: list[Node] = []
+    passed: list[Node] = []
     for node in nodes:
-        (order if node.op == "placeholder" or node.name in needed else waiting).append(node)
         if is_communication(node):
-            order += waiting
-            waiting = []
-    return (*order, *waiting)
+            order += [*passed, node]
+            passed, waiting = waiting, []
+        else:
+            (order if node.op == "placeholder" or node.name in needed else waiting).append(node)
+    return (*order, *passed, *waiting)
 
 
 def is_communication(node: Node) -> bool:
@@ -76,7 +81,7 @@ def is_communication(node: Node) -> bool:
 
 
 def _saved_views_last(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    used = {name for node in nodes if node.op != "output" for name in _references(node)}
+    used = {name for node in nodes if node.op != "output" for name in references(node)}
     last = [node for node in nodes if node.target in SAVED_VIEWS and node.name not in used]
     ends = [node for node in nodes if node.op == "output"]
     moved = {node.name for node in (*last, *ends)}
@@ -178,7 +183,7 @@ class _Fusion:
             if node.name in self._parts and node.name not in used:
                 continue
             kept.append(node)
-            used |= set(_references(node))
+            used |= set(references(node))
         return tuple(reversed(kept))
 
 
@@ -189,9 +194,3 @@ def _dim(node: Node, position: int) -> int | None:
     if not isinstance(dim, int) or not isinstance(result, TensorType):
         return None
     return dim % max(len(result.shape), 1)
-
-
-def _references(node: Node) -> Iterator[str]:
-    found: list[str] = []
-    map_argument((node.args, tuple(node.kwargs.values())), lambda it: found.append(it.name) if isinstance(it, Ref) else None)
-    return iter(found)
