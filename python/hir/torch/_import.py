@@ -24,6 +24,7 @@ from ._graph import (
 )
 from ._mesh import Mesh, mesh_of
 from ._patterns import fused, is_communication
+from ._streams import STREAMS, Streams, uses_streams
 from .operators import ARITHMETIC, COMMUNICATIONS, ON_HOST, OPERATORS, UNORDERED, Call, Operator, arithmetic, partition
 
 #: The ranks of each process group, by name, for each rank.
@@ -50,6 +51,8 @@ class Imported:
     written: tuple[str, ...]
     #: Why the ranks have statements of their own.
     note: str | None = None
+    #: Whether the program of all ranks selects streams, so that passes choose none.
+    has_streams: bool = False
 
 
 @dataclass
@@ -76,7 +79,8 @@ def import_graphs(graphs: Sequence[Graph], *, each_rank: bool = False) -> Import
         try:
             nodes = align(graphs)
             mesh = mesh_of(world, [partition(groups, *it) for it in named_groups(nodes)])
-            return _one_program(graphs[0].name, fused(nodes), mesh, groups)
+            # Other orders of the statements are others on their streams.
+            return _one_program(graphs[0].name, nodes if uses_streams(nodes) else fused(nodes), mesh, groups)
         except DifferentRanks as error:
             note = str(error)
     check_equal_groups(graphs)
@@ -100,6 +104,7 @@ def _one_program(name: str, nodes: Sequence[Node], mesh: Mesh, groups: AllGroups
         (outputs,) * world,
         tuple(builder.opaque),
         _written(builder, [inputs]),
+        has_streams=uses_streams(nodes),
     )
 
 
@@ -149,14 +154,20 @@ def named_groups(nodes: Sequence[Node]) -> list[tuple[Any, Node]]:
 def _write(builder: Builder, nodes: Sequence[Node], ports: Ports, call: Call, table: dict[str, Operator]) -> None:
     """Writes the statements of a graph."""
     environment: dict[str, Any] = {}
+    streams = Streams(builder, nodes, call.rank)
     for node in nodes:
         if node.target not in UNORDERED:
             builder.post_transfers()
         builder.place = node.place
         try:
             if node.op == "output":
+                streams.leave()
                 ports.outputs += _resolved(node.args[0], environment, node)
+            elif node.target.startswith(STREAMS):
+                environment[node.name] = None
+                streams.call(node)
             else:
+                streams.enter(node)
                 own = Call(node, builder, call.groups, call.rank)
                 environment[node.name] = _statement(builder, node, environment, own, table)
             if node.op == "placeholder":

@@ -81,8 +81,10 @@ class TorchProgram:
         return self._lowered[passes]
 
     def overlapping(self, passes: str) -> str:
-        """The passes for this program: those that overlap need the same statements on all ranks."""
-        return "@default" if self.note else passes
+        """The passes for this program: those that overlap need the same statements on all ranks, and choose the streams."""
+        if self.note:
+            return "@default"
+        return "@lower" if self._imported.has_streams else passes
 
     def explain(self, passes: str = "@overlap", *, timeline: str | os.PathLike[str] | None = None) -> str:
         """Says how much communication is hidden behind computation after passes, and which line of the Python program waits.

@@ -41,6 +41,7 @@ def _node(it: Mapping[str, Any]) -> Node:
         kwargs={name: _argument(argument) for name, argument in it["kwargs"].items()},
         result=_result(it.get("val")),
         place=it.get("loc"),
+        stream=it.get("stream"),
         elements=_argument(it.get("elements")),
     )
 
@@ -107,6 +108,7 @@ def to_recorded(graph: Graph) -> dict[str, Any]:
                 "kwargs": {name: _to_json(it) for name, it in node.kwargs.items()},
                 "val": _result_to_json(node.result),
                 **({"loc": node.place} if node.place else {}),
+                **({} if node.stream is None else {"stream": node.stream}),
                 **({} if node.elements is None else {"elements": _to_json(node.elements)}),
             }
             for node in graph.nodes

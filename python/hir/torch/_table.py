@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Mapping
 
+from ._streams import COUNTERPARTS
 from .operators import COMMUNICATIONS, OPERATORS, Operator
 
 
@@ -12,6 +13,9 @@ def table() -> str:
     lines = ["| operators | in Host IR |", "| --- | --- |", *_rows(OPERATORS)]
     lines += ["", "In a program that differs between ranks:", ""]
     lines += ["| collectives | in Host IR |", "| --- | --- |", *_rows(COMMUNICATIONS)]
+    lines += ["", "Where `torch.compile` keeps streams and events:", ""]
+    lines += ["| operators on streams | in Host IR |", "| --- | --- |"]
+    lines += [f"| `{target}` | {counterpart} |" for target, counterpart in COUNTERPARTS.items()]
     return "\n".join(lines)
 
 
