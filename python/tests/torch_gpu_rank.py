@@ -88,14 +88,29 @@ class MLP(nn.Module):
         return fc.reduce_scatter_tensor_autograd(y, "sum", 0, dist.group.WORLD), y.sum(), x.t()
 
 
+class Attention(nn.Module):
+    """Attention by matrix products, which saves permuted parts of one tensor for its gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(32, 48, bias=False), nn.Linear(16, 32, bias=False)
+        for layer in (self.qkv, self.out):
+            layer.weight = nn.Parameter(moved(layer.weight.detach()))
+
+    def forward(self, x):
+        x = fc.all_gather_tensor_autograd(x, 0, dist.group.WORLD)
+        q, k, v = self.qkv(x).view(2, -1, 3, 2, 8).permute(2, 0, 3, 1, 4)
+        y = (q @ k.transpose(-1, -2)).softmax(-1) @ v
+        y = self.out(y.transpose(1, 2).reshape(x.shape[0], -1))
+        return fc.reduce_scatter_tensor_autograd(y, "sum", 0, dist.group.WORLD), y.sum(), q.relu()
+
+
 _backend._device_of = lambda module: Device()
 _backend.GpuProgram = EmulatedProgram
 torch.manual_seed(rank)
-model = MLP()
-compiled = torch.compile(model, backend="hir", options={"run": "hir", "timeout": 120.0})
 
 
-def step(function, x):
+def step(model, function, x):
     x = moved(x).requires_grad_()
     for parameter in model.parameters():
         parameter.grad = None
@@ -104,10 +119,12 @@ def step(function, x):
     return [y, total, whole, x.grad, *(it.grad for it in model.parameters())]
 
 
-for run in range(4):
-    x = torch.randn(8, 32)
-    for result, expected in zip(step(compiled, x), step(model, x), strict=True):
-        torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-4)
+for model in (MLP(), Attention()):
+    compiled = torch.compile(model, backend="hir", options={"run": "hir", "timeout": 120.0})
+    for run in range(4):
+        x = torch.randn(8, 32)
+        for result, expected in zip(step(model, compiled, x), step(model, model, x), strict=True):
+            torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-4)
 # A fault of one rank is the error of all.
 exchange = _gpu._opened[3]
 

@@ -53,8 +53,10 @@ def hir_backend(module: Any, inputs: Any, *, options: Mapping[str, Any] | None =
 
     piece = piece_of(module)
 
+    saved: dict[str, tuple[int, ...]] = {}
+
     def compiler(direction: str) -> Any:
-        return lambda module, inputs: make_boxed_func(_Compiled(module, direction, chosen, piece).run)
+        return lambda module, inputs: make_boxed_func(_Compiled(module, direction, chosen, piece, saved).run)
 
     if loses_transfers(module, inputs):
         leave_exchange()
@@ -81,13 +83,14 @@ capture_transfers()
 class _Compiled:
     """A compiled graph of this rank, with the program of all ranks."""
 
-    def __init__(self, module: Any, direction: str, options: Options, piece: str | None) -> None:
+    def __init__(self, module: Any, direction: str, options: Options, piece: str | None, saved: dict[str, tuple[int, ...]]) -> None:
+        """``saved`` are the strides of what the forward graph saves for the backward graph, by the names that both have for it."""
         self._module, self._options = module, options
         self._device = _device_of(module)
         self._graph = replace(graph_of(module, direction), piece=piece)
         self._orders: list[tuple[int, ...] | None] = []
         if self._device is not None:
-            self._graph, self._orders = with_contiguous_inputs(self._graph, module)
+            self._graph, self._orders = with_contiguous_inputs(self._graph, module, saved)
         self._placeholders = [node for node in self._graph.nodes if node.op == "placeholder"]
         self._runs = 0
         self._key = f"hir/run/{_number()}"
@@ -107,8 +110,12 @@ class _Compiled:
                 self._reason = self._why_not(self._program, graphs)
         except NotExchanged as error:
             self._reason = f"it is not checked: {error}"
+        #: The number of outputs that are not saved for the backward graph.
+        self._returned = _returned(len(self._expected)) if direction == "forward" else len(self._expected)
         if self._device is not None and self._program is not None and self._reason is None:
             self._gpu = self._on_gpu(self._program)
+        if self._gpu is not None:
+            saved.update((output.args[0][number].name, strides) for number, strides in self._gpu.saved_strides().items())
         if self._reason and options.run == "hir":
             raise TorchImportError(f"hir does not run the {direction} graph: {self._reason}")
         if self._reason and options.run != "torch":
@@ -159,6 +166,7 @@ class _Compiled:
                 program.overlapping(options.passes),
                 self._graph.rank,
                 self._device,
+                returned=self._returned,
                 timeout=options.timeout,
                 graph=options.graph,
             )
@@ -225,6 +233,15 @@ def _number() -> int:
     global _compiled
     _compiled += 1
     return _compiled
+
+
+def _returned(outputs: int) -> int:
+    """The number of outputs of the forward graph that is compiled which are not only saved for the backward graph."""
+    import torch
+
+    metadata = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
+    number = getattr(metadata, "num_forward", None)
+    return number if isinstance(number, int) else outputs
 
 
 def _device_of(module: Any) -> Any:

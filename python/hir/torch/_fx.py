@@ -75,6 +75,7 @@ def _node(node: Any, module: Any) -> Node:
         kwargs={name: _argument(it) for name, it in node.kwargs.items()},
         result=_result(node.meta.get("val", node.meta.get("example_value"))),
         place=_place(node.meta.get("stack_trace") or node.stack_trace),
+        stream=(node.meta.get("custom") or {}).get("stream"),
     )
 
 
@@ -168,11 +169,13 @@ def _short(path: str) -> str:
     return path if relative.startswith("..") else relative
 
 
-def with_contiguous_inputs(graph: Graph, module: Any) -> tuple[Graph, list[tuple[int, ...] | None]]:
+def with_contiguous_inputs(
+    graph: Graph, module: Any, saved: Mapping[str, Sequence[int]]
+) -> tuple[Graph, list[tuple[int, ...] | None]]:
     """Returns the graph with inputs that are contiguous in memory, as far as an order of the axes makes them so.
 
     An input that is a transposed tensor becomes that tensor, with a ``permute`` behind it. Returns the order of the axes for
-    each input that changes, which its values need as well.
+    each input that changes, which its values need as well. ``saved`` are the strides of what the forward graph has saved.
     """
     values = {node.name: node.meta.get("val") for node in module.graph.nodes if node.op == "placeholder"}
     nodes: list[Node] = []
@@ -184,7 +187,9 @@ def with_contiguous_inputs(graph: Graph, module: Any) -> tuple[Graph, list[tuple
             permutes = []
             nodes.append(node)
             continue
-        order = _memory_order(values[node.name]) if isinstance(node.result, TensorType) else None
+        order = None
+        if isinstance(node.result, TensorType):
+            order = _memory_order(node.result.shape, saved.get(node.name, values[node.name].stride()))
         orders.append(order)
         if order is None:
             nodes.append(node)
@@ -197,11 +202,20 @@ def with_contiguous_inputs(graph: Graph, module: Any) -> tuple[Graph, list[tuple
     return replace(graph, nodes=tuple(nodes)), orders
 
 
-def _memory_order(tensor: Any) -> tuple[int, ...] | None:
+def _memory_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:
     """The order of axes in which a tensor is contiguous; None if it is that of its axes, or if there is none."""
-    order = tuple(sorted(range(tensor.dim()), key=lambda dim: -tensor.stride(dim)))
-    is_permuted = not tensor.is_contiguous() and tensor.permute(order).is_contiguous()
-    return order if is_permuted else None
+    order = tuple(sorted(range(len(shape)), key=lambda dim: -strides[dim]))
+    return order if not _is_contiguous(shape, strides, range(len(shape))) and _is_contiguous(shape, strides, order) else None
+
+
+def _is_contiguous(shape: Sequence[int], strides: Sequence[int], order: Sequence[int]) -> bool:
+    """Whether a tensor with its axes in this order is contiguous."""
+    step = 1
+    for dim in reversed(order):
+        if shape[dim] != 1 and strides[dim] != step:
+            return False
+        step *= shape[dim]
+    return True
 
 
 def to_numpy(it: Any) -> Any:

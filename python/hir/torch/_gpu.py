@@ -116,12 +116,17 @@ def gpu_of(ordinal: int, timeout: float) -> tuple[_hir.Gpu, Exchange]:
 class GpuProgram:
     """A program that is ready to run on the GPU of this rank. All ranks have to create it, and to run it equally often."""
 
-    def __init__(self, program: TorchProgram, passes: str, rank: int, device: Any, *, timeout: float, graph: bool) -> None:
+    def __init__(
+        self, program: TorchProgram, passes: str, rank: int, device: Any, *, returned: int, timeout: float, graph: bool
+    ) -> None:
+        """The first ``returned`` outputs are those of the function. The others are only saved for the backward graph."""
         import torch
 
         self._device = device
         imported = program._imported
         self._inputs, self._outputs = imported.inputs[rank], imported.outputs[rank]
+        #: The positions of the inputs by their names.
+        self._positions = {it.name: i for i, it in enumerate(self._inputs) if isinstance(it, Value)}
         world = program.lowered(passes)._world(program.ranks)
         gpu, self._exchange = gpu_of(device.index, timeout)
         # The caching allocator may hold all memory.
@@ -131,21 +136,25 @@ class GpuProgram:
         self._buffers = self._native.buffers()
         self._input_ports = {it[0]: it for it in self._native.inputs() if it}
         self._output_ports = {it[0]: it for it in self._native.outputs() if it}
+        #: The outputs that are only saved for the backward graph, which may share memory with each other.
+        self._saved = self._shareable(returned)
         self._has_run = False
         self._name = imported.name
-        #: The positions of the inputs by their names.
-        self._positions = {it.name: i for i, it in enumerate(self._inputs) if isinstance(it, Value)}
         #: The inputs that runs have copied, by number.
         self._copied: set[int] = set()
         for note in self._native.notes():
             LOG.info("%s: %s", self._name, note)
         WATCH.add(f"the program `{self._name}`", self._native.progress, timeout)
 
+    def saved_strides(self) -> dict[int, tuple[int, ...]]:
+        """The strides of the outputs that are saved for the backward graph as they are in memory, by number."""
+        return {number: self._strides(value) for number, value in enumerate(self._outputs) if number in self._saved}
+
     def run(self, args: Sequence[Any], expected: Sequence[Any]) -> list[Any]:
         """Runs the program behind the work on the current stream, and returns its outputs, on which this stream may work.
 
-        ``expected`` are the outputs of the graph: tensors whose type, shape and strides those of the results are. An output
-        that is an input is that object.
+        ``expected`` are the outputs of the graph: tensors whose type, shape and strides those of the results are, but what is
+        only saved has other strides and is a part of other tensors. An output that is an input is that object.
         """
         tensors: list[Any] = [None] * len(self._buffers)
         for i, (value, tensor) in enumerate(zip(self._inputs, args)):
@@ -161,13 +170,13 @@ class GpuProgram:
             self._exchange.together(lambda: self._native.run(addresses, stream), self._timeout)
             self._has_run = True
         results: list[Any] = []
-        for value, like in zip(self._outputs, expected):
+        for number, (value, like) in enumerate(zip(self._outputs, expected)):
             if not isinstance(value, Value):
                 results.append(value)
             elif value.name in self._positions:
                 results.append(args[self._positions[value.name]])
             else:
-                results.append(self._result(value, like, tensors, owners))
+                results.append(self._result(value, like, tensors, owners, number in self._saved))
         return results
 
     def _bindable(self, number: int, tensor: Any) -> Any:
@@ -210,6 +219,16 @@ class GpuProgram:
                 tensors[buffer] = self._new((length,), (1,), like.dtype)
         return owners
 
+    def _shareable(self, returned: int) -> set[int]:
+        """The outputs behind the first ones that share no memory with what the function returns, which its caller may change."""
+        own = {
+            number: self._output_ports[value.name][1]
+            for number, value in enumerate(self._outputs)
+            if isinstance(value, Value) and value.name in self._output_ports and value.name not in self._positions
+        }
+        taken = {buffer for number, buffer in own.items() if number < returned}
+        return {number for number, buffer in own.items() if number >= returned and buffer not in taken}
+
     def _strides(self, value: Value) -> tuple[int, ...]:
         """The strides of an output, without the axes of the mesh."""
         _, _, _, shape, strides = self._output_ports[value.name]
@@ -218,13 +237,13 @@ class GpuProgram:
             raise TorchImportError(f"the output `{value.name}` has the shape {shape[first:]}, not {list(value.shape)}")
         return tuple(strides[first:])
 
-    def _result(self, value: Value, like: Any, tensors: list[Any], owners: dict[int, str]) -> Any:
+    def _result(self, value: Value, like: Any, tensors: list[Any], owners: dict[int, str], is_saved: bool) -> Any:
         _, buffer, offset, _, _ = self._output_ports[value.name]
         tensor = tensors[buffer]
         is_own = owners.get(buffer) == value.name
         if not is_own:
             tensor = tensor.as_strided(value.shape, self._strides(value), tensor.storage_offset() + offset)
-        if same_strides(value.shape, tensor.stride(), like.stride()) and (is_own or self._buffers[buffer][3]):
+        if is_saved or same_strides(value.shape, tensor.stride(), like.stride()) and (is_own or self._buffers[buffer][3]):
             return tensor
         return self._new(like.shape, like.stride(), like.dtype).copy_(tensor)
 
