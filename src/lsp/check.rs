@@ -63,10 +63,10 @@ impl Drop for RunningCheck {
     }
 }
 
-/// The thread that checks texts.
+/// The threads that check texts: one looks for what can be wrong, the other one then for what is not needed, which takes longer.
 pub(crate) struct Checker {
     jobs: Sender<Job>,
-    /// What it has found.
+    /// What they have found.
     pub(crate) results: Receiver<Checked>,
 }
 
@@ -76,21 +76,56 @@ struct Job {
     snapshot: Arc<Snapshot>,
 }
 
+/// A text in which nothing is wrong or what is wrong is known, with the plans of its programs, by their position.
+struct Checkable {
+    job: Job,
+    report: CheckReport,
+    worlds: Vec<(usize, World)>,
+}
+
+impl Job {
+    fn is_current(&self) -> bool {
+        !self.is_cancelled.load(Ordering::Relaxed)
+    }
+
+    fn checked(&self, report: CheckReport, is_complete: bool) -> Checked {
+        Checked { uri: self.uri.clone(), snapshot: Arc::clone(&self.snapshot), report, is_complete }
+    }
+}
+
 impl Checker {
-    /// Starts the thread.
+    /// Starts the threads.
     ///
     /// # Errors
     /// The system refuses a thread.
     pub(crate) fn start() -> std::io::Result<Self> {
         let (jobs, todo) = unbounded::<Job>();
         let (done, results) = unbounded();
+        let (later, waiting) = unbounded::<Checkable>();
+        let (done_later, queue) = (done.clone(), waiting.clone());
         spawn("check", move || {
-            for Job { is_cancelled, uri, snapshot } in todo {
-                let mut send = |report: CheckReport, is_complete| {
-                    let (uri, snapshot) = (uri.clone(), Arc::clone(&snapshot));
-                    done.send(Checked { uri, snapshot, report, is_complete }).ok()
-                };
-                check(&snapshot, &|| !is_cancelled.load(Ordering::Relaxed), &mut send);
+            for job in todo {
+                let Some((report, worlds)) = check(&job.snapshot, &|| job.is_current()) else { continue };
+                if done.send(job.checked(report.clone(), worlds.is_empty())).is_err() {
+                    return;
+                }
+                if worlds.is_empty() {
+                    continue;
+                }
+                // The queue has no text that has changed meanwhile, so it is not longer than the list of documents.
+                let current: Vec<Checkable> = waiting.try_iter().filter(|it| it.job.is_current()).collect();
+                for it in current.into_iter().chain([Checkable { job, report, worlds }]) {
+                    // The other thread ends after this one.
+                    let _ = later.send(it);
+                }
+            }
+        })?;
+        spawn("excess", move || {
+            for it in queue {
+                let Some(report) = search_excess(&it) else { continue };
+                if done_later.send(it.job.checked(report, true)).is_err() {
+                    return;
+                }
             }
         })?;
         Ok(Self { jobs, results })
@@ -113,33 +148,34 @@ pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io
     thread::Builder::new().name(name.to_owned()).stack_size(STACK).spawn(work).map(|_| ())
 }
 
-/// Checks all programs of a text: what can be wrong first, then what is not needed, which takes longer. `send` gets the report after each of
-/// both, and whether it is complete. Returns `None` if the text is no longer current, or nothing receives the report.
+/// Looks for what can be wrong with the programs of a text. Returns what it has found, with the plans of the programs; `None` if the text is no
+/// longer current.
 fn check(
     snapshot: &Snapshot,
     is_current: &dyn Fn() -> bool,
-    send: &mut dyn FnMut(CheckReport, bool) -> Option<()>,
-) -> Option<()> {
+) -> Option<(CheckReport, Vec<(usize, World)>)> {
     let mut report = CheckReport::default();
     let mut worlds = Vec::new();
-    for program in &snapshot.programs {
+    for (number, program) in snapshot.programs.iter().enumerate() {
         let check = |report: &mut CheckReport| check_program(program, &snapshot.source, is_current, report);
-        if let Some(world) = guarded(&mut report, program, check)? {
-            worlds.push((program, world));
-        }
+        worlds.extend(guarded(&mut report, program, check)?.map(|world| (number, world)));
     }
-    if worlds.is_empty() {
-        return send(report, true);
-    }
-    send(report.clone(), false)?;
-    for (program, world) in worlds {
+    Some((report, worlds))
+}
+
+/// Adds what the programs of a text do not need. Returns `None` if the text is no longer current.
+fn search_excess(it: &Checkable) -> Option<CheckReport> {
+    let (mut report, snapshot) = (it.report.clone(), &it.job.snapshot);
+    let is_current = || it.job.is_current();
+    for (number, world) in &it.worlds {
+        let program = snapshot.programs.get(*number)?;
         let search = |report: &mut CheckReport| {
-            let found = is_current().then(|| hir_check::check(&world, EXCESS))?;
-            add_findings(&found, &world, program, &snapshot.source, is_current, report).map(|()| None)
+            let found = is_current().then(|| hir_check::check(world, EXCESS))?;
+            add_findings(&found, world, program, &snapshot.source, &is_current, report).map(|()| None)
         };
         guarded(&mut report, program, search)?;
     }
-    send(report, true)
+    Some(report)
 }
 
 /// Does a part of a check. A bug in the checker must not end the editor's session.

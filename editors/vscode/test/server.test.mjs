@@ -1,9 +1,10 @@
 // Tests of the extension that need no editor: `npm test`.
-"use strict";
 
-const assert = require("node:assert");
-const test = require("node:test");
-const { serverCommand, startFailure } = require("./server");
+import assert from "node:assert";
+import test from "node:test";
+import { load } from "./load.mjs";
+
+const { serverCommand, startFailure } = load("server");
 
 test("the server is the setting, or hir from PATH", () => {
   assert.deepStrictEqual(serverCommand(undefined), { command: "hir", args: ["lsp"] });

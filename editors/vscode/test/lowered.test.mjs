@@ -1,9 +1,10 @@
 // Tests of the lines of a program and of the same program after passes: `npm test`.
-"use strict";
 
-const assert = require("node:assert");
-const test = require("node:test");
-const { lineAfter, lineBefore } = require("./lowered");
+import assert from "node:assert";
+import test from "node:test";
+import { load } from "./load.mjs";
+
+const { lineAfter, lineBefore } = load("lowered");
 
 // Line 3 became a loop on the lines 5 to 7; line 4 is line 9.
 const pairs = [[2, 1], [5, 3], [6, 3], [7, 3], [9, 4]];
