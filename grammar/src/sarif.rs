@@ -18,7 +18,7 @@ const SCHEMA: &str =
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json";
 
 /// The log of one run of a tool.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Log {
     /// Codes of the results; a result refers to its rule by index.
     rules: Vec<Code>,
@@ -44,6 +44,40 @@ impl Log {
     /// Returns whether the log contains neither results nor notifications.
     pub fn is_empty(&self) -> bool {
         self.results.is_empty() && self.notifications.is_empty()
+    }
+
+    /// Returns the results, as objects of SARIF.
+    pub fn results(&self) -> &[Value] {
+        &self.results
+    }
+
+    /// Returns the results as a table of Markdown, with a row for each; no rows without results.
+    pub fn table(&self) -> String {
+        if self.results.is_empty() {
+            return String::new();
+        }
+        let mut table = "| | code | place | finding |\n| --- | --- | --- | --- |\n".to_owned();
+        for it in &self.results {
+            let mark = match it["level"].as_str() {
+                Some("error") => "❌",
+                Some("warning") => "⚠️",
+                Some(_) | None => "ℹ️",
+            };
+            let text = |it: &Value| it.as_str().unwrap_or_default().to_owned();
+            let place = |it: &Value| {
+                let place = &it["physicalLocation"];
+                let line = place["region"]["startLine"].as_u64();
+                text(&place["artifactLocation"]["uri"]) + &line.map_or(String::new(), |it| format!(":{it}"))
+            };
+            let places: Vec<String> = [&it["locations"], &it["relatedLocations"]]
+                .into_iter()
+                .flat_map(|it| it.as_array().into_iter().flatten())
+                .map(place)
+                .collect();
+            let message = markdown_cell(it["message"]["text"].as_str().unwrap_or_default());
+            table += &format!("| {mark} | {} | {} | {message} |\n", text(&it["ruleId"]), places.join("<br>"));
+        }
+        table + "\n"
     }
 
     /// Adds diagnostics about a text, which was read from `file`.
@@ -88,6 +122,12 @@ impl Log {
         }
         format!("{:#}\n", json!({ "$schema": SCHEMA, "version": "2.1.0", "runs": [run] }))
     }
+}
+
+/// Returns a text as the cell of a table. Code between backquotes stays, unless it has a bar.
+fn markdown_cell(text: &str) -> String {
+    let escaped = text.replace('|', "\\|").replace('<', "&lt;");
+    escaped.lines().collect::<Vec<_>>().join("<br>")
 }
 
 /// Returns the SARIF level of a severity.

@@ -1,5 +1,6 @@
 """The hook for pre-commit and the action for GitHub, run as their users run them."""
 
+import json
 import os
 import re
 import shutil
@@ -53,38 +54,72 @@ def test_the_hook(repository):
 
 
 def steps(inputs: dict[str, str], folder: Path, **environment):
-    """Runs the steps of the action as a runner does, and returns the last one that ran."""
+    """Runs the steps of the action as a runner does. Returns the first one that failed, or the last one, and the inputs of the actions that
+    the action uses."""
     action = yaml.safe_load((ROOT / "action.yml").read_text())
     assert action["runs"]["using"] == "composite"
-    values = {name: inputs.get(name, it["default"]) for name, it in action["inputs"].items()}
-    github_path = folder / "github-path"
-    github_path.touch()
-    standard = {"GITHUB_ACTION_PATH": str(ROOT), "GITHUB_PATH": str(github_path), "RUNNER_TEMP": str(folder)}
+    values = {name: inputs.get(name, "" if "${{" in it["default"] else it["default"]) for name, it in action["inputs"].items()}
+    temp = folder / ".runner"
+    temp.mkdir(exist_ok=True)
+    (github_path := temp / "path").touch()
+    (summary := temp / "summary.md").write_text("")
+    standard = {"GITHUB_ACTION_PATH": str(ROOT), "GITHUB_PATH": str(github_path), "GITHUB_STEP_SUMMARY": str(summary), "RUNNER_TEMP": str(temp)}
+
+    def filled(text):
+        text = re.sub(r"\$\{\{ inputs\.([\w-]+) \}\}", lambda it: values[it[1]], text)
+        return text.replace("${{ runner.temp }}", str(temp))
+
+    results, used = [], {}
     for step in action["runs"]["steps"]:
+        condition = step.get("if", "success()")
+        has_failed = any(it.returncode != 0 for it in results)
+        assert condition in ("success()", "always()", "always() && inputs.upload-sarif == 'true'")
+        if has_failed and condition == "success()" or "inputs" in condition and values["upload-sarif"] != "true":
+            continue
+        if "uses" in step:
+            used[step["uses"]] = {name: filled(text) for name, text in step["with"].items()}
+            continue
         assert step["shell"] == "bash" and "${{" not in step["run"]
-        own = {
-            name: re.sub(r"\$\{\{ inputs\.(\w+) \}\}", lambda it: values[it[1]], text)
-            for name, text in step.get("env", {}).items()
-        }
+        own = {name: filled(text) for name, text in step.get("env", {}).items()}
         paths = [*github_path.read_text().split(), environment.get("PATH", f"{SCRIPTS}:{os.environ['PATH']}")]
         env = {**standard, **environment, **own, "PATH": ":".join(paths)}
         # The call of the shell `bash` in a step.
         words = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
-        result = run(*words, cwd=folder, env=env)
-        if result.returncode != 0:
-            break
-    return result
+        results.append(run(*words, cwd=folder, env=env))
+    failed = [it for it in results if it.returncode != 0]
+    return (failed or results[-1:])[0], summary.read_text(), used
 
 
 def test_the_action(repository):
-    result = steps({}, repository)
+    result, summary, used = steps({}, repository)
     assert result.returncode == 7
     assert "::error file=./race.hir,line=" in result.stderr and "`T1` of rank 0" in result.stderr
-    assert steps({"paths": "clean.hir\n", "arguments": "--check=race --assume"}, repository).returncode == 0
+    assert "2 files: 1 without faults, 1 with faults" in summary and "| ❌ | E0702 | ./race.hir:" in summary and used == {}
+    result, summary, _ = steps({"paths": "clean.hir\n", "arguments": "--check=race --assume"}, repository)
+    assert result.returncode == 0 and "1 file: 1 without faults" in summary and "|" not in summary
     # The text of an input is an argument, not a command.
-    assert steps({"paths": "$(touch stolen)\n; touch stolen"}, repository).returncode == 6
-    assert steps({"arguments": "$(touch stolen)"}, repository).returncode == 6
+    assert steps({"paths": "$(touch stolen)\n; touch stolen"}, repository)[0].returncode == 6
+    assert steps({"arguments": "$(touch stolen)"}, repository)[0].returncode == 6
     assert not (repository / "stolen").exists()
+
+
+def test_the_action_draws_the_programs_that_a_pull_request_changes(repository):
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(repository)]
+    assert run(*git, "commit", "--quiet", "-m", "base").returncode == 0
+    base = run(*git, "rev-parse", "HEAD").stdout.strip()
+    (repository / "clean.hir").write_text(hir.EXAMPLE + "\n// changed\n")
+    (repository / "notes.txt").write_text("changed")
+    result, summary, used = steps({"base": base, "upload-sarif": "true"}, repository)
+    assert result.returncode == 7, result.stderr
+    assert summary.count("### Timeline of ") == 1 and "### Timeline of clean.hir, 2 ranks\n" in summary
+    assert "```mermaid\n" in summary and "\ngantt\n" in summary and "section rank 0 " in summary and "hidden behind computation" in summary
+    # What the other action uploads is a log with the race.
+    ((name, options),) = used.items()
+    assert name.startswith("github/codeql-action/upload-sarif@") and options["category"] == "hir"
+    log = json.loads(Path(options["sarif_file"]).read_text())
+    (found,) = log["runs"][0]["results"]
+    place = found["locations"][0]["physicalLocation"]
+    assert found["ruleId"] == "E0702" and place["artifactLocation"]["uri"].endswith("race.hir") and log["version"] == "2.1.0"
 
 
 def test_the_action_installs_hir(repository):
@@ -97,6 +132,6 @@ def test_the_action_installs_hir(repository):
         f'mkdir -p "$2/bin"\nln -s "{hir_command}" "$2/bin/hir"\n'
     )
     (tools / "cargo").chmod(0o755)
-    result = steps({"paths": "clean.hir"}, repository, PATH=f"{tools}:/usr/bin:/bin")
+    result, _, _ = steps({"paths": "clean.hir"}, repository, PATH=f"{tools}:/usr/bin:/bin")
     assert result.returncode == 0, result.stderr
-    assert (repository / "hir/bin/hir").exists()
+    assert (repository / ".runner/hir/bin/hir").exists()

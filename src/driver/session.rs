@@ -25,7 +25,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use grammar::{codes::Code, diagnostic::Diagnostic, source::Source, visible_text};
+use grammar::{codes::Code, diagnostic::Diagnostic, sarif::Log, source::Source, visible_text};
 
 use allowed::Allowed;
 use hir_process::{exit::Exit, input_file::InputFiles};
@@ -170,6 +170,16 @@ impl Session {
     /// Creates the SARIF log, if there is none. From then on `add_to_log` and `note_in_log` have an effect.
     pub(crate) fn open_log(&self) {
         self.log.open();
+    }
+
+    /// Returns a copy of the SARIF log, if there is one.
+    pub(crate) fn copy_of_log(&self) -> Option<Log> {
+        self.log.copy()
+    }
+
+    /// Removes the SARIF log, so that it is not written.
+    pub(crate) fn discard_log(&self) {
+        self.log.discard();
     }
 
     /// Adds diagnostics about a text to the SARIF log.

@@ -2,18 +2,19 @@
 
 use std::{
     collections::BTreeSet,
-    fs, io,
+    fs,
+    io::{self, Write},
     path::{Path, PathBuf},
 };
 
 use clap::Parser;
-use grammar::{bindings::Binding, count_text};
+use grammar::{bindings::Binding, count_text, render::Format, sarif::Invocation};
 use hir_check::{Checks, OrderingModel, StorageModel};
 use hir_plan::{
     limits::DEFAULT_MAX_WORK_OF_TRIALS,
     sync::{LaunchOrder, P2pQueues},
 };
-use hir_process::{exit::Exit, interrupt::Activity};
+use hir_process::{atomic_file, exit::Exit, interrupt::Activity};
 use hir_sim::WorkBudget;
 
 use super::opt::{self, Processor, start_reading};
@@ -75,6 +76,12 @@ struct Options {
     /// Set a symbol of the programs that have it: `i0=8192`, `numberOfStreams=4`, `i84='(rank+streamIdx)%8'`.
     #[arg(help_heading = "Ranks and symbols", long, value_name = "NAME=VALUE")]
     set: Vec<Binding>,
+    /// Also write a SARIF log to FILE, for code scanning.
+    #[arg(help_heading = "Diagnostics", long, value_name = "FILE")]
+    sarif: Option<PathBuf>,
+    /// Also append a table of what was found to FILE, as Markdown, for the summary of a job.
+    #[arg(help_heading = "Diagnostics", long, value_name = "FILE")]
+    summary: Option<PathBuf>,
     #[command(flatten)]
     diagnostics: DiagnosticFlags,
 }
@@ -90,6 +97,9 @@ pub fn main_with(command_line: CommandLine) -> Exit {
 }
 
 fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
+    if options.sarif.is_some() || options.summary.is_some() {
+        screen.session().open_log();
+    }
     let mut tally = Tally::default();
     let mut files: Vec<PathBuf> = Vec::new();
     for path in &options.paths {
@@ -119,7 +129,34 @@ fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
     if !is_only && !options.diagnostics.quiet {
         screen.message(tally.summary());
     }
-    Ok(tally.exit())
+    Ok(write_files(options, &tally, screen))
+}
+
+/// Writes the log and the summary that the options ask for. Returns the exit code of the tool.
+fn write_files(options: &Options, tally: &Tally, screen: &Reporter) -> Exit {
+    let exit = tally.exit();
+    let Some(log) = screen.session().copy_of_log() else { return exit };
+    if options.diagnostics.error_format != Format::Sarif {
+        screen.session().discard_log();
+    }
+    let mut written = Vec::new();
+    if let Some(file) = &options.sarif {
+        let ending = Invocation { code: exit as u8, is_success: exit.is_verdict() };
+        let text = log.text("hir check", env!("CARGO_PKG_VERSION"), Some(ending));
+        written.push((file, atomic_file::write(file, text.as_bytes())));
+    }
+    if let Some(file) = &options.summary {
+        let text = format!("### hir check\n\n{}\n\n{}", tally.summary(), log.table());
+        let opened = fs::File::options().append(true).create(true).open(file);
+        written.push((file, opened.and_then(|mut it| it.write_all(text.as_bytes()))));
+    }
+    let failed = written.into_iter().find_map(|(file, result)| Some((file, result.err()?)));
+    match failed {
+        Some((file, fault)) => {
+            screen.fail(Exit::Environment, format!("cannot write `{}`: {fault}", file.display()))
+        }
+        None => exit,
+    }
 }
 
 /// Checks the programs of a file. Programs without faults are reported if it is the only one. Of several files, each takes the bindings of its

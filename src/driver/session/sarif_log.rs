@@ -25,6 +25,16 @@ impl SarifLog {
         self.lock().get_or_insert_default();
     }
 
+    /// Returns a copy of the log, if there is one.
+    pub(super) fn copy(&self) -> Option<Log> {
+        self.lock().clone()
+    }
+
+    /// Removes the log, which is then not written.
+    pub(super) fn discard(&self) {
+        *self.lock() = None;
+    }
+
     /// Adds diagnostics about a text.
     pub(super) fn add(&self, source: &Source, diagnostics: &[Diagnostic]) {
         if let Some(log) = &mut *self.lock() {

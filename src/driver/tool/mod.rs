@@ -129,8 +129,9 @@ impl Reporter {
         if has_errors(diagnostics) {
             self.has_error.store(true, Ordering::Relaxed);
         }
+        self.session.add_to_log(source, diagnostics);
         if self.format == Format::Sarif {
-            return self.session.add_to_log(source, diagnostics);
+            return;
         }
         let mut text = Vec::new();
         let drawn = render(diagnostics, &source.name, &source.text, self.format, self.style, &mut text);
@@ -310,8 +311,9 @@ enum Message {
 fn print_message(session: &Session, format: Format, file: Option<&str>, message: &str, kind: Message) {
     let is_error = kind != Message::Note;
     let named = || file.map_or_else(|| message.to_owned(), |file| format!("{file}: {message}"));
+    session.note_in_log(&named(), is_error);
     let line = match (format, kind) {
-        (Format::Sarif, _) => return session.note_in_log(&named(), is_error),
+        (Format::Sarif, _) => return,
         (Format::Json, _) => json_message(session.tool, file, message, is_error),
         (Format::Github, Message::Error) => github_error(session.tool, file, message),
         (Format::Human | Format::Short, _) | (Format::Github, Message::Note | Message::Summary) => {

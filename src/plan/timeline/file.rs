@@ -4,7 +4,7 @@ use grammar::InvalidOption;
 use std::{path::PathBuf, str::FromStr};
 
 pub use super::svg::TooManySlices;
-use super::{Timeline, chrome, html, svg};
+use super::{Timeline, chrome, html, markdown, svg};
 
 /// An operand of `--timeline`.
 #[derive(Clone, Debug)]
@@ -18,6 +18,7 @@ pub struct TimelineFile {
 enum TimelineFormat {
     Chrome,
     Html,
+    Markdown,
     Svg,
 }
 
@@ -29,11 +30,12 @@ impl FromStr for TimelineFile {
         let format = match path.extension().and_then(|it| it.to_str()) {
             Some("json") => TimelineFormat::Chrome,
             Some("html") => TimelineFormat::Html,
+            Some("md") => TimelineFormat::Markdown,
             Some("svg") => TimelineFormat::Svg,
             _ => {
                 return Err(
-                    "the name must end with `.svg` (a picture), `.html` (a page) or `.json` (a trace for \
-                            Perfetto)"
+                    "the name must end with `.svg` (a picture), `.html` (a page), `.md` (Markdown) or `.json` (a trace \
+                            for Perfetto)"
                         .into(),
                 );
             }
@@ -51,6 +53,7 @@ impl TimelineFile {
         match self.format {
             TimelineFormat::Chrome => Ok(chrome::trace(timeline)),
             TimelineFormat::Html => Ok(html::page(timeline, title, report)),
+            TimelineFormat::Markdown => Ok(markdown::text(timeline, title, report)),
             TimelineFormat::Svg => svg::picture(timeline, title),
         }
     }

@@ -9,7 +9,7 @@
 //! | `items`, `times`, `slices` | the instructions on their rows, their times, and the slices made of both |
 //! | `overlap` | how much communication is hidden behind computation, and why the rest is not |
 //! | `chrome` | the Chrome trace format, which Perfetto reads |
-//! | `svg`, `html` | pictures |
+//! | `svg`, `html`, `markdown` | pictures |
 //! | `file` | selects one of these formats by the name of a file |
 
 mod chrome;
@@ -20,6 +20,7 @@ pub mod hosts;
 mod html;
 mod items;
 pub mod machine;
+mod markdown;
 pub mod overlap;
 mod slices;
 mod svg;
