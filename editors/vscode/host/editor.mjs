@@ -55,9 +55,9 @@ export async function open({ vsix, files, size }) {
   /** Opens a file of the folder. */
   const file = async name => {
     await keys("Control+p");
-    await page.waitForSelector(".quick-input-widget input", { visible: true, timeout: 30000 });
+    await page.waitForSelector(".quick-input-widget input", { visible: true, timeout: 60000 });
     await page.keyboard.type(name);
-    await page.waitForFunction(name => document.querySelector(".quick-input-list .focused")?.textContent.includes(name), { timeout: 30000 }, name);
+    await page.waitForFunction(name => document.querySelector(".quick-input-list .focused")?.textContent.includes(name), { timeout: 60000 }, name);
     await page.keyboard.press("Enter");
   };
   /** Waits for an element in a page that VS Code shows. */
