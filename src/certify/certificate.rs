@@ -3,7 +3,6 @@
 use std::{cell::RefCell, iter};
 
 use grammar::{
-    attr,
     codes::Code,
     diagnostic::Diagnostic,
     dtype::Class,
@@ -18,8 +17,8 @@ use crate::{
     execute::{Outputs, Unrolled, assemble, execute},
     field::{Algebra, Element},
     order::order,
-    part::{Part, size},
-    tape::Meetings,
+    part::Part,
+    tape::Shared,
     tensor::{Values, array},
     unroll::{is_integral, unroll},
 };
@@ -70,6 +69,9 @@ pub struct Claim {
     pub integral_inputs: usize,
 }
 
+/// Inputs of integers are below it.
+const INTEGERS: u64 = 1 << 16;
+
 /// The largest number of ranks.
 const MAX_RANKS: usize = 1 << 16;
 
@@ -100,11 +102,10 @@ pub fn certify(original: &Program, lowered: &Program, settings: &Settings) -> Re
         error_exponent: 0.0,
         integral_inputs: Program::tensors_of(&original.inputs).filter(integral).count(),
     };
-    let limit = index_limit(original).min(index_limit(lowered));
     for run in 0..settings.runs {
         let key = settings.seed.wrapping_add(u64::from(run) << 32);
         let (algebra, random) = (Algebra::new(key), Algebra::new(!key));
-        let inputs = Inputs { program: original, random: &random, limit, whole: RefCell::default() };
+        let inputs = Inputs { program: original, random: &random, whole: RefCell::default() };
         let input = |number, part: &Part| inputs.part(number, part);
         let wanted = execute(&before, &algebra, &input).map_err(fault(Subject::Original))?;
         let found = execute(&after, &algebra, &input).map_err(fault(Subject::Lowered))?;
@@ -124,11 +125,11 @@ fn unrolled<'p>(
     name: &'static str,
     ranks: Option<usize>,
 ) -> Result<Unrolled<'p>, Box<Diagnostic>> {
-    let (mut meetings, count) = (Meetings::default(), ranks.unwrap_or(1));
-    let tape = |rank| unroll(program, ranks.map(|_| rank), count, &mut meetings);
+    let (mut shared, count) = (Shared::default(), ranks.unwrap_or(1));
+    let tape = |rank| unroll(program, ranks.map(|_| rank), count, &mut shared);
     let tapes = (0..count).map(tape).collect::<Result<Vec<_>, _>>()?;
-    let schedule = order(program, &tapes, &meetings)?;
-    Ok(Unrolled { program, name, tapes, meetings, schedule })
+    let schedule = order(program, &tapes, &shared)?;
+    Ok(Unrolled { program, name, tapes, shared, schedule })
 }
 
 fn refuse(lowered: &Program, message: impl Into<String>, label: &str) -> Fault {
@@ -145,7 +146,8 @@ fn compare(
     let name = after.program.tensor_name(tensor);
     let mut count = 0;
     for (rank, tape) in after.tapes.iter().enumerate() {
-        let Some(((_, part), values)) = tape.outputs[number].as_ref().zip(found[rank][number].as_ref()) else {
+        let Some(((_, part), values)) = tape.outputs[number].as_ref().zip(found[rank][number].as_ref())
+        else {
             continue;
         };
         // What a rank has is compared with what it had, if that is the same part. Otherwise all ranks have to agree on the original.
@@ -160,7 +162,8 @@ fn compare(
         };
         let Some(all) = all else {
             let message = format!("ranks hold different values of the output `{name}`");
-            let it = Diagnostic::new(Code::NotCertifiable, before.program.spans.header, message, "the original");
+            let it =
+                Diagnostic::new(Code::NotCertifiable, before.program.spans.header, message, "the original");
             return Err(Fault { subject: Subject::Original, diagnostic: Box::new(it) });
         };
         let places = part.places();
@@ -179,7 +182,8 @@ fn compare(
             );
             let label = format!("the first one is element {:?}", index.1);
             let it = Diagnostic::new(Code::ProgramsDiffer, after.program.tensor_span(tensor), message, label);
-            let it = it.help("`hir run --reference` shows the values that differ, for inputs that you choose");
+            let it =
+                it.help("`hir run --reference` shows the values that differ, for inputs that you choose");
             return Err(Fault { subject: Subject::Lowered, diagnostic: Box::new(it) });
         }
         count += places.len();
@@ -210,8 +214,6 @@ fn check_signatures(original: &Program, lowered: &Program) -> Result<(), Fault> 
 struct Inputs<'a> {
     program: &'a Program,
     random: &'a Algebra,
-    /// Integers are below it, so that they are valid indices.
-    limit: u64,
     /// Whole inputs, which ranks share.
     whole: RefCell<FxHashMap<usize, Values>>,
 }
@@ -225,7 +227,7 @@ impl Inputs<'_> {
             let random = self.random.apply(("input", number, at), []);
             match class {
                 Class::Bool => random.below(2),
-                Class::Int => random.below(self.limit),
+                Class::Int => random.below(INTEGERS),
                 Class::Float | Class::SmallFloat | Class::Complex | Class::Composite => random,
             }
         };
@@ -249,25 +251,6 @@ fn has_whole_tensors(program: &Program) -> bool {
     };
     let of_rank = ["rank", "deviceIdx.x"].iter().any(|it| program.find_symbol(it).is_some());
     !of_rank && program.stmts.iter().all(|it| is_whole(it.1))
-}
-
-/// Returns the length of the shortest axis that the program indexes with integers of tensors.
-fn index_limit(program: &Program) -> u64 {
-    let scalars = Scalars::new(program, 0);
-    let indexed = program.stmts.iter().filter_map(|(_, it)| {
-        let Stmt::Op(it) = it else { return None };
-        let args = it.tensor_operands();
-        let dim = || it.get(attr::DIM).and_then(|it| size(&scalars, it));
-        let (table, dim) = match it.op {
-            Op::Embedding => (*args.get(1)?, 0),
-            Op::IndexPutAccumulate => (*args.first()?, 0),
-            Op::IndexSelect | Op::TakeAlongAxis | Op::TorchGather => (*args.first()?, dim()?),
-            _ => return None,
-        };
-        let axis = program.dimensions(table).nth(dim)?;
-        u64::try_from(scalars.int(program.axes[axis].extent).ok()?).ok()
-    });
-    indexed.min().unwrap_or(1 << 16).max(1)
 }
 
 /// Returns the lowest number of ranks that has all ranks of meshes and teams.

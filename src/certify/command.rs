@@ -12,6 +12,7 @@ use clap::{CommandFactory, Parser};
 use grammar::{
     bindings::{Binding, apply_bindings},
     codes::Code,
+    count_text,
     diagnostic::{Diagnostic, has_errors},
     ir::Program,
     render::{Format, Style, render},
@@ -55,6 +56,12 @@ const WRONG_RESULT: u8 = 3;
 const ENVIRONMENT: u8 = 6;
 const CHECK: u8 = 7;
 
+/// Why nothing is certified: the exit code, and a message or diagnostics of a source.
+enum Failure {
+    Message(u8, String),
+    Diagnostics(u8, Source, Vec<Diagnostic>),
+}
+
 /// Returns the command with its options.
 pub fn command() -> clap::Command {
     Options::command()
@@ -63,36 +70,20 @@ pub fn command() -> clap::Command {
 /// Runs the tool with these arguments, and returns its exit code.
 pub fn main_with(arguments: impl Iterator<Item = OsString>) -> u8 {
     let words = std::iter::once("hir certify".into()).chain(arguments);
-    match Options::try_parse_from(words) {
-        Ok(options) => run(&options).unwrap_or_else(|code| code),
+    // Nothing is left to do if a message cannot be written.
+    match Options::try_parse_from(words).map(|it| run(&it)) {
+        Ok(Ok(text)) => io::stdout().write_all(text.as_bytes()).map_or(ENVIRONMENT, |()| SUCCESS),
+        Ok(Err(Failure::Message(code, message))) => {
+            let _ = writeln!(io::stderr(), "hir certify: {message}");
+            code
+        }
+        Ok(Err(Failure::Diagnostics(code, Source { name, text, .. }, all))) => {
+            let _ = render(&all, &name, &text, Format::Human, Style::default(), &mut io::stderr());
+            code
+        }
         Err(fault) => {
-            // Nothing is left to do if the message cannot be written.
             let _ = fault.print();
             if fault.use_stderr() { USAGE } else { SUCCESS }
-        }
-    }
-}
-
-fn run(options: &Options) -> Result<u8, u8> {
-    let start = Instant::now();
-    let mut programs = Vec::new();
-    let count = if options.original.is_some() { 1 } else { 2 };
-    for path in options.original.iter().chain([&options.file]) {
-        let (source, found) = read(path, count, &options.set)?;
-        programs.extend(found.into_iter().map(|it| (source.clone(), it)));
-    }
-    let [(original_source, original), (lowered_source, lowered)] = &programs[..] else { return Err(USAGE) };
-    let settings = Settings { ranks: options.ranks, runs: options.runs, seed: options.seed };
-    match certify(original, lowered, &settings) {
-        Ok(claim) => {
-            let text = describe(&claim, options, start.elapsed().as_secs_f64());
-            io::stdout().write_all(text.as_bytes()).map(|()| SUCCESS).map_err(|_| ENVIRONMENT)
-        }
-        Err(Fault { subject, diagnostic }) => {
-            let source = if subject == Subject::Original { original_source } else { lowered_source };
-            let code = exit_code(&diagnostic);
-            show(&[*diagnostic], source);
-            Err(code)
         }
     }
 }
@@ -106,67 +97,73 @@ pub fn exit_code(fault: &Diagnostic) -> u8 {
     }
 }
 
+/// Returns the text about what is certified.
+fn run(options: &Options) -> Result<String, Failure> {
+    let start = Instant::now();
+    let (source, mut programs) = read(&options.file, options)?;
+    let mut sources = [source.clone(), source];
+    if let Some(path) = &options.original {
+        let (source, original) = read(path, options)?;
+        sources[0] = source;
+        programs.splice(..0, original);
+    }
+    let [original, lowered] = &programs[..] else {
+        return Err(Failure::Message(USAGE, "expected one program with `--original`, else two".to_owned()));
+    };
+    let settings = Settings { ranks: options.ranks, runs: options.runs, seed: options.seed };
+    let claim = certify(original, lowered, &settings).map_err(|Fault { subject, diagnostic }| {
+        let [original, lowered] = sources;
+        let source = if subject == Subject::Original { original } else { lowered };
+        Failure::Diagnostics(exit_code(&diagnostic), source, vec![*diagnostic])
+    })?;
+    Ok(describe(&claim, options, start.elapsed().as_secs_f64()))
+}
+
 fn describe(claim: &Claim, options: &Options, seconds: f64) -> String {
     let Claim { ranks, accesses, outputs, elements, error_exponent, integral_inputs } = claim;
-    let count = |number: usize, noun: &str| grammar::count_text(number, noun);
-    let original =
-        options.original.as_ref().map_or("its first program".to_owned(), |it| it.display().to_string());
+    let original = options.original.as_ref().map(|it| it.display().to_string());
     let mut text = format!(
-        "certified: {} computes what {original} computes\n# {}, {} with {}, {}; probability of an error at most 2^{:.0}; {seconds:.3} s\n",
+        "certified: {} computes what {} computes\n# {}, {} with {}, {}; probability of an error at most 2^{:.0}; {seconds:.3} s\n# no deadlock, and no race between its {accesses} memory accesses\n",
         options.file.display(),
-        count(*ranks, "rank"),
-        count(*outputs, "output"),
-        count(*elements, "element"),
-        count(options.runs as usize, "run"),
+        original.as_deref().unwrap_or("its first program"),
+        count_text(*ranks, "rank"),
+        count_text(*outputs, "output"),
+        count_text(*elements, "element"),
+        count_text(options.runs as usize, "run"),
         error_exponent.ceil(),
     );
-    text += &format!("# no deadlock, and no race between its {accesses} memory accesses\n");
     if *integral_inputs > 0 {
-        let inputs = count(*integral_inputs, "input");
+        let inputs = count_text(*integral_inputs, "input");
         text +=
             &format!("# {inputs} of integers or truth values: certified for the values of the runs only\n");
     }
     text
 }
 
-fn read(path: &Path, count: usize, set: &[Binding]) -> Result<(Source, Vec<Program>), u8> {
+/// Reads the programs of a file: one with `--original`, else two.
+fn read(path: &Path, options: &Options) -> Result<(Source, Vec<Program>), Failure> {
     let name = path.display().to_string();
-    let bytes =
-        fs::read(path).map_err(|fault| fail(ENVIRONMENT, &format!("cannot read `{name}`: {fault}")))?;
+    let bytes = fs::read(path)
+        .map_err(|fault| Failure::Message(ENVIRONMENT, format!("cannot read `{name}`: {fault}")))?;
     if u32::try_from(bytes.len()).is_err() {
-        return Err(fail(ENVIRONMENT, &format!("`{name}` has more than 4 GiB")));
+        return Err(Failure::Message(ENVIRONMENT, format!("`{name}` has more than 4 GiB")));
     }
     let source = Source::new(name, grammar::decode(bytes));
     let (mut programs, diagnostics) = source.programs();
-    let errors: Vec<Diagnostic> = if has_errors(&diagnostics) { diagnostics } else { Vec::new() };
-    if !errors.is_empty() {
-        show(&errors, &source);
-        return Err(REJECTED);
+    if has_errors(&diagnostics) {
+        return Err(Failure::Diagnostics(REJECTED, source, diagnostics));
     }
-    if programs.len() != count {
-        let (name, found) = (&source.name, grammar::count_text(programs.len(), "program"));
+    let expected = if options.original.is_some() { 1 } else { 2 };
+    if programs.len() != expected {
+        let (name, found) = (&source.name, count_text(programs.len(), "program"));
         let message =
-            format!("`{name}` has {found}; expected {count}: with `--original` one, without it two");
-        return Err(fail(USAGE, &message));
+            format!("`{name}` has {found}; expected {expected}: with `--original` one, without it two");
+        return Err(Failure::Message(USAGE, message));
     }
-    let set: Vec<Binding> = set.iter().map(|it| Binding { is_optional: true, ..it.clone() }).collect();
+    let set = options.set.iter().map(|it| Binding { is_optional: true, ..it.clone() });
+    let set: Vec<Binding> = set.collect();
     for program in &mut programs {
-        apply_bindings(program, &set).map_err(|fault| {
-            show(&[fault.1], &fault.0);
-            USAGE
-        })?;
+        apply_bindings(program, &set).map_err(|it| Failure::Diagnostics(USAGE, it.0, vec![it.1]))?;
     }
     Ok((source, programs))
-}
-
-fn fail(code: u8, message: &str) -> u8 {
-    // Nothing is left to do if the message cannot be written.
-    let _ = writeln!(io::stderr(), "hir certify: {message}");
-    code
-}
-
-fn show(diagnostics: &[Diagnostic], source: &Source) {
-    let (name, text) = (&source.name, &source.text);
-    // As above.
-    let _ = render(diagnostics, name, text, Format::Human, Style::default(), &mut io::stderr());
 }

@@ -78,7 +78,10 @@ impl Element {
     }
 
     /// Returns the sum of the products of two rows.
-    pub(crate) fn dot<'e>(a: impl IntoIterator<Item = &'e Self>, b: impl IntoIterator<Item = &'e Self>) -> Self {
+    pub(crate) fn dot<'e>(
+        a: impl IntoIterator<Item = &'e Self>,
+        b: impl IntoIterator<Item = &'e Self>,
+    ) -> Self {
         let mut sum = 0;
         for (number, (a, b)) in a.into_iter().zip(b).enumerate() {
             let kept = if number % 31 == 30 { u128::from(Self::reduced(sum).0) } else { sum };
@@ -149,6 +152,9 @@ impl Combine {
     }
 }
 
+/// The elements that a result of a lattice function combines, by the name of the function and the result.
+type LatticeElements = FxHashMap<(&'static str, Element), Rc<[Element]>>;
+
 /// The unknown functions of one run.
 pub(crate) struct Algebra {
     key: u64,
@@ -157,7 +163,7 @@ pub(crate) struct Algebra {
     /// How many values of unknown functions were computed.
     applied: Cell<u64>,
     /// The elements of which the results of lattice functions are made.
-    made_of: RefCell<FxHashMap<(&'static str, Element), Rc<[Element]>>>,
+    made_of: RefCell<LatticeElements>,
 }
 
 impl Algebra {

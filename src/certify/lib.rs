@@ -1,9 +1,9 @@
 //! Certifies that a lowered Host IR program computes what its original computes, on all ranks.
 //!
 //! The package reads the texts of the two programs and knows neither the passes nor the planner nor the checker, so that an error in one
-//! of them does not hide from it. `unroll` executes the control flow of each rank, which gives a `tape`; `execute` runs the tapes of all
-//! ranks on elements of a prime `field`, where `operators` says what each statement computes and `part` which elements a rank holds.
-//! `order` checks that the order of the tapes has no race and no deadlock. [Certificates](../../docs/certificates.md) says what a
+//! of them does not hide from it. `unroll` executes the control flow of each rank, which gives a `tape` of steps; `order` puts the steps of
+//! all ranks in an order and checks that nothing races; `execute` executes them in it on elements of a prime `field`, where `operators`
+//! says what each statement computes and `part` which elements a rank holds. [Certificates](../../docs/certificates.md) says what a
 //! certificate claims.
 
 mod certificate;

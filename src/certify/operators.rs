@@ -166,7 +166,10 @@ impl Call<'_> {
                 Operand::Stream(_) => return misfit(),
             }
         }
-        let types = [self.compute.args.first().map_or(self.result_dtype(), |it| self.dtype(it.0)), self.result_dtype()];
+        let types = [
+            self.compute.args.first().map_or(self.result_dtype(), |it| self.dtype(it.0)),
+            self.result_dtype(),
+        ];
         let mut operands = Vec::new();
         let each = |_| {
             operands.clear();
@@ -179,7 +182,8 @@ impl Call<'_> {
     fn function(&self, integral: bool, types: [DType; 2], operands: &[Element]) -> Element {
         let (op, algebra) = (self.stmt.op, self.algebra);
         let unknown = || algebra.apply(op, operands.iter().copied());
-        let combine = |name| algebra.combine(Combine::lattice(name, types[1] == DType::Bool), integral, operands);
+        let combine =
+            |name| algebra.combine(Combine::lattice(name, types[1] == DType::Bool), integral, operands);
         match (op, operands) {
             (Op::Add, [a, b]) => *a + *b,
             (Op::Sub, [a, b]) => *a - *b,

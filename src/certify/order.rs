@@ -17,7 +17,7 @@ use grammar::{
 };
 
 use crate::{
-    tape::{Action, Meetings, Tape, Transfer},
+    tape::{Shared, Tape},
     tensor::View,
 };
 
@@ -55,17 +55,17 @@ struct Order<'a> {
     /// By rank and step: how many steps have still to wait for it, and its clock while there are any.
     waiting: Vec<Vec<usize>>,
     clocks: Vec<Vec<Option<Clock>>>,
-    /// By communication and member: the clock at its beginning, and whether it contributes data.
-    begun: Vec<Vec<Option<(Clock, bool)>>>,
-    /// By rank and buffer: the accesses that later ones may conflict with.
-    accesses: Vec<Vec<Vec<Access<'a>>>>,
+    /// By communication and member: the clock at its beginning.
+    begun: Vec<Vec<Option<Clock>>>,
+    /// By buffer: the accesses that later ones may conflict with.
+    accesses: Vec<Vec<Access<'a>>>,
 }
 
 /// Orders the steps of all ranks.
 ///
 /// # Errors
 /// A race, or ranks that wait forever.
-pub(crate) fn order(program: &Program, tapes: &[Tape], meetings: &Meetings) -> Result<Schedule, Box<Diagnostic>> {
+pub(crate) fn order(program: &Program, tapes: &[Tape], shared: &Shared) -> Result<Schedule, Box<Diagnostic>> {
     if let Some(rank) = tapes.iter().position(|it| it.exchanges != tapes[0].exchanges) {
         let message = format!("rank {rank} exchanges memory handles another number of times than rank 0");
         let (code, label) = (Code::CheckedDeadlock, "its host waits forever");
@@ -87,8 +87,8 @@ pub(crate) fn order(program: &Program, tapes: &[Tape], meetings: &Meetings) -> R
         chains: chains.len(),
         waiting,
         clocks: tapes.iter().map(|it| vec![None; it.steps.len()]).collect(),
-        begun: meetings.all.iter().map(|it| vec![None; it.members]).collect(),
-        accesses: tapes.iter().map(|it| it.buffers.iter().map(|_| Vec::new()).collect()).collect(),
+        begun: shared.meetings.iter().map(|it| vec![None; it.members]).collect(),
+        accesses: shared.buffers.iter().map(|_| Vec::new()).collect(),
     };
     let mut schedule = Schedule { steps: Vec::new(), accesses: 0 };
     // How many steps of each chain have run.
@@ -106,11 +106,17 @@ pub(crate) fn order(program: &Program, tapes: &[Tape], meetings: &Meetings) -> R
         }
     }
     // Of those that are left, one that ends a communication is the reason why the others wait.
-    let left = chains.iter().zip(&counts).filter_map(|((rank, steps), count)| Some((*rank, *steps.get(*count)?)));
-    let is_end = |it: &(usize, usize)| matches!(tapes[it.0].steps[it.1].action, Action::End);
+    let left =
+        chains.iter().zip(&counts).filter_map(|((rank, steps), count)| Some((*rank, *steps.get(*count)?)));
+    let is_end = |it: &(usize, usize)| !tapes[it.0].steps[it.1].ends.is_empty();
     let Some((rank, at)) = left.min_by_key(|it| !is_end(it)) else { return Ok(schedule) };
     let message = format!("rank {rank} waits here forever, for what other ranks do not post");
-    let it = Diagnostic::new(Code::CheckedDeadlock, place(program, tapes[rank].steps[at].stmt), message, "never ends");
+    let it = Diagnostic::new(
+        Code::CheckedDeadlock,
+        place(program, tapes[rank].steps[at].stmt),
+        message,
+        "never ends",
+    );
     Err(Box::new(it.help("`hir check` explains the deadlock")))
 }
 
@@ -118,9 +124,8 @@ impl<'a> Order<'a> {
     /// Returns whether all that a step waits for has run. A clock is kept while there are steps that wait for its step.
     fn is_ready(&self, rank: usize, at: usize) -> bool {
         let step = &self.tapes[rank].steps[at];
-        let is_complete = |it: &Transfer| self.begun[it.meeting].iter().all(Option::is_some);
-        step.after.iter().all(|it| self.clocks[rank][*it].is_some())
-            && self.tapes[rank].ended(at).is_none_or(|it| it.iter().all(is_complete))
+        let is_complete = step.ends.iter().all(|it| self.begun[it.0].iter().all(Option::is_some));
+        is_complete && step.after.iter().all(|it| self.clocks[rank][*it].is_some())
     }
 
     /// Runs the step of a chain that has this number, and returns the number of its accesses.
@@ -134,25 +139,17 @@ impl<'a> Order<'a> {
                 self.clocks[rank][*it] = None;
             }
         }
-        for it in self.tapes[rank].ended(at).unwrap_or_default().iter().filter(|it| it.output.is_some()) {
-            for (member, (begin, contributes)) in self.begun[it.meeting].iter().flatten().enumerate() {
-                if it.from.map_or(*contributes, |from| from == member) {
-                    join(&mut clock, begin);
-                }
-            }
+        for (meeting, sources) in &step.ends {
+            let begun = sources.iter().filter_map(|it| self.begun[*meeting][*it].as_ref());
+            begun.for_each(|begin| join(&mut clock, begin));
         }
         clock[chain] = number;
         let clock = Rc::new(clock);
         if self.waiting[rank][at] > 0 {
             self.clocks[rank][at] = Some(clock.clone());
         }
-        let (mut end, mut is_group) = (number, false);
-        if let Action::Begin(transfers) = &step.action {
-            (end, is_group) = (number + 1, transfers.len() > 1);
-            for it in transfers {
-                self.begun[it.meeting][it.me] = Some((clock.clone(), it.input.is_some()));
-            }
-        }
+        step.begins.iter().for_each(|(meeting, me)| self.begun[*meeting][*me] = Some(clock.clone()));
+        let (end, is_group) = (number + u32::from(!step.begins.is_empty()), step.begins.len() > 1);
         for (views, writes) in [(&step.reads, false), (&step.writes, true)] {
             for view in views {
                 let access = Access { view, writes, chain, end, stmt: step.stmt };
@@ -170,13 +167,12 @@ impl<'a> Order<'a> {
         access: Access<'a>,
         is_group: bool,
     ) -> Result<(), Box<Diagnostic>> {
-        let own = &mut self.accesses[rank][access.view.buffer];
+        let own = &mut self.accesses[access.view.buffer];
         // A collective may be in place; what a group reads and writes at the same time conflicts.
         let is_same = |it: &Access| it.chain == access.chain && it.end == access.end && !is_group;
         let is_before = |it: &Access| it.end <= clock[it.chain] || is_same(it);
-        let conflicts = |it: &&Access| {
-            (access.writes || it.writes) && !is_before(it) && it.view.overlaps(access.view)
-        };
+        let conflicts =
+            |it: &&Access| (access.writes || it.writes) && !is_before(it) && it.view.overlaps(access.view);
         if let Some(other) = own.iter().find(conflicts) {
             let label = |it: &Access| {
                 let name = if it.stmt.is_some() { "this statement" } else { "the caller" };

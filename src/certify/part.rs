@@ -13,6 +13,9 @@ use grammar::{
 
 use crate::tensor::{Array, array};
 
+/// The largest number of elements of a tensor.
+const MAX_ELEMENTS: usize = 1 << 27;
+
 /// A rank's part of a tensor.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct Part {
@@ -49,7 +52,11 @@ impl Part {
             size(scalars, it.expanded.unwrap_or(it.extent))
         });
         let sizes = sizes.collect::<Option<Vec<usize>>>();
-        let mut part = Self::all(&sizes.ok_or("an extent has no value; give it one with `--set`")?);
+        let sizes = sizes.ok_or("an extent has no value; give it one with `--set`")?;
+        if sizes.iter().fold(1, |all: usize, it| all.saturating_mul((*it).max(1))) > MAX_ELEMENTS {
+            return Err("it has more than 134217728 elements");
+        }
+        let mut part = Self::all(&sizes);
         let Some(rank) = rank else { return Ok(part) };
         let it = &program.tensors[tensor];
         if it.domains.transforms.iter().any(|it| matches!(it, Transform::Merge { .. })) {
@@ -59,13 +66,15 @@ impl Part {
         for (dim, axis) in program.dimensions(tensor).enumerate() {
             let (mut held, mut inner, mut is_outermost) = (vec![0], part.whole[dim], true);
             for leaf in program.loop_axes_of(tensor, axis) {
-                let extent = if leaf == axis { Some(inner) } else { size(scalars, program.axes[leaf].extent) };
+                let extent =
+                    if leaf == axis { Some(inner) } else { size(scalars, program.axes[leaf].extent) };
                 let extent = extent.filter(|by| *by > 0 && inner.is_multiple_of(*by) || *by == inner);
                 let extent = extent.ok_or("an axis is not split into equal parts")?;
                 inner /= extent.max(1);
                 let fixed = match program.axes[leaf].parallel {
                     ParallelType::Device(device) => {
-                        let at = it.mesh.coordinate(rank, device).filter(|_| it.mesh.extent(device) == extent);
+                        let at =
+                            it.mesh.coordinate(rank, device).filter(|_| it.mesh.extent(device) == extent);
                         if extent > 1 {
                             part.sharding[dim].insert(0, (device, inner));
                         }
@@ -101,7 +110,8 @@ impl Part {
     pub(crate) fn places(&self) -> Array<usize> {
         let mut found = vec![0];
         for (extent, held) in self.whole.iter().zip(&self.held) {
-            found = found.into_iter().flat_map(|start| held.iter().map(move |at| start * extent + at)).collect();
+            found =
+                found.into_iter().flat_map(|start| held.iter().map(move |at| start * extent + at)).collect();
         }
         array(&self.shape(), found)
     }
@@ -187,9 +197,8 @@ impl Sharded<'_> {
         let mut operands = dims.iter().zip(self.args);
         let operands_fit = operands
             .all(|(maps, (arg, from))| maps.iter().enumerate().all(|(dim, map)| fits(dim, *map, *arg, from)));
-        let needs_whole = |(it, sharding): (&ResultDim, &Sharding)| {
-            *it == ResultDim::RequiresWhole && !sharding.is_empty()
-        };
+        let needs_whole =
+            |(it, sharding): (&ResultDim, &Sharding)| *it == ResultDim::RequiresWhole && !sharding.is_empty();
         operands_fit && !results.iter().zip(&to.sharding).any(needs_whole)
     }
 
@@ -211,7 +220,10 @@ fn scaled(sharding: &Sharding, by: usize) -> impl Iterator<Item = (DeviceDim, us
 fn keeps_order(group: &DimGroup, from: &Part, to: &Part) -> bool {
     let steps = |part: &Part, dims: &Range<usize>| -> Sharding {
         let inner = |dim: usize| part.whole[dim + 1..dims.end].iter().product();
-        dims.clone().rev().flat_map(|dim| scaled(&part.sharding[dim], inner(dim)).collect::<Sharding>()).collect()
+        dims.clone()
+            .rev()
+            .flat_map(|dim| scaled(&part.sharding[dim], inner(dim)).collect::<Sharding>())
+            .collect()
     };
     steps(from, &group.operand) == steps(to, &group.result)
 }

@@ -14,64 +14,67 @@ use crate::{field::Combine, part::Part, tensor::View};
 /// The steps of a rank, in the order in which its host issues them.
 #[derive(Default)]
 pub(crate) struct Tape {
-    /// The number of elements of each buffer. A buffer is allocated once.
-    pub(crate) buffers: Vec<usize>,
     pub(crate) steps: Vec<Step>,
     /// How many chains there are. The steps of a chain run one after another: those of a stream, or of a queue of communications.
     pub(crate) chains: usize,
     /// How many times the host exchanges memory handles with all ranks.
     pub(crate) exchanges: usize,
-    /// `None` on a rank that has no part.
-    pub(crate) inputs: Vec<Option<Port>>,
-    pub(crate) outputs: Vec<Option<Port>>,
+    /// Where the inputs and outputs are, and which parts of them; `None` on a rank that has no part.
+    pub(crate) inputs: Vec<Option<(View, Part)>>,
+    pub(crate) outputs: Vec<Option<(View, Part)>>,
 }
 
-/// Where an input or output is, and which part of it.
-pub(crate) type Port = (View, Part);
-
-impl Tape {
-    /// Returns the communications that a step ends.
-    pub(crate) fn ended(&self, at: usize) -> Option<&[Transfer]> {
-        match (&self.steps[at].action, &self.steps.get(at.wrapping_sub(1))?.action) {
-            (Action::End, Action::Begin(transfers)) => Some(transfers),
-            _ => None,
-        }
-    }
-
-    /// Returns what a step reads and writes.
-    pub(crate) fn views(&self, at: usize) -> impl Iterator<Item = &View> {
-        let step = &self.steps[if self.ended(at).is_some() { at - 1 } else { at }];
-        step.reads.iter().chain(&step.writes)
-    }
-}
-
+#[derive(Default)]
 pub(crate) struct Step {
     /// `None`: the caller of the program.
     pub(crate) stmt: Option<StmtId>,
     pub(crate) chain: usize,
     /// The steps of the rank that end before this one begins, with the one before it on its chain.
     pub(crate) after: Vec<usize>,
+    /// What it reads and writes. What the beginning of communications does lasts to their end, the next step of the chain.
     pub(crate) reads: Vec<View>,
     pub(crate) writes: Vec<View>,
-    pub(crate) action: Action,
+    pub(crate) effects: Vec<Effect>,
+    /// The communications that it begins, each with the position of the rank among the members.
+    pub(crate) begins: Vec<(usize, usize)>,
+    /// The communications that it ends, which all members have to have begun, each with the members whose data the rank receives.
+    pub(crate) ends: Vec<(usize, Vec<usize>)>,
 }
 
-pub(crate) enum Action {
+impl Step {
+    /// Adds what another step does at the same time.
+    pub(crate) fn extend(&mut self, other: Step) {
+        self.reads.extend(other.reads);
+        self.writes.extend(other.writes);
+        self.effects.extend(other.effects);
+        self.begins.extend(other.begins);
+        self.ends.extend(other.ends);
+    }
+}
+
+/// A function of elements that are read, whose results are written.
+pub(crate) struct Effect {
+    pub(crate) function: Function,
+    pub(crate) reads: Vec<View>,
+    pub(crate) writes: Vec<View>,
+}
+
+#[derive(Clone, PartialEq)]
+pub(crate) enum Function {
     /// The caller writes the inputs.
     Enter,
     /// The caller reads the outputs and overwrites the inputs.
     Exit,
-    /// Fills a buffer with zeros.
     Zero,
     Copy,
-    Compute(Box<Compute>),
-    /// Begins communications: reads their inputs.
-    Begin(Vec<Transfer>),
-    /// Ends what the step before it has begun, once all members have begun it: writes the outputs.
-    End,
+    /// Nothing is written: two operands have to be equal.
+    Equal,
+    /// The operands are combined element by element; whether they are integers.
+    Reduce(Combine, bool),
+    Statement(Box<Compute>),
 }
 
-/// A statement with the operands that the step reads and the results that it writes.
+/// A statement with the tensors that it reads and writes.
 #[derive(Clone, PartialEq)]
 pub(crate) struct Compute {
     pub(crate) stmt: StmtId,
@@ -79,49 +82,63 @@ pub(crate) struct Compute {
     pub(crate) outs: Vec<(TensorId, Part)>,
     /// The shapes of the results.
     pub(crate) shapes: Vec<Vec<usize>>,
-    /// The values of the scalars that the statement states.
+    /// The values of the scalars that the statement states, and of the extents of its tensors.
     pub(crate) values: FxHashMap<ExprId, Value>,
 }
 
-/// A rank's side of a communication.
-pub(crate) struct Transfer {
-    pub(crate) channel: Channel,
-    /// The number of the communication among those of all ranks.
-    pub(crate) meeting: usize,
-    /// The position of the rank in the team; of two ranks, the sender is 0.
-    pub(crate) me: usize,
-    /// The member whose input the output has; `None`: those of all members that have one.
-    pub(crate) from: Option<usize>,
-    pub(crate) input: Option<View>,
-    pub(crate) output: Option<View>,
-    /// What part of a tensor the input is, if the members assemble one.
-    pub(crate) part: Option<Part>,
-}
-
-/// The communications of all ranks.
+/// What the ranks of a program share.
 #[derive(Default)]
-pub(crate) struct Meetings {
-    pub(crate) all: Vec<Meeting>,
+pub(crate) struct Shared {
+    /// The number of elements of each buffer of a rank or a communication. A buffer is allocated once.
+    pub(crate) buffers: Vec<usize>,
+    pub(crate) meetings: Vec<Meeting>,
     by_channel: FxHashMap<(Channel, usize), usize>,
 }
 
+/// A communication.
+#[derive(Clone)]
 pub(crate) struct Meeting {
-    pub(crate) kind: Kind,
+    kind: Kind,
     pub(crate) members: usize,
+    /// The first of its buffers.
+    pub(crate) buffer: usize,
 }
 
-impl Meetings {
-    /// Returns the number of the communication that is posted to a channel as the n-th one; `None` if another rank posts one of another
-    /// kind there.
-    pub(crate) fn find(&mut self, channel: &Channel, number: usize, kind: Kind) -> Option<usize> {
-        let next = self.all.len();
-        let at = *self.by_channel.entry((channel.clone(), number)).or_insert(next);
-        if at == next {
-            self.all.push(Meeting { kind, members: channel.ranks().len() });
-            return Some(at);
-        }
-        (self.all[at].kind == kind).then_some(at)
+impl Shared {
+    pub(crate) fn allocate(&mut self, len: usize) -> usize {
+        self.buffers.push(len);
+        self.buffers.len() - 1
     }
+
+    /// Returns the number of the communication that is posted to a channel as the n-th one, which has `count` buffers of `len` elements;
+    /// `None` if another rank posts one of another kind there.
+    pub(crate) fn meet(
+        &mut self,
+        place: (Channel, usize),
+        kind: Kind,
+        count: usize,
+        len: usize,
+    ) -> Option<usize> {
+        let (next, members) = (self.meetings.len(), place.0.ranks().len());
+        let at = *self.by_channel.entry(place).or_insert(next);
+        if at == next {
+            self.meetings.push(Meeting { kind, members, buffer: self.buffers.len() });
+            self.buffers.extend(vec![len; count]);
+        }
+        (self.meetings[at].kind == kind).then_some(at)
+    }
+}
+
+/// What the members of a communication have to agree on.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) struct Kind {
+    pub(crate) kind: CommunicationType,
+    pub(crate) root: usize,
+    pub(crate) combine: Combine,
+    /// Whether the elements are integers.
+    pub(crate) integral: bool,
+    /// The number of elements that one member sends to another one.
+    pub(crate) len: usize,
 }
 
 /// Where the steps of ranks meet, or the steps of a chain follow each other, in the order of posting.
@@ -145,19 +162,4 @@ impl Channel {
             Self::Pair(_, from, to) => [*from, *to].into(),
         }
     }
-}
-
-#[derive(Clone, PartialEq)]
-pub(crate) enum Kind {
-    Collective {
-        kind: CommunicationType,
-        root: usize,
-        combine: Combine,
-        /// Whether the elements are integers.
-        integral: bool,
-    },
-    /// A transfer between two ranks, or a permutation of the inputs of a team.
-    Transfer,
-    /// All members get the tensor of this shape whose parts they have.
-    Assemble(Vec<usize>),
 }

@@ -63,7 +63,8 @@ impl View {
     pub(crate) fn strided(self) -> Option<Self> {
         let is_even = |axis: usize| {
             let axis = Axis(axis);
-            let [here, next] = [Slice::from(..-1), Slice::from(1..)].map(|it| self.places.slice_axis(axis, it));
+            let [here, next] =
+                [Slice::from(..-1), Slice::from(1..)].map(|it| self.places.slice_axis(axis, it));
             let mut steps = here.iter().zip(&next).map(|(a, b)| b.wrapping_sub(*a));
             let first = steps.next();
             steps.all(|it| Some(it) == first)
@@ -75,7 +76,11 @@ impl View {
     /// Returns whether two views of one buffer have an element in common. Their first and last places are the lowest and highest ones.
     pub(crate) fn overlaps(&self, other: &View) -> bool {
         let is_before = |a: &View, b: &View| a.places.last() < b.places.first();
-        if self.places.is_empty() || other.places.is_empty() || is_before(self, other) || is_before(other, self) {
+        if self.places.is_empty()
+            || other.places.is_empty()
+            || is_before(self, other)
+            || is_before(other, self)
+        {
             return false;
         }
         let own: FxHashSet<&usize> = self.places.iter().collect();

@@ -19,10 +19,11 @@ use grammar::{
 use ndarray::{Axis, Slice};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use self::communication::Posted;
 use crate::{
     operators::rearranged,
     part::{Part, size},
-    tape::{Action, Channel, Meetings, Step, Tape, Transfer},
+    tape::{Channel, Effect, Function, Shared, Step, Tape},
     tensor::{View, array, reshape},
 };
 
@@ -34,16 +35,13 @@ type Result<T> = std::result::Result<T, Box<Diagnostic>>;
 /// The largest number of steps of a rank.
 const MAX_STEPS: usize = 4_000_000;
 
-/// The largest number of elements of a tensor on a rank.
-const MAX_ELEMENTS: usize = 1 << 27;
-
 struct Unroller<'p> {
     program: &'p Program,
     scalars: Scalars<'p>,
     /// `None`: one rank computes whole tensors.
     rank: Option<usize>,
     ranks: usize,
-    meetings: &'p mut Meetings,
+    shared: &'p mut Shared,
     tape: Tape,
     views: FxHashMap<TensorId, View>,
     /// The stream whose slice a tensor has, here or on the ranks that hold it.
@@ -59,9 +57,10 @@ struct Unroller<'p> {
     posted: FxHashMap<u32, Option<usize>>,
     /// How many transfers were posted to a channel, by member.
     counts: FxHashMap<(Channel, usize), usize>,
-    group: Option<Vec<Transfer>>,
+    /// The group of transfers that is open, with the channel of its first one.
+    group: Option<Option<(Channel, Posted)>>,
     /// Handles that were exchanged: the number of the transfer, the peer, and the buffer with its first place.
-    shared: FxHashSet<(Option<u32>, usize, usize, Option<usize>)>,
+    handles: FxHashSet<(Option<u32>, usize, usize, Option<usize>)>,
     loops: usize,
     iterations: usize,
     stmt: Option<StmtId>,
@@ -76,14 +75,14 @@ pub(crate) fn unroll(
     program: &Program,
     rank: Option<usize>,
     ranks: usize,
-    meetings: &mut Meetings,
+    shared: &mut Shared,
 ) -> Result<Tape> {
     let mut it = Unroller {
         program,
         scalars: Scalars::new(program, rank.unwrap_or(0)),
         rank,
         ranks,
-        meetings,
+        shared,
         tape: Tape::default(),
         views: FxHashMap::default(),
         slices: FxHashMap::default(),
@@ -94,7 +93,7 @@ pub(crate) fn unroll(
         posted: FxHashMap::default(),
         counts: FxHashMap::default(),
         group: None,
-        shared: FxHashSet::default(),
+        handles: FxHashSet::default(),
         loops: 0,
         iterations: 0,
         stmt: None,
@@ -106,7 +105,7 @@ pub(crate) fn unroll(
         it.tape.inputs.push(port);
     }
     let inputs: Vec<View> = it.tape.inputs.iter().flatten().map(|it| it.0.clone()).collect();
-    it.push(it.current, Action::Enter, Vec::new(), inputs.clone())?;
+    it.push(Function::Enter, Vec::new(), inputs.clone())?;
     if let Some(body) = program.body {
         it.block(body)?;
     }
@@ -116,7 +115,7 @@ pub(crate) fn unroll(
         it.tape.outputs.push(port);
     }
     let outputs = it.tape.outputs.iter().flatten().map(|it| it.0.clone()).collect();
-    it.push(it.current, Action::Exit, outputs, inputs)?;
+    it.push(Function::Exit, outputs, inputs)?;
     it.tape.chains = it.frontiers.len();
     Ok(it.tape)
 }
@@ -155,13 +154,9 @@ impl Unroller<'_> {
         part.map_err(|why| self.refuse(format!("`{}`: {why}", self.program.tensor_name(tensor))))
     }
 
-    fn buffer(&mut self, shape: &[usize]) -> Result<View> {
-        let len = shape.iter().fold(1, |all: usize, it| all.saturating_mul(*it));
-        if len > MAX_ELEMENTS {
-            return Err(self.refuse(format!("a tensor has more than {MAX_ELEMENTS} elements on a rank")));
-        }
-        self.tape.buffers.push(len);
-        Ok(View { buffer: self.tape.buffers.len() - 1, places: array(shape, (0..len).collect()) })
+    fn buffer(&mut self, shape: &[usize]) -> View {
+        let len = shape.iter().product();
+        View { buffer: self.shared.allocate(len), places: array(shape, (0..len).collect()) }
     }
 
     fn bind(&mut self, tensor: TensorId, view: View, slice: Option<usize>) {
@@ -179,7 +174,7 @@ impl Unroller<'_> {
     fn allocate(&mut self, tensor: TensorId) -> Result<View> {
         self.unbind(tensor);
         let shape = self.part(tensor, None)?.shape();
-        let view = self.buffer(&shape)?;
+        let view = self.buffer(&shape);
         self.bind(tensor, view.clone(), None);
         Ok(view)
     }
@@ -207,13 +202,21 @@ impl Unroller<'_> {
         frontier.dedup();
     }
 
-    fn push(&mut self, chain: usize, action: Action, reads: Vec<View>, writes: Vec<View>) -> Result<usize> {
+    /// Appends a step that computes what it writes from what it reads.
+    fn push(&mut self, function: Function, reads: Vec<View>, writes: Vec<View>) -> Result<()> {
+        let effects = vec![Effect { function, reads: reads.clone(), writes: writes.clone() }];
+        let (stmt, chain) = (self.stmt, self.current);
+        self.append(Step { stmt, chain, reads, writes, effects, ..Step::default() }).map(|_| ())
+    }
+
+    /// Appends a step behind what its chain has to wait for, and returns its number.
+    fn append(&mut self, mut step: Step) -> Result<usize> {
         let at = self.tape.steps.len();
         if at >= MAX_STEPS {
             return Err(self.refuse(format!("the program has more than {MAX_STEPS} steps on a rank")));
         }
-        let after = mem::replace(&mut self.frontiers[chain], vec![at]);
-        self.tape.steps.push(Step { stmt: self.stmt, chain, after, reads, writes, action });
+        step.after = mem::replace(&mut self.frontiers[step.chain], vec![at]);
+        self.tape.steps.push(step);
         Ok(at)
     }
 
@@ -272,11 +275,8 @@ impl Unroller<'_> {
             OpClass::Compute | OpClass::Elementwise => self.compute(stmt)?,
             OpClass::HostUnit => self.host_unit(stmt)?,
             OpClass::Communicate => self.communicate(stmt)?,
-            OpClass::Coalescing if stmt.op == Op::StartCoalescing => self.group = Some(Vec::new()),
-            OpClass::Coalescing => {
-                let group = self.group.take().unwrap_or_default();
-                self.post(stmt.number, group)?;
-            }
+            OpClass::Coalescing if stmt.op == Op::StartCoalescing => self.group = Some(None),
+            OpClass::Coalescing => self.post_group(stmt.number)?,
             OpClass::ShareHandles => self.exchange(stmt)?,
             OpClass::Wait => self.wait(stmt)?,
             OpClass::Opaque => return Err(self.unknown(stmt.op)),
@@ -329,7 +329,7 @@ impl Unroller<'_> {
         }
         let view = self.allocate(tensor)?;
         if stmt.get(attr::ZERO_INIT) == Some(true) {
-            self.push(self.current, Action::Zero, Vec::new(), vec![view])?;
+            self.push(Function::Zero, Vec::new(), vec![view])?;
         }
         Ok(())
     }
@@ -376,7 +376,8 @@ impl Unroller<'_> {
         let mut index = self.need(index.filter(|it| *it < count), "the stream's index")?;
         let it = &self.program.tensors[input];
         let is_stream = |it| self.program.axes[it].parallel == ParallelType::Stream;
-        let is_rotated = |step: &Transform| matches!(step, Transform::Swizzle1D { output, .. } if is_stream(*output));
+        let is_rotated =
+            |step: &Transform| matches!(step, Transform::Swizzle1D { output, .. } if is_stream(*output));
         if it.domains.transforms.iter().any(is_rotated) {
             index += it.mesh.coordinate(self.rank.unwrap_or(0), DeviceDim::X).unwrap_or(0);
             index %= count;

@@ -37,7 +37,8 @@ impl Call<'_> {
             let mut shape = found.shape().to_vec();
             let stop = fit(shape.get(dim))?.saturating_add_signed(behind.min(0) as isize);
             let start = usize::try_from(-before).unwrap_or(0);
-            if start > stop {
+            let len = i128::from(before) + i128::from(behind) + shape[dim] as i128;
+            if start > stop || self.shape().get(dim).is_none_or(|it| *it as i128 != len) {
                 return misfit();
             }
             found.slice_axis_inplace(Axis(dim), Slice::from(start..stop));

@@ -8,15 +8,17 @@ use grammar::{
     ops::TypeRule,
     rules::Aliasing,
     scalars::Value,
+    words::CommunicationType,
 };
 use ndarray::Axis;
 use rustc_hash::FxHashMap;
 
 use super::{Result, Unroller};
 use crate::{
+    field::Combine,
     part::{Part, Sharded, positions},
-    tape::{Action, Channel, Compute, Kind, Transfer},
-    tensor::View,
+    tape::{Channel, Compute, Effect, Function, Kind, Step},
+    tensor::{View, array},
 };
 
 impl Unroller<'_> {
@@ -52,12 +54,16 @@ impl Unroller<'_> {
         for (at, tensor) in args.iter().enumerate() {
             let held = if is_local || self.holds(*tensor) { Some(self.view(*tensor)?) } else { None };
             let part = self.part(*tensor, slice)?;
-            let (view, part) = match held {
-                Some(view) if is_local => (view, part),
-                held => self.assemble(held, part, Channel::Statement(id, at, team.clone()))?,
-            };
-            reads.push(view);
-            operands.push((*tensor, part));
+            match held {
+                Some(view) if is_local => {
+                    reads.push(view);
+                    operands.push((*tensor, part));
+                }
+                held => {
+                    reads.push(self.assemble(held, &part, Channel::Statement(id, at, team.clone()))?);
+                    operands.push((*tensor, Part::all(&part.whole)));
+                }
+            }
         }
         if is_local && self.is_view(stmt, &mut reads, &operands, &outs)? {
             return Ok(());
@@ -75,7 +81,7 @@ impl Unroller<'_> {
             let computed = if is_local { part.clone() } else { Part::all(&part.whole) };
             let to = match &view {
                 Some(view) if is_local => view.clone(),
-                _ => self.buffer(&computed.shape())?,
+                _ => self.buffer(&computed.shape()),
             };
             if let Some(view) = view.filter(|_| !is_local) {
                 copies.push((View { places: part.places(), buffer: to.buffer }, view));
@@ -85,25 +91,39 @@ impl Unroller<'_> {
         }
         let shapes = writes.iter().map(|it| it.places.shape().to_vec()).collect();
         let mut values = FxHashMap::default();
-        stmt.scalars(&mut |it| values.extend(self.scalars.eval(it).ok().map(|value| (it, value))));
-        let it = Compute { stmt: id, args: operands, outs: results, shapes, values };
-        self.push(self.current, Action::Compute(Box::new(it)), reads, writes)?;
-        for (from, to) in copies {
-            self.push(self.current, Action::Copy, vec![from], vec![to])?;
+        let mut add = |it| values.extend(self.scalars.eval(it).ok().map(|value| (it, value)));
+        stmt.scalars(&mut add);
+        for axis in all().flat_map(|it| self.program.dimensions(*it)) {
+            let axis = &self.program.axes[axis];
+            add(axis.expanded.unwrap_or(axis.extent));
         }
-        Ok(())
+        let it = Compute { stmt: id, args: operands, outs: results, shapes, values };
+        self.push(Function::Statement(Box::new(it)), reads, writes)?;
+        copies.into_iter().try_for_each(|(from, to)| self.push(Function::Copy, vec![from], vec![to]))
     }
-    /// Returns a whole operand, of whose parts each rank of a team holds one.
-    fn assemble(&mut self, input: Option<View>, part: Part, channel: Channel) -> Result<(View, Part)> {
-        let whole = Part::all(&part.whole);
-        let output = self.buffer(&part.whole)?;
-        let team = channel.ranks();
-        let me = team.iter().position(|it| Some(*it) == self.rank).unwrap_or(0);
-        let meeting = self.meeting(&channel, me, Kind::Assemble(part.whole.clone()))?;
-        let (from, part) = (None, Some(part));
-        let it = Transfer { channel, meeting, me, from, input, output: Some(output.clone()), part };
-        self.run(self.current, vec![it])?;
-        Ok((output, whole))
+    /// Returns a whole operand, of whose parts each rank of a team holds one. Ranks that hold the same elements have to hold the same values.
+    fn assemble(&mut self, input: Option<View>, part: &Part, channel: Channel) -> Result<View> {
+        let len = part.whole.iter().product();
+        let (kind, combine) = (CommunicationType::Allgather, Combine::Sum);
+        let me = channel.ranks().iter().position(|it| Some(*it) == self.rank).unwrap_or(0);
+        let kind = Kind { kind, root: 0, combine, integral: false, len };
+        let (meeting, buffer) = self.meet((&channel, me), kind, (1, len))?;
+        let mut begin = Step { begins: vec![(meeting, me)], ..Step::default() };
+        let sources = (0..channel.ranks().len()).collect();
+        let mut end = Step { ends: vec![(meeting, sources)], ..Step::default() };
+        if let Some(view) = input {
+            let own = View { buffer, places: part.places() };
+            let (function, reads, writes) = (Function::Copy, vec![view.clone()], vec![own.clone()]);
+            begin.effects.push(Effect { function, reads, writes });
+            begin.reads.push(view.clone());
+            end.effects.push(Effect {
+                function: Function::Equal,
+                reads: vec![view, own],
+                writes: Vec::new(),
+            });
+        }
+        self.run(self.current, [begin, end])?;
+        Ok(View { buffer, places: array(&part.whole, (0..len).collect()) })
     }
 
     /// Makes the result of a rearrangement that has no storage a view of its operand. The operand of a copy is first narrowed to the
@@ -119,7 +139,8 @@ impl Unroller<'_> {
         let to = self.part(*out, None)?;
         if stmt.op.def().type_rule == TypeRule::Same && part.whole == to.whole {
             for (dim, (has, takes)) in part.held.iter().zip(&to.held).enumerate() {
-                let taken = positions(has, takes).filter(|_| has != takes && has.len() == view.places.shape()[dim]);
+                let taken =
+                    positions(has, takes).filter(|_| has != takes && has.len() == view.places.shape()[dim]);
                 if let Some(taken) = taken {
                     view.places = view.places.select(Axis(dim), &taken).into_shared();
                 }
