@@ -16,6 +16,7 @@ pub fn exit_code(failure: &JobFailure) -> Exit {
         JobFailure::Rejected(_, diagnostics) => Exit::of_rejection(diagnostics),
         JobFailure::BadOption(..) | JobFailure::Usage(_) => Exit::Usage,
         JobFailure::Unsuitable(_) => Exit::Rejected,
+        JobFailure::NotCertified(_, fault) => Exit::from_code(hir_certify::exit_code(fault)),
         JobFailure::CannotRead { .. } | JobFailure::CannotWrite { .. } | JobFailure::Environment(_) => {
             Exit::Environment
         }

@@ -1,6 +1,5 @@
 //! hir-opt: reads Host IR, runs passes on it and prints canonical text.
 
-mod certificate;
 mod checks;
 mod options;
 mod pass_pipeline;

@@ -79,6 +79,10 @@ pub struct Options {
         value_name = "a,b{opt=val},@p{a.opt=val}"
     )]
     pub passes: Vec<String>,
+    /// Certify that the program computes after `--passes` what it computes before, and write both to FILE, which `hir certify FILE`
+    /// certifies again. If they differ, nothing is run.
+    #[arg(help_heading = "Checks", long, value_name = "FILE", requires = "passes", conflicts_with_all = ["program", "batch", "tune_passes"])]
+    pub certificate: Option<std::path::PathBuf>,
     /// Which remarks of passes are printed.
     #[command(flatten)]
     pub remarks: RemarkFlags,
@@ -257,7 +261,8 @@ impl Options {
     /// Returns the files that options besides `--output` write, and the table that `--tuning` reads.
     pub fn option_files(&self) -> Vec<OptionFile<'_>> {
         let tables = [("--tune", &self.tune), ("--tuning", &self.tuning)];
-        let reports = [("-J", &self.json), ("--witness", &self.witness)];
+        let reports =
+            [("-J", &self.json), ("--witness", &self.witness), ("--certificate", &self.certificate)];
         let named = tables.into_iter().chain(reports);
         let named = named.filter_map(|(option, path)| Some(OptionFile { option, path: path.as_deref()? }));
         let timelines = &self.timelines.timeline;

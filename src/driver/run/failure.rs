@@ -22,6 +22,9 @@ pub enum JobFailure {
     /// The program does not fit its reference, or an option rejects its remarks.
     #[error("{0}")]
     Unsuitable(String),
+    /// The result of passes is not certified, for this reason.
+    #[error("no certificate is written to `{}`: {}: {}", .0.name, .1.code.text(), .1.message)]
+    NotCertified(Source, Box<Diagnostic>),
     /// A file cannot be read.
     #[error("cannot read `{path}`: {cause}")]
     CannotRead {

@@ -3,6 +3,7 @@
 //!
 //! Invariant: standard output contains only results; if its reader closes it, a tool ends without an error.
 
+pub mod certificate;
 mod config;
 pub mod dump;
 pub mod edits;

@@ -67,6 +67,7 @@ pub const FLAGS_BY_TOOL: [(&str, &[&str]); 4] = [
         &[
             "atol",
             "batch",
+            "certificate",
             "check",
             "check-model",
             "container",

@@ -7,7 +7,7 @@ use std::{
 
 use crate::{
     session::is_allowable,
-    tool::{Reporter, dump::Dumper, expect, statistics::Statistics},
+    tool::{Reporter, certificate::certificate, dump::Dumper, expect, statistics::Statistics},
 };
 use grammar::{
     bindings::apply_bindings,
@@ -345,7 +345,19 @@ impl Processor<'_> {
             self.check(program, part, checks, outcome)?;
         }
         if let Some((path, original)) = original {
-            self.write_certificate(path, &original, program, outcome)?;
+            let written = match certificate(path, self.options.world.ranks, &original, program) {
+                Ok(it) => self.screen.write_result(&it.text, Some(path)),
+                Err((source, fault)) => {
+                    let exit = Exit::from_code(hir_certify::exit_code(&fault));
+                    self.screen.report_diagnostics(&source, &[*fault]);
+                    exit
+                }
+            };
+            if written != Exit::Success {
+                let message = format!("no certificate is written to `{}`", path.display());
+                outcome.failure = Some((written, message));
+                return None;
+            }
         }
         if needs_plans && let Some(text) = self.print_plans(program, part, outcome)? {
             return Some(text);

@@ -12,12 +12,16 @@ use crate::job::{
 use crate::run::{
     command_line::{Device, Options},
     failure::JobFailure,
+    files::write_file,
     inputs::InputSpec,
     output,
     prepare::{PrepareOptions, Prepared, prepare},
     timelines::estimated_overlap_json,
 };
-use crate::{session::Report, tool::Reporter};
+use crate::{
+    session::Report,
+    tool::{Reporter, certificate},
+};
 use grammar::{
     diagnostic::{Diagnostic, has_errors},
     ir::Program,
@@ -79,8 +83,17 @@ pub fn run(
     let passes = PassesText::new(options, stored.and_then(|it| it.passes));
     let mut calls = passes.parse()?;
     auto::use_machine(&mut calls, options.timelines.machine.as_ref());
-    let rewrite =
-        |program: &mut Program, source: &Source| rewrite(options, screen, &calls, &passes, program, source);
+    let rewrite = |program: &mut Program, source: &Source| {
+        let certificate = options.certificate.as_deref().filter(|_| owner.is_none_or(|it| it == 0));
+        let original = certificate.map(|path| (path, grammar::print(program)));
+        rewrite(options, screen, &calls, &passes, program, source)?;
+        original.map_or(Ok(()), |(path, original)| {
+            match certificate::certificate(path, options.world.ranks, &original, program) {
+                Ok(it) => write_file(path, &it.text),
+                Err((source, fault)) => Err(JobFailure::NotCertified(source, fault)),
+            }
+        })
+    };
     let setup = options.preparation(session, processes, &rewrite);
     let start = Instant::now();
     let (prepared, world) = &read_and_plan(options, &setup, screen, member)?;
