@@ -456,10 +456,11 @@ fn is_free_of_overlaps(ops: &[RowOp]) -> bool {
             it.views().iter().any(is_read)
         };
         // An operand that was partly overwritten after its definition is neither in a register nor unchanged in
-        // memory.
+        // memory. A result that is not stored overwrites nothing, but an operand may contain it.
         let torn = |view: &&DeviceView| {
             let since = defining_op(earlier, view).map_or(0, |it| it + 1);
-            earlier[since..].iter().any(|it| it.out().may_partially_overlap(view))
+            let overwrites = |it: &&RowOp| it.is_stored() || it.out().view.buffer == view.view.buffer;
+            earlier[since..].iter().filter(overwrites).any(|it| it.out().may_partially_overlap(view))
         };
         let clashes = op.is_stored() && (earlier.iter().any(written) || earlier.iter().enumerate().any(read));
         !clashes && !op.views().iter().any(torn)

@@ -6,8 +6,9 @@ use grammar::{
     ir::{
         AxisId, ExprId, For, InfixOp, Memory, OpStmt, Operand, ParallelType, Program, Stmt, StmtId, TensorId,
     },
-    ops::{Op, TypeRule},
+    ops::{Op, OpClass, TypeRule},
     permutation,
+    rules::Aliasing,
     span::Span,
 };
 use rustc_hash::FxHashMap;
@@ -52,6 +53,8 @@ pub(super) struct LoopWriter<'l, 'p> {
     slices: FxHashMap<(TensorId, usize), TensorId>,
     /// Aliases with a stream axis of tensors without one, by tensor and dimension.
     chunked: FxHashMap<(TensorId, usize), TensorId>,
+    /// The results that are views of operands, by the position of the last statement that reads their elements.
+    views: FxHashMap<usize, Vec<TensorId>>,
 }
 
 impl<'l, 'p> LoopWriter<'l, 'p> {
@@ -72,6 +75,7 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
             waits: Vec::new(),
             slices: FxHashMap::default(),
             chunked: FxHashMap::default(),
+            views: FxHashMap::default(),
         }
     }
 
@@ -86,13 +90,18 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
         self.step = self.step();
         self.chunk = self.chunk();
         let group = self.group;
-        for member in &group.members {
+        self.views = self.views_by_last_reader();
+        for (at, member) in group.members.iter().enumerate() {
             self.span = self.pass.program.stmt_span(member.stmt);
             match member.slicing.kind {
                 SliceKind::Local | SliceKind::Collective => self.operator(member),
                 SliceKind::Allgather(device) => loop_comms::allgather(&mut self, member, device),
                 SliceKind::ReduceScatter(device) => loop_comms::reduce_scatter(&mut self, member, device),
                 SliceKind::AllToAll(dim, _) => all_to_all::emit(&mut self, member, dim),
+            }
+            // The next iteration makes views of other elements.
+            for view in self.views.get(&at).cloned().unwrap_or_default() {
+                self.emit(builder::deallocate(view));
             }
         }
         let Self { pass, before, mut body, mut tail, after, span, .. } = self;
@@ -171,22 +180,65 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
         }
     }
 
-    /// Returns the tensor that an iteration writes: a slice of a tensor that is allocated before the loop, or
-    /// a tensor that the iteration allocates.
+    /// Returns the tensor that an iteration writes: a slice of a tensor that is allocated before the loop, a tensor that the
+    /// iteration allocates, or a view of an operand.
     pub(super) fn result_slice(&mut self, member: &LoopStmt) -> TensorId {
         let (out, stmt) = (member.slicing.out, member.stmt);
         let Some(dim) = member.slicing.out_dim else { return out };
-        // The allocation of a tensor that is split by stream holds the slice of one iteration.
-        let is_inside = self.group.style == Style::Shard
-            && (!self.pass.settings.allocate_before || self.pass.program.is_split_by_stream(out));
-        if is_inside && !self.escapes(out) && !self.pass.bindings.already_bound.contains(&stmt) {
+        if self.is_of_one_iteration(member) {
             allocate_per_stream(self.pass.program, out);
-            let allocate = builder::allocate(self.pass.program, out);
-            self.emit(allocate);
+            if !self.views.values().flatten().any(|it| *it == out) {
+                let allocate = builder::allocate(self.pass.program, out);
+                self.emit(allocate);
+            }
             return out;
         }
         self.allocate_before(out, stmt);
         self.slice(out, dim, false)
+    }
+
+    /// Returns whether the result of a statement is a tensor of one iteration, not a slice of a tensor of all iterations.
+    fn is_of_one_iteration(&self, member: &LoopStmt) -> bool {
+        let out = member.slicing.out;
+        // The allocation of a tensor that is split by stream holds the slice of one iteration.
+        self.group.style == Style::Shard
+            && (!self.pass.settings.allocate_before || self.pass.program.is_split_by_stream(out))
+            && !self.escapes(out)
+            && !self.pass.bindings.already_bound.contains(&member.stmt)
+    }
+
+    /// Returns whether a statement computes no new elements, but a view of its operand.
+    fn is_view(&self, member: &LoopStmt) -> bool {
+        matches!(&self.pass.program.stmts[member.stmt], Stmt::Op(it)
+            if it.op.def().class == OpClass::Compute && matches!(it.rule().aliasing(), Aliasing::View(_)))
+    }
+
+    /// Returns the results that need no storage, because they are views of an operand that local statements of the same iteration
+    /// read: those that each statement is the last one to read, the latest first.
+    fn views_by_last_reader(&self) -> FxHashMap<usize, Vec<TensorId>> {
+        let members = &self.group.members;
+        // By tensor: the last statement that reads it or a view of it, if all of these are local.
+        let mut last: FxHashMap<TensorId, Option<usize>> = FxHashMap::default();
+        let mut views: FxHashMap<usize, Vec<TensorId>> = FxHashMap::default();
+        for (at, member) in members.iter().enumerate().rev() {
+            let slicing = &member.slicing;
+            let reader = last.get(&slicing.out).copied().unwrap_or(Some(at));
+            let is_local = slicing.kind == SliceKind::Local;
+            let mut read_at = is_local.then_some(at);
+            if let Some(reader) = reader
+                && is_local
+                && self.is_view(member)
+                && self.is_of_one_iteration(member)
+            {
+                views.entry(reader).or_default().push(slicing.out);
+                read_at = Some(reader);
+            }
+            for operand in &slicing.operands {
+                let known = last.entry(operand.tensor).or_insert(read_at);
+                *known = known.zip(read_at).map(|(a, b)| a.max(b));
+            }
+        }
+        views
     }
 
     /// Emits an ALLOCATE for the whole tensor before the loop, unless it has storage.
