@@ -165,6 +165,20 @@ fn reductions_of_rows_are_fused() -> Result<(), String> {
 }
 
 #[test]
+fn sums_of_few_parts_are_fused_with_what_follows() -> Result<(), String> {
+    let fused = |rows: usize| {
+        let inputs = [format!("T0_g_float[iS0{{{}}}]", 8 * rows), "T3_g_float[iS3{8}]".to_owned()];
+        let sum = column_sum("T0", "T1", rows);
+        let add =
+            format!("T2_g_float[iS2{{8}}] = T1_g_float[rS10{{{rows}}}, iS11{{8}}] + T3_g_float[iS3{{8}}];");
+        fused_kernels(&inputs.each_ref().map(String::as_str), &["T2_g_float[iS2{8}]"], &(sum + &add))
+    };
+    assert_eq!(fused(2)?, ["(T1) T2 by 4"]);
+    assert_eq!(fused(8)?, [""; 0]);
+    Ok(())
+}
+
+#[test]
 fn streams_have_chains_of_their_own() -> Result<(), String> {
     let body = "Stream s0 = GetCurrentStream()\n f1 = -f0;\n SetCurrentStream(Stream 1)\n f2 = -f0;\n \
                 SetCurrentStream(Stream s0)\n f3 = relu( f1 );\n SetCurrentStream(Stream 1)\n f4 = relu( f2 );";
