@@ -36,18 +36,11 @@ const text = (wanted, at = 0) => until((wanted, at) => {
   const lines = document.querySelectorAll(".editor-instance .view-lines")[at]?.innerText ?? "";
   return lines.replaceAll("\u00a0", " ").includes(wanted);
 }, wanted, at);
-/** Waits until the line of the cursor in an editor passes a test. */
-const cursor = async (test, at) => {
-  for (let tries = 0; ; ++tries) {
-    const found = await page.evaluate(at => {
-      const editor = document.querySelectorAll(".editor-instance")[at];
-      return Number(editor?.querySelector(".line-numbers.active-line-number")?.textContent);
-    }, at);
-    if (test(found)) return;
-    assert.ok(tries < 200, `the cursor of editor ${at} is on line ${found}`);
-    await new Promise(done => setTimeout(done, 50));
-  }
-};
+/** Waits until the cursor of an editor is on a line. */
+const cursor = (line, at) => until((line, at) => {
+  const editor = document.querySelectorAll(".editor-instance")[at];
+  return editor?.querySelector(".line-numbers.active-line-number")?.textContent === String(line);
+}, line, at);
 /** Clicks a code lens of the active editor until its answer is shown: lenses move while the layout changes. */
 const lens = async (title, name) => {
   await line(1);
@@ -65,7 +58,16 @@ const lens = async (title, name) => {
   assert.fail(`the lens \`${title}\` shows no \`${name}\``);
 };
 /** Goes to a line of the active editor. */
-const line = async number => { await keys("Control+g"); await page.keyboard.type(String(number)); await keys("Enter"); };
+const line = async number => {
+  await keys("Control+g");
+  await page.waitForSelector(".quick-input-widget input", { visible: true });
+  await page.keyboard.type(String(number));
+  await page.keyboard.press("Enter");
+  await until(number => {
+    const editor = document.activeElement?.closest(".editor-instance");
+    return editor?.querySelector(".line-numbers.active-line-number")?.textContent === String(number);
+  }, number);
+};
 const command = async name => {
   await keys("F1");
   await page.waitForSelector(".quick-input-widget input", { visible: true });
@@ -120,11 +122,13 @@ try {
   await text("FOR streamIdx in", 1);
   await line(7);
   await page.keyboard.press("ArrowDown");
-  await cursor(it => it > 8, 1);
+  await cursor(2, 1);
+  await line(1);
+  await cursor(1, 0);
   await keys("Control+2");
-  await page.keyboard.press("ArrowUp");
-  await page.keyboard.press("ArrowUp");
-  await cursor(it => it === 8, 0);
+  await until(() => document.activeElement?.closest(".editor-instance") === document.querySelectorAll(".editor-instance")[1]);
+  await page.keyboard.press("ArrowDown");
+  await cursor(8, 0);
   await picture("after-passes");
   console.log("the extension works in VS Code");
 } catch (fault) {
