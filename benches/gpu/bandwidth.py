@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Times operators that move data beside a copy of the same bytes on the same GPU.
 
-  benches/gpu/bandwidth.py [--hir-run target/release/hir-run] [--output FILE.json] [NAME...]
+  benches/gpu/bandwidth.py [--hir-run target/release/hir-run] [--no-peers] [--output FILE.json] [NAME...]
 
 Each operator has a program on 64 x 128 elements, whose results hir-run compares with the simulator, and one on 8192 x 4096 elements, which
-runs as a CUDA graph. The bytes are those of its operands and results, each once; the copy is PyTorch's `copy_`. Both times are medians
-of 15. The exit code is 1 if a comparison fails.
+runs as a CUDA graph. The bytes are those of its operands and results, each once; the copy is PyTorch's `copy_`. An element that is read alone
+from a place of its own moves a sector of 32 bytes: where that is most of the time, "sectors" is the ratio to a copy of as many bytes. The
+peer is PyTorch's operator. All times are medians of 15. The exit code is 1 if a comparison fails.
 """
 import argparse
 import json
@@ -231,61 +232,157 @@ def cases(rows, columns):
     return made
 
 
-def copy_microseconds(size):
-    """Returns the median time of a copy that reads and writes `size` bytes in all."""
+def median_microseconds(run):
+    """Returns the median time of a function that issues work to the GPU."""
     import torch
 
-    source = torch.empty(size // 2, dtype=torch.uint8, device="cuda").random_(0, 255)
-    target, times = torch.empty_like(source), []
+    times = []
     for _ in range(18):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        # The work is issued while the GPU is busy, so that its time is not that of the host.
+        torch.cuda._sleep(200_000)
         start.record()
-        target.copy_(source)
+        run()
         end.record()
         torch.cuda.synchronize()
         times.append(1000 * start.elapsed_time(end))
     return sorted(times[3:])[7]
 
 
+def copy_microseconds(size):
+    """Returns the median time of a copy that reads and writes `size` bytes in all."""
+    import torch
+
+    source = torch.empty(size // 2, dtype=torch.uint8, device="cuda").random_(0, 255)
+    target = torch.empty_like(source)
+    return median_microseconds(lambda: target.copy_(source))
+
+
+def sectors(rows, columns):
+    """Returns the bytes of the operators that read single elements from sectors of their own."""
+    return {"torchGather": rows * columns * (2 + 8 + 32)}
+
+
+def peers(rows, columns):
+    """Returns PyTorch's operator by name of an operator; each function returns what is timed."""
+    import torch
+    from torch.nn import functional as F
+
+    def random(*shape, dtype=torch.bfloat16):
+        return torch.randn(*shape, device="cuda", dtype=dtype)
+
+    def index(limit, *shape):
+        return torch.randint(limit, shape, device="cuda")
+
+    f32 = torch.float32
+
+    def with_x(function, dtype=torch.bfloat16, shape=(rows, columns)):
+        def make():
+            x = random(*shape, dtype=dtype)
+            return lambda: function(x)
+
+        return make
+
+    def with_index(function, limit, *shape, dtype=torch.bfloat16):
+        def make():
+            x, it = random(rows, columns, dtype=dtype), index(limit, *shape)
+            return lambda: function(x, it)
+
+        return make
+
+    def with_values(function, dtype, limit, *shape):
+        def make():
+            x, it, value = random(rows, columns, dtype=dtype), index(limit, *shape), random(rows, columns, dtype=dtype)
+            return lambda: function(x, it, value)
+
+        return make
+
+    lines = rows * columns
+    return {
+        "Set": with_x(torch.clone),
+        "Set.Permute": with_x(lambda x: x.t().contiguous()),
+        "Set.Permute of heads": with_x(lambda x: x.transpose(1, 2).contiguous(), shape=(4, rows // 4, columns // 64, 64)),
+        "reduction of rows": with_x(lambda x: x.sum(1), f32),
+        "reduction of columns": with_x(lambda x: x.sum(0), f32),
+        "softmax": with_x(lambda x: torch.softmax(x, 1)),
+        "layer norm": with_x(lambda x: F.layer_norm(x, (columns,))),
+        "pad": with_x(lambda x: F.pad(x, (3, 5))),
+        "cat 1": with_x(lambda x: torch.cat([x, x], 1)),
+        f"__to_e4m3 {BF16}": with_x(lambda x: x.to(torch.float8_e4m3fn)),
+        "indexSelect 0": with_index(lambda x, it: torch.index_select(x, 0, it), rows, rows),
+        "indexSelect 1": with_index(lambda x, it: torch.index_select(x, 1, it), columns, columns),
+        "takeAlongAxis": with_index(lambda x, it: torch.gather(x, 1, it), columns, rows, columns),
+        "torchGather": with_index(lambda x, it: torch.gather(x, 0, it), rows, rows, columns),
+        "embedding": with_index(lambda x, it: F.embedding(it, x), rows, rows),
+        "indexPutAccumulate": with_values(lambda x, it, value: x.index_add(0, it, value), f32, rows, rows),
+        "scatter": with_values(lambda x, it, value: x.scatter(1, it, value), torch.bfloat16, columns, rows, columns),
+        "scatter add": with_values(lambda x, it, value: x.scatter_add(1, it, value), torch.bfloat16, columns, rows, columns),
+        "scan 0": with_x(lambda x: torch.cumsum(x, 0), f32),
+        "scan 1": with_x(lambda x: torch.cumsum(x, 1), f32),
+        "topk 8 of 128": with_x(lambda x: torch.topk(x, 8), f32, (lines // 512, 128)),
+        "argsort of 1024": with_x(lambda x: torch.argsort(x, descending=True, stable=True), f32, (lines // 1024, 1024)),
+    }
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hir-run", default="target/release/hir-run")
+    parser.add_argument("--no-peers", action="store_true", help="leaves PyTorch's operators out")
     parser.add_argument("--output", help="writes the results as JSON")
     parser.add_argument("names", nargs="*", metavar="NAME")
     options = parser.parse_args()
-    small, large = cases(64, 128), cases(8192, 4096)
-    chosen = [name for name in large if not options.names or name in options.names]
-    with tempfile.TemporaryDirectory() as folder:
-        lines = []
-        for at, name in enumerate(chosen):
-            for kind, made, flags in [("small", small, "--expect=sim"), ("large", large, f"-w 3 -n 15 -G -J {folder}/{at}.json")]:
-                with open(f"{folder}/{kind}{at}.hir", "w") as file:
-                    file.write(made[name][0])
-                lines.append(f"{folder}/{kind}{at}.hir --inputs random {flags}\n")
-        with open(f"{folder}/batch", "w") as file:
-            file.writelines(lines)
-        command = [options.hir_run, "--ranks", "1", "--device=cuda", "--batch", f"{folder}/batch"]
-        output = subprocess.run(command, stdout=subprocess.PIPE, text=True).stdout
-        verdicts = [
-            next((line for line in run.split("\n") if line.startswith(("[SUCCESS]", "[FAILED]"))), "no verdict")
-            for run in output.split("$ hir-run ")[1:]
-        ] + ["not run"] * len(lines)
-        results = []
-        for at, name in enumerate(chosen):
-            size, verdict = large[name][1], verdicts[2 * at]
-            took = None
-            if os.path.exists(f"{folder}/{at}.json"):
-                with open(f"{folder}/{at}.json") as file:
-                    took = json.load(file).get("median_us")
-            copied = copy_microseconds(size)
-            results.append({"name": name, "bytes": size, "us": took, "copy_us": copied, "verdict": verdict})
-    for it in sorted(results, key=lambda it: it["copy_us"] / (it["us"] or float("inf"))):
-        ratio = f"{100 * it['copy_us'] / it['us']:5.0f}%" if it["us"] else "    -"
-        print(f"{it['name']:24} {it['bytes'] / 2**20:7.1f} MiB {it['us'] or 0:9.1f} us, copy {it['copy_us']:7.1f} us {ratio}  {it['verdict'][:60]}")
+    shape = 8192, 4096
+    small, large, of_torch, of_sectors = cases(64, 128), cases(*shape), peers(*shape), sectors(*shape)
+    unknown = [name for name in options.names if name not in large]
+    if unknown:
+        parser.error(f"no operator {unknown[0]!r}; there are {', '.join(large)}")
+    results = []
+    for name in options.names or large:
+        took, verdict = measure(options.hir_run, small[name][0], large[name][0])
+        size, peer = large[name][1], None if options.no_peers else of_torch.get(name)
+        it = {"name": name, "bytes": size, "us": took, "copy_us": copy_microseconds(size), "verdict": verdict}
+        it["peer_us"] = peer and median_microseconds(peer())
+        it["sectors_us"] = copy_microseconds(of_sectors[name]) if name in of_sectors else None
+        results.append(it)
+        print(row(it), flush=True)
     if options.output:
         with open(options.output, "w") as file:
             json.dump(results, file, indent=1)
     return any(not it["verdict"].startswith("[SUCCESS]") or not it["us"] for it in results)
+
+
+def measure(hir_run, small, large):
+    """Returns the median time of the large program, None if it has none, and the verdict on the small one."""
+    with tempfile.TemporaryDirectory() as folder:
+        lines = []
+        for kind, text, flags in [("small", small, "--expect=sim"), ("large", large, f"-w 3 -n 15 -G -J {folder}/times.json")]:
+            with open(f"{folder}/{kind}.hir", "w") as file:
+                file.write(text)
+            lines.append(f"{folder}/{kind}.hir --inputs random {flags}\n")
+        with open(f"{folder}/batch", "w") as file:
+            file.writelines(lines)
+        command = [hir_run, "--ranks", "1", "--device=cuda", "--batch", f"{folder}/batch"]
+        output = subprocess.run(command, stdout=subprocess.PIPE, text=True).stdout
+        verdicts = [line for line in output.split("\n") if line.startswith(("[SUCCESS]", "[FAILED]"))]
+        took = None
+        if os.path.exists(f"{folder}/times.json"):
+            with open(f"{folder}/times.json") as file:
+                took = json.load(file).get("median_us")
+        return took, (verdicts or ["no verdict"])[0]
+
+
+def row(it):
+    """Returns the line of a table for a result."""
+
+    def ratio(key):
+        return f"{it[key] / it['us']:5.2f}" if it["us"] and it[key] else "    -"
+
+    peer = f"{it['peer_us']:8.1f} us" if it["peer_us"] else "          -"
+    sectors = f", sectors {ratio('sectors_us')}" if it["sectors_us"] else ""
+    return (
+        f"{it['name']:24} {it['bytes'] / 2**20:6.0f} MiB {it['us'] or 0:8.1f} us, copy {it['copy_us']:7.1f} us {ratio('copy_us')}, "
+        f"PyTorch {peer} {ratio('peer_us')}{sectors}  {it['verdict'][:40]}"
+    )
 
 
 if __name__ == "__main__":

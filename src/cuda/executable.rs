@@ -369,9 +369,11 @@ impl<'a> ExecutableBuilder<'a> {
         let function = COMMON_KERNELS.len() + self.kernels.number(&kernel);
         let most = match kernel {
             // Eight blocks of 256 threads fill a multiprocessor; a grid-stride loop does the rest.
-            Kernel::Elementwise(_) | Kernel::Matmul(_) | Kernel::Routine(_) | Kernel::Transpose(_) => {
-                u64::from(self.device.multiprocessors) * 8
-            }
+            Kernel::Elementwise(_)
+            | Kernel::Matmul(_)
+            | Kernel::Routine(_)
+            | Kernel::Transpose(_)
+            | Kernel::ShiftedRows => u64::from(self.device.multiprocessors) * 8,
             // Fewer of these blocks fit, because they use more registers. Each has enough to do, and the next
             // one starts when it ends.
             Kernel::PeerMemory(_) | Kernel::Packets(_) => self.waiting_blocks,

@@ -47,6 +47,9 @@ pub(super) fn elementwise_op<'a>(
     }))
 }
 
+/// Bytes of an access from which on the kernel for all copies is as fast as memory.
+const WIDE_BYTES: usize = 8;
+
 impl ExecutableBuilder<'_> {
     /// Lowers one operation. It goes through scratch memory if the result would overwrite operands that are
     /// still to be read.
@@ -100,6 +103,18 @@ impl ExecutableBuilder<'_> {
             let [out_of, into] = merged.strides.as_slice() else {
                 return Err(CudaError::Internal("a copy of two views".to_owned()));
             };
+            let is_local = from.rank == self.plan.rank && to.rank == self.plan.rank;
+            let width =
+                merged.width(WIDE_BYTES.div_ceil(size), &[source.address, target.address], &[size, size]);
+            // The kernel for all copies would access few bytes at a time.
+            if is_local
+                && merged.extents.len() > 1
+                && width * size < WIDE_BYTES
+                && let Some(launch) = kernels::shifted_rows_launch([&source, &target], &merged)
+            {
+                self.push_launch(at, stream, Some(launch));
+                return Ok(());
+            }
             match (merged.extents.as_slice(), into.as_slice(), out_of.as_slice()) {
                 ([_], [1], [1]) | ([1], _, _) => {
                     let bytes = merged.extents[0] * size;
@@ -123,7 +138,6 @@ impl ExecutableBuilder<'_> {
                         rows.to_pitch,
                         rows.width,
                     ]);
-                    let is_local = from.rank == self.plan.rank && to.rank == self.plan.rank;
                     let is_wide = is_local && bytes.into_iter().all(|it| it.is_multiple_of(16));
                     if !is_wide && rows.from_pitch.max(rows.to_pitch) < 1 << 31 {
                         self.push(at, stream, Command::Copy2d(rows));

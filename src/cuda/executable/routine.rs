@@ -1,10 +1,10 @@
 //! Lowers routines to one kernel.
 
-use super::{ExecutableBuilder, elementwise::elementwise_op};
+use super::{Command, ExecutableBuilder, elementwise::elementwise_op};
 use crate::{
     error::CudaError,
     executable::LogicalStream,
-    kernels::{reads_base, routine_launch},
+    kernels::{exchanged_bytes, reads_base, routine_launch},
 };
 use hir_plan::{Inst, InstKind, Routine, RoutineKind, ViewOnRank};
 
@@ -41,7 +41,13 @@ impl ExecutableBuilder<'_> {
                 self.lower_elementwise(at, inst, stream, &op)?;
             }
         }
-        let launch = routine_launch(it.kind, &inputs, &outs);
+        let mut exchanged = 0;
+        let bytes = exchanged_bytes(it.kind, &inputs, &outs);
+        if bytes > 0 {
+            exchanged = self.scratch_buffer(stream, 0, bytes)?;
+            self.push(at, stream, Command::Memset { to: exchanged, byte: 0, bytes });
+        }
+        let launch = routine_launch(it.kind, &inputs, &outs, exchanged);
         let launch = launch.map_err(|it| CudaError::unsupported(self.plan, inst, it))?;
         self.push_launch(at, stream, launch);
         Ok(())

@@ -15,10 +15,13 @@ use super::{
     packets::packet_launch,
     peer_memory::peer_memory_launch,
     reduce::reduce_launches,
+    routine_launch,
     row::{RowOp, RowReduction, row_launch},
+    shape::merge_dims_in_any_order,
+    shifted_rows_launch,
 };
 use crate::{CudaError, error::Unsupported};
-use hir_plan::{Number, PacketFormat, Reduce, ReduceOp, View};
+use hir_plan::{GroupedDim, Number, PacketFormat, Reduce, ReduceOp, RoutineKind, View};
 
 const DTYPES: [DType; 17] = [
     DType::Bool,
@@ -86,6 +89,7 @@ fn source(first: usize, step: usize) -> Result<String, Unsupported> {
     packets(&mut kernels)?;
     peer_memory(&mut kernels)?;
     attentions(&mut kernels)?;
+    routines(&mut kernels)?;
     let source = kernels.sample(first, step).source();
     if source.contains("void,") {
         Err("an element type has no name in the kernels".into())
@@ -297,6 +301,76 @@ fn attentions(kernels: &mut Kernels) -> Result<(), Unsupported> {
             add(kernels, Some(attention_launch(&it)?));
         }
     }
+    Ok(())
+}
+
+/// Adds routines of every form, copies in tiles and copies of shifted rows.
+fn routines(kernels: &mut Kernels) -> Result<(), Unsupported> {
+    let view = |shape: &[usize]| View::contiguous(0, shape.to_vec());
+    let one_index = |length| View { strides: vec![0, 1], ..view(&[64, length]) };
+    for dtype in COMPUTE_DTYPES {
+        let mut routine = |kind, inputs: &[(DType, &View)], outs: &[(DType, &View)]| {
+            let inputs: Vec<DeviceView> =
+                inputs.iter().map(|(dtype, view)| aligned_view(*dtype, view)).collect();
+            let outs: Vec<DeviceView> = outs.iter().map(|(dtype, view)| aligned_view(*dtype, view)).collect();
+            routine_launch(kind, &inputs, &outs, 1 << 20).map(|it| add(kernels, it))
+        };
+        let (few, long, wide) = (view(&[64, 8]), view(&[64, 300]), view(&[600, 64]));
+        let (all, one) = (view(&[64, 512]), one_index(512));
+        for index in [&all, &one] {
+            for first in [None, Some(2)] {
+                routine(
+                    RoutineKind::Gather { dim: 1, first },
+                    &[(dtype, &long), (DType::Int64, index)],
+                    &[(dtype, &all)],
+                )?;
+            }
+        }
+        for accumulates in [false, true] {
+            for (dim, index) in [(1, &all), (1, &few), (1, &one), (0, &all)] {
+                let operands = [(dtype, &all), (DType::Int64, index), (dtype, index)];
+                routine(RoutineKind::Scatter { dim, accumulates }, &operands, &[(dtype, &all)])?;
+            }
+        }
+        if dtype == DType::Bool {
+            continue;
+        }
+        for is_descending in [false, true] {
+            for (length, kept) in [(128, 8), (500, 2), (1000, 1000), (2000, 2000), (3000, 3000)] {
+                let (line, top) = (view(&[4, length]), view(&[4, kept]));
+                let outs = [(dtype, &top), (DType::Int64, &top)];
+                routine(RoutineKind::Sort { dim: 1, is_descending }, &[(dtype, &line)], &outs)?;
+            }
+        }
+        for op in [ReduceOp::Sum, ReduceOp::Max, ReduceOp::FMin] {
+            for (dim, it) in [(1, &few), (1, &long), (0, &few), (0, &wide)] {
+                routine(RoutineKind::Scan { dim, op }, &[(dtype, it)], &[(dtype, it)])?;
+            }
+        }
+        let (square, ends) = (view(&[64, 64]), view(&[4]));
+        let cube = view(&[4, 64, 64]);
+        for (dim, a, b, out) in [
+            (GroupedDim::Rows, &square, &cube, &square),
+            (GroupedDim::Depth, &square, &square, &cube),
+            (GroupedDim::Columns, &cube, &square, &square),
+        ] {
+            let operands = [(dtype, a), (dtype, b), (DType::Int32, &ends)];
+            routine(RoutineKind::GroupedGemm(dim), &operands, &[(dtype, out)])?;
+        }
+    }
+    for dtype in DTYPES {
+        // Accesses of 16 bytes, and of one element.
+        for rows in [64, 67] {
+            let out = view(&[64, rows]);
+            let turned = View { strides: vec![1, 64], ..out.clone() };
+            let from = ElementwiseArg::View(aligned_view(dtype, &turned));
+            add(kernels, single_op_launch(ScalarFunction::Convert, &[from], &aligned_view(dtype, &out))?);
+        }
+    }
+    let (from, to) = (view(&[4, 301]), View { strides: vec![305, 1], ..view(&[4, 301]) });
+    let merged = merge_dims_in_any_order(&from.shape, &[&from.strides, &to.strides]);
+    let copied = [&from, &to].map(|it| aligned_view(DType::BFloat, it));
+    add(kernels, shifted_rows_launch([&copied[0], &copied[1]], &merged));
     Ok(())
 }
 

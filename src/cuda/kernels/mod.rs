@@ -17,6 +17,7 @@ mod reduce;
 mod routine;
 mod row;
 mod shape;
+mod shifted_rows;
 #[cfg(test)]
 mod tests;
 mod transpose;
@@ -39,12 +40,13 @@ pub(super) use peer_memory::{
     BLOCK_COUNTER_PARAM, EndSignals, PeerCollective, PeerResult, peer_memory_launch,
 };
 pub(super) use reduce::{reduce_launches, reduce_scratch_bytes};
-pub(super) use routine::{reads_base, routine_launch};
+pub(super) use routine::{exchanged_bytes, reads_base, routine_launch};
 pub(super) use row::{
     Exchange, Gather, RowOp, RowReduction, Send, collective_rows_launch, defining_row_op, row_launch,
     with_exchange, with_row_maps,
 };
 pub(super) use shape::{merge_dims, merge_dims_in_any_order};
+pub(super) use shifted_rows::shifted_rows_launch;
 
 /// Element types, functions and index computations that all instances share.
 const PRELUDE: &str = include_str!("prelude.cu");
@@ -218,6 +220,8 @@ pub(super) enum Kernel {
     Routine(routine::RoutineKernel),
     /// A copy in tiles; see `transpose`.
     Transpose(transpose::TransposeKernel),
+    /// A copy of rows that lie differently to the words of memory; see `shifted_rows`.
+    ShiftedRows,
 }
 
 impl Kernel {
@@ -229,7 +233,8 @@ impl Kernel {
             | Self::Packets(_)
             | Self::Matmul(_)
             | Self::Routine(_)
-            | Self::Transpose(_) => BlockShape { threads: BLOCK, shared_bytes: 0 },
+            | Self::Transpose(_)
+            | Self::ShiftedRows => BlockShape { threads: BLOCK, shared_bytes: 0 },
             Self::Row(it) => BlockShape { threads: it.block(), shared_bytes: 0 },
             Self::Attention(it) => it.block(),
         }
@@ -304,6 +309,9 @@ impl Kernels {
         if self.list.iter().any(|it| matches!(it, Kernel::Transpose(_))) {
             text += transpose::TEMPLATE;
         }
+        if self.list.contains(&Kernel::ShiftedRows) {
+            text += shifted_rows::TEMPLATE;
+        }
         for (number, kernel) in self.list.iter().enumerate() {
             let parameters = match kernel {
                 Kernel::Elementwise(it) => {
@@ -318,6 +326,7 @@ impl Kernels {
                 Kernel::Attention(_) => "Attention".to_owned(),
                 Kernel::Routine(it) => routine::parameters(it).to_owned(),
                 Kernel::Transpose(_) => transpose::PARAMETERS.to_owned(),
+                Kernel::ShiftedRows => shifted_rows::PARAMETERS.to_owned(),
             };
             let BlockShape { threads, .. } = kernel.block();
             let body = match kernel {
@@ -330,6 +339,7 @@ impl Kernels {
                 Kernel::Attention(it) => attention::body(it),
                 Kernel::Routine(it) => routine::body(it),
                 Kernel::Transpose(it) => transpose::body(it),
+                Kernel::ShiftedRows => shifted_rows::BODY.to_owned(),
             };
             // Writing to a string does not fail.
             let _ = write!(

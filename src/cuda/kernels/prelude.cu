@@ -70,6 +70,25 @@ D void store_line(u64 at, uint4 v) {
 D bool all_of_line(bool yes) { return __all_sync(line_mask(), yes) != 0; }
 // Returns the value of another thread of the warp. All threads of the block call it.
 template<class C> D C of_lane(C v, u32 thread) { return __shfl_sync(~0u, v, thread & 31); }
+#if __CUDA_ARCH__ >= 890
+constexpr bool HAS_FLOAT_TO_SMALL = true;
+template<int E> D u8 float_to_small(f32 v) {
+  u16 r;
+  if (E == 4) asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(r) : "f"(0.0f), "f"(v));
+  else asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(r) : "f"(0.0f), "f"(v));
+  return (u8)r;
+}
+#else
+constexpr bool HAS_FLOAT_TO_SMALL = false;
+template<int E> D u8 float_to_small(f32) { return 0; }
+#endif
+// Returns the largest value, and the threads whose condition holds, in a warp. All threads of the block call them.
+D u32 largest_of_warp(u32 v) { return __reduce_max_sync(~0u, v); }
+D u32 votes_of_warp(bool yes) { return __ballot_sync(~0u, yes); }
+// Words of 8 bytes that the blocks of a kernel exchange, and a counter of theirs.
+D void store_word(u64 at, u64 v) { asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(at), "l"(v) : "memory"); }
+D u64 load_word(u64 at) { u64 r; asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(r) : "l"(at) : "memory"); return r; }
+D u32 next_number(u64 at) { return atomicAdd(reinterpret_cast<u32*>(at), 1u); }
 D u64 clock_nanoseconds() { u64 r; asm volatile("mov.u64 %0, %globaltimer;" : "=l"(r)); return r; }
 #endif
 
@@ -117,24 +136,27 @@ D f32 round_to_odd(u64 v) { f32 r = __ull2float_rz(v); return (u64)r == v ? r : 
 template<class T> struct To {};
 template<class C> D bf16 narrow(To<bf16>, C v) { bf16 r; r.bits = float_to_bfloat(round_to_odd(v)); return r; }
 template<class C> D f16 narrow(To<f16>, C v) { f16 r; r.bits = float_to_half(round_to_odd(v)); return r; }
-// Saturates, as the simulator does.
+// Saturates, as the simulator does. `float_to_small` is the instruction of compute capability 8.9.
 template<int E, int S, class C> D small<E, S> narrow(To<small<E, S>>, C value) {
   const f32 v = round_to_odd(value);
   const u32 last = E == 8 ? 254 : E == 5 ? 0x7b : E == 4 ? 0x7e : 7, word = __float_as_uint(v) & 0x7fffffffu;
   small<E, S> r;
-  if (v != v) {
+  if (HAS_FLOAT_TO_SMALL && (E == 4 || E == 5)) {
+    r.bits = float_to_small<E>(v);
+  } else if (v != v) {
     r.bits = E == 8 ? 255 : E == 2 ? 7 : 0x7f;
   } else if (E == 8) {
     const u32 down = word >> 23, rest = word & 0x7fffffu, half = down ? 0x400000u : 0x600000u;
     const u32 near = down + (rest > half || (rest == half && down % 2));
     r.bits = v <= 0 ? 0 : near < last ? near : last;
   } else {
-    const int lowest = 2 - (1 << (E - 1)), own = (int)(word >> 23) - 127, exponent = own > lowest ? own : lowest;
-    small<E, S> most;
-    most.bits = last;
-    const f32 unit = __uint_as_float((u32)(127 - (exponent - S)) << 23), size = __uint_as_float(word);
-    const u32 near = ((u32)(exponent - lowest) << S) + (u32)rintf((size < wide(most) ? size : 0) * unit);
-    r.bits = (size < wide(most) ? near : last) | (__float_as_uint(v) >> 31 << (E + S));
+    // The exponent and the significand round as one number. Below the smallest normal number, a sum rounds to the unit.
+    constexpr int F = E == 8 ? 4 : E, lowest = 2 - (1 << (F - 1));
+    const u32 normal = ((word + ((1u << (22 - S)) - 1) + (word >> (23 - S) & 1)) >> (23 - S)) - ((u32)(126 + lowest) << S);
+    const u32 unit = (u32)(150 + lowest - S) << 23;
+    const u32 near = word < (u32)(127 + lowest) << 23
+                         ? __float_as_uint(__uint_as_float(word) + __uint_as_float(unit)) - unit : normal;
+    r.bits = (near < last ? near : last) | (__float_as_uint(v) >> 31 << (E + S));
   }
   return r;
 }

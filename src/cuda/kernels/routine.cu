@@ -52,254 +52,48 @@ template<class S, class I, class O, class C, class N, int V, bool PART, bool ONE
   }
 }
 
-// Views of lines along the dimension: index, value, out. Constants: the length, the steps of the three, and the extent of out.
-template<class I, class V, class O, class C, bool ADD> D void scatter_line(const Elementwise<3, 5>& p, u64 line) {
-  u64 at[3];
-  locate<u64, 3, 5>(p, line, at);
-  for (u64 i = 0; i < p.constant[0]; ++i, at[0] += p.constant[1], at[1] += p.constant[2]) {
-    const u64 own = (u64)read_as<I, i64>(at[0]);
-    if (own >= p.constant[4]) continue;
-    const C v = read_as<V, C>(at[1]);
-    const u64 to = at[2] + own * p.constant[3];
-    write_as<O, C>(to, ADD ? read_as<O, C>(to) + v : v);
-  }
-}
-template<class I, class V, class O, class C, bool ADD> D void scatter(const Elementwise<3, 5>& p) {
-  EACH(u64, line, p.count) scatter_line<I, V, O, C, ADD>(p, line);
-}
-// A block for each line of up to CAPACITY elements, which it keeps in shared memory; the values come in parts. Views of lines: base,
-// index, value, out. Constants: the length, the extent of out, and the steps of the four.
-constexpr u32 PART = 1024;
-template<class B, class I, class T, class O, class C, int CAPACITY, bool ADD> D void scatter_in_block(const Elementwise<4, 6>& p) {
-  __shared__ C line[CAPACITY], value[PART];
-  __shared__ u32 place[PART];
-  const u64 length = p.constant[0];
-  const u32 extent = (u32)p.constant[1];
-  for (u64 number = blockIdx.x; number < p.count; number += gridDim.x) {
-    u64 at[4];
-    locate<u64, 4, 6>(p, number, at);
-    for (u32 i = threadIdx.x; i < extent; i += TILE) line[i] = read_as<B, C>(at[0] + i * p.constant[2]);
-    for (u64 first = 0; first < length; first += PART) {
-      const u32 count = (u32)(length - first < PART ? length - first : PART);
-      for (u32 i = threadIdx.x; i < count; i += TILE) {
-        const u64 own = (u64)read_as<I, i64>(at[1] + (first + i) * p.constant[3]);
-        place[i] = own < extent ? (u32)own : ~0u;
-        value[i] = read_as<T, C>(at[2] + (first + i) * p.constant[4]);
+// One index for all lines: a block has a line of the source in shared memory, and a thread the indices of PER elements of many lines.
+// Views of lines: source, out. Constants: the index and its step, the length, the extent of the source, the first index. Of the source, W
+// elements are one access, of out, V.
+template<class S, class I, class O, class C, u32 CAPACITY, u32 W, u32 V, bool PART> D void gather_in_block(const Elementwise<2, 5>& p) {
+  constexpr u32 PER = 16, STRIP = PER * TILE, NONE = 0xffff;
+  alignas(16) __shared__ S line[CAPACITY];
+  const u32 length = (u32)p.constant[2], extent = (u32)p.constant[3], strips = (length + STRIP - 1) / STRIP;
+  const C missing = PART ? (C)0 : invalid<C>();
+  if (p.count == 0) return;
+  // The blocks of a strip of elements share its lines.
+  for (u32 strip = blockIdx.x % strips; strip < strips; strip += gridDim.x) {
+    const u32 blocks = (gridDim.x + strips - 1 - blockIdx.x % strips) / strips;
+    u32 own[PER / 2];
+#pragma unroll
+    for (u32 k = 0; k < PER; ++k) {
+      const u32 i = strip * STRIP + (k / V * TILE + threadIdx.x) * V + k % V;
+      u32 place = NONE;
+      if (i < length) {
+        const u64 at = (u64)read_as<I, i64>(p.constant[0] + i * p.constant[1]) - p.constant[4];
+        if (at < extent) place = (u32)at;
       }
-      __syncthreads();
-#ifdef __CUDACC_RTC__
-      // A warp writes 32 neighbours at a time, in ascending order.
-      for (u32 i = threadIdx.x; threadIdx.x < 32 && i - threadIdx.x < count; i += 32) {
-        const u32 own = i < count ? place[i] : ~0u;
-        u32 same = __match_any_sync(~0u, own);
-        const C v = i < count ? value[i] : (C)0;
-        if (ADD) {
-          // The first of those with the same index adds them in order.
-          const bool leads = own != ~0u && (u32)__ffs(same) - 1 == threadIdx.x;
-          C sum = leads ? line[own] : (C)0;
-          if (!leads) same = 0;
-          while (__any_sync(~0u, same != 0)) {
-            const C term = __shfl_sync(~0u, v, same ? __ffs(same) - 1 : (int)threadIdx.x);
-            if (same) sum = sum + term;
-            same &= same - 1;
-          }
-          if (leads) line[own] = sum;
-        } else if (own != ~0u && 31 - (u32)__clz(same) == threadIdx.x) {
-          line[own] = v;
-        }
-        __syncwarp();
-      }
-#else
-      // The threads of another machine do not run in lock-step.
-      for (u32 i = 0; threadIdx.x == 0 && i < count; ++i)
-        if (place[i] != ~0u) line[place[i]] = ADD ? line[place[i]] + value[i] : value[i];
-#endif
-      __syncthreads();
+      own[k / 2] = k % 2 ? own[k / 2] | place << 16 : place;
     }
-    for (u32 i = threadIdx.x; i < extent; i += TILE) write_as<O, C>(at[3] + i * p.constant[5], line[i]);
-    __syncthreads();
-  }
-}
-// One index for all lines, as of rows: a block has some rows of the result and packs of 256 lines, and selects the values for its
-// rows in parts. Views of lines: base, value, out. Constants: the index and its step, the length, the steps of the three, the extent of out.
-constexpr u32 ROWS = 16, INDICES = 8 * TILE;
-template<class B, class I, class T, class O, class C, int V, bool ADD> D void scatter_rows(const Elementwise<3, 7>& p) {
-  __shared__ u8 rows[INDICES];
-  __shared__ u32 chosen[INDICES / 32];
-  const u64 packs = (p.count + TILE - 1) / TILE, extent = p.constant[6], all = (extent + ROWS - 1) / ROWS * packs;
-  for (u64 b = blockIdx.x; b < all; b += gridDim.x) {
-    const u64 line = b % packs * TILE + threadIdx.x, row = b / packs * ROWS;
-    u64 at[3] = {0, 0, 0};
-    if (line < p.count) {
-      locate<u64, 3, 7>(p, line, at);
-#pragma unroll 4
-      for (u64 k = row; k < row + ROWS && k < extent; ++k) {
-        const Pack<B, V> x = load<B, V>(at[0] + k * p.constant[3]);
+    for (u32 number = blockIdx.x / strips; number < (u32)p.count; number += blocks) {
+      u64 at[2];
+      locate<u32, 2, 5>(p, number, at);
+      __syncthreads();
+      for (u32 k = threadIdx.x * W; k < extent; k += TILE * W)
+        *reinterpret_cast<typename Pack<S, W>::Raw*>(&line[k]) = load<S, W>(at[0] + k * sizeof(S)).raw;
+      __syncthreads();
+#pragma unroll
+      for (u32 q = 0; q < PER / V; ++q) {
+        const u32 i = strip * STRIP + (q * TILE + threadIdx.x) * V;
+        if (i >= length) continue;
         Pack<O, V> y;
 #pragma unroll
-        for (int v = 0; v < V; ++v) y.e[v] = narrow(To<O>(), widen<C>(x.e[v]));
-        save<O, V>(at[2] + k * p.constant[5], y);
-      }
-    }
-    for (u64 first = 0; first < p.constant[2]; first += INDICES) {
-#pragma unroll
-      for (u32 k = threadIdx.x; k < INDICES; k += TILE) {
-        u64 own = ~0ull;
-        if (first + k < p.constant[2]) own = (u64)read_as<I, i64>(p.constant[0] + (first + k) * p.constant[1]);
-        rows[k] = own < extent && own - row < ROWS ? (u8)(own - row) : (u8)255;
-      }
-      __syncthreads();
-      if (threadIdx.x < INDICES / 32) {
-        u32 word = 0;
-        for (u32 k = 0; k < 32; ++k) word |= (u32)(rows[threadIdx.x * 32 + k] != 255) << k;
-        chosen[threadIdx.x] = word;
-      }
-      __syncthreads();
-      for (u32 w = 0; w < INDICES / 32; ++w) {
-        for (u32 word = chosen[w], k = w * 32; word; word >>= 1, ++k) {
-          if (!(word & 1) || line >= p.count) continue;
-          const u64 to = at[2] + (row + rows[k]) * p.constant[5];
-          const Pack<T, V> x = load<T, V>(at[1] + (first + k) * p.constant[4]);
-          Pack<O, V> y;
-          if (ADD) y = load<O, V>(to);
-#pragma unroll
-          for (int v = 0; v < V; ++v) {
-            const C term = widen<C>(x.e[v]);
-            y.e[v] = narrow(To<O>(), ADD ? widen<C>(y.e[v]) + term : term);
-          }
-          save<O, V>(to, y);
+        for (u32 v = 0; v < V; ++v) {
+          const u32 k = q * V + v, place = own[k / 2] >> k % 2 * 16 & 0xffff;
+          y.e[v] = narrow(To<O>(), place == NONE ? missing : widen<C>(line[place]));
         }
+        save<O, V>(at[1] + i * sizeof(O), y);
       }
-      __syncthreads();
-    }
-  }
-}
-
-template<class C> D bool is_before(C a, C b, bool first, bool descending) {
-  bool nan_a = a != a, nan_b = b != b;
-  bool equal = nan_a || nan_b ? nan_a == nan_b : a == b;
-  if (equal) return first;
-  bool less = nan_a || nan_b ? nan_b : a < b;
-  return less != descending;
-}
-// Views of lines: input, values, indices. Constants: the length, the number of kept elements, and the steps of the three.
-template<class T, class O, class I, class C, bool DESCENDING> D void sort(const Elementwise<3, 5>& p) {
-  EACH(u64, g, p.count * p.constant[0]) {
-    u64 own = g % p.constant[0], rank = 0, at[3];
-    locate<u64, 3, 5>(p, g / p.constant[0], at);
-    C value = read_as<T, C>(at[0] + own * p.constant[2]);
-    for (u64 i = 0; i < p.constant[0]; ++i)
-      rank += i != own && is_before(read_as<T, C>(at[0] + i * p.constant[2]), value, i < own, DESCENDING);
-    if (rank < p.constant[1]) {
-      write_as<O, C>(at[1] + rank * p.constant[3], value);
-      write_as<I, i64>(at[2] + rank * p.constant[4], (i64)own);
-    }
-  }
-}
-// Lines of up to LENGTH elements, a power of two: a block sorts as many as fit into shared memory, by bitonic merges (Batcher, "Sorting
-// networks and their applications", 1968). Places behind the end of a line come last.
-template<class T, class O, class I, class C, u32 LENGTH, bool DESCENDING> D void sort_in_block(const Elementwise<3, 5>& p) {
-  constexpr u32 ALL = 2048, LINES = ALL / LENGTH, END = 1u << 31;
-  __shared__ C key[ALL];
-  __shared__ u32 own[ALL];
-  const u32 length = (u32)p.constant[0], kept = (u32)p.constant[1];
-  for (u64 first = blockIdx.x * (u64)LINES; first < p.count; first += gridDim.x * (u64)LINES) {
-    for (u32 k = threadIdx.x; k < ALL; k += TILE) {
-      const u64 line = first + k / LENGTH;
-      const u32 i = k % LENGTH;
-      const bool is_in = line < p.count && i < length;
-      own[k] = is_in ? i : END | i;
-      if (!is_in) continue;
-      u64 at[3];
-      locate<u64, 3, 5>(p, line, at);
-      key[k] = read_as<T, C>(at[0] + i * p.constant[2]);
-    }
-    __syncthreads();
-    for (u32 size = 2; size <= LENGTH; size *= 2) {
-      for (u32 distance = size / 2; distance > 0; distance /= 2) {
-        for (u32 k = threadIdx.x; k < ALL / 2; k += TILE) {
-          const u32 a = 2 * k - (k & (distance - 1)), b = a + distance;
-          const C x = key[a], y = key[b];
-          const u32 i = own[a], j = own[b];
-          const bool swapped = (i | j) & END ? j < i : is_before(y, x, j < i, DESCENDING);
-          if (swapped == ((a % LENGTH & size) == 0)) {
-            key[a] = y, key[b] = x;
-            own[a] = j, own[b] = i;
-          }
-        }
-        __syncthreads();
-      }
-    }
-    for (u32 k = threadIdx.x; k < ALL; k += TILE) {
-      const u64 line = first + k / LENGTH;
-      const u32 i = k % LENGTH;
-      if (line >= p.count || i >= kept) continue;
-      u64 at[3];
-      locate<u64, 3, 5>(p, line, at);
-      write_as<O, C>(at[1] + i * p.constant[3], key[k]);
-      write_as<I, i64>(at[2] + i * p.constant[4], (i64)own[k]);
-    }
-    __syncthreads();
-  }
-}
-
-// Views of lines: input, out. Constants: the length, and the steps of both.
-template<int OP, class C> D C combine(C a, C b) {
-  return OP == 0 ? a + b : OP == 1 ? smaller(a, b) : OP == 2 ? larger(a, b) : OP == 3 ? smaller_number(a, b) : larger_number(a, b);
-}
-template<class T, class O, class C, int OP> D void scan(const Elementwise<2, 3>& p) {
-  EACH(u64, line, p.count) {
-    u64 at[2];
-    locate<u64, 2, 3>(p, line, at);
-    C sum = 0;
-    constexpr int AHEAD = 16;
-    for (u64 i = 0; i < p.constant[0]; i += AHEAD) {
-      C x[AHEAD];
-#pragma unroll
-      for (int k = 0; k < AHEAD; ++k)
-        if (i + k < p.constant[0]) x[k] = read_as<T, C>(at[0] + (i + k) * p.constant[1]);
-#pragma unroll
-      for (int k = 0; k < AHEAD; ++k) {
-        if (i + k >= p.constant[0]) break;
-        sum = i + k == 0 ? x[k] : combine<OP, C>(sum, x[k]);
-        write_as<O, C>(at[1] + (i + k) * p.constant[2], sum);
-      }
-    }
-  }
-}
-// A block for each line, of which each thread has V neighbours.
-template<class T, class O, class C, int V, int OP> D void scan_by_block(const Elementwise<2, 3>& p) {
-  __shared__ C sums[2][TILE];
-  for (u64 line = blockIdx.x; line < p.count; line += gridDim.x) {
-    u64 at[2];
-    locate<u64, 2, 3>(p, line, at);
-    C carry = 0;
-    for (u64 first = 0; first < p.constant[0]; first += TILE * V) {
-      const u64 i = first + threadIdx.x * V;
-      const bool is_own = i < p.constant[0];
-      Pack<T, V> x = zeros<T, V>();
-      if (is_own) x = load<T, V>(at[0] + i * sizeof(T));
-      C own[V];
-#pragma unroll
-      for (int v = 0; v < V; ++v) own[v] = v == 0 ? widen<C>(x.e[0]) : combine<OP, C>(own[v - 1], widen<C>(x.e[v]));
-      sums[0][threadIdx.x] = own[V - 1];
-      __syncthreads();
-      int from = 0;
-#pragma unroll
-      for (u32 distance = 1; distance < TILE; distance *= 2, from ^= 1) {
-        const C sum = sums[from][threadIdx.x];
-        sums[from ^ 1][threadIdx.x] = threadIdx.x < distance ? sum : combine<OP, C>(sums[from][threadIdx.x - distance], sum);
-        __syncthreads();
-      }
-      const bool has_before = first > 0 || threadIdx.x > 0;
-      C before = carry;
-      if (threadIdx.x > 0) before = first > 0 ? combine<OP, C>(carry, sums[from][threadIdx.x - 1]) : sums[from][threadIdx.x - 1];
-      carry = first > 0 ? combine<OP, C>(carry, sums[from][TILE - 1]) : sums[from][TILE - 1];
-      Pack<O, V> y;
-#pragma unroll
-      for (int v = 0; v < V; ++v) y.e[v] = narrow(To<O>(), has_before ? combine<OP, C>(before, own[v]) : own[v]);
-      if (is_own) save<O, V>(at[1] + i * sizeof(O), y);
-      __syncthreads();
     }
   }
 }
@@ -325,4 +119,3 @@ template<class A, class B, class E, class O, class C, int DIM> D void grouped_ge
     write_as<O, C>(out, sum);
   }
 }
-#undef EACH

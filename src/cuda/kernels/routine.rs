@@ -1,6 +1,11 @@
 //! Routines: elements at places that depend on other elements. Kernels of which each thread computes elements that no other one writes,
 //! so that results do not depend on the order of threads; `scatter` adds in ascending order, as the simulator.
 
+mod gather;
+mod scan;
+mod scatter;
+mod sort;
+
 use grammar::dtype::DType;
 
 use super::{
@@ -12,14 +17,11 @@ use super::{
 use crate::error::Unsupported;
 use hir_plan::{GroupedDim, ReduceOp, RoutineKind, View};
 
-/// Elements that a block sorts: `ALL` in `sort_in_block`.
-const SORTED: usize = 2048;
-/// Elements of a line that a block of `scatter_in_block` keeps in shared memory.
-const LONGEST_LINE: usize = 4096;
-/// Lines from which on blocks of `scatter_rows`, which look for their rows among all indices, are worth while.
+pub(crate) use scan::exchanged_bytes;
+pub(crate) use scatter::reads_base;
+
+/// Lines from which on blocks that have one index for all of them are worth while.
 const LEAST_LINES: usize = 32;
-/// Rows of the result that a block of `scatter_rows` has: `ROWS` in `routine.cu`.
-const ROWS: usize = 16;
 
 /// An instance.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -28,6 +30,16 @@ pub(crate) struct RoutineKernel {
     /// The element types of the operands, then of the results.
     dtypes: Vec<DType>,
     computed: ComputeType,
+}
+
+/// Returns the type in which elements of these types are computed.
+fn compute_type(values: &[DType]) -> ComputeType {
+    let types = values.iter().copied();
+    if values.iter().all(|it| it.is_integral()) {
+        integer_compute_type(types)
+    } else {
+        float_compute_type(types)
+    }
 }
 
 /// What an instance depends on.
@@ -39,12 +51,20 @@ enum Template {
         has_one_index: bool,
         uses_32_bit_index: bool,
     },
+    /// With the elements of an access to the source and to the result.
+    GatherInBlock {
+        is_part: bool,
+        capacity: usize,
+        widths: [usize; 2],
+    },
     Scatter {
         accumulates: bool,
     },
+    /// With the elements of an access to indices and values, and to the base and the result.
     ScatterInBlock {
         accumulates: bool,
         capacity: usize,
+        widths: [usize; 2],
     },
     ScatterRows {
         accumulates: bool,
@@ -55,16 +75,31 @@ enum Template {
         is_descending: bool,
         length: Option<usize>,
     },
+    /// With the elements of a thread.
+    SortInWarp {
+        is_descending: bool,
+        of_thread: usize,
+    },
+    /// With the elements of a thread and of an access.
+    TopInWarp {
+        is_descending: bool,
+        of_thread: usize,
+        width: usize,
+    },
     /// With a width, a block has a line.
     Scan {
         op: ReduceOp,
         width: Option<usize>,
     },
+    ScanByRows {
+        op: ReduceOp,
+        width: usize,
+    },
     GroupedGemm(GroupedDim),
 }
 
 /// Returns the launch of a routine; `None` if the result is empty. Unless `reads_base` is true, the result of a scatter has the elements
-/// of `base` already.
+/// of `base` already. `exchanged` is the address of as many bytes as `exchanged_bytes` returns, which are 0.
 ///
 /// # Errors
 /// The kernels do not support an element type or the number of dimensions.
@@ -72,6 +107,7 @@ pub(crate) fn routine_launch(
     kind: RoutineKind,
     inputs: &[DeviceView],
     outs: &[DeviceView],
+    exchanged: u64,
 ) -> Result<Option<Launch>, Unsupported> {
     let dtypes: Vec<DType> = inputs.iter().chain(outs).map(|it| it.dtype).collect();
     check_dtypes(dtypes.iter().copied())?;
@@ -81,38 +117,24 @@ pub(crate) fn routine_launch(
         RoutineKind::Sort { .. } | RoutineKind::Scan { .. } => vec![inputs[0].dtype, outs[0].dtype],
         RoutineKind::GroupedGemm(_) => vec![inputs[0].dtype, inputs[1].dtype, outs[0].dtype],
     };
-    let types = values.iter().copied();
-    let is_whole = values.iter().all(|it| it.is_integral());
-    let computed = if is_whole { integer_compute_type(types) } else { float_compute_type(types) };
+    let computed = compute_type(&values);
     // The number of threads that have something to do.
     let (template, threads, params) = match kind {
         RoutineKind::Gather { dim, first } => {
             let ([source, index], [out]) = (inputs, outs) else { return Ok(None) };
-            gather(dim, first, [source, index, out])?
+            gather::gather(dim, first, [source, index, out])?
         }
         RoutineKind::Scatter { dim, accumulates } => {
             let ([base, index, value], [out]) = (inputs, outs) else { return Ok(None) };
-            scatter(dim, accumulates, [base, index, value, out])?
+            scatter::scatter(dim, accumulates, computed, [base, index, value, out])?
         }
         RoutineKind::Sort { dim, is_descending } => {
             let ([input], [values, indices]) = (inputs, outs) else { return Ok(None) };
-            let extent = input.view.shape[dim];
-            let lines = Lines::along(dim, input.view, &[input, values, indices])?;
-            let count = lines.count();
-            let mut words = lines.words(1);
-            words.extend([extent, values.view.shape[dim]].map(|it| it as u64));
-            words.extend([input, values, indices].map(|it| step(it, dim)));
-            let length = extent.next_power_of_two().max(2);
-            let length = (length <= SORTED).then_some(length);
-            let threads = match length {
-                Some(length) => count.div_ceil(SORTED / length) * BLOCK as usize,
-                None => count * extent,
-            };
-            (Template::Sort { is_descending, length }, if extent == 0 { 0 } else { threads }, words)
+            sort::sort(dim, is_descending, computed, [input, values, indices])?
         }
         RoutineKind::Scan { dim, op } => {
             let ([input], [out]) = (inputs, outs) else { return Ok(None) };
-            scan(dim, op, [input, out])?
+            scan::scan(dim, op, (computed, exchanged), [input, out])?
         }
         RoutineKind::GroupedGemm(dim) => {
             let ([a, b, ends], [out]) = (inputs, outs) else { return Ok(None) };
@@ -126,125 +148,29 @@ pub(crate) fn routine_launch(
     Ok(Some(Launch { kernel, params, blocks: (threads as u64).div_ceil(u64::from(BLOCK)) }))
 }
 
-fn gather(
-    dim: usize,
-    first: Option<usize>,
-    [source, index, out]: [&DeviceView; 3],
-) -> Result<(Template, usize, Vec<u64>), Unsupported> {
-    let mut lines = Lines::of(out.view, &[source, index, out]);
-    // The dimension of the source is addressed by the index.
-    lines.views[0].strides[dim] = 0;
-    let lines = lines.merged()?;
-    let last = lines.dims.extents.len() - 1;
-    let [of_source, of_index, _] = [0, 1, 2].map(|at| lines.dims.strides[at][last]);
-    let has_one_index = of_index == 0;
-    let rows = source.view.strides[dim];
-    let mut width = lines.width(if has_one_index { &[0, 2] } else { &[0, 1, 2] });
-    while has_one_index && width > 1 && (of_source != 1 || !rows.is_multiple_of(width)) {
-        width /= 2;
-    }
-    let count = lines.count() / width;
-    let mut words = lines.words(width);
-    words.push(source.view.shape[dim] as u64);
-    words.extend([step(source, dim), first.unwrap_or(0) as u64]);
-    words.push((of_source * source.dtype.size()) as u64);
-    let template = Template::Gather {
-        is_part: first.is_some(),
-        width,
-        has_one_index,
-        uses_32_bit_index: count < 1 << 31,
-    };
-    Ok((template, count, words))
-}
-
-/// Returns whether the kernel of a scatter reads the base itself.
-pub(crate) fn reads_base(kind: RoutineKind, inputs: &[DeviceView], outs: &[DeviceView]) -> bool {
-    let (RoutineKind::Scatter { dim, .. }, [_, index, _], [out]) = (kind, inputs, outs) else { return false };
-    scatters_rows(dim, index) || scatters_in_block(dim, index, out)
-}
-
-/// Returns whether all of many lines along a dimension have one index.
-fn scatters_rows(dim: usize, index: &DeviceView) -> bool {
-    if index.view.len() < LEAST_LINES * index.view.shape[dim] {
-        return false;
-    }
-    let mut dims = index.view.shape.iter().zip(&index.view.strides).enumerate();
-    dims.all(|(at, (extent, stride))| at == dim || *extent == 1 || *stride == 0)
-}
-
-/// Returns whether a block handles a line: the elements of a line, and not neighbouring lines, are neighbours.
-fn scatters_in_block(dim: usize, index: &DeviceView, out: &DeviceView) -> bool {
-    index.view.strides[dim] == 1 && index.view.shape[dim] >= 32 && out.view.shape[dim] <= LONGEST_LINE
-}
-
-fn scatter(
-    dim: usize,
-    accumulates: bool,
-    [base, index, value, out]: [&DeviceView; 4],
-) -> Result<(Template, usize, Vec<u64>), Unsupported> {
-    let (length, extent) = (index.view.shape[dim], out.view.shape[dim]);
-    let steps = |all: &[&DeviceView]| all.iter().map(|it| step(it, dim)).collect::<Vec<u64>>();
-    if scatters_rows(dim, index) {
-        let rows = Lines::along(dim, value.view, &[base, value, out])?;
-        let mut width = rows.width(&[0, 1, 2]);
-        let last = rows.dims.extents.len() - 1;
-        let is_contiguous = rows.dims.strides.iter().all(|it| it[last] == 1);
-        let is_aligned = |it: &&DeviceView, width: usize| it.view.strides[dim].is_multiple_of(width);
-        while width > 1 && !(is_contiguous && [base, value, out].iter().all(|it| is_aligned(it, width))) {
-            width /= 2;
-        }
-        let packs = (rows.count() / width).div_ceil(BLOCK as usize) * BLOCK as usize;
-        let mut words = rows.words(width);
-        words.extend([index.address, step(index, dim), length as u64]);
-        words.extend(steps(&[base, value, out]));
-        words.push(extent as u64);
-        let template = Template::ScatterRows { accumulates, width };
-        return Ok((template, packs * extent.div_ceil(ROWS), words));
-    }
-    if scatters_in_block(dim, index, out) {
-        let lines = Lines::along(dim, index.view, &[base, index, value, out])?;
-        let mut words = lines.words(1);
-        words.extend([length as u64, extent as u64]);
-        words.extend(steps(&[base, index, value, out]));
-        let capacity = extent.next_power_of_two().max(256);
-        let template = Template::ScatterInBlock { accumulates, capacity };
-        return Ok((template, lines.count() * BLOCK as usize, words));
-    }
-    let lines = Lines::along(dim, index.view, &[index, value, out])?;
-    let mut words = lines.words(1);
-    words.push(length as u64);
-    words.extend(steps(&[index, value, out]));
-    words.push(extent as u64);
-    let threads = if length == 0 { 0 } else { lines.count() };
-    Ok((Template::Scatter { accumulates }, threads, words))
-}
-
-fn scan(
-    dim: usize,
-    op: ReduceOp,
-    [input, out]: [&DeviceView; 2],
-) -> Result<(Template, usize, Vec<u64>), Unsupported> {
-    let length = input.view.shape[dim];
-    let lines = Lines::along(dim, input.view, &[input, out])?;
-    let fits = |width: usize| {
-        [input, out].iter().zip(&lines.dims.strides).all(|(it, strides)| {
-            it.view.strides[dim] == 1
-                && it.address.is_multiple_of((width * it.dtype.size()) as u64)
-                && strides.iter().all(|it| it.is_multiple_of(width))
-        }) && length.is_multiple_of(width)
-    };
-    let most = MAX_ACCESS_BYTES / input.dtype.size().max(out.dtype.size());
-    let width = (0..=most.ilog2()).rev().map(|it| 1 << it).find(|it| fits(*it)).filter(|_| length >= 64);
-    let mut words = lines.words(1);
-    words.push(length as u64);
-    words.extend([input, out].map(|it| step(it, dim)));
-    let threads = lines.count() * if width.is_some() { BLOCK as usize } else { 1 };
-    Ok((Template::Scan { op, width }, if length == 0 { 0 } else { threads }, words))
-}
-
 /// Returns the bytes between neighbours along a dimension.
 fn step(it: &DeviceView, dim: usize) -> u64 {
     (it.view.strides[dim] * it.dtype.size()) as u64
+}
+
+/// Returns the widest access along the lines of a dimension, up to `most` elements, that the operands at these positions allow.
+fn widest(lines: &Lines, operands: &[usize], most: usize) -> usize {
+    let fits = |width: usize| {
+        operands.iter().all(|at| {
+            let (length, step) = lines.along[*at];
+            width == 1
+                || step == 1
+                    && width * lines.sizes[*at] <= MAX_ACCESS_BYTES
+                    && length.is_multiple_of(width)
+                    && lines.addresses[*at].is_multiple_of((width * lines.sizes[*at]) as u64)
+                    && lines.dims.strides[*at].iter().all(|it| it.is_multiple_of(width))
+        })
+    };
+    let mut width = most.next_power_of_two();
+    while width > 1 && !(width <= most && fits(width)) {
+        width /= 2;
+    }
+    width
 }
 
 /// The iteration over elements, or over lines along a dimension: addresses, sizes and views of operands of one shape.
@@ -253,6 +179,8 @@ struct Lines {
     addresses: Vec<u64>,
     sizes: Vec<usize>,
     views: Vec<View>,
+    /// The extent and the stride of the dimension of the lines, by operand.
+    along: Vec<(usize, usize)>,
     dims: MergedDims,
 }
 
@@ -264,6 +192,7 @@ impl Lines {
             addresses: operands.iter().map(|it| it.address).collect(),
             sizes: operands.iter().map(|it| it.dtype.size()).collect(),
             views: operands.iter().map(|it| it.view.clone()).collect(),
+            along: Vec::new(),
             dims: MergedDims { extents: Vec::new(), strides: Vec::new() },
         }
     }
@@ -271,6 +200,7 @@ impl Lines {
     /// Iterates over the lines along a dimension; `like` has the other extents.
     fn along(dim: usize, like: &View, operands: &[&DeviceView]) -> Result<Self, Unsupported> {
         let mut it = Self::of(like, operands);
+        it.along = operands.iter().map(|it| (it.view.shape[dim], it.view.strides[dim])).collect();
         it.shape.remove(dim);
         it.views.iter_mut().for_each(|view| _ = view.strides.remove(dim));
         it.merged()
@@ -338,10 +268,15 @@ fn grouped_words(dim: GroupedDim, [a, b, ends, out]: [&DeviceView; 4]) -> Vec<u6
 pub(super) fn parameters(it: &RoutineKernel) -> &'static str {
     match it.kind {
         Template::Gather { .. } => "Elementwise<3, 4>",
-        Template::Scatter { .. } | Template::Sort { .. } => "Elementwise<3, 5>",
+        Template::GatherInBlock { .. } => "Elementwise<2, 5>",
+        Template::Scatter { .. }
+        | Template::Sort { .. }
+        | Template::SortInWarp { .. }
+        | Template::TopInWarp { .. } => "Elementwise<3, 5>",
         Template::ScatterInBlock { .. } => "Elementwise<4, 6>",
         Template::ScatterRows { .. } => "Elementwise<3, 7>",
         Template::Scan { .. } => "Elementwise<2, 3>",
+        Template::ScanByRows { .. } => "Elementwise<2, 4>",
         Template::GroupedGemm(_) => "GroupedGemm",
     }
 }
@@ -357,12 +292,23 @@ pub(super) fn body(RoutineKernel { kind, dtypes, computed }: &RoutineKernel) -> 
                 "gather<{source}, {index}, {out}, {computed}, {number}, {width}, {is_part}, {has_one_index}>"
             )
         }
+        (
+            Template::GatherInBlock { is_part, capacity, widths: [of_source, of_out] },
+            [source, index, out],
+        ) => {
+            format!(
+                "gather_in_block<{source}, {index}, {out}, {computed}, {capacity}, {of_source}, {of_out}, {is_part}>"
+            )
+        }
         (Template::Scatter { accumulates }, [_, index, value, out]) => {
             format!("scatter<{index}, {value}, {out}, {computed}, {accumulates}>")
         }
-        (Template::ScatterInBlock { accumulates, capacity }, [base, index, value, out]) => {
+        (
+            Template::ScatterInBlock { accumulates, capacity, widths: [of_index, of_out] },
+            [base, index, value, out],
+        ) => {
             let types = format!("{base}, {index}, {value}, {out}, {computed}");
-            format!("scatter_in_block<{types}, {capacity}, {accumulates}>")
+            format!("scatter_in_block<{types}, {capacity}, {of_index}, {of_out}, {accumulates}>")
         }
         (Template::ScatterRows { accumulates, width }, [base, index, value, out]) => {
             let types = format!("{base}, {index}, {value}, {out}, {computed}");
@@ -374,14 +320,18 @@ pub(super) fn body(RoutineKernel { kind, dtypes, computed }: &RoutineKernel) -> 
         (Template::Sort { is_descending, length: Some(length) }, [input, out, indices]) => {
             format!("sort_in_block<{input}, {out}, {indices}, {computed}, {length}, {is_descending}>")
         }
+        (Template::SortInWarp { is_descending, of_thread }, [input, out, indices]) => {
+            format!("sort_in_warp<{input}, {out}, {indices}, {of_thread}, {is_descending}>")
+        }
+        (Template::TopInWarp { is_descending, of_thread, width }, [input, out, indices]) => {
+            format!("top_in_warp<{input}, {out}, {indices}, {of_thread}, {width}, {is_descending}>")
+        }
+        (Template::ScanByRows { op, width }, [input, out]) => {
+            let (rows, op) = (scan::ROWS_OF_THREAD, combination(*op));
+            format!("scan_by_rows<{input}, {out}, {computed}, {width}, {rows}, {op}>")
+        }
         (Template::Scan { op, width }, [input, out]) => {
-            let number = match op {
-                ReduceOp::Min => 1,
-                ReduceOp::Max => 2,
-                ReduceOp::FMin => 3,
-                ReduceOp::FMax => 4,
-                _ => 0,
-            };
+            let number = combination(*op);
             match width {
                 Some(width) => format!("scan_by_block<{input}, {out}, {computed}, {width}, {number}>"),
                 None => format!("scan<{input}, {out}, {computed}, {number}>"),
@@ -397,15 +347,36 @@ pub(super) fn body(RoutineKernel { kind, dtypes, computed }: &RoutineKernel) -> 
         }
         _ => return String::new(),
     };
-    let meets = matches!(
-        kind,
-        Template::ScatterRows { .. }
-            | Template::ScatterInBlock { .. }
-            | Template::Sort { length: Some(_), .. }
-            | Template::Scan { width: Some(_), .. }
-    );
+    let meets = match kind {
+        Template::GatherInBlock { .. }
+        | Template::ScatterRows { .. }
+        | Template::ScatterInBlock { .. }
+        | Template::SortInWarp { .. }
+        | Template::TopInWarp { .. }
+        | Template::ScanByRows { .. } => true,
+        Template::Sort { length, .. } => length.is_some(),
+        Template::Scan { width, .. } => width.is_some(),
+        Template::Gather { .. } | Template::Scatter { .. } | Template::GroupedGemm(_) => false,
+    };
     format!("{}  {call}(p);\n", if meets { MEETING } else { "" })
 }
 
+/// Returns the number of an operation in `combine`.
+fn combination(op: ReduceOp) -> usize {
+    match op {
+        ReduceOp::Min => 1,
+        ReduceOp::Max => 2,
+        ReduceOp::FMin => 3,
+        ReduceOp::FMax => 4,
+        _ => 0,
+    }
+}
+
 /// The templates.
-pub(super) const TEMPLATE: &str = include_str!("routine.cu");
+pub(super) const TEMPLATE: &str = concat!(
+    include_str!("routine.cu"),
+    include_str!("routine/scatter.cu"),
+    include_str!("routine/sort.cu"),
+    include_str!("routine/scan.cu"),
+    "#undef EACH\n"
+);

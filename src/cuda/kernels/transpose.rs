@@ -4,8 +4,8 @@
 use grammar::dtype::DType;
 
 use super::{
-    BLOCK, ComputeType, DeviceView, FusedOp, Kernel, Launch, MEETING, Operand, ScalarFunction,
-    shape::MergedDims, type_name,
+    BLOCK, ComputeType, DeviceView, FusedOp, Kernel, Launch, MAX_ACCESS_BYTES, MEETING, Operand,
+    ScalarFunction, shape::MergedDims, type_name,
 };
 
 /// An instance: the types as which elements are loaded and stored.
@@ -18,8 +18,6 @@ pub(crate) struct TransposeKernel {
     width: usize,
 }
 
-/// Bytes of an access to the operand, unless its elements are longer.
-const ACCESS: usize = 4;
 /// The extents from which on tiles are worth while.
 const LEAST_EXTENT: usize = 16;
 
@@ -55,7 +53,10 @@ pub(super) fn transpose_launch(ops: &[FusedOp], merged: &MergedDims, views: &[De
         strides.chain([&merged.extents[last], &merged.extents[other]]).all(|it| it.is_multiple_of(width))
             && starts.all(|(it, size)| it.address.is_multiple_of((width * size) as u64))
     };
-    let width = if fits(ACCESS / sizes[0].min(ACCESS)) { ACCESS / sizes[0].min(ACCESS) } else { 1 };
+    let mut width = MAX_ACCESS_BYTES / sizes[0].max(sizes[1]);
+    while width > 1 && !fits(width) {
+        width /= 2;
+    }
     let count: usize = dims.extents.iter().product();
     let mut words = vec![from.address, to.address];
     words.extend(sizes.iter().enumerate().flat_map(|(at, size)| dims.stride_words(at, *size, 1)));
@@ -63,7 +64,12 @@ pub(super) fn transpose_launch(ops: &[FusedOp], merged: &MergedDims, views: &[De
     words.extend([dims.extents.len() as u64, count as u64]);
     words.extend([merged.extents[last], merged.extents[other]].map(|it| it as u64));
     words.extend([read[last] * sizes[0], written[other] * sizes[1]].map(|it| it as u64));
-    let side = if sizes[0] < 4 { 64 } else { 32 };
+    // `SIDE` in `TEMPLATE`.
+    let side = match sizes[0] {
+        1 => 128,
+        8 => 32,
+        _ => 64,
+    };
     let tiles = count * merged.extents[last].div_ceil(side) * merged.extents[other].div_ceil(side);
     let loaded =
         if op.compute_type == ComputeType::U64 && from.dtype == to.dtype { op.out } else { from.dtype };
@@ -82,38 +88,48 @@ pub(super) fn body(it: &TransposeKernel) -> String {
 pub(super) const PARAMETERS: &str = "Elementwise<2, 4>";
 
 /// The template. Constants: the extents of the dimensions in which the result and the operand are contiguous, the bytes between
-/// neighbours of the operand in the former and of the result in the latter. The padding of a row lets the elements of a column lie in
-/// different banks.
+/// neighbours of the operand in the former and of the result in the latter. The chunks of V elements of a row are exchanged so that
+/// those of a column lie in different banks.
 pub(super) const TEMPLATE: &str = "
 template<class S, class O, class C, int V> D void transpose(const Elementwise<2, 4>& p) {
-  constexpr u32 SIDE = sizeof(S) < 4 ? 64 : 32, PADDING = sizeof(S) < 4 ? 4 / sizeof(S) : 1;
-  constexpr u32 LANES = SIDE / V, STEP = 256 / LANES;
-  __shared__ S tile[SIDE][SIDE + PADDING];
-  const u64 across = (p.constant[0] + SIDE - 1) / SIDE, down = (p.constant[1] + SIDE - 1) / SIDE;
-  const u32 column = threadIdx.x % LANES * V, row = threadIdx.x / LANES;
-  for (u64 b = blockIdx.x; b < p.count * across * down; b += gridDim.x) {
+  constexpr u32 SIDE = sizeof(S) == 1 ? 128 : sizeof(S) == 8 ? 32 : 64, CHUNKS = SIDE / V, STEPS = SIDE * CHUNKS / 256;
+  // Neighbouring threads write up to 128 neighbouring bytes.
+  constexpr u32 WANTED = 128 / (V * (u32)sizeof(O)), MOST = WANTED < 8 ? 8 : WANTED > 32 ? 32 : WANTED;
+  constexpr u32 LANES = MOST < CHUNKS ? MOST : CHUNKS, PARTS = CHUNKS / LANES;
+  alignas(16) __shared__ S tile[SIDE][SIDE];
+  const u32 across = (u32)((p.constant[0] + SIDE - 1) / SIDE), down = (u32)((p.constant[1] + SIDE - 1) / SIDE);
+  const u32 tiles = (u32)p.count * across * down;
+  for (u32 b = blockIdx.x; b < tiles; b += gridDim.x) {
+    const u32 line = b / across, batch = line / down;
     u64 at[2];
-    locate<u64, 2, 4>(p, b / (across * down), at);
-    const u64 first = b % across * SIDE, other = b / across % down * SIDE;
+    locate<u32, 2, 4>(p, batch, at);
+    const u64 first = (u64)(b - line * across) * SIDE, other = (u64)(line - batch * down) * SIDE;
     const u32 rows = (u32)(p.constant[0] - first < SIDE ? p.constant[0] - first : SIDE);
     const u32 columns = (u32)(p.constant[1] - other < SIDE ? p.constant[1] - other : SIDE);
-    u64 from = at[0] + (first + row) * p.constant[2] + (other + column) * sizeof(S);
+    const u64 from = at[0] + first * p.constant[2] + other * sizeof(S);
+    Pack<S, V> x[STEPS];
 #pragma unroll
-    for (u32 k = 0; k < SIDE; k += STEP, from += STEP * p.constant[2]) {
-      if (k + row >= rows || column >= columns) continue;
-      const Pack<S, V> x = load<S, V>(from);
+    for (u32 k = 0; k < STEPS; ++k) {
+      const u32 chunk = (threadIdx.x + k * 256) % CHUNKS, row = (threadIdx.x + k * 256) / CHUNKS;
+      if (row < rows && chunk * V < columns) x[k] = load<S, V>(from + row * p.constant[2] + chunk * (V * sizeof(S)));
+    }
 #pragma unroll
-      for (int v = 0; v < V; ++v) tile[k + row][column + v] = x.e[v];
+    for (u32 k = 0; k < STEPS; ++k) {
+      const u32 chunk = (threadIdx.x + k * 256) % CHUNKS, row = (threadIdx.x + k * 256) / CHUNKS;
+      *reinterpret_cast<typename Pack<S, V>::Raw*>(&tile[row][(chunk ^ (row / V)) * V]) = x[k].raw;
     }
     __syncthreads();
-    u64 to = at[1] + (other + row) * p.constant[3] + (first + column) * sizeof(O);
+    const u64 to = at[1] + other * p.constant[3] + first * sizeof(O);
 #pragma unroll
-    for (u32 k = 0; k < SIDE; k += STEP, to += STEP * p.constant[3]) {
-      if (k + row >= columns || column >= rows) continue;
+    for (u32 k = 0; k < STEPS; ++k) {
+      const u32 t = threadIdx.x + k * 256, chunk = t % LANES + LANES * (t / 32 % PARTS);
+      const u32 column = t / LANES % (32 / LANES) + 32 / LANES * (t / 32 / PARTS);
+      if (column >= columns || chunk * V >= rows) continue;
       Pack<O, V> y;
 #pragma unroll
-      for (int v = 0; v < V; ++v) y.e[v] = narrow(To<O>(), widen<C>(tile[column + v][k + row]));
-      save<O, V>(to, y);
+      for (u32 v = 0; v < V; ++v)
+        y.e[v] = narrow(To<O>(), widen<C>(tile[chunk * V + v][((column / V) ^ chunk) * V + column % V]));
+      save<O, V>(to + column * p.constant[3] + chunk * (V * sizeof(O)), y);
     }
     __syncthreads();
   }

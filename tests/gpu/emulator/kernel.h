@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <time.h>
 #include <ucontext.h>
 
@@ -247,6 +248,51 @@ template <class C> C of_lane(C v, unsigned thread) {
   host::barrier();
   return r;
 }
+// What all threads of a block say, by thread.
+namespace host {
+template <class C, class F> auto of_all(C v, F reduce) {
+  static thread_local C all[1024];
+  all[threadIdx.x] = v;
+  barrier();
+  const auto r = reduce(all);
+  barrier();
+  return r;
+}
+}  // namespace host
+// All threads of the block call it.
+inline void __syncwarp() { host::barrier(); }
+inline int __syncthreads_or(int yes) {
+  return host::of_all(yes, [](const int* all) {
+    int any = 0;
+    for (unsigned it = 0; it < blockDim.x; ++it) any |= all[it];
+    return any;
+  });
+}
+inline unsigned largest_of_warp(unsigned v) {
+  return host::of_all(v, [](const unsigned* all) {
+    unsigned r = 0;
+    for (unsigned it = threadIdx.x & ~31u; it <= (threadIdx.x | 31u); ++it) r = all[it] > r ? all[it] : r;
+    return r;
+  });
+}
+inline unsigned votes_of_warp(bool yes) {
+  return host::of_all(yes, [](const bool* all) {
+    unsigned r = 0;
+    for (unsigned it = 0; it < 32; ++it) r |= static_cast<unsigned>(all[(threadIdx.x & ~31u) + it]) << it;
+    return r;
+  });
+}
+inline int __ffs(unsigned v) { return ffs(static_cast<int>(v)); }
+// Threads run one after another between two barriers, so plain accesses to shared memory are atomic.
+inline unsigned atomicMax(unsigned* at, unsigned v) { const unsigned r = *at; *at = r > v ? r : v; return r; }
+inline unsigned atomicMin(unsigned* at, unsigned v) { const unsigned r = *at; *at = r < v ? r : v; return r; }
+inline unsigned atomicOr(unsigned* at, unsigned v) { const unsigned r = *at; *at = r | v; return r; }
+inline void store_word(unsigned long long at, unsigned long long v) { *reinterpret_cast<unsigned long long*>(at) = v; }
+inline unsigned long long load_word(unsigned long long at) { return *reinterpret_cast<unsigned long long*>(at); }
+inline unsigned next_number(unsigned long long at) { return (*reinterpret_cast<unsigned*>(at))++; }
+// The software of the prelude converts to floats of 8 bits.
+constexpr bool HAS_FLOAT_TO_SMALL = false;
+template <int E> unsigned char float_to_small(float) { return 0; }
 inline unsigned arrive(unsigned long long at) {
   return __atomic_fetch_add(reinterpret_cast<unsigned*>(at), 1u, __ATOMIC_ACQ_REL);
 }
