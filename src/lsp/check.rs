@@ -150,10 +150,7 @@ pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io
 
 /// Looks for what can be wrong with the programs of a text. Returns what it has found, with the plans of the programs; `None` if the text is no
 /// longer current.
-fn check(
-    snapshot: &Snapshot,
-    is_current: &dyn Fn() -> bool,
-) -> Option<(CheckReport, Vec<(usize, World)>)> {
+fn check(snapshot: &Snapshot, is_current: &dyn Fn() -> bool) -> Option<(CheckReport, Vec<(usize, World)>)> {
     let mut report = CheckReport::default();
     let mut worlds = Vec::new();
     for (number, program) in snapshot.programs.iter().enumerate() {
