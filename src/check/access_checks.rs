@@ -155,7 +155,7 @@ impl<'p> Trackers<'p> {
         mut unread: Option<&mut UnreadWrites<'p>>,
     ) -> Result<AccessChecks<'p>, OrderError> {
         let Self { world, checks, races, memory, semaphores } = self;
-        walk_group(*world, group, orders, &mut |it: Occurrence| {
+        walk_group(world, group, orders, &mut |it: Occurrence| {
             // Waits and writes are judged only if the program has no race.
             if checks.race || checks.excess {
                 races.visit(&it);

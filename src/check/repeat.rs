@@ -99,9 +99,8 @@ fn compare_runs<'p>(
     let mut found = visit_runs(&both, rules, storage(), &groups)?;
     // What the own orders of groups do not order, the whole order may.
     let (races, semaphores) = &found;
-    if !groups.is_whole()
-        && !(races.found.is_empty() && races.not_compared == 0 && semaphores.found.is_empty())
-    {
+    let is_clean = races.found.is_empty() && races.not_compared == 0 && semaphores.found.is_empty();
+    if !groups.is_whole() && !is_clean {
         groups = MemoryGroups::whole(&both);
         found = visit_runs(&both, rules, storage(), &groups)?;
     }
