@@ -37,6 +37,9 @@ pub enum Reach {
     NextProduct,
 }
 
+/// A number of chunks, or why there is none.
+pub type Count = Result<i64, Option<String>>;
+
 /// Dimensions of several tensors that are equivalent, index by index.
 #[derive(Default)]
 pub struct EquivalentDims {
@@ -44,7 +47,7 @@ pub struct EquivalentDims {
     pub dims: Vec<(TensorId, usize)>,
     at: FxHashMap<TensorId, usize>,
     /// Into how many chunks all of them can be split, or why they cannot, by the smallest and the largest number that was asked for.
-    pub counts: RefCell<FxHashMap<(i64, i64), Result<i64, Option<String>>>>,
+    pub counts: RefCell<FxHashMap<(i64, i64), Count>>,
 }
 
 impl EquivalentDims {

@@ -161,7 +161,7 @@ fn collectives(program: &Program, block: BlockId, divergent: &FxHashSet<StmtId>)
     let mut found: Vec<Posted> = Vec::new();
     let (mut is_in_group, mut last) = (false, None);
     for stmt in program.block(block) {
-        let previous = std::mem::replace(&mut last, None);
+        let previous = last.take();
         let Stmt::Op(it) = &program.stmts[*stmt] else { continue };
         if it.op.def().class == OpClass::Coalescing {
             is_in_group = it.op == Op::StartCoalescing;

@@ -13,7 +13,7 @@ use grammar::{
 use super::{obstacle_to_count, obstacle_to_counts};
 use crate::{
     analysis::{
-        dim_equivalence::{DimEquivalence, EquivalentDims, Reach},
+        dim_equivalence::{Count, DimEquivalence, EquivalentDims, Reach},
         dim_map,
         reshard::{self, ReshardStep},
         sharding::Sharding,
@@ -249,11 +249,7 @@ pub(crate) fn choose_chunking(
 }
 
 /// Returns the largest of these numbers of chunks into which all dimensions can be split, or why there is none.
-fn count_of_chunks(
-    program: &Program,
-    component: &EquivalentDims,
-    counts: RangeInclusive<i64>,
-) -> Result<i64, Option<String>> {
+fn count_of_chunks(program: &Program, component: &EquivalentDims, counts: RangeInclusive<i64>) -> Count {
     let divides = |count: &i64| {
         let mut dims = component.dims.iter();
         *count > 1 && dims.all(|(tensor, dim)| obstacle_to_count(program, *tensor, *dim, *count).is_none())
