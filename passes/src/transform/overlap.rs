@@ -28,8 +28,7 @@
 //! an extent that no number of chunks divides, are in loops one after the other (`unequal_chunks`). A communication that cannot overlap stays unchanged, and a
 //! remark gives the reason. Each attempt examines the whole program, so the pass attempts no more once it has examined
 //! `MAX_EXAMINED` statements; a remark names this limit for every communication that it leaves unchanged. A later communication can be in the loop of an earlier one: an all-gather and the
-//! reduce-scatter after it share a loop, unless `share=false`: the loop of the all-gather then ends at the next products, and the
-//! reduce-scatter gets a loop of its own, in which the product of the rank's own rows hides the last transfer.
+//! reduce-scatter after it share a loop.
 
 mod attempts;
 mod batch;
@@ -106,7 +105,6 @@ pub(crate) const PASS: Pass = Pass {
             kind: OptionKind::Counts,
             default: None,
         },
-        SHARE,
         OptionSpec {
             name: "swizzle",
             description: "rotate stream axes of gathered tensors, as swizzle-stream does",
@@ -131,13 +129,6 @@ const MAX_EXAMINED: usize = 10_000_000;
 
 /// The same for communications that have been attempted together with others: less than a second.
 const MAX_EXAMINED_AGAIN: usize = 150_000;
-
-const SHARE: OptionSpec = OptionSpec {
-    name: "share",
-    description: "whether a reduce-scatter may be in the loop of an all-gather before it; with two devices, nothing hides the transfer of such a loop's last partial sums",
-    kind: OptionKind::Flag,
-    default: Some("true"),
-};
 
 const CHUNKS_OR_WHOLE: OptionKind = OptionKind::Word(&["chunks", "whole"]);
 
