@@ -102,6 +102,34 @@ impl ComplexForm {
                 Self::ByPart
             }
             (Op::Where, _) if operands[..] == [false, true, true] => Self::ByPart,
+            (
+                Op::Add
+                | Op::Sub
+                | Op::Mul
+                | Op::Div
+                | Op::Eq
+                | Op::Ne
+                | Op::Pow
+                | Op::Reciprocal
+                | Op::Exp
+                | Op::Log
+                | Op::Log2
+                | Op::Log10
+                | Op::Sqrt
+                | Op::Rsqrt
+                | Op::Sin
+                | Op::Cos
+                | Op::Tan
+                | Op::Sinh
+                | Op::Cosh
+                | Op::Tanh
+                | Op::Sigmoid
+                | Op::Silu
+                | Op::IsNan
+                | Op::IsInf
+                | Op::IsFinite,
+                _,
+            ) => Self::Composed,
             // An initial value would be added to both parts.
             (Op::Reduction, _)
                 if stmt.get(attr::OP) == Some(ReductionOp::Add)

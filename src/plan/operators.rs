@@ -3,6 +3,7 @@
 
 mod attention_gradient;
 mod complex;
+mod complex_functions;
 mod dropout;
 mod grouped;
 mod heads;
@@ -109,7 +110,7 @@ pub fn lower(
         ComplexForm::None | ComplexForm::ByPart => call.instructions(&mut code)?,
         ComplexForm::Composed => call.complex(&mut code)?,
         ComplexForm::Refused => {
-            let why = "it computes complex numbers, and hir computes their parts, sums and products only";
+            let why = "it has no form for complex numbers";
             return Err(call.unsupported(why));
         }
     }

@@ -29,7 +29,7 @@ impl OperatorCall<'_> {
                 }
                 code.copy(&pairs, out);
             }
-            Op::Mul => {
+            Op::Mul if self.operands.len() == 2 && self.are_complex() => {
                 let (a, b) = (wide(0)?, wide(1)?);
                 let dtype = self.operand_dtype(0);
                 let dtype = dtype.part().unwrap_or(dtype);
@@ -53,14 +53,19 @@ impl OperatorCall<'_> {
                 code.map(Op::Sqrt, [view(&sum)], out);
             }
             // `std::real`, and conversions from or to a real type.
-            _ => {
+            Op::Real | Op::Cast => {
                 code.copy(&wide(0)?, out);
                 if self.result_dtype(0).part().is_some() {
                     code.fill(&out.imaginary(), Number::Int(0));
                 }
             }
+            _ => self.complex_function(code)?,
         }
         Ok(())
+    }
+
+    fn are_complex(&self) -> bool {
+        (0..self.operands.len()).all(|at| self.operand_dtype(at).part().is_some())
     }
 
     /// Returns `a · b` plus or minus `c · d`.

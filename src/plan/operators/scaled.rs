@@ -39,9 +39,17 @@ impl OperatorCall<'_> {
             let b = self.scaled(code, &b.permute(&[1, 0]), &transposed(scale2))?.permute(&[1, 0]);
             code.gemm(&a, &b, &sum);
         }
+        self.with_bias(code, &sum)?;
+        code.copy(&sum, out);
+        Ok(())
+    }
+
+    /// Multiplies the products of a statement by `alpha`, and adds `beta · bias`.
+    pub(super) fn with_bias(&self, code: &mut InstBuilder, sum: &View) -> Result<()> {
+        let stmt = self.stmt;
         if let Some(alpha) = self.keyed(stmt.get(attr::ALPHA)) {
             let alpha = repeated(alpha, &sum.shape)?;
-            code.map(Op::Mul, [view(&sum), view(&alpha)], &sum);
+            code.map(Op::Mul, [view(sum), view(&alpha)], sum);
         }
         if let Some(bias) = self.keyed(stmt.get(attr::BIAS)) {
             let wide = bias.broadcast(&sum.shape).ok_or_else(|| misfit(bias, &sum.shape))?;
@@ -51,9 +59,8 @@ impl OperatorCall<'_> {
                 code.map(Op::Mul, [view(&term), view(&repeated(beta, &sum.shape)?)], &scaled);
                 term = scaled;
             }
-            code.map(Op::Add, [view(&sum), view(&term)], &sum);
+            code.map(Op::Add, [view(sum), view(&term)], sum);
         }
-        code.copy(&sum, out);
         Ok(())
     }
 
@@ -163,13 +170,15 @@ impl OperatorCall<'_> {
 
     /// Blocks of 16 elements with scales of type e4m3 for results of type e2m1, and of 32 with e8m0 for e4m3. The scale is the
     /// largest magnitude divided by the largest number of the type; an element is divided by the rounded scale (NVFP4; OCP
-    /// Microscaling Formats Specification 1.0).
+    /// Microscaling Formats Specification 1.0). Scales of type e4m3 may have a global factor, by which a scale is divided again before
+    /// elements are divided by it.
     pub(super) fn block_quantize(&self, code: &mut InstBuilder) -> Result<()> {
         let input = self.operand(0)?;
         // The offsets of groups say where the scales of each group are stored.
         let offsets = if self.stmt.op == Op::GroupedBlockQuantize { 2 } else { 0 };
-        if self.operands.len() > 1 + offsets {
-            return Err(self.unsupported("it has a global scale"));
+        let global = self.operands.get(1 + offsets);
+        if self.operands.len() > 2 + offsets {
+            return Err(self.unsupported("it has several global scales"));
         }
         let dtypes = [self.result_dtype(0), self.result_dtype(1)];
         let (quantized, scales, dtype, scale_dtype) = match dtypes {
@@ -197,6 +206,16 @@ impl OperatorCall<'_> {
         let scale = code.temporary("scales", DType::Float, blocks.clone());
         code.reduce_rows(ReduceOp::Max, Number::Float(0.0), &sizes, &scale);
         code.map(Op::Div, [view(&scale), float(largest)], &scale);
+        let global = match global {
+            Some(_) if scale_dtype != DType::E4M3 => {
+                return Err(self.unsupported("it has a global scale, and scales that are powers of two"));
+            }
+            Some(it) => Some(repeated(it, &blocks)?),
+            None => None,
+        };
+        if let Some(global) = &global {
+            code.map(Op::Mul, [view(&scale), view(global)], &scale);
+        }
         if scale_dtype == DType::E4M3 {
             // The smallest normal number, so that a block of zeros has a scale.
             code.map(Op::Max, [view(&scale), float(2f64.powi(-6))], &scale);
@@ -208,6 +227,9 @@ impl OperatorCall<'_> {
         }
         code.copy(&scale, scales);
         code.copy(scales, &scale);
+        if let Some(global) = &global {
+            code.map(Op::Div, [view(&scale), view(global)], &scale);
+        }
         let each = View { shape: parts.clone(), strides: [&scale.strides[..], &[0]].concat(), ..scale };
         let quotients = code.temporary("quotients", DType::Float, parts);
         code.map(Op::Div, [view(&source), Arg::View(each)], &quotients);
