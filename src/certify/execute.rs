@@ -42,6 +42,9 @@ struct Remembered<'a> {
     results: Vec<Values>,
 }
 
+/// The largest number of elements that all ranks hold at a time. Each takes 8 bytes, and twice as many where a function has results.
+const MAX_ELEMENTS: usize = 1 << 27;
+
 /// How many results are remembered: ranks execute a statement at about the same time.
 const REMEMBERED: usize = 16;
 
@@ -73,6 +76,23 @@ pub(crate) fn execute(
     let mut last_uses = vec![(0, 0); shared.buffers.len()];
     for step in &schedule.steps {
         views(step).for_each(|it| last_uses[it.buffer] = *step);
+    }
+    let (mut live, mut is_live) = (0_usize, vec![false; shared.buffers.len()]);
+    for step in &schedule.steps {
+        for it in views(step).filter(|it| !mem::replace(&mut is_live[it.buffer], true)) {
+            live = live.saturating_add(shared.buffers[it.buffer]);
+        }
+        if live > MAX_ELEMENTS {
+            let stmt = tapes[step.0].steps[step.1].stmt;
+            let place = stmt.map_or(unrolled.program.spans.header, |it| unrolled.program.stmt_span(it));
+            let message =
+                format!("all ranks together hold more than {MAX_ELEMENTS} elements; use smaller extents");
+            let label = format!("rank {} needs more here", step.0);
+            return Err(Box::new(Diagnostic::new(Code::NotCertifiable, place, message, label)));
+        }
+        for it in views(step).filter(|it| last_uses[it.buffer] == *step) {
+            live -= if mem::take(&mut is_live[it.buffer]) { shared.buffers[it.buffer] } else { 0 };
+        }
     }
     let mut world = World {
         unrolled,
