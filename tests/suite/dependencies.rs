@@ -222,14 +222,15 @@ const PLAN: &[Layer] = &[
 ];
 
 const SYNC: &[Layer] = &[
-    ("matching", &[]),
-    ("world", BEFORE),
-    ("p2p_queues waits", BEFORE),
+    ("matching memory_groups", &[]),
+    ("world", &["matching"]),
+    ("p2p_queues waits", &["matching", "world"]),
+    ("symmetry", &["matching", "waits", "world"]),
     ("machine", BEFORE),
     // The guaranteed order and the blocking order are never mixed.
     ("step", &["matching", "world"]),
-    ("happens_before", &["machine", "matching", "step", "waits", "world"]),
-    ("comm_order", &["happens_before", "matching", "p2p_queues", "world"]),
+    ("happens_before", &["machine", "matching", "memory_groups", "step", "symmetry", "waits", "world"]),
+    ("comm_order", &["happens_before", "matching", "memory_groups", "p2p_queues", "world"]),
     ("deadlock_detection", &["machine", "waits", "world"]),
     ("wait_graph", &["matching", "waits", "world"]),
     ("blocked_wait", &["matching"]),
@@ -266,10 +267,6 @@ const CHECK: &[Layer] = &[
     ("memory storage", &["conflict", "ordering_model", "overlap", "written"]),
     ("missing_write", &["memory", "overlap", "plan_index"]),
     ("race", &["conflict", "history", "ordering_model", "overlap", "storage"]),
-    (
-        "repeat",
-        &["conflict", "execution_fault", "ordering_model", "race", "semaphores", "storage", "two_runs"],
-    ),
     ("race_side", &["conflict", "plan_index"]),
     ("edit", &["plan_index", "race_side"]),
     ("explanation", &["conflict", "edit", "plan_index", "race_side"]),
@@ -277,6 +274,20 @@ const CHECK: &[Layer] = &[
     ("edit_help", &["apply", "edit", "editable_text", "explanation", "plan_index", "race_side"]),
     ("excess", &["conflict", "history", "ordering_model", "overlap", "race"]),
     ("finding", &["conflict", "execution_fault", "excess", "memory", "ordering_model", "race_side"]),
+    ("access_checks", &["conflict", "excess", "finding", "memory", "race", "semaphores"]),
+    (
+        "repeat",
+        &[
+            "access_checks",
+            "conflict",
+            "execution_fault",
+            "ordering_model",
+            "race",
+            "semaphores",
+            "storage",
+            "two_runs",
+        ],
+    ),
     ("diagnostics", BEFORE),
     ("fixable_race", BEFORE),
     ("removal", &["edit", "fixable_race"]),
@@ -285,6 +296,7 @@ const CHECK: &[Layer] = &[
     (
         "checker",
         &[
+            "access_checks",
             "capture",
             "conflict",
             "excess",

@@ -31,7 +31,7 @@ struct RowScan {
 impl RowScan {
     fn of(dim: usize, computed: ComputeType, [input, out]: [&DeviceView; 2]) -> Option<Self> {
         let length = input.view.shape[dim];
-        if length < LEAST_LENGTH || length >= 1 << 31 {
+        if !(LEAST_LENGTH..1 << 31).contains(&length) {
             return None;
         }
         let lines = Lines::along(dim, input.view, &[input, out]).ok()?;
