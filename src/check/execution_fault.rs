@@ -1,5 +1,7 @@
 //! Faults of a program that are about how an executor runs it, and not about the order of two accesses.
 
+use hir_plan::Plan;
+
 /// The number of hardware queues without `CUDA_DEVICE_MAX_CONNECTIONS`.
 pub(super) const HARDWARE_QUEUES: usize = 8;
 
@@ -12,6 +14,14 @@ pub struct ExecutionFault {
     pub origin: u32,
     /// What is wrong.
     pub kind: ExecutionFaultKind,
+}
+
+impl ExecutionFault {
+    /// An instruction of a rank posts a transfer again that may not have ended, in its own run or in the run before.
+    pub(super) fn posted_again(plans: &[Plan], (rank, inst): (usize, usize), between_runs: bool) -> Self {
+        let origin = plans[rank].code[inst].origin;
+        Self { rank, origin, kind: ExecutionFaultKind::PostedAgain { between_runs } }
+    }
 }
 
 /// What is wrong with how an executor runs a statement.

@@ -23,7 +23,7 @@ use std::collections::BTreeSet;
 use super::{
     access_checks::Grouping,
     conflict::{Party, Race},
-    execution_fault::{ExecutionFault, ExecutionFaultKind},
+    execution_fault::ExecutionFault,
     ordering_model::AccessRules,
     race::RaceDetector,
     semaphores::SemaphoreWatch,
@@ -120,15 +120,11 @@ fn compare_runs<'p>(
         (first != second).then_some(Race { parties, between_runs: true, ..race })
     };
     let not_compared = races.not_compared;
-    let again = |(rank, inst): (usize, usize)| ExecutionFault {
-        rank,
-        origin: both[rank].code[inst].origin,
-        kind: ExecutionFaultKind::PostedAgain { between_runs: true },
-    };
+    let again = |at: &(usize, usize)| ExecutionFault::posted_again(&both, *at, true);
     Ok(BetweenRuns {
         races: races.found.into_iter().filter_map(between).collect(),
         not_compared,
-        posted_again: semaphores.found.iter().copied().map(again).collect(),
+        posted_again: semaphores.found.iter().map(again).collect(),
     })
 }
 

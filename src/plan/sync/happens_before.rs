@@ -14,7 +14,7 @@
 use std::rc::Rc;
 
 pub use super::machine::first_actors;
-use super::{InstRef, MemoryGroups, WaitOrder, World, machine::Machine};
+use super::{InstRef, MemoryGroups, WaitOrder, World, machine::Machine, memory_groups::total_actors};
 
 mod clock;
 mod dot;
@@ -62,7 +62,7 @@ pub fn walk_ignoring(
     is_dropped: &dyn Fn(InstRef) -> bool,
     visit: &mut dyn FnMut(Occurrence),
 ) -> Result<(), OrderError> {
-    let known = Rc::new(vec![0; actor_count(world)?]);
+    let known = Rc::new(vec![0; clock_len(total_actors(world))?]);
     let clock = |actor| Clock::new(&known, 0, actor);
     let mut machine = Machine::new(world, WaitOrder::Guaranteed, is_dropped, clock);
     let has_finished = machine.run(&mut |InstRef { rank, inst }, actor, clock| {
@@ -115,12 +115,7 @@ pub fn walk_group(
     if has_finished { Ok(()) } else { Err(OrderError::Deadlock) }
 }
 
-/// Returns the number of actors, which is the length of each clock.
-fn actor_count(world: &World) -> Result<usize, OrderError> {
-    clock_len(world.iter().map(|it| it.streams.len() + it.communicators.len()).sum())
-}
-
-/// Returns the number of actors, if their clocks are not too large.
+/// Returns the number of actors, which is the length of each clock, if the clocks are not too large.
 fn clock_len(actors: usize) -> Result<usize, OrderError> {
     if actors.saturating_mul(actors) > MAX_CLOCK_ENTRIES { Err(OrderError::TooLarge) } else { Ok(actors) }
 }

@@ -127,7 +127,12 @@ const LARGE: usize = 1_024;
 /// Returns whether a world has so many streams and communicators that races are found in groups of ranks, and one rank of
 /// each class is estimated (`Symmetry`).
 pub fn is_large_world(plans: &[Plan]) -> bool {
-    plans.iter().map(|it| actor_count(it) as usize).sum::<usize>() >= LARGE
+    total_actors(plans) >= LARGE
+}
+
+/// Returns the number of actors of all ranks.
+pub(super) fn total_actors(plans: &[Plan]) -> usize {
+    plans.iter().map(|it| actor_count(it) as usize).sum()
 }
 
 /// Returns the number of actors of a rank: its streams and the queues of its communicators.

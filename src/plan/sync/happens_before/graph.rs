@@ -7,12 +7,14 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{OrderError, actor_count, first_actors};
+use super::{OrderError, clock_len, first_actors};
 use crate::{
     Direction, InstKind,
     sync::{
         CommKey, CommNo, InstRef, Step, Symmetry, WaitOrder, World, acquire_step, begin_end_steps,
-        collective_members, deliver_step, machine::Machine, memory_groups::actor_count as actors_of_rank,
+        collective_members, deliver_step,
+        machine::Machine,
+        memory_groups::{actor_count, total_actors},
     },
 };
 
@@ -63,7 +65,7 @@ impl HappensBeforeGraph {
     /// # Errors
     /// The world has too many streams.
     pub fn of(world: &World) -> Result<Self, OrderError> {
-        actor_count(world)?;
+        clock_len(total_actors(world))?;
         let run = Machine::new(world, WaitOrder::Guaranteed, &|_| false, |_| ());
         let mut graph = Self::default();
         let numbers: Vec<u32> = (0..run.actors.len() as u32).collect();
@@ -95,7 +97,7 @@ impl HappensBeforeGraph {
         let ranks: Vec<usize> = symmetry.classes().iter().map(|it| it[0]).collect();
         let run = Machine::of_ranks(world, &ranks, |_| ());
         let first = first_actors(world);
-        let actors = |rank: &usize| first[*rank]..first[*rank] + actors_of_rank(&world[*rank]);
+        let actors = |rank: &usize| first[*rank]..first[*rank] + actor_count(&world[*rank]);
         let numbers: Vec<u32> = ranks.iter().flat_map(actors).collect();
         let mut graph = Self::default();
         let places = graph.add_actors(world, &run, &numbers);
