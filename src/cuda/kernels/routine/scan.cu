@@ -83,7 +83,7 @@ template<class T, class O, class C, u32 V, int OP> D void scan_by_block(const El
 // combine to from the blocks before it, the nearest of which have published at least what their own elements combine to (Merrill and
 // Garland, "Single-pass parallel prefix scan with decoupled look-back", 2016). A number is published with its state in words of 8 bytes.
 // Constants: the length, the steps of both, and the address of a counter and of the words, which are 0. The count is that of packs.
-constexpr u32 GROUPS = TILE / 32;
+constexpr u32 CHUNK_GROUPS = TILE / 32;
 template<class C, u32 V> struct Published {
   static constexpr u32 WORDS = sizeof(C) / 4 * V;
   u32 state;
@@ -109,9 +109,9 @@ template<class C, u32 V> struct Published {
   }
 };
 template<class T, class O, class C, u32 V, u32 R, int OP> D void scan_by_rows(const Elementwise<2, 4>& p) {
-  constexpr u32 ROWS = GROUPS * R, PARTIAL = 1, COMPLETE = 2;
-  __shared__ C part[GROUPS][32][V];
-  __shared__ u32 state[GROUPS][32], next;
+  constexpr u32 ROWS = CHUNK_GROUPS * R, PARTIAL = 1, COMPLETE = 2;
+  __shared__ C part[CHUNK_GROUPS][32][V];
+  __shared__ u32 state[CHUNK_GROUPS][32], next;
   const u32 lane = threadIdx.x % 32, group = threadIdx.x / 32, length = (u32)p.constant[0];
   const u32 strips = ((u32)p.count + 31) / 32, chunks = (length + ROWS - 1) / ROWS;
   using Word = Published<C, V>;
@@ -146,7 +146,7 @@ template<class T, class O, class C, u32 V, u32 R, int OP> D void scan_by_rows(co
 #pragma unroll
     for (u32 v = 0; v < V; ++v) all.value[v] = before.value[v] = part[0][lane][v];
 #pragma unroll
-    for (u32 g = 1; g < GROUPS; ++g) {
+    for (u32 g = 1; g < CHUNK_GROUPS; ++g) {
 #pragma unroll
       for (u32 v = 0; v < V; ++v) {
         all.value[v] = combine<OP, C>(all.value[v], part[g][lane][v]);
@@ -161,7 +161,7 @@ template<class T, class O, class C, u32 V, u32 R, int OP> D void scan_by_rows(co
       // Each group waits for another one of the blocks before this one.
       Word earlier;
       bool has_earlier = false, is_complete = false;
-      for (u32 end = chunk;; end -= GROUPS) {
+      for (u32 end = chunk;; end -= CHUNK_GROUPS) {
         if (end > group) {
           Word it;
           it.state = COMPLETE;
@@ -172,7 +172,7 @@ template<class T, class O, class C, u32 V, u32 R, int OP> D void scan_by_rows(co
         }
         __syncthreads();
 #pragma unroll
-        for (u32 g = 0; g < GROUPS; ++g) {
+        for (u32 g = 0; g < CHUNK_GROUPS; ++g) {
           if (is_complete || g >= end) continue;
 #pragma unroll
           for (u32 v = 0; v < V; ++v)
