@@ -37,16 +37,29 @@ impl FromStr for MachineFlag {
 /// Returns a machine, or the machines of the hosts that a file describes.
 fn machine(name: &str) -> Result<Machine, InvalidOption> {
     let text = text(name, Path::new(""))?;
-    if !text.contains("\"gpus_per_host\"") {
+    if !describes_hosts(&text) {
         return parsed(name, &text);
     }
     let hosts = Hosts::parse(&text).map_err(|why| format!("`{name}` describes no hosts: {why}"))?;
     let folder = Path::new(name).parent().unwrap_or(Path::new(""));
     let of_host = match &hosts.machine {
         None => Machine::default(),
-        Some(it) => parsed(it, &self::text(it, folder)?)?,
+        Some(it) => {
+            let text = self::text(it, folder)?;
+            if describes_hosts(&text) {
+                return Err(format!(
+                    "the machine `{it}` of `{name}` describes hosts too: expected a table of `hir calibrate`, or the name of one"
+                )
+                .into());
+            }
+            parsed(it, &text)?
+        }
     };
     Ok(Machine { hosts: Some(hosts), ..of_host })
+}
+
+fn describes_hosts(text: &str) -> bool {
+    text.contains("\"gpus_per_host\"")
 }
 
 /// Returns the text of a machine that is part of hir, or of a file, whose name is seen from `folder`.
@@ -62,7 +75,8 @@ fn parsed(name: &str, text: &str) -> Result<Machine, InvalidOption> {
 }
 
 fn read(path: &Path) -> Result<String, InvalidOption> {
-    std::fs::read_to_string(path).map_err(|fault| {
+    let text = std::fs::read_to_string(path).map(|it| it.trim_start_matches('\u{feff}').to_owned());
+    text.map_err(|fault| {
         let names: Vec<String> = SHIPPED.iter().map(|it| format!("`{}`", it.0)).collect();
         format!("cannot read `{}`: {fault}; hir itself has {}", path.display(), names.join(" and ")).into()
     })

@@ -8,7 +8,13 @@ use std::{
 };
 
 use clap::Parser;
-use grammar::{bindings::Binding, count_text, render::Format, sarif::Invocation};
+use grammar::{
+    InvalidOption,
+    bindings::Binding,
+    count_text,
+    render::Format,
+    sarif::{Invocation, Log},
+};
 use hir_check::{Checks, OrderingModel, StorageModel};
 use hir_plan::{
     limits::DEFAULT_MAX_WORK_OF_TRIALS,
@@ -19,6 +25,7 @@ use hir_sim::WorkBudget;
 
 use super::opt::{self, Processor, start_reading};
 use crate::{
+    run::option_files::{OptionFile, check_option_files},
     session::CommandLine,
     tool::{
         Reporter,
@@ -101,6 +108,20 @@ fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
         screen.session().open_log();
     }
     let mut tally = Tally::default();
+    let checked = check_paths(options, &mut tally, screen);
+    let log = screen.session().copy_of_log();
+    if options.diagnostics.error_format != Format::Sarif {
+        screen.session().discard_log();
+    }
+    checked?;
+    Ok(log.map_or(tally.exit(), |log| write_files(options, &tally, &log, screen)))
+}
+
+/// Checks the programs of all paths, and prints one summary of several.
+///
+/// # Errors
+/// No program was checked.
+fn check_paths(options: &Options, tally: &mut Tally, screen: &Reporter) -> Result<(), Exit> {
     let mut files: Vec<PathBuf> = Vec::new();
     for path in &options.paths {
         match program_files(path) {
@@ -115,6 +136,9 @@ fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
     // A file may be given by itself and with its folder.
     let mut seen = BTreeSet::new();
     files.retain(|it| seen.insert(it.clone()));
+    if let Err(message) = check_written_files(options, &files) {
+        return Err(screen.fail(Exit::Usage, message));
+    }
     let is_only = files.len() == 1;
     let first = files.first().map_or(String::new(), |it| it.display().to_string());
     let activity = start_reading(options.world.memory_limit, &first, screen)?;
@@ -129,16 +153,21 @@ fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
     if !is_only && !options.diagnostics.quiet {
         screen.message(tally.summary());
     }
-    Ok(write_files(options, &tally, screen))
+    Ok(())
+}
+
+/// Checks that the log and the summary have files of their own, which are none of the programs.
+fn check_written_files(options: &Options, programs: &[PathBuf]) -> Result<(), InvalidOption> {
+    let written = [("--sarif", &options.sarif), ("--summary", &options.summary)];
+    let written =
+        written.into_iter().filter_map(|(option, path)| Some(OptionFile { option, path: path.as_deref()? }));
+    let programs: Vec<_> = programs.iter().map(|path| OptionFile { option: "a program", path }).collect();
+    check_option_files(&written.collect::<Vec<_>>(), &programs)
 }
 
 /// Writes the log and the summary that the options ask for. Returns the exit code of the tool.
-fn write_files(options: &Options, tally: &Tally, screen: &Reporter) -> Exit {
+fn write_files(options: &Options, tally: &Tally, log: &Log, screen: &Reporter) -> Exit {
     let exit = tally.exit();
-    let Some(log) = screen.session().copy_of_log() else { return exit };
-    if options.diagnostics.error_format != Format::Sarif {
-        screen.session().discard_log();
-    }
     let mut written = Vec::new();
     if let Some(file) = &options.sarif {
         let ending = Invocation { code: exit as u8, is_success: exit.is_verdict() };
@@ -147,8 +176,13 @@ fn write_files(options: &Options, tally: &Tally, screen: &Reporter) -> Exit {
     }
     if let Some(file) = &options.summary {
         let text = format!("### hir check\n\n{}\n\n{}", tally.summary(), log.table());
-        let opened = fs::File::options().append(true).create(true).open(file);
-        written.push((file, opened.and_then(|mut it| it.write_all(text.as_bytes()))));
+        let result = if file == Path::new("-") {
+            atomic_file::write(file, text.as_bytes())
+        } else {
+            let opened = fs::File::options().append(true).create(true).open(file);
+            opened.and_then(|mut it| it.write_all(text.as_bytes()))
+        };
+        written.push((file, result));
     }
     let failed = written.into_iter().find_map(|(file, result)| Some((file, result.err()?)));
     match failed {

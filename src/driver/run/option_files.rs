@@ -18,8 +18,9 @@ pub struct OptionFile<'a> {
     pub path: &'a Path,
 }
 
-/// The options whose file is a program. A program in place of the file of another option is a slip, such as `-J program.hir`.
-const WRITE_PROGRAMS: [&str; 2] = ["-o", "--crash-reproducer"];
+/// The options whose file is a program; a certificate is one with comments. A program in place of the file of another option is a slip,
+/// such as `-J program.hir`.
+const WRITE_PROGRAMS: [&str; 3] = ["-o", "--crash-reproducer", "--certificate"];
 
 /// Checks that each of several options has its own file, and that none is one of the `inputs`: the program or its
 /// reference.
@@ -34,14 +35,16 @@ pub fn check_option_files(files: &[OptionFile<'_>], inputs: &[OptionFile<'_>]) -
             let (input, path) = (input.option, path.display());
             return Err(format!("`{option}` would overwrite {input}, `{path}`: use another file").into());
         }
-        if !WRITE_PROGRAMS.contains(option)
-            && destination.extension().is_some_and(|it| it == "hir")
-            && destination.exists()
-        {
+        if !WRITE_PROGRAMS.contains(option) && destination.extension().is_some_and(|it| it == "hir") {
             let path = path.display();
-            return Err(
-                format!("`{option} FILE` would overwrite a program, `{path}`: use another file").into()
-            );
+            let why = if destination.exists() {
+                format!("`{option} FILE` would overwrite a program, `{path}`: use another file")
+            } else {
+                format!(
+                    "`{option} FILE` writes no program, and `{path}` has the extension of one: use another"
+                )
+            };
+            return Err(why.into());
         }
         if let Some(other) = options.insert(destination, option) {
             return Err(same_file(other, option, path));

@@ -46,11 +46,14 @@ impl Hosts {
         if it.gpus_per_host == 0 {
             return Err("`gpus_per_host` is 0: expected at least 1".into());
         }
-        if !(it.link_gb_per_s.is_finite() && it.link_gb_per_s > 0.0) {
-            return Err(format!("`link_gb_per_s` is {}: expected GB/s", it.link_gb_per_s).into());
+        // Outside of these, the sums of times would not be finite.
+        if !(1e-6..=1e6).contains(&it.link_gb_per_s) {
+            return Err(
+                format!("`link_gb_per_s` is {:e}: expected GB/s, 1e-6 to 1e6", it.link_gb_per_s).into()
+            );
         }
-        if !(it.link_us.is_finite() && it.link_us >= 0.0) {
-            return Err(format!("`link_us` is {}: expected microseconds", it.link_us).into());
+        if !(0.0..=1e9).contains(&it.link_us) {
+            return Err(format!("`link_us` is {:e}: expected microseconds, 0 to 1e9", it.link_us).into());
         }
         Ok(it)
     }

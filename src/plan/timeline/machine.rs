@@ -20,6 +20,8 @@ use super::{
 
 /// The version of the format.
 pub const VERSION: u32 = 1;
+/// The longest time that a table may hold, in microseconds: more than 11 days.
+const LONGEST_US: f64 = 1e12;
 
 /// The measured times of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -117,7 +119,8 @@ impl Machine {
             let version = machine.version;
             return Err(format!("it has version {version}, and this hir reads version {VERSION}").into());
         }
-        let is_time = |it: f64| it.is_finite() && it >= 0.0;
+        // Outside of these limits, the sums of times would not be finite.
+        let is_time = |it: f64| (0.0..=LONGEST_US).contains(&it);
         let Self { run_us, event_us, switch_us, exchange_us, .. } = machine;
         let constants = [
             ("run_us", run_us),
@@ -128,14 +131,13 @@ impl Machine {
         if let Some((key, value)) = constants.into_iter().find(|it| !is_time(it.1)) {
             return Err(format!("`{key}` is {value}: expected microseconds").into());
         }
-        if let Some((name, value)) = machine.contention.iter().find(|it| !(it.1.is_finite() && *it.1 >= 1.0))
-        {
+        if let Some((name, value)) = machine.contention.iter().find(|it| !(1.0..=1e3).contains(it.1)) {
             return Err(format!("the contention `{name}` is {value}: expected a factor of at least 1").into());
         }
         for (name, Table(points)) in &machine.tables {
             let is_valid = |it: &Point| {
-                it.us.is_finite()
-                    && it.us > 0.0
+                it.us > 0.0
+                    && is_time(it.us)
                     && !it.at.is_empty()
                     && it.at.iter().all(|it| it.is_finite() && *it >= 1.0)
             };
