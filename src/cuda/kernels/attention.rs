@@ -123,5 +123,5 @@ fn is_aligned(it: &DeviceView) -> bool {
 
 /// Returns the body of an instance.
 pub(super) fn body(AttentionKernel { dtype, columns, is_causal }: &AttentionKernel) -> String {
-    format!("  attention<{}, {columns}, {is_causal}>(p);\n", type_name(*dtype))
+    format!("  attention::attention<{}, {columns}, {is_causal}>(p);\n", type_name(*dtype))
 }

@@ -239,6 +239,22 @@ impl Kernel {
             Self::Attention(it) => it.block(),
         }
     }
+
+    /// Returns the template that it needs besides the prelude, behind its namespace: two templates may define the same name.
+    fn template(&self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::Attention(_) => Some(("attention", attention::TEMPLATE)),
+            Self::Routine(_) => Some(("routine", routine::TEMPLATE)),
+            Self::Transpose(_) => Some(("transpose", transpose::TEMPLATE)),
+            Self::ShiftedRows => Some(("shifted_rows", shifted_rows::TEMPLATE)),
+            Self::Elementwise(_)
+            | Self::Reduce(_)
+            | Self::Row(_)
+            | Self::PeerMemory(_)
+            | Self::Packets(_)
+            | Self::Matmul(_) => None,
+        }
+    }
 }
 
 /// An instance with its parameters.
@@ -300,17 +316,12 @@ impl Kernels {
     /// Returns the source of the module.
     pub fn source(&self) -> String {
         let mut text = PRELUDE.to_owned();
-        if self.list.iter().any(|it| matches!(it, Kernel::Attention(_))) {
-            text += attention::TEMPLATE;
-        }
-        if self.list.iter().any(|it| matches!(it, Kernel::Routine(_))) {
-            text += routine::TEMPLATE;
-        }
-        if self.list.iter().any(|it| matches!(it, Kernel::Transpose(_))) {
-            text += transpose::TEMPLATE;
-        }
-        if self.list.contains(&Kernel::ShiftedRows) {
-            text += shifted_rows::TEMPLATE;
+        let mut templates: Vec<_> = self.list.iter().filter_map(Kernel::template).collect();
+        templates.sort_unstable();
+        templates.dedup();
+        for (namespace, template) in templates {
+            // Writing to a string does not fail.
+            let _ = write!(text, "\nnamespace {namespace} {{\n{template}}}\n");
         }
         for (number, kernel) in self.list.iter().enumerate() {
             let parameters = match kernel {
@@ -323,7 +334,7 @@ impl Kernels {
                 Kernel::PeerMemory(it) => peer_memory::parameters(it),
                 Kernel::Packets(it) => packets::parameters(it),
                 Kernel::Matmul(_) => "Matmul".to_owned(),
-                Kernel::Attention(_) => "Attention".to_owned(),
+                Kernel::Attention(_) => "attention::Attention".to_owned(),
                 Kernel::Routine(it) => routine::parameters(it).to_owned(),
                 Kernel::Transpose(_) => transpose::PARAMETERS.to_owned(),
                 Kernel::ShiftedRows => shifted_rows::PARAMETERS.to_owned(),
@@ -341,7 +352,6 @@ impl Kernels {
                 Kernel::Transpose(it) => transpose::body(it),
                 Kernel::ShiftedRows => shifted_rows::BODY.to_owned(),
             };
-            // Writing to a string does not fail.
             let _ = write!(
                 text,
                 "\nextern \"C\" __global__ void __launch_bounds__({threads}) k{number}(const __grid_constant__ \

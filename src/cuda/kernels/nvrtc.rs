@@ -44,9 +44,14 @@ pub(crate) fn compile(source: &str, capability: i32) -> Result<Vec<u8>, CudaErro
     let suffix = if capability == 90 { "a" } else { "" };
     let architecture =
         CString::new(format!("--gpu-architecture=sm_{capability}{suffix}")).unwrap_or_default();
-    // Without fused multiply-add, a product and a sum are rounded separately, as in the simulator.
-    let options: [*const c_char; 3] =
-        [architecture.as_ptr(), c"--std=c++17".as_ptr(), c"--fmad=false".as_ptr()];
+    // Without fused multiply-add, a product and a sum are rounded separately, as in the simulator. Warnings, of values that an
+    // instance does not use, would hide the errors in the log.
+    let options: [*const c_char; 4] = [
+        architecture.as_ptr(),
+        c"--std=c++17".as_ptr(),
+        c"--fmad=false".as_ptr(),
+        c"--disable-warnings".as_ptr(),
+    ];
     // SAFETY: the program is live and the options are terminated strings.
     let status = unsafe { (nvrtc.nvrtcCompileProgram)(program, options.len() as c_int, options.as_ptr()) };
     let result = match status {

@@ -277,7 +277,7 @@ pub(super) fn parameters(it: &RoutineKernel) -> &'static str {
         Template::ScatterRows { .. } => "Elementwise<3, 7>",
         Template::Scan { .. } => "Elementwise<2, 3>",
         Template::ScanByRows { .. } => "Elementwise<2, 4>",
-        Template::GroupedGemm(_) => "GroupedGemm",
+        Template::GroupedGemm(_) => "routine::GroupedGemm",
     }
 }
 
@@ -358,7 +358,7 @@ pub(super) fn body(RoutineKernel { kind, dtypes, computed }: &RoutineKernel) -> 
         Template::Scan { width, .. } => width.is_some(),
         Template::Gather { .. } | Template::Scatter { .. } | Template::GroupedGemm(_) => false,
     };
-    format!("{}  {call}(p);\n", if meets { MEETING } else { "" })
+    format!("{}  routine::{call}(p);\n", if meets { MEETING } else { "" })
 }
 
 /// Returns the number of an operation in `combine`.

@@ -43,7 +43,7 @@ pub(crate) fn shifted_rows_launch([from, to]: [&DeviceView; 2], merged: &MergedD
 pub(super) const PARAMETERS: &str = "Elementwise<2, 2>";
 
 /// The body.
-pub(super) const BODY: &str = "  copy_shifted_rows(p);\n";
+pub(super) const BODY: &str = "  shifted_rows::copy_shifted_rows(p);\n";
 
 /// The template. Views of rows: the operand and the result. Constants: the bytes of a row, and the words of the result that it may
 /// overlap.

@@ -81,7 +81,7 @@ pub(super) fn transpose_launch(ops: &[FusedOp], merged: &MergedDims, views: &[De
 /// Returns the body of an instance.
 pub(super) fn body(it: &TransposeKernel) -> String {
     let (from, to) = (type_name(it.from), type_name(it.to));
-    format!("{MEETING}  transpose<{from}, {to}, {}, {}>(p);\n", it.computed.name(), it.width)
+    format!("{MEETING}  transpose::transpose<{from}, {to}, {}, {}>(p);\n", it.computed.name(), it.width)
 }
 
 /// The type of the parameters.

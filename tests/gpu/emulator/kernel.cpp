@@ -170,7 +170,8 @@ API Status nvrtcCreateProgram(Program** program, const char* source, const char*
 API Status nvrtcCompileProgram(Program* program, int count, const char* const* options) {
   for (int at = 0; at < count; ++at) {
     const std::string option = options[at];
-    const bool known = option.starts_with("--gpu-architecture=sm_") || option == "--std=c++17" || option == "--fmad=false";
+    const bool known = option.starts_with("--gpu-architecture=sm_") || option == "--std=c++17" || option == "--fmad=false" ||
+                       option == "--disable-warnings";
     if (!known) return NVRTC_INVALID_OPTION;
   }
   return compile(*program) ? static_cast<Status>(SUCCESS) : static_cast<Status>(NVRTC_COMPILATION);
