@@ -1,8 +1,8 @@
 //! Generates `src/parse/syntax.rs` of hir-grammar from `src/syntax.lalrpop`.
 //!
 //! Run it after an edit of the grammar: `cargo run --manifest-path grammar/generate-parser/Cargo.toml`. With `--check` it
-//! writes nothing and fails if the two differ. The first line of the generated file has the hash of the grammar, so that
-//! the tests of hir find an edit of the grammar without LALRPOP.
+//! writes nothing and fails if the two differ. The first line of the generated file has the hash of the grammar and of what
+//! was generated, so that the tests of hir find an edit of either without LALRPOP.
 
 use std::{env, error::Error, fs, path::Path};
 
@@ -11,9 +11,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
     let mut generator = lalrpop::Configuration::new();
     generator.set_in_dir(&source).set_out_dir(folder.path()).force_build(true).process()?;
-    let hash = blake3::hash(&fs::read(source.join("syntax.lalrpop"))?);
+    let grammar = fs::read_to_string(source.join("syntax.lalrpop"))?;
     let parser = fs::read_to_string(folder.path().join("syntax.rs"))?;
-    let generated = format!("// blake3 of syntax.lalrpop: {hash}\n{parser}");
+    let hash = blake3::hash((grammar + &parser).as_bytes());
+    let generated = format!("// blake3 of syntax.lalrpop and the text below: {hash}\n{parser}");
     let committed = source.join("parse/syntax.rs");
     if !env::args().any(|it| it == "--check") {
         fs::write(committed, generated)?;

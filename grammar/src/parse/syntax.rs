@@ -1,4 +1,4 @@
-// blake3 of syntax.lalrpop: 086dedff51d7f15a9245b3e98fb26249c32ef350ea5a1991fadad400caee076b
+// blake3 of syntax.lalrpop and the text below: 002699dc4345d37d20b140c0c6df188dfd0b57421f0378fa0ddcadee53ddbc0e
 // auto-generated: "lalrpop 0.23.2"
 // sha3: 98ba46ddf273f4f7bd6fd9ac97951b2844611a3e3f209c95143ff38496497430
 // features: 
