@@ -38,7 +38,7 @@ use std::{
     fs,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
-    process::{Command, ExitCode, Output},
+    process::ExitCode,
     sync::{Arc, atomic::AtomicBool},
 };
 
@@ -51,7 +51,6 @@ use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     flag,
 };
-use timeout::RunWithTimeout;
 
 #[path = "suite/agents.rs"]
 mod agents;
@@ -65,6 +64,8 @@ mod batch_text;
 mod canonical;
 #[path = "suite/cascades.rs"]
 mod cascades;
+#[path = "suite/cases.rs"]
+mod cases;
 #[path = "suite/certify.rs"]
 mod certify;
 #[path = "suite/ci.rs"]
@@ -194,7 +195,8 @@ fn main() -> ExitCode {
     cases.extend(samples.iter().cloned());
     // Modules of StableHLO; edits of them are tested in `src/stablehlo/tests`.
     let modules = files(&Path::new(ROOT).join("tests/cases"), "mlir");
-    let mut trials: Vec<Trial> = cases.iter().chain(&modules).map(|path| trial(path.clone())).collect();
+    let mut trials: Vec<Trial> =
+        cases.iter().chain(&modules).map(|path| cases::trial(path.clone())).collect();
     trials.push(Trial::test("children_take_signals", move || Ok(taken?)));
     let all = [&cases[..], &modules].concat();
     trials.push(Trial::test("every_snapshot_has_a_case", move || check_snapshots(&all)));
@@ -271,154 +273,8 @@ fn shown(path: &Path) -> String {
     path.strip_prefix(ROOT).unwrap_or(path).display().to_string()
 }
 
-fn trial(path: PathBuf) -> Trial {
-    let launched = fs::read_to_string(&path).is_ok_and(|it| it.contains(": mpirun "));
-    let trial = Trial::test(shown(&path), move || {
-        let text = fs::read_to_string(&path).map_err(|fault| fault.to_string())?;
-        if !text.starts_with("// RUN: ") {
-            return Err(
-                "the first line must be `// RUN: hir-opt %s …`, or one of `hir-run` or `hir-reduce`".into()
-            );
-        }
-        let name = format!("hir-suite-{}-{}", std::process::id(), shown(&path).replace('/', "-"));
-        let scratch = std::env::temp_dir().join(name);
-        fs::create_dir_all(&scratch).map_err(|fault| fault.to_string())?;
-        let outcome = transcript(&path, &text, &scratch);
-        let _ = fs::remove_dir_all(&scratch);
-        check(&path, &outcome?)
-    });
-    trial.with_ignored_flag(launched && lacks_mpirun())
-}
-
-/// Returns the transcript of the RUN and PASTE lines. Fails if a SAME line prints something else than the
-/// first RUN line.
-fn transcript(path: &Path, text: &str, scratch: &Path) -> Result<String, Failed> {
-    let lines = |key: &'static str| text.lines().filter_map(move |line| line.strip_prefix(key));
-    let mut transcript = String::new();
-    let mut first = None;
-    for command in lines("// RUN: ") {
-        let output = run(path, command, scratch)?;
-        transcript += &describe(command, &output).replace(&scratch.display().to_string(), "%t");
-        first = first.or(Some((command, output)));
-    }
-    for command in lines("// PASTE: ") {
-        let request = first.as_ref().map(|(_, output)| String::from_utf8_lossy(&output.stderr).into_owned());
-        let last = request.as_deref().and_then(|it| it.lines().last()).unwrap_or_default();
-        let flags = last.strip_prefix("add to the command line: ");
-        let flags = flags.ok_or("the output of the first RUN line does not end with flags to add")?;
-        let pasted = format!("{command} {flags}");
-        transcript += &describe(&pasted, &run(path, &pasted, scratch)?);
-    }
-    for command in lines("// SAME: ") {
-        let output = run(path, command, scratch)?;
-        let Some((other, wanted)) = &first else { continue };
-        let (wanted, have) =
-            (String::from_utf8_lossy(&wanted.stdout), String::from_utf8_lossy(&output.stdout));
-        if !output.status.success() {
-            return Err(format!("SAME {}", describe(command, &output)).into());
-        }
-        if have != wanted {
-            let diff = similar::TextDiff::from_lines(&wanted, &have);
-            let diff = diff.unified_diff().context_radius(2).header(other, command).to_string();
-            return Err(format!("the SAME line prints something else than the first RUN line\n{diff}").into());
-        }
-    }
-    Ok(transcript)
-}
-
-/// Runs one command, and returns its exit code and output.
-fn run(path: &Path, command: &str, scratch: &Path) -> Result<Output, Failed> {
-    let folder = path.parent().map(shown).unwrap_or_default();
-    let temporary = scratch.display().to_string();
-    let program = |word: &str| match word {
-        "hir" => env!("CARGO_BIN_EXE_hir").to_owned(),
-        "hir-opt" => env!("CARGO_BIN_EXE_hir-opt").to_owned(),
-        "hir-run" => env!("CARGO_BIN_EXE_hir-run").to_owned(),
-        "hir-reduce" => env!("CARGO_BIN_EXE_hir-reduce").to_owned(),
-        _ => word.replace("%S", &folder).replace("%s", &shown(path)).replace("%t", &temporary),
-    };
-    let words = split(command);
-    let launched = match words.first().map(String::as_str) {
-        Some("hir" | "hir-opt" | "hir-run" | "hir-reduce") => false,
-        Some("mpirun") => true,
-        other => return Err(format!("unknown command {other:?}").into()),
-    };
-    let words: Vec<String> = words.iter().map(|it| program(it)).collect();
-    // A launcher, a colour setting or a GPU around the tests must not change the output of the tools.
-    let mut command = Command::new(&words[0]);
-    command.args(&words[1..]).current_dir(ROOT).env_clear().envs(ENVIRONMENT.iter().copied());
-    if launched {
-        command.envs(std::env::vars_os().filter(|(name, _)| name == "PATH" || name == "HOME"));
-        command.envs(MPIRUN.iter().copied());
-    }
-    let mut output = command.output_with_timeout().map_err(|fault| format!("{}: {fault}", words[0]))?;
-    if launched {
-        output.stderr = without_boxes(&output.stderr);
-    }
-    Ok(output)
-}
-
-/// Returns true if tests that need mpirun are ignored.
-fn lacks_mpirun() -> bool {
-    static LACKS: std::sync::LazyLock<bool> = std::sync::LazyLock::new(|| {
-        std::env::var("HIR_REQUIRE_MPI").as_deref() != Ok("1")
-            && Command::new("mpirun").arg("--version").output_with_timeout().is_err()
-    });
-    *LACKS
-}
-
-/// No colours, and no GPU even on a host with GPUs.
-const ENVIRONMENT: &[(&str, &str)] =
-    &[("NO_COLOR", "1"), ("CUDA_VISIBLE_DEVICES", ""), ("HIR_CUDA", "/no/libcuda.so.1")];
-
-/// Lets Open MPI run as root, run more processes than there are cores, and use only this host.
-const MPIRUN: &[(&str, &str)] = &[
-    ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
-    ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
-    ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
-    ("OMPI_MCA_plm", "isolated"),
-];
-
-/// Removes the messages of mpirun: boxes between lines of dashes, which name hosts and processes.
-fn without_boxes(text: &[u8]) -> Vec<u8> {
-    let (mut kept, mut inside) = (String::new(), false);
-    for line in String::from_utf8_lossy(text).lines() {
-        if line.len() > 60 && line.bytes().all(|it| it == b'-') {
-            inside = !inside;
-        } else if !inside {
-            kept += &format!("{line}\n");
-        }
-    }
-    kept.into_bytes()
-}
-
-fn describe(command: &str, output: &Output) -> String {
-    let code = output.status.code().map_or("killed".to_owned(), |code| code.to_string());
-    let mut text = format!("$ {command}\nexit: {code}\n");
-    for (name, bytes) in [("stdout", &output.stdout), ("stderr", &output.stderr)] {
-        if !bytes.is_empty() {
-            text += &format!("--- {name}\n{}", String::from_utf8_lossy(bytes));
-        }
-    }
-    text + "\n"
-}
-
-/// Splits a command line into words.
-fn split(command: &str) -> Vec<String> {
-    let mut words = vec![String::new()];
-    let mut quoted = false;
-    for character in command.chars() {
-        match character {
-            '\'' => quoted = !quoted,
-            ' ' if !quoted => words.push(String::new()),
-            _ => words.iter_mut().last().into_iter().for_each(|word| word.push(character)),
-        }
-    }
-    words.retain(|word| !word.is_empty());
-    words
-}
-
-fn check(path: &Path, transcript: &str) -> Result<(), Failed> {
+/// Compares the transcript of a case with its snapshot, which records that it comes from this file.
+fn check_snapshot(path: &Path, transcript: &str) -> Result<(), Failed> {
     let name = path.file_name().map(|it| it.to_string_lossy().into_owned()).unwrap_or_default();
     let mut settings = insta::Settings::clone_current();
     settings.set_snapshot_path(path.parent().unwrap_or(Path::new(ROOT)));

@@ -15,7 +15,8 @@ use std::{
 use libtest_mimic::{Failed, Trial};
 
 use super::{
-    ENVIRONMENT, ROOT,
+    ROOT,
+    cases::ENVIRONMENT,
     emulated::{self, Run},
     emulator,
 };

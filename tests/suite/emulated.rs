@@ -15,7 +15,11 @@ use std::{
 
 use libtest_mimic::{Failed, Trial};
 
-use super::{ENVIRONMENT, ROOT, emulator, shown, split};
+use super::{
+    ROOT,
+    cases::{ENVIRONMENT, split},
+    emulator, shown,
+};
 use crate::timeout::RunWithTimeout;
 
 /// The files that have a trial. The list shows when a file loses its trial because it no longer succeeds.

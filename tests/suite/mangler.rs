@@ -51,7 +51,9 @@ use libtest_mimic::{Failed, Trial};
 use process::Ended;
 
 use crate::{
-    ENVIRONMENT, ROOT, cascades, files, invariants,
+    ROOT, cascades,
+    cases::ENVIRONMENT,
+    files, invariants,
     mangle::{Corpus, EDITS, edited},
     rng::Rng,
 };

@@ -24,7 +24,7 @@ use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 #[path = "operators/values.rs"]
 mod values;
 
-use super::{ENVIRONMENT, ROOT, emulator};
+use super::{ROOT, cases::ENVIRONMENT, emulator};
 use crate::timeout::RunWithTimeout;
 use values::Elements;
 

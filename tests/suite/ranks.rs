@@ -22,7 +22,11 @@ use hosts::{hosts_share_no_memory, two_hosts_run_a_job};
 use libtest_mimic::{Failed, Trial};
 
 use crate::timeout::{Deadline, RunWithTimeout};
-use crate::{MPIRUN, ROOT, emulator, lacks_mpirun};
+use crate::{
+    ROOT,
+    cases::{MPIRUN, lacks_mpirun},
+    emulator,
+};
 
 /// A program, and enough schedules to keep it running for longer than any test waits.
 const ENDLESS: &[&str] =
