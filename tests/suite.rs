@@ -40,6 +40,7 @@ use std::{
     path::{Path, PathBuf},
     process::ExitCode,
     sync::{Arc, atomic::AtomicBool},
+    thread,
 };
 
 use grammar::{
@@ -189,7 +190,9 @@ fn reset_ignored_signals() -> std::io::Result<()> {
 
 fn main() -> ExitCode {
     let taken = reset_ignored_signals().map_err(|it| it.to_string());
-    let arguments = Arguments::from_args();
+    let mut arguments = Arguments::from_args();
+    // Some trials wait for processes and their time limits; one more thread uses the core meanwhile.
+    arguments.test_threads.get_or_insert(thread::available_parallelism().map_or(1, usize::from) + 1);
     let mut cases = files(&Path::new(ROOT).join("tests/cases"), "hir");
     let samples = files(&Path::new(ROOT).join("samples"), "hir");
     cases.extend(samples.iter().cloned());

@@ -1,6 +1,7 @@
 //! Compares the GPU executor with the simulator: every program of the cases and samples that succeeds there
 //! runs step by step and as a graph, on one process per rank. A case with a line `// REFUSED ON GPUS: words`
-//! must be refused instead, with these words.
+//! must be refused instead, with these words. Every run of the suite tests the samples and the cases of `tests/cases/cuda`,
+//! and a part of the others (`part`), of which it runs all that have several ranks or streams in another way (`delayed`).
 //!
 //! The GPUs and NVIDIA's libraries are emulated (`tests/gpu/emulator`), so this needs a C++ compiler and no
 //! GPU. Without a compiler the trials are ignored; with `HIR_REQUIRE_CXX=1` they fail. Only
@@ -20,10 +21,13 @@ use super::{
     cases::{ENVIRONMENT, split},
     emulator, shown,
 };
-use crate::timeout::RunWithTimeout;
+use crate::{part, timeout::RunWithTimeout};
 
 /// The files that have a trial. The list shows when a file loses its trial because it no longer succeeds.
 const TRIAL_LIST: &str = "tests/suite/emulated.txt";
+
+/// The files that all parts contain.
+const ALWAYS: [&str; 2] = ["samples/", "tests/cases/cuda/"];
 
 /// Products of matrices of a million elements.
 const LARGE: [&str; 3] = [
@@ -36,15 +40,16 @@ const LARGE: [&str; 3] = [
 pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
     let mut trials = Vec::new();
     let mut names = Vec::new();
-    for (case, runs, refusal) in runs(cases) {
+    for (number, (case, runs, refusal)) in runs(cases).into_iter().enumerate() {
         let name = shown(&case);
+        let is_left_out = !ALWAYS.iter().any(|it| name.starts_with(it)) && !part::includes(number);
         names.push(name.clone());
         let check = move || match &refusal {
             None => runs.iter().try_for_each(Run::check),
             Some(words) => runs.iter().try_for_each(|it| it.check_refused(words)),
         };
         let trial = Trial::test(format!("emulated {name}"), check);
-        trials.push(trial.with_ignored_flag(emulator::is_missing()));
+        trials.push(trial.with_ignored_flag(is_left_out || emulator::is_missing()));
     }
     trials.push(Trial::test("emulated_programs_are_those_of_the_list", move || are_listed(&names)));
     trials

@@ -33,7 +33,7 @@ use passes::{Settings, Verify};
 use crate::{part, pipelines::lowering_pipelines, programs, rng::Rng};
 
 /// Default number of programs per trial.
-const PROGRAMS: usize = 1000;
+const PROGRAMS: usize = 500;
 /// Number of trials that share the programs.
 const SHARDS: usize = part::PARTS;
 /// Maximum number of operators per program.

@@ -1,12 +1,12 @@
-//! Random tests and tests of generated kernels have four parts. A run of the suite makes one of them, which the commit
-//! selects: successive commits test all. `HIR_PARTS=all` makes all of them.
+//! Random tests, and tests of many programs in many ways, have eight parts. A run of the suite makes one of them, which the
+//! commit selects: successive commits test all. `HIR_PARTS=all` makes all of them.
 
 use std::{process::Command, sync::LazyLock};
 
 use super::ROOT;
 
 /// The number of parts.
-pub const PARTS: usize = 4;
+pub const PARTS: usize = 8;
 
 /// The part that this run makes; `None` for all of them.
 static PART: LazyLock<Option<usize>> = LazyLock::new(|| {
