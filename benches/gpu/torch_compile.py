@@ -1,16 +1,18 @@
 """Times models of `torch_models.py` in PyTorch and with `torch.compile(model, backend="hir")`, in turns in one job.
 
-    torchrun --standalone --nproc-per-node=2 torch_compile.py [-b eager,compile,micro,hir,hir:PASSES] [-p] [-t SECONDS] [CASE...]
+    torchrun --standalone --nproc-per-node=2 torch_compile.py [-b BACKEND#BACKEND…] [-p] [-r ROUNDS] [-t SECONDS] [CASE...]
 
-A case is MODEL:ROWS:WIDTH:STEP, such as `block-products:4096:4096:backward`. A step is `forward` or `backward`, which is both.
-Each line of the output is a JSON object: the median time of a step on the slowest rank, in microseconds, and the norm of the
-difference of results and gradients from those of eager PyTorch, relative to the norm, of the worst tensor. `-p` also prints the
+A backend is eager, compile, micro, hir or hir:PASSES. A case is MODEL:ROWS:WIDTH:STEP, such as `block-products:4096:4096:backward`. A
+step is `forward` or `backward`, which is both. In each round, the backends run in another order: after one that needs much power, the clock
+is lower for the next one. Each line of the output is a JSON object: the median time of a step on the slowest rank, in microseconds, and the
+norm of the difference of results and gradients from those of eager PyTorch, relative to the norm, of the worst tensor. `-p` also prints the
 kernels of a step of rank 0. After SECONDS, no more case begins. NVLink multicast is off.
 """
 
 import argparse
 import json
 import os
+import random
 import statistics
 import time
 
@@ -30,7 +32,7 @@ CASES = (
     "mlp:4096:4096:forward",
     "block-sdpa:4096:4096:forward",
 )
-ROUNDS, STEPS, WARMUP = 5, 8, 4
+STEPS, WARMUP = 8, 4
 
 
 def compiled(backend, model):
@@ -123,7 +125,7 @@ def measure(text, options, device, tiny):
     rank = dist.get_rank()
     case, functions, lines = Case(text, device), {}, {}
     expected = [it.clone() for it in case.step(case.model)]
-    for backend in options.backends.split(","):
+    for backend in options.backends.split("#"):
         line = lines[backend] = {"case": text, "backend": backend, "us": None, "error": None}
         begin = time.monotonic()
         try:
@@ -136,10 +138,13 @@ def measure(text, options, device, tiny):
             line["error"] = (str(error).splitlines() or [type(error).__name__])[0][:300]
         torch.cuda.synchronize()
         line["compile_s"] = round(time.monotonic() - begin, 1)
-    runs = {backend: [] for backend in functions}
-    for _ in range(ROUNDS):
-        for backend, function in functions.items():
-            runs[backend] += times(case, function, tiny)
+    runs, order = {backend: [] for backend in functions}, list(functions)
+    # The same on all ranks.
+    chance = random.Random(text)
+    for _ in range(options.rounds):
+        chance.shuffle(order)
+        for backend in order:
+            runs[backend] += times(case, functions[backend], tiny)
     for backend, line in lines.items():
         if runs.get(backend):
             line.update(us=round(statistics.median(runs[backend]), 1), min_us=round(min(runs[backend]), 1))
@@ -157,14 +162,16 @@ def measure(text, options, device, tiny):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("-b", "--backends", default="eager,compile,micro,hir")
+    parser.add_argument("-b", "--backends", default="eager#compile#micro#hir")
     parser.add_argument("-p", "--profile", action="store_true")
+    parser.add_argument("-r", "--rounds", type=int, default=5)
     parser.add_argument("-t", "--seconds", type=float, default=1e9)
     parser.add_argument("cases", nargs="*", default=list(CASES))
     options = parser.parse_args()
     begin = time.monotonic()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
+    torch._dynamo.config.recompile_limit = 64
     dist.init_process_group("nccl", device_id=device)
     tiny = torch.zeros(1, device=device)
     for text in options.cases:

@@ -27,11 +27,19 @@ def gathered_along(call: Call, x: Value, dim: int) -> Value:
         f"logical({', '.join([*outer, *before, whole, *after])}), outer_split({whole}, {count}) -> ({device}, {inner})",
     )
     to.statement(f"{split} = reshape( {name} )")
-    complete = to.declare(x.dtype, [*outer, *before, whole, *after])
-    to.statement(f"{complete} = Set( {split} )")
+    # The axis of the mesh comes first, so that the result is what is received and no copy of it.
+    device = to.mesh_axis(last, True, first + x.ndim + 1)
+    single = to.mesh_axis(last, False)
+    added = to.declare(
+        x.dtype,
+        [*outer, single, *before, device, inner, *after],
+        f"logical({', '.join([*outer, single, *before, whole, *after])}), outer_split({whole}, {count}) -> ({device}, {inner})",
+    )
+    flags = ", ".join("true" if it == last else "false" for it in range(first + x.ndim))
+    to.statement(f"{added} = broadcast( {split}, flags = {{{flags}}} )")
     shape = (*x.shape[:dim], count * part, *x.shape[dim + 1 :])
     result = to.value(x.dtype, shape, [*x.sharded[:-1], False])
-    to.broadcast(complete, result, [last])
+    to.statement(f"{result.name} = Set( {added} )")
     return result
 
 
