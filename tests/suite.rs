@@ -137,6 +137,8 @@ mod programs;
 mod promises;
 #[path = "suite/ranks.rs"]
 mod ranks;
+#[path = "suite/recorded.rs"]
+mod recorded;
 #[path = "suite/rendezvous.rs"]
 mod rendezvous;
 #[path = "suite/replay.rs"]
@@ -225,6 +227,7 @@ fn main() -> ExitCode {
     trials.extend(shared_builds::trials());
     trials.extend(rendezvous::trials());
     trials.extend(replay::trials());
+    trials.extend(recorded::trials());
     trials.extend(measured::trials());
     trials.extend(tuning::trials());
     trials.extend(timeline::trials());
