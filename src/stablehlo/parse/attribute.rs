@@ -121,6 +121,8 @@ impl<'s> Parser<'s, '_> {
                 match self.peek() {
                     Some(TokenKind::Less) if text == "dense" => self.dense()?,
                     Some(TokenKind::Less) if text == "array" => self.array()?,
+                    // `<([i, j])->([k]) {i=4, j=4, k=4}, custom>`, which only says how a call may be sharded.
+                    Some(TokenKind::Less) if text == "#sdy.op_sharding_rule" => self.skipped_angles(text)?,
                     Some(TokenKind::Less) => self.angles(text)?,
                     // `#sdy<manual_axes{"tp"}>` and `manual_axes{…}` in angle brackets.
                     Some(TokenKind::OpenBrace) if kind == TokenKind::Word && text == "manual_axes" => {
@@ -210,6 +212,22 @@ impl<'s> Parser<'s, '_> {
             _ = self.accept(TokenKind::Comma);
         }
         Ok(Attribute::Named(name, entries, items))
+    }
+
+    /// Skips `<…>`.
+    fn skipped_angles(&mut self, name: &'s str) -> Parsed<Attribute<'s>> {
+        self.expect(TokenKind::Less, "`<`")?;
+        let mut open = 1;
+        while open > 0 {
+            match self.peek() {
+                Some(TokenKind::Less) => open += 1,
+                Some(TokenKind::Greater) => open -= 1,
+                Some(_) => (),
+                None => return Err(self.error("`>`, the end of the attribute")),
+            }
+            self.at += 1;
+        }
+        Ok(Attribute::Word(name))
     }
 
     /// Reads `<i64: 1, 0>` of `array`.

@@ -95,7 +95,8 @@ fn element_type(name: &str) -> Option<DType> {
         "i8" | "si8" => DType::Int8,
         "i16" | "si16" => DType::Int16,
         "i32" | "si32" => DType::Int32,
-        "i64" | "si64" => DType::Int64,
+        // Attributes such as layouts have elements of type `index`.
+        "i64" | "si64" | "index" => DType::Int64,
         "ui8" => DType::UInt8,
         "ui16" => DType::UInt16,
         "ui32" => DType::UInt32,
