@@ -41,6 +41,7 @@
 
 mod stages;
 mod teams;
+mod waits;
 
 use grammar::{
     attr,
@@ -49,18 +50,16 @@ use grammar::{
     ops::{Op, OpClass},
     words::{Algorithm, CommunicationType},
 };
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use crate::{
-    analysis::{
-        blocks::{nested_blocks, stmts_in_divergent_branches},
-        wait_order::awaited_work,
-    },
+    analysis::blocks::{nested_blocks, stmts_in_divergent_branches},
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
     rewrite::builder::{self, IrBuilder},
 };
 use stages::Stages;
 use teams::HostTeams;
+use waits::Waits;
 
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
@@ -84,14 +83,17 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
         return Ok(Change::Unchanged);
     }
     let divergent = stmts_in_divergent_branches(program);
+    let waits = Waits::of(program, body, &|block| collectives(program, block, &|_, _| true));
     let mut fresh = IrBuilder::of(program);
     let mut edits = Edits::default();
     for block in nested_blocks(program, body) {
-        for posted in collectives(program, block, &divergent) {
+        // All ranks execute it.
+        let is_meant = |stmt: StmtId, it: &OpStmt| has_steps(it) && !divergent.contains(&stmt);
+        for posted in collectives(program, block, &is_meant) {
             let Some(teams) = HostTeams::of(&posted.teams, per_host).transpose() else { continue };
             let span = program.stmt_span(posted.stmts[0]);
             let kind = posted.kind.text();
-            let stages = teams.and_then(|teams| Stages::of(program, block, &posted, teams));
+            let stages = teams.and_then(|teams| Stages::of(program, (block, &waits), &posted, teams));
             match stages {
                 Ok(stages) => {
                     let message = format!("this {kind} is done in steps {}", stages.text());
@@ -130,8 +132,8 @@ struct Posted {
 #[derive(Default)]
 struct Edits {
     replaced: FxHashMap<StmtId, Vec<StmtId>>,
-    /// The numbers to wait for behind each Wait for a number.
-    also_awaited: FxHashMap<u32, Vec<u32>>,
+    /// The numbers to wait for behind each Wait.
+    also_awaited: FxHashMap<StmtId, Vec<u32>>,
     /// What follows a Wait.
     behind: FxHashMap<StmtId, Vec<StmtId>>,
 }
@@ -144,7 +146,7 @@ impl Edits {
                 Some(mut stmts) => new.append(&mut stmts),
                 None => new.push(stmt),
             }
-            let also = awaited_work(program, stmt).and_then(|it| self.also_awaited.get(&it));
+            let also = self.also_awaited.get(&stmt);
             let span = program.stmt_span(stmt);
             for number in also.into_iter().flatten() {
                 new.push(builder::add(program, builder::wait(*number), span));
@@ -155,9 +157,8 @@ impl Edits {
     }
 }
 
-/// Returns the collectives of a block that all ranks execute and whose algorithm no statement selects. Those of several teams
-/// stand one behind the other.
-fn collectives(program: &Program, block: BlockId, divergent: &FxHashSet<StmtId>) -> Vec<Posted> {
+/// Returns the collectives of a block for whose statements `is_meant` holds. Those of several teams stand one behind the other.
+fn collectives(program: &Program, block: BlockId, is_meant: &dyn Fn(StmtId, &OpStmt) -> bool) -> Vec<Posted> {
     let mut found: Vec<Posted> = Vec::new();
     let (mut is_in_group, mut last) = (false, None);
     for stmt in program.block(block) {
@@ -166,7 +167,7 @@ fn collectives(program: &Program, block: BlockId, divergent: &FxHashSet<StmtId>)
         if it.op.def().class == OpClass::Coalescing {
             is_in_group = it.op == Op::StartCoalescing;
         }
-        if is_in_group || divergent.contains(stmt) {
+        if is_in_group || !is_meant(*stmt, it) {
             continue;
         }
         let Some((key, number, team)) = collective(it) else { continue };
@@ -191,23 +192,25 @@ fn collectives(program: &Program, block: BlockId, divergent: &FxHashSet<StmtId>)
 type Key = (CommunicationType, TensorId, TensorId);
 
 fn collective(it: &OpStmt) -> Option<(Key, u32, Vec<usize>)> {
-    let is_selected = !matches!(it.get(attr::ALGO), Some(Algorithm::Nccl) | None);
-    if it.op != Op::Communication || is_selected {
-        return None;
-    }
-    let kind = it.get(attr::TYPE)?;
-    let is_meant = match kind {
-        CommunicationType::Allreduce | CommunicationType::Allgather | CommunicationType::ReduceScatter => {
-            true
-        }
-        CommunicationType::Gather
-        | CommunicationType::Scatter
-        | CommunicationType::Reduce
-        | CommunicationType::Broadcast
-        | CommunicationType::SendRecv
-        | CommunicationType::AllToAll
-        | CommunicationType::CollectivePermute => false,
-    };
+    let kind = it.get(attr::TYPE).filter(|_| it.op == Op::Communication)?;
     let key = (kind, it.get(attr::INPUT)?, it.get(attr::OUTPUT)?);
-    is_meant.then_some((key, it.number?, it.get(attr::TEAM)?.to_vec()))
+    Some((key, it.number?, it.get(attr::TEAM)?.to_vec()))
+}
+
+/// Returns whether a collective has steps: no statement selects its algorithm.
+fn has_steps(it: &OpStmt) -> bool {
+    let is_free = matches!(it.get(attr::ALGO), Some(Algorithm::Nccl) | None);
+    is_free
+        && it.get(attr::TYPE).is_some_and(|kind| match kind {
+            CommunicationType::Allreduce
+            | CommunicationType::Allgather
+            | CommunicationType::ReduceScatter => true,
+            CommunicationType::Gather
+            | CommunicationType::Scatter
+            | CommunicationType::Reduce
+            | CommunicationType::Broadcast
+            | CommunicationType::SendRecv
+            | CommunicationType::AllToAll
+            | CommunicationType::CollectivePermute => false,
+        })
 }

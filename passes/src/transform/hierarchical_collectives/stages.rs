@@ -10,12 +10,9 @@ use grammar::{
     words::{Backend, CommunicationType, RedOp},
 };
 
-use super::{Edits, Posted, teams::HostTeams};
+use super::{Edits, Posted, teams::HostTeams, waits::{TeamWaits, Waits}};
 use crate::{
-    analysis::{
-        sharding::{Dim, DimPiece, Sharding},
-        wait_order::awaited_work,
-    },
+    analysis::sharding::{Dim, DimPiece, Sharding},
     rewrite::{
         builder::{self, IrBuilder},
         collective::Collective,
@@ -37,8 +34,7 @@ pub(super) struct Stages<'c> {
     /// The sub-axes of the larger tensor, of which `at` is the outermost one in memory.
     leaves: Vec<SubAxis>,
     at: usize,
-    /// The Wait behind which the result is complete.
-    wait: Option<StmtId>,
+    waits: TeamWaits,
 }
 
 impl<'c> Stages<'c> {
@@ -48,7 +44,7 @@ impl<'c> Stages<'c> {
     /// Returns the reason why it has no such steps.
     pub(super) fn of(
         program: &mut Program,
-        block: BlockId,
+        (block, waits): (BlockId, &Waits),
         posted: &'c Posted,
         teams: HostTeams,
     ) -> Result<Self, String> {
@@ -82,17 +78,17 @@ impl<'c> Stages<'c> {
         if permutes && outermost % (hosts * within) != 0 {
             return Err(format!("the {} ranks of a team do not divide the rows of `{name}`", hosts * within));
         }
-        let waits = program
-            .block(block)
-            .iter()
-            .filter(|it| awaited_work(program, **it).is_some_and(|number| posted.numbers.contains(&number)));
-        let waits: Vec<StmtId> = waits.copied().collect();
-        if is_gather && permutes && waits.len() != posted.numbers.len() {
-            return Err("its Wait is in another block".to_owned());
+        let found = waits.behind(program, block, posted)?;
+        if is_gather && permutes && found.between_streams {
+            return Err("streams are used between its Waits".to_owned());
         }
-        let (wait, span, world) =
-            (waits.last().copied(), program.stmt_span(posted.stmts[0]), world_size(program));
-        Ok(Self { posted, teams, red_op, backend, world, span, elements, leaves, at, wait })
+        if let Some(number) = waits.ordered_by(&posted.teams) {
+            return Err(format!(
+                "a statement that does not wait for Communication {number} relies on the order of their communicator"
+            ));
+        }
+        let (waits, span, world) = (found, program.stmt_span(posted.stmts[0]), world_size(program));
+        Ok(Self { posted, teams, red_op, backend, world, span, elements, leaves, at, waits })
     }
 
     /// Describes the steps.
@@ -168,7 +164,7 @@ impl Writer<'_, '_> {
         let behind = [stmt, copy, builder::deallocate(permuted)];
         let span = self.stages.span;
         let behind = behind.map(|stmt| builder::add(self.program, stmt, span));
-        if let Some(wait) = self.stages.wait {
+        if let Some(wait) = self.stages.waits.last {
             self.edits.behind.entry(wait).or_default().extend(behind);
         }
     }
@@ -256,7 +252,7 @@ impl Writer<'_, '_> {
             let number = self.stages.posted.numbers[team];
             let mut numbers = self.post(kind, (level, team), input, output, Some(number));
             numbers.remove(0);
-            self.edits.also_awaited.insert(number, numbers);
+            self.edits.also_awaited.insert(self.stages.waits.by_team[team], numbers);
         }
     }
 
