@@ -2,11 +2,7 @@
 //! `python/tests/record_programs.py` writes. Each one is checked and run as it is, lowered, and overlapped, and its outputs have to be those
 //! of the framework, within the tolerance of values that are given.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{fs, path::Path, process::Command};
 
 use libtest_mimic::{Failed, Trial};
 
@@ -36,7 +32,7 @@ pub fn trials() -> Vec<Trial> {
 }
 
 /// Runs a program with each pipeline.
-fn agrees(path: &PathBuf) -> Result<(), Failed> {
+fn agrees(path: &Path) -> Result<(), Failed> {
     let values = path.with_extension("safetensors");
     let mut arguments = vec![shown(path)];
     for key in keys(&values)? {
