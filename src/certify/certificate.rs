@@ -1,6 +1,6 @@
 //! The claim that two programs compute the same, and its proof by evaluation at random points.
 
-use std::{cell::RefCell, iter};
+use std::cell::RefCell;
 
 use grammar::{
     codes::Code,
@@ -14,13 +14,14 @@ use grammar::{
 use rustc_hash::FxHashMap;
 
 use crate::{
-    execute::{Outputs, Unrolled, assemble, execute},
+    execute::{Unrolled, execute},
     field::{Algebra, Element},
+    operators::is_integral,
     order::order,
     part::Part,
     tape::Shared,
     tensor::{Values, array},
-    unroll::{is_integral, unroll},
+    unroll::unroll,
 };
 
 /// Which of the two programs a fault is in.
@@ -75,6 +76,9 @@ const INTEGERS: u64 = 1 << 16;
 /// The largest number of ranks.
 const MAX_RANKS: usize = 1 << 16;
 
+/// The outputs of each rank, by number; `None` if the rank has no part.
+type Outputs = Vec<Vec<Option<Values>>>;
+
 /// Certifies that `lowered` computes what `original` computes.
 ///
 /// # Errors
@@ -84,14 +88,16 @@ pub fn certify(original: &Program, lowered: &Program, settings: &Settings) -> Re
     let ranks = settings.ranks.unwrap_or(least);
     if ranks < least || ranks > MAX_RANKS {
         let message = format!("{ranks} ranks; expected at least {least}, and at most {MAX_RANKS}");
-        return Err(refuse(lowered, message, "has these ranks in its meshes and teams"));
+        return Err(refuse(Subject::Lowered, lowered, &message, "has these ranks in its meshes and teams"));
     }
-    check_signatures(original, lowered)?;
+    if ports(original) != ports(lowered) {
+        let message = "the two programs have inputs or outputs of different numbers, shapes or element types";
+        return Err(refuse(Subject::Lowered, lowered, message, "expected those of the original"));
+    }
     // What a program without communications computes on whole tensors is its meaning.
-    let is_whole = has_whole_tensors(original);
+    let own_ranks = if has_whole_tensors(original) { None } else { Some(ranks) };
     let fault = |subject| move |diagnostic| Fault { subject, diagnostic };
-    let before = unrolled(original, "original", if is_whole { None } else { Some(ranks) });
-    let before = before.map_err(fault(Subject::Original))?;
+    let before = unrolled(original, "original", own_ranks).map_err(fault(Subject::Original))?;
     let after = unrolled(lowered, "lowered", Some(ranks)).map_err(fault(Subject::Lowered))?;
     let integral = |it: &TensorId| is_integral(original, *it);
     let mut claim = Claim {
@@ -105,8 +111,15 @@ pub fn certify(original: &Program, lowered: &Program, settings: &Settings) -> Re
     for run in 0..settings.runs {
         let key = settings.seed.wrapping_add(u64::from(run) << 32);
         let (algebra, random) = (Algebra::new(key), Algebra::new(!key));
-        let inputs = Inputs { program: original, random: &random, whole: RefCell::default() };
-        let input = |number, part: &Part| inputs.part(number, part);
+        // Whole inputs, which ranks share.
+        let known: RefCell<FxHashMap<usize, Values>> = RefCell::default();
+        let input = |number: usize, part: &Part| {
+            let mut known = known.borrow_mut();
+            known
+                .entry(number)
+                .or_insert_with(|| whole_input(original, number, &random, part))
+                .at(&part.places())
+        };
         let wanted = execute(&before, &algebra, &input).map_err(fault(Subject::Original))?;
         let found = execute(&after, &algebra, &input).map_err(fault(Subject::Lowered))?;
         claim.elements = 0;
@@ -132,9 +145,9 @@ fn unrolled<'p>(
     Ok(Unrolled { program, name, tapes, shared, schedule })
 }
 
-fn refuse(lowered: &Program, message: impl Into<String>, label: &str) -> Fault {
-    let it = Diagnostic::new(Code::NotCertifiable, lowered.spans.header, message, label);
-    Fault { subject: Subject::Lowered, diagnostic: Box::new(it) }
+fn refuse(subject: Subject, program: &Program, message: &str, label: &str) -> Fault {
+    let it = Diagnostic::new(Code::NotCertifiable, program.spans.header, message, label);
+    Fault { subject, diagnostic: Box::new(it) }
 }
 
 /// Compares an output on all ranks, and returns how many elements it has there.
@@ -151,36 +164,33 @@ fn compare(
             continue;
         };
         // What a rank has is compared with what it had, if that is the same part. Otherwise all ranks have to agree on the original.
-        let ports = before.tapes.iter().zip(wanted).map(|(tape, values)| {
-            let (_, part) = tape.outputs[number].as_ref()?;
-            Some((values[number].as_ref()?, part))
-        });
+        let ports = before.tapes.iter().zip(wanted);
+        let ports =
+            ports.map(|(tape, values)| Some((values[number].as_ref()?, &tape.outputs[number].as_ref()?.1)));
         let own = ports.clone().nth(rank).flatten().filter(|it| it.1 == part);
-        let all = match own {
-            Some(own) => assemble(&part.whole, [own].into_iter()),
-            None => assemble(&part.whole, ports.flatten()),
-        };
-        let Some(all) = all else {
-            let message = format!("ranks hold different values of the output `{name}`");
-            let it =
-                Diagnostic::new(Code::NotCertifiable, before.program.spans.header, message, "the original");
-            return Err(Fault { subject: Subject::Original, diagnostic: Box::new(it) });
-        };
+        let sources: Vec<(&Values, &Part)> = own.map_or_else(|| ports.flatten().collect(), |it| vec![it]);
+        let mut all: Vec<Option<Element>> = vec![None; part.whole.iter().product()];
+        let elements =
+            sources.into_iter().flat_map(|(values, part)| part.places().into_iter().zip(&values.data));
+        for (place, it) in elements {
+            if all[place].replace(*it).is_some_and(|before| before != *it) {
+                let message = format!("ranks hold different values of the output `{name}`");
+                return Err(refuse(Subject::Original, before.program, &message, "the original"));
+            }
+        }
         let places = part.places();
-        let has = values.data.iter().copied().map(Some).chain(iter::repeat(None));
-        let differs = |(place, has): &(&usize, Option<Element>)| has.is_none() || all[**place] != *has;
-        let faulty: Vec<usize> = places.iter().zip(has).filter(differs).map(|it| *it.0).collect();
+        let differs = |(place, it): &(&usize, &Element)| all[**place] != Some(**it);
+        let faulty: Vec<usize> = places.iter().zip(&values.data).filter(differs).map(|it| *it.0).collect();
         if let Some(first) = faulty.first() {
-            let index = part.whole.iter().rev().fold((*first, Vec::new()), |(rest, mut index), extent| {
-                index.insert(0, rest % extent);
-                (rest / extent, index)
-            });
+            let (mut rest, mut index) = (*first, part.whole.clone());
+            for at in index.iter_mut().rev() {
+                (rest, *at) = (rest / *at, rest % *at);
+            }
+            let (some, all) = (faulty.len(), places.len());
             let message = format!(
-                "on rank {rank}, {} of {} elements of the output `{name}` are not those of the original",
-                faulty.len(),
-                places.len(),
+                "on rank {rank}, {some} of {all} elements of the output `{name}` are not those of the original"
             );
-            let label = format!("the first one is element {:?}", index.1);
+            let label = format!("the first one is element {index:?}");
             let it = Diagnostic::new(Code::ProgramsDiffer, after.program.tensor_span(tensor), message, label);
             let it =
                 it.help("`hir run --reference` shows the values that differ, for inputs that you choose");
@@ -192,52 +202,30 @@ fn compare(
 }
 
 /// The element type and the shape of an input or output.
-type Port = (Option<String>, Option<Vec<usize>>);
+type Port = (Option<&'static str>, Option<Vec<usize>>);
 
-/// Checks that both programs have the same inputs and outputs.
-fn check_signatures(original: &Program, lowered: &Program) -> Result<(), Fault> {
-    let ports = |program: &Program| -> [Vec<Port>; 2] {
-        let port = |it: TensorId| {
-            let part = Part::of(program, &Scalars::new(program, 0), it, None, None);
-            (program.tensors[it].dtype.map(|it| it.name().to_owned()), part.ok().map(|it| it.whole))
-        };
-        [&program.inputs, &program.outputs].map(|it| Program::tensors_of(it).map(port).collect())
+/// Returns the inputs and the outputs.
+fn ports(program: &Program) -> [Vec<Port>; 2] {
+    let port = |it: TensorId| {
+        let part = Part::of(program, &Scalars::new(program, 0), it, None, None);
+        (program.tensors[it].dtype.map(|it| it.name()), part.ok().map(|it| it.whole))
     };
-    if ports(original) == ports(lowered) {
-        return Ok(());
-    }
-    let message = "the two programs have inputs or outputs of different numbers, shapes or element types";
-    Err(refuse(lowered, message, "expected those of the original"))
+    [&program.inputs, &program.outputs].map(|it| Program::tensors_of(it).map(port).collect())
 }
 
-/// The random inputs of one run.
-struct Inputs<'a> {
-    program: &'a Program,
-    random: &'a Algebra,
-    /// Whole inputs, which ranks share.
-    whole: RefCell<FxHashMap<usize, Values>>,
-}
-
-impl Inputs<'_> {
-    fn part(&self, number: usize, part: &Part) -> Values {
-        let tensor = Program::tensors_of(&self.program.inputs).nth(number);
-        let class =
-            tensor.and_then(|it| self.program.tensors[it].dtype).map_or(Class::Float, |it| it.class());
-        let element = |at: usize| {
-            let random = self.random.apply(("input", number, at), []);
-            match class {
-                Class::Bool => random.below(2),
-                Class::Int => random.below(INTEGERS),
-                Class::Float | Class::SmallFloat | Class::Complex | Class::Composite => random,
-            }
-        };
-        let mut known = self.whole.borrow_mut();
-        let whole = known.entry(number).or_insert_with(|| {
-            let elements = (0..part.whole.iter().product()).map(element).collect();
-            Values { degree: 1, data: array(&part.whole, elements) }
-        });
-        whole.at(&part.places())
-    }
+/// Returns the random elements of an input in one run.
+fn whole_input(program: &Program, number: usize, random: &Algebra, Part { whole, .. }: &Part) -> Values {
+    let dtype = Program::tensors_of(&program.inputs).nth(number).and_then(|it| program.tensors[it].dtype);
+    let class = dtype.map_or(Class::Float, |it| it.class());
+    let element = |at: usize| {
+        let random = random.apply(("input", number, at), []);
+        match class {
+            Class::Bool => random.below(2),
+            Class::Int => random.below(INTEGERS),
+            Class::Float | Class::SmallFloat | Class::Complex | Class::Composite => random,
+        }
+    };
+    Values { degree: 1, data: array(whole, (0..whole.iter().product()).map(element).collect()) }
 }
 
 /// Returns whether the statements of a program are operators on whole tensors, which no rank and no stream executes in parts.
@@ -255,11 +243,9 @@ fn has_whole_tensors(program: &Program) -> bool {
 
 /// Returns the lowest number of ranks that has all ranks of meshes and teams.
 fn smallest_world(program: &Program) -> usize {
+    let attrs =
+        program.stmts.iter().flat_map(|(_, it)| if let Stmt::Op(it) = it { &it.attrs[..] } else { &[] });
     let of_team = |it: &Attr| if let Attr::Team(team) = it { team.iter().max().copied() } else { None };
-    let of_stmt = |(_, it): (_, &Stmt)| match it {
-        Stmt::Op(it) => it.attrs.iter().filter_map(|it| of_team(&it.1)).max(),
-        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
-    };
-    let in_teams = program.stmts.iter().filter_map(of_stmt);
+    let in_teams = attrs.filter_map(|it| of_team(&it.1));
     ranks_in_meshes(program).map(|it| it.0).chain(in_teams).max().map_or(1, |it| it + 1)
 }

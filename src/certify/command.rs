@@ -49,18 +49,11 @@ struct Options {
 }
 
 /// Exit codes, those of all tools.
-const SUCCESS: u8 = 0;
 const REJECTED: u8 = 1;
 const USAGE: u8 = 2;
 const WRONG_RESULT: u8 = 3;
 const ENVIRONMENT: u8 = 6;
 const CHECK: u8 = 7;
-
-/// Why nothing is certified: the exit code, and a message or diagnostics of a source.
-enum Failure {
-    Message(u8, String),
-    Diagnostics(u8, Source, Vec<Diagnostic>),
-}
 
 /// Returns the command with its options.
 pub fn command() -> clap::Command {
@@ -70,20 +63,15 @@ pub fn command() -> clap::Command {
 /// Runs the tool with these arguments, and returns its exit code.
 pub fn main_with(arguments: impl Iterator<Item = OsString>) -> u8 {
     let words = std::iter::once("hir certify".into()).chain(arguments);
-    // Nothing is left to do if a message cannot be written.
-    match Options::try_parse_from(words).map(|it| run(&it)) {
-        Ok(Ok(text)) => io::stdout().write_all(text.as_bytes()).map_or(ENVIRONMENT, |()| SUCCESS),
-        Ok(Err(Failure::Message(code, message))) => {
-            let _ = writeln!(io::stderr(), "hir certify: {message}");
-            code
-        }
-        Ok(Err(Failure::Diagnostics(code, Source { name, text, .. }, all))) => {
-            let _ = render(&all, &name, &text, Format::Human, Style::default(), &mut io::stderr());
-            code
-        }
+    match Options::try_parse_from(words) {
+        Ok(options) => match run(&options) {
+            Ok(text) => io::stdout().write_all(text.as_bytes()).map_or(ENVIRONMENT, |()| 0),
+            Err(code) => code,
+        },
+        // Nothing is left to do if a message cannot be written.
         Err(fault) => {
             let _ = fault.print();
-            if fault.use_stderr() { USAGE } else { SUCCESS }
+            if fault.use_stderr() { USAGE } else { 0 }
         }
     }
 }
@@ -97,8 +85,20 @@ pub fn exit_code(fault: &Diagnostic) -> u8 {
     }
 }
 
+/// Prints a message, and returns its exit code.
+fn fail(code: u8, message: &str) -> u8 {
+    let _ = writeln!(io::stderr(), "hir certify: {message}");
+    code
+}
+
+/// Prints diagnostics of a source, and returns their exit code.
+fn report(code: u8, Source { name, text, .. }: &Source, all: &[Diagnostic]) -> u8 {
+    let _ = render(all, name, text, Format::Human, Style::default(), &mut io::stderr());
+    code
+}
+
 /// Returns the text about what is certified.
-fn run(options: &Options) -> Result<String, Failure> {
+fn run(options: &Options) -> Result<String, u8> {
     let start = Instant::now();
     let (source, mut programs) = read(&options.file, options)?;
     let mut sources = [source.clone(), source];
@@ -107,63 +107,54 @@ fn run(options: &Options) -> Result<String, Failure> {
         sources[0] = source;
         programs.splice(..0, original);
     }
-    let [original, lowered] = &programs[..] else {
-        return Err(Failure::Message(USAGE, "expected one program with `--original`, else two".to_owned()));
-    };
     let settings = Settings { ranks: options.ranks, runs: options.runs, seed: options.seed };
-    let claim = certify(original, lowered, &settings).map_err(|Fault { subject, diagnostic }| {
-        let [original, lowered] = sources;
-        let source = if subject == Subject::Original { original } else { lowered };
-        Failure::Diagnostics(exit_code(&diagnostic), source, vec![*diagnostic])
+    let claim = certify(&programs[0], &programs[1], &settings).map_err(|Fault { subject, diagnostic }| {
+        report(exit_code(&diagnostic), &sources[usize::from(subject == Subject::Lowered)], &[*diagnostic])
     })?;
-    Ok(describe(&claim, options, start.elapsed().as_secs_f64()))
-}
-
-fn describe(claim: &Claim, options: &Options, seconds: f64) -> String {
     let Claim { ranks, accesses, outputs, elements, error_exponent, integral_inputs } = claim;
     let original = options.original.as_ref().map(|it| it.display().to_string());
     let mut text = format!(
-        "certified: {} computes what {} computes\n# {}, {} with {}, {}; probability of an error at most 2^{:.0}; {seconds:.3} s\n# no deadlock, and no race between its {accesses} memory accesses\n",
+        "certified: {} computes what {} computes\n# {}, {} with {}, {}; probability of an error at most 2^{:.0}; {:.3} s\n# no deadlock, and no race between its {accesses} memory accesses\n",
         options.file.display(),
         original.as_deref().unwrap_or("its first program"),
-        count_text(*ranks, "rank"),
-        count_text(*outputs, "output"),
-        count_text(*elements, "element"),
+        count_text(ranks, "rank"),
+        count_text(outputs, "output"),
+        count_text(elements, "element"),
         count_text(options.runs as usize, "run"),
         error_exponent.ceil(),
+        start.elapsed().as_secs_f64(),
     );
-    if *integral_inputs > 0 {
-        let inputs = count_text(*integral_inputs, "input");
+    if integral_inputs > 0 {
+        let inputs = count_text(integral_inputs, "input");
         text +=
             &format!("# {inputs} of integers or truth values: certified for the values of the runs only\n");
     }
-    text
+    Ok(text)
 }
 
 /// Reads the programs of a file: one with `--original`, else two.
-fn read(path: &Path, options: &Options) -> Result<(Source, Vec<Program>), Failure> {
+fn read(path: &Path, options: &Options) -> Result<(Source, Vec<Program>), u8> {
     let name = path.display().to_string();
-    let bytes = fs::read(path)
-        .map_err(|fault| Failure::Message(ENVIRONMENT, format!("cannot read `{name}`: {fault}")))?;
+    let bytes = fs::read(path).map_err(|it| fail(ENVIRONMENT, &format!("cannot read `{name}`: {it}")))?;
     if u32::try_from(bytes.len()).is_err() {
-        return Err(Failure::Message(ENVIRONMENT, format!("`{name}` has more than 4 GiB")));
+        return Err(fail(ENVIRONMENT, &format!("`{name}` has more than 4 GiB")));
     }
     let source = Source::new(name, grammar::decode(bytes));
     let (mut programs, diagnostics) = source.programs();
     if has_errors(&diagnostics) {
-        return Err(Failure::Diagnostics(REJECTED, source, diagnostics));
+        return Err(report(REJECTED, &source, &diagnostics));
     }
     let expected = if options.original.is_some() { 1 } else { 2 };
     if programs.len() != expected {
         let (name, found) = (&source.name, count_text(programs.len(), "program"));
         let message =
             format!("`{name}` has {found}; expected {expected}: with `--original` one, without it two");
-        return Err(Failure::Message(USAGE, message));
+        return Err(fail(USAGE, &message));
     }
     let set = options.set.iter().map(|it| Binding { is_optional: true, ..it.clone() });
     let set: Vec<Binding> = set.collect();
     for program in &mut programs {
-        apply_bindings(program, &set).map_err(|it| Failure::Diagnostics(USAGE, it.0, vec![it.1]))?;
+        apply_bindings(program, &set).map_err(|it| report(USAGE, &it.0, std::slice::from_ref(&it.1)))?;
     }
     Ok((source, programs))
 }

@@ -7,8 +7,7 @@
 use std::{
     cell::{Cell, RefCell},
     hash::{DefaultHasher, Hash, Hasher},
-    iter::Sum,
-    ops::{Add, Mul, Neg, Sub},
+    ops::{Add, Mul, Sub},
     rc::Rc,
 };
 
@@ -40,7 +39,7 @@ impl Element {
 
     /// Returns an integer below a limit.
     pub(crate) fn below(self, limit: u64) -> Self {
-        Self(self.0 % limit.min(PRIME))
+        Self(self.0 % limit)
     }
 
     pub(crate) fn of_integer(value: i64) -> Self {
@@ -55,39 +54,31 @@ impl Element {
     }
 
     /// Returns the element of a finite number, which is an integer times a power of two; `None` for the others.
-    pub(crate) fn of_real(value: f64) -> Option<Self> {
+    fn of_real(value: f64) -> Option<Self> {
         let bits = value.abs().to_bits();
         let (exponent, digits) = ((bits >> 52) as i64, bits & ((1 << 52) - 1));
         let (exponent, digits) = if exponent == 0 { (1, digits) } else { (exponent, digits | 1 << 52) };
         // The order of 2 is 61. A number is `digits` times 2 to the power `exponent - 1075`.
-        let power = Self(1 << (exponent - 1075).rem_euclid(61));
-        let magnitude = Self(digits) * power;
-        value.is_finite().then_some(if value < 0.0 { -magnitude } else { magnitude })
+        let magnitude = Self(digits) * Self(1 << (exponent - 1075).rem_euclid(61));
+        value.is_finite().then_some(if value < 0.0 { Self(0) - magnitude } else { magnitude })
     }
 
     /// Returns the reciprocal, by Fermat's theorem; `None` for 0.
     pub(crate) fn reciprocal(self) -> Option<Self> {
-        let (mut power, mut result) = (self, Self::ONE);
-        for bit in 0..61 {
-            if (PRIME - 2) >> bit & 1 == 1 {
-                result = result * power;
-            }
-            power = power * power;
-        }
-        (self.0 != 0).then_some(result)
+        let square = |power: Self, bit: u64| {
+            let power = power * power;
+            if (PRIME - 2) >> bit & 1 == 1 { power * self } else { power }
+        };
+        (self.0 != 0).then(|| (0..61).rev().fold(Self::ONE, square))
     }
 
     /// Returns the sum of the products of two rows.
-    pub(crate) fn dot<'e>(
-        a: impl IntoIterator<Item = &'e Self>,
-        b: impl IntoIterator<Item = &'e Self>,
-    ) -> Self {
-        let mut sum = 0;
-        for (number, (a, b)) in a.into_iter().zip(b).enumerate() {
+    pub(crate) fn dot<'e>(pairs: impl Iterator<Item = (&'e Self, &'e Self)>) -> Self {
+        let add = |sum: u128, (number, (a, b)): (usize, (&Self, &Self))| {
             let kept = if number % 31 == 30 { u128::from(Self::reduced(sum).0) } else { sum };
-            sum = kept + u128::from(a.0) * u128::from(b.0);
-        }
-        Self::reduced(sum)
+            kept + u128::from(a.0) * u128::from(b.0)
+        };
+        Self::reduced(pairs.enumerate().fold(0, add))
     }
 }
 
@@ -100,19 +91,11 @@ impl Add for Element {
     }
 }
 
-impl Neg for Element {
-    type Output = Self;
-
-    fn neg(self) -> Self {
-        Self(if self.0 == 0 { 0 } else { PRIME - self.0 })
-    }
-}
-
 impl Sub for Element {
     type Output = Self;
 
     fn sub(self, other: Self) -> Self {
-        self + -other
+        self + Self(if other.0 == 0 { 0 } else { PRIME - other.0 })
     }
 }
 
@@ -124,30 +107,36 @@ impl Mul for Element {
     }
 }
 
-impl Sum for Element {
-    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
-        all.fold(Self::default(), Add::add)
-    }
-}
-
 /// How a reduction combines elements, in any order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Combine {
     Sum,
     Average,
     Product,
-    /// Associative and commutative functions by name: `max`, `min`, `and`, `or` and `xor`. All but the last one are idempotent.
+    /// Associative and commutative functions by name: `max`, `min`, `and` and `or` of truth values or of bits, and `xor`. All but the last
+    /// one are idempotent.
     /// The field has no NaN, which distinguishes `fmax` from `max`.
     Lattice(&'static str),
 }
 
 impl Combine {
-    /// Returns a function by name. The maximum of truth values is `or`, and the minimum is `and`.
-    pub(crate) fn lattice(name: &'static str, is_bool: bool) -> Self {
-        Self::Lattice(match name {
-            "max" if is_bool => "or",
-            "min" if is_bool => "and",
-            _ => name,
+    /// Returns the function that the end of a name says, as `BAND` or `logical_and` does. The maximum of truth values is `or`, and the
+    /// minimum is `and`.
+    pub(crate) fn named(name: &str, is_bool: bool) -> Option<Self> {
+        let name = name.to_ascii_lowercase();
+        let is = |ends: &[&str]| ends.iter().any(|it| name.ends_with(it));
+        let of =
+            |truth, bits| Self::Lattice(if is_bool || name.starts_with("logical") { truth } else { bits });
+        Some(match () {
+            () if is(&["sum", "add"]) => Self::Sum,
+            () if is(&["avg"]) => Self::Average,
+            () if is(&["product", "mul"]) => Self::Product,
+            () if is(&["xor"]) => Self::Lattice("xor"),
+            () if is(&["or"]) || is_bool && is(&["max"]) => of("or", "or of bits"),
+            () if is(&["and"]) || is_bool && is(&["min"]) => of("and", "and of bits"),
+            () if is(&["max"]) => Self::Lattice("max"),
+            () if is(&["min"]) => Self::Lattice("min"),
+            () => return None,
         })
     }
 }
@@ -156,10 +145,9 @@ impl Combine {
 type LatticeElements = FxHashMap<(&'static str, Element), Rc<[Element]>>;
 
 /// The unknown functions of one run.
+#[derive(Default)]
 pub(crate) struct Algebra {
     key: u64,
-    /// The elements of the positive and the negative infinity.
-    infinities: [Element; 2],
     /// How many values of unknown functions were computed.
     applied: Cell<u64>,
     /// The elements of which the results of lattice functions are made.
@@ -168,19 +156,20 @@ pub(crate) struct Algebra {
 
 impl Algebra {
     pub(crate) fn new(key: u64) -> Self {
-        let (applied, made_of, infinities) = Default::default();
-        let it = Self { key, applied, made_of, infinities };
-        let infinities = [it.apply("infinity", []), it.apply("negative infinity", [])];
-        Self { infinities, ..it }
+        Self { key, ..Self::default() }
+    }
+
+    fn hash(&self, function: impl Hash, operands: impl IntoIterator<Item = Element>) -> Element {
+        let mut hasher = DefaultHasher::new();
+        (self.key, function).hash(&mut hasher);
+        operands.into_iter().for_each(|it| hasher.write_u64(it.0));
+        Element(hasher.finish() % PRIME)
     }
 
     /// Returns the value of an unknown function.
     pub(crate) fn apply(&self, function: impl Hash, operands: impl IntoIterator<Item = Element>) -> Element {
         self.applied.set(self.applied.get() + 1);
-        let mut hasher = DefaultHasher::new();
-        (self.key, function).hash(&mut hasher);
-        operands.into_iter().for_each(|it| hasher.write_u64(it.0));
-        Element(hasher.finish() % PRIME)
+        self.hash(function, operands)
     }
 
     /// Returns a bound for the probability that two programs with different outputs of this degree agree, as the exponent of two.
@@ -188,26 +177,21 @@ impl Algebra {
     /// They can agree because two different operands of unknown functions agree, of which there are pairs, or because two outputs do.
     pub(crate) fn error_exponent(&self, degree: u64, outputs: usize) -> f64 {
         let applied = self.applied.get() as f64;
-        (degree.max(1) as f64 * (applied * applied / 2.0 + outputs as f64)).log2() - 61.0
+        (degree.max(1) as f64 * (applied * applied / 2.0 + outputs.max(1) as f64)).log2() - 61.0
     }
 
     /// Returns the element of a number. Infinities and NaN are unknown elements.
     pub(crate) fn real(&self, value: f64) -> Element {
-        let unknown = self.infinities[usize::from(value < 0.0)];
-        Element::of_real(value).unwrap_or(if value.is_nan() { self.apply("NaN", []) } else { unknown })
-    }
-
-    pub(crate) fn reciprocal(&self, of: Element) -> Element {
-        self.apply("reciprocal", [of])
+        Element::of_real(value).unwrap_or_else(|| self.hash(("no number", value.is_nan(), value < 0.0), []))
     }
 
     /// Combines elements. `integral` says that they are integers, of which a maximum is known.
     pub(crate) fn combine(&self, how: Combine, integral: bool, all: &[Element]) -> Element {
+        let sum = || all.iter().fold(Element::default(), |sum, it| sum + *it);
         match how {
-            Combine::Sum => all.iter().copied().sum(),
+            Combine::Sum => sum(),
             Combine::Average => {
-                let count = Element::of_integer(all.len() as i64);
-                all.iter().copied().sum::<Element>() * count.reciprocal().unwrap_or_default()
+                sum() * Element::of_integer(all.len() as i64).reciprocal().unwrap_or_default()
             }
             Combine::Product => all.iter().fold(Element::ONE, |product, it| product * *it),
             Combine::Lattice(name) => self.lattice(name, integral, all),
@@ -215,39 +199,34 @@ impl Algebra {
     }
 
     fn lattice(&self, name: &'static str, integral: bool, all: &[Element]) -> Element {
-        let integers = || all.iter().map(|it| it.integer()).collect::<Option<Vec<i64>>>();
-        if let Some(known) = integral.then(integers).flatten() {
-            let chosen = known.into_iter().reduce(match name {
-                "max" => i64::max,
-                "min" => i64::min,
-                "and" => |a, b| a & b,
-                "xor" => |a, b| a ^ b,
-                _ => |a, b| a | b,
-            });
-            return chosen.map(Element::of_integer).unwrap_or_default();
-        }
-        let (neutral, absorbing) = match name {
-            "max" => (self.real(f64::NEG_INFINITY), None),
-            "min" => (self.real(f64::INFINITY), None),
-            "and" => (Element::ONE, Some(Element::default())),
-            "xor" => (Element::default(), None),
-            _ => (Element::default(), Some(Element::ONE)),
+        let (zero, bits) = (Element::default(), Element::of_integer(-1));
+        let (neutral, absorbing, of_integers): (_, _, fn(i64, i64) -> i64) = match name {
+            "max" => (self.real(f64::NEG_INFINITY), None, i64::max),
+            "min" => (self.real(f64::INFINITY), None, i64::min),
+            "and" => (Element::ONE, Some(zero), |a, b| a & b),
+            "and of bits" => (bits, Some(zero), |a, b| a & b),
+            "xor" => (zero, None, |a, b| a ^ b),
+            "or" => (zero, Some(Element::ONE), |a, b| a | b),
+            _ => (zero, Some(bits), |a, b| a | b),
         };
-        let made_of = self.made_of.borrow();
+        let known = || all.iter().map(|it| it.integer()).collect::<Option<Vec<i64>>>();
+        if let Some(known) = integral.then(known).flatten() {
+            return known.into_iter().reduce(of_integers).map_or(zero, Element::of_integer);
+        }
+        let mut made_of = self.made_of.borrow_mut();
         let parts = |it: &Element| made_of.get(&(name, *it)).map_or_else(|| vec![*it], |it| it.to_vec());
         let mut set: Vec<Element> = all.iter().flat_map(parts).filter(|it| *it != neutral).collect();
-        drop(made_of);
         set.sort_unstable();
         if name != "xor" {
             set.dedup();
         }
-        match set[..] {
-            [] => neutral,
-            [only] => only,
-            _ if absorbing.is_some_and(|it| set.contains(&it)) => absorbing.unwrap_or_default(),
+        match (set.as_slice(), absorbing.filter(|it| set.contains(it))) {
+            ([], _) => neutral,
+            ([only], _) => *only,
+            (_, Some(absorbing)) => absorbing,
             _ => {
                 let value = self.apply(("lattice", name), set.iter().copied());
-                self.made_of.borrow_mut().insert((name, value), set.into());
+                made_of.insert((name, value), set.into());
                 value
             }
         }

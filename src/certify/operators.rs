@@ -4,24 +4,26 @@
 //! is not part of the model. Integers are integers of 64 bits. Every other elementwise operator is an unknown function of its
 //! operands, and so is the exponential of an attention.
 
-use std::iter;
-
 use grammar::{
+    DimMap, OperandMap,
     arithmetic::{Constant, fold_infix},
-    attr,
+    attr, dims_of_first_result,
     dtype::{Class, DType},
-    ir::{ExprId, InfixOp, OpStmt, Operand, Program, TensorId},
+    ir::{Attr, ExprId, InfixOp, OpStmt, Operand, Program, TensorId},
+    operand_map,
     ops::{Op, OpClass, TypeRule},
-    rules::Aliasing,
+    rules::{Aliasing, OperandView},
     scalars::Value,
+    selected_dim, slice_takes_all,
     words::ReductionOp,
 };
+use ndarray::{ArrayView1, Axis, Dimension, IxDyn, Slice, concatenate};
+use rustc_hash::FxHashMap;
 
 use crate::{
     field::{Algebra, Combine, Element},
-    tape::Compute,
-    tensor::{Array, Values, array},
-    unroll::is_integral,
+    part::Part,
+    tensor::{Array, Values, array, reshape},
 };
 
 mod mapped;
@@ -29,13 +31,23 @@ mod moved;
 
 pub(crate) use moved::rearranged;
 
+/// A statement with the tensors that it reads and writes on a rank.
+pub(crate) struct Compute<'p> {
+    pub(crate) program: &'p Program,
+    pub(crate) stmt: &'p OpStmt,
+    pub(crate) args: Vec<(TensorId, Part)>,
+    pub(crate) outs: Vec<(TensorId, Part)>,
+    /// The shapes of the results.
+    pub(crate) shapes: Vec<Vec<usize>>,
+    /// The values of the scalars that the statement states, and of the extents of its tensors.
+    pub(crate) values: FxHashMap<ExprId, Value>,
+}
+
 /// A statement with its operands.
-pub(crate) struct Call<'a> {
-    pub(crate) program: &'a Program,
-    pub(crate) stmt: &'a OpStmt,
-    pub(crate) compute: &'a Compute,
-    pub(crate) args: &'a [Values],
-    pub(crate) algebra: &'a Algebra,
+struct Call<'a> {
+    of: &'a Compute<'a>,
+    args: &'a [Values],
+    algebra: &'a Algebra,
 }
 
 type Tensor = Array<Element>;
@@ -43,92 +55,106 @@ type Tensor = Array<Element>;
 /// A result, or the reason why the statement is not certified.
 type Computed<T> = Result<T, String>;
 
-fn misfit<T>() -> Computed<T> {
-    Err("the shapes of its operands do not match".to_owned())
-}
+const MISFIT: &str = "the shapes of its operands do not match";
 
-/// Returns a tensor that is there if the shapes of operands match.
-fn fit<T>(it: Option<T>) -> Computed<T> {
-    it.map_or_else(misfit, Ok)
-}
-
-impl Call<'_> {
+impl Compute<'_> {
     /// Returns the results.
-    pub(crate) fn results(&self) -> Computed<Vec<Values>> {
-        let (found, degree) = (self.tensors()?, self.degree());
-        let shapes = &self.compute.shapes;
-        if found.len() < shapes.len() || found.iter().zip(shapes).any(|(it, shape)| it.shape() != *shape) {
-            return misfit();
+    pub(crate) fn results(&self, algebra: &Algebra, args: &[Values]) -> Computed<Vec<Values>> {
+        let name = self.stmt.op.name();
+        let (found, degree) = (Call { of: self, args, algebra }.results())
+            .map_err(|why| format!("`{name}` is not certified: {why}"))?;
+        if found.len() < self.shapes.len()
+            || found.iter().zip(&self.shapes).any(|(it, shape)| it.shape() != *shape)
+        {
+            return Err(format!("`{name}` is not certified: {MISFIT}"));
         }
         Ok(found.into_iter().map(|data| Values { data, degree }).collect())
     }
+}
 
-    fn tensors(&self) -> Computed<Vec<Tensor>> {
-        let op = self.stmt.op;
-        let one = |it: Computed<Tensor>| it.map(|it| vec![it]);
-        if op.def().class == OpClass::Elementwise {
-            return one(self.elementwise());
-        }
-        match (op.def().type_rule, op) {
-            (TypeRule::Linear | TypeRule::Matmul | TypeRule::Embedding, _) => one(self.product()),
-            (TypeRule::Reduce, _) => one(self.reduce()),
-            (TypeRule::Generate, _) => one(self.generate()),
-            (_, Op::TensorConstruct) => match self.stmt.args[..] {
-                [Operand::Scalar(it)] => one(Ok(array(self.shape(), vec![self.element(it)?]))),
-                _ => misfit(),
-            },
-            (_, Op::Cat) => one(self.cat()),
-            (_, Op::Pad) => one(self.pad()),
-            (_, Op::IndexPutAccumulate) => one(self.add_rows()),
-            (_, Op::Welford) => self.statistics(),
-            (TypeRule::AlongAxis | TypeRule::Sdpa | TypeRule::SdpaBwd, _) => self.unknown(),
-            _ if matches!(self.stmt.rule().aliasing(), Aliasing::View(_)) => one(self.rearrange()),
-            _ => Err(format!("hir-certify does not know what `{}` computes", op.name())),
-        }
-    }
+/// Returns the values of a function of corresponding elements of operands, which are repeated to a shape.
+pub(crate) fn map(
+    shape: &[usize],
+    operands: &[Tensor],
+    mut function: impl FnMut(&[Element]) -> Element,
+) -> Computed<Tensor> {
+    let wide = operands.iter().map(|it| it.broadcast(shape)).collect::<Option<Vec<_>>>().ok_or(MISFIT)?;
+    let mut columns: Vec<_> = wide.iter().map(|it| it.iter().copied()).collect();
+    let mut row = Vec::new();
+    let each = |_| {
+        row.clear();
+        row.extend(columns.iter_mut().filter_map(Iterator::next));
+        function(&row)
+    };
+    Ok(array(shape, (0..shape.iter().product()).map(each).collect()))
+}
 
-    /// Returns a bound for the degree of the results.
-    fn degree(&self) -> u64 {
-        let all = self.args.iter().map(|it| it.degree);
-        let (highest, product) = (all.clone().fold(1, u64::max), all.fold(2, u64::saturating_add));
-        let terms = self.args.first().map_or(1, |it| it.data.len() as u64);
-        match (self.stmt.op, self.stmt.op.def().class) {
-            (Op::Reduction, _) if self.stmt.get(attr::OP) == Some(ReductionOp::Mul) => {
-                product.saturating_mul(terms)
+/// Returns whether the elements of a tensor are integers or truth values.
+pub(crate) fn is_integral(program: &Program, tensor: TensorId) -> bool {
+    program.tensors[tensor].dtype.is_some_and(|it| matches!(it.class(), Class::Int | Class::Bool))
+}
+
+impl Call<'_> {
+    /// Returns the results, and a bound for their degree.
+    fn results(&self) -> Computed<(Vec<Tensor>, u64)> {
+        let Compute { stmt, .. } = self.of;
+        let (op, def) = (stmt.op, stmt.op.def());
+        let degrees = || self.args.iter().map(|it| it.degree);
+        let (highest, product) = (degrees().fold(1, u64::max), degrees().fold(2, u64::saturating_add));
+        let is_view = matches!(stmt.rule().aliasing(), Aliasing::View(_));
+        let (tensor, degree) = match (def.type_rule, op) {
+            _ if def.class == OpClass::Elementwise => {
+                let degree = match op {
+                    Op::Add
+                    | Op::Sub
+                    | Op::Neg
+                    | Op::Cast
+                    | Op::LogicalNot
+                    | Op::LogicalAnd
+                    | Op::LogicalOr => highest,
+                    Op::Max | Op::Min | Op::FMax | Op::FMin => highest,
+                    // The reciprocal is the value of an unknown function.
+                    Op::Mul | Op::Div | Op::Lerp | Op::Where => product,
+                    _ => 1,
+                };
+                (self.elementwise()?, degree)
             }
-            (Op::Reduction | Op::Cat | Op::Pad | Op::Embedding, _) => highest,
-            (Op::Welford, _) => highest.saturating_mul(2),
-            (Op::Add | Op::Sub | Op::Neg | Op::Cast | Op::LogicalNot, _) => highest,
-            (Op::LogicalAnd | Op::LogicalOr | Op::Max | Op::Min | Op::FMax | Op::FMin, _) => highest,
-            // The reciprocal and the weights of an attention are values of unknown functions.
-            (Op::Mul | Op::Div | Op::Lerp | Op::Where, _) => product,
-            (_, OpClass::Elementwise) => 1,
-            _ if matches!(self.stmt.rule().aliasing(), Aliasing::View(_)) => highest,
-            _ => product,
-        }
+            (TypeRule::Linear | TypeRule::Matmul, _) => (self.product()?, product),
+            (TypeRule::Embedding, _) => (self.product()?, highest.saturating_add(1)),
+            (TypeRule::Reduce, _) if stmt.get(attr::OP) == Some(ReductionOp::Mul) => {
+                (self.reduce()?, product.saturating_mul(self.arg(0)?.len() as u64))
+            }
+            (TypeRule::Reduce, _) => (self.reduce()?, highest),
+            (TypeRule::Generate, _) => (self.generate()?, highest),
+            (_, Op::TensorConstruct) => (array(self.shape(), vec![self.operand(0)?]), 1),
+            (_, Op::Cat) => (self.cat()?, highest),
+            (_, Op::Pad) => (self.pad()?, highest),
+            (_, Op::IndexPutAccumulate) => (self.add_rows()?, product),
+            (_, Op::Welford) => return Ok((self.statistics()?, highest.saturating_mul(2))),
+            (TypeRule::AlongAxis | TypeRule::Sdpa | TypeRule::SdpaBwd, _) => return Ok((self.unknown()?, 1)),
+            _ if is_view => (self.rearrange()?, highest),
+            _ => return Err(format!("hir-certify does not know what `{}` computes", op.name())),
+        };
+        Ok((vec![tensor], degree))
     }
 
     // ---- operands
 
     fn arg(&self, at: usize) -> Computed<&Tensor> {
-        self.args.get(at).map(|it| &it.data).ok_or_else(|| "an operand is missing".to_owned())
+        Ok(&self.args.get(at).ok_or("an operand is missing")?.data)
     }
 
     /// Returns the shape of the first result.
     fn shape(&self) -> &[usize] {
-        &self.compute.shapes[0]
+        &self.of.shapes[0]
     }
 
     fn scalar(&self, expr: ExprId) -> Computed<Value> {
-        let value = self.compute.values.get(&expr).copied();
-        value.ok_or_else(|| "a scalar has no value that hir-certify can compute".to_owned())
+        Ok(*self.of.values.get(&expr).ok_or("a scalar has no value that hir-certify can compute")?)
     }
 
-    fn integer(&self, expr: ExprId) -> Computed<i64> {
-        match self.scalar(expr)? {
-            Value::Int(it) => Ok(it),
-            Value::Bool(_) | Value::Float(_) => Err("an index is no integer".to_owned()),
-        }
+    fn integer(&self, expr: ExprId) -> Option<i64> {
+        if let Value::Int(it) = self.of.values.get(&expr)? { Some(*it) } else { None }
     }
 
     fn element(&self, expr: ExprId) -> Computed<Element> {
@@ -138,68 +164,60 @@ impl Call<'_> {
         })
     }
 
-    fn dtype(&self, tensor: TensorId) -> DType {
-        self.program.tensors[tensor].dtype.unwrap_or(DType::Float)
+    /// Returns a scalar operand.
+    fn operand(&self, at: usize) -> Computed<Element> {
+        let Some(Operand::Scalar(it)) = self.of.stmt.args.get(at) else { return Err(MISFIT.to_owned()) };
+        self.element(*it)
     }
 
-    fn result_dtype(&self) -> DType {
-        self.dtype(self.compute.outs[0].0)
+    fn dtype(&self, tensor: TensorId) -> DType {
+        self.of.program.tensors[tensor].dtype.unwrap_or(DType::Float)
     }
 
     // ---- elementwise operators
 
     fn elementwise(&self) -> Computed<Tensor> {
-        let (shape, mut tensors) = (self.shape(), self.args.iter());
-        let mut columns: Vec<Box<dyn Iterator<Item = Element>>> = Vec::new();
-        let mut integral = true;
-        for operand in &self.stmt.args {
-            match operand {
+        let (mut tensors, mut operands, mut integral) = (self.args.iter(), Vec::new(), true);
+        for (at, operand) in self.of.stmt.args.iter().enumerate() {
+            operands.push(match operand {
                 Operand::Tensor(tensor) => {
-                    integral &= is_integral(self.program, *tensor);
-                    let it = tensors.next().and_then(|it| it.data.broadcast(shape));
-                    columns.push(Box::new(fit(it)?.into_iter().copied()));
+                    integral &= is_integral(self.of.program, *tensor);
+                    tensors.next().ok_or(MISFIT)?.data.clone()
                 }
                 Operand::Scalar(it) => {
                     integral &= !matches!(self.scalar(*it)?, Value::Float(_));
-                    columns.push(Box::new(iter::repeat(self.element(*it)?)));
+                    array(&[], vec![self.operand(at)?])
                 }
-                Operand::Stream(_) => return misfit(),
-            }
+                Operand::Stream(_) => return Err(MISFIT.to_owned()),
+            });
         }
-        let types = [
-            self.compute.args.first().map_or(self.result_dtype(), |it| self.dtype(it.0)),
-            self.result_dtype(),
-        ];
-        let mut operands = Vec::new();
-        let each = |_| {
-            operands.clear();
-            operands.extend(columns.iter_mut().filter_map(Iterator::next));
-            self.function(integral, types, &operands)
-        };
-        Ok(array(shape, (0..shape.iter().product()).map(each).collect()))
+        let to = self.dtype(self.of.outs[0].0);
+        let types = [self.of.args.first().map_or(to, |it| self.dtype(it.0)), to];
+        map(self.shape(), &operands, |operands| self.function(integral, types, operands))
     }
 
     fn function(&self, integral: bool, types: [DType; 2], operands: &[Element]) -> Element {
-        let (op, algebra) = (self.stmt.op, self.algebra);
+        let (op, algebra) = (self.of.stmt.op, self.algebra);
         let unknown = || algebra.apply(op, operands.iter().copied());
-        let combine =
-            |name| algebra.combine(Combine::lattice(name, types[1] == DType::Bool), integral, operands);
+        let combine = |name| {
+            let how = Combine::named(name, types[1] == DType::Bool);
+            how.map_or_else(unknown, |it| algebra.combine(it, integral, operands))
+        };
         match (op, operands) {
             (Op::Add, [a, b]) => *a + *b,
             (Op::Sub, [a, b]) => *a - *b,
             (Op::Mul, [a, b]) => *a * *b,
-            (Op::Neg, [a]) => -*a,
-            (Op::Div, [a, b]) if !integral => match self.stmt.args[1] {
-                Operand::Scalar(_) => *a * b.reciprocal().unwrap_or_else(|| algebra.reciprocal(*b)),
-                Operand::Tensor(_) | Operand::Stream(_) => *a * algebra.reciprocal(*b),
-            },
-            (Op::Reciprocal, [a]) => algebra.reciprocal(*a),
+            (Op::Neg, [a]) => Element::default() - *a,
+            (Op::Div, [a, b]) if !integral => {
+                let known = b.reciprocal().filter(|_| matches!(self.of.stmt.args[1], Operand::Scalar(_)));
+                *a * known.unwrap_or_else(|| algebra.apply(Op::Reciprocal, [*b]))
+            }
             (Op::Lerp, [a, b, c]) => *a + *c * (*b - *a),
             // Truth values are 0 and 1.
             (Op::Where, [condition, a, b]) => *condition * *a + (Element::ONE - *condition) * *b,
             (Op::LogicalNot, [a]) => Element::ONE - *a,
-            (Op::LogicalAnd, _) => combine("and"),
-            (Op::LogicalOr, _) => combine("or"),
+            (Op::LogicalAnd, _) => combine("logical_and"),
+            (Op::LogicalOr, _) => combine("logical_or"),
             (Op::Max | Op::FMax, _) => combine("max"),
             (Op::Min | Op::FMin, _) => combine("min"),
             (Op::Cast, [a]) => self.cast(types, *a),

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use grammar::{
-    DimGroup, DimMap, OperandMap, ResultDim,
-    ir::{DeviceDim, ExprId, OpStmt, ParallelType, Program, TensorId, Transform},
+    DimMap, OperandMap, ResultDim, ScalarEvaluator,
+    ir::{ExprId, OpStmt, ParallelType, Program, TensorId, Transform},
     operand_map,
     ops::TypeRule,
     result_dims,
@@ -23,23 +23,19 @@ pub(crate) struct Part {
     pub(crate) whole: Vec<usize>,
     /// For each dimension the indices that the rank holds.
     pub(crate) held: Vec<Vec<usize>>,
-    /// For each dimension its device axes, innermost first, each with the number of elements between its indices.
-    sharding: Vec<Sharding>,
     /// The dimension whose outermost axis is divided between streams, with the number of chunks.
     pub(crate) stream_axis: Option<(usize, usize)>,
 }
-
-type Sharding = Vec<(DeviceDim, usize)>;
 
 impl Part {
     /// Returns all of a tensor.
     pub(crate) fn all(whole: &[usize]) -> Self {
         let held = whole.iter().map(|extent| (0..*extent).collect()).collect();
-        Self { whole: whole.to_vec(), held, sharding: vec![Vec::new(); whole.len()], stream_axis: None }
+        Self { whole: whole.to_vec(), held, stream_axis: None }
     }
 
     /// Returns the part of a rank of the mesh, or all of the tensor without a rank. `stream` is the slice, if the tensor holds one stream's
-    /// slice.
+    /// slice; `None`: the slices of all streams.
     pub(crate) fn of(
         program: &Program,
         scalars: &Scalars<'_>,
@@ -47,37 +43,32 @@ impl Part {
         rank: Option<usize>,
         stream: Option<usize>,
     ) -> Result<Self, &'static str> {
-        let sizes = program.dimensions(tensor).map(|axis| {
-            let it = &program.axes[axis];
-            size(scalars, it.expanded.unwrap_or(it.extent))
-        });
-        let sizes = sizes.collect::<Option<Vec<usize>>>();
+        let it = &program.tensors[tensor];
+        let axes = program.dimensions(tensor).map(|axis| &program.axes[axis]);
+        let sizes =
+            axes.map(|it| size(scalars, it.expanded.unwrap_or(it.extent))).collect::<Option<Vec<_>>>();
         let sizes = sizes.ok_or("an extent has no value; give it one with `--set`")?;
         if sizes.iter().fold(1, |all: usize, it| all.saturating_mul((*it).max(1))) > MAX_ELEMENTS {
             return Err("it has more than 134217728 elements");
         }
         let mut part = Self::all(&sizes);
         let Some(rank) = rank else { return Ok(part) };
-        let it = &program.tensors[tensor];
         if it.domains.transforms.iter().any(|it| matches!(it, Transform::Merge { .. })) {
             return Err("an axis is merged with another one");
         }
-        let stream = program.is_split_by_stream(tensor).then(|| stream.unwrap_or(0));
+        let stream = stream.filter(|_| program.is_split_by_stream(tensor));
         for (dim, axis) in program.dimensions(tensor).enumerate() {
             let (mut held, mut inner, mut is_outermost) = (vec![0], part.whole[dim], true);
             for leaf in program.loop_axes_of(tensor, axis) {
-                let extent =
-                    if leaf == axis { Some(inner) } else { size(scalars, program.axes[leaf].extent) };
+                let own = &program.axes[leaf];
+                let extent = if leaf == axis { Some(inner) } else { size(scalars, own.extent) };
                 let extent = extent.filter(|by| *by > 0 && inner.is_multiple_of(*by) || *by == inner);
                 let extent = extent.ok_or("an axis is not split into equal parts")?;
                 inner /= extent.max(1);
-                let fixed = match program.axes[leaf].parallel {
+                let fixed = match own.parallel {
                     ParallelType::Device(device) => {
                         let at =
                             it.mesh.coordinate(rank, device).filter(|_| it.mesh.extent(device) == extent);
-                        if extent > 1 {
-                            part.sharding[dim].insert(0, (device, inner));
-                        }
                         Some(at.ok_or("a device axis does not fit its mesh")?)
                     }
                     ParallelType::Stream => {
@@ -90,8 +81,8 @@ impl Part {
                 };
                 is_outermost &= fixed.is_some() || extent == 1;
                 let values = fixed.map_or(0..extent, |at| at..at + 1);
-                let below = |start: usize| values.clone().map(move |at| start * extent + at);
-                held = held.into_iter().flat_map(below).collect();
+                held =
+                    held.iter().flat_map(|start| values.clone().map(move |at| start * extent + at)).collect();
             }
             if inner > 1 {
                 return Err("an axis is not split into equal parts");
@@ -108,16 +99,20 @@ impl Part {
 
     /// Returns the row-major index in the whole tensor of each element of the part.
     pub(crate) fn places(&self) -> Array<usize> {
-        let mut found = vec![0];
-        for (extent, held) in self.whole.iter().zip(&self.held) {
-            found =
-                found.into_iter().flat_map(|start| held.iter().map(move |at| start * extent + at)).collect();
-        }
-        array(&self.shape(), found)
+        array(&self.shape(), self.places_in(0..self.whole.len()))
     }
 
-    fn is_sharded(&self) -> bool {
-        self.sharding.iter().any(|it| !it.is_empty())
+    /// Returns the row-major indices of the part in consecutive dimensions.
+    fn places_in(&self, dims: Range<usize>) -> Vec<usize> {
+        let below = |found: Vec<usize>, dim: usize| {
+            let held = |start| self.held[dim].iter().map(move |at| start * self.whole[dim] + at);
+            found.into_iter().flat_map(held).collect()
+        };
+        dims.fold(vec![0], below)
+    }
+
+    fn has_all(&self, dim: usize) -> bool {
+        self.held[dim].len() == self.whole[dim]
     }
 }
 
@@ -131,99 +126,58 @@ pub(crate) fn positions(has: &[usize], takes: &[usize]) -> Option<Vec<usize>> {
     takes.iter().map(|it| has.binary_search(it).ok()).collect()
 }
 
-/// A statement with the parts of its operands and of its first result on one rank, or on a member of their meshes.
-pub(crate) struct Sharded<'a> {
-    pub(crate) program: &'a Program,
-    pub(crate) scalars: &'a Scalars<'a>,
-    pub(crate) stmt: &'a OpStmt,
-    pub(crate) args: &'a [(TensorId, Part)],
-    pub(crate) out: &'a (TensorId, Part),
-    pub(crate) ranks: usize,
-}
-
-impl Sharded<'_> {
-    /// Returns whether each rank has the elements that it needs to compute its part of the result: then the statement computes with
-    /// the parts of the rank, and else with whole tensors.
-    pub(crate) fn is_local(&self) -> bool {
-        let is_spread = self.args.iter().chain([self.out]).any(|it| it.1.is_sharded());
-        self.args.iter().all(|it| self.is_available(it)) && (!is_spread || self.is_aligned())
+/// Returns whether a part of the first result is computed from these parts of the operands: corresponding dimensions have corresponding
+/// indices.
+pub(crate) fn is_aligned(
+    program: &Program,
+    stmt: &OpStmt,
+    value: ScalarEvaluator<'_>,
+    args: &[Part],
+    to: &Part,
+) -> bool {
+    let mut all = args.iter().chain([to]);
+    if all.clone().all(|it| (0..it.whole.len()).all(|dim| it.has_all(dim))) {
+        return true;
     }
-
-    /// Returns whether every rank that holds a part of the result holds one of the operand.
-    fn is_available(&self, (arg, part): &(TensorId, Part)) -> bool {
-        let (from, to) = (&self.program.tensors[*arg].mesh, &self.program.tensors[self.out.0].mesh);
-        match (from.is_empty(), to.is_empty()) {
-            (true, _) => true,
-            (false, true) => (0..self.ranks).all(|rank| from.contains(rank)),
-            (false, false) => {
-                from == to || !part.is_sharded() && to.devices.iter().all(|rank| from.contains(*rank))
-            }
-        }
-    }
-
-    /// Returns whether corresponding dimensions are sharded in the same way.
-    fn is_aligned(&self) -> bool {
-        let to = &self.out.1;
-        let value = |it| self.scalars.int(it).ok();
-        let maps = (0..self.args.len()).map(|at| operand_map(self.program, self.stmt, at, &value));
-        let Some(maps) = maps.collect::<Option<Vec<_>>>() else {
-            let rest = |it: &Part| it.sharding.iter().skip(1).all(Vec::is_empty);
-            return self.stmt.rule().runs_on_outermost_parts(self.stmt)
-                && rest(to)
-                && self.args.iter().all(|(_, it)| it.sharding.first() == to.sharding.first() && rest(it));
-        };
-        let mut dims = Vec::new();
-        for (map, (_, part)) in maps.into_iter().zip(self.args) {
-            match map {
-                OperandMap::Dims(it) => dims.push(it),
-                OperandMap::Groups(groups) => return groups.iter().all(|it| keeps_order(it, part, to)),
-            }
-        }
-        let results = result_dims(self.program, self.stmt, &dims);
-        let whole = Sharding::new();
-        let partial = results.iter().position(|it| *it == ResultDim::Partial);
-        let partial = partial.map_or(&whole, |at| &to.sharding[at]);
-        let is_copy = self.stmt.op.def().type_rule == TypeRule::Same;
-        let fits = |dim: usize, map: DimMap, arg: TensorId, from: &Part| match map {
-            DimMap::Parallel(at) => {
-                from.sharding[dim] == to.sharding[at] || is_copy && self.is_subrange(arg, from, dim)
-            }
-            DimMap::InGroups { to: at, .. } => {
-                scaled(&from.sharding[dim], to.whole[at]).eq(scaled(&to.sharding[at], from.whole[dim]))
-            }
-            DimMap::Broadcast(_) | DimMap::RequiresWhole => from.sharding[dim].is_empty(),
-            DimMap::Reduction => from.sharding[dim].iter().map(|it| it.0).eq(partial.iter().map(|it| it.0)),
-        };
-        let mut operands = dims.iter().zip(self.args);
-        let operands_fit = operands
-            .all(|(maps, (arg, from))| maps.iter().enumerate().all(|(dim, map)| fits(dim, *map, *arg, from)));
-        let needs_whole =
-            |(it, sharding): (&ResultDim, &Sharding)| *it == ResultDim::RequiresWhole && !sharding.is_empty();
-        operands_fit && !results.iter().zip(&to.sharding).any(needs_whole)
-    }
-
-    /// Returns whether the rank's part of a dimension of a copy is contained in its part of the operand.
-    fn is_subrange(&self, arg: TensorId, from: &Part, dim: usize) -> bool {
-        let to = &self.out.1;
-        to.sharding[dim].ends_with(&from.sharding[dim])
-            && ![arg, self.out.0].iter().any(|it| self.program.is_split_by_stream(*it))
-            && positions(&from.held[dim], &to.held[dim]).is_some()
-    }
-}
-
-/// Returns the device axes of a dimension that is a factor as long.
-fn scaled(sharding: &Sharding, by: usize) -> impl Iterator<Item = (DeviceDim, usize)> {
-    sharding.iter().map(move |(device, step)| (*device, step * by))
-}
-
-/// Returns whether the same devices divide the elements of a group of dimensions at the same steps.
-fn keeps_order(group: &DimGroup, from: &Part, to: &Part) -> bool {
-    let steps = |part: &Part, dims: &Range<usize>| -> Sharding {
-        let inner = |dim: usize| part.whole[dim + 1..dims.end].iter().product();
-        dims.clone()
-            .rev()
-            .flat_map(|dim| scaled(&part.sharding[dim], inner(dim)).collect::<Sharding>())
-            .collect()
+    let maps = (0..args.len()).map(|at| operand_map(program, stmt, at, value)).collect::<Option<Vec<_>>>();
+    let Some(maps) = maps else {
+        return stmt.rule().runs_on_outermost_parts(stmt)
+            && all.all(|it| {
+                it.held.first() == to.held.first() && (1..it.whole.len()).all(|dim| it.has_all(dim))
+            });
     };
-    steps(from, &group.operand) == steps(to, &group.result)
+    let mut dims = Vec::new();
+    for (map, part) in maps.into_iter().zip(args) {
+        match map {
+            OperandMap::Dims(it) => dims.push(it),
+            OperandMap::Groups(groups) => {
+                let is_same = |it: &grammar::DimGroup| {
+                    part.places_in(it.operand.clone()) == to.places_in(it.result.clone())
+                };
+                return groups.iter().all(is_same);
+            }
+        }
+    }
+    let results = result_dims(program, stmt, &dims);
+    let partial = results.iter().position(|it| *it == ResultDim::Partial);
+    let is_copy = stmt.op.def().type_rule == TypeRule::Same;
+    // Returns the indices of a dimension that is a factor as long.
+    let scaled = |held: &[usize], by: usize| -> Vec<usize> {
+        held.iter().flat_map(|at| at * by..(at + 1) * by).collect()
+    };
+    let fits = |dim: usize, map: DimMap, from: &Part| match (map, partial) {
+        (DimMap::Parallel(at), _) => {
+            from.held[dim] == to.held[at] || is_copy && positions(&from.held[dim], &to.held[at]).is_some()
+        }
+        (DimMap::InGroups { to: at, .. }, _) => {
+            scaled(&from.held[dim], to.whole[at]) == scaled(&to.held[at], from.whole[dim])
+        }
+        (DimMap::Reduction, Some(at)) => {
+            from.held[dim] == scaled(&to.held[at], from.whole[dim] / to.whole[at].max(1))
+        }
+        (DimMap::Broadcast(_) | DimMap::RequiresWhole | DimMap::Reduction, _) => from.has_all(dim),
+    };
+    let mut operands = dims.iter().zip(args);
+    operands.all(|(maps, from)| maps.iter().enumerate().all(|(dim, map)| fits(dim, *map, from)))
+        && (0..results.len()).all(|dim| results[dim] != ResultDim::RequiresWhole || to.has_all(dim))
 }

@@ -37,12 +37,6 @@ impl Values {
         };
         Values { data: data.unwrap_or_default(), degree: self.degree }
     }
-
-    /// Returns whether two tensors have the same elements, at once if they share them.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        let shares = self.data.as_ptr() == other.data.as_ptr() && self.data.strides() == other.data.strides();
-        self.data.shape() == other.data.shape() && (shares || self.data == other.data)
-    }
 }
 
 /// Returns whether places are all of `0..len`, in order.
@@ -62,15 +56,13 @@ impl View {
     /// Returns the view if the distance of neighbours along each axis is constant; a tensor that is no copy has only such views.
     pub(crate) fn strided(self) -> Option<Self> {
         let is_even = |axis: usize| {
-            let axis = Axis(axis);
             let [here, next] =
-                [Slice::from(..-1), Slice::from(1..)].map(|it| self.places.slice_axis(axis, it));
+                [Slice::from(..-1), Slice::from(1..)].map(|it| self.places.slice_axis(Axis(axis), it));
             let mut steps = here.iter().zip(&next).map(|(a, b)| b.wrapping_sub(*a));
             let first = steps.next();
             steps.all(|it| Some(it) == first)
         };
-        let long = |axis: &usize| self.places.shape()[*axis] > 1;
-        (0..self.places.ndim()).filter(long).all(is_even).then_some(self)
+        (0..self.places.ndim()).filter(|axis| self.places.shape()[*axis] > 1).all(is_even).then_some(self)
     }
 
     /// Returns whether two views of one buffer have an element in common. Their first and last places are the lowest and highest ones.

@@ -1,48 +1,53 @@
 //! Executes the control flow of a rank, which depends on no tensor, and records its steps.
 
-use std::mem;
+use std::{mem, rc::Rc};
 
 use grammar::{
+    arena::Id,
     attr,
     codes::Code,
     diagnostic::Diagnostic,
-    dtype::Class,
+    dtype::DType,
     ir::{
-        BlockId, DeviceDim, ExprId, For, If, OpStmt, Operand as Named, ParallelType, Program, Stmt, StmtId,
-        Stream, StreamId, TensorId, Transform,
+        BlockId, DeviceDim, Expr, ExprId, For, If, OpStmt, Operand as Named, ParallelType, Program, Stmt,
+        StmtId, Stream, StreamId, TensorId, Transform,
     },
     loop_variant_tensors,
-    ops::{Op, OpClass},
+    ops::{Op, OpClass, TypeRule},
+    rules::Aliasing,
     scalars::{Scalars, Value},
-    span::Span,
+    words::{Backend, CommunicationType as Type, P2pType, RedOp},
 };
 use ndarray::{Axis, Slice};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use self::communication::Posted;
 use crate::{
-    operators::rearranged,
-    part::{Part, size},
-    tape::{Channel, Effect, Function, Shared, Step, Tape},
-    tensor::{View, array, reshape},
+    field::Combine,
+    operators::{Compute, is_integral, map, rearranged},
+    order::place,
+    part::{Part, is_aligned, positions, size},
+    tape::{Channel, Function, Kind, Shared, Step, Tape},
+    tensor::{Array, Values, View, array, reshape},
 };
 
 mod communication;
 mod computation;
 
-type Result<T> = std::result::Result<T, Box<Diagnostic>>;
+/// A value, or the reason why the current statement is not certified.
+type Result<T> = std::result::Result<T, String>;
 
 /// The largest number of steps of a rank.
 const MAX_STEPS: usize = 4_000_000;
 
-struct Unroller<'p> {
+struct Unroller<'p, 's> {
     program: &'p Program,
     scalars: Scalars<'p>,
     /// `None`: one rank computes whole tensors.
     rank: Option<usize>,
     ranks: usize,
-    shared: &'p mut Shared,
-    tape: Tape,
+    shared: &'s mut Shared,
+    tape: Tape<'p>,
     views: FxHashMap<TensorId, View>,
     /// The stream whose slice a tensor has, here or on the ranks that hold it.
     slices: FxHashMap<TensorId, usize>,
@@ -57,26 +62,25 @@ struct Unroller<'p> {
     posted: FxHashMap<u32, Option<usize>>,
     /// How many transfers were posted to a channel, by member.
     counts: FxHashMap<(Channel, usize), usize>,
-    /// The group of transfers that is open, with the channel of its first one.
-    group: Option<Option<(Channel, Posted)>>,
+    /// The group of transfers that is open, each with its channel.
+    group: Option<Vec<(Channel, Posted<'p>)>>,
     /// Handles that were exchanged: the number of the transfer, the peer, and the buffer with its first place.
     handles: FxHashSet<(Option<u32>, usize, usize, Option<usize>)>,
     loops: usize,
     iterations: usize,
     stmt: Option<StmtId>,
-    span: Span,
 }
 
 /// Returns what a rank of `ranks` executes, or without a rank what the program computes on whole tensors.
 ///
 /// # Errors
 /// What cannot be certified, by name.
-pub(crate) fn unroll(
-    program: &Program,
+pub(crate) fn unroll<'p>(
+    program: &'p Program,
     rank: Option<usize>,
     ranks: usize,
     shared: &mut Shared,
-) -> Result<Tape> {
+) -> std::result::Result<Tape<'p>, Box<Diagnostic>> {
     let mut it = Unroller {
         program,
         scalars: Scalars::new(program, rank.unwrap_or(0)),
@@ -97,37 +101,43 @@ pub(crate) fn unroll(
         loops: 0,
         iterations: 0,
         stmt: None,
-        span: program.spans.header,
     };
-    it.current = it.chain(Channel::Stream(None));
-    for tensor in Program::tensors_of(&program.inputs) {
-        let port = if it.holds(tensor) { Some((it.allocate(tensor)?, it.part(tensor, None)?)) } else { None };
-        it.tape.inputs.push(port);
-    }
-    let inputs: Vec<View> = it.tape.inputs.iter().flatten().map(|it| it.0.clone()).collect();
-    it.push(Function::Enter, Vec::new(), inputs.clone())?;
-    if let Some(body) = program.body {
-        it.block(body)?;
-    }
-    (it.stmt, it.span) = (None, program.spans.header);
-    for tensor in Program::tensors_of(&program.outputs) {
-        let port = if it.holds(tensor) { Some((it.view(tensor)?, it.part(tensor, None)?)) } else { None };
-        it.tape.outputs.push(port);
-    }
-    let outputs = it.tape.outputs.iter().flatten().map(|it| it.0.clone()).collect();
-    it.push(Function::Exit, outputs, inputs)?;
-    it.tape.chains = it.frontiers.len();
+    it.run_program().map_err(|why| {
+        let label = rank.map_or("computed here".to_owned(), |it| format!("rank {it} executes this"));
+        Diagnostic::new(Code::NotCertifiable, place(program, it.stmt), why, label)
+    })?;
     Ok(it.tape)
 }
 
-impl Unroller<'_> {
-    fn refuse(&self, message: impl Into<String>) -> Box<Diagnostic> {
-        let label = self.rank.map_or("computed here".to_owned(), |it| format!("rank {it} executes this"));
-        Box::new(Diagnostic::new(Code::NotCertifiable, self.span, message, label))
-    }
-
-    fn need<T>(&self, value: Option<T>, what: &str) -> Result<T> {
-        value.ok_or_else(|| self.refuse(format!("{what} has no value that hir-certify can compute")))
+impl<'p> Unroller<'p, '_> {
+    fn run_program(&mut self) -> Result<()> {
+        let program = self.program;
+        self.current = self.chain(Channel::Stream(None));
+        for tensor in Program::tensors_of(&program.inputs) {
+            let port = if self.holds(tensor) {
+                Some((self.allocate(tensor)?, self.part(tensor, None)?))
+            } else {
+                None
+            };
+            self.tape.inputs.push(port);
+        }
+        let inputs: Vec<View> = self.tape.inputs.iter().flatten().map(|it| it.0.clone()).collect();
+        self.push(None, Vec::new(), inputs.clone())?;
+        program.body.map_or(Ok(()), |body| self.block(body))?;
+        self.stmt = None;
+        for tensor in Program::tensors_of(&program.outputs) {
+            let port =
+                if self.holds(tensor) { Some((self.view(tensor)?, self.part(tensor, None)?)) } else { None };
+            if port.iter().any(|(view, part)| part.places().len() != view.places.len()) {
+                return Err(format!("`{}` has another size than its storage", program.tensor_name(tensor)));
+            }
+            self.tape.outputs.push(port);
+        }
+        // The caller reads the outputs, and overwrites the inputs.
+        let outputs = self.tape.outputs.iter().flatten().map(|it| it.0.clone()).collect();
+        self.push(Some(Box::new(|_, _| Ok(Vec::new()))), outputs, inputs)?;
+        self.tape.chains = self.frontiers.len();
+        Ok(())
     }
 
     // ---- tensors
@@ -137,7 +147,7 @@ impl Unroller<'_> {
     }
 
     fn view(&self, tensor: TensorId) -> Result<View> {
-        let missing = || self.refuse(format!("`{}` has no storage here", self.program.tensor_name(tensor)));
+        let missing = || format!("`{}` has no storage here", self.program.tensor_name(tensor));
         self.views.get(&tensor).cloned().ok_or_else(missing)
     }
 
@@ -149,9 +159,12 @@ impl Unroller<'_> {
         }
         let member = || Some(it.mesh.devices.first().copied().unwrap_or(0));
         let rank = if self.holds(tensor) { self.rank } else { member() };
-        let slice = self.slices.get(&tensor).copied().or(slice);
+        self.part_of(tensor, rank, self.slices.get(&tensor).copied().or(slice).or(Some(0)))
+    }
+
+    fn part_of(&self, tensor: TensorId, rank: Option<usize>, slice: Option<usize>) -> Result<Part> {
         let part = Part::of(self.program, &self.scalars, tensor, rank, slice);
-        part.map_err(|why| self.refuse(format!("`{}`: {why}", self.program.tensor_name(tensor))))
+        part.map_err(|why| format!("`{}`: {why}", self.program.tensor_name(tensor)))
     }
 
     fn buffer(&mut self, shape: &[usize]) -> View {
@@ -203,17 +216,22 @@ impl Unroller<'_> {
     }
 
     /// Appends a step that computes what it writes from what it reads.
-    fn push(&mut self, function: Function, reads: Vec<View>, writes: Vec<View>) -> Result<()> {
-        let effects = vec![Effect { function, reads: reads.clone(), writes: writes.clone() }];
-        let (stmt, chain) = (self.stmt, self.current);
-        self.append(Step { stmt, chain, reads, writes, effects, ..Step::default() }).map(|_| ())
+    fn push(&mut self, function: Option<Function<'p>>, reads: Vec<View>, writes: Vec<View>) -> Result<()> {
+        let len = |it: &View| it.places.len();
+        if function.is_none() && reads.iter().zip(&writes).any(|(from, to)| len(from) != len(to)) {
+            return Err("what is written here has another size than its storage".to_owned());
+        }
+        let accesses =
+            reads.iter().map(|it| (it.clone(), false)).chain(writes.iter().map(|it| (it.clone(), true)));
+        let (stmt, chain, accesses) = (self.stmt, self.current, accesses.collect());
+        self.append(Step { stmt, chain, function, accesses, reads, writes, ..Step::default() }).map(|_| ())
     }
 
     /// Appends a step behind what its chain has to wait for, and returns its number.
-    fn append(&mut self, mut step: Step) -> Result<usize> {
+    fn append(&mut self, mut step: Step<'p>) -> Result<usize> {
         let at = self.tape.steps.len();
         if at >= MAX_STEPS {
-            return Err(self.refuse(format!("the program has more than {MAX_STEPS} steps on a rank")));
+            return Err(format!("the program has more than {MAX_STEPS} steps on a rank"));
         }
         step.after = mem::replace(&mut self.frontiers[step.chain], vec![at]);
         self.tape.steps.push(step);
@@ -225,17 +243,17 @@ impl Unroller<'_> {
     fn block(&mut self, block: BlockId) -> Result<()> {
         let program = self.program;
         for id in program.block(block) {
-            (self.stmt, self.span) = (Some(*id), program.stmt_span(*id));
+            self.stmt = Some(*id);
             match &program.stmts[*id] {
                 Stmt::Op(it) => self.op(it)?,
                 Stmt::Let(symbol, value) => {
-                    let value = self.need(self.scalars.eval(*value).ok(), "the scalar")?;
+                    let value = self.scalars.eval(*value).map_err(|_| "the scalar has no known value")?;
                     self.scalars.bind(*symbol, Some(value));
                 }
                 Stmt::For(it) => self.for_loop(it)?,
                 Stmt::If(it) => {
                     let value = self.scalars.truth(it.cond).ok().filter(|_| it.kind == If::MANUAL);
-                    let taken = self.need(value, "the predicate")?;
+                    let taken = value.ok_or("the predicate has no value that hir-certify can compute")?;
                     if let Some(block) = if taken { Some(it.then_block) } else { it.else_block } {
                         self.block(block)?;
                     }
@@ -246,16 +264,16 @@ impl Unroller<'_> {
     }
 
     fn for_loop(&mut self, it: &For) -> Result<()> {
-        let start = self.need(self.scalars.int(it.start).ok(), "the loop's start")?;
-        let stop = self.need(self.scalars.int(it.stop).ok(), "the loop's end")?;
+        let range = self.scalars.int(it.start).and_then(|start| Ok(start..self.scalars.int(it.stop)?));
+        let range = range.map_err(|_| "the loop's range has no value that hir-certify can compute")?;
         // The `in` form unbinds what it defines from its index.
         let rebound = if it.axis.is_some() { loop_variant_tensors(self.program, it) } else { Vec::new() };
         let before = self.scalars.bind(it.index, None);
         self.loops += 1;
-        for value in start..stop {
+        for value in range {
             self.iterations += 1;
             if self.iterations > MAX_STEPS {
-                return Err(self.refuse(format!("the loops have more than {MAX_STEPS} iterations on a rank")));
+                return Err(format!("the loops have more than {MAX_STEPS} iterations on a rank"));
             }
             self.scalars.bind(it.index, Some(Value::Int(value)));
             rebound.iter().for_each(|tensor| self.unbind(*tensor));
@@ -266,35 +284,34 @@ impl Unroller<'_> {
         Ok(())
     }
 
-    fn op(&mut self, stmt: &OpStmt) -> Result<()> {
+    fn op(&mut self, stmt: &'p OpStmt) -> Result<()> {
         match stmt.op.def().class {
             OpClass::Stream => self.stream_op(stmt)?,
             OpClass::Allocate => self.allocation(stmt)?,
             OpClass::Deallocate => Program::tensors_of(&stmt.args).for_each(|it| self.unbind(it)),
-            OpClass::View => self.view_op(stmt)?,
-            OpClass::Compute | OpClass::Elementwise => self.compute(stmt)?,
+            OpClass::View if stmt.op == Op::ShardByStream => self.chunk(stmt)?,
+            OpClass::View | OpClass::Compute | OpClass::Elementwise => self.compute(stmt)?,
             OpClass::HostUnit => self.host_unit(stmt)?,
             OpClass::Communicate => self.communicate(stmt)?,
-            OpClass::Coalescing if stmt.op == Op::StartCoalescing => self.group = Some(None),
-            OpClass::Coalescing => self.post_group(stmt.number)?,
+            OpClass::Coalescing if stmt.op == Op::StartCoalescing => self.group = Some(Vec::new()),
+            OpClass::Coalescing => {
+                let group = self.group.take().unwrap_or_default();
+                self.post(stmt.number, group)?;
+            }
             OpClass::ShareHandles => self.exchange(stmt)?,
             OpClass::Wait => self.wait(stmt)?,
-            OpClass::Opaque => return Err(self.unknown(stmt.op)),
+            OpClass::Opaque => return Err(unknown(stmt.op)),
         }
         Ok(())
-    }
-
-    fn unknown(&self, op: Op) -> Box<Diagnostic> {
-        self.refuse(format!("hir-certify does not know what `{}` computes", op.name()))
     }
 
     // ---- streams, storage and views
 
     fn stream(&mut self, stream: StreamId) -> Result<usize> {
         match &self.program.streams[stream] {
-            named @ Stream::Named(_) => self.need(self.captured.get(named).copied(), "the stream"),
+            named @ Stream::Named(_) => Ok(*self.captured.get(named).ok_or("the stream was not captured")?),
             Stream::Index(index) => {
-                let index = self.need(self.scalars.int(*index).ok(), "the stream's index")?;
+                let index = self.scalars.int(*index).map_err(|_| "the stream's index has no known value")?;
                 Ok(self.chain(Channel::Stream(Some(index))))
             }
         }
@@ -323,40 +340,13 @@ impl Unroller<'_> {
         if let Some(alias) = stmt.get(attr::ALIAS) {
             let (View { buffer, places }, shape) = (self.view(alias)?, self.part(tensor, None)?.shape());
             let view = reshape(&places, &shape).and_then(|places| View { buffer, places }.strided());
-            let view = self.need(view, "the view of an alias")?;
-            self.bind(tensor, view, None);
+            self.bind(tensor, view.ok_or("the alias is no view of its tensor")?, None);
             return Ok(());
         }
         let view = self.allocate(tensor)?;
         if stmt.get(attr::ZERO_INIT) == Some(true) {
-            self.push(Function::Zero, Vec::new(), vec![view])?;
-        }
-        Ok(())
-    }
-
-    fn view_op(&mut self, stmt: &OpStmt) -> Result<()> {
-        let (Some(out), Some(input)) = (stmt.out_tensor(), Program::tensors_of(&stmt.args).next()) else {
-            return Err(self.unknown(stmt.op));
-        };
-        // A `select` outside of loops, of an index that no rank determines, indexes the whole axis.
-        let is_of_rank = |it: ExprId| self.scalars.depends_on_rank(it);
-        let is_own = self.loops > 0 || stmt.get(attr::INDEX).is_none_or(is_of_rank);
-        if stmt.op == Op::Select && !is_own && !self.is_local(stmt, &[input], out)? {
-            return self.compute(stmt);
-        }
-        let index = stmt.get(attr::STREAM_INDEX).and_then(|it| size(&self.scalars, it));
-        if !self.holds(out) || !self.holds(input) {
-            index.into_iter().for_each(|it| _ = self.slices.insert(out, it));
-            return Ok(());
-        }
-        let view = self.view(input)?;
-        if stmt.op == Op::ShardByStream {
-            let (view, index) = self.chunk(input, view, index)?;
-            self.bind(out, view, Some(index));
-        } else {
-            let view = self.rearranged(stmt, &view, input, out)?;
-            let view = self.need(view, "the view")?;
-            self.bind(out, view, self.slices.get(&input).copied());
+            let zeros = Values { degree: 0, data: view.places.map(|_| Default::default()).into_shared() };
+            self.push(Some(Box::new(move |_, _| Ok(vec![zeros.clone()]))), Vec::new(), vec![view])?;
         }
         Ok(())
     }
@@ -369,11 +359,19 @@ impl Unroller<'_> {
         Ok(places.and_then(|places| View { buffer: view.buffer, places }.strided()))
     }
 
-    /// Returns one stream's chunk of a view, and its number.
-    fn chunk(&self, input: TensorId, view: View, index: Option<usize>) -> Result<(View, usize)> {
-        let axis = self.part(input, None)?.stream_axis;
-        let (dim, count) = self.need(axis, "the chunk of a stream")?;
-        let mut index = self.need(index.filter(|it| *it < count), "the stream's index")?;
+    /// Makes a tensor one stream's chunk of another one.
+    fn chunk(&mut self, stmt: &OpStmt) -> Result<()> {
+        let operands = stmt.out_tensor().zip(Program::tensors_of(&stmt.args).next());
+        let (out, input) = operands.ok_or_else(|| unknown(stmt.op))?;
+        let index = stmt.get(attr::STREAM_INDEX).and_then(|it| size(&self.scalars, it));
+        if !self.holds(out) || !self.holds(input) {
+            index.into_iter().for_each(|it| _ = self.slices.insert(out, it));
+            return Ok(());
+        }
+        let View { buffer, mut places } = self.view(input)?;
+        let (dim, count) =
+            self.part(input, None)?.stream_axis.ok_or("no stream divides an axis of the tensor")?;
+        let mut index = index.filter(|it| *it < count).ok_or("the stream's index has no known value")?;
         let it = &self.program.tensors[input];
         let is_stream = |it| self.program.axes[it].parallel == ParallelType::Stream;
         let is_rotated =
@@ -382,14 +380,13 @@ impl Unroller<'_> {
             index += it.mesh.coordinate(self.rank.unwrap_or(0), DeviceDim::X).unwrap_or(0);
             index %= count;
         }
-        let len = view.places.shape()[dim] / count;
-        let View { buffer, mut places } = view;
+        let len = places.shape()[dim] / count;
         places.slice_axis_inplace(Axis(dim), Slice::from(index * len..(index + 1) * len));
-        Ok((View { buffer, places }, index))
+        self.bind(out, View { buffer, places }, Some(index));
+        Ok(())
     }
 }
 
-/// Returns whether the elements of a tensor are integers or truth values.
-pub(crate) fn is_integral(program: &Program, tensor: TensorId) -> bool {
-    program.tensors[tensor].dtype.is_some_and(|it| matches!(it.class(), Class::Int | Class::Bool))
+fn unknown(op: Op) -> String {
+    format!("hir-certify does not know what `{}` computes", op.name())
 }

@@ -210,7 +210,8 @@ fn tensors_of(line: &str) -> Vec<String> {
     starts.filter_map(text).collect()
 }
 
-/// Whoever believes a certificate has to believe this code. Comments and blank lines do not count.
+/// Whoever believes a certificate has to believe this code: all lines of the package that are neither blank nor comments, also those of its
+/// command line. It has no tests of its own.
 fn the_package_is_small() -> Result<(), Failed> {
     let mut lines = 0;
     let folders = ["src/certify", "src/certify/operators", "src/certify/unroll"];
@@ -223,5 +224,5 @@ fn the_package_is_small() -> Result<(), Failed> {
             lines += text.lines().filter(is_code).count();
         }
     }
-    if lines <= 2_550 { Ok(()) } else { Err(format!("src/certify has {lines} lines of code").into()) }
+    if lines <= 2_210 { Ok(()) } else { Err(format!("src/certify has {lines} lines of code").into()) }
 }

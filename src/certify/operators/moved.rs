@@ -1,69 +1,49 @@
 //! Operators that move elements, or compute them from their indices.
 
-use grammar::{
-    OperandMap, attr,
-    ir::{ExprId, OpStmt, Operand, Program, TensorId},
-    operand_map,
-    ops::Op,
-    rules::{Aliasing, OperandView},
-    selected_dim, slice_takes_all,
-};
-use ndarray::{ArrayView, Axis, IxDyn, Slice, concatenate};
-
-use super::{Call, Computed, Tensor, fit, mapped::aligned, misfit};
-use crate::{
-    field::Element,
-    tensor::{Array, reshape},
-};
+use super::{mapped::aligned, *};
 
 impl Call<'_> {
     pub(super) fn rearrange(&self) -> Computed<Tensor> {
-        let from = fit(self.compute.args.first())?.0;
-        let integer = |it| self.integer(it).ok();
-        fit(rearranged(self.program, self.stmt, &integer, self.arg(0)?, from, self.shape()))
+        let from = self.of.args.first().ok_or(MISFIT)?.0;
+        let integer = |it| self.integer(it);
+        let found = rearranged(self.of.program, self.of.stmt, &integer, self.arg(0)?, from, self.shape());
+        Ok(found.ok_or(MISFIT)?)
     }
 
     pub(super) fn cat(&self) -> Computed<Tensor> {
-        let Some(Operand::Scalar(dim)) = self.stmt.args.last() else { return misfit() };
+        let Some(Operand::Scalar(dim)) = self.of.stmt.args.last() else { return Err(MISFIT.to_owned()) };
+        let dim = self.integer(*dim).and_then(|it| usize::try_from(it).ok()).ok_or(MISFIT)?;
         let parts: Vec<_> = self.args.iter().map(|it| it.data.view()).collect();
-        joined(fit(usize::try_from(self.integer(*dim)?).ok())?, &parts)
+        Ok(concatenate(Axis(dim), &parts).map_err(|_| MISFIT)?.into_shared())
     }
 
     pub(super) fn pad(&self) -> Computed<Tensor> {
-        let mut found = self.arg(0)?.clone();
-        let widths = self.stmt.get(attr::WIDTHS).unwrap_or_default();
-        for (dim, widths) in widths.chunks(2).enumerate() {
-            let [before, behind] = [self.integer(widths[0])?, self.integer(widths[1])?];
-            let mut shape = found.shape().to_vec();
-            let stop = fit(shape.get(dim))?.saturating_add_signed(behind.min(0) as isize);
-            let start = usize::try_from(-before).unwrap_or(0);
-            let len = i128::from(before) + i128::from(behind) + shape[dim] as i128;
-            if start > stop || self.shape().get(dim).is_none_or(|it| *it as i128 != len) {
-                return misfit();
-            }
-            found.slice_axis_inplace(Axis(dim), Slice::from(start..stop));
-            let [before, behind] = [before, behind].map(|width| {
-                shape[dim] = usize::try_from(width).unwrap_or(0);
-                Tensor::default(&shape[..])
-            });
-            found = joined(dim, &[before.view(), found.view(), behind.view()])?;
+        let (from, widths) = (self.arg(0)?, self.of.stmt.get(attr::WIDTHS).unwrap_or_default());
+        let widths = widths.iter().map(|it| self.integer(*it)).collect::<Option<Vec<i64>>>().ok_or(MISFIT)?;
+        let fits = |(dim, extent): (usize, &usize)| {
+            let added = widths.chunks(2).nth(dim).map_or(0, |it| it.iter().map(|it| i128::from(*it)).sum());
+            self.shape().get(dim).is_some_and(|it| *it as i128 == *extent as i128 + added)
+        };
+        if from.ndim() != self.shape().len() || !from.shape().iter().enumerate().all(fits) {
+            return Err(MISFIT.to_owned());
         }
-        Ok(found)
+        let element = |mut index: IxDyn| {
+            let dims = index.slice_mut().iter_mut().zip(widths.iter().step_by(2));
+            dims.for_each(|(at, before)| *at = at.wrapping_add_signed(-*before as isize));
+            from.get(index).copied().unwrap_or_default()
+        };
+        Ok(Tensor::from_shape_fn(self.shape(), element))
     }
 
     pub(super) fn generate(&self) -> Computed<Tensor> {
-        let part = &self.compute.outs[0].1;
-        let scalar = |at: usize| match self.stmt.args.get(at) {
-            Some(Operand::Scalar(it)) => self.element(*it),
-            _ => misfit(),
-        };
-        let element: Box<dyn Fn(usize) -> Element> = match self.stmt.op {
+        let part = &self.of.outs[0].1;
+        let element: Box<dyn Fn(usize) -> Element> = match self.of.stmt.op {
             Op::Full => {
-                let value = scalar(0)?;
+                let value = self.operand(0)?;
                 Box::new(move |_| value)
             }
             Op::Iota => {
-                let (start, step) = (scalar(1)?, scalar(2)?);
+                let (start, step) = (self.operand(1)?, self.operand(2)?);
                 Box::new(move |it| start + step * Element::of_integer(it as i64))
             }
             Op::Eye => {
@@ -79,10 +59,6 @@ impl Call<'_> {
         };
         Ok(part.places().map(|it| element(*it)).into_shared())
     }
-}
-
-fn joined(dim: usize, parts: &[ArrayView<'_, Element, IxDyn>]) -> Computed<Tensor> {
-    fit(concatenate(Axis(dim), parts).ok().map(|it| it.into_shared()))
 }
 
 /// Returns the result of an operator that only rearranges elements; `None` for other operators, and if the operand does not fit.
