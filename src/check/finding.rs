@@ -373,7 +373,8 @@ impl Report {
         }
     }
 
-    /// Merges unwritten reads: one finding for each line and buffer name.
+    /// Merges unwritten reads: one finding for each line and buffer name. The read that is shown reaches an output, if one of them
+    /// does.
     fn add_unwritten(&mut self, plans: &[Plan], reads: Vec<UnwrittenRead>) {
         let mut known = FxHashMap::default();
         for read in reads {
@@ -384,6 +385,11 @@ impl Report {
             let rank = read.inst_ref.rank;
             if at == self.findings.len() {
                 self.findings.push(Finding::Unwritten { read, more: Occurrences::default() });
+            } else if let Finding::Unwritten { read: shown, .. } = &mut self.findings[at]
+                && shown.reaches.is_none()
+                && read.reaches.is_some()
+            {
+                *shown = read;
             }
             if let Finding::Unwritten { more, .. } = &mut self.findings[at] {
                 more.add(rank);

@@ -98,6 +98,7 @@ mod apply;
 mod capture;
 mod checker;
 mod conflict;
+mod deliveries;
 mod diagnostics;
 mod edit;
 mod edit_help;

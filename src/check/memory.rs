@@ -5,10 +5,11 @@ use grammar::ops::Op;
 use rustc_hash::FxHashMap;
 
 use super::{
+    deliveries::visit_deliveries,
     overlap::ElementRange,
     written::{UnwrittenPart, WrittenElements},
 };
-use hir_plan::{BufferNo, InstKind, Plan, View, sync::InstRef, sync::happens_before::Occurrence};
+use hir_plan::{BufferNo, InstKind, View, World, sync::InstRef, sync::happens_before::Occurrence};
 
 /// A read of elements that nothing has written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,12 +33,17 @@ pub struct UnwrittenRead {
 
 /// Tracks the written elements of all buffers while `happens_before::walk` visits the instructions.
 pub struct WriteTracker<'p> {
-    plans: &'p [Plan],
+    world: &'p World,
     written: FxHashMap<(usize, BufferNo), WrittenElements>,
     /// The reads found so far, as indices into `found`: by rank and statement, and by rank and buffer.
     reported: FxHashMap<(usize, u32, usize, BufferNo), usize>,
     /// The elements whose values depend on unwritten ones, with the index of the first read of those.
     undefined: FxHashMap<(usize, BufferNo), (WrittenElements, usize)>,
+    /// By rank and instruction: whether a communication has been visited.
+    visited: Vec<Vec<bool>>,
+    /// Elements that a communication will receive from members visited before it, and the first read of unwritten elements
+    /// on which they depend.
+    arriving: FxHashMap<InstRef, Vec<(View, usize)>>,
     /// The `ReadOutputs` instructions of the ranks.
     ends: Vec<InstRef>,
     /// The unwritten reads found so far.
@@ -48,17 +54,19 @@ pub struct WriteTracker<'p> {
 
 impl<'p> WriteTracker<'p> {
     /// Creates the state at program entry: the inputs are written.
-    pub fn new(plans: &'p [Plan]) -> Self {
+    pub fn new(world: &'p World) -> Self {
         let mut it = Self {
-            plans,
+            world,
             written: FxHashMap::default(),
             reported: FxHashMap::default(),
             undefined: FxHashMap::default(),
+            visited: world.iter().map(|it| vec![false; it.code.len()]).collect(),
+            arriving: FxHashMap::default(),
             ends: Vec::new(),
             found: Vec::new(),
             not_checked: 0,
         };
-        for plan in plans {
+        for plan in world.iter() {
             for view in plan.inputs.iter().filter_map(|port| port.shard.view.as_ref()) {
                 it.write(plan.rank, view);
             }
@@ -68,12 +76,15 @@ impl<'p> WriteTracker<'p> {
 
     /// Visits an instruction after all instructions that happen before it.
     pub fn visit(&mut self, it: &Occurrence) {
-        let plan = &self.plans[it.rank];
+        let plan = &self.world[it.rank];
         let at = InstRef { rank: it.rank, inst: it.inst };
         match &plan.code[it.inst].kind {
             // A write that comes too late for `ReadOutputs` is a race. Outputs are checked after the walk and
             // reported only if nothing writes them.
             InstKind::ReadOutputs => self.ends.push(at),
+            kind if kind.communication().is_some() || matches!(kind, InstKind::Reshard(_)) => {
+                self.visit_communication(at, kind);
+            }
             kind => {
                 let mut source = None;
                 kind.visit_accesses(it.rank, &mut |access| {
@@ -94,10 +105,48 @@ impl<'p> WriteTracker<'p> {
         }
     }
 
+    /// Visits a communication. Each member is visited by itself, in any order; what is computed from the elements that one
+    /// receives is visited after all members that give them.
+    fn visit_communication(&mut self, at: InstRef, kind: &InstKind) {
+        let mut gives_undefined = false;
+        kind.visit_accesses(at.rank, &mut |access| {
+            if !access.is_write {
+                let unwritten = self.read(at, access.rank, access.view, None);
+                gives_undefined |=
+                    unwritten.or_else(|| self.undefined_by(access.rank, access.view)).is_some();
+            }
+        });
+        let mut given = Vec::new();
+        if gives_undefined {
+            visit_deliveries(self.world, at, &mut |to, received, view| {
+                let unwritten = self.read(at, at.rank, view, None);
+                let source = unwritten.or_else(|| self.undefined_by(at.rank, view));
+                given.extend(source.map(|source| (to, received, source)));
+            });
+        }
+        kind.visit_accesses(at.rank, &mut |access| {
+            if access.is_write {
+                self.write(access.rank, access.view);
+                self.define(access.rank, access.view, None);
+            }
+        });
+        self.visited[at.rank][at.inst] = true;
+        for (to, received, source) in given {
+            if self.visited[to.rank][to.inst] {
+                self.define(to.rank, &received, Some(source));
+            } else {
+                self.arriving.entry(to).or_default().push((received, source));
+            }
+        }
+        for (view, source) in self.arriving.remove(&at).unwrap_or_default() {
+            self.define(at.rank, &view, Some(source));
+        }
+    }
+
     /// Checks the outputs after all instructions have been visited, of the world or of a group of ranks.
     pub fn finish(&mut self) {
         for at in std::mem::take(&mut self.ends) {
-            for (output, port) in self.plans[at.rank].outputs.iter().enumerate() {
+            for (output, port) in self.world[at.rank].outputs.iter().enumerate() {
                 if let Some(view) = &port.shard.view {
                     self.read(at, at.rank, view, Some(output));
                     if let Some(read) = self.undefined_by(at.rank, view) {
@@ -140,7 +189,7 @@ impl<'p> WriteTracker<'p> {
                 return None;
             }
         };
-        let origin = self.plans[at.rank].code[at.inst].origin;
+        let origin = self.world[at.rank].code[at.inst].origin;
         let number = *self.reported.entry((at.rank, origin, rank, view.buffer)).or_insert(self.found.len());
         if number == self.found.len() {
             let (buffer, reaches) = (view.buffer, None);

@@ -210,7 +210,7 @@ impl View {
     }
 
     /// Restricts a dimension to a range.
-    pub(crate) fn narrow(&self, dim: usize, start: usize, len: usize) -> View {
+    pub fn narrow(&self, dim: usize, start: usize, len: usize) -> View {
         let mut view = self.clone();
         view.offset += start * view.strides[dim];
         view.shape[dim] = len;
