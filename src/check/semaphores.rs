@@ -47,8 +47,10 @@ impl<'p> SemaphoreWatch<'p> {
             for inst in &plan.code {
                 let InstKind::Signal { signal } = inst.kind else { continue };
                 let Some((transfer, true)) = transfer_of(signal) else { continue };
+                // Statements with one number are one P2PCommunication.
                 let stmt: Option<StmtId> = plan.origins[inst.origin as usize].stmt;
-                let key = (transfer.0, transfer.1, transfer.2, stmt, views.get(&transfer).cloned());
+                let number = stmt.and_then(|it| plan.comm_names.number(it)).ok_or(stmt);
+                let key = (transfer.0, transfer.1, transfer.2, number, views.get(&transfer).cloned());
                 by_key.entry(key).or_default().push(transfer);
             }
         }

@@ -71,10 +71,14 @@ impl CommNames {
         self.communications.get(&stmt)?.partner_peer.as_deref()
     }
 
+    /// Returns the number of a communication, if it has one.
+    pub fn number(&self, stmt: StmtId) -> Option<u32> {
+        self.communications.get(&stmt)?.number
+    }
+
     /// Returns the statement that waits for a communication: `Wait(Communication 38)`.
     pub fn wait_text(&self, stmt: StmtId) -> Option<String> {
-        let number = self.communications.get(&stmt)?.number?;
-        Some(format!("Wait(Communication {number})"))
+        self.number(stmt).map(|number| format!("Wait(Communication {number})"))
     }
 
     /// Returns the name of a communication, with its iteration if it is in a loop; `None` for other
