@@ -22,7 +22,7 @@ use grammar::{
     ir::{ExprId, OpStmt, Stmt, StmtId, TensorId},
     ops::Op,
     span::Span,
-    words::{self, CommunicationType, P2pProtocol},
+    words::{self, CommunicationType},
 };
 
 impl PlanBuilder<'_> {
@@ -247,15 +247,17 @@ impl PlanBuilder<'_> {
         let origin = self.origin_no();
         let backend = self.backend(stmt)?;
         let protocol = self.protocol(stmt, backend)?;
-        if backend == Backend::Cuda {
-            self.check_shared(stmt, peer, &view)?;
-        }
+        let handle = match backend {
+            Backend::Cuda => Some(self.shared_handle(stmt, peer, &view)?),
+            Backend::Nccl | Backend::Ucc => None,
+        };
         let side = P2pOp { direction, peer, view, origin };
         if let Some(ops) = &mut self.coalesced_ops {
             ops.push(side);
             return Ok(());
         }
-        self.transfer(backend, protocol, (vec![side], false), stmt.number);
+        let request = Request { protocol, handle, ..Request::default() };
+        self.transfer(backend, request, (vec![side], false), stmt.number);
         Ok(())
     }
 
@@ -277,12 +279,12 @@ impl PlanBuilder<'_> {
     fn transfer(
         &mut self,
         backend: Backend,
-        protocol: Option<P2pProtocol>,
+        request: Request,
         (ops, is_coalesced): (Vec<P2pOp>, bool),
         number: Option<u32>,
     ) {
         let communicator = self.communicator(backend, Arc::clone(self.teams.world()));
-        let work = self.new_work(number, Request { protocol, ..Request::default() });
+        let work = self.new_work(number, request);
         self.emit(InstKind::P2pGroup(P2pGroup { communicator, ops, is_coalesced, work }));
     }
 
@@ -291,20 +293,19 @@ impl PlanBuilder<'_> {
             Op::StartCoalescing => self.coalesced_ops = Some(Vec::new()),
             _ => {
                 let sides = self.coalesced_ops.take().unwrap_or_default();
-                self.transfer(Backend::Nccl, None, (sides, true), stmt.number);
+                self.transfer(Backend::Nccl, Request::default(), (sides, true), stmt.number);
             }
         }
         Ok(())
     }
 
-    /// Reports an error if the peer's memory handle has not been shared: transfers of the CUDA backend
-    /// require it.
-    fn check_shared(&self, stmt: &OpStmt, peer: usize, view: &View) -> Result<()> {
+    /// Returns the index of the exchange of the peer's memory handle, which transfers of the CUDA backend require.
+    fn shared_handle(&self, stmt: &OpStmt, peer: usize, view: &View) -> Result<u32> {
         if self.coalesced_ops.is_some() {
             return Err(self.unsupported(stmt.op, "the CUDA backend does not support coalescing"));
         }
-        if self.comm.shared.contains(&(self.number(stmt), peer, view.key())) {
-            return Ok(());
+        if let Some(index) = self.comm.shared.get(&(self.number(stmt), peer, view.key())) {
+            return Ok(*index);
         }
         let message = format!(
             "the memory handle of P2PCommunication {} with rank {peer} is not shared",
@@ -348,7 +349,8 @@ impl PlanBuilder<'_> {
                 }
                 return Err(Box::new(fault.help("use another rank as peer")));
             }
-            if !self.comm.shared.insert((self.number(it), peer, view.key())) {
+            let key = (self.number(it), peer, view.key());
+            if self.comm.shared.contains_key(&key) {
                 continue;
             }
             let channel = match direction {
@@ -357,6 +359,7 @@ impl PlanBuilder<'_> {
             };
             let index = self.comm.exchanged.entry(channel).or_insert(0);
             handles.push(MemHandle { direction, peer, index: *index, number: it.number.unwrap_or(0) });
+            self.comm.shared.insert(key, *index);
             *index += 1;
         }
         if !handles.is_empty() {

@@ -126,8 +126,8 @@ pub(super) enum StreamKey {
 pub(super) struct Communications {
     /// Communicators by backend and by the address of the shared team.
     pub(super) communicators: FxHashMap<(Backend, *const [usize]), CommunicatorNo>,
-    /// Handles shared so far: number, peer and view.
-    pub(super) shared: FxHashSet<(u32, usize, ViewKey)>,
+    /// Handles shared so far, by number, peer and view: the index of the exchange among those of its sender and receiver.
+    pub(super) shared: FxHashMap<(u32, usize, ViewKey), u32>,
     /// The number of handles exchanged so far, by sender and receiver.
     pub(super) exchanged: FxHashMap<(usize, usize), u32>,
 }

@@ -22,6 +22,9 @@ pub(super) struct Request {
     pub algo: Option<Algorithm>,
     /// Which side of a P2P group copies, for the CUDA backend; `None` if a library moves the data.
     pub protocol: Option<P2pProtocol>,
+    /// The index of the exchange of memory handles that a transfer of the CUDA backend uses, among those of its sender and
+    /// receiver.
+    pub handle: Option<u32>,
     /// Whether the kernel of a collective shall compute what follows the collective.
     pub fuses_epilogue: bool,
 }

@@ -7,6 +7,7 @@
 //! backend (`backends`); `deadlock_detection` and the executors report the others.
 
 mod backends;
+mod handles;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,8 +25,9 @@ use super::{
     Alignment, Blocker, CommKey, CommMatching, CommNo, CommRole, InstRef, MatchedComm, report_text, skipped,
 };
 use crate::{
-    Backend, CollectiveKind, Communication, Direction, Plan, SyncEffect, View, algorithm::chosen_algorithm,
-    posted::PostedWorld,
+    Backend, CollectiveKind, Communication, Direction, Plan, SyncEffect, View,
+    algorithm::chosen_algorithm,
+    posted::{PostedWorld, Request},
 };
 
 /// An element count and an element type.
@@ -308,6 +310,8 @@ struct PostedOp<'a> {
     /// The statement, an index into the rank's `Plan::origins`.
     origin: u32,
     protocol: Option<P2pProtocol>,
+    /// The index of the exchange of its memory handle.
+    handle: Option<u32>,
     view: &'a View,
 }
 
@@ -384,6 +388,9 @@ fn disagreement(plans: &[Plan], send: PostedOp<'_>, recv: PostedOp<'_>) -> Optio
         let help = "use the same protocol on both sides";
         return fault(attr::PROTOCOL.name(), help, [mine, theirs].map(|it| format!("by protocol {it}")));
     }
+    if let Some(sides) = handles::crossed(plans, &send, &recv) {
+        return fault(attr::BUFFER.name(), handles::HELP, sides);
+    }
     if send.view.in_common_shape(recv.view).is_some() {
         return None;
     }
@@ -404,6 +411,6 @@ fn posted_op<'a>(
     };
     let which = matched.comms_of(at).iter().position(|it| *it == number)?;
     let origin = matched.origin(&posted.plans, at, number);
-    let protocol = posted.requests[at.rank][it.work as usize].protocol;
-    Some(PostedOp { at, origin, protocol, view: &it.ops.get(which)?.view })
+    let Request { protocol, handle, .. } = posted.requests[at.rank][it.work as usize];
+    Some(PostedOp { at, origin, protocol, handle, view: &it.ops.get(which)?.view })
 }

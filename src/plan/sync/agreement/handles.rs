@@ -1,0 +1,27 @@
+//! Finds transfers over peer memory whose two sides use handles of different exchanges. nvFuser matches the handles of a sender and a
+//! receiver in the order of their exchange (`csrc/multidevice/ipc_handle.cpp`, `getTcpStoreKey`).
+
+use super::PostedOp;
+use crate::{Direction, InstKind, Plan, sync::report_text::ordinal};
+
+pub(super) const HELP: &str = "exchange the handles in the order of the transfers on both ranks: each side accesses the memory whose \
+                               handle it got, which is that of another transfer";
+
+/// Returns what the two sides use, if they got their handles in different exchanges. If one rank exchanges more handles than the other
+/// one, their hosts deadlock, which is reported instead.
+pub(super) fn crossed(plans: &[Plan], send: &PostedOp<'_>, recv: &PostedOp<'_>) -> Option<[String; 2]> {
+    let exchanges = |rank: usize, direction, peer| -> usize {
+        let of_inst = |kind: &InstKind| match kind {
+            InstKind::ShareMemHandles { handles } => {
+                handles.iter().filter(|it| it.direction == direction && it.peer == peer).count()
+            }
+            _ => 0,
+        };
+        plans[rank].code.iter().map(|it| of_inst(&it.kind)).sum()
+    };
+    let (from, to) = (send.at.rank, recv.at.rank);
+    let (given, taken) = send.handle.zip(recv.handle).filter(|(given, taken)| given != taken)?;
+    let is_crossed = exchanges(from, Direction::Send, to) == exchanges(to, Direction::Recv, from);
+    let text = |it| format!("by the {} memory handle that the two exchange", ordinal(it));
+    is_crossed.then(|| [given, taken].map(text))
+}
