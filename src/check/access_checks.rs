@@ -6,17 +6,19 @@
 //! again with all orders, so that what is reported is a fault of the world.
 
 use super::{
-    conflict::Race,
+    conflict::{Party, Race},
     excess::UnreadWrites,
     finding::Checks,
     memory::{UnwrittenRead, WriteTracker},
+    ordering_model::AccessRules,
     race::RaceDetector,
     semaphores::SemaphoreWatch,
+    storage::SharedStorage,
 };
 use hir_plan::{
     Plan, World,
     sync::{
-        MemoryGroups,
+        InstRef, MemoryGroups,
         happens_before::{GroupOrders, Occurrence, OrderError, walk_group},
         is_large_world,
     },
@@ -108,7 +110,7 @@ impl<'p> AccessChecks<'p> {
     }
 
     /// Returns whether nothing was found, and nothing was left out.
-    fn is_clean(&self) -> bool {
+    pub fn is_clean(&self) -> bool {
         let Self { races, not_compared, unwritten_reads, not_recorded, posted_again, unread: _, undecided } =
             self;
         races.is_empty()
@@ -117,7 +119,8 @@ impl<'p> AccessChecks<'p> {
             && *not_compared + *not_recorded + *undecided == 0
     }
 
-    fn add(&mut self, other: Self) {
+    /// Adds what was found in another group.
+    pub fn add(&mut self, other: Self) {
         self.races.extend(other.races);
         self.not_compared += other.not_compared;
         self.unwritten_reads.extend(other.unwritten_reads);
@@ -126,60 +129,97 @@ impl<'p> AccessChecks<'p> {
     }
 }
 
-/// The state of all checks during walks.
-struct Trackers<'p> {
+/// The state of the checks that were requested, during walks.
+pub(super) struct Trackers<'p> {
     world: &'p World,
-    checks: Checks,
-    races: RaceDetector<'p>,
-    memory: WriteTracker<'p>,
-    semaphores: SemaphoreWatch<'p>,
+    races: Option<RaceDetector<'p>>,
+    memory: Option<WriteTracker<'p>>,
+    semaphores: Option<SemaphoreWatch<'p>>,
+    /// The storage that two runs share.
+    storage: Option<SharedStorage<'p>>,
 }
 
 impl<'p> Trackers<'p> {
     fn new(world: &'p World, checks: Checks, groups: &MemoryGroups) -> Self {
-        let entry = groups.first_actors().to_vec();
+        let races =
+            || RaceDetector::with_actors(world, checks.access_rules(), groups.first_actors().to_vec());
         Self {
             world,
-            checks,
-            races: RaceDetector::with_actors(world, checks.access_rules(), entry),
-            memory: WriteTracker::new(world),
-            semaphores: SemaphoreWatch::new(world),
+            // Waits and writes are judged only if the program has no race.
+            races: (checks.race || checks.excess).then(races),
+            memory: checks.memory.then(|| WriteTracker::new(world)),
+            semaphores: checks.looks_at_semaphores().then(|| SemaphoreWatch::new(world)),
+            storage: None,
+        }
+    }
+
+    /// For two runs, as `world`. `of_one` is the program if both are of one: then they use the same storage, that which the
+    /// allocator gives out during the first one, and the same semaphores.
+    pub fn of_two_runs(
+        world: &'p World,
+        rules: AccessRules,
+        groups: &MemoryGroups,
+        of_one: Option<&'p [Plan]>,
+    ) -> Self {
+        let reusing = of_one.filter(|_| !rules.reuses_in_order());
+        Self {
+            world,
+            races: Some(RaceDetector::with_actors(world, rules, groups.first_actors().to_vec())),
+            memory: None,
+            semaphores: of_one.map(|_| SemaphoreWatch::new(world)),
+            storage: reusing.map(|plans| SharedStorage::of_two_runs(plans, rules.storage)),
         }
     }
 
     /// Walks over a group, and returns what is found there.
-    fn walk(
+    ///
+    /// # Errors
+    /// The group has too many streams, or no order of its instructions was found.
+    pub fn walk(
         &mut self,
         group: (&MemoryGroups, usize),
         orders: GroupOrders,
         mut unread: Option<&mut UnreadWrites<'p>>,
     ) -> Result<AccessChecks<'p>, OrderError> {
-        let Self { world, checks, races, memory, semaphores } = self;
+        let Self { world, races, memory, semaphores, storage } = self;
         walk_group(world, group, orders, &mut |it: Occurrence| {
-            // Waits and writes are judged only if the program has no race.
-            if checks.race || checks.excess {
+            if let Some(races) = races {
                 races.visit(&it);
+                if let Some(storage) = storage {
+                    let party = Party::Inst(InstRef { rank: it.rank, inst: it.inst });
+                    for access in world[it.rank].code[it.inst].kind.accesses(it.rank) {
+                        let by = (party, access.is_write);
+                        races.report_reuse(
+                            access.rank,
+                            storage.access(&it, by, access.rank, access.view.buffer),
+                        );
+                    }
+                }
             }
             if let Some(unread) = &mut unread {
                 unread.visit(&it);
             }
-            if checks.memory {
+            if let Some(memory) = memory {
                 memory.visit(&it);
             }
-            if checks.looks_at_semaphores() {
+            if let Some(semaphores) = semaphores {
                 semaphores.visit(&it);
             }
         })?;
-        races.finish();
-        memory.finish();
-        Ok(AccessChecks {
-            races: std::mem::take(&mut races.found),
-            not_compared: std::mem::take(&mut races.not_compared),
-            unwritten_reads: std::mem::take(&mut memory.found),
-            not_recorded: std::mem::take(&mut memory.not_checked),
-            posted_again: std::mem::take(&mut semaphores.found),
-            unread: None,
-            undecided: 0,
-        })
+        let mut found = AccessChecks::default();
+        if let Some(races) = races {
+            races.finish();
+            found.races = std::mem::take(&mut races.found);
+            found.not_compared = std::mem::take(&mut races.not_compared);
+        }
+        if let Some(memory) = memory {
+            memory.finish();
+            found.unwritten_reads = std::mem::take(&mut memory.found);
+            found.not_recorded = std::mem::take(&mut memory.not_checked);
+        }
+        if let Some(semaphores) = semaphores {
+            found.posted_again = std::mem::take(&mut semaphores.found);
+        }
+        Ok(found)
     }
 }

@@ -167,7 +167,7 @@ pub fn check_in_groups(world: &World, checks: Checks) -> Report {
     checker::run_checks_in(world, checks, access_checks::Grouping::Always).report(world)
 }
 
-pub use sequence::{SequenceRace, races_of_sequence};
+pub use sequence::{SequenceRace, SequencedProgram, races_of_sequence};
 
 /// Checks the plans of all ranks.
 pub fn check(world: &World, checks: Checks) -> Report {

@@ -21,20 +21,17 @@
 use std::collections::BTreeSet;
 
 use super::{
-    access_checks::Grouping,
+    access_checks::{AccessChecks, Grouping, Trackers},
     conflict::{Party, Race},
     execution_fault::ExecutionFault,
     ordering_model::AccessRules,
-    race::RaceDetector,
-    semaphores::SemaphoreWatch,
-    storage::SharedStorage,
     two_runs::{TwoRuns, join_plans, signal_count},
 };
 use hir_plan::{
     Plan, World,
     sync::{
         InstRef, MemoryGroups,
-        happens_before::{GroupOrders, OrderError, walk_group},
+        happens_before::{GroupOrders, OrderError},
     },
 };
 
@@ -60,8 +57,7 @@ pub(super) fn races_between_runs(
 ) -> Result<BetweenRuns, OrderError> {
     let signals = signal_count(plans);
     let twice = plans.iter().map(|it| TwoRuns::of_one(it, signals)).collect();
-    // Both runs use the same storage: that which the allocator gives out during the first one.
-    compare_runs(twice, (rules, grouping), &|| Some(SharedStorage::of_two_runs(plans, rules.storage)))
+    compare_runs(twice, (rules, grouping), Some(plans))
 }
 
 /// As `races_between_runs`, for a run of each of two programs. Tensors with a name of `shared` have the same memory.
@@ -81,14 +77,14 @@ pub(super) fn races_between_programs(
     let each = joined.into_iter().zip(first).zip(second);
     let both =
         each.map(|((joined, first), second)| TwoRuns::of_two(joined, first, second, signals, &numbers));
-    compare_runs(both.collect(), (rules, Grouping::Large), &|| None)
+    compare_runs(both.collect(), (rules, Grouping::Large), None)
 }
 
-/// `storage` returns that of two runs which use the same.
-fn compare_runs<'p>(
+/// `of_one` is the program if both runs are of one.
+fn compare_runs(
     runs: Vec<TwoRuns>,
     (rules, grouping): (AccessRules, Grouping),
-    storage: &dyn Fn() -> Option<SharedStorage<'p>>,
+    of_one: Option<&[Plan]>,
 ) -> Result<BetweenRuns, OrderError> {
     let (both, from): (Vec<Plan>, Vec<_>) = runs.into_iter().map(|it| (it.plan, it.from)).unzip();
     let both = World::new(both);
@@ -96,15 +92,12 @@ fn compare_runs<'p>(
         return Err(OrderError::Deadlock);
     }
     let mut groups = grouping.groups(&both);
-    let mut found = visit_runs(&both, rules, storage(), &groups)?;
+    let mut found = visit_runs(&both, rules, of_one, &groups)?;
     // What the own orders of groups do not order, the whole order may.
-    let (races, semaphores) = &found;
-    let is_clean = races.found.is_empty() && races.not_compared == 0 && semaphores.found.is_empty();
-    if !groups.is_whole() && !is_clean {
+    if !groups.is_whole() && !found.is_clean() {
         groups = MemoryGroups::whole(&both);
-        found = visit_runs(&both, rules, storage(), &groups)?;
+        found = visit_runs(&both, rules, of_one, &groups)?;
     }
-    let (races, semaphores) = found;
     let single = |party: Party| {
         let at = |at: InstRef| from[at.rank][at.inst].map(|(inst, second)| (InstRef { inst, ..at }, second));
         match party {
@@ -119,12 +112,11 @@ fn compare_runs<'p>(
         let parties = if first { [(b, also), (a, writes)] } else { [(a, writes), (b, also)] };
         (first != second).then_some(Race { parties, between_runs: true, ..race })
     };
-    let not_compared = races.not_compared;
     let again = |at: &(usize, usize)| ExecutionFault::posted_again(&both, *at, true);
     Ok(BetweenRuns {
-        races: races.found.into_iter().filter_map(between).collect(),
-        not_compared,
-        posted_again: semaphores.found.iter().map(again).collect(),
+        not_compared: found.not_compared,
+        posted_again: found.posted_again.iter().map(again).collect(),
+        races: found.races.into_iter().filter_map(between).collect(),
     })
 }
 
@@ -132,22 +124,13 @@ fn compare_runs<'p>(
 fn visit_runs<'w>(
     both: &'w World,
     rules: AccessRules,
-    mut storage: Option<SharedStorage<'_>>,
+    of_one: Option<&'w [Plan]>,
     groups: &MemoryGroups,
-) -> Result<(RaceDetector<'w>, SemaphoreWatch<'w>), OrderError> {
-    let mut races = RaceDetector::with_actors(both, rules, groups.first_actors().to_vec());
-    let mut semaphores = SemaphoreWatch::new(both);
+) -> Result<AccessChecks<'w>, OrderError> {
+    let mut found = AccessChecks::default();
+    let mut trackers = Trackers::of_two_runs(both, rules, groups, of_one);
     for group in 0..groups.groups().len() {
-        walk_group(both, (groups, group), GroupOrders::Own, &mut |it| {
-            races.visit(&it);
-            semaphores.visit(&it);
-            let party = Party::Inst(InstRef { rank: it.rank, inst: it.inst });
-            let Some(storage) = storage.as_mut().filter(|_| !rules.reuses_in_order()) else { return };
-            for access in both[it.rank].code[it.inst].kind.accesses(it.rank) {
-                let found = storage.access(&it, (party, access.is_write), access.rank, access.view.buffer);
-                races.report_reuse(access.rank, found);
-            }
-        })?;
+        found.add(trackers.walk((groups, group), GroupOrders::Own, None)?);
     }
-    Ok((races, semaphores))
+    Ok(found)
 }

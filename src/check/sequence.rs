@@ -11,6 +11,26 @@ use hir_plan::{
     sync::{InstRef, happens_before},
 };
 
+/// A program that runs before and after others.
+#[derive(Clone, Copy, Debug)]
+pub struct SequencedProgram<'w> {
+    world: &'w World,
+    /// Whether what runs next follows what ran before (`is_entered_before_exit`).
+    is_entered_before_exit: bool,
+}
+
+impl<'w> SequencedProgram<'w> {
+    /// Walks over the plans of a program once.
+    pub fn new(world: &'w World) -> Self {
+        Self { world, is_entered_before_exit: is_entered_before_exit(world) }
+    }
+
+    /// Returns the plans.
+    pub fn world(&self) -> &'w World {
+        self.world
+    }
+}
+
 /// A statement of a program may still run when a statement of the next one accesses the same elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SequenceRace {
@@ -30,14 +50,15 @@ pub struct SequenceRace {
 /// # Errors
 /// The reason why they were not compared.
 pub fn races_of_sequence(
-    first: &World,
-    second: &World,
+    first: SequencedProgram<'_>,
+    second: SequencedProgram<'_>,
     shared: &BTreeSet<String>,
     checks: Checks,
 ) -> Result<Vec<SequenceRace>, &'static str> {
-    if ![first, second].into_iter().all(is_entered_before_exit) {
+    if ![first, second].into_iter().all(|it| it.is_entered_before_exit) {
         return Err("one of them ends on a stream that does not wait for the stream on which it begins");
     }
+    let (first, second) = (first.world, second.world);
     let found = races_between_programs(first, second, shared, checks.access_rules())
         .map_err(|_| "no order of all their instructions was found")?;
     if found.not_compared > 0 {

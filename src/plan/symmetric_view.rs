@@ -4,9 +4,10 @@
 use std::sync::Arc;
 
 use grammar::ir::{OpStmt, TensorId};
+use rustc_hash::FxHashMap;
 
 use super::{
-    AxisPiece, Backend, Collective, CollectiveKind, InstKind,
+    AxisPiece, Backend, BufferNo, Collective, CollectiveKind, InstKind,
     context::{PlanBuilder, Result},
     posted::{GatheredView, Request},
 };
@@ -51,15 +52,26 @@ impl PlanBuilder<'_> {
 
     /// Reports a view of shards that a later instruction changes.
     pub(super) fn check_gathered_views(&mut self) -> Result<()> {
-        for it in std::mem::take(&mut self.gathered) {
-            let rank = self.rank();
-            let writes = |kind: &InstKind| {
-                kind.accesses(rank).iter().any(|access| {
-                    access.is_write && access.rank == rank && it.buffers.contains(&access.view.buffer)
-                })
-            };
-            if let Some(later) = self.plan.code[it.end..].iter().find(|inst| writes(&inst.kind)) {
-                let line = self.plan.origins[later.origin as usize].line;
+        let gathered = std::mem::take(&mut self.gathered);
+        let mut last_writes: FxHashMap<BufferNo, usize> =
+            gathered.iter().flat_map(|it| it.buffers.map(|buffer| (buffer, 0))).collect();
+        if last_writes.is_empty() {
+            return Ok(());
+        }
+        let rank = self.rank();
+        for (at, inst) in self.plan.code.iter().enumerate() {
+            inst.kind.visit_accesses(rank, &mut |it| {
+                if let Some(last) =
+                    last_writes.get_mut(&it.view.buffer).filter(|_| it.is_write && it.rank == rank)
+                {
+                    *last = at;
+                }
+            });
+        }
+        for it in gathered {
+            let later = it.buffers.iter().filter_map(|buffer| last_writes.get(buffer)).max();
+            if let Some(later) = later.filter(|later| **later >= it.end) {
+                let line = self.plan.origins[self.plan.code[*later].origin as usize].line;
                 self.span = it.span;
                 let why = format!(
                     "hir copies the shards of all ranks, and line {line} writes a shard or the view afterwards"

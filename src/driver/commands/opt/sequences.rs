@@ -10,7 +10,7 @@ use grammar::{
     source::Source,
     words::MemoryType,
 };
-use hir_check::{Checks, races_of_sequence};
+use hir_check::{Checks, SequencedProgram, races_of_sequence};
 use hir_plan::World;
 use hir_process::exit::Exit;
 
@@ -38,9 +38,11 @@ impl Processor<'_> {
             }
         }
         let own = symmetric_tensors(program);
-        let all: Vec<(&str, &Source, &World, &BTreeSet<String>)> =
+        let others = others.iter().map(|(name, source, world, it)| (name.as_str(), source, world, it));
+        let all: Vec<(&str, &Source, SequencedProgram<'_>, &BTreeSet<String>)> =
             std::iter::once((self.options.file.as_str(), source, world, &own))
-                .chain(others.iter().map(|(name, source, world, it)| (name.as_str(), source, world, it)))
+                .chain(others)
+                .map(|(name, source, world, it)| (name, source, SequencedProgram::new(world), it))
                 .collect();
         let (mut found, mut not_compared) = (Vec::new(), Vec::new());
         for (number, first) in all.iter().enumerate() {
@@ -55,9 +57,9 @@ impl Processor<'_> {
                         not_compared.push(format!("`{}` before `{}`: {reason}", names[0], names[1]))
                     }
                     Ok(races) => {
-                        let shown = races
-                            .iter()
-                            .map(|it| it.diagnostic((text, is_of_first), names, [first.2, second.2]));
+                        let shown = races.iter().map(|it| {
+                            it.diagnostic((text, is_of_first), names, [first.2.world(), second.2.world()])
+                        });
                         let shown: Vec<Diagnostic> = shown.collect();
                         if number == 0 || other == 0 {
                             found.extend(shown);
