@@ -93,7 +93,7 @@ impl Change {
 impl EditableText {
     /// Applies an edit. Returns `None` if the text is formatted in a way that the edit does not support.
     pub fn apply(&self, edit: &Edit) -> Option<EditedText> {
-        match &self.where_posted(edit) {
+        match &self.placed(edit) {
             Edit::InsertSynchronize { stream: WaitedStream::Index { index, stmt }, before } => {
                 let stream = self.stream_operand(*index, *stmt, before.statement());
                 self.insert(&self.synchronize(&stream), before)
@@ -113,35 +113,38 @@ impl EditableText {
         }
     }
 
-    /// Returns the edit as `apply` makes it: a Wait is executed as often as its communication is posted. If the communication
-    /// is posted in a branch, and the Wait would be behind it, the Wait is at the end of the branch: a rank that does not
-    /// take the branch has nothing to wait for. If the Wait would be in a loop without the communication, it is before the
-    /// loop.
-    pub fn where_posted(&self, edit: &Edit) -> Edit {
+    /// Returns the edit as `apply` makes it. A Synchronize is before the loops that it need not be in, or in the loop whose
+    /// iterations it waits for. A Wait that moves stays out of loops and branches in which it is not. An inserted Wait is
+    /// executed as often as its communication is posted. If the communication is posted in a branch, and the Wait would be
+    /// behind it, the Wait is at the end of the branch: a rank that does not take the branch has nothing to wait for. If the
+    /// Wait would be in a loop or a branch without the communication, it is before that.
+    pub fn placed(&self, edit: &Edit) -> Edit {
         let places = self.places();
-        let Edit::InsertWait { communication, before } = edit else { return edit.clone() };
+        let (communication, before) = match edit {
+            Edit::InsertWait { communication, before } => (communication, before),
+            Edit::MoveWait { wait: Some(wait), before, synchronize } => {
+                let before = self.outside_of_other_blocks(before, *wait);
+                return Edit::MoveWait { wait: Some(*wait), before, synchronize: synchronize.clone() };
+            }
+            Edit::InsertSynchronize { .. } => {
+                let other = self.before_loops(edit).or_else(|| self.join_in_loop(edit));
+                return other.unwrap_or_else(|| edit.clone());
+            }
+            Edit::CaptureEntryStream { .. }
+            | Edit::MoveWait { wait: None, .. }
+            | Edit::MoveDeallocate { .. }
+            | Edit::ShortenAllocate { .. } => return edit.clone(),
+        };
         let Some((post, block)) = communication.stmt.and_then(|it| Some((it, places.of_stmt(it)?.block)))
         else {
             return edit.clone();
         };
-        let mut point = before.clone();
-        let is_inside = match &mut point {
-            InsertionPoint::Before { statement, current } => {
-                let is_other_loop = |outer: &StmtId| {
-                    matches!(self.program.stmts[*outer], Stmt::For(_))
-                        && places.around(post).all(|(_, it)| it != *outer)
-                };
-                let outer = statement
-                    .stmt
-                    .and_then(|it| places.around(it).map(|(_, outer)| outer).filter(is_other_loop).last());
-                if let Some(outer) = outer {
-                    (statement.stmt, *current) = (Some(outer), None);
-                }
-                statement.stmt.is_some_and(|it| {
-                    places.of_stmt(it).is_some_and(|it| it.block == block)
-                        || places.around(it).any(|(around, _)| around == block)
-                })
-            }
+        let mut point = self.outside_of_other_blocks(before, post);
+        let is_inside = match &point {
+            InsertionPoint::Before { statement, .. } => statement.stmt.is_some_and(|it| {
+                places.of_stmt(it).is_some_and(|it| it.block == block)
+                    || places.around(it).any(|(around, _)| around == block)
+            }),
             InsertionPoint::BlockEnd { .. } => true,
             InsertionPoint::End { .. } => false,
         };
@@ -151,6 +154,20 @@ impl EditableText {
             point = InsertionPoint::BlockEnd { of: communication.clone() };
         }
         Edit::InsertWait { communication: communication.clone(), before: point }
+    }
+
+    /// Returns a point before the loops and branches around `point` in which `stmt` is not.
+    fn outside_of_other_blocks(&self, point: &InsertionPoint, stmt: StmtId) -> InsertionPoint {
+        let mut point = point.clone();
+        if let InsertionPoint::Before { statement, current } = &mut point {
+            let places = self.places();
+            let is_other = |outer: &StmtId| places.around(stmt).all(|(_, it)| it != *outer);
+            let around = statement.stmt.into_iter().flat_map(|it| places.around(it));
+            if let Some(outer) = around.map(|(_, outer)| outer).filter(is_other).last() {
+                (statement.stmt, *current) = (Some(outer), None);
+            }
+        }
+        point
     }
 
     /// Returns true if the edit is inside a loop and therefore affects every iteration.

@@ -32,7 +32,7 @@ pub fn help(race: &RaceExplanation, context: Option<&EditContext<'_>>) -> (Optio
     }
     let of_edit = |edit: &Edit| {
         let context = context?;
-        let edit = &context.text.where_posted(edit);
+        let edit = &context.text.placed(edit);
         let applied = context.text.apply(edit)?;
         let fixes = applied.lines.fixes(&context.text.lines, &context.text.index);
         Some((describe(context, edit, &applied), fixes))

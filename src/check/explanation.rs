@@ -6,7 +6,8 @@ use super::{
     plan_index::{PlanIndex, PlanIndexes},
     race_side::{RaceSide, stream_of},
 };
-use hir_plan::{Allocation, BufferNo, InstKind, Plan, PlanStream};
+use hir_plan::{Allocation, BufferNo, InstKind, Plan, PlanStream, StreamNo};
+use rustc_hash::FxHashSet;
 
 /// Why two accesses are unordered, and how to order them.
 #[derive(Debug, Default, PartialEq)]
@@ -138,7 +139,9 @@ impl RaceExplanation {
             format!("{waiting} does not wait for {} between {} and {until}", first.stream(), first.location())
         };
         let index = indexes.of(first.plan.rank);
-        Self::new(why, Edit::order_after(first, before, second.inst_index(), second.frame(), index))
+        let edit = fork(first, second, index)
+            .unwrap_or_else(|| Edit::order_after(first, before, second.inst_index(), second.frame(), index));
+        Self::new(why, edit)
     }
 
     /// Explains a reuse of storage by the allocator while `first` still uses it.
@@ -332,6 +335,30 @@ impl RaceExplanation {
             }
         })
     }
+}
+
+/// Returns the edit by which the stream of `second`, in a loop over several streams, waits for the stream that is current at
+/// entry, if that one has waited for `first`: one edit for the streams of all iterations.
+fn fork(first: &RaceSide<'_>, second: &RaceSide<'_>, index: PlanIndex<'_>) -> Option<Edit> {
+    let plan = second.plan;
+    let (access, here) = (first.inst_index()?, second.inst_index()?);
+    let entry = plan.streams.iter().position(|it| *it == PlanStream::Entry)? as StreamNo;
+    let streams = |side: &RaceSide<'_>| {
+        let stmt = side.plan.origins[side.origin as usize].stmt;
+        let all: FxHashSet<StreamNo> =
+            stmt.map_or(&[][..], |it| index.of_stmt(it)).iter().map(|it| plan.code[*it].stream).collect();
+        all.len()
+    };
+    let is_fork = !first.is_posted()
+        && second.is_in_program()
+        && second.frame().is_some()
+        && *second.stream() != PlanStream::Entry
+        && second.stream().is_in_program()
+        && *first.stream() != PlanStream::Entry
+        && streams(first) > 1
+        && streams(second) > 1
+        && index.first_stream_wait(access, entry).is_some_and(|wait| wait < here);
+    is_fork.then(|| Edit::CaptureEntryStream { before: InsertionPoint::before(second) })
 }
 
 /// Returns the edit that moves the Deallocate of an allocation behind the statement by which the stream of the

@@ -289,6 +289,7 @@ impl FixSession<'_> {
         let key = state.key(race);
         let mut helpful: Vec<(FixExtent, EditedText)> = Vec::new();
         for edit in round.edits(race) {
+            let edit = state.text.placed(&edit);
             let Some(applied) = state.text.apply(&edit) else { continue };
             let is_over = round.attempts.len() >= MAX_ATTEMPTS || self.instructions.get() > MAX_INSTRUCTIONS;
             if is_over && !round.attempts.contains_key(&applied.lines) {

@@ -112,6 +112,7 @@ mod fix;
 mod fixable_race;
 mod history;
 mod line_changes;
+mod loop_edits;
 mod memory;
 mod merge;
 mod missing_write;

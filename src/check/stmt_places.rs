@@ -2,8 +2,9 @@
 //! once for all edits of a program.
 
 use grammar::{
-    ir::{BlockId, Program, Stmt, StmtId},
+    ir::{BlockId, Operand, Program, Stmt, StmtId},
     ops::Op,
+    stream_text,
 };
 use rustc_hash::FxHashMap;
 
@@ -86,22 +87,53 @@ impl StmtPlaces {
         std::iter::successors(outer(stmt), move |it| outer(it.1))
     }
 
+    /// Returns whether a block contains a SetCurrentStream, also in its loops and branches.
+    pub fn sets_stream(&self, block: BlockId) -> bool {
+        self.sets_stream.get(&block) == Some(&true)
+    }
+
     /// Returns the SetCurrentStream that makes the stream of `stmt` current, if it is the same one on all paths.
     pub fn stream_setter(&self, program: &Program, mut stmt: StmtId) -> Option<StmtId> {
         loop {
             let place = self.of_stmt(stmt)?;
             if let Some(setter) = place.setter {
-                let is_setter =
-                    matches!(&program.stmts[setter], Stmt::Op(it) if it.op == Op::SetCurrentStream);
-                return is_setter.then_some(setter);
+                let is_branch = matches!(program.stmts[setter], Stmt::If(_));
+                return if is_branch {
+                    self.stream_setter(program, setter).filter(|it| self.restores(program, setter, *it))
+                } else {
+                    set_stream(program, setter).map(|_| setter)
+                };
             }
             let (parent, is_loop) = *self.parents.get(&place.block)?;
             // A later statement of the body sets the stream of the next iteration.
-            if is_loop && self.sets_stream.get(&place.block) == Some(&true) {
+            if is_loop && self.sets_stream(place.block) {
                 return None;
             }
             stmt = parent;
         }
+    }
+
+    /// Returns whether each block of a branch that changes the stream ends with that of `setter`.
+    fn restores(&self, program: &Program, branch: StmtId, setter: StmtId) -> bool {
+        nested_blocks(&program.stmts[branch]).into_iter().filter(|it| self.sets_stream(*it)).all(|block| {
+            let sets = |it: &StmtId| {
+                let inner = nested_blocks(&program.stmts[*it]);
+                set_stream(program, *it).is_some() || inner.iter().any(|it| self.sets_stream(*it))
+            };
+            let last = program.block(block).iter().rev().copied().find(sets);
+            last.is_some_and(|it| set_stream(program, it) == set_stream(program, setter))
+        })
+    }
+}
+
+/// Returns the stream that a SetCurrentStream sets, as in the text; `None` for other statements.
+fn set_stream(program: &Program, stmt: StmtId) -> Option<String> {
+    match &program.stmts[stmt] {
+        Stmt::Op(it) if it.op == Op::SetCurrentStream => match it.args.as_slice() {
+            [Operand::Stream(stream)] => Some(stream_text(program, *stream)),
+            _ => None,
+        },
+        _ => None,
     }
 }
 

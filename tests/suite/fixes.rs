@@ -1,6 +1,7 @@
 //! Runs `--fix=check` on correct programs that lack one of their synchronisations. A program that it reports
 //! as fixed must have no fault, and must give the result of the correct program under every schedule that is
-//! tried.
+//! tried. The smallest correct edit that is known is the statement that was left out: the table names the fixed programs
+//! whose estimated time is longer than with it.
 //!
 //! The programs are those of `baseline`. A file of `tests/baseline/fixes` contains, for each folder of cases
 //! and each pipeline, the number of programs with a race, and the programs that no edit fixes.
@@ -29,7 +30,7 @@ use hir::driver::run::{
 };
 use hir::{
     check::{Checks, check, fix},
-    plan::{self, World},
+    plan::{self, World, timeline::estimate::estimate},
     sim::Schedule,
     tensor::{data::Data, generate::InputKind},
 };
@@ -137,6 +138,8 @@ struct Count {
     edits: usize,
     /// The other programs with a race, one per line.
     unfixed: String,
+    /// Number of fixed programs that take longer than the correct program, and these programs, one per line.
+    slower: (usize, String),
 }
 
 fn table(name: &str, cases: &[PathBuf], pipeline: Option<&str>) -> Result<(), Failed> {
@@ -146,8 +149,12 @@ fn table(name: &str, cases: &[PathBuf], pipeline: Option<&str>) -> Result<(), Fa
             mutants(&program, &lines, &shown(path), pipeline.is_none(), &mut count)?;
         }
     }
-    let Count { racy, fixed, edits, unfixed: left } = count;
-    let text = format!("{fixed} of {racy} programs with a race are fixed, by {edits} edits; not:\n{left}");
+    let Count { racy, fixed, edits, unfixed: left, slower: (slower, longer) } = count;
+    let text = format!(
+        "{fixed} of {racy} programs with a race are fixed, by {edits} edits; not:\n{left}{} of these {fixed} overlap as much as the \
+         correct program; not:\n{longer}",
+        fixed - slower
+    );
     let file = Path::new(ROOT).join("tests/baseline/fixes").join(format!("{name}.txt"));
     let recorded = fs::read_to_string(&file).unwrap_or_default();
     if text == recorded {
@@ -180,6 +187,7 @@ fn mutants(
         return Ok(());
     };
     let wanted = expectations(ran.outputs, "program", ExpectationSource::Simulated { exact: ran.exact });
+    let original_time = duration(&plans);
     for (stmt, op) in synchronisations(program) {
         if !matches!(op.def().class, OpClass::Stream | OpClass::Wait) || op == Op::SetCurrentStream {
             continue;
@@ -219,11 +227,22 @@ fn mutants(
                     .map_err(|it| format!("{place}: {it}\n{}", fixed.text))?;
                 count.fixed += 1;
                 count.edits += fixed.edits.len();
+                let times = original_time.zip(duration(&plans));
+                if let Some((wanted, found)) = times.filter(|(wanted, found)| *found > wanted * 1.001) {
+                    count.slower.0 += 1;
+                    let percent = 100.0 * (found / wanted - 1.0);
+                    let _ = writeln!(count.slower.1, "{place}: {percent:.0} % longer");
+                }
             }
             Some(fault) => _ = writeln!(count.unfixed, "{place}: {fault}"),
         }
     }
     Ok(())
+}
+
+/// Returns the estimated time of a program in microseconds, if it can be estimated.
+fn duration(plans: &World) -> Option<f64> {
+    estimate(plans).ok().map(|it| it.end())
 }
 
 /// Returns the plans of a text, or `None` if the text is not a valid program or cannot be planned.
