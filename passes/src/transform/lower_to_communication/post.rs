@@ -34,8 +34,16 @@ impl Lowering<'_> {
         }
     }
 
+    /// Posts a communication. One of a tensor without elements has nothing to move.
     pub(super) fn post(&mut self, post: CommDesc<'_>) {
         let CommDesc { kind, team, root, red_op, input, output } = post;
+        if self
+            .program
+            .dimensions(output)
+            .any(|it| self.program.constant(self.program.axes[it].extent) == Some(0))
+        {
+            return;
+        }
         let root = root.map(|root| self.program.intern_int(root as i64));
         let work = self.fresh.work();
         let stmt =
