@@ -8,6 +8,7 @@
 //! | What does a statement read, write, bind and wait for, and may it move over another one? | `memory_effects` |
 //! | What does an iteration depend on, and which names and works are its own? | `loop_carried`, `loop_body` |
 //! | Which communication is posted, and who waits for it? | `posted_work`, `wait_order`, `coalescing` |
+//! | Which communications could ranks start in different orders? | `communicators` |
 //! | How is a tensor sharded, and which dimensions correspond? | `sharding`, `dim_map`, `dim_equivalence`, `propagation`, `reshard`, `row_shifts` |
 //!
 //! Invariant: an analysis does not change the program and does not call code that does.
@@ -16,6 +17,7 @@ pub mod alias_analysis;
 pub mod bindings;
 pub mod blocks;
 pub mod coalescing;
+pub mod communicators;
 pub mod dim_equivalence;
 pub mod dim_map;
 pub mod loop_body;

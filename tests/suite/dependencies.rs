@@ -97,7 +97,7 @@ const PASSES: &[Layer] = &[
 
 const ANALYSIS: &[Layer] = &[
     ("numbering bindings blocks coalescing posted_work stmt_path sharding", &[]),
-    ("loop_body", &["blocks"]),
+    ("communicators loop_body", &["blocks"]),
     ("dim_map reshard alias_analysis", BEFORE),
     ("memory_effects dim_equivalence name_uses propagation stale_views written_views", BEFORE),
     ("loop_carried row_shifts", BEFORE),

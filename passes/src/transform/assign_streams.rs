@@ -76,6 +76,10 @@
 //! iterations of one loop overlap with the first iterations of the next. The stream numbers of the next loop
 //! continue those of the previous one. The statements between such loops move before the fork.
 //!
+//! If ranks could start the communications of such loops in different orders, which NCCL does not allow (E0707), all of them get one
+//! more stream, whatever `communications` says, and it waits for each before the next. A loop for which this is not possible
+//! stays unchanged, with a remark.
+//!
 //! The pass rejects a loop whose iterations may depend on each other; with `dependent=keep`, it leaves the
 //! loop unchanged.
 
@@ -96,6 +100,7 @@ use rustc_hash::FxHashSet;
 use crate::{
     analysis::{
         bindings,
+        communicators::{Communicators, Post},
         loop_carried::{LoopCarriedDep, MentionCounts, loop_carried_dep},
         memory_effects::MemoryEffects,
     },
@@ -103,6 +108,7 @@ use crate::{
     rewrite::{builder::IrBuilder, streams::number_streams},
 };
 
+use communications::can_move_all;
 use fork_join::{CommStream, fork_and_join, shared_stream};
 use options::StreamOptions;
 use regions::{Footprint, ViewDefs, is_slice_or_copy};
@@ -156,10 +162,11 @@ pub(crate) const PASS: Pass = Pass {
     run,
 };
 
-fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
+fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> Result<Change, Diagnostic> {
     let options = StreamOptions::of(program, arguments)?;
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     let (storage, mentioned) = (MemoryEffects::of(program), MentionCounts::of(program));
+    let communicators = Communicators::of(program).filter(|_| !options.orders_iterations());
     let views = ViewDefs::of(program);
     let bound = bindings::analyze_bindings(program).already_bound;
     let mut fresh = IrBuilder::of(program);
@@ -189,6 +196,22 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
                 if !options.can_share_fork_and_join() || !group.can_add(program, &footprint, &it) {
                     group.emit(program, &mut fresh, (&options, &storage), &mut stmts);
                 }
+                if let Some(communicators) = &communicators {
+                    let movable = can_move_all(program, &storage, it.body);
+                    if !group.can_order(program, communicators, stmt, movable) {
+                        group.emit(program, &mut fresh, (&options, &storage), &mut stmts);
+                    }
+                    if !group.can_order(program, communicators, stmt, movable) {
+                        remarks.missed(
+                            program.stmt_span(stmt),
+                            "the iterations of the loop stay on one stream: ranks could start its communications in different orders",
+                            "one stream cannot have them all, as computations of the iteration are between them and their Waits",
+                        );
+                        stmts.push(stmt);
+                        continue;
+                    }
+                    group.add_posts(program, communicators, stmt, movable);
+                }
                 group.add(program, stmt, it, footprint);
                 changed = true;
             }
@@ -213,9 +236,29 @@ struct LoopGroup {
     bound: FxHashSet<TensorId>,
     /// The total number of iterations; `None` if it is not a constant.
     trips: Option<i64>,
+    /// Their communications, one for each communicator.
+    posts: Vec<Post>,
+    /// Whether ranks could start these in different orders, if several streams have them.
+    conflict: bool,
+    /// Whether some of them cannot have a stream of their own.
+    stays: bool,
 }
 
 impl LoopGroup {
+    /// Returns whether, with another loop, all ranks start the communications in one order, if necessary on one stream.
+    fn can_order(&self, program: &Program, communicators: &Communicators, it: StmtId, movable: bool) -> bool {
+        let mut posts = self.posts.clone();
+        communicators.add(program, it, &mut posts);
+        movable && !self.stays || !communicators.conflict_among(&posts)
+    }
+
+    /// Adds the communications of a loop.
+    fn add_posts(&mut self, program: &Program, communicators: &Communicators, it: StmtId, movable: bool) {
+        communicators.add(program, it, &mut self.posts);
+        self.conflict = communicators.conflict_among(&self.posts);
+        self.stays |= !movable;
+    }
+
     /// Returns whether a loop may run concurrently with the loops of the group.
     fn can_add(&self, program: &Program, footprint: &Footprint, it: &For) -> bool {
         let binds = |name: &TensorId| self.names.contains(name);
@@ -276,9 +319,9 @@ impl LoopGroup {
         (options, storage): (&StreamOptions, &MemoryEffects),
         stmts: &mut Vec<StmtId>,
     ) {
-        let Self { loops, trips, .. } = std::mem::take(self);
+        let Self { loops, trips, conflict, .. } = std::mem::take(self);
         if !loops.is_empty() {
-            let style = options.style_for(program, storage, &loops);
+            let style = options.style_for(program, storage, &loops, conflict);
             let shared = (style.communications != CommStream::Inline)
                 .then(|| shared_stream(program, &style, &loops, trips));
             fork_and_join(program, fresh, (&style, storage), (&loops, shared), stmts);

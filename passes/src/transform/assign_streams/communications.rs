@@ -26,6 +26,9 @@
 //! communications before, or has allocated one. If the rest of the iteration uses a buffer, or the iteration
 //! has allocated one, the Waits stay on the shared stream, and the iteration's stream waits for it. Communications
 //! whose Waits do not follow directly stay on the iteration's stream.
+//!
+//! If ranks could start the communications of loops in different orders (`analysis::communicators`), the Waits stay on the shared
+//! stream, so that one communication begins when the one before it has ended.
 
 use grammar::{
     attr,
@@ -63,6 +66,8 @@ pub(super) struct SharedStreamOrder {
     pub(super) join: bool,
     /// Whether the computation of an iteration waits for its communications.
     pub(super) inside: bool,
+    /// Whether a communication stays on the stream of its iteration.
+    pub(super) stays: bool,
 }
 
 /// Moves the communications of an iteration to the shared stream. Returns the new statements of the body.
@@ -94,14 +99,26 @@ pub(super) fn can_leave_communications(
     storage: &MemoryEffects,
     body: BlockId,
 ) -> bool {
+    let order = order_if_moved(program, storage, body);
+    let mut communicates = false;
+    program.walk(body, &mut |stmt| communicates |= part_of(program, stmt) == Part::Post);
+    communicates && !order.inside
+}
+
+/// Returns whether all communications of an iteration can be on the shared stream. Adds statements to the program that no block
+/// contains.
+pub(super) fn can_move_all(program: &mut Program, storage: &MemoryEffects, body: BlockId) -> bool {
+    !order_if_moved(program, storage, body).stays
+}
+
+/// Returns the order between the shared stream and the others if the communications of an iteration are moved there.
+fn order_if_moved(program: &mut Program, storage: &MemoryEffects, body: BlockId) -> SharedStreamOrder {
     let zero = program.intern_int(0);
     let any = builder::indexed_stream(program, zero);
     let mut order = SharedStreamOrder::default();
     let streams = IterationStreams { worker: any, shared: any, joining: None };
     move_to_shared_stream(program, storage, body, streams, &mut order);
-    let mut communicates = false;
-    program.walk(body, &mut |stmt| communicates |= part_of(program, stmt) == Part::Post);
-    communicates && !order.inside
+    order
 }
 
 /// Returns the alias classes that statements access. A Wait accesses what its communication does.
@@ -219,7 +236,8 @@ impl Mover<'_> {
             Stmt::Op(_) | Stmt::For(_) | Stmt::Let(..) => {
                 // An inner loop stays on the iteration's stream, and so do its communications.
                 let communicates = |it| part_of(program, it) != Part::Other;
-                self.order.inside |= any_stmt(program, stmt, &communicates);
+                let stays = any_stmt(program, stmt, &communicates);
+                (self.order.inside, self.order.stays) = (self.order.inside | stays, self.order.stays | stays);
                 self.used_later.extend(accesses(program, self.storage, &[stmt]));
                 stmt
             }
@@ -235,7 +253,7 @@ impl Mover<'_> {
         let is_used = !self.used_later.is_disjoint(&accessed);
         self.used_later.extend(accessed);
         if !waits_for_its_posts(program, stmts) {
-            self.order.inside = true;
+            (self.order.inside, self.order.stays) = (true, true);
             return stmts.to_vec();
         }
         let is_wait = |stmt: &StmtId| part_of(program, *stmt) == Part::Wait;

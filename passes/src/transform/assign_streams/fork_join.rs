@@ -32,6 +32,8 @@ pub(super) enum CommStream {
     Shared,
     /// `Shared`, if no iteration waits for its communications before the loop ends, else `Inline`.
     Auto,
+    /// `Shared`, and it waits for each communication before the next one begins.
+    Ordered,
 }
 
 /// Emits the statements that replace the loops: the capture of the current stream, the forks, the loops and
@@ -73,7 +75,8 @@ pub(super) fn fork_and_join(
             let fork = vec![set(program, worker, span), synchronize(program, main, span)];
             add_for_each_stream(program, is_single, it, fork, &mut forks);
         }
-        let joining = (!style.fork_inline).then_some(main);
+        let waits_behind = !style.fork_inline && style.communications != CommStream::Ordered;
+        let joining = waits_behind.then_some(main);
         let streams = shared.map(|shared| IterationStreams { worker, shared, joining });
         let mut own = SharedStreamOrder::default();
         let moved = streams.map(|to| move_to_shared_stream(program, storage, it.body, to, &mut own));

@@ -85,13 +85,21 @@ impl StreamOptions {
         (self.fork_inline.unwrap_or(fork_default), self.join_inline.unwrap_or(join_default))
     }
 
-    /// Returns the style for loops that share a fork and a join.
+    /// Returns whether an iteration waits for the communications of the one before it.
+    pub(super) fn orders_iterations(&self) -> bool {
+        self.inter_stream
+    }
+
+    /// Returns the style for loops that share a fork and a join. If ranks could start their communications in different orders, one
+    /// stream orders them.
     pub(super) fn style_for(
         &self,
         program: &mut Program,
         storage: &MemoryEffects,
         loops: &[(StmtId, For)],
+        conflict: bool,
     ) -> ForkJoinStyle {
+        let communications = if conflict { CommStream::Ordered } else { self.communications };
         let style = |count, (fork_inline, join_inline), communications| ForkJoinStyle {
             count,
             fork_inline,
@@ -100,17 +108,16 @@ impl StreamOptions {
             communications,
         };
         match self.count {
-            StreamCount::PerIteration => style(None, self.placement(true, false), self.communications),
-            StreamCount::Number(count) => {
-                style(Some(count), self.placement(false, true), self.communications)
-            }
+            StreamCount::PerIteration => style(None, self.placement(true, false), communications),
+            StreamCount::Number(count) => style(Some(count), self.placement(false, true), communications),
             StreamCount::Auto => {
                 if loops.iter().all(|(_, it)| can_leave_communications(program, storage, it.body)) {
                     let one = program.intern_int(1);
-                    style(Some(one), self.placement(false, false), CommStream::Shared)
+                    let shared = if conflict { communications } else { CommStream::Shared };
+                    style(Some(one), self.placement(false, false), shared)
                 } else {
                     let two = program.intern_int(2);
-                    style(Some(two), self.placement(false, true), self.communications)
+                    style(Some(two), self.placement(false, true), communications)
                 }
             }
         }
