@@ -146,6 +146,11 @@ impl Remarks {
         self.found.push(Diagnostic::new(Code::PassRemark, span, message, label));
     }
 
+    /// Sorts the remarks by the places of their statements.
+    pub(crate) fn in_text_order(&mut self) {
+        self.found.sort_by_key(|it| it.labels.first().map(|(span, _)| *span));
+    }
+
     /// Reports one more reason why the pass cannot rewrite the program, besides the one that it returns.
     pub fn reject(&mut self, reason: Diagnostic) {
         self.rejections.push(reason);

@@ -214,18 +214,27 @@ fn collect_axis_pieces(
 /// Returns the number of bytes that each rank receives if a tensor is gathered, or sent to other devices if it is not sharded;
 /// `None` if an extent is no constant.
 pub fn gathered_bytes(program: &Program, tensor: TensorId) -> Option<usize> {
-    let it = &program.tensors[tensor];
+    let bytes = bytes(program, tensor)?;
+    match device_count(program, tensor, &program.tensors[tensor].mesh) {
+        // It goes to other devices as a whole.
+        0 | 1 => Some(bytes),
+        parts => bytes.checked_sub(bytes / parts),
+    }
+}
+
+/// Returns the number of bytes that each rank holds of a tensor; `None` if an extent is no constant.
+pub fn local_bytes(program: &Program, tensor: TensorId) -> Option<usize> {
+    bytes(program, tensor)?.checked_div(device_count(program, tensor, &program.tensors[tensor].mesh))
+}
+
+/// Returns the number of bytes of a tensor; `None` if an extent is no constant.
+fn bytes(program: &Program, tensor: TensorId) -> Option<usize> {
     let mut elements = 1_usize;
     for axis in program.dimensions(tensor) {
         let extent = usize::try_from(program.constant(program.axes[axis].extent)?).ok()?;
         elements = elements.checked_mul(extent)?;
     }
-    let bytes = elements.checked_mul(it.dtype.map_or(4, |it| it.size()))?;
-    match device_count(program, tensor, &it.mesh) {
-        // It goes to other devices as a whole.
-        0 | 1 => Some(bytes),
-        parts => bytes.checked_sub(bytes / parts),
-    }
+    elements.checked_mul(program.tensors[tensor].dtype.map_or(4, |it| it.size()))
 }
 
 /// Returns the number of parts into which devices split a tensor.

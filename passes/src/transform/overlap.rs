@@ -8,7 +8,8 @@
 //! After (`allgather=p2p-ring,backend=cuda`): the loop that `chunk` and `stream-parallel` make of the two
 //! statements.
 //!
-//! The pass processes the communications in program order:
+//! The pass processes the largest communications first, since the loop of one may exclude that of another on the same tensors, and those
+//! of one size in program order:
 //!
 //! | communication | number of chunks |
 //! |---|---|
@@ -27,13 +28,15 @@
 //! together (`batch`), so that the time grows as the program does. Chunks of different sizes (`ratio`), and the shorter last chunk of
 //! an extent that no number of chunks divides, are in loops one after the other (`unequal_chunks`). A communication that cannot overlap stays unchanged, and a
 //! remark gives the reason. Each attempt examines the whole program, so the pass attempts no more once it has examined
-//! `MAX_EXAMINED` statements; a remark names this limit for every communication that it leaves unchanged. A later communication can be in the loop of an earlier one: an all-gather and the
+//! `MAX_EXAMINED` statements; a remark names this limit for every communication that it leaves unchanged. A communication can be in the loop of another one: an all-gather and the
 //! reduce-scatter after it share a loop.
 
 mod attempts;
 mod batch;
 mod overlap_check;
 mod unequal_chunks;
+
+use std::cmp::Reverse;
 
 use grammar::{
     diagnostic::Diagnostic,
@@ -140,7 +143,10 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
     let mut change = Change::Unchanged;
     let loops = LoopOptions::of(arguments)?;
     let mut examined = 0;
-    let stmts = program.body().to_vec();
+    let mut comms: Vec<(StmtId, Vec<CommCandidate>)> =
+        program.body().iter().map(|stmt| (*stmt, chunk::comm_candidates(program, *stmt))).collect();
+    comms.retain(|(_, ways)| !ways.is_empty());
+    largest_first(program, &mut comms);
     let (mut together, mut reasons): (FxHashMap<StmtId, String>, FxHashMap<StmtId, Obstacle>) =
         Default::default();
     if let Some(found) = batch::attempt_together(program, arguments, loops) {
@@ -150,7 +156,7 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
     let mut body: FxHashSet<StmtId> = program.body().iter().copied().collect();
     // The equivalent dimensions of the program as it is; `None` after a change.
     let mut shared = None;
-    for stmt in stmts {
+    for (stmt, _) in comms {
         let whole = chunk::comm_candidates(program, stmt);
         let beyond = whole.first().and_then(|it| devices_beyond(arguments, it));
         let ways = within_steps(arguments, whole);
@@ -162,7 +168,7 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
             continue;
         }
         if !body.contains(&stmt) {
-            let message = format!("the {what} is in the loop of an earlier communication");
+            let message = format!("the {what} is in the loop of another communication");
             remarks.passed(span, message, "overlaps with matmuls");
             continue;
         }
@@ -199,7 +205,18 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
             }
         }
     }
+    remarks.in_text_order();
     Ok(change)
+}
+
+/// Sorts communications by size, and those of one size in program order.
+fn largest_first(program: &Program, comms: &mut [(StmtId, Vec<CommCandidate>)]) {
+    comms.sort_by_cached_key(|it| Reverse(size(program, it)));
+}
+
+/// Returns the size of a communication in bytes; 0 if it is not known.
+fn size(program: &Program, (_, ways): &(StmtId, Vec<CommCandidate>)) -> usize {
+    ways.first().map_or(0, |it| it.bytes(program))
 }
 
 /// Returns ways to split a communication. One of so many devices that a loop over them has too many steps is split along a dimension

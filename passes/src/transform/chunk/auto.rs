@@ -16,7 +16,7 @@ use crate::{
         dim_equivalence::{Count, DimEquivalence, EquivalentDims, Reach},
         dim_map,
         reshard::{self, ReshardStep},
-        sharding::Sharding,
+        sharding::{Sharding, local_bytes},
     },
     transform::decompose_resharding::is_copy,
 };
@@ -68,6 +68,14 @@ pub(crate) struct CommCandidate {
     /// The dimensions of `tensor` that can be split otherwise if the number of devices determines `count`: the communication
     /// leaves them alone.
     pub(crate) free_dims: Vec<usize>,
+}
+
+impl CommCandidate {
+    /// Returns the size of the communication: the bytes of the tensor to split on a rank, which is the result of an all-gather and the
+    /// operand of a reduction. It is 0 if an extent is no constant.
+    pub(crate) fn bytes(&self, program: &Program) -> usize {
+        local_bytes(program, self.tensor).unwrap_or(0)
+    }
 }
 
 /// A dimension to split, and the number of chunks.

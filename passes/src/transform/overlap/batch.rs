@@ -13,7 +13,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     attempts::{chunks_text, divisibility_condition, most_chunks, with_loops},
-    check_requested, within_steps,
+    check_requested, largest_first, size, within_steps,
 };
 use crate::{
     analysis::{
@@ -32,6 +32,9 @@ const FEWEST: usize = 24;
 
 /// The maximum number of rounds of a way to make loops. Layers that are alike fail in the same rounds.
 const MOST_ROUNDS: usize = 12;
+
+/// Communications, with the ways to split each.
+type Candidates = Vec<(StmtId, Vec<CommCandidate>)>;
 
 /// The communications of a program after all have been attempted.
 pub(super) struct Together {
@@ -52,7 +55,7 @@ pub(super) fn attempt_together(
     if arguments.flag("swizzle") || arguments.counts("ratio").is_some() {
         return None;
     }
-    let mut candidates: Vec<(StmtId, Vec<CommCandidate>)> = program
+    let mut candidates: Candidates = program
         .body()
         .iter()
         .map(|stmt| (*stmt, within_steps(arguments, chunk::comm_candidates(program, *stmt))))
@@ -61,6 +64,7 @@ pub(super) fn attempt_together(
     if candidates.len() < FEWEST {
         return None;
     }
+    largest_first(program, &mut candidates);
     let (chunks, reasons) = (FxHashMap::default(), FxHashMap::default());
     let mut found = Together { program: program.clone(), chunks, reasons };
     // As for one communication: loops of slices, of chunks, and of the statements up to the next products.
@@ -70,13 +74,19 @@ pub(super) fn attempt_together(
         loops.with_chunks().map(|loops| (everywhere, loops)),
         Some((&[Reach::NextProduct][..], loops)),
     ];
-    for (reaches, loops) in ways.into_iter().flatten() {
-        let mut failed: FxHashSet<StmtId> = FxHashSet::default();
-        for _ in 0..MOST_ROUNDS {
-            let body: FxHashSet<StmtId> = found.program.body().iter().copied().collect();
-            candidates.retain(|(stmt, _)| body.contains(stmt) && !found.chunks.contains_key(stmt));
-            if !found.round(arguments, &candidates, (reaches, loops), &mut failed) {
-                break;
+    let ways: Vec<(&[Reach], LoopOptions)> = ways.into_iter().flatten().collect();
+    // The large ones in all ways first, since a loop for a small one may exclude them.
+    let half = candidates.first().map_or(0, |it| size(program, it) / 2);
+    let small = candidates.split_off(candidates.partition_point(|it| size(program, it) > half));
+    for mut candidates in [candidates, small] {
+        for (reaches, loops) in &ways {
+            let mut failed: FxHashSet<StmtId> = FxHashSet::default();
+            for _ in 0..MOST_ROUNDS {
+                let body: FxHashSet<StmtId> = found.program.body().iter().copied().collect();
+                candidates.retain(|(stmt, _)| body.contains(stmt) && !found.chunks.contains_key(stmt));
+                if !found.round(arguments, &candidates, (reaches, *loops), &mut failed) {
+                    break;
+                }
             }
         }
     }
@@ -93,6 +103,9 @@ impl Together {
         (reaches, loops): (&[Reach], LoopOptions),
         failed: &mut FxHashSet<StmtId>,
     ) -> bool {
+        if candidates.iter().all(|(stmt, _)| failed.contains(stmt)) {
+            return false;
+        }
         let program = &self.program;
         let shared = DimEquivalence::for_many_searches(program);
         let inputs: FxHashSet<TensorId> = Program::tensors_of(&program.inputs).collect();
