@@ -124,7 +124,8 @@ fn root(parent: &mut [usize], mut it: usize) -> usize {
     it
 }
 
-fn is_of_nccl(it: &OpStmt) -> bool {
+/// Returns whether a communication runs in kernels of NCCL.
+pub fn is_of_nccl(it: &OpStmt) -> bool {
     matches!(it.get(attr::BACKEND), Some(Backend::Nccl) | None)
         && matches!(it.get(attr::ALGO), Some(Algorithm::Nccl) | None)
 }

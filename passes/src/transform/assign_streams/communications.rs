@@ -41,6 +41,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::{
     analysis::{
         blocks::any_stmt,
+        communicators::is_of_nccl,
         memory_effects::{MemoryEffects, ReadWriteSet},
     },
     rewrite::builder,
@@ -66,7 +67,7 @@ pub(super) struct SharedStreamOrder {
     pub(super) join: bool,
     /// Whether the computation of an iteration waits for its communications.
     pub(super) inside: bool,
-    /// Whether a communication stays on the stream of its iteration.
+    /// Whether a communication of NCCL stays on the stream of its iteration.
     pub(super) stays: bool,
 }
 
@@ -105,7 +106,7 @@ pub(super) fn can_leave_communications(
     communicates && !order.inside
 }
 
-/// Returns whether all communications of an iteration can be on the shared stream. Adds statements to the program that no block
+/// Returns whether all communications of NCCL of an iteration can be on the shared stream. Adds statements to the program that no block
 /// contains.
 pub(super) fn can_move_all(program: &mut Program, storage: &MemoryEffects, body: BlockId) -> bool {
     !order_if_moved(program, storage, body).stays
@@ -197,6 +198,17 @@ fn part_of(program: &Program, stmt: StmtId) -> Part {
     }
 }
 
+/// Returns whether a statement posts a communication of NCCL.
+fn occupies_communicator(program: &Program, stmt: StmtId) -> bool {
+    match &program.stmts[stmt] {
+        Stmt::Op(it) => match it.op.def().class {
+            OpClass::Communicate => is_of_nccl(it),
+            class => class == OpClass::Coalescing,
+        },
+        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
+    }
+}
+
 impl Mover<'_> {
     /// Returns the statements of a block with their communications moved.
     fn block(&mut self, program: &mut Program, block: BlockId) -> Vec<StmtId> {
@@ -236,8 +248,8 @@ impl Mover<'_> {
             Stmt::Op(_) | Stmt::For(_) | Stmt::Let(..) => {
                 // An inner loop stays on the iteration's stream, and so do its communications.
                 let communicates = |it| part_of(program, it) != Part::Other;
-                let stays = any_stmt(program, stmt, &communicates);
-                (self.order.inside, self.order.stays) = (self.order.inside | stays, self.order.stays | stays);
+                self.order.inside |= any_stmt(program, stmt, &communicates);
+                self.order.stays |= any_stmt(program, stmt, &|it| occupies_communicator(program, it));
                 self.used_later.extend(accesses(program, self.storage, &[stmt]));
                 stmt
             }
@@ -253,7 +265,8 @@ impl Mover<'_> {
         let is_used = !self.used_later.is_disjoint(&accessed);
         self.used_later.extend(accessed);
         if !waits_for_its_posts(program, stmts) {
-            (self.order.inside, self.order.stays) = (true, true);
+            self.order.inside = true;
+            self.order.stays |= stmts.iter().any(|it| occupies_communicator(program, *it));
             return stmts.to_vec();
         }
         let is_wait = |stmt: &StmtId| part_of(program, *stmt) == Part::Wait;
