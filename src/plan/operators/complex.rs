@@ -40,18 +40,6 @@ impl OperatorCall<'_> {
                 code.copy(&real, out);
                 code.copy(&imaginary, &out.imaginary());
             }
-            Op::Abs => {
-                // Squares of binary32 numbers neither overflow nor vanish in binary64.
-                let mut part = |it: &View| {
-                    let part = code.temporary("part", DType::Double, it.shape.clone());
-                    code.copy(it, &part);
-                    part
-                };
-                let (real, imaginary) = (part(&wide(0)?), part(&wide(0)?.imaginary()));
-                let squares = [[&real, &real], [&imaginary, &imaginary]];
-                let sum = Self::sum_of_products(code, Op::Add, squares, DType::Double);
-                code.map(Op::Sqrt, [view(&sum)], out);
-            }
             // `std::real`, and conversions from or to a real type.
             Op::Real | Op::Cast => {
                 code.copy(&wide(0)?, out);
