@@ -20,6 +20,14 @@ impl Rule for Pointwise {
             let (whole, part) = if check.stmt.op == Op::Complex { (out, *first) } else { (*first, out) };
             check.complex(whole, part);
         }
+        // The absolute value of a complex number is real.
+        let is_complex =
+            |it: &TensorId| check.program.tensors[*it].dtype.is_some_and(|it| it.part().is_some());
+        if let (Op::Abs, [operand], Some(out)) = (check.stmt.op, args, check.stmt.out_tensor())
+            && is_complex(operand)
+        {
+            check.complex(*operand, out);
+        }
     }
 
     fn result_axes(&self, operands: &mut Operands<'_>) -> Option<Vec<Axis>> {
