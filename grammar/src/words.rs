@@ -285,6 +285,21 @@ impl CommunicationType {
         }
     }
 
+    /// Returns whether NCCL accepts an input and an output that overlap, if the collective is in place. Source:
+    /// NCCL User Guide, In-place Operations.
+    pub const fn may_be_in_place(self) -> bool {
+        match self {
+            Self::Broadcast
+            | Self::Gather
+            | Self::Allgather
+            | Self::Scatter
+            | Self::Reduce
+            | Self::Allreduce
+            | Self::ReduceScatter => true,
+            Self::SendRecv | Self::AllToAll | Self::CollectivePermute => false,
+        }
+    }
+
     /// Returns whether the CUDA backend of nvFuser has the communication. That of hir has all of them.
     pub const fn is_in_cuda_backend_of_nvfuser(self) -> bool {
         match self {

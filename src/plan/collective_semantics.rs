@@ -56,21 +56,6 @@ impl CollectiveKind {
         }
     }
 
-    /// Returns whether NCCL accepts an input and an output that overlap, if the collective is in place. Source:
-    /// NCCL User Guide, In-place Operations.
-    pub fn may_be_in_place(self) -> bool {
-        match self {
-            Self::Broadcast { .. }
-            | Self::Gather { .. }
-            | Self::Allgather
-            | Self::Scatter { .. }
-            | Self::Reduce { .. }
-            | Self::Allreduce { .. }
-            | Self::ReduceScatter { .. } => true,
-            Self::SendRecv { .. } | Self::AllToAll | Self::Permute { .. } => false,
-        }
-    }
-
     /// Returns whether the part of the output of member `me` of `n` that comes from itself has the same location
     /// as the corresponding part of its input.
     pub fn is_in_place(self, (me, n): (usize, usize), input: &View, output: &View) -> bool {

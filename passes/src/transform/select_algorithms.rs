@@ -22,7 +22,9 @@
 //! `table=` contains the rules (`grammar::algorithm_table`); sizes are the bytes of one rank's part of the input or
 //! the output, whichever is larger. The pass does not change a statement whose size is not a constant or is covered
 //! by no rule, nor a statement in a branch that not all ranks take, because the matching statement that other ranks
-//! post has to use the same algorithm. An Allreduce of the CUDA backend is changed only if its own block has a Wait for
+//! post has to use the same algorithm. It keeps the algorithm of a collective whose input and output may share storage
+//! where NCCL would be selected, unless they are one tensor and NCCL takes it in place. An Allreduce of the CUDA backend is
+//! changed only if its own block has a Wait for
 //! it: its default algorithm may be complete when the posting stream continues, the others are only after a Wait.
 
 use grammar::{
@@ -36,7 +38,11 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    analysis::blocks,
+    analysis::{
+        alias_analysis::{AliasClasses, OpaqueCallModel},
+        bindings::analyze_bindings,
+        blocks,
+    },
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
     rewrite::fold::ConstantFolder,
 };
@@ -66,6 +72,7 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
     let mut changed = false;
     let divergent = blocks::stmts_in_divergent_branches(program);
     let awaited = awaited_posts(program);
+    let overlap = Overlap::of(program);
     for id in program.stmts.ids().filter(|it| !divergent.contains(it)) {
         let Stmt::Op(it) = program.stmts[id].clone() else { continue };
         let Some(algorithm) = choose(program, &it, &table) else { continue };
@@ -79,6 +86,14 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
             remarks.no_effect(program.stmt_span(id), message, "no Wait for this in its block");
             continue;
         }
+        if algorithm == Algorithm::Nccl && overlap.keeps_algorithm(&it) {
+            let message = match it.number {
+                Some(number) => format!("`select-algorithms` does not change Communication {number}: NCCL may not take an input and an output that overlap"),
+                None => "`select-algorithms` does not change this: NCCL may not take an input and an output that overlap".to_owned(),
+            };
+            remarks.no_effect(program.stmt_span(id), message, "its input and its output may share storage");
+            continue;
+        }
         let Stmt::Op(it) = &mut program.stmts[id] else { continue };
         changed |= it.get(attr::ALGO) != Some(algorithm);
         it.set(attr::ALGO, algorithm);
@@ -87,6 +102,28 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
         }
     }
     Ok(Change::from_flag(changed))
+}
+
+/// Which collectives have an input and an output that may overlap.
+struct Overlap(Option<AliasClasses>);
+
+impl Overlap {
+    fn of(program: &Program) -> Self {
+        let classes =
+            |body| AliasClasses::of(program, body, &analyze_bindings(program), OpaqueCallModel::MayAlias);
+        Self(program.body.map(classes))
+    }
+
+    /// Returns whether a collective has an algorithm that is not NCCL's, and an overlap that NCCL may not take. Whether different views
+    /// of one storage are the in-place form of NCCL is not known here.
+    fn keeps_algorithm(&self, it: &OpStmt) -> bool {
+        let is_own = it.get(attr::ALGO).is_some_and(|it| it != Algorithm::Nccl);
+        let Some((input, output)) = it.get(attr::INPUT).zip(it.get(attr::OUTPUT)) else { return false };
+        let overlaps = self.0.as_ref().is_some_and(|it| it.alias_class(input) == it.alias_class(output));
+        let is_in_place =
+            input == output && it.get(attr::TYPE).is_some_and(CommunicationType::may_be_in_place);
+        is_own && overlaps && !is_in_place
+    }
 }
 
 /// Returns the statements whose communication a later statement of the same block waits for, before its number is used
