@@ -6,7 +6,7 @@ use super::{
     plan_index::{PlanIndex, PlanIndexes},
     race_side::{RaceSide, stream_of},
 };
-use hir_plan::{Allocation, BufferNo, InstKind, Plan, PlanStream, StreamNo};
+use hir_plan::{Allocation, BufferNo, InstKind, Plan, PlanStream, StreamNo, is_slots};
 use rustc_hash::FxHashSet;
 
 /// Why two accesses are unordered, and how to order them.
@@ -36,7 +36,7 @@ impl RaceExplanation {
             return Self::within_collective();
         }
         if race.between_runs {
-            return Self::between_runs(first, second, indexes);
+            return Self::between_runs(race, first, second, indexes);
         }
         if let Party::CallerBefore = first.party {
             return Self::entry(first.plan, second, indexes);
@@ -84,8 +84,17 @@ impl RaceExplanation {
     }
 
     /// Explains a race of one run with the next: `second`'s rank starts the next run too early.
-    fn between_runs(first: &RaceSide<'_>, second: &RaceSide<'_>, indexes: &PlanIndexes<'_>) -> Self {
+    fn between_runs(
+        race: &Race,
+        first: &RaceSide<'_>,
+        second: &RaceSide<'_>,
+        indexes: &PlanIndexes<'_>,
+    ) -> Self {
         let (a, b) = (first.plan.rank, second.plan.rank);
+        let owner = if a == race.rank { first.plan } else { second.plan };
+        if is_slots(&owner.buffers[race.buffer as usize]) {
+            return Self::slots_come_round(first, second);
+        }
         let location = first.location();
         let barrier = "before its program ends, or separate the runs by a barrier of all ranks";
         let advice = match ready_signal_inst(second.plan, first, indexes) {
@@ -103,6 +112,19 @@ impl RaceExplanation {
             advice: Some(advice),
             ..Self::default()
         }
+    }
+
+    /// Explains a race on slots of one run with the next: the sets take turns within a run, and each run begins with the first one.
+    fn slots_come_round(first: &RaceSide<'_>, second: &RaceSide<'_>) -> Self {
+        let (a, b) = (first.plan.rank, second.plan.rank);
+        let why = format!(
+            "the collectives of a team that have one algorithm, size and type use two sets of slots in turn, and each run begins with the first \
+             set: with an odd number of them, rank {b} writes the set in which the last one arrived, and does not know that rank {a} has \
+             read it"
+        );
+        let advice = "separate the runs by a barrier of all ranks, or choose an algorithm that asks before it writes, such as `algo=one-shot`, or \
+                      make the number of collectives that use these slots even";
+        Self { why: Some(why), advice: Some(advice.to_owned()), ..Self::default() }
     }
 
     /// Explains a race of two ranks: either one may be the peer of a transfer.

@@ -117,6 +117,7 @@ pub use skip::{MAX_SKIPS, SkipReason, SkippedComm, SkippedRole};
 pub use stream::PlanStream;
 pub use sync::World;
 pub use traffic::Traffic;
+pub use transport::is_slots;
 pub use unbound::flags_text;
 pub use view::{AxisPiece, Buffer, IoBinding, PrintedAxis, Shard, ShardLayout, View, ViewKey, ViewOnRank};
 

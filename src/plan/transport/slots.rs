@@ -79,7 +79,15 @@ impl SlotPool {
     }
 }
 
+/// The name of slots in plans and reports.
+const NAME: &str = "slots";
+
+/// Returns whether a buffer holds slots: names of tensors are others.
+pub fn is_slots(buffer: &Buffer) -> bool {
+    buffer.name == NAME
+}
+
 fn add_buffer(plan: &mut Plan, len: usize, dtype: DType) -> BufferNo {
-    plan.buffers.push(Buffer { name: "slots".to_owned(), dtype, len });
+    plan.buffers.push(Buffer { name: NAME.to_owned(), dtype, len });
     plan.buffers.len() as BufferNo - 1
 }
