@@ -1,8 +1,9 @@
 //! What would shorten the waits of a lowered program: passes that move its communications, with the estimated gain.
 //!
-//! An edit is offered only if the checker finds no fault in its result.
+//! An edit is offered only if the checker finds no fault in its result, and the hosts of the machine can run it.
 
 use grammar::{ir::Program, span::LineIndex};
+use hir_check::Checks;
 use hir_plan::{
     World,
     limits::Limits,
@@ -81,7 +82,7 @@ impl Estimates<'_> {
             return Err(format!("no edits are tried: {instructions} instructions exceed {MAX_INSTRUCTIONS}"));
         }
         let Some(before) = self.timeline(world).map(|it| it.end()) else { return Ok(Vec::new()) };
-        if first_fault(world).is_some() {
+        if first_fault(world, Checks::ALL_FAULTS).is_some() {
             return Ok(Vec::new());
         }
         let mut found: Vec<Edit> = Vec::new();
@@ -94,7 +95,7 @@ impl Estimates<'_> {
             let is_known = found.iter().any(|it| it.time <= edit.time * (1.0 + LEAST_GAIN));
             let is_worth = before - edit.time > SMALLEST_GAIN && edit.time <= before * (1.0 - LEAST_GAIN);
             // The check takes longest.
-            if is_worth && !is_known && first_fault(&world).is_none() {
+            if is_worth && !is_known && first_fault(&world, Checks::ALL_FAULTS).is_none() {
                 found.push(edit);
             }
         }
@@ -109,6 +110,9 @@ impl Estimates<'_> {
         let settings = Settings { verify: Verify::Structural, roundtrip: false };
         passes::run(&mut program, &calls, settings, &mut |_| {}).ok()?;
         let world = self.plan(&program)?;
+        if !self.machine.is_none_or(|it| it.can_run(&world)) {
+            return None;
+        }
         let timeline = self.timeline(&world)?;
         let Overlap { total: time, waits, .. } = Overlap::of(&timeline);
         Some((Edit { passes, program, time, waits }, world))

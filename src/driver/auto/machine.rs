@@ -26,6 +26,13 @@ pub struct MachineFlag {
     pub machine: Arc<Machine>,
 }
 
+impl MachineFlag {
+    /// Returns whether a world can run on the hosts of the machine.
+    pub fn can_run(&self, world: &World) -> bool {
+        self.machine.hosts.as_ref().is_none_or(|it| it.can_run(world))
+    }
+}
+
 impl FromStr for MachineFlag {
     type Err = InvalidOption;
 

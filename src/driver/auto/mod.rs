@@ -11,6 +11,9 @@
 //! | transfer to another mesh | whole; 4 chunks |
 //! | all that are left | the algorithms of `select-algorithms`; those and copy engines for all-reduces above 8 MiB; NCCL |
 //!
+//! With a file of several hosts, NCCL by `hierarchical-collectives` is a further choice, and ways in which a rank accesses the memory of
+//! another host are left out: only NCCL sends data between hosts.
+//!
 //! With algorithms that are not NCCL's, `fuse-collective-epilogue` comes before `select-algorithms`.
 //!
 //! A choice applies to all communications of its kind, and kinds that the program does not have are left out. Of choices whose
@@ -30,6 +33,7 @@ use std::str::FromStr;
 use grammar::{
     attr,
     codes::Code,
+    count_text,
     diagnostic::Diagnostic,
     ir::{Program, Stmt},
     ops::Op,
@@ -112,6 +116,8 @@ struct Choice {
     name: &'static str,
     /// Options of `overlap`, or of `select-algorithms`; `None` leaves the pass out.
     options: Option<&'static str>,
+    /// Whether `hierarchical-collectives` divides collectives that span hosts.
+    by_host: bool,
 }
 
 /// The choice of copy engines for all-reduces.
@@ -131,17 +137,19 @@ const CHOICES: &[Choice] = &[
     choice(Kind::Allreduce, "chunks 8:5:2:1", "style=shard,allocate=before,ratio=8,5,2,1"),
     choice(Kind::Transfer, "whole", "transfer=whole"),
     choice(Kind::Transfer, "4 chunks", "transfer=chunks,style=shard"),
-    Choice { kind: None, name: "kernels", options: Some("") },
+    Choice { kind: None, name: "kernels", options: Some(""), by_host: false },
     Choice {
         kind: None,
         name: COPY_ENGINES,
         options: Some("{table=Allreduce/*:8M=two-shot;Allreduce/*=two-shot-copy}"),
+        by_host: false,
     },
-    Choice { kind: None, name: "NCCL", options: None },
+    Choice { kind: None, name: "NCCL", options: None, by_host: false },
+    Choice { kind: None, name: "NCCL within and across hosts", options: None, by_host: true },
 ];
 
 const fn choice(kind: Kind, name: &'static str, options: &'static str) -> Choice {
-    Choice { kind: Some(kind), name, options: Some(options) }
+    Choice { kind: Some(kind), name, options: Some(options), by_host: false }
 }
 
 /// One way to lower a program.
@@ -167,7 +175,7 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
     let mut faults = Vec::new();
     for it in &found.candidates {
         let Some((rewritten, world)) = lowered(program, &it.passes) else { continue };
-        if let Some(fault) = first_fault(&world) {
+        if let Some(fault) = first_fault(&world, Checks::ALL_FAULTS) {
             faults.push(format!("`{}`: {fault}", it.passes));
             continue;
         }
@@ -180,6 +188,19 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
                 format!("`auto` does not use what the checker refuses: {fault}"),
                 "this program",
             );
+        }
+        if let Some(fault) = first_fault(&world, Checks { repeat: true, ..Checks::ALL_FAULTS }) {
+            let message = format!(
+                "runs of what `auto` takes need a barrier of all ranks between them; with none, as in replays of a captured graph: {fault}"
+            );
+            remarks.note(header, message, "this program");
+        }
+        if found.unreachable > 0 {
+            let message = format!(
+                "`auto` leaves out {}: a rank would access the memory of another host",
+                count_text(found.unreachable, "way")
+            );
+            remarks.note(header, message, format!("the hosts are those of `{}`", found.machine));
         }
         let Found { tried, all, .. } = found;
         let budget = if tried < all { format!(" of {all} (`auto.budget`)") } else { String::new() };
@@ -205,8 +226,8 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
 }
 
 /// Returns the first fault that the checker finds in a program, or why it cannot say that there is none.
-fn first_fault(world: &World) -> Option<String> {
-    let report = hir_check::check(world, Checks::ALL_FAULTS);
+fn first_fault(world: &World, checks: Checks) -> Option<String> {
+    let report = hir_check::check(world, checks);
     let errors = report.findings.iter().map(|it| it.diagnostic(world, &[]).1).filter(Diagnostic::is_error);
     errors.map(|it| it.message).chain(report.not_checked.clone()).next()
 }
@@ -243,6 +264,8 @@ struct Found {
     /// The number of combinations that were tried, and of all.
     tried: usize,
     all: usize,
+    /// The number of combinations that the hosts of the machine cannot run.
+    unreachable: usize,
     /// The name of the machine.
     machine: String,
 }
@@ -267,14 +290,21 @@ fn candidates(
     let kinds: Vec<Option<Kind>> = communications.iter().map(|it| it.1).collect();
     let has = |it: &Choice| match it.kind {
         Some(_) => kinds.contains(&it.kind),
+        None if it.by_host => machine.machine.hosts.is_some(),
         None => it.name != COPY_ENGINES || kinds.contains(&Some(Kind::Allreduce)),
     };
+    let per_host = machine.machine.hosts.as_ref().map_or(0, |it| it.gpus_per_host);
+    let mut unreachable = 0;
     let combinations = combinations(has);
     let all = combinations.len();
     let mut candidates: Vec<(String, Candidate)> = Vec::new();
     for choices in combinations.into_iter().take(budget) {
-        let passes = passes_of(&choices);
+        let passes = passes_of(&choices, per_host);
         let Some((rewritten, world)) = lowered(program, &passes) else { continue };
+        if !machine.can_run(&world) {
+            unreachable += 1;
+            continue;
+        }
         // Different choices may give the same program; the first one splits least.
         let text = grammar::print(&rewritten);
         if candidates.iter().any(|it| it.0 == text) || world.deadlock().is_some() {
@@ -290,7 +320,7 @@ fn candidates(
     let taken = first.map(|it| candidates.remove(it));
     candidates.sort_by(|a, b| a.time.total_cmp(&b.time));
     candidates.splice(0..0, taken);
-    Ok(Found { candidates, tried: all.min(budget), all, machine: machine.name })
+    Ok(Found { candidates, tried: all.min(budget), all, unreachable, machine: machine.name })
 }
 
 /// Returns all combinations of choices, those that split least first.
@@ -311,10 +341,15 @@ fn combinations(has: impl Fn(&Choice) -> bool) -> Vec<Vec<Choice>> {
     all.into_iter().map(|it| it.1).collect()
 }
 
-/// Returns the passes of some choices.
-fn passes_of(choices: &[Choice]) -> String {
+/// Returns the passes of some choices; `per_host` is the number of ranks on each host.
+fn passes_of(choices: &[Choice], per_host: usize) -> String {
     let mut overlap: Vec<&str> = Vec::new();
     let mut algorithms = String::new();
+    let by_host = if choices.iter().any(|it| it.by_host) {
+        format!("hierarchical-collectives{{per-host={per_host}}},")
+    } else {
+        String::new()
+    };
     for it in choices {
         match (it.kind, it.options) {
             (Some(_), Some(options)) => {
@@ -347,7 +382,7 @@ fn passes_of(choices: &[Choice]) -> String {
         }
     }
     format!(
-        "propagate-shardings,decompose-resharding,overlap{{{}}},lower-to-communication,schedule-communication,{algorithms}\
+        "propagate-shardings,decompose-resharding,overlap{{{}}},lower-to-communication,{by_host}schedule-communication,{algorithms}\
          assign-streams{{count=auto,communications=auto,dependent=keep}},use-local-shard-in-place,hoist-share-mem-handles,\
          allocate-and-deallocate,remove-redundant-sync,canonicalize,remove-dead-code",
         stated.join(",")
@@ -410,7 +445,7 @@ mod tests {
         let all = combinations(|_| true);
         assert!(all.len() > 100);
         for choices in all {
-            let text = passes_of(&choices);
+            let text = passes_of(&choices, 2);
             assert!(passes::parse(&text).is_ok(), "{text}");
         }
         assert!(catalog().parse("@auto{auto.budget=3}").is_ok());
@@ -418,7 +453,7 @@ mod tests {
 
     #[test]
     fn the_first_combination_splits_nothing() {
-        let first = combinations(|_| true).first().map(|it| passes_of(it)).unwrap_or_default();
+        let first = combinations(|_| true).first().map(|it| passes_of(it, 0)).unwrap_or_default();
         assert!(
             first.contains("overlap{allgather=whole,reduce-scatter=whole,allreduce=whole,transfer=whole}"),
             "{first}"

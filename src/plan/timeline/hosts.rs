@@ -9,7 +9,9 @@
 use grammar::InvalidOption;
 use serde::{Deserialize, Serialize};
 
-use crate::{Access, CollectiveKind, Communication, Direction, InstKind, Plan, View, traffic::bus_factor};
+use crate::{
+    Access, CollectiveKind, Communication, Direction, InstKind, Plan, View, World, traffic::bus_factor,
+};
 
 /// The version of the format.
 pub const VERSION: u32 = 1;
@@ -58,6 +60,17 @@ impl Hosts {
         Ok(it)
     }
 
+    /// Returns whether a world can run on these hosts: no rank accesses the memory of a rank on another host, which only a library
+    /// reaches.
+    pub fn can_run(&self, world: &World) -> bool {
+        let host = |rank: usize| rank / self.gpus_per_host;
+        let crosses = |plan: &Plan, inst: &InstKind| match inst.communication() {
+            Some(_) => false,
+            None => inst.accesses(plan.rank).iter().any(|it| host(it.rank) != host(plan.rank)),
+        };
+        !world.iter().any(|plan| plan.code.iter().any(|inst| crosses(plan, &inst.kind)))
+    }
+
     /// Returns where times come from, in words that follow those on one host.
     pub(super) fn source(&self) -> String {
         let Self { gpus_per_host, link_gb_per_s, link_us, .. } = self;
@@ -90,17 +103,20 @@ impl Hosts {
                 hosts.sort_unstable();
                 hosts.dedup();
                 let bytes = plan.traffic(inst).bytes as f64;
-                (hosts.len() > 1).then(|| match it.kind {
+                if hosts.len() == 1 {
+                    return None;
+                }
+                match it.kind {
                     // Each member has other data for each member.
-                    CollectiveKind::AllToAll => bytes * (1.0 - members / team.len() as f64),
+                    CollectiveKind::AllToAll => Some(bytes * (1.0 - members / team.len() as f64)),
                     CollectiveKind::Permute { send_peer, recv_peer } => {
                         let leaves = [send_peer, recv_peer]
                             .into_iter()
                             .any(|it| team.get(it).is_some_and(|rank| host(*rank) != own));
-                        if leaves { bytes } else { 0.0 }
+                        leaves.then_some(bytes)
                     }
-                    kind => bytes * bus_factor(kind, hosts.len()) / members,
-                })
+                    kind => Some(bytes * bus_factor(kind, hosts.len()) / members),
+                }
             }
             Some(Communication::P2pGroup(it)) => {
                 let outside = |direction: Direction| {
@@ -168,6 +184,10 @@ mod tests {
         assert_eq!(time(all_reduce, &[0, 4]), 5.0 + 4.0);
         assert_eq!(time(all_reduce, &[0, 1, 2, 3, 4, 5, 6, 7]), 5.0 + 2.0);
         assert_eq!(time(CollectiveKind::AllToAll, &[0, 1, 4, 5]), 5.0 + 2.0);
+        // A rank whose two peers are on its host does not communicate with another one.
+        let permute = |send_peer, recv_peer| CollectiveKind::Permute { send_peer, recv_peer };
+        assert_eq!(time(permute(1, 2), &[0, 1, 2, 4]), 2.0);
+        assert_eq!(time(permute(1, 3), &[0, 1, 2, 4]), 5.0 + 4.0);
         Ok(())
     }
 
