@@ -97,6 +97,12 @@ impl Processor<'_> {
         };
         let own = self.options.set.iter().filter(|it| it.applies_to(program)).cloned().collect::<Vec<_>>();
         apply_bindings(program, &own).map_err(|_| unreadable(Exit::Usage))?;
+        let assumed = if self.options.world.assume {
+            hir_plan::assume_scalars(program, &source, Some(ranks), &self.options.world.limits())
+        } else {
+            None
+        };
+        self.screen.report_diagnostics(&source, assumed.as_slice());
         let smallest = hir_plan::smallest_world(program);
         if smallest > ranks {
             let message = hir_plan::limits::too_few_ranks_text(name, smallest, ranks);
