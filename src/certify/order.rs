@@ -74,8 +74,12 @@ pub(crate) fn order(
         Diagnostic::new(Code::CheckedDeadlock, place(program, stmt), message, label)
     };
     if let Some(rank) = tapes.iter().position(|it| it.exchanges != tapes[0].exchanges) {
-        let what = "exchanges memory handles another number of times than rank 0";
-        return Err(Box::new(forever(rank, None, what, "its host waits forever")));
+        let [first, own] = [0, rank].map(|it| tapes[it].exchanges);
+        let waiting = if first > own { 0 } else { rank };
+        let what =
+            format!("executes {own} ShareMemHandles, where all ranks wait, and rank 0 executes {first}");
+        let fault = forever(rank, None, &what, &format!("rank {waiting} waits in one of them forever"));
+        return Err(Box::new(fault.help("start only the ranks of the meshes, or let every rank execute as many ShareMemHandles; `hir-opt --check` names the statement")));
     }
     let mut it = Order {
         program,
