@@ -37,6 +37,7 @@
 use crate::pass::Obstacle;
 use grammar::{
     codes::Code,
+    count_text,
     diagnostic::Diagnostic,
     for_each_tensor_use,
     ir::{AxisId, BlockId, ExprId, For, InfixOp, OpStmt, Operand, Program, Stmt, StmtId, SymbolId, TensorId},
@@ -177,7 +178,7 @@ fn round(
             return StmtEdit::Keep;
         }
         if count % factor != 0 {
-            let why = format!("has {count} iterations, which {factor} does not divide");
+            let why = format!("has {}, which {factor} does not divide", count_text(count, "iteration"));
             fault = Some(
                 loop_fault(Code::NotRewritten, why)
                     .help("choose a factor that divides the number of iterations"),

@@ -19,7 +19,7 @@ const MAX_INSTRUCTIONS: usize = 4_000_000;
 #[command(next_help_heading = "Timeline")]
 pub struct TimelineFlags {
     /// Write to FILE when every rank, stream and communicator works and what it waits for: a picture (`.svg`),
-    /// a page (`.html`) or a Chrome trace for Perfetto (`.json`). Times are measured on GPUs and estimated
+    /// a page (`.html`), a text (`.md`) or a Chrome trace for Perfetto (`.json`). Times are measured on GPUs and estimated
     /// otherwise. A repeated option writes several files.
     #[arg(long, alias = "trace", value_name = "FILE")]
     pub timeline: Vec<TimelineFile>,
