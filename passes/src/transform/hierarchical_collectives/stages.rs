@@ -10,7 +10,11 @@ use grammar::{
     words::{Backend, CommunicationType, RedOp},
 };
 
-use super::{Edits, Posted, teams::HostTeams, waits::{TeamWaits, Waits}};
+use super::{
+    Edits, Posted,
+    teams::HostTeams,
+    waits::{TeamWaits, Waits},
+};
 use crate::{
     analysis::sharding::{Dim, DimPiece, Sharding},
     rewrite::{
@@ -82,9 +86,9 @@ impl<'c> Stages<'c> {
         if is_gather && permutes && found.between_streams {
             return Err("streams are used between its Waits".to_owned());
         }
-        if let Some(number) = waits.ordered_by(&posted.teams) {
+        if let Some(number) = waits.ordered_behind(posted) {
             return Err(format!(
-                "a statement that does not wait for Communication {number} relies on the order of their communicator"
+                "the order of their communicator may take the place of a Wait for Communication {number}"
             ));
         }
         let (waits, span, world) = (found, program.stmt_span(posted.stmts[0]), world_size(program));

@@ -14,7 +14,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Posted;
 use crate::analysis::{
-    blocks::{inner_blocks, nested_blocks},
+    blocks::{inner_blocks, nested_blocks, walk},
     memory_effects::MemoryEffects,
     wait_order::awaited_work,
 };
@@ -27,16 +27,25 @@ pub(super) struct Waits {
     wait_of: FxHashMap<StmtId, StmtId>,
     /// The numbers for which some post has no such Wait, or some Wait no such post.
     unpaired: FxHashSet<u32>,
+    /// The position of each statement, in program order.
+    at: FxHashMap<StmtId, usize>,
+    /// For each number, the position from which on a post of it may be pending, and that of the Wait behind which none is.
+    pending: FxHashMap<u32, (usize, usize)>,
     blocks: FxHashMap<BlockId, BlockUses>,
-    /// The teams whose communicator orders a statement behind a collective, with the number of the collective.
-    ordering: FxHashMap<Vec<usize>, u32>,
+    /// The collectives behind which their communicator may order other statements, by team.
+    ordering: FxHashMap<Vec<usize>, Vec<Pending>>,
 }
 
-/// The uses of storage in a block, as ascending indices of statements.
+/// A collective, and the positions between which it may be pending.
+struct Pending {
+    number: u32,
+    from: usize,
+    to: usize,
+}
+
+/// The uses of storage in a block, as ascending positions of statements.
 #[derive(Default)]
 struct BlockUses {
-    /// The index of each post and of each Wait.
-    at: FxHashMap<StmtId, usize>,
     /// The statements other than Waits that read, write, bind or deallocate each alias class.
     uses: FxHashMap<TensorId, Vec<usize>>,
     /// Those that write each alias class.
@@ -57,24 +66,31 @@ pub(super) struct TeamWaits {
 
 impl Waits {
     /// Analyzes a container. `posted` lists the collectives of a block.
-    pub(super) fn of(
-        program: &Program,
-        body: BlockId,
-        posted: &dyn Fn(BlockId) -> Vec<Posted>,
-    ) -> Self {
+    pub(super) fn of(program: &Program, body: BlockId, posted: &dyn Fn(BlockId) -> Vec<Posted>) -> Self {
         let mut waits = Self { storage: MemoryEffects::of(program), ..Self::default() };
+        waits.place(program, body);
         waits.pair(program, body);
         for block in nested_blocks(program, body) {
-            let uses = BlockUses::of(program, &waits.storage, block);
+            let uses = waits.uses(program, block);
             waits.blocks.insert(block, uses);
             for posted in posted(block) {
                 if waits.behind(program, block, &posted).is_err() {
-                    let ordering = posted.teams.into_iter().zip(posted.numbers);
-                    waits.ordering.extend(ordering.map(|(team, number)| (sorted(&team), number)));
+                    waits.add_ordering(posted);
                 }
             }
         }
         waits
+    }
+
+    fn add_ordering(&mut self, posted: Posted) {
+        for ((stmt, number), team) in posted.stmts.iter().zip(posted.numbers).zip(posted.teams) {
+            let wait = self.wait_of.get(stmt).filter(|_| !self.unpaired.contains(&number));
+            let (from, to) = match wait {
+                Some(wait) => (self.at[stmt], self.at[wait]),
+                None => self.pending[&number],
+            };
+            self.ordering.entry(sorted(&team)).or_default().push(Pending { number, from, to });
+        }
     }
 
     /// Returns the Waits of a collective whose result is not used before the last one, and whose input is not written before it.
@@ -94,7 +110,7 @@ impl Waits {
         }
         let uses = &self.blocks[&block];
         let by_team: Vec<StmtId> = posted.stmts.iter().map(|it| self.wait_of[it]).collect();
-        let at = |stmt: &StmtId| uses.at[stmt];
+        let at = |stmt: &StmtId| self.at[stmt];
         let posted_at = posted.stmts.last().map_or(0, at);
         let first = by_team.iter().map(at).min().unwrap_or(posted_at);
         let last = by_team.iter().max_by_key(|it| at(it)).copied();
@@ -112,9 +128,33 @@ impl Waits {
         Ok(TeamWaits { by_team, last, between_streams })
     }
 
-    /// Returns the number of a collective behind which the communicator of one of the teams orders a statement.
-    pub(super) fn ordered_by(&self, teams: &[Vec<usize>]) -> Option<u32> {
-        teams.iter().find_map(|team| self.ordering.get(&sorted(team))).copied()
+    /// Returns the number of an earlier collective of the same team that may be pending at a collective, and behind which the communicator
+    /// may order the collective or what follows its Wait.
+    pub(super) fn ordered_behind(&self, posted: &Posted) -> Option<u32> {
+        posted.stmts.iter().zip(&posted.teams).find_map(|(stmt, team)| {
+            let at = self.at[stmt];
+            let earlier = self.ordering.get(&sorted(team)).into_iter().flatten();
+            let mut pending = earlier.filter(|it| it.from < at && at < it.to);
+            pending.next().map(|it| it.number)
+        })
+    }
+
+    /// Stores the positions of all statements, and between which ones each number may be pending.
+    fn place(&mut self, program: &Program, body: BlockId) {
+        for outermost in program.block(body) {
+            let start = self.at.len();
+            walk(program, *outermost, &mut |stmt| {
+                let at = self.at.len();
+                self.at.insert(stmt, at);
+                let awaited = awaited_work(program, stmt);
+                if let Some(number) = awaited.or_else(|| posted_work(program, stmt)) {
+                    // A Wait in a branch or in a loop may not be the last one.
+                    let is_last = awaited.is_some() && stmt == *outermost;
+                    let end = if is_last { at } else { usize::MAX };
+                    self.pending.entry(number).or_insert((start, end)).1 = end;
+                }
+            });
+        }
     }
 
     /// Pairs the posts of a block with its Waits. Returns the numbers that the block names.
@@ -143,21 +183,14 @@ impl Waits {
         self.unpaired.extend(open.into_keys());
         named
     }
-}
 
-impl BlockUses {
-    fn of(program: &Program, storage: &MemoryEffects, block: BlockId) -> Self {
-        let mut found = Self::default();
-        for (at, stmt) in program.block(block).iter().enumerate() {
-            let is_wait = awaited_work(program, *stmt).is_some();
-            if is_wait || posted_work(program, *stmt).is_some() {
-                found.at.insert(*stmt, at);
-            }
-            if is_wait {
-                continue;
-            }
-            let effects = storage.effects(program, *stmt);
-            let binds = effects.binds.iter().map(|it| storage.alias_class(*it));
+    fn uses(&self, program: &Program, block: BlockId) -> BlockUses {
+        let mut found = BlockUses::default();
+        let others = program.block(block).iter().filter(|it| awaited_work(program, **it).is_none());
+        for stmt in others {
+            let at = self.at[stmt];
+            let effects = self.storage.effects(program, *stmt);
+            let binds = effects.binds.iter().map(|it| self.storage.alias_class(*it));
             let accesses = &effects.accesses;
             for class in accesses.reads.iter().chain(&accesses.writes).copied().chain(binds) {
                 found.uses.entry(class).or_default().push(at);
