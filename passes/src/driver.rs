@@ -11,10 +11,11 @@ use std::{
 };
 
 use grammar::{
+    Dialect,
     codes::Code,
     diagnostic::{Diagnostic, has_errors},
     ir::Program,
-    keep_get_protocol, print, verify,
+    keep_get_protocol, print, print_as, verify,
 };
 
 use crate::{
@@ -106,7 +107,7 @@ pub fn run(
         (Verify::Off | Verify::Structural | Verify::Semantic(_), _) => None,
     };
     let mut all_ranks = AllRanks::default();
-    // The text after one pass is the text before the next.
+    // The short text after one pass is the one before the next.
     let mut text: Option<String> = None;
     for call in calls {
         observe(PassEvent::Before { call, program });
@@ -139,7 +140,7 @@ fn run_pass(
     let prepared = now();
     call.pass.check_ranks(program).map_err(|fault| PassError::Rejected(vec![fault]))?;
     let checked = !matches!(settings.verify, Verify::Off);
-    let before = checked.then(|| text.take().unwrap_or_else(|| print(program)));
+    let before = checked.then(|| text.take().unwrap_or_else(|| short_text(program)));
     let started = now();
     let result = catch_panic(|| (call.pass.run)(program, &call.arguments, remarks))?;
     let declared = result.map_err(|fault| match fault.code {
@@ -168,11 +169,7 @@ fn run_pass(
             let all_ranks = all_ranks.unwrap_or(program);
             reference.check_equivalent(program, all_ranks).map_err(PassError::of_comparison)?;
         }
-        match (settings.roundtrip, &text) {
-            (true, Some(text)) => check_round_trip(text),
-            (true, None) => check_round_trip(&print(program)),
-            (false, _) => Ok(()),
-        }
+        if settings.roundtrip { check_round_trip(&print(program)) } else { Ok(()) }
     })??;
     Ok((change, time, since(prepared).saturating_sub(time)))
 }
@@ -183,14 +180,20 @@ const LARGE: usize = 4_000;
 /// The stack of the second thread, in bytes, as large as that of the tools.
 const STACK: usize = 256 << 20;
 
-/// Returns the text of a program, and what the verifier finds.
+/// Returns the short form of a program, which is equal if and only if the canonical text is. The canonical text repeats the mesh of a
+/// tensor at each use, so that it grows with the square of the number of ranks.
+fn short_text(program: &Program) -> String {
+    print_as(program, Dialect::Short).0
+}
+
+/// Returns the short text of a program, and what the verifier finds.
 fn print_and_verify(program: &Program) -> (String, Vec<Diagnostic>) {
     if program.stmts.len() < LARGE {
-        return (print(program), verify(program));
+        return (short_text(program), verify(program));
     }
     thread::scope(|scope| {
         let verifier = thread::Builder::new().stack_size(STACK).spawn_scoped(scope, || verify(program));
-        let text = print(program);
+        let text = short_text(program);
         match verifier.map(thread::ScopedJoinHandle::join) {
             Ok(Ok(diagnostics)) => (text, diagnostics),
             Ok(Err(panic)) => resume_unwind(panic),
