@@ -20,6 +20,8 @@ use hir::{
 use libtest_mimic::Trial;
 use passes::{SemanticOracle, Settings, Verify};
 
+#[path = "lowered/collectives.rs"]
+mod collectives;
 #[path = "lowered/slices.rs"]
 mod slices;
 
@@ -74,7 +76,7 @@ pub fn trials() -> Vec<Trial> {
         })
         .with_ignored_flag(!part::includes(shard))
     };
-    (0..SHARDS).map(shard).collect()
+    (0..SHARDS).map(shard).chain([collectives::trial()]).collect()
 }
 
 /// Returns the program of a seed.
