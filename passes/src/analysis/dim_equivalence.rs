@@ -35,6 +35,8 @@ pub enum Reach {
     Everywhere,
     /// Up to the results of the matrix products that read the tensor, and back to the one that computes it.
     NextProduct,
+    /// The same, and through what is computed from these results up to other matrix products.
+    BehindProduct,
 }
 
 /// A number of chunks, or why there is none.
@@ -126,27 +128,31 @@ impl DimEquivalence {
         (tensor, dim): (TensorId, usize),
         found: &mut EquivalentDims,
     ) -> Option<TensorId> {
-        // Results of products, from which a search within `Reach::NextProduct` does not go on.
+        // Results of products, from which a search within `Reach::NextProduct` does not go on, and what is computed from them.
         let mut products: FxHashSet<TensorId> = FxHashSet::default();
         found.add(tensor, dim);
         let mut next = 0;
         while let Some((tensor, dim)) = found.dims.get(next).copied() {
             next += 1;
-            if self.inputs.contains(&tensor) && next > 1 || products.contains(&tensor) {
+            let is_behind = products.contains(&tensor);
+            if self.inputs.contains(&tensor) && next > 1 || is_behind && reach == Reach::NextProduct {
                 continue;
             }
             for edge in self.of.get(&tensor).into_iter().flatten().map(|at| &self.edges[*at]) {
                 let from_arg = edge.arg == tensor && edge.arg_dim == dim;
                 let from_out = edge.out == tensor && edge.out_dim == dim;
-                if reach == Reach::NextProduct {
+                if reach != Reach::Everywhere {
                     // The loop takes slices of what is computed before it, and what is behind it reads the whole sum.
                     let is_behind_sum =
                         edge.kind == EdgeKind::DeviceSum || self.device_sums.contains(&tensor);
-                    if from_arg && is_behind_sum || from_out && edge.kind == EdgeKind::Product {
+                    let is_product = edge.kind == EdgeKind::Product;
+                    if from_arg && is_behind_sum || is_product && (from_out || is_behind) {
                         continue;
                     }
-                    if edge.kind == EdgeKind::Product {
+                    if is_product {
                         products.insert(edge.out);
+                    } else if is_behind {
+                        products.insert(if from_arg { edge.out } else { edge.arg });
                     }
                 }
                 let (other, at) = match (from_arg, from_out) {

@@ -29,7 +29,9 @@
 //! an extent that no number of chunks divides, are in loops one after the other (`unequal_chunks`). A communication that cannot overlap stays unchanged, and a
 //! remark gives the reason. Each attempt examines the whole program, so the pass attempts no more once it has examined
 //! `MAX_EXAMINED` statements; a remark names this limit for every communication that it leaves unchanged. A communication can be in the loop of another one: an all-gather and the
-//! reduce-scatter after it share a loop.
+//! reduce-scatter after it share a loop, unless `share=false`: the loop of the all-gather then ends behind what is computed from
+//! its products (`Reach::BehindProduct`), and the reduce-scatter gets a loop of its own, in which the product of the rank's own rows hides
+//! the last transfer. That loop reads slices of what the first one has written.
 
 mod attempts;
 mod batch;
@@ -108,6 +110,7 @@ pub(crate) const PASS: Pass = Pass {
             kind: OptionKind::Counts,
             default: None,
         },
+        SHARE,
         OptionSpec {
             name: "swizzle",
             description: "rotate stream axes of gathered tensors, as swizzle-stream does",
@@ -133,6 +136,13 @@ const MAX_EXAMINED: usize = 10_000_000;
 /// The same for communications that have been attempted together with others: less than a second.
 const MAX_EXAMINED_AGAIN: usize = 150_000;
 
+const SHARE: OptionSpec = OptionSpec {
+    name: "share",
+    description: "whether a reduce-scatter may be in the loop of an all-gather before it; with two devices, nothing hides the transfer of such a loop's last partial sums",
+    kind: OptionKind::Flag,
+    default: Some("true"),
+};
+
 const CHUNKS_OR_WHOLE: OptionKind = OptionKind::Word(&["chunks", "whole"]);
 
 fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> Result<Change, Diagnostic> {
@@ -141,7 +151,7 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
         return Err(it.help("write two or more sizes, such as `ratio=8,5,2,1`, or `allreduce=whole`"));
     }
     let mut change = Change::Unchanged;
-    let loops = LoopOptions::of(arguments)?;
+    let loops = LoopOptions::of(arguments)?.reading_loops(!arguments.flag("share"));
     let mut examined = 0;
     let mut comms: Vec<(StmtId, Vec<CommCandidate>)> =
         program.body().iter().map(|stmt| (*stmt, chunk::comm_candidates(program, *stmt))).collect();

@@ -43,8 +43,8 @@ mod slicing;
 
 use grammar::{
     diagnostic::Diagnostic,
-    ir::{OpStmt, Program, Stmt, StmtId, TensorId},
-    ops::TypeRule,
+    ir::{BlockId, OpStmt, Program, Stmt, StmtId, TensorId},
+    ops::{AccessMode, TypeRule},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -120,6 +120,12 @@ pub(crate) fn make_loops(
     // Accesses to storage that is written under several names stay in order, unless the names are parts of a tensor.
     let others = written.into_iter().filter(|view| !parts.contains_key(view));
     rewritten.extend(names_of_same_storage(program, &bindings, others));
+    if settings.reads_loops {
+        // A loop or branch ends the group, so what only such statements write does not change while a group is made.
+        let here = written_by_statements(program, block, &bindings);
+        let here = names_of_same_storage(program, &bindings, here.into_iter());
+        rewritten.retain(|it| here.contains(it));
+    }
     let mut pass = StreamParallel {
         settings,
         fresh: IrBuilder::of(program),
@@ -352,6 +358,27 @@ impl StreamParallel<'_> {
         }
         self.out.append(&mut self.behind);
     }
+}
+
+/// Returns the tensors with storage that top-level statements write, without those that only loops and branches write.
+fn written_by_statements(
+    program: &Program,
+    block: BlockId,
+    bindings: &BindingAnalysis,
+) -> FxHashSet<TensorId> {
+    let mut written = FxHashSet::default();
+    for stmt in program.block(block) {
+        let Stmt::Op(it) = &program.stmts[*stmt] else { continue };
+        // A result without storage gets storage of its own, or is a view and writes no elements.
+        if it.computes() && !bindings.maybe_bound.contains(stmt) {
+            continue;
+        }
+        grammar::for_each_tensor_use(program, it, &mut |tensor, mode| match mode {
+            AccessMode::Write | AccessMode::Transfer => _ = written.insert(tensor),
+            AccessMode::Read | AccessMode::Bind | AccessMode::NoAccess => (),
+        });
+    }
+    written
 }
 
 /// Returns the names that a `slice` without storage makes views of parts of tensors, with their base tensors.

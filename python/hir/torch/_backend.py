@@ -23,12 +23,20 @@ from ._program import TorchProgram, from_graphs
 MOST_ELEMENTS = 1 << 22
 
 
+def default_passes(ranks: int) -> str:
+    """What overlaps the communication of so many ranks best.
+
+    Of two ranks, the last transfer of a loop is half of all; with loops of their own for reduce-scatters, a product hides it.
+    """
+    return "@overlap{overlap.share=false,assign-streams.count=auto}" if ranks == 2 else "@overlap"
+
+
 @dataclass(frozen=True)
 class Options:
     """``torch.compile(model, backend="hir", options={…})``."""
 
-    #: Passes that run before the check and the run.
-    passes: str = "@overlap"
+    #: Passes that run before the check and the run; None: those of `default_passes`.
+    passes: str | None = None
     #: Whether to look for races, deadlocks and unwritten elements before the first run.
     check: bool = True
     #: ``hir``: hir computes, on the GPU or by the simulator, or raises an error; ``torch``: PyTorch does, after the check; ``auto``: hir, but on
@@ -88,6 +96,7 @@ class _Compiled:
         self._module, self._options = module, options
         self._device = _device_of(module)
         self._graph = replace(graph_of(module, direction), piece=piece)
+        self._passes = default_passes(self._graph.world) if options.passes is None else options.passes
         self._orders: list[tuple[int, ...] | None] = []
         if self._device is not None:
             self._graph, self._orders = with_contiguous_inputs(self._graph, module, saved)
@@ -126,7 +135,7 @@ class _Compiled:
         try:
             program = from_graphs(graphs)
             if self._options.check:
-                program.check(program.overlapping(self._options.passes)).raise_if_found()
+                program.check(program.overlapping(self._passes)).raise_if_found()
             return program
         except (TorchFaultError, HirError) as error:
             # A piece is compared with other pieces on other ranks, and what is between them is not seen.
@@ -163,7 +172,7 @@ class _Compiled:
             options = self._options
             return GpuProgram(
                 program,
-                program.overlapping(options.passes),
+                program.overlapping(self._passes),
                 self._graph.rank,
                 self._device,
                 returned=self._returned,
@@ -184,7 +193,7 @@ class _Compiled:
             return self._module.forward(*args)
         arrays = [to_numpy(it) for it in args]
         inputs = self._inputs_of_all_ranks(arrays)
-        outputs = self._program.run(inputs, self._program.overlapping(self._options.passes))[self._graph.rank]
+        outputs = self._program.run(inputs, self._program.overlapping(self._passes))[self._graph.rank]
         return self._results(outputs, args)
 
     def _inputs_of_all_ranks(self, arrays: list[Any]) -> list[list[Any]]:

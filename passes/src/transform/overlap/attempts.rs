@@ -65,8 +65,10 @@ impl Attempts<'_> {
     /// Attempts chunks of equal size.
     fn equal(&mut self, stmt: StmtId, exchange: &CommCandidate) -> Result<(Program, String), Obstacle> {
         let loops = self.loops;
+        let is_alone = exchange.kind == CommKind::Allgather && !self.arguments.flag("share");
         let mut within = |reach, loops| self.attempt(reach, loops, (stmt, exchange));
-        let found = within(Reach::Everywhere, loops).or_else(|reason| {
+        let alone = is_alone.then(|| within(Reach::BehindProduct, loops)).and_then(Result::ok);
+        let found = alone.map_or_else(|| within(Reach::Everywhere, loops), Ok).or_else(|reason| {
             let chunks = loops.with_chunks().map(|loops| within(Reach::Everywhere, loops));
             match chunks.and_then(Result::ok) {
                 Some(found) => Ok(found),

@@ -68,7 +68,10 @@ pub(super) fn attempt_together(
     let (chunks, reasons) = (FxHashMap::default(), FxHashMap::default());
     let mut found = Together { program: program.clone(), chunks, reasons };
     // As for one communication: loops of slices, of chunks, and of the statements up to the next products.
-    let everywhere = &[Reach::Everywhere, Reach::NextProduct][..];
+    let everywhere = match arguments.flag("share") {
+        true => &[Reach::Everywhere, Reach::NextProduct][..],
+        false => &[Reach::BehindProduct, Reach::Everywhere][..],
+    };
     let ways = [
         Some((everywhere, loops)),
         loops.with_chunks().map(|loops| (everywhere, loops)),

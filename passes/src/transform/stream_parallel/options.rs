@@ -80,6 +80,8 @@ pub(crate) struct LoopOptions {
     pub(super) deferred: bool,
     pub(super) style: Option<Style>,
     pub(super) allocate_before: bool,
+    /// Whether a loop may read slices of what an earlier loop has written.
+    pub(super) reads_loops: bool,
 }
 
 /// How a loop performs an all-gather.
@@ -119,6 +121,11 @@ impl LoopOptions {
     /// and others cannot then share a loop.
     pub(crate) fn with_chunks(self) -> Option<Self> {
         self.style.is_none().then_some(Self { style: Some(Style::Shard), ..self })
+    }
+
+    /// Returns the options for loops that may read slices of what earlier loops have written.
+    pub(crate) fn reading_loops(self, reads_loops: bool) -> Self {
+        Self { reads_loops, ..self }
     }
 
     /// Reads the options.
@@ -173,6 +180,7 @@ impl LoopOptions {
                 Some(_) | None => None,
             },
             allocate_before: is("allocate", "before"),
+            reads_loops: false,
         })
     }
 }
