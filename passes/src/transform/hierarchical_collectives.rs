@@ -36,8 +36,9 @@
 //! reduce-scatter are permuted before. A sum is that of the same elements in another order.
 //!
 //! Rank `r` is on host `r / per-host`. A team with several ranks on some host that is not the product of hosts and ranks within a host stays
-//! as it is, with a remark, and so does a collective whose elements the ranks of a host do not divide. Without `per-host`, the
-//! pass does nothing.
+//! as it is, with a remark, and so does a collective whose elements the ranks of a host do not divide. The steps are on other communicators, so
+//! a collective also stays if a post of it has no Wait of its own behind it in its block, if its result is used before the last Wait, or if the order
+//! of its communicator may take the place of a Wait. Without `per-host`, the pass does nothing.
 
 mod stages;
 mod teams;
