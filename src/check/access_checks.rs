@@ -213,9 +213,7 @@ impl<'p> Trackers<'p> {
             found.not_compared = std::mem::take(&mut races.not_compared);
         }
         if let Some(memory) = memory {
-            memory.finish();
-            found.unwritten_reads = std::mem::take(&mut memory.found);
-            found.not_recorded = std::mem::take(&mut memory.not_checked);
+            (found.unwritten_reads, found.not_recorded) = memory.finish();
         }
         if let Some(semaphores) = semaphores {
             found.posted_again = std::mem::take(&mut semaphores.found);

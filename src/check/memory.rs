@@ -47,9 +47,9 @@ pub struct WriteTracker<'p> {
     /// The `ReadOutputs` instructions of the ranks.
     ends: Vec<InstRef>,
     /// The unwritten reads found so far.
-    pub found: Vec<UnwrittenRead>,
+    found: Vec<UnwrittenRead>,
     /// Number of reads and writes with too many pieces to track.
-    pub not_checked: usize,
+    not_checked: usize,
 }
 
 impl<'p> WriteTracker<'p> {
@@ -143,8 +143,10 @@ impl<'p> WriteTracker<'p> {
         }
     }
 
-    /// Checks the outputs after all instructions have been visited, of the world or of a group of ranks.
-    pub fn finish(&mut self) {
+    /// Checks the outputs after all instructions have been visited, of the world or of a group of ranks. Returns the unwritten reads and the
+    /// number of reads and writes with too many pieces to track. What one group gives to another one is forgotten: that it is read is
+    /// reported, and not which outputs of the other group it reaches.
+    pub fn finish(&mut self) -> (Vec<UnwrittenRead>, usize) {
         for at in std::mem::take(&mut self.ends) {
             for (output, port) in self.world[at.rank].outputs.iter().enumerate() {
                 if let Some(view) = &port.shard.view {
@@ -155,6 +157,11 @@ impl<'p> WriteTracker<'p> {
                 }
             }
         }
+        // These hold indices of what was found.
+        self.reported.clear();
+        self.undefined.clear();
+        self.arriving.clear();
+        (std::mem::take(&mut self.found), std::mem::take(&mut self.not_checked))
     }
 
     fn write(&mut self, rank: usize, view: &View) {

@@ -37,8 +37,11 @@ const SEEDS: u64 = 8;
 const RACE_SEEDS: u64 = 40;
 
 /// Programs whose statements are ordered by the queue of an NCCL communicator only. The CUDA backend has no queues.
-const ORDERED_BY_QUEUE: [&str; 2] =
-    ["hoist-communication-order-by-queue.hir", "wait-orders-other-stream.hir"];
+const ORDERED_BY_QUEUE: [&str; 3] = [
+    "hierarchical-collectives-order.hir",
+    "hoist-communication-order-by-queue.hir",
+    "wait-orders-other-stream.hir",
+];
 
 /// The collectives in which every rank sends to every other one.
 const SYMMETRIC: [CommunicationType; 4] = [
