@@ -181,13 +181,18 @@ impl<'s> Parser<'s, '_> {
             return Ok(());
         }
         self.at += 2;
-        let mut open = 1;
-        while open > 0 {
+        self.skip_past(TokenKind::CloseRound, TokenKind::OpenRound, "`)`, the end of the location")
+    }
+
+    /// Skips the rest of a pair of brackets that has been opened, with the pairs in it. `wanted` names the end in the error if there is none.
+    fn skip_past(&mut self, close: TokenKind, open: TokenKind, wanted: &str) -> Parsed<()> {
+        let mut depth = 1;
+        while depth > 0 {
             match self.peek() {
-                Some(TokenKind::OpenRound) => open += 1,
-                Some(TokenKind::CloseRound) => open -= 1,
+                Some(it) if it == open => depth += 1,
+                Some(it) if it == close => depth -= 1,
                 Some(_) => (),
-                None => return Err(self.error("`)`, the end of the location")),
+                None => return Err(self.error(wanted)),
             }
             self.at += 1;
         }

@@ -217,16 +217,7 @@ impl<'s> Parser<'s, '_> {
     /// Skips `<…>`.
     fn skipped_angles(&mut self, name: &'s str) -> Parsed<Attribute<'s>> {
         self.expect(TokenKind::Less, "`<`")?;
-        let mut open = 1;
-        while open > 0 {
-            match self.peek() {
-                Some(TokenKind::Less) => open += 1,
-                Some(TokenKind::Greater) => open -= 1,
-                Some(_) => (),
-                None => return Err(self.error("`>`, the end of the attribute")),
-            }
-            self.at += 1;
-        }
+        self.skip_past(TokenKind::Greater, TokenKind::Less, "`>`, the end of the attribute")?;
         Ok(Attribute::Word(name))
     }
 

@@ -45,16 +45,7 @@ impl<'s> Parser<'s, '_> {
                 self.at += 1;
                 // `tuple<…>`, `!stablehlo.token`, `() -> ()` of a function type.
                 if self.accept(TokenKind::Less) {
-                    let mut open = 1;
-                    while open > 0 {
-                        match self.peek() {
-                            Some(TokenKind::Less) => open += 1,
-                            Some(TokenKind::Greater) => open -= 1,
-                            Some(_) => (),
-                            None => return Err(self.error("`>`, the end of the type")),
-                        }
-                        self.at += 1;
-                    }
+                    self.skip_past(TokenKind::Greater, TokenKind::Less, "`>`, the end of the type")?;
                 }
                 Ok(Type::Other(self.span_from(start).text(self.text)))
             }
