@@ -224,9 +224,7 @@ impl AccessCounts {
             self.waits += 1;
             return;
         }
-        if matches!(it.op.def().class, OpClass::Communicate | OpClass::Coalescing) {
-            self.posts.extend(it.number);
-        }
+        self.posts.extend(posted_work(program, stmt));
         let accesses = storage.effects(program, stmt).accesses;
         accesses.reads.iter().for_each(|it| *self.reads.entry(*it).or_default() += 1);
         accesses.writes.iter().for_each(|it| *self.writes.entry(*it).or_default() += 1);
@@ -261,6 +259,14 @@ fn blocks_with_waits(program: &Program, block: BlockId, found: &mut FxHashSet<Bl
 pub fn awaited_work(program: &Program, stmt: StmtId) -> Option<u32> {
     match &program.stmts[stmt] {
         Stmt::Op(it) if it.op.def().class == OpClass::Wait => it.get(attr::WORK),
+        Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+    }
+}
+
+/// Returns the number of a communication, or of a coalesced group, that a statement posts; `None` if it posts none.
+pub fn posted_work(program: &Program, stmt: StmtId) -> Option<u32> {
+    match &program.stmts[stmt] {
+        Stmt::Op(it) if matches!(it.op.def().class, OpClass::Communicate | OpClass::Coalescing) => it.number,
         Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
     }
 }

@@ -6,17 +6,14 @@
 //! Invariant: if each post of a number has one Wait behind it in its block, and nothing in between names the number, then each Wait is reached
 //! by exactly the post before it, in loops too.
 
-use grammar::{
-    ir::{BlockId, Program, Stmt, StmtId, TensorId},
-    ops::OpClass,
-};
+use grammar::ir::{BlockId, Program, StmtId, TensorId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Posted;
 use crate::analysis::{
     blocks::{inner_blocks, nested_blocks, walk},
     memory_effects::MemoryEffects,
-    wait_order::awaited_work,
+    wait_order::{awaited_work, posted_work},
 };
 
 /// The Waits of a program.
@@ -203,14 +200,6 @@ impl Waits {
             }
         }
         found
-    }
-}
-
-/// Returns the number of a communication, or of a coalesced group, that a statement posts.
-fn posted_work(program: &Program, stmt: StmtId) -> Option<u32> {
-    match &program.stmts[stmt] {
-        Stmt::Op(it) if matches!(it.op.def().class, OpClass::Communicate | OpClass::Coalescing) => it.number,
-        Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
     }
 }
 
