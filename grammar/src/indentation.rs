@@ -187,6 +187,7 @@ pub fn expression_tokens<'s>(source: Source<'s>, diagnostics: &mut Vec<Diagnosti
     let mut comments = Vec::new();
     let (raw, end) = scan(source, ScanLimit::TextEnd, &mut comments, diagnostics);
     let mut builder = TokenStreamBuilder::new(source, raw, comments, diagnostics);
+    builder.blocks.push((0, TokenKind::Alone));
     while builder.peek().is_some() {
         builder.emit_next();
     }

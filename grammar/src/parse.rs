@@ -140,7 +140,7 @@ pub(crate) fn parse_container<'s>(
     let (source, truncated) = (token_stream.source(), token_stream.truncated_at);
     let token_text = token_stream.own_source();
     let (has_header, follows_from) = (token_stream.has_header(), token_stream.follows_from);
-    let res = syntax::FileParser::new().parse(source, &mut errors, events, token_stream.into_tokens());
+    let res = syntax::TextParser::new().parse(source, &mut errors, events, token_stream.into_tokens());
     let mut found = Vec::new();
     report_grammar_errors(errors, truncated, diagnostics, &mut found);
     let fatal = res.as_ref().err().cloned().and_then(expected::diagnose);
@@ -211,12 +211,12 @@ pub fn parse_scalar_at(source: &str, base: u32) -> Result<Expr<'_>, Vec<Diagnost
     let mut errors = Vec::new();
     let truncated = token_stream.truncated_at;
     let tokens = token_stream.into_tokens();
-    let res = syntax::ScalarParser::new().parse(text, &mut errors, &mut Container::default(), tokens);
+    let res = syntax::TextParser::new().parse(text, &mut errors, &mut Container::default(), tokens);
     let mut found = Vec::new();
     report_grammar_errors(errors, truncated, &diagnostics, &mut found);
     diagnostics.extend(found);
     match res {
-        Ok(expr) if !has_errors(&diagnostics) => Ok(expr),
+        Ok(Some(expr)) if !has_errors(&diagnostics) => Ok(expr),
         Ok(_) => Err(diagnostics),
         Err(fault) => {
             if diagnostics.is_empty() {

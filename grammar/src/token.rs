@@ -204,6 +204,8 @@ pub enum TokenKind {
     Close,
     /// Virtual: the end of a statement.
     End,
+    /// Virtual: an expression without a container follows.
+    Alone,
     /// The heading `Index definitions:`, which `indentation` recognizes.
     Definitions,
     /// The heading `Domains:`, which `indentation` recognizes.
