@@ -3,12 +3,12 @@
 //! Streams, events and memory are created while a plan is prepared, not while it runs. They live until the
 //! next plan is prepared.
 
+mod memory;
 mod resources;
 
 use std::{
     cell::RefCell,
     ffi::{c_int, c_uint, c_void},
-    sync::atomic::AtomicU32,
 };
 
 use cudarc::driver::sys;
@@ -18,8 +18,9 @@ use super::{
     error::CudaError,
     library::{self, Driver},
 };
-use resources::{MemoryBlock, PeerMapping, Pool, Resources};
+pub(super) use memory::Copy2d;
 pub(super) use resources::{OwnedResource, ResourceMark};
+use resources::{PeerMapping, Pool, Resources};
 
 /// A stream. It is a plain handle that may be copied; the driver owns the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -246,151 +247,6 @@ impl Device {
         self.resources.borrow_mut().owned.push(it);
     }
 
-    /// Returns device memory for the plan of this rank, aligned to at least 256 bytes.
-    ///
-    /// # Errors
-    /// Returns `OutOfMemory` if there is too little memory, and fails if a call fails.
-    pub fn allocate(&self, rank: usize, bytes: usize) -> Result<u64, CudaError> {
-        let bytes = bytes.max(256);
-        if let Some(address) = self.resources.borrow_mut().take_block(bytes) {
-            return Ok(address);
-        }
-        let mut address = 0;
-        // SAFETY: the pointer is to a live address.
-        let status = unsafe { (self.driver.cuMemAlloc_v2)(&raw mut address, bytes) };
-        if status == sys::cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY as u32 {
-            let (mut free, mut total) = (0, 0);
-            // SAFETY: the pointers are to live integers.
-            unsafe { (self.driver.cuMemGetInfo_v2)(&raw mut free, &raw mut total) };
-            let message = format!("{bytes} bytes of GPU memory are wanted; {free} of {total} are free");
-            return Err(CudaError::OutOfMemory { rank, message });
-        }
-        self.driver.check("cuMemAlloc", status)?;
-        self.resources.borrow_mut().blocks.push(MemoryBlock { address, bytes, used: true });
-        Ok(address)
-    }
-
-    /// Allocates page-locked host memory for the lifetime of the plan.
-    pub fn allocate_pinned(&self, bytes: usize) -> Result<*mut u8, CudaError> {
-        let pointer = self.locked(bytes)?;
-        self.track(OwnedResource::PinnedMemory(pointer));
-        Ok(pointer)
-    }
-
-    fn locked(&self, bytes: usize) -> Result<*mut u8, CudaError> {
-        let mut pointer: *mut c_void = std::ptr::null_mut();
-        // SAFETY: the pointer is to a live pointer.
-        let status = unsafe { (self.driver.cuMemHostAlloc)(&raw mut pointer, bytes.max(1), 0) };
-        self.driver.check("cuMemHostAlloc", status)?;
-        Ok(pointer.cast())
-    }
-
-    /// Allocates words in page-locked memory, set to 0, that this process reads while streams write them.
-    /// They are never freed.
-    pub fn pinned_words(&self, count: usize) -> Result<&'static [AtomicU32], CudaError> {
-        let first = self.locked(count * size_of::<AtomicU32>())?;
-        // SAFETY: the allocation has this many bytes, lives as long as the process and is aligned to a page;
-        // 0 is a valid word. The device writes whole words, as another thread would.
-        unsafe {
-            first.write_bytes(0, count * size_of::<AtomicU32>());
-            Ok(std::slice::from_raw_parts(first.cast(), count))
-        }
-    }
-
-    /// Copies device memory, which may be a peer's. The caller guarantees the addresses: the views of a plan
-    /// lie inside their buffers.
-    pub fn copy(&self, to: u64, from: u64, bytes: usize, stream: Stream) -> Result<(), CudaError> {
-        // SAFETY: views lie inside buffers, which lie inside segments that are mapped while the plan is used.
-        let status = unsafe { (self.driver.cuMemcpyDtoDAsync_v2)(to, from, bytes, stream.0) };
-        self.driver.check("cuMemcpyDtoDAsync", status)
-    }
-
-    /// Copies rows of equal length with different pitches.
-    pub fn copy_2d(&self, rows: &Copy2d, stream: Stream) -> Result<(), CudaError> {
-        let device = sys::CUmemorytype_enum::CU_MEMORYTYPE_DEVICE;
-        let it = sys::CUDA_MEMCPY2D {
-            srcXInBytes: 0,
-            srcY: 0,
-            srcMemoryType: device,
-            srcHost: std::ptr::null(),
-            srcDevice: rows.from,
-            srcArray: std::ptr::null_mut(),
-            srcPitch: rows.from_pitch,
-            dstXInBytes: 0,
-            dstY: 0,
-            dstMemoryType: device,
-            dstHost: std::ptr::null_mut(),
-            dstDevice: rows.to,
-            dstArray: std::ptr::null_mut(),
-            dstPitch: rows.to_pitch,
-            WidthInBytes: rows.width,
-            Height: rows.height,
-        };
-        // SAFETY: as `copy`; the descriptor is read before the call returns.
-        let status = unsafe { (self.driver.cuMemcpy2DAsync_v2)(&raw const it, stream.0) };
-        self.driver.check("cuMemcpy2DAsync", status)
-    }
-
-    /// Fills memory with a byte.
-    pub fn memset(&self, to: u64, byte: u8, bytes: usize, stream: Stream) -> Result<(), CudaError> {
-        if bytes == 0 {
-            return Ok(());
-        }
-        // SAFETY: as `copy`.
-        self.driver
-            .check("cuMemsetD8Async", unsafe { (self.driver.cuMemsetD8Async)(to, byte, bytes, stream.0) })
-    }
-
-    /// Copies host memory to the device and waits for the copy.
-    pub fn upload(&self, to: u64, from: &[u8], stream: Stream) -> Result<(), CudaError> {
-        if from.is_empty() {
-            return Ok(());
-        }
-        // SAFETY: the slice is live until the stream has been waited for.
-        let status =
-            unsafe { (self.driver.cuMemcpyHtoDAsync_v2)(to, from.as_ptr().cast(), from.len(), stream.0) };
-        self.driver.check("cuMemcpyHtoDAsync", status)?;
-        self.synchronize(stream)
-    }
-
-    /// Copies device memory to page-locked memory, in stream order.
-    pub fn download(&self, to: *mut u8, from: u64, bytes: usize, stream: Stream) -> Result<(), CudaError> {
-        if bytes == 0 {
-            return Ok(());
-        }
-        // SAFETY: `to` comes from `allocate_pinned` with at least this many bytes and lives as long as the
-        // plan.
-        let status = unsafe { (self.driver.cuMemcpyDtoHAsync_v2)(to.cast(), from, bytes, stream.0) };
-        self.driver.check("cuMemcpyDtoHAsync", status)
-    }
-
-    /// Copies device memory to any host memory and waits for the copy. Work that is still running may write
-    /// the source.
-    pub fn read(&self, to: &mut [u8], from: u64) -> Result<(), CudaError> {
-        if to.is_empty() {
-            return Ok(());
-        }
-        // SAFETY: the slice is borrowed until the call has returned, when the copy is done.
-        let status = unsafe { (self.driver.cuMemcpyDtoH_v2)(to.as_mut_ptr().cast(), from, to.len()) };
-        self.driver.check("cuMemcpyDtoH", status)
-    }
-
-    /// Writes a 32-bit value to device memory after the work on the stream.
-    pub fn write_value(&self, address: u64, value: u32, stream: Stream) -> Result<(), CudaError> {
-        // SAFETY: the address is aligned to 4 bytes and lies in a mapped segment, in memory of this plan, or in
-        // page-locked memory. Without flags (argument 0), the write comes after all earlier writes.
-        let status = unsafe { (self.driver.cuStreamWriteValue32_v2)(stream.0, address, value, 0) };
-        self.driver.check("cuStreamWriteValue32", status)
-    }
-
-    /// Makes the stream wait until a value in memory is at least `value`, modulo 2^32.
-    pub fn wait_value(&self, address: u64, value: u32, stream: Stream) -> Result<(), CudaError> {
-        // SAFETY: as `write_value`.
-        let status =
-            unsafe { (self.driver.cuStreamWaitValue32_v2)(stream.0, address, value, self.wait_flags) };
-        self.driver.check("cuStreamWaitValue32", status)
-    }
-
     /// Loads a module and returns its kernels in the order of `kernels`.
     pub fn load_kernels(
         &self,
@@ -478,15 +334,4 @@ impl Device {
         resources.mapped.push(PeerMapping { rank, peer_address: theirs, address });
         Ok(address)
     }
-}
-
-/// A 2-D copy: `height` rows of `width` bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Copy2d {
-    pub from: u64,
-    pub from_pitch: usize,
-    pub to: u64,
-    pub to_pitch: usize,
-    pub width: usize,
-    pub height: usize,
 }
