@@ -1,5 +1,7 @@
 //! Turns the values of one dump into the log of a rank.
 
+mod keys;
+
 use grammar::escape_control;
 use rustc_hash::FxHashMap;
 
@@ -11,6 +13,7 @@ use crate::{
     },
     value::{Id, Values},
 };
+use keys::Keys;
 
 /// Why values are not a dump.
 #[derive(Debug, thiserror::Error)]
@@ -188,34 +191,11 @@ struct Reader<'v> {
     has_stacks: bool,
 }
 
-/// The keys of a record that hir reads.
-#[derive(Default)]
-struct Keys {
-    record_id: Option<Id>,
-    process_group: Option<Id>,
-    pg_id: Option<Id>,
-    seq: Option<Id>,
-    p2p_seq: Option<Id>,
-    op: Option<Id>,
-    name: Option<Id>,
-    inputs: Option<Id>,
-    input_types: Option<Id>,
-    outputs: Option<Id>,
-    output_types: Option<Id>,
-    state: Option<Id>,
-    created: Option<Id>,
-    started: Option<Id>,
-    completed: Option<Id>,
-    retired: Option<Id>,
-    frames: Option<Id>,
-    is_p2p: Option<Id>,
-}
-
 impl<'v> Reader<'v> {
     fn record(&mut self, at: usize, entry: Id) -> Result<(Record, Option<u64>, bool), DumpError> {
         let values = self.values;
         let missing = |key, version: &str| DumpError::Key { record: at, key, version: version.to_owned() };
-        let keys = self.keys(entry).ok_or_else(|| missing("profiling_name", &self.version))?;
+        let keys = Keys::of(values, entry).ok_or_else(|| missing("profiling_name", &self.version))?;
         let name = keys.name.and_then(|it| self.name_text(it));
         let name = name.ok_or_else(|| missing("profiling_name", &self.version))?;
         let state = match keys.state.and_then(|it| values.text(it)) {
@@ -254,35 +234,6 @@ impl<'v> Reader<'v> {
         let id = keys.record_id.and_then(|it| values.int(it)).and_then(|it| u64::try_from(it).ok());
         let is_p2p = keys.is_p2p.and_then(|it| values.bool(it)).unwrap_or(peer != Peer::None);
         Ok((record, id, is_p2p))
-    }
-
-    fn keys(&self, entry: Id) -> Option<Keys> {
-        let mut keys = Keys::default();
-        for (key, id) in self.values.dict(entry)? {
-            let place = match key {
-                "record_id" | "id" => &mut keys.record_id,
-                "process_group" => &mut keys.process_group,
-                "pg_id" => &mut keys.pg_id,
-                "collective_seq_id" | "seq_id" => &mut keys.seq,
-                "p2p_seq_id" => &mut keys.p2p_seq,
-                "op_id" => &mut keys.op,
-                "profiling_name" => &mut keys.name,
-                "input_sizes" => &mut keys.inputs,
-                "input_dtypes" => &mut keys.input_types,
-                "output_sizes" => &mut keys.outputs,
-                "output_dtypes" => &mut keys.output_types,
-                "state" => &mut keys.state,
-                "time_created_ns" => &mut keys.created,
-                "time_discovered_started_ns" => &mut keys.started,
-                "time_discovered_completed_ns" => &mut keys.completed,
-                "retired" => &mut keys.retired,
-                "frames" => &mut keys.frames,
-                "is_p2p" => &mut keys.is_p2p,
-                _ => continue,
-            };
-            *place = Some(id);
-        }
-        Some(keys)
     }
 
     /// Returns the name of a call or of a group: records may share a long text, which each of them would read.
