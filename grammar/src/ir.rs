@@ -77,6 +77,43 @@ pub struct Program {
     symbol_ids: HashMap<(Option<UnitId>, String), SymbolId>,
 }
 
+/// Programs are equal if all their parts are, regardless of their positions in a text. Equal programs print the same; those that
+/// print the same may have other parts that no statement mentions.
+impl PartialEq for Program {
+    fn eq(&self, other: &Self) -> bool {
+        // The lookup tables follow from the arenas.
+        let Self {
+            tensors,
+            axes,
+            exprs,
+            symbols,
+            streams,
+            stmts,
+            blocks,
+            units,
+            inputs,
+            outputs,
+            body,
+            definitions,
+            options,
+            spans: _,
+            expr_ids: _,
+            symbol_ids: _,
+        } = self;
+        *blocks == other.blocks
+            && *stmts == other.stmts
+            && *tensors == other.tensors
+            && *axes == other.axes
+            && *exprs == other.exprs
+            && *symbols == other.symbols
+            && *streams == other.streams
+            && *units == other.units
+            && (inputs, outputs, body) == (&other.inputs, &other.outputs, &other.body)
+            && definitions.iter().eq(&other.definitions)
+            && options.iter().eq(&other.options)
+    }
+}
+
 /// A stream.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Stream {

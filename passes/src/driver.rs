@@ -5,8 +5,7 @@
 
 use std::{
     any::Any,
-    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
-    thread,
+    panic::{AssertUnwindSafe, catch_unwind},
     time::{Duration, Instant},
 };
 
@@ -63,8 +62,8 @@ pub enum PassEvent<'e> {
         call: &'e PassCall,
         /// The program after the pass.
         program: &'e Program,
-        /// Whether the text changed, or what the pass reported if checks are off.
-        change: Change,
+        /// Whether the pass changed the program.
+        change: PassChange<'e>,
         /// Duration of the pass; zero where there is no clock.
         time: Duration,
         /// Duration of the checks.
@@ -81,6 +80,25 @@ pub enum PassEvent<'e> {
         /// What is wrong. After a panic, the program may be inconsistent.
         error: &'e PassError,
     },
+}
+
+/// Tells whether a pass changed a program.
+#[derive(Clone, Copy)]
+pub struct PassChange<'e> {
+    /// What the pass reported. `Unchanged` has been checked unless checks are off.
+    reported: Change,
+    /// The program before the pass and after it; `None` if checks are off.
+    programs: Option<(&'e Program, &'e Program)>,
+}
+
+impl PassChange<'_> {
+    /// Returns whether the text changed, or what the pass reported if checks are off. Prints both programs if only their texts can tell.
+    pub fn get(&self) -> Change {
+        match (self.reported, self.programs) {
+            (Change::Changed, Some((before, after))) => change_of_text(before, after),
+            (reported, _) => reported,
+        }
+    }
 }
 
 /// Runs the passes in order and calls `observe` before and after each one.
@@ -107,15 +125,22 @@ pub fn run(
         (Verify::Off | Verify::Structural | Verify::Semantic(_), _) => None,
     };
     let mut all_ranks = AllRanks::default();
-    // The short text after one pass is the one before the next.
-    let mut text: Option<String> = None;
+    let checked = !matches!(settings.verify, Verify::Off);
+    let mut is_verified = false;
     for call in calls {
         observe(PassEvent::Before { call, program });
         let mut remarks = Remarks::default();
         let reference = reference.as_deref().map(|it| (it, all_ranks.at(program, call.pass)));
-        match run_pass(program, call, settings, reference, &mut text, &mut remarks) {
-            Ok((change, time, checks)) => {
+        let prepared = now();
+        let before = checked.then(|| program.clone());
+        let preparation = since(prepared);
+        let before = before.as_ref();
+        match run_pass(program, call, settings, (before, is_verified), reference, &mut remarks) {
+            Ok((reported, time, checks)) => {
+                is_verified = checked;
                 let remarks = remarks.all();
+                let change = PassChange { reported, programs: before.map(|it| (it, &*program)) };
+                let checks = preparation + checks;
                 observe(PassEvent::After { call, program, change, time, checks, remarks });
             }
             Err(fault) => {
@@ -127,80 +152,55 @@ pub fn run(
     Ok(())
 }
 
-/// Runs and checks one pass. Returns whether the program changed, and the durations of the pass and of the
-/// checks.
+/// Runs and checks one pass. `before` is the program before it, if the pass is checked, and whether the verifier has accepted that
+/// program. Returns what the pass reported, and the durations of the pass and of the checks.
 fn run_pass(
     program: &mut Program,
     call: &PassCall,
     settings: Settings<'_>,
+    (before, is_verified): (Option<&Program>, bool),
     reference: Option<(&dyn Reference, Option<&Program>)>,
-    text: &mut Option<String>,
     remarks: &mut Remarks,
 ) -> Result<(Change, Duration, Duration), PassError> {
-    let prepared = now();
     call.pass.check_ranks(program).map_err(|fault| PassError::Rejected(vec![fault]))?;
-    let checked = !matches!(settings.verify, Verify::Off);
-    let before = checked.then(|| text.take().unwrap_or_else(|| short_text(program)));
     let started = now();
     let result = catch_panic(|| (call.pass.run)(program, &call.arguments, remarks))?;
-    let declared = result.map_err(|fault| match fault.code {
+    let reported = result.map_err(|fault| match fault.code {
         Code::BadOption => PassError::BadOption(fault),
         _ => PassError::Rejected([&[fault], remarks.rejections()].concat()),
     })?;
     let time = since(started);
-    let mut change = declared;
     // Printing or verifying a broken program may panic.
     catch_panic(|| {
-        if declared == Change::Changed {
+        if reported == Change::Changed {
             keep_get_protocol(program);
         }
-        if let Some(before) = before {
-            let (after, diagnostics) = print_and_verify(program);
-            change = Change::from_flag(before != after);
-            if (declared, change) == (Change::Unchanged, Change::Changed) {
+        // Equal programs print the same, and the verifier accepts both or neither.
+        if let Some(before) = before.filter(|before| !is_verified || *before != program) {
+            if reported == Change::Unchanged && change_of_text(before, program) == Change::Changed {
                 return Err(PassError::UnreportedChange);
             }
+            let diagnostics = verify(program);
             if has_errors(&diagnostics) {
                 return Err(PassError::VerificationFailed(diagnostics));
             }
-            *text = Some(after);
         }
-        if let Some((reference, all_ranks)) = reference.filter(|_| change == Change::Changed) {
+        if let (Some((reference, all_ranks)), Some(before)) = (reference, before)
+            && change_of_text(before, program) == Change::Changed
+        {
             let all_ranks = all_ranks.unwrap_or(program);
             reference.check_equivalent(program, all_ranks).map_err(PassError::of_comparison)?;
         }
         if settings.roundtrip { check_round_trip(&print(program)) } else { Ok(()) }
     })??;
-    Ok((change, time, since(prepared).saturating_sub(time)))
+    Ok((reported, time, since(started).saturating_sub(time)))
 }
 
-/// The number of statements from which on a program is printed and verified by two threads.
-const LARGE: usize = 4_000;
-
-/// The stack of the second thread, in bytes, as large as that of the tools.
-const STACK: usize = 256 << 20;
-
-/// Returns the short form of a program, which is equal if and only if the canonical text is. The canonical text repeats the mesh of a
-/// tensor at each use, so that it grows with the square of the number of ranks.
-fn short_text(program: &Program) -> String {
-    print_as(program, Dialect::Short).0
-}
-
-/// Returns the short text of a program, and what the verifier finds.
-fn print_and_verify(program: &Program) -> (String, Vec<Diagnostic>) {
-    if program.stmts.len() < LARGE {
-        return (short_text(program), verify(program));
-    }
-    thread::scope(|scope| {
-        let verifier = thread::Builder::new().stack_size(STACK).spawn_scoped(scope, || verify(program));
-        let text = short_text(program);
-        match verifier.map(thread::ScopedJoinHandle::join) {
-            Ok(Ok(diagnostics)) => (text, diagnostics),
-            Ok(Err(panic)) => resume_unwind(panic),
-            // There are no more threads.
-            Err(_) => (text, verify(program)),
-        }
-    })
+/// Returns whether two programs have different texts. It compares the short form, which is equal if and only if the canonical text is: that
+/// one repeats the mesh of a tensor at each use, so that it grows with the square of the number of ranks.
+fn change_of_text(before: &Program, after: &Program) -> Change {
+    let text = |program| print_as(program, Dialect::Short).0;
+    Change::from_flag(before != after && text(before) != text(after))
 }
 
 /// Returns the time; `None` on WebAssembly, where reading the clock panics.

@@ -21,8 +21,8 @@
 //! let calls = passes::parse("remove-dead-code").map_err(|fault| fault.message)?;
 //! let mut changed = Vec::new();
 //! passes::run(&mut programs[0], &calls, passes::Settings::default(), &mut |event| {
-//!     if let passes::PassEvent::After { change: passes::Change::Changed, call, .. } = event {
-//!         changed.push(call.pass.name);
+//!     if let passes::PassEvent::After { change, call, .. } = event {
+//!         changed.extend((change.get() == passes::Change::Changed).then_some(call.pass.name));
 //!     }
 //! })
 //! .map_err(|fault| format!("{fault:?}"))?;
@@ -54,7 +54,7 @@ mod tests;
 
 pub use bisect::{Culprit, bisect};
 pub use catalog::{Catalog, parse};
-pub use driver::{PassEvent, Settings, Verify, run};
+pub use driver::{PassChange, PassEvent, Settings, Verify, run};
 pub use error::{PassError, PipelineError};
 pub use list::{FORMER_NAMES, PASSES, PIPELINES};
 pub use oracle::{Reference, SemanticOracle};

@@ -86,14 +86,14 @@ impl DumpFlags {
         self.print_ir_before_all || is_listed(&self.print_ir_before, pass)
     }
 
-    fn after(&self, pass: &str, change: Change) -> bool {
+    fn after(&self, pass: &str, is_change: impl FnOnce() -> bool) -> bool {
         let named =
             self.print_ir_before.is_some() || self.print_ir_before_all || self.print_ir_after.is_some();
         let all = self.print_ir_after_all
             || self.print_changed.is_some()
             || !named && (self.print_ir_after_change || self.print_ir_tree_dir.is_some());
         let only_changes = self.print_ir_after_change || self.print_changed.is_some();
-        (all || is_listed(&self.print_ir_after, pass)) && (change == Change::Changed || !only_changes)
+        (all || is_listed(&self.print_ir_after, pass)) && (!only_changes || is_change())
     }
 
     fn wants_diff(&self) -> bool {
@@ -156,14 +156,14 @@ impl<'f> Dumper<'f> {
                     None => self.times.push((name, time)),
                 }
                 self.checks += checks;
-                if self.flags.after(name, change) {
+                if self.flags.after(name, || change.get() == Change::Changed) {
                     self.show("After", name, "", &self.text(program));
                 }
             }
             // A program that a pass left incomplete when it panicked may not be printable.
             PassEvent::Failed { error: PassError::Panicked(_), .. } => (),
             PassEvent::Failed { call, program, error: _ } => {
-                if self.flags.print_ir_after_failure || self.flags.after(call.pass.name, Change::Changed) {
+                if self.flags.print_ir_after_failure || self.flags.after(call.pass.name, || true) {
                     self.show("After", call.pass.name, " Failed", &print_as(program, self.form).0);
                 }
             }

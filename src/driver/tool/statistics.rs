@@ -30,7 +30,7 @@ impl Statistics {
             PassEvent::After { call, program, change, .. } => {
                 let row = self.rows.entry(call.pass.name).or_default();
                 row.runs += 1;
-                row.changes += usize::from(change == Change::Changed);
+                row.changes += usize::from(change.get() == Change::Changed);
                 for (name, count) in counts(program) {
                     *row.statements.entry(name).or_default() += count;
                 }

@@ -51,7 +51,9 @@ impl<'p> Processor<'p> {
             if let PassEvent::After { remarks, .. } = event {
                 self.remarks.extend_from_slice(remarks);
             }
-            self.statistics.handle_event(event);
+            if self.options.statistics {
+                self.statistics.handle_event(event);
+            }
             progress.suspend(|| self.dumper.handle_event(event));
         };
         let result = passes::run(program, &self.calls, settings, observe);
