@@ -103,6 +103,42 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
     Ok(Change::from_flag(!split.is_empty()))
 }
 
+/// Checks that the pass can rewrite a program.
+///
+/// # Errors
+/// Returns the error of the pass.
+pub(crate) fn check(program: &Program) -> Result<(), Diagnostic> {
+    let Some(body) = program.body else { return Ok(()) };
+    let lets = symbol_assignments(program);
+    for (stmt, views) in loops_sharing_handles(program, body)? {
+        if let Stmt::For(it) = &program.stmts[stmt] {
+            exchange_stmts(program, &lets, &views, it.body, &share_stmts(program, it.body))?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the statements of a loop that an exchange of handles before it needs.
+fn exchange_stmts(
+    program: &Program,
+    lets: &SymbolAssignments,
+    views: &FxHashSet<TensorId>,
+    body: BlockId,
+    shares: &[StmtId],
+) -> Result<FxHashSet<StmtId>, Diagnostic> {
+    let mut kept: FxHashSet<StmtId> = shares.iter().copied().collect();
+    program.walk(body, &mut |stmt| {
+        if let Stmt::Op(op) = &program.stmts[stmt]
+            && op.out_tensor().is_some_and(|out| views.contains(&out))
+            && op.op.def().class == OpClass::View
+        {
+            kept.insert(stmt);
+        }
+    });
+    keep_scalar_assignments(program, lets, body, &mut kept)?;
+    Ok(kept)
+}
+
 /// Removes the exchanges from a loop and returns a new loop that performs them. Returns `None` if the loop
 /// contains nothing else.
 fn split_off_exchange(
@@ -114,16 +150,7 @@ fn split_off_exchange(
     it: &For,
 ) -> Result<Option<StmtId>, Diagnostic> {
     let shares = share_stmts(program, it.body);
-    let mut kept: FxHashSet<StmtId> = shares.iter().copied().collect();
-    program.walk(it.body, &mut |stmt| {
-        if let Stmt::Op(op) = &program.stmts[stmt]
-            && op.out_tensor().is_some_and(|out| views.contains(&out))
-            && op.op.def().class == OpClass::View
-        {
-            kept.insert(stmt);
-        }
-    });
-    keep_scalar_assignments(program, lets, it.body, &mut kept)?;
+    let kept = exchange_stmts(program, lets, views, it.body, &shares)?;
     if has_only_kept(program, it.body, &kept) {
         return Ok(None);
     }

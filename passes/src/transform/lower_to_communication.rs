@@ -86,7 +86,11 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
     };
     let changed = expand(program, body, &mut |program, stmt| {
         let span = program.stmt_span(stmt);
-        let Stmt::Op(it) = program.stmts[stmt].clone() else { return Ok(None) };
+        let Stmt::Op(it) = &program.stmts[stmt] else { return Ok(None) };
+        if it.op.def().type_rule != TypeRule::Reduce && !is_copy(it) {
+            return Ok(None);
+        }
+        let it = it.clone();
         let is_bound = bound.contains(&stmt);
         let (stmts, works, names) = (Vec::new(), Vec::new(), Vec::new());
         let mut ctx = Lowering {
@@ -132,12 +136,12 @@ struct Lowering<'p> {
 }
 
 impl Lowering<'_> {
-    /// Emits the statements that replace `it`. Returns false if `it` can stay.
+    /// Emits the statements that replace a copy or a reduction. Returns false if `it` can stay.
     fn lower(&mut self, it: &OpStmt) -> Result<bool, Diagnostic> {
         let ([arg], Some(out)) = (&it.tensor_operands()[..], it.out_tensor()) else { return Ok(false) };
         let arg = *arg;
         let is_reduction = it.op.def().type_rule == TypeRule::Reduce;
-        if !is_reduction && !is_copy(it) || self.program.tensors[out].unit.is_some() {
+        if self.program.tensors[out].unit.is_some() {
             return Ok(false);
         }
         let sharding = |tensor| Sharding::of(self.program, tensor);

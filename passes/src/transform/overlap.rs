@@ -134,7 +134,7 @@ pub(crate) const PASS: Pass = Pass {
 const MAX_EXAMINED: usize = 10_000_000;
 
 /// The same for communications that have been attempted together with others: less than a second.
-const MAX_EXAMINED_AGAIN: usize = 150_000;
+const MAX_EXAMINED_AGAIN: usize = 50_000;
 
 const SHARE: OptionSpec = OptionSpec {
     name: "share",

@@ -98,6 +98,11 @@ pub(crate) struct NewLoop {
     pub(crate) members: Vec<StmtId>,
 }
 
+/// Returns whether an iteration of a loop can compute a slice of what a statement computes.
+pub(crate) fn can_slice(program: &Program, settings: LoopOptions, stmt: StmtId) -> bool {
+    matches!(&program.stmts[stmt], Stmt::Op(it) if slicing::slicing(program, settings, it).is_some())
+}
+
 /// Makes loops of the top-level statements, or of those in `only`.
 pub(crate) fn make_loops(
     program: &mut Program,

@@ -134,6 +134,9 @@ impl Attempts<'_> {
     }
 }
 
+/// Why a statement is in no loop.
+pub(super) const NO_SLICES: &str = "its chunks are not slices of the local part of each device";
+
 /// Returns the number of chunks in words; without a number if it is no constant.
 pub(super) fn chunks_text(count: Option<i64>, condition: &str) -> String {
     format!("{}chunks{condition}", count.map_or(String::new(), |it| format!("{it} ")))
@@ -195,7 +198,7 @@ pub(super) fn with_loops(
             .flat_map(|(at, it)| it.members.iter().map(move |member| (*member, at)))
             .collect();
         let obstacle = |stmt: &StmtId| match loop_of.get(stmt) {
-            None => Some((*stmt, "its chunks are not slices of the local part of each device".into())),
+            None => Some((*stmt, NO_SLICES.into())),
             Some(own) => reasons[*own].clone().map(|reason| (*stmt, reason)),
         };
         let failed: Vec<(StmtId, Obstacle)> = required.iter().filter_map(obstacle).collect();

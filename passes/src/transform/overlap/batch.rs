@@ -4,7 +4,8 @@
 //! like the square of the number of layers. Communications that share no axis do not influence each other: the axes of
 //! all of them are split in one copy of the program. Those for which a loop is not possible are left out of the next round.
 
-use crate::pass::Obstacle;
+use std::rc::Rc;
+
 use grammar::{
     for_each_tensor_use,
     ir::{Program, Stmt, StmtId, TensorId},
@@ -12,18 +13,20 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    attempts::{chunks_text, divisibility_condition, most_chunks, with_loops},
-    check_requested, largest_first, size, within_steps,
+    attempts::{NO_SLICES, chunks_text, divisibility_condition, most_chunks, with_loops},
+    check_requested, largest_first,
+    overlap_check::NO_MATMUL,
+    size, within_steps,
 };
 use crate::{
     analysis::{
-        dim_equivalence::{DimEquivalence, Reach},
-        sharding::{Dim, Sharding},
+        dim_equivalence::{DimEquivalence, EquivalentDims, Reach},
+        sharding::Sharding,
     },
-    pass::Arguments,
+    pass::{Arguments, Obstacle},
     transform::{
         chunk::{self, Chunking, CommCandidate},
-        stream_parallel::LoopOptions,
+        stream_parallel::{self, LoopOptions},
     },
 };
 
@@ -110,17 +113,24 @@ impl Together {
             return false;
         }
         let program = &self.program;
-        let shared = DimEquivalence::for_many_searches(program);
+        let search = Search {
+            program,
+            shared: DimEquivalence::for_many_searches(program),
+            in_products: tensors_of_products(program),
+            arguments,
+            reaches,
+        };
         let inputs: FxHashSet<TensorId> = Program::tensors_of(&program.inputs).collect();
         // The tensors whose axes are split, and inputs, which several communications may share, as they stay whole.
         let (mut split, mut whole) = (FxHashSet::default(), FxHashSet::default());
         let mut chunks: Vec<(StmtId, String)> = Vec::new();
-        let mut chunkings = Vec::new();
+        // The axes to split, each with the communication that it is split for.
+        let (mut chunkings, mut chunked) = (Vec::new(), Vec::new());
         for (stmt, ways) in candidates {
             if failed.contains(stmt) || ways.iter().any(|it| split.contains(&it.tensor)) {
                 continue;
             }
-            match choose(program, &shared, ways, arguments, reaches) {
+            match search.choose(ways) {
                 Ok((exchange, it)) => {
                     let tensors = it.component.dims.iter().map(|(tensor, _)| *tensor);
                     if tensors.clone().any(|it| split.contains(&it)) {
@@ -131,8 +141,11 @@ impl Together {
                     split.extend(others);
                     whole.extend(of_inputs);
                     let condition = divisibility_condition(program, arguments, exchange);
-                    chunks.push((*stmt, chunks_text(Some(it.count), condition)));
-                    chunkings.push(it);
+                    chunks.push((*stmt, chunks_text(it.count, condition)));
+                    if let (Some(count), true) = (it.count, it.is_new) {
+                        chunkings.push(Chunking { component: it.component, count });
+                        chunked.push(*stmt);
+                    }
                 }
                 Err(reason) => {
                     failed.insert(*stmt);
@@ -148,10 +161,9 @@ impl Together {
         let rewritten = match chunk::chunk_equally(&mut cut, &chunkings) {
             Ok(_) => {
                 split.extend(whole);
-                let only = cut.body().iter().copied().filter(|it| mentions(&cut, *it, &split)).collect();
-                with_loops(&cut, loops, only, &required, 2)
+                with_loops_over(&cut, loops, &split, &required)
             }
-            Err((at, fault)) => Err(vec![(required[at], Obstacle::from(fault))]),
+            Err((at, fault)) => Err(vec![(chunked[at], Obstacle::from(fault))]),
         };
         match rewritten {
             Ok(rewritten) => {
@@ -169,30 +181,99 @@ impl Together {
     }
 }
 
-/// Chooses one of the ways to split a communication whose tensors have no stream axis yet.
-fn choose<'w>(
-    program: &Program,
-    shared: &DimEquivalence,
-    ways: &'w [CommCandidate],
-    arguments: &Arguments,
-    reaches: &[Reach],
-) -> Result<(&'w CommCandidate, Chunking), Obstacle> {
-    let mut first = None;
-    for exchange in ways {
-        let has_stream = Sharding::of(program, exchange.tensor)
-            .is_none_or(|it| it.dims.iter().any(|dim: &Dim| dim.stream().is_some()));
-        if has_stream {
-            let name = program.tensor_name(exchange.tensor);
-            return Err(format!("`{name}` has a stream axis already").into());
-        }
-        for reach in reaches {
-            match chunk::choose_chunking(program, shared, exchange, most_chunks(arguments), *reach) {
-                Ok(found) => return Ok((exchange, found)),
-                Err(reason) => _ = first.get_or_insert(reason),
+/// Returns the program with loops of the statements on these tensors, or the communications for which there is no loop, each with
+/// the reason.
+fn with_loops_over(
+    cut: &Program,
+    loops: LoopOptions,
+    tensors: &FxHashSet<TensorId>,
+    required: &[StmtId],
+) -> Result<Program, Vec<(StmtId, Obstacle)>> {
+    // It costs much less to see that a statement cannot be sliced than to make loops without it.
+    let is_whole = |stmt: &&StmtId| !stream_parallel::can_slice(cut, loops, **stmt);
+    let whole: Vec<(StmtId, Obstacle)> =
+        required.iter().filter(is_whole).map(|stmt| (*stmt, NO_SLICES.into())).collect();
+    if !whole.is_empty() {
+        return Err(whole);
+    }
+    let only = cut.body().iter().copied().filter(|it| mentions(cut, *it, tensors)).collect();
+    with_loops(cut, loops, only, required, 2)
+}
+
+/// The axis to split for a communication.
+struct Choice {
+    /// The tensors that share it, with its position in each.
+    component: Rc<EquivalentDims>,
+    /// The number of chunks, if it is a constant.
+    count: Option<i64>,
+    /// Whether no loop for another communication has split it already.
+    is_new: bool,
+}
+
+/// Searches for the axes to split.
+struct Search<'p> {
+    program: &'p Program,
+    shared: DimEquivalence,
+    /// The operands and results of matrix products.
+    in_products: FxHashSet<TensorId>,
+    arguments: &'p Arguments,
+    reaches: &'p [Reach],
+}
+
+impl Search<'_> {
+    /// Chooses one of the ways to split a communication.
+    fn choose<'w>(&self, ways: &'w [CommCandidate]) -> Result<(&'w CommCandidate, Choice), Obstacle> {
+        let mut first = None;
+        for exchange in ways {
+            for reach in self.reaches {
+                match self.choice(exchange, *reach) {
+                    Ok(found) => return Ok((exchange, found)),
+                    Err(reason) => _ = first.get_or_insert(reason),
+                }
             }
         }
+        Err(first.unwrap_or_else(|| "it has no dimension that can be split into chunks".into()))
     }
-    Err(first.unwrap_or_else(|| "it has no dimension that can be split into chunks".into()))
+
+    /// Returns the axis to split within a reach: the one that has been split already, if there is one.
+    fn choice(&self, exchange: &CommCandidate, reach: Reach) -> Result<Choice, Obstacle> {
+        let program = self.program;
+        let name = |tensor| program.tensor_name(tensor);
+        let dims = Sharding::of(program, exchange.tensor).map(|it| it.dims).ok_or_else(|| {
+            format!("`{}` is sharded over the inner part of a split axis", name(exchange.tensor))
+        })?;
+        let stream = dims.iter().enumerate().find_map(|(at, dim)| Some((at, dim.stream()?)));
+        let found = match stream {
+            Some((at, stream)) => {
+                let component = self.shared.dims_within(reach, exchange.tensor, at);
+                let twice = |twice| format!("`{}` has the stream axis in two dimensions", name(twice));
+                let count = program.constant(stream.count);
+                Choice { component: component.map_err(twice)?, count, is_new: false }
+            }
+            None => {
+                let most = most_chunks(self.arguments);
+                let it = chunk::choose_chunking(program, &self.shared, exchange, most, reach)?;
+                Choice { component: it.component, count: Some(it.count), is_new: true }
+            }
+        };
+        match found.component.dims.iter().any(|(tensor, _)| self.in_products.contains(tensor)) {
+            true => Ok(found),
+            false => Err(NO_MATMUL.into()),
+        }
+    }
+}
+
+/// Returns the tensors that matrix products read and write.
+fn tensors_of_products(program: &Program) -> FxHashSet<TensorId> {
+    let mut found = FxHashSet::default();
+    for stmt in program.body() {
+        if let Stmt::Op(it) = &program.stmts[*stmt]
+            && it.rule().is_matrix_product()
+        {
+            for_each_tensor_use(program, it, &mut |tensor, _| _ = found.insert(tensor));
+        }
+    }
+    found
 }
 
 fn mentions(program: &Program, stmt: StmtId, tensors: &FxHashSet<TensorId>) -> bool {

@@ -18,6 +18,9 @@ use crate::{
     transform::{hoist_share_mem_handles, lower_to_communication},
 };
 
+/// Why a loop without a matrix product does not overlap.
+pub(super) const NO_MATMUL: &str = "no matmul computes or reads it in chunks";
+
 /// Returns, for each loop, the reason why it does not overlap after the remaining resharding is lowered to
 /// communication; `None` if it overlaps. A loop has at least `least_trips` iterations: 1 if the other chunks are in other
 /// loops.
@@ -33,7 +36,7 @@ pub(super) fn obstacles(program: &Program, loops: &[StmtId], least_trips: i64) -
         .collect();
     let shares = |stmt: &StmtId| BodySummary::of(&lowered, *stmt).shares_handles;
     if loops.iter().zip(&found).any(|(stmt, found)| found.is_none() && shares(stmt))
-        && let Err(reason) = run(&mut lowered.clone(), &hoist_share_mem_handles::PASS)
+        && let Err(reason) = hoist_share_mem_handles::check(&lowered).map_err(Obstacle::from)
     {
         let shared = loops.iter().zip(&mut found).filter(|(stmt, _)| shares(stmt));
         shared.for_each(|(_, found)| *found = found.take().or_else(|| Some(reason.clone())));
@@ -63,7 +66,7 @@ fn obstacle(
         return Some("the loop over its chunks does not communicate".to_owned());
     }
     if !body.has_matmul {
-        return Some("no matmul computes or reads it in chunks".to_owned());
+        return Some(NO_MATMUL.to_owned());
     }
     if body.is_serialized_by_queue {
         return Some(
