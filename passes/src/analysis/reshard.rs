@@ -121,7 +121,12 @@ pub fn intermediate_shardings(program: &Program, from: &Sharding, to: &Sharding)
     let mut now = from.without_streams();
     let goal = to.without_streams();
     if now.mesh != goal.mesh && step(program, &now, &goal).is_none() {
-        if !now.mesh.is_empty() && now.mesh.shape == goal.mesh.shape && !now.is_replicated() {
+        if let Some(same_parts) = on_axes_of(&goal, &now) {
+            append_steps_within_mesh(program, &mut now, &same_parts, &mut path);
+            now = goal.clone();
+        } else if let Some(same_parts) = on_axes_of(&now, &goal) {
+            now = same_parts;
+        } else if !now.mesh.is_empty() && now.mesh.shape == goal.mesh.shape && !now.is_replicated() {
             now = now.on_mesh(goal.mesh.clone());
         } else {
             let whole = Sharding { mesh: now.mesh.clone(), dims: now.dims.iter().map(unsharded).collect() };
@@ -270,11 +275,25 @@ fn only_piece(sharding: &Sharding) -> Option<(usize, DeviceDim)> {
 
 /// Returns the only sharded dimension if the devices of all axes of the mesh shard it, in the order of the mesh.
 fn whole_mesh_dim(sharding: &Sharding) -> Option<usize> {
-    let axes = [DeviceDim::Z, DeviceDim::Y, DeviceDim::X];
-    let axes = axes.into_iter().filter(|axis| sharding.mesh.extent(*axis) > 1);
     let mut spread = (0..sharding.dims.len()).filter(|at| sharding.dims[*at].devices().next().is_some());
     let dim = spread.next().filter(|_| spread.next().is_none())?;
-    (is_range(&sharding.dims[dim]) && sharding.dims[dim].devices().eq(axes)).then_some(dim)
+    (is_range(&sharding.dims[dim]) && sharding.dims[dim].devices().eq(axes_of(&sharding.mesh))).then_some(dim)
+}
+
+/// Returns the sharding that gives each device the same part as `whole`, which shards one dimension over all devices, on the axes of the mesh
+/// of `other`, which has the same devices and shards over all of its axes.
+fn on_axes_of(whole: &Sharding, other: &Sharding) -> Option<Sharding> {
+    let dim = whole_mesh_dim(whole).filter(|_| whole.mesh.devices == other.mesh.devices)?;
+    let pieces = || other.dims.iter().flat_map(|it| &it.pieces);
+    let of_axis = |axis: DeviceDim| pieces().find(|it| it.device() == Some(axis)).cloned();
+    let mut found = whole.clone().on_mesh(other.mesh.clone());
+    found.dims[dim].pieces = axes_of(&other.mesh).map(of_axis).collect::<Option<_>>()?;
+    Some(found)
+}
+
+/// Returns the axes of a mesh, outermost first, without those of extent 1.
+fn axes_of(mesh: &Mesh) -> impl Iterator<Item = DeviceDim> {
+    [DeviceDim::Z, DeviceDim::Y, DeviceDim::X].into_iter().filter(|axis| mesh.extent(*axis) > 1)
 }
 
 /// Returns true if at most one dimension of the mesh has an extent above 1.
