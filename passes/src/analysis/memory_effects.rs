@@ -81,6 +81,37 @@ pub struct StmtEffects {
     pub communicates: bool,
 }
 
+impl StmtEffects {
+    /// Adds the effects of another statement.
+    pub fn add(&mut self, other: &Self) {
+        self.accesses.add(&other.accesses);
+        self.names.extend(&other.names);
+        self.binds.extend(&other.binds);
+        self.deallocates.extend(&other.deallocates);
+        self.symbols.extend(&other.symbols);
+        self.assigns.extend(&other.assigns);
+        self.posts.extend(&other.posts);
+        self.waits.extend(&other.waits);
+        self.uses_streams |= other.uses_streams;
+        self.may_block_host |= other.may_block_host;
+        self.communicates |= other.communicates;
+    }
+
+    /// Returns whether two statements have to stay in their order.
+    pub fn is_ordered_with(&self, other: &Self) -> bool {
+        self.accesses.conflicts_with(&other.accesses)
+            || !self.binds.is_disjoint(&other.names)
+            || !self.names.is_disjoint(&other.binds)
+            || !self.assigns.is_disjoint(&other.symbols)
+            || !self.assigns.is_disjoint(&other.assigns)
+            || !self.symbols.is_disjoint(&other.assigns)
+            || self.uses_streams
+            || other.uses_streams
+            || self.communicates && other.communicates
+            || self.may_block_host && other.may_block_host
+    }
+}
+
 impl MemoryEffects {
     /// Analyzes the statements of the program's container.
     pub fn of(program: &Program) -> Self {

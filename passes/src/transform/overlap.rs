@@ -32,9 +32,13 @@
 //! reduce-scatter after it share a loop, unless `share=false`: the loop of the all-gather then ends behind what is computed from
 //! its products (`Reach::BehindProduct`), and the reduce-scatter gets a loop of its own, in which the product of the rank's own rows hides
 //! the last transfer. That loop reads slices of what the first one has written.
+//!
+//! Last, what reads the result of a communication that is in no loop moves behind the next matrix product (`delay`), so that the reduction
+//! of a gradient, and the gather of an updated weight, run beside the products of the next layer.
 
 mod attempts;
 mod batch;
+mod delay;
 mod overlap_check;
 mod unequal_chunks;
 
@@ -214,6 +218,9 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
                 remarks.missed(span, message, "not overlapped");
             }
         }
+    }
+    if delay::readers(program) == Change::Changed {
+        change = Change::Changed;
     }
     remarks.in_text_order();
     Ok(change)

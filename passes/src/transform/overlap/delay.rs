@@ -1,0 +1,138 @@
+//! Moves what reads the result of a communication behind the next matrix product.
+//!
+//! Before (a gradient is reduced, and the weight updated, before the product of the next layer):
+//! ```text
+//! T4 = reduction( T3[ideviceIdx.x0{2}, …] )
+//! T5 = sub( T1, T4 )
+//! T8 = matmul( T6, T7 )
+//! ```
+//! After: the reduction runs beside the product.
+//! ```text
+//! T4 = reduction( T3[ideviceIdx.x0{2}, …] )
+//! T8 = matmul( T6, T7 )
+//! T5 = sub( T1, T4 )
+//! ```
+//! Statements move behind the first product that does not depend on them, and no further, so that at most the results that one layer
+//! reduces or gathers are alive for longer. Everything that depends on them moves with them, up to the next product.
+
+use grammar::{
+    ir::{Program, Stmt, StmtId},
+    ops::TypeRule,
+};
+
+use crate::{
+    analysis::{
+        blocks::{any_stmt, sets_stream},
+        memory_effects::{MemoryEffects, StmtEffects},
+    },
+    pass::Change,
+    transform::chunk::{self, CommKind},
+};
+
+/// Moves the readers of communications in the program's body.
+pub(super) fn readers(program: &mut Program) -> Change {
+    let Some(body) = program.body.filter(|body| !sets_stream(program, *body)) else {
+        return Change::Unchanged;
+    };
+    if !program.block(body).iter().any(|stmt| communicates(program, *stmt)) {
+        return Change::Unchanged;
+    }
+    let storage = MemoryEffects::of(program);
+    let mut order =
+        Order { program, running: StmtEffects::default(), delayed: Vec::new(), stmts: Vec::new() };
+    for stmt in program.block(body) {
+        order.add(Entry { stmt: *stmt, effects: storage.effects(program, *stmt) });
+    }
+    let Order { mut stmts, delayed, .. } = order;
+    stmts.extend(delayed.into_iter().map(|it| it.stmt));
+    let change = Change::from_flag(stmts != program.blocks[body]);
+    program.blocks[body] = stmts;
+    change
+}
+
+/// A statement and its effects.
+struct Entry {
+    stmt: StmtId,
+    effects: StmtEffects,
+}
+
+/// The new order of the statements so far.
+struct Order<'p> {
+    program: &'p Program,
+    /// The effects of the communications behind which there is no product yet.
+    running: StmtEffects,
+    /// The statements that depend on these communications or on each other.
+    delayed: Vec<Entry>,
+    stmts: Vec<StmtId>,
+}
+
+impl Order<'_> {
+    /// Adds the next statement of the old order.
+    fn add(&mut self, next: Entry) {
+        let is_product = is_product(self.program, next.stmt);
+        if is_product {
+            self.emit_operands(&next.effects);
+        } else if self.depends(&next.effects) {
+            self.delayed.push(next);
+            return;
+        }
+        self.emit(next);
+        if is_product {
+            self.running = StmtEffects::default();
+            for entry in std::mem::take(&mut self.delayed) {
+                if self.depends(&entry.effects) {
+                    self.delayed.push(entry);
+                } else {
+                    self.emit(entry);
+                }
+            }
+        }
+    }
+
+    fn depends(&self, effects: &StmtEffects) -> bool {
+        self.running.is_ordered_with(effects)
+            || self.delayed.iter().any(|it| it.effects.is_ordered_with(effects))
+    }
+
+    /// Emits the delayed statements that have to be before one with these effects.
+    fn emit_operands(&mut self, effects: &StmtEffects) {
+        let mut needed = StmtEffects::default();
+        needed.add(effects);
+        let mut emitted = Vec::new();
+        for at in (0..self.delayed.len()).rev() {
+            if self.delayed[at].effects.is_ordered_with(&needed) {
+                let entry = self.delayed.remove(at);
+                needed.add(&entry.effects);
+                emitted.push(entry.stmt);
+            }
+        }
+        self.stmts.extend(emitted.into_iter().rev());
+    }
+
+    fn emit(&mut self, entry: Entry) {
+        if communicates(self.program, entry.stmt) {
+            self.running.add(&entry.effects);
+        }
+        self.stmts.push(entry.stmt);
+    }
+}
+
+/// Returns whether a statement is a collective over the devices of one mesh.
+fn communicates(program: &Program, stmt: StmtId) -> bool {
+    chunk::comm_candidates(program, stmt).first().is_some_and(|it| match it.kind {
+        CommKind::Allgather | CommKind::ReduceScatter | CommKind::Allreduce | CommKind::AllToAll => true,
+        CommKind::Reduce
+        | CommKind::Gather
+        | CommKind::Scatter
+        | CommKind::Broadcast
+        | CommKind::SendRecv => false,
+    })
+}
+
+/// Returns whether a statement takes the time of a matrix product or an attention.
+fn is_product(program: &Program, stmt: StmtId) -> bool {
+    any_stmt(program, stmt, &|stmt| {
+        matches!(&program.stmts[stmt], Stmt::Op(it) if it.rule().is_matrix_product()
+            || matches!(it.op.def().type_rule, TypeRule::Sdpa | TypeRule::SdpaBwd))
+    })
+}
