@@ -31,7 +31,8 @@
 //! * `weights-stay`: an operand that no arithmetic has computed, such as a weight, stays as it is. Of two such operands, or of
 //!   none, the second one of a product stays, and the first one of any other operator.
 //! * `activations-stay`: the other way round.
-//! * `least-bytes`: the operand of which each rank receives fewer bytes is gathered, statement by statement.
+//! * `least-bytes`: one of these two, or the operand of which each rank receives fewer bytes is gathered, statement by statement: the
+//!   one with which the program communicates the fewest bytes; a remark states all three.
 //!
 //! The pass leaves these tensors unchanged: inputs, tensors that lowered statements mention (storage,
 //! communications, loops over streams, branches, HostUnits), and results that depend on the rank. A tensor that is written
@@ -39,6 +40,7 @@
 //! later stays unchanged, because it may become a copy; a remark says so.
 
 mod choice;
+mod least_bytes;
 mod preference;
 mod shifts;
 mod users;
@@ -100,7 +102,13 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
     if uses.candidates.is_empty() {
         return Ok(Change::Unchanged);
     }
-    let prefer = Preference::of(arguments);
+    let mut prefer = Preference::of(arguments);
+    if prefer == Some(Preference::LeastBytes) {
+        let (rule, counts) = least_bytes::choose(program, &uses);
+        let label = format!("chosen: {}", rule.rule_text());
+        remarks.note(program.spans.header, counts, label);
+        prefer = Some(rule);
+    }
     let before = prefer.is_none().then(|| program.clone());
     let done = Propagation::of(program, &uses, remarks, prefer);
     let changed = Change::from_flag(done.changed);

@@ -32,7 +32,7 @@ pub(super) enum Preference {
     WeightsStay,
     /// Activations stay where they are, and weights are gathered.
     ActivationsStay,
-    /// The operand that is less to gather is gathered.
+    /// The operand that is less to gather is gathered, statement by statement.
     LeastBytes,
 }
 
@@ -47,11 +47,20 @@ impl Preference {
         }
     }
 
-    fn word(self) -> &'static str {
+    pub(super) fn word(self) -> &'static str {
         match self {
             Self::WeightsStay => "weights-stay",
             Self::ActivationsStay => "activations-stay",
             Self::LeastBytes => "least-bytes",
+        }
+    }
+
+    /// Returns what it does with the operands of a statement.
+    pub(super) fn rule_text(self) -> &'static str {
+        match self {
+            Self::WeightsStay => "weights stay",
+            Self::ActivationsStay => "activations stay",
+            Self::LeastBytes => "each statement reshards its smaller operand",
         }
     }
 }
