@@ -47,12 +47,21 @@ impl Prepared {
     }
 
     /// Checks that the simulator may allocate the memory of all ranks of these plans. `own_inputs` says whether each rank
-    /// has inputs of its own, also where ranks hold the same part.
+    /// has inputs of its own, also where ranks hold the same part. Beside the run, the outputs of `others` other runs are held, with which it
+    /// is compared.
     ///
     /// # Errors
     /// The plans need more bytes than the limit.
-    pub fn check_memory(&self, plans: &[Plan], limit: usize, own_inputs: bool) -> Result<(), JobFailure> {
+    pub fn check_memory(
+        &self,
+        plans: &[Plan],
+        limit: usize,
+        own_inputs: bool,
+        others: usize,
+    ) -> Result<(), JobFailure> {
         let mut found = hir_sim::footprint(plans);
+        let held = output_elements(plans).saturating_mul(EXPECTED).saturating_mul(others);
+        found.bytes = found.bytes.saturating_add(held);
         if own_inputs {
             found.bytes = found.bytes.saturating_add(hir_sim::own_input_bytes(plans));
         }
@@ -291,6 +300,17 @@ fn unsupported_dtypes(
         }
     }
     Some((text, faults))
+}
+
+/// Bytes per element of an output of another run, without its shadow.
+const EXPECTED: usize = 24;
+
+/// Returns the number of elements of all outputs.
+pub(super) fn output_elements(plans: &[Plan]) -> usize {
+    let outputs = plans.first().map_or(&[][..], |it| &it.outputs);
+    outputs.iter().fold(0, |sum: usize, it| {
+        sum.saturating_add(it.shard.layout.shape.iter().fold(1, |size: usize, it| size.saturating_mul(*it)))
+    })
 }
 
 /// Returns a diagnostic if the simulated ranks would need more bytes than `limit`.

@@ -10,7 +10,7 @@ use super::{
     compare::{RtolAtol, Tolerance},
     failure::JobFailure,
     inputs::InputSpec,
-    prepare::{PrepareOptions, ProgramFiles, prepare},
+    prepare::{PrepareOptions, ProgramFiles, output_elements, prepare},
     results,
 };
 use hir_plan::{CallerUses, InstKind, Plan, World};
@@ -209,10 +209,18 @@ pub fn expectations(
     found
 }
 
-/// Returns the simulator options for the plans. f64 shadows are disabled if they might exceed the memory limit, in bytes.
+/// Bytes per element of an output of another run with its shadow.
+const EXPECTED_WITH_SHADOW: usize = 96;
+
+/// The number of runs with whose outputs a run is compared at most: a reference, the program without shardings, and another order.
+const MOST_OTHERS: usize = 3;
+
+/// Returns the simulator options for the plans. f64 shadows are disabled if they might exceed the memory limit, in bytes, together
+/// with those of the runs that this one is compared with.
 pub fn simulation_options(plans: &[Plan], memory_limit: usize) -> hir_sim::SimOptions {
     let found = hir_sim::footprint(plans);
-    let bytes = found.bytes.saturating_add(found.shadow_bytes);
+    let others = output_elements(plans).saturating_mul(EXPECTED_WITH_SHADOW * MOST_OTHERS);
+    let bytes = found.bytes.saturating_add(found.shadow_bytes).saturating_add(others);
     hir_sim::SimOptions { without_shadows: bytes > memory_limit, ..hir_sim::SimOptions::default() }
 }
 
@@ -248,7 +256,7 @@ pub fn reference_expectations(
     let uses = CallerUses { is_compared_per_rank: &is_compared_per_rank, ..CallerUses::default() };
     let setup = PrepareOptions { uses, ..*setup };
     let prepared = prepare(&ProgramFiles::One(path.to_owned()), &setup)?;
-    prepared.check_memory(&prepared.world, limits.memory, input_spec.differs_by_rank())?;
+    prepared.check_memory(&prepared.world, limits.memory, input_spec.differs_by_rank(), 1)?;
     if let Some(message) = input_mismatch(plans, &prepared.world) {
         return Err(JobFailure::Unsuitable(format!("the reference `{path}` {message}")));
     }

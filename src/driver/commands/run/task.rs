@@ -106,8 +106,11 @@ impl Task<'_> {
     /// # Errors
     /// More memory than `--memory-limit` is needed.
     pub fn check_memory(&self, inputs: &InputSpec) -> Result<(), JobFailure> {
-        let limit = self.options.world.memory_bytes();
-        self.prepared.check_memory(self.world, limit, inputs.differs_by_rank())
+        let Self { options, prepared, world, .. } = self;
+        let others = usize::from(options.reference.is_some())
+            + usize::from(!options.schedule.is_program())
+            + options.expect.iter().filter(|it| matches!(it, Expect::Unsharded)).count();
+        prepared.check_memory(world, options.world.memory_bytes(), inputs.differs_by_rank(), others)
     }
 
     /// Returns what the simulated runs may use.
