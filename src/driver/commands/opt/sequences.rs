@@ -26,6 +26,9 @@ impl Processor<'_> {
         checks: Checks,
         outcome: &mut PartOutcome,
     ) -> Option<(Vec<Diagnostic>, Vec<String>)> {
+        if self.options.with.is_empty() {
+            return Some((Vec::new(), Vec::new()));
+        }
         let mut others: Vec<(String, Source, World, BTreeSet<String>)> = Vec::new();
         for path in &self.options.with {
             let name = path.display().to_string();
