@@ -68,6 +68,9 @@ impl Footprint {
     /// Returns the footprint of a view, or `None` if the view is empty.
     pub fn of(view: &View) -> Option<Self> {
         let (first, last) = view.bounds()?;
+        if view.is_contiguous() {
+            return Some(Self { first, last, width: 0, dims: Vec::new(), run: last - first + 1 });
+        }
         let mut dims: Vec<(usize, usize)> = view
             .shape
             .iter()

@@ -143,7 +143,8 @@ impl<'p> RaceDetector<'p> {
         if self.found.len() >= MAX_RACES {
             return;
         }
-        let plan = &self.plans[it.rank];
+        let plans = self.plans;
+        let plan = &plans[it.rank];
         let at = InstRef { rank: it.rank, inst: it.inst };
         let kind = &plan.code[it.inst].kind;
         if matches!(kind, InstKind::ReadOutputs) {
@@ -165,10 +166,10 @@ impl<'p> RaceDetector<'p> {
         if let InstKind::Collective(it) = kind {
             self.check_in_place(at, it);
         }
-        for access in kind.accesses(it.rank) {
+        kind.visit_accesses(it.rank, &mut |access| {
             self.check_after_entry(it, access.rank, access.view, access.is_write);
             self.access(it, Party::Inst(at), access.rank, access.view, access.is_write);
-        }
+        });
     }
 
     /// Reports a collective that writes elements which it may still read: its input and its output overlap, and
