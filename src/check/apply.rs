@@ -91,14 +91,27 @@ impl Change {
 }
 
 impl EditableText {
-    /// Applies an edit. Returns `None` if the text is formatted in a way that the edit does not support.
+    /// Applies an edit where `placed` says. Returns `None` if the text is formatted in a way that the edit does not support.
     pub fn apply(&self, edit: &Edit) -> Option<EditedText> {
-        match &self.placed(edit) {
+        self.apply_here(&self.placed(edit))
+    }
+
+    /// Returns the edit in the places where it may help, the best one first, and what it changes there.
+    pub fn applications(&self, edit: &Edit) -> Vec<(Edit, EditedText)> {
+        let placed = self.placed(edit);
+        let here = self.fork_before_loop(edit).map(|_| edit.clone());
+        let all = std::iter::once(placed).chain(here);
+        all.filter_map(|it| Some((it.clone(), self.apply_here(&it)?))).collect()
+    }
+
+    /// Applies an edit exactly where it says.
+    fn apply_here(&self, edit: &Edit) -> Option<EditedText> {
+        match edit {
             Edit::InsertSynchronize { stream: WaitedStream::Index { index, stmt }, before } => {
                 let stream = self.stream_operand(*index, *stmt, before.statement());
                 self.insert(&self.synchronize(&stream), before)
             }
-            Edit::InsertSynchronize { stream: WaitedStream::Entry, before }
+            Edit::InsertSynchronize { stream: WaitedStream::Entry { .. }, before }
             | Edit::CaptureEntryStream { before } => self.synchronize_with_entry(before),
             Edit::InsertWait { communication, before } => {
                 let number = self.program.posted_work(communication.stmt?)?;
@@ -113,8 +126,8 @@ impl EditableText {
         }
     }
 
-    /// Returns the edit as `apply` makes it. A Synchronize is before the loops that it need not be in, or in the loop whose
-    /// iterations it waits for. A Wait that moves stays out of loops and branches in which it is not. An inserted Wait is
+    /// Returns the edit as `apply` makes it. A Synchronize is before the loops that it need not be in, in the loop whose
+    /// iterations it waits for, or in the loop that selects the streams of a later one. A Wait that moves stays out of loops and branches in which it is not. An inserted Wait is
     /// executed as often as its communication is posted. If the communication is posted in a branch, and the Wait would be
     /// behind it, the Wait is at the end of the branch: a rank that does not take the branch has nothing to wait for. If the
     /// Wait would be in a loop or a branch without the communication, it is before that.
@@ -126,12 +139,11 @@ impl EditableText {
                 let before = self.outside_of_other_blocks(before, *wait);
                 return Edit::MoveWait { wait: Some(*wait), before, synchronize: synchronize.clone() };
             }
-            Edit::InsertSynchronize { .. } => {
+            Edit::InsertSynchronize { .. } | Edit::CaptureEntryStream { .. } => {
                 let other = self.before_loops(edit).or_else(|| self.join_in_loop(edit));
-                return other.unwrap_or_else(|| edit.clone());
+                return other.or_else(|| self.fork_before_loop(edit)).unwrap_or_else(|| edit.clone());
             }
-            Edit::CaptureEntryStream { .. }
-            | Edit::MoveWait { wait: None, .. }
+            Edit::MoveWait { wait: None, .. }
             | Edit::MoveDeallocate { .. }
             | Edit::ShortenAllocate { .. } => return edit.clone(),
         };

@@ -63,7 +63,10 @@ pub enum Edit {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum WaitedStream {
     /// The stream that is current at program entry. The program names it with GetCurrentStream.
-    Entry,
+    Entry {
+        /// A statement that has been issued when this stream has to be awaited; `None`: what the caller has issued.
+        stmt: Option<StmtId>,
+    },
     /// The stream with an index.
     Index {
         /// The index in the plan of one rank, in one iteration.
@@ -117,16 +120,16 @@ impl WaitedStream {
     fn from_stream(stream: &PlanStream, stmt: Option<StmtId>) -> Self {
         match stream {
             PlanStream::Indexed(index) => Self::Index { index: *index, stmt },
-            PlanStream::Entry | PlanStream::Queue(_) | PlanStream::Unwaited => Self::Entry,
+            PlanStream::Entry | PlanStream::Queue(_) | PlanStream::Unwaited => Self::Entry { stmt },
         }
     }
 
     /// Returns whether both are one stream.
     fn is_same_as(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Entry, Self::Entry) => true,
+            (Self::Entry { .. }, Self::Entry { .. }) => true,
             (Self::Index { index, .. }, Self::Index { index: other, .. }) => index == other,
-            (Self::Entry, Self::Index { .. }) | (Self::Index { .. }, Self::Entry) => false,
+            (Self::Entry { .. }, Self::Index { .. }) | (Self::Index { .. }, Self::Entry { .. }) => false,
         }
     }
 }
@@ -231,7 +234,9 @@ impl Edit {
     /// Returns an edit that is the same one for all edits that change a text in the same way.
     pub fn normalized(&self) -> Self {
         match (self.blocked_stream().and(self.awaited_stream()), self.insertion()) {
-            (Some(WaitedStream::Entry), Some(before)) => Self::CaptureEntryStream { before: before.clone() },
+            (Some(WaitedStream::Entry { .. }), Some(before)) => {
+                Self::CaptureEntryStream { before: before.clone() }
+            }
             (Some(WaitedStream::Index { index, .. }), Some(before)) => Self::InsertSynchronize {
                 stream: WaitedStream::Index { index: *index, stmt: None },
                 before: before.clone(),
@@ -273,7 +278,7 @@ impl Edit {
     pub fn awaited_stream(&self) -> Option<&WaitedStream> {
         match self {
             Self::InsertSynchronize { stream, .. } => Some(stream),
-            Self::CaptureEntryStream { .. } => Some(&WaitedStream::Entry),
+            Self::CaptureEntryStream { .. } => Some(&WaitedStream::Entry { stmt: None }),
             Self::InsertWait { .. }
             | Self::MoveWait { .. }
             | Self::MoveDeallocate { .. }
@@ -290,6 +295,20 @@ impl Edit {
             | Self::InsertWait { .. }
             | Self::MoveWait { .. }
             | Self::ShortenAllocate { .. } => false,
+        }
+    }
+
+    /// Returns the edit that inserts the same Synchronize at another place.
+    pub fn synchronize_before(&self, before: InsertionPoint) -> Option<Self> {
+        match self {
+            Self::InsertSynchronize { stream, .. } => {
+                Some(Self::InsertSynchronize { stream: stream.clone(), before })
+            }
+            Self::CaptureEntryStream { .. } => Some(Self::CaptureEntryStream { before }),
+            Self::InsertWait { .. }
+            | Self::MoveWait { .. }
+            | Self::MoveDeallocate { .. }
+            | Self::ShortenAllocate { .. } => None,
         }
     }
 

@@ -172,7 +172,7 @@ fn outline(edit: &Edit, context: Option<&EditContext<'_>>) -> String {
         Edit::InsertSynchronize { stream: WaitedStream::Index { index, .. }, .. } => {
             format!("insert `Synchronize(Stream {index})`")
         }
-        Edit::InsertSynchronize { stream: WaitedStream::Entry, .. } | Edit::CaptureEntryStream { .. } => {
+        Edit::InsertSynchronize { stream: WaitedStream::Entry { .. }, .. } | Edit::CaptureEntryStream { .. } => {
             "insert a Synchronize with the stream that is current at entry".to_owned()
         }
         Edit::InsertWait { communication, .. } if has_no_number(communication) => format!(

@@ -371,6 +371,7 @@ fn fork(first: &RaceSide<'_>, second: &RaceSide<'_>, index: PlanIndex<'_>) -> Op
             stmt.map_or(&[][..], |it| index.of_stmt(it)).iter().map(|it| plan.code[*it].stream).collect();
         all.len()
     };
+    let joined = index.first_stream_wait(access, entry).filter(|wait| *wait < here)?;
     let is_fork = !first.is_posted()
         && second.is_in_program()
         && second.frame().is_some()
@@ -378,9 +379,12 @@ fn fork(first: &RaceSide<'_>, second: &RaceSide<'_>, index: PlanIndex<'_>) -> Op
         && second.stream().is_in_program()
         && *first.stream() != PlanStream::Entry
         && streams(first) > 1
-        && streams(second) > 1
-        && index.first_stream_wait(access, entry).is_some_and(|wait| wait < here);
-    is_fork.then(|| Edit::CaptureEntryStream { before: InsertionPoint::before(second) })
+        && streams(second) > 1;
+    let stmt = plan.origins[plan.code[joined].origin as usize].stmt;
+    is_fork.then(|| Edit::InsertSynchronize {
+        stream: WaitedStream::Entry { stmt },
+        before: InsertionPoint::before(second),
+    })
 }
 
 /// Returns the edit that moves the Deallocate of an allocation behind the statement by which the stream of the

@@ -289,16 +289,22 @@ impl FixSession<'_> {
         let key = state.key(race);
         let mut helpful: Vec<(FixExtent, EditedText)> = Vec::new();
         for edit in round.edits(race) {
-            let edit = state.text.placed(&edit);
-            let Some(applied) = state.text.apply(&edit) else { continue };
-            let is_over = round.attempts.len() >= MAX_ATTEMPTS || self.instructions.get() > MAX_INSTRUCTIONS;
-            if is_over && !round.attempts.contains_key(&applied.lines) {
-                continue;
+            let mut help = None;
+            for (placed, applied) in state.text.applications(&edit) {
+                let is_over =
+                    round.attempts.len() >= MAX_ATTEMPTS || self.instructions.get() > MAX_INSTRUCTIONS;
+                if is_over && !round.attempts.contains_key(&applied.lines) {
+                    continue;
+                }
+                let tried = round.attempts.entry(applied.lines.clone());
+                let attempt = tried.or_insert_with(|| self.attempt(state, &applied));
+                help = attempt.as_ref().and_then(|it| fix_extent(state, &key, &placed, it));
+                helpful.extend(help.map(|help| (help, applied)));
+                // The next place only makes streams wait for more.
+                if help.is_some() {
+                    break;
+                }
             }
-            let tried = round.attempts.entry(applied.lines.clone());
-            let attempt = tried.or_insert_with(|| self.attempt(state, &applied));
-            let help = attempt.as_ref().and_then(|it| fix_extent(state, &key, &edit, it));
-            helpful.extend(help.map(|help| (help, applied)));
             if help == Some(FixExtent::Complete) && edit.costs_no_overlap() {
                 helpful.drain(..helpful.len() - 1);
                 break;

@@ -1,5 +1,5 @@
-//! The places of a `Synchronize` that concern loops: before a loop instead of in each iteration, and at the end of the
-//! iterations whose work is awaited.
+//! The places of a `Synchronize` that concern loops: before a loop instead of in each iteration, at the end of the
+//! iterations whose work is awaited, and in a loop that forks the streams of a later one.
 
 use grammar::{
     ir::{Operand, Stmt, StmtId, Stream},
@@ -62,6 +62,51 @@ impl EditableText {
         let statement = NamedStmt { stmt: Some(next), name: format!("line {line}") };
         let before = InsertionPoint::Before { statement, current: None };
         Some(Edit::InsertSynchronize { stream: stream.clone(), before })
+    }
+
+    /// Returns the edit by which the streams of the iterations of a loop wait for the stream that is current at entry before this
+    /// loop, in an earlier loop that selects the same streams. In the iterations they would also wait for what this stream executes
+    /// there, so for each other if the iterations are joined. Returns `None` if the awaited work is in the loop or behind the
+    /// earlier one, or if no iteration uses the awaited stream.
+    pub(super) fn fork_before_loop(&self, edit: &Edit) -> Option<Edit> {
+        let Some(WaitedStream::Entry { stmt: awaited }) = edit.awaited_stream() else { return None };
+        let InsertionPoint::Before { statement, .. } = edit.insertion()? else { return None };
+        let (program, places) = (&self.program, self.places());
+        let setter = places.stream_setter(program, statement.stmt?)?;
+        let looped = places.around(setter).next()?.1;
+        let returns = |it: &StmtId| self.captured_operand(*it, Op::SetCurrentStream).is_some();
+        if !self.sets_other_stream_in(setter, looped) || !self.statements_in(looped).iter().any(returns) {
+            return None;
+        }
+        let place = places.of_stmt(looped)?;
+        // The position of the awaited statement, or of the loop or branch that contains it, in the block of the loop.
+        let outer = |it: StmtId| std::iter::once(it).chain(places.around(it).map(|it| it.1));
+        let in_block = |it: &StmtId| places.of_stmt(*it).filter(|it| it.block == place.block);
+        let after = awaited.and_then(|it| outer(it).find_map(|it| in_block(&it))).map(|it| it.position);
+        // What is behind the loop has been issued in an earlier iteration of an outer one.
+        let after = after.filter(|it| *it < place.position);
+        let stmts = program.block(place.block);
+        let earlier = stmts[after.map_or(0, |it| it + 1)..place.position].iter().rev();
+        let of = earlier.copied().find_map(|it| self.same_streams_at_end(it, looped, setter))?;
+        let line = self.index.line(program.stmt_span(of).start);
+        let of = NamedStmt { stmt: Some(of), name: format!("line {line}") };
+        edit.synchronize_before(InsertionPoint::BlockEnd { of })
+    }
+
+    /// Returns the SetCurrentStream whose stream is current at the end of the iterations of `earlier`, if this is a loop like `looped`
+    /// and selects its streams as `setter` does.
+    fn same_streams_at_end(&self, earlier: StmtId, looped: StmtId, setter: StmtId) -> Option<StmtId> {
+        let (program, places) = (&self.program, self.places());
+        let Stmt::For(it) = &program.stmts[earlier] else { return None };
+        let first_line = |it: StmtId| Some(self.lines.lines[self.line_of(it)?].text.trim());
+        let of_stmt = |it: StmtId| Some(program.stmt_span(it).text(&self.text));
+        let last = *program.block(it.body).last()?;
+        let found =
+            if of_stmt(last) == of_stmt(setter) { last } else { places.stream_setter(program, last)? };
+        let is_same = of_stmt(found) == of_stmt(setter)
+            && places.of_stmt(found)?.block == it.body
+            && first_line(earlier) == first_line(looped);
+        is_same.then_some(found)
     }
 
     /// Returns whether a SetCurrentStream selects another stream in each iteration of a loop.

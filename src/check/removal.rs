@@ -91,7 +91,9 @@ impl<'r> Inserted<'r> {
         match (edit, edit.awaited_stream()) {
             (Edit::InsertWait { communication, .. }, _) => vec![Self::Wait(communication)],
             (_, Some(WaitedStream::Index { index, .. })) => vec![Self::Synchronize(Some(*index), false)],
-            (_, Some(WaitedStream::Entry)) => [true, false].map(|it| Self::Synchronize(None, it)).into(),
+            (_, Some(WaitedStream::Entry { .. })) => {
+                [true, false].map(|it| Self::Synchronize(None, it)).into()
+            }
             (_, None) => Vec::new(),
         }
     }

@@ -39,7 +39,7 @@ impl EditableText {
             Some(WaitedStream::Index { index, stmt: executed }) => {
                 (Some(self.stream_operand(*index, *executed, Some(stmt))), None)
             }
-            Some(WaitedStream::Entry) => {
+            Some(WaitedStream::Entry { .. }) => {
                 let (name, capture) = self.entry_stream_name(at)?;
                 (Some(name), capture)
             }
