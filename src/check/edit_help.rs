@@ -32,10 +32,9 @@ pub fn help(race: &RaceExplanation, context: Option<&EditContext<'_>>) -> (Optio
     }
     let of_edit = |edit: &Edit| {
         let context = context?;
-        let edit = &context.text.placed(edit);
-        let applied = context.text.apply(edit)?;
+        let (edit, applied) = context.text.applications(edit).into_iter().next()?;
         let fixes = applied.lines.fixes(&context.text.lines, &context.text.index);
-        Some((describe(context, edit, &applied), fixes))
+        Some((describe(context, &edit, &applied), fixes))
     };
     let free = race.edits.iter().filter(|it| it.costs_no_overlap()).find_map(of_edit);
     let edits = match free {

@@ -65,9 +65,9 @@ impl EditableText {
     }
 
     /// Returns the edit by which the streams of the iterations of a loop wait for the stream that is current at entry before this
-    /// loop, in an earlier loop that selects the same streams. In the iterations they would also wait for what this stream executes
-    /// there, so for each other if the iterations are joined. Returns `None` if the awaited work is in the loop or behind the
-    /// earlier one, or if no iteration uses the awaited stream.
+    /// loop, in an earlier loop that selects the same streams, or where an earlier statement selects the stream of all iterations. In
+    /// the iterations they would also wait for what this stream executes there, so for each other if the iterations are joined. Returns
+    /// `None` if the awaited work is in the loop or behind the earlier statement, or if no iteration uses the awaited stream.
     pub(super) fn fork_before_loop(&self, edit: &Edit) -> Option<Edit> {
         let Some(WaitedStream::Entry { stmt: awaited }) = edit.awaited_stream() else { return None };
         let InsertionPoint::Before { statement, .. } = edit.insertion()? else { return None };
@@ -75,7 +75,7 @@ impl EditableText {
         let setter = places.stream_setter(program, statement.stmt?)?;
         let looped = places.around(setter).next()?.1;
         let returns = |it: &StmtId| self.captured_operand(*it, Op::SetCurrentStream).is_some();
-        if !self.sets_other_stream_in(setter, looped) || !self.statements_in(looped).iter().any(returns) {
+        if !matches!(program.stmts[looped], Stmt::For(_)) || !self.statements_in(looped).iter().any(returns) {
             return None;
         }
         let place = places.of_stmt(looped)?;
@@ -87,10 +87,19 @@ impl EditableText {
         let after = after.filter(|it| *it < place.position);
         let stmts = program.block(place.block);
         let earlier = stmts[after.map_or(0, |it| it + 1)..place.position].iter().rev();
-        let of = earlier.copied().find_map(|it| self.same_streams_at_end(it, looped, setter))?;
-        let line = self.index.line(program.stmt_span(of).start);
-        let of = NamedStmt { stmt: Some(of), name: format!("line {line}") };
-        edit.synchronize_before(InsertionPoint::BlockEnd { of })
+        let named = |it: StmtId| {
+            let line = self.index.line(program.stmt_span(it).start);
+            NamedStmt { stmt: Some(it), name: format!("line {line}") }
+        };
+        if self.sets_other_stream_in(setter, looped) {
+            let of = earlier.copied().find_map(|it| self.same_streams_at_end(it, looped, setter))?;
+            return edit.synchronize_before(InsertionPoint::BlockEnd { of: named(of) });
+        }
+        let is_same =
+            |it: StmtId| program.stmt_span(it).text(&self.text) == program.stmt_span(setter).text(&self.text);
+        let selected = earlier.copied().find(|it| is_same(*it))?;
+        let next = stmts[places.of_stmt(selected)?.position + 1];
+        edit.synchronize_before(InsertionPoint::Before { statement: named(next), current: None })
     }
 
     /// Returns the SetCurrentStream whose stream is current at the end of the iterations of `earlier`, if this is a loop like `looped`
