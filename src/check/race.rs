@@ -20,7 +20,7 @@ use super::{
     storage::{SharedStorage, StorageConflict},
 };
 use hir_plan::{
-    BufferNo, Collective, Direction, InstKind, P2pGroup, P2pOp, Plan, View,
+    BufferNo, Collective, Direction, EventNo, Inst, InstKind, P2pGroup, P2pOp, Plan, View,
     sync::{
         InstRef,
         happens_before::{self, Occurrence},
@@ -55,19 +55,31 @@ pub const MAX_RACES: usize = 4_096;
 struct AllocateSite {
     inst: usize,
     actor: u32,
-    /// Number of instructions on the stream before the ALLOCATE.
+    /// Number of instructions on the stream up to its last work before the ALLOCATE.
     before: u32,
 }
 
 /// Returns the ALLOCATE of each buffer of a rank. `first` is the actor of the rank's stream 0.
 fn allocate_sites(plan: &Plan, first: u32) -> Vec<Option<AllocateSite>> {
     let mut found = vec![None; plan.buffers.len()];
-    let mut counts = vec![0; plan.streams.len()];
+    let (mut counts, mut works) = (vec![0; plan.streams.len()], vec![0; plan.streams.len()]);
+    let host_waits = |it: &Inst| if let InstKind::HostWait { event } = it.kind { Some(event) } else { None };
+    // What the host waits for precedes all that it issues later.
+    let by_host: FxHashSet<EventNo> = plan.code.iter().filter_map(host_waits).collect();
     for (inst, it) in plan.code.iter().enumerate().filter(|(_, it)| !it.kind.effect().runs_on_host()) {
-        let before = counts[it.stream as usize];
-        counts[it.stream as usize] += 1;
+        let stream = it.stream as usize;
+        counts[stream] += 1;
         if let InstKind::Alloc { buffer, .. } = it.kind {
-            found[buffer as usize] = Some(AllocateSite { inst, actor: first + it.stream, before });
+            found[buffer as usize] =
+                Some(AllocateSite { inst, actor: first + it.stream, before: works[stream] });
+        }
+        let is_work = match &it.kind {
+            InstKind::RecordEvent { .. } | InstKind::Alloc { zeroed: None, .. } => false,
+            InstKind::WaitEvent { event } => !by_host.contains(event),
+            _ => true,
+        };
+        if is_work {
+            works[stream] = counts[stream];
         }
     }
     found
