@@ -113,6 +113,8 @@ mod mangler;
 mod many_findings;
 #[path = "suite/measured.rs"]
 mod measured;
+#[path = "suite/models.rs"]
+mod models;
 #[path = "suite/mutants.rs"]
 mod mutants;
 #[path = "suite/mutations.rs"]
@@ -217,6 +219,7 @@ fn main() -> ExitCode {
     trials.extend(stdout::trials());
     trials.extend(not_utf8::trials());
     trials.extend(exploration::trials());
+    trials.extend(models::trials());
     trials.extend(pages::trials());
     trials.extend(usage::trials());
     trials.extend(stuck::trials());
