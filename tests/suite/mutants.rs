@@ -187,7 +187,9 @@ fn mutant_outcome(plans: &World, inputs: &[Vec<Arc<Data>>]) -> Result<MutantOutc
     let within = |it: &Party| matches!(it, Party::Inst(_) | Party::Operation(..));
     let is_race = |it: &Finding| match it {
         Finding::Race { race, .. } => {
+            // A collective over its own input is wrong in every order.
             race.reused.is_none()
+                && race.parties[0].0 != race.parties[1].0
                 && race.parties.iter().all(|it| within(&it.0))
                 && !race.parties.iter().any(|it| allocates(plans, it.0))
         }
