@@ -91,7 +91,7 @@ pub use rules::{
     operand_map, permutation, result_dims, selected_dim, slice_takes_all,
 };
 pub use suggest::{count_text, escape_control, list_text, nearest, ordinal};
-pub use tensor_uses::{for_each_tensor_use, ranks_in_meshes};
+pub use tensor_uses::{for_each_tensor_use, largest_rank, ranks_in_meshes};
 pub use text::{axis_text, domain_clauses, expr_text, stream_text, tensor_text};
 pub use verify::verify;
 

@@ -5,6 +5,7 @@ use crate::{
     attr,
     ir::{Attr, OpStmt, Operand, Program, Stmt, TensorId},
     ops::{AccessMode, Arity},
+    span::Span,
     words::P2pType,
 };
 
@@ -75,4 +76,21 @@ pub fn ranks_in_meshes(program: &Program) -> impl Iterator<Item = (usize, Tensor
     let in_units = program.tensors.iter().filter(|(_, it)| it.unit.is_some()).map(|(id, _)| id);
     let all = tensors_in_text_order(program).into_iter().chain(in_units);
     all.flat_map(|id| program.tensors[id].mesh.devices.iter().map(move |rank| (*rank, id)))
+}
+
+/// Returns the largest rank in the meshes and teams of a program, and its location; rank 0 at the header if
+/// the program has no meshes or teams.
+pub fn largest_rank(program: &Program) -> (usize, Span) {
+    let meshes = ranks_in_meshes(program).map(|(rank, tensor)| (rank, program.tensor_span(tensor)));
+    let teams = program.stmts.iter().filter_map(|(id, stmt)| match stmt {
+        Stmt::Op(it) => Some((it.get(attr::TEAM)?.iter().copied().max()?, program.stmt_span(id))),
+        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+    });
+    let mut largest = (0, program.spans.header);
+    for (rank, span) in meshes.chain(teams) {
+        if rank > largest.0 {
+            largest = (rank, span);
+        }
+    }
+    largest
 }

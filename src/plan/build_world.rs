@@ -10,6 +10,7 @@ use grammar::{
     diagnostic::{Diagnostic, has_errors},
     for_each_tensor_use,
     ir::{Program, Stmt, StmtId},
+    largest_rank,
     source::Source,
     span::LineIndex,
 };
@@ -20,7 +21,7 @@ use super::{
     CallerUses, CommNames, Plan,
     build_rank::build_rank,
     io,
-    limits::{self, Limits},
+    limits::Limits,
     posted::{PostedPlan, PostedWorld},
     sync::{self, CommMatching, World},
     teams::Teams,
@@ -29,7 +30,7 @@ use super::{
 
 /// Returns the smallest world size that contains all meshes and teams of a program.
 pub fn smallest_world(program: &Program) -> usize {
-    limits::largest_rank(program).0.saturating_add(1)
+    largest_rank(program).0.saturating_add(1)
 }
 
 /// Returns the fault of a program of one rank (`%options rank=`) that another rank would run, and this rank.

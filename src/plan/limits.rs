@@ -2,14 +2,7 @@
 //!
 //! Invariant: in a plan within these limits, products of extents, offsets and strides fit in 64 bits.
 
-use grammar::{
-    attr,
-    codes::Code,
-    diagnostic::Diagnostic,
-    ir::{Program, Stmt},
-    ranks_in_meshes,
-    span::Span,
-};
+use grammar::{codes::Code, diagnostic::Diagnostic, ir::Program, largest_rank};
 
 use super::Plan;
 
@@ -134,21 +127,4 @@ pub fn too_few_ranks_text(program: &str, smallest: usize, ranks: usize) -> Strin
     format!(
         "a mesh or team of {program} contains rank {last}: start {smallest} ranks or more (`--ranks {smallest}`), not {ranks}"
     )
-}
-
-/// Returns the largest rank in the meshes and teams of a program, and its location; rank 0 at the header if
-/// the program has no meshes or teams.
-pub(super) fn largest_rank(program: &Program) -> (usize, Span) {
-    let meshes = ranks_in_meshes(program).map(|(rank, tensor)| (rank, program.tensor_span(tensor)));
-    let teams = program.stmts.iter().filter_map(|(id, stmt)| match stmt {
-        Stmt::Op(it) => Some((it.get(attr::TEAM)?.iter().copied().max()?, program.stmt_span(id))),
-        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
-    });
-    let mut largest = (0, program.spans.header);
-    for (rank, span) in meshes.chain(teams) {
-        if rank > largest.0 {
-            largest = (rank, span);
-        }
-    }
-    largest
 }
