@@ -1,26 +1,22 @@
 //! The claim that two programs compute the same, and its proof by evaluation at random points.
 
-use std::cell::RefCell;
-
 use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
-    dtype::Class,
-    ir::{Attr, Program, Stmt, TensorId},
+    dtype::{Class, DType},
+    ir::{Program, Stmt, StmtId, TensorId},
+    largest_rank,
     ops::{Op, OpClass},
-    ranks_in_meshes,
     scalars::Scalars,
 };
-use rustc_hash::FxHashMap;
 
 use crate::{
-    execute::{Unrolled, execute},
+    execute::{Output, Unrolled, execute},
     field::{Algebra, Element},
-    operators::is_integral,
     order::order,
     part::Part,
-    tape::Shared,
     tensor::{Values, array},
+    trace::Trace,
     unroll::unroll,
 };
 
@@ -76,21 +72,19 @@ const INTEGERS: u64 = 1 << 16;
 /// The largest number of ranks.
 const MAX_RANKS: usize = 1 << 16;
 
-/// The outputs of each rank, by number; `None` if the rank has no part.
-type Outputs = Vec<Vec<Option<Values>>>;
-
 /// Certifies that `lowered` computes what `original` computes.
 ///
 /// # Errors
 /// The first output that differs, or what cannot be certified.
 pub fn certify(original: &Program, lowered: &Program, settings: &Settings) -> Result<Claim, Fault> {
-    let least = smallest_world(original).max(smallest_world(lowered));
+    let least = largest_rank(original).0.max(largest_rank(lowered).0).saturating_add(1);
     let ranks = settings.ranks.unwrap_or(least);
     if ranks < least || ranks > MAX_RANKS {
         let message = format!("{ranks} ranks; expected at least {least}, and at most {MAX_RANKS}");
         return Err(refuse(Subject::Lowered, lowered, &message, "has these ranks in its meshes and teams"));
     }
-    if ports(original) != ports(lowered) {
+    let [inputs, outputs] = ports(original);
+    if [&inputs, &outputs] != ports(lowered).each_ref() {
         let message = "the two programs have inputs or outputs of different numbers, shapes or element types";
         return Err(refuse(Subject::Lowered, lowered, message, "expected those of the original"));
     }
@@ -99,34 +93,26 @@ pub fn certify(original: &Program, lowered: &Program, settings: &Settings) -> Re
     let fault = |subject| move |diagnostic| Fault { subject, diagnostic };
     let before = unrolled(original, "original", own_ranks).map_err(fault(Subject::Original))?;
     let after = unrolled(lowered, "lowered", Some(ranks)).map_err(fault(Subject::Lowered))?;
-    let integral = |it: &TensorId| is_integral(original, *it);
+    let is_integral = |it: &&Port| matches!(it.0.map(DType::class), Some(Class::Int | Class::Bool));
     let mut claim = Claim {
         ranks,
         accesses: after.schedule.accesses,
-        outputs: original.outputs.len(),
+        outputs: outputs.len(),
         elements: 0,
         error_exponent: 0.0,
-        integral_inputs: Program::tensors_of(&original.inputs).filter(integral).count(),
+        integral_inputs: inputs.iter().filter(is_integral).count(),
     };
     for run in 0..settings.runs {
         let key = settings.seed.wrapping_add(u64::from(run) << 32);
         let (algebra, random) = (Algebra::new(key), Algebra::new(!key));
-        // Whole inputs, which ranks share.
-        let known: RefCell<FxHashMap<usize, Values>> = RefCell::default();
-        let input = |number: usize, part: &Part| {
-            let mut known = known.borrow_mut();
-            known
-                .entry(number)
-                .or_insert_with(|| whole_input(original, number, &random, part))
-                .at(&part.places())
-        };
-        let wanted = execute(&before, &algebra, &input).map_err(fault(Subject::Original))?;
-        let found = execute(&after, &algebra, &input).map_err(fault(Subject::Lowered))?;
+        let values: Vec<Values> = inputs.iter().enumerate().map(|it| whole_input(it, &random)).collect();
+        let wanted = execute(&before, &algebra, &values).map_err(fault(Subject::Original))?;
+        let found = execute(&after, &algebra, &values).map_err(fault(Subject::Lowered))?;
         claim.elements = 0;
         for output in Program::tensors_of(&lowered.outputs).enumerate() {
-            claim.elements += compare((&before, &wanted), (&after, &found), output)?;
+            claim.elements += compare([original, lowered], [&wanted, &found], output)?;
         }
-        let degrees = wanted.iter().chain(&found).flatten().flatten().map(|it| it.degree);
+        let degrees = wanted.iter().chain(&found).flatten().flatten().map(|it| it.1.degree);
         claim.error_exponent += algebra.error_exponent(degrees.fold(1, u64::max), claim.elements).min(0.0);
     }
     Ok(claim)
@@ -138,11 +124,10 @@ fn unrolled<'p>(
     name: &'static str,
     ranks: Option<usize>,
 ) -> Result<Unrolled<'p>, Box<Diagnostic>> {
-    let (mut shared, count) = (Shared::default(), ranks.unwrap_or(1));
-    let tape = |rank| unroll(program, ranks.map(|_| rank), count, &mut shared);
-    let tapes = (0..count).map(tape).collect::<Result<Vec<_>, _>>()?;
-    let schedule = order(program, &tapes, &shared)?;
-    Ok(Unrolled { program, name, tapes, shared, schedule })
+    let (mut trace, count) = (Trace::default(), ranks.unwrap_or(1));
+    (0..count).try_for_each(|rank| unroll(program, ranks.map(|_| rank), count, &mut trace))?;
+    let schedule = order(program, &trace)?;
+    Ok(Unrolled { program, name, trace, schedule })
 }
 
 fn refuse(subject: Subject, program: &Program, message: &str, label: &str) -> Fault {
@@ -152,46 +137,35 @@ fn refuse(subject: Subject, program: &Program, message: &str, label: &str) -> Fa
 
 /// Compares an output on all ranks, and returns how many elements it has there.
 fn compare(
-    (before, wanted): (&Unrolled<'_>, &Outputs),
-    (after, found): (&Unrolled<'_>, &Outputs),
+    [original, lowered]: [&Program; 2],
+    [wanted, found]: [&[Vec<Output<'_>>]; 2],
     (number, tensor): (usize, TensorId),
 ) -> Result<usize, Fault> {
-    let name = after.program.tensor_name(tensor);
-    let mut count = 0;
-    for (rank, tape) in after.tapes.iter().enumerate() {
-        let Some(((_, part), values)) = tape.outputs[number].as_ref().zip(found[rank][number].as_ref())
-        else {
-            continue;
-        };
+    let (name, mut count) = (lowered.tensor_name(tensor), 0);
+    for (rank, outputs) in found.iter().enumerate() {
+        let Some((part, values)) = &outputs[number] else { continue };
         // What a rank has is compared with what it had, if that is the same part. Otherwise all ranks have to agree on the original.
-        let ports = before.tapes.iter().zip(wanted);
-        let ports =
-            ports.map(|(tape, values)| Some((values[number].as_ref()?, &tape.outputs[number].as_ref()?.1)));
-        let own = ports.clone().nth(rank).flatten().filter(|it| it.1 == part);
-        let sources: Vec<(&Values, &Part)> = own.map_or_else(|| ports.flatten().collect(), |it| vec![it]);
-        let mut all: Vec<Option<Element>> = vec![None; part.whole.iter().product()];
-        let elements =
-            sources.into_iter().flat_map(|(values, part)| part.places().into_iter().zip(&values.data));
-        for (place, it) in elements {
-            if all[place].replace(*it).is_some_and(|before| before != *it) {
+        let own = wanted.get(rank).and_then(|it| it[number].as_ref()).filter(|it| it.0 == *part);
+        let all = wanted.iter().filter_map(|it| it[number].as_ref());
+        let sources: Vec<_> = own.map_or_else(|| all.collect(), |it| vec![it]);
+        let mut whole: Vec<Option<Element>> = vec![None; part.whole.iter().product()];
+        for (place, it) in sources.into_iter().flat_map(|it| it.0.places().into_iter().zip(&it.1.data)) {
+            if whole[place].replace(*it).is_some_and(|before| before != *it) {
                 let message = format!("ranks hold different values of the output `{name}`");
-                return Err(refuse(Subject::Original, before.program, &message, "the original"));
+                return Err(refuse(Subject::Original, original, &message, "the original"));
             }
         }
         let places = part.places();
-        let differs = |(place, it): &(&usize, &Element)| all[**place] != Some(**it);
-        let faulty: Vec<usize> = places.iter().zip(&values.data).filter(differs).map(|it| *it.0).collect();
-        if let Some(first) = faulty.first() {
-            let (mut rest, mut index) = (*first, part.whole.clone());
-            for at in index.iter_mut().rev() {
-                (rest, *at) = (rest / *at, rest % *at);
-            }
+        let elements = places.indexed_iter().zip(&values.data);
+        let faulty: Vec<_> = elements.filter(|((_, place), it)| whole[**place] != Some(**it)).collect();
+        if let Some(((first, _), _)) = faulty.first() {
+            let index: Vec<usize> = (0..part.held.len()).map(|dim| part.held[dim][first[dim]]).collect();
             let (some, all) = (faulty.len(), places.len());
             let message = format!(
                 "on rank {rank}, {some} of {all} elements of the output `{name}` are not those of the original"
             );
             let label = format!("the first one is element {index:?}");
-            let it = Diagnostic::new(Code::ProgramsDiffer, after.program.tensor_span(tensor), message, label);
+            let it = Diagnostic::new(Code::ProgramsDiffer, lowered.tensor_span(tensor), message, label);
             let it =
                 it.help("`hir run --reference` shows the values that differ, for inputs that you choose");
             return Err(Fault { subject: Subject::Lowered, diagnostic: Box::new(it) });
@@ -202,35 +176,34 @@ fn compare(
 }
 
 /// The element type and the shape of an input or output.
-type Port = (Option<&'static str>, Option<Vec<usize>>);
+type Port = (Option<DType>, Option<Vec<usize>>);
 
 /// Returns the inputs and the outputs.
 fn ports(program: &Program) -> [Vec<Port>; 2] {
     let port = |it: TensorId| {
         let part = Part::of(program, &Scalars::new(program, 0), it, None, None);
-        (program.tensors[it].dtype.map(|it| it.name()), part.ok().map(|it| it.whole))
+        (program.tensors[it].dtype, part.ok().map(|it| it.whole))
     };
     [&program.inputs, &program.outputs].map(|it| Program::tensors_of(it).map(port).collect())
 }
 
 /// Returns the random elements of an input in one run.
-fn whole_input(program: &Program, number: usize, random: &Algebra, Part { whole, .. }: &Part) -> Values {
-    let dtype = Program::tensors_of(&program.inputs).nth(number).and_then(|it| program.tensors[it].dtype);
-    let class = dtype.map_or(Class::Float, |it| it.class());
+fn whole_input((number, (dtype, shape)): (usize, &Port), random: &Algebra) -> Values {
     let element = |at: usize| {
         let random = random.apply(("input", number, at), []);
-        match class {
+        match dtype.map_or(Class::Float, DType::class) {
             Class::Bool => random.below(2),
             Class::Int => random.below(INTEGERS),
             Class::Float | Class::SmallFloat | Class::Complex | Class::Composite => random,
         }
     };
-    Values { degree: 1, data: array(whole, (0..whole.iter().product()).map(element).collect()) }
+    let shape = shape.as_deref().unwrap_or_default();
+    Values { degree: 1, data: array(shape, (0..shape.iter().product()).map(element).collect()) }
 }
 
 /// Returns whether the statements of a program are operators on whole tensors, which no rank and no stream executes in parts.
 fn has_whole_tensors(program: &Program) -> bool {
-    let is_whole = |it: &Stmt| match it {
+    let is_whole = |(_, it): (StmtId, &Stmt)| match it {
         Stmt::Op(it) => match it.op.def().class {
             OpClass::Compute | OpClass::Elementwise | OpClass::Allocate | OpClass::Deallocate => true,
             _ => it.op == Op::Select,
@@ -238,14 +211,5 @@ fn has_whole_tensors(program: &Program) -> bool {
         Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => true,
     };
     let of_rank = ["rank", "deviceIdx.x"].iter().any(|it| program.find_symbol(it).is_some());
-    !of_rank && program.stmts.iter().all(|it| is_whole(it.1))
-}
-
-/// Returns the lowest number of ranks that has all ranks of meshes and teams.
-fn smallest_world(program: &Program) -> usize {
-    let attrs =
-        program.stmts.iter().flat_map(|(_, it)| if let Stmt::Op(it) = it { &it.attrs[..] } else { &[] });
-    let of_team = |it: &Attr| if let Attr::Team(team) = it { team.iter().max().copied() } else { None };
-    let in_teams = attrs.filter_map(|it| of_team(&it.1));
-    ranks_in_meshes(program).map(|it| it.0).chain(in_teams).max().map_or(1, |it| it + 1)
+    !of_rank && program.stmts.iter().all(is_whole)
 }

@@ -63,16 +63,17 @@ pub fn command() -> clap::Command {
 /// Runs the tool with these arguments, and returns its exit code.
 pub fn main_with(arguments: impl Iterator<Item = OsString>) -> u8 {
     let words = std::iter::once("hir certify".into()).chain(arguments);
-    match Options::try_parse_from(words) {
-        Ok(options) => match run(&options) {
-            Ok(text) => io::stdout().write_all(text.as_bytes()).map_or(ENVIRONMENT, |()| 0),
-            Err(code) => code,
-        },
+    let options = match Options::try_parse_from(words) {
+        Ok(it) => it,
         // Nothing is left to do if a message cannot be written.
         Err(fault) => {
             let _ = fault.print();
-            if fault.use_stderr() { USAGE } else { 0 }
+            return if fault.use_stderr() { USAGE } else { 0 };
         }
+    };
+    match run(&options) {
+        Ok(text) => io::stdout().write_all(text.as_bytes()).map_or(ENVIRONMENT, |()| 0),
+        Err(code) => code,
     }
 }
 
@@ -111,18 +112,15 @@ fn run(options: &Options) -> Result<String, u8> {
     let claim = certify(&programs[0], &programs[1], &settings).map_err(|Fault { subject, diagnostic }| {
         report(exit_code(&diagnostic), &sources[usize::from(subject == Subject::Lowered)], &[*diagnostic])
     })?;
-    let Claim { ranks, accesses, outputs, elements, error_exponent, integral_inputs } = claim;
-    let original = options.original.as_ref().map(|it| it.display().to_string());
+    let Claim { accesses, integral_inputs, error_exponent, .. } = claim;
+    let names = [(claim.ranks, "rank"), (claim.outputs, "output"), (claim.elements, "element")];
+    let [ranks, outputs, elements] = names.map(|(count, name)| count_text(count, name));
+    let (file, runs) = (options.file.display(), count_text(options.runs as usize, "run"));
+    let original =
+        options.original.as_ref().map_or("its first program".to_owned(), |it| it.display().to_string());
+    let (bound, seconds) = (error_exponent.ceil(), start.elapsed().as_secs_f64());
     let mut text = format!(
-        "certified: {} computes what {} computes\n# {}, {} with {}, {}; probability of an error at most 2^{:.0}; {:.3} s\n# no deadlock, and no race between its {accesses} memory accesses\n",
-        options.file.display(),
-        original.as_deref().unwrap_or("its first program"),
-        count_text(ranks, "rank"),
-        count_text(outputs, "output"),
-        count_text(elements, "element"),
-        count_text(options.runs as usize, "run"),
-        error_exponent.ceil(),
-        start.elapsed().as_secs_f64(),
+        "certified: {file} computes what {original} computes\n# {ranks}, {outputs} with {elements}, {runs}; probability of an error at most 2^{bound:.0}; {seconds:.3} s\n# no deadlock, and no race between its {accesses} memory accesses\n"
     );
     if integral_inputs > 0 {
         let inputs = count_text(integral_inputs, "input");

@@ -1,10 +1,10 @@
 //! Certifies that a lowered Host IR program computes what its original computes, on all ranks.
 //!
 //! The package reads the texts of the two programs and knows neither the passes nor the planner nor the checker, so that an error in one
-//! of them does not hide from it. `unroll` executes the control flow of each rank, which gives a `tape` of steps; `order` puts the steps of
-//! all ranks in an order and checks that nothing races; `execute` executes them in it on elements of a prime `field`, where `operators`
-//! says what each statement computes and `part` which elements a rank holds. [Certificates](../../docs/certificates.md) says what a
-//! certificate claims.
+//! of them does not hide from it. `unroll` executes the control flow of each rank, which gives a `trace` of steps and of the actions that
+//! they begin and end; `order` puts the actions of all ranks in an order and checks that nothing races; `execute` executes them in it on
+//! elements of a prime `field`, where `operators` says what each statement computes and `part` which elements a rank holds.
+//! [Certificates](../../docs/certificates.md) says what a certificate claims.
 
 mod certificate;
 mod command;
@@ -13,8 +13,8 @@ mod field;
 mod operators;
 mod order;
 mod part;
-mod tape;
 mod tensor;
+mod trace;
 mod unroll;
 
 pub use certificate::{Claim, Fault, Settings, Subject, certify};

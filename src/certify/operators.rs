@@ -17,7 +17,7 @@ use grammar::{
     selected_dim, slice_takes_all,
     words::ReductionOp,
 };
-use ndarray::{ArrayView1, Axis, Dimension, IxDyn, Slice, concatenate};
+use ndarray::{ArrayD, ArrayView1, Axis, Dimension, IxDyn, Slice, concatenate};
 use rustc_hash::FxHashMap;
 
 use crate::{
@@ -53,22 +53,23 @@ struct Call<'a> {
 type Tensor = Array<Element>;
 
 /// A result, or the reason why the statement is not certified.
-type Computed<T> = Result<T, String>;
+type Computed<T> = Result<T, &'static str>;
 
 const MISFIT: &str = "the shapes of its operands do not match";
 
 impl Compute<'_> {
     /// Returns the results.
-    pub(crate) fn results(&self, algebra: &Algebra, args: &[Values]) -> Computed<Vec<Values>> {
-        let name = self.stmt.op.name();
-        let (found, degree) = (Call { of: self, args, algebra }.results())
-            .map_err(|why| format!("`{name}` is not certified: {why}"))?;
-        if found.len() < self.shapes.len()
-            || found.iter().zip(&self.shapes).any(|(it, shape)| it.shape() != *shape)
-        {
-            return Err(format!("`{name}` is not certified: {MISFIT}"));
+    pub(crate) fn results(&self, algebra: &Algebra, args: &[Values]) -> Result<Vec<Values>, String> {
+        let fits = |found: &[Tensor]| {
+            let mut both = found.iter().zip(&self.shapes);
+            found.len() >= self.shapes.len() && both.all(|(it, shape)| it.shape() == *shape)
+        };
+        match (Call { of: self, args, algebra }.results()) {
+            Ok((found, degree)) if fits(&found) => {
+                Ok(found.into_iter().map(|data| Values { data, degree }).collect())
+            }
+            it => Err(format!("`{}` is not certified: {}", self.stmt.op.name(), it.err().unwrap_or(MISFIT))),
         }
-        Ok(found.into_iter().map(|data| Values { data, degree }).collect())
     }
 }
 
@@ -94,6 +95,12 @@ pub(crate) fn is_integral(program: &Program, tensor: TensorId) -> bool {
     program.tensors[tensor].dtype.is_some_and(|it| matches!(it.class(), Class::Int | Class::Bool))
 }
 
+/// Returns whether an operator combines operands as a reduction does.
+fn is_lattice(op: Op) -> bool {
+    matches!(op, Op::LogicalAnd | Op::LogicalOr | Op::BitAnd | Op::BitOr | Op::BitXor)
+        || matches!(op, Op::Max | Op::FMax | Op::Min | Op::FMin)
+}
+
 impl Call<'_> {
     /// Returns the results, and a bound for their degree.
     fn results(&self) -> Computed<(Vec<Tensor>, u64)> {
@@ -101,23 +108,12 @@ impl Call<'_> {
         let (op, def) = (stmt.op, stmt.op.def());
         let degrees = || self.args.iter().map(|it| it.degree);
         let (highest, product) = (degrees().fold(1, u64::max), degrees().fold(2, u64::saturating_add));
-        let is_view = matches!(stmt.rule().aliasing(), Aliasing::View(_));
+        let is_linear =
+            is_lattice(op) || matches!(op, Op::Add | Op::Sub | Op::Neg | Op::Cast | Op::LogicalNot);
         let (tensor, degree) = match (def.type_rule, op) {
+            (_, Op::Mul | Op::Div | Op::Lerp | Op::Where) => (self.elementwise()?, product),
             _ if def.class == OpClass::Elementwise => {
-                let degree = match op {
-                    Op::Add
-                    | Op::Sub
-                    | Op::Neg
-                    | Op::Cast
-                    | Op::LogicalNot
-                    | Op::LogicalAnd
-                    | Op::LogicalOr => highest,
-                    Op::Max | Op::Min | Op::FMax | Op::FMin => highest,
-                    // The reciprocal is the value of an unknown function.
-                    Op::Mul | Op::Div | Op::Lerp | Op::Where => product,
-                    _ => 1,
-                };
-                (self.elementwise()?, degree)
+                (self.elementwise()?, if is_linear { highest } else { 1 })
             }
             (TypeRule::Linear | TypeRule::Matmul, _) => (self.product()?, product),
             (TypeRule::Embedding, _) => (self.product()?, highest.saturating_add(1)),
@@ -132,8 +128,8 @@ impl Call<'_> {
             (_, Op::IndexPutAccumulate) => (self.add_rows()?, product),
             (_, Op::Welford) => return Ok((self.statistics()?, highest.saturating_mul(2))),
             (TypeRule::AlongAxis | TypeRule::Sdpa | TypeRule::SdpaBwd, _) => return Ok((self.unknown()?, 1)),
-            _ if is_view => (self.rearrange()?, highest),
-            _ => return Err(format!("hir-certify does not know what `{}` computes", op.name())),
+            _ if matches!(stmt.rule().aliasing(), Aliasing::View(_)) => (self.rearrange()?, highest),
+            _ => return Err("hir-certify does not know what it computes"),
         };
         Ok((vec![tensor], degree))
     }
@@ -141,7 +137,7 @@ impl Call<'_> {
     // ---- operands
 
     fn arg(&self, at: usize) -> Computed<&Tensor> {
-        Ok(&self.args.get(at).ok_or("an operand is missing")?.data)
+        self.args.get(at).map(|it| &it.data).ok_or("an operand is missing")
     }
 
     /// Returns the shape of the first result.
@@ -150,7 +146,7 @@ impl Call<'_> {
     }
 
     fn scalar(&self, expr: ExprId) -> Computed<Value> {
-        Ok(*self.of.values.get(&expr).ok_or("a scalar has no value that hir-certify can compute")?)
+        self.of.values.get(&expr).copied().ok_or("a scalar has no value that hir-certify can compute")
     }
 
     fn integer(&self, expr: ExprId) -> Option<i64> {
@@ -166,8 +162,11 @@ impl Call<'_> {
 
     /// Returns a scalar operand.
     fn operand(&self, at: usize) -> Computed<Element> {
-        let Some(Operand::Scalar(it)) = self.of.stmt.args.get(at) else { return Err(MISFIT.to_owned()) };
-        self.element(*it)
+        if let Some(Operand::Scalar(it)) = self.of.stmt.args.get(at) {
+            self.element(*it)
+        } else {
+            Err(MISFIT)
+        }
     }
 
     fn dtype(&self, tensor: TensorId) -> DType {
@@ -177,32 +176,33 @@ impl Call<'_> {
     // ---- elementwise operators
 
     fn elementwise(&self) -> Computed<Tensor> {
-        let (mut tensors, mut operands, mut integral) = (self.args.iter(), Vec::new(), true);
-        for (at, operand) in self.of.stmt.args.iter().enumerate() {
-            operands.push(match operand {
-                Operand::Tensor(tensor) => {
-                    integral &= is_integral(self.of.program, *tensor);
-                    tensors.next().ok_or(MISFIT)?.data.clone()
-                }
-                Operand::Scalar(it) => {
-                    integral &= !matches!(self.scalar(*it)?, Value::Float(_));
-                    array(&[], vec![self.operand(at)?])
-                }
-                Operand::Stream(_) => return Err(MISFIT.to_owned()),
-            });
-        }
-        let to = self.dtype(self.of.outs[0].0);
-        let types = [self.of.args.first().map_or(to, |it| self.dtype(it.0)), to];
-        map(self.shape(), &operands, |operands| self.function(integral, types, operands))
+        let Compute { program, stmt, args, outs, .. } = self.of;
+        let (mut tensors, mut integral) = (self.args.iter(), true);
+        let operand = |operand: &Operand| match operand {
+            Operand::Tensor(tensor) => {
+                integral &= is_integral(program, *tensor);
+                tensors.next().map(|it| it.data.clone()).ok_or(MISFIT)
+            }
+            Operand::Scalar(it) => {
+                integral &= !matches!(self.scalar(*it)?, Value::Float(_));
+                Ok(array(&[], vec![self.element(*it)?]))
+            }
+            Operand::Stream(_) => Err(MISFIT),
+        };
+        let operands = stmt.args.iter().map(operand).collect::<Computed<Vec<_>>>()?;
+        let to = self.dtype(outs[0].0);
+        let types = [args.first().map_or(to, |it| self.dtype(it.0)), to];
+        let how =
+            Combine::named(&format!("{:?}", stmt.op), to == DType::Bool).filter(|_| is_lattice(stmt.op));
+        map(self.shape(), &operands, |row| match how {
+            Some(how) => self.algebra.combine(how, integral, row),
+            None => self.function(integral, types, row),
+        })
     }
 
     fn function(&self, integral: bool, types: [DType; 2], operands: &[Element]) -> Element {
         let (op, algebra) = (self.of.stmt.op, self.algebra);
         let unknown = || algebra.apply(op, operands.iter().copied());
-        let combine = |name| {
-            let how = Combine::named(name, types[1] == DType::Bool);
-            how.map_or_else(unknown, |it| algebra.combine(it, integral, operands))
-        };
         match (op, operands) {
             (Op::Add, [a, b]) => *a + *b,
             (Op::Sub, [a, b]) => *a - *b,
@@ -216,10 +216,6 @@ impl Call<'_> {
             // Truth values are 0 and 1.
             (Op::Where, [condition, a, b]) => *condition * *a + (Element::ONE - *condition) * *b,
             (Op::LogicalNot, [a]) => Element::ONE - *a,
-            (Op::LogicalAnd, _) => combine("logical_and"),
-            (Op::LogicalOr, _) => combine("logical_or"),
-            (Op::Max | Op::FMax, _) => combine("max"),
-            (Op::Min | Op::FMin, _) => combine("min"),
             (Op::Cast, [a]) => self.cast(types, *a),
             (_, [a, b]) if integral => {
                 let known = a.integer().zip(b.integer()).zip(InfixOp::from_text(op.def().mnemonic));

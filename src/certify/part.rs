@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use grammar::{
-    DimMap, OperandMap, ResultDim, ScalarEvaluator,
+    DimGroup, DimMap, OperandMap, ResultDim, ScalarEvaluator,
     ir::{ExprId, OpStmt, ParallelType, Program, TensorId, Transform},
     operand_map,
     ops::TypeRule,
@@ -135,49 +135,47 @@ pub(crate) fn is_aligned(
     args: &[Part],
     to: &Part,
 ) -> bool {
+    let has_all = |it: &Part, from: usize| (from..it.whole.len()).all(|dim| it.has_all(dim));
     let mut all = args.iter().chain([to]);
-    if all.clone().all(|it| (0..it.whole.len()).all(|dim| it.has_all(dim))) {
+    if all.clone().all(|it| has_all(it, 0)) {
         return true;
     }
     let maps = (0..args.len()).map(|at| operand_map(program, stmt, at, value)).collect::<Option<Vec<_>>>();
     let Some(maps) = maps else {
         return stmt.rule().runs_on_outermost_parts(stmt)
-            && all.all(|it| {
-                it.held.first() == to.held.first() && (1..it.whole.len()).all(|dim| it.has_all(dim))
-            });
+            && all.all(|it| it.held.first() == to.held.first() && has_all(it, 1));
     };
     let mut dims = Vec::new();
     for (map, part) in maps.into_iter().zip(args) {
         match map {
             OperandMap::Dims(it) => dims.push(it),
             OperandMap::Groups(groups) => {
-                let is_same = |it: &grammar::DimGroup| {
-                    part.places_in(it.operand.clone()) == to.places_in(it.result.clone())
-                };
-                return groups.iter().all(is_same);
+                let is_same = |it: DimGroup| part.places_in(it.operand) == to.places_in(it.result);
+                return groups.into_iter().all(is_same);
             }
         }
     }
     let results = result_dims(program, stmt, &dims);
     let partial = results.iter().position(|it| *it == ResultDim::Partial);
     let is_copy = stmt.op.def().type_rule == TypeRule::Same;
-    // Returns the indices of a dimension that is a factor as long.
-    let scaled = |held: &[usize], by: usize| -> Vec<usize> {
-        held.iter().flat_map(|at| at * by..(at + 1) * by).collect()
-    };
-    let fits = |dim: usize, map: DimMap, from: &Part| match (map, partial) {
-        (DimMap::Parallel(at), _) => {
-            from.held[dim] == to.held[at] || is_copy && positions(&from.held[dim], &to.held[at]).is_some()
+    let fits = |from: &Part, dim: usize, map: DimMap| {
+        let (held, len) = (&from.held[dim], from.whole[dim]);
+        let at = match map {
+            DimMap::Parallel(at) | DimMap::InGroups { to: at, .. } => Some(at),
+            DimMap::Reduction => partial,
+            DimMap::Broadcast(_) | DimMap::RequiresWhole => None,
+        };
+        let Some((own, other)) = at.map(|at| (&to.held[at], to.whole[at])) else { return from.has_all(dim) };
+        if len == other || matches!(map, DimMap::Parallel(_)) {
+            return held == own || is_copy && positions(held, own).is_some();
         }
-        (DimMap::InGroups { to: at, .. }, _) => {
-            scaled(&from.held[dim], to.whole[at]) == scaled(&to.held[at], from.whole[dim])
-        }
-        (DimMap::Reduction, Some(at)) => {
-            from.held[dim] == scaled(&to.held[at], from.whole[dim] / to.whole[at].max(1))
-        }
-        (DimMap::Broadcast(_) | DimMap::RequiresWhole | DimMap::Reduction, _) => from.has_all(dim),
+        // The indices in two dimensions that are made as long as each other.
+        let scaled = |held: &[usize], by: usize| -> Vec<usize> {
+            held.iter().flat_map(|at| at * by..(at + 1) * by).collect()
+        };
+        scaled(held, other) == scaled(own, len)
     };
     let mut operands = dims.iter().zip(args);
-    operands.all(|(maps, from)| maps.iter().enumerate().all(|(dim, map)| fits(dim, *map, from)))
+    operands.all(|(maps, from)| maps.iter().enumerate().all(|(dim, map)| fits(from, dim, *map)))
         && (0..results.len()).all(|dim| results[dim] != ResultDim::RequiresWhole || to.has_all(dim))
 }

@@ -1,6 +1,6 @@
 //! Executes the control flow of a rank, which depends on no tensor, and records its steps.
 
-use std::{mem, rc::Rc};
+use std::rc::Rc;
 
 use grammar::{
     arena::Id,
@@ -23,12 +23,12 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use self::communication::Posted;
 use crate::{
-    field::Combine,
+    field::{Algebra, Combine},
     operators::{Compute, is_integral, map, rearranged},
     order::place,
     part::{Part, is_aligned, positions, size},
-    tape::{Channel, Function, Kind, Shared, Step, Tape},
-    tensor::{Array, Values, View, array, reshape},
+    tensor::{Values, View, array, reshape},
+    trace::{Action, Chain, Channel, Function, Kind, Member, Port, Step, Trace},
 };
 
 mod communication;
@@ -37,8 +37,11 @@ mod computation;
 /// A value, or the reason why the current statement is not certified.
 type Result<T> = std::result::Result<T, String>;
 
-/// The largest number of steps of a rank.
-const MAX_STEPS: usize = 4_000_000;
+/// The largest number of steps of all ranks, and of iterations of one.
+const MAX_STEPS: usize = 1 << 24;
+
+/// A memory handle: the number of the transfer, the peer, and the buffer with its first place.
+type Handle = (Option<u32>, usize, usize, Option<usize>);
 
 struct Unroller<'p, 's> {
     program: &'p Program,
@@ -46,16 +49,11 @@ struct Unroller<'p, 's> {
     /// `None`: one rank computes whole tensors.
     rank: Option<usize>,
     ranks: usize,
-    shared: &'s mut Shared,
-    tape: Tape<'p>,
+    trace: &'s mut Trace<'p>,
     views: FxHashMap<TensorId, View>,
     /// The stream whose slice a tensor has, here or on the ranks that hold it.
     slices: FxHashMap<TensorId, usize>,
     chains: FxHashMap<Channel, usize>,
-    /// By chain: the steps that the next one waits for.
-    frontiers: Vec<Vec<usize>>,
-    /// The chains of captured streams.
-    captured: FxHashMap<Stream, usize>,
     /// The chain of the current stream.
     current: usize,
     /// The steps that end communications, by number; `None` for one that concerns other ranks only.
@@ -63,15 +61,15 @@ struct Unroller<'p, 's> {
     /// How many transfers were posted to a channel, by member.
     counts: FxHashMap<(Channel, usize), usize>,
     /// The group of transfers that is open, each with its channel.
-    group: Option<Vec<(Channel, Posted<'p>)>>,
-    /// Handles that were exchanged: the number of the transfer, the peer, and the buffer with its first place.
-    handles: FxHashSet<(Option<u32>, usize, usize, Option<usize>)>,
+    group: Option<Vec<(Channel, Posted)>>,
+    /// Handles that were exchanged.
+    handles: FxHashSet<Handle>,
     loops: usize,
     iterations: usize,
     stmt: Option<StmtId>,
 }
 
-/// Returns what a rank of `ranks` executes, or without a rank what the program computes on whole tensors.
+/// Adds what a rank of `ranks` executes, or without a rank what the program computes on whole tensors. Ranks are added in order.
 ///
 /// # Errors
 /// What cannot be certified, by name.
@@ -79,20 +77,17 @@ pub(crate) fn unroll<'p>(
     program: &'p Program,
     rank: Option<usize>,
     ranks: usize,
-    shared: &mut Shared,
-) -> std::result::Result<Tape<'p>, Box<Diagnostic>> {
+    trace: &mut Trace<'p>,
+) -> std::result::Result<(), Box<Diagnostic>> {
     let mut it = Unroller {
         program,
         scalars: Scalars::new(program, rank.unwrap_or(0)),
         rank,
         ranks,
-        shared,
-        tape: Tape::default(),
+        trace,
         views: FxHashMap::default(),
         slices: FxHashMap::default(),
         chains: FxHashMap::default(),
-        frontiers: Vec::new(),
-        captured: FxHashMap::default(),
         current: 0,
         posted: FxHashMap::default(),
         counts: FxHashMap::default(),
@@ -104,40 +99,42 @@ pub(crate) fn unroll<'p>(
     };
     it.run_program().map_err(|why| {
         let label = rank.map_or("computed here".to_owned(), |it| format!("rank {it} executes this"));
-        Diagnostic::new(Code::NotCertifiable, place(program, it.stmt), why, label)
-    })?;
-    Ok(it.tape)
+        Box::new(Diagnostic::new(Code::NotCertifiable, place(program, it.stmt), why, label))
+    })
 }
 
 impl<'p> Unroller<'p, '_> {
     fn run_program(&mut self) -> Result<()> {
         let program = self.program;
         self.current = self.chain(Channel::Stream(None));
-        for tensor in Program::tensors_of(&program.inputs) {
-            let port = if self.holds(tensor) {
-                Some((self.allocate(tensor)?, self.part(tensor, None)?))
-            } else {
-                None
-            };
-            self.tape.inputs.push(port);
-        }
-        let inputs: Vec<View> = self.tape.inputs.iter().flatten().map(|it| it.0.clone()).collect();
-        self.push(None, Vec::new(), inputs.clone())?;
+        let inputs = self.ports(&program.inputs, Self::allocate)?;
+        let views = |ports: &[Port]| ports.iter().flatten().map(|it| it.0.clone()).collect::<Vec<_>>();
+        self.push(None, Vec::new(), views(&inputs))?;
         program.body.map_or(Ok(()), |body| self.block(body))?;
         self.stmt = None;
-        for tensor in Program::tensors_of(&program.outputs) {
-            let port =
-                if self.holds(tensor) { Some((self.view(tensor)?, self.part(tensor, None)?)) } else { None };
-            if port.iter().any(|(view, part)| part.places().len() != view.places.len()) {
-                return Err(format!("`{}` has another size than its storage", program.tensor_name(tensor)));
-            }
-            self.tape.outputs.push(port);
-        }
+        let outputs = self.ports(&program.outputs, |it, tensor| it.view(tensor))?;
         // The caller reads the outputs, and overwrites the inputs.
-        let outputs = self.tape.outputs.iter().flatten().map(|it| it.0.clone()).collect();
-        self.push(Some(Box::new(|_, _| Ok(Vec::new()))), outputs, inputs)?;
-        self.tape.chains = self.frontiers.len();
+        self.push(Some(Box::new(|_, _| Ok(Vec::new()))), views(&outputs), views(&inputs))?;
+        self.trace.ports.push([inputs, outputs]);
         Ok(())
+    }
+
+    /// Returns the inputs or the outputs, in the views that `view` returns.
+    fn ports(
+        &mut self,
+        tensors: &[Named],
+        view: impl Fn(&mut Self, TensorId) -> Result<View>,
+    ) -> Result<Vec<Port>> {
+        let port = |tensor| {
+            let held = if self.holds(tensor) { view(self, tensor)? } else { return Ok(None) };
+            let part = self.part(tensor, None)?;
+            if part.places().len() != held.places.len() {
+                let name = self.program.tensor_name(tensor);
+                return Err(format!("`{name}` has another size than its storage"));
+            }
+            Ok(Some((held, part)))
+        };
+        Program::tensors_of(tensors).map(port).collect()
     }
 
     // ---- tensors
@@ -169,7 +166,7 @@ impl<'p> Unroller<'p, '_> {
 
     fn buffer(&mut self, shape: &[usize]) -> View {
         let len = shape.iter().product();
-        View { buffer: self.shared.allocate(len), places: array(shape, (0..len).collect()) }
+        View { buffer: self.trace.allocate(len), places: array(shape, (0..len).collect()) }
     }
 
     fn bind(&mut self, tensor: TensorId, view: View, slice: Option<usize>) {
@@ -199,20 +196,16 @@ impl<'p> Unroller<'p, '_> {
     // ---- steps
 
     fn chain(&mut self, channel: Channel) -> usize {
-        let next = self.frontiers.len();
+        let next = self.trace.chains.len();
         let found = *self.chains.entry(channel).or_insert(next);
         if found == next {
-            self.frontiers.push(Vec::new());
+            self.trace.chains.push(Chain::default());
         }
         found
     }
 
-    /// Makes the next step of a chain wait for others.
-    fn wait_for(&mut self, chain: usize, steps: &[usize]) {
-        let frontier = &mut self.frontiers[chain];
-        frontier.extend(steps);
-        frontier.sort_unstable();
-        frontier.dedup();
+    fn member(&self, function: Option<Function<'p>>, reads: Vec<View>, writes: Vec<View>) -> Member<'p> {
+        Member { rank: self.rank.unwrap_or(0), stmt: self.stmt, reads, writes, function, peers: None }
     }
 
     /// Appends a step that computes what it writes from what it reads.
@@ -221,21 +214,19 @@ impl<'p> Unroller<'p, '_> {
         if function.is_none() && reads.iter().zip(&writes).any(|(from, to)| len(from) != len(to)) {
             return Err("what is written here has another size than its storage".to_owned());
         }
-        let accesses =
-            reads.iter().map(|it| (it.clone(), false)).chain(writes.iter().map(|it| (it.clone(), true)));
-        let (stmt, chain, accesses) = (self.stmt, self.current, accesses.collect());
-        self.append(Step { stmt, chain, function, accesses, reads, writes, ..Step::default() }).map(|_| ())
+        let accesses = accesses(&reads, &writes);
+        let (action, member) = (self.trace.actions.len(), self.member(function, reads, writes));
+        self.trace.actions.push(Action { members: vec![Some(member)], ..Action::default() });
+        self.append(Step { chain: self.current, accesses, begins: Some((action, 0)), ..Step::default() })
+            .map(|_| ())
     }
 
     /// Appends a step behind what its chain has to wait for, and returns its number.
-    fn append(&mut self, mut step: Step<'p>) -> Result<usize> {
-        let at = self.tape.steps.len();
-        if at >= MAX_STEPS {
-            return Err(format!("the program has more than {MAX_STEPS} steps on a rank"));
+    fn append(&mut self, step: Step) -> Result<usize> {
+        if self.trace.steps.len() >= MAX_STEPS {
+            return Err(format!("the ranks execute more than {MAX_STEPS} steps"));
         }
-        step.after = mem::replace(&mut self.frontiers[step.chain], vec![at]);
-        self.tape.steps.push(step);
-        Ok(at)
+        Ok(self.trace.append(Step { rank: self.rank.unwrap_or(0), stmt: step.stmt.or(self.stmt), ..step }))
     }
 
     // ---- control flow
@@ -288,7 +279,12 @@ impl<'p> Unroller<'p, '_> {
         match stmt.op.def().class {
             OpClass::Stream => self.stream_op(stmt)?,
             OpClass::Allocate => self.allocation(stmt)?,
-            OpClass::Deallocate => Program::tensors_of(&stmt.args).for_each(|it| self.unbind(it)),
+            OpClass::Deallocate => {
+                for it in Program::tensors_of(&stmt.args).filter(|it| self.holds(*it)).collect::<Vec<_>>() {
+                    self.view(it)?;
+                    self.unbind(it);
+                }
+            }
             OpClass::View if stmt.op == Op::ShardByStream => self.chunk(stmt)?,
             OpClass::View | OpClass::Compute | OpClass::Elementwise => self.compute(stmt)?,
             OpClass::HostUnit => self.host_unit(stmt)?,
@@ -309,7 +305,10 @@ impl<'p> Unroller<'p, '_> {
 
     fn stream(&mut self, stream: StreamId) -> Result<usize> {
         match &self.program.streams[stream] {
-            named @ Stream::Named(_) => Ok(*self.captured.get(named).ok_or("the stream was not captured")?),
+            named @ Stream::Named(_) => {
+                let captured = self.chains.get(&Channel::Captured(named.clone()));
+                Ok(*captured.ok_or("the stream was not captured")?)
+            }
             Stream::Index(index) => {
                 let index = self.scalars.int(*index).map_err(|_| "the stream's index has no known value")?;
                 Ok(self.chain(Channel::Stream(Some(index))))
@@ -319,14 +318,15 @@ impl<'p> Unroller<'p, '_> {
 
     fn stream_op(&mut self, stmt: &OpStmt) -> Result<()> {
         if let [Named::Stream(captured)] = stmt.outs[..] {
-            self.captured.entry(self.program.streams[captured].clone()).or_insert(self.current);
+            let captured = Channel::Captured(self.program.streams[captured].clone());
+            self.chains.entry(captured).or_insert(self.current);
         } else if let [Named::Stream(stream)] = stmt.args[..] {
             let stream = self.stream(stream)?;
             if stmt.op == Op::SetCurrentStream {
                 self.current = stream;
             } else {
-                let issued = self.frontiers[stream].clone();
-                self.wait_for(self.current, &issued);
+                let issued = self.trace.chains[stream].frontier.clone();
+                self.trace.wait_for(self.current, &issued);
             }
         }
         Ok(())
@@ -389,4 +389,10 @@ impl<'p> Unroller<'p, '_> {
 
 fn unknown(op: Op) -> String {
     format!("hir-certify does not know what `{}` computes", op.name())
+}
+
+/// Returns what is read and what is written, as accesses.
+fn accesses(reads: &[View], writes: &[View]) -> Vec<(View, bool)> {
+    let access = |writes: bool| move |it: &View| (it.clone(), writes);
+    reads.iter().map(access(false)).chain(writes.iter().map(access(true))).collect()
 }

@@ -32,14 +32,14 @@ impl Call<'_> {
         match operand_map(self.of.program, self.of.stmt, at, &|it| self.integer(it)) {
             Some(OperandMap::Dims(maps)) => Ok(maps),
             Some(OperandMap::Groups(_)) | None => {
-                Err("hir-certify does not know how its result depends on its operands".to_owned())
+                Err("hir-certify does not know how its result depends on its operands")
             }
         }
     }
 
     /// Returns an operand in the dimensions of the first result.
     fn aligned(&self, at: usize) -> Computed<Tensor> {
-        Ok(aligned(self.arg(at)?, &self.maps(at)?, self.shape().len()).ok_or(MISFIT)?)
+        aligned(self.arg(at)?, &self.maps(at)?, self.shape().len()).ok_or(MISFIT)
     }
 
     /// Returns an element for all scalars and words of the statement, such as `largest=True`.
@@ -79,7 +79,7 @@ impl Call<'_> {
         }
         let bias = self.aligned(2)?.index_axis_move(Axis(rank), 0);
         if partial.is_some_and(|dim| self.shape()[dim] > 1) {
-            return Err(MISFIT.to_owned());
+            return Err(MISFIT);
         }
         map(self.shape(), &[found, bias], |it| it[0] + it[1])
     }
@@ -87,7 +87,7 @@ impl Call<'_> {
     /// Returns the factor that an index has for each row of the table: an unknown function of the index and of the row's index.
     fn selected_rows(&self, index: &Tensor) -> Computed<Tensor> {
         if self.of.stmt.get(attr::MAX_NORM).is_some() {
-            return Err("hir-certify does not know tables that are normalised".to_owned());
+            return Err("hir-certify does not know tables that are normalised");
         }
         let rows = self.of.args.get(1).and_then(|it| it.1.held.first()).ok_or(MISFIT)?;
         let factors = index.iter().flat_map(|it| rows.iter().map(|row| self.is_row(*it, *row)));
@@ -101,18 +101,18 @@ impl Call<'_> {
 
     /// Adds rows to those that the indices select.
     pub(super) fn add_rows(&self) -> Computed<Tensor> {
-        let (index, rows, shape) = (self.arg(1)?, self.arg(2)?, self.shape());
-        let (Some((height, rest)), Some((count, own))) = (shape.split_first(), rows.shape().split_first())
-        else {
-            return Err(MISFIT.to_owned());
-        };
-        let width = rest.iter().product();
-        let factors = (0..*height).flat_map(|row| index.iter().map(move |it| self.is_row(*it, row)));
-        let factors = reshape(&array(&[index.len() * height], factors.collect()), &[*height, 1, *count]);
-        let rows = reshape(rows, &[*count, width]).filter(|_| rest == own).ok_or(MISFIT)?.reversed_axes();
-        let rows = reshape(&rows, &[1, width, *count]).zip(factors);
-        let added = rows.and_then(|(rows, it)| reshape(&contracted(&[*height, width], &it, &rows)?, shape));
-        map(shape, &[self.arg(0)?.clone(), added.ok_or(MISFIT)?], |it| it[0] + it[1])
+        let (mut sums, index, rows) = (self.arg(0)?.clone(), self.arg(1)?, self.arg(2)?);
+        let count = rows.shape().first().ok_or(MISFIT)?;
+        if sums.shape().get(1..) != rows.shape().get(1..) || index.len() != *count {
+            return Err(MISFIT);
+        }
+        for (index, added) in index.iter().zip(rows.outer_iter()) {
+            for (row, mut sum) in sums.outer_iter_mut().enumerate() {
+                let factor = self.is_row(*index, row);
+                sum.zip_mut_with(&added, |sum, it| *sum = *sum + factor * *it);
+            }
+        }
+        Ok(sums)
     }
 
     // ---- reductions
@@ -143,7 +143,7 @@ impl Call<'_> {
         let squares = map(groups.shape(), &[groups.clone(), own], |it| (it[0] - it[1]) * (it[0] - it[1]))?;
         let counts = means.map(|_| Element::of_integer(groups.len_of(axis) as i64)).into_shared();
         let all = vec![means, squares.map_axis(axis, sum(Combine::Sum)).into_shared(), counts];
-        if self.args.len() == 1 { Ok(all) } else { Err(MISFIT.to_owned()) }
+        if self.args.len() == 1 { Ok(all) } else { Err(MISFIT) }
     }
 
     // ---- unknown functions
@@ -153,7 +153,7 @@ impl Call<'_> {
         let (stmt, shapes) = (self.of.stmt, &self.of.shapes);
         let dropout = stmt.get(attr::DROPOUT_P).map(|it| self.scalar(it)).transpose()?;
         if dropout.is_some_and(|it| it.real() != 0.0) {
-            return Err("hir-certify does not know attentions with a dropout".to_owned());
+            return Err("hir-certify does not know attentions with a dropout");
         }
         let maps = (0..self.args.len()).map(|at| self.maps(at)).collect::<Computed<Vec<_>>>()?;
         let attributes = self.attributes()?;
@@ -171,45 +171,43 @@ impl Call<'_> {
 
     fn unknown_result(&self, number: usize, maps: &[Vec<DimMap>], attributes: Element) -> Computed<Tensor> {
         let (shape, whole) = (&self.of.shapes[number], &self.of.outs[number].1.whole);
-        let (own, rank) = (dims_of_first_result(self.of.program, self.of.stmt, number), shape.len());
+        let own = dims_of_first_result(self.of.program, self.of.stmt, number);
         // By dimension: how many consecutive indices no operand distinguishes.
-        let mut alike = shape.clone();
-        let mut operands = vec![array(&[], vec![attributes])];
+        let (mut alike, mut operands) = (shape.clone(), Vec::new());
         for (values, maps) in self.args.iter().zip(maps) {
-            let (mut extents, mut dims, mut repeated) = (Vec::new(), Vec::new(), Vec::new());
+            // A dimension becomes two: the group, and the index in it, on all of which the result depends.
+            let (mut extents, mut dims) = (Vec::new(), Vec::new());
             for (extent, map) in values.data.shape().iter().zip(maps) {
-                let (to, groups) = match map {
+                let (to, count) = match map {
                     DimMap::Parallel(to) | DimMap::Broadcast(to) => (Some(*to), None),
                     DimMap::InGroups { to, count } => (Some(*to), usize::try_from(*count).ok()),
                     DimMap::Reduction | DimMap::RequiresWhole => (None, None),
                 };
-                let Some(at) = to.and_then(|to| own.iter().position(|it| *it == Some(to))) else {
-                    extents.push(*extent);
-                    dims.push(DimMap::RequiresWhole);
-                    continue;
-                };
-                let count = groups.map_or(*extent, |it| (it * shape[at] / whole[at].max(1)).max(1));
-                let len = if groups.is_some() { shape[at] / count } else { 1 };
-                // A dimension in groups becomes two: the group, and the index in it.
-                extents.extend([count, extent / count.max(1)]);
-                dims.extend([DimMap::Parallel(at), DimMap::RequiresWhole]);
-                repeated.push((at, len));
-                alike[at] = alike[at].min(len);
+                let to = to.and_then(|to| own.iter().position(|it| *it == Some(to)));
+                let groups = to.map_or(1, |at| match count {
+                    Some(it) => (it * shape[at] / whole[at].max(1)).max(1),
+                    None => *extent,
+                });
+                extents.extend([groups, extent / groups.max(1)]);
+                dims.extend([to.map_or(DimMap::RequiresWhole, DimMap::Parallel), DimMap::RequiresWhole]);
+                let len = |at: usize| if count.is_some() { shape[at] / groups } else { 1 };
+                to.into_iter().for_each(|at| alike[at] = alike[at].min(len(at)));
             }
-            let it =
-                reshape(&values.data, &extents).and_then(|it| aligned(&it, &dims, rank)).ok_or(MISFIT)?;
+            let it = reshape(&values.data, &extents).and_then(|it| aligned(&it, &dims, shape.len()));
             let hash = |it: ArrayView1<'_, Element>| self.algebra.apply("operand", it.iter().copied());
-            let mut it = it.map_axis(Axis(rank), hash);
-            for (at, len) in repeated.into_iter().filter(|it| it.1 > 1) {
-                it = it.select(Axis(at), &(0..shape[at]).map(|index| index / len).collect::<Vec<_>>());
-            }
-            operands.push(it.into_shared());
+            operands.push(it.ok_or(MISFIT)?.map_axis(Axis(shape.len()), hash));
         }
-        let place = |index: IxDyn| {
-            let dims = index.slice().iter().zip(&alike);
-            Element::of_integer(dims.fold(0, |all, (index, alike)| all * alike + index % alike) as i64)
+        let element = |index: IxDyn| {
+            let dims = || index.slice().iter().zip(shape);
+            let group = |it: &ArrayD<Element>| {
+                let at = dims().zip(it.shape()).map(|((at, all), groups)| at * groups / all);
+                it.get(&*at.collect::<Vec<_>>()).copied().unwrap_or_default()
+            };
+            let place = dims().zip(&alike).fold(0, |all, ((at, _), alike)| all * alike + at % alike);
+            let place = Element::of_integer(place as i64);
+            let known = [attributes, place].into_iter().chain(operands.iter().map(group));
+            self.algebra.apply((self.of.stmt.op, number), known)
         };
-        operands.push(Tensor::from_shape_fn(&shape[..], place));
-        map(shape, &operands, |it| self.algebra.apply((self.of.stmt.op, number), it.iter().copied()))
+        Ok(Tensor::from_shape_fn(&shape[..], element))
     }
 }

@@ -7,11 +7,11 @@ impl Call<'_> {
         let from = self.of.args.first().ok_or(MISFIT)?.0;
         let integer = |it| self.integer(it);
         let found = rearranged(self.of.program, self.of.stmt, &integer, self.arg(0)?, from, self.shape());
-        Ok(found.ok_or(MISFIT)?)
+        found.ok_or(MISFIT)
     }
 
     pub(super) fn cat(&self) -> Computed<Tensor> {
-        let Some(Operand::Scalar(dim)) = self.of.stmt.args.last() else { return Err(MISFIT.to_owned()) };
+        let Some(Operand::Scalar(dim)) = self.of.stmt.args.last() else { return Err(MISFIT) };
         let dim = self.integer(*dim).and_then(|it| usize::try_from(it).ok()).ok_or(MISFIT)?;
         let parts: Vec<_> = self.args.iter().map(|it| it.data.view()).collect();
         Ok(concatenate(Axis(dim), &parts).map_err(|_| MISFIT)?.into_shared())
@@ -25,7 +25,7 @@ impl Call<'_> {
             self.shape().get(dim).is_some_and(|it| *it as i128 == *extent as i128 + added)
         };
         if from.ndim() != self.shape().len() || !from.shape().iter().enumerate().all(fits) {
-            return Err(MISFIT.to_owned());
+            return Err(MISFIT);
         }
         let element = |mut index: IxDyn| {
             let dims = index.slice_mut().iter_mut().zip(widths.iter().step_by(2));
@@ -79,8 +79,8 @@ pub(crate) fn rearranged<T: Clone>(
                 if slice_takes_all(program, stmt, arg, dim, &integer) {
                     continue;
                 }
-                let (start, stop, step) = (size(*start)?, size(*stop)?, size(*step)?.max(1));
-                if start > stop || stop > *it.shape().get(dim)? {
+                let (start, stop, step) = (size(*start)?, size(*stop)?, size(*step)?);
+                if start > stop || stop > *it.shape().get(dim)? || step == 0 {
                     return None;
                 }
                 let range = Slice::new(start as isize, Some(stop as isize), step as isize);

@@ -2,13 +2,13 @@
 
 use super::*;
 
-/// The beginning and the end of a transfer.
-pub(super) type Posted<'p> = [Step<'p>; 2];
+/// A rank's part of a communication: the step that begins it, with what is in use to the end, and the members whose data the rank receives.
+pub(super) type Posted = (Step, Vec<usize>);
 
 impl<'p> Unroller<'p, '_> {
     /// Posts transfers to the queue of their communicator, behind what the current stream has been issued. A group is empty on a rank that
     /// holds none of its buffers.
-    pub(super) fn post(&mut self, number: Option<u32>, group: Vec<(Channel, Posted<'p>)>) -> Result<()> {
+    pub(super) fn post(&mut self, number: Option<u32>, group: Vec<(Channel, Posted)>) -> Result<()> {
         // Transfers between two ranks share one communicator of all ranks. Those of the CUDA backend are copies of their own, of which one
         // number on one stream is not posted again before its Wait.
         let queue = match group.first().map(|it| &it.0) {
@@ -20,60 +20,90 @@ impl<'p> Unroller<'p, '_> {
         };
         let mut end = None;
         if let Some(queue) = queue {
-            let (queue, issued) = (self.chain(queue), self.frontiers[self.current].clone());
-            self.wait_for(queue, &issued);
+            let (queue, issued) = (self.chain(queue), self.trace.chains[self.current].frontier.clone());
+            self.trace.wait_for(queue, &issued);
             end = Some(self.run(queue, group.into_iter().map(|it| it.1).collect())?);
         }
         number.into_iter().for_each(|it| _ = self.posted.insert(it, end));
         Ok(())
     }
 
-    /// Begins and then ends transfers on a chain, and returns the last step. What they access is in use to the end.
-    pub(super) fn run(&mut self, chain: usize, posted: Vec<Posted<'p>>) -> Result<usize> {
-        let mut left = 2 * posted.len() as u32;
-        let (begins, ends): (Vec<_>, Vec<_>) = posted.into_iter().map(<(_, _)>::from).unzip();
-        let mut last = 0;
-        for step in begins.into_iter().chain(ends) {
-            left -= 1;
-            last = self.append(Step { chain, lasts: left, ..step })?;
+    /// Makes this rank a member of an action.
+    pub(super) fn join(
+        &mut self,
+        action: usize,
+        me: usize,
+        sources: Vec<usize>,
+        member: Member<'p>,
+    ) -> Posted {
+        let accesses = accesses(&member.reads, &member.writes);
+        self.trace.actions[action].members[me] = Some(member);
+        (Step { stmt: self.stmt, accesses, begins: Some((action, me)), ..Step::default() }, sources)
+    }
+
+    /// Begins and then ends transfers on a chain, and returns the last step.
+    pub(super) fn run(&mut self, chain: usize, posted: Vec<Posted>) -> Result<usize> {
+        let (mut lasts, mut ends, mut last) = (2 * posted.len() as u32, Vec::new(), 0);
+        for (begin, sources) in posted {
+            lasts -= 1;
+            ends.extend(begin.begins.map(|(action, _)| (begin.stmt, action, sources)));
+            self.append(Step { chain, lasts, ..begin })?;
+        }
+        for (stmt, action, sources) in ends {
+            last = self.append(Step { stmt, chain, ends: Some(action), ..Step::default() })?;
+            self.trace.actions[action].ends.push((last, sources));
         }
         Ok(last)
     }
 
-    /// Returns the number of the next communication of a channel, and the first of its `count` buffers of `len` elements.
-    pub(super) fn meet(
-        &mut self,
-        (channel, me): (&Channel, usize),
-        kind: Kind,
-        buffers: (usize, usize),
-    ) -> Result<(usize, usize)> {
+    /// Returns the next communication of a channel, with a buffer of `len` elements.
+    pub(super) fn meet(&mut self, channel: &Channel, me: usize, kind: Kind, len: usize) -> Result<usize> {
         let posted = self.counts.entry((channel.clone(), me)).or_insert(0);
         *posted += 1;
-        let found = self.shared.meet((channel.clone(), *posted), kind, buffers);
+        let found = self.trace.meet((channel.clone(), *posted), kind, len);
         Ok(found.ok_or("the members of the team post different collectives")?)
     }
 
-    /// Hosts exchange handles that are new, and then wait for each other.
+    /// Returns the memory handle of a transfer, whose buffer this rank holds.
+    fn handle(&self, stmt: &OpStmt, buffer: TensorId) -> Result<Handle> {
+        let peer =
+            stmt.get(attr::PEER).and_then(|it| size(&self.scalars, it)).filter(|it| Some(*it) != self.rank);
+        let peer = peer.ok_or("the peer is this rank, or has no value that hir-certify can compute")?;
+        let View { buffer, places } = self.view(buffer)?;
+        Ok((stmt.number, peer, buffer, places.first().copied()))
+    }
+
+    /// Both hosts of a transfer exchange handles that are new, and then all hosts wait for each other.
     pub(super) fn exchange(&mut self, stmt: &OpStmt) -> Result<()> {
-        let mut is_new = false;
+        let (mut posted, me) = (Vec::new(), self.rank.unwrap_or(0));
         for id in stmt.get(attr::TRANSFERS).unwrap_or_default() {
             let Stmt::Op(it) = &self.program.stmts[*id] else { continue };
-            let buffer = it.get(attr::BUFFER).filter(|it| self.holds(*it));
-            let Some((buffer, peer)) = buffer.zip(it.get(attr::PEER)) else { continue };
-            let peer =
-                size(&self.scalars, peer).ok_or("the peer has no value that hir-certify can compute")?;
-            let View { buffer, places } = self.view(buffer)?;
-            is_new |= self.handles.insert((it.number, peer, buffer, places.first().copied()));
+            let Some(buffer) = it.get(attr::BUFFER).filter(|it| self.holds(*it)) else { continue };
+            let handle = self.handle(it, buffer)?;
+            if self.handles.insert(handle) {
+                let receives = it.get(attr::P2P_TYPE) == Some(P2pType::Recv);
+                let sides = if receives { [handle.1, me] } else { [me, handle.1] };
+                posted.push(self.meet_hosts(sides.into(), usize::from(receives), Type::SendRecv)?);
+            }
         }
-        self.tape.exchanges += usize::from(is_new);
+        if !posted.is_empty() {
+            posted.push(self.meet_hosts((0..self.ranks).collect(), me, Type::Allgather)?);
+            let host = self.chain(Channel::Hosts([].into()));
+            self.run(host, posted)?;
+        }
         Ok(())
+    }
+
+    fn meet_hosts(&mut self, hosts: Rc<[usize]>, me: usize, kind: Type) -> Result<Posted> {
+        let action = self.meet(&Channel::Hosts(hosts), me, (kind, 0, Combine::Sum, false, 0), 0)?;
+        Ok(self.join(action, me, Vec::new(), self.member(None, Vec::new(), Vec::new())))
     }
 
     pub(super) fn wait(&mut self, stmt: &OpStmt) -> Result<()> {
         let number = stmt.get(attr::WORK).ok_or("the Wait has no number")?;
         let missing = || format!("this rank waits for communication {number}, but has not posted it");
         let end = self.posted.remove(&number).ok_or_else(missing)?;
-        end.into_iter().for_each(|it| self.wait_for(self.current, &[it]));
+        end.into_iter().for_each(|it| self.trace.wait_for(self.current, &[it]));
         Ok(())
     }
 
@@ -88,20 +118,29 @@ impl<'p> Unroller<'p, '_> {
         let (n, position) = (team.len(), team.iter().position(|it| *it == rank));
         let team = Channel::Team(backend, team);
         let buffer = stmt.get(attr::BUFFER).filter(|it| self.holds(*it));
-        let (channel, me, kind, root) = match (stmt.op, position, buffer) {
+        let (channel, me, kind, root, peers) = match (stmt.op, position, buffer) {
             (Op::Communication, Some(me), _) => {
-                (team, me, stmt.get(attr::TYPE).unwrap_or(Type::Allreduce), index(attr::ROOT, n)?)
+                (team, me, stmt.get(attr::TYPE).unwrap_or(Type::Allreduce), index(attr::ROOT, n)?, None)
             }
             // The root is the member from which this one receives.
             (Op::CollectivePermute, Some(me), _) => {
-                (team, me, Type::CollectivePermute, index(attr::RECV_PEER, n)?)
+                let [from, to] = [index(attr::RECV_PEER, n)?, index(attr::SEND_PEER, n)?];
+                (team, me, Type::CollectivePermute, from, Some([from, to]))
             }
-            (Op::P2PCommunication, _, Some(_)) => {
+            (Op::P2PCommunication, _, Some(buffer)) => {
+                let is_grouped = self.group.is_some();
+                if backend == Backend::Cuda
+                    && (is_grouped || !self.handles.contains(&self.handle(stmt, buffer)?))
+                {
+                    return Err(
+                        "no earlier ShareMemHandles shares the handle of its buffer with its peer".to_owned()
+                    );
+                }
                 let peer = index(attr::PEER, self.ranks)?;
-                let backend = if self.group.is_some() { Backend::Nccl } else { backend };
+                let backend = if is_grouped { Backend::Nccl } else { backend };
                 let receives = stmt.get(attr::P2P_TYPE) == Some(P2pType::Recv);
                 let (from, to) = if receives { (peer, rank) } else { (rank, peer) };
-                (Channel::Pair(backend, from, to), usize::from(receives), Type::SendRecv, 0)
+                (Channel::Pair(backend, from, to), usize::from(receives), Type::SendRecv, 0, None)
             }
             (Op::Communication | Op::CollectivePermute | Op::P2PCommunication, ..) => {
                 stmt.number.into_iter().for_each(|it| _ = self.posted.insert(it, None));
@@ -130,8 +169,8 @@ impl<'p> Unroller<'p, '_> {
         let input = input.filter(|_| sends).map(|it| self.view(it)).transpose()?;
         let output =
             output.filter(|it| receives && self.holds(*it)).map(|it| self.output_view(it)).transpose()?;
-        let (sent, received) = (if is_split { n } else { 1 }, if is_sum { 1 } else { sources.len() });
-        let sides = [(&input, sent), (&output, received)].into_iter();
+        let (sent_parts, received) = (if is_split { n } else { 1 }, if is_sum { 1 } else { sources.len() });
+        let sides = [(&input, sent_parts), (&output, received)].into_iter();
         let sides: Vec<_> =
             sides.filter_map(|(it, count)| Some((it.as_ref()?.places.len(), count))).collect();
         let len = sides.first().map_or(0, |(all, count)| all / count);
@@ -140,39 +179,38 @@ impl<'p> Unroller<'p, '_> {
         }
         let agreed = if kind == Type::CollectivePermute { 0 } else { root };
         let kind = (kind, agreed, combine, integral, len);
-        let (meeting, buffer) = self.meet((&channel, me), kind, (n, len * sent))?;
-        let sent = array(&[sent, len], (0..len * sent).collect());
-        let part = |buffer: usize, places: &Array<usize>, at: usize| View {
-            buffer,
-            places: places.clone().index_axis_move(Axis(0), at),
+        let action = self.meet(&channel, me, kind, 0)?;
+        let own = if is_split { me } else { 0 };
+        let members = sources.clone();
+        let function = move |algebra: &Algebra, all: &[Vec<Values>]| {
+            let sent: Vec<&Values> = members.iter().filter_map(|it| all[*it].first()).collect();
+            let row =
+                |it: &&Values| Some(reshape(&it.data, &[sent_parts, len])?.index_axis_move(Axis(0), own));
+            let rows = sent.iter().map(row).collect::<Option<Vec<_>>>().ok_or("a member sends nothing")?;
+            let mut degree = sent.iter().map(|it| it.degree).max().unwrap_or(0);
+            let data = if is_sum {
+                degree =
+                    degree.saturating_mul(if combine == Combine::Product { sent.len() as u64 } else { 1 });
+                map(&[len], &rows, |row| algebra.combine(combine, integral, row))?
+            } else {
+                array(&[rows.len() * len], rows.iter().flatten().copied().collect())
+            };
+            Ok(vec![Values { data, degree }])
         };
-        let mut begin = Step { stmt: self.stmt, begins: Some((meeting, me)), ..Step::default() };
-        let mut end = Step { stmt: self.stmt, ends: Some((meeting, Vec::new())), ..Step::default() };
-        if let Some(input) = input {
-            begin.accesses.push((input.clone(), false));
-            begin.reads.push(input);
-            begin.writes.push(View { buffer: buffer + me, places: sent.clone() });
-        }
-        if let Some(output) = output {
-            let own = if is_split { me } else { 0 };
-            let places = reshape(&output.places, &[received, len]).unwrap_or_default();
-            end.reads = sources.iter().map(|it| part(buffer + it, &sent, own)).collect();
-            end.writes = (0..received).map(|at| part(output.buffer, &places, at)).collect();
-            end.ends = Some((meeting, sources));
-            begin.accesses.push((output, true));
-        }
-        if is_sum && !end.writes.is_empty() {
-            end.function = Some(Box::new(move |algebra, args| {
-                let data: Vec<_> = args.iter().map(|it| it.data.clone()).collect();
-                let data = map(&[len], &data, |row| algebra.combine(combine, integral, row))?;
-                let products = if combine == Combine::Product { args.len() as u64 } else { 1 };
-                let degree = args.iter().map(|it| it.degree).max().unwrap_or(0).saturating_mul(products);
-                Ok(vec![Values { data, degree }])
-            }));
+        let [reads, writes] = [input, output].map(Vec::from_iter);
+        let function: Option<Function<'p>> = Some(Box::new(function));
+        let posted = self.join(action, me, sources, Member { peers, ..self.member(function, reads, writes) });
+        // Of the two members of each transfer, the one that posts it later compares them.
+        let members = &self.trace.actions[action].members;
+        let differs = |at: usize, end: usize| {
+            members[at].as_ref().and_then(|it| it.peers).is_some_and(|it| it[end] != me)
+        };
+        if peers.is_some_and(|[from, to]| differs(from, 1) || differs(to, 0)) {
+            return Err("a member receives from one that sends to another member".to_owned());
         }
         match &mut self.group {
-            Some(group) => group.push((channel, [begin, end])),
-            None => self.post(stmt.number, vec![(channel, [begin, end])])?,
+            Some(group) => group.push((channel, posted)),
+            None => self.post(stmt.number, vec![(channel, posted)])?,
         }
         Ok(())
     }

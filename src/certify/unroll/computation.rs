@@ -14,7 +14,7 @@ impl<'p> Unroller<'p, '_> {
         if self.rank.is_none() || program.tensors[out].unit.is_some() || is_shown {
             return Ok(true);
         }
-        if let Some(known) = self.shared.local.get(&(id, out)) {
+        if let Some(known) = self.trace.local.get(&(id, out)) {
             return Ok(*known);
         }
         let holds = |tensor: TensorId, rank| program.tensors[tensor].mesh.contains(rank);
@@ -30,7 +30,7 @@ impl<'p> Unroller<'p, '_> {
                     &part(&out)?,
                 );
         }
-        self.shared.local.insert((id, out), is_local);
+        self.trace.local.insert((id, out), is_local);
         Ok(is_local)
     }
 
@@ -98,7 +98,7 @@ impl<'p> Unroller<'p, '_> {
             add(axis.expanded.unwrap_or(axis.extent));
         }
         let it = Compute { program, stmt, args: operands, outs: results, shapes, values };
-        self.push(Some(Box::new(move |algebra, args| it.results(algebra, args))), reads, writes)?;
+        self.push(Some(Box::new(move |algebra, args| it.results(algebra, &args[0]))), reads, writes)?;
         copies.into_iter().try_for_each(|(from, to)| self.push(None, vec![from], vec![to]))
     }
 
@@ -106,24 +106,23 @@ impl<'p> Unroller<'p, '_> {
     fn assemble(&mut self, input: Option<View>, part: &Part, channel: &Channel) -> Result<View> {
         let len = part.whole.iter().product();
         let me = channel.ranks().iter().position(|it| Some(*it) == self.rank).unwrap_or(0);
-        let kind = (Type::Allgather, 0, Combine::Sum, false, len);
-        let (meeting, buffer) = self.meet((channel, me), kind, (1, len))?;
+        let action = self.meet(channel, me, (Type::Allgather, 0, Combine::Sum, false, len), len)?;
+        let buffer = self.trace.actions[action].buffer;
+        let own = View { buffer, places: part.places() };
+        let (reads, writes) = (Vec::from_iter(input), vec![own]);
         let sources = (0..channel.ranks().len()).collect();
-        let mut begin = Step { stmt: self.stmt, begins: Some((meeting, me)), ..Step::default() };
-        let mut end = Step { stmt: self.stmt, ends: Some((meeting, sources)), ..Step::default() };
-        if let Some(view) = input {
-            let own = View { buffer, places: part.places() };
-            begin.accesses.push((view.clone(), false));
-            (begin.reads, begin.writes) = (vec![view.clone()], vec![own.clone()]);
-            end.reads = vec![view, own];
-            end.function = Some(Box::new(|_, args| match args {
-                [own, all] if own.data.iter().ne(&all.data) => {
-                    Err("ranks hold different values of an operand, which this statement reshards".to_owned())
-                }
-                _ => Ok(Vec::new()),
-            }));
-        }
-        self.run(self.current, vec![[begin, end]])?;
+        let member = self.member(None, reads.clone(), writes.clone());
+        let mut posted = self.join(action, me, sources, member);
+        // What gathers an operand is no memory of a rank.
+        posted.0.accesses.truncate(reads.len());
+        self.run(self.current, vec![posted])?;
+        let is_same: Function<'p> = Box::new(|_, args| match &args[0][..] {
+            [all, own] if own.data.iter().ne(&all.data) => {
+                Err("ranks hold different values of an operand, which this statement reshards".to_owned())
+            }
+            _ => Ok(Vec::new()),
+        });
+        self.push(Some(is_same), [writes, reads].concat(), Vec::new())?;
         Ok(View { buffer, places: array(&part.whole, (0..len).collect()) })
     }
 

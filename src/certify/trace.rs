@@ -1,0 +1,160 @@
+//! What the ranks of a program execute: their statements with all scalars evaluated, all names resolved to views of buffers, and what they
+//! wait for.
+//!
+//! A rank issues steps to its chains. Steps begin and end actions, which read and write elements: a statement of one rank is an action
+//! with one member, and a communication is one whose members are ranks.
+
+use std::{mem, rc::Rc};
+
+use grammar::{
+    ir::{StmtId, Stream, TensorId},
+    words::{Backend, CommunicationType},
+};
+use rustc_hash::FxHashMap;
+
+use crate::{
+    field::{Algebra, Combine},
+    part::Part,
+    tensor::{Values, View},
+};
+
+/// Where an input or output is, and which part of it; `None` on a rank that has no part.
+pub(crate) type Port = Option<(View, Part)>;
+
+/// Computes what a member writes from what each member reads.
+pub(crate) type Function<'p> = Box<dyn Fn(&Algebra, &[Vec<Values>]) -> Result<Vec<Values>, String> + 'p>;
+
+/// What all ranks of a program execute.
+#[derive(Default)]
+pub(crate) struct Trace<'p> {
+    pub(crate) steps: Vec<Step>,
+    pub(crate) actions: Vec<Action<'p>>,
+    pub(crate) chains: Vec<Chain>,
+    /// The number of elements of each buffer. A buffer is allocated once.
+    pub(crate) buffers: Vec<usize>,
+    /// By rank: the inputs and the outputs.
+    pub(crate) ports: Vec<[Vec<Port>; 2]>,
+    /// The action that is posted to a channel as the n-th one.
+    posted: FxHashMap<(Channel, usize), usize>,
+    /// The statements that compute with the parts of each rank, and those that do not.
+    pub(crate) local: FxHashMap<(StmtId, TensorId), bool>,
+}
+
+/// A stream or a queue of communications of a rank, whose steps run one after another.
+#[derive(Default)]
+pub(crate) struct Chain {
+    steps: u32,
+    /// What the next step waits for.
+    pub(crate) frontier: Vec<usize>,
+}
+
+#[derive(Default)]
+pub(crate) struct Step {
+    pub(crate) rank: usize,
+    /// `None`: the caller of the program.
+    pub(crate) stmt: Option<StmtId>,
+    pub(crate) chain: usize,
+    /// Its number on the chain, from 1 on.
+    pub(crate) number: u32,
+    /// What it accesses, and whether it writes there; as many further steps of the chain as `lasts` belong to the access.
+    pub(crate) accesses: Vec<(View, bool)>,
+    pub(crate) lasts: u32,
+    /// The steps that wait for its end, and for how many things it waits itself.
+    pub(crate) followers: Vec<usize>,
+    pub(crate) waits: usize,
+    /// The action that it begins, with the position of the rank among the members.
+    pub(crate) begins: Option<(usize, usize)>,
+    /// The action that it ends, which all members have to have begun.
+    pub(crate) ends: Option<usize>,
+}
+
+#[derive(Default)]
+pub(crate) struct Action<'p> {
+    pub(crate) kind: Option<Kind>,
+    /// A buffer that its members share.
+    pub(crate) buffer: usize,
+    /// `None`: a rank that has not posted it.
+    pub(crate) members: Vec<Option<Member<'p>>>,
+    /// The steps that end it, with the members whose data their ranks receive.
+    pub(crate) ends: Vec<(usize, Vec<usize>)>,
+}
+
+/// What the members of a communication have to agree on: its root, how it combines elements, whether they are integers, and how many one
+/// member sends to another one.
+pub(crate) type Kind = (CommunicationType, usize, Combine, bool, usize);
+
+pub(crate) struct Member<'p> {
+    pub(crate) rank: usize,
+    pub(crate) stmt: Option<StmtId>,
+    pub(crate) reads: Vec<View>,
+    pub(crate) writes: Vec<View>,
+    /// `None`: what it reads is copied.
+    pub(crate) function: Option<Function<'p>>,
+    /// In a permutation, the members from which it receives and to which it sends.
+    pub(crate) peers: Option<[usize; 2]>,
+}
+
+/// Where the steps of ranks meet, or the steps of a chain follow each other, in the order of posting.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Channel {
+    /// `None`: the stream that is current at entry.
+    Stream(Option<i64>),
+    Captured(Stream),
+    Team(Backend, Rc<[usize]>),
+    /// From the first rank to the second one.
+    Pair(Backend, usize, usize),
+    /// The hosts of ranks.
+    Hosts(Rc<[usize]>),
+    /// An operand of a statement that the ranks of a team execute together.
+    Statement(StmtId, usize, Rc<[usize]>),
+}
+
+impl Channel {
+    /// Returns the ranks that meet.
+    pub(crate) fn ranks(&self) -> Rc<[usize]> {
+        match self {
+            Self::Stream(_) | Self::Captured(_) => [].into(),
+            Self::Team(_, team) | Self::Hosts(team) | Self::Statement(.., team) => team.clone(),
+            Self::Pair(_, from, to) => [*from, *to].into(),
+        }
+    }
+}
+
+impl<'p> Trace<'p> {
+    pub(crate) fn allocate(&mut self, len: usize) -> usize {
+        self.buffers.push(len);
+        self.buffers.len() - 1
+    }
+
+    /// Makes the next step of a chain wait for others.
+    pub(crate) fn wait_for(&mut self, chain: usize, steps: &[usize]) {
+        let frontier = &mut self.chains[chain].frontier;
+        frontier.extend(steps);
+        frontier.sort_unstable();
+        frontier.dedup();
+    }
+
+    /// Appends a step to its chain, and returns its number.
+    pub(crate) fn append(&mut self, step: Step) -> usize {
+        let (at, chain) = (self.steps.len(), &mut self.chains[step.chain]);
+        let after = mem::replace(&mut chain.frontier, vec![at]);
+        chain.steps += 1;
+        let waits = after.len() + usize::from(step.ends.is_some());
+        after.into_iter().for_each(|it| self.steps[it].followers.push(at));
+        self.steps.push(Step { number: chain.steps, waits, ..step });
+        at
+    }
+
+    /// Returns the action that is posted to a channel as the n-th one, with a buffer of `len` elements; `None` if another rank posts one of
+    /// another kind there.
+    pub(crate) fn meet(&mut self, place: (Channel, usize), kind: Kind, len: usize) -> Option<usize> {
+        let (next, count) = (self.actions.len(), place.0.ranks().len());
+        let at = *self.posted.entry(place).or_insert(next);
+        if at == next {
+            let members = (0..count).map(|_| None).collect();
+            let buffer = self.allocate(len);
+            self.actions.push(Action { kind: Some(kind), buffer, members, ends: Vec::new() });
+        }
+        (self.actions[at].kind == Some(kind)).then_some(at)
+    }
+}
