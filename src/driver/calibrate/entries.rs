@@ -1,8 +1,17 @@
 //! What `hir calibrate` measures: the extents of each table, the constants, and whole programs.
 
-use super::programs::{
-    Call, Collective, Layer, LayerKind, PeerProtocol, alternating_call, calls_in_turns, concurrent_calls,
-    repeated_call,
+use hir_plan::timeline::{
+    machine::{EXACTLY, FROM_MEMORY},
+    work::Work,
+};
+
+use super::{
+    exact::{measurements, works},
+    programs::{
+        Call, Collective, Layer, LayerKind, PeerProtocol, alternating_call, calls_in_turns, calls_on_streams,
+        concurrent_calls, products_from_memory, repeated_call,
+    },
+    world,
 };
 
 /// A measurement.
@@ -30,11 +39,32 @@ pub enum Meaning {
     /// This many calls of a kernel that computes and of a communication, in turns.
     Exchanging([Call; 2], usize),
     /// This many calls of the work that the table with this prefix contains.
-    Table(&'static str, usize),
+    Table(&'static str, usize, Place),
     /// Two calls, each several times, at the same time: a kernel that computes, and a communication.
     Together([(Call, usize); 2]),
     /// A layer.
     Run(Layer),
+}
+
+/// Where the time of work belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Whether the work reads its larger operand from memory, and not from the cache of the GPU.
+    pub from_memory: bool,
+    /// Whether it is a point of no grid.
+    pub exactly: bool,
+}
+
+impl Place {
+    /// A point of a grid, behind work with the same operands.
+    pub const GRID: Self = Self { from_memory: false, exactly: false };
+
+    /// Returns the name of the table of work of a kind.
+    pub fn table(self, kind: &str) -> String {
+        let [memory, exactly] = [(self.from_memory, FROM_MEMORY), (self.exactly, EXACTLY)];
+        let suffix = |(applies, text): (bool, &'static str)| if applies { text } else { "" };
+        format!("{kind}{}{}", suffix(memory), suffix(exactly))
+    }
 }
 
 /// The passes with which layers run.
@@ -46,36 +76,61 @@ const ELEMENT: usize = 2;
 const LEAST: Call = Call::Elementwise(1024);
 /// A small product.
 const SMALL: Call = Call::Product([64, 1024, 1024]);
+/// Bytes of weights, of which no cache holds the first ones when the last ones have been read.
+const PRODUCTS_FROM_MEMORY: usize = 100_000_000;
 /// Number of calls of `Meaning::Leasts` and `Meaning::Alternating`.
 const CALLS: usize = 20;
+
+/// Returns the measurements of the time of a run besides its work.
+pub fn least(ranks: usize) -> Vec<Entry> {
+    let entry = |text, meaning| Entry { text, passes: "", meaning };
+    vec![
+        entry(repeated_call(LEAST, 1, ranks), Meaning::Least),
+        entry(repeated_call(LEAST, CALLS, ranks), Meaning::Leasts(CALLS)),
+    ]
+}
 
 /// Returns all measurements, with those that others need first and whole programs last. `quick` leaves out all but the
 /// smallest extents.
 pub fn entries(ranks: usize, quick: bool) -> Vec<Entry> {
     let entry = |text, meaning| Entry { text, passes: "", meaning };
-    let mut all = vec![
-        entry(repeated_call(LEAST, 1, ranks), Meaning::Least),
-        entry(repeated_call(LEAST, CALLS, ranks), Meaning::Leasts(CALLS)),
+    let mut all = least(ranks);
+    all.extend([
         entry(alternating_call(LEAST, CALLS, ranks), Meaning::Alternating(CALLS)),
         entry(calls_in_turns([SMALL, LEAST], CALLS, ranks), Meaning::Switching(SMALL, CALLS)),
-    ];
+    ]);
     let kept = if quick { 1 } else { usize::MAX };
     for (table, calls) in tables(ranks) {
-        let calls = calls.into_iter().take(kept);
-        all.extend(
-            calls.map(|(call, times)| entry(repeated_call(call, times, ranks), Meaning::Table(table, times))),
-        );
+        for (call, times) in calls.into_iter().take(kept) {
+            all.push(entry(repeated_call(call, times, ranks), Meaning::Table(table, times, Place::GRID)));
+            all.extend(from_memory(call, ranks, false));
+        }
     }
     if quick {
         return all;
     }
     if ranks > 1 {
-        let calls = [SMALL, Call::Collective(Collective::Allreduce, "one-shot-ll", 4096)];
-        all.push(entry(calls_in_turns(calls, CALLS, ranks), Meaning::Exchanging(calls, CALLS)));
+        for it in exchanges() {
+            let calls = [SMALL, it];
+            let text = if matches!(it, Call::PeerCopy(..)) {
+                calls_on_streams(calls, CALLS, ranks)
+            } else {
+                calls_in_turns(calls, CALLS, ranks)
+            };
+            all.push(entry(text, Meaning::Exchanging(calls, CALLS)));
+        }
         all.extend(
             contention().map(|it| entry(concurrent_calls(it[0], it[1], ranks), Meaning::Together(it))),
         );
     }
+    let pipelines = PIPELINES.map(str::to_owned);
+    let mut measured: Vec<Entry> = Vec::new();
+    for it in measured_layers(ranks).flat_map(|it| of_program(&it.text(ranks), &pipelines, ranks)) {
+        if measured.iter().all(|known| known.text != it.text) {
+            measured.push(it);
+        }
+    }
+    all.extend(measured);
     for layer in layers(ranks) {
         let text = layer.text(ranks);
         all.extend(PIPELINES.map(|passes| Entry {
@@ -87,9 +142,27 @@ pub fn entries(ranks: usize, quick: bool) -> Vec<Entry> {
     all
 }
 
+/// Returns the layers whose work is measured: every other one. That of the others is estimated from its neighbours.
+fn measured_layers(ranks: usize) -> impl Iterator<Item = Layer> {
+    let kinds = LayerKind::ALL.len();
+    let is_measured = move |at: usize| (at / kinds + at % kinds).is_multiple_of(2);
+    layers(ranks).into_iter().enumerate().filter(move |it| is_measured(it.0)).map(|it| it.1)
+}
+
+/// Returns the measurements of the work of a program with each of some pipelines. A pipeline that does not apply has none.
+pub fn of_program(text: &str, pipelines: &[String], ranks: usize) -> Vec<Entry> {
+    let mut found: Vec<Work> = Vec::new();
+    for passes in pipelines {
+        let world = world(text, passes, ranks);
+        let new = world.iter().flat_map(works).filter(|it| !found.contains(it)).collect::<Vec<_>>();
+        found.extend(new);
+    }
+    found.iter().flat_map(|it| measurements(it, ranks)).collect()
+}
+
 /// Returns the number of calls of a program whose calls move or compute this much, so that it takes neither much less than
 /// 100 µs nor much more than a few milliseconds.
-fn calls_for(microseconds: f64) -> usize {
+pub fn calls_for(microseconds: f64) -> usize {
     if microseconds > 400.0 {
         3
     } else if microseconds > 50.0 {
@@ -156,6 +229,27 @@ fn tables(ranks: usize) -> Vec<(&'static str, Vec<(Call, usize)>)> {
         }
     }
     all
+}
+
+/// Returns the measurement of a product that reads its weights from memory, if that can take longer: with many rows, arithmetic
+/// takes longer, and large weights are read from memory in any case.
+pub fn from_memory(call: Call, ranks: usize, exactly: bool) -> Option<Entry> {
+    let Call::Product([rows, columns, depth]) = call else { return None };
+    if rows > 1024 || columns * depth * ELEMENT >= PRODUCTS_FROM_MEMORY {
+        return None;
+    }
+    let (text, times) = products_from_memory([rows, columns, depth], PRODUCTS_FROM_MEMORY, ranks);
+    let meaning = Meaning::Table("product", times, Place { from_memory: true, exactly });
+    Some(Entry { text, passes: "", meaning })
+}
+
+/// Returns a small communication of each kind.
+fn exchanges() -> [Call; 3] {
+    [
+        Call::Collective(Collective::Allreduce, "one-shot-ll", 4096),
+        Call::PeerCopy(4096, PeerProtocol::Get),
+        Call::Collective(Collective::Allreduce, "nccl", 4096),
+    ]
 }
 
 /// Returns a product and a communication that run at the same time, for each kind of communication.

@@ -2,11 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use grammar::source::Source;
 use hir_plan::timeline::machine::{Accuracy, Machine, Run};
-use passes::{Settings, Verify};
 
-use super::programs::Layer;
+use super::{programs::Layer, world};
 use crate::auto::machine::estimate_on;
 
 /// Two times that differ by less are the same, as a part of the longer one: runs of one program differ by as much.
@@ -37,12 +35,7 @@ pub fn compare(machine: &Machine) -> Vec<Comparison> {
 /// Returns the estimate of a run in microseconds.
 fn estimate(machine: &Machine, run: &Run) -> Option<f64> {
     let layer: Layer = run.program.parse().ok()?;
-    let source = Source::new("layer".to_owned(), layer.text(machine.ranks));
-    let mut program = source.programs().0.pop()?;
-    let calls = passes::parse(&run.passes).ok()?;
-    let settings = Settings { verify: Verify::Off, roundtrip: false };
-    passes::run(&mut program, &calls, settings, &mut |_| {}).ok()?;
-    let world = hir_plan::build(&program, &source.lines, machine.ranks).ok()?;
+    let world = world(&layer.text(machine.ranks), &run.passes, machine.ranks)?;
     estimate_on(machine, &world).ok().map(|it| it.end())
 }
 

@@ -2,16 +2,21 @@
 
 pub mod entries;
 pub mod evidence;
+pub mod exact;
 pub mod programs;
 
-use std::{collections::BTreeMap, fs, io, path::Path};
+use std::{cmp::Ordering, collections::BTreeMap, fs, io, path::Path};
 
 use grammar::source::Source;
-use hir_plan::timeline::{
-    machine::{Machine, Point, Run, Table, VERSION},
-    work::{Work, work_of},
+use hir_plan::{
+    World,
+    timeline::{
+        machine::{FROM_MEMORY, Machine, Point, Run, Table, VERSION},
+        work::{Work, work_of},
+    },
 };
 use hir_process::atomic_file;
+use passes::{Settings, Verify};
 use serde_json::Value;
 
 use entries::{Entry, Meaning};
@@ -55,6 +60,17 @@ pub struct Measured {
     pub missing: Vec<String>,
 }
 
+/// Adds the times of another measurement of the same machine, which replace those of the same work.
+pub fn add(machine: &mut Machine, measured: Machine) {
+    for (name, Table(points)) in measured.tables {
+        let Table(known) = machine.tables.entry(name).or_default();
+        known.retain(|it| points.iter().all(|new| new.at != it.at));
+        known.extend(points);
+        known.sort_by(|a, b| a.at.partial_cmp(&b.at).unwrap_or(Ordering::Equal));
+    }
+    machine.accuracy = evidence::accuracy(&evidence::compare(machine));
+}
+
 /// Reads the results of the programs of `write_batch`. A program without a result is named in `missing`.
 pub fn read_results(folder: &Path, entries: &[Entry], ranks: usize, date: String) -> Measured {
     let mut machine = Machine {
@@ -65,9 +81,9 @@ pub fn read_results(folder: &Path, entries: &[Entry], ranks: usize, date: String
         ..Machine::default()
     };
     let mut missing = Vec::new();
-    let (mut switching, mut exchanging, mut together) = (None, None, Vec::new());
+    let (mut switching, mut exchanging, mut together) = (None, Vec::new(), Vec::new());
     let (mut least, mut launch) = (0.0, 0.0);
-    let mut tables: BTreeMap<String, BTreeMap<Vec<u64>, Times>> = BTreeMap::new();
+    let mut tables = Tables::new();
     for (number, entry) in entries.iter().enumerate() {
         // Another version of hir may have written other programs.
         let is_same =
@@ -94,15 +110,16 @@ pub fn read_results(folder: &Path, entries: &[Entry], ranks: usize, date: String
             Meaning::Alternating(calls) => {
                 machine.event_us = (each(*calls).median - launch).max(0.0);
             }
-            Meaning::Table(table, calls) => match work_of_table(&entry.text, table, ranks) {
+            Meaning::Table(table, calls, place) => match work_of_table(&entry.text, table, ranks) {
                 Some(work) => {
                     let at = work.extents.iter().map(|it| *it as u64).collect();
-                    tables.entry(work.kind).or_default().entry(at).or_insert(each(*calls));
+                    let table = tables.entry(place.table(&work.kind)).or_default();
+                    table.entry(at).or_insert(each(*calls));
                 }
                 None => missing.push(format!("{}: its plan has no such work", entry.name())),
             },
             Meaning::Switching(call, calls) => switching = Some((*call, each(*calls).median)),
-            Meaning::Exchanging(pair, calls) => exchanging = Some((*pair, each(*calls).median)),
+            Meaning::Exchanging(pair, calls) => exchanging.push((*pair, each(*calls).median)),
             Meaning::Together(calls) => together.push((*calls, each(1).median)),
             Meaning::Run(layer) => machine.runs.push(Run {
                 program: layer.to_string(),
@@ -112,18 +129,20 @@ pub fn read_results(folder: &Path, entries: &[Entry], ranks: usize, date: String
             }),
         }
     }
+    complete(&mut tables);
     machine.tables = tables.into_iter().map(|(kind, points)| (kind, table(points))).collect();
-    let time_of = |machine: &Machine, call: Call| {
-        work_of_table(&repeated_call(call, 1, ranks), "", ranks).and_then(|it| machine.microseconds(&it))
-    };
+    let work = |call: Call| work_of_table(&repeated_call(call, 1, ranks), "", ranks);
+    let time_of = |machine: &Machine, call: Call| work(call).and_then(|it| machine.microseconds(&it));
     if let Some((call, time)) = switching {
         let alone = time_of(&machine, call).map_or(time, |it| it + launch);
         machine.switch_us = rounded((time - alone).max(0.0) / 2.0);
     }
-    if let Some((pair, time)) = exchanging {
+    for (pair, time) in exchanging {
         let [compute, exchange] = pair.map(|it| time_of(&machine, it));
         let alone = compute.zip(exchange).map_or(time, |(a, b)| a + b + 2.0 * machine.switch_us);
-        machine.exchange_us = rounded((time - alone).max(0.0));
+        if let Some(kind) = work(pair[1]).and_then(|it| it.contention()) {
+            machine.exchange_us.insert(kind.name().to_owned(), rounded((time - alone).max(0.0)));
+        }
     }
     for (calls, time) in together {
         if let Some((name, factor)) = contention(&machine, calls, time, ranks) {
@@ -133,6 +152,21 @@ pub fn read_results(folder: &Path, entries: &[Entry], ranks: usize, date: String
     (machine.run_us, machine.event_us) = (rounded(machine.run_us), rounded(machine.event_us));
     machine.accuracy = evidence::accuracy(&evidence::compare(&machine));
     Measured { machine, missing }
+}
+
+/// The times of each kind of work, by extents.
+type Tables = BTreeMap<String, BTreeMap<Vec<u64>, Times>>;
+
+/// Adds to each grid of products that read from memory what is the same without (`entries::from_memory`).
+fn complete(tables: &mut Tables) {
+    let grids: Vec<String> = tables.keys().filter(|it| it.ends_with(FROM_MEMORY)).cloned().collect();
+    for name in grids {
+        let same = name.strip_suffix(FROM_MEMORY).and_then(|it| tables.get(it)).cloned().unwrap_or_default();
+        let grid = tables.entry(name).or_default();
+        same.into_iter().for_each(|(at, it)| {
+            grid.entry(at).or_insert(it);
+        });
+    }
 }
 
 fn table(points: BTreeMap<Vec<u64>, Times>) -> Table {
@@ -179,11 +213,19 @@ fn contention(
     Some((work.contention()?.name(), 1.0 + ((time - longer) / shorter).max(0.0)))
 }
 
+/// Returns the plans of a program after some passes; `None` if it cannot be rewritten or planned.
+fn world(text: &str, passes: &str, ranks: usize) -> Option<World> {
+    let source = Source::new("calibrate".to_owned(), text.to_owned());
+    let mut program = source.programs().0.pop()?;
+    let calls = passes::parse(passes).ok()?;
+    let settings = Settings { verify: Verify::Off, roundtrip: false };
+    passes::run(&mut program, &calls, settings, &mut |_| {}).ok()?;
+    hir_plan::build(&program, &source.lines, ranks).ok()
+}
+
 /// Returns the first work of rank 0 of a program that is in a table whose name begins with `prefix`.
 fn work_of_table(text: &str, prefix: &str, ranks: usize) -> Option<Work> {
-    let source = Source::new("calibrate".to_owned(), text.to_owned());
-    let program = source.programs().0.pop()?;
-    let world = hir_plan::build(&program, &source.lines, ranks).ok()?;
+    let world = world(text, "", ranks)?;
     let plan = world.first()?;
     let mut all = (0..plan.code.len()).filter_map(|at| work_of(plan, at));
     all.find(|it| it.kind.starts_with(prefix))
@@ -196,7 +238,7 @@ impl Entry {
             Meaning::Least => "the time of a run".to_owned(),
             Meaning::Leasts(_) => "the time of a launch".to_owned(),
             Meaning::Alternating(_) => "the time of an event".to_owned(),
-            Meaning::Table(table, _) => format!("table `{table}`"),
+            Meaning::Table(table, _, place) => format!("table `{}`", place.table(table)),
             Meaning::Switching(..) => "the time of another kernel".to_owned(),
             Meaning::Exchanging(..) => "the time of a communication between kernels".to_owned(),
             Meaning::Together(calls) => format!("contention of {:?}", calls.map(|it| it.0)),
@@ -212,7 +254,7 @@ mod tests {
     #[test]
     fn every_program_has_the_work_of_its_table() {
         for it in entries::entries(2, false) {
-            if let Meaning::Table(table, _) = &it.meaning {
+            if let Meaning::Table(table, ..) = &it.meaning {
                 assert!(work_of_table(&it.text, table, 2).is_some(), "{table}:\n{}", it.text);
             }
         }

@@ -388,6 +388,27 @@ pub fn repeated_call(call: Call, calls: usize, ranks: usize) -> String {
     text.program(&names(&inputs), "", &body)
 }
 
+/// Returns a program of products with the same rows and other weights each, which have at least this many bytes together, and
+/// the number of products.
+pub fn products_from_memory(
+    [rows, columns, depth]: [usize; 3],
+    bytes: usize,
+    ranks: usize,
+) -> (String, usize) {
+    let count = bytes.div_ceil(2 * columns * depth).max(1);
+    let mut text = Text::of(ranks);
+    text.tensor(0, &format!("iS000{{{rows}}}, iS001{{{depth}}}"));
+    let mut body = Vec::new();
+    for product in 0..count {
+        let (weights, out) = (2 * product + 1, 2 * product + 2);
+        text.tensor(weights, &format!("iS{weights}00{{{columns}}}, iS{weights}01{{{depth}}}"));
+        text.tensor(out, &format!("iS{out}00{{{rows}}}, iS{out}01{{{columns}}}, rS{out}02{{{depth}}}"));
+        body.push(format!("T{out} = linear(T0, T{weights})"));
+    }
+    let inputs: Vec<usize> = [0].into_iter().chain((0..count).map(|it| 2 * it + 1)).collect();
+    (text.program(&names(&inputs), "", &body), count)
+}
+
 /// Returns a program that makes a call several times, each on the other one of two streams and after the one before.
 pub fn alternating_call(call: Call, calls: usize, ranks: usize) -> String {
     let mut text = Text::of(ranks);
@@ -413,6 +434,24 @@ pub fn calls_in_turns(calls: [Call; 2], times: usize, ranks: usize) -> String {
     all.extend(setup);
     body.extend(second);
     all.extend(repeated(times, &body));
+    text.program(&names(&inputs), "", &all)
+}
+
+/// Returns a program that makes two calls in turns, several times each, the second one on another stream, as rings do.
+pub fn calls_on_streams(calls: [Call; 2], times: usize, ranks: usize) -> String {
+    let mut text = Text::of(ranks);
+    let (mut inputs, setup, first) = calls[0].parts(&mut text, 0);
+    let (more, second_setup, second) = calls[1].parts(&mut text, 50);
+    inputs.extend(more);
+    let mut all = vec!["Stream s0 = GetCurrentStream()".to_owned()];
+    all.extend(setup.into_iter().chain(second_setup));
+    let on = |stream: &str, other: &str, body: Vec<String>| {
+        let begin = [format!("SetCurrentStream({stream})"), format!("Synchronize({other})")];
+        begin.into_iter().chain(body).collect::<Vec<_>>()
+    };
+    let body = [on("Stream s0", "Stream 0", first), on("Stream 0", "Stream s0", second)].concat();
+    all.extend(repeated(times, &body));
+    all.extend(["SetCurrentStream(Stream s0)", "Synchronize(Stream 0)"].map(str::to_owned));
     text.program(&names(&inputs), "", &all)
 }
 

@@ -7,7 +7,7 @@
 //! With the measured times of a machine (`machine`), the nominal GPU serves only for what its tables do not contain.
 
 use grammar::dtype::DType;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{machine::Machine, work::work_of};
 use crate::{Communication, Inst, InstKind, Plan, View};
@@ -20,6 +20,9 @@ const FULL_FLOPS: f64 = 50e6;
 const MEMORY_BYTES: f64 = 4e6;
 /// Bytes that leave a GPU over NVLink in a microsecond.
 const LINK_BYTES: f64 = 350e3;
+/// Bytes of other data after which the cache of a GPU does not hold an operand any more: the cache of H100 and H200 has 50 MB, and
+/// on them, kernels that access 34 MB again and again are as fast as their cache, and those that access 134 MB as their memory.
+const CACHE_BYTES: usize = 40_000_000;
 /// Microseconds of the smallest kernel or copy.
 const KERNEL: f64 = 3.0;
 /// Microseconds of the smallest communication.
@@ -43,9 +46,16 @@ impl CostModel<'_> {
         let Some(machine) = self.machine else {
             return plan.code.iter().map(|it| microseconds(plan, it)).collect();
         };
+        let cold = if machine.knows_memory() { reads_of_memory(plan) } else { FxHashSet::default() };
         let duration = |at: usize| match work_of(plan, at) {
             Some(work) => {
-                machine.microseconds_in_program(&work).unwrap_or_else(|| microseconds(plan, &plan.code[at]))
+                let within = if cold.contains(&at) {
+                    machine.microseconds_from_memory(&work)
+                } else {
+                    machine.microseconds(&work)
+                };
+                let known = within.map(|it| it + machine.microseconds_between(&work));
+                known.unwrap_or_else(|| microseconds(plan, &plan.code[at]))
             }
             // The first transfer of a collective has the time of its kernel.
             None if plan.peer_collective_at(at).is_some() => 0.0,
@@ -76,6 +86,33 @@ impl CostModel<'_> {
     pub(super) fn source(&self) -> String {
         self.machine.map_or_else(assumptions, Machine::source)
     }
+}
+
+/// Returns the products of a plan whose larger operand the cache does not hold any more: since it was read or written, the rank has
+/// accessed more than `CACHE_BYTES`. Before the run there was another one.
+fn reads_of_memory(plan: &Plan) -> FxHashSet<usize> {
+    let bytes = |view: &View| view.len().saturating_mul(dtype(plan, view).size());
+    let mut found = FxHashSet::default();
+    // By buffer: how much had been accessed after its last access.
+    let mut last: FxHashMap<u32, usize> = FxHashMap::default();
+    let mut accessed = 0_usize;
+    for is_second in [false, true] {
+        for (at, inst) in plan.code.iter().enumerate() {
+            if let InstKind::Gemm(it) = &inst.kind {
+                let larger = if bytes(&it.a) > bytes(&it.b) { &it.a } else { &it.b };
+                let is_cold =
+                    last.get(&larger.buffer).is_none_or(|it| accessed.saturating_sub(*it) > CACHE_BYTES);
+                if is_second && is_cold {
+                    found.insert(at);
+                }
+            }
+            let accesses = inst.kind.accesses(plan.rank);
+            let own = || accesses.iter().filter(|it| it.rank == plan.rank);
+            accessed = own().fold(accessed, |sum, it| sum.saturating_add(bytes(it.view)));
+            last.extend(own().map(|it| (it.view.buffer, accessed)));
+        }
+    }
+    found
 }
 
 /// Returns the assumptions, in a sentence.

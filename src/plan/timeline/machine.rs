@@ -7,7 +7,7 @@
 //! * below the smallest one, the time is that of the smallest one, because a launch or the latency of a link determines it;
 //! * above the largest one, the time grows in proportion to the extent.
 
-use std::collections::BTreeMap;
+use std::{cmp::Ordering, collections::BTreeMap};
 
 use grammar::InvalidOption;
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,11 @@ use super::{
 };
 
 /// The version of the format.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
+/// Ends the name of a table of products that read their larger operand from memory, and not from the cache of the GPU.
+pub const FROM_MEMORY: &str = " from memory";
+/// Ends the name of a table whose points are not those of a grid, so that no time between them is known.
+pub const EXACTLY: &str = ", exactly";
 /// The longest time that a table may hold, in microseconds: more than 11 days.
 const LONGEST_US: f64 = 1e12;
 
@@ -49,9 +53,9 @@ pub struct Machine {
     pub event_us: f64,
     /// Microseconds that a kernel takes longer behind another kernel than behind one of the same kind, as in its table.
     pub switch_us: f64,
-    /// Microseconds that a communication by kernels takes longer between kernels that compute than behind one of the same
-    /// kind, besides `switch_us`: ranks do not reach it at the same time.
-    pub exchange_us: f64,
+    /// By the name of a `Contention`: microseconds that a communication takes longer between kernels that compute than behind
+    /// one of the same kind, besides two `switch_us`: ranks do not reach it at the same time, and engines notify each other.
+    pub exchange_us: BTreeMap<String, f64>,
     /// By the name of a table (`Work::kind`).
     pub tables: BTreeMap<String, Table>,
     /// By the name of a `Contention`: how many times longer a communication and a kernel that computes
@@ -114,21 +118,21 @@ impl Machine {
     /// # Errors
     /// It has another version or other keys, or a number that is no time or no extent.
     pub fn parse(text: &str) -> Result<Self, InvalidOption> {
-        let machine: Self = serde_json::from_str(text).map_err(|it| it.to_string())?;
-        if machine.version != VERSION {
-            let version = machine.version;
+        #[derive(Deserialize)]
+        struct Header {
+            version: u32,
+        }
+        let Header { version } = serde_json::from_str(text).map_err(|it| it.to_string())?;
+        if version != VERSION {
             return Err(format!("it has version {version}, and this hir reads version {VERSION}").into());
         }
+        let machine: Self = serde_json::from_str(text).map_err(|it| it.to_string())?;
         // Outside of these limits, the sums of times would not be finite.
         let is_time = |it: f64| (0.0..=LONGEST_US).contains(&it);
-        let Self { run_us, event_us, switch_us, exchange_us, .. } = machine;
-        let constants = [
-            ("run_us", run_us),
-            ("event_us", event_us),
-            ("switch_us", switch_us),
-            ("exchange_us", exchange_us),
-        ];
-        if let Some((key, value)) = constants.into_iter().find(|it| !is_time(it.1)) {
+        let Self { run_us, event_us, switch_us, .. } = machine;
+        let constants = [("run_us", run_us), ("event_us", event_us), ("switch_us", switch_us)].into_iter();
+        let exchanges = machine.exchange_us.values().map(|it| ("exchange_us", *it));
+        if let Some((key, value)) = constants.chain(exchanges).find(|it| !is_time(it.1)) {
             return Err(format!("`{key}` is {value}: expected microseconds").into());
         }
         if let Some((name, value)) = machine.contention.iter().find(|it| !(1.0..=1e3).contains(it.1)) {
@@ -154,18 +158,43 @@ impl Machine {
 
     /// Returns the microseconds that work takes behind work of the same kind; `None` if no table describes it.
     pub fn microseconds(&self, work: &Work) -> Option<f64> {
-        self.tables.get(&work.kind)?.microseconds(&work.extents)
+        self.exactly(&work.kind, &work.extents)
+            .or_else(|| self.tables.get(&work.kind)?.microseconds(&work.extents))
     }
 
-    /// Returns the microseconds that work takes in a program, without other work beside it; `None` if no table describes it.
-    /// Copies by copy engine wait for signals in any case.
-    pub fn microseconds_in_program(&self, work: &Work) -> Option<f64> {
-        let between = match work.contention() {
-            Some(Contention::Copy) => 0.0,
-            Some(Contention::Kernel | Contention::Nccl) => self.switch_us + self.exchange_us,
-            None => self.switch_us,
-        };
-        Some(self.microseconds(work)? + between)
+    /// As `microseconds`, for a product whose larger operand has to be read from memory, because the cache of the GPU does not hold
+    /// it any more.
+    pub fn microseconds_from_memory(&self, work: &Work) -> Option<f64> {
+        let cold = work.kind.clone() + FROM_MEMORY;
+        self.exactly(&cold, &work.extents)
+            .or_else(|| self.exactly(&work.kind, &work.extents))
+            .or_else(|| self.tables.get(&cold)?.microseconds(&work.extents))
+            .or_else(|| self.microseconds(work))
+    }
+
+    /// Returns whether there are times for products that read their operands from memory.
+    pub fn knows_memory(&self) -> bool {
+        self.tables.keys().any(|it| it.contains(FROM_MEMORY))
+    }
+
+    /// Returns whether the times of just this work were measured.
+    pub fn has_exactly(&self, work: &Work) -> bool {
+        self.exactly(&work.kind, &work.extents).is_some()
+    }
+
+    fn exactly(&self, kind: &str, extents: &[f64]) -> Option<f64> {
+        let Table(points) = self.tables.get(&(kind.to_owned() + EXACTLY))?;
+        let it =
+            points.binary_search_by(|it| it.at.as_slice().partial_cmp(extents).unwrap_or(Ordering::Less));
+        it.ok().map(|it| points[it].us)
+    }
+
+    /// Returns the microseconds that work takes longer in a program than in its table.
+    pub fn microseconds_between(&self, work: &Work) -> f64 {
+        let exchange = |it: Contention| self.exchange_us.get(it.name()).copied().unwrap_or(0.0);
+        // A copy engine is no kernel that another kind of kernel comes before.
+        let switch = if work.contention() == Some(Contention::Copy) { 0.0 } else { self.switch_us };
+        work.contention().map_or(0.0, exchange) + switch
     }
 
     /// Returns how many times longer this work and a kernel that computes take while both run; 1 if it is not known.
