@@ -270,6 +270,21 @@ struct Found {
     machine: String,
 }
 
+/// Returns the passes of every way to lower a program on one host; none if it cannot be lowered.
+pub fn all_ways(program: &Program) -> Vec<String> {
+    let kinds: Vec<Option<Kind>> =
+        communications(program).unwrap_or_default().into_iter().map(|it| it.1).collect();
+    combinations(|it| is_choice(it, &kinds) && !it.by_host).iter().map(|it| passes_of(it, 0)).collect()
+}
+
+/// Returns whether a choice applies to a program with communications of these kinds.
+fn is_choice(it: &Choice, kinds: &[Option<Kind>]) -> bool {
+    match it.kind {
+        Some(_) => kinds.contains(&it.kind),
+        None => it.name != COPY_ENGINES || kinds.contains(&Some(Kind::Allreduce)),
+    }
+}
+
 /// Returns the ways to lower a program, the preferred one first.
 ///
 /// # Errors
@@ -288,11 +303,7 @@ fn candidates(
         .map_err(|why| arguments.error("machine", why.to_string(), "no table of a machine"))?;
     let budget = usize::try_from(arguments.count("budget").unwrap_or(100)).unwrap_or(usize::MAX).max(1);
     let kinds: Vec<Option<Kind>> = communications.iter().map(|it| it.1).collect();
-    let has = |it: &Choice| match it.kind {
-        Some(_) => kinds.contains(&it.kind),
-        None if it.by_host => machine.machine.hosts.is_some(),
-        None => it.name != COPY_ENGINES || kinds.contains(&Some(Kind::Allreduce)),
-    };
+    let has = |it: &Choice| is_choice(it, &kinds) && (!it.by_host || machine.machine.hosts.is_some());
     let per_host = machine.machine.hosts.as_ref().map_or(0, |it| it.gpus_per_host);
     let mut unreachable = 0;
     let combinations = combinations(has);

@@ -7,12 +7,15 @@ use std::{
 };
 
 use clap::Parser;
+use grammar::source::Source;
+use hir_plan::timeline::machine::Machine;
 use hir_process::{atomic_file, exit::Exit};
 
 use crate::{
-    auto::machine::MachineFlag,
+    auto::{all_ways, machine::MachineFlag},
     calibrate::{
-        entries::{Entry, entries},
+        add,
+        entries::{Entry, PIPELINES, entries, least, of_program},
         evidence, read_results, write_batch,
     },
     session::{CommandLine, Report},
@@ -22,6 +25,7 @@ use crate::{
 /// The examples of `--help`.
 const EXAMPLES: &str = "  hir calibrate -o machine.json             measure two GPUs
   hir calibrate --ranks 1 -o machine.json   measure one GPU, without communication
+  hir calibrate --for f.hir -o machine.json measure the products and the communications of a program, too
   hir calibrate --evidence machine.json     compare estimates with the measured times of whole programs";
 
 /// Measures how long the GPUs of this host take for products, kernels, copies and collectives of many sizes, and writes the
@@ -40,6 +44,17 @@ struct Options {
     /// Number of ranks, with one GPU each. Times of more ranks are scaled from those of these.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=8))]
     ranks: u32,
+    /// Also measure the products, the attentions and the communications of this program, with the extents that they have after
+    /// `--passes`. The option can be repeated.
+    #[arg(long = "for", value_name = "FILE")]
+    programs: Vec<PathBuf>,
+    /// The passes of `--for`; without them, those of `@lower` and `@overlap`, and all ways that `@auto` compares. The option can be
+    /// repeated.
+    #[arg(long, value_name = "PASSES", requires = "programs")]
+    passes: Vec<String>,
+    /// Measure only what `--for` adds, and add it to the times of this machine.
+    #[arg(long, value_name = "FILE|h200", requires = "programs")]
+    base: Option<MachineFlag>,
     /// Measure only the smallest size of each table, and no whole programs: for trying the command.
     #[arg(long)]
     quick: bool,
@@ -73,7 +88,11 @@ fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
     let temporary = tempfile::tempdir().map_err(|fault| refuse(format!("no temporary folder: {fault}")))?;
     let folder = options.keep.as_ref().or(options.results.as_ref());
     let folder = folder.cloned().unwrap_or_else(|| temporary.path().to_owned());
-    let (ranks, entries) = (options.ranks as usize, entries(options.ranks as usize, options.quick));
+    let ranks = options.ranks as usize;
+    let mut entries = if options.base.is_some() { least(ranks) } else { entries(ranks, options.quick) };
+    for path in &options.programs {
+        entries.extend(entries_for(path, options, screen)?);
+    }
     let (log, start) = (folder.join("log.txt"), std::time::Instant::now());
     if options.results.is_none() {
         measure_all(&folder, &entries, options, screen)?;
@@ -84,7 +103,15 @@ fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
         let reason = log.lines().rfind(|it| !it.trim().is_empty()).unwrap_or("no output").to_owned();
         return Err(refuse(format!("nothing was measured: {reason}")));
     }
-    let text = measured.machine.text().map_err(|fault| refuse(fault.to_string()))?;
+    let machine = match &options.base {
+        None => measured.machine,
+        Some(MachineFlag { machine, .. }) => {
+            let mut machine = Machine::clone(machine);
+            add(&mut machine, measured.machine);
+            machine
+        }
+    };
+    let text = machine.text().map_err(|fault| refuse(fault.to_string()))?;
     let exit = screen.write_result(&text, options.output.as_deref());
     for it in &measured.missing {
         screen.message(format!("not measured: {it}"));
@@ -96,6 +123,30 @@ fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
         .session()
         .print(&Report::Note(format!("{done} of {all} programs in {seconds} s; times in `{path}`")));
     Ok(exit)
+}
+
+/// Returns what `--for` measures of a program.
+fn entries_for(path: &Path, options: &Options, screen: &Reporter) -> Result<Vec<Entry>, Exit> {
+    let refuse = |message: String| screen.fail(Exit::Environment, message);
+    let name = path.display();
+    let text =
+        std::fs::read_to_string(path).map_err(|fault| refuse(format!("cannot read `{name}`: {fault}")))?;
+    let ranks = options.ranks as usize;
+    let pipelines = if options.passes.is_empty() {
+        let source = Source::new(name.to_string(), text.clone());
+        let ways = source.programs().0.pop().map(|it| all_ways(&it)).unwrap_or_default();
+        PIPELINES.map(str::to_owned).into_iter().chain(ways).collect()
+    } else {
+        options.passes.clone()
+    };
+    let found = of_program(&text, &pipelines, ranks);
+    if found.is_empty() {
+        let message = format!(
+            "`{name}` has no product and no communication to measure on {ranks} ranks after these passes"
+        );
+        return Err(screen.fail(Exit::Rejected, message));
+    }
+    Ok(found)
 }
 
 /// Writes all programs to a folder and runs them.
