@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use hir_plan::timeline::machine::{Accuracy, Machine, Run};
 
-use super::{programs::Layer, world};
+use super::{exact::works, programs::Layer, world};
 use crate::auto::machine::estimate_on;
 
 /// Two times that differ by less are the same, as a part of the longer one: runs of one program differ by as much.
@@ -17,6 +17,8 @@ pub struct Comparison {
     pub run: Run,
     /// The estimate in microseconds.
     pub estimate: f64,
+    /// Whether all its products and attentions were measured with their extents, and not only those around them.
+    pub is_exact: bool,
 }
 
 impl Comparison {
@@ -28,15 +30,18 @@ impl Comparison {
 
 /// Estimates all runs of a machine's file. A run that cannot be estimated is left out.
 pub fn compare(machine: &Machine) -> Vec<Comparison> {
-    let all = machine.runs.iter();
-    all.filter_map(|run| Some(Comparison { run: run.clone(), estimate: estimate(machine, run)? })).collect()
+    machine.runs.iter().filter_map(|run| comparison(machine, run)).collect()
 }
 
-/// Returns the estimate of a run in microseconds.
-fn estimate(machine: &Machine, run: &Run) -> Option<f64> {
+fn comparison(machine: &Machine, run: &Run) -> Option<Comparison> {
     let layer: Layer = run.program.parse().ok()?;
     let world = world(&layer.text(machine.ranks), &run.passes, machine.ranks)?;
-    estimate_on(machine, &world).ok().map(|it| it.end())
+    let estimate = estimate_on(machine, &world).ok()?.end();
+    let is_exact = works(&world)
+        .iter()
+        .filter(|it| ["product", "sdpa"].iter().any(|kind| it.kind.starts_with(kind)))
+        .all(|it| machine.has_exactly(it));
+    Some(Comparison { run: run.clone(), estimate, is_exact })
 }
 
 /// Returns how good estimates are; `None` without any.
@@ -96,6 +101,16 @@ pub fn report(machine: &Machine, all: &[Comparison]) -> Vec<String> {
         let worst = 100.0 * behind.iter().copied().fold(0.0, f64::max);
         let [median, most] = [it.median, it.nine_of_ten].map(|it| 100.0 * it);
         lines.push(format!("{count} runs: median error {median:.1}%, nine of ten within {most:.1}%"));
+        for (is_exact, which) in [(true, "were measured"), (false, "are estimated from others")] {
+            let part: Vec<Comparison> = all.iter().filter(|it| it.is_exact == is_exact).cloned().collect();
+            if let Some(it) = accuracy(&part).filter(|_| part.len() < all.len()) {
+                let [median, most] = [it.median, it.nine_of_ten].map(|it| 100.0 * it);
+                lines.push(format!(
+                    "{} runs whose products {which}: median error {median:.1}%, nine of ten within {most:.1}%",
+                    part.len()
+                ));
+            }
+        }
         lines.push(format!(
             "Kendall's tau of the passes of a program: {tau:.2} in the mean of {} programs (pairs that differ by less than \
              {:.0}% are left out)",
@@ -117,7 +132,7 @@ mod tests {
 
     fn comparison(us: f64, estimate: f64) -> Comparison {
         let run = Run { program: "p".to_owned(), passes: String::new(), us, least: us };
-        Comparison { run, estimate }
+        Comparison { run, estimate, is_exact: false }
     }
 
     #[test]
