@@ -16,8 +16,9 @@
 //!
 //! With algorithms that are not NCCL's, `fuse-collective-epilogue` comes before `select-algorithms`.
 //!
-//! A choice applies to all communications of its kind, and kinds that the program does not have are left out. Of choices whose
-//! estimates differ by less than 1%, the pass takes the one that splits least. The result does not depend on anything but the
+//! A choice applies to all communications of its kind, and kinds that the program does not have are left out. The pass
+//! splits more only if this gains more than the typical error of an estimate (the median of the machine's file, at least 1%). Of ways that
+//! split the same and whose estimates differ by less than 1%, it takes the first one. The result does not depend on anything but the
 //! program, the options and the file of the machine.
 //!
 //! A remark for each communication states the best three choices with the estimated times of the whole program; for each of
@@ -163,7 +164,7 @@ pub struct Candidate {
     choices: Vec<Choice>,
 }
 
-/// Estimates that differ by less are equal, as a part of the shorter one.
+/// Estimates that differ by less are equal, as a part of the shorter one, also if the errors of estimates are smaller or not known.
 const EQUAL: f64 = 0.01;
 /// Number of choices that a remark states.
 const STATED: usize = 3;
@@ -207,8 +208,10 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
         remarks.note(
             header,
             format!(
-                "`auto` takes {:.1} µs (estimated), the least of {tried} ways{budget}: --passes '{}'",
-                it.time, it.passes
+                "`auto` takes {:.1} µs (estimated), {} of {tried} ways{budget}: --passes '{}'",
+                it.time,
+                rank(it, &found.candidates),
+                it.passes
             ),
             format!("the machine is `{}`", found.machine),
         );
@@ -223,6 +226,18 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
     };
     let it = Diagnostic::new(Code::NotRewritten, header, message, "this program");
     Err(it.help("`--passes @lower` reports why the program cannot be lowered, and `--check` its faults"))
+}
+
+/// Returns what a way is among all candidates: the one with the least time, or one that splits less than a faster one.
+fn rank(it: &Candidate, all: &[Candidate]) -> String {
+    // Those before it are refused.
+    let after = all.iter().skip_while(|other| !std::ptr::eq(*other, it));
+    let least = after.map(|it| it.time).fold(it.time, f64::min);
+    if it.time <= least * (1.0 + EQUAL) {
+        return "the least".to_owned();
+    }
+    let gain = it.time - least;
+    format!("and {gain:.1} µs less by splitting more would be within the error of estimates; the best")
 }
 
 /// Returns the first fault that the checker finds in a program, or why it cannot say that there is none.
@@ -325,13 +340,28 @@ fn candidates(
             candidates.push((text, Candidate { passes, time: timeline.end(), choices }));
         }
     }
-    let mut candidates: Vec<Candidate> = candidates.into_iter().map(|it| it.1).collect();
-    let least = candidates.iter().map(|it| it.time).fold(f64::INFINITY, f64::min);
-    let first = candidates.iter().position(|it| it.time <= least * (1.0 + EQUAL));
+    let candidates: Vec<Candidate> = candidates.into_iter().map(|it| it.1).collect();
+    let error = machine.machine.typical_error().unwrap_or(0.0);
+    let candidates = in_order_of_preference(candidates, error);
+    Ok(Found { candidates, tried: all.min(budget), all, unreachable, machine: machine.name })
+}
+
+/// Orders candidates, those that split least first, by preference. `error` is the typical error of an estimate, relative to the time.
+/// A gain within this error is not known to be one, so it is no reason to split more.
+fn in_order_of_preference(mut candidates: Vec<Candidate>, error: f64) -> Vec<Candidate> {
+    let splits = |it: &Candidate| {
+        it.choices.iter().filter(|it| it.kind.is_some()).map(|it| it.name).collect::<Vec<_>>()
+    };
+    let least =
+        |all: &mut dyn Iterator<Item = &Candidate>| all.map(|it| it.time).fold(f64::INFINITY, f64::min);
+    let limit = least(&mut candidates.iter()) * (1.0 + error.max(EQUAL));
+    let Some(split) = candidates.iter().find(|it| it.time <= limit).map(splits) else { return candidates };
+    let limit = least(&mut candidates.iter().filter(|it| splits(it) == split)) * (1.0 + EQUAL);
+    let first = candidates.iter().position(|it| splits(it) == split && it.time <= limit);
     let taken = first.map(|it| candidates.remove(it));
     candidates.sort_by(|a, b| a.time.total_cmp(&b.time));
     candidates.splice(0..0, taken);
-    Ok(Found { candidates, tried: all.min(budget), all, unreachable, machine: machine.name })
+    candidates
 }
 
 /// Returns all combinations of choices, those that split least first.
@@ -460,6 +490,27 @@ mod tests {
             assert!(passes::parse(&text).is_ok(), "{text}");
         }
         assert!(catalog().parse("@auto{auto.budget=3}").is_ok());
+    }
+
+    #[test]
+    fn a_gain_within_the_error_is_no_reason_to_split() {
+        let with = |split: &'static str, algorithm: &'static str, time| {
+            let choices = CHOICES
+                .iter()
+                .filter(|it| it.name == split && it.kind == Some(Kind::Allgather) || it.name == algorithm);
+            Candidate { passes: String::new(), time, choices: choices.copied().collect() }
+        };
+        let taken = |error| {
+            let all = vec![
+                with("whole", "kernels", 103.0),
+                with("whole", "NCCL", 101.5),
+                with("ring of gets", "NCCL", 97.0),
+            ];
+            let first = in_order_of_preference(all, error).into_iter().next();
+            first.map(|it| it.choices.iter().map(|it| it.name).collect::<Vec<_>>())
+        };
+        assert_eq!(taken(0.0), Some(vec!["ring of gets", "NCCL"]));
+        assert_eq!(taken(0.05), Some(vec!["whole", "NCCL"]));
     }
 
     #[test]

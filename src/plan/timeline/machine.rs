@@ -208,6 +208,11 @@ impl Machine {
         self.accuracy.filter(|_| self.hosts.is_none()).map(|it| it.nine_of_ten)
     }
 
+    /// Returns the relative error that half of the estimates of whole programs did not exceed. It is not known for several hosts.
+    pub fn typical_error(&self) -> Option<f64> {
+        self.accuracy.filter(|_| self.hosts.is_none()).map(|it| it.median)
+    }
+
     /// Returns whether nothing was measured, so that all times are those of the nominal GPU.
     pub fn is_nominal(&self) -> bool {
         self.tables.is_empty()
