@@ -114,7 +114,7 @@ pub fn overlap_json(timeline: &Timeline) -> serde_json::Value {
     let waits = overlap
         .waits
         .iter()
-        .map(|it| json!({"line": it.line, "count": it.count, "time": it.microseconds, "reason": it.reason}));
+        .map(|it| json!({"line": it.line, "count": it.count, "time": it.microseconds, "reason": it.reason, "cause": it.cause.name()}));
     json!({
         "total": overlap.total,
         "interval": timeline.interval(),

@@ -115,8 +115,8 @@ fn reads_of_memory(plan: &Plan) -> FxHashSet<usize> {
     found
 }
 
-/// Returns the assumptions, in a sentence.
-pub(super) fn assumptions() -> String {
+/// Returns the assumptions about the nominal GPU, in a sentence.
+pub fn assumptions() -> String {
     let (flops, memory, link) = (HALF_FLOPS / 1e6, MEMORY_BYTES / 1e6, LINK_BYTES / 1e3);
     format!(
         "estimated for a nominal GPU ({flops} TFLOP/s in 16-bit matrix products, {memory} TB/s memory, {link} GB/s \

@@ -96,13 +96,12 @@ fn estimate_classes(
     };
     let state = world.deadlocked_state();
     let mut items = items_of(world, &graph, state, Err(model));
-    let alone: Vec<f64> = items.iter().map(|it| it.duration.microseconds()).collect();
     let latency =
         model.machine.map(|it| Latency { start: it.run_us, event: it.event_us }).unwrap_or_default();
     let mut round = 0;
     let times = loop {
         let times = Times::of(&graph, &items, world.len(), latency);
-        let beside = times_beside(&times, &alone, world.len());
+        let beside = times_beside(&times, world.len());
         let change = |(item, new): (&Item, &f64)| (new - item.duration.microseconds()).abs();
         let most = items.iter().zip(&beside).map(change).fold(0.0, f64::max);
         if round == MAX_ROUNDS || most <= SMALLEST_CHANGE {
@@ -118,8 +117,8 @@ fn estimate_classes(
 
 /// Returns the time of each item with the kernels and communications beside it, at the present times of all. While a kernel and
 /// a communication run at the same time, each progresses at 1 / contention of its speed.
-fn times_beside(times: &Times<'_>, alone: &[f64], ranks: usize) -> Vec<f64> {
-    let mut found = alone.to_vec();
+fn times_beside(times: &Times<'_>, ranks: usize) -> Vec<f64> {
+    let mut found: Vec<f64> = times.items.iter().map(|it| it.alone).collect();
     // By rank: the items, as (begin, end, number).
     let mut kernels = vec![Vec::new(); ranks];
     let mut communications = vec![Vec::new(); ranks];
@@ -165,5 +164,5 @@ pub fn measured(
     let state = world.deadlocked_state();
     let items = items_of(world, &graph, state, Ok(measured));
     let times = Times::of(&graph, &items, world.len(), Latency::default());
-    Ok(times.timeline(world, state, source, Vec::new()))
+    Ok(Timeline { is_measured: true, ..times.timeline(world, state, source, Vec::new()) })
 }

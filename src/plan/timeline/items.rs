@@ -28,6 +28,8 @@ pub(super) struct Item {
     /// Whether it takes time.
     pub is_work: bool,
     pub duration: Duration,
+    /// How long it takes without other work beside it, in microseconds.
+    pub alone: f64,
     /// How many times longer the item and a kernel that computes take while both run; 1 if it is not known.
     pub contention: f64,
     /// Whether the item begins only when the kernel that computes at that time has ended.
@@ -115,6 +117,7 @@ pub(super) fn items_of(
             kind,
             is_work,
             duration,
+            alone: duration.microseconds(),
             contention,
             waits_for_kernel,
             begins,

@@ -12,6 +12,8 @@
 //! | `svg`, `html`, `markdown` | pictures |
 //! | `file` | selects one of these formats by the name of a file |
 
+pub use cost::assumptions as nominal_source;
+
 mod chrome;
 mod cost;
 pub mod estimate;
@@ -40,6 +42,8 @@ pub struct Timeline {
     pub slices: Vec<Slice>,
     /// Where the times come from, in a sentence.
     pub source: String,
+    /// Whether the times were measured.
+    pub is_measured: bool,
     /// The relative error that nine of ten estimates do not exceed, where it is known.
     pub error: Option<f64>,
     /// The ranks that do the same at the same times: the first of each class has rows, and stands for the others. Empty if each
@@ -105,6 +109,8 @@ pub struct Slice {
     pub begin: f64,
     /// When it ends; `None` if it never ends.
     pub end: Option<f64>,
+    /// The microseconds that it takes longer because other work runs beside it.
+    pub slowed: f64,
     /// The slice that this one had to wait for before it could begin or, for a wait and a communication,
     /// before it could end.
     pub cause: Option<usize>,
@@ -278,7 +284,7 @@ mod tests {
     fn slice(row: usize, kind: SliceKind, begin: f64, end: Option<f64>, cause: Option<usize>) -> Slice {
         let inst_ref = InstRef { rank: row, inst: 0 };
         let (line, iteration, label) = (Some(1), String::new(), String::new());
-        Slice { row, kind, inst_ref, line, iteration, label, begin, end, cause }
+        Slice { row, kind, inst_ref, line, iteration, label, begin, end, slowed: 0.0, cause }
     }
 
     /// Times that may contradict the order of the program, as those of two clocks do.

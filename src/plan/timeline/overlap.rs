@@ -43,6 +43,47 @@ pub struct WaitSummary {
     pub microseconds: f64,
     /// What it waits for and why that is late, in words.
     pub reason: String,
+    /// The line of the work that it waits for.
+    pub cause_line: Option<u32>,
+    /// What holds that work up.
+    pub cause: WaitCause,
+}
+
+/// What holds work up for which a line waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitCause {
+    /// Other work whose result it needs, or that is ordered before it.
+    Dependency,
+    /// Work before it on its stream, or on the stream that posts it.
+    StreamOrder,
+    /// A communication before it in the queue of its communicator.
+    QueueOrder,
+    /// Another rank, which begins it later.
+    Peer,
+    /// A kernel, which occupies the multiprocessors.
+    Multiprocessors,
+    /// Nothing: a copy engine takes this long.
+    CopyEngine,
+    /// Nothing: the communication takes this long.
+    Link,
+    /// Nothing on the GPU: the host issued it late.
+    Host,
+}
+
+impl WaitCause {
+    /// Returns the cause in words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Dependency => "dependency",
+            Self::StreamOrder => "stream order",
+            Self::QueueOrder => "queue order",
+            Self::Peer => "peer",
+            Self::Multiprocessors => "multiprocessors",
+            Self::CopyEngine => "copy engine",
+            Self::Link => "link",
+            Self::Host => "host",
+        }
+    }
 }
 
 /// The number of waits that are printed.
@@ -202,16 +243,47 @@ fn waits_of(timeline: &Timeline, rank: usize) -> Vec<WaitSummary> {
             continue;
         }
         let (line, reason) = (it.line.unwrap_or(0), reason(timeline, it, cause));
+        let (cause_line, cause) = (cause.line, cause_of(timeline, cause));
         match all.iter_mut().find(|other| (other.line, &other.reason) == (line, &reason)) {
             Some(other) => {
                 other.count += 1;
                 other.microseconds += microseconds;
             }
-            None => all.push(WaitSummary { line, count: 1, microseconds, reason }),
+            None => all.push(WaitSummary { line, count: 1, microseconds, reason, cause_line, cause }),
         }
     }
     all.sort_by(|a, b| b.microseconds.total_cmp(&a.microseconds));
     all
+}
+
+/// The part of the time of work from which on it is said that other work slows it down.
+const SLOWED: f64 = 0.05;
+/// Work that begins later than this, in microseconds, without anything before it was issued late.
+const LATE: f64 = 10.0;
+
+/// Returns what held up a slice for which another one waits.
+fn cause_of(timeline: &Timeline, it: &Slice) -> WaitCause {
+    let is_copy = it.label == "copy";
+    let Some(earlier) = it.cause.map(|it| &timeline.slices[it]) else {
+        return match is_copy {
+            _ if timeline.is_measured && it.begin > LATE => WaitCause::Host,
+            true => WaitCause::CopyEngine,
+            false => WaitCause::Link,
+        };
+    };
+    let (row, of) = (&timeline.rows[it.row], &timeline.rows[earlier.row]);
+    let is_queue = matches!(row.lane, Lane::Queue { .. });
+    if row.rank != of.rank {
+        return WaitCause::Peer;
+    }
+    match (is_queue, it.row == earlier.row) {
+        (true, true) => WaitCause::QueueOrder,
+        (true, false) | (false, true) => WaitCause::StreamOrder,
+        (false, false) if it.kind == SliceKind::Compute && earlier.kind == SliceKind::Compute => {
+            WaitCause::Multiprocessors
+        }
+        (false, false) => WaitCause::Dependency,
+    }
 }
 
 /// Says what a slice waits for, and what held that up. Iterations are not named, so that the waits of a loop
@@ -228,6 +300,13 @@ fn reason(timeline: &Timeline, wait: &Slice, cause: &Slice) -> String {
         format!("{}{line}{rank}", it.label)
     };
     let mut text = format!("for {}", place(cause));
+    if cause.end.is_some_and(|end| cause.slowed > SLOWED * (end - cause.begin)) {
+        text += if cause.label == "copy" {
+            ", which kernels beside it slow down (memory)"
+        } else {
+            ", which kernels beside it slow down (multiprocessors)"
+        };
+    }
     let Some(earlier) = cause.cause.map(|it| &timeline.slices[it]) else { return text };
     let (row, of) = (&timeline.rows[cause.row], &timeline.rows[earlier.row]);
     let stream = match &of.lane {

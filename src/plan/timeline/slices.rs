@@ -57,7 +57,8 @@ impl Times<'_> {
             };
             slice_of[number] = Some(slices.len());
             let kind = if item.is_work { item.kind } else { SliceKind::Wait };
-            slices.push(slice(&plans[rank], inst, (row, kind), (begin, end)));
+            let slowed = if item.is_work { item.duration.microseconds() - item.alone } else { 0.0 };
+            slices.push(Slice { slowed, ..slice(&plans[rank], inst, (row, kind), (begin, end)) });
         }
         for (number, slice) in slice_of.iter().enumerate() {
             if let Some(slice) = slice {
@@ -71,7 +72,7 @@ impl Times<'_> {
                 slices.push(slice(plan, inst, (first_row[rank], SliceKind::Wait), (0.0, None)));
             }
         }
-        sorted(Timeline { rows, slices, source, error: None, classes })
+        sorted(Timeline { rows, slices, source, is_measured: false, error: None, classes })
     }
 
     /// By item: when the next work of its actor begins. A wait is over by then, even if its own time is later: that of
@@ -133,6 +134,7 @@ fn slice(
         label: label_of(instruction).to_owned(),
         begin,
         end,
+        slowed: 0.0,
         cause: None,
     }
 }

@@ -47,6 +47,7 @@ pub(super) fn timeline(dumps: &Dumps) -> Timeline {
                 label: records.signature(record.signature).name.clone(),
                 begin,
                 end,
+                slowed: 0.0,
                 cause: None,
             });
         }
