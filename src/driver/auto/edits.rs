@@ -5,7 +5,7 @@
 use grammar::{ir::Program, span::LineIndex};
 use hir_check::Checks;
 use hir_plan::{
-    World,
+    CostClass, World,
     limits::Limits,
     timeline::{
         Timeline,
@@ -60,6 +60,32 @@ pub struct Edit {
     pub time: f64,
     /// The waits of the rank with the most exposed communication.
     waits: Vec<WaitSummary>,
+    /// Where communications are posted.
+    posts: Vec<Post>,
+}
+
+/// Where a communication is posted.
+#[derive(Clone, Copy, PartialEq)]
+struct Post {
+    /// Its line.
+    line: u32,
+    /// The line of the kernel that the host issues last before it; 0 for none.
+    behind: u32,
+}
+
+/// Returns where the first rank posts communications, each line once.
+fn posts(world: &World) -> Vec<Post> {
+    let (mut found, mut behind): (Vec<Post>, u32) = (Vec::new(), 0);
+    let Some(plan) = world.first() else { return found };
+    for inst in &plan.code {
+        let line = plan.origins[inst.origin as usize].line;
+        if inst.kind.cost_info().class == CostClass::Compute {
+            behind = line;
+        } else if inst.kind.communication().is_some() && found.iter().all(|it| it.line != line) {
+            found.push(Post { line, behind });
+        }
+    }
+    found
 }
 
 impl Estimates<'_> {
@@ -115,7 +141,8 @@ impl Estimates<'_> {
         }
         let timeline = self.timeline(&world)?;
         let Overlap { total: time, waits, .. } = Overlap::of(&timeline);
-        Some((Edit { passes, program, time, waits }, world))
+        let posts = posts(&world);
+        Some((Edit { passes, program, time, waits, posts }, world))
     }
 
     /// Returns what `--overlap` says about edits: for each, the whole run and the waits that it shortens most.
@@ -125,6 +152,7 @@ impl Estimates<'_> {
             Err(why) => return vec![format!("  {why}")],
         };
         let Some(before) = self.timeline(world).map(|it| Overlap::of(&it)) else { return Vec::new() };
+        let posts = posts(world);
         let line = |edit: &Edit| {
             let gain = before.total - edit.time;
             let waits = |all: &[WaitSummary], line: u32| -> f64 {
@@ -143,10 +171,25 @@ impl Estimates<'_> {
                     if line == 0 { "the end of the program".to_owned() } else { format!("line {line}") };
                 format!(", and {place} waits {new:.1} µs")
             });
+            // The communication for which that line waits, if it is posted somewhere else.
+            let waited =
+                best.and_then(|(_, line, _)| before.waits.iter().find(|it| it.line == line)?.cause_line);
+            let post = |all: &[Post]| all.iter().find(|it| Some(it.line) == waited).copied();
+            let moved = post(&posts).zip(post(&edit.posts)).filter(|(old, new)| old != new);
+            let place = |line: u32| if line == 0 { "no kernel".to_owned() } else { format!("line {line}") };
+            let moved = moved.map(|(old, new)| {
+                format!(
+                    ", posts line {} behind {} instead of {}",
+                    old.line,
+                    place(new.behind),
+                    place(old.behind)
+                )
+            });
             format!(
-                "  with `{}` the run takes {:.1} µs, {gain:.1} µs less{}; the check finds no fault",
+                "  with `{}` the run takes {:.1} µs, {gain:.1} µs less{}{}; the check finds no fault",
                 edit.passes,
                 edit.time,
+                moved.unwrap_or_default(),
                 wait.unwrap_or_default()
             )
         };

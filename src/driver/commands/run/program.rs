@@ -1,8 +1,8 @@
 //! Runs one program of a job: applies passes, builds and checks the plans, and selects GPUs or the simulator.
 
-use std::{sync::Arc, time::Instant};
+use std::{cell::RefCell, sync::Arc, time::Instant};
 
-use crate::auto;
+use crate::auto::{self, edits::Estimates};
 use crate::job::{
     gpu::{self, JobGroup, SimulatorReason},
     lost_job::report_without_plans,
@@ -29,7 +29,7 @@ use grammar::{
 };
 use hir_cuda::Gpu;
 use hir_launch::job_rank::JobRank;
-use hir_plan::{CallerUses, World};
+use hir_plan::{CallerUses, World, timeline::nominal_source};
 use hir_process::{exit::Exit, out_of_memory};
 use hir_sim::WorkBudget;
 use passes::{PassCall, PassError, PassEvent, Settings, Verify};
@@ -83,10 +83,15 @@ pub fn run(
     let passes = PassesText::new(options, stored.and_then(|it| it.passes));
     let mut calls = passes.parse()?;
     auto::use_machine(&mut calls, options.timelines.machine.as_ref());
+    // The program that runs, if what would shorten it is to be reported.
+    let lowered = RefCell::new(None);
     let rewrite = |program: &mut Program, source: &Source| {
         let certificate = options.certificate.as_deref().filter(|_| owner.is_none_or(|it| it == 0));
         let original = certificate.map(|path| (path, grammar::print(program)));
         rewrite(options, screen, &calls, &passes, program, source)?;
+        if options.timelines.overlap && !is_silent {
+            lowered.replace(Some(program.clone()));
+        }
         original.map_or(Ok(()), |(path, original)| {
             match certificate::certificate(path, options.world.ranks, &original, program) {
                 Ok(it) => write_file(path, &it.text),
@@ -142,13 +147,24 @@ pub fn run(
     };
     let input_spec = InputSpec::new(options.inputs, options.seed, world);
     let input_spec = input_spec.with_flags(options.input.clone(), &session.files);
+    let lowered = lowered.take();
     let reason = match run_on_gpu(&task, &input_spec, member, state, &mut say)? {
-        Ok(verdict) => return Ok(verdict),
+        Ok(verdict) => {
+            let edits = edits(options, prepared, lowered, world);
+            if !edits.is_empty() {
+                let machine = options.timelines.machine.as_ref();
+                let source = machine.map_or_else(nominal_source, |it| it.machine.source());
+                say(Report::Note(format!("what would shorten the run; times are {source}:")));
+            }
+            edits.into_iter().for_each(|it| say(Report::Note(it)));
+            return Ok(verdict);
+        }
         Err(reason) => reason,
     };
     say_why_simulated(options, reason, &mut say);
     if is_timeline_due {
         write_estimated_timelines(options, world, &names, &mut say)?;
+        edits(options, prepared, lowered, world).into_iter().for_each(|it| say(Report::Note(it)));
     }
     if let Some(member) = member {
         member.set_phase("simulating all ranks");
@@ -156,6 +172,14 @@ pub fn run(
     let facts = simulated_facts(options, world, is_silent);
     let verdict = task.simulate(input_spec, &mut say);
     Ok(RunVerdict { facts, ..verdict.unwrap_or_else(|failure| report_failure(screen, &failure)) })
+}
+
+/// Returns what `--overlap` says about the passes that would shorten a run of `program`; nothing if ranks run several programs.
+fn edits(options: &Options, prepared: &Prepared, program: Option<Program>, world: &World) -> Vec<String> {
+    let (Some(program), [source]) = (program, prepared.sources.as_slice()) else { return Vec::new() };
+    let limits = options.world.limits();
+    let machine = options.timelines.machine.as_ref();
+    Estimates { lines: &source.lines, ranks: world.len(), limits: &limits, machine }.report(&program, world)
 }
 
 /// Returns what the file of `-J` says about a run without GPUs.
