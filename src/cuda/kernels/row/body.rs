@@ -38,9 +38,10 @@ pub(in crate::kernels) fn body(kernel: &RowKernel) -> String {
 ",
         views = loaded.len() + stored.len(),
         length = loads * width,
-        terms = match kernel.spread {
-            1 => String::new(),
-            _ => format!("  __shared__ u64 terms[{}];\n", kernel.term_bytes().div_ceil(8)),
+        // A kernel without reductions has no terms, and arrays have elements.
+        terms = match (kernel.spread, kernel.term_bytes()) {
+            (1, _) | (_, 0) => String::new(),
+            (_, bytes) => format!("  __shared__ u64 terms[{}];\n", bytes.div_ceil(8)),
         },
         start = exchange.as_ref().map_or_else(String::new, |it| it.start(kernel))
     );
