@@ -173,6 +173,42 @@ class Picture(Files):
         self.assertEqual(self.run_tool("picture.py", "collectives", self.write("a", [])).returncode, 1)
 
 
+class Inference(Files):
+    def printed(self, *arguments):
+        done = self.run_tool("inference_programs.py", *map(str, arguments))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def test_calls_follow_each_other(self):
+        text = self.printed("epilogue", 2, 4, 256, 3)
+        sources = [it.split("input=")[1].split(",")[0] for it in text.splitlines() if "Communication " in it and "input=" in it]
+        self.assertEqual(len(set(sources)), 3)
+        self.assertEqual(self.printed("allreduce", 2, 4, 256, 3).count("input=T0,"), 3)
+
+    def test_inputs_are_those_of_the_program(self):
+        import inference
+        import inference_model as model
+        import inference_programs as programs
+
+        for text in inference.CASES:
+            case = model.Case(text)
+            inputs = programs.program(*case.arguments(2)).split("%HostIrContainer { (")[1].split(")")[0].split(", ")
+            self.assertEqual(inputs, [f"T{at}" for at in range(len(case.shapes(2)))], text)
+
+    def test_table_has_the_fastest_alternative_and_failures(self):
+        common = {"case": "epilogue:1:4096:20", "ranks": 2}
+        lines = [{"who": "ours", "name": name, "us": us, "error": None, **common}
+                 for name, us in (("all-reduce alone", 2), ("select-algorithms", 6), ("fuse-collective-epilogue", 4))]
+        lines += [{"who": "peer", "name": name, "us": us, "error": None, **common} for name, us in (("a", 9), ("b", 8))]
+        done = self.run_tool("inference.py", "table", self.write("a", lines))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout.split()[-7:], "epilogue:1:4096:20 2.0 6.0 4.0 8.0 0.50 b".split())
+        lines.append({"who": "ours", "name": "x", "us": None, "error": "wrong result: 0.5", **common})
+        done = self.run_tool("inference.py", "table", self.write("b", lines))
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("x: wrong result", done.stdout)
+
+
 class Timing(unittest.TestCase):
     def test_an_alternative_that_is_not_available_has_a_line(self):
         import timing
