@@ -19,6 +19,7 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("measured::products_of_any_strides_run_on_cublaslt", products_run_on_cublaslt),
         Trial::test("measured::a_product_computes_its_relu", a_product_computes_its_relu),
         Trial::test("measured::fused_reductions_have_the_same_bits", fused_reductions_have_the_same_bits),
+        Trial::test("measured::collectives_are_tuned", collectives_are_tuned),
     ];
     trials.into_iter().map(|it| it.with_ignored_flag(emulator::is_missing())).collect()
 }
@@ -27,6 +28,38 @@ fn hir_run(arguments: &[&str]) -> Result<Command, Failed> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hir-run"));
     command.current_dir(ROOT).args(arguments).env_clear().envs(emulator::environment()?);
     Ok(command)
+}
+
+/// Every algorithm of every collective is measured and compared, and the results can be read again.
+fn collectives_are_tuned() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let tune = |arguments: &[&str]| -> Result<(String, String), Failed> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hir"));
+        command.current_dir(folder.path()).args(["tune", "collectives", "--quick", "-q", "-o", "rules"]);
+        let output =
+            command.args(arguments).env_clear().envs(emulator::environment()?).output_with_timeout()?;
+        if !output.status.success() || !output.stderr.is_empty() {
+            return Err(format!("{output:?}").into());
+        }
+        Ok((String::from_utf8(output.stdout)?, fs::read_to_string(path("rules"))?))
+    };
+    let measured = tune(&["--keep", "results", "--nccl-tuner", "tuner"])?;
+    if tune(&["--results", "results"])? != measured {
+        return Err("other rules from the same results".into());
+    }
+    let (report, rules) = measured;
+    let lines: Vec<&str> = report.lines().collect();
+    let (times, bits): (Vec<&str>, Vec<&str>) = lines.into_iter().partition(|it| it.contains("/2 8K: "));
+    let tuner = fs::read_to_string(path("tuner"))?;
+    let fields = tuner.lines().skip(1).all(|it| it.split(',').count() == 10);
+    let same = bits.iter().all(|it| it.starts_with("bits of ") && it.contains(" the same"));
+    if (times.len(), bits.len(), fields, same) != (4, 22, true, true)
+        || rules.matches("Allreduce/2=").count() < 2
+    {
+        return Err(format!("{report}\n{rules}\n{tuner}").into());
+    }
+    Ok(())
 }
 
 fn json_holds_every_run() -> Result<(), Failed> {

@@ -1,6 +1,8 @@
 //! Instances of every template for every operator and element type, to test a compiler or an architecture.
 //! They compile without a GPU.
 
+mod epilogues;
+
 use grammar::{
     dtype::DType,
     ops::{OPS, Op},
@@ -88,6 +90,7 @@ fn source(first: usize, step: usize) -> Result<String, Unsupported> {
     combinations(&mut kernels)?;
     packets(&mut kernels)?;
     peer_memory(&mut kernels)?;
+    epilogues::epilogues(&mut kernels)?;
     attentions(&mut kernels)?;
     routines(&mut kernels)?;
     let source = kernels.sample(first, step).source();

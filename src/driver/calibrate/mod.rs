@@ -1,5 +1,7 @@
-//! Measures the times of a machine: small programs, one for each time, run as hir-run runs any other program.
+//! Measures the times of a machine: small programs, one for each time, run as hir-run runs any other program. `collectives` finds
+//! the fastest algorithm of each collective with such programs.
 
+pub mod collectives;
 pub mod entries;
 pub mod evidence;
 pub mod exact;
@@ -29,20 +31,39 @@ const RUNS: [usize; 2] = [15, 5];
 ///
 /// # Errors
 /// A file cannot be written.
-pub fn write_batch(folder: &Path, entries: &[Entry]) -> io::Result<()> {
-    let mut lines = String::new();
+pub fn write_entries(folder: &Path, entries: &[Entry]) -> io::Result<()> {
     let [runs, warmup] = RUNS;
-    for (number, it) in entries.iter().enumerate() {
+    write_batch(
+        folder,
+        entries.iter().map(|it| {
+            let passes =
+                if it.passes.is_empty() { String::new() } else { format!("--passes '{}' ", it.passes) };
+            (&it.text[..], format!("{passes}-G -n {runs} -w {warmup}"))
+        }),
+    )
+}
+
+/// Writes programs, and the file of their command lines, `batch.txt`: the text of each, and its options. All get random inputs.
+///
+/// # Errors
+/// A file cannot be written.
+fn write_batch<'t>(folder: &Path, programs: impl Iterator<Item = (&'t str, String)>) -> io::Result<()> {
+    let mut lines = String::new();
+    for (number, (text, options)) in programs.enumerate() {
         let program = folder.join(format!("{number}.hir"));
-        atomic_file::write(&program, it.text.as_bytes())?;
+        atomic_file::write(&program, text.as_bytes())?;
         let (program, json) = (program.display(), folder.join(format!("{number}.json")));
-        let passes = if it.passes.is_empty() { String::new() } else { format!(" --passes '{}'", it.passes) };
-        lines += &format!(
-            "'{program}'{passes} -G -n {runs} -w {warmup} --inputs random -J '{}'\n",
-            json.display()
-        );
+        lines += &format!("'{program}' {options} --inputs random -J '{}'\n", json.display());
     }
     atomic_file::write(&folder.join("batch.txt"), lines.as_bytes())
+}
+
+/// Returns what hir-run has written about a program of `write_batch`, or null: it did not run, or the folder has another
+/// program of this number, which another version of hir has written.
+fn result_of(folder: &Path, number: usize, text: &str) -> Value {
+    let is_same = fs::read_to_string(folder.join(format!("{number}.hir"))).is_ok_and(|it| it == text);
+    let result = fs::read_to_string(folder.join(format!("{number}.json"))).ok().filter(|_| is_same);
+    result.and_then(|it| serde_json::from_str::<Value>(&it).ok()).unwrap_or_default()
 }
 
 /// The times of a program in microseconds.
@@ -71,7 +92,7 @@ pub fn add(machine: &mut Machine, measured: Machine) {
     machine.accuracy = evidence::accuracy(&evidence::compare(machine));
 }
 
-/// Reads the results of the programs of `write_batch`. A program without a result is named in `missing`.
+/// Reads the results of the programs of `write_entries`. A program without a result is named in `missing`.
 pub fn read_results(folder: &Path, entries: &[Entry], ranks: usize, date: String) -> Measured {
     let mut machine = Machine {
         version: VERSION,
@@ -85,11 +106,7 @@ pub fn read_results(folder: &Path, entries: &[Entry], ranks: usize, date: String
     let (mut least, mut launch) = (0.0, 0.0);
     let mut tables = Tables::new();
     for (number, entry) in entries.iter().enumerate() {
-        // Another version of hir may have written other programs.
-        let is_same =
-            fs::read_to_string(folder.join(format!("{number}.hir"))).is_ok_and(|it| it == entry.text);
-        let result = fs::read_to_string(folder.join(format!("{number}.json"))).ok().filter(|_| is_same);
-        let result = result.and_then(|it| serde_json::from_str::<Value>(&it).ok()).unwrap_or_default();
+        let result = result_of(folder, number, &entry.text);
         describe(&mut machine, &result["machine"]);
         let time = |key: &str| result[key].as_f64();
         let Some((median, shortest)) = time("median_us").zip(time("min_us")) else {

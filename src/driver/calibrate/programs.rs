@@ -409,6 +409,13 @@ pub fn products_from_memory(
     (text.program(&names(&inputs), "", &body), count)
 }
 
+/// Returns a program that makes a call once, whose result is its output.
+pub fn call_with_output(call: Call, ranks: usize) -> String {
+    let mut text = Text::of(ranks);
+    let (inputs, setup, body) = call.parts(&mut text, 0);
+    text.program(&names(&inputs), "T2", &setup.into_iter().chain(body).collect::<Vec<_>>())
+}
+
 /// Returns a program that makes a call several times, each on the other one of two streams and after the one before.
 pub fn alternating_call(call: Call, calls: usize, ranks: usize) -> String {
     let mut text = Text::of(ranks);

@@ -16,7 +16,7 @@ use crate::{
     calibrate::{
         add,
         entries::{Entry, PIPELINES, entries, least, of_program},
-        evidence, read_results, write_batch,
+        evidence, read_results, write_entries,
     },
     session::{CommandLine, Report},
     tool::{Reporter, flags::DiagnosticFlags},
@@ -153,19 +153,24 @@ fn entries_for(path: &Path, options: &Options, screen: &Reporter) -> Result<Vec<
 fn measure_all(folder: &Path, entries: &[Entry], options: &Options, screen: &Reporter) -> Result<(), Exit> {
     let refuse = |message: String| screen.fail(Exit::Environment, message);
     std::fs::create_dir_all(folder)
-        .and_then(|()| write_batch(folder, entries))
+        .and_then(|()| write_entries(folder, entries))
         .map_err(|fault| refuse(format!("cannot write to `{}`: {fault}", folder.display())))?;
     if !options.diagnostics.quiet {
         let (count, ranks) = (entries.len(), options.ranks);
         screen.session().notice(&format!("measuring {count} programs on {ranks} GPUs"));
     }
-    let ended = measure(screen, &folder.join("batch.txt"), options.ranks, &folder.join("log.txt"));
+    let ended = measure(screen, folder, options.ranks, &[]);
     ended.map_err(|fault| refuse(format!("cannot run hir-run: {fault}")))
 }
 
-/// Runs the programs of a file of command lines in one job, and writes what it prints to `log`. Its exit code says nothing: a
-/// program that fails has no time.
-fn measure(screen: &Reporter, batch: &Path, ranks: u32, log: &Path) -> std::io::Result<()> {
+/// Runs the command lines of `batch.txt` in a folder in one job with variables of the environment, and writes what it prints to
+/// `log.txt`. Its exit code says nothing: a program that fails has no time.
+pub(super) fn measure(
+    screen: &Reporter,
+    folder: &Path,
+    ranks: u32,
+    environment: &[(&str, &str)],
+) -> std::io::Result<()> {
     let start = &screen.session().command_line.start;
     let own = std::env::current_exe()?;
     let program = start.first().map_or(own.as_os_str(), |it| it.as_os_str());
@@ -176,10 +181,11 @@ fn measure(screen: &Reporter, batch: &Path, ranks: u32, log: &Path) -> std::io::
         .args(["run", "--device=cuda", "--quiet", "--ranks"])
         .arg(ranks.to_string())
         .arg("--batch")
-        .arg(batch)
+        .arg(folder.join("batch.txt"))
+        .envs(environment.iter().copied())
         .stdin(Stdio::null())
         .output()?;
-    atomic_file::write(log, &[ended.stdout, ended.stderr].concat())
+    atomic_file::write(&folder.join("log.txt"), &[ended.stdout, ended.stderr].concat())
 }
 
 /// Returns the date of today in UTC, as `2026-11-26`. The conversion is that of H. Hinnant, "chrono-Compatible Low-Level Date

@@ -58,6 +58,10 @@ enum Tool {
     #[cfg(all(feature = "cuda", feature = "launch"))]
     #[command(disable_help_flag = true)]
     Run(Arguments),
+    /// Measure which algorithm of each collective is the fastest on this machine.
+    #[cfg(all(feature = "cuda", feature = "launch"))]
+    #[command(disable_help_flag = true)]
+    Tune(Arguments),
 }
 
 #[derive(clap::Args)]
@@ -111,6 +115,8 @@ pub fn main_with(command_line: CommandLine) -> Exit {
         Tool::Reduce(it) => super::reduce::main_with(line("reduce", it.words)),
         #[cfg(all(feature = "cuda", feature = "launch"))]
         Tool::Run(it) => super::run::main_with(line("run", it.words)),
+        #[cfg(all(feature = "cuda", feature = "launch"))]
+        Tool::Tune(it) => super::tune::main_with(line("tune", it.words)),
     }
 }
 
@@ -129,6 +135,8 @@ fn whole() -> Command {
         ("overlap", super::run::command()),
         #[cfg(all(feature = "cuda", feature = "launch"))]
         ("run", super::run::command()),
+        #[cfg(all(feature = "cuda", feature = "launch"))]
+        ("tune", super::tune::command()),
     ];
     Command::new("hir").subcommands(tools.map(|(name, command)| command.name(name)))
 }

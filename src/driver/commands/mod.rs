@@ -24,6 +24,8 @@ pub mod opt;
 pub mod reduce;
 #[cfg(all(feature = "cuda", feature = "launch"))]
 pub mod run;
+#[cfg(all(feature = "cuda", feature = "launch"))]
+pub mod tune;
 
 /// Runs a tool that has nothing to print beside its result: reads its options and does its work, whose error is an exit code
 /// that has been reported. `examples` are those of `--help`.
