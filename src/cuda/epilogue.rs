@@ -75,6 +75,36 @@ pub(super) fn collective_epilogues(code: &[Inst], collectives: &[PeerCollective]
     found
 }
 
+/// Returns the buffers of which elementwise instructions that follow each other on a stream, with one shape, read a part only: by the
+/// index of the last one of these instructions. If a result took such memory, its elements would not be those that are read
+/// there, and the instructions could not be fused. `len` is the number of elements of a buffer.
+pub(super) fn parts_read_by_runs(
+    code: &[Inst],
+    len: impl Fn(BufferNo) -> usize,
+) -> FxHashMap<usize, Vec<BufferNo>> {
+    let mut found = FxHashMap::default();
+    // By stream: the shape of the run, its last instruction, and the buffers.
+    let mut runs: FxHashMap<StreamNo, (&[usize], usize, Vec<BufferNo>)> = FxHashMap::default();
+    for (at, inst) in code.iter().enumerate().filter(|(_, it)| !it.kind.does_nothing_on_stream()) {
+        let InstKind::Map { args, out, .. } = &inst.kind else {
+            found.extend(runs.remove(&inst.stream).map(|(_, last, buffers)| (last, buffers)));
+            continue;
+        };
+        if runs.get(&inst.stream).is_some_and(|(shape, ..)| *shape != out.shape) {
+            found.extend(runs.remove(&inst.stream).map(|(_, last, buffers)| (last, buffers)));
+        }
+        let (_, last, buffers) = runs.entry(inst.stream).or_insert((&out.shape, at, Vec::new()));
+        *last = at;
+        buffers.extend(args.iter().filter_map(|it| match it {
+            Arg::View(it) if it.shape == out.shape && it.len() < len(it.buffer) => Some(it.buffer),
+            _ => None,
+        }));
+    }
+    found.extend(runs.into_values().map(|(_, last, buffers)| (last, buffers)));
+    found.retain(|_, buffers| !buffers.is_empty());
+    found
+}
+
 /// Returns true if an instruction computes the `relu` of the result of a matrix product, in the type of the result, and
 /// cuBLASLt supports `relu` in this type: it does not in binary64, and has no products of integers.
 fn is_relu_of(it: &InstKind, product: &InstKind, dtype: &impl Fn(BufferNo) -> DType) -> bool {

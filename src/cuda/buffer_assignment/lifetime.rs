@@ -2,9 +2,9 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::epilogue::{collective_epilogues, relu_epilogues};
+use crate::epilogue::{collective_epilogues, parts_read_by_runs, relu_epilogues};
 use hir_plan::{
-    Plan, Transfer, World,
+    BufferNo, Plan, Transfer, World,
     sync::happens_before::{Clock, Occurrence, walk},
 };
 
@@ -61,7 +61,8 @@ impl Lifetime {
 ///
 /// The operands of a matrix product whose `relu` follows live until the `relu` has ended. Its result thus shares no
 /// memory with them, and the epilogue of the product can compute it. For the same reason, what a collective reads lives
-/// until its epilogue has ended.
+/// until its epilogue has ended, and a buffer of which elementwise instructions read a part, such as the gates of an MLP, until these
+/// have ended.
 pub(super) fn lifetimes(world: &World) -> Vec<Vec<Lifetime>> {
     let blank = |plan: &Plan| vec![Lifetime::default(); plan.buffers.len()];
     let mut all: Vec<Vec<Lifetime>> = world.iter().map(blank).collect();
@@ -81,6 +82,8 @@ pub(super) fn lifetimes(world: &World) -> Vec<Vec<Lifetime>> {
         .collect();
     let epilogues: Vec<FxHashMap<usize, usize>> =
         world.iter().map(|plan| collective_epilogues(&plan.code, &plan.peer_collectives)).collect();
+    let parts: Vec<FxHashMap<usize, Vec<BufferNo>>> =
+        world.iter().map(|plan| parts_read_by_runs(&plan.code, |it| plan.buffers[it as usize].len)).collect();
     let walked = walk(world, &mut |occurrence| {
         let plan = &world[occurrence.rank];
         let mut touched = plan.code[occurrence.inst].kind.touched_buffers(occurrence.rank);
@@ -93,6 +96,8 @@ pub(super) fn lifetimes(world: &World) -> Vec<Vec<Lifetime>> {
             let read = transfers.flat_map(Transfer::inputs).filter(|it| it.rank == occurrence.rank);
             touched.extend(read.map(|it| (it.rank, it.view.buffer, false)));
         }
+        let read = parts[occurrence.rank].get(&occurrence.inst).into_iter().flatten();
+        touched.extend(read.map(|it| (occurrence.rank, *it, false)));
         for (rank, buffer, written) in touched {
             let it = all.get_mut(rank).and_then(|it| it.get_mut(buffer as usize));
             if let Some(it) = it.filter(|it| !it.needs_own_memory) {

@@ -250,6 +250,30 @@ fn a_buffer_takes_memory_of_its_size() -> Result<(), String> {
 }
 
 #[test]
+fn no_result_takes_memory_of_which_its_chain_reads_parts() -> Result<(), String> {
+    // T1 is not read behind the casts of its two parts, so T6 would take its memory, and then T8, which has half of its size.
+    let part = |name: u32, dtype: &str| format!("T{name}_g_{dtype}[iS{name}0{{16}}, iS{name}1{{16}}]");
+    let both = |name: u32| format!("T{name}_g___bfloat[iS{name}0{{16}}, iS{name}1{{2}}, iS{name}2{{16}}]");
+    let select = |to: u32, index: usize| {
+        let to = part(to, "__bfloat");
+        format!("{to} = select( {}, axis = iS11{{2}}, index = {index} )\n", both(1))
+    };
+    let sum = "T9_g___bfloat[rS90{16}, iS91{16}]";
+    let body = [
+        format!("{} = -{};\n", both(1), both(0)),
+        format!("{}{} = __bfloat2float(T2);\n", select(2, 0), part(3, "float")),
+        format!("{}{} = __bfloat2float(T4);\n", select(4, 1), part(5, "float")),
+        format!("{} = relu(T3);\n{} = T6 * T5;\n", part(6, "float"), part(7, "float")),
+        format!("{} = __float2bfloat(T7);\n", part(8, "__bfloat")),
+        format!("{sum} = reduction( T8, op = add, initial value = float(0), allreduce = false )\n"),
+    ];
+    let body = body.concat();
+    let text = format!("%HostIrContainer {{ ({}) -> ({sum}) :\n{body}}} // %HostIrContainer\n", both(0));
+    assert_eq!(fused_kernels_of(&plans(&text)?)?, ["(T3) (T5) (T6) (T7) T8 by 8"]);
+    Ok(())
+}
+
+#[test]
 fn a_row_and_a_column_overlap() -> Result<(), String> {
     let matrix = "T0_g_float[iS0{8}, iS1{8}]";
     let aliases = format!(
