@@ -180,28 +180,63 @@ fn obstacle_to_counts(
     dim: usize,
     counts: RangeInclusive<i64>,
 ) -> Option<String> {
-    let name = program.tensor_name(tensor);
-    let Some(it) = Sharding::of(program, tensor) else {
-        return Some(format!("`{name}` is sharded over the inner part of a split axis"));
-    };
+    match divided_extent(program, tensor, dim) {
+        Ok(it) => it?.obstacle_to_all(program, counts),
+        Err(reason) => Some(reason),
+    }
+}
+
+/// The extent of a dimension that is split into chunks within each device.
+struct DividedExtent {
+    tensor: TensorId,
+    dim: usize,
+    extent: i64,
+    /// The number of devices that have a part of it.
+    spread: i64,
+}
+
+/// Returns the extent of a dimension that can have new axes; `None` if it is not known.
+///
+/// # Errors
+/// Returns the reason why it cannot have new axes.
+fn divided_extent(program: &Program, tensor: TensorId, dim: usize) -> Result<Option<DividedExtent>, String> {
+    let name = || program.tensor_name(tensor);
+    let it = Sharding::of(program, tensor)
+        .ok_or_else(|| format!("`{}` is sharded over the inner part of a split axis", name()))?;
     if it.dims.iter().any(|dim| dim.stream().is_some()) {
-        return Some(format!("`{name}` has a stream axis already"));
+        return Err(format!("`{}` has a stream axis already", name()));
     }
     if allocates_parts(program, tensor, dim) {
-        return Some(format!("the allocation domain of `{name}` names parts of dimension {dim}"));
+        return Err(format!("the allocation domain of `{}` names parts of dimension {dim}", name()));
     }
-    let spread: i64 = it.dims[dim].devices().map(|device| it.mesh.extent(device) as i64).product();
-    let extent = known_extent(program, it.dims[dim].extent)?;
-    let (first, last) = (*counts.start(), *counts.end());
-    counts.into_iter().all(|count| extent % (spread * count) != 0).then(|| {
-        let part = part_of(extent, spread);
-        let divides = if first == last {
-            format!("{first} does not divide")
-        } else {
-            format!("no number from {first} to {last} divides")
-        };
-        format!("dimension {dim} of `{name}` has {part}, which {divides}")
-    })
+    let spread = it.dims[dim].devices().map(|device| it.mesh.extent(device) as i64).product();
+    let extent = known_extent(program, it.dims[dim].extent);
+    Ok(extent.map(|extent| DividedExtent { tensor, dim, extent, spread }))
+}
+
+impl DividedExtent {
+    /// Returns whether it can be split into this number of chunks.
+    fn is_divided_by(&self, count: i64) -> bool {
+        self.extent % (self.spread * count) == 0
+    }
+
+    /// Returns the reason why it cannot be split into any of these numbers of chunks; `None` if it can.
+    fn obstacle_to_all(&self, program: &Program, counts: RangeInclusive<i64>) -> Option<String> {
+        let (first, last) = (*counts.start(), *counts.end());
+        counts.into_iter().all(|count| !self.is_divided_by(count)).then(|| {
+            let part = part_of(self.extent, self.spread);
+            let divides = if first == last {
+                format!("{first} does not divide")
+            } else {
+                format!("no number from {first} to {last} divides")
+            };
+            format!(
+                "dimension {} of `{}` has {part}, which {divides}",
+                self.dim,
+                program.tensor_name(self.tensor)
+            )
+        })
+    }
 }
 
 /// Describes the extent on each device of a dimension that is sharded over `spread` devices.

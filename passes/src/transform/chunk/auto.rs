@@ -10,7 +10,7 @@ use grammar::{
     ops::TypeRule,
 };
 
-use super::{obstacle_to_count, obstacle_to_counts};
+use super::divided_extent;
 use crate::{
     analysis::{
         dim_equivalence::{Count, DimEquivalence, EquivalentDims, Reach},
@@ -258,12 +258,13 @@ pub(crate) fn choose_chunking(
 
 /// Returns the largest of these numbers of chunks into which all dimensions can be split, or why there is none.
 fn count_of_chunks(program: &Program, component: &EquivalentDims, counts: RangeInclusive<i64>) -> Count {
-    let divides = |count: &i64| {
-        let mut dims = component.dims.iter();
-        *count > 1 && dims.all(|(tensor, dim)| obstacle_to_count(program, *tensor, *dim, *count).is_none())
-    };
-    counts.clone().rev().find(divides).ok_or_else(|| {
-        let mut dims = component.dims.iter();
-        dims.find_map(|(tensor, dim)| obstacle_to_counts(program, *tensor, *dim, counts.clone()))
-    })
+    let mut possible: Vec<i64> = counts.clone().filter(|count| *count > 1).collect();
+    for (tensor, dim) in &component.dims {
+        let Some(extent) = divided_extent(program, *tensor, *dim).map_err(Some)? else { continue };
+        if let Some(reason) = extent.obstacle_to_all(program, counts.clone()) {
+            return Err(Some(reason));
+        }
+        possible.retain(|count| extent.is_divided_by(*count));
+    }
+    possible.pop().ok_or(None)
 }

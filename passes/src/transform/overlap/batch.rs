@@ -46,6 +46,8 @@ pub(super) struct Together {
     pub(super) chunks: FxHashMap<StmtId, String>,
     /// Why the others are not.
     pub(super) reasons: FxHashMap<StmtId, Obstacle>,
+    /// Those for which the program, as it is, has no axis within any reach of the first way to make loops.
+    without_axis: FxHashSet<StmtId>,
 }
 
 /// Returns the program with loops for all communications for which there are loops. Returns `None` if the program has few
@@ -69,7 +71,8 @@ pub(super) fn attempt_together(
     }
     largest_first(program, &mut candidates);
     let (chunks, reasons) = (FxHashMap::default(), FxHashMap::default());
-    let mut found = Together { program: program.clone(), chunks, reasons };
+    let without_axis = FxHashSet::default();
+    let mut found = Together { program: program.clone(), chunks, reasons, without_axis };
     // As for one communication: loops of slices, of chunks, and of the statements up to the next products.
     let everywhere = match arguments.flag("share") {
         true => &[Reach::Everywhere, Reach::NextProduct][..],
@@ -85,8 +88,12 @@ pub(super) fn attempt_together(
     let half = candidates.first().map_or(0, |it| size(program, it) / 2);
     let small = candidates.split_off(candidates.partition_point(|it| size(program, it) > half));
     for mut candidates in [candidates, small] {
+        found.without_axis.clear();
         for (reaches, loops) in &ways {
             let mut failed: FxHashSet<StmtId> = FxHashSet::default();
+            if reaches.iter().all(|it| everywhere.contains(it)) {
+                failed.extend(&found.without_axis);
+            }
             for _ in 0..MOST_ROUNDS {
                 let body: FxHashSet<StmtId> = found.program.body().iter().copied().collect();
                 candidates.retain(|(stmt, _)| body.contains(stmt) && !found.chunks.contains_key(stmt));
@@ -149,6 +156,7 @@ impl Together {
                 }
                 Err(reason) => {
                     failed.insert(*stmt);
+                    self.without_axis.insert(*stmt);
                     self.reasons.entry(*stmt).or_insert(reason);
                 }
             }
@@ -169,6 +177,7 @@ impl Together {
             Ok(rewritten) => {
                 self.program = rewritten;
                 self.chunks.extend(chunks);
+                self.without_axis.clear();
             }
             Err(reasons) => {
                 for (stmt, reason) in reasons {
