@@ -120,7 +120,7 @@ pub(crate) enum Combine {
 }
 
 impl Combine {
-    /// Returns the function that the end of a name says, as `BAND` or `logical_and` does. The maximum of truth values is `or`, and the
+    /// Returns the function of a word of a reduction, by its end: `BAND`, `logical_and`. The maximum of truth values is `or`, and the
     /// minimum is `and`.
     pub(crate) fn named(name: &str, is_bool: bool) -> Option<Self> {
         let name = name.to_ascii_lowercase();

@@ -95,10 +95,20 @@ pub(crate) fn is_integral(program: &Program, tensor: TensorId) -> bool {
     program.tensors[tensor].dtype.is_some_and(|it| matches!(it.class(), Class::Int | Class::Bool))
 }
 
-/// Returns whether an operator combines operands as a reduction does.
-fn is_lattice(op: Op) -> bool {
-    matches!(op, Op::LogicalAnd | Op::LogicalOr | Op::BitAnd | Op::BitOr | Op::BitXor)
-        || matches!(op, Op::Max | Op::FMax | Op::Min | Op::FMin)
+/// Returns how an elementwise operator combines its operands, if it does so as a reduction does.
+fn combination(op: Op, is_bool: bool) -> Option<Combine> {
+    Some(Combine::Lattice(match op {
+        Op::LogicalAnd => "and",
+        Op::LogicalOr => "or",
+        Op::BitAnd | Op::Min | Op::FMin if is_bool => "and",
+        Op::BitOr | Op::Max | Op::FMax if is_bool => "or",
+        Op::BitAnd => "and of bits",
+        Op::BitOr => "or of bits",
+        Op::BitXor => "xor",
+        Op::Max | Op::FMax => "max",
+        Op::Min | Op::FMin => "min",
+        _ => return None,
+    }))
 }
 
 impl Call<'_> {
@@ -108,8 +118,8 @@ impl Call<'_> {
         let (op, def) = (stmt.op, stmt.op.def());
         let degrees = || self.args.iter().map(|it| it.degree);
         let (highest, product) = (degrees().fold(1, u64::max), degrees().fold(2, u64::saturating_add));
-        let is_linear =
-            is_lattice(op) || matches!(op, Op::Add | Op::Sub | Op::Neg | Op::Cast | Op::LogicalNot);
+        let is_linear = combination(op, false).is_some()
+            || matches!(op, Op::Add | Op::Sub | Op::Neg | Op::Cast | Op::LogicalNot);
         let (tensor, degree) = match (def.type_rule, op) {
             (_, Op::Mul | Op::Div | Op::Lerp | Op::Where) => (self.elementwise()?, product),
             _ if def.class == OpClass::Elementwise => {
@@ -192,8 +202,7 @@ impl Call<'_> {
         let operands = stmt.args.iter().map(operand).collect::<Computed<Vec<_>>>()?;
         let to = self.dtype(outs[0].0);
         let types = [args.first().map_or(to, |it| self.dtype(it.0)), to];
-        let how =
-            Combine::named(&format!("{:?}", stmt.op), to == DType::Bool).filter(|_| is_lattice(stmt.op));
+        let how = combination(stmt.op, to == DType::Bool);
         map(self.shape(), &operands, |row| match how {
             Some(how) => self.algebra.combine(how, integral, row),
             None => self.function(integral, types, row),

@@ -14,6 +14,10 @@ impl Call<'_> {
         let Some(Operand::Scalar(dim)) = self.of.stmt.args.last() else { return Err(MISFIT) };
         let dim = self.integer(*dim).and_then(|it| usize::try_from(it).ok()).ok_or(MISFIT)?;
         let parts: Vec<_> = self.args.iter().map(|it| it.data.view()).collect();
+        // `concatenate` accepts any number of dimensions, but not a dimension that a part lacks.
+        if parts.iter().any(|it| it.ndim() <= dim) {
+            return Err(MISFIT);
+        }
         Ok(concatenate(Axis(dim), &parts).map_err(|_| MISFIT)?.into_shared())
     }
 
