@@ -114,6 +114,8 @@ pub struct Slice {
     /// The slice that this one had to wait for before it could begin or, for a wait and a communication,
     /// before it could end.
     pub cause: Option<usize>,
+    /// Whether it had to wait because the kernel of `cause`, on another stream, occupied the multiprocessors.
+    pub is_crowded: bool,
 }
 
 /// A kind of slice.
@@ -284,7 +286,8 @@ mod tests {
     fn slice(row: usize, kind: SliceKind, begin: f64, end: Option<f64>, cause: Option<usize>) -> Slice {
         let inst_ref = InstRef { rank: row, inst: 0 };
         let (line, iteration, label) = (Some(1), String::new(), String::new());
-        Slice { row, kind, inst_ref, line, iteration, label, begin, end, slowed: 0.0, cause }
+        let is_crowded = false;
+        Slice { row, kind, inst_ref, line, iteration, label, begin, end, slowed: 0.0, cause, is_crowded }
     }
 
     /// Times that may contradict the order of the program, as those of two clocks do.

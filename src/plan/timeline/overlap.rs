@@ -263,25 +263,25 @@ const LATE: f64 = 10.0;
 
 /// Returns what held up a slice for which another one waits.
 fn cause_of(timeline: &Timeline, it: &Slice) -> WaitCause {
-    let is_copy = it.label == "copy";
     let Some(earlier) = it.cause.map(|it| &timeline.slices[it]) else {
-        return match is_copy {
-            _ if timeline.is_measured && it.begin > LATE => WaitCause::Host,
-            true => WaitCause::CopyEngine,
-            false => WaitCause::Link,
+        return if timeline.is_measured && it.begin > LATE {
+            WaitCause::Host
+        } else if it.label == "copy" {
+            WaitCause::CopyEngine
+        } else {
+            WaitCause::Link
         };
     };
     let (row, of) = (&timeline.rows[it.row], &timeline.rows[earlier.row]);
-    let is_queue = matches!(row.lane, Lane::Queue { .. });
     if row.rank != of.rank {
         return WaitCause::Peer;
     }
-    match (is_queue, it.row == earlier.row) {
+    if it.is_crowded && it.row != earlier.row {
+        return WaitCause::Multiprocessors;
+    }
+    match (matches!(row.lane, Lane::Queue { .. }), it.row == earlier.row) {
         (true, true) => WaitCause::QueueOrder,
         (true, false) | (false, true) => WaitCause::StreamOrder,
-        (false, false) if it.kind == SliceKind::Compute && earlier.kind == SliceKind::Compute => {
-            WaitCause::Multiprocessors
-        }
         (false, false) => WaitCause::Dependency,
     }
 }
@@ -313,13 +313,23 @@ fn reason(timeline: &Timeline, wait: &Slice, cause: &Slice) -> String {
         Lane::Stream(it @ PlanStream::Indexed(_)) => it.to_string(),
         lane => format!("stream `{lane}`"),
     };
+    let is_queue = matches!(row.lane, Lane::Queue { .. });
     // Writing to a string does not fail.
-    let _ = match (matches!(row.lane, Lane::Queue { .. }), row.rank == of.rank, cause.row == earlier.row) {
-        (true, false, _) => write!(text, ", which waits for rank {} to begin it", of.rank),
-        (true, true, true) => write!(text, ", which is queued behind {}", place(earlier)),
-        (true, true, false) => write!(text, ", which is posted after {} on {stream}", place(earlier)),
-        (false, _, true) => write!(text, ", which runs after {} on {stream}", place(earlier)),
-        (false, ..) => write!(text, ", which begins after {}", place(earlier)),
+    let _ = match cause_of(timeline, cause) {
+        WaitCause::Peer if is_queue => write!(text, ", which waits for rank {} to begin it", of.rank),
+        WaitCause::Multiprocessors => {
+            write!(text, ", which begins when {} frees the multiprocessors", place(earlier))
+        }
+        WaitCause::QueueOrder => write!(text, ", which is queued behind {}", place(earlier)),
+        WaitCause::StreamOrder if is_queue => {
+            write!(text, ", which is posted after {} on {stream}", place(earlier))
+        }
+        WaitCause::StreamOrder => write!(text, ", which runs after {} on {stream}", place(earlier)),
+        WaitCause::Dependency
+        | WaitCause::Peer
+        | WaitCause::CopyEngine
+        | WaitCause::Link
+        | WaitCause::Host => write!(text, ", which begins after {}", place(earlier)),
     };
     text
 }

@@ -62,7 +62,9 @@ impl Times<'_> {
         }
         for (number, slice) in slice_of.iter().enumerate() {
             if let Some(slice) = slice {
-                slices[*slice].cause = self.cause(number, &slice_of).filter(|it| it != slice);
+                let (cause, is_crowded) = self.cause(number, &slice_of);
+                slices[*slice].cause = cause.filter(|it| it != slice);
+                slices[*slice].is_crowded = is_crowded;
             }
         }
         for (rank, position) in state.into_iter().flatten().enumerate() {
@@ -97,23 +99,25 @@ impl Times<'_> {
         before.is_none_or(|it| self.times[it.last as usize].is_some())
     }
 
-    /// Returns the slice that determined when an item ended or, if nothing but the item itself did, began.
-    fn cause(&self, number: usize, slice_of: &[Option<usize>]) -> Option<usize> {
+    /// Returns the slice that determined when an item ended or, if nothing but the item itself did, began; and whether it did so
+    /// because it occupied the multiprocessors.
+    fn cause(&self, number: usize, slice_of: &[Option<usize>]) -> (Option<usize>, bool) {
         let item = &self.items[number];
         let outside = |node: u32| !(item.first..=item.last).contains(&node);
-        let mut node = self.causes[item.last as usize].filter(|it| outside(*it));
-        for inner in (item.first..=item.last).rev() {
-            node = node.or(self.causes[inner as usize].filter(|it| outside(*it)));
-        }
+        let held = (item.first..=item.last)
+            .rev()
+            .find_map(|inner| Some((inner, self.causes[inner as usize].filter(|it| outside(*it))?)));
+        let is_crowded = held.is_some_and(|it| self.crowded.contains(&it.0));
+        let mut node = held.map(|it| it.1);
         // Synchronization takes no time: follow it to the work behind it.
         while let Some(at) = node {
             let of = self.item_of[at as usize] as usize;
             if slice_of[of].is_some() && self.items[of].is_work {
-                return slice_of[of];
+                return (slice_of[of], is_crowded);
             }
             node = self.causes[at as usize];
         }
-        None
+        (None, false)
     }
 }
 
@@ -136,6 +140,7 @@ fn slice(
         end,
         slowed: 0.0,
         cause: None,
+        is_crowded: false,
     }
 }
 

@@ -6,6 +6,8 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
+use rustc_hash::FxHashSet;
+
 use super::{
     SliceKind,
     items::{Duration, Item},
@@ -24,6 +26,8 @@ pub(super) struct Times<'a> {
     /// By node: its time, once it is known, and the predecessor that determined it.
     pub times: Vec<Option<f64>>,
     pub causes: Vec<Option<u32>>,
+    /// The nodes that a kernel on another stream determined, because it occupied the multiprocessors.
+    pub crowded: FxHashSet<u32>,
     /// By rank: when the last kernel ends, and its last node.
     compute_free: Vec<(f64, u32)>,
     /// By rank: when kernels began and ended, in this order, with the last node of each.
@@ -81,6 +85,7 @@ impl<'a> Times<'a> {
             missing: graph.predecessors.iter().map(|it| it.len() as u32).collect(),
             times: vec![None; count],
             causes: vec![None; count],
+            crowded: FxHashSet::default(),
             compute_free: vec![(0.0, 0); ranks],
             kernels: vec![Vec::new(); ranks],
             latency,
@@ -108,6 +113,7 @@ impl<'a> Times<'a> {
                     let (free, kernel) = &mut self.compute_free[item.inst_ref.rank];
                     if *free > time {
                         self.causes[node as usize] = Some(*kernel);
+                        self.crowded.insert(node);
                     }
                     let begin = time.max(*free);
                     (*free, *kernel) = (begin + microseconds, item.last);
@@ -119,6 +125,7 @@ impl<'a> Times<'a> {
                     match kernels.take_while(|it| it.1 > time).find(|it| it.0 < time) {
                         Some((_, end, kernel)) => {
                             self.causes[node as usize] = Some(*kernel);
+                            self.crowded.insert(node);
                             *end
                         }
                         None => time,

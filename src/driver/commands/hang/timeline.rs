@@ -49,6 +49,7 @@ pub(super) fn timeline(dumps: &Dumps) -> Timeline {
                 end,
                 slowed: 0.0,
                 cause: None,
+                is_crowded: false,
             });
         }
     }
