@@ -113,11 +113,13 @@ const REWRITE: &[Layer] = &[
 const TRANSFORM: &[Layer] = &[
     ("allocate_and_deallocate assign_streams canonicalize common_subexpression decompose_resharding", &[]),
     ("double_buffer fuse_epilogue hoist_share_mem_handles inline_definitions order_communicators", &[]),
-    ("propagate_shardings remove_dead_code remove_redundant_sync renumber schedule_communication", &[]),
+    ("remove_dead_code remove_redundant_sync renumber schedule_communication", &[]),
     ("select_algorithms unroll use_local_shard_in_place", &[]),
     ("fuse_collective_epilogue", &["select_algorithms"]),
     ("specialize_rank", &["canonicalize", "inline_definitions"]),
     ("chunk coalesce_reductions lower_to_communication", &["decompose_resharding"]),
+    // Compares what each rule communicates.
+    ("propagate_shardings", &["chunk", "decompose_resharding"]),
     ("hierarchical_collectives", &["lower_to_communication"]),
     ("stream_parallel", &["decompose_resharding", "lower_to_communication"]),
     ("swizzle_stream", &["chunk", "decompose_resharding"]),

@@ -105,6 +105,8 @@ impl StmtEffects {
             || !self.assigns.is_disjoint(&other.symbols)
             || !self.assigns.is_disjoint(&other.assigns)
             || !self.symbols.is_disjoint(&other.assigns)
+            || !self.posts.is_disjoint(&other.waits)
+            || !self.waits.is_disjoint(&other.posts)
             || self.uses_streams
             || other.uses_streams
             || self.communicates && other.communicates

@@ -29,7 +29,8 @@ pub(super) fn choose(program: &Program, uses: &TensorUses) -> (Preference, Strin
     (rule, format!("`prefer=least-bytes`: the program communicates {}", text.join(", ")))
 }
 
-/// Returns the bytes that each rank sends in all communications of a program; `None` if they are not known.
+/// Returns the bytes that each rank receives in all communications of a program; `None` if they are not known. Of n bytes of a
+/// result, a collective of d devices receives n - n/d; an all-reduce does so twice, as a reduce-scatter and an all-gather.
 fn communicated_bytes(program: &Program, uses: &TensorUses, rule: Preference) -> Option<usize> {
     let (mut trial, mut remarks) = (program.clone(), Remarks::default());
     Propagation::of(&mut trial, uses, &mut remarks, Some(rule));
