@@ -224,5 +224,5 @@ fn the_package_is_small() -> Result<(), Failed> {
             lines += text.lines().filter(is_code).count();
         }
     }
-    if lines <= 2_210 { Ok(()) } else { Err(format!("src/certify has {lines} lines of code").into()) }
+    if lines <= 2_220 { Ok(()) } else { Err(format!("src/certify has {lines} lines of code").into()) }
 }

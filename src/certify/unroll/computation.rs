@@ -11,7 +11,7 @@ impl<'p> Unroller<'p, '_> {
         let is_own =
             self.loops > 0 || stmt.get(attr::INDEX).is_none_or(|it| self.scalars.depends_on_rank(it));
         let is_shown = stmt.op.def().class == OpClass::View && (is_own || stmt.op != Op::Select);
-        if self.rank.is_none() || program.tensors[out].unit.is_some() || is_shown {
+        if program.tensors[out].unit.is_some() || is_shown {
             return Ok(true);
         }
         if let Some(known) = self.trace.local.get(&(id, out)) {
@@ -19,7 +19,7 @@ impl<'p> Unroller<'p, '_> {
         }
         let holds = |tensor: TensorId, rank| program.tensors[tensor].mesh.contains(rank);
         let mut is_local = true;
-        for rank in (0..self.ranks).filter(|it| holds(out, *it)) {
+        for rank in program.tensors[out].mesh.devices.iter().copied() {
             let part = |it: &TensorId| self.part_of(*it, Some(rank), None);
             is_local &= args.iter().all(|it| holds(*it, rank))
                 && is_aligned(
@@ -41,7 +41,9 @@ impl<'p> Unroller<'p, '_> {
         let all = || args.iter().chain(&outs);
         let slice = all().find_map(|it| self.slices.get(it).copied());
         let is_here = all().any(|it| self.holds(*it));
-        let is_local = !is_here || self.is_local(stmt, &args, first)?;
+        // What ranks would reshard is no view of its operand, although whole tensors have no parts.
+        let is_kept = !is_here || self.is_local(stmt, &args, first)?;
+        let is_local = is_kept || self.rank.is_none();
         if is_local && !self.holds(first) {
             let of_args = args.iter().find_map(|it| self.slices.get(it).copied());
             for out in outs.into_iter().filter(|it| program.is_split_by_stream(*it)) {
@@ -66,7 +68,7 @@ impl<'p> Unroller<'p, '_> {
             reads.push(view);
             operands.push((*tensor, part));
         }
-        if is_local && self.is_view(stmt, &mut reads, &operands, &outs)? {
+        if is_kept && self.is_view(stmt, &mut reads, &operands, &outs)? {
             return Ok(());
         }
         let (mut writes, mut results, mut copies) = (Vec::new(), Vec::new(), Vec::new());
