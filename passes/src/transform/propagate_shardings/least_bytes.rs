@@ -43,8 +43,11 @@ fn bytes_of_block(program: &Program, block: BlockId) -> Option<usize> {
     program.block(block).iter().try_fold(0, |sum: usize, stmt| {
         let own = match &program.stmts[*stmt] {
             Stmt::Op(_) => chunk::comm_candidates(program, *stmt).first().map_or(0, |it| {
-                let (bytes, devices) = (it.bytes(program), it.count.and_then(|it| usize::try_from(it).ok()));
-                let received = devices.map_or(bytes, |count| bytes - bytes / count.max(1));
+                // Communications that are not split into as many chunks as there are devices are of the whole mesh.
+                let of_axis = it.count.and_then(|it| usize::try_from(it).ok());
+                let devices = of_axis.unwrap_or(program.tensors[it.subject].mesh.devices.len());
+                let bytes = it.bytes(program);
+                let received = bytes - bytes / devices.max(1);
                 if it.kind == CommKind::Allreduce { 2 * received } else { received }
             }),
             Stmt::Let(..) => 0,
