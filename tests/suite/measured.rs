@@ -1,7 +1,7 @@
 //! Checks the output of timed and repeated runs on emulated GPUs: the JSON of a timed run, a race that only
 //! shows with delays, which products run on cuBLASLt, and which compute the `relu` of their result.
 
-use std::{fs, process::Command};
+use std::{fs, path::Path, process::Command};
 
 use libtest_mimic::{Failed, Trial};
 
@@ -59,7 +59,40 @@ fn collectives_are_tuned() -> Result<(), Failed> {
     {
         return Err(format!("{report}\n{rules}\n{tuner}").into());
     }
+    other_bits_are_reported(folder.path())?;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hir"));
+    command.current_dir(folder.path()).args(["tune", "collectives", "--quick", "--results", "nothing"]);
+    let output = command.env_clear().envs(emulator::environment()?).output_with_timeout()?;
+    let message = "`nothing` has no results of `hir tune`; run it with `--keep nothing`";
+    if output.status.code() != Some(6) || !String::from_utf8_lossy(&output.stderr).contains(message) {
+        return Err(format!("{output:?}").into());
+    }
     Ok(())
+}
+
+/// An algorithm of hir whose bits differ is in no rule; the command then fails, but writes its report and its files.
+fn other_bits_are_reported(folder: &Path) -> Result<(), Failed> {
+    let batch = fs::read_to_string(folder.join("results/2/batch.txt"))?;
+    let compared = batch.lines().enumerate().filter(|(_, it)| it.contains(" --stress "));
+    // The first one is an all-reduce with NCCL, the second one that with one-shot.
+    let number = compared.map(|it| it.0).nth(1).ok_or("no comparison")?;
+    let path = folder.join(format!("results/2/{number}.json"));
+    let mut result: serde_json::Value = serde_json::from_str(&fs::read_to_string(&path)?)?;
+    result["exit_code"] = serde_json::json!(3);
+    fs::write(&path, result.to_string())?;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hir"));
+    command.current_dir(folder).args(["tune", "collectives", "--quick", "-q", "-o", "others"]);
+    command.args(["--results", "results"]).env_clear().envs(emulator::environment()?);
+    let output = command.output_with_timeout()?;
+    let rules = fs::read_to_string(folder.join("others"))?;
+    let told = "bits of Allreduce/2 with one-shot differ between runs or ranks in 1 of 1 comparisons\n";
+    let report = String::from_utf8_lossy(&output.stdout);
+    let is_left_out = rules.contains("Allreduce/2=") && !rules.contains("Allreduce/2=one-shot;");
+    if output.status.code() == Some(3) && report.contains(told) && is_left_out {
+        Ok(())
+    } else {
+        Err(format!("{output:?}\n{rules}").into())
+    }
 }
 
 fn json_holds_every_run() -> Result<(), Failed> {

@@ -43,6 +43,9 @@ const NCCL: [([&str; 2], [&str; 2]); 6] = [
     (["Tree", "Simple"], ["tree", "simple"]),
 ];
 
+/// Variables by which a user changes what NCCL chooses. No job inherits them.
+const CHOOSING: [&str; 4] = ["NCCL_ALGO", "NCCL_PROTO", "NCCL_TUNER_CONFIG_FILE", "NCCL_TUNER_PLUGIN"];
+
 /// What a program is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
@@ -66,8 +69,8 @@ struct Trial {
 pub struct Job {
     /// The name of its folder.
     pub name: String,
-    /// Variables of its environment.
-    pub environment: Vec<(&'static str, &'static str)>,
+    /// Variables of its environment, in order; those without a value are removed from the inherited ones.
+    pub environment: Vec<(&'static str, Option<&'static str>)>,
     ranks: usize,
     /// The index in `NCCL` of what the environment selects.
     nccl: Option<usize>,
@@ -112,7 +115,12 @@ pub fn jobs(ranks: usize, is_quick: bool) -> Vec<Job> {
             trials.extend(compared.map(|it| trial(*it, Purpose::Bits)));
         }
     }
-    let job = |name, environment, nccl, trials| Job { name, environment, ranks, nccl, is_quick, trials };
+    let job = |name, own: Vec<(&'static str, &'static str)>, nccl, trials| {
+        let removed = CHOOSING.into_iter().map(|it| (it, None));
+        let own = own.into_iter().map(|(variable, value)| (variable, Some(value)));
+        let environment = removed.chain(own).collect();
+        Job { name, environment, ranks, nccl, is_quick, trials }
+    };
     let mut all = vec![job(format!("{ranks}"), Vec::new(), None, trials)];
     for (at, ([algorithm, protocol], [name, short])) in NCCL.into_iter().enumerate() {
         // Trees only sum to all ranks.
@@ -172,6 +180,8 @@ impl Job {
         for (number, it) in self.trials.iter().enumerate() {
             let result = result_of(folder, number, &self.text(it));
             let team = self.ranks;
+            let (word, algorithm, size) = (KINDS[it.kind].1.text(), it.algorithm.text(), text_of(it.bytes));
+            let verdict = result["verdict"].as_str().unwrap_or("not run");
             match it.purpose {
                 Purpose::Time(calls) => match result["median_us"].as_f64() {
                     Some(us) => to.times.push(Time {
@@ -183,20 +193,22 @@ impl Job {
                         us: us / calls as f64,
                     }),
                     None => {
-                        let verdict = result["verdict"].as_str().unwrap_or("not run");
-                        let (kind, algorithm, size) =
-                            (KINDS[it.kind].1.text(), it.algorithm.text(), text_of(it.bytes));
-                        to.missing
-                            .push(format!("{}: {kind} of {size} with {algorithm}: {verdict}", self.name));
+                        let what = format!("{word} of {size} with {algorithm}");
+                        to.missing.push(format!("{}: {what}: {verdict}", self.name));
                     }
                 },
                 Purpose::Bits => {
-                    let bits = match result["exit_code"].as_i64() {
+                    let is_same = match result["exit_code"].as_i64() {
                         Some(0) => Some(true),
                         Some(3) => Some(false),
-                        _ => None,
+                        _ => {
+                            let what = format!("bits of {word} of {size} with {algorithm}");
+                            to.missing.push(format!("{}: {what}: {verdict}", self.name));
+                            None
+                        }
                     };
-                    to.bits.push((team, it.kind, it.algorithm, bits));
+                    let comparison = Comparison { team, kind: it.kind, algorithm: it.algorithm, is_same };
+                    to.comparisons.push(comparison);
                 }
             }
         }
@@ -215,13 +227,22 @@ struct Time {
     us: f64,
 }
 
+/// A comparison of the bits of all runs and all ranks, at one size.
+#[derive(Clone, Debug)]
+struct Comparison {
+    team: usize,
+    kind: usize,
+    algorithm: Algorithm,
+    /// Nothing is known if the program has failed in another way.
+    is_same: Option<bool>,
+}
+
 /// What was measured, and what could not be.
 #[derive(Default, Debug)]
 pub struct Measured {
     times: Vec<Time>,
-    /// Whether the results of a team, a collective and an algorithm always had the same bits.
-    bits: Vec<(usize, usize, Algorithm, Option<bool>)>,
-    /// For each program without a time: what it would have measured, and its verdict.
+    comparisons: Vec<Comparison>,
+    /// For each program without a time, or without a comparison of bits: what it would have measured, and its verdict.
     pub missing: Vec<String>,
 }
 
@@ -248,9 +269,32 @@ impl Measured {
     }
 
     fn teams(&self) -> Vec<usize> {
-        let mut all: Vec<usize> = self.times.iter().map(|it| it.team).collect();
+        let compared = self.comparisons.iter().map(|it| it.team);
+        let mut all: Vec<usize> = self.times.iter().map(|it| it.team).chain(compared).collect();
         all.sort_unstable();
         all.dedup();
+        all
+    }
+
+    /// Whether bits differed with an algorithm of hir, which adds in the order of ranks. NCCL does not guarantee the same bits.
+    fn is_wrong(&self, team: usize, kind: usize, algorithm: Algorithm) -> bool {
+        let wrong = (team, kind, algorithm, Some(false));
+        let is_wrong = |it: &Comparison| (it.team, it.kind, it.algorithm, it.is_same) == wrong;
+        algorithm != Algorithm::Nccl && self.comparisons.iter().any(is_wrong)
+    }
+
+    /// Returns the collectives and algorithms of hir whose bits differed between runs or ranks: no rule selects them.
+    pub fn wrong(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        for team in self.teams() {
+            for (kind, (_, word, _)) in KINDS.iter().enumerate() {
+                for (algorithm, _) in ALGORITHMS {
+                    if self.is_wrong(team, kind, algorithm) {
+                        all.push(format!("{}/{team} with {}", word.text(), algorithm.text()));
+                    }
+                }
+            }
+        }
         all
     }
 
@@ -276,12 +320,15 @@ impl Measured {
     }
 
     /// Returns the rules for `select-algorithms`, without an end: `defaults` follow, for what was not measured. NCCL counts with what it
-    /// chooses itself.
+    /// chooses itself. An algorithm of hir whose bits differed is left out.
     pub fn rules(&self, defaults: &str) -> String {
         let mut rules = String::new();
         for team in self.teams() {
             for (kind, (_, word, _)) in KINDS.iter().enumerate() {
-                let own = |it: &Time| it.nccl.is_none().then_some(it.algorithm);
+                let own = |it: &Time| {
+                    let is_chosen = it.nccl.is_none() && !self.is_wrong(team, kind, it.algorithm);
+                    is_chosen.then_some(it.algorithm)
+                };
                 let chosen = ranges(&self.by_size(team, kind, own));
                 let Some(((_, last), before)) = chosen.split_last() else { continue };
                 // Writing to a string does not fail.
@@ -348,24 +395,37 @@ impl Measured {
                 }
             }
         }
-        for (kind, (_, word, _)) in KINDS.iter().enumerate() {
-            for (algorithm, _) in ALGORITHMS {
-                let found: Vec<Option<bool>> =
-                    self.bits.iter().filter(|it| it.1 == kind && it.2 == algorithm).map(|it| it.3).collect();
-                if found.is_empty() {
-                    continue;
+        for team in self.teams() {
+            for (kind, (_, word, _)) in KINDS.iter().enumerate() {
+                for (algorithm, _) in ALGORITHMS {
+                    if let Some(told) = self.told_of_bits(team, kind, algorithm) {
+                        let _ =
+                            writeln!(text, "bits of {}/{team} with {} {told}", word.text(), algorithm.text());
+                    }
                 }
-                let told = match (found.contains(&Some(false)), found.contains(&Some(true)), algorithm) {
-                    (true, _, _) => "differ between runs or ranks",
-                    (false, false, _) => "not compared",
-                    // NCCL promises nothing; hir's kernels add in the order of ranks.
-                    (false, true, Algorithm::Nccl) => "were the same in all runs and on all ranks",
-                    (false, true, _) => "are always the same: guaranteed, and were so in all runs",
-                };
-                let _ = writeln!(text, "bits of {} with {} {told}", word.text(), algorithm.text());
             }
         }
         text
+    }
+
+    /// Returns what is known about the bits of a team, a collective and an algorithm.
+    fn told_of_bits(&self, team: usize, kind: usize, algorithm: Algorithm) -> Option<String> {
+        let is_it = |it: &&Comparison| (it.team, it.kind, it.algorithm) == (team, kind, algorithm);
+        let found: Vec<Option<bool>> = self.comparisons.iter().filter(is_it).map(|it| it.is_same).collect();
+        let count = |result: Option<bool>| found.iter().filter(|it| **it == result).count();
+        let (same, different, failed) = (count(Some(true)), count(Some(false)), count(None));
+        let all = found.len();
+        let told = match (different, same) {
+            (0, 0) if all == 0 => return None,
+            (0, 0) => return Some("were not compared".to_owned()),
+            // NCCL promises nothing; hir's kernels add in the order of ranks.
+            (0, _) if algorithm == Algorithm::Nccl => {
+                format!("were the same in all runs and on all ranks in {same} of {all} comparisons")
+            }
+            (0, _) => format!("are guaranteed to be the same, and were so in {same} of {all} comparisons"),
+            _ => format!("differ between runs or ranks in {different} of {all} comparisons"),
+        };
+        Some(if failed == 0 { told } else { format!("{told}; {failed} could not be made") })
     }
 }
 
@@ -392,6 +452,7 @@ fn text_of(bytes: u64) -> String {
 mod tests {
     use super::*;
     use grammar::algorithm_table::{AlgorithmTable, DEFAULT_RULES};
+    use hir_process::atomic_file;
 
     /// Returns results of all-reduces on two ranks: for each size, the times of algorithms, and those of NCCL's.
     fn measured(own: &[(u64, &[(Algorithm, f64)])], nccl: &[(u64, &[(usize, f64)])]) -> Measured {
@@ -450,6 +511,50 @@ mod tests {
     }
 
     #[test]
+    fn what_has_other_bits_is_not_recommended() {
+        use Algorithm::{Nccl, OneShot, OneShotLl, TwoShot};
+        let mut found = measured(&[(8192, &[(OneShotLl, 2.5), (OneShot, 4.0), (Nccl, 3.0)])], &[]);
+        let same = [
+            (2, Nccl, Some(true)),
+            (2, Nccl, Some(false)),
+            (2, OneShot, Some(true)),
+            (2, OneShot, None),
+            (2, TwoShot, None),
+            (2, OneShotLl, Some(false)),
+            (4, OneShot, Some(true)),
+            (4, OneShot, Some(true)),
+            (4, Nccl, Some(true)),
+        ];
+        let comparison = |(team, algorithm, is_same)| Comparison { team, kind: 0, algorithm, is_same };
+        found.comparisons.extend(same.map(comparison));
+        assert_eq!(found.wrong(), ["Allreduce/2 with one-shot-ll"]);
+        assert_eq!(found.rules("*=nccl"), "Allreduce/2=nccl;Allreduce/2=one-shot;*=nccl");
+        let report = found.report();
+        let lines: Vec<&str> =
+            report.lines().filter_map(|it| it.strip_prefix("bits of Allreduce/")).collect();
+        let expected = [
+            "2 with nccl differ between runs or ranks in 1 of 2 comparisons",
+            "2 with one-shot are guaranteed to be the same, and were so in 1 of 2 comparisons; 1 could not be made",
+            "2 with two-shot were not compared",
+            "2 with one-shot-ll differ between runs or ranks in 1 of 1 comparisons",
+            "4 with nccl were the same in all runs and on all ranks in 1 of 1 comparisons",
+            "4 with one-shot are guaranteed to be the same, and were so in 2 of 2 comparisons",
+        ];
+        assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn jobs_do_not_inherit_choices() {
+        for job in jobs(2, true) {
+            let (removed, own) = job.environment.split_at(CHOOSING.len());
+            assert_eq!(removed, CHOOSING.map(|it| (it, None::<&str>)));
+            let variables: Vec<&str> = own.iter().filter(|it| it.1.is_some()).map(|it| it.0).collect();
+            let expected: &[&str] = if job.nccl.is_some() { &["NCCL_ALGO", "NCCL_PROTO"] } else { &[] };
+            assert_eq!(variables, expected);
+        }
+    }
+
+    #[test]
     fn results_are_read_from_files() -> io::Result<()> {
         let folder = tempfile::tempdir()?;
         let all = jobs(2, true);
@@ -460,17 +565,26 @@ mod tests {
             for (number, it) in job.trials.iter().enumerate() {
                 // Programs of other versions are not counted.
                 let us = if it.algorithm == Algorithm::OneShotLl { 3.0 } else { 5.0 };
-                let text = format!(r#"{{"exit_code": 0, "median_us": {us}}}"#);
-                fs::write(place.join(format!("{number}.json")), text)?;
+                let code = match (it.purpose, KINDS[it.kind].1, it.algorithm) {
+                    (Purpose::Bits, CommunicationType::Allreduce, Algorithm::OneShotLl) => 3,
+                    (Purpose::Bits, CommunicationType::Allgather, Algorithm::OneShot) => 5,
+                    _ => 0,
+                };
+                let text = format!(r#"{{"exit_code": {code}, "median_us": {us}, "verdict": "code {code}"}}"#);
+                atomic_file::write(&place.join(format!("{number}.json")), text.as_bytes())?;
             }
-            fs::write(place.join("0.hir"), "")?;
+            atomic_file::write(&place.join("0.hir"), b"")?;
             job.read(&place, &mut found);
         }
-        assert_eq!(found.missing.len(), all.len());
+        assert_eq!(found.missing.len(), all.len() + 1);
+        let failed = "2: bits of Allgather of 64K with one-shot: code 5";
+        assert!(found.missing.iter().any(|it| it == failed), "{:?}", found.missing);
+        assert_eq!(found.wrong(), ["Allreduce/2 with one-shot-ll"]);
         let rules = found.rules("*=nccl");
-        let expected = "Allreduce/2=one-shot-ll;Allgather/2=one-shot-ll;ReduceScatter/2=one-shot-ll;AllToAll/2=one-shot-ll;*=nccl";
+        let expected = "Allreduce/2=one-shot;Allgather/2=one-shot-ll;ReduceScatter/2=one-shot-ll;AllToAll/2=one-shot-ll;*=nccl";
         assert_eq!(rules, expected);
-        assert!(found.report().contains("bits of Allreduce with two-shot are always the same"));
+        let told = "bits of Allreduce/2 with two-shot are guaranteed to be the same, and were so in 1 of 1 comparisons";
+        assert!(found.report().lines().any(|it| it == told));
         Ok(())
     }
 }

@@ -82,6 +82,11 @@ fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
                 run_job(&job, &place, *ranks, options, screen)?;
             }
             job.read(&place, &mut found);
+            if let (true, Some(given)) = (found.is_empty(), &options.results) {
+                let given = given.display();
+                let message = format!("`{given}` has no results of `hir tune`; run it with `--keep {given}`");
+                return Err(refuse(message));
+            }
             // A job without GPUs; the others would fail in the same way.
             if found.is_empty() {
                 return Err(refuse(format!("nothing was measured: {}", last_line(&place))));
@@ -99,7 +104,15 @@ fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
             exit = screen.write_result(&text, Some(path));
         }
     }
-    Ok(exit)
+    let wrong = found.wrong();
+    if wrong.is_empty() || exit != Exit::Success {
+        return Ok(exit);
+    }
+    let wrong = wrong.join(", ");
+    let message = format!(
+        "{wrong}: bits differ between runs or ranks, although hir guarantees the same bits; no measured rule selects this"
+    );
+    Ok(screen.fail(Exit::WrongResult, message))
 }
 
 fn run_job(job: &Job, place: &Path, ranks: u32, options: &Options, screen: &Reporter) -> Result<(), Exit> {
