@@ -1,7 +1,7 @@
 //! auto: chooses how to communicate by the estimated times of a machine.
 //!
-//! The pass lowers the program in every way that these choices allow, estimates the time of each result, and keeps the fastest one
-//! in which the checker finds no fault:
+//! The pass lowers the program in every way that the choices below allow, estimates the time of each result, and keeps one in which
+//! the checker finds no fault: the way that splits least among those within the error of the estimates.
 //!
 //! | communication | choices |
 //! |---|---|
@@ -77,7 +77,7 @@ pub static PASS: Pass = Pass {
 /// The pipeline of the pass alone.
 pub static PIPELINE: Pipeline = Pipeline {
     name: "@auto",
-    description: "lower and overlap communications in the way that takes the least estimated time on a machine",
+    description: "lower and overlap communications in the way that splits least among those within the error of the estimates of a machine",
     passes: "auto",
 };
 
@@ -174,7 +174,7 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
     let found = candidates(program, arguments, &communications)?;
     let header = program.spans.header;
     let mut faults = Vec::new();
-    for it in &found.candidates {
+    for (at, it) in found.candidates.iter().enumerate() {
         let Some((rewritten, world)) = lowered(program, &it.passes) else { continue };
         if let Some(fault) = first_fault(&world, Checks::ALL_FAULTS) {
             faults.push(format!("`{}`: {fault}", it.passes));
@@ -203,14 +203,15 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
             );
             remarks.note(header, message, format!("the hosts are those of `{}`", found.machine));
         }
-        let Found { tried, all, .. } = found;
+        let Found { tried, all, error, .. } = found;
         let budget = if tried < all { format!(" of {all} (`auto.budget`)") } else { String::new() };
+        let ways = format!("{tried} ways{budget}");
         remarks.note(
             header,
             format!(
-                "`auto` takes {:.1} µs (estimated), {} of {tried} ways{budget}: --passes '{}'",
+                "`auto` takes {:.1} µs (estimated){}: --passes '{}'",
                 it.time,
-                rank(it, &found.candidates),
+                compared(it, &found.candidates[at..], error, &ways),
                 it.passes
             ),
             format!("the machine is `{}`", found.machine),
@@ -228,16 +229,17 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
     Err(it.help("`--passes @lower` reports why the program cannot be lowered, and `--check` its faults"))
 }
 
-/// Returns what a way is among all candidates: the one with the least time, or one that splits less than a faster one.
-fn rank(it: &Candidate, all: &[Candidate]) -> String {
-    // Those before it are refused.
-    let after = all.iter().skip_while(|other| !std::ptr::eq(*other, it));
-    let least = after.map(|it| it.time).fold(it.time, f64::min);
-    if it.time <= least * (1.0 + EQUAL) {
-        return "the least".to_owned();
+/// Returns what a remark says about the way that is taken, compared with those that the checker has not refused: it has the least
+/// time, or a faster one splits more. `error` is the error of estimates, and `ways` counts all ways.
+fn compared(taken: &Candidate, others: &[Candidate], error: f64, ways: &str) -> String {
+    let least = others.iter().map(|it| it.time).fold(taken.time, f64::min);
+    if taken.time <= least * (1.0 + EQUAL) {
+        return format!(", the least of {ways}");
     }
-    let gain = it.time - least;
-    format!("and {gain:.1} µs less by splitting more would be within the error of estimates; the best")
+    format!(
+        "; another way takes {least:.1} µs, but the gain is within the error of estimates ({:.1}%), of {ways}",
+        error * 100.0
+    )
 }
 
 /// Returns the first fault that the checker finds in a program, or why it cannot say that there is none.
@@ -281,6 +283,8 @@ struct Found {
     all: usize,
     /// The number of combinations that the hosts of the machine cannot run.
     unreachable: usize,
+    /// The typical error of an estimate, relative to the time: a gain within it is not known to be one.
+    error: f64,
     /// The name of the machine.
     machine: String,
 }
@@ -341,9 +345,9 @@ fn candidates(
         }
     }
     let candidates: Vec<Candidate> = candidates.into_iter().map(|it| it.1).collect();
-    let error = machine.machine.typical_error().unwrap_or(0.0);
+    let error = machine.machine.typical_error().unwrap_or(0.0).max(EQUAL);
     let candidates = in_order_of_preference(candidates, error);
-    Ok(Found { candidates, tried: all.min(budget), all, unreachable, machine: machine.name })
+    Ok(Found { candidates, tried: all.min(budget), all, unreachable, error, machine: machine.name })
 }
 
 /// Orders candidates, those that split least first, by preference. `error` is the typical error of an estimate, relative to the time.
@@ -511,6 +515,17 @@ mod tests {
         };
         assert_eq!(taken(0.0), Some(vec!["ring of gets", "NCCL"]));
         assert_eq!(taken(0.05), Some(vec!["whole", "NCCL"]));
+    }
+
+    #[test]
+    fn a_remark_states_the_gain_that_is_not_taken() {
+        let way = |time| Candidate { passes: String::new(), time, choices: Vec::new() };
+        let text = |time| compared(&way(100.0), &[way(100.0), way(time)], 0.045, "2 ways");
+        assert_eq!(text(99.5), ", the least of 2 ways");
+        assert_eq!(
+            text(97.0),
+            "; another way takes 97.0 µs, but the gain is within the error of estimates (4.5%), of 2 ways"
+        );
     }
 
     #[test]

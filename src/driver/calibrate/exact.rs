@@ -27,6 +27,12 @@ pub fn works(world: &World) -> Vec<Work> {
     found
 }
 
+/// Returns the kind of work and its extents, for messages.
+pub fn name_of(work: &Work) -> String {
+    let extents: Vec<String> = work.extents.iter().map(f64::to_string).collect();
+    format!("{} {}", work.kind, extents.join(" x "))
+}
+
 /// Returns the measurements of work: none if it is smooth in its extents, as elementwise operations are. A call has the element
 /// type bf16.
 pub fn measurements(work: &Work, ranks: usize) -> Vec<Entry> {

@@ -9,7 +9,7 @@ pub mod programs;
 
 use std::{cmp::Ordering, collections::BTreeMap, fs, io, path::Path};
 
-use grammar::source::Source;
+use grammar::{count_text, diagnostic::Diagnostic, ir::Program, source::Source, span::LineIndex};
 use hir_plan::{
     World,
     timeline::{
@@ -18,7 +18,7 @@ use hir_plan::{
     },
 };
 use hir_process::atomic_file;
-use passes::{Settings, Verify};
+use passes::{PassCall, PipelineError, Settings, Verify};
 use serde_json::Value;
 
 use entries::{Entry, Meaning};
@@ -81,8 +81,25 @@ pub struct Measured {
     pub missing: Vec<String>,
 }
 
+/// Returns why times of a GPU on some ranks cannot be added to those of a base: the result would describe no machine. `None` if they
+/// can; a GPU whose name is not known, an empty one, may be that of the base.
+pub fn conflict(base: &Machine, gpu: &str, ranks: usize) -> Option<String> {
+    if base.ranks != ranks {
+        let known = count_text(base.ranks, "rank");
+        return Some(format!("it has the times of {known}, and those of {ranks} are measured"));
+    }
+    let is_other = !gpu.is_empty() && base.gpu != gpu;
+    is_other.then(|| format!("it has the times of `{}`, and those of `{gpu}` are measured", base.gpu))
+}
+
 /// Adds the times of another measurement of the same machine, which replace those of the same work.
-pub fn add(machine: &mut Machine, measured: Machine) {
+///
+/// # Errors
+/// It is another machine (`conflict`).
+pub fn add(machine: &mut Machine, measured: Machine) -> Result<(), String> {
+    if let Some(why) = conflict(machine, &measured.gpu, measured.ranks) {
+        return Err(why);
+    }
     for (name, Table(points)) in measured.tables {
         let Table(known) = machine.tables.entry(name).or_default();
         known.retain(|it| points.iter().all(|new| new.at != it.at));
@@ -90,6 +107,7 @@ pub fn add(machine: &mut Machine, measured: Machine) {
         known.sort_by(|a, b| a.at.partial_cmp(&b.at).unwrap_or(Ordering::Equal));
     }
     machine.accuracy = evidence::accuracy(&evidence::compare(machine));
+    Ok(())
 }
 
 /// Reads the results of the programs of `write_entries`. A program without a result is named in `missing`.
@@ -230,14 +248,37 @@ fn contention(
     Some((work.contention()?.name(), 1.0 + ((time - longer) / shorter).max(0.0)))
 }
 
-/// Returns the plans of a program after some passes; `None` if it cannot be rewritten or planned.
+/// Why a program has no plans after some passes.
+#[derive(Debug)]
+pub enum Refusal {
+    /// A pass cannot rewrite it, or has a wrong option.
+    Passes(Box<PipelineError>),
+    /// The result of the passes cannot be planned.
+    Plans(Vec<Diagnostic>),
+}
+
+/// Returns the plans of a program after some passes.
+///
+/// # Errors
+/// The program cannot be rewritten or planned.
+pub fn plans(
+    program: &Program,
+    lines: &LineIndex,
+    calls: &[PassCall],
+    ranks: usize,
+) -> Result<World, Refusal> {
+    let mut program = program.clone();
+    let settings = Settings { verify: Verify::Off, roundtrip: false };
+    passes::run(&mut program, calls, settings, &mut |_| {}).map_err(Refusal::Passes)?;
+    hir_plan::build(&program, lines, ranks).map_err(Refusal::Plans)
+}
+
+/// Returns the plans of a program of this module after some passes; `None` if it cannot be rewritten or planned.
 fn world(text: &str, passes: &str, ranks: usize) -> Option<World> {
     let source = Source::new("calibrate".to_owned(), text.to_owned());
-    let mut program = source.programs().0.pop()?;
+    let program = source.programs().0.pop()?;
     let calls = passes::parse(passes).ok()?;
-    let settings = Settings { verify: Verify::Off, roundtrip: false };
-    passes::run(&mut program, &calls, settings, &mut |_| {}).ok()?;
-    hir_plan::build(&program, &source.lines, ranks).ok()
+    plans(&program, &source.lines, &calls, ranks).ok()
 }
 
 /// Returns the first work of rank 0 of a program that is in a table whose name begins with `prefix`.
@@ -275,6 +316,19 @@ mod tests {
                 assert!(work_of_table(&it.text, table, 2).is_some(), "{table}:\n{}", it.text);
             }
         }
+    }
+
+    #[test]
+    fn times_of_another_machine_are_not_added() {
+        let machine = |gpu: &str, ranks| Machine { gpu: gpu.to_owned(), ranks, ..Machine::default() };
+        let mut base = machine("NVIDIA H200", 2);
+        assert_eq!(add(&mut base, machine("NVIDIA H200", 2)), Ok(()));
+        assert_eq!(add(&mut base, machine("", 2)), Ok(()));
+        let refused = |other| add(&mut base.clone(), other).err().unwrap_or_default();
+        let of_gpu = refused(machine("NVIDIA H100", 2));
+        assert!(of_gpu.contains("NVIDIA H200") && of_gpu.contains("NVIDIA H100"), "{of_gpu}");
+        let of_ranks = refused(machine("NVIDIA H200", 4));
+        assert!(of_ranks.contains("2 ranks") && of_ranks.contains('4'), "{of_ranks}");
     }
 
     #[test]

@@ -7,19 +7,25 @@ use std::{
 };
 
 use clap::Parser;
-use grammar::source::Source;
-use hir_plan::timeline::machine::Machine;
+use grammar::{diagnostic::has_errors, ir::Program, source::Source};
+use hir_plan::timeline::{machine::Machine, work::Work};
 use hir_process::{atomic_file, exit::Exit};
+use passes::{PassCall, PassError};
 
 use crate::{
     auto::{all_ways, machine::MachineFlag},
     calibrate::{
-        add,
-        entries::{Entry, PIPELINES, entries, least, of_program},
-        evidence, read_results, write_entries,
+        Refusal, add, conflict,
+        entries::{Entry, PIPELINES, entries, least},
+        evidence,
+        exact::{measurements, name_of, works},
+        plans, read_results, write_entries,
     },
     session::{CommandLine, Report},
-    tool::{Reporter, flags::DiagnosticFlags},
+    tool::{
+        Reporter,
+        flags::{DiagnosticFlags, TextFlags},
+    },
 };
 
 /// The examples of `--help`.
@@ -39,29 +45,32 @@ struct Options {
     #[arg(short, value_name = "FILE", required_unless_present = "evidence")]
     output: Option<PathBuf>,
     /// Measure nothing: estimate the whole programs that were measured for this machine, and print both times.
-    #[arg(long, value_name = "FILE|h200", conflicts_with_all = ["output", "quick", "keep"])]
+    #[arg(long, value_name = "FILE|h200", conflicts_with_all = ["output", "quick", "keep", "programs"])]
     evidence: Option<MachineFlag>,
     /// Number of ranks, with one GPU each. Times of more ranks are scaled from those of these.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=8))]
     ranks: u32,
     /// Also measure the products, the attentions and the communications of this program, with the extents that they have after
-    /// `--passes`. The option can be repeated.
+    /// `--passes`: products in bf16, attentions in bf16 that are not causal and have heads of 128 elements. What has no table is
+    /// listed as not measured. The option can be repeated.
     #[arg(long = "for", value_name = "FILE")]
     programs: Vec<PathBuf>,
     /// The passes of `--for`; without them, those of `@lower` and `@overlap`, and all ways that `@auto` compares. The option can be
     /// repeated.
     #[arg(long, value_name = "PASSES", requires = "programs")]
     passes: Vec<String>,
-    /// Measure only what `--for` adds, and add it to the times of this machine.
+    /// Measure only what `--for` adds, and add it to the times of this machine, which has to have the same GPUs and the same number of
+    /// ranks.
     #[arg(long, value_name = "FILE|h200", requires = "programs")]
     base: Option<MachineFlag>,
     /// Measure only the smallest size of each table, and no whole programs: for trying the command.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "base")]
     quick: bool,
     /// Keep the programs and the results of each in this folder.
     #[arg(long, value_name = "FOLDER")]
     keep: Option<PathBuf>,
-    /// Measure nothing: read the results that an earlier run has left in this folder (`--keep`), with the same `--ranks`.
+    /// Measure nothing: read the results that an earlier run has left in this folder (`--keep`), with the same `--ranks`, `--for`,
+    /// `--passes`, `--base` and `--quick`.
     #[arg(long, value_name = "FOLDER", conflicts_with = "keep")]
     results: Option<PathBuf>,
     #[command(flatten)]
@@ -84,15 +93,28 @@ fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
         let lines = evidence::report(machine, &all);
         return Ok(screen.write_result(&(lines.join("\n") + "\n"), None));
     }
+    let ranks = options.ranks as usize;
+    let refuse_base = |name: &str, why: String| {
+        screen.fail(Exit::Usage, format!("`--base {name}`: {why}; measure without `--base`"))
+    };
+    if let Some(MachineFlag { name, machine }) = &options.base
+        && let Some(why) = conflict(machine, "", ranks)
+    {
+        return Err(refuse_base(name, why));
+    }
+    let given = pipelines(&options.passes, screen)?;
+    let mut wanted: Vec<Work> = Vec::new();
+    for path in &options.programs {
+        let new = works_for(path, &given, ranks, screen)?;
+        let new = new.into_iter().filter(|it| !wanted.contains(it)).collect::<Vec<_>>();
+        wanted.extend(new);
+    }
     let refuse = |message: String| screen.fail(Exit::Environment, message);
     let temporary = tempfile::tempdir().map_err(|fault| refuse(format!("no temporary folder: {fault}")))?;
     let folder = options.keep.as_ref().or(options.results.as_ref());
     let folder = folder.cloned().unwrap_or_else(|| temporary.path().to_owned());
-    let ranks = options.ranks as usize;
     let mut entries = if options.base.is_some() { least(ranks) } else { entries(ranks, options.quick) };
-    for path in &options.programs {
-        entries.extend(entries_for(path, options, screen)?);
-    }
+    entries.extend(wanted.iter().flat_map(|it| measurements(it, ranks)));
     let (log, start) = (folder.join("log.txt"), std::time::Instant::now());
     if options.results.is_none() {
         measure_all(&folder, &entries, options, screen)?;
@@ -105,9 +127,9 @@ fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
     }
     let machine = match &options.base {
         None => measured.machine,
-        Some(MachineFlag { machine, .. }) => {
+        Some(MachineFlag { name, machine }) => {
             let mut machine = Machine::clone(machine);
-            add(&mut machine, measured.machine);
+            add(&mut machine, measured.machine).map_err(|why| refuse_base(name, why))?;
             machine
         }
     };
@@ -115,6 +137,9 @@ fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
     let exit = screen.write_result(&text, options.output.as_deref());
     for it in &measured.missing {
         screen.message(format!("not measured: {it}"));
+    }
+    for it in wanted.iter().filter(|it| machine.microseconds(it).is_none()) {
+        screen.message(format!("not measured: {}", name_of(it)));
     }
     let (done, all) = (entries.len() - measured.missing.len(), entries.len());
     let seconds = start.elapsed().as_secs();
@@ -125,28 +150,103 @@ fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
     Ok(exit)
 }
 
-/// Returns what `--for` measures of a program.
-fn entries_for(path: &Path, options: &Options, screen: &Reporter) -> Result<Vec<Entry>, Exit> {
-    let refuse = |message: String| screen.fail(Exit::Environment, message);
-    let name = path.display();
-    let text =
-        std::fs::read_to_string(path).map_err(|fault| refuse(format!("cannot read `{name}`: {fault}")))?;
-    let ranks = options.ranks as usize;
-    let pipelines = if options.passes.is_empty() {
-        let source = Source::new(name.to_string(), text.clone());
-        let ways = source.programs().0.pop().map(|it| all_ways(&it)).unwrap_or_default();
-        PIPELINES.map(str::to_owned).into_iter().chain(ways).collect()
-    } else {
-        options.passes.clone()
+/// Passes, as they are stated and parsed.
+struct Stated {
+    text: String,
+    calls: Vec<PassCall>,
+}
+
+/// Parses passes.
+///
+/// # Errors
+/// Returns the exit code; the error has been reported.
+fn pipelines(all: &[String], screen: &Reporter) -> Result<Vec<Stated>, Exit> {
+    let stated = |text: &String| {
+        screen.parse_pipeline("--passes", text).map(|calls| Stated { text: text.clone(), calls })
     };
-    let found = of_program(&text, &pipelines, ranks);
-    if found.is_empty() {
-        let message = format!(
-            "`{name}` has no product and no communication to measure on {ranks} ranks after these passes"
-        );
+    all.iter().map(stated).collect()
+}
+
+/// Returns the work of a program after the given passes; if none are given, after those of `--for` that apply.
+///
+/// # Errors
+/// Returns the exit code; the error has been reported.
+fn works_for(path: &Path, given: &[Stated], ranks: usize, screen: &Reporter) -> Result<Vec<Work>, Exit> {
+    let name = path.display().to_string();
+    let source = screen.open_source(&name, &TextFlags::default())?;
+    let (programs, diagnostics) = source.programs();
+    screen.report_diagnostics(&source, &diagnostics);
+    let program = match programs.first() {
+        Some(it) if !has_errors(&diagnostics) => it,
+        Some(_) | None => {
+            return Err(screen.fail(Exit::of_rejection(&diagnostics), format!("cannot measure `{name}`")));
+        }
+    };
+    let text = grammar::print(program);
+    if programs.iter().any(|it| grammar::print(it) != text) {
+        let count = programs.len();
+        let message = format!("`{name}` has {count} different containers: copy one into a file of its own");
+        return Err(screen.fail(Exit::Usage, message));
+    }
+    let defaults = if given.is_empty() { default_pipelines(program, screen)? } else { Vec::new() };
+    let all = if given.is_empty() { &defaults[..] } else { given };
+    let mut found: Vec<Work> = Vec::new();
+    let mut refused: Vec<(&Stated, Refusal)> = Vec::new();
+    for it in all {
+        match plans(program, &source.lines, &it.calls, ranks) {
+            Ok(world) => {
+                let new = works(&world).into_iter().filter(|it| !found.contains(it)).collect::<Vec<_>>();
+                found.extend(new);
+            }
+            Err(refusal) => refused.push((it, refusal)),
+        }
+    }
+    // Not every pipeline of the defaults applies to every program.
+    if let Some((stated, refusal)) = refused.first()
+        && (!given.is_empty() || refused.len() == all.len())
+    {
+        return Err(report_refusal(refusal, &stated.text, &source, screen));
+    }
+    if found.iter().all(|it| measurements(it, ranks).is_empty()) {
+        let mut kinds: Vec<String> = found.iter().map(|it| format!("`{}`", it.kind)).collect();
+        kinds.sort_unstable();
+        kinds.dedup();
+        let has = if kinds.is_empty() { String::new() } else { format!("; it has {}", kinds.join(", ")) };
+        let message =
+            format!("`{name}` has nothing that `--for` measures on {ranks} ranks after these passes{has}");
         return Err(screen.fail(Exit::Rejected, message));
     }
     Ok(found)
+}
+
+/// Returns the passes of `--for` without `--passes`.
+fn default_pipelines(program: &Program, screen: &Reporter) -> Result<Vec<Stated>, Exit> {
+    let all: Vec<String> = PIPELINES.map(str::to_owned).into_iter().chain(all_ways(program)).collect();
+    pipelines(&all, screen)
+}
+
+/// Reports why a program has no plans after some passes, and returns the exit code.
+fn report_refusal(refusal: &Refusal, passes: &str, source: &Source, screen: &Reporter) -> Exit {
+    let name = &source.name;
+    match refusal {
+        Refusal::Passes(failure) => {
+            if let PassError::BadOption(fault) = &failure.error {
+                let stated = Source::new("--passes".to_owned(), passes.to_owned());
+                screen.report_diagnostics(&stated, std::slice::from_ref(fault));
+                return Exit::Usage;
+            }
+            let diagnostics = failure.error.diagnostics();
+            screen.report_diagnostics(source, diagnostics);
+            let exit =
+                if failure.error.is_bug() { Exit::InternalError } else { Exit::of_rejection(diagnostics) };
+            screen.fail(exit, format!("cannot measure `{name}` with `--passes '{passes}'`: {failure}"))
+        }
+        Refusal::Plans(diagnostics) => {
+            screen.report_diagnostics(source, diagnostics);
+            let message = format!("cannot measure `{name}` with `--passes '{passes}'`: it cannot be planned");
+            screen.fail(Exit::of_rejection(diagnostics), message)
+        }
+    }
 }
 
 /// Writes all programs to a folder and runs them.
@@ -163,26 +263,32 @@ fn measure_all(folder: &Path, entries: &[Entry], options: &Options, screen: &Rep
     ended.map_err(|fault| refuse(format!("cannot run hir-run: {fault}")))
 }
 
-/// Runs the command lines of `batch.txt` in a folder in one job with variables of the environment, and writes what it prints to
-/// `log.txt`. Its exit code says nothing: a program that fails has no time.
+/// Runs the command lines of `batch.txt` in a folder in one job with variables of the environment, which are removed if they have no
+/// value, and writes what it prints to `log.txt`. Its exit code says nothing: a program that fails has no time.
 pub(super) fn measure(
     screen: &Reporter,
     folder: &Path,
     ranks: u32,
-    environment: &[(&str, &str)],
+    environment: &[(&str, Option<&str>)],
 ) -> std::io::Result<()> {
     let start = &screen.session().command_line.start;
     let own = std::env::current_exe()?;
     let program = start.first().map_or(own.as_os_str(), |it| it.as_os_str());
     // The last word of `start` is this tool.
     let words = start.get(1..start.len().saturating_sub(1)).unwrap_or_default();
-    let ended = Command::new(program)
+    let mut command = Command::new(program);
+    for (name, value) in environment {
+        match value {
+            Some(it) => command.env(name, it),
+            None => command.env_remove(name),
+        };
+    }
+    let ended = command
         .args(words)
         .args(["run", "--device=cuda", "--quiet", "--ranks"])
         .arg(ranks.to_string())
         .arg("--batch")
         .arg(folder.join("batch.txt"))
-        .envs(environment.iter().copied())
         .stdin(Stdio::null())
         .output()?;
     atomic_file::write(&folder.join("log.txt"), &[ended.stdout, ended.stderr].concat())

@@ -124,7 +124,10 @@ impl Machine {
         }
         let Header { version } = serde_json::from_str(text).map_err(|it| it.to_string())?;
         if version != VERSION {
-            return Err(format!("it has version {version}, and this hir reads version {VERSION}").into());
+            let message = format!(
+                "it has version {version}, and this hir reads version {VERSION}: measure again with `hir calibrate`"
+            );
+            return Err(message.into());
         }
         let machine: Self = serde_json::from_str(text).map_err(|it| it.to_string())?;
         // Outside of these limits, the sums of times would not be finite.
@@ -324,6 +327,6 @@ mod tests {
         machine.tables.insert("copy".to_owned(), table(&[(&[8.0], 0.0)]));
         assert!(refusal(&machine).is_some_and(|it| it.contains("cannot be")));
         machine.version = 2;
-        assert!(refusal(&machine).is_some_and(|it| it.contains("version 2")));
+        assert!(refusal(&machine).is_some_and(|it| it.contains("version 2") && it.contains("measure again")));
     }
 }
