@@ -29,8 +29,9 @@ use crate::{
     codes::Code,
     diagnostic::Diagnostic,
     ir::Comment,
+    scan::scan,
     span::Span,
-    token::{Lexeme, ScanLimit, Source, TokenKind, scan},
+    token::{Lexeme, ScanLimit, Source, TokenKind},
 };
 
 /// Maximum nesting depth of brackets and operators, and of blocks.

@@ -28,7 +28,7 @@ pub use self::{
     mesh::{DeviceDim, Mesh},
     place::Place,
     scalar::{Expr, predefined_meaning},
-    spans::{Comment, Part, Spans},
+    spans::{Part, Spans},
     stmt::{For, If, OpStmt, Stmt},
     tensor::{Domains, Memory, Tensor, Transform},
 };
@@ -41,6 +41,7 @@ pub use crate::{
     ids::{AxisId, BlockId, ExprId, StmtId, StreamId, SymbolId, TensorId, UnitId},
     scalar_op::{InfixOp, PrefixOp},
 };
+pub use hir_syntax::Comment;
 
 /// One `%HostIrContainer`.
 #[derive(Clone, Debug, Default)]

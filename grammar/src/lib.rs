@@ -33,15 +33,13 @@ pub mod arena;
 pub mod arithmetic;
 pub mod dtype;
 pub mod scalars;
-pub mod span;
 
-pub mod ast;
 pub mod dump_cleanup;
 pub mod indentation;
 mod invalid_option;
 pub mod parse;
+pub mod scan;
 pub mod tensor;
-pub mod token;
 
 mod alike;
 mod canonical;
@@ -72,6 +70,8 @@ mod scalar_op;
 
 pub mod bindings;
 pub mod source;
+
+pub use hir_syntax::{ast, span, token};
 
 pub use alike::summarise;
 pub use canonical::{print, write, write_short};

@@ -3,10 +3,11 @@
 //! Invariant: parsing never fails as a whole. The parser returns everything that it could parse, with
 //! diagnostics in text order for the rest.
 
+use hir_syntax::{GrammarError, ParseEvents, TextParser};
 use lalrpop_util::{ErrorRecovery, ParseError};
 
 use crate::{
-    ast::{Arg, Container, Expr, File, Stmt, Trailer, Unit},
+    ast::{Container, Expr, File},
     codes::Code,
     diagnostic::{Diagnostic, has_errors},
     files,
@@ -17,70 +18,10 @@ use crate::{
     token::{Source, Token, TokenKind},
 };
 
-pub(crate) mod build;
 mod expected;
 mod outside;
-// Generated from `syntax.lalrpop`; `grammar/generate-parser` writes it. It is committed, so that a build of hir
-// does not build the parser generator first.
-#[rustfmt::skip]
-#[allow(
-    clippy::all,
-    clippy::allow_attributes_without_reason,
-    clippy::match_wildcard_for_single_variants,
-    clippy::panic,
-    clippy::unwrap_used,
-    missing_docs,
-    unused,
-    reason = "generated from `syntax.lalrpop`"
-)]
-mod syntax;
 #[cfg(test)]
 pub(crate) mod tests;
-
-type GrammarError<'s> = ParseError<u32, Token<'s>, ()>;
-
-/// Receives the parts of a container in text order, as the parser completes them.
-pub trait ParseEvents<'s> {
-    /// Receives the entries of `%options`.
-    fn options(&mut self, options: Vec<Arg<'s>>);
-    /// Receives the tensor of a `%tensor` line.
-    fn declaration(&mut self, tensor: Expr<'s>);
-    /// Receives the header line.
-    fn header(&mut self, span: Span, inputs: Vec<Expr<'s>>, outputs: Vec<Expr<'s>>);
-    /// Receives one statement of the body, including nested statements.
-    fn stmt(&mut self, stmt: Stmt<'s>);
-    /// Receives a HostUnit section.
-    fn unit(&mut self, unit: Unit<'s>);
-    /// Receives a section after the closing brace.
-    fn trailer(&mut self, trailer: Trailer<'s>);
-}
-
-/// Builds a tree of the whole container.
-impl<'s> ParseEvents<'s> for Container<'s> {
-    fn options(&mut self, options: Vec<Arg<'s>>) {
-        self.options.extend(options);
-    }
-
-    fn declaration(&mut self, tensor: Expr<'s>) {
-        self.declarations.push(tensor);
-    }
-
-    fn header(&mut self, span: Span, inputs: Vec<Expr<'s>>, outputs: Vec<Expr<'s>>) {
-        (self.span, self.inputs, self.outputs) = (span, inputs, outputs);
-    }
-
-    fn stmt(&mut self, stmt: Stmt<'s>) {
-        self.body.push(stmt);
-    }
-
-    fn unit(&mut self, unit: Unit<'s>) {
-        self.units.push(unit);
-    }
-
-    fn trailer(&mut self, trailer: Trailer<'s>) {
-        self.trailers.push(trailer);
-    }
-}
 
 /// Parses every container of `source`; skips the text around them.
 pub fn parse(source: &str) -> (File<'_>, Vec<Diagnostic>) {
@@ -140,7 +81,7 @@ pub(crate) fn parse_container<'s>(
     let (source, truncated) = (token_stream.source(), token_stream.truncated_at);
     let token_text = token_stream.own_source();
     let (has_header, follows_from) = (token_stream.has_header(), token_stream.follows_from);
-    let res = syntax::TextParser::new().parse(source, &mut errors, events, token_stream.into_tokens());
+    let res = TextParser::new().parse(source, &mut errors, events, token_stream.into_tokens());
     let mut found = Vec::new();
     report_grammar_errors(errors, truncated, diagnostics, &mut found);
     let fatal = res.as_ref().err().cloned().and_then(expected::diagnose);
@@ -211,7 +152,7 @@ pub fn parse_scalar_at(source: &str, base: u32) -> Result<Expr<'_>, Vec<Diagnost
     let mut errors = Vec::new();
     let truncated = token_stream.truncated_at;
     let tokens = token_stream.into_tokens();
-    let res = syntax::TextParser::new().parse(text, &mut errors, &mut Container::default(), tokens);
+    let res = TextParser::new().parse(text, &mut errors, &mut Container::default(), tokens);
     let mut found = Vec::new();
     report_grammar_errors(errors, truncated, &diagnostics, &mut found);
     diagnostics.extend(found);

@@ -11,9 +11,10 @@ use grammar::{
     diagnostic::has_errors,
     dump_cleanup::clean,
     ir::{Operand, Part, Place, Program, Stmt, Stream},
+    scan::scan,
     span::Span,
     tensor::parse_tensor_text,
-    token::{ScanLimit, Source, TokenKind, scan},
+    token::{ScanLimit, Source, TokenKind},
 };
 
 /// Returns the texts of all programs in a folder and its folders.

@@ -3,8 +3,9 @@
 use grammar::{
     attr::OperandKind,
     ops::{OPS, Op},
+    scan::scan,
     span::Span,
-    token::{ScanLimit, Source, TokenKind, scan},
+    token::{ScanLimit, Source, TokenKind},
 };
 use lsp_types::{SemanticToken, SemanticTokenType, SemanticTokensLegend};
 use rustc_hash::FxHashSet;

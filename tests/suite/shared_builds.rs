@@ -52,9 +52,9 @@ fn equal_features() -> Result<(), Failed> {
 }
 
 fn parser_is_fresh() -> Result<(), Failed> {
-    let source = Path::new(ROOT).join("grammar/src");
+    let source = Path::new(ROOT).join("src/syntax");
     let grammar = fs::read_to_string(source.join("syntax.lalrpop"))?;
-    let parser = fs::read_to_string(source.join("parse/syntax.rs"))?;
+    let parser = fs::read_to_string(source.join("syntax.rs"))?;
     let (head, generated) = parser.split_once('\n').unwrap_or_default();
     let hash = blake3::hash((grammar + generated).as_bytes());
     if head == format!("// blake3 of syntax.lalrpop and the text below: {hash}") {

@@ -1,4 +1,4 @@
-//! Generates `src/parse/syntax.rs` of hir-grammar from `src/syntax.lalrpop`.
+//! Generates `src/syntax/syntax.rs` from `syntax.lalrpop` beside it.
 //!
 //! Run it after an edit of the grammar: `cargo run --manifest-path grammar/generate-parser/Cargo.toml`. With `--check` it
 //! writes nothing and fails if the two differ. The first line of the generated file has the hash of the grammar and of what
@@ -7,7 +7,7 @@
 use std::{env, error::Error, fs, path::Path};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../src/syntax");
     let folder = tempfile::tempdir()?;
     let mut generator = lalrpop::Configuration::new();
     generator.set_in_dir(&source).set_out_dir(folder.path()).force_build(true).process()?;
@@ -15,12 +15,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let parser = fs::read_to_string(folder.path().join("syntax.rs"))?;
     let hash = blake3::hash((grammar + &parser).as_bytes());
     let generated = format!("// blake3 of syntax.lalrpop and the text below: {hash}\n{parser}");
-    let committed = source.join("parse/syntax.rs");
+    let committed = source.join("syntax.rs");
     if !env::args().any(|it| it == "--check") {
         fs::write(committed, generated)?;
     } else if fs::read_to_string(committed)? != generated {
         return Err(
-            "src/parse/syntax.rs is not what LALRPOP generates: run generate-parser without --check".into()
+            "src/syntax/syntax.rs is not what LALRPOP generates: run generate-parser without --check".into()
         );
     }
     Ok(())

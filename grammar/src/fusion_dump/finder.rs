@@ -10,8 +10,9 @@ use super::{
 use crate::{
     dump_cleanup::{closes_container, container_start},
     files::FILE_MARK,
+    scan::scan,
     span::Span,
-    token::{ScanLimit, Source, TokenKind, scan},
+    token::{ScanLimit, Source, TokenKind},
 };
 
 /// Begins the first line of a dump.

@@ -5,8 +5,9 @@ use super::{CommaStyle, OpenBracket, StmtTokens, TokenStreamBuilder};
 use crate::{
     codes::Code,
     diagnostic::{Diagnostic, TRUNCATED_HELP},
+    scan::scan,
     span::Span,
-    token::{Lexeme, ScanLimit, Source, TokenKind, scan},
+    token::{Lexeme, ScanLimit, Source, TokenKind},
 };
 
 impl TokenStreamBuilder<'_, '_> {

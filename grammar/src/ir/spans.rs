@@ -8,7 +8,7 @@ use super::{AxisId, OpStmt, Operand, Program, StmtId, SymbolId, TensorId, UnitId
 use crate::{
     arena::Id,
     attr::AttrName,
-    ir::{Attr, Stmt},
+    ir::{Attr, Comment, Stmt},
     ops::Op,
     span::Span,
 };
@@ -72,15 +72,6 @@ pub(crate) enum PartRole {
     /// The number of the attribute in the operator's definition, positional ones first.
     Attr(u8),
     Element(u8, u16),
-}
-
-/// A comment. Canonical text has none: the printer writes programs, and a program is the same without its comments.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Comment {
-    /// From its mark to the end of its line.
-    pub span: Span,
-    /// Whether nothing precedes it on its line.
-    pub is_alone: bool,
 }
 
 /// A part of the program that is not in a statement.

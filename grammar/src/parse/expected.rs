@@ -1,8 +1,8 @@
 //! Converts grammar errors into diagnostics that state what the grammar expected.
 
+use hir_syntax::GrammarError;
 use lalrpop_util::ParseError;
 
-use super::GrammarError;
 use crate::{
     codes::Code,
     diagnostic::Diagnostic,

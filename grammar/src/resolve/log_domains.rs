@@ -9,8 +9,9 @@ use crate::{
     fusion_dump::{FusionDump, TensorTransforms, TransformKind, TransformLine},
     ir::{AxisId, AxisKind, Domains, ParallelType, TensorId, Transform, UnitId},
     parse::parse_scalar_at,
+    scan::scan,
     span::Span,
-    token::{ScanLimit, TokenKind, scan},
+    token::{ScanLimit, TokenKind},
 };
 
 impl<'s> Resolver<'s, '_> {

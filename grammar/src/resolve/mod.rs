@@ -30,6 +30,7 @@ use std::{
     sync::Arc,
 };
 
+use hir_syntax::ParseEvents;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 pub use protocol::keep_get_protocol;
@@ -48,7 +49,7 @@ use crate::{
         StreamId, SymbolId, TensorId, UnitId,
     },
     list_text,
-    parse::{FaultyLines, ParseEvents, parse_container},
+    parse::{FaultyLines, parse_container},
     rules::state_permutations,
     span::Span,
     text::expr_text,

@@ -1,11 +1,12 @@
-// blake3 of syntax.lalrpop and the text below: dee3994828382ed551dc4fa5591e7b5653cbf2c115da6eb6118c3ed896203384
+// blake3 of syntax.lalrpop and the text below: 1a0958dbd9121ba545832402dd24e87411f5cd611abdd188a184182923aea375
 // auto-generated: "lalrpop 0.23.2"
-// sha3: c93a337a052e5e7cd5c7c1402bacbe5e1d33a70c94baa7e039085c0927358045
+// sha3: 213e0b9c2490aa3bc1a96dd010f7d0e8cc3952e931242d3cbbd8f0a9ad67e51d
 // features: 
 use lalrpop_util::ErrorRecovery;
 use crate::{
     ast::{Arg, Domain, Expr, ExprKind, For, If, Name, Operation, Post, Range, Stmt, StmtKind, Trailer, Unit, UnitList},
-    parse::{ParseEvents, build},
+    events::ParseEvents,
+    nodes,
     span::Span,
     token::{TokenKind, Source, Token},
 };
@@ -23,7 +24,8 @@ mod __parse__Text {
     use lalrpop_util::ErrorRecovery;
     use crate::{
     ast::{Arg, Domain, Expr, ExprKind, For, If, Name, Operation, Post, Range, Stmt, StmtKind, Trailer, Unit, UnitList},
-    parse::{ParseEvents, build},
+    events::ParseEvents,
+    nodes,
     span::Span,
     token::{TokenKind, Source, Token},
 };
@@ -9910,7 +9912,7 @@ fn __action12<
     (_, r, _): (u32, u32, u32),
 ) -> (Span, Vec<Expr<'s>>, Vec<Expr<'s>>)
 {
-    (build::span(l, r), i, o)
+    (nodes::span(l, r), i, o)
 }
 
 #[allow(unused_variables)]
@@ -9927,7 +9929,7 @@ fn __action13<
     (_, r, _): (u32, u32, u32),
 ) -> (Span, Vec<Expr<'s>>, Vec<Expr<'s>>)
 {
-    { errors.push(e); (build::span(l, r), Vec::new(), Vec::new()) }
+    { errors.push(e); (nodes::span(l, r), Vec::new(), Vec::new()) }
 }
 
 #[allow(unused_variables)]
@@ -10255,7 +10257,7 @@ fn __action32<
     (_, _, _): (u32, Token<'s>, u32),
 ) -> Option<Stmt<'s>>
 {
-    Some(Stmt { span: build::span(l, r), kind })
+    Some(Stmt { span: nodes::span(l, r), kind })
 }
 
 #[allow(unused_variables)]
@@ -10276,7 +10278,7 @@ fn __action33<
     (_, body, _): (u32, Vec<Stmt<'s>>, u32),
 ) -> Option<Stmt<'s>>
 {
-    Some(Stmt { span: build::span(l, r), kind: StmtKind::For(Box::new(For { index, range, body })) })
+    Some(Stmt { span: nodes::span(l, r), kind: StmtKind::For(Box::new(For { index, range, body })) })
 }
 
 #[allow(unused_variables)]
@@ -10299,7 +10301,7 @@ fn __action34<
 ) -> Option<Stmt<'s>>
 {
     Some(Stmt {
-            span: build::span(l, r),
+            span: nodes::span(l, r),
             kind: StmtKind::If(Box::new(If { kind, cond, then, other: other.unwrap_or_default() })),
         })
 }
@@ -10427,7 +10429,7 @@ fn __action41<
 {
     {
         args.push(arg);
-        StmtKind::Assign { outs, value: build::call(l, name, None, args, r) }
+        StmtKind::Assign { outs, value: nodes::call(l, name, None, args, r) }
     }
 }
 
@@ -10447,7 +10449,7 @@ fn __action42<
     (_, r, _): (u32, u32, u32),
 ) -> StmtKind<'s>
 {
-    StmtKind::Assign { outs: vec![out], value: build::call(l, name, None, Vec::new(), r) }
+    StmtKind::Assign { outs: vec![out], value: nodes::call(l, name, None, Vec::new(), r) }
 }
 
 #[allow(unused_variables)]
@@ -10479,7 +10481,7 @@ fn __action44<
     (_, r, _): (u32, u32, u32),
 ) -> StmtKind<'s>
 {
-    StmtKind::Call(build::call(l, name, None, Vec::new(), r))
+    StmtKind::Call(nodes::call(l, name, None, Vec::new(), r))
 }
 
 #[allow(unused_variables)]
@@ -10497,7 +10499,7 @@ fn __action45<
     (_, r, _): (u32, u32, u32),
 ) -> StmtKind<'s>
 {
-    StmtKind::Call(build::call(l, name, Some(number), Vec::new(), r))
+    StmtKind::Call(nodes::call(l, name, Some(number), Vec::new(), r))
 }
 
 #[allow(unused_variables)]
@@ -10516,7 +10518,7 @@ fn __action46<
     (_, r, _): (u32, u32, u32),
 ) -> StmtKind<'s>
 {
-    StmtKind::Call(build::call(l, name, None, build::args([arg]), r))
+    StmtKind::Call(nodes::call(l, name, None, nodes::args([arg]), r))
 }
 
 #[allow(unused_variables)]
@@ -10534,7 +10536,7 @@ fn __action47<
     (_, r, _): (u32, u32, u32),
 ) -> StmtKind<'s>
 {
-    StmtKind::Call(build::call(l, name, None, build::args([arg]), r))
+    StmtKind::Call(nodes::call(l, name, None, nodes::args([arg]), r))
 }
 
 #[allow(unused_variables)]
@@ -10552,7 +10554,7 @@ fn __action48<
     (_, r, _): (u32, u32, u32),
 ) -> StmtKind<'s>
 {
-    StmtKind::Call(build::call(l, name, None, build::args([arg]), r))
+    StmtKind::Call(nodes::call(l, name, None, nodes::args([arg]), r))
 }
 
 #[allow(unused_variables)]
@@ -10572,7 +10574,7 @@ fn __action49<
     (_, r, _): (u32, u32, u32),
 ) -> StmtKind<'s>
 {
-    StmtKind::Call(build::call(l, name, None, build::args(args), r))
+    StmtKind::Call(nodes::call(l, name, None, nodes::args(args), r))
 }
 
 #[allow(unused_variables)]
@@ -10722,7 +10724,7 @@ fn __action57<
     (_, value, _): (u32, Expr<'s>, u32),
 ) -> Arg<'s>
 {
-    Arg { key: Some(Name { text, span: build::span(l, r) }), value }
+    Arg { key: Some(Name { text, span: nodes::span(l, r) }), value }
 }
 
 #[allow(unused_variables)]
@@ -10805,7 +10807,7 @@ fn __action62<
     (_, r, _): (u32, u32, u32),
 ) -> Expr<'s>
 {
-    build::expr(l, ExprKind::Word(text), r)
+    nodes::expr(l, ExprKind::Word(text), r)
 }
 
 #[allow(unused_variables)]
@@ -10825,7 +10827,7 @@ fn __action63<
     (_, r, _): (u32, u32, u32),
 ) -> Expr<'s>
 {
-    build::call(l, name, None, args, r)
+    nodes::call(l, name, None, args, r)
 }
 
 #[allow(unused_variables)]
@@ -10846,7 +10848,7 @@ fn __action64<
     (_, r, _): (u32, u32, u32),
 ) -> Expr<'s>
 {
-    build::call(l, name, Some(number), args, r)
+    nodes::call(l, name, Some(number), args, r)
 }
 
 #[allow(unused_variables)]
@@ -10864,7 +10866,7 @@ fn __action65<
     (_, r, _): (u32, u32, u32),
 ) -> Expr<'s>
 {
-    build::call(l, name, Some(number), Vec::new(), r)
+    nodes::call(l, name, Some(number), Vec::new(), r)
 }
 
 #[allow(unused_variables)]
@@ -10913,7 +10915,7 @@ fn __action68<
     (_, _, _): (u32, (), u32),
 ) -> Name<'s>
 {
-    Name { text, span: build::span(l, r) }
+    Name { text, span: nodes::span(l, r) }
 }
 
 #[allow(unused_variables)]
@@ -10932,7 +10934,7 @@ fn __action69<
     (_, _, _): (u32, (), u32),
 ) -> Name<'s>
 {
-    Name { text: source.slice(l, r), span: build::span(l, r) }
+    Name { text: source.slice(l, r), span: nodes::span(l, r) }
 }
 
 #[allow(unused_variables)]
@@ -11066,7 +11068,7 @@ fn __action78<
     (_, rest, _): (u32, alloc::vec::Vec<(&'s str, Expr<'s>)>, u32),
 ) -> Expr<'s>
 {
-    build::infix_tree(first, rest)
+    nodes::infix_tree(first, rest)
 }
 
 #[allow(unused_variables)]
@@ -11429,7 +11431,7 @@ fn __action102<
     (_, r, _): (u32, u32, u32),
 ) -> Expr<'s>
 {
-    build::prefix(l, op, x, r)
+    nodes::prefix(l, op, x, r)
 }
 
 #[allow(unused_variables)]
@@ -11462,7 +11464,7 @@ fn __action104<
     (_, r, _): (u32, u32, u32),
 ) -> Expr<'s>
 {
-    build::call(l, name, None, build::args([x]), r)
+    nodes::call(l, name, None, nodes::args([x]), r)
 }
 
 #[allow(unused_variables)]
@@ -11482,7 +11484,7 @@ fn __action105<
     (_, r, _): (u32, u32, u32),
 ) -> Expr<'s>
 {
-    build::call(l, name, None, build::args([x, i]), r)
+    nodes::call(l, name, None, nodes::args([x, i]), r)
 }
 
 #[allow(unused_variables)]
@@ -11514,7 +11516,7 @@ fn __action107<
     (_, r, _): (u32, u32, u32),
 ) -> Name<'s>
 {
-    Name { text, span: build::span(l, r) }
+    Name { text, span: nodes::span(l, r) }
 }
 
 #[allow(unused_variables)]
@@ -11531,7 +11533,7 @@ fn __action108<
     (_, r, _): (u32, u32, u32),
 ) -> Name<'s>
 {
-    Name { text: "[]", span: build::span(l, r) }
+    Name { text: "[]", span: nodes::span(l, r) }
 }
 
 #[allow(unused_variables)]
@@ -11578,7 +11580,7 @@ fn __action111<
     (_, r, _): (u32, u32, u32),
 ) -> Expr<'s>
 {
-    build::expr(l, ExprKind::Axis(text), r)
+    nodes::expr(l, ExprKind::Axis(text), r)
 }
 
 #[allow(unused_variables)]
@@ -11625,7 +11627,7 @@ fn __action114<
     (_, r, _): (u32, u32, u32),
 ) -> Expr<'s>
 {
-    build::expr(l, ExprKind::Float(text), r)
+    nodes::expr(l, ExprKind::Float(text), r)
 }
 
 #[allow(unused_variables)]
@@ -11645,7 +11647,7 @@ fn __action115<
     (_, r, _): (u32, u32, u32),
 ) -> Expr<'s>
 {
-    build::call(l, name, None, build::args([x]), r)
+    nodes::call(l, name, None, nodes::args([x]), r)
 }
 
 #[allow(unused_variables)]
@@ -11667,7 +11669,7 @@ fn __action116<
 {
     {
         rest.insert(0, first);
-        build::expr(l, ExprKind::Team(rest), r)
+        nodes::expr(l, ExprKind::Team(rest), r)
     }
 }
 
@@ -11691,7 +11693,7 @@ fn __action117<
 {
     {
         rest.insert(0, first);
-        build::expr(l, ExprKind::Braces(rest), r)
+        nodes::expr(l, ExprKind::Braces(rest), r)
     }
 }
 
@@ -11711,7 +11713,7 @@ fn __action118<
     (_, r, _): (u32, u32, u32),
 ) -> Expr<'s>
 {
-    build::expr(l, ExprKind::Braces(list), r)
+    nodes::expr(l, ExprKind::Braces(list), r)
 }
 
 #[allow(unused_variables)]
@@ -11728,7 +11730,7 @@ fn __action119<
     (_, r, _): (u32, u32, u32),
 ) -> Expr<'s>
 {
-    build::expr(l, ExprKind::Tensor(text), r)
+    nodes::expr(l, ExprKind::Tensor(text), r)
 }
 
 #[allow(unused_variables)]
@@ -11749,8 +11751,8 @@ fn __action120<
 ) -> Expr<'s>
 {
     {
-        errors.extend(build::check_tag(tag));
-        build::expr(l, ExprKind::Tensor(text), r)
+        errors.extend(nodes::check_tag(tag));
+        nodes::expr(l, ExprKind::Tensor(text), r)
     }
 }
 
@@ -11769,7 +11771,7 @@ fn __action121<
     (_, r, _): (u32, u32, u32),
 ) -> Expr<'s>
 {
-    build::expr(l, ExprKind::Stream(Box::new(id)), r)
+    nodes::expr(l, ExprKind::Stream(Box::new(id)), r)
 }
 
 #[allow(unused_variables)]
@@ -11786,7 +11788,7 @@ fn __action122<
     (_, r, _): (u32, u32, u32),
 ) -> Expr<'s>
 {
-    build::expr(l, ExprKind::Word(text), r)
+    nodes::expr(l, ExprKind::Word(text), r)
 }
 
 #[allow(unused_variables)]
@@ -11803,7 +11805,7 @@ fn __action123<
     (_, r, _): (u32, u32, u32),
 ) -> Expr<'s>
 {
-    build::expr(l, ExprKind::Int(n), r)
+    nodes::expr(l, ExprKind::Int(n), r)
 }
 
 #[allow(unused_variables)]
@@ -11822,7 +11824,7 @@ fn __action124<
     (_, r, _): (u32, u32, u32),
 ) -> Expr<'s>
 {
-    build::expr(l, ExprKind::Paren(Box::new(x)), r)
+    nodes::expr(l, ExprKind::Paren(Box::new(x)), r)
 }
 
 #[allow(unused_variables)]
@@ -11854,7 +11856,7 @@ fn __action126<
     (_, r, _): (u32, u32, u32),
 ) -> Name<'s>
 {
-    build::cast_name(l, text, r)
+    nodes::cast_name(l, text, r)
 }
 
 #[allow(unused_variables)]
@@ -11871,7 +11873,7 @@ fn __action127<
     (_, r, _): (u32, u32, u32),
 ) -> Name<'s>
 {
-    Name { text, span: build::span(l, r) }
+    Name { text, span: nodes::span(l, r) }
 }
 
 #[allow(unused_variables)]
@@ -11903,7 +11905,7 @@ fn __action129<
     (_, r, _): (u32, u32, u32),
 ) -> Name<'s>
 {
-    Name { text, span: build::span(l, r) }
+    Name { text, span: nodes::span(l, r) }
 }
 
 #[allow(unused_variables)]
@@ -11918,7 +11920,7 @@ fn __action130<
     (_, __0, _): (u32, &'s str, u32),
 ) -> i64
 {
-    build::number(__0)
+    nodes::number(__0)
 }
 
 #[allow(unused_variables)]

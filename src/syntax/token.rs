@@ -5,21 +5,20 @@
 //!
 //! Invariant: tokens own no text, and scanning takes linear time even if brackets are unbalanced.
 
-mod scan;
+mod extent;
 
 use logos::Logos;
 
-pub use self::scan::scan;
-use self::scan::{axis, tensor};
-use crate::{ir::Comment, span::Span};
+use self::extent::{axis, tensor};
+use crate::{comment::Comment, span::Span};
 
 /// The kind of a token. Virtual tokens have no text; `indentation` inserts them.
 #[derive(Logos, Clone, Copy, PartialEq, Eq, Debug)]
 #[logos(error = ScanError)]
 #[logos(skip r"[ \t\r\n\f]+")]
 #[logos(extras = Vec<Comment>)]
-#[logos(skip(r"#[^\n]*", scan::hash_comment, allow_greedy = true))]
-#[logos(skip(r"//", scan::comment))]
+#[logos(skip(r"#[^\n]*", extent::hash_comment, allow_greedy = true))]
+#[logos(skip(r"//", extent::comment))]
 pub enum TokenKind {
     /// `T0_g___bfloat[ideviceIdx.x0{8}, iS1{128}] ca_pos( 1 ) (DeviceMesh{0 1})`.
     #[regex(r"T[0-9]+_[A-Za-z0-9_:]*(<[A-Za-z0-9_:, \t\r\n*]*(<[A-Za-z0-9_:, \t\r\n*]*>[A-Za-z0-9_:, \t\r\n*]*)?>)?[ \t\r\n*]*\[", tensor)]
