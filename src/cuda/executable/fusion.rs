@@ -7,6 +7,8 @@
 //! point a later instruction uses the result of an earlier one. If two of them access the same memory, in whatever
 //! buffers, they access the same elements: one thread, or with reductions the lanes of one row, then does for each
 //! element what the instructions do, in their order. A result that only the fused instructions read is not stored.
+//!
+//! Small copies of one shape, such as those of new keys and new values to their caches, are one kernel too: a launch costs more than they do.
 
 use crate::{
     buffer_assignment::{BufferAssignment, PACKET_EXPANSION, RankAssignment},
@@ -38,6 +40,8 @@ mod wide;
 const MAX_OPS: usize = 16;
 /// Maximum number of views that a kernel reads and writes.
 const MAX_VIEWS: usize = 12;
+/// Maximum number of bytes that fused copies write.
+const MAX_COPIED_BYTES: usize = 1 << 20;
 
 /// The role of an instruction in fusion.
 #[derive(Clone, PartialEq, Debug)]
@@ -294,12 +298,27 @@ fn is_epilogue<'a>(
         && [&gemm.a, &gemm.b].into_iter().chain(&gemm.bias).all(is_apart)
 }
 
-/// Greedily fuses a run: takes the longest fusible prefix, then continues behind it.
+/// Fuses what a run computes, and then the copies that are left.
 fn fuse_run(run: &[Candidate], roles: &mut [FusionRole]) {
+    fuse_prefixes(run, roles, fused_launch);
+    let is_left = |it: &Candidate| it.collective.is_none() && roles[it.at as usize] == FusionRole::Unfused;
+    let left: Vec<&[Candidate]> =
+        run.chunk_by(|a, b| is_left(a) && is_left(b)).filter(|it| it.len() > 1).collect();
+    for copies in left {
+        fuse_prefixes(copies, roles, copies_launch);
+    }
+}
+
+/// Greedily fuses a run: takes the longest prefix that has a kernel, then continues behind it.
+fn fuse_prefixes(
+    run: &[Candidate],
+    roles: &mut [FusionRole],
+    launch_of: impl Fn(&[Candidate]) -> Option<Launch>,
+) {
     let mut rest = run;
     while !rest.is_empty() {
         let longest =
-            (2..=rest.len().min(MAX_OPS)).rev().find_map(|len| Some((len, fused_launch(&rest[..len])?)));
+            (2..=rest.len().min(MAX_OPS)).rev().find_map(|len| Some((len, launch_of(&rest[..len])?)));
         let (len, launch) = match longest {
             Some((len, launch)) => (len, Some(launch)),
             None => (1, None),
@@ -397,6 +416,26 @@ fn fused_launch(candidates: &[Candidate]) -> Option<Launch> {
     let has_rows = candidates.iter().any(|it| matches!(it.op, RowOp::Reduce(_)));
     let has_wide = has_rows && candidates.iter().any(|it| it.wide.is_some());
     launch_of(candidates, ops).or_else(|| if has_wide { launch_of(candidates, wide()) } else { None })
+}
+
+/// Returns the operation of a copy that converts nothing.
+fn copy_of<'a>(it: &Candidate<'a>) -> Option<ElementwiseOp<'a>> {
+    let RowOp::Map(op) = &it.op else { return None };
+    let is_same = |from: &DeviceView| op.function == ScalarFunction::Convert && from.dtype == op.out.dtype;
+    op.views().next().is_some_and(is_same).then(|| op.clone())
+}
+
+/// Returns the kernel for these instructions if they are small copies of one shape.
+fn copies_launch(candidates: &[Candidate]) -> Option<Launch> {
+    let copies: Vec<ElementwiseOp> = candidates.iter().map(copy_of).collect::<Option<_>>()?;
+    let shape = &copies.first()?.out.view.shape;
+    let bytes: usize = copies.iter().map(|it| it.out.view.len() * it.out.dtype.size()).sum();
+    let ops: Vec<RowOp> = copies.iter().cloned().map(RowOp::Map).collect();
+    let fits = bytes <= MAX_COPIED_BYTES && view_count(&ops) <= MAX_VIEWS && is_free_of_overlaps(&ops);
+    if !fits || copies.iter().any(|it| it.out.view.shape != *shape) {
+        return None;
+    }
+    kernels::elementwise_launch(&copies).ok().flatten()
 }
 
 /// Returns the kernel for these operations of the candidates.

@@ -113,6 +113,30 @@ fn what_has_nothing_to_do_with_each_other_stays_apart() -> Result<(), String> {
 }
 
 #[test]
+fn small_copies_of_one_shape_are_one_kernel() -> Result<(), String> {
+    // Copies of new rows to caches.
+    let copies = |a: usize, b: usize, end: &str| {
+        let row = |number: usize, extent| format!("T{number}_g_float[iS{number}{{{extent}}}]");
+        let cache =
+            |number: usize, extent| format!("T{number}_g_float[iS1{number}{{2}}, iS{number}{{{extent}}}]");
+        let inputs = [row(0, a), row(1, b), cache(2, a), cache(3, b)];
+        let body = format!(
+            "{} = HirAliasSelect( T2, axis = iS12{{2}}, index = 1 )\nT4 = Set( T0 )\n{} = HirAliasSelect( T3, axis = \
+             iS13{{2}}, index = 1 )\nT5 = Set( T1 ){end}",
+            row(4, a),
+            row(5, b)
+        );
+        fused_kernels(&inputs.each_ref().map(String::as_str), &["f6"][usize::from(end.is_empty())..], &body)
+    };
+    assert_eq!(copies(64, 64, "")?, ["T2 T3 by 4"]);
+    assert_eq!(copies(64, 32, "")?, [""; 0]);
+    assert_eq!(copies(1 << 18, 1 << 18, "")?, [""; 0]);
+    // A copy that a later instruction reads is fused with it.
+    assert_eq!(copies(64, 64, "\n f6 = -T5;")?, ["T3 T6 by 4"]);
+    Ok(())
+}
+
+#[test]
 fn chains_end() -> Result<(), String> {
     // At the maximum number of operations.
     let steps: Vec<String> = (1..=18).map(|it| format!("f{it} = -f{};", it - 1)).collect();
