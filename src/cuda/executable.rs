@@ -72,8 +72,8 @@ struct ExecutableBuilder<'a> {
     /// The temporary buffers of the instruction that is being lowered: addresses and element types. Their numbers follow
     /// those of the plan's buffers.
     temporaries: Vec<(u64, DType)>,
-    /// Device addresses of the block counters of kernels over peer memory, by stream.
-    block_counters: FxHashMap<Stream, u64>,
+    /// By stream: the device address of the counters of blocks, and their number.
+    counters: FxHashMap<Stream, (u64, usize)>,
     /// Maximum number of blocks of a kernel that waits for other ranks.
     waiting_blocks: u64,
     /// Number of different flags of packets in a run.
@@ -211,7 +211,7 @@ impl<'a> ExecutableBuilder<'a> {
             last_nccl_group: None,
             scratch: Vec::new(),
             temporaries: Vec::new(),
-            block_counters: FxHashMap::default(),
+            counters: FxHashMap::default(),
             waiting_blocks,
             flags_per_run,
             notes: Vec::new(),
@@ -378,7 +378,7 @@ impl<'a> ExecutableBuilder<'a> {
             // one starts when it ends.
             Kernel::PeerMemory(_) | Kernel::Packets(_) => self.waiting_blocks,
             Kernel::Row(ref it) if it.waits_for_peers() => self.waiting_blocks,
-            Kernel::Reduce(_) | Kernel::Row(_) | Kernel::Attention(_) => i32::MAX as u64,
+            Kernel::Reduce(_) | Kernel::Row(_) | Kernel::Attention(_) | Kernel::FewRows(_) => i32::MAX as u64,
         };
         let grid = blocks.clamp(1, most.max(1)) as u32;
         self.push(inst, stream, Command::Launch { function, grid, params: params.into_boxed_slice() });
@@ -408,6 +408,20 @@ impl<'a> ExecutableBuilder<'a> {
             (Some(base), Some(slice)) => Ok(base + slice.offset as u64),
             _ => Err(CudaError::Internal(format!("{signal:?} is not mapped"))),
         }
+    }
+
+    /// Returns the address of counters of blocks, of 4 bytes each. Each kernel resets those that it uses to 0, and a stream runs one
+    /// kernel after another.
+    fn counters(&mut self, stream: LogicalStream, count: usize) -> Result<u64, CudaError> {
+        if let Some((address, known)) = self.counters.get(&stream.stream)
+            && *known >= count
+        {
+            return Ok(*address);
+        }
+        let address = self.memory.allocate_scratch(self.device, 4 * count)?;
+        self.device.memset(address, 0, 4 * count, stream.stream)?;
+        self.counters.insert(stream.stream, (address, count));
+        Ok(address)
     }
 
     /// Returns scratch memory for the duration of one instruction of a stream; `number` distinguishes several

@@ -11,12 +11,13 @@ use crate::error::Unsupported;
 use crate::{
     error::CudaError,
     executable::LogicalStream,
-    kernels::{AttentionCall, DeviceView, Launch, attention_launch},
+    kernels::{AttentionCall, DeviceView, Launch, attention_launch, few_rows},
 };
 use hir_plan::{Attention, AttentionComposition, Buffer, BufferNo, Inst, InstKind, View, ViewOnRank};
 
-/// The compute capability whose instructions the kernel uses.
+/// The compute capability whose instructions the kernel of many rows uses, and the first one with those of the kernel of few rows.
 const CAPABILITY: i32 = 90;
+const TILES_CAPABILITY: i32 = 80;
 /// The largest number of scores in memory, unless those of one row are more.
 const MAX_SCORES: usize = 1 << 28;
 /// The number of the first block of scratch memory; the instructions themselves use those before it.
@@ -30,6 +31,19 @@ impl ExecutableBuilder<'_> {
         stream: LogicalStream,
         it: &Attention,
     ) -> Result<(), CudaError> {
+        if self.device.capability >= TILES_CAPABILITY
+            && let Ok(found) = launch_of(it, |view| self.local_view(view), few_rows)?
+        {
+            let (scratch, counters) = match found.counters {
+                0 => (0, 0),
+                count => (
+                    self.scratch_buffer(stream, FIRST_SCRATCH, found.scratch_bytes)?,
+                    self.counters(stream, count)?,
+                ),
+            };
+            self.push_launch(at, stream, Some(found.with_memory(scratch, counters)));
+            return Ok(());
+        }
         if self.device.capability == CAPABILITY {
             match launch(it, |view| self.local_view(view))? {
                 Ok(launch) => {
@@ -111,11 +125,20 @@ fn has_separate_results<'v>(
     Ok(!overlap(&operands, &results) && !overlap(&results[..1], &results[1..]))
 }
 
-/// Returns the launch of the kernel, or why it does not compute this attention.
+/// Returns the launch of the kernel of many rows, or why it does not compute this attention.
 fn launch<'v>(
     it: &'v Attention,
     locate: impl Fn(&'v View) -> Result<DeviceView<'v>, CudaError>,
 ) -> Result<Result<Launch, Unsupported>, CudaError> {
+    launch_of(it, locate, attention_launch)
+}
+
+/// Returns what `kernel` launches, or why it does not compute this attention.
+fn launch_of<'v, L>(
+    it: &'v Attention,
+    locate: impl Fn(&'v View) -> Result<DeviceView<'v>, CudaError>,
+    kernel: impl Fn(&AttentionCall) -> Result<L, Unsupported>,
+) -> Result<Result<L, Unsupported>, CudaError> {
     if it.bias.is_some() {
         return Ok(Err("it has a bias".into()));
     }
@@ -128,7 +151,7 @@ fn launch<'v>(
     if !has_separate_results(it, &locate)? {
         return Ok(Err("a result overlaps an operand".into()));
     }
-    Ok(attention_launch(&AttentionCall {
+    Ok(kernel(&AttentionCall {
         query: locate(&it.query)?,
         key: locate(&it.key)?,
         value: locate(&it.value)?,

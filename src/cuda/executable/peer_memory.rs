@@ -104,18 +104,9 @@ impl ExecutableBuilder<'_> {
         })
     }
 
-    /// Passes a kernel the block counter of its stream. Each kernel resets the counter to 0, and a stream runs one kernel
-    /// after another.
+    /// Passes a kernel the block counter of its stream.
     fn with_block_counter(&mut self, mut launch: Launch, stream: LogicalStream) -> Result<Launch, CudaError> {
-        launch.params[kernels::BLOCK_COUNTER_PARAM] = match self.block_counters.get(&stream.stream) {
-            Some(known) => *known,
-            None => {
-                let counter = self.memory.allocate_scratch(self.device, 8)?;
-                self.device.memset(counter, 0, 8, stream.stream)?;
-                self.block_counters.insert(stream.stream, counter);
-                counter
-            }
-        };
+        launch.params[kernels::BLOCK_COUNTER_PARAM] = self.counters(stream, 1)?;
         Ok(launch)
     }
 }

@@ -8,8 +8,6 @@
 // infinite values do not make the row NaN, which 0 · ∞ does in the composition.
 
 constexpr u32 QUERY_ROWS = 128;
-// The base-2 logarithm of e: exponentials are computed as powers of 2.
-constexpr f32 LOG2_E = 1.4426950408889634f;
 struct Attention {
   // Addresses; `logsumexp` is 0 if nobody needs it.
   u64 q, k, v, out, logsumexp;
@@ -19,10 +17,6 @@ struct Attention {
   f64 scale;
 };
 
-D f32 negative_infinity() { return __uint_as_float(0xff800000u); }
-// The score relative to which exponentials are computed. If all scores are -∞, so are all differences, not NaN: a later
-// key may have a finite score.
-D f32 reference_score(f32 largest) { return largest == negative_infinity() ? 0.0f : largest; }
 // NaN for a row whose scores are all -∞, as the softmax of the row.
 D f32 logsumexp(f32 largest, f32 scale, f32 sum) { return largest * scale + logf(sum) + (largest - largest); }
 

@@ -63,6 +63,44 @@ pub(crate) struct AttentionCall<'a> {
 /// # Errors
 /// Returns why the kernel does not compute this attention.
 pub(crate) fn attention_launch(it: &AttentionCall) -> Result<Launch, Unsupported> {
+    let layout = layout(it)?;
+    let Layout { rows, columns, keys, heads, members, .. } = layout;
+    if rows < LEAST_ROWS {
+        return Err(format!("it has {rows} rows, fewer than {LEAST_ROWS}").into());
+    }
+    let operands = [&it.query, &it.key, &it.value, &it.out];
+    let mut words = operands.map(|it| it.address).to_vec();
+    words.push(it.logsumexp.as_ref().map_or(0, |it| it.address));
+    words.extend([rows, keys, heads, members].map(|it| it as u64));
+    words.extend(layout.strides.as_flattened());
+    words.push(it.scale.to_bits());
+    let kernel = AttentionKernel { dtype: it.query.dtype, columns, is_causal: it.is_causal };
+    let blocks = rows.div_ceil(QUERY_ROWS) * members;
+    Ok(Launch { kernel: Kernel::Attention(kernel), params: words, blocks: blocks as u64 })
+}
+
+/// The extents and strides of an attention that a kernel computes.
+pub(super) struct Layout {
+    /// Rows of the query.
+    pub rows: usize,
+    /// Elements of a row.
+    pub columns: usize,
+    /// Rows of the keys and values.
+    pub keys: usize,
+    /// The inner extent of the batch.
+    pub heads: usize,
+    /// The product of the extents of the batch.
+    pub members: usize,
+    /// Strides in elements, of the outer and the inner dimension of the batch and of the rows: those of the query, the keys, the
+    /// values, the result and the logarithms of sums.
+    pub strides: [[u64; 3]; 5],
+}
+
+/// Returns the layout of an attention.
+///
+/// # Errors
+/// Returns why no kernel computes this attention.
+pub(super) fn layout(it: &AttentionCall) -> Result<Layout, Unsupported> {
     let operands = [&it.query, &it.key, &it.value, &it.out];
     let dtype = it.query.dtype;
     if !matches!(dtype, DType::BFloat | DType::Half) || operands.iter().any(|view| view.dtype != dtype) {
@@ -75,9 +113,6 @@ pub(crate) fn attention_launch(it: &AttentionCall) -> Result<Launch, Unsupported
     };
     if columns != width || !matches!(columns, 64 | 128) {
         return Err(format!("its rows have {columns} and {width} elements, not 64 or 128").into());
-    }
-    if *rows < LEAST_ROWS {
-        return Err(format!("it has {rows} rows, fewer than {LEAST_ROWS}").into());
     }
     if *keys == 0 || (*rows).max(*keys) >= MOST_ROWS {
         return Err(format!("it has {rows} rows and {keys} keys").into());
@@ -98,18 +133,14 @@ pub(crate) fn attention_launch(it: &AttentionCall) -> Result<Launch, Unsupported
         [outer, heads] => (heads, outer),
         _ => return Err("its batch has more than two separate dimensions".into()),
     };
-    let mut words = operands.map(|it| it.address).to_vec();
-    words.push(it.logsumexp.as_ref().map_or(0, |it| it.address));
-    words.extend([*rows, *keys, heads, outer * heads].map(|it| it as u64));
-    for (view, strides) in views.iter().zip(&merged.strides) {
-        let outer = if strides.len() == 2 { strides[0] } else { 0 };
-        let head = strides.last().copied().unwrap_or(0);
-        words.extend([outer, head, view.strides[batch.len()]].map(|it| it as u64));
+    let mut strides = [[0; 3]; 5];
+    for ((view, merged), to) in views.iter().zip(&merged.strides).zip(&mut strides) {
+        let outer = if merged.len() == 2 { merged[0] } else { 0 };
+        let head = merged.last().copied().unwrap_or(0);
+        *to = [outer, head, view.strides[batch.len()]].map(|it| it as u64);
     }
-    words.push(it.scale.to_bits());
-    let kernel = AttentionKernel { dtype, columns: *columns, is_causal: it.is_causal };
-    let blocks = rows.div_ceil(QUERY_ROWS) * outer * heads;
-    Ok(Launch { kernel: Kernel::Attention(kernel), params: words, blocks: blocks as u64 })
+    let (rows, columns, keys) = (*rows, *columns, *keys);
+    Ok(Layout { rows, columns, keys, heads, members: outer * heads, strides })
 }
 
 /// Returns true if the kernel can access the rows of a view with 16 bytes at a time.

@@ -12,6 +12,7 @@ use super::{
     AttentionCall, DeviceView, ElementwiseArg, ElementwiseOp, EndSignals, Item, Kernels, Launch,
     PacketCollective, PeerCollective, PeerResult, ScalarFunction, Source, attention_launch,
     elementwise::elementwise_launch,
+    few_rows,
     matmul::matmul_launch,
     nvrtc,
     packets::packet_launch,
@@ -303,6 +304,11 @@ fn attentions(kernels: &mut Kernels) -> Result<(), Unsupported> {
             let it = AttentionCall { query, key, value, out, logsumexp: None, scale: 0.125, is_causal };
             add(kernels, Some(attention_launch(&it)?));
         }
+        let [query, rows] = [8, 2048].map(|it| View::contiguous(0, vec![64, it, columns]));
+        let at = |address: u64, view| DeviceView { address: address << 20, dtype, view };
+        let (query, key, value, out) = (at(1, &query), at(2, &rows), at(3, &rows), at(4, &query));
+        let it = AttentionCall { query, key, value, out, logsumexp: None, scale: 0.125, is_causal: false };
+        add(kernels, Some(few_rows(&it)?.with_memory(1 << 30, 1 << 29)));
     }
     Ok(())
 }

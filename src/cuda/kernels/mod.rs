@@ -8,6 +8,7 @@ mod attention;
 mod device_view;
 mod elementwise;
 mod expression;
+mod few_rows;
 pub mod instances;
 mod matmul;
 pub(super) mod nvrtc;
@@ -33,6 +34,7 @@ use hir_plan::ReduceOp;
 pub(super) use attention::{AttentionCall, attention_launch};
 pub(super) use device_view::DeviceView;
 pub(super) use elementwise::{ElementwiseArg, ElementwiseOp, elementwise_launch};
+pub(super) use few_rows::few_rows;
 pub(super) use matmul::matmul_launch;
 use packets::PacketKernel;
 pub(super) use packets::{Item, PacketCollective, Source, packet_launch};
@@ -216,6 +218,8 @@ pub(super) enum Kernel {
     Matmul(MatmulKernel),
     /// Attention; see `attention`.
     Attention(attention::AttentionKernel),
+    /// Attention of a few rows; see `few_rows`.
+    FewRows(few_rows::FewRowsKernel),
     /// Elements at places that depend on other elements; see `routine`.
     Routine(routine::RoutineKernel),
     /// A copy in tiles; see `transpose`.
@@ -237,6 +241,7 @@ impl Kernel {
             | Self::ShiftedRows => BlockShape { threads: BLOCK, shared_bytes: 0 },
             Self::Row(it) => BlockShape { threads: it.block(), shared_bytes: 0 },
             Self::Attention(it) => it.block(),
+            Self::FewRows(it) => it.block(),
         }
     }
 
@@ -244,6 +249,7 @@ impl Kernel {
     fn template(&self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::Attention(_) => Some(("attention", attention::TEMPLATE)),
+            Self::FewRows(_) => Some(("few_rows", few_rows::TEMPLATE)),
             Self::Routine(_) => Some(("routine", routine::TEMPLATE)),
             Self::Transpose(_) => Some(("transpose", transpose::TEMPLATE)),
             Self::ShiftedRows => Some(("shifted_rows", shifted_rows::TEMPLATE)),
@@ -335,6 +341,7 @@ impl Kernels {
                 Kernel::Packets(it) => packets::parameters(it),
                 Kernel::Matmul(_) => "Matmul".to_owned(),
                 Kernel::Attention(_) => "attention::Attention".to_owned(),
+                Kernel::FewRows(_) => "few_rows::FewRows".to_owned(),
                 Kernel::Routine(it) => routine::parameters(it).to_owned(),
                 Kernel::Transpose(_) => transpose::PARAMETERS.to_owned(),
                 Kernel::ShiftedRows => shifted_rows::PARAMETERS.to_owned(),
@@ -348,6 +355,7 @@ impl Kernels {
                 Kernel::Packets(it) => packets::body(it),
                 Kernel::Matmul(it) => matmul::body(it),
                 Kernel::Attention(it) => attention::body(it),
+                Kernel::FewRows(it) => few_rows::body(it),
                 Kernel::Routine(it) => routine::body(it),
                 Kernel::Transpose(it) => transpose::body(it),
                 Kernel::ShiftedRows => shifted_rows::BODY.to_owned(),

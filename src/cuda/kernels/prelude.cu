@@ -47,6 +47,13 @@ D u32 arrive(u64 at) {
   asm volatile("fence.acq_rel.sys; atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(r) : "l"(at) : "memory");
   return r;
 }
+// Increments a counter and returns its old value. Earlier writes of the block are visible to blocks of this GPU that increment it later, and
+// to their threads behind the next __syncthreads.
+D u32 arrive_on_device(u64 at) {
+  u32 r;
+  asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(r) : "l"(at) : "memory");
+  return r;
+}
 // 16 bytes of packets. Each half of 8 bytes is one access, and so are the 128 bytes that eight threads store together.
 D void store_16(u64 at, uint4 v) {
   asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};"
@@ -82,6 +89,17 @@ template<int E> D u8 float_to_small(f32 v) {
 constexpr bool HAS_FLOAT_TO_SMALL = false;
 template<int E> D u8 float_to_small(f32) { return 0; }
 #endif
+// Adds to a tile of 16 × 8 elements the product of tiles of 16 × 16 and 16 × 8, which a warp has in its registers (PTX ISA, "mma.m16n8k16").
+// All threads of the block call it.
+#define MULTIPLY_TILES(T, NAME) \
+  D void multiply_tiles(T, f32 (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) { \
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." NAME "." NAME ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1)); \
+  }
+#if __CUDA_ARCH__ >= 800
+MULTIPLY_TILES(bf16, "bf16")
+MULTIPLY_TILES(f16, "f16")
+#endif
 // Returns the largest value, and the threads whose condition holds, in a warp. All threads of the block call them.
 D u32 largest_of_warp(u32 v) { return __reduce_max_sync(~0u, v); }
 D u32 votes_of_warp(bool yes) { return __ballot_sync(~0u, yes); }
@@ -91,6 +109,13 @@ D u64 load_word(u64 at) { u64 r; asm volatile("ld.relaxed.gpu.global.u64 %0, [%1
 D u32 next_number(u64 at) { return atomicAdd(reinterpret_cast<u32*>(at), 1u); }
 D u64 clock_nanoseconds() { u64 r; asm volatile("mov.u64 %0, %globaltimer;" : "=l"(r)); return r; }
 #endif
+
+// Exponentials are computed as powers of 2: the base-2 logarithm of e.
+constexpr f32 LOG2_E = 1.4426950408889634f;
+D f32 negative_infinity() { return __uint_as_float(0xff800000u); }
+// The score relative to which the exponentials of a softmax are computed. If all scores are -∞, so are all differences, not NaN: a later
+// key may have a finite score.
+D f32 reference_score(f32 largest) { return largest == negative_infinity() ? 0.0f : largest; }
 
 // Stores a value with release semantics at system scope.
 D void store_release(u64 at, u32 v) {

@@ -259,6 +259,24 @@ template <class C, class F> auto of_all(C v, F reduce) {
   return r;
 }
 }  // namespace host
+// As PTX distributes the elements of tiles over the threads of a warp ("mma.m16n8k16").
+template <class T> void multiply_tiles(T, float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
+  struct Own { unsigned a[4], b[2]; };
+  const Own own = {{a0, a1, a2, a3}, {b0, b1}};
+  host::of_all(own, [&c](const Own* all) {
+    const Own* warp = all + (threadIdx.x & ~31u);
+    const unsigned lane = threadIdx.x & 31;
+    const auto element = [](unsigned word, unsigned half) { return wide(T{static_cast<unsigned short>(word >> 16 * half)}); };
+    for (unsigned i = 0; i < 4; ++i) {
+      const unsigned row = lane / 4, column = lane % 4 * 2 + i % 2;
+      for (unsigned k = 0; k < 16; ++k) {
+        const unsigned place = k % 8 / 2;
+        c[i] += element(warp[row * 4 + place].a[i / 2 + k / 8 * 2], k % 2) * element(warp[column * 4 + place].b[k / 8], k % 2);
+      }
+    }
+    return 0;
+  });
+}
 // All threads of the block call it.
 inline void __syncwarp() { host::barrier(); }
 inline int __syncthreads_or(int yes) {
@@ -296,6 +314,7 @@ template <int E> unsigned char float_to_small(float) { return 0; }
 inline unsigned arrive(unsigned long long at) {
   return __atomic_fetch_add(reinterpret_cast<unsigned*>(at), 1u, __ATOMIC_ACQ_REL);
 }
+inline unsigned arrive_on_device(unsigned long long at) { return next_number(at); }
 inline unsigned long long clock_nanoseconds() {
   const timespec pause = {0, 10'000};
   nanosleep(&pause, nullptr);
