@@ -22,7 +22,7 @@ pub(crate) struct Element(u64);
 impl Element {
     pub(crate) const ONE: Self = Self(1);
 
-    /// Reduces a sum of at most 32 products.
+    /// Reduces a sum of products.
     fn reduced(wide: u128) -> Self {
         let folded = (wide & u128::from(PRIME)) + (wide >> 61);
         let folded = (folded & u128::from(PRIME)) as u64 + (folded >> 61) as u64;
@@ -74,11 +74,11 @@ impl Element {
 
     /// Returns the sum of the products of two rows.
     pub(crate) fn dot<'e>(pairs: impl Iterator<Item = (&'e Self, &'e Self)>) -> Self {
-        let add = |sum: u128, (number, (a, b)): (usize, (&Self, &Self))| {
-            let kept = if number % 31 == 30 { u128::from(Self::reduced(sum).0) } else { sum };
-            kept + u128::from(a.0) * u128::from(b.0)
+        let add = |sum: u128, (a, b): (&Self, &Self)| {
+            let sum = sum + u128::from(a.0) * u128::from(b.0);
+            if sum >> 127 == 0 { sum } else { u128::from(Self::reduced(sum).0) }
         };
-        Self::reduced(pairs.enumerate().fold(0, add))
+        Self::reduced(pairs.fold(0, add))
     }
 }
 
