@@ -135,8 +135,6 @@ impl Call<'_> {
             (_, Op::TensorConstruct) => (array(self.shape(), vec![self.operand(0)?]), 1),
             (_, Op::Cat) => (self.cat()?, highest),
             (_, Op::Pad) => (self.pad()?, highest),
-            (_, Op::IndexPutAccumulate) => (self.add_rows()?, product),
-            (_, Op::Welford) => return Ok((self.statistics()?, highest.saturating_mul(2))),
             (TypeRule::AlongAxis | TypeRule::Sdpa | TypeRule::SdpaBwd, _) => return Ok((self.unknown()?, 1)),
             _ if matches!(stmt.rule().aliasing(), Aliasing::View(_)) => (self.rearrange()?, highest),
             _ => return Err("hir-certify does not know what it computes"),

@@ -7,7 +7,7 @@
 use std::{mem, rc::Rc};
 
 use grammar::{
-    ir::{StmtId, Stream, TensorId},
+    ir::{StmtId, Stream},
     words::{Backend, CommunicationType},
 };
 use rustc_hash::FxHashMap;
@@ -36,8 +36,6 @@ pub(crate) struct Trace<'p> {
     pub(crate) ports: Vec<[Vec<Port>; 2]>,
     /// The action that is posted to a channel as the n-th one.
     posted: FxHashMap<(Channel, usize), usize>,
-    /// The statements that compute with the parts of each rank, and those that do not.
-    pub(crate) local: FxHashMap<(StmtId, TensorId), bool>,
 }
 
 /// A stream or a queue of communications of a rank, whose steps run one after another.
@@ -71,17 +69,24 @@ pub(crate) struct Step {
 #[derive(Default)]
 pub(crate) struct Action<'p> {
     pub(crate) kind: Option<Kind>,
-    /// A buffer that its members share.
-    pub(crate) buffer: usize,
     /// `None`: a rank that has not posted it.
     pub(crate) members: Vec<Option<Member<'p>>>,
     /// The steps that end it, with the members whose data their ranks receive.
     pub(crate) ends: Vec<(usize, Vec<usize>)>,
 }
 
-/// What the members of a communication have to agree on: its root, how it combines elements, whether they are integers, and how many one
-/// member sends to another one.
-pub(crate) type Kind = (CommunicationType, usize, Combine, bool, usize);
+/// What the members of a communication have to agree on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Kind {
+    pub(crate) communication: CommunicationType,
+    /// The position of the root; 0 if there is none.
+    pub(crate) root: usize,
+    pub(crate) combine: Combine,
+    /// Whether its elements are integers.
+    pub(crate) integral: bool,
+    /// How many elements one member sends to another one.
+    pub(crate) len: usize,
+}
 
 pub(crate) struct Member<'p> {
     pub(crate) rank: usize,
@@ -105,8 +110,6 @@ pub(crate) enum Channel {
     Pair(Backend, usize, usize),
     /// The hosts of ranks.
     Hosts(Rc<[usize]>),
-    /// An operand of a statement that the ranks of a team execute together.
-    Statement(StmtId, usize, Rc<[usize]>),
 }
 
 impl Channel {
@@ -114,7 +117,7 @@ impl Channel {
     pub(crate) fn ranks(&self) -> Rc<[usize]> {
         match self {
             Self::Stream(_) | Self::Captured(_) => [].into(),
-            Self::Team(_, team) | Self::Hosts(team) | Self::Statement(.., team) => team.clone(),
+            Self::Team(_, team) | Self::Hosts(team) => team.clone(),
             Self::Pair(_, from, to) => [*from, *to].into(),
         }
     }
@@ -145,15 +148,13 @@ impl<'p> Trace<'p> {
         at
     }
 
-    /// Returns the action that is posted to a channel as the n-th one, with a buffer of `len` elements; `None` if another rank posts one of
-    /// another kind there.
-    pub(crate) fn meet(&mut self, place: (Channel, usize), kind: Kind, len: usize) -> Option<usize> {
+    /// Returns the action that is posted to a channel as the n-th one; `None` if another rank posts one of another kind there.
+    pub(crate) fn meet(&mut self, place: (Channel, usize), kind: Kind) -> Option<usize> {
         let (next, count) = (self.actions.len(), place.0.ranks().len());
         let at = *self.posted.entry(place).or_insert(next);
         if at == next {
             let members = (0..count).map(|_| None).collect();
-            let buffer = self.allocate(len);
-            self.actions.push(Action { kind: Some(kind), buffer, members, ends: Vec::new() });
+            self.actions.push(Action { kind: Some(kind), members, ends: Vec::new() });
         }
         (self.actions[at].kind == Some(kind)).then_some(at)
     }

@@ -9,8 +9,8 @@ use grammar::{
     diagnostic::Diagnostic,
     dtype::DType,
     ir::{
-        BlockId, DeviceDim, Expr, ExprId, For, If, OpStmt, Operand as Named, ParallelType, Program, Stmt,
-        StmtId, Stream, StreamId, TensorId, Transform,
+        BlockId, DeviceDim, For, If, OpStmt, Operand as Named, ParallelType, Program, Stmt, StmtId, Stream,
+        StreamId, TensorId, Transform,
     },
     loop_variant_tensors,
     ops::{Op, OpClass, TypeRule},
@@ -51,7 +51,7 @@ struct Unroller<'p, 's> {
     ranks: usize,
     trace: &'s mut Trace<'p>,
     views: FxHashMap<TensorId, View>,
-    /// The stream whose slice a tensor has, here or on the ranks that hold it.
+    /// The stream whose slice a tensor has.
     slices: FxHashMap<TensorId, usize>,
     chains: FxHashMap<Channel, usize>,
     /// The chain of the current stream.
@@ -148,15 +148,9 @@ impl<'p> Unroller<'p, '_> {
         self.views.get(&tensor).cloned().ok_or_else(missing)
     }
 
-    /// Returns the part of this rank, or of a member if this rank is outside the mesh. `slice` is that of a tensor that has none yet.
+    /// Returns the part of this rank. `slice` is that of a tensor that has none yet.
     fn part(&self, tensor: TensorId, slice: Option<usize>) -> Result<Part> {
-        let it = &self.program.tensors[tensor];
-        if let (Some(_), Some(view)) = (it.unit, self.views.get(&tensor)) {
-            return Ok(Part::all(view.places.shape()));
-        }
-        let member = || Some(it.mesh.devices.first().copied().unwrap_or(0));
-        let rank = if self.holds(tensor) { self.rank } else { member() };
-        self.part_of(tensor, rank, self.slices.get(&tensor).copied().or(slice).or(Some(0)))
+        self.part_of(tensor, self.rank, self.slices.get(&tensor).copied().or(slice).or(Some(0)))
     }
 
     fn part_of(&self, tensor: TensorId, rank: Option<usize>, slice: Option<usize>) -> Result<Part> {
@@ -287,7 +281,6 @@ impl<'p> Unroller<'p, '_> {
             }
             OpClass::View if stmt.op == Op::ShardByStream => self.chunk(stmt)?,
             OpClass::View | OpClass::Compute | OpClass::Elementwise => self.compute(stmt)?,
-            OpClass::HostUnit => self.host_unit(stmt)?,
             OpClass::Communicate => self.communicate(stmt)?,
             OpClass::Coalescing if stmt.op == Op::StartCoalescing => self.group = Some(Vec::new()),
             OpClass::Coalescing => {
@@ -296,7 +289,7 @@ impl<'p> Unroller<'p, '_> {
             }
             OpClass::ShareHandles => self.exchange(stmt)?,
             OpClass::Wait => self.wait(stmt)?,
-            OpClass::Opaque => return Err(unknown(stmt.op)),
+            OpClass::Opaque | OpClass::HostUnit => return Err(unknown(stmt.op)),
         }
         Ok(())
     }
@@ -365,7 +358,6 @@ impl<'p> Unroller<'p, '_> {
         let (out, input) = operands.ok_or_else(|| unknown(stmt.op))?;
         let index = stmt.get(attr::STREAM_INDEX).and_then(|it| size(&self.scalars, it));
         if !self.holds(out) || !self.holds(input) {
-            index.into_iter().for_each(|it| _ = self.slices.insert(out, it));
             return Ok(());
         }
         let View { buffer, mut places } = self.view(input)?;

@@ -24,8 +24,14 @@ use crate::{ROOT, baseline, rng::Rng, shown};
 const PIPELINES: &[&str] = &["@lower", "@overlap"];
 
 /// The programs that are not certified after a pipeline, with the code and the reason.
-const REFUSED: &[(&str, Code, &str)] =
-    &[("tests/cases/lower/needless-generated.hir", Code::NotCertifiable, "an array of scalars")];
+const REFUSED: &[(&str, Code, &str)] = &[
+    ("tests/cases/lower/needless-generated.hir", Code::NotCertifiable, "an array of scalars"),
+    (
+        "tests/cases/lower/generated-of-rank.hir",
+        Code::NotCertifiable,
+        "the original reshards what depends on the rank",
+    ),
+];
 
 /// The number of random edits of each program.
 const EDITS: usize = 40;
@@ -224,5 +230,5 @@ fn the_package_is_small() -> Result<(), Failed> {
             lines += text.lines().filter(is_code).count();
         }
     }
-    if lines <= 2_220 { Ok(()) } else { Err(format!("src/certify has {lines} lines of code").into()) }
+    if lines <= 2_105 { Ok(()) } else { Err(format!("src/certify has {lines} lines of code").into()) }
 }

@@ -99,22 +99,6 @@ impl Call<'_> {
         self.algebra.apply("is the row", [index, Element::of_integer(row as i64)])
     }
 
-    /// Adds rows to those that the indices select.
-    pub(super) fn add_rows(&self) -> Computed<Tensor> {
-        let (mut sums, index, rows) = (self.arg(0)?.clone(), self.arg(1)?, self.arg(2)?);
-        let count = rows.shape().first().ok_or(MISFIT)?;
-        if sums.shape().get(1..) != rows.shape().get(1..) || index.len() != *count {
-            return Err(MISFIT);
-        }
-        for (index, added) in index.iter().zip(rows.outer_iter()) {
-            for (row, mut sum) in sums.outer_iter_mut().enumerate() {
-                let factor = self.is_row(*index, row);
-                sum.zip_mut_with(&added, |sum, it| *sum = *sum + factor * *it);
-            }
-        }
-        Ok(sums)
-    }
-
     // ---- reductions
 
     pub(super) fn reduce(&self) -> Computed<Tensor> {
@@ -132,18 +116,6 @@ impl Call<'_> {
             self.algebra.combine(how, integral, &group)
         };
         Ok(self.aligned(0)?.map_axis(Axis(self.shape().len()), all).into_shared())
-    }
-
-    /// The means, the sums of the squares of the differences from them, and the numbers of elements.
-    pub(super) fn statistics(&self) -> Computed<Vec<Tensor>> {
-        let (groups, axis) = (self.aligned(0)?, Axis(self.shape().len()));
-        let sum = |how| move |it: ArrayView1<'_, Element>| self.algebra.combine(how, false, &it.to_vec());
-        let means = groups.map_axis(axis, sum(Combine::Average)).into_shared();
-        let own = means.clone().insert_axis(axis);
-        let squares = map(groups.shape(), &[groups.clone(), own], |it| (it[0] - it[1]) * (it[0] - it[1]))?;
-        let counts = means.map(|_| Element::of_integer(groups.len_of(axis) as i64)).into_shared();
-        let all = vec![means, squares.map_axis(axis, sum(Combine::Sum)).into_shared(), counts];
-        if self.args.len() == 1 { Ok(all) } else { Err(MISFIT) }
     }
 
     // ---- unknown functions

@@ -56,11 +56,11 @@ impl<'p> Unroller<'p, '_> {
         Ok(last)
     }
 
-    /// Returns the next communication of a channel, with a buffer of `len` elements.
-    pub(super) fn meet(&mut self, channel: &Channel, me: usize, kind: Kind, len: usize) -> Result<usize> {
+    /// Returns the next communication of a channel.
+    pub(super) fn meet(&mut self, channel: &Channel, me: usize, kind: Kind) -> Result<usize> {
         let posted = self.counts.entry((channel.clone(), me)).or_insert(0);
         *posted += 1;
-        let found = self.trace.meet((channel.clone(), *posted), kind, len);
+        let found = self.trace.meet((channel.clone(), *posted), kind);
         Ok(found.ok_or("the members of the team post different collectives")?)
     }
 
@@ -94,8 +94,9 @@ impl<'p> Unroller<'p, '_> {
         Ok(())
     }
 
-    fn meet_hosts(&mut self, hosts: Rc<[usize]>, me: usize, kind: Type) -> Result<Posted> {
-        let action = self.meet(&Channel::Hosts(hosts), me, (kind, 0, Combine::Sum, false, 0), 0)?;
+    fn meet_hosts(&mut self, hosts: Rc<[usize]>, me: usize, communication: Type) -> Result<Posted> {
+        let kind = Kind { communication, root: 0, combine: Combine::Sum, integral: false, len: 0 };
+        let action = self.meet(&Channel::Hosts(hosts), me, kind)?;
         Ok(self.join(action, me, Vec::new(), self.member(None, Vec::new(), Vec::new())))
     }
 
@@ -178,8 +179,8 @@ impl<'p> Unroller<'p, '_> {
             return Err("the two sides of the communication have different sizes".to_owned());
         }
         let agreed = if kind == Type::CollectivePermute { 0 } else { root };
-        let kind = (kind, agreed, combine, integral, len);
-        let action = self.meet(&channel, me, kind, 0)?;
+        let kind = Kind { communication: kind, root: agreed, combine, integral, len };
+        let action = self.meet(&channel, me, kind)?;
         let own = if is_split { me } else { 0 };
         let members = sources.clone();
         let function = move |algebra: &Algebra, all: &[Vec<Values>]| {
