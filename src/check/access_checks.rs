@@ -161,13 +161,14 @@ impl<'p> Trackers<'p> {
         groups: &MemoryGroups,
         of_one: Option<&'p [Plan]>,
     ) -> Self {
-        let reusing = of_one.filter(|_| !rules.reuses_in_order());
+        // Where streams execute frees, what is ordered in one run is ordered between runs.
+        let reusing = of_one.filter(|_| !rules.reuses_in_order() && !rules.frees_in_stream_order());
         Self {
             world,
             races: Some(RaceDetector::with_actors(world, rules, groups.first_actors().to_vec())),
             memory: None,
             semaphores: of_one.map(|_| SemaphoreWatch::new(world)),
-            storage: reusing.map(|plans| SharedStorage::of_two_runs(plans, rules.storage)),
+            storage: reusing.map(SharedStorage::of_two_runs),
         }
     }
 

@@ -14,6 +14,9 @@ pub enum Party {
     /// One operation of a send/receive group: the group instruction, and the statement of the operation as an
     /// index into `Plan::origins`.
     Operation(InstRef, u32),
+    /// The free of storage on the stream of its ALLOCATE, after an instruction of that stream: the statement that frees it, as an
+    /// index into `Plan::origins`.
+    Free(InstRef, u32),
     /// The caller before program entry, which writes the inputs.
     CallerBefore,
     /// The caller after `ReadOutputs` of a rank. It may read the outputs, and overwrite or free all memory
@@ -38,6 +41,8 @@ pub struct Race {
     pub between_runs: bool,
     /// The communicators of sends and receives with which it was found.
     pub p2p: P2pQueues,
+    /// True if ALLOCATE and Deallocate count as work of a stream (`AccessRules::frees_in_stream_order`).
+    pub is_stream_ordered: bool,
 }
 
 impl Race {
@@ -55,6 +60,7 @@ impl Race {
             reused: None,
             between_runs: false,
             p2p: P2pQueues::Communicator,
+            is_stream_ordered: false,
         }
     }
 }

@@ -160,7 +160,7 @@ impl<'a> DiagnosticBuilder<'a> {
                 None => labels.push((span, label)),
             }
         }
-        if let Some(it) = race.reused {
+        if let Some(it) = race.reused.filter(|_| !race.is_stream_ordered) {
             notes.push(self.reuse_note(race.rank, &it, race.between_runs));
         }
         // The message is about the access of the first run, so its label stays first.
@@ -223,10 +223,16 @@ impl<'a> DiagnosticBuilder<'a> {
                 "race on {on} between two runs of the program: this access may still run when the next run {} the same elements",
                 if second.writes { "writes" } else { "reads" }
             ),
+            (Code::StorageRace, _) if race.reused.is_some() && race.is_stream_ordered => {
+                format!("race on the storage of {on}: it may be freed before this access ends")
+            }
             (Code::StorageRace, _) if race.reused.is_some() => {
                 format!(
                     "race on the storage of {on}: it is freed, and may be used again before this access ends"
                 )
+            }
+            (Code::StorageRace, _) if race.is_stream_ordered => {
+                format!("race on the storage of {on}: {} may use it before it is allocated", second.stream())
             }
             (Code::StorageRace, _) => {
                 let (owner, user) = (first.stream(), second.stream());

@@ -1,12 +1,12 @@
 //! Explains why nothing orders the two sides of a race, and suggests the edits that do.
 
 use super::{
-    conflict::{Party, Race, ReusedStorage},
+    conflict::{Party, Race},
     edit::{Edit, InsertionPoint, NamedStmt, WaitedStream},
     plan_index::{PlanIndex, PlanIndexes},
     race_side::{RaceSide, stream_of},
 };
-use hir_plan::{Allocation, BufferNo, InstKind, Plan, PlanStream, StreamNo, is_slots};
+use hir_plan::{BufferNo, InstKind, Plan, PlanStream, StreamNo, is_slots};
 use rustc_hash::FxHashSet;
 
 /// Why two accesses are unordered, and how to order them.
@@ -23,7 +23,7 @@ pub struct RaceExplanation {
 }
 
 impl RaceExplanation {
-    fn new(why: impl Into<String>, edit: Edit) -> Self {
+    pub(super) fn new(why: impl Into<String>, edit: Edit) -> Self {
         Self { why: Some(why.into()), edits: vec![edit], ..Self::default() }
     }
 
@@ -45,13 +45,16 @@ impl RaceExplanation {
             return Self::across_ranks(first, second, indexes);
         }
         if let Some(reused) = race.reused {
-            return Self::reused(&reused, first, indexes);
+            if second.frees() {
+                return Self::freed(&reused, first, second, indexes);
+            }
+            return Self::reused(race, &reused, first, indexes);
         }
         if let Some(it) = Self::same_buffer_in_all_iterations(race.buffer, first, second, indexes) {
             return it;
         }
         if first.allocates() {
-            return Self::allocated(first, second);
+            return Self::allocated(race, first, second);
         }
         Self::between_streams(first, second, indexes)
     }
@@ -150,7 +153,7 @@ impl RaceExplanation {
                 let stream = format!("the stream that is current at exit ({})", second.stream());
                 (InsertionPoint::end(second.plan), stream)
             }
-            Party::Inst(_) | Party::Operation(..) | Party::CallerBefore => {
+            Party::Inst(_) | Party::Operation(..) | Party::Free(..) | Party::CallerBefore => {
                 (InsertionPoint::before(second), second.stream().to_string())
             }
         };
@@ -164,44 +167,6 @@ impl RaceExplanation {
         let edit = fork(first, second, index)
             .unwrap_or_else(|| Edit::order_after(first, before, second.inst_index(), second.frame(), index));
         Self::new(why, edit)
-    }
-
-    /// Explains a reuse of storage by the allocator while `first` still uses it.
-    fn reused(reused: &ReusedStorage, first: &RaceSide<'_>, indexes: &PlanIndexes<'_>) -> Self {
-        let (plan, index) = (first.plan, indexes.of(first.plan.rank));
-        let allocation = index.allocation(reused.earlier);
-        let stream = allocation.map_or(&PlanStream::Entry, |it| &plan.streams[it.pool.stream as usize]);
-        let next = reused.later.and_then(|later| index.alloc(later));
-        let (insertion, frame) = match next {
-            Some(at) => {
-                let origin = plan.origins[plan.code[at].origin as usize];
-                let statement = NamedStmt { stmt: origin.stmt, name: format!("line {}", origin.line) };
-                (InsertionPoint::Before { statement, current: Some(stream.clone()) }, origin.iteration)
-            }
-            None => (InsertionPoint::end(plan), None),
-        };
-        let why = format!(
-            "the allocator reuses the storage on {stream}, which does not wait for {}",
-            first.actor_name()
-        );
-        let moved = allocation.and_then(|it| move_deallocate(it, first, index));
-        let order = Edit::order_after(first, insertion, next, frame, index);
-        Self { why: Some(why), edits: moved.into_iter().chain([order]).collect(), ..Self::default() }
-    }
-
-    /// Explains a use of storage that the stream of its ALLOCATE may still use.
-    fn allocated(first: &RaceSide<'_>, second: &RaceSide<'_>) -> Self {
-        let (stream, other) = (first.stream(), second.stream());
-        Self::new(
-            format!(
-                "the allocator may give the ALLOCATE on line {} storage that earlier work on {stream} still uses, and {other} does not wait for that work",
-                first.line()
-            ),
-            Edit::InsertSynchronize {
-                stream: WaitedStream::of(first.plan, first.inst_index()),
-                before: InsertionPoint::before(second),
-            },
-        )
     }
 
     /// Explains an access to an input that does not follow the caller's write.
@@ -385,18 +350,6 @@ fn fork(first: &RaceSide<'_>, second: &RaceSide<'_>, index: PlanIndex<'_>) -> Op
         stream: WaitedStream::Entry { stmt },
         before: InsertionPoint::before(second),
     })
-}
-
-/// Returns the edit that moves the Deallocate of an allocation behind the statement by which the stream of the
-/// allocation waits for `first`; `None` if that stream does not wait in the iteration of the Deallocate.
-fn move_deallocate(allocation: &Allocation, first: &RaceSide<'_>, index: PlanIndex<'_>) -> Option<Edit> {
-    let plan = first.plan;
-    let freed = allocation.freed?.origin;
-    let access = first.inst_index()?;
-    let wait = index.first_stream_wait(access, allocation.pool.stream)?;
-    let [from, after] = [freed, plan.code[wait].origin].map(|it| plan.origins[it as usize]);
-    (freed < plan.code[wait].origin && from.iteration == after.iteration)
-        .then_some(Edit::MoveDeallocate { deallocate: from.stmt, after: after.stmt })
 }
 
 /// Says why the posted communication `posted` may still run when `waiting` accesses its storage.

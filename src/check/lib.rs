@@ -43,7 +43,8 @@
 //!   order no memory access. Source: CUDA C++ Programming Guide, Asynchronous Concurrent Execution.
 //! * Storage may be used after the work issued on the stream of its `ALLOCATE` up to then. It is reused on
 //!   that stream, as a whole or in parts, as soon as no tensor and no communication holds it. Source: PyTorch,
-//!   `Tensor.record_stream`; `plan::caching_allocator`. `StorageModel` selects other allocators.
+//!   `Tensor.record_stream`; `plan::caching_allocator`. `StorageModel` selects other allocators: with `cudaMallocAsync`, the
+//!   stream executes allocation and free, and each use is between the two (`stream_ordered_frees`).
 //! * The caller writes the inputs before the stream that is current at entry begins. Inputs, outputs and
 //!   freed storage belong to the caller again once the stream that is current at exit has finished. Source:
 //!   the previous rule, applied to the caller's current stream; a convention of this project.
@@ -130,7 +131,9 @@ mod semaphores;
 mod sequence;
 mod stmt_places;
 mod storage;
+mod storage_explanation;
 mod stream_operand;
+mod stream_ordered_frees;
 mod stream_waits;
 mod two_runs;
 mod written;

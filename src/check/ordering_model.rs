@@ -29,8 +29,8 @@ pub enum StorageModel {
     /// The caching allocator of PyTorch: blocks of a stream are in two pools, by size (`plan::caching_allocator`).
     #[default]
     PyTorch,
-    /// `cudaMallocAsync` and `cudaFreeAsync` on the stream of the ALLOCATE: one pool, without sizes. Source: CUDA C++
-    /// Programming Guide, Stream Ordered Memory Allocator.
+    /// `cudaMallocAsync` and `cudaFreeAsync` on the stream of the ALLOCATE. Both are work of this stream, and each use has to
+    /// follow the first and to precede the second. Source: CUDA C++ Programming Guide, Stream Ordered Memory Allocator.
     CudaAsync,
     /// Storage is never used again.
     NeverReused,
@@ -69,6 +69,11 @@ impl AccessRules {
     /// finished. The caller then only reads the outputs at exit.
     pub(super) fn ends_together(self) -> bool {
         self.model == OrderingModel::Hir
+    }
+
+    /// Returns true if streams execute the allocations and frees of storage.
+    pub(super) fn frees_in_stream_order(self) -> bool {
+        !self.reuses_in_order() && self.storage == StorageModel::CudaAsync
     }
 
     /// Returns true if storage is never used again, or only if every use by its earlier owner happens before every use by

@@ -207,7 +207,7 @@ impl StepOrder {
     pub fn witness(&self, race: &Race) -> Option<Vec<Step>> {
         let at = |party: Party| match party {
             Party::Inst(at) | Party::Operation(at, _) | Party::CallerAfter(at) => Some(at),
-            Party::CallerBefore => None,
+            Party::Free(..) | Party::CallerBefore => None,
         };
         let [(a, _), (b, _)] = race.parties;
         let (a, b) = at(a).zip(at(b)).filter(|_| race.reused.is_none())?;

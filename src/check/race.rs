@@ -18,6 +18,7 @@ use super::{
     ordering_model::AccessRules,
     overlap::{ElementRange, Footprint, Overlap, covers, overlap},
     storage::{SharedStorage, StorageConflict},
+    stream_ordered_frees::StreamOrderedFrees,
 };
 use hir_plan::{
     BufferNo, Collective, Direction, EventNo, Inst, InstKind, P2pGroup, P2pOp, Plan, View,
@@ -57,6 +58,8 @@ struct AllocateSite {
     actor: u32,
     /// Number of instructions on the stream up to its last work before the ALLOCATE.
     before: u32,
+    /// The number of the ALLOCATE on the stream.
+    number: u32,
 }
 
 /// Returns the ALLOCATE of each buffer of a rank. `first` is the actor of the rank's stream 0.
@@ -70,8 +73,12 @@ fn allocate_sites(plan: &Plan, first: u32) -> Vec<Option<AllocateSite>> {
         let stream = it.stream as usize;
         counts[stream] += 1;
         if let InstKind::Alloc { buffer, .. } = it.kind {
-            found[buffer as usize] =
-                Some(AllocateSite { inst, actor: first + it.stream, before: works[stream] });
+            found[buffer as usize] = Some(AllocateSite {
+                inst,
+                actor: first + it.stream,
+                before: works[stream],
+                number: counts[stream],
+            });
         }
         let is_work = match &it.kind {
             InstKind::RecordEvent { .. } | InstKind::Alloc { zeroed: None, .. } => false,
@@ -99,6 +106,8 @@ pub struct RaceDetector<'p> {
     /// The accesses that no later write covers, by rank and buffer.
     accesses: FxHashMap<(usize, BufferNo), AccessHistory<Access>>,
     storage: SharedStorage<'p>,
+    /// The storage, if streams execute frees.
+    frees: Option<StreamOrderedFrees>,
     /// The ALLOCATE, by rank and buffer.
     allocate_sites: Vec<Vec<Option<AllocateSite>>>,
     /// The actors that use inputs before the caller has finished with them, which is reported.
@@ -130,7 +139,8 @@ impl<'p> RaceDetector<'p> {
             entry_actors: entry,
             inputs: plans.iter().map(inputs).collect(),
             accesses: FxHashMap::default(),
-            storage: SharedStorage::new(plans, rules.storage),
+            storage: SharedStorage::new(plans),
+            frees: rules.frees_in_stream_order().then(|| StreamOrderedFrees::new(plans)),
             allocate_sites: allocated,
             early_actors: FxHashSet::default(),
             early_uses: Vec::new(),
@@ -166,7 +176,9 @@ impl<'p> RaceDetector<'p> {
             for view in inputs.chain(&plan.outputs).filter_map(|port| port.shard.view.as_ref()) {
                 self.access(it, Party::CallerAfter(at), it.rank, view, writes);
             }
-            if !self.rules.ends_together() && !self.rules.reuses_in_order() {
+            if self.frees.is_some() {
+                self.free_after(it);
+            } else if !self.rules.ends_together() && !self.rules.reuses_in_order() {
                 let found = self.storage.finish(it);
                 self.report_reuse(it.rank, found);
             }
@@ -182,6 +194,13 @@ impl<'p> RaceDetector<'p> {
             self.check_after_entry(it, access.rank, access.view, access.is_write);
             self.access(it, Party::Inst(at), access.rank, access.view, access.is_write);
         });
+        self.free_after(it);
+    }
+
+    /// Frees what is freed behind an instruction, if streams execute frees.
+    fn free_after(&mut self, it: &Occurrence) {
+        let found = self.frees.as_mut().map(|frees| frees.visited(it)).unwrap_or_default();
+        found.into_iter().for_each(|(rank, conflict)| self.report_reuse(rank, [conflict]));
     }
 
     /// Reports a collective that writes elements which it may still read: its input and its output overlap, and
@@ -272,14 +291,16 @@ impl<'p> RaceDetector<'p> {
         }
         // Before the first instruction of the entry stream, the stream may execute work of the caller.
         let is_early = allocated.actor == self.entry_actors[rank] && ended == 0;
-        if ended >= allocated.before && !is_early {
+        let is_stream_ordered = self.rules.frees_in_stream_order();
+        let needed = if is_stream_ordered { allocated.number } else { allocated.before };
+        if ended >= needed && !is_early {
             return true;
         }
         let at = InstRef { rank, inst: allocated.inst };
         let elements = ElementRange { start: footprint.first, end: footprint.last + 1 };
         let parties = [(Party::Inst(at), true), side];
-        let race = Race::new((rank, view.buffer), elements, parties);
-        let is_only_early = ended >= allocated.before;
+        let race = Race { is_stream_ordered, ..Race::new((rank, view.buffer), elements, parties) };
+        let is_only_early = is_early && ended >= allocated.before;
         if is_only_early {
             self.early_uses.push((it.actor, race));
         } else {
@@ -331,7 +352,10 @@ impl<'p> RaceDetector<'p> {
         self.not_compared += not_compared;
         found.into_iter().for_each(|it| self.report(it));
         // A use that does not follow its own ALLOCATE does not follow the uses by an earlier owner either.
-        if is_after && !self.rules.reuses_in_order() {
+        if let Some(frees) = self.frees.as_mut().filter(|_| is_after) {
+            let found = frees.access(it, (party, writes), rank, view.buffer);
+            self.report_reuse(rank, found);
+        } else if is_after && !self.rules.reuses_in_order() {
             let found = self.storage.access(it, (party, writes), rank, view.buffer);
             self.report_reuse(rank, found);
         }
@@ -344,12 +368,14 @@ impl<'p> RaceDetector<'p> {
     }
 
     /// Reports conflicts over a block of storage as races.
-    pub(super) fn report_reuse(&mut self, rank: usize, found: Vec<StorageConflict>) {
+    pub(super) fn report_reuse(&mut self, rank: usize, found: impl IntoIterator<Item = StorageConflict>) {
         for it in found {
             let elements =
                 ElementRange { start: 0, end: self.plans[rank].buffers[it.reused.earlier as usize].len };
             let (buffer, parties) = (it.reused.earlier, [it.earlier, it.later]);
-            self.report(Race { reused: Some(it.reused), ..Race::new((rank, buffer), elements, parties) });
+            let is_stream_ordered = self.frees.is_some();
+            let reused = Some(it.reused);
+            self.report(Race { reused, is_stream_ordered, ..Race::new((rank, buffer), elements, parties) });
         }
     }
 
@@ -357,7 +383,7 @@ impl<'p> RaceDetector<'p> {
     fn report(&mut self, race: Race) {
         let statement = |(party, _): (Party, bool)| match party {
             Party::Inst(at) => (at.rank, self.plans[at.rank].code[at.inst].origin),
-            Party::Operation(at, origin) => (at.rank, origin),
+            Party::Operation(at, origin) | Party::Free(at, origin) => (at.rank, origin),
             Party::CallerBefore => (race.rank, u32::MAX),
             Party::CallerAfter(at) => (at.rank, u32::MAX - 1),
         };

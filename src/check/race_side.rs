@@ -33,13 +33,13 @@ impl<'a> RaceSide<'a> {
         [0, 1].map(|which| Self::of(plans, race, which))
     }
 
-    /// Returns both sides: on one rank, in issue order; between ranks, the write first.
+    /// Returns both sides: on one rank, in issue order; between ranks, the write first. A free is always the second one.
     pub fn in_issue_order(plans: &'a [Plan], race: &Race) -> [Self; 2] {
         let mut sides = Self::both(plans, race);
         let [a, b] = &sides;
         let is_swapped =
             if a.plan.rank == b.plan.rank { a.inst_index() > b.inst_index() } else { b.writes && !a.writes };
-        if is_swapped && !race.between_runs {
+        if is_swapped && !race.between_runs && !b.frees() {
             sides.swap(0, 1);
         }
         sides
@@ -49,7 +49,7 @@ impl<'a> RaceSide<'a> {
         let (party, writes) = race.parties[which];
         let (at, origin) = match party {
             Party::Inst(at) | Party::CallerAfter(at) => (Some(at), None),
-            Party::Operation(at, origin) => (Some(at), Some(origin)),
+            Party::Operation(at, origin) | Party::Free(at, origin) => (Some(at), Some(origin)),
             Party::CallerBefore => (None, None),
         };
         let plan = &plans[at.map_or(race.rank, |it| it.rank)];
@@ -74,7 +74,7 @@ impl<'a> RaceSide<'a> {
     }
 
     fn kind(&self) -> Option<&'a InstKind> {
-        self.inst_ref.map(|at| &self.plan.code[at.inst].kind)
+        self.inst_ref.filter(|_| !self.frees()).map(|at| &self.plan.code[at.inst].kind)
     }
 
     /// Returns the index of the instruction in the plan of its rank, or `None` for the caller before program
@@ -85,12 +85,17 @@ impl<'a> RaceSide<'a> {
 
     /// Returns true if it is a statement of the program, and not the caller.
     pub fn is_in_program(&self) -> bool {
-        matches!(self.party, Party::Inst(_) | Party::Operation(..))
+        matches!(self.party, Party::Inst(_) | Party::Operation(..) | Party::Free(..))
     }
 
     /// Returns true if it only allocates the storage.
     pub fn allocates(&self) -> bool {
         matches!(self.kind(), Some(InstKind::Alloc { zeroed: None, .. }))
+    }
+
+    /// Returns true if it frees the storage.
+    pub fn frees(&self) -> bool {
+        matches!(self.party, Party::Free(..))
     }
 
     /// Returns true if it allocates the storage and fills it with zeros.
@@ -138,6 +143,7 @@ impl<'a> RaceSide<'a> {
     /// Formats the access as a label: `writes it (i535=1, stream 1)`.
     pub fn label(&self) -> String {
         let verb = match (self.allocates(), self.writes) {
+            _ if self.frees() => "frees",
             (true, _) => "allocates",
             (false, true) => "writes",
             (false, false) => "reads",

@@ -103,7 +103,7 @@ fn compare_runs(
         match party {
             Party::Inst(it) => at(it).map(|(it, second)| (Party::Inst(it), second)),
             Party::Operation(it, origin) => at(it).map(|(it, second)| (Party::Operation(it, origin), second)),
-            Party::CallerBefore | Party::CallerAfter(_) => None,
+            Party::Free(..) | Party::CallerBefore | Party::CallerAfter(_) => None,
         }
     };
     let between = |race: Race| {

@@ -66,7 +66,7 @@ pub fn races_of_sequence(
     }
     let at = |(party, writes): (Party, bool)| match party {
         Party::Inst(it) | Party::Operation(it, _) => Some((it, writes)),
-        Party::CallerBefore | Party::CallerAfter(_) => None,
+        Party::Free(..) | Party::CallerBefore | Party::CallerAfter(_) => None,
     };
     let mut known = FxHashSet::default();
     let line = |plans: &[Plan], it: InstRef| {

@@ -1,4 +1,4 @@
-//! Finds storage that is reused while something still uses it.
+//! Finds storage that a caching allocator reuses while something still uses it.
 //!
 //! An allocator associates one stream with each block, that of its ALLOCATE. It reuses a freed block
 //! immediately on that stream, and gives it to the caller once the program has returned. Which block it gives
@@ -16,10 +16,7 @@ use std::collections::BTreeMap;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{
-    conflict::{Party, ReusedStorage},
-    ordering_model::StorageModel,
-};
+use super::conflict::{Party, ReusedStorage};
 use hir_plan::{
     BufferNo, Plan, StoragePool,
     sync::{InstRef, happens_before::Occurrence},
@@ -95,7 +92,7 @@ pub struct StorageConflict {
 
 impl<'p> SharedStorage<'p> {
     /// Creates the state before the first instruction.
-    pub fn new(plans: &'p [Plan], model: StorageModel) -> Self {
+    pub fn new(plans: &'p [Plan]) -> Self {
         let mut occupancies = FxHashMap::default();
         for plan in plans {
             let kept: FxHashSet<BufferNo> = plan.caller_buffers().collect();
@@ -106,10 +103,7 @@ impl<'p> SharedStorage<'p> {
                     None => AT_END,
                 };
                 let freed_by = it.freed.map(|it| it.origin);
-                // Without pools by size, all requests are from the one for small requests.
-                let is_small = it.pool.is_small || model != StorageModel::PyTorch;
-                let pool = StoragePool { is_small, ..it.pool };
-                let occupancy = Occupancy { pool, from: it.frees_before, until, freed_by };
+                let occupancy = Occupancy { pool: it.pool, from: it.frees_before, until, freed_by };
                 occupancies.insert((plan.rank, it.buffer), occupancy);
             }
         }
@@ -118,8 +112,8 @@ impl<'p> SharedStorage<'p> {
 
     /// Creates the state before the first instruction of two consecutive runs with the same storage. A single
     /// run has no conflict.
-    pub fn of_two_runs(plans: &'p [Plan], model: StorageModel) -> Self {
-        Self { is_repeated: true, ..Self::new(plans, model) }
+    pub fn of_two_runs(plans: &'p [Plan]) -> Self {
+        Self { is_repeated: true, ..Self::new(plans) }
     }
 
     /// Records an access to a buffer after all accesses that happen before it, and returns its conflicts.

@@ -146,7 +146,7 @@ impl PlanBuilder<'_> {
         *count -= 1;
         let is_input = |it: &IoBinding| it.shard.view.as_ref().is_some_and(|view| view.buffer == buffer);
         if *count == 0 && !self.plan.inputs.iter().any(is_input) {
-            let freed = self.origin_no();
+            let freed = (self.origin_no(), self.current);
             self.allocator.free(&mut self.plan.allocations, buffer, freed);
         }
     }

@@ -48,12 +48,17 @@ impl CachingAllocator {
     }
 
     /// Frees a buffer to which no tensor is bound any more. `origin` is the statement that releases it, an
-    /// index into `Plan::origins`.
-    pub(super) fn free(&mut self, all: &mut [Allocation], buffer: BufferNo, origin: u32) {
+    /// index into `Plan::origins`, and `current` the stream that is current there.
+    pub(super) fn free(
+        &mut self,
+        all: &mut [Allocation],
+        buffer: BufferNo,
+        (origin, current): (u32, StreamNo),
+    ) {
         // Buffers that no statement allocates have no block to reuse.
         let Some(it) = self.live.remove(&buffer).and_then(|at| all.get_mut(at)) else { return };
         let number = self.freed.entry(it.pool.stream).or_default();
-        it.freed = Some(Freed { origin, number: *number });
+        it.freed = Some(Freed { origin, number: *number, current });
         *number += 1;
     }
 }

@@ -242,6 +242,8 @@ pub struct Freed {
     pub origin: u32,
     /// Number of buffers of the same stream that are freed before.
     pub number: u32,
+    /// The stream that is current there.
+    pub current: StreamNo,
 }
 
 /// An ALLOCATE in a loop that is skipped when its name is bound.

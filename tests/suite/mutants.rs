@@ -226,7 +226,7 @@ fn mutant_outcome(plans: &World, inputs: &[Vec<Arc<Data>>]) -> Result<MutantOutc
 fn allocates(plans: &[Plan], party: Party) -> bool {
     match party {
         Party::Inst(at) => matches!(plans[at.rank].code[at.inst].kind, InstKind::Alloc { .. }),
-        Party::Operation(..) | Party::CallerBefore | Party::CallerAfter(_) => false,
+        Party::Operation(..) | Party::Free(..) | Party::CallerBefore | Party::CallerAfter(_) => false,
     }
 }
 

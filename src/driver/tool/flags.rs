@@ -134,7 +134,9 @@ pub fn storage_model() -> impl TypedValueParser<Value = StorageModel> {
             StorageModel::PyTorch => {
                 "The caching allocator of PyTorch, with a pool for requests up to 1 MiB and one for others"
             }
-            StorageModel::CudaAsync => "cudaMallocAsync and cudaFreeAsync: one pool for all sizes",
+            StorageModel::CudaAsync => {
+                "cudaMallocAsync and cudaFreeAsync, which the stream of the ALLOCATE executes"
+            }
             StorageModel::NeverReused => "Storage is never used again",
         })
     });

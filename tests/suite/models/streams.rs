@@ -181,7 +181,8 @@ fn text(statements: &[Statement]) -> String {
     text + "} // %HostIrContainer\n"
 }
 
-/// All orders in which the work of one or two runs may execute. Work is numbered: that of the caller before the program, the statements
+/// All orders in which the work of one or two runs may execute. An allocation and a free are work of the stream of the allocation, which
+/// only `cuda-async` looks at. Work is numbered: that of the caller before the program, the statements
 /// of the first run, those of the second one, and what the caller does after the program.
 struct Orders {
     /// The number of statements of a run.
@@ -203,7 +204,12 @@ impl Orders {
         for (at, statement) in repeated {
             let mut needs = host;
             match *statement {
-                Statement::Compute { stream, .. } | Statement::Allocate { stream, zeroed: true, .. } => {
+                Statement::Compute { stream, .. } | Statement::Allocate { stream, .. } => {
+                    queues[stream].push((at + 1, needs));
+                }
+                // `cudaFreeAsync` on the stream of the ALLOCATE.
+                Statement::Free { tensor } => {
+                    let stream = allocation(statements, tensor).map_or(0, |it| it.1);
                     queues[stream].push((at + 1, needs));
                 }
                 Statement::Synchronize { awaited, stream } => {
@@ -211,7 +217,6 @@ impl Orders {
                     queues[stream].push((at + 1, needs));
                 }
                 Statement::HostWait { stream } => host[stream] = queues[stream].len(),
-                Statement::Allocate { zeroed: false, .. } | Statement::Free { .. } => (),
             }
         }
         queues[0].push((last, host));
@@ -273,6 +278,16 @@ impl Orders {
                 continue;
             }
             let Some((allocated, stream)) = allocation(statements, tensor) else { continue };
+            if storage == StorageModel::CudaAsync {
+                let freed = free(statements, tensor).map(|it| it + 1);
+                let freed = freed.or((tensor != OUTPUT).then_some(end));
+                if self.may_be_early(at, allocated + 1) {
+                    return found("its cudaMallocAsync");
+                }
+                if freed.is_some_and(|freed| self.may_be_early(freed, at)) {
+                    return found("its cudaFreeAsync");
+                }
+            }
             // The caller gets storage of the stream that is current at exit.
             if stream == 0 && tensor != OUTPUT && self.may_be_early(end, at) {
                 return found("the caller, which gets its storage");
@@ -299,7 +314,9 @@ impl Orders {
         model: OrderingModel,
         storage: StorageModel,
     ) -> Option<String> {
-        let reuses = model != OrderingModel::Hir && storage != StorageModel::NeverReused;
+        // cudaMallocAsync gives out no storage before its cudaFreeAsync, on any stream: a run in which all uses are between the two
+        // shares none with the next one.
+        let reuses = model != OrderingModel::Hir && storage == StorageModel::PyTorch;
         let uses = uses(statements);
         for (first, earlier, writes) in &uses {
             for (second, later, also) in &uses {
@@ -379,12 +396,15 @@ fn allocation(statements: &[Statement], tensor: usize) -> Option<(usize, usize)>
     })
 }
 
+/// Returns the statement that frees a tensor.
+fn free(statements: &[Statement], tensor: usize) -> Option<usize> {
+    statements.iter().position(|it| matches!(it, Statement::Free { tensor: it } if *it == tensor))
+}
+
 /// Returns whether the allocator may give the storage of `earlier` to `later`.
 fn may_share(statements: &[Statement], storage: StorageModel, earlier: usize, later: usize) -> bool {
-    let freed =
-        statements.iter().position(|it| matches!(it, Statement::Free { tensor } if *tensor == earlier));
     let both = [earlier, later].map(|it| allocation(statements, it));
-    let (Some(freed), [Some(before), Some(after)]) = (freed, both) else { return false };
+    let (Some(freed), [Some(before), Some(after)]) = (free(statements, earlier), both) else { return false };
     let is_one_pool = storage == StorageModel::CudaAsync || LARGE[earlier] == LARGE[later];
     freed < after.0 && before.1 == after.1 && is_one_pool
 }

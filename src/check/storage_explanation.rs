@@ -1,0 +1,105 @@
+//! Explains races on storage: with the ALLOCATE, the free, and the tensor that gets the storage next.
+
+use super::{
+    conflict::{Race, ReusedStorage},
+    edit::{Edit, InsertionPoint, NamedStmt, WaitedStream},
+    explanation::RaceExplanation,
+    plan_index::{PlanIndex, PlanIndexes},
+    race_side::RaceSide,
+};
+use hir_plan::{Allocation, PlanStream};
+
+impl RaceExplanation {
+    /// Explains a reuse of storage by the allocator while `first` still uses it.
+    pub(super) fn reused(
+        race: &Race,
+        reused: &ReusedStorage,
+        first: &RaceSide<'_>,
+        indexes: &PlanIndexes<'_>,
+    ) -> Self {
+        let (plan, index) = (first.plan, indexes.of(first.plan.rank));
+        let allocation = index.allocation(reused.earlier);
+        let stream = allocation.map_or(&PlanStream::Entry, |it| &plan.streams[it.pool.stream as usize]);
+        let next = reused.later.and_then(|later| index.alloc(later));
+        let (insertion, frame) = match next {
+            Some(at) => {
+                let origin = plan.origins[plan.code[at].origin as usize];
+                let statement = NamedStmt { stmt: origin.stmt, name: format!("line {}", origin.line) };
+                (InsertionPoint::Before { statement, current: Some(stream.clone()) }, origin.iteration)
+            }
+            None => (InsertionPoint::end(plan), None),
+        };
+        let used_by = first.actor_name();
+        let why = if race.is_stream_ordered {
+            format!(
+                "the end of the program frees it on the stream that is current at exit, which does not wait for {used_by}"
+            )
+        } else {
+            format!("the allocator reuses the storage on {stream}, which does not wait for {used_by}")
+        };
+        let moved = allocation.and_then(|it| move_deallocate(it, first, index));
+        let order = Edit::order_after(first, insertion, next, frame, index);
+        Self { why: Some(why), edits: moved.into_iter().chain([order]).collect(), ..Self::default() }
+    }
+
+    /// Explains a use that the free on the stream of the ALLOCATE does not follow.
+    pub(super) fn freed(
+        reused: &ReusedStorage,
+        first: &RaceSide<'_>,
+        second: &RaceSide<'_>,
+        indexes: &PlanIndexes<'_>,
+    ) -> Self {
+        let (plan, index) = (second.plan, indexes.of(second.plan.rank));
+        let (stream, line) = (second.stream(), second.line());
+        let used_by = first.actor_name();
+        let why =
+            format!("`cudaFreeAsync` on line {line} is work of {stream}, which does not wait for {used_by}");
+        let allocation = index.allocation(reused.earlier);
+        let is_current =
+            allocation.is_some_and(|it| it.freed.is_some_and(|freed| freed.current == it.pool.stream));
+        let is_own = first.plan.rank == plan.rank;
+        let moved = allocation.filter(|_| is_own).and_then(|it| move_deallocate(it, first, index));
+        // The Synchronize has to block the stream of the ALLOCATE.
+        let order = (is_current && is_own).then(|| {
+            let here = plan.code.partition_point(|it| it.origin < second.origin);
+            Edit::order_after(first, InsertionPoint::before(second), Some(here), second.frame(), index)
+        });
+        let advice = format!("let {stream} wait for {used_by} before line {line}, or free the storage later");
+        let edits = moved.into_iter().chain(order).collect();
+        Self { why: Some(why), edits, advice: Some(advice), ..Self::default() }
+    }
+
+    /// Explains a use of storage that the stream of its ALLOCATE may still use.
+    pub(super) fn allocated(race: &Race, first: &RaceSide<'_>, second: &RaceSide<'_>) -> Self {
+        let (stream, other, line) = (first.stream(), second.stream(), first.line());
+        let why = if race.is_stream_ordered {
+            format!(
+                "`cudaMallocAsync` on line {line} is work of {stream}: another stream may use the storage only after it, and {other} does \
+                 not wait for it"
+            )
+        } else {
+            format!(
+                "the allocator may give the ALLOCATE on line {line} storage that earlier work on {stream} still uses, and {other} does not wait for that work"
+            )
+        };
+        Self::new(
+            why,
+            Edit::InsertSynchronize {
+                stream: WaitedStream::of(first.plan, first.inst_index()),
+                before: InsertionPoint::before(second),
+            },
+        )
+    }
+}
+
+/// Returns the edit that moves the Deallocate of an allocation behind the statement by which the stream of the
+/// allocation waits for `first`; `None` if that stream does not wait in the iteration of the Deallocate.
+fn move_deallocate(allocation: &Allocation, first: &RaceSide<'_>, index: PlanIndex<'_>) -> Option<Edit> {
+    let plan = first.plan;
+    let freed = allocation.freed?.origin;
+    let access = first.inst_index()?;
+    let wait = index.first_stream_wait(access, allocation.pool.stream)?;
+    let [from, after] = [freed, plan.code[wait].origin].map(|it| plan.origins[it as usize]);
+    (freed < plan.code[wait].origin && from.iteration == after.iteration)
+        .then_some(Edit::MoveDeallocate { deallocate: from.stmt, after: after.stmt })
+}
