@@ -337,6 +337,60 @@ fn reason(timeline: &Timeline, wait: &Slice, cause: &Slice) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Backend, Communicator, sync::InstRef, timeline::Row};
+
+    /// A slice of a row that begins late, and what it waited for.
+    fn slice(row: usize, label: &str, cause: Option<usize>, is_crowded: bool) -> Slice {
+        Slice {
+            row,
+            kind: SliceKind::Communication,
+            inst_ref: InstRef { rank: 0, inst: 0 },
+            line: None,
+            iteration: String::new(),
+            label: label.to_owned(),
+            begin: 2.0 * LATE,
+            end: None,
+            slowed: 0.0,
+            cause,
+            is_crowded,
+        }
+    }
+
+    #[test]
+    fn each_cause_of_a_wait_is_named() {
+        let communicator = Communicator { backend: Backend::Nccl, team: [0, 1].into(), is_of_pair: false };
+        let queue = || Lane::Queue { communicator: communicator.clone(), number: None };
+        let lanes = [
+            (0, Lane::Stream(PlanStream::Entry)),
+            (0, Lane::Stream(PlanStream::Indexed(1))),
+            (0, queue()),
+            (1, queue()),
+        ];
+        // Work of each row, which begins after nothing.
+        let before: Vec<Slice> = (0..4).map(|row| slice(row, "work", None, false)).collect();
+        let cases = [
+            ("dependency", false, slice(1, "gemm", Some(0), false)),
+            ("stream order", false, slice(0, "gemm", Some(0), false)),
+            ("stream order", false, slice(2, "Allgather", Some(0), false)),
+            ("queue order", false, slice(2, "Allgather", Some(2), false)),
+            ("peer", false, slice(2, "Allgather", Some(3), false)),
+            ("multiprocessors", false, slice(1, "gemm", Some(0), true)),
+            ("copy engine", false, slice(1, "copy", None, false)),
+            ("link", false, slice(2, "Allgather", None, false)),
+            ("host", true, slice(2, "Allgather", None, false)),
+        ];
+        for (name, is_measured, it) in cases {
+            let timeline = Timeline {
+                rows: lanes.iter().map(|(rank, lane)| Row { rank: *rank, lane: lane.clone() }).collect(),
+                slices: before.clone(),
+                source: String::new(),
+                is_measured,
+                error: None,
+                classes: Vec::new(),
+            };
+            assert_eq!(cause_of(&timeline, &it).name(), name, "{it:?}");
+        }
+    }
 
     #[test]
     fn intervals_are_merged_and_intersected() {
