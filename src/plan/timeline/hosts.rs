@@ -43,7 +43,10 @@ impl Hosts {
         let it: Self = serde_json::from_str(text).map_err(|it| it.to_string())?;
         if it.version != VERSION {
             let version = it.version;
-            return Err(format!("it has version {version}, and this hir reads version {VERSION}").into());
+            return Err(format!(
+                "it has version {version}, and this hir reads version {VERSION}: write `\"version\": {VERSION}` and the keys that docs/machines.md lists"
+            )
+            .into());
         }
         if it.gpus_per_host == 0 {
             return Err("`gpus_per_host` is 0: expected at least 1".into());
