@@ -41,8 +41,22 @@ impl FromStr for MachineFlag {
     }
 }
 
-/// Returns a machine, or the machines of the hosts that a file describes.
+/// Ends the name of a machine whose GPUs have computed for some hundred milliseconds.
+const SUSTAINED: &str = ":sustained";
+
+/// Returns a machine, or the machines of the hosts that a file describes, cool or under sustained load.
 fn machine(name: &str) -> Result<Machine, InvalidOption> {
+    let Some(name) = name.strip_suffix(SUSTAINED) else { return cool_machine(name) };
+    let mut machine = cool_machine(name)?;
+    if machine.sustained.is_empty() {
+        let message = format!("`{name}` has no times of sustained load: leave out `{SUSTAINED}`, or measure again");
+        return Err(message.into());
+    }
+    machine.sustain();
+    Ok(machine)
+}
+
+fn cool_machine(name: &str) -> Result<Machine, InvalidOption> {
     let text = text(name, Path::new(""))?;
     if !describes_hosts(&text) {
         return parsed(name, &text);

@@ -9,7 +9,7 @@ use grammar::{
 };
 
 use super::{
-    RUNS,
+    entries::RUNS,
     programs::{Call, Collective, call_with_output, repeated_call},
     result_of, write_batch,
 };

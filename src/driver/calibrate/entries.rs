@@ -23,6 +23,15 @@ pub struct Entry {
     pub passes: &'static str,
     /// What its time says.
     pub meaning: Meaning,
+    /// Number of timed runs, and of runs before them.
+    pub runs: [usize; 2],
+}
+
+impl Entry {
+    /// A program that is measured on a cool GPU.
+    pub fn new(text: String, meaning: Meaning) -> Self {
+        Self { text, passes: "", meaning, runs: RUNS }
+    }
 }
 
 /// What the time of a program says about the machine.
@@ -42,6 +51,8 @@ pub enum Meaning {
     Table(&'static str, usize, Place),
     /// Two calls, each several times, at the same time: a kernel that computes, and a communication.
     Together([(Call, usize); 2]),
+    /// This many such calls on a GPU that has computed for some time.
+    Sustained(Call, usize),
     /// A layer.
     Run(Layer),
 }
@@ -67,6 +78,10 @@ impl Place {
     }
 }
 
+/// Number of timed runs of a program, and of runs before them.
+pub const RUNS: [usize; 2] = [15, 5];
+/// The same for a GPU that has computed for some time: its clock falls within the first few hundred milliseconds.
+const SUSTAINED_RUNS: [usize; 2] = [50, 250];
 /// The passes with which layers run.
 pub const PIPELINES: [&str; 4] =
     ["@lower", "@lower,select-algorithms", "@overlap", "@overlap,select-algorithms"];
@@ -83,26 +98,24 @@ const CALLS: usize = 20;
 
 /// Returns the measurements of the time of a run besides its work.
 pub fn least(ranks: usize) -> Vec<Entry> {
-    let entry = |text, meaning| Entry { text, passes: "", meaning };
     vec![
-        entry(repeated_call(LEAST, 1, ranks), Meaning::Least),
-        entry(repeated_call(LEAST, CALLS, ranks), Meaning::Leasts(CALLS)),
+        Entry::new(repeated_call(LEAST, 1, ranks), Meaning::Least),
+        Entry::new(repeated_call(LEAST, CALLS, ranks), Meaning::Leasts(CALLS)),
     ]
 }
 
 /// Returns all measurements, with those that others need first and whole programs last. `quick` leaves out all but the
 /// smallest extents.
 pub fn entries(ranks: usize, quick: bool) -> Vec<Entry> {
-    let entry = |text, meaning| Entry { text, passes: "", meaning };
     let mut all = least(ranks);
     all.extend([
-        entry(alternating_call(LEAST, CALLS, ranks), Meaning::Alternating(CALLS)),
-        entry(calls_in_turns([SMALL, LEAST], CALLS, ranks), Meaning::Switching(SMALL, CALLS)),
+        Entry::new(alternating_call(LEAST, CALLS, ranks), Meaning::Alternating(CALLS)),
+        Entry::new(calls_in_turns([SMALL, LEAST], CALLS, ranks), Meaning::Switching(SMALL, CALLS)),
     ]);
     let kept = if quick { 1 } else { usize::MAX };
     for (table, calls) in tables(ranks) {
         for (call, times) in calls.into_iter().take(kept) {
-            all.push(entry(repeated_call(call, times, ranks), Meaning::Table(table, times, Place::GRID)));
+            all.push(Entry::new(repeated_call(call, times, ranks), Meaning::Table(table, times, Place::GRID)));
             all.extend(from_memory(call, ranks, false));
         }
     }
@@ -117,11 +130,12 @@ pub fn entries(ranks: usize, quick: bool) -> Vec<Entry> {
             } else {
                 calls_in_turns(calls, CALLS, ranks)
             };
-            all.push(entry(text, Meaning::Exchanging(calls, CALLS)));
+            all.push(Entry::new(text, Meaning::Exchanging(calls, CALLS)));
         }
-        all.extend(
-            contention().map(|it| entry(concurrent_calls(it[0], it[1], ranks), Meaning::Together(it))),
-        );
+        let together = |it: [(Call, usize); 2]| {
+            Entry::new(concurrent_calls(it[0], it[1], ranks), Meaning::Together(it))
+        };
+        all.extend(contention().into_iter().map(together));
     }
     let pipelines = PIPELINES.map(str::to_owned);
     let mut measured: Vec<Entry> = Vec::new();
@@ -137,8 +151,14 @@ pub fn entries(ranks: usize, quick: bool) -> Vec<Entry> {
             text: text.clone(),
             passes,
             meaning: Meaning::Run(layer.clone()),
+            runs: RUNS,
         }));
     }
+    // Last, because they heat the GPUs.
+    all.extend(sustained().map(|(call, times)| Entry {
+        runs: SUSTAINED_RUNS,
+        ..Entry::new(repeated_call(call, times, ranks), Meaning::Sustained(call, times))
+    }));
     all
 }
 
@@ -240,7 +260,7 @@ pub fn from_memory(call: Call, ranks: usize, exactly: bool) -> Option<Entry> {
     }
     let (text, times) = products_from_memory([rows, columns, depth], PRODUCTS_FROM_MEMORY, ranks);
     let meaning = Meaning::Table("product", times, Place { from_memory: true, exactly });
-    Some(Entry { text, passes: "", meaning })
+    Some(Entry::new(text, meaning))
 }
 
 /// Returns a small communication of each kind.
@@ -252,15 +272,29 @@ fn exchanges() -> [Call; 3] {
     ]
 }
 
-/// Returns a product and a communication that run at the same time, for each kind of communication.
-fn contention() -> [[(Call, usize); 2]; 3] {
-    let product = (Call::Product([4096, 4096, 8192]), 3);
-    let elements = 32 << 20;
-    [
-        [product, (Call::PeerCopy(elements, PeerProtocol::Get), 3)],
-        [product, (Call::Collective(Collective::Allreduce, "two-shot", elements), 3)],
-        [product, (Call::Collective(Collective::Allreduce, "nccl", elements), 3)],
-    ]
+/// Returns products and communications that run at the same time, for each kind of communication with several sizes. Alone, both
+/// take about as long, and their products are points of the table.
+fn contention() -> Vec<[(Call, usize); 2]> {
+    let sizes = [
+        (1 << 18, [256, 4096, 1024], 20),
+        (1 << 20, [256, 4096, 8192], 10),
+        (4 << 20, [512, 4096, 8192], 5),
+        (32 << 20, [4096, 4096, 8192], 3),
+    ];
+    let kinds: [&dyn Fn(usize) -> Call; 3] = [
+        &|elements| Call::PeerCopy(elements, PeerProtocol::Get),
+        &|elements| Call::Collective(Collective::Allreduce, "two-shot", elements),
+        &|elements| Call::Collective(Collective::Allreduce, "nccl", elements),
+    ];
+    let of_kind = |call: &dyn Fn(usize) -> Call| {
+        sizes.map(|(elements, product, times)| [(Call::Product(product), times), (call(elements), times)])
+    };
+    kinds.into_iter().flat_map(of_kind).collect()
+}
+
+/// Returns products of which some hundred milliseconds heat the GPU: a small one, and a large one.
+fn sustained() -> [(Call, usize); 2] {
+    [(Call::Product([512, 4096, 8192]), 20), (Call::Product([4096, 8192, 8192]), 3)]
 }
 
 /// Returns the layers. Their extents are not those of the tables, except for powers of two.

@@ -39,7 +39,7 @@ pub fn measurements(work: &Work, ranks: usize) -> Vec<Entry> {
     let entry = |call: Call, table: &'static str, microseconds: f64, exactly: bool| {
         let times = calls_for(microseconds);
         let meaning = Meaning::Table(table, times, Place { from_memory: false, exactly });
-        Entry { text: repeated_call(call, times, ranks), passes: "", meaning }
+        Entry::new(repeated_call(call, times, ranks), meaning)
     };
     let extents: Vec<usize> = work.extents.iter().map(|it| *it as usize).collect();
     match (work.kind.as_str(), extents.as_slice()) {

@@ -13,7 +13,7 @@ use grammar::{count_text, diagnostic::Diagnostic, ir::Program, source::Source, s
 use hir_plan::{
     World,
     timeline::{
-        machine::{FROM_MEMORY, Machine, Point, Run, Table, VERSION},
+        machine::{FROM_MEMORY, Machine, Point, Run, Slowdown, Table, VERSION},
         work::{Work, work_of},
     },
 };
@@ -24,20 +24,17 @@ use serde_json::Value;
 use entries::{Entry, Meaning};
 use programs::{Call, repeated_call};
 
-/// Number of timed runs of a program, and of runs before them.
-const RUNS: [usize; 2] = [15, 5];
-
 /// Writes the programs and the file of command lines for `hir-run --batch`.
 ///
 /// # Errors
 /// A file cannot be written.
 pub fn write_entries(folder: &Path, entries: &[Entry]) -> io::Result<()> {
-    let [runs, warmup] = RUNS;
     write_batch(
         folder,
         entries.iter().map(|it| {
             let passes =
                 if it.passes.is_empty() { String::new() } else { format!("--passes '{}' ", it.passes) };
+            let [runs, warmup] = it.runs;
             (&it.text[..], format!("{passes}-G -n {runs} -w {warmup}"))
         }),
     )
@@ -120,7 +117,8 @@ pub fn read_results(folder: &Path, entries: &[Entry], ranks: usize, date: String
         ..Machine::default()
     };
     let mut missing = Vec::new();
-    let (mut switching, mut exchanging, mut together) = (None, Vec::new(), Vec::new());
+    let (mut switching, mut exchanging, mut together, mut sustained) =
+        (None, Vec::new(), Vec::new(), Vec::new());
     let (mut least, mut launch) = (0.0, 0.0);
     let mut tables = Tables::new();
     for (number, entry) in entries.iter().enumerate() {
@@ -156,6 +154,7 @@ pub fn read_results(folder: &Path, entries: &[Entry], ranks: usize, date: String
             Meaning::Switching(call, calls) => switching = Some((*call, each(*calls).median)),
             Meaning::Exchanging(pair, calls) => exchanging.push((*pair, each(*calls).median)),
             Meaning::Together(calls) => together.push((*calls, each(1).median)),
+            Meaning::Sustained(call, calls) => sustained.push((*call, each(*calls).median)),
             Meaning::Run(layer) => machine.runs.push(Run {
                 program: layer.to_string(),
                 passes: entry.passes.to_owned(),
@@ -180,9 +179,18 @@ pub fn read_results(folder: &Path, entries: &[Entry], ranks: usize, date: String
         }
     }
     for (calls, time) in together {
-        if let Some((name, factor)) = contention(&machine, calls, time, ranks) {
-            machine.contention.insert(name.to_owned(), rounded(factor));
+        if let Some((name, it)) = contention(&machine, calls, time, ranks) {
+            machine.contention.entry(name.to_owned()).or_default().push(it);
         }
+    }
+    for (call, time) in sustained {
+        if let Some((work, alone)) = work(call).and_then(|it| Some((it.clone(), machine.microseconds(&it)?))) {
+            let factor = rounded((time / alone).max(1.0));
+            machine.sustained.push(Slowdown { at: work.extents.iter().product(), factor });
+        }
+    }
+    for points in machine.contention.values_mut().chain([&mut machine.sustained]) {
+        points.sort_by(|a, b| a.at.total_cmp(&b.at));
     }
     (machine.run_us, machine.event_us) = (rounded(machine.run_us), rounded(machine.event_us));
     machine.accuracy = evidence::accuracy(&evidence::compare(&machine));
@@ -229,7 +237,7 @@ fn describe(machine: &mut Machine, facts: &Value) {
     }
 }
 
-/// Returns the factor by which a kernel that computes and a communication slow each other down, with its name. While both
+/// Returns the factor by which a kernel that computes and a communication slow each other down, with the name of its points. While both
 /// run, each progresses at 1 / factor of its speed: of two calls that take a and b alone, a ≥ b, the time of both is
 /// b · factor + (a - b).
 fn contention(
@@ -237,7 +245,7 @@ fn contention(
     calls: [(Call, usize); 2],
     time: f64,
     ranks: usize,
-) -> Option<(&'static str, f64)> {
+) -> Option<(&'static str, Slowdown)> {
     let works = calls.map(|(call, times)| {
         let work = work_of_table(&repeated_call(call, 1, ranks), "", ranks)?;
         let alone = machine.microseconds(&work)? * times as f64;
@@ -245,7 +253,8 @@ fn contention(
     });
     let [Some((_, compute)), Some((work, communication))] = works else { return None };
     let (longer, shorter) = (compute.max(communication), compute.min(communication));
-    Some((work.contention()?.name(), 1.0 + ((time - longer) / shorter).max(0.0)))
+    let factor = rounded(1.0 + ((time - longer) / shorter).max(0.0));
+    Some((work.contention()?.name(), Slowdown { at: *work.extents.first()?, factor }))
 }
 
 /// Why a program has no plans after some passes.
@@ -300,6 +309,7 @@ impl Entry {
             Meaning::Switching(..) => "the time of another kernel".to_owned(),
             Meaning::Exchanging(..) => "the time of a communication between kernels".to_owned(),
             Meaning::Together(calls) => format!("contention of {:?}", calls.map(|it| it.0)),
+            Meaning::Sustained(call, _) => format!("sustained load of {call:?}"),
             Meaning::Run(layer) => format!("{layer} with {}", self.passes),
         }
     }
@@ -343,7 +353,8 @@ mod tests {
             (Call::Collective(programs::Collective::Allreduce, "nccl", 1), 1),
         ];
         // The all-reduce of one element takes 100 µs; both together 450 µs instead of 400.
-        assert_eq!(contention(&machine, calls, 450.0, 2), Some(("nccl", 1.5)));
-        assert_eq!(contention(&machine, calls, 350.0, 2), Some(("nccl", 1.0)));
+        let slowdown = |factor| Some(("nccl", Slowdown { at: 2.0, factor }));
+        assert_eq!(contention(&machine, calls, 450.0, 2), slowdown(1.5));
+        assert_eq!(contention(&machine, calls, 350.0, 2), slowdown(1.0));
     }
 }

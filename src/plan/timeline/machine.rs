@@ -19,7 +19,7 @@ use super::{
 };
 
 /// The version of the format.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Ends the name of a table of products that read their larger operand from memory, and not from the cache of the GPU.
 pub const FROM_MEMORY: &str = " from memory";
 /// Ends the name of a table whose points are not those of a grid, so that no time between them is known.
@@ -59,8 +59,12 @@ pub struct Machine {
     /// By the name of a table (`Work::kind`).
     pub tables: BTreeMap<String, Table>,
     /// By the name of a `Contention`: how many times longer a communication and a kernel that computes
-    /// take while both run.
-    pub contention: BTreeMap<String, f64>,
+    /// take while both run, by the bytes of the communication, in ascending order.
+    pub contention: BTreeMap<String, Vec<Slowdown>>,
+    /// How many times longer a product takes on a GPU that has computed for some hundred milliseconds than on a cool one, by the
+    /// multiplications of the product, in ascending order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sustained: Vec<Slowdown>,
     /// How good estimates are, if `runs` is not empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accuracy: Option<Accuracy>,
@@ -69,6 +73,9 @@ pub struct Machine {
     /// The hosts of such machines over which ranks are distributed; `None` if all are on one host. It is in a file of its own.
     #[serde(skip)]
     pub hosts: Option<Hosts>,
+    /// Whether the times of products are those of a GPU that has computed for some time (`sustain`).
+    #[serde(skip)]
+    pub is_sustained: bool,
 }
 
 /// The errors of the estimates of `Machine::runs`, relative to the measured times.
@@ -96,6 +103,30 @@ pub struct Point {
     pub us: f64,
     /// The least time in microseconds.
     pub least: f64,
+}
+
+/// How many times longer work takes than alone on a cool GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Slowdown {
+    /// The extent of the work: bytes, or multiplications.
+    pub at: f64,
+    /// At least 1.
+    pub factor: f64,
+}
+
+/// Returns the factor of work of an extent: between two points, it is linear in the logarithm of the extent, and that of the nearest
+/// point beyond them. 1 without points.
+fn factor_at(points: &[Slowdown], extent: f64) -> f64 {
+    let above = points.partition_point(|it| it.at < extent);
+    match (above.checked_sub(1).map(|it| points[it]), points.get(above)) {
+        (Some(low), Some(high)) => {
+            let part = (extent / low.at).ln() / (high.at / low.at).ln();
+            low.factor + (high.factor - low.factor) * part
+        }
+        (Some(nearest), None) | (None, Some(&nearest)) => nearest.factor,
+        (None, None) => 1.0,
+    }
 }
 
 /// A run of a whole program.
@@ -138,8 +169,16 @@ impl Machine {
         if let Some((key, value)) = constants.chain(exchanges).find(|it| !is_time(it.1)) {
             return Err(format!("`{key}` is {value}: expected microseconds").into());
         }
-        if let Some((name, value)) = machine.contention.iter().find(|it| !(1.0..=1e3).contains(it.1)) {
-            return Err(format!("the contention `{name}` is {value}: expected a factor of at least 1").into());
+        let contention = machine.contention.iter().map(|it| (format!("contention `{}`", it.0), it.1));
+        for (name, points) in contention.chain([("key `sustained`".to_owned(), &machine.sustained)]) {
+            let is_valid = |it: &&Slowdown| it.at >= 1.0 && it.at.is_finite() && (1.0..=1e3).contains(&it.factor);
+            if let Some(it) = points.iter().find(|it| !is_valid(it)) {
+                let Slowdown { at, factor } = it;
+                return Err(format!("the {name} is {factor} at {at}: expected a factor of at least 1").into());
+            }
+            if !points.is_sorted_by(|a, b| a.at < b.at) {
+                return Err(format!("the extents of the {name} are not in ascending order").into());
+            }
         }
         for (name, Table(points)) in &machine.tables {
             let is_valid = |it: &Point| {
@@ -202,8 +241,20 @@ impl Machine {
 
     /// Returns how many times longer this work and a kernel that computes take while both run; 1 if it is not known.
     pub fn contention_factor(&self, work: &Work) -> f64 {
-        let name = work.contention().map(Contention::name);
-        name.and_then(|it| self.contention.get(it)).copied().unwrap_or(1.0)
+        let points = work.contention().and_then(|it| self.contention.get(it.name()));
+        let bytes = work.extents.first().copied().unwrap_or(1.0);
+        points.map_or(1.0, |it| factor_at(it, bytes))
+    }
+
+    /// Makes the times of products those of a GPU that has computed for some hundred milliseconds.
+    pub fn sustain(&mut self) {
+        self.is_sustained = true;
+        let points = std::mem::take(&mut self.sustained);
+        let products = self.tables.iter_mut().filter(|it| it.0.starts_with("product"));
+        for it in products.flat_map(|(_, Table(points))| points) {
+            let factor = factor_at(&points, it.at.iter().product());
+            (it.us, it.least) = (it.us * factor, it.least * factor);
+        }
     }
 
     /// Returns the relative error that nine of ten estimates of whole programs did not exceed. It is not known for several hosts.
@@ -253,9 +304,10 @@ impl Machine {
     pub fn source(&self) -> String {
         let Self { gpu, ranks, date, .. } = self;
         let gpus = if *ranks == 1 { format!("one {gpu}") } else { format!("{ranks} {gpu}") };
+        let load = if self.is_sustained { ", under sustained load" } else { "" };
         let on_one_host = match self.is_nominal() {
             true => assumptions(),
-            false => format!("estimated from measurements on {gpus} of {date}, as one graph"),
+            false => format!("estimated from measurements on {gpus} of {date}, as one graph{load}"),
         };
         on_one_host + &self.hosts.as_ref().map(Hosts::source).unwrap_or_default()
     }
