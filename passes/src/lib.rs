@@ -60,3 +60,4 @@ pub use list::{FORMER_NAMES, PASSES, PIPELINES};
 pub use oracle::{Reference, SemanticOracle};
 pub use pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Pipeline, Remarks};
 pub use pipeline::PassCall;
+pub use transform::overlap::{Splittable, splittable};

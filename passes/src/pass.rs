@@ -2,7 +2,13 @@
 
 use std::fmt;
 
-use grammar::{codes::Code, diagnostic::Diagnostic, ir::Program, span::Span};
+use grammar::{
+    codes::Code,
+    diagnostic::Diagnostic,
+    ir::{Program, TensorId},
+    span::Span,
+};
+use rustc_hash::FxHashSet;
 
 /// A pass over programs.
 #[derive(Clone, Copy, Debug)]
@@ -219,6 +225,22 @@ impl OptionKind {
     }
 }
 
+/// The option that limits a pass to some communications.
+pub(crate) const ONLY: OptionSpec = OptionSpec {
+    name: "only",
+    description: "leave all communications unchanged but those of these tensors, which remarks name: `T4;T7`",
+    kind: OptionKind::Text,
+    default: None,
+};
+
+/// The option that excludes some communications from a pass.
+pub(crate) const EXCEPT: OptionSpec = OptionSpec {
+    name: "except",
+    description: "leave the communications of these tensors unchanged: `T4;T7`",
+    kind: OptionKind::Text,
+    default: None,
+};
+
 /// Options of one call of a pass, checked against its `OptionSpec`s and with defaults filled in.
 #[derive(Clone, Debug, Default)]
 pub struct Arguments {
@@ -294,6 +316,36 @@ impl Arguments {
     /// Returns the values of a list of counts.
     pub fn counts(&self, name: &str) -> Option<Vec<u64>> {
         self.text(name)?.split(',').map(|it| it.trim().parse().ok()).collect()
+    }
+
+    /// Returns the names in the value of `ONLY` or `EXCEPT`.
+    fn names(&self, option: &str) -> Option<impl Iterator<Item = &str>> {
+        Some(self.text(option)?.split(';').map(str::trim))
+    }
+
+    /// Returns whether `ONLY` and `EXCEPT` leave a communication to the pass, of which these are the tensors.
+    pub(crate) fn selects(&self, program: &Program, tensors: &[TensorId]) -> bool {
+        let names: Vec<String> = tensors.iter().map(|it| program.tensor_name(*it)).collect();
+        let is_named =
+            |option| self.names(option).map(|mut all| all.any(|name| names.iter().any(|it| it == name)));
+        is_named(ONLY.name).unwrap_or(true) && !is_named(EXCEPT.name).unwrap_or(false)
+    }
+
+    /// Checks that the program has the tensors of `ONLY` and `EXCEPT`.
+    ///
+    /// # Errors
+    /// It has no tensor of a name.
+    pub(crate) fn check_names(&self, program: &Program) -> Result<(), Diagnostic> {
+        let known: FxHashSet<String> = program.tensors.ids().map(|it| program.tensor_name(it)).collect();
+        for option in [ONLY.name, EXCEPT.name] {
+            let unknown = self.names(option).and_then(|mut all| all.find(|it| !known.contains(*it)));
+            if let Some(name) = unknown {
+                let message = format!("`{option}` names `{name}`, and the program has no such tensor");
+                let it = self.error(option, message, "not a tensor of the program");
+                return Err(it.help("write names that remarks on communications state, such as `T4;T7`"));
+            }
+        }
+        Ok(())
     }
 
     /// Returns names and values in the order in which they were set, defaults first.

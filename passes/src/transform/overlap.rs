@@ -33,6 +33,9 @@
 //! its products (`Reach::BehindProduct`), and the reduce-scatter gets a loop of its own, in which the product of the rank's own rows hides
 //! the last transfer. That loop reads slices of what the first one has written.
 //!
+//! `only=T4` and `except=T4` choose communications by the tensor that remarks name, so that several calls of the pass can split each in its
+//! own way.
+//!
 //! Last, what reads the result of a communication that is in no loop moves behind the next matrix product (`delay`), so that the reduction
 //! of a gradient, and the gather of an updated weight, run beside the products of the next layer.
 
@@ -47,12 +50,13 @@ use std::cmp::Reverse;
 use grammar::{
     diagnostic::Diagnostic,
     ir::{Program, StmtId},
+    span::Span,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     analysis::dim_equivalence::DimEquivalence,
-    pass::{Arguments, Change, Obstacle, OptionKind, OptionSpec, Pass, Remarks, module_docs},
+    pass::{Arguments, Change, EXCEPT, ONLY, Obstacle, OptionKind, OptionSpec, Pass, Remarks, module_docs},
     transform::{
         chunk::{self, CommCandidate, CommKind},
         stream_parallel::{ALLOCATE, BACKEND, LoopOptions, OFFSET_BY_RANK, OWN_SLICE, PROTOCOL, STYLE, WAIT},
@@ -115,6 +119,8 @@ pub(crate) const PASS: Pass = Pass {
             default: None,
         },
         SHARE,
+        ONLY,
+        EXCEPT,
         OptionSpec {
             name: "swizzle",
             description: "rotate stream axes of gathered tensors, as swizzle-stream does",
@@ -154,12 +160,13 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
         let it = arguments.error("ratio", "`ratio` has the size of only one chunk", "expected two or more");
         return Err(it.help("write two or more sizes, such as `ratio=8,5,2,1`, or `allreduce=whole`"));
     }
+    arguments.check_names(program)?;
     let mut change = Change::Unchanged;
     let loops = LoopOptions::of(arguments)?.reading_loops(!arguments.flag("share"));
     let mut examined = 0;
     let mut comms: Vec<(StmtId, Vec<CommCandidate>)> =
         program.body().iter().map(|stmt| (*stmt, chunk::comm_candidates(program, *stmt))).collect();
-    comms.retain(|(_, ways)| !ways.is_empty());
+    comms.retain(|(_, ways)| ways.first().is_some_and(|it| arguments.selects(program, &[it.subject])));
     largest_first(program, &mut comms);
     let (mut together, mut reasons): (FxHashMap<StmtId, String>, FxHashMap<StmtId, Obstacle>) =
         Default::default();
@@ -286,4 +293,25 @@ fn check_requested(arguments: &Arguments, exchange: &CommCandidate) -> Result<()
         Some("whole") => Err(format!("the option `{option}=whole` is set").into()),
         Some(_) | None => Ok(()),
     }
+}
+
+/// A communication that the pass may split.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Splittable {
+    /// The position of its statement.
+    pub span: Span,
+    /// What remarks call it: `all-gather`.
+    pub kind: &'static str,
+    /// The tensor that remarks name, for `only` and `except`.
+    pub tensor: String,
+}
+
+/// Returns the communications of a program that is not lowered, in its order.
+pub fn splittable(program: &Program) -> Vec<Splittable> {
+    let all = program.body().iter().filter_map(|stmt| {
+        let it = chunk::comm_candidates(program, *stmt).into_iter().next()?;
+        let (span, tensor) = (program.stmt_span(*stmt), program.tensor_name(it.subject));
+        Some(Splittable { span, kind: it.kind.name(), tensor })
+    });
+    all.collect()
 }

@@ -19,6 +19,8 @@
 //! accesses only. An existing `algo=` is overwritten, and an `epilogue=` that the algorithm cannot have is removed. The GPUs
 //! have to be on one host (`hir-run` rejects these algorithms across hosts).
 //!
+//! `only=T4` and `except=T4` choose collectives by their input or output.
+//!
 //! `table=` contains the rules (`grammar::algorithm_table`); sizes are the bytes of one rank's part of the input or
 //! the output, whichever is larger. The pass does not change a statement whose size is not a constant or is covered
 //! by no rule, nor a statement in a branch that not all ranks take, because the matching statement that other ranks
@@ -43,7 +45,7 @@ use crate::{
         bindings::analyze_bindings,
         blocks,
     },
-    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
+    pass::{Arguments, Change, EXCEPT, ONLY, OptionKind, OptionSpec, Pass, Remarks, module_docs},
     rewrite::fold::ConstantFolder,
 };
 
@@ -52,12 +54,16 @@ pub(crate) const PASS: Pass = Pass {
     name: "select-algorithms",
     description: "choose the algorithm of every collective by its type, size and team",
     docs: module_docs(include_str!("select_algorithms.rs")),
-    options: &[OptionSpec {
-        name: "table",
-        description: "selection rules, such as `2:8M=one-shot-ll;*=nccl`",
-        kind: OptionKind::Text,
-        default: Some(DEFAULT_RULES),
-    }],
+    options: &[
+        OptionSpec {
+            name: "table",
+            description: "selection rules, such as `2:8M=one-shot-ll;*=nccl`",
+            kind: OptionKind::Text,
+            default: Some(DEFAULT_RULES),
+        },
+        ONLY,
+        EXCEPT,
+    ],
     for_one_rank: false,
     run,
 };
@@ -69,12 +75,18 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
             .error("table", format!("`{}` is not a selection rule", it.rule), it.reason.to_string())
             .help("write rules such as `Allreduce/2:8M=one-shot;4:512K=one-shot-ll;*=nccl`")
     })?;
+    arguments.check_names(program)?;
     let mut changed = false;
     let divergent = blocks::stmts_in_divergent_branches(program);
     let awaited = awaited_posts(program);
     let overlap = Overlap::of(program);
     for id in program.stmts.ids().filter(|it| !divergent.contains(it)) {
         let Stmt::Op(it) = program.stmts[id].clone() else { continue };
+        let tensors: Vec<TensorId> =
+            [it.get(attr::INPUT), it.get(attr::OUTPUT)].into_iter().flatten().collect();
+        if !arguments.selects(program, &tensors) {
+            continue;
+        }
         let Some(algorithm) = choose(program, &it, &table) else { continue };
         if it.get(attr::BACKEND) == Some(Backend::Cuda) && !awaited.contains(&id) {
             let message = match it.number {

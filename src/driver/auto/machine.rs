@@ -15,7 +15,8 @@ use hir_plan::{
 };
 
 /// The machines whose times are part of hir, by name.
-const SHIPPED: &[(&str, &str)] = &[("h200", include_str!("machines/h200.json"))];
+const SHIPPED: &[(&str, &str)] =
+    &[("h100", include_str!("machines/h100.json")), ("h200", include_str!("machines/h200.json"))];
 
 /// A machine, with the name by which the command line states it.
 #[derive(Clone, Debug)]
@@ -49,7 +50,8 @@ fn machine(name: &str) -> Result<Machine, InvalidOption> {
     let Some(name) = name.strip_suffix(SUSTAINED) else { return cool_machine(name) };
     let mut machine = cool_machine(name)?;
     if machine.sustained.is_empty() {
-        let message = format!("`{name}` has no times of sustained load: leave out `{SUSTAINED}`, or measure again");
+        let message =
+            format!("`{name}` has no times of sustained load: leave out `{SUSTAINED}`, or measure again");
         return Err(message.into());
     }
     machine.sustain();

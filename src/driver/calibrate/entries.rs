@@ -115,7 +115,10 @@ pub fn entries(ranks: usize, quick: bool) -> Vec<Entry> {
     let kept = if quick { 1 } else { usize::MAX };
     for (table, calls) in tables(ranks) {
         for (call, times) in calls.into_iter().take(kept) {
-            all.push(Entry::new(repeated_call(call, times, ranks), Meaning::Table(table, times, Place::GRID)));
+            all.push(Entry::new(
+                repeated_call(call, times, ranks),
+                Meaning::Table(table, times, Place::GRID),
+            ));
             all.extend(from_memory(call, ranks, false));
         }
     }
@@ -132,9 +135,8 @@ pub fn entries(ranks: usize, quick: bool) -> Vec<Entry> {
             };
             all.push(Entry::new(text, Meaning::Exchanging(calls, CALLS)));
         }
-        let together = |it: [(Call, usize); 2]| {
-            Entry::new(concurrent_calls(it[0], it[1], ranks), Meaning::Together(it))
-        };
+        let together =
+            |it: [(Call, usize); 2]| Entry::new(concurrent_calls(it[0], it[1], ranks), Meaning::Together(it));
         all.extend(contention().into_iter().map(together));
     }
     let pipelines = PIPELINES.map(str::to_owned);

@@ -184,7 +184,8 @@ pub fn read_results(folder: &Path, entries: &[Entry], ranks: usize, date: String
         }
     }
     for (call, time) in sustained {
-        if let Some((work, alone)) = work(call).and_then(|it| Some((it.clone(), machine.microseconds(&it)?))) {
+        if let Some((work, alone)) = work(call).and_then(|it| Some((it.clone(), machine.microseconds(&it)?)))
+        {
             let factor = rounded((time / alone).max(1.0));
             machine.sustained.push(Slowdown { at: work.extents.iter().product(), factor });
         }

@@ -45,7 +45,7 @@ struct Options {
     #[arg(short, value_name = "FILE", required_unless_present = "evidence")]
     output: Option<PathBuf>,
     /// Measure nothing: estimate the whole programs that were measured for this machine, and print both times.
-    #[arg(long, value_name = "FILE|h200", conflicts_with_all = ["output", "quick", "keep", "programs"])]
+    #[arg(long, value_name = "FILE|h100|h200", conflicts_with_all = ["output", "quick", "keep", "programs"])]
     evidence: Option<MachineFlag>,
     /// Number of ranks, with one GPU each. Times of more ranks are scaled from those of these.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=8))]
@@ -61,7 +61,7 @@ struct Options {
     passes: Vec<String>,
     /// Measure only what `--for` adds, and add it to the times of this machine, which has to have the same GPUs and the same number of
     /// ranks.
-    #[arg(long, value_name = "FILE|h200", requires = "programs")]
+    #[arg(long, value_name = "FILE|h100|h200", requires = "programs")]
     base: Option<MachineFlag>,
     /// Measure only the smallest size of each table, and no whole programs: for trying the command.
     #[arg(long, conflicts_with = "base")]

@@ -22,7 +22,7 @@ const EXAMPLES: &str =
 /// Measures which algorithm of each collective is the fastest on the GPUs of this host, for each size and number of ranks, and whether
 /// results always have the same bits. Elements are bf16.
 ///
-/// Prints all times in microseconds, the fastest first. This takes several minutes.
+/// Prints all times in microseconds, the fastest first. This takes about a minute.
 #[derive(Parser)]
 #[command(name = "hir tune", version = crate::tool::version())]
 struct Options {

@@ -29,7 +29,7 @@ pub struct TimelineFlags {
     pub overlap: bool,
     /// Estimate with the times of this machine, which `hir calibrate` has written to a file, instead of those of a nominal
     /// GPU; or with those of several hosts, which a file describes. Times that are measured do not change.
-    #[arg(long, value_name = "FILE|h200")]
+    #[arg(long, value_name = "FILE|h100|h200")]
     pub machine: Option<MachineFlag>,
 }
 

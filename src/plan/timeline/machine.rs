@@ -171,7 +171,8 @@ impl Machine {
         }
         let contention = machine.contention.iter().map(|it| (format!("contention `{}`", it.0), it.1));
         for (name, points) in contention.chain([("key `sustained`".to_owned(), &machine.sustained)]) {
-            let is_valid = |it: &&Slowdown| it.at >= 1.0 && it.at.is_finite() && (1.0..=1e3).contains(&it.factor);
+            let is_valid =
+                |it: &&Slowdown| it.at >= 1.0 && it.at.is_finite() && (1.0..=1e3).contains(&it.factor);
             if let Some(it) = points.iter().find(|it| !is_valid(it)) {
                 let Slowdown { at, factor } = it;
                 return Err(format!("the {name} is {factor} at {at}: expected a factor of at least 1").into());

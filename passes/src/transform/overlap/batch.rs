@@ -64,7 +64,12 @@ pub(super) fn attempt_together(
         .body()
         .iter()
         .map(|stmt| (*stmt, within_steps(arguments, chunk::comm_candidates(program, *stmt))))
-        .filter(|(_, ways)| ways.first().is_some_and(|it| check_requested(arguments, it).is_ok()))
+        .filter(|(_, ways)| {
+            let is_selected = |it: &CommCandidate| {
+                arguments.selects(program, &[it.subject]) && check_requested(arguments, it).is_ok()
+            };
+            ways.first().is_some_and(is_selected)
+        })
         .collect();
     if candidates.len() < FEWEST {
         return None;

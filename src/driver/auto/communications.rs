@@ -1,0 +1,71 @@
+//! The communications of a program that is not lowered.
+
+use grammar::{
+    attr,
+    codes::Code,
+    diagnostic::Diagnostic,
+    ir::{Program, Stmt},
+    ops::Op,
+    span::Span,
+    words::CommunicationType,
+};
+use passes::{Settings, Splittable, Verify};
+
+use super::choices::Kind;
+
+/// A communication.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Communication {
+    /// The position of its statement.
+    pub span: Span,
+    /// Its kind; one without choices has only algorithms, or none.
+    pub kind: Option<Kind>,
+    /// Its name for remarks.
+    pub name: String,
+    /// The tensor by which passes name it; `None` if they cannot split it.
+    pub tensor: Option<String>,
+}
+
+/// Returns the communications of a program that is lowered without splitting them.
+///
+/// # Errors
+/// The program cannot be lowered.
+pub(super) fn communications(program: &Program) -> Result<Vec<Communication>, Diagnostic> {
+    let mut lowered = program.clone();
+    rewrite(&mut lowered, "propagate-shardings,decompose-resharding")?;
+    let mut tensors = passes::splittable(&lowered);
+    rewrite(&mut lowered, "lower-to-communication")?;
+    let mut found = Vec::new();
+    for id in lowered.stmts.ids() {
+        let Stmt::Op(it) = &lowered.stmts[id] else { continue };
+        if it.op != Op::Communication {
+            continue;
+        }
+        let Some(word) = it.get(attr::TYPE) else { continue };
+        let (kind, splittable) = match word {
+            CommunicationType::Allgather => (Some(Kind::Allgather), "all-gather"),
+            CommunicationType::ReduceScatter => (Some(Kind::ReduceScatter), "reduce-scatter"),
+            CommunicationType::Allreduce => (Some(Kind::Allreduce), "all-reduce"),
+            CommunicationType::SendRecv => (Some(Kind::Transfer), "transfer to another mesh"),
+            CommunicationType::AllToAll => (None, "all-to-all"),
+            _ => (None, ""),
+        };
+        let span = lowered.stmt_span(id);
+        let is_same = |it: &Splittable| it.span == span && it.kind == splittable;
+        let tensor = tensors.iter().position(is_same).map(|at| tensors.remove(at).tensor);
+        found.push(Communication { span, kind, name: word.text().to_owned(), tensor });
+    }
+    Ok(found)
+}
+
+fn rewrite(program: &mut Program, passes: &str) -> Result<(), Diagnostic> {
+    let header = program.spans.header;
+    let calls = passes::parse(passes)?;
+    let settings = Settings { verify: Verify::Off, roundtrip: false };
+    passes::run(program, &calls, settings, &mut |_| {}).map_err(|failure| {
+        let first = failure.error.diagnostics().first().cloned();
+        first.unwrap_or_else(|| {
+            Diagnostic::new(Code::NotRewritten, header, failure.to_string(), "this program")
+        })
+    })
+}
