@@ -84,33 +84,60 @@ pub struct StmtEffects {
 impl StmtEffects {
     /// Adds the effects of another statement.
     pub fn add(&mut self, other: &Self) {
-        self.accesses.add(&other.accesses);
-        self.names.extend(&other.names);
-        self.binds.extend(&other.binds);
-        self.deallocates.extend(&other.deallocates);
-        self.symbols.extend(&other.symbols);
-        self.assigns.extend(&other.assigns);
-        self.posts.extend(&other.posts);
-        self.waits.extend(&other.waits);
-        self.uses_streams |= other.uses_streams;
-        self.may_block_host |= other.may_block_host;
-        self.communicates |= other.communicates;
+        let Self {
+            accesses,
+            names,
+            binds,
+            deallocates,
+            symbols,
+            assigns,
+            posts,
+            waits,
+            uses_streams,
+            may_block_host,
+            communicates,
+        } = other;
+        self.accesses.add(accesses);
+        self.names.extend(names);
+        self.binds.extend(binds);
+        self.deallocates.extend(deallocates);
+        self.symbols.extend(symbols);
+        self.assigns.extend(assigns);
+        self.posts.extend(posts);
+        self.waits.extend(waits);
+        self.uses_streams |= uses_streams;
+        self.may_block_host |= may_block_host;
+        self.communicates |= communicates;
     }
 
     /// Returns whether two statements have to stay in their order.
     pub fn is_ordered_with(&self, other: &Self) -> bool {
-        self.accesses.conflicts_with(&other.accesses)
-            || !self.binds.is_disjoint(&other.names)
-            || !self.names.is_disjoint(&other.binds)
-            || !self.assigns.is_disjoint(&other.symbols)
-            || !self.assigns.is_disjoint(&other.assigns)
-            || !self.symbols.is_disjoint(&other.assigns)
-            || !self.posts.is_disjoint(&other.waits)
-            || !self.waits.is_disjoint(&other.posts)
-            || self.uses_streams
+        let Self {
+            accesses,
+            names,
+            binds,
+            // They are among the names that it binds.
+            deallocates: _,
+            symbols,
+            assigns,
+            posts,
+            waits,
+            uses_streams,
+            may_block_host,
+            communicates,
+        } = self;
+        accesses.conflicts_with(&other.accesses)
+            || !binds.is_disjoint(&other.names)
+            || !names.is_disjoint(&other.binds)
+            || !assigns.is_disjoint(&other.symbols)
+            || !assigns.is_disjoint(&other.assigns)
+            || !symbols.is_disjoint(&other.assigns)
+            || !posts.is_disjoint(&other.waits)
+            || !waits.is_disjoint(&other.posts)
+            || *uses_streams
             || other.uses_streams
-            || self.communicates && other.communicates
-            || self.may_block_host && other.may_block_host
+            || *communicates && other.communicates
+            || *may_block_host && other.may_block_host
     }
 }
 
