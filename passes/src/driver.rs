@@ -5,6 +5,7 @@
 
 use std::{
     any::Any,
+    cell::OnceCell,
     panic::{AssertUnwindSafe, catch_unwind},
     time::{Duration, Instant},
 };
@@ -89,13 +90,18 @@ pub struct PassChange<'e> {
     reported: Change,
     /// The program before the pass and after it; `None` if checks are off.
     programs: Option<(&'e Program, &'e Program)>,
+    /// Whether their texts differ, once that is known.
+    of_text: &'e OnceCell<Change>,
 }
 
 impl PassChange<'_> {
-    /// Returns whether the text changed, or what the pass reported if checks are off. Prints both programs if only their texts can tell.
+    /// Returns whether the text changed, or what the pass reported if checks are off. Prints both programs, the first time, if only their
+    /// texts can tell.
     pub fn get(&self) -> Change {
         match (self.reported, self.programs) {
-            (Change::Changed, Some((before, after))) => change_of_text(before, after),
+            (Change::Changed, Some((before, after))) => {
+                *self.of_text.get_or_init(|| change_of_text(before, after))
+            }
             (reported, _) => reported,
         }
     }
@@ -135,11 +141,13 @@ pub fn run(
         let before = checked.then(|| program.clone());
         let preparation = since(prepared);
         let before = before.as_ref();
-        match run_pass(program, call, settings, (before, is_verified), reference, &mut remarks) {
+        let of_text = OnceCell::new();
+        match run_pass(program, call, settings, (before, is_verified, &of_text), reference, &mut remarks) {
             Ok((reported, time, checks)) => {
                 is_verified = checked;
                 let remarks = remarks.all();
-                let change = PassChange { reported, programs: before.map(|it| (it, &*program)) };
+                let programs = before.map(|it| (it, &*program));
+                let change = PassChange { reported, programs, of_text: &of_text };
                 let checks = preparation + checks;
                 observe(PassEvent::After { call, program, change, time, checks, remarks });
             }
@@ -153,12 +161,12 @@ pub fn run(
 }
 
 /// Runs and checks one pass. `before` is the program before it, if the pass is checked, and whether the verifier has accepted that
-/// program. Returns what the pass reported, and the durations of the pass and of the checks.
+/// program. `of_text` keeps whether the text changed. Returns what the pass reported, and the durations of the pass and of the checks.
 fn run_pass(
     program: &mut Program,
     call: &PassCall,
     settings: Settings<'_>,
-    (before, is_verified): (Option<&Program>, bool),
+    (before, is_verified, of_text): (Option<&Program>, bool, &OnceCell<Change>),
     reference: Option<(&dyn Reference, Option<&Program>)>,
     remarks: &mut Remarks,
 ) -> Result<(Change, Duration, Duration), PassError> {
@@ -186,7 +194,7 @@ fn run_pass(
             }
         }
         if let (Some((reference, all_ranks)), Some(before)) = (reference, before)
-            && change_of_text(before, program) == Change::Changed
+            && *of_text.get_or_init(|| change_of_text(before, program)) == Change::Changed
         {
             let all_ranks = all_ranks.unwrap_or(program);
             reference.check_equivalent(program, all_ranks).map_err(PassError::of_comparison)?;
