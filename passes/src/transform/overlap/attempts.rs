@@ -190,13 +190,17 @@ pub(super) fn with_loops(
     for _ in 0..rounds {
         let mut trial = cut.clone();
         let written = stream_parallel::make_loops(&mut trial, loops, Some(&only));
-        let stmts: Vec<StmtId> = written.iter().map(|it| it.stmt).collect();
-        let reasons = overlap_check::obstacles(&trial, &stmts, least_trips);
         let loop_of: FxHashMap<StmtId, usize> = written
             .iter()
             .enumerate()
             .flat_map(|(at, it)| it.members.iter().map(move |member| (*member, at)))
             .collect();
+        // To lower the program would say nothing about statements in no loop.
+        if !required.iter().any(|stmt| loop_of.contains_key(stmt)) {
+            return Err(required.iter().map(|stmt| (*stmt, NO_SLICES.into())).collect());
+        }
+        let stmts: Vec<StmtId> = written.iter().map(|it| it.stmt).collect();
+        let reasons = overlap_check::obstacles(&trial, &stmts, least_trips);
         let obstacle = |stmt: &StmtId| match loop_of.get(stmt) {
             None => Some((*stmt, NO_SLICES.into())),
             Some(own) => reasons[*own].clone().map(|reason| (*stmt, reason)),
