@@ -226,7 +226,7 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
             }
         }
     }
-    if delay::readers(program) == Change::Changed {
+    if delay::readers(program, remarks) == Change::Changed {
         change = Change::Changed;
     }
     remarks.in_text_order();

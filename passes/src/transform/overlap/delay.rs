@@ -16,7 +16,7 @@
 //! reduces or gathers are alive for longer. Everything that depends on them moves with them, up to the next product.
 
 use grammar::{
-    ir::{Program, Stmt, StmtId},
+    ir::{OpStmt, Program, Stmt, StmtId},
     ops::TypeRule,
 };
 
@@ -25,12 +25,12 @@ use crate::{
         blocks::{any_stmt, sets_stream},
         memory_effects::{MemoryEffects, StmtEffects},
     },
-    pass::Change,
-    transform::chunk::{self, CommKind},
+    pass::{Change, Remarks},
+    transform::chunk::{self, CommCandidate, CommKind},
 };
 
 /// Moves the readers of communications in the program's body.
-pub(super) fn readers(program: &mut Program) -> Change {
+pub(super) fn readers(program: &mut Program, remarks: &mut Remarks) -> Change {
     let Some(body) = program.body.filter(|body| !sets_stream(program, *body)) else {
         return Change::Unchanged;
     };
@@ -38,8 +38,8 @@ pub(super) fn readers(program: &mut Program) -> Change {
         return Change::Unchanged;
     }
     let storage = MemoryEffects::of(program);
-    let mut order =
-        Order { program, running: StmtEffects::default(), delayed: Vec::new(), stmts: Vec::new() };
+    let (running, comms) = (StmtEffects::default(), Vec::new());
+    let mut order = Order { program, remarks, running, comms, delayed: Vec::new(), stmts: Vec::new() };
     for stmt in program.block(body) {
         order.add(Entry { stmt: *stmt, effects: storage.effects(program, *stmt) });
     }
@@ -59,8 +59,11 @@ struct Entry {
 /// The new order of the statements so far.
 struct Order<'p> {
     program: &'p Program,
+    remarks: &'p mut Remarks,
     /// The effects of the communications behind which there is no product yet.
     running: StmtEffects,
+    /// These communications.
+    comms: Vec<Entry>,
     /// The statements that depend on these communications or on each other.
     delayed: Vec<Entry>,
     stmts: Vec<StmtId>,
@@ -69,7 +72,7 @@ struct Order<'p> {
 impl Order<'_> {
     /// Adds the next statement of the old order.
     fn add(&mut self, next: Entry) {
-        let is_product = is_product(self.program, next.stmt);
+        let (stmt, is_product) = (next.stmt, is_product(self.program, next.stmt));
         if is_product {
             self.emit_operands(&next.effects);
         } else if self.depends(&next.effects) {
@@ -79,6 +82,9 @@ impl Order<'_> {
         self.emit(next);
         if is_product {
             self.running = StmtEffects::default();
+            for comm in std::mem::take(&mut self.comms) {
+                self.remark(&comm, stmt);
+            }
             for entry in std::mem::take(&mut self.delayed) {
                 if self.depends(&entry.effects) {
                     self.delayed.push(entry);
@@ -112,14 +118,70 @@ impl Order<'_> {
     fn emit(&mut self, entry: Entry) {
         if communicates(self.program, entry.stmt) {
             self.running.add(&entry.effects);
+            self.stmts.push(entry.stmt);
+            self.comms.push(entry);
+        } else {
+            self.stmts.push(entry.stmt);
         }
-        self.stmts.push(entry.stmt);
+    }
+
+    /// Says what moves behind a product, so that the communication runs beside it.
+    fn remark(&mut self, comm: &Entry, product: StmtId) {
+        let program = self.program;
+        let mut behind = StmtEffects::default();
+        behind.add(&comm.effects);
+        let mut moved = Vec::new();
+        for entry in &self.delayed {
+            if entry.effects.is_ordered_with(&behind) {
+                behind.add(&entry.effects);
+                moved.push(entry.stmt);
+            }
+        }
+        let Some(exchange) = collective(program, comm.stmt) else { return };
+        let moves = match &moved[..] {
+            [] => return,
+            [only] => format!("{} moves", result(program, *only)),
+            [first, .., last] => {
+                let (first, last) = (result(program, *first), result(program, *last));
+                format!("{} statements, {first} to {last}, move", moved.len())
+            }
+        };
+        let message = format!(
+            "the {} of `{}` runs beside {}, behind which {moves}",
+            exchange.kind.name(),
+            program.tensor_name(exchange.subject),
+            product_name(program, product),
+        );
+        self.remarks.passed(program.stmt_span(comm.stmt), message, "overlaps with a product");
+    }
+}
+
+/// Returns the first result of a statement in words.
+fn result(program: &Program, stmt: StmtId) -> String {
+    let named = |it: &OpStmt| it.out_tensor().map(|out| format!("`{}`", program.tensor_name(out)));
+    match &program.stmts[stmt] {
+        Stmt::Op(it) => named(it).unwrap_or_else(|| format!("`{}`", it.op.name())),
+        Stmt::Let(..) => "a scalar".to_owned(),
+        Stmt::For(_) => "a loop".to_owned(),
+        Stmt::If(_) => "a branch".to_owned(),
+    }
+}
+
+fn product_name(program: &Program, stmt: StmtId) -> String {
+    match &program.stmts[stmt] {
+        Stmt::Op(_) => format!("the product {}", result(program, stmt)),
+        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => format!("{} of products", result(program, stmt)),
     }
 }
 
 /// Returns whether a statement is a collective over the devices of one mesh.
 fn communicates(program: &Program, stmt: StmtId) -> bool {
-    chunk::comm_candidates(program, stmt).first().is_some_and(|it| match it.kind {
+    collective(program, stmt).is_some()
+}
+
+/// Returns the collective over the devices of one mesh that a statement is.
+fn collective(program: &Program, stmt: StmtId) -> Option<CommCandidate> {
+    chunk::comm_candidates(program, stmt).into_iter().next().filter(|it| match it.kind {
         CommKind::Allgather | CommKind::ReduceScatter | CommKind::Allreduce | CommKind::AllToAll => true,
         CommKind::Reduce
         | CommKind::Gather
