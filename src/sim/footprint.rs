@@ -62,6 +62,10 @@ pub fn footprint(plans: &[Plan]) -> Footprint {
             let Some(view) = &port.shard.view else { continue };
             if known_outputs.insert((at, contents[view.buffer as usize], view.key())) {
                 all.bytes = all.bytes.saturating_add(view.len().saturating_mul(WORKING));
+                // A rank's part of an output is copied with its shadow.
+                if at >= plan.inputs.len() && !port.dtype.is_integral() {
+                    all.shadow_bytes = all.shadow_bytes.saturating_add(view.len().saturating_mul(SHADOW));
+                }
             }
         }
         all.bytes = all.bytes.saturating_add(plan.bytes()).saturating_add(plan.code.len() * STATE);

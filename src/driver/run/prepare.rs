@@ -15,7 +15,7 @@ use grammar::{
 use super::{extents::bind_extents, failure::JobFailure, inputs::InputFlag};
 use crate::{session::Session, source};
 use hir_plan::{
-    Plan, World, assume_scalars,
+    IoBinding, Plan, World, assume_scalars,
     limits::{DEFAULT_MAX_RANKS, size_text},
     opaque_call_diagnostic,
 };
@@ -305,12 +305,13 @@ fn unsupported_dtypes(
 /// Bytes per element of an output of another run, without its shadow.
 const EXPECTED: usize = 24;
 
-/// Returns the number of elements of all outputs.
+/// Returns the number of elements of all outputs: of the parts of all ranks if each is compared separately, and of the whole otherwise.
 pub(super) fn output_elements(plans: &[Plan]) -> usize {
-    let outputs = plans.first().map_or(&[][..], |it| &it.outputs);
-    outputs.iter().fold(0, |sum: usize, it| {
-        sum.saturating_add(it.shard.layout.shape.iter().fold(1, |size: usize, it| size.saturating_mul(*it)))
-    })
+    let elements = |it: &IoBinding| it.shard.view.as_ref().map_or(0, hir_plan::View::len);
+    let parts = plans.iter().flat_map(|it| &it.outputs).filter(|it| it.is_compared_per_rank).map(elements);
+    let wholes = plans.first().map_or(&[][..], |it| &it.outputs).iter().filter(|it| !it.is_compared_per_rank);
+    let wholes = wholes.map(|it| it.shard.layout.shape.iter().copied().fold(1, usize::saturating_mul));
+    parts.chain(wholes).fold(0, usize::saturating_add)
 }
 
 /// Returns a diagnostic if the simulated ranks would need more bytes than `limit`.
