@@ -61,7 +61,7 @@ pub fn stale_views(program: &Program, body: BlockId) -> FxHashMap<TensorId, Stmt
         if let (Some(class), Some(last)) =
             (classes.get_mut(&sharing.alias_class(output)), program.block(body).last())
         {
-            class.reads.push(Use { tensor: output, stmt: *last, position, loops: Vec::new() });
+            class.reads.push(Use { tensor: output, stmt: *last, position: position + 1, loops: Vec::new() });
         }
     }
     let mut found: FxHashMap<TensorId, StmtId> = FxHashMap::default();
