@@ -18,6 +18,7 @@
 //!   dimension that the operator sums is gone, so the result is complete on every device; later passes
 //!   decompose the operator into partial sums and a reduction over devices. If all users need only a part of the sum on
 //!   each device, as the addition of a sharded residual does, the result is sharded, and the reduction is a reduce-scatter.
+//!   Devices that have the same operands sum only the part that their users need: an all-reduce of the part.
 //! * A copy whose users work on another mesh is on that mesh.
 //! * Slices, cats and pads that move the rows of a sharded tensor have its sharding.
 //! * Backward, in reverse order: if no operand has a mesh (iota, full, eye, rand, and operators on tensors
@@ -63,7 +64,7 @@ use grammar::{
     DimMap, ResultDim,
     diagnostic::Diagnostic,
     dims_of_first_result,
-    ir::{Attr, AxisKind, Mesh, OpStmt, Operand, ParallelType, Program, Stmt, StmtId, TensorId},
+    ir::{Attr, AxisKind, DeviceDim, Mesh, OpStmt, Operand, ParallelType, Program, Stmt, StmtId, TensorId},
     result_dims,
 };
 use preference::Preference;
@@ -219,7 +220,7 @@ impl Propagation<'_> {
                     [false, true].map(|yields| (mesh.clone(), demands.claims(&|_, _| yields).0));
                 self.report(stmt, out, &conflict, alternatives);
             }
-            self.scatter(&users::summed_pieces(&it, shardings, maps), first, out, &mut claims);
+            self.scatter(&users::summed_pieces(&it, shardings, maps), shardings, first, out, &mut claims);
         }
         self.shift(stmt, out, &mesh, &mut claims);
         if users::is_copy(&it)
@@ -242,10 +243,24 @@ impl Propagation<'_> {
         }
     }
 
-    /// Shards a sum over devices along the dimension of which all users need a part only.
-    fn scatter(&self, summed: &[DimPiece], operand: TensorId, out: TensorId, claims: &mut Claims) {
+    /// Shards a sum over devices along the dimension of which all users need a part only. Devices that have the same operands
+    /// sum only the part that they need, so that they reduce no more than this part.
+    fn scatter(
+        &self,
+        summed: &[DimPiece],
+        shardings: &[Sharding],
+        operand: TensorId,
+        out: TensorId,
+        claims: &mut Claims,
+    ) {
         let mesh = &self.program.tensors[operand].mesh;
-        for device in summed.iter().filter_map(|piece| piece.device()) {
+        let is_sharded = |device: DeviceDim| {
+            shardings.iter().flat_map(|it| &it.dims).any(|dim| dim.devices().any(|it| it == device))
+        };
+        let replicated = [DeviceDim::X, DeviceDim::Y, DeviceDim::Z]
+            .into_iter()
+            .filter(|device| !summed.is_empty() && mesh.extent(*device) > 1 && !is_sharded(*device));
+        for device in summed.iter().filter_map(|piece| piece.device()).chain(replicated) {
             let Some((dim, pieces)) = self.scattered_dim(out, mesh, device) else { continue };
             let Some((_, outer)) = pieces.split_last() else { continue };
             let claimed = claims.get(dim).and_then(Option::as_ref).map_or(&[][..], |it| &it.dim.pieces);
