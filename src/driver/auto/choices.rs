@@ -180,6 +180,7 @@ impl Choices {
         };
         format!(
             "propagate-shardings,decompose-resharding,{overlap},lower-to-communication,{by_host}schedule-communication,{fuse}{algorithms}\
+             order-communicators,\
              assign-streams{{count=auto,communications=auto,dependent=keep}},use-local-shard-in-place,hoist-share-mem-handles,\
              allocate-and-deallocate,remove-redundant-sync,canonicalize,remove-dead-code"
         )

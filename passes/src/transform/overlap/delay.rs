@@ -73,8 +73,9 @@ impl Order<'_> {
     /// Adds the next statement of the old order.
     fn add(&mut self, next: Entry) {
         let (stmt, is_product) = (next.stmt, is_product(self.program, next.stmt));
+        let mut needed = StmtEffects::default();
         if is_product {
-            self.emit_operands(&next.effects);
+            needed = self.emit_operands(&next.effects);
         } else if self.depends(&next.effects) {
             self.delayed.push(next);
             return;
@@ -83,7 +84,10 @@ impl Order<'_> {
         if is_product {
             self.running = StmtEffects::default();
             for comm in std::mem::take(&mut self.comms) {
-                self.remark(&comm, stmt);
+                // The others end before the product.
+                if !comm.effects.is_ordered_with(&needed) {
+                    self.remark(&comm, stmt);
+                }
             }
             for entry in std::mem::take(&mut self.delayed) {
                 if self.depends(&entry.effects) {
@@ -100,8 +104,8 @@ impl Order<'_> {
             || self.delayed.iter().any(|it| it.effects.is_ordered_with(effects))
     }
 
-    /// Emits the delayed statements that have to be before one with these effects.
-    fn emit_operands(&mut self, effects: &StmtEffects) {
+    /// Emits the delayed statements that have to be before one with these effects. Returns the effects of all of them.
+    fn emit_operands(&mut self, effects: &StmtEffects) -> StmtEffects {
         let mut needed = StmtEffects::default();
         needed.add(effects);
         let mut emitted = Vec::new();
@@ -113,6 +117,7 @@ impl Order<'_> {
             }
         }
         self.stmts.extend(emitted.into_iter().rev());
+        needed
     }
 
     fn emit(&mut self, entry: Entry) {
