@@ -6,6 +6,7 @@ use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
     ir::{Program, TensorId},
+    list_text,
     span::Span,
 };
 use rustc_hash::FxHashSet;
@@ -346,6 +347,25 @@ impl Arguments {
             }
         }
         Ok(())
+    }
+
+    /// Remarks names of `ONLY` that are those of none of the communications, each with its tensors.
+    pub(crate) fn remark_unmatched(&self, program: &Program, all: &[Vec<TensorId>], remarks: &mut Remarks) {
+        let known: Vec<String> = all
+            .iter()
+            .filter_map(|it| it.first())
+            .map(|it| format!("`{}`", program.tensor_name(*it)))
+            .collect();
+        let is_one = |name: &str| all.iter().flatten().any(|it| program.tensor_name(*it) == name);
+        for name in self.names(ONLY.name).into_iter().flatten().filter(|it| !is_one(it)) {
+            let label = match &known[..] {
+                [] => "it has no communications for this pass".to_owned(),
+                known => format!("its communications are those of {}", list_text(known.iter(), 5, "and")),
+            };
+            let message =
+                format!("`only` names `{name}`, and no communication for this pass is one of this tensor");
+            remarks.no_effect(program.spans.header, message, label);
+        }
     }
 
     /// Returns names and values in the order in which they were set, defaults first.

@@ -166,6 +166,8 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
     let mut examined = 0;
     let mut comms: Vec<(StmtId, Vec<CommCandidate>)> =
         program.body().iter().map(|stmt| (*stmt, chunk::comm_candidates(program, *stmt))).collect();
+    let subjects: Vec<_> = comms.iter().filter_map(|it| Some(vec![it.1.first()?.subject])).collect();
+    arguments.remark_unmatched(program, &subjects, remarks);
     comms.retain(|(_, ways)| ways.first().is_some_and(|it| arguments.selects(program, &[it.subject])));
     largest_first(program, &mut comms);
     let (mut together, mut reasons): (FxHashMap<StmtId, String>, FxHashMap<StmtId, Obstacle>) =

@@ -76,7 +76,7 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
             .help("write rules such as `Allreduce/2:8M=one-shot;4:512K=one-shot-ll;*=nccl`")
     })?;
     arguments.check_names(program)?;
-    let mut changed = false;
+    let (mut changed, mut all) = (false, Vec::new());
     let divergent = blocks::stmts_in_divergent_branches(program);
     let awaited = awaited_posts(program);
     let overlap = Overlap::of(program);
@@ -84,7 +84,11 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
         let Stmt::Op(it) = program.stmts[id].clone() else { continue };
         let tensors: Vec<TensorId> =
             [it.get(attr::INPUT), it.get(attr::OUTPUT)].into_iter().flatten().collect();
-        if !arguments.selects(program, &tensors) {
+        let is_selected = arguments.selects(program, &tensors);
+        if !tensors.is_empty() {
+            all.push(tensors);
+        }
+        if !is_selected {
             continue;
         }
         let Some(algorithm) = choose(program, &it, &table) else { continue };
@@ -113,6 +117,7 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
             it.attrs.retain(|(key, _)| *key != attr::EPILOGUE);
         }
     }
+    arguments.remark_unmatched(program, &all, remarks);
     Ok(Change::from_flag(changed))
 }
 

@@ -105,7 +105,7 @@ impl UnshardedPlanner<'_> {
                 let kept: Vec<usize> = kept.map(|at| value.shape[at]).collect();
                 let out = self.result(to)?;
                 if axes.is_empty() || kept != out.shape {
-                    return Err(self.shape_mismatch(it.op, &kept, &out.shape));
+                    return Err(self.lowered(&format!("`{}`", it.op.name())));
                 }
                 let init = match op {
                     ReduceOp::Product => Number::Int(1),
