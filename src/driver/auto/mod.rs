@@ -168,6 +168,13 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
         *program = rewritten;
         return Ok(Change::Changed);
     }
+    // What no pipeline mends, such as an extent without a value, is reported as for a program without passes.
+    if faults.is_empty()
+        && let Err(all) = planned(program)
+        && let Some(first) = all.into_iter().next()
+    {
+        return Err(first);
+    }
     let message = match faults.first() {
         Some(fault) => {
             format!("`auto` finds no way in which the checker finds no fault; the first is {fault}")
@@ -337,9 +344,13 @@ fn lowered(program: &Program, passes: &str) -> Option<(Program, World)> {
     let calls = passes::parse(passes).ok()?;
     let settings = Settings { verify: Verify::Off, roundtrip: false };
     passes::run(&mut program, &calls, settings, &mut |_| {}).ok()?;
-    let lines = Source::new(String::new(), String::new()).lines;
-    let world = hir_plan::build(&program, &lines, hir_plan::smallest_world(&program)).ok()?;
+    let world = planned(&program).ok()?;
     Some((program, world))
+}
+
+fn planned(program: &Program) -> Result<World, Vec<Diagnostic>> {
+    let lines = Source::new(String::new(), String::new()).lines;
+    hir_plan::build(program, &lines, hir_plan::smallest_world(program))
 }
 
 #[cfg(test)]

@@ -151,9 +151,11 @@ mod tests {
     #[cfg(feature = "cuda")]
     #[test]
     fn the_accuracy_of_a_shipped_machine_is_that_of_its_runs() -> Result<(), grammar::InvalidOption> {
-        use crate::auto::machine::{DEFAULT, MachineFlag};
-        let MachineFlag { machine, .. } = DEFAULT.parse()?;
-        assert_eq!(accuracy(&compare(&machine)), machine.accuracy);
+        use crate::auto::machine::MachineFlag;
+        for name in ["h100", "h200"] {
+            let MachineFlag { machine, .. } = name.parse()?;
+            assert_eq!(accuracy(&compare(&machine)), machine.accuracy, "{name}");
+        }
         Ok(())
     }
 

@@ -88,8 +88,14 @@ pub fn main_with(command_line: CommandLine) -> Exit {
 }
 
 fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
-    if let Some(MachineFlag { machine, .. }) = &options.evidence {
+    if let Some(MachineFlag { name, machine }) = &options.evidence {
         let all = evidence::compare(machine);
+        if all.is_empty() {
+            let message = format!(
+                "`{name}` has no measured times of whole programs: measure with `hir calibrate -o FILE`, without `--for`, which measures some"
+            );
+            return Err(screen.fail(Exit::Usage, message));
+        }
         let lines = evidence::report(machine, &all);
         return Ok(screen.write_result(&(lines.join("\n") + "\n"), None));
     }

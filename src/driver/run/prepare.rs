@@ -4,6 +4,7 @@ use grammar::InvalidOption;
 use grammar::{
     bindings::{Binding, apply_bindings},
     codes::Code,
+    count_text,
     diagnostic::{Diagnostic, has_errors},
     dump_cleanup::rank_of_container,
     ir::{P2P_PROTOCOL, Program, TensorId},
@@ -323,11 +324,11 @@ fn over_limit(header: Span, found: hir_sim::Footprint, limit: usize) -> Option<D
     if found.bytes <= limit {
         return None;
     }
-    let message = format!(
-        "the simulated ranks need {} of memory, but the limit is {}",
-        size_text(found.bytes),
-        size_text(limit)
-    );
+    // Rounded, both may be equal.
+    let exact = size_text(found.bytes) == size_text(limit);
+    let text = |bytes| if exact { count_text(bytes, "byte") } else { size_text(bytes) };
+    let message =
+        format!("the simulated ranks need {} of memory, but the limit is {}", text(found.bytes), text(limit));
     let label = match found.largest {
         Some((bytes, name, rank)) => format!("`{name}` has {} on rank {rank}", size_text(bytes)),
         None => "this program".to_owned(),
