@@ -58,7 +58,11 @@ pub(super) fn communications(program: &Program) -> Result<Vec<Communication>, Di
     Ok(found)
 }
 
-fn rewrite(program: &mut Program, passes: &str) -> Result<(), Diagnostic> {
+/// Runs passes without checks.
+///
+/// # Errors
+/// A pass does not exist, or fails: its first diagnostic.
+pub(super) fn rewrite(program: &mut Program, passes: &str) -> Result<(), Diagnostic> {
     let header = program.spans.header;
     let calls = passes::parse(passes)?;
     let settings = Settings { verify: Verify::Off, roundtrip: false };

@@ -40,13 +40,12 @@ use grammar::{codes::Code, count_text, diagnostic::Diagnostic, ir::Program, sour
 use hir_check::Checks;
 use hir_plan::World;
 use passes::{
-    Arguments, Catalog, Change, OptionKind, OptionSpec, Pass, PassCall, Pipeline, Remarks, Settings, Verify,
-    pass::module_docs,
+    Arguments, Catalog, Change, OptionKind, OptionSpec, Pass, PassCall, Pipeline, Remarks, pass::module_docs,
 };
 use rustc_hash::FxHashMap;
 
 use choices::{Choice, Choices, Strategy, combinations};
-use communications::{Communication, communications};
+use communications::{Communication, communications, rewrite};
 use each::{Tried, improved};
 use machine::{MachineFlag, estimate_on};
 
@@ -341,9 +340,7 @@ fn in_order_of_preference(mut candidates: Vec<Candidate>, error: f64) -> Vec<Can
 /// Returns the program after some passes with its plans; `None` if it cannot be rewritten or planned.
 fn lowered(program: &Program, passes: &str) -> Option<(Program, World)> {
     let mut program = program.clone();
-    let calls = passes::parse(passes).ok()?;
-    let settings = Settings { verify: Verify::Off, roundtrip: false };
-    passes::run(&mut program, &calls, settings, &mut |_| {}).ok()?;
+    rewrite(&mut program, passes).ok()?;
     let world = planned(&program).ok()?;
     Some((program, world))
 }
