@@ -57,6 +57,8 @@ pub(crate) struct CommCandidate {
     pub(crate) kind: CommKind,
     /// Whether the result is on another mesh than the operand.
     pub(crate) changes_mesh: bool,
+    /// The number of devices of each team that communicates.
+    pub(crate) devices: usize,
     /// The tensor that remarks name: the operand, or the result of a reduction.
     pub(crate) subject: TensorId,
     /// The tensor to split.
@@ -75,6 +77,23 @@ impl CommCandidate {
     /// operand of a reduction. It is 0 if an extent is no constant.
     pub(crate) fn bytes(&self, program: &Program) -> usize {
         local_bytes(program, self.tensor).unwrap_or(0)
+    }
+
+    /// Returns the bytes that each device sends if the communication moves as little as possible, as in the table of
+    /// communications: of n bytes, a collective of d devices moves n - n/d; an all-reduce does so twice, as a reduce-scatter and
+    /// an all-gather.
+    pub(crate) fn sent_bytes(&self, program: &Program) -> usize {
+        let bytes = self.bytes(program);
+        let of_others = bytes - bytes / self.devices.max(1);
+        match self.kind {
+            CommKind::Allgather
+            | CommKind::ReduceScatter
+            | CommKind::AllToAll
+            | CommKind::Gather
+            | CommKind::Scatter => of_others,
+            CommKind::Allreduce => 2 * of_others,
+            CommKind::Reduce | CommKind::Broadcast | CommKind::SendRecv => bytes,
+        }
     }
 }
 
@@ -129,35 +148,38 @@ fn copied(
 ) -> Vec<CommCandidate> {
     let is_free = |at: usize| is_splittable(program, from, at) && is_splittable(program, to, at);
     let free = || (0..to.dims.len().min(from.dims.len())).filter(|at| is_free(*at)).collect();
-    let candidate = |kind, tensor, dims: Vec<usize>, count: Option<i64>| {
+    let candidate = |kind, tensor, dims: Vec<usize>, devices, count: Option<i64>| {
         let changes_mesh = from.mesh != to.mesh;
         let mut free_dims: Vec<usize> = if count.is_some() { free() } else { Vec::new() };
         free_dims.retain(|at| !dims.contains(at));
-        CommCandidate { kind, changes_mesh, subject: arg, tensor, dims, count, free_dims }
+        CommCandidate { kind, changes_mesh, devices, subject: arg, tensor, dims, count, free_dims }
     };
-    let (kind, dims, count) = match reshard::step(program, from, to) {
+    let (kind, dims, devices, count) = match reshard::step(program, from, to) {
         None | Some(ReshardStep::Local | ReshardStep::Slice) => return Vec::new(),
         Some(ReshardStep::Allgather { dim, device }) => {
-            (CommKind::Allgather, vec![dim], Some(to.mesh.extent(device) as i64))
+            let devices = to.mesh.extent(device);
+            (CommKind::Allgather, vec![dim], devices, Some(devices as i64))
         }
-        Some(ReshardStep::AllToAll { from: gone, to: new, .. }) => {
+        Some(ReshardStep::AllToAll { from: gone, to: new, device }) => {
             // Outer dimensions first, whose chunks are contiguous. Of the dimension that was sharded, a chunk is a part of what
             // each device has of the operand, and of the one that will be sharded, of what it has of the result.
-            let kind = CommKind::AllToAll;
+            let (kind, devices) = (CommKind::AllToAll, to.mesh.extent(device));
             let ways = (0..to.dims.len()).filter_map(|at| match at {
-                _ if at == gone => Some(candidate(kind, arg, vec![at], None)),
-                _ if at == new || is_free(at) => Some(candidate(kind, out, vec![at], None)),
+                _ if at == gone => Some(candidate(kind, arg, vec![at], devices, None)),
+                _ if at == new || is_free(at) => Some(candidate(kind, out, vec![at], devices, None)),
                 _ => None,
             });
             return ways.collect();
         }
-        Some(ReshardStep::AllToAllOfMeshes { .. }) => (CommKind::AllToAll, free(), None),
-        Some(ReshardStep::Gather { .. }) => (CommKind::Gather, free(), None),
-        Some(ReshardStep::Scatter { .. }) => (CommKind::Scatter, free(), None),
-        Some(ReshardStep::Broadcast) => (CommKind::Broadcast, free(), None),
-        Some(ReshardStep::SendRecv) => (CommKind::SendRecv, free(), None),
+        Some(ReshardStep::AllToAllOfMeshes { .. }) => {
+            (CommKind::AllToAll, free(), to.mesh.devices.len(), None)
+        }
+        Some(ReshardStep::Gather { .. }) => (CommKind::Gather, free(), from.mesh.devices.len(), None),
+        Some(ReshardStep::Scatter { .. }) => (CommKind::Scatter, free(), to.mesh.devices.len(), None),
+        Some(ReshardStep::Broadcast) => (CommKind::Broadcast, free(), to.mesh.devices.len(), None),
+        Some(ReshardStep::SendRecv) => (CommKind::SendRecv, free(), 2, None),
     };
-    vec![candidate(kind, out, dims, count)]
+    vec![candidate(kind, out, dims, devices, count)]
 }
 
 fn summed(
@@ -175,9 +197,20 @@ fn summed(
         return None;
     }
     let kept = from.without_dims(&summed);
+    let devices =
+        summed.iter().flat_map(|at| from.dims[*at].devices()).map(|it| from.mesh.extent(it)).product();
     let all = |kind, tensor, dims, count| {
         let changes_mesh = from.mesh != to.mesh;
-        Some(CommCandidate { kind, changes_mesh, subject: out, tensor, dims, count, free_dims: Vec::new() })
+        Some(CommCandidate {
+            kind,
+            changes_mesh,
+            devices,
+            subject: out,
+            tensor,
+            dims,
+            count,
+            free_dims: Vec::new(),
+        })
     };
     if from.mesh != to.mesh {
         return all(CommKind::Reduce, out, Vec::new(), None);

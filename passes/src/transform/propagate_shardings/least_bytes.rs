@@ -1,14 +1,12 @@
 //! Chooses the rule with which a program communicates the fewest bytes.
 
-use grammar::ir::{BlockId, Program, Stmt};
+use grammar::ir::{BlockId, OpStmt, Program, Stmt, StmtId};
+use rustc_hash::FxHashMap;
 
 use super::{Preference, Propagation, TensorUses};
 use crate::{
     pass::{Arguments, Remarks},
-    transform::{
-        chunk::{self, CommKind},
-        decompose_resharding,
-    },
+    transform::{chunk, decompose_resharding},
 };
 
 /// Returns the rule with which the decomposed program communicates the fewest bytes, and a remark that states those of all rules. What one
@@ -29,37 +27,54 @@ pub(super) fn choose(program: &Program, uses: &TensorUses) -> (Preference, Strin
     (rule, format!("`prefer=least-bytes`: the program communicates {}", text.join(", ")))
 }
 
-/// Returns the bytes that each rank receives in all communications of a program; `None` if they are not known. Of n bytes of a
-/// result, a collective of d devices receives n - n/d; an all-reduce does so twice, as a reduce-scatter and an all-gather.
+/// The bytes that each rank sends.
+type Sent = FxHashMap<usize, usize>;
+
+/// Returns the bytes that the rank that sends most sends in all communications of a program; `None` if they are not known.
 fn communicated_bytes(program: &Program, uses: &TensorUses, rule: Preference) -> Option<usize> {
     let (mut trial, mut remarks) = (program.clone(), Remarks::default());
     Propagation::of(&mut trial, uses, &mut remarks, Some(rule));
     let pass = &decompose_resharding::PASS;
     (pass.run)(&mut trial, &Arguments::defaults(pass), &mut remarks).ok()?;
-    bytes_of_block(&trial, trial.body?)
+    Some(sent_in_block(&trial, trial.body?)?.into_values().max().unwrap_or(0))
 }
 
-fn bytes_of_block(program: &Program, block: BlockId) -> Option<usize> {
-    program.block(block).iter().try_fold(0, |sum: usize, stmt| {
-        let own = match &program.stmts[*stmt] {
-            Stmt::Op(_) => chunk::comm_candidates(program, *stmt).first().map_or(0, |it| {
-                // Communications that are not split into as many chunks as there are devices are of the whole mesh.
-                let of_axis = it.count.and_then(|it| usize::try_from(it).ok());
-                let devices = of_axis.unwrap_or(program.tensors[it.subject].mesh.devices.len());
-                let bytes = it.bytes(program);
-                let received = bytes - bytes / devices.max(1);
-                if it.kind == CommKind::Allreduce { 2 * received } else { received }
-            }),
-            Stmt::Let(..) => 0,
+fn sent_in_block(program: &Program, block: BlockId) -> Option<Sent> {
+    let mut sent = Sent::default();
+    for stmt in program.block(block) {
+        let (own, times) = match &program.stmts[*stmt] {
+            Stmt::Op(it) => (sent_by(program, *stmt, it), 1),
+            Stmt::Let(..) => continue,
             Stmt::For(it) => {
                 let trips = program.constant(it.stop)?.checked_sub(program.constant(it.start)?)?;
-                bytes_of_block(program, it.body)?.saturating_mul(usize::try_from(trips.max(0)).ok()?)
+                (sent_in_block(program, it.body)?, usize::try_from(trips.max(0)).ok()?)
             }
-            Stmt::If(it) => [Some(it.then_block), it.else_block]
-                .into_iter()
-                .flatten()
-                .try_fold(0, |most: usize, block| Some(most.max(bytes_of_block(program, block)?)))?,
+            Stmt::If(it) => {
+                let mut most = sent_in_block(program, it.then_block)?;
+                for (rank, bytes) in
+                    it.else_block.map_or(Some(Sent::default()), |it| sent_in_block(program, it))?
+                {
+                    let known = most.entry(rank).or_default();
+                    *known = bytes.max(*known);
+                }
+                (most, 1)
+            }
         };
-        Some(sum.saturating_add(own))
-    })
+        for (rank, bytes) in own {
+            let sum = sent.entry(rank).or_default();
+            *sum = sum.saturating_add(bytes.saturating_mul(times));
+        }
+    }
+    Some(sent)
+}
+
+/// Returns the bytes that each rank sends in the communication of a statement.
+fn sent_by(program: &Program, stmt: StmtId, it: &OpStmt) -> Sent {
+    let Some(candidate) = chunk::comm_candidates(program, stmt).into_iter().next() else {
+        return Sent::default();
+    };
+    let bytes = candidate.sent_bytes(program);
+    let of_tensors = it.tensor_operands().into_iter().take(1);
+    let senders = of_tensors.flat_map(|it| program.tensors[it].mesh.devices.iter().copied());
+    senders.map(|rank| (rank, bytes)).collect()
 }
