@@ -86,11 +86,14 @@ impl CommCandidate {
         let bytes = self.bytes(program);
         let of_others = bytes - bytes / self.devices.max(1);
         match self.kind {
-            CommKind::Allgather
-            | CommKind::ReduceScatter
-            | CommKind::AllToAll
-            | CommKind::Gather
-            | CommKind::Scatter => of_others,
+            CommKind::Allgather | CommKind::ReduceScatter | CommKind::AllToAll | CommKind::Scatter => {
+                of_others
+            }
+            // Each device sends its part to each device of the result.
+            CommKind::Gather => {
+                let receivers = program.tensors[self.tensor].mesh.devices.len();
+                (bytes / self.devices.max(1)).saturating_mul(receivers)
+            }
             CommKind::Allreduce => 2 * of_others,
             CommKind::Reduce | CommKind::Broadcast | CommKind::SendRecv => bytes,
         }

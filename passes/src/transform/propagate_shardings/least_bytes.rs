@@ -74,7 +74,8 @@ fn sent_by(program: &Program, stmt: StmtId, it: &OpStmt) -> Sent {
         return Sent::default();
     };
     let bytes = candidate.sent_bytes(program);
-    let of_tensors = it.tensor_operands().into_iter().take(1);
-    let senders = of_tensors.flat_map(|it| program.tensors[it].mesh.devices.iter().copied());
-    senders.map(|rank| (rank, bytes)).collect()
+    // As in the table of communications, a rank of a transfer to another mesh has its bytes, whether it sends or receives them.
+    let tensors = it.tensor_operands().into_iter().take(1).chain(it.out_tensor());
+    let devices = tensors.flat_map(|it| program.tensors[it].mesh.devices.iter().copied());
+    devices.map(|rank| (rank, bytes)).collect()
 }
