@@ -80,7 +80,7 @@ pub(super) fn ways_out(program: &Program, uses: &TensorUses) -> String {
     };
     let [best, second, third] = found;
     format!(
-        "a rule for the whole program decides, for instance `--passes '@overlap{{propagate-shardings.prefer={}}}'`: {}, {} or {}",
+        "a rule for the whole program decides, for instance `propagate-shardings{{prefer={}}}` at the beginning of `--passes`, before `@overlap` or `@auto`: {}, {} or {}",
         best.1.word(),
         text(best),
         text(second),
