@@ -19,6 +19,7 @@ use crate::{
         blocks::{inner_blocks, sets_stream},
         reshard::{self, ReshardStep},
         sharding::Sharding,
+        stale_views::stale_views,
     },
     rewrite::builder::{self},
 };
@@ -41,7 +42,16 @@ impl Decomposer<'_> {
             let message = format!(
                 "`{name}` is on the ranks of its mesh only, but the statement needs it on every rank"
             );
-            let it = Diagnostic::new(Code::NotRewritten, self.span, message, "needed here");
+            let mut it = Diagnostic::new(Code::NotRewritten, self.span, message, "needed here");
+            // A result that may be a view of storage that is written again gets no mesh from its operands.
+            let views = self.program.body.map(|body| stale_views(self.program, body)).unwrap_or_default();
+            if let Some((view, write)) = out.and_then(|it| Some((it, *views.get(&it)?))) {
+                let name = self.program.tensor_name(view);
+                let label = format!(
+                    "`{name}` may be a view of what is written here, so it gets no mesh from `propagate-shardings`"
+                );
+                it = it.label(self.program.stmt_span(write), label);
+            }
             return Err(it.help("give the result a DeviceMesh"));
         }
         let step = reshard::step(self.program, from, to);
