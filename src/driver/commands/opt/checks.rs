@@ -74,7 +74,17 @@ impl Processor<'_> {
             printed = (source, program);
             (&printed.0, &printed.1)
         };
-        let world = self.plan_all_ranks(program, source, outcome)?;
+        let before = outcome.diagnostics.len();
+        let Some(world) = self.plan_all_ranks(program, source, outcome) else {
+            if source.name != part.name {
+                // Their positions are those of the printed program.
+                let faults = outcome.diagnostics.split_off(before);
+                self.screen.report_diagnostics(source, &faults);
+                let message = "the program after the passes cannot be planned".to_owned();
+                outcome.failure.get_or_insert((Exit::of_rejection(&faults), message));
+            }
+            return None;
+        };
         let report = hir_check::check(&world, checks);
         if let Some(how) = report.groups_text(world.len()) {
             self.screen.message(how);
