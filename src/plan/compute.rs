@@ -137,7 +137,20 @@ impl PlanBuilder<'_> {
     ) -> Box<grammar::diagnostic::Diagnostic> {
         let message = format!("`{}`: an operand of shape {have:?} does not match shape {want:?}", op.name());
         let it = self.error(Code::RuntimeShape, message, "the shapes do not match");
-        Box::new(it.help(SAME_SHAPE_HELP))
+        Box::new(it.help(self.shape_help()))
+    }
+
+    /// Returns what to do about an operand of the wrong shape: the storage of a tensor of the program may hold the part of one stream only.
+    fn shape_help(&self) -> String {
+        match self.program.tensors.ids().find(|it| self.program.is_split_by_stream(*it)) {
+            Some(it) => {
+                let name = self.program.tensor_name(it);
+                format!(
+                    "`allocation(...)` of `{name}` has its stream axis, so its storage holds the part of one stream: `stream-parallel` or `@overlap` writes the loop over streams"
+                )
+            }
+            None => SAME_SHAPE_HELP.to_owned(),
+        }
     }
 
     // ---- instructions for given views
