@@ -198,6 +198,8 @@ pub enum OptionKind {
     Counts,
     /// One of these words.
     Word(&'static [&'static str]),
+    /// Names of tensors separated by semicolons: `T4;T7`.
+    Names,
     /// Any text that is not empty.
     Text,
 }
@@ -210,6 +212,7 @@ impl OptionKind {
             Self::Count => value.parse::<u64>().is_ok(),
             Self::Counts => value.split(',').all(|it| it.trim().parse::<u32>().is_ok_and(|it| it > 0)),
             Self::Word(words) => words.contains(&value),
+            Self::Names => value.split(';').all(|it| !it.trim().is_empty()),
             Self::Text => !value.is_empty(),
         }
     }
@@ -221,6 +224,7 @@ impl OptionKind {
             Self::Count => "a non-negative integer".to_owned(),
             Self::Counts => "positive integers, separated by commas".to_owned(),
             Self::Word(words) => format!("one of {}", words.join(", ")),
+            Self::Names => "names of tensors, separated by semicolons, such as `T4;T7`".to_owned(),
             Self::Text => "non-empty text".to_owned(),
         }
     }
@@ -230,7 +234,7 @@ impl OptionKind {
 pub(crate) const ONLY: OptionSpec = OptionSpec {
     name: "only",
     description: "leave all communications unchanged but those of these tensors, which remarks name: `T4;T7`",
-    kind: OptionKind::Text,
+    kind: OptionKind::Names,
     default: None,
 };
 
@@ -238,7 +242,7 @@ pub(crate) const ONLY: OptionSpec = OptionSpec {
 pub(crate) const EXCEPT: OptionSpec = OptionSpec {
     name: "except",
     description: "leave the communications of these tensors unchanged: `T4;T7`",
-    kind: OptionKind::Text,
+    kind: OptionKind::Names,
     default: None,
 };
 

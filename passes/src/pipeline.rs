@@ -223,16 +223,27 @@ fn read_options<'t>(
         return Ok(());
     }
     let mut given: Vec<(&str, &str)> = Vec::new();
-    // The last option if its value is a list, with the offset of the value.
-    let mut list: Option<(PassOption, usize)> = None;
+    // The last option if it has a value, with the offset of the value.
+    let mut last: Option<(PassOption, &str, usize)> = None;
     for item in split(options)? {
         let (name, value) = item.name_and_value();
         let found = find(name);
-        if let (Err(_), None, false, Some((option, start))) = (&found, value, item.text.is_empty(), list) {
+        if let (Err(fault), None, false, Some((option, known, start))) =
+            (&found, value, item.text.is_empty(), last)
+        {
             let end = item.start + item.text.len() - options.start;
             let value = options.part(start - options.start, end);
-            set(option, value, value.text)?;
-            continue;
+            match option.spec.kind {
+                OptionKind::Counts => {
+                    set(option, value, value.text)?;
+                    continue;
+                }
+                OptionKind::Names => {
+                    let text = format!("{known}={}", value.text.replace(',', ";"));
+                    return Err(fault.clone().help(format!("`;` separates names: write `{text}`")));
+                }
+                OptionKind::Flag | OptionKind::Count | OptionKind::Word(_) | OptionKind::Text => (),
+            }
         }
         let option = found?;
         let key = (option.pass.name, option.spec.name);
@@ -241,8 +252,9 @@ fn read_options<'t>(
             return Err(Diagnostic::new(Code::BadOption, name.span(), message, "already given"));
         }
         given.push(key);
-        set(option, value.unwrap_or(name), value.map_or("true", |it| it.text))?;
-        list = value.filter(|_| option.spec.kind == OptionKind::Counts).map(|it| (option, it.start));
+        let text = value.map_or(if option.spec.kind == OptionKind::Flag { "true" } else { "" }, |it| it.text);
+        set(option, value.unwrap_or(name), text)?;
+        last = value.map(|it| (option, name.text, it.start));
     }
     Ok(())
 }
@@ -292,7 +304,10 @@ fn unknown_option(pass: &'static Pass, name: TextSlice<'_>) -> Diagnostic {
 }
 
 fn bad_value(pass: &Pass, spec: &OptionSpec, value: TextSlice<'_>, text: &str) -> Diagnostic {
-    let message = format!("`{text}` is not a value of the option `{}` of `{}`", spec.name, pass.name);
+    let message = match text {
+        "" => format!("the option `{}` of `{}` has no value", spec.name, pass.name),
+        _ => format!("`{text}` is not a value of the option `{}` of `{}`", spec.name, pass.name),
+    };
     Diagnostic::new(Code::BadOption, value.span(), message, format!("expected {}", spec.kind.describe()))
 }
 

@@ -98,7 +98,7 @@ pub(crate) fn completions(
         let values = match options.iter().find(|it| it.0 == name.trim())?.1.kind {
             OptionKind::Word(words) => words,
             OptionKind::Flag => &["true", "false"],
-            OptionKind::Count | OptionKind::Counts | OptionKind::Text => &[],
+            OptionKind::Count | OptionKind::Counts | OptionKind::Names | OptionKind::Text => &[],
         };
         let value = |word: &&str| item((*word).to_owned(), CompletionItemKind::VALUE, name, String::new());
         return Some(values.iter().map(value).collect());

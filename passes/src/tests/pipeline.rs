@@ -113,10 +113,7 @@ fn faults_point_into_the_text() {
             "tile{size=four}",
             "`four` is not a value of the option `size` of `tile`: `four`@10 expected a non-negative integer",
         ),
-        (
-            "tile{size}",
-            "`true` is not a value of the option `size` of `tile`: `size`@5 expected a non-negative integer",
-        ),
+        ("tile{size}", "the option `size` of `tile` has no value: `size`@5 expected a non-negative integer"),
         (
             "tile{exact=1}",
             "`1` is not a value of the option `exact` of `tile`: `1`@11 expected true or false",

@@ -2,7 +2,7 @@
 
 use std::{path::Path, str::FromStr, sync::Arc};
 
-use grammar::InvalidOption;
+use grammar::{InvalidOption, list_text};
 use hir_plan::{
     World,
     sync::happens_before::OrderError,
@@ -47,8 +47,16 @@ const SUSTAINED: &str = ":sustained";
 
 /// Returns a machine, or the machines of the hosts that a file describes, cool or under sustained load.
 fn machine(name: &str) -> Result<Machine, InvalidOption> {
-    let Some(name) = name.strip_suffix(SUSTAINED) else { return cool_machine(name) };
-    let mut machine = cool_machine(name)?;
+    with_load(name, cool_machine)
+}
+
+/// Returns the machine whose name `cool` reads, under sustained load if the name ends with `SUSTAINED`.
+fn with_load(
+    name: &str,
+    cool: impl Fn(&str) -> Result<Machine, InvalidOption>,
+) -> Result<Machine, InvalidOption> {
+    let Some(name) = name.strip_suffix(SUSTAINED) else { return cool(name) };
+    let mut machine = cool(name)?;
     if machine.sustained.is_empty() {
         let message =
             format!("`{name}` has no times of sustained load: leave out `{SUSTAINED}`, or measure again");
@@ -67,7 +75,7 @@ fn cool_machine(name: &str) -> Result<Machine, InvalidOption> {
     let folder = Path::new(name).parent().unwrap_or(Path::new(""));
     let of_host = match &hosts.machine {
         None => Machine::default(),
-        Some(it) => {
+        Some(it) => with_load(it, |it| {
             let text = self::text(it, folder)?;
             if describes_hosts(&text) {
                 return Err(format!(
@@ -75,8 +83,8 @@ fn cool_machine(name: &str) -> Result<Machine, InvalidOption> {
                 )
                 .into());
             }
-            parsed(it, &text)?
-        }
+            parsed(it, &text)
+        })?,
     };
     Ok(Machine { hosts: Some(hosts), ..of_host })
 }
@@ -100,8 +108,9 @@ fn parsed(name: &str, text: &str) -> Result<Machine, InvalidOption> {
 fn read(path: &Path) -> Result<String, InvalidOption> {
     let text = std::fs::read_to_string(path).map(|it| it.trim_start_matches('\u{feff}').to_owned());
     text.map_err(|fault| {
-        let names: Vec<String> = SHIPPED.iter().map(|it| format!("`{}`", it.0)).collect();
-        format!("cannot read `{}`: {fault}; hir itself has {}", path.display(), names.join(" and ")).into()
+        let names = SHIPPED.iter().flat_map(|it| [format!("`{}`", it.0), format!("`{}{SUSTAINED}`", it.0)]);
+        let names = list_text(names.collect::<Vec<_>>().into_iter(), 8, "and");
+        format!("cannot read `{}`: {fault}; hir itself has {names}", path.display()).into()
     })
 }
 

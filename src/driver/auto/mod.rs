@@ -153,13 +153,12 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
             0 => String::new(),
             _ => format!(" (`auto.budget` leaves out {left_out})"),
         };
-        let ways = format!("{tried} ways{budget}");
         remarks.note(
             header,
             format!(
                 "`auto` takes {:.1} µs (estimated){}: --passes '{}'",
                 it.time,
-                compared(it, &found.candidates[at..], error, &ways),
+                compared(it, &found.candidates[at..], error, (tried, &budget)),
                 it.passes
             ),
             format!("the machine is `{}`", found.machine),
@@ -185,14 +184,17 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
 }
 
 /// Returns what a remark says about the way that is taken, compared with those that the checker has not refused: it has the least
-/// time, or a faster one splits more. `error` is the error of estimates, and `ways` counts all ways.
-fn compared(taken: &Candidate, others: &[Candidate], error: f64, ways: &str) -> String {
+/// time, or a faster one splits more. `error` is the error of estimates, `tried` the number of ways, and `left_out` the text about the others.
+fn compared(taken: &Candidate, others: &[Candidate], error: f64, (tried, left_out): (usize, &str)) -> String {
     let least = others.iter().map(|it| it.time).fold(taken.time, f64::min);
     if taken.time <= least * (1.0 + EQUAL) {
-        return format!(", the least of {ways}");
+        return match tried {
+            1 => format!(", the only way that is tried{left_out}"),
+            _ => format!(", the least of {tried} ways{left_out}"),
+        };
     }
     format!(
-        "; another way takes {least:.1} µs, but the gain is within the error of estimates ({:.1}%), of {ways}",
+        "; another way takes {least:.1} µs, but the gain is within the error of estimates ({:.1}%), of {tried} ways{left_out}",
         error * 100.0
     )
 }
@@ -271,7 +273,10 @@ fn candidates(
     let name = arguments.text("machine").unwrap_or(machine::DEFAULT);
     let machine = MachineFlag::from_str(name)
         .map_err(|why| arguments.error("machine", why.to_string(), "no table of a machine"))?;
-    let budget = usize::try_from(arguments.count("budget").unwrap_or(100)).unwrap_or(usize::MAX).max(1);
+    let budget = usize::try_from(arguments.count("budget").unwrap_or(100)).unwrap_or(usize::MAX);
+    if budget == 0 {
+        return Err(arguments.error("budget", "`budget=0` leaves out all ways", "expected 1 or more"));
+    }
     let hosts = machine.machine.hosts.as_ref();
     let has = |it: &Choice| is_choice(it, communications) && (!it.by_host || hosts.is_some());
     let per_host = hosts.map_or(0, |it| it.gpus_per_host);
@@ -387,7 +392,7 @@ mod tests {
     #[test]
     fn a_remark_states_the_gain_that_is_not_taken() {
         let way = |time| Candidate { passes: String::new(), time, choices: Choices::default() };
-        let text = |time| compared(&way(100.0), &[way(100.0), way(time)], 0.045, "2 ways");
+        let text = |time| compared(&way(100.0), &[way(100.0), way(time)], 0.045, (2, ""));
         assert_eq!(text(99.5), ", the least of 2 ways");
         assert_eq!(
             text(97.0),

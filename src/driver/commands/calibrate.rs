@@ -45,7 +45,7 @@ struct Options {
     #[arg(short, value_name = "FILE", required_unless_present = "evidence")]
     output: Option<PathBuf>,
     /// Measure nothing: estimate the whole programs that were measured for this machine, and print both times.
-    #[arg(long, value_name = "FILE|h100|h200", conflicts_with_all = ["output", "quick", "keep", "programs"])]
+    #[arg(long, value_name = "FILE|h100|h200", conflicts_with_all = ["output", "quick", "keep", "programs", "ranks", "results"])]
     evidence: Option<MachineFlag>,
     /// Number of ranks, with one GPU each. Times of more ranks are scaled from those of these.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=8))]
