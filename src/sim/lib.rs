@@ -78,7 +78,7 @@ use kernels::Exactness;
 use memory::{BufferData, Memory, UnwrittenBuffers, WrittenMask};
 use step::Memories;
 pub use {
-    footprint::{Footprint, footprint, own_input_bytes},
+    footprint::{Footprint, assembly_bytes, footprint, own_input_bytes},
     progress_query::ProgressQuery,
     sample_run::sample_run,
     schedule::{Schedule, ScheduleSet},

@@ -107,6 +107,29 @@ pub fn watched_views(
     Ok(places)
 }
 
+/// Returns the memory in bytes of the tensors of `--output` flags beside the run: their parts with masks, and what is written to files.
+pub fn held_bytes(plans: &[Plan], flags: &[OutputFlag]) -> usize {
+    let port = |plan: &Plan, flag: &OutputFlag| {
+        let port = plan.bound_at_exit.iter().find(|it| it.name == flag.name)?;
+        Some((port.shard.view.as_ref()?.len(), port.dtype.size().max(1), port.shard.layout.shape.clone()))
+    };
+    let bytes = |flag: &OutputFlag| {
+        let parts = || plans.iter().filter_map(|it| port(it, flag));
+        let held =
+            parts().fold(0, |sum: usize, (len, size, _)| sum.saturating_add(len.saturating_mul(size + 1)));
+        let written = if flag.local {
+            parts().fold(0, |sum: usize, (len, size, _)| sum.saturating_add(len.saturating_mul(size)))
+        } else {
+            parts().next().map_or(0, |(len, size, shape)| {
+                let whole = shape.iter().copied().fold(1, usize::saturating_mul);
+                whole.saturating_mul(2 * size).saturating_add(hir_sim::assembly_bytes(whole, len, size))
+            })
+        };
+        held.saturating_add(written)
+    };
+    flags.iter().map(bytes).fold(0, usize::saturating_add)
+}
+
 /// Checks that the file formats of `--output` support the element types of their tensors. `watched_views` reports names that
 /// are not bound.
 ///

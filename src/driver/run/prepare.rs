@@ -49,7 +49,7 @@ impl Prepared {
 
     /// Checks that the simulator may allocate the memory of all ranks of these plans. `own_inputs` says whether each rank
     /// has inputs of its own, also where ranks hold the same part. Beside the run, the outputs of `others` other runs are held, with which it
-    /// is compared.
+    /// is compared, and `written` bytes of tensors for files.
     ///
     /// # Errors
     /// The plans need more bytes than the limit.
@@ -59,10 +59,11 @@ impl Prepared {
         limit: usize,
         own_inputs: bool,
         others: usize,
+        written: usize,
     ) -> Result<(), JobFailure> {
         let mut found = hir_sim::footprint(plans);
-        let held = output_elements(plans).saturating_mul(EXPECTED).saturating_mul(others);
-        found.bytes = found.bytes.saturating_add(held);
+        let held = output_bytes(plans, expected).saturating_mul(others);
+        found.bytes = found.bytes.saturating_add(held).saturating_add(written);
         if own_inputs {
             found.bytes = found.bytes.saturating_add(hir_sim::own_input_bytes(plans));
         }
@@ -303,16 +304,21 @@ fn unsupported_dtypes(
     Some((text, faults))
 }
 
-/// Bytes per element of an output of another run, without its shadow.
-const EXPECTED: usize = 24;
+/// Bytes of an output of another run, for an element of `size` bytes, without its shadow: its value, a copy while it is compared, and what is
+/// left of its assembly.
+fn expected(size: usize) -> usize {
+    2 * size + 4
+}
 
-/// Returns the number of elements of all outputs: of the parts of all ranks if each is compared separately, and of the whole otherwise.
-pub(super) fn output_elements(plans: &[Plan]) -> usize {
-    let elements = |it: &IoBinding| it.shard.view.as_ref().map_or(0, hir_plan::View::len);
-    let parts = plans.iter().flat_map(|it| &it.outputs).filter(|it| it.is_compared_per_rank).map(elements);
+/// Returns the sum over all elements of all outputs of what `bytes` returns for the size of an element in bytes: of the parts of all ranks if
+/// each is compared separately, and of the whole otherwise.
+pub(super) fn output_bytes(plans: &[Plan], bytes: impl Fn(usize) -> usize) -> usize {
+    let of = |it: &IoBinding, elements: usize| elements.saturating_mul(bytes(it.dtype.size().max(1)));
+    let part = |it: &IoBinding| of(it, it.shard.view.as_ref().map_or(0, hir_plan::View::len));
+    let whole = |it: &IoBinding| of(it, it.shard.layout.shape.iter().copied().fold(1, usize::saturating_mul));
+    let parts = plans.iter().flat_map(|it| &it.outputs).filter(|it| it.is_compared_per_rank).map(part);
     let wholes = plans.first().map_or(&[][..], |it| &it.outputs).iter().filter(|it| !it.is_compared_per_rank);
-    let wholes = wholes.map(|it| it.shard.layout.shape.iter().copied().fold(1, usize::saturating_mul));
-    parts.chain(wholes).fold(0, usize::saturating_add)
+    parts.chain(wholes.map(whole)).fold(0, usize::saturating_add)
 }
 
 /// Returns a diagnostic if the simulated ranks would need more bytes than `limit`.

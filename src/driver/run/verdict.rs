@@ -10,7 +10,7 @@ use super::{
     compare::{RtolAtol, Tolerance},
     failure::JobFailure,
     inputs::InputSpec,
-    prepare::{PrepareOptions, ProgramFiles, output_elements, prepare},
+    prepare::{PrepareOptions, ProgramFiles, output_bytes, prepare},
     results,
 };
 use hir_plan::{CallerUses, InstKind, Plan, World};
@@ -219,7 +219,7 @@ const MOST_OTHERS: usize = 3;
 /// with those of the runs that this one is compared with.
 pub fn simulation_options(plans: &[Plan], memory_limit: usize) -> hir_sim::SimOptions {
     let found = hir_sim::footprint(plans);
-    let others = output_elements(plans).saturating_mul(EXPECTED_WITH_SHADOW * MOST_OTHERS);
+    let others = output_bytes(plans, |_| EXPECTED_WITH_SHADOW).saturating_mul(MOST_OTHERS);
     let bytes = found.bytes.saturating_add(found.shadow_bytes).saturating_add(others);
     hir_sim::SimOptions { without_shadows: bytes > memory_limit, ..hir_sim::SimOptions::default() }
 }
@@ -256,7 +256,7 @@ pub fn reference_expectations(
     let uses = CallerUses { is_compared_per_rank: &is_compared_per_rank, ..CallerUses::default() };
     let setup = PrepareOptions { uses, ..*setup };
     let prepared = prepare(&ProgramFiles::One(path.to_owned()), &setup)?;
-    prepared.check_memory(&prepared.world, limits.memory, input_spec.differs_by_rank(), 1)?;
+    prepared.check_memory(&prepared.world, limits.memory, input_spec.differs_by_rank(), 1, 0)?;
     if let Some(message) = input_mismatch(plans, &prepared.world) {
         return Err(JobFailure::Unsuitable(format!("the reference `{path}` {message}")));
     }

@@ -110,7 +110,8 @@ impl Task<'_> {
         let others = usize::from(options.reference.is_some())
             + usize::from(!options.schedule.is_program())
             + options.expect.iter().filter(|it| matches!(it, Expect::Unsharded)).count();
-        prepared.check_memory(world, options.world.memory_bytes(), inputs.differs_by_rank(), others)
+        let written = output::held_bytes(world, &options.output);
+        prepared.check_memory(world, options.world.memory_bytes(), inputs.differs_by_rank(), others, written)
     }
 
     /// Returns what the simulated runs may use.
