@@ -1,5 +1,6 @@
 //! Compares the checker with a search of all orders of small programs, for each model: storage (`pytorch`, `cuda-async`,
-//! `never-reused`), orders (`nccl`, `hir`), runs that follow each other, captures, and the launch order of NCCL's kernels.
+//! `never-reused`), orders (`nccl`, `hir`), runs that follow each other, captures, the launch order of NCCL's kernels, and the queues of
+//! sends and receives (`communicator`, `pair`).
 //!
 //! The search knows neither plans nor clocks. It executes the statements of a program in every order that streams and hosts allow,
 //! and says of each pair of statements whether one may come before the other.
@@ -10,6 +11,8 @@
 mod kernels;
 #[path = "models/streams.rs"]
 mod streams;
+#[path = "models/transfers.rs"]
+mod transfers;
 
 use std::io::Write as _;
 
@@ -57,6 +60,7 @@ pub fn trials() -> Vec<Trial> {
     let all = |name: &'static str, compare| (0..part::PARTS).map(move |part| trial(name, compare, part));
     all("streams_and_storage", streams::compare as fn(&mut Rng) -> _)
         .chain(all("kernels_of_communicators", kernels::compare as fn(&mut Rng) -> _))
+        .chain(all("sends_and_receives", transfers::compare as fn(&mut Rng) -> _))
         .collect()
 }
 
