@@ -10,6 +10,7 @@ use grammar::{
     ir::{Program, Stmt, StmtId, Stream},
     ops::Op,
 };
+use hir_plan::PlanStream;
 use rustc_hash::FxHashSet;
 
 use super::{
@@ -34,6 +35,8 @@ pub enum ChangeKind {
     /// Inserted this statement. It only adds an ordering constraint, so that the text is still a valid
     /// program without it.
     Inserted(String),
+    /// Inserted this SetCurrentStream around another insertion.
+    Selected(String),
     /// Moved this statement to here.
     Moved(String),
     /// Moved this statement down to here.
@@ -46,7 +49,9 @@ impl Change {
     /// Returns the change as a past-tense phrase: "inserted `Wait(Communication 3)`".
     pub fn description(&self) -> String {
         match &self.kind {
-            ChangeKind::Inserted(statement) => format!("inserted `{statement}`"),
+            ChangeKind::Inserted(statement) | ChangeKind::Selected(statement) => {
+                format!("inserted `{statement}`")
+            }
             ChangeKind::Moved(statement) => format!("moved `{statement}` up to here"),
             ChangeKind::Delayed(statement) => format!("moved `{statement}` down to here"),
             ChangeKind::ShortenedAllocate(_) => "turned the long ALLOCATE into the short one".to_owned(),
@@ -57,13 +62,14 @@ impl Change {
     pub fn statement(&self) -> &str {
         match &self.kind {
             ChangeKind::Inserted(it)
+            | ChangeKind::Selected(it)
             | ChangeKind::Moved(it)
             | ChangeKind::Delayed(it)
             | ChangeKind::ShortenedAllocate(it) => it,
         }
     }
 
-    /// Returns true if the change inserted a statement.
+    /// Returns true if the change inserted a statement that can be left out alone.
     pub fn is_insertion(&self) -> bool {
         matches!(self.kind, ChangeKind::Inserted(_))
     }
@@ -121,6 +127,9 @@ impl EditableText {
             Edit::MoveWait { wait, before, synchronize } => {
                 self.move_wait((*wait)?, before, synchronize.as_ref())
             }
+            Edit::SynchronizeOnStream { blocked, stream, before } => {
+                self.synchronize_on_stream(blocked, stream, before)
+            }
             Edit::MoveDeallocate { deallocate, after } => self.move_deallocate((*deallocate)?, (*after)?),
             Edit::ShortenAllocate { allocate } => self.shorten_allocate((*allocate)?),
         }
@@ -144,6 +153,7 @@ impl EditableText {
                 return other.or_else(|| self.fork_before_loop(edit)).unwrap_or_else(|| edit.clone());
             }
             Edit::MoveWait { wait: None, .. }
+            | Edit::SynchronizeOnStream { .. }
             | Edit::MoveDeallocate { .. }
             | Edit::ShortenAllocate { .. } => return edit.clone(),
         };
@@ -246,6 +256,39 @@ impl EditableText {
         let at = self.position(before)?.0;
         let (name, capture) = self.entry_stream_name(at)?;
         let it = self.insert(&self.synchronize(&name), before)?;
+        self.with_capture(it, capture.as_deref(), at)
+    }
+
+    /// Selects a stream, inserts a Synchronize, and selects the stream again that is current.
+    fn synchronize_on_stream(
+        &self,
+        blocked: &PlanStream,
+        stream: &WaitedStream,
+        before: &InsertionPoint,
+    ) -> Option<EditedText> {
+        let (at, indentation) = self.position(before)?;
+        let of = |it: &PlanStream| WaitedStream::from_stream(it, None);
+        let all = [&of(blocked), stream, &of(before.current()?)];
+        let has_entry = all.iter().any(|it| matches!(it, WaitedStream::Entry { .. }));
+        let (entry, capture) = if has_entry { self.entry_stream_name(at)? } else { Default::default() };
+        let [blocked, stream, current] = all.map(|it| match it {
+            WaitedStream::Entry { .. } => entry.clone(),
+            WaitedStream::Index { index, stmt } => self.stream_operand(*index, *stmt, before.statement()),
+        });
+        let select = if self.is_keyword_style() { "SetCurrentStream to" } else { "SetCurrentStream" };
+        let select = |stream: &str| self.format_statement(select, &format!("Stream {stream}"));
+        let all = [
+            ChangeKind::Selected(select(&blocked)),
+            ChangeKind::Inserted(self.synchronize(&stream)),
+            ChangeKind::Selected(select(&current)),
+        ];
+        let mut it = EditedText::default();
+        for kind in all {
+            let mut change = Change { line_id: 0, kind };
+            let line = format!("{indentation}{}", change.statement());
+            change.line_id = it.lines.insert(&self.lines, at, &line);
+            it.changes.push(change);
+        }
         self.with_capture(it, capture.as_deref(), at)
     }
 

@@ -44,6 +44,15 @@ pub enum Edit {
         /// `Wait` established there.
         synchronize: Option<WaitedStream>,
     },
+    /// Select a stream, insert `Synchronize(Stream …)`, and select the stream again that is current there.
+    SynchronizeOnStream {
+        /// The stream that waits.
+        blocked: PlanStream,
+        /// The stream to wait for.
+        stream: WaitedStream,
+        /// The insertion point.
+        before: InsertionPoint,
+    },
     /// Move a Deallocate down. Later allocations then get other storage, and no stream has to wait.
     MoveDeallocate {
         /// The Deallocate.
@@ -117,7 +126,7 @@ impl WaitedStream {
     }
 
     /// Returns the operand that names a stream of a plan. The stream executes `stmt`.
-    fn from_stream(stream: &PlanStream, stmt: Option<StmtId>) -> Self {
+    pub(super) fn from_stream(stream: &PlanStream, stmt: Option<StmtId>) -> Self {
         match stream {
             PlanStream::Indexed(index) => Self::Index { index: *index, stmt },
             PlanStream::Entry | PlanStream::Queue(_) | PlanStream::Unwaited => Self::Entry { stmt },
@@ -159,6 +168,15 @@ impl InsertionPoint {
         Self::End { current: stream_of(plan, exit.unwrap_or_default()).clone() }
     }
 
+    /// Returns the point with another stream that is current there.
+    pub(super) fn with_current(self, stream: PlanStream) -> Self {
+        match self {
+            Self::Before { statement, .. } => Self::Before { statement, current: Some(stream) },
+            Self::End { .. } => Self::End { current: stream },
+            Self::BlockEnd { of } => Self::BlockEnd { of },
+        }
+    }
+
     /// Returns the statement before which, or at the end of whose block, a statement is inserted.
     pub fn statement(&self) -> Option<StmtId> {
         match self {
@@ -167,7 +185,7 @@ impl InsertionPoint {
         }
     }
 
-    fn current(&self) -> Option<&PlanStream> {
+    pub(super) fn current(&self) -> Option<&PlanStream> {
         match self {
             Self::Before { current, .. } => current.as_ref(),
             Self::End { current } => Some(current),
@@ -251,8 +269,11 @@ impl Edit {
         current.is_some() && current == other.blocked_stream() && self.inserts_same_as(other)
     }
 
-    /// Returns the stream that is current where the edit inserts a statement.
+    /// Returns the stream that waits where the edit inserts a statement: the current one, unless the edit selects another one.
     pub fn blocked_stream(&self) -> Option<&PlanStream> {
+        if let Self::SynchronizeOnStream { blocked, .. } = self {
+            return Some(blocked);
+        }
         self.insertion().and_then(InsertionPoint::current)
     }
 
@@ -281,6 +302,7 @@ impl Edit {
             Self::CaptureEntryStream { .. } => Some(&WaitedStream::Entry { stmt: None }),
             Self::InsertWait { .. }
             | Self::MoveWait { .. }
+            | Self::SynchronizeOnStream { .. }
             | Self::MoveDeallocate { .. }
             | Self::ShortenAllocate { .. } => None,
         }
@@ -294,6 +316,7 @@ impl Edit {
             | Self::CaptureEntryStream { .. }
             | Self::InsertWait { .. }
             | Self::MoveWait { .. }
+            | Self::SynchronizeOnStream { .. }
             | Self::ShortenAllocate { .. } => false,
         }
     }
@@ -307,6 +330,7 @@ impl Edit {
             Self::CaptureEntryStream { .. } => Some(Self::CaptureEntryStream { before }),
             Self::InsertWait { .. }
             | Self::MoveWait { .. }
+            | Self::SynchronizeOnStream { .. }
             | Self::MoveDeallocate { .. }
             | Self::ShortenAllocate { .. } => None,
         }
@@ -318,7 +342,8 @@ impl Edit {
             Self::InsertSynchronize { before, .. }
             | Self::CaptureEntryStream { before }
             | Self::InsertWait { before, .. }
-            | Self::MoveWait { before, .. } => Some(before),
+            | Self::MoveWait { before, .. }
+            | Self::SynchronizeOnStream { before, .. } => Some(before),
             Self::MoveDeallocate { .. } | Self::ShortenAllocate { .. } => None,
         }
     }

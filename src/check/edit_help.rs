@@ -55,6 +55,7 @@ pub fn help(race: &RaceExplanation, context: Option<&EditContext<'_>>) -> (Optio
 fn describe(context: &EditContext<'_>, edit: &Edit, applied: &EditedText) -> String {
     let mut parts: Vec<String> = Vec::new();
     let mut is_moved = false;
+    let mut selected: Vec<String> = Vec::new();
     for change in &applied.changes {
         let is_capture = applied.adds_capture && parts.is_empty();
         let place = match (is_capture, is_moved, edit.insertion()) {
@@ -72,7 +73,18 @@ fn describe(context: &EditContext<'_>, edit: &Edit, applied: &EditedText) -> Str
             }
         };
         parts.push(match &change.kind {
-            ChangeKind::Inserted(statement) => format!("insert `{statement}` {place}"),
+            ChangeKind::Inserted(_) | ChangeKind::Selected(_)
+                if !is_capture && matches!(edit, Edit::SynchronizeOnStream { .. }) =>
+            {
+                selected.push(format!("`{}`", change.statement()));
+                if selected.len() < 3 {
+                    continue;
+                }
+                format!("insert {} {place}", list_text(selected.iter().map(String::as_str), 3, "and"))
+            }
+            ChangeKind::Inserted(statement) | ChangeKind::Selected(statement) => {
+                format!("insert `{statement}` {place}")
+            }
             ChangeKind::Moved(statement) => {
                 is_moved = true;
                 format!("move `{statement}`{} to the line {place}", old_line(context, applied))
@@ -116,7 +128,10 @@ fn other_streams(context: &EditContext<'_>, edit: &Edit, applied: &EditedText) -
     let operand = format!("Stream {index}");
     let names_index = |it: &Change| match &it.kind {
         ChangeKind::Inserted(statement) => statement.trim_end_matches(')').ends_with(&operand),
-        ChangeKind::Moved(_) | ChangeKind::Delayed(_) | ChangeKind::ShortenedAllocate(_) => false,
+        ChangeKind::Selected(_)
+        | ChangeKind::Moved(_)
+        | ChangeKind::Delayed(_)
+        | ChangeKind::ShortenedAllocate(_) => false,
     };
     if !applied.changes.iter().any(names_index) {
         return String::new();
@@ -173,6 +188,9 @@ fn outline(edit: &Edit, context: Option<&EditContext<'_>>) -> String {
         }
         Edit::InsertSynchronize { stream: WaitedStream::Entry { .. }, .. } | Edit::CaptureEntryStream { .. } => {
             "insert a Synchronize with the stream that is current at entry".to_owned()
+        }
+        Edit::SynchronizeOnStream { .. } => {
+            "let the stream of the ALLOCATE wait for the stream that uses the storage".to_owned()
         }
         Edit::InsertWait { communication, .. } if has_no_number(communication) => format!(
             "give {} a number, as in `EndCoalescing 9`, and insert `Wait(Communication 9)`",

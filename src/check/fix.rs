@@ -386,9 +386,10 @@ fn fix_extent(state: &CheckedText, key: &FindingKey, edit: &Edit, next: &Attempt
     let mut other = next.keys.difference(&state.keys).peekable();
     if other.peek().is_some() {
         let only_waits = match edit {
-            Edit::InsertSynchronize { .. } | Edit::CaptureEntryStream { .. } | Edit::InsertWait { .. } => {
-                true
-            }
+            Edit::InsertSynchronize { .. }
+            | Edit::CaptureEntryStream { .. }
+            | Edit::InsertWait { .. }
+            | Edit::SynchronizeOnStream { .. } => true,
             Edit::MoveWait { .. } | Edit::MoveDeallocate { .. } | Edit::ShortenAllocate { .. } => false,
         };
         return (only_waits && other.all(FindingKey::is_race)).then_some(FixExtent::Unmasking);
@@ -400,6 +401,7 @@ fn fix_extent(state: &CheckedText, key: &FindingKey, edit: &Edit, next: &Attempt
         | Edit::CaptureEntryStream { .. }
         | Edit::InsertWait { .. }
         | Edit::MoveWait { .. }
+        | Edit::SynchronizeOnStream { .. }
         | Edit::MoveDeallocate { .. } => true,
     };
     let help = if next.keys.iter().any(|it| it.has_same_lines(key)) {

@@ -107,6 +107,7 @@ impl<'a> FixableRace<'a> {
             | Edit::CaptureEntryStream { .. }
             | Edit::InsertWait { .. }
             | Edit::MoveWait { .. }
+            | Edit::SynchronizeOnStream { .. }
             | Edit::MoveDeallocate { .. }
             | Edit::ShortenAllocate { .. } => first.inst_index(),
         };

@@ -21,7 +21,7 @@ use super::{
     stream_ordered_frees::StreamOrderedFrees,
 };
 use hir_plan::{
-    BufferNo, Collective, Direction, EventNo, Inst, InstKind, P2pGroup, P2pOp, Plan, View,
+    BufferNo, Collective, Direction, EventNo, ExecutionSite, Inst, InstKind, P2pGroup, P2pOp, Plan, View,
     sync::{
         InstRef,
         happens_before::{self, Occurrence},
@@ -60,6 +60,8 @@ struct AllocateSite {
     before: u32,
     /// The number of the ALLOCATE on the stream.
     number: u32,
+    /// Whether it is symmetric memory.
+    is_symmetric: bool,
 }
 
 /// Returns the ALLOCATE of each buffer of a rank. `first` is the actor of the rank's stream 0.
@@ -78,15 +80,22 @@ fn allocate_sites(plan: &Plan, first: u32) -> Vec<Option<AllocateSite>> {
                 actor: first + it.stream,
                 before: works[stream],
                 number: counts[stream],
+                is_symmetric: false,
             });
         }
         let is_work = match &it.kind {
             InstKind::RecordEvent { .. } | InstKind::Alloc { zeroed: None, .. } => false,
             InstKind::WaitEvent { event } => !by_host.contains(event),
-            _ => true,
+            // A communication is work of its communicator, which holds what it uses.
+            it => !matches!(it.effect().execution_site(), ExecutionSite::Queue(_)),
         };
         if is_work {
             works[stream] = counts[stream];
+        }
+    }
+    for it in plan.allocations.iter().filter(|it| it.is_symmetric) {
+        if let Some(site) = &mut found[it.buffer as usize] {
+            site.is_symmetric = true;
         }
     }
     found
@@ -292,6 +301,10 @@ impl<'p> RaceDetector<'p> {
         // Before the first instruction of the entry stream, the stream may execute work of the caller.
         let is_early = allocated.actor == self.entry_actors[rank] && ended == 0;
         let is_stream_ordered = self.rules.frees_in_stream_order();
+        // The host waits for the allocation of symmetric memory.
+        if is_stream_ordered && allocated.is_symmetric {
+            return true;
+        }
         let needed = if is_stream_ordered { allocated.number } else { allocated.before };
         if ended >= needed && !is_early {
             return true;

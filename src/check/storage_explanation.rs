@@ -32,13 +32,14 @@ impl RaceExplanation {
         let used_by = first.actor_name();
         let why = if race.is_stream_ordered {
             format!(
-                "the end of the program frees it on the stream that is current at exit, which does not wait for {used_by}"
+                "the end of the program frees it on {stream}, the stream of its ALLOCATE, which does not wait for {used_by}"
             )
         } else {
             format!("the allocator reuses the storage on {stream}, which does not wait for {used_by}")
         };
-        let moved = allocation.and_then(|it| move_deallocate(it, first, index));
+        let moved = allocation.and_then(|it| move_deallocate((it, it.freed?.origin), first, index));
         let order = Edit::order_after(first, insertion, next, frame, index);
+        let order = if race.is_stream_ordered { on_stream(order, stream) } else { order };
         Self { why: Some(why), edits: moved.into_iter().chain([order]).collect(), ..Self::default() }
     }
 
@@ -55,14 +56,19 @@ impl RaceExplanation {
         let why =
             format!("`cudaFreeAsync` on line {line} is work of {stream}, which does not wait for {used_by}");
         let allocation = index.allocation(reused.earlier);
-        let is_current =
-            allocation.is_some_and(|it| it.freed.is_some_and(|freed| freed.current == it.pool.stream));
         let is_own = first.plan.rank == plan.rank;
-        let moved = allocation.filter(|_| is_own).and_then(|it| move_deallocate(it, first, index));
+        let moved = allocation.filter(|_| is_own);
+        let moved = moved.and_then(|it| move_deallocate((it, it.unbound?.origin), first, index));
         // The Synchronize has to block the stream of the ALLOCATE.
-        let order = (is_current && is_own).then(|| {
+        let order = allocation.filter(|_| is_own).and_then(|it| {
             let here = plan.code.partition_point(|it| it.origin < second.origin);
-            Edit::order_after(first, InsertionPoint::before(second), Some(here), second.frame(), index)
+            let current = plan.streams[it.unbound?.current as usize].clone();
+            let before = InsertionPoint::before(second).with_current(current);
+            let order = Edit::order_after(first, before, Some(here), second.frame(), index);
+            let blocked = &plan.streams[it.pool.stream as usize];
+            let order = on_stream(order, blocked);
+            let is_current = it.unbound?.current == it.pool.stream;
+            (is_current || order.blocked_stream() == Some(blocked)).then_some(order)
         });
         let advice = format!("let {stream} wait for {used_by} before line {line}, or free the storage later");
         let edits = moved.into_iter().chain(order).collect();
@@ -92,11 +98,24 @@ impl RaceExplanation {
     }
 }
 
-/// Returns the edit that moves the Deallocate of an allocation behind the statement by which the stream of the
+/// Returns the edit that lets `blocked` wait, if an edit inserts a Synchronize where another stream is current.
+fn on_stream(edit: Edit, blocked: &PlanStream) -> Edit {
+    match edit {
+        Edit::InsertSynchronize { stream, before } if before.current() != Some(blocked) => {
+            Edit::SynchronizeOnStream { blocked: blocked.clone(), stream, before }
+        }
+        other => other,
+    }
+}
+
+/// Returns the edit that moves the Deallocate of an allocation, which is the statement `freed`, behind the statement by which the stream of the
 /// allocation waits for `first`; `None` if that stream does not wait in the iteration of the Deallocate.
-fn move_deallocate(allocation: &Allocation, first: &RaceSide<'_>, index: PlanIndex<'_>) -> Option<Edit> {
+fn move_deallocate(
+    (allocation, freed): (&Allocation, u32),
+    first: &RaceSide<'_>,
+    index: PlanIndex<'_>,
+) -> Option<Edit> {
     let plan = first.plan;
-    let freed = allocation.freed?.origin;
     let access = first.inst_index()?;
     let wait = index.first_stream_wait(access, allocation.pool.stream)?;
     let [from, after] = [freed, plan.code[wait].origin].map(|it| plan.origins[it as usize]);

@@ -1,12 +1,17 @@
 //! Finds uses of storage that `cudaFreeAsync` does not follow.
 //!
-//! A free is work of a stream: that of the ALLOCATE, or the stream that is current at exit for what the program does not
-//! free. CUDA defines the storage up to the beginning of the free, so all uses have to happen before it, whether or not
+//! A free is work of the stream of the ALLOCATE. The end of the program frees what the program does not free, each tensor on this
+//! stream, too. CUDA defines the storage up to the beginning of the free, so all uses have to happen before it, whether or not
 //! anything gets the storage later. A later ALLOCATE that gets it follows the free: the driver sees to that on any stream. So if
-//! every use follows its ALLOCATE and precedes its free, uses of tensors that share storage are ordered. Source: CUDA C++ Programming
-//! Guide, Stream Ordered Memory Allocator.
+//! every use follows its ALLOCATE and precedes its free, uses of tensors that share storage are ordered. Neither the driver nor NCCL
+//! holds the operands of a communication. Source: CUDA Runtime API and CUDA C++ Programming Guide, Stream Ordered Memory Allocator.
 //!
-//! A free is no instruction of a plan. It follows what is issued to its stream before it, the last of which is visited in its place.
+//! Symmetric memory is not stream-ordered. Its allocation and its free block the host until all streams of the device have finished what they
+//! have: `cudaMalloc` and `cudaFree` do (same source), and so does PyTorch before it unmaps symmetric memory. So its free follows what
+//! its rank has issued before, and only uses by peers are compared with it.
+//!
+//! A free is no instruction of a plan. It follows what is issued before it to one stream, or to all streams. The last instruction of
+//! each of them is visited in its place.
 
 use std::collections::BTreeMap;
 
@@ -17,14 +22,14 @@ use super::{
     storage::StorageConflict,
 };
 use hir_plan::{
-    BufferNo, ExecutionSite, Freed, InstKind, Plan,
+    Allocation, BufferNo, ExecutionSite, InstKind, Plan,
     sync::{InstRef, happens_before::Occurrence},
 };
 
 /// The storage of all ranks.
 pub struct StreamOrderedFrees {
     tensors: FxHashMap<(usize, BufferNo), Lifetime>,
-    /// The buffers that are freed behind an instruction, by rank and instruction.
+    /// The buffers whose free follows an instruction, by rank and instruction.
     freed_after: FxHashMap<(usize, usize), Vec<BufferNo>>,
 }
 
@@ -33,10 +38,12 @@ struct Lifetime {
     free: Party,
     /// The statement that frees it, as an index into `Plan::origins`; `None` is the end of the program.
     freed_by: Option<u32>,
-    /// The last use by each actor: its number, who uses it, and whether it writes.
+    /// The last use by each actor that no visited instruction follows: its number, who uses it, and whether it writes.
     uses: BTreeMap<u32, (u32, (Party, bool))>,
-    /// Whether the free was visited.
-    is_freed: bool,
+    /// The number of instructions that the free follows and that were not visited. It is freed when none is left.
+    not_visited: usize,
+    /// Whether the free follows all work of its own rank.
+    is_symmetric: bool,
 }
 
 impl StreamOrderedFrees {
@@ -49,38 +56,46 @@ impl StreamOrderedFrees {
 
     fn add(&mut self, plan: &Plan) {
         let kept: FxHashSet<BufferNo> = plan.caller_buffers().collect();
-        let all = plan.allocations.iter().filter(|it| !it.is_empty);
-        let mut freed: Vec<_> =
-            all.clone().filter_map(|it| Some((it.freed?, it.buffer, it.pool.stream))).collect();
-        freed.sort_unstable_by_key(|it| it.0.origin);
+        let is_freed =
+            |it: &&Allocation| !it.is_empty && (it.unbound.is_some() || !kept.contains(&it.buffer));
+        let mut freed: Vec<&Allocation> = plan.allocations.iter().filter(is_freed).collect();
+        freed.sort_by_key(|it| it.unbound.map_or(u32::MAX, |it| it.origin));
         let mut freed = freed.into_iter().peekable();
         let mut last = vec![None; plan.streams.len()];
         for (at, inst) in plan.code.iter().enumerate() {
-            while let Some((free, buffer, stream)) = freed.next_if(|it| it.0.origin < inst.origin) {
-                self.free(plan, (buffer, Some(free)), last[stream as usize]);
+            while let Some(it) = freed.next_if(|it| it.unbound.is_some_and(|free| free.origin < inst.origin))
+            {
+                self.free(plan, it, &last);
             }
             if let ExecutionSite::Stream = inst.kind.effect().execution_site() {
                 last[inst.stream as usize] = Some(at);
             }
         }
-        for (free, buffer, stream) in freed {
-            self.free(plan, (buffer, Some(free)), last[stream as usize]);
-        }
-        let exit = plan.code.iter().rposition(|it| matches!(it.kind, InstKind::ReadOutputs));
-        for it in all.filter(|it| it.freed.is_none() && !it.is_held && !kept.contains(&it.buffer)) {
-            self.free(plan, (it.buffer, None), exit);
-        }
+        freed.for_each(|it| self.free(plan, it, &last));
     }
 
-    /// Adds the free of a buffer behind the instruction `at`.
-    fn free(&mut self, plan: &Plan, (buffer, freed): (BufferNo, Option<Freed>), at: Option<usize>) {
-        let Some(inst) = at else { return };
+    /// Adds the free of a buffer. `last` has the last instruction of each stream before it.
+    fn free(&mut self, plan: &Plan, it: &Allocation, last: &[Option<usize>]) {
+        let own = it.pool.stream as usize;
+        let Some(inst) = last[own] else { return };
         let at = InstRef { rank: plan.rank, inst };
-        let freed_by = freed.map(|it| it.origin);
-        let free = freed_by.map_or(Party::CallerAfter(at), |origin| Party::Free(at, origin));
-        let it = Lifetime { free, freed_by, uses: BTreeMap::new(), is_freed: false };
-        self.tensors.insert((plan.rank, buffer), it);
-        self.freed_after.entry((plan.rank, inst)).or_default().push(buffer);
+        let freed_by = it.unbound.map(|it| it.origin);
+        let exit = plan.code.iter().rposition(|it| matches!(it.kind, InstKind::ReadOutputs));
+        let end = InstRef { inst: exit.unwrap_or(inst), ..at };
+        let free = freed_by.map_or(Party::CallerAfter(end), |origin| Party::Free(at, origin));
+        let follows = last.iter().enumerate().filter(|(stream, _)| it.is_symmetric || *stream == own);
+        let follows: Vec<usize> = follows.filter_map(|(_, last)| *last).collect();
+        let lifetime = Lifetime {
+            free,
+            freed_by,
+            uses: BTreeMap::new(),
+            not_visited: follows.len(),
+            is_symmetric: it.is_symmetric,
+        };
+        self.tensors.insert((plan.rank, it.buffer), lifetime);
+        for inst in follows {
+            self.freed_after.entry((plan.rank, inst)).or_default().push(it.buffer);
+        }
     }
 
     /// Records a use of a buffer. Returns a conflict if the free may be earlier.
@@ -95,7 +110,10 @@ impl StreamOrderedFrees {
             return None;
         }
         let tensor = self.tensors.get_mut(&(rank, buffer))?;
-        if tensor.is_freed {
+        if tensor.is_symmetric && it.rank == rank {
+            return None;
+        }
+        if tensor.not_visited == 0 {
             return Some(tensor.conflict(buffer, side));
         }
         tensor.uses.insert(it.actor, (it.number, side));
@@ -108,11 +126,11 @@ impl StreamOrderedFrees {
         let mut found = Vec::new();
         for buffer in buffers {
             let Some(tensor) = self.tensors.get_mut(&(it.rank, *buffer)) else { continue };
-            tensor.is_freed = true;
-            for (actor, (number, side)) in std::mem::take(&mut tensor.uses) {
-                if actor != it.actor && it.clock.ended(actor) < number {
-                    found.push((it.rank, tensor.conflict(*buffer, side)));
-                }
+            tensor.uses.retain(|actor, (number, _)| *actor != it.actor && it.clock.ended(*actor) < *number);
+            tensor.not_visited = tensor.not_visited.saturating_sub(1);
+            if tensor.not_visited == 0 {
+                let left = std::mem::take(&mut tensor.uses);
+                found.extend(left.into_values().map(|(_, side)| (it.rank, tensor.conflict(*buffer, side))));
             }
         }
         found

@@ -13,8 +13,10 @@ use grammar::{
     ops::AccessMode,
 };
 
+use rustc_hash::FxHashMap;
+
 use super::{
-    BufferNo, InstKind, IoBinding, View,
+    BufferNo, InstKind, IoBinding, Unbound, View,
     context::{Binding, PlanBuilder, Result},
 };
 
@@ -137,7 +139,13 @@ impl PlanBuilder<'_> {
 
     /// Releases the buffer of a removed binding.
     pub(super) fn drop_name(&mut self, before: Option<Binding>) {
-        before.map(|it| it.view.buffer).into_iter().for_each(|buffer| self.release(buffer));
+        let Some(buffer) = before.map(|it| it.view.buffer) else { return };
+        let count = |of: &FxHashMap<BufferNo, usize>| of.get(&buffer).copied().unwrap_or_default();
+        if count(&self.name_counts) == count(&self.hold_counts) + 1 {
+            let at = Unbound { origin: self.origin_no(), current: self.current };
+            self.allocator.unbind(&mut self.plan.allocations, buffer, at);
+        }
+        self.release(buffer);
     }
 
     /// Drops one reference to a buffer and frees the buffer if none is left, unless it belongs to an input.

@@ -11,7 +11,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{Allocation, BufferNo, Freed, StoragePool, StreamNo};
+use super::{Allocation, BufferNo, Freed, StoragePool, StreamNo, Unbound};
 
 /// The largest size, in bytes, of a request that the pool for small blocks serves (`kSmallSize`).
 const MAX_SMALL_REQUEST: usize = 1 << 20;
@@ -42,12 +42,21 @@ impl CachingAllocator {
             pool,
             is_empty: bytes == 0,
             frees_before,
+            is_symmetric: false,
+            unbound: None,
             freed: None,
             is_held: false,
         });
     }
 
-    /// Frees a buffer to which no tensor is bound any more. `origin` is the statement that releases it, an
+    /// Records that no tensor is bound to a buffer any more.
+    pub(super) fn unbind(&mut self, all: &mut [Allocation], buffer: BufferNo, at: Unbound) {
+        if let Some(it) = self.live.get(&buffer).and_then(|at| all.get_mut(*at)) {
+            it.unbound = Some(at);
+        }
+    }
+
+    /// Frees a buffer to which no tensor is bound any more, and which no communication holds. `origin` is the statement that releases it, an
     /// index into `Plan::origins`, and `current` the stream that is current there.
     pub(super) fn free(
         &mut self,

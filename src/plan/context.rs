@@ -61,6 +61,8 @@ pub(super) struct PlanBuilder<'p> {
     /// The number of references to each buffer: names bound to it, and posted communications that have not
     /// been waited for.
     pub(super) name_counts: FxHashMap<BufferNo, usize>,
+    /// How many of these are operands of communications that nothing has waited for.
+    pub(super) hold_counts: FxHashMap<BufferNo, usize>,
     /// The buffers of posted communications that have not been waited for.
     held: FxHashMap<WorkNo, Vec<BufferNo>>,
     pub(super) allocator: CachingAllocator,
@@ -148,6 +150,7 @@ impl<'p> PlanBuilder<'p> {
             arrays: FxHashMap::default(),
             bindings: vec![None; program.tensors.len()],
             name_counts: FxHashMap::default(),
+            hold_counts: FxHashMap::default(),
             held: FxHashMap::default(),
             allocator: CachingAllocator::default(),
             slices: FxHashMap::default(),
@@ -355,11 +358,17 @@ impl PlanBuilder<'_> {
         if let Some(posted) = kind.communication() {
             let mut held = Vec::new();
             kind.visit_accesses(self.plan.rank, &mut |it| held.push(it.view.buffer));
-            held.iter().for_each(|buffer| *self.name_counts.entry(*buffer).or_default() += 1);
+            for buffer in &held {
+                *self.name_counts.entry(*buffer).or_default() += 1;
+                *self.hold_counts.entry(*buffer).or_default() += 1;
+            }
             self.held.insert(posted.work(), held);
         } else if let InstKind::Wait { work } = kind {
             let held = self.held.remove(&work).unwrap_or_default();
-            held.into_iter().for_each(|buffer| self.release(buffer));
+            for buffer in held {
+                self.hold_counts.entry(buffer).and_modify(|it| *it -= 1);
+                self.release(buffer);
+            }
         }
         self.plan.code.push(Inst { kind, stream, origin });
     }

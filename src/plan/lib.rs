@@ -220,7 +220,11 @@ pub struct Allocation {
     /// Number of buffers of the stream that are freed before this one is allocated. Those of the pool may have used its
     /// storage.
     pub frees_before: u32,
-    /// Where the buffer is freed; `None` for the end of the program.
+    /// Whether it is symmetric memory.
+    pub is_symmetric: bool,
+    /// Where no tensor is bound to the buffer any more; `None` for the end of the program.
+    pub unbound: Option<Unbound>,
+    /// Where the buffer is freed if communications hold their operands; `None` for the end of the program.
     pub freed: Option<Freed>,
     /// Whether a communication that nothing waits for still holds the buffer at the end.
     pub is_held: bool,
@@ -235,10 +239,19 @@ pub struct StoragePool {
     pub is_small: bool,
 }
 
+/// The point from which no tensor is bound to a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unbound {
+    /// The statement, an index into `Plan::origins`.
+    pub origin: u32,
+    /// The stream that is current there.
+    pub current: StreamNo,
+}
+
 /// The point at which a buffer is freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Freed {
-    /// The statement after which no tensor is bound to the buffer, an index into `Plan::origins`.
+    /// The statement after which no tensor is bound to the buffer and no communication holds it, an index into `Plan::origins`.
     pub origin: u32,
     /// Number of buffers of the same stream that are freed before.
     pub number: u32,

@@ -5,6 +5,7 @@ use grammar::{
     codes::Code,
     ir::{OpStmt, Operand, Program, Stream, StreamId, TensorId},
     ops::Op,
+    words::MemoryType,
 };
 
 use super::{
@@ -101,7 +102,11 @@ impl PlanBuilder<'_> {
             self.bind(tensor, view, None);
             return Ok(());
         }
-        self.allocate(tensor, stmt.get(attr::ZERO_INIT) == Some(true)).map(|_| ())
+        self.allocate(tensor, stmt.get(attr::ZERO_INIT) == Some(true))?;
+        if let Some(it) = self.plan.allocations.last_mut() {
+            it.is_symmetric = stmt.get(attr::MEM_TYPE) == Some(MemoryType::Symmetric);
+        }
+        Ok(())
     }
 
     /// Counts an ALLOCATE in a loop that has no effect in this iteration, since its name is bound.

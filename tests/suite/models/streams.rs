@@ -1,6 +1,9 @@
-//! Programs of one rank with three streams, whose tensors come from an allocator.
+//! Programs of one rank with three streams and a communicator, whose tensors come from an allocator.
 
-use std::{collections::BTreeSet, fmt::Write as _};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+};
 
 use hir::check::{Checks, Finding, OrderingModel, StorageModel};
 
@@ -9,6 +12,9 @@ use crate::rng::Rng;
 
 /// Number of streams. Stream 0 is the one that is current at entry and at exit.
 const STREAMS: usize = 3;
+/// The queue of the communicator. The streams are the queues before it.
+const NCCL: usize = STREAMS;
+const QUEUES: usize = STREAMS + 1;
 /// The tensors: whether each is large. `T0` and `T7` are inputs, `T1` is the output.
 const LARGE: [bool; 8] = [false, false, false, false, true, true, false, true];
 const OUTPUT: usize = 1;
@@ -40,6 +46,18 @@ enum Statement {
     HostWait {
         stream: usize,
     },
+    /// An all-reduce with a number, of this rank alone.
+    Post {
+        number: usize,
+        out: usize,
+        from: usize,
+        stream: usize,
+    },
+    /// The stream waits for an all-reduce.
+    Wait {
+        number: usize,
+        stream: usize,
+    },
 }
 
 /// Compares the verdicts on a random program under each model.
@@ -47,6 +65,7 @@ pub fn compare(rng: &mut Rng) -> Result<Vec<Verdict>, String> {
     let statements = statements(rng);
     let text = text(&statements);
     let world = plans_of(&text, 1)?;
+    let statements = with_frees(statements);
     let orders = Orders::of(&statements, 1);
     let is_race = |it: &Finding| matches!(it, Finding::Race { race, .. } if !race.between_runs);
     let mut verdicts = Vec::new();
@@ -97,6 +116,7 @@ fn statements(rng: &mut Rng) -> Vec<Statement> {
             all.push(Statement::Synchronize { awaited: 0, stream });
         }
     }
+    let (mut posted, mut pending) = (0, Vec::new());
     for _ in 0..4 + rng.below(9) {
         let stream = rng.below(STREAMS);
         let awaited = (stream + 1 + rng.below(STREAMS - 1)) % STREAMS;
@@ -127,8 +147,27 @@ fn statements(rng: &mut Rng) -> Vec<Statement> {
                 }
             }
             12 if rng.below(2) == 0 => all.push(Statement::HostWait { stream }),
+            13..=14 => {
+                let out = live[rng.below(live.len())];
+                let alike: Vec<usize> =
+                    written.iter().copied().filter(|it| LARGE[*it] == LARGE[out]).collect();
+                let from = alike[rng.below(alike.len())];
+                all.push(Statement::Post { number: posted, out, from, stream });
+                pending.push(posted);
+                posted += 1;
+                if !written.contains(&out) {
+                    written.push(out);
+                }
+            }
+            15..=16 if !pending.is_empty() => {
+                let number = pending.swap_remove(rng.below(pending.len()));
+                all.push(Statement::Wait { number, stream });
+            }
             _ => all.push(Statement::Synchronize { awaited, stream }),
         }
+    }
+    for number in pending {
+        all.push(Statement::Wait { number, stream: if rng.below(2) == 0 { 0 } else { rng.below(STREAMS) } });
     }
     if !written.contains(&OUTPUT) {
         all.push(Statement::Compute { out: OUTPUT, from: 0, stream: 0 });
@@ -141,12 +180,20 @@ fn statements(rng: &mut Rng) -> Vec<Statement> {
     all
 }
 
+/// Adds the frees of the tensors that the end of the program frees.
+fn with_frees(mut statements: Vec<Statement>) -> Vec<Statement> {
+    let is_left = |it: &usize| allocation(&statements, *it).is_some() && free(&statements, *it).is_none();
+    let left: Vec<usize> = LOCALS.filter(is_left).collect();
+    statements.extend(left.into_iter().map(|tensor| Statement::Free { tensor }));
+    statements
+}
+
 /// Returns the text of a program.
 fn text(statements: &[Statement]) -> String {
     let mut text = String::new();
     for (tensor, large) in LARGE.iter().enumerate() {
         let extent = if *large { 524_288 } else { 4 };
-        let _ = writeln!(text, "%tensor T{tensor}_g_float[iS{tensor}{{{extent}}}]");
+        let _ = writeln!(text, "%tensor T{tensor}_g_float[iS{tensor}{{{extent}}}] (DeviceMesh{{0}})");
     }
     text += "%HostIrContainer { (T0, T7) -> (T1) :\n  Stream s0 = GetCurrentStream()\n";
     let name = |stream: usize| if stream == 0 { "s0".to_owned() } else { stream.to_string() };
@@ -156,6 +203,8 @@ fn text(statements: &[Statement]) -> String {
             Statement::Allocate { stream, .. }
             | Statement::Compute { stream, .. }
             | Statement::Synchronize { stream, .. }
+            | Statement::Post { stream, .. }
+            | Statement::Wait { stream, .. }
             | Statement::HostWait { stream } => stream,
             Statement::Free { .. } => current,
         };
@@ -173,6 +222,11 @@ fn text(statements: &[Statement]) -> String {
                 writeln!(text, "  Synchronize(Stream {})", name(awaited))
             }
             Statement::HostWait { .. } => writeln!(text, "  Synchronize(host)"),
+            Statement::Post { number, out, from, .. } => writeln!(
+                text,
+                "  Communication {number} (type=Allreduce, team=(0), red_op=SUM, input=T{from}, output=T{out}, backend=NCCL)"
+            ),
+            Statement::Wait { number, .. } => writeln!(text, "  Wait(Communication {number})"),
         };
     }
     if current != 0 {
@@ -188,7 +242,7 @@ struct Orders {
     /// The number of statements of a run.
     statements: usize,
     /// By work: the work that may come after it.
-    after: Vec<u64>,
+    after: Vec<u128>,
 }
 
 impl Orders {
@@ -196,10 +250,12 @@ impl Orders {
     fn of(statements: &[Statement], runs: usize) -> Self {
         let count = statements.len();
         let last = 1 + runs * count;
-        // By stream: its work. Each work has the number of works that each stream has to have executed before.
-        let mut queues: Vec<Vec<(usize, [usize; STREAMS])>> = vec![Vec::new(); STREAMS];
-        let mut host = [0; STREAMS];
-        queues[0].push((0, [0; STREAMS]));
+        // By queue: its work. Each work has the number of works that each queue has to have executed before.
+        let mut queues: Vec<Vec<(usize, [usize; QUEUES])>> = vec![Vec::new(); QUEUES];
+        let mut host = [0; QUEUES];
+        // By number of an all-reduce: the works of the communicator up to it.
+        let mut posted = BTreeMap::new();
+        queues[0].push((0, [0; QUEUES]));
         let repeated = (0..runs).flat_map(|_| statements).enumerate();
         for (at, statement) in repeated {
             let mut needs = host;
@@ -217,22 +273,31 @@ impl Orders {
                     queues[stream].push((at + 1, needs));
                 }
                 Statement::HostWait { stream } => host[stream] = queues[stream].len(),
+                Statement::Post { number, stream, .. } => {
+                    needs[stream] = queues[stream].len();
+                    queues[NCCL].push((at + 1, needs));
+                    posted.insert(number, queues[NCCL].len());
+                }
+                Statement::Wait { number, stream } => {
+                    needs[NCCL] = needs[NCCL].max(posted[&number]);
+                    queues[stream].push((at + 1, needs));
+                }
             }
         }
         queues[0].push((last, host));
         let mut after = vec![0; last + 1];
-        let all = queues.iter().flatten().fold(0, |all, it| all | 1_u64 << it.0);
-        let (mut open, mut known) = (vec![[0; STREAMS]], BTreeSet::from([[0; STREAMS]]));
+        let all = queues.iter().flatten().fold(0, |all, it| all | 1_u128 << it.0);
+        let (mut open, mut known) = (vec![[0; QUEUES]], BTreeSet::from([[0; QUEUES]]));
         while let Some(done) = open.pop() {
             let executed =
-                || (0..STREAMS).flat_map(|stream| queues[stream][..done[stream]].iter().map(|it| it.0));
-            let left = all & !executed().fold(0, |all, it| all | 1_u64 << it);
+                || (0..QUEUES).flat_map(|queue| queues[queue][..done[queue]].iter().map(|it| it.0));
+            let left = all & !executed().fold(0, |all, it| all | 1_u128 << it);
             executed().for_each(|it| after[it] |= left);
-            for stream in 0..STREAMS {
-                let Some((_, needs)) = queues[stream].get(done[stream]) else { continue };
-                if (0..STREAMS).all(|it| done[it] >= needs[it]) {
+            for queue in 0..QUEUES {
+                let Some((_, needs)) = queues[queue].get(done[queue]) else { continue };
+                if (0..QUEUES).all(|it| done[it] >= needs[it]) {
                     let mut next = done;
-                    next[stream] += 1;
+                    next[queue] += 1;
                     if known.insert(next) {
                         open.push(next);
                     }
@@ -280,7 +345,6 @@ impl Orders {
             let Some((allocated, stream)) = allocation(statements, tensor) else { continue };
             if storage == StorageModel::CudaAsync {
                 let freed = free(statements, tensor).map(|it| it + 1);
-                let freed = freed.or((tensor != OUTPUT).then_some(end));
                 if self.may_be_early(at, allocated + 1) {
                     return found("its cudaMallocAsync");
                 }
@@ -349,6 +413,13 @@ impl Orders {
                 {
                     return Some(format!("statement {at} is not joined"));
                 }
+                Statement::Post { stream, .. } => {
+                    if !takes_part[stream] || self.may_be_early(1 + self.statements, at + 1) {
+                        return Some(format!("statement {at} is not captured, or not joined"));
+                    }
+                }
+                // What it waits for is captured.
+                Statement::Wait { stream, .. } => takes_part[stream] = true,
                 Statement::Synchronize { awaited, stream } => {
                     if takes_part[stream] && !takes_part[awaited] {
                         return Some(format!("statement {at} waits for work that is not captured"));
@@ -368,21 +439,26 @@ fn stream_of(statement: Statement) -> Option<usize> {
     match statement {
         Statement::Compute { stream, .. }
         | Statement::Synchronize { stream, .. }
+        | Statement::Wait { stream, .. }
         | Statement::Allocate { stream, zeroed: true, .. } => Some(stream),
-        Statement::Allocate { zeroed: false, .. } | Statement::Free { .. } | Statement::HostWait { .. } => {
-            None
-        }
+        Statement::Allocate { zeroed: false, .. }
+        | Statement::Free { .. }
+        | Statement::HostWait { .. }
+        | Statement::Post { .. } => None,
     }
 }
 
 /// Returns each use of a tensor: the statement, the tensor, and whether it writes.
 fn uses(statements: &[Statement]) -> Vec<(usize, usize, bool)> {
     let of = |(at, it): (usize, &Statement)| match *it {
-        Statement::Compute { out, from, .. } => vec![(at, from, false), (at, out, true)],
+        Statement::Compute { out, from, .. } | Statement::Post { out, from, .. } => {
+            vec![(at, from, false), (at, out, true)]
+        }
         Statement::Allocate { tensor, zeroed: true, .. } => vec![(at, tensor, true)],
         Statement::Allocate { zeroed: false, .. }
         | Statement::Free { .. }
         | Statement::Synchronize { .. }
+        | Statement::Wait { .. }
         | Statement::HostWait { .. } => Vec::new(),
     };
     statements.iter().enumerate().flat_map(of).collect()
@@ -401,10 +477,25 @@ fn free(statements: &[Statement], tensor: usize) -> Option<usize> {
     statements.iter().position(|it| matches!(it, Statement::Free { tensor: it } if *it == tensor))
 }
 
+/// Returns the statement behind which PyTorch's allocator has the storage of a tensor back: an all-reduce holds its operands up to its Wait.
+fn released(statements: &[Statement], tensor: usize) -> Option<usize> {
+    let freed = free(statements, tensor)?;
+    let holds = statements[..freed].iter().filter_map(|it| match *it {
+        Statement::Post { number, out, from, .. } if [out, from].contains(&tensor) => Some(number),
+        _ => None,
+    });
+    let awaited = |number: usize| {
+        statements.iter().position(|it| matches!(it, Statement::Wait { number: it, .. } if *it == number))
+    };
+    Some(holds.filter_map(awaited).fold(freed, usize::max))
+}
+
 /// Returns whether the allocator may give the storage of `earlier` to `later`.
 fn may_share(statements: &[Statement], storage: StorageModel, earlier: usize, later: usize) -> bool {
     let both = [earlier, later].map(|it| allocation(statements, it));
-    let (Some(freed), [Some(before), Some(after)]) = (free(statements, earlier), both) else { return false };
-    let is_one_pool = storage == StorageModel::CudaAsync || LARGE[earlier] == LARGE[later];
+    let is_async = storage == StorageModel::CudaAsync;
+    let freed = if is_async { free(statements, earlier) } else { released(statements, earlier) };
+    let (Some(freed), [Some(before), Some(after)]) = (freed, both) else { return false };
+    let is_one_pool = is_async || LARGE[earlier] == LARGE[later];
     freed < after.0 && before.1 == after.1 && is_one_pool
 }
