@@ -16,13 +16,15 @@ use crate::analysis::{
 /// Pairs of operand and result dimensions that are the same dimension. Stream parallelization is ignored.
 pub struct DimEquivalence {
     edges: Vec<Edge>,
-    /// Indices of the edges of each tensor.
-    of: FxHashMap<TensorId, Vec<usize>>,
+    /// Indices of the edges of each dimension.
+    of: FxHashMap<(TensorId, usize), Vec<usize>>,
     inputs: FxHashSet<TensorId>,
     /// The results of reductions over devices.
     device_sums: FxHashSet<TensorId>,
     /// What searches through all operators have found from each dimension, if it is kept.
     known: Option<RefCell<FxHashMap<(TensorId, usize), Found>>>,
+    /// The extents of the dimensions that have been asked for, which many components have in common.
+    pub extents: RefCell<FxHashMap<(TensorId, usize), Extent>>,
 }
 
 /// The equivalent dimensions, or a tensor that would have two of them.
@@ -38,6 +40,9 @@ pub enum Reach {
     /// The same, and through what is computed from these results up to other matrix products.
     BehindProduct,
 }
+
+/// The extent of a dimension and the number of devices that have a part of it, if they are known, or why the dimension cannot be split.
+pub type Extent = Result<Option<(i64, i64)>, String>;
 
 /// A number of chunks, or why there is none.
 pub type Count = Result<i64, Option<String>>;
@@ -76,13 +81,14 @@ impl DimEquivalence {
     /// Analyzes the top-level statements.
     pub fn of(program: &Program) -> Self {
         let edges = edges(program);
-        let mut of: FxHashMap<TensorId, Vec<usize>> = FxHashMap::default();
+        let mut of: FxHashMap<(TensorId, usize), Vec<usize>> = FxHashMap::default();
         for (at, edge) in edges.iter().enumerate() {
-            of.entry(edge.arg).or_default().push(at);
-            of.entry(edge.out).or_default().push(at);
+            of.entry((edge.arg, edge.arg_dim)).or_default().push(at);
+            of.entry((edge.out, edge.out_dim)).or_default().push(at);
         }
         let device_sums = edges.iter().filter(|it| it.kind == EdgeKind::DeviceSum).map(|it| it.out).collect();
-        Self { edges, of, inputs: Program::tensors_of(&program.inputs).collect(), device_sums, known: None }
+        let inputs = Program::tensors_of(&program.inputs).collect();
+        Self { edges, of, inputs, device_sums, known: None, extents: RefCell::default() }
     }
 
     /// Analyzes the top-level statements for many searches: a search through all operators is that of all dimensions that it has
@@ -138,9 +144,9 @@ impl DimEquivalence {
             if self.inputs.contains(&tensor) && next > 1 || is_behind && reach == Reach::NextProduct {
                 continue;
             }
-            for edge in self.of.get(&tensor).into_iter().flatten().map(|at| &self.edges[*at]) {
-                let from_arg = edge.arg == tensor && edge.arg_dim == dim;
-                let from_out = edge.out == tensor && edge.out_dim == dim;
+            for edge in self.of.get(&(tensor, dim)).into_iter().flatten().map(|at| &self.edges[*at]) {
+                let from_arg = (edge.arg, edge.arg_dim) == (tensor, dim);
+                let from_out = !from_arg;
                 if reach != Reach::Everywhere {
                     // The loop takes slices of what is computed before it, and what is behind it reads the whole sum.
                     let is_behind_sum =
@@ -155,11 +161,7 @@ impl DimEquivalence {
                         products.insert(if from_arg { edge.out } else { edge.arg });
                     }
                 }
-                let (other, at) = match (from_arg, from_out) {
-                    (true, _) => (edge.out, edge.out_dim),
-                    (_, true) => (edge.arg, edge.arg_dim),
-                    (false, false) => continue,
-                };
+                let (other, at) = if from_arg { (edge.out, edge.out_dim) } else { (edge.arg, edge.arg_dim) };
                 match found.dim(other) {
                     Some(known) if known == at => (),
                     Some(_) => return Some(other),

@@ -138,8 +138,8 @@ impl Sharding {
             if serial.is_some_and(|at| at + 1 != pieces.len()) {
                 return None;
             }
-            let partial = (suffix.contains("rf") || program.is_partial(tensor, axis))
-                && pieces.iter().any(|it| it.device().is_some());
+            let partial = pieces.iter().any(|it| it.device().is_some())
+                && (suffix.contains("rf") || program.is_partial(tensor, axis));
             let is_alone = |piece: &DimPiece| !spreads(piece) && suffix.contains("rf");
             let lone = pieces.iter().copied().find(is_alone).and_then(|piece| piece.device());
             pieces.retain(|piece| piece.parallel != ParallelType::Serial && spreads(piece));

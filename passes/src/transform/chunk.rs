@@ -44,7 +44,7 @@ pub(crate) use auto::{Chunking, CommCandidate, CommKind, MAX_COUNT, choose_chunk
 
 use crate::{
     analysis::{
-        dim_equivalence::{DimEquivalence, EquivalentDims},
+        dim_equivalence::{DimEquivalence, EquivalentDims, Extent},
         sharding::{Dim, DimPiece, Sharding},
     },
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
@@ -181,7 +181,7 @@ fn obstacle_to_counts(
     counts: RangeInclusive<i64>,
 ) -> Option<String> {
     match divided_extent(program, tensor, dim) {
-        Ok(it) => it?.obstacle_to_all(program, counts),
+        Ok(it) => DividedExtent::of((tensor, dim), it?).obstacle_to_all(program, counts),
         Err(reason) => Some(reason),
     }
 }
@@ -195,11 +195,11 @@ struct DividedExtent {
     spread: i64,
 }
 
-/// Returns the extent of a dimension that can have new axes; `None` if it is not known.
+/// Returns the extent of a dimension that can have new axes, and the number of devices that have a part of it; `None` if it is not known.
 ///
 /// # Errors
 /// Returns the reason why it cannot have new axes.
-fn divided_extent(program: &Program, tensor: TensorId, dim: usize) -> Result<Option<DividedExtent>, String> {
+fn divided_extent(program: &Program, tensor: TensorId, dim: usize) -> Extent {
     let name = || program.tensor_name(tensor);
     let it = Sharding::of(program, tensor)
         .ok_or_else(|| format!("`{}` is sharded over the inner part of a split axis", name()))?;
@@ -211,10 +211,14 @@ fn divided_extent(program: &Program, tensor: TensorId, dim: usize) -> Result<Opt
     }
     let spread = it.dims[dim].devices().map(|device| it.mesh.extent(device) as i64).product();
     let extent = known_extent(program, it.dims[dim].extent);
-    Ok(extent.map(|extent| DividedExtent { tensor, dim, extent, spread }))
+    Ok(extent.map(|extent| (extent, spread)))
 }
 
 impl DividedExtent {
+    fn of((tensor, dim): (TensorId, usize), (extent, spread): (i64, i64)) -> Self {
+        Self { tensor, dim, extent, spread }
+    }
+
     /// Returns whether it can be split into this number of chunks.
     fn is_divided_by(&self, count: i64) -> bool {
         self.extent % (self.spread * count) == 0

@@ -10,7 +10,7 @@ use grammar::{
     ops::TypeRule,
 };
 
-use super::divided_extent;
+use super::{DividedExtent, divided_extent};
 use crate::{
     analysis::{
         dim_equivalence::{Count, DimEquivalence, EquivalentDims, Reach},
@@ -279,7 +279,7 @@ pub(crate) fn choose_chunking(
         let key = (*counts.start(), *counts.end());
         let known = component.counts.borrow().get(&key).cloned();
         let found = known.unwrap_or_else(|| {
-            let found = count_of_chunks(program, &component, counts);
+            let found = count_of_chunks(program, shared, &component, counts);
             component.counts.borrow_mut().insert(key, found.clone());
             found
         });
@@ -293,10 +293,18 @@ pub(crate) fn choose_chunking(
 }
 
 /// Returns the largest of these numbers of chunks into which all dimensions can be split, or why there is none.
-fn count_of_chunks(program: &Program, component: &EquivalentDims, counts: RangeInclusive<i64>) -> Count {
+fn count_of_chunks(
+    program: &Program,
+    shared: &DimEquivalence,
+    component: &EquivalentDims,
+    counts: RangeInclusive<i64>,
+) -> Count {
     let mut possible: Vec<i64> = counts.clone().filter(|count| *count > 1).collect();
-    for (tensor, dim) in &component.dims {
-        let Some(extent) = divided_extent(program, *tensor, *dim).map_err(Some)? else { continue };
+    let mut extents = shared.extents.borrow_mut();
+    for at in &component.dims {
+        let known = extents.entry(*at).or_insert_with(|| divided_extent(program, at.0, at.1));
+        let Some(extent) = known.as_ref().map_err(|it| Some(it.clone()))? else { continue };
+        let extent = DividedExtent::of(*at, *extent);
         if let Some(reason) = extent.obstacle_to_all(program, counts.clone()) {
             return Err(Some(reason));
         }
