@@ -2,16 +2,16 @@
 
 use std::{
     path::{Path, PathBuf},
-    process::{Command, Stdio},
     time::{SystemTime, UNIX_EPOCH},
 };
 
 use clap::Parser;
 use grammar::{diagnostic::has_errors, ir::Program, source::Source};
 use hir_plan::timeline::{machine::Machine, work::Work};
-use hir_process::{atomic_file, exit::Exit};
+use hir_process::exit::Exit;
 use passes::{PassCall, PassError};
 
+use super::measurement::{FolderFlags, measure, report_nothing_measured};
 use crate::{
     auto::{all_ways, machine::MachineFlag},
     calibrate::{
@@ -66,13 +66,8 @@ struct Options {
     /// Measure only the smallest size of each table, and no whole programs: for trying the command.
     #[arg(long, conflicts_with = "base")]
     quick: bool,
-    /// Keep the programs and the results of each in this folder.
-    #[arg(long, value_name = "FOLDER")]
-    keep: Option<PathBuf>,
-    /// Measure nothing: read the results that an earlier run has left in this folder (`--keep`), with the same `--ranks`, `--for`,
-    /// `--passes`, `--base` and `--quick`.
-    #[arg(long, value_name = "FOLDER", conflicts_with = "keep")]
-    results: Option<PathBuf>,
+    #[command(flatten)]
+    folder: FolderFlags,
     #[command(flatten)]
     diagnostics: DiagnosticFlags,
 }
@@ -116,20 +111,16 @@ fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
         wanted.extend(new);
     }
     let refuse = |message: String| screen.fail(Exit::Environment, message);
-    let temporary = tempfile::tempdir().map_err(|fault| refuse(format!("no temporary folder: {fault}")))?;
-    let folder = options.keep.as_ref().or(options.results.as_ref());
-    let folder = folder.cloned().unwrap_or_else(|| temporary.path().to_owned());
+    let folder = options.folder.folder(screen)?;
     let mut entries = if options.base.is_some() { least(ranks) } else { entries(ranks, options.quick) };
     entries.extend(wanted.iter().flat_map(|it| measurements(it, ranks)));
-    let (log, start) = (folder.join("log.txt"), std::time::Instant::now());
-    if options.results.is_none() {
-        measure_all(&folder, &entries, options, screen)?;
+    let start = std::time::Instant::now();
+    if options.folder.results.is_none() {
+        measure_all(&folder.path, &entries, options, screen)?;
     }
-    let measured = read_results(&folder, &entries, ranks, today());
+    let measured = read_results(&folder.path, &entries, ranks, today());
     if measured.machine.tables.is_empty() {
-        let log = std::fs::read_to_string(&log).unwrap_or_default();
-        let reason = log.lines().rfind(|it| !it.trim().is_empty()).unwrap_or("no output").to_owned();
-        return Err(refuse(format!("nothing was measured: {reason}")));
+        return Err(report_nothing_measured(screen, &folder.path));
     }
     let machine = match &options.base {
         None => measured.machine,
@@ -265,39 +256,7 @@ fn measure_all(folder: &Path, entries: &[Entry], options: &Options, screen: &Rep
         let (count, ranks) = (entries.len(), options.ranks);
         screen.session().notice(&format!("measuring {count} programs on {ranks} GPUs"));
     }
-    let ended = measure(screen, folder, options.ranks, &[]);
-    ended.map_err(|fault| refuse(format!("cannot run hir-run: {fault}")))
-}
-
-/// Runs the command lines of `batch.txt` in a folder in one job with variables of the environment, which are removed if they have no
-/// value, and writes what it prints to `log.txt`. Its exit code says nothing: a program that fails has no time.
-pub(super) fn measure(
-    screen: &Reporter,
-    folder: &Path,
-    ranks: u32,
-    environment: &[(&str, Option<&str>)],
-) -> std::io::Result<()> {
-    let start = &screen.session().command_line.start;
-    let own = std::env::current_exe()?;
-    let program = start.first().map_or(own.as_os_str(), |it| it.as_os_str());
-    // The last word of `start` is this tool.
-    let words = start.get(1..start.len().saturating_sub(1)).unwrap_or_default();
-    let mut command = Command::new(program);
-    for (name, value) in environment {
-        match value {
-            Some(it) => command.env(name, it),
-            None => command.env_remove(name),
-        };
-    }
-    let ended = command
-        .args(words)
-        .args(["run", "--device=cuda", "--quiet", "--ranks"])
-        .arg(ranks.to_string())
-        .arg("--batch")
-        .arg(folder.join("batch.txt"))
-        .stdin(Stdio::null())
-        .output()?;
-    atomic_file::write(&folder.join("log.txt"), &[ended.stdout, ended.stderr].concat())
+    measure(screen, folder, options.ranks, &[])
 }
 
 /// Returns the date of today in UTC, as `2026-11-26`. The conversion is that of H. Hinnant, "chrono-Compatible Low-Level Date

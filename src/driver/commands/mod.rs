@@ -20,6 +20,8 @@ pub mod explain;
 pub mod hang;
 pub mod lsp;
 pub mod mcp;
+#[cfg(all(feature = "cuda", feature = "launch"))]
+mod measurement;
 pub mod opt;
 pub mod reduce;
 #[cfg(all(feature = "cuda", feature = "launch"))]

@@ -6,7 +6,7 @@ use clap::{Parser, ValueEnum};
 use grammar::algorithm_table::DEFAULT_RULES;
 use hir_process::exit::Exit;
 
-use super::calibrate::measure;
+use super::measurement::{FolderFlags, measure, report_nothing_measured};
 use crate::{
     calibrate::collectives::{Job, Measured, jobs},
     session::{CommandLine, Report},
@@ -42,12 +42,8 @@ struct Options {
     /// Measure only the smallest size, in few runs: for trying the command.
     #[arg(long)]
     quick: bool,
-    /// Keep the programs and the results of each in this folder.
-    #[arg(long, value_name = "FOLDER")]
-    keep: Option<PathBuf>,
-    /// Measure nothing: read the results that an earlier run has left in this folder (`--keep`), with the same `--ranks` and `--quick`.
-    #[arg(long, value_name = "FOLDER", conflicts_with = "keep")]
-    results: Option<PathBuf>,
+    #[command(flatten)]
+    folder: FolderFlags,
     #[command(flatten)]
     diagnostics: DiagnosticFlags,
 }
@@ -71,25 +67,23 @@ pub fn main_with(command_line: CommandLine) -> Exit {
 fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
     let What::Collectives = options.what;
     let refuse = |message: String| screen.fail(Exit::Environment, message);
-    let temporary = tempfile::tempdir().map_err(|fault| refuse(format!("no temporary folder: {fault}")))?;
-    let folder = options.keep.as_ref().or(options.results.as_ref());
-    let folder = folder.cloned().unwrap_or_else(|| temporary.path().to_owned());
+    let folder = options.folder.folder(screen)?;
     let mut found = Measured::default();
     for ranks in &options.ranks {
         for job in jobs(*ranks as usize, options.quick) {
-            let place = folder.join(&job.name);
-            if options.results.is_none() {
+            let place = folder.path.join(&job.name);
+            if options.folder.results.is_none() {
                 run_job(&job, &place, *ranks, options, screen)?;
             }
             job.read(&place, &mut found);
-            if let (true, Some(given)) = (found.is_empty(), &options.results) {
+            if let (true, Some(given)) = (found.is_empty(), &options.folder.results) {
                 let given = given.display();
                 let message = format!("`{given}` has no results of `hir tune`; run it with `--keep {given}`");
                 return Err(refuse(message));
             }
             // A job without GPUs; the others would fail in the same way.
             if found.is_empty() {
-                return Err(refuse(format!("nothing was measured: {}", last_line(&place))));
+                return Err(report_nothing_measured(screen, &place));
             }
         }
     }
@@ -123,10 +117,4 @@ fn run_job(job: &Job, place: &Path, ranks: u32, options: &Options, screen: &Repo
         screen.session().print(&Report::Note(note));
     }
     measure(screen, place, ranks, &job.environment)
-        .map_err(|fault| refuse(format!("cannot run hir-run: {fault}")))
-}
-
-fn last_line(folder: &Path) -> String {
-    let log = std::fs::read_to_string(folder.join("log.txt")).unwrap_or_default();
-    log.lines().rfind(|it| !it.trim().is_empty()).unwrap_or("no output").to_owned()
 }
