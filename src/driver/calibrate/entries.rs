@@ -7,9 +7,10 @@ use hir_plan::timeline::{
 
 use super::{
     exact::{measurements, works},
+    layer::{Layer, LayerKind},
     programs::{
-        Call, Collective, Layer, LayerKind, PeerProtocol, alternating_call, calls_in_turns, calls_on_streams,
-        concurrent_calls, products_from_memory, repeated_call,
+        Call, Collective, PeerProtocol, alternating_call, calls_in_turns, calls_on_streams, concurrent_calls,
+        products_from_memory, repeated_call,
     },
     world,
 };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use hir_plan::timeline::machine::{Accuracy, Machine, Run};
 
-use super::{exact::works, programs::Layer, world};
+use super::{exact::works, layer::Layer, world};
 use crate::auto::machine::estimate_on;
 
 /// Two times that differ by less are the same, as a part of the longer one: runs of one program differ by as much.

@@ -5,6 +5,7 @@ pub mod collectives;
 pub mod entries;
 pub mod evidence;
 pub mod exact;
+pub mod layer;
 pub mod programs;
 
 use std::{cmp::Ordering, collections::BTreeMap, fs, io, path::Path};
