@@ -33,6 +33,12 @@ impl Entry {
     pub fn new(text: String, meaning: Meaning) -> Self {
         Self { text, passes: "", meaning, runs: RUNS }
     }
+
+    /// Calls that follow each other, whose time belongs to the table with this prefix.
+    pub fn of_table(call: Call, table: &'static str, place: Place, ranks: usize) -> Self {
+        let times = call.times();
+        Self::new(repeated_call(call, times, ranks), Meaning::Table(table, times, place))
+    }
 }
 
 /// What the time of a program says about the machine.
@@ -115,11 +121,8 @@ pub fn entries(ranks: usize, quick: bool) -> Vec<Entry> {
     ]);
     let kept = if quick { 1 } else { usize::MAX };
     for (table, calls) in tables(ranks) {
-        for (call, times) in calls.into_iter().take(kept) {
-            all.push(Entry::new(
-                repeated_call(call, times, ranks),
-                Meaning::Table(table, times, Place::GRID),
-            ));
+        for call in calls.into_iter().take(kept) {
+            all.push(Entry::of_table(call, table, Place::GRID, ranks));
             all.extend(from_memory(call, ranks, false));
         }
     }
@@ -183,22 +186,10 @@ pub fn of_program(text: &str, pipelines: &[String], ranks: usize) -> Vec<Entry> 
     found.iter().flat_map(|it| measurements(it, ranks)).collect()
 }
 
-/// Returns the number of calls of a program whose calls move or compute this much, so that it takes neither much less than
-/// 100 µs nor much more than a few milliseconds.
-pub fn calls_for(microseconds: f64) -> usize {
-    if microseconds > 400.0 {
-        3
-    } else if microseconds > 50.0 {
-        8
-    } else {
-        20
-    }
-}
-
-/// Returns the calls of each table, the smallest first, with the number of times that a program makes them.
-fn tables(ranks: usize) -> Vec<(&'static str, Vec<(Call, usize)>)> {
-    let sized = |bytes: &[usize], call: &dyn Fn(usize) -> Call, rate: f64| -> Vec<(Call, usize)> {
-        bytes.iter().map(|it| (call(it / ELEMENT), calls_for(*it as f64 / rate))).collect()
+/// Returns the calls of each table, the smallest first.
+fn tables(ranks: usize) -> Vec<(&'static str, Vec<Call>)> {
+    let sized = |bytes: &[usize], call: &dyn Fn(usize) -> Call| -> Vec<Call> {
+        bytes.iter().map(|it| call(it / ELEMENT)).collect()
     };
     let sizes =
         |first: u32, last: u32| -> Vec<usize> { (first..=last).step_by(2).map(|it| 1 << it).collect() };
@@ -208,32 +199,27 @@ fn tables(ranks: usize) -> Vec<(&'static str, Vec<(Call, usize)>)> {
             for depth in [1024, 4096, 8192, 16384] {
                 // 2^39 multiplications take 1.5 ms, and the largest weights 256 MiB.
                 if rows * columns * depth <= 1 << 39 && columns * depth <= 1 << 27 {
-                    let time =
-                        (2.0 * (rows * columns * depth) as f64 / 7e8).max((columns * depth) as f64 / 2e6);
-                    products.push((Call::Product([rows, columns, depth]), calls_for(time)));
+                    products.push(Call::Product([rows, columns, depth]));
                 }
             }
         }
     }
     let mut attention = Vec::new();
     for heads in [8, 32, 128] {
-        for rows in [64, 256, 1024, 2048] {
-            attention.push((Call::Attention([heads, rows]), calls_for((heads * rows * rows) as f64 * 1e-6)));
-        }
+        attention.extend([64, 256, 1024, 2048].map(|rows| Call::Attention([heads, rows])));
     }
     let mut all = vec![
         ("product", products),
-        ("elementwise", sized(&sizes(12, 28), &Call::Elementwise, 2e6)),
-        ("reduction", sized(&sizes(14, 28), &|it| Call::Reduction((it / 4096).max(1)), 2e6)),
-        ("copy", sized(&sizes(12, 28), &Call::Copy, 1e6)),
+        ("elementwise", sized(&sizes(12, 28), &Call::Elementwise)),
+        ("reduction", sized(&sizes(14, 28), &|it| Call::Reduction((it / 4096).max(1)))),
+        ("copy", sized(&sizes(12, 28), &Call::Copy)),
         ("sdpa", attention),
     ];
     if ranks > 1 {
         let collective = |kind, algorithm| move |elements| Call::Collective(kind, algorithm, elements);
         let (small, large) = (sizes(13, 21), sizes(13, 27));
-        let link = 2e5;
-        all.push(("get", sized(&large, &|it| Call::PeerCopy(it, PeerProtocol::Get), link)));
-        all.push(("put", sized(&large, &|it| Call::PeerCopy(it, PeerProtocol::Put), link)));
+        all.push(("get", sized(&large, &|it| Call::PeerCopy(it, PeerProtocol::Get))));
+        all.push(("put", sized(&large, &|it| Call::PeerCopy(it, PeerProtocol::Put))));
         for (kind, algorithm, is_small) in [
             (Collective::Allreduce, "one-shot", false),
             (Collective::Allreduce, "two-shot", false),
@@ -243,12 +229,12 @@ fn tables(ranks: usize) -> Vec<(&'static str, Vec<(Call, usize)>)> {
             (Collective::Allgather, "one-shot-ll", true),
         ] {
             let sizes = if is_small { &small } else { &large };
-            all.push(("kernel", sized(sizes, &collective(kind, algorithm), link)));
+            all.push(("kernel", sized(sizes, &collective(kind, algorithm))));
         }
         for kind in
             [Collective::Allreduce, Collective::Allgather, Collective::ReduceScatter, Collective::AllToAll]
         {
-            all.push(("nccl", sized(&large, &collective(kind, "nccl"), link)));
+            all.push(("nccl", sized(&large, &collective(kind, "nccl"))));
         }
     }
     all

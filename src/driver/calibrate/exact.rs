@@ -9,7 +9,7 @@ use hir_plan::{
 };
 
 use super::{
-    entries::{Entry, Meaning, Place, calls_for, from_memory},
+    entries::{Entry, Place, from_memory},
     programs::{Call, Collective, PeerProtocol, repeated_call},
     work_of_table,
 };
@@ -36,28 +36,22 @@ pub fn name_of(work: &Work) -> String {
 /// Returns the measurements of work: none if it is smooth in its extents, as elementwise operations are. A call has the element
 /// type bf16.
 pub fn measurements(work: &Work, ranks: usize) -> Vec<Entry> {
-    let entry = |call: Call, table: &'static str, microseconds: f64, exactly: bool| {
-        let times = calls_for(microseconds);
-        let meaning = Meaning::Table(table, times, Place { from_memory: false, exactly });
-        Entry::new(repeated_call(call, times, ranks), meaning)
+    let entry = |call: Call, table: &'static str, exactly: bool| {
+        Entry::of_table(call, table, Place { from_memory: false, exactly }, ranks)
     };
     let extents: Vec<usize> = work.extents.iter().map(|it| *it as usize).collect();
     match (work.kind.as_str(), extents.as_slice()) {
         ("product bf16", [rows, columns, depth]) => {
             let call = Call::Product([*rows, *columns, *depth]);
-            let time = 2.0 * work.extents.iter().product::<f64>() / 7e8;
-            let first = entry(call, "product", time.max((columns * depth) as f64 / 2e6), true);
-            [first].into_iter().chain(from_memory(call, ranks, true)).collect()
+            [entry(call, "product", true)].into_iter().chain(from_memory(call, ranks, true)).collect()
         }
         ("sdpa bf16 128", [heads, queries, keys]) if queries == keys => {
-            let time = (heads * queries * queries) as f64 * 1e-6;
-            vec![entry(Call::Attention([*heads, *queries]), "sdpa", time, true)]
+            vec![entry(Call::Attention([*heads, *queries]), "sdpa", true)]
         }
         (kind, [bytes]) => {
             let table = ["get", "put", "kernel", "nccl"].into_iter().find(|it| kind.starts_with(it));
-            let call = communication(kind, *bytes, ranks);
-            let both = table.zip(call).map(|(table, call)| entry(call, table, *bytes as f64 / 2e5, false));
-            both.into_iter().collect()
+            let both = table.zip(communication(kind, *bytes, ranks));
+            both.map(|(table, call)| entry(call, table, false)).into_iter().collect()
         }
         _ => Vec::new(),
     }

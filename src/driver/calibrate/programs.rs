@@ -111,6 +111,29 @@ pub enum Collective {
 }
 
 impl Call {
+    /// Returns the number of times that a program makes the call, so that it takes neither much less than 100 µs nor much more than
+    /// a few milliseconds.
+    pub fn times(self) -> usize {
+        let megabytes = |elements: usize| elements as f64 * 2e-6;
+        // On a GPU with 700 TFLOP/s, memory of 1 to 4 TB/s and links of 200 GB/s.
+        let microseconds = match self {
+            Self::Product([rows, columns, depth]) => {
+                let weights = megabytes(columns * depth) / 4.0;
+                ((rows * columns * depth) as f64 * 2.0 / 7e8).max(weights)
+            }
+            Self::Attention([heads, rows]) => (heads * rows * rows) as f64 * 1e-6,
+            Self::Elementwise(elements) => megabytes(elements) / 2.0,
+            Self::Reduction(rows) => megabytes(4096 * rows) / 2.0,
+            Self::Copy(elements) => megabytes(elements),
+            Self::PeerCopy(elements, _) | Self::Collective(_, _, elements) => megabytes(elements) / 0.2,
+        };
+        match microseconds {
+            400.0.. => 3,
+            50.0.. => 8,
+            _ => 20,
+        }
+    }
+
     /// Declares the operands of the call, and returns the inputs, the statements before all calls, and
     /// those of a call. Tensors are numbered from `first` on.
     fn parts(self, text: &mut Text, first: usize) -> (Vec<usize>, Vec<String>, Vec<String>) {
