@@ -9,8 +9,21 @@ use super::{
 /// Number of times that all communications are visited: a choice may depend on those for later ones.
 const SWEEPS: usize = 2;
 
-/// The estimated times of the program with each strategy that was tried for a communication.
-pub(super) type Tried = Vec<(Strategy, f64)>;
+/// What was tried for a communication alone.
+#[derive(Clone, Default)]
+pub(super) struct Tried {
+    /// The estimated times of the program with what is chosen, and with each other strategy that changes the program.
+    pub times: Vec<(Strategy, f64)>,
+    /// The number of strategies that give the program that is chosen already.
+    same: usize,
+}
+
+impl Tried {
+    /// Returns whether there are other strategies, and none changes the program.
+    pub fn is_without_effect(&self) -> bool {
+        self.times.len() <= 1 && self.same > 0
+    }
+}
 
 /// Improves the best choices for kinds by other choices for single communications, and returns the result, with what was tried for each
 /// communication. `estimate` returns the candidate of choices; `None` if they are no way, or the budget is spent. `error` is the
@@ -23,7 +36,7 @@ pub(super) fn improved(
     mut estimate: impl FnMut(&Candidate, &str, Strategy) -> Option<Candidate>,
 ) -> (Candidate, Vec<Tried>) {
     let mut best = best.clone();
-    let mut tried: Vec<Tried> = vec![Vec::new(); communications.len()];
+    let mut tried = vec![Tried::default(); communications.len()];
     let count = communications.len().max(1) as f64;
     for _ in 0..SWEEPS {
         let mut changed = false;
@@ -34,19 +47,23 @@ pub(super) fn improved(
             };
             let Some(of_all) = best.choices.algorithms() else { continue };
             let mut taken = (now, best.time);
-            let mut found = vec![taken];
+            let mut found = Tried { times: vec![taken], same: 0 };
             for strategy in strategies(communication, of_all, &is_available) {
                 if strategy == now {
                     continue;
                 }
                 let Some(it) = estimate(&best, tensor, strategy) else { continue };
-                found.push((strategy, it.time));
+                if it.program == best.program {
+                    found.same += 1;
+                    continue;
+                }
+                found.times.push((strategy, it.time));
                 let least_gain = if strategy.pieces() > now.pieces() { error } else { EQUAL } / count;
                 if it.time < taken.1 && it.time < best.time * (1.0 - least_gain) {
                     taken = (strategy, it.time);
                 }
             }
-            if found.len() > 1 {
+            if found.times.len() > 1 || found.same > 0 {
                 *tried = found;
             }
             if taken.0 != now

@@ -106,6 +106,8 @@ pub struct Candidate {
     pub time: f64,
     /// What was chosen.
     choices: Choices,
+    /// The number of the lowered program: different choices may give the same one.
+    program: usize,
 }
 
 /// Estimates that differ by less are equal, as a part of the shorter one, also if the errors of estimates are smaller or not known.
@@ -209,9 +211,18 @@ fn first_fault(world: &World, checks: Checks) -> Option<String> {
 /// Returns what the remark on a communication says: the strategy that is taken, and the best others, which were tried for this
 /// communication, or for all of its kind.
 fn stated(communication: &Communication, all: &[Candidate], taken: &Candidate, tried: &Tried) -> String {
+    let name = match &communication.tensor {
+        Some(tensor) => format!("{} of `{tensor}`", communication.name),
+        None => communication.name.clone(),
+    };
+    if tried.is_without_effect() {
+        return format!(
+            "`auto` for {name}: no choice for it alone changes the program, as for one in the loop of another communication"
+        );
+    }
     let of_candidate = |it: &Candidate| Some((it.choices.of(communication)?.name(), it.time));
     let mut others: Vec<(String, f64)> = all.iter().filter_map(of_candidate).collect();
-    others.extend(tried.iter().map(|it| (it.0.name(), it.1)));
+    others.extend(tried.times.iter().map(|it| (it.0.name(), it.1)));
     others.sort_by(|a, b| a.1.total_cmp(&b.1));
     let mut best: Vec<(String, f64)> = of_candidate(taken).into_iter().collect();
     for it in others {
@@ -221,10 +232,6 @@ fn stated(communication: &Communication, all: &[Candidate], taken: &Candidate, t
     }
     let text = |(name, time): &(String, f64)| format!("{name} {time:.1} µs");
     let texts: Vec<String> = best.iter().take(STATED).map(text).collect();
-    let name = match &communication.tensor {
-        Some(tensor) => format!("{} of `{tensor}`", communication.name),
-        None => communication.name.clone(),
-    };
     format!("`auto` for {name}: {} (of the program, estimated)", texts.join("; "))
 }
 
@@ -281,8 +288,8 @@ fn candidates(
     let has = |it: &Choice| is_choice(it, communications) && (!it.by_host || hosts.is_some());
     let per_host = hosts.map_or(0, |it| it.gpus_per_host);
     let (mut unreachable, mut tried, mut left_out) = (0, 0, 0);
-    // What was estimated, by the text of the lowered program: different choices may give the same one.
-    let mut known: FxHashMap<String, f64> = FxHashMap::default();
+    // What was estimated, by the text of the lowered program: its number, and its time.
+    let mut known: FxHashMap<String, (usize, f64)> = FxHashMap::default();
     let mut estimate = |choices: Choices| {
         if tried == budget {
             left_out += 1;
@@ -296,22 +303,23 @@ fn candidates(
             return None;
         }
         let text = grammar::print(&rewritten);
-        if let Some(time) = known.get(&text) {
-            return Some((Candidate { passes, time: *time, choices }, true));
+        if let Some((program, time)) = known.get(&text) {
+            return Some((Candidate { passes, time: *time, choices, program: *program }, true));
         }
         if world.deadlock().is_some() {
             return None;
         }
         let time = estimate_on(&machine.machine, &world).ok()?.end();
-        known.insert(text, time);
-        Some((Candidate { passes, time, choices }, false))
+        let program = known.len();
+        known.insert(text, (program, time));
+        Some((Candidate { passes, time, choices, program }, false))
     };
     // Of choices that give the same program, the first ones split least.
     let of_kinds = combinations(has).into_iter().filter_map(&mut estimate);
     let candidates: Vec<Candidate> = of_kinds.filter(|it| !it.1).map(|it| it.0).collect();
     let error = machine.machine.typical_error().unwrap_or(0.0).max(EQUAL);
     let mut candidates = in_order_of_preference(candidates, error);
-    let mut tried_for = vec![Tried::new(); communications.len()];
+    let mut tried_for = vec![Tried::default(); communications.len()];
     if let Some(best) = candidates.first() {
         let available = |it: &Choice| has(it) && !it.by_host;
         let with = |now: &Candidate, tensor: &str, strategy: Strategy| {
@@ -374,7 +382,7 @@ mod tests {
                 .iter()
                 .filter(|it| it.name == split && it.kind == Some(Kind::Allgather) || it.name == algorithm);
             let choices = Choices { of_kinds: choices.copied().collect(), ..Choices::default() };
-            Candidate { passes: String::new(), time, choices }
+            Candidate { passes: String::new(), time, choices, program: 0 }
         };
         let taken = |error| {
             let all = vec![
@@ -391,7 +399,7 @@ mod tests {
 
     #[test]
     fn a_remark_states_the_gain_that_is_not_taken() {
-        let way = |time| Candidate { passes: String::new(), time, choices: Choices::default() };
+        let way = |time| Candidate { passes: String::new(), time, choices: Choices::default(), program: 0 };
         let text = |time| compared(&way(100.0), &[way(100.0), way(time)], 0.045, (2, ""));
         assert_eq!(text(99.5), ", the least of 2 ways");
         assert_eq!(
