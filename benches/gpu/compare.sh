@@ -47,7 +47,7 @@ usage() {
     sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2
     exit 2
 }
-bin=target/release ranks="2 4 8" rounds=3 iterations=20 shrink=1 filter=. lines="" limit="" table="" cold="" issues="eager -G"
+bin=target/release ranks="2 4 8" rounds=3 iterations=20 shrink=1 filter=. lines="" limit="" table="" cold="" issues="--step-by-step -G"
 while getopts b:r:n:i:s:f:o:t:u:gch option; do
     case $option in
     b) bin=$OPTARG ;;

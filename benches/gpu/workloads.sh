@@ -82,7 +82,7 @@ layer() {
             [ "$passes" != @lower ] || [ "$workload" != linear-allreduce ] || [ "$chunk" = "${all[0]}" ] || continue
             sets=()
             [ "$streams" = - ] || sets=(--set "numberOfStreams=$streams")
-            for graph in "" -G; do
+            for graph in --step-by-step -G; do
                 ours "$workload" "$d" "$m" "$n" "$k" 1 "$program" "$passes$variant" "$passes" "${sets[@]}" $graph
             done
         done < <(pipelines "$workload")
@@ -95,7 +95,7 @@ layer() {
 decreasing_chunks() {
     local d=$1 m=$2 n=$3 k=$4 graph program passes=@overlap-linear-allreduce-decreasing
     program=$(program linear-allreduce "$d" "$m" "$n" "$k" 0) || exit 2
-    for graph in "" -G; do
+    for graph in --step-by-step -G; do
         ours linear-allreduce "$d" "$m" "$n" "$k" 1 "$program" "$passes" "$passes" $graph
     done
 }
@@ -112,7 +112,7 @@ products() {
     *) words=(matmul "$d" "$m" "$n" $((k / d))) ;;
     esac
     program=$(program "${words[@]}") || exit 2
-    for graph in "" -G; do
+    for graph in --step-by-step -G; do
         ours "local-$workload" "$d" "$m" "$n" "$k" 1 "$program" "matmul only" @lower $graph
     done
 }
@@ -162,7 +162,7 @@ collective() {
             name="hir-run, $backend${algorithm/#/ }" passes=-
             [ "$algorithm" != select-algorithms ] || name="hir-run, $algorithm" passes=$algorithm algorithm=-
             program=$(program "$kind" "$d" "$count" "$backend" "$algorithm" "$calls" ${cold:+"$slices" "$flush"}) || exit 2
-            for graph in $issues; do ours "$kind" "$d" "$count" 1 1 "$slices" "$program" "${name% -}" "$passes" ${graph#eager}; done
+            for graph in $issues; do ours "$kind" "$d" "$count" 1 1 "$slices" "$program" "${name% -}" "$passes" $graph; done
         done < <(ways "$kind")
     done
 }

@@ -65,3 +65,19 @@ def test_runs_in_memory_of_the_caller(emulator, tmp_path, passes):
             result = np.load(tmp_path / f"out-T12-{run}-{rank}.npy")
             np.testing.assert_array_equal(result.reshape(4, 8), expected[rank])
     assert all("refused: " in it and "at 0x10" in it for it in printed), printed
+
+
+def test_a_plan_that_makes_the_host_wait_runs_step_by_step(emulator, tmp_path):
+    text = (ROOT / "tests/cases/check/host-wait.hir").read_text()
+    # More runs with the same addresses than it takes to capture one.
+    ranks, runs = 2, 4
+    inputs = np.random.default_rng(0).integers(-3, 4, (runs, ranks, 4)).astype(np.float32)
+    arrays = {f"T0-{run}": inputs[run] for run in range(runs)}
+    np.savez(tmp_path / "job.npz", program=text, passes="", ranks=ranks, runs=runs, **arrays)
+    printed = run_ranks(emulator, tmp_path, ranks)
+    for run in range(runs):
+        for rank in range(ranks):
+            for name, expected in (("T1", -inputs[run, rank]), ("T2", abs(inputs[run, rank]))):
+                np.testing.assert_array_equal(np.load(tmp_path / f"out-{name}-{run}-{rank}.npy"), expected)
+    note = "cannot be replayed as a CUDA graph, so all are issued step by step: rank 0: line 15: a CUDA graph cannot make the host wait"
+    assert all(note in it for it in printed), printed

@@ -31,6 +31,7 @@ mod algorithms;
 mod bytes;
 mod caller;
 mod data;
+mod difference;
 mod graph;
 mod host_profile;
 mod line_profile;
@@ -49,7 +50,7 @@ pub use host_profile::{CallCost, HostProfile};
 pub use line_profile::LineProfile;
 use prepare::Prepared;
 pub use timestamps::{InstTime, RunTimes};
-pub use timing::{Timing, WarmUp};
+pub use timing::{TimedRuns, Timing, WarmUp};
 pub use tuning::{TuneOptions, TunedProduct, Tuning};
 
 /// An input of this rank.
@@ -104,8 +105,8 @@ enum IssueMode {
     /// The commands alone.
     Plain,
     /// Into a graph: each replay sets the values of signals, and the device counts the epoch that kernels
-    /// read.
-    Captured,
+    /// read. With `reads_outputs`, each replay copies the outputs to the host.
+    Captured { reads_outputs: bool },
 }
 
 impl Engine {
@@ -225,7 +226,7 @@ impl Engine {
     fn begin(&mut self, mode: IssueMode) -> Result<(), CudaError> {
         self.epoch = self.epoch.wrapping_add(1);
         self.progress.begin(self.run_index(), mode == IssueMode::Checked);
-        if mode == IssueMode::Captured && self.executable.kernels_read_epoch {
+        if matches!(mode, IssueMode::Captured { .. }) && self.executable.kernels_read_epoch {
             let advance = self.executable.common_kernel(CommonKernel::AdvanceEpoch);
             self.device.launch(advance, 1, 1, &[self.executable.epoch_address], self.main_stream)?;
         } else if self.executable.kernels_read_epoch {
@@ -293,15 +294,18 @@ impl Engine {
             Command::NcclGroup(it) => it.issue(stream),
             Command::RecordEvent(event) => device.record(*event, stream),
             Command::WaitEvent(event) => device.wait_event(stream, *event),
-            Command::Signals(op, batch) if mode == IssueMode::Captured => {
+            Command::Signals(op, batch) if matches!(mode, IssueMode::Captured { .. }) => {
                 captured.push(device.capture_signals(*op, batch, self.epoch, stream)?);
                 Ok(())
             }
             Command::Signals(op, batch) => device.issue_signals(*op, batch, self.epoch, stream),
-            Command::ReadOutputs if mode == IssueMode::Checked => self.copy_outputs_to_host(stream),
-            Command::WaitOnHost if mode == IssueMode::Captured => {
-                let inst = &self.plan().code[scheduled.inst as usize];
-                Err(CudaError::unsupported(self.plan(), inst, "a CUDA graph cannot make the host wait"))
+            Command::ReadOutputs
+                if matches!(mode, IssueMode::Checked | IssueMode::Captured { reads_outputs: true }) =>
+            {
+                self.copy_outputs_to_host(stream)
+            }
+            Command::WaitOnHost if matches!(mode, IssueMode::Captured { .. }) => {
+                Err(graph::host_wait(self.plan(), &self.plan().code[scheduled.inst as usize]))
             }
             Command::WaitOnHost => self.wait_on_host(stream),
             Command::NoOp | Command::ReadOutputs => Ok(()),

@@ -52,7 +52,7 @@ job() {
     fi
 }
 
-for graph in "" -G; do
+for graph in --step-by-step -G; do
     [ "$ranks" -ne 4 ] || job 0 tests/cases/launch/two-hosts.hir --inputs exact $graph
     for run in "allgather-linear @lower" "allgather-linear @overlap-allgather-linear-broadcast" \
         "allgather-linear @overlap-allgather-linear-permute" "linear-allreduce @lower" \

@@ -52,6 +52,8 @@ while getopts b:r:f:t:s:T:o:q option; do
     *) usage ;;
     esac
 done
+# What makes hir-run issue runs in a mode other than its default, replays of a graph after a first run step by step.
+declare -A flag_of=([eager]=--step-by-step)
 shift $((OPTIND - 1))
 parts=("$@")
 every=(programs pipelines protocols launch tuning stress faults sanitizer)
@@ -219,9 +221,9 @@ check() {
     flags=("$program" -w 1 -n 3 "$@")
     [ "$passes" = - ] || flags+=(--passes "$passes")
     for mode in "${modes[@]}"; do
-        words="3 timed runs, step by step"
-        [ "$mode" = eager ] || flags+=(-G) words="3 timed runs, one graph"
-        queue "$count" "$mode" "$name" "$label" "${refused:-$words}" "${flags[@]}"
+        words="3 timed runs, one graph"
+        [ "$mode" != eager ] || words="3 timed runs, step by step"
+        queue "$count" "$mode" "$name" "$label" "${refused:-$words}" "${flags[@]}" ${flag_of[$mode]:-}
     done
 }
 
@@ -392,7 +394,7 @@ tune_passes() {
     for mode in "${modes[@]}"; do
         table=$work/pipelines-$mode.json
         flags=("$file" "${sets[@]}" --device=cuda --check=off --expect=sim -w 1 -n 3 -T "$patience")
-        [ "$mode" = eager ] || flags+=(-G)
+        flags+=(${flag_of[$mode]:-})
         rm -f "$table"
         if chosen "$count" "$mode" "$name" "$label"; then
             launch "$count" "${flags[@]}" --tune-passes '@lower|@overlap' --tune "$table"
@@ -426,7 +428,7 @@ run_tuning() {
             for pipeline in @lower @overlap; do
                 read -ra sets < <(symbols "$file" "$pipeline")
                 flags=("$file" --passes "$pipeline" "${sets[@]}")
-                queue "$count" eager "$name" "$pipeline --tune" "issued command by command" "${flags[@]}" --tune "$work/table-$count.json"
+                queue "$count" eager "$name" "$pipeline --tune" "issued command by command" "${flags[@]}" --step-by-step --tune "$work/table-$count.json"
                 queue "$count" graph "$name" "$pipeline --tune" "as captured graphs" "${flags[@]}" -G --tune "$work/table-$count.json"
                 queue "$count" graph "$name" "$pipeline --tuning" "an entry for 1 of 1" "${flags[@]}" -w 1 -n 3 -G --tuning "$work/table-$count.json"
             done
@@ -445,8 +447,7 @@ run_stress() {
                 read -ra sets < <(symbols "$file" "$pipeline")
                 flags=("$file" --stress "$delayed" --seed 7 --passes "$pipeline" "${sets[@]}")
                 for mode in eager graph; do
-                    [ $mode = eager ] || flags+=(-G)
-                    queue "$count" $mode "${kind}-$count.hir" "$pipeline" "# $delayed runs with delays" "${flags[@]}"
+                    queue "$count" $mode "${kind}-$count.hir" "$pipeline" "# $delayed runs with delays" "${flags[@]}" ${flag_of[$mode]:-}
                 done
             done
         done
@@ -456,8 +457,7 @@ run_stress() {
             cold-allreduce-{one,two}-shot-ll{,128}; do
             flags=("$(make "$kind" "$count")" --stress "$delayed" --seed 7)
             for mode in eager graph; do
-                [ $mode = eager ] || flags+=(-G)
-                queue "$count" $mode "$kind-$count.hir" - "# $delayed runs with delays" "${flags[@]}"
+                queue "$count" $mode "$kind-$count.hir" - "# $delayed runs with delays" "${flags[@]}" ${flag_of[$mode]:-}
             done
         done
     done

@@ -39,11 +39,11 @@ fn programs_share_a_job() -> Result<(), Failed> {
     };
     let (large, huge) = (large("large", 25_000_000)?, large("huge", 50_000_000)?);
     let programs = [
-        ("tests/cases/comm/allreduce-operators.hir -n 2 -G --stress 3", 0),
+        ("tests/cases/comm/allreduce-operators.hir -n 2 --stress 3", 0),
         // Not lowered, so GPUs refuse it.
         ("samples/allgather.hir", 1),
-        ("tests/cases/comm/p2p-cuda-get.hir -n 2 -G", 0),
-        ("samples/row-parallel-streams.hir --set i0=12 -n 2", 0),
+        ("tests/cases/comm/p2p-cuda-get.hir -n 2", 0),
+        ("samples/row-parallel-streams.hir --set i0=12 -n 2 --step-by-step", 0),
         ("samples/row-parallel-streams.hir", 1),
         ("samples/row-parallel-streams.hir --set i0=15 -n 2 -G", 0),
         (&large, 0),
@@ -81,9 +81,9 @@ fn a_plan_is_kept_for_the_next_program() -> Result<(), Failed> {
     let path = format!("{}/kept.txt", env!("CARGO_TARGET_TMPDIR"));
     let layer = "samples/row-parallel-streams.hir -w 1 -n 2 --profile-host --set";
     let programs = [
-        ("i0=12", true),
+        ("i0=12 --step-by-step", true),
         ("i0=12 --seed 3 -G", false),
-        ("i0=12 --stress 5 -G", false),
+        ("i0=12 --stress 5", false),
         ("i0=12 --inputs random", false),
         ("i0=15 -G", true),
         ("i0=12 -G", true),

@@ -139,7 +139,7 @@ fn check(ranks: usize) -> Result<(), Failed> {
         let path = format!("{folder}/{kind}.hir");
         fs::write(&path, output.stdout)?;
         for pipeline in pipelines {
-            for issue in ["", "-G"] {
+            for issue in ["--step-by-step", ""] {
                 lines.push(format!("{path} --passes {pipeline} {issue}"));
             }
         }

@@ -12,6 +12,8 @@ use crate::timeout::RunWithTimeout;
 pub fn trials() -> Vec<Trial> {
     let trials = [
         Trial::test("measured::json_holds_every_run", json_holds_every_run),
+        Trial::test("measured::runs_are_replayed_or_say_why_not", runs_are_replayed_or_say_why_not),
+        Trial::test("measured::other_bits_of_timed_runs_are_wrong", other_bits_of_timed_runs_are_wrong),
         Trial::test("measured::delays_show_a_race", || delays_show_a_race("delayed-race.hir")),
         Trial::test("measured::delays_show_data_of_the_run_before", || {
             delays_show_a_race("data-of-the-run-before.hir")
@@ -130,6 +132,82 @@ fn json_holds_every_run() -> Result<(), Failed> {
     }
 }
 
+/// Runs after the first one replay a graph by default. A plan that makes the host wait cannot be captured: it runs step by
+/// step, says so, and is refused with `-G`. All ways give the same outputs.
+fn runs_are_replayed_or_say_why_not() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("times.json").display().to_string();
+    let why = "line 15: a CUDA graph cannot make the host wait";
+    let note = format!(
+        "# the plan cannot be replayed as a CUDA graph, so all runs are issued step by step: rank 0: {why}\n"
+    );
+    let (captured, waits) =
+        ("tests/cases/transport/cuda-reduce-scatter.hir", "tests/cases/check/host-wait.hir");
+    // Whether a graph is replayed, and the exit code.
+    let expected = [
+        (captured, &[][..], true, 0),
+        (captured, &["-G"], true, 0),
+        (captured, &["--step-by-step"], false, 0),
+        (waits, &[], false, 0),
+        (waits, &["--step-by-step"], false, 0),
+        (waits, &["-G"], false, 1),
+        (captured, &["-G", "--step-by-step"], false, 2),
+    ];
+    for (program, issue, is_replayed, code) in expected {
+        let ranks = if program == waits { "2" } else { "4" };
+        let common = [program, "--ranks", ranks, "--device=cuda", "--expect=sim", "-w", "1", "-n", "2"];
+        let more = ["--stress", "3", "--profile-host", "-J", &path];
+        let output = hir_run(&[&common[..], &more, issue].concat())?.output_with_timeout()?;
+        let wrong = || Failed::from(format!("{program} {issue:?}: {output:?}"));
+        let said = String::from_utf8_lossy(&output.stdout);
+        if output.status.code() != Some(code) {
+            return Err(wrong());
+        }
+        if code > 0 {
+            continue;
+        }
+        let json: serde_json::Value = serde_json::from_str(&fs::read_to_string(&path)?)?;
+        let is_due = program == waits && issue.is_empty();
+        let how = if is_replayed { "2 timed runs, one graph of " } else { "2 timed runs, step by step;" };
+        let holds = said.contains(how)
+            && said.contains(&note) == is_due
+            && json["not_captured"].is_string() == is_due
+            && json["graph_nodes"].is_u64() == is_replayed
+            && json["host"]["rounds"].as_u64().is_some_and(|it| it > 20)
+            && json["host"]["graph_ratio"].is_f64() == is_replayed
+            && said.contains("us a replay (at least ") == is_replayed
+            && said.contains("# 3 runs with delays: outputs bitwise equal on all ranks\n")
+            && said.contains("equal to the simulator");
+        if !holds {
+            return Err(wrong());
+        }
+    }
+    Ok(())
+}
+
+/// The outputs of timed runs must have the bits of the first run. This program reads T2 of the run before.
+fn other_bits_of_timed_runs_are_wrong() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    let program = folder.path().join("program.hir").display().to_string();
+    let text = "%HostIrContainer { (T0_g_float[iS0{4}]) -> (T1_g_float[iS1{4}]) :\n  \
+         T2_g_float[iS2{4}] = ALLOCATE(mem_type=global, zero_init=false)\n  \
+         T1_g_float[iS1{4}] = neg(T2_g_float[iS2{4}])\n  \
+         T2_g_float[iS2{4}] = abs(T0_g_float[iS0{4}])\n\
+         } // %HostIrContainer\n";
+    fs::write(&program, text)?;
+    for (issue, how) in [(&[][..], "replayed as a CUDA graph"), (&["--step-by-step"], "issued step by step")]
+    {
+        let arguments = [&[&program, "--device=cuda", "--check=off", "-w", "1", "-n", "1"], issue].concat();
+        let output = hir_run(&arguments)?.output_with_timeout()?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        let verdict = format!("[FAILED] timed run 1 of 1, {how}: T1: element [0] of rank 0's part is ");
+        if output.status.code() != Some(3) || !said.contains(&verdict) {
+            return Err(format!("{output:?}").into());
+        }
+    }
+    Ok(())
+}
+
 /// A product on a generic kernel has a note.
 fn products_run_on_cublaslt() -> Result<(), Failed> {
     for (program, is_generic) in
@@ -203,12 +281,18 @@ fn fused_reductions_have_the_same_bits() -> Result<(), Failed> {
 
 fn delays_show_a_race(program: &str) -> Result<(), Failed> {
     let program = format!("tests/cases/cuda/{program}");
-    let mut command = hir_run(&[&program, "--device=cuda", "--check=off", "--stress", "200"])?;
-    // The emulated streams poll. Without a delay of several polling intervals, one of them may always be
-    // first.
-    let output = command.env("HIR_EMULATED_DELAY", "3000").output_with_timeout()?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let verdict = text.lines().rfind(|it| it.starts_with("[FAILED]")).unwrap_or_default();
-    let named = ["with delays: T2: element [", "of rank 0's part"].iter().all(|it| verdict.contains(it));
-    if output.status.code() == Some(3) && named { Ok(()) } else { Err(format!("{output:?}").into()) }
+    for issue in [&["--step-by-step"][..], &[]] {
+        let arguments = [&[&program, "--device=cuda", "--check=off", "--stress", "200"], issue].concat();
+        let mut command = hir_run(&arguments)?;
+        // The emulated streams poll. Without a delay of several polling intervals, one of them may always be
+        // first.
+        let output = command.env("HIR_EMULATED_DELAY", "3000").output_with_timeout()?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let verdict = text.lines().rfind(|it| it.starts_with("[FAILED]")).unwrap_or_default();
+        let named = ["with delays: T2: element [", "of rank 0's part"].iter().all(|it| verdict.contains(it));
+        if output.status.code() != Some(3) || !named {
+            return Err(format!("{output:?}").into());
+        }
+    }
+    Ok(())
 }

@@ -373,7 +373,7 @@ fn links_that_are_no_nvlink_get_small_packets() -> Result<(), Failed> {
 
 /// The emulated driver refuses a wait that has the flag where the GPU cannot flush, or lacks it where it can.
 fn waits_flush_remote_writes_where_the_gpu_can() -> Result<(), Failed> {
-    for issue in [&[][..], &["-n", "3", "-G"]] {
+    for issue in [&[][..], &["-n", "3"]] {
         let port = port()?;
         let program = "tests/cases/transport/cuda-reduce-scatter.hir";
         let arguments = [&[program, "--device=cuda", "--expect=sim"], issue].concat();

@@ -207,7 +207,7 @@ fn the_fastest_are_stored_and_used() -> Result<(), Failed> {
     let it = Tuned::new()?;
     let (plain, tuned) = (it.path("plain.npy"), it.path("tuned.npy"));
     let written = |path: &Path| format!("--output=T5=@{}", path.display());
-    let output = it.tune(&[&written(&plain)], &[])?;
+    let output = it.tune(&[&written(&plain), "--step-by-step"], &[])?;
     let said = text(&output.stdout);
     check(output.status.success() && said.ends_with("equal to the simulator (exact)\n"), &output)?;
     let table = it.read()?;
@@ -246,7 +246,7 @@ fn the_fastest_are_stored_and_used() -> Result<(), Failed> {
 
 fn graphs_are_measured_too() -> Result<(), Failed> {
     let it = Tuned::new()?;
-    let output = it.tune(&["-G"], &[])?;
+    let output = it.tune(&[], &[])?;
     let said = text(&output.stdout);
     check(output.status.success() && said.contains("as captured graphs: the time of"), &output)?;
     check(is_tuned(&it.read()?), &output)?;
@@ -306,9 +306,9 @@ fn ranks_may_have_different_products() -> Result<(), Failed> {
     fs::write(&two, program_with("  T5 = linear(T4, T2)\n"))?;
     let (one, two, table) = (one.display(), two.display(), it.table());
     for programs in [format!("0={one},1={two}"), format!("0={two},1={one}")] {
-        for graph in [&[][..], &["-G"]] {
+        for issue in [&["--step-by-step"][..], &[]] {
             let _ = fs::remove_file(&table);
-            let arguments = [&["--ranks", "2", "--expect=sim", "-n", "5", "--tune", &table], graph].concat();
+            let arguments = [&["--ranks", "2", "--expect=sim", "-n", "5", "--tune", &table], issue].concat();
             let program = format!("--program={programs}");
             let output = it.run(&program, &arguments, &[("HIR_EMULATED_ALGORITHM_DELAY", "5000")])?;
             check(output.status.success() && is_tuned(&it.read()?), &output)?;

@@ -87,7 +87,9 @@ pub(crate) struct CallerProgram {
     /// Whether some rank reads an input of another one, which therefore has to be complete when any rank starts.
     has_shared_inputs: bool,
     is_warm: bool,
-    /// Whether runs are captured.
+    /// Why runs that the caller allows to be captured are issued step by step.
+    capture_obstacle: Option<CudaError>,
+    /// Whether runs are captured: the caller allows it, and the plans of all ranks can be captured.
     captures: bool,
     /// The captured runs, with the addresses that they use.
     graphs: Vec<(Vec<u64>, Graph)>,
@@ -122,6 +124,7 @@ impl CallerProgram {
             view.is_some_and(|it| assignment.ranks[plan.rank].buffers[it.buffer as usize].is_symmetric)
         };
         let has_shared_inputs = world.iter().any(|plan| plan.inputs.iter().any(|it| is_shared(plan, it)));
+        let capture_obstacle = engine.capture_obstacle().filter(|_| captures);
         let (entry, exit) = (engine.device.event(false)?, engine.device.event(false)?);
         Ok(Self {
             engine,
@@ -132,7 +135,8 @@ impl CallerProgram {
             exit,
             has_shared_inputs,
             is_warm: false,
-            captures,
+            captures: captures && capture_obstacle.is_none(),
+            capture_obstacle,
             graphs: Vec::new(),
             last: (Vec::new(), 0),
         })
@@ -154,6 +158,9 @@ impl CallerProgram {
                 it.name
             ));
         }
+        notes.extend(self.capture_obstacle.iter().map(|it| {
+            format!("runs cannot be replayed as a CUDA graph, so all are issued step by step: {it}")
+        }));
         notes
     }
 
@@ -231,7 +238,7 @@ impl CallerProgram {
         if !self.captures || self.last.1 < RUNS_BEFORE_CAPTURE || self.graphs.len() == MOST_GRAPHS {
             return Ok(None);
         }
-        let graph = self.engine.capture()?;
+        let graph = self.engine.capture(false)?;
         self.graphs.push((addresses.to_vec(), graph));
         Ok(Some(self.graphs.len() - 1))
     }

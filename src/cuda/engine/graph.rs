@@ -2,14 +2,28 @@
 
 use super::{Engine, IssueMode};
 use crate::{CudaError, graph::Graph};
+use hir_plan::{Inst, InstKind, Plan};
+
+/// Returns the error of a capture of an instruction that makes the host wait: a replay does not involve the host.
+pub(super) fn host_wait(plan: &Plan, inst: &Inst) -> CudaError {
+    CudaError::unsupported(plan, inst, "a CUDA graph cannot make the host wait")
+}
 
 impl Engine {
-    /// Captures the plan as a graph.
-    pub(super) fn capture(&mut self) -> Result<Graph, CudaError> {
+    /// Returns why runs cannot be replayed as CUDA graphs, if a rank's plan cannot be captured. It is the same on all
+    /// ranks: if one rank issues its communications one by one, the others do so, too.
+    pub fn capture_obstacle(&self) -> Option<CudaError> {
+        let waits = |it: &&Inst| matches!(it.kind, InstKind::HostWait { .. });
+        let of_plan = |plan: &Plan| plan.code.iter().find(waits).map(|it| host_wait(plan, it));
+        self.memory.plans().iter().find_map(of_plan)
+    }
+
+    /// Captures the plan as a graph, whose replays copy the outputs to the host if `reads_outputs` is set.
+    pub(super) fn capture(&mut self, reads_outputs: bool) -> Result<Graph, CudaError> {
         self.upload_epoch()?;
         let before = self.epoch;
         self.device.begin_capture(self.main_stream)?;
-        let issued = self.issue(IssueMode::Captured);
+        let issued = self.issue(IssueMode::Captured { reads_outputs });
         let graph = self.device.end_capture(self.main_stream);
         // A captured run is not executed.
         self.epoch = before;

@@ -1,6 +1,6 @@
 //! Measures what issuing a plan costs the host, compared with the bare calls that it consists of.
 //!
-//! The plan and the bare calls are timed in alternation, and all streams are drained in between, so that no
+//! The plan, a replay of its graph and the bare calls are timed in alternation, and all streams are drained in between, so that no
 //! queue is ever full and disturbances affect both. A bare call is a call of the plan, issued in a loop over
 //! all calls of its kind: same addresses, same sizes, same streams. Signals already hold the number of the
 //! last run, so writing it again has no effect. The buffers hold garbage afterwards.
@@ -120,13 +120,16 @@ pub struct CallCost {
 /// The host time of issuing a plan on one rank, in microseconds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostProfile {
-    /// The rank with the largest ratio.
+    /// The rank with the largest ratio of the way in which runs are issued.
     pub rank: usize,
+    /// Number of rounds, each of which measures everything once.
+    pub rounds: usize,
     /// The kinds of calls that the plan contains.
     pub calls: Vec<CallCost>,
     /// A run issued command by command: median and minimum over rounds.
     pub run: [f64; 2],
-    /// One launch of the captured plan (median and minimum), and the number of its nodes.
+    /// One replay of the captured plan (median and minimum over rounds), and the number of its nodes. A replay sets the
+    /// values of signals and launches the graph.
     pub graph: Option<([f64; 2], usize)>,
 }
 
@@ -136,25 +139,30 @@ impl HostProfile {
         self.calls.iter().map(|it| it.count as f64 * it.microseconds).sum()
     }
 
-    /// Returns the cost of a run relative to its bare calls.
+    /// Returns the cost of a run that is issued command by command relative to its bare calls.
     pub fn ratio(&self) -> f64 {
         self.run[0] / self.bare_cost().max(1e-3)
     }
 
-    /// Encodes the profile for other ranks: count and time of each kind, then the run, then the graph.
+    /// Returns the cost of a replay of the captured plan relative to the bare calls of the plan.
+    pub fn graph_ratio(&self) -> Option<f64> {
+        self.graph.map(|([median, _], _)| median / self.bare_cost().max(1e-3))
+    }
+
+    /// Encodes the profile for other ranks: count and time of each kind, then the run, the graph and the rounds.
     fn encode(&self) -> Vec<u8> {
         let of = |kind: &CallKind| self.calls.iter().find(|it| it.name == kind.name());
         let calls =
             KINDS.iter().flat_map(|it| of(it).map_or([0.0; 2], |it| [it.count as f64, it.microseconds]));
         let (graph, nodes) = self.graph.unwrap_or(([0.0; 2], 0));
-        let numbers = calls.chain(self.run).chain(graph).chain([nodes as f64]);
+        let numbers = calls.chain(self.run).chain(graph).chain([nodes as f64, self.rounds as f64]);
         numbers.flat_map(f64::to_le_bytes).collect()
     }
 
     fn decode(rank: usize, bytes: &[u8]) -> Option<Self> {
         let numbers: Vec<f64> = bytes.as_chunks::<8>().0.iter().map(|it| f64::from_le_bytes(*it)).collect();
         let (calls, rest) = numbers.split_at_checked(2 * KINDS.len())?;
-        let &[run, least, graph, least_graph, nodes] = rest else { return None };
+        let &[run, least, graph, least_graph, nodes, rounds] = rest else { return None };
         let call = |(kind, it): (&CallKind, &[f64; 2])| CallCost {
             name: kind.name(),
             count: it[0] as usize,
@@ -162,7 +170,7 @@ impl HostProfile {
         };
         let calls = KINDS.iter().zip(calls.as_chunks::<2>().0).map(call).filter(|it| it.count > 0);
         let graph = (nodes > 0.0).then_some(([graph, least_graph], nodes as usize));
-        Some(Self { rank, calls: calls.collect(), run: [run, least], graph })
+        Some(Self { rank, rounds: rounds as usize, calls: calls.collect(), run: [run, least], graph })
     }
 }
 
@@ -186,12 +194,12 @@ fn microseconds(since: Instant) -> f64 {
 
 impl Engine {
     /// Measures what issuing the plan costs the host, and returns the profile of the rank with the largest
-    /// ratio. With `graph`, it also measures a launch of the captured plan. All ranks have to call this.
+    /// ratio. With `graph`, it also measures a replay of the captured plan. All ranks have to call this.
     ///
     /// # Errors
     /// A call fails.
     pub fn profile_host(&mut self, peers: &dyn ProcessGroup, graph: bool) -> Result<HostProfile, CudaError> {
-        let captured = if graph { Some(self.capture()?) } else { None };
+        let captured = if graph { Some(self.capture(false)?) } else { None };
         let (mut runs, mut launches) = (Vec::new(), Vec::new());
         let mut bare: [Vec<f64>; KINDS.len()] = array::from_fn(|_| Vec::new());
         let mut counts = [0; KINDS.len()];
@@ -226,13 +234,15 @@ impl Engine {
         });
         let mine = HostProfile {
             rank: self.plan().rank,
+            rounds: runs.len(),
             calls: calls.collect(),
             run: summary(runs),
             graph: captured.map(|it| (summary(launches), it.nodes)),
         };
         let all = peers.all_gather(&mine.encode())?;
         let all = all.iter().enumerate().filter_map(|(rank, bytes)| HostProfile::decode(rank, bytes));
-        Ok(all.max_by(|a, b| a.ratio().total_cmp(&b.ratio())).unwrap_or(mine))
+        let ratio = |it: &HostProfile| it.graph_ratio().unwrap_or(it.ratio());
+        Ok(all.max_by(|a, b| ratio(a).total_cmp(&ratio(b))).unwrap_or(mine))
     }
 
     /// Returns the host time of `issue` in microseconds, started on idle streams on all ranks at once. The
@@ -306,12 +316,13 @@ mod tests {
         let calls = |what, count, each| CallCost { name: what, count, microseconds: each };
         let host = HostProfile {
             rank: 3,
+            rounds: 21,
             calls: vec![calls("copy", 8, 5.5), calls("event wait", 2, 0.5)],
             run: [90.0, 88.0],
             graph: Some(([7.0, 6.5], 12)),
         };
         assert_eq!(host.bare_cost(), 45.0);
-        assert_eq!(host.ratio(), 2.0);
+        assert_eq!((host.ratio(), host.graph_ratio()), (2.0, Some(7.0 / 45.0)));
         assert_eq!(HostProfile::decode(3, &host.encode()), Some(host.clone()));
         let eager = HostProfile { graph: None, ..host };
         assert_eq!(HostProfile::decode(3, &eager.encode()), Some(eager));

@@ -8,9 +8,9 @@
 //! does. If two runs in succession had equal data, data of the earlier run that is read instead of that of the later run
 //! would not be noticed.
 
-use super::{Engine, IssueMode, bytes};
+use super::{Engine, IssueMode, difference::earliest_difference};
 use crate::{CudaError, ProcessGroup};
-use hir_tensor::{data::Data, generate::mix, shard::unravel_index};
+use hir_tensor::generate::mix;
 
 /// Maximum delay of a stream in nanoseconds: several times the duration of a small plan.
 const LONGEST: u64 = 300_000;
@@ -40,12 +40,9 @@ impl Engine {
     ) -> Result<Option<String>, CudaError> {
         let streams = self.executable.streams.len();
         self.delays = Some(self.device.allocate(self.plan().rank, 8 * streams)?);
-        let captured = if graph { Some(self.capture()?) } else { None };
-        let outputs_now = |it: &Self| -> Vec<Vec<u8>> {
-            it.outputs.iter().map(|it| host_bytes(it.as_ref()).to_vec()).collect()
-        };
+        let captured = if graph { Some(self.capture(true)?) } else { None };
         // The expected outputs with the inputs, and with the negated inputs after the first run that uses them.
-        let mut expected = [Some(outputs_now(self)), None];
+        let mut expected = [Some(self.kept_outputs()), None];
         let mut found: Option<(u64, String)> = None;
         peers.barrier()?;
         for run in 1..=runs {
@@ -53,10 +50,7 @@ impl Engine {
             let is_negated = run.is_multiple_of(2);
             self.reset_inputs(is_negated, run > 1, peers)?;
             match &captured {
-                Some(graph) => {
-                    self.replay(graph)?;
-                    self.copy_outputs_to_host(self.main_stream)?;
-                }
+                Some(graph) => self.replay(graph)?,
                 None => _ = self.issue(IssueMode::Checked)?,
             }
             self.count_run()?;
@@ -68,20 +62,14 @@ impl Engine {
                     found = self.difference(expected)?.map(|it| (run as u64, it));
                 }
                 Some(_) => (),
-                None => *expected = Some(outputs_now(self)),
+                None => *expected = Some(self.kept_outputs()),
             }
             on_run(run);
         }
         // The inputs get their values back.
         self.reset_inputs(false, runs.is_multiple_of(2), peers)?;
         self.delays = None;
-        let mine = found.map_or(Vec::new(), |(run, text)| [&run.to_le_bytes()[..], text.as_bytes()].concat());
-        let all = peers.all_gather(&mine)?;
-        let decode = |it: &Vec<u8>| {
-            let (run, text) = it.split_first_chunk::<8>()?;
-            Some((u64::from_le_bytes(*run), String::from_utf8_lossy(text).into_owned()))
-        };
-        let first = all.iter().filter_map(decode).min_by_key(|it| it.0);
+        let first = earliest_difference(peers, found)?;
         Ok(first.map(|(run, text)| format!("run {run} of {runs} with delays: {text}")))
     }
 
@@ -107,42 +95,6 @@ impl Engine {
             (0..self.executable.streams.len()).flat_map(|it| delay_ns(seed, rank, run, it).to_le_bytes());
         self.device.upload(delays, &times.collect::<Vec<u8>>(), self.main_stream)
     }
-
-    /// Describes the first element of this rank's outputs that differs from `kept`.
-    fn difference(&self, kept: &[Vec<u8>]) -> Result<Option<String>, CudaError> {
-        for ((output, port), before) in self.outputs.iter().zip(&self.plan().outputs).zip(kept) {
-            let (Some(it), now) = (output, host_bytes(output.as_ref())) else { continue };
-            if now == before {
-                continue;
-            }
-            let part = |bytes: &[u8]| -> Result<Data, CudaError> {
-                let whole = bytes::data(it.dtype, bytes)
-                    .map_err(|it| CudaError::Internal(format!("cannot compare an output: {it}")))?;
-                Ok(whole.gather(&it.view))
-            };
-            let (now, before) = (part(now)?, part(before)?);
-            let size = it.dtype.size().max(1);
-            let pairs = bytes::of(&now).chunks(size).zip(bytes::of(&before).chunks(size));
-            // Ignore bytes between the elements of an output.
-            if let Some(at) = pairs.into_iter().position(|(now, before)| now != before) {
-                return Ok(Some(format!(
-                    "{}: element {:?} of rank {}'s part is {}, but was {} in the first run with these inputs",
-                    port.name,
-                    unravel_index(at, &it.view.shape),
-                    self.plan().rank,
-                    now.text(at),
-                    before.text(at)
-                )));
-            }
-        }
-        Ok(None)
-    }
-}
-
-/// Returns the host copy of an output.
-fn host_bytes(output: Option<&super::Output>) -> &[u8] {
-    // SAFETY: `host_buffer` has this many bytes, and no copy to it is in progress between two runs.
-    output.map_or(&[], |it| unsafe { std::slice::from_raw_parts(it.host_buffer, it.bytes) })
 }
 
 #[cfg(test)]

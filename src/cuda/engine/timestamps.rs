@@ -10,7 +10,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use super::{Engine, timing::QUEUED};
+use super::Engine;
 use crate::{CudaError, ProcessGroup, device::Event};
 
 /// When an instruction ran, in microseconds since the first one of all ranks.
@@ -55,7 +55,7 @@ impl Engine {
         let marks = self.marks()?;
         let gate = self.device.pinned_words(1)?;
         // Two events beside each command. See `Engine::time` for the gate.
-        let calls: usize = self.executable.commands.iter().map(|it| it.command.queued_calls() + 2).sum();
+        let is_queued_whole = self.is_queued_whole(2);
         let mut reading = self.read_clock()?;
         for run in 1..=RUNS {
             peers.barrier()?;
@@ -63,7 +63,7 @@ impl Engine {
                 reading = self.read_clock()?;
                 peers.barrier()?;
             }
-            let is_gated = run > 1 && calls <= QUEUED && self.has_device_barrier();
+            let is_gated = run > 1 && is_queued_whole && self.has_device_barrier();
             if is_gated {
                 self.device.wait_value(gate.as_ptr() as u64, run, self.main_stream)?;
             }

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 
 use rustc_hash::FxHashSet;
 
-use super::{Engine, IssueMode};
-use crate::{CudaError, ProcessGroup};
+use super::{Engine, IssueMode, difference::earliest_difference};
+use crate::{CudaError, ProcessGroup, executable::ScheduledCommand};
 use hir_tensor::dense::DenseTensor;
 
 /// Times of several runs, over all ranks.
@@ -32,6 +32,17 @@ impl Timing {
         let count = ranks.iter().map(Vec::len).min().unwrap_or(0);
         (0..count).map(|run| ranks.iter().map(|it| it[run]).fold(0.0, f64::max)).collect()
     }
+}
+
+/// What timed runs have given.
+#[derive(Clone, Debug)]
+pub struct TimedRuns {
+    /// The times.
+    pub timing: Timing,
+    /// The outputs of the last run, indexed by output.
+    pub outputs: Vec<Option<DenseTensor>>,
+    /// The first element, over all ranks, that differs from that of the run before the timed ones, in words.
+    pub difference: Option<String>,
 }
 
 /// One of several runs that are timed together.
@@ -64,11 +75,11 @@ pub(super) fn runs_until_warm(times: &[f64]) -> usize {
 }
 
 /// Number of calls that fit into the queue of any stream; a stream holds about a thousand.
-pub(super) const QUEUED: usize = 256;
+const QUEUED: usize = 256;
 
 impl Engine {
-    /// Times runs, as a captured graph if `graph` is set, and returns the outputs of the last one. Each run
-    /// begins with poisoned outputs.
+    /// Times runs, as a captured graph if `graph` is set, and compares the outputs of the last one bit by bit with those
+    /// that are on the host now. Each run begins with poisoned outputs.
     ///
     /// # Errors
     /// A call fails, or the captured graph has too few nodes.
@@ -78,9 +89,10 @@ impl Engine {
         warmup: WarmUp,
         iterations: usize,
         graph: bool,
-    ) -> Result<(Timing, Vec<Option<DenseTensor>>), CudaError> {
+    ) -> Result<TimedRuns, CudaError> {
+        let first = self.kept_outputs();
         let captured = if graph {
-            let captured = self.capture()?;
+            let captured = self.capture(false)?;
             let least = self.executable.commands.iter().filter(|it| it.command.is_graph_node()).count();
             if captured.nodes < least {
                 let nodes = captured.nodes;
@@ -93,7 +105,7 @@ impl Engine {
             None
         };
         let turn = |is_timed| Turn { variant: 0, is_timed };
-        let is_short = captured.is_some() || self.queued_calls() <= QUEUED;
+        let is_short = captured.is_some() || self.is_queued_whole(0);
         let mut issue = |engine: &mut Self, _| match &captured {
             Some(graph) => engine.replay(graph),
             None => engine.issue(IssueMode::Plain).map(drop),
@@ -108,16 +120,26 @@ impl Engine {
         let runs = self.time_turns(peers, &turns, is_short, &mut issue)?;
         self.copy_outputs_to_host(self.main_stream)?;
         self.synchronize()?;
-        Ok((Timing { runs, nodes: captured.map(|it| it.nodes) }, self.read_outputs()?))
+        let mine = self.difference(&first)?.map(|it| (iterations as u64, it));
+        let found = earliest_difference(peers, mine)?;
+        let issued = if graph { "replayed as a CUDA graph" } else { "issued step by step" };
+        Ok(TimedRuns {
+            timing: Timing { runs, nodes: captured.map(|it| it.nodes) },
+            outputs: self.read_outputs()?,
+            difference: found.map(|(run, text)| format!("timed run {run} of {iterations}, {issued}: {text}")),
+        })
     }
 
-    /// Returns the number of calls of a run that is issued command by command.
-    pub(super) fn queued_calls(&self) -> usize {
-        self.executable.commands.iter().map(|it| it.command.queued_calls()).sum()
+    /// Returns whether a run that is issued command by command, with this number of events beside each command, can be
+    /// queued as a whole before it starts: any queue holds it, and the host does not wait for a part of it.
+    pub(super) fn is_queued_whole(&self, events: usize) -> bool {
+        let calls = |it: &ScheduledCommand| it.command.queued_calls() + events;
+        let calls: usize = self.executable.commands.iter().map(calls).sum();
+        calls <= QUEUED && self.capture_obstacle().is_none()
     }
 
     /// Runs the plan once for each turn, as `issue` issues its variant, and returns the microseconds of the timed
-    /// turns on the slowest rank. `is_short` says that any queue holds a whole run. All ranks have to call this with
+    /// turns on the slowest rank. `is_short` says that a whole run can be queued before it starts. All ranks have to call this with
     /// the same turns.
     ///
     /// # Errors
@@ -130,8 +152,8 @@ impl Engine {
         issue: &mut dyn FnMut(&mut Self, usize) -> Result<(), CudaError>,
     ) -> Result<Vec<f64>, CudaError> {
         // In a short run, the GPU would wait for the host, so a run starts only when all of it is queued. The first run
-        // of a variant is not gated, because a first launch may wait for the device itself. Neither is a long plan
-        // issued command by command, because no queue may hold it, nor runs between which the hosts wait for each
+        // of a variant is not gated, because a first launch may wait for the device itself. Neither is a plan issued
+        // command by command if no queue may hold it or if its host waits, nor runs between which the hosts wait for each
         // other.
         let is_gated = self.has_device_barrier() && is_short;
         let gate = self.device.pinned_words(1)?;

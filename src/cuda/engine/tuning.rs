@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Engine, IssueMode, ProcessGroup, Timing,
-    timing::{QUEUED, Turn, runs_until_warm},
+    timing::{Turn, runs_until_warm},
 };
 use crate::{CudaError, exchange::gather, graph::Graph, matmul::MatmulAlgorithm};
 
@@ -240,7 +240,7 @@ impl Engine {
         if options.graph {
             for variant in variants {
                 self.assign(variant);
-                graphs.push(self.capture()?);
+                graphs.push(self.capture(false)?);
             }
         }
         let mut issue = |engine: &mut Self, variant: usize| match graphs.get(variant) {
@@ -250,7 +250,7 @@ impl Engine {
                 engine.issue(IssueMode::Plain).map(drop)
             }
         };
-        let is_short = options.graph || self.queued_calls() <= QUEUED;
+        let is_short = options.graph || self.is_queued_whole(0);
         // The first runs make the first launches, and show how long a run takes.
         let pilot = self.time_turns(peers, &turns(variants.len(), 1, 1), is_short, &mut issue)?;
         let warm_runs = runs_until_warm(&pilot).max(options.warmup);

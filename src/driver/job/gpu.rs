@@ -7,6 +7,7 @@ use super::{distributed_check, lost_job::report_with_plans};
 use crate::{
     run::{
         RunError,
+        command_line::Issue,
         failure::JobFailure,
         verdict::{self, Criteria, Expectation, OutputVerdict},
     },
@@ -48,11 +49,12 @@ pub struct GpuJob<'a> {
     pub bench: Option<Bench>,
     /// Parameters of runs with random delays, whose outputs are compared with each other.
     pub stress: Option<Stress>,
+    /// How the runs after the first one are issued.
+    pub issue: Issue,
     /// Called with the number of runs with random delays that are done.
     pub on_stress_run: &'a dyn Fn(usize),
-    /// Set to profile the host's cost of issuing the plan; true to profile the launch of a captured graph as
-    /// well.
-    pub profile_host: Option<bool>,
+    /// True to profile the host's cost of issuing the plan.
+    pub profile_host: bool,
     /// True to measure when the commands of a run execute.
     pub measures_times: bool,
 }
@@ -61,6 +63,11 @@ impl GpuJob<'_> {
     /// Returns true if each rank keeps its own outputs.
     fn keeps_outputs_distributed(&self) -> bool {
         !self.compares && distributed_check::exceeds_gather_limit(self.world)
+    }
+
+    /// Returns whether the plan runs more often than once.
+    fn repeats(&self) -> bool {
+        self.bench.is_some() || self.stress.is_some() || self.tune.is_some() || self.profile_host
     }
 }
 
@@ -71,8 +78,6 @@ pub struct Bench {
     pub warmup: WarmUp,
     /// Number of timed runs.
     pub iterations: usize,
-    /// True to capture the plan as a CUDA graph.
-    pub graph: bool,
 }
 
 /// Parameters of runs with random delays.
@@ -82,8 +87,6 @@ pub struct Stress {
     pub runs: usize,
     /// Seed of the delays.
     pub seed: u64,
-    /// True to capture the plan as a CUDA graph.
-    pub graph: bool,
 }
 
 /// The result of a job on GPUs.
@@ -100,6 +103,10 @@ pub struct GpuRunResult {
     pub host: Option<HostProfile>,
     /// When the commands of a run executed, if requested.
     pub times: Option<RunTimes>,
+    /// Whether the runs after the first one were replays of a captured graph.
+    pub is_replayed: bool,
+    /// Why they were not, if the plan cannot be captured.
+    pub capture_obstacle: Option<String>,
 }
 
 /// The ranks of a job, as the executor of GPUs knows them.
@@ -219,7 +226,7 @@ pub fn memory_report(world: &World) -> Result<Vec<String>, JobFailure> {
     Ok(lines)
 }
 
-/// Runs this rank's plan once for the verdict, and then the requested timed runs. `say` prints notes.
+/// Runs this rank's plan once for the verdict, and then the requested other runs. `say` prints notes.
 ///
 /// # Errors
 /// Errors of the engine, of the channel between ranks, or of the comparison.
@@ -243,6 +250,17 @@ pub fn run(
         })
     });
     engine.notes().into_iter().for_each(&mut *say);
+    let capture_obstacle = match job.issue {
+        Issue::Default => engine.capture_obstacle().filter(|_| job.repeats()).map(|it| it.to_string()),
+        // The capture reports what prevents it.
+        Issue::Graph | Issue::StepByStep => None,
+    };
+    let is_replayed = job.issue != Issue::StepByStep && capture_obstacle.is_none();
+    if let Some(why) = &capture_obstacle {
+        say(format!(
+            "the plan cannot be replayed as a CUDA graph, so all runs are issued step by step: {why}"
+        ));
+    }
     member.set_phase_with_limit("copying its inputs to the GPU", PhaseLimit::Timeout);
     engine.load_inputs(&job.inputs[peers.rank()], peers)?;
     let mine = engine.run()?;
@@ -257,7 +275,7 @@ pub fn run(
             let phase = format!("measuring algorithms of matrix products, {done} of {all} done");
             member.set_phase_with_limit(&phase, PhaseLimit::Timeout);
         };
-        tuning = Some(engine.tune(peers, options, &on_product)?);
+        tuning = Some(engine.tune(peers, TuneOptions { graph: is_replayed, ..options }, &on_product)?);
         // The chosen algorithms must give correct outputs.
         member.set_phase_with_limit("copying its inputs to the GPU", PhaseLimit::Timeout);
         engine.load_inputs(&job.inputs[peers.rank()], peers)?;
@@ -273,23 +291,23 @@ pub fn run(
         member.set_phase_with_limit("copying its inputs to the GPU", PhaseLimit::Timeout);
         engine.load_inputs(&job.inputs[peers.rank()], peers)?;
         member.set_phase_with_limit("preparing timed runs", PhaseLimit::Timeout);
-        let (times, mine) = engine.time(peers, bench.warmup, bench.iterations, bench.graph)?;
-        // The outputs of the last timed run must be correct as well.
+        let ran = engine.time(peers, bench.warmup, bench.iterations, is_replayed)?;
+        // The outputs of the last timed run must be correct as well, and those of the first run.
         member.set_phase("sending its outputs to rank 0");
-        (outcome, verdict) = gather_and_judge(job, mine, member)?;
+        (outcome, verdict) = gather_and_judge(job, ran.outputs, member)?;
+        if let Some(difference) = ran.difference.filter(|_| verdict.exit == Exit::Success) {
+            verdict = with_difference(verdict, difference);
+        }
         outcome.watched = read_watched(job, engine, member)?;
-        timing = Some((times, engine.profile_lines(peers)?));
+        timing = Some((ran.timing, engine.profile_lines(peers)?));
     }
-    if let Some(Stress { runs, seed, graph }) = job.stress.filter(|_| verdict.exit == Exit::Success) {
+    if let Some(Stress { runs, seed }) = job.stress.filter(|_| verdict.exit == Exit::Success) {
         member.set_phase_with_limit("copying its inputs to the GPU", PhaseLimit::Timeout);
         engine.load_inputs(&job.inputs[peers.rank()], peers)?;
         member.set_phase_with_limit("preparing runs with delays", PhaseLimit::Timeout);
-        match engine.stress(peers, runs, seed, graph, job.on_stress_run)? {
+        match engine.stress(peers, runs, seed, is_replayed, job.on_stress_run)? {
             None => say(format!("{runs} runs with delays: outputs bitwise equal on all ranks")),
-            Some(difference) => {
-                let line = Verdict::failed(difference);
-                verdict = OutputVerdict { exit: Exit::WrongResult, line, ..verdict };
-            }
+            Some(difference) => verdict = with_difference(verdict, difference),
         }
     }
     let mut run_times = None;
@@ -299,11 +317,17 @@ pub fn run(
         run_times = Some(engine.measure_times(peers)?);
     }
     // Profiling leaves undefined outputs behind, so it comes last.
-    if let Some(graph) = job.profile_host.filter(|_| verdict.exit == Exit::Success) {
+    if job.profile_host && verdict.exit == Exit::Success {
         member.set_phase_with_limit("profiling its host", PhaseLimit::Timeout);
-        host = Some(engine.profile_host(peers, graph)?);
+        host = Some(engine.profile_host(peers, is_replayed)?);
     }
-    Ok(GpuRunResult { verdict, outcome, timing, tuning, host, times: run_times })
+    let times = run_times;
+    Ok(GpuRunResult { verdict, outcome, timing, tuning, host, times, is_replayed, capture_obstacle })
+}
+
+/// Returns the verdict on outputs that differ from those of an earlier run with the same inputs.
+fn with_difference(verdict: OutputVerdict, difference: String) -> OutputVerdict {
+    OutputVerdict { exit: Exit::WrongResult, line: Verdict::failed(difference), ..verdict }
 }
 
 /// Gathers the outputs and judges them.

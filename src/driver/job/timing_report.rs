@@ -65,7 +65,10 @@ pub fn timing_table(timing: &Timing, lines: &[LineProfile], plans: &[Plan]) -> V
 pub fn host_table(host: &HostProfile, ranks: usize) -> Vec<Report> {
     let of = if ranks > 1 { format!(", rank {}, the furthest of {ranks}", host.rank) } else { String::new() };
     let mut rows = vec![
-        Report::Note(format!("host{of}: bare calls in loops of their own, medians")),
+        Report::Note(format!(
+            "host{of}: bare calls in loops of their own, medians of {} measurements in turns",
+            host.rounds
+        )),
         Report::Note(format!("{:<14} {:>8} {:>12} {:>12}", "call", "count", "each(us)", "sum(us)")),
     ];
     rows.extend(host.calls.iter().map(|it| {
@@ -74,13 +77,13 @@ pub fn host_table(host: &HostProfile, ranks: usize) -> Vec<Report> {
     }));
     let [median, least] = host.run;
     rows.push(Report::Note(format!(
-        "host: {median:.2} us a run (at least {least:.2}), bare calls {:.2} us, ratio {:.2}",
+        "host: {median:.2} us a run step by step (at least {least:.2}), bare calls {:.2} us, ratio {:.2}",
         host.bare_cost(),
         host.ratio()
     )));
-    rows.extend(host.graph.map(|([median, least], nodes)| {
+    rows.extend(host.graph.zip(host.graph_ratio()).map(|(([median, least], nodes), ratio)| {
         Report::Note(format!(
-            "host: {median:.2} us a launch (at least {least:.2}) of one graph of {nodes} nodes"
+            "host: {median:.2} us a replay (at least {least:.2}) of one graph of {nodes} nodes, ratio {ratio:.2} to the bare calls"
         ))
     }));
     rows
@@ -114,9 +117,14 @@ pub fn json(ran: &GpuRunResult, ranks: usize) -> serde_json::Map<String, serde_j
             "run_min_us": host.run[1],
             "bare_us": host.bare_cost(),
             "ratio": host.ratio(),
+            "rounds": host.rounds,
             "graph_launch_us": host.graph.map(|it| it.0[0]),
             "graph_nodes": host.graph.map(|it| it.1),
+            "graph_ratio": host.graph_ratio(),
         }}));
+    }
+    if let Some(why) = &ran.capture_obstacle {
+        add(serde_json::json!({ "not_captured": why }));
     }
     value
 }

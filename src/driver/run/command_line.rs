@@ -40,7 +40,7 @@ pub const EXAMPLES: &str =
   hir-run program.hir --passes @overlap --expect=unsharded
   hir-run dump.hir --set i0=8192 --check=off --schedule=seed:0..50
   mpirun -np 8 hir-run lowered.hir --expect=sim     run on 8 GPUs, compare with the simulator
-  hir-run lowered.hir --ranks 8 -w 5 -n 20 -G       time it on 8 GPUs as one CUDA graph";
+  hir-run lowered.hir --ranks 8 -w 5 -n 20 -G       time it on 8 GPUs, as one CUDA graph";
 
 /// Runs a Host IR program on GPUs or on simulated ranks and verifies its results.
 ///
@@ -159,9 +159,13 @@ pub struct Options {
     /// Number of runs before the timed ones.
     #[arg(help_heading = "GPUs", short = 'w', long, default_value_t = 5, value_name = "N")]
     pub warmup: usize,
-    /// Time the plan as a single captured CUDA graph.
+    /// Require that the runs after the first one are replays of a single captured CUDA graph, which is the default where
+    /// a plan can be captured: refuse any other plan.
     #[arg(help_heading = "GPUs", short = 'G', long)]
     pub cudagraph: bool,
+    /// Issue all runs step by step: replay no CUDA graph.
+    #[arg(help_heading = "GPUs", long, conflicts_with = "cudagraph")]
+    pub step_by_step: bool,
     /// Run the plan N more times on GPUs with random delays on its streams. All outputs must be bitwise
     /// equal.
     #[arg(help_heading = "GPUs", long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -210,6 +214,17 @@ pub enum Device {
     Sim,
     /// GPUs.
     Cuda,
+}
+
+/// How the runs of a plan after the first one are issued. The first one is always issued step by step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Issue {
+    /// As replays of a captured CUDA graph; step by step if the plan cannot be captured.
+    Default,
+    /// As replays of a captured CUDA graph; a plan that cannot be captured is refused.
+    Graph,
+    /// Step by step.
+    StepByStep,
 }
 
 /// An operand of `--expect`.
@@ -275,6 +290,15 @@ impl Options {
             if self.tune_passes.is_empty() { TuningFlag::Measure(it) } else { TuningFlag::MeasurePipeline }
         };
         self.tune.as_deref().map(measured).or(self.tuning.as_deref().map(TuningFlag::Use))
+    }
+
+    /// Returns how the runs after the first one are issued.
+    pub fn issue(&self) -> Issue {
+        match (self.cudagraph, self.step_by_step) {
+            (true, _) => Issue::Graph,
+            (false, true) => Issue::StepByStep,
+            (false, false) => Issue::Default,
+        }
     }
 
     /// Returns the executor of the plans.

@@ -89,6 +89,7 @@ pub const FLAGS_BY_TOOL: [(&str, &[&str]); 4] = [
             "rtol",
             "schedule",
             "seed",
+            "step-by-step",
             "stress",
             "timeline",
             "timeout",

@@ -19,8 +19,8 @@ fn on_two_hosts(arguments: &[&str]) -> Result<Vec<(Option<i32>, String, String)>
 
 pub(super) fn two_hosts_run_a_job() -> Result<(), Failed> {
     let flags = ["--device=cuda", "--inputs=exact", "--expect=sim", "-w1", "-n3", "--stress=3"];
-    for graph in [&[][..], &["-G"]] {
-        let arguments = [&["tests/cases/launch/two-hosts.hir"], &flags[..], graph].concat();
+    for issue in [&["--step-by-step"][..], &[]] {
+        let arguments = [&["tests/cases/launch/two-hosts.hir"], &flags[..], issue].concat();
         let ends = on_two_hosts(&arguments)?;
         let is_right = ends.iter().all(|it| it.0 == Some(0));
         expect(

@@ -54,9 +54,9 @@ pub fn the_fastest_pipeline_is_named() -> Result<(), Failed> {
     let json = it.path("pipelines.json").display().to_string();
     let chunks = "@overlap-linear-allreduce{overlap.count=4|2,assign-streams.count=1}";
     let refused = "@lower,chunk{axis=T9.0}";
-    for graph in [&[][..], &["-G"]] {
+    for (issue, is_graph) in [(&["--step-by-step"][..], false), (&[], true)] {
         let arguments = ["--expect=sim", "--tune-passes", refused, "--tune-passes", chunks, "-J", &json];
-        let output = tune(&it, &[&arguments[..], &["--tune-passes", "@lower"], graph].concat())?;
+        let output = tune(&it, &[&arguments[..], &["--tune-passes", "@lower"], issue].concat())?;
         let said = text(&output.stdout);
         let (_, table) = said.split_once("# pipelines: ").ok_or_else(|| said.clone())?;
         let rows = rows(table);
@@ -75,7 +75,7 @@ pub fn the_fastest_pipeline_is_named() -> Result<(), Failed> {
         let found: Value = serde_json::from_str(&fs::read_to_string(&json)?)?;
         let pipelines = found["pipelines"].as_array().ok_or("no pipelines")?;
         let codes: Vec<Option<u64>> = pipelines.iter().map(|it| it["exit_code"].as_u64()).collect();
-        let is_right = found["ranks"] == 2 && found["graph"] == (graph.len() == 1) && found["exit_code"] == 0;
+        let is_right = found["ranks"] == 2 && found["graph"] == is_graph && found["exit_code"] == 0;
         check(is_right && codes == [Some(2), Some(0), Some(0), Some(0)], &output)
             .map_err(|_| Failed::from(format!("{found:#}")))?;
         check(pipelines[1]["passes"] == with_chunks(4), &output)?;
@@ -103,8 +103,8 @@ pub fn the_fastest_pipeline_is_stored_and_applied() -> Result<(), Failed> {
     let file = it.table();
     let pipelines = "@overlap-linear-allreduce{overlap.count=4}|@lower";
     let measure = ["--tune-passes", pipelines, "--tune", &file, "--expect=sim"];
-    for (count, graph) in [&["-G"][..], &[]].into_iter().enumerate() {
-        let output = tune(&it, &[&measure[..], graph].concat())?;
+    for (count, issue) in [&[][..], &["--step-by-step"]].into_iter().enumerate() {
+        let output = tune(&it, &[&measure[..], issue].concat())?;
         let said = text(&output.stdout);
         let note = format!(
             "the fastest pipeline of this program is stored, {count} other pipelines kept; it takes "
@@ -124,11 +124,11 @@ pub fn the_fastest_pipeline_is_stored_and_applied() -> Result<(), Failed> {
     }
     // A graph and a run step by step have an entry each. With `--passes` or another setting none applies.
     let applied = "has for this program is applied: @lower\n";
-    let other = "has a pipeline of this program for 2 ranks, step by step, but this run is for 2 ranks, step by step, --set \
+    let other = "has a pipeline of this program for 2 ranks, step by step, but this run is for 2 ranks, one graph, --set \
                  numberOfStreams=2: it is not applied\n";
     let expected = [
         (&["--tuning", &file][..], applied, Some(0)),
-        (&["--tuning", &file, "-G", "-n", "1"], applied, Some(0)),
+        (&["--tuning", &file, "--step-by-step", "-n", "1"], applied, Some(0)),
         (&["--tuning", &file, "--passes", "@lower"], "an entry for 0 of 1 matrix product", Some(0)),
         (&["--tuning", &file, "--set", "numberOfStreams=2"], other, Some(1)),
         (&[], "", Some(1)),

@@ -3,7 +3,7 @@
 //! ```text
 //! # batch.txt: hir-run --batch batch.txt --ranks 8 --device=cuda -n 20
 //! layer.hir --passes @lower
-//! layer.hir --passes @overlap-allgather-linear -G
+//! layer.hir --passes @overlap-allgather-linear --step-by-step
 //! ```
 //!
 //! Options next to `--batch` apply to every program. Each program reports as if it ran alone, between its

@@ -222,7 +222,7 @@ fn run_on_engine(
     task.notes_on_parts().into_iter().for_each(|it| say(Report::Note(it)));
     let watch = output::watched_views(world, &options.output, Some(rank))?;
     let gathered = output::watched_views(world, &options.output, Some(0))?;
-    let (iterations, graph) = (options.iters, options.cudagraph);
+    let iterations = options.iters;
     let warmup = WarmUp { runs: options.warmup, until_warm: !options.tune_passes.is_empty() };
     let is_silent = options.diagnostics.quiet || rank > 0;
     let runs = options.stress.map(|it| it as usize);
@@ -237,10 +237,11 @@ fn run_on_engine(
         watch: &watch,
         gathered: &gathered,
         tune: (options.tune.is_some() && options.tune_passes.is_empty()).then(|| tune_options(options)),
-        bench: (iterations > 0).then_some(gpu::Bench { warmup, iterations, graph }),
-        stress: options.stress.map(|runs| gpu::Stress { runs: runs as usize, seed, graph }),
+        bench: (iterations > 0).then_some(gpu::Bench { warmup, iterations }),
+        stress: options.stress.map(|runs| gpu::Stress { runs: runs as usize, seed }),
+        issue: options.issue(),
         on_stress_run: &on_stress_run,
-        profile_host: options.profile_host.then_some(graph),
+        profile_host: options.profile_host,
         measures_times: options.timelines.is_requested(),
     };
     let ran = gpu::run(&job, engine, member, &mut |note| say(Report::Note(note)))
@@ -253,8 +254,8 @@ fn run_on_engine(
         return Ok(RunVerdict::without_line(ran.verdict.exit));
     }
     if let (Some(path), Some(machine), Some(found)) = (&options.tune, &machine, &ran.tuning) {
-        let TuneOptions { rounds, graph, .. } = tune_options(options);
-        tuning::report(found, rounds, graph).into_iter().for_each(|it| say(Report::Note(it)));
+        let rounds = tune_options(options).rounds;
+        tuning::report(found, rounds, ran.is_replayed).into_iter().for_each(|it| say(Report::Note(it)));
         // Algorithms that give wrong results are not stored.
         let notes = match ran.verdict.exit {
             Exit::Success => {
@@ -293,7 +294,7 @@ const TUNING_ROUNDS: usize = 20;
 /// Returns how `--tune` measures.
 fn tune_options(options: &Options) -> TuneOptions {
     let rounds = if options.iters > 0 { options.iters } else { TUNING_ROUNDS };
-    TuneOptions { warmup: options.warmup, rounds, graph: options.cudagraph }
+    TuneOptions { warmup: options.warmup, rounds, graph: !options.step_by_step }
 }
 
 /// Tells the other ranks that this rank has failed, so that they do not wait for it.

@@ -210,7 +210,7 @@ pub fn stored_pipeline(
 
 /// Returns what a table knows a program by; `None` if it is standard input or cannot be read.
 fn tuned_program(options: &Options, session: &Session, ranks: usize) -> Option<TunedProgram> {
-    let (files, how) = (options.texts(), (ranks, options.cudagraph));
+    let (files, how) = (options.texts(), (ranks, !options.step_by_step));
     let is_stdin = files.paths().iter().any(|it| it == "-");
     (!is_stdin).then(|| {
         let files = (&files, &options.text.fusions[..]);
@@ -312,7 +312,7 @@ impl PipelineTimes {
         Measurement {
             runs: job.iters,
             warmup: job.warmup,
-            graph: job.cudagraph,
+            graph: !job.step_by_step,
             ranks: self.ranks,
             compares: !job.expect.is_empty() || job.reference.is_some(),
         }

@@ -10,7 +10,7 @@ use crate::job::{
     rank_process::{self, RunVerdict},
 };
 use crate::run::{
-    command_line::{Device, Options},
+    command_line::{Device, Issue, Options},
     failure::JobFailure,
     files::write_file,
     inputs::InputSpec,
@@ -113,8 +113,15 @@ pub fn run(
         return Ok(RunVerdict::of(Exit::Success, "nothing was run: `--memory`"));
     }
     let is_measured = options.iters > 0 || options.profile_host || options.tune.is_some();
-    if options.cudagraph && !is_measured && options.stress.is_none() {
-        say(Report::note("`-G` has no effect without timed or repeated runs: add `-n 20` or `--stress 100`"));
+    let given = match options.issue() {
+        Issue::Graph => Some("-G"),
+        Issue::StepByStep => Some("--step-by-step"),
+        Issue::Default => None,
+    };
+    if let Some(option) = given.filter(|_| !is_measured && options.stress.is_none()) {
+        say(Report::Note(format!(
+            "`{option}` has no effect without timed or repeated runs: add `-n 20` or `--stress 100`"
+        )));
     }
     if options.tolerance().is_some() && options.expect.is_empty() && options.reference.is_none() {
         say(Report::note("`--rtol` and `--atol` have no effect without `--expect` or `--reference`"));

@@ -40,6 +40,7 @@ impl Options {
         });
         add("iters", (self.iters > 0).then(|| format!("{} after {}", self.iters, self.warmup)));
         add("cudagraph", self.cudagraph.then(|| "yes".to_owned()));
+        add("step-by-step", self.step_by_step.then(|| "yes".to_owned()));
         add("stress", self.stress.map(|it| it.to_string()));
         add("tune", self.tune.as_ref().map(|_| "yes".to_owned()));
         add("tune-passes", (!self.tune_passes.is_empty()).then(|| self.tune_passes.join(" ")));
