@@ -54,6 +54,8 @@ while getopts b:r:f:t:s:T:o:q option; do
 done
 # What makes hir-run issue runs in a mode other than its default, replays of a graph after a first run step by step.
 declare -A flag_of=([eager]=--step-by-step)
+# The same for runs with delays, whose default is step by step.
+declare -A delays_of=([graph]=-G)
 shift $((OPTIND - 1))
 parts=("$@")
 every=(programs pipelines protocols launch tuning stress faults sanitizer)
@@ -447,7 +449,7 @@ run_stress() {
                 read -ra sets < <(symbols "$file" "$pipeline")
                 flags=("$file" --stress "$delayed" --seed 7 --passes "$pipeline" "${sets[@]}")
                 for mode in eager graph; do
-                    queue "$count" $mode "${kind}-$count.hir" "$pipeline" "# $delayed runs with delays" "${flags[@]}" ${flag_of[$mode]:-}
+                    queue "$count" $mode "${kind}-$count.hir" "$pipeline" "# $delayed runs with delays" "${flags[@]}" ${delays_of[$mode]:-}
                 done
             done
         done
@@ -457,7 +459,7 @@ run_stress() {
             cold-allreduce-{one,two}-shot-ll{,128}; do
             flags=("$(make "$kind" "$count")" --stress "$delayed" --seed 7)
             for mode in eager graph; do
-                queue "$count" $mode "$kind-$count.hir" - "# $delayed runs with delays" "${flags[@]}" ${flag_of[$mode]:-}
+                queue "$count" $mode "$kind-$count.hir" - "# $delayed runs with delays" "${flags[@]}" ${delays_of[$mode]:-}
             done
         done
     done

@@ -1,6 +1,6 @@
 //! Compares the GPU executor with the simulator: every program of the cases and samples that succeeds there
 //! runs step by step and as a graph, on one process per rank. A case with a line `// REFUSED ON GPUS: words`
-//! must be refused instead, with these words, when a graph is required. Every run of the suite tests the samples and the cases of `tests/cases/cuda`,
+//! must be refused instead, with these words. Every run of the suite tests the samples and the cases of `tests/cases/cuda`,
 //! and a part of the others (`part`), of which it runs all that have several ranks or streams in another way (`delayed`).
 //!
 //! The GPUs and NVIDIA's libraries are emulated (`tests/gpu/emulator`), so this needs a C++ compiler and no
@@ -168,12 +168,12 @@ impl Run {
 
     /// Runs the program. Resharding operators are lowered first, with the passes that the refusal names.
     fn check(&self) -> Result<(), Failed> {
-        let (done, text) = self.run(None, &[])?;
+        let (done, text) = self.run(None)?;
         let (done, text) = match suggested_passes(&text) {
-            Some(passes) => self.run(Some(passes), &[])?,
+            Some(passes) => self.run(Some(passes))?,
             None => (done, text),
         };
-        if done && matches_simulator(&text) && text.contains("timed runs, one graph of") {
+        if done && matches_simulator(&text) {
             Ok(())
         } else {
             Err(format!("{} ranks, {:?}\n{text}", self.ranks, self.arguments).into())
@@ -187,7 +187,7 @@ impl Run {
 
     /// Runs the program, which all ranks must refuse with these words, so that no rank waits for another.
     fn check_refused(&self, words: &str) -> Result<(), Failed> {
-        let (done, text) = self.run(None, &["-G"])?;
+        let (done, text) = self.run(None)?;
         let message = format!(": {words}");
         if !done && text.lines().any(|it| it.ends_with(&message)) && !text.contains("is silent") {
             Ok(())
@@ -206,17 +206,16 @@ impl Run {
         run
     }
 
-    /// Runs the program on emulated GPUs: once step by step for the verdict, then as replays of a graph, with
+    /// Runs the program on emulated GPUs: once step by step for the verdict, then as a captured graph, with
     /// random stream delays too. Returns whether it succeeds, and its output and exit status. `passes` follow
     /// those of the arguments.
-    fn run(&self, passes: Option<&str>, options: &[&str]) -> Result<(bool, String), Failed> {
+    fn run(&self, passes: Option<&str>) -> Result<(bool, String), Failed> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_hir-run"));
         let run = passes.map_or(self.clone(), |it| self.with_passes(it));
         let runs = if self.is_large() { "-w 0 -n 1" } else { "-w 1 -n 2 --stress 3" };
         command
             .args(&run.arguments)
-            .args("--device=cuda --check=off --expect=sim".split(' '))
-            .args(options)
+            .args("--device=cuda --check=off --expect=sim -G".split(' '))
             .args(runs.split(' '));
         // This adds hundreds of runs, so only samples do it.
         if self.arguments.iter().any(|it| it.starts_with("samples/")) {

@@ -166,8 +166,8 @@ pub struct Options {
     /// Issue all runs step by step: replay no CUDA graph.
     #[arg(help_heading = "GPUs", long, conflicts_with = "cudagraph")]
     pub step_by_step: bool,
-    /// Run the plan N more times on GPUs with random delays on its streams. All outputs must be bitwise
-    /// equal.
+    /// Run the plan N more times on GPUs with random delays on its streams, step by step, or as replays with `-G`.
+    /// All outputs must be bitwise equal.
     #[arg(help_heading = "GPUs", long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub stress: Option<u32>,
     /// Measure the algorithms that cuBLASLt offers for the matrix products of the program, inside the whole
@@ -216,7 +216,7 @@ pub enum Device {
     Cuda,
 }
 
-/// How the runs of a plan after the first one are issued. The first one is always issued step by step.
+/// How the measured runs of a plan are issued. The first run is always issued step by step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Issue {
     /// As replays of a captured CUDA graph; step by step if the plan cannot be captured.
