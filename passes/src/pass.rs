@@ -233,7 +233,7 @@ impl OptionKind {
 /// The option that limits a pass to some communications.
 pub(crate) const ONLY: OptionSpec = OptionSpec {
     name: "only",
-    description: "leave all communications unchanged but those of these tensors, which remarks name: `T4;T7`",
+    description: "leave all communications unchanged but those of these tensors, which remarks name",
     kind: OptionKind::Names,
     default: None,
 };
@@ -241,7 +241,7 @@ pub(crate) const ONLY: OptionSpec = OptionSpec {
 /// The option that excludes some communications from a pass.
 pub(crate) const EXCEPT: OptionSpec = OptionSpec {
     name: "except",
-    description: "leave the communications of these tensors unchanged: `T4;T7`",
+    description: "leave the communications of these tensors unchanged",
     kind: OptionKind::Names,
     default: None,
 };

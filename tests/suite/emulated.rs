@@ -215,8 +215,11 @@ impl Run {
         let runs = if self.is_large() { "-w 0 -n 1" } else { "-w 1 -n 2 --stress 3" };
         command
             .args(&run.arguments)
-            .args("--device=cuda --check=off --expect=sim -G".split(' '))
+            .args("--device=cuda --check=off --expect=sim".split(' '))
             .args(runs.split(' '));
+        if !run.arguments.iter().any(|it| it == "--step-by-step") {
+            command.arg("-G");
+        }
         // This adds hundreds of runs, so only samples do it.
         if self.arguments.iter().any(|it| it.starts_with("samples/")) {
             command.arg("--profile-host");

@@ -24,6 +24,11 @@ pub fn includes(number: usize) -> bool {
     PART.is_none_or(|it| number % PARTS == it)
 }
 
+/// Returns whether this run makes all parts.
+pub fn includes_all() -> bool {
+    PART.is_none()
+}
+
 /// Returns the first and the distance of the things that this run tests, of those that all parts test at a distance.
 pub fn stride(distance: usize) -> (usize, usize) {
     PART.map_or((0, distance), |it| (it * distance, distance * PARTS))

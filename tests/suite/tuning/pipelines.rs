@@ -146,7 +146,7 @@ pub fn the_fastest_pipeline_is_stored_and_applied() -> Result<(), Failed> {
     // A pass may have another name since. The error says where the pipeline is from; `--passes` replaces it.
     let passes = |name: &str| {
         let name = name.to_owned();
-        it.change(|table| table["pipelines"][0]["passes"] = name.into())
+        it.change(|table| table["pipelines"][1]["passes"] = name.into())
     };
     passes("former-name")?;
     let refused = "has the pipeline `former-name` for `tests/cases/overlap/allocate-before.hir`, which this hir-run does not \
@@ -349,7 +349,7 @@ pub fn other_options_apply_to_all_pipelines() -> Result<(), Failed> {
 pub fn a_failure_of_the_second_round_is_reported() -> Result<(), Failed> {
     let it = Tuned::new()?;
     // A run of this program launches one kernel. The first round has about 1,000 of them, and most of them warm the GPU.
-    let arguments = ["--tune-passes", "canonicalize|remove-dead-code", "-n", "1"];
+    let arguments = ["--tune-passes", "canonicalize|remove-dead-code", "-n", "1", "--step-by-step"];
     let output = it.run(NO_PRODUCT, &arguments, &[("HIR_EMULATED_FAULT", "1200")])?;
     let said = text(&output.stdout);
     check(output.status.code() == Some(5) && said.contains("# round 2, pipeline 2 of 2: "), &output)?;
