@@ -7,7 +7,7 @@
 //! holds the operands of a communication. Source: CUDA Runtime API and CUDA C++ Programming Guide, Stream Ordered Memory Allocator.
 //!
 //! Symmetric memory is not stream-ordered. Its allocation and its free block the host until all streams of the device have finished what they
-//! have: `cudaMalloc` and `cudaFree` do (same source), and so does PyTorch before it unmaps symmetric memory. So its free follows what
+//! have: `cudaMalloc` and `cudaFree` do (same source), and an allocator has to before it unmaps memory that its own device uses. So its free follows what
 //! its rank has issued before, and only uses by peers are compared with it.
 //!
 //! A free is no instruction of a plan. It follows what is issued before it to one stream, or to all streams. The last instruction of
