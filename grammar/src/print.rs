@@ -289,7 +289,8 @@ impl Printer<'_> {
             Stmt::If(it) => {
                 let _ = writeln!(self.out, "IF {} {}:", it.kind, Inline(self.program, it.cond));
                 self.block(it.then_block, depth + 1);
-                if let Some(other) = it.else_block {
+                // An ELSE without statements does nothing, and the reader keeps none.
+                if let Some(other) = it.else_block.filter(|it| !self.program.block(*it).is_empty()) {
                     self.indent(depth);
                     self.out.push_str("ELSE:\n");
                     self.block(other, depth + 1);
