@@ -61,26 +61,26 @@ impl StreamOrderedFrees {
         let mut freed: Vec<&Allocation> = plan.allocations.iter().filter(is_freed).collect();
         freed.sort_by_key(|it| it.unbound.map_or(u32::MAX, |it| it.origin));
         let mut freed = freed.into_iter().peekable();
+        let exit = plan.code.iter().rposition(|it| matches!(it.kind, InstKind::ReadOutputs));
         let mut last = vec![None; plan.streams.len()];
         for (at, inst) in plan.code.iter().enumerate() {
             while let Some(it) = freed.next_if(|it| it.unbound.is_some_and(|free| free.origin < inst.origin))
             {
-                self.free(plan, it, &last);
+                self.free(plan, it, &last, exit);
             }
             if let ExecutionSite::Stream = inst.kind.effect().execution_site() {
                 last[inst.stream as usize] = Some(at);
             }
         }
-        freed.for_each(|it| self.free(plan, it, &last));
+        freed.for_each(|it| self.free(plan, it, &last, exit));
     }
 
-    /// Adds the free of a buffer. `last` has the last instruction of each stream before it.
-    fn free(&mut self, plan: &Plan, it: &Allocation, last: &[Option<usize>]) {
+    /// Adds the free of a buffer. `last` has the last instruction of each stream before it, `exit` is the one that reads the outputs.
+    fn free(&mut self, plan: &Plan, it: &Allocation, last: &[Option<usize>], exit: Option<usize>) {
         let own = it.pool.stream as usize;
         let Some(inst) = last[own] else { return };
         let at = InstRef { rank: plan.rank, inst };
         let freed_by = it.unbound.map(|it| it.origin);
-        let exit = plan.code.iter().rposition(|it| matches!(it.kind, InstKind::ReadOutputs));
         let end = InstRef { inst: exit.unwrap_or(inst), ..at };
         let free = freed_by.map_or(Party::CallerAfter(end), |origin| Party::Free(at, origin));
         let follows = last.iter().enumerate().filter(|(stream, _)| it.is_symmetric || *stream == own);
