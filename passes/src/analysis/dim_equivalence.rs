@@ -146,7 +146,7 @@ impl DimEquivalence {
             }
             for edge in self.of.get(&(tensor, dim)).into_iter().flatten().map(|at| &self.edges[*at]) {
                 let from_arg = (edge.arg, edge.arg_dim) == (tensor, dim);
-                let from_out = !from_arg;
+                let from_out = (edge.out, edge.out_dim) == (tensor, dim);
                 if reach != Reach::Everywhere {
                     // The loop takes slices of what is computed before it, and what is behind it reads the whole sum.
                     let is_behind_sum =
