@@ -289,7 +289,7 @@ impl Printer<'_> {
             Stmt::If(it) => {
                 let _ = writeln!(self.out, "IF {} {}:", it.kind, Inline(self.program, it.cond));
                 self.block(it.then_block, depth + 1);
-                // An ELSE without statements does nothing, and the reader keeps none.
+                // An ELSE without statements does nothing, and the reader drops it.
                 if let Some(other) = it.else_block.filter(|it| !self.program.block(*it).is_empty()) {
                     self.indent(depth);
                     self.out.push_str("ELSE:\n");
