@@ -9,7 +9,7 @@
 //!
 //! let source = Source { text: "T0", base: 0 };
 //! assert_eq!(source.slice(0, 2), "T0");
-//! assert!(TokenKind::Plus.is_operator());
+//! assert!(TokenKind::Infix.is_operator());
 //! ```
 
 pub mod ast;

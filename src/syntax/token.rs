@@ -102,66 +102,36 @@ pub enum TokenKind {
     /// `Stream`.
     #[token("Stream")]
     Stream,
-    /// `+`.
+    /// An operator that is always infix.
     #[token("+")]
-    Plus,
-    /// `-`.
+    #[token("/")]
+    #[token("%")]
+    #[token("<<")]
+    #[token(">>")]
+    #[token("==")]
+    #[token("!=")]
+    #[token("<=")]
+    #[token(">=")]
+    #[token("<")]
+    #[token(">")]
+    #[token("&&")]
+    #[token("||")]
+    #[token("|")]
+    #[token("^")]
+    Infix,
+    /// `-`, infix or prefix.
     #[token("-")]
     Minus,
-    /// `*`.
+    /// `*`, infix or prefix.
     #[token("*")]
     Star,
-    /// `/`.
-    #[token("/")]
-    Slash,
-    /// `%`.
-    #[token("%")]
-    Percent,
-    /// `<<`.
-    #[token("<<")]
-    ShiftLeft,
-    /// `>>`.
-    #[token(">>")]
-    ShiftRight,
-    /// `==`.
-    #[token("==")]
-    Equal,
-    /// `!=`.
-    #[token("!=")]
-    NotEqual,
-    /// `<=`.
-    #[token("<=")]
-    AtMost,
-    /// `>=`.
-    #[token(">=")]
-    AtLeast,
-    /// `<`.
-    #[token("<")]
-    Less,
-    /// `>`.
-    #[token(">")]
-    Greater,
-    /// `&&`.
-    #[token("&&")]
-    AndAnd,
-    /// `||`.
-    #[token("||")]
-    OrOr,
-    /// `&`.
+    /// `&`, infix or prefix.
     #[token("&")]
     And,
-    /// `|`.
-    #[token("|")]
-    Or,
-    /// `^`.
-    #[token("^")]
-    Xor,
-    /// `!`.
+    /// An operator that is always prefix.
     #[token("!")]
-    Not,
-    /// `~`.
     #[token("~")]
-    Tilde,
+    Prefix,
     /// `=`.
     #[token("=")]
     Assign,
@@ -229,7 +199,7 @@ impl TokenKind {
 
     /// Returns whether the token is an infix or prefix operator of scalar expressions.
     pub const fn is_operator(self) -> bool {
-        (self as u8) >= (Self::Plus as u8) && (self as u8) <= (Self::Tilde as u8)
+        matches!(self, Self::Infix | Self::Minus | Self::Star | Self::And | Self::Prefix)
     }
 
     /// Returns whether the token is a phrase of a statement in the syntax of May 2024.

@@ -58,7 +58,8 @@ impl TokenStreamBuilder<'_, '_> {
         let missing = match next.kind {
             TokenKind::Word if self.text(next) == BRANCH_KIND => false,
             TokenKind::Word => self.kind(1).is_some_and(|it| it.is_operator() || it == TokenKind::Colon),
-            TokenKind::ParenOpen | TokenKind::Int | TokenKind::Not => true,
+            TokenKind::ParenOpen | TokenKind::Int => true,
+            TokenKind::Prefix => self.text(next) == "!",
             _ => false,
         };
         if !missing {
@@ -75,14 +76,14 @@ impl TokenStreamBuilder<'_, '_> {
     /// Corrects a token in the header of a loop or a branch; returns whether it did.
     pub(super) fn correct_in_header(&mut self, header: TokenKind, next: Lexeme) -> bool {
         let text = self.text(next);
-        let (kind, meant) = match (header, next.kind) {
-            (TokenKind::If, TokenKind::Assign) => (TokenKind::Equal, "=="),
+        let meant = match (header, next.kind) {
+            (TokenKind::If, TokenKind::Assign) => "==",
             (TokenKind::If, TokenKind::Word)
                 if self.last_ends_value() && self.kind(1) != Some(TokenKind::ParenOpen) =>
             {
                 match text {
-                    "and" => (TokenKind::AndAnd, "&&"),
-                    "or" => (TokenKind::OrOr, "||"),
+                    "and" => "&&",
+                    "or" => "||",
                     _ => return false,
                 }
             }
@@ -99,14 +100,14 @@ impl TokenStreamBuilder<'_, '_> {
             }
             _ => return false,
         };
-        let message = match kind {
-            TokenKind::Equal => "a condition compares with `==`; `=` assigns".to_owned(),
+        let message = match meant {
+            "==" => "a condition compares with `==`; `=` assigns".to_owned(),
             _ => format!("the operator `{text}` is written `{meant}`"),
         };
         let it = Diagnostic::new(Code::Syntax, next.span(), message, format!("expected `{meant}`"));
         self.diagnostics.push(it.fix(next.span(), meant));
         self.position += 1;
-        self.output.push(Lexeme { kind, ..next });
+        self.output.push(Lexeme { kind: TokenKind::Infix, ..next });
         true
     }
 

@@ -63,7 +63,7 @@ impl TokenStreamBuilder<'_, '_> {
     /// the current statement.
     fn is_foreign(&self, line: &[Lexeme]) -> bool {
         use TokenKind::{
-            Assign, Axis, BraceOpen, Colon, Comma, Float, From, In, Int, Into, ParenOpen, Slash, Stream,
+            Assign, Axis, BraceOpen, Colon, Comma, Float, From, In, Infix, Int, Into, ParenOpen, Stream,
             Tensor, To, Word,
         };
         let is_own = |it: &Lexeme| {
@@ -93,7 +93,9 @@ impl TokenStreamBuilder<'_, '_> {
             }
             Int | Float => true,
             // A path.
-            Slash => kind(1) == Some(Word) && kind(2) == Some(Slash),
+            Infix => {
+                text == "/" && kind(1) == Some(Word) && line.get(2).is_some_and(|it| self.text(*it) == "/")
+            }
             _ => false,
         }
     }

@@ -59,10 +59,6 @@ fn unexpected(span: Span, token: Token<'_>, expected: &[String]) -> Diagnostic {
 const VALUE_TOKENS: &[&str] =
     &["Tensor", "Word", "Int", "Float", "Axis", "Cast", "\"Stream\"", "\"(\"", "\"{\""];
 
-/// Terminals that are infix operators.
-const INFIX_TOKENS: &[&str] =
-    &["\"%\"", "\"*\"", "\"/\"", "\"+\"", "\"-\"", "\"<\"", "\"==\"", "\"&&\"", "\"||\""];
-
 /// Other terminals that messages name, with their texts.
 const TOKEN_TEXTS: &[(&str, &str)] = &[
     ("\"=\"", "`=`"),
@@ -100,7 +96,7 @@ fn expected_text(expected: &[String]) -> Option<String> {
     } else if has(&"Int") {
         res.push("a number");
     }
-    let operator = INFIX_TOKENS.iter().filter(|it| has(it)).count() > 5;
+    let operator = has(&"Infix");
     if values <= 2 {
         res.extend((has(&"\"(\"") && !operator).then_some("`(`"));
         res.extend(has(&"\"{\"").then_some("`{`"));
