@@ -19,6 +19,17 @@ pub enum Severity {
     Remark,
 }
 
+impl Severity {
+    /// Returns the word for it in messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warning => "warning",
+            Self::Remark => "remark",
+        }
+    }
+}
+
 macro_rules! codes {
     ($($(#[doc = $doc:literal])+ $code:ident = $text:literal, $severity:ident;)*) => {
         /// A diagnostic's code.

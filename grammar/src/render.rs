@@ -117,14 +117,6 @@ pub fn render(
 /// Maximum number of diagnostics that are printed with source excerpts.
 const MAX_DRAWN: usize = 100;
 
-fn severity_name(severity: Severity) -> &'static str {
-    match severity {
-        Severity::Error => "error",
-        Severity::Warning => "warning",
-        Severity::Remark => "remark",
-    }
-}
-
 fn render_human(
     it: &Diagnostic,
     files: &TextFiles<'_>,
@@ -260,19 +252,13 @@ fn render_short(
         0 => String::new(),
         count => format!(" (and {} of this kind)", count_text(count as usize, "more error")),
     };
-    writeln!(
-        out,
-        "{place}{}[{}]: {}{alike}",
-        severity_name(it.severity()),
-        it.code.text(),
-        visible_text(&it.message)
-    )
+    writeln!(out, "{place}{}[{}]: {}{alike}", it.severity().name(), it.code.text(), visible_text(&it.message))
 }
 
 /// Returns the JSON object of a message that does not refer to a place in a text, but possibly to a file. It has the keys of a
 /// diagnostic.
 pub fn json_message(tool: &str, file: Option<&str>, message: &str, is_error: bool) -> String {
-    let severity = severity_name(if is_error { Severity::Error } else { Severity::Remark });
+    let severity = (if is_error { Severity::Error } else { Severity::Remark }).name();
     let value = serde_json::json!({
         "tool": tool,
         "file": file,
@@ -312,7 +298,7 @@ fn render_json(
     let edit = |fix: &crate::diagnostic::Fix| serde_json::json!({ "start": fix.span.start, "end": fix.span.end, "text": fix.text });
     let mut value = serde_json::json!({
         "file": (!file.is_empty()).then_some(file),
-        "severity": severity_name(it.severity()),
+        "severity": it.severity().name(),
         "code": it.code.text(),
         "message": it.message,
         "labels": it.labels.iter().map(label).collect::<Vec<_>>(),

@@ -132,11 +132,7 @@ fn markdown_cell(text: &str) -> String {
 
 /// Returns the SARIF level of a severity.
 fn level(severity: Severity) -> &'static str {
-    match severity {
-        Severity::Error => "error",
-        Severity::Warning => "warning",
-        Severity::Remark => "note",
-    }
+    if severity == Severity::Remark { "note" } else { severity.name() }
 }
 
 /// Returns the SARIF rule of a code, with the text that `--explain` prints.

@@ -52,11 +52,7 @@ pub fn github_error(tool: &str, file: Option<&str>, message: &str) -> String {
 }
 
 fn command(severity: Severity) -> &'static str {
-    match severity {
-        Severity::Error => "error",
-        Severity::Warning => "warning",
-        Severity::Remark => "notice",
-    }
+    if severity == Severity::Remark { "notice" } else { severity.name() }
 }
 
 fn data(text: &str) -> String {

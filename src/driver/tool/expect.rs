@@ -86,25 +86,17 @@ pub fn mismatches(source: &Source, diagnostics: &[Diagnostic]) -> Vec<String> {
         match wanted.into_iter().find(fits) {
             Some(at) => has_come[at] = true,
             None => {
-                let (severity, code) = (severity_name(it.severity()), it.code.text());
+                let (severity, code) = (it.severity().name(), it.code.text());
                 faults.push(format!("{}:{line}: unexpected {severity}[{code}]: {}", source.name, it.message));
             }
         }
     }
     let missing = expected.iter().zip(has_come).filter(|(_, has_come)| !has_come);
     faults.extend(missing.map(|(it, _)| {
-        let severity = severity_name(it.severity);
+        let severity = it.severity.name();
         format!("{}:{}: expected {severity} at line {}: {}", source.name, it.comment, it.line, it.text)
     }));
     faults
-}
-
-fn severity_name(severity: Severity) -> &'static str {
-    match severity {
-        Severity::Error => "error",
-        Severity::Warning => "warning",
-        Severity::Remark => "remark",
-    }
 }
 
 /// A comment that begins like an expected diagnostic and is not one.
