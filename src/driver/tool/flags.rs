@@ -127,68 +127,62 @@ fn parse_memory_limit(text: &str) -> Result<u32, InvalidOption> {
     parsed.map_err(|_| "expected a whole number of GiB, such as 4".into())
 }
 
+/// Returns the parser of an option with one of several words; `help` explains each.
+fn choice<T: Copy + Default + Send + Sync + 'static, const N: usize>(
+    all: [T; N],
+    name: fn(T) -> &'static str,
+    help: fn(T) -> &'static str,
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(all.map(|it| PossibleValue::new(name(it)).help(help(it))))
+        .map(move |word| all.into_iter().find(|it| name(*it) == word).unwrap_or_default())
+}
+
 /// Returns the parser of `--storage`.
-pub fn storage_model() -> impl TypedValueParser<Value = StorageModel> {
-    let values = StorageModel::ALL.map(|model| {
-        PossibleValue::new(model.name()).help(match model {
-            StorageModel::PyTorch => {
-                "The caching allocator of PyTorch, with a pool for requests up to 1 MiB and one for others"
-            }
-            StorageModel::CudaAsync => {
-                "cudaMallocAsync and cudaFreeAsync, which the stream of the ALLOCATE executes"
-            }
-            StorageModel::NeverReused => "Storage is never used again",
-        })
-    });
-    PossibleValuesParser::new(values)
-        .map(|name| StorageModel::ALL.into_iter().find(|it| it.name() == name).unwrap_or_default())
+pub(crate) fn storage_model() -> impl TypedValueParser<Value = StorageModel> {
+    choice(StorageModel::ALL, StorageModel::name, |model| match model {
+        StorageModel::PyTorch => {
+            "The caching allocator of PyTorch, with a pool for requests up to 1 MiB and one for others"
+        }
+        StorageModel::CudaAsync => {
+            "cudaMallocAsync and cudaFreeAsync, which the stream of the ALLOCATE executes"
+        }
+        StorageModel::NeverReused => "Storage is never used again",
+    })
 }
 
 /// Returns the parser of `--nccl`.
 pub fn launch_order() -> impl TypedValueParser<Value = LaunchOrder> {
-    let values = LaunchOrder::ALL.map(|order| {
-        PossibleValue::new(order.name()).help(match order {
-            LaunchOrder::Explicit => {
-                "Kernels of different communicators start in any order, unless streams order them (the default of NCCL)"
-            }
-            LaunchOrder::Implicit => {
-                "They start in issue order: NCCL_LAUNCH_ORDER_IMPLICIT=1 with NCCL 2.26 or newer, and hir-run"
-            }
-        })
-    });
-    PossibleValuesParser::new(values)
-        .map(|name| LaunchOrder::ALL.into_iter().find(|it| it.name() == name).unwrap_or_default())
+    choice(LaunchOrder::ALL, LaunchOrder::name, |order| match order {
+        LaunchOrder::Explicit => {
+            "Kernels of different communicators start in any order, unless streams order them (the default of NCCL)"
+        }
+        LaunchOrder::Implicit => {
+            "They start in issue order: NCCL_LAUNCH_ORDER_IMPLICIT=1 with NCCL 2.26 or newer, and hir-run"
+        }
+    })
 }
 
 /// Returns the parser of `--p2p`.
 pub fn p2p_queues() -> impl TypedValueParser<Value = P2pQueues> {
-    let values = P2pQueues::ALL.map(|it| {
-        PossibleValue::new(it.name()).help(match it {
-            P2pQueues::Communicator => {
-                "They run on the communicator of all ranks: nvFuser, PyTorch with eager initialization, hir-run"
-            }
-            P2pQueues::Pair => {
-                "Each pair of ranks has a communicator and a stream for them, and hosts wait for each other in the first communication of a \
-                 communicator: PyTorch without eager initialization"
-            }
-        })
-    });
-    PossibleValuesParser::new(values)
-        .map(|name| P2pQueues::ALL.into_iter().find(|it| it.name() == name).unwrap_or_default())
+    choice(P2pQueues::ALL, P2pQueues::name, |it| match it {
+        P2pQueues::Communicator => {
+            "They run on the communicator of all ranks: nvFuser, PyTorch with eager initialization, hir-run"
+        }
+        P2pQueues::Pair => {
+            "Each pair of ranks has a communicator and a stream for them, and hosts wait for each other in the first communication of a \
+             communicator: PyTorch without eager initialization"
+        }
+    })
 }
 
 /// Returns the parser of `--check-model`.
-pub fn check_model() -> impl TypedValueParser<Value = OrderingModel> {
-    let values = OrderingModel::ALL.map(|model| {
-        PossibleValue::new(model.name()).help(match model {
-            OrderingModel::Nccl => {
-                "Only the orders that CUDA, NCCL and PyTorch document; valid for any executor of the program"
-            }
-            OrderingModel::Hir => {
-                "Also the orders that hir's own executors provide; valid for programs that hir-run executes"
-            }
-        })
-    });
-    PossibleValuesParser::new(values)
-        .map(|name| OrderingModel::ALL.into_iter().find(|it| it.name() == name).unwrap_or_default())
+pub(crate) fn check_model() -> impl TypedValueParser<Value = OrderingModel> {
+    choice(OrderingModel::ALL, OrderingModel::name, |model| match model {
+        OrderingModel::Nccl => {
+            "Only the orders that CUDA, NCCL and PyTorch document; valid for any executor of the program"
+        }
+        OrderingModel::Hir => {
+            "Also the orders that hir's own executors provide; valid for programs that hir-run executes"
+        }
+    })
 }
