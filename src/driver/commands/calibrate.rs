@@ -40,7 +40,7 @@ const EXAMPLES: &str = "  hir calibrate -o machine.json             measure two 
 /// Each time is that of a small program, which runs like any other program on GPUs. This takes a few minutes.
 #[derive(Parser)]
 #[command(name = "hir calibrate", version = crate::tool::version())]
-struct Options {
+pub(super) struct Options {
     /// The file to write.
     #[arg(short, value_name = "FILE", required_unless_present = "evidence")]
     output: Option<PathBuf>,
@@ -70,11 +70,6 @@ struct Options {
     folder: FolderFlags,
     #[command(flatten)]
     diagnostics: DiagnosticFlags,
-}
-
-/// Returns the command with its options.
-pub(super) fn command() -> clap::Command {
-    <Options as clap::CommandFactory>::command()
 }
 
 /// Runs hir calibrate.

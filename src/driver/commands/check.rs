@@ -52,7 +52,7 @@ const EXAMPLES: &str = "  hir check dump.hir                        prove that i
     mut_args(with_help("memory_limit", "Memory limit for the plans of all ranks of a program, in GiB")),
     mut_args(with_help("quiet", "Print only what was found: no summary of programs without faults"))
 )]
-struct Options {
+pub(super) struct Options {
     /// Program files, and folders whose `.hir` files are checked, with those of the folders in them; `-` for standard input.
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
@@ -91,11 +91,6 @@ struct Options {
     summary: Option<PathBuf>,
     #[command(flatten)]
     diagnostics: DiagnosticFlags,
-}
-
-/// Returns the command with its options.
-pub(super) fn command() -> clap::Command {
-    <Options as clap::CommandFactory>::command()
 }
 
 /// Runs hir check.

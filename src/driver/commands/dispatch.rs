@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, io::Write};
 
-use clap::{Command, Parser, Subcommand};
+use clap::{Command, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use hir_process::exit::Exit;
 
@@ -124,19 +124,19 @@ pub fn main_with(command_line: CommandLine) -> Exit {
 fn whole() -> Command {
     let tools = [
         #[cfg(all(feature = "cuda", feature = "launch"))]
-        ("calibrate", super::calibrate::command()),
+        ("calibrate", super::calibrate::Options::command()),
         ("certify", hir_certify::command()),
-        ("check", super::check::command()),
-        ("explain", super::explain::command()),
-        ("hang", super::hang::command()),
-        ("opt", super::opt::command()),
-        ("reduce", super::reduce::command()),
+        ("check", super::check::Options::command()),
+        ("explain", super::explain::Options::command()),
+        ("hang", super::hang::Options::command()),
+        ("opt", super::opt::Options::command()),
+        ("reduce", super::reduce::Options::command()),
         #[cfg(all(feature = "cuda", feature = "launch"))]
-        ("overlap", super::run::command()),
+        ("overlap", crate::run::command_line::Options::command()),
         #[cfg(all(feature = "cuda", feature = "launch"))]
-        ("run", super::run::command()),
+        ("run", crate::run::command_line::Options::command()),
         #[cfg(all(feature = "cuda", feature = "launch"))]
-        ("tune", super::tune::command()),
+        ("tune", super::tune::Options::command()),
     ];
     Command::new("hir").subcommands(tools.map(|(name, command)| command.name(name)))
 }

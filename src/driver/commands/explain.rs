@@ -15,17 +15,12 @@ const EXAMPLES: &str = "  hir explain E0801                         explain a co
 /// Explains the codes of diagnostics, or lists all codes.
 #[derive(Parser)]
 #[command(name = "hir explain", version = crate::tool::version())]
-struct Options {
+pub(super) struct Options {
     /// Codes of diagnostics.
     #[arg(value_name = "CODE")]
     codes: Vec<String>,
     #[command(flatten)]
     diagnostics: DiagnosticFlags,
-}
-
-/// Returns the command with its options.
-pub(super) fn command() -> clap::Command {
-    <Options as clap::CommandFactory>::command()
 }
 
 /// Runs hir explain.

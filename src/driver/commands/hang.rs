@@ -41,7 +41,7 @@ const EXAMPLES: &str =
     version = crate::tool::version(),
     mut_args(with_help("quiet", "Print only what was found and the verdict: no notes and no table"))
 )]
-struct Options {
+pub(super) struct Options {
     /// Dumps, or folders or archives (`.zip`, `.tar.gz`) of dumps.
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
@@ -55,11 +55,6 @@ struct Options {
     timeline: Vec<TimelineFile>,
     #[command(flatten)]
     diagnostics: DiagnosticFlags,
-}
-
-/// Returns the command with its options.
-pub(super) fn command() -> clap::Command {
-    <Options as clap::CommandFactory>::command()
 }
 
 /// Runs hir hang.

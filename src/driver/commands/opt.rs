@@ -28,11 +28,6 @@ use options::VerifyEach;
 use pass_pipeline::pipeline_text;
 pub(super) use processor::Processor;
 
-/// Returns the command with its options.
-pub(super) fn command() -> clap::Command {
-    <Options as clap::CommandFactory>::command()
-}
-
 /// Runs hir-opt.
 pub fn main_with(command_line: CommandLine) -> Exit {
     start_tool("hir-opt", command_line, |session| {

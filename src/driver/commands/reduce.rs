@@ -45,7 +45,7 @@ const EXAMPLES: &str = "  hir-reduce dump.hir --oracle deadlock             the 
     version = crate::tool::version(),
     mut_args(with_help("quiet", "Print only the result and diagnostics: no notes and no progress"))
 )]
-struct Options {
+pub(super) struct Options {
     /// The program file; `-` for standard input.
     file: String,
     /// The failure to preserve: `race`, `deadlock`, `wrong-result`, `crash` (of `--passes`), or
@@ -85,11 +85,6 @@ struct Options {
     output: Option<PathBuf>,
     #[command(flatten)]
     diagnostics: DiagnosticFlags,
-}
-
-/// Returns the command with its options.
-pub(super) fn command() -> clap::Command {
-    <Options as clap::CommandFactory>::command()
 }
 
 /// Runs hir-reduce.

@@ -26,11 +26,6 @@ use pipelines::PipelineTimes;
 use program::JobState;
 use task::RunMonitor;
 
-/// Returns the command with its options.
-pub(super) fn command() -> clap::Command {
-    <Options as clap::CommandFactory>::command()
-}
-
 /// Runs hir-run.
 pub fn main_with(command_line: CommandLine) -> Exit {
     // Must precede the creation of threads.

@@ -25,7 +25,7 @@ const EXAMPLES: &str =
 /// Prints all times in microseconds, the fastest first. This takes about a minute.
 #[derive(Parser)]
 #[command(name = "hir tune", version = crate::tool::version())]
-struct Options {
+pub(super) struct Options {
     /// What to tune.
     #[arg(value_enum)]
     what: What,
@@ -52,11 +52,6 @@ struct Options {
 enum What {
     /// The algorithms of collectives.
     Collectives,
-}
-
-/// Returns the command with its options.
-pub(super) fn command() -> clap::Command {
-    <Options as clap::CommandFactory>::command()
 }
 
 /// Runs hir tune.
