@@ -22,7 +22,6 @@ use super::{
     complex::parts,
     context::{NOT_IMPLEMENTED, PlanBuilder, Result},
     operators::{self, OperatorCall, OperatorFault},
-    scalar::Value,
 };
 
 /// Instructions, and their temporary buffers.
@@ -392,11 +391,7 @@ impl PlanBuilder<'_> {
 
     fn scalar_operand(&self, stmt: &OpStmt, at: usize) -> Result<Number> {
         match stmt.args.get(at) {
-            Some(Operand::Scalar(expr)) => Ok(match self.value(*expr, "the operand")? {
-                Value::Int(value) => Number::Int(value),
-                Value::Bool(value) => Number::Bool(value),
-                Value::Float(value) => Number::Float(value),
-            }),
+            Some(Operand::Scalar(expr)) => Ok(self.value(*expr, "the operand")?.into()),
             Some(Operand::Tensor(_) | Operand::Stream(_)) | None => {
                 Err(self.unsupported(stmt.op, "it needs a scalar operand"))
             }

@@ -6,9 +6,8 @@ use grammar::{
 };
 
 use super::{
-    InstKind, Number, View,
+    InstKind, View,
     context::{Array, PlanBuilder, Result},
-    scalar::Value,
 };
 
 /// The maximum number of dimensions of an array, whether nested in brackets or through names of arrays.
@@ -91,11 +90,7 @@ impl PlanBuilder<'_> {
             return known.clone();
         }
         let Some(items) = self.array_items(expr) else {
-            let element = match self.value(expr, "the element")? {
-                Value::Int(value) => Number::Int(value),
-                Value::Bool(value) => Number::Bool(value),
-                Value::Float(value) => Number::Float(value),
-            };
+            let element = self.value(expr, "the element")?.into();
             return Ok(Array { shape: Vec::new(), elements: vec![element] });
         };
         let too_large = |message: String| self.error(Code::TooLarge, message, "this array");

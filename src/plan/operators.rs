@@ -178,11 +178,7 @@ impl OperatorCall<'_> {
     }
 
     fn number(&self, expr: ExprId) -> Result<Number> {
-        Ok(match self.scalar(expr)? {
-            Value::Int(value) => Number::Int(value),
-            Value::Bool(value) => Number::Bool(value),
-            Value::Float(value) => Number::Float(value),
-        })
+        Ok(self.scalar(expr)?.into())
     }
 
     fn integer(&self, expr: ExprId) -> Result<i64> {

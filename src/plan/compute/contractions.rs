@@ -11,7 +11,6 @@ use grammar::{
 use crate::{
     Gemm, InstKind, Number, Reduce, ReduceOp, View,
     context::{PlanBuilder, Result},
-    scalar::Value,
 };
 
 impl PlanBuilder<'_> {
@@ -43,11 +42,7 @@ impl PlanBuilder<'_> {
         }
         let op = ReduceOp::from(op);
         let init = match stmt.get(attr::INITIAL_VALUE) {
-            Some(expr) => match self.value(expr, "the initial value")? {
-                Value::Int(value) => Number::Int(value),
-                Value::Bool(value) => Number::Bool(value),
-                Value::Float(value) => Number::Float(value),
-            },
+            Some(expr) => self.value(expr, "the initial value")?.into(),
             None => Number::Int(0),
         };
         let it = Reduce { op, init, input: input.clone(), axes, out: target.clone() };

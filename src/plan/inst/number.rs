@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use grammar::scalars::Value;
+
 /// A scalar constant. Two constants are equal if replacing one by the other never changes a result: zeros of
 /// different signs are not equal, and a NaN is equal to itself.
 #[derive(Clone, Copy, Debug)]
@@ -12,6 +14,16 @@ pub enum Number {
     Float(f64),
     /// A boolean.
     Bool(bool),
+}
+
+impl From<Value> for Number {
+    fn from(value: Value) -> Self {
+        match value {
+            Value::Int(it) => Self::Int(it),
+            Value::Bool(it) => Self::Bool(it),
+            Value::Float(it) => Self::Float(it),
+        }
+    }
 }
 
 impl PartialEq for Number {

@@ -9,7 +9,7 @@ use grammar::{
 };
 
 use super::{Result, UnshardedPlanner};
-use hir_plan::{Arg, Buffer, Gemm, InstKind, Number, Reduce, ReduceOp, View, ViewOnRank, scalar::Value};
+use hir_plan::{Arg, Buffer, Gemm, InstKind, Number, Reduce, ReduceOp, View, ViewOnRank};
 
 /// Returns the instructions that compute `target`, a new buffer with the logical shape of `out`, from whole
 /// operands.
@@ -78,11 +78,7 @@ impl OperatorLowering<'_, '_> {
 
     pub(super) fn number(&self, expr: ExprId) -> Result<Number> {
         let value = self.planner.scalars.eval(expr).map_err(|it| self.planner.scalar_fault(it))?;
-        Ok(match value {
-            Value::Int(value) => Number::Int(value),
-            Value::Bool(value) => Number::Bool(value),
-            Value::Float(value) => Number::Float(value),
-        })
+        Ok(value.into())
     }
 
     fn scalar(&self, at: usize) -> Result<ExprId> {
