@@ -112,15 +112,7 @@ impl InstKind {
                 it.outputs.iter().for_each(|it| visit(write(it)));
             }
             Self::Alloc { zeroed, .. } => zeroed.iter().for_each(|it| visit(write(it))),
-            Self::Wait { .. }
-            | Self::Signal { .. }
-            | Self::WaitSignal { .. }
-            | Self::RecordEvent { .. }
-            | Self::WaitEvent { .. }
-            | Self::ShareMemHandles { .. }
-            | Self::Barrier
-            | Self::HostWait { .. }
-            | Self::ReadOutputs => (),
+            crate::ordering_insts!() => (),
         }
     }
 }

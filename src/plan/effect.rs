@@ -188,16 +188,8 @@ impl InstKind {
             | Self::Map { .. }
             | Self::Reduce(_)
             | Self::PeerReduce { .. }
-            | Self::Wait { .. }
-            | Self::Signal { .. }
-            | Self::WaitSignal { .. }
-            | Self::RecordEvent { .. }
-            | Self::WaitEvent { .. }
-            | Self::ShareMemHandles { .. }
-            | Self::Barrier
-            | Self::HostWait { .. }
             | Self::Reshard(_)
-            | Self::ReadOutputs => None,
+            | crate::ordering_insts!() => None,
         }
     }
 }

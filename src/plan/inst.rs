@@ -197,6 +197,23 @@ pub enum InstKind {
     ReadOutputs,
 }
 
+/// The instructions that compute and communicate nothing, as a pattern for matches that name all instructions: they order others,
+/// exchange memory handles, or hand over the outputs.
+#[macro_export]
+macro_rules! ordering_insts {
+    () => {
+        $crate::InstKind::Wait { .. }
+            | $crate::InstKind::Signal { .. }
+            | $crate::InstKind::WaitSignal { .. }
+            | $crate::InstKind::RecordEvent { .. }
+            | $crate::InstKind::WaitEvent { .. }
+            | $crate::InstKind::ShareMemHandles { .. }
+            | $crate::InstKind::Barrier
+            | $crate::InstKind::HostWait { .. }
+            | $crate::InstKind::ReadOutputs
+    };
+}
+
 /// An operand of `Map`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Arg {

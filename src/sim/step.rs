@@ -289,17 +289,9 @@ impl Memories<'_> {
             }
             InstKind::Collective(_)
             | InstKind::P2pGroup(_)
-            | InstKind::Wait { .. }
-            | InstKind::Signal { .. }
-            | InstKind::WaitSignal { .. }
-            | InstKind::RecordEvent { .. }
-            | InstKind::WaitEvent { .. }
-            | InstKind::ShareMemHandles { .. }
-            | InstKind::Barrier
-            | InstKind::HostWait { .. }
             | InstKind::Reshard(_)
             | InstKind::OpaqueCall(_)
-            | InstKind::ReadOutputs => {
+            | hir_plan::ordering_insts!() => {
                 return Err(StepError::Internal(
                     "an instruction that does not compute was run on memory".to_owned(),
                 ));

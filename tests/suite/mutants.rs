@@ -408,15 +408,7 @@ fn random_view<'p>(kind: &'p mut InstKind, rank: usize, rng: &mut Rng) -> Option
         }
         InstKind::Alloc { .. }
         | InstKind::Iota { .. }
-        | InstKind::Wait { .. }
-        | InstKind::Signal { .. }
-        | InstKind::WaitSignal { .. }
-        | InstKind::RecordEvent { .. }
-        | InstKind::WaitEvent { .. }
-        | InstKind::ShareMemHandles { .. }
-        | InstKind::Barrier
-        | InstKind::HostWait { .. }
         | InstKind::Reshard(_)
-        | InstKind::ReadOutputs => None,
+        | hir::plan::ordering_insts!() => None,
     }
 }

@@ -125,15 +125,7 @@ fn constants(inst: &Inst) -> Vec<Number> {
         | InstKind::PeerReduce { .. }
         | InstKind::Collective(_)
         | InstKind::P2pGroup(_)
-        | InstKind::Wait { .. }
-        | InstKind::Signal { .. }
-        | InstKind::WaitSignal { .. }
-        | InstKind::RecordEvent { .. }
-        | InstKind::WaitEvent { .. }
-        | InstKind::ShareMemHandles { .. }
-        | InstKind::Barrier
-        | InstKind::HostWait { .. }
         | InstKind::Reshard(_)
-        | InstKind::ReadOutputs => Vec::new(),
+        | hir_plan::ordering_insts!() => Vec::new(),
     }
 }

@@ -170,16 +170,7 @@ fn microseconds(plan: &Plan, inst: &Inst) -> f64 {
         }
         InstKind::OpaqueCall(_) => KERNEL,
         InstKind::Reshard(_) => COMMUNICATION,
-        InstKind::Alloc { zeroed: None, .. }
-        | InstKind::Wait { .. }
-        | InstKind::Signal { .. }
-        | InstKind::WaitSignal { .. }
-        | InstKind::RecordEvent { .. }
-        | InstKind::WaitEvent { .. }
-        | InstKind::ShareMemHandles { .. }
-        | InstKind::Barrier
-        | InstKind::HostWait { .. }
-        | InstKind::ReadOutputs => 0.0,
+        InstKind::Alloc { zeroed: None, .. } | crate::ordering_insts!() => 0.0,
     }
 }
 

@@ -119,15 +119,7 @@ pub fn work_of(plan: &Plan, at: usize) -> Option<Work> {
         | InstKind::OpaqueCall(_)
         | InstKind::Reshard(_)
         | InstKind::Alloc { zeroed: None, .. }
-        | InstKind::Wait { .. }
-        | InstKind::Signal { .. }
-        | InstKind::WaitSignal { .. }
-        | InstKind::RecordEvent { .. }
-        | InstKind::WaitEvent { .. }
-        | InstKind::ShareMemHandles { .. }
-        | InstKind::Barrier
-        | InstKind::HostWait { .. }
-        | InstKind::ReadOutputs => None,
+        | crate::ordering_insts!() => None,
     }
 }
 

@@ -99,14 +99,6 @@ fn instruction(kind: &mut InstKind, rank: usize, parts: &[Parts]) {
             let operands = it.operands.iter_mut().chain([&mut it.result]);
             operands.filter_map(|it| it.view.as_mut()).for_each(shift);
         }
-        InstKind::Wait { .. }
-        | InstKind::Signal { .. }
-        | InstKind::WaitSignal { .. }
-        | InstKind::RecordEvent { .. }
-        | InstKind::WaitEvent { .. }
-        | InstKind::ShareMemHandles { .. }
-        | InstKind::Barrier
-        | InstKind::HostWait { .. }
-        | InstKind::ReadOutputs => (),
+        hir::plan::ordering_insts!() => (),
     }
 }
