@@ -87,11 +87,6 @@ impl Symmetry {
         &self.classes
     }
 
-    /// Returns the first rank of the class of a rank.
-    pub fn representative(&self, rank: usize) -> usize {
-        self.classes[self.class_of[rank] as usize][0]
-    }
-
     /// Returns what the instructions of a rank wait for on other ranks, each as an instruction of a representative and which of its
     /// communications.
     pub(super) fn causes(&self, world: &World, plan: &Plan) -> Vec<(RemoteWait, Vec<(InstRef, u32)>)> {
