@@ -53,132 +53,75 @@ use signal_hook::{
     flag,
 };
 
-#[path = "suite/agents.rs"]
-mod agents;
-#[path = "suite/baseline.rs"]
-mod baseline;
-#[path = "suite/batch.rs"]
-mod batch;
-#[path = "suite/batch_text.rs"]
-mod batch_text;
-#[path = "suite/canonical.rs"]
-mod canonical;
-#[path = "suite/cascades.rs"]
-mod cascades;
-#[path = "suite/cases.rs"]
-mod cases;
-#[path = "suite/certify.rs"]
-mod certify;
-#[path = "suite/ci.rs"]
-mod ci;
-#[path = "suite/cpu_time.rs"]
-mod cpu_time;
-#[path = "suite/delayed.rs"]
-mod delayed;
-#[path = "suite/dependencies.rs"]
-mod dependencies;
-#[path = "suite/editor.rs"]
-mod editor;
-#[path = "suite/emulated.rs"]
-mod emulated;
-#[path = "suite/emulator.rs"]
-mod emulator;
-#[path = "suite/end_to_end_layers.rs"]
-mod end_to_end_layers;
-#[path = "suite/excess.rs"]
-mod excess;
-#[path = "suite/exploration.rs"]
-mod exploration;
-#[path = "suite/files.rs"]
-mod files;
-#[path = "suite/fixes.rs"]
-mod fixes;
-#[path = "suite/generator.rs"]
-mod generator;
-#[path = "suite/invariants.rs"]
-mod invariants;
-#[path = "suite/kernels.rs"]
-mod kernels;
-#[path = "suite/layouts.rs"]
-mod layouts;
-#[path = "suite/licenses.rs"]
-mod licenses;
-#[path = "suite/lowered.rs"]
-mod lowered;
-#[path = "suite/mangle.rs"]
-mod mangle;
-#[path = "suite/mangler.rs"]
-mod mangler;
-#[path = "suite/many_findings.rs"]
-mod many_findings;
-#[path = "suite/measured.rs"]
-mod measured;
-#[path = "suite/models.rs"]
-mod models;
-#[path = "suite/mutants.rs"]
-mod mutants;
-#[path = "suite/mutations.rs"]
-mod mutations;
-#[path = "suite/not_utf8.rs"]
-mod not_utf8;
-#[path = "suite/operators.rs"]
-mod operators;
-#[path = "suite/pages.rs"]
-mod pages;
-#[path = "suite/part.rs"]
-mod part;
-#[path = "suite/pass_mutations.rs"]
-mod pass_mutations;
-#[path = "suite/perfetto.rs"]
-mod perfetto;
-#[path = "suite/pipelines.rs"]
-mod pipelines;
-#[path = "suite/programs.rs"]
-mod programs;
-#[path = "suite/promises.rs"]
-mod promises;
-#[path = "suite/ranks.rs"]
-mod ranks;
-#[path = "suite/recorded.rs"]
-mod recorded;
-#[path = "suite/rendezvous.rs"]
-mod rendezvous;
-#[path = "suite/replay.rs"]
-mod replay;
-#[path = "suite/resources.rs"]
-mod resources;
-#[path = "suite/rng.rs"]
-mod rng;
-#[path = "suite/scaling.rs"]
-mod scaling;
-#[path = "suite/server_process.rs"]
-mod server_process;
-#[path = "suite/shared_builds.rs"]
-mod shared_builds;
-#[path = "suite/signals.rs"]
-mod signals;
-#[path = "suite/stdout.rs"]
-mod stdout;
-#[path = "suite/stuck.rs"]
-mod stuck;
-#[path = "suite/timeline.rs"]
-mod timeline;
-#[path = "suite/timeout.rs"]
-mod timeout;
-#[path = "suite/transformer.rs"]
-mod transformer;
-#[path = "suite/transports.rs"]
-mod transports;
-#[path = "suite/tuning.rs"]
-mod tuning;
-#[path = "suite/unsharded.rs"]
-mod unsharded;
-#[path = "suite/untrusted.rs"]
-mod untrusted;
-#[path = "suite/usage.rs"]
-mod usage;
-#[path = "suite/wire.rs"]
-mod wire;
+// One file each, with the items of this file in scope.
+mod suite {
+    use super::*;
+
+    pub mod agents;
+    pub mod baseline;
+    pub mod batch;
+    pub mod batch_text;
+    pub mod canonical;
+    pub mod cascades;
+    pub mod cases;
+    pub mod certify;
+    pub mod ci;
+    pub mod cpu_time;
+    pub mod delayed;
+    pub mod dependencies;
+    pub mod editor;
+    pub mod emulated;
+    pub mod emulator;
+    pub mod end_to_end_layers;
+    pub mod excess;
+    pub mod exploration;
+    pub mod files;
+    pub mod fixes;
+    pub mod generator;
+    pub mod invariants;
+    pub mod kernels;
+    pub mod layouts;
+    pub mod licenses;
+    pub mod lowered;
+    pub mod mangle;
+    pub mod mangler;
+    pub mod many_findings;
+    pub mod measured;
+    pub mod models;
+    pub mod mutants;
+    pub mod mutations;
+    pub mod not_utf8;
+    pub mod operators;
+    pub mod pages;
+    pub mod part;
+    pub mod pass_mutations;
+    pub mod perfetto;
+    pub mod pipelines;
+    pub mod programs;
+    pub mod promises;
+    pub mod ranks;
+    pub mod recorded;
+    pub mod rendezvous;
+    pub mod replay;
+    pub mod resources;
+    pub mod rng;
+    pub mod scaling;
+    pub mod server_process;
+    pub mod shared_builds;
+    pub mod signals;
+    pub mod stdout;
+    pub mod stuck;
+    pub mod timeline;
+    pub mod timeout;
+    pub mod transformer;
+    pub mod transports;
+    pub mod tuning;
+    pub mod unsharded;
+    pub mod untrusted;
+    pub mod usage;
+    pub mod wire;
+}
+use suite::*;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 

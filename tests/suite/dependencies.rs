@@ -2,7 +2,6 @@
 //! dependencies of modules are read from the `use` lines and paths of the sources. A dependency on a higher layer fails, and a
 //! new module must be assigned to a layer.
 
-#[path = "dependencies/sources.rs"]
 mod sources;
 
 use std::{

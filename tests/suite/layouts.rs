@@ -17,11 +17,8 @@ use passes::{Settings, Verify};
 
 use crate::{generator, programs, rng::Rng};
 
-#[path = "layouts/plans.rs"]
 mod plans;
-#[path = "layouts/reachability.rs"]
 mod reachability;
-#[path = "layouts/shared_storage.rs"]
 mod shared_storage;
 
 /// Default number of buffer assignments per trial.

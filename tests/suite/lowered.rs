@@ -20,9 +20,7 @@ use hir::{
 use libtest_mimic::Trial;
 use passes::{SemanticOracle, Settings, Verify};
 
-#[path = "lowered/collectives.rs"]
 mod collectives;
-#[path = "lowered/slices.rs"]
 mod slices;
 
 use crate::{part, rng::Rng, timeout::RunWithTimeout};

@@ -24,9 +24,7 @@
 //! | `differs` | two runs on different numbers of threads print different texts |
 //! | `exit code` | a refused text has another exit code than 1 |
 
-#[path = "mangler/commands.rs"]
 mod commands;
-#[path = "mangler/process.rs"]
 mod process;
 
 use std::{

@@ -21,7 +21,6 @@ use hir::tensor::elementwise::{FloatEval, FloatFunction, elementwise};
 use libtest_mimic::{Failed, Trial};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 
-#[path = "operators/values.rs"]
 mod values;
 
 use super::{ROOT, cases::ENVIRONMENT, emulator};

@@ -5,9 +5,7 @@
 //! extent allows that. A program of `n` operators is a prefix of the one of `n + 1` operators with the same
 //! seed, so a failure can be reduced to the smallest program of its seed.
 
-#[path = "programs/operators.rs"]
 mod operators;
-#[path = "programs/shapes.rs"]
 mod shapes;
 
 use crate::rng::Rng;

@@ -1,9 +1,7 @@
 //! Tests jobs of several processes, started as torchrun starts them. They agree on one verdict. When a rank
 //! is lost, the other ranks name it and end. The same holds for jobs on GPUs, which are emulated here.
 
-#[path = "ranks/children.rs"]
 mod children;
-#[path = "ranks/hosts.rs"]
 mod hosts;
 
 use std::{

@@ -12,7 +12,6 @@ use libtest_mimic::{Failed, Trial};
 
 use crate::{ROOT, timeout::RunWithTimeout};
 
-#[path = "resources/streams.rs"]
 mod streams;
 
 const OPT: &str = env!("CARGO_BIN_EXE_hir-opt");

@@ -13,9 +13,7 @@ use serde_json::{Value, json};
 use crate::timeout::RunWithTimeout;
 use crate::{ROOT, emulator};
 
-#[path = "tuning/pipelines.rs"]
 mod pipelines;
-#[path = "tuning/refused.rs"]
 mod refused;
 
 /// A program in which each of two ranks computes two products.
