@@ -107,6 +107,7 @@ mod suite {
     pub mod rng;
     pub mod scaling;
     pub mod server_process;
+    pub mod setting;
     pub mod shared_builds;
     pub mod signals;
     pub mod stdout;

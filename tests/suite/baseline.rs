@@ -37,9 +37,8 @@ use hir::{
 use libtest_mimic::{Failed, Trial};
 
 use crate::{
-    ROOT,
     pipelines::{self, bindings},
-    shown,
+    setting, shown,
 };
 
 /// Larger programs take too long in a debug build: bytes, and instructions, of all ranks together.
@@ -82,16 +81,7 @@ fn table(name: &str, paths: &[PathBuf], pipeline: Option<&str>) -> Result<(), Fa
         return Err(format!("the checker finds nothing: {row}").into());
     }
     let folder = if pipeline.is_some() { "tests/baseline/pipelines" } else { "tests/baseline" };
-    let file = Path::new(ROOT).join(folder).join(format!("{}.txt", name.trim_start_matches('@')));
-    let recorded = fs::read_to_string(&file).unwrap_or_default();
-    if text == recorded {
-        return Ok(());
-    }
-    if std::env::var("INSTA_UPDATE").is_ok_and(|it| it == "always") {
-        return Ok(fs::write(&file, text)?);
-    }
-    let diff = similar::TextDiff::from_lines(&recorded, &text);
-    Err(diff.unified_diff().context_radius(0).header("recorded", "now").to_string().into())
+    setting::compare(&format!("{folder}/{}.txt", name.trim_start_matches('@')), &text)
 }
 
 /// Returns the rows of one file. Empty if no program of the file runs.

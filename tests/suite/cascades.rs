@@ -20,7 +20,7 @@ use crate::{
     ROOT, files,
     mangle::{Corpus, EDITS, Edit, edited},
     rng::Rng,
-    shown,
+    setting, shown,
 };
 
 /// Maximum number of errors that one edit may give.
@@ -45,7 +45,7 @@ pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
 }
 
 fn one_edit_gives_few_errors(cases: &[PathBuf]) -> Result<(), Failed> {
-    let number = |name| std::env::var(name).ok().and_then(|it| it.parse::<u64>().ok());
+    let number = |name| setting::number(name).map(|it| it as u64);
     let (each, seed) = (number("HIR_CASCADES"), number("HIR_SEED").unwrap_or(0));
     let corpus = corpus();
     let (mut counts, mut faults) = (BTreeMap::<Edit, Count>::new(), String::new());
@@ -81,7 +81,7 @@ fn one_edit_gives_few_errors(cases: &[PathBuf]) -> Result<(), Failed> {
     if each.is_some() || seed > 0 {
         return Ok(());
     }
-    check_table(&table(&counts))
+    setting::compare(TABLE, &table(&counts))
 }
 
 /// Returns the tokens and lines that edits insert. Those of the samples and the documentation: they change less often
@@ -119,18 +119,4 @@ fn table(counts: &BTreeMap<Edit, Count>) -> String {
         let _ = writeln!(text, "{:<24}{refused:>5} %{mean:>10.1}{:>4}", format!("{edit:?}"), it.worst);
     }
     text
-}
-
-fn check_table(found: &str) -> Result<(), Failed> {
-    let path = Path::new(ROOT).join(TABLE);
-    if std::env::var("INSTA_UPDATE").is_ok_and(|it| it == "always") {
-        return Ok(fs::write(path, found)?);
-    }
-    let recorded = fs::read_to_string(path)?;
-    if recorded == found {
-        Ok(())
-    } else {
-        let diff = similar::TextDiff::from_lines(&recorded, found);
-        Err(diff.unified_diff().context_radius(0).header(TABLE, "now").to_string().into())
-    }
 }

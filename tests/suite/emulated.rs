@@ -21,7 +21,7 @@ use super::{
     cases::{ENVIRONMENT, split},
     emulator, shown,
 };
-use crate::{part, timeout::RunWithTimeout};
+use crate::{part, setting, timeout::RunWithTimeout};
 
 /// The files that have a trial. The list shows when a file loses its trial because it no longer succeeds.
 const TRIAL_LIST: &str = "tests/suite/emulated.txt";
@@ -80,7 +80,7 @@ pub fn runs(cases: &[PathBuf]) -> Vec<(PathBuf, BTreeSet<Run>, Option<String>)> 
 fn are_listed(names: &[String]) -> Result<(), Failed> {
     let path = Path::new(ROOT).join(TRIAL_LIST);
     let found: String = names.iter().map(|it| format!("{it}\n")).collect();
-    if std::env::var("INSTA_UPDATE").is_ok_and(|it| it == "always") {
+    if setting::updates() {
         return Ok(fs::write(path, found)?);
     }
     let listed = fs::read_to_string(path)?;

@@ -19,7 +19,7 @@ use hir::{
 use libtest_mimic::{Failed, Trial};
 use passes::{SemanticOracle, Settings};
 
-use crate::{generator, lowered, part, programs, rng::Rng};
+use crate::{generator, lowered, part, programs, rng::Rng, setting::number_or};
 
 /// Default number of programs per trial, in all parts.
 const PROGRAMS: usize = 800;
@@ -29,8 +29,7 @@ type FindingCounts = [usize; 3];
 
 /// Returns the trials of this file.
 pub fn trials() -> Vec<Trial> {
-    let number = |name, default| std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(default);
-    let (count, seed) = (number("HIR_EXCESS", PROGRAMS), number("HIR_SEED", 0) * 1_000_000);
+    let (count, seed) = (number_or("HIR_EXCESS", PROGRAMS), number_or("HIR_SEED", 0) * 1_000_000);
     let all = move |of: fn(u64) -> Option<(String, Program)>, least: FindingCounts, count: usize| {
         let (mut sum, mut tried) = (FindingCounts::default(), 0);
         let (first, step) = part::stride(1);

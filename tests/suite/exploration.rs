@@ -26,7 +26,7 @@ use hir::{
 };
 use libtest_mimic::{Failed, Trial};
 
-use crate::rng::Rng;
+use crate::{rng::Rng, setting::number_or};
 
 /// Default number of worlds.
 const WORLDS: usize = 1500;
@@ -43,8 +43,7 @@ const BUFFERS: usize = 3;
 
 /// Returns the trials of this file.
 pub fn trials() -> Vec<Trial> {
-    let number = |name, default| std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(default);
-    let (count, seed) = (number("HIR_EXPLORE", WORLDS), number("HIR_SEED", 0) * 1_000_000);
+    let (count, seed) = (number_or("HIR_EXPLORE", WORLDS), number_or("HIR_SEED", 0) * 1_000_000);
     let all = move || {
         let mut seen = WorldCounts::default();
         for seed in (0..count).map(|at| (seed + at) as u64) {

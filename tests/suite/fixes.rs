@@ -41,12 +41,12 @@ use crate::{
     baseline::{plans_if_small, programs, synchronisations, without_statement},
     part,
     pipelines::lowering_pipelines,
-    shown,
+    setting, shown,
 };
 
 /// Returns a trial for all cases as they are, and one for each pipeline.
 pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
-    let updates = std::env::var("INSTA_UPDATE").is_ok_and(|it| it == "always");
+    let updates = setting::updates();
     let ways = lowering_pipelines().enumerate().map(|(number, it)| (Some(it), part::includes(number)));
     let trial = |(pipeline, is_included): (Option<&'static str>, bool)| {
         let cases = cases.to_vec();
@@ -162,17 +162,7 @@ fn table(name: &str, cases: &[PathBuf], pipeline: Option<&str>) -> Result<(), Fa
          correct program; not:\n{longer}",
         fixed - slower
     );
-    let file = Path::new(ROOT).join("tests/baseline/fixes").join(format!("{name}.txt"));
-    let recorded = fs::read_to_string(&file).unwrap_or_default();
-    if text == recorded {
-        return Ok(());
-    }
-    if std::env::var("INSTA_UPDATE").is_ok_and(|it| it == "always") {
-        fs::create_dir_all(file.parent().ok_or("no folder")?)?;
-        return Ok(fs::write(&file, text)?);
-    }
-    let diff = similar::TextDiff::from_lines(&recorded, &text);
-    Err(diff.unified_diff().context_radius(0).header("recorded", "now").to_string().into())
+    setting::compare(&format!("tests/baseline/fixes/{name}.txt"), &text)
 }
 
 /// Counts the programs that lack one synchronisation of a correct program. With `by_race`, those fixed by

@@ -30,7 +30,7 @@ use hir::{
 use libtest_mimic::{Failed, Trial};
 use passes::{Settings, Verify};
 
-use crate::{part, pipelines::lowering_pipelines, programs, rng::Rng};
+use crate::{part, pipelines::lowering_pipelines, programs, rng::Rng, setting::number_or};
 
 /// Default number of programs per trial.
 const PROGRAMS: usize = 500;
@@ -101,9 +101,8 @@ pub fn pipeline(rng: &mut Rng) -> String {
 
 /// Returns the trials of this file.
 pub fn trials() -> Vec<Trial> {
-    let number = |name, default| std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(default);
-    let count = number("HIR_PROGRAMS", PROGRAMS * SHARDS) / SHARDS;
-    let seed = number("HIR_SEED", 0) * 1_000_000;
+    let count = number_or("HIR_PROGRAMS", PROGRAMS * SHARDS) / SHARDS;
+    let seed = number_or("HIR_SEED", 0) * 1_000_000;
     let shard = |name: &str, shard: usize, program: Generator| {
         Trial::test(format!("{name}_{shard}"), move || {
             let seeds = (0..count).map(|at| (seed + at * SHARDS + shard) as u64);

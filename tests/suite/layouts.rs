@@ -15,7 +15,7 @@ use hir::{
 use libtest_mimic::{Failed, Trial};
 use passes::{Settings, Verify};
 
-use crate::{generator, programs, rng::Rng};
+use crate::{generator, programs, rng::Rng, setting::number_or};
 
 mod plans;
 mod reachability;
@@ -28,8 +28,7 @@ const OPERATORS: usize = 6;
 
 /// Returns the trials of this file.
 pub fn trials() -> Vec<Trial> {
-    let number = |name, default| std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(default);
-    let (count, seed) = (number("HIR_LAYOUTS", LAYOUTS), number("HIR_SEED", 0) * 1_000_000);
+    let (count, seed) = (number_or("HIR_LAYOUTS", LAYOUTS), number_or("HIR_SEED", 0) * 1_000_000);
     let all = move |of: fn(u64) -> Option<World>, count: usize| {
         let (mut sharing, mut faults) = (0, Vec::new());
         for seed in (0..count).map(|at| (seed + at) as u64) {

@@ -23,7 +23,7 @@ use passes::{SemanticOracle, Settings, Verify};
 mod collectives;
 mod slices;
 
-use crate::{part, rng::Rng, timeout::RunWithTimeout};
+use crate::{part, rng::Rng, setting::number_or, timeout::RunWithTimeout};
 
 /// Default number of programs per trial.
 const PROGRAMS: usize = 4000;
@@ -57,9 +57,8 @@ const SHAPE: &str = "{2}";
 
 /// Returns the trials of this file.
 pub fn trials() -> Vec<Trial> {
-    let number = |name, default| std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(default);
-    let count = number("HIR_LOWERED", PROGRAMS) / SHARDS;
-    let seed = number("HIR_SEED", 0) * 1_000_000;
+    let count = number_or("HIR_LOWERED", PROGRAMS) / SHARDS;
+    let seed = number_or("HIR_SEED", 0) * 1_000_000;
     let shard = |shard: usize| {
         Trial::test(format!("synchronisation_is_kept_{shard}"), move || {
             let seeds = (0..count).map(|at| (seed + at * SHARDS + shard) as u64);

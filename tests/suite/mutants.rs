@@ -23,7 +23,7 @@ use hir::{
 };
 use libtest_mimic::{Failed, Trial};
 
-use crate::{baseline, part, pipelines::lowering_pipelines, rng::Rng, shown};
+use crate::{baseline, part, pipelines::lowering_pipelines, rng::Rng, setting, setting::number_or, shown};
 
 /// Default number of mutants per program.
 const MUTANTS: usize = 12;
@@ -88,8 +88,7 @@ type Table = Arc<Mutex<[MutantCounts; CHANGES.len()]>>;
 pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
     let pipelines = lowering_pipelines().map(Some);
     let ways: Vec<Option<&str>> = std::iter::once(None).chain(pipelines).collect();
-    let number = |name| std::env::var(name).ok().and_then(|it| it.parse::<usize>().ok());
-    let (count, seed) = (number("HIR_MUTANTS"), number("HIR_SEED").unwrap_or(0));
+    let (count, seed) = (setting::number("HIR_MUTANTS"), number_or("HIR_SEED", 0));
     let trial = |way: Option<&'static str>| {
         let cases = cases.to_vec();
         Trial::test(format!("mutants::{}", way.unwrap_or("as_they_are")), move || {

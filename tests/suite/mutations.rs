@@ -17,7 +17,7 @@ use std::{
 use grammar::{codes::Code, diagnostic::has_errors};
 use libtest_mimic::{Failed, Trial};
 
-use crate::{invariants, part, rng::Rng};
+use crate::{invariants, part, rng::Rng, setting::number_or};
 
 /// Default number of mutants per program.
 const MUTANTS: usize = 24;
@@ -32,8 +32,7 @@ pub fn trials(cases: &[PathBuf], samples: &[PathBuf]) -> Vec<Trial> {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let programs: Arc<Vec<String>> = Arc::new(cases.iter().map(read).collect());
     let pieces: Arc<Vec<String>> = Arc::new(samples.iter().map(read).collect());
-    let number = |name, default| std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(default);
-    let (count, seed) = (number("HIR_MUTATIONS", MUTANTS), number("HIR_SEED", 0) as u64);
+    let (count, seed) = (number_or("HIR_MUTATIONS", MUTANTS), number_or("HIR_SEED", 0) as u64);
     let shard = |shard: usize| {
         let (programs, pieces) = (Arc::clone(&programs), Arc::clone(&pieces));
         Trial::test(format!("mutants_survive_{shard}"), move || {

@@ -9,7 +9,7 @@ use std::{fs, path::Path, process::Command};
 
 use libtest_mimic::{Failed, Trial};
 
-use crate::{ROOT, shown};
+use crate::{ROOT, setting, shown};
 
 /// Returns a trial for each page that shows commands.
 pub fn trials() -> Vec<Trial> {
@@ -144,7 +144,7 @@ fn check_pictures(folder: &Path) -> Result<(), Failed> {
     {
         let stored = Path::new(ROOT).join("docs/images").join(file.file_name());
         let made = fs::read_to_string(file.path())?;
-        if std::env::var("INSTA_UPDATE").as_deref() == Ok("always") {
+        if setting::updates() {
             fs::write(&stored, made)?;
         } else if fs::read_to_string(&stored).ok().as_ref() != Some(&made) {
             return Err(format!("{} is not what its command writes", shown(&stored)).into());

@@ -22,7 +22,7 @@ use grammar::{
 use libtest_mimic::{Failed, Trial};
 use passes::{PASSES, PIPELINES};
 
-use crate::{generator, invariants, part, programs, rng::Rng};
+use crate::{generator, invariants, part, programs, rng::Rng, setting::number_or};
 
 /// Default number of mutants per program.
 const MUTANTS: usize = 3;
@@ -58,8 +58,7 @@ pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let random = (0..PROGRAMS).map(|seed| programs::program(seed, 1 + seed as usize % 4));
     let texts: Arc<Vec<String>> = Arc::new(cases.iter().map(read).chain(random).collect());
-    let number = |name, default| std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(default);
-    let (count, seed) = (number("HIR_PASS_MUTATIONS", MUTANTS), number("HIR_SEED", 0) as u64);
+    let (count, seed) = (number_or("HIR_PASS_MUTATIONS", MUTANTS), number_or("HIR_SEED", 0) as u64);
     let shard = |shard: usize| {
         let texts = Arc::clone(&texts);
         Trial::test(format!("passes_survive_mutants_{shard}"), move || {

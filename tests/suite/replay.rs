@@ -13,7 +13,7 @@ use std::{
 use libtest_mimic::{Failed, Trial};
 
 use super::{ROOT, batch_text, invariants, untrusted, wire};
-use crate::rng::Rng;
+use crate::{rng::Rng, setting::number_or};
 
 /// Default time for the mutations of a target, in seconds. All targets together take half a minute.
 const SECONDS: usize = 4;
@@ -46,11 +46,10 @@ pub fn trials() -> Vec<Trial> {
 }
 
 fn replay((name, run): Target) -> Result<(), Failed> {
-    let number = |name, default| std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(default);
-    let mut rng = Rng(number("HIR_SEED", 0) as u64);
+    let mut rng = Rng(number_or("HIR_SEED", 0) as u64);
     let kept = corpus(name)?;
     kept.iter().try_for_each(|bytes| survives(name, run, bytes))?;
-    let until = Instant::now() + Duration::from_secs(number("HIR_REPLAY", SECONDS) as u64);
+    let until = Instant::now() + Duration::from_secs(number_or("HIR_REPLAY", SECONDS) as u64);
     while Instant::now() < until {
         let mut bytes = rng.choose_cloned(&kept);
         for _ in 0..=rng.below(4) {
