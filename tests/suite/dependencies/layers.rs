@@ -1,0 +1,381 @@
+//! The layers: which modules of a folder may use which others, and which packages may not know of what.
+
+/// Some modules of a folder, and the modules of the same folder that each of them may use.
+pub type Layer = (&'static str, &'static [&'static str]);
+
+/// All modules of the preceding rows. So modules of one row do not use each other.
+pub const BEFORE: &[&str] = &["<"];
+
+/// All modules.
+pub const ALL: &[&str] = &["*"];
+
+/// The folders of modules, with their layers from the lowest to the highest.
+pub const LAYERS: &[(&str, &[Layer])] = &[
+    ("grammar/src", GRAMMAR),
+    ("passes/src", PASSES),
+    ("passes/src/analysis", ANALYSIS),
+    ("passes/src/rewrite", REWRITE),
+    ("passes/src/transform", TRANSFORM),
+    ("src/plan", PLAN),
+    ("src/plan/sync", SYNC),
+    ("src/plan/transport", TRANSPORT),
+    ("src/check", CHECK),
+    ("src/cuda", CUDA),
+    ("src/driver", DRIVER),
+    ("src/hang", HANG),
+    ("src/lsp", LSP),
+    ("src/stablehlo", STABLEHLO),
+    ("src/stablehlo/import", STABLEHLO_IMPORT),
+];
+
+const GRAMMAR: &[Layer] = &[
+    ("arena codes dtype invalid_option numbering scalar_op words", &[]),
+    // The IR: operators have attributes, statements have operators.
+    ("diagnostic ids", BEFORE),
+    ("algorithm_table", &["invalid_option", "words"]),
+    ("suggest", &["diagnostic"]),
+    ("alike", BEFORE),
+    ("raw_bytes", &["codes", "diagnostic"]),
+    ("files", &[]),
+    ("sarif", &["codes", "diagnostic", "files", "raw_bytes"]),
+    ("attr", BEFORE),
+    ("ops", BEFORE),
+    ("arithmetic", &["ops", "scalar_op"]),
+    ("ir", BEFORE),
+    ("tensor_uses operands roots text", BEFORE),
+    ("loop_variance scalars", BEFORE),
+    ("rules", BEFORE),
+    // IR to text.
+    ("domains print", BEFORE),
+    ("canonical", BEFORE),
+    // Text to IR.
+    ("dump_cleanup render scan", BEFORE),
+    ("fusion_dump", &["dump_cleanup", "files", "scan"]),
+    ("indentation", BEFORE),
+    ("parse", BEFORE),
+    ("tensor", BEFORE),
+    ("resolve", BEFORE),
+    ("read", BEFORE),
+    // Modules that both read and print.
+    ("dialect fix verify", BEFORE),
+    ("source", &["alike", "diagnostic", "files", "ir", "read", "verify"]),
+    ("bindings", &["arena", "codes", "diagnostic", "invalid_option", "ir", "read", "source", "suggest"]),
+    ("lib reference roundtrip", ALL),
+];
+
+const PASSES: &[Layer] = &[
+    ("analysis error pass", &[]),
+    ("oracle", &["pass"]),
+    ("rewrite", &["analysis"]),
+    ("transform", &["analysis", "pass", "rewrite"]),
+    ("list", &["pass", "transform"]),
+    ("pipeline", &["list", "pass"]),
+    ("catalog", &["list", "pass", "pipeline"]),
+    ("driver", &["error", "list", "oracle", "pass", "pipeline"]),
+    ("bisect", &["driver", "error", "oracle", "pipeline"]),
+    ("lib", ALL),
+];
+
+const ANALYSIS: &[Layer] = &[
+    ("numbering bindings blocks coalescing posted_work stmt_path sharding", &[]),
+    ("communicators loop_body", &["blocks"]),
+    ("dim_map reshard alias_analysis", BEFORE),
+    ("memory_effects dim_equivalence name_uses propagation stale_views written_views", BEFORE),
+    ("loop_carried row_shifts", BEFORE),
+    ("wait_order", BEFORE),
+];
+
+const REWRITE: &[Layer] = &[
+    ("blocks builder fold scalars streams substitute", &[]),
+    ("collective mesh sharded_tensors", &["builder"]),
+    ("contiguity", &["builder", "sharded_tensors"]),
+];
+
+const TRANSFORM: &[Layer] = &[
+    ("allocate_and_deallocate assign_streams canonicalize common_subexpression decompose_resharding", &[]),
+    ("double_buffer fuse_epilogue hoist_share_mem_handles inline_definitions order_communicators", &[]),
+    ("remove_dead_code remove_redundant_sync renumber schedule_communication", &[]),
+    ("select_algorithms unroll use_local_shard_in_place", &[]),
+    ("fuse_collective_epilogue", &["select_algorithms"]),
+    ("specialize_rank", &["canonicalize", "inline_definitions"]),
+    ("chunk coalesce_reductions lower_to_communication", &["decompose_resharding"]),
+    // Compares what each rule communicates.
+    ("propagate_shardings", &["chunk", "decompose_resharding"]),
+    ("hierarchical_collectives", &["lower_to_communication"]),
+    ("stream_parallel", &["decompose_resharding", "lower_to_communication"]),
+    ("swizzle_stream", &["chunk", "decompose_resharding"]),
+    // Parallelises loops in several ways and selects the best.
+    ("overlap", BEFORE),
+];
+
+/// Values of dumps and records, the order of calls, causes, and reports.
+const HANG: &[Layer] = &[
+    ("archive record value", &[]),
+    ("batch", &["record"]),
+    ("json pickle", &["value"]),
+    ("dump", &["batch", "record", "value"]),
+    ("files", BEFORE),
+    ("agreement site", &["record"]),
+    ("queues", &["agreement", "record", "site"]),
+    ("divergence stall", &["agreement", "queues", "record", "site"]),
+    ("graph", &["record", "stall"]),
+    ("peers wording", BEFORE),
+    ("blame", BEFORE),
+    ("cause", BEFORE),
+    ("explain", BEFORE),
+    ("diagnostics program report", BEFORE),
+    ("lib", ALL),
+];
+
+/// Positions and texts, what hir says about a text, and the conversation with the editor.
+const LSP: &[Layer] = &[
+    ("positions reference", &[]),
+    ("snapshot", BEFORE),
+    ("estimate", &[]),
+    ("check", &["estimate", "snapshot"]),
+    ("diagnostics format names run_lines streams structure tokens", BEFORE),
+    ("completion hints hover lenses lowered navigation", BEFORE),
+    ("document", BEFORE),
+    ("actions", BEFORE),
+    ("session", BEFORE),
+    ("requests invariant", BEFORE),
+    ("server", BEFORE),
+    ("lib", ALL),
+];
+
+/// Text to tree, and tree to the text of a program.
+const STABLEHLO: &[Layer] = &[
+    ("token tree value writer", &[]),
+    ("parse", &["token", "tree"]),
+    ("sharding", &["tree"]),
+    ("import", &["sharding", "tree", "value", "writer"]),
+    ("lib", ALL),
+];
+
+/// One file for each kind of operators.
+const STABLEHLO_IMPORT: &[Layer] = &[
+    ("errors", &[]),
+    ("tensors", BEFORE),
+    ("constant control dot elementwise index manual opaque pad reduce shape", BEFORE),
+    ("bits sort", &["elementwise"]),
+    ("window", &["pad", "reduce"]),
+    ("convolution", &["constant", "dot", "pad", "window"]),
+    // Collectives and scatters combine values as reductions do.
+    ("collective gather", &["reduce"]),
+    ("points", &["gather"]),
+    ("selection", &["constant", "gather", "reduce"]),
+    // The table names the functions that import operations.
+    ("operators", BEFORE),
+];
+
+const DRIVER: &[Layer] = &[
+    ("auto build session tensor_file", &[]),
+    ("source", &["session"]),
+    ("tool", &["auto", "session", "source"]),
+    ("run", BEFORE),
+    ("calibrate exit_code job reduce", BEFORE),
+    ("commands", BEFORE),
+    ("lib", ALL),
+];
+
+/// The data structures of a plan, the lowering of one rank, the matching of all ranks, and the plans of the
+/// world.
+const PLAN: &[Layer] = &[
+    ("limits missing_handles teams view", &[]),
+    ("inst", BEFORE),
+    ("complex stream", BEFORE),
+    ("unbound", BEFORE),
+    (
+        "access algorithm caching_allocator collective_semantics queue_streams comm_names posted shape print size",
+        BEFORE,
+    ),
+    ("effect indices inst_builder", BEFORE),
+    ("operators traffic", BEFORE),
+    ("context", BEFORE),
+    ("bindings", BEFORE),
+    (
+        "views comm compute attention construct experts index io reshard skip opaque_call symmetric_view",
+        BEFORE,
+    ),
+    ("token_rows", BEFORE),
+    ("host_unit", BEFORE),
+    ("sync", BEFORE),
+    ("transport", BEFORE),
+    ("comm_options", BEFORE),
+    ("build_rank", BEFORE),
+    ("build_world", BEFORE),
+    ("assume communication_table lint timeline", BEFORE),
+    ("lib", ALL),
+];
+
+const SYNC: &[Layer] = &[
+    ("matching memory_groups", &[]),
+    ("world", &["matching"]),
+    ("p2p_queues waits", &["matching", "world"]),
+    ("symmetry", &["matching", "waits", "world"]),
+    ("machine", BEFORE),
+    // The guaranteed order and the blocking order are never mixed.
+    ("step", &["matching", "world"]),
+    ("happens_before", &["machine", "matching", "memory_groups", "step", "symmetry", "waits", "world"]),
+    ("comm_order", &["happens_before", "matching", "memory_groups", "p2p_queues", "world"]),
+    ("deadlock_detection", &["machine", "waits", "world"]),
+    ("wait_graph", &["matching", "waits", "world"]),
+    ("blocked_wait", &["matching"]),
+    ("deadlock skipped", &["blocked_wait", "matching", "wait_graph"]),
+    ("peer_edit", &["matching", "wait_graph"]),
+    ("report_text", &["blocked_wait", "deadlock", "matching", "peer_edit", "wait_graph", "waits"]),
+    ("skip_edit", &["skipped"]),
+    ("agreement", &["matching", "report_text", "skipped", "wait_graph"]),
+    (
+        "explain progress",
+        &[
+            "blocked_wait",
+            "deadlock",
+            "matching",
+            "skip_edit",
+            "skipped",
+            "wait_graph",
+            "waits",
+            "report_text",
+            "world",
+        ],
+    ),
+];
+
+const CHECK: &[Layer] = &[
+    ("execution_fault numbered_lines ordering_model overlap stmt_places stream_waits two_runs", &[]),
+    ("capture semaphores", &["execution_fault"]),
+    ("line_changes", &["numbered_lines"]),
+    ("stream_operand", &["stmt_places"]),
+    ("editable_text", &["numbered_lines", "stmt_places", "stream_operand"]),
+    ("plan_index", &["stream_waits"]),
+    ("conflict history written", &["overlap"]),
+    ("orders", &["conflict", "overlap"]),
+    ("deliveries", &[]),
+    ("memory storage", &["conflict", "deliveries", "ordering_model", "overlap", "written"]),
+    ("missing_write", &["memory", "overlap", "plan_index"]),
+    ("stream_ordered_frees", &["conflict", "storage"]),
+    ("race", &["conflict", "history", "ordering_model", "overlap", "storage", "stream_ordered_frees"]),
+    ("race_side", &["conflict", "plan_index"]),
+    ("edit", &["plan_index", "race_side"]),
+    ("explanation", &["conflict", "edit", "plan_index", "race_side"]),
+    ("storage_explanation", &["conflict", "edit", "explanation", "plan_index", "race_side"]),
+    ("apply", &["edit", "editable_text", "line_changes", "numbered_lines"]),
+    ("loop_edits", &["edit", "editable_text"]),
+    ("edit_help", &["apply", "edit", "editable_text", "explanation", "plan_index", "race_side"]),
+    ("excess", &["conflict", "history", "ordering_model", "overlap", "race"]),
+    ("finding", &["conflict", "execution_fault", "excess", "memory", "ordering_model", "race_side"]),
+    (
+        "access_checks",
+        &["conflict", "excess", "finding", "memory", "ordering_model", "race", "semaphores", "storage"],
+    ),
+    (
+        "repeat",
+        &[
+            "access_checks",
+            "conflict",
+            "execution_fault",
+            "ordering_model",
+            "race",
+            "semaphores",
+            "storage",
+            "two_runs",
+        ],
+    ),
+    ("diagnostics", BEFORE),
+    ("fixable_race", BEFORE),
+    ("removal", &["edit", "fixable_race"]),
+    ("excess_diagnostics merge progress_diagnostics", BEFORE),
+    ("sequence", &["conflict", "finding", "repeat"]),
+    (
+        "checker",
+        &[
+            "access_checks",
+            "capture",
+            "conflict",
+            "excess",
+            "execution_fault",
+            "finding",
+            "memory",
+            "ordering_model",
+            "race",
+            "repeat",
+            "semaphores",
+        ],
+    ),
+    (
+        "fix",
+        &[
+            "apply",
+            "checker",
+            "conflict",
+            "edit",
+            "editable_text",
+            "explanation",
+            "finding",
+            "fixable_race",
+            "line_changes",
+            "numbered_lines",
+            "plan_index",
+            "race_side",
+            "removal",
+        ],
+    ),
+    ("lib", ALL),
+];
+
+const TRANSPORT: &[Layer] = &[
+    ("messages signals slots staging", &[]),
+    ("queue", &["staging"]),
+    ("one_shot", BEFORE),
+    // Both algorithms use the same reductions and copies.
+    ("two_shot", &["one_shot"]),
+    ("push two_shot_copy", &["slots", "two_shot"]),
+    ("lower", BEFORE),
+];
+
+/// Libraries and the device, then the stages of a plan: buffer assignment, lowering of instructions to
+/// commands, and execution.
+const CUDA: &[Layer] = &[
+    ("epilogue error comm_order peer_kernel", &[]),
+    ("exchange", &["error"]),
+    ("buffer_assignment", &["epilogue", "peer_kernel"]),
+    ("library", BEFORE),
+    ("discover", BEFORE),
+    ("device", BEFORE),
+    ("links", BEFORE),
+    ("comm signals kernels memory", BEFORE),
+    ("graph", BEFORE),
+    ("matmul", BEFORE),
+    ("library_state", BEFORE),
+    ("executable progress", BEFORE),
+    ("engine", BEFORE),
+    ("session", BEFORE),
+    ("device_assignment", BEFORE),
+    ("in_process", BEFORE),
+    ("lib", ALL),
+];
+
+/// The packages from the lowest to the highest, each with what it must not know: packages of the project and of others.
+/// `docs/architecture.md` lists them in this order.
+pub const PACKAGES: &[(&str, &[&str])] = &[
+    ("src/syntax", &["ariadne", "hir-grammar", "serde_json"]),
+    ("grammar", &["clap", "rayon", "rustix", "tempfile"]),
+    (
+        "src/certify",
+        &["hir-check", "hir-plan", "hir-sim", "hir-tensor", "passes", "rayon", "rustix", "tempfile"],
+    ),
+    ("passes", &["clap", "hir-plan", "rayon", "rustix", "tempfile"]),
+    ("src/plan", &["clap", "passes", "rayon", "rustix", "tempfile"]),
+    ("src/check", &["clap", "hir-cuda", "hir-sim", "hir-tensor", "passes", "rayon", "rustix", "tempfile"]),
+    ("src/tensor", &["clap", "hir-check", "passes", "rustix", "tempfile"]),
+    ("src/sim", &["clap", "cudarc", "hir-check", "passes", "rustix", "tempfile"]),
+    ("src/cuda", &["clap", "hir-check", "hir-sim", "passes", "tempfile"]),
+    ("src/process", &["clap", "hir-plan", "passes"]),
+    ("src/launch", &["clap", "hir-cuda", "hir-plan", "hir-sim", "passes"]),
+    ("src/hang", &["clap", "hir-check", "hir-cuda", "hir-plan", "hir-sim", "passes", "rustix"]),
+    ("src/lsp", &["clap", "hir-cuda", "hir-hang", "hir-launch", "hir-tensor", "rustix", "tempfile"]),
+    ("src/stablehlo", &["clap", "hir-check", "hir-plan", "hir-sim", "passes", "rayon", "rustix", "tempfile"]),
+    ("src/driver", &[]),
+    ("python", &["clap", "passes"]),
+];
