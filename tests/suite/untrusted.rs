@@ -6,7 +6,7 @@
 use std::str::FromStr;
 
 use grammar::bindings::Binding;
-use hir::driver::run::{inputs::InputFlag, output::OutputFlag, prepare::ProgramFiles};
+use hir::driver::run::{inputs::InputFlag, output::OutputFlag, program_files::ProgramFiles};
 use hir::driver::tensor_file;
 use hir::{sim::ScheduleSet, tensor::generate::InputKind};
 

@@ -6,7 +6,7 @@ use std::{ops::ControlFlow, sync::Arc, time::Duration};
 use grammar::source::Source;
 
 use super::{digests, lost_job::report_without_plans};
-use crate::run::{failure::JobFailure, inputs::InputFlag, prepare::ProgramFiles};
+use crate::run::{failure::JobFailure, inputs::InputFlag, program_files::ProgramFiles};
 use crate::{
     session::{Report, Session, Verdict},
     source,

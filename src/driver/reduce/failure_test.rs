@@ -24,8 +24,9 @@ use crate::{
     run::{
         failure::JobFailure,
         inputs::InputSpec,
+        memory_limit::memory_limit_diagnostic,
         oracle::schedules,
-        prepare::{PrepareOptions, memory_limit_diagnostic},
+        prepare::PrepareOptions,
         trial::{FailureKind, RunFailure, run_trial},
         verdict::{self, Expectation, ExpectationSource, expectations},
     },

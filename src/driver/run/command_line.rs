@@ -16,7 +16,8 @@ use super::{
     option_files::OptionFile,
     output::OutputFlag,
     pipeline_tuning::alternatives::Alternative,
-    prepare::{PassRunner, PrepareOptions, ProgramFiles},
+    prepare::{PassRunner, PrepareOptions},
+    program_files::ProgramFiles,
     timelines::TimelineFlags,
     verdict::Criteria,
 };

@@ -25,7 +25,7 @@ pub use checker::CheckerOracle;
 
 use super::{
     inputs::InputSpec,
-    prepare::memory_limit_diagnostic,
+    memory_limit::memory_limit_diagnostic,
     trial::{FailureKind, RunFailure, run_trial},
     verdict::{Expectation, ExpectationSource, expectations, input_mismatch},
 };

@@ -1,10 +1,8 @@
 //! Reads programs from files and plans them, or returns the diagnostics.
 
-use grammar::InvalidOption;
 use grammar::{
     bindings::{Binding, apply_bindings},
     codes::Code,
-    count_text,
     diagnostic::{Diagnostic, has_errors},
     dump_cleanup::rank_of_container,
     ir::{P2P_PROTOCOL, Program, TensorId},
@@ -13,13 +11,9 @@ use grammar::{
     span::Span,
 };
 
-use super::{extents::bind_extents, failure::JobFailure, inputs::InputFlag};
+use super::{extents::bind_extents, failure::JobFailure, inputs::InputFlag, program_files::ProgramFiles};
 use crate::{session::Session, source};
-use hir_plan::{
-    IoBinding, Plan, World, assume_scalars,
-    limits::{DEFAULT_MAX_RANKS, size_text},
-    opaque_call_diagnostic,
-};
+use hir_plan::{Plan, World, assume_scalars, opaque_call_diagnostic};
 use hir_tensor::data::{Data, UnsupportedDtype};
 
 /// Planned programs: one for all ranks, or one for each rank.
@@ -45,81 +39,6 @@ impl Prepared {
                 "the meshes and teams of the program name {named} ranks, but there are {processes} processes: start {named}"
             )
         })
-    }
-
-    /// Checks that the simulator may allocate the memory of all ranks of these plans. `own_inputs` says whether each rank
-    /// has inputs of its own, also where ranks hold the same part. Beside the run, the outputs of `others` other runs are held, with which it
-    /// is compared, and `written` bytes of tensors for files.
-    ///
-    /// # Errors
-    /// The plans need more bytes than the limit.
-    pub fn check_memory(
-        &self,
-        plans: &[Plan],
-        limit: usize,
-        own_inputs: bool,
-        others: usize,
-        written: usize,
-    ) -> Result<(), JobFailure> {
-        let mut found = hir_sim::footprint(plans);
-        let held = output_bytes(plans, expected).saturating_mul(others);
-        found.bytes = found.bytes.saturating_add(held).saturating_add(written);
-        if own_inputs {
-            found.bytes = found.bytes.saturating_add(hir_sim::own_input_bytes(plans));
-        }
-        match over_limit(self.header, found, limit) {
-            Some(fault) => Err(JobFailure::Rejected(self.sources[0].clone(), vec![fault])),
-            None => Ok(()),
-        }
-    }
-}
-
-/// The program files of a job.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ProgramFiles {
-    /// All ranks run the same program.
-    One(String),
-    /// Rank `r` runs program `r`.
-    PerRank(Vec<String>),
-}
-
-impl ProgramFiles {
-    /// Returns the names of the files.
-    pub fn paths(&self) -> &[String] {
-        match self {
-            Self::One(path) => std::slice::from_ref(path),
-            Self::PerRank(paths) => paths,
-        }
-    }
-}
-
-/// Parses the operand of `--program`: `0=a.hir,1=b.hir`.
-impl std::str::FromStr for ProgramFiles {
-    type Err = InvalidOption;
-
-    fn from_str(text: &str) -> Result<Self, InvalidOption> {
-        let mut ranks: Vec<Option<String>> = Vec::new();
-        for item in text.split(',') {
-            let usage = || format!("`{item}`: expected `RANK=FILE`, as in `0=a.hir,1=b.hir`");
-            let (rank, path) = item.split_once('=').ok_or_else(usage)?;
-            let rank: usize = rank.trim().parse().map_err(|_| usage())?;
-            // `ranks` has an entry for each rank up to the largest one, so a limit bounds its memory.
-            if rank >= DEFAULT_MAX_RANKS {
-                return Err(format!(
-                    "`{item}`: expected a rank below {DEFAULT_MAX_RANKS}, which `--max-ranks` does not change"
-                )
-                .into());
-            }
-            ranks.resize(ranks.len().max(rank + 1), None);
-            if ranks[rank].replace(path.trim().to_owned()).is_some() {
-                return Err(format!("rank {rank} has two programs").into());
-            }
-        }
-        let missing = ranks.iter().position(Option::is_none);
-        match missing {
-            Some(rank) => Err(format!("rank {rank} has no program").into()),
-            None => Ok(Self::PerRank(ranks.into_iter().flatten().collect())),
-        }
     }
 }
 
@@ -302,45 +221,6 @@ fn unsupported_dtypes(
         }
     }
     Some((text, faults))
-}
-
-/// Bytes of an output of another run, for an element of `size` bytes, without its shadow: its value, a copy while it is compared, and what is
-/// left of its assembly.
-fn expected(size: usize) -> usize {
-    2 * size + 4
-}
-
-/// Returns the sum over all elements of all outputs of what `bytes` returns for the size of an element in bytes: of the parts of all ranks if
-/// each is compared separately, and of the whole otherwise.
-pub(super) fn output_bytes(plans: &[Plan], bytes: impl Fn(usize) -> usize) -> usize {
-    let of = |it: &IoBinding, elements: usize| elements.saturating_mul(bytes(it.dtype.size().max(1)));
-    let part = |it: &IoBinding| of(it, it.shard.view.as_ref().map_or(0, hir_plan::View::len));
-    let whole = |it: &IoBinding| of(it, it.shard.layout.shape.iter().copied().fold(1, usize::saturating_mul));
-    let parts = plans.iter().flat_map(|it| &it.outputs).filter(|it| it.is_compared_per_rank).map(part);
-    let wholes = plans.first().map_or(&[][..], |it| &it.outputs).iter().filter(|it| !it.is_compared_per_rank);
-    parts.chain(wholes.map(whole)).fold(0, usize::saturating_add)
-}
-
-/// Returns a diagnostic if the simulated ranks would need more bytes than `limit`.
-pub(crate) fn memory_limit_diagnostic(header: Span, plans: &[Plan], limit: usize) -> Option<Diagnostic> {
-    over_limit(header, hir_sim::footprint(plans), limit)
-}
-
-fn over_limit(header: Span, found: hir_sim::Footprint, limit: usize) -> Option<Diagnostic> {
-    if found.bytes <= limit {
-        return None;
-    }
-    // Rounded, both may be equal.
-    let exact = size_text(found.bytes) == size_text(limit);
-    let text = |bytes| if exact { count_text(bytes, "byte") } else { size_text(bytes) };
-    let message =
-        format!("the simulated ranks need {} of memory, but the limit is {}", text(found.bytes), text(limit));
-    let label = match found.largest {
-        Some((bytes, name, rank)) => format!("`{name}` has {} on rank {rank}", size_text(bytes)),
-        None => "this program".to_owned(),
-    };
-    let it = Diagnostic::new(Code::OverBudget, header, message, label);
-    Some(it.help("bind smaller extents with `--set`, or allow more with `--memory-limit=GIB`"))
 }
 
 /// Returns whether all programs have the same text.

@@ -33,7 +33,8 @@ use values::TensorValue;
 use super::{
     failure::JobFailure,
     inputs::InputSpec,
-    prepare::{PrepareOptions, memory_limit_diagnostic, prepare_program},
+    memory_limit::memory_limit_diagnostic,
+    prepare::{PrepareOptions, prepare_program},
     verdict::{Expectation, ExpectationSource, input_mismatch, simulated_expectations},
 };
 use rustc_hash::FxHashMap;

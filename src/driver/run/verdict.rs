@@ -10,7 +10,9 @@ use super::{
     compare::{RtolAtol, Tolerance},
     failure::JobFailure,
     inputs::InputSpec,
-    prepare::{PrepareOptions, ProgramFiles, output_bytes, prepare},
+    memory_limit::output_bytes,
+    prepare::{PrepareOptions, prepare},
+    program_files::ProgramFiles,
     results,
 };
 use hir_plan::{CallerUses, InstKind, Plan, World};

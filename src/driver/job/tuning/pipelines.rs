@@ -17,7 +17,7 @@ use crate::{
     run::{
         failure::JobFailure,
         pipeline_tuning::{MeasuredPipeline, fastest},
-        prepare::ProgramFiles,
+        program_files::ProgramFiles,
     },
     session::Session,
     source,

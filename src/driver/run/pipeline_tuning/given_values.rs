@@ -11,7 +11,8 @@ use crate::run::{
     extents::extent,
     failure::JobFailure,
     inputs::{INPUT, InputFlag, check_input_names, unknown_output},
-    prepare::{PrepareOptions, ProgramFiles, prepare},
+    prepare::{PrepareOptions, prepare},
+    program_files::ProgramFiles,
     verdict::input_count_mismatch,
 };
 use hir_process::input_file::InputFiles;
