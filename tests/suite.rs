@@ -43,10 +43,7 @@ use std::{
     thread,
 };
 
-use grammar::{
-    ir::Stmt,
-    ops::{OPS, Op},
-};
+use grammar::ops::{OPS, Op};
 use libtest_mimic::{Arguments, Failed, Trial};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
@@ -267,10 +264,7 @@ fn check_operator_coverage(cases: &[PathBuf]) -> Result<(), Failed> {
     for case in cases {
         let text = fs::read_to_string(case).map_err(|fault| fault.to_string())?;
         for program in grammar::read(&text).0 {
-            let ops = program.stmts.iter().filter_map(|(_, stmt)| match stmt {
-                Stmt::Op(it) => Some(it.op),
-                Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
-            });
+            let ops = program.stmts.iter().filter_map(|(_, stmt)| Some(stmt.op()?.op));
             let ops: Vec<Op> = ops.collect();
             if running.contains(case) {
                 executed.extend(ops.iter().copied());

@@ -6,7 +6,7 @@ use crate::{
     REFERENCE,
     codes::Code,
     diagnostic::has_errors,
-    ir::{Program, Stmt},
+    ir::Program,
     ops::{OPS, Op},
     print, read, summary, verify,
 };
@@ -57,10 +57,7 @@ fn statement(text: &str) -> (Op, String) {
     let program: &Program = &programs[0];
     let body = program.body();
     assert_eq!(body.len(), 1, "{text}");
-    let op = match &program.stmts[body[0]] {
-        Stmt::Op(it) => Some(it.op),
-        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
-    };
+    let op = program.stmts[body[0]].op().map(|it| it.op);
     assert!(op.is_some(), "`{text}` is not an operator");
     (op.unwrap_or(Op::Set), summary(program, body[0]))
 }

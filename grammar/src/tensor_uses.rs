@@ -82,9 +82,8 @@ pub fn ranks_in_meshes(program: &Program) -> impl Iterator<Item = (usize, Tensor
 /// the program has no meshes or teams.
 pub fn largest_rank(program: &Program) -> (usize, Span) {
     let meshes = ranks_in_meshes(program).map(|(rank, tensor)| (rank, program.tensor_span(tensor)));
-    let teams = program.stmts.iter().filter_map(|(id, stmt)| match stmt {
-        Stmt::Op(it) => Some((it.get(attr::TEAM)?.iter().copied().max()?, program.stmt_span(id))),
-        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+    let teams = program.stmts.iter().filter_map(|(id, stmt)| {
+        Some((stmt.op()?.get(attr::TEAM)?.iter().copied().max()?, program.stmt_span(id)))
     });
     let mut largest = (0, program.spans.header);
     for (rank, span) in meshes.chain(teams) {

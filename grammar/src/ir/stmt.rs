@@ -75,15 +75,21 @@ impl If {
     pub const MANUAL: &str = "Manual";
 }
 
+impl Stmt {
+    /// Returns the statement as an operator; `None` if it is another one.
+    pub const fn op(&self) -> Option<&OpStmt> {
+        match self {
+            Self::Op(it) => Some(it),
+            Self::Let(..) | Self::For(_) | Self::If(_) => None,
+        }
+    }
+}
+
 impl Program {
     /// Returns the number of the work that a statement posts, by which a Wait can refer to it.
     pub fn posted_work(&self, stmt: StmtId) -> Option<u32> {
-        match &self.stmts[stmt] {
-            Stmt::Op(it) if it.op.def().class == OpClass::Communicate || it.op == Op::EndCoalescing => {
-                it.number
-            }
-            Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
-        }
+        let posts = |it: &&OpStmt| it.op.def().class == OpClass::Communicate || it.op == Op::EndCoalescing;
+        self.stmts[stmt].op().filter(posts)?.number
     }
 
     /// Visits the statements of a block and of its nested blocks, in program order.

@@ -11,11 +11,9 @@ use crate::{
 
 /// Returns the number of leading statements that form one group; 0 if the first statement is not in a group.
 pub(super) fn group_len(program: &Program, stmts: &[StmtId]) -> usize {
-    let group = |stmt: &StmtId| match &program.stmts[*stmt] {
-        Stmt::Op(it) if it.op == Op::Reduction => {
-            Some((it.get(attr::GROUP)?, it.get(attr::ALLREDUCE) == Some(true)))
-        }
-        Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+    let group = |stmt: &StmtId| {
+        let it = program.stmts[*stmt].op().filter(|it| it.op == Op::Reduction)?;
+        Some((it.get(attr::GROUP)?, it.get(attr::ALLREDUCE) == Some(true)))
     };
     let Some(first) = stmts.first().and_then(group) else { return 0 };
     stmts.iter().take_while(|it| group(it) == Some(first)).count()

@@ -132,10 +132,7 @@ pub fn is_of_nccl(it: &OpStmt) -> bool {
 
 /// Returns the ranks of all teams and meshes: the communicator of sends and receives.
 fn world_team(program: &Program) -> Vec<usize> {
-    let teams = program.stmts.iter().filter_map(|(_, it)| match it {
-        Stmt::Op(it) => it.get(attr::TEAM),
-        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
-    });
+    let teams = program.stmts.iter().filter_map(|(_, it)| it.op()?.get(attr::TEAM));
     let in_teams = teams.flat_map(<[usize]>::iter);
     let in_meshes = program.tensors.iter().flat_map(|(_, it)| &it.mesh.devices);
     let largest = in_teams.chain(in_meshes).max().copied().unwrap_or(0);

@@ -361,10 +361,7 @@ pub fn fully_written_tensors(program: &Program, stmt: StmtId) -> Vec<TensorId> {
 /// placed before the GetCurrentStream that precedes it, from which those streams fork.
 pub fn allocation_index(program: &Program, block: BlockId, at: usize) -> usize {
     let stmts = program.block(block);
-    let op = |stmt: StmtId| match &program.stmts[stmt] {
-        Stmt::Op(it) => Some(it.op),
-        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
-    };
+    let op = |stmt: StmtId| program.stmts[stmt].op().map(|it| it.op);
     let chooses = any_stmt(program, stmts[at], &|stmt| op(stmt) == Some(Op::SetCurrentStream));
     let fork = || stmts[..at].iter().rposition(|stmt| op(*stmt) == Some(Op::GetCurrentStream));
     if chooses { fork().unwrap_or(at) } else { at }

@@ -61,9 +61,9 @@ impl RowSources {
         let is_kept = |it: &TensorId| is_constant(it) && !written.contains(it) && !deallocated.contains(it);
         let constant = program.tensors.ids().filter(is_kept);
         let constant: FxHashSet<TensorId> = constant.collect();
-        let definition = |stmt: &StmtId| match &program.stmts[*stmt] {
-            Stmt::Op(it) => Some((it.out_tensor().filter(|out| constant.contains(out))?, *stmt)),
-            Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+        let definition = |stmt: &StmtId| {
+            let out = program.stmts[*stmt].op()?.out_tensor();
+            Some((out.filter(|out| constant.contains(out))?, *stmt))
         };
         let definitions = program.block(body).iter().filter_map(definition).collect();
         Self { definitions, constant }

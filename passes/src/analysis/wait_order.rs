@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use grammar::{
     attr,
-    ir::{BlockId, Program, Stmt, StmtId, TensorId},
+    ir::{BlockId, OpStmt, Program, Stmt, StmtId, TensorId},
     ops::{Op, OpClass},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -257,18 +257,13 @@ fn blocks_with_waits(program: &Program, block: BlockId, found: &mut FxHashSet<Bl
 
 /// Returns the number of the communication that a statement waits for; `None` if it is not a Wait.
 pub fn awaited_work(program: &Program, stmt: StmtId) -> Option<u32> {
-    match &program.stmts[stmt] {
-        Stmt::Op(it) if it.op.def().class == OpClass::Wait => it.get(attr::WORK),
-        Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
-    }
+    program.stmts[stmt].op().filter(|it| it.op.def().class == OpClass::Wait)?.get(attr::WORK)
 }
 
 /// Returns the number of a communication, or of a coalesced group, that a statement posts; `None` if it posts none.
 pub fn posted_work(program: &Program, stmt: StmtId) -> Option<u32> {
-    match &program.stmts[stmt] {
-        Stmt::Op(it) if matches!(it.op.def().class, OpClass::Communicate | OpClass::Coalescing) => it.number,
-        Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
-    }
+    let posts = |it: &&OpStmt| matches!(it.op.def().class, OpClass::Communicate | OpClass::Coalescing);
+    program.stmts[stmt].op().filter(posts)?.number
 }
 
 fn sets_current_stream(program: &Program, stmt: StmtId) -> bool {

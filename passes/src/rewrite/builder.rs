@@ -32,12 +32,8 @@ impl IrBuilder {
             Stream::Named(number) => Some(*number),
             Stream::Index(_) => None,
         };
-        let numbered = |stmt: &Stmt| match stmt {
-            Stmt::Op(it) => it.number,
-            Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
-        };
         let units = program.units.iter().map(|(_, it)| it.number);
-        let works = program.stmts.iter().filter_map(|(_, it)| numbered(it)).chain(units);
+        let works = program.stmts.iter().filter_map(|(_, it)| it.op()?.number).chain(units);
         Self {
             tensor: free_number(values(&program.tensors).map(|it| it.number)),
             axis: free_number(values(&program.axes).map(|it| it.number)),

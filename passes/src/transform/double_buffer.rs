@@ -300,10 +300,7 @@ fn replicate_buffer(
         program.blocks[block].insert(place, new);
         return 1;
     }
-    let size = match &program.stmts[buffer.allocate] {
-        Stmt::Op(allocate) => allocate.get(attr::SIZE),
-        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
-    };
+    let size = program.stmts[buffer.allocate].op().and_then(|it| it.get(attr::SIZE));
     let size = size.map(|size| builder::infix(program, InfixOp::Mul, extent, size));
     if let Stmt::Op(allocate) = &mut program.stmts[buffer.allocate] {
         allocate.outs = vec![Operand::Tensor(storages)];

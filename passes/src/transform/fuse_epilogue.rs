@@ -85,10 +85,7 @@ fn fuse_bias(
     at: usize,
 ) -> Option<(StmtId, OpStmt, Vec<StmtId>)> {
     let stmts = program.block(block);
-    let op = |stmt: &StmtId| match &program.stmts[*stmt] {
-        Stmt::Op(it) => Some(it),
-        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
-    };
+    let op = |stmt: &StmtId| program.stmts[*stmt].op();
     let sum = op(&stmts[at]).filter(|it| it.op == Op::Add)?;
     let [Operand::Tensor(lhs), Operand::Tensor(rhs)] = sum.args[..] else { return None };
     let out = sum.out_tensor()?;

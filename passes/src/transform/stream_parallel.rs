@@ -340,11 +340,8 @@ impl StreamParallel<'_> {
         let results: FxHashSet<TensorId> = self
             .behind
             .iter()
-            .filter_map(|stmt| match &self.program.stmts[*stmt] {
-                Stmt::Op(it) => Some(Program::tensors_of(&it.outs)),
-                Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
-            })
-            .flatten()
+            .filter_map(|stmt| self.program.stmts[*stmt].op())
+            .flat_map(|it| Program::tensors_of(&it.outs))
             .map(|it| self.base_tensor(it))
             .collect();
         let mut meets = false;

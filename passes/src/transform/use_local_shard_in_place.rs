@@ -93,7 +93,7 @@ impl UsesByStorage {
         let storage = MemoryEffects::of(program);
         let mut stmts: FxHashMap<TensorId, Vec<StmtId>> = FxHashMap::default();
         program.walk(body, &mut |stmt| {
-            let Some(it) = op(program, stmt) else { return };
+            let Some(it) = program.stmts[stmt].op() else { return };
             for_each_tensor_use(program, it, &mut |tensor, _| {
                 let all = stmts.entry(storage.alias_class(tensor)).or_default();
                 if all.last() != Some(&stmt) {
@@ -143,24 +143,18 @@ fn find_shard_copy(
     let If { then_block: then, else_block: Some(other), .. } = it else { return None };
     [(*then, *other), (*other, *then)].into_iter().find_map(|(side, other)| {
         let (shard, copy) = shard_and_copy(program, side)?;
-        let (name, shard_name) = (op(program, copy)?.out_tensor()?, op(program, shard)?.out_tensor()?);
+        let (name, shard_name) =
+            (program.stmts[copy].op()?.out_tensor()?, program.stmts[shard].op()?.out_tensor()?);
         let view = program.block(block)[..at].iter().rposition(|stmt| {
-            op(program, *stmt).is_some_and(|it| is_view(it) && it.out_tensor() == Some(name))
+            program.stmts[*stmt].op().is_some_and(|it| is_view(it) && it.out_tensor() == Some(name))
         })?;
         let found = ShardCopy { view, side, other, shard, copy, name, shard_name };
         is_safe(program, body, uses, block, at, &found).then_some(found)
     })
 }
 
-fn op(program: &Program, stmt: StmtId) -> Option<&OpStmt> {
-    match &program.stmts[stmt] {
-        Stmt::Op(it) => Some(it),
-        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
-    }
-}
-
 fn is_deallocate(program: &Program, stmt: StmtId) -> bool {
-    op(program, stmt).is_some_and(|it| it.op.def().class == OpClass::Deallocate)
+    program.stmts[stmt].op().is_some_and(|it| it.op.def().class == OpClass::Deallocate)
 }
 
 fn is_view(it: &OpStmt) -> bool {
@@ -172,7 +166,7 @@ fn is_view(it: &OpStmt) -> bool {
 fn shard_and_copy(program: &Program, side: BlockId) -> Option<(StmtId, StmtId)> {
     let stmts = program.block(side);
     let (shard, copy) = (*stmts.first()?, *stmts.get(1)?);
-    let (from, to) = (op(program, shard)?, op(program, copy)?);
+    let (from, to) = (program.stmts[shard].op()?, program.stmts[copy].op()?);
     let same = is_view(from) && to.op == Op::Set && Program::tensors_of(&to.args).eq(from.out_tensor());
     (same && stmts[2..].iter().all(|stmt| is_deallocate(program, *stmt))).then_some((shard, copy))
 }
@@ -186,7 +180,7 @@ fn is_safe(
     found: &ShardCopy,
 ) -> bool {
     let view = program.block(block)[found.view];
-    let Some(whole) = op(program, view).and_then(|it| Program::tensors_of(&it.args).next()) else {
+    let Some(whole) = program.stmts[view].op().and_then(|it| Program::tensors_of(&it.args).next()) else {
         return false;
     };
     let (name, shard) = (&program.tensors[found.name], &program.tensors[found.shard_name]);
@@ -219,7 +213,7 @@ fn is_safe(
     }
     let mut safe = true;
     for stmt in uses.stmts_of_class(shards).iter().chain(uses.stmts_of_class(slices)).copied() {
-        let Some(it) = op(program, stmt) else { continue };
+        let Some(it) = program.stmts[stmt].op() else { continue };
         let effect = it.op.def().class;
         for_each_tensor_use(program, it, &mut |tensor, mode| {
             let class = storage.alias_class(tensor);
@@ -252,7 +246,7 @@ fn rebind(program: &mut Program, uses: &mut UsesByStorage, block: BlockId, found
     program.blocks[found.other].insert(0, view);
     let mut mentioned = 0;
     for stmt in uses.stmts_of_class(uses.storage.alias_class(found.shard_name)) {
-        if let Some(it) = op(program, *stmt)
+        if let Some(it) = program.stmts[*stmt].op()
             && it.op.def().class != OpClass::Deallocate
         {
             for_each_tensor_use(program, it, &mut |tensor, _| {
@@ -264,7 +258,7 @@ fn rebind(program: &mut Program, uses: &mut UsesByStorage, block: BlockId, found
         uses.stale.insert(uses.storage.alias_class(name));
     }
     let span = program.stmt_span(found.copy);
-    let Some(shard) = op(program, found.shard).cloned() else { return };
+    let Some(shard) = program.stmts[found.shard].op().cloned() else { return };
     let new = OpStmt { outs: vec![Operand::Tensor(found.name)], ..shard };
     let new = program.add_stmt(Stmt::Op(new), span);
     let side: Vec<StmtId> = program.blocks[found.side].clone();
@@ -273,7 +267,7 @@ fn rebind(program: &mut Program, uses: &mut UsesByStorage, block: BlockId, found
     let unused = mentioned == 2;
     for stmt in side {
         let drops = unused
-            && op(program, stmt).is_some_and(|it| {
+            && program.stmts[stmt].op().is_some_and(|it| {
                 it.op.def().class == OpClass::Deallocate
                     && Program::tensors_of(&it.args).any(|tensor| tensor == found.shard_name)
             });

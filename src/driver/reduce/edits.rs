@@ -41,10 +41,7 @@ fn all_stmts(program: &Program) -> Vec<StmtId> {
 
 /// Returns every operator statement.
 fn operators(program: &Program) -> impl Iterator<Item = (StmtId, &OpStmt)> {
-    all_stmts(program).into_iter().filter_map(|stmt| match &program.stmts[stmt] {
-        Stmt::Op(it) => Some((stmt, it)),
-        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
-    })
+    all_stmts(program).into_iter().filter_map(|stmt| Some((stmt, program.stmts[stmt].op()?)))
 }
 
 /// Replaces a statement by others.

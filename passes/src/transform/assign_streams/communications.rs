@@ -313,10 +313,7 @@ fn waits_for_its_posts(program: &Program, stmts: &[StmtId]) -> bool {
 }
 
 fn ops<'p>(program: &'p Program, stmts: &'p [StmtId]) -> impl Iterator<Item = &'p OpStmt> {
-    stmts.iter().filter_map(|stmt| match &program.stmts[*stmt] {
-        Stmt::Op(it) => Some(it),
-        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
-    })
+    stmts.iter().filter_map(|stmt| program.stmts[*stmt].op())
 }
 
 /// Adds a change of the current stream.

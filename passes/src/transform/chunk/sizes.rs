@@ -12,7 +12,7 @@
 use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{Program, Stmt, StmtId, TensorId},
+    ir::{OpStmt, Program, StmtId, TensorId},
 };
 
 use super::{
@@ -114,11 +114,7 @@ fn parts(sizes: &[i64]) -> Vec<Part> {
 fn refused_at(program: &Program, stmt: StmtId, name: &str, obstacle: &Obstacle) -> Diagnostic {
     let message =
         format!("axis `{name}` cannot be split into chunks of the given sizes: {}", obstacle.reason);
-    let out = match &program.stmts[stmt] {
-        Stmt::Op(it) => it.out_tensor(),
-        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
-    };
-    let label = match out {
+    let label = match program.stmts[stmt].op().and_then(OpStmt::out_tensor) {
         Some(out) => format!("computes all of `{}` at once", program.tensor_name(out)),
         None => "not chunked".to_owned(),
     };

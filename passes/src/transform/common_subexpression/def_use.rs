@@ -2,7 +2,7 @@
 
 use grammar::{
     attr,
-    ir::{BlockId, Program, Stmt, StmtId, TensorId},
+    ir::{BlockId, Program, StmtId, TensorId},
     ops::{AccessMode, Op, OpClass},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -78,10 +78,7 @@ impl DefUseInfo {
         stmt: StmtId,
         in_loop: bool,
     ) -> bool {
-        let op = |stmt: &StmtId| match &program.stmts[*stmt] {
-            Stmt::Op(it) => Some(it),
-            Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
-        };
+        let op = |stmt: &StmtId| program.stmts[*stmt].op();
         let is_plain = |stmt: &StmtId| {
             op(stmt).is_some_and(|it| it.op.def().class == OpClass::Allocate && it.get(attr::ALIAS).is_none())
         };
@@ -113,8 +110,5 @@ impl DefUseInfo {
 
 /// Returns the class of an operator; `None` for other statements.
 pub(super) fn effect(program: &Program, stmt: StmtId) -> Option<OpClass> {
-    match &program.stmts[stmt] {
-        Stmt::Op(it) => Some(it.op.def().class),
-        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
-    }
+    program.stmts[stmt].op().map(|it| it.op.def().class)
 }

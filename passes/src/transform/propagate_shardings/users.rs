@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use grammar::{
     DimMap,
-    ir::{DeviceDim, Mesh, OpStmt, Program, Stmt, TensorId},
+    ir::{DeviceDim, Mesh, OpStmt, Program, TensorId},
     ops::TypeRule,
 };
 use rustc_hash::FxHashSet;
@@ -154,10 +154,8 @@ impl Propagation<'_> {
     /// Returns the operators that read a tensor.
     fn users(&self, tensor: TensorId) -> impl Iterator<Item = &OpStmt> {
         let stmts = self.uses.stmts.get(&tensor).into_iter().flatten();
-        stmts.filter_map(move |stmt| match &self.program.stmts[*stmt] {
-            Stmt::Op(it) if it.tensor_operands().contains(&tensor) => Some(it),
-            Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
-        })
+        let ops = stmts.filter_map(|stmt| self.program.stmts[*stmt].op());
+        ops.filter(move |it| it.tensor_operands().contains(&tensor))
     }
 }
 

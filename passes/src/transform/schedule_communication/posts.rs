@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use grammar::{
-    ir::{BlockId, Program, Stmt, StmtId, TensorId},
+    ir::{BlockId, Program, StmtId, TensorId},
     ops::{Op, OpClass},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -56,10 +56,7 @@ struct Post {
 
 /// Returns the communications of a block in order.
 fn posts(program: &Program, analyses: &Analyses, stmts: &[StmtId]) -> Vec<Post> {
-    let operator = |at: usize| match &program.stmts[stmts[at]] {
-        Stmt::Op(it) => Some(it.op),
-        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
-    };
+    let operator = |at: usize| program.stmts[stmts[at]].op().map(|it| it.op);
     let is_of = |at: usize, class: OpClass| operator(at).is_some_and(|it| it.def().class == class);
     let (mut found, mut next): (Vec<Post>, usize) = (Vec::new(), 0);
     while next < stmts.len() {

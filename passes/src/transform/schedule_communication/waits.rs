@@ -1,7 +1,7 @@
 //! Moves Waits down.
 
 use grammar::{
-    ir::{BlockId, Program, Stmt, StmtId},
+    ir::{BlockId, Program, StmtId},
     ops::{Op, OpClass},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -119,10 +119,7 @@ fn positions_outside_groups(program: &Program, stmts: &[StmtId]) -> Vec<usize> {
 
 /// Returns the operator of a statement that begins or ends a coalesced group.
 fn group_bound(program: &Program, stmt: StmtId) -> Option<Op> {
-    match &program.stmts[stmt] {
-        Stmt::Op(it) if it.op.def().class == OpClass::Coalescing => Some(it.op),
-        Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
-    }
+    program.stmts[stmt].op().map(|it| it.op).filter(|it| it.def().class == OpClass::Coalescing)
 }
 
 /// Returns the keys of the statements that stop a Wait for `number`.

@@ -34,7 +34,7 @@ use grammar::{
 };
 use rustc_hash::FxHashSet;
 
-use super::{UsesByStorage, is_deallocate, is_view, op};
+use super::{UsesByStorage, is_deallocate, is_view};
 use crate::analysis::{blocks::walk, sharding::Sharding};
 
 /// A copy of a result to the place where a rank keeps its own shard.
@@ -64,11 +64,11 @@ pub(super) fn find_result_copy(
     let If { then_block: then, else_block: Some(other), .. } = branch else { return None };
     [(*then, *other), (*other, *then)].into_iter().find_map(|(side, other)| {
         let (copy, drops) = program.block(side).split_first()?;
-        let it = op(program, *copy).filter(|it| it.op == Op::Set)?;
+        let it = program.stmts[*copy].op().filter(|it| it.op == Op::Set)?;
         let (name, place_name) = (Program::tensors_of(&it.args).next()?, it.out_tensor()?);
         let last_view_of = |name| {
             let binds = |it: &OpStmt| is_view(it) && it.out_tensor() == Some(name);
-            stmts[..at].iter().rposition(|stmt| op(program, *stmt).is_some_and(binds))
+            stmts[..at].iter().rposition(|stmt| program.stmts[*stmt].op().is_some_and(binds))
         };
         let (view, place) = (last_view_of(name)?, last_view_of(place_name)?);
         let found = ResultCopy { view, place, branch: stmts[at], side, copy: *copy, name, place_name };
@@ -95,7 +95,7 @@ fn has_same_type(program: &Program, a: TensorId, b: TensorId) -> bool {
 /// and no branch, loop or assignment changes what a view stands for.
 fn is_straight(program: &Program, stmts: &[StmtId]) -> bool {
     stmts.iter().all(|stmt| {
-        op(program, *stmt).is_some_and(|it| match it.op.def().class {
+        program.stmts[*stmt].op().is_some_and(|it| match it.op.def().class {
             OpClass::Compute
             | OpClass::Elementwise
             | OpClass::View
@@ -116,7 +116,7 @@ fn is_straight(program: &Program, stmts: &[StmtId]) -> bool {
 fn begins_with_write(program: &Program, stmts: &[StmtId], name: TensorId) -> bool {
     let modes = |stmt: &StmtId| {
         let mut modes = Vec::new();
-        if let Some(it) = op(program, *stmt) {
+        if let Some(it) = program.stmts[*stmt].op() {
             for_each_tensor_use(program, it, &mut |tensor, mode| {
                 modes.extend((tensor == name).then_some(mode));
             });
@@ -150,7 +150,7 @@ fn result_is_unread(
     }
     let mut safe = true;
     for stmt in uses.stmts_of_class(class) {
-        let Some(it) = op(program, *stmt) else { continue };
+        let Some(it) = program.stmts[*stmt].op() else { continue };
         let harmless = match it.op.def().class {
             // Sharing the handles of the storage does not read it.
             OpClass::View | OpClass::Allocate | OpClass::Deallocate | OpClass::ShareHandles => true,
@@ -179,7 +179,7 @@ fn place_is_unused(program: &Program, uses: &UsesByStorage, stmts: &[StmtId], fo
     let class = uses.storage.alias_class(found.place_name);
     let place = found.place - found.view;
     stmts.iter().enumerate().all(|(number, stmt)| {
-        let Some(it) = op(program, *stmt) else { return false };
+        let Some(it) = program.stmts[*stmt].op() else { return false };
         let mut unused = true;
         for_each_tensor_use(program, it, &mut |tensor, _| {
             unused &= uses.storage.alias_class(tensor) != class;
@@ -199,7 +199,8 @@ pub(super) fn compute_in_place(
         uses.stale.insert(uses.storage.alias_class(name));
     }
     let (view, place) = (program.block(block)[found.view], program.block(block)[found.place]);
-    let (Some(it), Stmt::If(branch)) = (op(program, place).cloned(), program.stmts[found.branch].clone())
+    let (Some(it), Stmt::If(branch)) =
+        (program.stmts[place].op().cloned(), program.stmts[found.branch].clone())
     else {
         return;
     };

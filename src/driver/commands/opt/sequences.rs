@@ -6,7 +6,7 @@ use grammar::{
     attr,
     bindings::apply_bindings,
     diagnostic::{Diagnostic, has_errors},
-    ir::{Program, Stmt},
+    ir::{OpStmt, Program},
     source::Source,
     words::MemoryType,
 };
@@ -135,9 +135,8 @@ impl Processor<'_> {
 
 /// Returns the names of the tensors in symmetric memory, which programs of one process find by name.
 fn symmetric_tensors(program: &Program) -> BTreeSet<String> {
-    let allocated = program.stmts.iter().filter_map(|(_, it)| match it {
-        Stmt::Op(it) if it.get(attr::MEM_TYPE) == Some(MemoryType::Symmetric) => it.out_tensor(),
-        Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
-    });
+    let ops = program.stmts.iter().filter_map(|(_, it)| it.op());
+    let allocated =
+        ops.filter(|it| it.get(attr::MEM_TYPE) == Some(MemoryType::Symmetric)).filter_map(OpStmt::out_tensor);
     allocated.map(|it| program.tensor_name(it).to_string()).collect()
 }
