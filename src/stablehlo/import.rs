@@ -51,6 +51,9 @@ const MAX_RANK: usize = 32;
 /// The result of importing an operation.
 pub(crate) type Imported<T> = Result<T, Box<Diagnostic>>;
 
+/// The values that stand for the results of an operation.
+pub(crate) type Results = Imported<Vec<Value>>;
+
 /// A manual region.
 #[derive(Clone, Debug)]
 pub(crate) struct Region {
@@ -180,7 +183,7 @@ impl<'m, 's> Importer<'m, 's> {
     }
 
     /// Imports the operations of a block and returns the operands of its terminator.
-    fn block(&mut self, block: &'m Block<'s>) -> Imported<Vec<Value>> {
+    fn block(&mut self, block: &'m Block<'s>) -> Results {
         for op in &block.ops {
             self.out.span = op.span;
             self.visited += 1;
@@ -198,7 +201,7 @@ impl<'m, 's> Importer<'m, 's> {
         Err(self.bad_module("the region has no terminator", "expected a `return` behind it"))
     }
 
-    fn operation(&mut self, op: &'m Operation<'s>) -> Imported<Vec<Value>> {
+    fn operation(&mut self, op: &'m Operation<'s>) -> Results {
         let Some(import) = operators::import(op.name) else {
             return Err(self.unsupported_operation(op));
         };
@@ -250,7 +253,7 @@ impl<'m, 's> Importer<'m, 's> {
     }
 
     /// Imports a region whose arguments have these values.
-    fn region_with(&mut self, block: &'m Block<'s>, values: Vec<Value>) -> Imported<Vec<Value>> {
+    fn region_with(&mut self, block: &'m Block<'s>, values: Vec<Value>) -> Results {
         if block.arguments.len() != values.len() {
             let message =
                 format!("a region has {} arguments for {} values", block.arguments.len(), values.len());

@@ -2,7 +2,7 @@
 
 use grammar::dtype::DType;
 
-use super::{Imported, Importer, elementwise::wrapped};
+use super::{Imported, Importer, Results, elementwise::wrapped};
 use crate::{
     tree::Operation,
     value::{Scalar, Splat, Value},
@@ -42,11 +42,7 @@ impl<'m, 's> Importer<'m, 's> {
         self.map("bit_cast", vec![it], dtype)
     }
 
-    pub(crate) fn bitcast_convert(
-        &mut self,
-        op: &'m Operation<'s>,
-        operands: Vec<Value>,
-    ) -> Imported<Vec<Value>> {
+    pub(crate) fn bitcast_convert(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let [value] = self.operands(op, operands)?;
         let ty = self.result_type(op, 0)?;
         if ty.shape != value.shape() {
@@ -75,11 +71,7 @@ impl<'m, 's> Importer<'m, 's> {
     }
 
     /// Rounds to the numbers of another type: those of f16 and bf16.
-    pub(crate) fn reduce_precision(
-        &mut self,
-        op: &'m Operation<'s>,
-        operands: Vec<Value>,
-    ) -> Imported<Vec<Value>> {
+    pub(crate) fn reduce_precision(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let [value] = self.operands(op, operands)?;
         let dtype = value.dtype();
         let stated = op.keyword(&["format"]).map(str::to_owned);

@@ -1,6 +1,6 @@
 //! Collectives of manual regions: each is a resharding of device axes, so passes lower and overlap it like one that they insert.
 
-use super::{Imported, Importer, Region};
+use super::{Imported, Importer, Region, Results};
 use crate::{
     import::reduce::Reducer,
     tree::{Attribute, Operation},
@@ -44,7 +44,7 @@ impl<'m, 's> Importer<'m, 's> {
         found.ok_or_else(|| self.missing(op, name))
     }
 
-    pub(crate) fn device_id(&mut self, op: &'m Operation<'s>, _: Vec<Value>) -> Imported<Vec<Value>> {
+    pub(crate) fn device_id(&mut self, op: &'m Operation<'s>, _: Vec<Value>) -> Results {
         let region = self.manual_region(op)?;
         let scalar = match op.name {
             "stablehlo.partition_id" => Scalar::Named("rank".to_owned(), region.manual),
@@ -55,7 +55,7 @@ impl<'m, 's> Importer<'m, 's> {
         Ok(vec![Value::Splat(Splat { scalar, shape: Vec::new(), dtype })])
     }
 
-    pub(crate) fn all_reduce(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+    pub(crate) fn all_reduce(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let axes = self.group_axes(op)?;
         let mut results = Vec::with_capacity(operands.len());
         for it in operands {
@@ -71,7 +71,7 @@ impl<'m, 's> Importer<'m, 's> {
         found.ok_or_else(|| self.unsupported_form(op, "its region is not one operator of both values"))
     }
 
-    pub(crate) fn all_gather(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+    pub(crate) fn all_gather(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let axes = self.group_axes(op)?;
         let mut results = Vec::with_capacity(operands.len());
         for it in operands {
@@ -118,11 +118,7 @@ impl<'m, 's> Importer<'m, 's> {
         self.permuted_dims(number, dims, order.to_vec(), like.dtype)
     }
 
-    pub(crate) fn reduce_scatter(
-        &mut self,
-        op: &'m Operation<'s>,
-        operands: Vec<Value>,
-    ) -> Imported<Vec<Value>> {
+    pub(crate) fn reduce_scatter(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let axes = self.group_axes(op)?;
         let [value] = self.operands(op, operands)?;
         let dim = self.dimension(op, "scatter_dimension", value.shape().len())?;
@@ -174,7 +170,7 @@ impl<'m, 's> Importer<'m, 's> {
         Ok(vec![Value::Tensor(Tensor { number, shape, ..tensor })])
     }
 
-    pub(crate) fn all_to_all(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+    pub(crate) fn all_to_all(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let axes = self.group_axes(op)?;
         if axes.count_ones() != 1 {
             return Err(self.unsupported_form(op, "over several axes of the mesh"));
@@ -227,11 +223,7 @@ impl<'m, 's> Importer<'m, 's> {
         self.emit(tensor.axes, &shape, tensor.dtype, format!("reshape(T{number})"))
     }
 
-    pub(crate) fn collective_permute(
-        &mut self,
-        op: &'m Operation<'s>,
-        operands: Vec<Value>,
-    ) -> Imported<Vec<Value>> {
+    pub(crate) fn collective_permute(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let region = self.manual_region(op)?;
         let [value] = self.operands(op, operands)?;
         let rows = op.attribute(&["source_target_pairs"]).and_then(Attribute::rows);

@@ -3,14 +3,14 @@
 use grammar::dtype::DType;
 use half::f16;
 
-use super::{Imported, Importer};
+use super::{Imported, Importer, Results};
 use crate::{
     tree::{Attribute, Operation},
     value::{Scalar, Splat, Value},
 };
 
 impl<'m, 's> Importer<'m, 's> {
-    pub(crate) fn constant(&mut self, op: &'m Operation<'s>, _: Vec<Value>) -> Imported<Vec<Value>> {
+    pub(crate) fn constant(&mut self, op: &'m Operation<'s>, _: Vec<Value>) -> Results {
         let ty = self.result_type(op, 0)?.clone();
         let mut stated = op.attribute(&["value"]).into_iter().chain(&op.positional);
         let Some(stated @ Attribute::Dense(_)) = stated.next() else {
@@ -50,7 +50,7 @@ impl<'m, 's> Importer<'m, 's> {
         }
     }
 
-    pub(crate) fn iota(&mut self, op: &'m Operation<'s>, _: Vec<Value>) -> Imported<Vec<Value>> {
+    pub(crate) fn iota(&mut self, op: &'m Operation<'s>, _: Vec<Value>) -> Results {
         let ty = self.result_type(op, 0)?.clone();
         let dim = op.int(&["dim", "iota_dimension"]).and_then(|it| usize::try_from(it).ok());
         let Some((dim, extent)) = dim.and_then(|it| Some((it, *ty.shape.get(it)?))) else {

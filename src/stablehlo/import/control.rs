@@ -2,14 +2,14 @@
 
 use grammar::{codes::Code, diagnostic::Diagnostic, dtype::DType};
 
-use super::{Imported, Importer, MAX_CALLS};
+use super::{Imported, Importer, MAX_CALLS, Results};
 use crate::{
     tree::Operation,
     value::{Scalar, Splat, Value},
 };
 
 impl<'m, 's> Importer<'m, 's> {
-    pub(crate) fn call(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+    pub(crate) fn call(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let callee = if op.name == "stablehlo.composite" { "decomposition" } else { "callee" };
         let name = op.symbol(callee).ok_or_else(|| self.missing(op, callee))?;
         let Some(function) = self.functions.get(name).copied() else {
@@ -33,7 +33,7 @@ impl<'m, 's> Importer<'m, 's> {
         results
     }
 
-    pub(crate) fn while_loop(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+    pub(crate) fn while_loop(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let [condition, body] = &op.regions[..] else { return Err(self.missing(op, "regions")) };
         let mut values = operands;
         loop {
@@ -57,7 +57,7 @@ impl<'m, 's> Importer<'m, 's> {
 
     /// Imports the branch with a number, which is the last one if there is no such branch. Where the number is computed, all
     /// branches are imported and their results selected.
-    pub(crate) fn branches(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+    pub(crate) fn branches(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let [selector] = self.operands(op, operands)?;
         let Some((last, first)) = op.regions.split_last() else { return Err(self.missing(op, "regions")) };
         let is_if = op.name == "stablehlo.if";
@@ -90,11 +90,7 @@ impl<'m, 's> Importer<'m, 's> {
         Ok(results)
     }
 
-    pub(crate) fn optimization_barrier(
-        &mut self,
-        _: &'m Operation<'s>,
-        operands: Vec<Value>,
-    ) -> Imported<Vec<Value>> {
+    pub(crate) fn optimization_barrier(&mut self, _: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         Ok(operands)
     }
 }

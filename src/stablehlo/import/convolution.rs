@@ -1,6 +1,6 @@
 //! Convolutions: for each position of the kernel, the product of the elements that it meets and its matrix; the sum of them.
 
-use super::{Imported, Importer, constant::zero, dot::Roles, pad::Padding, window, window::Window};
+use super::{Imported, Importer, Results, constant::zero, dot::Roles, pad::Padding, window, window::Window};
 use crate::{
     tree::{Attribute, Operation},
     value::{Splat, Value},
@@ -31,11 +31,7 @@ impl Layout {
 }
 
 impl<'m, 's> Importer<'m, 's> {
-    pub(crate) fn convolution(
-        &mut self,
-        op: &'m Operation<'s>,
-        operands: Vec<Value>,
-    ) -> Imported<Vec<Value>> {
+    pub(crate) fn convolution(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let [image, kernel] = self.operands(op, operands)?;
         let ty = self.result_type(op, 0)?.clone();
         let groups = ["feature_group_count", "batch_group_count"];

@@ -1,6 +1,6 @@
 //! Products of tensors.
 
-use super::{Imported, Importer};
+use super::{Importer, Results};
 use crate::{
     tree::{Attribute, Operation},
     value::{Tensor, Value},
@@ -27,11 +27,7 @@ impl Roles {
 }
 
 impl<'m, 's> Importer<'m, 's> {
-    pub(crate) fn dot_general(
-        &mut self,
-        op: &'m Operation<'s>,
-        operands: Vec<Value>,
-    ) -> Imported<Vec<Value>> {
+    pub(crate) fn dot_general(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let [a, b] = self.operands(op, operands)?;
         let ty = self.result_type(op, 0)?.clone();
         let (batch, contracted) = dimension_numbers(op);

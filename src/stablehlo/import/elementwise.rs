@@ -2,14 +2,14 @@
 
 use grammar::dtype::DType;
 
-use super::{Imported, Importer};
+use super::{Imported, Importer, Results};
 use crate::{
     tree::{Attribute, Operation},
     value::{AxisSet, Scalar, Splat, Value},
 };
 
 impl<'m, 's> Importer<'m, 's> {
-    pub(crate) fn binary(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+    pub(crate) fn binary(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let [a, b] = self.operands(op, operands)?;
         Ok(vec![self.binary_values(short_name(op), a, b)?])
     }
@@ -45,7 +45,7 @@ impl<'m, 's> Importer<'m, 's> {
         self.folded_or_mapped(text, a, b, dtype)
     }
 
-    pub(crate) fn unary(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+    pub(crate) fn unary(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let [a] = self.operands(op, operands)?;
         let (dtype, shape) = (a.dtype(), a.shape().to_vec());
         let text = match short_name(op) {
@@ -88,7 +88,7 @@ impl<'m, 's> Importer<'m, 's> {
         self.select_values(is_positive, splat(1), rest)
     }
 
-    pub(crate) fn compare(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+    pub(crate) fn compare(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let [a, b] = self.operands(op, operands)?;
         let (a, b) = match comparison(op) {
             Some((_, true)) => (self.total_order(a)?, self.total_order(b)?),
@@ -106,7 +106,7 @@ impl<'m, 's> Importer<'m, 's> {
         Ok(vec![self.folded_or_mapped(text, a, b, DType::Bool)?])
     }
 
-    pub(crate) fn select(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+    pub(crate) fn select(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let [pred, a, b] = self.operands(op, operands)?;
         Ok(vec![self.select_values(pred, a, b)?])
     }
@@ -129,7 +129,7 @@ impl<'m, 's> Importer<'m, 's> {
         self.map("where", vec![pred, a, b], dtype)
     }
 
-    pub(crate) fn clamp(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+    pub(crate) fn clamp(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let [low, value, high] = self.operands(op, operands)?;
         let shape = value.shape().to_vec();
         let (low, high) = (self.of_shape(low, &shape)?, self.of_shape(high, &shape)?);
@@ -146,7 +146,7 @@ impl<'m, 's> Importer<'m, 's> {
         })
     }
 
-    pub(crate) fn convert(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+    pub(crate) fn convert(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let [a] = self.operands(op, operands)?;
         let dtype = self.result_type(op, 0)?.dtype;
         Ok(vec![self.converted(a, dtype)?])

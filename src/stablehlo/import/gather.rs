@@ -6,7 +6,7 @@
 
 use grammar::dtype::DType;
 
-use super::{Imported, Importer};
+use super::{Imported, Importer, Results};
 use crate::{
     tree::{Attribute, Operation},
     value::{Scalar, Splat, Tensor, Value},
@@ -217,7 +217,7 @@ impl<'m, 's> Importer<'m, 's> {
         self.reshaped(it, &shape)
     }
 
-    pub(crate) fn gather(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+    pub(crate) fn gather(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let [operand, indices] = self.operands(op, operands)?;
         let ty = self.result_type(op, 0)?.clone();
         let shape = operand.shape().to_vec();
@@ -294,7 +294,7 @@ impl<'m, 's> Importer<'m, 's> {
         Ok(self.materialized(wide))
     }
 
-    pub(crate) fn scatter(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+    pub(crate) fn scatter(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let [base, indices, updates] = self.operands(op, operands)?;
         let shape = base.shape().to_vec();
         let names = [

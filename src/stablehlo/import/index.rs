@@ -2,7 +2,7 @@
 
 use grammar::dtype::DType;
 
-use super::{Imported, Importer};
+use super::{Imported, Importer, Results};
 use crate::{
     tree::Operation,
     value::{AxisSet, Scalar, Splat, Tensor, Value},
@@ -74,11 +74,7 @@ impl<'m, 's> Importer<'m, 's> {
         (ranges, all)
     }
 
-    pub(crate) fn dynamic_slice(
-        &mut self,
-        op: &'m Operation<'s>,
-        operands: Vec<Value>,
-    ) -> Imported<Vec<Value>> {
+    pub(crate) fn dynamic_slice(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let Some((value, starts)) = operands.split_first() else { return Err(self.missing(op, "operand")) };
         let sizes = op.ints(&["sizes", "slice_sizes"]).ok_or_else(|| self.missing(op, "sizes"))?;
         let shape = value.shape().to_vec();
@@ -117,11 +113,7 @@ impl<'m, 's> Importer<'m, 's> {
         self.emit(axes, &shape, tensor.dtype, text)
     }
 
-    pub(crate) fn dynamic_update_slice(
-        &mut self,
-        op: &'m Operation<'s>,
-        operands: Vec<Value>,
-    ) -> Imported<Vec<Value>> {
+    pub(crate) fn dynamic_update_slice(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let [value, update, starts @ ..] = &operands[..] else { return Err(self.missing(op, "operands")) };
         let (shape, sizes) = (value.shape().to_vec(), update.shape().to_vec());
         let starts = self.starts(starts, &shape, &sizes)?;

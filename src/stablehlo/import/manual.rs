@@ -4,7 +4,7 @@
 //! before the dimensions of the shard. Which device axes it has is its `AxisSet`: a value that is equal on the devices of a mesh axis
 //! does not have that axis.
 
-use super::{Imported, Importer, Region, errors::unsupported_sharding};
+use super::{Imported, Importer, Region, Results, errors::unsupported_sharding};
 use crate::{
     sharding::Sharding,
     tree::{Attribute, Block, Operation},
@@ -13,11 +13,7 @@ use crate::{
 };
 
 impl<'m, 's> Importer<'m, 's> {
-    pub(crate) fn sharding_constraint(
-        &mut self,
-        op: &'m Operation<'s>,
-        operands: Vec<Value>,
-    ) -> Imported<Vec<Value>> {
+    pub(crate) fn sharding_constraint(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let [value] = self.operands(op, operands)?;
         let stated = op.attribute(&["sharding"]).or(op.positional.first());
         let stated = stated.ok_or_else(|| self.missing(op, "sharding"))?;
@@ -30,7 +26,7 @@ impl<'m, 's> Importer<'m, 's> {
         op: &Operation<'_>,
         stated: &Attribute<'_>,
         results: Vec<Value>,
-    ) -> Imported<Vec<Value>> {
+    ) -> Results {
         let all = match stated {
             Attribute::Named(_, _, items) => match &items[..] {
                 [Attribute::Array(all)] if all.len() == results.len() => all,
@@ -59,11 +55,7 @@ impl<'m, 's> Importer<'m, 's> {
         Ok(Value::Tensor(Tensor { number, ..tensor }))
     }
 
-    pub(crate) fn manual_computation(
-        &mut self,
-        op: &'m Operation<'s>,
-        operands: Vec<Value>,
-    ) -> Imported<Vec<Value>> {
+    pub(crate) fn manual_computation(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let [body] = &op.regions[..] else { return Err(self.missing(op, "region")) };
         let inputs = self.shardings(op, "in_shardings", operands.iter().map(Value::shape))?;
         let types =
@@ -113,7 +105,7 @@ impl<'m, 's> Importer<'m, 's> {
         operands: Vec<Value>,
         outer: &Region,
         own: Region,
-    ) -> Imported<Vec<Value>> {
+    ) -> Results {
         self.region = Some(Region { manual: outer.manual | own.manual, ..own });
         let results = self.region_with(body, operands)?;
         let mut left = Vec::with_capacity(results.len());

@@ -1,6 +1,6 @@
 //! Calls of libraries and of Python: hir knows what they read and write, and not what they compute.
 
-use super::{Imported, Importer, errors};
+use super::{Importer, Results, errors};
 use crate::{
     tree::{Attribute, Operation},
     value::Value,
@@ -8,11 +8,7 @@ use crate::{
 
 impl<'m, 's> Importer<'m, 's> {
     /// Imports a call as the launch of a kernel that the text does not contain: it is checked, and not run.
-    pub(crate) fn custom_call(
-        &mut self,
-        op: &'m Operation<'s>,
-        operands: Vec<Value>,
-    ) -> Imported<Vec<Value>> {
+    pub(crate) fn custom_call(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let stated = op.attribute(&["call_target_name"]).or(op.positional.first());
         let Some(Attribute::String(target) | Attribute::Symbol(target)) = stated else {
             return Err(self.missing(op, "call_target_name"));

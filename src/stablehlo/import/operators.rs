@@ -1,11 +1,10 @@
 //! The table of operators: how each one is imported, and what of Host IR stands for it. The table in `docs/jax.md` is this one.
 
-use super::{Imported, Importer};
+use super::{Importer, Results};
 use crate::{tree::Operation, value::Value};
 
 /// Imports an operation with these operands, and returns its results.
-pub(crate) type Import<'m, 's> =
-    fn(&mut Importer<'m, 's>, &'m Operation<'s>, Vec<Value>) -> Imported<Vec<Value>>;
+pub(crate) type Import<'m, 's> = fn(&mut Importer<'m, 's>, &'m Operation<'s>, Vec<Value>) -> Results;
 
 /// Declares the rows: names, what stands for them, and the function.
 macro_rules! operators {

@@ -2,7 +2,7 @@
 
 use grammar::dtype::DType;
 
-use super::{Imported, Importer};
+use super::{Imported, Importer, Results};
 use crate::{
     tree::Operation,
     value::{Tensor, Value},
@@ -17,7 +17,7 @@ pub(super) struct Padding {
 }
 
 impl<'m, 's> Importer<'m, 's> {
-    pub(crate) fn pad(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+    pub(crate) fn pad(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let [value, padding] = self.operands(op, operands)?;
         let rank = value.shape().len();
         let low = op.ints(&["low", "edge_padding_low"]);
@@ -99,7 +99,7 @@ impl<'m, 's> Importer<'m, 's> {
         Ok(self.sliced(all, &ranges))
     }
 
-    pub(crate) fn reverse(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+    pub(crate) fn reverse(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let [value] = self.operands(op, operands)?;
         let dims = op.ints(&["dims", "dimensions"]).ok_or_else(|| self.missing(op, "dims"))?;
         let rank = value.shape().len();

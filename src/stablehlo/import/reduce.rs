@@ -2,7 +2,7 @@
 
 use grammar::dtype::DType;
 
-use super::{Imported, Importer};
+use super::{Importer, Results};
 use crate::{
     tree::{Attribute, Block, Operation},
     value::{AxisSet, Scalar, Splat, Tensor, Value},
@@ -111,7 +111,7 @@ impl Reducer {
 }
 
 impl<'m, 's> Importer<'m, 's> {
-    pub(crate) fn reduce(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+    pub(crate) fn reduce(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let mut operands = operands;
         let initial_values: Vec<Value> = self.initial_values(op)?;
         let initial =
@@ -161,7 +161,7 @@ impl<'m, 's> Importer<'m, 's> {
     }
 
     /// Returns the initial values of the pretty spelling.
-    fn initial_values(&self, op: &Operation<'s>) -> Imported<Vec<Value>> {
+    fn initial_values(&self, op: &Operation<'s>) -> Results {
         let stated = op.positional.iter().filter_map(|it| match it {
             Attribute::Initial(it) => Some(self.value(it)),
             _ => None,
@@ -211,7 +211,7 @@ impl<'m, 's> Importer<'m, 's> {
         index: Value,
         region: &Block<'_>,
         dims: &[usize],
-    ) -> Imported<Vec<Value>> {
+    ) -> Results {
         let Some(reducer) = extreme_of(region).filter(|_| index.dtype().is_integral() && dims.len() == 1)
         else {
             return Err(self.unsupported_form(op, "two operands, and not those of `argmax` or `argmin`"));

@@ -2,7 +2,7 @@
 
 use grammar::dtype::DType;
 
-use super::{Imported, Importer};
+use super::{Imported, Importer, Results};
 use crate::{
     tree::{Attribute, Operation},
     value::{Splat, Tensor, Value},
@@ -10,11 +10,7 @@ use crate::{
 };
 
 impl<'m, 's> Importer<'m, 's> {
-    pub(crate) fn broadcast_in_dim(
-        &mut self,
-        op: &'m Operation<'s>,
-        operands: Vec<Value>,
-    ) -> Imported<Vec<Value>> {
+    pub(crate) fn broadcast_in_dim(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let [value] = self.operands(op, operands)?;
         let ty = self.result_type(op, 0)?.clone();
         let dims = op.ints(&["dims", "broadcast_dimensions"]).ok_or_else(|| self.missing(op, "dims"))?;
@@ -73,7 +69,7 @@ impl<'m, 's> Importer<'m, 's> {
         Value::Tensor(it)
     }
 
-    pub(crate) fn reshape(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+    pub(crate) fn reshape(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let [value] = self.operands(op, operands)?;
         let shape = self.result_type(op, 0)?.shape.clone();
         if value.shape().iter().product::<i64>() != shape.iter().product::<i64>() {
@@ -96,7 +92,7 @@ impl<'m, 's> Importer<'m, 's> {
         self.emit(tensor.axes, shape, tensor.dtype, format!("reshape(T{})", tensor.number))
     }
 
-    pub(crate) fn transpose(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+    pub(crate) fn transpose(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let [value] = self.operands(op, operands)?;
         let dims = op.ints(&["dims", "permutation"]).ok_or_else(|| self.missing(op, "dims"))?;
         let order: Vec<usize> = dims.iter().map(|it| usize::try_from(*it).unwrap_or(usize::MAX)).collect();
@@ -145,7 +141,7 @@ impl<'m, 's> Importer<'m, 's> {
         number
     }
 
-    pub(crate) fn slice(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+    pub(crate) fn slice(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let [value] = self.operands(op, operands)?;
         let ranges = match op.positional.first() {
             Some(Attribute::Array(ranges)) => ranges.iter().map(range).collect::<Option<Vec<_>>>(),
@@ -201,11 +197,7 @@ impl<'m, 's> Importer<'m, 's> {
         self.emit(tensor.axes, shape, tensor.dtype, format!("slice( T{}, {{ {ranges} }} )", tensor.number))
     }
 
-    pub(crate) fn concatenate(
-        &mut self,
-        op: &'m Operation<'s>,
-        operands: Vec<Value>,
-    ) -> Imported<Vec<Value>> {
+    pub(crate) fn concatenate(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let shape = self.result_type(op, 0)?.shape.clone();
         let dim = op.int(&["dim", "dimension"]).and_then(|it| usize::try_from(it).ok());
         let Some(dim) = dim.filter(|it| *it < shape.len()) else { return Err(self.missing(op, "dim")) };

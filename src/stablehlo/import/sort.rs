@@ -2,7 +2,7 @@
 
 use grammar::dtype::DType;
 
-use super::{Imported, Importer, elementwise::comparison};
+use super::{Importer, Results, elementwise::comparison};
 use crate::{
     tree::{Attribute, Block, Operation, Type},
     value::{Tensor, Value},
@@ -16,7 +16,7 @@ struct Key {
 }
 
 impl<'m, 's> Importer<'m, 's> {
-    pub(crate) fn sort(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+    pub(crate) fn sort(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let rank = operands.first().map_or(0, |it| it.shape().len());
         let dim = op.int(&["dimension"]).unwrap_or(-1);
         let dim = usize::try_from(if dim < 0 { dim.saturating_add(rank as i64) } else { dim });
@@ -65,7 +65,7 @@ impl<'m, 's> Importer<'m, 's> {
     }
 
     /// Imports the greatest elements of the last dimension and their indices as the first ones of an order.
-    pub(crate) fn top_k(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Imported<Vec<Value>> {
+    pub(crate) fn top_k(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let [value] = self.operands(op, operands)?;
         let indices = self.result_type(op, 1)?.dtype;
         let Some(count) = op.int(&["k"]) else { return Err(self.missing(op, "k")) };

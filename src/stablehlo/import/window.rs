@@ -1,6 +1,6 @@
 //! Reductions of windows: prefix scans, and pooling.
 
-use super::{Imported, Importer, pad::Padding, reduce::Reducer};
+use super::{Imported, Importer, Results, pad::Padding, reduce::Reducer};
 use crate::{
     tree::{Attribute, Operation},
     value::{Tensor, Value},
@@ -19,11 +19,7 @@ pub(super) struct Window {
 pub(super) const MAX_POSITIONS: i64 = 4096;
 
 impl<'m, 's> Importer<'m, 's> {
-    pub(crate) fn reduce_window(
-        &mut self,
-        op: &'m Operation<'s>,
-        operands: Vec<Value>,
-    ) -> Imported<Vec<Value>> {
+    pub(crate) fn reduce_window(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let [value, initial] = self.operands(op, operands)?;
         let rank = value.shape().len();
         let list = |name: &str| op.ints(&[name]).unwrap_or_else(|| vec![1; rank]);
