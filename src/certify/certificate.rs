@@ -14,8 +14,7 @@ use crate::{
     execute::{Output, Unrolled, execute},
     field::Algebra,
     order::order,
-    part::Part,
-    tensor::{Values, array},
+    part::{Part, Values},
     trace::Trace,
     unroll::unroll,
 };
@@ -160,16 +159,14 @@ fn compare(
         let own = wanted.get(if wanted.len() == 1 { 0 } else { rank }).and_then(|it| it[number].as_ref());
         let own = own
             .filter(|(had, _)| wanted.len() == 1 || had == part)
-            .map(|(had, values)| if had == part { values.clone() } else { values.at(&part.places()) });
+            .map(|(had, values)| if had == part { values.clone() } else { values.at(&part.numbers()) });
         let Some(own) = own else {
             let message = format!("rank {rank} has another part of the output `{name}`");
             return Err(differs(message, "expected the part that it has in the original".to_owned()));
         };
-        let places = part.places();
-        let both = places.indexed_iter().zip(values.data.iter().zip(&own.data));
+        let both = part.indices().zip(values.data.iter().zip(&*own.data));
         let faulty: Vec<_> = both.filter(|(_, (found, wanted))| found != wanted).collect();
-        if let Some(((first, _), _)) = faulty.first() {
-            let index: Vec<usize> = (0..part.held.len()).map(|dim| part.held[dim][first[dim]]).collect();
+        if let Some((index, _)) = faulty.first() {
             let (some, all) = (faulty.len(), own.data.len());
             let message = format!(
                 "on rank {rank}, {some} of {all} elements of the output `{name}` are not those of the original"
@@ -204,7 +201,7 @@ fn whole_input((number, (dtype, shape)): (usize, &Port), random: &Algebra) -> Va
         }
     };
     let shape = shape.as_deref().unwrap_or_default();
-    Values { degree: 1, data: array(shape, (0..shape.iter().product()).map(element).collect()) }
+    Values { degree: 1, data: (0..shape.iter().product()).map(element).collect() }
 }
 
 /// Returns whether the statements of a program are operators on whole tensors, which no rank and no stream executes in parts.

@@ -3,15 +3,14 @@
 //! Nothing races, so every order that satisfies the dependences gives the same values. Elements that nothing has written are unknown
 //! values of their own.
 
-use std::mem;
+use std::{mem, rc::Rc};
 
 use grammar::{codes::Code, diagnostic::Diagnostic, ir::Program};
 
 use crate::{
     field::Algebra,
     order::{Schedule, place},
-    part::Part,
-    tensor::{Values, View, array, is_range},
+    part::{Part, Values, View, is_range},
     trace::{Port, Trace},
 };
 
@@ -46,7 +45,7 @@ pub(crate) fn execute<'a>(
     let Unrolled { program, trace, schedule, .. } = unrolled;
     let mut memory = Memory { unrolled, algebra, buffers: vec![None; trace.buffers.len()] };
     for (port, whole) in trace.ports.iter().flat_map(|[ports, _]| ports.iter().zip(inputs)) {
-        port.iter().for_each(|(view, part)| memory.write(view, whole.at(&part.places())));
+        port.iter().for_each(|(view, part)| memory.write(view, whole.at(&part.numbers())));
     }
     for (action, last_uses) in &schedule.actions {
         let members: Vec<_> = trace.actions[*action].members.iter().flatten().collect();
@@ -74,7 +73,7 @@ impl Memory<'_> {
         let (algebra, Unrolled { name, trace, .. }) = (self.algebra, self.unrolled);
         self.buffers[buffer].get_or_insert_with(|| {
             let (first, len) = (algebra.apply(("unwritten", name, buffer), []), trace.buffers[buffer]);
-            Values { degree: 1, data: array(&[len], (0..len).map(|at| first.following(at)).collect()) }
+            Values { degree: 1, data: (0..len).map(|at| first.following(at)).collect() }
         })
     }
 
@@ -91,10 +90,7 @@ impl Memory<'_> {
         }
         let buffer = self.buffer(view.buffer);
         buffer.degree = buffer.degree.max(values.degree);
-        let mut data = mem::take(&mut buffer.data).into_shape_clone(&[len][..]).unwrap_or_default();
-        if let Some(flat) = data.as_slice_mut() {
-            view.places.iter().zip(&values.data).for_each(|(at, it)| flat[*at] = *it);
-        }
-        buffer.data = data;
+        let data = Rc::make_mut(&mut buffer.data);
+        view.places.iter().zip(&*values.data).for_each(|(at, it)| data[*at] = *it);
     }
 }

@@ -17,7 +17,7 @@ use grammar::{
 };
 
 use crate::{
-    tensor::View,
+    part::View,
     trace::{Member, Step, Trace},
 };
 

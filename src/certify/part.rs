@@ -1,47 +1,41 @@
-//! Which elements of a tensor a rank holds, and whether a statement needs elements of other ranks.
+//! Which elements of a tensor a rank holds, in which order, and where they are in a buffer.
 
-use std::ops::Range;
+use std::{ops::Range, rc::Rc};
 
 use grammar::{
-    DimGroup, DimMap, OperandMap, ResultDim, ScalarEvaluator,
-    ir::{ExprId, OpStmt, ParallelType, Program, TensorId, Transform},
-    operand_map,
-    ops::TypeRule,
-    result_dims,
+    ir::{ExprId, ParallelType, Program, TensorId, Transform},
     scalars::Scalars,
 };
+use rustc_hash::FxHashSet;
 
-use crate::tensor::{Array, array};
+use crate::field::Element;
 
 /// The largest number of elements of a tensor.
 const MAX_ELEMENTS: usize = 1 << 27;
 
-/// A rank's part of a tensor.
+/// A rank's part of a tensor: all combinations of the indices that it holds in each dimension, in row-major order.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct Part {
     /// The shape of the whole tensor.
     pub(crate) whole: Vec<usize>,
-    /// For each dimension the indices that the rank holds.
+    /// For each dimension the indices that the rank holds, in ascending order.
     pub(crate) held: Vec<Vec<usize>>,
-    /// The dimension whose outermost axis is divided between streams, with the number of chunks.
-    pub(crate) stream_axis: Option<(usize, usize)>,
 }
 
 impl Part {
     /// Returns all of a tensor.
     pub(crate) fn all(whole: &[usize]) -> Self {
-        let held = whole.iter().map(|extent| (0..*extent).collect()).collect();
-        Self { whole: whole.to_vec(), held, stream_axis: None }
+        Self { whole: whole.to_vec(), held: whole.iter().map(|extent| (0..*extent).collect()).collect() }
     }
 
-    /// Returns the part of a rank of the mesh, or all of the tensor without a rank. `stream` is the slice, if the tensor holds one stream's
-    /// slice; `None`: the slices of all streams.
+    /// Returns the part of a rank of the mesh, or all of the tensor without a rank. Of axes that streams divide, it has the index `slice`;
+    /// `None`: all indices.
     pub(crate) fn of(
         program: &Program,
         scalars: &Scalars<'_>,
         tensor: TensorId,
         rank: Option<usize>,
-        stream: Option<usize>,
+        slice: Option<usize>,
     ) -> Result<Self, &'static str> {
         let it = &program.tensors[tensor];
         let axes = program.dimensions(tensor).map(|axis| &program.axes[axis]);
@@ -56,9 +50,8 @@ impl Part {
         if it.domains.transforms.iter().any(|it| matches!(it, Transform::Merge { .. })) {
             return Err("an axis is merged with another one");
         }
-        let stream = stream.filter(|_| program.is_split_by_stream(tensor));
         for (dim, axis) in program.dimensions(tensor).enumerate() {
-            let (mut held, mut inner, mut is_outermost) = (vec![0], part.whole[dim], true);
+            let (mut held, mut inner) = (vec![0], sizes[dim]);
             for leaf in program.loop_axes_of(tensor, axis) {
                 let own = &program.axes[leaf];
                 let extent = if leaf == axis { Some(inner) } else { size(scalars, own.extent) };
@@ -71,15 +64,13 @@ impl Part {
                             it.mesh.coordinate(rank, device).filter(|_| it.mesh.extent(device) == extent);
                         Some(at.ok_or("a device axis does not fit its mesh")?)
                     }
-                    ParallelType::Stream => {
-                        if is_outermost && stream.is_none() {
-                            part.stream_axis = part.stream_axis.or(Some((dim, extent)));
-                        }
-                        stream
+                    // Slices of streams are consecutive indices of those that the rank holds.
+                    ParallelType::Stream if slice.is_some_and(|it| it >= extent || held.len() > 1) => {
+                        return Err("no stream divides its outermost axis into so many parts");
                     }
+                    ParallelType::Stream => slice,
                     ParallelType::Serial | ParallelType::Kernel(_) => None,
                 };
-                is_outermost &= fixed.is_some() || extent == 1;
                 let values = fixed.map_or(0..extent, |at| at..at + 1);
                 held =
                     held.iter().flat_map(|start| values.clone().map(move |at| start * extent + at)).collect();
@@ -97,23 +88,47 @@ impl Part {
         self.held.iter().map(Vec::len).collect()
     }
 
-    /// Returns the row-major index in the whole tensor of each element of the part.
-    pub(crate) fn places(&self) -> Array<usize> {
-        array(&self.shape(), self.places_in(0..self.whole.len()))
+    /// Returns the number of elements.
+    pub(crate) fn len(&self) -> usize {
+        self.shape().iter().product()
     }
 
-    /// Returns the row-major indices of the part in consecutive dimensions.
-    fn places_in(&self, dims: Range<usize>) -> Vec<usize> {
-        let below = |found: Vec<usize>, dim: usize| {
-            let held = |start| self.held[dim].iter().map(move |at| start * self.whole[dim] + at);
-            found.into_iter().flat_map(held).collect()
-        };
-        dims.fold(vec![0], below)
+    /// Returns the index in the whole tensor of each element.
+    pub(crate) fn indices(&self) -> impl Iterator<Item = Vec<usize>> {
+        let shape = self.shape();
+        (0..self.len())
+            .map(move |at| self.held.iter().zip(unravel(at, &shape)).map(|(held, at)| held[at]).collect())
     }
 
-    fn has_all(&self, dim: usize) -> bool {
-        self.held[dim].len() == self.whole[dim]
+    /// Returns the row-major index in the whole tensor of each element.
+    pub(crate) fn numbers(&self) -> Vec<usize> {
+        self.indices().map(|it| ravel(&it, &self.whole)).collect()
     }
+
+    /// Returns the positions in the part of a block of elements of the whole tensor; `None` if the rank does not hold all of them.
+    pub(crate) fn positions(&self, block: &[Range<usize>]) -> Option<Vec<usize>> {
+        let mut found = vec![0];
+        for (held, range) in self.held.iter().zip(block) {
+            let own = range.clone().map(|it| held.binary_search(&it).ok()).collect::<Option<Vec<_>>>()?;
+            found = found.iter().flat_map(|at| own.iter().map(move |it| at * held.len() + it)).collect();
+        }
+        Some(found)
+    }
+}
+
+/// Returns the row-major number of an index.
+pub(crate) fn ravel(index: &[usize], shape: &[usize]) -> usize {
+    index.iter().zip(shape).fold(0, |all, (at, extent)| all * extent + at)
+}
+
+/// Returns the index with a row-major number.
+pub(crate) fn unravel(mut number: usize, shape: &[usize]) -> Vec<usize> {
+    let mut index = vec![0; shape.len()];
+    for (at, extent) in index.iter_mut().zip(shape).rev() {
+        *at = number % extent;
+        number /= extent;
+    }
+    index
 }
 
 /// Returns a count or an index.
@@ -121,61 +136,67 @@ pub(crate) fn size(scalars: &Scalars<'_>, expr: ExprId) -> Option<usize> {
     usize::try_from(scalars.int(expr).ok()?).ok()
 }
 
-/// Returns the positions of the indices that one rank holds among those that another one holds, if it has all of them.
-pub(crate) fn positions(has: &[usize], takes: &[usize]) -> Option<Vec<usize>> {
-    takes.iter().map(|it| has.binary_search(it).ok()).collect()
+/// The elements of a part.
+#[derive(Clone, Debug)]
+pub(crate) struct Values {
+    pub(crate) data: Rc<[Element]>,
+    /// A bound for the degree of the elements as polynomials of the inputs and of the values of unknown functions.
+    pub(crate) degree: u64,
 }
 
-/// Returns whether a part of the first result is computed from these parts of the operands: corresponding dimensions have corresponding
-/// indices.
-pub(crate) fn is_aligned(
-    program: &Program,
-    stmt: &OpStmt,
-    value: ScalarEvaluator<'_>,
-    args: &[Part],
-    to: &Part,
-) -> bool {
-    let has_all = |it: &Part, from: usize| (from..it.whole.len()).all(|dim| it.has_all(dim));
-    let mut all = args.iter().chain([to]);
-    if all.clone().all(|it| has_all(it, 0)) {
-        return true;
+impl Values {
+    /// Returns the elements at these positions.
+    pub(crate) fn at(&self, places: &[usize]) -> Values {
+        let is_same = is_range(places, self.data.len());
+        let data = if is_same { self.data.clone() } else { places.iter().map(|at| self.data[*at]).collect() };
+        Values { data, degree: self.degree }
     }
-    let maps = (0..args.len()).map(|at| operand_map(program, stmt, at, value)).collect::<Option<Vec<_>>>();
-    let Some(maps) = maps else {
-        return stmt.rule().runs_on_outermost_parts(stmt)
-            && all.all(|it| it.held.first() == to.held.first() && has_all(it, 1));
-    };
-    let mut dims = Vec::new();
-    for (map, part) in maps.into_iter().zip(args) {
-        match map {
-            OperandMap::Dims(it) => dims.push(it),
-            OperandMap::Groups(groups) => {
-                let is_same = |it: DimGroup| part.places_in(it.operand) == to.places_in(it.result);
-                return groups.into_iter().all(is_same);
+}
+
+/// Returns whether places are all of `0..len`, in order.
+pub(crate) fn is_range(places: &[usize], len: usize) -> bool {
+    places.len() == len && places.iter().copied().eq(0..len)
+}
+
+/// The places of a part's elements in a buffer.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct View {
+    pub(crate) buffer: usize,
+    pub(crate) places: Rc<[usize]>,
+}
+
+impl View {
+    /// Returns the places at these positions if the distance of neighbours along each dimension of a shape is constant; a tensor that is
+    /// no copy has only such views.
+    pub(crate) fn strided(&self, positions: &[usize], shape: &[usize]) -> Option<Self> {
+        let places = positions.iter().map(|at| self.places.get(*at).copied()).collect::<Option<Rc<_>>>()?;
+        if places.len() != shape.iter().product::<usize>() {
+            return None;
+        }
+        for dim in 0..shape.len() {
+            let next: usize = shape[dim + 1..].iter().product();
+            let is_last = |at: usize| at / next % shape[dim] + 1 == shape[dim];
+            let inner = (0..places.len()).filter(|at| !is_last(*at));
+            let mut steps = inner.map(|at| places[at + next].wrapping_sub(places[at]));
+            let first = steps.next();
+            if !steps.all(|it| Some(it) == first) {
+                return None;
             }
         }
+        Some(Self { buffer: self.buffer, places })
     }
-    let results = result_dims(program, stmt, &dims);
-    let partial = results.iter().position(|it| *it == ResultDim::Partial);
-    let is_copy = stmt.op.def().type_rule == TypeRule::Same;
-    let fits = |from: &Part, dim: usize, map: DimMap| {
-        let (held, len) = (&from.held[dim], from.whole[dim]);
-        let at = match map {
-            DimMap::Parallel(at) | DimMap::InGroups { to: at, .. } => Some(at),
-            DimMap::Reduction => partial,
-            DimMap::Broadcast(_) | DimMap::RequiresWhole => None,
-        };
-        let Some((own, other)) = at.map(|at| (&to.held[at], to.whole[at])) else { return from.has_all(dim) };
-        if len == other || matches!(map, DimMap::Parallel(_)) {
-            return held == own || is_copy && positions(held, own).is_some();
+
+    /// Returns whether two views of one buffer have an element in common. The first and the last place are the lowest and the highest one.
+    pub(crate) fn overlaps(&self, other: &View) -> bool {
+        let is_before = |a: &View, b: &View| a.places.last() < b.places.first();
+        if self.places.is_empty()
+            || other.places.is_empty()
+            || is_before(self, other)
+            || is_before(other, self)
+        {
+            return false;
         }
-        // The indices in two dimensions that are made as long as each other.
-        let scaled = |held: &[usize], by: usize| -> Vec<usize> {
-            held.iter().flat_map(|at| at * by..(at + 1) * by).collect()
-        };
-        scaled(held, other) == scaled(own, len)
-    };
-    let mut operands = dims.iter().zip(args);
-    operands.all(|(maps, from)| maps.iter().enumerate().all(|(dim, map)| fits(from, dim, *map)))
-        && (0..results.len()).all(|dim| results[dim] != ResultDim::RequiresWhole || to.has_all(dim))
+        let own: FxHashSet<&usize> = self.places.iter().collect();
+        other.places.iter().any(|it| own.contains(it))
+    }
 }

@@ -14,8 +14,7 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     field::{Algebra, Combine},
-    part::Part,
-    tensor::{Values, View},
+    part::{Part, Values, View},
 };
 
 /// Where an input or output is, and which part of it; `None` on a rank that has no part.

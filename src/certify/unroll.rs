@@ -9,8 +9,8 @@ use grammar::{
     diagnostic::Diagnostic,
     dtype::DType,
     ir::{
-        BlockId, DeviceDim, For, If, OpStmt, Operand as Named, ParallelType, Program, Stmt, StmtId, Stream,
-        StreamId, TensorId, Transform,
+        AxisId, BlockId, DeviceDim, For, If, OpStmt, Operand as Named, ParallelType, Program, Stmt, StmtId,
+        Stream, StreamId, TensorId, Transform,
     },
     loop_variant_tensors,
     ops::{Op, OpClass, TypeRule},
@@ -18,16 +18,15 @@ use grammar::{
     scalars::{Scalars, Value},
     words::{Backend, CommunicationType as Type, P2pType, RedOp},
 };
-use ndarray::{Axis, Slice};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use self::communication::Posted;
 use crate::{
+    access::Statement,
     field::{Algebra, Combine},
-    operators::{Compute, is_integral, map, rearranged},
+    operators::{is_integral, results},
     order::place,
-    part::{Part, is_aligned, positions, size},
-    tensor::{Values, View, array, reshape},
+    part::{Part, Values, View, size},
     trace::{Action, Chain, Channel, Function, Kind, Member, Port, Step, Trace},
 };
 
@@ -126,13 +125,9 @@ impl<'p> Unroller<'p, '_> {
         view: impl Fn(&mut Self, TensorId) -> Result<View>,
     ) -> Result<Vec<Port>> {
         let port = |tensor| {
-            let held = if self.holds(tensor) { view(self, tensor)? } else { return Ok(None) };
-            let part = self.part(tensor, None)?;
-            if part.places().len() != held.places.len() {
-                let name = self.program.tensor_name(tensor);
-                return Err(format!("`{name}` has another size than its storage"));
-            }
-            Ok(Some((held, part)))
+            let part = if self.holds(tensor) { self.part(tensor, None)? } else { return Ok(None) };
+            view(self, tensor)?;
+            Ok(Some((self.storage(tensor, &part)?, part)))
         };
         Program::tensors_of(tensors).map(port).collect()
     }
@@ -148,19 +143,21 @@ impl<'p> Unroller<'p, '_> {
         self.views.get(&tensor).cloned().ok_or_else(missing)
     }
 
+    /// Returns the view of a part.
+    fn storage(&self, tensor: TensorId, part: &Part) -> Result<View> {
+        let other = || format!("`{}` has another size than its storage", self.program.tensor_name(tensor));
+        Some(self.view(tensor)?).filter(|it| it.places.len() == part.len()).ok_or_else(other)
+    }
+
     /// Returns the part of this rank. `slice` is that of a tensor that has none yet.
     fn part(&self, tensor: TensorId, slice: Option<usize>) -> Result<Part> {
         self.part_of(tensor, self.rank, self.slices.get(&tensor).copied().or(slice).or(Some(0)))
     }
 
     fn part_of(&self, tensor: TensorId, rank: Option<usize>, slice: Option<usize>) -> Result<Part> {
+        let slice = slice.filter(|_| self.program.is_split_by_stream(tensor));
         let part = Part::of(self.program, &self.scalars, tensor, rank, slice);
         part.map_err(|why| format!("`{}`: {why}", self.program.tensor_name(tensor)))
-    }
-
-    fn buffer(&mut self, shape: &[usize]) -> View {
-        let len = shape.iter().product();
-        View { buffer: self.trace.allocate(len), places: array(shape, (0..len).collect()) }
     }
 
     fn bind(&mut self, tensor: TensorId, view: View, slice: Option<usize>) {
@@ -177,8 +174,8 @@ impl<'p> Unroller<'p, '_> {
     /// Binds a tensor to a new buffer.
     fn allocate(&mut self, tensor: TensorId) -> Result<View> {
         self.unbind(tensor);
-        let shape = self.part(tensor, None)?.shape();
-        let view = self.buffer(&shape);
+        let len = self.part(tensor, None)?.len();
+        let view = View { buffer: self.trace.allocate(len), places: (0..len).collect() };
         self.bind(tensor, view.clone(), None);
         Ok(view)
     }
@@ -331,50 +328,49 @@ impl<'p> Unroller<'p, '_> {
             return Ok(());
         }
         if let Some(alias) = stmt.get(attr::ALIAS) {
-            let (View { buffer, places }, shape) = (self.view(alias)?, self.part(tensor, None)?.shape());
-            let view = reshape(&places, &shape).and_then(|places| View { buffer, places }.strided());
+            let (view, shape) = (self.view(alias)?, self.part(tensor, None)?.shape());
+            let all: Vec<usize> = (0..view.places.len()).collect();
+            let view = view.strided(&all, &shape);
             self.bind(tensor, view.ok_or("the alias is no view of its tensor")?, None);
             return Ok(());
         }
         let view = self.allocate(tensor)?;
         if stmt.get(attr::ZERO_INIT) == Some(true) {
-            let zeros = Values { degree: 0, data: view.places.map(|_| Default::default()).into_shared() };
+            let zeros = Values { degree: 0, data: view.places.iter().map(|_| Default::default()).collect() };
             self.push(Some(Box::new(move |_, _| Ok(vec![zeros.clone()]))), Vec::new(), vec![view])?;
         }
         Ok(())
-    }
-
-    /// Returns the result of an operator as a view of its operand; `None` if it is none.
-    fn rearranged(&self, stmt: &OpStmt, view: &View, arg: TensorId, out: TensorId) -> Result<Option<View>> {
-        let shape = self.part(out, None)?.shape();
-        let integer = |it| self.scalars.int(it).ok();
-        let places = rearranged(self.program, stmt, &integer, &view.places, arg, &shape);
-        Ok(places.and_then(|places| View { buffer: view.buffer, places }.strided()))
     }
 
     /// Makes a tensor one stream's chunk of another one.
     fn chunk(&mut self, stmt: &OpStmt) -> Result<()> {
         let operands = stmt.out_tensor().zip(Program::tensors_of(&stmt.args).next());
         let (out, input) = operands.ok_or_else(|| unknown(stmt.op))?;
-        let index = stmt.get(attr::STREAM_INDEX).and_then(|it| size(&self.scalars, it));
         if !self.holds(out) || !self.holds(input) {
             return Ok(());
         }
-        let View { buffer, mut places } = self.view(input)?;
-        let (dim, count) =
-            self.part(input, None)?.stream_axis.ok_or("no stream divides an axis of the tensor")?;
-        let mut index = index.filter(|it| *it < count).ok_or("the stream's index has no known value")?;
-        let it = &self.program.tensors[input];
-        let is_stream = |it| self.program.axes[it].parallel == ParallelType::Stream;
+        let (program, it) = (self.program, &self.program.tensors[input]);
+        let is_stream = |it: &AxisId| program.axes[*it].parallel == ParallelType::Stream;
+        let count = it.loop_domain.iter().copied().find(is_stream);
+        let count = count.and_then(|it| size(&self.scalars, program.axes[it].extent));
+        let index = stmt.get(attr::STREAM_INDEX).and_then(|it| size(&self.scalars, it)).zip(count);
+        let index = index.filter(|(index, count)| index < count);
+        let (mut index, count) = index.ok_or("the stream's index has no known value")?;
         let is_rotated =
-            |step: &Transform| matches!(step, Transform::Swizzle1D { output, .. } if is_stream(*output));
+            |step: &Transform| matches!(step, Transform::Swizzle1D { output, .. } if is_stream(output));
         if it.domains.transforms.iter().any(is_rotated) {
             index += it.mesh.coordinate(self.rank.unwrap_or(0), DeviceDim::X).unwrap_or(0);
             index %= count;
         }
-        let len = places.shape()[dim] / count;
-        places.slice_axis_inplace(Axis(dim), Slice::from(index * len..(index + 1) * len));
-        self.bind(out, View { buffer, places }, Some(index));
+        let chunk = Part::of(program, &self.scalars, input, self.rank, Some(index))?;
+        let from = self.part(input, None)?;
+        let position = |it: Vec<usize>| from.positions(&it.iter().map(|at| *at..at + 1).collect::<Vec<_>>());
+        let positions = chunk.indices().map(position).collect::<Option<Vec<_>>>();
+        let positions =
+            positions.filter(|_| self.part_of(out, self.rank, Some(index)).as_ref() == Ok(&chunk));
+        let view = self.storage(input, &from)?;
+        let view = positions.and_then(|it| view.strided(&it.concat(), &chunk.shape()));
+        self.bind(out, view.ok_or("its result is no chunk of its operand")?, Some(index));
         Ok(())
     }
 }

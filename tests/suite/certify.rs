@@ -220,7 +220,7 @@ fn tensors_of(line: &str) -> Vec<String> {
 /// command line. It has no tests of its own.
 fn the_package_is_small() -> Result<(), Failed> {
     let mut lines = 0;
-    let folders = ["src/certify", "src/certify/operators", "src/certify/unroll"];
+    let folders = ["src/certify", "src/certify/unroll"];
     let entries = folders.map(|it| fs::read_dir(PathBuf::from(ROOT).join(it)));
     for entry in entries.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten() {
         let path = entry?.path();
@@ -230,5 +230,5 @@ fn the_package_is_small() -> Result<(), Failed> {
             lines += text.lines().filter(is_code).count();
         }
     }
-    if lines <= 2_105 { Ok(()) } else { Err(format!("src/certify has {lines} lines of code").into()) }
+    if lines <= 2_065 { Ok(()) } else { Err(format!("src/certify has {lines} lines of code").into()) }
 }

@@ -185,16 +185,16 @@ impl<'p> Unroller<'p, '_> {
         let members = sources.clone();
         let function = move |algebra: &Algebra, all: &[Vec<Values>]| {
             let sent: Vec<&Values> = members.iter().filter_map(|it| all[*it].first()).collect();
-            let row =
-                |it: &&Values| Some(reshape(&it.data, &[sent_parts, len])?.index_axis_move(Axis(0), own));
+            let row = |it: &&Values| it.data.get(own * len..(own + 1) * len).map(<[_]>::to_vec);
             let rows = sent.iter().map(row).collect::<Option<Vec<_>>>().ok_or("a member sends nothing")?;
             let mut degree = sent.iter().map(|it| it.degree).max().unwrap_or(0);
             let data = if is_sum {
                 degree =
                     degree.saturating_mul(if combine == Combine::Product { sent.len() as u64 } else { 1 });
-                map(&[len], &rows, |row| algebra.combine(combine, integral, row))?
+                let column = |at: usize| rows.iter().map(|row| row[at]).collect::<Vec<_>>();
+                (0..len).map(|at| algebra.combine(combine, integral, &column(at))).collect()
             } else {
-                array(&[rows.len() * len], rows.iter().flatten().copied().collect())
+                rows.concat().into()
             };
             Ok(vec![Values { data, degree }])
         };

@@ -3,99 +3,76 @@
 use super::*;
 
 impl<'p> Unroller<'p, '_> {
-    /// Returns whether the parts of this rank, or of each rank for whole tensors, suffice to compute its part of the result.
-    fn is_local(&self, stmt: &OpStmt, args: &[TensorId], out: TensorId) -> Result<bool> {
-        let program = self.program;
-        // A `select` in loops, or of an index that ranks determine, indexes the part of the rank.
-        let is_own =
-            self.loops > 0 || stmt.get(attr::INDEX).is_none_or(|it| self.scalars.depends_on_rank(it));
-        if stmt.op.def().class == OpClass::View && (is_own || stmt.op != Op::Select) {
-            return Ok(true);
+    /// Returns a statement with the parts of its tensors.
+    fn statement(&self, stmt: &'p OpStmt, part: impl Fn(TensorId) -> Result<Part>) -> Result<Statement<'p>> {
+        let (program, args) = (self.program, stmt.tensor_operands());
+        let outs: Vec<TensorId> = Program::tensors_of(&stmt.outs).collect();
+        let mut values = FxHashMap::default();
+        let mut add = |it| values.extend(self.scalars.eval(it).ok().map(|value| (it, value)));
+        stmt.scalars(&mut add);
+        for axis in args.iter().chain(&outs).flat_map(|it| program.dimensions(*it)) {
+            add(program.axes[axis].expanded.unwrap_or(program.axes[axis].extent));
         }
-        let mesh = &program.tensors[out].mesh;
-        let mut is_local = true;
-        for rank in mesh.devices.iter().copied().filter(|it| self.rank.is_none_or(|own| own == *it)) {
-            let part = |it: &TensorId| self.part_of(*it, Some(rank), None);
-            is_local &= args.iter().all(|it| program.tensors[*it].mesh.contains(rank))
-                && is_aligned(
-                    program,
-                    stmt,
-                    &|it| self.scalars.int(it).ok(),
-                    &args.iter().map(part).collect::<Result<Vec<_>>>()?,
-                    &part(&out)?,
-                );
-        }
-        Ok(is_local)
+        let parts = |all: Vec<TensorId>| all.into_iter().map(|it| Ok((it, part(it)?))).collect::<Result<_>>();
+        Ok(Statement { program, stmt, args: parts(args)?, outs: parts(outs)?, values })
     }
 
     pub(super) fn compute(&mut self, stmt: &'p OpStmt) -> Result<()> {
-        let (program, args) = (self.program, stmt.tensor_operands());
-        let outs: Vec<TensorId> = Program::tensors_of(&stmt.outs).collect();
-        let Some(first) = outs.first().copied() else { return Ok(()) };
-        let all = || args.iter().chain(&outs);
-        let slice = all().find_map(|it| self.slices.get(it).copied());
-        if !self.holds(first) {
-            return Ok(());
+        let (program, def) = (self.program, stmt.op.def());
+        let tensors = || stmt.tensor_operands().into_iter().chain(Program::tensors_of(&stmt.outs));
+        let Some(out) = stmt.out_tensor().filter(|it| self.holds(*it)) else { return Ok(()) };
+        let slice = tensors().find_map(|it| self.slices.get(&it).copied());
+        let mut of = self.statement(stmt, |it| self.part(it, slice))?;
+        let reads = of.args.iter().map(|(tensor, part)| self.storage(*tensor, part));
+        let mut reads = reads.collect::<Result<Vec<_>>>()?;
+        // A `select` in loops, or of an index that ranks determine, indexes the part of the rank.
+        let is_own =
+            self.loops > 0 || stmt.get(attr::INDEX).is_none_or(|it| self.scalars.depends_on_rank(it));
+        let (is_shown, is_own) = (def.class == OpClass::View, is_own || stmt.op != Op::Select);
+        if is_shown && is_own {
+            of.args.iter_mut().chain(&mut of.outs).for_each(|(_, part)| *part = Part::all(&part.shape()));
         }
         // What ranks would reshard is no view of its operand, although whole tensors have no parts.
-        let is_local = self.is_local(stmt, &args, first)?;
+        let is_rearranged = matches!(stmt.rule().aliasing(), Aliasing::View(_));
+        let mut is_local = of.is_aligned();
+        let is_whole = is_rearranged && self.rank.is_none();
+        for rank in program.tensors[out].mesh.devices.iter().filter(|_| is_whole) {
+            is_local &= tensors().all(|it| program.tensors[it].mesh.contains(*rank));
+            if is_local {
+                let of = self.statement(stmt, |it| self.part_of(it, Some(*rank), None))?;
+                is_local = of.is_aligned() && of.moved().is_some();
+            }
+        }
         if !is_local && self.rank.is_some() {
             let name = stmt.op.name();
             return Err(format!("`{name}` needs elements of other ranks, which hir-certify does not gather"));
         }
-        let (mut reads, mut operands) = (Vec::new(), Vec::new());
-        for tensor in &args {
-            reads.push(self.view(*tensor)?);
-            operands.push((*tensor, self.part(*tensor, slice)?));
-        }
-        if is_local && self.is_view(stmt, &mut reads, &operands, &outs)? {
-            return Ok(());
-        }
-        let (mut writes, mut results) = (Vec::new(), Vec::new());
-        for tensor in &outs {
-            writes.push(self.output_view(*tensor)?);
-            slice.into_iter().for_each(|it| _ = self.slices.entry(*tensor).or_insert(it));
-            results.push((*tensor, self.part(*tensor, slice)?));
-        }
-        let shapes = writes.iter().map(|it| it.places.shape().to_vec()).collect();
-        let mut values = FxHashMap::default();
-        let mut add = |it| values.extend(self.scalars.eval(it).ok().map(|value| (it, value)));
-        stmt.scalars(&mut add);
-        for axis in all().flat_map(|it| program.dimensions(*it)).map(|it| &program.axes[it]) {
-            add(axis.expanded.unwrap_or(axis.extent));
-        }
-        let it = Compute { program, stmt, args: operands, outs: results, shapes, values };
-        self.push(Some(Box::new(move |algebra, args| it.results(algebra, &args[0]))), reads, writes)
-    }
-
-    /// Makes the result of a rearrangement that has no storage a view of its operand. The operand of a copy is first narrowed to the
-    /// elements of the result.
-    fn is_view(
-        &mut self,
-        stmt: &OpStmt,
-        reads: &mut [View],
-        operands: &[(TensorId, Part)],
-        outs: &[TensorId],
-    ) -> Result<bool> {
-        let ([view, ..], [(tensor, part), ..], [out]) = (reads, operands, outs) else { return Ok(false) };
-        let (to, def) = (self.part(*out, None)?, stmt.op.def());
-        if def.type_rule == TypeRule::Same && part.whole == to.whole {
-            for (dim, (has, takes)) in part.held.iter().zip(&to.held).enumerate() {
-                let is_narrowed = has != takes && has.len() == view.places.shape()[dim];
-                if let Some(taken) = positions(has, takes).filter(|_| is_narrowed) {
-                    view.places = view.places.select(Axis(dim), &taken).into_shared();
+        let moved = if is_rearranged { of.moved() } else { None };
+        if is_local && (is_shown || is_rearranged && !self.views.contains_key(&out)) {
+            let shape = of.outs[0].1.shape();
+            let view = moved.as_ref().zip(reads.first()).and_then(|(it, view)| view.strided(it, &shape));
+            let slice = of.args.first().and_then(|it| self.slices.get(&it.0).copied());
+            match view {
+                Some(view) => {
+                    self.bind(out, view, slice);
+                    return Ok(());
                 }
+                None if is_shown => return Err(format!("`{}` shows no view of its operand", stmt.op.name())),
+                None => {}
             }
         }
-        let is_shown = def.class == OpClass::View;
-        if !is_shown && (self.views.contains_key(out) || !matches!(stmt.rule().aliasing(), Aliasing::View(_)))
-        {
-            return Ok(false);
+        let mut writes = Vec::new();
+        for (tensor, part) in &of.outs {
+            self.output_view(*tensor)?;
+            writes.push(self.storage(*tensor, part)?);
+            slice.into_iter().for_each(|it| _ = self.slices.entry(*tensor).or_insert(it));
         }
-        let (found, slice) = (self.rearranged(stmt, view, *tensor, *out)?, self.slices.get(tensor).copied());
-        if is_shown && found.is_none() {
-            return Err(format!("`{}` shows no view of its operand", stmt.op.name()));
+        // A copy takes the elements of the result.
+        let mut function: Option<Function<'p>> = None;
+        match moved.filter(|_| def.type_rule == TypeRule::Same) {
+            Some(moved) => reads[0].places = moved.iter().map(|at| reads[0].places[*at]).collect(),
+            None => function = Some(Box::new(move |algebra, args| results(&of, algebra, &args[0]))),
         }
-        Ok(found.map(|it| self.bind(*out, it, slice)).is_some())
+        self.push(function, reads, writes)
     }
 }
