@@ -3,20 +3,7 @@
 //! Operators have a meaning on whole tensors only: the dimension maps of `grammar` and the attributes of the statement say which indices
 //! of an operand belong to an index of a result. A rank computes the elements of its part, for which it has to hold these elements.
 
-use std::ops::Range;
-
-use grammar::{
-    DimMap, OperandMap, ResultDim, attr, dims_of_first_result,
-    ir::{ExprId, OpStmt, Operand, Program, TensorId},
-    operand_map,
-    ops::{Op, TypeRule},
-    result_dims,
-    scalars::Value,
-    selected_dim, slice_takes_all,
-};
-use rustc_hash::FxHashMap;
-
-use crate::part::{Part, ravel, unravel};
+use super::*;
 
 /// A statement with the parts of tensors that it reads and writes on a rank.
 #[derive(Clone)]

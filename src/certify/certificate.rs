@@ -1,23 +1,6 @@
 //! The claim that two programs compute the same, and its proof by evaluation at random points.
 
-use grammar::{
-    codes::Code,
-    diagnostic::Diagnostic,
-    dtype::{Class, DType},
-    ir::{Program, Stmt, StmtId, TensorId},
-    largest_rank,
-    ops::{Op, OpClass},
-    scalars::Scalars,
-};
-
-use crate::{
-    execute::{Output, Unrolled, execute},
-    field::Algebra,
-    order::order,
-    part::{Part, Values},
-    trace::Trace,
-    unroll::unroll,
-};
+use super::*;
 
 /// Which of the two programs a fault is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,26 +59,31 @@ const MAX_RANKS: usize = 1 << 16;
 /// # Errors
 /// The first output that differs, or what cannot be certified.
 pub fn certify(original: &Program, lowered: &Program, settings: &Settings) -> Result<Claim, Fault> {
+    let refuse = |message, label: &str| Fault {
+        subject: Subject::Lowered,
+        diagnostic: refused(lowered, None, message, label.to_owned()),
+    };
     let least = largest_rank(original).0.max(largest_rank(lowered).0).saturating_add(1);
     let ranks = settings.ranks.unwrap_or(least);
     if ranks < least || ranks > MAX_RANKS {
         let message = format!("{ranks} ranks; expected at least {least}, and at most {MAX_RANKS}");
-        return Err(refuse(Subject::Lowered, lowered, &message, "has these ranks in its meshes and teams"));
+        return Err(refuse(message, "has these ranks in its meshes and teams"));
     }
     let [inputs, outputs] = ports(original);
     if [&inputs, &outputs] != ports(lowered).each_ref() {
         let message = "the two programs have inputs or outputs of different numbers, shapes or element types";
-        return Err(refuse(Subject::Lowered, lowered, message, "expected those of the original"));
+        return Err(refuse(message.to_owned(), "expected those of the original"));
     }
     // What a program without communications computes on whole tensors is its meaning.
-    let own_ranks = if has_whole_tensors(original) { None } else { Some(ranks) };
+    let is_whole = has_whole_tensors(original);
     let fault = |subject| move |diagnostic| Fault { subject, diagnostic };
-    let before = unrolled(original, "original", own_ranks).map_err(fault(Subject::Original))?;
-    let after = unrolled(lowered, "lowered", Some(ranks)).map_err(fault(Subject::Lowered))?;
-    let is_integral = |it: &&Port| matches!(it.0.map(DType::class), Some(Class::Int | Class::Bool));
+    let (before, own_order) =
+        unrolled(original, "original", (!is_whole).then_some(ranks)).map_err(fault(Subject::Original))?;
+    let (after, order) = unrolled(lowered, "lowered", Some(ranks)).map_err(fault(Subject::Lowered))?;
+    let is_integral = |it: &&Shape| matches!(it.0.map(DType::class), Some(Class::Int | Class::Bool));
     let mut claim = Claim {
         ranks,
-        accesses: after.schedule.accesses,
+        accesses: order.accesses,
         outputs: outputs.len(),
         elements: 0,
         error_exponent: 0.0,
@@ -105,8 +93,8 @@ pub fn certify(original: &Program, lowered: &Program, settings: &Settings) -> Re
         let key = settings.seed.wrapping_add(u64::from(run) << 32);
         let (algebra, random) = (Algebra::new(key), Algebra::new(!key));
         let values: Vec<Values> = inputs.iter().enumerate().map(|it| whole_input(it, &random)).collect();
-        let wanted = execute(&before, &algebra, &values).map_err(fault(Subject::Original))?;
-        let found = execute(&after, &algebra, &values).map_err(fault(Subject::Lowered))?;
+        let wanted = execute(&before, &own_order, &algebra, &values).map_err(fault(Subject::Original))?;
+        let found = execute(&after, &order, &algebra, &values).map_err(fault(Subject::Lowered))?;
         claim.elements = 0;
         for output in Program::tensors_of(&lowered.outputs).enumerate() {
             claim.elements += compare([original, lowered], [&wanted, &found], output)?;
@@ -117,21 +105,16 @@ pub fn certify(original: &Program, lowered: &Program, settings: &Settings) -> Re
     Ok(claim)
 }
 
-/// Returns what the ranks of a program execute, or one rank on whole tensors.
+/// Returns what the ranks of a program execute, or one rank on whole tensors, and an order of it.
 fn unrolled<'p>(
     program: &'p Program,
     name: &'static str,
     ranks: Option<usize>,
-) -> Result<Unrolled<'p>, Box<Diagnostic>> {
-    let (mut trace, count) = (Trace::default(), ranks.unwrap_or(1));
-    (0..count).try_for_each(|rank| unroll(program, ranks.map(|_| rank), count, &mut trace))?;
-    let schedule = order(program, &trace)?;
-    Ok(Unrolled { program, name, trace, schedule })
-}
-
-fn refuse(subject: Subject, program: &Program, message: &str, label: &str) -> Fault {
-    let it = Diagnostic::new(Code::NotCertifiable, program.spans.header, message, label);
-    Fault { subject, diagnostic: Box::new(it) }
+) -> Diagnosed<(Trace<'p>, Order)> {
+    let (mut trace, count) = (Trace::new(program, name), ranks.unwrap_or(1));
+    (0..count).try_for_each(|rank| unroll(&mut trace, ranks.map(|_| rank), count))?;
+    let order = order(&trace)?;
+    Ok((trace, order))
 }
 
 /// Compares an output on all ranks, and returns how many elements it has there.
@@ -179,10 +162,10 @@ fn compare(
 }
 
 /// The element type and the shape of an input or output.
-type Port = (Option<DType>, Option<Vec<usize>>);
+type Shape = (Option<DType>, Option<Vec<usize>>);
 
 /// Returns the inputs and the outputs.
-fn ports(program: &Program) -> [Vec<Port>; 2] {
+fn ports(program: &Program) -> [Vec<Shape>; 2] {
     let port = |it: TensorId| {
         let part = Part::of(program, &Scalars::new(program, 0), it, None, None);
         (program.tensors[it].dtype, part.ok().map(|it| it.whole))
@@ -191,7 +174,7 @@ fn ports(program: &Program) -> [Vec<Port>; 2] {
 }
 
 /// Returns the random elements of an input in one run.
-fn whole_input((number, (dtype, shape)): (usize, &Port), random: &Algebra) -> Values {
+fn whole_input((number, (dtype, shape)): (usize, &Shape), random: &Algebra) -> Values {
     let element = |at: usize| {
         let random = random.apply(("input", number, at), []);
         match dtype.map_or(Class::Float, DType::class) {

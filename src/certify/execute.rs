@@ -3,28 +3,10 @@
 //! Nothing races, so every order that satisfies the dependences gives the same values. Elements that nothing has written are unknown
 //! values of their own.
 
-use std::{mem, rc::Rc};
-
-use grammar::{codes::Code, diagnostic::Diagnostic, ir::Program};
-
-use crate::{
-    field::Algebra,
-    order::{Schedule, place},
-    part::{Part, Values, View, is_range},
-    trace::{Port, Trace},
-};
-
-/// A program with what its ranks execute.
-pub(crate) struct Unrolled<'p> {
-    pub(crate) program: &'p Program,
-    /// Distinguishes the unknown values of this program.
-    pub(crate) name: &'static str,
-    pub(crate) trace: Trace<'p>,
-    pub(crate) schedule: Schedule,
-}
+use super::*;
 
 struct Memory<'a> {
-    unrolled: &'a Unrolled<'a>,
+    trace: &'a Trace<'a>,
     algebra: &'a Algebra,
     /// By buffer; `None` if nothing has written to it.
     buffers: Vec<Option<Values>>,
@@ -38,30 +20,28 @@ pub(crate) type Output<'a> = Option<(&'a Part, Values)>;
 /// # Errors
 /// A statement that is not certified.
 pub(crate) fn execute<'a>(
-    unrolled: &'a Unrolled<'_>,
+    trace: &'a Trace<'a>,
+    order: &Order,
     algebra: &Algebra,
     inputs: &[Values],
-) -> Result<Vec<Vec<Output<'a>>>, Box<Diagnostic>> {
-    let Unrolled { program, trace, schedule, .. } = unrolled;
-    let mut memory = Memory { unrolled, algebra, buffers: vec![None; trace.buffers.len()] };
+) -> Diagnosed<Vec<Vec<Output<'a>>>> {
+    let mut memory = Memory { trace, algebra, buffers: vec![None; trace.buffers.len()] };
     for (port, whole) in trace.ports.iter().flat_map(|[ports, _]| ports.iter().zip(inputs)) {
         port.iter().for_each(|(view, part)| memory.write(view, whole.at(&part.numbers())));
     }
-    for (action, last_uses) in &schedule.actions {
+    for action in &order.actions {
         let members: Vec<_> = trace.actions[*action].members.iter().flatten().collect();
         let mut args: Vec<Vec<Values>> =
             members.iter().map(|it| it.reads.iter().map(|it| memory.read(it)).collect()).collect();
         for (at, it) in members.into_iter().enumerate() {
             let results = match &it.function {
                 Some(function) => function(algebra, &args).map_err(|why| {
-                    let label = format!("rank {} executes this", it.rank);
-                    Box::new(Diagnostic::new(Code::NotCertifiable, place(program, it.stmt), why, label))
+                    refused(trace.program, it.stmt, why, format!("rank {} executes this", it.rank))
                 })?,
                 None => mem::take(&mut args[at]),
             };
             it.writes.iter().zip(results).for_each(|(view, it)| memory.write(view, it));
         }
-        last_uses.iter().for_each(|it| memory.buffers[*it] = None);
     }
     let mut output = |it: &'a Port| it.as_ref().map(|(view, part)| (part, memory.read(view)));
     Ok(trace.ports.iter().map(|[_, outputs]| outputs.iter().map(&mut output).collect()).collect())
@@ -70,10 +50,10 @@ pub(crate) fn execute<'a>(
 impl Memory<'_> {
     /// Returns a buffer, with unknown values if nothing has written to it.
     fn buffer(&mut self, buffer: usize) -> &mut Values {
-        let (algebra, Unrolled { name, trace, .. }) = (self.algebra, self.unrolled);
         self.buffers[buffer].get_or_insert_with(|| {
-            let (first, len) = (algebra.apply(("unwritten", name, buffer), []), trace.buffers[buffer]);
-            Values { degree: 1, data: (0..len).map(|at| first.following(at)).collect() }
+            let (algebra, Trace { name, buffers, .. }) = (self.algebra, self.trace);
+            let data = (0..buffers[buffer]).map(|at| algebra.apply(("unwritten", name, buffer, at), []));
+            Values { degree: 1, data: data.collect() }
         })
     }
 
@@ -83,8 +63,7 @@ impl Memory<'_> {
 
     /// Writes as many elements as the view has.
     fn write(&mut self, view: &View, values: Values) {
-        let len = self.unrolled.trace.buffers[view.buffer];
-        if is_range(&view.places, len) {
+        if is_range(&view.places, self.trace.buffers[view.buffer]) {
             self.buffers[view.buffer] = Some(values);
             return;
         }

@@ -4,14 +4,7 @@
 //! most `d / (2^61 - 1)` (Schwartz 1980, Zippel 1979). Every other operator is an unknown function, also the reciprocal:
 //! `Algebra::apply` hashes its name and its operands with the key of the run, and its values count as further random inputs.
 
-use std::{
-    cell::{Cell, RefCell},
-    hash::{DefaultHasher, Hash, Hasher},
-    ops::{Add, Mul, Sub},
-    rc::Rc,
-};
-
-use rustc_hash::FxHashMap;
+use super::*;
 
 const PRIME: u64 = (1 << 61) - 1;
 

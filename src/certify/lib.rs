@@ -6,6 +6,8 @@
 //! elements of a prime `field`, where `part` says which elements a rank holds, `access` on which elements of its operands an
 //! element of a result depends, and `operators` what is computed from them.
 //! [Certificates](../../docs/certificates.md) says what a certificate claims.
+//!
+//! The files use the names of this module (`use super::*`), since they all need about the same ones.
 
 mod access;
 mod certificate;
@@ -18,5 +20,57 @@ mod part;
 mod trace;
 mod unroll;
 
+use std::{
+    cell::{Cell, RefCell},
+    collections::VecDeque,
+    hash::{DefaultHasher, Hash, Hasher},
+    mem,
+    ops::{Add, Mul, Range, Sub},
+    rc::Rc,
+};
+
+use grammar::{
+    DimMap, OperandMap, ResultDim,
+    arena::Id,
+    arithmetic::{Constant, fold_infix},
+    attr,
+    codes::Code,
+    diagnostic::Diagnostic,
+    dims_of_first_result,
+    dtype::{Class, DType},
+    ir::{
+        Attr, AxisId, BlockId, DeviceDim, ExprId, For, If, InfixOp, OpStmt, Operand, ParallelType, Program,
+        Stmt, StmtId, Stream, StreamId, TensorId, Transform,
+    },
+    largest_rank, loop_variant_tensors, operand_map,
+    ops::{Op, OpClass, TypeRule},
+    result_dims,
+    rules::Aliasing,
+    scalars::{Scalars, Value},
+    selected_dim, slice_takes_all,
+    span::Span,
+    words::{Backend, CommunicationType, P2pType, RedOp, ReductionOp},
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use self::{
+    access::{Access, Computed, MISFIT, Statement},
+    execute::{Output, execute},
+    field::{Algebra, Combine, Element},
+    operators::{is_integral, results},
+    order::{Order, order, place},
+    part::{Part, Values, View, is_range, ravel, size, unravel},
+    trace::{Action, Chain, Channel, Function, Kind, Member, Port, Step, Trace},
+    unroll::unroll,
+};
+
 pub use certificate::{Claim, Fault, Settings, Subject, certify};
 pub use command::{command, exit_code, main_with};
+
+/// A value, or what is wrong with a program.
+type Diagnosed<T> = Result<T, Box<Diagnostic>>;
+
+/// Returns why a statement is not certified.
+fn refused(program: &Program, stmt: Option<StmtId>, why: String, label: String) -> Box<Diagnostic> {
+    Box::new(Diagnostic::new(Code::NotCertifiable, place(program, stmt), why, label))
+}

@@ -3,25 +3,7 @@
 //! Copies, sums, products, quotients and selections are exact. Conversions between floating-point types change nothing, since rounding
 //! is not part of the model. Integers are integers of 64 bits. Every other operator is an unknown function of its operands.
 
-use std::{cell::RefCell, rc::Rc};
-
-use grammar::{
-    arithmetic::{Constant, fold_infix},
-    attr,
-    dtype::{Class, DType},
-    ir::{Attr, ExprId, InfixOp, Operand, Program, TensorId},
-    ops::{Op, OpClass, TypeRule},
-    rules::Aliasing,
-    scalars::Value,
-    words::ReductionOp,
-};
-use rustc_hash::FxHashMap;
-
-use crate::{
-    access::{Access, Computed, MISFIT, Statement},
-    field::{Algebra, Combine, Element},
-    part::{Part, Values, ravel},
-};
+use super::*;
 
 /// A statement with its operands.
 struct Call<'a> {

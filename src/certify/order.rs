@@ -7,190 +7,97 @@
 //! receives. Hosts order nothing. A communication ends when all its members have begun it; if no chain can proceed then, the ranks wait
 //! forever.
 
-use std::{collections::VecDeque, mem};
+use super::*;
 
-use grammar::{
-    codes::Code,
-    diagnostic::Diagnostic,
-    ir::{Program, StmtId},
-    span::Span,
-};
-
-use crate::{
-    part::View,
-    trace::{Member, Step, Trace},
-};
-
-/// An order of all actions.
-#[derive(Default)]
-pub(crate) struct Schedule {
-    /// The actions, with the buffers that no later one uses.
-    pub(crate) actions: Vec<(usize, Vec<usize>)>,
-    /// The number of accesses that were compared.
+/// An order of all actions, and the number of accesses that were compared.
+pub(crate) struct Order {
+    pub(crate) actions: Vec<usize>,
     pub(crate) accesses: usize,
 }
 
-/// The largest number of elements that all ranks hold at a time. Each takes 8 bytes, and twice as many where a function has results.
-const MAX_ELEMENTS: usize = 1 << 27;
-
-/// An access of a rank's buffer, from its beginning to its end on a chain.
-struct Access<'a> {
+/// An access of a rank's buffer, from its first step to its end on a chain.
+struct Use<'a> {
     view: &'a View,
     writes: bool,
-    /// Its first step.
     step: &'a Step,
-}
-
-struct Order<'a> {
-    program: &'a Program,
-    trace: &'a Trace<'a>,
-    /// The steps that wait for nothing.
-    ready: VecDeque<usize>,
-    /// By step: for how many things it still waits, and how many steps of each chain come before it, as far as that is known.
-    waits: Vec<usize>,
-    clocks: Vec<Vec<u32>>,
-    /// By action: how many members have not begun it.
-    missing: Vec<usize>,
-    /// By buffer: the accesses that later ones may conflict with, how many are still to come, and whether it has been used.
-    accesses: Vec<Vec<Access<'a>>>,
-    uses: Vec<usize>,
-    is_live: Vec<bool>,
-    /// The number of elements of all buffers that are in use.
-    live: usize,
-    schedule: Schedule,
 }
 
 /// Orders the actions of all ranks.
 ///
 /// # Errors
-/// A race, ranks that wait forever, or too many elements to execute.
-pub(crate) fn order(program: &Program, trace: &Trace<'_>) -> Result<Schedule, Box<Diagnostic>> {
-    let mut it = Order {
-        program,
-        trace,
-        ready: (0..trace.steps.len()).filter(|at| trace.steps[*at].waits == 0).collect(),
-        waits: trace.steps.iter().map(|it| it.waits).collect(),
-        clocks: vec![Vec::new(); trace.steps.len()],
-        missing: trace.actions.iter().map(|it| it.members.len()).collect(),
-        accesses: trace.buffers.iter().map(|_| Vec::new()).collect(),
-        uses: vec![0; trace.buffers.len()],
-        is_live: vec![false; trace.buffers.len()],
-        live: 0,
-        schedule: Schedule::default(),
-    };
-    (0..trace.actions.len())
-        .flat_map(|action| views(trace, action))
-        .for_each(|view| it.uses[view.buffer] += 1);
-    let outputs = trace.ports.iter().flat_map(|[_, outputs]| outputs.iter().flatten());
-    outputs.for_each(|(view, _)| it.uses[view.buffer] += 1);
-    while let Some(step) = it.ready.pop_front() {
-        it.run(step)?;
-    }
-    // Others may wait for a step that ends an action.
-    let is_stuck =
-        |at: &usize| trace.steps[*at].ends.is_some_and(|end| it.waits[*at] == 1 && it.missing[end] > 0);
-    let Some(stuck) = (0..trace.steps.len()).find(is_stuck) else { return Ok(it.schedule) };
-    let Step { rank, stmt, .. } = trace.steps[stuck];
-    let message = format!("rank {rank} waits here forever, for what other ranks do not post");
-    let it = Diagnostic::new(Code::CheckedDeadlock, place(program, stmt), message, "never ends");
-    Err(Box::new(it.help("`hir check` explains the deadlock")))
-}
-
-/// Returns what an action reads and writes.
-fn views<'a>(trace: &'a Trace<'_>, action: usize) -> impl Iterator<Item = &'a View> {
-    let members = trace.actions[action].members.iter().flatten();
-    members.flat_map(|Member { reads, writes, .. }| reads.iter().chain(writes))
-}
-
-impl<'a> Order<'a> {
-    /// Runs a step that waits for nothing.
-    fn run(&mut self, at: usize) -> Result<(), Box<Diagnostic>> {
-        let (trace, step) = (self.trace, &self.trace.steps[at]);
-        let mut clock = mem::take(&mut self.clocks[at]);
+/// A race, or ranks that wait forever.
+pub(crate) fn order(trace: &Trace<'_>) -> Diagnosed<Order> {
+    let mut order = Order { actions: Vec::new(), accesses: 0 };
+    // For how many things a step still waits, how many steps of each chain come before it, as far as that is known, and how many members
+    // have not begun an action.
+    let mut waits: Vec<usize> = trace.steps.iter().map(|it| it.waits).collect();
+    let mut clocks: Vec<Vec<u32>> = vec![Vec::new(); waits.len()];
+    let mut missing: Vec<usize> = trace.actions.iter().map(|it| it.members.len()).collect();
+    let mut uses: Vec<Vec<Use<'_>>> = trace.buffers.iter().map(|_| Vec::new()).collect();
+    let mut ready: VecDeque<usize> = (0..waits.len()).filter(|at| waits[*at] == 0).collect();
+    while let Some(at) = ready.pop_front() {
+        let step = &trace.steps[at];
+        let mut clock = mem::take(&mut clocks[at]);
         clock.resize(trace.chains.len(), 0);
         clock[step.chain] = step.number;
         for (view, writes) in &step.accesses {
-            self.access(&clock, Access { view, writes: *writes, step })?;
+            let it = Use { view, writes: *writes, step };
+            it.follow(&mut uses[view.buffer], &clock, trace.program)?;
+            order.accesses += usize::from(step.stmt.is_some());
         }
-        for next in &step.followers {
-            self.join(*next, &clock);
-            self.release(*next);
-        }
-        let Some((action, member)) = step.begins else { return Ok(()) };
-        let ends = &trace.actions[action].ends;
-        ends.iter().filter(|it| it.1.contains(&member)).for_each(|(end, _)| self.join(*end, &clock));
-        self.missing[action] -= 1;
-        if self.missing[action] == 0 {
-            self.schedule(action, step)?;
-            ends.iter().for_each(|(end, _)| self.release(*end));
-        }
-        Ok(())
-    }
-
-    /// Adds to the clock of a step that has not run what comes before it.
-    fn join(&mut self, at: usize, clock: &[u32]) {
-        let own = &mut self.clocks[at];
-        if own.is_empty() {
-            return own.extend_from_slice(clock);
-        }
-        own.iter_mut().zip(clock).for_each(|(own, other)| *own = (*own).max(*other));
-    }
-
-    fn release(&mut self, at: usize) {
-        self.waits[at] -= 1;
-        if self.waits[at] == 0 {
-            self.ready.push_back(at);
-        }
-    }
-
-    /// Executes an action next. `step` is the last one that begins it.
-    fn schedule(&mut self, action: usize, step: &Step) -> Result<(), Box<Diagnostic>> {
-        let mut last_uses = Vec::new();
-        for View { buffer, .. } in views(self.trace, action) {
-            self.uses[*buffer] -= 1;
-            let is_new = !mem::replace(&mut self.is_live[*buffer], true);
-            self.live += if is_new { self.trace.buffers[*buffer] } else { 0 };
-            if self.uses[*buffer] == 0 {
-                last_uses.push(*buffer);
+        let ends = step.begins.iter().flat_map(|(action, me)| {
+            trace.actions[*action].ends.iter().map(|(end, sources)| (*end, sources.contains(me)))
+        });
+        for (next, is_after) in step.followers.iter().map(|it| (*it, true)).chain(ends) {
+            if is_after {
+                clocks[next].resize(clock.len(), 0);
+                clocks[next].iter_mut().zip(&clock).for_each(|(own, other)| *own = (*own).max(*other));
+            }
+            waits[next] -= 1;
+            if waits[next] == 0 {
+                ready.push_back(next);
             }
         }
-        if self.live > MAX_ELEMENTS {
-            let message =
-                format!("all ranks together hold more than {MAX_ELEMENTS} elements; use smaller extents");
-            let (code, label) = (Code::NotCertifiable, format!("rank {} needs more here", step.rank));
-            return Err(Box::new(Diagnostic::new(code, place(self.program, step.stmt), message, label)));
+        if let Some((action, _)) = step.begins {
+            missing[action] -= 1;
+            order.actions.extend((missing[action] == 0).then_some(action));
         }
-        self.live -= last_uses.iter().map(|it| self.trace.buffers[*it]).sum::<usize>();
-        self.schedule.actions.push((action, last_uses));
-        Ok(())
     }
+    // Others may wait for a step that ends an action.
+    let is_stuck =
+        |at: &usize| trace.steps[*at].ends.is_some_and(|end| missing[end] > 0 && waits[*at] == missing[end]);
+    let Some(stuck) = (0..waits.len()).find(is_stuck) else { return Ok(order) };
+    let Step { rank, stmt, .. } = trace.steps[stuck];
+    let message = format!("rank {rank} waits here forever, for what other ranks do not post");
+    let it = Diagnostic::new(Code::CheckedDeadlock, place(trace.program, stmt), message, "never ends");
+    Err(Box::new(it.help("`hir check` explains the deadlock")))
+}
 
-    /// Checks an access against those before it. `clock` is that of its beginning.
-    fn access(&mut self, clock: &[u32], access: Access<'a>) -> Result<(), Box<Diagnostic>> {
-        let own = &mut self.accesses[access.view.buffer];
+impl<'a> Use<'a> {
+    /// Checks an access against those before it, and adds it to them. `clock` is that of its beginning.
+    fn follow(self, all: &mut Vec<Use<'a>>, clock: &[u32], program: &Program) -> Diagnosed<()> {
         // A step may read and write the same elements.
-        let is_before = |Access { step: it, .. }: &Access<'_>| {
-            it.number + it.lasts <= clock[it.chain] || std::ptr::eq(*it, access.step)
+        let is_before = |Use { step: it, .. }: &Use<'_>| {
+            it.number + it.lasts <= clock[it.chain] || std::ptr::eq(*it, self.step)
         };
         let conflicts =
-            |it: &&Access| (access.writes || it.writes) && !is_before(it) && it.view.overlaps(access.view);
-        if let Some(other) = own.iter().find(conflicts) {
-            let label = |it: &Access| {
+            |it: &&Use| (self.writes || it.writes) && !is_before(it) && it.view.overlaps(self.view);
+        if let Some(other) = all.iter().find(conflicts) {
+            let label = |it: &Use| {
                 let name = if it.step.stmt.is_some() { "this statement" } else { "the caller" };
                 format!("{name} {} them", if it.writes { "writes" } else { "reads" })
             };
-            let [before, after] = [other, &access].map(|it| place(self.program, it.step.stmt));
+            let [before, after] = [other, &self].map(|it| place(program, it.step.stmt));
             let message =
-                format!("on rank {}, nothing orders two accesses to the same elements", access.step.rank);
-            let it = Diagnostic::new(Code::Race, before, message, label(other)).label(after, label(&access));
+                format!("on rank {}, nothing orders two accesses to the same elements", self.step.rank);
+            let it = Diagnostic::new(Code::Race, before, message, label(other)).label(after, label(&self));
             return Err(Box::new(
                 it.help("`hir check` explains the race, and `hir opt --fix=check` removes it"),
             ));
         }
         // Later accesses are compared with this one instead of those that it follows and covers.
-        own.retain(|it| !(is_before(it) && (access.writes || !it.writes) && it.view == access.view));
-        self.schedule.accesses += usize::from(access.step.stmt.is_some());
-        own.push(access);
+        all.retain(|it| !(is_before(it) && (self.writes || !it.writes) && it.view == self.view));
+        all.push(self);
         Ok(())
     }
 }

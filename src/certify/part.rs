@@ -1,14 +1,6 @@
 //! Which elements of a tensor a rank holds, in which order, and where they are in a buffer.
 
-use std::{ops::Range, rc::Rc};
-
-use grammar::{
-    ir::{ExprId, ParallelType, Program, TensorId, Transform},
-    scalars::Scalars,
-};
-use rustc_hash::FxHashSet;
-
-use crate::field::Element;
+use super::*;
 
 /// The largest number of elements of a tensor.
 const MAX_ELEMENTS: usize = 1 << 27;
@@ -103,6 +95,12 @@ impl Part {
     /// Returns the row-major index in the whole tensor of each element.
     pub(crate) fn numbers(&self) -> Vec<usize> {
         self.indices().map(|it| ravel(&it, &self.whole)).collect()
+    }
+
+    /// Returns the position in the part of an element of the whole tensor; `None` if the rank does not hold it.
+    pub(crate) fn position(&self, index: &[usize]) -> Option<usize> {
+        let own = self.held.iter().zip(index).map(|(held, at)| held.binary_search(at).ok());
+        Some(ravel(&own.collect::<Option<Vec<_>>>()?, &self.shape()))
     }
 
     /// Returns the positions in the part of a block of elements of the whole tensor; `None` if the rank does not hold all of them.

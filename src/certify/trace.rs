@@ -2,20 +2,9 @@
 //! wait for.
 //!
 //! A rank issues steps to its chains. Steps begin and end actions, which read and write elements: a statement of one rank is an action
-//! with one member, and a communication is one whose members are ranks.
+//! with one member, and a communication one whose members are ranks.
 
-use std::{mem, rc::Rc};
-
-use grammar::{
-    ir::{StmtId, Stream},
-    words::{Backend, CommunicationType},
-};
-use rustc_hash::FxHashMap;
-
-use crate::{
-    field::{Algebra, Combine},
-    part::{Part, Values, View},
-};
+use super::*;
 
 /// Where an input or output is, and which part of it; `None` on a rank that has no part.
 pub(crate) type Port = Option<(View, Part)>;
@@ -24,17 +13,20 @@ pub(crate) type Port = Option<(View, Part)>;
 pub(crate) type Function<'p> = Box<dyn Fn(&Algebra, &[Vec<Values>]) -> Result<Vec<Values>, String> + 'p>;
 
 /// What all ranks of a program execute.
-#[derive(Default)]
 pub(crate) struct Trace<'p> {
+    pub(crate) program: &'p Program,
+    /// Distinguishes the unknown values of this program.
+    pub(crate) name: &'static str,
     pub(crate) steps: Vec<Step>,
     pub(crate) actions: Vec<Action<'p>>,
     pub(crate) chains: Vec<Chain>,
-    /// The number of elements of each buffer. A buffer is allocated once.
+    /// The number of elements of each buffer, and of all of them. A buffer is allocated once.
     pub(crate) buffers: Vec<usize>,
+    pub(crate) elements: usize,
     /// By rank: the inputs and the outputs.
     pub(crate) ports: Vec<[Vec<Port>; 2]>,
     /// The action that is posted to a channel as the n-th one.
-    posted: FxHashMap<(Channel, usize), usize>,
+    pub(crate) posted: FxHashMap<(Channel, usize), usize>,
 }
 
 /// A stream or a queue of communications of a rank, whose steps run one after another.
@@ -94,8 +86,8 @@ pub(crate) struct Member<'p> {
     pub(crate) writes: Vec<View>,
     /// `None`: what it reads is copied.
     pub(crate) function: Option<Function<'p>>,
-    /// In a permutation, the members from which it receives and to which it sends.
-    pub(crate) peers: Option<[usize; 2]>,
+    /// The members with which it has a transfer of its own, and whether it receives.
+    pub(crate) sides: Vec<(usize, bool)>,
 }
 
 /// Where the steps of ranks meet, or the steps of a chain follow each other, in the order of posting.
@@ -107,25 +99,23 @@ pub(crate) enum Channel {
     Team(Backend, Rc<[usize]>),
     /// From the first rank to the second one.
     Pair(Backend, usize, usize),
-    /// The hosts of ranks.
-    Hosts(Rc<[usize]>),
-}
-
-impl Channel {
-    /// Returns the ranks that meet.
-    pub(crate) fn ranks(&self) -> Rc<[usize]> {
-        match self {
-            Self::Stream(_) | Self::Captured(_) => [].into(),
-            Self::Team(_, team) | Self::Hosts(team) => team.clone(),
-            Self::Pair(_, from, to) => [*from, *to].into(),
-        }
-    }
+    /// The hosts of all ranks.
+    Hosts,
 }
 
 impl<'p> Trace<'p> {
-    pub(crate) fn allocate(&mut self, len: usize) -> usize {
-        self.buffers.push(len);
-        self.buffers.len() - 1
+    pub(crate) fn new(program: &'p Program, name: &'static str) -> Self {
+        Self {
+            program,
+            name,
+            steps: Vec::new(),
+            actions: Vec::new(),
+            chains: Vec::new(),
+            buffers: Vec::new(),
+            elements: 0,
+            ports: Vec::new(),
+            posted: FxHashMap::default(),
+        }
     }
 
     /// Makes the next step of a chain wait for others.
@@ -141,20 +131,10 @@ impl<'p> Trace<'p> {
         let (at, chain) = (self.steps.len(), &mut self.chains[step.chain]);
         let after = mem::replace(&mut chain.frontier, vec![at]);
         chain.steps += 1;
-        let waits = after.len() + usize::from(step.ends.is_some());
+        let members = step.ends.map_or(0, |it| self.actions[it].members.len());
+        let waits = after.len() + members;
         after.into_iter().for_each(|it| self.steps[it].followers.push(at));
         self.steps.push(Step { number: chain.steps, waits, ..step });
         at
-    }
-
-    /// Returns the action that is posted to a channel as the n-th one; `None` if another rank posts one of another kind there.
-    pub(crate) fn meet(&mut self, place: (Channel, usize), kind: Kind) -> Option<usize> {
-        let (next, count) = (self.actions.len(), place.0.ranks().len());
-        let at = *self.posted.entry(place).or_insert(next);
-        if at == next {
-            let members = (0..count).map(|_| None).collect();
-            self.actions.push(Action { kind: Some(kind), members, ends: Vec::new() });
-        }
-        (self.actions[at].kind == Some(kind)).then_some(at)
     }
 }

@@ -1,34 +1,6 @@
 //! Executes the control flow of a rank, which depends on no tensor, and records its steps.
 
-use std::rc::Rc;
-
-use grammar::{
-    arena::Id,
-    attr,
-    codes::Code,
-    diagnostic::Diagnostic,
-    dtype::DType,
-    ir::{
-        AxisId, BlockId, DeviceDim, For, If, OpStmt, Operand as Named, ParallelType, Program, Stmt, StmtId,
-        Stream, StreamId, TensorId, Transform,
-    },
-    loop_variant_tensors,
-    ops::{Op, OpClass, TypeRule},
-    rules::Aliasing,
-    scalars::{Scalars, Value},
-    words::{Backend, CommunicationType as Type, P2pType, RedOp},
-};
-use rustc_hash::{FxHashMap, FxHashSet};
-
-use self::communication::Posted;
-use crate::{
-    access::Statement,
-    field::{Algebra, Combine},
-    operators::{is_integral, results},
-    order::place,
-    part::{Part, Values, View, size},
-    trace::{Action, Chain, Channel, Function, Kind, Member, Port, Step, Trace},
-};
+use super::*;
 
 mod communication;
 mod computation;
@@ -38,6 +10,9 @@ type Result<T> = std::result::Result<T, String>;
 
 /// The largest number of steps of all ranks, and of iterations of one.
 const MAX_STEPS: usize = 1 << 24;
+
+/// The largest number of elements of all buffers. Each takes 8 bytes.
+const MAX_ELEMENTS: usize = 1 << 28;
 
 /// A memory handle: the number of the transfer, the peer, and the buffer with its first place.
 type Handle = (Option<u32>, usize, usize, Option<usize>);
@@ -49,18 +24,17 @@ struct Unroller<'p, 's> {
     rank: Option<usize>,
     ranks: usize,
     trace: &'s mut Trace<'p>,
-    views: FxHashMap<TensorId, View>,
-    /// The stream whose slice a tensor has.
-    slices: FxHashMap<TensorId, usize>,
+    /// Where tensors are, with the stream whose slice they have.
+    views: FxHashMap<TensorId, (View, Option<usize>)>,
     chains: FxHashMap<Channel, usize>,
     /// The chain of the current stream.
     current: usize,
     /// The steps that end communications, by number; `None` for one that concerns other ranks only.
     posted: FxHashMap<u32, Option<usize>>,
-    /// How many transfers were posted to a channel, by member.
+    /// How many communications were posted to a channel, by member.
     counts: FxHashMap<(Channel, usize), usize>,
     /// The group of transfers that is open, each with its channel.
-    group: Option<Vec<(Channel, Posted)>>,
+    group: Option<Vec<(Channel, communication::Posted)>>,
     /// Handles that were exchanged.
     handles: FxHashSet<Handle>,
     loops: usize,
@@ -72,12 +46,8 @@ struct Unroller<'p, 's> {
 ///
 /// # Errors
 /// What cannot be certified, by name.
-pub(crate) fn unroll<'p>(
-    program: &'p Program,
-    rank: Option<usize>,
-    ranks: usize,
-    trace: &mut Trace<'p>,
-) -> std::result::Result<(), Box<Diagnostic>> {
+pub(crate) fn unroll(trace: &mut Trace<'_>, rank: Option<usize>, ranks: usize) -> Diagnosed<()> {
+    let program = trace.program;
     let mut it = Unroller {
         program,
         scalars: Scalars::new(program, rank.unwrap_or(0)),
@@ -85,7 +55,6 @@ pub(crate) fn unroll<'p>(
         ranks,
         trace,
         views: FxHashMap::default(),
-        slices: FxHashMap::default(),
         chains: FxHashMap::default(),
         current: 0,
         posted: FxHashMap::default(),
@@ -98,7 +67,7 @@ pub(crate) fn unroll<'p>(
     };
     it.run_program().map_err(|why| {
         let label = rank.map_or("computed here".to_owned(), |it| format!("rank {it} executes this"));
-        Box::new(Diagnostic::new(Code::NotCertifiable, place(program, it.stmt), why, label))
+        refused(program, it.stmt, why, label)
     })
 }
 
@@ -106,28 +75,24 @@ impl<'p> Unroller<'p, '_> {
     fn run_program(&mut self) -> Result<()> {
         let program = self.program;
         self.current = self.chain(Channel::Stream(None));
-        let inputs = self.ports(&program.inputs, Self::allocate)?;
+        Program::tensors_of(&program.inputs).try_for_each(|it| self.output_view(it, None))?;
+        let inputs = self.ports(&program.inputs)?;
         let views = |ports: &[Port]| ports.iter().flatten().map(|it| it.0.clone()).collect::<Vec<_>>();
         self.push(None, Vec::new(), views(&inputs))?;
         program.body.map_or(Ok(()), |body| self.block(body))?;
         self.stmt = None;
-        let outputs = self.ports(&program.outputs, |it, tensor| it.view(tensor))?;
+        let outputs = self.ports(&program.outputs)?;
         // The caller reads the outputs, and overwrites the inputs.
         self.push(Some(Box::new(|_, _| Ok(Vec::new()))), views(&outputs), views(&inputs))?;
         self.trace.ports.push([inputs, outputs]);
         Ok(())
     }
 
-    /// Returns the inputs or the outputs, in the views that `view` returns.
-    fn ports(
-        &mut self,
-        tensors: &[Named],
-        view: impl Fn(&mut Self, TensorId) -> Result<View>,
-    ) -> Result<Vec<Port>> {
+    /// Returns where inputs or outputs are.
+    fn ports(&self, tensors: &[Operand]) -> Result<Vec<Port>> {
         let port = |tensor| {
             let part = if self.holds(tensor) { self.part(tensor, None)? } else { return Ok(None) };
-            view(self, tensor)?;
-            Ok(Some((self.storage(tensor, &part)?, part)))
+            Ok(Some((self.view(tensor, &part)?, part)))
         };
         Program::tensors_of(tensors).map(port).collect()
     }
@@ -138,20 +103,22 @@ impl<'p> Unroller<'p, '_> {
         self.rank.is_none_or(|rank| self.program.tensors[tensor].mesh.contains(rank))
     }
 
-    fn view(&self, tensor: TensorId) -> Result<View> {
-        let missing = || format!("`{}` has no storage here", self.program.tensor_name(tensor));
-        self.views.get(&tensor).cloned().ok_or_else(missing)
+    /// Returns where a part of a tensor is.
+    fn view(&self, tensor: TensorId, part: &Part) -> Result<View> {
+        let name = self.program.tensor_name(tensor);
+        let (view, _) = self.views.get(&tensor).ok_or_else(|| format!("`{name}` has no storage here"))?;
+        let is_other = view.places.len() != part.len();
+        if is_other { Err(format!("`{name}` has another size than its storage")) } else { Ok(view.clone()) }
     }
 
-    /// Returns the view of a part.
-    fn storage(&self, tensor: TensorId, part: &Part) -> Result<View> {
-        let other = || format!("`{}` has another size than its storage", self.program.tensor_name(tensor));
-        Some(self.view(tensor)?).filter(|it| it.places.len() == part.len()).ok_or_else(other)
+    /// Returns the stream whose slice a tensor has.
+    fn slice(&self, tensor: TensorId) -> Option<usize> {
+        self.views.get(&tensor).and_then(|it| it.1)
     }
 
     /// Returns the part of this rank. `slice` is that of a tensor that has none yet.
     fn part(&self, tensor: TensorId, slice: Option<usize>) -> Result<Part> {
-        self.part_of(tensor, self.rank, self.slices.get(&tensor).copied().or(slice).or(Some(0)))
+        self.part_of(tensor, self.rank, self.slice(tensor).or(slice).or(Some(0)))
     }
 
     fn part_of(&self, tensor: TensorId, rank: Option<usize>, slice: Option<usize>) -> Result<Part> {
@@ -160,28 +127,24 @@ impl<'p> Unroller<'p, '_> {
         part.map_err(|why| format!("`{}`: {why}", self.program.tensor_name(tensor)))
     }
 
-    fn bind(&mut self, tensor: TensorId, view: View, slice: Option<usize>) {
-        self.unbind(tensor);
-        self.views.insert(tensor, view);
-        slice.into_iter().for_each(|it| _ = self.slices.insert(tensor, it));
-    }
-
-    fn unbind(&mut self, tensor: TensorId) {
-        self.views.remove(&tensor);
-        self.slices.remove(&tensor);
-    }
-
-    /// Binds a tensor to a new buffer.
-    fn allocate(&mut self, tensor: TensorId) -> Result<View> {
-        self.unbind(tensor);
-        let len = self.part(tensor, None)?.len();
-        let view = View { buffer: self.trace.allocate(len), places: (0..len).collect() };
-        self.bind(tensor, view.clone(), None);
-        Ok(view)
-    }
-
-    fn output_view(&mut self, tensor: TensorId) -> Result<View> {
-        if self.views.contains_key(&tensor) { self.view(tensor) } else { self.allocate(tensor) }
+    /// Binds a tensor of this rank to a new buffer if it has none, and to a slice if it has none.
+    fn output_view(&mut self, tensor: TensorId, slice: Option<usize>) -> Result<()> {
+        if !self.holds(tensor) {
+            return Ok(());
+        }
+        if !self.views.contains_key(&tensor) {
+            let (len, buffer) = (self.part(tensor, slice)?.len(), self.trace.buffers.len());
+            self.trace.elements += len;
+            if self.trace.elements > MAX_ELEMENTS {
+                return Err(format!(
+                    "all ranks together have more than {MAX_ELEMENTS} elements; use smaller extents"
+                ));
+            }
+            self.trace.buffers.push(len);
+            self.views.insert(tensor, (View { buffer, places: (0..len).collect() }, None));
+        }
+        self.views.entry(tensor).and_modify(|it| it.1 = it.1.or(slice));
+        Ok(())
     }
 
     // ---- steps
@@ -196,28 +159,33 @@ impl<'p> Unroller<'p, '_> {
     }
 
     fn member(&self, function: Option<Function<'p>>, reads: Vec<View>, writes: Vec<View>) -> Member<'p> {
-        Member { rank: self.rank.unwrap_or(0), stmt: self.stmt, reads, writes, function, peers: None }
+        let rank = self.rank.unwrap_or(0);
+        Member { rank, stmt: self.stmt, reads, writes, function, sides: Vec::new() }
     }
 
     /// Appends a step that computes what it writes from what it reads.
     fn push(&mut self, function: Option<Function<'p>>, reads: Vec<View>, writes: Vec<View>) -> Result<()> {
-        let len = |it: &View| it.places.len();
-        if function.is_none() && reads.iter().zip(&writes).any(|(from, to)| len(from) != len(to)) {
-            return Err("what is written here has another size than its storage".to_owned());
-        }
-        let accesses = accesses(&reads, &writes);
         let (action, member) = (self.trace.actions.len(), self.member(function, reads, writes));
-        self.trace.actions.push(Action { members: vec![Some(member)], ..Action::default() });
-        self.append(Step { chain: self.current, accesses, begins: Some((action, 0)), ..Step::default() })
-            .map(|_| ())
+        self.trace.actions.push(Action { members: vec![None], ..Action::default() });
+        let step = self.begin(action, 0, member);
+        self.append(Step { chain: self.current, ..step }).map(|_| ())
+    }
+
+    /// Makes this rank a member of an action, and returns the step that begins it.
+    fn begin(&mut self, action: usize, me: usize, member: Member<'p>) -> Step {
+        let access = |writes: bool| move |it: &View| (it.clone(), writes);
+        let reads = member.reads.iter().map(access(false));
+        let accesses = reads.chain(member.writes.iter().map(access(true))).collect();
+        self.trace.actions[action].members[me] = Some(member);
+        Step { stmt: self.stmt, accesses, begins: Some((action, me)), ..Step::default() }
     }
 
     /// Appends a step behind what its chain has to wait for, and returns its number.
     fn append(&mut self, step: Step) -> Result<usize> {
-        if self.trace.steps.len() >= MAX_STEPS {
+        if self.trace.steps.len() + self.iterations >= MAX_STEPS {
             return Err(format!("the ranks execute more than {MAX_STEPS} steps"));
         }
-        Ok(self.trace.append(Step { rank: self.rank.unwrap_or(0), stmt: step.stmt.or(self.stmt), ..step }))
+        Ok(self.trace.append(Step { rank: self.rank.unwrap_or(0), ..step }))
     }
 
     // ---- control flow
@@ -258,7 +226,7 @@ impl<'p> Unroller<'p, '_> {
                 return Err(format!("the loops have more than {MAX_STEPS} iterations on a rank"));
             }
             self.scalars.bind(it.index, Some(Value::Int(value)));
-            rebound.iter().for_each(|tensor| self.unbind(*tensor));
+            rebound.iter().for_each(|tensor| _ = self.views.remove(tensor));
             self.block(it.body)?;
         }
         self.loops -= 1;
@@ -268,27 +236,33 @@ impl<'p> Unroller<'p, '_> {
 
     fn op(&mut self, stmt: &'p OpStmt) -> Result<()> {
         match stmt.op.def().class {
-            OpClass::Stream => self.stream_op(stmt)?,
-            OpClass::Allocate => self.allocation(stmt)?,
+            OpClass::Stream => self.stream_op(stmt),
+            OpClass::Allocate => self.allocation(stmt),
             OpClass::Deallocate => {
-                for it in Program::tensors_of(&stmt.args).filter(|it| self.holds(*it)).collect::<Vec<_>>() {
-                    self.view(it)?;
-                    self.unbind(it);
-                }
+                let mut tensors = Program::tensors_of(&stmt.args)
+                    .filter(|it| self.holds(*it))
+                    .collect::<Vec<_>>()
+                    .into_iter();
+                tensors.try_for_each(|it| match self.views.remove(&it) {
+                    Some(_) => Ok(()),
+                    None => Err(format!("`{}` has no storage here", self.program.tensor_name(it))),
+                })
             }
-            OpClass::View if stmt.op == Op::ShardByStream => self.chunk(stmt)?,
-            OpClass::View | OpClass::Compute | OpClass::Elementwise => self.compute(stmt)?,
-            OpClass::Communicate => self.communicate(stmt)?,
-            OpClass::Coalescing if stmt.op == Op::StartCoalescing => self.group = Some(Vec::new()),
+            OpClass::View if stmt.op == Op::ShardByStream => self.chunk(stmt),
+            OpClass::View | OpClass::Compute | OpClass::Elementwise => self.compute(stmt),
+            OpClass::Communicate => self.communicate(stmt),
+            OpClass::Coalescing if stmt.op == Op::StartCoalescing => {
+                self.group = Some(Vec::new());
+                Ok(())
+            }
             OpClass::Coalescing => {
                 let group = self.group.take().unwrap_or_default();
-                self.post(stmt.number, group)?;
+                self.post(stmt.number, group)
             }
-            OpClass::ShareHandles => self.exchange(stmt)?,
-            OpClass::Wait => self.wait(stmt)?,
-            OpClass::Opaque | OpClass::HostUnit => return Err(unknown(stmt.op)),
+            OpClass::ShareHandles => self.exchange(stmt),
+            OpClass::Wait => self.wait(stmt),
+            OpClass::Opaque | OpClass::HostUnit => Err(unknown(stmt.op)),
         }
-        Ok(())
     }
 
     // ---- streams, storage and views
@@ -307,10 +281,10 @@ impl<'p> Unroller<'p, '_> {
     }
 
     fn stream_op(&mut self, stmt: &OpStmt) -> Result<()> {
-        if let [Named::Stream(captured)] = stmt.outs[..] {
+        if let [Operand::Stream(captured)] = stmt.outs[..] {
             let captured = Channel::Captured(self.program.streams[captured].clone());
             self.chains.entry(captured).or_insert(self.current);
-        } else if let [Named::Stream(stream)] = stmt.args[..] {
+        } else if let [Operand::Stream(stream)] = stmt.args[..] {
             let stream = self.stream(stream)?;
             if stmt.op == Op::SetCurrentStream {
                 self.current = stream;
@@ -328,15 +302,18 @@ impl<'p> Unroller<'p, '_> {
             return Ok(());
         }
         if let Some(alias) = stmt.get(attr::ALIAS) {
-            let (view, shape) = (self.view(alias)?, self.part(tensor, None)?.shape());
+            let (view, shape) =
+                (self.view(alias, &self.part(alias, None)?)?, self.part(tensor, None)?.shape());
             let all: Vec<usize> = (0..view.places.len()).collect();
-            let view = view.strided(&all, &shape);
-            self.bind(tensor, view.ok_or("the alias is no view of its tensor")?, None);
+            let view = view.strided(&all, &shape).ok_or("the alias is no view of its tensor")?;
+            self.views.insert(tensor, (view, None));
             return Ok(());
         }
-        let view = self.allocate(tensor)?;
+        self.views.remove(&tensor);
+        self.output_view(tensor, None)?;
         if stmt.get(attr::ZERO_INIT) == Some(true) {
-            let zeros = Values { degree: 0, data: view.places.iter().map(|_| Default::default()).collect() };
+            let view = self.view(tensor, &self.part(tensor, None)?)?;
+            let zeros = Values { degree: 0, data: view.places.iter().map(|_| Element::default()).collect() };
             self.push(Some(Box::new(move |_, _| Ok(vec![zeros.clone()]))), Vec::new(), vec![view])?;
         }
         Ok(())
@@ -353,8 +330,8 @@ impl<'p> Unroller<'p, '_> {
         let is_stream = |it: &AxisId| program.axes[*it].parallel == ParallelType::Stream;
         let count = it.loop_domain.iter().copied().find(is_stream);
         let count = count.and_then(|it| size(&self.scalars, program.axes[it].extent));
-        let index = stmt.get(attr::STREAM_INDEX).and_then(|it| size(&self.scalars, it)).zip(count);
-        let index = index.filter(|(index, count)| index < count);
+        let index = stmt.get(attr::STREAM_INDEX).and_then(|it| size(&self.scalars, it));
+        let index = index.zip(count).filter(|(index, count)| index < count);
         let (mut index, count) = index.ok_or("the stream's index has no known value")?;
         let is_rotated =
             |step: &Transform| matches!(step, Transform::Swizzle1D { output, .. } if is_stream(output));
@@ -363,24 +340,15 @@ impl<'p> Unroller<'p, '_> {
             index %= count;
         }
         let chunk = Part::of(program, &self.scalars, input, self.rank, Some(index))?;
-        let from = self.part(input, None)?;
-        let position = |it: Vec<usize>| from.positions(&it.iter().map(|at| *at..at + 1).collect::<Vec<_>>());
-        let positions = chunk.indices().map(position).collect::<Option<Vec<_>>>();
-        let positions =
-            positions.filter(|_| self.part_of(out, self.rank, Some(index)).as_ref() == Ok(&chunk));
-        let view = self.storage(input, &from)?;
-        let view = positions.and_then(|it| view.strided(&it.concat(), &chunk.shape()));
-        self.bind(out, view.ok_or("its result is no chunk of its operand")?, Some(index));
+        let (from, to) = (self.part(input, None)?, self.part_of(out, self.rank, Some(index))?);
+        let view = self.view(input, &from)?;
+        let positions = chunk.indices().map(|it| from.position(&it)).collect::<Option<Vec<_>>>();
+        let view = positions.filter(|_| to == chunk).and_then(|it| view.strided(&it, &chunk.shape()));
+        self.views.insert(out, (view.ok_or("its result is no chunk of its operand")?, Some(index)));
         Ok(())
     }
 }
 
 fn unknown(op: Op) -> String {
     format!("hir-certify does not know what `{}` computes", op.name())
-}
-
-/// Returns what is read and what is written, as accesses.
-fn accesses(reads: &[View], writes: &[View]) -> Vec<(View, bool)> {
-    let access = |writes: bool| move |it: &View| (it.clone(), writes);
-    reads.iter().map(access(false)).chain(writes.iter().map(access(true))).collect()
 }

@@ -1,6 +1,6 @@
 //! Communications, their posts and Waits.
 
-use super::*;
+use super::{CommunicationType as Type, *};
 
 /// A rank's part of a communication: the step that begins it, with what is in use to the end, and the members whose data the rank receives.
 pub(super) type Posted = (Step, Vec<usize>);
@@ -28,21 +28,8 @@ impl<'p> Unroller<'p, '_> {
         Ok(())
     }
 
-    /// Makes this rank a member of an action.
-    pub(super) fn join(
-        &mut self,
-        action: usize,
-        me: usize,
-        sources: Vec<usize>,
-        member: Member<'p>,
-    ) -> Posted {
-        let accesses = accesses(&member.reads, &member.writes);
-        self.trace.actions[action].members[me] = Some(member);
-        (Step { stmt: self.stmt, accesses, begins: Some((action, me)), ..Step::default() }, sources)
-    }
-
     /// Begins and then ends transfers on a chain, and returns the last step.
-    pub(super) fn run(&mut self, chain: usize, posted: Vec<Posted>) -> Result<usize> {
+    fn run(&mut self, chain: usize, posted: Vec<Posted>) -> Result<usize> {
         let (mut lasts, mut ends, mut last) = (2 * posted.len() as u32, Vec::new(), 0);
         for (begin, sources) in posted {
             lasts -= 1;
@@ -56,48 +43,68 @@ impl<'p> Unroller<'p, '_> {
         Ok(last)
     }
 
-    /// Returns the next communication of a channel.
-    pub(super) fn meet(&mut self, channel: &Channel, me: usize, kind: Kind) -> Result<usize> {
+    /// Makes this rank a member of the next communication of a channel, which has `count` members, and returns the step that begins it.
+    fn meet(
+        &mut self,
+        channel: &Channel,
+        (me, count): (usize, usize),
+        kind: Kind,
+        member: Member<'p>,
+    ) -> Result<Step> {
         let posted = self.counts.entry((channel.clone(), me)).or_insert(0);
         *posted += 1;
-        let found = self.trace.meet((channel.clone(), *posted), kind);
-        Ok(found.ok_or("the members of the team post different collectives")?)
+        let next = self.trace.actions.len();
+        let action = *self.trace.posted.entry((channel.clone(), *posted)).or_insert(next);
+        if action == next {
+            let members = (0..count).map(|_| None).collect();
+            self.trace.actions.push(Action { kind: Some(kind), members, ends: Vec::new() });
+        }
+        let Action { kind: other, members, .. } = &self.trace.actions[action];
+        if *other != Some(kind) {
+            return Err("the members of the team post different collectives".to_owned());
+        }
+        // Of two members, the one that posts later compares what they send to each other.
+        let sides = |of: &Member<'_>, with: usize, flip: bool| {
+            let sides = of.sides.iter().filter(|it| it.0 == with);
+            let mut sides: Vec<bool> = sides.map(|it| it.1 != flip).collect();
+            sides.sort_unstable();
+            sides
+        };
+        let others = members.iter().enumerate().filter_map(|(at, it)| Some((at, it.as_ref()?)));
+        if others.chain([(me, &member)]).any(|(at, it)| sides(it, me, false) != sides(&member, at, true)) {
+            return Err("a member receives from one that sends to another member".to_owned());
+        }
+        Ok(self.begin(action, me, member))
     }
 
     /// Returns the memory handle of a transfer, whose buffer this rank holds.
     fn handle(&self, stmt: &OpStmt, buffer: TensorId) -> Result<Handle> {
-        let peer =
-            stmt.get(attr::PEER).and_then(|it| size(&self.scalars, it)).filter(|it| Some(*it) != self.rank);
+        let peer = stmt.get(attr::PEER).and_then(|it| size(&self.scalars, it));
+        let peer = peer.filter(|it| Some(*it) != self.rank && *it < self.ranks);
         let peer = peer.ok_or("the peer is this rank, or has no value that hir-certify can compute")?;
-        let View { buffer, places } = self.view(buffer)?;
+        let View { buffer, places } = self.view(buffer, &self.part(buffer, None)?)?;
         Ok((stmt.number, peer, buffer, places.first().copied()))
     }
 
-    /// Both hosts of a transfer exchange handles that are new, and then all hosts wait for each other.
+    /// All hosts wait for each other, and both hosts of a transfer exchange handles that are new.
     pub(super) fn exchange(&mut self, stmt: &OpStmt) -> Result<()> {
-        let (mut posted, me) = (Vec::new(), self.rank.unwrap_or(0));
+        let mut member = self.member(None, Vec::new(), Vec::new());
         for id in stmt.get(attr::TRANSFERS).unwrap_or_default() {
             let Stmt::Op(it) = &self.program.stmts[*id] else { continue };
             let Some(buffer) = it.get(attr::BUFFER).filter(|it| self.holds(*it)) else { continue };
             let handle = self.handle(it, buffer)?;
             if self.handles.insert(handle) {
-                let receives = it.get(attr::P2P_TYPE) == Some(P2pType::Recv);
-                let sides = if receives { [handle.1, me] } else { [me, handle.1] };
-                posted.push(self.meet_hosts(sides.into(), usize::from(receives), Type::SendRecv)?);
+                member.sides.push((handle.1, it.get(attr::P2P_TYPE) == Some(P2pType::Recv)));
             }
         }
-        if !posted.is_empty() {
-            posted.push(self.meet_hosts((0..self.ranks).collect(), me, Type::Allgather)?);
-            let host = self.chain(Channel::Hosts([].into()));
-            self.run(host, posted)?;
+        if !member.sides.is_empty() {
+            let (combine, me) = (Combine::Sum, (self.rank.unwrap_or(0), self.ranks));
+            let kind = Kind { communication: Type::Allgather, root: 0, combine, integral: false, len: 0 };
+            let begin = self.meet(&Channel::Hosts, me, kind, member)?;
+            let host = self.chain(Channel::Hosts);
+            self.run(host, vec![(begin, Vec::new())])?;
         }
         Ok(())
-    }
-
-    fn meet_hosts(&mut self, hosts: Rc<[usize]>, me: usize, communication: Type) -> Result<Posted> {
-        let kind = Kind { communication, root: 0, combine: Combine::Sum, integral: false, len: 0 };
-        let action = self.meet(&Channel::Hosts(hosts), me, kind)?;
-        Ok(self.join(action, me, Vec::new(), self.member(None, Vec::new(), Vec::new())))
     }
 
     pub(super) fn wait(&mut self, stmt: &OpStmt) -> Result<()> {
@@ -119,14 +126,16 @@ impl<'p> Unroller<'p, '_> {
         let (n, position) = (team.len(), team.iter().position(|it| *it == rank));
         let team = Channel::Team(backend, team);
         let buffer = stmt.get(attr::BUFFER).filter(|it| self.holds(*it));
-        let (channel, me, kind, root, peers) = match (stmt.op, position, buffer) {
+        let mut sides = Vec::new();
+        let (channel, me, n, kind, root) = match (stmt.op, position, buffer) {
             (Op::Communication, Some(me), _) => {
-                (team, me, stmt.get(attr::TYPE).unwrap_or(Type::Allreduce), index(attr::ROOT, n)?, None)
+                (team, me, n, stmt.get(attr::TYPE).unwrap_or(Type::Allreduce), index(attr::ROOT, n)?)
             }
             // The root is the member from which this one receives.
             (Op::CollectivePermute, Some(me), _) => {
                 let [from, to] = [index(attr::RECV_PEER, n)?, index(attr::SEND_PEER, n)?];
-                (team, me, Type::CollectivePermute, from, Some([from, to]))
+                sides = vec![(from, true), (to, false)];
+                (team, me, n, Type::CollectivePermute, from)
             }
             (Op::P2PCommunication, _, Some(buffer)) => {
                 let is_grouped = self.group.is_some();
@@ -141,7 +150,7 @@ impl<'p> Unroller<'p, '_> {
                 let backend = if is_grouped { Backend::Nccl } else { backend };
                 let receives = stmt.get(attr::P2P_TYPE) == Some(P2pType::Recv);
                 let (from, to) = if receives { (peer, rank) } else { (rank, peer) };
-                (Channel::Pair(backend, from, to), usize::from(receives), Type::SendRecv, 0, None)
+                (Channel::Pair(backend, from, to), usize::from(receives), 2, Type::SendRecv, 0)
             }
             (Op::Communication | Op::CollectivePermute | Op::P2PCommunication, ..) => {
                 stmt.number.into_iter().for_each(|it| _ = self.posted.insert(it, None));
@@ -149,7 +158,6 @@ impl<'p> Unroller<'p, '_> {
             }
             _ => return Err(unknown(stmt.op)),
         };
-        let n = channel.ranks().len();
         let sends = me == root || !matches!(kind, Type::Broadcast | Type::Scatter | Type::SendRecv);
         let receives = match kind {
             Type::SendRecv => n == 1 || me == usize::from(root == 0),
@@ -167,48 +175,37 @@ impl<'p> Unroller<'p, '_> {
         let integral = input.is_some_and(|it| is_integral(program, it));
         let combine = Combine::named(stmt.get(attr::RED_OP).unwrap_or(RedOp::Sum).text(), is_bool);
         let combine = combine.ok_or("its `red_op` is unknown")?;
-        let input = input.filter(|_| sends).map(|it| self.view(it)).transpose()?;
-        let output =
-            output.filter(|it| receives && self.holds(*it)).map(|it| self.output_view(it)).transpose()?;
+        let (input, output) = (input.filter(|_| sends), output.filter(|it| receives && self.holds(*it)));
+        output.map_or(Ok(()), |it| self.output_view(it, None))?;
+        let view = |it: TensorId| self.view(it, &self.part(it, None)?);
+        let [reads, writes] = [input, output].map(|it| it.map(view).transpose());
+        let [reads, writes] = [reads?, writes?].map(Vec::from_iter);
         let (sent_parts, received) = (if is_split { n } else { 1 }, if is_sum { 1 } else { sources.len() });
-        let sides = [(&input, sent_parts), (&output, received)].into_iter();
-        let sides: Vec<_> =
-            sides.filter_map(|(it, count)| Some((it.as_ref()?.places.len(), count))).collect();
-        let len = sides.first().map_or(0, |(all, count)| all / count);
-        if sides.iter().any(|(all, count)| *all != len * count) {
+        let sizes = reads.iter().map(|it| (it, sent_parts)).chain(writes.iter().map(|it| (it, received)));
+        let mut sizes = sizes.map(|(view, parts)| (view.places.len(), parts));
+        let len = sizes.clone().next().map_or(0, |(all, parts)| all / parts);
+        if sizes.any(|(all, parts)| all != len * parts) {
             return Err("the two sides of the communication have different sizes".to_owned());
         }
         let agreed = if kind == Type::CollectivePermute { 0 } else { root };
         let kind = Kind { communication: kind, root: agreed, combine, integral, len };
-        let action = self.meet(&channel, me, kind)?;
-        let own = if is_split { me } else { 0 };
+        let own = if is_split { me * len } else { 0 };
         let members = sources.clone();
         let function = move |algebra: &Algebra, all: &[Vec<Values>]| {
             let sent: Vec<&Values> = members.iter().filter_map(|it| all[*it].first()).collect();
-            let row = |it: &&Values| it.data.get(own * len..(own + 1) * len).map(<[_]>::to_vec);
-            let rows = sent.iter().map(row).collect::<Option<Vec<_>>>().ok_or("a member sends nothing")?;
+            let rows = sent.iter().map(|it| it.data.get(own..own + len)).collect::<Option<Vec<_>>>();
+            let rows = rows.filter(|it| it.len() == members.len()).ok_or("a member sends nothing")?;
             let mut degree = sent.iter().map(|it| it.degree).max().unwrap_or(0);
-            let data = if is_sum {
-                degree =
-                    degree.saturating_mul(if combine == Combine::Product { sent.len() as u64 } else { 1 });
-                let column = |at: usize| rows.iter().map(|row| row[at]).collect::<Vec<_>>();
-                (0..len).map(|at| algebra.combine(combine, integral, &column(at))).collect()
-            } else {
-                rows.concat().into()
-            };
+            if combine == Combine::Product {
+                degree = degree.saturating_mul(sent.len() as u64);
+            }
+            let column = |at: usize| rows.iter().map(|row| row[at]).collect::<Vec<_>>();
+            let combined = (0..len).map(|at| algebra.combine(combine, integral, &column(at)));
+            let data = if is_sum { combined.collect() } else { rows.concat().into() };
             Ok(vec![Values { data, degree }])
         };
-        let [reads, writes] = [input, output].map(Vec::from_iter);
-        let function: Option<Function<'p>> = Some(Box::new(function));
-        let posted = self.join(action, me, sources, Member { peers, ..self.member(function, reads, writes) });
-        // Of the two members of each transfer, the one that posts it later compares them.
-        let members = &self.trace.actions[action].members;
-        let differs = |at: usize, end: usize| {
-            members[at].as_ref().and_then(|it| it.peers).is_some_and(|it| it[end] != me)
-        };
-        if peers.is_some_and(|[from, to]| differs(from, 1) || differs(to, 0)) {
-            return Err("a member receives from one that sends to another member".to_owned());
-        }
+        let member = Member { sides, ..self.member(Some(Box::new(function)), reads, writes) };
+        let posted = (self.meet(&channel, (me, n), kind, member)?, sources);
         match &mut self.group {
             Some(group) => group.push((channel, posted)),
             None => self.post(stmt.number, vec![(channel, posted)])?,
