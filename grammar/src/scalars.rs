@@ -64,6 +64,7 @@ pub enum ScalarError {
 }
 
 /// The values of symbols on one rank.
+#[derive(Clone)]
 pub struct Scalars<'p> {
     program: &'p Program,
     /// Loop indices, definitions in the body, and symbols bound from shapes. They shadow definitions.

@@ -5,21 +5,21 @@
 
 use super::*;
 
-/// A statement with the parts of tensors that it reads and writes on a rank.
-#[derive(Clone)]
+/// A statement with the parts of tensors that it reads and writes on a rank, and the values of its scalars.
 pub(crate) struct Statement<'p> {
     pub(crate) program: &'p Program,
     pub(crate) stmt: &'p OpStmt,
+    pub(crate) scalars: Scalars<'p>,
     pub(crate) args: Vec<(TensorId, Part)>,
     pub(crate) outs: Vec<(TensorId, Part)>,
-    /// The values of the scalars that the statement states, and of the extents of its tensors.
-    pub(crate) values: FxHashMap<ExprId, Value>,
 }
 
 /// A result, or the reason why the statement is not certified.
 pub(crate) type Computed<T> = Result<T, &'static str>;
 
 pub(crate) const MISFIT: &str = "the shapes of its operands do not match";
+
+pub(crate) const NOT_HELD: &str = "it needs elements of other ranks, which hir-certify does not gather";
 
 /// The elements of an operand on which an element of a result depends.
 pub(crate) enum Access {
@@ -58,20 +58,12 @@ impl Access {
 }
 
 impl Statement<'_> {
-    pub(crate) fn integer(&self, expr: ExprId) -> Option<i64> {
-        if let Value::Int(it) = self.values.get(&expr)? { Some(*it) } else { None }
-    }
-
-    fn map(&self, at: usize) -> Option<OperandMap> {
-        operand_map(self.program, self.stmt, at, &|it| self.integer(it))
-    }
-
     /// Returns the access of a result to an operand.
     pub(crate) fn access(&self, at: usize, result: usize) -> Computed<Access> {
         let Self { program, stmt, .. } = *self;
-        let (arg, Part { whole: from, .. }) = self.args.get(at).ok_or(MISFIT)?;
-        let to = &self.outs[result].1.whole;
-        let maps = match self.map(at) {
+        let ((arg, from), to) = (&self.args[at], &self.outs[result].1.whole);
+        let from = &from.whole;
+        let maps = match operand_map(program, stmt, at, &|it| self.scalars.int(it).ok()) {
             Some(OperandMap::Dims(it)) if it.len() == from.len() => it,
             Some(OperandMap::Groups(_)) if from.iter().product::<usize>() == to.iter().product::<usize>() => {
                 return Ok(Access::Reshaped(from.clone(), to.clone()));
@@ -81,48 +73,38 @@ impl Statement<'_> {
         };
         let all = |dim: usize| Dim { to: None, by: 1, start: 0, step: 0, len: from[dim], extent: from[dim] };
         let shifted = |dim, start| Dim { to: Some(dim), start, step: 1, len: 1, ..all(dim) };
-        let mut dims = (0..from.len())
-            .map(|dim| self.dim(maps[dim], all(dim), result))
-            .collect::<Option<Vec<_>>>()
-            .ok_or(MISFIT)?;
-        let size = |it| usize::try_from(self.integer(it)?).ok();
+        let dims = maps.iter().enumerate().map(|(dim, map)| self.dim(*map, all(dim), result));
+        let mut dims = dims.collect::<Option<Vec<_>>>().ok_or(MISFIT)?;
+        let known = |it: ExprId| self.scalars.int(it).map_err(|_| MISFIT);
         match stmt.op {
             Op::Slice => {
-                for (dim, [start, stop, step]) in stmt.get(attr::RANGES).ok_or(MISFIT)?.iter().enumerate() {
-                    if slice_takes_all(program, stmt, *arg, dim, &|it| self.integer(it)) {
-                        continue;
-                    }
-                    let [start, stop, step] = [*start, *stop, *step].map(|it| size(it).ok_or(MISFIT));
-                    let (start, stop, step) = (start?, stop?, step?);
-                    let fits = start <= stop && stop <= from[dim] && step > 0;
-                    if !fits || (stop - start).div_ceil(step) != to[dim] {
+                let ranges = stmt.get(attr::RANGES).unwrap_or_default().iter().enumerate();
+                for (dim, [start, stop, step]) in ranges.take(from.len().min(to.len())) {
+                    let (start, stop, step) = (known(*start)?, known(*stop)?, known(*step)?);
+                    let is_inside = start >= 0 && stop <= from[dim] as i64 && step > 0;
+                    if !is_inside || (start..stop).step_by(step as usize).count() != to[dim] {
                         return Err(MISFIT);
                     }
-                    dims[dim] = Dim { step: step as i64, ..shifted(dim, start as i64) };
+                    dims[dim] = Dim { step, ..shifted(dim, start) };
                 }
             }
             Op::Select | Op::HirAliasSelect => {
                 if let Some(dim) = selected_dim(program, stmt, *arg) {
-                    let index = if from[dim] == 1 { Some(0) } else { stmt.get(attr::INDEX).and_then(size) };
-                    let start = index.filter(|it| *it < from[dim]).ok_or(MISFIT)? as i64;
-                    dims[dim] = Dim { start, len: 1, ..all(dim) };
+                    let index = stmt.get(attr::INDEX).filter(|_| from[dim] > 1);
+                    dims[dim] = Dim { start: index.map_or(Ok(0), known)?, len: 1, ..all(dim) };
                 }
             }
             Op::Cat => {
                 let Some(Operand::Scalar(dim)) = stmt.args.last() else { return Err(MISFIT) };
-                let dim = size(*dim).filter(|it| *it < from.len()).ok_or(MISFIT)?;
-                let extents = self.args.iter().map(|it| it.1.whole.get(dim).copied().unwrap_or(0));
-                if extents.clone().sum::<usize>() != to[dim] {
-                    return Err(MISFIT);
-                }
-                dims[dim] = shifted(dim, -(extents.take(at).sum::<usize>() as i64));
+                let dim = size(&self.scalars, *dim).filter(|it| *it < from.len()).ok_or(MISFIT)?;
+                let before = self.args[..at].iter().map(|it| it.1.whole.get(dim).copied().unwrap_or(0));
+                dims[dim] = shifted(dim, -(before.sum::<usize>() as i64));
             }
             Op::Pad => {
-                let widths = stmt.get(attr::WIDTHS).unwrap_or_default();
-                for (dim, sides) in widths.chunks_exact(2).enumerate() {
-                    let [before, after] = [0, 1].map(|it| self.integer(sides[it]).ok_or(MISFIT));
-                    let (before, sum) = (before?, i128::from(before?) + i128::from(after?));
-                    if from.get(dim).map(|it| *it as i128 + sum) != to.get(dim).map(|it| *it as i128) {
+                let widths = stmt.get(attr::WIDTHS).unwrap_or_default().chunks_exact(2);
+                for (dim, sides) in widths.enumerate().take(from.len().min(to.len())) {
+                    let (before, after) = (known(sides[0])?, known(sides[1])?);
+                    if before.saturating_add(after).saturating_add(from[dim] as i64) != to[dim] as i64 {
                         return Err(MISFIT);
                     }
                     dims[dim] = shifted(dim, before.saturating_neg());
@@ -161,48 +143,19 @@ impl Statement<'_> {
         fits.then_some(Dim { to, by: by.max(1), step: len as i64, len, ..all })
     }
 
-    /// Returns whether a rank computes its part of the first result from its parts of the operands, if it holds all elements that it needs:
-    /// it holds no others of corresponding dimensions, and all indices of those that cannot be divided.
-    pub(crate) fn is_aligned(&self) -> bool {
-        let Some((out, to)) = self.outs.first() else { return true };
-        if self.args.iter().map(|it| &it.1).chain([to]).all(|it| it.shape() == it.whole) {
-            return true;
-        }
-        let is_copy = self.stmt.op.def().type_rule == TypeRule::Same;
-        let mut all = Vec::new();
-        for (at, (_, from)) in self.args.iter().enumerate() {
-            let maps = match self.map(at) {
-                Some(OperandMap::Groups(_)) => return from.len() == to.len(),
-                Some(OperandMap::Dims(it)) if it.len() == from.whole.len() => it,
-                Some(OperandMap::Dims(_)) | None => return false,
-            };
-            for (dim, map) in maps.iter().enumerate() {
-                let other = match map {
-                    DimMap::Parallel(at) | DimMap::InGroups { to: at, .. } => Some(*at),
-                    DimMap::Reduction => self.partial(*out),
-                    DimMap::Broadcast(_) | DimMap::RequiresWhole => None,
-                };
-                let share = |other: usize| {
-                    from.held[dim].len() * to.whole[other] == to.held[other].len() * from.whole[dim]
-                };
-                if !is_copy && !other.is_none_or(share) {
-                    return false;
-                }
-            }
-            all.push(maps);
-        }
-        let mut results =
-            result_dims(self.program, self.stmt, &all).into_iter().zip(to.held.iter().zip(&to.whole));
-        results.all(|(it, (held, extent))| it != ResultDim::RequiresWhole || held.len() == *extent)
-    }
-
-    /// Returns the positions in the first operand of the elements of the first result, if it consists of elements of the operand.
-    pub(crate) fn moved(&self) -> Option<Vec<usize>> {
-        let (access, from) = (self.access(0, 0).ok()?, &self.args[0].1);
-        let position = |index: Vec<usize>| match from.positions(&access.block(&index))?[..] {
-            [only] => Some(only),
-            _ => None,
+    /// Returns the positions in the first operand of the elements of the first result, which consists of elements of the operand. Unless
+    /// the operator copies, a rank takes the same share of what it has as the operator takes of the whole tensor.
+    pub(crate) fn moved(&self) -> Computed<Vec<usize>> {
+        let ((_, from), (_, to)) = self.args.first().zip(self.outs.first()).ok_or(MISFIT)?;
+        let access = self.access(0, 0)?;
+        let position = |index: Vec<usize>| {
+            let found = from.positions(&access.block(&index)).ok_or(NOT_HELD)?;
+            if let [only] = found[..] { Ok(only) } else { Err(MISFIT) }
         };
-        self.outs[0].1.indices().map(position).collect()
+        let positions = to.indices().map(position).collect::<Computed<Vec<_>>>()?;
+        let [has, takes] = [from, to].map(|it| it.whole.iter().product::<usize>());
+        let is_copy = self.stmt.op.def().type_rule == TypeRule::Same;
+        let used = positions.iter().collect::<FxHashSet<_>>().len();
+        if is_copy || used * has == from.len() * takes.min(has) { Ok(positions) } else { Err(NOT_HELD) }
     }
 }

@@ -2,20 +2,11 @@
 
 use super::*;
 
-/// Which of the two programs a fault is in.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Subject {
-    /// The program before lowering.
-    Original,
-    /// The program after lowering.
-    Lowered,
-}
-
 /// The reason why nothing is certified.
 #[derive(Debug)]
 pub struct Fault {
-    /// The program in whose text the labels are.
-    pub subject: Subject,
+    /// Whether the labels are in the text of the original, instead of the lowered program.
+    pub is_of_original: bool,
     /// What is wrong.
     pub diagnostic: Box<Diagnostic>,
 }
@@ -48,6 +39,15 @@ pub struct Claim {
     pub integral_inputs: usize,
 }
 
+/// A program with what its ranks execute, and an order of it.
+pub(crate) struct Unrolled<'p> {
+    pub(crate) program: &'p Program,
+    /// Distinguishes its unknown values from those of the other program.
+    pub(crate) name: &'static str,
+    pub(crate) trace: Trace<'p>,
+    pub(crate) order: Order,
+}
+
 /// Inputs of integers are below it.
 const INTEGERS: u64 = 1 << 16;
 
@@ -59,10 +59,8 @@ const MAX_RANKS: usize = 1 << 16;
 /// # Errors
 /// The first output that differs, or what cannot be certified.
 pub fn certify(original: &Program, lowered: &Program, settings: &Settings) -> Result<Claim, Fault> {
-    let refuse = |message, label: &str| Fault {
-        subject: Subject::Lowered,
-        diagnostic: refused(lowered, None, message, label.to_owned()),
-    };
+    let fault = |is_of_original| move |diagnostic| Fault { is_of_original, diagnostic };
+    let refuse = |why: String, label: &str| fault(false)(refused(lowered, None, why, label.to_owned()));
     let least = largest_rank(original).0.max(largest_rank(lowered).0).saturating_add(1);
     let ranks = settings.ranks.unwrap_or(least);
     if ranks < least || ranks > MAX_RANKS {
@@ -75,15 +73,13 @@ pub fn certify(original: &Program, lowered: &Program, settings: &Settings) -> Re
         return Err(refuse(message.to_owned(), "expected those of the original"));
     }
     // What a program without communications computes on whole tensors is its meaning.
-    let is_whole = has_whole_tensors(original);
-    let fault = |subject| move |diagnostic| Fault { subject, diagnostic };
-    let (before, own_order) =
-        unrolled(original, "original", (!is_whole).then_some(ranks)).map_err(fault(Subject::Original))?;
-    let (after, order) = unrolled(lowered, "lowered", Some(ranks)).map_err(fault(Subject::Lowered))?;
-    let is_integral = |it: &&Shape| matches!(it.0.map(DType::class), Some(Class::Int | Class::Bool));
+    let ranks_before = if has_whole_tensors(original) { None } else { Some(ranks) };
+    let before = unrolled(original, "original", ranks_before).map_err(fault(true))?;
+    let after = unrolled(lowered, "lowered", Some(ranks)).map_err(fault(false))?;
+    let is_integral = |it: &&Shape| matches!(it.0, Class::Int | Class::Bool);
     let mut claim = Claim {
         ranks,
-        accesses: order.accesses,
+        accesses: after.order.accesses,
         outputs: outputs.len(),
         elements: 0,
         error_exponent: 0.0,
@@ -91,13 +87,14 @@ pub fn certify(original: &Program, lowered: &Program, settings: &Settings) -> Re
     };
     for run in 0..settings.runs {
         let key = settings.seed.wrapping_add(u64::from(run) << 32);
-        let (algebra, random) = (Algebra::new(key), Algebra::new(!key));
-        let values: Vec<Values> = inputs.iter().enumerate().map(|it| whole_input(it, &random)).collect();
-        let wanted = execute(&before, &own_order, &algebra, &values).map_err(fault(Subject::Original))?;
-        let found = execute(&after, &order, &algebra, &values).map_err(fault(Subject::Lowered))?;
+        let algebra = Algebra::new(key);
+        let values: Vec<Values> = inputs.iter().enumerate().map(|it| whole_input(it, &algebra)).collect();
+        let wanted = execute(&before, &algebra, &values).map_err(fault(true))?;
+        let found = execute(&after, &algebra, &values).map_err(fault(false))?;
         claim.elements = 0;
         for output in Program::tensors_of(&lowered.outputs).enumerate() {
-            claim.elements += compare([original, lowered], [&wanted, &found], output)?;
+            let count = compare([original, lowered], [&wanted, &found], output);
+            claim.elements += count.map_err(fault(false))?;
         }
         let degrees = wanted.iter().chain(&found).flatten().flatten().map(|it| it.1.degree);
         claim.error_exponent += algebra.error_exponent(degrees.fold(1, u64::max), claim.elements).min(0.0);
@@ -105,16 +102,12 @@ pub fn certify(original: &Program, lowered: &Program, settings: &Settings) -> Re
     Ok(claim)
 }
 
-/// Returns what the ranks of a program execute, or one rank on whole tensors, and an order of it.
-fn unrolled<'p>(
-    program: &'p Program,
-    name: &'static str,
-    ranks: Option<usize>,
-) -> Diagnosed<(Trace<'p>, Order)> {
-    let (mut trace, count) = (Trace::new(program, name), ranks.unwrap_or(1));
-    (0..count).try_for_each(|rank| unroll(&mut trace, ranks.map(|_| rank), count))?;
-    let order = order(&trace)?;
-    Ok((trace, order))
+/// Returns what the ranks of a program execute, or one rank on whole tensors.
+fn unrolled<'p>(program: &'p Program, name: &'static str, ranks: Option<usize>) -> Diagnosed<Unrolled<'p>> {
+    let (mut trace, count) = (Trace::default(), ranks.unwrap_or(1));
+    (0..count).try_for_each(|rank| unroll(program, &mut trace, ranks.map(|_| rank), count))?;
+    let order = order(program, &trace)?;
+    Ok(Unrolled { program, name, trace, order })
 }
 
 /// Compares an output on all ranks, and returns how many elements it has there.
@@ -122,30 +115,27 @@ fn compare(
     [original, lowered]: [&Program; 2],
     [wanted, found]: [&[Vec<Output<'_>>]; 2],
     (number, tensor): (usize, TensorId),
-) -> Result<usize, Fault> {
+) -> Diagnosed<usize> {
     let (name, mut count) = (lowered.tensor_name(tensor), 0);
     let differs = |message: String, label: String| {
         let it = Diagnostic::new(Code::ProgramsDiffer, lowered.tensor_span(tensor), message, label);
-        let it = it.help("`hir run --reference` shows the values that differ, for inputs that you choose");
-        Fault { subject: Subject::Lowered, diagnostic: Box::new(it) }
+        it.help("`hir run --reference` shows the values that differ, for inputs that you choose")
     };
     let mesh = Program::tensors_of(&original.outputs).nth(number).map(|it| &original.tensors[it].mesh);
     for (rank, outputs) in found.iter().enumerate() {
-        let Some((part, values)) = &outputs[number] else {
-            if mesh.is_some_and(|it| it.contains(rank)) {
-                let message = format!("rank {rank} has no part of the output `{name}`");
-                return Err(differs(message, "the original has one there".to_owned()));
-            }
-            continue;
-        };
         // A rank has the part that it had; of a program on whole tensors, any.
-        let own = wanted.get(if wanted.len() == 1 { 0 } else { rank }).and_then(|it| it[number].as_ref());
-        let own = own
-            .filter(|(had, _)| wanted.len() == 1 || had == part)
-            .map(|(had, values)| if had == part { values.clone() } else { values.at(&part.numbers()) });
-        let Some(own) = own else {
-            let message = format!("rank {rank} has another part of the output `{name}`");
-            return Err(differs(message, "expected the part that it has in the original".to_owned()));
+        let is_whole = wanted.len() == 1;
+        let wanted = &wanted[if is_whole { 0 } else { rank }][number];
+        let (part, values, own) = match (&outputs[number], wanted) {
+            (None, _) if mesh.is_none_or(|it| !it.contains(rank)) => continue,
+            (Some((part, values)), Some((had, own))) if is_whole || had == part => {
+                (part, values, own.at(&had.positions(&part.held).unwrap_or_default()))
+            }
+            _ => {
+                let message = format!("rank {rank} has another part of the output `{name}`, or none");
+                let label = "expected the part that it has in the original".to_owned();
+                return Err(differs(message, label).into());
+            }
         };
         let both = part.indices().zip(values.data.iter().zip(&*own.data));
         let faulty: Vec<_> = both.filter(|(_, (found, wanted))| found != wanted).collect();
@@ -154,37 +144,38 @@ fn compare(
             let message = format!(
                 "on rank {rank}, {some} of {all} elements of the output `{name}` are not those of the original"
             );
-            return Err(differs(message, format!("the first one is element {index:?}")));
+            return Err(differs(message, format!("the first one is element {index:?}")).into());
         }
         count += own.data.len();
     }
     Ok(count)
 }
 
-/// The element type and the shape of an input or output.
-type Shape = (Option<DType>, Option<Vec<usize>>);
+/// The kind of elements and the shape of an input or output.
+type Shape = (Class, Option<DType>, Option<Vec<usize>>);
 
 /// Returns the inputs and the outputs.
 fn ports(program: &Program) -> [Vec<Shape>; 2] {
     let port = |it: TensorId| {
         let part = Part::of(program, &Scalars::new(program, 0), it, None, None);
-        (program.tensors[it].dtype, part.ok().map(|it| it.whole))
+        let dtype = program.tensors[it].dtype;
+        (dtype.map_or(Class::Float, DType::class), dtype, part.ok().map(|it| it.whole))
     };
     [&program.inputs, &program.outputs].map(|it| Program::tensors_of(it).map(port).collect())
 }
 
 /// Returns the random elements of an input in one run.
-fn whole_input((number, (dtype, shape)): (usize, &Shape), random: &Algebra) -> Values {
+fn whole_input((number, (class, _, shape)): (usize, &Shape), algebra: &Algebra) -> Values {
     let element = |at: usize| {
-        let random = random.apply(("input", number, at), []);
-        match dtype.map_or(Class::Float, DType::class) {
+        let random = algebra.random(("input", number, at));
+        match class {
             Class::Bool => random.below(2),
             Class::Int => random.below(INTEGERS),
             Class::Float | Class::SmallFloat | Class::Complex | Class::Composite => random,
         }
     };
-    let shape = shape.as_deref().unwrap_or_default();
-    Values { degree: 1, data: (0..shape.iter().product()).map(element).collect() }
+    let len = shape.iter().flatten().product();
+    Values { degree: 1, data: (0..len).map(element).collect() }
 }
 
 /// Returns whether the statements of a program are operators on whole tensors, which no rank and no stream executes in parts.

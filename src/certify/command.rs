@@ -19,7 +19,7 @@ use grammar::{
     source::Source,
 };
 
-use crate::certificate::{Claim, Fault, Settings, Subject, certify};
+use super::{Claim, Settings, certify};
 
 /// Certifies that a lowered program computes what its original computes, for all inputs and on all ranks.
 ///
@@ -109,8 +109,8 @@ fn run(options: &Options) -> Result<String, u8> {
         programs.splice(..0, original);
     }
     let settings = Settings { ranks: options.ranks, runs: options.runs, seed: options.seed };
-    let claim = certify(&programs[0], &programs[1], &settings).map_err(|Fault { subject, diagnostic }| {
-        report(exit_code(&diagnostic), &sources[usize::from(subject == Subject::Lowered)], &[*diagnostic])
+    let claim = certify(&programs[0], &programs[1], &settings).map_err(|it| {
+        report(exit_code(&it.diagnostic), &sources[usize::from(!it.is_of_original)], &[*it.diagnostic])
     })?;
     let Claim { accesses, integral_inputs, error_exponent, .. } = claim;
     let names = [(claim.ranks, "rank"), (claim.outputs, "output"), (claim.elements, "element")];

@@ -8,6 +8,8 @@ use super::*;
 struct Memory<'a> {
     trace: &'a Trace<'a>,
     algebra: &'a Algebra,
+    /// Distinguishes the unknown values of this program.
+    name: &'static str,
     /// By buffer; `None` if nothing has written to it.
     buffers: Vec<Option<Values>>,
 }
@@ -20,23 +22,26 @@ pub(crate) type Output<'a> = Option<(&'a Part, Values)>;
 /// # Errors
 /// A statement that is not certified.
 pub(crate) fn execute<'a>(
-    trace: &'a Trace<'a>,
-    order: &Order,
+    Unrolled { program, name, trace, order }: &'a Unrolled<'a>,
     algebra: &Algebra,
     inputs: &[Values],
 ) -> Diagnosed<Vec<Vec<Output<'a>>>> {
-    let mut memory = Memory { trace, algebra, buffers: vec![None; trace.buffers.len()] };
+    let mut memory = Memory { trace, algebra, name, buffers: vec![None; trace.buffers.len()] };
     for (port, whole) in trace.ports.iter().flat_map(|[ports, _]| ports.iter().zip(inputs)) {
-        port.iter().for_each(|(view, part)| memory.write(view, whole.at(&part.numbers())));
+        if let Some((view, part)) = port {
+            let positions = Part::all(&part.whole).positions(&part.held).unwrap_or_default();
+            memory.write(view, whole.at(&positions));
+        }
     }
     for action in &order.actions {
-        let members: Vec<_> = trace.actions[*action].members.iter().flatten().collect();
-        let mut args: Vec<Vec<Values>> =
-            members.iter().map(|it| it.reads.iter().map(|it| memory.read(it)).collect()).collect();
-        for (at, it) in members.into_iter().enumerate() {
+        let members: Vec<_> = action.iter().map(|(at, task)| (&trace.steps[*at], *task)).collect();
+        let tasks: Vec<_> = members.iter().map(|(step, task)| &step.tasks[*task]).collect();
+        let read = |it: &&Task<'_>| it.reads.iter().map(|it| memory.read(it)).collect();
+        let mut args: Vec<Vec<Values>> = tasks.iter().map(read).collect();
+        for (at, it) in tasks.into_iter().enumerate().filter(|it| !it.1.writes.is_empty()) {
             let results = match &it.function {
                 Some(function) => function(algebra, &args).map_err(|why| {
-                    refused(trace.program, it.stmt, why, format!("rank {} executes this", it.rank))
+                    refused(program, it.stmt, why, format!("rank {} executes this", members[at].0.rank))
                 })?,
                 None => mem::take(&mut args[at]),
             };
@@ -51,9 +56,8 @@ impl Memory<'_> {
     /// Returns a buffer, with unknown values if nothing has written to it.
     fn buffer(&mut self, buffer: usize) -> &mut Values {
         self.buffers[buffer].get_or_insert_with(|| {
-            let (algebra, Trace { name, buffers, .. }) = (self.algebra, self.trace);
-            let data = (0..buffers[buffer]).map(|at| algebra.apply(("unwritten", name, buffer, at), []));
-            Values { degree: 1, data: data.collect() }
+            let unknown = |at| self.algebra.random(("unwritten", self.name, buffer, at));
+            Values { degree: 1, data: (0..self.trace.buffers[buffer]).map(unknown).collect() }
         })
     }
 

@@ -25,46 +25,45 @@ use std::{
     collections::VecDeque,
     hash::{DefaultHasher, Hash, Hasher},
     mem,
-    ops::{Add, Mul, Range, Sub},
+    ops::{Add, Mul, Range},
     rc::Rc,
 };
 
 use grammar::{
-    DimMap, OperandMap, ResultDim,
+    DimMap, OperandMap,
     arena::Id,
-    arithmetic::{Constant, fold_infix},
     attr,
     codes::Code,
     diagnostic::Diagnostic,
     dims_of_first_result,
     dtype::{Class, DType},
     ir::{
-        Attr, AxisId, BlockId, DeviceDim, ExprId, For, If, InfixOp, OpStmt, Operand, ParallelType, Program,
-        Stmt, StmtId, Stream, StreamId, TensorId, Transform,
+        Attr, AxisId, BlockId, DeviceDim, ExprId, For, If, OpStmt, Operand, ParallelType, Program, Stmt,
+        StmtId, Stream, StreamId, TensorId, Transform,
     },
     largest_rank, loop_variant_tensors, operand_map,
     ops::{Op, OpClass, TypeRule},
-    result_dims,
     rules::Aliasing,
     scalars::{Scalars, Value},
-    selected_dim, slice_takes_all,
+    selected_dim,
     span::Span,
-    words::{Backend, CommunicationType, P2pType, RedOp, ReductionOp},
+    words::{Backend, CommunicationType, P2pType, RedOp},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use self::{
-    access::{Access, Computed, MISFIT, Statement},
+    access::{Access, Computed, MISFIT, NOT_HELD, Statement},
+    certificate::Unrolled,
     execute::{Output, execute},
     field::{Algebra, Combine, Element},
-    operators::{is_integral, results},
+    operators::results,
     order::{Order, order, place},
     part::{Part, Values, View, is_range, ravel, size, unravel},
-    trace::{Action, Chain, Channel, Function, Kind, Member, Port, Step, Trace},
+    trace::{Channel, Function, Kind, Port, Step, Task, Trace},
     unroll::unroll,
 };
 
-pub use certificate::{Claim, Fault, Settings, Subject, certify};
+pub use certificate::{Claim, Fault, Settings, certify};
 pub use command::{command, exit_code, main_with};
 
 /// A value, or what is wrong with a program.

@@ -28,51 +28,47 @@ impl Part {
         tensor: TensorId,
         rank: Option<usize>,
         slice: Option<usize>,
-    ) -> Result<Self, &'static str> {
+    ) -> Computed<Self> {
         let it = &program.tensors[tensor];
-        let axes = program.dimensions(tensor).map(|axis| &program.axes[axis]);
-        let sizes =
-            axes.map(|it| size(scalars, it.expanded.unwrap_or(it.extent))).collect::<Option<Vec<_>>>();
-        let sizes = sizes.ok_or("an extent has no value; give it one with `--set`")?;
-        if sizes.iter().fold(1, |all: usize, it| all.saturating_mul((*it).max(1))) > MAX_ELEMENTS {
+        let extent = |axis: AxisId| {
+            let it = &program.axes[axis];
+            size(scalars, it.expanded.unwrap_or(it.extent))
+        };
+        let whole = program.dimensions(tensor).map(extent).collect::<Option<Vec<_>>>();
+        let whole = whole.ok_or("an extent has no value; give it one with `--set`")?;
+        if whole.iter().fold(1, |all: usize, it| all.saturating_mul((*it).max(1))) > MAX_ELEMENTS {
             return Err("it has more than 134217728 elements");
         }
-        let mut part = Self::all(&sizes);
-        let Some(rank) = rank else { return Ok(part) };
-        if it.domains.transforms.iter().any(|it| matches!(it, Transform::Merge { .. })) {
-            return Err("an axis is merged with another one");
-        }
-        for (dim, axis) in program.dimensions(tensor).enumerate() {
-            let (mut held, mut inner) = (vec![0], sizes[dim]);
+        let Some(rank) = rank else { return Ok(Self::all(&whole)) };
+        let is_merged = it.domains.transforms.iter().any(|it| matches!(it, Transform::Merge { .. }));
+        let held = |(axis, mut inner)| {
+            let mut held = vec![0];
             for leaf in program.loop_axes_of(tensor, axis) {
                 let own = &program.axes[leaf];
-                let extent = if leaf == axis { Some(inner) } else { size(scalars, own.extent) };
-                let extent = extent.filter(|by| *by > 0 && inner.is_multiple_of(*by) || *by == inner);
-                let extent = extent.ok_or("an axis is not split into equal parts")?;
-                inner /= extent.max(1);
+                let extent = if leaf == axis { inner } else { size(scalars, own.extent)? };
                 let fixed = match own.parallel {
-                    ParallelType::Device(device) => {
-                        let at =
-                            it.mesh.coordinate(rank, device).filter(|_| it.mesh.extent(device) == extent);
-                        Some(at.ok_or("a device axis does not fit its mesh")?)
+                    ParallelType::Device(device) if it.mesh.extent(device) == extent => {
+                        Some(it.mesh.coordinate(rank, device)?)
                     }
+                    ParallelType::Device(_) => return None,
                     // Slices of streams are consecutive indices of those that the rank holds.
-                    ParallelType::Stream if slice.is_some_and(|it| it >= extent || held.len() > 1) => {
-                        return Err("no stream divides its outermost axis into so many parts");
-                    }
+                    ParallelType::Stream if slice.is_some() && held.len() > 1 => return None,
                     ParallelType::Stream => slice,
                     ParallelType::Serial | ParallelType::Kernel(_) => None,
                 };
-                let values = fixed.map_or(0..extent, |at| at..at + 1);
-                held =
-                    held.iter().flat_map(|start| values.clone().map(move |at| start * extent + at)).collect();
+                let is_even = extent == inner || extent > 0 && inner.is_multiple_of(extent);
+                if !is_even || fixed.is_some_and(|at| at >= extent) {
+                    return None;
+                }
+                inner /= extent.max(1);
+                let own = fixed.map_or(0..extent, |at| at..at + 1);
+                held = held.iter().flat_map(|at| own.clone().map(move |it| at * extent + it)).collect();
             }
-            if inner > 1 {
-                return Err("an axis is not split into equal parts");
-            }
-            part.held[dim] = held;
-        }
-        Ok(part)
+            (inner <= 1 && !is_merged).then_some(held)
+        };
+        let held = program.dimensions(tensor).zip(whole.iter().copied()).map(held).collect::<Option<_>>();
+        let held = held.ok_or("its mesh and its streams do not divide its axes into equal parts")?;
+        Ok(Self { whole, held })
     }
 
     /// Returns the shape of the part.
@@ -88,26 +84,17 @@ impl Part {
     /// Returns the index in the whole tensor of each element.
     pub(crate) fn indices(&self) -> impl Iterator<Item = Vec<usize>> {
         let shape = self.shape();
-        (0..self.len())
-            .map(move |at| self.held.iter().zip(unravel(at, &shape)).map(|(held, at)| held[at]).collect())
+        let index = move |at| self.held.iter().zip(unravel(at, &shape)).map(|(held, at)| held[at]).collect();
+        (0..self.len()).map(index)
     }
 
-    /// Returns the row-major index in the whole tensor of each element.
-    pub(crate) fn numbers(&self) -> Vec<usize> {
-        self.indices().map(|it| ravel(&it, &self.whole)).collect()
-    }
-
-    /// Returns the position in the part of an element of the whole tensor; `None` if the rank does not hold it.
-    pub(crate) fn position(&self, index: &[usize]) -> Option<usize> {
-        let own = self.held.iter().zip(index).map(|(held, at)| held.binary_search(at).ok());
-        Some(ravel(&own.collect::<Option<Vec<_>>>()?, &self.shape()))
-    }
-
-    /// Returns the positions in the part of a block of elements of the whole tensor; `None` if the rank does not hold all of them.
-    pub(crate) fn positions(&self, block: &[Range<usize>]) -> Option<Vec<usize>> {
+    /// Returns the positions in the part of a block of elements of the whole tensor, given by its indices in each dimension; `None` if the
+    /// rank does not hold all of them.
+    pub(crate) fn positions<I: IntoIterator<Item = usize> + Clone>(&self, block: &[I]) -> Option<Vec<usize>> {
         let mut found = vec![0];
-        for (held, range) in self.held.iter().zip(block) {
-            let own = range.clone().map(|it| held.binary_search(&it).ok()).collect::<Option<Vec<_>>>()?;
+        for (held, indices) in self.held.iter().zip(block) {
+            let own = indices.clone().into_iter().map(|it| held.binary_search(&it).ok());
+            let own = own.collect::<Option<Vec<_>>>()?;
             found = found.iter().flat_map(|at| own.iter().map(move |it| at * held.len() + it)).collect();
         }
         Some(found)
@@ -167,34 +154,24 @@ impl View {
     /// Returns the places at these positions if the distance of neighbours along each dimension of a shape is constant; a tensor that is
     /// no copy has only such views.
     pub(crate) fn strided(&self, positions: &[usize], shape: &[usize]) -> Option<Self> {
-        let places = positions.iter().map(|at| self.places.get(*at).copied()).collect::<Option<Rc<_>>>()?;
-        if places.len() != shape.iter().product::<usize>() {
-            return None;
-        }
-        for dim in 0..shape.len() {
+        let places = positions.iter().map(|at| self.places.get(*at).copied()).collect::<Option<Rc<[_]>>>()?;
+        let is_regular = |dim: usize| {
             let next: usize = shape[dim + 1..].iter().product();
-            let is_last = |at: usize| at / next % shape[dim] + 1 == shape[dim];
-            let inner = (0..places.len()).filter(|at| !is_last(*at));
+            let inner = (0..places.len()).filter(|at| at / next % shape[dim] + 1 < shape[dim]);
             let mut steps = inner.map(|at| places[at + next].wrapping_sub(places[at]));
             let first = steps.next();
-            if !steps.all(|it| Some(it) == first) {
-                return None;
-            }
-        }
-        Some(Self { buffer: self.buffer, places })
+            steps.all(|it| Some(it) == first)
+        };
+        let fits = places.len() == shape.iter().product::<usize>() && (0..shape.len()).all(is_regular);
+        fits.then_some(Self { buffer: self.buffer, places })
     }
 
     /// Returns whether two views of one buffer have an element in common. The first and the last place are the lowest and the highest one.
     pub(crate) fn overlaps(&self, other: &View) -> bool {
         let is_before = |a: &View, b: &View| a.places.last() < b.places.first();
-        if self.places.is_empty()
-            || other.places.is_empty()
-            || is_before(self, other)
-            || is_before(other, self)
-        {
-            return false;
-        }
-        let own: FxHashSet<&usize> = self.places.iter().collect();
-        other.places.iter().any(|it| own.contains(it))
+        let own = || self.places.iter().collect::<FxHashSet<_>>();
+        !is_before(self, other)
+            && !is_before(other, self)
+            && !own().is_disjoint(&other.places.iter().collect())
     }
 }

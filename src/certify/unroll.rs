@@ -2,17 +2,17 @@
 
 use super::*;
 
+use self::communication::Posted;
+
 mod communication;
 mod computation;
 
 /// A value, or the reason why the current statement is not certified.
 type Result<T> = std::result::Result<T, String>;
 
-/// The largest number of steps of all ranks, and of iterations of one.
-const MAX_STEPS: usize = 1 << 24;
-
-/// The largest number of elements of all buffers. Each takes 8 bytes.
-const MAX_ELEMENTS: usize = 1 << 28;
+/// The largest number of elements of the buffers of all ranks. A step and an iteration count as many as `STEP`.
+const MAX_WORK: usize = 1 << 28;
+const STEP: usize = 1 << 4;
 
 /// A memory handle: the number of the transfer, the peer, and the buffer with its first place.
 type Handle = (Option<u32>, usize, usize, Option<usize>);
@@ -31,14 +31,11 @@ struct Unroller<'p, 's> {
     current: usize,
     /// The steps that end communications, by number; `None` for one that concerns other ranks only.
     posted: FxHashMap<u32, Option<usize>>,
-    /// How many communications were posted to a channel, by member.
-    counts: FxHashMap<(Channel, usize), usize>,
-    /// The group of transfers that is open, each with its channel.
-    group: Option<Vec<(Channel, communication::Posted)>>,
+    /// The group of transfers that is open.
+    group: Option<Vec<Posted<'p>>>,
     /// Handles that were exchanged.
     handles: FxHashSet<Handle>,
     loops: usize,
-    iterations: usize,
     stmt: Option<StmtId>,
 }
 
@@ -46,8 +43,12 @@ struct Unroller<'p, 's> {
 ///
 /// # Errors
 /// What cannot be certified, by name.
-pub(crate) fn unroll(trace: &mut Trace<'_>, rank: Option<usize>, ranks: usize) -> Diagnosed<()> {
-    let program = trace.program;
+pub(crate) fn unroll<'p>(
+    program: &'p Program,
+    trace: &mut Trace<'p>,
+    rank: Option<usize>,
+    ranks: usize,
+) -> Diagnosed<()> {
     let mut it = Unroller {
         program,
         scalars: Scalars::new(program, rank.unwrap_or(0)),
@@ -58,11 +59,9 @@ pub(crate) fn unroll(trace: &mut Trace<'_>, rank: Option<usize>, ranks: usize) -
         chains: FxHashMap::default(),
         current: 0,
         posted: FxHashMap::default(),
-        counts: FxHashMap::default(),
         group: None,
         handles: FxHashSet::default(),
         loops: 0,
-        iterations: 0,
         stmt: None,
     };
     it.run_program().map_err(|why| {
@@ -83,18 +82,16 @@ impl<'p> Unroller<'p, '_> {
         self.stmt = None;
         let outputs = self.ports(&program.outputs)?;
         // The caller reads the outputs, and overwrites the inputs.
-        self.push(Some(Box::new(|_, _| Ok(Vec::new()))), views(&outputs), views(&inputs))?;
+        self.push(None, views(&outputs), Vec::new())?;
+        self.push(None, Vec::new(), views(&inputs))?;
         self.trace.ports.push([inputs, outputs]);
         Ok(())
     }
 
     /// Returns where inputs or outputs are.
     fn ports(&self, tensors: &[Operand]) -> Result<Vec<Port>> {
-        let port = |tensor| {
-            let part = if self.holds(tensor) { self.part(tensor, None)? } else { return Ok(None) };
-            Ok(Some((self.view(tensor, &part)?, part)))
-        };
-        Program::tensors_of(tensors).map(port).collect()
+        let port = |it| self.holds(it).then(|| Ok((self.whole_view(it)?, self.part(it, None)?)));
+        Program::tensors_of(tensors).map(|it| port(it).transpose()).collect()
     }
 
     // ---- tensors
@@ -111,6 +108,11 @@ impl<'p> Unroller<'p, '_> {
         if is_other { Err(format!("`{name}` has another size than its storage")) } else { Ok(view.clone()) }
     }
 
+    /// Returns where all of this rank's part of a tensor is.
+    fn whole_view(&self, tensor: TensorId) -> Result<View> {
+        self.view(tensor, &self.part(tensor, None)?)
+    }
+
     /// Returns the stream whose slice a tensor has.
     fn slice(&self, tensor: TensorId) -> Option<usize> {
         self.views.get(&tensor).and_then(|it| it.1)
@@ -118,28 +120,17 @@ impl<'p> Unroller<'p, '_> {
 
     /// Returns the part of this rank. `slice` is that of a tensor that has none yet.
     fn part(&self, tensor: TensorId, slice: Option<usize>) -> Result<Part> {
-        self.part_of(tensor, self.rank, self.slice(tensor).or(slice).or(Some(0)))
-    }
-
-    fn part_of(&self, tensor: TensorId, rank: Option<usize>, slice: Option<usize>) -> Result<Part> {
+        let slice = self.slice(tensor).or(slice).or(Some(0));
         let slice = slice.filter(|_| self.program.is_split_by_stream(tensor));
-        let part = Part::of(self.program, &self.scalars, tensor, rank, slice);
+        let part = Part::of(self.program, &self.scalars, tensor, self.rank, slice);
         part.map_err(|why| format!("`{}`: {why}", self.program.tensor_name(tensor)))
     }
 
     /// Binds a tensor of this rank to a new buffer if it has none, and to a slice if it has none.
     fn output_view(&mut self, tensor: TensorId, slice: Option<usize>) -> Result<()> {
-        if !self.holds(tensor) {
-            return Ok(());
-        }
-        if !self.views.contains_key(&tensor) {
+        if self.holds(tensor) && !self.views.contains_key(&tensor) {
             let (len, buffer) = (self.part(tensor, slice)?.len(), self.trace.buffers.len());
-            self.trace.elements += len;
-            if self.trace.elements > MAX_ELEMENTS {
-                return Err(format!(
-                    "all ranks together have more than {MAX_ELEMENTS} elements; use smaller extents"
-                ));
-            }
+            self.count_work(len)?;
             self.trace.buffers.push(len);
             self.views.insert(tensor, (View { buffer, places: (0..len).collect() }, None));
         }
@@ -150,42 +141,30 @@ impl<'p> Unroller<'p, '_> {
     // ---- steps
 
     fn chain(&mut self, channel: Channel) -> usize {
-        let next = self.trace.chains.len();
-        let found = *self.chains.entry(channel).or_insert(next);
-        if found == next {
-            self.trace.chains.push(Chain::default());
-        }
-        found
+        *self.chains.entry(channel).or_insert_with(|| {
+            self.trace.chains.push(Vec::new());
+            self.trace.chains.len() - 1
+        })
     }
 
-    fn member(&self, function: Option<Function<'p>>, reads: Vec<View>, writes: Vec<View>) -> Member<'p> {
-        let rank = self.rank.unwrap_or(0);
-        Member { rank, stmt: self.stmt, reads, writes, function, sides: Vec::new() }
-    }
-
-    /// Appends a step that computes what it writes from what it reads.
+    /// Appends a step of the current stream that computes what it writes from what it reads.
     fn push(&mut self, function: Option<Function<'p>>, reads: Vec<View>, writes: Vec<View>) -> Result<()> {
-        let (action, member) = (self.trace.actions.len(), self.member(function, reads, writes));
-        self.trace.actions.push(Action { members: vec![None], ..Action::default() });
-        let step = self.begin(action, 0, member);
-        self.append(Step { chain: self.current, ..step }).map(|_| ())
+        let action = self.trace.actions.len();
+        self.trace.actions.push(vec![None]);
+        let task = Task { stmt: self.stmt, reads, writes, function, action, ..Task::default() };
+        self.append(self.current, vec![task]).map(|_| ())
     }
 
-    /// Makes this rank a member of an action, and returns the step that begins it.
-    fn begin(&mut self, action: usize, me: usize, member: Member<'p>) -> Step {
-        let access = |writes: bool| move |it: &View| (it.clone(), writes);
-        let reads = member.reads.iter().map(access(false));
-        let accesses = reads.chain(member.writes.iter().map(access(true))).collect();
-        self.trace.actions[action].members[me] = Some(member);
-        Step { stmt: self.stmt, accesses, begins: Some((action, me)), ..Step::default() }
+    /// Appends a step to a chain, and returns its number.
+    fn append(&mut self, chain: usize, tasks: Vec<Task<'p>>) -> Result<usize> {
+        self.count_work(STEP)?;
+        Ok(self.trace.append(Step { rank: self.rank.unwrap_or(0), chain, tasks, ..Step::default() }))
     }
 
-    /// Appends a step behind what its chain has to wait for, and returns its number.
-    fn append(&mut self, step: Step) -> Result<usize> {
-        if self.trace.steps.len() + self.iterations >= MAX_STEPS {
-            return Err(format!("the ranks execute more than {MAX_STEPS} steps"));
-        }
-        Ok(self.trace.append(Step { rank: self.rank.unwrap_or(0), ..step }))
+    fn count_work(&mut self, amount: usize) -> Result<()> {
+        self.trace.work += amount;
+        let is_too_much = self.trace.work > MAX_WORK;
+        if is_too_much { Err("the ranks have too many steps and elements".to_owned()) } else { Ok(()) }
     }
 
     // ---- control flow
@@ -221,10 +200,7 @@ impl<'p> Unroller<'p, '_> {
         let before = self.scalars.bind(it.index, None);
         self.loops += 1;
         for value in range {
-            self.iterations += 1;
-            if self.iterations > MAX_STEPS {
-                return Err(format!("the loops have more than {MAX_STEPS} iterations on a rank"));
-            }
+            self.count_work(STEP)?;
             self.scalars.bind(it.index, Some(Value::Int(value)));
             rebound.iter().for_each(|tensor| _ = self.views.remove(tensor));
             self.block(it.body)?;
@@ -239,14 +215,13 @@ impl<'p> Unroller<'p, '_> {
             OpClass::Stream => self.stream_op(stmt),
             OpClass::Allocate => self.allocation(stmt),
             OpClass::Deallocate => {
-                let mut tensors = Program::tensors_of(&stmt.args)
-                    .filter(|it| self.holds(*it))
-                    .collect::<Vec<_>>()
-                    .into_iter();
-                tensors.try_for_each(|it| match self.views.remove(&it) {
-                    Some(_) => Ok(()),
-                    None => Err(format!("`{}` has no storage here", self.program.tensor_name(it))),
-                })
+                for tensor in Program::tensors_of(&stmt.args) {
+                    if self.holds(tensor) {
+                        self.whole_view(tensor)?;
+                        self.views.remove(&tensor);
+                    }
+                }
+                Ok(())
             }
             OpClass::View if stmt.op == Op::ShardByStream => self.chunk(stmt),
             OpClass::View | OpClass::Compute | OpClass::Elementwise => self.compute(stmt),
@@ -267,29 +242,28 @@ impl<'p> Unroller<'p, '_> {
 
     // ---- streams, storage and views
 
-    fn stream(&mut self, stream: StreamId) -> Result<usize> {
+    /// Returns a stream. One that was not captured is a stream of its own.
+    fn stream(&self, stream: StreamId) -> Result<Channel> {
         match &self.program.streams[stream] {
-            named @ Stream::Named(_) => {
-                let captured = self.chains.get(&Channel::Captured(named.clone()));
-                Ok(*captured.ok_or("the stream was not captured")?)
-            }
+            named @ Stream::Named(_) => Ok(Channel::Captured(named.clone())),
             Stream::Index(index) => {
                 let index = self.scalars.int(*index).map_err(|_| "the stream's index has no known value")?;
-                Ok(self.chain(Channel::Stream(Some(index))))
+                Ok(Channel::Stream(Some(index)))
             }
         }
     }
 
     fn stream_op(&mut self, stmt: &OpStmt) -> Result<()> {
         if let [Operand::Stream(captured)] = stmt.outs[..] {
-            let captured = Channel::Captured(self.program.streams[captured].clone());
+            let captured = self.stream(captured)?;
             self.chains.entry(captured).or_insert(self.current);
         } else if let [Operand::Stream(stream)] = stmt.args[..] {
             let stream = self.stream(stream)?;
+            let stream = self.chain(stream);
             if stmt.op == Op::SetCurrentStream {
                 self.current = stream;
             } else {
-                let issued = self.trace.chains[stream].frontier.clone();
+                let issued = self.trace.chains[stream].clone();
                 self.trace.wait_for(self.current, &issued);
             }
         }
@@ -302,8 +276,7 @@ impl<'p> Unroller<'p, '_> {
             return Ok(());
         }
         if let Some(alias) = stmt.get(attr::ALIAS) {
-            let (view, shape) =
-                (self.view(alias, &self.part(alias, None)?)?, self.part(tensor, None)?.shape());
+            let (view, shape) = (self.whole_view(alias)?, self.part(tensor, None)?.shape());
             let all: Vec<usize> = (0..view.places.len()).collect();
             let view = view.strided(&all, &shape).ok_or("the alias is no view of its tensor")?;
             self.views.insert(tensor, (view, None));
@@ -312,7 +285,7 @@ impl<'p> Unroller<'p, '_> {
         self.views.remove(&tensor);
         self.output_view(tensor, None)?;
         if stmt.get(attr::ZERO_INIT) == Some(true) {
-            let view = self.view(tensor, &self.part(tensor, None)?)?;
+            let view = self.whole_view(tensor)?;
             let zeros = Values { degree: 0, data: view.places.iter().map(|_| Element::default()).collect() };
             self.push(Some(Box::new(move |_, _| Ok(vec![zeros.clone()]))), Vec::new(), vec![view])?;
         }
@@ -339,11 +312,12 @@ impl<'p> Unroller<'p, '_> {
             index += it.mesh.coordinate(self.rank.unwrap_or(0), DeviceDim::X).unwrap_or(0);
             index %= count;
         }
+        self.views.remove(&out);
         let chunk = Part::of(program, &self.scalars, input, self.rank, Some(index))?;
-        let (from, to) = (self.part(input, None)?, self.part_of(out, self.rank, Some(index))?);
-        let view = self.view(input, &from)?;
-        let positions = chunk.indices().map(|it| from.position(&it)).collect::<Option<Vec<_>>>();
-        let view = positions.filter(|_| to == chunk).and_then(|it| view.strided(&it, &chunk.shape()));
+        let to = self.part(out, Some(index))?;
+        let (from, view) = (self.part(input, None)?, self.whole_view(input)?);
+        let positions = from.positions(&chunk.held).filter(|_| to == chunk);
+        let view = positions.and_then(|it| view.strided(&it, &chunk.shape()));
         self.views.insert(out, (view.ok_or("its result is no chunk of its operand")?, Some(index)));
         Ok(())
     }

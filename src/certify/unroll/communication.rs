@@ -2,79 +2,33 @@
 
 use super::{CommunicationType as Type, *};
 
-/// A rank's part of a communication: the step that begins it, with what is in use to the end, and the members whose data the rank receives.
-pub(super) type Posted = (Step, Vec<usize>);
+/// A task that a rank posts to the queue of a communicator.
+pub(super) type Posted<'p> = (Channel, Task<'p>);
 
 impl<'p> Unroller<'p, '_> {
-    /// Posts transfers to the queue of their communicator, behind what the current stream has been issued. A group is empty on a rank that
-    /// holds none of its buffers.
-    pub(super) fn post(&mut self, number: Option<u32>, group: Vec<(Channel, Posted)>) -> Result<()> {
-        // Transfers between two ranks share one communicator of all ranks. Those of the CUDA backend are copies of their own, of which one
-        // number on one stream is not posted again before its Wait.
-        let queue = match group.first().map(|it| &it.0) {
-            Some(Channel::Pair(Backend::Cuda, ..)) => {
-                Some(Channel::Pair(Backend::Cuda, self.stmt.map_or(0, |it| it.index()), self.current))
-            }
-            Some(Channel::Pair(backend, ..)) => Some(Channel::Pair(*backend, 0, 0)),
-            other => other.cloned(),
-        };
+    /// Posts a group of tasks to their queue, behind what the current stream has been issued. It is empty on a rank that holds none of its
+    /// buffers.
+    pub(super) fn post(&mut self, number: Option<u32>, group: Vec<Posted<'p>>) -> Result<()> {
         let mut end = None;
-        if let Some(queue) = queue {
-            let (queue, issued) = (self.chain(queue), self.trace.chains[self.current].frontier.clone());
+        if let Some((queue, _)) = group.first() {
+            let (queue, issued) = (self.chain(queue.clone()), self.trace.chains[self.current].clone());
             self.trace.wait_for(queue, &issued);
-            end = Some(self.run(queue, group.into_iter().map(|it| it.1).collect())?);
+            end = Some(self.append(queue, group.into_iter().map(|it| it.1).collect())?);
         }
         number.into_iter().for_each(|it| _ = self.posted.insert(it, end));
         Ok(())
     }
 
-    /// Begins and then ends transfers on a chain, and returns the last step.
-    fn run(&mut self, chain: usize, posted: Vec<Posted>) -> Result<usize> {
-        let (mut lasts, mut ends, mut last) = (2 * posted.len() as u32, Vec::new(), 0);
-        for (begin, sources) in posted {
-            lasts -= 1;
-            ends.extend(begin.begins.map(|(action, _)| (begin.stmt, action, sources)));
-            self.append(Step { chain, lasts, ..begin })?;
-        }
-        for (stmt, action, sources) in ends {
-            last = self.append(Step { stmt, chain, ends: Some(action), ..Step::default() })?;
-            self.trace.actions[action].ends.push((last, sources));
-        }
-        Ok(last)
-    }
-
-    /// Makes this rank a member of the next communication of a channel, which has `count` members, and returns the step that begins it.
-    fn meet(
-        &mut self,
-        channel: &Channel,
-        (me, count): (usize, usize),
-        kind: Kind,
-        member: Member<'p>,
-    ) -> Result<Step> {
-        let posted = self.counts.entry((channel.clone(), me)).or_insert(0);
+    /// Returns the task of this rank as the member `me` of the next action of a channel, which has `count` members.
+    fn meet(&mut self, channel: Channel, me: usize, count: usize, kind: Option<Kind>) -> Task<'p> {
+        let posted = self.trace.counts.entry((channel.clone(), me)).or_insert(0);
         *posted += 1;
         let next = self.trace.actions.len();
-        let action = *self.trace.posted.entry((channel.clone(), *posted)).or_insert(next);
+        let action = *self.trace.posted.entry((channel, kind, *posted)).or_insert(next);
         if action == next {
-            let members = (0..count).map(|_| None).collect();
-            self.trace.actions.push(Action { kind: Some(kind), members, ends: Vec::new() });
+            self.trace.actions.push(vec![None; count]);
         }
-        let Action { kind: other, members, .. } = &self.trace.actions[action];
-        if *other != Some(kind) {
-            return Err("the members of the team post different collectives".to_owned());
-        }
-        // Of two members, the one that posts later compares what they send to each other.
-        let sides = |of: &Member<'_>, with: usize, flip: bool| {
-            let sides = of.sides.iter().filter(|it| it.0 == with);
-            let mut sides: Vec<bool> = sides.map(|it| it.1 != flip).collect();
-            sides.sort_unstable();
-            sides
-        };
-        let others = members.iter().enumerate().filter_map(|(at, it)| Some((at, it.as_ref()?)));
-        if others.chain([(me, &member)]).any(|(at, it)| sides(it, me, false) != sides(&member, at, true)) {
-            return Err("a member receives from one that sends to another member".to_owned());
-        }
-        Ok(self.begin(action, me, member))
+        Task { stmt: self.stmt, action, me, ..Task::default() }
     }
 
     /// Returns the memory handle of a transfer, whose buffer this rank holds.
@@ -82,27 +36,26 @@ impl<'p> Unroller<'p, '_> {
         let peer = stmt.get(attr::PEER).and_then(|it| size(&self.scalars, it));
         let peer = peer.filter(|it| Some(*it) != self.rank && *it < self.ranks);
         let peer = peer.ok_or("the peer is this rank, or has no value that hir-certify can compute")?;
-        let View { buffer, places } = self.view(buffer, &self.part(buffer, None)?)?;
+        let View { buffer, places } = self.whole_view(buffer)?;
         Ok((stmt.number, peer, buffer, places.first().copied()))
     }
 
     /// All hosts wait for each other, and both hosts of a transfer exchange handles that are new.
     pub(super) fn exchange(&mut self, stmt: &OpStmt) -> Result<()> {
-        let mut member = self.member(None, Vec::new(), Vec::new());
+        let (rank, mut group) = (self.rank.unwrap_or(0), Vec::new());
         for id in stmt.get(attr::TRANSFERS).unwrap_or_default() {
             let Stmt::Op(it) = &self.program.stmts[*id] else { continue };
             let Some(buffer) = it.get(attr::BUFFER).filter(|it| self.holds(*it)) else { continue };
             let handle = self.handle(it, buffer)?;
             if self.handles.insert(handle) {
-                member.sides.push((handle.1, it.get(attr::P2P_TYPE) == Some(P2pType::Recv)));
+                let pair = pair(it, rank, handle.1);
+                group.push(self.meet(Channel::Handle(pair), usize::from(pair[1] == rank), 2, None));
             }
         }
-        if !member.sides.is_empty() {
-            let (combine, me) = (Combine::Sum, (self.rank.unwrap_or(0), self.ranks));
-            let kind = Kind { communication: Type::Allgather, root: 0, combine, integral: false, len: 0 };
-            let begin = self.meet(&Channel::Hosts, me, kind, member)?;
+        if !group.is_empty() {
+            group.push(self.meet(Channel::Hosts, rank, self.ranks, None));
             let host = self.chain(Channel::Hosts);
-            self.run(host, vec![(begin, Vec::new())])?;
+            self.append(host, group)?;
         }
         Ok(())
     }
@@ -115,101 +68,117 @@ impl<'p> Unroller<'p, '_> {
         Ok(())
     }
 
-    pub(super) fn communicate(&mut self, stmt: &OpStmt) -> Result<()> {
-        let (rank, program) = (self.rank.unwrap_or(0), self.program);
+    pub(super) fn communicate(&mut self, stmt: &'p OpStmt) -> Result<()> {
+        let (rank, ranks) = (self.rank.unwrap_or(0), self.ranks);
         let backend = stmt.get(attr::BACKEND).unwrap_or(Backend::Nccl);
+        let team: Rc<[usize]> = stmt.get(attr::TEAM).unwrap_or_default().into();
+        let (n, queue) = (team.len(), Channel::Team(backend, team.clone()));
         let index = |key, n| {
             let value = stmt.get(key).map_or(Some(0), |it| size(&self.scalars, it));
             value.filter(|it| *it < n).ok_or("a root or a peer has no value that hir-certify can compute")
         };
-        let team: Rc<[usize]> = stmt.get(attr::TEAM).unwrap_or_default().into();
-        let (n, position) = (team.len(), team.iter().position(|it| *it == rank));
-        let team = Channel::Team(backend, team);
         let buffer = stmt.get(attr::BUFFER).filter(|it| self.holds(*it));
-        let mut sides = Vec::new();
-        let (channel, me, n, kind, root) = match (stmt.op, position, buffer) {
+        // The meetings of this rank: where, as which member, in what communication with which root.
+        let (queue, meetings) = match (stmt.op, team.iter().position(|it| *it == rank), buffer) {
             (Op::Communication, Some(me), _) => {
-                (team, me, n, stmt.get(attr::TYPE).unwrap_or(Type::Allreduce), index(attr::ROOT, n)?)
+                let kind = stmt.get(attr::TYPE).filter(|it| *it != Type::CollectivePermute);
+                let kind = kind.ok_or_else(|| unknown(stmt.op))?;
+                (queue.clone(), vec![(queue, me, n, kind, index(attr::ROOT, n)?)])
             }
-            // The root is the member from which this one receives.
             (Op::CollectivePermute, Some(me), _) => {
+                let pair = |from, to| Channel::Pair(backend, team.clone(), [from, to]);
                 let [from, to] = [index(attr::RECV_PEER, n)?, index(attr::SEND_PEER, n)?];
-                sides = vec![(from, true), (to, false)];
-                (team, me, n, Type::CollectivePermute, from)
+                let (sends, receives) = ((pair(me, to), 0), (pair(from, me), 1));
+                let meetings = [sends, receives].map(|(pair, me)| (pair, me, 2, Type::SendRecv, 0));
+                (queue, meetings.into())
             }
             (Op::P2PCommunication, _, Some(buffer)) => {
-                let is_grouped = self.group.is_some();
-                if backend == Backend::Cuda
-                    && (is_grouped || !self.handles.contains(&self.handle(stmt, buffer)?))
-                {
-                    return Err(
-                        "no earlier ShareMemHandles shares the handle of its buffer with its peer".to_owned()
-                    );
+                let (is_grouped, is_copy) = (self.group.is_some(), backend == Backend::Cuda);
+                if is_copy && (is_grouped || !self.handles.contains(&self.handle(stmt, buffer)?)) {
+                    let why = "no earlier ShareMemHandles shares the handle of its buffer with its peer";
+                    return Err(why.to_owned());
                 }
-                let peer = index(attr::PEER, self.ranks)?;
                 let backend = if is_grouped { Backend::Nccl } else { backend };
+                let pair = pair(stmt, rank, index(attr::PEER, ranks)?);
+                // Transfers between two ranks share one communicator of all ranks. Those of the CUDA backend are copies of their own, of
+                // which one number on one stream is not posted again before its Wait.
+                let own = if is_copy { [self.stmt.map_or(0, |it| it.index()), self.current] } else { [0, 0] };
+                let queue = Channel::Pair(backend, Rc::default(), own);
                 let receives = stmt.get(attr::P2P_TYPE) == Some(P2pType::Recv);
-                let (from, to) = if receives { (peer, rank) } else { (rank, peer) };
-                (Channel::Pair(backend, from, to), usize::from(receives), 2, Type::SendRecv, 0)
+                let channel = Channel::Pair(backend, Rc::default(), pair);
+                (queue, vec![(channel, usize::from(receives), 2, Type::SendRecv, 0)])
             }
-            (Op::Communication | Op::CollectivePermute | Op::P2PCommunication, ..) => {
-                stmt.number.into_iter().for_each(|it| _ = self.posted.insert(it, None));
-                return Ok(());
-            }
+            (Op::Communication | Op::CollectivePermute | Op::P2PCommunication, ..) => (queue, Vec::new()),
             _ => return Err(unknown(stmt.op)),
         };
-        let sends = me == root || !matches!(kind, Type::Broadcast | Type::Scatter | Type::SendRecv);
+        let mut group = Vec::new();
+        for (channel, me, n, kind, root) in meetings {
+            group.push((queue.clone(), self.transfer(stmt, channel, [me, n, root], kind)?));
+        }
+        match &mut self.group {
+            Some(open) => open.extend(group),
+            None => self.post(stmt.number, group)?,
+        }
+        Ok(())
+    }
+
+    /// Returns the task of the member `me` of `n` in a communication.
+    fn transfer(
+        &mut self,
+        stmt: &OpStmt,
+        channel: Channel,
+        [me, n, root]: [usize; 3],
+        kind: Type,
+    ) -> Result<Task<'p>> {
+        let is_of_root = matches!(kind, Type::Broadcast | Type::Scatter | Type::SendRecv);
+        let sends = me == root || !is_of_root;
         let receives = match kind {
             Type::SendRecv => n == 1 || me == usize::from(root == 0),
             _ => me == root || kind.writes_on_every_rank(),
         };
-        let is_of_root =
-            matches!(kind, Type::Broadcast | Type::Scatter | Type::SendRecv | Type::CollectivePermute);
         let sources: Vec<usize> = if is_of_root { vec![root] } else { (0..n).collect() };
-        // Whether the input has a part for each member, and whether the parts are combined; else they follow each other.
-        let is_split = matches!(kind, Type::Scatter | Type::ReduceScatter | Type::AllToAll);
-        let is_sum = kind.is_reduction();
-
+        let buffer = stmt.get(attr::BUFFER);
         let (input, output) = (stmt.get(attr::INPUT).or(buffer), stmt.get(attr::OUTPUT).or(buffer));
-        let is_bool = input.is_some_and(|it| program.tensors[it].dtype == Some(DType::Bool));
-        let integral = input.is_some_and(|it| is_integral(program, it));
-        let combine = Combine::named(stmt.get(attr::RED_OP).unwrap_or(RedOp::Sum).text(), is_bool);
-        let combine = combine.ok_or("its `red_op` is unknown")?;
+        let is_bool = input.is_some_and(|it| self.program.tensors[it].dtype == Some(DType::Bool));
+        let word = stmt.get(attr::RED_OP).unwrap_or(RedOp::Sum).text();
+        let combine =
+            kind.is_reduction().then(|| Combine::named(word, is_bool).ok_or("its `red_op` is unknown"));
+        let combine = combine.transpose()?;
         let (input, output) = (input.filter(|_| sends), output.filter(|it| receives && self.holds(*it)));
         output.map_or(Ok(()), |it| self.output_view(it, None))?;
-        let view = |it: TensorId| self.view(it, &self.part(it, None)?);
-        let [reads, writes] = [input, output].map(|it| it.map(view).transpose());
+        let [reads, writes] = [input, output].map(|it| it.map(|it| self.whole_view(it)).transpose());
         let [reads, writes] = [reads?, writes?].map(Vec::from_iter);
-        let (sent_parts, received) = (if is_split { n } else { 1 }, if is_sum { 1 } else { sources.len() });
-        let sizes = reads.iter().map(|it| (it, sent_parts)).chain(writes.iter().map(|it| (it, received)));
+        // The input may have a part for each member. Parts that are not combined follow each other.
+        let is_split = matches!(kind, Type::Scatter | Type::ReduceScatter | Type::AllToAll);
+        let (sent, received) =
+            (if is_split { n } else { 1 }, if combine.is_some() { 1 } else { sources.len() });
+        let sizes = reads.iter().map(|it| (it, sent)).chain(writes.iter().map(|it| (it, received)));
         let mut sizes = sizes.map(|(view, parts)| (view.places.len(), parts));
         let len = sizes.clone().next().map_or(0, |(all, parts)| all / parts);
         if sizes.any(|(all, parts)| all != len * parts) {
             return Err("the two sides of the communication have different sizes".to_owned());
         }
-        let agreed = if kind == Type::CollectivePermute { 0 } else { root };
-        let kind = Kind { communication: kind, root: agreed, combine, integral, len };
-        let own = if is_split { me * len } else { 0 };
-        let members = sources.clone();
+        let task = self.meet(channel, me, n, Some((kind, root, combine, len)));
+        let (own, members) = (if is_split { me * len } else { 0 }, sources.clone());
         let function = move |algebra: &Algebra, all: &[Vec<Values>]| {
             let sent: Vec<&Values> = members.iter().filter_map(|it| all[*it].first()).collect();
             let rows = sent.iter().map(|it| it.data.get(own..own + len)).collect::<Option<Vec<_>>>();
             let rows = rows.filter(|it| it.len() == members.len()).ok_or("a member sends nothing")?;
-            let mut degree = sent.iter().map(|it| it.degree).max().unwrap_or(0);
-            if combine == Combine::Product {
-                degree = degree.saturating_mul(sent.len() as u64);
-            }
+            let degree = sent.iter().map(|it| it.degree).max().unwrap_or(0);
             let column = |at: usize| rows.iter().map(|row| row[at]).collect::<Vec<_>>();
-            let combined = (0..len).map(|at| algebra.combine(combine, integral, &column(at)));
-            let data = if is_sum { combined.collect() } else { rows.concat().into() };
-            Ok(vec![Values { data, degree }])
+            Ok(vec![match combine {
+                Some(how) => Values {
+                    data: (0..len).map(|at| algebra.combine(how, &column(at))).collect(),
+                    degree: how.degree(degree, rows.len()),
+                },
+                None => Values { data: rows.concat().into(), degree },
+            }])
         };
-        let member = Member { sides, ..self.member(Some(Box::new(function)), reads, writes) };
-        let posted = (self.meet(&channel, (me, n), kind, member)?, sources);
-        match &mut self.group {
-            Some(group) => group.push((channel, posted)),
-            None => self.post(stmt.number, vec![(channel, posted)])?,
-        }
-        Ok(())
+        Ok(Task { reads, writes, function: Some(Box::new(function)), sources, ..task })
     }
+}
+
+/// Returns the rank that sends and the one that receives in a transfer with a peer.
+fn pair(stmt: &OpStmt, rank: usize, peer: usize) -> [usize; 2] {
+    if stmt.get(attr::P2P_TYPE) == Some(P2pType::Recv) { [peer, rank] } else { [rank, peer] }
 }
