@@ -6,9 +6,10 @@ use hir::{
     driver::{commands::dispatch, session::CommandLine},
     process::out_of_memory::Allocator,
 };
+use mimalloc::MiMalloc;
 
 #[global_allocator]
-static ALLOCATOR: Allocator = Allocator { tool: "hir" };
+static ALLOCATOR: Allocator<MiMalloc> = Allocator { tool: "hir", memory: MiMalloc };
 
 fn main() -> ExitCode {
     dispatch::main_with(CommandLine::of_process()).into()

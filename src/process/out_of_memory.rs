@@ -1,7 +1,7 @@
 //! Handles failed memory allocations: reports the error and ends the process.
 //!
 //! Rust aborts a process (SIGABRT) if an allocation fails, and the hook for it is unstable. Each tool
-//! therefore installs `Allocator`, which is the system allocator with one difference: if an allocation fails,
+//! therefore installs `Allocator`, which is another allocator with one difference: if an allocation fails,
 //! it writes a message to standard error and ends the process with exit code 6. It flushes no buffers and
 //! waits for no locks. Files that were being replaced keep their old contents, because they are replaced by a
 //! rename; the temporary files registered with `remove_on_out_of_memory` are removed.
@@ -13,7 +13,7 @@
 //! where the failure is returned to it.
 
 use std::{
-    alloc::{GlobalAlloc, Layout, System},
+    alloc::{GlobalAlloc, Layout},
     cell::Cell,
     fmt::Write,
     fs, io,
@@ -29,11 +29,13 @@ use signal_hook::{consts::SIGABRT, flag};
 
 use crate::exit::Exit;
 
-/// The system allocator that ends the process on failure, for a tool's `#[global_allocator]`.
+/// An allocator that ends the process on failure, for a tool's `#[global_allocator]`.
 #[derive(Clone, Copy, Debug)]
-pub struct Allocator {
+pub struct Allocator<A> {
     /// The name of the tool, for the message.
     pub tool: &'static str,
+    /// The allocator that it asks for memory.
+    pub memory: A,
 }
 
 thread_local! {
@@ -123,32 +125,32 @@ pub fn with_fallible_allocation<T>(work: impl FnOnce() -> T) -> T {
     unsafe_code,
     reason = "`GlobalAlloc` is an unsafe trait, and no crate offers a handler of failed allocations on stable Rust"
 )]
-// SAFETY: every call is forwarded to `System` with the caller's arguments, and its result is returned
+// SAFETY: every call is forwarded to `memory` with the caller's arguments, and its result is returned
 // unchanged or not at all.
-unsafe impl GlobalAlloc for Allocator {
+unsafe impl<A: GlobalAlloc> GlobalAlloc for Allocator<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller upholds the contract of `GlobalAlloc::alloc`, which is that of `System`.
-        self.exit_if_null(unsafe { System.alloc(layout) }, layout.size())
+        // SAFETY: the caller upholds the contract of `GlobalAlloc::alloc`, which is that of `memory`.
+        self.exit_if_null(unsafe { self.memory.alloc(layout) }, layout.size())
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: as in `alloc`.
-        self.exit_if_null(unsafe { System.alloc_zeroed(layout) }, layout.size())
+        self.exit_if_null(unsafe { self.memory.alloc_zeroed(layout) }, layout.size())
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: as in `alloc`; `memory` came from `System`, as all memory of this allocator.
-        self.exit_if_null(unsafe { System.realloc(memory, layout, size) }, size)
+        // SAFETY: as in `alloc`; `memory` came from `self.memory`, as all memory of this allocator.
+        self.exit_if_null(unsafe { self.memory.realloc(memory, layout, size) }, size)
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         // SAFETY: as in `realloc`.
-        unsafe { System.dealloc(memory, layout) }
+        unsafe { self.memory.dealloc(memory, layout) }
     }
 }
 
-impl Allocator {
-    fn exit_if_null(self, memory: *mut u8, bytes: usize) -> *mut u8 {
+impl<A> Allocator<A> {
+    fn exit_if_null(&self, memory: *mut u8, bytes: usize) -> *mut u8 {
         // The variable may already be destroyed in a thread that is ending; then a failure is handled as usual.
         if memory.is_null() && !IS_FALLIBLE.try_with(Cell::get).unwrap_or(false) {
             exit_out_of_memory(self.tool, bytes)
@@ -198,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_refusal_is_returned_to_the_caller() {
-        let allocator = Allocator { tool: "hir" };
+        let allocator = Allocator { tool: "hir", memory: std::alloc::System };
         assert!(allocator.exit_if_null(std::ptr::dangling_mut(), 1) == std::ptr::dangling_mut());
         assert!(with_fallible_allocation(|| allocator.exit_if_null(std::ptr::null_mut(), 1)).is_null());
         with_fallible_allocation(|| with_fallible_allocation(|| ()));
