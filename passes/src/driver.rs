@@ -3,6 +3,8 @@
 //! Invariant: an error names the pass that caused it. `PassError::is_bug` distinguishes a bug in a pass from
 //! a program that the pass cannot rewrite.
 
+mod concurrent;
+
 use std::{
     any::Any,
     cell::OnceCell,
@@ -33,6 +35,9 @@ pub enum Verify<'o> {
     /// The verifier accepts the program, and the pass reported correctly whether it changed it.
     #[default]
     Structural,
+    /// The structural checks, for an observer that looks at no programs: a large program is checked in a second thread while the next
+    /// pass runs. The event after a pass then comes behind the one before the next pass, and has only whether the pass reported a change.
+    Concurrent,
     /// The structural checks, and a check that the program is equivalent to the one before the first pass.
     Semantic(&'o dyn SemanticOracle),
 }
@@ -117,6 +122,12 @@ pub fn run(
     settings: Settings<'_>,
     observe: &mut dyn FnMut(PassEvent<'_>),
 ) -> Result<(), Box<PipelineError>> {
+    if matches!(settings.verify, Verify::Concurrent)
+        && !settings.roundtrip
+        && concurrent::is_worthwhile(program)
+    {
+        return concurrent::run(program, calls, observe);
+    }
     if settings.roundtrip {
         let text = print(program);
         check_round_trip(&text).map_err(|fault| Box::new(PipelineError { pass: None, error: fault }))?;
@@ -128,7 +139,7 @@ pub fn run(
                 |faults| Box::new(PipelineError { pass, error: PassError::InvalidReference(faults) });
             Some(oracle.reference(program).map_err(invalid)?)
         }
-        (Verify::Off | Verify::Structural | Verify::Semantic(_), _) => None,
+        (Verify::Off | Verify::Structural | Verify::Concurrent | Verify::Semantic(_), _) => None,
     };
     let mut all_ranks = AllRanks::default();
     let checked = !matches!(settings.verify, Verify::Off);
@@ -170,29 +181,13 @@ fn run_pass(
     reference: Option<(&dyn Reference, Option<&Program>)>,
     remarks: &mut Remarks,
 ) -> Result<(Change, Duration, Duration), PassError> {
-    call.pass.check_ranks(program).map_err(|fault| PassError::Rejected(vec![fault]))?;
     let started = now();
-    let result = catch_panic(|| (call.pass.run)(program, &call.arguments, remarks))?;
-    let reported = result.map_err(|fault| match fault.code {
-        Code::BadOption => PassError::BadOption(fault),
-        _ => PassError::Rejected([&[fault], remarks.rejections()].concat()),
-    })?;
-    let time = since(started);
-    // Printing or verifying a broken program may panic.
+    let (reported, time) = execute(program, call, remarks)?;
+    // Equal programs print the same, and the verifier accepts both or neither.
+    if let Some(before) = before.filter(|before| !is_verified || *before != program) {
+        check_structure(before, program, reported)?;
+    }
     catch_panic(|| {
-        if reported == Change::Changed {
-            keep_get_protocol(program);
-        }
-        // Equal programs print the same, and the verifier accepts both or neither.
-        if let Some(before) = before.filter(|before| !is_verified || *before != program) {
-            if reported == Change::Unchanged && change_of_text(before, program) == Change::Changed {
-                return Err(PassError::UnreportedChange);
-            }
-            let diagnostics = verify(program);
-            if has_errors(&diagnostics) {
-                return Err(PassError::VerificationFailed(diagnostics));
-            }
-        }
         if let (Some((reference, all_ranks)), Some(before)) = (reference, before)
             && *of_text.get_or_init(|| change_of_text(before, program)) == Change::Changed
         {
@@ -202,6 +197,40 @@ fn run_pass(
         if settings.roundtrip { check_round_trip(&print(program)) } else { Ok(()) }
     })??;
     Ok((reported, time, since(started).saturating_sub(time)))
+}
+
+/// Runs one pass without checks. Returns what the pass reported, and its duration.
+fn execute(
+    program: &mut Program,
+    call: &PassCall,
+    remarks: &mut Remarks,
+) -> Result<(Change, Duration), PassError> {
+    call.pass.check_ranks(program).map_err(|fault| PassError::Rejected(vec![fault]))?;
+    let started = now();
+    let result = catch_panic(|| (call.pass.run)(program, &call.arguments, remarks))?;
+    let reported = result.map_err(|fault| match fault.code {
+        Code::BadOption => PassError::BadOption(fault),
+        _ => PassError::Rejected([&[fault], remarks.rejections()].concat()),
+    })?;
+    let time = since(started);
+    if reported == Change::Changed {
+        catch_panic(|| keep_get_protocol(program))?;
+    }
+    Ok((reported, time))
+}
+
+/// Checks what a pass reported and the program after it. Printing or verifying a broken program may panic.
+fn check_structure(before: &Program, program: &Program, reported: Change) -> Result<(), PassError> {
+    catch_panic(|| {
+        if reported == Change::Unchanged && change_of_text(before, program) == Change::Changed {
+            return Err(PassError::UnreportedChange);
+        }
+        let diagnostics = verify(program);
+        if has_errors(&diagnostics) {
+            return Err(PassError::VerificationFailed(diagnostics));
+        }
+        Ok(())
+    })?
 }
 
 /// Returns whether two programs have different texts. It compares the short form, which is equal if and only if the canonical text is: that

@@ -152,6 +152,45 @@ fn a_failing_pass_is_named() {
     assert_eq!(outcome(&LIAR, off), ("done".to_owned(), "before unchanged".to_owned()));
 }
 
+/// Returns the result of passes on a large program that is checked in a second thread, the passes that have passed the checks, and the
+/// number of statements at the end.
+fn concurrent_outcome(passes: &[&'static Pass]) -> (String, Vec<&'static str>, usize) {
+    let copies =
+        (1..=1000).map(|it| format!("  T{it}_g_float[iS{it}{{8}}]\n     = Set( T0_g_float[iS0{{8}}] )\n"));
+    let header = "%HostIrContainer { (T0_g_float[iS0{8}]) -> (T1_g_float[iS1{8}]) :\n";
+    let (mut programs, _) =
+        grammar::read(&format!("{header}{}}} // %HostIrContainer\n", copies.collect::<String>()));
+    let calls: Vec<PassCall> = passes.iter().map(|pass| call(pass)).collect();
+    let settings = Settings { verify: Verify::Concurrent, roundtrip: false };
+    let mut checked = Vec::new();
+    let result = run(&mut programs[0], &calls, settings, &mut |event| {
+        if let PassEvent::After { call, .. } = event {
+            checked.push(call.pass.name);
+        }
+    });
+    let text = result.map_or_else(|it| it.to_string(), |()| "done".to_owned());
+    (text, checked, programs[0].body().len())
+}
+
+#[test]
+fn the_first_pass_that_fails_is_named_although_the_next_one_has_run() {
+    let rejected = "pass `breaker` produced a program that the verifier rejects";
+    let hidden = "pass `liar` changed the program but reported no change";
+    let refused = "pass `refuser` cannot rewrite this program";
+    let cases: [(&[&'static Pass], &str, &[&str], usize); 7] = [
+        (&[&KEEP, &CLEAR, &KEEP], "done", &["keep", "clear", "keep"], 0),
+        (&[&KEEP, &BREAKER], rejected, &["keep"], 1000),
+        (&[&KEEP, &BREAKER, &CLEAR, &KEEP], rejected, &["keep"], 1000),
+        (&[&BREAKER, &THROWER], rejected, &[], 1000),
+        (&[&BREAKER, &REFUSER], rejected, &[], 1000),
+        (&[&LIAR, &KEEP], hidden, &[], 0),
+        (&[&KEEP, &REFUSER, &CLEAR], refused, &["keep"], 1000),
+    ];
+    for (passes, result, checked, stmts) in cases {
+        assert_eq!(concurrent_outcome(passes), (result.to_owned(), checked.to_vec(), stmts));
+    }
+}
+
 /// An oracle that compares programs by their number of statements. An empty program is not a valid reference.
 struct Length;
 

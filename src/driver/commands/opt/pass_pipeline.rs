@@ -22,13 +22,23 @@ impl<'p> Processor<'p> {
         SimulationOracle { lines: &part.lines, ranks: world.ranks, limits: world.limits(), work: self.work }
     }
 
+    /// Returns whether an option prints or counts what is in the program before or after a pass.
+    fn looks_at_programs(&self) -> bool {
+        let options = self.options;
+        options.dumps.prints()
+            || options.dumps.writes_files()
+            || options.statistics
+            || options.crash_reproducer.is_some()
+    }
+
     /// Runs the passes. If one fails, writes the program before it as a reproducer.
     pub fn run_passes(&mut self, program: &mut Program, part: &Source) -> Result<(), Box<PipelineError>> {
         let oracle = self.oracle(part);
         let checked = CheckerOracle { planner: oracle, checks: self.options.checks_of_passes() };
         let verify = match self.options.verify_each {
             VerifyEach::Off => Verify::Off,
-            VerifyEach::Structural => Verify::Structural,
+            VerifyEach::Structural if self.looks_at_programs() => Verify::Structural,
+            VerifyEach::Structural => Verify::Concurrent,
             VerifyEach::Semantic => Verify::Semantic(&oracle),
             VerifyEach::Check => Verify::Semantic(&checked),
         };
