@@ -16,6 +16,7 @@
 //! each pass, because canonical text keeps the names of the dump.
 
 use grammar::{
+    arena::Id,
     for_each_tensor_use,
     ir::{BlockId, ExprId, For, If, OpStmt, Program, Stmt, StmtId, SymbolId, TensorId},
     loop_variant_tensors,
@@ -73,12 +74,17 @@ fn walk<'p>(
         queries,
         place,
         answers: FxHashSet::default(),
-        bound: Program::tensors_of(&program.inputs).map(|it| (it, Bound::Always)).collect(),
+        bound: vec![Bound::Never; program.tensors.len()],
+        unbound: Vec::new(),
         journal: Vec::new(),
         is_silent: false,
         views: FxHashMap::default(),
-        versions: FxHashMap::default(),
+        versions: Versions {
+            tensors: vec![0; program.tensors.len()],
+            symbols: vec![0; program.symbols.len()],
+        },
     };
+    Program::tensors_of(&program.inputs).for_each(|it| walk.bound[it.index()] = Bound::Always);
     program.body.iter().for_each(|body| walk.block(*body));
     walk
 }
@@ -129,9 +135,8 @@ fn is_modification(mode: AccessMode) -> bool {
 }
 
 /// Whether a name is bound at a program point.
-#[derive(Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Bound {
-    #[default]
     Never,
     /// On some paths, ranks or iterations.
     Maybe,
@@ -160,16 +165,23 @@ struct Walk<'p> {
     place: ProgramPoint,
     /// The queried names that are bound there.
     answers: FxHashSet<(StmtId, TensorId)>,
-    /// The tensors that may be bound at the current point.
-    bound: FxHashMap<TensorId, Bound>,
+    /// The state of each tensor at the current point.
+    bound: Vec<Bound>,
+    /// States of which all are `Never`, once they have been asked for.
+    unbound: Vec<Bound>,
     /// Changes to `bound`: the tensor, and its state before.
     journal: Vec<(TensorId, Bound)>,
     /// Whether only `bound` is wanted.
     is_silent: bool,
     /// The last view bound to each name, with the versions of the names that the view depended on.
     views: FxHashMap<TensorId, (StmtId, Vec<(Name, u32)>)>,
-    /// Number of changes of each name.
-    versions: FxHashMap<Name, u32>,
+    versions: Versions,
+}
+
+/// The number of changes of each name.
+struct Versions {
+    tensors: Vec<u32>,
+    symbols: Vec<u32>,
 }
 
 impl Walk<'_> {
@@ -190,7 +202,7 @@ impl Walk<'_> {
     fn answer(&mut self, stmt: StmtId, place: ProgramPoint) {
         if place == self.place && !self.is_silent {
             let states = &self.bound;
-            let is_bound = |it: &&TensorId| states.get(it) == Some(&Bound::Always);
+            let is_bound = |it: &&TensorId| states[it.index()] == Bound::Always;
             let tensors = self.queries.get(&stmt).into_iter().flatten();
             self.answers.extend(tensors.filter(is_bound).map(|tensor| (stmt, *tensor)));
         }
@@ -259,7 +271,7 @@ impl Walk<'_> {
     }
 
     fn state(&self, tensor: TensorId) -> Bound {
-        self.bound.get(&tensor).copied().unwrap_or_default()
+        self.bound[tensor.index()]
     }
 
     /// Records that a name may be bound, for a reason apart from its state.
@@ -270,7 +282,7 @@ impl Walk<'_> {
     }
 
     fn set_bound(&mut self, tensor: TensorId, bound: Bound) {
-        let before = self.bound.insert(tensor, bound).unwrap_or_default();
+        let before = std::mem::replace(&mut self.bound[tensor.index()], bound);
         self.journal.push((tensor, before));
     }
 
@@ -286,7 +298,7 @@ impl Walk<'_> {
         self.journal.truncate(mark);
         before
             .into_iter()
-            .map(|(tensor, it)| (tensor, self.bound.insert(tensor, it).unwrap_or_default()))
+            .map(|(tensor, it)| (tensor, std::mem::replace(&mut self.bound[tensor.index()], it)))
             .collect()
     }
 
@@ -353,12 +365,14 @@ impl Walk<'_> {
 
     /// Returns the names that may be bound after a block if none is bound before it.
     fn bound_by(&mut self, block: BlockId) -> Vec<TensorId> {
-        let (bound, journal) = (std::mem::take(&mut self.bound), std::mem::take(&mut self.journal));
+        self.unbound.resize(self.bound.len(), Bound::Never);
+        std::mem::swap(&mut self.bound, &mut self.unbound);
+        let mark = self.journal.len();
         self.is_silent = true;
         self.block(block);
         self.is_silent = false;
-        self.journal = journal;
-        let after = std::mem::replace(&mut self.bound, bound);
+        let after = self.roll_back(mark);
+        std::mem::swap(&mut self.bound, &mut self.unbound);
         after.into_iter().filter(|it| it.1 != Bound::Never).map(|it| it.0).collect()
     }
 
@@ -387,11 +401,17 @@ impl Walk<'_> {
         if self.is_silent {
             return;
         }
-        *self.versions.entry(name).or_default() += 1;
+        match name {
+            Name::Tensor(it) => self.versions.tensors[it.index()] += 1,
+            Name::Symbol(it) => self.versions.symbols[it.index()] += 1,
+        }
     }
 
     fn version(&self, name: Name) -> u32 {
-        self.versions.get(&name).copied().unwrap_or_default()
+        match name {
+            Name::Tensor(it) => self.versions.tensors[it.index()],
+            Name::Symbol(it) => self.versions.symbols[it.index()],
+        }
     }
 
     /// Returns the names that a view depends on, each with its current version: its operands, its result and
