@@ -16,6 +16,7 @@ pub fn visits() -> u64 {
     VISITS.get()
 }
 
+#[inline]
 fn count_visits(count: usize) {
     if cfg!(debug_assertions) {
         VISITS.set(VISITS.get() + count as u64);

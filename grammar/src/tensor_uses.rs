@@ -23,17 +23,18 @@ pub fn for_each_tensor_use(program: &Program, stmt: &OpStmt, visit: &mut dyn FnM
         }
     }
     for (name, attr) in &stmt.attrs {
-        let mode = row
-            .attrs
-            .iter()
-            .find(|param| param.key() == *name)
-            .map_or(AccessMode::NoAccess, |param| param.access);
-        let mode = match (mode, stmt.get(attr::P2P_TYPE)) {
-            (AccessMode::Transfer, Some(P2pType::Recv)) => AccessMode::Write,
-            (AccessMode::Transfer, _) => AccessMode::Read,
-            (AccessMode::Read | AccessMode::Write | AccessMode::Bind | AccessMode::NoAccess, _) => mode,
+        // Most attributes have no tensors.
+        let mode = || {
+            let param = row.attrs.iter().find(|param| param.key() == *name);
+            match param.map_or(AccessMode::NoAccess, |param| param.access) {
+                AccessMode::Transfer if stmt.get(attr::P2P_TYPE) == Some(P2pType::Recv) => AccessMode::Write,
+                AccessMode::Transfer => AccessMode::Read,
+                mode @ (AccessMode::Read | AccessMode::Write | AccessMode::Bind | AccessMode::NoAccess) => {
+                    mode
+                }
+            }
         };
-        attr.operands(&mut |it| it.tensor().into_iter().for_each(|tensor| visit(tensor, mode)));
+        attr.operands(&mut |it| it.tensor().into_iter().for_each(|tensor| visit(tensor, mode())));
         let Attr::Stmts(listed) = attr else { continue };
         for stmt in listed {
             if let Stmt::Op(it) = &program.stmts[*stmt] {
