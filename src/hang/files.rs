@@ -37,28 +37,35 @@ pub enum LoadError {
     #[error("`{}` is neither a file nor a folder: write the dump to a file", .0.display())]
     NotAFile(PathBuf),
     /// No file is a dump.
-    #[error("{}", no_dumps(folder, folders))]
+    #[error("{}", no_dumps(folder, folders, archives))]
     NoDumps {
         /// Where hir looked.
         folder: String,
         /// The folders below it that contain files with the name of a dump.
         folders: Vec<String>,
+        /// The archives in it.
+        archives: Vec<String>,
     },
     /// The name of a file has no rank.
-    #[error("the name of `{}` has no rank: rename the dump of rank 3 to `nccl_trace_rank_3` or `rank_3.json`", .0.display())]
+    #[error("the name of `{}` has no rank: that of a dump has one, as `nccl_trace_rank_3` or `rank_3.json` for rank 3", .0.display())]
     NoRank(PathBuf),
     /// No dump could be read.
     #[error("no dump can be read; the first one: {0}")]
     Unreadable(Skipped),
 }
 
-fn no_dumps(folder: &str, folders: &[String]) -> String {
-    let there = match folders {
-        [] => "`TORCH_FR_DUMP_TEMP_FILE` (older: `TORCH_NCCL_DEBUG_INFO_TEMP_FILE`) says where PyTorch writes them".to_owned(),
-        folders => format!("there are dumps in {}", grammar::list_text(folders.iter().map(String::as_str), 4, "and")),
+fn no_dumps(folder: &str, folders: &[String], archives: &[String]) -> String {
+    let list = |it: &[String]| grammar::list_text(it.iter().map(String::as_str), 4, "and");
+    let there = match (folders, archives) {
+        ([], []) => "`TORCH_FR_DUMP_TEMP_FILE` (older: `TORCH_NCCL_DEBUG_INFO_TEMP_FILE`) says where PyTorch writes them".to_owned(),
+        ([], archives) => format!("{NOT_UNPACKED}: {}", list(archives)),
+        (folders, _) => format!("there are dumps in {}", list(folders)),
     };
     format!("no dump of the flight recorder in `{folder}`: {there}")
 }
+
+/// Why an archive in a folder is not read: it may be that of another job.
+const NOT_UNPACKED: &str = "an archive is read only if it is given by its own name";
 
 /// A file with the name of a dump that cannot be read as one.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -107,14 +114,21 @@ pub fn load(paths: &[PathBuf]) -> Result<Dumps, LoadError> {
             candidates.push((rank, path.clone()));
         }
     }
+    let archives: Vec<String> = paths.iter().flat_map(|it| archives_in(it)).collect();
     if candidates.is_empty() && read.is_empty() {
         let shown: Vec<String> = paths.iter().map(|it| it.display().to_string()).collect();
         let folders = paths.iter().flat_map(|it| folders_with_dumps(it)).collect();
-        return Err(LoadError::NoDumps { folder: shown.join("`, `"), folders });
+        return Err(LoadError::NoDumps { folder: shown.join("`, `"), folders, archives });
     }
     let files = candidates.into_par_iter().map(|(rank, path)| (rank, read_file(&path, rank, &tables)));
     read.extend(files.collect::<Vec<_>>());
-    Ok(Dumps { folders: paths.iter().map(|it| folder_of(it)).collect(), ..combine(read, tables)? })
+    let mut dumps = combine(read, tables)?;
+    dumps.folders = paths.iter().map(|it| folder_of(it)).collect();
+    if !archives.is_empty() {
+        let list = grammar::list_text(archives.iter().map(String::as_str), 4, "and");
+        dumps.notes.push(format!("{list} beside the dumps: {NOT_UNPACKED}"));
+    }
+    Ok(dumps)
 }
 
 /// Reads dumps that are in memory, each with the name of its file, which has its rank.
@@ -130,7 +144,11 @@ pub fn read(files: &[(String, Vec<u8>)]) -> Result<Dumps, LoadError> {
         read.push((rank, log.map_err(|why| Skipped { file: name.clone(), rank, why })));
     }
     if read.is_empty() {
-        return Err(LoadError::NoDumps { folder: "these files".to_owned(), folders: Vec::new() });
+        return Err(LoadError::NoDumps {
+            folder: "these files".to_owned(),
+            folders: Vec::new(),
+            archives: Vec::new(),
+        });
     }
     combine(read, tables)
 }
@@ -218,6 +236,15 @@ fn folders_with_dumps(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|it| it.path());
     let with_dumps = entries.filter(|it| it.is_dir() && in_folder(it).is_ok_and(|it| !it.is_empty()));
     let mut found: Vec<String> = with_dumps.take(8).map(|it| format!("`{}`", it.display())).collect();
+    found.sort();
+    found
+}
+
+/// Returns the archives of a folder, for a message.
+fn archives_in(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|it| it.path());
+    let archives = entries.filter(|it| it.is_file() && archive::is_archive(it));
+    let mut found: Vec<String> = archives.map(|it| format!("`{}`", it.display())).collect();
     found.sort();
     found
 }
@@ -361,7 +388,7 @@ pub(crate) fn combine(read: Vec<ReadDump>, tables: Interners) -> Result<Dumps, L
     if dumps.records.ranks.is_empty() {
         let first = dumps.skipped.into_iter().next();
         return Err(first.map_or(
-            LoadError::NoDumps { folder: String::new(), folders: Vec::new() },
+            LoadError::NoDumps { folder: String::new(), folders: Vec::new(), archives: Vec::new() },
             LoadError::Unreadable,
         ));
     }

@@ -72,6 +72,16 @@ impl Report {
         match self.findings.first() {
             Some(finding) if self.is_hang => format!("hang: {}", finding.message),
             Some(finding) => format!("no hang is shown: {}", finding.message),
+            None if self.records == 0 => {
+                "no hang is shown: the dumps have no records: no call was made before they were written, or a \
+                 `TORCH_FR_BUFFER_SIZE` (older: `TORCH_NCCL_TRACE_BUFFER_SIZE`) of 0 switches the recorder off"
+                    .to_owned()
+            }
+            None if self.dumps < self.world => format!(
+                "the records show no hang, but those of {} of {} are missing: every call that all members made has completed",
+                self.world - self.dumps,
+                count_text(self.world, "rank")
+            ),
             None => "the records show no hang: every call that all members made has completed".to_owned(),
         }
     }

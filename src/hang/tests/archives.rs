@@ -113,6 +113,22 @@ fn several_jobs_in_an_archive_are_not_mixed() {
 }
 
 #[test]
+fn an_archive_in_a_folder_is_named() {
+    let pickles = pickles();
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("job.zip"), zip(&[("rank_1", pickles[1].as_slice())])).expect("a file");
+    let paths = [folder.path().to_owned()];
+    let message = text(files::load(&paths));
+    assert!(
+        message.contains("read only if it is given by its own name") && message.contains("job.zip"),
+        "{message}"
+    );
+    fs::write(folder.path().join("rank_0"), &pickles[0]).expect("a file");
+    let notes = files::load(&paths).expect("dumps").notes;
+    assert!(notes.len() == 1 && notes[0].contains("job.zip"), "{notes:?}");
+}
+
+#[test]
 fn hostile_archives_end_with_an_error() {
     let zeros = vec![0u8; (256 << 20) + 1];
     let limit = "a file in it has more than 256 MiB";

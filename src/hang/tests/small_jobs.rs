@@ -72,6 +72,21 @@ fn with(mut call: Value, keys: &[(&str, Value)]) -> Value {
     call
 }
 
+#[test]
+fn dumps_without_records_or_ranks_do_not_clear_a_job() {
+    let verdict = |members, ranks: &[Vec<Value>]| {
+        let found = explained(members, ranks);
+        assert!(!found.is_hang);
+        found.verdict()
+    };
+    assert!(verdict(2, &[vec![], vec![]]).starts_with("no hang is shown: the dumps have no records"));
+    let calls = || vec![done(call(1, "all_reduce", 4))];
+    assert!(
+        verdict(3, &[calls()]).starts_with("the records show no hang, but those of 2 of 3 ranks are missing")
+    );
+    assert!(verdict(2, &[calls(), calls()]).starts_with("the records show no hang: "));
+}
+
 /// The call, made at a line of `train.py`.
 fn at_line(call: Value, line: u32) -> Value {
     with(call, &[("frames", json!([{"name": "step", "filename": "train.py", "line": line}]))])
