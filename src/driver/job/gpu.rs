@@ -252,7 +252,7 @@ pub fn run(
     engine.notes().into_iter().for_each(&mut *say);
     let capture_obstacle = match job.issue {
         Issue::Default => engine.capture_obstacle().filter(|_| job.measures()).map(|it| it.to_string()),
-        // The capture reports what prevents it.
+        // A plan that has to be captured was refused before.
         Issue::Graph | Issue::StepByStep => None,
     };
     let is_replayed = job.issue != Issue::StepByStep && capture_obstacle.is_none();

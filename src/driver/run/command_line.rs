@@ -302,6 +302,16 @@ impl Options {
         }
     }
 
+    /// Returns whether a run on GPUs has to capture its plan.
+    pub fn requires_capture(&self) -> bool {
+        self.cudagraph && (self.is_measured() || self.stress.is_some())
+    }
+
+    /// Returns whether runs are measured.
+    pub fn is_measured(&self) -> bool {
+        self.iters > 0 || self.profile_host || self.tune.is_some()
+    }
+
     /// Returns the executor of the plans.
     pub fn device(&self) -> Device {
         self.device.unwrap_or(Device::Auto)

@@ -141,6 +141,10 @@ pub fn run(
             return Err(failure);
         }
     };
+    // All ranks refuse in the same way, before any of them runs anything, so that the job continues.
+    if let Some(fault) = engine.capture_obstacle().filter(|_| task.options.requires_capture()) {
+        return Err(JobFailure::Unsuitable(format!("{fault}; without `-G`, all runs are issued step by step")));
+    }
     let machine = match task.options.tuning_flag() {
         None => None,
         Some(flag) => {

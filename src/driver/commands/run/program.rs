@@ -112,13 +112,12 @@ pub fn run(
         }
         return Ok(RunVerdict::of(Exit::Success, "nothing was run: `--memory`"));
     }
-    let is_measured = options.iters > 0 || options.profile_host || options.tune.is_some();
     let given = match options.issue() {
         Issue::Graph => Some("-G"),
         Issue::StepByStep => Some("--step-by-step"),
         Issue::Default => None,
     };
-    if let Some(option) = given.filter(|_| !is_measured && options.stress.is_none()) {
+    if let Some(option) = given.filter(|_| !options.is_measured() && options.stress.is_none()) {
         say(Report::Note(format!(
             "`{option}` has no effect without timed or repeated runs: add `-n 20` or `--stress 100`"
         )));
