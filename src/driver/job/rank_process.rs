@@ -43,6 +43,8 @@ pub struct RunVerdict {
 pub struct Measured {
     /// The median of the timed runs, in microseconds.
     pub median: Option<f64>,
+    /// Why the timed runs were issued step by step, if the plan cannot be captured.
+    pub capture_obstacle: Option<String>,
     /// With `--tune` or `--tuning`: the kind of machine.
     pub machine: Option<Machine>,
 }

@@ -23,12 +23,14 @@ pub struct MeasuredPipeline {
     pub rounds: [Option<f64>; ROUNDS],
     /// The exit code of the first run that failed, or of success.
     pub exit: Exit,
+    /// Why the runs were issued step by step, if the plan cannot be captured as a graph.
+    pub not_captured: Option<String>,
 }
 
 impl MeasuredPipeline {
     /// Creates a pipeline that has not run.
     pub fn new(passes: String) -> Self {
-        Self { passes, rounds: [None; ROUNDS], exit: Exit::Success }
+        Self { passes, rounds: [None; ROUNDS], exit: Exit::Success, not_captured: None }
     }
 
     /// Adds the result of a round: the exit code and, if the run was timed, its median.
@@ -107,7 +109,7 @@ pub struct Measurement {
     pub runs: usize,
     /// Minimum number of runs before them.
     pub warmup: usize,
-    /// True for captured graphs.
+    /// True for captured graphs, of plans that can be captured.
     pub graph: bool,
     /// Number of ranks.
     pub ranks: usize,
@@ -147,6 +149,10 @@ pub fn table(all: &[MeasuredPipeline], how: Measurement) -> Vec<Report> {
         };
         let ratio = it.time().zip(least).map(|(time, least)| time / least.max(1e-3));
         Report::Output(format!("  {:>12} {:>12} {:>8}  {}", cells[0], cells[1], shown(ratio, 3), it.shown()))
+    }));
+    lines.extend(order.iter().filter_map(|it| {
+        let why = it.not_captured.as_ref()?;
+        Some(Report::Note(format!("{} is measured step by step: {why}", it.shown())))
     }));
     lines
 }
@@ -197,9 +203,13 @@ fn verdict(all: &[MeasuredPipeline], order: &[&MeasuredPipeline], compares: bool
 /// Returns the measurements as JSON.
 pub fn json(all: &[MeasuredPipeline], how: Measurement, program: &[String]) -> serde_json::Value {
     let pipeline = |it: &MeasuredPipeline| {
-        serde_json::json!({
+        let mut value = serde_json::json!({
             "passes": it.passes, "rounds_us": it.rounds, "time_us": it.time(), "exit_code": it.exit as u8,
-        })
+        });
+        if let Some(why) = &it.not_captured {
+            value["not_captured"] = why.as_str().into();
+        }
+        value
     };
     let pipelines: Vec<serde_json::Value> = all.iter().map(pipeline).collect();
     serde_json::json!({
@@ -234,6 +244,18 @@ mod tests {
 
     fn lines(table: Vec<Report>) -> Vec<String> {
         table.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_pipeline_whose_plan_cannot_be_captured_is_marked() {
+        let mut waits = measured("a", [2.0, 2.0]);
+        waits.not_captured = Some("rank 0: line 4: the host waits".to_owned());
+        let all = [waits, measured("b", [1.0, 1.0])];
+        let found = json(&all, HOW, &[]);
+        assert_eq!(found["pipelines"][0]["not_captured"], "rank 0: line 4: the host waits");
+        assert_eq!(found["pipelines"][1].get("not_captured"), None);
+        let last = lines(table(&all, HOW)).pop();
+        assert_eq!(last.as_deref(), Some("# a is measured step by step: rank 0: line 4: the host waits"));
     }
 
     fn texts(all: &[MeasuredPipeline], how: Measurement) -> (Vec<String>, String) {

@@ -143,7 +143,9 @@ pub fn run(
     };
     // All ranks refuse in the same way, before any of them runs anything, so that the job continues.
     if let Some(fault) = engine.capture_obstacle().filter(|_| task.options.requires_capture()) {
-        return Err(JobFailure::Unsuitable(format!("{fault}; without `-G`, all runs are issued step by step")));
+        return Err(JobFailure::Unsuitable(format!(
+            "{fault}; without `-G`, all runs are issued step by step"
+        )));
     }
     let machine = match task.options.tuning_flag() {
         None => None,
@@ -289,7 +291,8 @@ fn run_on_engine(
         facts.insert("machine".to_owned(), timing_report::machine_json(engine)?);
     }
     let median = ran.timing.as_ref().map(|(timing, _)| timing.quantile(0.5));
-    Ok(RunVerdict { measured: Measured { median, machine }, facts, ..print_outputs(ran.verdict, say) })
+    let measured = Measured { median, machine, capture_obstacle: ran.capture_obstacle };
+    Ok(RunVerdict { measured, facts, ..print_outputs(ran.verdict, say) })
 }
 
 /// Number of timed runs of an algorithm if `-n` is not given.

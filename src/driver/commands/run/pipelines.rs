@@ -293,10 +293,10 @@ impl PipelineTimes {
             self.check = exit;
         }
         let Some(run) = program.pipeline() else { return };
-        self.pipelines
-            .get_mut(run.number)
-            .into_iter()
-            .for_each(|it| it.add(run.round, exit, measured.median));
+        if let Some(it) = self.pipelines.get_mut(run.number) {
+            it.add(run.round, exit, measured.median);
+            it.not_captured = measured.capture_obstacle.or(it.not_captured.take());
+        }
         self.machine = measured.machine.or(self.machine.take());
     }
 
