@@ -112,12 +112,16 @@ pub fn run(
         }
         return Ok(RunVerdict::of(Exit::Success, "nothing was run: `--memory`"));
     }
+    // The table of `--tuning` has pipelines for runs step by step and for replays.
+    let selects_pipeline = options.step_by_step && options.tuning.is_some();
     let given = match options.issue() {
         Issue::Graph => Some("-G"),
         Issue::StepByStep => Some("--step-by-step"),
         Issue::Default => None,
     };
-    if let Some(option) = given.filter(|_| !options.is_measured() && options.stress.is_none()) {
+    if let Some(option) =
+        given.filter(|_| !options.is_measured() && options.stress.is_none() && !selects_pipeline)
+    {
         say(Report::Note(format!(
             "`{option}` has no effect without timed or repeated runs: add `-n 20` or `--stress 100`"
         )));
