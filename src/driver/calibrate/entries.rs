@@ -102,6 +102,8 @@ const SMALL: Call = Call::Product([64, 1024, 1024]);
 const PRODUCTS_FROM_MEMORY: usize = 100_000_000;
 /// Number of calls of `Meaning::Leasts` and `Meaning::Alternating`.
 const CALLS: usize = 20;
+/// Number of turns of `Meaning::Exchanging` with large products: as many communications as a layer has.
+const TURNS: usize = 2;
 
 /// Returns the measurements of the time of a run besides its work.
 pub fn least(ranks: usize) -> Vec<Entry> {
@@ -130,14 +132,13 @@ pub fn entries(ranks: usize, quick: bool) -> Vec<Entry> {
         return all;
     }
     if ranks > 1 {
-        for it in exchanges() {
-            let calls = [SMALL, it];
-            let text = if matches!(it, Call::PeerCopy(..)) {
-                calls_on_streams(calls, CALLS, ranks)
+        for (calls, turns) in exchanges() {
+            let text = if matches!(calls[1], Call::PeerCopy(..)) {
+                calls_on_streams(calls, turns, ranks)
             } else {
-                calls_in_turns(calls, CALLS, ranks)
+                calls_in_turns(calls, turns, ranks)
             };
-            all.push(Entry::new(text, Meaning::Exchanging(calls, CALLS)));
+            all.push(Entry::new(text, Meaning::Exchanging(calls, turns)));
         }
         let together =
             |it: [(Call, usize); 2]| Entry::new(concurrent_calls(it[0], it[1], ranks), Meaning::Together(it));
@@ -252,13 +253,25 @@ pub fn from_memory(call: Call, ranks: usize, exactly: bool) -> Option<Entry> {
     Some(Entry::new(text, meaning))
 }
 
-/// Returns a small communication of each kind.
-fn exchanges() -> [Call; 3] {
-    [
+/// Returns products with the communication behind each, and how many turns of both are measured: a small communication of each kind, and
+/// one of the result of larger products, which are points of the table.
+fn exchanges() -> Vec<([Call; 2], usize)> {
+    let small = [
         Call::Collective(Collective::Allreduce, "one-shot-ll", 4096),
         Call::PeerCopy(4096, PeerProtocol::Get),
         Call::Collective(Collective::Allreduce, "nccl", 4096),
-    ]
+    ];
+    let mut all = Vec::from(small.map(|it| ([SMALL, it], CALLS)));
+    for rows in [256, 1024, 4096] {
+        let elements = rows * 4096;
+        let large = [
+            Call::Collective(Collective::Allreduce, "one-shot", elements),
+            Call::PeerCopy(elements, PeerProtocol::Get),
+            Call::Collective(Collective::Allreduce, "nccl", elements),
+        ];
+        all.extend(large.map(|it| ([Call::Product([rows, 4096, 8192]), it], TURNS)));
+    }
+    all
 }
 
 /// Returns products and communications that run at the same time, for each kind of communication with several sizes. Alone, both

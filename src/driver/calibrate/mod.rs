@@ -14,7 +14,7 @@ use grammar::{count_text, diagnostic::Diagnostic, ir::Program, source::Source, s
 use hir_plan::{
     World,
     timeline::{
-        machine::{FROM_MEMORY, Machine, Point, Run, Slowdown, Table, VERSION},
+        machine::{Delay, FROM_MEMORY, Machine, Point, Run, Slowdown, Table, VERSION},
         work::{Work, work_of},
     },
 };
@@ -174,9 +174,11 @@ pub fn read_results(folder: &Path, entries: &[Entry], ranks: usize, date: String
     }
     for (pair, time) in exchanging {
         let [compute, exchange] = pair.map(|it| time_of(&machine, it));
-        let alone = compute.zip(exchange).map_or(time, |(a, b)| a + b + 2.0 * machine.switch_us);
+        let Some((behind, exchange)) = compute.zip(exchange) else { continue };
         if let Some(kind) = work(pair[1]).and_then(|it| it.contention()) {
-            machine.exchange_us.insert(kind.name().to_owned(), rounded((time - alone).max(0.0)));
+            let us = rounded((time - behind - exchange - 2.0 * machine.switch_us).max(0.0));
+            let delays = machine.exchange_us.entry(kind.name().to_owned()).or_default();
+            delays.push(Delay { behind: rounded(behind), us });
         }
     }
     for (calls, time) in together {
@@ -190,6 +192,9 @@ pub fn read_results(folder: &Path, entries: &[Entry], ranks: usize, date: String
             let factor = rounded((time / alone).max(1.0));
             machine.sustained.push(Slowdown { at: work.extents.iter().product(), factor });
         }
+    }
+    for delays in machine.exchange_us.values_mut() {
+        delays.sort_by(|a, b| a.behind.total_cmp(&b.behind));
     }
     for points in machine.contention.values_mut().chain([&mut machine.sustained]) {
         points.sort_by(|a, b| a.at.total_cmp(&b.at));

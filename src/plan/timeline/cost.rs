@@ -47,26 +47,30 @@ impl CostModel<'_> {
             return plan.code.iter().map(|it| microseconds(plan, it)).collect();
         };
         let cold = if machine.knows_memory() { reads_of_memory(plan) } else { FxHashSet::default() };
-        let duration = |at: usize| match work_of(plan, at) {
+        // Microseconds of kernels since the last communication.
+        let mut computed = 0.0;
+        let mut duration = |at: usize| match work_of(plan, at) {
             Some(work) => {
                 let within = if cold.contains(&at) {
                     machine.microseconds_from_memory(&work)
                 } else {
                     machine.microseconds(&work)
                 };
-                let known = within.map(|it| it + machine.microseconds_between(&work));
-                known.unwrap_or_else(|| microseconds(plan, &plan.code[at]))
+                let known = within.map(|it| it + machine.microseconds_between(&work, computed));
+                let time = known.unwrap_or_else(|| microseconds(plan, &plan.code[at]));
+                computed = if work.contention().is_some() { 0.0 } else { computed + time };
+                time
             }
             // The first transfer of a collective has the time of its kernel.
             None if plan.peer_collective_at(at).is_some() => 0.0,
             None => microseconds(plan, &plan.code[at]),
         };
-        let between = |at: usize| {
+        let mut between = |at: usize| {
             let within = duration(at);
             let hosts = machine.hosts.as_ref().filter(|_| within > 0.0);
             hosts.map_or(within, |it| it.microseconds(plan, at, within))
         };
-        let mut all: Vec<f64> = (0..plan.code.len()).map(between).collect();
+        let mut all: Vec<f64> = (0..plan.code.len()).map(&mut between).collect();
         for (at, leader) in self.fused.get(plan.rank).into_iter().flatten() {
             let [at, leading] = [*at, *leader].map(|it| it as usize);
             // The kernel reads and writes each element once, so the largest part of the work determines its time.

@@ -19,7 +19,7 @@ use super::{
 };
 
 /// The version of the format.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Ends the name of a table of products that read their larger operand from memory, and not from the cache of the GPU.
 pub const FROM_MEMORY: &str = " from memory";
 /// Ends the name of a table whose points are not those of a grid, so that no time between them is known.
@@ -53,9 +53,10 @@ pub struct Machine {
     pub event_us: f64,
     /// Microseconds that a kernel takes longer behind another kernel than behind one of the same kind, as in its table.
     pub switch_us: f64,
-    /// By the name of a `Contention`: microseconds that a communication takes longer between kernels that compute than behind
-    /// one of the same kind, besides two `switch_us`: ranks do not reach it at the same time, and engines notify each other.
-    pub exchange_us: BTreeMap<String, f64>,
+    /// By the name of a `Contention`: how much longer a communication takes between kernels that compute than behind one of the same
+    /// kind, besides two `switch_us`, by how long its rank has computed, in ascending order: ranks do not reach it at the same
+    /// time, and engines notify each other.
+    pub exchange_us: BTreeMap<String, Vec<Delay>>,
     /// By the name of a table (`Work::kind`).
     pub tables: BTreeMap<String, Table>,
     /// By the name of a `Contention`: how many times longer a communication and a kernel that computes
@@ -103,6 +104,29 @@ pub struct Point {
     pub us: f64,
     /// The least time in microseconds.
     pub least: f64,
+}
+
+/// How much longer a communication takes behind kernels that compute.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Delay {
+    /// Microseconds that these kernels take, since the communication before.
+    pub behind: f64,
+    /// The microseconds.
+    pub us: f64,
+}
+
+/// Returns the delay behind kernels of this many microseconds: between two points, it is linear, and that of the nearest point beyond
+/// them. 0 without points.
+fn delay_behind(points: &[Delay], microseconds: f64) -> f64 {
+    let above = points.partition_point(|it| it.behind < microseconds);
+    match (above.checked_sub(1).map(|it| points[it]), points.get(above)) {
+        (Some(low), Some(high)) => {
+            low.us + (high.us - low.us) * (microseconds - low.behind) / (high.behind - low.behind)
+        }
+        (Some(nearest), None) | (None, Some(&nearest)) => nearest.us,
+        (None, None) => 0.0,
+    }
 }
 
 /// How many times longer work takes than alone on a cool GPU.
@@ -165,9 +189,17 @@ impl Machine {
         let is_time = |it: f64| (0.0..=LONGEST_US).contains(&it);
         let Self { run_us, event_us, switch_us, .. } = machine;
         let constants = [("run_us", run_us), ("event_us", event_us), ("switch_us", switch_us)].into_iter();
-        let exchanges = machine.exchange_us.values().map(|it| ("exchange_us", *it));
+        let exchanges = machine.exchange_us.values().flatten();
+        let exchanges = exchanges.flat_map(|it| [it.behind, it.us]).map(|it| ("exchange_us", it));
         if let Some((key, value)) = constants.chain(exchanges).find(|it| !is_time(it.1)) {
             return Err(format!("`{key}` is {value}: expected microseconds").into());
+        }
+        for (name, points) in &machine.exchange_us {
+            if !points.is_sorted_by(|a, b| a.behind < b.behind) {
+                return Err(
+                    format!("the times of `exchange_us` of `{name}` are not in ascending order").into()
+                );
+            }
         }
         let contention = machine.contention.iter().map(|it| (format!("contention `{}`", it.0), it.1));
         for (name, points) in contention.chain([("key `sustained`".to_owned(), &machine.sustained)]) {
@@ -232,9 +264,11 @@ impl Machine {
         it.ok().map(|it| points[it].us)
     }
 
-    /// Returns the microseconds that work takes longer in a program than in its table.
-    pub fn microseconds_between(&self, work: &Work) -> f64 {
-        let exchange = |it: Contention| self.exchange_us.get(it.name()).copied().unwrap_or(0.0);
+    /// Returns the microseconds that work takes longer in a program than in its table. Since the communication before, the rank has
+    /// computed for `computed` microseconds.
+    pub fn microseconds_between(&self, work: &Work, computed: f64) -> f64 {
+        let exchange =
+            |it: Contention| self.exchange_us.get(it.name()).map_or(0.0, |it| delay_behind(it, computed));
         // A copy engine is no kernel that another kind of kernel comes before.
         let switch = if work.contention() == Some(Contention::Copy) { 0.0 } else { self.switch_us };
         work.contention().map_or(0.0, exchange) + switch
@@ -364,6 +398,18 @@ mod tests {
     }
 
     #[test]
+    fn a_communication_waits_longer_behind_longer_kernels() {
+        let delays = [(4.0, 1.0), (100.0, 7.0)].map(|(behind, us)| Delay { behind, us });
+        let delay = |computed: f64| delay_behind(&delays, computed);
+        assert_eq!([0.0, 4.0, 52.0, 100.0, 500.0].map(delay), [1.0, 1.0, 4.0, 7.0, 7.0]);
+        let exchange_us = BTreeMap::from([("nccl".to_owned(), delays.to_vec())]);
+        let machine = Machine { switch_us: 0.5, exchange_us, ..Machine::default() };
+        let work = |kind: &str| Work { kind: kind.to_owned(), extents: vec![8.0] };
+        assert_eq!(machine.microseconds_between(&work("nccl allreduce"), 52.0), 4.5);
+        assert_eq!(machine.microseconds_between(&work("elementwise"), 52.0), 0.5);
+    }
+
+    #[test]
     fn impossible_numbers_are_refused() {
         let mut machine = Machine { version: VERSION, ..Machine::default() };
         let refusal = |it: &Machine| {
@@ -379,6 +425,10 @@ mod tests {
         assert!(refusal(&machine).is_some_and(|it| it.contains("ascending")));
         machine.tables.insert("copy".to_owned(), table(&[(&[8.0], 0.0)]));
         assert!(refusal(&machine).is_some_and(|it| it.contains("cannot be")));
+        machine.tables.clear();
+        let point = Delay { behind: 4.0, us: 1.0 };
+        machine.exchange_us.insert("nccl".to_owned(), vec![point, point]);
+        assert!(refusal(&machine).is_some_and(|it| it.contains("ascending")));
         machine.version = VERSION + 1;
         assert!(
             refusal(&machine).is_some_and(|it| it.contains("this hir reads") && it.contains("measure again"))
