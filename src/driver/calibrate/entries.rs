@@ -9,8 +9,8 @@ use super::{
     exact::{measurements, works},
     layer::{Layer, LayerKind},
     programs::{
-        Call, Collective, PeerProtocol, alternating_call, calls_in_turns, calls_on_streams, concurrent_calls,
-        products_from_memory, repeated_call,
+        Call, Collective, PeerProtocol, alternating_call, calls_in_turns, calls_on_streams, chunks,
+        concurrent_calls, products_from_memory, repeated_call,
     },
     world,
 };
@@ -56,8 +56,10 @@ pub enum Meaning {
     Exchanging([Call; 2], usize),
     /// This many calls of the work that the table with this prefix contains.
     Table(&'static str, usize, Place),
-    /// Two calls, each several times, at the same time: a kernel that computes, and a communication.
+    /// Two calls, each several times, at the same time: a kernel that computes, and a copy.
     Together([(Call, usize); 2]),
+    /// This many chunks of a product, each with a communication, on two streams.
+    Chunks([Call; 2], usize),
     /// This many such calls on a GPU that has computed for some time.
     Sustained(Call, usize),
     /// A layer.
@@ -142,7 +144,12 @@ pub fn entries(ranks: usize, quick: bool) -> Vec<Entry> {
         }
         let together =
             |it: [(Call, usize); 2]| Entry::new(concurrent_calls(it[0], it[1], ranks), Meaning::Together(it));
-        all.extend(contention().into_iter().map(together));
+        all.extend(contention_of_copies().map(together));
+        for (product, communication, count) in contention_of_kernels(ranks) {
+            let calls = [Call::Product(product), communication];
+            let text = chunks(product, communication, count, ranks);
+            all.push(Entry::new(text, Meaning::Chunks(calls, count)));
+        }
     }
     let pipelines = PIPELINES.map(str::to_owned);
     let mut measured: Vec<Entry> = Vec::new();
@@ -274,24 +281,32 @@ fn exchanges() -> Vec<([Call; 2], usize)> {
     all
 }
 
-/// Returns products and communications that run at the same time, for each kind of communication with several sizes. Alone, both
-/// take about as long, and their products are points of the table.
-fn contention() -> Vec<[(Call, usize); 2]> {
-    let sizes = [
+/// Returns products and copies of several sizes that run at the same time. Alone, both take about as long, and their products are points
+/// of the table.
+fn contention_of_copies() -> [[(Call, usize); 2]; 4] {
+    [
         (1 << 18, [256, 4096, 1024], 20),
         (1 << 20, [256, 4096, 8192], 10),
         (4 << 20, [512, 4096, 8192], 5),
         (32 << 20, [4096, 4096, 8192], 3),
-    ];
-    let kinds: [&dyn Fn(usize) -> Call; 3] = [
-        &|elements| Call::PeerCopy(elements, PeerProtocol::Get),
-        &|elements| Call::Collective(Collective::Allreduce, "two-shot", elements),
-        &|elements| Call::Collective(Collective::Allreduce, "nccl", elements),
-    ];
-    let of_kind = |call: &dyn Fn(usize) -> Call| {
-        sizes.map(|(elements, product, times)| [(Call::Product(product), times), (call(elements), times)])
-    };
-    kinds.into_iter().flat_map(of_kind).collect()
+    ]
+    .map(|(elements, product, times)| {
+        [(Call::Product(product), times), (Call::PeerCopy(elements, PeerProtocol::Get), times)]
+    })
+}
+
+/// Returns products of several sizes, which are points of the table, with an all-reduce of each by a kernel and by NCCL, and numbers of
+/// chunks. A block of NCCL waits for the product of the next chunk, so that two chunks have no contention.
+fn contention_of_kernels(ranks: usize) -> Vec<([usize; 3], Call, usize)> {
+    let of_kernel = if ranks == 2 { "one-shot" } else { "two-shot" };
+    let mut all = Vec::new();
+    for rows in [64, 256, 1024, 4096] {
+        for (algorithm, count) in [(of_kernel, 2), (of_kernel, 4), ("nccl", 4)] {
+            let call = Call::Collective(Collective::Allreduce, algorithm, rows * 4096);
+            all.push(([rows, 4096, 8192], call, count));
+        }
+    }
+    all
 }
 
 /// Returns products of which some hundred milliseconds heat the GPU: a small one, and a large one.

@@ -118,8 +118,8 @@ pub fn read_results(folder: &Path, entries: &[Entry], ranks: usize, date: String
         ..Machine::default()
     };
     let mut missing = Vec::new();
-    let (mut switching, mut exchanging, mut together, mut sustained) =
-        (None, Vec::new(), Vec::new(), Vec::new());
+    let (mut switching, mut exchanging, mut together, mut chunks, mut sustained) =
+        (None, Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let (mut least, mut launch) = (0.0, 0.0);
     let mut tables = Tables::new();
     for (number, entry) in entries.iter().enumerate() {
@@ -155,6 +155,7 @@ pub fn read_results(folder: &Path, entries: &[Entry], ranks: usize, date: String
             Meaning::Switching(call, calls) => switching = Some((*call, each(*calls).median)),
             Meaning::Exchanging(pair, calls) => exchanging.push((*pair, each(*calls).median)),
             Meaning::Together(calls) => together.push((*calls, each(1).median)),
+            Meaning::Chunks(calls, count) => chunks.push((*calls, *count, each(1).median)),
             Meaning::Sustained(call, calls) => sustained.push((*call, each(*calls).median)),
             Meaning::Run(layer) => machine.runs.push(Run {
                 program: layer.to_string(),
@@ -195,6 +196,22 @@ pub fn read_results(folder: &Path, entries: &[Entry], ranks: usize, date: String
     }
     for delays in machine.exchange_us.values_mut() {
         delays.sort_by(|a, b| a.behind.total_cmp(&b.behind));
+    }
+    // The delays of communications are known by now. Programs with as many bytes follow each other.
+    let mut factors: Vec<(&str, f64, Vec<f64>)> = Vec::new();
+    for (calls, count, time) in chunks {
+        let [Some(product), Some(communication)] = calls.map(work) else { continue };
+        let of_chunks = contention_of_chunks(&machine, [&product, &communication], count, time);
+        let (Some(factor), Some(kind)) = (of_chunks, communication.contention()) else { continue };
+        let at = communication.extents.first().copied().unwrap_or(1.0);
+        match factors.iter_mut().find(|it| (it.0, it.1) == (kind.name(), at)) {
+            Some((.., known)) => known.push(factor),
+            None => factors.push((kind.name(), at, vec![factor])),
+        }
+    }
+    for (name, at, factors) in factors {
+        let factor = rounded(factors.iter().sum::<f64>() / factors.len() as f64);
+        machine.contention.entry(name.to_owned()).or_default().push(Slowdown { at, factor });
     }
     for points in machine.contention.values_mut().chain([&mut machine.sustained]) {
         points.sort_by(|a, b| a.at.total_cmp(&b.at));
@@ -264,6 +281,24 @@ fn contention(
     Some((work.contention()?.name(), Slowdown { at: *work.extents.first()?, factor }))
 }
 
+/// As `contention`, for chunks of a product and a communication of which each is beside the product of the next chunk: of two that take a
+/// and b alone, a ≥ b, `count` chunks take the time of the first product, `count - 1` times b · factor + (a - b), and that of the last
+/// communication.
+fn contention_of_chunks(
+    machine: &Machine,
+    [product, communication]: [&Work; 2],
+    count: usize,
+    time: f64,
+) -> Option<f64> {
+    let compute = machine.microseconds(product)? + machine.microseconds_between(product, 0.0);
+    let exchange =
+        machine.microseconds(communication)? + machine.microseconds_between(communication, compute);
+    let (longer, shorter) = (compute.max(exchange), compute.min(exchange));
+    let beside = (count - 1) as f64;
+    let lost = time - compute - exchange - beside * longer;
+    Some(1.0 + (lost / (beside * shorter)).max(0.0))
+}
+
 /// Why a program has no plans after some passes.
 #[derive(Debug)]
 pub enum Refusal {
@@ -316,6 +351,7 @@ impl Entry {
             Meaning::Switching(..) => "the time of another kernel".to_owned(),
             Meaning::Exchanging(..) => "the time of a communication between kernels".to_owned(),
             Meaning::Together(calls) => format!("contention of {:?}", calls.map(|it| it.0)),
+            Meaning::Chunks(calls, count) => format!("contention of {count} chunks of {calls:?}"),
             Meaning::Sustained(call, _) => format!("sustained load of {call:?}"),
             Meaning::Run(layer) => format!("{layer} with {}", self.passes),
         }
@@ -363,5 +399,11 @@ mod tests {
         let slowdown = |factor| Some(("nccl", Slowdown { at: 2.0, factor }));
         assert_eq!(contention(&machine, calls, 450.0, 2), slowdown(1.5));
         assert_eq!(contention(&machine, calls, 350.0, 2), slowdown(1.0));
+        // Three chunks: 400 µs, twice 100 · 1.5 + 300, and 100 µs; less if nothing is lost.
+        let works = calls.map(|(call, _)| work_of_table(&repeated_call(call, 1, 2), "", 2));
+        let [Some(product), Some(communication)] = &works else { panic!("{works:?}") };
+        let of_chunks = |time| contention_of_chunks(&machine, [product, communication], 3, time);
+        assert_eq!(of_chunks(1400.0), Some(1.5));
+        assert_eq!(of_chunks(1200.0), Some(1.0));
     }
 }

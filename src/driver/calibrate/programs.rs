@@ -331,6 +331,34 @@ pub fn calls_on_streams(calls: [Call; 2], times: usize, ranks: usize) -> String 
     text.program(&names(&inputs), "", &all)
 }
 
+/// Returns a program of chunks on two streams, as `overlap` makes them of a layer: each computes the same product and communicates as
+/// many bytes as others, so that a communication is beside the product of the next chunk.
+pub fn chunks([rows, columns, depth]: [usize; 3], communication: Call, count: usize, ranks: usize) -> String {
+    let mut text = Text::of(ranks);
+    text.tensor(0, &format!("iS000{{{rows}}}, iS001{{{depth}}}"));
+    text.tensor(1, &format!("iS100{{{columns}}}, iS101{{{depth}}}"));
+    let (mut inputs, mut body) = (vec![0, 1], Vec::new());
+    let mut all = vec!["Stream s0 = GetCurrentStream()".to_owned()];
+    for chunk in 0..count {
+        let out = 100 * chunk + 2;
+        text.tensor(out, &format!("iS{out}00{{{rows}}}, iS{out}01{{{columns}}}, rS{out}02{{{depth}}}"));
+        let (more, setup, statements) = communication.parts(&mut text, 100 * chunk + 50);
+        inputs.extend(more);
+        all.extend(setup);
+        body.push(format!("SetCurrentStream(Stream {})", chunk % 2));
+        if chunk < 2 {
+            body.push("Synchronize(Stream s0)".to_owned());
+        }
+        body.push(format!("T{out} = linear(T0, T1)"));
+        body.extend(statements);
+    }
+    all.extend(body);
+    all.extend(
+        ["SetCurrentStream(Stream s0)", "Synchronize(Stream 0)", "Synchronize(Stream 1)"].map(str::to_owned),
+    );
+    text.program(&names(&inputs), "", &all)
+}
+
 /// Returns a program that makes two calls several times each, on two streams at the same time.
 pub fn concurrent_calls(first: (Call, usize), second: (Call, usize), ranks: usize) -> String {
     let mut text = Text::of(ranks);
