@@ -1,6 +1,6 @@
 //! Compares the checker with a search of all orders of small programs, for each model: storage (`pytorch`, `cuda-async`,
-//! `never-reused`), orders (`nccl`, `hir`), runs that follow each other, captures, the launch order of NCCL's kernels, and the queues of
-//! sends and receives (`communicator`, `pair`).
+//! `never-reused`), orders (`nccl`, `hir`), runs that follow each other, captures, the launch order of NCCL's kernels, the queues of
+//! sends and receives (`communicator`, `pair`), and transfers over peer memory.
 //!
 //! The search knows neither plans nor clocks. It executes the statements of a program in every order that streams and hosts allow,
 //! and says of each pair of statements whether one may come before the other.
@@ -9,10 +9,14 @@
 
 #[path = "models/kernels.rs"]
 mod kernels;
+#[path = "models/peer_memory.rs"]
+mod peer_memory;
 #[path = "models/streams.rs"]
 mod streams;
 #[path = "models/transfers.rs"]
 mod transfers;
+#[path = "models/works.rs"]
+mod works;
 
 use std::io::Write as _;
 
@@ -61,6 +65,7 @@ pub fn trials() -> Vec<Trial> {
     all("streams_and_storage", streams::compare as fn(&mut Rng) -> _)
         .chain(all("kernels_of_communicators", kernels::compare as fn(&mut Rng) -> _))
         .chain(all("sends_and_receives", transfers::compare as fn(&mut Rng) -> _))
+        .chain(all("peer_memory", peer_memory::compare as fn(&mut Rng) -> _))
         .collect()
 }
 

@@ -7,11 +7,11 @@
 use std::{collections::BTreeSet, fmt::Write as _};
 
 use hir::{
-    check::{Checks, Finding, StorageModel},
+    check::{Checks, Finding, OrderingModel, StorageModel},
     plan::sync::{LaunchOrder, P2pQueues},
 };
 
-use super::{Verdict, plans_of, same_verdict};
+use super::{Verdict, plans_of, same_verdict, works::Works};
 use crate::rng::Rng;
 
 const RANKS: usize = 3;
@@ -73,7 +73,7 @@ pub fn compare(rng: &mut Rng) -> Result<Vec<Verdict>, String> {
         verdicts.push(if ends {
             let checks = Checks { race: true, comm: false, storage: StorageModel::NeverReused, ..checks };
             let is_race = |it: &Finding| matches!(it, Finding::Race { .. });
-            let expected = Work::of(&program, p2p).race();
+            let expected = works_of(&program, p2p).race(OrderingModel::Nccl);
             same_verdict((&text, &world), (checks, &format!("{} race", p2p.name())), is_race, expected)?
         } else {
             None
@@ -351,116 +351,60 @@ fn settle(
     }
 }
 
-/// What executes: the works of all streams, the beginning and the end of each kernel, and the caller of each rank before and after the
-/// program.
-struct Work {
-    /// By work: the works that have to be executed before.
-    needs: Vec<Vec<usize>>,
-    /// The first and the last work of each access: rank, tensor, and whether it writes.
-    accesses: Vec<(usize, usize, usize, usize, bool)>,
-    /// By rank: the works of the caller.
-    callers: Vec<[usize; 2]>,
-}
-
-impl Work {
-    fn of(program: &Program, p2p: P2pQueues) -> Self {
-        let mut it = Self { needs: Vec::new(), accesses: Vec::new(), callers: Vec::new() };
-        let all: [Vec<Side>; RANKS] = std::array::from_fn(|rank| sides(program, rank));
-        // The beginning and the end of each kernel, by rank and number.
-        let kernels: Vec<Vec<[usize; 2]>> = all
-            .iter()
-            .map(|sides| sides.iter().map(|_| [it.add(Vec::new()), it.add(Vec::new())]).collect())
-            .collect();
-        for (rank, sides) in all.iter().enumerate() {
-            for (number, side) in sides.iter().enumerate() {
-                let [begin, end] = kernels[rank][number];
-                it.needs[end].push(begin);
-                if !side.sends {
-                    it.needs[end].push(kernels[side.peer][partner(&all, rank, number)][0]);
-                }
-                let earlier = (0..number).filter(|it| is_one_queue(p2p, sides[*it], *side));
-                it.needs[begin].extend(earlier.map(|it| kernels[rank][it][1]));
+/// Returns the works of a program: those of all streams, and the beginning and the end of each kernel.
+fn works_of(program: &Program, p2p: P2pQueues) -> Works {
+    let mut it = Works::new(TENSORS);
+    let all: [Vec<Side>; RANKS] = std::array::from_fn(|rank| sides(program, rank));
+    // The beginning and the end of each kernel, by rank and number.
+    let kernels: Vec<Vec<[usize; 2]>> = all
+        .iter()
+        .map(|sides| sides.iter().map(|_| [it.add(Vec::new()), it.add(Vec::new())]).collect())
+        .collect();
+    for (rank, sides) in all.iter().enumerate() {
+        for (number, side) in sides.iter().enumerate() {
+            let [begin, end] = kernels[rank][number];
+            it.needs[end].push(begin);
+            if !side.sends {
+                it.needs[end].push(kernels[side.peer][partner(&all, rank, number)][0]);
             }
+            let earlier = (0..number).filter(|it| is_one_queue(p2p, sides[*it], *side));
+            it.needs[begin].extend(earlier.map(|it| kernels[rank][it][1]));
         }
-        for rank in 0..RANKS {
-            let entry = it.add(Vec::new());
-            // The last work of each stream.
-            let mut last = [Some(entry), None];
-            for tensor in 1..TENSORS {
-                let zeros = it.add(last[0].into_iter().collect());
-                it.accesses.push((zeros, zeros, rank, tensor, true));
-                last[0] = Some(zeros);
-            }
-            for statement in &program[rank] {
-                match *statement {
-                    Statement::Post { number, sends, tensor, stream, .. } => {
-                        let [begin, end] = kernels[rank][number];
-                        it.needs[begin].extend(last[stream]);
-                        it.accesses.push((begin, end, rank, tensor, !sends));
-                    }
-                    Statement::Wait { number, stream } => {
-                        let needs = last[stream].into_iter().chain([kernels[rank][number][1]]).collect();
-                        last[stream] = Some(it.add(needs));
-                    }
-                    Statement::Synchronize { awaited, stream } => {
-                        let needs = last[stream].into_iter().chain(last[awaited]).collect();
-                        last[stream] = Some(it.add(needs));
-                    }
-                    Statement::Compute { out, from, stream } => {
-                        let at = it.add(last[stream].into_iter().collect());
-                        it.accesses.extend([(at, at, rank, from, false), (at, at, rank, out, true)]);
-                        last[stream] = Some(at);
-                    }
-                }
-            }
-            let exit = it.add(last[0].into_iter().collect());
-            it.callers.push([entry, exit]);
+    }
+    for rank in 0..RANKS {
+        let entry = it.add(Vec::new());
+        // The last work of each stream.
+        let mut last = [Some(entry), None];
+        for tensor in 1..TENSORS {
+            let zeros = it.add(last[0].into_iter().collect());
+            it.access([zeros, zeros], (rank, tensor), true);
+            last[0] = Some(zeros);
         }
-        it
-    }
-
-    fn add(&mut self, needs: Vec<usize>) -> usize {
-        self.needs.push(needs);
-        self.needs.len() - 1
-    }
-
-    /// Executes all works that need not wait for `held`. Returns by work whether it was executed.
-    fn without(&self, held: usize) -> Vec<bool> {
-        let mut done = vec![false; self.needs.len()];
-        let mut proceeds = true;
-        while std::mem::take(&mut proceeds) {
-            for at in 0..done.len() {
-                if !done[at] && at != held && self.needs[at].iter().all(|it| done[*it]) {
-                    done[at] = true;
-                    proceeds = true;
+        for statement in &program[rank] {
+            match *statement {
+                Statement::Post { number, sends, tensor, stream, .. } => {
+                    let [begin, end] = kernels[rank][number];
+                    it.needs[begin].extend(last[stream]);
+                    it.access([begin, end], (rank, tensor), !sends);
+                }
+                Statement::Wait { number, stream } => {
+                    let needs = last[stream].into_iter().chain([kernels[rank][number][1]]).collect();
+                    last[stream] = Some(it.add(needs));
+                }
+                Statement::Synchronize { awaited, stream } => {
+                    let needs = last[stream].into_iter().chain(last[awaited]).collect();
+                    last[stream] = Some(it.add(needs));
+                }
+                Statement::Compute { out, from, stream } => {
+                    let at = it.add(last[stream].into_iter().collect());
+                    it.access([at, at], (rank, from), false);
+                    it.access([at, at], (rank, out), true);
+                    last[stream] = Some(at);
                 }
             }
         }
-        done
+        let exit = it.add(last[0].into_iter().collect());
+        it.callers.push([entry, exit]);
     }
-
-    /// Returns two accesses that may be at the same time or in either order, if there are any.
-    fn race(&self) -> Option<String> {
-        let without: Vec<Vec<bool>> = (0..self.needs.len()).map(|it| self.without(it)).collect();
-        // Whether `late` may come before `early`.
-        let may_be_early = |late: usize, early: usize| without[early][late];
-        for (at, one) in self.accesses.iter().enumerate() {
-            let (begin, end, rank, tensor, writes) = *one;
-            let [entry, exit] = self.callers[rank];
-            if tensor == 0 && may_be_early(begin, entry) {
-                return Some(format!("the caller before: rank {rank}, T{tensor}"));
-            }
-            if may_be_early(exit, end) {
-                return Some(format!("the caller after: rank {rank}, T{tensor}"));
-            }
-            for other in &self.accesses[..at] {
-                let conflicts = (other.2, other.3) == (rank, tensor) && (writes || other.4);
-                let is_same = other.0 == begin;
-                if conflicts && !is_same && may_be_early(begin, other.1) && may_be_early(other.0, end) {
-                    return Some(format!("rank {rank}, T{tensor}: works {other:?} and {one:?}"));
-                }
-            }
-        }
-        None
-    }
+    it
 }
