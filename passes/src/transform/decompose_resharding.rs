@@ -38,6 +38,7 @@
 mod contraction;
 mod copies;
 mod device_reduction;
+mod generators;
 mod partial_sums;
 mod red_op;
 mod several_results;
@@ -45,12 +46,10 @@ mod shifts;
 mod slices;
 
 use grammar::{
-    DimMap,
-    attr::{self, AttrName},
-    axis_text,
+    DimMap, attr, axis_text,
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{Attr, AxisId, ExprId, OpStmt, Operand, ParallelType, Program, Stmt, StmtId, TensorId},
+    ir::{Attr, AxisId, OpStmt, Operand, ParallelType, Program, Stmt, StmtId, TensorId},
     ops::{Op, OpClass, TypeRule},
     rules::AxesState,
     span::Span,
@@ -75,6 +74,7 @@ use contraction::contracted_device_pieces;
 use copies::{ReshardedCopies, copy_stmt};
 use device_reduction::reduces_over_devices;
 pub(crate) use device_reduction::{reduces_in_one_step, reduction_stmt, set_reduction_axes};
+use generators::generator_stmt;
 pub(crate) use red_op::collective_red_op;
 use slices::mentions_slice;
 
@@ -429,35 +429,6 @@ impl Decomposer<'_> {
 /// Returns whether the operator copies elements without changing them.
 pub(crate) fn is_copy(it: &OpStmt) -> bool {
     it.op.def().type_rule == TypeRule::Same && it.op.def().class == OpClass::Compute
-}
-
-/// Returns the statement's result and operator if it makes a tensor from constant scalars alone, so that it
-/// has the same result wherever and whenever it runs.
-fn generator_stmt(program: &Program, stmt: StmtId) -> Option<(TensorId, OpStmt)> {
-    let Stmt::Op(it) = &program.stmts[stmt] else { return None };
-    let makes = it.op.def().type_rule == TypeRule::Generate || it.op == Op::TensorConstruct;
-    let is_number = |expr: &ExprId| !program.depends_on(*expr, &|_| true);
-    let scalars = |operand: &Operand| match operand {
-        Operand::Scalar(expr) => is_number(expr),
-        Operand::Tensor(_) | Operand::Stream(_) => false,
-    };
-    let fixed = |(_, attr): &(AttrName, Attr)| match attr {
-        Attr::Scalar(expr) => is_number(expr),
-        Attr::Scalars(exprs) => exprs.iter().all(is_number),
-        Attr::Word(_) | Attr::DType(_) | Attr::Bool(_) => true,
-        Attr::Tensor(_)
-        | Attr::Axis(_)
-        | Attr::Name(_)
-        | Attr::Team(_)
-        | Attr::Flags(_)
-        | Attr::Ranges(_)
-        | Attr::Values(_)
-        | Attr::Unit(_)
-        | Attr::Work(_)
-        | Attr::Stmts(_) => false,
-    };
-    let is_fixed = makes && it.outs.len() == 1 && it.args.iter().all(scalars) && it.attrs.iter().all(fixed);
-    Some((it.out_tensor().filter(|_| is_fixed)?, it.clone()))
 }
 
 /// Replaces the operand at `position` in the order of `OpStmt::tensor_operands`.
