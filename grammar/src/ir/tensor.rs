@@ -78,6 +78,17 @@ pub enum Transform {
     },
 }
 
+impl Transform {
+    /// Returns the axes that the transform replaces, and those that it makes, slower ones first.
+    pub fn axes(&self) -> (Vec<AxisId>, Vec<AxisId>) {
+        match *self {
+            Self::Split { input, outer, inner, .. } => (vec![input], vec![outer, inner]),
+            Self::Merge { outer, inner, output } => (vec![outer, inner], vec![output]),
+            Self::Swizzle1D { input, output } => (vec![input], vec![output]),
+        }
+    }
+}
+
 /// The memory space of a tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Memory {

@@ -224,7 +224,7 @@ impl<'s> Resolver<'s, '_> {
         line: &ast::Domain<'s>,
     ) -> Option<()> {
         let mut axes = domains.logical.clone();
-        let made: Vec<AxisId> = domains.transforms.iter().flat_map(transform_results).collect();
+        let made: Vec<AxisId> = domains.transforms.iter().flat_map(|it| it.axes().1).collect();
         // The results of a transform must be new axes.
         let new: HashSet<AxisId> = made.iter().copied().collect();
         let fresh = new.len() == made.len() && !axes.iter().any(|it| new.contains(it));
@@ -235,11 +235,7 @@ impl<'s> Resolver<'s, '_> {
             .map(|(clause, _)| clause)
             .collect();
         for (at, transform) in domains.transforms.iter().enumerate() {
-            let (inputs, results) = match transform {
-                Transform::Split { input, outer, inner, .. } => (vec![*input], vec![*outer, *inner]),
-                Transform::Merge { outer, inner, output } => (vec![*outer, *inner], vec![*output]),
-                Transform::Swizzle1D { input, output } => (vec![*input], vec![*output]),
-            };
+            let (inputs, results) = transform.axes();
             for input in inputs {
                 match axes.iter().position(|it| *it == input) {
                     Some(found) => {
@@ -308,14 +304,6 @@ impl<'s> Resolver<'s, '_> {
             return None;
         }
         Some(())
-    }
-}
-
-/// Returns the axes that a transform produces.
-fn transform_results(transform: &Transform) -> Vec<AxisId> {
-    match transform {
-        Transform::Split { outer, inner, .. } => vec![*outer, *inner],
-        Transform::Merge { output, .. } | Transform::Swizzle1D { output, .. } => vec![*output],
     }
 }
 

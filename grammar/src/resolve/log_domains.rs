@@ -98,11 +98,7 @@ impl<'s> Resolver<'s, '_> {
         let mut live: FxHashSet<AxisId> = logical.iter().copied().collect();
         let mut known = live.clone();
         transforms.retain(|it| {
-            let (inputs, outputs) = match it {
-                Transform::Split { input, outer, inner, .. } => (vec![*input], vec![*outer, *inner]),
-                Transform::Merge { outer, inner, output } => (vec![*outer, *inner], vec![*output]),
-                Transform::Swizzle1D { input, output } => (vec![*input], vec![*output]),
-            };
+            let (inputs, outputs) = it.axes();
             let is_below = inputs.iter().all(|it| live.contains(it));
             if is_below {
                 inputs.iter().for_each(|it| _ = live.remove(it));

@@ -265,11 +265,9 @@ impl<'p> MentionOrder<'p> {
                         self.mention(*factor);
                         [outer, inner].into_iter().for_each(|axis| self.axis(*axis));
                     }
-                    Transform::Merge { outer, inner, output } => {
-                        [outer, inner, output].into_iter().for_each(|axis| self.axis(*axis));
-                    }
-                    Transform::Swizzle1D { input, output } => {
-                        [input, output].into_iter().for_each(|axis| self.axis(*axis));
+                    Transform::Merge { .. } | Transform::Swizzle1D { .. } => {
+                        let (inputs, outputs) = transform.axes();
+                        inputs.into_iter().chain(outputs).for_each(|axis| self.axis(axis));
                     }
                 }
             }

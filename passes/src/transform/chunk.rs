@@ -362,11 +362,7 @@ fn loop_axes_of(program: &Program, tensor: TensorId, axis: AxisId) -> (Vec<AxisI
     let mut leaves = vec![axis];
     let mut used = Vec::new();
     for transform in &program.tensors[tensor].domains.transforms {
-        let (inputs, outputs): (Vec<AxisId>, Vec<AxisId>) = match transform {
-            Transform::Split { input, outer, inner, .. } => (vec![*input], vec![*outer, *inner]),
-            Transform::Merge { outer, inner, output } => (vec![*outer, *inner], vec![*output]),
-            Transform::Swizzle1D { input, output } => (vec![*input], vec![*output]),
-        };
+        let (inputs, outputs) = transform.axes();
         if let Some(at) = leaves.iter().position(|leaf| inputs.contains(leaf)) {
             leaves.splice(at..=at, outputs);
             used.push(transform.clone());

@@ -16,10 +16,9 @@ pub(super) fn axis_correspondence(
     let axes = |it: &grammar::ir::Tensor| -> Vec<Vec<AxisId>> {
         let Domains { logical, transforms, allocation } = &it.domains;
         let mut lists = vec![it.loop_domain.clone(), logical.clone(), allocation.clone().unwrap_or_default()];
-        lists.extend(transforms.iter().map(|step| match step {
-            Transform::Split { input, outer, inner, .. } => vec![*input, *outer, *inner],
-            Transform::Merge { outer, inner, output } => vec![*outer, *inner, *output],
-            Transform::Swizzle1D { input, output } => vec![*input, *output],
+        lists.extend(transforms.iter().map(|step| {
+            let (inputs, outputs) = step.axes();
+            [inputs, outputs].concat()
         }));
         lists
     };
