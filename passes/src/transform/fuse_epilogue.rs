@@ -31,7 +31,7 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    analysis::name_uses::NameUses,
+    analysis::{blocks::nested_blocks, name_uses::NameUses},
     pass::{Arguments, Change, Pass, Remarks, module_docs},
     rewrite::blocks::{StmtEdit, rewrite},
 };
@@ -49,15 +49,9 @@ pub(crate) const PASS: Pass = Pass {
 fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     let names = NameUses::of(program, body);
-    let mut blocks = vec![body];
-    program.walk(body, &mut |stmt| match &program.stmts[stmt] {
-        Stmt::Op(_) | Stmt::Let(..) => (),
-        Stmt::For(it) => blocks.push(it.body),
-        Stmt::If(it) => blocks.extend([it.then_block].into_iter().chain(it.else_block)),
-    });
     let mut fused: FxHashMap<StmtId, OpStmt> = FxHashMap::default();
     let mut dropped: FxHashSet<StmtId> = FxHashSet::default();
-    for block in blocks {
+    for block in nested_blocks(program, body) {
         for (at, stmt) in program.block(block).iter().enumerate() {
             if let Some((product, new, storage)) = fuse_bias(program, &names, block, at) {
                 dropped.insert(product);
