@@ -15,24 +15,8 @@ use hir_hang::{
     files::{self, Dumps, LoadError},
     report::report,
 };
-use simulator::{Call, Group, Job, Op, dumps, pickle::pickle, run};
+use simulator::pickles;
 use zip::{ZipWriter, write::SimpleFileOptions};
-
-/// The dumps of two ranks, of which the second one leaves out a call.
-fn pickles() -> Vec<Vec<u8>> {
-    let call = |op, line| Call { op, group: 0, elements: 8, dtype: "Float", line };
-    let calls = [call(Op::AllReduce, 5), call(Op::Broadcast, 6)].repeat(3);
-    let mut second = calls.clone();
-    second.remove(4);
-    let job = Job {
-        groups: vec![Group { description: "default_pg", members: vec![0, 1] }],
-        calls: vec![calls, second],
-        runs_ahead: true,
-        gone: None,
-    };
-    let texts = dumps(&job, &run(&job)).into_iter();
-    texts.map(|(_, text)| pickle(&serde_json::from_str(&text).expect("JSON"))).collect()
-}
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut out = GzEncoder::new(Vec::new(), Compression::fast());

@@ -10,28 +10,7 @@ use hir_hang::{
     files::{self, Dumps, LoadError},
     report::report,
 };
-use simulator::{Call, Group, Job, Op, dumps, pickle::pickle, run};
-
-/// Two ranks, of which the second one leaves out a call.
-fn job() -> Job {
-    let call = |op, line| Call { op, group: 0, elements: 8, dtype: "Float", line };
-    let calls = [call(Op::AllReduce, 5), call(Op::Broadcast, 6)].repeat(3);
-    let mut second = calls.clone();
-    second.remove(4);
-    Job {
-        groups: vec![Group { description: "default_pg", members: vec![0, 1] }],
-        calls: vec![calls, second],
-        runs_ahead: true,
-        gone: None,
-    }
-}
-
-/// Returns the dumps of the job as bytes, by rank.
-fn pickles() -> Vec<Vec<u8>> {
-    let job = job();
-    let texts = dumps(&job, &run(&job)).into_iter();
-    texts.map(|(_, text)| pickle(&serde_json::from_str(&text).expect("JSON"))).collect()
-}
+use simulator::{dumps, pickles, run, two_ranks};
 
 fn load(folder: &Path, files: &[(&str, &[u8])]) -> Result<Dumps, LoadError> {
     let paths = files.iter().map(|(name, bytes)| {
@@ -44,7 +23,7 @@ fn load(folder: &Path, files: &[(&str, &[u8])]) -> Result<Dumps, LoadError> {
 #[test]
 fn a_pickle_and_its_json_give_one_report() {
     let folder = tempfile::tempdir().expect("a folder");
-    let job = job();
+    let job = two_ranks();
     let texts = dumps(&job, &run(&job));
     let pickles = pickles();
     let json = load(

@@ -203,3 +203,24 @@ pub fn dump(job: &Job, outcome: &Outcome, rank: usize) -> String {
         entries.join(",\n")
     )
 }
+
+/// Returns a job of two ranks, of which the second one leaves out a call.
+pub fn two_ranks() -> Job {
+    let call = |op, line| Call { op, group: 0, elements: 8, dtype: "Float", line };
+    let calls = [call(Op::AllReduce, 5), call(Op::Broadcast, 6)].repeat(3);
+    let mut second = calls.clone();
+    second.remove(4);
+    Job {
+        groups: vec![Group { description: "default_pg", members: vec![0, 1] }],
+        calls: vec![calls, second],
+        runs_ahead: true,
+        gone: None,
+    }
+}
+
+/// Returns the dumps of `two_ranks` as pickles, by rank.
+pub fn pickles() -> Vec<Vec<u8>> {
+    let job = two_ranks();
+    let texts = dumps(&job, &run(&job)).into_iter();
+    texts.map(|(_, text)| pickle::pickle(&serde_json::from_str(&text).expect("JSON"))).collect()
+}
