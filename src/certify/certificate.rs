@@ -126,16 +126,16 @@ fn compare(
         // A rank has the part that it had; of a program on whole tensors, any.
         let is_whole = wanted.len() == 1;
         let wanted = &wanted[if is_whole { 0 } else { rank }][number];
-        let (part, values, own) = match (&outputs[number], wanted) {
+        let own = match (&outputs[number], wanted) {
             (None, _) if mesh.is_none_or(|it| !it.contains(rank)) => continue,
-            (Some((part, values)), Some((had, own))) if is_whole || had == part => {
-                (part, values, own.at(&had.positions(&part.held).unwrap_or_default()))
+            (Some((part, _)), Some((had, own))) if is_whole || had == part => {
+                had.positions(&part.held).map(|it| own.at(&it))
             }
-            _ => {
-                let message = format!("rank {rank} has another part of the output `{name}`, or none");
-                let label = "expected the part that it has in the original".to_owned();
-                return Err(differs(message, label).into());
-            }
+            _ => None,
+        };
+        let (Some((part, values)), Some(own)) = (&outputs[number], own) else {
+            let message = format!("rank {rank} has another part of the output `{name}`, or none");
+            return Err(differs(message, "expected that of the original".to_owned()).into());
         };
         let both = part.indices().zip(values.data.iter().zip(&*own.data));
         let faulty: Vec<_> = both.filter(|(_, (found, wanted))| found != wanted).collect();
@@ -181,10 +181,11 @@ fn whole_input((number, (class, _, shape)): (usize, &Shape), algebra: &Algebra) 
 /// Returns whether the statements of a program are operators on whole tensors, which no rank and no stream executes in parts.
 fn has_whole_tensors(program: &Program) -> bool {
     let is_whole = |(_, it): (StmtId, &Stmt)| match it {
-        Stmt::Op(it) => match it.op.def().class {
-            OpClass::Compute | OpClass::Elementwise | OpClass::Allocate | OpClass::Deallocate => true,
-            _ => it.op == Op::Select,
-        },
+        Stmt::Op(it) if it.op == Op::Select => true,
+        Stmt::Op(it) => {
+            let class = it.op.def().class;
+            matches!(class, OpClass::Compute | OpClass::Elementwise | OpClass::Allocate | OpClass::Deallocate)
+        }
         Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => true,
     };
     let of_rank = ["rank", "deviceIdx.x"].iter().any(|it| program.find_symbol(it).is_some());

@@ -133,10 +133,10 @@ fn run(options: &Options) -> Result<String, u8> {
 /// Reads the programs of a file: one with `--original`, else two.
 fn read(path: &Path, options: &Options) -> Result<(Source, Vec<Program>), u8> {
     let name = path.display().to_string();
-    let bytes = fs::read(path).map_err(|it| fail(ENVIRONMENT, &format!("cannot read `{name}`: {it}")))?;
-    if u32::try_from(bytes.len()).is_err() {
-        return Err(fail(ENVIRONMENT, &format!("`{name}` has more than 4 GiB")));
-    }
+    // Places in a text are numbers of 32 bits.
+    let checked = |it: Vec<u8>| u32::try_from(it.len()).map(|_| it).map_err(io::Error::other);
+    let bytes = fs::read(path).and_then(checked);
+    let bytes = bytes.map_err(|it| fail(ENVIRONMENT, &format!("cannot read `{name}`: {it}")))?;
     let source = Source::new(name, grammar::decode(bytes));
     let (mut programs, diagnostics) = source.programs();
     if has_errors(&diagnostics) {
@@ -149,9 +149,9 @@ fn read(path: &Path, options: &Options) -> Result<(Source, Vec<Program>), u8> {
             format!("`{name}` has {found}; expected {expected}: with `--original` one, without it two");
         return Err(fail(USAGE, &message));
     }
-    let set = options.set.iter().map(|it| Binding { is_optional: true, ..it.clone() });
-    let set: Vec<Binding> = set.collect();
+    let set = |it: &Binding| Binding { is_optional: true, ..it.clone() };
     for program in &mut programs {
+        let set: Vec<Binding> = options.set.iter().map(set).collect();
         apply_bindings(program, &set).map_err(|it| report(USAGE, &it.0, std::slice::from_ref(&it.1)))?;
     }
     Ok((source, programs))

@@ -34,14 +34,13 @@ pub(crate) fn execute<'a>(
         }
     }
     for action in &order.actions {
-        let members: Vec<_> = action.iter().map(|(at, task)| (&trace.steps[*at], *task)).collect();
-        let tasks: Vec<_> = members.iter().map(|(step, task)| &step.tasks[*task]).collect();
+        let tasks: Vec<_> = action.iter().map(|(at, task)| &trace.steps[*at].tasks[*task]).collect();
         let read = |it: &&Task<'_>| it.reads.iter().map(|it| memory.read(it)).collect();
         let mut args: Vec<Vec<Values>> = tasks.iter().map(read).collect();
         for (at, it) in tasks.into_iter().enumerate().filter(|it| !it.1.writes.is_empty()) {
             let results = match &it.function {
                 Some(function) => function(algebra, &args).map_err(|why| {
-                    refused(program, it.stmt, why, format!("rank {} executes this", members[at].0.rank))
+                    refused(program, it.stmt, why, format!("rank {} executes this", it.rank))
                 })?,
                 None => mem::take(&mut args[at]),
             };

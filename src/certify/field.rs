@@ -114,11 +114,12 @@ impl Combine {
         })
     }
 
-    /// Returns the integer of `bits` bits that changes no maximum, or no minimum.
-    pub(crate) fn neutral(self, bits: usize) -> Option<i64> {
+    /// Returns the integer of a type that changes no maximum, or no minimum.
+    pub(crate) fn neutral(self, dtype: DType) -> Option<i64> {
+        let unused = 64 - 8 * dtype.size().clamp(1, 8);
         match self {
-            Self::Unknown("max") => Some(i64::MIN >> (64 - bits)),
-            Self::Unknown("min") => Some(i64::MAX >> (64 - bits)),
+            Self::Unknown("max") => Some(i64::MIN >> unused),
+            Self::Unknown("min") => Some(i64::MAX >> unused),
             _ => None,
         }
     }

@@ -15,6 +15,9 @@ struct Call<'a> {
     how: Option<Combine>,
 }
 
+/// What was made of blocks of elements and of a key.
+type Rows = FxHashMap<(Vec<Range<usize>>, usize), Rc<[Element]>>;
+
 /// An operand of a result.
 struct Reader<'a> {
     access: Access,
@@ -22,8 +25,7 @@ struct Reader<'a> {
     values: &'a Values,
     /// Which elements the result uses; empty if none was read.
     used: RefCell<Vec<bool>>,
-    /// What was made of blocks.
-    rows: RefCell<FxHashMap<(Vec<Range<usize>>, usize), Rc<[Element]>>>,
+    rows: RefCell<Rows>,
 }
 
 impl Reader<'_> {
@@ -103,7 +105,7 @@ impl<'a> Call<'a> {
         match (self.of.stmt.op.def().type_rule, self.of.stmt.op, self.how) {
             (TypeRule::Reduce, _, Some(how)) => how.degree(highest, lens.sum()),
             (TypeRule::Linear | TypeRule::Matmul | TypeRule::Embedding, ..)
-            | (_, Op::Div | Op::Lerp | Op::Where, _)
+            | (_, Op::Div | Op::Where, _)
             | (_, _, Some(Combine::Product | Combine::Or)) => sum,
             (_, Op::Sub | Op::Neg | Op::Cast | Op::LogicalNot | Op::Cat | Op::Pad, _)
             | (_, _, Some(Combine::Sum | Combine::Average | Combine::Unknown(_))) => highest,
@@ -129,11 +131,11 @@ impl<'a> Call<'a> {
             (TypeRule::Linear | TypeRule::Matmul | TypeRule::Embedding, _) => self.product(index),
             (TypeRule::Reduce, _) => {
                 let how = self.how.ok_or("its `op` is unknown")?;
-                let bits = 8 * dtype(self.of.program, self.of.outs[0].0).size().clamp(1, 8);
-                let known = |it: ExprId| self.of.scalars.int(it).ok();
-                let initial = stmt.get(attr::INITIAL_VALUE);
-                let initial =
-                    initial.filter(|it| how.neutral(bits).is_none_or(|own| known(*it) != Some(own)));
+                let to = dtype(self.of.program, self.of.outs[0].0);
+                let initial = stmt.get(attr::INITIAL_VALUE).filter(|it| {
+                    let known = self.of.scalars.int(*it).ok();
+                    known.is_none() || known != how.neutral(to)
+                });
                 let mut all = self.operands.first().ok_or(MISFIT)?.all(index)?;
                 all.extend(initial.map(|it| self.scalar(it)).transpose()?);
                 Ok(self.algebra.combine(how, &all))
@@ -161,7 +163,7 @@ impl<'a> Call<'a> {
             _ => name.to_string(),
         });
         let words: Vec<String> = words.collect();
-        Ok(self.algebra.random((words, scalars.into_iter().collect::<Computed<Vec<_>>>()?)))
+        Ok(self.algebra.apply(words, &scalars.into_iter().collect::<Computed<Vec<_>>>()?))
     }
 
     fn elementwise(&self, index: &[usize]) -> Computed<Element> {
@@ -179,11 +181,7 @@ impl<'a> Call<'a> {
         let to = dtype(program, outs[0].0);
         let from = args.first().map_or(to, |it| dtype(program, it.0));
         let is_float = |it: DType| matches!(it.class(), Class::Float | Class::SmallFloat);
-        let is_exact = match from.class() {
-            Class::Bool => is_float(to) || to.class() == Class::Int,
-            Class::Int | Class::Float | Class::SmallFloat => is_float(to),
-            Class::Complex | Class::Composite => false,
-        };
+        let is_rounded = is_float(to) && !matches!(from.class(), Class::Complex | Class::Composite);
         Ok(match (stmt.op, &operands[..]) {
             (Op::Sub, [a, b]) => *a + Element::MINUS_ONE * *b,
             (Op::Neg, [a]) => Element::MINUS_ONE * *a,
@@ -191,10 +189,9 @@ impl<'a> Call<'a> {
                 let known = b.reciprocal().filter(|_| matches!(stmt.args[1], Operand::Scalar(_)));
                 *a * known.unwrap_or_else(|| algebra.apply(Op::Reciprocal, &[*b]))
             }
-            (Op::Lerp, [a, b, c]) => *a + *c * (*b + Element::MINUS_ONE * *a),
             (Op::Where, [condition, a, b]) => *condition * *a + condition.negated() * *b,
             (Op::LogicalNot, [a]) if from == DType::Bool => a.negated(),
-            (Op::Cast, [a]) if is_exact || from == to => *a,
+            (Op::Cast, [a]) if is_rounded || from == to => *a,
             (op @ (Op::Cast | Op::BitCast), all) => algebra.apply((op, from.name(), to.name()), all),
             (op, all) => algebra.apply(op, all),
         })
@@ -209,14 +206,14 @@ impl<'a> Call<'a> {
         if stmt.get(attr::MAX_NORM).is_some() {
             return Err("hir-certify does not know tables that are normalised");
         }
-        let rows = b.access.block(index).first().cloned().filter(|_| stmt.op == Op::Embedding);
-        let rows = rows.as_ref();
+        let rows = &b.access.block(index).first().cloned().filter(|_| stmt.op == Op::Embedding);
         let factor = |index, row| self.algebra.apply("is the row", &[index, Element::of_integer(row as i64)]);
         let factors = |all: Vec<Element>| match rows {
             Some(rows) => all.iter().flat_map(|it| rows.clone().map(|row| factor(*it, row))).collect(),
             None => all,
         };
-        let (a, b) = (a.row(index, rows.map_or(0, |it| it.start), factors)?, b.row(index, 0, |it| it)?);
+        let (a, b) =
+            (a.row(index, rows.as_ref().map_or(0, |it| it.start), factors)?, b.row(index, 0, |it| it)?);
         let is_partial = self.of.partial(outs[0].0).is_some_and(|dim| outs[0].1.whole[dim] > 1);
         let bias = biases.first().map(|it| it.only(index)).transpose()?;
         if a.len() != b.len() || bias.is_some() && is_partial {
@@ -233,13 +230,12 @@ impl<'a> Call<'a> {
             _ => Err(MISFIT),
         };
         let number = Element::of_integer(ravel(index, &outs[0].1.whole) as i64);
-        Ok(match (stmt.op, index) {
-            (Op::Full | Op::TensorConstruct, _) => operand(0)?,
-            (Op::Iota, _) => operand(1)? + operand(2)? * number,
-            (Op::Eye, [row, column]) => Element::of_integer(i64::from(row == column)),
-            (Op::Eye, _) => return Err(MISFIT),
+        Ok(match stmt.op {
+            Op::Full | Op::TensorConstruct => operand(0)?,
+            Op::Iota => operand(1)? + operand(2)? * number,
+            Op::Eye => Element::of_integer(i64::from(index.first() == index.last())),
             // Random numbers: an unknown function of the seed, the offset, the limits and the index.
-            (op, _) => {
+            op => {
                 let seed = self.operands.iter().flat_map(|it| &*it.values.data).copied();
                 self.algebra.apply(op, &seed.chain([self.attributes()?, number]).collect::<Vec<_>>())
             }

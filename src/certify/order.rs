@@ -73,13 +73,11 @@ pub(crate) fn order(program: &Program, trace: &Trace<'_>) -> Diagnosed<Order> {
             }
         }
     }
-    let Some(stuck) = (0..waits.len()).find(|at| waits[*at] == 0 && unfinished[*at] > 0) else {
-        return Ok(order);
-    };
-    let Step { rank, tasks, .. } = &trace.steps[stuck];
-    let stmt = tasks.iter().find(|it| missing[it.action] > 0).and_then(|it| it.stmt);
+    let begun = (0..waits.len()).filter(|at| waits[*at] == 0).flat_map(|at| &trace.steps[at].tasks);
+    let stuck = begun.into_iter().find(|it| missing[it.action] > 0);
+    let Some(Task { rank, stmt, .. }) = stuck else { return Ok(order) };
     let message = format!("rank {rank} waits here forever, for what other ranks do not post");
-    let it = Diagnostic::new(Code::CheckedDeadlock, place(program, stmt), message, "never ends");
+    let it = Diagnostic::new(Code::CheckedDeadlock, place(program, *stmt), message, "never ends");
     Err(Box::new(it.help("`hir check` explains the deadlock")))
 }
 
@@ -103,7 +101,7 @@ impl<'a> Use<'a> {
             };
             let [before, after] = [other, &self].map(|it| place(program, it.task.stmt));
             let message =
-                format!("on rank {}, nothing orders two accesses to the same elements", self.step.rank);
+                format!("on rank {}, nothing orders two accesses to the same elements", self.task.rank);
             let it = Diagnostic::new(Code::Race, before, message, label(other)).label(after, label(&self));
             return Err(Box::new(
                 it.help("`hir check` explains the race, and `hir opt --fix=check` removes it"),

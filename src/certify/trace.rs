@@ -35,7 +35,6 @@ pub(crate) struct Trace<'p> {
 /// ends when all members have begun the actions of its tasks.
 #[derive(Default)]
 pub(crate) struct Step<'p> {
-    pub(crate) rank: usize,
     pub(crate) chain: usize,
     pub(crate) tasks: Vec<Task<'p>>,
     /// The steps that wait for its end, and for how many it waits itself.
@@ -46,6 +45,7 @@ pub(crate) struct Step<'p> {
 /// What a rank does for a statement, as a member of an action.
 #[derive(Default)]
 pub(crate) struct Task<'p> {
+    pub(crate) rank: usize,
     /// `None`: the caller of the program.
     pub(crate) stmt: Option<StmtId>,
     pub(crate) reads: Vec<View>,

@@ -90,7 +90,7 @@ impl<'p> Unroller<'p, '_> {
 
     /// Returns where inputs or outputs are.
     fn ports(&self, tensors: &[Operand]) -> Result<Vec<Port>> {
-        let port = |it| self.holds(it).then(|| Ok((self.whole_view(it)?, self.part(it, None)?)));
+        let port = |it| self.holds(it).then(|| Ok((self.view(it)?, self.part(it, None)?)));
         Program::tensors_of(tensors).map(|it| port(it).transpose()).collect()
     }
 
@@ -100,17 +100,12 @@ impl<'p> Unroller<'p, '_> {
         self.rank.is_none_or(|rank| self.program.tensors[tensor].mesh.contains(rank))
     }
 
-    /// Returns where a part of a tensor is.
-    fn view(&self, tensor: TensorId, part: &Part) -> Result<View> {
-        let name = self.program.tensor_name(tensor);
+    /// Returns where this rank's part of a tensor is.
+    fn view(&self, tensor: TensorId) -> Result<View> {
+        let (name, len) = (self.program.tensor_name(tensor), self.part(tensor, None)?.len());
         let (view, _) = self.views.get(&tensor).ok_or_else(|| format!("`{name}` has no storage here"))?;
-        let is_other = view.places.len() != part.len();
-        if is_other { Err(format!("`{name}` has another size than its storage")) } else { Ok(view.clone()) }
-    }
-
-    /// Returns where all of this rank's part of a tensor is.
-    fn whole_view(&self, tensor: TensorId) -> Result<View> {
-        self.view(tensor, &self.part(tensor, None)?)
+        let is_same = view.places.len() == len;
+        if is_same { Ok(view.clone()) } else { Err(format!("`{name}` has another size than its storage")) }
     }
 
     /// Returns the stream whose slice a tensor has.
@@ -151,14 +146,19 @@ impl<'p> Unroller<'p, '_> {
     fn push(&mut self, function: Option<Function<'p>>, reads: Vec<View>, writes: Vec<View>) -> Result<()> {
         let action = self.trace.actions.len();
         self.trace.actions.push(vec![None]);
-        let task = Task { stmt: self.stmt, reads, writes, function, action, ..Task::default() };
+        let task = Task { reads, writes, function, ..self.task(action, 0) };
         self.append(self.current, vec![task]).map(|_| ())
     }
 
     /// Appends a step to a chain, and returns its number.
     fn append(&mut self, chain: usize, tasks: Vec<Task<'p>>) -> Result<usize> {
         self.count_work(STEP)?;
-        Ok(self.trace.append(Step { rank: self.rank.unwrap_or(0), chain, tasks, ..Step::default() }))
+        Ok(self.trace.append(Step { chain, tasks, ..Step::default() }))
+    }
+
+    /// Returns a task of the current statement as a member of an action.
+    fn task(&self, action: usize, me: usize) -> Task<'p> {
+        Task { rank: self.rank.unwrap_or(0), stmt: self.stmt, action, me, ..Task::default() }
     }
 
     fn count_work(&mut self, amount: usize) -> Result<()> {
@@ -217,7 +217,7 @@ impl<'p> Unroller<'p, '_> {
             OpClass::Deallocate => {
                 for tensor in Program::tensors_of(&stmt.args) {
                     if self.holds(tensor) {
-                        self.whole_view(tensor)?;
+                        self.view(tensor)?;
                         self.views.remove(&tensor);
                     }
                 }
@@ -276,7 +276,7 @@ impl<'p> Unroller<'p, '_> {
             return Ok(());
         }
         if let Some(alias) = stmt.get(attr::ALIAS) {
-            let (view, shape) = (self.whole_view(alias)?, self.part(tensor, None)?.shape());
+            let (view, shape) = (self.view(alias)?, self.part(tensor, None)?.shape());
             let all: Vec<usize> = (0..view.places.len()).collect();
             let view = view.strided(&all, &shape).ok_or("the alias is no view of its tensor")?;
             self.views.insert(tensor, (view, None));
@@ -285,7 +285,7 @@ impl<'p> Unroller<'p, '_> {
         self.views.remove(&tensor);
         self.output_view(tensor, None)?;
         if stmt.get(attr::ZERO_INIT) == Some(true) {
-            let view = self.whole_view(tensor)?;
+            let view = self.view(tensor)?;
             let zeros = Values { degree: 0, data: view.places.iter().map(|_| Element::default()).collect() };
             self.push(Some(Box::new(move |_, _| Ok(vec![zeros.clone()]))), Vec::new(), vec![view])?;
         }
@@ -315,7 +315,7 @@ impl<'p> Unroller<'p, '_> {
         self.views.remove(&out);
         let chunk = Part::of(program, &self.scalars, input, self.rank, Some(index))?;
         let to = self.part(out, Some(index))?;
-        let (from, view) = (self.part(input, None)?, self.whole_view(input)?);
+        let (from, view) = (self.part(input, None)?, self.view(input)?);
         let positions = from.positions(&chunk.held).filter(|_| to == chunk);
         let view = positions.and_then(|it| view.strided(&it, &chunk.shape()));
         self.views.insert(out, (view.ok_or("its result is no chunk of its operand")?, Some(index)));

@@ -28,7 +28,7 @@ impl<'p> Unroller<'p, '_> {
         if action == next {
             self.trace.actions.push(vec![None; count]);
         }
-        Task { stmt: self.stmt, action, me, ..Task::default() }
+        self.task(action, me)
     }
 
     /// Returns the memory handle of a transfer, whose buffer this rank holds.
@@ -36,7 +36,7 @@ impl<'p> Unroller<'p, '_> {
         let peer = stmt.get(attr::PEER).and_then(|it| size(&self.scalars, it));
         let peer = peer.filter(|it| Some(*it) != self.rank && *it < self.ranks);
         let peer = peer.ok_or("the peer is this rank, or has no value that hir-certify can compute")?;
-        let View { buffer, places } = self.whole_view(buffer)?;
+        let View { buffer, places } = self.view(buffer)?;
         Ok((stmt.number, peer, buffer, places.first().copied()))
     }
 
@@ -146,7 +146,7 @@ impl<'p> Unroller<'p, '_> {
         let combine = combine.transpose()?;
         let (input, output) = (input.filter(|_| sends), output.filter(|it| receives && self.holds(*it)));
         output.map_or(Ok(()), |it| self.output_view(it, None))?;
-        let [reads, writes] = [input, output].map(|it| it.map(|it| self.whole_view(it)).transpose());
+        let [reads, writes] = [input, output].map(|it| it.map(|it| self.view(it)).transpose());
         let [reads, writes] = [reads?, writes?].map(Vec::from_iter);
         // The input may have a part for each member. Parts that are not combined follow each other.
         let is_split = matches!(kind, Type::Scatter | Type::ReduceScatter | Type::AllToAll);

@@ -17,8 +17,7 @@ impl<'p> Unroller<'p, '_> {
         let Some(out) = stmt.out_tensor().filter(|it| self.holds(*it)) else { return Ok(()) };
         let slice = tensors().find_map(|it| self.slice(it));
         let mut of = self.statement(stmt, |it| self.part(it, slice))?;
-        let reads = of.args.iter().map(|(tensor, part)| self.view(*tensor, part));
-        let mut reads = reads.collect::<Result<Vec<_>>>()?;
+        let mut reads = of.args.iter().map(|it| self.view(it.0)).collect::<Result<Vec<_>>>()?;
         // A `select` in loops, or of an index that ranks determine, indexes the part of the rank.
         let is_own =
             self.loops > 0 || stmt.get(attr::INDEX).is_none_or(|it| self.scalars.depends_on_rank(it));
@@ -48,9 +47,9 @@ impl<'p> Unroller<'p, '_> {
             reads[0].places = moved.iter().map(|at| reads[0].places[*at]).collect();
         }
         let mut writes = Vec::new();
-        for (tensor, part) in &of.outs {
+        for (tensor, _) in &of.outs {
             self.output_view(*tensor, slice)?;
-            writes.push(self.view(*tensor, part)?);
+            writes.push(self.view(*tensor)?);
         }
         let function = move |algebra: &Algebra, args: &[Vec<Values>]| results(&of, algebra, &args[0]);
         self.push(if is_moved { None } else { Some(Box::new(function)) }, reads, writes)
