@@ -1,30 +1,62 @@
 //! Computes which dimensions of different tensors are equivalent through operators.
 
-use std::{cell::RefCell, rc::Rc};
+use std::{
+    cell::{OnceCell, RefCell},
+    rc::Rc,
+};
 
 use grammar::{
-    DimMap, for_each_tensor_use,
+    DimMap,
+    arena::Id,
+    for_each_tensor_use,
     ir::{Program, Stmt, StmtId, TensorId},
 };
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
-use crate::analysis::{
-    dim_map,
-    sharding::{Dim, Sharding},
-};
+use crate::analysis::{dim_map, sharding::Sharding};
 
 /// Pairs of operand and result dimensions that are the same dimension. Stream parallelization is ignored.
 pub struct DimEquivalence {
     edges: Vec<Edge>,
-    /// Indices of the edges of each dimension.
-    of: FxHashMap<(TensorId, usize), Vec<usize>>,
-    inputs: FxHashSet<TensorId>,
-    /// The results of reductions over devices.
-    device_sums: FxHashSet<TensorId>,
+    /// The dimensions of all tensors, one after the other: the index of the first one of each tensor, and their number.
+    first: Vec<usize>,
+    /// The indices of the edges of each dimension, which begin in `edges_of` at the index in `first_edge`.
+    first_edge: Vec<usize>,
+    edges_of: Vec<usize>,
+    is_input: Vec<bool>,
+    /// Whether each tensor is the result of a reduction over devices.
+    is_device_sum: Vec<bool>,
     /// What searches through all operators have found from each dimension, if it is kept.
     known: Option<RefCell<FxHashMap<(TensorId, usize), Found>>>,
-    /// The extents of the dimensions that have been asked for, which many components have in common.
-    pub extents: RefCell<FxHashMap<(TensorId, usize), Extent>>,
+    /// What the current search has found.
+    visits: RefCell<Visits>,
+    /// The extents of the dimensions that have been asked for, which many components have in common, by `index`.
+    pub extents: RefCell<Vec<Option<Extent>>>,
+}
+
+/// The tensors that a search has visited.
+#[derive(Default)]
+struct Visits {
+    /// The number of the search.
+    search: usize,
+    /// For each tensor, the last search that has visited it, and the dimension.
+    dims: Vec<(usize, usize)>,
+    /// For each tensor, the last search, within less than `Reach::Everywhere`, to which it is the result of a product, or computed from one.
+    products: Vec<usize>,
+}
+
+impl Visits {
+    /// Begins a search among this number of tensors.
+    fn begin(&mut self, tensors: usize) {
+        self.search += 1;
+        self.dims.resize(tensors, (0, 0));
+        self.products.resize(tensors, 0);
+    }
+
+    fn dim(&self, tensor: TensorId) -> Option<usize> {
+        let (search, dim) = self.dims[tensor.index()];
+        (search == self.search).then_some(dim)
+    }
 }
 
 /// The equivalent dimensions, or a tensor that would have two of them.
@@ -52,7 +84,8 @@ pub type Count = Result<i64, Option<String>>;
 pub struct EquivalentDims {
     /// The tensors with their equivalent dimension, in the order of discovery.
     pub dims: Vec<(TensorId, usize)>,
-    at: FxHashMap<TensorId, usize>,
+    /// The same, once a tensor is looked up.
+    at: OnceCell<FxHashMap<TensorId, usize>>,
     /// Into how many chunks all of them can be split, or why they cannot, by the smallest and the largest number that was asked for.
     pub counts: RefCell<FxHashMap<(i64, i64), Count>>,
 }
@@ -60,7 +93,7 @@ pub struct EquivalentDims {
 impl EquivalentDims {
     /// Returns the dimension of a tensor that belongs to this set.
     pub fn dim(&self, tensor: TensorId) -> Option<usize> {
-        self.at.get(&tensor).copied()
+        self.at.get_or_init(|| self.dims.iter().copied().collect()).get(&tensor).copied()
     }
 
     /// Returns true if the statement mentions one of the tensors.
@@ -70,25 +103,42 @@ impl EquivalentDims {
         for_each_tensor_use(program, it, &mut |tensor, _| found |= self.dim(tensor).is_some());
         found
     }
-
-    fn add(&mut self, tensor: TensorId, dim: usize) {
-        self.dims.push((tensor, dim));
-        self.at.insert(tensor, dim);
-    }
 }
 
 impl DimEquivalence {
     /// Analyzes the top-level statements.
     pub fn of(program: &Program) -> Self {
         let edges = edges(program);
-        let mut of: FxHashMap<(TensorId, usize), Vec<usize>> = FxHashMap::default();
-        for (at, edge) in edges.iter().enumerate() {
-            of.entry((edge.arg, edge.arg_dim)).or_default().push(at);
-            of.entry((edge.out, edge.out_dim)).or_default().push(at);
+        let mut first = Vec::with_capacity(program.tensors.len());
+        let mut dims = 0;
+        for tensor in program.tensors.ids() {
+            first.push(dims);
+            dims += program.dimensions(tensor).count();
         }
-        let device_sums = edges.iter().filter(|it| it.kind == EdgeKind::DeviceSum).map(|it| it.out).collect();
-        let inputs = Program::tensors_of(&program.inputs).collect();
-        Self { edges, of, inputs, device_sums, known: None, extents: RefCell::default() }
+        let ends =
+            |it: &Edge| [(it.arg, it.arg_dim), (it.out, it.out_dim)].map(|(it, dim)| first[it.index()] + dim);
+        let mut first_edge = vec![0; dims + 1];
+        edges.iter().flat_map(ends).for_each(|at| first_edge[at + 1] += 1);
+        (0..dims).for_each(|at| first_edge[at + 1] += first_edge[at]);
+        let mut next = first_edge.clone();
+        let mut edges_of = vec![0; 2 * edges.len()];
+        for (at, edge) in edges.iter().enumerate() {
+            for end in ends(edge) {
+                edges_of[next[end]] = at;
+                next[end] += 1;
+            }
+        }
+        let (mut is_input, mut is_device_sum) = (vec![false; first.len()], vec![false; first.len()]);
+        Program::tensors_of(&program.inputs).for_each(|it| is_input[it.index()] = true);
+        let device_sums = edges.iter().filter(|it| it.kind == EdgeKind::DeviceSum);
+        device_sums.for_each(|it| is_device_sum[it.out.index()] = true);
+        let (visits, extents) = (RefCell::default(), RefCell::new(vec![None; dims]));
+        Self { edges, first, first_edge, edges_of, is_input, is_device_sum, known: None, visits, extents }
+    }
+
+    /// Returns the index of a dimension among those of all tensors.
+    pub fn index(&self, (tensor, dim): (TensorId, usize)) -> usize {
+        self.first[tensor.index()] + dim
     }
 
     /// Analyzes the top-level statements for many searches: a search through all operators is that of all dimensions that it has
@@ -116,60 +166,66 @@ impl DimEquivalence {
         if let Some(found) = known.and_then(|it| it.borrow().get(&(tensor, dim)).cloned()) {
             return found;
         }
-        let mut visited = EquivalentDims::default();
-        let twice = self.search(reach, (tensor, dim), &mut visited);
-        let found = Rc::new(visited);
+        let (dims, twice) = self.search(reach, (tensor, dim));
+        let found = Rc::new(EquivalentDims { dims, ..EquivalentDims::default() });
         let result = twice.map_or_else(|| Ok(Rc::clone(&found)), Err);
-        if let Some(known) = known.filter(|_| !self.inputs.contains(&tensor)) {
-            let visited = found.dims.iter().filter(|it| !self.inputs.contains(&it.0));
+        if let Some(known) = known.filter(|_| !self.is_input[tensor.index()]) {
+            let visited = found.dims.iter().filter(|it| !self.is_input[it.0.index()]);
             known.borrow_mut().extend(visited.map(|it| (*it, result.clone())));
         }
         result
     }
 
-    /// Finds the dimensions that are equivalent to one. Returns a tensor that would belong to them with two dimensions.
+    /// Finds the dimensions that are equivalent to one, up to a tensor that would belong to them with two dimensions.
     fn search(
         &self,
         reach: Reach,
         (tensor, dim): (TensorId, usize),
-        found: &mut EquivalentDims,
-    ) -> Option<TensorId> {
-        // Results of products, from which a search within `Reach::NextProduct` does not go on, and what is computed from them.
-        let mut products: FxHashSet<TensorId> = FxHashSet::default();
-        found.add(tensor, dim);
+    ) -> (Vec<(TensorId, usize)>, Option<TensorId>) {
+        let mut visits = self.visits.borrow_mut();
+        visits.begin(self.first.len());
+        let search = visits.search;
+        let mut found = vec![(tensor, dim)];
+        visits.dims[tensor.index()] = (search, dim);
         let mut next = 0;
-        while let Some((tensor, dim)) = found.dims.get(next).copied() {
+        while let Some((tensor, dim)) = found.get(next).copied() {
             next += 1;
-            let is_behind = products.contains(&tensor);
-            if self.inputs.contains(&tensor) && next > 1 || is_behind && reach == Reach::NextProduct {
+            // A search within `Reach::NextProduct` does not go on from the result of a product.
+            let is_behind = visits.products[tensor.index()] == search;
+            if self.is_input[tensor.index()] && next > 1 || is_behind && reach == Reach::NextProduct {
                 continue;
             }
-            for edge in self.of.get(&(tensor, dim)).into_iter().flatten().map(|at| &self.edges[*at]) {
+            let at = self.index((tensor, dim));
+            for edge in &self.edges_of[self.first_edge[at]..self.first_edge[at + 1]] {
+                let edge = &self.edges[*edge];
                 let from_arg = (edge.arg, edge.arg_dim) == (tensor, dim);
                 let from_out = (edge.out, edge.out_dim) == (tensor, dim);
+                let (other, at) = if from_arg { (edge.out, edge.out_dim) } else { (edge.arg, edge.arg_dim) };
                 if reach != Reach::Everywhere {
                     // The loop takes slices of what is computed before it, and what is behind it reads the whole sum.
                     let is_behind_sum =
-                        edge.kind == EdgeKind::DeviceSum || self.device_sums.contains(&tensor);
+                        edge.kind == EdgeKind::DeviceSum || self.is_device_sum[tensor.index()];
                     let is_product = edge.kind == EdgeKind::Product;
                     if from_arg && is_behind_sum || is_product && (from_out || is_behind) {
                         continue;
                     }
                     if is_product {
-                        products.insert(edge.out);
+                        visits.products[edge.out.index()] = search;
                     } else if is_behind {
-                        products.insert(if from_arg { edge.out } else { edge.arg });
+                        visits.products[other.index()] = search;
                     }
                 }
-                let (other, at) = if from_arg { (edge.out, edge.out_dim) } else { (edge.arg, edge.arg_dim) };
-                match found.dim(other) {
+                match visits.dim(other) {
                     Some(known) if known == at => (),
-                    Some(_) => return Some(other),
-                    None => found.add(other, at),
+                    Some(_) => return (found, Some(other)),
+                    None => {
+                        visits.dims[other.index()] = (search, at);
+                        found.push((other, at));
+                    }
                 }
             }
         }
-        None
+        (found, None)
     }
 }
 
@@ -193,6 +249,8 @@ enum EdgeKind {
 
 fn edges(program: &Program) -> Vec<Edge> {
     let mut edges = Vec::new();
+    let shardings: Vec<OnceCell<Option<Sharding>>> = vec![OnceCell::new(); program.tensors.len()];
+    let sharding = |it: TensorId| shardings[it.index()].get_or_init(|| Sharding::of(program, it)).as_ref();
     for stmt in program.body() {
         let Stmt::Op(it) = &program.stmts[*stmt] else { continue };
         let ([Some(out)], true) =
@@ -201,11 +259,9 @@ fn edges(program: &Program) -> Vec<Edge> {
             continue;
         };
         let args = it.tensor_operands();
-        let Some(goal) = Sharding::of(program, *out) else { continue };
+        let Some(goal) = sharding(*out) else { continue };
         for (position, arg) in args.iter().enumerate() {
-            let (Some(maps), Some(from)) =
-                (dim_map::dim_map(program, it, position), Sharding::of(program, *arg))
-            else {
+            let (Some(maps), Some(from)) = (dim_map::dim_map(program, it, position), sharding(*arg)) else {
                 continue;
             };
             let sums_devices = maps
@@ -220,9 +276,8 @@ fn edges(program: &Program) -> Vec<Edge> {
                 EdgeKind::Other
             };
             for (arg_dim, map) in maps.into_iter().enumerate() {
-                let devices = |dim: &Dim| dim.devices().collect::<Vec<_>>();
                 if let DimMap::Parallel(out_dim) = map
-                    && devices(&from.dims[arg_dim]) == devices(&goal.dims[out_dim])
+                    && from.dims[arg_dim].devices().eq(goal.dims[out_dim].devices())
                 {
                     edges.push(Edge { arg: *arg, arg_dim, out: *out, out_dim, kind });
                 }

@@ -302,7 +302,7 @@ fn count_of_chunks(
     let mut possible: Vec<i64> = counts.clone().filter(|count| *count > 1).collect();
     let mut extents = shared.extents.borrow_mut();
     for at in &component.dims {
-        let known = extents.entry(*at).or_insert_with(|| divided_extent(program, at.0, at.1));
+        let known = extents[shared.index(*at)].get_or_insert_with(|| divided_extent(program, at.0, at.1));
         let Some(extent) = known.as_ref().map_err(|it| Some(it.clone()))? else { continue };
         let extent = DividedExtent::of(*at, *extent);
         if let Some(reason) = extent.obstacle_to_all(program, counts.clone()) {
