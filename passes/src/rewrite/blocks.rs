@@ -71,7 +71,13 @@ pub fn remove_empty_blocks_in(program: &mut Program, blocks: &[BlockId]) -> bool
     if !blocks.iter().any(|block| nested_blocks(program, *block).iter().any(is_empty)) {
         return false;
     }
-    let used_outside = symbols_out_of_scope(program);
+    let mut loops_vanish = false;
+    for block in blocks {
+        program.walk(*block, &mut |stmt| {
+            loops_vanish |= matches!(program.stmts[stmt], Stmt::For(_)) && may_vanish(program, stmt);
+        });
+    }
+    let used_outside = if loops_vanish { symbols_out_of_scope(program) } else { FxHashSet::default() };
     let mut edit = |program: &mut Program, stmt: StmtId| {
         let is_empty = |block: BlockId| program.blocks[block].is_empty();
         match &program.stmts[stmt] {
@@ -91,6 +97,17 @@ pub fn remove_empty_blocks_in(program: &mut Program, blocks: &[BlockId]) -> bool
         changed |= rewrite(program, *block, &mut edit);
     }
     changed
+}
+
+/// Returns whether a statement contains nothing but loops and branches.
+fn may_vanish(program: &Program, stmt: StmtId) -> bool {
+    match &program.stmts[stmt] {
+        Stmt::Op(_) | Stmt::Let(..) => false,
+        Stmt::For(_) | Stmt::If(_) => {
+            let mut inner = inner_blocks(program, stmt).into_iter().flatten();
+            inner.all(|block| program.block(block).iter().all(|it| may_vanish(program, *it)))
+        }
+    }
 }
 
 /// Returns the scalars that statements use where no statement before them gives them a value.

@@ -3,7 +3,7 @@
 use grammar::{
     arena::Arena,
     attr,
-    ir::{AxisId, BlockId, ExprId, Operand, Program, Stmt, StmtId, Stream, SymbolId, Transform},
+    ir::{Axis, AxisId, BlockId, ExprId, Operand, Program, Stmt, StmtId, Stream, SymbolId, Transform},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -41,18 +41,19 @@ pub fn rewrite_outside_stmts(program: &mut Program, rewrite: ExprRewrite<'_>) ->
 /// tensors.
 fn axes(program: &mut Program, rewrite: ExprRewrite<'_>) -> bool {
     let mut changed = false;
-    let mut numbers: FxHashMap<u32, Vec<AxisId>> = FxHashMap::default();
-    for (id, axis) in program.axes.iter() {
-        numbers.entry(axis.number).or_default().push(id);
-    }
+    let mut numbers: Option<FxHashMap<u32, Vec<AxisId>>> = None;
     for id in program.axes.ids() {
-        let mut axis = program.axes[id].clone();
-        axis.extent = rewrite(program, axis.extent);
-        for bound in [&mut axis.start, &mut axis.stop, &mut axis.expanded] {
-            *bound = bound.map(|it| rewrite(program, it));
+        let Axis { extent, start, stop, expanded, .. } = program.axes[id];
+        let new_extent = rewrite(program, extent);
+        let bounds = [start, stop, expanded];
+        let new_bounds = bounds.map(|bound| bound.map(|it| rewrite(program, it)));
+        if (extent, bounds) == (new_extent, new_bounds) {
+            continue;
         }
+        let [start, stop, expanded] = new_bounds;
+        let axis = Axis { extent: new_extent, start, stop, expanded, ..program.axes[id].clone() };
+        let numbers = numbers.get_or_insert_with(|| axes_by_number(program));
         let others = numbers.get(&axis.number).into_iter().flatten();
-        // The comparison includes the unchanged axis itself.
         if others.into_iter().all(|other| program.axes[*other] != axis) {
             program.axes[id] = axis;
             changed = true;
@@ -73,6 +74,14 @@ fn axes(program: &mut Program, rewrite: ExprRewrite<'_>) -> bool {
         program.tensors[tensor].domains.transforms = transforms;
     }
     changed
+}
+
+fn axes_by_number(program: &Program) -> FxHashMap<u32, Vec<AxisId>> {
+    let mut numbers: FxHashMap<u32, Vec<AxisId>> = FxHashMap::default();
+    for (id, axis) in program.axes.iter() {
+        numbers.entry(axis.number).or_default().push(id);
+    }
+    numbers
 }
 
 /// Rewrites scalars in all statements, including those of HostUnits. Returns true if anything changed.
