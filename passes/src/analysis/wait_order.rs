@@ -101,7 +101,8 @@ impl WaitOrder {
         if !with_waits.contains(&block) {
             return;
         }
-        self.at_entry.insert(block, pending.copy());
+        let at_entry = if self.has_streams { pending.copy() } else { pending.copy_open() };
+        self.at_entry.insert(block, at_entry);
         let mark = pending.mark();
         for stmt in program.block(block) {
             // An iteration may follow another one, but it does not matter which communications of other iterations

@@ -36,6 +36,12 @@ impl PendingWork {
         Self { states: self.states.clone(), waited: self.waited.clone(), changes: Vec::new() }
     }
 
+    /// Returns the open communications without the others, which matter only to a program that sets streams.
+    pub(super) fn copy_open(&self) -> Self {
+        let states = self.open().map(|number| (number, WorkState::Open)).collect();
+        Self { states, ..Self::default() }
+    }
+
     /// Returns the communications for which the current stream may not have waited.
     pub(super) fn open(&self) -> impl Iterator<Item = u32> {
         self.states.iter().filter(|(_, state)| **state == WorkState::Open).map(|(number, _)| *number)
