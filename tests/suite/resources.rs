@@ -183,10 +183,10 @@ fn the_memory_limit_holds_for_the_whole_tool() -> Result<(), Failed> {
         let line = tool.replace("{}", &fifo);
         let script = format!(
             "{line} --memory-limit=3 & tool=$!; for i in $(seq 100); do sleep 0.05; \
-             grep -q '^Max data size *4294967296 ' /proc/$tool/limits && break; done; \
+             grep -q '^Max data size *5368709120 ' /proc/$tool/limits && break; done; \
              grep '^Max data size' /proc/$tool/limits >&2; kill $tool"
         );
-        expect_exit(&script, 0, " 4294967296 ")?;
+        expect_exit(&script, 0, " 5368709120 ")?;
     }
     Ok(())
 }
