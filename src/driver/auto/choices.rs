@@ -41,6 +41,8 @@ pub(super) const CHOICES: &[Choice] = &[
     choice(Kind::ReduceScatter, "whole", 1, "reduce-scatter=whole"),
     choice(Kind::ReduceScatter, "ring", 2, "reduce-scatter=p2p-ring,backend=cuda"),
     choice(Kind::Allreduce, "whole", 1, "allreduce=whole"),
+    choice(Kind::Allreduce, "2 chunks on streams in turn", 2, "count=2"),
+    choice(Kind::Allreduce, "4 chunks on streams in turn", 4, "count=4"),
     choice(Kind::Allreduce, "2 chunks", 2, "style=shard,allocate=before,count=2"),
     choice(Kind::Allreduce, "4 chunks", 4, "style=shard,allocate=before,count=4"),
     choice(Kind::Allreduce, "8 chunks", 8, "style=shard,allocate=before,count=8"),

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | all-gather | whole; a ring of gets; a ring of puts |
 //! | reduce-scatter | whole; a ring |
-//! | all-reduce | whole; 2, 4 or 8 chunks; chunks of 8, 5, 2 and 1 sixteenths |
+//! | all-reduce | whole; 2 or 4 chunks on streams in turn; 2, 4 or 8 chunks, or those of 8, 5, 2 and 1 sixteenths, with all products on one stream |
 //! | transfer to another mesh | whole; 4 chunks |
 //! | all that are left | the algorithms of `select-algorithms`; those and copy engines for all-reduces above 8 MiB; NCCL |
 //!
