@@ -153,9 +153,9 @@ pub fn read_results(folder: &Path, entries: &[Entry], ranks: usize, date: String
                 None => missing.push(format!("{}: its plan has no such work", entry.name())),
             },
             Meaning::Switching(call, calls) => switching = Some((*call, each(*calls).median)),
-            Meaning::Exchanging(pair, calls) => exchanging.push((*pair, each(*calls).median)),
-            Meaning::Together(calls) => together.push((*calls, each(1).median)),
-            Meaning::Chunks(calls, count) => chunks.push((*calls, *count, each(1).median)),
+            Meaning::Exchanging(pair, calls) => exchanging.push((*pair, each(*calls).least)),
+            Meaning::Together(calls) => together.push((*calls, each(1).least)),
+            Meaning::Chunks(calls, count) => chunks.push((*calls, *count, each(1).least)),
             Meaning::Sustained(call, calls) => sustained.push((*call, each(*calls).median)),
             Meaning::Run(layer) => machine.runs.push(Run {
                 program: layer.to_string(),
@@ -173,8 +173,11 @@ pub fn read_results(folder: &Path, entries: &[Entry], ranks: usize, date: String
         let alone = time_of(&machine, call).map_or(time, |it| it + launch);
         machine.switch_us = rounded((time - alone).max(0.0) / 2.0);
     }
+    // Copy engines have two times, from program to program one or the other in most of the runs, so the least times are compared.
+    let mut fastest = machine.clone();
+    fastest.tables.values_mut().flat_map(|it| &mut it.0).for_each(|it| it.us = it.least);
     for (pair, time) in exchanging {
-        let [compute, exchange] = pair.map(|it| time_of(&machine, it));
+        let [compute, exchange] = pair.map(|it| time_of(&fastest, it));
         let Some((behind, exchange)) = compute.zip(exchange) else { continue };
         if let Some(kind) = work(pair[1]).and_then(|it| it.contention()) {
             let us = rounded((time - behind - exchange - 2.0 * machine.switch_us).max(0.0));
@@ -182,8 +185,12 @@ pub fn read_results(folder: &Path, entries: &[Entry], ranks: usize, date: String
             delays.push(Delay { behind: rounded(behind), us });
         }
     }
+    for delays in machine.exchange_us.values_mut() {
+        delays.sort_by(|a, b| a.behind.total_cmp(&b.behind));
+    }
+    fastest.exchange_us.clone_from(&machine.exchange_us);
     for (calls, time) in together {
-        if let Some((name, it)) = contention(&machine, calls, time, ranks) {
+        if let Some((name, it)) = contention(&fastest, calls, time, ranks) {
             machine.contention.entry(name.to_owned()).or_default().push(it);
         }
     }
@@ -194,14 +201,11 @@ pub fn read_results(folder: &Path, entries: &[Entry], ranks: usize, date: String
             machine.sustained.push(Slowdown { at: work.extents.iter().product(), factor });
         }
     }
-    for delays in machine.exchange_us.values_mut() {
-        delays.sort_by(|a, b| a.behind.total_cmp(&b.behind));
-    }
     // The delays of communications are known by now. Programs with as many bytes follow each other.
     let mut factors: Vec<(&str, f64, Vec<f64>)> = Vec::new();
     for (calls, count, time) in chunks {
         let [Some(product), Some(communication)] = calls.map(work) else { continue };
-        let of_chunks = contention_of_chunks(&machine, [&product, &communication], count, time);
+        let of_chunks = contention_of_chunks(&fastest, [&product, &communication], count, time);
         let (Some(factor), Some(kind)) = (of_chunks, communication.contention()) else { continue };
         let at = communication.extents.first().copied().unwrap_or(1.0);
         match factors.iter_mut().find(|it| (it.0, it.1) == (kind.name(), at)) {
