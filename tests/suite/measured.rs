@@ -13,6 +13,10 @@ pub fn trials() -> Vec<Trial> {
     let trials = [
         Trial::test("measured::json_holds_every_run", json_holds_every_run),
         Trial::test("measured::runs_are_replayed_or_say_why_not", runs_are_replayed_or_say_why_not),
+        Trial::test(
+            "measured::pipelines_say_why_they_are_not_captured",
+            pipelines_say_why_they_are_not_captured,
+        ),
         Trial::test("measured::other_bits_of_timed_runs_are_wrong", other_bits_of_timed_runs_are_wrong),
         Trial::test("measured::delays_show_a_race", || delays_show_a_race("delayed-race.hir")),
         Trial::test("measured::delays_show_data_of_the_run_before", || {
@@ -180,6 +184,33 @@ fn runs_are_replayed_or_say_why_not() -> Result<(), Failed> {
             && said.contains("equal to the simulator");
         if !holds {
             return Err(wrong());
+        }
+    }
+    Ok(())
+}
+
+/// Pipelines whose plans cannot be captured are measured step by step and say so. With `-G`, each of them is refused, and the
+/// job goes on.
+fn pipelines_say_why_they_are_not_captured() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("times.json").display().to_string();
+    let program = ["tests/cases/check/host-wait.hir", "--ranks", "2", "--device=cuda", "-w", "0", "-n", "2"];
+    let tune = ["--tune-passes", "@lower|canonicalize", "-J", &path];
+    for (issue, code) in [(&[][..], 0), (&["-G"], 1)] {
+        let output = hir_run(&[&program[..], &tune, issue].concat())?.output_with_timeout()?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        let json: serde_json::Value = serde_json::from_str(&fs::read_to_string(&path)?)?;
+        let pipelines = json["pipelines"].as_array().map_or(&[][..], Vec::as_slice);
+        let is_right =
+            |it: &serde_json::Value| it["exit_code"] == code && it["not_captured"].is_string() == (code == 0);
+        let verdict =
+            if code == 0 { "the fastest of 2 pipelines" } else { "no pipeline was measured; 2 refused" };
+        let holds = output.status.code() == Some(code)
+            && pipelines.len() == 2
+            && pipelines.iter().all(is_right)
+            && said.contains(verdict);
+        if !holds {
+            return Err(format!("{issue:?}: {json:#}\n{output:?}").into());
         }
     }
     Ok(())
