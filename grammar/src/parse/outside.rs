@@ -30,9 +30,16 @@ pub(super) fn no_container(source: &str, log: &FusionLog<'_>) -> Diagnostic {
             Some(fusion) => it.label(fusion, "a fusion, which is not a program by itself").help(
                 "nvFuser prints the program that executes a fusion with `NVFUSER_ENABLE=host_ir_lowering` and `NVFUSER_DUMP=host_ir,segmented_fusion`",
             ),
+            None if is_utf_16(source) => it.help("the text is UTF-16: convert it with `iconv -f utf-16 -t utf-8`"),
             None => it.help("nvFuser prints one with `NVFUSER_DUMP=host_ir`"),
         }
     })
+}
+
+/// Returns whether a text has a container in UTF-16, of either byte order, as PowerShell redirects output.
+fn is_utf_16(source: &str) -> bool {
+    let wide: String = MARKER.chars().flat_map(|it| [it, '\0']).collect();
+    source.contains(wide.trim_end_matches('\0'))
 }
 
 /// Reports the text in `gap`, which is before, between or after the containers of `source`, unless it is a fusion of `log`.

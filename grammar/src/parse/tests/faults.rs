@@ -101,6 +101,16 @@ fn texts_that_break_off() {
 }
 
 #[test]
+fn a_text_in_utf_16_is_named() {
+    let text = "a log\n%HostIrContainer { () -> () :\n}\n";
+    for to_bytes in [u16::to_le_bytes, u16::to_be_bytes] {
+        let bytes = [0xfeff].into_iter().chain(text.encode_utf16()).flat_map(to_bytes).collect();
+        let help = parse(&crate::decode(bytes)).1.into_iter().find_map(|it| it.help);
+        assert!(help.is_some_and(|it| it.contains("UTF-16")));
+    }
+}
+
+#[test]
 fn hostile_texts_are_read_in_linear_time() {
     let deep: String = (0..3000).map(|at| format!("{}FOR i in iS0{{4}}:\n", " ".repeat(at))).collect();
     let codes = |body: &str| parse(&wrap(body)).1.iter().map(|it| it.code).collect::<Vec<_>>();
