@@ -17,7 +17,8 @@ use crate::{
 };
 use mesh::parse_mesh;
 pub use spanned_text::SpannedText;
-use spanned_text::{matching_bracket, shortened, unreadable};
+pub(crate) use spanned_text::shortened;
+use spanned_text::{matching_bracket, unreadable};
 
 /// The parsed text of a tensor token.
 #[derive(Debug)]

@@ -9,6 +9,7 @@ use crate::{
     ir::{BlockId, Expr, ExprId, For, If, OpStmt, Operand, PartRole, Stmt, StmtId},
     ops::{AsmFormat, OPS, Op},
     span::Span,
+    tensor::shortened,
 };
 
 impl<'s> Resolver<'s, '_> {
@@ -283,7 +284,7 @@ impl<'s> Resolver<'s, '_> {
         let it = Diagnostic::new(
             Code::UnknownOp,
             name.span,
-            format!("unknown operator `{}`", name.text),
+            format!("unknown operator `{}`", shortened(name.text)),
             "`hir-opt --list-ops` lists the operators",
         );
         self.diagnostics.push(match composite::advice(name.text) {

@@ -52,7 +52,7 @@ pub(super) fn unreadable(piece: SpannedText<'_>, label: &str) -> Diagnostic {
     Diagnostic::new(Code::BadTensor, piece.span, message, label)
 }
 
-pub(super) fn shortened(text: &str) -> String {
+pub(crate) fn shortened(text: &str) -> String {
     let mut res: String =
         text.chars().take(40).map(|it| if it.is_ascii_whitespace() { ' ' } else { it }).collect();
     if res.len() < text.len() {
