@@ -245,6 +245,19 @@ words! {
 }
 
 impl CommunicationType {
+    /// Returns the part of the data that each of `members` ranks sends if the communication moves as little as possible, as numerator
+    /// and denominator: the ratio of bus bandwidth to algorithm bandwidth of nccl-tests. The data is that of all ranks if each has a part.
+    pub const fn sent_part(self, members: usize) -> (usize, usize) {
+        let members = if members == 0 { 1 } else { members };
+        match self {
+            Self::Allreduce => (2 * (members - 1), members),
+            Self::Gather | Self::Allgather | Self::Scatter | Self::ReduceScatter | Self::AllToAll => {
+                (members - 1, members)
+            }
+            Self::Broadcast | Self::Reduce | Self::SendRecv | Self::CollectivePermute => (1, 1),
+        }
+    }
+
     /// Returns whether the communication has a root.
     pub const fn is_rooted(self) -> bool {
         match self {

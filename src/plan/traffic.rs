@@ -46,22 +46,8 @@ fn copied_bytes(kind: &InstKind, rank: usize, size: impl Fn(&View) -> usize) -> 
     size(if to.rank == rank { &to.view } else { &from.view })
 }
 
-fn share(members: usize) -> f64 {
-    (members.max(1) - 1) as f64 / members.max(1) as f64
-}
-
 /// Returns the ratio of bus bandwidth to algorithm bandwidth, as in nccl-tests.
 pub(super) fn bus_factor(kind: CollectiveKind, members: usize) -> f64 {
-    match kind {
-        CollectiveKind::Allreduce { .. } => 2.0 * share(members),
-        CollectiveKind::Gather { .. }
-        | CollectiveKind::Allgather
-        | CollectiveKind::Scatter { .. }
-        | CollectiveKind::ReduceScatter { .. }
-        | CollectiveKind::AllToAll => share(members),
-        CollectiveKind::Broadcast { .. }
-        | CollectiveKind::Reduce { .. }
-        | CollectiveKind::SendRecv { .. }
-        | CollectiveKind::Permute { .. } => 1.0,
-    }
+    let (sent, all) = kind.communication_type().sent_part(members);
+    sent as f64 / all as f64
 }

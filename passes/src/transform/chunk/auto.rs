@@ -8,6 +8,7 @@ use grammar::{
     DimMap,
     ir::{OpStmt, Program, Stmt, StmtId, TensorId},
     ops::TypeRule,
+    words::CommunicationType,
 };
 
 use super::{DividedExtent, divided_extent};
@@ -80,23 +81,26 @@ impl CommCandidate {
     }
 
     /// Returns the bytes that each device sends if the communication moves as little as possible, as in the table of
-    /// communications: of n bytes, a collective of d devices moves n - n/d; an all-reduce does so twice, as a reduce-scatter and
-    /// an all-gather.
+    /// communications.
     pub(crate) fn sent_bytes(&self, program: &Program) -> usize {
         let bytes = self.bytes(program);
-        let of_others = bytes - bytes / self.devices.max(1);
-        match self.kind {
-            CommKind::Allgather | CommKind::ReduceScatter | CommKind::AllToAll | CommKind::Scatter => {
-                of_others
-            }
-            // Each device sends its part to each device of the result.
+        let kind = match self.kind {
+            CommKind::Allgather => CommunicationType::Allgather,
+            CommKind::ReduceScatter => CommunicationType::ReduceScatter,
+            CommKind::AllToAll => CommunicationType::AllToAll,
+            CommKind::Scatter => CommunicationType::Scatter,
+            CommKind::Allreduce => CommunicationType::Allreduce,
+            CommKind::Reduce => CommunicationType::Reduce,
+            CommKind::Broadcast => CommunicationType::Broadcast,
+            CommKind::SendRecv => CommunicationType::SendRecv,
+            // It is lowered to messages: each device sends its part to each device of the result.
             CommKind::Gather => {
                 let receivers = program.tensors[self.tensor].mesh.devices.len();
-                (bytes / self.devices.max(1)).saturating_mul(receivers)
+                return (bytes / self.devices.max(1)).saturating_mul(receivers);
             }
-            CommKind::Allreduce => 2 * of_others,
-            CommKind::Reduce | CommKind::Broadcast | CommKind::SendRecv => bytes,
-        }
+        };
+        let (sent, all) = kind.sent_part(self.devices);
+        bytes.saturating_mul(sent).div_ceil(all)
     }
 }
 
