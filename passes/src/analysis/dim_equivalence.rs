@@ -31,7 +31,7 @@ pub struct DimEquivalence {
     /// What the current search has found.
     visits: RefCell<Visits>,
     /// The extents of the dimensions that have been asked for, which many components have in common, by `index`.
-    pub extents: RefCell<Vec<Option<Extent>>>,
+    extents: RefCell<Vec<Option<Extent>>>,
 }
 
 /// The tensors that a search has visited.
@@ -137,7 +137,7 @@ impl DimEquivalence {
     }
 
     /// Returns the index of a dimension among those of all tensors.
-    pub fn index(&self, (tensor, dim): (TensorId, usize)) -> usize {
+    fn index(&self, (tensor, dim): (TensorId, usize)) -> usize {
         self.first[tensor.index()] + dim
     }
 
@@ -145,6 +145,11 @@ impl DimEquivalence {
     /// visited, apart from those of inputs, where it does not go on.
     pub fn for_many_searches(program: &Program) -> Self {
         Self { known: Some(RefCell::default()), ..Self::of(program) }
+    }
+
+    /// Returns the extent of a dimension, which `compute` returns for the first caller.
+    pub fn extent(&self, at: (TensorId, usize), compute: impl FnOnce() -> Extent) -> Extent {
+        self.extents.borrow_mut()[self.index(at)].get_or_insert_with(compute).clone()
     }
 
     /// Returns the dimensions that are equivalent to dimension `dim` of `tensor` through top-level operators

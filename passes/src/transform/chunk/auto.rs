@@ -304,11 +304,11 @@ fn count_of_chunks(
     counts: RangeInclusive<i64>,
 ) -> Count {
     let mut possible: Vec<i64> = counts.clone().filter(|count| *count > 1).collect();
-    let mut extents = shared.extents.borrow_mut();
     for at in &component.dims {
-        let known = extents[shared.index(*at)].get_or_insert_with(|| divided_extent(program, at.0, at.1));
-        let Some(extent) = known.as_ref().map_err(|it| Some(it.clone()))? else { continue };
-        let extent = DividedExtent::of(*at, *extent);
+        let Some(extent) = shared.extent(*at, || divided_extent(program, at.0, at.1)).map_err(Some)? else {
+            continue;
+        };
+        let extent = DividedExtent::of(*at, extent);
         if let Some(reason) = extent.obstacle_to_all(program, counts.clone()) {
             return Err(Some(reason));
         }
