@@ -61,7 +61,8 @@ pub(super) struct PlanBuilder<'p> {
     /// The number of references to each buffer: names bound to it, and posted communications that have not
     /// been waited for.
     pub(super) name_counts: FxHashMap<BufferNo, usize>,
-    /// How many of these are operands of communications that nothing has waited for.
+    /// How many of these are operands of communications that nothing has waited for: the sums of `held`, which each
+    /// removal of a name would have to search.
     pub(super) hold_counts: FxHashMap<BufferNo, usize>,
     /// The buffers of posted communications that have not been waited for.
     held: FxHashMap<WorkNo, Vec<BufferNo>>,
