@@ -27,7 +27,7 @@ enum LoweredWait {
 
 /// The instructions of a transport where its collective is waited for.
 struct WaitSteps {
-    /// An event recorded after the posted instructions, if another stream waits.
+    /// An event recorded after the posted instructions, if another stream copies a staged output.
     completion_event: Option<EventNo>,
     steps: Vec<InstKind>,
     /// Whether the instructions move data, and do not only wait for signals.
@@ -244,8 +244,11 @@ impl PlanRewriter<'_> {
             has_copies = epilogue.is_some();
             steps.extend(epilogue);
         }
-        let waits_elsewhere = wait_stream.map_or(has_copies, |it| it != stream);
-        let completion_event = waits_elsewhere.then(|| self.record_event(stream, origin));
+        // nvFuser's wait for a transfer or collective is one for values that peers write: what this rank executed itself, on the stream
+        // of the post, has no other order (`csrc/multidevice/cuda_p2p.cpp`, `waitWithCudaBackend` and `sendWait`). The copy of a
+        // staged output is ours.
+        let copies_elsewhere = has_copies && wait_stream != Some(stream);
+        let completion_event = copies_elsewhere.then(|| self.record_event(stream, origin));
         WaitSteps { completion_event, steps, has_copies, origin }
     }
 

@@ -2,7 +2,7 @@
 //! memory. Hosts exchange handles and wait for streams.
 //!
 //! One side of a transfer is ready; the other side waits for that, copies, and tells the first side. With `get` the receiver copies, with
-//! `put` the sender. A Wait follows the copy, on both sides. Statements of one number and buffer use one word of memory: a transfer that
+//! `put` the sender. A Wait of the side that copies does nothing. Statements of one number and buffer use one word of memory: a transfer that
 //! is posted again, or awaited by the side that copies, before the one before it has ended may take its value for the other one's.
 
 use std::fmt::Write as _;
@@ -466,7 +466,7 @@ fn add_rank(
                     works.access([copied, copied], (ranks[1], tensors[1]), true);
                 }
             }
-            // Where the side that copies waits, hir's executors and its plans wait for the copy on the stream of the post.
+            Statement::Wait { transfer, .. } if copies(transfer) => (),
             Statement::Wait { transfer, stream } => {
                 let needs = needs(stream).into_iter().chain([transfers[transfer].copied]).collect();
                 last[stream] = Some(works.add(needs));

@@ -19,8 +19,12 @@
 //! SetCurrentStream(Stream s0)
 //! Wait(Communication 1)
 //! Wait(Communication 0)
+//! Synchronize(Stream 2)
 //! SetCurrentStream(Stream ( i5 % 2 ))
 //! ```
+//!
+//! A Wait for a communication of the CUDA backend waits for what peers write, but not for what this rank copies on the stream of the
+//! post, so the stream that waits has to wait for the shared stream, too.
 //!
 //! The shared stream waits for the iteration's stream only if the iteration has used a buffer of the
 //! communications before, or has allocated one. If the rest of the iteration uses a buffer, or the iteration
@@ -35,6 +39,7 @@ use grammar::{
     ir::{BlockId, If, OpStmt, Program, Stmt, StmtId, StreamId, TensorId},
     ops::OpClass,
     span::Span,
+    words::Backend,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -209,6 +214,16 @@ fn occupies_communicator(program: &Program, stmt: StmtId) -> bool {
     }
 }
 
+/// Returns whether a statement posts a communication that the current stream executes.
+fn runs_on_its_stream(program: &Program, stmt: StmtId) -> bool {
+    match &program.stmts[stmt] {
+        Stmt::Op(it) => {
+            it.op.def().class == OpClass::Communicate && it.get(attr::BACKEND) == Some(Backend::Cuda)
+        }
+        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
+    }
+}
+
 impl Mover<'_> {
     /// Returns the statements of a block with their communications moved.
     fn block(&mut self, program: &mut Program, block: BlockId) -> Vec<StmtId> {
@@ -287,6 +302,9 @@ impl Mover<'_> {
                 out.extend(&stmts[..posts]);
                 out.push(set(program, joining, span));
                 out.extend(&stmts[posts..]);
+                if stmts.iter().any(|it| runs_on_its_stream(program, *it)) {
+                    out.push(synchronize(program, shared, span));
+                }
                 out.push(set(program, worker, span));
             }
             None => {
