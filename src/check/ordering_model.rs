@@ -32,19 +32,24 @@ pub enum StorageModel {
     /// `cudaMallocAsync` and `cudaFreeAsync` on the stream of the ALLOCATE. Both are work of this stream, and each use has to
     /// follow the first and to precede the second. Source: CUDA C++ Programming Guide, Stream Ordered Memory Allocator.
     CudaAsync,
+    /// As `CudaAsync`, and a communication holds its operands until the program waits for it: PyTorch with
+    /// `backend:cudaMallocAsync`. Source: `c10/cuda/CUDAMallocAsyncAllocator.cpp`, `free_impl`; `ProcessGroupNCCL.cpp`,
+    /// `TensorShelf`.
+    PyTorchCudaAsync,
     /// Storage is never used again.
     NeverReused,
 }
 
 impl StorageModel {
     /// All models.
-    pub const ALL: [Self; 3] = [Self::PyTorch, Self::CudaAsync, Self::NeverReused];
+    pub const ALL: [Self; 4] = [Self::PyTorch, Self::CudaAsync, Self::PyTorchCudaAsync, Self::NeverReused];
 
     /// Returns the name of the model, as command lines contain it.
     pub fn name(self) -> &'static str {
         match self {
             Self::PyTorch => "pytorch",
             Self::CudaAsync => "cuda-async",
+            Self::PyTorchCudaAsync => "pytorch-cuda-async",
             Self::NeverReused => "never-reused",
         }
     }
@@ -73,7 +78,13 @@ impl AccessRules {
 
     /// Returns true if streams execute the allocations and frees of storage.
     pub(super) fn frees_in_stream_order(self) -> bool {
-        !self.reuses_in_order() && self.storage == StorageModel::CudaAsync
+        let is_async = matches!(self.storage, StorageModel::CudaAsync | StorageModel::PyTorchCudaAsync);
+        !self.reuses_in_order() && is_async
+    }
+
+    /// Returns true if a communication holds its operands until the program waits for it.
+    pub(super) fn holds_operands(self) -> bool {
+        self.storage != StorageModel::CudaAsync
     }
 
     /// Returns true if storage is never used again, or only if every use by its earlier owner happens before every use by

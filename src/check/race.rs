@@ -149,7 +149,9 @@ impl<'p> RaceDetector<'p> {
             inputs: plans.iter().map(inputs).collect(),
             accesses: FxHashMap::default(),
             storage: SharedStorage::new(plans),
-            frees: rules.frees_in_stream_order().then(|| StreamOrderedFrees::new(plans)),
+            frees: rules
+                .frees_in_stream_order()
+                .then(|| StreamOrderedFrees::new(plans, rules.holds_operands())),
             allocate_sites: allocated,
             early_actors: FxHashSet::default(),
             early_uses: Vec::new(),

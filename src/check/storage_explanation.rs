@@ -62,12 +62,15 @@ impl RaceExplanation {
         // The Synchronize has to block the stream of the ALLOCATE.
         let order = allocation.filter(|_| is_own).and_then(|it| {
             let here = plan.code.partition_point(|it| it.origin < second.origin);
-            let current = plan.streams[it.unbound?.current as usize].clone();
+            // The Wait that releases it, or the Deallocate.
+            let released = it.freed.filter(|it| Some(it.origin) == reused.freed_by).map(|it| it.current);
+            let stream = released.or_else(|| it.unbound.map(|it| it.current))?;
+            let current = plan.streams[stream as usize].clone();
             let before = InsertionPoint::before(second).with_current(current);
             let order = Edit::order_after(first, before, Some(here), second.frame(), index);
             let blocked = &plan.streams[it.pool.stream as usize];
             let order = on_stream(order, blocked);
-            let is_current = it.unbound?.current == it.pool.stream;
+            let is_current = stream == it.pool.stream;
             (is_current || order.blocked_stream() == Some(blocked)).then_some(order)
         });
         let advice = format!("let {stream} wait for {used_by} before line {line}, or free the storage later");

@@ -4,7 +4,8 @@
 //! stream, too. CUDA defines the storage up to the beginning of the free, so all uses have to happen before it, whether or not
 //! anything gets the storage later. A later ALLOCATE that gets it follows the free: the driver sees to that on any stream. So if
 //! every use follows its ALLOCATE and precedes its free, uses of tensors that share storage are ordered. Neither the driver nor NCCL
-//! holds the operands of a communication. Source: CUDA Runtime API and CUDA C++ Programming Guide, Stream Ordered Memory Allocator.
+//! holds the operands of a communication. PyTorch does: it frees them where the program waits, or after the end of a communication that
+//! nothing waits for. Source: CUDA Runtime API and CUDA C++ Programming Guide, Stream Ordered Memory Allocator; `StorageModel`.
 //!
 //! Symmetric memory is not stream-ordered. Its allocation and its free block the host until all streams of the device have finished what they
 //! have: `cudaMalloc` and `cudaFree` do (same source), and an allocator has to before it unmaps memory that its own device uses. So its free follows what
@@ -47,40 +48,52 @@ struct Lifetime {
 }
 
 impl StreamOrderedFrees {
-    /// Creates the state before the first instruction.
-    pub fn new(plans: &[Plan]) -> Self {
+    /// Creates the state before the first instruction. With `is_held`, communications hold their operands.
+    pub fn new(plans: &[Plan], is_held: bool) -> Self {
         let mut it = Self { tensors: FxHashMap::default(), freed_after: FxHashMap::default() };
-        plans.iter().for_each(|plan| it.add(plan));
+        plans.iter().for_each(|plan| it.add(plan, is_held));
         it
     }
 
-    fn add(&mut self, plan: &Plan) {
+    fn add(&mut self, plan: &Plan, is_held: bool) {
         let kept: FxHashSet<BufferNo> = plan.caller_buffers().collect();
-        let is_freed =
-            |it: &&Allocation| !it.is_empty && (it.unbound.is_some() || !kept.contains(&it.buffer));
+        // Where the program frees it.
+        let free_of = |it: &Allocation| match it.freed {
+            _ if !is_held => it.unbound.map(|it| it.origin),
+            freed => freed.map(|it| it.origin),
+        };
+        let is_freed = |it: &&Allocation| {
+            let is_never_freed = it.is_empty || is_held && it.is_held;
+            !is_never_freed && (free_of(it).is_some() || !kept.contains(&it.buffer))
+        };
         let mut freed: Vec<&Allocation> = plan.allocations.iter().filter(is_freed).collect();
-        freed.sort_by_key(|it| it.unbound.map_or(u32::MAX, |it| it.origin));
+        freed.sort_by_key(|it| free_of(it).unwrap_or(u32::MAX));
         let mut freed = freed.into_iter().peekable();
         let exit = plan.code.iter().rposition(|it| matches!(it.kind, InstKind::ReadOutputs));
         let mut last = vec![None; plan.streams.len()];
         for (at, inst) in plan.code.iter().enumerate() {
-            while let Some(it) = freed.next_if(|it| it.unbound.is_some_and(|free| free.origin < inst.origin))
-            {
-                self.free(plan, it, &last, exit);
+            while let Some(it) = freed.next_if(|it| free_of(it).is_some_and(|free| free < inst.origin)) {
+                self.free(plan, (it, free_of(it)), &last, exit);
             }
             if let ExecutionSite::Stream = inst.kind.effect().execution_site() {
                 last[inst.stream as usize] = Some(at);
             }
         }
-        freed.for_each(|it| self.free(plan, it, &last, exit));
+        freed.for_each(|it| self.free(plan, (it, free_of(it)), &last, exit));
     }
 
-    /// Adds the free of a buffer. `last` has the last instruction of each stream before it, `exit` is the one that reads the outputs.
-    fn free(&mut self, plan: &Plan, it: &Allocation, last: &[Option<usize>], exit: Option<usize>) {
+    /// Adds the free of a buffer by a statement, or by the end of the program. `last` has the last instruction of each stream before it,
+    /// `exit` is the one that reads the outputs.
+    fn free(
+        &mut self,
+        plan: &Plan,
+        (it, freed_by): (&Allocation, Option<u32>),
+        last: &[Option<usize>],
+        exit: Option<usize>,
+    ) {
         let own = it.pool.stream as usize;
         let Some(inst) = last[own] else { return };
         let at = InstRef { rank: plan.rank, inst };
-        let freed_by = it.unbound.map(|it| it.origin);
         let end = InstRef { inst: exit.unwrap_or(inst), ..at };
         let free = freed_by.map_or(Party::CallerAfter(end), |origin| Party::Free(at, origin));
         let follows = last.iter().enumerate().filter(|(stream, _)| it.is_symmetric || *stream == own);

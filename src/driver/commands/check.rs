@@ -72,7 +72,7 @@ pub(super) struct Options {
     /// with either is found.
     #[arg(help_heading = "Checks", long, value_parser = p2p_queues())]
     p2p: Option<P2pQueues>,
-    /// Where the storage of tensors comes from, and so which tensors may share it: `pytorch` (default), `cuda-async` or
+    /// Where the storage of tensors comes from, and so which tensors may share it: `pytorch` (default), `cuda-async`, `pytorch-cuda-async` or
     /// `never-reused`.
     #[arg(help_heading = "Checks", long, value_parser = storage_model())]
     storage: Option<StorageModel>,

@@ -146,6 +146,9 @@ pub(crate) fn storage_model() -> impl TypedValueParser<Value = StorageModel> {
         StorageModel::CudaAsync => {
             "cudaMallocAsync and cudaFreeAsync, which the stream of the ALLOCATE executes"
         }
+        StorageModel::PyTorchCudaAsync => {
+            "PyTorch with backend:cudaMallocAsync: as cuda-async, and communications hold their operands until the program waits"
+        }
         StorageModel::NeverReused => "Storage is never used again",
     })
 }

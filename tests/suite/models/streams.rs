@@ -67,25 +67,33 @@ pub fn compare(rng: &mut Rng) -> Result<Vec<Verdict>, String> {
     let world = plans_of(&text, 1)?;
     let statements = with_frees(statements);
     let orders = Orders::of(&statements, 1);
+    // PyTorch frees the operands of a communication where the program waits for it.
+    let late = with_late_frees(&statements);
+    let late_orders = Orders::of(&late, 1);
     let is_race = |it: &Finding| matches!(it, Finding::Race { race, .. } if !race.between_runs);
     let mut verdicts = Vec::new();
     let race = Checks { race: true, comm: false, memory: false, ..Checks::ALL_FAULTS };
     let models = StorageModel::ALL.map(|it| (OrderingModel::Nccl, it));
     for (model, storage) in models.into_iter().chain([(OrderingModel::Hir, StorageModel::PyTorch)]) {
+        let (statements, orders) = if storage == StorageModel::PyTorchCudaAsync {
+            (&late, &late_orders)
+        } else {
+            (&statements, &orders)
+        };
         let checks = Checks { model, storage, ..race };
         let name = format!("{model} {}", storage.name());
-        let expected = orders.race(&statements, model, storage);
+        let expected = orders.race(statements, model, storage);
         let found = same_verdict((&text, &world), (checks, &name), is_race, expected)?;
         verdicts.push(found);
         // Runs are compared if one has no race.
         verdicts.push(if found == Some(false) {
-            let expected = Orders::of(&statements, 2).race_between_runs(&statements, model, storage);
+            let expected = Orders::of(statements, 2).race_between_runs(statements, model, storage);
             let of_runs = |it: &Finding| matches!(it, Finding::Race { race, .. } if race.between_runs);
             let checks = Checks { repeat: true, ..checks };
             let of_two =
                 same_verdict((&text, &world), (checks, &format!("{name} repeat")), of_runs, expected)?;
             // With cudaMallocAsync, what is ordered in one run is ordered between runs: no program has a fault.
-            of_two.filter(|it| *it || storage != StorageModel::CudaAsync)
+            of_two.filter(|it| *it || !is_async(storage))
         } else {
             None
         });
@@ -189,6 +197,23 @@ fn with_frees(mut statements: Vec<Statement>) -> Vec<Statement> {
     let left: Vec<usize> = LOCALS.filter(is_left).collect();
     statements.extend(left.into_iter().map(|tensor| Statement::Free { tensor }));
     statements
+}
+
+/// Moves each free behind the Waits for the communications that hold the tensor.
+fn with_late_frees(statements: &[Statement]) -> Vec<Statement> {
+    let mut all: Vec<(usize, Statement)> = Vec::new();
+    for (at, it) in statements.iter().enumerate() {
+        let after = if let Statement::Free { tensor } = *it { released(statements, tensor) } else { None };
+        all.push((after.unwrap_or(at), *it));
+    }
+    // A free that moves follows the Wait.
+    all.sort_by_key(|(at, it)| (*at, matches!(it, Statement::Free { .. })));
+    all.into_iter().map(|it| it.1).collect()
+}
+
+/// Returns whether streams execute allocations and frees.
+fn is_async(storage: StorageModel) -> bool {
+    matches!(storage, StorageModel::CudaAsync | StorageModel::PyTorchCudaAsync)
 }
 
 /// Returns the text of a program.
@@ -346,7 +371,7 @@ impl Orders {
                 continue;
             }
             let Some((allocated, stream)) = allocation(statements, tensor) else { continue };
-            if storage == StorageModel::CudaAsync {
+            if is_async(storage) {
                 let freed = free(statements, tensor).map(|it| it + 1);
                 if self.may_be_early(at, allocated + 1) {
                     return found("its cudaMallocAsync");
@@ -496,7 +521,7 @@ fn released(statements: &[Statement], tensor: usize) -> Option<usize> {
 /// Returns whether the allocator may give the storage of `earlier` to `later`.
 fn may_share(statements: &[Statement], storage: StorageModel, earlier: usize, later: usize) -> bool {
     let both = [earlier, later].map(|it| allocation(statements, it));
-    let is_async = storage == StorageModel::CudaAsync;
+    let is_async = is_async(storage);
     let freed = if is_async { free(statements, earlier) } else { released(statements, earlier) };
     let (Some(freed), [Some(before), Some(after)]) = (freed, both) else { return false };
     let is_one_pool = is_async || LARGE[earlier] == LARGE[later];

@@ -149,7 +149,7 @@ pub struct Options {
     /// `--verify-each=check`) or `pair`. By default, `--check` finds what is a fault with either.
     #[arg(help_heading = "Checks", long, value_parser = crate::tool::flags::p2p_queues())]
     pub p2p: Option<P2pQueues>,
-    /// Where the storage of tensors comes from, and so which tensors may share it: `pytorch` (default), `cuda-async` or
+    /// Where the storage of tensors comes from, and so which tensors may share it: `pytorch` (default), `cuda-async`, `pytorch-cuda-async` or
     /// `never-reused`.
     #[arg(help_heading = "Checks", long, value_parser = crate::tool::flags::storage_model())]
     pub storage: Option<StorageModel>,
