@@ -1,15 +1,19 @@
-//! Programs of three ranks that transfer over peer memory, with puts and gets of the CUDA backend between buffers in global and symmetric
-//! memory. Hosts exchange handles and wait for streams.
+//! Programs of three ranks that transfer over peer memory, with puts, gets and collectives of the CUDA backend between buffers in global and
+//! symmetric memory. Hosts exchange handles and wait for streams.
 //!
 //! One side of a transfer is ready; the other side waits for that, copies, and tells the first side. With `get` the receiver copies, with
 //! `put` the sender. A Wait of the side that copies does nothing. Statements of one number and buffer use one word of memory: a transfer that
 //! is posted again, or awaited by the side that copies, before the one before it has ended may take its value for the other one's.
 
+#[path = "peer_memory/graph.rs"]
+mod graph;
+
 use std::fmt::Write as _;
 
 use hir::check::{Checks, ExecutionFaultKind, Finding, OrderingModel, StorageModel};
 
-use super::{Verdict, plans_of, same_verdict, works::Works};
+use self::graph::Graph;
+use super::{Verdict, plans_of, same_verdict};
 use crate::rng::Rng;
 
 const RANKS: usize = 3;
@@ -17,6 +21,8 @@ const RANKS: usize = 3;
 const STREAMS: usize = 2;
 /// The tensors of each rank. `T0` is an input, those before `SYMMETRIC` are outputs.
 const TENSORS: usize = 5;
+/// The number of the first collective.
+const FIRST_COLLECTIVE: usize = 100;
 /// The tensor in symmetric memory, which is local.
 const SYMMETRIC: usize = 4;
 
@@ -36,7 +42,18 @@ struct Transfer {
     round: usize,
 }
 
-/// A statement, on the stream with a number. Transfers are indices into `Program::transfers`.
+/// A collective of all ranks, which all post in one order.
+#[derive(Clone, Copy)]
+struct Collective {
+    /// The rank that accesses the memory of all; `None` for an all-reduce, in which each rank reads the inputs of all.
+    root: Option<usize>,
+    /// Whether the root reduces, and does not broadcast.
+    reduces: bool,
+    input: usize,
+    output: usize,
+}
+
+/// A statement, on the stream with a number. Transfers and collectives are indices into `Program`.
 #[derive(Clone, Copy, Debug)]
 enum Statement {
     /// Exchanges the handles of the transfers of a round, and waits for the hosts of all ranks.
@@ -49,6 +66,14 @@ enum Statement {
     },
     Wait {
         transfer: usize,
+        stream: usize,
+    },
+    PostCollective {
+        collective: usize,
+        stream: usize,
+    },
+    WaitCollective {
+        collective: usize,
         stream: usize,
     },
     Compute {
@@ -68,6 +93,7 @@ enum Statement {
 struct Program {
     /// Between two ranks, in the order in which both post them.
     transfers: Vec<Transfer>,
+    collectives: Vec<Collective>,
     statements: [Vec<Statement>; RANKS],
 }
 
@@ -85,14 +111,14 @@ pub fn compare(rng: &mut Rng) -> Result<Vec<Verdict>, String> {
     let world = plans_of(&text, RANKS)?;
     let input = (text.as_str(), &world);
     let race = Checks { memory: false, storage: StorageModel::NeverReused, ..Checks::ALL_FAULTS };
-    let graph = Graph::of(&program, 1);
-    let stuck = graph.stuck();
+    let stuck = Graph::of(&program, 1, true).stuck();
     let is_stuck = |it: &Finding| matches!(it, Finding::Deadlock(_));
     let mut verdicts = vec![same_verdict(input, (race, "deadlock"), is_stuck, stuck.clone())?];
     // What a program that does not end accesses is not compared.
     if stuck.is_some() {
         return Ok(verdicts);
     }
+    let graph = Graph::of(&program, 1, false);
     let is_race = |it: &Finding| matches!(it, Finding::Race { race, .. } if !race.between_runs);
     let of_nccl = graph.works.race(OrderingModel::Nccl);
     let of_hir = graph.works.race(OrderingModel::Hir);
@@ -115,7 +141,7 @@ pub fn compare(rng: &mut Rng) -> Result<Vec<Verdict>, String> {
     if has_race || is_posted_again || program.statements.iter().flatten().any(waits) {
         return Ok(verdicts);
     }
-    let graph = Graph::of(&program, 2);
+    let graph = Graph::of(&program, 2, false);
     let checks = Checks { repeat: true, ..race };
     let of_runs = |it: &Finding| matches!(it, Finding::Race { race, .. } if race.between_runs);
     verdicts.push(same_verdict(input, (checks, "two runs"), of_runs, graph.works.race_between_runs())?);
@@ -132,7 +158,7 @@ pub fn compare(rng: &mut Rng) -> Result<Vec<Verdict>, String> {
 fn program(rng: &mut Rng) -> Program {
     let mut transfers: Vec<Transfer> = Vec::new();
     let mut numbers = [0; RANKS];
-    let (locals, kinds, least) = (rng.below(3), rng.below(4), 2 + rng.below(3));
+    let (locals, kinds, least) = (rng.below(2), rng.below(4), 2 + rng.below(3));
     let rounds = [1, 1, 1, 2, 3][rng.below(5)];
     let has_all = |it: &[Transfer]| (0..RANKS).all(|rank| it.iter().any(|it| it.ranks.contains(&rank)));
     // A rank without handles does not take part in an exchange, so others wait for it forever.
@@ -154,10 +180,23 @@ fn program(rng: &mut Rng) -> Program {
             }
         });
     }
-    let (is_shared_first, streams) = (rng.below(3) > 0, 1 + rng.below(STREAMS));
-    let statements =
-        std::array::from_fn(|rank| statements(rng, &transfers, rank, (is_shared_first, streams)));
-    Program { transfers, statements }
+    let collectives: Vec<Collective> = (0..rng.below(6).saturating_sub(3))
+        .map(|_| {
+            let of = if locals == 0 { TENSORS } else { SYMMETRIC };
+            let output = 1 + rng.below(of - 1);
+            Collective {
+                root: (rng.below(3) > 0).then(|| rng.below(RANKS)),
+                reduces: rng.below(2) == 0,
+                input: (output + 1 + rng.below(of - 1)) % of,
+                output,
+            }
+        })
+        .collect();
+    let (is_shared_first, streams, forgets) = (rng.below(3) > 0, 1 + rng.below(STREAMS), rng.below(3) == 0);
+    let statements = std::array::from_fn(|rank| {
+        statements(rng, &transfers, rank, (is_shared_first, forgets), (streams, collectives.len()))
+    });
+    Program { transfers, collectives, statements }
 }
 
 /// Returns the statements of a rank, on one stream or two. Handles are exchanged at the beginning, or before the first transfer of the round.
@@ -165,7 +204,8 @@ fn statements(
     rng: &mut Rng,
     transfers: &[Transfer],
     rank: usize,
-    (is_shared_first, streams): (bool, usize),
+    (is_shared_first, forgets): (bool, bool),
+    (streams, collectives): (usize, usize),
 ) -> Vec<Statement> {
     let mut left: Vec<usize> =
         (0..transfers.len()).filter(|it| transfers[*it].ranks.contains(&rank)).collect();
@@ -182,9 +222,10 @@ fn statements(
     let (mut pending, waits, syncs, hosts) = (Vec::new(), rng.below(4), rng.below(3), rng.below(4));
     // Transfers in the order of the program deadlock less often.
     let is_in_order = rng.below(3) > 0;
-    while !left.is_empty() || (!pending.is_empty() && rng.below(8) > 0) {
+    let (mut posted, mut open) = (0, Vec::new());
+    while !left.is_empty() || posted < collectives || (!pending.is_empty() && rng.below(8) > 0) {
         let stream = rng.below(streams);
-        match rng.below(7) {
+        match rng.below(9) {
             0..=1 if !left.is_empty() => {
                 // The order between two ranks is the same on both.
                 let ranks = transfers[left[if is_in_order { 0 } else { rng.below(left.len()) }]].ranks;
@@ -198,6 +239,11 @@ fn statements(
                 all.push(Statement::Post { transfer, stream });
                 // A Wait is for the last post of its number.
                 pending.retain(|it: &(usize, usize)| transfers[transfer].repeats != Some(it.0));
+                // Without a Wait for symmetric memory, often only two runs have a fault.
+                let own = usize::from(transfers[transfer].ranks[1] == rank);
+                if forgets && transfers[transfer].tensors[own] == SYMMETRIC {
+                    continue;
+                }
                 if waits == 0 || waits == 1 && rng.below(2) == 0 {
                     all.push(Statement::Wait { transfer, stream });
                 } else {
@@ -214,6 +260,22 @@ fn statements(
             }
             5 if streams > 1 && rng.below(2) < syncs => {
                 all.push(Statement::Synchronize { awaited: 1 - stream, stream });
+            }
+            7 if posted < collectives && (left.is_empty() || rng.below(3) == 0) => {
+                all.push(Statement::PostCollective { collective: posted, stream });
+                if waits < 2 {
+                    all.push(Statement::WaitCollective { collective: posted, stream });
+                } else {
+                    open.push((posted, stream));
+                }
+                posted += 1;
+            }
+            8 if !open.is_empty() => {
+                let (collective, on) = open.swap_remove(rng.below(open.len()));
+                all.push(Statement::WaitCollective {
+                    collective,
+                    stream: if rng.below(3) == 0 { stream } else { on },
+                });
             }
             6 if hosts == 0 && rng.below(3) == 0 => all.push(Statement::HostWait { stream }),
             _ => (),
@@ -263,6 +325,12 @@ fn text(program: &Program) -> String {
                 Statement::Wait { transfer, stream } => {
                     (stream, format!("Wait(P2PCommunication {})", number(transfer)))
                 }
+                Statement::PostCollective { collective, stream } => {
+                    (stream, program.collectives[collective].text(collective))
+                }
+                Statement::WaitCollective { collective, stream } => {
+                    (stream, format!("Wait(Communication {})", FIRST_COLLECTIVE + collective))
+                }
                 Statement::Compute { out, from, stream } => (stream, format!("T{out} = neg(T{from})")),
                 Statement::Synchronize { awaited, stream } => {
                     (stream, format!("Synchronize(Stream {})", name(awaited)))
@@ -280,6 +348,24 @@ fn text(program: &Program) -> String {
         }
     }
     text + "} // %HostIrContainer\n"
+}
+
+impl Collective {
+    /// Returns the statement that posts it.
+    fn text(self, number: usize) -> String {
+        let kind = match self.root {
+            None => "Allreduce, team=(0 1 2), red_op=SUM, algo=one-shot".to_owned(),
+            Some(root) if self.reduces => format!("Reduce, team=(0 1 2), root={root}, red_op=SUM"),
+            Some(root) => format!("Broadcast, team=(0 1 2), root={root}"),
+        };
+        let (number, Self { input, output, .. }) = (FIRST_COLLECTIVE + number, self);
+        format!("Communication {number} (type={kind}, input=T{input}, output=T{output}, backend=CUDA)")
+    }
+
+    /// Returns whether a rank accesses the memory of the others.
+    fn has_access(self, rank: usize) -> bool {
+        self.root.is_none_or(|root| root == rank)
+    }
 }
 
 impl Program {
@@ -307,184 +393,4 @@ impl Program {
     fn word(&self, transfer: usize) -> usize {
         self.transfers[transfer].repeats.map_or(transfer, |it| self.word(it))
     }
-}
-
-/// The works of a transfer.
-#[derive(Clone, Copy)]
-struct TransferWorks {
-    /// The side that does not copy is ready.
-    ready: usize,
-    /// The stream of the side that copies begins to wait.
-    reached: usize,
-    /// The copy, after which the other side may continue.
-    copied: usize,
-}
-
-/// The works of one run or two: of streams, and of hosts, which issue them.
-struct Graph {
-    works: Works,
-    /// By run: those of transfers.
-    transfers: Vec<Vec<TransferWorks>>,
-    /// By rank: the free of its symmetric memory, which blocks the host until all streams of the rank have finished.
-    frees: Vec<usize>,
-}
-
-impl Graph {
-    fn of(program: &Program, runs: usize) -> Self {
-        let mut works = Works::new(SYMMETRIC);
-        let (mut of_runs, mut frees) = (Vec::new(), Vec::new());
-        // The last work of each stream, and of the host.
-        let mut last: [[Option<usize>; STREAMS + 1]; RANKS] = Default::default();
-        for run in 0..runs {
-            let of_transfer = |_: &Transfer| {
-                let [ready, reached] = [works.add(Vec::new()), works.add(Vec::new())];
-                TransferWorks { ready, reached, copied: works.add(vec![ready, reached]) }
-            };
-            let transfers: Vec<TransferWorks> = program.transfers.iter().map(of_transfer).collect();
-            let mut handles = Handles::new(&mut works, program);
-            for rank in 0..RANKS {
-                add_rank(&mut works, program, rank, &mut last[rank], (&transfers, &mut handles, run));
-                frees.push(works.add(last[rank].iter().flatten().copied().collect()));
-            }
-            of_runs.push(transfers);
-            works.next_run();
-        }
-        Self { works, transfers: of_runs, frees }
-    }
-
-    /// Returns the works that are never executed, if there are any.
-    fn stuck(&self) -> Option<String> {
-        let done = self.works.without(None);
-        done.contains(&false).then(|| format!("works that are executed: {done:?}"))
-    }
-
-    /// Returns a use of symmetric memory that may be later than its free.
-    fn freed_too_early(&self) -> Option<String> {
-        let mut uses = self.works.accesses.iter().filter(|it| it.tensor == SYMMETRIC);
-        let early = uses.find(|it| self.works.without(Some(it.end))[self.frees[it.rank]]);
-        early.map(|it| format!("freed before {it:?}"))
-    }
-
-    /// Returns a transfer that may be posted or awaited before the transfer of the same word before it has ended, in the last one of some
-    /// runs.
-    fn posted_again(&self, program: &Program, runs: usize) -> Option<String> {
-        let run = runs - 1;
-        (0..program.transfers.len()).find_map(|at| {
-            let is_last = |it: &usize| program.word(*it) == program.word(at);
-            let before = match program.transfers[at].repeats {
-                Some(it) => self.transfers[run][it],
-                None if run == 0 => return None,
-                None => self.transfers[run - 1][(0..program.transfers.len()).rfind(is_last)?],
-            };
-            let it = self.transfers[run][at];
-            let without = self.works.without(Some(before.copied));
-            (without[it.ready] || self.needs_only(&without, it.reached)).then(|| format!("transfer {at}"))
-        })
-    }
-
-    fn needs_only(&self, without: &[bool], work: usize) -> bool {
-        self.works.needs[work].iter().all(|it| without[*it])
-    }
-}
-
-/// The works in which hosts exchange handles.
-struct Handles {
-    /// By transfer and side: the host has given its handle.
-    given: Vec<[usize; 2]>,
-    /// The hosts of all ranks have to be there after each exchange.
-    barriers: Vec<[usize; RANKS]>,
-    /// By rank: the number of barriers that it has passed.
-    passed: [usize; RANKS],
-}
-
-impl Handles {
-    fn new(works: &mut Works, program: &Program) -> Self {
-        let given =
-            program.transfers.iter().map(|_| [works.add(Vec::new()), works.add(Vec::new())]).collect();
-        let counts = program
-            .statements
-            .each_ref()
-            .map(|it| it.iter().filter(|it| matches!(it, Statement::Share { .. })).count());
-        // A rank that never arrives waits for itself.
-        let barriers = (0..counts.iter().copied().max().unwrap_or_default()).map(|number| {
-            std::array::from_fn(|rank| {
-                let it = works.add(Vec::new());
-                works.needs[it].extend((counts[rank] <= number).then_some(it));
-                it
-            })
-        });
-        Self { given, barriers: barriers.collect(), passed: [0; RANKS] }
-    }
-}
-
-/// Adds the works of a rank in a run.
-fn add_rank(
-    works: &mut Works,
-    program: &Program,
-    rank: usize,
-    last: &mut [Option<usize>; STREAMS + 1],
-    (transfers, handles, run): (&[TransferWorks], &mut Handles, usize),
-) {
-    const HOST: usize = STREAMS;
-    // The caller begins once the run before has ended.
-    let entry = works.add(last[0].into_iter().collect());
-    last[0] = Some(entry);
-    for tensor in 1..TENSORS {
-        let zeros = works.add(last[0].into_iter().collect());
-        works.access([zeros, zeros], (rank, tensor), true);
-        last[0] = Some(zeros);
-    }
-    for statement in &program.statements[rank] {
-        // What a work of a stream needs in any case.
-        let needs = |stream: usize| -> Vec<usize> { last[stream].into_iter().chain(last[HOST]).collect() };
-        let own = |transfer: usize| usize::from(program.transfers[transfer].ranks[1] == rank);
-        let copies = |transfer: usize| program.transfers[transfer].puts == (own(transfer) == 0);
-        match *statement {
-            // Hosts exchange handles in the first run.
-            Statement::Share { .. } if run > 0 => (),
-            Statement::Share { round } => {
-                let own: Vec<[usize; 2]> =
-                    program.handles(rank, round).iter().map(|it| [*it, own(*it)]).collect();
-                for [transfer, side] in &own {
-                    works.needs[handles.given[*transfer][*side]].extend(last[HOST]);
-                }
-                let taken = own.iter().map(|[transfer, side]| handles.given[*transfer][1 - *side]);
-                let exchanged = works.add(taken.chain(last[HOST]).collect());
-                let barrier = handles.barriers[handles.passed[rank]];
-                handles.passed[rank] += 1;
-                works.needs[barrier[rank]].push(exchanged);
-                last[HOST] = Some(works.add(barrier.to_vec()));
-            }
-            Statement::Post { transfer, stream } => {
-                let TransferWorks { ready, reached, copied } = transfers[transfer];
-                let [first, end] = if copies(transfer) { [reached, copied] } else { [ready, ready] };
-                works.needs[first].extend(needs(stream));
-                last[stream] = Some(end);
-                if copies(transfer) {
-                    let Transfer { ranks, tensors, .. } = &program.transfers[transfer];
-                    works.access([copied, copied], (ranks[0], tensors[0]), false);
-                    works.access([copied, copied], (ranks[1], tensors[1]), true);
-                }
-            }
-            Statement::Wait { transfer, .. } if copies(transfer) => (),
-            Statement::Wait { transfer, stream } => {
-                let needs = needs(stream).into_iter().chain([transfers[transfer].copied]).collect();
-                last[stream] = Some(works.add(needs));
-            }
-            Statement::Compute { out, from, stream } => {
-                let at = works.add(needs(stream));
-                works.access([at, at], (rank, from), false);
-                works.access([at, at], (rank, out), true);
-                last[stream] = Some(at);
-            }
-            Statement::Synchronize { awaited, stream } => {
-                let needs = needs(stream).into_iter().chain(last[awaited]).collect();
-                last[stream] = Some(works.add(needs));
-            }
-            Statement::HostWait { stream } => last[HOST] = Some(works.add(needs(stream))),
-        }
-    }
-    let exit = works.add(last[0].into_iter().chain(last[HOST]).collect());
-    last[0] = Some(exit);
-    works.callers.push([entry, exit]);
 }
