@@ -405,8 +405,9 @@ mod tests {
         assert_eq!(contention(&machine, calls, 350.0, 2), slowdown(1.0));
         // Three chunks: 400 µs, twice 100 · 1.5 + 300, and 100 µs; less if nothing is lost.
         let works = calls.map(|(call, _)| work_of_table(&repeated_call(call, 1, 2), "", 2));
-        let [Some(product), Some(communication)] = &works else { panic!("{works:?}") };
-        let of_chunks = |time| contention_of_chunks(&machine, [product, communication], 3, time);
+        let [product, communication] = &works;
+        let works = product.as_ref().zip(communication.as_ref());
+        let of_chunks = |time| contention_of_chunks(&machine, works?.into(), 3, time);
         assert_eq!(of_chunks(1400.0), Some(1.5));
         assert_eq!(of_chunks(1200.0), Some(1.0));
     }
