@@ -50,6 +50,8 @@ pub struct Report {
     pub world: usize,
     /// The number of ranks with a dump.
     pub dumps: usize,
+    /// The number of ranks with a dump that has records.
+    pub recorded: usize,
     /// The number of records.
     pub records: usize,
     /// What was read, and what is left out.
@@ -77,9 +79,9 @@ impl Report {
                  `TORCH_FR_BUFFER_SIZE` (older: `TORCH_NCCL_TRACE_BUFFER_SIZE`) of 0 switches the recorder off"
                     .to_owned()
             }
-            None if self.dumps < self.world => format!(
-                "the records show no hang, but those of {} of {} are missing: every call that all members made has completed",
-                self.world - self.dumps,
+            None if self.recorded < self.world => format!(
+                "no hang is shown by the records of {} of {}, and the others have none: every call that all members made has completed",
+                self.recorded,
                 count_text(self.world, "rank")
             ),
             None => "the records show no hang: every call that all members made has completed".to_owned(),
@@ -128,7 +130,7 @@ pub fn report(dumps: &Dumps) -> Report {
     if is_undecided || logs.iter().any(|it| it.records.is_empty()) {
         notes.extend(status_notes(logs));
     }
-    if !logs.iter().any(|it| it.has_stacks) {
+    if logs.iter().any(|it| !it.records.is_empty()) && !logs.iter().any(|it| it.has_stacks) {
         notes.push("the dumps have no stacks, so there are no source lines: JSON of PyTorch never has them, pickles have".to_owned());
     }
     Report {
@@ -137,6 +139,7 @@ pub fn report(dumps: &Dumps) -> Report {
         rows: rows(&job, &analysis),
         world: job.world.len(),
         dumps: logs.len(),
+        recorded: logs.iter().filter(|it| !it.records.is_empty()).count(),
         records: logs.iter().map(|it| it.records.len()).sum(),
         notes,
     }

@@ -1,7 +1,7 @@
 //! Handles failed memory allocations: reports the error and ends the process.
 //!
 //! Rust aborts a process (SIGABRT) if an allocation fails, and the hook for it is unstable. Each tool
-//! therefore installs `Allocator`, which is another allocator with one difference: if an allocation fails,
+//! therefore installs `Allocator`, which passes requests on to another allocator: if an allocation fails,
 //! it writes a message to standard error and ends the process with exit code 6. It flushes no buffers and
 //! waits for no locks. Files that were being replaced keep their old contents, because they are replaced by a
 //! rename; the temporary files registered with `remove_on_out_of_memory` are removed.

@@ -1,5 +1,5 @@
 //! Compares the checker with a search of all orders of small programs, for each model: storage (`pytorch`, `cuda-async`,
-//! `never-reused`), orders (`nccl`, `hir`), runs that follow each other, captures, the launch order of NCCL's kernels, the queues of
+//! `pytorch-cuda-async`, `never-reused`), orders (`nccl`, `hir`), runs that follow each other, captures, the launch order of NCCL's kernels, the queues of
 //! sends and receives (`communicator`, `pair`), and transfers over peer memory.
 //!
 //! The search knows neither plans nor clocks. It executes the statements of a program in every order that streams and hosts allow,

@@ -112,7 +112,7 @@ enum Checks<'s> {
 }
 
 impl<'s> Checks<'s> {
-    /// Starts the checks, or makes them at once if there is no thread for them, as on WebAssembly. The thread drops `before`.
+    /// Starts the checks, or makes them at once if the system refuses a thread. The thread drops `before`.
     fn start<'e>(
         scope: &'s Scope<'s, 'e>,
         before: Arc<Program>,
