@@ -149,13 +149,14 @@ impl HostProfile {
         self.graph.map(|([median, _], _)| median / self.bare_cost().max(1e-3))
     }
 
-    /// Encodes the profile for other ranks: count and time of each kind, then the run, the graph and the rounds.
+    /// Encodes the profile for other ranks: count and time of each kind, then the run, the graph and the rounds. A graph may have no
+    /// nodes; if none was measured, their number is negative.
     fn encode(&self) -> Vec<u8> {
         let of = |kind: &CallKind| self.calls.iter().find(|it| it.name == kind.name());
         let calls =
             KINDS.iter().flat_map(|it| of(it).map_or([0.0; 2], |it| [it.count as f64, it.microseconds]));
-        let (graph, nodes) = self.graph.unwrap_or(([0.0; 2], 0));
-        let numbers = calls.chain(self.run).chain(graph).chain([nodes as f64, self.rounds as f64]);
+        let (graph, nodes) = self.graph.map_or(([0.0; 2], -1.0), |(times, nodes)| (times, nodes as f64));
+        let numbers = calls.chain(self.run).chain(graph).chain([nodes, self.rounds as f64]);
         numbers.flat_map(f64::to_le_bytes).collect()
     }
 
@@ -169,7 +170,7 @@ impl HostProfile {
             microseconds: it[1],
         };
         let calls = KINDS.iter().zip(calls.as_chunks::<2>().0).map(call).filter(|it| it.count > 0);
-        let graph = (nodes > 0.0).then_some(([graph, least_graph], nodes as usize));
+        let graph = (nodes >= 0.0).then_some(([graph, least_graph], nodes as usize));
         Some(Self { rank, rounds: rounds as usize, calls: calls.collect(), run: [run, least], graph })
     }
 }
@@ -324,8 +325,11 @@ mod tests {
         assert_eq!(host.bare_cost(), 45.0);
         assert_eq!((host.ratio(), host.graph_ratio()), (2.0, Some(7.0 / 45.0)));
         assert_eq!(HostProfile::decode(3, &host.encode()), Some(host.clone()));
-        let eager = HostProfile { graph: None, ..host };
-        assert_eq!(HostProfile::decode(3, &eager.encode()), Some(eager));
+        // A rank without work has a graph without nodes.
+        for graph in [None, Some(([1.5, 1.0], 0))] {
+            let other = HostProfile { graph, ..host.clone() };
+            assert_eq!(HostProfile::decode(3, &other.encode()), Some(other));
+        }
         assert_eq!(HostProfile::decode(0, &[0; 8]), None);
     }
 
