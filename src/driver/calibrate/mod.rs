@@ -201,7 +201,7 @@ pub fn read_results(folder: &Path, entries: &[Entry], ranks: usize, date: String
             machine.sustained.push(Slowdown { at: work.extents.iter().product(), factor });
         }
     }
-    // The delays of communications are known by now. Programs with as many bytes follow each other.
+    // The delays of communications are known by now.
     let mut factors: Vec<(&str, f64, Vec<f64>)> = Vec::new();
     for (calls, count, time) in chunks {
         let [Some(product), Some(communication)] = calls.map(work) else { continue };

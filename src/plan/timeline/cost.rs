@@ -65,12 +65,12 @@ impl CostModel<'_> {
             None if plan.peer_collective_at(at).is_some() => 0.0,
             None => microseconds(plan, &plan.code[at]),
         };
-        let mut between = |at: usize| {
+        let between = |at: usize| {
             let within = duration(at);
             let hosts = machine.hosts.as_ref().filter(|_| within > 0.0);
             hosts.map_or(within, |it| it.microseconds(plan, at, within))
         };
-        let mut all: Vec<f64> = (0..plan.code.len()).map(&mut between).collect();
+        let mut all: Vec<f64> = (0..plan.code.len()).map(between).collect();
         for (at, leader) in self.fused.get(plan.rank).into_iter().flatten() {
             let [at, leading] = [*at, *leader].map(|it| it as usize);
             // The kernel reads and writes each element once, so the largest part of the work determines its time.

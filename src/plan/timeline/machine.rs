@@ -119,14 +119,7 @@ pub struct Delay {
 /// Returns the delay behind kernels of this many microseconds: between two points, it is linear, and that of the nearest point beyond
 /// them. 0 without points.
 fn delay_behind(points: &[Delay], microseconds: f64) -> f64 {
-    let above = points.partition_point(|it| it.behind < microseconds);
-    match (above.checked_sub(1).map(|it| points[it]), points.get(above)) {
-        (Some(low), Some(high)) => {
-            low.us + (high.us - low.us) * (microseconds - low.behind) / (high.behind - low.behind)
-        }
-        (Some(nearest), None) | (None, Some(&nearest)) => nearest.us,
-        (None, None) => 0.0,
-    }
+    interpolated(points, microseconds, |it| [it.behind, it.us]).unwrap_or(0.0)
 }
 
 /// How many times longer work takes than alone on a cool GPU.
@@ -142,14 +135,17 @@ pub struct Slowdown {
 /// Returns the factor of work of an extent: between two points, it is linear in the logarithm of the extent, and that of the nearest
 /// point beyond them. 1 without points.
 fn factor_at(points: &[Slowdown], extent: f64) -> f64 {
-    let above = points.partition_point(|it| it.at < extent);
-    match (above.checked_sub(1).map(|it| points[it]), points.get(above)) {
-        (Some(low), Some(high)) => {
-            let part = (extent / low.at).ln() / (high.at / low.at).ln();
-            low.factor + (high.factor - low.factor) * part
-        }
-        (Some(nearest), None) | (None, Some(&nearest)) => nearest.factor,
-        (None, None) => 1.0,
+    interpolated(points, extent.ln(), |it| [it.at.ln(), it.factor]).unwrap_or(1.0)
+}
+
+/// Returns the value at a position: between two points, it is linear, and that of the nearest point beyond them. `of` returns the
+/// position and the value of a point; positions ascend.
+fn interpolated<T>(points: &[T], at: f64, of: impl Fn(&T) -> [f64; 2]) -> Option<f64> {
+    let above = points.partition_point(|it| of(it)[0] < at);
+    match (above.checked_sub(1).map(|it| of(&points[it])), points.get(above).map(&of)) {
+        (Some([low, from]), Some([high, to])) => Some(from + (to - from) * (at - low) / (high - low)),
+        (Some([_, nearest]), None) | (None, Some([_, nearest])) => Some(nearest),
+        (None, None) => None,
     }
 }
 
