@@ -35,22 +35,20 @@ pub struct DimEquivalence {
 }
 
 /// The tensors that a search has visited.
-#[derive(Default)]
 struct Visits {
     /// The number of the search.
     search: usize,
     /// For each tensor, the last search that has visited it, and the dimension.
     dims: Vec<(usize, usize)>,
-    /// For each tensor, the last search, within less than `Reach::Everywhere`, to which it is the result of a product, or computed from one.
+    /// For each tensor, the last search, within less than `Reach::Everywhere`, that found it to be the result of a product, or
+    /// computed from one.
     products: Vec<usize>,
 }
 
 impl Visits {
-    /// Begins a search among this number of tensors.
-    fn begin(&mut self, tensors: usize) {
-        self.search += 1;
-        self.dims.resize(tensors, (0, 0));
-        self.products.resize(tensors, 0);
+    /// Returns what no search has visited, of this number of tensors.
+    fn new(tensors: usize) -> Self {
+        Self { search: 0, dims: vec![(0, 0); tensors], products: vec![0; tensors] }
     }
 
     fn dim(&self, tensor: TensorId) -> Option<usize> {
@@ -132,7 +130,8 @@ impl DimEquivalence {
         Program::tensors_of(&program.inputs).for_each(|it| is_input[it.index()] = true);
         let device_sums = edges.iter().filter(|it| it.kind == EdgeKind::DeviceSum);
         device_sums.for_each(|it| is_device_sum[it.out.index()] = true);
-        let (visits, extents) = (RefCell::default(), RefCell::new(vec![None; dims]));
+        let visits = RefCell::new(Visits::new(first.len()));
+        let extents = RefCell::new(vec![None; dims]);
         Self { edges, first, first_edge, edges_of, is_input, is_device_sum, known: None, visits, extents }
     }
 
@@ -188,7 +187,7 @@ impl DimEquivalence {
         (tensor, dim): (TensorId, usize),
     ) -> (Vec<(TensorId, usize)>, Option<TensorId>) {
         let mut visits = self.visits.borrow_mut();
-        visits.begin(self.first.len());
+        visits.search += 1;
         let search = visits.search;
         let mut found = vec![(tensor, dim)];
         visits.dims[tensor.index()] = (search, dim);
