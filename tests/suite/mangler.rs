@@ -54,6 +54,7 @@ use crate::{
     files, invariants,
     mangle::{Corpus, EDITS, edited},
     rng::Rng,
+    setting::number_or,
 };
 
 /// Default number of inputs.
@@ -94,9 +95,9 @@ struct Finding {
 
 fn mangle_all(paths: &[PathBuf]) -> Result<(), Failed> {
     let text = |name| std::env::var(name).ok();
-    let number = |name, default: usize| text(name).and_then(|it| it.parse().ok()).unwrap_or(default);
-    let (count, seed, first) = (number("HIR_MANGLE", INPUTS), number("HIR_SEED", 0), number("HIR_FIRST", 0));
-    let threads = number("HIR_THREADS", thread::available_parallelism().map_or(1, usize::from));
+    let (count, seed, first) =
+        (number_or("HIR_MANGLE", INPUTS), number_or("HIR_SEED", 0), number_or("HIR_FIRST", 0));
+    let threads = number_or("HIR_THREADS", thread::available_parallelism().map_or(1, usize::from));
     let built = Path::new(env!("CARGO_BIN_EXE_hir-opt")).parent().unwrap_or(Path::new(ROOT));
     let tools = text("HIR_TOOLS").map_or(built.to_owned(), |it| Path::new(ROOT).join(it));
     let findings = text("HIR_FINDINGS").map_or(std::env::temp_dir().join("hir-mangler"), PathBuf::from);

@@ -7,15 +7,11 @@
 //!
 //! `HIR_MODELS=20000` tries more programs, `HIR_SEED=7` others.
 
-#[path = "models/kernels.rs"]
 mod kernels;
-#[path = "models/peer_memory.rs"]
 mod peer_memory;
-#[path = "models/streams.rs"]
 mod streams;
-#[path = "models/transfers.rs"]
+mod three_ranks;
 mod transfers;
-#[path = "models/works.rs"]
 mod works;
 
 use std::io::Write as _;
@@ -26,15 +22,14 @@ use hir::{
 };
 use libtest_mimic::{Failed, Trial};
 
-use crate::{part, rng::Rng};
+use crate::{part, rng::Rng, setting};
 
 /// Default number of programs of each kind in a part.
 const PROGRAMS: usize = 400;
 
 /// Returns the trials of this file.
 pub fn trials() -> Vec<Trial> {
-    let number = |name| std::env::var(name).ok().and_then(|it| it.parse::<usize>().ok());
-    let (count, seed) = (number("HIR_MODELS"), number("HIR_SEED").unwrap_or(0) as u64 * 1_000_000);
+    let (count, seed) = (setting::number("HIR_MODELS"), setting::number_or("HIR_SEED", 0) as u64 * 1_000_000);
     let trial = |name: &str, compare: fn(&mut Rng) -> Result<Vec<Verdict>, String>, part: usize| {
         Trial::test(format!("models::{name}_{part}"), move || {
             let mut verdicts = [[0; 2]; 12];

@@ -5,15 +5,15 @@
 //! `put` the sender. A Wait of the side that copies does nothing. Statements of one number and buffer use one word of memory: a transfer that
 //! is posted again, or awaited by the side that copies, before the one before it has ended may take its value for the other one's.
 
-#[path = "peer_memory/graph.rs"]
 mod graph;
-
-use std::fmt::Write as _;
 
 use hir::check::{Checks, ExecutionFaultKind, Finding, OrderingModel, StorageModel};
 
 use self::graph::Graph;
-use super::{Verdict, plans_of, same_verdict};
+use super::{
+    Verdict, plans_of, same_verdict,
+    three_ranks::{self, stream_name},
+};
 use crate::rng::Rng;
 
 const RANKS: usize = 3;
@@ -289,65 +289,9 @@ fn statements(
 
 /// Returns the text of a program.
 fn text(program: &Program) -> String {
-    let mut text = String::new();
-    for tensor in 0..TENSORS {
-        let _ = writeln!(text, "%tensor T{tensor}_g_float[iS{tensor}{{4}}] (DeviceMesh{{0 1 2}})");
-    }
-    text += "%HostIrContainer { (T0) -> (T1, T2, T3) :\n  Stream s0 = GetCurrentStream()\n";
-    for tensor in 1..TENSORS {
-        let memory = if tensor == SYMMETRIC { "symmetric" } else { "global" };
-        let _ = writeln!(text, "  T{tensor} = ALLOCATE(mem_type={memory}, zero_init=true)");
-    }
-    let name = |stream: usize| if stream == 0 { "s0".to_owned() } else { stream.to_string() };
-    for (rank, statements) in program.statements.iter().enumerate().filter(|it| !it.1.is_empty()) {
-        let _ = writeln!(text, "  IF Manual ( rank == {rank} ):");
-        let mut current = 0;
-        let number = |transfer: usize| {
-            let it = &program.transfers[transfer];
-            it.numbers[usize::from(it.ranks[1] == rank)]
-        };
-        let side = |transfer: usize| {
-            let it = &program.transfers[transfer];
-            let own = usize::from(it.ranks[1] == rank);
-            let (kind, protocol) = (["send", "recv"][own], if it.puts { "put" } else { "get" });
-            let (number, tensor, peer) = (it.numbers[own], it.tensors[own], it.ranks[1 - own]);
-            format!(
-                "P2PCommunication {number} (type={kind}, buffer=T{tensor}, peer={peer}, backend=CUDA, protocol={protocol})"
-            )
-        };
-        for it in statements {
-            let (stream, statement) = match *it {
-                Statement::Share { round } => {
-                    let all: Vec<String> = program.handles(rank, round).into_iter().map(side).collect();
-                    (current, format!("ShareMemHandles({})", all.join(", ")))
-                }
-                Statement::Post { transfer, stream } => (stream, side(transfer)),
-                Statement::Wait { transfer, stream } => {
-                    (stream, format!("Wait(P2PCommunication {})", number(transfer)))
-                }
-                Statement::PostCollective { collective, stream } => {
-                    (stream, program.collectives[collective].text(collective))
-                }
-                Statement::WaitCollective { collective, stream } => {
-                    (stream, format!("Wait(Communication {})", FIRST_COLLECTIVE + collective))
-                }
-                Statement::Compute { out, from, stream } => (stream, format!("T{out} = neg(T{from})")),
-                Statement::Synchronize { awaited, stream } => {
-                    (stream, format!("Synchronize(Stream {})", name(awaited)))
-                }
-                Statement::HostWait { stream } => (stream, "Synchronize(host)".to_owned()),
-            };
-            if stream != current {
-                let _ = writeln!(text, "    SetCurrentStream(Stream {})", name(stream));
-                current = stream;
-            }
-            let _ = writeln!(text, "    {statement}");
-        }
-        if current != 0 {
-            text += "    SetCurrentStream(Stream s0)\n";
-        }
-    }
-    text + "} // %HostIrContainer\n"
+    let mut memory = ["global"; TENSORS - 1];
+    memory[SYMMETRIC - 1] = "symmetric";
+    three_ranks::text(&memory, (0..RANKS).map(|rank| program.statements_text(rank)))
 }
 
 impl Collective {
@@ -369,6 +313,51 @@ impl Collective {
 }
 
 impl Program {
+    /// Returns the statements of a rank, each with the stream on which it runs.
+    fn statements_text(&self, rank: usize) -> Vec<(usize, String)> {
+        let number = |transfer: usize| {
+            let it = &self.transfers[transfer];
+            it.numbers[usize::from(it.ranks[1] == rank)]
+        };
+        let side = |transfer: usize| {
+            let it = &self.transfers[transfer];
+            let own = usize::from(it.ranks[1] == rank);
+            let (kind, protocol) = (["send", "recv"][own], if it.puts { "put" } else { "get" });
+            let (number, tensor, peer) = (it.numbers[own], it.tensors[own], it.ranks[1 - own]);
+            format!(
+                "P2PCommunication {number} (type={kind}, buffer=T{tensor}, peer={peer}, backend=CUDA, protocol={protocol})"
+            )
+        };
+        let mut current = 0;
+        let statement = |it: &Statement| {
+            let (stream, statement) = match *it {
+                // No stream executes it.
+                Statement::Share { round } => {
+                    let all: Vec<String> = self.handles(rank, round).into_iter().map(side).collect();
+                    (current, format!("ShareMemHandles({})", all.join(", ")))
+                }
+                Statement::Post { transfer, stream } => (stream, side(transfer)),
+                Statement::Wait { transfer, stream } => {
+                    (stream, format!("Wait(P2PCommunication {})", number(transfer)))
+                }
+                Statement::PostCollective { collective, stream } => {
+                    (stream, self.collectives[collective].text(collective))
+                }
+                Statement::WaitCollective { collective, stream } => {
+                    (stream, format!("Wait(Communication {})", FIRST_COLLECTIVE + collective))
+                }
+                Statement::Compute { out, from, stream } => (stream, format!("T{out} = neg(T{from})")),
+                Statement::Synchronize { awaited, stream } => {
+                    (stream, format!("Synchronize(Stream {})", stream_name(awaited)))
+                }
+                Statement::HostWait { stream } => (stream, "Synchronize(host)".to_owned()),
+            };
+            current = stream;
+            (stream, statement)
+        };
+        self.statements[rank].iter().map(statement).collect()
+    }
+
     /// Returns the transfers of a rank whose handles are exchanged in a round.
     fn handles(&self, rank: usize, round: usize) -> Vec<usize> {
         let all = self.transfers.iter().enumerate();

@@ -4,14 +4,18 @@
 //! rendezvous: both sides end once both have begun, and a GPU runs one kernel at a time. For races, a receive ends after the send has begun, and
 //! a send ends by itself.
 
-use std::{collections::BTreeSet, fmt::Write as _};
+use std::collections::BTreeSet;
 
 use hir::{
     check::{Checks, Finding, OrderingModel, StorageModel},
     plan::sync::{LaunchOrder, P2pQueues},
 };
 
-use super::{Verdict, plans_of, same_verdict, works::Works};
+use super::{
+    Verdict, plans_of, same_verdict,
+    three_ranks::{self, stream_name},
+    works::Works,
+};
 use crate::rng::Rng;
 
 const RANKS: usize = 3;
@@ -140,44 +144,22 @@ fn program(rng: &mut Rng) -> Program {
 
 /// Returns the text of a program.
 fn text(program: &Program) -> String {
-    let mut text = String::new();
-    for tensor in 0..TENSORS {
-        let _ = writeln!(text, "%tensor T{tensor}_g_float[iS{tensor}{{4}}] (DeviceMesh{{0 1 2}})");
-    }
-    text += "%HostIrContainer { (T0) -> (T1, T2, T3) :\n  Stream s0 = GetCurrentStream()\n";
-    for tensor in 1..TENSORS {
-        let _ = writeln!(text, "  T{tensor} = ALLOCATE(mem_type=global, zero_init=true)");
-    }
-    let name = |stream: usize| if stream == 0 { "s0".to_owned() } else { stream.to_string() };
-    for (rank, statements) in program.iter().enumerate().filter(|it| !it.1.is_empty()) {
-        let _ = writeln!(text, "  IF Manual ( rank == {rank} ):");
-        let mut current = 0;
-        for it in statements {
-            let (stream, statement) = match *it {
-                Statement::Post { number, peer, sends, tensor, stream } => {
-                    let kind = if sends { "send" } else { "recv" };
-                    let post = format!(
-                        "P2PCommunication {number} (type={kind}, buffer=T{tensor}, peer={peer}, backend=NCCL)"
-                    );
-                    (stream, post)
-                }
-                Statement::Wait { number, stream } => (stream, format!("Wait(Communication {number})")),
-                Statement::Compute { out, from, stream } => (stream, format!("T{out} = neg(T{from})")),
-                Statement::Synchronize { awaited, stream } => {
-                    (stream, format!("Synchronize(Stream {})", name(awaited)))
-                }
-            };
-            if stream != current {
-                let _ = writeln!(text, "    SetCurrentStream(Stream {})", name(stream));
-                current = stream;
-            }
-            let _ = writeln!(text, "    {statement}");
+    let statement = |it: &Statement| match *it {
+        Statement::Post { number, peer, sends, tensor, stream } => {
+            let kind = if sends { "send" } else { "recv" };
+            let post = format!(
+                "P2PCommunication {number} (type={kind}, buffer=T{tensor}, peer={peer}, backend=NCCL)"
+            );
+            (stream, post)
         }
-        if current != 0 {
-            text += "    SetCurrentStream(Stream s0)\n";
+        Statement::Wait { number, stream } => (stream, format!("Wait(Communication {number})")),
+        Statement::Compute { out, from, stream } => (stream, format!("T{out} = neg(T{from})")),
+        Statement::Synchronize { awaited, stream } => {
+            (stream, format!("Synchronize(Stream {})", stream_name(awaited)))
         }
-    }
-    text + "} // %HostIrContainer\n"
+    };
+    let statements = program.iter().map(|it| it.iter().map(statement).collect());
+    three_ranks::text(&["global"; TENSORS - 1], statements)
 }
 
 /// A side of a transfer in a rank's issue order.

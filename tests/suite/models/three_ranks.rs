@@ -1,0 +1,36 @@
+//! The text of a program of three ranks with two streams, each of which is that of the entry or `Stream 1`.
+
+use std::fmt::Write as _;
+
+/// Returns the name of a stream. Stream 0 is the one that is current at entry and at exit.
+pub fn stream_name(stream: usize) -> String {
+    if stream == 0 { "s0".to_owned() } else { stream.to_string() }
+}
+
+/// Returns the text of a program. `T0` is an input, `T1` to `T3` are outputs; `memory` has the memory of `T1` and of all tensors behind it.
+/// The statements of a rank each have the stream on which they run.
+pub fn text(memory: &[&str], statements: impl IntoIterator<Item = Vec<(usize, String)>>) -> String {
+    let mut text = String::new();
+    for tensor in 0..=memory.len() {
+        let _ = writeln!(text, "%tensor T{tensor}_g_float[iS{tensor}{{4}}] (DeviceMesh{{0 1 2}})");
+    }
+    text += "%HostIrContainer { (T0) -> (T1, T2, T3) :\n  Stream s0 = GetCurrentStream()\n";
+    for (before, memory) in memory.iter().enumerate() {
+        let _ = writeln!(text, "  T{} = ALLOCATE(mem_type={memory}, zero_init=true)", before + 1);
+    }
+    for (rank, statements) in statements.into_iter().enumerate().filter(|it| !it.1.is_empty()) {
+        let _ = writeln!(text, "  IF Manual ( rank == {rank} ):");
+        let mut current = 0;
+        for (stream, statement) in statements {
+            if stream != current {
+                let _ = writeln!(text, "    SetCurrentStream(Stream {})", stream_name(stream));
+                current = stream;
+            }
+            let _ = writeln!(text, "    {statement}");
+        }
+        if current != 0 {
+            text += "    SetCurrentStream(Stream s0)\n";
+        }
+    }
+    text + "} // %HostIrContainer\n"
+}
