@@ -8,6 +8,7 @@ use crate::{
     diagnostic::Diagnostic,
     fusion_dump::FusionLog,
     ops::{AsmFormat, OPS},
+    raw_bytes::raw_byte,
     span::Span,
     suggest::nearest,
 };
@@ -30,16 +31,23 @@ pub(super) fn no_container(source: &str, log: &FusionLog<'_>) -> Diagnostic {
             Some(fusion) => it.label(fusion, "a fusion, which is not a program by itself").help(
                 "nvFuser prints the program that executes a fusion with `NVFUSER_ENABLE=host_ir_lowering` and `NVFUSER_DUMP=host_ir,segmented_fusion`",
             ),
-            None if is_utf_16(source) => it.help("the text is UTF-16: convert it with `iconv -f utf-16 -t utf-8`"),
+            None if let Some(encoding) = utf_16(source) => {
+                it.help(format!("the text is UTF-16: convert it with `iconv -f {encoding} -t utf-8`"))
+            }
             None => it.help("nvFuser prints one with `NVFUSER_DUMP=host_ir`"),
         }
     })
 }
 
-/// Returns whether a text has a container in UTF-16, of either byte order, as PowerShell redirects output.
-fn is_utf_16(source: &str) -> bool {
+/// Returns the name of the encoding, if a text has a container in UTF-16, as PowerShell redirects output. Its byte order is in the name
+/// unless the text begins with a mark that states it, which is not UTF-8.
+fn utf_16(source: &str) -> Option<&'static str> {
     let wide: String = MARKER.chars().flat_map(|it| [it, '\0']).collect();
-    source.contains(wide.trim_end_matches('\0'))
+    source.contains(wide.trim_end_matches('\0')).then(|| match source.chars().next() {
+        Some(mark) if raw_byte(mark).is_some() => "utf-16",
+        Some('\0') => "utf-16be",
+        _ => "utf-16le",
+    })
 }
 
 /// Reports the text in `gap`, which is before, between or after the containers of `source`, unless it is a fusion of `log`.

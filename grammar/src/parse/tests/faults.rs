@@ -103,10 +103,13 @@ fn texts_that_break_off() {
 #[test]
 fn a_text_in_utf_16_is_named() {
     let text = "a log\n%HostIrContainer { () -> () :\n}\n";
-    for to_bytes in [u16::to_le_bytes, u16::to_be_bytes] {
-        let bytes = [0xfeff].into_iter().chain(text.encode_utf16()).flat_map(to_bytes).collect();
-        let help = parse(&crate::decode(bytes)).1.into_iter().find_map(|it| it.help);
-        assert!(help.is_some_and(|it| it.contains("UTF-16")));
+    let orders = [(u16::to_le_bytes as fn(u16) -> [u8; 2], "utf-16le"), (u16::to_be_bytes, "utf-16be")];
+    for (to_bytes, name) in orders {
+        for (mark, name) in [(Some(0xfeff), "utf-16"), (None, name)] {
+            let bytes = mark.into_iter().chain(text.encode_utf16()).flat_map(to_bytes).collect();
+            let help = parse(&crate::decode(bytes)).1.into_iter().find_map(|it| it.help);
+            assert!(help.is_some_and(|it| it.contains(&format!("iconv -f {name} "))), "{name}");
+        }
     }
 }
 
