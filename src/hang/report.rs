@@ -9,6 +9,7 @@ use grammar::{
 
 use crate::{
     cause::{Analysis, Cause, analyse},
+    earlier,
     explain::{Finding, explain, explain_completed},
     files::Dumps,
     queues::{Call, Job},
@@ -125,6 +126,7 @@ pub fn report(dumps: &Dumps) -> Report {
     if cut > 0 {
         notes.push(format!("the ring buffers of {} have overwritten older records", count_text(cut, "rank")));
     }
+    notes.extend(earlier::note(logs));
     // Where records are missing, the status says more.
     let is_undecided = findings.iter().any(|it| it.code == Code::HangUndecided);
     if is_undecided || logs.iter().any(|it| it.records.is_empty()) {

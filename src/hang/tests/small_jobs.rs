@@ -73,6 +73,24 @@ fn with(mut call: Value, keys: &[(&str, Value)]) -> Value {
 }
 
 #[test]
+fn dumps_that_an_earlier_job_left_are_named() {
+    let at = |seconds: u64, seq| {
+        with(call(seq, "all_reduce", 4), &[("time_created_ns", json!(seconds * 1_000_000_000))])
+    };
+    let notes = |last: u64| {
+        let ranks = [vec![at(9_000, 1)], vec![at(9_001, 1)], vec![at(10, 7), at(last, 8)]];
+        explained(3, &ranks).notes.into_iter().filter(|it| it.contains("earlier job")).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        notes(1_799),
+        ["the last call of rank 2 is 2 hours older than every recorded call of the other ranks: \
+          are their dumps those of an earlier job? PyTorch leaves them in the folder"]
+    );
+    // A rank that stopped while the others went on.
+    assert_eq!(notes(8_900), [""; 0]);
+}
+
+#[test]
 fn dumps_without_records_or_ranks_do_not_clear_a_job() {
     let verdict = |members, ranks: &[Vec<Value>]| {
         let found = explained(members, ranks);
