@@ -46,13 +46,13 @@ def read(
 ) -> Program:
     """Reads a program from a file or a text.
 
-    A ``str`` with a line break or ``%HostIrContainer`` is a text, every other one is the name of a file. ``container`` chooses
+    A ``str`` that is blank, or has a line break or ``%HostIrContainer``, is a text, every other one is the name of a file. ``container`` chooses
     one of several containers. ``bindings`` gives values to scalars that the text leaves open: ``{"i0": 8192}``. ``fusions`` are files with
     the fusions of its kernels, as ``--fusions``.
 
     Raises ``HirError`` if the text has errors, ``OSError`` if the file cannot be read.
     """
-    if isinstance(source, str) and ("\n" in source or "%HostIrContainer" in source):
+    if isinstance(source, str) and (not source.strip() or "\n" in source or "%HostIrContainer" in source):
         name, text = "<text>", source
     else:
         name = os.fspath(source)

@@ -112,6 +112,8 @@ def test_read_needs_a_text_or_a_file(tmp_path):
     assert program.outputs[0].text == f"T1_g_float[iS2{{8}}] {MESH}"
     with pytest.raises(FileNotFoundError):
         hir.read("no-such-file.hir")
+    with pytest.raises(hir.HirError, match="HostIrContainer"):
+        hir.read("")
 
 
 def test_containers_and_bindings():

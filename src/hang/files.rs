@@ -114,7 +114,9 @@ pub fn load(paths: &[PathBuf]) -> Result<Dumps, LoadError> {
             candidates.push((rank, path.clone()));
         }
     }
-    let archives: Vec<String> = paths.iter().flat_map(|it| archives_in(it)).collect();
+    let mut archives: Vec<PathBuf> = paths.iter().flat_map(|it| archives_in(it)).collect();
+    archives.retain(|it| !paths.iter().any(|given| is_same_file(given, it)));
+    let archives: Vec<String> = archives.iter().map(|it| format!("`{}`", it.display())).collect();
     if candidates.is_empty() && read.is_empty() {
         let shown: Vec<String> = paths.iter().map(|it| it.display().to_string()).collect();
         let folders = paths.iter().flat_map(|it| folders_with_dumps(it)).collect();
@@ -241,12 +243,16 @@ fn folders_with_dumps(folder: &Path) -> Vec<String> {
 }
 
 /// Returns the archives of a folder, for a message.
-fn archives_in(folder: &Path) -> Vec<String> {
+fn archives_in(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|it| it.path());
-    let archives = entries.filter(|it| it.is_file() && archive::is_archive(it));
-    let mut found: Vec<String> = archives.map(|it| format!("`{}`", it.display())).collect();
+    let mut found: Vec<PathBuf> = entries.filter(|it| it.is_file() && archive::is_archive(it)).collect();
     found.sort();
     found
+}
+
+/// Returns whether two paths name one file.
+fn is_same_file(a: &Path, b: &Path) -> bool {
+    matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }
 
 /// Returns the rank in the name of a dump: the number behind the last `rank`, or else the last number of the name without its extension.

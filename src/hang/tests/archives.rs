@@ -110,6 +110,9 @@ fn an_archive_in_a_folder_is_named() {
     fs::write(folder.path().join("rank_0"), &pickles[0]).expect("a file");
     let notes = files::load(&paths).expect("dumps").notes;
     assert!(notes.len() == 1 && notes[0].contains("job.zip"), "{notes:?}");
+    // It is read, too.
+    let given = [folder.path().to_owned(), folder.path().join("job.zip")];
+    assert_eq!(files::load(&given).expect("dumps").notes, [""; 0]);
 }
 
 #[test]
