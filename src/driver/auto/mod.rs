@@ -87,14 +87,18 @@ pub fn catalog() -> Catalog {
     all
 }
 
-/// Makes each `auto` whose option has the default value estimate with the machine of `--machine`.
-pub fn use_machine(calls: &mut [PassCall], machine: Option<&MachineFlag>) {
-    let Some(machine) = machine else { return };
+/// Makes each `auto` whose option has the default value estimate with the machine of `--machine`. Returns false if there is a machine, but
+/// no such pass.
+pub fn use_machine(calls: &mut [PassCall], machine: Option<&MachineFlag>) -> bool {
+    let Some(machine) = machine else { return true };
+    let mut is_used = false;
     for call in calls.iter_mut().filter(|it| it.pass.name == PASS.name) {
+        is_used = true;
         if call.arguments.text("machine") == Some(machine::DEFAULT) {
             call.arguments.set("machine", &machine.name);
         }
     }
+    is_used
 }
 
 /// One way to lower a program.

@@ -52,7 +52,13 @@ fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
         return Ok(screen.write_result(&text, options.output.as_deref()));
     }
     let mut calls = screen.parse_pipeline("--passes", &options.passes.join(","))?;
-    auto::use_machine(&mut calls, options.timelines.machine.as_ref());
+    if !auto::use_machine(&mut calls, options.timelines.machine.as_ref())
+        && !options.timelines.is_requested()
+        && options.fix.is_none()
+    {
+        let message = "`--machine` is for estimates: add `--overlap`, `--timeline` or the pass `auto`";
+        return Err(screen.fail(Exit::Usage, message));
+    }
     options.validate().map_err(|message| screen.fail(Exit::Usage, message))?;
     if options.dump_pass_pipeline {
         let _ = writeln!(&screen.session().stderr, "{}", pipeline_text(&calls));

@@ -199,7 +199,7 @@ impl<'f> Dumper<'f> {
         let mut out = String::from("// -----// Timing //----- //\n");
         let passes: Duration = self.times.iter().map(|(_, time)| *time).sum();
         let rows = [("reading", reading)].into_iter().chain(self.times.iter().copied());
-        for (name, time) in rows.chain([("checks", self.checks), ("total", reading + passes + self.checks)]) {
+        for (name, time) in rows.chain([("checks", self.checks), ("sum", reading + passes + self.checks)]) {
             out += &format!("  {:>9.6} s  {name}\n", time.as_secs_f64());
         }
         out
