@@ -196,7 +196,7 @@ fn compared(taken: &Candidate, others: &[Candidate], error: f64, (tried, left_ou
     if taken.time <= least * (1.0 + EQUAL) {
         return match tried {
             1 => format!(", the only way that is tried{left_out}"),
-            _ => format!(", the least of {tried} ways{left_out}"),
+            _ => format!(", the fastest of {tried} ways{left_out}"),
         };
     }
     format!(
@@ -405,7 +405,7 @@ mod tests {
     fn a_remark_states_the_gain_that_is_not_taken() {
         let way = |time| Candidate { passes: String::new(), time, choices: Choices::default(), program: 0 };
         let text = |time| compared(&way(100.0), &[way(100.0), way(time)], 0.045, (2, ""));
-        assert_eq!(text(99.5), ", the least of 2 ways");
+        assert_eq!(text(99.5), ", the fastest of 2 ways");
         assert_eq!(
             text(97.0),
             "; another way takes 97.0 µs, but the gain is within the error of estimates (4.5%), of 2 ways"
