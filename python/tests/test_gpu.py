@@ -1,7 +1,6 @@
 """Programs that run by hir's executor in the processes of their ranks, on emulated GPUs: no GPU and no PyTorch is needed."""
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,17 +11,6 @@ import pytest
 import hir
 
 ROOT = Path(__file__).parents[2]
-EMULATOR = ROOT / "tests/gpu/emulator"
-
-
-@pytest.fixture(scope="session")
-def emulator(tmp_path_factory):
-    if shutil.which("c++") is None:
-        pytest.skip("there is no C++ compiler to build emulated GPUs")
-    library = tmp_path_factory.mktemp("emulator") / "libgpu.so"
-    options = ["-std=c++20", "-O1", "-shared", "-fPIC", "-pthread", "-o", library]
-    subprocess.run(["c++", *options, *EMULATOR.glob("*.cpp"), "-ldl"], check=True, timeout=600)
-    return library
 
 
 def run_ranks(emulator, folder, ranks):

@@ -11,10 +11,8 @@ import pytest
 import hir.torch  # noqa: F401
 from hir.torch import _watch
 
-from test_gpu import emulator  # noqa: F401
 
-
-def test_gradients_are_those_of_pytorch(emulator):  # noqa: F811
+def test_gradients_are_those_of_pytorch(emulator):
     pytest.importorskip("torch", reason="PyTorch is not installed")
     names = {name: str(emulator) for name in ("HIR_CUDA", "HIR_NVRTC", "HIR_CUBLASLT", "HIR_NCCL")}
     options = {"CUDA_DEVICE_MAX_CONNECTIONS": "32", "HIR_EMULATED_ANY_MEMORY": "1", "OMP_NUM_THREADS": "1"}
