@@ -58,14 +58,12 @@ pub(super) struct PlanBuilder<'p> {
     /// The arrays that definitions have named so far: `a5 = {i0, i1}`.
     pub(super) arrays: FxHashMap<SymbolId, Result<Array>>,
     pub(super) bindings: Vec<Option<Binding>>,
-    /// The number of references to each buffer: names bound to it, and posted communications that have not
-    /// been waited for.
+    /// The number of references to each buffer: names bound to it, and posted communications that keep it (`held_operands`).
     pub(super) name_counts: FxHashMap<BufferNo, usize>,
-    /// How many of these are operands of communications that nothing has waited for: the sums of `held`, which each
-    /// removal of a name would have to search.
+    /// How many of these are by communications: the sums of `held`, which each removal of a name would have to search.
     pub(super) hold_counts: FxHashMap<BufferNo, usize>,
-    /// The buffers of posted communications that have not been waited for.
-    held: FxHashMap<WorkNo, Vec<BufferNo>>,
+    /// The buffers that each communication keeps until the program waits for it.
+    pub(super) held: FxHashMap<WorkNo, Vec<BufferNo>>,
     pub(super) allocator: CachingAllocator,
     /// For tensors of which this rank holds no part: the stream whose slice the tensor holds on the other
     /// ranks.
@@ -355,32 +353,11 @@ impl PlanBuilder<'_> {
 
     pub(super) fn emit_on(&mut self, stream: StreamNo, kind: InstKind) {
         let origin = self.origin_no();
-        // A posted communication holds its operands until it is waited for.
-        if let Some(posted) = kind.communication() {
-            let mut held = Vec::new();
-            kind.visit_accesses(self.plan.rank, &mut |it| held.push(it.view.buffer));
-            for buffer in &held {
-                *self.name_counts.entry(*buffer).or_default() += 1;
-                *self.hold_counts.entry(*buffer).or_default() += 1;
-            }
-            self.held.insert(posted.work(), held);
-        } else if let InstKind::Wait { work } = kind {
-            let held = self.held.remove(&work).unwrap_or_default();
-            for buffer in held {
-                self.hold_counts.entry(buffer).and_modify(|it| *it -= 1);
-                self.release(buffer);
-            }
+        match kind {
+            InstKind::Wait { work } => self.release_operands(work),
+            _ => self.hold_operands(&kind),
         }
         self.plan.code.push(Inst { kind, stream, origin });
-    }
-
-    /// Marks, at the end of the program, the allocations that are held by communications that nothing waits
-    /// for. They are never freed.
-    pub(super) fn mark_held_allocations(&mut self) {
-        let held: FxHashSet<BufferNo> = self.held.values().flatten().copied().collect();
-        for it in &mut self.plan.allocations {
-            it.is_held = held.contains(&it.buffer);
-        }
     }
 
     /// Returns the current statement.

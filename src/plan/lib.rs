@@ -57,6 +57,7 @@ mod construct;
 mod context;
 mod effect;
 mod experts;
+mod held_operands;
 mod host_unit;
 mod index;
 mod indices;
