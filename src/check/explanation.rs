@@ -42,7 +42,11 @@ impl RaceExplanation {
             return Self::entry(first.plan, second, indexes);
         }
         if first.plan.rank != second.plan.rank {
-            return Self::across_ranks(first, second, indexes);
+            let it = Self::across_ranks(first, second, indexes);
+            return match race.reused {
+                Some(reused) => it.or_freed_later(&reused, first, second, indexes),
+                None => it,
+            };
         }
         if let Some(reused) = race.reused {
             if second.frees() {
@@ -254,11 +258,8 @@ impl RaceExplanation {
         if theirs.rank == far.owner {
             return None;
         }
-        let copy = far.inst_index()?;
-        let here = near.inst_index()?;
+        let here = near.issue_index()?;
         let index = indexes.of(mine.rank);
-        // After its copy, the peer signals this rank.
-        let done = indexes.of(theirs.rank).next_signal_to(copy, mine.rank);
         let raised = ready_signal_inst(mine, far, indexes)?;
         let name = mine.describe_origin(mine.code[raised].origin);
         let verb = if far.writes { "write" } else { "read" };
@@ -284,12 +285,7 @@ impl RaceExplanation {
                 ),
             ));
         }
-        // A wait on a communicator's queue does not block a stream of the program.
-        let awaited = if stream_of(mine, raised).is_in_program() {
-            done.and_then(|signal| index.signal_wait(signal))
-        } else {
-            index.first_wait_for(raised)
-        };
+        let awaited = peer_wait(mine, far, indexes);
         let stream = near.stream();
         Some(match awaited {
             None => Self::new(
@@ -373,7 +369,19 @@ fn why_not_awaited(
 
 /// Returns the instruction that sends the signal for which the peer waits before it copies from or to this
 /// rank's memory.
-fn ready_signal_inst(mine: &Plan, far: &RaceSide<'_>, indexes: &PlanIndexes<'_>) -> Option<usize> {
+pub(super) fn ready_signal_inst(mine: &Plan, far: &RaceSide<'_>, indexes: &PlanIndexes<'_>) -> Option<usize> {
     let ready = indexes.of(far.plan.rank).last_signal_from(far.inst_index()?, mine.rank)?;
     indexes.of(mine.rank).signal(ready)
+}
+
+/// Returns the instruction by which a stream of this rank's program waits until the peer has copied from or to this rank's memory.
+pub(super) fn peer_wait(mine: &Plan, far: &RaceSide<'_>, indexes: &PlanIndexes<'_>) -> Option<usize> {
+    let (raised, index) = (ready_signal_inst(mine, far, indexes)?, indexes.of(mine.rank));
+    // A wait on a communicator's queue does not block a stream of the program.
+    if !stream_of(mine, raised).is_in_program() {
+        return index.first_wait_for(raised);
+    }
+    // After its copy, the peer signals this rank.
+    let done = indexes.of(far.plan.rank).next_signal_to(far.inst_index()?, mine.rank)?;
+    index.signal_wait(done)
 }

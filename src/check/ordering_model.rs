@@ -32,7 +32,7 @@ pub enum StorageModel {
     /// `cudaMallocAsync` and `cudaFreeAsync` on the stream of the ALLOCATE. Both are work of this stream, and each use has to
     /// follow the first and to precede the second. Source: CUDA C++ Programming Guide, Stream Ordered Memory Allocator.
     CudaAsync,
-    /// As `CudaAsync`, and a communication holds its operands until the program waits for it: PyTorch with
+    /// As `CudaAsync`, and a communication holds operands until the program waits for it (`plan::held_operands`): PyTorch with
     /// `backend:cudaMallocAsync`. Source: `c10/cuda/CUDAMallocAsyncAllocator.cpp`, `free_impl`; `ProcessGroupNCCL.cpp`,
     /// `TensorShelf`.
     PyTorchCudaAsync,
@@ -82,7 +82,7 @@ impl AccessRules {
         !self.reuses_in_order() && is_async
     }
 
-    /// Returns true if a communication holds its operands until the program waits for it.
+    /// Returns true if a communication holds operands until the program waits for it.
     pub(super) fn holds_operands(self) -> bool {
         self.storage != StorageModel::CudaAsync
     }

@@ -83,6 +83,12 @@ impl<'a> RaceSide<'a> {
         self.inst_ref.map(|at| at.inst)
     }
 
+    /// Returns the index of the last instruction of its plan that is issued up to it. A free is no instruction.
+    pub fn issue_index(&self) -> Option<usize> {
+        let before = || self.plan.code.partition_point(|it| it.origin < self.origin).checked_sub(1);
+        if self.frees() { before() } else { self.inst_index() }
+    }
+
     /// Returns true if it is a statement of the program, and not the caller.
     pub fn is_in_program(&self) -> bool {
         matches!(self.party, Party::Inst(_) | Party::Operation(..) | Party::Free(..))

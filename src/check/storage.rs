@@ -4,8 +4,8 @@
 //! immediately on that stream, and gives it to the caller once the program has returned. Which block it gives
 //! to which tensor is not determined by the program: a tensor may get the storage, or a part of it, of every
 //! tensor of its pool that was freed before (`plan::Allocation`). So every use of a tensor must happen before
-//! every use of every tensor of the pool that is allocated after the first one is freed. Frameworks hold the
-//! operands of a communication until the program waits for it, on any stream. After that the block is free,
+//! every use of every tensor of the pool that is allocated after the first one is freed. Frameworks hold
+//! operands of a communication until the program waits for it, on any stream (`plan::held_operands`). After that the block is free,
 //! and is reused without waiting for the stream that waited.
 //!
 //! Tensors of a pool are freed and allocated one after another, so both are numbered, and one number decides

@@ -3,11 +3,11 @@
 use super::{
     conflict::{Race, ReusedStorage},
     edit::{Edit, InsertionPoint, NamedStmt, WaitedStream},
-    explanation::RaceExplanation,
+    explanation::{RaceExplanation, peer_wait, ready_signal_inst},
     plan_index::{PlanIndex, PlanIndexes},
     race_side::RaceSide,
 };
-use hir_plan::{Allocation, PlanStream};
+use hir_plan::{Allocation, Plan, PlanStream};
 
 impl RaceExplanation {
     /// Explains a reuse of storage by the allocator while `first` still uses it.
@@ -78,6 +78,31 @@ impl RaceExplanation {
         Self { why: Some(why), edits, advice: Some(advice), ..Self::default() }
     }
 
+    /// Adds the edit by which the program frees storage that a peer uses behind the Wait for the peer, or waits before it frees it. The
+    /// free of symmetric memory follows all streams.
+    pub(super) fn or_freed_later(
+        mut self,
+        reused: &ReusedStorage,
+        first: &RaceSide<'_>,
+        second: &RaceSide<'_>,
+        indexes: &PlanIndexes<'_>,
+    ) -> Self {
+        let is_of_second = second.plan.rank == first.owner;
+        let (plan, peer) = if is_of_second { (second.plan, first) } else { (first.plan, second) };
+        let allocation =
+            indexes.of(plan.rank).allocation(reused.earlier).filter(|_| plan.rank == first.owner);
+        let (Some(it), Some(freed)) = (allocation, reused.freed_by) else { return self };
+        match peer_wait(plan, peer, indexes) {
+            Some(wait) if it.is_symmetric || plan.code[wait].stream == it.pool.stream => {
+                self.edits.splice(0..0, free_behind(plan, freed, wait));
+            }
+            Some(_) => (),
+            None => self.edits = wait_before_free(it, freed, (plan, peer), indexes).into_iter().collect(),
+        }
+        self.is_in_second = is_of_second;
+        self
+    }
+
     /// Explains a use of storage that the stream of its ALLOCATE may still use.
     pub(super) fn allocated(race: &Race, first: &RaceSide<'_>, second: &RaceSide<'_>) -> Self {
         let (stream, other, line) = (first.stream(), second.stream(), first.line());
@@ -118,10 +143,29 @@ fn move_deallocate(
     first: &RaceSide<'_>,
     index: PlanIndex<'_>,
 ) -> Option<Edit> {
-    let plan = first.plan;
-    let access = first.inst_index()?;
-    let wait = index.first_stream_wait(access, allocation.pool.stream)?;
-    let [from, after] = [freed, plan.code[wait].origin].map(|it| plan.origins[it as usize]);
-    (freed < plan.code[wait].origin && from.iteration == after.iteration)
+    let wait = index.first_stream_wait(first.inst_index()?, allocation.pool.stream)?;
+    free_behind(first.plan, freed, wait)
+}
+
+/// Returns the edit that moves the Deallocate `freed` behind the statement of the instruction `wait`; `None` if it is there, or if they are in
+/// different iterations.
+fn free_behind(plan: &Plan, freed: u32, wait: usize) -> Option<Edit> {
+    let wait = plan.code[wait].origin;
+    let [from, after] = [freed, wait].map(|it| plan.origins[it as usize]);
+    (freed < wait && from.iteration == after.iteration)
         .then_some(Edit::MoveDeallocate { deallocate: from.stmt, after: after.stmt })
+}
+
+/// Returns the edit that inserts a Wait for what `peer` accesses before the Deallocate `freed`.
+fn wait_before_free(
+    allocation: &Allocation,
+    freed: u32,
+    (plan, peer): (&Plan, &RaceSide<'_>),
+    indexes: &PlanIndexes<'_>,
+) -> Option<Edit> {
+    let raised = ready_signal_inst(plan, peer, indexes)?;
+    let current = allocation.unbound.map(|it| plan.streams[it.current as usize].clone());
+    let before = InsertionPoint::Before { statement: NamedStmt::from_origin(plan, freed), current };
+    let frame = plan.origins[freed as usize].iteration;
+    Some(Edit::insert_wait(plan, plan.code[raised].origin, before, frame))
 }

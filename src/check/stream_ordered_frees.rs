@@ -4,8 +4,8 @@
 //! stream, too. CUDA defines the storage up to the beginning of the free, so all uses have to happen before it, whether or not
 //! anything gets the storage later. A later ALLOCATE that gets it follows the free: the driver sees to that on any stream. So if
 //! every use follows its ALLOCATE and precedes its free, uses of tensors that share storage are ordered. Neither the driver nor NCCL
-//! holds the operands of a communication. PyTorch does: it frees them where the program waits, or, if the program never waits,
-//! after the end of the job. Source: CUDA Runtime API and CUDA C++ Programming Guide, Stream Ordered Memory Allocator; `StorageModel`.
+//! holds the operands of a communication. PyTorch and nvFuser hold some (`plan::held_operands`): they free them where the program waits, or, if the
+//! program never waits, after the end of the job. Source: CUDA Runtime API and CUDA C++ Programming Guide, Stream Ordered Memory Allocator; `StorageModel`.
 //!
 //! Symmetric memory is not stream-ordered. Its allocation and its free block the host until all streams of the device have finished what they
 //! have: `cudaMalloc` and `cudaFree` do (same source), and an allocator has to before it unmaps memory that its own device uses. So its free follows what
