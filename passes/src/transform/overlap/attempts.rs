@@ -15,7 +15,7 @@ use crate::{
     pass::{Arguments, Obstacle},
     transform::{
         chunk::{self, Chunking, CommCandidate, CommKind, DEFAULT_COUNT, known_extent},
-        stream_parallel::{self, LoopOptions},
+        stream_parallel::{self, LoopFacts, LoopOptions, LoopPlan, StmtGroup},
         swizzle_stream,
     },
 };
@@ -186,25 +186,38 @@ pub(super) fn with_loops(
     least_trips: i64,
 ) -> Result<Program, Vec<(StmtId, Obstacle)>> {
     // The next round leaves out the loops that do not overlap. Many loops need more rounds.
-    let rounds = if required.len() > 1 { 6 } else { 2 };
-    for _ in 0..rounds {
-        let mut trial = cut.clone();
-        let written = stream_parallel::make_loops(&mut trial, loops, Some(&only));
-        let loop_of: FxHashMap<StmtId, usize> = written
-            .iter()
-            .enumerate()
-            .flat_map(|(at, it)| it.members.iter().map(move |member| (*member, at)))
-            .collect();
-        // To lower the program would say nothing about statements in no loop.
-        if !required.iter().any(|stmt| loop_of.contains_key(stmt)) {
-            return Err(required.iter().map(|stmt| (*stmt, NO_SLICES.into())).collect());
-        }
-        let stmts: Vec<StmtId> = written.iter().map(|it| it.stmt).collect();
-        let reasons = overlap_check::obstacles(&trial, &stmts, least_trips);
-        let obstacle = |stmt: &StmtId| match loop_of.get(stmt) {
-            None => Some((*stmt, NO_SLICES.into())),
-            Some(own) => reasons[*own].clone().map(|reason| (*stmt, reason)),
+    let mut rounds = if required.len() > 1 { 6 } else { 2 };
+    let facts = LoopFacts::of(cut, loops);
+    while rounds > 0 {
+        let plan = LoopPlan::of(cut, &facts, Some(&only));
+        let planned: Vec<&StmtGroup> = plan.loops().collect();
+        let loop_of: FxHashMap<StmtId, usize> =
+            planned.iter().enumerate().flat_map(|(at, it)| it.stmts().map(move |stmt| (stmt, at))).collect();
+        // To lower the program would say nothing about statements in no loop, or about loops that compute no product.
+        let without_product = |it: &&StmtGroup| !it.has_product(cut);
+        let reason_before = |stmt: &StmtId| {
+            let Some(own) = loop_of.get(stmt).map(|at| planned[*at]) else {
+                return Some((*stmt, NO_SLICES.into()));
+            };
+            let has_trips = own.trips(cut).is_none_or(|trips| trips >= least_trips);
+            let is_certain = has_trips && own.communicates() && without_product(&own);
+            is_certain.then(|| (*stmt, overlap_check::NO_MATMUL.into()))
         };
+        let failed: Vec<(StmtId, Obstacle)> = required.iter().filter_map(reason_before).collect();
+        if !failed.is_empty() {
+            return Err(failed);
+        }
+        let is_clear = |stmt: &StmtId| loop_of.get(stmt).is_none_or(|at| !without_product(&planned[*at]));
+        if planned.iter().any(without_product) && required.iter().all(is_clear) {
+            let others = planned.iter().filter(|it| !without_product(it));
+            only = others.flat_map(|it| it.stmts()).collect();
+            continue;
+        }
+        rounds -= 1;
+        let mut trial = cut.clone();
+        let written = stream_parallel::write_loops(&mut trial, &facts, &plan);
+        let reasons = overlap_check::obstacles(&trial, &written, least_trips);
+        let obstacle = |stmt: &StmtId| Some((*stmt, reasons[*loop_of.get(stmt)?].clone()?));
         let failed: Vec<(StmtId, Obstacle)> = required.iter().filter_map(obstacle).collect();
         if !failed.is_empty() {
             return Err(failed);
@@ -212,8 +225,8 @@ pub(super) fn with_loops(
         if reasons.iter().all(Option::is_none) {
             return Ok(trial);
         }
-        let good = written.iter().zip(&reasons).filter(|(_, reason)| reason.is_none());
-        only = good.flat_map(|(it, _)| it.members.iter().copied()).collect();
+        let good = planned.iter().zip(&reasons).filter(|(_, reason)| reason.is_none());
+        only = good.flat_map(|(it, _)| it.stmts()).collect();
     }
     let reason = "other statements on the same axis cannot be split into chunks";
     Err(required.iter().map(|stmt| (*stmt, reason.into())).collect())

@@ -19,7 +19,7 @@ use grammar::{
     ops::Op,
 };
 
-use super::{LoopStmt, StreamParallel, body::LoopWriter};
+use super::{StreamParallel, body::LoopWriter, group::LoopStmt};
 use crate::{
     analysis::sharding::{Dim, Sharding},
     rewrite::{

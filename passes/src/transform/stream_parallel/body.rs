@@ -14,7 +14,9 @@ use grammar::{
 use rustc_hash::FxHashMap;
 
 use super::{
-    LoopStmt, StmtGroup, StreamParallel, all_to_all, loop_comms,
+    StreamParallel, all_to_all,
+    group::{LoopStmt, StmtGroup},
+    loop_comms,
     options::{OwnSlice, Style},
     slicing::{OperandSlice, SliceKind},
 };
@@ -204,7 +206,7 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
         self.group.style == Style::Shard
             && (!self.pass.settings.allocate_before || self.pass.program.is_split_by_stream(out))
             && !self.escapes(out)
-            && !self.pass.bindings.already_bound.contains(&member.stmt)
+            && !self.pass.facts.bindings.already_bound.contains(&member.stmt)
     }
 
     /// Returns whether a statement computes no new elements, but a view of its operand.
@@ -243,7 +245,7 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
 
     /// Emits an ALLOCATE for the whole tensor before the loop, unless it has storage.
     pub(super) fn allocate_before(&mut self, tensor: TensorId, stmt: StmtId) {
-        if !self.pass.bindings.already_bound.contains(&stmt) {
+        if !self.pass.facts.bindings.already_bound.contains(&stmt) {
             let allocate = builder::allocate(self.pass.program, tensor);
             self.emit_before(allocate);
         }
@@ -266,7 +268,7 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
             member.slicing.out == tensor || member.slicing.operands.iter().any(|it| it.tensor == tensor)
         };
         let here = self.group.members.iter().filter(mentions).count();
-        self.pass.uses.get(&tensor).copied().unwrap_or(0) > here
+        self.pass.facts.uses.get(&tensor).copied().unwrap_or(0) > here
     }
 
     /// Returns the view of this iteration's slice, which is created once.

@@ -1,6 +1,6 @@
 //! The statements that share a loop.
 
-use grammar::ir::{ExprId, Program, StmtId, TensorId};
+use grammar::ir::{ExprId, Program, Stmt, StmtId, TensorId};
 use rustc_hash::FxHashMap;
 
 use super::{
@@ -10,7 +10,7 @@ use super::{
 use crate::analysis::sharding::same_extent;
 
 /// The statements of one loop.
-pub(super) struct StmtGroup {
+pub(crate) struct StmtGroup {
     /// The number of iterations.
     pub(super) count: ExprId,
     pub(super) style: Style,
@@ -29,6 +29,27 @@ impl StmtGroup {
     /// Creates an empty group.
     pub(super) fn new(count: ExprId, style: Style) -> Self {
         Self { count, style, members: Vec::new(), produced: FxHashMap::default() }
+    }
+
+    /// Returns the original statements that the loop computes chunk by chunk.
+    pub(crate) fn stmts(&self) -> impl Iterator<Item = StmtId> {
+        self.members.iter().map(|it| it.stmt)
+    }
+
+    /// Returns the number of iterations, if it is a constant.
+    pub(crate) fn trips(&self, program: &Program) -> Option<i64> {
+        program.constant(self.count)
+    }
+
+    /// Returns whether the loop communicates, whether or not other resharding in it is lowered to communication.
+    pub(crate) fn communicates(&self) -> bool {
+        self.members.iter().any(|it| it.slicing.kind.device().is_some())
+    }
+
+    /// Returns whether the loop computes a matrix product.
+    pub(crate) fn has_product(&self, program: &Program) -> bool {
+        let is_product = |stmt| matches!(&program.stmts[stmt], Stmt::Op(it) if it.rule().is_matrix_product());
+        self.stmts().any(is_product)
     }
 
     /// Adds statements.

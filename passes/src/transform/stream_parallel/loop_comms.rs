@@ -18,8 +18,9 @@ use grammar::{
 };
 
 use super::{
-    LoopStmt, StreamParallel,
+    StreamParallel,
     body::LoopWriter,
+    group::LoopStmt,
     options::{Allgather, ReduceScatter},
 };
 use crate::{
@@ -142,7 +143,7 @@ fn emit_transfer(
     let settings = it.pass.settings;
     let members = it.pass.program.tensors[member.slicing.out].mesh.clone();
     // All ranks exchange handles, so a ring of only some of the ranks uses NCCL.
-    let cuda = settings.cuda && is_whole_world(&members.devices, it.pass.world);
+    let cuda = settings.cuda && is_whole_world(&members.devices, it.pass.facts.world);
     let program = &mut *it.pass.program;
     let me = mesh::coordinate(program, &members, device);
     let cond = infix(program, InfixOp::Eq, own, me);
@@ -227,7 +228,7 @@ fn p2p_op(it: &mut LoopWriter<'_, '_>, cuda: bool, kind: P2pType, buffer: Tensor
 
 fn post(it: &mut LoopWriter<'_, '_>, collective: Collective<'_>) {
     let work = it.pass.fresh.work();
-    let stmt = collective.stmt(work, backend(it.pass.settings.cuda), it.pass.world);
+    let stmt = collective.stmt(work, backend(it.pass.settings.cuda), it.pass.facts.world);
     it.emit(stmt);
     it.waits.push(work);
 }
