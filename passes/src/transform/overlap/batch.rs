@@ -48,6 +48,8 @@ pub(super) struct Together {
     pub(super) reasons: FxHashMap<StmtId, Obstacle>,
     /// Those for which the program, as it is, has no axis within any reach of the first way to make loops.
     without_axis: FxHashSet<StmtId>,
+    /// Its equivalent dimensions, and the tensors of its products; `None` after a change.
+    known: Option<(DimEquivalence, FxHashSet<TensorId>)>,
 }
 
 /// Returns the program with loops for all communications for which there are loops. Returns `None` if the program has few
@@ -77,7 +79,7 @@ pub(super) fn attempt_together(
     largest_first(program, &mut candidates);
     let (chunks, reasons) = (FxHashMap::default(), FxHashMap::default());
     let without_axis = FxHashSet::default();
-    let mut found = Together { program: program.clone(), chunks, reasons, without_axis };
+    let mut found = Together { program: program.clone(), chunks, reasons, without_axis, known: None };
     // As for one communication: loops of slices, of chunks, and of the statements up to the next products.
     let everywhere = match arguments.flag("share") {
         true => &[Reach::Everywhere, Reach::NextProduct][..],
@@ -125,13 +127,10 @@ impl Together {
             return false;
         }
         let program = &self.program;
-        let search = Search {
-            program,
-            shared: DimEquivalence::for_many_searches(program),
-            in_products: tensors_of_products(program),
-            arguments,
-            reaches,
-        };
+        let (shared, in_products) = self.known.get_or_insert_with(|| {
+            (DimEquivalence::for_many_searches(program), tensors_of_products(program))
+        });
+        let search = Search { program, shared, in_products, arguments, reaches };
         let inputs: FxHashSet<TensorId> = Program::tensors_of(&program.inputs).collect();
         // The tensors whose axes are split, and inputs, which several communications may share, as they stay whole.
         let (mut split, mut whole) = (FxHashSet::default(), FxHashSet::default());
@@ -180,7 +179,7 @@ impl Together {
         };
         match rewritten {
             Ok(rewritten) => {
-                self.program = rewritten;
+                (self.program, self.known) = (rewritten, None);
                 self.chunks.extend(chunks);
                 self.without_axis.clear();
             }
@@ -227,9 +226,9 @@ struct Choice {
 /// Searches for the axes to split.
 struct Search<'p> {
     program: &'p Program,
-    shared: DimEquivalence,
+    shared: &'p DimEquivalence,
     /// The operands and results of matrix products.
-    in_products: FxHashSet<TensorId>,
+    in_products: &'p FxHashSet<TensorId>,
     arguments: &'p Arguments,
     reaches: &'p [Reach],
 }
@@ -266,7 +265,7 @@ impl Search<'_> {
             }
             None => {
                 let most = most_chunks(self.arguments);
-                let it = chunk::choose_chunking(program, &self.shared, exchange, most, reach)?;
+                let it = chunk::choose_chunking(program, self.shared, exchange, most, reach)?;
                 Choice { component: it.component, count: Some(it.count), is_new: true }
             }
         };
