@@ -25,6 +25,7 @@ use crate::{
     oracle::{AllRanks, Reference, SemanticOracle},
     pass::{Change, Remarks},
     pipeline::PassCall,
+    second_thread,
 };
 
 /// Checks that run after every pass.
@@ -124,7 +125,7 @@ pub fn run(
 ) -> Result<(), Box<PipelineError>> {
     if matches!(settings.verify, Verify::Concurrent)
         && !settings.roundtrip
-        && concurrent::is_worthwhile(program)
+        && second_thread::is_worthwhile(program)
     {
         return concurrent::run(program, calls, observe);
     }

@@ -47,6 +47,7 @@ pub mod oracle;
 
 pub mod analysis;
 pub mod rewrite;
+mod second_thread;
 mod transform;
 
 #[cfg(test)]

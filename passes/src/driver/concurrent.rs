@@ -17,18 +17,8 @@ use crate::{
     error::{PassError, PipelineError},
     pass::{Change, Remarks},
     pipeline::PassCall,
+    second_thread,
 };
-
-/// The number of statements from which on a second thread takes less time than it costs.
-const FEWEST_STMTS: usize = 1000;
-
-/// The stack size of the second thread in bytes, which is that of the tools: pages that are never accessed use no memory.
-const STACK: usize = 32 << 20;
-
-/// Returns whether the machine can verify a program of this size while a pass runs.
-pub(super) fn is_worthwhile(program: &Program) -> bool {
-    program.stmts.len() >= FEWEST_STMTS && thread::available_parallelism().is_ok_and(|it| it.get() > 1)
-}
 
 /// Runs the passes in order, as `super::run` with `Verify::Concurrent`.
 pub(super) fn run(
@@ -121,8 +111,7 @@ impl<'s> Checks<'s> {
     ) -> Self {
         let (first, second) = (Arc::clone(&before), Arc::clone(after));
         let work = move || timed_checks(first, &second, reported);
-        match thread::Builder::new().name("hir-verify".to_owned()).stack_size(STACK).spawn_scoped(scope, work)
-        {
+        match second_thread::builder("hir-verify").spawn_scoped(scope, work) {
             Ok(thread) => Self::Running(thread),
             Err(_) => {
                 let (result, time) = timed_checks(before, after, reported);

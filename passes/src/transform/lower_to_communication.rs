@@ -73,17 +73,50 @@ pub(crate) const PASS: Pass = Pass {
 };
 
 fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
-    let Some(body) = program.body else { return Ok(Change::Unchanged) };
-    let mut fresh = IrBuilder::of(program);
-    let bound = bindings::analyze_bindings(program).already_bound;
-    let views = view_tensors(program, body);
-    let world = world_size(program);
-    let mut reduced = Vec::new();
     let backend = match arguments.text("backend") {
         Some("cuda") => Backend::Cuda,
         Some("ucc") => Backend::Ucc,
         Some(_) | None => Backend::Nccl,
     };
+    let facts = LoweringFacts::of(program);
+    lower(program, facts, backend)
+}
+
+/// What lowering has to know about a program before it changes.
+pub(crate) struct LoweringFacts {
+    fresh: IrBuilder,
+    /// Operators whose first result has storage before them.
+    bound: FxHashSet<StmtId>,
+    /// The tensors that are views of others.
+    views: FxHashSet<TensorId>,
+    /// The number of ranks that the program needs.
+    world: usize,
+}
+
+impl LoweringFacts {
+    /// Analyzes a program.
+    pub(crate) fn of(program: &Program) -> Self {
+        Self {
+            fresh: IrBuilder::of(program),
+            bound: bindings::analyze_bindings(program).already_bound,
+            views: program.body.map(|body| view_tensors(program, body)).unwrap_or_default(),
+            world: world_size(program),
+        }
+    }
+}
+
+/// Lowers the resharding of a program. `facts` are those of the program, or of one that is equal to it.
+///
+/// # Errors
+/// Returns the error of the first statement that needs more than one step.
+pub(crate) fn lower(
+    program: &mut Program,
+    facts: LoweringFacts,
+    backend: Backend,
+) -> Result<Change, Diagnostic> {
+    let Some(body) = program.body else { return Ok(Change::Unchanged) };
+    let LoweringFacts { mut fresh, bound, views, world } = facts;
+    let mut reduced = Vec::new();
     let changed = expand(program, body, &mut |program, stmt| {
         let span = program.stmt_span(stmt);
         let Stmt::Op(it) = &program.stmts[stmt] else { return Ok(None) };

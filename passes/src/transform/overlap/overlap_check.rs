@@ -14,8 +14,11 @@ use crate::{
         loop_carried::{LoopCarriedDep, MentionCounts, loop_carried_dep},
         memory_effects::MemoryEffects,
     },
-    pass::{Arguments, Pass, Remarks},
-    transform::{hoist_share_mem_handles, lower_to_communication},
+    second_thread::both,
+    transform::{
+        hoist_share_mem_handles,
+        lower_to_communication::{self, LoweringFacts},
+    },
 };
 
 /// Why a loop without a matrix product does not overlap.
@@ -25,28 +28,25 @@ pub(super) const NO_MATMUL: &str = "no matmul computes or reads it in chunks";
 /// communication; `None` if it overlaps. A loop has at least `least_trips` iterations: 1 if the other chunks are in other
 /// loops.
 pub(super) fn obstacles(program: &Program, loops: &[StmtId], least_trips: i64) -> Vec<Option<Obstacle>> {
-    let mut lowered = program.clone();
-    if let Err(reason) = run(&mut lowered, &lower_to_communication::PASS) {
-        return vec![Some(reason); loops.len()];
+    let (facts, mut lowered) = both(program, || LoweringFacts::of(program), || program.clone());
+    if let Err(reason) = lower_to_communication::lower(&mut lowered, facts, Backend::Nccl) {
+        return vec![Some(reason.into()); loops.len()];
     }
-    let (storage, mentioned) = (MemoryEffects::of(&lowered), MentionCounts::of(&lowered));
-    let mut found: Vec<Option<Obstacle>> = loops
-        .iter()
-        .map(|stmt| obstacle(&lowered, &storage, &mentioned, *stmt, least_trips).map(Obstacle::from))
-        .collect();
-    let shares = |stmt: &StmtId| BodySummary::of(&lowered, *stmt).shares_handles;
-    if loops.iter().zip(&found).any(|(stmt, found)| found.is_none() && shares(stmt))
-        && let Err(reason) = hoist_share_mem_handles::check(&lowered).map_err(Obstacle::from)
-    {
-        let shared = loops.iter().zip(&mut found).filter(|(stmt, _)| shares(stmt));
-        shared.for_each(|(_, found)| *found = found.take().or_else(|| Some(reason.clone())));
+    let lowered = &lowered;
+    let shares: Vec<bool> = loops.iter().map(|stmt| BodySummary::of(lowered, *stmt).shares_handles).collect();
+    let any_shares = shares.contains(&true);
+    let exchange = || if any_shares { hoist_share_mem_handles::check(lowered) } else { Ok(()) };
+    let (exchange, mut found) = both(lowered, exchange, || {
+        let (storage, mentioned) = (MemoryEffects::of(lowered), MentionCounts::of(lowered));
+        let obstacle = |stmt: &StmtId| obstacle(lowered, &storage, &mentioned, *stmt, least_trips);
+        loops.iter().map(|stmt| obstacle(stmt).map(Obstacle::from)).collect::<Vec<_>>()
+    });
+    // An exchange that is impossible is an obstacle for all loops that need one.
+    if let Err(reason) = exchange.map_err(Obstacle::from) {
+        let shared = found.iter_mut().zip(&shares).filter(|(_, shares)| **shares);
+        shared.for_each(|(found, _)| *found = found.take().or_else(|| Some(reason.clone())));
     }
     found
-}
-
-fn run(program: &mut Program, pass: &Pass) -> Result<(), Obstacle> {
-    (pass.run)(program, &Arguments::defaults(pass), &mut Remarks::default())?;
-    Ok(())
 }
 
 fn obstacle(

@@ -15,6 +15,7 @@ use crate::{
         name_uses::write_counts,
         written_views::written_views,
     },
+    second_thread::both,
     transform::lower_to_communication::world_size,
 };
 
@@ -38,8 +39,8 @@ pub(crate) struct LoopFacts {
 impl LoopFacts {
     /// Analyzes a program.
     pub(crate) fn of(program: &Program, settings: LoopOptions) -> Self {
-        let bindings = analyze_bindings(program);
-        let writes = write_counts(program, &OpStmt::computes);
+        let counts = || (write_counts(program, &OpStmt::computes), use_counts(program), world_size(program));
+        let ((writes, uses, world), bindings) = both(program, counts, || analyze_bindings(program));
         let mut parts = part_views(program, &bindings.maybe_bound);
         // A statement that makes a view of a part counts as a write, but writes no elements. If no other statement writes
         // the part (count 2) or a view of it (count 1), the part is not a result of a loop.
@@ -63,8 +64,8 @@ impl LoopFacts {
             settings,
             bindings,
             sets_stream: program.body.is_some_and(|block| blocks::sets_stream(program, block)),
-            uses: use_counts(program),
-            world: world_size(program),
+            uses,
+            world,
             rewritten,
             parts,
         }
