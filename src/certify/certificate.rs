@@ -18,8 +18,9 @@ pub struct Settings {
     pub ranks: Option<usize>,
     /// The number of evaluations, each with other inputs.
     pub runs: u32,
-    /// Selects the inputs.
-    pub seed: u64,
+    /// Selects the primes, the inputs and the unknown functions, to repeat an evaluation; `None`: random ones, for which no text can have
+    /// been written.
+    pub seed: Option<u64>,
 }
 
 /// What is certified.
@@ -35,8 +36,6 @@ pub struct Claim {
     pub elements: usize,
     /// The probability that different programs agree in all runs is at most 2 to this power.
     pub error_exponent: f64,
-    /// The number of inputs of integers or truth values, which have only the values of the runs.
-    pub integral_inputs: usize,
 }
 
 /// A program with what its ranks execute, and an order of it.
@@ -48,8 +47,8 @@ pub(crate) struct Unrolled<'p> {
     pub(crate) order: Order,
 }
 
-/// Inputs of integers are below it.
-const INTEGERS: u64 = 1 << 16;
+/// The highest probability of an error with which something is certified, as the exponent of two.
+const LEAST_EXPONENT: f64 = -20.0;
 
 /// The largest number of ranks.
 const MAX_RANKS: usize = 1 << 16;
@@ -76,28 +75,30 @@ pub fn certify(original: &Program, lowered: &Program, settings: &Settings) -> Re
     let ranks_before = if has_whole_tensors(original) { None } else { Some(ranks) };
     let before = unrolled(original, "original", ranks_before).map_err(fault(true))?;
     let after = unrolled(lowered, "lowered", Some(ranks)).map_err(fault(false))?;
-    let is_integral = |it: &&Shape| matches!(it.0, Class::Int | Class::Bool);
-    let mut claim = Claim {
-        ranks,
-        accesses: after.order.accesses,
-        outputs: outputs.len(),
-        elements: 0,
-        error_exponent: 0.0,
-        integral_inputs: inputs.iter().filter(is_integral).count(),
-    };
+    let accesses = after.order.accesses;
+    let mut claim = Claim { ranks, accesses, outputs: outputs.len(), elements: 0, error_exponent: 0.0 };
+    let key = settings.seed.unwrap_or_else(|| RandomState::new().hash_one("key"));
     for run in 0..settings.runs {
-        let key = settings.seed.wrapping_add(u64::from(run) << 32);
-        let algebra = Algebra::new(key);
+        let algebra = Algebra::new(key.wrapping_add(run.into()));
         let values: Vec<Values> = inputs.iter().enumerate().map(|it| whole_input(it, &algebra)).collect();
         let wanted = execute(&before, &algebra, &values).map_err(fault(true))?;
         let found = execute(&after, &algebra, &values).map_err(fault(false))?;
-        claim.elements = 0;
-        for output in Program::tensors_of(&lowered.outputs).enumerate() {
-            let count = compare([original, lowered], [&wanted, &found], output);
-            claim.elements += count.map_err(fault(false))?;
+        let mut compared = [0; 2];
+        for (side, tensors) in [&lowered.inputs, &lowered.outputs].into_iter().enumerate() {
+            for port in Program::tensors_of(tensors).enumerate() {
+                let count = compare([original, lowered], [&wanted, &found], side, port);
+                compared[side] += count.map_err(fault(false))?;
+            }
         }
-        let degrees = wanted.iter().chain(&found).flatten().flatten().map(|it| it.1.degree);
-        claim.error_exponent += algebra.error_exponent(degrees.fold(1, u64::max), claim.elements).min(0.0);
+        claim.elements = compared[1];
+        claim.error_exponent += algebra.error_exponent(compared[0] + compared[1]).min(0.0);
+    }
+    if claim.error_exponent > LEAST_EXPONENT {
+        let why = format!(
+            "these runs prove nothing: the probability of an error is at most 2^{:.0}",
+            claim.error_exponent.ceil()
+        );
+        return Err(refuse(why, "computes products of too many factors; more `--runs` lower it"));
     }
     Ok(claim)
 }
@@ -110,31 +111,36 @@ fn unrolled<'p>(program: &'p Program, name: &'static str, ranks: Option<usize>) 
     Ok(Unrolled { program, name, trace, order })
 }
 
-/// Compares an output on all ranks, and returns how many elements it has there.
+/// Compares the final contents of an input (side 0) or output (side 1) on all ranks, and returns how many elements it has there.
 fn compare(
     [original, lowered]: [&Program; 2],
-    [wanted, found]: [&[Vec<Output<'_>>]; 2],
+    [wanted, found]: [&[[Vec<Output<'_>>; 2]]; 2],
+    side: usize,
     (number, tensor): (usize, TensorId),
 ) -> Diagnosed<usize> {
     let (name, mut count) = (lowered.tensor_name(tensor), 0);
+    let (kind, tensors) = [("input", &original.inputs), ("output", &original.outputs)][side];
     let differs = |message: String, label: String| {
         let it = Diagnostic::new(Code::ProgramsDiffer, lowered.tensor_span(tensor), message, label);
         it.help("`hir run --reference` shows the values that differ, for inputs that you choose")
     };
-    let mesh = Program::tensors_of(&original.outputs).nth(number).map(|it| &original.tensors[it].mesh);
-    for (rank, outputs) in found.iter().enumerate() {
-        // A rank has the part that it had; of a program on whole tensors, any.
+    let declared = Program::tensors_of(tensors).nth(number);
+    for (rank, ports) in found.iter().enumerate() {
+        // A rank has the part that it had; of an output of a program on whole tensors, any.
         let is_whole = wanted.len() == 1;
-        let wanted = &wanted[if is_whole { 0 } else { rank }][number];
-        let own = match (&outputs[number], wanted) {
-            (None, _) if mesh.is_none_or(|it| !it.contains(rank)) => continue,
-            (Some((part, _)), Some((had, own))) if is_whole || had == part => {
-                had.positions(&part.held).map(|it| own.at(&it))
+        let wanted = &wanted[if is_whole { 0 } else { rank }][side][number];
+        let declared = declared.filter(|it| original.tensors[*it].mesh.contains(rank));
+        let part = |it| Part::of(original, &Scalars::new(original, rank), it, Some(rank), None).ok();
+        let had = declared.and_then(part);
+        let own = match (&ports[side][number], wanted) {
+            (None, _) if declared.is_none() => continue,
+            (Some((part, _)), Some((whole, own))) if had.as_ref() == Some(*part) || is_whole && side == 1 => {
+                whole.positions(&part.held).map(|it| own.at(&it))
             }
             _ => None,
         };
-        let (Some((part, values)), Some(own)) = (&outputs[number], own) else {
-            let message = format!("rank {rank} has another part of the output `{name}`, or none");
+        let (Some((part, values)), Some(own)) = (&ports[side][number], own) else {
+            let message = format!("rank {rank} has another part of the {kind} `{name}`, or none");
             return Err(differs(message, "expected that of the original".to_owned()).into());
         };
         let both = part.indices().zip(values.data.iter().zip(&*own.data));
@@ -142,7 +148,7 @@ fn compare(
         if let Some((index, _)) = faulty.first() {
             let (some, all) = (faulty.len(), own.data.len());
             let message = format!(
-                "on rank {rank}, {some} of {all} elements of the output `{name}` are not those of the original"
+                "on rank {rank}, {some} of {all} elements of the {kind} `{name}` are not those of the original"
             );
             return Err(differs(message, format!("the first one is element {index:?}")).into());
         }
@@ -151,31 +157,22 @@ fn compare(
     Ok(count)
 }
 
-/// The kind of elements and the shape of an input or output.
-type Shape = (Class, Option<DType>, Option<Vec<usize>>);
+/// The type and the shape of an input or output.
+type Shape = (Option<DType>, Option<Vec<usize>>);
 
 /// Returns the inputs and the outputs.
 fn ports(program: &Program) -> [Vec<Shape>; 2] {
     let port = |it: TensorId| {
         let part = Part::of(program, &Scalars::new(program, 0), it, None, None);
-        let dtype = program.tensors[it].dtype;
-        (dtype.map_or(Class::Float, DType::class), dtype, part.ok().map(|it| it.whole))
+        (program.tensors[it].dtype, part.ok().map(|it| it.whole))
     };
     [&program.inputs, &program.outputs].map(|it| Program::tensors_of(it).map(port).collect())
 }
 
-/// Returns the random elements of an input in one run.
-fn whole_input((number, (class, _, shape)): (usize, &Shape), algebra: &Algebra) -> Values {
-    let element = |at: usize| {
-        let random = algebra.random(("input", number, at));
-        match class {
-            Class::Bool => random.below(2),
-            Class::Int => random.below(INTEGERS),
-            Class::Float | Class::SmallFloat | Class::Complex | Class::Composite => random,
-        }
-    };
+/// Returns the random elements of an input in one run. Truth values are random elements, too: what holds for all of them holds for 0 and 1.
+fn whole_input((number, (_, shape)): (usize, &Shape), algebra: &Algebra) -> Values {
     let len = shape.iter().flatten().product();
-    Values { degree: 1, data: (0..len).map(element).collect() }
+    Values { size: 1, data: (0..len).map(|at| algebra.random(("input", number, at))).collect() }
 }
 
 /// Returns whether the statements of a program are operators on whole tensors, which no rank and no stream executes in parts.

@@ -40,9 +40,9 @@ struct Options {
     /// The number of ranks. Default: all ranks of meshes and teams.
     #[arg(long, value_name = "N")]
     ranks: Option<usize>,
-    /// Selects the random inputs.
-    #[arg(long, default_value_t = 0)]
-    seed: u64,
+    /// Repeats the evaluations of this number. Default: random ones, for which no text can have been written.
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
     /// Set a symbol of the programs that have it, as for `hir run`.
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<Binding>,
@@ -112,22 +112,16 @@ fn run(options: &Options) -> Result<String, u8> {
     let claim = certify(&programs[0], &programs[1], &settings).map_err(|it| {
         report(exit_code(&it.diagnostic), &sources[usize::from(!it.is_of_original)], &[*it.diagnostic])
     })?;
-    let Claim { accesses, integral_inputs, error_exponent, .. } = claim;
+    let Claim { accesses, error_exponent, .. } = claim;
     let names = [(claim.ranks, "rank"), (claim.outputs, "output"), (claim.elements, "element")];
     let [ranks, outputs, elements] = names.map(|(count, name)| count_text(count, name));
     let (file, runs) = (options.file.display(), count_text(options.runs as usize, "run"));
     let original =
         options.original.as_ref().map_or("its first program".to_owned(), |it| it.display().to_string());
     let (bound, seconds) = (error_exponent.ceil(), start.elapsed().as_secs_f64());
-    let mut text = format!(
+    Ok(format!(
         "certified: {file} computes what {original} computes\n# {ranks}, {outputs} with {elements}, {runs}; probability of an error at most 2^{bound:.0}; {seconds:.3} s\n# no deadlock, and no race between its {accesses} memory accesses\n"
-    );
-    if integral_inputs > 0 {
-        let inputs = count_text(integral_inputs, "input");
-        text +=
-            &format!("# {inputs} of integers or truth values: certified for the values of the runs only\n");
-    }
-    Ok(text)
+    ))
 }
 
 /// Reads the programs of a file: one with `--original`, else two.

@@ -1,6 +1,6 @@
 //! Executes the actions of all ranks on elements of the field.
 //!
-//! Nothing races, so every order that satisfies the dependences gives the same values. Elements that nothing has written are unknown
+//! Nothing races, so every order that satisfies the dependences gives the same values. Elements that nothing has written are opaque
 //! values of their own.
 
 use super::*;
@@ -14,10 +14,10 @@ struct Memory<'a> {
     buffers: Vec<Option<Values>>,
 }
 
-/// An output of a rank, and which part of it; `None` on a rank that has no part.
+/// What a rank has of an input or output in the end, and which part of it; `None` on a rank that has no part.
 pub(crate) type Output<'a> = Option<(&'a Part, Values)>;
 
-/// Executes all actions on inputs, and returns the outputs of each rank, by number.
+/// Executes all actions on inputs, and returns the contents of the inputs and of the outputs of each rank, by number.
 ///
 /// # Errors
 /// A statement that is not certified.
@@ -25,7 +25,7 @@ pub(crate) fn execute<'a>(
     Unrolled { program, name, trace, order }: &'a Unrolled<'a>,
     algebra: &Algebra,
     inputs: &[Values],
-) -> Diagnosed<Vec<Vec<Output<'a>>>> {
+) -> Diagnosed<Vec<[Vec<Output<'a>>; 2]>> {
     let mut memory = Memory { trace, algebra, name, buffers: vec![None; trace.buffers.len()] };
     for (port, whole) in trace.ports.iter().flat_map(|[ports, _]| ports.iter().zip(inputs)) {
         if let Some((view, part)) = port {
@@ -48,15 +48,15 @@ pub(crate) fn execute<'a>(
         }
     }
     let mut output = |it: &'a Port| it.as_ref().map(|(view, part)| (part, memory.read(view)));
-    Ok(trace.ports.iter().map(|[_, outputs]| outputs.iter().map(&mut output).collect()).collect())
+    Ok(trace.ports.iter().map(|it| it.each_ref().map(|all| all.iter().map(&mut output).collect())).collect())
 }
 
 impl Memory<'_> {
     /// Returns a buffer, with unknown values if nothing has written to it.
     fn buffer(&mut self, buffer: usize) -> &mut Values {
         self.buffers[buffer].get_or_insert_with(|| {
-            let unknown = |at| self.algebra.random(("unwritten", self.name, buffer, at));
-            Values { degree: 1, data: (0..self.trace.buffers[buffer]).map(unknown).collect() }
+            let unknown = |at| self.algebra.random(("unwritten", self.name, buffer, at)).opaque();
+            Values { size: 1, data: (0..self.trace.buffers[buffer]).map(unknown).collect() }
         })
     }
 
@@ -66,12 +66,13 @@ impl Memory<'_> {
 
     /// Writes as many elements as the view has.
     fn write(&mut self, view: &View, values: Values) {
+        self.algebra.size.set(self.algebra.size.get().max(values.size));
         if is_range(&view.places, self.trace.buffers[view.buffer]) {
             self.buffers[view.buffer] = Some(values);
             return;
         }
         let buffer = self.buffer(view.buffer);
-        buffer.degree = buffer.degree.max(values.degree);
+        buffer.size = buffer.size.max(values.size);
         let data = Rc::make_mut(&mut buffer.data);
         view.places.iter().zip(&*values.data).for_each(|(at, it)| data[*at] = *it);
     }

@@ -23,9 +23,9 @@ mod unroll;
 use std::{
     cell::{Cell, RefCell},
     collections::VecDeque,
-    hash::{DefaultHasher, Hash, Hasher},
-    mem,
-    ops::{Add, Mul, Range},
+    hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState},
+    iter, mem,
+    ops::{Range, RangeInclusive},
     rc::Rc,
 };
 
@@ -55,7 +55,7 @@ use self::{
     access::{Access, Computed, MISFIT, NOT_HELD, Statement},
     certificate::Unrolled,
     execute::{Output, execute},
-    field::{Algebra, Combine, Element},
+    field::{Algebra, Combine, Element, limits},
     operators::results,
     order::{Order, order, place},
     part::{Part, Values, View, is_range, ravel, size, unravel},

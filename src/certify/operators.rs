@@ -1,7 +1,7 @@
 //! What operators compute from the elements on which a result depends.
 //!
-//! Copies, sums, products, quotients and selections are exact. Conversions between floating-point types change nothing, since rounding
-//! is not part of the model. Integers are integers of 64 bits. Every other operator is an unknown function of its operands.
+//! Copies, sums, products, quotients and selections are exact, if their operands and their result have one type. The floating-point types
+//! are one, since rounding is not part of the model. Every other operator is an unknown function of its operands, named by the types.
 
 use super::*;
 
@@ -11,6 +11,14 @@ struct Call<'a> {
     result: usize,
     operands: Vec<Reader<'a>>,
     algebra: &'a Algebra,
+    /// By operand, the values of scalars; those of tensors are not read.
+    constants: Vec<Computed<Element>>,
+    /// An element for all scalars and words of the statement, such as `largest=True`.
+    attributes: Computed<Element>,
+    /// The types of the operands and of the result.
+    types: Vec<DType>,
+    /// Whether the result has the type of the operands that it consists of, so that nothing is converted.
+    is_exact: bool,
     /// How it combines its operands, if it does so as reductions do.
     how: Option<Combine>,
 }
@@ -59,8 +67,33 @@ impl Reader<'_> {
     }
 }
 
+/// Returns the type of a tensor in which hir-certify computes: rounding does not distinguish floating-point types.
 fn dtype(program: &Program, tensor: TensorId) -> DType {
-    program.tensors[tensor].dtype.unwrap_or(DType::Float)
+    match program.tensors[tensor].dtype.unwrap_or(DType::Float) {
+        DType::Index => DType::Int64,
+        it if matches!(it.class(), Class::Float | Class::SmallFloat) && it != DType::E2M1x2 => DType::Float,
+        it => it,
+    }
+}
+
+/// Returns the type of a scalar beside others of the type `to`, which it has if that can represent it.
+fn dtype_of_scalar(value: Value, to: DType) -> DType {
+    match (value, to.class()) {
+        (Value::Bool(_), Class::Bool | Class::Int | Class::Float | Class::Complex)
+        | (Value::Int(_) | Value::Float(_), Class::Float | Class::Complex) => to,
+        (Value::Int(it), Class::Int) if limits(to).contains(&it.into()) => to,
+        (Value::Bool(_), _) => DType::Bool,
+        (Value::Int(_), _) => DType::Int64,
+        (Value::Float(_), _) => DType::Float,
+    }
+}
+
+fn constant(of: &Statement<'_>, algebra: &Algebra, expr: ExprId) -> Computed<Element> {
+    match of.scalars.eval(expr) {
+        Ok(Value::Int(it)) => Ok(algebra.integer(it)),
+        Ok(it @ (Value::Bool(_) | Value::Float(_))) => Ok(algebra.real(it.real())),
+        Err(_) => Err("a scalar has no value that hir-certify can compute"),
+    }
 }
 
 /// Returns what a statement computes from the parts that its rank holds.
@@ -77,13 +110,47 @@ impl<'a> Call<'a> {
             Ok(Reader { access, part, values, used: RefCell::default(), rows: RefCell::default() })
         };
         let operands = args.iter().enumerate().map(reader).collect::<Computed<Vec<_>>>()?;
-        let is_bool = of.stmt.args.iter().all(|it| match it {
-            Operand::Tensor(it) => dtype(of.program, *it) == DType::Bool,
-            Operand::Scalar(it) => matches!(of.scalars.eval(*it), Ok(Value::Bool(_))),
-            Operand::Stream(_) => false,
+        let (stmt, to) = (of.stmt, dtype(of.program, of.outs[result].0));
+        let scalar = |it: &Operand| match it {
+            Operand::Scalar(it) => constant(of, algebra, *it),
+            Operand::Tensor(_) | Operand::Stream(_) => Err(MISFIT),
+        };
+        let mut scalars = Vec::new();
+        stmt.scalars(&mut |it| scalars.push(constant(of, algebra, it)));
+        let words = stmt.attrs.iter().map(|(name, it)| match it {
+            Attr::Word(it) => format!("{name}={}", it.text()),
+            Attr::Name(it) => format!("{name}={it}"),
+            Attr::Bool(_) | Attr::DType(_) => format!("{name}={it:?}"),
+            _ => name.to_string(),
         });
-        let word = of.stmt.get(attr::OP).map_or(of.stmt.op.def().mnemonic, |it| it.text());
-        Ok(Self { of, result, operands, algebra, how: Combine::named(word, is_bool) })
+        let words: Vec<String> = words.collect();
+        let attributes =
+            scalars.into_iter().collect::<Computed<Vec<_>>>().map(|it| algebra.apply(words, &it));
+        // Scalars have the type of the first tensor, or of the result.
+        let beside = of.args.iter().skip(usize::from(stmt.op == Op::Where)).last();
+        let beside = beside.map_or(to, |it| dtype(of.program, it.0));
+        let of_scalar = |it| of.scalars.eval(it).map_or(DType::Bool, |it| dtype_of_scalar(it, beside));
+        let mut types: Vec<DType> = of.args.iter().map(|it| dtype(of.program, it.0)).collect();
+        if stmt.op.def().class == OpClass::Elementwise || stmt.op.def().type_rule == TypeRule::Generate {
+            let type_of = |it: &Operand| match it {
+                Operand::Tensor(it) => dtype(of.program, *it),
+                Operand::Scalar(it) => of_scalar(*it),
+                Operand::Stream(_) => to,
+            };
+            types = stmt.args.iter().map(type_of).collect();
+        }
+        let (condition, combined) = match stmt.op {
+            Op::Where | Op::Embedding => types.split_at(1.min(types.len())),
+            _ => types.split_at(0),
+        };
+        let is_exact = combined.iter().all(|it| *it == to)
+            && (stmt.op != Op::Where || condition == [DType::Bool])
+            && !matches!(to.class(), Class::SmallFloat | Class::Composite);
+        types.push(to);
+        let word = stmt.get(attr::OP).map_or(stmt.op.def().mnemonic, |it| it.text());
+        let how = Combine::named(word, to).filter(|_| is_exact);
+        let constants = stmt.args.iter().map(scalar).collect();
+        Ok(Self { of, result, operands, algebra, constants, attributes, types, is_exact, how })
     }
 
     fn values(&self) -> Computed<Values> {
@@ -94,21 +161,26 @@ impl<'a> Call<'a> {
         if self.of.stmt.op != Op::Pad && self.operands.iter().any(is_unused) {
             return Err("its operands have elements on which the result does not depend");
         }
-        Ok(Values { data, degree: self.degree() })
+        Ok(Values { data, size: self.size() })
     }
 
-    /// Returns a bound for the degree of the result.
-    fn degree(&self) -> u64 {
-        let degrees = || self.operands.iter().map(|it| it.values.degree);
-        let (highest, sum) = (degrees().fold(1, u64::max), degrees().fold(2, u64::saturating_add));
+    /// Returns the size of the result.
+    fn size(&self) -> u64 {
+        let sizes = || self.operands.iter().map(|it| it.values.size);
+        let (highest, sum) = (sizes().fold(1, u64::max), sizes().fold(2, u64::saturating_add));
         let lens = self.operands.iter().map(|it| it.values.data.len() + 1);
+        let count: usize = lens.chain([2]).sum();
         match (self.of.stmt.op.def().type_rule, self.of.stmt.op, self.how) {
-            (TypeRule::Reduce, _, Some(how)) => how.degree(highest, lens.sum()),
-            (TypeRule::Linear | TypeRule::Matmul | TypeRule::Embedding, ..)
-            | (_, Op::Div | Op::Where, _)
-            | (_, _, Some(Combine::Product | Combine::Or)) => sum,
-            (_, Op::Sub | Op::Neg | Op::Cast | Op::LogicalNot | Op::Cat | Op::Pad, _)
-            | (_, _, Some(Combine::Sum | Combine::Average | Combine::Unknown(_))) => highest,
+            (TypeRule::Linear | TypeRule::Matmul | TypeRule::Embedding, ..) => Combine::Sum.size(sum, count),
+            (TypeRule::Reduce, _, Some(how)) => how.size(highest, count),
+            (_, Op::Div | Op::Where, _) | (_, _, Some(Combine::Product | Combine::Or)) => {
+                sum.saturating_add(1)
+            }
+            (_, _, Some(how)) => how.size(highest, self.of.stmt.args.len()),
+            (_, Op::Sub | Op::Neg | Op::Cast | Op::LogicalNot | Op::Cat | Op::Pad, _) => {
+                Combine::Sum.size(highest, 2)
+            }
+            (TypeRule::Generate, ..) => 2,
             _ => 1,
         }
     }
@@ -117,7 +189,7 @@ impl<'a> Call<'a> {
     fn element(&self, index: &[usize]) -> Computed<Element> {
         let Statement { stmt, .. } = self.of;
         match (stmt.op.def().type_rule, stmt.op) {
-            (_, Op::Cat | Op::Pad) => {
+            (_, Op::Cat | Op::Pad) if self.is_exact => {
                 let rows = self.operands.iter().map(|it| it.all(index)).collect::<Computed<Vec<_>>>()?;
                 match rows.concat()[..] {
                     [only] => Ok(only),
@@ -125,75 +197,70 @@ impl<'a> Call<'a> {
                     _ => Err(MISFIT),
                 }
             }
-            (TypeRule::AlongAxis | TypeRule::Sdpa | TypeRule::SdpaBwd, _) => self.unknown(index),
+            (TypeRule::AlongAxis | TypeRule::Sdpa | TypeRule::SdpaBwd, op)
+                if !matches!(op, Op::Cat | Op::Pad) =>
+            {
+                self.unknown(index)
+            }
             _ if self.result > 0 => Err(MISFIT),
             _ if stmt.op.def().class == OpClass::Elementwise => self.elementwise(index),
+            (TypeRule::Generate, _) | (_, Op::TensorConstruct) => self.generated(index),
+            _ if !self.is_exact => Err("its operands and its result have different element types"),
             (TypeRule::Linear | TypeRule::Matmul | TypeRule::Embedding, _) => self.product(index),
             (TypeRule::Reduce, _) => {
-                let how = self.how.ok_or("its `op` is unknown")?;
+                let how = self.how.ok_or("hir-certify does not know its `op` of these elements")?;
                 let to = dtype(self.of.program, self.of.outs[0].0);
-                let initial = stmt.get(attr::INITIAL_VALUE).filter(|it| {
-                    let known = self.of.scalars.int(*it).ok();
-                    known.is_none() || known != how.neutral(to)
-                });
+                let value = |it| self.of.scalars.eval(it).map_err(|_| "its initial value is unknown");
+                let initial = stmt.get(attr::INITIAL_VALUE).map(|it| Ok((it, value(it)?))).transpose()?;
+                let initial = initial.filter(|it| !how.is_neutral(it.1, to));
+                if initial.is_some_and(|it| dtype_of_scalar(it.1, to) != to) {
+                    return Err("its initial value is no element of its type");
+                }
                 let mut all = self.operands.first().ok_or(MISFIT)?.all(index)?;
-                all.extend(initial.map(|it| self.scalar(it)).transpose()?);
+                all.extend(initial.map(|it| constant(self.of, self.algebra, it.0)).transpose()?);
                 Ok(self.algebra.combine(how, &all))
             }
-            (TypeRule::Generate, _) | (_, Op::TensorConstruct) => self.generated(index),
             _ => Err("hir-certify does not know what it computes"),
         }
     }
 
-    fn scalar(&self, expr: ExprId) -> Computed<Element> {
-        match self.of.scalars.eval(expr) {
-            Ok(Value::Int(it)) => Ok(Element::of_integer(it)),
-            Ok(it @ (Value::Bool(_) | Value::Float(_))) => Ok(self.algebra.real(it.real())),
-            Err(_) => Err("a scalar has no value that hir-certify can compute"),
-        }
-    }
-
-    /// Returns an element for all scalars and words of the statement, such as `largest=True`.
-    fn attributes(&self) -> Computed<Element> {
-        let mut scalars = Vec::new();
-        self.of.stmt.scalars(&mut |it| scalars.push(self.scalar(it)));
-        let words = self.of.stmt.attrs.iter().map(|(name, it)| match it {
-            Attr::Word(it) => format!("{name}={}", it.text()),
-            Attr::Name(it) => format!("{name}={it}"),
-            _ => name.to_string(),
-        });
-        let words: Vec<String> = words.collect();
-        Ok(self.algebra.apply(words, &scalars.into_iter().collect::<Computed<Vec<_>>>()?))
+    /// An unknown function of elements, named by the operator and the types.
+    fn apply(&self, all: &[Element]) -> Element {
+        self.algebra.apply((self.of.stmt.op, &self.types, self.result), all)
     }
 
     fn elementwise(&self, index: &[usize]) -> Computed<Element> {
-        let Statement { program, stmt, args, outs, .. } = self.of;
-        let (mut tensors, algebra) = (self.operands.iter(), self.algebra);
-        let operand = |it: &Operand| match it {
+        let (stmt, algebra, mut tensors) = (self.of.stmt, self.algebra, self.operands.iter());
+        let operand = |(it, constant): (&Operand, &Computed<Element>)| match it {
             Operand::Tensor(_) => tensors.next().ok_or(MISFIT)?.only(index),
-            Operand::Scalar(it) => self.scalar(*it),
-            Operand::Stream(_) => Err(MISFIT),
+            Operand::Scalar(_) | Operand::Stream(_) => *constant,
         };
-        let operands = stmt.args.iter().map(operand).collect::<Computed<Vec<_>>>()?;
+        let operands = stmt.args.iter().zip(&self.constants).map(operand).collect::<Computed<Vec<_>>>()?;
         if let Some(how) = self.how {
             return Ok(algebra.combine(how, &operands));
         }
-        let to = dtype(program, outs[0].0);
-        let from = args.first().map_or(to, |it| dtype(program, it.0));
-        let is_float = |it: DType| matches!(it.class(), Class::Float | Class::SmallFloat);
-        let is_rounded = is_float(to) && !matches!(from.class(), Class::Complex | Class::Composite);
+        let to = self.types.last().map_or(Class::Composite, |it| it.class());
         Ok(match (stmt.op, &operands[..]) {
-            (Op::Sub, [a, b]) => *a + Element::MINUS_ONE * *b,
-            (Op::Neg, [a]) => Element::MINUS_ONE * *a,
-            (Op::Div, [a, b]) if is_float(to) => {
-                let known = b.reciprocal().filter(|_| matches!(stmt.args[1], Operand::Scalar(_)));
-                *a * known.unwrap_or_else(|| algebra.apply(Op::Reciprocal, &[*b]))
+            (Op::Cast, [a]) if self.is_exact => *a,
+            // A truth value is a number.
+            (Op::Cast, [a]) if self.types[0] == DType::Bool && matches!(to, Class::Int | Class::Float) => *a,
+            _ if !self.is_exact => self.apply(&operands),
+            (Op::LogicalNot, [a]) if to == Class::Bool => algebra.negated(*a),
+            (Op::Where, [condition, a, b]) => algebra.sum(&[
+                algebra.product(&[*condition, *a]),
+                algebra.product(&[algebra.negated(*condition), *b]),
+            ]),
+            (Op::Sub, [a, b]) if to != Class::Bool => algebra.sum(&[*a, algebra.minus(*b)]),
+            (Op::Neg, [a]) if to != Class::Bool => algebra.minus(*a),
+            (Op::Div, [a, b]) if to == Class::Float => {
+                let is_constant = matches!(stmt.args[1], Operand::Scalar(_));
+                let known = if is_constant { algebra.reciprocal(*b) } else { None };
+                let unknown = algebra.apply(Op::Reciprocal, &[*b]);
+                let is_zero = *b == Element::default();
+                let unknown = if is_zero { unknown.opaque() } else { unknown };
+                algebra.product(&[*a, known.unwrap_or(unknown)])
             }
-            (Op::Where, [condition, a, b]) => *condition * *a + condition.negated() * *b,
-            (Op::LogicalNot, [a]) if from == DType::Bool => a.negated(),
-            (Op::Cast, [a]) if is_rounded || from == to => *a,
-            (op @ (Op::Cast | Op::BitCast), all) => algebra.apply((op, from.name(), to.name()), all),
-            (op, all) => algebra.apply(op, all),
+            (_, all) => self.apply(all),
         })
     }
 
@@ -207,7 +274,8 @@ impl<'a> Call<'a> {
             return Err("hir-certify does not know tables that are normalised");
         }
         let rows = &b.access.block(index).first().cloned().filter(|_| stmt.op == Op::Embedding);
-        let factor = |index, row| self.algebra.apply("is the row", &[index, Element::of_integer(row as i64)]);
+        let factor =
+            |index, row| self.algebra.apply("is the row", &[index, self.algebra.integer(row as i64)]);
         let factors = |all: Vec<Element>| match rows {
             Some(rows) => all.iter().flat_map(|it| rows.clone().map(|row| factor(*it, row))).collect(),
             None => all,
@@ -219,25 +287,25 @@ impl<'a> Call<'a> {
         if a.len() != b.len() || bias.is_some() && is_partial {
             return Err(MISFIT);
         }
-        Ok(Element::dot(a.iter().zip(&*b)) + bias.unwrap_or_default())
+        let product = self.algebra.dot(&a, &b);
+        Ok(bias.map_or(product, |it| self.algebra.sum(&[product, it])))
     }
 
     /// Elements that follow from their index in the whole tensor.
     fn generated(&self, index: &[usize]) -> Computed<Element> {
-        let Statement { stmt, outs, .. } = self.of;
-        let operand = |at: usize| match stmt.args.get(at) {
-            Some(Operand::Scalar(it)) => self.scalar(*it),
-            _ => Err(MISFIT),
-        };
-        let number = Element::of_integer(ravel(index, &outs[0].1.whole) as i64);
+        let (Statement { stmt, outs, .. }, algebra) = (self.of, self.algebra);
+        let operand = |at: usize| self.constants.get(at).copied().unwrap_or(Err(MISFIT));
+        let number = algebra.integer(ravel(index, &outs[0].1.whole) as i64);
         Ok(match stmt.op {
-            Op::Full | Op::TensorConstruct => operand(0)?,
-            Op::Iota => operand(1)? + operand(2)? * number,
-            Op::Eye => Element::of_integer(i64::from(index.first() == index.last())),
-            // Random numbers: an unknown function of the seed, the offset, the limits and the index.
+            Op::Full | Op::TensorConstruct if self.is_exact => operand(0)?,
+            Op::Iota if self.is_exact => algebra.sum(&[operand(1)?, algebra.product(&[operand(2)?, number])]),
+            Op::Eye => algebra.integer(i64::from(index.first() == index.last())),
+            // Random numbers: an unknown function of the seed, the offset, the limits, the index, and the type, of which they depend.
             op => {
+                let to = self.of.program.tensors[outs[0].0].dtype;
                 let seed = self.operands.iter().flat_map(|it| &*it.values.data).copied();
-                self.algebra.apply(op, &seed.chain([self.attributes()?, number]).collect::<Vec<_>>())
+                algebra
+                    .apply((op, to, &self.types), &seed.chain([self.attributes?, number]).collect::<Vec<_>>())
             }
         })
     }
@@ -245,13 +313,16 @@ impl<'a> Call<'a> {
     /// An unknown function of what the result depends on, and of the index in dimensions, or in groups of them, that no operand has.
     fn unknown(&self, index: &[usize]) -> Computed<Element> {
         let (Statement { stmt, outs, .. }, result) = (self.of, self.result);
-        if stmt.get(attr::DROPOUT_P).is_some_and(|it| self.scalar(it) != Ok(Element::default())) {
+        if stmt
+            .get(attr::DROPOUT_P)
+            .is_some_and(|it| constant(self.of, self.algebra, it) != Ok(Element::default()))
+        {
             return Err("hir-certify does not know attentions with a dropout");
         }
         // The state of random numbers is the seed 0 and the offset.
         if stmt.op == Op::Sdpa && result > 1 {
             let offset = stmt.get(attr::RNG_OFFSET).filter(|_| result == 3);
-            return offset.map_or(Ok(Element::default()), |it| self.scalar(it));
+            return offset.map_or(Ok(Element::default()), |it| constant(self.of, self.algebra, it));
         }
         // By dimension: how many consecutive indices no operand distinguishes.
         let mut alike = outs[result].1.whole.clone();
@@ -261,10 +332,10 @@ impl<'a> Call<'a> {
             known.for_each(|(to, by)| alike[to] = alike[to].min(by));
         }
         let place: Vec<usize> = index.iter().zip(&alike).map(|(at, alike)| at % alike).collect();
-        let mut all = vec![self.attributes()?, Element::of_integer(ravel(&place, &alike) as i64)];
+        let mut all = vec![self.attributes?, self.algebra.integer(ravel(&place, &alike) as i64)];
         for operand in &self.operands {
             all.extend(&*operand.row(index, 0, |it| vec![self.algebra.apply("operand", &it)])?);
         }
-        Ok(self.algebra.apply((stmt.op, result), &all))
+        Ok(self.apply(&all))
     }
 }

@@ -125,8 +125,8 @@ pub(crate) fn size(scalars: &Scalars<'_>, expr: ExprId) -> Option<usize> {
 #[derive(Clone, Debug)]
 pub(crate) struct Values {
     pub(crate) data: Rc<[Element]>,
-    /// A bound for the degree of the elements as polynomials of the inputs and of the values of unknown functions.
-    pub(crate) degree: u64,
+    /// A bound for the size of the elements as polynomials (see `field`).
+    pub(crate) size: u64,
 }
 
 impl Values {
@@ -134,7 +134,7 @@ impl Values {
     pub(crate) fn at(&self, places: &[usize]) -> Values {
         let is_same = is_range(places, self.data.len());
         let data = if is_same { self.data.clone() } else { places.iter().map(|at| self.data[*at]).collect() };
-        Values { data, degree: self.degree }
+        Values { data, size: self.size }
     }
 }
 

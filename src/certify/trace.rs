@@ -58,9 +58,9 @@ pub(crate) struct Task<'p> {
     pub(crate) sources: Vec<usize>,
 }
 
-/// What the members of an action agree on: the communication, the position of its root or 0, how elements are combined, and how many of
-/// them one member sends to another one.
-pub(crate) type Kind = (CommunicationType, usize, Option<Combine>, usize);
+/// What the members of an action agree on: the communication, the position of its root or 0, how elements are combined, how many of
+/// them one member sends to another one, and their type.
+pub(crate) type Kind = (CommunicationType, usize, Option<Combine>, usize, DType);
 
 /// Where the steps of ranks meet, or the steps of a chain follow each other, in the order of posting.
 #[derive(Clone, PartialEq, Eq, Hash)]

@@ -88,9 +88,20 @@ impl<'p> Unroller<'p, '_> {
         Ok(())
     }
 
-    /// Returns where inputs or outputs are.
+    /// Returns where inputs or outputs are, with the slices of all streams.
     fn ports(&self, tensors: &[Operand]) -> Result<Vec<Port>> {
-        let port = |it| self.holds(it).then(|| Ok((self.view(it)?, self.part(it, None)?)));
+        let part = |it| Part::of(self.program, &self.scalars, it, self.rank, None);
+        let port = |it| {
+            let (view, part) = (self.view(it)?, part(it)?);
+            let name = self.program.tensor_name(it);
+            let is_all = view.places.len() == part.len();
+            if is_all {
+                Ok((view, part))
+            } else {
+                Err(format!("`{name}` is one stream's slice; the caller needs all of them"))
+            }
+        };
+        let port = |it| self.holds(it).then(|| port(it));
         Program::tensors_of(tensors).map(|it| port(it).transpose()).collect()
     }
 
@@ -286,7 +297,7 @@ impl<'p> Unroller<'p, '_> {
         self.output_view(tensor, None)?;
         if stmt.get(attr::ZERO_INIT) == Some(true) {
             let view = self.view(tensor)?;
-            let zeros = Values { degree: 0, data: view.places.iter().map(|_| Element::default()).collect() };
+            let zeros = Values { size: 1, data: view.places.iter().map(|_| Element::default()).collect() };
             self.push(Some(Box::new(move |_, _| Ok(vec![zeros.clone()]))), Vec::new(), vec![view])?;
         }
         Ok(())

@@ -80,7 +80,7 @@ fn certify_results(sources: &[PathBuf]) -> Result<(), Failed> {
     let (mut faults, mut certified) = (Vec::new(), 0);
     let mut refused: BTreeSet<&str> = REFUSED.iter().map(|it| it.0).collect();
     for it in lowered(sources)? {
-        let settings = Settings { ranks: None, runs: 1, seed: 7 };
+        let settings = Settings { ranks: None, runs: 1, seed: Some(7) };
         match certify(&it.original, &it.lowered, &settings) {
             Ok(_) => certified += 1,
             Err(fault) => {
@@ -117,7 +117,8 @@ fn refuse_wrong_edits(sources: &[PathBuf]) -> Result<(), Failed> {
             if has_errors(&grammar::verify(&program)) {
                 continue;
             }
-            let settings = Settings { ranks: Some(plan::smallest_world(&it.original)), runs: 1, seed: 7 };
+            let settings =
+                Settings { ranks: Some(plan::smallest_world(&it.original)), runs: 1, seed: Some(7) };
             let verdict = certify(&it.original, &program, &settings);
             match (agree(&it.original, &program), &verdict) {
                 (Some(false), Ok(_)) => {
@@ -230,5 +231,5 @@ fn the_package_is_small() -> Result<(), Failed> {
             lines += text.lines().filter(is_code).count();
         }
     }
-    if lines <= 1_665 { Ok(()) } else { Err(format!("src/certify has {lines} lines of code").into()) }
+    if lines <= 1_790 { Ok(()) } else { Err(format!("src/certify has {lines} lines of code").into()) }
 }

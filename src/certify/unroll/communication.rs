@@ -139,10 +139,13 @@ impl<'p> Unroller<'p, '_> {
         let sources: Vec<usize> = if is_of_root { vec![root] } else { (0..n).collect() };
         let buffer = stmt.get(attr::BUFFER);
         let (input, output) = (stmt.get(attr::INPUT).or(buffer), stmt.get(attr::OUTPUT).or(buffer));
-        let is_bool = input.is_some_and(|it| self.program.tensors[it].dtype == Some(DType::Bool));
+        let of = input
+            .or(output)
+            .map_or(DType::Float, |it| self.program.tensors[it].dtype.unwrap_or(DType::Float));
         let word = stmt.get(attr::RED_OP).unwrap_or(RedOp::Sum).text();
-        let combine =
-            kind.is_reduction().then(|| Combine::named(word, is_bool).ok_or("its `red_op` is unknown"));
+        let combine = kind.is_reduction().then(|| {
+            Combine::named(word, of).ok_or("hir-certify does not know its `red_op` of these elements")
+        });
         let combine = combine.transpose()?;
         let (input, output) = (input.filter(|_| sends), output.filter(|it| receives && self.holds(*it)));
         output.map_or(Ok(()), |it| self.output_view(it, None))?;
@@ -158,20 +161,20 @@ impl<'p> Unroller<'p, '_> {
         if sizes.any(|(all, parts)| all != len * parts) {
             return Err("the two sides of the communication have different sizes".to_owned());
         }
-        let task = self.meet(channel, me, n, Some((kind, root, combine, len)));
+        let task = self.meet(channel, me, n, Some((kind, root, combine, len, of)));
         let (own, members) = (if is_split { me * len } else { 0 }, sources.clone());
         let function = move |algebra: &Algebra, all: &[Vec<Values>]| {
             let sent: Vec<&Values> = members.iter().filter_map(|it| all[*it].first()).collect();
             let rows = sent.iter().map(|it| it.data.get(own..own + len)).collect::<Option<Vec<_>>>();
             let rows = rows.filter(|it| it.len() == members.len()).ok_or("a member sends nothing")?;
-            let degree = sent.iter().map(|it| it.degree).max().unwrap_or(0);
+            let size = sent.iter().map(|it| it.size).max().unwrap_or(1);
             let column = |at: usize| rows.iter().map(|row| row[at]).collect::<Vec<_>>();
             Ok(vec![match combine {
                 Some(how) => Values {
                     data: (0..len).map(|at| algebra.combine(how, &column(at))).collect(),
-                    degree: how.degree(degree, rows.len()),
+                    size: how.size(size, rows.len()),
                 },
-                None => Values { data: rows.concat().into(), degree },
+                None => Values { data: rows.concat().into(), size },
             }])
         };
         Ok(Task { reads, writes, function: Some(Box::new(function)), sources, ..task })

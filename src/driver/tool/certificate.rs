@@ -25,7 +25,7 @@ pub fn certificate(
         grammar::print(lowered)
     );
     let source = Source::new(path.display().to_string(), text);
-    let settings = Settings { ranks, runs: RUNS, seed: 0 };
+    let settings = Settings { ranks, runs: RUNS, seed: None };
     let (programs, faults) = source.programs();
     let result = match (programs.as_slice(), faults.into_iter().find(Diagnostic::is_error)) {
         ([before, after], None) => certify(before, after, &settings).map_err(|fault| fault.diagnostic),
