@@ -287,6 +287,9 @@ impl<'p> Unroller<'p, '_> {
             return Ok(());
         }
         if let Some(alias) = stmt.get(attr::ALIAS) {
+            if self.program.tensors[alias].dtype != self.program.tensors[tensor].dtype {
+                return Err("the alias has another element type than its tensor".to_owned());
+            }
             let (view, shape) = (self.view(alias)?, self.part(tensor, None)?.shape());
             let all: Vec<usize> = (0..view.places.len()).collect();
             let view = view.strided(&all, &shape).ok_or("the alias is no view of its tensor")?;
