@@ -41,7 +41,7 @@ table! {
     /// Makes the current stream wait for the work issued so far on another stream.
     Synchronize = OpDef { mnemonic: "Synchronize", args: &[no_access("stream", OperandKind::Stream)],
         class: OpClass::Stream, ..STATEMENT_DEF };
-    /// Makes the current stream wait for a posted communication.
+    /// Makes the current stream wait for a posted communication; with the CUDA backend, only for what peers do.
     Wait = OpDef { mnemonic: "Wait", args: &[attr(WORK)], class: OpClass::Wait, ..STATEMENT_DEF };
 
     // ---- communication
