@@ -254,9 +254,11 @@ codes! {
     RaceWithCaller = "E0702", Error;
     /// A stream uses the storage of an ALLOCATE without waiting for the stream on which the ALLOCATE was
     /// issued. A caching allocator may return memory that earlier work of the allocating stream still uses.
-    /// The code also reports storage that Deallocate or the end of the program frees while another stream
+    /// The code also reports storage that Deallocate or the end of the program frees while something
     /// still uses it: the allocator may give it to later work on the allocating stream. Make the allocating
-    /// stream wait before the storage is freed.
+    /// stream wait before the storage is freed, or free it later. With `--storage=cuda-async` and `pytorch-cuda-async`, the allocation
+    /// (`cudaMallocAsync`) and the free (`cudaFreeAsync`) are work of the allocating stream: every use on another stream has to follow
+    /// the one, and the other has to follow every use, whether or not another tensor gets the storage.
     StorageRace = "E0703", Error;
     /// Some elements of an output are never written, or are computed from elements that nothing writes. Write
     /// them, or allocate them with `zero_init=true`.
