@@ -37,7 +37,8 @@ pub enum Verify<'o> {
     #[default]
     Structural,
     /// The structural checks, for an observer that looks at no programs: a large program is checked in a second thread while the next
-    /// pass runs. The event after a pass then comes behind the one before the next pass, and has only whether the pass reported a change.
+    /// passes run. The event after a pass then comes behind those before the next passes, and has only whether the pass reported a
+    /// change.
     Concurrent,
     /// The structural checks, and a check that the program is equivalent to the one before the first pass.
     Semantic(&'o dyn SemanticOracle),

@@ -1,12 +1,16 @@
-//! Verifies the result of each pass in a second thread while the next pass runs.
+//! Verifies the result of each pass in a second thread while the next passes run.
 //!
 //! If a check fails, the passes that have run meanwhile count for nothing: the failure is that of the first pass that fails, as without
 //! a second thread.
 
 use std::{
     cell::OnceCell,
-    sync::Arc,
-    thread::{self, Scope, ScopedJoinHandle},
+    collections::VecDeque,
+    sync::{
+        Arc,
+        mpsc::{Receiver, Sender, TryRecvError, channel},
+    },
+    thread::{self, Scope},
     time::Duration,
 };
 
@@ -20,6 +24,9 @@ use crate::{
     second_thread,
 };
 
+/// The largest number of results that wait for their checks while a pass runs: each is a copy of the program.
+const MOST_PENDING: usize = 4;
+
 /// Runs the passes in order, as `super::run` with `Verify::Concurrent`.
 pub(super) fn run(
     program: &mut Program,
@@ -28,16 +35,15 @@ pub(super) fn run(
 ) -> Result<(), Box<PipelineError>> {
     let mut before = Arc::new(program.clone());
     thread::scope(|scope| {
-        let mut pending: Option<Pending<'_, '_>> = None;
+        let mut queue = Queue { checker: Checker::start(scope), pending: VecDeque::new() };
+        // The first pass is checked even if it has changed nothing.
+        let mut is_verified = false;
         for call in calls {
             observe(PassEvent::Before { call, program });
             let mut remarks = Remarks::default();
             let result = execute(program, call, &mut remarks);
-            // The first pass is checked even if it has changed nothing.
-            let is_verified = pending.is_some();
-            if let Some(earlier) = pending.take() {
-                earlier.finish(program, observe)?;
-            }
+            let most = if result.is_ok() { MOST_PENDING } else { 0 };
+            queue.report(most, program, observe)?;
             let (reported, time) = result.map_err(|error| {
                 observe(PassEvent::Failed { call, program, error: &error });
                 Box::new(PipelineError { pass: Some(call.pass.name), error })
@@ -46,20 +52,28 @@ pub(super) fn run(
             let is_equal = *before == *program;
             let after = if is_equal { Arc::clone(&before) } else { Arc::new(program.clone()) };
             let preparation = since(copied);
-            let checks = match is_equal && is_verified {
-                true => Checks::Done(Ok(()), Duration::ZERO),
-                false => Checks::start(scope, before, &after, reported),
+            let checked = match is_equal && is_verified {
+                true => Some((Ok(()), Duration::ZERO)),
+                false => queue.check(Job { before, after: Arc::clone(&after), reported }),
             };
+            is_verified = true;
             let reported = if is_equal { Change::Unchanged } else { reported };
             before = Arc::clone(&after);
-            pending = Some(Pending { call, reported, after, remarks, time, preparation, checks });
+            queue.pending.push_back(Pending { call, reported, after, remarks, time, preparation, checked });
         }
-        pending.map_or(Ok(()), |last| last.finish(program, observe))
+        queue.report(0, program, observe)
     })
 }
 
+/// The passes that have run and are not reported yet, in their order.
+struct Queue<'c> {
+    /// `None` if the system refuses a thread.
+    checker: Option<Checker>,
+    pending: VecDeque<Pending<'c>>,
+}
+
 /// A pass that has run, while its result is checked.
-struct Pending<'s, 'c> {
+struct Pending<'c> {
     call: &'c PassCall,
     reported: Change,
     /// The program after the pass.
@@ -68,26 +82,48 @@ struct Pending<'s, 'c> {
     time: Duration,
     /// The duration of the copy for the checks.
     preparation: Duration,
-    checks: Checks<'s>,
+    /// `None` if the second thread has the result or will have it.
+    checked: Option<Checked>,
 }
 
-impl Pending<'_, '_> {
-    /// Waits for the checks and reports the pass. If they have failed, `program` becomes the one after this pass.
-    fn finish(
-        self,
+impl Queue<'_> {
+    /// Starts the checks of a result, or makes them at once.
+    fn check(&self, job: Job) -> Option<Checked> {
+        match &self.checker {
+            // If the second thread has ended, `Checker::result` says so.
+            Some(checker) => {
+                let _ = checker.jobs.send(job);
+                None
+            }
+            None => Some(job.run()),
+        }
+    }
+
+    /// Reports the passes whose checks have ended, in order, and waits for those of the first ones if more than `most` are pending.
+    /// If checks have failed, `program` becomes the one after this pass.
+    fn report(
+        &mut self,
+        most: usize,
         program: &mut Program,
         observe: &mut dyn FnMut(PassEvent<'_>),
     ) -> Result<(), Box<PipelineError>> {
-        let Self { call, reported, after, remarks, time, preparation, checks } = self;
-        let (result, checks) = checks.wait();
-        if let Err(error) = result {
-            program.clone_from(&after);
-            observe(PassEvent::Failed { call, program, error: &error });
-            return Err(Box::new(PipelineError { pass: Some(call.pass.name), error }));
+        while let Some(mut first) = self.pending.pop_front() {
+            let may_wait = self.pending.len() >= most;
+            let in_thread = || self.checker.as_ref().and_then(|it| it.result(may_wait));
+            let Some((result, checks)) = first.checked.take().or_else(in_thread) else {
+                self.pending.push_front(first);
+                break;
+            };
+            let Pending { call, reported, after, remarks, time, preparation, checked: _ } = first;
+            if let Err(error) = result {
+                program.clone_from(&after);
+                observe(PassEvent::Failed { call, program, error: &error });
+                return Err(Box::new(PipelineError { pass: Some(call.pass.name), error }));
+            }
+            let change = PassChange { reported, programs: None, of_text: &OnceCell::new() };
+            let (program, checks, remarks) = (&*after, preparation + checks, remarks.all());
+            observe(PassEvent::After { call, program, change, time, checks, remarks });
         }
-        let change = PassChange { reported, programs: None, of_text: &OnceCell::new() };
-        let (program, checks, remarks) = (&*after, preparation + checks, remarks.all());
-        observe(PassEvent::After { call, program, change, time, checks, remarks });
         Ok(())
     }
 }
@@ -95,45 +131,58 @@ impl Pending<'_, '_> {
 /// The result of checks and their duration.
 type Checked = (Result<(), PassError>, Duration);
 
-/// The checks of one result.
-enum Checks<'s> {
-    Running(ScopedJoinHandle<'s, Checked>),
-    Done(Result<(), PassError>, Duration),
+/// The second thread, which makes the checks one after the other.
+struct Checker {
+    jobs: Sender<Job>,
+    results: Receiver<Checked>,
 }
 
-impl<'s> Checks<'s> {
-    /// Starts the checks, or makes them at once if the system refuses a thread. The thread drops `before`.
-    fn start<'e>(
-        scope: &'s Scope<'s, 'e>,
-        before: Arc<Program>,
-        after: &Arc<Program>,
-        reported: Change,
-    ) -> Self {
-        let (first, second) = (Arc::clone(&before), Arc::clone(after));
-        let work = move || timed_checks(first, &second, reported);
-        match second_thread::builder("hir-verify").spawn_scoped(scope, work) {
-            Ok(thread) => Self::Running(thread),
-            Err(_) => {
-                let (result, time) = timed_checks(before, after, reported);
-                Self::Done(result, time)
+impl Checker {
+    /// Starts the thread, unless the system refuses it. It ends when the checker is dropped.
+    fn start<'s>(scope: &'s Scope<'s, '_>) -> Option<Self> {
+        let (jobs, received) = channel::<Job>();
+        let (sender, results) = channel();
+        let work = move || {
+            for job in received {
+                if sender.send(job.run()).is_err() {
+                    break;
+                }
+            }
+        };
+        second_thread::builder("hir-verify").spawn_scoped(scope, work).ok()?;
+        Some(Self { jobs, results })
+    }
+
+    /// Returns the next result; `None` if it may not wait and there is none yet.
+    fn result(&self, may_wait: bool) -> Option<Checked> {
+        let found = match may_wait {
+            true => self.results.recv().map_err(|_| TryRecvError::Disconnected),
+            false => self.results.try_recv(),
+        };
+        match found {
+            Ok(checked) => Some(checked),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => {
+                let reason = "while its result was checked".to_owned();
+                Some((Err(PassError::Panicked(reason)), Duration::ZERO))
             }
         }
     }
-
-    fn wait(self) -> Checked {
-        match self {
-            Self::Running(thread) => thread.join().unwrap_or_else(|_| {
-                let reason = "while its result was dropped".to_owned();
-                (Err(PassError::Panicked(reason)), Duration::ZERO)
-            }),
-            Self::Done(result, time) => (result, time),
-        }
-    }
 }
 
-fn timed_checks(before: Arc<Program>, after: &Program, reported: Change) -> Checked {
-    let started = now();
-    let result = check_structure(&before, after, reported);
-    drop(before);
-    (result, since(started))
+/// The checks of one result. They drop the program before it.
+struct Job {
+    before: Arc<Program>,
+    after: Arc<Program>,
+    reported: Change,
+}
+
+impl Job {
+    fn run(self) -> Checked {
+        let Self { before, after, reported } = self;
+        let started = now();
+        let result = check_structure(&before, &after, reported);
+        drop(before);
+        (result, since(started))
+    }
 }
