@@ -13,7 +13,10 @@ use grammar::{
 };
 use rustc_hash::FxHashMap;
 
-use crate::analysis::{dim_map, sharding::Sharding};
+use crate::{
+    analysis::{dim_map, sharding::Sharding},
+    second_thread::both,
+};
 
 /// Pairs of operand and result dimensions that are the same dimension. Stream parallelization is ignored.
 pub struct DimEquivalence {
@@ -106,7 +109,10 @@ impl EquivalentDims {
 impl DimEquivalence {
     /// Analyzes the top-level statements.
     pub fn of(program: &Program) -> Self {
-        let edges = edges(program);
+        let (body, half) = (program.body(), program.body().len() / 2);
+        let (mut edges, others) =
+            both(program, || edges(program, &body[..half]), || edges(program, &body[half..]));
+        edges.extend(others);
         let mut first = Vec::with_capacity(program.tensors.len());
         let mut dims = 0;
         for tensor in program.tensors.ids() {
@@ -251,11 +257,12 @@ enum EdgeKind {
     Other,
 }
 
-fn edges(program: &Program) -> Vec<Edge> {
+/// Returns the edges of statements.
+fn edges(program: &Program, stmts: &[StmtId]) -> Vec<Edge> {
     let mut edges = Vec::new();
     let shardings: Vec<OnceCell<Option<Sharding>>> = vec![OnceCell::new(); program.tensors.len()];
     let sharding = |it: TensorId| shardings[it.index()].get_or_init(|| Sharding::of(program, it)).as_ref();
-    for stmt in program.body() {
+    for stmt in stmts {
         let Stmt::Op(it) = &program.stmts[*stmt] else { continue };
         let ([Some(out)], true) =
             (&it.outs.iter().map(|it| it.tensor()).collect::<Vec<_>>()[..], it.computes())

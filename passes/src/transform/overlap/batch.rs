@@ -24,6 +24,7 @@ use crate::{
         sharding::Sharding,
     },
     pass::{Arguments, Obstacle},
+    second_thread::both,
     transform::{
         chunk::{self, Chunking, CommCandidate},
         stream_parallel::{self, LoopOptions},
@@ -137,39 +138,41 @@ impl Together {
         let mut chunks: Vec<(StmtId, String)> = Vec::new();
         // The axes to split, each with the communication that it is split for.
         let (mut chunkings, mut chunked) = (Vec::new(), Vec::new());
-        for (stmt, ways) in candidates {
-            if failed.contains(stmt) || ways.iter().any(|it| split.contains(&it.tensor)) {
-                continue;
-            }
-            match search.choose(ways) {
-                Ok((exchange, it)) => {
-                    let tensors = it.component.dims.iter().map(|(tensor, _)| *tensor);
-                    if tensors.clone().any(|it| split.contains(&it)) {
-                        continue;
+        let choose = || {
+            for (stmt, ways) in candidates {
+                if failed.contains(stmt) || ways.iter().any(|it| split.contains(&it.tensor)) {
+                    continue;
+                }
+                match search.choose(ways) {
+                    Ok((exchange, it)) => {
+                        let tensors = it.component.dims.iter().map(|(tensor, _)| *tensor);
+                        if tensors.clone().any(|it| split.contains(&it)) {
+                            continue;
+                        }
+                        let (of_inputs, others): (Vec<TensorId>, Vec<TensorId>) =
+                            tensors.partition(|it| inputs.contains(it));
+                        split.extend(others);
+                        whole.extend(of_inputs);
+                        let condition = divisibility_condition(program, arguments, exchange);
+                        chunks.push((*stmt, chunks_text(it.count, condition)));
+                        if let (Some(count), true) = (it.count, it.is_new) {
+                            chunkings.push(Chunking { component: it.component, count });
+                            chunked.push(*stmt);
+                        }
                     }
-                    let (of_inputs, others): (Vec<TensorId>, Vec<TensorId>) =
-                        tensors.partition(|it| inputs.contains(it));
-                    split.extend(others);
-                    whole.extend(of_inputs);
-                    let condition = divisibility_condition(program, arguments, exchange);
-                    chunks.push((*stmt, chunks_text(it.count, condition)));
-                    if let (Some(count), true) = (it.count, it.is_new) {
-                        chunkings.push(Chunking { component: it.component, count });
-                        chunked.push(*stmt);
+                    Err(reason) => {
+                        failed.insert(*stmt);
+                        self.without_axis.insert(*stmt);
+                        self.reasons.entry(*stmt).or_insert(reason);
                     }
                 }
-                Err(reason) => {
-                    failed.insert(*stmt);
-                    self.without_axis.insert(*stmt);
-                    self.reasons.entry(*stmt).or_insert(reason);
-                }
             }
-        }
+        };
+        let (mut cut, ()) = both(program, || program.clone(), choose);
         if chunks.is_empty() {
             return false;
         }
         let required: Vec<StmtId> = chunks.iter().map(|(stmt, _)| *stmt).collect();
-        let mut cut = program.clone();
         let rewritten = match chunk::chunk_equally(&mut cut, &chunkings) {
             Ok(_) => {
                 split.extend(whole);
