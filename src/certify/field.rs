@@ -103,7 +103,7 @@ pub(crate) struct Algebra {
     bits: Cell<u64>,
     /// The constants by which something is divided.
     divisors: RefCell<FxHashSet<Element>>,
-    /// The values of unknown functions.
+    /// The values of unknown functions, and what is compared with them.
     values: RefCell<FxHashSet<Element>>,
     /// The elements that a value of an idempotent function combines, by its name and the value.
     made_of: RefCell<FxHashMap<(&'static str, Element), Vec<Element>>>,
@@ -241,6 +241,7 @@ impl Algebra {
                 if set.len() < 2 {
                     return set.first().copied().unwrap_or(zero);
                 }
+                self.values.borrow_mut().extend(&set);
                 let value = self.apply(name, &set);
                 made_of.insert((name, value), set);
                 value
