@@ -47,7 +47,7 @@ use grammar::{
     scalars::{Scalars, Value},
     selected_dim,
     span::Span,
-    words::{Backend, CommunicationType, P2pType, RedOp},
+    words::{Backend, CommunicationType, P2pProtocol, P2pType, RedOp},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 

@@ -71,8 +71,9 @@ pub(crate) enum Channel {
     Team(Backend, Rc<[usize]>),
     /// From the first rank to the second one, of a team in which all of them transfer, or of no team.
     Pair(Backend, Rc<[usize]>, [usize; 2]),
-    /// A memory handle of a transfer from the first rank to the second one.
+    /// The exchanges of memory handles of transfers from the first rank to the second one, and the transfers by the n-th of these handles.
     Handle([usize; 2]),
+    Copy([usize; 2], usize),
     /// The hosts of all ranks.
     Hosts,
 }

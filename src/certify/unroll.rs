@@ -33,8 +33,10 @@ struct Unroller<'p, 's> {
     posted: FxHashMap<u32, Option<usize>>,
     /// The group of transfers that is open.
     group: Option<Vec<Posted<'p>>>,
-    /// Handles that were exchanged.
-    handles: FxHashSet<Handle>,
+    /// Handles that were exchanged, with their numbers for the pair of ranks.
+    handles: FxHashMap<Handle, usize>,
+    /// The steps for which the host has waited, and so everything that it issues.
+    host: Vec<usize>,
     loops: usize,
     stmt: Option<StmtId>,
 }
@@ -60,7 +62,8 @@ pub(crate) fn unroll<'p>(
         current: 0,
         posted: FxHashMap::default(),
         group: None,
-        handles: FxHashSet::default(),
+        handles: FxHashMap::default(),
+        host: Vec::new(),
         loops: 0,
         stmt: None,
     };
@@ -148,9 +151,15 @@ impl<'p> Unroller<'p, '_> {
 
     fn chain(&mut self, channel: Channel) -> usize {
         *self.chains.entry(channel).or_insert_with(|| {
-            self.trace.chains.push(Vec::new());
+            self.trace.chains.push(self.host.clone());
             self.trace.chains.len() - 1
         })
+    }
+
+    /// Makes the host wait for steps.
+    fn block_host(&mut self, steps: Vec<usize>) {
+        self.chains.values().for_each(|it| self.trace.wait_for(*it, &steps));
+        self.host = steps;
     }
 
     /// Appends a step of the current stream that computes what it writes from what it reads.
@@ -265,7 +274,9 @@ impl<'p> Unroller<'p, '_> {
     }
 
     fn stream_op(&mut self, stmt: &OpStmt) -> Result<()> {
-        if let [Operand::Stream(captured)] = stmt.outs[..] {
+        if stmt.op == Op::SynchronizeHost {
+            self.block_host(self.trace.chains[self.current].clone());
+        } else if let [Operand::Stream(captured)] = stmt.outs[..] {
             let captured = self.stream(captured)?;
             self.chains.entry(captured).or_insert(self.current);
         } else if let [Operand::Stream(stream)] = stmt.args[..] {

@@ -2,18 +2,21 @@
 
 use super::{CommunicationType as Type, *};
 
-/// A task that a rank posts to the queue of a communicator.
-pub(super) type Posted<'p> = (Channel, Task<'p>);
+/// A task that a rank posts to the queue of a communicator; `None`: one that the current stream executes.
+pub(super) type Posted<'p> = (Option<Channel>, Task<'p>);
 
 impl<'p> Unroller<'p, '_> {
     /// Posts a group of tasks to their queue, behind what the current stream has been issued. It is empty on a rank that holds none of its
-    /// buffers.
+    /// buffers. A Wait does not wait for what a stream executes.
     pub(super) fn post(&mut self, number: Option<u32>, group: Vec<Posted<'p>>) -> Result<()> {
         let mut end = None;
         if let Some((queue, _)) = group.first() {
-            let (queue, issued) = (self.chain(queue.clone()), self.trace.chains[self.current].clone());
-            self.trace.wait_for(queue, &issued);
-            end = Some(self.append(queue, group.into_iter().map(|it| it.1).collect())?);
+            let issued = self.trace.chains[self.current].clone();
+            let chain = queue.clone().map_or(self.current, |it| self.chain(it));
+            self.trace.wait_for(chain, &issued);
+            let is_queue = queue.is_some();
+            let step = self.append(chain, group.into_iter().map(|it| it.1).collect())?;
+            end = is_queue.then_some(step);
         }
         number.into_iter().for_each(|it| _ = self.posted.insert(it, end));
         Ok(())
@@ -47,15 +50,18 @@ impl<'p> Unroller<'p, '_> {
             let Stmt::Op(it) = &self.program.stmts[*id] else { continue };
             let Some(buffer) = it.get(attr::BUFFER).filter(|it| self.holds(*it)) else { continue };
             let handle = self.handle(it, buffer)?;
-            if self.handles.insert(handle) {
+            if !self.handles.contains_key(&handle) {
                 let pair = pair(it, rank, handle.1);
-                group.push(self.meet(Channel::Handle(pair), usize::from(pair[1] == rank), 2, None));
+                let (channel, side) = (Channel::Handle(pair), usize::from(pair[1] == rank));
+                group.push(self.meet(channel.clone(), side, 2, None));
+                self.handles.insert(handle, self.trace.counts.get(&(channel, side)).copied().unwrap_or(0));
             }
         }
         if !group.is_empty() {
             group.push(self.meet(Channel::Hosts, rank, self.ranks, None));
             let host = self.chain(Channel::Hosts);
-            self.append(host, group)?;
+            let step = self.append(host, group)?;
+            self.block_host(vec![step]);
         }
         Ok(())
     }
@@ -94,10 +100,13 @@ impl<'p> Unroller<'p, '_> {
             }
             (Op::P2PCommunication, _, Some(buffer)) => {
                 let (is_grouped, is_copy) = (self.group.is_some(), backend == Backend::Cuda);
-                if is_copy && (is_grouped || !self.handles.contains(&self.handle(stmt, buffer)?)) {
-                    let why = "no earlier ShareMemHandles shares the handle of its buffer with its peer";
-                    return Err(why.to_owned());
-                }
+                let handle = if is_copy && !is_grouped {
+                    self.handles.get(&self.handle(stmt, buffer)?).copied()
+                } else {
+                    Some(0).filter(|_| !is_copy)
+                };
+                let why = "no earlier ShareMemHandles shares the handle of its buffer with its peer";
+                let handle = handle.ok_or(why)?;
                 let backend = if is_grouped { Backend::Nccl } else { backend };
                 let pair = pair(stmt, rank, index(attr::PEER, ranks)?);
                 // Transfers between two ranks share one communicator of all ranks. Those of the CUDA backend are copies of their own, of
@@ -105,15 +114,32 @@ impl<'p> Unroller<'p, '_> {
                 let own = if is_copy { [self.stmt.map_or(0, |it| it.index()), self.current] } else { [0, 0] };
                 let queue = Channel::Pair(backend, Rc::default(), own);
                 let receives = stmt.get(attr::P2P_TYPE) == Some(P2pType::Recv);
-                let channel = Channel::Pair(backend, Rc::default(), pair);
+                let channel = if is_copy {
+                    Channel::Copy(pair, handle)
+                } else {
+                    Channel::Pair(backend, Rc::default(), pair)
+                };
                 (queue, vec![(channel, usize::from(receives), 2, Type::SendRecv, 0)])
             }
             (Op::Communication | Op::CollectivePermute | Op::P2PCommunication, ..) => (queue, Vec::new()),
             _ => return Err(unknown(stmt.op)),
         };
         let mut group = Vec::new();
+        let protocol = stmt.get(attr::PROTOCOL).or(self.program.p2p_protocol()).unwrap_or(P2pProtocol::Get);
         for (channel, me, n, kind, root) in meetings {
-            group.push((queue.clone(), self.transfer(stmt, channel, [me, n, root], kind)?));
+            let task = self.transfer(stmt, channel, [me, n, root], kind)?;
+            // The CUDA backend copies on the stream of the post, and a Wait is one for peers: the side that the protocol names copies, or
+            // the root, or all members, of which each also waits for what others copy.
+            let copies = match stmt.op {
+                Op::P2PCommunication => (me == 1) == (protocol == P2pProtocol::Get),
+                _ => me == root && kind.is_rooted(),
+            };
+            let is_cuda = backend == Backend::Cuda && self.group.is_none();
+            if is_cuda && !kind.is_rooted() {
+                let reads = task.writes.iter().chain(&task.reads).cloned().collect();
+                self.push(None, reads, task.writes.clone())?;
+            }
+            group.push((Some(queue.clone()).filter(|_| !is_cuda || !copies), task));
         }
         match &mut self.group {
             Some(open) => open.extend(group),
