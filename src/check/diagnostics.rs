@@ -136,7 +136,7 @@ impl<'a> DiagnosticBuilder<'a> {
         let sides = RaceSide::in_issue_order(self.plans, race);
         let [first, second] = &sides;
         let code = RaceSide::code(race, &sides);
-        let message = self.race_message(code, race, first, second);
+        let message = self.race_message(code, race, (first, second), "this access");
         let shown: Vec<&RaceSide<'_>> = sides.iter().filter(|it| it.is_in_program()).collect();
         let text = self.text_of(shown.first().map_or(race.rank, |it| it.plan.rank));
         let mut labels: Vec<(Span, String)> = Vec::new();
@@ -201,7 +201,27 @@ impl<'a> DiagnosticBuilder<'a> {
         format!("{freed} frees the storage, and {next} may get it")
     }
 
-    fn race_message(&self, code: Code, race: &Race, first: &RaceSide<'_>, second: &RaceSide<'_>) -> String {
+    /// Returns the code and the message of a finding for a list, which shows no lines of the text.
+    pub(super) fn summary(&self, finding: &Finding) -> (Code, String) {
+        let Finding::Race { race, .. } = finding else {
+            let it = self.finding(finding).1;
+            return (it.code, it.message);
+        };
+        let sides = RaceSide::in_issue_order(self.plans, race);
+        let [first, second] = &sides;
+        let code = RaceSide::code(race, &sides);
+        let access = format!("the access on line {}", first.line());
+        (code, self.race_message(code, race, (first, second), &access))
+    }
+
+    /// Returns the message of a race. `access` names the first access.
+    fn race_message(
+        &self,
+        code: Code,
+        race: &Race,
+        (first, second): (&RaceSide<'_>, &RaceSide<'_>),
+        access: &str,
+    ) -> String {
         let name = &self.plans[race.rank].buffers[race.buffer as usize].name;
         let on = format!("`{name}` of rank {}", race.rank);
         match (code, first.party) {
@@ -220,15 +240,15 @@ impl<'a> DiagnosticBuilder<'a> {
                 format!("race with the caller on {on}: the program can return before this access ends")
             }
             (Code::RaceBetweenRuns, _) => format!(
-                "race on {on} between two runs of the program: this access may still run when the next run {} the same elements",
+                "race on {on} between two runs of the program: {access} may still run when the next run {} the same elements",
                 if second.writes { "writes" } else { "reads" }
             ),
             (Code::StorageRace, _) if race.reused.is_some() && race.is_stream_ordered => {
-                format!("race on the storage of {on}: it may be freed before this access ends")
+                format!("race on the storage of {on}: it may be freed before {access} ends")
             }
             (Code::StorageRace, _) if race.reused.is_some() => {
                 format!(
-                    "race on the storage of {on}: it is freed, and may be used again before this access ends"
+                    "race on the storage of {on}: it is freed, and may be used again before {access} ends"
                 )
             }
             (Code::StorageRace, _) if race.is_stream_ordered => {

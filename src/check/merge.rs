@@ -31,9 +31,9 @@ impl Report {
                 .iter()
                 .take(MAX_LISTED)
                 .map(|other| {
-                    let found = texts.finding(&self.findings[*other]).1;
+                    let (code, message) = texts.summary(&self.findings[*other]);
                     let lines = races[*other].as_ref().map_or(String::new(), |it| format_lines(&it.lines()));
-                    format!("[{}] {} ({lines})", found.code.text(), found.message)
+                    format!("[{}] {message} ({lines})", code.text())
                 })
                 .collect();
             if !others.is_empty() {
