@@ -24,7 +24,7 @@ use super::{
     plan_index::PlanIndexes,
     race_side::RaceSide,
 };
-use hir_plan::{InstKind, OverwrittenView, Plan};
+use hir_plan::{InstKind, OverwrittenView, Plan, WaitForPeers};
 
 /// The maximum number of bytes of a line that a label underlines. Lines are long, and the label text is
 /// placed under the middle.
@@ -171,16 +171,41 @@ impl<'a> DiagnosticBuilder<'a> {
         let rank = if reason.is_in_second { second.plan.rank } else { first.plan.rank };
         let (help, fixes) = edit_help::help(&reason, self.edit_context(rank).as_ref());
         notes.extend(reason.why);
+        let wait = Self::wait_for_peers(first, second).filter(|_| self.text_of(first.plan.rank) == text);
+        notes.extend(wait.map(|_| {
+            format!(
+                "a Wait for a communication of the CUDA backend waits until peers have accessed the memory of this rank. What this rank itself \
+                 copies or reduces is work of {} (docs/checker.md)",
+                first.stream()
+            )
+        }));
         notes.extend(more.note(&sides.each_ref().map(RaceSide::line)));
         notes.extend(race.p2p.note().map(str::to_owned));
         let mut labels = labels.into_iter();
         let (span, label) = labels.next().unwrap_or_else(|| (self.span(text, 0), String::new()));
         let mut it = Diagnostic::new(code, span, message, label);
         it.labels.extend(labels);
+        it.labels.extend(wait.map(|wait| {
+            let (plan, line) = (first.plan, first.plan.origins[wait.wait as usize].line);
+            let on = &plan.streams[wait.stream as usize];
+            (
+                self.span(text, line),
+                format!("this Wait, on {on}, does not order what this rank itself copies"),
+            )
+        }));
         it.notes = notes;
         // A fix is a change of the text that the positions refer to.
         it.fixes = if self.text_of(rank) == text { fixes } else { Vec::new() };
         (text, if let Some(help) = help { it.help(help) } else { it })
+    }
+
+    /// Returns a Wait between two accesses of a rank, the first one by the rank's own part of a communication of the CUDA backend, that does
+    /// not order them.
+    fn wait_for_peers(first: &RaceSide<'_>, second: &RaceSide<'_>) -> Option<WaitForPeers> {
+        let is_own = second.plan.rank == first.plan.rank;
+        let is_before = |it: &WaitForPeers| !second.is_in_program() || it.wait < second.origin;
+        let all = first.plan.waits_for_peers.iter().copied().filter(|it| it.post == first.origin);
+        all.filter(|_| is_own).find(is_before)
     }
 
     /// Returns the note that says who frees the storage and who gets it next.

@@ -180,6 +180,8 @@ pub struct Plan {
     pub skipped_allocations: Vec<SkippedAllocation>,
     /// The copies in loops that write into what an earlier iteration made their result a view of.
     pub overwritten_views: Vec<OverwrittenView>,
+    /// The Waits for communications of the CUDA backend that have no order with what this rank executes itself.
+    pub waits_for_peers: Vec<WaitForPeers>,
     /// Whether the rank executes a Deallocate.
     pub deallocates: bool,
     /// The collectives that an executor may run as one kernel, in the order of their instructions.
@@ -280,6 +282,18 @@ pub struct OverwrittenView {
     pub base: String,
 }
 
+/// A Wait for a communication of the CUDA backend on another stream than that of the post. It waits until peers have accessed the memory of this
+/// rank. What this rank copies or reduces is work of the stream of the post, which it does not follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitForPeers {
+    /// The statement that posts the communication, as an index into `Plan::origins`.
+    pub post: u32,
+    /// The Wait, as an index into `Plan::origins`.
+    pub wait: u32,
+    /// The stream that waits.
+    pub stream: StreamNo,
+}
+
 /// The source location of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
@@ -328,6 +342,7 @@ impl Plan {
             allocations: Vec::new(),
             skipped_allocations: Vec::new(),
             overwritten_views: Vec::new(),
+            waits_for_peers: Vec::new(),
             deallocates: false,
             peer_collectives: Vec::new(),
             event_count: 0,

@@ -23,7 +23,8 @@ impl Plan {
         let skips: usize = self.skips.iter().map(super::SkippedComm::bytes).sum();
         let allocations = self.allocations.len() * size_of::<super::Allocation>()
             + self.skipped_allocations.len() * size_of::<super::SkippedAllocation>()
-            + self.overwritten_views.len() * size_of::<super::OverwrittenView>();
+            + self.overwritten_views.len() * size_of::<super::OverwrittenView>()
+            + self.waits_for_peers.len() * size_of::<super::WaitForPeers>();
         size_of::<Self>()
             + code
             + skips

@@ -12,7 +12,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::{LoweredComm, Steps, staging::StagedViews};
 use crate::{
     Backend, BufferNo, CommunicatorNo, EventNo, Inst, InstKind, PeerCollective, Plan, PlanStream, StreamNo,
-    WorkNo, queue_streams,
+    WaitForPeers, WorkNo, queue_streams,
 };
 
 /// The replacement of a `Wait`.
@@ -33,6 +33,8 @@ struct WaitSteps {
     /// Whether the instructions move data, and do not only wait for signals.
     has_copies: bool,
     origin: u32,
+    /// The stream that executes the posted instructions.
+    post_stream: StreamNo,
 }
 
 /// The queue of a communicator.
@@ -194,7 +196,16 @@ impl PlanRewriter<'_> {
             match waits.get_mut(work as usize).and_then(Option::take) {
                 Some(LoweredWait::Work(work)) => self.emit(InstKind::Wait { work }, stream, origin),
                 Some(LoweredWait::Event(event)) => self.emit(InstKind::WaitEvent { event }, stream, origin),
-                Some(LoweredWait::Steps(wait)) => self.emit_wait_steps(wait, stream, origin),
+                Some(LoweredWait::Steps(wait)) => {
+                    if wait.completion_event.is_none() && wait.post_stream != stream {
+                        self.plan.waits_for_peers.push(WaitForPeers {
+                            post: wait.origin,
+                            wait: origin,
+                            stream,
+                        });
+                    }
+                    self.emit_wait_steps(wait, stream, origin);
+                }
                 None => (),
             }
             return;
@@ -249,7 +260,7 @@ impl PlanRewriter<'_> {
         // staged output is ours.
         let copies_elsewhere = has_copies && wait_stream != Some(stream);
         let completion_event = copies_elsewhere.then(|| self.record_event(stream, origin));
-        WaitSteps { completion_event, steps, has_copies, origin }
+        WaitSteps { completion_event, steps, has_copies, origin, post_stream: stream }
     }
 
     /// Emits all instructions of a transport on the queue of its communicator.
@@ -269,6 +280,7 @@ impl PlanRewriter<'_> {
                 steps,
                 has_copies: false,
                 origin,
+                post_stream: stream,
             });
         }
         LoweredWait::Event(self.record_event(stream, origin))
