@@ -200,7 +200,9 @@ pub(super) fn with_loops(
                 return Some((*stmt, NO_SLICES.into()));
             };
             let has_trips = own.trips(cut).is_none_or(|trips| trips >= least_trips);
-            let is_certain = has_trips && own.communicates() && without_product(&own);
+            // For one communication, a reason why the program cannot be lowered comes first.
+            let is_first = required.len() > 1 && has_trips;
+            let is_certain = is_first && own.communicates() && without_product(&own);
             is_certain.then(|| (*stmt, overlap_check::NO_MATMUL.into()))
         };
         let failed: Vec<(StmtId, Obstacle)> = required.iter().filter_map(reason_before).collect();
