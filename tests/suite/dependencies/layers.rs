@@ -120,6 +120,7 @@ const HANG: &[Layer] = &[
     ("divergence stall", &["agreement", "queues", "record", "site"]),
     ("graph", &["record", "stall"]),
     ("peers wording", BEFORE),
+    ("earlier", &["record", "wording"]),
     ("blame", BEFORE),
     ("cause", BEFORE),
     ("explain", BEFORE),
