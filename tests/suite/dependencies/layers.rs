@@ -64,14 +64,15 @@ const GRAMMAR: &[Layer] = &[
 ];
 
 const PASSES: &[Layer] = &[
-    ("analysis error pass", &[]),
+    ("error pass second_thread", &[]),
+    ("analysis", &["second_thread"]),
     ("oracle", &["pass"]),
     ("rewrite", &["analysis"]),
-    ("transform", &["analysis", "pass", "rewrite"]),
+    ("transform", &["analysis", "pass", "rewrite", "second_thread"]),
     ("list", &["pass", "transform"]),
     ("pipeline", &["list", "pass"]),
     ("catalog", &["list", "pass", "pipeline"]),
-    ("driver", &["error", "list", "oracle", "pass", "pipeline"]),
+    ("driver", &["error", "list", "oracle", "pass", "pipeline", "second_thread"]),
     ("bisect", &["driver", "error", "oracle", "pipeline"]),
     ("lib", ALL),
 ];
@@ -193,6 +194,7 @@ const PLAN: &[Layer] = &[
     ("effect indices inst_builder", BEFORE),
     ("operators traffic", BEFORE),
     ("context", BEFORE),
+    ("held_operands", BEFORE),
     ("bindings", BEFORE),
     (
         "views comm compute attention construct experts index io reshard skip opaque_call symmetric_view",
