@@ -435,7 +435,7 @@ fn works_of(program: &Program, p2p: P2pQueues) -> Works {
             it.needs[begin].extend(earlier.map(|it| kernels[rank][it][1]));
         }
     }
-    for rank in 0..RANKS {
+    for (rank, (kernels, statements)) in kernels.iter().zip(&program.statements).enumerate() {
         let entry = it.add(Vec::new());
         // The last work of each stream.
         let mut last = [Some(entry), None];
@@ -444,17 +444,17 @@ fn works_of(program: &Program, p2p: P2pQueues) -> Works {
             it.access([zeros, zeros], (rank, tensor), true);
             last[0] = Some(zeros);
         }
-        for statement in &program.statements[rank] {
+        for statement in statements {
             match *statement {
                 Statement::Post { kernel, stream } => {
-                    let [begin, end] = kernels[rank][kernel];
+                    let [begin, end] = kernels[kernel];
                     it.needs[begin].extend(last[stream]);
                     for side in &program.kernels[rank][kernel].sides {
                         it.access([begin, end], (rank, side.tensor), !side.sends);
                     }
                 }
                 Statement::Wait { kernel, stream } => {
-                    let needs = last[stream].into_iter().chain([kernels[rank][kernel][1]]).collect();
+                    let needs = last[stream].into_iter().chain([kernels[kernel][1]]).collect();
                     last[stream] = Some(it.add(needs));
                 }
                 Statement::Synchronize { awaited, stream } => {
