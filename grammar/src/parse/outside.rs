@@ -27,14 +27,14 @@ pub(super) fn no_container(source: &str, log: &FusionLog<'_>) -> Diagnostic {
         let message = "no `%HostIrContainer` in this text";
         let label = "expected `%HostIrContainer { (inputs) -> (outputs) :`";
         let it = Diagnostic::new(Code::NoContainer, Span::new(start, end), message, label);
-        match log.first() {
-            Some(fusion) => it.label(fusion, "a fusion, which is not a program by itself").help(
+        match (log.first(), utf_16(source)) {
+            (Some(fusion), _) => it.label(fusion, "a fusion, which is not a program by itself").help(
                 "nvFuser prints the program that executes a fusion with `NVFUSER_ENABLE=host_ir_lowering` and `NVFUSER_DUMP=host_ir,segmented_fusion`",
             ),
-            None if let Some(encoding) = utf_16(source) => {
+            (None, Some(encoding)) => {
                 it.help(format!("the text is UTF-16: convert it with `iconv -f {encoding} -t utf-8`"))
             }
-            None => it.help("nvFuser prints one with `NVFUSER_DUMP=host_ir`"),
+            (None, None) => it.help("nvFuser prints one with `NVFUSER_DUMP=host_ir`"),
         }
     })
 }
