@@ -50,9 +50,6 @@ pub mod rewrite;
 mod second_thread;
 mod transform;
 
-#[cfg(test)]
-mod tests;
-
 pub use bisect::{Culprit, bisect};
 pub use catalog::{Catalog, parse};
 pub use driver::{PassChange, PassEvent, Settings, Verify, run};

@@ -7,7 +7,7 @@ mod renumber;
 
 use std::{fs, path::Path};
 
-use crate::{Settings, Verify, parse, run};
+use passes::{Settings, Verify, parse, run};
 
 /// Runs a pipeline on a text with all checks enabled. Returns the printed result, or what is wrong.
 fn transform(passes: &str, text: &str) -> Result<String, String> {

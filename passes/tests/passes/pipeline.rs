@@ -2,7 +2,7 @@
 
 use grammar::{diagnostic::Diagnostic, ir::Program};
 
-use crate::{
+use passes::{
     Arguments, Catalog, Change, OptionKind, OptionSpec, PASSES, PIPELINES, Pass, Pipeline, Remarks, parse,
 };
 

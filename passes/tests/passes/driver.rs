@@ -6,7 +6,7 @@ use grammar::{
     ir::{Program, Stmt},
 };
 
-use crate::{
+use passes::{
     Arguments, Change, Pass, PassCall, PassEvent, Reference, Remarks, SemanticOracle, Settings, Verify,
     bisect, parse, run,
 };
