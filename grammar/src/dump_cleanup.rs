@@ -337,6 +337,3 @@ fn join_lines(length: usize, lines: &[Line<'_>]) -> (String, Vec<OffsetPair>) {
     }
     (text, pieces)
 }
-
-#[cfg(test)]
-mod tests;

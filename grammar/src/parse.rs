@@ -20,8 +20,6 @@ use crate::{
 
 mod expected;
 mod outside;
-#[cfg(test)]
-pub(crate) mod tests;
 
 /// Parses every container of `source`; skips the text around them.
 pub fn parse(source: &str) -> (File<'_>, Vec<Diagnostic>) {

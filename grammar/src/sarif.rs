@@ -242,6 +242,3 @@ fn uri(file: &str) -> String {
     }
     uri
 }
-
-#[cfg(test)]
-mod tests;

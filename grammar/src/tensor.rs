@@ -416,6 +416,3 @@ fn longest_match<'s, T: Copy>(table: &[(&str, T)], text: &'s str) -> Option<(T, 
     let fitting = table.iter().filter_map(|(word, value)| Some((*value, text.strip_prefix(word)?)));
     fitting.min_by_key(|(_, rest)| rest.len())
 }
-
-#[cfg(test)]
-mod tests;

@@ -40,22 +40,3 @@ impl AllRanks {
         (is_of_one || pass.for_one_rank).then(|| &*self.0.get_or_insert_with(|| before.clone()))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::PASSES;
-
-    #[test]
-    fn a_program_is_copied_only_for_a_pass_that_rewrites_it_for_one_rank() {
-        let mut all_ranks = AllRanks::default();
-        let mut program = Program::default();
-        for pass in PASSES {
-            assert_eq!(all_ranks.at(&program, pass).is_some(), pass.for_one_rank, "{}", pass.name);
-        }
-        let rank = program.intern_int(0);
-        program.options.insert("rank".to_owned(), rank);
-        let other = PASSES.iter().find(|it| !it.for_one_rank);
-        assert!(other.is_some_and(|it| all_ranks.at(&program, it).is_some()));
-    }
-}

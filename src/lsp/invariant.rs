@@ -17,11 +17,11 @@ const MAX_EDITS: usize = 32;
 const MAX_PLACES: usize = 16;
 
 /// Checks the invariant. The parts of `session` are separated by NUL: a text, then edits, each a line
-/// `LINE:CHARACTER LINE:CHARACTER` with what is replaced, and the text that replaces it.
+/// `LINE:CHARACTER LINE:CHARACTER` with what is replaced, and the text that replaces it. Returns the text behind the edits.
 ///
 /// # Errors
 /// How the edited document differs from one that is opened with its text.
-pub fn follows_edits(session: &str) -> Result<(), String> {
+pub fn follows_edits(session: &str) -> Result<String, String> {
     let mut parts = session.split('\0');
     let text = parts.next().unwrap_or_default().to_owned();
     let uri: lsp_types::Uri = "file:///edited.hir".parse().map_err(|fault| format!("{fault:?}"))?;
@@ -36,7 +36,7 @@ pub fn follows_edits(session: &str) -> Result<(), String> {
     let edited = document.snapshot();
     equals_fresh(&edited)?;
     answers(&document.uri, &edited);
-    Ok(())
+    Ok(edited.text().to_owned())
 }
 
 fn parsed(edit: &str) -> Option<TextDocumentContentChangeEvent> {
@@ -54,7 +54,7 @@ fn parsed(edit: &str) -> Option<TextDocumentContentChangeEvent> {
 ///
 /// # Errors
 /// What differs.
-pub(crate) fn equals_fresh(edited: &Snapshot) -> Result<(), String> {
+fn equals_fresh(edited: &Snapshot) -> Result<(), String> {
     let text = edited.text().to_owned();
     let positions = Positions::new(&text);
     for at in (0..=text.len() as u32).filter(|at| text.is_char_boundary(*at as usize)) {

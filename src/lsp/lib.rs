@@ -33,8 +33,6 @@ mod session;
 mod snapshot;
 mod streams;
 mod structure;
-#[cfg(test)]
-mod tests;
 mod tokens;
 
 pub use invariant::follows_edits;

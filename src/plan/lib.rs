@@ -80,8 +80,6 @@ mod stream;
 mod symmetric_view;
 pub mod sync;
 mod teams;
-#[cfg(test)]
-mod tests;
 pub mod timeline;
 mod token_rows;
 mod traffic;

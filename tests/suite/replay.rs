@@ -32,7 +32,7 @@ const TARGETS: &[Target] = &[
     ("tensor", untrusted::tensor),
     ("options", |bytes| untrusted::options(&String::from_utf8_lossy(bytes))),
     ("wire", wire::run),
-    ("edits", |bytes| hir_lsp::follows_edits(&String::from_utf8_lossy(bytes))),
+    ("edits", |bytes| hir_lsp::follows_edits(&String::from_utf8_lossy(bytes)).map(|_| ())),
     ("batch", |bytes| batch_text::run(&String::from_utf8_lossy(bytes))),
 ];
 

@@ -230,6 +230,3 @@ impl<'s> Resolver<'s, '_> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,4 +1,6 @@
-//! Tests what the driver reports about passes that fail.
+//! Tests what the driver reports about passes that fail, and what it gives an oracle.
+
+use std::cell::RefCell;
 
 use grammar::{
     codes::Code,
@@ -221,6 +223,73 @@ fn an_oracle_judges_the_meaning() {
     let wanted = "pass `clear` changed what the program means (bug: true)";
     assert_eq!(outcome(&CLEAR, settings), (wanted.to_owned(), "before failed".to_owned()));
     assert_eq!(outcome(&KEEP, settings), ("done".to_owned(), "before unchanged".to_owned()));
+}
+
+/// Copies the first statement of the body to its end.
+fn grow(program: &mut Program) {
+    if let Some(body) = program.body {
+        let first = program.blocks[body][0];
+        let copy = program.stmts[first].clone();
+        let copy = program.stmts.push(copy);
+        program.blocks[body].push(copy);
+    }
+}
+
+static GROW: Pass = Pass {
+    name: "grow",
+    description: "",
+    docs: "",
+    options: &[],
+    for_one_rank: false,
+    run: |program, _, _| {
+        grow(program);
+        Ok(Change::Changed)
+    },
+};
+/// The same, and the result is the program of one rank.
+static SPECIALISE: Pass = Pass {
+    name: "specialise",
+    description: "",
+    docs: "",
+    options: &[],
+    for_one_rank: true,
+    run: |program, _, _| {
+        grow(program);
+        let rank = program.intern_int(0);
+        program.options.insert("rank".to_owned(), rank);
+        Ok(Change::Changed)
+    },
+};
+
+/// An oracle that accepts all programs, and records the numbers of statements of each and of what the other ranks run.
+#[derive(Default)]
+struct Recorder(RefCell<Vec<[usize; 2]>>);
+
+impl SemanticOracle for Recorder {
+    fn reference(&self, _: &Program) -> Result<Box<dyn Reference + '_>, Vec<Diagnostic>> {
+        Ok(Box::new(Recorded(&self.0)))
+    }
+}
+
+struct Recorded<'a>(&'a RefCell<Vec<[usize; 2]>>);
+
+impl Reference for Recorded<'_> {
+    fn check_equivalent(&self, program: &Program, all_ranks: &Program) -> Result<(), Diagnostic> {
+        self.0.borrow_mut().push([program, all_ranks].map(|it| it.body().len()));
+        Ok(())
+    }
+}
+
+#[test]
+fn the_other_ranks_run_the_last_program_that_is_not_of_one_rank() {
+    let (mut programs, _) = grammar::read(&TEXT.replace(" :\n", " :\n  SetCurrentStream(Stream 0)\n"));
+    let recorder = Recorder::default();
+    let settings = Settings { verify: Verify::Semantic(&recorder), roundtrip: false };
+    let calls = [&GROW, &SPECIALISE, &SPECIALISE].map(call);
+    let done =
+        run(&mut programs[0], &calls, settings, &mut |_| ()).map_err(|it| format!("{it}: {:?}", it.error));
+    assert_eq!(done, Ok(()));
+    assert_eq!(*recorder.0.borrow(), [[3, 3], [4, 3], [5, 3]]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::{thread::JoinHandle, time::Duration};
 
+use hir_lsp::{ServeError, serve};
 use lsp_server::{Connection, Message, Notification, Request, RequestId, Response, ResponseError};
 use lsp_types::{
     CodeAction, CodeActionContext, CodeActionOrCommand, CodeActionParams, Diagnostic,
@@ -10,7 +11,7 @@ use lsp_types::{
 use passes::Catalog;
 use serde_json::{Value, json};
 
-use crate::{ServeError, positions::Positions, serve};
+use super::text;
 
 /// Why a script stops.
 pub(super) type Fault = Box<dyn std::error::Error>;
@@ -61,10 +62,8 @@ impl Editor {
 
     /// Replaces the first occurrence of `old`, as a keystroke does.
     pub(super) fn replace(&mut self, old: &str, new: &str) -> Result<(), Fault> {
-        let at = self.text.find(old).ok_or_else(|| format!("the text has no `{old}`"))?;
-        let positions = Positions::new(&self.text);
-        let range = positions.range(&self.text, grammar::span::Span::new(at, at + old.len()));
-        self.text.replace_range(at..at + old.len(), new);
+        let range = self.range_of(old)?;
+        self.text = text::replaced(&self.text, range, new);
         self.change(json!([{ "range": range, "text": new }]))
     }
 
@@ -84,12 +83,10 @@ impl Editor {
 
     /// Makes edits, all of which refer to the present text.
     pub(super) fn apply_edits(&mut self, edits: &[TextEdit]) -> Result<(), Fault> {
-        let positions = Positions::new(&self.text);
-        let mut edits: Vec<_> =
-            edits.iter().map(|it| (positions.span(&self.text, it.range), it.new_text.as_str())).collect();
-        edits.sort_by_key(|it| std::cmp::Reverse(it.0));
-        for (span, new) in edits {
-            self.text.replace_range(span.start as usize..span.end as usize, new);
+        let mut edits: Vec<_> = edits.iter().collect();
+        edits.sort_by_key(|it| std::cmp::Reverse(it.range.start));
+        for edit in edits {
+            self.text = text::replaced(&self.text, edit.range, &edit.new_text);
         }
         let text = self.text.clone();
         self.change(json!([{ "text": text }]))
@@ -102,14 +99,12 @@ impl Editor {
 
     /// Returns the range of the first occurrence of a text.
     pub(super) fn range_of(&self, text: &str) -> Result<Range, Fault> {
-        let at = self.text.find(text).ok_or_else(|| format!("the text has no `{text}`"))?;
-        let span = grammar::span::Span::new(at, at + text.len());
-        Ok(Positions::new(&self.text).range(&self.text, span))
+        text::range_of(&self.text, text).ok_or_else(|| format!("the text has no `{text}`").into())
     }
 
     /// Returns the text of a range.
-    pub(super) fn text_at(&self, range: Range) -> &str {
-        Positions::new(&self.text).span(&self.text, range).text(&self.text)
+    pub(super) fn text_at(&self, range: Range) -> String {
+        text::text_at(&self.text, range)
     }
 
     /// Returns what is published about the present text. `with_check` waits for the check, too.

@@ -1,11 +1,13 @@
 //! After any edits, the server says of a text what it says of the same text when it is opened.
 
-use lsp_types::{Position, Range, TextDocumentContentChangeEvent};
+use hir_lsp::follows_edits;
+use lsp_types::{Position, Range};
 use proptest::prelude::*;
 
-use crate::document::Document;
-
-use super::editor::{Editor, Fault};
+use super::{
+    editor::{Editor, Fault},
+    text::replaced,
+};
 
 /// The texts that edits begin with, and whose pieces they insert.
 const TEXTS: &[&str] = &[
@@ -21,8 +23,7 @@ const PIECES: &[&str] =
 /// An edit: the range, as parts of the text, and what replaces it.
 #[derive(Clone, Debug)]
 struct Edit {
-    from: Position,
-    to: Position,
+    range: Range,
     text: String,
 }
 
@@ -40,35 +41,8 @@ fn edit() -> impl Strategy<Value = Edit> {
     let end = (position(), 0u32..5, prop::bool::weighted(0.2));
     (position(), end, piece).prop_map(|(from, (far, near, is_far), text)| {
         let to = if is_far { far } else { Position::new(from.line, from.character + near) };
-        Edit { from, to, text }
+        Edit { range: Range::new(from, to), text }
     })
-}
-
-/// Replaces a range as the protocol defines it, by a definition of its own: lines as lists of UTF-16 units.
-fn replaced(text: &str, edit: &Edit) -> String {
-    let mut lines: Vec<(Vec<u16>, &str)> = Vec::new();
-    let mut rest = text;
-    loop {
-        let end = rest.find(['\n', '\r']);
-        let Some(end) = end else { break };
-        let mark = if rest[end..].starts_with("\r\n") { "\r\n" } else { &rest[end..end + 1] };
-        lines.push((rest[..end].encode_utf16().collect(), mark));
-        rest = &rest[end + mark.len()..];
-    }
-    lines.push((rest.encode_utf16().collect(), ""));
-    let offset = |it: Position| -> usize {
-        let before: usize = lines.iter().take(it.line as usize).map(|it| it.0.len() + it.1.len()).sum();
-        let Some((line, _)) = lines.get(it.line as usize) else { return before };
-        let at = line.len().min(it.character as usize);
-        // The second half of a pair belongs to the character before it.
-        let is_half = line.get(at).is_some_and(|it| (0xdc00..0xe000).contains(it));
-        before + at - usize::from(is_half && at > 0)
-    };
-    let all: Vec<u16> = text.encode_utf16().collect();
-    let start = offset(edit.from);
-    let end = offset(edit.to).max(start);
-    let new: Vec<u16> = edit.text.encode_utf16().collect();
-    String::from_utf16_lossy(&[&all[..start], &new[..], &all[end..]].concat())
 }
 
 proptest! {
@@ -77,24 +51,12 @@ proptest! {
     #[test]
     fn edits_give_the_state_of_a_fresh_text(text in 0..TEXTS.len(), edits in prop::collection::vec(edit(), 1..12)) {
         let mut expected = TEXTS[text].to_owned();
-        let uri: Result<lsp_types::Uri, _> = "file:///edited.hir".parse();
-        let mut document = Document::new(uri.map_err(|it| TestCaseError::fail(format!("{it:?}")))?, 0, expected.clone());
-        for (version, edit) in edits.iter().enumerate() {
-            expected = replaced(&expected, edit);
-            let change = TextDocumentContentChangeEvent {
-                range: Some(Range::new(edit.from, edit.to)),
-                range_length: None,
-                text: edit.text.clone(),
-            };
-            document.change(version as i32, vec![change]);
-            // Some texts in between are read, too.
-            if version % 3 == 0 {
-                document.snapshot();
-            }
+        let mut session = expected.clone();
+        for Edit { range: Range { start, end }, text } in &edits {
+            expected = replaced(&expected, Range::new(*start, *end), text);
+            session += &format!("\0{}:{} {}:{}\n{text}", start.line, start.character, end.line, end.character);
         }
-        let edited = document.snapshot();
-        prop_assert_eq!(edited.text(), expected.as_str());
-        crate::invariant::equals_fresh(&edited).map_err(TestCaseError::fail)?;
+        prop_assert_eq!(follows_edits(&session), Ok(expected));
     }
 }
 

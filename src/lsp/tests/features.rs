@@ -7,7 +7,6 @@ use lsp_types::{
 use serde_json::{Value, json};
 
 use super::editor::{Editor, Fault};
-use crate::lowered::{Lowered, LoweredRequest};
 
 /// A program with everything that has a name.
 const PROGRAM: &str = "// RUN: hir-opt %s --passes=assign-streams{count=4}
@@ -270,19 +269,21 @@ fn completion_offers_what_can_be_written() -> Result<(), Fault> {
 #[test]
 fn the_program_after_passes_knows_its_origin() -> Result<(), Fault> {
     let mut editor = Editor::open(include_str!("../../../samples/column-parallel.hir"))?;
-    let ask = |editor: &mut Editor, passes: &str| -> Result<Lowered, Fault> {
+    let ask = |editor: &mut Editor, passes: &str| -> Result<Result<Value, String>, Fault> {
         let mut params = editor.at("%HostIrContainer")?;
         params["passes"] = json!(passes);
-        editor.ask::<LoweredRequest>(serde_json::from_value(params)?)
+        Ok(editor.call("hir/lowered", params)?.map_err(|it| it.message))
     };
-    let found = ask(&mut editor, "@overlap-allgather-linear")?;
-    let (old, new): (Vec<&str>, Vec<&str>) = (editor.text().lines().collect(), found.text.lines().collect());
+    let found = ask(&mut editor, "@overlap-allgather-linear")??;
+    let new = found["text"].as_str().ok_or("no text")?;
+    let pairs: Vec<[u32; 2]> = serde_json::from_value(found["lines"].clone())?;
+    let (old, new): (Vec<&str>, Vec<&str>) = (editor.text().lines().collect(), new.lines().collect());
     // The loop of the ring comes from the linear layer.
     let linear = old.iter().position(|it| it.contains("linear(")).ok_or("no linear")? as u32;
     let looped = new.iter().position(|it| it.trim_start().starts_with("FOR ")).ok_or("no loop")? as u32;
-    assert!(found.lines.iter().any(|it| it[1].abs_diff(linear) <= 1 && it[0] >= looped), "{found:#?}");
-    assert!(found.lines.is_sorted_by_key(|it| it[0]));
-    assert!(ask(&mut editor, "@overlp").is_err_and(|it| it.to_string().contains("unknown pipeline")));
+    assert!(pairs.iter().any(|it| it[1].abs_diff(linear) <= 1 && it[0] >= looped), "{found:#?}");
+    assert!(pairs.is_sorted_by_key(|it| it[0]));
+    assert!(ask(&mut editor, "@overlp")?.is_err_and(|it| it.contains("unknown pipeline")));
     editor.close()
 }
 

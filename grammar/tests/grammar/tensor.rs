@@ -1,7 +1,13 @@
 //! Tests the parsers of tensor and axis text on the spellings that two years of dumps contain.
 
-use super::*;
-use crate::{ir::DeviceDim, parse::tests::show};
+use grammar::{
+    dtype::DType,
+    ir::{AxisKind, DeviceDim, Memory, Mesh, ParallelType},
+    span::Span,
+    tensor::*,
+};
+
+use super::parse::show;
 
 #[track_caller]
 fn tensor(text: &str) -> TensorText<'_> {

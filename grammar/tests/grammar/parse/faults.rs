@@ -107,7 +107,7 @@ fn a_text_in_utf_16_is_named() {
     for (to_bytes, name) in orders {
         for (mark, name) in [(Some(0xfeff), "utf-16"), (None, name)] {
             let bytes = mark.into_iter().chain(text.encode_utf16()).flat_map(to_bytes).collect();
-            let help = parse(&crate::decode(bytes)).1.into_iter().find_map(|it| it.help);
+            let help = parse(&grammar::decode(bytes)).1.into_iter().find_map(|it| it.help);
             assert!(help.is_some_and(|it| it.contains(&format!("iconv -f {name} "))), "{name}");
         }
     }
@@ -168,11 +168,11 @@ proptest::proptest! {
 fn branches_of_a_folded_text() {
     let text = "%HostIrContainer { (T0_g_float[iS0{4}]) -> () : IF Manual ( rank == 0 ): Wait(Communication 1) ELSE: \
                 Wait(Communication 2) } // %HostIrContainer\n";
-    let (_, diagnostics) = crate::read(text);
+    let (_, diagnostics) = grammar::read(text);
     let codes: Vec<Code> = diagnostics.iter().map(|it| it.code).collect();
     assert_eq!(codes, [Code::LostIndentation; 2], "{diagnostics:?}");
     let text = "%HostIrContainer { () -> () :\n  ELSE:\n    StartCoalescing\n} // %HostIrContainer\n";
-    let codes: Vec<Code> = crate::read(text).1.iter().map(|it| it.code).collect();
+    let codes: Vec<Code> = grammar::read(text).1.iter().map(|it| it.code).collect();
     assert_eq!(codes, [Code::Syntax]);
 }
 
@@ -187,15 +187,15 @@ fn what_stands_behind_the_closer() {
         " // %HostIrContainer foo\n",
         " // done\n",
     ] {
-        let (programs, diagnostics) = crate::read(&format!("{body}{between}{domains}"));
+        let (programs, diagnostics) = grammar::read(&format!("{body}{between}{domains}"));
         assert!(diagnostics.is_empty(), "{between}: {diagnostics:?}");
-        assert!(crate::print(&programs[0]).contains("allocation("), "{between}");
+        assert!(grammar::print(&programs[0]).contains("allocation("), "{between}");
     }
     // In a text folded into one line, the sections and the next container follow the closing brace.
     let folded = body.replace('\n', " ");
     let (programs, _) =
-        crate::read(&format!("{folded} // %HostIrContainer {folded} // %HostIrContainer {domains}"));
-    let sections: Vec<bool> = programs.iter().map(|it| crate::print(it).contains("allocation(")).collect();
+        grammar::read(&format!("{folded} // %HostIrContainer {folded} // %HostIrContainer {domains}"));
+    let sections: Vec<bool> = programs.iter().map(|it| grammar::print(it).contains("allocation(")).collect();
     assert_eq!(sections, [false, true]);
 }
 
@@ -204,9 +204,9 @@ fn what_is_dropped_holds_brackets() {
     let text = "%HostIrContainer { () -> () :\n\nHostUnit0: Inputs={T0_g_float[iS0{4}]} -> Outputs={T1_g_float[iS1{4}]}\n\
                 %kernel {\nResize: iS3{4}rf by 0 and 2 -> iS-1{6}\nT1_g_float[iS1{4}]\n   = relu(T0_g_float[iS0{4}]);\n\
                 TransformPrinter :\nT1_g_float[iS1{4}] { 6 }\n} // %kernel\n} // %HostIrContainer\n";
-    let (programs, diagnostics) = crate::read(text);
+    let (programs, diagnostics) = grammar::read(text);
     let codes: Vec<Code> = diagnostics.iter().map(|it| it.code).collect();
     assert_eq!(codes, [Code::LossyText; 2], "{diagnostics:?}");
-    assert!(crate::print(&programs[0]).contains("relu("));
-    assert_eq!(crate::read(&crate::fix(text)).1, []);
+    assert!(grammar::print(&programs[0]).contains("relu("));
+    assert_eq!(grammar::read(&grammar::fix(text)).1, []);
 }

@@ -1,6 +1,6 @@
 //! Tests that one program has the same canonical text in the spelling of each dialect version.
 
-use crate::{print, read};
+use grammar::{print, read};
 
 /// Checks that `text` reads as the program `expected` with these diagnostic codes, and that `expected` reads
 /// back as itself without diagnostics.
@@ -11,7 +11,7 @@ fn check(text: &str, codes: &[&str], expected: &str) {
     assert_eq!(found, codes, "{diagnostics:?}\n{text}");
     let printed: String = programs.iter().map(print).collect();
     assert_eq!(printed, expected, "\n{text}");
-    let (programs, left) = read(&crate::fix(text));
+    let (programs, left) = read(&grammar::fix(text));
     assert_eq!(programs.iter().map(print).collect::<String>(), printed, "fixed");
     assert!(left.is_empty(), "{left:?}");
     let (programs, diagnostics) = read(&printed);

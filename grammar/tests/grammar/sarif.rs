@@ -1,4 +1,7 @@
-use super::*;
+//! What code hosts require of a SARIF log.
+
+use grammar::{codes::Code, diagnostic::Diagnostic, sarif::*, span::Span};
+use serde_json::{Value, json};
 
 /// Returns the items of a value that must be an array.
 fn array(it: &Value) -> &[Value] {

@@ -2,11 +2,15 @@
 
 mod faults;
 
-use super::*;
-use crate::ast::{Arg, ExprKind, For, If, Post, Range, Stmt, StmtKind, Trailer};
+use grammar::{
+    ast::{Arg, Expr, ExprKind, For, If, Post, Range, Stmt, StmtKind, Trailer},
+    codes::Code,
+    diagnostic::has_errors,
+    parse::{parse, parse_scalar},
+};
 
 /// Returns an expression as text that shows its structure.
-pub(crate) fn show(expr: &Expr<'_>) -> String {
+pub fn show(expr: &Expr<'_>) -> String {
     let list = |items: &[Expr<'_>]| items.iter().map(show).collect::<Vec<_>>().join(" ");
     match &expr.kind {
         ExprKind::Int(n) => n.to_string(),

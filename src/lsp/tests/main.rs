@@ -4,5 +4,7 @@ mod diagnostics;
 mod editor;
 mod edits;
 mod features;
+mod format;
+mod text;
 mod textmate;
 mod words;

@@ -1,6 +1,6 @@
 //! Tests that one program reads the same in each form in which people paste it.
 
-use crate::{diagnostic::Diagnostic, print, read};
+use grammar::{diagnostic::Diagnostic, print, read};
 
 const PLAIN: &str = "\
 %HostIrContainer { (T0_g_float[ideviceIdx.x0{2}, iS1{4}] (DeviceMesh{0 1})) -> (T1_g_float[iS2{2}, iS3{4}] (DeviceMesh{0 1})) :
@@ -35,7 +35,7 @@ fn prefixed(prefix: &str) -> String {
 
 #[test]
 fn nothing_is_copied_that_is_clean() {
-    let clean = super::clean(PLAIN);
+    let clean = grammar::dump_cleanup::clean(PLAIN);
     assert!(matches!(clean.text, std::borrow::Cow::Borrowed(_)));
     check(PLAIN, &[]);
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::{
+use grammar::{
     REFERENCE,
     codes::Code,
     diagnostic::has_errors,

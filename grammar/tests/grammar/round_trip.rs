@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use proptest::prelude::*;
 
-use crate::{
+use grammar::{
     Dialect,
     attr::OperandKind,
     dtype::DType,
@@ -298,7 +298,7 @@ proptest! {
     fn canonical_text_is_a_fixed_point(choices in proptest::collection::vec(any::<u32>(), 0..300)) {
         let text = ProgramGenerator::new(choices).program();
         let (programs, diagnostics) = read(&text);
-        prop_assert!(!crate::diagnostic::has_errors(&diagnostics), "{text}\n{diagnostics:#?}");
+        prop_assert!(!grammar::diagnostic::has_errors(&diagnostics), "{text}\n{diagnostics:#?}");
         let first: Vec<String> = programs.iter().map(print).collect();
         let (again, diagnostics) = read(&first.concat());
         prop_assert!(diagnostics.is_empty(), "{}\n{diagnostics:#?}", first.concat());
@@ -335,7 +335,7 @@ proptest! {
             program.options.clear();
             let (text, losses) = print_as(&program, Dialect::Y2025);
             let (again, diagnostics) = read(&text);
-            prop_assert!(!crate::diagnostic::has_errors(&diagnostics), "{text}\n{diagnostics:#?}");
+            prop_assert!(!grammar::diagnostic::has_errors(&diagnostics), "{text}\n{diagnostics:#?}");
             let vague = losses.iter().find(|it| it.message.contains("this program"));
             prop_assert!(vague.is_none(), "{}\n{text}", print(&program));
             if losses.is_empty() {

@@ -1,0 +1,12 @@
+//! Tests of the language through what the package exports: its unit tests are those of parts that do not read a text.
+
+mod attributes;
+mod dialect_version;
+mod dump_cleanup;
+mod fusions;
+mod parse;
+mod places;
+mod reference;
+mod round_trip;
+mod sarif;
+mod tensor;
