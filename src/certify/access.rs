@@ -21,13 +21,6 @@ pub(crate) const MISFIT: &str = "the shapes of its operands do not match";
 
 pub(crate) const NOT_HELD: &str = "it needs elements of other ranks, which hir-certify does not gather";
 
-/// The elements of an operand on which an element of a result depends.
-pub(crate) enum Access {
-    Dims(Vec<Dim>),
-    /// The element with the same row-major number, between these shapes.
-    Reshaped(Vec<usize>, Vec<usize>),
-}
-
 /// The indices in one dimension of an operand: `len` of them from `start + step * (index / by)` on, where `index` is that of dimension `to`
 /// of the result. None beyond its extent.
 #[derive(Clone, Copy)]
@@ -40,34 +33,29 @@ pub(crate) struct Dim {
     extent: usize,
 }
 
-impl Access {
-    /// Returns the elements for one element of the result.
-    pub(crate) fn block(&self, index: &[usize]) -> Vec<Range<usize>> {
-        let range = |it: &Dim| {
-            let at = it.to.map_or(0, |to| index[to] / it.by) as i64;
-            let start = usize::try_from(it.start.saturating_add(it.step.saturating_mul(at)));
-            start.ok().filter(|start| *start < it.extent).map_or(0..0, |start| start..start + it.len)
-        };
-        match self {
-            Self::Dims(dims) => dims.iter().map(range).collect(),
-            Self::Reshaped(from, to) => {
-                unravel(ravel(index, to), from).into_iter().map(|at| at..at + 1).collect()
-            }
-        }
-    }
+/// Returns the elements of an operand on which an element of the result depends, by the accesses in each dimension.
+pub(crate) fn block(dims: &[Dim], index: &[usize]) -> Vec<Range<usize>> {
+    let range = |it: &Dim| {
+        let at = it.to.map_or(0, |to| index[to] / it.by) as i64;
+        let start = usize::try_from(it.start.saturating_add(it.step.saturating_mul(at)));
+        start.ok().filter(|start| *start < it.extent).map_or(0..0, |start| start..start + it.len)
+    };
+    dims.iter().map(range).collect()
 }
 
 impl Statement<'_> {
-    /// Returns the access of a result to an operand.
-    pub(crate) fn access(&self, at: usize, result: usize) -> Computed<Access> {
+    /// Returns the value of a scalar.
+    pub(crate) fn value(&self, scalar: ExprId) -> Computed<Value> {
+        self.scalars.eval(scalar).map_err(|_| "a scalar has no value that hir-certify can compute")
+    }
+
+    /// Returns the accesses of a result to an operand, in each of its dimensions.
+    pub(crate) fn access(&self, at: usize, result: usize) -> Computed<Vec<Dim>> {
         let Self { program, stmt, .. } = *self;
         let ((arg, from), to) = (&self.args[at], &self.outs[result].1.whole);
         let from = &from.whole;
         let maps = match operand_map(program, stmt, at, &|it| self.scalars.int(it).ok()) {
             Some(OperandMap::Dims(it)) if it.len() == from.len() => it,
-            Some(OperandMap::Groups(_)) if from.iter().product::<usize>() == to.iter().product::<usize>() => {
-                return Ok(Access::Reshaped(from.clone(), to.clone()));
-            }
             Some(_) => return Err(MISFIT),
             None => return Err("hir-certify does not know how its result depends on its operands"),
         };
@@ -112,7 +100,7 @@ impl Statement<'_> {
             }
             _ => {}
         }
-        Ok(Access::Dims(dims))
+        Ok(dims)
     }
 
     /// Returns the dimension of partial sums of a product, which divides the summed dimension of the operands.
@@ -147,15 +135,22 @@ impl Statement<'_> {
     /// the operator copies, a rank takes the same share of what it has as the operator takes of the whole tensor.
     pub(crate) fn moved(&self) -> Computed<Vec<usize>> {
         let ((_, from), (_, to)) = self.args.first().zip(self.outs.first()).ok_or(MISFIT)?;
-        let access = self.access(0, 0)?;
+        let rule = self.stmt.op.def().type_rule;
+        let [has, takes] = [from, to].map(|it| it.whole.iter().product::<usize>());
+        let dims = if rule == TypeRule::Reshape { None } else { Some(self.access(0, 0)?) };
+        if dims.is_none() && has != takes {
+            return Err(MISFIT);
+        }
         let position = |index: Vec<usize>| {
-            let found = from.positions(&access.block(&index)).ok_or(NOT_HELD)?;
+            // A reshape keeps the row-major number.
+            let reshaped = || unravel(ravel(&index, &to.whole), &from.whole).into_iter().map(|at| at..at + 1);
+            let block = dims.as_ref().map_or_else(|| reshaped().collect(), |dims| block(dims, &index));
+            let found = from.positions(&block).ok_or(NOT_HELD)?;
             if let [only] = found[..] { Ok(only) } else { Err(MISFIT) }
         };
         let positions = to.indices().map(position).collect::<Computed<Vec<_>>>()?;
-        let [has, takes] = [from, to].map(|it| it.whole.iter().product::<usize>());
-        let is_copy = self.stmt.op.def().type_rule == TypeRule::Same;
         let used = positions.iter().collect::<FxHashSet<_>>().len();
-        if is_copy || used * has == from.len() * takes.min(has) { Ok(positions) } else { Err(NOT_HELD) }
+        let is_share = used * has == from.len() * takes.min(has);
+        if rule == TypeRule::Same || is_share { Ok(positions) } else { Err(NOT_HELD) }
     }
 }

@@ -12,14 +12,16 @@ pub struct Fault {
 }
 
 /// How the programs are evaluated.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Settings {
-    /// The number of ranks; `None`: the lowest one that has all ranks of meshes and teams.
+    /// The number of ranks. Default: all ranks of meshes and teams.
+    #[arg(long, value_name = "N")]
     pub ranks: Option<usize>,
-    /// The number of evaluations, each with other inputs.
+    /// The number of evaluations, each on other inputs. Each lowers the probability of an error.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: u32,
-    /// Selects the primes, the inputs and the unknown functions, to repeat an evaluation; `None`: random ones, for which no text can have
-    /// been written.
+    /// Repeats the evaluations of this number. Default: random ones, for which no text can have been written.
+    #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 }
 
@@ -44,7 +46,8 @@ pub(crate) struct Unrolled<'p> {
     /// Distinguishes its unknown values from those of the other program.
     pub(crate) name: &'static str,
     pub(crate) trace: Trace<'p>,
-    pub(crate) order: Order,
+    /// The actions of all ranks: the steps and the numbers of tasks of their members.
+    pub(crate) order: Vec<Vec<(usize, usize)>>,
 }
 
 /// The highest probability of an error with which something is certified, as the exponent of two.
@@ -66,8 +69,7 @@ pub fn certify(original: &Program, lowered: &Program, settings: &Settings) -> Re
         let message = format!("{ranks} ranks; expected at least {least}, and at most {MAX_RANKS}");
         return Err(refuse(message, "has these ranks in its meshes and teams"));
     }
-    let [inputs, outputs] = ports(original);
-    if [&inputs, &outputs] != ports(lowered).each_ref() {
+    if ports(original) != ports(lowered) {
         let message = "the two programs have inputs or outputs of different numbers, shapes or element types";
         return Err(refuse(message.to_owned(), "expected those of the original"));
     }
@@ -75,29 +77,26 @@ pub fn certify(original: &Program, lowered: &Program, settings: &Settings) -> Re
     let ranks_before = if has_whole_tensors(original) { None } else { Some(ranks) };
     let before = unrolled(original, "original", ranks_before).map_err(fault(true))?;
     let after = unrolled(lowered, "lowered", Some(ranks)).map_err(fault(false))?;
-    let accesses = after.order.accesses;
-    let mut claim = Claim { ranks, accesses, outputs: outputs.len(), elements: 0, error_exponent: 0.0 };
+    let tasks = after.trace.steps.iter().flat_map(|it| &it.tasks).filter(|it| it.stmt.is_some());
+    let accesses = tasks.map(|it| it.reads.len() + it.writes.len()).sum();
+    let (inputs, shapes) = ports(original);
+    let outputs = shapes.len() - inputs;
+    let mut claim = Claim { ranks, accesses, outputs, elements: 0, error_exponent: 0.0 };
     let key = settings.seed.unwrap_or_else(|| RandomState::new().hash_one("key"));
     for run in 0..settings.runs {
         let algebra = Algebra::new(key.wrapping_add(run.into()));
-        let values: Vec<Values> = inputs.iter().enumerate().map(|it| whole_input(it, &algebra)).collect();
+        let values = shapes[..inputs].iter().enumerate().map(|it| whole_input(it, &algebra));
+        let values: Vec<Values> = values.collect();
         let wanted = execute(&before, &algebra, &values).map_err(fault(true))?;
         let found = execute(&after, &algebra, &values).map_err(fault(false))?;
-        let mut compared = [0; 2];
-        for (side, tensors) in [&lowered.inputs, &lowered.outputs].into_iter().enumerate() {
-            for port in Program::tensors_of(tensors).enumerate() {
-                let count = compare([original, lowered], [&wanted, &found], side, port);
-                compared[side] += count.map_err(fault(false))?;
-            }
-        }
-        claim.elements = compared[1];
-        claim.error_exponent += algebra.error_exponent(compared[0] + compared[1]).min(0.0);
+        let counts = (0..shapes.len()).map(|it| compare([original, lowered], [&wanted, &found], it));
+        let counts = counts.collect::<Diagnosed<Vec<_>>>().map_err(fault(false))?;
+        claim.elements = counts[inputs..].iter().sum();
+        claim.error_exponent += algebra.error_exponent(counts.iter().sum()).min(0.0);
     }
     if claim.error_exponent > LEAST_EXPONENT {
-        let why = format!(
-            "these runs prove nothing: the probability of an error is at most 2^{:.0}",
-            claim.error_exponent.ceil()
-        );
+        let bound = claim.error_exponent.ceil();
+        let why = format!("these runs prove nothing: the probability of an error is at most 2^{bound:.0}");
         return Err(refuse(why, "computes products of too many factors; more `--runs` lower it"));
     }
     Ok(claim)
@@ -111,48 +110,49 @@ fn unrolled<'p>(program: &'p Program, name: &'static str, ranks: Option<usize>) 
     Ok(Unrolled { program, name, trace, order })
 }
 
-/// Compares the final contents of an input (side 0) or output (side 1) on all ranks, and returns how many elements it has there.
+/// Compares the final contents of an input or output on all ranks, and returns how many elements it has there.
 fn compare(
     [original, lowered]: [&Program; 2],
-    [wanted, found]: [&[[Vec<Output<'_>>; 2]]; 2],
-    side: usize,
-    (number, tensor): (usize, TensorId),
+    [wanted, found]: [&[Vec<Output<'_>>]; 2],
+    number: usize,
 ) -> Diagnosed<usize> {
-    let (name, mut count) = (lowered.tensor_name(tensor), 0);
-    let (kind, tensors) = [("input", &original.inputs), ("output", &original.outputs)][side];
+    let [declared, tensor] = [original, lowered].map(|it| port_tensors(it).nth(number));
+    let (Some(declared), Some(tensor)) = (declared, tensor) else { return Ok(0) };
+    let is_input = number < Program::tensors_of(&original.inputs).count();
+    let (kind, name) = (if is_input { "input" } else { "output" }, lowered.tensor_name(tensor));
     let differs = |message: String, label: String| {
         let it = Diagnostic::new(Code::ProgramsDiffer, lowered.tensor_span(tensor), message, label);
         it.help("`hir run --reference` shows the values that differ, for inputs that you choose")
     };
-    let declared = Program::tensors_of(tensors).nth(number);
+    let mut count = 0;
     for (rank, ports) in found.iter().enumerate() {
+        let is_held = original.tensors[declared].mesh.contains(rank);
+        if !is_held && ports[number].is_none() {
+            continue;
+        }
         // A rank has the part that it had; of an output of a program on whole tensors, any.
         let is_whole = wanted.len() == 1;
-        let wanted = &wanted[if is_whole { 0 } else { rank }][side][number];
-        let declared = declared.filter(|it| original.tensors[*it].mesh.contains(rank));
-        let part = |it| Part::of(original, &Scalars::new(original, rank), it, Some(rank), None).ok();
-        let had = declared.and_then(part);
-        let own = match (&ports[side][number], wanted) {
-            (None, _) if declared.is_none() => continue,
-            (Some((part, _)), Some((whole, own))) if had.as_ref() == Some(*part) || is_whole && side == 1 => {
-                whole.positions(&part.held).map(|it| own.at(&it))
-            }
-            _ => None,
-        };
-        let (Some((part, values)), Some(own)) = (&ports[side][number], own) else {
+        let had = Part::of(original, &Scalars::new(original, rank), declared, Some(rank), None);
+        let fits = |part: &Part| is_held && had.as_ref() == Ok(part) || is_whole && !is_input;
+        let port = ports[number].as_ref().filter(|(part, _)| fits(part));
+        let wanted = &wanted[if is_whole { 0 } else { rank }][number];
+        let own = port.zip(wanted.as_ref()).and_then(|((part, values), (whole, wanted))| {
+            Some((part, values, at(wanted, &whole.positions(&part.held)?)))
+        });
+        let Some((part, values, own)) = own else {
             let message = format!("rank {rank} has another part of the {kind} `{name}`, or none");
             return Err(differs(message, "expected that of the original".to_owned()).into());
         };
-        let both = part.indices().zip(values.data.iter().zip(&*own.data));
-        let faulty: Vec<_> = both.filter(|(_, (found, wanted))| found != wanted).collect();
+        let both = part.indices().zip(values.iter().zip(&own));
+        let faulty: Vec<_> = both.filter(|(_, (found, wanted))| found.value != wanted.value).collect();
         if let Some((index, _)) = faulty.first() {
-            let (some, all) = (faulty.len(), own.data.len());
+            let (some, all) = (faulty.len(), own.len());
             let message = format!(
                 "on rank {rank}, {some} of {all} elements of the {kind} `{name}` are not those of the original"
             );
             return Err(differs(message, format!("the first one is element {index:?}")).into());
         }
-        count += own.data.len();
+        count += own.len();
     }
     Ok(count)
 }
@@ -160,30 +160,33 @@ fn compare(
 /// The type and the shape of an input or output.
 type Shape = (Option<DType>, Option<Vec<usize>>);
 
-/// Returns the inputs and the outputs.
-fn ports(program: &Program) -> [Vec<Shape>; 2] {
+/// Returns the inputs, and then the outputs.
+fn port_tensors(program: &Program) -> impl Iterator<Item = TensorId> {
+    Program::tensors_of(&program.inputs).chain(Program::tensors_of(&program.outputs))
+}
+
+/// Returns the number of inputs, and what the inputs and outputs are.
+fn ports(program: &Program) -> (usize, Vec<Shape>) {
     let port = |it: TensorId| {
         let part = Part::of(program, &Scalars::new(program, 0), it, None, None);
         (program.tensors[it].dtype, part.ok().map(|it| it.whole))
     };
-    [&program.inputs, &program.outputs].map(|it| Program::tensors_of(it).map(port).collect())
+    (Program::tensors_of(&program.inputs).count(), port_tensors(program).map(port).collect())
 }
 
 /// Returns the random elements of an input in one run. Truth values are random elements, too: what holds for all of them holds for 0 and 1.
 fn whole_input((number, (_, shape)): (usize, &Shape), algebra: &Algebra) -> Values {
-    let len = shape.iter().flatten().product();
-    Values { size: 1, data: (0..len).map(|at| algebra.random(("input", number, at))).collect() }
+    let len: usize = shape.iter().flatten().product();
+    (0..len).map(|at| algebra.random(("input", number, at))).collect()
 }
 
 /// Returns whether the statements of a program are operators on whole tensors, which no rank and no stream executes in parts.
 fn has_whole_tensors(program: &Program) -> bool {
-    let is_whole = |(_, it): (StmtId, &Stmt)| match it {
-        Stmt::Op(it) if it.op == Op::Select => true,
-        Stmt::Op(it) => {
-            let class = it.op.def().class;
-            matches!(class, OpClass::Compute | OpClass::Elementwise | OpClass::Allocate | OpClass::Deallocate)
-        }
-        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => true,
+    let is_whole = |(_, it): (StmtId, &Stmt)| {
+        let Some(it) = it.op() else { return true };
+        let class = it.op.def().class;
+        matches!(class, OpClass::Compute | OpClass::Elementwise | OpClass::Allocate | OpClass::Deallocate)
+            || it.op == Op::Select
     };
     let of_rank = ["rank", "deviceIdx.x"].iter().any(|it| program.find_symbol(it).is_some());
     !of_rank && program.stmts.iter().all(is_whole)

@@ -19,7 +19,7 @@ use grammar::{
     source::Source,
 };
 
-use super::{Claim, Settings, certify};
+use super::{Settings, certify};
 
 /// Certifies that a lowered program computes what its original computes, for all inputs and on all ranks.
 ///
@@ -34,15 +34,8 @@ struct Options {
     /// The program before lowering.
     #[arg(long, value_name = "FILE")]
     original: Option<PathBuf>,
-    /// The number of evaluations, each on other inputs. Each lowers the probability of an error.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
-    runs: u32,
-    /// The number of ranks. Default: all ranks of meshes and teams.
-    #[arg(long, value_name = "N")]
-    ranks: Option<usize>,
-    /// Repeats the evaluations of this number. Default: random ones, for which no text can have been written.
-    #[arg(long, value_name = "N")]
-    seed: Option<u64>,
+    #[command(flatten)]
+    settings: Settings,
     /// Set a symbol of the programs that have it, as for `hir run`.
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<Binding>,
@@ -101,24 +94,20 @@ fn report(code: u8, Source { name, text, .. }: &Source, all: &[Diagnostic]) -> u
 /// Returns the text about what is certified.
 fn run(options: &Options) -> Result<String, u8> {
     let start = Instant::now();
-    let (source, mut programs) = read(&options.file, options)?;
-    let mut sources = [source.clone(), source];
-    if let Some(path) = &options.original {
-        let (source, original) = read(path, options)?;
-        sources[0] = source;
-        programs.splice(..0, original);
-    }
-    let settings = Settings { ranks: options.ranks, runs: options.runs, seed: options.seed };
-    let claim = certify(&programs[0], &programs[1], &settings).map_err(|it| {
-        report(exit_code(&it.diagnostic), &sources[usize::from(!it.is_of_original)], &[*it.diagnostic])
+    let files = options.original.iter().chain([&options.file]).map(|it| read(it, options));
+    let (sources, programs): (Vec<_>, Vec<_>) = files.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+    let programs: Vec<Program> = programs.into_iter().flatten().collect();
+    let claim = certify(&programs[0], &programs[1], &options.settings).map_err(|it| {
+        let of = if it.is_of_original { sources.first() } else { sources.last() };
+        of.map_or(REJECTED, |of| report(exit_code(&it.diagnostic), of, &[*it.diagnostic]))
     })?;
-    let Claim { accesses, error_exponent, .. } = claim;
     let names = [(claim.ranks, "rank"), (claim.outputs, "output"), (claim.elements, "element")];
     let [ranks, outputs, elements] = names.map(|(count, name)| count_text(count, name));
-    let (file, runs) = (options.file.display(), count_text(options.runs as usize, "run"));
+    let (file, runs) = (options.file.display(), count_text(options.settings.runs as usize, "run"));
     let original =
         options.original.as_ref().map_or("its first program".to_owned(), |it| it.display().to_string());
-    let (bound, seconds) = (error_exponent.ceil(), start.elapsed().as_secs_f64());
+    let (bound, seconds) = (claim.error_exponent.ceil(), start.elapsed().as_secs_f64());
+    let accesses = claim.accesses;
     Ok(format!(
         "certified: {file} computes what {original} computes\n# {ranks}, {outputs} with {elements}, {runs}; probability of an error at most 2^{bound:.0}; {seconds:.3} s\n# no deadlock, and no race between its {accesses} memory accesses\n"
     ))

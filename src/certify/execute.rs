@@ -5,19 +5,10 @@
 
 use super::*;
 
-struct Memory<'a> {
-    trace: &'a Trace<'a>,
-    algebra: &'a Algebra,
-    /// Distinguishes the unknown values of this program.
-    name: &'static str,
-    /// By buffer; `None` if nothing has written to it.
-    buffers: Vec<Option<Values>>,
-}
-
 /// What a rank has of an input or output in the end, and which part of it; `None` on a rank that has no part.
 pub(crate) type Output<'a> = Option<(&'a Part, Values)>;
 
-/// Executes all actions on inputs, and returns the contents of the inputs and of the outputs of each rank, by number.
+/// Executes all actions on inputs, and returns the contents of the inputs and of the outputs of each rank.
 ///
 /// # Errors
 /// A statement that is not certified.
@@ -25,18 +16,26 @@ pub(crate) fn execute<'a>(
     Unrolled { program, name, trace, order }: &'a Unrolled<'a>,
     algebra: &Algebra,
     inputs: &[Values],
-) -> Diagnosed<Vec<[Vec<Output<'a>>; 2]>> {
-    let mut memory = Memory { trace, algebra, name, buffers: vec![None; trace.buffers.len()] };
-    for (port, whole) in trace.ports.iter().flat_map(|[ports, _]| ports.iter().zip(inputs)) {
+) -> Diagnosed<Vec<Vec<Output<'a>>>> {
+    let unknown = |buffer, at| algebra.random(("unwritten", name, buffer, at)).opaque();
+    let buffers = trace.buffers.iter().enumerate();
+    let buffers = buffers.map(|(buffer, len)| (0..*len).map(|at| unknown(buffer, at)).collect());
+    let mut memory: Vec<Values> = buffers.collect();
+    let read = |memory: &[Values], view: &View| at(&memory[view.buffer], &view.places);
+    let write = |memory: &mut [Values], view: &View, values: Values| {
+        view.places.iter().zip(values).for_each(|(at, it)| memory[view.buffer][*at] = it);
+    };
+    // The inputs are the first ports.
+    for (port, whole) in trace.ports.iter().flat_map(|it| it.iter().zip(inputs)) {
         if let Some((view, part)) = port {
             let positions = Part::all(&part.whole).positions(&part.held).unwrap_or_default();
-            memory.write(view, whole.at(&positions));
+            write(&mut memory, view, at(whole, &positions));
         }
     }
-    for action in &order.actions {
+    for action in order {
         let tasks: Vec<_> = action.iter().map(|(at, task)| &trace.steps[*at].tasks[*task]).collect();
-        let read = |it: &&Task<'_>| it.reads.iter().map(|it| memory.read(it)).collect();
-        let mut args: Vec<Vec<Values>> = tasks.iter().map(read).collect();
+        let args = tasks.iter().map(|it| it.reads.iter().map(|it| read(&memory, it)).collect());
+        let mut args: Vec<Vec<Values>> = args.collect();
         for (at, it) in tasks.into_iter().enumerate().filter(|it| !it.1.writes.is_empty()) {
             let results = match &it.function {
                 Some(function) => function(algebra, &args).map_err(|why| {
@@ -44,36 +43,9 @@ pub(crate) fn execute<'a>(
                 })?,
                 None => mem::take(&mut args[at]),
             };
-            it.writes.iter().zip(results).for_each(|(view, it)| memory.write(view, it));
+            it.writes.iter().zip(results).for_each(|(view, it)| write(&mut memory, view, it));
         }
     }
-    let mut output = |it: &'a Port| it.as_ref().map(|(view, part)| (part, memory.read(view)));
-    Ok(trace.ports.iter().map(|it| it.each_ref().map(|all| all.iter().map(&mut output).collect())).collect())
-}
-
-impl Memory<'_> {
-    /// Returns a buffer, with unknown values if nothing has written to it.
-    fn buffer(&mut self, buffer: usize) -> &mut Values {
-        self.buffers[buffer].get_or_insert_with(|| {
-            let unknown = |at| self.algebra.random(("unwritten", self.name, buffer, at)).opaque();
-            Values { size: 1, data: (0..self.trace.buffers[buffer]).map(unknown).collect() }
-        })
-    }
-
-    fn read(&mut self, view: &View) -> Values {
-        self.buffer(view.buffer).at(&view.places)
-    }
-
-    /// Writes as many elements as the view has.
-    fn write(&mut self, view: &View, values: Values) {
-        self.algebra.size.set(self.algebra.size.get().max(values.size));
-        if is_range(&view.places, self.trace.buffers[view.buffer]) {
-            self.buffers[view.buffer] = Some(values);
-            return;
-        }
-        let buffer = self.buffer(view.buffer);
-        buffer.size = buffer.size.max(values.size);
-        let data = Rc::make_mut(&mut buffer.data);
-        view.places.iter().zip(&*values.data).for_each(|(at, it)| data[*at] = *it);
-    }
+    let output = |it: &'a Port| it.as_ref().map(|(view, part)| (part, read(&memory, view)));
+    Ok(trace.ports.iter().map(|ports| ports.iter().map(output).collect()).collect())
 }

@@ -4,28 +4,31 @@
 //! which a constant is the number that it is: an integer times a power of two. Every other operator is an unknown function, also the
 //! reciprocal: `Algebra::apply` hashes its name and its operands with the key, and its values count as further random inputs.
 //!
-//! The *size* of values bounds their degree as polynomials of inputs, of values of unknown functions and of constants, and the
-//! logarithm of the sum of their coefficients, which are integers.
+//! The *size* of an element bounds its degree as a polynomial of inputs, of values of unknown functions and of constants, and the
+//! binary logarithm of the sum of its coefficients, which are integers.
 
 use super::*;
 
 /// Marks an element that is no number of the field. Arithmetic does not hold for it.
 const OPAQUE: u64 = 1 << 63;
 
-/// An element of the field, from 0 up to the prime, or an opaque one: an infinity, a quotient by zero, what nothing has written, and what
-/// is computed from them.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
-pub(crate) struct Element(u64);
+/// An element of the field, or an opaque one: an infinity, a quotient by zero, what nothing has written, and what is computed from them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Element {
+    /// The number from 0 up to the prime, and the mark. Elements with the same value are the same.
+    pub(crate) value: u64,
+    size: u64,
+}
 
 impl Element {
-    pub(crate) const ONE: Self = Self(1);
+    pub(crate) const ONE: Self = Self { value: 1, size: 0 };
 
     fn is_opaque(&self) -> bool {
-        self.0 & OPAQUE != 0
+        self.value & OPAQUE != 0
     }
 
     pub(crate) fn opaque(self) -> Self {
-        Self(self.0 | OPAQUE)
+        Self { value: self.value | OPAQUE, ..self }
     }
 }
 
@@ -72,19 +75,6 @@ impl Combine {
             _ => false,
         }
     }
-
-    /// Returns the size of what it makes of `count` elements of a size.
-    pub(crate) fn size(self, of_one: u64, count: usize) -> u64 {
-        match self {
-            Self::Product => of_one.saturating_mul(count as u64),
-            Self::Or => of_one.saturating_add(1).saturating_mul(count as u64).saturating_add(1),
-            // An average has a constant factor.
-            Self::Sum | Self::Average => {
-                of_one.saturating_add(1 + u64::from(usize::BITS - count.leading_zeros()))
-            }
-            Self::Unknown(_) => of_one,
-        }
-    }
 }
 
 /// Returns the integers of a type.
@@ -94,66 +84,63 @@ pub(crate) fn limits(of: DType) -> RangeInclusive<i128> {
 }
 
 /// The prime of one run, and its unknown functions.
+#[derive(Default)]
 pub(crate) struct Algebra {
     prime: u64,
     key: u64,
-    /// The largest size of values.
-    pub(crate) size: Cell<u64>,
+    /// The largest size of elements.
+    size: Cell<u64>,
     /// How many bits the constants have, at most, before or behind the point.
     bits: Cell<u64>,
     /// The constants by which something is divided.
-    divisors: RefCell<FxHashSet<Element>>,
+    divisors: RefCell<FxHashSet<u64>>,
     /// The values of unknown functions, and what is compared with them.
-    values: RefCell<FxHashSet<Element>>,
+    values: RefCell<FxHashSet<u64>>,
     /// The elements that a value of an idempotent function combines, by its name and the value.
-    made_of: RefCell<FxHashMap<(&'static str, Element), Vec<Element>>>,
+    made_of: RefCell<FxHashMap<(&'static str, u64), Vec<Element>>>,
 }
 
 impl Algebra {
     pub(crate) fn new(key: u64) -> Self {
         let odd = |at: u64| hash(key, ("prime", at)) >> 4 | 1 << 60 | 1;
-        Self {
-            prime: (0..).map(odd).find(|it| is_prime(*it)).unwrap_or((1 << 61) - 1),
-            key,
-            size: Cell::new(1),
-            bits: Cell::default(),
-            divisors: RefCell::default(),
-            values: RefCell::default(),
-            made_of: RefCell::default(),
-        }
+        let prime = (0..).map(odd).find(|it| miller_rabin(*it)).unwrap_or((1 << 61) - 1);
+        Self { prime, key, ..Self::default() }
+    }
+
+    /// Returns the element of a number.
+    fn element(&self, number: u128, size: u64) -> Element {
+        self.size.set(self.size.get().max(size));
+        Element { value: (number % u128::from(self.prime)) as u64, size }
     }
 
     // ---- arithmetic
-
-    pub(crate) fn sum(&self, all: &[Element]) -> Element {
-        if all.iter().any(Element::is_opaque) {
-            return self.apply("sum", all);
-        }
-        let sum: u128 = all.iter().map(|it| u128::from(it.0)).sum();
-        Element((sum % u128::from(self.prime)) as u64)
-    }
-
-    pub(crate) fn product(&self, all: &[Element]) -> Element {
-        if all.iter().any(Element::is_opaque) {
-            return self.apply("product", all);
-        }
-        Element(all.iter().fold(1, |product, it| multiply(product, it.0, self.prime)))
-    }
 
     /// Returns the sum of the products of two rows.
     pub(crate) fn dot(&self, a: &[Element], b: &[Element]) -> Element {
         if a.iter().chain(b).any(Element::is_opaque) {
             return self.apply("dot", &[a, b].concat());
         }
-        let add = |sum: u128, (a, b): (&Element, &Element)| {
-            let sum = sum + u128::from(a.0) * u128::from(b.0);
-            if sum >> 127 == 0 { sum } else { sum % u128::from(self.prime) }
+        let add = |(sum, size): (u128, u64), (a, b): (&Element, &Element)| {
+            let sum = sum + u128::from(a.value) * u128::from(b.value);
+            let sum = if sum >> 127 == 0 { sum } else { sum % u128::from(self.prime) };
+            (sum, size.max(a.size.saturating_add(b.size)))
         };
-        Element((a.iter().zip(b).fold(0, add) % u128::from(self.prime)) as u64)
+        let (sum, size) = a.iter().zip(b).fold((0, 0), add);
+        // The sum of the coefficients is at most as many times that of the largest product.
+        let factor = a.len().next_power_of_two().trailing_zeros();
+        self.element(sum, size.saturating_add(factor.into()))
+    }
+
+    pub(crate) fn sum(&self, all: &[Element]) -> Element {
+        self.dot(all, &vec![Element::ONE; all.len()])
+    }
+
+    pub(crate) fn product(&self, a: Element, b: Element) -> Element {
+        self.dot(&[a], &[b])
     }
 
     pub(crate) fn minus(&self, it: Element) -> Element {
-        self.product(&[Element(self.prime - 1), it])
+        self.product(Element { value: self.prime - 1, size: 0 }, it)
     }
 
     /// Returns the other truth value; they are 0 and 1.
@@ -161,49 +148,58 @@ impl Algebra {
         self.sum(&[Element::ONE, self.minus(it)])
     }
 
-    /// Returns the reciprocal of a constant, by Fermat's theorem; `None` for what is no other number than 0.
-    pub(crate) fn reciprocal(&self, it: Element) -> Option<Element> {
-        self.divisors.borrow_mut().insert(it);
-        (it.0 != 0 && !it.is_opaque()).then(|| Element(power(it.0, self.prime - 2, self.prime)))
+    /// Returns the reciprocal: of a constant by Fermat's theorem, else an unknown function. That of 0 is opaque.
+    pub(crate) fn reciprocal(&self, it: Element, is_constant: bool) -> Element {
+        if !is_constant || it.value == 0 || it.is_opaque() {
+            let unknown = self.apply("reciprocal", &[it]);
+            return if it.value == 0 { unknown.opaque() } else { unknown };
+        }
+        self.divisors.borrow_mut().insert(it.value);
+        Element { value: power(it.value, self.prime - 2, self.prime), size: 1 }
     }
 
     // ---- constants
 
+    pub(crate) fn constant(&self, value: Value) -> Element {
+        match value {
+            Value::Int(it) => self.integer(it),
+            Value::Bool(_) | Value::Float(_) => self.real(value.real()),
+        }
+    }
+
     pub(crate) fn integer(&self, value: i64) -> Element {
         self.bits.set(self.bits.get().max(64 - u64::from(value.unsigned_abs().leading_zeros())));
-        Element(i128::from(value).rem_euclid(i128::from(self.prime)) as u64)
+        Element { value: i128::from(value).rem_euclid(i128::from(self.prime)) as u64, size: 1 }
     }
 
     /// Returns the element of a number. Infinities and NaN are opaque.
-    pub(crate) fn real(&self, value: f64) -> Element {
+    fn real(&self, value: f64) -> Element {
         if !value.is_finite() {
             return self.random(("no number", value.is_nan(), value < 0.0)).opaque();
         }
-        let bits = value.abs().to_bits();
-        let (exponent, digits) = ((bits >> 52) as i64, bits & ((1 << 52) - 1));
-        let (exponent, digits) = if exponent == 0 { (1, digits) } else { (exponent, digits | 1 << 52) };
-        // A number is `digits` times 2 to the power `exponent - 1075`.
+        // A number is `digits` times 2 to the power `exponent`.
+        let (digits, exponent, sign) = value.integer_decode();
         let zeros = digits.trailing_zeros().min(52);
-        let (exponent, digits) = (exponent - 1075 + i64::from(zeros), digits >> zeros);
+        let exponent = if digits == 0 { 0 } else { i64::from(exponent) + i64::from(zeros) };
+        self.bits.set(self.bits.get().max(exponent.unsigned_abs() + 53));
         let base = if exponent < 0 { self.prime.div_ceil(2) } else { 2 };
-        if digits != 0 {
-            self.bits.set(self.bits.get().max(exponent.unsigned_abs() + 53));
-        }
-        let magnitude = multiply(digits, power(base, exponent.unsigned_abs(), self.prime), self.prime);
-        if value < 0.0 { self.minus(Element(magnitude)) } else { Element(magnitude) }
+        let factor = power(base, exponent.unsigned_abs(), self.prime);
+        let magnitude = self.element(u128::from(digits >> zeros) * u128::from(factor), 1);
+        if sign < 0 { self.minus(magnitude) } else { magnitude }
     }
 
     // ---- unknown functions
 
     /// Returns a random element for a name. Names with operands are functions, for which `apply` is.
     pub(crate) fn random(&self, name: impl Hash) -> Element {
-        Element(hash(self.key, name) % self.prime)
+        Element { value: hash(self.key, name) % self.prime, size: 1 }
     }
 
     /// Returns the value of an unknown function.
     pub(crate) fn apply(&self, function: impl Hash, operands: &[Element]) -> Element {
-        let value = self.random((function, operands));
-        self.values.borrow_mut().insert(value);
+        let own: Vec<u64> = operands.iter().map(|it| it.value).collect();
+        let value = self.random((function, own));
+        self.values.borrow_mut().insert(value.value);
         if operands.iter().any(Element::is_opaque) { value.opaque() } else { value }
     }
 
@@ -217,33 +213,32 @@ impl Algebra {
         let applied = self.values.borrow().len() as f64;
         let bits = 2 * self.bits.get() + 64 * self.divisors.borrow().len() as u64;
         let pairs = applied * applied / 2.0 + outputs.max(1) as f64;
-        (self.size.get() as f64 * (2 + bits) as f64 * pairs).log2() - 60.0
+        (self.size.get().max(1) as f64 * (2 + bits) as f64 * pairs).log2() - 60.0
     }
 
     pub(crate) fn combine(&self, how: Combine, all: &[Element]) -> Element {
-        let negated = || all.iter().map(|it| self.negated(*it)).collect::<Vec<_>>();
+        let product = |a: Element, b: Element| self.product(a, b);
         match how {
             Combine::Sum => self.sum(all),
             Combine::Average => {
-                let count = self.reciprocal(self.integer(all.len() as i64));
-                self.product(&[self.sum(all), count.unwrap_or_default()])
+                let count = self.integer(all.len() as i64);
+                self.product(self.sum(all), self.reciprocal(count, true))
             }
-            Combine::Product => self.product(all),
-            Combine::Or => self.negated(self.product(&negated())),
+            Combine::Product => all.iter().copied().fold(Element::ONE, product),
+            Combine::Or => self.negated(all.iter().map(|it| self.negated(*it)).fold(Element::ONE, product)),
             Combine::Unknown(name) => {
                 let mut made_of = self.made_of.borrow_mut();
-                let parts = |it: &Element| made_of.get(&(name, *it)).cloned().unwrap_or_else(|| vec![*it]);
+                let parts = |it: &Element| made_of.get(&(name, it.value)).cloned().unwrap_or(vec![*it]);
                 let mut set: Vec<Element> = all.iter().flat_map(parts).collect();
-                set.sort_unstable();
-                let zero = Element::default();
-                let is_kept = |it: &&[Element]| name != "xor" || it.len() % 2 == 1 && it[0] != zero;
-                set = set.chunk_by(|a, b| a == b).filter(is_kept).map(|it| it[0]).collect();
+                set.sort_unstable_by_key(|it| it.value);
+                let is_kept = |it: &&[Element]| name != "xor" || it.len() % 2 == 1 && it[0].value != 0;
+                set = set.chunk_by(|a, b| a.value == b.value).filter(is_kept).map(|it| it[0]).collect();
                 if set.len() < 2 {
-                    return set.first().copied().unwrap_or(zero);
+                    return set.first().copied().unwrap_or_default();
                 }
-                self.values.borrow_mut().extend(&set);
+                self.values.borrow_mut().extend(set.iter().map(|it| it.value));
                 let value = self.apply(name, &set);
-                made_of.insert((name, value), set);
+                made_of.insert((name, value.value), set);
                 value
             }
         }
@@ -251,31 +246,14 @@ impl Algebra {
 }
 
 fn hash(key: u64, name: impl Hash) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    (key, name).hash(&mut hasher);
-    hasher.finish()
+    BuildHasherDefault::<DefaultHasher>::default().hash_one((key, name))
 }
 
-fn multiply(a: u64, b: u64, modulus: u64) -> u64 {
-    (u128::from(a) * u128::from(b) % u128::from(modulus)) as u64
-}
-
-fn power(base: u64, exponent: u64, modulus: u64) -> u64 {
+fn power(base: u64, exponent: u64, prime: u64) -> u64 {
+    let multiply = |a: u64, b: u64| (u128::from(a) * u128::from(b) % u128::from(prime)) as u64;
     let bits = (0..u64::BITS - exponent.leading_zeros()).rev();
     bits.fold(1, |power, bit| {
-        let square = multiply(power, power, modulus);
-        if exponent >> bit & 1 == 1 { multiply(square, base, modulus) } else { square }
+        let square = multiply(power, power);
+        if exponent >> bit & 1 == 1 { multiply(square, base) } else { square }
     })
-}
-
-/// Returns whether an odd number above 37 is a prime: the test of Miller and Rabin, which these bases decide below 2^81 (Sorenson and
-/// Webster 2015).
-fn is_prime(odd: u64) -> bool {
-    let twos = (odd - 1).trailing_zeros();
-    let is_witness = |base: &u64| {
-        let first = power(*base, (odd - 1) >> twos, odd);
-        let squares = iter::successors(Some(first), |it| Some(multiply(*it, *it, odd)));
-        first != 1 && !squares.take(twos as usize).any(|it| it == odd - 1)
-    };
-    ![2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37].iter().any(is_witness)
 }

@@ -22,17 +22,15 @@ mod unroll;
 
 use std::{
     cell::{Cell, RefCell},
-    collections::VecDeque,
-    hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState},
-    iter, mem,
+    collections::{BTreeSet, VecDeque},
+    hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash, RandomState},
+    mem,
     ops::{Range, RangeInclusive},
     rc::Rc,
 };
 
 use grammar::{
-    DimMap, OperandMap,
-    arena::Id,
-    attr,
+    DimMap, OperandMap, attr,
     codes::Code,
     diagnostic::Diagnostic,
     dims_of_first_result,
@@ -49,16 +47,18 @@ use grammar::{
     span::Span,
     words::{Backend, CommunicationType, P2pProtocol, P2pType, RedOp},
 };
+use num_traits::Float;
+use primal_check::miller_rabin;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use self::{
-    access::{Access, Computed, MISFIT, NOT_HELD, Statement},
+    access::{Computed, Dim, MISFIT, NOT_HELD, Statement, block},
     certificate::Unrolled,
     execute::{Output, execute},
     field::{Algebra, Combine, Element, limits},
     operators::results,
-    order::{Order, order, place},
-    part::{Part, Values, View, is_range, ravel, size, unravel},
+    order::{order, place},
+    part::{Part, Values, View, at, ravel, size, unravel},
     trace::{Channel, Function, Kind, Port, Step, Task, Trace},
     unroll::unroll,
 };

@@ -3,7 +3,7 @@
 //! Copies, sums, products, quotients and selections are exact, if their operands and their result have one type. The floating-point types
 //! are one, since rounding is not part of the model. Every other operator is an unknown function of its operands, named by the types.
 
-use super::*;
+use super::{TypeRule as Rule, *};
 
 /// A result of a statement, with its operands.
 struct Call<'a> {
@@ -11,12 +11,13 @@ struct Call<'a> {
     result: usize,
     operands: Vec<Reader<'a>>,
     algebra: &'a Algebra,
-    /// By operand, the values of scalars; those of tensors are not read.
-    constants: Vec<Computed<Element>>,
+    /// By operand, the values of scalars.
+    constants: Vec<Option<Element>>,
     /// An element for all scalars and words of the statement, such as `largest=True`.
-    attributes: Computed<Element>,
+    attributes: Element,
     /// The types of the operands and of the result.
     types: Vec<DType>,
+    to: DType,
     /// Whether the result has the type of the operands that it consists of, so that nothing is converted.
     is_exact: bool,
     /// How it combines its operands, if it does so as reductions do.
@@ -28,7 +29,7 @@ type Rows = FxHashMap<(Vec<Range<usize>>, usize), Rc<[Element]>>;
 
 /// An operand of a result.
 struct Reader<'a> {
-    access: Access,
+    access: Vec<Dim>,
     part: &'a Part,
     values: &'a Values,
     /// Which elements the result uses; empty if none was read.
@@ -39,11 +40,11 @@ struct Reader<'a> {
 impl Reader<'_> {
     /// Returns the elements on which an element of the result depends, in row-major order.
     fn all(&self, index: &[usize]) -> Computed<Vec<Element>> {
-        let places = self.part.positions(&self.access.block(index)).ok_or(NOT_HELD)?;
+        let places = self.part.positions(&block(&self.access, index)).ok_or(NOT_HELD)?;
         let mut used = self.used.borrow_mut();
-        used.resize(self.values.data.len(), false);
+        used.resize(self.values.len(), false);
         places.iter().for_each(|at| used[*at] = true);
-        Ok(places.iter().map(|at| self.values.data[*at]).collect())
+        Ok(places.iter().map(|at| self.values[*at]).collect())
     }
 
     fn only(&self, index: &[usize]) -> Computed<Element> {
@@ -57,7 +58,7 @@ impl Reader<'_> {
         key: usize,
         function: impl FnOnce(Vec<Element>) -> Vec<Element>,
     ) -> Computed<Rc<[Element]>> {
-        let key = (self.access.block(index), key);
+        let key = (block(&self.access, index), key);
         if let Some(known) = self.rows.borrow().get(&key) {
             return Ok(known.clone());
         }
@@ -88,14 +89,6 @@ fn dtype_of_scalar(value: Value, to: DType) -> DType {
     }
 }
 
-fn constant(of: &Statement<'_>, algebra: &Algebra, expr: ExprId) -> Computed<Element> {
-    match of.scalars.eval(expr) {
-        Ok(Value::Int(it)) => Ok(algebra.integer(it)),
-        Ok(it @ (Value::Bool(_) | Value::Float(_))) => Ok(algebra.real(it.real())),
-        Err(_) => Err("a scalar has no value that hir-certify can compute"),
-    }
-}
-
 /// Returns what a statement computes from the parts that its rank holds.
 pub(crate) fn results(of: &Statement<'_>, algebra: &Algebra, args: &[Values]) -> Result<Vec<Values>, String> {
     let why = |why| format!("`{}` is not certified: {why}", of.stmt.op.name());
@@ -110,34 +103,30 @@ impl<'a> Call<'a> {
             Ok(Reader { access, part, values, used: RefCell::default(), rows: RefCell::default() })
         };
         let operands = args.iter().enumerate().map(reader).collect::<Computed<Vec<_>>>()?;
-        let (stmt, to) = (of.stmt, dtype(of.program, of.outs[result].0));
-        let scalar = |it: &Operand| match it {
-            Operand::Scalar(it) => constant(of, algebra, *it),
-            Operand::Tensor(_) | Operand::Stream(_) => Err(MISFIT),
-        };
+        let (stmt, rule, out) = (of.stmt, of.stmt.op.def().type_rule, of.outs[result].0);
         let mut scalars = Vec::new();
-        stmt.scalars(&mut |it| scalars.push(constant(of, algebra, it)));
+        stmt.scalars(&mut |it| scalars.push(of.value(it)));
+        let scalars =
+            scalars.into_iter().map(|it| Ok(algebra.constant(it?))).collect::<Computed<Vec<_>>>()?;
         let words = stmt.attrs.iter().map(|(name, it)| match it {
-            Attr::Word(it) => format!("{name}={}", it.text()),
-            Attr::Name(it) => format!("{name}={it}"),
-            Attr::Bool(_) | Attr::DType(_) => format!("{name}={it:?}"),
+            Attr::Word(_) | Attr::Name(_) | Attr::Bool(_) | Attr::DType(_) => format!("{name}={it:?}"),
             _ => name.to_string(),
         });
-        let words: Vec<String> = words.collect();
-        let attributes =
-            scalars.into_iter().collect::<Computed<Vec<_>>>().map(|it| algebra.apply(words, &it));
-        // Scalars have the type of the first tensor, or of the result.
-        let beside = of.args.iter().skip(usize::from(stmt.op == Op::Where)).last();
-        let beside = beside.map_or(to, |it| dtype(of.program, it.0));
-        let of_scalar = |it| of.scalars.eval(it).map_or(DType::Bool, |it| dtype_of_scalar(it, beside));
-        let mut types: Vec<DType> = of.args.iter().map(|it| dtype(of.program, it.0)).collect();
-        if stmt.op.def().class == OpClass::Elementwise || stmt.op.def().type_rule == TypeRule::Generate {
-            let type_of = |it: &Operand| match it {
-                Operand::Tensor(it) => dtype(of.program, *it),
-                Operand::Scalar(it) => of_scalar(*it),
-                Operand::Stream(_) => to,
-            };
-            types = stmt.args.iter().map(type_of).collect();
+        // The numbers of a generator depend on the type.
+        let generated = (rule == Rule::Generate).then_some(of.program.tensors[out].dtype);
+        let attributes = algebra.apply((generated, words.collect::<Vec<_>>()), &scalars);
+        // Scalars have the type of the last tensor that is no condition, or of the result.
+        let (to, skipped) = (dtype(of.program, out), usize::from(stmt.op == Op::Where));
+        let beside = of.args.iter().skip(skipped).last().map_or(to, |it| dtype(of.program, it.0));
+        let (mut types, mut constants) = (Vec::new(), Vec::new());
+        for it in &stmt.args {
+            let constant = if let Operand::Scalar(it) = *it { Some(of.value(it)?) } else { None };
+            let own = it.tensor().map_or(to, |it| dtype(of.program, it));
+            types.push(constant.map_or(own, |it| dtype_of_scalar(it, beside)));
+            constants.push(constant.map(|it| algebra.constant(it)));
+        }
+        if stmt.op.def().class != OpClass::Elementwise && rule != Rule::Generate {
+            types = of.args.iter().map(|it| dtype(of.program, it.0)).collect();
         }
         let (condition, combined) = match stmt.op {
             Op::Where | Op::Embedding => types.split_at(1.min(types.len())),
@@ -149,8 +138,7 @@ impl<'a> Call<'a> {
         types.push(to);
         let word = stmt.get(attr::OP).map_or(stmt.op.def().mnemonic, |it| it.text());
         let how = Combine::named(word, to).filter(|_| is_exact);
-        let constants = stmt.args.iter().map(scalar).collect();
-        Ok(Self { of, result, operands, algebra, constants, attributes, types, is_exact, how })
+        Ok(Self { of, result, operands, algebra, constants, attributes, types, to, is_exact, how })
     }
 
     fn values(&self) -> Computed<Values> {
@@ -161,33 +149,13 @@ impl<'a> Call<'a> {
         if self.of.stmt.op != Op::Pad && self.operands.iter().any(is_unused) {
             return Err("its operands have elements on which the result does not depend");
         }
-        Ok(Values { data, size: self.size() })
-    }
-
-    /// Returns the size of the result.
-    fn size(&self) -> u64 {
-        let sizes = || self.operands.iter().map(|it| it.values.size);
-        let (highest, sum) = (sizes().fold(1, u64::max), sizes().fold(2, u64::saturating_add));
-        let lens = self.operands.iter().map(|it| it.values.data.len() + 1);
-        let count: usize = lens.chain([2]).sum();
-        match (self.of.stmt.op.def().type_rule, self.of.stmt.op, self.how) {
-            (TypeRule::Linear | TypeRule::Matmul | TypeRule::Embedding, ..) => Combine::Sum.size(sum, count),
-            (TypeRule::Reduce, _, Some(how)) => how.size(highest, count),
-            (_, Op::Div | Op::Where, _) | (_, _, Some(Combine::Product | Combine::Or)) => {
-                sum.saturating_add(1)
-            }
-            (_, _, Some(how)) => how.size(highest, self.of.stmt.args.len()),
-            (_, Op::Sub | Op::Neg | Op::Cast | Op::LogicalNot | Op::Cat | Op::Pad, _) => {
-                Combine::Sum.size(highest, 2)
-            }
-            (TypeRule::Generate, ..) => 2,
-            _ => 1,
-        }
+        Ok(data)
     }
 
     /// Returns an element of the result, by its index in the whole tensor.
     fn element(&self, index: &[usize]) -> Computed<Element> {
-        let Statement { stmt, .. } = self.of;
+        let (Statement { stmt, outs, .. }, algebra) = (self.of, self.algebra);
+        let constant = |at: usize| self.constants.get(at).copied().flatten().ok_or(MISFIT);
         match (stmt.op.def().type_rule, stmt.op) {
             (_, Op::Cat | Op::Pad) if self.is_exact => {
                 let rows = self.operands.iter().map(|it| it.all(index)).collect::<Computed<Vec<_>>>()?;
@@ -197,28 +165,31 @@ impl<'a> Call<'a> {
                     _ => Err(MISFIT),
                 }
             }
-            (TypeRule::AlongAxis | TypeRule::Sdpa | TypeRule::SdpaBwd, op)
+            (_, Op::Full | Op::TensorConstruct) if self.is_exact => constant(0),
+            (_, Op::Iota) if self.is_exact => {
+                let number = algebra.integer(ravel(index, &outs[0].1.whole) as i64);
+                Ok(algebra.dot(&[constant(1)?, constant(2)?], &[Element::ONE, number]))
+            }
+            (_, Op::Eye) => Ok(algebra.integer(i64::from(index.first() == index.last()))),
+            (Rule::AlongAxis | Rule::Sdpa | Rule::SdpaBwd | Rule::Generate, op)
                 if !matches!(op, Op::Cat | Op::Pad) =>
             {
                 self.unknown(index)
             }
             _ if self.result > 0 => Err(MISFIT),
             _ if stmt.op.def().class == OpClass::Elementwise => self.elementwise(index),
-            (TypeRule::Generate, _) | (_, Op::TensorConstruct) => self.generated(index),
             _ if !self.is_exact => Err("its operands and its result have different element types"),
-            (TypeRule::Linear | TypeRule::Matmul | TypeRule::Embedding, _) => self.product(index),
-            (TypeRule::Reduce, _) => {
+            (Rule::Linear | Rule::Matmul | Rule::Embedding, _) => self.product(index),
+            (Rule::Reduce, _) => {
                 let how = self.how.ok_or("hir-certify does not know its `op` of these elements")?;
-                let to = dtype(self.of.program, self.of.outs[0].0);
-                let value = |it| self.of.scalars.eval(it).map_err(|_| "its initial value is unknown");
-                let initial = stmt.get(attr::INITIAL_VALUE).map(|it| Ok((it, value(it)?))).transpose()?;
-                let initial = initial.filter(|it| !how.is_neutral(it.1, to));
-                if initial.is_some_and(|it| dtype_of_scalar(it.1, to) != to) {
+                let initial = stmt.get(attr::INITIAL_VALUE).map(|it| self.of.value(it)).transpose()?;
+                let initial = initial.filter(|it| !how.is_neutral(*it, self.to));
+                if initial.is_some_and(|it| dtype_of_scalar(it, self.to) != self.to) {
                     return Err("its initial value is no element of its type");
                 }
                 let mut all = self.operands.first().ok_or(MISFIT)?.all(index)?;
-                all.extend(initial.map(|it| constant(self.of, self.algebra, it.0)).transpose()?);
-                Ok(self.algebra.combine(how, &all))
+                all.extend(initial.map(|it| algebra.constant(it)));
+                Ok(algebra.combine(how, &all))
             }
             _ => Err("hir-certify does not know what it computes"),
         }
@@ -231,34 +202,28 @@ impl<'a> Call<'a> {
 
     fn elementwise(&self, index: &[usize]) -> Computed<Element> {
         let (stmt, algebra, mut tensors) = (self.of.stmt, self.algebra, self.operands.iter());
-        let operand = |(it, constant): (&Operand, &Computed<Element>)| match it {
-            Operand::Tensor(_) => tensors.next().ok_or(MISFIT)?.only(index),
-            Operand::Scalar(_) | Operand::Stream(_) => *constant,
+        let operand = |constant: &Option<Element>| match constant {
+            Some(it) => Ok(*it),
+            None => tensors.next().ok_or(MISFIT)?.only(index),
         };
-        let operands = stmt.args.iter().zip(&self.constants).map(operand).collect::<Computed<Vec<_>>>()?;
+        let operands = self.constants.iter().map(operand).collect::<Computed<Vec<_>>>()?;
         if let Some(how) = self.how {
             return Ok(algebra.combine(how, &operands));
         }
-        let to = self.types.last().map_or(Class::Composite, |it| it.class());
+        let to = self.to.class();
         Ok(match (stmt.op, &operands[..]) {
             (Op::Cast, [a]) if self.is_exact => *a,
             // A truth value is a number.
             (Op::Cast, [a]) if self.types[0] == DType::Bool && matches!(to, Class::Int | Class::Float) => *a,
             _ if !self.is_exact => self.apply(&operands),
             (Op::LogicalNot, [a]) if to == Class::Bool => algebra.negated(*a),
-            (Op::Where, [condition, a, b]) => algebra.sum(&[
-                algebra.product(&[*condition, *a]),
-                algebra.product(&[algebra.negated(*condition), *b]),
-            ]),
+            (Op::Where, [condition, a, b]) => {
+                algebra.dot(&[*condition, algebra.negated(*condition)], &[*a, *b])
+            }
             (Op::Sub, [a, b]) if to != Class::Bool => algebra.sum(&[*a, algebra.minus(*b)]),
             (Op::Neg, [a]) if to != Class::Bool => algebra.minus(*a),
             (Op::Div, [a, b]) if to == Class::Float => {
-                let is_constant = matches!(stmt.args[1], Operand::Scalar(_));
-                let known = if is_constant { algebra.reciprocal(*b) } else { None };
-                let unknown = algebra.apply(Op::Reciprocal, &[*b]);
-                let is_zero = *b == Element::default();
-                let unknown = if is_zero { unknown.opaque() } else { unknown };
-                algebra.product(&[*a, known.unwrap_or(unknown)])
+                algebra.product(*a, algebra.reciprocal(*b, self.constants[1].is_some()))
             }
             (_, all) => self.apply(all),
         })
@@ -273,15 +238,15 @@ impl<'a> Call<'a> {
         if stmt.get(attr::MAX_NORM).is_some() {
             return Err("hir-certify does not know tables that are normalised");
         }
-        let rows = &b.access.block(index).first().cloned().filter(|_| stmt.op == Op::Embedding);
+        let rows = block(&b.access, index).first().cloned().filter(|_| stmt.op == Op::Embedding);
         let factor =
             |index, row| self.algebra.apply("is the row", &[index, self.algebra.integer(row as i64)]);
-        let factors = |all: Vec<Element>| match rows {
+        let factors = |all: Vec<Element>| match &rows {
             Some(rows) => all.iter().flat_map(|it| rows.clone().map(|row| factor(*it, row))).collect(),
             None => all,
         };
-        let (a, b) =
-            (a.row(index, rows.as_ref().map_or(0, |it| it.start), factors)?, b.row(index, 0, |it| it)?);
+        let first = rows.as_ref().map_or(0, |it| it.start);
+        let (a, b) = (a.row(index, first, factors)?, b.row(index, 0, |it| it)?);
         let is_partial = self.of.partial(outs[0].0).is_some_and(|dim| outs[0].1.whole[dim] > 1);
         let bias = biases.first().map(|it| it.only(index)).transpose()?;
         if a.len() != b.len() || bias.is_some() && is_partial {
@@ -291,50 +256,28 @@ impl<'a> Call<'a> {
         Ok(bias.map_or(product, |it| self.algebra.sum(&[product, it])))
     }
 
-    /// Elements that follow from their index in the whole tensor.
-    fn generated(&self, index: &[usize]) -> Computed<Element> {
-        let (Statement { stmt, outs, .. }, algebra) = (self.of, self.algebra);
-        let operand = |at: usize| self.constants.get(at).copied().unwrap_or(Err(MISFIT));
-        let number = algebra.integer(ravel(index, &outs[0].1.whole) as i64);
-        Ok(match stmt.op {
-            Op::Full | Op::TensorConstruct if self.is_exact => operand(0)?,
-            Op::Iota if self.is_exact => algebra.sum(&[operand(1)?, algebra.product(&[operand(2)?, number])]),
-            Op::Eye => algebra.integer(i64::from(index.first() == index.last())),
-            // Random numbers: an unknown function of the seed, the offset, the limits, the index, and the type, of which they depend.
-            op => {
-                let to = self.of.program.tensors[outs[0].0].dtype;
-                let seed = self.operands.iter().flat_map(|it| &*it.values.data).copied();
-                algebra
-                    .apply((op, to, &self.types), &seed.chain([self.attributes?, number]).collect::<Vec<_>>())
-            }
-        })
-    }
-
     /// An unknown function of what the result depends on, and of the index in dimensions, or in groups of them, that no operand has.
     fn unknown(&self, index: &[usize]) -> Computed<Element> {
-        let (Statement { stmt, outs, .. }, result) = (self.of, self.result);
-        if stmt
-            .get(attr::DROPOUT_P)
-            .is_some_and(|it| constant(self.of, self.algebra, it) != Ok(Element::default()))
-        {
+        let (Statement { stmt, outs, .. }, algebra) = (self.of, self.algebra);
+        let number = |it: ExprId| Ok(algebra.constant(self.of.value(it)?));
+        if stmt.get(attr::DROPOUT_P).map(number).transpose()?.is_some_and(|it| it.value != 0) {
             return Err("hir-certify does not know attentions with a dropout");
         }
         // The state of random numbers is the seed 0 and the offset.
-        if stmt.op == Op::Sdpa && result > 1 {
-            let offset = stmt.get(attr::RNG_OFFSET).filter(|_| result == 3);
-            return offset.map_or(Ok(Element::default()), |it| constant(self.of, self.algebra, it));
+        if stmt.op == Op::Sdpa && self.result > 1 {
+            let offset = stmt.get(attr::RNG_OFFSET).filter(|_| self.result == 3);
+            return offset.map_or(Ok(Element::default()), number);
         }
         // By dimension: how many consecutive indices no operand distinguishes.
-        let mut alike = outs[result].1.whole.clone();
+        let mut alike = outs[self.result].1.whole.clone();
         for operand in &self.operands {
-            let dims = if let Access::Dims(dims) = &operand.access { &dims[..] } else { &[] };
-            let known = dims.iter().filter_map(|it| Some((it.to?, it.by)));
+            let known = operand.access.iter().filter_map(|it| Some((it.to?, it.by)));
             known.for_each(|(to, by)| alike[to] = alike[to].min(by));
         }
         let place: Vec<usize> = index.iter().zip(&alike).map(|(at, alike)| at % alike).collect();
-        let mut all = vec![self.attributes?, self.algebra.integer(ravel(&place, &alike) as i64)];
+        let mut all = vec![self.attributes, algebra.integer(ravel(&place, &alike) as i64)];
         for operand in &self.operands {
-            all.extend(&*operand.row(index, 0, |it| vec![self.algebra.apply("operand", &it)])?);
+            all.extend(&*operand.row(index, 0, |it| vec![algebra.apply("operand", &it)])?);
         }
         Ok(self.apply(&all))
     }

@@ -122,25 +122,11 @@ pub(crate) fn size(scalars: &Scalars<'_>, expr: ExprId) -> Option<usize> {
 }
 
 /// The elements of a part.
-#[derive(Clone, Debug)]
-pub(crate) struct Values {
-    pub(crate) data: Rc<[Element]>,
-    /// A bound for the size of the elements as polynomials (see `field`).
-    pub(crate) size: u64,
-}
+pub(crate) type Values = Vec<Element>;
 
-impl Values {
-    /// Returns the elements at these positions.
-    pub(crate) fn at(&self, places: &[usize]) -> Values {
-        let is_same = is_range(places, self.data.len());
-        let data = if is_same { self.data.clone() } else { places.iter().map(|at| self.data[*at]).collect() };
-        Values { data, size: self.size }
-    }
-}
-
-/// Returns whether places are all of `0..len`, in order.
-pub(crate) fn is_range(places: &[usize], len: usize) -> bool {
-    places.len() == len && places.iter().copied().eq(0..len)
+/// Returns the elements at these places.
+pub(crate) fn at(values: &[Element], places: &[usize]) -> Values {
+    places.iter().map(|at| values[*at]).collect()
 }
 
 /// The places of a part's elements in a buffer.

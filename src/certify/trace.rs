@@ -19,11 +19,11 @@ pub(crate) struct Trace<'p> {
     /// By action: the steps and the numbers of tasks of its members; `None` for a rank that has not posted it.
     pub(crate) actions: Vec<Vec<Option<(usize, usize)>>>,
     /// By chain: what its next step waits for.
-    pub(crate) chains: Vec<Vec<usize>>,
+    pub(crate) chains: Vec<BTreeSet<usize>>,
     /// The number of elements of each buffer. A buffer is allocated once.
     pub(crate) buffers: Vec<usize>,
-    /// By rank: the inputs and the outputs.
-    pub(crate) ports: Vec<[Vec<Port>; 2]>,
+    /// By rank: the inputs, and then the outputs.
+    pub(crate) ports: Vec<Vec<Port>>,
     /// How many actions a member has posted to a channel, and the action that is the n-th one there.
     pub(crate) counts: FxHashMap<(Channel, usize), usize>,
     pub(crate) posted: FxHashMap<(Channel, Option<Kind>, usize), usize>,
@@ -33,13 +33,11 @@ pub(crate) struct Trace<'p> {
 
 /// A step of a chain: a stream or a queue of communications of a rank, whose steps run one after another. Its tasks begin together. It
 /// ends when all members have begun the actions of its tasks.
-#[derive(Default)]
 pub(crate) struct Step<'p> {
     pub(crate) chain: usize,
     pub(crate) tasks: Vec<Task<'p>>,
-    /// The steps that wait for its end, and for how many it waits itself.
-    pub(crate) followers: Vec<usize>,
-    pub(crate) waits: usize,
+    /// The steps that have to end before it begins.
+    pub(crate) after: BTreeSet<usize>,
 }
 
 /// What a rank does for a statement, as a member of an action.
@@ -68,34 +66,14 @@ pub(crate) enum Channel {
     /// `None`: the stream that is current at entry.
     Stream(Option<i64>),
     Captured(Stream),
-    Team(Backend, Rc<[usize]>),
-    /// From the first rank to the second one, of a team in which all of them transfer, or of no team.
-    Pair(Backend, Rc<[usize]>, [usize; 2]),
-    /// The exchanges of memory handles of transfers from the first rank to the second one, and the transfers by the n-th of these handles.
+    /// A team, or the transfers from the first of these ranks to the second one.
+    Team(Backend, Rc<[usize]>, Option<[usize; 2]>),
+    /// The exchanges of memory handles of transfers from the first rank to the second one.
     Handle([usize; 2]),
-    Copy([usize; 2], usize),
+    /// A statement that a stream has posted.
+    Post(Option<StmtId>, usize),
+    /// The transfers by the handle that this action has exchanged.
+    Copy(usize),
     /// The hosts of all ranks.
     Hosts,
-}
-
-impl<'p> Trace<'p> {
-    /// Makes the next step of a chain wait for others.
-    pub(crate) fn wait_for(&mut self, chain: usize, steps: &[usize]) {
-        let frontier = &mut self.chains[chain];
-        frontier.extend(steps);
-        frontier.sort_unstable();
-        frontier.dedup();
-    }
-
-    /// Appends a step to its chain, behind what that has to wait for, and returns its number.
-    pub(crate) fn append(&mut self, step: Step<'p>) -> usize {
-        let at = self.steps.len();
-        for (number, it) in step.tasks.iter().enumerate() {
-            self.actions[it.action][it.me] = Some((at, number));
-        }
-        let after = mem::replace(&mut self.chains[step.chain], vec![at]);
-        after.iter().for_each(|it| self.steps[*it].followers.push(at));
-        self.steps.push(Step { waits: after.len(), ..step });
-        at
-    }
 }

@@ -35,8 +35,8 @@ struct Unroller<'p, 's> {
     group: Option<Vec<Posted<'p>>>,
     /// Handles that were exchanged, with their numbers for the pair of ranks.
     handles: FxHashMap<Handle, usize>,
-    /// The steps for which the host has waited, and so everything that it issues.
-    host: Vec<usize>,
+    /// The steps for which the host has waited.
+    host: BTreeSet<usize>,
     loops: usize,
     stmt: Option<StmtId>,
 }
@@ -63,7 +63,7 @@ pub(crate) fn unroll<'p>(
         posted: FxHashMap::default(),
         group: None,
         handles: FxHashMap::default(),
-        host: Vec::new(),
+        host: BTreeSet::new(),
         loops: 0,
         stmt: None,
     };
@@ -87,25 +87,23 @@ impl<'p> Unroller<'p, '_> {
         // The caller reads the outputs, and overwrites the inputs.
         self.push(None, views(&outputs), Vec::new())?;
         self.push(None, Vec::new(), views(&inputs))?;
-        self.trace.ports.push([inputs, outputs]);
+        self.trace.ports.push([inputs, outputs].concat());
         Ok(())
     }
 
     /// Returns where inputs or outputs are, with the slices of all streams.
     fn ports(&self, tensors: &[Operand]) -> Result<Vec<Port>> {
-        let part = |it| Part::of(self.program, &self.scalars, it, self.rank, None);
         let port = |it| {
-            let (view, part) = (self.view(it)?, part(it)?);
-            let name = self.program.tensor_name(it);
-            let is_all = view.places.len() == part.len();
-            if is_all {
-                Ok((view, part))
-            } else {
-                Err(format!("`{name}` is one stream's slice; the caller needs all of them"))
+            if !self.holds(it) {
+                return Ok(None);
             }
+            let (view, part) = (self.view(it)?, Part::of(self.program, &self.scalars, it, self.rank, None)?);
+            let name = self.program.tensor_name(it);
+            let why = || format!("`{name}` is one stream's slice; the caller needs all of them");
+            let port = (view.places.len() == part.len()).then_some((view, part));
+            port.map(Some).ok_or_else(why)
         };
-        let port = |it| self.holds(it).then(|| port(it));
-        Program::tensors_of(tensors).map(|it| port(it).transpose()).collect()
+        Program::tensors_of(tensors).map(port).collect()
     }
 
     // ---- tensors
@@ -156,9 +154,9 @@ impl<'p> Unroller<'p, '_> {
         })
     }
 
-    /// Makes the host wait for steps.
-    fn block_host(&mut self, steps: Vec<usize>) {
-        self.chains.values().for_each(|it| self.trace.wait_for(*it, &steps));
+    /// Makes the host wait for steps, and so everything that it issues.
+    fn block_host(&mut self, steps: BTreeSet<usize>) {
+        self.chains.values().for_each(|it| self.trace.chains[*it].extend(&steps));
         self.host = steps;
     }
 
@@ -170,10 +168,16 @@ impl<'p> Unroller<'p, '_> {
         self.append(self.current, vec![task]).map(|_| ())
     }
 
-    /// Appends a step to a chain, and returns its number.
+    /// Appends a step to a chain, behind what that has to wait for, and returns its number.
     fn append(&mut self, chain: usize, tasks: Vec<Task<'p>>) -> Result<usize> {
         self.count_work(STEP)?;
-        Ok(self.trace.append(Step { chain, tasks, ..Step::default() }))
+        let at = self.trace.steps.len();
+        for (number, it) in tasks.iter().enumerate() {
+            self.trace.actions[it.action][it.me] = Some((at, number));
+        }
+        let after = mem::replace(&mut self.trace.chains[chain], [at].into());
+        self.trace.steps.push(Step { chain, tasks, after });
+        Ok(at)
     }
 
     /// Returns a task of the current statement as a member of an action.
@@ -286,7 +290,7 @@ impl<'p> Unroller<'p, '_> {
                 self.current = stream;
             } else {
                 let issued = self.trace.chains[stream].clone();
-                self.trace.wait_for(self.current, &issued);
+                self.trace.chains[self.current].extend(issued);
             }
         }
         Ok(())
@@ -311,7 +315,7 @@ impl<'p> Unroller<'p, '_> {
         self.output_view(tensor, None)?;
         if stmt.get(attr::ZERO_INIT) == Some(true) {
             let view = self.view(tensor)?;
-            let zeros = Values { size: 1, data: view.places.iter().map(|_| Element::default()).collect() };
+            let zeros: Values = view.places.iter().map(|_| Element::default()).collect();
             self.push(Some(Box::new(move |_, _| Ok(vec![zeros.clone()]))), Vec::new(), vec![view])?;
         }
         Ok(())

@@ -5,6 +5,9 @@ use super::{CommunicationType as Type, *};
 /// A task that a rank posts to the queue of a communicator; `None`: one that the current stream executes.
 pub(super) type Posted<'p> = (Option<Channel>, Task<'p>);
 
+/// Where a rank meets others, as which of how many members, in what communication, and the position of its root or 0.
+type Meeting = (Channel, usize, usize, Type, usize);
+
 impl<'p> Unroller<'p, '_> {
     /// Posts a group of tasks to their queue, behind what the current stream has been issued. It is empty on a rank that holds none of its
     /// buffers. A Wait does not wait for what a stream executes.
@@ -13,7 +16,7 @@ impl<'p> Unroller<'p, '_> {
         if let Some((queue, _)) = group.first() {
             let issued = self.trace.chains[self.current].clone();
             let chain = queue.clone().map_or(self.current, |it| self.chain(it));
-            self.trace.wait_for(chain, &issued);
+            self.trace.chains[chain].extend(issued);
             let is_queue = queue.is_some();
             let step = self.append(chain, group.into_iter().map(|it| it.1).collect())?;
             end = is_queue.then_some(step);
@@ -52,16 +55,16 @@ impl<'p> Unroller<'p, '_> {
             let handle = self.handle(it, buffer)?;
             if !self.handles.contains_key(&handle) {
                 let pair = pair(it, rank, handle.1);
-                let (channel, side) = (Channel::Handle(pair), usize::from(pair[1] == rank));
-                group.push(self.meet(channel.clone(), side, 2, None));
-                self.handles.insert(handle, self.trace.counts.get(&(channel, side)).copied().unwrap_or(0));
+                let task = self.meet(Channel::Handle(pair), usize::from(pair[1] == rank), 2, None);
+                self.handles.insert(handle, task.action);
+                group.push(task);
             }
         }
         if !group.is_empty() {
             group.push(self.meet(Channel::Hosts, rank, self.ranks, None));
             let host = self.chain(Channel::Hosts);
             let step = self.append(host, group)?;
-            self.block_host(vec![step]);
+            self.block_host([step].into());
         }
         Ok(())
     }
@@ -70,71 +73,61 @@ impl<'p> Unroller<'p, '_> {
         let number = stmt.get(attr::WORK).ok_or("the Wait has no number")?;
         let missing = || format!("this rank waits for communication {number}, but has not posted it");
         let end = self.posted.remove(&number).ok_or_else(missing)?;
-        end.into_iter().for_each(|it| self.trace.wait_for(self.current, &[it]));
+        self.trace.chains[self.current].extend(end);
         Ok(())
     }
 
     pub(super) fn communicate(&mut self, stmt: &'p OpStmt) -> Result<()> {
         let (rank, ranks) = (self.rank.unwrap_or(0), self.ranks);
-        let backend = stmt.get(attr::BACKEND).unwrap_or(Backend::Nccl);
         let team: Rc<[usize]> = stmt.get(attr::TEAM).unwrap_or_default().into();
-        let (n, queue) = (team.len(), Channel::Team(backend, team.clone()));
         let index = |key, n| {
             let value = stmt.get(key).map_or(Some(0), |it| size(&self.scalars, it));
             value.filter(|it| *it < n).ok_or("a root or a peer has no value that hir-certify can compute")
         };
+        let (is_grouped, backend) = (self.group.is_some(), stmt.get(attr::BACKEND).unwrap_or(Backend::Nccl));
+        let library = if is_grouped { Backend::Nccl } else { backend };
+        // The team of all transfers between two ranks is empty: they share one communicator of all ranks.
+        let channel = |pair| Channel::Team(library, team.clone(), pair);
+        let mut queue = channel(None);
         let buffer = stmt.get(attr::BUFFER).filter(|it| self.holds(*it));
-        // The meetings of this rank: where, as which member, in what communication with which root.
-        let (queue, meetings) = match (stmt.op, team.iter().position(|it| *it == rank), buffer) {
+        let meetings: Vec<Meeting> = match (stmt.op, team.iter().position(|it| *it == rank), buffer) {
             (Op::Communication, Some(me), _) => {
                 let kind = stmt.get(attr::TYPE).filter(|it| *it != Type::CollectivePermute);
                 let kind = kind.ok_or_else(|| unknown(stmt.op))?;
-                (queue.clone(), vec![(queue, me, n, kind, index(attr::ROOT, n)?)])
+                vec![(channel(None), me, team.len(), kind, index(attr::ROOT, team.len())?)]
             }
             (Op::CollectivePermute, Some(me), _) => {
-                let pair = |from, to| Channel::Pair(backend, team.clone(), [from, to]);
-                let [from, to] = [index(attr::RECV_PEER, n)?, index(attr::SEND_PEER, n)?];
-                let (sends, receives) = ((pair(me, to), 0), (pair(from, me), 1));
-                let meetings = [sends, receives].map(|(pair, me)| (pair, me, 2, Type::SendRecv, 0));
-                (queue, meetings.into())
+                let [from, to] = [index(attr::RECV_PEER, team.len())?, index(attr::SEND_PEER, team.len())?];
+                let (sends, receives) = (([me, to], 0), ([from, me], 1));
+                [sends, receives].map(|(pair, me)| (channel(Some(pair)), me, 2, Type::SendRecv, 0)).into()
             }
             (Op::P2PCommunication, _, Some(buffer)) => {
-                let (is_grouped, is_copy) = (self.group.is_some(), backend == Backend::Cuda);
-                let handle = if is_copy && !is_grouped {
-                    self.handles.get(&self.handle(stmt, buffer)?).copied()
-                } else {
-                    Some(0).filter(|_| !is_copy)
-                };
-                let why = "no earlier ShareMemHandles shares the handle of its buffer with its peer";
-                let handle = handle.ok_or(why)?;
-                let backend = if is_grouped { Backend::Nccl } else { backend };
                 let pair = pair(stmt, rank, index(attr::PEER, ranks)?);
-                // Transfers between two ranks share one communicator of all ranks. Those of the CUDA backend are copies of their own, of
-                // which one number on one stream is not posted again before its Wait.
-                let own = if is_copy { [self.stmt.map_or(0, |it| it.index()), self.current] } else { [0, 0] };
-                let queue = Channel::Pair(backend, Rc::default(), own);
+                let mut meeting = channel(Some(pair));
+                if backend == Backend::Cuda {
+                    let handle = self.handles.get(&self.handle(stmt, buffer)?).filter(|_| !is_grouped);
+                    let why = "no earlier ShareMemHandles shares the handle of its buffer with its peer";
+                    meeting = Channel::Copy(*handle.ok_or(why)?);
+                    // A copy of its own: one number on one stream is not posted again before its Wait.
+                    queue = Channel::Post(self.stmt, self.current);
+                }
                 let receives = stmt.get(attr::P2P_TYPE) == Some(P2pType::Recv);
-                let channel = if is_copy {
-                    Channel::Copy(pair, handle)
-                } else {
-                    Channel::Pair(backend, Rc::default(), pair)
-                };
-                (queue, vec![(channel, usize::from(receives), 2, Type::SendRecv, 0)])
+                vec![(meeting, usize::from(receives), 2, Type::SendRecv, 0)]
             }
-            (Op::Communication | Op::CollectivePermute | Op::P2PCommunication, ..) => (queue, Vec::new()),
+            (Op::Communication | Op::CollectivePermute | Op::P2PCommunication, ..) => Vec::new(),
             _ => return Err(unknown(stmt.op)),
         };
-        let mut group = Vec::new();
+        let (mut group, is_cuda) = (Vec::new(), library == Backend::Cuda);
         let protocol = stmt.get(attr::PROTOCOL).or(self.program.p2p_protocol()).unwrap_or(P2pProtocol::Get);
-        for (channel, me, n, kind, root) in meetings {
-            let task = self.transfer(stmt, channel, [me, n, root], kind)?;
+        for meeting in meetings {
+            let (_, me, _, kind, root) = meeting;
+            let task = self.transfer(stmt, meeting)?;
             // The CUDA backend copies on the stream of the post, and a Wait is one for peers: the side that the protocol names copies, or
             // the root, or all members, of which each also waits for what others copy.
             let copies = match stmt.op {
                 Op::P2PCommunication => (me == 1) == (protocol == P2pProtocol::Get),
                 _ => me == root && kind.is_rooted(),
             };
-            let is_cuda = backend == Backend::Cuda && self.group.is_none();
             if is_cuda && !kind.is_rooted() {
                 let reads = task.writes.iter().chain(&task.reads).cloned().collect();
                 self.push(None, reads, task.writes.clone())?;
@@ -148,14 +141,8 @@ impl<'p> Unroller<'p, '_> {
         Ok(())
     }
 
-    /// Returns the task of the member `me` of `n` in a communication.
-    fn transfer(
-        &mut self,
-        stmt: &OpStmt,
-        channel: Channel,
-        [me, n, root]: [usize; 3],
-        kind: Type,
-    ) -> Result<Task<'p>> {
+    /// Returns the task of this rank in a communication.
+    fn transfer(&mut self, stmt: &OpStmt, (channel, me, n, kind, root): Meeting) -> Result<Task<'p>> {
         let is_of_root = matches!(kind, Type::Broadcast | Type::Scatter | Type::SendRecv);
         let sends = me == root || !is_of_root;
         let receives = match kind {
@@ -165,13 +152,10 @@ impl<'p> Unroller<'p, '_> {
         let sources: Vec<usize> = if is_of_root { vec![root] } else { (0..n).collect() };
         let buffer = stmt.get(attr::BUFFER);
         let (input, output) = (stmt.get(attr::INPUT).or(buffer), stmt.get(attr::OUTPUT).or(buffer));
-        let of = input
-            .or(output)
-            .map_or(DType::Float, |it| self.program.tensors[it].dtype.unwrap_or(DType::Float));
+        let of = input.or(output).and_then(|it| self.program.tensors[it].dtype).unwrap_or(DType::Float);
         let word = stmt.get(attr::RED_OP).unwrap_or(RedOp::Sum).text();
-        let combine = kind.is_reduction().then(|| {
-            Combine::named(word, of).ok_or("hir-certify does not know its `red_op` of these elements")
-        });
+        let combine = kind.is_reduction().then(|| Combine::named(word, of));
+        let combine = combine.map(|it| it.ok_or("hir-certify does not know its `red_op` of these elements"));
         let combine = combine.transpose()?;
         let (input, output) = (input.filter(|_| sends), output.filter(|it| receives && self.holds(*it)));
         output.map_or(Ok(()), |it| self.output_view(it, None))?;
@@ -179,29 +163,25 @@ impl<'p> Unroller<'p, '_> {
         let [reads, writes] = [reads?, writes?].map(Vec::from_iter);
         // The input may have a part for each member. Parts that are not combined follow each other.
         let is_split = matches!(kind, Type::Scatter | Type::ReduceScatter | Type::AllToAll);
-        let (sent, received) =
-            (if is_split { n } else { 1 }, if combine.is_some() { 1 } else { sources.len() });
+        let sent = if is_split { n } else { 1 };
+        let received = if combine.is_some() { 1 } else { sources.len() };
         let sizes = reads.iter().map(|it| (it, sent)).chain(writes.iter().map(|it| (it, received)));
-        let mut sizes = sizes.map(|(view, parts)| (view.places.len(), parts));
-        let len = sizes.clone().next().map_or(0, |(all, parts)| all / parts);
-        if sizes.any(|(all, parts)| all != len * parts) {
+        let sizes: Vec<_> = sizes.map(|(view, parts)| (view.places.len(), parts)).collect();
+        let len = sizes.first().map_or(0, |(all, parts)| all / parts);
+        if sizes.iter().any(|(all, parts)| *all != len * parts) {
             return Err("the two sides of the communication have different sizes".to_owned());
         }
         let task = self.meet(channel, me, n, Some((kind, root, combine, len, of)));
         let (own, members) = (if is_split { me * len } else { 0 }, sources.clone());
         let function = move |algebra: &Algebra, all: &[Vec<Values>]| {
-            let sent: Vec<&Values> = members.iter().filter_map(|it| all[*it].first()).collect();
-            let rows = sent.iter().map(|it| it.data.get(own..own + len)).collect::<Option<Vec<_>>>();
-            let rows = rows.filter(|it| it.len() == members.len()).ok_or("a member sends nothing")?;
-            let size = sent.iter().map(|it| it.size).max().unwrap_or(1);
+            let rows = members.iter().filter_map(|it| all[*it].first()?.get(own..own + len));
+            let rows: Vec<&[Element]> = rows.collect();
+            if rows.len() != members.len() {
+                return Err("a member sends nothing".to_owned());
+            }
             let column = |at: usize| rows.iter().map(|row| row[at]).collect::<Vec<_>>();
-            Ok(vec![match combine {
-                Some(how) => Values {
-                    data: (0..len).map(|at| algebra.combine(how, &column(at))).collect(),
-                    size: how.size(size, rows.len()),
-                },
-                None => Values { data: rows.concat().into(), size },
-            }])
+            let combined = |how| (0..len).map(|at| algebra.combine(how, &column(at))).collect();
+            Ok(vec![combine.map_or_else(|| rows.concat(), combined)])
         };
         Ok(Task { reads, writes, function: Some(Box::new(function)), sources, ..task })
     }
