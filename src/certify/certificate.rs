@@ -46,8 +46,8 @@ pub(crate) struct Unrolled<'p> {
     /// Distinguishes its unknown values from those of the other program.
     pub(crate) name: &'static str,
     pub(crate) trace: Trace<'p>,
-    /// The actions of all ranks: the steps and the numbers of tasks of their members.
-    pub(crate) order: Vec<Vec<(usize, usize)>>,
+    /// The actions of all ranks: the steps of their members.
+    pub(crate) order: Vec<Vec<usize>>,
 }
 
 /// The highest probability of an error with which something is certified, as the exponent of two.
@@ -77,8 +77,8 @@ pub fn certify(original: &Program, lowered: &Program, settings: &Settings) -> Re
     let ranks_before = if has_whole_tensors(original) { None } else { Some(ranks) };
     let before = unrolled(original, "original", ranks_before).map_err(fault(true))?;
     let after = unrolled(lowered, "lowered", Some(ranks)).map_err(fault(false))?;
-    let tasks = after.trace.steps.iter().flat_map(|it| &it.tasks).filter(|it| it.stmt.is_some());
-    let accesses = tasks.map(|it| it.reads.len() + it.writes.len()).sum();
+    let statements = after.trace.steps.iter().filter(|it| it.stmt.is_some());
+    let accesses = statements.map(|it| it.reads.len() + it.writes.len()).sum();
     let (inputs, shapes) = ports(original);
     let outputs = shapes.len() - inputs;
     let mut claim = Claim { ranks, accesses, outputs, elements: 0, error_exponent: 0.0 };
@@ -104,8 +104,7 @@ pub fn certify(original: &Program, lowered: &Program, settings: &Settings) -> Re
 
 /// Returns what the ranks of a program execute, or one rank on whole tensors.
 fn unrolled<'p>(program: &'p Program, name: &'static str, ranks: Option<usize>) -> Diagnosed<Unrolled<'p>> {
-    let (mut trace, count) = (Trace::default(), ranks.unwrap_or(1));
-    (0..count).try_for_each(|rank| unroll(program, &mut trace, ranks.map(|_| rank), count))?;
+    let trace = unroll(program, ranks)?;
     let order = order(program, &trace)?;
     Ok(Unrolled { program, name, trace, order })
 }

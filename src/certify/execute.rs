@@ -33,10 +33,10 @@ pub(crate) fn execute<'a>(
         }
     }
     for action in order {
-        let tasks: Vec<_> = action.iter().map(|(at, task)| &trace.steps[*at].tasks[*task]).collect();
-        let args = tasks.iter().map(|it| it.reads.iter().map(|it| read(&memory, it)).collect());
+        let steps = action.iter().map(|at| &trace.steps[*at]);
+        let args = steps.clone().map(|it| it.reads.iter().map(|it| read(&memory, it)).collect());
         let mut args: Vec<Vec<Values>> = args.collect();
-        for (at, it) in tasks.into_iter().enumerate().filter(|it| !it.1.writes.is_empty()) {
+        for (at, it) in steps.enumerate().filter(|it| !it.1.writes.is_empty()) {
             let results = match &it.function {
                 Some(function) => function(algebra, &args).map_err(|why| {
                     refused(program, it.stmt, why, format!("rank {} executes this", it.rank))

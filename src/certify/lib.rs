@@ -59,7 +59,7 @@ use self::{
     operators::results,
     order::{order, place},
     part::{Part, Values, View, at, ravel, size, unravel},
-    trace::{Channel, Function, Kind, Port, Step, Task, Trace},
+    trace::{Channel, Function, Kind, Port, Step, Trace},
     unroll::unroll,
 };
 

@@ -1,30 +1,27 @@
 //! Puts the actions of all ranks in an order that satisfies all dependences, and checks that all conflicting accesses are ordered.
 //!
-//! Streams and queues of communicators are chains: their steps run one after another. The dependences are those that CUDA and NCCL
-//! document. A step waits for the one before it on its stream; `Synchronize` for what was issued on another stream; a communication for its
-//! posting stream and for the one before it on its communicator; `Wait` for the end of a communication, which comes after the beginning of
-//! those of its members whose data the rank receives. Hosts order nothing. A communication ends when all its members have begun it; if no
-//! chain can proceed then, the ranks wait forever.
+//! The dependences are those that CUDA and NCCL document. A step waits for the one before it on its stream; `Synchronize` for what was issued
+//! on another stream; a communication for its posting stream and for the one before it on its communicator; `Wait` for the end of a
+//! communication, which comes after the beginning of those of its members whose data the rank receives. Hosts order nothing. A
+//! communication ends when all its members have begun it; if no chain can proceed then, the ranks wait forever.
 
 use super::*;
 
-/// An access of a rank's buffer by a task of the step `at`.
+/// An access of a rank's buffer by the step `at`.
 struct Use<'a> {
+    at: usize,
+    step: &'a Step<'a>,
     view: &'a View,
     writes: bool,
-    /// The step and its chain.
-    at: usize,
-    chain: usize,
-    task: &'a Task<'a>,
 }
 
-/// Orders the actions of all ranks. Returns them as the steps and the numbers of tasks of their members.
+/// Orders the actions of all ranks, and returns the steps of their members.
 ///
 /// # Errors
 /// A race, or ranks that wait forever.
-pub(crate) fn order(program: &Program, trace: &Trace<'_>) -> Diagnosed<Vec<Vec<(usize, usize)>>> {
+pub(crate) fn order(program: &Program, trace: &Trace<'_>) -> Diagnosed<Vec<Vec<usize>>> {
     // The events are the beginnings of the steps, their ends, and the actions. By event: those that wait for it, and whether it comes before
-    // them. An end waits for actions, but comes after those beginnings only whose data it needs.
+    // them. An end waits for its action, but comes after those beginnings only whose data it needs.
     let (steps, count) = (trace.steps.len(), 2 * trace.steps.len() + trace.actions.len());
     let (mut followers, mut waits) = (vec![Vec::new(); count], vec![0; count]);
     let mut edge = |from: usize, to: usize, is_ordered: bool| {
@@ -32,20 +29,18 @@ pub(crate) fn order(program: &Program, trace: &Trace<'_>) -> Diagnosed<Vec<Vec<(
         waits[to] += 1;
     };
     for (at, step) in trace.steps.iter().enumerate() {
+        let (action, members) = (2 * steps + step.action, &trace.actions[step.action]);
         step.after.iter().for_each(|it| edge(steps + it, at, true));
         edge(at, steps + at, true);
+        step.sources.iter().filter_map(|it| members[*it]).for_each(|it| edge(it, steps + at, true));
+        edge(at, action, false);
+        edge(action, steps + at, false);
     }
     for (action, members) in (2 * steps..).zip(&trace.actions) {
-        for (at, task) in members.iter().flatten() {
-            edge(*at, action, false);
-            edge(action, steps + at, false);
-            let sources = trace.steps[*at].tasks[*task].sources.iter().filter_map(|it| members[*it]);
-            sources.for_each(|(source, _)| edge(source, steps + at, true));
-        }
         // Without all its members, it never happens.
         members.iter().filter(|it| it.is_none()).for_each(|_| edge(action, action, false));
     }
-    // Vector clocks of the events: how many steps, in the order of `trace`, have to end before it, by the last one of every chain.
+    // Vector clocks of the events. By chain: the first step that has not ended before.
     let (mut clocks, mut actions) = (vec![Vec::new(); count], Vec::new());
     let mut uses: Vec<Vec<Use<'_>>> = trace.buffers.iter().map(|_| Vec::new()).collect();
     let mut ready: VecDeque<usize> = (0..steps).filter(|at| waits[*at] == 0).collect();
@@ -53,16 +48,9 @@ pub(crate) fn order(program: &Program, trace: &Trace<'_>) -> Diagnosed<Vec<Vec<(
         let mut clock: Vec<usize> = mem::take(&mut clocks[event]);
         clock.resize(trace.chains.len(), 0);
         if let Some(step) = trace.steps.get(event) {
-            for task in &step.tasks {
-                let writes = task.writes.iter().map(|it| (it, true));
-                for (view, writes) in task.reads.iter().map(|it| (it, false)).chain(writes) {
-                    Use { view, writes, at: event, chain: step.chain, task }.follow(
-                        &mut uses[view.buffer],
-                        &clock,
-                        program,
-                    )?;
-                }
-            }
+            let reads = step.reads.iter().map(|view| Use { at: event, step, view, writes: false });
+            let writes = step.writes.iter().map(|view| Use { at: event, step, view, writes: true });
+            reads.chain(writes).try_for_each(|it| it.follow(&mut uses, &clock, program))?;
         } else if let Some(step) = trace.steps.get(event - steps) {
             clock[step.chain] = event - steps + 1;
         } else {
@@ -70,40 +58,37 @@ pub(crate) fn order(program: &Program, trace: &Trace<'_>) -> Diagnosed<Vec<Vec<(
         }
         for (next, is_ordered) in &followers[event] {
             if *is_ordered {
-                join(&mut clocks[*next], &clock);
+                let all: &mut Vec<usize> = &mut clocks[*next];
+                all.resize(clock.len(), 0);
+                all.iter_mut().zip(&clock).for_each(|(all, own)| *all = (*all).max(*own));
             }
             waits[*next] -= 1;
             ready.extend((waits[*next] == 0).then_some(*next));
         }
     }
-    let begun = (0..steps).filter(|at| waits[*at] == 0).flat_map(|at| &trace.steps[at].tasks);
-    let stuck = begun.into_iter().find(|it| waits[2 * steps + it.action] > 0);
-    let Some(Task { rank, stmt, .. }) = stuck else { return Ok(actions) };
+    let stuck = trace.steps.iter().enumerate().find(|(at, _)| waits[*at] == 0 && waits[steps + at] > 0);
+    let Some((_, Step { rank, stmt, .. })) = stuck else { return Ok(actions) };
     let message = format!("rank {rank} waits here forever, for what other ranks do not post");
     let it = Diagnostic::new(Code::CheckedDeadlock, place(program, *stmt), message, "never ends");
     Err(Box::new(it.help("`hir check` explains the deadlock")))
 }
 
-/// Makes a clock include what another one has.
-fn join(clock: &mut Vec<usize>, other: &[usize]) {
-    clock.resize(other.len(), 0);
-    clock.iter_mut().zip(other).for_each(|(own, other)| *own = (*own).max(*other));
-}
 impl<'a> Use<'a> {
     /// Checks an access against those before it, and adds it to them. `clock` is that of its beginning.
-    fn follow(self, all: &mut Vec<Use<'a>>, clock: &[usize], program: &Program) -> Diagnosed<()> {
-        // A task may read and write the same elements.
-        let is_before = |it: &Use<'_>| it.at < clock[it.chain] || std::ptr::eq(it.task, self.task);
+    fn follow(self, uses: &mut [Vec<Use<'a>>], clock: &[usize], program: &Program) -> Diagnosed<()> {
+        let all = &mut uses[self.view.buffer];
+        // A step may read and write the same elements.
+        let is_before = |it: &Use<'_>| it.at < clock[it.step.chain] || it.at == self.at;
         let conflicts =
             |it: &&Use| (self.writes || it.writes) && !is_before(it) && it.view.overlaps(self.view);
         if let Some(other) = all.iter().find(conflicts) {
             let label = |it: &Use| {
-                let name = if it.task.stmt.is_some() { "this statement" } else { "the caller" };
+                let name = if it.step.stmt.is_some() { "this statement" } else { "the caller" };
                 format!("{name} {} them", if it.writes { "writes" } else { "reads" })
             };
-            let [before, after] = [other, &self].map(|it| place(program, it.task.stmt));
+            let [before, after] = [other, &self].map(|it| place(program, it.step.stmt));
             let message =
-                format!("on rank {}, nothing orders two accesses to the same elements", self.task.rank);
+                format!("on rank {}, nothing orders two accesses to the same elements", self.step.rank);
             let it = Diagnostic::new(Code::Race, before, message, label(other)).label(after, label(&self));
             return Err(Box::new(
                 it.help("`hir check` explains the race, and `hir opt --fix=check` removes it"),

@@ -1,24 +1,24 @@
 //! What the ranks of a program execute: their statements with all scalars evaluated, all names resolved to views of buffers, and what they
 //! wait for.
 //!
-//! A rank issues steps to its chains. The tasks of a step read and write elements. A task is a member of an action: a statement of one rank
-//! is an action with one member, and a communication one whose members are ranks.
+//! A rank issues steps to its chains. A step is a member of an action: a statement of one rank is an action with one member, and a
+//! communication one whose members are ranks.
 
 use super::*;
 
 /// Where an input or output is, and which part of it; `None` on a rank that has no part.
 pub(crate) type Port = Option<(View, Part)>;
 
-/// Computes what a task writes from what each member of its action reads.
+/// Computes what a step writes from what each member of its action reads.
 pub(crate) type Function<'p> = Box<dyn Fn(&Algebra, &[Vec<Values>]) -> Result<Vec<Values>, String> + 'p>;
 
 /// What all ranks of a program execute.
 #[derive(Default)]
 pub(crate) struct Trace<'p> {
     pub(crate) steps: Vec<Step<'p>>,
-    /// By action: the steps and the numbers of tasks of its members; `None` for a rank that has not posted it.
-    pub(crate) actions: Vec<Vec<Option<(usize, usize)>>>,
-    /// By chain: what its next step waits for.
+    /// By action: the steps of its members; `None` for a rank that has not posted it.
+    pub(crate) actions: Vec<Vec<Option<usize>>>,
+    /// By chain: what its next steps wait for.
     pub(crate) chains: Vec<BTreeSet<usize>>,
     /// The number of elements of each buffer. A buffer is allocated once.
     pub(crate) buffers: Vec<usize>,
@@ -31,18 +31,13 @@ pub(crate) struct Trace<'p> {
     pub(crate) work: usize,
 }
 
-/// A step of a chain: a stream or a queue of communications of a rank, whose steps run one after another. Its tasks begin together. It
-/// ends when all members have begun the actions of its tasks.
+/// What a rank does for a statement. The steps of a chain, a stream or a queue of communications of a rank, run one after another, but
+/// those of a group together: what waits for one of them waits for all. A step ends when all members have begun its action.
+#[derive(Default)]
 pub(crate) struct Step<'p> {
     pub(crate) chain: usize,
-    pub(crate) tasks: Vec<Task<'p>>,
     /// The steps that have to end before it begins.
     pub(crate) after: BTreeSet<usize>,
-}
-
-/// What a rank does for a statement, as a member of an action.
-#[derive(Default)]
-pub(crate) struct Task<'p> {
     pub(crate) rank: usize,
     /// `None`: the caller of the program.
     pub(crate) stmt: Option<StmtId>,

@@ -29,8 +29,8 @@ struct Unroller<'p, 's> {
     chains: FxHashMap<Channel, usize>,
     /// The chain of the current stream.
     current: usize,
-    /// The steps that end communications, by number; `None` for one that concerns other ranks only.
-    posted: FxHashMap<u32, Option<usize>>,
+    /// The steps that end communications, by number; none for one that concerns other ranks only.
+    posted: FxHashMap<u32, BTreeSet<usize>>,
     /// The group of transfers that is open.
     group: Option<Vec<Posted<'p>>>,
     /// Handles that were exchanged, with their numbers for the pair of ranks.
@@ -41,36 +41,36 @@ struct Unroller<'p, 's> {
     stmt: Option<StmtId>,
 }
 
-/// Adds what a rank of `ranks` executes, or without a rank what the program computes on whole tensors. Ranks are added in order.
+/// Returns what so many ranks execute, or without a number what the program computes on whole tensors.
 ///
 /// # Errors
 /// What cannot be certified, by name.
-pub(crate) fn unroll<'p>(
-    program: &'p Program,
-    trace: &mut Trace<'p>,
-    rank: Option<usize>,
-    ranks: usize,
-) -> Diagnosed<()> {
-    let mut it = Unroller {
-        program,
-        scalars: Scalars::new(program, rank.unwrap_or(0)),
-        rank,
-        ranks,
-        trace,
-        views: FxHashMap::default(),
-        chains: FxHashMap::default(),
-        current: 0,
-        posted: FxHashMap::default(),
-        group: None,
-        handles: FxHashMap::default(),
-        host: BTreeSet::new(),
-        loops: 0,
-        stmt: None,
-    };
-    it.run_program().map_err(|why| {
-        let label = rank.map_or("computed here".to_owned(), |it| format!("rank {it} executes this"));
-        refused(program, it.stmt, why, label)
-    })
+pub(crate) fn unroll(program: &Program, ranks: Option<usize>) -> Diagnosed<Trace<'_>> {
+    let mut trace = Trace::default();
+    for number in 0..ranks.unwrap_or(1) {
+        let rank = ranks.map(|_| number);
+        let mut it = Unroller {
+            program,
+            scalars: Scalars::new(program, number),
+            rank,
+            ranks: ranks.unwrap_or(1),
+            trace: &mut trace,
+            views: FxHashMap::default(),
+            chains: FxHashMap::default(),
+            current: 0,
+            posted: FxHashMap::default(),
+            group: None,
+            handles: FxHashMap::default(),
+            host: BTreeSet::new(),
+            loops: 0,
+            stmt: None,
+        };
+        it.run_program().map_err(|why| {
+            let label = rank.map_or("computed here".to_owned(), |it| format!("rank {it} executes this"));
+            refused(program, it.stmt, why, label)
+        })?;
+    }
+    Ok(trace)
 }
 
 impl<'p> Unroller<'p, '_> {
@@ -164,25 +164,26 @@ impl<'p> Unroller<'p, '_> {
     fn push(&mut self, function: Option<Function<'p>>, reads: Vec<View>, writes: Vec<View>) -> Result<()> {
         let action = self.trace.actions.len();
         self.trace.actions.push(vec![None]);
-        let task = Task { reads, writes, function, ..self.task(action, 0) };
-        self.append(self.current, vec![task]).map(|_| ())
+        let step = Step { reads, writes, function, ..self.step(action, 0) };
+        self.append(self.current, vec![step]).map(|_| ())
     }
 
-    /// Appends a step to a chain, behind what that has to wait for, and returns its number.
-    fn append(&mut self, chain: usize, tasks: Vec<Task<'p>>) -> Result<usize> {
-        self.count_work(STEP)?;
-        let at = self.trace.steps.len();
-        for (number, it) in tasks.iter().enumerate() {
-            self.trace.actions[it.action][it.me] = Some((at, number));
+    /// Appends a group of steps to a chain, behind what that has to wait for, and returns their numbers.
+    fn append(&mut self, chain: usize, group: Vec<Step<'p>>) -> Result<BTreeSet<usize>> {
+        let first = self.trace.steps.len();
+        let after = mem::take(&mut self.trace.chains[chain]);
+        for step in group {
+            self.count_work(STEP)?;
+            self.trace.actions[step.action][step.me] = Some(self.trace.steps.len());
+            self.trace.steps.push(Step { chain, after: after.clone(), ..step });
         }
-        let after = mem::replace(&mut self.trace.chains[chain], [at].into());
-        self.trace.steps.push(Step { chain, tasks, after });
-        Ok(at)
+        self.trace.chains[chain] = (first..self.trace.steps.len()).collect();
+        Ok(self.trace.chains[chain].clone())
     }
 
-    /// Returns a task of the current statement as a member of an action.
-    fn task(&self, action: usize, me: usize) -> Task<'p> {
-        Task { rank: self.rank.unwrap_or(0), stmt: self.stmt, action, me, ..Task::default() }
+    /// Returns a step of the current statement as a member of an action.
+    fn step(&self, action: usize, me: usize) -> Step<'p> {
+        Step { rank: self.rank.unwrap_or(0), stmt: self.stmt, action, me, ..Step::default() }
     }
 
     fn count_work(&mut self, amount: usize) -> Result<()> {

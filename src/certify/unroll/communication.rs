@@ -2,31 +2,31 @@
 
 use super::{CommunicationType as Type, *};
 
-/// A task that a rank posts to the queue of a communicator; `None`: one that the current stream executes.
-pub(super) type Posted<'p> = (Option<Channel>, Task<'p>);
+/// A step that a rank posts to the queue of a communicator; `None`: one that the current stream executes.
+pub(super) type Posted<'p> = (Option<Channel>, Step<'p>);
 
 /// Where a rank meets others, as which of how many members, in what communication, and the position of its root or 0.
 type Meeting = (Channel, usize, usize, Type, usize);
 
 impl<'p> Unroller<'p, '_> {
-    /// Posts a group of tasks to their queue, behind what the current stream has been issued. It is empty on a rank that holds none of its
+    /// Posts a group of steps to their queue, behind what the current stream has been issued. It is empty on a rank that holds none of its
     /// buffers. A Wait does not wait for what a stream executes.
     pub(super) fn post(&mut self, number: Option<u32>, group: Vec<Posted<'p>>) -> Result<()> {
-        let mut end = None;
+        let mut ends = BTreeSet::new();
         if let Some((queue, _)) = group.first() {
             let issued = self.trace.chains[self.current].clone();
-            let chain = queue.clone().map_or(self.current, |it| self.chain(it));
+            let (is_queue, chain) =
+                (queue.is_some(), queue.clone().map_or(self.current, |it| self.chain(it)));
             self.trace.chains[chain].extend(issued);
-            let is_queue = queue.is_some();
-            let step = self.append(chain, group.into_iter().map(|it| it.1).collect())?;
-            end = is_queue.then_some(step);
+            let steps = self.append(chain, group.into_iter().map(|it| it.1).collect())?;
+            ends.extend(steps.into_iter().filter(|_| is_queue));
         }
-        number.into_iter().for_each(|it| _ = self.posted.insert(it, end));
+        number.into_iter().for_each(|it| _ = self.posted.insert(it, ends.clone()));
         Ok(())
     }
 
-    /// Returns the task of this rank as the member `me` of the next action of a channel, which has `count` members.
-    fn meet(&mut self, channel: Channel, me: usize, count: usize, kind: Option<Kind>) -> Task<'p> {
+    /// Returns the step of this rank as the member `me` of the next action of a channel, which has `count` members.
+    fn meet(&mut self, channel: Channel, me: usize, count: usize, kind: Option<Kind>) -> Step<'p> {
         let posted = self.trace.counts.entry((channel.clone(), me)).or_insert(0);
         *posted += 1;
         let next = self.trace.actions.len();
@@ -34,7 +34,7 @@ impl<'p> Unroller<'p, '_> {
         if action == next {
             self.trace.actions.push(vec![None; count]);
         }
-        self.task(action, me)
+        self.step(action, me)
     }
 
     /// Returns the memory handle of a transfer, whose buffer this rank holds.
@@ -55,16 +55,16 @@ impl<'p> Unroller<'p, '_> {
             let handle = self.handle(it, buffer)?;
             if !self.handles.contains_key(&handle) {
                 let pair = pair(it, rank, handle.1);
-                let task = self.meet(Channel::Handle(pair), usize::from(pair[1] == rank), 2, None);
-                self.handles.insert(handle, task.action);
-                group.push(task);
+                let step = self.meet(Channel::Handle(pair), usize::from(pair[1] == rank), 2, None);
+                self.handles.insert(handle, step.action);
+                group.push(step);
             }
         }
         if !group.is_empty() {
             group.push(self.meet(Channel::Hosts, rank, self.ranks, None));
             let host = self.chain(Channel::Hosts);
-            let step = self.append(host, group)?;
-            self.block_host([step].into());
+            let steps = self.append(host, group)?;
+            self.block_host(steps);
         }
         Ok(())
     }
@@ -121,7 +121,7 @@ impl<'p> Unroller<'p, '_> {
         let protocol = stmt.get(attr::PROTOCOL).or(self.program.p2p_protocol()).unwrap_or(P2pProtocol::Get);
         for meeting in meetings {
             let (_, me, _, kind, root) = meeting;
-            let task = self.transfer(stmt, meeting)?;
+            let step = self.transfer(stmt, meeting)?;
             // The CUDA backend copies on the stream of the post, and a Wait is one for peers: the side that the protocol names copies, or
             // the root, or all members, of which each also waits for what others copy.
             let copies = match stmt.op {
@@ -129,10 +129,10 @@ impl<'p> Unroller<'p, '_> {
                 _ => me == root && kind.is_rooted(),
             };
             if is_cuda && !kind.is_rooted() {
-                let reads = task.writes.iter().chain(&task.reads).cloned().collect();
-                self.push(None, reads, task.writes.clone())?;
+                let reads = step.writes.iter().chain(&step.reads).cloned().collect();
+                self.push(None, reads, step.writes.clone())?;
             }
-            group.push((Some(queue.clone()).filter(|_| !is_cuda || !copies), task));
+            group.push((Some(queue.clone()).filter(|_| !is_cuda || !copies), step));
         }
         match &mut self.group {
             Some(open) => open.extend(group),
@@ -141,8 +141,8 @@ impl<'p> Unroller<'p, '_> {
         Ok(())
     }
 
-    /// Returns the task of this rank in a communication.
-    fn transfer(&mut self, stmt: &OpStmt, (channel, me, n, kind, root): Meeting) -> Result<Task<'p>> {
+    /// Returns the step of this rank in a communication.
+    fn transfer(&mut self, stmt: &OpStmt, (channel, me, n, kind, root): Meeting) -> Result<Step<'p>> {
         let is_of_root = matches!(kind, Type::Broadcast | Type::Scatter | Type::SendRecv);
         let sends = me == root || !is_of_root;
         let receives = match kind {
@@ -171,7 +171,7 @@ impl<'p> Unroller<'p, '_> {
         if sizes.iter().any(|(all, parts)| *all != len * parts) {
             return Err("the two sides of the communication have different sizes".to_owned());
         }
-        let task = self.meet(channel, me, n, Some((kind, root, combine, len, of)));
+        let step = self.meet(channel, me, n, Some((kind, root, combine, len, of)));
         let (own, members) = (if is_split { me * len } else { 0 }, sources.clone());
         let function = move |algebra: &Algebra, all: &[Vec<Values>]| {
             let rows = members.iter().filter_map(|it| all[*it].first()?.get(own..own + len));
@@ -183,7 +183,7 @@ impl<'p> Unroller<'p, '_> {
             let combined = |how| (0..len).map(|at| algebra.combine(how, &column(at))).collect();
             Ok(vec![combine.map_or_else(|| rows.concat(), combined)])
         };
-        Ok(Task { reads, writes, function: Some(Box::new(function)), sources, ..task })
+        Ok(Step { reads, writes, function: Some(Box::new(function)), sources, ..step })
     }
 }
 
