@@ -35,14 +35,12 @@ pub(crate) fn execute<'a>(
     for action in order {
         let steps = action.iter().map(|at| &trace.steps[*at]);
         let args = steps.clone().map(|it| it.reads.iter().map(|it| read(&memory, it)).collect());
-        let mut args: Vec<Vec<Values>> = args.collect();
+        let args: Vec<Vec<Values>> = args.collect();
         for (at, it) in steps.enumerate().filter(|it| !it.1.writes.is_empty()) {
-            let results = match &it.function {
-                Some(function) => function(algebra, &args).map_err(|why| {
-                    refused(program, it.stmt, why, format!("rank {} executes this", it.rank))
-                })?,
-                None => mem::take(&mut args[at]),
-            };
+            let copied = || Ok(args[at].clone());
+            let results = it.function.as_ref().map_or_else(copied, |function| function(algebra, &args));
+            let why = |why| refused(program, it.stmt, why, format!("rank {} executes this", it.rank));
+            let results = results.map_err(why)?;
             it.writes.iter().zip(results).for_each(|(view, it)| write(&mut memory, view, it));
         }
     }

@@ -52,15 +52,7 @@ use primal_check::miller_rabin;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use self::{
-    access::{Computed, Dim, MISFIT, NOT_HELD, Statement, block},
-    certificate::Unrolled,
-    execute::{Output, execute},
-    field::{Algebra, Combine, Element, limits},
-    operators::results,
-    order::{order, place},
-    part::{Part, Values, View, at, ravel, size, unravel},
-    trace::{Channel, Function, Kind, Port, Step, Trace},
-    unroll::unroll,
+    access::*, certificate::*, execute::*, field::*, operators::*, order::*, part::*, trace::*, unroll::*,
 };
 
 pub use certificate::{Claim, Fault, Settings, certify};

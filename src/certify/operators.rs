@@ -5,6 +5,8 @@
 
 use super::{TypeRule as Rule, *};
 
+const CONVERTS: &str = "its operands and its result have different element types";
+
 /// A result of a statement, with its operands.
 struct Call<'a> {
     of: &'a Statement<'a>,
@@ -39,7 +41,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     /// Returns the elements on which an element of the result depends, in row-major order.
-    fn all(&self, index: &[usize]) -> Computed<Vec<Element>> {
+    fn all(&self, index: &[usize]) -> Computed<Values> {
         let places = self.part.positions(&block(&self.access, index)).ok_or(NOT_HELD)?;
         let mut used = self.used.borrow_mut();
         used.resize(self.values.len(), false);
@@ -51,18 +53,18 @@ impl Reader<'_> {
         if let [only] = self.all(index)?[..] { Ok(only) } else { Err(MISFIT) }
     }
 
-    /// Returns what a function makes of the elements and of `key`, which is computed once.
+    /// Returns what is made of the elements and of `key`, which is computed once.
     fn row(
         &self,
         index: &[usize],
         key: usize,
-        function: impl FnOnce(Vec<Element>) -> Vec<Element>,
+        make: impl FnOnce(Values) -> Values,
     ) -> Computed<Rc<[Element]>> {
         let key = (block(&self.access, index), key);
         if let Some(known) = self.rows.borrow().get(&key) {
             return Ok(known.clone());
         }
-        let row: Rc<[Element]> = function(self.all(index)?).into();
+        let row: Rc<[Element]> = make(self.all(index)?).into();
         self.rows.borrow_mut().insert(key, row.clone());
         Ok(row)
     }
@@ -171,14 +173,11 @@ impl<'a> Call<'a> {
                 Ok(algebra.dot(&[constant(1)?, constant(2)?], &[Element::ONE, number]))
             }
             (_, Op::Eye) => Ok(algebra.integer(i64::from(index.first() == index.last()))),
-            (Rule::AlongAxis | Rule::Sdpa | Rule::SdpaBwd | Rule::Generate, op)
-                if !matches!(op, Op::Cat | Op::Pad) =>
-            {
-                self.unknown(index)
-            }
+            (_, Op::Cat | Op::Pad) => Err(CONVERTS),
+            (Rule::AlongAxis | Rule::Sdpa | Rule::SdpaBwd | Rule::Generate, _) => self.unknown(index),
             _ if self.result > 0 => Err(MISFIT),
             _ if stmt.op.def().class == OpClass::Elementwise => self.elementwise(index),
-            _ if !self.is_exact => Err("its operands and its result have different element types"),
+            _ if !self.is_exact => Err(CONVERTS),
             (Rule::Linear | Rule::Matmul | Rule::Embedding, _) => self.product(index),
             (Rule::Reduce, _) => {
                 let how = self.how.ok_or("hir-certify does not know its `op` of these elements")?;

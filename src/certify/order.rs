@@ -7,14 +7,6 @@
 
 use super::*;
 
-/// An access of a rank's buffer by the step `at`.
-struct Use<'a> {
-    at: usize,
-    step: &'a Step<'a>,
-    view: &'a View,
-    writes: bool,
-}
-
 /// Orders the actions of all ranks, and returns the steps of their members.
 ///
 /// # Errors
@@ -42,15 +34,29 @@ pub(crate) fn order(program: &Program, trace: &Trace<'_>) -> Diagnosed<Vec<Vec<u
     }
     // Vector clocks of the events. By chain: the first step that has not ended before.
     let (mut clocks, mut actions) = (vec![Vec::new(); count], Vec::new());
-    let mut uses: Vec<Vec<Use<'_>>> = trace.buffers.iter().map(|_| Vec::new()).collect();
+    // By element of a buffer: the steps that access it, and whether they write it.
+    let mut uses: Vec<Vec<Vec<(usize, bool)>>> =
+        trace.buffers.iter().map(|it| vec![Vec::new(); *it]).collect();
     let mut ready: VecDeque<usize> = (0..steps).filter(|at| waits[*at] == 0).collect();
     while let Some(event) = ready.pop_front() {
         let mut clock: Vec<usize> = mem::take(&mut clocks[event]);
         clock.resize(trace.chains.len(), 0);
         if let Some(step) = trace.steps.get(event) {
-            let reads = step.reads.iter().map(|view| Use { at: event, step, view, writes: false });
-            let writes = step.writes.iter().map(|view| Use { at: event, step, view, writes: true });
-            reads.chain(writes).try_for_each(|it| it.follow(&mut uses, &clock, program))?;
+            // A step may read and write the same elements.
+            let is_before = |it: usize| it < clock[trace.steps[it].chain] || it == event;
+            let writes = step.writes.iter().map(|it| (it, true));
+            for (view, writes) in step.reads.iter().map(|it| (it, false)).chain(writes) {
+                for place in &*view.places {
+                    let uses = &mut uses[view.buffer][*place];
+                    let conflicts = |(it, wrote): &&(usize, bool)| (writes || *wrote) && !is_before(*it);
+                    if let Some((it, wrote)) = uses.iter().find(conflicts) {
+                        return Err(race(program, [(&trace.steps[*it], *wrote), (step, writes)]));
+                    }
+                    // Later accesses are compared with this one instead of those that it follows and covers.
+                    uses.retain(|(it, wrote)| !is_before(*it) || *wrote && !writes);
+                    uses.push((event, writes));
+                }
+            }
         } else if let Some(step) = trace.steps.get(event - steps) {
             clock[step.chain] = event - steps + 1;
         } else {
@@ -73,32 +79,16 @@ pub(crate) fn order(program: &Program, trace: &Trace<'_>) -> Diagnosed<Vec<Vec<u
     Err(Box::new(it.help("`hir check` explains the deadlock")))
 }
 
-impl<'a> Use<'a> {
-    /// Checks an access against those before it, and adds it to them. `clock` is that of its beginning.
-    fn follow(self, uses: &mut [Vec<Use<'a>>], clock: &[usize], program: &Program) -> Diagnosed<()> {
-        let all = &mut uses[self.view.buffer];
-        // A step may read and write the same elements.
-        let is_before = |it: &Use<'_>| it.at < clock[it.step.chain] || it.at == self.at;
-        let conflicts =
-            |it: &&Use| (self.writes || it.writes) && !is_before(it) && it.view.overlaps(self.view);
-        if let Some(other) = all.iter().find(conflicts) {
-            let label = |it: &Use| {
-                let name = if it.step.stmt.is_some() { "this statement" } else { "the caller" };
-                format!("{name} {} them", if it.writes { "writes" } else { "reads" })
-            };
-            let [before, after] = [other, &self].map(|it| place(program, it.step.stmt));
-            let message =
-                format!("on rank {}, nothing orders two accesses to the same elements", self.step.rank);
-            let it = Diagnostic::new(Code::Race, before, message, label(other)).label(after, label(&self));
-            return Err(Box::new(
-                it.help("`hir check` explains the race, and `hir opt --fix=check` removes it"),
-            ));
-        }
-        // Later accesses are compared with this one instead of those that it follows and covers.
-        all.retain(|it| !(is_before(it) && (self.writes || !it.writes) && it.view == self.view));
-        all.push(self);
-        Ok(())
-    }
+/// Returns the error for two steps, with whether each of them writes the elements.
+fn race(program: &Program, steps: [(&Step<'_>, bool); 2]) -> Box<Diagnostic> {
+    let message = format!("on rank {}, nothing orders two accesses to the same elements", steps[0].0.rank);
+    let [before, after] = steps.map(|(step, writes)| {
+        let name = if step.stmt.is_some() { "this statement" } else { "the caller" };
+        let label = format!("{name} {} them", if writes { "writes" } else { "reads" });
+        (place(program, step.stmt), label)
+    });
+    let it = Diagnostic::new(Code::Race, before.0, message, before.1).label(after.0, after.1);
+    Box::new(it.help("`hir check` explains the race, and `hir opt --fix=check` removes it"))
 }
 
 /// Returns the place of a statement, or of the program for its caller.

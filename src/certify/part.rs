@@ -130,7 +130,7 @@ pub(crate) fn at(values: &[Element], places: &[usize]) -> Values {
 }
 
 /// The places of a part's elements in a buffer.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone)]
 pub(crate) struct View {
     pub(crate) buffer: usize,
     pub(crate) places: Rc<[usize]>,
@@ -150,14 +150,5 @@ impl View {
         };
         let fits = places.len() == shape.iter().product::<usize>() && (0..shape.len()).all(is_regular);
         fits.then_some(Self { buffer: self.buffer, places })
-    }
-
-    /// Returns whether two views of one buffer have an element in common. The first and the last place are the lowest and the highest one.
-    pub(crate) fn overlaps(&self, other: &View) -> bool {
-        let is_before = |a: &View, b: &View| a.places.last() < b.places.first();
-        let own = || self.places.iter().collect::<FxHashSet<_>>();
-        !is_before(self, other)
-            && !is_before(other, self)
-            && !own().is_disjoint(&other.places.iter().collect())
     }
 }
