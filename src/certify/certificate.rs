@@ -14,12 +14,12 @@ pub struct Fault {
 /// How the programs are evaluated.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Settings {
-    /// The number of ranks. Default: all ranks of meshes and teams.
-    #[arg(long, value_name = "N")]
-    pub ranks: Option<usize>,
     /// The number of evaluations, each on other inputs. Each lowers the probability of an error.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: u32,
+    /// The number of ranks. Default: all ranks of meshes and teams.
+    #[arg(long, value_name = "N")]
+    pub ranks: Option<usize>,
     /// Repeats the evaluations of this number. Default: random ones, for which no text can have been written.
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
@@ -85,8 +85,12 @@ pub fn certify(original: &Program, lowered: &Program, settings: &Settings) -> Re
     let key = settings.seed.unwrap_or_else(|| RandomState::new().hash_one("key"));
     for run in 0..settings.runs {
         let algebra = Algebra::new(key.wrapping_add(run.into()));
-        let values = shapes[..inputs].iter().enumerate().map(|it| whole_input(it, &algebra));
-        let values: Vec<Values> = values.collect();
+        // Truth values are random elements, too: what holds for all of them holds for 0 and 1.
+        let input = |(number, (_, shape)): (usize, &Shape)| {
+            let len: usize = shape.iter().flatten().product();
+            (0..len).map(|at| algebra.random(("input", number, at))).collect()
+        };
+        let values: Vec<Values> = shapes[..inputs].iter().enumerate().map(input).collect();
         let wanted = execute(&before, &algebra, &values).map_err(fault(true))?;
         let found = execute(&after, &algebra, &values).map_err(fault(false))?;
         let counts = (0..shapes.len()).map(|it| compare([original, lowered], [&wanted, &found], it));
@@ -171,12 +175,6 @@ fn ports(program: &Program) -> (usize, Vec<Shape>) {
         (program.tensors[it].dtype, part.ok().map(|it| it.whole))
     };
     (Program::tensors_of(&program.inputs).count(), port_tensors(program).map(port).collect())
-}
-
-/// Returns the random elements of an input in one run. Truth values are random elements, too: what holds for all of them holds for 0 and 1.
-fn whole_input((number, (_, shape)): (usize, &Shape), algebra: &Algebra) -> Values {
-    let len: usize = shape.iter().flatten().product();
-    (0..len).map(|at| algebra.random(("input", number, at))).collect()
 }
 
 /// Returns whether the statements of a program are operators on whole tensors, which no rank and no stream executes in parts.

@@ -118,7 +118,8 @@ impl<'a> Call<'a> {
         let generated = (rule == Rule::Generate).then_some(of.program.tensors[out].dtype);
         let attributes = algebra.apply((generated, words.collect::<Vec<_>>()), &scalars);
         // Scalars have the type of the last tensor that is no condition, or of the result.
-        let (to, skipped) = (dtype(of.program, out), usize::from(stmt.op == Op::Where));
+        let (to, skipped) =
+            (dtype(of.program, out), usize::from(matches!(stmt.op, Op::Where | Op::Embedding)));
         let beside = of.args.iter().skip(skipped).last().map_or(to, |it| dtype(of.program, it.0));
         let (mut types, mut constants) = (Vec::new(), Vec::new());
         for it in &stmt.args {
@@ -130,10 +131,7 @@ impl<'a> Call<'a> {
         if stmt.op.def().class != OpClass::Elementwise && rule != Rule::Generate {
             types = of.args.iter().map(|it| dtype(of.program, it.0)).collect();
         }
-        let (condition, combined) = match stmt.op {
-            Op::Where | Op::Embedding => types.split_at(1.min(types.len())),
-            _ => types.split_at(0),
-        };
+        let (condition, combined) = types.split_at(skipped.min(types.len()));
         let is_exact = combined.iter().all(|it| *it == to)
             && (stmt.op != Op::Where || condition == [DType::Bool])
             && !matches!(to.class(), Class::SmallFloat | Class::Composite);
