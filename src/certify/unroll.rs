@@ -33,7 +33,7 @@ struct Unroller<'p, 's> {
     posted: FxHashMap<u32, BTreeSet<usize>>,
     /// The group of transfers that is open.
     group: Option<Vec<Posted<'p>>>,
-    /// Handles that were exchanged, with their numbers for the pair of ranks.
+    /// Handles that were exchanged, with the actions that exchanged them.
     handles: FxHashMap<Handle, usize>,
     /// The steps for which the host has waited.
     host: BTreeSet<usize>,
@@ -93,17 +93,13 @@ impl<'p> Unroller<'p, '_> {
 
     /// Returns where inputs or outputs are, with the slices of all streams.
     fn ports(&self, tensors: &[Operand]) -> Result<Vec<Port>> {
-        let port = |it| {
-            if !self.holds(it) {
-                return Ok(None);
-            }
+        let port = |it| -> Result<(View, Part)> {
             let (view, part) = (self.view(it)?, Part::of(self.program, &self.scalars, it, self.rank, None)?);
             let name = self.program.tensor_name(it);
             let why = || format!("`{name}` is one stream's slice; the caller needs all of them");
-            let port = (view.places.len() == part.len()).then_some((view, part));
-            port.map(Some).ok_or_else(why)
+            (view.places.len() == part.len()).then_some((view, part)).ok_or_else(why)
         };
-        Program::tensors_of(tensors).map(port).collect()
+        Program::tensors_of(tensors).map(|it| self.holds(it).then(|| port(it)).transpose()).collect()
     }
 
     // ---- tensors
