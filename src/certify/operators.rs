@@ -54,12 +54,7 @@ impl Reader<'_> {
     }
 
     /// Returns what is made of the elements and of `key`, which is computed once.
-    fn row(
-        &self,
-        index: &[usize],
-        key: usize,
-        make: impl FnOnce(Values) -> Values,
-    ) -> Computed<Rc<[Element]>> {
+    fn row(&self, index: &[usize], key: usize, make: impl Fn(Values) -> Values) -> Computed<Rc<[Element]>> {
         let key = (block(&self.access, index), key);
         if let Some(known) = self.rows.borrow().get(&key) {
             return Ok(known.clone());

@@ -231,5 +231,5 @@ fn the_package_is_small() -> Result<(), Failed> {
             lines += text.lines().filter(is_code).count();
         }
     }
-    if lines <= 1_623 { Ok(()) } else { Err(format!("src/certify has {lines} lines of code").into()) }
+    if lines <= 1_618 { Ok(()) } else { Err(format!("src/certify has {lines} lines of code").into()) }
 }
