@@ -12,7 +12,7 @@ use super::*;
 /// Marks an element that is no number of the field. Arithmetic does not hold for it.
 const OPAQUE: u64 = 1 << 63;
 
-/// An element of the field, or an opaque one: an infinity, a quotient by zero, what nothing has written, and what is computed from them.
+/// An element of the field, or an opaque one: an infinity, -0, a quotient by zero, what nothing has written, and what is computed from them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Element {
     /// The number from 0 up to the prime, and the mark. Elements with the same value are the same.
@@ -103,7 +103,7 @@ pub(crate) struct Algebra {
 impl Algebra {
     pub(crate) fn new(key: u64) -> Self {
         let odd = |at: u64| hash(key, ("prime", at)) >> 4 | 1 << 60 | 1;
-        let prime = (0..).map(odd).find(|it| miller_rabin(*it)).unwrap_or((1 << 61) - 1);
+        let prime = (0..).map(odd).find(|it| primal_check::miller_rabin(*it)).unwrap_or((1 << 61) - 1);
         Self { prime, key, ..Self::default() }
     }
 
@@ -172,13 +172,13 @@ impl Algebra {
         Element { value: i128::from(value).rem_euclid(i128::from(self.prime)) as u64, size: 1 }
     }
 
-    /// Returns the element of a number. Infinities and NaN are opaque.
+    /// Returns the element of a number. Infinities, NaN and -0, whose quotients differ from those of 0, are opaque.
     fn real(&self, value: f64) -> Element {
-        if !value.is_finite() {
-            return self.random(("no number", value.is_nan(), value < 0.0)).opaque();
+        if !value.is_finite() || value.to_bits() == (-0.0_f64).to_bits() {
+            return self.random(("no number", value.to_string())).opaque();
         }
         // A number is `digits` times 2 to the power `exponent`.
-        let (digits, exponent, sign) = value.integer_decode();
+        let (digits, exponent, sign) = num_traits::Float::integer_decode(value);
         let zeros = digits.trailing_zeros().min(52);
         let exponent = if digits == 0 { 0 } else { i64::from(exponent) + i64::from(zeros) };
         self.bits.set(self.bits.get().max(exponent.unsigned_abs() + 53));

@@ -47,8 +47,6 @@ use grammar::{
     span::Span,
     words::{Backend, CommunicationType, P2pProtocol, P2pType, RedOp},
 };
-use num_traits::Float;
-use primal_check::miller_rabin;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use self::{

@@ -321,10 +321,8 @@ impl<'p> Unroller<'p, '_> {
     /// Makes a tensor one stream's chunk of another one.
     fn chunk(&mut self, stmt: &OpStmt) -> Result<()> {
         let operands = stmt.out_tensor().zip(Program::tensors_of(&stmt.args).next());
-        let (out, input) = operands.ok_or_else(|| unknown(stmt.op))?;
-        if !self.holds(out) || !self.holds(input) {
-            return Ok(());
-        }
+        let operands = operands.filter(|(out, input)| self.holds(*out) && self.holds(*input));
+        let Some((out, input)) = operands else { return Ok(()) };
         let (program, it) = (self.program, &self.program.tensors[input]);
         let is_stream = |it: &AxisId| program.axes[*it].parallel == ParallelType::Stream;
         let count = it.loop_domain.iter().copied().find(is_stream);

@@ -217,19 +217,21 @@ fn tensors_of(line: &str) -> Vec<String> {
     starts.filter_map(text).collect()
 }
 
-/// Whoever believes a certificate has to believe this code: all lines of the package that are neither blank nor comments, also those of its
-/// command line. It has no tests of its own.
+/// Whoever believes a certificate has to believe this code: all lines of the package that are neither blank nor comments, but for its
+/// command line, which reads the files and prints what `certify` returns. It has no tests of its own.
 fn the_package_is_small() -> Result<(), Failed> {
     let mut lines = 0;
     let folders = ["src/certify", "src/certify/unroll"];
     let entries = folders.map(|it| fs::read_dir(PathBuf::from(ROOT).join(it)));
     for entry in entries.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten() {
         let path = entry?.path();
-        if path.extension().is_some_and(|it| it == "rs") {
+        let is_command_line = ["command.rs", "main.rs"].iter().any(|it| path.ends_with(it));
+        if path.extension().is_some_and(|it| it == "rs") && !is_command_line {
             let text = fs::read_to_string(path)?;
             let is_code = |it: &&str| !it.trim().is_empty() && !it.trim_start().starts_with("//");
             lines += text.lines().filter(is_code).count();
         }
     }
-    if lines <= 1_618 { Ok(()) } else { Err(format!("src/certify has {lines} lines of code").into()) }
+    let is_small = lines <= 1_500;
+    if is_small { Ok(()) } else { Err(format!("src/certify has {lines} lines of code").into()) }
 }
