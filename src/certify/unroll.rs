@@ -10,8 +10,8 @@ mod computation;
 /// A value, or the reason why the current statement is not certified.
 type Result<T> = std::result::Result<T, String>;
 
-/// The largest number of elements of the buffers of all ranks. A step and an iteration count as many as `STEP`.
-const MAX_WORK: usize = 1 << 28;
+/// The largest number of elements of the buffers of all ranks; each takes about 140 bytes. A step and an iteration count as many as `STEP`.
+const MAX_WORK: usize = 1 << 26;
 const STEP: usize = 1 << 4;
 
 /// A memory handle: the number of the transfer, the peer, and the buffer with its first place.
