@@ -3,7 +3,7 @@
 //! Invariant: only the arena that an id indexes creates that id, so indexing cannot fail as long as ids of
 //! different programs are not mixed.
 
-use std::{cell::Cell, hash::Hash, marker::PhantomData, ops};
+use std::{cell::Cell, hash::Hash, marker::PhantomData, mem, ops, sync::Arc};
 
 thread_local! {
     static VISITS: Cell<u64> = const { Cell::new(0) };
@@ -58,53 +58,80 @@ macro_rules! ids {
 }
 pub(crate) use ids;
 
-/// A growable vector whose elements are indexed by ids of one type.
-#[derive(Debug, PartialEq)]
+/// The number of elements of a full chunk.
+const CHUNK: usize = 64;
+
+/// A growable vector whose elements are indexed by ids of one type. Copies share chunks of elements until one of them changes, since
+/// passes copy a program to change few of its statements.
+#[derive(Debug)]
 pub struct Arena<I, T> {
-    items: Vec<T>,
+    /// The chunks of `CHUNK` elements.
+    full: Vec<Arc<[T]>>,
+    /// The elements behind them, fewer than `CHUNK`.
+    last: Vec<T>,
     id: PhantomData<I>,
 }
 
 impl<I, T: Clone> Clone for Arena<I, T> {
     fn clone(&self) -> Self {
-        count_visits(self.items.len());
-        Self { items: self.items.clone(), id: PhantomData }
+        count_visits(self.full.len() + self.last.len());
+        Self { full: self.full.clone(), last: self.last.clone(), id: PhantomData }
+    }
+}
+
+impl<I, T: PartialEq> PartialEq for Arena<I, T> {
+    fn eq(&self, other: &Self) -> bool {
+        let is_equal = |(own, other): (&Arc<[T]>, &Arc<[T]>)| Arc::ptr_eq(own, other) || own == other;
+        self.full.len() == other.full.len()
+            && self.last == other.last
+            && self.full.iter().zip(&other.full).all(is_equal)
     }
 }
 
 impl<I, T> Default for Arena<I, T> {
     fn default() -> Self {
-        Self { items: Vec::new(), id: PhantomData }
+        Self { full: Vec::new(), last: Vec::new(), id: PhantomData }
     }
 }
 
 impl<I: Id, T> Arena<I, T> {
     /// Appends an element and returns its id.
     pub fn push(&mut self, item: T) -> I {
-        self.items.push(item);
-        I::from_index(self.items.len() - 1)
+        let id = I::from_index(self.len());
+        self.last.push(item);
+        if self.last.len() == CHUNK {
+            self.full.push(mem::take(&mut self.last).into());
+        }
+        id
     }
 
     /// Returns the number of elements.
     pub fn len(&self) -> usize {
-        self.items.len()
+        self.full.len() * CHUNK + self.last.len()
     }
 
     /// Returns true if the arena contains no elements.
     pub fn is_empty(&self) -> bool {
-        self.items.is_empty()
+        self.len() == 0
     }
 
     /// Iterates over the ids in order of creation.
     pub fn ids(&self) -> impl DoubleEndedIterator<Item = I> + use<I, T> {
-        count_visits(self.items.len());
-        (0..self.items.len()).map(I::from_index)
+        count_visits(self.len());
+        (0..self.len()).map(I::from_index)
     }
 
     /// Iterates over the ids and elements in order of creation.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (I, &T)> {
-        count_visits(self.items.len());
-        self.items.iter().enumerate().map(|(index, item)| (I::from_index(index), item))
+        count_visits(self.len());
+        (0..self.len()).map(|index| (I::from_index(index), self.at(index)))
+    }
+
+    fn at(&self, index: usize) -> &T {
+        match self.full.get(index / CHUNK) {
+            Some(chunk) => &chunk[index % CHUNK],
+            None => &self.last[index - self.full.len() * CHUNK],
+        }
     }
 }
 
@@ -113,13 +140,19 @@ impl<I: Id, T> ops::Index<I> for Arena<I, T> {
 
     fn index(&self, id: I) -> &T {
         count_visits(1);
-        &self.items[id.index()]
+        self.at(id.index())
     }
 }
 
-impl<I: Id, T> ops::IndexMut<I> for Arena<I, T> {
+/// Copies the chunk of an element first if it is shared.
+impl<I: Id, T: Clone> ops::IndexMut<I> for Arena<I, T> {
     fn index_mut(&mut self, id: I) -> &mut T {
         count_visits(1);
-        &mut self.items[id.index()]
+        let index = id.index();
+        let behind = self.full.len() * CHUNK;
+        match self.full.get_mut(index / CHUNK) {
+            Some(chunk) => &mut Arc::make_mut(chunk)[index % CHUNK],
+            None => &mut self.last[index - behind],
+        }
     }
 }

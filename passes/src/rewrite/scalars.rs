@@ -60,18 +60,17 @@ fn axes(program: &mut Program, rewrite: ExprRewrite<'_>) -> bool {
         }
     }
     for tensor in program.tensors.ids() {
-        let mut transforms = std::mem::take(&mut program.tensors[tensor].domains.transforms);
-        for transform in &mut transforms {
-            match transform {
-                Transform::Split { factor, .. } => {
-                    let new = rewrite(program, *factor);
-                    changed |= new != *factor;
-                    *factor = new;
-                }
-                Transform::Merge { .. } | Transform::Swizzle1D { .. } => (),
+        for at in 0..program.tensors[tensor].domains.transforms.len() {
+            let Transform::Split { factor, .. } = program.tensors[tensor].domains.transforms[at] else {
+                continue;
+            };
+            let new = rewrite(program, factor);
+            if new != factor
+                && let Transform::Split { factor, .. } = &mut program.tensors[tensor].domains.transforms[at]
+            {
+                (*factor, changed) = (new, true);
             }
         }
-        program.tensors[tensor].domains.transforms = transforms;
     }
     changed
 }
@@ -86,23 +85,46 @@ fn axes_by_number(program: &Program) -> FxHashMap<u32, Vec<AxisId>> {
 
 /// Rewrites scalars in all statements, including those of HostUnits. Returns true if anything changed.
 pub fn rewrite_in_stmts(program: &mut Program, rewrite: ExprRewrite<'_>) -> bool {
-    let mut changed = false;
     let mut stmts: Arena<StmtId, Stmt> = std::mem::take(&mut program.stmts);
-    let mut visit = |expr: &mut ExprId| {
-        let new = rewrite(program, *expr);
-        changed |= new != *expr;
-        *expr = new;
-    };
+    let mut changed = false;
     for id in stmts.ids() {
-        match &mut stmts[id] {
-            Stmt::Op(it) => it.scalars_mut(&mut visit),
-            Stmt::Let(_, value) => visit(value),
-            Stmt::For(it) => [&mut it.start, &mut it.stop].into_iter().for_each(&mut visit),
-            Stmt::If(it) => visit(&mut it.cond),
-        }
+        changed |= rewrite_in_stmt(program, &mut stmts, id, rewrite);
     }
     program.stmts = stmts;
     changed
+}
+
+/// Rewrites the scalars of a statement of `stmts`, without those of nested blocks and of streams. Returns true if anything changed.
+pub fn rewrite_in_stmt(
+    program: &mut Program,
+    stmts: &mut Arena<StmtId, Stmt>,
+    id: StmtId,
+    rewrite: ExprRewrite<'_>,
+) -> bool {
+    let mut changed = false;
+    let mut visit = |expr: ExprId| changed |= rewrite(program, expr) != expr;
+    match &stmts[id] {
+        Stmt::Op(it) => it.scalars(&mut visit),
+        Stmt::Let(_, value) => visit(*value),
+        Stmt::For(it) => [it.start, it.stop].into_iter().for_each(visit),
+        Stmt::If(it) => visit(it.cond),
+    }
+    // Mutable access would copy a statement that copies of the program share.
+    if changed {
+        let visit = |expr: &mut ExprId| *expr = rewrite(program, *expr);
+        scalars_mut(&mut stmts[id], visit);
+    }
+    changed
+}
+
+/// Visits the scalars of a statement, without those of nested blocks and of streams.
+fn scalars_mut(stmt: &mut Stmt, mut visit: impl FnMut(&mut ExprId)) {
+    match stmt {
+        Stmt::Op(it) => it.scalars_mut(&mut visit),
+        Stmt::Let(_, value) => visit(value),
+        Stmt::For(it) => [&mut it.start, &mut it.stop].into_iter().for_each(visit),
+        Stmt::If(it) => visit(&mut it.cond),
+    }
 }
 
 /// Rewrites scalars in the statements of a block and of all nested blocks. Statements with rewritten stream

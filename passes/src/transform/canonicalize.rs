@@ -41,7 +41,7 @@ use grammar::{
     attr,
     diagnostic::{Diagnostic, has_errors},
     for_each_tensor_use,
-    ir::{BlockId, ExprId, Program, Stmt, StmtId, SymbolId, TensorId},
+    ir::{BlockId, Program, Stmt, StmtId, SymbolId, TensorId},
     ops::Op,
 };
 use rustc_hash::FxHashSet;
@@ -146,33 +146,19 @@ impl StmtFolder<'_> {
 
     fn stmt(&mut self, id: StmtId) {
         let Self { program, stmts, folder, .. } = self;
-        let mut changed = false;
-        let mut fold = |expr: &mut ExprId| {
-            let folded = folder.fold(program, *expr);
-            changed |= folded != *expr;
-            *expr = folded;
-        };
+        let fold = &mut |program: &mut Program, expr| folder.fold(program, expr);
+        let changed = scalars::rewrite_in_stmt(program, stmts, id, fold);
         let mut inner: [Option<BlockId>; 2] = [None, None];
         let mut index = None;
         let mut listed: Vec<StmtId> = Vec::new();
-        match &mut stmts[id] {
-            Stmt::Op(it) => {
-                it.scalars_mut(&mut fold);
-                if let Some(stmts) = it.get(attr::TRANSFERS) {
-                    listed.extend(stmts);
-                }
+        match &stmts[id] {
+            Stmt::Op(it) => listed.extend(it.get(attr::TRANSFERS).into_iter().flatten()),
+            Stmt::Let(..) => (),
+            Stmt::For(it) => {
+                inner[0] = Some(it.body);
+                index = Some((it.index, it.start, it.stop));
             }
-            Stmt::Let(_, value) => fold(value),
-            Stmt::For(for_loop) => {
-                fold(&mut for_loop.start);
-                fold(&mut for_loop.stop);
-                inner[0] = Some(for_loop.body);
-                index = Some((for_loop.index, for_loop.start, for_loop.stop));
-            }
-            Stmt::If(it) => {
-                fold(&mut it.cond);
-                inner = [Some(it.then_block), it.else_block];
-            }
+            Stmt::If(it) => inner = [Some(it.then_block), it.else_block],
         }
         self.changed |= changed;
         listed.into_iter().for_each(|it| self.stmt(it));
