@@ -89,6 +89,8 @@ pub struct EquivalentDims {
     at: OnceCell<FxHashMap<TensorId, usize>>,
     /// Into how many chunks all of them can be split, or why they cannot, by the smallest and the largest number that was asked for.
     pub counts: RefCell<FxHashMap<(i64, i64), Count>>,
+    /// Whether a matrix product reads or writes one of the tensors, once a search for products has asked.
+    pub in_product: OnceCell<bool>,
 }
 
 impl EquivalentDims {

@@ -246,9 +246,31 @@ impl Search<'_> {
                     Ok(found) => return Ok((exchange, found)),
                     Err(reason) => _ = first.get_or_insert(reason),
                 }
+                if *reach == Reach::Everywhere && self.lacks_products(exchange) {
+                    break;
+                }
             }
         }
         Err(first.unwrap_or_else(|| "it has no dimension that can be split into chunks".into()))
+    }
+
+    /// Returns whether no product reads or writes a tensor that shares a dimension to split, so that there is none within a smaller
+    /// reach either.
+    fn lacks_products(&self, exchange: &CommCandidate) -> bool {
+        let lacks = |dim: &usize| {
+            let found = self.shared.dims_within(Reach::Everywhere, exchange.tensor, *dim);
+            found.is_ok_and(|it| !self.is_in_product(&it))
+        };
+        let sharding = Sharding::of(self.program, exchange.tensor);
+        match sharding.and_then(|it| it.dims.iter().position(|dim| dim.stream().is_some())) {
+            Some(dim) => lacks(&dim),
+            None => exchange.dims.iter().all(lacks),
+        }
+    }
+
+    fn is_in_product(&self, component: &EquivalentDims) -> bool {
+        let is_operand = |(tensor, _): &(TensorId, usize)| self.in_products.contains(tensor);
+        *component.in_product.get_or_init(|| component.dims.iter().any(is_operand))
     }
 
     /// Returns the axis to split within a reach: the one that has been split already, if there is one.
@@ -272,10 +294,7 @@ impl Search<'_> {
                 Choice { component: it.component, count: Some(it.count), is_new: true }
             }
         };
-        match found.component.dims.iter().any(|(tensor, _)| self.in_products.contains(tensor)) {
-            true => Ok(found),
-            false => Err(NO_MATMUL.into()),
-        }
+        if self.is_in_product(&found.component) { Ok(found) } else { Err(NO_MATMUL.into()) }
     }
 }
 
