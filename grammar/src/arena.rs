@@ -156,3 +156,28 @@ impl<I: Id, T: Clone> ops::IndexMut<I> for Arena<I, T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::SymbolId;
+
+    #[test]
+    fn a_change_of_a_copy_leaves_the_original() {
+        let mut original: Arena<SymbolId, usize> = Arena::default();
+        let ids: Vec<SymbolId> = (0..3 * CHUNK + 2).map(|it| original.push(it)).collect();
+        for id in &ids {
+            let mut copy = original.clone();
+            assert_eq!(copy, original);
+            copy[*id] += 1;
+            assert_ne!(copy, original);
+            assert_eq!((copy[*id], original[*id]), (id.index() + 1, id.index()));
+            copy[*id] -= 1;
+            assert_eq!(copy, original);
+            copy.push(0);
+            assert_ne!(copy, original);
+        }
+        assert!(original.iter().eq(ids.iter().map(|id| (*id, &original[*id]))));
+        assert_eq!((original.len(), original.is_empty()), (ids.len(), false));
+    }
+}
