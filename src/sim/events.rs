@@ -37,7 +37,11 @@ impl Events {
             Event::Complete(rank, number) => is_set(&self.complete[rank], number),
             Event::AllArrived(number) => is_set(&self.arrived, number),
             // `Machine` and `member` know these.
-            Event::Issued(_) | Event::Posted(_) | Event::Arrived(..) | Event::AllIssued(_) => false,
+            Event::Issued(_)
+            | Event::Posted(_)
+            | Event::Arrived(..)
+            | Event::AllIssued(_)
+            | Event::Created(_) => false,
         }
     }
 
@@ -52,7 +56,11 @@ impl Events {
             Event::Recorded(rank, number) => self.recorded[rank].get_mut(number as usize),
             Event::Complete(rank, number) => self.complete[rank].get_mut(number as usize),
             Event::AllArrived(number) => self.arrived.get_mut(number as usize),
-            Event::Issued(_) | Event::Posted(_) | Event::Arrived(..) | Event::AllIssued(_) => None,
+            Event::Issued(_)
+            | Event::Posted(_)
+            | Event::Arrived(..)
+            | Event::AllIssued(_)
+            | Event::Created(_) => None,
         };
         if let Some(it) = flag {
             *it = true;

@@ -286,7 +286,7 @@ impl<'a> Machine<'a> {
                 self.events.has_happened(event)
             }
             // The simulator waits in the blocking order, in which hosts do not connect. `member` counts arrivals itself.
-            Event::Arrived(..) | Event::AllIssued(_) => true,
+            Event::Arrived(..) | Event::AllIssued(_) | Event::Created(_) => true,
         }
     }
 

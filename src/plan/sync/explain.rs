@@ -37,7 +37,7 @@ impl World {
         let waits_twice = |plan: &Plan| {
             plan.communicators.len() > 1 || plan.code.iter().any(|it| it.kind.effect().runs_on_host())
         };
-        if !self.iter().any(waits_twice) {
+        if self.matching().all_members_post() && !self.iter().any(waits_twice) {
             return None;
         }
         let state = self.blocked_state(WaitOrder::Initializing)?;

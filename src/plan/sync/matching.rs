@@ -128,10 +128,8 @@ pub struct CommMatching {
     group_of: Vec<Vec<GroupNo>>,
     /// By rank: the communications of each instruction.
     by_rank: Vec<Parts>,
-    /// By rank: the instructions that post to a communicator of NCCL first, ascending.
-    first_posts: Vec<Vec<usize>>,
-    /// The communications that these post.
-    of_first_posts: FxHashSet<CommNo>,
+    /// By rank: the groups of NCCL, with the first instruction that posts to each, ascending by instruction.
+    first_posts: Vec<Vec<(usize, GroupNo)>>,
     /// By rank and event: the instruction that records it.
     events: Vec<Vec<Option<usize>>>,
     /// By rank and work: the instruction that posts it.
@@ -186,14 +184,25 @@ impl CommMatching {
         groups.iter().position(|it| it == group).map(|it| it as CommunicatorNo)
     }
 
-    /// Returns whether an instruction is the first one of its rank that posts to its communicator, and this is of NCCL.
-    pub(super) fn is_first_post(&self, at: InstRef) -> bool {
-        self.first_posts.get(at.rank).is_some_and(|it| it.binary_search(&at.inst).is_ok())
+    /// Returns the group of NCCL to which an instruction posts as the first one of its rank.
+    pub(super) fn created_by(&self, at: InstRef) -> Option<GroupNo> {
+        let all = self.first_posts.get(at.rank)?;
+        all.binary_search_by_key(&at.inst, |it| it.0).ok().map(|it| all[it].1)
     }
 
-    /// Returns whether a rank posts a communication as the first one of its communicator.
-    pub(super) fn is_of_first_post(&self, comm: CommNo) -> bool {
-        self.of_first_posts.contains(&comm)
+    /// Returns the first instruction of a rank that posts to a group of NCCL.
+    pub(super) fn first_post(&self, rank: usize, group: GroupNo) -> Option<InstRef> {
+        let (inst, _) = self.first_posts.get(rank)?.iter().find(|it| it.1 == group)?;
+        Some(InstRef { rank, inst: *inst })
+    }
+
+    /// Returns whether all members of each group of NCCL post to it, if one does.
+    pub(super) fn all_members_post(&self) -> bool {
+        let mut posting: FxHashMap<GroupNo, usize> = FxHashMap::default();
+        for (_, group) in self.first_posts.iter().flatten() {
+            *posting.entry(*group).or_default() += 1;
+        }
+        posting.iter().all(|(group, count)| *count >= self.groups[*group as usize].team.len())
     }
 
     /// Returns the statement of a part of a communication, as an index into the rank's `Plan::origins`. The
@@ -314,12 +323,12 @@ impl Matcher {
                     }
                 }
             }
-            if let Some(posted) = it.kind.communication() {
+            // A group without sends and receives uses no communicator.
+            let is_empty = parts.comms.len() == parts.first[inst] as usize;
+            if let Some(posted) = it.kind.communication().filter(|_| !is_empty) {
                 let number = posted.communicator() as usize;
                 if plan.communicators[number].backend == Backend::Nccl && used.insert(groups[number]) {
-                    first_posts.push(inst);
-                    let first = parts.first[inst] as usize;
-                    self.matched.of_first_posts.extend(&parts.comms[first..]);
+                    first_posts.push((inst, groups[number]));
                 }
             }
         }

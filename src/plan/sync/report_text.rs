@@ -9,6 +9,10 @@ use self::names::stream;
 pub(super) use self::names::{Names, describe, ordinal, site, team};
 use crate::{Communication, Direction, SignalId, SignalKind, SyncEffect};
 
+/// What to change if a rank takes no part in the creation of a communicator.
+const CREATE_EAGERLY: &str = "let all ranks of the team execute a communication of all of them first, or create communicators eagerly \
+                              (`init_process_group(device_id=…)`) and check with `--p2p=communicator`";
+
 /// Describes what a head waits for: `for rank 1 to send`.
 pub(super) fn awaited_text(
     names: &Names<'_>,
@@ -22,6 +26,9 @@ pub(super) fn awaited_text(
         different.dedup_by_key(|it| words(it, &Names::Numbers));
         different.into_iter().map(|it| words(it, names)).collect::<Vec<_>>().join(" and ")
     };
+    if let (Actor::Host(_), Some(group)) = (actor, graph.created_by(at)) {
+        return format!("for {} to create the communicator of team ({})", ranks(), team(&group.team));
+    }
     match (actor, graph.effect(at)) {
         (Actor::Queue(..), _) if !graph.is_posted(at) => format!("for {} to post it", stream(graph, at)),
         (_, Some(SyncEffect::Post(Communication::P2pGroup(_)))) => {
@@ -148,6 +155,12 @@ fn signal_cause_text(names: &Names<'_>, signal: SignalId) -> String {
 pub(super) fn never_happens_text(graph: &WaitGraph<'_>, at: InstRef, blocker: &Blocker) -> String {
     let (rank, me) = (blocker.rank, at.rank);
     let waiting = describe(graph.plans, at);
+    if let (None, Some(group)) = (blocker.part, graph.created_by(at)) {
+        let team = team(&group.team);
+        return format!(
+            "rank {rank} never creates the communicator of team ({team}), as rank {me} does in {waiting}"
+        );
+    }
     let side = |key| own_side(&Names::Numbers, graph, at, key).unwrap_or_else(|| waiting.clone());
     match blocker.part {
         Some((key @ CommKey::Message(..), CommRole::Side(Direction::Recv))) => {
@@ -270,6 +283,9 @@ fn earlier_handle(graph: &WaitGraph<'_>, at: InstRef, blocker: &Blocker) -> Opti
 /// Returns what to change so that the operation exists for which a head waits.
 pub(super) fn help(graph: &WaitGraph<'_>, at: InstRef, blocker: &Blocker) -> Option<String> {
     let (rank, me) = (blocker.rank, at.rank);
+    if blocker.part.is_none() && graph.created_by(at).is_some() {
+        return Some(CREATE_EAGERLY.to_owned());
+    }
     let missing = match blocker.part? {
         (CommKey::Message(..), CommRole::Side(missing)) => missing,
         (CommKey::Handle(..), _) => {

@@ -181,7 +181,8 @@ fn remote_causes(world: &World, plan: &Plan) -> Vec<(RemoteWait, RemoteCause)> {
                     | Event::Posted(_)
                     | Event::Recorded(..)
                     | Event::Complete(..)
-                    | Event::AllIssued(_) => continue,
+                    | Event::AllIssued(_)
+                    | Event::Created(_) => continue,
                 };
                 let which = which_of(world, at, comm);
                 found.extend(cause.map(|cause| (RemoteWait { inst, is_at_end, which }, cause)));

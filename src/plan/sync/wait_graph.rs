@@ -1,12 +1,12 @@
 //! The wait-for graph in a given state of all ranks. Its cycles are deadlocks.
 //!
-//! Each actor has one next instruction, its *head*. A head waits for the events that `waits` defines for the blocking
-//! or the connecting order. Each event happens at an instruction of this or another rank; if that instruction is not
+//! Each actor has one next instruction, its *head*. A head waits for the events that `waits` defines for an order that may
+//! block. Each event happens at an instruction of this or another rank; if that instruction is not
 //! complete, the head of an actor blocks it (`blocking_actor`).
 
 use super::{
-    Actor, CommKey, CommMatching, CommNo, CommRole, Event, InstRef, Position, WaitOrder, Waits, World,
-    WorldState,
+    Actor, CommGroup, CommKey, CommMatching, CommNo, CommRole, Event, InstRef, Position, WaitOrder, Waits,
+    World, WorldState,
 };
 use crate::{Communication, CommunicatorNo, Direction, ExecutionSite, Plan, SignalId, StreamNo, SyncEffect};
 
@@ -39,12 +39,12 @@ pub struct WaitGraph<'a> {
     pub matched: &'a CommMatching,
     /// The positions of all ranks.
     pub state: &'a WorldState,
-    /// Which waits block: `Blocking` or `Connecting`.
+    /// Which waits block: any order but `Guaranteed`.
     pub order: WaitOrder,
 }
 
 impl<'a> WaitGraph<'a> {
-    /// Combines a world with a state. `order` is `Blocking` or `Connecting`.
+    /// Combines a world with a state. `order` is not `Guaranteed`.
     pub fn new(world: &'a World, state: &'a WorldState, order: WaitOrder) -> Self {
         Self { world, plans: world.plans(), matched: world.matching(), state, order }
     }
@@ -170,6 +170,12 @@ impl<'a> WaitGraph<'a> {
         if before.is_empty() { missing(&waits.to_end) } else { before }
     }
 
+    /// Returns the group whose communicator the host creates in an instruction, if it does so in this order.
+    pub fn created_by(&self, at: InstRef) -> Option<&CommGroup> {
+        let group = self.matched.created_by(at).filter(|_| self.order == WaitOrder::Initializing)?;
+        Some(&self.matched.groups[group as usize])
+    }
+
     /// Returns the instructions that must execute before an event happens for which `at` waits.
     fn missing(&self, at: InstRef, event: Event) -> Vec<Blocker> {
         match event {
@@ -182,6 +188,12 @@ impl<'a> WaitGraph<'a> {
                 self.other_parts_unless(at, comm, |it| self.has_arrived(it, at.rank))
             }
             Event::AllIssued(comm) => self.other_parts_unless(at, comm, |it| self.has_reached(it, at.rank)),
+            Event::Created(group) => {
+                let others = self.matched.groups[group as usize].team.iter().filter(|it| **it != at.rank);
+                let posts = others.map(|rank| (*rank, self.matched.first_post(*rank, group)));
+                let missing = posts.filter(|(_, it)| it.is_none_or(|it| !self.has_reached(it, at.rank)));
+                missing.map(|(rank, it)| Blocker { rank, inst: it.map(|it| it.inst), part: None }).collect()
+            }
         }
     }
 

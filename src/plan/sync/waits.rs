@@ -18,7 +18,7 @@
 //! |---|---|---|
 //! | guaranteed | the parts whose data it receives have begun | races, buffers that share memory, timelines |
 //! | blocking | all parts have begun | deadlocks, the simulator with the schedule `program` |
-//! | initializing | as blocking, and the host waits in the first post to a communicator for the hosts of all parts | deadlocks without eager initialization |
+//! | initializing | as blocking, and the host waits in its first post to a communicator for those of all members in theirs | deadlocks without eager initialization |
 //! | connecting | as blocking, and its host waits for the hosts of all parts | jobs that do not proceed |
 //!
 //! The root of a broadcast, for example, is not guaranteed to wait for any member, but it may wait for all. In the
@@ -26,7 +26,7 @@
 //! others it blocks. An instruction that sets a signal waits for nobody in any order. `machine` executes the actors in the
 //! guaranteed or the blocking order, `wait_graph` describes a state, and the simulator adds memory.
 
-use super::{CommNo, InstRef, World};
+use super::{CommNo, GroupNo, InstRef, World};
 use crate::{
     Collective, Communication, CommunicatorNo, Direction, EventNo, StreamNo, SyncEffect, WorkNo,
     teams::position_in,
@@ -59,8 +59,10 @@ pub enum WaitOrder {
     Guaranteed,
     /// The waits that may block, as in the simulator.
     Blocking,
-    /// As `Blocking`, and hosts create a communicator of NCCL in its first communication, as PyTorch without eager initialization.
-    /// Source: PyTorch, `ProcessGroupNCCL::initNCCLComm`; NCCL, `ncclCommInitRank`, which returns once all ranks have called it.
+    /// As `Blocking`, and hosts create a communicator of NCCL in its first communication, as PyTorch without eager initialization:
+    /// all members of its team, also those that take no part in this communication.
+    /// Source: PyTorch, `ProcessGroupNCCL::initNCCLComm` and the documentation of `batch_isend_irecv`; NCCL, `ncclCommInitRank`, which
+    /// returns once all ranks have called it.
     Initializing,
     /// As `Blocking`, and hosts connect when they post, as in the first call of NCCL.
     Connecting,
@@ -83,6 +85,8 @@ pub enum Event {
     AllArrived(CommNo),
     /// The hosts of all parts of a communication have issued it.
     AllIssued(CommNo),
+    /// The hosts of all members of a group have issued their first communication of the group.
+    Created(GroupNo),
 }
 
 /// The events around the execution of an instruction by an actor.
@@ -135,12 +139,9 @@ impl Waits {
                 self.to_end.extend(comms.iter().map(|it| Event::AllIssued(*it)));
             }
             SyncEffect::Post(_) if order == WaitOrder::Initializing => {
-                let matching = world.matching();
-                let is_awaited = |it: &&CommNo| matching.is_of_first_post(**it);
-                self.begun.extend(comms.iter().filter(is_awaited).map(|it| Event::AllIssued(*it)));
-                if matching.is_first_post(at) {
-                    self.to_end.extend(comms.iter().map(|it| Event::AllIssued(*it)));
-                }
+                let created = world.matching().created_by(at).map(Event::Created);
+                self.begun.extend(created);
+                self.to_end.extend(created);
             }
             SyncEffect::Post(_)
             | SyncEffect::Compute

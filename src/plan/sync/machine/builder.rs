@@ -6,7 +6,7 @@ use super::{Item, Machine, Progress};
 use crate::{
     Plan, SyncEffect,
     sync::{
-        Actor, CommKey, CommNo, Event, InstRef, MemoryGroups, WaitOrder, Waits, World,
+        Actor, CommKey, CommNo, Event, GroupNo, InstRef, MemoryGroups, WaitOrder, Waits, World,
         memory_groups::actor_count,
     },
 };
@@ -80,8 +80,8 @@ pub(super) struct Builder<'w, P> {
     order: WaitOrder,
     machine: Machine<P>,
     arrivals: Arrivals<'w>,
-    /// By communication that creates a communicator: the event that all hosts have issued it.
-    initialized: FxHashMap<CommNo, u32>,
+    /// By group of NCCL: the event that all members have issued their first communication.
+    created: FxHashMap<GroupNo, u32>,
     /// By number: the events and the works of the current rank that are known so far.
     recorded: Vec<Option<u32>>,
     complete: Vec<Option<u32>>,
@@ -105,7 +105,7 @@ impl<'w, P: Progress> Builder<'w, P> {
             order,
             machine,
             arrivals,
-            initialized: FxHashMap::default(),
+            created: FxHashMap::default(),
             recorded,
             complete,
             issued: None,
@@ -167,12 +167,7 @@ impl<'w, P: Progress> Builder<'w, P> {
                 | SyncEffect::ReadOutputs => false,
             };
             let communication = it.kind.communication();
-            let matching = self.world.matching();
-            let connects = |it: &CommNo| matching.is_of_first_post(*it);
-            if self.order == WaitOrder::Initializing
-                && communication.is_some()
-                && matching.comms_of(at).iter().any(connects)
-            {
+            if self.order == WaitOrder::Initializing && self.world.matching().created_by(at).is_some() {
                 let host = self.machine.actors.len() - self.world.len() + rank;
                 self.push(host, Actor::Host(rank), at, false, false);
             }
@@ -230,7 +225,8 @@ impl<'w, P: Progress> Builder<'w, P> {
             | Event::Complete(..)
             | Event::Arrived(..)
             | Event::AllArrived(_)
-            | Event::AllIssued(_) => self.signalled(event),
+            | Event::AllIssued(_)
+            | Event::Created(_) => self.signalled(event),
         }
     }
 
@@ -247,11 +243,12 @@ impl<'w, P: Progress> Builder<'w, P> {
             Event::AllArrived(comm) => {
                 return self.arrivals.token(self.world, &mut self.machine, (comm, None));
             }
-            Event::AllIssued(comm) => {
-                let matching = self.world.matching();
-                let parts = matching.expected_parts(matching.comm(comm));
+            // Machines execute no connecting order.
+            Event::AllIssued(_) => return None,
+            Event::Created(group) => {
+                let members = self.world.matching().groups[group as usize].team.len();
                 let machine = &mut self.machine;
-                *self.initialized.entry(comm).or_insert_with(|| machine.add_event(parts as u32))
+                *self.created.entry(group).or_insert_with(|| machine.add_event(members as u32))
             }
         })
     }
