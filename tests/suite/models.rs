@@ -25,7 +25,7 @@ use libtest_mimic::{Failed, Trial};
 use crate::{part, rng::Rng, setting};
 
 /// Default number of programs of each kind in a part.
-const PROGRAMS: usize = 400;
+const PROGRAMS: usize = 800;
 
 /// Returns the trials of this file.
 pub fn trials() -> Vec<Trial> {

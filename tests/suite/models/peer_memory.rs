@@ -1,15 +1,19 @@
 //! Programs of three ranks that transfer over peer memory, with puts, gets and collectives of the CUDA backend between buffers in global and
-//! symmetric memory. Hosts exchange handles and wait for streams.
+//! symmetric memory, and with collectives of NCCL. Hosts exchange handles, wait for streams, and create the communicator of NCCL.
 //!
 //! One side of a transfer is ready; the other side waits for that, copies, and tells the first side. With `get` the receiver copies, with
 //! `put` the sender. A Wait of the side that copies does nothing. Statements of one number and buffer use one word of memory: a transfer that
 //! is posted again, or awaited by the side that copies, before the one before it has ended may take its value for the other one's.
 
+mod collective;
 mod graph;
 
-use hir::check::{Checks, ExecutionFaultKind, Finding, OrderingModel, StorageModel};
+use hir::{
+    check::{Checks, ExecutionFaultKind, Finding, OrderingModel, StorageModel},
+    plan::sync::P2pQueues,
+};
 
-use self::graph::Graph;
+use self::{collective::Collective, graph::Graph};
 use super::{
     Verdict, plans_of, same_verdict,
     three_ranks::{self, stream_name},
@@ -19,12 +23,14 @@ use crate::rng::Rng;
 const RANKS: usize = 3;
 /// Stream 0 is the one that is current at entry and at exit.
 const STREAMS: usize = 2;
-/// The tensors of each rank. `T0` is an input, those before `SYMMETRIC` are outputs.
-const TENSORS: usize = 5;
+/// The output of all-gathers, with a part for each rank. The tensors before it have the size of a part; `T0` is an input, the others are outputs.
+const WIDE: usize = 4;
+/// The tensor in symmetric memory, which is local. The numbers before it are those of the parts of `WIDE`.
+const SYMMETRIC: usize = WIDE + RANKS;
+/// The tensors that have the size of a part.
+const OPERANDS: [usize; WIDE + 1] = [0, 1, 2, 3, SYMMETRIC];
 /// The number of the first collective.
 const FIRST_COLLECTIVE: usize = 100;
-/// The tensor in symmetric memory, which is local.
-const SYMMETRIC: usize = 4;
 
 /// A transfer from a rank to another one.
 struct Transfer {
@@ -40,17 +46,6 @@ struct Transfer {
     repeats: Option<usize>,
     /// When its handles are exchanged.
     round: usize,
-}
-
-/// A collective of all ranks, which all post in one order.
-#[derive(Clone, Copy)]
-struct Collective {
-    /// The rank that accesses the memory of all; `None` for an all-reduce, in which each rank reads the inputs of all.
-    root: Option<usize>,
-    /// Whether the root reduces, and does not broadcast.
-    reduces: bool,
-    input: usize,
-    output: usize,
 }
 
 /// A statement, on the stream with a number. Transfers and collectives are indices into `Program`.
@@ -93,6 +88,7 @@ enum Statement {
 struct Program {
     /// Between two ranks, in the order in which both post them.
     transfers: Vec<Transfer>,
+    /// Of all ranks, which post those of a backend in this order.
     collectives: Vec<Collective>,
     statements: [Vec<Statement>; RANKS],
 }
@@ -111,14 +107,21 @@ pub fn compare(rng: &mut Rng) -> Result<Vec<Verdict>, String> {
     let world = plans_of(&text, RANKS)?;
     let input = (text.as_str(), &world);
     let race = Checks { memory: false, storage: StorageModel::NeverReused, ..Checks::ALL_FAULTS };
-    let stuck = Graph::of(&program, 1, true).stuck();
     let is_stuck = |it: &Finding| matches!(it, Finding::Deadlock(_));
-    let mut verdicts = vec![same_verdict(input, (race, "deadlock"), is_stuck, stuck.clone())?];
+    let mut verdicts = Vec::new();
+    let mut ends = true;
+    for p2p in [P2pQueues::Pair, P2pQueues::Communicator] {
+        // The order of kernels is not compared.
+        let checks = Checks { comm: false, p2p: Some(p2p), ..race };
+        let stuck = Graph::of(&program, 1, Some(p2p)).stuck();
+        ends = stuck.is_none();
+        verdicts.push(same_verdict(input, (checks, &format!("deadlock {}", p2p.name())), is_stuck, stuck)?);
+    }
     // What a program that does not end accesses is not compared.
-    if stuck.is_some() {
+    if !ends {
         return Ok(verdicts);
     }
-    let graph = Graph::of(&program, 1, false);
+    let graph = Graph::of(&program, 1, None);
     let is_race = |it: &Finding| matches!(it, Finding::Race { race, .. } if !race.between_runs);
     let of_nccl = graph.works.race(OrderingModel::Nccl);
     let of_hir = graph.works.race(OrderingModel::Hir);
@@ -141,7 +144,7 @@ pub fn compare(rng: &mut Rng) -> Result<Vec<Verdict>, String> {
     if has_race || is_posted_again || program.statements.iter().flatten().any(waits) {
         return Ok(verdicts);
     }
-    let graph = Graph::of(&program, 2, false);
+    let graph = Graph::of(&program, 2, None);
     let checks = Checks { repeat: true, ..race };
     let of_runs = |it: &Finding| matches!(it, Finding::Race { race, .. } if race.between_runs);
     verdicts.push(same_verdict(input, (checks, "two runs"), of_runs, graph.works.race_between_runs())?);
@@ -161,8 +164,10 @@ fn program(rng: &mut Rng) -> Program {
     let (locals, kinds, least) = (rng.below(2), rng.below(4), 2 + rng.below(3));
     let rounds = [1, 1, 1, 2, 3][rng.below(5)];
     let has_all = |it: &[Transfer]| (0..RANKS).all(|rank| it.iter().any(|it| it.ranks.contains(&rank)));
+    // Few programs with transfers have no fault but one in a collective.
+    let transfers_too = rng.below(5) > 0;
     // A rank without handles does not take part in an exchange, so others wait for it forever.
-    while transfers.len() < least || !has_all(&transfers) && rng.below(8) > 0 {
+    while transfers_too && (transfers.len() < least || !has_all(&transfers) && rng.below(8) > 0) {
         let from = rng.below(RANKS);
         let ranks = [from, (from + 1 + rng.below(RANKS - 1)) % RANKS];
         let last = transfers.iter().rposition(|it| it.ranks == ranks).filter(|_| rng.below(2) == 0);
@@ -174,27 +179,18 @@ fn program(rng: &mut Rng) -> Program {
                     numbers[rank] += 1;
                     numbers[rank] - 1
                 });
-                let of = if locals == 0 { TENSORS } else { SYMMETRIC };
-                let tensors = [rng.below(of), 1 + rng.below(of - 1)];
+                let of = OPERANDS.len() - locals;
+                let tensors = [OPERANDS[rng.below(of)], OPERANDS[1 + rng.below(of - 1)]];
                 Transfer { ranks, tensors, numbers, puts, repeats: None, round: rng.below(rounds) }
             }
         });
     }
-    let collectives: Vec<Collective> = (0..rng.below(6).saturating_sub(3))
-        .map(|_| {
-            let of = if locals == 0 { TENSORS } else { SYMMETRIC };
-            let output = 1 + rng.below(of - 1);
-            Collective {
-                root: (rng.below(3) > 0).then(|| rng.below(RANKS)),
-                reduces: rng.below(2) == 0,
-                input: (output + 1 + rng.below(of - 1)) % of,
-                output,
-            }
-        })
-        .collect();
+    let count = if transfers_too { rng.below(6).saturating_sub(3) } else { 1 + rng.below(3) };
+    let collectives: Vec<Collective> =
+        (0..count).map(|_| Collective::random(rng, &OPERANDS[..OPERANDS.len() - locals])).collect();
     let (is_shared_first, streams, forgets) = (rng.below(3) > 0, 1 + rng.below(STREAMS), rng.below(3) == 0);
     let statements = std::array::from_fn(|rank| {
-        statements(rng, &transfers, rank, (is_shared_first, forgets), (streams, collectives.len()))
+        statements(rng, &transfers, rank, (is_shared_first, forgets), (streams, &collectives))
     });
     Program { transfers, collectives, statements }
 }
@@ -205,7 +201,7 @@ fn statements(
     transfers: &[Transfer],
     rank: usize,
     (is_shared_first, forgets): (bool, bool),
-    (streams, collectives): (usize, usize),
+    (streams, collectives): (usize, &[Collective]),
 ) -> Vec<Statement> {
     let mut left: Vec<usize> =
         (0..transfers.len()).filter(|it| transfers[*it].ranks.contains(&rank)).collect();
@@ -216,14 +212,23 @@ fn statements(
     if is_shared_first {
         all.extend(rounds.drain(..).map(|round| Statement::Share { round }));
     }
-    if rng.below(4) > 0 {
+    // Programs without transfers have few faults besides that of one statement.
+    let is_joined = |rng: &mut Rng| transfers.is_empty() || rng.below(4) > 0;
+    if is_joined(rng) {
         all.push(Statement::Synchronize { awaited: 0, stream: 1 });
     }
     let (mut pending, waits, syncs, hosts) = (Vec::new(), rng.below(4), rng.below(3), rng.below(4));
     // Transfers in the order of the program deadlock less often.
     let is_in_order = rng.below(3) > 0;
-    let (mut posted, mut open) = (0, Vec::new());
-    while !left.is_empty() || posted < collectives || (!pending.is_empty() && rng.below(8) > 0) {
+    let mut open = Vec::new();
+    let [mut of_cuda, mut of_nccl] = [false, true].map(|is_nccl| {
+        (0..collectives.len()).filter(move |it| collectives[*it].is_nccl == is_nccl).peekable()
+    });
+    while !left.is_empty()
+        || of_cuda.peek().is_some()
+        || of_nccl.peek().is_some()
+        || (!pending.is_empty() && rng.below(8) > 0)
+    {
         let stream = rng.below(streams);
         match rng.below(9) {
             0..=1 if !left.is_empty() => {
@@ -255,20 +260,27 @@ fn statements(
                 all.push(Statement::Wait { transfer, stream: if rng.below(3) == 0 { stream } else { on } });
             }
             4 if rng.below(2) == 0 => {
-                let out = 1 + rng.below(TENSORS - 1);
-                all.push(Statement::Compute { out, from: rng.below(TENSORS), stream });
+                let (out, from) = match rng.below(4) {
+                    0 => (WIDE, WIDE),
+                    _ => (OPERANDS[1 + rng.below(OPERANDS.len() - 1)], OPERANDS[rng.below(OPERANDS.len())]),
+                };
+                all.push(Statement::Compute { out, from, stream });
             }
             5 if streams > 1 && rng.below(2) < syncs => {
                 all.push(Statement::Synchronize { awaited: 1 - stream, stream });
             }
-            7 if posted < collectives && (left.is_empty() || rng.below(3) == 0) => {
-                all.push(Statement::PostCollective { collective: posted, stream });
-                if waits < 2 {
-                    all.push(Statement::WaitCollective { collective: posted, stream });
-                } else {
-                    open.push((posted, stream));
+            7 if left.is_empty() || rng.below(3) == 0 => {
+                let next = if rng.below(2) == 0 { of_cuda.next() } else { of_nccl.next() };
+                let Some(collective) = next else { continue };
+                all.push(Statement::PostCollective { collective, stream });
+                if forgets && collectives[collective].uses(SYMMETRIC) {
+                    continue;
                 }
-                posted += 1;
+                if waits < 2 {
+                    all.push(Statement::WaitCollective { collective, stream });
+                } else {
+                    open.push((collective, stream));
+                }
             }
             8 if !open.is_empty() => {
                 let (collective, on) = open.swap_remove(rng.below(open.len()));
@@ -281,7 +293,7 @@ fn statements(
             _ => (),
         }
     }
-    if rng.below(4) > 0 {
+    if is_joined(rng) {
         all.push(Statement::Synchronize { awaited: 1, stream: 0 });
     }
     all
@@ -289,27 +301,19 @@ fn statements(
 
 /// Returns the text of a program.
 fn text(program: &Program) -> String {
-    let mut memory = ["global"; TENSORS - 1];
-    memory[SYMMETRIC - 1] = "symmetric";
-    three_ranks::text(&memory, (0..RANKS).map(|rank| program.statements_text(rank)))
+    let part = ("global", 4);
+    let tensors = [part, part, part, ("global", 4 * RANKS), ("symmetric", 4)];
+    three_ranks::text(&tensors, WIDE, (0..RANKS).map(|rank| program.statements_text(rank)))
 }
 
-impl Collective {
-    /// Returns the statement that posts it.
-    fn text(self, number: usize) -> String {
-        let kind = match self.root {
-            None => "Allreduce, team=(0 1 2), red_op=SUM, algo=one-shot".to_owned(),
-            Some(root) if self.reduces => format!("Reduce, team=(0 1 2), root={root}, red_op=SUM"),
-            Some(root) => format!("Broadcast, team=(0 1 2), root={root}"),
-        };
-        let (number, Self { input, output, .. }) = (FIRST_COLLECTIVE + number, self);
-        format!("Communication {number} (type={kind}, input=T{input}, output=T{output}, backend=CUDA)")
-    }
+/// Returns the name of a tensor.
+fn name(tensor: usize) -> String {
+    format!("T{}", if tensor == SYMMETRIC { WIDE + 1 } else { tensor })
+}
 
-    /// Returns whether a rank accesses the memory of the others.
-    fn has_access(self, rank: usize) -> bool {
-        self.root.is_none_or(|root| root == rank)
-    }
+/// Returns the numbers of the parts of a tensor.
+fn parts(tensor: usize) -> std::ops::Range<usize> {
+    if tensor == WIDE { WIDE..SYMMETRIC } else { tensor..tensor + 1 }
 }
 
 impl Program {
@@ -323,9 +327,9 @@ impl Program {
             let it = &self.transfers[transfer];
             let own = usize::from(it.ranks[1] == rank);
             let (kind, protocol) = (["send", "recv"][own], if it.puts { "put" } else { "get" });
-            let (number, tensor, peer) = (it.numbers[own], it.tensors[own], it.ranks[1 - own]);
+            let (number, tensor, peer) = (it.numbers[own], name(it.tensors[own]), it.ranks[1 - own]);
             format!(
-                "P2PCommunication {number} (type={kind}, buffer=T{tensor}, peer={peer}, backend=CUDA, protocol={protocol})"
+                "P2PCommunication {number} (type={kind}, buffer={tensor}, peer={peer}, backend=CUDA, protocol={protocol})"
             )
         };
         let mut current = 0;
@@ -341,12 +345,14 @@ impl Program {
                     (stream, format!("Wait(P2PCommunication {})", number(transfer)))
                 }
                 Statement::PostCollective { collective, stream } => {
-                    (stream, self.collectives[collective].text(collective))
+                    (stream, self.collectives[collective].text(FIRST_COLLECTIVE + collective))
                 }
                 Statement::WaitCollective { collective, stream } => {
                     (stream, format!("Wait(Communication {})", FIRST_COLLECTIVE + collective))
                 }
-                Statement::Compute { out, from, stream } => (stream, format!("T{out} = neg(T{from})")),
+                Statement::Compute { out, from, stream } => {
+                    (stream, format!("{} = neg({})", name(out), name(from)))
+                }
                 Statement::Synchronize { awaited, stream } => {
                     (stream, format!("Synchronize(Stream {})", stream_name(awaited)))
                 }

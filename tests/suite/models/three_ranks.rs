@@ -7,15 +7,21 @@ pub fn stream_name(stream: usize) -> String {
     if stream == 0 { "s0".to_owned() } else { stream.to_string() }
 }
 
-/// Returns the text of a program. `T0` is an input, `T1` to `T3` are outputs; `memory` has the memory of `T1` and of all tensors behind it.
-/// The statements of a rank each have the stream on which they run.
-pub fn text(memory: &[&str], statements: impl IntoIterator<Item = Vec<(usize, String)>>) -> String {
+/// Returns the text of a program. `T0` is an input, the next `outputs` tensors are outputs; `tensors` has the memory and the number of elements of
+/// `T1` and of all tensors behind it. The statements of a rank each have the stream on which they run.
+pub fn text(
+    tensors: &[(&str, usize)],
+    outputs: usize,
+    statements: impl IntoIterator<Item = Vec<(usize, String)>>,
+) -> String {
     let mut text = String::new();
-    for tensor in 0..=memory.len() {
-        let _ = writeln!(text, "%tensor T{tensor}_g_float[iS{tensor}{{4}}] (DeviceMesh{{0 1 2}})");
+    for (tensor, (_, extent)) in [("global", 4)].iter().chain(tensors).enumerate() {
+        let _ = writeln!(text, "%tensor T{tensor}_g_float[iS{tensor}{{{extent}}}] (DeviceMesh{{0 1 2}})");
     }
-    text += "%HostIrContainer { (T0) -> (T1, T2, T3) :\n  Stream s0 = GetCurrentStream()\n";
-    for (before, memory) in memory.iter().enumerate() {
+    let outputs: Vec<String> = (1..=outputs).map(|it| format!("T{it}")).collect();
+    let outputs = outputs.join(", ");
+    let _ = writeln!(text, "%HostIrContainer {{ (T0) -> ({outputs}) :\n  Stream s0 = GetCurrentStream()");
+    for (before, (memory, _)) in tensors.iter().enumerate() {
         let _ = writeln!(text, "  T{} = ALLOCATE(mem_type={memory}, zero_init=true)", before + 1);
     }
     for (rank, statements) in statements.into_iter().enumerate().filter(|it| !it.1.is_empty()) {

@@ -1,6 +1,11 @@
 //! What a program over peer memory executes: works of streams and hosts, and what each has to follow.
 
-use super::{super::works::Works, Program, RANKS, STREAMS, SYMMETRIC, Statement, TENSORS, Transfer};
+use hir::plan::sync::P2pQueues;
+
+use super::{
+    super::works::Works, Program, RANKS, STREAMS, SYMMETRIC, Statement, Transfer, collective::Collective,
+    parts,
+};
 
 /// The works of a transfer.
 #[derive(Clone, Copy)]
@@ -16,21 +21,24 @@ struct TransferWorks {
 /// The works of a collective, by rank.
 #[derive(Clone, Copy)]
 struct CollectiveWorks {
-    /// The memory of the rank may be accessed.
+    /// The memory of the rank may be accessed. With NCCL, its kernel begins.
     ready: [usize; RANKS],
     /// The stream of the rank begins to wait for the others.
     reached: [usize; RANKS],
-    /// The rank has accessed the memory of all, if it does.
+    /// The rank has accessed the memory of all, if it does. With NCCL, its kernel ends.
     accessed: [usize; RANKS],
 }
 
 impl CollectiveWorks {
-    fn new(works: &mut Works) -> Self {
+    /// Adds the works of a collective. With `meet`, a kernel of NCCL ends after those of all members have begun, and otherwise after those whose
+    /// data it receives.
+    fn new(works: &mut Works, of: Collective, meet: bool) -> Self {
         let mut add = || std::array::from_fn(|_| works.add(Vec::new()));
         let it = Self { ready: add(), reached: add(), accessed: add() };
         for rank in 0..RANKS {
-            works.needs[it.accessed[rank]].extend(it.ready);
-            works.needs[it.accessed[rank]].push(it.reached[rank]);
+            let awaited = if of.is_nccl && !meet { of.sources(rank) } else { (0..RANKS).collect() };
+            works.needs[it.accessed[rank]].extend(awaited.into_iter().map(|other| it.ready[other]));
+            works.needs[it.accessed[rank]].extend([it.ready[rank], it.reached[rank]]);
         }
         it
     }
@@ -46,22 +54,23 @@ pub(super) struct Graph {
 }
 
 impl Graph {
-    /// Returns the works of some runs. With `meet`, hosts wait for each other where they exchange handles. This orders no memory access
-    /// by the rules of the checker, also not what a host issues after it has waited for a stream.
-    pub(super) fn of(program: &Program, runs: usize, meet: bool) -> Self {
+    /// Returns the works of some runs. With `hosts`, all members of collectives wait for each other, and hosts do where they exchange handles, and with
+    /// `Pair` where they create the communicator of NCCL. This orders no memory access by the rules of the checker, also not what a host
+    /// issues after it has waited for a stream.
+    pub(super) fn of(program: &Program, runs: usize, hosts: Option<P2pQueues>) -> Self {
         let mut works = Works::new(SYMMETRIC);
         let (mut of_runs, mut frees) = (Vec::new(), Vec::new());
-        // The last work of each stream, and of the host.
-        let mut last: [[Option<usize>; STREAMS + 1]; RANKS] = Default::default();
+        // The last work of each stream, of the host, and of the communicator of NCCL.
+        let mut last: [Last; RANKS] = Default::default();
         for run in 0..runs {
             let of_transfer = |_: &Transfer| {
                 let [ready, reached] = [works.add(Vec::new()), works.add(Vec::new())];
                 TransferWorks { ready, reached, copied: works.add(vec![ready, reached]) }
             };
             let transfers: Vec<TransferWorks> = program.transfers.iter().map(of_transfer).collect();
-            let collectives: Vec<CollectiveWorks> =
-                program.collectives.iter().map(|_| CollectiveWorks::new(&mut works)).collect();
-            let mut handles = Handles::new(&mut works, program, meet);
+            let of_collective = |it: &Collective| CollectiveWorks::new(&mut works, *it, hosts.is_some());
+            let collectives: Vec<CollectiveWorks> = program.collectives.iter().map(of_collective).collect();
+            let mut handles = Handles::new(&mut works, program, hosts);
             for (rank, last) in last.iter_mut().enumerate() {
                 add_rank(&mut works, program, rank, last, (&transfers, &collectives, &mut handles, run));
                 frees.push(works.add(last.iter().flatten().copied().collect()));
@@ -107,7 +116,7 @@ impl Graph {
     }
 }
 
-/// The works in which hosts exchange handles.
+/// The works in which hosts exchange handles, and create the communicator of NCCL.
 struct Handles {
     /// By transfer and side: the host has given its handle.
     given: Vec<[usize; 2]>,
@@ -117,16 +126,23 @@ struct Handles {
     passed: [usize; RANKS],
     /// Whether hosts wait for each other.
     meet: bool,
+    /// The host arrives where it creates the communicator of NCCL, by rank; `None` if it is created before.
+    created: Option<[usize; RANKS]>,
+    /// Whether each rank has created it.
+    has_created: [bool; RANKS],
 }
 
 impl Handles {
-    fn new(works: &mut Works, program: &Program, meet: bool) -> Self {
+    fn new(works: &mut Works, program: &Program, hosts: Option<P2pQueues>) -> Self {
         let given =
             program.transfers.iter().map(|_| [works.add(Vec::new()), works.add(Vec::new())]).collect();
         let counts = program.statements.each_ref().map(|it| {
-            it.iter()
-                .filter(|it| matches!(it, Statement::Share { .. } | Statement::PostCollective { .. }))
-                .count()
+            let is_barrier = |it: &&Statement| match **it {
+                Statement::Share { .. } => true,
+                Statement::PostCollective { collective, .. } => !program.collectives[collective].is_nccl,
+                _ => false,
+            };
+            it.iter().filter(is_barrier).count()
         });
         // A rank that never arrives waits for itself.
         let barriers = (0..counts.iter().copied().max().unwrap_or_default()).map(|number| {
@@ -136,7 +152,19 @@ impl Handles {
                 it
             })
         });
-        Self { given, barriers: barriers.collect(), passed: [0; RANKS], meet }
+        let barriers = barriers.collect();
+        let created =
+            (hosts == Some(P2pQueues::Pair)).then(|| std::array::from_fn(|_| works.add(Vec::new())));
+        let (passed, has_created) = ([0; RANKS], [false; RANKS]);
+        Self { given, barriers, passed, meet: hosts.is_some(), created, has_created }
+    }
+
+    /// Returns the end of the creation of the communicator, if a rank now creates it, and its host then waits for the others.
+    fn create(&mut self, works: &mut Works, rank: usize, arrives: Option<usize>) -> Option<usize> {
+        let created = self.created.filter(|_| !self.has_created[rank])?;
+        self.has_created[rank] = true;
+        works.needs[created[rank]].extend(arrives);
+        Some(works.add(created.to_vec()))
     }
 
     /// Returns the end of the next barrier of a rank, whose host arrives after a work.
@@ -151,19 +179,23 @@ impl Handles {
     }
 }
 
+/// The last work of each stream of a rank, of its host, and of its communicator of NCCL.
+type Last = [Option<usize>; STREAMS + 2];
+const HOST: usize = STREAMS;
+const NCCL: usize = STREAMS + 1;
+
 /// Adds the works of a rank in a run.
 fn add_rank(
     works: &mut Works,
     program: &Program,
     rank: usize,
-    last: &mut [Option<usize>; STREAMS + 1],
+    last: &mut Last,
     (transfers, collectives, handles, run): (&[TransferWorks], &[CollectiveWorks], &mut Handles, usize),
 ) {
-    const HOST: usize = STREAMS;
     // The caller begins once the run before has ended.
     let entry = works.add(last[0].into_iter().collect());
     last[0] = Some(entry);
-    for tensor in 1..TENSORS {
+    for tensor in 1..=SYMMETRIC {
         let zeros = works.add(last[0].into_iter().collect());
         works.access([zeros, zeros], (rank, tensor), true);
         last[0] = Some(zeros);
@@ -203,6 +235,17 @@ fn add_rank(
                 let needs = needs(stream).into_iter().chain([transfers[transfer].copied]).collect();
                 last[stream] = Some(works.add(needs));
             }
+            Statement::PostCollective { collective, stream } if program.collectives[collective].is_nccl => {
+                let of = collectives[collective];
+                let [begin, end] = [of.ready[rank], of.accessed[rank]];
+                last[HOST] = handles.create(works, rank, last[HOST]).or(last[HOST]);
+                let before = [last[stream], last[HOST], last[NCCL]];
+                works.needs[begin].extend(before.into_iter().flatten());
+                last[NCCL] = Some(end);
+                for it in program.collectives[collective].accesses(rank) {
+                    works.access([begin, end], (it.rank, it.tensor), it.writes);
+                }
+            }
             Statement::PostCollective { collective, stream } => {
                 let (it, of) = (program.collectives[collective], collectives[collective]);
                 // Hosts exchange the handles of its buffers in the first run.
@@ -213,17 +256,16 @@ fn add_rank(
                 last[stream] = Some(of.ready[rank]);
                 if it.has_access(rank) {
                     works.needs[of.reached[rank]].push(of.ready[rank]);
-                    let [begin, end] = [of.accessed[rank]; 2];
-                    last[stream] = Some(end);
-                    for other in 0..RANKS {
-                        if it.root.is_none() || it.reduces || other == rank {
-                            works.access([begin, end], (other, it.input), false);
-                        }
-                        if it.root.is_some() && !it.reduces || other == rank {
-                            works.access([begin, end], (other, it.output), true);
-                        }
+                    let at = of.accessed[rank];
+                    last[stream] = Some(at);
+                    for it in it.accesses(rank) {
+                        works.access([at, at], (it.rank, it.tensor), it.writes);
                     }
                 }
+            }
+            Statement::WaitCollective { collective, stream } if program.collectives[collective].is_nccl => {
+                let end = collectives[collective].accessed[rank];
+                last[stream] = Some(works.add(needs(stream).into_iter().chain([end]).collect()));
             }
             // The rank waits for what others have accessed.
             Statement::WaitCollective { collective, stream } => {
@@ -234,8 +276,8 @@ fn add_rank(
             }
             Statement::Compute { out, from, stream } => {
                 let at = works.add(needs(stream));
-                works.access([at, at], (rank, from), false);
-                works.access([at, at], (rank, out), true);
+                parts(from).for_each(|it| works.access([at, at], (rank, it), false));
+                parts(out).for_each(|it| works.access([at, at], (rank, it), true));
                 last[stream] = Some(at);
             }
             Statement::Synchronize { awaited, stream } => {
