@@ -145,7 +145,7 @@ impl EditableText {
         let (communication, before) = match edit {
             Edit::InsertWait { communication, before } => (communication, before),
             Edit::MoveWait { wait: Some(wait), before, synchronize } => {
-                let before = self.outside_of_other_blocks(before, *wait);
+                let before = self.outside_of_other_blocks(before, *wait, None);
                 return Edit::MoveWait { wait: Some(*wait), before, synchronize: synchronize.clone() };
             }
             Edit::InsertSynchronize { .. } | Edit::CaptureEntryStream { .. } => {
@@ -161,7 +161,7 @@ impl EditableText {
         else {
             return edit.clone();
         };
-        let mut point = self.outside_of_other_blocks(before, post);
+        let mut point = self.outside_of_other_blocks(before, post, self.program.posted_work(post));
         let is_inside = match &point {
             InsertionPoint::Before { statement, .. } => statement.stmt.is_some_and(|it| {
                 places.of_stmt(it).is_some_and(|it| it.block == block)
@@ -178,18 +178,39 @@ impl EditableText {
         Edit::InsertWait { communication: communication.clone(), before: point }
     }
 
-    /// Returns a point before the loops and branches around `point` in which `stmt` is not.
-    fn outside_of_other_blocks(&self, point: &InsertionPoint, stmt: StmtId) -> InsertionPoint {
+    /// Returns a point before the loops and branches around `point` in which `stmt` is not. It stays in loops whose iterations post a
+    /// communication with this number and do not wait for it: one Wait is for this communication and that of the iteration before.
+    fn outside_of_other_blocks(
+        &self,
+        point: &InsertionPoint,
+        stmt: StmtId,
+        number: Option<u32>,
+    ) -> InsertionPoint {
         let mut point = point.clone();
         if let InsertionPoint::Before { statement, current } = &mut point {
             let places = self.places();
-            let is_other = |outer: &StmtId| places.around(stmt).all(|(_, it)| it != *outer);
+            let is_other = |outer: &StmtId| {
+                places.around(stmt).all(|(_, it)| it != *outer)
+                    && !number.is_some_and(|it| self.posts_without_wait(*outer, it))
+            };
             let around = statement.stmt.into_iter().flat_map(|it| places.around(it));
             if let Some(outer) = around.map(|(_, outer)| outer).filter(is_other).last() {
                 (statement.stmt, *current) = (Some(outer), None);
             }
         }
         point
+    }
+
+    /// Returns whether a loop contains a communication with a number, and no Wait for it.
+    fn posts_without_wait(&self, looped: StmtId, number: u32) -> bool {
+        let (program, mut posts, mut waits) = (&self.program, false, false);
+        program.walk_stmt(looped, &mut |it| {
+            posts |= program.posted_work(it) == Some(number);
+            waits |= program.stmts[it]
+                .op()
+                .is_some_and(|it| it.op == Op::Wait && it.get(attr::WORK) == Some(number));
+        });
+        matches!(program.stmts[looped], Stmt::For(_)) && posts && !waits
     }
 
     /// Returns true if the edit is inside a loop and therefore affects every iteration.

@@ -196,14 +196,24 @@ impl InsertionPoint {
 
 impl Edit {
     /// Returns the edit that inserts a Wait for the communication posted by `origin`. A communication that is
-    /// posted in a loop is awaited in the same iteration. `frame` is the loop iteration of `before`.
-    pub fn insert_wait(plan: &Plan, origin: u32, before: InsertionPoint, frame: Option<u32>) -> Self {
+    /// posted in a loop is awaited in the same iteration, unless there are Waits for those of other iterations: a second Wait for one
+    /// communication is an error. `frame` is the loop iteration of `before`.
+    pub fn insert_wait(
+        index: PlanIndex<'_>,
+        origin: u32,
+        before: InsertionPoint,
+        frame: Option<u32>,
+    ) -> Self {
+        let plan = index.plan();
         let communication = NamedStmt::from_origin(plan, origin);
+        let posts = communication.stmt.map_or(&[][..], |it| index.of_stmt(it)).iter();
+        let mut posts = posts.filter(|it| plan.code[**it].kind.communication().is_some());
+        let has_waits = posts.any(|it| index.first_wait_for(*it).is_some());
         let posted = plan.origins[origin as usize].iteration;
         let is_around = |outer: u32| {
             std::iter::successors(frame, |it| plan.iterations[*it as usize].parent).any(|it| it == outer)
         };
-        let before = if posted.is_none_or(is_around) {
+        let before = if has_waits || posted.is_none_or(is_around) {
             before
         } else {
             InsertionPoint::BlockEnd { of: communication.clone() }
@@ -233,7 +243,7 @@ impl Edit {
             return Self::InsertSynchronize { stream, before };
         }
         match side.first_wait(index) {
-            None => Self::insert_wait(side.plan, side.origin, before, frame),
+            None => Self::insert_wait(index, side.origin, before, frame),
             // Another stream already waits for the communication; waiting for that stream is enough.
             Some(wait) if inst.is_none_or(|it| wait < it) => {
                 Self::InsertSynchronize { stream: WaitedStream::of(side.plan, Some(wait)), before }

@@ -293,7 +293,12 @@ impl RaceExplanation {
                     "rank {} may still {verb} it: rank {} does not wait for {name}",
                     theirs.rank, mine.rank
                 ),
-                Edit::insert_wait(mine, mine.code[raised].origin, InsertionPoint::before(near), near.frame()),
+                Edit::insert_wait(
+                    index,
+                    mine.code[raised].origin,
+                    InsertionPoint::before(near),
+                    near.frame(),
+                ),
             ),
             Some(at) if at > here => Self::new(
                 format!(
@@ -320,8 +325,9 @@ impl RaceExplanation {
     }
 }
 
-/// Returns the edit by which the stream of `second`, in a loop over several streams, waits for the stream that is current at
-/// entry, if that one has waited for `first`: one edit for the streams of all iterations.
+/// Returns the edit by which the stream of `second`, in a loop, waits for the stream that is current at entry, if that one has waited for
+/// `first`, which is in a loop over several streams: one edit for the streams of all iterations. If `second` is on one stream, the iterations
+/// of `first` have to be joined, each where it ends: otherwise a join of the iterations may let it wait for less.
 fn fork(first: &RaceSide<'_>, second: &RaceSide<'_>, index: PlanIndex<'_>) -> Option<Edit> {
     let plan = second.plan;
     let (access, here) = (first.inst_index()?, second.inst_index()?);
@@ -333,6 +339,7 @@ fn fork(first: &RaceSide<'_>, second: &RaceSide<'_>, index: PlanIndex<'_>) -> Op
         all.len()
     };
     let joined = index.first_stream_wait(access, entry).filter(|wait| *wait < here)?;
+    let join = plan.origins[plan.code[joined].origin as usize];
     let is_fork = !first.is_posted()
         && second.is_in_program()
         && second.frame().is_some()
@@ -340,10 +347,9 @@ fn fork(first: &RaceSide<'_>, second: &RaceSide<'_>, index: PlanIndex<'_>) -> Op
         && second.stream().is_in_program()
         && *first.stream() != PlanStream::Entry
         && streams(first) > 1
-        && streams(second) > 1;
-    let stmt = plan.origins[plan.code[joined].origin as usize].stmt;
+        && (streams(second) > 1 || join.iteration == first.frame());
     is_fork.then(|| Edit::InsertSynchronize {
-        stream: WaitedStream::Entry { stmt },
+        stream: WaitedStream::Entry { stmt: join.stmt },
         before: InsertionPoint::before(second),
     })
 }

@@ -167,5 +167,5 @@ fn wait_before_free(
     let current = allocation.unbound.map(|it| plan.streams[it.current as usize].clone());
     let before = InsertionPoint::Before { statement: NamedStmt::from_origin(plan, freed), current };
     let frame = plan.origins[freed as usize].iteration;
-    Some(Edit::insert_wait(plan, plan.code[raised].origin, before, frame))
+    Some(Edit::insert_wait(indexes.of(plan.rank), plan.code[raised].origin, before, frame))
 }
