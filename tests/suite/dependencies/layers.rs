@@ -60,7 +60,7 @@ const GRAMMAR: &[Layer] = &[
     ("dialect fix verify", BEFORE),
     ("source", &["alike", "diagnostic", "files", "ir", "read", "verify"]),
     ("bindings", &["arena", "codes", "diagnostic", "invalid_option", "ir", "read", "source", "suggest"]),
-    ("lib reference roundtrip", ALL),
+    ("lib", ALL),
 ];
 
 const PASSES: &[Layer] = &[
