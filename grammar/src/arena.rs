@@ -151,7 +151,12 @@ impl<I: Id, T: Clone> ops::IndexMut<I> for Arena<I, T> {
         let index = id.index();
         let behind = self.full.len() * CHUNK;
         match self.full.get_mut(index / CHUNK) {
-            Some(chunk) => &mut Arc::make_mut(chunk)[index % CHUNK],
+            Some(chunk) => {
+                if cfg!(debug_assertions) && Arc::get_mut(chunk).is_none() {
+                    count_visits(CHUNK);
+                }
+                &mut Arc::make_mut(chunk)[index % CHUNK]
+            }
             None => &mut self.last[index - behind],
         }
     }

@@ -53,8 +53,8 @@ pub(crate) struct Unrolled<'p> {
 /// The highest probability of an error with which something is certified, as the exponent of two.
 const LEAST_EXPONENT: f64 = -20.0;
 
-/// The largest number of ranks.
-const MAX_RANKS: usize = 1 << 16;
+/// The largest number of ranks. Each has a clock of all of them.
+const MAX_RANKS: usize = 1 << 13;
 
 /// Certifies that `lowered` computes what `original` computes.
 ///

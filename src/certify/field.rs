@@ -23,7 +23,7 @@ pub(crate) struct Element {
 impl Element {
     pub(crate) const ONE: Self = Self { value: 1, size: 0 };
 
-    fn is_opaque(&self) -> bool {
+    pub(crate) fn is_opaque(&self) -> bool {
         self.value & OPAQUE != 0
     }
 

@@ -209,6 +209,8 @@ impl<'a> Call<'a> {
             (Op::Cast, [a]) if self.types[0] == DType::Bool && matches!(to, Class::Int | Class::Float) => *a,
             _ if !self.is_exact => self.apply(&operands),
             (Op::LogicalNot, [a]) if to == Class::Bool => algebra.negated(*a),
+            // It selects: the product of an infinity and 0 is another value.
+            (Op::Where, all) if all.iter().any(Element::is_opaque) => self.apply(all),
             (Op::Where, [condition, a, b]) => {
                 algebra.dot(&[*condition, algebra.negated(*condition)], &[*a, *b])
             }

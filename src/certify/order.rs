@@ -84,8 +84,7 @@ fn race(program: &Program, steps: [(&Step<'_>, bool); 2]) -> Box<Diagnostic> {
     let message = format!("on rank {}, nothing orders two accesses to the same elements", steps[0].0.rank);
     let [before, after] = steps.map(|(step, writes)| {
         let name = if step.stmt.is_some() { "this statement" } else { "the caller" };
-        let label = format!("{name} {} them", if writes { "writes" } else { "reads" });
-        (place(program, step.stmt), label)
+        (place(program, step.stmt), format!("{name} {} them", if writes { "writes" } else { "reads" }))
     });
     let it = Diagnostic::new(Code::Race, before.0, message, before.1).label(after.0, after.1);
     Box::new(it.help("`hir check` explains the race, and `hir opt --fix=check` removes it"))

@@ -2,9 +2,6 @@
 
 use super::*;
 
-/// The largest number of elements of a tensor.
-const MAX_ELEMENTS: usize = 1 << 27;
-
 /// A rank's part of a tensor: all combinations of the indices that it holds in each dimension, in row-major order.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct Part {
@@ -36,8 +33,8 @@ impl Part {
         };
         let whole = program.dimensions(tensor).map(extent).collect::<Option<Vec<_>>>();
         let whole = whole.ok_or("an extent has no value; give it one with `--set`")?;
-        if whole.iter().fold(1, |all: usize, it| all.saturating_mul((*it).max(1))) > MAX_ELEMENTS {
-            return Err("it has more than 134217728 elements");
+        if whole.iter().fold(1, |all: usize, it| all.saturating_mul((*it).max(1))) > MAX_WORK {
+            return Err("it has more than 67108864 elements");
         }
         let Some(rank) = rank else { return Ok(Self::all(&whole)) };
         let is_merged = it.domains.transforms.iter().any(|it| matches!(it, Transform::Merge { .. }));

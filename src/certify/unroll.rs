@@ -10,8 +10,9 @@ mod computation;
 /// A value, or the reason why the current statement is not certified.
 type Result<T> = std::result::Result<T, String>;
 
-/// The largest number of elements of the buffers of all ranks; each takes about 140 bytes. A step and an iteration count as many as `STEP`.
-const MAX_WORK: usize = 1 << 26;
+/// The largest number of elements of buffers and of accesses, on all ranks: they take up to about 140 bytes each. A step and an iteration
+/// count as many as `STEP`.
+pub(crate) const MAX_WORK: usize = 1 << 26;
 const STEP: usize = 1 << 4;
 
 /// A memory handle: the number of the transfer, the peer, and the buffer with its first place.
@@ -169,7 +170,8 @@ impl<'p> Unroller<'p, '_> {
         let first = self.trace.steps.len();
         let after = mem::take(&mut self.trace.chains[chain]);
         for step in group {
-            self.count_work(STEP)?;
+            let places = step.reads.iter().chain(&step.writes).map(|it| it.places.len());
+            self.count_work(STEP + places.sum::<usize>())?;
             self.trace.actions[step.action][step.me] = Some(self.trace.steps.len());
             self.trace.steps.push(Step { chain, after: after.clone(), ..step });
         }
@@ -184,8 +186,8 @@ impl<'p> Unroller<'p, '_> {
 
     fn count_work(&mut self, amount: usize) -> Result<()> {
         self.trace.work += amount;
-        let is_too_much = self.trace.work > MAX_WORK;
-        if is_too_much { Err("the ranks have too many steps and elements".to_owned()) } else { Ok(()) }
+        let why = "the ranks access more than 67108864 elements: certify the program with smaller extents";
+        (self.trace.work <= MAX_WORK).then_some(()).ok_or_else(|| why.to_owned())
     }
 
     // ---- control flow

@@ -18,8 +18,8 @@ pub struct Deadlock {
     pub skips: Vec<MissingPost>,
     /// Number of ranks.
     pub world: usize,
-    /// The smallest world that contains all meshes and teams, if the rank that never reaches a ShareMemHandles is not in
-    /// it.
+    /// The smallest world that contains all meshes and teams, if the rank that never reaches a ShareMemHandles, or never creates a
+    /// communicator, is not in it.
     pub needed_ranks: Option<usize>,
     /// What it needs besides the default assumptions.
     pub note: Option<&'static str>,
@@ -259,9 +259,11 @@ impl Deadlock {
         }
         if let Some(needed) = self.needed_ranks {
             let unused = short_ranks(&(needed..self.world).collect());
+            let waits =
+                if self.note.is_some() { "the creation of a communicator" } else { "ShareMemHandles" };
             let verb = if self.world == needed + 1 { "is" } else { "are" };
             return Cow::Owned(format!(
-                "{unused} {verb} in no mesh or team of the program, but ShareMemHandles waits for all ranks: start only \
+                "{unused} {verb} in no mesh or team of the program, but {waits} waits for all ranks: start only \
                  {needed} ranks (`--ranks {needed}`)"
             ));
         }
@@ -271,6 +273,11 @@ impl Deadlock {
                 return "add what this statement waits for to the rank that never does it, or remove this statement".into();
             }
             Cause::Cycle { head_to_head: Some(facing), .. } => facing,
+            Cause::Cycle { head_to_head: None, .. } if self.note.is_some() => {
+                return "let all ranks create their communicators in the same order: a communication of all ranks of the team first; \
+                        or create them eagerly (`init_process_group(device_id=…)`) and check with `--p2p=communicator`"
+                    .into();
+            }
             Cause::Cycle { head_to_head: None, ranks, .. } if ranks.len() > 1 => {
                 return "let all ranks execute these statements in the same order".into();
             }

@@ -157,14 +157,14 @@ impl<'a> Explainer<'a> {
         }
     }
 
-    /// Returns the smallest world of the programs, if the rank that never reaches a ShareMemHandles is not in it and the
-    /// ranks that are not in it do nothing.
+    /// Returns the smallest world of the programs, if the rank that never reaches a ShareMemHandles or never creates a communicator is not in
+    /// it, and the ranks that are not in it do nothing.
     fn needed_ranks(&self, blocker: &Blocker) -> Option<usize> {
         let plans = self.graph.plans;
         let needed = plans.iter().map(|it| it.smallest_world).max().filter(|it| *it > 0)?;
         let is_idle = |it: &Plan| it.buffers.is_empty() && it.communicators.is_empty();
-        let is_barrier = matches!(blocker.part, Some((CommKey::Barrier(_), _)));
-        (is_barrier && blocker.rank >= needed && plans.get(needed..)?.iter().all(is_idle)).then_some(needed)
+        let is_of_all = matches!(blocker.part, None | Some((CommKey::Barrier(_), _)));
+        (is_of_all && blocker.rank >= needed && plans.get(needed..)?.iter().all(is_idle)).then_some(needed)
     }
 
     /// Returns the head that blocks an instruction.

@@ -23,8 +23,8 @@
 //!
 //! The root of a broadcast, for example, is not guaranteed to wait for any member, but it may wait for all. In the
 //! guaranteed order, a wait for an event or a work that is recorded or posted only later has no effect, as in CUDA; in the
-//! others it blocks. An instruction that sets a signal waits for nobody in any order. `machine` executes the actors in the
-//! guaranteed or the blocking order, `wait_graph` describes a state, and the simulator adds memory.
+//! others it blocks. An instruction that sets a signal waits for nobody in any order. `machine` executes the actors in any order but
+//! the connecting one, `wait_graph` describes a state, and the simulator adds memory.
 
 use super::{CommNo, GroupNo, InstRef, World};
 use crate::{
