@@ -7,7 +7,7 @@ use grammar::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Returns the replacement of an expression.
+/// Returns the replacement of an expression. It may be asked twice for the same one.
 pub type ExprRewrite<'r> = &'r mut dyn FnMut(&mut Program, ExprId) -> ExprId;
 
 /// Rewrites scalars outside of statements: extents, definitions, options and stream indices. Returns true if

@@ -128,7 +128,8 @@ pub struct CommMatching {
     group_of: Vec<Vec<GroupNo>>,
     /// By rank: the communications of each instruction.
     by_rank: Vec<Parts>,
-    /// By rank: the groups of NCCL, with the first instruction that posts to each, ascending by instruction.
+    /// By rank: the groups of NCCL, with the first instruction that posts to each, ascending by instruction. A barrier posts to that of all
+    /// ranks.
     first_posts: Vec<Vec<(usize, GroupNo)>>,
     /// By rank and event: the instruction that records it.
     events: Vec<Vec<Option<usize>>>,
@@ -153,7 +154,23 @@ impl CommMatching {
     pub fn from_plans(plans: &[Plan]) -> Self {
         let mut it = Matcher::default();
         plans.iter().for_each(|plan| it.plan(plan));
+        it.matched.add_barriers_to_first_posts(plans.len());
         it.matched
+    }
+
+    /// Takes the barrier of an exchange of handles for a post to the communicator of all ranks: it is a communication of NCCL (nvFuser's
+    /// `IpcHandleCache::exchangeHandles`).
+    fn add_barriers_to_first_posts(&mut self, world: usize) {
+        let key = (Some(Backend::Nccl), false, (0..world).collect());
+        let barrier = self.comms.iter().find(|it| it.key == CommKey::Barrier(0));
+        let Some((barrier, group)) = barrier.zip(self.numbers.get(&key).copied()) else { return };
+        for InstRef { rank, inst } in barrier.parts.iter().map(|it| it.inst_ref) {
+            let posts = &mut self.first_posts[rank];
+            if !posts.iter().any(|(post, of)| *of == group && *post < inst) {
+                posts.retain(|(_, of)| *of != group);
+                posts.insert(posts.partition_point(|(post, _)| *post < inst), (inst, group));
+            }
+        }
     }
 
     /// Returns the communications of an instruction. For a P2P group or a handle exchange, they are in the

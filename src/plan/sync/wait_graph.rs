@@ -170,9 +170,11 @@ impl<'a> WaitGraph<'a> {
         if before.is_empty() { missing(&waits.to_end) } else { before }
     }
 
-    /// Returns the group whose communicator the host creates in an instruction, if it does so in this order.
+    /// Returns the group whose communicator the host creates in a post, if it does so in this order.
     pub fn created_by(&self, at: InstRef) -> Option<&CommGroup> {
-        let group = self.matched.created_by(at).filter(|_| self.order == WaitOrder::Initializing)?;
+        let is_post = self.plans[at.rank].code[at.inst].kind.communication().is_some();
+        let creates = is_post && self.order == WaitOrder::Initializing;
+        let group = self.matched.created_by(at).filter(|_| creates)?;
         Some(&self.matched.groups[group as usize])
     }
 

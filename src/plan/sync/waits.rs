@@ -8,7 +8,7 @@
 //!
 //! | actor | instructions |
 //! |---|---|
-//! | host | all: it issues them. It waits only in handle exchanges, barriers, and for events |
+//! | host | all: it issues them. It waits only in handle exchanges, barriers, for events, and where it creates a communicator |
 //! | stream | those issued to it; of a communication, only its posting |
 //! | queue | the communications that streams post to its communicator, in issue order |
 //!
@@ -133,15 +133,18 @@ impl Waits {
     fn of_host(&mut self, world: &World, order: WaitOrder, at: InstRef, effect: SyncEffect<'_>) {
         let comms = world.matching().comms_of(at);
         match effect {
-            SyncEffect::ShareMemHandles(_) | SyncEffect::Barrier => self.meet(comms),
+            SyncEffect::ShareMemHandles(_) | SyncEffect::Barrier => {
+                self.meet(comms);
+                if order == WaitOrder::Initializing {
+                    self.create(world, at);
+                }
+            }
             SyncEffect::HostWait(event) => self.to_begin.push(Event::Recorded(at.rank, event)),
             SyncEffect::Post(_) if order == WaitOrder::Connecting => {
                 self.to_end.extend(comms.iter().map(|it| Event::AllIssued(*it)));
             }
             SyncEffect::Post(_) if order == WaitOrder::Initializing => {
-                let created = world.matching().created_by(at).map(Event::Created);
-                self.begun.extend(created);
-                self.to_end.extend(created);
+                self.create(world, at);
             }
             SyncEffect::Post(_)
             | SyncEffect::Compute
@@ -208,6 +211,13 @@ impl Waits {
             }
         }
         self.ended.push(Event::Complete(at.rank, communication.work()));
+    }
+
+    /// The host waits for those of the other ranks if it creates a communicator.
+    fn create(&mut self, world: &World, at: InstRef) {
+        let created = world.matching().created_by(at).map(Event::Created);
+        self.begun.extend(created);
+        self.to_end.extend(created);
     }
 
     /// All parts wait for each other.

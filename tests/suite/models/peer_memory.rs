@@ -114,6 +114,7 @@ pub fn compare(rng: &mut Rng) -> Result<Vec<Verdict>, String> {
         // The order of kernels is not compared.
         let checks = Checks { comm: false, p2p: Some(p2p), ..race };
         let stuck = Graph::of(&program, 1, Some(p2p)).stuck();
+        // Races are compared with one communicator, the last of the two.
         ends = stuck.is_none();
         verdicts.push(same_verdict(input, (checks, &format!("deadlock {}", p2p.name())), is_stuck, stuck)?);
     }

@@ -167,7 +167,8 @@ impl<'w, P: Progress> Builder<'w, P> {
                 | SyncEffect::ReadOutputs => false,
             };
             let communication = it.kind.communication();
-            if self.order == WaitOrder::Initializing && self.world.matching().created_by(at).is_some() {
+            let creates = self.world.matching().created_by(at).is_some();
+            if self.order == WaitOrder::Initializing && communication.is_some() && creates {
                 let host = self.machine.actors.len() - self.world.len() + rank;
                 self.push(host, Actor::Host(rank), at, false, false);
             }

@@ -172,10 +172,12 @@ impl Handles {
         if !self.meet {
             return works.add(arrives.into_iter().collect());
         }
+        // The barrier is a communication of NCCL.
+        let created = self.create(works, rank, arrives);
         let barrier = self.barriers[self.passed[rank]];
         self.passed[rank] += 1;
         works.needs[barrier[rank]].extend(arrives);
-        works.add(barrier.to_vec())
+        works.add(barrier.into_iter().chain(created).collect())
     }
 }
 
