@@ -40,8 +40,8 @@ pub(crate) enum Combine {
     Product,
     /// Of truth values.
     Or,
-    /// An unknown function that is associative and commutative. It is idempotent, but for `xor`.
-    Unknown(&'static str),
+    /// An unknown function of elements of a type that is associative and commutative. It is idempotent, but for `xor`.
+    Unknown(&'static str, DType),
 }
 
 impl Combine {
@@ -56,11 +56,11 @@ impl Combine {
             ("MIN" | "min" | "fmin" | "BAND" | "bitwise_and" | "&", Class::Bool) => Self::Product,
             ("logical_or" | "||", Class::Bool) => Self::Or,
             ("MAX" | "max" | "fmax" | "BOR" | "bitwise_or" | "|", Class::Bool) => Self::Or,
-            ("MIN" | "min" | "fmin", _) => Self::Unknown("min"),
-            ("MAX" | "max" | "fmax", _) => Self::Unknown("max"),
-            ("BAND" | "bitwise_and" | "&", _) => Self::Unknown("and"),
-            ("BOR" | "bitwise_or" | "|", _) => Self::Unknown("or"),
-            ("BXOR" | "bitwise_xor" | "^", _) => Self::Unknown("xor"),
+            ("MIN" | "min" | "fmin", _) => Self::Unknown("min", merged(of)),
+            ("MAX" | "max" | "fmax", _) => Self::Unknown("max", merged(of)),
+            ("BAND" | "bitwise_and" | "&", _) => Self::Unknown("and", merged(of)),
+            ("BOR" | "bitwise_or" | "|", _) => Self::Unknown("or", merged(of)),
+            ("BXOR" | "bitwise_xor" | "^", _) => Self::Unknown("xor", merged(of)),
             _ => return None,
         })
     }
@@ -68,10 +68,10 @@ impl Combine {
     /// Returns whether a value changes no maximum, or no minimum, of elements of a type.
     pub(crate) fn is_neutral(self, value: Value, of: DType) -> bool {
         match (self, value, of.class()) {
-            (Self::Unknown("max"), Value::Int(it), Class::Int) => i128::from(it) == *limits(of).start(),
-            (Self::Unknown("min"), Value::Int(it), Class::Int) => i128::from(it) == *limits(of).end(),
-            (Self::Unknown("max"), Value::Float(it), Class::Float) => it == f64::NEG_INFINITY,
-            (Self::Unknown("min"), Value::Float(it), Class::Float) => it == f64::INFINITY,
+            (Self::Unknown("max", _), Value::Int(it), Class::Int) => i128::from(it) == *limits(of).start(),
+            (Self::Unknown("min", _), Value::Int(it), Class::Int) => i128::from(it) == *limits(of).end(),
+            (Self::Unknown("max", _), Value::Float(it), Class::Float) => it == f64::NEG_INFINITY,
+            (Self::Unknown("min", _), Value::Float(it), Class::Float) => it == f64::INFINITY,
             _ => false,
         }
     }
@@ -97,7 +97,7 @@ pub(crate) struct Algebra {
     /// The values of unknown functions, and what is compared with them.
     values: RefCell<FxHashSet<u64>>,
     /// The elements that a value of an idempotent function combines, by its name and the value.
-    made_of: RefCell<FxHashMap<(&'static str, u64), Vec<Element>>>,
+    made_of: RefCell<FxHashMap<(&'static str, DType, u64), Vec<Element>>>,
 }
 
 impl Algebra {
@@ -226,9 +226,10 @@ impl Algebra {
             }
             Combine::Product => all.iter().copied().fold(Element::ONE, product),
             Combine::Or => self.negated(all.iter().map(|it| self.negated(*it)).fold(Element::ONE, product)),
-            Combine::Unknown(name) => {
+            Combine::Unknown(name, of) if all.is_empty() => self.random(("of nothing", name, of)),
+            Combine::Unknown(name, of) => {
                 let mut made_of = self.made_of.borrow_mut();
-                let parts = |it: &Element| made_of.get(&(name, it.value)).cloned().unwrap_or(vec![*it]);
+                let parts = |it: &Element| made_of.get(&(name, of, it.value)).cloned().unwrap_or(vec![*it]);
                 let mut set: Vec<Element> = all.iter().flat_map(parts).collect();
                 set.sort_unstable_by_key(|it| it.value);
                 let is_kept = |it: &&[Element]| name != "xor" || it.len() % 2 == 1 && it[0].value != 0;
@@ -237,8 +238,8 @@ impl Algebra {
                     return set.first().copied().unwrap_or_default();
                 }
                 self.values.borrow_mut().extend(set.iter().map(|it| it.value));
-                let value = self.apply(name, &set);
-                made_of.insert((name, value.value), set);
+                let value = self.apply((name, of), &set);
+                made_of.insert((name, of, value.value), set);
                 value
             }
         }

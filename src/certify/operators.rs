@@ -67,7 +67,12 @@ impl Reader<'_> {
 
 /// Returns the type of a tensor in which hir-certify computes: rounding does not distinguish floating-point types.
 fn dtype(program: &Program, tensor: TensorId) -> DType {
-    match program.tensors[tensor].dtype.unwrap_or(DType::Float) {
+    merged(program.tensors[tensor].dtype.unwrap_or(DType::Float))
+}
+
+/// Returns the type as which a type counts: those of floating-point numbers are one.
+pub(crate) fn merged(dtype: DType) -> DType {
+    match dtype {
         DType::Index => DType::Int64,
         it if matches!(it.class(), Class::Float | Class::SmallFloat) && it != DType::E2M1x2 => DType::Float,
         it => it,
@@ -167,6 +172,7 @@ impl<'a> Call<'a> {
             }
             (_, Op::Eye) => Ok(algebra.integer(i64::from(index.first() == index.last()))),
             (_, Op::Cat | Op::Pad) => Err(CONVERTS),
+            (_, Op::BitCast) => Err("hir-certify does not know the bits of an element"),
             (Rule::AlongAxis | Rule::Sdpa | Rule::SdpaBwd | Rule::Generate, _) => self.unknown(index),
             _ if self.result > 0 => Err(MISFIT),
             _ if stmt.op.def().class == OpClass::Elementwise => self.elementwise(index),
@@ -229,8 +235,8 @@ impl<'a> Call<'a> {
         let (Statement { stmt, outs, .. }, [a, b, biases @ ..]) = (self.of, &self.operands[..]) else {
             return Err(MISFIT);
         };
-        if stmt.get(attr::MAX_NORM).is_some() {
-            return Err("hir-certify does not know tables that are normalised");
+        if stmt.get(attr::MAX_NORM).is_some() || self.to == DType::Bool {
+            return Err("hir-certify does not know tables that are normalised, and sums of truth values");
         }
         let rows = block(&b.access, index).first().cloned().filter(|_| stmt.op == Op::Embedding);
         let factor =

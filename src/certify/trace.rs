@@ -65,10 +65,10 @@ pub(crate) enum Channel {
     Team(Backend, Rc<[usize]>, Option<[usize; 2]>),
     /// The exchanges of memory handles of transfers from the first rank to the second one.
     Handle([usize; 2]),
-    /// A statement that a stream has posted.
-    Post(Option<StmtId>, usize),
-    /// The transfers by the handle that this action has exchanged.
-    Copy(usize),
+    /// A statement that a stream has posted, for a pair of ranks or for all.
+    Post(Option<StmtId>, usize, Option<[usize; 2]>),
+    /// The transfers by the handle that this action has exchanged, and by a protocol.
+    Copy(usize, P2pProtocol),
     /// The hosts of all ranks.
     Hosts,
 }

@@ -46,7 +46,7 @@ impl<'p> Unroller<'p, '_> {
         Ok((stmt.number, peer, buffer, places.first().copied()))
     }
 
-    /// All hosts wait for each other, and both hosts of a transfer exchange handles that are new.
+    /// Both hosts of a transfer exchange handles that are new, and then all hosts wait for each other.
     pub(super) fn exchange(&mut self, stmt: &OpStmt) -> Result<()> {
         let (rank, mut group) = (self.rank.unwrap_or(0), Vec::new());
         for id in stmt.get(attr::TRANSFERS).unwrap_or_default() {
@@ -61,9 +61,10 @@ impl<'p> Unroller<'p, '_> {
             }
         }
         if !group.is_empty() {
-            group.push(self.meet(Channel::Hosts, rank, self.ranks, None));
             let host = self.chain(Channel::Hosts);
-            let steps = self.append(host, group)?;
+            self.append(host, group)?;
+            let all = self.meet(Channel::Hosts, rank, self.ranks, None);
+            let steps = self.append(host, vec![all])?;
             self.block_host(steps);
         }
         Ok(())
@@ -86,9 +87,13 @@ impl<'p> Unroller<'p, '_> {
         };
         let (is_grouped, backend) = (self.group.is_some(), stmt.get(attr::BACKEND).unwrap_or(Backend::Nccl));
         let library = if is_grouped { Backend::Nccl } else { backend };
-        // The team of all transfers between two ranks is empty: they share one communicator of all ranks.
-        let channel = |pair| Channel::Team(library, team.clone(), pair);
-        let mut queue = channel(None);
+        // All transfers between two ranks share the communicator of all ranks, whose team is empty here.
+        let own: Rc<[usize]> = if team.iter().copied().eq(0..ranks) { Rc::default() } else { team.clone() };
+        let channel = |pair| Channel::Team(library, own.clone(), pair);
+        // A kernel or a copy of the CUDA backend follows only those that its stream has posted.
+        let is_cuda = library == Backend::Cuda;
+        let mut queue = if is_cuda { Channel::Post(self.stmt, self.current, None) } else { channel(None) };
+        let protocol = stmt.get(attr::PROTOCOL).or(self.program.p2p_protocol()).unwrap_or(P2pProtocol::Get);
         let buffer = stmt.get(attr::BUFFER).filter(|it| self.holds(*it));
         let meetings: Vec<Meeting> = match (stmt.op, team.iter().position(|it| *it == rank), buffer) {
             (Op::Communication, Some(me), _) => {
@@ -107,9 +112,8 @@ impl<'p> Unroller<'p, '_> {
                 if backend == Backend::Cuda {
                     let handle = self.handles.get(&self.handle(stmt, buffer)?).filter(|_| !is_grouped);
                     let why = "no earlier ShareMemHandles shares the handle of its buffer with its peer";
-                    meeting = Channel::Copy(*handle.ok_or(why)?);
-                    // A copy of its own: one number on one stream is not posted again before its Wait.
-                    queue = Channel::Post(self.stmt, self.current);
+                    meeting = Channel::Copy(*handle.ok_or(why)?, protocol);
+                    queue = Channel::Post(self.stmt, self.current, Some(pair));
                 }
                 let receives = stmt.get(attr::P2P_TYPE) == Some(P2pType::Recv);
                 vec![(meeting, usize::from(receives), 2, Type::SendRecv, 0)]
@@ -117,8 +121,7 @@ impl<'p> Unroller<'p, '_> {
             (Op::Communication | Op::CollectivePermute | Op::P2PCommunication, ..) => Vec::new(),
             _ => return Err(unknown(stmt.op)),
         };
-        let (mut group, is_cuda) = (Vec::new(), library == Backend::Cuda);
-        let protocol = stmt.get(attr::PROTOCOL).or(self.program.p2p_protocol()).unwrap_or(P2pProtocol::Get);
+        let (mut group, mut kernels) = (Vec::new(), Vec::new());
         for meeting in meetings {
             let (_, me, _, kind, root) = meeting;
             let step = self.transfer(stmt, meeting)?;
@@ -130,13 +133,19 @@ impl<'p> Unroller<'p, '_> {
             };
             if is_cuda && !kind.is_rooted() {
                 let reads = step.writes.iter().chain(&step.reads).cloned().collect();
-                self.push(None, reads, step.writes.clone())?;
+                kernels.push((reads, step.writes.clone()));
             }
             group.push((Some(queue.clone()).filter(|_| !is_cuda || !copies), step));
         }
         match &mut self.group {
             Some(open) => open.extend(group),
             None => self.post(stmt.number, group)?,
+        }
+        // The kernel of this rank ends behind those of its peers, and a Wait for these does not wait for it.
+        for (reads, writes) in kernels {
+            let peers = stmt.number.and_then(|it| self.posted.get(&it)).cloned().unwrap_or_default();
+            self.trace.chains[self.current].extend(peers);
+            self.push(None, reads, writes)?;
         }
         Ok(())
     }
