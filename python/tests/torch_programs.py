@@ -195,3 +195,5 @@ def check_pieces() -> None:
 if __name__ == "__main__":
     dist.init_process_group("gloo")
     {"compiled": check_compiled, "fault": check_fault, "pieces": check_pieces}[sys.argv[1]]()
+    # Without it, a thread of the group may still run when the process ends, which aborts it.
+    dist.destroy_process_group()

@@ -83,6 +83,9 @@ pub(crate) fn limits(of: DType) -> RangeInclusive<i128> {
     if of.name().starts_with('u') { 0..=(1 << bits) - 1 } else { -(1 << (bits - 1))..=(1 << (bits - 1)) - 1 }
 }
 
+/// The elements that a value of an idempotent function combines, by its name, its type and the value.
+type Parts = FxHashMap<(&'static str, DType, u64), Vec<Element>>;
+
 /// The prime of one run, and its unknown functions.
 #[derive(Default)]
 pub(crate) struct Algebra {
@@ -96,8 +99,7 @@ pub(crate) struct Algebra {
     divisors: RefCell<FxHashSet<u64>>,
     /// The values of unknown functions, and what is compared with them.
     values: RefCell<FxHashSet<u64>>,
-    /// The elements that a value of an idempotent function combines, by its name and the value.
-    made_of: RefCell<FxHashMap<(&'static str, DType, u64), Vec<Element>>>,
+    made_of: RefCell<Parts>,
 }
 
 impl Algebra {
