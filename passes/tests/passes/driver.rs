@@ -20,75 +20,39 @@ const TEXT: &str = "\
 } // %HostIrContainer
 ";
 
+/// A pass of this name, which rewrites the program of all ranks.
+const fn pass(name: &'static str, run: Run) -> Pass {
+    Pass { name, description: "", docs: "", options: &[], for_one_rank: false, run }
+}
+
+type Run = fn(&mut Program, &Arguments, &mut Remarks) -> Result<Change, Diagnostic>;
+
 /// Empties the container but reports no change.
-static LIAR: Pass = Pass {
-    name: "liar",
-    description: "",
-    docs: "",
-    options: &[],
-    for_one_rank: false,
-    run: |program, _, _| {
-        clear(program);
-        Ok(Change::Unchanged)
-    },
-};
+static LIAR: Pass = pass("liar", |program, _, _| {
+    clear(program);
+    Ok(Change::Unchanged)
+});
 /// Leaves a use of a tensor that nothing defines.
-static BREAKER: Pass = Pass {
-    name: "breaker",
-    description: "",
-    docs: "",
-    options: &[],
-    for_one_rank: false,
-    run: |program, _, _| {
-        program.inputs.clear();
-        Ok(Change::Changed)
-    },
-};
-static REFUSER: Pass =
-    Pass { name: "refuser", description: "", docs: "", options: &[], for_one_rank: false, run: refuse };
+static BREAKER: Pass = pass("breaker", |program, _, _| {
+    program.inputs.clear();
+    Ok(Change::Changed)
+});
+static REFUSER: Pass = pass("refuser", refuse);
 /// Removes all blocks, so that printing the program panics.
-static DANGLER: Pass = Pass {
-    name: "dangler",
-    description: "",
-    docs: "",
-    options: &[],
-    for_one_rank: false,
-    run: |program, _, _| {
-        program.blocks = Default::default();
-        Ok(Change::Changed)
-    },
-};
+static DANGLER: Pass = pass("dangler", |program, _, _| {
+    program.blocks = Default::default();
+    Ok(Change::Changed)
+});
 /// Removes all blocks and then panics itself.
-static THROWER: Pass = Pass {
-    name: "thrower",
-    description: "",
-    docs: "",
-    options: &[],
-    for_one_rank: false,
-    run: |program, _, _| {
-        program.blocks = Default::default();
-        Ok(Change::from_flag(program.body().is_empty()))
-    },
-};
-static KEEP: Pass = Pass {
-    name: "keep",
-    description: "",
-    docs: "",
-    options: &[],
-    for_one_rank: false,
-    run: |_, _, _| Ok(Change::Unchanged),
-};
-static CLEAR: Pass = Pass {
-    name: "clear",
-    description: "",
-    docs: "",
-    options: &[],
-    for_one_rank: false,
-    run: |program, _, _| {
-        clear(program);
-        Ok(Change::Changed)
-    },
-};
+static THROWER: Pass = pass("thrower", |program, _, _| {
+    program.blocks = Default::default();
+    Ok(Change::from_flag(program.body().is_empty()))
+});
+static KEEP: Pass = pass("keep", |_, _, _| Ok(Change::Unchanged));
+static CLEAR: Pass = pass("clear", |program, _, _| {
+    clear(program);
+    Ok(Change::Changed)
+});
 
 fn clear(program: &mut Program) {
     if let Some(body) = program.body {
@@ -235,30 +199,19 @@ fn grow(program: &mut Program) {
     }
 }
 
-static GROW: Pass = Pass {
-    name: "grow",
-    description: "",
-    docs: "",
-    options: &[],
-    for_one_rank: false,
-    run: |program, _, _| {
-        grow(program);
-        Ok(Change::Changed)
-    },
-};
+static GROW: Pass = pass("grow", |program, _, _| {
+    grow(program);
+    Ok(Change::Changed)
+});
 /// The same, and the result is the program of one rank.
 static SPECIALISE: Pass = Pass {
-    name: "specialise",
-    description: "",
-    docs: "",
-    options: &[],
     for_one_rank: true,
-    run: |program, _, _| {
+    ..pass("specialise", |program, _, _| {
         grow(program);
         let rank = program.intern_int(0);
         program.options.insert("rank".to_owned(), rank);
         Ok(Change::Changed)
-    },
+    })
 };
 
 /// An oracle that accepts all programs, and records the numbers of statements of each and of what the other ranks run.
