@@ -5,6 +5,7 @@
 
 // C headers, because the compiler reads them for each kernel and they are short.
 #include <math.h>
+#include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -28,8 +29,10 @@ static thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 namespace host {
 
-static thread_local ucontext_t scheduler;
-static thread_local ucontext_t* contexts;
+// Where a thread of the block, and what resumes them in turns, go on. A context is entered once; afterwards `_longjmp` changes
+// between them, which in contrast to `swapcontext` makes no system call.
+static thread_local jmp_buf scheduler;
+static thread_local jmp_buf* threads;
 static thread_local const void* parameters;
 static thread_local unsigned finished;
 static thread_local char* ended;
@@ -59,52 +62,70 @@ inline void poll(unsigned long long at) {
 // The number of votes in succession that had a no.
 static thread_local unsigned incomplete;
 
-inline void barrier() {
+// Lets the other threads of the block go on up to their next call.
+[[gnu::noinline]] void barrier() {
   const unsigned own = threadIdx.x;
-  swapcontext(&contexts[own], &scheduler);
+  if (_setjmp(threads[own]) == 0) _longjmp(scheduler, 1);
   threadIdx.x = own;
 }
 
+// A thread of each block of a launch.
 template <auto KERNEL, class P> void thread() {
-  KERNEL(*static_cast<const P*>(parameters));
-  ++finished;
-  ended[threadIdx.x] = 1;
+  for (;;) {
+    KERNEL(*static_cast<const P*>(parameters));
+    ++finished;
+    ended[threadIdx.x] = 1;
+    barrier();
+  }
 }
 
 constexpr size_t STACK = 64 << 10;
 
-// Runs a block whose threads wait for each other. Returns false if some wait at __syncthreads for threads that have
-// ended.
-template <auto KERNEL, class P> bool run_together(unsigned block, char* stacks, Threads threads) {
+// Begins a thread of the block, which runs up to its first barrier.
+[[gnu::noinline]] void begin(unsigned number, void (*thread)(), char* stacks) {
+  threadIdx.x = number;
+  if (_setjmp(scheduler) != 0) return;
+  ucontext_t context;
+  getcontext(&context);
+  context.uc_stack.ss_sp = stacks + STACK * number;
+  context.uc_stack.ss_size = STACK;
+  makecontext(&context, thread, 0);
+  setcontext(&context);
+}
+
+// Resumes a thread of the block up to its next barrier.
+[[gnu::noinline]] void resume(unsigned number) {
+  threadIdx.x = number;
+  if (_setjmp(scheduler) == 0) _longjmp(threads[number], 1);
+}
+
+// Runs a block whose threads wait for each other; those of the first block of a launch begin here. Returns false if some
+// wait at __syncthreads for threads that have ended.
+inline bool run_together(unsigned block, void (*thread)(), char* stacks, Threads kind) {
   finished = 0;
   memset(ended, 0, block);
   memset(meetings, 0, block * sizeof(unsigned));
-  for (unsigned number = 0; number < block; ++number) {
-    getcontext(&contexts[number]);
-    contexts[number].uc_stack.ss_sp = stacks + STACK * number;
-    contexts[number].uc_stack.ss_size = STACK;
-    contexts[number].uc_link = &scheduler;
-    makecontext(&contexts[number], thread<KERNEL, P>, 0);
-  }
-  while (finished < block) {
+  for (bool begins = blockIdx.x == 0; finished < block; begins = false) {
     for (unsigned number = 0; number < block; ++number) {
-      if (ended[number] != 0) continue;
-      threadIdx.x = number;
-      swapcontext(&scheduler, &contexts[number]);
+      if (begins) {
+        begin(number, thread, stacks);
+      } else if (ended[number] == 0) {
+        resume(number);
+      }
     }
-    if (threads == Threads::TOGETHER && finished > 0 && finished < block) return false;
+    if (kind == Threads::TOGETHER && finished > 0 && finished < block) return false;
   }
   return true;
 }
 
-template <auto KERNEL, class P> bool run(const void* words, unsigned grid, unsigned block, Threads threads) {
-  const bool meets = threads != Threads::APART;
+template <auto KERNEL, class P> bool run(const void* words, unsigned grid, unsigned block, Threads kind) {
+  const bool meets = kind != Threads::APART;
   gridDim.x = grid;
   blockDim.x = block;
   parameters = words;
   char* stacks = nullptr;
   if (meets) {
-    contexts = static_cast<ucontext_t*>(malloc(sizeof(ucontext_t) * block));
+    threads = static_cast<jmp_buf*>(malloc(sizeof(jmp_buf) * block));
     stacks = static_cast<char*>(malloc(STACK * block));
     ended = static_cast<char*>(malloc(block));
     meetings = static_cast<unsigned*>(malloc(block * sizeof(unsigned)));
@@ -114,7 +135,7 @@ template <auto KERNEL, class P> bool run(const void* words, unsigned grid, unsig
   for (unsigned at = 0; at < grid && fine; ++at) {
     blockIdx.x = at;
     if (meets) {
-      fine = run_together<KERNEL, P>(block, stacks, threads);
+      fine = run_together(block, thread<KERNEL, P>, stacks, kind);
       continue;
     }
     for (unsigned number = 0; number < block; ++number) {
@@ -124,7 +145,7 @@ template <auto KERNEL, class P> bool run(const void* words, unsigned grid, unsig
   }
   if (meets) {
     free(stacks);
-    free(contexts);
+    free(threads);
     free(ended);
     free(meetings);
     free(votes);

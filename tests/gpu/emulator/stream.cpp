@@ -132,15 +132,19 @@ API Status cuCtxSynchronize() {
   return failed();
 }
 
+// Callers poll, which costs a GPU nothing. Here the work needs the core, so a poll takes until the work ends, or a millisecond.
 API Status cuStreamQuery(Stream* stream) {
   if (const Status status = enter()) return status;
-  const std::lock_guard api_lock(api());
-  if (stream->graph) {
-    spoil(stream->graph);
-    return STREAM_CAPTURE_UNSUPPORTED;
+  {
+    const std::lock_guard api_lock(api());
+    if (stream->graph) {
+      spoil(stream->graph);
+      return STREAM_CAPTURE_UNSUPPORTED;
+    }
   }
-  const std::lock_guard lock(stream->guard);
-  return stream->open == 0 ? SUCCESS : NOT_READY;
+  std::unique_lock lock(stream->guard);
+  const bool idle = stream->changed.wait_for(lock, std::chrono::milliseconds(1), [&] { return stream->open == 0; });
+  return idle ? SUCCESS : NOT_READY;
 }
 
 API Status cuStreamSynchronize(Stream* stream) {
