@@ -160,11 +160,28 @@ impl PlanBuilder<'_> {
     }
 
     /// Returns the view that an operator writes to: the bound one, or that of a new buffer.
+    ///
+    /// # Errors
+    /// The bound view repeats elements.
     pub(super) fn output_view(&mut self, tensor: TensorId) -> Result<View> {
-        if let Some(binding) = self.binding(tensor) {
-            return Ok(binding.view.clone());
+        let Some(view) = self.binding(tensor).map(|it| it.view.clone()) else {
+            return self.allocate(tensor, false);
+        };
+        self.check_written(tensor, &view)?;
+        Ok(view)
+    }
+
+    /// Reports a write through a view that repeats elements.
+    pub(super) fn check_written(&self, tensor: TensorId, view: &View) -> Result<()> {
+        if !view.repeats_elements() {
+            return Ok(());
         }
-        self.allocate(tensor, false)
+        let name = self.program.tensor_name(tensor);
+        let message = format!("`{name}` is a view that repeats elements, and each would get several values");
+        let it = self.error(Code::RepeatedElements, message, "writes to an expanded view");
+        Err(Box::new(it.help(format!(
+            "give `{name}` storage of its own, as in `{name} = ALLOCATE(mem_type=global, zero_init=false)`, or write to the tensor that is expanded"
+        ))))
     }
 
     /// Allocates a buffer of the tensor's local shape and binds the tensor to it.

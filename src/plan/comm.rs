@@ -244,6 +244,9 @@ impl PlanBuilder<'_> {
             return Ok(());
         }
         let (direction, peer, view) = self.p2p_operands(stmt, self.attr_span(attr::PEER.name()))?;
+        if let (Direction::Recv, Some(buffer)) = (direction, stmt.get(attr::BUFFER)) {
+            self.check_written(buffer, &view)?;
+        }
         let origin = self.origin_no();
         let backend = self.backend(stmt)?;
         let protocol = self.protocol(stmt, backend)?;

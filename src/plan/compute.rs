@@ -66,6 +66,11 @@ impl PlanBuilder<'_> {
         }
         if let Some(first) = views.first() {
             self.note_overwritten_view(stmt, first, args[0], out)?;
+            // An `expand` that is executed again shows the elements that its result has.
+            let bound = self.binding(out).map(|it| &it.view).filter(|it| it.repeats_elements());
+            if bound.is_some() && self.view_of_operand(stmt, first, args[0], out)?.as_ref() == bound {
+                return Ok(());
+            }
         }
         let target = self.output_view(out)?;
         if let Some(stream) = args.iter().find_map(|arg| self.binding(*arg).and_then(|it| it.stream)) {

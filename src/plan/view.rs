@@ -85,6 +85,11 @@ impl View {
         self.len() <= 1 || self.shape.iter().zip(&self.strides).rev().all(follows)
     }
 
+    /// Returns whether an element of the buffer is several elements of the view: whether a dimension is expanded.
+    pub fn repeats_elements(&self) -> bool {
+        !self.is_empty() && self.shape.iter().zip(&self.strides).any(|(n, stride)| *n > 1 && *stride == 0)
+    }
+
     /// Returns whether the two views may have an element in common: whether their bounds overlap.
     pub fn may_alias(&self, other: &Self) -> bool {
         let bounds = self.bounds().zip(other.bounds());
