@@ -14,9 +14,6 @@ pub(crate) struct Statement<'p> {
     pub(crate) outs: Vec<(TensorId, Part)>,
 }
 
-/// A result, or the reason why the statement is not certified.
-pub(crate) type Computed<T> = Result<T, &'static str>;
-
 pub(crate) const MISFIT: &str = "the shapes of its operands do not match";
 
 pub(crate) const NOT_HELD: &str = "it needs elements of other ranks, which hir-certify does not gather";
@@ -46,24 +43,23 @@ pub(crate) fn block(dims: &[Dim], index: &[usize]) -> Vec<Range<usize>> {
 impl Statement<'_> {
     /// Returns the value of a scalar.
     pub(crate) fn value(&self, scalar: ExprId) -> Computed<Value> {
-        self.scalars.eval(scalar).map_err(|_| "a scalar has no value that hir-certify can compute")
+        self.scalars.eval(scalar).map_err(|_| "a scalar has no value that hir-certify can compute".into())
     }
 
     /// Returns the accesses of a result to an operand, in each of its dimensions.
     pub(crate) fn access(&self, at: usize, result: usize) -> Computed<Vec<Dim>> {
         let Self { program, stmt, .. } = *self;
-        let ((arg, from), to) = (&self.args[at], &self.outs[result].1.whole);
-        let from = &from.whole;
+        let ((arg, Part { whole: from, .. }), to) = (&self.args[at], &self.outs[result].1.whole);
         let maps = match operand_map(program, stmt, at, &|it| self.scalars.int(it).ok()) {
             Some(OperandMap::Dims(it)) if it.len() == from.len() => it,
-            Some(_) => return Err(MISFIT),
-            None => return Err("hir-certify does not know how its result depends on its operands"),
+            Some(_) => return Err(MISFIT.into()),
+            None => return Err("hir-certify does not know how its result depends on its operands".into()),
         };
         let all = |dim: usize| Dim { to: None, by: 1, start: 0, step: 0, len: from[dim], extent: from[dim] };
         let shifted = |dim, start| Dim { to: Some(dim), start, step: 1, len: 1, ..all(dim) };
         let dims = maps.iter().enumerate().map(|(dim, map)| self.dim(*map, all(dim), result));
         let mut dims = dims.collect::<Option<Vec<_>>>().ok_or(MISFIT)?;
-        let known = |it: ExprId| self.scalars.int(it).map_err(|_| MISFIT);
+        let known = |it: ExprId| self.scalars.int(it).map_err(|_| MISFIT.to_owned());
         match stmt.op {
             Op::Slice => {
                 let ranges = stmt.get(attr::RANGES).unwrap_or_default().iter().enumerate();
@@ -71,7 +67,7 @@ impl Statement<'_> {
                     let (start, stop, step) = (known(*start)?, known(*stop)?, known(*step)?);
                     let is_inside = start >= 0 && stop <= from[dim] as i64 && step > 0;
                     if !is_inside || (start..stop).step_by(step as usize).count() != to[dim] {
-                        return Err(MISFIT);
+                        return Err(MISFIT.into());
                     }
                     dims[dim] = Dim { step, ..shifted(dim, start) };
                 }
@@ -83,7 +79,7 @@ impl Statement<'_> {
                 }
             }
             Op::Cat => {
-                let Some(Operand::Scalar(dim)) = stmt.args.last() else { return Err(MISFIT) };
+                let Some(Operand::Scalar(dim)) = stmt.args.last() else { return Err(MISFIT.into()) };
                 let dim = size(&self.scalars, *dim).filter(|it| *it < from.len()).ok_or(MISFIT)?;
                 let before = self.args[..at].iter().map(|it| it.1.whole.get(dim).copied().unwrap_or(0));
                 dims[dim] = shifted(dim, -(before.sum::<usize>() as i64));
@@ -93,7 +89,7 @@ impl Statement<'_> {
                 for (dim, sides) in widths.enumerate().take(from.len().min(to.len())) {
                     let (before, after) = (known(sides[0])?, known(sides[1])?);
                     if before.saturating_add(after).saturating_add(from[dim] as i64) != to[dim] as i64 {
-                        return Err(MISFIT);
+                        return Err(MISFIT.into());
                     }
                     dims[dim] = shifted(dim, before.saturating_neg());
                 }
@@ -107,8 +103,7 @@ impl Statement<'_> {
     pub(crate) fn partial(&self, out: TensorId) -> Option<usize> {
         let rule = self.stmt.op.def().type_rule;
         let is_product = matches!(rule, TypeRule::Linear | TypeRule::Matmul | TypeRule::Embedding);
-        let mut dims = self.program.dimensions(out);
-        dims.position(|it| is_product && self.program.is_partial(out, it))
+        self.program.dimensions(out).position(|it| is_product && self.program.is_partial(out, it))
     }
 
     /// Returns the access along one dimension of an operand; `all` is that to all of the dimension.
@@ -139,18 +134,18 @@ impl Statement<'_> {
         let [has, takes] = [from, to].map(|it| it.whole.iter().product::<usize>());
         let dims = if rule == TypeRule::Reshape { None } else { Some(self.access(0, 0)?) };
         if dims.is_none() && has != takes {
-            return Err(MISFIT);
+            return Err(MISFIT.into());
         }
         let position = |index: Vec<usize>| {
             // A reshape keeps the row-major number.
             let reshaped = || unravel(ravel(&index, &to.whole), &from.whole).into_iter().map(|at| at..at + 1);
             let block = dims.as_ref().map_or_else(|| reshaped().collect(), |dims| block(dims, &index));
             let found = from.positions(&block).ok_or(NOT_HELD)?;
-            if let [only] = found[..] { Ok(only) } else { Err(MISFIT) }
+            if let [only] = found[..] { Ok(only) } else { Err(MISFIT.into()) }
         };
         let positions = to.indices().map(position).collect::<Computed<Vec<_>>>()?;
         let used = positions.iter().collect::<FxHashSet<_>>().len();
         let is_share = used * has == from.len() * takes.min(has);
-        if rule == TypeRule::Same || is_share { Ok(positions) } else { Err(NOT_HELD) }
+        if rule == TypeRule::Same || is_share { Ok(positions) } else { Err(NOT_HELD.into()) }
     }
 }

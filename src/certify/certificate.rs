@@ -40,16 +40,6 @@ pub struct Claim {
     pub error_exponent: f64,
 }
 
-/// A program with what its ranks execute, and an order of it.
-pub(crate) struct Unrolled<'p> {
-    pub(crate) program: &'p Program,
-    /// Distinguishes its unknown values from those of the other program.
-    pub(crate) name: &'static str,
-    pub(crate) trace: Trace<'p>,
-    /// The actions of all ranks: the steps of their members.
-    pub(crate) order: Vec<Vec<usize>>,
-}
-
 /// The highest probability of an error with which something is certified, as the exponent of two.
 const LEAST_EXPONENT: f64 = -20.0;
 
@@ -69,17 +59,19 @@ pub fn certify(original: &Program, lowered: &Program, settings: &Settings) -> Re
         let message = format!("{ranks} ranks; expected at least {least}, and at most {MAX_RANKS}");
         return Err(refuse(message, "has these ranks in its meshes and teams"));
     }
-    if ports(original) != ports(lowered) {
-        let message = "the two programs have inputs or outputs of different numbers, shapes or element types";
+    let (inputs, shapes) = ports(original, 0);
+    let is_same = |it: &Program, rank| ports(it, rank) == (inputs, shapes.clone());
+    if (0..ranks).any(|rank| !is_same(original, rank) || !is_same(lowered, rank)) {
+        let message =
+            "programs or ranks have inputs or outputs of different numbers, shapes or element types";
         return Err(refuse(message.to_owned(), "expected those of the original"));
     }
     // What a program without communications computes on whole tensors is its meaning.
     let ranks_before = if has_whole_tensors(original) { None } else { Some(ranks) };
-    let before = unrolled(original, "original", ranks_before).map_err(fault(true))?;
-    let after = unrolled(lowered, "lowered", Some(ranks)).map_err(fault(false))?;
-    let statements = after.trace.steps.iter().filter(|it| it.stmt.is_some());
+    let before = unroll(original, ranks_before).map_err(fault(true))?;
+    let after = unroll(lowered, Some(ranks)).map_err(fault(false))?;
+    let statements = after.steps.iter().filter(|it| it.stmt.is_some());
     let accesses = statements.map(|it| it.reads.len() + it.writes.len()).sum();
-    let (inputs, shapes) = ports(original);
     let outputs = shapes.len() - inputs;
     let mut claim = Claim { ranks, accesses, outputs, elements: 0, error_exponent: 0.0 };
     let key = settings.seed.unwrap_or_else(|| RandomState::new().hash_one("key"));
@@ -91,9 +83,10 @@ pub fn certify(original: &Program, lowered: &Program, settings: &Settings) -> Re
             (0..len).map(|at| algebra.random(("input", number, at))).collect()
         };
         let values: Vec<Values> = shapes[..inputs].iter().enumerate().map(input).collect();
-        let wanted = execute(&before, &algebra, &values).map_err(fault(true))?;
-        let found = execute(&after, &algebra, &values).map_err(fault(false))?;
-        let counts = (0..shapes.len()).map(|it| compare([original, lowered], [&wanted, &found], it));
+        let wanted = execute((original, true), &before, &algebra, &values).map_err(fault(true))?;
+        let found = execute((lowered, false), &after, &algebra, &values).map_err(fault(false))?;
+        let tensors = port_tensors(original).zip(port_tensors(lowered)).enumerate();
+        let counts = tensors.map(|it| compare([original, lowered], [&wanted, &found], it));
         let counts = counts.collect::<Diagnosed<Vec<_>>>().map_err(fault(false))?;
         claim.elements = counts[inputs..].iter().sum();
         claim.error_exponent += algebra.error_exponent(counts.iter().sum()).min(0.0);
@@ -106,21 +99,12 @@ pub fn certify(original: &Program, lowered: &Program, settings: &Settings) -> Re
     Ok(claim)
 }
 
-/// Returns what the ranks of a program execute, or one rank on whole tensors.
-fn unrolled<'p>(program: &'p Program, name: &'static str, ranks: Option<usize>) -> Diagnosed<Unrolled<'p>> {
-    let trace = unroll(program, ranks)?;
-    let order = order(program, &trace)?;
-    Ok(Unrolled { program, name, trace, order })
-}
-
 /// Compares the final contents of an input or output on all ranks, and returns how many elements it has there.
 fn compare(
     [original, lowered]: [&Program; 2],
     [wanted, found]: [&[Vec<Output<'_>>]; 2],
-    number: usize,
+    (number, (declared, tensor)): (usize, (TensorId, TensorId)),
 ) -> Diagnosed<usize> {
-    let [declared, tensor] = [original, lowered].map(|it| port_tensors(it).nth(number));
-    let (Some(declared), Some(tensor)) = (declared, tensor) else { return Ok(0) };
     let is_input = number < Program::tensors_of(&original.inputs).count();
     let (kind, name) = (if is_input { "input" } else { "output" }, lowered.tensor_name(tensor));
     let differs = |message: String, label: String| {
@@ -168,10 +152,10 @@ fn port_tensors(program: &Program) -> impl Iterator<Item = TensorId> {
     Program::tensors_of(&program.inputs).chain(Program::tensors_of(&program.outputs))
 }
 
-/// Returns the number of inputs, and what the inputs and outputs are.
-fn ports(program: &Program) -> (usize, Vec<Shape>) {
+/// Returns the number of inputs, and what the inputs and outputs are for a rank.
+fn ports(program: &Program, rank: usize) -> (usize, Vec<Shape>) {
     let port = |it: TensorId| {
-        let part = Part::of(program, &Scalars::new(program, 0), it, None, None);
+        let part = Part::of(program, &Scalars::new(program, rank), it, None, None);
         (program.tensors[it].dtype, part.ok().map(|it| it.whole))
     };
     (Program::tensors_of(&program.inputs).count(), port_tensors(program).map(port).collect())
@@ -179,12 +163,10 @@ fn ports(program: &Program) -> (usize, Vec<Shape>) {
 
 /// Returns whether the statements of a program are operators on whole tensors, which no rank and no stream executes in parts.
 fn has_whole_tensors(program: &Program) -> bool {
-    let is_whole = |(_, it): (StmtId, &Stmt)| {
-        let Some(it) = it.op() else { return true };
-        let class = it.op.def().class;
-        matches!(class, OpClass::Compute | OpClass::Elementwise | OpClass::Allocate | OpClass::Deallocate)
-            || it.op == Op::Select
+    let is_whole = |it: &OpStmt| match it.op.def().class {
+        OpClass::Compute | OpClass::Elementwise | OpClass::Allocate | OpClass::Deallocate => true,
+        _ => it.op == Op::Select,
     };
     let of_rank = ["rank", "deviceIdx.x"].iter().any(|it| program.find_symbol(it).is_some());
-    !of_rank && program.stmts.iter().all(is_whole)
+    !of_rank && program.stmts.iter().all(|it| it.1.op().is_none_or(is_whole))
 }

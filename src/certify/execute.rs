@@ -13,26 +13,25 @@ pub(crate) type Output<'a> = Option<(&'a Part, Values)>;
 /// # Errors
 /// A statement that is not certified.
 pub(crate) fn execute<'a>(
-    Unrolled { program, name, trace, order }: &'a Unrolled<'a>,
+    (program, is_original): (&Program, bool),
+    trace: &'a Trace<'_>,
     algebra: &Algebra,
     inputs: &[Values],
 ) -> Diagnosed<Vec<Vec<Output<'a>>>> {
-    let unknown = |buffer, at| algebra.random(("unwritten", name, buffer, at)).opaque();
-    let buffers = trace.buffers.iter().enumerate();
-    let buffers = buffers.map(|(buffer, len)| (0..*len).map(|at| unknown(buffer, at)).collect());
-    let mut memory: Vec<Values> = buffers.collect();
+    let unknown = |buffer, at| algebra.random(("unwritten", is_original, buffer, at)).opaque();
+    let unwritten = |(buffer, len): (usize, &usize)| (0..*len).map(|at| unknown(buffer, at)).collect();
+    let mut memory: Vec<Values> = trace.buffers.iter().enumerate().map(unwritten).collect();
     let read = |memory: &[Values], view: &View| at(&memory[view.buffer], &view.places);
     let write = |memory: &mut [Values], view: &View, values: Values| {
         view.places.iter().zip(values).for_each(|(at, it)| memory[view.buffer][*at] = it);
     };
     // The inputs are the first ports.
-    for (port, whole) in trace.ports.iter().flat_map(|it| it.iter().zip(inputs)) {
-        if let Some((view, part)) = port {
-            let positions = Part::all(&part.whole).positions(&part.held).unwrap_or_default();
-            write(&mut memory, view, at(whole, &positions));
-        }
+    let ports = trace.ports.iter().flat_map(|it| it.iter().zip(inputs));
+    for ((view, part), whole) in ports.filter_map(|(port, whole)| Some((port.as_ref()?, whole))) {
+        let positions = Part::all(&part.whole).positions(&part.held).unwrap_or_default();
+        write(&mut memory, view, at(whole, &positions));
     }
-    for action in order {
+    for action in &trace.order {
         let steps = action.iter().map(|at| &trace.steps[*at]);
         let args = steps.clone().map(|it| it.reads.iter().map(|it| read(&memory, it)).collect());
         let args: Vec<Vec<Values>> = args.collect();

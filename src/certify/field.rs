@@ -46,8 +46,8 @@ pub(crate) enum Combine {
 
 impl Combine {
     /// Returns the function of a word of a reduction, or of an elementwise operator, for operands of a type. The product of truth values is
-    /// their `and`. The field has no NaN, which distinguishes `fmax` from `max`.
-    pub(crate) fn named(word: &str, of: DType) -> Option<Self> {
+    /// their `and`.
+    pub(crate) fn named(word: &'static str, of: DType) -> Option<Self> {
         Some(match (word, of.class()) {
             ("SUM" | "add" | "+" | "AVG", Class::Bool) | ("AVG", Class::Int) => return None,
             ("SUM" | "add" | "+", _) => Self::Sum,
@@ -56,8 +56,9 @@ impl Combine {
             ("MIN" | "min" | "fmin" | "BAND" | "bitwise_and" | "&", Class::Bool) => Self::Product,
             ("logical_or" | "||", Class::Bool) => Self::Or,
             ("MAX" | "max" | "fmax" | "BOR" | "bitwise_or" | "|", Class::Bool) => Self::Or,
-            ("MIN" | "min" | "fmin", _) => Self::Unknown("min", merged(of)),
-            ("MAX" | "max" | "fmax", _) => Self::Unknown("max", merged(of)),
+            ("MIN", _) => Self::Unknown("min", merged(of)),
+            ("MAX", _) => Self::Unknown("max", merged(of)),
+            ("min" | "max" | "fmin" | "fmax", _) => Self::Unknown(word, merged(of)),
             ("BAND" | "bitwise_and" | "&", _) => Self::Unknown("and", merged(of)),
             ("BOR" | "bitwise_or" | "|", _) => Self::Unknown("or", merged(of)),
             ("BXOR" | "bitwise_xor" | "^", _) => Self::Unknown("xor", merged(of)),
@@ -67,11 +68,12 @@ impl Combine {
 
     /// Returns whether a value changes no maximum, or no minimum, of elements of a type.
     pub(crate) fn is_neutral(self, value: Value, of: DType) -> bool {
-        match (self, value, of.class()) {
-            (Self::Unknown("max", _), Value::Int(it), Class::Int) => i128::from(it) == *limits(of).start(),
-            (Self::Unknown("min", _), Value::Int(it), Class::Int) => i128::from(it) == *limits(of).end(),
-            (Self::Unknown("max", _), Value::Float(it), Class::Float) => it == f64::NEG_INFINITY,
-            (Self::Unknown("min", _), Value::Float(it), Class::Float) => it == f64::INFINITY,
+        let Self::Unknown(name, _) = self else { return false };
+        match (without_nan(name), value, of.class()) {
+            ("max", Value::Int(it), Class::Int) => i128::from(it) == *limits(of).start(),
+            ("min", Value::Int(it), Class::Int) => i128::from(it) == *limits(of).end(),
+            ("max", Value::Float(it), Class::Float) => it == f64::NEG_INFINITY,
+            ("min", Value::Float(it), Class::Float) => it == f64::INFINITY,
             _ => false,
         }
     }
@@ -162,20 +164,12 @@ impl Algebra {
 
     // ---- constants
 
-    pub(crate) fn constant(&self, value: Value) -> Element {
-        match value {
-            Value::Int(it) => self.integer(it),
-            Value::Bool(_) | Value::Float(_) => self.real(value.real()),
-        }
-    }
-
-    pub(crate) fn integer(&self, value: i64) -> Element {
-        self.bits.set(self.bits.get().max(64 - u64::from(value.unsigned_abs().leading_zeros())));
-        Element { value: i128::from(value).rem_euclid(i128::from(self.prime)) as u64, size: 1 }
-    }
-
     /// Returns the element of a number. Infinities, NaN and -0, whose quotients differ from those of 0, are opaque.
-    fn real(&self, value: f64) -> Element {
+    pub(crate) fn constant(&self, value: Value) -> Element {
+        if let Value::Int(it) = value {
+            return self.integer(it);
+        }
+        let value = value.real();
         if !value.is_finite() || value.to_bits() == (-0.0_f64).to_bits() {
             return self.random(("no number", value.to_string())).opaque();
         }
@@ -188,6 +182,11 @@ impl Algebra {
         let factor = power(base, exponent.unsigned_abs(), self.prime);
         let magnitude = self.element(u128::from(digits >> zeros) * u128::from(factor), 1);
         if sign < 0 { self.minus(magnitude) } else { magnitude }
+    }
+
+    pub(crate) fn integer(&self, value: i64) -> Element {
+        self.bits.set(self.bits.get().max(64 - u64::from(value.unsigned_abs().leading_zeros())));
+        Element { value: i128::from(value).rem_euclid(i128::from(self.prime)) as u64, size: 1 }
     }
 
     // ---- unknown functions
@@ -223,20 +222,19 @@ impl Algebra {
         match how {
             Combine::Sum => self.sum(all),
             Combine::Average => {
-                let count = self.integer(all.len() as i64);
-                self.product(self.sum(all), self.reciprocal(count, true))
+                self.product(self.sum(all), self.reciprocal(self.integer(all.len() as i64), true))
             }
             Combine::Product => all.iter().copied().fold(Element::ONE, product),
             Combine::Or => self.negated(all.iter().map(|it| self.negated(*it)).fold(Element::ONE, product)),
-            Combine::Unknown(name, of) if all.is_empty() => self.random(("of nothing", name, of)),
             Combine::Unknown(name, of) => {
+                let name = if all.iter().any(Element::is_opaque) { name } else { without_nan(name) };
                 let mut made_of = self.made_of.borrow_mut();
                 let parts = |it: &Element| made_of.get(&(name, of, it.value)).cloned().unwrap_or(vec![*it]);
                 let mut set: Vec<Element> = all.iter().flat_map(parts).collect();
                 set.sort_unstable_by_key(|it| it.value);
                 let is_kept = |it: &&[Element]| name != "xor" || it.len() % 2 == 1 && it[0].value != 0;
                 set = set.chunk_by(|a, b| a.value == b.value).filter(is_kept).map(|it| it[0]).collect();
-                if set.len() < 2 {
+                if set.len() == 1 || name == "xor" && set.is_empty() {
                     return set.first().copied().unwrap_or_default();
                 }
                 self.values.borrow_mut().extend(set.iter().map(|it| it.value));
@@ -248,14 +246,18 @@ impl Algebra {
     }
 }
 
+/// Returns the name of a function of elements that are no NaN, which distinguishes `fmax` from `max`.
+fn without_nan(name: &'static str) -> &'static str {
+    name.trim_start_matches('f')
+}
+
 fn hash(key: u64, name: impl Hash) -> u64 {
     BuildHasherDefault::<DefaultHasher>::default().hash_one((key, name))
 }
 
 fn power(base: u64, exponent: u64, prime: u64) -> u64 {
     let multiply = |a: u64, b: u64| (u128::from(a) * u128::from(b) % u128::from(prime)) as u64;
-    let bits = (0..u64::BITS - exponent.leading_zeros()).rev();
-    bits.fold(1, |power, bit| {
+    (0..u64::BITS).rev().fold(1, |power, bit| {
         let square = multiply(power, power);
         if exponent >> bit & 1 == 1 { multiply(square, base) } else { square }
     })

@@ -49,15 +49,16 @@ use grammar::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use self::{
-    access::*, certificate::*, execute::*, field::*, operators::*, order::*, part::*, trace::*, unroll::*,
-};
+use self::{access::*, execute::*, field::*, operators::*, order::*, part::*, trace::*, unroll::*};
 
 pub use certificate::{Claim, Fault, Settings, certify};
 pub use command::{command, exit_code, main_with};
 
 /// A value, or what is wrong with a program.
 type Diagnosed<T> = Result<T, Box<Diagnostic>>;
+
+/// A value, or the reason why a statement is not certified.
+type Computed<T> = Result<T, String>;
 
 /// Returns why a statement is not certified.
 fn refused(program: &Program, stmt: Option<StmtId>, why: String, label: String) -> Box<Diagnostic> {

@@ -46,11 +46,11 @@ impl Reader<'_> {
         let mut used = self.used.borrow_mut();
         used.resize(self.values.len(), false);
         places.iter().for_each(|at| used[*at] = true);
-        Ok(places.iter().map(|at| self.values[*at]).collect())
+        Ok(at(self.values, &places))
     }
 
     fn only(&self, index: &[usize]) -> Computed<Element> {
-        if let [only] = self.all(index)?[..] { Ok(only) } else { Err(MISFIT) }
+        if let [only] = self.all(index)?[..] { Ok(only) } else { Err(MISFIT.into()) }
     }
 
     /// Returns what is made of the elements and of `key`, which is computed once.
@@ -65,12 +65,7 @@ impl Reader<'_> {
     }
 }
 
-/// Returns the type of a tensor in which hir-certify computes: rounding does not distinguish floating-point types.
-fn dtype(program: &Program, tensor: TensorId) -> DType {
-    merged(program.tensors[tensor].dtype.unwrap_or(DType::Float))
-}
-
-/// Returns the type as which a type counts: those of floating-point numbers are one.
+/// Returns the type as which a type counts: rounding does not distinguish those of floating-point numbers.
 pub(crate) fn merged(dtype: DType) -> DType {
     match dtype {
         DType::Index => DType::Int64,
@@ -82,8 +77,7 @@ pub(crate) fn merged(dtype: DType) -> DType {
 /// Returns the type of a scalar beside others of the type `to`, which it has if that can represent it.
 fn dtype_of_scalar(value: Value, to: DType) -> DType {
     match (value, to.class()) {
-        (Value::Bool(_), Class::Bool | Class::Int | Class::Float | Class::Complex)
-        | (Value::Int(_) | Value::Float(_), Class::Float | Class::Complex) => to,
+        (_, Class::Float | Class::Complex) | (Value::Bool(_), Class::Bool | Class::Int) => to,
         (Value::Int(it), Class::Int) if limits(to).contains(&it.into()) => to,
         (Value::Bool(_), _) => DType::Bool,
         (Value::Int(_), _) => DType::Int64,
@@ -92,7 +86,7 @@ fn dtype_of_scalar(value: Value, to: DType) -> DType {
 }
 
 /// Returns what a statement computes from the parts that its rank holds.
-pub(crate) fn results(of: &Statement<'_>, algebra: &Algebra, args: &[Values]) -> Result<Vec<Values>, String> {
+pub(crate) fn results(of: &Statement<'_>, algebra: &Algebra, args: &[Values]) -> Computed<Vec<Values>> {
     let why = |why| format!("`{}` is not certified: {why}", of.stmt.op.name());
     let result = |at| Call::new(of, at, algebra, args)?.values();
     (0..of.outs.len()).map(|at| result(at).map_err(why)).collect()
@@ -107,9 +101,8 @@ impl<'a> Call<'a> {
         let operands = args.iter().enumerate().map(reader).collect::<Computed<Vec<_>>>()?;
         let (stmt, rule, out) = (of.stmt, of.stmt.op.def().type_rule, of.outs[result].0);
         let mut scalars = Vec::new();
-        stmt.scalars(&mut |it| scalars.push(of.value(it)));
-        let scalars =
-            scalars.into_iter().map(|it| Ok(algebra.constant(it?))).collect::<Computed<Vec<_>>>()?;
+        stmt.scalars(&mut |it| scalars.push(of.value(it).map(|it| algebra.constant(it))));
+        let scalars = scalars.into_iter().collect::<Computed<Vec<_>>>()?;
         let words = stmt.attrs.iter().map(|(name, it)| match it {
             Attr::Word(_) | Attr::Name(_) | Attr::Bool(_) | Attr::DType(_) => format!("{name}={it:?}"),
             _ => name.to_string(),
@@ -117,19 +110,19 @@ impl<'a> Call<'a> {
         // The numbers of a generator depend on the type.
         let generated = (rule == Rule::Generate).then_some(of.program.tensors[out].dtype);
         let attributes = algebra.apply((generated, words.collect::<Vec<_>>()), &scalars);
+        let dtype = |it: TensorId| merged(of.program.tensors[it].dtype.unwrap_or(DType::Float));
         // Scalars have the type of the last tensor that is no condition, or of the result.
-        let (to, skipped) =
-            (dtype(of.program, out), usize::from(matches!(stmt.op, Op::Where | Op::Embedding)));
-        let beside = of.args.iter().skip(skipped).last().map_or(to, |it| dtype(of.program, it.0));
+        let (to, skipped) = (dtype(out), usize::from(matches!(stmt.op, Op::Where | Op::Embedding)));
+        let beside = of.args.iter().skip(skipped).last().map_or(to, |it| dtype(it.0));
         let (mut types, mut constants) = (Vec::new(), Vec::new());
         for it in &stmt.args {
             let constant = if let Operand::Scalar(it) = *it { Some(of.value(it)?) } else { None };
-            let own = it.tensor().map_or(to, |it| dtype(of.program, it));
+            let own = it.tensor().map_or(to, dtype);
             types.push(constant.map_or(own, |it| dtype_of_scalar(it, beside)));
             constants.push(constant.map(|it| algebra.constant(it)));
         }
-        if stmt.op.def().class != OpClass::Elementwise && rule != Rule::Generate {
-            types = of.args.iter().map(|it| dtype(of.program, it.0)).collect();
+        if stmt.op.def().class != OpClass::Elementwise && !of.args.is_empty() {
+            types = of.args.iter().map(|it| dtype(it.0)).collect();
         }
         let (condition, combined) = types.split_at(skipped.min(types.len()));
         let is_exact = combined.iter().all(|it| *it == to)
@@ -147,7 +140,7 @@ impl<'a> Call<'a> {
         // A rank computes with all that it holds, unless the operator selects.
         let is_unused = |it: &Reader<'_>| it.used.borrow().contains(&false);
         if self.of.stmt.op != Op::Pad && self.operands.iter().any(is_unused) {
-            return Err("its operands have elements on which the result does not depend");
+            return Err("its operands have elements on which the result does not depend".into());
         }
         Ok(data)
     }
@@ -155,14 +148,14 @@ impl<'a> Call<'a> {
     /// Returns an element of the result, by its index in the whole tensor.
     fn element(&self, index: &[usize]) -> Computed<Element> {
         let (Statement { stmt, outs, .. }, algebra) = (self.of, self.algebra);
-        let constant = |at: usize| self.constants.get(at).copied().flatten().ok_or(MISFIT);
+        let constant = |at: usize| self.constants.get(at).copied().flatten().ok_or_else(|| MISFIT.into());
         match (stmt.op.def().type_rule, stmt.op) {
             (_, Op::Cat | Op::Pad) if self.is_exact => {
                 let rows = self.operands.iter().map(|it| it.all(index)).collect::<Computed<Vec<_>>>()?;
                 match rows.concat()[..] {
                     [only] => Ok(only),
                     [] if stmt.op == Op::Pad => Ok(Element::default()),
-                    _ => Err(MISFIT),
+                    _ => Err(MISFIT.into()),
                 }
             }
             (_, Op::Full | Op::TensorConstruct) if self.is_exact => constant(0),
@@ -171,25 +164,26 @@ impl<'a> Call<'a> {
                 Ok(algebra.dot(&[constant(1)?, constant(2)?], &[Element::ONE, number]))
             }
             (_, Op::Eye) => Ok(algebra.integer(i64::from(index.first() == index.last()))),
-            (_, Op::Cat | Op::Pad) => Err(CONVERTS),
-            (_, Op::BitCast) => Err("hir-certify does not know the bits of an element"),
+            (_, Op::Cat | Op::Pad) => Err(CONVERTS.into()),
+            (_, Op::BitCast) => Err("hir-certify does not know the bits of an element".into()),
+            (Rule::Sdpa, _) if constant(3).is_ok() => Err("its options have no key".into()),
             (Rule::AlongAxis | Rule::Sdpa | Rule::SdpaBwd | Rule::Generate, _) => self.unknown(index),
-            _ if self.result > 0 => Err(MISFIT),
+            _ if self.result > 0 => Err(MISFIT.into()),
             _ if stmt.op.def().class == OpClass::Elementwise => self.elementwise(index),
-            _ if !self.is_exact => Err(CONVERTS),
+            _ if !self.is_exact => Err(CONVERTS.into()),
             (Rule::Linear | Rule::Matmul | Rule::Embedding, _) => self.product(index),
             (Rule::Reduce, _) => {
                 let how = self.how.ok_or("hir-certify does not know its `op` of these elements")?;
                 let initial = stmt.get(attr::INITIAL_VALUE).map(|it| self.of.value(it)).transpose()?;
                 let initial = initial.filter(|it| !how.is_neutral(*it, self.to));
                 if initial.is_some_and(|it| dtype_of_scalar(it, self.to) != self.to) {
-                    return Err("its initial value is no element of its type");
+                    return Err("its initial value is no element of its type".into());
                 }
                 let mut all = self.operands.first().ok_or(MISFIT)?.all(index)?;
                 all.extend(initial.map(|it| algebra.constant(it)));
                 Ok(algebra.combine(how, &all))
             }
-            _ => Err("hir-certify does not know what it computes"),
+            _ => Err("hir-certify does not know what it computes".into()),
         }
     }
 
@@ -217,9 +211,7 @@ impl<'a> Call<'a> {
             (Op::LogicalNot, [a]) if to == Class::Bool => algebra.negated(*a),
             // It selects: the product of an infinity and 0 is another value.
             (Op::Where, all) if all.iter().any(Element::is_opaque) => self.apply(all),
-            (Op::Where, [condition, a, b]) => {
-                algebra.dot(&[*condition, algebra.negated(*condition)], &[*a, *b])
-            }
+            (Op::Where, [c, a, b]) => algebra.dot(&[*c, algebra.negated(*c)], &[*a, *b]),
             (Op::Sub, [a, b]) if to != Class::Bool => algebra.sum(&[*a, algebra.minus(*b)]),
             (Op::Neg, [a]) if to != Class::Bool => algebra.minus(*a),
             (Op::Div, [a, b]) if to == Class::Float => {
@@ -233,14 +225,16 @@ impl<'a> Call<'a> {
     /// index and of the row's index.
     fn product(&self, index: &[usize]) -> Computed<Element> {
         let (Statement { stmt, outs, .. }, [a, b, biases @ ..]) = (self.of, &self.operands[..]) else {
-            return Err(MISFIT);
+            return Err(MISFIT.into());
         };
-        if stmt.get(attr::MAX_NORM).is_some() || self.to == DType::Bool {
-            return Err("hir-certify does not know tables that are normalised, and sums of truth values");
+        // Without a key, the limit of the norm is the fourth operand.
+        if stmt.get(attr::MAX_NORM).is_some() || stmt.args.len() > 3 || self.to == DType::Bool {
+            return Err(
+                "hir-certify does not know tables that are normalised, and sums of truth values".into()
+            );
         }
         let rows = block(&b.access, index).first().cloned().filter(|_| stmt.op == Op::Embedding);
-        let factor =
-            |index, row| self.algebra.apply("is the row", &[index, self.algebra.integer(row as i64)]);
+        let factor = |it, row| self.algebra.apply("is the row", &[it, self.algebra.integer(row as i64)]);
         let factors = |all: Vec<Element>| match &rows {
             Some(rows) => all.iter().flat_map(|it| rows.clone().map(|row| factor(*it, row))).collect(),
             None => all,
@@ -250,7 +244,7 @@ impl<'a> Call<'a> {
         let is_partial = self.of.partial(outs[0].0).is_some_and(|dim| outs[0].1.whole[dim] > 1);
         let bias = biases.first().map(|it| it.only(index)).transpose()?;
         if a.len() != b.len() || bias.is_some() && is_partial {
-            return Err(MISFIT);
+            return Err(MISFIT.into());
         }
         let product = self.algebra.dot(&a, &b);
         Ok(bias.map_or(product, |it| self.algebra.sum(&[product, it])))
@@ -261,7 +255,7 @@ impl<'a> Call<'a> {
         let (Statement { stmt, outs, .. }, algebra) = (self.of, self.algebra);
         let number = |it: ExprId| Ok(algebra.constant(self.of.value(it)?));
         if stmt.get(attr::DROPOUT_P).map(number).transpose()?.is_some_and(|it| it.value != 0) {
-            return Err("hir-certify does not know attentions with a dropout");
+            return Err("hir-certify does not know attentions with a dropout".into());
         }
         // The state of random numbers is the seed 0 and the offset.
         if stmt.op == Op::Sdpa && self.result > 1 {
@@ -270,10 +264,8 @@ impl<'a> Call<'a> {
         }
         // By dimension: how many consecutive indices no operand distinguishes.
         let mut alike = outs[self.result].1.whole.clone();
-        for operand in &self.operands {
-            let known = operand.access.iter().filter_map(|it| Some((it.to?, it.by)));
-            known.for_each(|(to, by)| alike[to] = alike[to].min(by));
-        }
+        let known = self.operands.iter().flat_map(|it| &it.access).filter_map(|it| Some((it.to?, it.by)));
+        known.for_each(|(to, by)| alike[to] = alike[to].min(by));
         let place: Vec<usize> = index.iter().zip(&alike).map(|(at, alike)| at % alike).collect();
         let mut all = vec![self.attributes, algebra.integer(ravel(&place, &alike) as i64)];
         for operand in &self.operands {

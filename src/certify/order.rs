@@ -3,7 +3,8 @@
 //! The dependences are those that CUDA and NCCL document. A step waits for the one before it on its stream; `Synchronize` for what was issued
 //! on another stream; a communication for its posting stream and for the one before it on its communicator; `Wait` for the end of a
 //! communication, which comes after the beginning of those of its members whose data the rank receives. Hosts order nothing. A
-//! communication ends when all its members have begun it; if no chain can proceed then, the ranks wait forever.
+//! communication ends when all its members have begun it; if no chain can proceed then, the ranks wait forever. A copy over peer memory
+//! follows the beginnings of both sides.
 
 use super::*;
 
@@ -41,26 +42,33 @@ pub(crate) fn order(program: &Program, trace: &Trace<'_>) -> Diagnosed<Vec<Vec<u
     while let Some(event) = ready.pop_front() {
         let mut clock: Vec<usize> = mem::take(&mut clocks[event]);
         clock.resize(trace.chains.len(), 0);
-        if let Some(step) = trace.steps.get(event) {
+        // A step accesses memory when it begins, or if its sources have to be ready, before it ends.
+        let (at, is_end) = (event % steps, event >= steps);
+        let step = &trace.steps[at];
+        if event < 2 * steps && step.is_late == is_end {
             // A step may read and write the same elements.
-            let is_before = |it: usize| it < clock[trace.steps[it].chain] || it == event;
-            let writes = step.writes.iter().map(|it| (it, true));
-            for (view, writes) in step.reads.iter().map(|it| (it, false)).chain(writes) {
-                for place in &*view.places {
-                    let uses = &mut uses[view.buffer][*place];
-                    let conflicts = |(it, wrote): &&(usize, bool)| (writes || *wrote) && !is_before(*it);
-                    if let Some((it, wrote)) = uses.iter().find(conflicts) {
-                        return Err(race(program, [(&trace.steps[*it], *wrote), (step, writes)]));
-                    }
-                    // Later accesses are compared with this one instead of those that it follows and covers.
-                    uses.retain(|(it, wrote)| !is_before(*it) || *wrote && !writes);
-                    uses.push((event, writes));
+            let is_before = |it: usize| it < clock[trace.steps[it].chain] || it == at;
+            // What peers and the kernel of this rank do to its memory is one communication.
+            let is_kernel = |it: usize| trace.steps[it].sources.is_empty() || step.sources.is_empty();
+            let is_one = |it: usize| trace.steps[it].action == step.action && is_kernel(it);
+            let reads = step.reads.iter().flat_map(View::elements).map(|it| (it, false));
+            let writes = step.writes.iter().flat_map(View::elements).map(|it| (it, true));
+            for ((buffer, place), writes) in reads.chain(writes) {
+                let uses = &mut uses[buffer][place];
+                let clashes = |it: usize| !is_before(it) && !is_one(it);
+                let conflicts = |(it, wrote): &&(usize, bool)| (writes || *wrote) && clashes(*it);
+                if let Some((it, wrote)) = uses.iter().find(conflicts) {
+                    return Err(race(program, [(&trace.steps[*it], *wrote), (step, writes)]));
                 }
+                // Later accesses are compared with this one instead of those that it follows and covers.
+                uses.retain(|(it, wrote)| !is_before(*it) || *wrote && !writes);
+                uses.push((at, writes));
             }
-        } else if let Some(step) = trace.steps.get(event - steps) {
-            clock[step.chain] = event - steps + 1;
-        } else {
+        }
+        if event >= 2 * steps {
             actions.push(trace.actions[event - 2 * steps].iter().copied().flatten().collect());
+        } else if is_end {
+            clock[step.chain] = at + 1;
         }
         for (next, is_ordered) in &followers[event] {
             if *is_ordered {

@@ -27,14 +27,12 @@ impl Part {
         slice: Option<usize>,
     ) -> Computed<Self> {
         let it = &program.tensors[tensor];
-        let extent = |axis: AxisId| {
-            let it = &program.axes[axis];
-            size(scalars, it.expanded.unwrap_or(it.extent))
-        };
-        let whole = program.dimensions(tensor).map(extent).collect::<Option<Vec<_>>>();
+        let axes = program.dimensions(tensor).map(|it| &program.axes[it]);
+        let whole =
+            axes.map(|it| size(scalars, it.expanded.unwrap_or(it.extent))).collect::<Option<Vec<_>>>();
         let whole = whole.ok_or("an extent has no value; give it one with `--set`")?;
         if whole.iter().fold(1, |all: usize, it| all.saturating_mul((*it).max(1))) > MAX_WORK {
-            return Err("it has more than 67108864 elements");
+            return Err(format!("it has more than {MAX_WORK} elements"));
         }
         let Some(rank) = rank else { return Ok(Self::all(&whole)) };
         let is_merged = it.domains.transforms.iter().any(|it| matches!(it, Transform::Merge { .. }));
@@ -88,13 +86,11 @@ impl Part {
     /// Returns the positions in the part of a block of elements of the whole tensor, given by its indices in each dimension; `None` if the
     /// rank does not hold all of them.
     pub(crate) fn positions<I: IntoIterator<Item = usize> + Clone>(&self, block: &[I]) -> Option<Vec<usize>> {
-        let mut found = vec![0];
-        for (held, indices) in self.held.iter().zip(block) {
+        self.held.iter().zip(block).try_fold(vec![0], |found, (held, indices)| {
             let own = indices.clone().into_iter().map(|it| held.binary_search(&it).ok());
             let own = own.collect::<Option<Vec<_>>>()?;
-            found = found.iter().flat_map(|at| own.iter().map(move |it| at * held.len() + it)).collect();
-        }
-        Some(found)
+            Some(found.iter().flat_map(|at| own.iter().map(move |it| at * held.len() + it)).collect())
+        })
     }
 }
 
@@ -104,13 +100,9 @@ pub(crate) fn ravel(index: &[usize], shape: &[usize]) -> usize {
 }
 
 /// Returns the index with a row-major number.
-pub(crate) fn unravel(mut number: usize, shape: &[usize]) -> Vec<usize> {
-    let mut index = vec![0; shape.len()];
-    for (at, extent) in index.iter_mut().zip(shape).rev() {
-        *at = number % extent;
-        number /= extent;
-    }
-    index
+pub(crate) fn unravel(number: usize, shape: &[usize]) -> Vec<usize> {
+    let inner = |dim: usize| shape[dim + 1..].iter().product::<usize>();
+    (0..shape.len()).map(|dim| number / inner(dim) % shape[dim]).collect()
 }
 
 /// Returns a count or an index.
@@ -126,17 +118,23 @@ pub(crate) fn at(values: &[Element], places: &[usize]) -> Values {
     places.iter().map(|at| values[*at]).collect()
 }
 
-/// The places of a part's elements in a buffer.
+/// The places of a part's elements in a buffer, and its shape when a name was bound to them.
 #[derive(Clone)]
 pub(crate) struct View {
     pub(crate) buffer: usize,
     pub(crate) places: Rc<[usize]>,
+    pub(crate) shape: Vec<usize>,
 }
 
 impl View {
+    /// Returns the elements, as buffers and places in them.
+    pub(crate) fn elements(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.places.iter().map(|it| (self.buffer, *it))
+    }
+
     /// Returns the places at these positions if the distance of neighbours along each dimension of a shape is constant; a tensor that is
     /// no copy has only such views.
-    pub(crate) fn strided(&self, positions: &[usize], shape: &[usize]) -> Option<Self> {
+    pub(crate) fn strided(&self, positions: &[usize], shape: Vec<usize>) -> Option<Self> {
         let places = positions.iter().map(|at| self.places.get(*at).copied()).collect::<Option<Rc<[_]>>>()?;
         let is_regular = |dim: usize| {
             let next: usize = shape[dim + 1..].iter().product();
@@ -146,6 +144,6 @@ impl View {
             steps.all(|it| Some(it) == first)
         };
         let fits = places.len() == shape.iter().product::<usize>() && (0..shape.len()).all(is_regular);
-        fits.then_some(Self { buffer: self.buffer, places })
+        fits.then_some(Self { buffer: self.buffer, places, shape })
     }
 }

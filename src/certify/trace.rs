@@ -10,7 +10,7 @@ use super::*;
 pub(crate) type Port = Option<(View, Part)>;
 
 /// Computes what a step writes from what each member of its action reads.
-pub(crate) type Function<'p> = Box<dyn Fn(&Algebra, &[Vec<Values>]) -> Result<Vec<Values>, String> + 'p>;
+pub(crate) type Function<'p> = Box<dyn Fn(&Algebra, &[Vec<Values>]) -> Computed<Vec<Values>> + 'p>;
 
 /// What all ranks of a program execute.
 #[derive(Default)]
@@ -29,6 +29,8 @@ pub(crate) struct Trace<'p> {
     pub(crate) posted: FxHashMap<(Channel, Option<Kind>, usize), usize>,
     /// How many steps, iterations, and elements of buffers there are.
     pub(crate) work: usize,
+    /// The actions in an order that satisfies all dependences: the steps of their members.
+    pub(crate) order: Vec<Vec<usize>>,
 }
 
 /// What a rank does for a statement. The steps of a chain, a stream or a queue of communications of a rank, run one after another, but
@@ -46,9 +48,11 @@ pub(crate) struct Step<'p> {
     /// `None`: what it reads is copied.
     pub(crate) function: Option<Function<'p>>,
     pub(crate) action: usize,
-    /// Its position among the members, and those whose data it receives.
+    /// Its position among the members, and those whose data it receives or for which it waits.
     pub(crate) me: usize,
     pub(crate) sources: Vec<usize>,
+    /// Whether it accesses memory only when its sources have begun.
+    pub(crate) is_late: bool,
 }
 
 /// What the members of an action agree on: the communication, the position of its root or 0, how elements are combined, how many of

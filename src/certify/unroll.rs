@@ -7,9 +7,6 @@ use self::communication::Posted;
 mod communication;
 mod computation;
 
-/// A value, or the reason why the current statement is not certified.
-type Result<T> = std::result::Result<T, String>;
-
 /// The largest number of elements of buffers and of accesses, on all ranks: they take up to about 140 bytes each. A step and an iteration
 /// count as many as `STEP`.
 pub(crate) const MAX_WORK: usize = 1 << 26;
@@ -45,7 +42,7 @@ struct Unroller<'p, 's> {
 /// Returns what so many ranks execute, or without a number what the program computes on whole tensors.
 ///
 /// # Errors
-/// What cannot be certified, by name.
+/// What cannot be certified, by name; a race or a deadlock.
 pub(crate) fn unroll(program: &Program, ranks: Option<usize>) -> Diagnosed<Trace<'_>> {
     let mut trace = Trace::default();
     for number in 0..ranks.unwrap_or(1) {
@@ -71,14 +68,16 @@ pub(crate) fn unroll(program: &Program, ranks: Option<usize>) -> Diagnosed<Trace
             refused(program, it.stmt, why, label)
         })?;
     }
+    trace.order = order(program, &trace)?;
     Ok(trace)
 }
 
 impl<'p> Unroller<'p, '_> {
-    fn run_program(&mut self) -> Result<()> {
+    fn run_program(&mut self) -> Computed<()> {
         let program = self.program;
         self.current = self.chain(Channel::Stream(None));
-        Program::tensors_of(&program.inputs).try_for_each(|it| self.output_view(it, None))?;
+        let held: Vec<_> = Program::tensors_of(&program.inputs).filter(|it| self.holds(*it)).collect();
+        held.iter().try_for_each(|it| self.output_view(*it, None).map(|_| ()))?;
         let inputs = self.ports(&program.inputs)?;
         let views = |ports: &[Port]| ports.iter().flatten().map(|it| it.0.clone()).collect::<Vec<_>>();
         self.push(None, Vec::new(), views(&inputs))?;
@@ -93,12 +92,12 @@ impl<'p> Unroller<'p, '_> {
     }
 
     /// Returns where inputs or outputs are, with the slices of all streams.
-    fn ports(&self, tensors: &[Operand]) -> Result<Vec<Port>> {
-        let port = |it| -> Result<(View, Part)> {
+    fn ports(&self, tensors: &[Operand]) -> Computed<Vec<Port>> {
+        let port = |it| -> Computed<(View, Part)> {
             let (view, part) = (self.view(it)?, Part::of(self.program, &self.scalars, it, self.rank, None)?);
-            let name = self.program.tensor_name(it);
+            let (is_whole, name) = (view.shape == part.shape(), self.program.tensor_name(it));
             let why = || format!("`{name}` is one stream's slice; the caller needs all of them");
-            (view.places.len() == part.len()).then_some((view, part)).ok_or_else(why)
+            is_whole.then_some((view, part)).ok_or_else(why)
         };
         Program::tensors_of(tensors).map(|it| self.holds(it).then(|| port(it)).transpose()).collect()
     }
@@ -110,11 +109,11 @@ impl<'p> Unroller<'p, '_> {
     }
 
     /// Returns where this rank's part of a tensor is.
-    fn view(&self, tensor: TensorId) -> Result<View> {
-        let (name, len) = (self.program.tensor_name(tensor), self.part(tensor, None)?.len());
+    fn view(&self, tensor: TensorId) -> Computed<View> {
+        let (name, shape) = (self.program.tensor_name(tensor), self.part(tensor, None)?.shape());
         let (view, _) = self.views.get(&tensor).ok_or_else(|| format!("`{name}` has no storage here"))?;
-        let is_same = view.places.len() == len;
-        if is_same { Ok(view.clone()) } else { Err(format!("`{name}` has another size than its storage")) }
+        let is_same = view.shape == shape;
+        if is_same { Ok(view.clone()) } else { Err(format!("`{name}` has another shape than its storage")) }
     }
 
     /// Returns the stream whose slice a tensor has.
@@ -123,23 +122,24 @@ impl<'p> Unroller<'p, '_> {
     }
 
     /// Returns the part of this rank. `slice` is that of a tensor that has none yet.
-    fn part(&self, tensor: TensorId, slice: Option<usize>) -> Result<Part> {
+    fn part(&self, tensor: TensorId, slice: Option<usize>) -> Computed<Part> {
         let slice = self.slice(tensor).or(slice).or(Some(0));
         let slice = slice.filter(|_| self.program.is_split_by_stream(tensor));
         let part = Part::of(self.program, &self.scalars, tensor, self.rank, slice);
         part.map_err(|why| format!("`{}`: {why}", self.program.tensor_name(tensor)))
     }
 
-    /// Binds a tensor of this rank to a new buffer if it has none, and to a slice if it has none.
-    fn output_view(&mut self, tensor: TensorId, slice: Option<usize>) -> Result<()> {
+    /// Binds a tensor of this rank to a new buffer if it has none, and to a slice if it has none, and returns where it is.
+    fn output_view(&mut self, tensor: TensorId, slice: Option<usize>) -> Computed<View> {
         if self.holds(tensor) && !self.views.contains_key(&tensor) {
-            let (len, buffer) = (self.part(tensor, slice)?.len(), self.trace.buffers.len());
-            self.count_work(len)?;
-            self.trace.buffers.push(len);
-            self.views.insert(tensor, (View { buffer, places: (0..len).collect() }, None));
+            let (part, buffer) = (self.part(tensor, slice)?, self.trace.buffers.len());
+            self.count_work(part.len())?;
+            self.trace.buffers.push(part.len());
+            let view = View { buffer, places: (0..part.len()).collect(), shape: part.shape() };
+            self.views.insert(tensor, (view, None));
         }
         self.views.entry(tensor).and_modify(|it| it.1 = it.1.or(slice));
-        Ok(())
+        self.view(tensor)
     }
 
     // ---- steps
@@ -158,7 +158,7 @@ impl<'p> Unroller<'p, '_> {
     }
 
     /// Appends a step of the current stream that computes what it writes from what it reads.
-    fn push(&mut self, function: Option<Function<'p>>, reads: Vec<View>, writes: Vec<View>) -> Result<()> {
+    fn push(&mut self, function: Option<Function<'p>>, reads: Vec<View>, writes: Vec<View>) -> Computed<()> {
         let action = self.trace.actions.len();
         self.trace.actions.push(vec![None]);
         let step = Step { reads, writes, function, ..self.step(action, 0) };
@@ -166,12 +166,17 @@ impl<'p> Unroller<'p, '_> {
     }
 
     /// Appends a group of steps to a chain, behind what that has to wait for, and returns their numbers.
-    fn append(&mut self, chain: usize, group: Vec<Step<'p>>) -> Result<BTreeSet<usize>> {
+    fn append(&mut self, chain: usize, group: Vec<Step<'p>>) -> Computed<BTreeSet<usize>> {
         let first = self.trace.steps.len();
         let after = mem::take(&mut self.trace.chains[chain]);
         for step in group {
-            let places = step.reads.iter().chain(&step.writes).map(|it| it.places.len());
-            self.count_work(STEP + places.sum::<usize>())?;
+            let [reads, writes] = [&step.reads, &step.writes].map(|it| it.iter().flat_map(View::elements));
+            let (read, written): (usize, Vec<_>) = (reads.count(), writes.collect());
+            self.count_work(STEP + read + written.len())?;
+            // An element of an expanded view is several elements of the result.
+            if written.iter().collect::<FxHashSet<_>>().len() < written.len() {
+                return Err("it writes several values to one element".to_owned());
+            }
             self.trace.actions[step.action][step.me] = Some(self.trace.steps.len());
             self.trace.steps.push(Step { chain, after: after.clone(), ..step });
         }
@@ -184,15 +189,19 @@ impl<'p> Unroller<'p, '_> {
         Step { rank: self.rank.unwrap_or(0), stmt: self.stmt, action, me, ..Step::default() }
     }
 
-    fn count_work(&mut self, amount: usize) -> Result<()> {
+    fn count_work(&mut self, amount: usize) -> Computed<()> {
         self.trace.work += amount;
-        let why = "the ranks access more than 67108864 elements: certify the program with smaller extents";
-        (self.trace.work <= MAX_WORK).then_some(()).ok_or_else(|| why.to_owned())
+        if self.trace.work > MAX_WORK {
+            return Err(format!(
+                "the ranks access more than {MAX_WORK} elements: certify it with smaller extents"
+            ));
+        }
+        Ok(())
     }
 
     // ---- control flow
 
-    fn block(&mut self, block: BlockId) -> Result<()> {
+    fn block(&mut self, block: BlockId) -> Computed<()> {
         let program = self.program;
         for id in program.block(block) {
             self.stmt = Some(*id);
@@ -206,16 +215,15 @@ impl<'p> Unroller<'p, '_> {
                 Stmt::If(it) => {
                     let value = self.scalars.truth(it.cond).ok().filter(|_| it.kind == If::MANUAL);
                     let taken = value.ok_or("the predicate has no value that hir-certify can compute")?;
-                    if let Some(block) = if taken { Some(it.then_block) } else { it.else_block } {
-                        self.block(block)?;
-                    }
+                    let block = if taken { Some(it.then_block) } else { it.else_block };
+                    block.map_or(Ok(()), |it| self.block(it))?;
                 }
             }
         }
         Ok(())
     }
 
-    fn for_loop(&mut self, it: &For) -> Result<()> {
+    fn for_loop(&mut self, it: &For) -> Computed<()> {
         let range = self.scalars.int(it.start).and_then(|start| Ok(start..self.scalars.int(it.stop)?));
         let range = range.map_err(|_| "the loop's range has no value that hir-certify can compute")?;
         // The `in` form unbinds what it defines from its index.
@@ -233,18 +241,13 @@ impl<'p> Unroller<'p, '_> {
         Ok(())
     }
 
-    fn op(&mut self, stmt: &'p OpStmt) -> Result<()> {
+    fn op(&mut self, stmt: &'p OpStmt) -> Computed<()> {
         match stmt.op.def().class {
             OpClass::Stream => self.stream_op(stmt),
             OpClass::Allocate => self.allocation(stmt),
             OpClass::Deallocate => {
-                for tensor in Program::tensors_of(&stmt.args) {
-                    if self.holds(tensor) {
-                        self.view(tensor)?;
-                        self.views.remove(&tensor);
-                    }
-                }
-                Ok(())
+                let held: Vec<_> = Program::tensors_of(&stmt.args).filter(|it| self.holds(*it)).collect();
+                held.iter().try_for_each(|it| self.view(*it).map(|_| _ = self.views.remove(it)))
             }
             OpClass::View if stmt.op == Op::ShardByStream => self.chunk(stmt),
             OpClass::View | OpClass::Compute | OpClass::Elementwise => self.compute(stmt),
@@ -266,7 +269,7 @@ impl<'p> Unroller<'p, '_> {
     // ---- streams, storage and views
 
     /// Returns a stream. One that was not captured is a stream of its own.
-    fn stream(&self, stream: StreamId) -> Result<Channel> {
+    fn stream(&self, stream: StreamId) -> Computed<Channel> {
         match &self.program.streams[stream] {
             named @ Stream::Named(_) => Ok(Channel::Captured(named.clone())),
             Stream::Index(index) => {
@@ -276,7 +279,7 @@ impl<'p> Unroller<'p, '_> {
         }
     }
 
-    fn stream_op(&mut self, stmt: &OpStmt) -> Result<()> {
+    fn stream_op(&mut self, stmt: &OpStmt) -> Computed<()> {
         if stmt.op == Op::SynchronizeHost {
             self.block_host(self.trace.chains[self.current].clone());
         } else if let [Operand::Stream(captured)] = stmt.outs[..] {
@@ -295,25 +298,23 @@ impl<'p> Unroller<'p, '_> {
         Ok(())
     }
 
-    fn allocation(&mut self, stmt: &OpStmt) -> Result<()> {
-        let Some(tensor) = stmt.out_tensor().filter(|it| self.holds(*it)) else { return Ok(()) };
-        if self.views.contains_key(&tensor) && stmt.op == Op::AllocateOnce {
-            return Ok(());
-        }
+    fn allocation(&mut self, stmt: &OpStmt) -> Computed<()> {
+        let is_bound = |it: &TensorId| stmt.op == Op::AllocateOnce && self.views.contains_key(it);
+        let tensor = stmt.out_tensor().filter(|it| self.holds(*it) && !is_bound(it));
+        let Some(tensor) = tensor else { return Ok(()) };
         if let Some(alias) = stmt.get(attr::ALIAS) {
             if self.program.tensors[alias].dtype != self.program.tensors[tensor].dtype {
                 return Err("the alias has another element type than its tensor".to_owned());
             }
             let (view, shape) = (self.view(alias)?, self.part(tensor, None)?.shape());
             let all: Vec<usize> = (0..view.places.len()).collect();
-            let view = view.strided(&all, &shape).ok_or("the alias is no view of its tensor")?;
+            let view = view.strided(&all, shape).ok_or("the alias is no view of its tensor")?;
             self.views.insert(tensor, (view, None));
             return Ok(());
         }
         self.views.remove(&tensor);
-        self.output_view(tensor, None)?;
+        let view = self.output_view(tensor, None)?;
         if stmt.get(attr::ZERO_INIT) == Some(true) {
-            let view = self.view(tensor)?;
             let zeros: Values = view.places.iter().map(|_| Element::default()).collect();
             self.push(Some(Box::new(move |_, _| Ok(vec![zeros.clone()]))), Vec::new(), vec![view])?;
         }
@@ -321,7 +322,7 @@ impl<'p> Unroller<'p, '_> {
     }
 
     /// Makes a tensor one stream's chunk of another one.
-    fn chunk(&mut self, stmt: &OpStmt) -> Result<()> {
+    fn chunk(&mut self, stmt: &OpStmt) -> Computed<()> {
         let operands = stmt.out_tensor().zip(Program::tensors_of(&stmt.args).next());
         let operands = operands.filter(|(out, input)| self.holds(*out) && self.holds(*input));
         let Some((out, input)) = operands else { return Ok(()) };
@@ -331,19 +332,17 @@ impl<'p> Unroller<'p, '_> {
         let count = count.and_then(|it| size(&self.scalars, program.axes[it].extent));
         let index = stmt.get(attr::STREAM_INDEX).and_then(|it| size(&self.scalars, it));
         let index = index.zip(count).filter(|(index, count)| index < count);
-        let (mut index, count) = index.ok_or("the stream's index has no known value")?;
-        let is_rotated =
-            |step: &Transform| matches!(step, Transform::Swizzle1D { output, .. } if is_stream(output));
-        if it.domains.transforms.iter().any(is_rotated) {
-            index += it.mesh.coordinate(self.rank.unwrap_or(0), DeviceDim::X).unwrap_or(0);
-            index %= count;
-        }
+        let (index, count) = index.ok_or("the stream's index has no known value")?;
+        let rotates = |it: &Transform| matches!(it, Transform::Swizzle1D { output, .. } if is_stream(output));
+        let start = it.mesh.coordinate(self.rank.unwrap_or(0), DeviceDim::X);
+        let start = start.filter(|_| it.domains.transforms.iter().any(rotates));
+        let index = (index + start.unwrap_or(0)) % count;
         self.views.remove(&out);
         let chunk = Part::of(program, &self.scalars, input, self.rank, Some(index))?;
         let to = self.part(out, Some(index))?;
         let (from, view) = (self.part(input, None)?, self.view(input)?);
         let positions = from.positions(&chunk.held).filter(|_| to == chunk);
-        let view = positions.and_then(|it| view.strided(&it, &chunk.shape()));
+        let view = positions.and_then(|it| view.strided(&it, chunk.shape()));
         self.views.insert(out, (view.ok_or("its result is no chunk of its operand")?, Some(index)));
         Ok(())
     }

@@ -11,17 +11,16 @@ type Meeting = (Channel, usize, usize, Type, usize);
 impl<'p> Unroller<'p, '_> {
     /// Posts a group of steps to their queue, behind what the current stream has been issued. It is empty on a rank that holds none of its
     /// buffers. A Wait does not wait for what a stream executes.
-    pub(super) fn post(&mut self, number: Option<u32>, group: Vec<Posted<'p>>) -> Result<()> {
+    pub(super) fn post(&mut self, number: Option<u32>, group: Vec<Posted<'p>>) -> Computed<()> {
         let mut ends = BTreeSet::new();
         if let Some((queue, _)) = group.first() {
             let issued = self.trace.chains[self.current].clone();
-            let (is_queue, chain) =
-                (queue.is_some(), queue.clone().map_or(self.current, |it| self.chain(it)));
+            let chain = queue.clone().map_or(self.current, |it| self.chain(it));
             self.trace.chains[chain].extend(issued);
             let steps = self.append(chain, group.into_iter().map(|it| it.1).collect())?;
-            ends.extend(steps.into_iter().filter(|_| is_queue));
+            ends.extend(steps.into_iter().filter(|_| chain != self.current));
         }
-        number.into_iter().for_each(|it| _ = self.posted.insert(it, ends.clone()));
+        self.posted.extend(number.map(|it| (it, ends)));
         Ok(())
     }
 
@@ -38,16 +37,16 @@ impl<'p> Unroller<'p, '_> {
     }
 
     /// Returns the memory handle of a transfer, whose buffer this rank holds.
-    fn handle(&self, stmt: &OpStmt, buffer: TensorId) -> Result<Handle> {
+    fn handle(&self, stmt: &OpStmt, buffer: TensorId) -> Computed<Handle> {
         let peer = stmt.get(attr::PEER).and_then(|it| size(&self.scalars, it));
         let peer = peer.filter(|it| Some(*it) != self.rank && *it < self.ranks);
         let peer = peer.ok_or("the peer is this rank, or has no value that hir-certify can compute")?;
-        let View { buffer, places } = self.view(buffer)?;
+        let View { buffer, places, .. } = self.view(buffer)?;
         Ok((stmt.number, peer, buffer, places.first().copied()))
     }
 
     /// Both hosts of a transfer exchange handles that are new, and then all hosts wait for each other.
-    pub(super) fn exchange(&mut self, stmt: &OpStmt) -> Result<()> {
+    pub(super) fn exchange(&mut self, stmt: &OpStmt) -> Computed<()> {
         let (rank, mut group) = (self.rank.unwrap_or(0), Vec::new());
         for id in stmt.get(attr::TRANSFERS).unwrap_or_default() {
             let Stmt::Op(it) = &self.program.stmts[*id] else { continue };
@@ -70,15 +69,13 @@ impl<'p> Unroller<'p, '_> {
         Ok(())
     }
 
-    pub(super) fn wait(&mut self, stmt: &OpStmt) -> Result<()> {
-        let number = stmt.get(attr::WORK).ok_or("the Wait has no number")?;
-        let missing = || format!("this rank waits for communication {number}, but has not posted it");
-        let end = self.posted.remove(&number).ok_or_else(missing)?;
-        self.trace.chains[self.current].extend(end);
+    pub(super) fn wait(&mut self, stmt: &OpStmt) -> Computed<()> {
+        let end = stmt.get(attr::WORK).and_then(|it| self.posted.remove(&it));
+        self.trace.chains[self.current].extend(end.ok_or("this rank has not posted what it waits for")?);
         Ok(())
     }
 
-    pub(super) fn communicate(&mut self, stmt: &'p OpStmt) -> Result<()> {
+    pub(super) fn communicate(&mut self, stmt: &'p OpStmt) -> Computed<()> {
         let (rank, ranks) = (self.rank.unwrap_or(0), self.ranks);
         let team: Rc<[usize]> = stmt.get(attr::TEAM).unwrap_or_default().into();
         let index = |key, n| {
@@ -125,74 +122,78 @@ impl<'p> Unroller<'p, '_> {
         for meeting in meetings {
             let (_, me, _, kind, root) = meeting;
             let step = self.transfer(stmt, meeting)?;
-            // The CUDA backend copies on the stream of the post, and a Wait is one for peers: the side that the protocol names copies, or
-            // the root, or all members, of which each also waits for what others copy.
-            let copies = match stmt.op {
-                Op::P2PCommunication => (me == 1) == (protocol == P2pProtocol::Get),
-                _ => me == root && kind.is_rooted(),
+            // The CUDA backend copies on the stream of the post, and a Wait is one for peers. The side that the protocol names copies, or the
+            // root; else each member may copy.
+            let copies = match (stmt.op, kind) {
+                (Op::P2PCommunication, _) => Some((me == 1) == (protocol == P2pProtocol::Get)),
+                (Op::CollectivePermute, _) | (_, Type::Gather) => None,
+                _ => kind.is_rooted().then_some(me == root),
             };
-            if is_cuda && !kind.is_rooted() {
-                let reads = step.writes.iter().chain(&step.reads).cloned().collect();
-                kernels.push((reads, step.writes.clone()));
+            if is_cuda && copies.is_none() {
+                let kernel = self.step(step.action, self.trace.actions[step.action].len());
+                self.trace.actions[step.action].push(None);
+                let (reads, writes) = (step.reads.clone(), step.writes.clone());
+                kernels.push(Step {
+                    reads,
+                    writes,
+                    function: Some(Box::new(|_, _| Ok(Vec::new()))),
+                    ..kernel
+                });
             }
-            group.push((Some(queue.clone()).filter(|_| !is_cuda || !copies), step));
+            group.push((Some(queue.clone()).filter(|_| !is_cuda || copies != Some(true)), step));
         }
         match &mut self.group {
             Some(open) => open.extend(group),
             None => self.post(stmt.number, group)?,
         }
-        // The kernel of this rank ends behind those of its peers, and a Wait for these does not wait for it.
-        for (reads, writes) in kernels {
-            let peers = stmt.number.and_then(|it| self.posted.get(&it)).cloned().unwrap_or_default();
-            self.trace.chains[self.current].extend(peers);
-            self.push(None, reads, writes)?;
+        // A Wait for peers does not wait for the kernel of this rank, which begins when their kernels do.
+        if !kernels.is_empty() {
+            self.append(self.current, kernels)?;
         }
         Ok(())
     }
 
     /// Returns the step of this rank in a communication.
-    fn transfer(&mut self, stmt: &OpStmt, (channel, me, n, kind, root): Meeting) -> Result<Step<'p>> {
+    fn transfer(&mut self, stmt: &OpStmt, (channel, me, n, kind, root): Meeting) -> Computed<Step<'p>> {
         let is_of_root = matches!(kind, Type::Broadcast | Type::Scatter | Type::SendRecv);
         let sends = me == root || !is_of_root;
         let receives = match kind {
             Type::SendRecv => n == 1 || me == usize::from(root == 0),
             _ => me == root || kind.writes_on_every_rank(),
         };
-        let sources: Vec<usize> = if is_of_root { vec![root] } else { (0..n).collect() };
+        let members: Vec<usize> = if is_of_root { vec![root] } else { (0..n).collect() };
+        // With the CUDA backend, the side that copies waits until the other one is ready, which waits for the copy.
+        let is_late = matches!(channel, Channel::Copy(..));
+        let sources = if is_late { vec![0, 1] } else { members.clone() };
         let buffer = stmt.get(attr::BUFFER);
         let (input, output) = (stmt.get(attr::INPUT).or(buffer), stmt.get(attr::OUTPUT).or(buffer));
         let of = input.or(output).and_then(|it| self.program.tensors[it].dtype).unwrap_or(DType::Float);
         let word = stmt.get(attr::RED_OP).unwrap_or(RedOp::Sum).text();
-        let combine = kind.is_reduction().then(|| Combine::named(word, of));
-        let combine = combine.map(|it| it.ok_or("hir-certify does not know its `red_op` of these elements"));
-        let combine = combine.transpose()?;
+        let why = "hir-certify does not know its `red_op` of these elements";
+        let combine = kind.is_reduction().then(|| Combine::named(word, of).ok_or(why)).transpose()?;
         let (input, output) = (input.filter(|_| sends), output.filter(|it| receives && self.holds(*it)));
-        output.map_or(Ok(()), |it| self.output_view(it, None))?;
-        let [reads, writes] = [input, output].map(|it| it.map(|it| self.view(it)).transpose());
-        let [reads, writes] = [reads?, writes?].map(Vec::from_iter);
+        let writes = Vec::from_iter(output.map(|it| self.output_view(it, None)).transpose()?);
+        let reads = Vec::from_iter(input.map(|it| self.view(it)).transpose()?);
         // The input may have a part for each member. Parts that are not combined follow each other.
         let is_split = matches!(kind, Type::Scatter | Type::ReduceScatter | Type::AllToAll);
         let sent = if is_split { n } else { 1 };
-        let received = if combine.is_some() { 1 } else { sources.len() };
-        let sizes = reads.iter().map(|it| (it, sent)).chain(writes.iter().map(|it| (it, received)));
-        let sizes: Vec<_> = sizes.map(|(view, parts)| (view.places.len(), parts)).collect();
-        let len = sizes.first().map_or(0, |(all, parts)| all / parts);
-        if sizes.iter().any(|(all, parts)| *all != len * parts) {
+        let received = if combine.is_some() { 1 } else { members.len() };
+        let sizes = [(&reads, sent), (&writes, received)];
+        let mut sizes = sizes.iter().flat_map(|(it, n)| it.iter().map(move |it| (it.places.len(), *n)));
+        let len = sizes.clone().next().map_or(0, |(all, parts)| all / parts);
+        if sizes.any(|(all, parts)| all != len * parts) {
             return Err("the two sides of the communication have different sizes".to_owned());
         }
         let step = self.meet(channel, me, n, Some((kind, root, combine, len, of)));
-        let (own, members) = (if is_split { me * len } else { 0 }, sources.clone());
+        let own = if is_split { me * len } else { 0 };
         let function = move |algebra: &Algebra, all: &[Vec<Values>]| {
-            let rows = members.iter().filter_map(|it| all[*it].first()?.get(own..own + len));
-            let rows: Vec<&[Element]> = rows.collect();
-            if rows.len() != members.len() {
-                return Err("a member sends nothing".to_owned());
-            }
+            let rows = members.iter().map(|it| all[*it].first()?.get(own..own + len));
+            let rows = rows.collect::<Option<Vec<_>>>().ok_or("a member sends nothing")?;
             let column = |at: usize| rows.iter().map(|row| row[at]).collect::<Vec<_>>();
             let combined = |how| (0..len).map(|at| algebra.combine(how, &column(at))).collect();
             Ok(vec![combine.map_or_else(|| rows.concat(), combined)])
         };
-        Ok(Step { reads, writes, function: Some(Box::new(function)), sources, ..step })
+        Ok(Step { reads, writes, function: Some(Box::new(function)), sources, is_late, ..step })
     }
 }
 

@@ -3,21 +3,25 @@
 use super::*;
 
 impl<'p> Unroller<'p, '_> {
-    fn statement(&self, stmt: &'p OpStmt, part: impl Fn(TensorId) -> Result<Part>) -> Result<Statement<'p>> {
+    fn statement(
+        &self,
+        stmt: &'p OpStmt,
+        part: impl Fn(TensorId) -> Computed<Part>,
+    ) -> Computed<Statement<'p>> {
         let outs = Program::tensors_of(&stmt.outs).collect();
         let [args, outs] = [stmt.tensor_operands(), outs]
-            .map(|all: Vec<TensorId>| all.into_iter().map(|it| Ok((it, part(it)?))).collect::<Result<_>>());
+            .map(|all: Vec<TensorId>| all.into_iter().map(|it| Ok((it, part(it)?))).collect::<Computed<_>>());
         let (program, scalars) = (self.program, self.scalars.clone());
         Ok(Statement { program, stmt, scalars, args: args?, outs: outs? })
     }
 
-    pub(super) fn compute(&mut self, stmt: &'p OpStmt) -> Result<()> {
+    pub(super) fn compute(&mut self, stmt: &'p OpStmt) -> Computed<()> {
         let (program, name) = (self.program, stmt.op.name());
         let tensors = || stmt.tensor_operands().into_iter().chain(Program::tensors_of(&stmt.outs));
         let Some(out) = stmt.out_tensor().filter(|it| self.holds(*it)) else { return Ok(()) };
         let slice = tensors().find_map(|it| self.slice(it));
         let mut of = self.statement(stmt, |it| self.part(it, slice))?;
-        let mut reads = of.args.iter().map(|it| self.view(it.0)).collect::<Result<Vec<_>>>()?;
+        let mut reads = of.args.iter().map(|it| self.view(it.0)).collect::<Computed<Vec<_>>>()?;
         // A `select` in loops, or of an index that ranks determine, indexes the part of the rank.
         let is_own =
             self.loops > 0 || stmt.get(attr::INDEX).is_none_or(|it| self.scalars.depends_on_rank(it));
@@ -30,13 +34,13 @@ impl<'p> Unroller<'p, '_> {
             let moved = of.moved().map_err(|why| format!("`{name}` is not certified: {why}"))?;
             // What a rank would reshard is no view, although whole tensors have no parts.
             let is_local = |rank: &usize| {
-                let part = |it| Ok(Part::of(program, &self.scalars, it, Some(*rank), None)?);
+                let part = |it| Part::of(program, &self.scalars, it, Some(*rank), None);
                 tensors().all(|it| program.tensors[it].mesh.contains(*rank))
                     && self.statement(stmt, part).is_ok_and(|it| it.moved().is_ok())
             };
             let is_view = self.rank.is_some() || program.tensors[out].mesh.devices.iter().all(is_local);
             if is_view && (is_shown || !self.views.contains_key(&out)) {
-                if let Some(view) = reads[0].strided(&moved, &of.outs[0].1.shape()) {
+                if let Some(view) = reads[0].strided(&moved, of.outs[0].1.shape()) {
                     self.views.insert(out, (view, self.slice(of.args[0].0)));
                     return Ok(());
                 } else if is_shown {
@@ -46,10 +50,13 @@ impl<'p> Unroller<'p, '_> {
             // A copy takes the elements of the result.
             reads[0].places = moved.iter().map(|at| reads[0].places[*at]).collect();
         }
-        let mut writes = Vec::new();
-        for (tensor, _) in &of.outs {
-            self.output_view(*tensor, slice)?;
-            writes.push(self.view(*tensor)?);
+        let writes = of.outs.iter().map(|it| self.output_view(it.0, slice)).collect::<Computed<Vec<_>>>()?;
+        // A kernel reads and writes in any order, so only element by element it may write to what it reads.
+        let written: FxHashSet<_> = writes.iter().flat_map(View::elements).collect();
+        let is_pointwise = is_moved || stmt.op.def().class == OpClass::Elementwise;
+        let mut reads_of_others = reads.iter().filter(|it| !is_pointwise || it.places != writes[0].places);
+        if reads_of_others.any(|it| it.elements().any(|it| written.contains(&it))) {
+            return Err(format!("a kernel of `{name}` would read elements that it writes"));
         }
         let function = move |algebra: &Algebra, args: &[Vec<Values>]| results(&of, algebra, &args[0]);
         self.push(if is_moved { None } else { Some(Box::new(function)) }, reads, writes)
