@@ -8,7 +8,10 @@ use super::{
     execution_fault::{ExecutionFault, ExecutionFaultKind, HARDWARE_QUEUES},
     finding::Occurrences,
 };
-use hir_plan::sync::{CommOrderCycle, CommOrderEdge, Deadlock, InstRef, P2pQueues};
+use hir_plan::{
+    CollectiveKind, InstKind,
+    sync::{CommOrderCycle, CommOrderEdge, Deadlock, InstRef, P2pQueues},
+};
 
 impl DiagnosticBuilder<'_> {
     /// Returns the index of the source text and the diagnostic of communicators in contradictory orders.
@@ -47,7 +50,15 @@ impl DiagnosticBuilder<'_> {
         let mut it = Diagnostic::new(Code::CommunicatorOrder, span, message, label)
             .note(orders.join("\n"))
             .note("a GPU may be unable to run the kernels of two communicators at the same time: each rank then waits in one kernel for the other rank");
-        it = if crossing.p2p == P2pQueues::Pair {
+        let is_send_recv = |at: InstRef| match &self.plans[at.rank].code[at.inst].kind {
+            InstKind::Collective(it) => matches!(it.kind, CollectiveKind::SendRecv { .. }),
+            _ => false,
+        };
+        it = if crossing.p2p == P2pQueues::Pair
+            && crossing.edges.iter().any(|it| is_send_recv(it.first) || is_send_recv(it.second))
+        {
+            it.help("let the stream of the later communication wait for the earlier one (Wait, Synchronize), on all ranks")
+        } else if crossing.p2p == P2pQueues::Pair {
             it.help("put the sends and receives between StartCoalescing and EndCoalescing, or let the stream of the later one wait for the earlier one (Wait, Synchronize), on all ranks")
         } else if is_unordered {
             it.help("on all ranks, let the stream of the later communication wait for the earlier one (Wait, Synchronize; the pass `order-communicators` moves Waits up), or use one team. hir-run and NCCL_LAUNCH_ORDER_IMPLICIT=1 (NCCL 2.26) start them in issue order: check with `--nccl=launch-order-implicit`")

@@ -49,7 +49,7 @@ impl PlanBuilder<'_> {
         let next = self.plan.communicators.len() as CommunicatorNo;
         let number = *self.comm.communicators.entry((backend, Arc::as_ptr(&team))).or_insert(next);
         if number == next {
-            self.plan.communicators.push(Communicator { backend, team, is_of_pair: false });
+            self.plan.communicators.push(Communicator { backend, team, pair_of: None });
         }
         number
     }

@@ -32,8 +32,18 @@ pub struct Communicator {
     pub backend: Backend,
     /// World ranks in team order. All members share one list.
     pub team: Arc<[usize]>,
-    /// Whether it runs only the sends and receives of two ranks that are in no group (`sync::P2pQueues::Pair`).
-    pub is_of_pair: bool,
+    /// The process group of which it runs only the sends and receives of two ranks that are in no group (`sync::P2pQueues::Pair`);
+    /// `None` if it runs what is posted to its team.
+    pub pair_of: Option<PairOf>,
+}
+
+/// The process group of a communicator of two ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PairOf {
+    /// That of all ranks, which `P2PCommunication` uses.
+    World,
+    /// That of the two ranks, in this order, which `SendRecv` uses unless these are all.
+    Team,
 }
 
 impl fmt::Display for Communicator {

@@ -103,8 +103,8 @@ pub use effect::{CostClass, CostInfo, ExecutionSite, SyncEffect};
 pub use grammar::scalars as scalar;
 pub use inst::{
     Arg, Attention, Backend, Collective, CollectiveKind, Communicator, Direction, Gemm, GroupedDim, Inst,
-    InstKind, MemHandle, Number, OpaqueCall, P2pGroup, P2pOp, PacketFormat, PeerCollective, PeerPhases,
-    Phase, Reduce, ReduceOp, Reshard, Routine, RoutineKind, SignalId, SignalKind, Transfer,
+    InstKind, MemHandle, Number, OpaqueCall, P2pGroup, P2pOp, PacketFormat, PairOf, PeerCollective,
+    PeerPhases, Phase, Reduce, ReduceOp, Reshard, Routine, RoutineKind, SignalId, SignalKind, Transfer,
     prints_without_exponent,
 };
 pub use lint::lint;

@@ -77,11 +77,7 @@ impl RankPlanBuilder {
     }
 
     fn communicator(&mut self, team: &[usize]) -> u32 {
-        self.0.communicators.push(Communicator {
-            backend: Backend::Nccl,
-            team: team.into(),
-            is_of_pair: false,
-        });
+        self.0.communicators.push(Communicator { backend: Backend::Nccl, team: team.into(), pair_of: None });
         self.0.communicators.len() as u32 - 1
     }
 

@@ -71,8 +71,8 @@ fn plans(seed: u64) -> Vec<Plan> {
     let plan = |rank| Plan {
         buffers: vec![Buffer { name: "b".into(), dtype: DType::Float, len: 1 }],
         communicators: vec![
-            Communicator { backend: Backend::Nccl, team: (0..ranks).collect(), is_of_pair: false },
-            Communicator { backend: Backend::Ucc, team: (0..ranks).collect(), is_of_pair: false },
+            Communicator { backend: Backend::Nccl, team: (0..ranks).collect(), pair_of: None },
+            Communicator { backend: Backend::Ucc, team: (0..ranks).collect(), pair_of: None },
         ],
         ..Plan::empty(rank, ranks, vec![PlanStream::Entry, PlanStream::Indexed(1)])
     };

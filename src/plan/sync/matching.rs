@@ -17,7 +17,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    Backend, Communication, CommunicatorNo, Direction, Plan, SignalId, SyncEffect, teams::position_in,
+    Backend, Communication, CommunicatorNo, Direction, PairOf, Plan, SignalId, SyncEffect, teams::position_in,
 };
 
 /// A reference to an instruction of a rank.
@@ -138,8 +138,8 @@ pub struct CommMatching {
     numbers: FxHashMap<GroupKey, GroupNo>,
 }
 
-/// What groups differ in: the backend, whether only transfers of a pair run on it, and the team.
-type GroupKey = (Option<Backend>, bool, Arc<[usize]>);
+/// What groups differ in: the backend, the process group of which only transfers of a pair run on it, and the team.
+type GroupKey = (Option<Backend>, Option<PairOf>, Arc<[usize]>);
 
 /// The communications of a rank's instructions, stored as one list.
 #[derive(Clone, Debug, Default)]
@@ -161,7 +161,7 @@ impl CommMatching {
     /// Takes the barrier of an exchange of handles for a post to the communicator of all ranks: it is a communication of NCCL (nvFuser's
     /// `IpcHandleCache::exchangeHandles`).
     fn add_barriers_to_first_posts(&mut self, world: usize) {
-        let key = (Some(Backend::Nccl), false, (0..world).collect());
+        let key = (Some(Backend::Nccl), None, (0..world).collect());
         let barrier = self.comms.iter().find(|it| it.key == CommKey::Barrier(0));
         let Some((barrier, group)) = barrier.zip(self.numbers.get(&key).copied()) else { return };
         for InstRef { rank, inst } in barrier.parts.iter().map(|it| it.inst_ref) {
@@ -259,17 +259,14 @@ struct Matcher {
     matched: CommMatching,
     by_key: FxHashMap<CommKey, CommNo>,
     /// Teams by address. Teams are long and shared, so each is compared only once.
-    by_team: FxHashMap<(Option<Backend>, *const [usize]), GroupNo>,
+    by_team: FxHashMap<(Option<Backend>, Option<PairOf>, *const [usize]), GroupNo>,
 }
 
 impl Matcher {
     fn plan(&mut self, plan: &Plan) {
         let rank = plan.rank;
-        let groups: Vec<GroupNo> = plan
-            .communicators
-            .iter()
-            .map(|it| self.group(Some(it.backend), it.is_of_pair, &it.team))
-            .collect();
+        let groups: Vec<GroupNo> =
+            plan.communicators.iter().map(|it| self.group(Some(it.backend), it.pair_of, &it.team)).collect();
         let place = |team: &[usize]| position_in(team, rank);
         let places: Vec<Option<usize>> = plan.communicators.iter().map(|it| place(&it.team)).collect();
         let mut parts = Parts { first: Vec::with_capacity(plan.code.len() + 1), comms: Vec::new() };
@@ -307,7 +304,7 @@ impl Matcher {
                     }
                 }
                 SyncEffect::Reshard(it) => {
-                    let group = self.group(None, false, &it.team);
+                    let group = self.group(None, None, &it.team);
                     if let Some(place) = place(&it.team) {
                         join(
                             self,
@@ -357,16 +354,16 @@ impl Matcher {
         self.matched.works.push(works);
     }
 
-    fn group(&mut self, backend: Option<Backend>, is_of_pair: bool, team: &Arc<[usize]>) -> GroupNo {
-        if let Some(known) = self.by_team.get(&(backend, Arc::as_ptr(team))) {
+    fn group(&mut self, backend: Option<Backend>, pair_of: Option<PairOf>, team: &Arc<[usize]>) -> GroupNo {
+        if let Some(known) = self.by_team.get(&(backend, pair_of, Arc::as_ptr(team))) {
             return *known;
         }
         let next = self.matched.groups.len() as GroupNo;
-        let number = *self.matched.numbers.entry((backend, is_of_pair, Arc::clone(team))).or_insert(next);
+        let number = *self.matched.numbers.entry((backend, pair_of, Arc::clone(team))).or_insert(next);
         if number == next {
             self.matched.groups.push(CommGroup { backend, team: Arc::clone(team) });
         }
-        self.by_team.insert((backend, Arc::as_ptr(team)), number);
+        self.by_team.insert((backend, pair_of, Arc::as_ptr(team)), number);
         number
     }
 

@@ -1,22 +1,24 @@
 //! On which communicator NCCL runs sends and receives that are in no group.
 //!
-//! Plans post them to that of all ranks. PyTorch without eager initialization has a communicator, and so a stream, for
-//! each pair of ranks; groups run on that of all ranks in both cases. Source: PyTorch, `ProcessGroupNCCL::pointToPoint`.
+//! Plans post them to that of all ranks, and a SendRecv, which is a send and a receive of the process group of its team, to that of
+//! this team. PyTorch without eager initialization has a communicator, and so a stream, for each pair of ranks of a process group; groups
+//! of sends and receives run on that of all ranks in both cases. Source: PyTorch, `ProcessGroupNCCL::pointToPoint`; nvFuser, `postSendRecv`
+//! (`csrc/multidevice/communication.cpp`).
 
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
 use super::World;
-use crate::{Backend, Communicator, CommunicatorNo, InstKind, P2pGroup, Plan};
+use crate::{Backend, CollectiveKind, Communicator, CommunicatorNo, InstKind, PairOf, Plan};
 
 /// The communicator of sends and receives that are in no group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum P2pQueues {
-    /// That of all ranks: nvFuser, PyTorch with eager initialization, hir-run.
+    /// That of all ranks, or of the team of a SendRecv: nvFuser, PyTorch with eager initialization, hir-run.
     #[default]
     Communicator,
-    /// One for each pair of ranks: PyTorch without eager initialization.
+    /// One for each pair of ranks of a process group: PyTorch without eager initialization.
     Pair,
 }
 
@@ -45,12 +47,10 @@ impl P2pQueues {
 }
 
 impl World {
-    /// Returns the world in which each pair of ranks has a communicator for its sends and receives that are in no group.
+    /// Returns the world in which each pair of ranks has communicators for its sends and receives that are in no group.
     /// Instructions keep their numbers. Returns `None` if the program has none of these.
     pub fn with_pair_communicators(&self) -> Option<Self> {
-        let is_single =
-            |plan: &Plan, it: &InstKind| matches!(it, InstKind::P2pGroup(it) if is_single(plan, it));
-        let has_single = |plan: &Plan| plan.code.iter().any(|it| is_single(plan, &it.kind));
+        let has_single = |plan: &Plan| plan.code.iter().any(|it| pair(plan, &it.kind).is_some());
         let has_any = self.iter().any(has_single);
         has_any.then(|| Self::new(self.iter().map(plan_with_pairs).collect()))
     }
@@ -69,21 +69,41 @@ impl World {
     }
 }
 
-fn is_single(plan: &Plan, it: &P2pGroup) -> bool {
-    !it.is_coalesced && plan.communicators[it.communicator as usize].backend == Backend::Nccl
+/// Returns the two ranks on whose communicator an instruction sends or receives outside of a group, and their process group.
+fn pair(plan: &Plan, inst: &InstKind) -> Option<(PairOf, [usize; 2])> {
+    let of_nccl =
+        |it: CommunicatorNo| Some(&plan.communicators[it as usize]).filter(|it| it.backend == Backend::Nccl);
+    match inst {
+        InstKind::P2pGroup(it) => {
+            of_nccl(it.communicator)?;
+            let side = it.ops.first().filter(|_| !it.is_coalesced)?;
+            Some((PairOf::World, [plan.rank.min(side.peer), plan.rank.max(side.peer)]))
+        }
+        InstKind::Collective(it) if matches!(it.kind, CollectiveKind::SendRecv { .. }) => {
+            // One rank alone copies.
+            let [one, other] = of_nccl(it.communicator)?.team[..] else { return None };
+            let of = if (plan.world, one) == (2, 0) { PairOf::World } else { PairOf::Team };
+            Some((of, [one, other]))
+        }
+        _ => None,
+    }
 }
 
 fn plan_with_pairs(plan: &Plan) -> Plan {
     let mut result = plan.clone();
-    let mut known: FxHashMap<usize, CommunicatorNo> = FxHashMap::default();
+    let mut known: FxHashMap<(PairOf, [usize; 2]), CommunicatorNo> = FxHashMap::default();
     for inst in &mut result.code {
-        let InstKind::P2pGroup(group) = &mut inst.kind else { continue };
-        let Some(side) = group.ops.first().filter(|_| is_single(plan, group)) else { continue };
-        group.communicator = *known.entry(side.peer).or_insert_with(|| {
-            let mut team = vec![plan.rank.min(side.peer), plan.rank.max(side.peer)];
+        let Some(pair) = pair(plan, &inst.kind) else { continue };
+        let communicator = match &mut inst.kind {
+            InstKind::P2pGroup(it) => &mut it.communicator,
+            InstKind::Collective(it) => &mut it.communicator,
+            _ => continue,
+        };
+        *communicator = *known.entry(pair).or_insert_with(|| {
+            let mut team = pair.1.to_vec();
             team.dedup();
             let team: Arc<[usize]> = team.into();
-            result.communicators.push(Communicator { backend: Backend::Nccl, team, is_of_pair: true });
+            result.communicators.push(Communicator { backend: Backend::Nccl, team, pair_of: Some(pair.0) });
             result.communicators.len() as CommunicatorNo - 1
         });
     }

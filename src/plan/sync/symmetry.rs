@@ -201,7 +201,7 @@ fn plan_key(world: &World, plan: &Plan) -> Vec<u64> {
     };
     let mut key = vec![plan.streams.len() as u64, plan.communicators.len() as u64, plan.code.len() as u64];
     for it in &plan.communicators {
-        key.extend([it.team.len() as u64, hash(&|hasher| (it.backend, it.is_of_pair).hash(hasher))]);
+        key.extend([it.team.len() as u64, hash(&|hasher| (it.backend, it.pair_of).hash(hasher))]);
     }
     for it in &plan.code {
         let kind = hash(&|hasher| std::mem::discriminant(&it.kind).hash(hasher));

@@ -168,7 +168,7 @@ mod tests {
             communicators: vec![Communicator {
                 backend: Backend::Nccl,
                 team: Arc::from(team),
-                is_of_pair: false,
+                pair_of: None,
             }],
             code: vec![Inst { kind, stream: 0, origin: 0 }],
             ..Plan::empty(0, 16, vec![PlanStream::Entry])

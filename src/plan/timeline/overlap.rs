@@ -358,7 +358,7 @@ mod tests {
 
     #[test]
     fn each_cause_of_a_wait_is_named() {
-        let communicator = Communicator { backend: Backend::Nccl, team: [0, 1].into(), is_of_pair: false };
+        let communicator = Communicator { backend: Backend::Nccl, team: [0, 1].into(), pair_of: None };
         let queue = || Lane::Queue { communicator: communicator.clone(), number: None };
         let lanes = [
             (0, Lane::Stream(PlanStream::Entry)),

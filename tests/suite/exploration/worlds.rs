@@ -34,7 +34,7 @@ pub fn plans(seed: u64) -> Vec<Plan> {
             communicators: vec![Communicator {
                 backend: Backend::Nccl,
                 team: (0..ranks).collect(),
-                is_of_pair: false,
+                pair_of: None,
             }],
             ..Plan::empty(rank, ranks, vec![PlanStream::Entry, PlanStream::Indexed(1)])
         };

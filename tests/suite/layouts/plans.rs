@@ -35,7 +35,7 @@ pub fn plans(seed: u64) -> Vec<Plan> {
         communicators: vec![Communicator {
             backend: Backend::Nccl,
             team: (0..ranks).collect(),
-            is_of_pair: false,
+            pair_of: None,
         }],
         ..Plan::empty(rank, ranks, (0..streams as i64).map(PlanStream::Indexed).collect())
     };

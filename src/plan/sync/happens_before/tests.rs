@@ -13,7 +13,7 @@ fn plan(rank: usize, world: usize, code: Vec<(u32, InstKind)>) -> Plan {
         communicators: vec![Communicator {
             backend: Backend::Nccl,
             team: (0..world).collect(),
-            is_of_pair: false,
+            pair_of: None,
         }],
         code: code.into_iter().map(|(stream, kind)| Inst { kind, stream, origin: 0 }).collect(),
         event_count: 8,
