@@ -9,8 +9,10 @@
 
 mod kernels;
 mod peer_memory;
+mod sends;
+mod starts;
 mod streams;
-mod three_ranks;
+mod text;
 mod transfers;
 mod works;
 

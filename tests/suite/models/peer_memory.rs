@@ -1,5 +1,5 @@
 //! Programs of three ranks that transfer over peer memory, with puts, gets and collectives of the CUDA backend between buffers in global and
-//! symmetric memory, and with collectives of NCCL. Hosts exchange handles, wait for streams, and create the communicator of NCCL.
+//! symmetric memory, and with collectives, sends and receives of NCCL. Hosts exchange handles, wait for streams, and create the communicators of NCCL.
 //!
 //! One side of a transfer is ready; the other side waits for that, copies, and tells the first side. With `get` the receiver copies, with
 //! `put` the sender. A Wait of the side that copies does nothing. Statements of one number and buffer use one word of memory: a transfer that
@@ -7,20 +7,23 @@
 
 mod collective;
 mod graph;
+mod random;
+
+use std::collections::BTreeMap;
 
 use hir::{
     check::{Checks, ExecutionFaultKind, Finding, OrderingModel, StorageModel},
-    plan::sync::P2pQueues,
+    plan::{World, sync::P2pQueues},
 };
 
-use self::{collective::Collective, graph::Graph};
+use self::{collective::Collective, graph::Graph, random::program};
 use super::{
     Verdict, plans_of, same_verdict,
-    three_ranks::{self, stream_name},
+    sends::{Kernels, RANKS},
+    text::{self, stream_name},
 };
 use crate::rng::Rng;
 
-const RANKS: usize = 3;
 /// Stream 0 is the one that is current at entry and at exit.
 const STREAMS: usize = 2;
 /// The output of all-gathers, with a part for each rank. The tensors before it have the size of a part; `T0` is an input, the others are outputs.
@@ -31,6 +34,8 @@ const SYMMETRIC: usize = WIDE + RANKS;
 const OPERANDS: [usize; WIDE + 1] = [0, 1, 2, 3, SYMMETRIC];
 /// The number of the first collective.
 const FIRST_COLLECTIVE: usize = 100;
+/// The number of the first kernel of each rank that sends or receives with NCCL.
+const FIRST_KERNEL: usize = 200;
 
 /// A transfer from a rank to another one.
 struct Transfer {
@@ -71,6 +76,14 @@ enum Statement {
         collective: usize,
         stream: usize,
     },
+    PostKernel {
+        kernel: usize,
+        stream: usize,
+    },
+    WaitKernel {
+        kernel: usize,
+        stream: usize,
+    },
     Compute {
         out: usize,
         from: usize,
@@ -90,10 +103,14 @@ struct Program {
     transfers: Vec<Transfer>,
     /// Of all ranks, which post those of a backend in this order.
     collectives: Vec<Collective>,
+    kernels: Kernels,
     statements: [Vec<Statement>; RANKS],
 }
 
-/// Compares the verdicts on a random program: on deadlocks, races under each model, semaphores, the free of symmetric memory, and two runs.
+/// The number of verdicts of one kind of queues.
+const VERDICTS: usize = 7;
+
+/// Compares the verdicts on a random program with each kind of queues.
 pub fn compare(rng: &mut Rng) -> Result<Vec<Verdict>, String> {
     let program = program(rng);
     let text = text(&program);
@@ -105,206 +122,80 @@ pub fn compare(rng: &mut Rng) -> Result<Vec<Verdict>, String> {
         };
     }
     let world = plans_of(&text, RANKS)?;
-    let input = (text.as_str(), &world);
-    let race = Checks { memory: false, storage: StorageModel::NeverReused, ..Checks::ALL_FAULTS };
-    let is_stuck = |it: &Finding| matches!(it, Finding::Deadlock(_));
     let mut verdicts = Vec::new();
-    let mut ends = true;
     for p2p in [P2pQueues::Pair, P2pQueues::Communicator] {
-        // The order of kernels is not compared.
-        let checks = Checks { comm: false, p2p: Some(p2p), ..race };
-        let stuck = Graph::of(&program, 1, Some(p2p)).stuck();
-        // Races are compared with one communicator, the last of the two.
-        ends = stuck.is_none();
-        verdicts.push(same_verdict(input, (checks, &format!("deadlock {}", p2p.name())), is_stuck, stuck)?);
+        let mut of_queues = verdicts_of(&program, (&text, &world), p2p)?;
+        // Few programs have the other faults and sends and receives.
+        of_queues.resize(if p2p == P2pQueues::Pair { 2 } else { VERDICTS }, None);
+        verdicts.extend(of_queues);
     }
-    // What a program that does not end accesses is not compared.
-    if !ends {
+    Ok(verdicts)
+}
+
+/// Compares the verdicts on deadlocks, races under each model, semaphores, the free of symmetric memory, and two runs.
+fn verdicts_of(program: &Program, input: (&str, &World), p2p: P2pQueues) -> Result<Vec<Verdict>, String> {
+    let race =
+        Checks { memory: false, storage: StorageModel::NeverReused, p2p: Some(p2p), ..Checks::ALL_FAULTS };
+    let compare = |checks: Checks, name: &str, counts: fn(&Finding) -> bool, expected: Option<String>| {
+        same_verdict(input, (checks, &format!("{} {name}", p2p.name())), counts, expected)
+    };
+    // The order of kernels is not compared.
+    let checks = Checks { comm: false, ..race };
+    let stuck = Graph::of(program, 1, (p2p, true)).stuck();
+    let ends = stuck.is_none();
+    let mut verdicts = vec![compare(checks, "deadlock", |it| matches!(it, Finding::Deadlock(_)), stuck)?];
+    // What a program that does not end accesses is not compared. Only sends and receives depend on the queues.
+    let has_kernels = program.kernels.of.iter().any(|it| !it.is_empty());
+    if !ends || p2p == P2pQueues::Pair && !has_kernels {
         return Ok(verdicts);
     }
-    let graph = Graph::of(&program, 1, None);
+    let graph = Graph::of(program, 1, (p2p, false));
     let is_race = |it: &Finding| matches!(it, Finding::Race { race, .. } if !race.between_runs);
-    let of_nccl = graph.works.race(OrderingModel::Nccl);
-    let of_hir = graph.works.race(OrderingModel::Hir);
+    let in_a_group = program.kernels.race_in_a_group();
+    let of_nccl = in_a_group.clone().or_else(|| graph.works.race(OrderingModel::Nccl));
     let freed = of_nccl.clone().or_else(|| graph.freed_too_early());
     let has_race = of_nccl.is_some();
-    verdicts.push(same_verdict(input, (race, "race"), is_race, of_nccl)?);
-    let hir = Checks { model: OrderingModel::Hir, ..race };
-    verdicts.push(same_verdict(input, (hir, "race hir"), is_race, of_hir)?);
+    verdicts.push(compare(race, "race", is_race, of_nccl)?);
+    // hir's executors have no communicators of pairs.
+    verdicts.push(if p2p == P2pQueues::Communicator {
+        let of_hir = in_a_group.or_else(|| graph.works.race(OrderingModel::Hir));
+        compare(Checks { model: OrderingModel::Hir, ..race }, "race hir", is_race, of_hir)?
+    } else {
+        None
+    });
     let frees = Checks { storage: StorageModel::CudaAsync, ..race };
-    verdicts.push(same_verdict(input, (frees, "cuda-async"), is_race, freed)?);
+    verdicts.push(compare(frees, "cuda-async", is_race, freed)?);
     let is_again = |it: &Finding| {
         let again = |it| matches!(it, ExecutionFaultKind::PostedAgain { between_runs: false });
         matches!(it, Finding::Execution { fault, .. } if again(fault.kind))
     };
-    let again = graph.posted_again(&program, 1);
+    let again = graph.posted_again(program, 1);
     let is_posted_again = again.is_some();
-    verdicts.push(same_verdict(input, (race, "semaphores"), is_again, again)?);
+    verdicts.push(compare(race, "semaphores", is_again, again)?);
     // Runs are compared if one has no fault, and no host waits in what is replayed.
     let waits = |it: &Statement| matches!(it, Statement::HostWait { .. });
     if has_race || is_posted_again || program.statements.iter().flatten().any(waits) {
         return Ok(verdicts);
     }
-    let graph = Graph::of(&program, 2, None);
+    let graph = Graph::of(program, 2, (p2p, false));
     let checks = Checks { repeat: true, ..race };
     let of_runs = |it: &Finding| matches!(it, Finding::Race { race, .. } if race.between_runs);
-    verdicts.push(same_verdict(input, (checks, "two runs"), of_runs, graph.works.race_between_runs())?);
+    verdicts.push(compare(checks, "two runs", of_runs, graph.works.race_between_runs())?);
     let is_again = |it: &Finding| {
         let again = |it| matches!(it, ExecutionFaultKind::PostedAgain { between_runs: true });
         matches!(it, Finding::Execution { fault, .. } if again(fault.kind))
     };
-    let again = graph.posted_again(&program, 2);
-    verdicts.push(same_verdict(input, (checks, "semaphores of two runs"), is_again, again)?);
+    let again = graph.posted_again(program, 2);
+    verdicts.push(compare(checks, "semaphores of two runs", is_again, again)?);
     Ok(verdicts)
-}
-
-/// Returns random statements of each rank that post both sides of some transfers, and wait for most of them.
-fn program(rng: &mut Rng) -> Program {
-    let mut transfers: Vec<Transfer> = Vec::new();
-    let mut numbers = [0; RANKS];
-    let (locals, kinds, least) = (rng.below(2), rng.below(4), 2 + rng.below(3));
-    let rounds = [1, 1, 1, 2, 3][rng.below(5)];
-    let has_all = |it: &[Transfer]| (0..RANKS).all(|rank| it.iter().any(|it| it.ranks.contains(&rank)));
-    // Few programs with transfers have no fault but one in a collective.
-    let transfers_too = rng.below(5) > 0;
-    // A rank without handles does not take part in an exchange, so others wait for it forever.
-    while transfers_too && (transfers.len() < least || !has_all(&transfers) && rng.below(8) > 0) {
-        let from = rng.below(RANKS);
-        let ranks = [from, (from + 1 + rng.below(RANKS - 1)) % RANKS];
-        let last = transfers.iter().rposition(|it| it.ranks == ranks).filter(|_| rng.below(2) == 0);
-        let puts = if kinds < 2 { kinds == 0 } else { rng.below(2) == 0 };
-        transfers.push(match last {
-            Some(at) => Transfer { ranks, repeats: Some(at), ..transfers[at] },
-            None => {
-                let numbers = ranks.map(|rank| {
-                    numbers[rank] += 1;
-                    numbers[rank] - 1
-                });
-                let of = OPERANDS.len() - locals;
-                let tensors = [OPERANDS[rng.below(of)], OPERANDS[1 + rng.below(of - 1)]];
-                Transfer { ranks, tensors, numbers, puts, repeats: None, round: rng.below(rounds) }
-            }
-        });
-    }
-    let count = if transfers_too { rng.below(6).saturating_sub(3) } else { 1 + rng.below(3) };
-    let collectives: Vec<Collective> =
-        (0..count).map(|_| Collective::random(rng, &OPERANDS[..OPERANDS.len() - locals])).collect();
-    let (is_shared_first, streams, forgets) = (rng.below(3) > 0, 1 + rng.below(STREAMS), rng.below(3) == 0);
-    let statements = std::array::from_fn(|rank| {
-        statements(rng, &transfers, rank, (is_shared_first, forgets), (streams, &collectives))
-    });
-    Program { transfers, collectives, statements }
-}
-
-/// Returns the statements of a rank, on one stream or two. Handles are exchanged at the beginning, or before the first transfer of the round.
-fn statements(
-    rng: &mut Rng,
-    transfers: &[Transfer],
-    rank: usize,
-    (is_shared_first, forgets): (bool, bool),
-    (streams, collectives): (usize, &[Collective]),
-) -> Vec<Statement> {
-    let mut left: Vec<usize> =
-        (0..transfers.len()).filter(|it| transfers[*it].ranks.contains(&rank)).collect();
-    let mut rounds: Vec<usize> = left.iter().map(|it| transfers[*it].round).collect();
-    rounds.sort_unstable();
-    rounds.dedup();
-    let mut all = Vec::new();
-    if is_shared_first {
-        all.extend(rounds.drain(..).map(|round| Statement::Share { round }));
-    }
-    // Programs without transfers have few faults besides that of one statement.
-    let is_joined = |rng: &mut Rng| transfers.is_empty() || rng.below(4) > 0;
-    if is_joined(rng) {
-        all.push(Statement::Synchronize { awaited: 0, stream: 1 });
-    }
-    let (mut pending, waits, syncs, hosts) = (Vec::new(), rng.below(4), rng.below(3), rng.below(4));
-    // Transfers in the order of the program deadlock less often.
-    let is_in_order = rng.below(3) > 0;
-    let mut open = Vec::new();
-    let [mut of_cuda, mut of_nccl] = [false, true].map(|is_nccl| {
-        (0..collectives.len()).filter(move |it| collectives[*it].is_nccl == is_nccl).peekable()
-    });
-    while !left.is_empty()
-        || of_cuda.peek().is_some()
-        || of_nccl.peek().is_some()
-        || (!pending.is_empty() && rng.below(8) > 0)
-    {
-        let stream = rng.below(streams);
-        match rng.below(9) {
-            0..=1 if !left.is_empty() => {
-                // The order between two ranks is the same on both.
-                let ranks = transfers[left[if is_in_order { 0 } else { rng.below(left.len()) }]].ranks;
-                let first = left.iter().position(|it| transfers[*it].ranks == ranks);
-                let transfer = left.remove(first.unwrap_or_default());
-                let round = transfers[transfer].round;
-                if rounds.contains(&round) {
-                    rounds.retain(|it| *it != round);
-                    all.push(Statement::Share { round });
-                }
-                all.push(Statement::Post { transfer, stream });
-                // A Wait is for the last post of its number.
-                pending.retain(|it: &(usize, usize)| transfers[transfer].repeats != Some(it.0));
-                // Without a Wait for symmetric memory, often only two runs have a fault.
-                let own = usize::from(transfers[transfer].ranks[1] == rank);
-                if forgets && transfers[transfer].tensors[own] == SYMMETRIC {
-                    continue;
-                }
-                if waits == 0 || waits == 1 && rng.below(2) == 0 {
-                    all.push(Statement::Wait { transfer, stream });
-                } else {
-                    pending.push((transfer, stream));
-                }
-            }
-            2..=3 if !pending.is_empty() => {
-                let (transfer, on) = pending.swap_remove(rng.below(pending.len()));
-                all.push(Statement::Wait { transfer, stream: if rng.below(3) == 0 { stream } else { on } });
-            }
-            4 if rng.below(2) == 0 => {
-                let (out, from) = match rng.below(4) {
-                    0 => (WIDE, WIDE),
-                    _ => (OPERANDS[1 + rng.below(OPERANDS.len() - 1)], OPERANDS[rng.below(OPERANDS.len())]),
-                };
-                all.push(Statement::Compute { out, from, stream });
-            }
-            5 if streams > 1 && rng.below(2) < syncs => {
-                all.push(Statement::Synchronize { awaited: 1 - stream, stream });
-            }
-            7 if left.is_empty() || rng.below(3) == 0 => {
-                let next = if rng.below(2) == 0 { of_cuda.next() } else { of_nccl.next() };
-                let Some(collective) = next else { continue };
-                all.push(Statement::PostCollective { collective, stream });
-                if forgets && collectives[collective].uses(SYMMETRIC) {
-                    continue;
-                }
-                if waits < 2 {
-                    all.push(Statement::WaitCollective { collective, stream });
-                } else {
-                    open.push((collective, stream));
-                }
-            }
-            8 if !open.is_empty() => {
-                let (collective, on) = open.swap_remove(rng.below(open.len()));
-                all.push(Statement::WaitCollective {
-                    collective,
-                    stream: if rng.below(3) == 0 { stream } else { on },
-                });
-            }
-            6 if hosts == 0 && rng.below(3) == 0 => all.push(Statement::HostWait { stream }),
-            _ => (),
-        }
-    }
-    if is_joined(rng) {
-        all.push(Statement::Synchronize { awaited: 1, stream: 0 });
-    }
-    all
 }
 
 /// Returns the text of a program.
 fn text(program: &Program) -> String {
     let part = ("global", 4);
     let tensors = [part, part, part, ("global", 4 * RANKS), ("symmetric", 4)];
-    three_ranks::text(&tensors, WIDE, (0..RANKS).map(|rank| program.statements_text(rank)))
+    let statements: [_; RANKS] = std::array::from_fn(|rank| program.statements_text(rank));
+    text::text(&tensors, WIDE, &statements)
 }
 
 /// Returns the name of a tensor.
@@ -351,6 +242,12 @@ impl Program {
                 Statement::WaitCollective { collective, stream } => {
                     (stream, format!("Wait(Communication {})", FIRST_COLLECTIVE + collective))
                 }
+                Statement::PostKernel { kernel, stream } => {
+                    (stream, self.kernels.of[rank][kernel].text(FIRST_KERNEL + kernel, name))
+                }
+                Statement::WaitKernel { kernel, stream } => {
+                    (stream, format!("Wait(Communication {})", FIRST_KERNEL + kernel))
+                }
                 Statement::Compute { out, from, stream } => {
                     (stream, format!("{} = neg({})", name(out), name(from)))
                 }
@@ -383,6 +280,26 @@ impl Program {
             handles.filter(|it| self.transfers[*it].ranks == ranks).collect()
         };
         self.transfers.iter().any(|it| of_rank(it.ranks[0], it.ranks) != of_rank(it.ranks[1], it.ranks))
+    }
+
+    /// Returns the number of the slot of rank 0, on each rank, of a collective that pushes; those of the other ranks follow. Collectives that are posted
+    /// on the same streams use two sets of slots in turn.
+    fn slots(&self, collective: usize) -> Option<usize> {
+        let streams = |collective: usize| {
+            let post = |it: &Statement| match *it {
+                Statement::PostCollective { collective: of, stream } if of == collective => Some(stream),
+                _ => None,
+            };
+            self.statements.each_ref().map(|it| it.iter().find_map(post))
+        };
+        let mut uses = BTreeMap::new();
+        for it in (0..=collective).filter(|it| self.collectives[*it].pushes) {
+            *uses.entry(streams(it)).or_insert(0) += 1;
+        }
+        let count = *uses.get(&streams(collective)).filter(|_| self.collectives[collective].pushes)?;
+        // A stream for each rank.
+        let key = streams(collective).iter().flatten().fold(0, |key, it| key * STREAMS + it);
+        Some(SYMMETRIC + 1 + (2 * key + count % 2) * RANKS)
     }
 
     /// Returns the first transfer that has the statements of one.

@@ -1,14 +1,13 @@
-//! Programs of three ranks that send and receive, in groups and outside of groups. What is in no group runs on the communicator of all ranks or on
-//! one for each pair of ranks, and groups run on that of all ranks.
+//! Programs of two or three ranks that send and receive, in groups and outside of groups, and with SendRecvs and all-reduces of two ranks.
 //!
-//! A kernel executes a group, or one side of a transfer. It begins when it is first in its queue, and the stream has done what it had when the kernel
-//! was posted. The sides of a group access memory at the same time, but receive from one rank in their order.
+//! A kernel executes a group, one side of a transfer, or an all-reduce. It begins when it is first in its queue, and the stream has done what it had
+//! when the kernel was posted. The sides of a group access memory at the same time, but receive from one rank in their order.
 //!
 //! To NCCL, a group is one operation of its communicator, whose kernels the guide wants to start in one order on all ranks. If only this rule finds a
 //! fault, the verdicts are not compared.
 
 mod graph;
-mod stuck;
+mod hosts;
 
 use hir::{
     check::{Checks, Finding, OrderingModel, StorageModel},
@@ -17,34 +16,20 @@ use hir::{
 
 use self::{
     graph::works_of,
-    stuck::{as_one_operation, partners, stuck, stuck_hosts},
+    hosts::{as_one_operation, partners, stuck_hosts},
 };
 use super::{
     Verdict, plans_of, same_verdict,
-    three_ranks::{self, stream_name},
+    sends::{Kernels, RANKS, Transfer},
+    starts::{self, Partners, Step},
+    text::{self, stream_name},
 };
 use crate::rng::Rng;
 
-const RANKS: usize = 3;
 /// Stream 0 is the one that is current at entry and at exit.
 const STREAMS: usize = 2;
 /// The tensors of each rank. `T0` is an input, all others are outputs.
 const TENSORS: usize = 4;
-
-/// A side of a transfer.
-#[derive(Clone, Copy, Debug)]
-struct Side {
-    peer: usize,
-    sends: bool,
-    tensor: usize,
-}
-
-/// What a rank posts at once: a group, or a side that is in none.
-#[derive(Clone, Debug)]
-struct Kernel {
-    sides: Vec<Side>,
-    is_group: bool,
-}
 
 /// A statement, on the stream with a number. Kernels are numbers of the rank, in the order in which it posts them.
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +43,7 @@ enum Statement {
 /// What each rank posts and executes.
 #[derive(Default)]
 struct Program {
-    kernels: [Vec<Kernel>; RANKS],
+    kernels: Kernels,
     statements: [Vec<Statement>; RANKS],
 }
 
@@ -66,14 +51,14 @@ struct Program {
 pub fn compare(rng: &mut Rng) -> Result<Vec<Verdict>, String> {
     let program = program(rng);
     let text = text(&program);
-    let world = plans_of(&text, RANKS)?;
+    let world = plans_of(&text, program.kernels.ranks)?;
     let mut verdicts = Vec::new();
     for p2p in P2pQueues::ALL {
         let checks = Checks { race: false, memory: false, p2p: Some(p2p), ..Checks::ALL_FAULTS };
         let is_stuck = |it: &Finding| matches!(it, Finding::Deadlock(_) | Finding::CommunicatorOrder(_));
+        let (hosts, partners) = (stuck_hosts(&program, p2p), partners(&program.kernels, p2p));
         for nccl in LaunchOrder::ALL {
-            let partners = partners(&program, p2p);
-            let expected = stuck_hosts(&program, p2p).or_else(|| stuck(&program, p2p, nccl, &partners));
+            let expected = hosts.clone().or_else(|| stuck(&program, p2p, nccl, &partners));
             if expected.is_none() && stuck(&program, p2p, nccl, &as_one_operation(&partners)).is_some() {
                 verdicts.push(None);
                 continue;
@@ -87,13 +72,11 @@ pub fn compare(rng: &mut Rng) -> Result<Vec<Verdict>, String> {
             )?);
         }
         // What a program that does not end accesses is not compared.
-        let ends = stuck_hosts(&program, p2p)
-            .or_else(|| stuck(&program, p2p, LaunchOrder::Explicit, &partners(&program, p2p)))
-            .is_none();
+        let ends = hosts.or_else(|| stuck(&program, p2p, LaunchOrder::Explicit, &partners)).is_none();
         verdicts.push(if ends {
             let checks = Checks { race: true, comm: false, storage: StorageModel::NeverReused, ..checks };
             let is_race = |it: &Finding| matches!(it, Finding::Race { .. });
-            let expected = program.race_in_a_group();
+            let expected = program.kernels.race_in_a_group();
             let expected = expected.or_else(|| works_of(&program, p2p).race(OrderingModel::Nccl));
             same_verdict((&text, &world), (checks, &format!("{} race", p2p.name())), is_race, expected)?
         } else {
@@ -103,24 +86,30 @@ pub fn compare(rng: &mut Rng) -> Result<Vec<Verdict>, String> {
     Ok(verdicts)
 }
 
+/// Returns a state in which kernels block each other, if there is one.
+fn stuck(program: &Program, p2p: P2pQueues, order: LaunchOrder, partners: &Partners) -> Option<String> {
+    let step = |it: &Statement| match *it {
+        Statement::Post { kernel, stream } => (stream, Step::Post(kernel)),
+        Statement::Wait { kernel, stream } => (stream, Step::Wait(kernel)),
+        Statement::Synchronize { awaited, stream } => (stream, Step::Synchronize(awaited)),
+        Statement::Compute { stream, .. } => (stream, Step::Compute),
+    };
+    let steps = program.statements.each_ref().map(|it| it.iter().map(step).collect());
+    let queue = |rank, number| program.kernels.queue(p2p, rank, number);
+    let is_one_queue = |rank, one, other| queue(rank, one) == queue(rank, other);
+    starts::stuck::<STREAMS>(&steps, partners, order, is_one_queue)
+}
+
 /// Returns random statements of each rank that post both sides of some transfers, and wait for most of them.
 fn program(rng: &mut Rng) -> Program {
-    let transfers: Vec<(usize, usize)> = (0..1 + rng.below(4))
-        .map(|_| {
-            let from = rng.below(RANKS);
-            (from, (from + 1 + rng.below(RANKS - 1)) % RANKS)
-        })
-        .collect();
+    let ranks = if rng.below(4) == 0 { 2 } else { RANKS };
+    let transfers: Vec<Transfer> = (0..1 + rng.below(4)).map(|_| Transfer::random(rng, ranks)).collect();
     let shuffles = rng.below(3) == 0;
     let (waits, syncs, groups) = (rng.below(4), rng.below(3), rng.below(3));
-    let mut program = Program::default();
-    for rank in 0..RANKS {
-        let kernels = &mut program.kernels[rank];
-        let mut left: Vec<(usize, bool)> = Vec::new();
-        for (from, to) in &transfers {
-            left.extend((*from == rank).then_some((*to, true)));
-            left.extend((*to == rank).then_some((*from, false)));
-        }
+    let mut program = Program { kernels: Kernels { ranks, ..Kernels::default() }, ..Program::default() };
+    let operand = |rng: &mut Rng, reads| if reads { rng.below(TENSORS) } else { 1 + rng.below(TENSORS - 1) };
+    for rank in 0..ranks {
+        let mut left: Vec<usize> = (0..transfers.len()).filter(|it| transfers[*it].has(rank)).collect();
         let (mut all, mut pending, mut posted) = (Vec::new(), Vec::new(), 0);
         if rng.below(4) > 0 {
             all.push(Statement::Synchronize { awaited: 0, stream: 1 });
@@ -129,14 +118,8 @@ fn program(rng: &mut Rng) -> Program {
             let stream = rng.below(STREAMS);
             match rng.below(6) {
                 0..=1 if !left.is_empty() => {
-                    let is_group = rng.below(4) < groups;
-                    let count = if is_group { 1 + rng.below(left.len().min(3)) } else { 1 };
-                    let mut side = || {
-                        let (peer, sends) = left.remove(if shuffles { rng.below(left.len()) } else { 0 });
-                        let tensor = if sends { rng.below(TENSORS) } else { 1 + rng.below(TENSORS - 1) };
-                        Side { peer, sends, tensor }
-                    };
-                    kernels.push(Kernel { sides: (0..count).map(|_| side()).collect(), is_group });
+                    let all_left = (&transfers[..], &mut left);
+                    program.kernels.post(rng, all_left, (rank, shuffles, groups), &operand);
                     all.push(Statement::Post { kernel: posted, stream });
                     pending.push((posted, stream));
                     posted += 1;
@@ -170,19 +153,8 @@ fn program(rng: &mut Rng) -> Program {
 
 /// Returns the text of a program.
 fn text(program: &Program) -> String {
-    let side = |number: usize, it: &Side| {
-        let (kind, Side { peer, tensor, .. }) = (if it.sends { "send" } else { "recv" }, it);
-        format!("P2PCommunication {number} (type={kind}, buffer=T{tensor}, peer={peer}, backend=NCCL)")
-    };
-    let statements = (0..RANKS).map(|rank| {
-        let post = |number: usize| match &program.kernels[rank][number] {
-            Kernel { is_group: false, sides } => side(number, &sides[0]),
-            Kernel { is_group: true, sides } => {
-                let sides = sides.iter().enumerate().map(|(at, it)| side(100 + 10 * number + at, it));
-                let lines = ["StartCoalescing".to_owned()].into_iter().chain(sides);
-                lines.chain([format!("EndCoalescing {number}")]).collect::<Vec<_>>().join("\n    ")
-            }
-        };
+    let statements = (0..program.kernels.ranks).map(|rank| {
+        let post = |number: usize| program.kernels.of[rank][number].text(number, |it| format!("T{it}"));
         let statement = |it: &Statement| match *it {
             Statement::Post { kernel, stream } => (stream, post(kernel)),
             Statement::Wait { kernel, stream } => (stream, format!("Wait(Communication {kernel})")),
@@ -193,48 +165,6 @@ fn text(program: &Program) -> String {
         };
         program.statements[rank].iter().map(statement).collect()
     });
-    three_ranks::text(&[("global", 4); TENSORS - 1], TENSORS - 1, statements)
-}
-
-impl Program {
-    /// Returns the kernel, on the peer, of the other side of each transfer of a kernel: messages from one rank to another arrive in order, with a
-    /// communicator for each pair those of groups and the others by themselves. `None` if the other side is not there.
-    fn partners(&self, p2p: P2pQueues, rank: usize, number: usize) -> Vec<Option<usize>> {
-        let kernel = &self.kernels[rank][number];
-        let is_there = |it: &Kernel| p2p == P2pQueues::Communicator || it.is_group == kernel.is_group;
-        let earlier: Vec<&Kernel> = self.kernels[rank][..number].iter().filter(|it| is_there(it)).collect();
-        let partner = |(at, side): (usize, &Side)| {
-            let is_alike = |it: &&Side| it.peer == side.peer && it.sends == side.sends;
-            let before = earlier.iter().flat_map(|it| &it.sides).chain(&kernel.sides[..at]);
-            let before = before.filter(is_alike).count();
-            let all = self.kernels[side.peer].iter().enumerate().filter(|it| is_there(it.1));
-            let all = all.flat_map(|(number, it)| it.sides.iter().map(move |side| (number, side)));
-            let alike = all.filter(|(_, it)| it.peer == rank && it.sends != side.sends);
-            alike.map(|it| it.0).nth(before)
-        };
-        kernel.sides.iter().enumerate().map(partner).collect()
-    }
-
-    /// Returns two sides of a group that access the same memory.
-    fn race_in_a_group(&self) -> Option<String> {
-        let conflict = |one: &Side, other: &Side| {
-            let is_in_order = !one.sends && !other.sends && one.peer == other.peer;
-            one.tensor == other.tensor && !(one.sends && other.sends) && !is_in_order
-        };
-        let has_conflict = |it: &&Kernel| {
-            let mut pairs = it.sides.iter().enumerate();
-            pairs.any(|(at, one)| it.sides[..at].iter().any(|other| conflict(one, other)))
-        };
-        let found = self.kernels.iter().flatten().find(has_conflict);
-        found.map(|it| format!("within {it:?}"))
-    }
-}
-
-/// Returns whether two kernels of a rank are in one queue.
-fn is_one_queue(p2p: P2pQueues, one: &Kernel, other: &Kernel) -> bool {
-    match p2p {
-        P2pQueues::Communicator => true,
-        P2pQueues::Pair if one.is_group || other.is_group => one.is_group && other.is_group,
-        P2pQueues::Pair => one.sides[0].peer == other.sides[0].peer,
-    }
+    let statements: Vec<Vec<(usize, String)>> = statements.collect();
+    text::text(&[("global", 4); TENSORS - 1], TENSORS - 1, &statements)
 }

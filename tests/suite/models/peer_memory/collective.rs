@@ -1,14 +1,16 @@
-//! Collectives of all ranks: of the CUDA backend, whose members access the memory of others, and of NCCL.
+//! Collectives of all ranks: of the CUDA backend, whose members access the memory of others or push data to their slots, and of NCCL.
 
-use super::{RANKS, WIDE, name, parts};
+use super::{super::sends::RANKS, WIDE, name, parts};
 use crate::rng::Rng;
 
 /// A collective.
 #[derive(Clone, Copy)]
 pub(super) struct Collective {
     pub(super) is_nccl: bool,
+    /// Whether its members only write to slots of each other.
+    pub(super) pushes: bool,
     kind: Kind,
-    input: usize,
+    pub(super) input: usize,
     output: usize,
 }
 
@@ -40,14 +42,20 @@ impl Collective {
         let output = 1 + rng.below(of - 1);
         let input = operands[(output + 1 + rng.below(of - 1)) % of];
         let output = if matches!(kind, Kind::Allgather) { WIDE } else { operands[output] };
-        Self { is_nccl: rng.below(2) == 0, kind, input, output }
+        let is_nccl = rng.below(2) == 0;
+        let may_push = !is_nccl && matches!(kind, Kind::Allreduce | Kind::Allgather);
+        Self { is_nccl, pushes: may_push && rng.below(2) == 0, kind, input, output }
     }
 
     /// Returns the statement that posts it.
     pub(super) fn text(self, number: usize) -> String {
         let kind = match self.kind {
             Kind::Allreduce if self.is_nccl => "Allreduce, team=(0 1 2), red_op=SUM".to_owned(),
+            Kind::Allreduce if self.pushes => {
+                "Allreduce, team=(0 1 2), red_op=SUM, algo=one-shot-ll".to_owned()
+            }
             Kind::Allreduce => "Allreduce, team=(0 1 2), red_op=SUM, algo=one-shot".to_owned(),
+            Kind::Allgather if self.pushes => "Allgather, team=(0 1 2), algo=one-shot-ll".to_owned(),
             Kind::Allgather => "Allgather, team=(0 1 2)".to_owned(),
             Kind::Broadcast { root } => format!("Broadcast, team=(0 1 2), root={root}"),
             Kind::Reduce { root } => format!("Reduce, team=(0 1 2), root={root}, red_op=SUM"),
@@ -62,7 +70,7 @@ impl Collective {
         [self.input, self.output].contains(&tensor)
     }
 
-    /// Returns whether a member of a collective of the CUDA backend accesses the memory of the others.
+    /// Returns whether a member of a collective of the CUDA backend waits for the others, and then accesses their memory or its slots.
     pub(super) fn has_access(self, member: usize) -> bool {
         match self.kind {
             Kind::Allreduce | Kind::Allgather => true,
@@ -81,12 +89,12 @@ impl Collective {
         }
     }
 
-    /// Returns what a member accesses.
+    /// Returns what a member accesses, besides slots.
     pub(super) fn accesses(self, member: usize) -> Vec<MemberAccess> {
         let read = |rank: usize| MemberAccess { rank, tensor: self.input, writes: false };
         let write = |rank: usize, tensor: usize| MemberAccess { rank, tensor, writes: true };
         let writes_all = parts(self.output).map(|it| write(member, it));
-        match (self.is_nccl, self.kind) {
+        match (self.is_nccl || self.pushes, self.kind) {
             (true, Kind::Allreduce | Kind::Allgather) => writes_all.chain([read(member)]).collect(),
             (true, Kind::Broadcast { root }) => {
                 writes_all.chain((member == root).then(|| read(member))).collect()

@@ -1,9 +1,16 @@
 //! What a program over peer memory executes: works of streams and hosts, and what each has to follow.
 
+use std::collections::BTreeMap;
+
 use hir::plan::sync::P2pQueues;
 
 use super::{
-    super::works::Works, Program, RANKS, STREAMS, SYMMETRIC, Statement, Transfer, collective::Collective,
+    super::{
+        sends::{Kernels, Queue, RANKS},
+        works::Works,
+    },
+    Program, STREAMS, SYMMETRIC, Statement, Transfer,
+    collective::Collective,
     parts,
 };
 
@@ -44,6 +51,30 @@ impl CollectiveWorks {
     }
 }
 
+/// Adds the beginning and the end of each kernel, by rank. With `meet`, a kernel ends after its partners have begun, and otherwise after those that
+/// send to it.
+fn kernel_works(
+    works: &mut Works,
+    kernels: &Kernels,
+    (p2p, meet): (P2pQueues, bool),
+) -> [Vec<[usize; 2]>; RANKS] {
+    let mut both = |_| [works.add(Vec::new()), works.add(Vec::new())];
+    let all: [Vec<[usize; 2]>; RANKS] = kernels.of.each_ref().map(|it| it.iter().map(&mut both).collect());
+    for rank in 0..RANKS {
+        for (number, kernel) in kernels.of[rank].iter().enumerate() {
+            let [begin, end] = all[rank][number];
+            works.needs[end].push(begin);
+            for (side, of) in kernel.sides.iter().zip(kernels.partners(p2p, rank, number)) {
+                if meet || !side.sends {
+                    // What is not there never begins.
+                    works.needs[end].push(of.map_or(end, |of| all[side.peer][of][0]));
+                }
+            }
+        }
+    }
+    all
+}
+
 /// The works of one run or two: of streams, and of hosts, which issue them.
 pub(super) struct Graph {
     pub(super) works: Works,
@@ -54,13 +85,12 @@ pub(super) struct Graph {
 }
 
 impl Graph {
-    /// Returns the works of some runs. With `hosts`, all members of collectives wait for each other, and hosts do where they exchange handles, and with
-    /// `Pair` where they create the communicator of NCCL. This orders no memory access by the rules of the checker, also not what a host
+    /// Returns the works of some runs. With `meet`, all members of communications wait for each other, and hosts do where they exchange handles, and
+    /// with `Pair` where they create a communicator of NCCL. This orders no memory access by the rules of the checker, also not what a host
     /// issues after it has waited for a stream.
-    pub(super) fn of(program: &Program, runs: usize, hosts: Option<P2pQueues>) -> Self {
+    pub(super) fn of(program: &Program, runs: usize, (p2p, meet): (P2pQueues, bool)) -> Self {
         let mut works = Works::new(SYMMETRIC);
         let (mut of_runs, mut frees) = (Vec::new(), Vec::new());
-        // The last work of each stream, of the host, and of the communicator of NCCL.
         let mut last: [Last; RANKS] = Default::default();
         for run in 0..runs {
             let of_transfer = |_: &Transfer| {
@@ -68,12 +98,15 @@ impl Graph {
                 TransferWorks { ready, reached, copied: works.add(vec![ready, reached]) }
             };
             let transfers: Vec<TransferWorks> = program.transfers.iter().map(of_transfer).collect();
-            let of_collective = |it: &Collective| CollectiveWorks::new(&mut works, *it, hosts.is_some());
+            let of_collective = |it: &Collective| CollectiveWorks::new(&mut works, *it, meet);
             let collectives: Vec<CollectiveWorks> = program.collectives.iter().map(of_collective).collect();
-            let mut handles = Handles::new(&mut works, program, hosts);
+            let kernels = kernel_works(&mut works, &program.kernels, (p2p, meet));
+            let mut handles = Handles::new(&mut works, program, (p2p, meet));
             for (rank, last) in last.iter_mut().enumerate() {
-                add_rank(&mut works, program, rank, last, (&transfers, &collectives, &mut handles, run));
-                frees.push(works.add(last.iter().flatten().copied().collect()));
+                let of_rank = (&transfers[..], &collectives[..], &kernels[rank][..]);
+                add_rank(&mut works, program, rank, last, (of_rank, p2p, &mut handles, run));
+                let all = last.streams.iter().flatten().chain(last.queues.values());
+                frees.push(works.add(all.copied().collect()));
             }
             of_runs.push(transfers);
             works.next_run();
@@ -116,7 +149,7 @@ impl Graph {
     }
 }
 
-/// The works in which hosts exchange handles, and create the communicator of NCCL.
+/// The works in which hosts exchange handles, and create communicators of NCCL.
 struct Handles {
     /// By transfer and side: the host has given its handle.
     given: Vec<[usize; 2]>,
@@ -126,14 +159,14 @@ struct Handles {
     passed: [usize; RANKS],
     /// Whether hosts wait for each other.
     meet: bool,
-    /// The host arrives where it creates the communicator of NCCL, by rank; `None` if it is created before.
-    created: Option<[usize; RANKS]>,
-    /// Whether each rank has created it.
-    has_created: [bool; RANKS],
+    /// Whether hosts create communicators of NCCL; otherwise these exist before.
+    creates: bool,
+    /// By communicator: the host of each rank arrives where it creates it.
+    created: BTreeMap<Queue, [usize; RANKS]>,
 }
 
 impl Handles {
-    fn new(works: &mut Works, program: &Program, hosts: Option<P2pQueues>) -> Self {
+    fn new(works: &mut Works, program: &Program, (p2p, meet): (P2pQueues, bool)) -> Self {
         let given =
             program.transfers.iter().map(|_| [works.add(Vec::new()), works.add(Vec::new())]).collect();
         let counts = program.statements.each_ref().map(|it| {
@@ -153,18 +186,34 @@ impl Handles {
             })
         });
         let barriers = barriers.collect();
-        let created =
-            (hosts == Some(P2pQueues::Pair)).then(|| std::array::from_fn(|_| works.add(Vec::new())));
-        let (passed, has_created) = ([0; RANKS], [false; RANKS]);
-        Self { given, barriers, passed, meet: hosts.is_some(), created, has_created }
+        let (passed, creates) = ([0; RANKS], meet && p2p == P2pQueues::Pair);
+        Self { given, barriers, passed, meet, creates, created: BTreeMap::new() }
     }
 
-    /// Returns the end of the creation of the communicator, if a rank now creates it, and its host then waits for the others.
-    fn create(&mut self, works: &mut Works, rank: usize, arrives: Option<usize>) -> Option<usize> {
-        let created = self.created.filter(|_| !self.has_created[rank])?;
-        self.has_created[rank] = true;
-        works.needs[created[rank]].extend(arrives);
-        Some(works.add(created.to_vec()))
+    /// Returns the end of the creation of a communicator, if a rank now creates it, and its host then waits for the others.
+    fn create(
+        &mut self,
+        works: &mut Works,
+        rank: usize,
+        (queue, arrives): (Queue, Option<usize>),
+    ) -> Option<usize> {
+        if !self.creates {
+            return None;
+        }
+        let members = queue.members(RANKS);
+        // A rank that never arrives waits for itself.
+        let created = *self.created.entry(queue).or_insert_with(|| {
+            std::array::from_fn(|rank| {
+                let it = works.add(Vec::new());
+                works.needs[it].extend(members.contains(&rank).then_some(it));
+                it
+            })
+        });
+        if works.needs[created[rank]] != [created[rank]] {
+            return None;
+        }
+        works.needs[created[rank]] = arrives.into_iter().collect();
+        Some(works.add(members.into_iter().map(|it| created[it]).collect()))
     }
 
     /// Returns the end of the next barrier of a rank, whose host arrives after a work.
@@ -173,7 +222,7 @@ impl Handles {
             return works.add(arrives.into_iter().collect());
         }
         // The barrier is a communication of NCCL.
-        let created = self.create(works, rank, arrives);
+        let created = self.create(works, rank, (Queue::All, arrives));
         let barrier = self.barriers[self.passed[rank]];
         self.passed[rank] += 1;
         works.needs[barrier[rank]].extend(arrives);
@@ -181,18 +230,25 @@ impl Handles {
     }
 }
 
-/// The last work of each stream of a rank, of its host, and of its communicator of NCCL.
-type Last = [Option<usize>; STREAMS + 2];
+/// The last work of each stream of a rank and of its host, and of each communicator of NCCL.
+#[derive(Default)]
+struct Last {
+    streams: [Option<usize>; STREAMS + 1],
+    queues: BTreeMap<Queue, usize>,
+}
+
 const HOST: usize = STREAMS;
-const NCCL: usize = STREAMS + 1;
+
+/// The works of transfers, collectives and kernels.
+type OfRank<'a> = (&'a [TransferWorks], &'a [CollectiveWorks], &'a [[usize; 2]]);
 
 /// Adds the works of a rank in a run.
 fn add_rank(
     works: &mut Works,
     program: &Program,
     rank: usize,
-    last: &mut Last,
-    (transfers, collectives, handles, run): (&[TransferWorks], &[CollectiveWorks], &mut Handles, usize),
+    Last { streams: last, queues }: &mut Last,
+    ((transfers, collectives, kernels), p2p, handles, run): (OfRank<'_>, P2pQueues, &mut Handles, usize),
 ) {
     // The caller begins once the run before has ended.
     let entry = works.add(last[0].into_iter().collect());
@@ -240,10 +296,9 @@ fn add_rank(
             Statement::PostCollective { collective, stream } if program.collectives[collective].is_nccl => {
                 let of = collectives[collective];
                 let [begin, end] = [of.ready[rank], of.accessed[rank]];
-                last[HOST] = handles.create(works, rank, last[HOST]).or(last[HOST]);
-                let before = [last[stream], last[HOST], last[NCCL]];
-                works.needs[begin].extend(before.into_iter().flatten());
-                last[NCCL] = Some(end);
+                last[HOST] = handles.create(works, rank, (Queue::All, last[HOST])).or(last[HOST]);
+                let before = queues.insert(Queue::All, end);
+                works.needs[begin].extend([last[stream], last[HOST], before].into_iter().flatten());
                 for it in program.collectives[collective].accesses(rank) {
                     works.access([begin, end], (it.rank, it.tensor), it.writes);
                 }
@@ -256,6 +311,14 @@ fn add_rank(
                 }
                 works.needs[of.ready[rank]].extend(last[stream].into_iter().chain(last[HOST]));
                 last[stream] = Some(of.ready[rank]);
+                if let Some(slots) = program.slots(collective) {
+                    let [sent, received] = [of.ready[rank], of.accessed[rank]].map(|it| [it, it]);
+                    works.access(sent, (rank, it.input), false);
+                    for other in (0..RANKS).filter(|it| *it != rank) {
+                        works.access(sent, (other, slots + rank), true);
+                        works.access(received, (rank, slots + other), false);
+                    }
+                }
                 if it.has_access(rank) {
                     works.needs[of.reached[rank]].push(of.ready[rank]);
                     let at = of.accessed[rank];
@@ -269,12 +332,27 @@ fn add_rank(
                 let end = collectives[collective].accessed[rank];
                 last[stream] = Some(works.add(needs(stream).into_iter().chain([end]).collect()));
             }
+            // No other rank accesses the memory of this one.
+            Statement::WaitCollective { collective, .. } if program.collectives[collective].pushes => (),
             // The rank waits for what others have accessed.
             Statement::WaitCollective { collective, stream } => {
                 let others = (0..RANKS).filter(|it| *it != rank);
                 let others = others.filter(|it| program.collectives[collective].has_access(*it));
                 let ended = others.map(|it| collectives[collective].accessed[it]);
                 last[stream] = Some(works.add(needs(stream).into_iter().chain(ended).collect()));
+            }
+            Statement::PostKernel { kernel, stream } => {
+                let ([begin, end], queue) = (kernels[kernel], program.kernels.queue(p2p, rank, kernel));
+                last[HOST] = handles.create(works, rank, (queue, last[HOST])).or(last[HOST]);
+                let before = queues.insert(queue, end);
+                works.needs[begin].extend([last[stream], last[HOST], before].into_iter().flatten());
+                for side in &program.kernels.of[rank][kernel].sides {
+                    works.access([begin, end], (rank, side.tensor), !side.sends);
+                }
+            }
+            Statement::WaitKernel { kernel, stream } => {
+                let needs = needs(stream).into_iter().chain([kernels[kernel][1]]).collect();
+                last[stream] = Some(works.add(needs));
             }
             Statement::Compute { out, from, stream } => {
                 let at = works.add(needs(stream));

@@ -2,24 +2,32 @@
 
 use hir::plan::sync::P2pQueues;
 
-use super::{super::works::Works, Kernel, Program, RANKS, Statement, TENSORS, is_one_queue};
+use super::{
+    super::{
+        sends::{Kernel, RANKS},
+        works::Works,
+    },
+    Program, Statement, TENSORS,
+};
 
 /// Returns the works of a program: those of all streams, and the beginning and the end of each kernel.
 pub(super) fn works_of(program: &Program, p2p: P2pQueues) -> Works {
     let mut it = Works::new(TENSORS);
     // The beginning and the end of each kernel, by rank and number.
     let mut both = |of: &Vec<Kernel>| of.iter().map(|_| [it.add(Vec::new()), it.add(Vec::new())]).collect();
-    let kernels: [Vec<[usize; 2]>; RANKS] = program.kernels.each_ref().map(&mut both);
-    for (rank, all) in program.kernels.iter().enumerate() {
-        for (number, kernel) in all.iter().enumerate() {
+    let all = &program.kernels;
+    let kernels: [Vec<[usize; 2]>; RANKS] = all.of.each_ref().map(&mut both);
+    for rank in 0..RANKS {
+        for (number, kernel) in all.of[rank].iter().enumerate() {
             let [begin, end] = kernels[rank][number];
             it.needs[end].push(begin);
-            for (side, of) in kernel.sides.iter().zip(program.partners(p2p, rank, number)) {
+            for (side, of) in kernel.sides.iter().zip(all.partners(p2p, rank, number)) {
                 if let Some(of) = of.filter(|_| !side.sends) {
                     it.needs[end].push(kernels[side.peer][of][0]);
                 }
             }
-            let earlier = (0..number).filter(|it| is_one_queue(p2p, &all[*it], kernel));
+            let queue = |number| all.queue(p2p, rank, number);
+            let earlier = (0..number).filter(|it| queue(*it) == queue(number));
             it.needs[begin].extend(earlier.map(|it| kernels[rank][it][1]));
         }
     }
@@ -37,7 +45,7 @@ pub(super) fn works_of(program: &Program, p2p: P2pQueues) -> Works {
                 Statement::Post { kernel, stream } => {
                     let [begin, end] = kernels[kernel];
                     it.needs[begin].extend(last[stream]);
-                    for side in &program.kernels[rank][kernel].sides {
+                    for side in &all.of[rank][kernel].sides {
                         it.access([begin, end], (rank, side.tensor), !side.sends);
                     }
                 }

@@ -1,4 +1,4 @@
-//! The text of a program of three ranks with two streams, each of which is that of the entry or `Stream 1`.
+//! The text of a program of several ranks with two streams, each of which is that of the entry or `Stream 1`.
 
 use std::fmt::Write as _;
 
@@ -9,14 +9,12 @@ pub fn stream_name(stream: usize) -> String {
 
 /// Returns the text of a program. `T0` is an input, the next `outputs` tensors are outputs; `tensors` has the memory and the number of elements of
 /// `T1` and of all tensors behind it. The statements of a rank each have the stream on which they run.
-pub fn text(
-    tensors: &[(&str, usize)],
-    outputs: usize,
-    statements: impl IntoIterator<Item = Vec<(usize, String)>>,
-) -> String {
-    let mut text = String::new();
+pub fn text(tensors: &[(&str, usize)], outputs: usize, statements: &[Vec<(usize, String)>]) -> String {
+    let mut text = "%options roots=team\n".to_owned();
+    let mesh: Vec<String> = (0..statements.len()).map(|it| it.to_string()).collect();
+    let mesh = mesh.join(" ");
     for (tensor, (_, extent)) in [("global", 4)].iter().chain(tensors).enumerate() {
-        let _ = writeln!(text, "%tensor T{tensor}_g_float[iS{tensor}{{{extent}}}] (DeviceMesh{{0 1 2}})");
+        let _ = writeln!(text, "%tensor T{tensor}_g_float[iS{tensor}{{{extent}}}] (DeviceMesh{{{mesh}}})");
     }
     let outputs: Vec<String> = (1..=outputs).map(|it| format!("T{it}")).collect();
     let outputs = outputs.join(", ");
@@ -24,13 +22,13 @@ pub fn text(
     for (before, (memory, _)) in tensors.iter().enumerate() {
         let _ = writeln!(text, "  T{} = ALLOCATE(mem_type={memory}, zero_init=true)", before + 1);
     }
-    for (rank, statements) in statements.into_iter().enumerate().filter(|it| !it.1.is_empty()) {
+    for (rank, statements) in statements.iter().enumerate().filter(|it| !it.1.is_empty()) {
         let _ = writeln!(text, "  IF Manual ( rank == {rank} ):");
         let mut current = 0;
         for (stream, statement) in statements {
-            if stream != current {
-                let _ = writeln!(text, "    SetCurrentStream(Stream {})", stream_name(stream));
-                current = stream;
+            if *stream != current {
+                let _ = writeln!(text, "    SetCurrentStream(Stream {})", stream_name(*stream));
+                current = *stream;
             }
             let _ = writeln!(text, "    {statement}");
         }
