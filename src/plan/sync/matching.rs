@@ -139,7 +139,7 @@ pub struct CommMatching {
 }
 
 /// What groups differ in: the backend, the process group of which only transfers of a pair run on it, and the team.
-type GroupKey = (Option<Backend>, Option<PairOf>, Arc<[usize]>);
+type GroupKey<T = Arc<[usize]>> = (Option<Backend>, Option<PairOf>, T);
 
 /// The communications of a rank's instructions, stored as one list.
 #[derive(Clone, Debug, Default)]
@@ -259,7 +259,7 @@ struct Matcher {
     matched: CommMatching,
     by_key: FxHashMap<CommKey, CommNo>,
     /// Teams by address. Teams are long and shared, so each is compared only once.
-    by_team: FxHashMap<(Option<Backend>, Option<PairOf>, *const [usize]), GroupNo>,
+    by_team: FxHashMap<GroupKey<*const [usize]>, GroupNo>,
 }
 
 impl Matcher {

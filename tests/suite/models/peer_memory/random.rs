@@ -66,26 +66,25 @@ pub(super) fn program(rng: &mut Rng) -> Program {
             rng,
             &transfers,
             rank,
-            (is_shared_first, forgets),
+            (is_shared_first, forgets, waits_at_once),
             (streams, &collectives),
-            (is_empty, waits_at_once, &mut post),
+            (is_empty, &mut post),
         )
     });
     Program { transfers, collectives, kernels, statements }
 }
+
+/// Returns the number of the next kernel of a rank that sends or receives with NCCL, and whether it is the last one.
+type PostKernel<'a> = &'a mut dyn FnMut(&mut Rng) -> Option<(usize, bool)>;
 
 /// Returns the statements of a rank, on one stream or two. Handles are exchanged at the beginning, or before the first transfer of the round.
 fn statements(
     rng: &mut Rng,
     transfers: &[Transfer],
     rank: usize,
-    (is_shared_first, forgets): (bool, bool),
+    (is_shared_first, forgets, waits_at_once): (bool, bool, bool),
     (streams, collectives): (usize, &[Collective]),
-    (mut has_all_kernels, waits_at_once, post_kernel): (
-        bool,
-        bool,
-        &mut dyn FnMut(&mut Rng) -> Option<(usize, bool)>,
-    ),
+    (mut has_all_kernels, post_kernel): (bool, PostKernel<'_>),
 ) -> Vec<Statement> {
     let mut left: Vec<usize> =
         (0..transfers.len()).filter(|it| transfers[*it].ranks.contains(&rank)).collect();
