@@ -268,7 +268,8 @@ impl EditableText {
         Some(EditedText { lines, changes, ..EditedText::default() })
     }
 
-    fn synchronize(&self, stream: &str) -> String {
+    /// Returns a Synchronize with a stream that has this operand.
+    pub fn synchronize(&self, stream: &str) -> String {
         self.format_statement("Synchronize", &format!("Stream {stream}"))
     }
 

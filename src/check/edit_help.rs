@@ -125,9 +125,9 @@ fn other_streams(context: &EditContext<'_>, edit: &Edit, applied: &EditedText) -
     else {
         return String::new();
     };
-    let operand = format!("Stream {index}");
+    let synchronize = context.text.synchronize(&context.text.stream_operand(*index, None, None));
     let names_index = |it: &Change| match &it.kind {
-        ChangeKind::Inserted(statement) => statement.trim_end_matches(')').ends_with(&operand),
+        ChangeKind::Inserted(statement) => *statement == synchronize,
         ChangeKind::Selected(_)
         | ChangeKind::Moved(_)
         | ChangeKind::Delayed(_)
@@ -156,7 +156,7 @@ fn other_streams(context: &EditContext<'_>, edit: &Edit, applied: &EditedText) -
     };
     let others: BTreeSet<i64> =
         context.index.of_stmt(*stmt).iter().copied().filter(is_needed).filter_map(other_index).collect();
-    let others: Vec<String> = others.iter().map(i64::to_string).collect();
+    let others: Vec<String> = others.iter().map(|it| context.text.stream_operand(*it, None, None)).collect();
     match others.as_slice() {
         [] => String::new(),
         [only] => format!(", and the same for stream {only}"),
@@ -184,7 +184,11 @@ fn outline(edit: &Edit, context: Option<&EditContext<'_>>) -> String {
     };
     let what = match edit {
         Edit::InsertSynchronize { stream: WaitedStream::Index { index, .. }, .. } => {
-            format!("insert `Synchronize(Stream {index})`")
+            let statement = match context {
+                Some(EditContext { text, .. }) => text.synchronize(&text.stream_operand(*index, None, None)),
+                None => format!("Synchronize(Stream {index})"),
+            };
+            format!("insert `{statement}`")
         }
         Edit::InsertSynchronize { stream: WaitedStream::Entry { .. }, .. } | Edit::CaptureEntryStream { .. } => {
             "insert a Synchronize with the stream that is current at entry".to_owned()

@@ -22,9 +22,11 @@ pub struct StreamOperands<'a> {
 impl StreamOperands<'_> {
     /// Returns how a `Synchronize` before `insertion` (`None`: after the last statement) names the stream that
     /// executes `stmt`: by the operand of the SetCurrentStream that makes it current if this operand has the same
-    /// value there, otherwise by `index`.
+    /// value there, otherwise by `index`. In the dialect of 2025, the name of a captured stream may be a number or a scalar: an expression
+    /// that is not a stream object has parentheses then.
     pub fn text(&self, index: i64, stmt: Option<StmtId>, insertion: Option<StmtId>) -> String {
-        stmt.and_then(|it| self.symbolic_operand(it, insertion)).unwrap_or_else(|| index.to_string())
+        let text = stmt.and_then(|it| self.symbolic_operand(it, insertion)).unwrap_or_else(|| index.to_string());
+        if self.program.captured_stream_names().contains(&text) { format!("( {text} )") } else { text }
     }
 
     fn symbolic_operand(&self, stmt: StmtId, insertion: Option<StmtId>) -> Option<String> {

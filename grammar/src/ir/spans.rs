@@ -224,6 +224,12 @@ impl Program {
         })
     }
 
+    /// Returns the names that the text gives to captured streams, by number. `Stream NAME` is the captured stream, also if the name
+    /// is a number.
+    pub fn captured_stream_names(&self) -> &[String] {
+        &self.spans.stream_names
+    }
+
     /// Returns the position of a part; if the text does not state it, that of the statement.
     pub fn part_span(&self, stmt: StmtId, part: Part) -> Span {
         let found = self.parts(stmt).find(|it| it.0 == part);
