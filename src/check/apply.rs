@@ -97,16 +97,15 @@ impl Change {
 }
 
 impl EditableText {
-    /// Applies an edit where `placed` says. Returns `None` if the text is formatted in a way that the edit does not support.
+    /// Applies an edit in its best place. Returns `None` if it has none, or if the text is formatted in a way that the edit does not
+    /// support.
     pub fn apply(&self, edit: &Edit) -> Option<EditedText> {
-        self.apply_here(&self.placed(edit))
+        self.apply_here(self.placements(edit).first()?)
     }
 
     /// Returns the edit in the places where it may help, the best one first, and what it changes there.
     pub fn applications(&self, edit: &Edit) -> Vec<(Edit, EditedText)> {
-        let placed = self.placed(edit);
-        let here = self.fork_before_loop(edit).map(|_| edit.clone());
-        let all = std::iter::once(placed).chain(here);
+        let all = self.placements(edit).into_iter();
         all.filter_map(|it| Some((it.clone(), self.apply_here(&it)?))).collect()
     }
 
@@ -114,7 +113,7 @@ impl EditableText {
     fn apply_here(&self, edit: &Edit) -> Option<EditedText> {
         match edit {
             Edit::InsertSynchronize { stream: WaitedStream::Index { index, stmt }, before } => {
-                let stream = self.stream_operand(*index, *stmt, before.statement());
+                let stream = self.stream_operand(*index, *stmt, Some(before));
                 self.insert(&self.synchronize(&stream), before)
             }
             Edit::InsertSynchronize { stream: WaitedStream::Entry { .. }, before }
@@ -135,82 +134,26 @@ impl EditableText {
         }
     }
 
-    /// Returns the edit as `apply` makes it. A Synchronize is before the loops that it need not be in, in the loop whose
-    /// iterations it waits for, or in the loop that selects the streams of a later one. A Wait that moves stays out of loops and branches in which it is not. An inserted Wait is
-    /// executed as often as its communication is posted. If the communication is posted in a branch, and the Wait would be
-    /// behind it, the Wait is at the end of the branch: a rank that does not take the branch has nothing to wait for. If the
-    /// Wait would be in a loop or a branch without the communication, it is before that.
-    pub fn placed(&self, edit: &Edit) -> Edit {
-        let places = self.places();
-        let (communication, before) = match edit {
-            Edit::InsertWait { communication, before } => (communication, before),
+    /// Returns the edit in the places where it may help, the best one first. A Synchronize is before the loops that it need not be
+    /// in, in the loop whose iterations it waits for, or in the loop that selects the streams of a later one. Those of a Wait are in
+    /// `wait_edits`.
+    fn placements(&self, edit: &Edit) -> Vec<Edit> {
+        match edit {
+            Edit::InsertWait { communication, before } => self.wait_placements(communication, before),
             Edit::MoveWait { wait: Some(wait), before, synchronize } => {
-                let before = self.outside_of_other_blocks(before, *wait, None);
-                return Edit::MoveWait { wait: Some(*wait), before, synchronize: synchronize.clone() };
+                vec![self.moved_up(*wait, before, synchronize.as_ref())]
             }
             Edit::InsertSynchronize { .. } | Edit::CaptureEntryStream { .. } => {
-                let other = self.before_loops(edit).or_else(|| self.join_in_loop(edit));
-                return other.or_else(|| self.fork_before_loop(edit)).unwrap_or_else(|| edit.clone());
+                let fork = self.fork_before_loop(edit);
+                let here = fork.is_some().then(|| edit.clone());
+                let other = self.before_loops(edit).or_else(|| self.join_in_loop(edit)).or(fork);
+                [Some(other.unwrap_or_else(|| edit.clone())), here].into_iter().flatten().collect()
             }
             Edit::MoveWait { wait: None, .. }
             | Edit::SynchronizeOnStream { .. }
             | Edit::MoveDeallocate { .. }
-            | Edit::ShortenAllocate { .. } => return edit.clone(),
-        };
-        let Some((post, block)) = communication.stmt.and_then(|it| Some((it, places.of_stmt(it)?.block)))
-        else {
-            return edit.clone();
-        };
-        let mut point = self.outside_of_other_blocks(before, post, self.program.posted_work(post));
-        let is_inside = match &point {
-            InsertionPoint::Before { statement, .. } => statement.stmt.is_some_and(|it| {
-                places.of_stmt(it).is_some_and(|it| it.block == block)
-                    || places.around(it).any(|(around, _)| around == block)
-            }),
-            InsertionPoint::BlockEnd { .. } => true,
-            InsertionPoint::End { .. } => false,
-        };
-        let outer = places.around(post).next();
-        let is_in_branch = outer.is_some_and(|(_, outer)| matches!(self.program.stmts[outer], Stmt::If(_)));
-        if is_in_branch && !is_inside {
-            point = InsertionPoint::BlockEnd { of: communication.clone() };
+            | Edit::ShortenAllocate { .. } => vec![edit.clone()],
         }
-        Edit::InsertWait { communication: communication.clone(), before: point }
-    }
-
-    /// Returns a point before the loops and branches around `point` in which `stmt` is not. It stays in loops whose iterations post a
-    /// communication with this number and do not wait for it: one Wait is for this communication and that of the iteration before.
-    fn outside_of_other_blocks(
-        &self,
-        point: &InsertionPoint,
-        stmt: StmtId,
-        number: Option<u32>,
-    ) -> InsertionPoint {
-        let mut point = point.clone();
-        if let InsertionPoint::Before { statement, current } = &mut point {
-            let places = self.places();
-            let is_other = |outer: &StmtId| {
-                places.around(stmt).all(|(_, it)| it != *outer)
-                    && !number.is_some_and(|it| self.posts_without_wait(*outer, it))
-            };
-            let around = statement.stmt.into_iter().flat_map(|it| places.around(it));
-            if let Some(outer) = around.map(|(_, outer)| outer).filter(is_other).last() {
-                (statement.stmt, *current) = (Some(outer), None);
-            }
-        }
-        point
-    }
-
-    /// Returns whether a loop contains a communication with a number, and no Wait for it.
-    fn posts_without_wait(&self, looped: StmtId, number: u32) -> bool {
-        let (program, mut posts, mut waits) = (&self.program, false, false);
-        program.walk_stmt(looped, &mut |it| {
-            posts |= program.posted_work(it) == Some(number);
-            waits |= program.stmts[it]
-                .op()
-                .is_some_and(|it| it.op == Op::Wait && it.get(attr::WORK) == Some(number));
-        });
-        matches!(program.stmts[looped], Stmt::For(_)) && posts && !waits
     }
 
     /// Returns true if the edit is inside a loop and therefore affects every iteration.
@@ -295,7 +238,7 @@ impl EditableText {
         let (entry, capture) = if has_entry { self.entry_stream_name(at)? } else { Default::default() };
         let [blocked, stream, current] = all.map(|it| match it {
             WaitedStream::Entry { .. } => entry.clone(),
-            WaitedStream::Index { index, stmt } => self.stream_operand(*index, *stmt, before.statement()),
+            WaitedStream::Index { index, stmt } => self.stream_operand(*index, *stmt, Some(before)),
         });
         let select = if self.is_keyword_style() { "SetCurrentStream to" } else { "SetCurrentStream" };
         let select = |stream: &str| self.format_statement(select, &format!("Stream {stream}"));

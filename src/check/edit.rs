@@ -32,7 +32,7 @@ pub enum Edit {
         /// The insertion point.
         before: InsertionPoint,
     },
-    /// Move a `Wait` up. A second `Wait` for the same communication has no effect, so only one stream can
+    /// Move a `Wait`: up, out of a branch, or into a loop. A second `Wait` for the same communication has no effect, so only one stream can
     /// wait for it.
     MoveWait {
         /// The `Wait`.
@@ -196,7 +196,7 @@ impl InsertionPoint {
 
 impl Edit {
     /// Returns the edit that inserts a Wait for the communication posted by `origin`. A communication that is
-    /// posted in a loop is awaited in the same iteration, unless there are Waits for those of other iterations: a second Wait for one
+    /// posted in a loop is awaited in the same iteration, unless the loop has Waits for those of other iterations: a second Wait for one
     /// communication is an error. `frame` is the loop iteration of `before`.
     pub fn insert_wait(
         index: PlanIndex<'_>,
@@ -208,11 +208,18 @@ impl Edit {
         let communication = NamedStmt::from_origin(plan, origin);
         let posts = communication.stmt.map_or(&[][..], |it| index.of_stmt(it)).iter();
         let mut posts = posts.filter(|it| plan.code[**it].kind.communication().is_some());
-        let has_waits = posts.any(|it| index.first_wait_for(*it).is_some());
         let posted = plan.origins[origin as usize].iteration;
-        let is_around = |outer: u32| {
-            std::iter::successors(frame, |it| plan.iterations[*it as usize].parent).any(|it| it == outer)
+        let around = |frame| std::iter::successors(frame, |it: &u32| plan.iterations[*it as usize].parent);
+        let loop_of = |frame: u32| {
+            let it = &plan.iterations[frame as usize];
+            (&it.name, it.parent)
         };
+        let is_in_loop = |wait: usize| {
+            let frame = plan.origins[plan.code[wait].origin as usize].iteration;
+            posted.is_some_and(|posted| around(frame).any(|it| loop_of(it) == loop_of(posted)))
+        };
+        let has_waits = posts.any(|it| index.first_wait_for(*it).is_some_and(is_in_loop));
+        let is_around = |outer: u32| around(frame).any(|it| it == outer);
         let before = if has_waits || posted.is_none_or(is_around) {
             before
         } else {

@@ -85,11 +85,13 @@ fn describe(context: &EditContext<'_>, edit: &Edit, applied: &EditedText) -> Str
             ChangeKind::Inserted(statement) | ChangeKind::Selected(statement) => {
                 format!("insert `{statement}` {place}")
             }
-            ChangeKind::Moved(statement) => {
+            ChangeKind::Moved(statement) | ChangeKind::Delayed(statement)
+                if matches!(edit, Edit::MoveWait { .. }) =>
+            {
                 is_moved = true;
                 format!("move `{statement}`{} to the line {place}", old_line(context, applied))
             }
-            ChangeKind::Delayed(statement) => {
+            ChangeKind::Moved(statement) | ChangeKind::Delayed(statement) => {
                 let line = applied.lines.previous_line_of(change.line_id);
                 let place = line.map_or(String::new(), |it| format!(" to the line after line {it}"));
                 format!("move `{statement}`{}{place}", old_line(context, applied))
@@ -182,6 +184,7 @@ fn outline(edit: &Edit, context: Option<&EditContext<'_>>) -> String {
         let names = context.map(|it| &it.plan.comm_names);
         names.zip(it.stmt).is_some_and(|(names, stmt)| names.wait_text(stmt).is_none())
     };
+    let mut other = String::new();
     let what = match edit {
         Edit::InsertSynchronize { stream: WaitedStream::Index { index, .. }, .. } => {
             let statement = match context {
@@ -200,7 +203,15 @@ fn outline(edit: &Edit, context: Option<&EditContext<'_>>) -> String {
             "give {} a number, as in `EndCoalescing 9`, and insert `Wait(Communication 9)`",
             communication.name
         ),
-        Edit::InsertWait { communication, .. } => format!("insert a Wait for {}", communication.name),
+        Edit::InsertWait { communication, before } => {
+            let lines = context.zip(communication.stmt).map(|(it, post)| it.text.lines_of_other_waits(post, before));
+            let lines: Vec<String> = lines.unwrap_or_default().iter().map(u32::to_string).collect();
+            if lines.len() > 1 {
+                let lines = list_text(lines.iter().map(String::as_str), 16, "and");
+                other = format!(", and remove those on lines {lines}: a second one is an error");
+            }
+            format!("insert one Wait for {}", communication.name)
+        }
         Edit::MoveWait { .. } => "move the Wait to the line".to_owned(),
         Edit::MoveDeallocate { .. } => "move the Deallocate behind the next wait for this access".to_owned(),
         Edit::ShortenAllocate { .. } => {
@@ -213,5 +224,5 @@ fn outline(edit: &Edit, context: Option<&EditContext<'_>>) -> String {
         Some(InsertionPoint::End { .. }) => " at the end of the program".to_owned(),
         None => String::new(),
     };
-    what + &place
+    what + &place + &other
 }

@@ -15,6 +15,7 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
+    edit::InsertionPoint,
     numbered_lines::{NumberedLine, NumberedLines},
     stmt_places::{StmtPlaces, nested_blocks},
     stream_operand::StreamOperands,
@@ -68,7 +69,12 @@ impl EditableText {
     }
 
     /// Returns the operand of a Synchronize; see `StreamOperands::text`.
-    pub fn stream_operand(&self, index: i64, stmt: Option<StmtId>, insertion: Option<StmtId>) -> String {
+    pub fn stream_operand(
+        &self,
+        index: i64,
+        stmt: Option<StmtId>,
+        insertion: Option<&InsertionPoint>,
+    ) -> String {
         let defined = self.defined.get_or_init(|| {
             let symbol = |(_, it): (StmtId, &Stmt)| if let Stmt::Let(it, _) = it { Some(*it) } else { None };
             self.program.stmts.iter().filter_map(symbol).collect()

@@ -136,6 +136,7 @@ mod stream_operand;
 mod stream_ordered_frees;
 mod stream_waits;
 mod two_runs;
+mod wait_edits;
 mod written;
 
 pub use conflict::{Party, Race};

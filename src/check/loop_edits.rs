@@ -52,15 +52,15 @@ impl EditableText {
         let stmts = program.block(body);
         let last = stmts.iter().rposition(|it| self.captured_operand(*it, Op::SetCurrentStream).is_some())?;
         let joining = self.captured_operand(stmts[last], Op::SetCurrentStream);
-        let next = *stmts.get(last + 1)?;
-        let is_current_at_end = places.stream_setter(program, *stmts.last()?) == Some(stmts[last]);
+        let is_current_at_end = places.stream_setter_at_end(program, body) == Some(stmts[last]);
         let forks = |it: &StmtId| self.captured_operand(*it, Op::Synchronize) == joining;
         if !is_current_at_end || self.statements_in(looped).iter().any(forks) {
             return None;
         }
-        let line = self.index.line(program.stmt_span(next).start);
-        let statement = NamedStmt { stmt: Some(next), name: format!("line {line}") };
-        let before = InsertionPoint::Before { statement, current: None };
+        let before = match stmts.get(last + 1) {
+            Some(next) => InsertionPoint::Before { statement: self.named(*next), current: None },
+            None => InsertionPoint::BlockEnd { of: self.named(stmts[last]) },
+        };
         Some(Edit::InsertSynchronize { stream: stream.clone(), before })
     }
 
@@ -71,8 +71,30 @@ impl EditableText {
     pub(super) fn fork_before_loop(&self, edit: &Edit) -> Option<Edit> {
         let Some(WaitedStream::Entry { stmt: awaited }) = edit.awaited_stream() else { return None };
         let InsertionPoint::Before { statement, .. } = edit.insertion()? else { return None };
+        let setter = self.places().stream_setter(&self.program, statement.stmt?)?;
+        let awaited_setter = || self.awaited_setter(setter, statement.stmt?);
+        let fork = |it: StmtId| self.fork_of_setter(edit, *awaited, it);
+        fork(setter).or_else(|| fork(awaited_setter()?))
+    }
+
+    /// Returns the SetCurrentStream in the block of `setter` that selects the stream for which the stream of `setter` waits before
+    /// `stmt`: what this one waits for, the stream of `setter` follows.
+    fn awaited_setter(&self, setter: StmtId, stmt: StmtId) -> Option<StmtId> {
+        let (program, place) = (&self.program, self.places().of_stmt(setter)?);
+        let end = self.places().of_stmt(stmt).filter(|it| it.block == place.block)?.position;
+        let stmts = program.block(place.block);
+        let operand = |it: StmtId, op: Op| match &program.stmts[it] {
+            Stmt::Op(it) if it.op == op => it.args.first().copied(),
+            _ => None,
+        };
+        let awaited = stmts[place.position..end].iter().find_map(|it| operand(*it, Op::Synchronize))?;
+        let selects = |it: &StmtId| operand(*it, Op::SetCurrentStream) == Some(awaited);
+        stmts[..place.position].iter().rev().copied().find(selects)
+    }
+
+    /// Returns the edit by which the stream that `setter` selects in a loop waits for the entry stream before this loop.
+    fn fork_of_setter(&self, edit: &Edit, awaited: Option<StmtId>, setter: StmtId) -> Option<Edit> {
         let (program, places) = (&self.program, self.places());
-        let setter = places.stream_setter(program, statement.stmt?)?;
         let looped = places.around(setter).next()?.1;
         let returns = |it: &StmtId| self.captured_operand(*it, Op::SetCurrentStream).is_some();
         if !matches!(program.stmts[looped], Stmt::For(_)) || !self.statements_in(looped).iter().any(returns) {
@@ -87,19 +109,15 @@ impl EditableText {
         let after = after.filter(|it| *it < place.position);
         let stmts = program.block(place.block);
         let earlier = stmts[after.map_or(0, |it| it + 1)..place.position].iter().rev();
-        let named = |it: StmtId| {
-            let line = self.index.line(program.stmt_span(it).start);
-            NamedStmt { stmt: Some(it), name: format!("line {line}") }
-        };
         if self.sets_other_stream_in(setter, looped) {
             let of = earlier.copied().find_map(|it| self.same_streams_at_end(it, looped, setter))?;
-            return edit.synchronize_before(InsertionPoint::BlockEnd { of: named(of) });
+            return edit.synchronize_before(InsertionPoint::BlockEnd { of: self.named(of) });
         }
         let is_same =
             |it: StmtId| program.stmt_span(it).text(&self.text) == program.stmt_span(setter).text(&self.text);
         let selected = earlier.copied().find(|it| is_same(*it))?;
         let next = stmts[places.of_stmt(selected)?.position + 1];
-        edit.synchronize_before(InsertionPoint::Before { statement: named(next), current: None })
+        edit.synchronize_before(InsertionPoint::Before { statement: self.named(next), current: None })
     }
 
     /// Returns the SetCurrentStream whose stream is current at the end of the iterations of `earlier`, if this is a loop like `looped`
@@ -116,6 +134,12 @@ impl EditableText {
             && places.of_stmt(found)?.block == it.body
             && first_line(earlier) == first_line(looped);
         is_same.then_some(found)
+    }
+
+    /// Returns a statement, named by its line.
+    pub(super) fn named(&self, stmt: StmtId) -> NamedStmt {
+        let line = self.index.line(self.program.stmt_span(stmt).start);
+        NamedStmt { stmt: Some(stmt), name: format!("line {line}") }
     }
 
     /// Returns whether a SetCurrentStream selects another stream in each iteration of a loop.

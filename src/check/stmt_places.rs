@@ -113,6 +113,16 @@ impl StmtPlaces {
         }
     }
 
+    /// Returns the SetCurrentStream whose stream is current at the end of a block, if it is the same one on all paths.
+    pub fn stream_setter_at_end(&self, program: &Program, block: BlockId) -> Option<StmtId> {
+        let last = *program.block(block).last()?;
+        if set_stream(program, last).is_some() {
+            return Some(last);
+        }
+        let is_changed = nested_blocks(&program.stmts[last]).into_iter().any(|it| self.sets_stream(it));
+        self.stream_setter(program, last).filter(|it| !is_changed || self.restores(program, last, *it))
+    }
+
     /// Returns whether each block of a branch that changes the stream ends with that of `setter`.
     fn restores(&self, program: &Program, branch: StmtId, setter: StmtId) -> bool {
         nested_blocks(&program.stmts[branch]).into_iter().filter(|it| self.sets_stream(*it)).all(|block| {

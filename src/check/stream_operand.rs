@@ -7,7 +7,7 @@ use grammar::{
 };
 use rustc_hash::FxHashSet;
 
-use super::stmt_places::StmtPlaces;
+use super::{edit::InsertionPoint, stmt_places::StmtPlaces};
 
 /// A program, and what the operands of its streams depend on.
 pub struct StreamOperands<'a> {
@@ -20,16 +20,16 @@ pub struct StreamOperands<'a> {
 }
 
 impl StreamOperands<'_> {
-    /// Returns how a `Synchronize` before `insertion` (`None`: after the last statement) names the stream that
+    /// Returns how a `Synchronize` at `insertion` (`None`: after the last statement) names the stream that
     /// executes `stmt`: by the operand of the SetCurrentStream that makes it current if this operand has the same
     /// value there, otherwise by `index`. In the dialect of 2025, the name of a captured stream may be a number or a scalar: an expression
     /// that is not a stream object has parentheses then.
-    pub fn text(&self, index: i64, stmt: Option<StmtId>, insertion: Option<StmtId>) -> String {
+    pub fn text(&self, index: i64, stmt: Option<StmtId>, insertion: Option<&InsertionPoint>) -> String {
         let text = stmt.and_then(|it| self.symbolic_operand(it, insertion)).unwrap_or_else(|| index.to_string());
         if self.program.captured_stream_names().contains(&text) { format!("( {text} )") } else { text }
     }
 
-    fn symbolic_operand(&self, stmt: StmtId, insertion: Option<StmtId>) -> Option<String> {
+    fn symbolic_operand(&self, stmt: StmtId, insertion: Option<&InsertionPoint>) -> Option<String> {
         let (program, places) = (self.program, self.places);
         let set = places.stream_setter(program, stmt)?;
         let Stmt::Op(it) = &program.stmts[set] else { return None };
@@ -40,9 +40,20 @@ impl StreamOperands<'_> {
         }
         let loops: Vec<StmtId> = self.enclosing_loops(set, operand);
         if !loops.is_empty() {
+            let place = insertion?.statement()?;
+            let current = match insertion? {
+                InsertionPoint::BlockEnd { .. } => {
+                    places.stream_setter_at_end(program, places.of_stmt(place)?.block)
+                }
+                InsertionPoint::Before { .. } | InsertionPoint::End { .. } => {
+                    places.stream_setter(program, place)
+                }
+            };
             // The same SetCurrentStream also makes the waiting stream current: iterations wait for each other.
-            let insertion = insertion.filter(|it| places.stream_setter(program, *it) != Some(set))?;
-            let is_inside = |it: &StmtId| places.around(insertion).any(|(_, outer)| outer == *it);
+            if current == Some(set) {
+                return None;
+            }
+            let is_inside = |it: &StmtId| places.around(place).any(|(_, outer)| outer == *it);
             if !loops.iter().all(is_inside) {
                 return None;
             }

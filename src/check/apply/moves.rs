@@ -1,4 +1,4 @@
-//! The edits that move a statement: a Wait up, or a Deallocate down.
+//! The edits that move a statement: a Wait, or a Deallocate down.
 
 use grammar::{
     ir::{Program, Stmt, StmtId},
@@ -30,14 +30,16 @@ impl EditableText {
         }
         let at = self.position(before)?.0;
         let mut it = self.insert(text, before)?;
+        let kind = if at <= from { ChangeKind::Moved } else { ChangeKind::Delayed };
         for change in &mut it.changes {
-            change.kind = ChangeKind::Moved(statement.to_owned());
+            change.kind = kind(statement.to_owned());
         }
         it.replaced.push(stmt);
         let (name, capture) = match synchronize {
             None => (None, None),
             Some(WaitedStream::Index { index, stmt: executed }) => {
-                (Some(self.stream_operand(*index, *executed, Some(stmt))), None)
+                let here = InsertionPoint::Before { statement: self.named(stmt), current: None };
+                (Some(self.stream_operand(*index, *executed, Some(&here))), None)
             }
             Some(WaitedStream::Entry { .. }) => {
                 let (name, capture) = self.entry_stream_name(at)?;

@@ -1,0 +1,201 @@
+//! The places of a `Wait`: where one is inserted, and where one is moved, out of a branch or into a loop, because a second one for
+//! the same communication is an error (E0411).
+
+use grammar::{
+    attr,
+    ir::{Stmt, StmtId},
+    ops::{Op, OpClass},
+};
+
+use super::{
+    edit::{Edit, InsertionPoint, NamedStmt, WaitedStream},
+    editable_text::EditableText,
+};
+
+impl EditableText {
+    /// Returns the edits that wait for a communication at a point, the best one first. The Wait is executed as often as the
+    /// communication is posted. If the communication is posted in a branch, and the Wait would be behind it, the Wait is at the end of the
+    /// branch: a rank that does not take the branch has nothing to wait for. If the Wait would be in a loop or a branch without the
+    /// communication, it is before that. If a rank that executes it has another Wait for the same communication, that one moves; if there
+    /// are several of these, there is no edit.
+    pub(super) fn wait_placements(&self, communication: &NamedStmt, before: &InsertionPoint) -> Vec<Edit> {
+        let insert = |before| Edit::InsertWait { communication: communication.clone(), before };
+        let Some(post) = communication.stmt else { return vec![insert(before.clone())] };
+        let point = self.wait_point(communication, post, before);
+        match self.other_waits(post, &point).as_slice() {
+            [] => vec![insert(point)],
+            [wait] => {
+                // Each branch may have a Wait of its own.
+                let own = self.out_of_other_blocks(before, &|it| {
+                    self.is_around(it, post) || self.is_around(it, *wait)
+                });
+                let is_other_arm = own.statement() != point.statement()
+                    && self.branch_without(post, *wait).is_some_and(|it| self.is_inside(&own, it))
+                    && !self.is_in_same_arm(&own, *wait, post);
+                let other = Some(own).filter(|_| is_other_arm).map(insert);
+                other.into_iter().chain(self.moved_waits(post, *wait, &point)).collect()
+            }
+            [_, _, ..] => Vec::new(),
+        }
+    }
+
+    /// Returns the edit that moves a Wait up. It stays out of loops and branches in which neither it is, nor its communication.
+    pub(super) fn moved_up(&self, wait: StmtId, before: &InsertionPoint, stream: Option<&WaitedStream>) -> Edit {
+        let number = self.awaited_number(wait);
+        let post = number.and_then(|it| self.only_post(it));
+        let is_shared = |it| self.is_around(it, wait) || post.is_some_and(|post| self.is_around(it, post));
+        let before = self.out_of_other_blocks(before, &is_shared);
+        Edit::MoveWait { wait: Some(wait), before, synchronize: stream.cloned() }
+    }
+
+    /// Returns the lines of the Waits that have to be removed if one is inserted for a communication: each of these would be a second
+    /// one.
+    pub(super) fn lines_of_other_waits(&self, post: StmtId, before: &InsertionPoint) -> Vec<u32> {
+        let communication = NamedStmt { stmt: Some(post), name: String::new() };
+        let point = self.wait_point(&communication, post, before);
+        let waits = self.other_waits(post, &point);
+        waits.into_iter().map(|it| self.index.line(self.program.stmt_span(it).start)).collect()
+    }
+
+    fn wait_point(&self, communication: &NamedStmt, post: StmtId, before: &InsertionPoint) -> InsertionPoint {
+        let number = self.program.posted_work(post);
+        let is_shared = |it: StmtId| {
+            self.is_around(it, post) || number.is_some_and(|number| self.posts_without_wait(it, number))
+        };
+        let point = self.out_of_other_blocks(before, &is_shared);
+        let places = self.places();
+        let Some(block) = places.of_stmt(post).map(|it| it.block) else { return point };
+        let is_in_block = match &point {
+            InsertionPoint::Before { statement, .. } => statement.stmt.is_some_and(|it| {
+                places.of_stmt(it).is_some_and(|it| it.block == block)
+                    || places.around(it).any(|(around, _)| around == block)
+            }),
+            InsertionPoint::BlockEnd { .. } => true,
+            InsertionPoint::End { .. } => false,
+        };
+        let outer = places.around(post).next();
+        let is_in_branch = outer.is_some_and(|(_, outer)| matches!(self.program.stmts[outer], Stmt::If(_)));
+        if is_in_branch && !is_in_block {
+            return InsertionPoint::BlockEnd { of: communication.clone() };
+        }
+        point
+    }
+
+    /// Returns a point before the loops and branches around `point` for which `is_shared` does not hold. A Wait stays in loops whose
+    /// iterations post a communication with its number and do not wait for it: one Wait is for this communication and that of the iteration
+    /// before.
+    fn out_of_other_blocks(
+        &self,
+        point: &InsertionPoint,
+        is_shared: &dyn Fn(StmtId) -> bool,
+    ) -> InsertionPoint {
+        let mut point = point.clone();
+        if let InsertionPoint::Before { statement, current } = &mut point {
+            let around = statement.stmt.into_iter().flat_map(|it| self.places().around(it));
+            if let Some(outer) = around.map(|(_, outer)| outer).filter(|it| !is_shared(*it)).last() {
+                (statement.stmt, *current) = (Some(outer), None);
+            }
+        }
+        point
+    }
+
+    /// Returns the Waits of which each would end a communication that a Wait at a point ends, too.
+    fn other_waits(&self, post: StmtId, point: &InsertionPoint) -> Vec<StmtId> {
+        let Some(number) = self.program.posted_work(post) else { return Vec::new() };
+        if self.only_post(number) != Some(post) {
+            return Vec::new();
+        }
+        let is_other = |wait: StmtId| match (self.branch_without(post, wait), self.branch_without(wait, post)) {
+            (Some(branch), _) => !self.is_inside(point, branch),
+            (None, Some(around_post)) => self.is_inside(point, around_post) && self.starts_before(around_post, wait),
+            (None, None) => false,
+        };
+        let waits = self.program.stmts.ids().filter(|it| self.awaited_number(*it) == Some(number));
+        waits.filter(|it| is_other(*it)).collect()
+    }
+
+    /// Returns the moves of a Wait to a point. If the Wait moves down, another one is to the place before the branch in which it is; this
+    /// one is better if something follows the Wait in the branch.
+    fn moved_waits(&self, post: StmtId, wait: StmtId, point: &InsertionPoint) -> Vec<Edit> {
+        let moved = |before: InsertionPoint| {
+            let is_up = before.statement().is_some_and(|it| self.starts_before(it, wait));
+            let place = before.statement();
+            let setter = |it: StmtId| self.places().stream_setter(&self.program, it);
+            let has_moved = is_up && place.is_some_and(|it| setter(it) != setter(wait));
+            let current = before.current().filter(|it| has_moved && it.is_in_program());
+            let synchronize = current.map(|it| WaitedStream::from_stream(it, place));
+            Edit::MoveWait { wait: Some(wait), before, synchronize }
+        };
+        let branch = self.branch_without(post, wait).filter(|branch| {
+            point.statement().is_none_or(|it| it != *branch && self.starts_before(*branch, it))
+        });
+        let Some(branch) = branch else { return vec![moved(point.clone())] };
+        let above = InsertionPoint::Before { statement: self.named(branch), current: None };
+        let mut all = vec![moved(point.clone()), moved(above)];
+        if self.is_followed(wait, branch) {
+            all.reverse();
+        }
+        all
+    }
+
+    /// Returns whether a statement that uses memory follows `wait` in its blocks, up to that of `branch`.
+    fn is_followed(&self, wait: StmtId, branch: StmtId) -> bool {
+        let (program, places) = (&self.program, self.places());
+        let inside = std::iter::once(wait).chain(places.around(wait).map(|it| it.1));
+        inside.take_while(|it| *it != branch).filter_map(|it| places.of_stmt(it)).any(|place| {
+            program.block(place.block)[place.position + 1..].iter().any(|it| match &program.stmts[*it] {
+                Stmt::Op(it) => !matches!(it.op.def().class, OpClass::Stream | OpClass::Wait),
+                Stmt::Let(..) => false,
+                Stmt::For(_) | Stmt::If(_) => true,
+            })
+        })
+    }
+
+    /// Returns the outermost loop or branch around `inner` in which `stmt` is not.
+    fn branch_without(&self, stmt: StmtId, inner: StmtId) -> Option<StmtId> {
+        let all = self.places().around(inner).map(|it| it.1);
+        all.filter(|it| !self.is_around(*it, stmt)).last()
+    }
+
+    /// Returns whether a point is in the block of the branch without `post` in which `wait` is.
+    fn is_in_same_arm(&self, point: &InsertionPoint, wait: StmtId, post: StmtId) -> bool {
+        let places = self.places();
+        let Some(branch) = self.branch_without(post, wait) else { return true };
+        let arm = |it: StmtId| places.around(it).find(|it| it.1 == branch).map(|it| it.0);
+        point.statement().is_none_or(|it| arm(it) == arm(wait))
+    }
+
+    fn is_around(&self, outer: StmtId, stmt: StmtId) -> bool {
+        self.places().around(stmt).any(|it| it.1 == outer)
+    }
+
+    fn is_inside(&self, point: &InsertionPoint, outer: StmtId) -> bool {
+        point.statement().is_some_and(|it| self.is_around(outer, it))
+    }
+
+    fn starts_before(&self, first: StmtId, second: StmtId) -> bool {
+        self.program.stmt_span(first).start < self.program.stmt_span(second).start
+    }
+
+    /// Returns the number of the communication that a Wait waits for.
+    fn awaited_number(&self, stmt: StmtId) -> Option<u32> {
+        self.program.stmts[stmt].op().filter(|it| it.op == Op::Wait)?.get(attr::WORK)
+    }
+
+    /// Returns the statement that posts a communication with a number, if there is only one.
+    fn only_post(&self, number: u32) -> Option<StmtId> {
+        let mut posts =
+            self.program.stmts.ids().filter(|it| self.program.posted_work(*it) == Some(number));
+        posts.next().filter(|_| posts.next().is_none())
+    }
+
+    /// Returns whether a loop contains a communication with a number, and no Wait for it.
+    fn posts_without_wait(&self, looped: StmtId, number: u32) -> bool {
+        let (program, mut posts, mut waits) = (&self.program, false, false);
+        program.walk_stmt(looped, &mut |it| {
+            posts |= program.posted_work(it) == Some(number);
+            waits |= self.awaited_number(it) == Some(number);
+        });
+        matches!(program.stmts[looped], Stmt::For(_)) && posts && !waits
+    }
+}
