@@ -113,12 +113,13 @@ impl<'s> TokenStreamBuilder<'s, '_> {
                 let number =
                     self.input.get(self.position + 1).map_or("", |it| self.source.slice(it.start, it.end));
                 let fresh = element && listed.insert(number);
-                let goes_on = fresh
-                    && (!next.first
-                        || matches!(
+                // A number that is listed already begins the statement that posts the transfer, unless the list goes on behind it.
+                let goes_on = fresh && !next.first
+                    || element
+                        && matches!(
                             self.kind_after_group(self.position + 2),
                             Some(TokenKind::Comma | TokenKind::ParenClose)
-                        ));
+                        );
                 !goes_on && next.kind != TokenKind::ParenClose
             }
             TokenKind::ParenClose => !matches!(next.kind, TokenKind::Comma | TokenKind::ParenClose),

@@ -171,6 +171,20 @@ impl Verifier<'_> {
                 self.error(Code::BadAttribute, span, message, "expected `P2PCommunication 37 (…)`");
             }
         }
+        let number = |it: &StmtId| self.program.stmts[*it].op().and_then(|it| it.number);
+        for (at, id) in transfers.iter().enumerate() {
+            let first = transfers[..at].iter().find(|it| number(it).is_some() && number(it) == number(id));
+            let Some((first, number)) = first.zip(number(id)) else { continue };
+            let message = format!("two transfers of one ShareMemHandles have the number {number}");
+            let (span, first) = (self.program.stmt_span(*id), self.program.stmt_span(*first));
+            let it = Diagnostic::new(Code::BadAttribute, span, message, "expected another number")
+                .label(first, "the first one")
+                .help(format!(
+                    "write a number of its own, here, in the P2PCommunication that posts this transfer, and in its Wait: \
+                     `Communication {number}` of a Wait is one of the two"
+                ));
+            self.diagnostics.push(it);
+        }
     }
 
     /// Reports a Wait for a communication that is not posted before it.
