@@ -8,6 +8,7 @@
 use super::{
     conflict::{Party, Race},
     excess::UnreadWrites,
+    execution_fault::PostedAgain,
     finding::Checks,
     memory::{UnwrittenRead, WriteTracker},
     ordering_model::AccessRules,
@@ -63,8 +64,8 @@ pub(super) struct AccessChecks<'p> {
     pub unwritten_reads: Vec<UnwrittenRead>,
     /// Number of reads and writes with too many pieces to record.
     pub not_recorded: usize,
-    /// The rank and the instruction of each transfer that is posted again too early.
-    pub posted_again: Vec<(usize, usize)>,
+    /// The transfers that are posted again too early.
+    pub posted_again: Vec<PostedAgain>,
     /// The writes that nothing reads, if all instructions were visited in one order.
     pub unread: Option<UnreadWrites<'p>>,
     /// Number of groups that have faults in their own order, and were not checked with all orders.

@@ -147,7 +147,8 @@ impl EditableText {
                 let fork = self.fork_before_loop(edit);
                 let here = fork.is_some().then(|| edit.clone());
                 let other = self.before_loops(edit).or_else(|| self.join_in_loop(edit)).or(fork);
-                [Some(other.unwrap_or_else(|| edit.clone())), here].into_iter().flatten().collect()
+                let placed = Some(other.unwrap_or_else(|| edit.clone()));
+                [placed, here, self.join_iterations(edit)].into_iter().flatten().collect()
             }
             Edit::MoveWait { wait: None, .. }
             | Edit::SynchronizeOnStream { .. }

@@ -40,7 +40,7 @@ pub fn capture_faults(plan: &Plan) -> Vec<ExecutionFault> {
     let mut add = |at: usize, kind: ExecutionFaultKind| {
         let is_new = faults.iter().all(|it| it.kind != kind);
         if is_new {
-            faults.push(ExecutionFault { rank: plan.rank, origin: plan.code[at].origin, kind });
+            faults.push(ExecutionFault { rank: plan.rank, origin: plan.code[at].origin, kind, again: None });
         }
     };
     for (at, inst) in plan.code.iter().enumerate() {

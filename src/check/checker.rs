@@ -5,7 +5,7 @@ use super::{
     capture::capture_faults,
     conflict::Race,
     excess::{Excess, ExcessNotSearched, find_excess},
-    execution_fault::ExecutionFault,
+    execution_fault::{ExecutionFault, PostedAgain},
     finding::{Checks, Finding, Report},
     memory::UnwrittenRead,
     ordering_model::AccessRules,
@@ -126,7 +126,7 @@ fn run_checks_of(world: &World, checks: Checks, grouping: Grouping) -> CheckResu
     };
     if checks.looks_at_semaphores() {
         found.execution_faults.extend(world.iter().filter_map(too_few_queues));
-        let again = |at: &(usize, usize)| ExecutionFault::posted_again(world, *at, false);
+        let again = |at: &PostedAgain| ExecutionFault::posted_again(world, *at, false);
         found.execution_faults.extend(accesses.posted_again.iter().map(again));
     }
     if checks.excess {

@@ -49,7 +49,7 @@ impl Finding {
 pub(super) struct DiagnosticBuilder<'a> {
     pub(super) plans: &'a [Plan],
     sources: &'a [Source],
-    indexes: &'a PlanIndexes<'a>,
+    pub(super) indexes: &'a PlanIndexes<'a>,
     /// Each text with the program that the plans execute of it, once a help needs it.
     texts: Vec<OnceCell<Option<EditableText>>>,
 }
@@ -75,7 +75,7 @@ impl<'a> DiagnosticBuilder<'a> {
 
     /// Returns the text and the program that a rank executes. Returns `None` if a pass has changed the
     /// statements of the text.
-    fn edit_context(&self, rank: usize) -> Option<EditContext<'_>> {
+    pub(super) fn edit_context(&self, rank: usize) -> Option<EditContext<'_>> {
         let (plan, text) = (self.plans.get(rank)?, self.text_of(rank));
         let source = self.sources.get(text)?;
         let lines = || NumberedLines::of(&source.text);

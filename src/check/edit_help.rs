@@ -24,6 +24,15 @@ pub struct EditContext<'a> {
     pub index: PlanIndex<'a>,
 }
 
+/// Formats an edit that is the only one. Also returns the changes of the text.
+pub fn help_of_edit(edit: &Edit, context: &EditContext<'_>) -> (String, Vec<Fix>) {
+    let Some((edit, applied)) = context.text.applications(edit).into_iter().next() else {
+        return (outline(edit, Some(context)), Vec::new());
+    };
+    let fixes = applied.lines.fixes(&context.text.lines, &context.text.index);
+    (describe(context, &edit, &applied), fixes)
+}
+
 /// Formats the alternative edits of a race, or the advice if there are none. Without a context the edits are
 /// described only by their statements. Also returns the changes of the text, if the help has one edit.
 pub fn help(race: &RaceExplanation, context: Option<&EditContext<'_>>) -> (Option<String>, Vec<Fix>) {

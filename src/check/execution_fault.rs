@@ -1,9 +1,21 @@
 //! Faults of a program that are about how an executor runs it, and not about the order of two accesses.
 
+use grammar::codes::Code;
 use hir_plan::Plan;
 
 /// The number of hardware queues without `CUDA_DEVICE_MAX_CONNECTIONS`.
 pub(super) const HARDWARE_QUEUES: usize = 8;
+
+/// A transfer over peer memory that is posted again too early.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PostedAgain {
+    /// The rank.
+    pub rank: usize,
+    /// The instruction of the rank that posted the transfer before, or waited for the post.
+    pub earlier: usize,
+    /// The instruction that does so again.
+    pub inst: usize,
+}
 
 /// A fault of how an executor runs a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,13 +26,17 @@ pub struct ExecutionFault {
     pub origin: u32,
     /// What is wrong.
     pub kind: ExecutionFaultKind,
+    /// A transfer that is posted again in one run: two instructions of the rank, of which the second posts, or waits for the post, and
+    /// the first one did so before.
+    pub again: Option<[usize; 2]>,
 }
 
 impl ExecutionFault {
     /// An instruction of a rank posts a transfer again that may not have ended, in its own run or in the run before.
-    pub(super) fn posted_again(plans: &[Plan], (rank, inst): (usize, usize), between_runs: bool) -> Self {
-        let origin = plans[rank].code[inst].origin;
-        Self { rank, origin, kind: ExecutionFaultKind::PostedAgain { between_runs } }
+    pub(super) fn posted_again(plans: &[Plan], it: PostedAgain, between_runs: bool) -> Self {
+        let origin = plans[it.rank].code[it.inst].origin;
+        let again = (!between_runs).then_some([it.earlier, it.inst]);
+        Self { rank: it.rank, origin, kind: ExecutionFaultKind::PostedAgain { between_runs }, again }
     }
 }
 
@@ -45,6 +61,15 @@ pub enum ExecutionFaultKind {
 }
 
 impl ExecutionFaultKind {
+    /// Returns the code of the diagnostic.
+    pub fn code(self) -> Code {
+        match self {
+            Self::NotRecorded(_) | Self::Isolation | Self::HostWait | Self::Unjoined => Code::NotCaptured,
+            Self::PostedAgain { .. } => Code::SemaphoreInUse,
+            Self::TooFewQueues(_) => Code::FewQueues,
+        }
+    }
+
     /// Returns what is said at the statement.
     pub fn label(self) -> String {
         let label = match self {

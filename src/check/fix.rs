@@ -5,9 +5,9 @@
 //! loop may also remove the race with one of them, so that they are joined one at a time. If two edits
 //! qualify, neither is made, unless one of them is the move of a Deallocate, which lets no stream wait.
 //!
-//! Inserted or moved Synchronize and Wait statements only add orders that already hold in statement order: a
-//! stream that loses its Wait waits for the stream that gets it. A Deallocate that moves down only frees its storage
-//! later. A program that is correct when its statements execute in order therefore gives the same results.
+//! Inserted Synchronize and Wait statements, and those that move up, only add orders that already hold in statement order: a
+//! stream that loses its Wait waits for the stream that gets it. A Wait that moves down out of a branch adds no race, or it does not
+//! move. A Deallocate that moves down only frees its storage later. A program that is correct when its statements execute in order therefore gives the same results.
 //!
 //! A program with many races gets many edits at once (`many`).
 
@@ -26,14 +26,16 @@ use super::{
     conflict::{Party, Race},
     edit::Edit,
     editable_text::EditableText,
+    execution_fault::ExecutionFault,
     explanation::RaceExplanation,
     finding::{Checks, Finding},
     line_changes::LineChanges,
     numbered_lines::NumberedLines,
+    order_edits,
     plan_index::PlanIndexes,
     race_side::RaceSide,
 };
-use hir_plan::{Plan, World};
+use hir_plan::{Plan, World, sync::CommOrderEdge};
 
 /// The maximum number of rounds, each of which makes one edit, or the edits of many races.
 const MAX_ROUNDS: usize = 64;
@@ -85,6 +87,7 @@ pub fn fix(text: &str, number: usize, checks: Checks, plan: Planner<'_>) -> FixR
         let is_single = many.is_none();
         let fixed = many.or_else(|| races.iter().find_map(|it| session.fix_one(&mut round, it)));
         let fixed = fixed.or_else(|| session.fix_with_wait(&round, &races));
+        let fixed = fixed.or_else(|| session.fix_semaphore(&round)).or_else(|| session.fix_kernels(&round));
         let Some((mut applied, next)) = fixed else { break };
         state = next;
         if is_single {
@@ -142,7 +145,7 @@ struct FindingKey {
 
 impl FindingKey {
     fn is_race(&self) -> bool {
-        self.code != Code::UnwrittenOutput.text() && self.code != Code::UnwrittenRead.text()
+        [Code::Race, Code::RaceWithCaller, Code::StorageRace].iter().any(|it| it.text() == self.code)
     }
 
     /// Returns the key without streams and queues.
@@ -250,6 +253,18 @@ fn race_key(lines: &NumberedLines, plans: &[Plan], race: &Race) -> FindingKey {
     }
 }
 
+/// Returns the key of a fault of how an executor runs a statement.
+fn fault_key(lines: &NumberedLines, plans: &[Plan], fault: &ExecutionFault) -> FindingKey {
+    let line = lines.id(plans[fault.rank].origins[fault.origin as usize].line);
+    FindingKey {
+        code: fault.kind.code().text(),
+        is_entry: false,
+        is_reuse: false,
+        buffer: String::new(),
+        sides: [line.map(|line| (line, String::new())), None],
+    }
+}
+
 impl FixSession<'_> {
     /// Parses, plans and checks a text. Returns `None` if it is rejected or deadlocks.
     fn check_text(&self, lines: NumberedLines) -> Option<CheckedText> {
@@ -279,6 +294,14 @@ impl FixSession<'_> {
                 buffer: plans[read.rank].buffers[read.buffer as usize].name.clone(),
                 sides: [lines.id(line).map(|line| (line, String::new())), None],
             }
+        }));
+        keys.extend(found.execution_faults.iter().map(|it| fault_key(&lines, &plans, it)));
+        keys.extend(found.communicator_order.iter().map(|_| FindingKey {
+            code: Code::CommunicatorOrder.text(),
+            is_entry: false,
+            is_reuse: false,
+            buffer: String::new(),
+            sides: [None, None],
         }));
         Some(CheckedText { text: EditableText::new(lines, program), plans, found, keys })
     }
@@ -344,6 +367,51 @@ impl FixSession<'_> {
             }
         }
         None
+    }
+
+    /// Returns the text with the edit by which a transfer over peer memory no longer comes too early for its semaphore.
+    fn fix_semaphore(&self, round: &Round<'_>) -> Option<(EditedText, CheckedText)> {
+        let state = round.state;
+        state.found.execution_faults.iter().find_map(|fault| {
+            let edit = order_edits::edit_of_semaphore(fault, round.indexes.of(fault.rank))?;
+            let key = fault_key(&state.text.lines, &state.plans, fault);
+            let ordered = state.text.in_order(edit.clone());
+            let all = state.text.applications(&ordered).into_iter().chain(state.text.applications(&edit));
+            let mut all = all.take_while(|_| self.instructions.get() <= MAX_INSTRUCTIONS);
+            all.find_map(|(placed, applied)| {
+                let next = self.attempt(state, &applied)?;
+                fix_extent(state, &key, &placed, &next)?;
+                let next = self.check_text(applied.lines.apply(&state.text.lines))?;
+                Some((applied, next))
+            })
+        })
+    }
+
+    /// Returns the text with the edit by which a rank starts kernels of two communicators in issue order. Other kernels may be left that
+    /// nothing orders.
+    fn fix_kernels(&self, round: &Round<'_>) -> Option<(EditedText, CheckedText)> {
+        let state = round.state;
+        let lines = |it: &CheckedText, edge: &CommOrderEdge| {
+            let mut both = [edge.first, edge.second].map(|at| {
+                let plan = &it.plans[at.rank];
+                it.text.lines.id(plan.origins[plan.code[at.inst].origin as usize].line)
+            });
+            both.sort_unstable();
+            both
+        };
+        let edges = |it: &CheckedText| -> Vec<CommOrderEdge> {
+            it.found.communicator_order.as_ref().map(|it| it.edges.clone()).unwrap_or_default()
+        };
+        edges(state).iter().find_map(|edge| {
+            let edit = order_edits::edit_of_kernels(edge, round.indexes.of(edge.first.rank))?;
+            state.text.applications(&edit).into_iter().find_map(|(_, applied)| {
+                let next = self.attempt_text(state, &applied)?;
+                let is_left = edges(&next).iter().any(|it| lines(&next, it) == lines(state, edge));
+                let is_checked = next.found.not_checked.iter().all(|it| state.found.not_checked.contains(it));
+                let is_better = !is_left && is_checked && next.keys.is_subset(&state.keys);
+                (is_better && self.instructions.get() <= MAX_INSTRUCTIONS).then_some((applied, next))
+            })
+        })
     }
 
     fn attempt(&self, state: &CheckedText, applied: &EditedText) -> Option<Attempt> {

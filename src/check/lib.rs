@@ -118,6 +118,7 @@ mod memory;
 mod merge;
 mod missing_write;
 mod numbered_lines;
+mod order_edits;
 mod ordering_model;
 mod orders;
 mod overlap;

@@ -38,6 +38,21 @@ impl EditableText {
     /// these streams in each iteration of a later loop. Returns `None` if the iterations do not end on a stream that the program
     /// captured, or if one waits for this stream, since they would then wait for each other.
     pub(super) fn join_in_loop(&self, edit: &Edit) -> Option<Edit> {
+        self.join_at_end(edit, false)
+    }
+
+    /// Returns the edit that waits, at the end of each iteration of a loop, for the stream of the iteration, if each iteration has to
+    /// follow the one before: the stream that is current at the end is one for which each iteration waits at its start.
+    pub(super) fn join_iterations(&self, edit: &Edit) -> Option<Edit> {
+        self.join_at_end(edit, true)
+    }
+
+    /// Returns the edit that orders all iterations of a loop, if there is one, and otherwise the edit.
+    pub(super) fn in_order(&self, edit: Edit) -> Edit {
+        self.join_iterations(&edit).unwrap_or(edit)
+    }
+
+    fn join_at_end(&self, edit: &Edit, is_in_order: bool) -> Option<Edit> {
         let Edit::InsertSynchronize { stream, before } = edit else { return None };
         let WaitedStream::Index { stmt: Some(awaited), .. } = stream else { return None };
         let (program, places) = (&self.program, self.places());
@@ -46,7 +61,10 @@ impl EditableText {
             places.around(setter).find(|(_, outer)| matches!(program.stmts[*outer], Stmt::For(_)))?;
         let later = before.statement()?;
         let is_around_later = |it: StmtId| places.around(later).any(|(_, outer)| outer == it);
-        if !self.sets_other_stream_in(setter, looped) || !self.is_in_loop(edit) || is_around_later(looped) {
+        if !self.sets_other_stream_in(setter, looped)
+            || !self.is_in_loop(edit)
+            || is_around_later(looped) != is_in_order
+        {
             return None;
         }
         let stmts = program.block(body);
@@ -54,7 +72,7 @@ impl EditableText {
         let joining = self.captured_operand(stmts[last], Op::SetCurrentStream);
         let is_current_at_end = places.stream_setter_at_end(program, body) == Some(stmts[last]);
         let forks = |it: &StmtId| self.captured_operand(*it, Op::Synchronize) == joining;
-        if !is_current_at_end || self.statements_in(looped).iter().any(forks) {
+        if !is_current_at_end || self.statements_in(looped).iter().any(forks) != is_in_order {
             return None;
         }
         let before = match stmts.get(last + 1) {

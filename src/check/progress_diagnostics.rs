@@ -1,17 +1,27 @@
 //! Formats findings that are about the order of statements, and not about memory: deadlocks, the order of communicators,
 //! captures.
 
-use grammar::{codes::Code, diagnostic::Diagnostic, span::Span};
+use grammar::{
+    codes::Code,
+    diagnostic::{Diagnostic, Fix},
+    span::Span,
+};
 
 use super::{
     diagnostics::{DiagnosticBuilder, MAX_LISTED},
+    edit_help,
     execution_fault::{ExecutionFault, ExecutionFaultKind, HARDWARE_QUEUES},
     finding::Occurrences,
+    order_edits,
 };
 use hir_plan::{
     CollectiveKind, InstKind,
     sync::{CommOrderCycle, CommOrderEdge, Deadlock, InstRef, P2pQueues},
 };
+
+/// Who starts kernels of several communicators in issue order.
+const IN_ISSUE_ORDER: &str = "hir-run and NCCL_LAUNCH_ORDER_IMPLICIT=1 (NCCL 2.26) start them in issue order: check with \
+                              `--nccl=launch-order-implicit`";
 
 impl DiagnosticBuilder<'_> {
     /// Returns the index of the source text and the diagnostic of communicators in contradictory orders.
@@ -50,18 +60,15 @@ impl DiagnosticBuilder<'_> {
         let mut it = Diagnostic::new(Code::CommunicatorOrder, span, message, label)
             .note(orders.join("\n"))
             .note("a GPU may be unable to run the kernels of two communicators at the same time: each rank then waits in one kernel for the other rank");
-        let is_send_recv = |at: InstRef| match &self.plans[at.rank].code[at.inst].kind {
-            InstKind::Collective(it) => matches!(it.kind, CollectiveKind::SendRecv { .. }),
-            _ => false,
-        };
-        it = if crossing.p2p == P2pQueues::Pair
-            && crossing.edges.iter().any(|it| is_send_recv(it.first) || is_send_recv(it.second))
-        {
-            it.help("let the stream of the later communication wait for the earlier one (Wait, Synchronize), on all ranks")
+        let edit = self.kernels_in_issue_order(crossing);
+        it = if let Some((edit, fixes)) = edit {
+            it.fixes = fixes;
+            it.help(edit)
+                .note(format!("the pass `order-communicators` moves Waits up, too. {IN_ISSUE_ORDER}"))
         } else if crossing.p2p == P2pQueues::Pair {
             it.help("put the sends and receives between StartCoalescing and EndCoalescing, or let the stream of the later one wait for the earlier one (Wait, Synchronize), on all ranks")
         } else if is_unordered {
-            it.help("on all ranks, let the stream of the later communication wait for the earlier one (Wait, Synchronize; the pass `order-communicators` moves Waits up), or use one team. hir-run and NCCL_LAUNCH_ORDER_IMPLICIT=1 (NCCL 2.26) start them in issue order: check with `--nccl=launch-order-implicit`")
+            it.help(format!("on all ranks, let the stream of the later communication wait for the earlier one (Wait, Synchronize; the pass `order-communicators` moves Waits up), or use one team. {IN_ISSUE_ORDER}"))
         } else {
             it.help("post these communications in the same order on all ranks, or with one team")
         };
@@ -70,11 +77,21 @@ impl DiagnosticBuilder<'_> {
         (text, it)
     }
 
+    /// Returns the edit by which a rank starts two kernels of a cycle in the order in which it issues them, if all ranks execute one text.
+    fn kernels_in_issue_order(&self, crossing: &CommOrderCycle) -> Option<(String, Vec<Fix>)> {
+        let is_shared =
+            |it: &CommOrderEdge| self.text_of(it.first.rank) == self.text_of(crossing.edges[0].first.rank);
+        crossing.edges.iter().filter(|_| crossing.edges.iter().all(is_shared)).find_map(|it| {
+            let edit = order_edits::edit_of_kernels(it, self.indexes.of(it.first.rank))?;
+            Some(edit_help::help_of_edit(&edit, &self.edit_context(it.first.rank)?))
+        })
+    }
+
     /// Returns the index of the source text and the diagnostic of a fault of how an executor runs a statement.
     pub fn execution_fault(&self, fault: &ExecutionFault, more: &Occurrences) -> (usize, Diagnostic) {
         let (plan, text) = (&self.plans[fault.rank], self.text_of(fault.rank));
-        let capture = |message: String, help: &str| (Code::NotCaptured, message, help.to_owned());
-        let (code, message, help) = match fault.kind {
+        let capture = |message: String, help: &str| (message, help.to_owned());
+        let (message, help) = match fault.kind {
             ExecutionFaultKind::NotRecorded(stream) => capture(
                 format!("a CUDA graph does not contain the work of {}", plan.streams[stream as usize]),
                 "let the stream wait for the stream that is current at entry before it has work",
@@ -88,14 +105,13 @@ impl DiagnosticBuilder<'_> {
                 "capture the parts before and behind it into graphs of their own, or remove it",
             ),
             ExecutionFaultKind::PostedAgain { between_runs } => (
-                Code::SemaphoreInUse,
                 format!(
                     "rank {} uses the semaphore of a transfer again{}, before the first one has ended",
                     fault.rank,
                     if between_runs { " in the next run" } else { "" }
                 ),
                 format!(
-                    "let it follow the Wait for the first one{}: nvFuser has one semaphore for each peer, buffer and P2PCommunication. \
+                    "the transfer has to follow the Wait for the first one{}: nvFuser has one semaphore for each peer, buffer and P2PCommunication. \
                      hir-run counts transfers instead (`--check-model=hir`)",
                     if between_runs {
                         ", also at the end of a run"
@@ -105,7 +121,6 @@ impl DiagnosticBuilder<'_> {
                 ),
             ),
             ExecutionFaultKind::TooFewQueues(streams) => (
-                Code::FewQueues,
                 format!("{streams} streams of rank {} may wait for other ranks at the same time", fault.rank),
                 format!(
                     "set `CUDA_DEVICE_MAX_CONNECTIONS={}`: the default is {HARDWARE_QUEUES} hardware queues, and a stream that waits \
@@ -119,7 +134,17 @@ impl DiagnosticBuilder<'_> {
             ),
         };
         let span = self.span(text, plan.origins[fault.origin as usize].line);
-        let it = Diagnostic::new(code, span, message, fault.kind.label()).help(help);
+        let mut it = Diagnostic::new(fault.kind.code(), span, message, fault.kind.label());
+        let context = self.edit_context(fault.rank);
+        let edit = order_edits::edit_of_semaphore(fault, self.indexes.of(fault.rank)).zip(context.as_ref());
+        it = match edit.map(|(edit, context)| edit_help::help_of_edit(&context.text.in_order(edit), context))
+        {
+            Some((edit, fixes)) => {
+                it.fixes = fixes;
+                it.help(edit).note(help)
+            }
+            None => it.help(help),
+        };
         (text, more.note(&[]).into_iter().fold(it, Diagnostic::note))
     }
 

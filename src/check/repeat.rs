@@ -23,7 +23,7 @@ use std::collections::BTreeSet;
 use super::{
     access_checks::{AccessChecks, Grouping, Trackers},
     conflict::{Party, Race},
-    execution_fault::ExecutionFault,
+    execution_fault::{ExecutionFault, PostedAgain},
     ordering_model::AccessRules,
     two_runs::{TwoRuns, join_plans, signal_count},
 };
@@ -112,7 +112,7 @@ fn compare_runs(
         let parties = if first { [(b, also), (a, writes)] } else { [(a, writes), (b, also)] };
         (first != second).then_some(Race { parties, between_runs: true, ..race })
     };
-    let again = |at: &(usize, usize)| ExecutionFault::posted_again(&both, *at, true);
+    let again = |at: &PostedAgain| ExecutionFault::posted_again(&both, *at, true);
     Ok(BetweenRuns {
         not_compared: found.not_compared,
         posted_again: found.posted_again.iter().map(again).collect(),

@@ -13,7 +13,7 @@
 use grammar::ir::StmtId;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::execution_fault::{ExecutionFault, ExecutionFaultKind, HARDWARE_QUEUES};
+use super::execution_fault::{ExecutionFault, ExecutionFaultKind, HARDWARE_QUEUES, PostedAgain};
 use hir_plan::{
     InstKind, Plan, SignalId, SignalKind, ViewKey,
     sync::happens_before::{Clock, Occurrence},
@@ -27,15 +27,15 @@ pub(super) struct SemaphoreWatch<'p> {
     plans: &'p [Plan],
     /// By transfer: its semaphore, if others use this, too.
     words: FxHashMap<Transfer, usize>,
-    /// By semaphore: the last transfer that was posted, and the last for which the copying side has waited.
-    posted: Vec<Option<Transfer>>,
-    awaited: Vec<Option<Transfer>>,
+    /// By semaphore: the last transfer that was posted, and the last for which the copying side has waited, each with its instruction.
+    posted: Vec<Option<(Transfer, usize)>>,
+    awaited: Vec<Option<(Transfer, usize)>>,
     /// By transfer: the actor and the number of the instruction that ends it.
     ended: FxHashMap<Transfer, (u32, u32)>,
     /// By actor: the clock of its last instruction.
     clocks: FxHashMap<u32, Clock>,
-    /// The rank and the instruction of each post that comes too early.
-    pub found: Vec<(usize, usize)>,
+    /// The posts that come too early.
+    pub found: Vec<PostedAgain>,
 }
 
 impl<'p> SemaphoreWatch<'p> {
@@ -86,8 +86,8 @@ impl<'p> SemaphoreWatch<'p> {
             && let Some(word) = self.words.get(&transfer).copied()
         {
             let last = match (is_post, waits) {
-                (true, false) => self.posted[word].replace(transfer),
-                (true, true) => self.awaited[word].replace(transfer),
+                (true, false) => self.posted[word].replace((transfer, it.inst)),
+                (true, true) => self.awaited[word].replace((transfer, it.inst)),
                 (false, false) => {
                     self.ended.insert(transfer, (it.actor, it.number));
                     None
@@ -99,8 +99,10 @@ impl<'p> SemaphoreWatch<'p> {
             let follows = |(actor, number): (u32, u32)| {
                 actor == it.actor || before.is_some_and(|clock| clock.ended(actor) >= number)
             };
-            if last.is_some_and(|last| !self.ended.get(&last).is_some_and(|it| follows(*it))) {
-                self.found.push((it.rank, it.inst));
+            if let Some((last, earlier)) = last
+                && !self.ended.get(&last).is_some_and(|it| follows(*it))
+            {
+                self.found.push(PostedAgain { rank: it.rank, earlier, inst: it.inst });
             }
         }
         self.clocks.insert(it.actor, it.clock.clone());
@@ -151,5 +153,5 @@ pub(super) fn too_few_queues(plan: &Plan) -> Option<ExecutionFault> {
         }
     }
     let kind = ExecutionFaultKind::TooFewQueues(streams.len());
-    last.map(|origin| ExecutionFault { rank: plan.rank, origin, kind })
+    last.map(|origin| ExecutionFault { rank: plan.rank, origin, kind, again: None })
 }

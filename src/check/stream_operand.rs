@@ -25,7 +25,8 @@ impl StreamOperands<'_> {
     /// value there, otherwise by `index`. In the dialect of 2025, the name of a captured stream may be a number or a scalar: an expression
     /// that is not a stream object has parentheses then.
     pub fn text(&self, index: i64, stmt: Option<StmtId>, insertion: Option<&InsertionPoint>) -> String {
-        let text = stmt.and_then(|it| self.symbolic_operand(it, insertion)).unwrap_or_else(|| index.to_string());
+        let text =
+            stmt.and_then(|it| self.symbolic_operand(it, insertion)).unwrap_or_else(|| index.to_string());
         if self.program.captured_stream_names().contains(&text) { format!("( {text} )") } else { text }
     }
 

@@ -26,9 +26,8 @@ impl EditableText {
             [] => vec![insert(point)],
             [wait] => {
                 // Each branch may have a Wait of its own.
-                let own = self.out_of_other_blocks(before, &|it| {
-                    self.is_around(it, post) || self.is_around(it, *wait)
-                });
+                let own = self
+                    .out_of_other_blocks(before, &|it| self.is_around(it, post) || self.is_around(it, *wait));
                 let is_other_arm = own.statement() != point.statement()
                     && self.branch_without(post, *wait).is_some_and(|it| self.is_inside(&own, it))
                     && !self.is_in_same_arm(&own, *wait, post);
@@ -40,9 +39,13 @@ impl EditableText {
     }
 
     /// Returns the edit that moves a Wait up. It stays out of loops and branches in which neither it is, nor its communication.
-    pub(super) fn moved_up(&self, wait: StmtId, before: &InsertionPoint, stream: Option<&WaitedStream>) -> Edit {
-        let number = self.awaited_number(wait);
-        let post = number.and_then(|it| self.only_post(it));
+    pub(super) fn moved_up(
+        &self,
+        wait: StmtId,
+        before: &InsertionPoint,
+        stream: Option<&WaitedStream>,
+    ) -> Edit {
+        let post = self.post_of(wait);
         let is_shared = |it| self.is_around(it, wait) || post.is_some_and(|post| self.is_around(it, post));
         let before = self.out_of_other_blocks(before, &is_shared);
         Edit::MoveWait { wait: Some(wait), before, synchronize: stream.cloned() }
@@ -101,16 +104,15 @@ impl EditableText {
 
     /// Returns the Waits of which each would end a communication that a Wait at a point ends, too.
     fn other_waits(&self, post: StmtId, point: &InsertionPoint) -> Vec<StmtId> {
-        let Some(number) = self.program.posted_work(post) else { return Vec::new() };
-        if self.only_post(number) != Some(post) {
-            return Vec::new();
-        }
-        let is_other = |wait: StmtId| match (self.branch_without(post, wait), self.branch_without(wait, post)) {
+        let is_other = |wait: StmtId| match (self.branch_without(post, wait), self.branch_without(wait, post))
+        {
             (Some(branch), _) => !self.is_inside(point, branch),
-            (None, Some(around_post)) => self.is_inside(point, around_post) && self.starts_before(around_post, wait),
+            (None, Some(around_post)) => {
+                self.is_inside(point, around_post) && self.starts_before(around_post, wait)
+            }
             (None, None) => false,
         };
-        let waits = self.program.stmts.ids().filter(|it| self.awaited_number(*it) == Some(number));
+        let waits = self.program.stmts.ids().filter(|it| self.post_of(*it) == Some(post));
         waits.filter(|it| is_other(*it)).collect()
     }
 
@@ -182,11 +184,11 @@ impl EditableText {
         self.program.stmts[stmt].op().filter(|it| it.op == Op::Wait)?.get(attr::WORK)
     }
 
-    /// Returns the statement that posts a communication with a number, if there is only one.
-    fn only_post(&self, number: u32) -> Option<StmtId> {
-        let mut posts =
-            self.program.stmts.ids().filter(|it| self.program.posted_work(*it) == Some(number));
-        posts.next().filter(|_| posts.next().is_none())
+    /// Returns the last statement before a Wait that posts a communication with its number.
+    fn post_of(&self, wait: StmtId) -> Option<StmtId> {
+        let number = self.awaited_number(wait)?;
+        let posts = self.program.stmts.ids().filter(|it| self.program.posted_work(*it) == Some(number));
+        posts.filter(|it| self.starts_before(*it, wait)).max_by_key(|it| self.program.stmt_span(*it).start)
     }
 
     /// Returns whether a loop contains a communication with a number, and no Wait for it.

@@ -1,0 +1,71 @@
+//! The edits by which a communication follows an earlier one: a transfer over peer memory the one before that has its semaphore, and a
+//! kernel of NCCL the kernel of another communicator.
+
+use super::{
+    edit::{Edit, InsertionPoint, NamedStmt, WaitedStream},
+    execution_fault::ExecutionFault,
+    plan_index::PlanIndex,
+    race_side::stream_of,
+};
+use hir_plan::{InstKind, SignalId, SignalKind, sync::CommOrderEdge};
+
+/// Returns the edit that removes a fault of a transfer that is posted again: the rank that posts waits for the end of the first transfer;
+/// the copying rank has a stream wait for its first copy. `index` is that of the plan of the rank.
+pub(super) fn edit_of_semaphore(fault: &ExecutionFault, index: PlanIndex<'_>) -> Option<Edit> {
+    let plan = index.plan();
+    let [earlier, later] = fault.again?;
+    let ended = match &plan.code[earlier].kind {
+        InstKind::Signal { .. } | InstKind::WaitSignal { .. }
+            if !stream_of(plan, earlier).is_in_program() =>
+        {
+            index.first_wait_for(earlier)
+        }
+        InstKind::Signal { signal } => index.signal_wait(end_of(*signal)?),
+        InstKind::WaitSignal { signal } => index.signal(end_of(*signal)?),
+        _ => return None,
+    };
+    Some(follow(index, earlier, ended, later))
+}
+
+/// Returns the edit by which a rank starts two kernels in the order in which it issues them, if nothing orders them. `index` is that of
+/// the plan of the rank.
+pub(super) fn edit_of_kernels(edge: &CommOrderEdge, index: PlanIndex<'_>) -> Option<Edit> {
+    // The rank may start first what it issues later.
+    let (earlier, later) = (edge.second.inst, edge.first.inst);
+    let is_swapped = edge.is_unordered && earlier < later;
+    is_swapped.then(|| follow(index, earlier, index.first_wait_for(earlier), later))
+}
+
+/// Returns the edit that lets the stream of an instruction wait for an earlier one. `ended` is the instruction that follows the end of the
+/// earlier one on a stream of the program.
+fn follow(index: PlanIndex<'_>, earlier: usize, ended: Option<usize>, later: usize) -> Edit {
+    let plan = index.plan();
+    let origin = plan.code[later].origin;
+    let current = Some(stream_of(plan, later)).filter(|it| it.is_in_program()).cloned();
+    let before = InsertionPoint::Before { statement: NamedStmt::from_origin(plan, origin), current };
+    match ended {
+        None => {
+            let frame = plan.origins[origin as usize].iteration;
+            Edit::insert_wait(index, plan.code[earlier].origin, before, frame)
+        }
+        Some(at) if at < later => {
+            Edit::InsertSynchronize { stream: WaitedStream::of(plan, Some(at)), before }
+        }
+        Some(at) => Edit::move_wait(plan, at, before),
+    }
+}
+
+/// Returns the signal by which the transfer ends that `posted` posts.
+fn end_of(posted: SignalId) -> Option<SignalId> {
+    let kind = match posted.kind {
+        SignalKind::Ready => SignalKind::Done,
+        SignalKind::PutReady => SignalKind::PutDone,
+        SignalKind::Done
+        | SignalKind::PutDone
+        | SignalKind::TeamReady(_)
+        | SignalKind::TeamDone(_)
+        | SignalKind::TeamData(_)
+        | SignalKind::TeamResult(_) => return None,
+    };
+    Some(SignalId { from: posted.to, to: posted.from, kind, index: posted.index })
+}
