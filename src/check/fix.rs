@@ -11,7 +11,9 @@
 //!
 //! A program with many races gets many edits at once (`many`).
 
+mod key;
 mod many;
+mod ordered;
 
 use std::{
     cell::Cell,
@@ -23,19 +25,18 @@ use grammar::{codes::Code, diagnostic::has_errors, ir::Program, source::Source, 
 use super::{
     apply::{Change, EditedText},
     checker::{CheckResults, run_checks},
-    conflict::{Party, Race},
+    conflict::Race,
     edit::Edit,
     editable_text::EditableText,
-    execution_fault::ExecutionFault,
     explanation::RaceExplanation,
     finding::{Checks, Finding},
     line_changes::LineChanges,
     numbered_lines::NumberedLines,
-    order_edits,
     plan_index::PlanIndexes,
     race_side::RaceSide,
 };
-use hir_plan::{Plan, World, sync::CommOrderEdge};
+use hir_plan::World;
+use key::FindingKey;
 
 /// The maximum number of rounds, each of which makes one edit, or the edits of many races.
 const MAX_ROUNDS: usize = 64;
@@ -87,7 +88,7 @@ pub fn fix(text: &str, number: usize, checks: Checks, plan: Planner<'_>) -> FixR
         let is_single = many.is_none();
         let fixed = many.or_else(|| races.iter().find_map(|it| session.fix_one(&mut round, it)));
         let fixed = fixed.or_else(|| session.fix_with_wait(&round, &races));
-        let fixed = fixed.or_else(|| session.fix_semaphore(&round)).or_else(|| session.fix_kernels(&round));
+        let fixed = fixed.or_else(|| session.fix_order(&round));
         let Some((mut applied, next)) = fixed else { break };
         state = next;
         if is_single {
@@ -129,37 +130,6 @@ struct CheckedText {
     plans: World,
     found: CheckResults,
     keys: BTreeSet<FindingKey>,
-}
-
-/// Identifies a finding without its rank and iteration.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct FindingKey {
-    code: &'static str,
-    is_entry: bool,
-    is_reuse: bool,
-    buffer: String,
-    /// For each side, the line id and the stream or queue that executes it, in ascending order; `None` is the
-    /// caller.
-    sides: [Option<(u32, String)>; 2],
-}
-
-impl FindingKey {
-    fn is_race(&self) -> bool {
-        [Code::Race, Code::RaceWithCaller, Code::StorageRace].iter().any(|it| it.text() == self.code)
-    }
-
-    /// Returns the key without streams and queues.
-    fn without_actors(&self) -> Self {
-        let sides = self.sides.each_ref().map(|it| it.as_ref().map(|it| (it.0, String::new())));
-        Self { buffer: self.buffer.clone(), sides, ..*self }
-    }
-
-    /// Returns true if the two findings differ at most in streams and queues.
-    fn has_same_lines(&self, other: &Self) -> bool {
-        let lines = |it: &Self| it.sides.each_ref().map(|it| it.as_ref().map(|it| it.0));
-        let rest = |it: &Self| (it.code, it.is_entry, it.is_reuse);
-        rest(self) == rest(other) && self.buffer == other.buffer && lines(self) == lines(other)
-    }
 }
 
 /// How much of a finding an edit removes.
@@ -233,35 +203,7 @@ impl CheckedText {
     }
 
     fn key(&self, race: &Race) -> FindingKey {
-        race_key(&self.text.lines, &self.plans, race)
-    }
-}
-
-fn race_key(lines: &NumberedLines, plans: &[Plan], race: &Race) -> FindingKey {
-    let sides = RaceSide::both(plans, race);
-    let mut places = sides.each_ref().map(|it| {
-        let line = it.is_in_program().then(|| lines.id(it.line())).flatten()?;
-        Some((line, it.actor_name().to_owned()))
-    });
-    places.sort_unstable();
-    FindingKey {
-        code: RaceSide::code(race, &sides).text(),
-        is_entry: sides.iter().any(|it| it.party == Party::CallerBefore),
-        is_reuse: race.reused.is_some(),
-        buffer: plans[race.rank].buffers[race.buffer as usize].name.clone(),
-        sides: places,
-    }
-}
-
-/// Returns the key of a fault of how an executor runs a statement.
-fn fault_key(lines: &NumberedLines, plans: &[Plan], fault: &ExecutionFault) -> FindingKey {
-    let line = lines.id(plans[fault.rank].origins[fault.origin as usize].line);
-    FindingKey {
-        code: fault.kind.code().text(),
-        is_entry: false,
-        is_reuse: false,
-        buffer: String::new(),
-        sides: [line.map(|line| (line, String::new())), None],
+        FindingKey::of_race(&self.text.lines, &self.plans, race)
     }
 }
 
@@ -276,33 +218,12 @@ impl FixSession<'_> {
         if found.deadlock.is_some() {
             return None;
         }
-        let mut keys: BTreeSet<FindingKey> =
-            found.races.iter().map(|it| race_key(&lines, &plans, it)).collect();
-        keys.extend(found.unwritten_reads.iter().map(|read| {
-            let line = plans[read.inst_ref.rank].origins
-                [plans[read.inst_ref.rank].code[read.inst_ref.inst].origin as usize]
-                .line;
-            let code = if read.output.or(read.reaches.map(|it| it.1)).is_some() {
-                Code::UnwrittenOutput
-            } else {
-                Code::UnwrittenRead
-            };
-            FindingKey {
-                code: code.text(),
-                is_entry: false,
-                is_reuse: false,
-                buffer: plans[read.rank].buffers[read.buffer as usize].name.clone(),
-                sides: [lines.id(line).map(|line| (line, String::new())), None],
-            }
-        }));
-        keys.extend(found.execution_faults.iter().map(|it| fault_key(&lines, &plans, it)));
-        keys.extend(found.communicator_order.iter().map(|_| FindingKey {
-            code: Code::CommunicatorOrder.text(),
-            is_entry: false,
-            is_reuse: false,
-            buffer: String::new(),
-            sides: [None, None],
-        }));
+        let mut keys = BTreeSet::new();
+        keys.extend(found.races.iter().map(|it| FindingKey::of_race(&lines, &plans, it)));
+        keys.extend(found.unwritten_reads.iter().map(|it| FindingKey::of_read(&lines, &plans, it)));
+        keys.extend(found.execution_faults.iter().map(|it| FindingKey::of_fault(&lines, &plans, it)));
+        let kernels = found.communicator_order.iter();
+        keys.extend(kernels.map(|_| FindingKey::of_line(Code::CommunicatorOrder, None)));
         Some(CheckedText { text: EditableText::new(lines, program), plans, found, keys })
     }
 
@@ -367,51 +288,6 @@ impl FixSession<'_> {
             }
         }
         None
-    }
-
-    /// Returns the text with the edit by which a transfer over peer memory no longer comes too early for its semaphore.
-    fn fix_semaphore(&self, round: &Round<'_>) -> Option<(EditedText, CheckedText)> {
-        let state = round.state;
-        state.found.execution_faults.iter().find_map(|fault| {
-            let edit = order_edits::edit_of_semaphore(fault, round.indexes.of(fault.rank))?;
-            let key = fault_key(&state.text.lines, &state.plans, fault);
-            let ordered = state.text.in_order(edit.clone());
-            let all = state.text.applications(&ordered).into_iter().chain(state.text.applications(&edit));
-            let mut all = all.take_while(|_| self.instructions.get() <= MAX_INSTRUCTIONS);
-            all.find_map(|(placed, applied)| {
-                let next = self.attempt(state, &applied)?;
-                fix_extent(state, &key, &placed, &next)?;
-                let next = self.check_text(applied.lines.apply(&state.text.lines))?;
-                Some((applied, next))
-            })
-        })
-    }
-
-    /// Returns the text with the edit by which a rank starts kernels of two communicators in issue order. Other kernels may be left that
-    /// nothing orders.
-    fn fix_kernels(&self, round: &Round<'_>) -> Option<(EditedText, CheckedText)> {
-        let state = round.state;
-        let lines = |it: &CheckedText, edge: &CommOrderEdge| {
-            let mut both = [edge.first, edge.second].map(|at| {
-                let plan = &it.plans[at.rank];
-                it.text.lines.id(plan.origins[plan.code[at.inst].origin as usize].line)
-            });
-            both.sort_unstable();
-            both
-        };
-        let edges = |it: &CheckedText| -> Vec<CommOrderEdge> {
-            it.found.communicator_order.as_ref().map(|it| it.edges.clone()).unwrap_or_default()
-        };
-        edges(state).iter().find_map(|edge| {
-            let edit = order_edits::edit_of_kernels(edge, round.indexes.of(edge.first.rank))?;
-            state.text.applications(&edit).into_iter().find_map(|(_, applied)| {
-                let next = self.attempt_text(state, &applied)?;
-                let is_left = edges(&next).iter().any(|it| lines(&next, it) == lines(state, edge));
-                let is_checked = next.found.not_checked.iter().all(|it| state.found.not_checked.contains(it));
-                let is_better = !is_left && is_checked && next.keys.is_subset(&state.keys);
-                (is_better && self.instructions.get() <= MAX_INSTRUCTIONS).then_some((applied, next))
-            })
-        })
     }
 
     fn attempt(&self, state: &CheckedText, applied: &EditedText) -> Option<Attempt> {

@@ -71,7 +71,13 @@ impl EditableText {
         let last = stmts.iter().rposition(|it| self.captured_operand(*it, Op::SetCurrentStream).is_some())?;
         let joining = self.captured_operand(stmts[last], Op::SetCurrentStream);
         let is_current_at_end = places.stream_setter_at_end(program, body) == Some(stmts[last]);
-        let forks = |it: &StmtId| self.captured_operand(*it, Op::Synchronize) == joining;
+        let is_before = |it: StmtId| {
+            program.stmt_span(it).start < program.stmt_span(later).start
+                && places.stream_setter(program, it) == places.stream_setter(program, later)
+        };
+        let forks = |it: &StmtId| {
+            self.captured_operand(*it, Op::Synchronize) == joining && (!is_in_order || is_before(*it))
+        };
         if !is_current_at_end || self.statements_in(looped).iter().any(forks) != is_in_order {
             return None;
         }

@@ -63,8 +63,11 @@ impl DiagnosticBuilder<'_> {
         let edit = self.kernels_in_issue_order(crossing);
         it = if let Some((edit, fixes)) = edit {
             it.fixes = fixes;
-            it.help(edit)
-                .note(format!("the pass `order-communicators` moves Waits up, too. {IN_ISSUE_ORDER}"))
+            it.help(edit).note(if crossing.p2p == P2pQueues::Pair {
+                "sends and receives between StartCoalescing and EndCoalescing are one kernel".to_owned()
+            } else {
+                format!("the pass `order-communicators` moves Waits up, too. {IN_ISSUE_ORDER}")
+            })
         } else if crossing.p2p == P2pQueues::Pair {
             it.help("put the sends and receives between StartCoalescing and EndCoalescing, or let the stream of the later one wait for the earlier one (Wait, Synchronize), on all ranks")
         } else if is_unordered {

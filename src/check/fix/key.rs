@@ -1,0 +1,83 @@
+//! What identifies a finding in several edited texts: lines by their ids.
+
+use grammar::codes::Code;
+use hir_plan::Plan;
+
+use crate::{
+    conflict::{Party, Race},
+    execution_fault::ExecutionFault,
+    memory::UnwrittenRead,
+    numbered_lines::NumberedLines,
+    race_side::RaceSide,
+};
+
+/// Identifies a finding without its rank and iteration.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct FindingKey {
+    code: &'static str,
+    is_entry: bool,
+    is_reuse: bool,
+    buffer: String,
+    /// For each side, the line id and the stream or queue that executes it, in ascending order; `None` is the
+    /// caller.
+    sides: [Option<(u32, String)>; 2],
+}
+
+impl FindingKey {
+    /// Returns the key of a race.
+    pub fn of_race(lines: &NumberedLines, plans: &[Plan], race: &Race) -> Self {
+        let both = RaceSide::both(plans, race);
+        let mut sides = both.each_ref().map(|it| {
+            let line = it.is_in_program().then(|| lines.id(it.line())).flatten()?;
+            Some((line, it.actor_name().to_owned()))
+        });
+        sides.sort_unstable();
+        Self {
+            code: RaceSide::code(race, &both).text(),
+            is_entry: both.iter().any(|it| it.party == Party::CallerBefore),
+            is_reuse: race.reused.is_some(),
+            buffer: plans[race.rank].buffers[race.buffer as usize].name.clone(),
+            sides,
+        }
+    }
+
+    /// Returns the key of a read of elements that nothing has written.
+    pub fn of_read(lines: &NumberedLines, plans: &[Plan], read: &UnwrittenRead) -> Self {
+        let plan = &plans[read.inst_ref.rank];
+        let is_output = read.output.or(read.reaches.map(|it| it.1)).is_some();
+        let code = if is_output { Code::UnwrittenOutput } else { Code::UnwrittenRead };
+        let line = lines.id(plan.origins[plan.code[read.inst_ref.inst].origin as usize].line);
+        let buffer = plans[read.rank].buffers[read.buffer as usize].name.clone();
+        Self { buffer, ..Self::of_line(code, line) }
+    }
+
+    /// Returns the key of a fault of how an executor runs a statement.
+    pub fn of_fault(lines: &NumberedLines, plans: &[Plan], fault: &ExecutionFault) -> Self {
+        let line = lines.id(plans[fault.rank].origins[fault.origin as usize].line);
+        Self::of_line(fault.kind.code(), line)
+    }
+
+    /// Returns the key of a finding that has at most one line.
+    pub fn of_line(code: Code, line: Option<u32>) -> Self {
+        let sides = [line.map(|line| (line, String::new())), None];
+        Self { code: code.text(), is_entry: false, is_reuse: false, buffer: String::new(), sides }
+    }
+
+    /// Returns whether the finding is a race.
+    pub fn is_race(&self) -> bool {
+        [Code::Race, Code::RaceWithCaller, Code::StorageRace].iter().any(|it| it.text() == self.code)
+    }
+
+    /// Returns the key without streams and queues.
+    pub fn without_actors(&self) -> Self {
+        let sides = self.sides.each_ref().map(|it| it.as_ref().map(|it| (it.0, String::new())));
+        Self { buffer: self.buffer.clone(), sides, ..*self }
+    }
+
+    /// Returns true if the two findings differ at most in streams and queues.
+    pub fn has_same_lines(&self, other: &Self) -> bool {
+        let lines = |it: &Self| it.sides.each_ref().map(|it| it.as_ref().map(|it| it.0));
+        let rest = |it: &Self| (it.code, it.is_entry, it.is_reuse);
+        rest(self) == rest(other) && self.buffer == other.buffer && lines(self) == lines(other)
+    }
+}
