@@ -10,6 +10,7 @@ use grammar::{
 use super::{
     edit::{Edit, InsertionPoint, NamedStmt, WaitedStream},
     editable_text::EditableText,
+    stmt_places::nested_blocks,
 };
 
 impl EditableText {
@@ -113,7 +114,8 @@ impl EditableText {
             (None, None) => false,
         };
         let waits = self.program.stmts.ids().filter(|it| self.post_of(*it) == Some(post));
-        waits.filter(|it| is_other(*it)).collect()
+        // For which of two branches a Wait behind them is depends on the rank.
+        waits.filter(|it| is_other(*it) && !self.is_behind_other_arm(post, *it)).collect()
     }
 
     /// Returns the moves of a Wait to a point. If the Wait moves down, another one is to the place before the branch in which it is; this
@@ -189,6 +191,19 @@ impl EditableText {
         let number = self.awaited_number(wait)?;
         let posts = self.program.stmts.ids().filter(|it| self.program.posted_work(*it) == Some(number));
         posts.filter(|it| self.starts_before(*it, wait)).max_by_key(|it| self.program.stmt_span(*it).start)
+    }
+
+    /// Returns whether a Wait is outside of a branch of which `post` is in one arm, and a communication with the same number in another.
+    fn is_behind_other_arm(&self, post: StmtId, wait: StmtId) -> bool {
+        let (program, places) = (&self.program, self.places());
+        let arms = |outer: StmtId| nested_blocks(&program.stmts[outer]);
+        places.around(post).any(|(block, outer)| {
+            let is_twin = |it: StmtId| {
+                program.posted_work(it) == program.posted_work(post)
+                    && places.around(it).any(|it| it.1 == outer && it.0 != block)
+            };
+            arms(outer).len() > 1 && !self.is_around(outer, wait) && program.stmts.ids().any(is_twin)
+        })
     }
 
     /// Returns whether a loop contains a communication with a number, and no Wait for it.
