@@ -60,16 +60,29 @@ impl DiagnosticBuilder<'_> {
         let mut it = Diagnostic::new(Code::CommunicatorOrder, span, message, label)
             .note(orders.join("\n"))
             .note("a GPU may be unable to run the kernels of two communicators at the same time: each rank then waits in one kernel for the other rank");
+        let is_send_recv = |at: InstRef| match &self.plans[at.rank].code[at.inst].kind {
+            InstKind::Collective(it) => matches!(it.kind, CollectiveKind::SendRecv { .. }),
+            _ => false,
+        };
+        let of_pairs = crossing.p2p == P2pQueues::Pair;
+        // A group runs on the communicator of all ranks, and a SendRecv is in none.
+        let can_be_grouped =
+            of_pairs && !crossing.edges.iter().any(|it| is_send_recv(it.first) || is_send_recv(it.second));
         let edit = self.kernels_in_issue_order(crossing);
         it = if let Some((edit, fixes)) = edit {
             it.fixes = fixes;
-            it.help(edit).note(if crossing.p2p == P2pQueues::Pair {
-                "sends and receives between StartCoalescing and EndCoalescing are one kernel".to_owned()
+            it = it.help(edit);
+            if can_be_grouped {
+                it.note("sends and receives between StartCoalescing and EndCoalescing are one kernel")
+            } else if of_pairs {
+                it
             } else {
-                format!("the pass `order-communicators` moves Waits up, too. {IN_ISSUE_ORDER}")
-            })
-        } else if crossing.p2p == P2pQueues::Pair {
+                it.note(format!("the pass `order-communicators` moves Waits up, too. {IN_ISSUE_ORDER}"))
+            }
+        } else if can_be_grouped {
             it.help("put the sends and receives between StartCoalescing and EndCoalescing, or let the stream of the later one wait for the earlier one (Wait, Synchronize), on all ranks")
+        } else if of_pairs {
+            it.help("let the stream of the later communication wait for the earlier one (Wait, Synchronize), on all ranks")
         } else if is_unordered {
             it.help(format!("on all ranks, let the stream of the later communication wait for the earlier one (Wait, Synchronize; the pass `order-communicators` moves Waits up), or use one team. {IN_ISSUE_ORDER}"))
         } else {
