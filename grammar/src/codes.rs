@@ -190,7 +190,8 @@ codes! {
     /// of its team may wait for it once, as the members do.
     NotPosted = "E0411", Error;
     /// A statement writes several values to one element: its result is an `expand` of another tensor, or a view of one, and has no
-    /// storage of its own. nvFuser's interpreter ends a program there, as PyTorch refuses such writes.
+    /// storage of its own. PyTorch, whose tensors nvFuser's interpreter writes to, refuses such writes. An `expand` that is executed again
+    /// writes nothing: its result is another view.
     RepeatedElements = "E0412", Error;
     /// The two sides of a transfer, or the members of a collective, disagree on size, type or root; or a rank
     /// would run the program of another rank (`%options rank=`).

@@ -55,7 +55,11 @@ impl PlanBuilder<'_> {
         if let (TypeRule::Same, [view]) = (stmt.op.def().type_rule, &mut views[..]) {
             *view = self.narrow_to_result(view, args[0], out);
         }
-        if let (None, Some(first)) = (self.binding(out), views.first()) {
+        // Nothing writes to an expanded view, so an `expand` that is executed again makes another one.
+        let is_expanded = self.binding(out).is_some_and(|it| it.view.repeats_elements());
+        let makes_view = self.binding(out).is_none()
+            || is_expanded && stmt.rule().aliasing() == Aliasing::View(OperandView::Expanded);
+        if let (true, Some(first)) = (makes_view, views.first()) {
             // Copying to a name without storage makes the name another view of the same elements.
             if let Some(view) = self.view_of_operand(stmt, first, args[0], out)? {
                 let stream = self.binding(args[0]).and_then(|it| it.stream);
@@ -66,11 +70,6 @@ impl PlanBuilder<'_> {
         }
         if let Some(first) = views.first() {
             self.note_overwritten_view(stmt, first, args[0], out)?;
-            // An `expand` that is executed again shows the elements that its result has.
-            let bound = self.binding(out).map(|it| &it.view).filter(|it| it.repeats_elements());
-            if bound.is_some() && self.view_of_operand(stmt, first, args[0], out)?.as_ref() == bound {
-                return Ok(());
-            }
         }
         let target = self.output_view(out)?;
         if let Some(stream) = args.iter().find_map(|arg| self.binding(*arg).and_then(|it| it.stream)) {
