@@ -5,14 +5,16 @@
 //! must not wait for one that does not (`cudaErrorStreamCaptureIsolation`), and all streams that take part must be
 //! joined to the first one at the end (`cudaErrorStreamCaptureUnjoined`). A communication runs on a stream of its
 //! communicator, which waits for the stream that posts it, and a Wait joins it (PyTorch, `ProcessGroupNCCL`). Source:
-//! CUDA C++ Programming Guide, Creating a Graph Using Stream Capture.
+//! CUDA C++ Programming Guide, Creating a Graph Using Stream Capture. The host allocates and frees symmetric memory as `cudaMalloc` and
+//! `cudaFree` do, which a capture refuses in its default mode, and waits for all streams. Source: CUDA Runtime API,
+//! `cudaThreadExchangeStreamCaptureMode`. What the end of the program frees is freed behind the capture.
 //!
 //! The order of the host decides, so one pass over the instructions of a rank finds all.
 
 use rustc_hash::FxHashMap;
 
 use super::execution_fault::{ExecutionFault, ExecutionFaultKind};
-use hir_plan::{EventNo, Plan, SyncEffect, WorkNo};
+use hir_plan::{Allocation, EventNo, InstKind, Plan, SyncEffect, WorkNo};
 
 /// How far a stream or communicator knows the others: by actor, the number of instructions that it follows.
 type Known = Vec<u32>;
@@ -37,14 +39,25 @@ pub fn capture_faults(plan: &Plan) -> Vec<ExecutionFault> {
     let mut events: FxHashMap<EventNo, Option<Known>> = FxHashMap::default();
     let mut works: FxHashMap<WorkNo, Option<Known>> = FxHashMap::default();
     let mut faults: Vec<ExecutionFault> = Vec::new();
-    let mut add = |at: usize, kind: ExecutionFaultKind| {
+    let mut add_origin = |origin: u32, kind: ExecutionFaultKind| {
         let is_new = faults.iter().all(|it| it.kind != kind);
         if is_new {
-            faults.push(ExecutionFault { rank: plan.rank, origin: plan.code[at].origin, kind, again: None });
+            faults.push(ExecutionFault { rank: plan.rank, origin, kind, again: None });
         }
     };
+    let symmetric: Vec<&Allocation> =
+        plan.allocations.iter().filter(|it| it.is_symmetric && !it.is_empty).collect();
+    if let Some(origin) = symmetric.iter().filter_map(|it| Some(it.freed?.origin)).min() {
+        add_origin(origin, ExecutionFaultKind::SymmetricMemory { frees: true });
+    }
+    let mut add = |at: usize, kind: ExecutionFaultKind| add_origin(plan.code[at].origin, kind);
     for (at, inst) in plan.code.iter().enumerate() {
         let stream = inst.stream as usize;
+        if let InstKind::Alloc { buffer, .. } = inst.kind
+            && symmetric.iter().any(|it| it.buffer == buffer)
+        {
+            add(at, ExecutionFaultKind::SymmetricMemory { frees: false });
+        }
         match inst.kind.effect() {
             SyncEffect::RecordEvent(event) => _ = events.insert(event, snapshot(&actors, stream)),
             SyncEffect::WaitEvent(event) => {

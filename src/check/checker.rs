@@ -28,6 +28,10 @@ use hir_plan::{
 const MIXED_TRANSFERS: &str = "`--p2p=pair`: one side of a transfer is in a group, and the other is not, so that they run on different \
                                communicators: put both or none between StartCoalescing and EndCoalescing, or check with `--p2p=communicator`";
 
+/// The reason why accesses to mapped views are not compared.
+const HOSTS_OF_VIEWS: &str = "accesses to `SymmetricContiguousView`: hosts exchange handles there, and wait for each other in a cycle; check \
+                              with `--check-model=hir` for hir-run, which exchanges none";
+
 /// The raw results of the checks, before they are merged over ranks and iterations.
 #[derive(Clone, Debug, Default)]
 pub struct CheckResults {
@@ -86,8 +90,23 @@ pub fn run_checks_in(world: &World, checks: Checks, grouping: Grouping) -> Check
     found
 }
 
-/// Runs `checks` on the plans of all ranks, with the communicators that they name.
+/// Runs `checks` on the plans of all ranks, with the communicators that they name. What is compared with views that are copied is
+/// compared with mapped ones, too, which have fewer orders.
 fn run_checks_of(world: &World, checks: Checks, grouping: Grouping) -> CheckResults {
+    let is_mapped = checks.access_rules().maps_views() && (checks.race || checks.excess || checks.repeat);
+    let Some(mapped) = world.with_mapped_views().filter(|_| is_mapped) else {
+        return run_checks_of_plans(world, checks, grouping);
+    };
+    let mut found = run_checks_of_plans(world, Checks { excess: false, ..checks }, grouping);
+    if found.deadlock.is_none() {
+        let accesses = Checks { comm: false, memory: false, capture: false, ..checks };
+        found.add_accesses(run_checks_of_plans(&mapped, accesses, grouping));
+    }
+    found
+}
+
+/// Runs `checks` on the plans of all ranks as they are.
+fn run_checks_of_plans(world: &World, checks: Checks, grouping: Grouping) -> CheckResults {
     let mut found = CheckResults::default();
     if let Some(deadlock) = world.deadlock() {
         // Instructions after a deadlock never execute, so they are not checked.
@@ -178,13 +197,31 @@ fn run_checks_of(world: &World, checks: Checks, grouping: Grouping) -> CheckResu
 }
 
 impl CheckResults {
-    /// Adds the results with other communicators of sends and receives. What is found with both is reported once.
-    fn add(&mut self, other: Self, p2p: P2pQueues) {
+    /// Adds what is found in accesses to mapped views. What is found with copies, too, is reported once.
+    fn add_accesses(&mut self, other: Self) {
+        self.add_races(other.races, P2pQueues::Communicator);
+        let known = std::mem::take(&mut self.execution_faults);
+        let new = other.execution_faults.into_iter().filter(|it| !known.contains(it)).collect::<Vec<_>>();
+        self.execution_faults = [known, new].concat();
+        (self.excess, self.not_searched) = (other.excess, other.not_searched);
+        let hosts = other.deadlock.map(|_| HOSTS_OF_VIEWS.to_owned());
+        let new = other.not_checked.into_iter().chain(hosts).filter(|it| !self.not_checked.contains(it));
+        let new = new.collect::<Vec<_>>();
+        self.not_checked.extend(new);
+        self.has_more_races |= other.has_more_races;
+    }
+
+    fn add_races(&mut self, races: Vec<Race>, p2p: P2pQueues) {
         let pair = |it: &Race| (it.rank, it.buffer, it.parties, it.between_runs);
         let reversed = |it: &Race| Race { parties: [it.parties[1], it.parties[0]], ..*it };
         let known: FxHashSet<_> = self.races.iter().flat_map(|it| [pair(it), pair(&reversed(it))]).collect();
-        let new = other.races.into_iter().filter(|it| !known.contains(&pair(it)));
+        let new = races.into_iter().filter(|it| !known.contains(&pair(it)));
         self.races.extend(new.map(|it| Race { p2p, ..it }));
+    }
+
+    /// Adds the results with other communicators of sends and receives. What is found with both is reported once.
+    fn add(&mut self, other: Self, p2p: P2pQueues) {
+        self.add_races(other.races, p2p);
         self.deadlock = other.deadlock.map(|it| Box::new(Deadlock { note: p2p.note(), ..*it }));
         let cycle = other.communicator_order.map(|it| Box::new(CommOrderCycle { p2p, ..*it }));
         self.communicator_order = self.communicator_order.take().or(cycle);

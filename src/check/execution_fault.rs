@@ -49,6 +49,11 @@ pub enum ExecutionFaultKind {
     Isolation,
     /// The host waits, which ends a capture with an error.
     HostWait,
+    /// The host allocates or frees symmetric memory, which ends a capture with an error.
+    SymmetricMemory {
+        /// Whether it frees.
+        frees: bool,
+    },
     /// The end does not follow this work of a stream or communicator that takes part in a capture.
     Unjoined,
     /// It posts a transfer again that may not have ended.
@@ -76,6 +81,8 @@ impl ExecutionFaultKind {
             Self::NotRecorded(_) => "a capture does not record this: the stream has not waited for main",
             Self::Isolation => "waits for a stream that the capture does not record",
             Self::HostWait => "the host waits for work that is not executed before the graph is launched",
+            Self::SymmetricMemory { frees: false } => "allocates symmetric memory",
+            Self::SymmetricMemory { frees: true } => "frees symmetric memory",
             Self::Unjoined => "nothing waits for this before the end of the program",
             Self::PostedAgain { .. } => "the same transfer again",
             Self::TooFewQueues(_) => return format!("the {}th stream that waits", HARDWARE_QUEUES + 1),

@@ -70,6 +70,11 @@ impl AccessRules {
         self.model == OrderingModel::Hir
     }
 
+    /// Returns true if a view of the shards of all ranks may be mapped memory of peers. hir's executors copy the shards.
+    pub(super) fn maps_views(self) -> bool {
+        self.model == OrderingModel::Nccl
+    }
+
     /// Returns true if inputs, outputs and storage belong to the program until all streams of all ranks have
     /// finished. The caller then only reads the outputs at exit.
     pub(super) fn ends_together(self) -> bool {

@@ -120,6 +120,10 @@ impl DiagnosticBuilder<'_> {
                 "a capture into a CUDA graph ends here with an error".to_owned(),
                 "capture the parts before and behind it into graphs of their own, or remove it",
             ),
+            ExecutionFaultKind::SymmetricMemory { .. } => capture(
+                "a capture into a CUDA graph ends here with an error: the host would wait for all streams".to_owned(),
+                "allocate it before the capture and free it behind it: let the tensor be an input of the program",
+            ),
             ExecutionFaultKind::PostedAgain { between_runs } => (
                 format!(
                     "rank {} uses the semaphore of a transfer again{}, before the first one has ended",

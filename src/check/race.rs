@@ -187,6 +187,9 @@ impl<'p> RaceDetector<'p> {
             for view in inputs.chain(&plan.outputs).filter_map(|port| port.shard.view.as_ref()) {
                 self.access(it, Party::CallerAfter(at), it.rank, view, writes);
             }
+            for view in plan.outputs.iter().filter_map(|port| port.shard.view.as_ref()) {
+                self.read_mapped(it, at, (it.rank, view));
+            }
             if self.frees.is_some() {
                 self.free_after(it);
             } else if !self.rules.ends_together() && !self.rules.reuses_in_order() {
@@ -204,8 +207,19 @@ impl<'p> RaceDetector<'p> {
         kind.visit_accesses(it.rank, &mut |access| {
             self.check_after_entry(it, access.rank, access.view, access.is_write);
             self.access(it, Party::Inst(at), access.rank, access.view, access.is_write);
+            if !access.is_write {
+                self.read_mapped(it, at, (access.rank, access.view));
+            }
         });
         self.free_after(it);
+    }
+
+    /// Visits what a read of a view reads in the memory of all ranks, if it is a mapped one.
+    fn read_mapped(&mut self, it: &Occurrence, at: InstRef, (rank, view): (usize, &View)) {
+        for shard in self.plans[rank].mapped_reads(view) {
+            self.check_after_entry(it, shard.rank, &shard.view, false);
+            self.access(it, Party::Inst(at), shard.rank, &shard.view, false);
+        }
     }
 
     /// Frees what is freed behind an instruction, if streams execute frees.

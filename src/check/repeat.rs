@@ -25,7 +25,7 @@ use super::{
     conflict::{Party, Race},
     execution_fault::{ExecutionFault, PostedAgain},
     ordering_model::AccessRules,
-    two_runs::{TwoRuns, join_plans, signal_count},
+    two_runs::{TwoRuns, join_plans, renumbered_view, signal_count},
 };
 use hir_plan::{
     Plan, World,
@@ -63,21 +63,28 @@ pub(super) fn races_between_runs(
 /// As `races_between_runs`, for a run of each of two programs. Tensors with a name of `shared` have the same memory.
 ///
 /// # Errors
-/// As for `races_between_runs`.
+/// The reason why they were not compared.
 pub(super) fn races_between_programs(
     first: &[Plan],
     second: &[Plan],
     shared: &BTreeSet<String>,
     rules: AccessRules,
-) -> Result<BetweenRuns, OrderError> {
+) -> Result<BetweenRuns, String> {
     let mut joined = first.to_vec();
-    let numbers: Vec<_> =
-        joined.iter_mut().zip(second).map(|(mine, it)| join_plans(mine, it, shared)).collect();
+    let numbers: Vec<_> = joined
+        .iter_mut()
+        .zip(second)
+        .map(|(mine, it)| join_plans(mine, it, shared))
+        .collect::<Result<_, _>>()?;
+    for (mine, it) in joined.iter_mut().zip(second) {
+        mine.mapped_views.extend(it.mapped_views.iter().map(|it| renumbered_view(it, mine.rank, &numbers)));
+    }
     let signals = signal_count(first);
     let each = joined.into_iter().zip(first).zip(second);
     let both =
         each.map(|((joined, first), second)| TwoRuns::of_two(joined, first, second, signals, &numbers));
     compare_runs(both.collect(), (rules, Grouping::Large), None)
+        .map_err(|_| "no order of all their instructions was found".to_owned())
 }
 
 /// `of_one` is the program if both runs are of one.

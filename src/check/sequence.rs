@@ -54,15 +54,16 @@ pub fn races_of_sequence(
     second: SequencedProgram<'_>,
     shared: &BTreeSet<String>,
     checks: Checks,
-) -> Result<Vec<SequenceRace>, &'static str> {
+) -> Result<Vec<SequenceRace>, String> {
     if ![first, second].into_iter().all(|it| it.is_entered_before_exit) {
-        return Err("one of them ends on a stream that does not wait for the stream on which it begins");
+        return Err("one of them ends on a stream that does not wait for the stream on which it begins".to_owned());
     }
-    let (first, second) = (first.world, second.world);
-    let found = races_between_programs(first, second, shared, checks.access_rules())
-        .map_err(|_| "no order of all their instructions was found")?;
+    let is_mapped = checks.access_rules().maps_views();
+    let mapped = [first, second].map(|it| it.world.with_mapped_views().filter(|_| is_mapped));
+    let [first, second] = [(first, &mapped[0]), (second, &mapped[1])].map(|it| it.1.as_ref().unwrap_or(it.0.world));
+    let found = races_between_programs(first, second, shared, checks.access_rules())?;
     if found.not_compared > 0 {
-        return Err("some views have too many pieces to compare");
+        return Err("some views have too many pieces to compare".to_owned());
     }
     let at = |(party, writes): (Party, bool)| match party {
         Party::Inst(it) | Party::Operation(it, _) => Some((it, writes)),

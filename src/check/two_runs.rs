@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use grammar::{dtype::DType, ops::Op};
 
 use hir_plan::{
-    Arg, BufferNo, Collective, CommunicatorNo, Inst, InstKind, IoBinding, Number, P2pGroup, P2pOp, Plan,
+    Arg, BufferNo, Collective, CommunicatorNo, Inst, InstKind, IoBinding, MappedView, Number, P2pGroup, P2pOp, Plan,
     SignalId, StreamNo, View, ViewOnRank,
 };
 
@@ -34,8 +34,15 @@ pub(super) fn signal_count(plans: &[Plan]) -> u32 {
 }
 
 /// Adds the streams, buffers and communicators of `second` to `first`, and returns their numbers there. Inputs and
-/// outputs of one name and element type, and tensors with a name of `shared`, are one buffer, as long as the longer one.
-pub(super) fn join_plans(first: &mut Plan, second: &Plan, shared: &BTreeSet<String>) -> SecondNumbers {
+/// outputs of one name, and tensors with a name of `shared`, are one buffer, as long as the longer one. A buffer may have several names.
+///
+/// # Errors
+/// The reason why such a buffer of `second` is none of `first`.
+pub(super) fn join_plans(
+    first: &mut Plan,
+    second: &Plan,
+    shared: &BTreeSet<String>,
+) -> Result<SecondNumbers, String> {
     let mut number_of = |it: &hir_plan::PlanStream| {
         let known = first.streams.iter().position(|known| known == it);
         known.unwrap_or_else(|| {
@@ -60,13 +67,30 @@ pub(super) fn join_plans(first: &mut Plan, second: &Plan, shared: &BTreeSet<Stri
     };
     let (mine, theirs) = (ports(first), ports(second));
     let dtypes: Vec<DType> = first.buffers.iter().map(|it| it.dtype).collect();
-    let known_as = |buffer: BufferNo| {
-        let name = theirs.iter().find(|it| it.1 == buffer).map(|it| &it.0)?;
-        let dtype = second.buffers[buffer as usize].dtype;
-        let is_same = |it: &&(String, BufferNo)| it.0 == *name && dtypes[it.1 as usize] == dtype;
-        mine.iter().find(is_same).map(|it| it.1)
+    let known_as = |buffer: BufferNo| -> Result<Option<BufferNo>, String> {
+        let names = theirs.iter().filter(|it| it.1 == buffer).map(|it| &it.0);
+        let mut known: Option<&(String, BufferNo)> = None;
+        for it in names.flat_map(|name| mine.iter().filter(move |it| it.0 == *name)) {
+            let (one, other) = (dtypes[it.1 as usize], second.buffers[buffer as usize].dtype);
+            if one != other {
+                let (name, one, other) = (&it.0, one.short_name(), other.short_name());
+                return Err(format!(
+                    "they share `{name}`, which has elements of {one} in the one and of {other} in the other: \
+                     give the tensors different names, or one type"
+                ));
+            }
+            if let Some(before) = known.replace(it).filter(|before| before.1 != it.1) {
+                let (one, other) = (&before.0, &it.0);
+                return Err(format!(
+                    "`{one}` and `{other}` are the same memory in one of them only: give one of them another name"
+                ));
+            }
+        }
+        Ok(known.map(|it| it.1))
     };
-    let buffers = (0..).zip(&second.buffers).map(|(number, it)| match known_as(number) {
+    let known: Vec<Option<BufferNo>> =
+        (0..).zip(&second.buffers).map(|(number, _)| known_as(number)).collect::<Result<_, _>>()?;
+    let buffers = known.into_iter().zip(&second.buffers).map(|(known, it)| match known {
         Some(known) => {
             let buffer = &mut first.buffers[known as usize];
             buffer.len = buffer.len.max(it.len);
@@ -78,7 +102,7 @@ pub(super) fn join_plans(first: &mut Plan, second: &Plan, shared: &BTreeSet<Stri
         }
     });
     let buffers = buffers.collect();
-    SecondNumbers { streams, buffers, communicators }
+    Ok(SecondNumbers { streams, buffers, communicators })
 }
 
 impl TwoRuns {
@@ -173,6 +197,16 @@ fn shift(kind: &mut InstKind, first: &Plan, signals: u32) {
         InstKind::P2pGroup(it) => it.work += works,
         _ => (),
     }
+}
+
+/// Returns a mapped view of a rank of a second program with the numbers of the combined plans.
+pub(super) fn renumbered_view(it: &MappedView, rank: usize, numbers: &[SecondNumbers]) -> MappedView {
+    let number = |rank: usize, buffer: BufferNo| numbers[rank].buffers[buffer as usize];
+    let shard = |it: &ViewOnRank| {
+        let view = View { buffer: number(it.rank, it.view.buffer), ..it.view.clone() };
+        ViewOnRank { view, ..*it }
+    };
+    MappedView { buffer: number(rank, it.buffer), shards: it.shards.iter().map(shard).collect() }
 }
 
 /// Returns an instruction of a second program with the numbers of the combined plan. One that computes becomes

@@ -66,6 +66,7 @@ mod inst_builder;
 mod io;
 pub mod limits;
 mod lint;
+mod mapped_views;
 mod missing_handles;
 mod opaque_call;
 pub mod operators;
@@ -178,6 +179,10 @@ pub struct Plan {
     pub skipped_allocations: Vec<SkippedAllocation>,
     /// The copies in loops that write into what an earlier iteration made their result a view of.
     pub overwritten_views: Vec<OverwrittenView>,
+    /// The views of the shards of all ranks that its statements make, in program order.
+    pub gathered_views: Vec<GatheredView>,
+    /// The views that are mapped instead (`World::with_mapped_views`).
+    pub mapped_views: Vec<MappedView>,
     /// The Waits for communications of the CUDA backend that have no order with what this rank executes itself.
     pub waits_for_peers: Vec<WaitForPeers>,
     /// Whether the rank executes a Deallocate.
@@ -280,6 +285,26 @@ pub struct OverwrittenView {
     pub base: String,
 }
 
+/// A communication that gathers the shards of all ranks, for a statement that makes a view of them (`SymmetricContiguousView`).
+#[derive(Clone, Debug, PartialEq)]
+pub struct GatheredView {
+    /// The communication.
+    pub work: WorkNo,
+    /// The shard of this rank.
+    pub shard: View,
+    /// The whole buffer that gets the shards, one after another.
+    pub view: View,
+}
+
+/// A buffer that stands for the shards of all ranks in their own memory: a read of it reads them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MappedView {
+    /// The buffer.
+    pub buffer: BufferNo,
+    /// The shards, in the order of ranks. All have the same number of elements.
+    pub shards: Vec<ViewOnRank>,
+}
+
 /// A Wait for a communication of the CUDA backend on another stream than that of the post. It waits until peers have accessed the memory of this
 /// rank. What this rank copies or reduces is work of the stream of the post, which it does not follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -340,6 +365,8 @@ impl Plan {
             allocations: Vec::new(),
             skipped_allocations: Vec::new(),
             overwritten_views: Vec::new(),
+            gathered_views: Vec::new(),
+            mapped_views: Vec::new(),
             waits_for_peers: Vec::new(),
             deallocates: false,
             peer_collectives: Vec::new(),

@@ -1,5 +1,5 @@
-//! Plans `SymmetricContiguousView`. nvFuser maps the memory of all ranks into one range of addresses. hir gathers the shards where the
-//! statement is. A program that writes a shard or the view later, which the other name would show, is refused.
+//! Plans `SymmetricContiguousView`. nvFuser maps the memory of all ranks into one range of addresses (`mapped_views`). hir gathers the
+//! shards where the statement is. A program that writes a shard or the view later, which the other name would show, is refused.
 
 use std::sync::Arc;
 
@@ -42,6 +42,7 @@ impl PlanBuilder<'_> {
         let buffers = [shard.buffer, view.buffer];
         let communicator = self.communicator(Backend::Nccl, team);
         let work = self.new_work(None, Request::default());
+        self.plan.gathered_views.push(super::GatheredView { work, shard: shard.clone(), view: view.clone() });
         let (kind, input, output) = (CollectiveKind::Allgather, Some(shard), Some(view));
         self.emit(InstKind::Collective(Box::new(Collective { communicator, kind, input, output, work })));
         self.emit(InstKind::Wait { work });

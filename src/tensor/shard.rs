@@ -137,7 +137,12 @@ pub fn assemble_shards(parts: &[RankShard]) -> Result<AssembledTensor, ShardErro
                 let both = !fresh[local] && written[indices[local]] && part.written.get(local);
                 let agrees = || {
                     let mine = Estimate::of(part.data, part.shadow, local);
-                    shadow.is_some() && mine.agrees(Estimate::of(&earlier, earlier_shadow.as_ref(), local))
+                    let theirs = Estimate::of(&earlier, earlier_shadow.as_ref(), local);
+                    let may_differ = || {
+                        mine.tolerance(theirs) == f64::INFINITY
+                            || !part.data.differs_beyond_rounding(local, &earlier)
+                    };
+                    shadow.is_some() && mine.agrees(theirs) && may_differ()
                 };
                 both && !part.data.has_same_value(local, &earlier) && !agrees()
             };

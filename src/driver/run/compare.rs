@@ -149,12 +149,14 @@ pub fn compare(
         if mine.has_same_value(at, theirs) && agreement != Tolerance::Shadows {
             continue;
         }
-        let (a, b, tolerance) = judge.element(at);
         found.is_equal &= mine.has_same_value(at, theirs);
+        let is_unexplained = judge.is_beyond_rounding(at);
+        let (a, b, tolerance) = if is_unexplained { judge.held(at) } else { judge.element(at) };
         let error = if a == b || a.is_nan() && b.is_nan() { 0.0 } else { abs_or_infinity(a - b) };
         let is_near = match agreement {
             // Values that are equal as binary64 may be different 64-bit integers.
             Tolerance::Equal => false,
+            _ if is_unexplained => false,
             _ if tolerance == f64::INFINITY => {
                 found.undetermined += 1;
                 true
@@ -253,11 +255,24 @@ impl<'a> ElementComparer<'a> {
         judge
     }
 
+    /// Returns whether shadows are compared, and what the tensors hold differs by more than rounding.
+    fn is_beyond_rounding(&self, at: usize) -> bool {
+        self.agreement == Tolerance::Shadows
+            && self.got.tensor.data.differs_beyond_rounding(at, &self.expected.tensor.data)
+            && self.element(at).2 != f64::INFINITY
+    }
+
+    /// Returns both values of an element as the tensors hold them; none may differ.
+    fn held(&self, at: usize) -> (f64, f64, f64) {
+        let value = |it: &Data| number_to_f64(it.get(at));
+        (value(&self.got.tensor.data), value(&self.expected.tensor.data), 0.0)
+    }
+
     /// Returns both values of an element and the allowed difference. The allowed difference is infinite if
     /// rounding decides whether the value is finite.
     fn element(&self, at: usize) -> (f64, f64, f64) {
         let (mine, theirs) = (&self.got.tensor.data, &self.expected.tensor.data);
-        let (a, b) = (number_to_f64(mine.get(at)), number_to_f64(theirs.get(at)));
+        let (a, b, _) = self.held(at);
         let rounding = || match self.rounding(at) {
             0.0 => 0.0,
             it => ROUNDING_FACTOR * it.max(self.typical_rounding),
@@ -301,7 +316,10 @@ impl<'a> ElementComparer<'a> {
     /// Formats an element as it is compared: its value, or its shadow.
     fn text(&self, side: ShadowedTensor<'_>, at: usize) -> String {
         let data = &side.tensor.data;
-        match side.shadow.filter(|_| self.agreement == Tolerance::Shadows && !data.dtype().is_integral()) {
+        let is_shadow = self.agreement == Tolerance::Shadows
+            && !data.dtype().is_integral()
+            && !self.is_beyond_rounding(at);
+        match side.shadow.filter(|_| is_shadow) {
             Some(shadow) => Data::F64(vec![shadow.estimate(at).value]).text(0),
             None => data.text(at),
         }

@@ -52,6 +52,8 @@ impl MemoryGroups {
                     parent[one.max(other) as usize] = one.min(other);
                 }
             };
+            let mapped = plan.mapped_views.iter().flat_map(|it| &it.shards);
+            mapped.for_each(|it| join(it.rank));
             for inst in &plan.code {
                 match &inst.kind {
                     InstKind::Signal { signal } | InstKind::WaitSignal { signal } => {

@@ -64,12 +64,21 @@ pub(super) fn undetermined(exact: f64, rounded: f64) -> f64 {
 }
 
 /// Returns the shadow of `data` with these lanes, or `None` if all lanes equal `data`. Lanes of integer types
-/// are converted to integers.
+/// are converted to integers. Lanes of floats get the range of the type: what overflows or saturates there is no rounding.
 pub(super) fn into_shadow(lanes: [Vec<f64>; LANES], data: &Data) -> Result<Option<Shadow>, KernelError> {
     let mut lanes = lanes;
     if data.dtype().is_integral() {
         for lane in &mut lanes {
             *lane = narrow(data.dtype(), lane.iter().map(|it| it.trunc()))?.0.to_f64();
+        }
+    } else if data.dtype() != DType::Double {
+        let ends = narrow(data.dtype(), [-f64::MAX, f64::MAX].into_iter())?.0.to_f64();
+        for lane in &mut lanes {
+            let stored = narrow(data.dtype(), lane.iter().copied())?.0.to_f64();
+            for (it, stored) in lane.iter_mut().zip(stored) {
+                let is_outside = *it < ends[0] || *it > ends[1] || it.is_nan() || !stored.is_finite();
+                *it = if is_outside { stored } else { *it };
+            }
         }
     }
     let shadow = Shadow::from_lanes(lanes);

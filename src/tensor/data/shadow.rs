@@ -1,4 +1,4 @@
-//! The f64 shadow of a tensor: its values without rounding to the element type.
+//! The f64 shadow of a tensor: its values without rounding to the element type, but with its range.
 //!
 //! Rounded values have a shadow from the first inexact operation on. A shadow has three lanes, which undergo
 //! the same operations in binary64:
