@@ -39,7 +39,7 @@ pub fn capture_faults(plan: &Plan) -> Vec<ExecutionFault> {
     let mut events: FxHashMap<EventNo, Option<Known>> = FxHashMap::default();
     let mut works: FxHashMap<WorkNo, Option<Known>> = FxHashMap::default();
     let mut faults: Vec<ExecutionFault> = Vec::new();
-    let mut add_origin = |origin: u32, kind: ExecutionFaultKind| {
+    let mut add = |origin: u32, kind: ExecutionFaultKind| {
         let is_new = faults.iter().all(|it| it.kind != kind);
         if is_new {
             faults.push(ExecutionFault { rank: plan.rank, origin, kind, again: None });
@@ -47,16 +47,12 @@ pub fn capture_faults(plan: &Plan) -> Vec<ExecutionFault> {
     };
     let symmetric: Vec<&Allocation> =
         plan.allocations.iter().filter(|it| it.is_symmetric && !it.is_empty).collect();
-    if let Some(origin) = symmetric.iter().filter_map(|it| Some(it.freed?.origin)).min() {
-        add_origin(origin, ExecutionFaultKind::SymmetricMemory { frees: true });
-    }
-    let mut add = |at: usize, kind: ExecutionFaultKind| add_origin(plan.code[at].origin, kind);
     for (at, inst) in plan.code.iter().enumerate() {
         let stream = inst.stream as usize;
         if let InstKind::Alloc { buffer, .. } = inst.kind
             && symmetric.iter().any(|it| it.buffer == buffer)
         {
-            add(at, ExecutionFaultKind::SymmetricMemory { frees: false });
+            add(inst.origin, ExecutionFaultKind::SymmetricMemory { frees: false });
         }
         match inst.kind.effect() {
             SyncEffect::RecordEvent(event) => _ = events.insert(event, snapshot(&actors, stream)),
@@ -64,21 +60,21 @@ pub fn capture_faults(plan: &Plan) -> Vec<ExecutionFault> {
                 if let Some(recorded) = events.get(&event)
                     && !join(&mut actors[stream], recorded.as_ref())
                 {
-                    add(at, ExecutionFaultKind::Isolation);
+                    add(inst.origin, ExecutionFaultKind::Isolation);
                 }
             }
             SyncEffect::Wait(work) => {
                 if let Some(posted) = works.get(&work)
                     && !join(&mut actors[stream], posted.as_ref())
                 {
-                    add(at, ExecutionFaultKind::Isolation);
+                    add(inst.origin, ExecutionFaultKind::Isolation);
                 }
             }
             SyncEffect::Post(it) => {
                 let queue = streams + it.communicator() as usize;
                 let posted = snapshot(&actors, stream);
                 if posted.is_none() {
-                    add(at, ExecutionFaultKind::NotRecorded(inst.stream));
+                    add(inst.origin, ExecutionFaultKind::NotRecorded(inst.stream));
                 }
                 join(&mut actors[queue], posted.as_ref());
                 step(&mut actors[queue], at);
@@ -90,20 +86,23 @@ pub fn capture_faults(plan: &Plan) -> Vec<ExecutionFault> {
             | SyncEffect::Reshard(_) => {
                 if !inst.kind.does_nothing_on_stream() {
                     if !actors[stream].takes_part {
-                        add(at, ExecutionFaultKind::NotRecorded(inst.stream));
+                        add(inst.origin, ExecutionFaultKind::NotRecorded(inst.stream));
                     }
                     step(&mut actors[stream], at);
                 }
             }
-            SyncEffect::HostWait(_) => add(at, ExecutionFaultKind::HostWait),
+            SyncEffect::HostWait(_) => add(inst.origin, ExecutionFaultKind::HostWait),
             SyncEffect::ReadOutputs | SyncEffect::ShareMemHandles(_) | SyncEffect::Barrier => (),
         }
     }
     let end = actors.first().map(|it| it.known.clone()).unwrap_or_default();
     for (number, actor) in actors.iter().enumerate().skip(1) {
         if let Some(last) = actor.last.filter(|_| actor.takes_part && end[number] < actor.count) {
-            add(last, ExecutionFaultKind::Unjoined);
+            add(plan.code[last].origin, ExecutionFaultKind::Unjoined);
         }
+    }
+    if let Some(origin) = symmetric.iter().filter_map(|it| Some(it.freed?.origin)).min() {
+        add(origin, ExecutionFaultKind::SymmetricMemory { frees: true });
     }
     faults
 }

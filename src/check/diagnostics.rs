@@ -34,6 +34,13 @@ const MAX_LABEL: u32 = 48;
 pub const UNWRITTEN_HELP: &str = "write these elements first, or wait for the statement that writes them (Synchronize, Wait); \
                                   `zero_init=true` in ALLOCATE writes zeros";
 
+/// What a read of a view of the shards of all ranks is.
+const MAPPED_VIEW: &str = "`SymmetricContiguousView` maps the memory of all ranks in nvFuser, so each read of the view reads their shards then";
+
+/// Help for a race with such a read.
+const MAPPED_VIEW_HELP: &str = "let a collective of all ranks, with its Wait, be between the two, on all ranks. hir-run copies the shards where \
+                                the view is made (`--check-model=hir`)";
+
 /// The maximum number of ranks or lines that a note lists.
 pub(super) const MAX_LISTED: usize = 16;
 
@@ -171,6 +178,9 @@ impl<'a> DiagnosticBuilder<'a> {
         let rank = if reason.is_in_second { second.plan.rank } else { first.plan.rank };
         let (help, fixes) = edit_help::help(&reason, self.edit_context(rank).as_ref());
         notes.extend(reason.why);
+        let is_mapped = sides.iter().any(|it| it.reads_mapped_view(&self.plans[race.rank], race.buffer));
+        let help = help.or(is_mapped.then(|| MAPPED_VIEW_HELP.to_owned()));
+        notes.extend(is_mapped.then(|| MAPPED_VIEW.to_owned()));
         let wait = Self::wait_for_peers(first, second).filter(|_| self.text_of(first.plan.rank) == text);
         notes.extend(wait.map(|_| {
             format!(
@@ -375,7 +385,9 @@ impl Occurrences {
     pub(super) fn note(&self, shown: &[u32]) -> Option<String> {
         let others: Vec<u32> = self.lines.iter().copied().filter(|it| !shown.contains(it)).collect();
         let mut parts = format_occurrences(self.count, &self.ranks);
+        let (ends, others): (Vec<u32>, Vec<u32>) = others.into_iter().partition(|it| *it == 0);
         parts.extend((!others.is_empty()).then(|| format!("also at {}", format_lines(&others))));
+        parts.extend((!ends.is_empty()).then(|| "also at the end of the program".to_owned()));
         (!parts.is_empty()).then(|| parts.join(", "))
     }
 }

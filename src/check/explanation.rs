@@ -188,8 +188,16 @@ impl RaceExplanation {
             let edit = posts.is_in_program().then_some(Edit::CaptureEntryStream { before });
             return Self { why: Some(why), edits: edit.into_iter().collect(), ..Self::default() };
         }
-        let why = format!("{} does not wait for the stream that is current at entry", second.stream());
         let is_own = second.plan.rank == second.owner;
+        let why = if is_own {
+            format!("{} does not wait for the stream that is current at entry", second.stream())
+        } else {
+            let (mine, theirs) = (mine.rank, second.plan.rank);
+            format!(
+                "no communication orders the beginning on rank {mine} and {} on rank {theirs}",
+                second.location()
+            )
+        };
         let edit = is_own.then(|| Edit::CaptureEntryStream { before: InsertionPoint::before(second) });
         Self { why: Some(why), edits: edit.into_iter().collect(), ..Self::default() }
     }

@@ -39,6 +39,8 @@
 //!   before it has ended. Source: nvFuser, `csrc/multidevice/ipc_handle.cpp`, `cuda_p2p.cpp`; `semaphores`.
 //! * What the host issues after it has waited for a stream follows the work of that stream. Source: CUDA Runtime API,
 //!   `cudaStreamSynchronize`.
+//! * A view of the shards of all ranks is mapped memory of peers: what reads it reads their shards. Source: nvFuser,
+//!   `csrc/multidevice/symmetric_tensor.cpp`; `plan::mapped_views`.
 //! * `ShareMemHandles` and barriers order host threads. Streams run asynchronously to the host, so these
 //!   order no memory access. Source: CUDA C++ Programming Guide, Asynchronous Concurrent Execution.
 //! * Storage may be used after the work issued on the stream of its `ALLOCATE` up to then. It is reused on
@@ -59,6 +61,7 @@
 //!   overwritten or freed until all streams of all ranks have finished. Implementation:
 //!   `Engine::join_streams`, then `Engine::rank_barrier` at the start of `Engine::reset_between_runs`;
 //!   `driver::job::gpu::run` fills the inputs again only after all ranks have returned their outputs.
+//! * A view of the shards of all ranks is a copy of them. Implementation: `plan::symmetric_view`.
 //! * A buffer reuses the memory of another only if every use of the other, on all ranks, happens before every
 //!   use of it. Implementation: `cuda::buffer_assignment`, by `plan::sync::happens_before`.
 //!

@@ -121,7 +121,8 @@ impl DiagnosticBuilder<'_> {
                 "capture the parts before and behind it into graphs of their own, or remove it",
             ),
             ExecutionFaultKind::SymmetricMemory { .. } => capture(
-                "a capture into a CUDA graph ends here with an error: the host would wait for all streams".to_owned(),
+                "a capture into a CUDA graph ends here with an error: the host would wait for all streams"
+                    .to_owned(),
                 "allocate it before the capture and free it behind it: let the tensor be an input of the program",
             ),
             ExecutionFaultKind::PostedAgain { between_runs } => (

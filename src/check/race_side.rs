@@ -7,7 +7,8 @@ use super::{
     plan_index::PlanIndex,
 };
 use hir_plan::{
-    Communication, ExecutionSite, InstKind, Plan, PlanStream, SyncEffect, iteration_text, sync::InstRef,
+    BufferNo, Communication, ExecutionSite, InstKind, Plan, PlanStream, SyncEffect, iteration_text,
+    sync::InstRef,
 };
 
 /// One side of a race.
@@ -159,7 +160,8 @@ impl<'a> RaceSide<'a> {
         } else if self.plan.rank == self.owner {
             format!("{verb} it")
         } else {
-            format!("rank {} {verb} it in the memory of rank {}", self.plan.rank, self.owner)
+            let at_end = if self.line() == 0 { ", as an output, at the end" } else { "" };
+            format!("rank {} {verb} it in the memory of rank {}{at_end}", self.plan.rank, self.owner)
         };
         let iteration = self.iteration();
         if iteration.is_empty() {
@@ -176,11 +178,22 @@ impl<'a> RaceSide<'a> {
     /// Formats the location: `line 10`, `line 10 (i535=1)`.
     pub fn location(&self) -> String {
         let iteration = self.iteration();
-        if iteration.is_empty() {
+        if self.line() == 0 {
+            "the end of the program".to_owned()
+        } else if iteration.is_empty() {
             format!("line {}", self.line())
         } else {
             format!("line {} ({iteration})", self.line())
         }
+    }
+
+    /// Returns whether it reads the buffer of a peer through a view of the shards of all ranks, of which the plan has a copy.
+    pub fn reads_mapped_view(&self, owner: &Plan, buffer: BufferNo) -> bool {
+        let is_elsewhere = |kind: &InstKind| {
+            kind.touched_buffers(self.plan.rank).iter().all(|(rank, ..)| *rank != owner.rank)
+        };
+        let is_shard = owner.gathered_views.iter().any(|it| it.shard.buffer == buffer);
+        is_shard && self.plan.rank != owner.rank && self.kind().is_some_and(is_elsewhere)
     }
 
     /// Returns the first instruction by which a stream of the program waits for this communication.

@@ -56,11 +56,14 @@ pub fn races_of_sequence(
     checks: Checks,
 ) -> Result<Vec<SequenceRace>, String> {
     if ![first, second].into_iter().all(|it| it.is_entered_before_exit) {
-        return Err("one of them ends on a stream that does not wait for the stream on which it begins".to_owned());
+        return Err(
+            "one of them ends on a stream that does not wait for the stream on which it begins".to_owned()
+        );
     }
     let is_mapped = checks.access_rules().maps_views();
     let mapped = [first, second].map(|it| it.world.with_mapped_views().filter(|_| is_mapped));
-    let [first, second] = [(first, &mapped[0]), (second, &mapped[1])].map(|it| it.1.as_ref().unwrap_or(it.0.world));
+    let [first, second] =
+        [(first, &mapped[0]), (second, &mapped[1])].map(|it| it.1.as_ref().unwrap_or(it.0.world));
     let found = races_between_programs(first, second, shared, checks.access_rules())?;
     if found.not_compared > 0 {
         return Err("some views have too many pieces to compare".to_owned());

@@ -5,8 +5,8 @@ use std::{collections::BTreeSet, sync::Arc};
 use grammar::{dtype::DType, ops::Op};
 
 use hir_plan::{
-    Arg, BufferNo, Collective, CommunicatorNo, Inst, InstKind, IoBinding, MappedView, Number, P2pGroup, P2pOp, Plan,
-    SignalId, StreamNo, View, ViewOnRank,
+    Arg, BufferNo, Collective, CommunicatorNo, Inst, InstKind, IoBinding, MappedView, Number, P2pGroup,
+    P2pOp, Plan, SignalId, StreamNo, View, ViewOnRank,
 };
 
 /// Two consecutive runs as a single plan, and the origin of each instruction.

@@ -52,12 +52,17 @@ impl Plan {
             let len = it.shards.first().map_or(1, |it| it.view.shape.iter().product::<usize>()).max(1);
             let (first, last) = (start / len, end / len);
             let read = it.shards.get(first..).unwrap_or_default().iter().take(last + 1 - first);
-            found.extend(read.map(|shard| match View::contiguous(shard.view.buffer, shard.view.shape.clone()) {
-                whole if first == last && whole.strides == shard.view.strides => {
-                    let offset = shard.view.offset + view.offset - first * len;
-                    ViewOnRank { view: View { buffer: shard.view.buffer, offset, ..view.clone() }, ..*shard }
+            found.extend(read.map(|shard| {
+                match View::contiguous(shard.view.buffer, shard.view.shape.clone()) {
+                    whole if first == last && whole.strides == shard.view.strides => {
+                        let offset = shard.view.offset + view.offset - first * len;
+                        ViewOnRank {
+                            view: View { buffer: shard.view.buffer, offset, ..view.clone() },
+                            ..*shard
+                        }
+                    }
+                    _ => shard.clone(),
                 }
-                _ => shard.clone(),
             }));
         }
         found

@@ -16,7 +16,8 @@ impl Data {
             return false;
         }
         let (a, b) = (number_to_f64(self.get(i)), number_to_f64(other.get(i)));
-        let is_rounded = a.abs() >= EXACT_INTEGERS && self.dtype().is_integral() != other.dtype().is_integral();
+        let is_rounded =
+            a.abs() >= EXACT_INTEGERS && self.dtype().is_integral() != other.dtype().is_integral();
         a == b && (!is_rounded || self.integer(i) == other.integer(i)) || a.is_nan() && b.is_nan()
     }
 

@@ -203,7 +203,7 @@ const PLAN: &[Layer] = &[
     ("token_rows", BEFORE),
     ("host_unit", BEFORE),
     ("sync", BEFORE),
-    ("transport", BEFORE),
+    ("mapped_views transport", BEFORE),
     ("comm_options", BEFORE),
     ("build_rank", BEFORE),
     ("build_world", BEFORE),
