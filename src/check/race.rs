@@ -346,12 +346,20 @@ impl<'p> RaceDetector<'p> {
         let mut found = Vec::new();
         let mut not_compared = 0;
         let mut first_read: Option<FirstRead> = None;
-        // The caller's own accesses hide no race inside the program.
+        // The caller's own accesses hide no race inside the program, and the program does not order those of several ranks.
         let is_caller = matches!(party, Party::CallerAfter(_));
+        let plans = self.plans;
+        let is_exit = |party: Party| match party {
+            Party::Inst(at) => matches!(plans[at.rank].code[at.inst].kind, InstKind::ReadOutputs),
+            Party::CallerAfter(_) => true,
+            Party::Operation(..) | Party::Free(..) | Party::CallerBefore => false,
+        };
+        let ends = is_exit(party);
         known.retain(&footprint, |earlier| {
             // An instruction does not race with itself: it reads before it writes.
             let is_same = (earlier.actor, earlier.number) == (it.actor, it.number);
-            let is_ordered = is_same || it.clock.ended(earlier.actor) >= earlier.number;
+            let is_ordered =
+                is_same || it.clock.ended(earlier.actor) >= earlier.number || ends && is_exit(earlier.party);
             if !is_ordered && (writes || earlier.writes) {
                 match overlap(&earlier.footprint, &footprint) {
                     Overlap::None => (),

@@ -206,7 +206,7 @@ pub(super) fn renumbered_view(it: &MappedView, rank: usize, numbers: &[SecondNum
         let view = View { buffer: number(it.rank, it.view.buffer), ..it.view.clone() };
         ViewOnRank { view, ..*it }
     };
-    MappedView { buffer: number(rank, it.buffer), shards: it.shards.iter().map(shard).collect() }
+    MappedView { buffer: number(rank, it.buffer), shards: it.shards.iter().map(shard).collect(), ..*it }
 }
 
 /// Returns an instruction of a second program with the numbers of the combined plan. One that computes becomes

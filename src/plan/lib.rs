@@ -301,6 +301,8 @@ pub struct GatheredView {
 pub struct MappedView {
     /// The buffer.
     pub buffer: BufferNo,
+    /// Whether the shards follow each other from its first element on.
+    pub is_whole: bool,
     /// The shards, in the order of ranks. All have the same number of elements.
     pub shards: Vec<ViewOnRank>,
 }

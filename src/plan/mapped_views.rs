@@ -3,8 +3,8 @@
 //! nvFuser maps the memory of all ranks into one range of addresses: hosts exchange handles, which orders no streams, and each later
 //! access to the view is one to the memory of a peer (`csrc/multidevice/symmetric_tensor.cpp`, `setupContiguousView`). The world that this
 //! module returns has a barrier of hosts for the statement, and then a copy of the own shard on the current stream. `Plan::mapped_reads`
-//! says what a read of the view reads in the memory of all ranks. What has no race there has none with the copies either, as long as the
-//! statement is where plans have it: the own shard is read there, and the view is written there.
+//! says what a read of the view reads in the memory of all ranks. The cache of handles holds the shards to the end of the job
+//! (`csrc/multidevice/ipc_handle.h`, `SymmetricMemoryHandleCache::KeyType`), as a communication that nothing waits for does.
 
 use grammar::ops::Op;
 
@@ -27,7 +27,11 @@ fn plan_with_mapped_views(plan: &Plan, world: &[Plan]) -> Plan {
             Some(ViewOnRank { rank: it.rank, view })
         };
         let shards = world.iter().filter_map(shard).collect();
-        mapped.mapped_views.push(MappedView { buffer: own.view.buffer, shards });
+        for it in mapped.allocations.iter_mut().filter(|it| it.buffer == own.shard.buffer) {
+            (it.is_held, it.freed) = (true, None);
+        }
+        let is_whole = own.view == View::contiguous(own.view.buffer, own.view.shape.clone());
+        mapped.mapped_views.push(MappedView { buffer: own.view.buffer, is_whole, shards });
         for inst in &mut mapped.code {
             match inst.kind {
                 InstKind::Collective(ref it) if it.work == own.work => inst.kind = InstKind::Barrier,
@@ -50,11 +54,12 @@ impl Plan {
         let mut found = Vec::new();
         for it in self.mapped_views.iter().filter(|it| it.buffer == view.buffer) {
             let len = it.shards.first().map_or(1, |it| it.view.shape.iter().product::<usize>()).max(1);
-            let (first, last) = (start / len, end / len);
+            let (first, last) =
+                if it.is_whole { (start / len, end / len) } else { (0, it.shards.len().saturating_sub(1)) };
             let read = it.shards.get(first..).unwrap_or_default().iter().take(last + 1 - first);
             found.extend(read.map(|shard| {
                 match View::contiguous(shard.view.buffer, shard.view.shape.clone()) {
-                    whole if first == last && whole.strides == shard.view.strides => {
+                    whole if it.is_whole && first == last && whole.strides == shard.view.strides => {
                         let offset = shard.view.offset + view.offset - first * len;
                         ViewOnRank {
                             view: View { buffer: shard.view.buffer, offset, ..view.clone() },

@@ -78,6 +78,8 @@ pub struct Comparison {
     pub mismatch: Option<Mismatch>,
     /// True if all values are equal.
     pub is_equal: bool,
+    /// The largest difference, by rounding alone, of what the tensors hold, if it is beyond `RtolAtol::of` the element type; otherwise 0.
+    pub rounded_difference: f64,
     /// Number of elements that are accepted because rounding decides whether their value is finite.
     pub undetermined: usize,
     /// The tolerance, formatted for the verdict.
@@ -141,8 +143,13 @@ pub fn compare(
         other => other,
     };
     let judge = ElementComparer::new(got, expected, agreement);
-    let mut found =
-        Comparison { mismatch: None, is_equal: true, undetermined: 0, tolerance_text: judge.allowed() };
+    let mut found = Comparison {
+        mismatch: None,
+        is_equal: true,
+        rounded_difference: 0.0,
+        undetermined: 0,
+        tolerance_text: judge.allowed(),
+    };
     let mut worst: Option<(f64, f64, usize)> = None;
     let (mut count, mut max_rel) = (0, 0f64);
     for at in 0..mine.len() {
@@ -164,6 +171,9 @@ pub fn compare(
             _ => error <= tolerance,
         };
         if is_near {
+            if agreement == Tolerance::Shadows {
+                found.rounded_difference = found.rounded_difference.max(judge.rounded_difference(at));
+            }
             continue;
         }
         count += 1;
@@ -262,6 +272,14 @@ impl<'a> ElementComparer<'a> {
             && self.element(at).2 != f64::INFINITY
     }
 
+    /// Returns the difference of what the tensors hold, or 0 if the defaults of the element type allow it.
+    fn rounded_difference(&self, at: usize) -> f64 {
+        let (a, b, _) = self.held(at);
+        let RtolAtol { rtol, atol } = RtolAtol::of(self.got.tensor.data.dtype());
+        let difference = (a - b).abs();
+        if difference.is_finite() && difference > atol + rtol * b.abs() { difference } else { 0.0 }
+    }
+
     /// Returns both values of an element as the tensors hold them; none may differ.
     fn held(&self, at: usize) -> (f64, f64, f64) {
         let value = |it: &Data| number_to_f64(it.get(at));
@@ -332,7 +350,7 @@ fn abs_or_infinity(error: f64) -> f64 {
 }
 
 /// Formats a number with three significant digits: `8`, `0.889`, `1.3e-6`.
-fn format_3_digits(number: f64) -> String {
+pub(super) fn format_3_digits(number: f64) -> String {
     let rounded = format!("{number:.2e}").parse().unwrap_or(number);
     if rounded == 0.0 || (1e-3..1e6).contains(&rounded.abs()) || !rounded.is_finite() {
         rounded.to_string()

@@ -6,7 +6,7 @@ use super::{Criteria, Expectation, OutputRef};
 use crate::{
     run::{
         RunError,
-        compare::{Comparison, ToleranceText, compare},
+        compare::{Comparison, ToleranceText, compare, format_3_digits},
         results::{self, OutputTensor, explain},
     },
     session::Verdict,
@@ -199,6 +199,17 @@ impl<'a> Judge<'a> {
             let merged = ToleranceText::merged(met.iter().map(|it| &it.comparison.tolerance_text));
             merged.iter().map(ToString::to_string).filter(|it| it != "exact").collect()
         };
+        let rounded = met.iter().map(|it| it.comparison.rounded_difference).fold(0.0, f64::max);
+        if rounded > 0.0 {
+            details.push(format!("rounded values differ by up to {}", format_3_digits(rounded)));
+        }
+        for it in met {
+            let (have, want) = (it.output.whole.tensor.data.dtype(), it.expectation.tensor.data.dtype());
+            if have != want {
+                let (have, want) = (have.short_name(), want.short_name());
+                details.push(format!("{} has elements of {have}, and not of {want}", it.output.name));
+            }
+        }
         let undetermined: usize = met.iter().map(|it| it.comparison.undetermined).sum();
         if undetermined > 0 {
             details
