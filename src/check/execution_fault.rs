@@ -69,7 +69,11 @@ impl ExecutionFaultKind {
     /// Returns the code of the diagnostic.
     pub fn code(self) -> Code {
         match self {
-            Self::NotRecorded(_) | Self::Isolation | Self::HostWait | Self::Unjoined => Code::NotCaptured,
+            Self::NotRecorded(_)
+            | Self::Isolation
+            | Self::HostWait
+            | Self::SymmetricMemory { .. }
+            | Self::Unjoined => Code::NotCaptured,
             Self::PostedAgain { .. } => Code::SemaphoreInUse,
             Self::TooFewQueues(_) => Code::FewQueues,
         }
