@@ -27,7 +27,7 @@ pub(crate) struct Dim {
     start: i64,
     step: i64,
     len: usize,
-    extent: usize,
+    pub(crate) extent: usize,
 }
 
 /// Returns the elements of an operand on which an element of the result depends, by the accesses in each dimension.
@@ -66,9 +66,8 @@ impl Statement<'_> {
                 for (dim, [start, stop, step]) in ranges.take(from.len().min(to.len())) {
                     let (start, stop, step) = (known(*start)?, known(*stop)?, known(*step)?);
                     let is_inside = start >= 0 && stop <= from[dim] as i64 && step > 0;
-                    if !is_inside || (start..stop).step_by(step as usize).count() != to[dim] {
-                        return Err(MISFIT.into());
-                    }
+                    let count = || (start..stop).step_by(step as usize).count();
+                    require(is_inside && count() == to[dim], MISFIT)?;
                     dims[dim] = Dim { step, ..shifted(dim, start) };
                 }
             }
@@ -88,9 +87,8 @@ impl Statement<'_> {
                 let widths = stmt.get(attr::WIDTHS).unwrap_or_default().chunks_exact(2);
                 for (dim, sides) in widths.enumerate().take(from.len().min(to.len())) {
                     let (before, after) = (known(sides[0])?, known(sides[1])?);
-                    if before.saturating_add(after).saturating_add(from[dim] as i64) != to[dim] as i64 {
-                        return Err(MISFIT.into());
-                    }
+                    let sum = before.saturating_add(after).saturating_add(from[dim] as i64);
+                    require(sum == to[dim] as i64, MISFIT)?;
                     dims[dim] = shifted(dim, before.saturating_neg());
                 }
             }
@@ -133,9 +131,7 @@ impl Statement<'_> {
         let rule = self.stmt.op.def().type_rule;
         let [has, takes] = [from, to].map(|it| it.whole.iter().product::<usize>());
         let dims = if rule == TypeRule::Reshape { None } else { Some(self.access(0, 0)?) };
-        if dims.is_none() && has != takes {
-            return Err(MISFIT.into());
-        }
+        require(dims.is_some() || has == takes, MISFIT)?;
         let position = |index: Vec<usize>| {
             // A reshape keeps the row-major number.
             let reshaped = || unravel(ravel(&index, &to.whole), &from.whole).into_iter().map(|at| at..at + 1);

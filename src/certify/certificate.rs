@@ -11,20 +11,6 @@ pub struct Fault {
     pub diagnostic: Box<Diagnostic>,
 }
 
-/// How the programs are evaluated.
-#[derive(Clone, Copy, Debug, clap::Args)]
-pub struct Settings {
-    /// The number of evaluations, each on other inputs. Each lowers the probability of an error.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
-    pub runs: u32,
-    /// The number of ranks. Default: all ranks of meshes and teams.
-    #[arg(long, value_name = "N")]
-    pub ranks: Option<usize>,
-    /// Repeats the evaluations of this number. Default: random ones, for which no text can have been written.
-    #[arg(long, value_name = "N")]
-    pub seed: Option<u64>,
-}
-
 /// What is certified.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Claim {
@@ -52,20 +38,19 @@ const MAX_RANKS: usize = 1 << 13;
 /// The first output that differs, or what cannot be certified.
 pub fn certify(original: &Program, lowered: &Program, settings: &Settings) -> Result<Claim, Fault> {
     let fault = |is_of_original| move |diagnostic| Fault { is_of_original, diagnostic };
-    let refuse = |why: String, label: &str| fault(false)(refused(lowered, None, why, label.to_owned()));
+    let expect = |holds, why: String, label: &str| {
+        require(holds, why).map_err(|why| fault(false)(refused(lowered, None, why, label.to_owned())))
+    };
     let least = largest_rank(original).0.max(largest_rank(lowered).0).saturating_add(1);
     let ranks = settings.ranks.unwrap_or(least);
-    if ranks < least || ranks > MAX_RANKS {
-        let message = format!("{ranks} ranks; expected at least {least}, and at most {MAX_RANKS}");
-        return Err(refuse(message, "has these ranks in its meshes and teams"));
-    }
+    let why = format!("{ranks} ranks; the programs have {least}, and at most {MAX_RANKS} can be executed");
+    expect((least..=MAX_RANKS).contains(&ranks), why, "has these ranks in its meshes and teams")?;
     let (inputs, shapes) = ports(original, 0);
     let is_same = |it: &Program, rank| ports(it, rank) == (inputs, shapes.clone());
-    if (0..ranks).any(|rank| !is_same(original, rank) || !is_same(lowered, rank)) {
-        let message =
-            "programs or ranks have inputs or outputs of different numbers, shapes or element types";
-        return Err(refuse(message.to_owned(), "expected those of the original"));
-    }
+    let is_same = (0..ranks).all(|rank| is_same(original, rank) && is_same(lowered, rank));
+    let why =
+        "programs or ranks have inputs or outputs of different numbers, shapes or element types".to_owned();
+    expect(is_same, why, "expected those of the original")?;
     // What a program without communications computes on whole tensors is its meaning.
     let ranks_before = if has_whole_tensors(original) { None } else { Some(ranks) };
     let before = unroll(original, ranks_before).map_err(fault(true))?;
@@ -78,11 +63,9 @@ pub fn certify(original: &Program, lowered: &Program, settings: &Settings) -> Re
     for run in 0..settings.runs {
         let algebra = Algebra::new(key.wrapping_add(run.into()));
         // Truth values are random elements, too: what holds for all of them holds for 0 and 1.
-        let input = |(number, (_, shape)): (usize, &Shape)| {
-            let len: usize = shape.iter().flatten().product();
-            (0..len).map(|at| algebra.random(("input", number, at))).collect()
-        };
-        let values: Vec<Values> = shapes[..inputs].iter().enumerate().map(input).collect();
+        let input = |(number, len)| (0..len).map(|at| algebra.random(("input", number, at))).collect();
+        let sizes = shapes[..inputs].iter().map(|it| it.1.iter().flatten().product::<usize>());
+        let values: Vec<Values> = sizes.enumerate().map(input).collect();
         let wanted = execute((original, true), &before, &algebra, &values).map_err(fault(true))?;
         let found = execute((lowered, false), &after, &algebra, &values).map_err(fault(false))?;
         let tensors = port_tensors(original).zip(port_tensors(lowered)).enumerate();
@@ -91,12 +74,11 @@ pub fn certify(original: &Program, lowered: &Program, settings: &Settings) -> Re
         claim.elements = counts[inputs..].iter().sum();
         claim.error_exponent += algebra.error_exponent(counts.iter().sum()).min(0.0);
     }
-    if claim.error_exponent > LEAST_EXPONENT {
-        let bound = claim.error_exponent.ceil();
-        let why = format!("these runs prove nothing: the probability of an error is at most 2^{bound:.0}");
-        return Err(refuse(why, "computes products of too many factors; more `--runs` lower it"));
-    }
-    Ok(claim)
+    let (bound, label) =
+        (claim.error_exponent, "computes products of too many factors; more `--runs` lower it");
+    let why =
+        format!("these runs prove nothing: the probability of an error is at most 2^{:.0}", bound.ceil());
+    expect(bound <= LEAST_EXPONENT, why, label).map(|()| claim)
 }
 
 /// Compares the final contents of an input or output on all ranks, and returns how many elements it has there.
@@ -106,7 +88,8 @@ fn compare(
     (number, (declared, tensor)): (usize, (TensorId, TensorId)),
 ) -> Diagnosed<usize> {
     let is_input = number < Program::tensors_of(&original.inputs).count();
-    let (kind, name) = (if is_input { "input" } else { "output" }, lowered.tensor_name(tensor));
+    let kind = if is_input { "input" } else { "output" };
+    let named = format!("{kind} `{}`", lowered.tensor_name(tensor));
     let differs = |message: String, label: String| {
         let it = Diagnostic::new(Code::ProgramsDiffer, lowered.tensor_span(tensor), message, label);
         it.help("`hir run --reference` shows the values that differ, for inputs that you choose")
@@ -127,17 +110,15 @@ fn compare(
             Some((part, values, at(wanted, &whole.positions(&part.held)?)))
         });
         let Some((part, values, own)) = own else {
-            let message = format!("rank {rank} has another part of the {kind} `{name}`, or none");
+            let message = format!("rank {rank} has another part of the {named}, or none");
             return Err(differs(message, "expected that of the original".to_owned()).into());
         };
         let both = part.indices().zip(values.iter().zip(&own));
         let faulty: Vec<_> = both.filter(|(_, (found, wanted))| found.value != wanted.value).collect();
         if let Some((index, _)) = faulty.first() {
-            let (some, all) = (faulty.len(), own.len());
-            let message = format!(
-                "on rank {rank}, {some} of {all} elements of the {kind} `{name}` are not those of the original"
-            );
-            return Err(differs(message, format!("the first one is element {index:?}")).into());
+            let rest = format!("elements of the {named} are not those of the original");
+            let why = format!("on rank {rank}, {} of {} {rest}", faulty.len(), own.len());
+            return Err(differs(why, format!("the first one is element {index:?}")).into());
         }
         count += own.len();
     }
@@ -163,9 +144,14 @@ fn ports(program: &Program, rank: usize) -> (usize, Vec<Shape>) {
 
 /// Returns whether the statements of a program are operators on whole tensors, which no rank and no stream executes in parts.
 fn has_whole_tensors(program: &Program) -> bool {
+    let is_split = |it: ParallelType| matches!(it, ParallelType::Device(_) | ParallelType::Stream);
+    let is_split = program.axes.iter().any(|it| is_split(it.1.parallel));
+    let is_loop = program.stmts.iter().any(|it| matches!(it.1, Stmt::For(_)));
+    // An alias, and a `select` in a loop, are of the part that a rank has.
     let is_whole = |it: &OpStmt| match it.op.def().class {
-        OpClass::Compute | OpClass::Elementwise | OpClass::Allocate | OpClass::Deallocate => true,
-        _ => it.op == Op::Select,
+        OpClass::Allocate => !is_split || it.get(attr::ALIAS).is_none(),
+        OpClass::Compute | OpClass::Elementwise | OpClass::Deallocate => true,
+        _ => it.op == Op::Select && !(is_split && is_loop),
     };
     let of_rank = ["rank", "deviceIdx.x"].iter().any(|it| program.find_symbol(it).is_some());
     !of_rank && program.stmts.iter().all(|it| it.1.op().is_none_or(is_whole))

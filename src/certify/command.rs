@@ -19,7 +19,21 @@ use grammar::{
     source::Source,
 };
 
-use super::{Settings, certify};
+use super::certify;
+
+/// How the programs are evaluated.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct Settings {
+    /// The number of evaluations, each on other inputs. Each lowers the probability of an error.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    pub runs: u32,
+    /// The number of ranks. Default: all ranks of meshes and teams.
+    #[arg(long, value_name = "N")]
+    pub ranks: Option<usize>,
+    /// Repeats the evaluations of this number. Default: random ones, for which no text can have been written.
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+}
 
 /// Certifies that a lowered program computes what its original computes, for all inputs and on all ranks.
 ///

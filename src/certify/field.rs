@@ -49,7 +49,7 @@ impl Combine {
     /// their `and`.
     pub(crate) fn named(word: &'static str, of: DType) -> Option<Self> {
         Some(match (word, of.class()) {
-            ("SUM" | "add" | "+" | "AVG", Class::Bool) | ("AVG", Class::Int) => return None,
+            (_, Class::SmallFloat) | ("SUM" | "add" | "+" | "AVG", Class::Bool) | ("AVG", Class::Int) => return None,
             ("SUM" | "add" | "+", _) => Self::Sum,
             ("AVG", _) => Self::Average,
             ("PRODUCT" | "mul" | "*", _) | ("logical_and" | "&&", Class::Bool) => Self::Product,
@@ -69,11 +69,11 @@ impl Combine {
     /// Returns whether a value changes no maximum, or no minimum, of elements of a type.
     pub(crate) fn is_neutral(self, value: Value, of: DType) -> bool {
         let Self::Unknown(name, _) = self else { return false };
-        match (without_nan(name), value, of.class()) {
-            ("max", Value::Int(it), Class::Int) => i128::from(it) == *limits(of).start(),
-            ("min", Value::Int(it), Class::Int) => i128::from(it) == *limits(of).end(),
-            ("max", Value::Float(it), Class::Float) => it == f64::NEG_INFINITY,
-            ("min", Value::Float(it), Class::Float) => it == f64::INFINITY,
+        let ((least, most), is_max) = (limits(of).into_inner(), name.ends_with("max"));
+        let is_known = is_max || name.ends_with("min");
+        match (value, of.class()) {
+            (Value::Int(it), Class::Int) => is_known && i128::from(it) == if is_max { least } else { most },
+            (Value::Float(it), Class::Float) => is_known && it.is_infinite() && is_max == (it < 0.0),
             _ => false,
         }
     }
@@ -83,6 +83,14 @@ impl Combine {
 pub(crate) fn limits(of: DType) -> RangeInclusive<i128> {
     let bits = 8 * of.size().clamp(1, 8);
     if of.name().starts_with('u') { 0..=(1 << bits) - 1 } else { -(1 << (bits - 1))..=(1 << (bits - 1)) - 1 }
+}
+
+/// Returns a number if a type has it, and if it is a multiple of 2^-8 below 2^16, else NaN.
+fn exact(number: f64, of: DType) -> f64 {
+    let digits = (number * 256.0).abs();
+    let bits = of.significand_bits().unwrap_or(24).min(24);
+    let odd = digits as u64 >> (digits as u64).trailing_zeros().min(24);
+    if digits < 2.0_f64.powi(24) && digits.fract() == 0.0 && odd >> bits == 0 { number } else { f64::NAN }
 }
 
 /// The elements that a value of an idempotent function combines, by its name, its type and the value.
@@ -102,13 +110,16 @@ pub(crate) struct Algebra {
     /// The values of unknown functions, and what is compared with them.
     values: RefCell<FxHashSet<u64>>,
     made_of: RefCell<Parts>,
+    /// What depends on no input, by the element: the number, or NaN if it is not known.
+    numbers: RefCell<FxHashMap<u64, f64>>,
 }
 
 impl Algebra {
     pub(crate) fn new(key: u64) -> Self {
         let odd = |at: u64| hash(key, ("prime", at)) >> 4 | 1 << 60 | 1;
         let prime = (0..).map(odd).find(|it| primal_check::miller_rabin(*it)).unwrap_or((1 << 61) - 1);
-        Self { prime, key, ..Self::default() }
+        let numbers = FxHashMap::from_iter([(0, 0.0), (1, 1.0), (prime - 1, -1.0)]);
+        Self { prime, key, numbers: numbers.into(), ..Self::default() }
     }
 
     /// Returns the element of a number.
@@ -132,7 +143,16 @@ impl Algebra {
         let (sum, size) = a.iter().zip(b).fold((0, 0), add);
         // The sum of the coefficients is at most as many times that of the largest product.
         let factor = a.len().next_power_of_two().trailing_zeros();
-        self.element(sum, size.saturating_add(factor.into()))
+        let result = self.element(sum, size.saturating_add(factor.into()));
+        // Sums of numbers are numbers if all of their parts are exact.
+        let exact = |it| exact(it, DType::Float);
+        let known = a.iter().zip(b).try_fold((0.0, 0.0), |(sum, span), (a, b)| {
+            let term = exact(self.number(a)?) * exact(self.number(b)?);
+            Some((sum + exact(term), span + term.abs()))
+        });
+        let known = known.map(|(sum, span)| sum + 0.0 * exact(span));
+        known.map(|it| *self.numbers.borrow_mut().entry(result.value).or_insert(it));
+        result
     }
 
     pub(crate) fn sum(&self, all: &[Element]) -> Element {
@@ -164,12 +184,43 @@ impl Algebra {
 
     // ---- constants
 
-    /// Returns the element of a number. Infinities, NaN and -0, whose quotients differ from those of 0, are opaque.
-    pub(crate) fn constant(&self, value: Value) -> Element {
-        if let Value::Int(it) = value {
-            return self.integer(it);
-        }
-        let value = value.real();
+    /// Returns the element of a number in a type. Infinities, NaN and -0, whose quotients differ from those of 0, are opaque.
+    pub(crate) fn constant(&self, value: Value, of: DType) -> Element {
+        let it = if let Value::Int(it) = value { self.integer(it) } else { self.real(value.real()) };
+        self.rounded(it, value.real(), of)
+    }
+
+    /// Returns an element that is a number, or an opaque one if its type rounds it to an infinity, to 0, or to another number that is exact.
+    fn rounded(&self, it: Element, number: f64, of: DType) -> Element {
+        self.numbers.borrow_mut().entry(it.value).or_insert(number);
+        let limit = if of == DType::Half { 65_504.0 } else { 3.38e38 };
+        let is_in_range = number == 0.0 || (0.02 / limit..=limit).contains(&number.abs());
+        let is_same = exact(number, DType::Float).is_nan() || !exact(number, of).is_nan();
+        if of.is_integral() || is_in_range && is_same { it } else { it.opaque() }
+    }
+
+    /// Returns the conversion to a type, which rounds.
+    pub(crate) fn converted(&self, it: Element, of: DType) -> Element {
+        self.number(&it).map_or(it, |number| self.rounded(it, number, of))
+    }
+
+    fn number(&self, it: &Element) -> Option<f64> {
+        self.numbers.borrow().get(&it.value).copied()
+    }
+
+    /// Returns the result of an operator. What depends on no input may be infinite or NaN for all of them, so a result of a type is opaque
+    /// unless it and its operands are exact. `None`: it is finite as its operands are.
+    pub(crate) fn checked(&self, it: Element, operands: &[&[Element]], of: Option<DType>) -> Element {
+        let mut all = operands.iter().copied().flatten().map(|it| self.number(it)).peekable();
+        let is_any = all.peek().is_some();
+        let is_exact = |it| of.is_none_or(|of| of.is_integral() || !exact(it, of).is_nan());
+        let are_exact = all.try_fold(true, |all, it| Some(is_exact(it?) && all)).filter(|_| is_any);
+        let Some(are_exact) = are_exact else { return it };
+        self.numbers.borrow_mut().entry(it.value).or_insert(f64::NAN);
+        if are_exact && self.number(&it).is_some_and(is_exact) { it } else { it.opaque() }
+    }
+
+    fn real(&self, value: f64) -> Element {
         if !value.is_finite() || value.to_bits() == (-0.0_f64).to_bits() {
             return self.random(("no number", value.to_string())).opaque();
         }
@@ -217,17 +268,24 @@ impl Algebra {
         (self.size.get().max(1) as f64 * (2 + bits) as f64 * pairs).log2() - 60.0
     }
 
-    pub(crate) fn combine(&self, how: Combine, all: &[Element]) -> Element {
+    /// Returns what elements of a type give.
+    pub(crate) fn combine(&self, how: Combine, all: &[Element], of: DType) -> Element {
+        let is_selected = matches!(how, Combine::Unknown(..));
+        self.checked(self.combined(how, all), &[all], Some(of).filter(|_| !is_selected))
+    }
+
+    fn combined(&self, how: Combine, all: &[Element]) -> Element {
         let product = |a: Element, b: Element| self.product(a, b);
+        let count = || self.reciprocal(self.integer(all.len() as i64), true);
         match how {
             Combine::Sum => self.sum(all),
-            Combine::Average => {
-                self.product(self.sum(all), self.reciprocal(self.integer(all.len() as i64), true))
-            }
+            Combine::Average => self.product(self.sum(all), count()),
             Combine::Product => all.iter().copied().fold(Element::ONE, product),
             Combine::Or => self.negated(all.iter().map(|it| self.negated(*it)).fold(Element::ONE, product)),
             Combine::Unknown(name, of) => {
-                let name = if all.iter().any(Element::is_opaque) { name } else { without_nan(name) };
+                // Only a NaN distinguishes `fmax` from `max`.
+                let name =
+                    if all.iter().any(Element::is_opaque) { name } else { name.trim_start_matches('f') };
                 let mut made_of = self.made_of.borrow_mut();
                 let parts = |it: &Element| made_of.get(&(name, of, it.value)).cloned().unwrap_or(vec![*it]);
                 let mut set: Vec<Element> = all.iter().flat_map(parts).collect();
@@ -244,11 +302,6 @@ impl Algebra {
             }
         }
     }
-}
-
-/// Returns the name of a function of elements that are no NaN, which distinguishes `fmax` from `max`.
-fn without_nan(name: &'static str) -> &'static str {
-    name.trim_start_matches('f')
 }
 
 fn hash(key: u64, name: impl Hash) -> u64 {

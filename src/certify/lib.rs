@@ -20,14 +20,7 @@ mod part;
 mod trace;
 mod unroll;
 
-use std::{
-    cell::{Cell, RefCell},
-    collections::{BTreeSet, VecDeque},
-    hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash, RandomState},
-    mem,
-    ops::{Range, RangeInclusive},
-    rc::Rc,
-};
+use std::{cell::*, collections::*, hash::*, mem, ops::*, rc::Rc};
 
 use grammar::{
     DimMap, OperandMap, attr,
@@ -35,10 +28,7 @@ use grammar::{
     diagnostic::Diagnostic,
     dims_of_first_result,
     dtype::{Class, DType},
-    ir::{
-        Attr, AxisId, BlockId, DeviceDim, ExprId, For, If, OpStmt, Operand, ParallelType, Program, Stmt,
-        StmtId, Stream, StreamId, TensorId, Transform,
-    },
+    ir::{self, Attr, ExprId, OpStmt, Operand, ParallelType, Program, Stmt, TensorId, Transform},
     largest_rank, loop_variant_tensors, operand_map,
     ops::{Op, OpClass, TypeRule},
     rules::Aliasing,
@@ -51,8 +41,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use self::{access::*, execute::*, field::*, operators::*, order::*, part::*, trace::*, unroll::*};
 
-pub use certificate::{Claim, Fault, Settings, certify};
-pub use command::{command, exit_code, main_with};
+pub use certificate::{Claim, Fault, certify};
+pub use command::{Settings, command, exit_code, main_with};
 
 /// A value, or what is wrong with a program.
 type Diagnosed<T> = Result<T, Box<Diagnostic>>;
@@ -60,7 +50,12 @@ type Diagnosed<T> = Result<T, Box<Diagnostic>>;
 /// A value, or the reason why a statement is not certified.
 type Computed<T> = Result<T, String>;
 
+/// Returns the reason unless a condition holds.
+fn require(holds: bool, why: impl Into<String>) -> Computed<()> {
+    if holds { Ok(()) } else { Err(why.into()) }
+}
+
 /// Returns why a statement is not certified.
-fn refused(program: &Program, stmt: Option<StmtId>, why: String, label: String) -> Box<Diagnostic> {
+fn refused(program: &Program, stmt: Option<ir::StmtId>, why: String, label: String) -> Box<Diagnostic> {
     Box::new(Diagnostic::new(Code::NotCertifiable, place(program, stmt), why, label))
 }

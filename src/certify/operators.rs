@@ -5,7 +5,7 @@
 
 use super::{TypeRule as Rule, *};
 
-const CONVERTS: &str = "its operands and its result have different element types";
+const CONVERTS: &str = "its operands and its result have different element types, or numbers of 8 bits";
 
 /// A result of a statement, with its operands.
 struct Call<'a> {
@@ -65,11 +65,12 @@ impl Reader<'_> {
     }
 }
 
-/// Returns the type as which a type counts: rounding does not distinguish those of floating-point numbers.
+/// Returns the type as which a type counts: rounding does not distinguish those of floating-point numbers. Those of at most 8 bits have a
+/// largest number or lack a zero.
 pub(crate) fn merged(dtype: DType) -> DType {
     match dtype {
         DType::Index => DType::Int64,
-        it if matches!(it.class(), Class::Float | Class::SmallFloat) && it != DType::E2M1x2 => DType::Float,
+        it if it.class() == Class::Float => DType::Float,
         it => it,
     }
 }
@@ -79,9 +80,8 @@ fn dtype_of_scalar(value: Value, to: DType) -> DType {
     match (value, to.class()) {
         (_, Class::Float | Class::Complex) | (Value::Bool(_), Class::Bool | Class::Int) => to,
         (Value::Int(it), Class::Int) if limits(to).contains(&it.into()) => to,
-        (Value::Bool(_), _) => DType::Bool,
         (Value::Int(_), _) => DType::Int64,
-        (Value::Float(_), _) => DType::Float,
+        _ => DType::Float,
     }
 }
 
@@ -101,7 +101,7 @@ impl<'a> Call<'a> {
         let operands = args.iter().enumerate().map(reader).collect::<Computed<Vec<_>>>()?;
         let (stmt, rule, out) = (of.stmt, of.stmt.op.def().type_rule, of.outs[result].0);
         let mut scalars = Vec::new();
-        stmt.scalars(&mut |it| scalars.push(of.value(it).map(|it| algebra.constant(it))));
+        stmt.scalars(&mut |it| scalars.push(of.value(it).map(|it| algebra.constant(it, DType::Double))));
         let scalars = scalars.into_iter().collect::<Computed<Vec<_>>>()?;
         let words = stmt.attrs.iter().map(|(name, it)| match it {
             Attr::Word(_) | Attr::Name(_) | Attr::Bool(_) | Attr::DType(_) => format!("{name}={it:?}"),
@@ -110,25 +110,26 @@ impl<'a> Call<'a> {
         // The numbers of a generator depend on the type.
         let generated = (rule == Rule::Generate).then_some(of.program.tensors[out].dtype);
         let attributes = algebra.apply((generated, words.collect::<Vec<_>>()), &scalars);
-        let dtype = |it: TensorId| merged(of.program.tensors[it].dtype.unwrap_or(DType::Float));
+        let text = |it: TensorId| of.program.tensors[it].dtype.unwrap_or(DType::Float);
+        let dtype = |it: TensorId| merged(text(it));
         // Scalars have the type of the last tensor that is no condition, or of the result.
-        let (to, skipped) = (dtype(out), usize::from(matches!(stmt.op, Op::Where | Op::Embedding)));
-        let beside = of.args.iter().skip(skipped).last().map_or(to, |it| dtype(it.0));
+        let (to, skipped) = (text(out), usize::from(matches!(stmt.op, Op::Where | Op::Embedding)));
+        let beside = text(of.args.iter().skip(skipped).last().map_or(out, |it| it.0));
         let (mut types, mut constants) = (Vec::new(), Vec::new());
         for it in &stmt.args {
             let constant = if let Operand::Scalar(it) = *it { Some(of.value(it)?) } else { None };
-            let own = it.tensor().map_or(to, dtype);
-            types.push(constant.map_or(own, |it| dtype_of_scalar(it, beside)));
-            constants.push(constant.map(|it| algebra.constant(it)));
+            let own = it.tensor().map_or(merged(to), dtype);
+            types.push(constant.map_or(own, |it| dtype_of_scalar(it, merged(beside))));
+            constants.push(constant.map(|it| algebra.constant(it, beside)));
         }
         if stmt.op.def().class != OpClass::Elementwise && !of.args.is_empty() {
             types = of.args.iter().map(|it| dtype(it.0)).collect();
         }
         let (condition, combined) = types.split_at(skipped.min(types.len()));
-        let is_exact = combined.iter().all(|it| *it == to)
+        let is_exact = combined.iter().all(|it| *it == merged(to))
             && (stmt.op != Op::Where || condition == [DType::Bool])
-            && !matches!(to.class(), Class::SmallFloat | Class::Composite);
-        types.push(to);
+            && (stmt.op == Op::Cat || !matches!(to.class(), Class::SmallFloat | Class::Composite));
+        types.push(merged(to));
         let word = stmt.get(attr::OP).map_or(stmt.op.def().mnemonic, |it| it.text());
         let how = Combine::named(word, to).filter(|_| is_exact);
         Ok(Self { of, result, operands, algebra, constants, attributes, types, to, is_exact, how })
@@ -139,9 +140,8 @@ impl<'a> Call<'a> {
         let data = data.collect::<Computed<_>>()?;
         // A rank computes with all that it holds, unless the operator selects.
         let is_unused = |it: &Reader<'_>| it.used.borrow().contains(&false);
-        if self.of.stmt.op != Op::Pad && self.operands.iter().any(is_unused) {
-            return Err("its operands have elements on which the result does not depend".into());
-        }
+        let is_used = self.of.stmt.op == Op::Pad || !self.operands.iter().any(is_unused);
+        require(is_used, "its operands have elements on which the result does not depend")?;
         Ok(data)
     }
 
@@ -160,10 +160,13 @@ impl<'a> Call<'a> {
             }
             (_, Op::Full | Op::TensorConstruct) if self.is_exact => constant(0),
             (_, Op::Iota) if self.is_exact => {
-                let number = algebra.integer(ravel(index, &outs[0].1.whole) as i64);
-                Ok(algebra.dot(&[constant(1)?, constant(2)?], &[Element::ONE, number]))
+                let number = Value::Int(ravel(index, &outs[0].1.whole) as i64);
+                let number = algebra.constant(number, DType::Int64);
+                let number = algebra.dot(&[constant(1)?, constant(2)?], &[Element::ONE, number]);
+                Ok(algebra.converted(number, self.to))
             }
-            (_, Op::Eye) => Ok(algebra.integer(i64::from(index.first() == index.last()))),
+            (_, Op::Full | Op::Iota) => self.unknown(index).map(Element::opaque),
+            (_, Op::Eye) if self.is_exact => Ok(algebra.integer(i64::from(index.first() == index.last()))),
             (_, Op::Cat | Op::Pad) => Err(CONVERTS.into()),
             (_, Op::BitCast) => Err("hir-certify does not know the bits of an element".into()),
             (Rule::Sdpa, _) if constant(3).is_ok() => Err("its options have no key".into()),
@@ -176,12 +179,11 @@ impl<'a> Call<'a> {
                 let how = self.how.ok_or("hir-certify does not know its `op` of these elements")?;
                 let initial = stmt.get(attr::INITIAL_VALUE).map(|it| self.of.value(it)).transpose()?;
                 let initial = initial.filter(|it| !how.is_neutral(*it, self.to));
-                if initial.is_some_and(|it| dtype_of_scalar(it, self.to) != self.to) {
-                    return Err("its initial value is no element of its type".into());
-                }
+                let fits = initial.is_none_or(|it| dtype_of_scalar(it, self.to) == self.to);
+                require(fits, "its initial value is no element of its type")?;
                 let mut all = self.operands.first().ok_or(MISFIT)?.all(index)?;
-                all.extend(initial.map(|it| algebra.constant(it)));
-                Ok(algebra.combine(how, &all))
+                all.extend(initial.map(|it| algebra.constant(it, self.to)));
+                Ok(algebra.combine(how, &all, self.to))
             }
             _ => Err("hir-certify does not know what it computes".into()),
         }
@@ -200,13 +202,16 @@ impl<'a> Call<'a> {
         };
         let operands = self.constants.iter().map(operand).collect::<Computed<Vec<_>>>()?;
         if let Some(how) = self.how {
-            return Ok(algebra.combine(how, &operands));
+            return Ok(algebra.combine(how, &operands, self.to));
         }
         let to = self.to.class();
-        Ok(match (stmt.op, &operands[..]) {
-            (Op::Cast, [a]) if self.is_exact => *a,
+        // These give a finite number, or one of their operands.
+        let is_of_truth = stmt.op == Op::Cast && self.types[0] == DType::Bool;
+        let is_finite = self.is_exact && matches!(stmt.op, Op::Where | Op::Neg | Op::Abs | Op::Cast);
+        let result = match (stmt.op, &operands[..]) {
+            (Op::Cast, [a]) if self.is_exact => algebra.converted(*a, self.to),
             // A truth value is a number.
-            (Op::Cast, [a]) if self.types[0] == DType::Bool && matches!(to, Class::Int | Class::Float) => *a,
+            (Op::Cast, [a]) if is_of_truth && matches!(to, Class::Int | Class::Float) => *a,
             _ if !self.is_exact => self.apply(&operands),
             (Op::LogicalNot, [a]) if to == Class::Bool => algebra.negated(*a),
             // It selects: the product of an infinity and 0 is another value.
@@ -217,8 +222,10 @@ impl<'a> Call<'a> {
             (Op::Div, [a, b]) if to == Class::Float => {
                 algebra.product(*a, algebra.reciprocal(*b, self.constants[1].is_some()))
             }
+            (Op::Mod | Op::Fmod | Op::Remainder, [_, b]) if b.value == 0 => self.apply(&operands).opaque(),
             (_, all) => self.apply(all),
-        })
+        };
+        Ok(algebra.checked(result, &[&operands], (!is_finite && !is_of_truth).then_some(self.to)))
     }
 
     /// Sums of products of the first two operands, and a bias. An index has a factor for each row of a table: an unknown function of the
@@ -228,35 +235,37 @@ impl<'a> Call<'a> {
             return Err(MISFIT.into());
         };
         // Without a key, the limit of the norm is the fourth operand.
-        if stmt.get(attr::MAX_NORM).is_some() || stmt.args.len() > 3 || self.to == DType::Bool {
-            return Err(
-                "hir-certify does not know tables that are normalised, and sums of truth values".into()
-            );
-        }
+        let is_known = stmt.get(attr::MAX_NORM).is_none() && stmt.args.len() <= 3 && self.to != DType::Bool;
+        require(is_known, "hir-certify does not know normalised tables and sums of truth values")?;
         let rows = block(&b.access, index).first().cloned().filter(|_| stmt.op == Op::Embedding);
-        let factor = |it, row| self.algebra.apply("is the row", &[it, self.algebra.integer(row as i64)]);
+        let number = |it: usize| self.algebra.integer(it as i64);
+        let height = number(b.part.whole.first().copied().unwrap_or(0));
+        let factor = |it, row| self.algebra.apply("is the row", &[it, number(row), height]);
         let factors = |all: Vec<Element>| match &rows {
             Some(rows) => all.iter().flat_map(|it| rows.clone().map(|row| factor(*it, row))).collect(),
             None => all,
         };
-        let first = rows.as_ref().map_or(0, |it| it.start);
+        // Beside the first row, another term says whether the table has the row.
+        let is_row = |it| self.algebra.apply("is a row", &[it, height]);
+        let bias = match &rows {
+            Some(rows) => (rows.start == 0).then(|| a.only(index).map(is_row)),
+            None => biases.first().map(|it| it.only(index)),
+        };
+        let (bias, first) = (bias.transpose()?, rows.as_ref().map_or(0, |it| it.start));
         let (a, b) = (a.row(index, first, factors)?, b.row(index, 0, |it| it)?);
         let is_partial = self.of.partial(outs[0].0).is_some_and(|dim| outs[0].1.whole[dim] > 1);
-        let bias = biases.first().map(|it| it.only(index)).transpose()?;
-        if a.len() != b.len() || bias.is_some() && is_partial {
-            return Err(MISFIT.into());
-        }
+        require(a.len() == b.len() && (biases.is_empty() || !is_partial), MISFIT)?;
         let product = self.algebra.dot(&a, &b);
-        Ok(bias.map_or(product, |it| self.algebra.sum(&[product, it])))
+        let result = bias.map_or(product, |it| self.algebra.sum(&[product, it]));
+        Ok(self.algebra.checked(result, &[&a, &b, bias.as_slice()], Some(self.to)))
     }
 
     /// An unknown function of what the result depends on, and of the index in dimensions, or in groups of them, that no operand has.
     fn unknown(&self, index: &[usize]) -> Computed<Element> {
         let (Statement { stmt, outs, .. }, algebra) = (self.of, self.algebra);
-        let number = |it: ExprId| Ok(algebra.constant(self.of.value(it)?));
-        if stmt.get(attr::DROPOUT_P).map(number).transpose()?.is_some_and(|it| it.value != 0) {
-            return Err("hir-certify does not know attentions with a dropout".into());
-        }
+        let number = |it: ExprId| Ok(algebra.constant(self.of.value(it)?, DType::Double));
+        let has_dropout = stmt.get(attr::DROPOUT_P).map(number).transpose()?.is_some_and(|it| it.value != 0);
+        require(!has_dropout, "hir-certify does not know attentions with a dropout")?;
         // The state of random numbers is the seed 0 and the offset.
         if stmt.op == Op::Sdpa && self.result > 1 {
             let offset = stmt.get(attr::RNG_OFFSET).filter(|_| self.result == 3);
@@ -266,11 +275,18 @@ impl<'a> Call<'a> {
         let mut alike = outs[self.result].1.whole.clone();
         let known = self.operands.iter().flat_map(|it| &it.access).filter_map(|it| Some((it.to?, it.by)));
         known.for_each(|(to, by)| alike[to] = alike[to].min(by));
+        // `topk` gives as many elements as its second operand says.
+        let (k, whole) = (self.constants.get(1).copied().flatten(), &outs[self.result].1.whole);
+        let is_k = |n: usize| k.is_some_and(|k| k.value == algebra.integer(n as i64).value);
+        let selects = |(dim, n): (&Dim, &usize)| dim.to.is_some() || *n <= dim.extent && is_k(*n);
+        let fits = |it: &Reader<'_>| it.access.iter().zip(whole).all(selects);
+        require(stmt.op != Op::TopK || self.operands.iter().all(fits), MISFIT)?;
         let place: Vec<usize> = index.iter().zip(&alike).map(|(at, alike)| at % alike).collect();
         let mut all = vec![self.attributes, algebra.integer(ravel(&place, &alike) as i64)];
         for operand in &self.operands {
-            all.extend(&*operand.row(index, 0, |it| vec![algebra.apply("operand", &it)])?);
+            let digest = |it: Values| vec![algebra.checked(algebra.apply("operand", &it), &[&it], None)];
+            all.extend(&*operand.row(index, 0, digest)?);
         }
-        Ok(self.apply(&all))
+        Ok(algebra.checked(self.apply(&all), &[&all[2..]], Some(self.to)))
     }
 }

@@ -36,8 +36,7 @@ pub(crate) fn order(program: &Program, trace: &Trace<'_>) -> Diagnosed<Vec<Vec<u
     // Vector clocks of the events. By chain: the first step that has not ended before.
     let (mut clocks, mut actions) = (vec![Vec::new(); count], Vec::new());
     // By element of a buffer: the steps that access it, and whether they write it.
-    let mut uses: Vec<Vec<Vec<(usize, bool)>>> =
-        trace.buffers.iter().map(|it| vec![Vec::new(); *it]).collect();
+    let mut uses: Vec<_> = trace.buffers.iter().map(|it| vec![Vec::<(usize, bool)>::new(); *it]).collect();
     let mut ready: VecDeque<usize> = (0..steps).filter(|at| waits[*at] == 0).collect();
     while let Some(event) = ready.pop_front() {
         let mut clock: Vec<usize> = mem::take(&mut clocks[event]);
@@ -99,6 +98,6 @@ fn race(program: &Program, steps: [(&Step<'_>, bool); 2]) -> Box<Diagnostic> {
 }
 
 /// Returns the place of a statement, or of the program for its caller.
-pub(crate) fn place(program: &Program, stmt: Option<StmtId>) -> Span {
+pub(crate) fn place(program: &Program, stmt: Option<ir::StmtId>) -> Span {
     stmt.map_or(program.spans.header, |it| program.stmt_span(it))
 }

@@ -42,7 +42,7 @@ pub(crate) struct Step<'p> {
     pub(crate) after: BTreeSet<usize>,
     pub(crate) rank: usize,
     /// `None`: the caller of the program.
-    pub(crate) stmt: Option<StmtId>,
+    pub(crate) stmt: Option<ir::StmtId>,
     pub(crate) reads: Vec<View>,
     pub(crate) writes: Vec<View>,
     /// `None`: what it reads is copied.
@@ -64,13 +64,13 @@ pub(crate) type Kind = (CommunicationType, usize, Option<Combine>, usize, DType)
 pub(crate) enum Channel {
     /// `None`: the stream that is current at entry.
     Stream(Option<i64>),
-    Captured(Stream),
+    Captured(ir::Stream),
     /// A team, or the transfers from the first of these ranks to the second one.
     Team(Backend, Rc<[usize]>, Option<[usize; 2]>),
     /// The exchanges of memory handles of transfers from the first rank to the second one.
     Handle([usize; 2]),
     /// A statement that a stream has posted, for a pair of ranks or for all.
-    Post(Option<StmtId>, usize, Option<[usize; 2]>),
+    Post(Option<ir::StmtId>, usize, Option<[usize; 2]>),
     /// The transfers by the handle that this action has exchanged, and by a protocol.
     Copy(usize, P2pProtocol),
     /// The hosts of all ranks.

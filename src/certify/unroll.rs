@@ -22,6 +22,12 @@ struct Unroller<'p, 's> {
     rank: Option<usize>,
     ranks: usize,
     trace: &'s mut Trace<'p>,
+    own: State<'p>,
+}
+
+/// What a rank has bound and issued.
+#[derive(Default)]
+struct State<'p> {
     /// Where tensors are, with the stream whose slice they have.
     views: FxHashMap<TensorId, (View, Option<usize>)>,
     chains: FxHashMap<Channel, usize>,
@@ -36,7 +42,7 @@ struct Unroller<'p, 's> {
     /// The steps for which the host has waited.
     host: BTreeSet<usize>,
     loops: usize,
-    stmt: Option<StmtId>,
+    stmt: Option<ir::StmtId>,
 }
 
 /// Returns what so many ranks execute, or without a number what the program computes on whole tensors.
@@ -47,25 +53,11 @@ pub(crate) fn unroll(program: &Program, ranks: Option<usize>) -> Diagnosed<Trace
     let mut trace = Trace::default();
     for number in 0..ranks.unwrap_or(1) {
         let rank = ranks.map(|_| number);
-        let mut it = Unroller {
-            program,
-            scalars: Scalars::new(program, number),
-            rank,
-            ranks: ranks.unwrap_or(1),
-            trace: &mut trace,
-            views: FxHashMap::default(),
-            chains: FxHashMap::default(),
-            current: 0,
-            posted: FxHashMap::default(),
-            group: None,
-            handles: FxHashMap::default(),
-            host: BTreeSet::new(),
-            loops: 0,
-            stmt: None,
-        };
+        let (scalars, own, trace) = (Scalars::new(program, number), State::default(), &mut trace);
+        let mut it = Unroller { program, scalars, rank, ranks: ranks.unwrap_or(1), trace, own };
         it.run_program().map_err(|why| {
             let label = rank.map_or("computed here".to_owned(), |it| format!("rank {it} executes this"));
-            refused(program, it.stmt, why, label)
+            refused(program, it.own.stmt, why, label)
         })?;
     }
     trace.order = order(program, &trace)?;
@@ -75,14 +67,14 @@ pub(crate) fn unroll(program: &Program, ranks: Option<usize>) -> Diagnosed<Trace
 impl<'p> Unroller<'p, '_> {
     fn run_program(&mut self) -> Computed<()> {
         let program = self.program;
-        self.current = self.chain(Channel::Stream(None));
+        self.own.current = self.chain(Channel::Stream(None));
         let held: Vec<_> = Program::tensors_of(&program.inputs).filter(|it| self.holds(*it)).collect();
         held.iter().try_for_each(|it| self.output_view(*it, None).map(|_| ()))?;
         let inputs = self.ports(&program.inputs)?;
         let views = |ports: &[Port]| ports.iter().flatten().map(|it| it.0.clone()).collect::<Vec<_>>();
         self.push(None, Vec::new(), views(&inputs))?;
         program.body.map_or(Ok(()), |body| self.block(body))?;
-        self.stmt = None;
+        self.own.stmt = None;
         let outputs = self.ports(&program.outputs)?;
         // The caller reads the outputs, and overwrites the inputs.
         self.push(None, views(&outputs), Vec::new())?;
@@ -111,14 +103,14 @@ impl<'p> Unroller<'p, '_> {
     /// Returns where this rank's part of a tensor is.
     fn view(&self, tensor: TensorId) -> Computed<View> {
         let (name, shape) = (self.program.tensor_name(tensor), self.part(tensor, None)?.shape());
-        let (view, _) = self.views.get(&tensor).ok_or_else(|| format!("`{name}` has no storage here"))?;
+        let (view, _) = self.own.views.get(&tensor).ok_or_else(|| format!("`{name}` has no storage here"))?;
         let is_same = view.shape == shape;
         if is_same { Ok(view.clone()) } else { Err(format!("`{name}` has another shape than its storage")) }
     }
 
     /// Returns the stream whose slice a tensor has.
     fn slice(&self, tensor: TensorId) -> Option<usize> {
-        self.views.get(&tensor).and_then(|it| it.1)
+        self.own.views.get(&tensor).and_then(|it| it.1)
     }
 
     /// Returns the part of this rank. `slice` is that of a tensor that has none yet.
@@ -131,30 +123,30 @@ impl<'p> Unroller<'p, '_> {
 
     /// Binds a tensor of this rank to a new buffer if it has none, and to a slice if it has none, and returns where it is.
     fn output_view(&mut self, tensor: TensorId, slice: Option<usize>) -> Computed<View> {
-        if self.holds(tensor) && !self.views.contains_key(&tensor) {
+        if self.holds(tensor) && !self.own.views.contains_key(&tensor) {
             let (part, buffer) = (self.part(tensor, slice)?, self.trace.buffers.len());
             self.count_work(part.len())?;
             self.trace.buffers.push(part.len());
             let view = View { buffer, places: (0..part.len()).collect(), shape: part.shape() };
-            self.views.insert(tensor, (view, None));
+            self.own.views.insert(tensor, (view, None));
         }
-        self.views.entry(tensor).and_modify(|it| it.1 = it.1.or(slice));
+        self.own.views.entry(tensor).and_modify(|it| it.1 = it.1.or(slice));
         self.view(tensor)
     }
 
     // ---- steps
 
     fn chain(&mut self, channel: Channel) -> usize {
-        *self.chains.entry(channel).or_insert_with(|| {
-            self.trace.chains.push(self.host.clone());
+        *self.own.chains.entry(channel).or_insert_with(|| {
+            self.trace.chains.push(self.own.host.clone());
             self.trace.chains.len() - 1
         })
     }
 
     /// Makes the host wait for steps, and so everything that it issues.
     fn block_host(&mut self, steps: BTreeSet<usize>) {
-        self.chains.values().for_each(|it| self.trace.chains[*it].extend(&steps));
-        self.host = steps;
+        self.own.chains.values().for_each(|it| self.trace.chains[*it].extend(&steps));
+        self.own.host = steps;
     }
 
     /// Appends a step of the current stream that computes what it writes from what it reads.
@@ -162,7 +154,7 @@ impl<'p> Unroller<'p, '_> {
         let action = self.trace.actions.len();
         self.trace.actions.push(vec![None]);
         let step = Step { reads, writes, function, ..self.step(action, 0) };
-        self.append(self.current, vec![step]).map(|_| ())
+        self.append(self.own.current, vec![step]).map(|_| ())
     }
 
     /// Appends a group of steps to a chain, behind what that has to wait for, and returns their numbers.
@@ -174,9 +166,8 @@ impl<'p> Unroller<'p, '_> {
             let (read, written): (usize, Vec<_>) = (reads.count(), writes.collect());
             self.count_work(STEP + read + written.len())?;
             // An element of an expanded view is several elements of the result.
-            if written.iter().collect::<FxHashSet<_>>().len() < written.len() {
-                return Err("it writes several values to one element".to_owned());
-            }
+            let places = written.iter().collect::<FxHashSet<_>>().len();
+            require(places == written.len(), "it writes several values to one element")?;
             self.trace.actions[step.action][step.me] = Some(self.trace.steps.len());
             self.trace.steps.push(Step { chain, after: after.clone(), ..step });
         }
@@ -186,25 +177,21 @@ impl<'p> Unroller<'p, '_> {
 
     /// Returns a step of the current statement as a member of an action.
     fn step(&self, action: usize, me: usize) -> Step<'p> {
-        Step { rank: self.rank.unwrap_or(0), stmt: self.stmt, action, me, ..Step::default() }
+        Step { rank: self.rank.unwrap_or(0), stmt: self.own.stmt, action, me, ..Step::default() }
     }
 
     fn count_work(&mut self, amount: usize) -> Computed<()> {
         self.trace.work += amount;
-        if self.trace.work > MAX_WORK {
-            return Err(format!(
-                "the ranks access more than {MAX_WORK} elements: certify it with smaller extents"
-            ));
-        }
-        Ok(())
+        let why = || format!("more than {MAX_WORK} accesses of elements: certify it with smaller extents");
+        if self.trace.work > MAX_WORK { Err(why()) } else { Ok(()) }
     }
 
     // ---- control flow
 
-    fn block(&mut self, block: BlockId) -> Computed<()> {
+    fn block(&mut self, block: ir::BlockId) -> Computed<()> {
         let program = self.program;
         for id in program.block(block) {
-            self.stmt = Some(*id);
+            self.own.stmt = Some(*id);
             match &program.stmts[*id] {
                 Stmt::Op(it) => self.op(it)?,
                 Stmt::Let(symbol, value) => {
@@ -213,7 +200,7 @@ impl<'p> Unroller<'p, '_> {
                 }
                 Stmt::For(it) => self.for_loop(it)?,
                 Stmt::If(it) => {
-                    let value = self.scalars.truth(it.cond).ok().filter(|_| it.kind == If::MANUAL);
+                    let value = self.scalars.truth(it.cond).ok().filter(|_| it.kind == ir::If::MANUAL);
                     let taken = value.ok_or("the predicate has no value that hir-certify can compute")?;
                     let block = if taken { Some(it.then_block) } else { it.else_block };
                     block.map_or(Ok(()), |it| self.block(it))?;
@@ -223,20 +210,20 @@ impl<'p> Unroller<'p, '_> {
         Ok(())
     }
 
-    fn for_loop(&mut self, it: &For) -> Computed<()> {
+    fn for_loop(&mut self, it: &ir::For) -> Computed<()> {
         let range = self.scalars.int(it.start).and_then(|start| Ok(start..self.scalars.int(it.stop)?));
         let range = range.map_err(|_| "the loop's range has no value that hir-certify can compute")?;
         // The `in` form unbinds what it defines from its index.
         let rebound = if it.axis.is_some() { loop_variant_tensors(self.program, it) } else { Vec::new() };
         let before = self.scalars.bind(it.index, None);
-        self.loops += 1;
+        self.own.loops += 1;
         for value in range {
             self.count_work(STEP)?;
             self.scalars.bind(it.index, Some(Value::Int(value)));
-            rebound.iter().for_each(|tensor| _ = self.views.remove(tensor));
+            rebound.iter().for_each(|tensor| _ = self.own.views.remove(tensor));
             self.block(it.body)?;
         }
-        self.loops -= 1;
+        self.own.loops -= 1;
         self.scalars.bind(it.index, before);
         Ok(())
     }
@@ -247,17 +234,16 @@ impl<'p> Unroller<'p, '_> {
             OpClass::Allocate => self.allocation(stmt),
             OpClass::Deallocate => {
                 let held: Vec<_> = Program::tensors_of(&stmt.args).filter(|it| self.holds(*it)).collect();
-                held.iter().try_for_each(|it| self.view(*it).map(|_| _ = self.views.remove(it)))
+                held.iter().try_for_each(|it| self.view(*it).map(|_| _ = self.own.views.remove(it)))
             }
             OpClass::View if stmt.op == Op::ShardByStream => self.chunk(stmt),
             OpClass::View | OpClass::Compute | OpClass::Elementwise => self.compute(stmt),
             OpClass::Communicate => self.communicate(stmt),
             OpClass::Coalescing if stmt.op == Op::StartCoalescing => {
-                self.group = Some(Vec::new());
-                Ok(())
+                require(self.own.group.replace(Vec::new()).is_none(), "groups do not nest")
             }
             OpClass::Coalescing => {
-                let group = self.group.take().unwrap_or_default();
+                let group = self.own.group.take().unwrap_or_default();
                 self.post(stmt.number, group)
             }
             OpClass::ShareHandles => self.exchange(stmt),
@@ -269,50 +255,46 @@ impl<'p> Unroller<'p, '_> {
     // ---- streams, storage and views
 
     /// Returns a stream. One that was not captured is a stream of its own.
-    fn stream(&self, stream: StreamId) -> Computed<Channel> {
+    fn stream(&self, stream: ir::StreamId) -> Computed<Channel> {
+        let why = |_| "the stream's index has no known value".to_owned();
         match &self.program.streams[stream] {
-            named @ Stream::Named(_) => Ok(Channel::Captured(named.clone())),
-            Stream::Index(index) => {
-                let index = self.scalars.int(*index).map_err(|_| "the stream's index has no known value")?;
-                Ok(Channel::Stream(Some(index)))
-            }
+            named @ ir::Stream::Named(_) => Ok(Channel::Captured(named.clone())),
+            ir::Stream::Index(it) => Ok(Channel::Stream(Some(self.scalars.int(*it).map_err(why)?))),
         }
     }
 
     fn stream_op(&mut self, stmt: &OpStmt) -> Computed<()> {
         if stmt.op == Op::SynchronizeHost {
-            self.block_host(self.trace.chains[self.current].clone());
+            self.block_host(self.trace.chains[self.own.current].clone());
         } else if let [Operand::Stream(captured)] = stmt.outs[..] {
             let captured = self.stream(captured)?;
-            self.chains.entry(captured).or_insert(self.current);
+            self.own.chains.entry(captured).or_insert(self.own.current);
         } else if let [Operand::Stream(stream)] = stmt.args[..] {
-            let stream = self.stream(stream)?;
-            let stream = self.chain(stream);
+            let stream = self.stream(stream).map(|it| self.chain(it))?;
             if stmt.op == Op::SetCurrentStream {
-                self.current = stream;
+                self.own.current = stream;
             } else {
                 let issued = self.trace.chains[stream].clone();
-                self.trace.chains[self.current].extend(issued);
+                self.trace.chains[self.own.current].extend(issued);
             }
         }
         Ok(())
     }
 
     fn allocation(&mut self, stmt: &OpStmt) -> Computed<()> {
-        let is_bound = |it: &TensorId| stmt.op == Op::AllocateOnce && self.views.contains_key(it);
+        let is_bound = |it: &TensorId| stmt.op == Op::AllocateOnce && self.own.views.contains_key(it);
         let tensor = stmt.out_tensor().filter(|it| self.holds(*it) && !is_bound(it));
         let Some(tensor) = tensor else { return Ok(()) };
         if let Some(alias) = stmt.get(attr::ALIAS) {
-            if self.program.tensors[alias].dtype != self.program.tensors[tensor].dtype {
-                return Err("the alias has another element type than its tensor".to_owned());
-            }
+            let [of, to] = [alias, tensor].map(|it| self.program.tensors[it].dtype);
+            require(of == to, "the alias has another element type than its tensor")?;
             let (view, shape) = (self.view(alias)?, self.part(tensor, None)?.shape());
             let all: Vec<usize> = (0..view.places.len()).collect();
             let view = view.strided(&all, shape).ok_or("the alias is no view of its tensor")?;
-            self.views.insert(tensor, (view, None));
+            self.own.views.insert(tensor, (view, None));
             return Ok(());
         }
-        self.views.remove(&tensor);
+        self.own.views.remove(&tensor);
         let view = self.output_view(tensor, None)?;
         if stmt.get(attr::ZERO_INIT) == Some(true) {
             let zeros: Values = view.places.iter().map(|_| Element::default()).collect();
@@ -327,23 +309,23 @@ impl<'p> Unroller<'p, '_> {
         let operands = operands.filter(|(out, input)| self.holds(*out) && self.holds(*input));
         let Some((out, input)) = operands else { return Ok(()) };
         let (program, it) = (self.program, &self.program.tensors[input]);
-        let is_stream = |it: &AxisId| program.axes[*it].parallel == ParallelType::Stream;
+        let is_stream = |it: &ir::AxisId| program.axes[*it].parallel == ParallelType::Stream;
         let count = it.loop_domain.iter().copied().find(is_stream);
         let count = count.and_then(|it| size(&self.scalars, program.axes[it].extent));
         let index = stmt.get(attr::STREAM_INDEX).and_then(|it| size(&self.scalars, it));
         let index = index.zip(count).filter(|(index, count)| index < count);
         let (index, count) = index.ok_or("the stream's index has no known value")?;
         let rotates = |it: &Transform| matches!(it, Transform::Swizzle1D { output, .. } if is_stream(output));
-        let start = it.mesh.coordinate(self.rank.unwrap_or(0), DeviceDim::X);
+        let start = it.mesh.coordinate(self.rank.unwrap_or(0), ir::DeviceDim::X);
         let start = start.filter(|_| it.domains.transforms.iter().any(rotates));
         let index = (index + start.unwrap_or(0)) % count;
-        self.views.remove(&out);
+        self.own.views.remove(&out);
         let chunk = Part::of(program, &self.scalars, input, self.rank, Some(index))?;
         let to = self.part(out, Some(index))?;
         let (from, view) = (self.part(input, None)?, self.view(input)?);
         let positions = from.positions(&chunk.held).filter(|_| to == chunk);
         let view = positions.and_then(|it| view.strided(&it, chunk.shape()));
-        self.views.insert(out, (view.ok_or("its result is no chunk of its operand")?, Some(index)));
+        self.own.views.insert(out, (view.ok_or("its result is no chunk of its operand")?, Some(index)));
         Ok(())
     }
 }

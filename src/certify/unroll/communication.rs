@@ -14,13 +14,13 @@ impl<'p> Unroller<'p, '_> {
     pub(super) fn post(&mut self, number: Option<u32>, group: Vec<Posted<'p>>) -> Computed<()> {
         let mut ends = BTreeSet::new();
         if let Some((queue, _)) = group.first() {
-            let issued = self.trace.chains[self.current].clone();
-            let chain = queue.clone().map_or(self.current, |it| self.chain(it));
+            let issued = self.trace.chains[self.own.current].clone();
+            let chain = queue.clone().map_or(self.own.current, |it| self.chain(it));
             self.trace.chains[chain].extend(issued);
             let steps = self.append(chain, group.into_iter().map(|it| it.1).collect())?;
-            ends.extend(steps.into_iter().filter(|_| chain != self.current));
+            ends.extend(steps.into_iter().filter(|_| chain != self.own.current));
         }
-        self.posted.extend(number.map(|it| (it, ends)));
+        self.own.posted.extend(number.map(|it| (it, ends)));
         Ok(())
     }
 
@@ -52,10 +52,10 @@ impl<'p> Unroller<'p, '_> {
             let Stmt::Op(it) = &self.program.stmts[*id] else { continue };
             let Some(buffer) = it.get(attr::BUFFER).filter(|it| self.holds(*it)) else { continue };
             let handle = self.handle(it, buffer)?;
-            if !self.handles.contains_key(&handle) {
+            if !self.own.handles.contains_key(&handle) {
                 let pair = pair(it, rank, handle.1);
                 let step = self.meet(Channel::Handle(pair), usize::from(pair[1] == rank), 2, None);
-                self.handles.insert(handle, step.action);
+                self.own.handles.insert(handle, step.action);
                 group.push(step);
             }
         }
@@ -70,8 +70,8 @@ impl<'p> Unroller<'p, '_> {
     }
 
     pub(super) fn wait(&mut self, stmt: &OpStmt) -> Computed<()> {
-        let end = stmt.get(attr::WORK).and_then(|it| self.posted.remove(&it));
-        self.trace.chains[self.current].extend(end.ok_or("this rank has not posted what it waits for")?);
+        let end = stmt.get(attr::WORK).and_then(|it| self.own.posted.remove(&it));
+        self.trace.chains[self.own.current].extend(end.ok_or("this rank has not posted what it waits for")?);
         Ok(())
     }
 
@@ -82,14 +82,16 @@ impl<'p> Unroller<'p, '_> {
             let value = stmt.get(key).map_or(Some(0), |it| size(&self.scalars, it));
             value.filter(|it| *it < n).ok_or("a root or a peer has no value that hir-certify can compute")
         };
-        let (is_grouped, backend) = (self.group.is_some(), stmt.get(attr::BACKEND).unwrap_or(Backend::Nccl));
+        let (is_grouped, backend) =
+            (self.own.group.is_some(), stmt.get(attr::BACKEND).unwrap_or(Backend::Nccl));
         let library = if is_grouped { Backend::Nccl } else { backend };
         // All transfers between two ranks share the communicator of all ranks, whose team is empty here.
         let own: Rc<[usize]> = if team.iter().copied().eq(0..ranks) { Rc::default() } else { team.clone() };
         let channel = |pair| Channel::Team(library, own.clone(), pair);
         // A kernel or a copy of the CUDA backend follows only those that its stream has posted.
         let is_cuda = library == Backend::Cuda;
-        let mut queue = if is_cuda { Channel::Post(self.stmt, self.current, None) } else { channel(None) };
+        let mut queue =
+            if is_cuda { Channel::Post(self.own.stmt, self.own.current, None) } else { channel(None) };
         let protocol = stmt.get(attr::PROTOCOL).or(self.program.p2p_protocol()).unwrap_or(P2pProtocol::Get);
         let buffer = stmt.get(attr::BUFFER).filter(|it| self.holds(*it));
         let meetings: Vec<Meeting> = match (stmt.op, team.iter().position(|it| *it == rank), buffer) {
@@ -107,10 +109,10 @@ impl<'p> Unroller<'p, '_> {
                 let pair = pair(stmt, rank, index(attr::PEER, ranks)?);
                 let mut meeting = channel(Some(pair));
                 if backend == Backend::Cuda {
-                    let handle = self.handles.get(&self.handle(stmt, buffer)?).filter(|_| !is_grouped);
+                    let handle = self.own.handles.get(&self.handle(stmt, buffer)?).filter(|_| !is_grouped);
                     let why = "no earlier ShareMemHandles shares the handle of its buffer with its peer";
                     meeting = Channel::Copy(*handle.ok_or(why)?, protocol);
-                    queue = Channel::Post(self.stmt, self.current, Some(pair));
+                    queue = Channel::Post(self.own.stmt, self.own.current, Some(pair));
                 }
                 let receives = stmt.get(attr::P2P_TYPE) == Some(P2pType::Recv);
                 vec![(meeting, usize::from(receives), 2, Type::SendRecv, 0)]
@@ -133,22 +135,18 @@ impl<'p> Unroller<'p, '_> {
                 let kernel = self.step(step.action, self.trace.actions[step.action].len());
                 self.trace.actions[step.action].push(None);
                 let (reads, writes) = (step.reads.clone(), step.writes.clone());
-                kernels.push(Step {
-                    reads,
-                    writes,
-                    function: Some(Box::new(|_, _| Ok(Vec::new()))),
-                    ..kernel
-                });
+                let function: Option<Function<'p>> = Some(Box::new(|_, _| Ok(Vec::new())));
+                kernels.push(Step { reads, writes, function, ..kernel });
             }
             group.push((Some(queue.clone()).filter(|_| !is_cuda || copies != Some(true)), step));
         }
-        match &mut self.group {
+        match &mut self.own.group {
             Some(open) => open.extend(group),
             None => self.post(stmt.number, group)?,
         }
         // A Wait for peers does not wait for the kernel of this rank, which begins when their kernels do.
         if !kernels.is_empty() {
-            self.append(self.current, kernels)?;
+            self.append(self.own.current, kernels)?;
         }
         Ok(())
     }
@@ -181,16 +179,15 @@ impl<'p> Unroller<'p, '_> {
         let sizes = [(&reads, sent), (&writes, received)];
         let mut sizes = sizes.iter().flat_map(|(it, n)| it.iter().map(move |it| (it.places.len(), *n)));
         let len = sizes.clone().next().map_or(0, |(all, parts)| all / parts);
-        if sizes.any(|(all, parts)| all != len * parts) {
-            return Err("the two sides of the communication have different sizes".to_owned());
-        }
+        let fits = sizes.all(|(all, parts)| all == len * parts);
+        require(fits, "the two sides of the communication have different sizes")?;
         let step = self.meet(channel, me, n, Some((kind, root, combine, len, of)));
         let own = if is_split { me * len } else { 0 };
         let function = move |algebra: &Algebra, all: &[Vec<Values>]| {
             let rows = members.iter().map(|it| all[*it].first()?.get(own..own + len));
             let rows = rows.collect::<Option<Vec<_>>>().ok_or("a member sends nothing")?;
             let column = |at: usize| rows.iter().map(|row| row[at]).collect::<Vec<_>>();
-            let combined = |how| (0..len).map(|at| algebra.combine(how, &column(at))).collect();
+            let combined = |how| (0..len).map(|at| algebra.combine(how, &column(at), of)).collect();
             Ok(vec![combine.map_or_else(|| rows.concat(), combined)])
         };
         Ok(Step { reads, writes, function: Some(Box::new(function)), sources, is_late, ..step })

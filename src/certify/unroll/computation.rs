@@ -3,11 +3,7 @@
 use super::*;
 
 impl<'p> Unroller<'p, '_> {
-    fn statement(
-        &self,
-        stmt: &'p OpStmt,
-        part: impl Fn(TensorId) -> Computed<Part>,
-    ) -> Computed<Statement<'p>> {
+    fn bound(&self, stmt: &'p OpStmt, part: impl Fn(TensorId) -> Computed<Part>) -> Computed<Statement<'p>> {
         let outs = Program::tensors_of(&stmt.outs).collect();
         let [args, outs] = [stmt.tensor_operands(), outs]
             .map(|all: Vec<TensorId>| all.into_iter().map(|it| Ok((it, part(it)?))).collect::<Computed<_>>());
@@ -20,11 +16,11 @@ impl<'p> Unroller<'p, '_> {
         let tensors = || stmt.tensor_operands().into_iter().chain(Program::tensors_of(&stmt.outs));
         let Some(out) = stmt.out_tensor().filter(|it| self.holds(*it)) else { return Ok(()) };
         let slice = tensors().find_map(|it| self.slice(it));
-        let mut of = self.statement(stmt, |it| self.part(it, slice))?;
+        let mut of = self.bound(stmt, |it| self.part(it, slice))?;
         let mut reads = of.args.iter().map(|it| self.view(it.0)).collect::<Computed<Vec<_>>>()?;
         // A `select` in loops, or of an index that ranks determine, indexes the part of the rank.
         let is_own =
-            self.loops > 0 || stmt.get(attr::INDEX).is_none_or(|it| self.scalars.depends_on_rank(it));
+            self.own.loops > 0 || stmt.get(attr::INDEX).is_none_or(|it| self.scalars.depends_on_rank(it));
         let is_shown = stmt.op.def().class == OpClass::View;
         if is_shown && (is_own || stmt.op != Op::Select) {
             of.args.iter_mut().chain(&mut of.outs).for_each(|(_, part)| *part = Part::all(&part.shape()));
@@ -36,16 +32,15 @@ impl<'p> Unroller<'p, '_> {
             let is_local = |rank: &usize| {
                 let part = |it| Part::of(program, &self.scalars, it, Some(*rank), None);
                 tensors().all(|it| program.tensors[it].mesh.contains(*rank))
-                    && self.statement(stmt, part).is_ok_and(|it| it.moved().is_ok())
+                    && self.bound(stmt, part).is_ok_and(|it| it.moved().is_ok())
             };
             let is_view = self.rank.is_some() || program.tensors[out].mesh.devices.iter().all(is_local);
-            if is_view && (is_shown || !self.views.contains_key(&out)) {
+            if is_view && (is_shown || !self.own.views.contains_key(&out)) {
                 if let Some(view) = reads[0].strided(&moved, of.outs[0].1.shape()) {
-                    self.views.insert(out, (view, self.slice(of.args[0].0)));
+                    self.own.views.insert(out, (view, self.slice(of.args[0].0)));
                     return Ok(());
-                } else if is_shown {
-                    return Err(format!("`{name}` shows no view of its operand"));
                 }
+                require(!is_shown, format!("`{name}` shows no view of its operand"))?;
             }
             // A copy takes the elements of the result.
             reads[0].places = moved.iter().map(|at| reads[0].places[*at]).collect();
@@ -55,9 +50,8 @@ impl<'p> Unroller<'p, '_> {
         let written: FxHashSet<_> = writes.iter().flat_map(View::elements).collect();
         let is_pointwise = is_moved || stmt.op.def().class == OpClass::Elementwise;
         let mut reads_of_others = reads.iter().filter(|it| !is_pointwise || it.places != writes[0].places);
-        if reads_of_others.any(|it| it.elements().any(|it| written.contains(&it))) {
-            return Err(format!("a kernel of `{name}` would read elements that it writes"));
-        }
+        let is_written = reads_of_others.any(|it| it.elements().any(|it| written.contains(&it)));
+        require(!is_written, format!("a kernel of `{name}` would read elements that it writes"))?;
         let function = move |algebra: &Algebra, args: &[Vec<Values>]| results(&of, algebra, &args[0]);
         self.push(if is_moved { None } else { Some(Box::new(function)) }, reads, writes)
     }
