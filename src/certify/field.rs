@@ -49,9 +49,9 @@ impl Combine {
     /// their `and`.
     pub(crate) fn named(word: &'static str, of: DType) -> Option<Self> {
         Some(match (word, of.class()) {
-            (_, Class::SmallFloat) | ("SUM" | "add" | "+" | "AVG", Class::Bool) | ("AVG", Class::Int) => return None,
-            ("SUM" | "add" | "+", _) => Self::Sum,
-            ("AVG", _) => Self::Average,
+            (_, Class::SmallFloat) => return None,
+            ("SUM" | "add" | "+", Class::Int | Class::Float | Class::Complex) => Self::Sum,
+            ("AVG", Class::Float | Class::Complex) => Self::Average,
             ("PRODUCT" | "mul" | "*", _) | ("logical_and" | "&&", Class::Bool) => Self::Product,
             ("MIN" | "min" | "fmin" | "BAND" | "bitwise_and" | "&", Class::Bool) => Self::Product,
             ("logical_or" | "||", Class::Bool) => Self::Or,
