@@ -112,6 +112,7 @@ mod excess_diagnostics;
 mod execution_fault;
 mod explanation;
 mod finding;
+mod first_access;
 mod fix;
 mod fixable_race;
 mod history;

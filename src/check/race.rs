@@ -4,7 +4,8 @@
 //! accesses, either the one that is visited first happens before the other, or they are unordered. For each
 //! buffer, the detector keeps the accesses that no later access covers. An access that is unordered with a
 //! covered access is also unordered with the covering one. Of several reads of the same elements, a race is
-//! reported with the first one if the write is unordered with it, and else with the last one.
+//! reported with the first one if the write is unordered with it, and else with the last one. If an actor accesses elements several times
+//! behind an access that was issued earlier, and is visited later, a race is reported with the first of these.
 //!
 //! The caller takes part. It writes the inputs before stream 0 of the plan begins, and owns the inputs and
 //! outputs again once `ReadOutputs` has run on that stream. A stream that does not wait for stream 0, and a
@@ -14,6 +15,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     conflict::{Party, Race},
+    first_access::first_access,
     history::AccessHistory,
     ordering_model::AccessRules,
     overlap::{ElementRange, Footprint, Overlap, covers, overlap},
@@ -368,9 +370,11 @@ impl<'p> RaceDetector<'p> {
                         // If the first of several reads is unordered with this write, it is the one to order.
                         let first =
                             earlier.first_read.filter(|first| it.clock.ended(first.actor) < first.number);
-                        let of_earlier = first.map_or(earlier.party, |first| first.party);
-                        let parties = [(of_earlier, earlier.writes), (party, writes)];
-                        found.push(Race::new((rank, view.buffer), elements, parties));
+                        let Access { party: last, actor, number, .. } = *earlier;
+                        let of = first.unwrap_or(FirstRead { party: last, actor, number });
+                        let parties = [(of.party, earlier.writes), (party, writes)];
+                        let race = Race::new((rank, view.buffer), elements, parties);
+                        found.push((race, of.number.saturating_sub(it.clock.ended(of.actor))));
                     }
                 }
             }
@@ -387,7 +391,14 @@ impl<'p> RaceDetector<'p> {
             !is_covered
         });
         self.not_compared += not_compared;
-        found.into_iter().for_each(|it| self.report(it));
+        for (race, unordered) in found {
+            if self.is_new(&race) {
+                match first_access(self.plans, &race, &footprint, unordered) {
+                    Some(first) => self.report(first),
+                    None => self.found.push(race),
+                }
+            }
+        }
         // A use that does not follow its own ALLOCATE does not follow the uses by an earlier owner either.
         if let Some(frees) = self.frees.as_mut().filter(|_| is_after) {
             let found = frees.access(it, (party, writes), rank, view.buffer);
@@ -416,17 +427,21 @@ impl<'p> RaceDetector<'p> {
         }
     }
 
-    /// Stores a race if it is the first one between its two statements and ranks.
-    fn report(&mut self, race: Race) {
+    /// Returns whether no race between the two statements and ranks has been reported, and records that one is.
+    fn is_new(&mut self, race: &Race) -> bool {
         let statement = |(party, _): (Party, bool)| match party {
             Party::Inst(at) => (at.rank, self.plans[at.rank].code[at.inst].origin),
             Party::Operation(at, origin) | Party::Free(at, origin) => (at.rank, origin),
             Party::CallerBefore => (race.rank, u32::MAX),
             Party::CallerAfter(at) => (at.rank, u32::MAX - 1),
         };
-        if self.found.len() < MAX_RACES
+        self.found.len() < MAX_RACES
             && self.reported.insert((race.rank, race.buffer, race.parties.map(statement)))
-        {
+    }
+
+    /// Stores a race if it is the first one between its two statements and ranks.
+    fn report(&mut self, race: Race) {
+        if self.is_new(&race) {
             self.found.push(race);
         }
     }
