@@ -334,7 +334,8 @@ fn fix_extent(state: &CheckedText, key: &FindingKey, edit: &Edit, next: &Attempt
             | Edit::CaptureEntryStream { .. }
             | Edit::InsertWait { .. }
             | Edit::SynchronizeOnStream { .. } => true,
-            Edit::MoveWait { .. } | Edit::MoveDeallocate { .. } | Edit::ShortenAllocate { .. } => false,
+            Edit::MoveWait { .. } => state.text.waits_earlier(edit),
+            Edit::MoveDeallocate { .. } | Edit::ShortenAllocate { .. } => false,
         };
         return (only_waits && other.all(FindingKey::is_race)).then_some(FixExtent::Unmasking);
     }

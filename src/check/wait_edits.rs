@@ -52,6 +52,15 @@ impl EditableText {
         Edit::MoveWait { wait: Some(wait), before, synchronize: stream.cloned() }
     }
 
+    /// Returns whether an edit moves a Wait up, and the stream that executes it now still waits where it does now: no order is lost.
+    pub(super) fn waits_earlier(&self, edit: &Edit) -> bool {
+        let Edit::MoveWait { wait: Some(wait), before, synchronize } = edit else { return false };
+        let setter = |it: StmtId| self.places().stream_setter(&self.program, it);
+        before.statement().is_some_and(|it| {
+            self.starts_before(it, *wait) && (synchronize.is_some() || setter(it) == setter(*wait))
+        })
+    }
+
     /// Returns the lines of the Waits that have to be removed if one is inserted for a communication: each of these would be a second
     /// one.
     pub(super) fn lines_of_other_waits(&self, post: StmtId, before: &InsertionPoint) -> Vec<u32> {
@@ -68,6 +77,9 @@ impl EditableText {
         };
         let point = self.out_of_other_blocks(before, &is_shared);
         let places = self.places();
+        if let Some(again) = self.next_post(post, &point) {
+            return InsertionPoint::Before { statement: self.named(again), current: None };
+        }
         let Some(block) = places.of_stmt(post).map(|it| it.block) else { return point };
         let is_in_block = match &point {
             InsertionPoint::Before { statement, .. } => statement.stmt.is_some_and(|it| {
@@ -83,6 +95,27 @@ impl EditableText {
             return InsertionPoint::BlockEnd { of: communication.clone() };
         }
         point
+    }
+
+    /// Returns the statement of the block of `post`, between `post` and a point, that posts a communication with its number, or contains one
+    /// that does: behind it, a Wait is for that one.
+    fn next_post(&self, post: StmtId, point: &InsertionPoint) -> Option<StmtId> {
+        let (program, places) = (&self.program, self.places());
+        let (number, place) = (program.posted_work(post)?, places.of_stmt(post)?);
+        let stmts = program.block(place.block);
+        let posts = |stmt: StmtId| {
+            let mut found = false;
+            program.walk_stmt(stmt, &mut |it| found |= program.posted_work(it) == Some(number));
+            found
+        };
+        let again = stmts[place.position + 1..].iter().copied().find(|it| posts(*it))?;
+        let is_before = match point {
+            InsertionPoint::Before { statement, .. } => {
+                statement.stmt.is_some_and(|it| self.starts_before(again, it) && !self.is_around(again, it))
+            }
+            InsertionPoint::BlockEnd { .. } | InsertionPoint::End { .. } => true,
+        };
+        is_before.then_some(again)
     }
 
     /// Returns a point before the loops and branches around `point` for which `is_shared` does not hold. A Wait stays in loops whose
