@@ -2,6 +2,7 @@
 //! and all other lines are preserved.
 
 mod moves;
+mod on_stream;
 
 use std::collections::BTreeSet;
 
@@ -10,7 +11,6 @@ use grammar::{
     ir::{Program, Stmt, StmtId, Stream},
     ops::Op,
 };
-use hir_plan::PlanStream;
 use rustc_hash::FxHashSet;
 
 use super::{
@@ -129,6 +129,7 @@ impl EditableText {
             Edit::SynchronizeOnStream { blocked, stream, before } => {
                 self.synchronize_on_stream(blocked, stream, before)
             }
+            Edit::WaitOnStream { blocked, wait, before } => self.wait_on_stream(blocked, wait, before),
             Edit::MoveDeallocate { deallocate, after } => self.move_deallocate((*deallocate)?, (*after)?),
             Edit::ShortenAllocate { allocate } => self.shorten_allocate((*allocate)?),
         }
@@ -152,6 +153,7 @@ impl EditableText {
             }
             Edit::MoveWait { wait: None, .. }
             | Edit::SynchronizeOnStream { .. }
+            | Edit::WaitOnStream { .. }
             | Edit::MoveDeallocate { .. }
             | Edit::ShortenAllocate { .. } => vec![edit.clone()],
         }
@@ -222,39 +224,6 @@ impl EditableText {
         let at = self.position(before)?.0;
         let (name, capture) = self.entry_stream_name(at)?;
         let it = self.insert(&self.synchronize(&name), before)?;
-        self.with_capture(it, capture.as_deref(), at)
-    }
-
-    /// Selects a stream, inserts a Synchronize, and selects the stream again that is current.
-    fn synchronize_on_stream(
-        &self,
-        blocked: &PlanStream,
-        stream: &WaitedStream,
-        before: &InsertionPoint,
-    ) -> Option<EditedText> {
-        let (at, indentation) = self.position(before)?;
-        let of = |it: &PlanStream| WaitedStream::from_stream(it, None);
-        let all = [&of(blocked), stream, &of(before.current()?)];
-        let has_entry = all.iter().any(|it| matches!(it, WaitedStream::Entry { .. }));
-        let (entry, capture) = if has_entry { self.entry_stream_name(at)? } else { Default::default() };
-        let [blocked, stream, current] = all.map(|it| match it {
-            WaitedStream::Entry { .. } => entry.clone(),
-            WaitedStream::Index { index, stmt } => self.stream_operand(*index, *stmt, Some(before)),
-        });
-        let select = if self.is_keyword_style() { "SetCurrentStream to" } else { "SetCurrentStream" };
-        let select = |stream: &str| self.format_statement(select, &format!("Stream {stream}"));
-        let all = [
-            ChangeKind::Selected(select(&blocked)),
-            ChangeKind::Inserted(self.synchronize(&stream)),
-            ChangeKind::Selected(select(&current)),
-        ];
-        let mut it = EditedText::default();
-        for kind in all {
-            let mut change = Change { line_id: 0, kind };
-            let line = format!("{indentation}{}", change.statement());
-            change.line_id = it.lines.insert(&self.lines, at, &line);
-            it.changes.push(change);
-        }
         self.with_capture(it, capture.as_deref(), at)
     }
 

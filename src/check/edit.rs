@@ -53,6 +53,15 @@ pub enum Edit {
         /// The insertion point.
         before: InsertionPoint,
     },
+    /// Select a stream, insert a `Wait`, or move one there, and select the stream again that is current there.
+    WaitOnStream {
+        /// The stream that waits.
+        blocked: PlanStream,
+        /// The `Wait`.
+        wait: PlacedWait,
+        /// The insertion point.
+        before: InsertionPoint,
+    },
     /// Move a Deallocate down. Later allocations then get other storage, and no stream has to wait.
     MoveDeallocate {
         /// The Deallocate.
@@ -65,6 +74,23 @@ pub enum Edit {
     ShortenAllocate {
         /// The ALLOCATE.
         allocate: Option<StmtId>,
+    },
+}
+
+/// A `Wait` that another stream executes than the one that is current.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum PlacedWait {
+    /// A new one.
+    Inserted {
+        /// The statement that posts the communication.
+        communication: NamedStmt,
+    },
+    /// One of the program.
+    Moved {
+        /// The `Wait`.
+        wait: StmtId,
+        /// Whether another stream executes it now: a `Synchronize` at its old position preserves the order that it establishes there.
+        is_replaced: bool,
     },
 }
 
@@ -288,7 +314,7 @@ impl Edit {
 
     /// Returns the stream that waits where the edit inserts a statement: the current one, unless the edit selects another one.
     pub fn blocked_stream(&self) -> Option<&PlanStream> {
-        if let Self::SynchronizeOnStream { blocked, .. } = self {
+        if let Self::SynchronizeOnStream { blocked, .. } | Self::WaitOnStream { blocked, .. } = self {
             return Some(blocked);
         }
         self.insertion().and_then(InsertionPoint::current)
@@ -320,6 +346,7 @@ impl Edit {
             Self::InsertWait { .. }
             | Self::MoveWait { .. }
             | Self::SynchronizeOnStream { .. }
+            | Self::WaitOnStream { .. }
             | Self::MoveDeallocate { .. }
             | Self::ShortenAllocate { .. } => None,
         }
@@ -334,6 +361,7 @@ impl Edit {
             | Self::InsertWait { .. }
             | Self::MoveWait { .. }
             | Self::SynchronizeOnStream { .. }
+            | Self::WaitOnStream { .. }
             | Self::ShortenAllocate { .. } => false,
         }
     }
@@ -348,6 +376,7 @@ impl Edit {
             Self::InsertWait { .. }
             | Self::MoveWait { .. }
             | Self::SynchronizeOnStream { .. }
+            | Self::WaitOnStream { .. }
             | Self::MoveDeallocate { .. }
             | Self::ShortenAllocate { .. } => None,
         }
@@ -360,7 +389,8 @@ impl Edit {
             | Self::CaptureEntryStream { before }
             | Self::InsertWait { before, .. }
             | Self::MoveWait { before, .. }
-            | Self::SynchronizeOnStream { before, .. } => Some(before),
+            | Self::SynchronizeOnStream { before, .. }
+            | Self::WaitOnStream { before, .. } => Some(before),
             Self::MoveDeallocate { .. } | Self::ShortenAllocate { .. } => None,
         }
     }

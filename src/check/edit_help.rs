@@ -6,7 +6,7 @@ use grammar::{diagnostic::Fix, ir::StmtId, list_text};
 
 use super::{
     apply::{Change, ChangeKind, EditedText},
-    edit::{Edit, InsertionPoint, NamedStmt, WaitedStream},
+    edit::{Edit, InsertionPoint, NamedStmt, PlacedWait, WaitedStream},
     editable_text::EditableText,
     explanation::RaceExplanation,
     plan_index::PlanIndex,
@@ -65,10 +65,17 @@ fn describe(context: &EditContext<'_>, edit: &Edit, applied: &EditedText) -> Str
     let mut parts: Vec<String> = Vec::new();
     let mut is_moved = false;
     let mut selected: Vec<String> = Vec::new();
+    let (replaced, stmt) =
+        (applied.replaced.first().copied(), edit.insertion().and_then(InsertionPoint::statement));
+    let is_on_stream = matches!(edit, Edit::SynchronizeOnStream { .. } | Edit::WaitOnStream { .. });
     for change in &applied.changes {
         let is_capture = applied.adds_capture && parts.is_empty();
         let place = match (is_capture, is_moved, edit.insertion()) {
             (true, ..) => before_line(context, applied, change),
+            // The line of a Wait that is replaced is gone.
+            _ if is_on_stream && replaced.is_some() && replaced == stmt => {
+                format!("before {}", old_line(context, applied))
+            }
             (false, true, _) => "in its place".to_owned(),
             (false, false, Some(InsertionPoint::BlockEnd { .. })) => {
                 let line = applied.lines.previous_line_of(change.line_id);
@@ -82,14 +89,15 @@ fn describe(context: &EditContext<'_>, edit: &Edit, applied: &EditedText) -> Str
             }
         };
         parts.push(match &change.kind {
-            ChangeKind::Inserted(_) | ChangeKind::Selected(_)
-                if !is_capture && matches!(edit, Edit::SynchronizeOnStream { .. }) =>
-            {
+            _ if !is_capture && is_on_stream && selected.len() < 3 => {
                 selected.push(format!("`{}`", change.statement()));
                 if selected.len() < 3 {
                     continue;
                 }
                 format!("insert {} {place}", list_text(selected.iter().map(String::as_str), 3, "and"))
+            }
+            ChangeKind::Inserted(statement) if is_on_stream && !is_capture => {
+                format!("replace the Wait on {} by `{statement}`", old_line(context, applied))
             }
             ChangeKind::Inserted(statement) | ChangeKind::Selected(statement) => {
                 format!("insert `{statement}` {place}")
@@ -98,12 +106,12 @@ fn describe(context: &EditContext<'_>, edit: &Edit, applied: &EditedText) -> Str
                 if matches!(edit, Edit::MoveWait { .. }) =>
             {
                 is_moved = true;
-                format!("move `{statement}`{} to the line {place}", old_line(context, applied))
+                format!("move `{statement}` from {} to the line {place}", old_line(context, applied))
             }
             ChangeKind::Moved(statement) | ChangeKind::Delayed(statement) => {
                 let line = applied.lines.previous_line_of(change.line_id);
                 let place = line.map_or(String::new(), |it| format!(" to the line after line {it}"));
-                format!("move `{statement}`{}{place}", old_line(context, applied))
+                format!("move `{statement}` from {}{place}", old_line(context, applied))
             }
             ChangeKind::ShortenedAllocate(short) => {
                 let line = context.text.lines.line(change.line_id).unwrap_or_default();
@@ -113,13 +121,16 @@ fn describe(context: &EditContext<'_>, edit: &Edit, applied: &EditedText) -> Str
             }
         });
     }
+    if let Edit::WaitOnStream { wait: PlacedWait::Moved { is_replaced: false, .. }, .. } = edit {
+        parts.push(format!("remove the Wait on {}", old_line(context, applied)));
+    }
     parts.join(", and ") + &other_streams(context, edit, applied)
 }
 
-/// Returns where a moved statement was: ` from line 14`.
+/// Returns where a moved statement was: `line 14`.
 fn old_line(context: &EditContext<'_>, applied: &EditedText) -> String {
     let from = applied.replaced.first().map(|it| context.text.program.stmt_span(*it).start);
-    from.map_or(String::new(), |it| format!(" from line {}", context.text.index.line(it)))
+    from.map_or(String::new(), |it| format!("line {}", context.text.index.line(it)))
 }
 
 fn before_line(context: &EditContext<'_>, applied: &EditedText, change: &Change) -> String {
@@ -208,6 +219,7 @@ fn outline(edit: &Edit, context: Option<&EditContext<'_>>) -> String {
         Edit::SynchronizeOnStream { .. } => {
             "let the stream of the ALLOCATE wait for the stream that uses the storage".to_owned()
         }
+        Edit::WaitOnStream { .. } => "let the stream of the ALLOCATE execute the Wait".to_owned(),
         Edit::InsertWait { communication, .. } if has_no_number(communication) => format!(
             "give {} a number, as in `EndCoalescing 9`, and insert `Wait(Communication 9)`",
             communication.name

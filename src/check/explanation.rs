@@ -44,7 +44,7 @@ impl RaceExplanation {
         if first.plan.rank != second.plan.rank {
             let it = Self::across_ranks(first, second, indexes);
             return match race.reused {
-                Some(reused) => it.or_freed_later(&reused, first, second, indexes),
+                Some(reused) => it.or_freed_later((&reused, race.is_stream_ordered), first, second, indexes),
                 None => it,
             };
         }

@@ -333,7 +333,8 @@ fn fix_extent(state: &CheckedText, key: &FindingKey, edit: &Edit, next: &Attempt
             Edit::InsertSynchronize { .. }
             | Edit::CaptureEntryStream { .. }
             | Edit::InsertWait { .. }
-            | Edit::SynchronizeOnStream { .. } => true,
+            | Edit::SynchronizeOnStream { .. }
+            | Edit::WaitOnStream { .. } => true,
             Edit::MoveWait { .. } => state.text.waits_earlier(edit),
             Edit::MoveDeallocate { .. } | Edit::ShortenAllocate { .. } => false,
         };
@@ -347,6 +348,7 @@ fn fix_extent(state: &CheckedText, key: &FindingKey, edit: &Edit, next: &Attempt
         | Edit::InsertWait { .. }
         | Edit::MoveWait { .. }
         | Edit::SynchronizeOnStream { .. }
+        | Edit::WaitOnStream { .. }
         | Edit::MoveDeallocate { .. } => true,
     };
     let help = if next.keys.iter().any(|it| it.has_same_lines(key)) {

@@ -108,6 +108,7 @@ impl<'a> FixableRace<'a> {
             | Edit::InsertWait { .. }
             | Edit::MoveWait { .. }
             | Edit::SynchronizeOnStream { .. }
+            | Edit::WaitOnStream { .. }
             | Edit::MoveDeallocate { .. }
             | Edit::ShortenAllocate { .. } => first.inst_index(),
         };

@@ -2,11 +2,12 @@
 
 use super::{
     conflict::{Race, ReusedStorage},
-    edit::{Edit, InsertionPoint, NamedStmt, WaitedStream},
+    edit::{Edit, InsertionPoint, NamedStmt, PlacedWait, WaitedStream},
     explanation::{RaceExplanation, peer_wait, ready_signal_inst},
     plan_index::{PlanIndex, PlanIndexes},
-    race_side::RaceSide,
+    race_side::{RaceSide, stream_of},
 };
+use grammar::ir::StmtId;
 use hir_plan::{Allocation, Plan, PlanStream};
 
 impl RaceExplanation {
@@ -39,7 +40,7 @@ impl RaceExplanation {
         };
         let moved = allocation.and_then(|it| move_deallocate((it, it.freed?.origin), first, index));
         let order = Edit::order_after(first, insertion, next, frame, index);
-        let order = if race.is_stream_ordered { on_stream(order, stream) } else { order };
+        let order = if race.is_stream_ordered { on_stream(order, stream, index) } else { order };
         Self { why: Some(why), edits: moved.into_iter().chain([order]).collect(), ..Self::default() }
     }
 
@@ -69,7 +70,7 @@ impl RaceExplanation {
             let before = InsertionPoint::before(second).with_current(current);
             let order = Edit::order_after(first, before, Some(here), second.frame(), index);
             let blocked = &plan.streams[it.pool.stream as usize];
-            let order = on_stream(order, blocked);
+            let order = on_stream(order, blocked, index);
             let is_current = stream == it.pool.stream;
             (is_current || order.blocked_stream() == Some(blocked)).then_some(order)
         });
@@ -82,7 +83,7 @@ impl RaceExplanation {
     /// free of symmetric memory follows all streams.
     pub(super) fn or_freed_later(
         mut self,
-        reused: &ReusedStorage,
+        (reused, is_stream_ordered): (&ReusedStorage, bool),
         first: &RaceSide<'_>,
         second: &RaceSide<'_>,
         indexes: &PlanIndexes<'_>,
@@ -92,12 +93,26 @@ impl RaceExplanation {
         let allocation =
             indexes.of(plan.rank).allocation(reused.earlier).filter(|_| plan.rank == first.owner);
         let (Some(it), Some(freed)) = (allocation, reused.freed_by) else { return self };
+        let index = indexes.of(plan.rank);
         match peer_wait(plan, peer, indexes) {
             Some(wait) if it.is_symmetric || plan.code[wait].stream == it.pool.stream => {
                 self.edits.splice(0..0, free_behind(plan, freed, wait));
             }
-            Some(_) => (),
-            None => self.edits = wait_before_free(it, freed, (plan, peer), indexes).into_iter().collect(),
+            // Another stream waits, and that of the ALLOCATE may wait for it later.
+            Some(wait) => {
+                let joined = index.first_stream_wait(wait, it.pool.stream);
+                let behind = joined.zip(it.unbound).and_then(|(at, free)| free_behind(plan, free.origin, at));
+                if is_stream_ordered {
+                    self.edits = order_free(index, (it, freed), wait).into_iter().collect();
+                }
+                self.edits.splice(0..0, behind);
+            }
+            None => {
+                let wait = wait_before_free(it, freed, (plan, peer), indexes);
+                let blocked = &plan.streams[it.pool.stream as usize];
+                let placed = |edit| if is_stream_ordered { on_stream(edit, blocked, index) } else { edit };
+                self.edits = wait.map(placed).into_iter().collect();
+            }
         }
         self.is_in_second = is_of_second;
         self
@@ -126,11 +141,22 @@ impl RaceExplanation {
     }
 }
 
-/// Returns the edit that lets `blocked` wait, if an edit inserts a Synchronize where another stream is current.
-fn on_stream(edit: Edit, blocked: &PlanStream) -> Edit {
+/// Returns the edit that lets `blocked` wait, if an edit inserts a Synchronize or a Wait, or moves a Wait, where another stream is current.
+fn on_stream(edit: Edit, blocked: &PlanStream, index: PlanIndex<'_>) -> Edit {
+    let executes =
+        |wait: StmtId| index.of_stmt(wait).first().is_some_and(|it| stream_of(index.plan(), *it) == blocked);
+    let is_other = |before: &InsertionPoint| before.current().is_some_and(|it| it != blocked);
     match edit {
-        Edit::InsertSynchronize { stream, before } if before.current() != Some(blocked) => {
+        Edit::InsertSynchronize { stream, before } if is_other(&before) => {
             Edit::SynchronizeOnStream { blocked: blocked.clone(), stream, before }
+        }
+        Edit::InsertWait { communication, before } if is_other(&before) => {
+            let wait = PlacedWait::Inserted { communication };
+            Edit::WaitOnStream { blocked: blocked.clone(), wait, before }
+        }
+        Edit::MoveWait { wait: Some(wait), before, .. } if is_other(&before) => {
+            let wait = PlacedWait::Moved { wait, is_replaced: !executes(wait) };
+            Edit::WaitOnStream { blocked: blocked.clone(), wait, before }
         }
         other => other,
     }
@@ -154,6 +180,21 @@ fn free_behind(plan: &Plan, freed: u32, wait: usize) -> Option<Edit> {
     let [from, after] = [freed, wait].map(|it| plan.origins[it as usize]);
     (freed < wait && from.iteration == after.iteration)
         .then_some(Edit::MoveDeallocate { deallocate: from.stmt, after: after.stmt })
+}
+
+/// Returns the edit by which the stream of an allocation waits for `wait`, an instruction of another stream, before the statement `freed`.
+fn order_free(index: PlanIndex<'_>, (allocation, freed): (&Allocation, u32), wait: usize) -> Option<Edit> {
+    let plan = index.plan();
+    let released = allocation.freed.filter(|it| it.origin == freed).map(|it| it.current);
+    let current = released.or_else(|| allocation.unbound.map(|it| it.current))?;
+    let current = Some(plan.streams[current as usize].clone());
+    let before = InsertionPoint::Before { statement: NamedStmt::from_origin(plan, freed), current };
+    let edit = if plan.code[wait].origin < freed {
+        Edit::InsertSynchronize { stream: WaitedStream::of(plan, Some(wait)), before }
+    } else {
+        Edit::move_wait(plan, wait, before)
+    };
+    Some(on_stream(edit, &plan.streams[allocation.pool.stream as usize], index))
 }
 
 /// Returns the edit that inserts a Wait for what `peer` accesses before the Deallocate `freed`.

@@ -21,13 +21,8 @@ impl EditableText {
         before: &InsertionPoint,
         synchronize: Option<&WaitedStream>,
     ) -> Option<EditedText> {
-        let from = self.line_of(stmt)?;
+        let (from, statement) = self.statement_of_line(stmt)?;
         let text = self.lines.lines[from].text.trim();
-        let statement = self.program.stmt_span(stmt).text(&self.text);
-        let rest = text.strip_prefix(statement)?.trim_start();
-        if !rest.is_empty() && !rest.starts_with("//") {
-            return None;
-        }
         let at = self.position(before)?.0;
         let mut it = self.insert(text, before)?;
         let kind = if at <= from { ChangeKind::Moved } else { ChangeKind::Delayed };
@@ -54,6 +49,15 @@ impl EditableText {
         }
         it.lines.remove(from);
         self.with_capture(it, capture.as_deref(), at)
+    }
+
+    /// Returns the 0-based line of a statement that is alone on its line, and its text.
+    pub(super) fn statement_of_line(&self, stmt: StmtId) -> Option<(usize, &str)> {
+        let from = self.line_of(stmt)?;
+        let text = self.lines.lines[from].text.trim();
+        let statement = self.program.stmt_span(stmt).text(&self.text);
+        let rest = text.strip_prefix(statement)?.trim_start();
+        (rest.is_empty() || rest.starts_with("//")).then_some((from, statement))
     }
 
     /// Moves a Deallocate behind a later statement of its block. Returns `None` if a statement between the two binds

@@ -1,0 +1,112 @@
+//! The edits by which another stream waits than the current one: they select it, and then the current one again.
+
+use hir_plan::PlanStream;
+
+use super::{Change, ChangeKind, EditedText};
+use crate::{
+    edit::{InsertionPoint, PlacedWait, WaitedStream},
+    editable_text::EditableText,
+};
+
+/// The names of streams at a point of a text.
+struct StreamNames {
+    entry: String,
+    /// The statement that captures the entry stream, if the text has none.
+    capture: Option<String>,
+}
+
+impl EditableText {
+    /// Selects a stream, inserts a Synchronize, and selects the stream again that is current.
+    pub(super) fn synchronize_on_stream(
+        &self,
+        blocked: &PlanStream,
+        stream: &WaitedStream,
+        before: &InsertionPoint,
+    ) -> Option<EditedText> {
+        let names = self.names_at(&[blocked, before.current()?], Some(stream), before)?;
+        let wait = self.synchronize(&names.of(self, stream, before));
+        self.select_around(blocked, ChangeKind::Inserted(wait), before, &names)
+    }
+
+    /// Selects a stream, inserts a Wait or moves it there, and selects the stream again that is current.
+    pub(super) fn wait_on_stream(
+        &self,
+        blocked: &PlanStream,
+        wait: &PlacedWait,
+        before: &InsertionPoint,
+    ) -> Option<EditedText> {
+        let names = self.names_at(&[blocked, before.current()?], None, before)?;
+        match wait {
+            PlacedWait::Inserted { communication } => {
+                let number = self.program.posted_work(communication.stmt?)?;
+                let wait = self.format_statement("Wait", &format!("Communication {number}"));
+                self.select_around(blocked, ChangeKind::Inserted(wait), before, &names)
+            }
+            PlacedWait::Moved { wait, is_replaced } => {
+                let (from, statement) = self.statement_of_line(*wait)?;
+                let mut it =
+                    self.select_around(blocked, ChangeKind::Moved(statement.to_owned()), before, &names)?;
+                if *is_replaced {
+                    let here = InsertionPoint::Before { statement: self.named(*wait), current: None };
+                    let stream = names.of(self, &WaitedStream::from_stream(blocked, None), &here);
+                    let synchronize = self.synchronize(&stream);
+                    let line = format!("{}{synchronize}", self.indentation(from));
+                    let line = it.lines.insert(&self.lines, from, &line);
+                    it.changes.push(Change::inserted(line, &synchronize));
+                }
+                it.lines.remove(from);
+                it.replaced.push(*wait);
+                Some(it)
+            }
+        }
+    }
+
+    /// Inserts a statement with the selection of a stream before it, and that of the current stream behind it.
+    fn select_around(
+        &self,
+        blocked: &PlanStream,
+        statement: ChangeKind,
+        before: &InsertionPoint,
+        names: &StreamNames,
+    ) -> Option<EditedText> {
+        let (at, indentation) = self.position(before)?;
+        let select = if self.is_keyword_style() { "SetCurrentStream to" } else { "SetCurrentStream" };
+        let select = |stream: &PlanStream| {
+            let stream = names.of(self, &WaitedStream::from_stream(stream, None), before);
+            ChangeKind::Selected(self.format_statement(select, &format!("Stream {stream}")))
+        };
+        let mut it = EditedText::default();
+        for kind in [select(blocked), statement, select(before.current()?)] {
+            let mut change = Change { line_id: 0, kind };
+            let line = format!("{indentation}{}", change.statement());
+            change.line_id = it.lines.insert(&self.lines, at, &line);
+            it.changes.push(change);
+        }
+        self.with_capture(it, names.capture.as_deref(), at)
+    }
+
+    /// Returns the names of streams at a point.
+    fn names_at(
+        &self,
+        streams: &[&PlanStream],
+        awaited: Option<&WaitedStream>,
+        before: &InsertionPoint,
+    ) -> Option<StreamNames> {
+        let is_entry = |it: &WaitedStream| matches!(it, WaitedStream::Entry { .. });
+        let has_entry = awaited.is_some_and(is_entry)
+            || streams.iter().any(|it| is_entry(&WaitedStream::from_stream(it, None)));
+        let at = self.position(before)?.0;
+        let (entry, capture) = if has_entry { self.entry_stream_name(at)? } else { Default::default() };
+        Some(StreamNames { entry, capture })
+    }
+}
+
+impl StreamNames {
+    /// Returns the operand that names a stream.
+    fn of(&self, text: &EditableText, stream: &WaitedStream, before: &InsertionPoint) -> String {
+        match stream {
+            WaitedStream::Entry { .. } => self.entry.clone(),
+            WaitedStream::Index { index, stmt } => text.stream_operand(*index, *stmt, Some(before)),
+        }
+    }
+}
