@@ -15,7 +15,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     conflict::{Party, Race},
-    first_access::first_access,
+    first_access::FirstAccesses,
     history::AccessHistory,
     ordering_model::AccessRules,
     overlap::{ElementRange, Footprint, Overlap, covers, overlap},
@@ -125,6 +125,7 @@ pub struct RaceDetector<'p> {
     early_actors: FxHashSet<u32>,
     /// Uses of storage that the caller may still use at entry, with the actor of each.
     early_uses: Vec<(u32, Race)>,
+    first_accesses: FirstAccesses<'p>,
     /// The races reported so far.
     reported: FxHashSet<ReportedPair>,
     /// The first race of each pair of statements and ranks.
@@ -157,6 +158,7 @@ impl<'p> RaceDetector<'p> {
             allocate_sites: allocated,
             early_actors: FxHashSet::default(),
             early_uses: Vec::new(),
+            first_accesses: FirstAccesses::new(plans),
             reported: FxHashSet::default(),
             found: Vec::new(),
             not_compared: 0,
@@ -393,7 +395,7 @@ impl<'p> RaceDetector<'p> {
         self.not_compared += not_compared;
         for (race, unordered) in found {
             if self.is_new(&race) {
-                match first_access(self.plans, &race, &footprint, unordered) {
+                match self.first_accesses.of(&race, &footprint, unordered) {
                     Some(first) => self.report(first),
                     None => self.found.push(race),
                 }
