@@ -37,6 +37,7 @@ pub struct EditableText {
     new_stream_name: OnceCell<String>,
     captured_entry_stream: OnceCell<Option<(usize, String)>>,
     closing_line: OnceCell<Option<usize>>,
+    posts: OnceCell<FxHashMap<u32, Vec<StmtId>>>,
     viewed: OnceCell<FxHashSet<TensorId>>,
     bound: OnceCell<FxHashMap<(BlockId, TensorId), BTreeSet<usize>>>,
     block_ends: RefCell<FxHashMap<BlockId, u32>>,
@@ -57,6 +58,7 @@ impl EditableText {
             new_stream_name: OnceCell::new(),
             captured_entry_stream: OnceCell::new(),
             closing_line: OnceCell::new(),
+            posts: OnceCell::new(),
             viewed: OnceCell::new(),
             bound: OnceCell::new(),
             block_ends: RefCell::default(),
@@ -157,6 +159,20 @@ impl EditableText {
             let is_end = |it: &NumberedLine| it.text.trim_start().starts_with('}');
             Some(last + self.lines.lines.get(last..)?.iter().position(is_end)?)
         })
+    }
+
+    /// Returns the statements that post a communication with a number.
+    pub fn posts_of(&self, number: u32) -> &[StmtId] {
+        let posts = self.posts.get_or_init(|| {
+            let mut posts: FxHashMap<u32, Vec<StmtId>> = FxHashMap::default();
+            for stmt in self.program.stmts.ids() {
+                if let Some(number) = self.program.posted_work(stmt) {
+                    posts.entry(number).or_default().push(stmt);
+                }
+            }
+            posts
+        });
+        posts.get(&number).map_or(&[], Vec::as_slice)
     }
 
     /// Returns whether other tensors are views of a tensor.

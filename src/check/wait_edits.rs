@@ -102,13 +102,16 @@ impl EditableText {
     fn next_post(&self, post: StmtId, point: &InsertionPoint) -> Option<StmtId> {
         let (program, places) = (&self.program, self.places());
         let (number, place) = (program.posted_work(post)?, places.of_stmt(post)?);
-        let stmts = program.block(place.block);
-        let posts = |stmt: StmtId| {
-            let mut found = false;
-            program.walk_stmt(stmt, &mut |it| found |= program.posted_work(it) == Some(number));
-            found
+        // The statement of the block that is, or contains, a later post.
+        let in_block = |it: StmtId| {
+            let mut outer = std::iter::once(it).chain(places.around(it).map(|it| it.1));
+            outer.find(|it| places.of_stmt(*it).is_some_and(|it| it.block == place.block))
         };
-        let again = stmts[place.position + 1..].iter().copied().find(|it| posts(*it))?;
+        let later = self.posts_of(number).iter().copied().filter(|it| self.starts_before(post, *it));
+        let again = later
+            .filter_map(in_block)
+            .filter(|it| *it != post)
+            .min_by_key(|it| program.stmt_span(*it).start)?;
         let is_before = match point {
             InsertionPoint::Before { statement, .. } => {
                 statement.stmt.is_some_and(|it| self.starts_before(again, it) && !self.is_around(again, it))
