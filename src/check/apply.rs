@@ -142,7 +142,7 @@ impl EditableText {
         match edit {
             Edit::InsertWait { communication, before } => self.wait_placements(communication, before),
             Edit::MoveWait { wait: Some(wait), before, synchronize } => {
-                vec![self.moved_up(*wait, before, synchronize.as_ref())]
+                self.moved_up(*wait, before, synchronize.as_ref()).into_iter().collect()
             }
             Edit::InsertSynchronize { .. } | Edit::CaptureEntryStream { .. } => {
                 let fork = self.fork_before_loop(edit);

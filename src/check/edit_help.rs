@@ -233,7 +233,9 @@ fn outline(edit: &Edit, context: Option<&EditContext<'_>>) -> String {
             }
             format!("insert one Wait for {}", communication.name)
         }
-        Edit::MoveWait { .. } => "move the Wait to the line".to_owned(),
+        Edit::MoveWait { .. } => {
+            "move the Wait so that each rank that posts the communication executes it once,".to_owned()
+        }
         Edit::MoveDeallocate { .. } => "move the Deallocate behind the next wait for this access".to_owned(),
         Edit::ShortenAllocate { .. } => {
             "use the short ALLOCATE, which gives every iteration its own storage, if no iteration reads what an earlier one wrote".to_owned()

@@ -37,10 +37,17 @@ pub struct EditableText {
     new_stream_name: OnceCell<String>,
     captured_entry_stream: OnceCell<Option<(usize, String)>>,
     closing_line: OnceCell<Option<usize>>,
-    posts: OnceCell<FxHashMap<u32, Vec<StmtId>>>,
+    works: OnceCell<FxHashMap<u32, Work>>,
     viewed: OnceCell<FxHashSet<TensorId>>,
     bound: OnceCell<FxHashMap<(BlockId, TensorId), BTreeSet<usize>>>,
     block_ends: RefCell<FxHashMap<BlockId, u32>>,
+}
+
+/// The statements of the communications with a number.
+#[derive(Default)]
+struct Work {
+    posts: Vec<StmtId>,
+    waits: Vec<StmtId>,
 }
 
 impl EditableText {
@@ -58,7 +65,7 @@ impl EditableText {
             new_stream_name: OnceCell::new(),
             captured_entry_stream: OnceCell::new(),
             closing_line: OnceCell::new(),
-            posts: OnceCell::new(),
+            works: OnceCell::new(),
             viewed: OnceCell::new(),
             bound: OnceCell::new(),
             block_ends: RefCell::default(),
@@ -163,16 +170,33 @@ impl EditableText {
 
     /// Returns the statements that post a communication with a number.
     pub fn posts_of(&self, number: u32) -> &[StmtId] {
-        let posts = self.posts.get_or_init(|| {
-            let mut posts: FxHashMap<u32, Vec<StmtId>> = FxHashMap::default();
+        self.work(number).map_or(&[], |it| &it.posts)
+    }
+
+    /// Returns the Waits for communications with a number.
+    pub fn waits_of(&self, number: u32) -> &[StmtId] {
+        self.work(number).map_or(&[], |it| &it.waits)
+    }
+
+    /// Returns the number of the communication that a Wait waits for.
+    pub fn awaited_number(&self, stmt: StmtId) -> Option<u32> {
+        self.program.stmts[stmt].op().filter(|it| it.op == Op::Wait)?.get(attr::WORK)
+    }
+
+    fn work(&self, number: u32) -> Option<&Work> {
+        let works = self.works.get_or_init(|| {
+            let mut works: FxHashMap<u32, Work> = FxHashMap::default();
             for stmt in self.program.stmts.ids() {
                 if let Some(number) = self.program.posted_work(stmt) {
-                    posts.entry(number).or_default().push(stmt);
+                    works.entry(number).or_default().posts.push(stmt);
+                }
+                if let Some(number) = self.awaited_number(stmt) {
+                    works.entry(number).or_default().waits.push(stmt);
                 }
             }
-            posts
+            works
         });
-        posts.get(&number).map_or(&[], Vec::as_slice)
+        works.get(&number)
     }
 
     /// Returns whether other tensors are views of a tensor.

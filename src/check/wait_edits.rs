@@ -2,9 +2,8 @@
 //! the same communication is an error (E0411).
 
 use grammar::{
-    attr,
     ir::{Stmt, StmtId},
-    ops::{Op, OpClass},
+    ops::OpClass,
 };
 
 use super::{
@@ -39,17 +38,29 @@ impl EditableText {
         }
     }
 
-    /// Returns the edit that moves a Wait up. It stays out of loops and branches in which neither it is, nor its communication.
+    /// Returns the edit that moves a Wait up. It stays out of loops and branches in which neither it is, nor its communication. If it leaves
+    /// a loop or a branch, every rank that posts the communication executes it once: it also leaves the others without the communication.
+    /// There is no such edit if the communication is in a branch, or if it has another Wait.
     pub(super) fn moved_up(
         &self,
         wait: StmtId,
         before: &InsertionPoint,
         stream: Option<&WaitedStream>,
-    ) -> Edit {
-        let post = self.post_of(wait);
-        let is_shared = |it| self.is_around(it, wait) || post.is_some_and(|post| self.is_around(it, post));
-        let before = self.out_of_other_blocks(before, &is_shared);
-        Edit::MoveWait { wait: Some(wait), before, synchronize: stream.cloned() }
+    ) -> Option<Edit> {
+        let moved = |before| Edit::MoveWait { wait: Some(wait), before, synchronize: stream.cloned() };
+        let Some(post) = self.post_of(wait) else {
+            return Some(moved(self.out_of_other_blocks(before, &|it| self.is_around(it, wait))));
+        };
+        let is_shared = |it| self.is_around(it, wait) || self.is_around(it, post);
+        let point = self.out_of_other_blocks(before, &is_shared);
+        let around = |it: StmtId| self.places().around(it).map(|it| it.1);
+        let leaves = around(wait).any(|it| !self.is_around(it, post) && !self.is_inside(&point, it));
+        if !leaves {
+            return Some(moved(point));
+        }
+        let point = self.out_of_other_blocks(before, &|it| self.is_around(it, post));
+        let is_only = self.posted_waits(post).eq([wait]);
+        (is_only && around(post).all(|it| self.is_inside(&point, it))).then(|| moved(point))
     }
 
     /// Returns whether an edit moves a Wait up, and the stream that executes it now still waits where it does now: no order is lost.
@@ -149,9 +160,8 @@ impl EditableText {
             }
             (None, None) => false,
         };
-        let waits = self.program.stmts.ids().filter(|it| self.post_of(*it) == Some(post));
         // For which of two branches a Wait behind them is depends on the rank.
-        waits.filter(|it| is_other(*it) && !self.is_behind_other_arm(post, *it)).collect()
+        self.posted_waits(post).filter(|it| is_other(*it) && !self.is_behind_other_arm(post, *it)).collect()
     }
 
     /// Returns the moves of a Wait to a point. If the Wait moves down, another one is to the place before the branch in which it is; this
@@ -217,38 +227,37 @@ impl EditableText {
         self.program.stmt_span(first).start < self.program.stmt_span(second).start
     }
 
-    /// Returns the number of the communication that a Wait waits for.
-    fn awaited_number(&self, stmt: StmtId) -> Option<u32> {
-        self.program.stmts[stmt].op().filter(|it| it.op == Op::Wait)?.get(attr::WORK)
-    }
-
     /// Returns the last statement before a Wait that posts a communication with its number.
     fn post_of(&self, wait: StmtId) -> Option<StmtId> {
         let number = self.awaited_number(wait)?;
-        let posts = self.program.stmts.ids().filter(|it| self.program.posted_work(*it) == Some(number));
+        let posts = self.posts_of(number).iter().copied();
         posts.filter(|it| self.starts_before(*it, wait)).max_by_key(|it| self.program.stmt_span(*it).start)
+    }
+
+    /// Returns the Waits for what a statement posts.
+    fn posted_waits(&self, post: StmtId) -> impl Iterator<Item = StmtId> {
+        let number = self.program.posted_work(post);
+        let waits = number.into_iter().flat_map(|it| self.waits_of(it)).copied();
+        waits.filter(move |it| self.post_of(*it) == Some(post))
     }
 
     /// Returns whether a Wait is outside of a branch of which `post` is in one arm, and a communication with the same number in another.
     fn is_behind_other_arm(&self, post: StmtId, wait: StmtId) -> bool {
         let (program, places) = (&self.program, self.places());
-        let arms = |outer: StmtId| nested_blocks(&program.stmts[outer]);
+        let twins = program.posted_work(post).map_or(&[][..], |it| self.posts_of(it));
         places.around(post).any(|(block, outer)| {
-            let is_twin = |it: StmtId| {
-                program.posted_work(it) == program.posted_work(post)
-                    && places.around(it).any(|it| it.1 == outer && it.0 != block)
-            };
-            arms(outer).len() > 1 && !self.is_around(outer, wait) && program.stmts.ids().any(is_twin)
+            let is_twin = |it: &StmtId| places.around(*it).any(|it| it.1 == outer && it.0 != block);
+            nested_blocks(&program.stmts[outer]).len() > 1
+                && !self.is_around(outer, wait)
+                && twins.iter().any(is_twin)
         })
     }
 
     /// Returns whether a loop contains a communication with a number, and no Wait for it.
     fn posts_without_wait(&self, looped: StmtId, number: u32) -> bool {
-        let (program, mut posts, mut waits) = (&self.program, false, false);
-        program.walk_stmt(looped, &mut |it| {
-            posts |= program.posted_work(it) == Some(number);
-            waits |= self.awaited_number(it) == Some(number);
-        });
-        matches!(program.stmts[looped], Stmt::For(_)) && posts && !waits
+        let is_inside = |it: &StmtId| self.is_around(looped, *it);
+        matches!(self.program.stmts[looped], Stmt::For(_))
+            && self.posts_of(number).iter().any(is_inside)
+            && !self.waits_of(number).iter().any(is_inside)
     }
 }
