@@ -7,7 +7,7 @@ use hir_plan::Plan;
 pub(super) const HARDWARE_QUEUES: usize = 8;
 
 /// A transfer over peer memory that is posted again too early.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct PostedAgain {
     /// The rank.
     pub rank: usize,

@@ -23,6 +23,7 @@ use hir_plan::{
 type Transfer = (usize, usize, bool, u32);
 
 /// Follows the semaphores that several transfers use.
+#[derive(Clone)]
 pub(super) struct SemaphoreWatch<'p> {
     plans: &'p [Plan],
     /// By transfer: its semaphore, if others use this, too.
@@ -71,9 +72,14 @@ impl<'p> SemaphoreWatch<'p> {
         }
     }
 
+    /// Returns true if no two transfers use one semaphore, so that `visit` finds nothing.
+    pub fn is_idle(&self) -> bool {
+        self.words.is_empty()
+    }
+
     /// Visits an instruction after all that happen before it.
     pub fn visit(&mut self, it: &Occurrence) {
-        if self.words.is_empty() {
+        if self.is_idle() {
             return;
         }
         let kind = &self.plans[it.rank].code[it.inst].kind;

@@ -278,7 +278,10 @@ const CHECK: &[Layer] = &[
     ("apply", &["edit", "editable_text", "line_changes", "numbered_lines"]),
     ("loop_edits", &["edit", "editable_text"]),
     ("edit_help", &["apply", "edit", "editable_text", "explanation", "plan_index", "race_side"]),
-    ("excess", &["conflict", "history", "ordering_model", "overlap", "race"]),
+    (
+        "excess",
+        &["conflict", "execution_fault", "history", "ordering_model", "overlap", "race", "semaphores"],
+    ),
     ("finding", &["conflict", "execution_fault", "excess", "memory", "ordering_model", "race_side"]),
     (
         "access_checks",
