@@ -1,7 +1,7 @@
 //! `--fix=check`: applies the suggested edits of findings until no edit helps.
 //!
 //! An edit is made only if the edited text parses to the same program plus the edit, the finding is gone on
-//! all ranks and in all iterations, and no new finding appears. If several streams race, an edit outside a
+//! all ranks and in all iterations, and no new fault appears. If several streams race, an edit outside a
 //! loop may also remove the race with one of them, so that they are joined one at a time. If two edits
 //! qualify, neither is made, unless one of them is the move of a Deallocate, which lets no stream wait.
 //!
@@ -28,6 +28,7 @@ use super::{
     conflict::Race,
     edit::Edit,
     editable_text::EditableText,
+    execution_fault::ExecutionFaultKind,
     explanation::RaceExplanation,
     finding::{Checks, Finding},
     line_changes::LineChanges,
@@ -221,7 +222,12 @@ impl FixSession<'_> {
         let mut keys = BTreeSet::new();
         keys.extend(found.races.iter().map(|it| FindingKey::of_race(&lines, &plans, it)));
         keys.extend(found.unwritten_reads.iter().map(|it| FindingKey::of_read(&lines, &plans, it)));
-        keys.extend(found.execution_faults.iter().map(|it| FindingKey::of_fault(&lines, &plans, it)));
+        // A warning about the number of streams prevents no edit.
+        let faults = found
+            .execution_faults
+            .iter()
+            .filter(|it| !matches!(it.kind, ExecutionFaultKind::TooFewQueues(_)));
+        keys.extend(faults.map(|it| FindingKey::of_fault(&lines, &plans, it)));
         let kernels = found.communicator_order.iter();
         keys.extend(kernels.map(|_| FindingKey::of_line(Code::CommunicatorOrder, None)));
         Some(CheckedText { text: EditableText::new(lines, program), plans, found, keys })

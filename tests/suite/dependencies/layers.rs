@@ -329,6 +329,7 @@ const CHECK: &[Layer] = &[
             "conflict",
             "edit",
             "editable_text",
+            "execution_fault",
             "explanation",
             "finding",
             "fixable_race",
