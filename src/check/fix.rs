@@ -138,7 +138,7 @@ struct CheckedText {
 enum FixExtent {
     /// The finding is gone.
     Complete,
-    /// The race between these two streams is gone, but other streams still race on the same lines.
+    /// The finding is gone for these two streams, but other streams have it on the same lines.
     Partial,
     /// The finding is gone, and a race that it hid is found: the check keeps the last access of each stream only. The edit
     /// only makes a stream wait, which adds no race.
@@ -249,6 +249,8 @@ impl FixSession<'_> {
                 let tried = round.attempts.entry(applied.lines.clone());
                 let attempt = tried.or_insert_with(|| self.attempt(state, &applied));
                 help = attempt.as_ref().and_then(|it| fix_extent(state, &key, &placed, it));
+                // In a loop, an edit has to remove the race with all streams.
+                help = help.filter(|it| *it != FixExtent::Partial || !state.text.is_in_loop(&placed));
                 helpful.extend(help.map(|help| (help, applied)));
                 // The next place only makes streams wait for more.
                 if help.is_some() {
@@ -327,7 +329,7 @@ impl FixSession<'_> {
     }
 }
 
-/// Returns how much of the race an edit removes. Returns `None` if it removes nothing or adds a finding.
+/// Returns how much of the finding an edit removes. Returns `None` if it removes nothing or adds a finding.
 fn fix_extent(state: &CheckedText, key: &FindingKey, edit: &Edit, next: &Attempt) -> Option<FixExtent> {
     let is_checked = next.not_checked.iter().all(|it| state.found.not_checked.contains(it));
     if next.keys.contains(key) || !is_checked {
@@ -362,6 +364,5 @@ fn fix_extent(state: &CheckedText, key: &FindingKey, edit: &Edit, next: &Attempt
     } else {
         FixExtent::Complete
     };
-    let is_taken = is_safe && (help == FixExtent::Complete || !state.text.is_in_loop(edit));
-    is_taken.then_some(help)
+    is_safe.then_some(help)
 }

@@ -8,7 +8,7 @@ use crate::{
     execution_fault::ExecutionFault,
     memory::UnwrittenRead,
     numbered_lines::NumberedLines,
-    race_side::RaceSide,
+    race_side::{RaceSide, stream_of},
 };
 
 /// Identifies a finding without its rank and iteration.
@@ -18,8 +18,8 @@ pub(super) struct FindingKey {
     is_entry: bool,
     is_reuse: bool,
     buffer: String,
-    /// For each side, the line id and the stream or queue that executes it, in ascending order; `None` is the
-    /// caller.
+    /// For each side, the line id and the stream or queue that executes it; `None` is the caller, or no side. Those of a race are in
+    /// ascending order.
     sides: [Option<(u32, String)>; 2],
 }
 
@@ -51,10 +51,17 @@ impl FindingKey {
         Self { buffer, ..Self::of_line(code, line) }
     }
 
-    /// Returns the key of a fault of how an executor runs a statement.
+    /// Returns the key of a fault of how an executor runs a statement. That of a transfer that is posted again also names the earlier
+    /// post: one statement may have to follow several.
     pub fn of_fault(lines: &NumberedLines, plans: &[Plan], fault: &ExecutionFault) -> Self {
-        let line = lines.id(plans[fault.rank].origins[fault.origin as usize].line);
-        Self::of_line(fault.kind.code(), line)
+        let plan = &plans[fault.rank];
+        let line = |origin: u32| lines.id(plan.origins[origin as usize].line);
+        let mut key = Self::of_line(fault.kind.code(), line(fault.origin));
+        if let Some([earlier, _]) = fault.again {
+            let stream = stream_of(plan, earlier).to_string();
+            key.sides[1] = line(plan.code[earlier].origin).map(|line| (line, stream));
+        }
+        key
     }
 
     /// Returns the key of a finding that has at most one line.
