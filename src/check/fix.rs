@@ -38,6 +38,7 @@ use super::{
 };
 use hir_plan::World;
 use key::FindingKey;
+use ordered::{KernelPair, swapped_kernels};
 
 /// The maximum number of rounds, each of which makes one edit, or the edits of many races.
 const MAX_ROUNDS: usize = 64;
@@ -89,7 +90,8 @@ pub fn fix(text: &str, number: usize, checks: Checks, plan: Planner<'_>) -> FixR
         let is_single = many.is_none();
         let fixed = many.or_else(|| races.iter().find_map(|it| session.fix_one(&mut round, it)));
         let fixed = fixed.or_else(|| session.fix_with_wait(&round, &races));
-        let fixed = fixed.or_else(|| session.fix_order(&round));
+        let fixed = fixed.or_else(|| session.fix_semaphore(&mut round));
+        let fixed = fixed.or_else(|| session.fix_kernels(&mut round));
         let Some((mut applied, next)) = fixed else { break };
         state = next;
         if is_single {
@@ -149,13 +151,15 @@ enum FixExtent {
 struct Round<'a> {
     state: &'a CheckedText,
     indexes: PlanIndexes<'a>,
-    /// Results by changes. Several races may suggest the same edit.
+    /// Results by changes. Several findings may suggest the same edit.
     attempts: BTreeMap<LineChanges, Option<Attempt>>,
+    /// The last text that was tried.
+    last: Option<(LineChanges, CheckedText)>,
 }
 
 impl<'a> Round<'a> {
     fn new(state: &'a CheckedText) -> Self {
-        Self { state, indexes: PlanIndexes::new(&state.plans), attempts: BTreeMap::new() }
+        Self { state, indexes: PlanIndexes::new(&state.plans), attempts: BTreeMap::new(), last: None }
     }
 
     /// Returns the edits that may remove a race.
@@ -168,6 +172,8 @@ impl<'a> Round<'a> {
 /// The findings in an edited text that parses to the same program plus the edit.
 struct Attempt {
     keys: BTreeSet<FindingKey>,
+    /// The kernels that a rank may start in another order than it issues them.
+    kernels: Vec<KernelPair>,
     /// True if every read was compared with the preceding writes and reads only written elements.
     is_every_read_written: bool,
     not_checked: Vec<String>,
@@ -201,6 +207,11 @@ impl CheckedText {
     /// Returns true if every read was compared with the preceding writes and reads only written elements.
     fn is_every_read_written(&self) -> bool {
         self.found.unwritten_reads.is_empty() && self.found.not_checked.is_empty()
+    }
+
+    /// Returns true if the check of an edited text left out no more than the check of this one.
+    fn is_checked_as_far(&self, not_checked: &[String]) -> bool {
+        not_checked.iter().all(|it| self.found.not_checked.contains(it))
     }
 
     fn key(&self, race: &Race) -> FindingKey {
@@ -241,14 +252,8 @@ impl FixSession<'_> {
         for edit in round.edits(race) {
             let mut help = None;
             for (placed, applied) in state.text.applications(&edit) {
-                let is_over =
-                    round.attempts.len() >= MAX_ATTEMPTS || self.instructions.get() > MAX_INSTRUCTIONS;
-                if is_over && !round.attempts.contains_key(&applied.lines) {
-                    continue;
-                }
-                let tried = round.attempts.entry(applied.lines.clone());
-                let attempt = tried.or_insert_with(|| self.attempt(state, &applied));
-                help = attempt.as_ref().and_then(|it| fix_extent(state, &key, &placed, it));
+                let attempt = self.attempt(round, &applied);
+                help = attempt.and_then(|it| fix_extent(state, &key, &placed, it));
                 // In a loop, an edit has to remove the race with all streams.
                 help = help.filter(|it| *it != FixExtent::Partial || !state.text.is_in_loop(&placed));
                 helpful.extend(help.map(|help| (help, applied)));
@@ -265,9 +270,10 @@ impl FixSession<'_> {
         let best = helpful.iter().map(|it| it.0).min()?;
         let mut helpful = helpful.into_iter().filter(|it| it.0 == best);
         let (_, applied) = helpful.next()?;
-        let next =
-            self.check_text(applied.lines.apply(&state.text.lines)).filter(|_| helpful.next().is_none())?;
-        Some((applied, next))
+        if helpful.next().is_some() {
+            return None;
+        }
+        self.accept(round, applied)
     }
 
     /// Fixes a race with a communication for which nothing waits, if its Wait is not enough: the stream that
@@ -298,10 +304,30 @@ impl FixSession<'_> {
         None
     }
 
-    fn attempt(&self, state: &CheckedText, applied: &EditedText) -> Option<Attempt> {
-        let next = self.attempt_text(state, applied)?;
-        let is_every_read_written = next.is_every_read_written();
-        Some(Attempt { keys: next.keys, is_every_read_written, not_checked: next.found.not_checked })
+    /// Tries an edited text, if it was not tried and the limits allow it.
+    fn attempt<'r>(&self, round: &'r mut Round<'_>, applied: &EditedText) -> Option<&'r Attempt> {
+        if !round.attempts.contains_key(&applied.lines) {
+            if round.attempts.len() >= MAX_ATTEMPTS || self.instructions.get() > MAX_INSTRUCTIONS {
+                return None;
+            }
+            let next = self.attempt_text(round.state, applied);
+            let attempt = next.as_ref().map(|next| Attempt {
+                keys: next.keys.clone(),
+                kernels: swapped_kernels(next),
+                is_every_read_written: next.is_every_read_written(),
+                not_checked: next.found.not_checked.clone(),
+            });
+            round.attempts.insert(applied.lines.clone(), attempt);
+            round.last = next.map(|next| (applied.lines.clone(), next));
+        }
+        round.attempts.get(&applied.lines)?.as_ref()
+    }
+
+    /// Returns an edited text that was tried, and its check results.
+    fn accept(&self, round: &mut Round<'_>, applied: EditedText) -> Option<(EditedText, CheckedText)> {
+        let last = round.last.take().filter(|it| it.0 == applied.lines).map(|it| it.1);
+        let next = last.or_else(|| self.check_text(applied.lines.apply(&round.state.text.lines)))?;
+        Some((applied, next))
     }
 
     /// Returns the edited text if it parses to the same program plus the edit.
@@ -331,8 +357,7 @@ impl FixSession<'_> {
 
 /// Returns how much of the finding an edit removes. Returns `None` if it removes nothing or adds a finding.
 fn fix_extent(state: &CheckedText, key: &FindingKey, edit: &Edit, next: &Attempt) -> Option<FixExtent> {
-    let is_checked = next.not_checked.iter().all(|it| state.found.not_checked.contains(it));
-    if next.keys.contains(key) || !is_checked {
+    if next.keys.contains(key) || !state.is_checked_as_far(&next.not_checked) {
         return None;
     }
     let mut other = next.keys.difference(&state.keys).peekable();

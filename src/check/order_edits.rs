@@ -30,10 +30,13 @@ pub(super) fn edit_of_semaphore(fault: &ExecutionFault, index: PlanIndex<'_>) ->
 /// Returns the edit by which a rank starts two kernels in the order in which it issues them, if nothing orders them. `index` is that of
 /// the plan of the rank.
 pub(super) fn edit_of_kernels(edge: &CommOrderEdge, index: PlanIndex<'_>) -> Option<Edit> {
-    // The rank may start first what it issues later.
     let (earlier, later) = (edge.second.inst, edge.first.inst);
-    let is_swapped = edge.is_unordered && earlier < later;
-    is_swapped.then(|| follow(index, earlier, index.first_wait_for(earlier), later))
+    is_swapped(edge).then(|| follow(index, earlier, index.first_wait_for(earlier), later))
+}
+
+/// Returns true if a rank may start first the kernel that it issues later.
+pub(super) fn is_swapped(edge: &CommOrderEdge) -> bool {
+    edge.is_unordered && edge.second.inst < edge.first.inst
 }
 
 /// Returns the edit that lets the stream of an instruction wait for an earlier one. `ended` is the instruction that follows the end of the

@@ -78,7 +78,7 @@ impl FixSession<'_> {
     /// Returns the edited text if the edits remove all of their races and add no finding.
     fn helps(&self, state: &CheckedText, edits: &JoinedEdits) -> Option<CheckedText> {
         let next = self.attempt_text(state, &edits.edited)?;
-        let is_checked = next.found.not_checked.iter().all(|it| state.found.not_checked.contains(it));
+        let is_checked = state.is_checked_as_far(&next.found.not_checked);
         let left: BTreeSet<FindingKey> = next.keys.iter().map(FindingKey::without_actors).collect();
         let is_gone = edits.keys.iter().all(|it| !left.contains(&it.without_actors()));
         let is_safe = !edits.needs_written || next.is_every_read_written();

@@ -3,57 +3,64 @@
 
 use hir_plan::sync::CommOrderEdge;
 
-use super::{CheckedText, EditedText, FindingKey, FixSession, MAX_INSTRUCTIONS, Round, fix_extent};
-use crate::order_edits;
+use super::{Attempt, CheckedText, EditedText, FindingKey, FixSession, Round, fix_extent};
+use crate::{order_edits, race_side::stream_of};
+
+/// Two kernels, by line id and stream: the one that a rank may start first, although it issues it later, and the other one.
+pub(super) type KernelPair = [Option<(u32, String)>; 2];
 
 impl FixSession<'_> {
-    /// Returns the text with an edit against one of these faults.
-    pub(super) fn fix_order(&self, round: &Round<'_>) -> Option<(EditedText, CheckedText)> {
-        self.fix_semaphore(round).or_else(|| self.fix_kernels(round))
-    }
-
-    /// Returns the text with the edit by which a transfer over peer memory no longer comes too early for its semaphore.
-    fn fix_semaphore(&self, round: &Round<'_>) -> Option<(EditedText, CheckedText)> {
+    /// Returns the text with the edit by which a transfer over peer memory no longer comes too early for its semaphore. If the transfer
+    /// has to follow several, it may follow one of them then.
+    pub(super) fn fix_semaphore(&self, round: &mut Round<'_>) -> Option<(EditedText, CheckedText)> {
         let state = round.state;
-        state.found.execution_faults.iter().find_map(|fault| {
+        let applied = state.found.execution_faults.iter().find_map(|fault| {
             let edit = order_edits::edit_of_semaphore(fault, round.indexes.of(fault.rank))?;
             let key = FindingKey::of_fault(&state.text.lines, &state.plans, fault);
             let ordered = state.text.in_order(edit.clone());
-            let all = state.text.applications(&ordered).into_iter().chain(state.text.applications(&edit));
-            let mut all = all.take_while(|_| self.instructions.get() <= MAX_INSTRUCTIONS);
+            let mut all = state.text.applications(&ordered).into_iter().chain(state.text.applications(&edit));
             all.find_map(|(placed, applied)| {
-                let next = self.attempt(state, &applied)?;
-                fix_extent(state, &key, &placed, &next)?;
-                let next = self.check_text(applied.lines.apply(&state.text.lines))?;
-                Some((applied, next))
+                fix_extent(state, &key, &placed, self.attempt(round, &applied)?)?;
+                Some(applied)
             })
-        })
+        })?;
+        self.accept(round, applied)
     }
 
     /// Returns the text with the edit by which a rank starts kernels of two communicators in issue order. Other kernels may be left that
     /// nothing orders.
-    fn fix_kernels(&self, round: &Round<'_>) -> Option<(EditedText, CheckedText)> {
+    pub(super) fn fix_kernels(&self, round: &mut Round<'_>) -> Option<(EditedText, CheckedText)> {
         let state = round.state;
-        let lines = |it: &CheckedText, edge: &CommOrderEdge| {
-            let mut both = [edge.first, edge.second].map(|at| {
-                let plan = &it.plans[at.rank];
-                it.text.lines.id(plan.origins[plan.code[at.inst].origin as usize].line)
-            });
-            both.sort_unstable();
-            both
-        };
-        let edges = |it: &CheckedText| -> Vec<CommOrderEdge> {
-            it.found.communicator_order.as_ref().map(|it| it.edges.clone()).unwrap_or_default()
-        };
-        edges(state).iter().find_map(|edge| {
+        let applied = swapped_edges(state).find_map(|edge| {
             let edit = order_edits::edit_of_kernels(edge, round.indexes.of(edge.first.rank))?;
-            state.text.applications(&edit).into_iter().find_map(|(_, applied)| {
-                let next = self.attempt_text(state, &applied)?;
-                let is_left = edges(&next).iter().any(|it| lines(&next, it) == lines(state, edge));
-                let is_checked = next.found.not_checked.iter().all(|it| state.found.not_checked.contains(it));
-                let is_better = !is_left && is_checked && next.keys.is_subset(&state.keys);
-                (is_better && self.instructions.get() <= MAX_INSTRUCTIONS).then_some((applied, next))
-            })
-        })
+            let kernels = kernel_pair(state, edge);
+            let helps = |it: &Attempt| {
+                !it.kernels.contains(&kernels)
+                    && state.is_checked_as_far(&it.not_checked)
+                    && it.keys.is_subset(&state.keys)
+            };
+            let mut all = state.text.applications(&edit).into_iter().map(|it| it.1);
+            all.find(|it| self.attempt(round, it).is_some_and(helps))
+        })?;
+        self.accept(round, applied)
     }
+}
+
+/// Returns the kernels that a rank may start in another order than it issues them.
+pub(super) fn swapped_kernels(text: &CheckedText) -> Vec<KernelPair> {
+    swapped_edges(text).map(|edge| kernel_pair(text, edge)).collect()
+}
+
+/// The other edges of a cycle need no edit: they may be the reverse of one that an edit has removed.
+fn swapped_edges(text: &CheckedText) -> impl Iterator<Item = &CommOrderEdge> {
+    let cycle = text.found.communicator_order.as_ref();
+    cycle.into_iter().flat_map(|it| &it.edges).filter(|it| order_edits::is_swapped(it))
+}
+
+fn kernel_pair(text: &CheckedText, edge: &CommOrderEdge) -> KernelPair {
+    [edge.first, edge.second].map(|at| {
+        let plan = &text.plans[at.rank];
+        let line = text.text.lines.id(plan.origins[plan.code[at.inst].origin as usize].line)?;
+        Some((line, stream_of(plan, at.inst).to_string()))
+    })
 }
