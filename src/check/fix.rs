@@ -64,34 +64,39 @@ pub struct FixResult {
 /// Plans a program of a text for all ranks. Returns `None` if that fails.
 pub type Planner<'a> = &'a dyn Fn(&mut Program, &LineIndex) -> Option<World>;
 
-/// Applies edits to a text until its `number`th program, counted from 0, has no race or no edit helps. The
-/// caller checks the result again to report the remaining findings.
+/// Applies edits to a text until its `number`th program, counted from 0, has no finding of `checks` that edits remove, or no edit helps.
+/// The caller checks the result again to report the remaining findings.
 ///
-/// The text is returned unchanged if it has no `number`th program, if that program is rejected, cannot be
-/// planned or deadlocks, or if `checks.race` is not set. Only `race` and `model` of `checks` are used: an
-/// edit is always judged by all faults of a single run.
+/// Races, and semaphores that are used again too early, are fixed if `checks.race` is set, and kernels of several communicators that
+/// nothing orders if `checks.comm` is set. An edit is always judged by all faults of a single run, with the models of `checks`.
+///
+/// The text is returned unchanged if it has no `number`th program, or if that program is rejected, cannot be planned or deadlocks.
 pub fn fix(text: &str, number: usize, checks: Checks, plan: Planner<'_>) -> FixResult {
     let unchanged = || FixResult { text: text.to_owned(), edits: Vec::new() };
-    if !checks.race {
+    if !checks.race && !checks.comm {
         return unchanged();
     }
-    // All faults are checked, whatever the caller requested: an edit that leaves a read without its write is
-    // harmful.
-    let checks = checks.of_faults();
-    let session = FixSession { number, checks, plan, instructions: Cell::new(0) };
+    let session = FixSession { number, checks: checks.of_faults(), plan, instructions: Cell::new(0) };
     let Some(mut state) = session.check_text(NumberedLines::of(text)) else { return unchanged() };
     let mut changes: Vec<Change> = Vec::new();
     let mut single: Vec<u32> = Vec::new();
     for _ in 0..MAX_ROUNDS {
         let mut round = Round::new(&state);
-        let findings = state.findings();
-        let races = state.races(&findings);
-        let many = session.fix_many(&round, &findings);
-        let is_single = many.is_none();
-        let fixed = many.or_else(|| races.iter().find_map(|it| session.fix_one(&mut round, it)));
-        let fixed = fixed.or_else(|| session.fix_with_wait(&round, &races));
-        let fixed = fixed.or_else(|| session.fix_semaphore(&mut round));
-        let fixed = fixed.or_else(|| session.fix_kernels(&mut round));
+        let mut fixed = None;
+        let mut is_single = true;
+        if checks.race {
+            let findings = state.findings();
+            let races = state.races(&findings);
+            fixed = session.fix_many(&round, &findings);
+            is_single = fixed.is_none();
+            fixed = fixed
+                .or_else(|| races.iter().find_map(|it| session.fix_one(&mut round, it)))
+                .or_else(|| session.fix_with_wait(&round, &races))
+                .or_else(|| session.fix_semaphore(&mut round));
+        }
+        if checks.comm {
+            fixed = fixed.or_else(|| session.fix_kernels(&mut round));
+        }
         let Some((mut applied, next)) = fixed else { break };
         state = next;
         if is_single {
