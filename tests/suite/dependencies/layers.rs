@@ -334,6 +334,7 @@ const CHECK: &[Layer] = &[
             "finding",
             "fixable_race",
             "line_changes",
+            "memory",
             "numbered_lines",
             "plan_index",
             "race_side",
