@@ -249,8 +249,6 @@ const CHECK: &[Layer] = &[
     ("execution_fault numbered_lines ordering_model overlap stmt_places stream_waits two_runs", &[]),
     ("capture semaphores", &["execution_fault"]),
     ("line_changes", &["numbered_lines"]),
-    ("stream_operand", &["stmt_places"]),
-    ("editable_text", &["numbered_lines", "stmt_places", "stream_operand"]),
     ("plan_index", &["stream_waits"]),
     ("conflict history written", &["overlap"]),
     ("orders", &["conflict", "overlap"]),
@@ -273,10 +271,14 @@ const CHECK: &[Layer] = &[
     ),
     ("race_side", &["conflict", "plan_index"]),
     ("edit", &["plan_index", "race_side"]),
+    ("order_edits", &["edit", "execution_fault", "plan_index", "race_side"]),
+    // Text that edits change.
+    ("stream_operand", &["edit", "stmt_places"]),
+    ("editable_text", &["edit", "numbered_lines", "stmt_places", "stream_operand"]),
     ("explanation", &["conflict", "edit", "plan_index", "race_side"]),
     ("storage_explanation", &["conflict", "edit", "explanation", "plan_index", "race_side"]),
     ("apply", &["edit", "editable_text", "line_changes", "numbered_lines"]),
-    ("loop_edits", &["edit", "editable_text"]),
+    ("loop_edits wait_edits", &["edit", "editable_text", "stmt_places"]),
     ("edit_help", &["apply", "edit", "editable_text", "explanation", "plan_index", "race_side"]),
     (
         "excess",
@@ -285,7 +287,17 @@ const CHECK: &[Layer] = &[
     ("finding", &["conflict", "execution_fault", "excess", "memory", "ordering_model", "race_side"]),
     (
         "access_checks",
-        &["conflict", "excess", "finding", "memory", "ordering_model", "race", "semaphores", "storage"],
+        &[
+            "conflict",
+            "excess",
+            "execution_fault",
+            "finding",
+            "memory",
+            "ordering_model",
+            "race",
+            "semaphores",
+            "storage",
+        ],
     ),
     (
         "repeat",
