@@ -348,6 +348,7 @@ const CHECK: &[Layer] = &[
             "line_changes",
             "memory",
             "numbered_lines",
+            "order_edits",
             "plan_index",
             "race_side",
             "removal",
