@@ -32,8 +32,8 @@ pub enum Edit {
         /// The insertion point.
         before: InsertionPoint,
     },
-    /// Move a `Wait`: up, out of a branch, or into a loop. A second `Wait` for the same communication has no effect, so only one stream can
-    /// wait for it.
+    /// Move a `Wait`: up, out of a branch, or into a loop. A second `Wait` for the same communication is an error (E0411), so only one stream
+    /// can wait for it.
     MoveWait {
         /// The `Wait`.
         wait: Option<StmtId>,
