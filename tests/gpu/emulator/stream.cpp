@@ -144,7 +144,7 @@ API Status cuStreamQuery(Stream* stream) {
   }
   std::unique_lock lock(stream->guard);
   const bool idle = stream->changed.wait_for(lock, std::chrono::milliseconds(1), [&] { return stream->open == 0; });
-  return idle ? SUCCESS : NOT_READY;
+  return idle ? failed() : static_cast<Status>(NOT_READY);
 }
 
 API Status cuStreamSynchronize(Stream* stream) {
