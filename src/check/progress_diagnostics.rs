@@ -106,24 +106,23 @@ impl DiagnosticBuilder<'_> {
     /// Returns the index of the source text and the diagnostic of a fault of how an executor runs a statement.
     pub fn execution_fault(&self, fault: &ExecutionFault, more: &Occurrences) -> (usize, Diagnostic) {
         let (plan, text) = (&self.plans[fault.rank], self.text_of(fault.rank));
-        let capture = |message: String, help: &str| (message, help.to_owned());
         let (message, help) = match fault.kind {
-            ExecutionFaultKind::NotRecorded(stream) => capture(
+            ExecutionFaultKind::NotRecorded(stream) => (
                 format!("a CUDA graph does not contain the work of {}", plan.streams[stream as usize]),
-                "let the stream wait for the stream that is current at entry before it has work",
+                "let the stream wait for the stream that is current at entry before it has work".to_owned(),
             ),
-            ExecutionFaultKind::Isolation => capture(
+            ExecutionFaultKind::Isolation => (
                 "a capture into a CUDA graph ends here with an error".to_owned(),
-                "let that stream wait for the stream that is current at entry before its first work, or remove this",
+                "let that stream wait for the stream that is current at entry before its first work, or remove this".to_owned(),
             ),
-            ExecutionFaultKind::HostWait => capture(
+            ExecutionFaultKind::HostWait => (
                 "a capture into a CUDA graph ends here with an error".to_owned(),
-                "capture the parts before and behind it into graphs of their own, or remove it",
+                "capture the parts before and behind it into graphs of their own, or remove it".to_owned(),
             ),
-            ExecutionFaultKind::SymmetricMemory { .. } => capture(
+            ExecutionFaultKind::SymmetricMemory { .. } => (
                 "a capture into a CUDA graph ends here with an error: the host would wait for all streams"
                     .to_owned(),
-                "allocate it before the capture and free it behind it: let the tensor be an input of the program",
+                "allocate it before the capture and free it behind it: let the tensor be an input of the program".to_owned(),
             ),
             ExecutionFaultKind::PostedAgain { between_runs } => (
                 format!(
@@ -149,9 +148,9 @@ impl DiagnosticBuilder<'_> {
                     streams.clamp(HARDWARE_QUEUES + 1, 32)
                 ),
             ),
-            ExecutionFaultKind::Unjoined => capture(
+            ExecutionFaultKind::Unjoined => (
                 "a capture into a CUDA graph ends with an error: a stream is not joined".to_owned(),
-                "let the stream that is current at entry wait for it at the end (Synchronize, Wait)",
+                "let the stream that is current at entry wait for it at the end (Synchronize, Wait)".to_owned(),
             ),
         };
         let span = self.span(text, plan.origins[fault.origin as usize].line);
