@@ -81,7 +81,9 @@ pub fn parse_tensor_text(text: &str, at: u32) -> Result<TensorText<'_>, Diagnost
         matching_bracket(text, open).ok_or_else(|| unreadable(whole, "expected `]` after the axes"))?;
     let tail = whole.slice(close + 1, text.len());
     check_mesh_word(tail)?;
-    let mesh_at = tail.text.find("(DeviceMesh").unwrap_or(tail.text.len());
+    let mut brackets = tail.text.match_indices('(').map(|(at, _)| at);
+    let is_mesh = |at: &usize| tail.text.get(*at..).is_some_and(|it| it.starts_with("(DeviceMesh"));
+    let mesh_at = brackets.find(is_mesh).unwrap_or(tail.text.len());
     let mesh = tail.slice(mesh_at, tail.text.len()).trimmed();
     let mut commas = Vec::new();
     let axes = split_axes(whole.slice(open + 1, close), &mut commas);
@@ -150,14 +152,13 @@ fn check_axis_brackets(whole: SpannedText<'_>, open: usize) -> Result<(), Diagno
 /// Checks the word and the parentheses of the mesh in the text after the axes.
 fn check_mesh_word(tail: SpannedText<'_>) -> Result<(), Diagnostic> {
     let it = tail.trimmed();
+    if it.text.starts_with("(DeviceMesh") {
+        return Ok(());
+    }
     let inner = it.text.trim_start_matches('(');
     let word = inner.split('{').next().unwrap_or("");
     let is_word = !word.is_empty() && word.bytes().all(|it| it.is_ascii_alphabetic());
-    if !is_word
-        || !word.to_ascii_lowercase().ends_with("mesh")
-        || it.text.starts_with("(DeviceMesh")
-        || !inner.contains('{')
-    {
+    if !is_word || !word.to_ascii_lowercase().ends_with("mesh") || !inner.contains('{') {
         return Ok(());
     }
     let list = inner.get(word.len()..).unwrap_or("").trim_end_matches(')');
@@ -413,6 +414,8 @@ fn memory_and_type(name: SpannedText<'_>) -> Result<(Memory, Option<DType>), Dia
 
 /// Returns the table entry whose word is the longest prefix of `text`, and the rest of `text`.
 fn longest_match<'s, T: Copy>(table: &[(&str, T)], text: &'s str) -> Option<(T, &'s str)> {
-    let fitting = table.iter().filter_map(|(word, value)| Some((*value, text.strip_prefix(word)?)));
-    fitting.min_by_key(|(_, rest)| rest.len())
+    // Entries are compared in place: each axis of a text looks up two of them.
+    let fitting = table.iter().filter(|(word, _)| text.starts_with(word));
+    let (word, value) = fitting.max_by_key(|(word, _)| word.len())?;
+    Some((*value, text.get(word.len()..)?))
 }

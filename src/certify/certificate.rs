@@ -48,8 +48,7 @@ pub fn certify(original: &Program, lowered: &Program, settings: &Settings) -> Re
     let (inputs, shapes) = ports(original, 0);
     let is_same = |it: &Program, rank| ports(it, rank) == (inputs, shapes.clone());
     let is_same = (0..ranks).all(|rank| is_same(original, rank) && is_same(lowered, rank));
-    let why =
-        "programs or ranks have inputs or outputs of different numbers, shapes or element types".to_owned();
+    let why = "programs or ranks differ in the shapes or types of their inputs or outputs".to_owned();
     expect(is_same, why, "expected those of the original")?;
     // What a program without communications computes on whole tensors is its meaning.
     let ranks_before = if has_whole_tensors(original) { None } else { Some(ranks) };
@@ -74,11 +73,9 @@ pub fn certify(original: &Program, lowered: &Program, settings: &Settings) -> Re
         claim.elements = counts[inputs..].iter().sum();
         claim.error_exponent += algebra.error_exponent(counts.iter().sum()).min(0.0);
     }
-    let (bound, label) =
-        (claim.error_exponent, "computes products of too many factors; more `--runs` lower it");
-    let why =
-        format!("these runs prove nothing: the probability of an error is at most 2^{:.0}", bound.ceil());
-    expect(bound <= LEAST_EXPONENT, why, label).map(|()| claim)
+    let bound = claim.error_exponent;
+    let why = format!("nothing is proved: the probability of an error is at most 2^{:.0}", bound.ceil());
+    expect(bound <= LEAST_EXPONENT, why, "has long products; more `--runs` lower it").map(|()| claim)
 }
 
 /// Compares the final contents of an input or output on all ranks, and returns how many elements it has there.
@@ -88,8 +85,7 @@ fn compare(
     (number, (declared, tensor)): (usize, (TensorId, TensorId)),
 ) -> Diagnosed<usize> {
     let is_input = number < Program::tensors_of(&original.inputs).count();
-    let kind = if is_input { "input" } else { "output" };
-    let named = format!("{kind} `{}`", lowered.tensor_name(tensor));
+    let named = format!("{} `{}`", if is_input { "input" } else { "output" }, lowered.tensor_name(tensor));
     let differs = |message: String, label: String| {
         let it = Diagnostic::new(Code::ProgramsDiffer, lowered.tensor_span(tensor), message, label);
         it.help("`hir run --reference` shows the values that differ, for inputs that you choose")
@@ -135,10 +131,8 @@ fn port_tensors(program: &Program) -> impl Iterator<Item = TensorId> {
 
 /// Returns the number of inputs, and what the inputs and outputs are for a rank.
 fn ports(program: &Program, rank: usize) -> (usize, Vec<Shape>) {
-    let port = |it: TensorId| {
-        let part = Part::of(program, &Scalars::new(program, rank), it, None, None);
-        (program.tensors[it].dtype, part.ok().map(|it| it.whole))
-    };
+    let part = |it| Part::of(program, &Scalars::new(program, rank), it, None, None);
+    let port = |it: TensorId| (program.tensors[it].dtype, part(it).ok().map(|it| it.whole));
     (Program::tensors_of(&program.inputs).count(), port_tensors(program).map(port).collect())
 }
 

@@ -196,7 +196,8 @@ impl Algebra {
         let limit = if of == DType::Half { 65_504.0 } else { 3.38e38 };
         let is_in_range = number == 0.0 || (0.02 / limit..=limit).contains(&number.abs());
         let is_same = exact(number, DType::Float).is_nan() || !exact(number, of).is_nan();
-        if of.is_integral() || is_in_range && is_same { it } else { it.opaque() }
+        let fits = of.is_integral() || is_in_range && is_same;
+        if fits { it } else { self.random(("rounded", it.value, of)).opaque() }
     }
 
     /// Returns the conversion to a type, which rounds.
@@ -211,13 +212,14 @@ impl Algebra {
     /// Returns the result of an operator. What depends on no input may be infinite or NaN for all of them, so a result of a type is opaque
     /// unless it and its operands are exact. `None`: it is finite as its operands are.
     pub(crate) fn checked(&self, it: Element, operands: &[&[Element]], of: Option<DType>) -> Element {
-        let mut all = operands.iter().copied().flatten().map(|it| self.number(it)).peekable();
-        let is_any = all.peek().is_some();
+        let mut all = operands.iter().copied().flatten().map(|it| self.number(it));
         let is_exact = |it| of.is_none_or(|of| of.is_integral() || !exact(it, of).is_nan());
-        let are_exact = all.try_fold(true, |all, it| Some(is_exact(it?) && all)).filter(|_| is_any);
+        let are_exact = all.try_fold(true, |all, it| Some(is_exact(it?) && all));
         let Some(are_exact) = are_exact else { return it };
         self.numbers.borrow_mut().entry(it.value).or_insert(f64::NAN);
-        if are_exact && self.number(&it).is_some_and(is_exact) { it } else { it.opaque() }
+        // Generators have no operands, and finite numbers.
+        let fits = are_exact && self.number(&it).is_some_and(is_exact) || operands.concat().is_empty();
+        if fits { it } else { it.opaque() }
     }
 
     fn real(&self, value: f64) -> Element {
@@ -297,6 +299,8 @@ impl Algebra {
                 }
                 self.values.borrow_mut().extend(set.iter().map(|it| it.value));
                 let value = self.apply((name, of), &set);
+                // A maximum of no floats is an infinity.
+                let value = if set.is_empty() && !of.is_integral() { value.opaque() } else { value };
                 made_of.insert((name, of, value.value), set);
                 value
             }

@@ -139,9 +139,11 @@ impl<'a> Call<'a> {
         let data = self.of.outs[self.result].1.indices().map(|index| self.element(&index));
         let data = data.collect::<Computed<_>>()?;
         // A rank computes with all that it holds, unless the operator selects.
-        let is_unused = |it: &Reader<'_>| it.used.borrow().contains(&false);
-        let is_used = self.of.stmt.op == Op::Pad || !self.operands.iter().any(is_unused);
-        require(is_used, "its operands have elements on which the result does not depend")?;
+        let is_used = |it: &Reader<'_>| self.of.stmt.op == Op::Pad || !it.used.borrow().contains(&false);
+        require(
+            self.operands.iter().all(is_used),
+            "its operands have elements on which the result does not depend",
+        )?;
         Ok(data)
     }
 
@@ -153,7 +155,7 @@ impl<'a> Call<'a> {
             (_, Op::Cat | Op::Pad) if self.is_exact => {
                 let rows = self.operands.iter().map(|it| it.all(index)).collect::<Computed<Vec<_>>>()?;
                 match rows.concat()[..] {
-                    [only] => Ok(only),
+                    [only] => Ok(algebra.converted(only, self.to)),
                     [] if stmt.op == Op::Pad => Ok(Element::default()),
                     _ => Err(MISFIT.into()),
                 }
@@ -165,7 +167,8 @@ impl<'a> Call<'a> {
                 let number = algebra.dot(&[constant(1)?, constant(2)?], &[Element::ONE, number]);
                 Ok(algebra.converted(number, self.to))
             }
-            (_, Op::Full | Op::Iota) => self.unknown(index).map(Element::opaque),
+            // Their numbers may be infinite.
+            (_, Op::Full | Op::Iota | Op::RngNormalGeneral) => self.unknown(index).map(Element::opaque),
             (_, Op::Eye) if self.is_exact => Ok(algebra.integer(i64::from(index.first() == index.last()))),
             (_, Op::Cat | Op::Pad) => Err(CONVERTS.into()),
             (_, Op::BitCast) => Err("hir-certify does not know the bits of an element".into()),
@@ -202,14 +205,14 @@ impl<'a> Call<'a> {
         };
         let operands = self.constants.iter().map(operand).collect::<Computed<Vec<_>>>()?;
         if let Some(how) = self.how {
-            return Ok(algebra.combine(how, &operands, self.to));
+            return Ok(algebra.converted(algebra.combine(how, &operands, self.to), self.to));
         }
         let to = self.to.class();
         // These give a finite number, or one of their operands.
         let is_of_truth = stmt.op == Op::Cast && self.types[0] == DType::Bool;
         let is_finite = self.is_exact && matches!(stmt.op, Op::Where | Op::Neg | Op::Abs | Op::Cast);
         let result = match (stmt.op, &operands[..]) {
-            (Op::Cast, [a]) if self.is_exact => algebra.converted(*a, self.to),
+            (Op::Cast, [a]) if self.is_exact => *a,
             // A truth value is a number.
             (Op::Cast, [a]) if is_of_truth && matches!(to, Class::Int | Class::Float) => *a,
             _ if !self.is_exact => self.apply(&operands),
@@ -225,7 +228,8 @@ impl<'a> Call<'a> {
             (Op::Mod | Op::Fmod | Op::Remainder, [_, b]) if b.value == 0 => self.apply(&operands).opaque(),
             (_, all) => self.apply(all),
         };
-        Ok(algebra.checked(result, &[&operands], (!is_finite && !is_of_truth).then_some(self.to)))
+        let result = algebra.checked(result, &[&operands], (!is_finite && !is_of_truth).then_some(self.to));
+        Ok(if is_finite { algebra.converted(result, self.to) } else { result })
     }
 
     /// Sums of products of the first two operands, and a bias. An index has a factor for each row of a table: an unknown function of the
@@ -283,8 +287,11 @@ impl<'a> Call<'a> {
         require(stmt.op != Op::TopK || self.operands.iter().all(fits), MISFIT)?;
         let place: Vec<usize> = index.iter().zip(&alike).map(|(at, alike)| at % alike).collect();
         let mut all = vec![self.attributes, algebra.integer(ravel(&place, &alike) as i64)];
+        // The range of a generator has the type of its numbers.
+        all.extend(self.constants.iter().flatten().filter(|_| self.operands.is_empty()));
         for operand in &self.operands {
-            let digest = |it: Values| vec![algebra.checked(algebra.apply("operand", &it), &[&it], None)];
+            let shape: Vec<usize> = block(&operand.access, index).iter().map(Range::len).collect();
+            let digest = |it: Values| vec![algebra.checked(algebra.apply(&shape, &it), &[&it], None)];
             all.extend(&*operand.row(index, 0, digest)?);
         }
         Ok(algebra.checked(self.apply(&all), &[&all[2..]], Some(self.to)))

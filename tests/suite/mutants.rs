@@ -70,7 +70,7 @@ const CHANGES: [Change; 9] = [
 #[derive(Clone, Copy, Default)]
 struct MutantCounts {
     mutants: usize,
-    /// The plans contradict themselves or each other in sizes, kinds or roots.
+    /// The plans contradict themselves or each other in sizes, kinds or roots, or the checker says that it checks only a part.
     refused: usize,
     /// The checker finds a fault.
     flagged: usize,
@@ -129,8 +129,9 @@ fn mutants(plans: &World, count: usize, seed: usize, table: &Table) -> Result<()
     let Ok(inputs) = InputSpec::new(InputKind::Exact, 0, plans).fill(plans) else {
         return Ok(());
     };
-    // Mutants of a program that is flagged itself prove nothing.
-    if !check(plans, Checks::ALL_FAULTS).findings.is_empty() {
+    // Mutants of a program that is flagged itself, or of which a part is not checked, prove nothing.
+    let own = check(plans, Checks::ALL_FAULTS);
+    if !own.findings.is_empty() || !own.not_checked.is_empty() {
         return Ok(());
     }
     let Some(right) = result(plans, &inputs, &Schedule::Program)? else { return Ok(()) };
@@ -171,12 +172,19 @@ enum MutantOutcome {
 fn mutant_outcome(plans: &World, inputs: &[Vec<Arc<Data>>]) -> Result<MutantOutcome, String> {
     let report = check(plans, Checks::ALL_FAULTS);
     let in_groups = check_in_groups(plans, Checks::ALL_FAULTS);
-    if report.findings.is_empty() != in_groups.findings.is_empty() || !in_groups.not_checked.is_empty() {
+    if report.findings.is_empty() != in_groups.findings.is_empty()
+        || in_groups.not_checked != report.not_checked
+    {
         return Err(format!(
-            "in groups of ranks, {} findings instead of {}",
+            "in groups of ranks, {} findings instead of {}; not checked: {:?} instead of {:?}",
             in_groups.findings.len(),
-            report.findings.len()
+            report.findings.len(),
+            in_groups.not_checked,
+            report.not_checked
         ));
+    }
+    if !report.not_checked.is_empty() {
+        return Ok(MutantOutcome::Refused);
     }
     if report.findings.iter().any(|it| matches!(it, Finding::Deadlock(_))) {
         return Ok(MutantOutcome::Flagged);

@@ -41,7 +41,7 @@ use crate::{
     ops::{AccessMode, Op, OpClass},
     rules::check::check,
     span::Span,
-    tensor_uses::for_each_tensor_use,
+    tensor_uses::{for_each_tensor_use, tensors_in_text_order},
     text::expr_text,
 };
 
@@ -66,9 +66,10 @@ pub fn verify(program: &Program) -> Vec<Diagnostic> {
     for tensor in program.tensors.ids() {
         verifier.check_sharding(tensor);
     }
-    verifier.check_unique_names();
-    verifier.check_expanded_axes();
-    verifier.check_transforms();
+    let mentioned = tensors_in_text_order(program);
+    verifier.check_unique_names(&mentioned);
+    verifier.check_expanded_axes(&mentioned);
+    verifier.check_transforms(&mentioned);
     program.definitions.keys().for_each(|it| verifier.check_bound_name(*it, program.symbol_span(*it)));
     program.body.iter().for_each(|body| verifier.block(*body));
     for unit in program.units.ids() {

@@ -10,7 +10,6 @@ use crate::{
     ops::Op,
     span::Span,
     suggest::list_text,
-    tensor_uses::tensors_in_text_order,
     text::{axis_text, tensor_text},
 };
 
@@ -118,9 +117,9 @@ impl Verifier<'_> {
     ///
     /// Two spellings of a number are two tensors, one of which then lacks its value or its readers. Dumps
     /// without element types number the tensors of each fusion separately.
-    pub(super) fn check_unique_names(&mut self) {
+    pub(super) fn check_unique_names(&mut self, mentioned: &[TensorId]) {
         let mut named: HashMap<u32, TensorId> = HashMap::default();
-        for second in tensors_in_text_order(self.program) {
+        for &second in mentioned {
             let it = &self.program.tensors[second];
             let first = *named.entry(it.number).or_insert(second);
             let is_plain = |tensor: TensorId| self.program.has_plain_domains(tensor);
@@ -157,8 +156,8 @@ impl Verifier<'_> {
 
     /// Checks that an axis with one element that is repeated, as in `bS3{1 ex 8}`, is a broadcast axis. A merge of it with
     /// another axis, and a reduction over it, have other kinds in nvFuser, too, and other extents.
-    pub(super) fn check_expanded_axes(&mut self) {
-        for tensor in tensors_in_text_order(self.program) {
+    pub(super) fn check_expanded_axes(&mut self, mentioned: &[TensorId]) {
+        for &tensor in mentioned {
             if self.faulty.contains(&tensor) {
                 continue;
             }
@@ -183,8 +182,8 @@ impl Verifier<'_> {
 
     /// Checks that the results of splits and merges have the kinds that their operands determine, and the
     /// extents, if all are constants.
-    pub(super) fn check_transforms(&mut self) {
-        for tensor in tensors_in_text_order(self.program) {
+    pub(super) fn check_transforms(&mut self, mentioned: &[TensorId]) {
+        for &tensor in mentioned {
             if self.faulty.contains(&tensor) {
                 continue;
             }
