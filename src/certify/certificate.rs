@@ -12,7 +12,7 @@ pub struct Fault {
 }
 
 /// What is certified.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Claim {
     /// The number of ranks.
     pub ranks: usize,
@@ -56,8 +56,7 @@ pub fn certify(original: &Program, lowered: &Program, settings: &Settings) -> Re
     let after = unroll(lowered, Some(ranks)).map_err(fault(false))?;
     let statements = after.steps.iter().filter(|it| it.stmt.is_some());
     let accesses = statements.map(|it| it.reads.len() + it.writes.len()).sum();
-    let outputs = shapes.len() - inputs;
-    let mut claim = Claim { ranks, accesses, outputs, elements: 0, error_exponent: 0.0 };
+    let mut claim = Claim { ranks, accesses, outputs: shapes.len() - inputs, ..Claim::default() };
     let key = settings.seed.unwrap_or_else(|| RandomState::new().hash_one("key"));
     for run in 0..settings.runs {
         let algebra = Algebra::new(key.wrapping_add(run.into()));

@@ -54,7 +54,8 @@ pub(crate) fn order(program: &Program, trace: &Trace<'_>) -> Diagnosed<Vec<Vec<u
             let writes = step.writes.iter().flat_map(View::elements).map(|it| (it, true));
             for ((buffer, place), writes) in reads.chain(writes) {
                 let uses = &mut uses[buffer][place];
-                let clashes = |it: usize| !is_before(it) && !is_one(it);
+                let of_caller = |it: usize| step.stmt.or(trace.steps[it].stmt).is_none();
+                let clashes = |it: usize| !is_before(it) && !is_one(it) && !of_caller(it);
                 let conflicts = |(it, wrote): &&(usize, bool)| (writes || *wrote) && clashes(*it);
                 if let Some((it, wrote)) = uses.iter().find(conflicts) {
                     return Err(race(program, [(&trace.steps[*it], *wrote), (step, writes)]));

@@ -67,6 +67,7 @@ pub(crate) fn unroll(program: &Program, ranks: Option<usize>) -> Diagnosed<Trace
 impl<'p> Unroller<'p, '_> {
     fn run_program(&mut self) -> Computed<()> {
         let program = self.program;
+        require(program.own_rank().is_none(), "`%options rank=` says that it is the program of one rank")?;
         self.own.current = self.chain(Channel::Stream(None));
         let held: Vec<_> = Program::tensors_of(&program.inputs).filter(|it| self.holds(*it)).collect();
         held.iter().try_for_each(|it| self.output_view(*it, None).map(|_| ()))?;
@@ -182,8 +183,7 @@ impl<'p> Unroller<'p, '_> {
 
     fn count_work(&mut self, amount: usize) -> Computed<()> {
         self.trace.work += amount;
-        let why = || format!("more than {MAX_WORK} accesses of elements: certify it with smaller extents");
-        if self.trace.work > MAX_WORK { Err(why()) } else { Ok(()) }
+        require(self.trace.work <= MAX_WORK, "more than 2^26 accesses of elements; use smaller extents")
     }
 
     // ---- control flow

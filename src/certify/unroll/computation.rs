@@ -19,10 +19,10 @@ impl<'p> Unroller<'p, '_> {
         let mut of = self.bound(stmt, |it| self.part(it, slice))?;
         let mut reads = of.args.iter().map(|it| self.view(it.0)).collect::<Computed<Vec<_>>>()?;
         // A `select` in loops, or of an index that ranks determine, indexes the part of the rank.
-        let is_own =
+        let own =
             self.own.loops > 0 || stmt.get(attr::INDEX).is_none_or(|it| self.scalars.depends_on_rank(it));
         let is_shown = stmt.op.def().class == OpClass::View;
-        if is_shown && (is_own || stmt.op != Op::Select) {
+        if is_shown && (own || stmt.op != Op::Select) {
             of.args.iter_mut().chain(&mut of.outs).for_each(|(_, part)| *part = Part::all(&part.shape()));
         }
         let is_moved = matches!(stmt.rule().aliasing(), Aliasing::View(_));
