@@ -6,6 +6,8 @@
 
 use std::collections::VecDeque;
 
+use rustc_hash::FxHashSet;
+
 use super::{
     InstRef, SimError,
     collective::{self, TeamCollective},
@@ -87,14 +89,13 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Starts the P2P group at a queue's head. Its sends may run, and its receives may mark the elements that
-    /// they will write as unwritten.
+    /// Starts the P2P group at a queue's head. Its sends may run, and the first receive from each peer may mark the elements
+    /// that it will write as unwritten.
     pub fn start_p2p_ops(&mut self, queue: usize, group: &P2pGroup) {
-        let first = |(side, it): (usize, &P2pOp)| match it.direction {
-            Direction::Recv if !it.view.is_empty() => acquire_step(side),
-            Direction::Recv | Direction::Send => deliver_step(side),
-        };
-        let mut ready: VecDeque<u32> = group.ops.iter().enumerate().map(first).collect();
+        let mut peers = FxHashSet::default();
+        let mut begins = |it: &P2pOp| it.direction == Direction::Send || peers.insert(it.peer);
+        let begun = group.ops.iter().enumerate().filter(|(_, it)| begins(it));
+        let mut ready: VecDeque<u32> = begun.map(|(side, it)| first_step(side, it)).collect();
         if ready.is_empty() {
             ready.push_back(release_step(0));
         }
@@ -141,7 +142,10 @@ impl Machine<'_> {
         let Some(InFlight::P2pOps { ready, left }) = &mut self.actors[actor].in_flight else {
             return Ok(());
         };
-        *left -= usize::from(part == Some(deliver_step(number)));
+        if part == Some(deliver_step(number)) {
+            *left -= 1;
+            ready.extend(next_receive(group, number).map(|(side, it)| first_step(side, it)));
+        }
         if *left == 0 {
             ready.push_back(last);
         }
@@ -186,4 +190,20 @@ impl Machine<'_> {
             }
         }
     }
+}
+
+/// Returns the first step of a send or a receive.
+fn first_step(side: usize, it: &P2pOp) -> u32 {
+    match it.direction {
+        Direction::Recv if !it.view.is_empty() => acquire_step(side),
+        Direction::Recv | Direction::Send => deliver_step(side),
+    }
+}
+
+/// Returns the next receive of a group from the peer of a receive, with its index: messages between two ranks arrive in the order of
+/// their posts.
+fn next_receive(group: &P2pGroup, receive: usize) -> Option<(usize, &P2pOp)> {
+    let from = group.ops.get(receive).filter(|it| it.direction == Direction::Recv)?.peer;
+    let is_next = |(_, it): &(usize, &P2pOp)| it.direction == Direction::Recv && it.peer == from;
+    group.ops.iter().enumerate().skip(receive + 1).find(is_next)
 }

@@ -113,6 +113,11 @@ impl<'a> Machine<'a> {
             Some(InFlight::Collective | InFlight::HalfCopy) | None => return self.run_collective(actor),
         };
         let at = self.ready.pick(ready.len());
+        // Messages between two ranks arrive in the order of their posts.
+        let pair = |it: &Message| (it.send.queue, it.recv.queue);
+        let picked = ready.get(at).map(pair);
+        let alike = ready.iter().enumerate().filter(|(_, it)| Some(pair(it)) == picked);
+        let at = alike.min_by_key(|(_, it)| it.send.side).map_or(at, |it| it.0);
         let Some(Message { send, recv }) = ready.remove(at) else {
             self.complete_sides(actor, 0);
             return Ok(());

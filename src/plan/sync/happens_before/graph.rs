@@ -142,11 +142,17 @@ impl HappensBeforeGraph {
                 self.predecessors[begin as usize].extend(last);
                 let mut inside = vec![begin];
                 let mut steps = Vec::new();
+                // Messages between two ranks arrive in the order of their posts.
+                let mut received: FxHashMap<usize, u32> = FxHashMap::default();
                 for (side, it) in sides.into_iter().flatten().enumerate() {
                     let takes = self.push(node(Some(acquire_step(side))));
                     self.predecessors[takes as usize].push(begin);
                     let step = self.push(node(Some(deliver_step(side))));
                     self.predecessors[step as usize].push(takes);
+                    if it.direction == Direction::Recv {
+                        let earlier = received.insert(it.peer, step);
+                        self.predecessors[takes as usize].extend(earlier);
+                    }
                     inside.push(step);
                     steps.push(Some(step).filter(|_| !it.view.is_empty()));
                 }
