@@ -1,11 +1,12 @@
 //! Finds transfers over peer memory whose two sides use handles of different exchanges. nvFuser matches the handles of a sender and a
-//! receiver in the order of their exchange (`csrc/multidevice/ipc_handle.cpp`, `getTcpStoreKey`).
+//! receiver in the order of their exchange (`csrc/multidevice/ipc_handle.cpp`, `getTcpStoreKey`). Which transfer was meant is not known
+//! from the numbers, which the two sides choose by themselves, so posts in another order than the handles are refused, too.
 
 use super::PostedOp;
 use crate::{Direction, InstKind, Plan, sync::report_text::ordinal};
 
-pub(super) const HELP: &str = "exchange the handles in the order of the transfers on both ranks: each side accesses the memory whose \
-                               handle it got, which is that of another transfer";
+pub(super) const HELP: &str = "exchange the handles and post the transfers in one order on both ranks: hir matches transfers between two \
+                               ranks in the order of their posts, and each side accesses the memory whose handle it got";
 
 /// Returns what the two sides use, if they got their handles in different exchanges. If one rank exchanges more handles than the other
 /// one, their hosts deadlock, which is reported instead.
