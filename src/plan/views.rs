@@ -3,7 +3,7 @@
 use grammar::{
     attr,
     codes::Code,
-    ir::{OpStmt, Operand, Program, Stream, StreamId, TensorId},
+    ir::{AxisKind, OpStmt, Operand, Program, Stream, StreamId, TensorId},
     ops::Op,
     words::MemoryType,
 };
@@ -200,15 +200,24 @@ impl PlanBuilder<'_> {
     }
 
     pub(super) fn select(&self, stmt: &OpStmt, input: TensorId, view: View) -> Result<View> {
-        // A reduction axis is not a dimension of the view. A dimension of extent 1 has only index 0, so the
-        // requested index is ignored.
+        // A reduction axis is not a dimension of the view. All ranks may name their own index of a dimension whose part on each rank is one
+        // index, loops over a broadcast name that of their iteration, and an index that is not known can only be 0.
         let (Some(dim), Some(index)) =
             (grammar::selected_dim(self.program, stmt, input), stmt.get(attr::INDEX))
         else {
             return Ok(view);
         };
+        let is_split = || -> Result<bool> {
+            Ok(self.layout(input)?.pieces[dim].iter().any(|it| it.coordinate.is_some()))
+        };
+        let axis = self.program.dimensions(input).nth(dim).map(|it| self.program.axes[it].kind);
         let index = match view.shape[dim] {
-            1 => 0,
+            1 if axis == Some(AxisKind::Broadcast)
+                || is_split()?
+                || self.int(index, "the index").is_err() =>
+            {
+                0
+            }
             extent => self.index(index, extent, "the index", self.attr_span(attr::INDEX.name()))?,
         };
         Ok(view.select(dim, index))
