@@ -37,9 +37,8 @@ pub(crate) fn execute<'a>(
         let args: Vec<Vec<Values>> = args.collect();
         for (at, it) in steps.enumerate().filter(|it| !it.1.writes.is_empty()) {
             let copied = || Ok(args[at].clone());
-            let results = it.function.as_ref().map_or_else(copied, |function| function(algebra, &args));
             let why = |why| refused(program, it.stmt, why, format!("rank {} executes this", it.rank));
-            let results = results.map_err(why)?;
+            let results = it.function.as_ref().map_or_else(copied, |run| run(algebra, &args)).map_err(why)?;
             it.writes.iter().zip(results).for_each(|(view, it)| write(&mut memory, view, it));
         }
     }

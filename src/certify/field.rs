@@ -194,15 +194,15 @@ impl Algebra {
     fn rounded(&self, it: Element, number: f64, of: DType) -> Element {
         self.numbers.borrow_mut().entry(it.value).or_insert(number);
         let limit = if of == DType::Half { 65_504.0 } else { 3.38e38 };
-        let is_in_range = number == 0.0 || (0.02 / limit..=limit).contains(&number.abs());
-        let is_same = exact(number, DType::Float).is_nan() || !exact(number, of).is_nan();
-        let fits = of.is_integral() || is_in_range && is_same;
-        if fits { it } else { self.random(("rounded", it.value, of)).opaque() }
+        let fits = number == 0.0 || (0.02 / limit..=limit).contains(&number.abs());
+        let fits = fits && (exact(number, DType::Float).is_nan() || !exact(number, of).is_nan());
+        if of.is_integral() || fits { it } else { self.random(("rounded", it.value, of)).opaque() }
     }
 
     /// Returns the conversion to a type, which rounds.
     pub(crate) fn converted(&self, it: Element, of: DType) -> Element {
-        self.number(&it).map_or(it, |number| self.rounded(it, number, of))
+        let other = if it.is_opaque() { self.apply(("converted", of), &[it]) } else { it };
+        self.number(&it).map_or(other, |number| self.rounded(it, number, of))
     }
 
     fn number(&self, it: &Element) -> Option<f64> {
@@ -219,7 +219,7 @@ impl Algebra {
         self.numbers.borrow_mut().entry(it.value).or_insert(f64::NAN);
         // Generators have no operands, and finite numbers.
         let fits = are_exact && self.number(&it).is_some_and(is_exact) || operands.concat().is_empty();
-        if fits { it } else { it.opaque() }
+        if fits { it } else { self.random(("inexact", it.value, of)).opaque() }
     }
 
     fn real(&self, value: f64) -> Element {

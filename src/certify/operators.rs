@@ -155,7 +155,7 @@ impl<'a> Call<'a> {
             (_, Op::Cat | Op::Pad) if self.is_exact => {
                 let rows = self.operands.iter().map(|it| it.all(index)).collect::<Computed<Vec<_>>>()?;
                 match rows.concat()[..] {
-                    [only] => Ok(algebra.converted(only, self.to)),
+                    [only] => Ok(self.converted(only)),
                     [] if stmt.op == Op::Pad => Ok(Element::default()),
                     _ => Err(MISFIT.into()),
                 }
@@ -192,6 +192,12 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// Returns an element in the type of the result, to which it is converted if an operand has another one.
+    fn converted(&self, it: Element) -> Element {
+        let is_same = |arg: &(TensorId, Part)| self.of.program.tensors[arg.0].dtype == Some(self.to);
+        if self.of.args.iter().all(is_same) { it } else { self.algebra.converted(it, self.to) }
+    }
+
     /// An unknown function of elements, named by the operator and the types.
     fn apply(&self, all: &[Element]) -> Element {
         self.algebra.apply((self.of.stmt.op, &self.types, self.result), all)
@@ -199,22 +205,19 @@ impl<'a> Call<'a> {
 
     fn elementwise(&self, index: &[usize]) -> Computed<Element> {
         let (stmt, algebra, mut tensors) = (self.of.stmt, self.algebra, self.operands.iter());
-        let operand = |constant: &Option<Element>| match constant {
-            Some(it) => Ok(*it),
-            None => tensors.next().ok_or(MISFIT)?.only(index),
-        };
+        let operand = |it: &Option<Element>| it.map_or_else(|| tensors.next().ok_or(MISFIT)?.only(index), Ok);
         let operands = self.constants.iter().map(operand).collect::<Computed<Vec<_>>>()?;
         if let Some(how) = self.how {
-            return Ok(algebra.converted(algebra.combine(how, &operands, self.to), self.to));
+            return Ok(self.converted(algebra.combine(how, &operands, self.to)));
         }
         let to = self.to.class();
         // These give a finite number, or one of their operands.
-        let is_of_truth = stmt.op == Op::Cast && self.types[0] == DType::Bool;
+        let is_truth =
+            (stmt.op, self.types[0]) == (Op::Cast, DType::Bool) && matches!(to, Class::Int | Class::Float);
         let is_finite = self.is_exact && matches!(stmt.op, Op::Where | Op::Neg | Op::Abs | Op::Cast);
         let result = match (stmt.op, &operands[..]) {
-            (Op::Cast, [a]) if self.is_exact => *a,
             // A truth value is a number.
-            (Op::Cast, [a]) if is_of_truth && matches!(to, Class::Int | Class::Float) => *a,
+            (Op::Cast, [a]) if self.is_exact || is_truth => *a,
             _ if !self.is_exact => self.apply(&operands),
             (Op::LogicalNot, [a]) if to == Class::Bool => algebra.negated(*a),
             // It selects: the product of an infinity and 0 is another value.
@@ -228,8 +231,8 @@ impl<'a> Call<'a> {
             (Op::Mod | Op::Fmod | Op::Remainder, [_, b]) if b.value == 0 => self.apply(&operands).opaque(),
             (_, all) => self.apply(all),
         };
-        let result = algebra.checked(result, &[&operands], (!is_finite && !is_of_truth).then_some(self.to));
-        Ok(if is_finite { algebra.converted(result, self.to) } else { result })
+        let result = algebra.checked(result, &[&operands], (!is_finite && !is_truth).then_some(self.to));
+        Ok(if is_finite { self.converted(result) } else { result })
     }
 
     /// Sums of products of the first two operands, and a bias. An index has a factor for each row of a table: an unknown function of the

@@ -55,10 +55,8 @@ pub(crate) fn unroll(program: &Program, ranks: Option<usize>) -> Diagnosed<Trace
         let rank = ranks.map(|_| number);
         let (scalars, own, trace) = (Scalars::new(program, number), State::default(), &mut trace);
         let mut it = Unroller { program, scalars, rank, ranks: ranks.unwrap_or(1), trace, own };
-        it.run_program().map_err(|why| {
-            let label = rank.map_or("computed here".to_owned(), |it| format!("rank {it} executes this"));
-            refused(program, it.own.stmt, why, label)
-        })?;
+        let label = rank.map_or("computed here".to_owned(), |it| format!("rank {it} executes this"));
+        it.run_program().map_err(|why| refused(program, it.own.stmt, why, label))?;
     }
     trace.order = order(program, &trace)?;
     Ok(trace)

@@ -109,7 +109,8 @@ impl Check<'_, '_> {
                 let pair = pairs.iter().find(|it| it.inner == *own);
                 let extent = match pair {
                     Some(pair) => {
-                        self.constant(pair.outer).zip(self.constant(pair.inner)).map(|(a, b)| a * b)
+                        let both = self.constant(pair.outer).zip(self.constant(pair.inner));
+                        both.and_then(|(outer, inner)| outer.checked_mul(inner))
                     }
                     None => self.constant(*own),
                 };
