@@ -77,6 +77,10 @@ pub fn certify(original: &Program, lowered: &Program, settings: &Settings) -> Re
     expect(bound <= LEAST_EXPONENT, why, "has long products; more `--runs` lower it").map(|()| claim)
 }
 
+const DIFFERENT: (Code, &str) = (Code::ProgramsDiffer, "are not those of the original");
+/// An opaque element that differs may have the same value.
+const UNKNOWN: (Code, &str) = (Code::NotCertifiable, "depend on infinities or roundings of constants");
+
 /// Compares the final contents of an input or output on all ranks, and returns how many elements it has there.
 fn compare(
     [original, lowered]: [&Program; 2],
@@ -84,36 +88,35 @@ fn compare(
     (number, (declared, tensor)): (usize, (TensorId, TensorId)),
 ) -> Diagnosed<usize> {
     let is_input = number < Program::tensors_of(&original.inputs).count();
-    let named = format!("{} `{}`", if is_input { "input" } else { "output" }, lowered.tensor_name(tensor));
-    let differs = |message: String, label: String| {
-        let it = Diagnostic::new(Code::ProgramsDiffer, lowered.tensor_span(tensor), message, label);
+    let name = format!("the {} `{}`", if is_input { "input" } else { "output" }, lowered.tensor_name(tensor));
+    let differs = |code: Code, message: String, label: String| {
+        let it = Diagnostic::new(code, lowered.tensor_span(tensor), message, label);
         it.help("`hir run --reference` shows the values that differ, for inputs that you choose")
     };
     let mut count = 0;
-    for (rank, ports) in found.iter().enumerate() {
-        let is_held = original.tensors[declared].mesh.contains(rank);
-        if !is_held && ports[number].is_none() {
-            continue;
-        }
+    let is_held = |rank: usize| original.tensors[declared].mesh.contains(rank);
+    for (rank, ports) in found.iter().enumerate().filter(|(rank, it)| is_held(*rank) || it[number].is_some())
+    {
         // A rank has the part that it had; of an output of a program on whole tensors, any.
         let is_whole = wanted.len() == 1;
         let had = Part::of(original, &Scalars::new(original, rank), declared, Some(rank), None);
-        let fits = |part: &Part| is_held && had.as_ref() == Ok(part) || is_whole && !is_input;
+        let fits = |part: &Part| is_held(rank) && had.as_ref() == Ok(part) || is_whole && !is_input;
         let port = ports[number].as_ref().filter(|(part, _)| fits(part));
         let wanted = &wanted[if is_whole { 0 } else { rank }][number];
         let own = port.zip(wanted.as_ref()).and_then(|((part, values), (whole, wanted))| {
             Some((part, values, at(wanted, &whole.positions(&part.held)?)))
         });
         let Some((part, values, own)) = own else {
-            let message = format!("rank {rank} has another part of the {named}, or none");
-            return Err(differs(message, "expected that of the original".to_owned()).into());
+            let message = format!("rank {rank} has another part of {name}, or none");
+            return Err(differs(DIFFERENT.0, message, "expected that of the original".to_owned()).into());
         };
         let both = part.indices().zip(values.iter().zip(&own));
         let faulty: Vec<_> = both.filter(|(_, (found, wanted))| found.value != wanted.value).collect();
         if let Some((index, _)) = faulty.first() {
-            let rest = format!("elements of the {named} are not those of the original");
-            let why = format!("on rank {rank}, {} of {} {rest}", faulty.len(), own.len());
-            return Err(differs(why, format!("the first one is element {index:?}")).into());
+            let is_unknown = |(found, wanted): &(&Element, &Element)| found.is_opaque() || wanted.is_opaque();
+            let (code, rest) = if faulty.iter().all(|it| is_unknown(&it.1)) { UNKNOWN } else { DIFFERENT };
+            let why = format!("on rank {rank}, {} of {} elements of {name} {rest}", faulty.len(), own.len());
+            return Err(differs(code, why, format!("the first one is element {index:?}")).into());
         }
         count += own.len();
     }

@@ -199,9 +199,10 @@ impl Algebra {
         if of.is_integral() || fits { it } else { self.random(("rounded", it.value, of)).opaque() }
     }
 
-    /// Returns the conversion to a type, which rounds.
+    /// Returns the conversion to another type, which rounds. That of an opaque element is equal to nothing.
     pub(crate) fn converted(&self, it: Element, of: DType) -> Element {
-        let other = if it.is_opaque() { self.apply(("converted", of), &[it]) } else { it };
+        let unique = self.values.borrow().len();
+        let other = if it.is_opaque() { self.apply(("converted", unique), &[it]) } else { it };
         self.number(&it).map_or(other, |number| self.rounded(it, number, of))
     }
 
