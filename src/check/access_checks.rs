@@ -14,7 +14,7 @@ use super::{
     ordering_model::AccessRules,
     race::RaceDetector,
     semaphores::SemaphoreWatch,
-    storage::SharedStorage,
+    storage::{IssuedRuns, SharedStorage},
 };
 use hir_plan::{
     Plan, World,
@@ -136,8 +136,8 @@ pub(super) struct Trackers<'p> {
     races: Option<RaceDetector<'p>>,
     memory: Option<WriteTracker<'p>>,
     semaphores: Option<SemaphoreWatch<'p>>,
-    /// The storage that two runs share.
-    storage: Option<SharedStorage<'p>>,
+    /// The storage that two runs share: as one that is replayed, and as runs that are issued.
+    storage: Vec<SharedStorage<'p>>,
 }
 
 impl<'p> Trackers<'p> {
@@ -150,26 +150,28 @@ impl<'p> Trackers<'p> {
             races: (checks.race || checks.excess).then(races),
             memory: checks.memory.then(|| WriteTracker::new(world)),
             semaphores: checks.looks_at_semaphores().then(|| SemaphoreWatch::new(world)),
-            storage: None,
+            storage: Vec::new(),
         }
     }
 
-    /// For two runs, as `world`. `of_one` is the program if both are of one: then they use the same storage, that which the
-    /// allocator gives out during the first one, and the same semaphores.
+    /// For two runs, as `world`, which allocate `issued` if they are issued. `of_one` is the program if both are of one: then they use the
+    /// same semaphores, and the same storage if they are replayed, that which the allocator gives out during the first one.
     pub fn of_two_runs(
         world: &'p World,
         rules: AccessRules,
         groups: &MemoryGroups,
-        of_one: Option<&'p [Plan]>,
+        (of_one, issued): (Option<&'p [Plan]>, &[IssuedRuns]),
     ) -> Self {
         // Where streams execute frees, what is ordered in one run is ordered between runs.
-        let reusing = of_one.filter(|_| !rules.reuses_in_order() && !rules.frees_in_stream_order());
+        let reuses = !rules.reuses_in_order() && !rules.frees_in_stream_order();
+        let replayed = of_one.map(SharedStorage::of_two_runs);
+        let storage = replayed.into_iter().chain([SharedStorage::of_issued_runs(world, issued)]);
         Self {
             world,
             races: Some(RaceDetector::with_actors(world, rules, groups.first_actors().to_vec())),
             memory: None,
             semaphores: of_one.map(|_| SemaphoreWatch::new(world)),
-            storage: reusing.map(SharedStorage::of_two_runs),
+            storage: storage.filter(|_| reuses).collect(),
         }
     }
 
@@ -187,14 +189,12 @@ impl<'p> Trackers<'p> {
         walk_group(world, group, orders, &mut |it: Occurrence| {
             if let Some(races) = races {
                 races.visit(&it);
-                if let Some(storage) = storage {
+                for storage in &mut *storage {
                     let party = Party::Inst(InstRef { rank: it.rank, inst: it.inst });
                     for access in world[it.rank].code[it.inst].kind.accesses(it.rank) {
                         let by = (party, access.is_write);
-                        races.report_reuse(
-                            access.rank,
-                            storage.access(&it, by, access.rank, access.view.buffer),
-                        );
+                        let found = storage.access(&it, by, access.rank, access.view.buffer);
+                        races.report_reuse(access.rank, found, false);
                     }
                 }
             }

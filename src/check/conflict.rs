@@ -41,7 +41,7 @@ pub struct Race {
     pub between_runs: bool,
     /// The communicators of sends and receives with which it was found.
     pub p2p: P2pQueues,
-    /// True if ALLOCATE and Deallocate count as work of a stream (`AccessRules::frees_in_stream_order`).
+    /// True if ALLOCATE and Deallocate count as work of a stream (`AccessRules::frees_in_stream_order`), and for symmetric memory.
     pub is_stream_ordered: bool,
 }
 
@@ -75,4 +75,6 @@ pub struct ReusedStorage {
     /// The statement that frees `earlier`, as an index into `Plan::origins`; `None` is the end of the
     /// program.
     pub freed_by: Option<u32>,
+    /// True if an ALLOCATE of the next run may get it, if that run is issued and not replayed.
+    pub by_next_run: bool,
 }

@@ -221,7 +221,7 @@ impl<'a> DiagnosticBuilder<'a> {
     /// Returns the note that says who frees the storage and who gets it next.
     fn reuse_note(&self, rank: usize, it: &ReusedStorage, between_runs: bool) -> String {
         let plan = &self.plans[rank];
-        if let (true, Some(later)) = (between_runs, it.later) {
+        if let (true, false, Some(later)) = (between_runs, it.by_next_run, it.later) {
             let [one, other] = [it.earlier, later].map(|it| &plan.buffers[it as usize].name);
             return format!(
                 "`{one}` and `{other}` share storage: one is freed before the other is allocated"
@@ -233,7 +233,8 @@ impl<'a> DiagnosticBuilder<'a> {
         let next = it
             .later
             .map_or("the caller".to_owned(), |buffer| format!("`{}`", plan.buffers[buffer as usize].name));
-        format!("{freed} frees the storage, and {next} may get it")
+        let run = if it.by_next_run { " of the next run, if it is issued and not replayed," } else { "" };
+        format!("{freed} frees the storage, and {next}{run} may get it")
     }
 
     /// Returns the code and the message of a finding for a list, which shows no lines of the text.
@@ -274,10 +275,17 @@ impl<'a> DiagnosticBuilder<'a> {
             (Code::RaceWithCaller, _) => {
                 format!("race with the caller on {on}: the program can return before this access ends")
             }
-            (Code::RaceBetweenRuns, _) => format!(
-                "race on {on} between two runs of the program: {access} may still run when the next run {} the same elements",
-                if second.writes { "writes" } else { "reads" }
-            ),
+            (Code::RaceBetweenRuns, _) => {
+                let verb = if second.writes { "writes" } else { "reads" };
+                let later = race.reused.and_then(|it| it.later);
+                let (storage, what) = match later.map(|it| &self.plans[race.rank].buffers[it as usize].name) {
+                    Some(later) => ("the storage of ", format!("`{later}` there")),
+                    None => ("", "the same elements".to_owned()),
+                };
+                format!(
+                    "race on {storage}{on} between two runs of the program: {access} may still run when the next run {verb} {what}"
+                )
+            }
             (Code::StorageRace, _) if race.reused.is_some() && race.is_stream_ordered => {
                 format!("race on the storage of {on}: it may be freed before {access} ends")
             }

@@ -6,7 +6,7 @@ use super::{
     plan_index::{PlanIndex, PlanIndexes},
     race_side::{RaceSide, stream_of},
 };
-use hir_plan::{BufferNo, InstKind, Plan, PlanStream, StreamNo, is_slots};
+use hir_plan::{BufferNo, InstKind, Plan, PlanStream, StreamNo};
 use rustc_hash::FxHashSet;
 
 /// Why two accesses are unordered, and how to order them.
@@ -88,50 +88,6 @@ impl RaceExplanation {
             advice: Some("let the input or the output be a copy (`Set`)".to_owned()),
             ..Self::default()
         }
-    }
-
-    /// Explains a race of one run with the next: `second`'s rank starts the next run too early.
-    fn between_runs(
-        race: &Race,
-        first: &RaceSide<'_>,
-        second: &RaceSide<'_>,
-        indexes: &PlanIndexes<'_>,
-    ) -> Self {
-        let (a, b) = (first.plan.rank, second.plan.rank);
-        let owner = if a == race.rank { first.plan } else { second.plan };
-        if is_slots(&owner.buffers[race.buffer as usize]) {
-            return Self::slots_come_round(first, second);
-        }
-        let location = first.location();
-        let barrier = "before its program ends, or separate the runs by a barrier of all ranks";
-        let advice = match ready_signal_inst(second.plan, first, indexes) {
-            Some(at) => {
-                let origin = second.plan.code[at].origin;
-                let stmt = second.plan.origins[origin as usize].stmt;
-                let wait = stmt.and_then(|it| second.plan.comm_names.wait_text(it));
-                let wait = wait.map_or("a Wait".to_owned(), |it| format!("`{it}`"));
-                format!("insert {wait} for {} on rank {b} {barrier}", second.plan.describe_origin(origin))
-            }
-            None => format!("make rank {b} wait for {location} on rank {a} {barrier}"),
-        };
-        Self {
-            why: Some(format!("rank {b} ends its run without waiting for {location} on rank {a}")),
-            advice: Some(advice),
-            ..Self::default()
-        }
-    }
-
-    /// Explains a race on slots of one run with the next: the sets take turns within a run, and each run begins with the first one.
-    fn slots_come_round(first: &RaceSide<'_>, second: &RaceSide<'_>) -> Self {
-        let (a, b) = (first.plan.rank, second.plan.rank);
-        let why = format!(
-            "the collectives of a team that have one algorithm, size and type use two sets of slots in turn, and each run begins with the first \
-             set: with an odd number of them, rank {b} writes the set in which the last one arrived, and does not know that rank {a} has \
-             read it"
-        );
-        let advice = "separate the runs by a barrier of all ranks, or choose an algorithm that asks before it writes, such as `algo=one-shot`, or \
-                      make the number of collectives that use these slots even";
-        Self { why: Some(why), advice: Some(advice.to_owned()), ..Self::default() }
     }
 
     /// Explains a race of two ranks: either one may be the peer of a transfer.

@@ -68,7 +68,8 @@ pub type Planner<'a> = &'a dyn Fn(&mut Program, &LineIndex) -> Option<World>;
 /// The caller checks the result again to report the remaining findings.
 ///
 /// Races, and semaphores that are used again too early, are fixed if `checks.race` is set, and kernels of several communicators that
-/// nothing orders if `checks.comm` is set. An edit is always judged by all faults of a single run, with the models of `checks`.
+/// nothing orders if `checks.comm` is set. An edit is always judged by all faults of a single run, with the models of `checks`; with
+/// `checks.repeat`, races with the next run are fixed then, and all edits are judged by both.
 ///
 /// The text is returned unchanged if it has no `number`th program, or if that program is rejected, cannot be planned or deadlocks.
 pub fn fix(text: &str, number: usize, checks: Checks, plan: Planner<'_>) -> FixResult {
@@ -76,7 +77,7 @@ pub fn fix(text: &str, number: usize, checks: Checks, plan: Planner<'_>) -> FixR
     if !checks.race && !checks.comm {
         return unchanged();
     }
-    let session = FixSession { number, checks: checks.of_faults(), plan, instructions: Cell::new(0) };
+    let mut session = FixSession { number, checks: checks.of_faults(), plan, instructions: Cell::new(0) };
     let Some(mut state) = session.check_text(NumberedLines::of(text)) else { return unchanged() };
     let mut changes: Vec<Change> = Vec::new();
     let mut single: Vec<u32> = Vec::new();
@@ -97,7 +98,16 @@ pub fn fix(text: &str, number: usize, checks: Checks, plan: Planner<'_>) -> FixR
         if checks.comm {
             fixed = fixed.or_else(|| session.fix_kernels(&mut round));
         }
-        let Some((mut applied, next)) = fixed else { break };
+        let Some((mut applied, next)) = fixed else {
+            // Two runs are compared once a single one has no race.
+            if !checks.repeat || session.checks.repeat || !state.found.races.is_empty() {
+                break;
+            }
+            session.checks.repeat = true;
+            let Some(of_runs) = session.check_text(state.text.lines.clone()) else { break };
+            state = of_runs;
+            continue;
+        };
         state = next;
         if is_single {
             single.extend(applied.changes.iter().map(|it| it.line_id));

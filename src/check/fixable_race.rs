@@ -11,10 +11,12 @@ use super::{
 };
 use hir_plan::{Plan, PlanStream, StreamNo};
 
-/// A race of one run with the edits that its help proposes.
+/// A race with the edits that its help proposes.
 pub(super) struct FixableRace<'a> {
     /// Both sides, in issue order.
     pub(super) sides: [RaceSide<'a>; 2],
+    /// True if the second side is in the next run.
+    between_runs: bool,
     /// True if the finding contains races of other lines.
     pub(super) has_other_lines: bool,
     /// The edits.
@@ -30,8 +32,8 @@ impl<'a> FixableRace<'a> {
         let [first, second] = &sides;
         let edits = RaceExplanation::of(race, first, second, indexes).edits;
         let has_other_lines = more.lines.iter().any(|line| !sides.iter().any(|it| it.line() == *line));
-        let is_fixable = !edits.is_empty() && !race.between_runs;
-        is_fixable.then_some(Self { sides, has_other_lines, edits, indexes })
+        let between_runs = race.between_runs;
+        (!edits.is_empty()).then_some(Self { sides, between_runs, has_other_lines, edits, indexes })
     }
 
     /// Returns the lines of the statements.
@@ -97,6 +99,9 @@ impl<'a> FixableRace<'a> {
     /// Returns the instructions before which `edit`, the edit of an earlier race, may be inserted to remove this race.
     pub(super) fn insertion_range(&self, edit: &Edit) -> Option<Range<usize>> {
         let [first, second] = &self.sides;
+        if self.between_runs {
+            return (!self.edits[0].is_at_end()).then_some(0..second.inst_index()?);
+        }
         // The work for which the edit waits must be complete, or known to the awaited stream, where the
         // statement is inserted.
         let done = match edit {

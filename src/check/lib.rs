@@ -99,6 +99,7 @@
 
 mod access_checks;
 mod apply;
+mod between_runs;
 mod capture;
 mod checker;
 mod conflict;
@@ -177,7 +178,7 @@ pub fn check_in_groups(world: &World, checks: Checks) -> Report {
     checker::run_checks_in(world, checks, access_checks::Grouping::Always).report(world)
 }
 
-pub use sequence::{SequenceRace, SequencedProgram, races_of_sequence};
+pub use sequence::{Sequence, SequenceRace, SequencedProgram, races_of_sequence};
 
 /// Checks the plans of all ranks.
 pub fn check(world: &World, checks: Checks) -> Report {

@@ -117,7 +117,7 @@ pub struct RaceDetector<'p> {
     /// The accesses that no later write covers, by rank and buffer.
     accesses: FxHashMap<(usize, BufferNo), AccessHistory<Access>>,
     storage: SharedStorage<'p>,
-    /// The storage, if streams execute frees.
+    /// The storage whose free is compared with all uses: that which streams free, and symmetric memory.
     frees: Option<StreamOrderedFrees>,
     /// The ALLOCATE, by rank and buffer.
     allocate_sites: Vec<Vec<Option<AllocateSite>>>,
@@ -152,9 +152,7 @@ impl<'p> RaceDetector<'p> {
             inputs: plans.iter().map(inputs).collect(),
             accesses: FxHashMap::default(),
             storage: SharedStorage::new(plans),
-            frees: rules
-                .frees_in_stream_order()
-                .then(|| StreamOrderedFrees::new(plans, rules.holds_operands())),
+            frees: StreamOrderedFrees::new(plans, rules),
             allocate_sites: allocated,
             early_actors: FxHashSet::default(),
             early_uses: Vec::new(),
@@ -194,11 +192,10 @@ impl<'p> RaceDetector<'p> {
             for view in plan.outputs.iter().filter_map(|port| port.shard.view.as_ref()) {
                 self.read_mapped(it, at, (it.rank, view));
             }
-            if self.frees.is_some() {
-                self.free_after(it);
-            } else if !self.rules.ends_together() && !self.rules.reuses_in_order() {
+            self.free_after(it);
+            if self.allocator_reuses() {
                 let found = self.storage.finish(it);
-                self.report_reuse(it.rank, found);
+                self.report_reuse(it.rank, found, false);
             }
             return;
         }
@@ -226,10 +223,15 @@ impl<'p> RaceDetector<'p> {
         }
     }
 
-    /// Frees what is freed behind an instruction, if streams execute frees.
+    /// Frees what is freed behind an instruction.
     fn free_after(&mut self, it: &Occurrence) {
         let found = self.frees.as_mut().map(|frees| frees.visited(it)).unwrap_or_default();
-        found.into_iter().for_each(|(rank, conflict)| self.report_reuse(rank, [conflict]));
+        found.into_iter().for_each(|(rank, conflict)| self.report_reuse(rank, [conflict], true));
+    }
+
+    /// Returns whether the allocator gives freed storage to other tensors, without waiting for its uses.
+    fn allocator_reuses(&self) -> bool {
+        !self.rules.reuses_in_order() && !self.rules.frees_in_stream_order()
     }
 
     /// Reports a collective that writes elements which it may still read: its input and its output overlap, and
@@ -322,7 +324,7 @@ impl<'p> RaceDetector<'p> {
         let is_early = allocated.actor == self.entry_actors[rank] && ended == 0;
         let is_stream_ordered = self.rules.frees_in_stream_order();
         // The host waits for the allocation of symmetric memory.
-        if is_stream_ordered && allocated.is_symmetric {
+        if allocated.is_symmetric {
             return true;
         }
         let needed = if is_stream_ordered { allocated.number } else { allocated.before };
@@ -404,10 +406,11 @@ impl<'p> RaceDetector<'p> {
         // A use that does not follow its own ALLOCATE does not follow the uses by an earlier owner either.
         if let Some(frees) = self.frees.as_mut().filter(|_| is_after) {
             let found = frees.access(it, (party, writes), rank, view.buffer);
-            self.report_reuse(rank, found);
-        } else if is_after && !self.rules.reuses_in_order() {
+            self.report_reuse(rank, found, true);
+        }
+        if is_after && self.allocator_reuses() {
             let found = self.storage.access(it, (party, writes), rank, view.buffer);
-            self.report_reuse(rank, found);
+            self.report_reuse(rank, found, false);
         }
         let (actor, number) = (it.actor, it.number);
         let known = self.accesses.entry((rank, view.buffer)).or_default();
@@ -417,13 +420,17 @@ impl<'p> RaceDetector<'p> {
         );
     }
 
-    /// Reports conflicts over a block of storage as races.
-    pub(super) fn report_reuse(&mut self, rank: usize, found: impl IntoIterator<Item = StorageConflict>) {
+    /// Reports conflicts over a block of storage, or with its free if `is_stream_ordered`, as races.
+    pub(super) fn report_reuse(
+        &mut self,
+        rank: usize,
+        found: impl IntoIterator<Item = StorageConflict>,
+        is_stream_ordered: bool,
+    ) {
         for it in found {
             let elements =
                 ElementRange { start: 0, end: self.plans[rank].buffers[it.reused.earlier as usize].len };
             let (buffer, parties) = (it.reused.earlier, [it.earlier, it.later]);
-            let is_stream_ordered = self.frees.is_some();
             let reused = Some(it.reused);
             self.report(Race { reused, is_stream_ordered, ..Race::new((rank, buffer), elements, parties) });
         }

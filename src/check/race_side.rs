@@ -46,7 +46,8 @@ impl<'a> RaceSide<'a> {
         sides
     }
 
-    fn of(plans: &'a [Plan], race: &Race, which: usize) -> Self {
+    /// Returns a side of a race.
+    pub(super) fn of(plans: &'a [Plan], race: &Race, which: usize) -> Self {
         let (party, writes) = race.parties[which];
         let (at, origin) = match party {
             Party::Inst(at) | Party::CallerAfter(at) => (Some(at), None),

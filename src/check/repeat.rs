@@ -3,8 +3,11 @@
 //! run behind.
 //!
 //! Two runs of one program use the same buffers, storage and inputs; signals are counted across runs. Runs of two
-//! programs share inputs, outputs and symmetric memory of one name, streams and communicators; storage that one frees and the other one
-//! gets is not compared.
+//! programs share inputs, outputs and symmetric memory of one name, streams and communicators.
+//!
+//! A run that is issued, and not replayed, gets its storage from the allocator, which has back what the run before has freed: on each stream, all
+//! storage that was allocated on it, also that of outputs, which the caller lets go. So uses of all tensors of a pool by the one have to
+//! happen before those by the other one (`SharedStorage::of_issued_runs`).
 //!
 //! # Any number of runs
 //!
@@ -20,15 +23,18 @@
 
 use std::collections::BTreeSet;
 
+use rustc_hash::FxHashSet;
+
 use super::{
     access_checks::{AccessChecks, Grouping, Trackers},
-    conflict::{Party, Race},
+    conflict::{Party, Race, ReusedStorage},
     execution_fault::{ExecutionFault, PostedAgain},
     ordering_model::AccessRules,
+    storage::IssuedRuns,
     two_runs::{TwoRuns, join_plans, renumbered_view, signal_count},
 };
 use hir_plan::{
-    Plan, World,
+    BufferNo, Plan, World,
     sync::{
         InstRef, MemoryGroups,
         happens_before::{GroupOrders, OrderError},
@@ -37,7 +43,8 @@ use hir_plan::{
 
 /// What is found between two runs, numbered as in a single run.
 pub(super) struct BetweenRuns {
-    /// The races, with the access of the first run first. Buffers are those of the first program.
+    /// The races, with the access of the first run first. Buffers are those of the first program, and one that gets storage in the second run
+    /// is one of the second program.
     pub races: Vec<Race>,
     /// The number of pairs of views that are too large to compare.
     pub not_compared: usize,
@@ -83,8 +90,15 @@ pub(super) fn races_between_programs(
     let each = joined.into_iter().zip(first).zip(second);
     let both =
         each.map(|((joined, first), second)| TwoRuns::of_two(joined, first, second, signals, &numbers));
-    compare_runs(both.collect(), (rules, Grouping::Large), None)
-        .map_err(|_| "no order of all their instructions was found".to_owned())
+    let mut found = compare_runs(both.collect(), (rules, Grouping::Large), None)
+        .map_err(|_| "no order of all their instructions was found".to_owned())?;
+    for race in &mut found.races {
+        let number = |it: BufferNo| (0..).zip(&numbers[race.rank].buffers).find(|known| *known.1 == it);
+        if let Some(it) = &mut race.reused {
+            it.later = it.later.and_then(number).map(|it| it.0);
+        }
+    }
+    Ok(found)
 }
 
 /// `of_one` is the program if both runs are of one.
@@ -93,17 +107,22 @@ fn compare_runs(
     (rules, grouping): (AccessRules, Grouping),
     of_one: Option<&[Plan]>,
 ) -> Result<BetweenRuns, OrderError> {
-    let (both, from): (Vec<Plan>, Vec<_>) = runs.into_iter().map(|it| (it.plan, it.from)).unzip();
+    let (mut both, mut from, mut issued) = (Vec::new(), Vec::new(), Vec::new());
+    for it in runs {
+        both.push(it.plan);
+        from.push(it.from);
+        issued.push(it.issued);
+    }
     let both = World::new(both);
     if both.deadlocked_state().is_some() {
         return Err(OrderError::Deadlock);
     }
     let mut groups = grouping.groups(&both);
-    let mut found = visit_runs(&both, rules, of_one, &groups)?;
+    let mut found = visit_runs(&both, rules, (of_one, &issued), &groups)?;
     // What the own orders of groups do not order, the whole order may.
     if !groups.is_whole() && !found.is_clean() {
         groups = MemoryGroups::whole(&both);
-        found = visit_runs(&both, rules, of_one, &groups)?;
+        found = visit_runs(&both, rules, (of_one, &issued), &groups)?;
     }
     let single = |party: Party| {
         let at = |at: InstRef| from[at.rank][at.inst].map(|(inst, second)| (InstRef { inst, ..at }, second));
@@ -116,14 +135,29 @@ fn compare_runs(
     let between = |race: Race| {
         let [(a, writes), (b, also)] = race.parties;
         let ((a, first), (b, second)) = single(a).zip(single(b))?;
-        let parties = if first { [(b, also), (a, writes)] } else { [(a, writes), (b, also)] };
-        (first != second).then_some(Race { parties, between_runs: true, ..race })
+        let between = Race { between_runs: true, ..race };
+        if first == second {
+            None
+        } else if first {
+            let swapped =
+                |it: ReusedStorage| Some(ReusedStorage { earlier: it.later?, later: Some(it.earlier), ..it });
+            let reused = race.reused.and_then(swapped);
+            let buffer = reused.map_or(race.buffer, |it| it.earlier);
+            Some(Race { parties: [(b, also), (a, writes)], reused, buffer, ..between })
+        } else {
+            Some(Race { parties: [(a, writes), (b, also)], ..between })
+        }
     };
     let again = |at: &PostedAgain| ExecutionFault::posted_again(&both, *at, true);
+    let mut races: Vec<Race> = found.races.into_iter().filter_map(between).collect();
+    // A tensor that may get its own storage of the run before is reported once.
+    let pair = |it: &Race| (it.rank, it.buffer, it.parties.map(|it| it.0));
+    let known: FxHashSet<_> = races.iter().filter(|it| it.reused.is_none()).map(pair).collect();
+    races.retain(|it| it.reused.is_none_or(|of| of.later != Some(of.earlier) || !known.contains(&pair(it))));
     Ok(BetweenRuns {
         not_compared: found.not_compared,
         posted_again: found.posted_again.iter().map(again).collect(),
-        races: found.races.into_iter().filter_map(between).collect(),
+        races,
     })
 }
 
@@ -131,11 +165,11 @@ fn compare_runs(
 fn visit_runs<'w>(
     both: &'w World,
     rules: AccessRules,
-    of_one: Option<&'w [Plan]>,
+    storage: (Option<&'w [Plan]>, &[IssuedRuns]),
     groups: &MemoryGroups,
 ) -> Result<AccessChecks<'w>, OrderError> {
     let mut found = AccessChecks::default();
-    let mut trackers = Trackers::of_two_runs(both, rules, groups, of_one);
+    let mut trackers = Trackers::of_two_runs(both, rules, groups, storage);
     for group in 0..groups.groups().len() {
         found.add(trackers.walk((groups, group), GroupOrders::Own, None)?);
     }

@@ -5,11 +5,17 @@ use std::collections::BTreeSet;
 use grammar::{codes::Code, diagnostic::Diagnostic, source::Source, span::Span};
 use rustc_hash::FxHashSet;
 
-use super::{conflict::Party, finding::Checks, repeat::races_between_programs};
-use hir_plan::{
-    InstKind, Plan, World,
-    sync::{InstRef, happens_before},
+use super::{
+    between_runs::{NextRunExplanation, RunPair},
+    conflict::Race,
+    diagnostics::DiagnosticBuilder,
+    edit_help,
+    finding::Checks,
+    plan_index::PlanIndexes,
+    race_side::RaceSide,
+    repeat::races_between_programs,
 };
+use hir_plan::{InstKind, World, sync::happens_before};
 
 /// A program that runs before and after others.
 #[derive(Clone, Copy, Debug)]
@@ -31,17 +37,15 @@ impl<'w> SequencedProgram<'w> {
     }
 }
 
-/// A statement of a program may still run when a statement of the next one accesses the same elements.
+/// A statement of a program may still run when a statement of the next one accesses the same elements, or the same storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SequenceRace {
-    /// The rank that owns the memory.
-    pub rank: usize,
     /// The name of the tensor in the first program.
-    pub tensor: String,
-    /// The instruction of the first program, and whether it writes.
-    pub first: (InstRef, bool),
-    /// That of the second one.
-    pub second: (InstRef, bool),
+    tensor: String,
+    /// The name of the tensor of the second program that may get its storage; `None` if it is the same memory.
+    next: Option<String>,
+    /// The race. The first side is in the plans of the first program, the second one in those of the second one.
+    race: Race,
 }
 
 /// Returns the races of a run of `first` with one of `second` that follows it. Neither of them has a race of its own. Inputs and
@@ -68,20 +72,16 @@ pub fn races_of_sequence(
     if found.not_compared > 0 {
         return Err("some views have too many pieces to compare".to_owned());
     }
-    let at = |(party, writes): (Party, bool)| match party {
-        Party::Inst(it) | Party::Operation(it, _) => Some((it, writes)),
-        Party::Free(..) | Party::CallerBefore | Party::CallerAfter(_) => None,
-    };
     let mut known = FxHashSet::default();
-    let line = |plans: &[Plan], it: InstRef| {
-        plans[it.rank].origins[plans[it.rank].code[it.inst].origin as usize].line
-    };
     let races = found.races.into_iter().filter_map(|race| {
-        let [one, other] = race.parties;
-        let (one, other) = (at(one)?, at(other)?);
-        let tensor = first[race.rank].buffers.get(race.buffer as usize)?.name.to_string();
-        let is_new = known.insert((tensor.clone(), line(first, one.0), line(second, other.0)));
-        is_new.then_some(SequenceRace { rank: race.rank, tensor, first: one, second: other })
+        let [one, other] = [RaceSide::of(first, &race, 0), RaceSide::of(second, &race, 1)];
+        let tensor = first[race.rank].buffers.get(race.buffer as usize)?.name.clone();
+        let next = race.reused.and_then(|it| it.later);
+        let next = next.and_then(|it| second[race.rank].buffers.get(it as usize)).map(|it| it.name.clone());
+        // All statements of a stream that may use the storage are one finding.
+        let accesses = if next.is_some() { other.stream().to_string() } else { other.line().to_string() };
+        let is_new = known.insert((tensor.clone(), one.line(), accesses));
+        is_new.then_some(SequenceRace { tensor, next, race })
     });
     Ok(races.collect())
 }
@@ -100,44 +100,64 @@ fn is_entered_before_exit(world: &World) -> bool {
     walked.is_ok() && is_so
 }
 
+/// The names, texts and plans of two programs, the first one of which runs before the second one.
+#[derive(Clone, Copy, Debug)]
+pub struct Sequence<'a> {
+    /// The names in reports.
+    pub names: [&'a str; 2],
+    /// The texts.
+    pub sources: [&'a Source; 2],
+    /// The plans.
+    pub worlds: [&'a World; 2],
+}
+
 impl SequenceRace {
     /// Formats the race as a diagnostic in the text of one of the two programs: in that of the first one, or else in that of the second
-    /// one. `names` and `worlds` are those of the first and the second program.
-    pub fn diagnostic(
-        &self,
-        (source, is_of_first): (&Source, bool),
-        names: [&str; 2],
-        worlds: [&World; 2],
-    ) -> Diagnostic {
-        let line = |world: &World, it: InstRef| {
-            world[it.rank].origins[world[it.rank].code[it.inst].origin as usize].line
-        };
+    /// one.
+    pub fn diagnostic(&self, it: &Sequence<'_>, is_of_first: bool) -> Diagnostic {
+        let Sequence { names, sources, worlds } = *it;
+        let sides = [0, 1].map(|which| RaceSide::of(worlds[which], &self.race, which));
         let verb = |writes: bool| if writes { "writes" } else { "reads" };
-        let lines = [line(worlds[0], self.first.0), line(worlds[1], self.second.0)];
         let (own, other) = if is_of_first { (0, 1) } else { (1, 0) };
-        let sides = [self.first, self.second];
+        let (storage, what) = match &self.next {
+            Some(next) => ("the storage of ", format!("`{next}` there")),
+            None => ("", "it".to_owned()),
+        };
         let message = format!(
-            "race on `{}` of rank {} between two programs: `{}` may still {} it when `{}`, which runs next, {} it",
+            "race on {storage}`{}` of rank {} between two programs: `{}` may still {} it when `{}`, which runs next, {} {what}",
             self.tensor,
-            self.rank,
+            self.race.rank,
             names[0],
-            if self.first.1 { "write" } else { "read" },
+            if sides[0].writes { "write" } else { "read" },
             names[1],
-            verb(self.second.1)
+            verb(sides[1].writes)
         );
-        let span: Span = source.line_or_header(lines[own]);
-        let label = format!("rank {} {} it", sides[own].0.rank, verb(sides[own].1));
-        Diagnostic::new(Code::RaceBetweenRuns, span, message, label)
-            .note(format!(
-                "`{}`, line {}: rank {} {} it",
-                names[other],
-                lines[other],
-                sides[other].0.rank,
-                verb(sides[other].1)
-            ))
-            .help(format!(
-                "let rank {} end `{}` only after this access has ended (Wait, Synchronize), or separate the two by a barrier of all ranks",
-                self.rank, names[0]
-            ))
+        let tensors = [Some(&self.tensor), self.next.as_ref()];
+        let access = |which: usize| {
+            let side = &sides[which];
+            let of = tensors[which].filter(|_| self.next.is_some());
+            let of = of.map_or("it".to_owned(), |it| format!("`{it}`"));
+            format!("rank {} {} {of}", side.plan.rank, verb(side.writes))
+        };
+        let span: Span = sources[own].line_or_header(sides[own].line());
+        let note = format!("`{}`, line {}: {}", names[other], sides[other].line(), access(other));
+        let found = Diagnostic::new(Code::RaceBetweenRuns, span, message, access(own)).note(note);
+        let freed = self.race.reused.zip(self.next.as_ref()).map(|(reused, next)| {
+            let line = |origin: u32| worlds[0][self.race.rank].origins[origin as usize].line;
+            let freed = reused.freed_by.map_or("the end".to_owned(), |it| format!("line {}", line(it)));
+            format!("{freed} of `{}` frees the storage, and `{next}` of `{}` may get it", names[0], names[1])
+        });
+        let found = freed.into_iter().fold(found, Diagnostic::note);
+        let indexes = PlanIndexes::new(worlds[0]);
+        let pair = RunPair { indexes: &indexes, names: Some(names) };
+        let NextRunExplanation { reason, is_in_second_run } = pair.explain(&sides[0], &sides[1]);
+        let edited = usize::from(is_in_second_run);
+        let indexes = PlanIndexes::new(worlds[edited]);
+        let texts = DiagnosticBuilder::new(worlds[edited], std::slice::from_ref(sources[edited]), &indexes);
+        let help = edit_help::help(&reason, texts.edit_context(sides[1].plan.rank).as_ref()).0;
+        let place = if reason.edits.is_empty() { "" } else { names[edited] };
+        let help = help.map(|it| if place.is_empty() { it } else { format!("in `{place}`, {it}") });
+        let found = reason.why.into_iter().fold(found, Diagnostic::note);
+        help.into_iter().fold(found, Diagnostic::help)
     }
 }

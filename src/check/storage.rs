@@ -11,6 +11,11 @@
 //! Tensors of a pool are freed and allocated one after another, so both are numbered, and one number decides
 //! which tensors may share storage with a given one. For each actor, only the uses that decide for some number
 //! are kept: of two uses by one actor, the later one decides, unless its tensor is freed later.
+//!
+//! Two runs that are replayed use the same storage. Of two runs that are issued, the second one may get all storage of a pool that the first
+//! one has freed: the frees of the second run are numbered behind those of the first one.
+//!
+//! Symmetric memory is no block of the allocator (`stream_ordered_frees`).
 
 use std::collections::BTreeMap;
 
@@ -18,7 +23,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::conflict::{Party, ReusedStorage};
 use hir_plan::{
-    BufferNo, Plan, StoragePool,
+    Allocation, BufferNo, Plan, StoragePool,
     sync::{InstRef, happens_before::Occurrence},
 };
 
@@ -46,8 +51,10 @@ struct Occupancy {
     freed_by: Option<u32>,
 }
 
-/// The number for buffers that the end of the program frees: all others are freed before it.
-const AT_END: u32 = u32::MAX - 1;
+/// The number of frees before a second run that is issued. It is more than a run has.
+const OF_ONE_RUN: u32 = 1 << 30;
+/// The number for buffers that the end of the first run frees: all others are freed before it.
+const AT_END: u32 = OF_ONE_RUN - 1;
 /// The number for buffers that are never freed, and for what the caller allocates after the program.
 const NEVER: u32 = u32::MAX;
 
@@ -73,10 +80,21 @@ struct PoolUses {
 /// The storage of all ranks.
 pub struct SharedStorage<'p> {
     plans: &'p [Plan],
-    occupancies: FxHashMap<(usize, BufferNo), Occupancy>,
+    /// By rank and buffer, for each of two runs that are issued; else those of the first run are those of all instructions.
+    occupancies: [FxHashMap<(usize, BufferNo), Occupancy>; 2],
+    /// The first instruction of the second one of two runs that are issued, by rank.
+    second_begins: Vec<usize>,
     pools: FxHashMap<(usize, StoragePool), PoolUses>,
     /// Whether the uses are those of two consecutive runs, in which all tensors have the same storage.
     is_repeated: bool,
+}
+
+/// What a rank allocates in each of two runs, which are issued one after the other, and the first instruction of the second one.
+pub struct IssuedRuns {
+    /// The allocations, numbered as in the plan of both runs.
+    pub allocated: [Vec<Allocation>; 2],
+    /// The index of the instruction in the plan of both runs.
+    pub second_begins: usize,
 }
 
 /// Two uses of the same storage by different tensors, which no synchronization orders.
@@ -93,21 +111,45 @@ pub struct StorageConflict {
 impl<'p> SharedStorage<'p> {
     /// Creates the state before the first instruction.
     pub fn new(plans: &'p [Plan]) -> Self {
-        let mut occupancies = FxHashMap::default();
+        let mut it = Self {
+            plans,
+            occupancies: Default::default(),
+            second_begins: Vec::new(),
+            pools: FxHashMap::default(),
+            is_repeated: false,
+        };
         for plan in plans {
-            let kept: FxHashSet<BufferNo> = plan.caller_buffers().collect();
-            for it in plan.allocations.iter().filter(|it| !it.is_empty) {
-                let until = match it.freed {
-                    Some(freed) => freed.number,
-                    None if it.is_held || kept.contains(&it.buffer) => NEVER,
-                    None => AT_END,
-                };
-                let freed_by = it.freed.map(|it| it.origin);
-                let occupancy = Occupancy { pool: it.pool, from: it.frees_before, until, freed_by };
-                occupancies.insert((plan.rank, it.buffer), occupancy);
-            }
+            it.add_run((plan.rank, 0), &plan.allocations, &plan.caller_buffers().collect());
         }
-        Self { plans, occupancies, pools: FxHashMap::default(), is_repeated: false }
+        it
+    }
+
+    /// Creates the state before the first instruction of two runs that are issued one after the other, which `plans` has as one. The
+    /// caller has let go of the outputs of the first one.
+    pub fn of_issued_runs(plans: &'p [Plan], runs: &[IssuedRuns]) -> Self {
+        let none = FxHashSet::default();
+        let mut it = Self::new(&[]);
+        it.plans = plans;
+        for (plan, runs) in plans.iter().zip(runs) {
+            (0..).zip(&runs.allocated).for_each(|(run, all)| it.add_run((plan.rank, run), all, &none));
+            it.second_begins.push(runs.second_begins);
+        }
+        it
+    }
+
+    /// Adds what a rank allocates in a run. The caller keeps the storage of `kept`.
+    fn add_run(&mut self, (rank, run): (usize, usize), all: &[Allocation], kept: &FxHashSet<BufferNo>) {
+        let first = run as u32 * OF_ONE_RUN;
+        for it in all.iter().filter(|it| !it.is_empty && !it.is_symmetric) {
+            let until = match it.freed {
+                Some(freed) => first + freed.number,
+                None if it.is_held || kept.contains(&it.buffer) => NEVER,
+                None => first + AT_END,
+            };
+            let freed_by = it.freed.map(|it| it.origin);
+            let occupancy = Occupancy { pool: it.pool, from: first + it.frees_before, until, freed_by };
+            self.occupancies[run].insert((rank, it.buffer), occupancy);
+        }
     }
 
     /// Creates the state before the first instruction of two consecutive runs with the same storage. A single
@@ -124,7 +166,9 @@ impl<'p> SharedStorage<'p> {
         rank: usize,
         buffer: BufferNo,
     ) -> Vec<StorageConflict> {
-        let Some(occupancy) = self.occupancies.get(&(rank, buffer)).copied() else { return Vec::new() };
+        let is_second = self.second_begins.get(it.rank).is_some_and(|begin| it.inst >= *begin);
+        let of_run = &self.occupancies[usize::from(is_second)];
+        let Some(occupancy) = of_run.get(&(rank, buffer)).copied() else { return Vec::new() };
         if let Party::CallerBefore | Party::CallerAfter(_) = party {
             return Vec::new();
         }
@@ -180,7 +224,8 @@ impl<'p> SharedStorage<'p> {
         }
         pool.latest = pool.latest.max(occupancy.from);
         pool.actors.entry(it.actor).or_default().add(occupancy, new);
-        found.into_iter().filter_map(|(earlier, later)| conflict(earlier, later)).collect()
+        let is_issued = !self.second_begins.is_empty();
+        found.into_iter().filter_map(|(earlier, later)| conflict(earlier, later, is_issued)).collect()
     }
 }
 
@@ -195,10 +240,16 @@ impl ActorUses {
     }
 }
 
-fn conflict(earlier: StorageUse, later: StorageUse) -> Option<StorageConflict> {
+fn conflict(earlier: StorageUse, later: StorageUse, is_issued: bool) -> Option<StorageConflict> {
+    let reused = ReusedStorage {
+        earlier: earlier.buffer?,
+        later: later.buffer,
+        freed_by: earlier.freed_by,
+        by_next_run: is_issued,
+    };
     Some(StorageConflict {
         earlier: (earlier.party, earlier.writes),
         later: (later.party, later.writes),
-        reused: ReusedStorage { earlier: earlier.buffer?, later: later.buffer, freed_by: earlier.freed_by },
+        reused,
     })
 }

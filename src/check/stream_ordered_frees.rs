@@ -9,7 +9,9 @@
 //!
 //! Symmetric memory is not stream-ordered. Its allocation and its free block the host until all streams of the device have finished what they
 //! have: `cudaMalloc` and `cudaFree` do (same source), and an allocator has to before it unmaps memory that its own device uses. So its free follows what
-//! its rank has issued before, and only uses by peers are compared with it.
+//! its rank has issued before, and only uses by peers are compared with it. nvFuser's `SymmetricTensor` maps memory of its own (`cuMemCreate`,
+//! `cuMemMap`) and unmaps it (`csrc/multidevice/symmetric_tensor.cpp`); no allocator of a framework keeps it. So this holds with each `StorageModel` in
+//! which storage is used again.
 //!
 //! A free is no instruction of a plan. It follows what is issued before it to one stream, or to all streams. The last instruction of
 //! each of them is visited in its place.
@@ -20,6 +22,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     conflict::{Party, ReusedStorage},
+    ordering_model::AccessRules,
     storage::StorageConflict,
 };
 use hir_plan::{
@@ -48,14 +51,18 @@ struct Lifetime {
 }
 
 impl StreamOrderedFrees {
-    /// Creates the state before the first instruction. With `is_held`, communications hold their operands.
-    pub fn new(plans: &[Plan], is_held: bool) -> Self {
+    /// Creates the state before the first instruction, by `rules`; `None` if no free is to be compared.
+    pub fn new(plans: &[Plan], rules: AccessRules) -> Option<Self> {
+        if rules.reuses_in_order() {
+            return None;
+        }
         let mut it = Self { tensors: FxHashMap::default(), freed_after: FxHashMap::default() };
-        plans.iter().for_each(|plan| it.add(plan, is_held));
-        it
+        plans.iter().for_each(|plan| it.add(plan, rules));
+        (!it.tensors.is_empty()).then_some(it)
     }
 
-    fn add(&mut self, plan: &Plan, is_held: bool) {
+    fn add(&mut self, plan: &Plan, rules: AccessRules) {
+        let is_held = rules.holds_operands();
         let kept: FxHashSet<BufferNo> = plan.caller_buffers().collect();
         // Where the program frees it.
         let free_of = |it: &Allocation| match it.freed {
@@ -64,7 +71,8 @@ impl StreamOrderedFrees {
         };
         let is_freed = |it: &&Allocation| {
             let is_never_freed = it.is_empty || is_held && it.is_held;
-            !is_never_freed && (free_of(it).is_some() || !kept.contains(&it.buffer))
+            let is_block = !it.is_symmetric && !rules.frees_in_stream_order();
+            !is_never_freed && !is_block && (free_of(it).is_some() || !kept.contains(&it.buffer))
         };
         let mut freed: Vec<&Allocation> = plan.allocations.iter().filter(is_freed).collect();
         freed.sort_by_key(|it| free_of(it).unwrap_or(u32::MAX));
@@ -155,7 +163,12 @@ impl Lifetime {
         StorageConflict {
             earlier: side,
             later: (self.free, true),
-            reused: ReusedStorage { earlier: buffer, later: None, freed_by: self.freed_by },
+            reused: ReusedStorage {
+                earlier: buffer,
+                later: None,
+                freed_by: self.freed_by,
+                by_next_run: false,
+            },
         }
     }
 }

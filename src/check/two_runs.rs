@@ -4,6 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use grammar::{dtype::DType, ops::Op};
 
+use super::storage::IssuedRuns;
 use hir_plan::{
     Arg, BufferNo, Collective, CommunicatorNo, Inst, InstKind, IoBinding, MappedView, Number, P2pGroup,
     P2pOp, Plan, SignalId, StreamNo, View, ViewOnRank,
@@ -15,12 +16,14 @@ pub(super) struct TwoRuns {
     /// For each instruction, its index in the plan of its run and whether it belongs to the second run; `None`
     /// for the instructions between the runs.
     pub from: Vec<Option<(usize, bool)>>,
+    /// What the runs allocate if they are issued.
+    pub issued: IssuedRuns,
 }
 
 /// The numbers that the streams, buffers and communicators of a second program have in the combined plan of a rank.
 pub(super) struct SecondNumbers {
     streams: Vec<StreamNo>,
-    buffers: Vec<BufferNo>,
+    pub buffers: Vec<BufferNo>,
     communicators: Vec<CommunicatorNo>,
 }
 
@@ -131,7 +134,14 @@ impl TwoRuns {
         numbers: Option<&[SecondNumbers]>,
     ) -> Self {
         let plan = Plan { code: Vec::new(), allocations: Vec::new(), peer_collectives: Vec::new(), ..joined };
-        let mut it = Self { plan, from: Vec::new() };
+        let mut allocated = [first, second].map(|it| it.allocations.clone());
+        if let Some(numbers) = numbers.map(|it| &it[second.rank]) {
+            for it in &mut allocated[1] {
+                it.buffer = numbers.buffers[it.buffer as usize];
+                it.pool.stream = numbers.streams[it.pool.stream as usize];
+            }
+        }
+        let mut it = Self { plan, from: Vec::new(), issued: IssuedRuns { allocated, second_begins: 0 } };
         it.plan.event_count = first.event_count + second.event_count + 1;
         it.plan.work_count = first.work_count + second.work_count;
         for (number, inst) in first.code.iter().enumerate() {
@@ -145,6 +155,7 @@ impl TwoRuns {
             it.push(Inst { kind: InstKind::RecordEvent { event }, ..end.clone() }, None);
             it.push(Inst { kind: InstKind::WaitEvent { event }, stream: 0, origin: end.origin }, None);
         }
+        it.issued.second_begins = it.from.len();
         let origins = it.plan.origins.len() as u32;
         if numbers.is_some() {
             Arc::make_mut(&mut it.plan.origins).extend(second.origins.iter().copied());

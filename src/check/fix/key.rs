@@ -72,7 +72,9 @@ impl FindingKey {
 
     /// Returns whether the finding is a race.
     pub fn is_race(&self) -> bool {
-        [Code::Race, Code::RaceWithCaller, Code::StorageRace].iter().any(|it| it.text() == self.code)
+        [Code::Race, Code::RaceWithCaller, Code::StorageRace, Code::RaceBetweenRuns]
+            .iter()
+            .any(|it| it.text() == self.code)
     }
 
     /// Returns the key without streams and queues.

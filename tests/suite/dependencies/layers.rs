@@ -246,7 +246,7 @@ const SYNC: &[Layer] = &[
 ];
 
 const CHECK: &[Layer] = &[
-    ("execution_fault numbered_lines ordering_model overlap stmt_places stream_waits two_runs", &[]),
+    ("execution_fault numbered_lines ordering_model overlap stmt_places stream_waits", &[]),
     ("capture semaphores", &["execution_fault"]),
     ("line_changes", &["numbered_lines"]),
     ("plan_index", &["stream_waits"]),
@@ -255,7 +255,8 @@ const CHECK: &[Layer] = &[
     ("deliveries", &[]),
     ("memory storage", &["conflict", "deliveries", "ordering_model", "overlap", "written"]),
     ("missing_write", &["memory", "overlap", "plan_index"]),
-    ("stream_ordered_frees", &["conflict", "storage"]),
+    ("two_runs", &["storage"]),
+    ("stream_ordered_frees", &["conflict", "ordering_model", "storage"]),
     ("first_access", &["conflict", "overlap"]),
     (
         "race",
@@ -276,7 +277,7 @@ const CHECK: &[Layer] = &[
     ("stream_operand", &["edit", "stmt_places"]),
     ("editable_text", &["edit", "numbered_lines", "stmt_places", "stream_operand"]),
     ("explanation", &["conflict", "edit", "plan_index", "race_side"]),
-    ("storage_explanation", &["conflict", "edit", "explanation", "plan_index", "race_side"]),
+    ("between_runs storage_explanation", &["conflict", "edit", "explanation", "plan_index", "race_side"]),
     ("apply", &["edit", "editable_text", "line_changes", "numbered_lines"]),
     ("loop_edits wait_edits", &["edit", "editable_text", "stmt_places"]),
     ("edit_help", &["apply", "edit", "editable_text", "explanation", "plan_index", "race_side"]),
@@ -316,7 +317,19 @@ const CHECK: &[Layer] = &[
     ("fixable_race", BEFORE),
     ("removal", &["edit", "fixable_race"]),
     ("excess_diagnostics merge progress_diagnostics", BEFORE),
-    ("sequence", &["conflict", "finding", "repeat"]),
+    (
+        "sequence",
+        &[
+            "between_runs",
+            "conflict",
+            "diagnostics",
+            "edit_help",
+            "finding",
+            "plan_index",
+            "race_side",
+            "repeat",
+        ],
+    ),
     (
         "checker",
         &[

@@ -407,13 +407,17 @@ impl Orders {
         storage: StorageModel,
     ) -> Option<String> {
         // cudaMallocAsync gives out no storage before its cudaFreeAsync, on any stream: a run in which all uses are between the two
-        // shares none with the next one.
+        // shares none with the next one. A run that is issued gets all storage of a stream that the run before has freed, that of the output too, which
+        // the caller frees; one that is replayed uses the storage that it has got in the first run.
         let reuses = model != OrderingModel::Hir && storage == StorageModel::PyTorch;
+        let pool = |tensor: usize| Some((allocation(statements, tensor)?.1, LARGE[tensor]));
         let uses = uses(statements);
         for (first, earlier, writes) in &uses {
             for (second, later, also) in &uses {
+                let is_issued = pool(*earlier).is_some() && pool(*earlier) == pool(*later);
                 let shares = reuses
-                    && (may_share(statements, storage, *earlier, *later)
+                    && (is_issued
+                        || may_share(statements, storage, *earlier, *later)
                         || may_share(statements, storage, *later, *earlier));
                 let conflicts = earlier == later && (*writes || *also) || shares;
                 if conflicts && self.may_be_early(second + 1 + self.statements, first + 1) {

@@ -10,7 +10,7 @@ use grammar::{
     source::Source,
     words::MemoryType,
 };
-use hir_check::{Checks, SequencedProgram, races_of_sequence};
+use hir_check::{Checks, Sequence, SequencedProgram, races_of_sequence};
 use hir_plan::World;
 use hir_process::exit::Exit;
 
@@ -60,9 +60,12 @@ impl Processor<'_> {
                         not_compared.push(format!("`{}` before `{}`: {reason}", names[0], names[1]))
                     }
                     Ok(races) => {
-                        let shown = races.iter().map(|it| {
-                            it.diagnostic((text, is_of_first), names, [first.2.world(), second.2.world()])
-                        });
+                        let sequence = Sequence {
+                            names,
+                            sources: [first.1, second.1],
+                            worlds: [first.2.world(), second.2.world()],
+                        };
+                        let shown = races.iter().map(|it| it.diagnostic(&sequence, is_of_first));
                         let shown: Vec<Diagnostic> = shown.collect();
                         if number == 0 || other == 0 {
                             found.extend(shown);
