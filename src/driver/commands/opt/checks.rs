@@ -105,7 +105,10 @@ impl Processor<'_> {
         let sources = std::slice::from_ref(source);
         let exit = match &self.options.witness {
             None => Exit::Check,
-            Some(path) => self.write_witness(path, &world, &report, sources).err().unwrap_or(Exit::Check),
+            Some(path) => {
+                let written = self.write_witness(path, &world, &report, sources, &sequence_faults);
+                written.err().unwrap_or(Exit::Check)
+            }
         };
         let all = report.diagnostics(&world, sources).into_iter().map(|it| it.1);
         let mut remarks = 0;

@@ -3,15 +3,15 @@
 use std::path::Path;
 
 use crate::run::schedules;
-use grammar::{codes::Code, source::Source};
-use hir_check::{Finding, Race, Report, StepOrder};
+use grammar::{codes::Code, diagnostic::Diagnostic, source::Source};
+use hir_check::{ExecutionFaultKind, Finding, Race, Report, StepOrder};
 use hir_plan::{World, sync::P2pQueues};
 use hir_process::exit::Exit;
 
 use super::{pass_pipeline::pipeline_text, processor::Processor};
 
 impl Processor<'_> {
-    /// Writes the steps that exhibit the first race for which such steps exist.
+    /// Writes the steps that exhibit the first race for which such steps exist. `found` are the races with other programs.
     ///
     /// # Errors
     /// Returns the exit code, after the message, if the file cannot be written.
@@ -21,6 +21,7 @@ impl Processor<'_> {
         world: &World,
         report: &Report,
         sources: &[Source],
+        found: &[Diagnostic],
     ) -> Result<(), Exit> {
         if self.has_witness {
             return Ok(());
@@ -41,9 +42,10 @@ impl Processor<'_> {
         };
         // In the simulator each buffer has its own memory, so storage races do not show.
         let is_shown = |it: &Finding| it.diagnostic(world, sources).1.code != Code::StorageRace;
-        let is_run = |it: &Race| it.p2p == P2pQueues::Communicator;
         let shown = report.findings.iter().find_map(|it| match it {
-            Finding::Race { race, .. } if is_run(race) && is_shown(it) => Some((it, steps.witness(race)?)),
+            Finding::Race { race, .. } if is_executed(race) && is_shown(it) => {
+                Some((it, steps.witness(race)?))
+            }
             Finding::Race { .. }
             | Finding::Unwritten { .. }
             | Finding::OverwrittenView { .. }
@@ -53,25 +55,10 @@ impl Processor<'_> {
             | Finding::Excess(_) => None,
         });
         let Some((finding, steps)) = shown else {
-            let mut races = report.findings.iter().filter_map(|it| match it {
-                Finding::Race { race, .. } => Some(race),
-                Finding::Unwritten { .. }
-                | Finding::OverwrittenView { .. }
-                | Finding::Deadlock(_)
-                | Finding::CommunicatorOrder(_)
-                | Finding::Execution { .. }
-                | Finding::Excess(_) => None,
-            });
-            return none(match races.next() {
-                Some(it) if it.between_runs => {
-                    "a race between two runs needs two runs, but hir-run executes only one"
-                }
-                Some(it) if !is_run(it) => {
-                    "hir-run executes the transfers of all pairs of ranks on one communicator"
-                }
-                Some(_) => "no order of the program's own steps shows a race with the caller or over storage",
-                None => "the check found no race",
-            });
+            let between_programs = "a race between two programs needs both, but hir-run executes only one";
+            let reason = report.findings.iter().find_map(why_not_shown);
+            let reason = reason.or((!found.is_empty()).then_some(between_programs));
+            return none(reason.unwrap_or("the check found no fault"));
         };
         let found = finding.diagnostic(world, sources).1;
         let path_text = path.display();
@@ -97,4 +84,41 @@ impl Processor<'_> {
         self.screen.message(format!("wrote an order in which this happens: {}", found.message));
         Ok(())
     }
+}
+
+/// Returns whether hir-run executes a race: it has the communicators with which it was found, and both accesses are in one run.
+fn is_executed(it: &Race) -> bool {
+    it.p2p == P2pQueues::Communicator && !it.between_runs
+}
+
+/// Returns why no order of steps of hir-run shows a fault; `None` for a remark or a warning.
+fn why_not_shown(it: &Finding) -> Option<&'static str> {
+    Some(match it {
+        Finding::Race { race, .. } if race.between_runs => {
+            "a race between two runs needs two runs, but hir-run executes only one"
+        }
+        Finding::Race { race, .. } if !is_executed(race) => {
+            "hir-run executes the transfers of all pairs of ranks on one communicator"
+        }
+        Finding::Race { .. } => {
+            "no order of the program's own steps shows a race with the caller or over storage"
+        }
+        Finding::Execution { fault, .. } => match fault.kind {
+            ExecutionFaultKind::PostedAgain { .. } => {
+                "hir-run counts transfers, so that no order shows a semaphore that is used too early"
+            }
+            ExecutionFaultKind::TooFewQueues(_) => return None,
+            ExecutionFaultKind::NotRecorded(_)
+            | ExecutionFaultKind::Isolation
+            | ExecutionFaultKind::HostWait
+            | ExecutionFaultKind::SymmetricMemory { .. }
+            | ExecutionFaultKind::Unjoined => "no order of steps shows what a capture leaves out",
+        },
+        Finding::CommunicatorOrder(_) => "hir-run starts the kernels of several communicators in issue order",
+        Finding::Unwritten { read, .. } if read.output.is_some() || read.reaches.is_some() => {
+            "elements that nothing writes are unwritten in every order"
+        }
+        Finding::Deadlock(_) => "the program deadlocks",
+        Finding::Unwritten { .. } | Finding::OverwrittenView { .. } | Finding::Excess(_) => return None,
+    })
 }
