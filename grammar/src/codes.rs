@@ -260,7 +260,8 @@ codes! {
     /// issued. A caching allocator may return memory that earlier work of the allocating stream still uses.
     /// The code also reports storage that Deallocate or the end of the program frees while something
     /// still uses it: the allocator may give it to later work on the allocating stream. Make the allocating
-    /// stream wait before the storage is freed, or free it later. With `--storage=cuda-async` and `pytorch-cuda-async`, the allocation
+    /// stream wait before the storage is freed, or free it later. A Deallocate unmaps symmetric memory at once, so the host has to have
+    /// waited for all uses (`Synchronize(host)`). With `--storage=cuda-async` and `pytorch-cuda-async`, the allocation
     /// (`cudaMallocAsync`) and the free (`cudaFreeAsync`) are work of the allocating stream: every use on another stream has to follow
     /// the one, and the other has to follow every use, whether or not another tensor gets the storage.
     StorageRace = "E0703", Error;
@@ -288,7 +289,8 @@ codes! {
     SemaphoreInUse = "E0709", Error;
     /// A data race between two consecutive runs of the program, such as replays of a captured graph. On each
     /// rank the next run begins when that rank has finished the previous run, while other ranks may still
-    /// execute the previous run. Make the rank wait, or put a barrier of all ranks between the runs.
+    /// execute the previous run. Make the rank wait, or put a barrier of all ranks between the runs. On one rank, a stream of the next run may
+    /// use elements, or get storage, that another stream of the previous run still uses: let it wait for that stream before.
     /// `--check=repeat` looks for these races.
     RaceBetweenRuns = "E0706", Error;
 

@@ -41,6 +41,9 @@ impl RaceExplanation {
         if let Party::CallerBefore = first.party {
             return Self::entry(first.plan, second, indexes);
         }
+        if let Some(reused) = race.reused.filter(|it| it.is_unmapped) {
+            return Self::unmapped(&reused, first, indexes);
+        }
         if first.plan.rank != second.plan.rank {
             let it = Self::across_ranks(first, second, indexes);
             return match race.reused {

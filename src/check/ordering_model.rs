@@ -87,6 +87,11 @@ impl AccessRules {
         !self.reuses_in_order() && is_async
     }
 
+    /// Returns true if the free of symmetric memory waits for no stream: nvFuser's, on either allocator of PyTorch.
+    pub(super) fn unmaps_symmetric_memory(self) -> bool {
+        matches!(self.storage, StorageModel::PyTorch | StorageModel::PyTorchCudaAsync)
+    }
+
     /// Returns true if a communication holds operands until the program waits for it.
     pub(super) fn holds_operands(self) -> bool {
         self.storage != StorageModel::CudaAsync

@@ -246,6 +246,7 @@ fn conflict(earlier: StorageUse, later: StorageUse, is_issued: bool) -> Option<S
         later: later.buffer,
         freed_by: earlier.freed_by,
         by_next_run: is_issued,
+        is_unmapped: false,
     };
     Some(StorageConflict {
         earlier: (earlier.party, earlier.writes),

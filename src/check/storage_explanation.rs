@@ -79,6 +79,22 @@ impl RaceExplanation {
         Self { why: Some(why), edits, advice: Some(advice), ..Self::default() }
     }
 
+    /// Explains a use of symmetric memory that the host has not waited for where it frees the memory.
+    pub(super) fn unmapped(reused: &ReusedStorage, first: &RaceSide<'_>, indexes: &PlanIndexes<'_>) -> Self {
+        let plan = indexes.of(first.owner).plan();
+        let line = reused.freed_by.map_or(0, |origin| plan.origins[origin as usize].line);
+        let (host, used_by) = (first.owner, first.actor_name());
+        let whose =
+            if first.plan.rank == host { String::new() } else { format!(" of rank {}", first.plan.rank) };
+        let why = format!(
+            "line {line} unmaps symmetric memory, which waits for no stream (`cuMemUnmap`), and the host has not waited for {used_by}{whose}"
+        );
+        let advice = format!(
+            "insert `Synchronize(host)` before line {line}, on a stream that has waited for {used_by}{whose}, or leave the memory to the caller"
+        );
+        Self { why: Some(why), advice: Some(advice), ..Self::default() }
+    }
+
     /// Adds the edit by which the program frees storage that a peer uses behind the Wait for the peer, or waits before it frees it. The
     /// free of symmetric memory follows all streams.
     pub(super) fn or_freed_later(

@@ -7,11 +7,11 @@
 //! holds the operands of a communication. PyTorch and nvFuser hold some (`plan::held_operands`): they free them where the program waits, or, if the
 //! program never waits, after the end of the job. Source: CUDA Runtime API and CUDA C++ Programming Guide, Stream Ordered Memory Allocator; `StorageModel`.
 //!
-//! Symmetric memory is not stream-ordered. Its allocation and its free block the host until all streams of the device have finished what they
-//! have: `cudaMalloc` and `cudaFree` do (same source), and an allocator has to before it unmaps memory that its own device uses. So its free follows what
-//! its rank has issued before, and only uses by peers are compared with it. nvFuser's `SymmetricTensor` maps memory of its own (`cuMemCreate`,
-//! `cuMemMap`) and unmaps it (`csrc/multidevice/symmetric_tensor.cpp`); no allocator of a framework keeps it. So this holds with each `StorageModel` in
-//! which storage is used again.
+//! Symmetric memory is not stream-ordered, and no block of an allocator: nvFuser's `SymmetricTensor` maps memory of its own (`cuMemCreate`, `cuMemMap`),
+//! and `cuMemUnmap` frees it where its last tensor goes (`csrc/multidevice/symmetric_tensor.cpp`). No document says that `cuMemUnmap` waits for
+//! work, and PyTorch waits before it (`c10/cuda/CUDACachingAllocator.cpp`, `unmapHandles`). So the host has to have waited for all uses before a
+//! Deallocate. An executor that frees with cudaFreeAsync (`StorageModel::CudaAsync`) lets its own GPU finish, as `cudaFree` does: it only has to
+//! follow the uses by peers. So has the end of the program, behind which the caller frees the memory.
 //!
 //! A free is no instruction of a plan. It follows what is issued before it to one stream, or to all streams. The last instruction of
 //! each of them is visited in its place.
@@ -47,7 +47,17 @@ struct Lifetime {
     /// The number of instructions that the free follows and that were not visited. It is freed when none is left.
     not_visited: usize,
     /// Whether the free follows all work of its own rank.
-    is_symmetric: bool,
+    follows_own: bool,
+    /// Whether the host frees it and waits for nothing.
+    is_unmapped: bool,
+}
+
+/// What a rank has issued.
+struct Issued {
+    /// The last instruction of each stream.
+    last: Vec<Option<usize>>,
+    /// The instructions for which the host has waited, and so for what is before them.
+    by_host: Vec<usize>,
 }
 
 impl StreamOrderedFrees {
@@ -78,40 +88,51 @@ impl StreamOrderedFrees {
         freed.sort_by_key(|it| free_of(it).unwrap_or(u32::MAX));
         let mut freed = freed.into_iter().peekable();
         let exit = plan.code.iter().rposition(|it| matches!(it.kind, InstKind::ReadOutputs));
-        let mut last = vec![None; plan.streams.len()];
+        let mut issued = Issued { last: vec![None; plan.streams.len()], by_host: Vec::new() };
+        let mut recorded = FxHashMap::default();
         for (at, inst) in plan.code.iter().enumerate() {
             while let Some(it) = freed.next_if(|it| free_of(it).is_some_and(|free| free < inst.origin)) {
-                self.free(plan, (it, free_of(it)), &last, exit);
+                self.free((plan, rules), (it, free_of(it)), &issued, exit);
+            }
+            match inst.kind {
+                InstKind::RecordEvent { event } => _ = recorded.insert(event, at),
+                InstKind::HostWait { event } => issued.by_host.extend(recorded.get(&event)),
+                _ => (),
             }
             if let ExecutionSite::Stream = inst.kind.effect().execution_site() {
-                last[inst.stream as usize] = Some(at);
+                issued.last[inst.stream as usize] = Some(at);
             }
         }
-        freed.for_each(|it| self.free(plan, (it, free_of(it)), &last, exit));
+        freed.for_each(|it| self.free((plan, rules), (it, free_of(it)), &issued, exit));
     }
 
-    /// Adds the free of a buffer by a statement, or by the end of the program. `last` has the last instruction of each stream before it,
-    /// `exit` is the one that reads the outputs.
+    /// Adds the free of a buffer by a statement, or by the end of the program. `issued` is what is before it, and `exit` the instruction that
+    /// reads the outputs.
     fn free(
         &mut self,
-        plan: &Plan,
+        (plan, rules): (&Plan, AccessRules),
         (it, freed_by): (&Allocation, Option<u32>),
-        last: &[Option<usize>],
+        issued: &Issued,
         exit: Option<usize>,
     ) {
         let own = it.pool.stream as usize;
-        let Some(inst) = last[own] else { return };
+        let is_unmapped = it.is_symmetric && freed_by.is_some() && rules.unmaps_symmetric_memory();
+        let last = if is_unmapped { issued.last.iter().flatten().max().copied() } else { issued.last[own] };
+        let Some(inst) = last else { return };
         let at = InstRef { rank: plan.rank, inst };
         let end = InstRef { inst: exit.unwrap_or(inst), ..at };
         let free = freed_by.map_or(Party::CallerAfter(end), |origin| Party::Free(at, origin));
-        let follows = last.iter().enumerate().filter(|(stream, _)| it.is_symmetric || *stream == own);
-        let follows: Vec<usize> = follows.filter_map(|(_, last)| *last).collect();
+        let follows_own = it.is_symmetric && !is_unmapped;
+        let all = issued.last.iter().enumerate().filter(|(stream, _)| follows_own || *stream == own);
+        let follows: Vec<usize> =
+            if is_unmapped { issued.by_host.clone() } else { all.filter_map(|(_, last)| *last).collect() };
         let lifetime = Lifetime {
             free,
             freed_by,
             uses: BTreeMap::new(),
             not_visited: follows.len(),
-            is_symmetric: it.is_symmetric,
+            follows_own,
+            is_unmapped,
         };
         self.tensors.insert((plan.rank, it.buffer), lifetime);
         for inst in follows {
@@ -131,7 +152,7 @@ impl StreamOrderedFrees {
             return None;
         }
         let tensor = self.tensors.get_mut(&(rank, buffer))?;
-        if tensor.is_symmetric && it.rank == rank {
+        if tensor.follows_own && it.rank == rank {
             return None;
         }
         if tensor.not_visited == 0 {
@@ -168,6 +189,7 @@ impl Lifetime {
                 later: None,
                 freed_by: self.freed_by,
                 by_next_run: false,
+                is_unmapped: self.is_unmapped,
             },
         }
     }

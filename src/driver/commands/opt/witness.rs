@@ -56,7 +56,10 @@ impl Processor<'_> {
         });
         let Some((finding, steps)) = shown else {
             let between_programs = "a race between two programs needs both, but hir-run executes only one";
-            let reason = report.findings.iter().find_map(why_not_shown);
+            // A race is what the option asks for.
+            let is_race = |it: &&Finding| matches!(it, Finding::Race { .. });
+            let races = report.findings.iter().filter(is_race);
+            let reason = races.chain(&report.findings).find_map(why_not_shown);
             let reason = reason.or((!found.is_empty()).then_some(between_programs));
             return none(reason.unwrap_or("the check found no fault"));
         };
