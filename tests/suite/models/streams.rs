@@ -122,6 +122,18 @@ fn statements(rng: &mut Rng) -> Vec<Statement> {
             Statement::Compute { out: OUTPUT, from: 2, stream: 0 },
         ]);
     }
+    // What it writes then may get the storage of a later tensor of its pool, which stream 0 of the run before still reads.
+    if is_ahead && rng.below(2) == 0 {
+        left.retain(|it| *it != 3);
+        live.push(3);
+        written.push(3);
+        all.extend([
+            Statement::Synchronize { awaited: 0, stream: 1 },
+            Statement::Allocate { tensor: 3, stream: 1, zeroed: true },
+            Statement::Synchronize { awaited: 1, stream: 0 },
+            Statement::Compute { out: OUTPUT, from: 3, stream: 0 },
+        ]);
+    }
     for stream in 1..STREAMS {
         if rng.below(3) > 0 && !(is_ahead && stream == 1) {
             all.push(Statement::Synchronize { awaited: 0, stream });
