@@ -189,10 +189,12 @@ impl<'p> Trackers<'p> {
         walk_group(world, group, orders, &mut |it: Occurrence| {
             if let Some(races) = races {
                 races.visit(&it);
-                for storage in &mut *storage {
-                    let party = Party::Inst(InstRef { rank: it.rank, inst: it.inst });
-                    for access in world[it.rank].code[it.inst].kind.accesses(it.rank) {
-                        let by = (party, access.is_write);
+                let party = Party::Inst(InstRef { rank: it.rank, inst: it.inst });
+                let shared = !storage.is_empty();
+                let accesses = shared.then(|| world[it.rank].code[it.inst].kind.accesses(it.rank));
+                for access in accesses.into_iter().flatten() {
+                    let by = (party, access.is_write);
+                    for storage in &mut *storage {
                         let found = storage.access(&it, by, access.rank, access.view.buffer);
                         races.report_reuse(access.rank, found, false);
                     }

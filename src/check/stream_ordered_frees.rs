@@ -87,6 +87,9 @@ impl StreamOrderedFrees {
         let mut freed: Vec<&Allocation> = plan.allocations.iter().filter(is_freed).collect();
         freed.sort_by_key(|it| free_of(it).unwrap_or(u32::MAX));
         let mut freed = freed.into_iter().peekable();
+        if freed.peek().is_none() {
+            return;
+        }
         let exit = plan.code.iter().rposition(|it| matches!(it.kind, InstKind::ReadOutputs));
         let mut issued = Issued { last: vec![None; plan.streams.len()], by_host: Vec::new() };
         let mut recorded = FxHashMap::default();
