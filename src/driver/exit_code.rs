@@ -1,4 +1,4 @@
-//! The exit codes of failures, for the tools. Nothing in the driver calls `exit_code`; the tools do.
+//! The exit code of each `JobFailure`. Verdicts and messages between ranks have the exit code that they stand for.
 
 #[cfg(feature = "cuda")]
 use hir_cuda::CudaError;

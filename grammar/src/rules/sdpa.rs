@@ -44,7 +44,6 @@ impl Rule for Sdpa {
 
     fn has_dims_of_first_result(&self, position: usize, _: bool) -> bool {
         // `out[…, l, e]`, `logsumexp[…, l]`, and the state of random numbers.
-        //! The shape of the first result is inferred; the shapes and types of all results are checked.
         position < 2
     }
 }

@@ -1,5 +1,5 @@
-//! Computes which names are bound to storage before each statement, and which views are in effect: the only place where passes
-//! decide this.
+//! Computes which names are bound to storage before each statement, and which views are in effect. `loop_body` and
+//! `common_subexpression` decide narrower questions from the statements of one body.
 //!
 //! The analysis follows the planner's rules. AllocateOnce has no effect on a bound name. An operator whose
 //! result is bound writes into the existing storage. Each iteration of `FOR i in axis` unbinds the names
