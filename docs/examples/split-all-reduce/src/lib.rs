@@ -19,6 +19,8 @@
 //! The pass leaves an all-reduce as it is, with a remark, if not all ranks execute it, if its algorithm is chosen (`algo=`), if its
 //! team is not the mesh of its result, or if the first dimension of the result is sharded or has no extent that the team divides.
 
+pub mod unused;
+
 use grammar::{
     attr,
     diagnostic::Diagnostic,
@@ -32,7 +34,7 @@ use passes::{
         blocks::stmts_in_divergent_branches,
         sharding::{DimPiece, Sharding},
     },
-    pass::module_docs,
+    pass::{Obstacle, module_docs},
     rewrite::{
         blocks::expand,
         builder::{self, IrBuilder},
@@ -63,7 +65,7 @@ fn run(program: &mut Program, _: &Arguments, remarks: &mut Remarks) -> Result<Ch
         let it = it.clone();
         let span = program.stmt_span(id);
         let parts = if divergent.contains(&id) {
-            Err("not all ranks execute it".to_owned())
+            Err("not all ranks execute it".into())
         } else {
             sharding_of_parts(program, &it)
         };
@@ -83,21 +85,23 @@ fn run(program: &mut Program, _: &Arguments, remarks: &mut Remarks) -> Result<Ch
 
 /// Returns the sharding of the sum between the two collectives: that of the result, with the first dimension split over
 /// the team. Returns the reason if there is none.
-fn sharding_of_parts(program: &mut Program, it: &OpStmt) -> Result<Sharding, String> {
+fn sharding_of_parts(program: &mut Program, it: &OpStmt) -> Result<Sharding, Obstacle> {
     if it.get(attr::ALGO).is_some() {
-        return Err("`algo=` selects its algorithm".to_owned());
+        return Err("`algo=` selects its algorithm".into());
     }
     let (team, output) = it.get(attr::TEAM).zip(it.get(attr::OUTPUT)).ok_or("it is incomplete")?;
     let name = program.tensor_name(output);
     let mut parts =
         Sharding::of(program, output).ok_or_else(|| format!("the axes of `{name}` are merged"))?;
     if parts.mesh.devices != *team || parts.mesh.extent(DeviceDim::X) != team.len() {
-        return Err(format!("its team is not the mesh of `{name}`"));
+        return Err(format!("its team is not the mesh of `{name}`").into());
     }
     let first = parts.dims.first().ok_or_else(|| format!("`{name}` has no dimension"))?;
     let divides = program.constant(first.extent).is_some_and(|extent| extent % team.len() as i64 == 0);
     if !divides || !first.pieces.is_empty() {
-        return Err(format!("the first dimension of `{name}` cannot be split over {} ranks", team.len()));
+        return Err(
+            format!("the first dimension of `{name}` cannot be split over {} ranks", team.len()).into()
+        );
     }
     let count = program.intern_int(team.len() as i64);
     let piece = DimPiece { parallel: ParallelType::Device(DeviceDim::X), count, swizzled: false };

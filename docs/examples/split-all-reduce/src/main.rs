@@ -1,4 +1,4 @@
-//! Runs passes on a program and prints it: those of hir, and `split-all-reduce`.
+//! Runs passes on a program and prints it: those of hir, `split-all-reduce` and `remove-unused-allocations`.
 //!
 //! ```text
 //! split-all-reduce program.hir split-all-reduce,remove-redundant-sync
@@ -33,9 +33,9 @@ fn rewrite(file: &str, list: &str) -> Result<String, String> {
     let (mut programs, diagnostics) = Source::new(file.to_owned(), text).programs();
     let program = programs.first_mut().filter(|_| !has_errors(&diagnostics));
     let program = program.ok_or_else(|| format!("`{file}` is faulty: hir-opt says where"))?;
-    // The passes of hir, and one more.
+    // The passes of hir, and two more.
     let mut catalog = Catalog::default();
-    catalog.passes.push(&split_all_reduce::PASS);
+    catalog.passes.extend([&split_all_reduce::PASS, &split_all_reduce::unused::PASS]);
     let calls = catalog.parse(list).map_err(|fault| fault.message)?;
     passes::run(program, &calls, Settings::default(), &mut |event| {
         if let PassEvent::After { remarks, .. } = event {

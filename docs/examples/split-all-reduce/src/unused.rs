@@ -1,0 +1,52 @@
+//! remove-unused-allocations: removes tensors that nothing but their ALLOCATE and Deallocate mentions.
+//!
+//! Before:
+//! ```text
+//! T1 = ALLOCATE(mem_type=global, zero_init=false)
+//! Deallocate(T1)
+//! ```
+//! After: no statement.
+
+use std::collections::HashSet;
+
+use grammar::{
+    diagnostic::Diagnostic,
+    ir::{Program, Stmt, StmtId},
+    ops::OpClass,
+};
+use passes::{
+    Arguments, Change, Pass, Remarks,
+    analysis::name_uses::NameUses,
+    pass::module_docs,
+    rewrite::blocks::{StmtEdit, remove_empty_blocks, rewrite},
+};
+
+/// The pass.
+pub static PASS: Pass = Pass {
+    name: "remove-unused-allocations",
+    description: "remove tensors that are only allocated and freed",
+    docs: module_docs(include_str!("unused.rs")),
+    options: &[],
+    for_one_rank: true,
+    run,
+};
+
+fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
+    let Some(body) = program.body else { return Ok(Change::Unchanged) };
+    let uses = NameUses::of(program, body);
+    let is_storage = |id: StmtId| match &program.stmts[id] {
+        Stmt::Op(it) => matches!(it.op.def().class, OpClass::Allocate | OpClass::Deallocate),
+        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
+    };
+    let unused: HashSet<StmtId> = uses
+        .uses_by_tensor()
+        .filter(|(tensor, stmts)| !uses.is_program_io(*tensor) && stmts.iter().all(|it| is_storage(it.0)))
+        .flat_map(|(_, stmts)| stmts.iter().map(|it| it.0))
+        .collect();
+    let removed = rewrite(program, body, &mut |_, id| {
+        if unused.contains(&id) { StmtEdit::Remove } else { StmtEdit::Keep }
+    });
+    // Loops and branches that contained nothing else.
+    let emptied = removed && remove_empty_blocks(program, body);
+    Ok(Change::from_flag(removed || emptied))
+}
