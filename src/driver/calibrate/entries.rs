@@ -1,8 +1,10 @@
 //! What `hir calibrate` measures: the extents of each table, the constants, and whole programs.
 
+use std::fmt::Display;
+
 use hir_plan::timeline::{
     machine::{EXACTLY, FROM_MEMORY},
-    work::Work,
+    work::{Work, WorkClass},
 };
 
 use super::{
@@ -34,10 +36,10 @@ impl Entry {
         Self { text, passes: "", meaning, runs: RUNS }
     }
 
-    /// Calls that follow each other, whose time belongs to the table with this prefix.
-    pub fn of_table(call: Call, table: &'static str, place: Place, ranks: usize) -> Self {
+    /// Calls that follow each other, whose time belongs to a table of this class.
+    pub fn of_table(call: Call, class: WorkClass, place: Place, ranks: usize) -> Self {
         let times = call.times();
-        Self::new(repeated_call(call, times, ranks), Meaning::Table(table, times, place))
+        Self::new(repeated_call(call, times, ranks), Meaning::Table(class, times, place))
     }
 }
 
@@ -54,8 +56,8 @@ pub enum Meaning {
     Switching(Call, usize),
     /// This many calls of a kernel that computes and of a communication, in turns.
     Exchanging([Call; 2], usize),
-    /// This many calls of the work that the table with this prefix contains.
-    Table(&'static str, usize, Place),
+    /// This many calls of work of this class.
+    Table(WorkClass, usize, Place),
     /// Two calls, each several times, at the same time: a kernel that computes, and a copy.
     Together([(Call, usize); 2]),
     /// This many chunks of a product, each with a communication, on two streams.
@@ -79,8 +81,8 @@ impl Place {
     /// A point of a grid, behind work with the same operands.
     pub const GRID: Self = Self { from_memory: false, exactly: false };
 
-    /// Returns the name of the table of work of a kind.
-    pub fn table(self, kind: &str) -> String {
+    /// Returns the name of the table of work of a kind or class.
+    pub fn table(self, kind: impl Display) -> String {
         let [memory, exactly] = [(self.from_memory, FROM_MEMORY), (self.exactly, EXACTLY)];
         let suffix = |(applies, text): (bool, &'static str)| if applies { text } else { "" };
         format!("{kind}{}{}", suffix(memory), suffix(exactly))
@@ -195,7 +197,7 @@ pub fn of_program(text: &str, pipelines: &[String], ranks: usize) -> Vec<Entry> 
 }
 
 /// Returns the calls of each table, the smallest first.
-fn tables(ranks: usize) -> Vec<(&'static str, Vec<Call>)> {
+fn tables(ranks: usize) -> Vec<(WorkClass, Vec<Call>)> {
     let sized = |bytes: &[usize], call: &dyn Fn(usize) -> Call| -> Vec<Call> {
         bytes.iter().map(|it| call(it / ELEMENT)).collect()
     };
@@ -217,17 +219,17 @@ fn tables(ranks: usize) -> Vec<(&'static str, Vec<Call>)> {
         attention.extend([64, 256, 1024, 2048].map(|rows| Call::Attention([heads, rows])));
     }
     let mut all = vec![
-        ("product", products),
-        ("elementwise", sized(&sizes(12, 28), &Call::Elementwise)),
-        ("reduction", sized(&sizes(14, 28), &|it| Call::Reduction((it / 4096).max(1)))),
-        ("copy", sized(&sizes(12, 28), &Call::Copy)),
-        ("sdpa", attention),
+        (WorkClass::Product, products),
+        (WorkClass::Elementwise, sized(&sizes(12, 28), &Call::Elementwise)),
+        (WorkClass::Reduction, sized(&sizes(14, 28), &|it| Call::Reduction((it / 4096).max(1)))),
+        (WorkClass::Copy, sized(&sizes(12, 28), &Call::Copy)),
+        (WorkClass::Attention, attention),
     ];
     if ranks > 1 {
         let collective = |kind, algorithm| move |elements| Call::Collective(kind, algorithm, elements);
         let (small, large) = (sizes(13, 21), sizes(13, 27));
-        all.push(("get", sized(&large, &|it| Call::PeerCopy(it, PeerProtocol::Get))));
-        all.push(("put", sized(&large, &|it| Call::PeerCopy(it, PeerProtocol::Put))));
+        all.push((WorkClass::Get, sized(&large, &|it| Call::PeerCopy(it, PeerProtocol::Get))));
+        all.push((WorkClass::Put, sized(&large, &|it| Call::PeerCopy(it, PeerProtocol::Put))));
         for (kind, algorithm, is_small) in [
             (Collective::Allreduce, "one-shot", false),
             (Collective::Allreduce, "two-shot", false),
@@ -237,12 +239,12 @@ fn tables(ranks: usize) -> Vec<(&'static str, Vec<Call>)> {
             (Collective::Allgather, "one-shot-ll", true),
         ] {
             let sizes = if is_small { &small } else { &large };
-            all.push(("kernel", sized(sizes, &collective(kind, algorithm))));
+            all.push((WorkClass::Kernel, sized(sizes, &collective(kind, algorithm))));
         }
         for kind in
             [Collective::Allreduce, Collective::Allgather, Collective::ReduceScatter, Collective::AllToAll]
         {
-            all.push(("nccl", sized(&large, &collective(kind, "nccl"))));
+            all.push((WorkClass::Nccl, sized(&large, &collective(kind, "nccl"))));
         }
     }
     all
@@ -256,7 +258,7 @@ pub fn from_memory(call: Call, ranks: usize, exactly: bool) -> Option<Entry> {
         return None;
     }
     let (text, times) = products_from_memory([rows, columns, depth], PRODUCTS_FROM_MEMORY, ranks);
-    let meaning = Meaning::Table("product", times, Place { from_memory: true, exactly });
+    let meaning = Meaning::Table(WorkClass::Product, times, Place { from_memory: true, exactly });
     Some(Entry::new(text, meaning))
 }
 

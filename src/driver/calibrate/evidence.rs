@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use hir_plan::timeline::machine::{Accuracy, Machine, Run};
+use hir_plan::timeline::{
+    machine::{Accuracy, Machine, Run},
+    work::WorkKind,
+};
 
 use super::{exact::works, layer::Layer, world};
 use crate::auto::machine::estimate_on;
@@ -39,7 +42,7 @@ fn comparison(machine: &Machine, run: &Run) -> Option<Comparison> {
     let estimate = estimate_on(machine, &world).ok()?.end();
     let is_exact = works(&world)
         .iter()
-        .filter(|it| ["product", "sdpa"].iter().any(|kind| it.kind.starts_with(kind)))
+        .filter(|it| matches!(it.kind, WorkKind::Product(_) | WorkKind::Attention { .. }))
         .all(|it| machine.has_exactly(it));
     Some(Comparison { run: run.clone(), estimate, is_exact })
 }

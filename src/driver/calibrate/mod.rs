@@ -15,7 +15,7 @@ use hir_plan::{
     World,
     timeline::{
         machine::{Delay, FROM_MEMORY, Machine, Point, Run, Slowdown, Table, VERSION},
-        work::{Work, work_of},
+        work::{Work, WorkKind, work_of},
     },
 };
 use hir_process::atomic_file;
@@ -144,14 +144,16 @@ pub fn read_results(folder: &Path, entries: &[Entry], ranks: usize, date: String
             Meaning::Alternating(calls) => {
                 machine.event_us = (each(*calls).median - launch).max(0.0);
             }
-            Meaning::Table(table, calls, place) => match work_of_table(&entry.text, table, ranks) {
-                Some(work) => {
-                    let at = work.extents.iter().map(|it| *it as u64).collect();
-                    let table = tables.entry(place.table(&work.kind)).or_default();
-                    table.entry(at).or_insert(each(*calls));
+            Meaning::Table(class, calls, place) => {
+                match first_work(&entry.text, |it| it.class() == *class, ranks) {
+                    Some(work) => {
+                        let at = work.extents.iter().map(|it| *it as u64).collect();
+                        let table = tables.entry(place.table(work.kind)).or_default();
+                        table.entry(at).or_insert(each(*calls));
+                    }
+                    None => missing.push(format!("{}: its plan has no such work", entry.name())),
                 }
-                None => missing.push(format!("{}: its plan has no such work", entry.name())),
-            },
+            }
             Meaning::Switching(call, calls) => switching = Some((*call, each(*calls).median)),
             Meaning::Exchanging(pair, calls) => exchanging.push((*pair, each(*calls).least)),
             Meaning::Together(calls) => together.push((*calls, each(1).least)),
@@ -167,7 +169,7 @@ pub fn read_results(folder: &Path, entries: &[Entry], ranks: usize, date: String
     }
     complete(&mut tables);
     machine.tables = tables.into_iter().map(|(kind, points)| (kind, table(points))).collect();
-    let work = |call: Call| work_of_table(&repeated_call(call, 1, ranks), "", ranks);
+    let work = |call: Call| first_work(&repeated_call(call, 1, ranks), |_| true, ranks);
     let time_of = |machine: &Machine, call: Call| work(call).and_then(|it| machine.microseconds(&it));
     if let Some((call, time)) = switching {
         let alone = time_of(&machine, call).map_or(time, |it| it + launch);
@@ -275,7 +277,7 @@ fn contention(
     ranks: usize,
 ) -> Option<(&'static str, Slowdown)> {
     let works = calls.map(|(call, times)| {
-        let work = work_of_table(&repeated_call(call, 1, ranks), "", ranks)?;
+        let work = first_work(&repeated_call(call, 1, ranks), |_| true, ranks)?;
         let alone = machine.microseconds(&work)? * times as f64;
         Some((work, alone))
     });
@@ -336,12 +338,12 @@ fn world(text: &str, passes: &str, ranks: usize) -> Option<World> {
     plans(&program, &source.lines, &calls, ranks).ok()
 }
 
-/// Returns the first work of rank 0 of a program that is in a table whose name begins with `prefix`.
-fn work_of_table(text: &str, prefix: &str, ranks: usize) -> Option<Work> {
+/// Returns the first work of rank 0 of a program whose kind is wanted.
+fn first_work(text: &str, is_wanted: impl Fn(WorkKind) -> bool, ranks: usize) -> Option<Work> {
     let world = world(text, "", ranks)?;
     let plan = world.first()?;
     let mut all = (0..plan.code.len()).filter_map(|at| work_of(plan, at));
-    all.find(|it| it.kind.starts_with(prefix))
+    all.find(|it| is_wanted(it.kind))
 }
 
 impl Entry {
@@ -351,7 +353,7 @@ impl Entry {
             Meaning::Least => "the time of a run".to_owned(),
             Meaning::Leasts(_) => "the time of a launch".to_owned(),
             Meaning::Alternating(_) => "the time of an event".to_owned(),
-            Meaning::Table(table, _, place) => format!("table `{}`", place.table(table)),
+            Meaning::Table(class, _, place) => format!("table `{}`", place.table(class)),
             Meaning::Switching(..) => "the time of another kernel".to_owned(),
             Meaning::Exchanging(..) => "the time of a communication between kernels".to_owned(),
             Meaning::Together(calls) => format!("contention of {:?}", calls.map(|it| it.0)),
@@ -369,8 +371,12 @@ mod tests {
     #[test]
     fn every_program_has_the_work_of_its_table() {
         for it in entries::entries(2, false) {
-            if let Meaning::Table(table, ..) = &it.meaning {
-                assert!(work_of_table(&it.text, table, 2).is_some(), "{table}:\n{}", it.text);
+            if let Meaning::Table(class, ..) = &it.meaning {
+                assert!(
+                    first_work(&it.text, |it| it.class() == *class, 2).is_some(),
+                    "{class}:\n{}",
+                    it.text
+                );
             }
         }
     }
@@ -404,7 +410,7 @@ mod tests {
         assert_eq!(contention(&machine, calls, 450.0, 2), slowdown(1.5));
         assert_eq!(contention(&machine, calls, 350.0, 2), slowdown(1.0));
         // Three chunks: 400 µs, twice 100 · 1.5 + 300, and 100 µs; less if nothing is lost.
-        let works = calls.map(|(call, _)| work_of_table(&repeated_call(call, 1, 2), "", 2));
+        let works = calls.map(|(call, _)| first_work(&repeated_call(call, 1, 2), |_| true, 2));
         let [product, communication] = &works;
         let works = product.as_ref().zip(communication.as_ref());
         let of_chunks = |time| contention_of_chunks(&machine, works?.into(), 3, time);

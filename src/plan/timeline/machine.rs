@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     cost::assumptions,
     hosts::Hosts,
-    work::{Contention, Work},
+    work::{Contention, Work, WorkClass},
 };
 
 /// The version of the format.
@@ -57,7 +57,7 @@ pub struct Machine {
     /// kind, besides two `switch_us`, by how long its rank has computed, in ascending order: ranks do not reach it at the same
     /// time, and engines notify each other.
     pub exchange_us: BTreeMap<String, Vec<Delay>>,
-    /// By the name of a table (`Work::kind`).
+    /// By the name of a table (`WorkKind`).
     pub tables: BTreeMap<String, Table>,
     /// By the name of a `Contention`: how many times longer a communication and a kernel that computes
     /// take while both run, by the bytes of the communication, in ascending order.
@@ -229,16 +229,17 @@ impl Machine {
 
     /// Returns the microseconds that work takes behind work of the same kind; `None` if no table describes it.
     pub fn microseconds(&self, work: &Work) -> Option<f64> {
-        self.exactly(&work.kind, &work.extents)
-            .or_else(|| self.tables.get(&work.kind)?.microseconds(&work.extents))
+        let table = work.kind.to_string();
+        self.exactly(&table, &work.extents).or_else(|| self.tables.get(&table)?.microseconds(&work.extents))
     }
 
     /// As `microseconds`, for a product whose larger operand has to be read from memory, because the cache of the GPU does not hold
     /// it any more.
     pub fn microseconds_from_memory(&self, work: &Work) -> Option<f64> {
-        let cold = work.kind.clone() + FROM_MEMORY;
+        let table = work.kind.to_string();
+        let cold = table.clone() + FROM_MEMORY;
         self.exactly(&cold, &work.extents)
-            .or_else(|| self.exactly(&work.kind, &work.extents))
+            .or_else(|| self.exactly(&table, &work.extents))
             .or_else(|| self.tables.get(&cold)?.microseconds(&work.extents))
             .or_else(|| self.microseconds(work))
     }
@@ -250,11 +251,11 @@ impl Machine {
 
     /// Returns whether the times of just this work were measured.
     pub fn has_exactly(&self, work: &Work) -> bool {
-        self.exactly(&work.kind, &work.extents).is_some()
+        self.exactly(&work.kind.to_string(), &work.extents).is_some()
     }
 
-    fn exactly(&self, kind: &str, extents: &[f64]) -> Option<f64> {
-        let Table(points) = self.tables.get(&(kind.to_owned() + EXACTLY))?;
+    fn exactly(&self, table: &str, extents: &[f64]) -> Option<f64> {
+        let Table(points) = self.tables.get(&(table.to_owned() + EXACTLY))?;
         let it =
             points.binary_search_by(|it| it.at.as_slice().partial_cmp(extents).unwrap_or(Ordering::Less));
         it.ok().map(|it| points[it].us)
@@ -281,7 +282,7 @@ impl Machine {
     pub fn sustain(&mut self) {
         self.is_sustained = true;
         let points = std::mem::take(&mut self.sustained);
-        let products = self.tables.iter_mut().filter(|it| it.0.starts_with("product"));
+        let products = self.tables.iter_mut().filter(|it| WorkClass::Product.has_table(it.0));
         for it in products.flat_map(|(_, Table(points))| points) {
             let factor = factor_at(&points, it.at.iter().product());
             (it.us, it.least) = (it.us * factor, it.least * factor);
@@ -336,9 +337,10 @@ impl Machine {
         let Self { gpu, ranks, date, .. } = self;
         let gpus = if *ranks == 1 { format!("one {gpu}") } else { format!("{ranks} {gpu}") };
         let load = if self.is_sustained { ", under sustained load" } else { "" };
-        let on_one_host = match self.is_nominal() {
-            true => assumptions(),
-            false => format!("estimated from measurements on {gpus} of {date}, as one graph{load}"),
+        let on_one_host = if self.is_nominal() {
+            assumptions()
+        } else {
+            format!("estimated from measurements on {gpus} of {date}, as one graph{load}")
         };
         on_one_host + &self.hosts.as_ref().map(Hosts::source).unwrap_or_default()
     }
@@ -373,6 +375,7 @@ fn interpolate(points: &[Point], extents: &[f64], level: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::timeline::work::{NcclTransfer, WorkKind};
 
     fn table(points: &[(&[f64], f64)]) -> Table {
         Table(points.iter().map(|it| Point { at: it.0.to_vec(), us: it.1, least: it.1 }).collect())
@@ -400,9 +403,9 @@ mod tests {
         assert_eq!([0.0, 4.0, 52.0, 100.0, 500.0].map(delay), [1.0, 1.0, 4.0, 7.0, 7.0]);
         let exchange_us = BTreeMap::from([("nccl".to_owned(), delays.to_vec())]);
         let machine = Machine { switch_us: 0.5, exchange_us, ..Machine::default() };
-        let work = |kind: &str| Work { kind: kind.to_owned(), extents: vec![8.0] };
-        assert_eq!(machine.microseconds_between(&work("nccl allreduce"), 52.0), 4.5);
-        assert_eq!(machine.microseconds_between(&work("elementwise"), 52.0), 0.5);
+        let work = |kind: WorkKind| Work { kind, extents: vec![8.0] };
+        assert_eq!(machine.microseconds_between(&work(WorkKind::Nccl(NcclTransfer::Allreduce)), 52.0), 4.5);
+        assert_eq!(machine.microseconds_between(&work(WorkKind::Elementwise), 52.0), 0.5);
     }
 
     #[test]

@@ -28,6 +28,7 @@ mod slices;
 mod svg;
 mod times;
 pub mod work;
+mod work_kind;
 
 use std::fmt;
 
@@ -105,6 +106,8 @@ pub struct Slice {
     pub iteration: String,
     /// What it does: `gemm`, `Allgather`, `wait`.
     pub label: String,
+    /// Whether a copy engine executes it.
+    pub is_copy: bool,
     /// When it begins.
     pub begin: f64,
     /// When it ends; `None` if it never ends.
@@ -286,8 +289,21 @@ mod tests {
     fn slice(row: usize, kind: SliceKind, begin: f64, end: Option<f64>, cause: Option<usize>) -> Slice {
         let inst_ref = InstRef { rank: row, inst: 0 };
         let (line, iteration, label) = (Some(1), String::new(), String::new());
-        let is_crowded = false;
-        Slice { row, kind, inst_ref, line, iteration, label, begin, end, slowed: 0.0, cause, is_crowded }
+        let (is_copy, is_crowded) = (false, false);
+        Slice {
+            row,
+            kind,
+            inst_ref,
+            line,
+            iteration,
+            label,
+            is_copy,
+            begin,
+            end,
+            slowed: 0.0,
+            cause,
+            is_crowded,
+        }
     }
 
     /// Times that may contradict the order of the program, as those of two clocks do.

@@ -266,7 +266,7 @@ fn cause_of(timeline: &Timeline, it: &Slice) -> WaitCause {
     let Some(earlier) = it.cause.map(|it| &timeline.slices[it]) else {
         return if timeline.is_measured && it.begin > LATE {
             WaitCause::Host
-        } else if it.label == "copy" {
+        } else if it.is_copy {
             WaitCause::CopyEngine
         } else {
             WaitCause::Link
@@ -301,7 +301,7 @@ fn reason(timeline: &Timeline, wait: &Slice, cause: &Slice) -> String {
     };
     let mut text = format!("for {}", place(cause));
     if cause.end.is_some_and(|end| cause.slowed > SLOWED * (end - cause.begin)) {
-        text += if cause.label == "copy" {
+        text += if cause.is_copy {
             ", which kernels beside it slow down (memory)"
         } else {
             ", which kernels beside it slow down (multiprocessors)"
@@ -348,6 +348,7 @@ mod tests {
             line: None,
             iteration: String::new(),
             label: label.to_owned(),
+            is_copy: label == "copy",
             begin: 2.0 * LATE,
             end: None,
             slowed: 0.0,

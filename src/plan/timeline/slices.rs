@@ -4,7 +4,7 @@ use rustc_hash::FxHashSet;
 
 use super::{Lane, Row, Slice, SliceKind, Timeline, label_of, rows_of, times::Times};
 use crate::{
-    Plan,
+    InstKind, Plan,
     sync::{InstRef, WorldState, happens_before::first_actors},
 };
 
@@ -136,6 +136,7 @@ fn slice(
         line: Some(plan.origins[instruction.origin as usize].line),
         iteration: plan.iteration(instruction),
         label: label_of(instruction).to_owned(),
+        is_copy: matches!(instruction.kind, InstKind::Copy { .. }),
         begin,
         end,
         slowed: 0.0,

@@ -2,35 +2,40 @@
 //!
 //! `calibrate` names the tables of a machine with these terms, and estimates look them up with the same ones.
 
-use crate::{
-    Access, CollectiveKind, Communication, InstKind, PacketFormat, PeerCollective, PeerPhases, Plan, View,
-};
+use grammar::dtype::DType;
+
+use crate::{Access, CollectiveKind, Communication, InstKind, PeerCollective, PeerPhases, Plan, View};
+
+pub use super::work_kind::{KernelProtocol, KernelTransfer, NcclTransfer, WorkClass, WorkKind};
 
 /// Work whose time depends on its extents alone.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Work {
-    /// The name of the table: `product bf16`, `kernel memory reduce`.
-    pub kind: String,
+    /// What it is; also selects the table.
+    pub kind: WorkKind,
     /// The extents: rows, columns and depth of a product; heads, queries and keys of an attention; bytes of everything
     /// else.
     pub extents: Vec<f64>,
 }
 
 impl Work {
-    fn of_bytes(kind: impl Into<String>, bytes: usize) -> Option<Self> {
-        (bytes > 0).then(|| Self { kind: kind.into(), extents: vec![bytes as f64] })
+    fn of_bytes(kind: WorkKind, bytes: usize) -> Option<Self> {
+        (bytes > 0).then(|| Self { kind, extents: vec![bytes as f64] })
     }
 
     /// Returns the resource for which this work competes with kernels that compute; `None` if it is such a kernel itself, or a
     /// copy within the memory of a GPU.
     pub fn contention(&self) -> Option<Contention> {
-        let kinds = [
-            ("get", Contention::Copy),
-            ("put", Contention::Copy),
-            ("kernel ", Contention::Kernel),
-            ("nccl ", Contention::Nccl),
-        ];
-        kinds.into_iter().find(|it| self.kind.starts_with(it.0)).map(|it| it.1)
+        match self.kind {
+            WorkKind::Get | WorkKind::Put => Some(Contention::Copy),
+            WorkKind::Kernel(..) => Some(Contention::Kernel),
+            WorkKind::Nccl(_) => Some(Contention::Nccl),
+            WorkKind::Product(_)
+            | WorkKind::Attention { .. }
+            | WorkKind::Elementwise
+            | WorkKind::Reduction
+            | WorkKind::Copy => None,
+        }
     }
 }
 
@@ -71,21 +76,21 @@ pub fn work_of(plan: &Plan, at: usize) -> Option<Work> {
             let [.., rows, columns] = it.out.shape.as_slice() else { return None };
             let batch = it.out.len() / (rows * columns).max(1);
             let extents = [batch * rows, *columns, it.depth()].map(|it| it.max(1) as f64);
-            Some(Work { kind: format!("product {}", dtype(plan, &it.a)), extents: extents.to_vec() })
+            Some(Work { kind: WorkKind::Product(dtype(plan, &it.a)), extents: extents.to_vec() })
         }
         InstKind::Attention(it) => {
             let [batch @ .., queries, width] = it.query.shape.as_slice() else { return None };
             let keys = it.key.shape.iter().rev().nth(1).copied().unwrap_or(1);
-            let causal = if it.is_causal { " causal" } else { "" };
             let extents = [batch.iter().product(), *queries, keys].map(|it| it.max(1) as f64);
-            let kind = format!("sdpa {} {width}{causal}", dtype(plan, &it.query));
+            let (dtype, is_causal) = (dtype(plan, &it.query), it.is_causal);
+            let kind = WorkKind::Attention { dtype, width: *width, is_causal };
             Some(Work { kind, extents: extents.to_vec() })
         }
         InstKind::Copy { from, to } => {
             let kind = match (from.rank == plan.rank, to.rank == plan.rank) {
-                (true, true) => "copy",
-                (false, _) => "get",
-                (true, false) => "put",
+                (true, true) => WorkKind::Copy,
+                (false, _) => WorkKind::Get,
+                (true, false) => WorkKind::Put,
             };
             let own = if to.rank == plan.rank { &to.view } else { &from.view };
             Work::of_bytes(kind, bytes(own))
@@ -94,26 +99,28 @@ pub fn work_of(plan: &Plan, at: usize) -> Option<Work> {
         | InstKind::Fill { .. }
         | InstKind::Iota { .. }
         | InstKind::Alloc { zeroed: Some(_), .. } => {
-            Work::of_bytes("elementwise", all(&inst.kind.accesses(plan.rank)))
+            Work::of_bytes(WorkKind::Elementwise, all(&inst.kind.accesses(plan.rank)))
         }
-        InstKind::Reduce(_) => Work::of_bytes("reduction", all(&inst.kind.accesses(plan.rank))),
+        InstKind::Reduce(_) => Work::of_bytes(WorkKind::Reduction, all(&inst.kind.accesses(plan.rank))),
         InstKind::PeerReduce { .. } => {
             let accesses = inst.kind.accesses(plan.rank);
             match remote_bytes(plan, &accesses) {
-                0 => Work::of_bytes("reduction", all(&accesses)),
-                remote => Work::of_bytes("kernel memory reduce", remote),
+                0 => Work::of_bytes(WorkKind::Reduction, all(&accesses)),
+                remote => {
+                    Work::of_bytes(WorkKind::Kernel(KernelProtocol::Memory, KernelTransfer::Reduce), remote)
+                }
             }
         }
         InstKind::Collective(_) | InstKind::P2pGroup(_) => {
             let traffic = plan.traffic(inst);
             let kind = match inst.kind.communication()? {
                 Communication::P2pGroup(it) if it.ops.iter().all(|it| it.peer == plan.rank) => {
-                    return Work::of_bytes("copy", traffic.bytes);
+                    return Work::of_bytes(WorkKind::Copy, traffic.bytes);
                 }
-                Communication::P2pGroup(_) => "nccl transfer",
-                Communication::Collective(it) => nccl_kind(it.kind),
+                Communication::P2pGroup(_) => NcclTransfer::Transfer,
+                Communication::Collective(it) => nccl_transfer(it.kind),
             };
-            Work::of_bytes(kind, (traffic.bytes as f64 * traffic.bus_factor) as usize)
+            Work::of_bytes(WorkKind::Nccl(kind), (traffic.bytes as f64 * traffic.bus_factor) as usize)
         }
         InstKind::Routine(_)
         | InstKind::OpaqueCall(_)
@@ -124,18 +131,18 @@ pub fn work_of(plan: &Plan, at: usize) -> Option<Work> {
 }
 
 /// Returns the table of a collective that NCCL executes. A permutation is a send and a receive.
-fn nccl_kind(kind: CollectiveKind) -> &'static str {
+fn nccl_transfer(kind: CollectiveKind) -> NcclTransfer {
     match kind {
-        CollectiveKind::Allreduce { .. } => "nccl allreduce",
-        CollectiveKind::Allgather => "nccl allgather",
-        CollectiveKind::ReduceScatter { .. } => "nccl reduce-scatter",
+        CollectiveKind::Allreduce { .. } => NcclTransfer::Allreduce,
+        CollectiveKind::Allgather => NcclTransfer::Allgather,
+        CollectiveKind::ReduceScatter { .. } => NcclTransfer::ReduceScatter,
         CollectiveKind::Broadcast { .. }
         | CollectiveKind::Gather { .. }
         | CollectiveKind::Scatter { .. }
         | CollectiveKind::Reduce { .. }
         | CollectiveKind::SendRecv { .. }
         | CollectiveKind::AllToAll
-        | CollectiveKind::Permute { .. } => "nccl transfer",
+        | CollectiveKind::Permute { .. } => NcclTransfer::Transfer,
     }
 }
 
@@ -151,29 +158,23 @@ fn kernel_work(plan: &Plan, it: &PeerCollective) -> Option<Work> {
     let accesses: Vec<Access<'_>> =
         it.range.clone().flat_map(|at| plan.code[at].kind.accesses(plan.rank)).collect();
     let reduces = it.range.clone().any(|at| matches!(plan.code[at].kind, InstKind::PeerReduce { .. }));
-    let kind = match &it.phases {
+    let (protocol, copies) = match &it.phases {
         PeerPhases::Memory(_) => {
             let is_remote = |it: &Access<'_>| it.rank != plan.rank;
             let writes = accesses.iter().any(|it| is_remote(it) && it.is_write);
-            match (reduces, writes) {
-                (true, true) => "kernel memory reduce copy",
-                (true, false) => "kernel memory reduce",
-                (false, _) => "kernel memory copy",
-            }
+            (KernelProtocol::Memory, writes)
         }
         PeerPhases::Packets { format, phases, .. } => {
             let steps = phases.iter().filter(|it| !it.signals.is_empty()).count();
-            match (format, reduces, steps) {
-                (PacketFormat::Ll, true, ..=1) => "kernel ll reduce",
-                (PacketFormat::Ll, true, _) => "kernel ll reduce copy",
-                (PacketFormat::Ll, false, _) => "kernel ll copy",
-                (PacketFormat::Ll128, true, ..=1) => "kernel ll128 reduce",
-                (PacketFormat::Ll128, true, _) => "kernel ll128 reduce copy",
-                (PacketFormat::Ll128, false, _) => "kernel ll128 copy",
-            }
+            (KernelProtocol::Packets(*format), steps > 1)
         }
     };
-    Work::of_bytes(kind, remote_bytes(plan, &accesses).max(1))
+    let transfer = match (reduces, copies) {
+        (true, true) => KernelTransfer::ReduceCopy,
+        (true, false) => KernelTransfer::Reduce,
+        (false, _) => KernelTransfer::Copy,
+    };
+    Work::of_bytes(WorkKind::Kernel(protocol, transfer), remote_bytes(plan, &accesses).max(1))
 }
 
 /// Returns the bytes that are read or written on other ranks. The element types of a rank's own views tell those of its
@@ -188,7 +189,6 @@ fn bytes(plan: &Plan, view: &View) -> usize {
     view.len().saturating_mul(plan.buffers[view.buffer as usize].dtype.size())
 }
 
-/// Returns the element type in a word: `bf16`.
-fn dtype(plan: &Plan, view: &View) -> String {
-    plan.buffers[view.buffer as usize].dtype.short_name().to_owned()
+fn dtype(plan: &Plan, view: &View) -> DType {
+    plan.buffers[view.buffer as usize].dtype
 }

@@ -45,6 +45,7 @@ pub(super) fn timeline(dumps: &Dumps) -> Timeline {
                 line: site(records, record).map(|it| it.line),
                 iteration: String::new(),
                 label: records.signature(record.signature).name.clone(),
+                is_copy: false,
                 begin,
                 end,
                 slowed: 0.0,
