@@ -1,4 +1,4 @@
-//! The codes of all diagnostics, with the paragraphs that `--explain` prints.
+//! The codes of all diagnostics, with their severity, the check that finds them, and the paragraphs that `--explain` prints.
 //!
 //! The numbers are stable: E01xx parsing, E02xx names and shapes, E03xx verification, E04xx planning, E05xx
 //! matching communications across ranks, E06xx pass pipelines, R01xx edits, W01xx comments for hir, R06xx
@@ -30,8 +30,31 @@ impl Severity {
     }
 }
 
+/// What finds a diagnostic that a comment can allow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Check {
+    /// `--check=race`.
+    Race,
+    /// `--check=memory`.
+    Memory,
+    /// Every check.
+    Deadlock,
+    /// `--check=repeat`.
+    Repeat,
+    /// `--check=comm`.
+    Communicators,
+    /// `--check=capture`.
+    Capture,
+    /// The check for what the program does not need.
+    Excess,
+    /// Reading the text: a dump does not contain something.
+    Reading,
+}
+
 macro_rules! codes {
-    ($($(#[doc = $doc:literal])+ $code:ident = $text:literal, $severity:ident;)*) => {
+    (@check) => { None };
+    (@check $check:ident) => { Some(Check::$check) };
+    ($($(#[doc = $doc:literal])+ $code:ident = $text:literal, $severity:ident $(, $check:ident)?;)*) => {
         /// A diagnostic's code.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub enum Code { $($(#[doc = $doc])+ $code,)* }
@@ -48,6 +71,11 @@ macro_rules! codes {
             /// Returns the severity of the code.
             pub const fn severity(self) -> Severity {
                 match self { $(Code::$code => Severity::$severity,)* }
+            }
+
+            /// Returns what finds the code; `None` if it is not a finding of the checker or of a reader of dumps.
+            pub const fn check(self) -> Option<Check> {
+                match self { $(Code::$code => codes!(@check $($check)?),)* }
             }
 
             /// Returns the paragraph that `--explain` prints.
@@ -248,14 +276,14 @@ codes! {
     /// the two accesses. Neither stream waits for the other, and no communication orders them. The result
     /// depends on which access is first. The labels show both accesses with stream and iteration; the note
     /// says why they are not ordered.
-    Race = "E0701", Error;
+    Race = "E0701", Error, Race;
     /// A data race with the caller of the program. The caller writes the inputs before the work of the stream
     /// that is current at entry begins, and may access inputs and outputs again once the stream that is
     /// current at exit has finished its work. A stream races with the caller if it accesses an input without
     /// waiting for the stream at entry, or if the stream at exit does not wait for it. A peer races with the
     /// caller if it may still read an input when the program has returned, because the Wait for a send is
     /// missing.
-    RaceWithCaller = "E0702", Error;
+    RaceWithCaller = "E0702", Error, Race;
     /// A stream uses the storage of an ALLOCATE without waiting for the stream on which the ALLOCATE was
     /// issued. A caching allocator may return memory that earlier work of the allocating stream still uses.
     /// The code also reports storage that Deallocate or the end of the program frees while something
@@ -264,52 +292,52 @@ codes! {
     /// waited for all uses (`Synchronize(host)`). With `--storage=cuda-async` and `pytorch-cuda-async`, the allocation
     /// (`cudaMallocAsync`) and the free (`cudaFreeAsync`) are work of the allocating stream: every use on another stream has to follow
     /// the one, and the other has to follow every use, whether or not another tensor gets the storage.
-    StorageRace = "E0703", Error;
+    StorageRace = "E0703", Error, Race;
     /// Some elements of an output are never written, or are computed from elements that nothing writes. Write
     /// them, or allocate them with `zero_init=true`.
-    UnwrittenOutput = "E0704", Error;
+    UnwrittenOutput = "E0704", Error, Memory;
     /// A deadlock, found by `--check`: all ranks are blocked. The message names the communication that is
     /// never posted, or the statements in which ranks wait for each other; the note lists what each rank
     /// waits for.
-    CheckedDeadlock = "E0705", Error;
+    CheckedDeadlock = "E0705", Error, Deadlock;
 
     /// Ranks use communicators in conflicting orders. A kernel of NCCL, or of a collective over peer memory, occupies its GPU while it waits for
     /// its peers, and a GPU may not run kernels of two communicators at the same time. Two ranks can then
     /// deadlock, each in a kernel of another communicator. Post the communications in the same order on all
     /// ranks, or use one team for all of them.
-    CommunicatorOrder = "E0707", Error;
+    CommunicatorOrder = "E0707", Error, Communicators;
     /// A capture into a CUDA graph does not record the work of a stream, or ends with an error. A stream takes part once it has waited
     /// for one that takes part, beginning with the stream that is current at entry. Its earlier work is not in the graph; a stream that
     /// takes part must not wait for one that does not; and all have to be joined at the end. `--check=capture` looks for this.
-    NotCaptured = "E0708", Error;
+    NotCaptured = "E0708", Error, Capture;
     /// A transfer over peer memory is posted again before it has ended. As nvFuser implements such transfers, there is one semaphore
     /// for each peer, buffer and P2PCommunication, and each post writes the same value to it. The value of one of the two posts is
     /// lost: a rank waits forever, or copies before the data is there. Wait for the first transfer before the second one, also in
     /// the next run if the program is replayed (`--check=repeat`). hir's executors count transfers, so `--check-model=hir` does not report this.
-    SemaphoreInUse = "E0709", Error;
+    SemaphoreInUse = "E0709", Error, Race;
     /// A data race between two consecutive runs of the program, such as replays of a captured graph. On each
     /// rank the next run begins when that rank has finished the previous run, while other ranks may still
     /// execute the previous run. Make the rank wait, or put a barrier of all ranks between the runs. On one rank, a stream of the next run may
     /// use elements, or get storage, that another stream of the previous run still uses: let it wait for that stream before.
     /// `--check=repeat` looks for these races.
-    RaceBetweenRuns = "E0706", Error;
+    RaceBetweenRuns = "E0706", Error, Repeat;
 
     /// A statement reads elements that were never written, as an operand of a computation or as the source of
     /// a copy, a send or a collective. The warning counts the elements that the statement reads, not the
     /// elements of the buffer. Elements that were copied or computed from unwritten elements are not reported
     /// again when they are read. On a GPU such an element has an arbitrary value. Either the statement that
     /// writes the elements is missing, or the reader does not wait for it.
-    UnwrittenRead = "W0701", Warning;
+    UnwrittenRead = "W0701", Warning, Memory;
     /// A copy in a loop writes into another tensor. A statement that takes a slice or another layout of a tensor
     /// makes its unbound result a view, as nvFuser does, and a bound result is written. So the first iteration
     /// binds the name to a part of the other tensor, and later iterations copy into this part. To keep the other
     /// tensor, allocate the name before the loop.
-    OverwrittenView = "W0702", Warning;
+    OverwrittenView = "W0702", Warning, Memory;
 
     /// More streams of a rank wait for other ranks than a GPU has hardware queues by default. Streams that share a queue execute in
     /// issue order, so a stream that waits can block the stream whose work another rank waits for. Set `CUDA_DEVICE_MAX_CONNECTIONS`
     /// before CUDA starts; 32 is the maximum.
-    FewQueues = "W0703", Warning;
+    FewQueues = "W0703", Warning, Race;
 
     /// The members of a process group do not make the same collective calls: a rank leaves out a call, makes one more, makes them in another
     /// order, or makes another one. Communicators pair calls by their position, so all later ones meet other calls. `hir hang` names the first
@@ -355,27 +383,27 @@ codes! {
     /// Without it, every computation, copy and communication on every rank still waits for the same earlier
     /// ones. Remove only this statement, then check again: its removal may make another reported wait
     /// necessary.
-    ImpliedWait = "R0701", Remark;
+    ImpliedWait = "R0701", Remark, Excess;
     /// An unneeded Synchronize or Wait: it does not order any two accesses to the same memory that would
     /// otherwise be unordered. Without it the program has no race, and more work can run concurrently. The
     /// labels show the first two statements that only this wait orders. The wait may be intended to limit
     /// concurrency, which the checker cannot know. Remove only this statement, then check again: its removal
     /// may make another reported wait necessary.
-    UnneededWait = "R0702", Remark;
+    UnneededWait = "R0702", Remark, Excess;
     /// The elements that a statement writes are never read: on every rank and in every iteration they are
     /// overwritten first, or the program ends, and they are not part of an input or output. Remove the
     /// statement. Remove a communication on all its ranks, together with its Waits, and then check again,
     /// because a Wait may order other accesses. If a later statement uses the name, replace the statement by
     /// an ALLOCATE. If only the zeros of an ALLOCATE are never read, use `zero_init=false`.
-    UnreadWrite = "R0703", Remark;
+    UnreadWrite = "R0703", Remark, Excess;
     /// The long form of ALLOCATE skips bound names: in a loop it allocates in the first iteration only, and
     /// all iterations share one buffer. The short form, `ALLOCATE(mem_type=global, zero_init=false)`,
     /// allocates new storage in each iteration.
-    AllocatedOnce = "R0704", Remark;
+    AllocatedOnce = "R0704", Remark, Excess;
     /// A tensor is never deallocated, although the program deallocates other tensors. Insert a Deallocate
     /// after the last statement that uses the tensor. If several tensors are bound to the same storage,
     /// deallocate each of them.
-    NotDeallocated = "R0705", Remark;
+    NotDeallocated = "R0705", Remark, Excess;
 
     /// hir reads no such operation of a StableHLO module, or not this form of it: Host IR has no statement that stands for
     /// it, or nobody has written the import yet. `docs/jax.md` lists the operators that are read. No operation is skipped.
@@ -393,48 +421,48 @@ codes! {
     /// The indentation of the text was lost and has been reconstructed: the SetCurrentStream and Synchronize
     /// statements determine the nesting uniquely. Or a line is indented less than the first line of its block,
     /// but more than the loop or branch around it: then it is read as a part of the block.
-    LossyIndent = "lossy-indent", Warning;
+    LossyIndent = "lossy-indent", Warning, Reading;
     /// The dump does not determine the logical domain of a tensor, so the most common interpretation was
     /// used. Add a line to the `Domains:` section to make the domain explicit.
-    LossyDomains = "lossy-domains", Warning;
+    LossyDomains = "lossy-domains", Warning, Reading;
     /// Dumps do not contain the nvFuser option that selects get or put for CUDA transfers. The protocol was
     /// inferred from the order of the posts: with get, the send is posted first; with put, the receive is
     /// posted first. Use `%options p2p_protocol=put` or `=get` to make it explicit.
-    LossyProtocol = "lossy-protocol", Warning;
+    LossyProtocol = "lossy-protocol", Warning, Reading;
     /// The meaning of `root=` is ambiguous. Until February 2026 it was a world rank; since then it is an
     /// index into the team. The other spellings of this container are new and its team is not `0 1 2 …`, so
     /// both are possible; it was read as an index into the team. `%options roots=team` makes this explicit.
-    LossyRoot = "lossy-root", Warning;
+    LossyRoot = "lossy-root", Warning, Reading;
     /// The meaning of `fmax` and `fmin` is ambiguous. Until September 2025 dumps printed `max` and `min`,
     /// which propagate NaNs, by these names; since then `fmax` and `fmin` ignore NaNs. The other spellings of
     /// the container do not determine which version printed it.
-    LossyMax = "lossy-max", Warning;
+    LossyMax = "lossy-max", Warning, Reading;
     /// The text does not define some scalars, and `--assume` has given them the values that the report about them would
     /// propose. The program may have run with others. Set them with `--set`, or keep them with `-o`.
-    LossyScalar = "lossy-scalar", Warning;
+    LossyScalar = "lossy-scalar", Warning, Reading;
     /// nvFuser does not print the operator of a reducing communication: a sum, a maximum and the others look alike. A sum
     /// was assumed, unless the log has the fusion of the container, which states the operator. `red_op=MAX` makes it
     /// explicit.
-    LossyRedOp = "lossy-red-op", Warning;
+    LossyRedOp = "lossy-red-op", Warning, Reading;
     /// A fusion that is printed inside the statement that posts it does not list its inputs and outputs. They
     /// were ordered by their numbers. A `HostUnit` section lists them explicitly.
-    LossyUnit = "lossy-unit", Warning;
+    LossyUnit = "lossy-unit", Warning, Reading;
     /// Until June 2024, `PostOnStream the operation :{ Communication … }` also waited for the communication
     /// that it posted. A container with this spelling and without any Wait is read in this way.
     /// `Wait(Communication #)` makes the wait explicit.
-    LossyWait = "lossy-wait", Warning;
+    LossyWait = "lossy-wait", Warning, Reading;
     /// The text contains no code for the kernel of a LaunchKernel, but the statements of its fusion, printed by
     /// `NVFUSER_DUMP=host_ir,segmented_fusion`. hir executes these statements. nvFuser's kernel computes the same
     /// function, but may add and round in another order.
-    LossyKernel = "lossy-kernel", Warning;
+    LossyKernel = "lossy-kernel", Warning, Reading;
     /// A terminal or an editor broke a line inside a word. The parts were joined.
-    LossyWrap = "lossy-wrap", Warning;
+    LossyWrap = "lossy-wrap", Warning, Reading;
     /// The requested older dialect cannot express a construct of the program, so reading the printed text
     /// back gives a different program. The canonical dialect can express every program.
-    LossyDialect = "lossy-dialect", Warning;
+    LossyDialect = "lossy-dialect", Warning, Reading;
     /// A part of the text was ignored: it has no meaning in the language, or it is a line of a program outside
     /// of its container.
-    LossyText = "lossy-text", Warning;
+    LossyText = "lossy-text", Warning, Reading;
 }
 
 impl Code {

@@ -43,9 +43,6 @@ const UNCLOSED_CALL: &str = "ShareMemHandles";
 /// The call whose elements are printed on separate lines, without commas.
 const GROUPED_REDUCTION: &str = "GroupedReductionOp";
 
-/// The beginning of the message about commas that a list lacks.
-pub(crate) const MISSING_COMMA: &str = "a comma is missing";
-
 /// The statement whose operand, a word and a number, can be on the next line.
 const WAIT_KEYWORD: &str = "Wait";
 
@@ -194,6 +191,7 @@ struct TokenStreamBuilder<'s, 'd> {
     foreign_lines: Vec<Span>,
     /// Number of braces around bodies, which are reported and skipped.
     stray_braces: usize,
+    missing_commas: FxHashSet<Span>,
     diagnostics: &'d mut Vec<Diagnostic>,
 }
 
@@ -221,14 +219,17 @@ impl<'s, 'd> TokenStreamBuilder<'s, 'd> {
             comments,
             foreign_lines: Vec::new(),
             stray_braces: 0,
+            missing_commas: FxHashSet::default(),
             diagnostics,
         }
     }
 
     fn finish(mut self, end: usize) -> TokenStream<'s> {
         self.report_foreign_lines();
-        let Self { source, output: tokens, blocks, truncated_at, follows_from, comments, .. } = self;
-        TokenStream { source, tokens, blocks, end, truncated_at, follows_from, comments }
+        let Self {
+            source, output: tokens, blocks, truncated_at, follows_from, comments, missing_commas, ..
+        } = self;
+        TokenStream { source, tokens, blocks, end, truncated_at, follows_from, comments, missing_commas }
     }
 
     /// Appends the statements up to a closing brace or a section, between block tokens.

@@ -5,6 +5,7 @@
 
 use hir_syntax::{GrammarError, ParseEvents, TextParser};
 use lalrpop_util::{ErrorRecovery, ParseError};
+use rustc_hash::FxHashSet;
 
 use crate::{
     ast::{Container, Expr, File},
@@ -12,7 +13,7 @@ use crate::{
     diagnostic::{Diagnostic, has_errors},
     files,
     fusion_dump::{self, FusionLog},
-    indentation::{self, MISSING_COMMA, TokenStream},
+    indentation::{self, TokenStream},
     ir::Comment,
     span::Span,
     token::{Source, Token, TokenKind},
@@ -77,7 +78,7 @@ pub(crate) fn parse_container<'s>(
 ) -> bool {
     let mut errors = Vec::new();
     let (source, truncated) = (token_stream.source(), token_stream.truncated_at);
-    let token_text = token_stream.own_source();
+    let (token_text, missing_commas) = (token_stream.own_source(), token_stream.missing_commas.clone());
     let (has_header, follows_from) = (token_stream.has_header(), token_stream.follows_from);
     let res = TextParser::new().parse(source, &mut errors, events, token_stream.into_tokens());
     let mut found = Vec::new();
@@ -85,7 +86,7 @@ pub(crate) fn parse_container<'s>(
     let fatal = res.as_ref().err().cloned().and_then(expected::diagnose);
     // An error that ends the parser is dropped only if another one explains it.
     found.extend(fatal);
-    drop_later_commas(token_text, diagnostics, &found);
+    drop_later_commas((token_text, &missing_commas), diagnostics, &found);
     let before = FaultyLines::of(token_text, diagnostics);
     found.retain(|it| !before.contains(it.span()));
     keep_first_of_each_line(token_text, &mut found);
@@ -110,17 +111,17 @@ fn keep_first_of_each_line(source: Source<'_>, errors: &mut Vec<Diagnostic>) {
     });
 }
 
-/// Drops the missing commas behind the first other error of a line: what the brackets behind it mean is unknown.
-fn drop_later_commas(source: Source<'_>, diagnostics: &mut Vec<Diagnostic>, found: &[Diagnostic]) {
+/// Drops the errors about missing commas behind the first other error of a line: what the brackets behind it mean is unknown.
+fn drop_later_commas(
+    (source, missing_commas): (Source<'_>, &FxHashSet<Span>),
+    diagnostics: &mut Vec<Diagnostic>,
+    found: &[Diagnostic],
+) {
     let lines = FaultyLines::of(source, found);
     if !lines.lines.is_empty() {
-        diagnostics.retain(|it| !is_missing_comma(it) || !lines.is_behind_error(it.span()));
+        let is_comma = |it: &Diagnostic| it.code == Code::Syntax && missing_commas.contains(&it.span());
+        diagnostics.retain(|it| !is_comma(it) || !lines.is_behind_error(it.span()));
     }
-}
-
-/// Returns whether an error is a comma that a list lacks.
-fn is_missing_comma(it: &Diagnostic) -> bool {
-    it.code == Code::Syntax && it.message.starts_with(MISSING_COMMA)
 }
 
 /// Of the syntax errors from an offset on, keeps the first one: in the text of a HostUnit whose first line has an

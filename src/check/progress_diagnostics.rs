@@ -172,6 +172,7 @@ impl DiagnosticBuilder<'_> {
     pub fn deadlock(&self, deadlock: &Deadlock) -> (usize, Diagnostic) {
         let (rank, line) = deadlock.line(self.plans).unwrap_or((0, 0));
         let text = self.text_of(rank);
-        (text, deadlock.diagnostic(Code::CheckedDeadlock, self.span(text, line), self.plans, str::to_owned))
+        let span = self.span(text, line);
+        (text, deadlock.diagnostic(Code::CheckedDeadlock, span, self.plans, deadlock.message()))
     }
 }

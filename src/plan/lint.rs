@@ -31,30 +31,25 @@ pub fn lint(program: &Program, lines: &LineIndex, ranks: Option<usize>) -> Vec<D
     if program.is_of_one_rank() || !communicates(program) || !is_small() {
         return Vec::new();
     }
-    let assumed = |text: &str| match text.strip_prefix("deadlock: ") {
-        Some(cause) => format!("{world} ranks that run this program deadlock: {cause}"),
-        None => format!("{world} ranks that run this program disagree: {text}"),
-    };
     let limits = Limits { ranks: MAX_RANKS, memory: MAX_MEMORY, instructions: MAX_LOWERED_INSTRUCTIONS };
     match build_with_limits(program, lines, world, &limits) {
-        Ok(plans) => plans.deadlock().map(|it| warning(program, &plans, &it, &assumed)).into_iter().collect(),
+        Ok(plans) => plans.deadlock().map(|it| warning(program, &plans, &it)).into_iter().collect(),
         Err(faults) => faults
             .into_iter()
             .filter(|it| it.code == Code::Disagreement)
-            .map(|it| Diagnostic { code: Code::Mismatch, message: assumed(&it.message), ..it })
+            .map(|it| {
+                let message = format!("{world} ranks that run this program disagree: {}", it.message);
+                Diagnostic { code: Code::Mismatch, message, ..it }
+            })
             .collect(),
     }
 }
 
-fn warning(
-    program: &Program,
-    plans: &[Plan],
-    deadlock: &Deadlock,
-    assumed: &dyn Fn(&str) -> String,
-) -> Diagnostic {
+fn warning(program: &Program, plans: &[Plan], deadlock: &Deadlock) -> Diagnostic {
     let stmt = deadlock.stmt(plans);
     let span = stmt.map_or(program.spans.header, |it| program.stmt_span(it));
-    deadlock.diagnostic(Code::Deadlock, span, plans, assumed)
+    let message = format!("{} ranks that run this program deadlock: {}", plans.len(), deadlock.headline());
+    deadlock.diagnostic(Code::Deadlock, span, plans, message)
 }
 
 fn communicates(program: &Program) -> bool {

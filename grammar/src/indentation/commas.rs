@@ -1,7 +1,7 @@
 //! Checks the commas of bracketed lists: reports each missing, doubled or trailing comma, unless nvFuser
 //! prints the list in that form.
 
-use super::{CommaStyle, GROUPED_REDUCTION, MISSING_COMMA, TokenStreamBuilder};
+use super::{CommaStyle, GROUPED_REDUCTION, TokenStreamBuilder};
 use crate::{
     codes::Code,
     diagnostic::{Diagnostic, Fix},
@@ -108,7 +108,7 @@ impl TokenStreamBuilder<'_, '_> {
                 _ => text.to_owned(),
             }
         };
-        let message = format!("{MISSING_COMMA} between `{}` and `{}`", what(self, last), what(self, next));
+        let message = format!("a comma is missing between `{}` and `{}`", what(self, last), what(self, next));
         let comma = if last.end == next.start { ", " } else { "," };
         // One diagnostic for all commas that a list lacks.
         let first = self.open_brackets.last().and_then(|it| it.missing_comma);
@@ -123,6 +123,7 @@ impl TokenStreamBuilder<'_, '_> {
         if let Some(list) = self.open_brackets.last_mut() {
             list.missing_comma = Some(gap);
         }
+        self.missing_commas.insert(gap);
         self.diagnostics
             .push(Diagnostic::new(Code::Syntax, gap, message, "expected `,` here").fix(gap, comma));
     }

@@ -1,7 +1,10 @@
 //! The tokens of a text, with the virtual tokens of blocks, as the grammar consumes them.
 
+use rustc_hash::FxHashSet;
+
 use crate::{
     ir::Comment,
+    span::Span,
     token::{Lexeme, Source, Token, TokenKind},
 };
 
@@ -24,6 +27,8 @@ pub struct TokenStream<'s> {
     pub(crate) follows_from: u32,
     /// The comments of the text.
     pub(crate) comments: Vec<Comment>,
+    /// The places of the syntax errors about commas that a list lacks.
+    pub(crate) missing_commas: FxHashSet<Span>,
 }
 
 impl<'s> TokenStream<'s> {

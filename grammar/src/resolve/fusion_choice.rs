@@ -310,10 +310,7 @@ impl<'s> Resolver<'s, '_> {
     /// Reports that a tensor of the container, at `place`, is not the one that the log has at `other`.
     pub(super) fn report_different_tensor(&mut self, tensor: TensorId, place: Span, other: Span) {
         let name = self.program.tensor_name(tensor);
-        let is_same = |it: &Diagnostic| {
-            it.code == Code::FusionMismatch && it.message.starts_with(&format!("`{name}` of"))
-        };
-        if self.diagnostics.iter().any(is_same) {
+        if !self.differing_tensors.insert(name.to_string()) {
             return;
         }
         let message = format!("`{name}` of the container and `{name}` of the fusion in the log differ");

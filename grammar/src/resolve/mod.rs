@@ -146,6 +146,8 @@ struct Resolver<'s, 'd> {
     body: Vec<StmtId>,
     /// Whether the text has a `Domains:` section.
     has_domains_section: bool,
+    /// Names of the tensors that are reported to differ from those of the log.
+    differing_tensors: FxHashSet<String>,
     /// Warnings about tensors whose domains in the log are not used.
     unused_domains: Vec<Diagnostic>,
     /// Whether some inferred fact has no syntax in this dialect, so that the only fix is the canonical text
@@ -321,6 +323,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
             units_by_number: HashMap::new(),
             body: Vec::new(),
             has_domains_section: false,
+            differing_tensors: FxHashSet::default(),
             unused_domains: Vec::new(),
             needs_canonical_fix: false,
             version: dialect_version::DialectVersion::default(),

@@ -56,7 +56,7 @@ struct Comment {
 
 /// Returns whether the diagnostics of a code can be allowed.
 pub(crate) fn is_allowable(code: Code) -> bool {
-    code.severity() != Severity::Error || code.text().starts_with("E07")
+    code.severity() != Severity::Error || code.check().is_some()
 }
 
 /// Removes the diagnostics about a text that its comments allow.

@@ -217,15 +217,9 @@ impl Deadlock {
     }
 
     /// Returns a diagnostic at `span`. `message` turns the first line of the report into the message.
-    pub fn diagnostic(
-        &self,
-        code: Code,
-        span: Span,
-        plans: &[Plan],
-        message: impl FnOnce(&str) -> String,
-    ) -> Diagnostic {
+    pub fn diagnostic(&self, code: Code, span: Span, plans: &[Plan], message: String) -> Diagnostic {
         let notes = self.notes();
-        let mut it = Diagnostic::new(code, span, message(&self.message()), self.label(plans));
+        let mut it = Diagnostic::new(code, span, message, self.label(plans));
         if !notes.is_empty() {
             it = it.note(notes.join("\n"));
         }

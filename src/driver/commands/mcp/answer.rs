@@ -1,6 +1,9 @@
 //! Makes a short answer of what a tool prints: its findings with code, place and edit, and its verdict.
 
-use grammar::count_text;
+use grammar::{
+    codes::{Code, Severity},
+    count_text,
+};
 use hir_process::exit::Exit;
 use serde_json::{Value, json};
 
@@ -61,7 +64,8 @@ impl Answer {
 
     /// Returns whether a finding is one that an edit may remove.
     pub(super) fn has_race(&self) -> bool {
-        self.findings.iter().any(|it| it["code"].as_str().is_some_and(|it| it.starts_with("E07")))
+        let is_race = |it: Code| it.severity() == Severity::Error && it.check().is_some();
+        self.findings.iter().any(|it| it["code"].as_str().and_then(Code::from_text).is_some_and(is_race))
     }
 
     /// Adds the edits that `--fix=check` has made, and what the check says after them.

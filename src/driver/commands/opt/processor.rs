@@ -11,7 +11,7 @@ use crate::{
 };
 use grammar::{
     bindings::apply_bindings,
-    codes::Code,
+    codes::{Check, Code},
     diagnostic::{Diagnostic, has_errors},
     ir::Program,
     source::Source,
@@ -373,14 +373,14 @@ impl Processor<'_> {
 
 /// Returns whether a check finds diagnostics with this code, or reading the text does.
 fn looks_for(checks: Checks, code: Code) -> bool {
-    match code.text() {
-        "E0701" | "E0702" | "E0703" | "E0709" | "W0703" => checks.race,
-        "E0704" | "W0701" | "W0702" => checks.memory,
-        "E0705" => true,
-        "E0706" => checks.repeat,
-        "E0707" => checks.comm,
-        "E0708" => checks.capture,
-        text if text.starts_with("R07") => checks.excess,
-        text => text.starts_with("lossy-"),
+    match code.check() {
+        Some(Check::Race) => checks.race,
+        Some(Check::Memory) => checks.memory,
+        Some(Check::Deadlock | Check::Reading) => true,
+        Some(Check::Repeat) => checks.repeat,
+        Some(Check::Communicators) => checks.comm,
+        Some(Check::Capture) => checks.capture,
+        Some(Check::Excess) => checks.excess,
+        None => false,
     }
 }
