@@ -24,7 +24,7 @@ use super::{
     plan_index::PlanIndexes,
     race_side::RaceSide,
 };
-use hir_plan::{InstKind, OverwrittenView, Plan, WaitForPeers};
+use hir_plan::{InstKind, OverwrittenView, Plan, WaitForPeers, World};
 
 /// The maximum number of bytes of a line that a label underlines. Lines are long, and the label text is
 /// placed under the middle.
@@ -47,8 +47,8 @@ pub(super) const MAX_LISTED: usize = 16;
 impl Finding {
     /// Formats the finding as a diagnostic, and returns it with the index of its source text. Rank `r` runs
     /// text `r`, or the last text if there are fewer texts than ranks.
-    pub fn diagnostic(&self, plans: &[Plan], sources: &[Source]) -> (usize, Diagnostic) {
-        DiagnosticBuilder::new(plans, sources, &PlanIndexes::new(plans)).finding(self)
+    pub fn diagnostic(&self, world: &World, sources: &[Source]) -> (usize, Diagnostic) {
+        DiagnosticBuilder::new(world, sources, &PlanIndexes::new(world)).finding(self)
     }
 }
 

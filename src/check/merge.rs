@@ -9,21 +9,21 @@ use super::{
     plan_index::PlanIndexes,
     removal::leaders,
 };
-use hir_plan::Plan;
+use hir_plan::World;
 
 impl Report {
     /// Formats the findings as diagnostics, each with the index of its source text. Rank `r` runs text `r`, or
     /// the last text if there are fewer texts than ranks.
-    pub fn diagnostics(&self, plans: &[Plan], sources: &[Source]) -> Vec<(usize, Diagnostic)> {
-        let indexes = PlanIndexes::new(plans);
+    pub fn diagnostics(&self, world: &World, sources: &[Source]) -> Vec<(usize, Diagnostic)> {
+        let indexes = PlanIndexes::new(world);
         let races: Vec<Option<FixableRace<'_>>> =
-            self.findings.iter().map(|it| FixableRace::of(plans, it, &indexes)).collect();
+            self.findings.iter().map(|it| FixableRace::of(world, it, &indexes)).collect();
         let leaders = leaders(&races);
         let mut members: Vec<Vec<usize>> = vec![Vec::new(); races.len()];
         for (at, leader) in leaders.iter().enumerate().filter(|(at, leader)| at != *leader) {
             members[*leader].push(at);
         }
-        let texts = DiagnosticBuilder::new(plans, sources, &indexes);
+        let texts = DiagnosticBuilder::new(world, sources, &indexes);
         let mut shown = Vec::new();
         for (at, finding) in self.findings.iter().enumerate().filter(|it| leaders[it.0] == it.0) {
             let (text, mut it) = texts.finding(finding);

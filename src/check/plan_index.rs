@@ -1,30 +1,32 @@
 //! What explanations look up in the instructions of a plan, collected in one pass. A report explains many races of the
 //! same plans.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::OnceCell;
 
 use grammar::ir::StmtId;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::stream_waits::StreamWaits;
-use hir_plan::{Allocation, BufferNo, EventNo, InstKind, Plan, PlanStream, SignalId, StreamNo, WorkNo};
+use hir_plan::{
+    Allocation, BufferNo, EventNo, InstKind, Plan, PlanStream, SignalId, StreamNo, WorkNo, World,
+};
 
 /// The indexes of the plans of all ranks, each created when it is needed.
 pub struct PlanIndexes<'p> {
     tables: Vec<OnceCell<Tables>>,
-    plans: &'p [Plan],
+    world: &'p World,
 }
 
 impl<'p> PlanIndexes<'p> {
-    /// Creates the indexes of `plans`: the plan of rank `r` is the one at index `r`.
-    pub fn new(plans: &'p [Plan]) -> Self {
-        Self { tables: plans.iter().map(|_| OnceCell::new()).collect(), plans }
+    /// Creates the indexes of the plans of a world.
+    pub fn new(world: &'p World) -> Self {
+        Self { tables: world.iter().map(|_| OnceCell::new()).collect(), world }
     }
 
     /// Returns the index of the plan of a rank.
     pub fn of(&self, rank: usize) -> PlanIndex<'_> {
-        let plan = &self.plans[rank];
-        PlanIndex { plan, tables: self.tables[rank].get_or_init(|| Tables::of(plan)) }
+        let plan = &self.world[rank];
+        PlanIndex { plan, world: self.world, tables: self.tables[rank].get_or_init(|| Tables::of(plan)) }
     }
 }
 
@@ -32,6 +34,7 @@ impl<'p> PlanIndexes<'p> {
 #[derive(Clone, Copy)]
 pub struct PlanIndex<'p> {
     plan: &'p Plan,
+    world: &'p World,
     tables: &'p Tables,
 }
 
@@ -55,7 +58,7 @@ struct Tables {
     iterations: OnceCell<FxHashSet<(StmtId, Option<u32>)>>,
     /// The instructions that write to each buffer of the rank, in order.
     writers: OnceCell<FxHashMap<BufferNo, Vec<usize>>>,
-    stream_waits: RefCell<StreamWaits>,
+    stream_waits: OnceCell<StreamWaits>,
 }
 
 impl Tables {
@@ -73,7 +76,7 @@ impl Tables {
             by_stmt: FxHashMap::default(),
             iterations: OnceCell::new(),
             writers: OnceCell::new(),
-            stream_waits: RefCell::new(StreamWaits::new(plan)),
+            stream_waits: OnceCell::new(),
         };
         for allocation in &plan.allocations {
             it.allocations.entry(allocation.buffer).or_insert(*allocation);
@@ -144,7 +147,8 @@ impl<'p> PlanIndex<'p> {
     /// Returns the first instruction after which the stream `waiting` has waited for the instruction `at`, or for the
     /// communication that `at` posts.
     pub fn first_stream_wait(self, at: usize, waiting: StreamNo) -> Option<usize> {
-        self.tables.stream_waits.borrow_mut().first(self.plan, at, waiting)
+        let waits = self.tables.stream_waits.get_or_init(|| StreamWaits::new(self.world, self.plan.rank));
+        waits.first(self.plan, at, waiting)
     }
 
     /// Returns the instruction that allocates a buffer.

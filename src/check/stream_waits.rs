@@ -1,90 +1,59 @@
-//! Which streams of a rank wait for an instruction, directly or through other streams.
+//! Which streams of a rank wait for an instruction, directly or through other streams and queues: by the clocks of the order of the
+//! rank alone.
 
 use rustc_hash::FxHashMap;
 
-use hir_plan::{EventNo, InstKind, Plan, StreamNo, WorkNo};
+use hir_plan::{
+    Plan, StreamNo, World,
+    sync::happens_before::{Occurrence, walk_rank},
+};
 
-/// The instructions by which streams of a rank wait for each other. The waits for each stream are collected when they are
-/// needed.
-#[derive(Debug)]
+/// What the streams of a rank know of each other's progress.
+#[derive(Debug, Default)]
 pub struct StreamWaits {
-    /// The instructions that wait for each communication, in order.
-    waits: FxHashMap<WorkNo, Vec<usize>>,
-    /// By the stream that is waited for.
-    for_stream: FxHashMap<StreamNo, Waits>,
+    /// By instruction: the actor that executes it, and its position among the actor's instructions, from 1. Instructions of the
+    /// host have none.
+    places: FxHashMap<usize, (u32, u32)>,
+    /// By waiting stream and awaited actor, in order: an instruction of the stream, and the number of instructions of the actor that
+    /// have ended when it begins.
+    ended: FxHashMap<(StreamNo, u32), Vec<(usize, u32)>>,
 }
 
-/// By waiting stream, in order: a wait, and the number of the first instruction for which the stream has not waited then.
-type Waits = FxHashMap<StreamNo, Vec<(usize, usize)>>;
-
 impl StreamWaits {
-    /// Collects the waits of a plan.
-    pub fn new(plan: &Plan) -> Self {
-        let mut waits: FxHashMap<WorkNo, Vec<usize>> = FxHashMap::default();
-        for (at, inst) in plan.code.iter().enumerate() {
-            if let InstKind::Wait { work } = inst.kind {
-                waits.entry(work).or_default().push(at);
+    /// Executes the streams and queues of a rank. Nothing is known of a rank with too many of them.
+    pub fn new(world: &World, rank: usize) -> Self {
+        let mut found = Self::default();
+        let streams = world[rank].streams.len() as u32;
+        let mut visit = |it: Occurrence| {
+            found.places.insert(it.inst, (it.actor, it.number));
+            if it.actor >= streams {
+                return;
             }
+            for other in (0..it.clock.actors() as u32).filter(|other| *other != it.actor) {
+                let ended = it.clock.ended(other);
+                if ended == 0 {
+                    continue;
+                }
+                let known = found.ended.entry((it.actor, other)).or_default();
+                if known.last().is_none_or(|last| last.1 < ended) {
+                    known.push((it.inst, ended));
+                }
+            }
+        };
+        match walk_rank(world, rank, &mut visit) {
+            Ok(()) => found,
+            Err(_) => Self::default(),
         }
-        Self { waits, for_stream: FxHashMap::default() }
     }
 
     /// Returns the first instruction after which the stream `waiting` has waited for the instruction `at`, or for the
     /// communication that `at` posts.
-    pub fn first(&mut self, plan: &Plan, at: usize, waiting: StreamNo) -> Option<usize> {
-        let inst = plan.code.get(at)?;
-        let Some(work) = inst.kind.communication().map(|it| it.work()) else {
-            return if inst.stream == waiting {
-                (at + 1 < plan.code.len()).then_some(at)
-            } else {
-                self.first_for_stream(plan, at, waiting)
-            };
-        };
-        let waits = self.waits.get(&work).cloned().unwrap_or_default();
-        let found = waits.into_iter().filter(|it| *it > at).filter_map(|wait| {
-            if plan.code[wait].stream == waiting {
-                Some(wait)
-            } else {
-                self.first_for_stream(plan, wait, waiting)
-            }
-        });
-        found.min()
-    }
-
-    /// Returns the first instruction after which `waiting` has waited for the instruction `at` of another stream.
-    fn first_for_stream(&mut self, plan: &Plan, at: usize, waiting: StreamNo) -> Option<usize> {
-        let stream = plan.code[at].stream;
-        let waits = self.for_stream.entry(stream).or_insert_with(|| waits_for(plan, stream));
-        let waits = waits.get(&waiting)?;
-        waits.get(waits.partition_point(|it| it.1 <= at)).map(|it| it.0)
-    }
-}
-
-/// Returns the waits of all streams for `awaited`.
-fn waits_for(plan: &Plan, awaited: StreamNo) -> Waits {
-    let mut found = Waits::default();
-    // For each event: the number of the first instruction of `awaited` that is not known to have ended with it.
-    let mut recorded: FxHashMap<EventNo, usize> = FxHashMap::default();
-    for (at, inst) in plan.code.iter().enumerate() {
-        match inst.kind {
-            InstKind::RecordEvent { event } => {
-                let waited = || found.get(&inst.stream)?.last().map(|it| it.1);
-                let known = if inst.stream == awaited { Some(at) } else { waited() };
-                if let Some(known) = known {
-                    let it = recorded.entry(event).or_default();
-                    *it = known.max(*it);
-                }
-            }
-            InstKind::WaitEvent { event } => {
-                if let Some(known) = recorded.get(&event) {
-                    let waits = found.entry(inst.stream).or_default();
-                    if waits.last().is_none_or(|it| it.1 < *known) {
-                        waits.push((at, *known));
-                    }
-                }
-            }
-            _ => (),
+    pub fn first(&self, plan: &Plan, at: usize, waiting: StreamNo) -> Option<usize> {
+        let (actor, number) = *self.places.get(&at)?;
+        if actor == waiting {
+            return (at + 1 < plan.code.len()).then_some(at);
         }
+        let known = self.ended.get(&(waiting, actor))?;
+        known.get(known.partition_point(|it| it.1 < number)).map(|it| it.0)
     }
-    found
 }

@@ -4,13 +4,16 @@
 //! not find such a race instead. A statement that orders two operations may therefore only be removed if one
 //! of the two is removed too.
 //!
-//! The order is the order within one rank: of streams, of events between streams, of communicator queues and
-//! of waits for communications.
+//! The order is the guaranteed one within one rank (`plan::sync::happens_before::walk_rank`): of streams, of events between streams,
+//! of communicator queues and of waits for communications.
 
 use grammar::ir::StmtId;
 use rustc_hash::FxHashMap;
 
-use hir_plan::{InstKind, Plan, SyncEffect};
+use hir_plan::{
+    InstKind, Plan, SyncEffect, World,
+    sync::happens_before::{Occurrence, OrderError, walk_rank},
+};
 
 /// Programs with more instructions per rank are not compared. Shrinking their numbers comes first.
 const MAX_INSTRUCTIONS: usize = 4000;
@@ -21,43 +24,43 @@ type InstKey = (Option<StmtId>, String, usize);
 
 /// Returns true if every pair of instructions that was ordered on a rank is still ordered, as far as both
 /// instructions still exist.
-pub(super) fn preserves_order(old: &[Plan], new: &[Plan]) -> bool {
-    old.iter().zip(new).all(|(old, new)| {
-        if old.code.len() > MAX_INSTRUCTIONS {
+pub(super) fn preserves_order(old: &World, new: &World) -> bool {
+    (0..old.len().min(new.len())).all(|rank| {
+        if old[rank].code.len() > MAX_INSTRUCTIONS {
             return true;
         }
         // The instructions of both plans have the same numbers in both.
-        let (places, kept) = (positions(old), positions(new));
+        let (places, kept) = (positions(&old[rank]), positions(&new[rank]));
         let both: Vec<(usize, usize)> =
             places.iter().filter_map(|(key, at)| Some((*at, *kept.get(key)?))).collect();
         let numbers = |at: fn(&(usize, usize)) -> usize| {
             both.iter().zip(0..).map(|(it, number)| (at(it), number)).collect::<FxHashMap<usize, usize>>()
         };
-        let old = instructions_before(old, &numbers(|it| it.0));
-        let new = instructions_before(new, &numbers(|it| it.1));
-        old.iter().zip(&new).all(|(old, new)| new.has_all(old))
+        let old = occurrences((old, rank), &numbers(|it| it.0));
+        let new = occurrences((new, rank), &numbers(|it| it.1));
+        // Too many streams to compare.
+        let (Ok(old), Ok(new)) = (old, new) else { return true };
+        preserves_order_of_rank(&old, &new)
     })
 }
 
-/// A set of instructions of one rank, by index.
-#[derive(Clone, Default)]
-struct InstSet(Vec<u64>);
-
-impl InstSet {
-    fn has_all(&self, other: &Self) -> bool {
-        let bits = |at: usize| self.0.get(at).copied().unwrap_or(0);
-        other.0.iter().enumerate().all(|(at, other)| other & !bits(at) == 0)
-    }
-
-    fn add(&mut self, at: usize) {
-        self.0.resize(self.0.len().max(at / 64 + 1), 0);
-        self.0[at / 64] |= 1 << (at % 64);
-    }
-
-    fn join(&mut self, other: &Self) {
-        self.0.resize(self.0.len().max(other.0.len()), 0);
-        self.0.iter_mut().zip(&other.0).for_each(|(mine, theirs)| *mine |= theirs);
-    }
+/// Returns true if each pair that is ordered in `old` is ordered in `new`. Both have the instructions with the same numbers.
+fn preserves_order_of_rank(old: &FxHashMap<usize, Occurrence>, new: &FxHashMap<usize, Occurrence>) -> bool {
+    // By actor: its instructions, in order.
+    let mut actors: FxHashMap<u32, Vec<(u32, usize)>> = FxHashMap::default();
+    old.iter().for_each(|(number, it)| actors.entry(it.actor).or_default().push((it.number, *number)));
+    actors.values_mut().for_each(|it| it.sort_unstable());
+    let is_before = |first: usize, second: &Occurrence| {
+        new.get(&first).is_some_and(|first| second.clock.ended(first.actor) >= first.number)
+    };
+    // Of the instructions of an actor that are before another one, the last one is enough: each follows the one before it.
+    old.iter().all(|(number, it)| {
+        let Some(second) = new.get(number) else { return false };
+        actors.iter().all(|(actor, own)| {
+            let last = own.partition_point(|before| before.0 <= it.clock.ended(*actor)).checked_sub(1);
+            last.is_none_or(|last| is_before(own[last].1, second))
+        })
+    })
 }
 
 /// Returns the instructions of a plan that access memory or signal other ranks.
@@ -89,41 +92,17 @@ fn positions(plan: &Plan) -> FxHashMap<InstKey, usize> {
     positions
 }
 
-/// Returns, for each numbered instruction, the numbers of the instructions that complete before it starts. `numbers` has
-/// instructions that access memory or signal other ranks.
-fn instructions_before(plan: &Plan, numbers: &FxHashMap<usize, usize>) -> Vec<InstSet> {
-    let mut all = vec![InstSet::default(); numbers.len()];
-    let mut streams = vec![InstSet::default(); plan.streams.len()];
-    let mut queues = vec![InstSet::default(); plan.communicators.len()];
-    let mut events = vec![InstSet::default(); plan.event_count];
-    let mut works = vec![InstSet::default(); plan.work_count];
-    for (at, inst) in plan.code.iter().enumerate() {
-        let (stream, number) = (&mut streams[inst.stream as usize], numbers.get(&at));
-        let mut before = InstSet::default();
-        if number.is_some() {
-            before.join(stream);
+/// Returns the executions of the numbered instructions of a rank, by number, with the instructions of the rank that complete before
+/// each starts.
+fn occurrences(
+    (world, rank): (&World, usize),
+    numbers: &FxHashMap<usize, usize>,
+) -> Result<FxHashMap<usize, Occurrence>, OrderError> {
+    let mut found = FxHashMap::default();
+    walk_rank(world, rank, &mut |it| {
+        if let Some(number) = numbers.get(&it.inst) {
+            found.insert(*number, it);
         }
-        match inst.kind.effect() {
-            SyncEffect::RecordEvent(event) => events[event as usize] = stream.clone(),
-            SyncEffect::WaitEvent(event) => stream.join(&events[event as usize]),
-            SyncEffect::Wait(work) => stream.join(&works[work as usize]),
-            SyncEffect::Post(posted) => {
-                let queue = &mut queues[posted.communicator() as usize];
-                before.join(queue);
-                queue.join(stream);
-                number.into_iter().for_each(|it| queue.add(*it));
-                works[posted.work() as usize] = queue.clone();
-            }
-            SyncEffect::ShareMemHandles(_) | SyncEffect::Barrier | SyncEffect::HostWait(_) => (),
-            SyncEffect::Compute
-            | SyncEffect::Signal(_)
-            | SyncEffect::WaitSignal(_)
-            | SyncEffect::Reshard(_)
-            | SyncEffect::ReadOutputs => number.into_iter().for_each(|it| stream.add(*it)),
-        }
-        if let Some(number) = number {
-            all[*number] = before;
-        }
-    }
-    all
+    })?;
+    Ok(found)
 }

@@ -14,7 +14,11 @@
 use std::rc::Rc;
 
 pub use super::machine::first_actors;
-use super::{InstRef, MemoryGroups, WaitOrder, World, machine::Machine, memory_groups::total_actors};
+use super::{
+    InstRef, MemoryGroups, WaitOrder, World,
+    machine::Machine,
+    memory_groups::{actor_count, total_actors},
+};
 
 mod clock;
 mod dot;
@@ -113,6 +117,20 @@ pub fn walk_group(
         }
     };
     if has_finished { Ok(()) } else { Err(OrderError::Deadlock) }
+}
+
+/// Visits the instructions of one rank, as `walk` does with those of the world, in the order that its streams and queues alone make.
+/// Actors are numbered from 0: the streams, and then the queues.
+///
+/// # Errors
+/// The rank has too many streams and communicators.
+pub fn walk_rank(world: &World, rank: usize, visit: &mut dyn FnMut(Occurrence)) -> Result<(), OrderError> {
+    let known = Rc::new(vec![0; clock_len(actor_count(&world[rank]) as usize)?]);
+    let mut machine = Machine::of_ranks(world, &[rank], |actor| Clock::new(&known, 0, actor));
+    machine.run(&mut |InstRef { rank, inst }, actor, clock| {
+        visit(Occurrence { rank, inst, actor, number: clock.ended + 1, clock: clock.clone() });
+    });
+    Ok(())
 }
 
 /// Returns the number of actors, which is the length of each clock, if the clocks are not too large.
