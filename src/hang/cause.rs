@@ -27,10 +27,10 @@ pub(crate) enum Cause {
     /// The members of a group do not make the same call.
     Diverged(Divergence),
     /// The members of an all-to-all pass more or fewer elements than they expect in total.
-    Uneven { queue: usize, seq: u32, odd: Vec<Call> },
+    Uneven { queue: usize, seq: u32, deviating: Vec<Call> },
     /// A send and its receive have different sizes or element types;
-    /// `odd` is the rank whose size is not the usual one at its line.
-    Message { send: Call, receive: Call, odd: Option<Rank> },
+    /// `deviating` is the rank whose size is not the usual one at its line.
+    Message { send: Call, receive: Call, deviating: Option<Rank> },
     /// A rank names the wrong peer.
     WrongPeer(WrongPeer),
     /// A rank made a later call without this one. For a message, `deviant` is the rank that is said to be wrong.
@@ -92,9 +92,9 @@ pub(crate) fn analyse(job: &Job<'_>) -> Analysis {
                     } else {
                         strong.push((first_time(job, &found), Cause::Diverged(found)));
                     }
-                } else if let Some(odd) = uneven(job, queue, seq).filter(|_| stall.absent.is_empty()) {
+                } else if let Some(deviating) = uneven(job, queue, seq).filter(|_| stall.absent.is_empty()) {
                     open[at] = false;
-                    strong.push((stall.since(job), Cause::Uneven { queue, seq, odd }));
+                    strong.push((stall.since(job), Cause::Uneven { queue, seq, deviating }));
                 } else if stall.absent.is_empty() {
                     open[at] = false;
                     let (weight, cause) = if may_have_lost(job, stall) {
@@ -118,8 +118,8 @@ pub(crate) fn analyse(job: &Job<'_>) -> Analysis {
                     // In logs that lost records, which receive belongs to a send is a guess.
                     if !pair.1.is_cut && differ(job, send, receive) {
                         open[at] = false;
-                        let odd = usual_size(job, send, receive);
-                        strong.push((stall.since(job), Cause::Message { send, receive, odd }));
+                        let deviating = usual_size(job, send, receive);
+                        strong.push((stall.since(job), Cause::Message { send, receive, deviating }));
                     } else if stall.absent.is_empty() {
                         open[at] = false;
                         weak.push((Weak::Unknown, stall.since(job), Cause::Unknown { stall: at }));
@@ -239,8 +239,8 @@ fn uneven(job: &Job<'_>, queue: usize, seq: u32) -> Option<Vec<Call>> {
     let mut counts: FxHashMap<(i64, i64), usize> = FxHashMap::default();
     sizes.iter().for_each(|it| *counts.entry(*it).or_insert(0) += 1);
     let usual = counts.iter().find(|it| *it.1 * 2 > sizes.len()).map(|it| *it.0);
-    let odd = calls.into_iter().zip(sizes).filter(|it| usual.is_some_and(|usual| it.1 != usual));
-    Some(odd.map(|it| it.0).collect())
+    let deviating = calls.into_iter().zip(sizes).filter(|it| usual.is_some_and(|usual| it.1 != usual));
+    Some(deviating.map(|it| it.0).collect())
 }
 
 /// Returns the ranks that went past a call, and a later call that shows it: the ranks that wait in the call made the later one behind it, and these ranks

@@ -58,8 +58,8 @@ pub(crate) fn explain(job: &Job<'_>, analysis: &Analysis, cause: &Cause) -> Find
     match cause {
         Cause::Membership { variants, waiting } => membership(job, variants, waiting),
         Cause::Diverged(found) => diverged(job, found),
-        Cause::Uneven { queue, seq, odd } => uneven(job, *queue, *seq, odd),
-        Cause::Message { send, receive, odd } => message(job, *send, *receive, *odd),
+        Cause::Uneven { queue, seq, deviating } => uneven(job, *queue, *seq, deviating),
+        Cause::Message { send, receive, deviating } => message(job, *send, *receive, *deviating),
         Cause::WrongPeer(found) => wrong_peer(job, *found),
         Cause::Passed { stall: at, ranks, later, deviant } => {
             passed(job, stall(*at), ranks, (*later, *deviant))

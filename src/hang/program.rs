@@ -99,9 +99,9 @@ fn sides(job: &Job<'_>) -> Sides {
                     sides.insert((group, call.rank), (side, it.seq));
                 }
             }
-            Cause::Uneven { queue, seq, odd } => {
+            Cause::Uneven { queue, seq, deviating } => {
                 let queue = &job.queues[queue];
-                let side = |rank: Rank| usize::from(odd.iter().any(|it| it.rank == rank));
+                let side = |rank: Rank| usize::from(deviating.iter().any(|it| it.rank == rank));
                 sides.extend(queue.lanes.iter().map(|it| ((queue.group, it.rank), (side(it.rank), seq))));
             }
             // Those that completed it are in a later call.

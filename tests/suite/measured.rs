@@ -91,10 +91,10 @@ fn other_bits_are_reported(folder: &Path) -> Result<(), Failed> {
     command.args(["--results", "results"]).env_clear().envs(emulator::environment()?);
     let output = command.output_with_timeout()?;
     let rules = fs::read_to_string(folder.join("others"))?;
-    let told = "bits of Allreduce/2 with one-shot differ between runs or ranks in 1 of 1 comparisons\n";
+    let expected = "bits of Allreduce/2 with one-shot differ between runs or ranks in 1 of 1 comparisons\n";
     let report = String::from_utf8_lossy(&output.stdout);
     let is_left_out = rules.contains("Allreduce/2=") && !rules.contains("Allreduce/2=one-shot;");
-    if output.status.code() == Some(3) && report.contains(told) && is_left_out {
+    if output.status.code() == Some(3) && report.contains(expected) && is_left_out {
         Ok(())
     } else {
         Err(format!("{output:?}\n{rules}").into())

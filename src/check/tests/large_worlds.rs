@@ -256,7 +256,7 @@ fn one_rank_of_each_kind_has_the_times_of_all() -> Tested {
         let text = with_random_synchronization(mesh.text(), &mut rng);
         let Ok(world) = plans(&text.program(), mesh.ranks()) else { continue };
         // In half of the worlds, one rank waits for less than the others.
-        let (world, odd) = if seed % 2 == 0 { (world, None) } else { without_a_wait(&world, &mut rng) };
+        let (world, deviating) = if seed % 2 == 0 { (world, None) } else { without_a_wait(&world, &mut rng) };
         if world.deadlocked_state().is_some() {
             continue;
         }
@@ -281,10 +281,12 @@ fn one_rank_of_each_kind_has_the_times_of_all() -> Tested {
         if count != world.len() || (whole.end() - few.end()).abs() > 1e-6 {
             return Err(format!("seed {seed}, {mesh:?}: {} instead of {}", few.end(), whole.end()));
         }
-        if let Some(odd) = odd.filter(|_| !few.classes.is_empty()) {
+        if let Some(deviating) = deviating.filter(|_| !few.classes.is_empty()) {
             different += 1;
-            if few.classes.iter().any(|it| it.len() > 1 && it.contains(&odd)) {
-                return Err(format!("seed {seed}: rank {odd} has the kind of others, and waits for less"));
+            if few.classes.iter().any(|it| it.len() > 1 && it.contains(&deviating)) {
+                return Err(format!(
+                    "seed {seed}: rank {deviating} has the kind of others, and waits for less"
+                ));
             }
         }
     }

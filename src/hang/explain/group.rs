@@ -23,7 +23,7 @@ pub(super) fn membership(job: &Job<'_>, variants: &[GroupId], waiting: &[Call]) 
     let members =
         |group: GroupId| numbers_text(job.records.group(group).members.as_deref().unwrap_or_default());
     let is_clear = sides.len() > 1 && sides[0].1.len() > sides[1].1.len();
-    let odd: Vec<Rank> = sides.iter().skip(1).flat_map(|it| it.1.iter().copied()).collect();
+    let deviating: Vec<Rank> = sides.iter().skip(1).flat_map(|it| it.1.iter().copied()).collect();
     let list = |(group, ranks): &(GroupId, Vec<Rank>)| {
         format!("{} with the members {}", ranks_text(ranks), members(*group))
     };
@@ -35,11 +35,11 @@ pub(super) fn membership(job: &Job<'_>, variants: &[GroupId], waiting: &[Call]) 
     );
     let mut labels = Vec::new();
     let first_of = |ranks: &[Rank]| waiting.iter().find(|it| ranks.contains(&it.rank)).copied();
-    if let Some(call) = first_of(&odd) {
+    if let Some(call) = first_of(&deviating) {
         labels.push(label(
             job,
             call,
-            format!("{} {} in its own group here", ranks_text(&odd), verb(&odd, "wait")),
+            format!("{} {} in its own group here", ranks_text(&deviating), verb(&deviating, "wait")),
         ));
     }
     let usual_ranks = sides.first().map_or(&[][..], |it| &it.1);
@@ -64,14 +64,14 @@ pub(super) fn membership(job: &Job<'_>, variants: &[GroupId], waiting: &[Call]) 
     Finding {
         code: Code::HangMembership,
         message,
-        ranks: if is_clear || !without.is_empty() { odd } else { Vec::new() },
+        ranks: if is_clear || !without.is_empty() { deviating } else { Vec::new() },
         labels,
         notes,
         help: "every rank must call `new_group` with the same list of ranks, in the same order; the records do not hold the line of `new_group`".to_owned(),
     }
 }
 
-pub(super) fn uneven(job: &Job<'_>, queue: usize, seq: u32, odd: &[Call]) -> Finding {
+pub(super) fn uneven(job: &Job<'_>, queue: usize, seq: u32, deviating: &[Call]) -> Finding {
     let queue = &job.queues[queue];
     let calls: Vec<Call> = queue.lanes.iter().filter_map(|it| job.call_at(it, seq)).collect();
     let sizes = |call: &Call| {
@@ -82,22 +82,25 @@ pub(super) fn uneven(job: &Job<'_>, queue: usize, seq: u32, odd: &[Call]) -> Fin
         .iter()
         .map(sizes)
         .fold((0, 0), |sum, it| (i64::saturating_add(sum.0, it.0), i64::saturating_add(sum.1, it.1)));
-    let Some(shown) = odd.first().or(calls.first()).copied() else { return empty(Code::HangSizes) };
+    let Some(shown) = deviating.first().or(calls.first()).copied() else { return empty(Code::HangSizes) };
     let at = position(job, shown);
     let name = what_at(job, shown);
-    let ranks = ranks_of(odd);
+    let ranks = ranks_of(deviating);
     let signature = job.records.signature(job.record(shown).signature);
     let output = tensors(&crate::record::Signature { inputs: Vec::new(), ..signature.clone() });
-    let who = match odd {
+    let who = match deviating {
         [] => "no rank alone shows it".to_owned(),
-        odd => {
-            let others =
-                calls.iter().find(|it| !odd.contains(it)).map(|it| operands(job, *it)).unwrap_or_default();
+        deviating => {
+            let others = calls
+                .iter()
+                .find(|it| !deviating.contains(it))
+                .map(|it| operands(job, *it))
+                .unwrap_or_default();
             format!(
                 "{} {} {} (output {output}), the others {others}",
                 ranks_text(&ranks),
                 if ranks.len() == 1 { "passes" } else { "pass" },
-                values(job, odd)
+                values(job, deviating)
             )
         }
     };
@@ -109,7 +112,7 @@ pub(super) fn uneven(job: &Job<'_>, queue: usize, seq: u32, odd: &[Call]) -> Fin
         code: Code::HangSizes,
         message,
         ranks: ranks.clone(),
-        labels: vec![label(job, shown, match odd {
+        labels: vec![label(job, shown, match deviating {
             [] => "the sizes of all ranks together do not match here".to_owned(),
             _ => format!("the sizes of {} differ here", ranks_text(&ranks)),
         })],

@@ -287,7 +287,7 @@ fn reason_text(job: &Job<'_>, rank: Rank, reason: Reason) -> String {
     }
 }
 
-pub(super) fn message(job: &Job<'_>, send: Call, receive: Call, odd: Option<Rank>) -> Finding {
+pub(super) fn message(job: &Job<'_>, send: Call, receive: Call, deviating: Option<Rank>) -> Finding {
     let message = format!(
         "rank {} sends {} to rank {} ({}), which receives {} ({})",
         send.rank,
@@ -300,14 +300,14 @@ pub(super) fn message(job: &Job<'_>, send: Call, receive: Call, odd: Option<Rank
     Finding {
         code: Code::HangSizes,
         message,
-        ranks: odd.into_iter().collect(),
+        ranks: deviating.into_iter().collect(),
         labels: vec![
             label(job, send, format!("rank {} sends {}", send.rank, operands(job, send))),
             label(job, receive, format!("rank {} receives {}", receive.rank, operands(job, receive))),
         ],
         notes: [
             Some(format!("this is message {}", position(job, send))),
-            odd.map(|it| format!("rank {it} is named because the calls at its line have other sizes elsewhere in the records")),
+            deviating.map(|it| format!("rank {it} is named because the calls at its line have other sizes elsewhere in the records")),
             callers_note(job, send),
             callers_note(job, receive),
         ]

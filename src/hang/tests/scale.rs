@@ -36,14 +36,14 @@ fn cpu_seconds() -> f64 {
 #[test]
 fn the_cause_is_found_among_many_ranks() {
     let (ranks, rounds) = (number("HIR_HANG_RANKS", 256), number("HIR_HANG_ROUNDS", 10));
-    let odd = ranks / 2 + 3;
+    let deviating = ranks / 2 + 3;
     let folder = tempfile::tempdir().expect("a folder");
     let mut groups = vec![Group { description: "default_pg", members: (0..ranks).collect() }];
     groups.extend(
         (0..ranks / GROUP)
             .map(|it| Group { description: "mesh_tp", members: (it * GROUP..(it + 1) * GROUP).collect() }),
     );
-    // All calls but those of the last round have completed. The odd rank leaves out a call in it.
+    // All calls but those of the last round have completed. The deviating rank leaves out a call in it.
     let write = |rank: usize| {
         let call = |op, group, line: u32| Call { op, group, elements: 1 << (line % 5), dtype: "Float", line };
         let round = |_| {
@@ -54,7 +54,7 @@ fn the_cause_is_found_among_many_ranks() {
         };
         let mut calls: Vec<Call> = (0..rounds).flat_map(round).collect();
         let mut done: Vec<bool> = (0..calls.len()).map(|at| at + 8 < calls.len()).collect();
-        if rank == odd {
+        if rank == deviating {
             calls.remove(calls.len() - 2);
             done.pop();
         }
@@ -72,7 +72,7 @@ fn the_cause_is_found_among_many_ranks() {
         fs::write(&path, write(first)).expect("a file");
         for rank in first + 1..first + GROUP {
             let other = folder.path().join(format!("nccl_trace_rank_{rank}"));
-            if rank == odd { fs::write(other, write(rank)) } else { fs::hard_link(&path, other) }
+            if rank == deviating { fs::write(other, write(rank)) } else { fs::hard_link(&path, other) }
                 .expect("a file");
         }
     }
@@ -82,6 +82,6 @@ fn the_cause_is_found_among_many_ranks() {
     let report = report(&dumps);
     let (records, all, cpu) = (report.records, begin.elapsed(), cpu_seconds() - cpu);
     println!("{ranks} ranks, {records} records: read {read:.1?}, in all {all:.1?}, {cpu:.1} s of all cores");
-    assert_eq!(report.findings[0].ranks, [odd as u32], "{}", report.verdict());
+    assert_eq!(report.findings[0].ranks, [deviating as u32], "{}", report.verdict());
     assert!(report.is_hang && table(&report).len() < 30, "{:#?}", table(&report));
 }

@@ -179,8 +179,8 @@ fn a_call_that_the_watchdog_gave_up_does_not_run_any_more() {
 
 #[test]
 fn names_of_files_are_kept_in_messages() {
-    let odd = json!([{"name": "step", "filename": "a wait in b.py", "line": 3}]);
-    let ranks = [vec![with(call(1, "all_reduce", 4), &[("frames", odd)])], vec![]];
+    let frame = json!([{"name": "step", "filename": "a wait in b.py", "line": 3}]);
+    let ranks = [vec![with(call(1, "all_reduce", 4), &[("frames", frame)])], vec![]];
     let message = &explained(2, &ranks).findings[0].message;
     assert!(message.contains("rank 0 waits, all_reduce (a wait in b.py:3), #1 of group 0:"), "{message}");
 }
@@ -362,8 +362,8 @@ fn only_dumps_are_read() {
 
 #[test]
 fn a_line_break_in_a_name_does_not_end_a_line() {
-    let odd = json!([{"name": "step", "filename": "a\nb.py", "line": 3}]);
-    let ranks = [vec![with(call(1, "all_reduce", 4), &[("frames", odd)])], vec![call(1, "broadcast", 4)]];
+    let frame = json!([{"name": "step", "filename": "a\nb.py", "line": 3}]);
+    let ranks = [vec![with(call(1, "all_reduce", 4), &[("frames", frame)])], vec![call(1, "broadcast", 4)]];
     let dumps = load(2, &ranks);
     assert!(!report(&dumps).verdict().contains('\n'));
     let program = hir_hang::program::program(&dumps);

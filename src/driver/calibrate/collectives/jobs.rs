@@ -240,8 +240,8 @@ mod tests {
         let rules = found.rules("*=nccl");
         let expected = "Allreduce/2=one-shot;Allgather/2=one-shot-ll;ReduceScatter/2=one-shot-ll;AllToAll/2=one-shot-ll;*=nccl";
         assert_eq!(rules, expected);
-        let told = "bits of Allreduce/2 with two-shot are guaranteed to be the same, and were so in 1 of 1 comparisons";
-        assert!(found.report().lines().any(|it| it == told));
+        let expected = "bits of Allreduce/2 with two-shot are guaranteed to be the same, and were so in 1 of 1 comparisons";
+        assert!(found.report().lines().any(|it| it == expected));
         Ok(())
     }
 }

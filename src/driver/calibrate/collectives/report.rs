@@ -28,9 +28,13 @@ impl Measured {
         for team in self.teams() {
             for (kind, (_, word, _)) in KINDS.iter().enumerate() {
                 for (algorithm, _) in ALGORITHMS {
-                    if let Some(told) = self.told_of_bits(team, kind, algorithm) {
-                        let _ =
-                            writeln!(text, "bits of {}/{team} with {} {told}", word.text(), algorithm.text());
+                    if let Some(known) = self.known_of_bits(team, kind, algorithm) {
+                        let _ = writeln!(
+                            text,
+                            "bits of {}/{team} with {} {known}",
+                            word.text(),
+                            algorithm.text()
+                        );
                     }
                 }
             }
@@ -39,13 +43,13 @@ impl Measured {
     }
 
     /// Returns what is known about the bits of a team, a collective and an algorithm.
-    fn told_of_bits(&self, team: usize, kind: usize, algorithm: Algorithm) -> Option<String> {
+    fn known_of_bits(&self, team: usize, kind: usize, algorithm: Algorithm) -> Option<String> {
         let is_it = |it: &&Comparison| (it.team, it.kind, it.algorithm) == (team, kind, algorithm);
         let found: Vec<Option<bool>> = self.comparisons.iter().filter(is_it).map(|it| it.is_same).collect();
         let count = |result: Option<bool>| found.iter().filter(|it| **it == result).count();
         let (same, different, failed) = (count(Some(true)), count(Some(false)), count(None));
         let all = found.len();
-        let told = match (different, same) {
+        let known = match (different, same) {
             (0, 0) if all == 0 => return None,
             (0, 0) => return Some("were not compared".to_owned()),
             // NCCL promises nothing; hir's kernels add in the order of ranks.
@@ -55,7 +59,7 @@ impl Measured {
             (0, _) => format!("are guaranteed to be the same, and were so in {same} of {all} comparisons"),
             _ => format!("differ between runs or ranks in {different} of {all} comparisons"),
         };
-        Some(if failed == 0 { told } else { format!("{told}; {failed} could not be made") })
+        Some(if failed == 0 { known } else { format!("{known}; {failed} could not be made") })
     }
 }
 
