@@ -52,9 +52,10 @@ pub(super) fn run(
             let is_equal = *before == *program;
             let after = if is_equal { Arc::clone(&before) } else { Arc::new(program.clone()) };
             let preparation = since(copied);
-            let checked = match is_equal && is_verified {
-                true => Some((Ok(()), Duration::ZERO)),
-                false => queue.check(Job { before, after: Arc::clone(&after), reported }),
+            let checked = if is_equal && is_verified {
+                Some((Ok(()), Duration::ZERO))
+            } else {
+                queue.check(Job { before, after: Arc::clone(&after), reported })
             };
             is_verified = true;
             let reported = if is_equal { Change::Unchanged } else { reported };
@@ -155,9 +156,10 @@ impl Checker {
 
     /// Returns the next result; `None` if it may not wait and there is none yet.
     fn result(&self, may_wait: bool) -> Option<Checked> {
-        let found = match may_wait {
-            true => self.results.recv().map_err(|_| TryRecvError::Disconnected),
-            false => self.results.try_recv(),
+        let found = if may_wait {
+            self.results.recv().map_err(|_| TryRecvError::Disconnected)
+        } else {
+            self.results.try_recv()
         };
         match found {
             Ok(checked) => Some(checked),

@@ -246,10 +246,8 @@ pub fn fused_instructions(world: &World) -> Vec<FusedInsts> {
         };
         let source = |it: &ViewOnRank| {
             let address = address(it.rank, &it.view);
-            Ok(match assignment.holds_packets(it.rank, it.view.buffer) {
-                true => Source::Packets(address),
-                false => Source::Memory(address),
-            })
+            let is_packet = assignment.holds_packets(it.rank, it.view.buffer);
+            Ok(if is_packet { Source::Packets(address) } else { Source::Memory(address) })
         };
         let scope = FusionScope {
             rank: plan.rank,

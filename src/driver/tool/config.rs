@@ -105,10 +105,14 @@ pub(super) fn read(
                 let name = format!("[{name}]");
                 let is_own = session.tool.trim_start_matches("hir").trim_start_matches(['-', ' '])
                     == &name[1..name.len() - 1];
-                own.iter().try_for_each(|(key, value)| match is_known(key, true) {
-                    true if is_own => add(key, value, true).map_err(|it| format!("`{name}`: {it}")),
-                    true => Ok(()),
-                    false => Err(format!("`{name}`: `{key}` cannot be set here")),
+                own.iter().try_for_each(|(key, value)| {
+                    if !is_known(key, true) {
+                        Err(format!("`{name}`: `{key}` cannot be set here"))
+                    } else if is_own {
+                        add(key, value, true).map_err(|it| format!("`{name}`: {it}"))
+                    } else {
+                        Ok(())
+                    }
                 })
             }
             (key, value) if is_known(key, false) => add(key, value, false),

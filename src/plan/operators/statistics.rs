@@ -28,10 +28,12 @@ impl OperatorCall<'_> {
         let dtype = sum_dtype(self.operand_dtype(0));
         let terms: usize = axes.iter().map(|at| input.shape[*at]).product();
         // Without copies of the results, one kernel does all of this on GPUs.
-        let mut target = |at: usize, out: &View| match self.result_dtype(at) == dtype && !out.may_alias(input)
-        {
-            true => out.clone(),
-            false => code.temporary("statistics", dtype, kept.clone()),
+        let mut target = |at: usize, out: &View| {
+            if self.result_dtype(at) == dtype && !out.may_alias(input) {
+                out.clone()
+            } else {
+                code.temporary("statistics", dtype, kept.clone())
+            }
         };
         let (mean, sum) = (target(0, avg), target(1, var));
         let difference = code.temporary("differences", dtype, input.shape.clone());

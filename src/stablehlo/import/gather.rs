@@ -139,27 +139,26 @@ impl<'m, 's> Importer<'m, 's> {
             number = self.sum_of(number, index)?;
         }
         for (component, dim) in numbers.indexed.iter().enumerate() {
-            let own = match has_dim {
-                true => {
-                    let component = component as i64;
-                    let ranges: Vec<[i64; 3]> = indices
-                        .shape()
-                        .iter()
-                        .enumerate()
-                        .map(|(at, extent)| {
-                            if at == numbers.component_dim {
-                                [component, component + 1, 1]
-                            } else {
-                                [0, *extent, 1]
-                            }
-                        })
-                        .collect();
-                    match self.sliced(indices.clone(), &ranges) {
-                        Value::Splat(it) => Value::Splat(Splat { shape: shape.clone(), ..it }),
-                        Value::Tensor(it) => Value::Tensor(self.reshaped(it, &shape)),
-                    }
+            let own = if has_dim {
+                let component = component as i64;
+                let ranges: Vec<[i64; 3]> = indices
+                    .shape()
+                    .iter()
+                    .enumerate()
+                    .map(|(at, extent)| {
+                        if at == numbers.component_dim {
+                            [component, component + 1, 1]
+                        } else {
+                            [0, *extent, 1]
+                        }
+                    })
+                    .collect();
+                match self.sliced(indices.clone(), &ranges) {
+                    Value::Splat(it) => Value::Splat(Splat { shape: shape.clone(), ..it }),
+                    Value::Tensor(it) => Value::Tensor(self.reshaped(it, &shape)),
                 }
-                false => indices.clone(),
+            } else {
+                indices.clone()
             };
             let last = scalar(extents[*dim].last);
             let moved = self.binary_values("maximum", own.clone(), scalar(0))?;

@@ -84,10 +84,13 @@ impl<'m, 's> Importer<'m, 's> {
         self.check_arguments(body, &values)?;
         self.region = Some(region.clone());
         let results = self.region_with(body, values);
-        let results = results.and_then(|it| match it.len() == types.len() {
-            true => Ok(it),
-            false => Err(self
-                .bad_module("the region returns another number of values", "expected one for each result")),
+        let results = results.and_then(|it| {
+            if it.len() == types.len() {
+                Ok(it)
+            } else {
+                let message = "the region returns another number of values";
+                Err(self.bad_module(message, "expected one for each result"))
+            }
         })?;
         let mut left = Vec::with_capacity(results.len());
         for ((value, ty), sharding) in results.into_iter().zip(&types).zip(&outputs) {

@@ -185,10 +185,8 @@ impl<'s> Parser<'s, '_> {
                 Some(TokenKind::String) => it.expect(TokenKind::String, "a name")?.trim_matches('"'),
                 _ => it.expect(TokenKind::Word, "the name of an attribute")?,
             };
-            let value = match it.accept(TokenKind::Equal) {
-                true => it.nested(Self::typed_attribute)?,
-                false => Attribute::Word("unit"),
-            };
+            let has_value = it.accept(TokenKind::Equal);
+            let value = if has_value { it.nested(Self::typed_attribute)? } else { Attribute::Word("unit") };
             entries.push((name, value));
             Ok(())
         })?;

@@ -58,9 +58,10 @@ pub(super) fn exchange_rows(
         let (name, source) = (program.tensor_name(shift.out), program.tensor_name(shift.source));
         let count: i64 = shift.pieces(program).iter().filter(|it| it.distance != 0).map(|it| it.count).sum();
         let count = count_text(count.unsigned_abs() as usize, "row");
-        let message = match shift.by.abs() <= shift.part {
-            true => format!("neighbours exchange {count} of `{source}` for `{name}`"),
-            false => format!("each device receives {count} of `{source}` for `{name}`"),
+        let message = if shift.by.abs() <= shift.part {
+            format!("neighbours exchange {count} of `{source}` for `{name}`")
+        } else {
+            format!("each device receives {count} of `{source}` for `{name}`")
         };
         remarks.note(program.stmt_span(stmt), message, "shifts a sharded axis");
         let (posts, rest) = shift.emit(program, fresh, stmt);

@@ -82,9 +82,10 @@ pub(super) fn attempt_together(
     let without_axis = FxHashSet::default();
     let mut found = Together { program: program.clone(), chunks, reasons, without_axis, known: None };
     // As for one communication: loops of slices, of chunks, and of the statements up to the next products.
-    let everywhere = match arguments.flag("share") {
-        true => &[Reach::Everywhere, Reach::NextProduct][..],
-        false => &[Reach::BehindProduct, Reach::Everywhere][..],
+    let everywhere = if arguments.flag("share") {
+        &[Reach::Everywhere, Reach::NextProduct][..]
+    } else {
+        &[Reach::BehindProduct, Reach::Everywhere][..]
     };
     let ways = [
         Some((everywhere, loops)),
