@@ -20,7 +20,7 @@ const MAX_ELEMENTS: usize = 16;
 /// It has no plans, does not end, or needs more than the page has.
 pub(crate) fn run(text: &str) -> Result<Value, String> {
     let world = planned(text)?;
-    let outcome = hir_sim::sample_run(&world)?;
+    let outcome = hir_sim::sample_run(&world).map_err(|it| it.to_string())?;
     let trace = outcome.trace.unwrap_or_default();
     let steps: Vec<Value> = trace.iter().take(MAX_STEPS).map(|it| step(&world, *it)).collect();
     let mut outputs = Vec::new();

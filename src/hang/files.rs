@@ -143,7 +143,7 @@ pub fn read(files: &[(String, Vec<u8>)]) -> Result<Dumps, LoadError> {
     for (name, bytes) in files {
         let rank = rank_of_name(name).ok_or_else(|| LoadError::NoRank(name.into()))?;
         let log = read_bytes(bytes, rank, name, &tables);
-        read.push((rank, log.map_err(|why| Skipped { file: name.clone(), rank, why })));
+        read.push((rank, log.map_err(|it| Skipped { file: name.clone(), rank, why: it.to_string() })));
     }
     if read.is_empty() {
         return Err(LoadError::NoDumps {
@@ -175,7 +175,7 @@ fn read_archive(path: &Path, tables: &Interners) -> io::Result<Vec<ReadDump>> {
             folders.insert(name.rsplit_once('/').map_or("", |it| it.0).to_owned());
             let file = format!("{}/{name}", path.display());
             let log = read_bytes(&bytes, rank, &file, tables);
-            read.push((rank, log.map_err(|why| Skipped { file, rank, why })));
+            read.push((rank, log.map_err(|it| Skipped { file, rank, why: it.to_string() })));
         }
     })?;
     if folders.len() > 1 {
@@ -284,7 +284,30 @@ fn read_file(path: &Path, rank: Rank, tables: &Interners) -> Result<RankLog, Ski
     if bytes.len() as u64 > MAX_FILE {
         return Err(skip(format!("it has more than {} MiB", MAX_FILE >> 20)));
     }
-    read_bytes(&bytes, rank, &shown, tables).map_err(skip)
+    read_bytes(&bytes, rank, &shown, tables).map_err(|fault| skip(fault.to_string()))
+}
+
+/// Why a file is not a dump.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UnreadableDump {
+    /// It cannot be unpacked.
+    #[error(transparent)]
+    Packed(#[from] io::Error),
+    /// It has no bytes.
+    #[error("it is empty: the process ended before it wrote its dump")]
+    Empty,
+    /// It is not a pickle that a flight recorder writes.
+    #[error(transparent)]
+    Pickle(#[from] pickle::PickleError),
+    /// It ends too early.
+    #[error("{0}: the file is cut off")]
+    CutOff(serde_json::Error),
+    /// It is not JSON.
+    #[error("it is neither a pickle nor JSON: {0}")]
+    Json(serde_json::Error),
+    /// It has not the keys of a dump.
+    #[error(transparent)]
+    Dump(#[from] dump::DumpError),
 }
 
 /// Makes the log of a rank from the bytes of its dump.
@@ -293,24 +316,24 @@ pub(crate) fn read_bytes(
     rank: Rank,
     file: &str,
     tables: &Interners,
-) -> Result<RankLog, String> {
+) -> Result<RankLog, UnreadableDump> {
     let unpacked;
     let bytes = match bytes {
         [0x1f, 0x8b, ..] => {
-            unpacked = archive::unpack_gzip(bytes).map_err(|it| it.to_string())?;
+            unpacked = archive::unpack_gzip(bytes)?;
             unpacked.as_slice()
         }
         _ => bytes,
     };
     let (values, root) = match bytes {
-        [] => return Err("it is empty: the process ended before it wrote its dump".to_owned()),
-        [0x80, ..] => pickle::read(bytes).map_err(|it| it.to_string())?,
+        [] => return Err(UnreadableDump::Empty),
+        [0x80, ..] => pickle::read(bytes)?,
         _ => json::read(bytes).map_err(|fault| match fault.classify() {
-            serde_json::error::Category::Eof => format!("{fault}: the file is cut off"),
-            _ => format!("it is neither a pickle nor JSON: {fault}"),
+            serde_json::error::Category::Eof => UnreadableDump::CutOff(fault),
+            _ => UnreadableDump::Json(fault),
         })?,
     };
-    dump::read(&values, root, rank, file, tables).map_err(|it| it.to_string())
+    Ok(dump::read(&values, root, rank, file, tables)?)
 }
 
 /// Returns for each group the one that stands for it: ranks may know one group by another description, and some without its members.

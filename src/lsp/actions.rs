@@ -11,6 +11,7 @@ use crate::{
     check,
     diagnostics::{converted, is_race},
     format::{Form, rewritten},
+    refusal::Refusal,
     snapshot::Snapshot,
 };
 
@@ -48,18 +49,16 @@ impl Rewrite {
     /// Returns the new text.
     ///
     /// # Errors
-    /// Why there is none, as a sentence for the user.
-    pub(crate) fn apply(self, snapshot: &Snapshot) -> Result<String, String> {
-        let form = |form| rewritten(snapshot, form).map_err(|it| it.to_string());
+    /// Why there is none.
+    pub(crate) fn apply(self, snapshot: &Snapshot) -> Result<String, Refusal> {
         match self {
             Self::FixReading => Ok(grammar::fix(snapshot.text()).into_owned()),
             Self::FixRaces => {
                 let (text, edits) = check::fix_races(snapshot.text());
-                let none = "no single edit removes these races: the help of each one says what to decide";
-                if edits.is_empty() { Err(none.to_owned()) } else { Ok(text) }
+                if edits.is_empty() { Err(Refusal::NoEdit) } else { Ok(text) }
             }
-            Self::Canonical => form(Form::Canonical),
-            Self::Short => form(Form::Short),
+            Self::Canonical => Ok(rewritten(snapshot, Form::Canonical)?),
+            Self::Short => Ok(rewritten(snapshot, Form::Short)?),
         }
     }
 }

@@ -20,7 +20,7 @@ use grammar::{
 use hir_check::Checks;
 use hir_plan::{World, assume_scalars, limits::Limits};
 
-use crate::{estimate::Summary, snapshot::Snapshot};
+use crate::{estimate::Summary, refusal::Refusal, snapshot::Snapshot};
 
 /// The size of the stack of a thread that reads or checks programs. The nesting of texts is limited, and needs less.
 const STACK: usize = 32 << 20;
@@ -242,17 +242,14 @@ fn plan(program: &Program, lines: &LineIndex) -> Result<World, Vec<Diagnostic>> 
 /// Plans the program at an offset, as the check does.
 ///
 /// # Errors
-/// Why there are no plans, for the user.
-pub(crate) fn planned(snapshot: &Snapshot, offset: u32) -> Result<World, String> {
+/// Why there are no plans.
+pub(crate) fn planned(snapshot: &Snapshot, offset: u32) -> Result<World, Refusal> {
     if snapshot.is_rejected() {
-        return Err("the text has errors: correct them first".to_owned());
+        return Err(Refusal::Rejected);
     }
-    let mut program = snapshot.program_at(offset).ok_or("the text has no program")?.clone();
+    let mut program = snapshot.program_at(offset).ok_or(Refusal::NoProgram)?.clone();
     assume_scalars(&mut program, &snapshot.source, None, &LIMITS);
-    plan(&program, &snapshot.source.lines).map_err(|faults| {
-        let reasons = faults.iter().map(|it| format!("[{}] {}", it.code.text(), it.message));
-        reasons.take(1).collect()
-    })
+    plan(&program, &snapshot.source.lines).map_err(Refusal::Plans)
 }
 
 /// Extends the labels of a finding to whole lines. In a report, labels are short, because their texts are below their middles.

@@ -6,7 +6,7 @@ use lsp_types::{CodeLens, Command, Uri};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::{check, estimate::Summary, snapshot::Snapshot};
+use crate::{check, estimate::Summary, refusal::Refusal, snapshot::Snapshot};
 
 /// The most elements of an output that are shown.
 const MAX_ELEMENTS: usize = 16;
@@ -59,8 +59,8 @@ impl LensCommand {
     /// Executes it for the program at an offset.
     ///
     /// # Errors
-    /// Why there is no answer, as a sentence for the user.
-    pub(crate) fn execute(self, snapshot: &Snapshot, offset: u32) -> Result<Outcome, String> {
+    /// Why there is no answer.
+    pub(crate) fn execute(self, snapshot: &Snapshot, offset: u32) -> Result<Outcome, Refusal> {
         let world = check::planned(snapshot, offset)?;
         let ranks = count_text(world.len(), "simulated rank");
         if let Self::Run = self {
@@ -85,16 +85,20 @@ impl LensCommand {
             return Ok(Outcome { title, text, html: None });
         }
         if world.deadlock().is_some() {
-            return Err("the program deadlocks: the marked statements say why".to_owned());
+            return Err(Refusal::Deadlock);
         }
-        let timeline = estimate(&world).map_err(|_| "the ranks have too many streams".to_owned())?;
+        let timeline = estimate(&world).map_err(|_| Refusal::TooManyStreams)?;
         let report = Overlap::of(&timeline).report(&timeline);
         let text = report.join("\n") + "\n";
         if let Self::Overlap = self {
             return Ok(Outcome { title: format!("overlap on {ranks}, estimated"), text, html: None });
         }
-        let file: TimelineFile = "timeline.html".parse().map_err(|_| "no such page".to_owned())?;
-        let html = file.text(&timeline, &snapshot.source.name, &report).map_err(|it| it.to_string())?;
+        let file: TimelineFile = "timeline.html"
+            .parse()
+            .map_err(|it: grammar::InvalidOption| Refusal::Timeline(it.to_string()))?;
+        let html = file
+            .text(&timeline, &snapshot.source.name, &report)
+            .map_err(|it| Refusal::Timeline(it.to_string()))?;
         Ok(Outcome { title: format!("timeline of {ranks}, estimated"), text, html: Some(html) })
     }
 }

@@ -26,6 +26,7 @@ mod names;
 mod navigation;
 mod positions;
 mod reference;
+mod refusal;
 mod requests;
 mod run_lines;
 mod server;

@@ -8,7 +8,7 @@ use grammar::{
 use passes::{Catalog, Settings};
 use serde::{Deserialize, Serialize};
 
-use crate::snapshot::Snapshot;
+use crate::{refusal::Refusal, snapshot::Snapshot};
 
 /// What `hir/lowered` asks for.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -44,27 +44,22 @@ impl lsp_types::request::Request for LoweredRequest {
 /// Runs passes on the program at an offset.
 ///
 /// # Errors
-/// Why the passes cannot rewrite it, for the user.
+/// Why the passes cannot rewrite it.
 pub(crate) fn lowered(
     snapshot: &Snapshot,
     catalog: &Catalog,
     offset: u32,
     list: &str,
-) -> Result<Lowered, String> {
+) -> Result<Lowered, Refusal> {
     if snapshot.is_rejected() {
-        return Err("the text has errors: correct them first".to_owned());
+        return Err(Refusal::Rejected);
     }
-    let program = snapshot.program_at(offset).ok_or("the text has no program")?;
-    let calls = catalog.parse(list).map_err(|fault| {
-        let label = fault.labels.first().map_or("", |it| it.1.as_str());
-        format!("`{list}`: {}: {label}", fault.message)
-    })?;
+    let program = snapshot.program_at(offset).ok_or(Refusal::NoProgram)?;
+    let calls = catalog
+        .parse(list)
+        .map_err(|fault| Refusal::PassList { list: list.to_owned(), fault: Box::new(fault) })?;
     let mut program = program.clone();
-    passes::run(&mut program, &calls, Settings::default(), &mut |_| ()).map_err(|fault| {
-        let reasons = fault.error.diagnostics().iter();
-        let reasons: Vec<String> = reasons.map(|it| format!("[{}] {}", it.code.text(), it.message)).collect();
-        format!("{fault}: {}", reasons.join("; "))
-    })?;
+    passes::run(&mut program, &calls, Settings::default(), &mut |_| ()).map_err(Refusal::Passes)?;
     let new = Source::new(String::new(), grammar::print(&program));
     let (read, found) = new.programs();
     let lines = match &read[..] {

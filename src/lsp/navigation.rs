@@ -5,6 +5,7 @@ use lsp_types::{DocumentHighlight, DocumentHighlightKind, Location, Range, TextE
 
 use crate::{
     names::{self, Named, Occurrence, Role},
+    refusal::Refusal,
     snapshot::Snapshot,
 };
 
@@ -66,15 +67,15 @@ pub(crate) fn renamed_range(snapshot: &Snapshot, offset: u32) -> Option<Range> {
 /// Returns the edits that give the name at an offset another one.
 ///
 /// # Errors
-/// Why it cannot have the new name, for the user.
-pub(crate) fn rename(snapshot: &Snapshot, offset: u32, new: &str) -> Result<Vec<TextEdit>, String> {
+/// Why it cannot have the new name.
+pub(crate) fn rename(snapshot: &Snapshot, offset: u32, new: &str) -> Result<Vec<TextEdit>, Refusal> {
     if snapshot.is_rejected() {
-        return Err("the text has errors: correct them first".to_owned());
+        return Err(Refusal::Rejected);
     }
     if renamed_range(snapshot, offset).is_none() {
-        return Err("there is no name to change here".to_owned());
+        return Err(Refusal::NoName);
     }
-    let (program, it, found) = names_at(snapshot, offset).ok_or("there is no name to change here")?;
+    let (program, it, found) = names_at(snapshot, offset).ok_or(Refusal::NoName)?;
     let text = snapshot.text();
     let kind = match it.named {
         Named::Tensor(_) => "a tensor, such as `T3`",
@@ -91,14 +92,14 @@ pub(crate) fn rename(snapshot: &Snapshot, offset: u32, new: &str) -> Result<Vec<
     };
     let (prefix, number) = parts(new);
     if prefix != parts(old).0 || number.is_empty() || number.len() > 9 {
-        return Err(format!("`{new}` is not the name of {kind}"));
+        return Err(Refusal::OtherKind { name: new.to_owned(), kind });
     }
     let all = names::occurrences(snapshot, program);
     if all.iter().any(|it| {
         it.span.text(text) == new
             && std::mem::discriminant(&it.named) == std::mem::discriminant(&found[0].named)
     }) {
-        return Err(format!("the program has `{new}` already"));
+        return Err(Refusal::NameTaken(new.to_owned()));
     }
     let mut renamed = String::with_capacity(text.len());
     let mut done = 0;
@@ -110,7 +111,7 @@ pub(crate) fn rename(snapshot: &Snapshot, offset: u32, new: &str) -> Result<Vec<
     renamed += text.get(done..).unwrap_or("");
     let (programs, faults) = Source::new(String::new(), renamed).programs();
     if has_errors(&faults) || programs.len() != snapshot.programs.len() {
-        return Err(format!("with the name `{new}`, the text has errors"));
+        return Err(Refusal::NameRejected(new.to_owned()));
     }
     Ok(found.iter().map(|it| TextEdit::new(snapshot.range(it.span), new.to_owned())).collect())
 }

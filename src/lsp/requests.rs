@@ -146,7 +146,7 @@ pub(crate) fn answer(session: &mut Session, request: Request) -> Option<Answer> 
         request::Rename::METHOD => with::<request::Rename>(request, |it| {
             let (uri, snapshot, offset) = place_of(session, &it.text_document_position)?;
             let edits = navigation::rename(&snapshot, offset, &it.new_name);
-            let edits = edits.map_err(|reason| Failure::new(ErrorCode::RequestFailed, reason))?;
+            let edits = edits.map_err(|reason| Failure::new(ErrorCode::RequestFailed, reason.to_string()))?;
             Ok(Some(actions::edit(&uri, edits)))
         }),
         request::DocumentSymbolRequest::METHOD => with::<request::DocumentSymbolRequest>(request, |it| {
@@ -233,8 +233,9 @@ fn resolve(session: &mut Session, request: Request) -> Option<Answer> {
         return Some(Err(Failure::new(ErrorCode::ContentModified, message)));
     }
     in_thread(session, id, move || {
-        let text =
-            rewrite.apply(&snapshot).map_err(|reason| Failure::new(ErrorCode::RequestFailed, reason))?;
+        let text = rewrite
+            .apply(&snapshot)
+            .map_err(|reason| Failure::new(ErrorCode::RequestFailed, reason.to_string()))?;
         action.edit = Some(actions::edit(&uri, actions::difference(&snapshot, &text)));
         Ok(value(action))
     })
@@ -254,7 +255,9 @@ fn lower(session: &mut Session, request: Request) -> Option<Answer> {
             let catalog = session.catalog.clone();
             in_thread(session, id, move || {
                 let lowered = lowered(&snapshot, &catalog, offset, &passes);
-                lowered.map(value).map_err(|reason| Failure::new(ErrorCode::RequestFailed, reason))
+                lowered
+                    .map(value)
+                    .map_err(|reason| Failure::new(ErrorCode::RequestFailed, reason.to_string()))
             })
         }
         Err(failure) => Some(Err(failure)),
@@ -282,7 +285,8 @@ fn execute(session: &mut Session, request: Request) -> Option<Answer> {
             let tell = session.teller();
             in_thread(session, id, move || {
                 let outcome = command.execute(&snapshot, offset);
-                let outcome = outcome.map_err(|reason| Failure::new(ErrorCode::RequestFailed, reason))?;
+                let outcome =
+                    outcome.map_err(|reason| Failure::new(ErrorCode::RequestFailed, reason.to_string()))?;
                 tell(&outcome.text);
                 Ok(value(outcome))
             })

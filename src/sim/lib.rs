@@ -80,7 +80,7 @@ use step::Memories;
 pub use {
     footprint::{Footprint, assembly_bytes, footprint, own_input_bytes},
     progress_query::ProgressQuery,
-    sample_run::sample_run,
+    sample_run::{SampleRunError, sample_run},
     schedule::{Schedule, ScheduleSet},
     work::{OverBudget, SimLimits, WorkBudget, work},
 };

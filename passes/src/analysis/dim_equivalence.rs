@@ -15,6 +15,7 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     analysis::{dim_map, sharding::Sharding},
+    pass::Obstacle,
     second_thread::both,
 };
 
@@ -75,10 +76,10 @@ pub enum Reach {
 }
 
 /// The extent of a dimension and the number of devices that have a part of it, if they are known, or why the dimension cannot be split.
-pub type Extent = Result<Option<(i64, i64)>, String>;
+pub type Extent = Result<Option<(i64, i64)>, Obstacle>;
 
 /// A number of chunks, or why there is none.
-pub type Count = Result<i64, Option<String>>;
+pub type Count = Result<i64, Option<Obstacle>>;
 
 /// Dimensions of several tensors that are equivalent, index by index.
 #[derive(Default)]

@@ -47,7 +47,7 @@ use crate::{
         dim_equivalence::{DimEquivalence, EquivalentDims, Extent},
         sharding::{Dim, DimPiece, Sharding},
     },
-    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
+    pass::{Arguments, Change, Obstacle, OptionKind, OptionSpec, Pass, Remarks, module_docs},
     rewrite::builder::IrBuilder,
 };
 
@@ -168,7 +168,7 @@ pub(crate) fn chunk_equally(program: &mut Program, cuts: &[Chunking]) -> Result<
 }
 
 /// Returns the reason why a dimension cannot be split into `count` chunks; `None` if it can.
-fn obstacle_to_count(program: &Program, tensor: TensorId, dim: usize, count: i64) -> Option<String> {
+fn obstacle_to_count(program: &Program, tensor: TensorId, dim: usize, count: i64) -> Option<Obstacle> {
     obstacle_to_counts(program, tensor, dim, count..=count)
 }
 
@@ -179,7 +179,7 @@ fn obstacle_to_counts(
     tensor: TensorId,
     dim: usize,
     counts: RangeInclusive<i64>,
-) -> Option<String> {
+) -> Option<Obstacle> {
     match divided_extent(program, tensor, dim) {
         Ok(it) => DividedExtent::of((tensor, dim), it?).obstacle_to_all(program, counts),
         Err(reason) => Some(reason),
@@ -204,10 +204,10 @@ fn divided_extent(program: &Program, tensor: TensorId, dim: usize) -> Extent {
     let it = Sharding::of(program, tensor)
         .ok_or_else(|| format!("`{}` is sharded over the inner part of a split axis", name()))?;
     if it.dims.iter().any(|dim| dim.stream().is_some()) {
-        return Err(format!("`{}` has a stream axis already", name()));
+        return Err(format!("`{}` has a stream axis already", name()).into());
     }
     if allocates_parts(program, tensor, dim) {
-        return Err(format!("the allocation domain of `{}` names parts of dimension {dim}", name()));
+        return Err(format!("the allocation domain of `{}` names parts of dimension {dim}", name()).into());
     }
     let spread = it.dims[dim].devices().map(|device| it.mesh.extent(device) as i64).product();
     let extent = known_extent(program, it.dims[dim].extent);
@@ -225,7 +225,7 @@ impl DividedExtent {
     }
 
     /// Returns the reason why it cannot be split into any of these numbers of chunks; `None` if it can.
-    fn obstacle_to_all(&self, program: &Program, counts: RangeInclusive<i64>) -> Option<String> {
+    fn obstacle_to_all(&self, program: &Program, counts: RangeInclusive<i64>) -> Option<Obstacle> {
         let (first, last) = (*counts.start(), *counts.end());
         counts.into_iter().all(|count| !self.is_divided_by(count)).then(|| {
             let part = part_of(self.extent, self.spread);
@@ -234,11 +234,8 @@ impl DividedExtent {
             } else {
                 format!("no number from {first} to {last} divides")
             };
-            format!(
-                "dimension {} of `{}` has {part}, which {divides}",
-                self.dim,
-                program.tensor_name(self.tensor)
-            )
+            let name = program.tensor_name(self.tensor);
+            Obstacle::from(format!("dimension {} of `{name}` has {part}, which {divides}", self.dim))
         })
     }
 }

@@ -36,7 +36,7 @@ use grammar::{
 use super::select_algorithms;
 use crate::{
     analysis::{blocks, name_uses::NameUses},
-    pass::{Arguments, Change, Pass, Remarks, module_docs},
+    pass::{Arguments, Change, Obstacle, Pass, Remarks, module_docs},
 };
 
 /// The pass.
@@ -98,7 +98,7 @@ fn first_use(
     names: &NameUses,
     behind: &[StmtId],
     (number, output): (Option<u32>, TensorId),
-) -> Result<(), String> {
+) -> Result<(), Obstacle> {
     let mut computing = behind.iter().filter_map(|it| match &program.stmts[*it] {
         Stmt::Op(it) => (!does_nothing(it)).then_some(Some(it)),
         Stmt::Let(..) => None,
@@ -106,17 +106,17 @@ fn first_use(
     });
     let is_wait = |it: &&OpStmt| it.op == Op::Wait && it.get(attr::WORK) == number;
     if number.is_none() || computing.next().flatten().filter(is_wait).is_none() {
-        return Err("no Wait for it follows at once".to_owned());
+        return Err("no Wait for it follows at once".into());
     }
     let fits = |it: &&OpStmt| it.op.def().class == OpClass::Elementwise || it.op == Op::Reduction;
     let Some(user) = computing.next().flatten().filter(fits) else {
-        return Err("no elementwise operator or reduction follows its Wait".to_owned());
+        return Err("no elementwise operator or reduction follows its Wait".into());
     };
     let mut reads = false;
     for_each_tensor_use(program, user, &mut |tensor, mode| {
         reads |= mode == AccessMode::Read && names.alias_class(tensor) == names.alias_class(output);
     });
-    if reads { Ok(()) } else { Err("the first operator behind its Wait does not use its output".to_owned()) }
+    if reads { Ok(()) } else { Err("the first operator behind its Wait does not use its output".into()) }
 }
 
 /// Returns whether a statement does nothing on its stream.
@@ -143,17 +143,17 @@ fn algorithm(
     program: &mut Program,
     it: &OpStmt,
     (kind, table): (CommunicationType, &AlgorithmTable),
-) -> Result<Algorithm, String> {
+) -> Result<Algorithm, Obstacle> {
     let own = it.get(attr::ALGO);
     let chosen = own.or_else(|| select_algorithms::choose(program, it, table));
     let Some(chosen) = chosen else {
-        return Err("its size in bytes is not a constant, and it has no `algo=`".to_owned());
+        return Err("its size in bytes is not a constant, and it has no `algo=`".into());
     };
     // Over peer memory, the CUDA backend ends at the Wait.
     let is_whole = it.get(attr::BACKEND) != Some(Backend::Cuda) || chosen == Algorithm::OneShotLl;
     if has_epilogue(chosen, kind) && is_whole {
         Ok(chosen)
     } else {
-        Err(format!("`algo={}` has no kernel that computes whole rows", chosen.text()))
+        Err(format!("`algo={}` has no kernel that computes whole rows", chosen.text()).into())
     }
 }

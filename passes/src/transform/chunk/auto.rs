@@ -275,7 +275,7 @@ pub(crate) fn choose_chunking(
             Ok(component) => component,
             Err(twice) => {
                 let name = program.tensor_name(twice);
-                reason.get_or_insert_with(|| format!("`{name}` has the axis to split twice"));
+                reason.get_or_insert_with(|| Obstacle::from(format!("`{name}` has the axis to split twice")));
                 continue;
             }
         };
@@ -292,8 +292,7 @@ pub(crate) fn choose_chunking(
             Err(why) => reason = reason.or(why),
         }
     }
-    let none = || Obstacle::from("it has no dimension that can be split into chunks");
-    Err(reason.map_or_else(none, Obstacle::from))
+    Err(reason.unwrap_or_else(|| Obstacle::from("it has no dimension that can be split into chunks")))
 }
 
 /// Returns the largest of these numbers of chunks into which all dimensions can be split, or why there is none.

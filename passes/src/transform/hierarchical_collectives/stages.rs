@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     analysis::sharding::{Dim, DimPiece, Sharding},
+    pass::Obstacle,
     rewrite::{
         builder::{self, IrBuilder},
         collective::Collective,
@@ -51,14 +52,14 @@ impl<'c> Stages<'c> {
         (block, waits): (BlockId, &Waits),
         posted: &'c Posted,
         teams: HostTeams,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, Obstacle> {
         let Stmt::Op(it) = &program.stmts[posted.stmts[0]] else {
-            return Err("it is no operator".to_owned());
+            return Err("it is no operator".into());
         };
         let (red_op, backend) = (it.get(attr::RED_OP), it.get(attr::BACKEND).unwrap_or(Backend::Nccl));
         let permutes = posted.kind != CommunicationType::Allreduce && teams.is_by_host != Some(false);
         if permutes && teams.is_by_host.is_none() {
-            return Err("the order of its team is neither host by host nor index by index".to_owned());
+            return Err("the order of its team is neither host by host nor index by index".into());
         }
         let is_gather = posted.kind == CommunicationType::Allgather;
         let large = if is_gather { posted.output } else { posted.input };
@@ -76,20 +77,24 @@ impl<'c> Stages<'c> {
         if posted.kind == CommunicationType::Allreduce && elements % within != 0 {
             return Err(format!(
                 "the {within} ranks of a host do not divide the {elements} elements of `{name}`"
-            ));
+            )
+            .into());
         }
         let outermost = program.constant(leaves[at].extent).unwrap_or(0);
         if permutes && outermost % (hosts * within) != 0 {
-            return Err(format!("the {} ranks of a team do not divide the rows of `{name}`", hosts * within));
+            return Err(
+                format!("the {} ranks of a team do not divide the rows of `{name}`", hosts * within).into()
+            );
         }
         let found = waits.behind(program, block, posted)?;
         if is_gather && permutes && found.between_streams {
-            return Err("streams are used between its Waits".to_owned());
+            return Err("streams are used between its Waits".into());
         }
         if let Some(number) = waits.ordered_behind(posted) {
             return Err(format!(
                 "the order of their communicator may take the place of a Wait for Communication {number}"
-            ));
+            )
+            .into());
         }
         let (waits, span, world) = (found, program.stmt_span(posted.stmts[0]), world_size(program));
         Ok(Self { posted, teams, red_op, backend, world, span, elements, leaves, at, waits })

@@ -1,5 +1,7 @@
 //! Divides teams into those within hosts and those across them.
 
+use crate::pass::Obstacle;
+
 /// Teams of equal size, each of which is the product of hosts and ranks within a host.
 pub(super) struct HostTeams {
     /// By team, host and index within the host.
@@ -13,7 +15,7 @@ impl HostTeams {
     ///
     /// # Errors
     /// Returns the reason why the teams are no such products.
-    pub(super) fn of(teams: &[Vec<usize>], per_host: usize) -> Result<Option<Self>, String> {
+    pub(super) fn of(teams: &[Vec<usize>], per_host: usize) -> Result<Option<Self>, Obstacle> {
         let ranks: Vec<Vec<Vec<usize>>> = teams.iter().map(|team| by_host(team, per_host)).collect();
         if ranks.iter().all(|it| it.len() < 2 || it.iter().all(|host| host.len() < 2)) {
             return Ok(None);
@@ -23,14 +25,14 @@ impl HostTeams {
             let sizes: Vec<usize> = hosts_of_team.iter().map(Vec::len).collect();
             if sizes.iter().any(|it| *it != within) || sizes.len() != hosts {
                 let sizes: Vec<String> = sizes.iter().map(usize::to_string).collect();
-                return Err(match sizes.len() {
+                return Err(Obstacle::from(match sizes.len() {
                     1 => format!("only some of its teams span hosts of {per_host} ranks"),
                     _ => format!(
                         "its team of {} ranks has {} ranks on hosts of {per_host}, and all hosts of all teams need the same number",
                         team.len(),
                         sizes.join(", ")
                     ),
-                });
+                }));
             }
         }
         let is_by_host = [true, false].into_iter().find(|by_host| {

@@ -10,10 +10,13 @@ use grammar::ir::{BlockId, Program, StmtId, TensorId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Posted;
-use crate::analysis::{
-    blocks::{inner_blocks, nested_blocks, walk},
-    memory_effects::MemoryEffects,
-    wait_order::{awaited_work, posted_work},
+use crate::{
+    analysis::{
+        blocks::{inner_blocks, nested_blocks, walk},
+        memory_effects::MemoryEffects,
+        wait_order::{awaited_work, posted_work},
+    },
+    pass::Obstacle,
 };
 
 /// The Waits of a program.
@@ -99,11 +102,12 @@ impl Waits {
         program: &Program,
         block: BlockId,
         posted: &Posted,
-    ) -> Result<TeamWaits, String> {
+    ) -> Result<TeamWaits, Obstacle> {
         if let Some(number) = posted.numbers.iter().find(|it| self.unpaired.contains(it)) {
             return Err(format!(
                 "not every Communication {number} has one Wait of its own behind it in the same block"
-            ));
+            )
+            .into());
         }
         let uses = &self.blocks[&block];
         let by_team: Vec<StmtId> = posted.stmts.iter().map(|it| self.wait_of[it]).collect();
@@ -118,7 +122,7 @@ impl Waits {
         for (indices, tensor, verb) in [used, written].into_iter().flatten() {
             if any_between(indices, posted_at, complete_at) {
                 let name = program.tensor_name(tensor);
-                return Err(format!("`{name}` is {verb} before the last of its Waits"));
+                return Err(format!("`{name}` is {verb} before the last of its Waits").into());
             }
         }
         let between_streams = any_between(&uses.streams, first, complete_at);
