@@ -7,8 +7,17 @@ use crate::{
     span::{LineIndex, Span},
 };
 
-/// A front end: makes programs of a text, with positions in it.
-pub type Reader = fn(&str) -> (Vec<Program>, Vec<Diagnostic>);
+/// A front end.
+#[derive(Debug)]
+pub struct Reader {
+    /// The name of the format.
+    pub name: &'static str,
+    /// Makes programs of a text, with positions in it.
+    pub read: fn(&str) -> (Vec<Program>, Vec<Diagnostic>),
+}
+
+/// The reader of Host IR.
+pub static HOST_IR: Reader = Reader { name: "Host IR", read: crate::read };
 
 /// A text with the name of its file.
 #[derive(Clone, Debug)]
@@ -19,25 +28,25 @@ pub struct Source {
     pub text: String,
     /// The index of its lines.
     pub lines: LineIndex,
-    /// How the text becomes programs: `grammar::read`, unless another front end reads its format.
-    pub reader: Reader,
+    /// How the text becomes programs.
+    pub reader: &'static Reader,
 }
 
 impl Source {
-    /// Creates a source from a text in memory.
+    /// Creates a source from a Host IR text in memory.
     pub fn new(name: String, text: String) -> Self {
         let lines = LineIndex::new(&text);
-        Self { name, text, lines, reader: crate::read }
+        Self { name, text, lines, reader: &HOST_IR }
     }
 
     /// Returns a source that another front end reads.
-    pub fn with_reader(self, reader: Reader) -> Self {
+    pub fn with_reader(self, reader: &'static Reader) -> Self {
         Self { reader, ..self }
     }
 
     /// Returns whether the text is Host IR, so that its lines can be edited as such.
     pub fn is_host_ir(&self) -> bool {
-        std::ptr::fn_addr_eq(self.reader, crate::read as Reader)
+        std::ptr::eq(self.reader, &HOST_IR)
     }
 
     /// Returns the source with the text of a file with fusions behind its own text. The containers of the file are not read.
@@ -79,7 +88,7 @@ impl Source {
     /// Reads and verifies all containers. If there are errors, returns also the programs that could be read. Of many
     /// errors that are alike, the first one is returned.
     pub fn programs(&self) -> (Vec<Program>, Vec<Diagnostic>) {
-        let (programs, mut diagnostics) = (self.reader)(&self.text);
+        let (programs, mut diagnostics) = (self.reader.read)(&self.text);
         if !crate::diagnostic::has_errors(&diagnostics) {
             programs.iter().for_each(|program| diagnostics.extend(crate::verify(program)));
         }

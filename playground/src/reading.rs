@@ -20,7 +20,7 @@ pub(crate) fn read(text: &str) -> Value {
     json!({
         "programs": programs.len(),
         "diagnostics": diagnostics(&found, &source),
-        "fixed": grammar::is_fixable(&found).then(|| grammar::fix(text).into_owned()),
+        "fixed": (source.is_host_ir() && grammar::is_fixable(&found)).then(|| grammar::fix(text).into_owned()),
         "canonical": canonical,
         "short": short,
     })
@@ -70,7 +70,8 @@ pub(crate) fn passes() -> Value {
 }
 
 pub(crate) fn source(text: &str) -> Source {
-    Source::new("program.hir".to_owned(), text.to_owned())
+    let name = "program.hir";
+    Source::new(name.to_owned(), text.to_owned()).with_reader(hir_stablehlo::select(name, text))
 }
 
 fn short(program: &Program) -> String {

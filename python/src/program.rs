@@ -31,9 +31,9 @@ pub(crate) fn read(
 ) -> PyResult<(Program, String)> {
     let (source, programs, diagnostics) = interruptible::run(py, move || {
         let files = fusions.into_iter().map(|(name, text)| Source::new(name, text));
-        let is_module = hir::stablehlo::is_module(&text);
-        let source = files.fold(Source::new(name, text), |source, file| source.with_fusions(&file));
-        let source = if is_module { source.with_reader(hir::stablehlo::read) } else { source };
+        let reader = hir::stablehlo::select(&name, &text);
+        let source = Source::new(name, text).with_reader(reader);
+        let source = files.fold(source, |source, file| source.with_fusions(&file));
         let (programs, diagnostics) = source.programs();
         (source, programs, diagnostics)
     })?;

@@ -134,7 +134,9 @@ fn read(path: &Path, options: &Options) -> Result<(Source, Vec<Program>), u8> {
     let checked = |it: Vec<u8>| u32::try_from(it.len()).map(|_| it).map_err(io::Error::other);
     let bytes = fs::read(path).and_then(checked);
     let bytes = bytes.map_err(|it| fail(ENVIRONMENT, &format!("cannot read `{name}`: {it}")))?;
-    let source = Source::new(name, grammar::decode(bytes));
+    let text = grammar::decode(bytes);
+    let reader = hir_stablehlo::select(&name, &text);
+    let source = Source::new(name, text).with_reader(reader);
     let (mut programs, diagnostics) = source.programs();
     if has_errors(&diagnostics) {
         return Err(report(REJECTED, &source, &diagnostics));

@@ -1,5 +1,4 @@
-//! Opens program files as text, and selects the front end that makes programs of it: `grammar::read` for Host IR,
-//! `hir_stablehlo::read` for StableHLO, which the name of the file or its first line shows.
+//! Opens program files as text, each with the front end that reads it (`hir_stablehlo::select`).
 
 use std::{
     io::{self, IsTerminal},
@@ -56,7 +55,6 @@ pub fn open(session: &Session, path: &str) -> io::Result<Source> {
     if text.len() as u64 > MAX_TEXT {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, "too many bytes that are not UTF-8"));
     }
-    let is_module = path.ends_with(".mlir") || hir_stablehlo::is_module(&text);
-    let source = Source::new(name, text);
-    Ok(if is_module { source.with_reader(hir_stablehlo::read) } else { source })
+    let reader = hir_stablehlo::select(path, &text);
+    Ok(Source::new(name, text).with_reader(reader))
 }

@@ -18,7 +18,7 @@ pub(crate) struct Snapshot {
     pub(crate) source: Source,
     /// The lines of the text as the protocol counts them.
     pub(crate) positions: Positions,
-    /// The programs that could be read. If there are errors, some may be incomplete.
+    /// The programs that could be read; none of a text in another format. If there are errors, some may be incomplete.
     pub(crate) programs: Vec<Program>,
     /// What the reader and the verifier report.
     pub(crate) diagnostics: Vec<Diagnostic>,
@@ -27,10 +27,15 @@ pub(crate) struct Snapshot {
 impl Snapshot {
     /// Reads a text.
     pub(crate) fn read(name: &str, version: i32, text: String, positions: Positions) -> Self {
-        let source = Source::new(name.to_owned(), text);
+        let reader = hir_stablehlo::select(name, &text);
+        let source = Source::new(name.to_owned(), text).with_reader(reader);
         // In a new file there is nothing to report yet.
-        let (programs, diagnostics) =
+        let (mut programs, diagnostics) =
             if source.text.trim().is_empty() { Default::default() } else { source.programs() };
+        // All answers about programs name or edit Host IR text.
+        if !source.is_host_ir() {
+            programs.clear();
+        }
         Self { version, source, positions, programs, diagnostics }
     }
 

@@ -25,10 +25,19 @@ mod writer;
 use grammar::{
     diagnostic::Diagnostic,
     ir::Program,
+    source::{HOST_IR, Reader},
     span::{LineIndex, Span},
 };
 
 pub use import::OPERATORS;
+
+/// The reader of StableHLO modules.
+pub static READER: Reader = Reader { name: "StableHLO", read };
+
+/// Returns the reader of a text: of StableHLO if the name of its file or its first line shows that it is a module, else of Host IR.
+pub fn select(name: &str, text: &str) -> &'static Reader {
+    if name.ends_with(".mlir") || is_module(text) { &READER } else { &HOST_IR }
+}
 
 /// Returns whether a text is a module rather than a program or a log of Host IR.
 pub fn is_module(text: &str) -> bool {

@@ -190,7 +190,7 @@ fn start(options: &Options, screen: &Reporter) -> Result<Candidate, Exit> {
     let record = &screen.session().crash_record;
     record.record_command(screen.session().argument_texts());
     record.record_program(&source.text);
-    let (mut programs, diagnostics) = (source.reader)(&source.text);
+    let (mut programs, diagnostics) = (source.reader.read)(&source.text);
     if grammar::diagnostic::has_errors(&diagnostics) {
         screen.report_diagnostics(&source, &diagnostics);
         return Err(Exit::Rejected);

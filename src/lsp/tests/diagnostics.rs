@@ -112,3 +112,14 @@ fn what_two_ranks_do_differently_is_marked_before_any_check() -> Result<(), Faul
     assert_eq!(related.iter().map(|it| it.location.range.start.line + 1).collect::<Vec<_>>(), [14]);
     editor.close()
 }
+
+#[test]
+fn a_module_of_stablehlo_is_read_as_one() -> Result<(), Fault> {
+    let module = include_str!("../../../docs/examples/jax/shift.mlir");
+    let mut editor = Editor::open(module)?;
+    assert_eq!(codes(&editor.diagnostics(false)?), [""; 0]);
+    editor.replace("collective_permute", "collective_unknown")?;
+    let found = editor.diagnostics(false)?;
+    assert_eq!(codes(&found), ["E0901"]);
+    editor.close()
+}

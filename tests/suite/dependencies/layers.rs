@@ -65,7 +65,7 @@ const GRAMMAR: &[Layer] = &[
 
 const PASSES: &[Layer] = &[
     ("error pass second_thread", &[]),
-    ("analysis", &["second_thread"]),
+    ("analysis", &["pass", "second_thread"]),
     ("oracle", &["pass"]),
     ("rewrite", &["analysis"]),
     ("transform", &["analysis", "pass", "rewrite", "second_thread"]),
@@ -133,9 +133,11 @@ const HANG: &[Layer] = &[
 const LSP: &[Layer] = &[
     ("positions reference", &[]),
     ("snapshot", BEFORE),
+    ("format", &["snapshot"]),
+    ("refusal", &["format"]),
     ("estimate", &[]),
-    ("check", &["estimate", "snapshot"]),
-    ("diagnostics format names run_lines streams structure tokens", BEFORE),
+    ("check", &["estimate", "refusal", "snapshot"]),
+    ("diagnostics names run_lines streams structure tokens", BEFORE),
     ("completion hints hover lenses lowered navigation", BEFORE),
     ("document", BEFORE),
     ("actions", BEFORE),
@@ -407,6 +409,7 @@ const CUDA: &[Layer] = &[
 pub const PACKAGES: &[(&str, &[&str])] = &[
     ("src/syntax", &["ariadne", "hir-grammar", "serde_json"]),
     ("grammar", &["clap", "rayon", "rustix", "tempfile"]),
+    ("src/stablehlo", &["clap", "hir-check", "hir-plan", "hir-sim", "passes", "rayon", "rustix", "tempfile"]),
     (
         "src/certify",
         &["hir-check", "hir-plan", "hir-sim", "hir-tensor", "passes", "rayon", "rustix", "tempfile"],
@@ -421,7 +424,6 @@ pub const PACKAGES: &[(&str, &[&str])] = &[
     ("src/launch", &["clap", "hir-cuda", "hir-plan", "hir-sim", "passes"]),
     ("src/hang", &["clap", "hir-check", "hir-cuda", "hir-plan", "hir-sim", "passes", "rustix"]),
     ("src/lsp", &["clap", "hir-cuda", "hir-hang", "hir-launch", "hir-tensor", "rustix", "tempfile"]),
-    ("src/stablehlo", &["clap", "hir-check", "hir-plan", "hir-sim", "passes", "rayon", "rustix", "tempfile"]),
     ("src/driver", &[]),
     ("python", &["clap", "passes"]),
 ];
