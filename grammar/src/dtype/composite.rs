@@ -3,24 +3,30 @@
 //!
 //! They can be read and printed, but not computed with.
 //!
-//! Invariant: a spelling has one number for the lifetime of the process.
+//! Invariant: a spelling has one number for the lifetime of the process. A type is a small number that can be copied, so its spelling is
+//! stored globally, for 16 million types. What is stored is at most as long as the texts that were read.
 
 use std::sync::Mutex;
 
+use rustc_hash::FxHashMap;
+
 use super::DType;
 
-/// Maximum number of distinct composite types in a process. A type is a small number that can be copied, so
-/// its spelling is stored globally.
-const MAX_SPELLINGS: usize = 1 << 12;
 /// Maximum nesting depth.
 const MAX_NESTING: usize = 8;
 
-/// The spellings by number. They are leaked, so that names are `&'static str` as for other types.
-static SPELLINGS: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
+/// The spellings by number, and their numbers. They are leaked, so that names are `&'static str` as for other types.
+static SPELLINGS: Mutex<Option<Spellings>> = Mutex::new(None);
 
-/// A composite element type, identified by the number of its spelling.
+#[derive(Default)]
+struct Spellings {
+    texts: Vec<&'static str>,
+    numbers: FxHashMap<&'static str, Composite>,
+}
+
+/// A composite element type, identified by the number of its spelling, of three bytes: a `DType` has four.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Composite(u16);
+pub struct Composite([u8; 3]);
 
 impl Composite {
     /// Returns the type that `text` spells, regardless of its blanks.
@@ -31,22 +37,27 @@ impl Composite {
             return None;
         }
         let mut spellings = SPELLINGS.lock().ok()?;
-        let known = spellings.iter().position(|it| *it == reader.spelled);
-        let at = match known {
-            Some(at) => at,
-            None if spellings.len() == MAX_SPELLINGS => return None,
-            None => {
-                spellings.push(String::leak(reader.spelled));
-                spellings.len() - 1
-            }
+        let spellings = spellings.get_or_insert_default();
+        if let Some(known) = spellings.numbers.get(reader.spelled.as_str()) {
+            return Some(*known);
+        }
+        let [first, second, third, 0] = u32::try_from(spellings.texts.len()).ok()?.to_le_bytes() else {
+            return None;
         };
-        u16::try_from(at).ok().map(Self)
+        let it = Self([first, second, third]);
+        let text: &'static str = String::leak(reader.spelled);
+        spellings.texts.push(text);
+        spellings.numbers.insert(text, it);
+        Some(it)
     }
 
     /// Returns the printed name.
     pub(super) fn name(self) -> &'static str {
+        let [first, second, third] = self.0;
+        let number = u32::from_le_bytes([first, second, third, 0]) as usize;
         let spellings = SPELLINGS.lock();
-        spellings.ok().and_then(|it| it.get(usize::from(self.0)).copied()).unwrap_or("null_type")
+        let name = |it: &Option<Spellings>| it.as_ref()?.texts.get(number).copied();
+        spellings.ok().and_then(|it| name(&it)).unwrap_or("null_type")
     }
 }
 
@@ -161,5 +172,14 @@ mod tests {
         }
         assert_eq!(DType::from_name("float"), Some(DType::Float));
         assert_eq!(DType::from_name(&"Array<".repeat(10_000)), None);
+    }
+
+    #[test]
+    fn no_text_is_refused_because_of_earlier_ones() {
+        assert_eq!(size_of::<DType>(), 4);
+        for at in 0..100_000 {
+            let name = format!("Array<float, {at}, 1>");
+            assert_eq!(DType::from_name(&name).map(DType::name), Some(name.as_str()));
+        }
     }
 }
