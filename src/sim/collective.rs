@@ -9,8 +9,8 @@ use grammar::dtype::DType;
 use super::{
     InstRef, RunNotes, SimError,
     kernels::{self, KernelError},
-    line_and_location,
     memory::{BufferData, Memory, scatter},
+    outcome::line_and_location,
     reshard,
     step::{Memories, StepError},
 };

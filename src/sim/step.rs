@@ -10,8 +10,8 @@ use rustc_hash::FxHashMap;
 use super::{
     InstRef, RunNotes, SimError, attention,
     kernels::{self, KernelError, Operand},
-    line_and_location,
     memory::{self, BufferData, Memory, is_whole},
+    outcome::line_and_location,
 };
 use hir_plan::{Arg, InstKind, Number, Plan, View, ViewKey, ViewOnRank};
 use hir_tensor::{

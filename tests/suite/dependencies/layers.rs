@@ -185,7 +185,7 @@ const DRIVER: &[Layer] = &[
 /// The data structures of a plan, the lowering of one rank, the matching of all ranks, and the plans of the
 /// world.
 const PLAN: &[Layer] = &[
-    ("limits missing_handles teams view", &[]),
+    ("limits missing_handles plan teams view", &[]),
     ("inst", BEFORE),
     ("complex stream", BEFORE),
     ("unbound", BEFORE),
