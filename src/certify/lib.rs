@@ -7,6 +7,24 @@
 //! element of a result depends, and `operators` what is computed from them.
 //! [Certificates](../../docs/certificates.md) says what a certificate claims.
 //!
+//! ```
+//! let program = |operator: &str| {
+//!     let text = format!("
+//! %HostIrContainer {{ (T0_g_float[iS0{{4}}] (DeviceMesh{{0}})) -> (T1_g_float[iS1{{4}}] (DeviceMesh{{0}})) :
+//!   T1_g_float[iS1{{4}}] (DeviceMesh{{0}}) = {operator}
+//! }} // %HostIrContainer
+//! ");
+//!     grammar::read(&text).0.remove(0)
+//! };
+//! let settings = hir_certify::Settings { runs: 3, ranks: None, seed: None };
+//! let double = program("add(T0_g_float[iS0{4}] (DeviceMesh{0}), T0_g_float[iS0{4}] (DeviceMesh{0}))");
+//! let relu = program("relu(T0_g_float[iS0{4}] (DeviceMesh{0}))");
+//! let claim = hir_certify::certify(&double, &double, &settings).map_err(|it| it.diagnostic.message)?;
+//! assert_eq!((claim.ranks, claim.outputs), (1, 1));
+//! assert!(hir_certify::certify(&double, &relu, &settings).is_err());
+//! # Ok::<(), String>(())
+//! ```
+//!
 //! The files use the names of this module (`use super::*`), since they all need about the same ones.
 
 mod access;

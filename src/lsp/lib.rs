@@ -6,6 +6,24 @@
 //! `streams` says on which stream a statement is issued, for `hover` and `hints`. `completion`, `run_lines`, `lowered`, `structure` and `tokens`
 //! are the answers of these names. `positions` converts positions, and `reference` has the rows of the language reference.
 //!
+//! ```
+//! use lsp_server::{Connection, Message, Notification, Request};
+//!
+//! // An editor in this process, which ends the session at once.
+//! let (editor, server) = Connection::memory();
+//! let serving = std::thread::spawn(move || hir_lsp::serve(&server, passes::Catalog::default()));
+//! let request = |id: i32, method: &str| Request::new(id.into(), method.to_owned(), serde_json::json!({}));
+//! let tell = |method: &str| Notification::new(method.to_owned(), serde_json::json!({}));
+//! editor.sender.send(Message::Request(request(0, "initialize")))?;
+//! let Message::Response(answer) = editor.receiver.recv()? else { return Err("no answer".into()) };
+//! assert!(answer.result.is_some_and(|it| it["capabilities"]["hoverProvider"] == true));
+//! editor.sender.send(Message::Notification(tell("initialized")))?;
+//! editor.sender.send(Message::Request(request(1, "shutdown")))?;
+//! editor.sender.send(Message::Notification(tell("exit")))?;
+//! serving.join().map_err(|_| "the server panics")??;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! Invariant: after any sequence of edits, the server says of a text what it says of the same text when it is opened.
 //!
 //! The package knows no command line, no file and no GPU.

@@ -12,6 +12,21 @@
 //!
 //! `import::operators` is the table of what is read. Nothing is skipped: any other operation is an error at its place.
 //!
+//! ```
+//! let module = "
+//! module @double {
+//!   func.func public @main(%arg0: tensor<4xf32>) -> tensor<4xf32> {
+//!     %0 = stablehlo.add %arg0, %arg0 : tensor<4xf32>
+//!     return %0 : tensor<4xf32>
+//!   }
+//! }
+//! ";
+//! let reader = hir_stablehlo::select("double.mlir", module);
+//! let (programs, diagnostics) = (reader.read)(module);
+//! assert_eq!((reader.name, diagnostics.len()), ("StableHLO", 0));
+//! assert!(grammar::print(&programs[0]).contains("%HostIrContainer"));
+//! ```
+//!
 //! Invariant: this package knows no passes, plans or devices.
 
 mod import;
