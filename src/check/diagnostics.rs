@@ -5,7 +5,7 @@ use std::{cell::OnceCell, collections::BTreeSet};
 use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{Operand, Program, StmtId},
+    ir::{Operand, Program, StmtId, TensorId},
     source::Source,
     span::Span,
 };
@@ -122,21 +122,12 @@ impl<'a> DiagnosticBuilder<'a> {
         program.output_span(program.outputs.iter().rposition(is_meant)?)
     }
 
-    /// Returns the first mention of a tensor in a text with its domain and mesh:
-    /// `T3_g_float[iS3{4}] (DeviceMesh{0 1})`.
-    pub(super) fn tensor_text(&self, text: usize, name: &str) -> Option<&str> {
-        let source = self.sources.get(text)?.text.as_str();
-        let is_word = |it: char| it.is_alphanumeric() || it == '_';
-        source.match_indices(name).find_map(|(at, _)| {
-            let suffix = source[at + name.len()..].strip_prefix('_')?;
-            let domain = suffix.trim_start_matches(is_word);
-            let is_whole = !source[..at].ends_with(is_word) && domain.starts_with('[');
-            let end = domain.find(']').filter(|_| is_whole)? + 1;
-            let mesh = domain[end..].strip_prefix(" (DeviceMesh").and_then(|it| it.find(')'));
-            let mesh = mesh.map_or(0, |it| " (DeviceMesh".len() + it + 1);
-            let end = source.len() - domain.len() + end + mesh;
-            Some(&source[at..end])
-        })
+    /// Returns the first mention of a tensor in the text of a rank: `T3_g_float[iS3{4}] (DeviceMesh{0 1})`. `None` if a pass has
+    /// changed the statements of the text.
+    pub(super) fn tensor_text(&self, rank: usize, name: &str) -> Option<&str> {
+        let EditableText { program, text, .. } = self.edit_context(rank)?.text;
+        let is_it = |it: &TensorId| program.tensors[*it].unit.is_none() && program.tensor_name(*it) == name;
+        Some(program.tensor_span(program.tensors.ids().find(is_it)?).text(text))
     }
 
     fn race(&self, race: &Race, more: &Occurrences) -> (usize, Diagnostic) {

@@ -144,9 +144,8 @@ impl DiagnosticBuilder<'_> {
             format!("`{name}` is never deallocated, although the program deallocates other tensors");
         let found = Diagnostic::new(Code::NotDeallocated, self.stmt_span(at), message, "allocates it");
         let Some(last) = last else { return found.note("no statement uses it") };
-        let text = self.text_of(at.0);
         let statement = |name: &String| {
-            format!("`Deallocate {{ {} }}`", self.tensor_text(text, name).unwrap_or(name.as_str()))
+            format!("`Deallocate {{ {} }}`", self.tensor_text(at.0, name).unwrap_or(name.as_str()))
         };
         let statements: Vec<String> = bound.iter().map(statement).collect();
         // If the last use is in a loop that does not contain the ALLOCATE, every iteration of that loop uses
