@@ -287,11 +287,16 @@ impl Plan {
 
     /// Returns the location of an instruction for reports: `line 14, streamIdx=3`.
     pub fn location(&self, inst: &Inst) -> String {
-        let origin = self.origins[inst.origin as usize];
+        self.location_of_origin(inst.origin)
+    }
+
+    /// Returns the location of a statement, an index into `origins`: `line 14, streamIdx=3`.
+    pub(crate) fn location_of_origin(&self, origin: u32) -> String {
+        let origin = self.origins[origin as usize];
         if origin.line == 0 {
             return "end of program".to_owned();
         }
-        let iteration = self.iteration(inst);
+        let iteration = iteration_text(&self.enclosing_loops(origin.iteration));
         if iteration.is_empty() {
             format!("line {}", origin.line)
         } else {

@@ -1,13 +1,16 @@
 //! Prints plans as text: one line for each instruction, with its source line and iteration.
 
+mod frees;
+
 use std::fmt::Write;
 
 use grammar::words::CommunicationType;
 
 use super::{
-    Arg, CollectiveKind, Direction, GroupedDim, Inst, InstKind, Number, PacketFormat, PeerPhases, Plan,
-    ReduceOp, RoutineKind, SignalId, SignalKind, View, ViewOnRank, inst::team_text,
+    Arg, CollectiveKind, Direction, GroupedDim, Inst, InstKind, Number, PacketFormat, PeerPhases,
+    Plan, ReduceOp, RoutineKind, SignalId, SignalKind, View, ViewOnRank, inst::team_text,
 };
+use frees::free_lines;
 
 /// Returns the text of the plan of one rank, with one line for each instruction.
 pub fn plan_text(plan: &Plan) -> String {
@@ -24,13 +27,18 @@ pub fn plan_text(plan: &Plan) -> String {
     }
     let width = plan.code.len().saturating_sub(1).to_string().len();
     let streams: Vec<String> = plan.streams.iter().map(ToString::to_string).collect();
-    let name_width = streams.iter().map(String::len).max().unwrap_or(0);
+    let name_width = streams.iter().map(String::len).max().unwrap_or(0).max(4);
+    let mut frees = free_lines(plan).into_iter().peekable();
     for (at, inst) in plan.code.iter().enumerate() {
+        while let Some(it) = frees.next_if(|it| inst.origin == 0 || it.origin < inst.origin) {
+            let (stream, text, place) =
+                (&streams[it.stream as usize], it.text, plan.location_of_origin(it.origin));
+            let _ = writeln!(out, "{:>width$}  {stream:<name_width$}  {text:<60}  ; {place}", "");
+        }
         let stream = match inst.kind {
             InstKind::ShareMemHandles { .. } | InstKind::Barrier | InstKind::HostWait { .. } => "host",
             _ => &streams[inst.stream as usize],
         };
-        let name_width = name_width.max(4);
         let text = inst_text(plan, inst);
         let kernel = plan.peer_collective_at(at).map_or(String::new(), |it| {
             let kind = match it.phases {
@@ -118,16 +126,17 @@ pub fn inst_text(plan: &Plan, inst: &Inst) -> String {
         InstKind::Collective(it) => {
             let communicator = &plan.communicators[it.communicator as usize];
             let side = |view: &Option<View>| view.as_ref().map_or("-".to_owned(), |it| view_text(plan, it));
-            let team = team_text(&communicator.team);
+            let (backend, team) = (communicator.backend.name(), team_text(&communicator.team));
             let kind = kind(it.kind);
-            format!("post w{} {kind} {team} {} <- {}", it.work, side(&it.output), side(&it.input))
+            format!("post w{} {backend} {kind} {team} {} <- {}", it.work, side(&it.output), side(&it.input))
         }
         InstKind::P2pGroup(it) => {
             let sides = it.ops.iter().map(|side| match side.direction {
                 Direction::Send => format!("send {} -> rank{}", view(&side.view), side.peer),
                 Direction::Recv => format!("recv {} <- rank{}", view(&side.view), side.peer),
             });
-            format!("post w{} {}", it.work, sides.collect::<Vec<_>>().join(", "))
+            let backend = plan.communicators[it.communicator as usize].backend.name();
+            format!("post w{} {backend} {}", it.work, sides.collect::<Vec<_>>().join(", "))
         }
         InstKind::Wait { work } => format!("wait w{work}"),
         InstKind::Signal { signal } => format!("signal {}", signal_text(*signal)),
