@@ -1,5 +1,6 @@
 //! Cycles of kernels of NCCL that start in any order, unless one has to end before the other begins. Those of collectives
-//! over peer memory, which hir-run alone executes, count in issue order only.
+//! over peer memory count in issue order only: hir-run alone executes them, with so few blocks that all of them, and those of NCCL, fit on a
+//! GPU at once (`count_waiting_blocks`).
 //!
 //! Rank r may wait in X while Y cannot start, if Y does not have to begin before X. A deadlock is a cycle of such pairs:
 //! of X and Y on r, and then, on other ranks, of Y and Z1, of Z1 and Z2, ..., of Zn and X. The orders that nothing
