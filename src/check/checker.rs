@@ -4,10 +4,11 @@ use super::{
     access_checks::{AccessChecks, Grouping},
     capture::capture_faults,
     conflict::Race,
-    excess::{Excess, ExcessNotSearched, find_excess},
+    excess::{Excess, ExcessKind, ExcessNotSearched, find_excess},
     execution_fault::{ExecutionFault, PostedAgain},
     finding::{Checks, Finding, Report},
     memory::UnwrittenRead,
+    missing_write::late_writes,
     ordering_model::AccessRules,
     race::MAX_RACES,
     repeat,
@@ -158,6 +159,13 @@ fn run_checks_of_plans(world: &World, checks: Checks, grouping: Grouping) -> Che
             found.not_searched = not_searched;
         }
         found.excess = excess;
+        // What is read before it is written is not written in vain: the E0704 asks for the write earlier.
+        let late = if found.excess.is_empty() { <_>::default() } else { late_writes(world, &accesses.unwritten_reads) };
+        found.excess.retain(|it| {
+            let (plan, origin) = (&world[it.stmt.0], it.stmt.1 as usize);
+            let stmt = plan.origins[origin].stmt.map(|stmt| (plan.program_id, stmt));
+            !(matches!(it.kind, ExcessKind::UnreadWrite { .. }) && stmt.is_some_and(|it| late.contains(&it)))
+        });
     }
     if !checks.race {
         accesses.races.clear();

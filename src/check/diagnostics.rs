@@ -18,7 +18,7 @@ use super::{
     explanation::RaceExplanation,
     finding::{Finding, Occurrences},
     memory::UnwrittenRead,
-    missing_write::missing_write,
+    missing_write::{MissingWrite, missing_write},
     numbered_lines::NumberedLines,
     overlap::ElementRange,
     plan_index::PlanIndexes,
@@ -336,9 +336,11 @@ impl<'a> DiagnosticBuilder<'a> {
             }
         };
         let mut it = more.note(&[]).into_iter().fold(it, Diagnostic::note);
-        if let Some((origin, label)) = missing_write(self.indexes.of(read.rank), read) {
-            let span = self.span(text, self.plans[read.rank].origins[origin as usize].line);
-            let is_new = self.text_of(read.rank) == text && it.labels.iter().all(|known| known.0 != span);
+        let context = self.edit_context(read.rank);
+        let written = missing_write(self.plans, self.indexes, read, context.as_ref().map(|it| it.text));
+        if let Some(MissingWrite { rank, origin, label }) = written {
+            let span = self.span(text, self.plans[rank].origins[origin as usize].line);
+            let is_new = self.text_of(rank) == text && it.labels.iter().all(|known| known.0 != span);
             it.labels.extend(is_new.then_some((span, label)));
         }
         (text, it)

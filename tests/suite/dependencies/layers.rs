@@ -256,7 +256,6 @@ const CHECK: &[Layer] = &[
     ("orders", &["conflict", "overlap"]),
     ("deliveries", &[]),
     ("memory storage", &["conflict", "deliveries", "ordering_model", "overlap", "written"]),
-    ("missing_write", &["memory", "overlap", "plan_index"]),
     ("two_runs", &["storage"]),
     ("stream_ordered_frees", &["conflict", "ordering_model", "storage"]),
     ("first_access", &["conflict", "overlap"]),
@@ -278,6 +277,7 @@ const CHECK: &[Layer] = &[
     // Text that edits change.
     ("stream_operand", &["edit", "stmt_places"]),
     ("editable_text", &["edit", "numbered_lines", "stmt_places", "stream_operand"]),
+    ("missing_write", &["editable_text", "memory", "overlap", "plan_index"]),
     ("explanation", &["conflict", "edit", "plan_index", "race_side"]),
     ("between_runs storage_explanation", &["conflict", "edit", "explanation", "plan_index", "race_side"]),
     ("apply", &["edit", "editable_text", "line_changes", "numbered_lines"]),
@@ -342,6 +342,7 @@ const CHECK: &[Layer] = &[
             "execution_fault",
             "finding",
             "memory",
+            "missing_write",
             "ordering_model",
             "race",
             "repeat",
