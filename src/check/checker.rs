@@ -84,8 +84,7 @@ pub fn run_checks_in(world: &World, checks: Checks, grouping: Grouping) -> Check
             found.not_checked.push(MIXED_TRANSFERS.to_owned());
         }
     }
-    // Hosts that create communicators in contradictory orders also use them so.
-    if found.deadlock.is_none() && found.communicator_order.is_none() {
+    if found.deadlock.is_none() {
         found.deadlock = pairs.as_ref().unwrap_or(world).deadlock_of_initialization().map(Box::new);
     }
     found
