@@ -38,6 +38,8 @@ const HOSTS_OF_VIEWS: &str = "accesses to `SymmetricContiguousView`: hosts excha
 pub struct CheckResults {
     /// A deadlock. No other check runs in this case.
     pub deadlock: Option<Box<Deadlock>>,
+    /// A deadlock of hosts that create communicators in contradictory orders, which is `communicator_order`, too. All other checks run.
+    pub deadlock_of_hosts: Option<Box<Deadlock>>,
     /// Ranks post to communicators in contradictory orders.
     pub communicator_order: Option<Box<CommOrderCycle>>,
     /// Faults of captures into CUDA graphs, and of semaphores.
@@ -85,7 +87,12 @@ pub fn run_checks_in(world: &World, checks: Checks, grouping: Grouping) -> Check
         }
     }
     if found.deadlock.is_none() {
-        found.deadlock = pairs.as_ref().unwrap_or(world).deadlock_of_initialization().map(Box::new);
+        let hosts = pairs.as_ref().unwrap_or(world).deadlock_of_initialization().map(Box::new);
+        if found.communicator_order.is_none() {
+            found.deadlock = hosts;
+        } else {
+            found.deadlock_of_hosts = hosts;
+        }
     }
     found
 }
@@ -159,7 +166,11 @@ fn run_checks_of_plans(world: &World, checks: Checks, grouping: Grouping) -> Che
         }
         found.excess = excess;
         // What is read before it is written is not written in vain: the E0704 asks for the write earlier.
-        let late = if found.excess.is_empty() { <_>::default() } else { late_writes(world, &accesses.unwritten_reads) };
+        let late = if found.excess.is_empty() {
+            <_>::default()
+        } else {
+            late_writes(world, &accesses.unwritten_reads)
+        };
         found.excess.retain(|it| {
             let (plan, origin) = (&world[it.stmt.0], it.stmt.1 as usize);
             let stmt = plan.origins[origin].stmt.map(|stmt| (plan.program_id, stmt));
@@ -277,7 +288,7 @@ impl CheckResults {
             not_searched: self.not_searched,
             groups: self.groups,
         };
-        report.findings.extend(self.deadlock.map(Finding::Deadlock));
+        report.findings.extend(self.deadlock.or(self.deadlock_of_hosts).map(Finding::Deadlock));
         report.findings.extend(self.communicator_order.map(Finding::CommunicatorOrder));
         report.add_execution_faults(plans, self.execution_faults);
         report.add(plans, self.races, self.unwritten_reads);

@@ -69,7 +69,11 @@ fn late_write(index: PlanIndex<'_>, read: &UnwrittenRead) -> Option<u32> {
 }
 
 /// Returns the statements of a rank that write, in one of its buffers, elements at the places of those that are read.
-fn writes<'p>(index: PlanIndex<'p>, read: &UnwrittenRead, buffer: BufferNo) -> impl Iterator<Item = u32> + 'p {
+fn writes<'p>(
+    index: PlanIndex<'p>,
+    read: &UnwrittenRead,
+    buffer: BufferNo,
+) -> impl Iterator<Item = u32> + 'p {
     let ElementRange { start, end } = read.elements;
     let shape = vec![end.saturating_sub(start)];
     let missing = Footprint::of(&View { buffer, offset: start, shape, strides: vec![1] });
@@ -159,7 +163,8 @@ fn reason(text: &EditableText, own: PlanIndex<'_>, stmt: StmtId, loops: &Loops) 
                     branches.clear();
                 } else {
                     let value = if block == it.then_block { "false" } else { "true" };
-                    let name = format!("`IF {} {}` (line {})", it.kind, expr_text(program, it.cond), line(outer));
+                    let name =
+                        format!("`IF {} {}` (line {})", it.kind, expr_text(program, it.cond), line(outer));
                     branches.push((name, value));
                 }
             }

@@ -7,8 +7,8 @@ use std::fmt::Write;
 use grammar::words::CommunicationType;
 
 use super::{
-    Arg, CollectiveKind, Direction, GroupedDim, Inst, InstKind, Number, PacketFormat, PeerPhases,
-    Plan, ReduceOp, RoutineKind, SignalId, SignalKind, View, ViewOnRank, inst::team_text,
+    Arg, CollectiveKind, Direction, GroupedDim, Inst, InstKind, Number, PacketFormat, PeerPhases, Plan,
+    ReduceOp, RoutineKind, SignalId, SignalKind, View, ViewOnRank, inst::team_text,
 };
 use frees::free_lines;
 
