@@ -318,9 +318,11 @@ impl Report {
             let sides = RaceSide::both(plans, &race);
             let mut lines =
                 sides.each_ref().map(|it| (it.plan.program_id, it.is_in_program().then(|| it.line())));
-            let mut actors = sides
-                .each_ref()
-                .map(|it| (it.is_in_program(), it.plan.rank == race.rank, it.actor_name(), it.allocates()));
+            // Each communication has a Wait of its own.
+            let posted = |it: &RaceSide<'_>| it.communication().map(|_| it.line());
+            let mut actors = sides.each_ref().map(|it| {
+                (it.is_in_program(), it.plan.rank == race.rank, it.actor_name(), it.allocates(), posted(it))
+            });
             lines.sort_unstable();
             actors.sort_unstable();
             // A missing wait at entry and a missing wait at exit are separate findings.
