@@ -1,16 +1,13 @@
 //! Applies an edit to the text of a program. Whole lines are inserted, moved or changed; comments, formatting
 //! and all other lines are preserved.
 
+mod allocate;
 mod moves;
 mod on_stream;
 
 use std::collections::BTreeSet;
 
-use grammar::{
-    attr,
-    ir::{Program, Stmt, StmtId, Stream},
-    ops::Op,
-};
+use grammar::ir::{Program, Stmt, StmtId, Stream};
 use rustc_hash::FxHashSet;
 
 use super::{
@@ -132,6 +129,7 @@ impl EditableText {
             Edit::WaitOnStream { blocked, wait, before } => self.wait_on_stream(blocked, wait, before),
             Edit::MoveDeallocate { deallocate, after } => self.move_deallocate((*deallocate)?, (*after)?),
             Edit::ShortenAllocate { allocate } => self.shorten_allocate((*allocate)?),
+            Edit::MoveAllocate { allocate, user } => self.move_allocate((*allocate)?, (*user)?),
         }
     }
 
@@ -155,7 +153,8 @@ impl EditableText {
             | Edit::SynchronizeOnStream { .. }
             | Edit::WaitOnStream { .. }
             | Edit::MoveDeallocate { .. }
-            | Edit::ShortenAllocate { .. } => vec![edit.clone()],
+            | Edit::ShortenAllocate { .. }
+            | Edit::MoveAllocate { .. } => vec![edit.clone()],
         }
     }
 
@@ -180,6 +179,18 @@ impl EditableText {
                 let is_comment = |line: &&NumberedLine| line.text.trim_start().starts_with("//");
                 let comments = self.lines.lines[..line].iter().rev().take_while(is_comment).count();
                 Some((line - comments, self.indentation(line).to_owned()))
+            }
+            InsertionPoint::After { statement, .. } => {
+                let place = self.places().of_stmt(statement.stmt?)?;
+                let later = self.program.block(place.block).get(place.position + 1..)?;
+                let is_outside =
+                    |it: &&StmtId| self.places().of_stmt(**it).is_some_and(|it| it.group_start.is_none());
+                match later.iter().find(is_outside) {
+                    Some(next) => {
+                        self.position(&InsertionPoint::Before { statement: self.named(*next), current: None })
+                    }
+                    None => self.position(&InsertionPoint::BlockEnd { of: statement.clone() }),
+                }
             }
             InsertionPoint::BlockEnd { of } => {
                 let block = self.places().of_stmt(of.stmt?)?.block;
@@ -251,30 +262,6 @@ impl EditableText {
         it.changes.insert(0, Change::inserted(line, capture));
         it.adds_capture = true;
         Some(it)
-    }
-
-    /// Converts a long-form ALLOCATE into the short form. Returns `None` if the ALLOCATE zeroes the buffer or
-    /// if other tensors are views of it: a later iteration may read what an earlier one wrote.
-    fn shorten_allocate(&self, stmt: StmtId) -> Option<EditedText> {
-        let Stmt::Op(it) = &self.program.stmts[stmt] else { return None };
-        let tensor = it.out_tensor()?;
-        let is_plain = it.op == Op::AllocateOnce
-            && it.get(attr::ZERO_INIT) != Some(true)
-            && it.get(attr::RESETS_TO_ZERO) != Some(true);
-        if !is_plain || self.is_viewed(tensor) {
-            return None;
-        }
-        let line = self.line_of(stmt)?;
-        let text = &self.lines.lines[line].text;
-        let (left, right) = text.split_once("ALLOCATE(")?;
-        let memory = right.split_once("mem_type=")?.1.split([',', ')']).next()?.trim();
-        let rest = right.rsplit_once(')')?.1;
-        let mut lines = LineChanges::default();
-        let short = format!("ALLOCATE(mem_type={memory}, zero_init=false)");
-        lines.replace(line, format!("{left}{short}{rest}"));
-        let change =
-            Change { line_id: self.lines.lines[line].id, kind: ChangeKind::ShortenedAllocate(short) };
-        Some(EditedText { lines, changes: vec![change], replaced: vec![stmt], ..EditedText::default() })
     }
 }
 

@@ -69,6 +69,13 @@ pub enum Edit {
         /// The statement behind which it is moved.
         after: Option<StmtId>,
     },
+    /// Move an ALLOCATE into a loop, so that each iteration gets its own storage, and no stream has to wait.
+    MoveAllocate {
+        /// The ALLOCATE.
+        allocate: Option<StmtId>,
+        /// A statement of the loop that uses the storage.
+        user: Option<StmtId>,
+    },
     /// Convert a long-form ALLOCATE, which is skipped if its name is already bound, into the short form,
     /// which allocates in every iteration.
     ShortenAllocate {
@@ -130,6 +137,13 @@ pub enum InsertionPoint {
         statement: NamedStmt,
         /// The stream that is current there.
         current: Option<PlanStream>,
+    },
+    /// Behind a statement, in its block.
+    After {
+        /// The statement.
+        statement: NamedStmt,
+        /// The stream that is current there.
+        current: PlanStream,
     },
     /// At the end of the block of a statement. The communication is not visible outside the block.
     BlockEnd {
@@ -198,15 +212,18 @@ impl InsertionPoint {
     pub(super) fn with_current(self, stream: PlanStream) -> Self {
         match self {
             Self::Before { statement, .. } => Self::Before { statement, current: Some(stream) },
+            Self::After { statement, .. } => Self::After { statement, current: stream },
             Self::End { .. } => Self::End { current: stream },
             Self::BlockEnd { of } => Self::BlockEnd { of },
         }
     }
 
-    /// Returns the statement before which, or at the end of whose block, a statement is inserted.
+    /// Returns the statement before or behind which, or at the end of whose block, a statement is inserted.
     pub fn statement(&self) -> Option<StmtId> {
         match self {
-            Self::Before { statement, .. } | Self::BlockEnd { of: statement } => statement.stmt,
+            Self::Before { statement, .. }
+            | Self::After { statement, .. }
+            | Self::BlockEnd { of: statement } => statement.stmt,
             Self::End { .. } => None,
         }
     }
@@ -214,7 +231,7 @@ impl InsertionPoint {
     pub(super) fn current(&self) -> Option<&PlanStream> {
         match self {
             Self::Before { current, .. } => current.as_ref(),
-            Self::End { current } => Some(current),
+            Self::After { current, .. } | Self::End { current } => Some(current),
             Self::BlockEnd { .. } => None,
         }
     }
@@ -348,14 +365,17 @@ impl Edit {
             | Self::SynchronizeOnStream { .. }
             | Self::WaitOnStream { .. }
             | Self::MoveDeallocate { .. }
+            | Self::MoveAllocate { .. }
             | Self::ShortenAllocate { .. } => None,
         }
     }
 
-    /// Returns whether the edit lets no stream wait. It is preferred to the alternatives.
-    pub fn costs_no_overlap(&self) -> bool {
+    /// Returns whether the edit is preferred to the alternatives: it lets no stream wait, or one Wait orders several streams.
+    pub fn is_preferred(&self) -> bool {
         match self {
-            Self::MoveDeallocate { .. } => true,
+            Self::MoveDeallocate { .. }
+            | Self::MoveAllocate { .. }
+            | Self::InsertWait { before: InsertionPoint::After { .. }, .. } => true,
             Self::InsertSynchronize { .. }
             | Self::CaptureEntryStream { .. }
             | Self::InsertWait { .. }
@@ -378,6 +398,7 @@ impl Edit {
             | Self::SynchronizeOnStream { .. }
             | Self::WaitOnStream { .. }
             | Self::MoveDeallocate { .. }
+            | Self::MoveAllocate { .. }
             | Self::ShortenAllocate { .. } => None,
         }
     }
@@ -391,7 +412,7 @@ impl Edit {
             | Self::MoveWait { before, .. }
             | Self::SynchronizeOnStream { before, .. }
             | Self::WaitOnStream { before, .. } => Some(before),
-            Self::MoveDeallocate { .. } | Self::ShortenAllocate { .. } => None,
+            Self::MoveDeallocate { .. } | Self::MoveAllocate { .. } | Self::ShortenAllocate { .. } => None,
         }
     }
 }

@@ -45,7 +45,7 @@ pub fn help(race: &RaceExplanation, context: Option<&EditContext<'_>>) -> (Optio
         let fixes = applied.lines.fixes(&context.text.lines, &context.text.index);
         Some((describe(context, &edit, &applied), fixes))
     };
-    let free = race.edits.iter().filter(|it| it.costs_no_overlap()).find_map(of_edit);
+    let free = race.edits.iter().filter(|it| it.is_preferred()).find_map(of_edit);
     let edits = match free {
         Some(only) => vec![only],
         None => race.edits.iter().filter_map(of_edit).collect(),
@@ -84,7 +84,7 @@ fn describe(context: &EditContext<'_>, edit: &Edit, applied: &EditedText) -> Str
             (false, false, Some(InsertionPoint::End { .. })) => {
                 format!("as the last statement, {}", before_line(context, applied, change))
             }
-            (false, false, Some(InsertionPoint::Before { .. }) | None) => {
+            (false, false, Some(InsertionPoint::Before { .. } | InsertionPoint::After { .. }) | None) => {
                 before_line(context, applied, change)
             }
         };
@@ -111,7 +111,9 @@ fn describe(context: &EditContext<'_>, edit: &Edit, applied: &EditedText) -> Str
             ChangeKind::Moved(statement) | ChangeKind::Delayed(statement) => {
                 let line = applied.lines.previous_line_of(change.line_id);
                 let place = line.map_or(String::new(), |it| format!(" to the line after line {it}"));
-                format!("move `{statement}` from {}{place}", old_line(context, applied))
+                let is_allocate = matches!(edit, Edit::MoveAllocate { .. });
+                let why = if is_allocate { ", which gives every iteration its own storage" } else { "" };
+                format!("move `{statement}` from {}{place}{why}", old_line(context, applied))
             }
             ChangeKind::ShortenedAllocate(short) => {
                 let line = context.text.lines.line(change.line_id).unwrap_or_default();
@@ -169,7 +171,7 @@ fn other_streams(context: &EditContext<'_>, edit: &Edit, applied: &EditedText) -
             InsertionPoint::Before { statement, .. } => {
                 statement.stmt.is_some_and(|it| has_unordered_stream(context, it, *at, stream))
             }
-            InsertionPoint::BlockEnd { .. } => false,
+            InsertionPoint::After { .. } | InsertionPoint::BlockEnd { .. } => false,
         }
     };
     let other_index = |at: usize| match stream_of(plan, at) {
@@ -237,12 +239,16 @@ fn outline(edit: &Edit, context: Option<&EditContext<'_>>) -> String {
             "move the Wait so that each rank that posts the communication executes it once,".to_owned()
         }
         Edit::MoveDeallocate { .. } => "move the Deallocate behind the next wait for this access".to_owned(),
+        Edit::MoveAllocate { .. } => {
+            "move the ALLOCATE into the loop, which gives every iteration its own storage".to_owned()
+        }
         Edit::ShortenAllocate { .. } => {
             "use the short ALLOCATE, which gives every iteration its own storage, if no iteration reads what an earlier one wrote".to_owned()
         }
     };
     let place = match edit.insertion() {
         Some(InsertionPoint::Before { statement, .. }) => format!(" before {}", statement.name),
+        Some(InsertionPoint::After { statement, .. }) => format!(" behind {}", statement.name),
         Some(InsertionPoint::BlockEnd { of }) => format!(" at the end of the block of {}", of.name),
         Some(InsertionPoint::End { .. }) => " at the end of the program".to_owned(),
         None => String::new(),

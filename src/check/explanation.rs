@@ -3,8 +3,10 @@
 use super::{
     conflict::{Party, Race},
     edit::{Edit, InsertionPoint, NamedStmt, WaitedStream},
+    iteration_storage::move_allocate,
     plan_index::{PlanIndex, PlanIndexes},
     race_side::{RaceSide, stream_of},
+    reader_edits::edits_of_readers,
 };
 use hir_plan::{BufferNo, InstKind, Plan, PlanStream, StreamNo};
 use rustc_hash::FxHashSet;
@@ -63,7 +65,12 @@ impl RaceExplanation {
         if first.allocates() {
             return Self::allocated(race, first, second);
         }
-        Self::between_streams(first, second, indexes)
+        let own = move_allocate(race.buffer, (first, second), indexes.of(first.plan.rank));
+        let mut it = Self::between_streams(first, second, indexes);
+        if let Some(edit) = own.filter(|_| it.edits.len() == 1) {
+            it.edits.insert(0, edit);
+        }
+        it
     }
 
     /// Explains a race of two operations of one group.
@@ -127,6 +134,9 @@ impl RaceExplanation {
             format!("{waiting} does not wait for {} between {} and {until}", first.stream(), first.location())
         };
         let index = indexes.of(first.plan.rank);
+        if let Some(edits) = edits_of_readers(first, second, index) {
+            return Self { why: Some(why), edits, ..Self::default() };
+        }
         let edit = fork(first, second, index)
             .unwrap_or_else(|| Edit::order_after(first, before, second.inst_index(), second.frame(), index));
         Self::new(why, edit)

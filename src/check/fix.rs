@@ -277,7 +277,7 @@ impl FixSession<'_> {
                     break;
                 }
             }
-            if help == Some(FixExtent::Complete) && edit.costs_no_overlap() {
+            if help == Some(FixExtent::Complete) && edit.is_preferred() {
                 helpful.drain(..helpful.len() - 1);
                 break;
             }
@@ -298,7 +298,10 @@ impl FixSession<'_> {
         let mut tried = BTreeSet::new();
         for race in races {
             let edits = round.edits(race);
-            let [edit @ Edit::InsertWait { .. }] = edits.as_slice() else { continue };
+            let ([edit @ Edit::InsertWait { .. }] | [edit @ Edit::InsertWait { .. }, _]) = edits.as_slice()
+            else {
+                continue;
+            };
             let Some(wait) = state.text.apply(edit) else { continue };
             // `fix_one` has tried this text.
             let is_valid = round.attempts.get(&wait.lines).is_some_and(|it| {
@@ -384,13 +387,13 @@ fn fix_extent(state: &CheckedText, key: &FindingKey, edit: &Edit, next: &Attempt
             | Edit::SynchronizeOnStream { .. }
             | Edit::WaitOnStream { .. } => true,
             Edit::MoveWait { .. } => state.text.waits_earlier(edit),
-            Edit::MoveDeallocate { .. } | Edit::ShortenAllocate { .. } => false,
+            Edit::MoveDeallocate { .. } | Edit::MoveAllocate { .. } | Edit::ShortenAllocate { .. } => false,
         };
         return (only_waits && other.all(FindingKey::is_race)).then_some(FixExtent::Unmasking);
     }
     // Elements that an iteration reads and has not written come from an earlier iteration.
     let is_safe = match edit {
-        Edit::ShortenAllocate { .. } => next.is_every_read_written,
+        Edit::MoveAllocate { .. } | Edit::ShortenAllocate { .. } => next.is_every_read_written,
         Edit::InsertSynchronize { .. }
         | Edit::CaptureEntryStream { .. }
         | Edit::InsertWait { .. }

@@ -64,10 +64,10 @@ impl<'a> FixableRace<'a> {
             && self.blocks_before(edit, wanted, other)
     }
 
-    /// Returns the edit that is preferred to the others because it lets no stream wait.
+    /// Returns the edit that is preferred to the others.
     pub(super) fn free_edit(&self) -> Option<&Edit> {
         match self.edits.as_slice() {
-            [first, _] if first.costs_no_overlap() => Some(first),
+            [first, _] if first.is_preferred() => Some(first),
             _ => None,
         }
     }
@@ -80,7 +80,11 @@ impl<'a> FixableRace<'a> {
 
     /// Returns the only edit, if it may order the accesses of races that come later: it inserts a statement outside of loops.
     pub(super) fn early_edit(&self) -> Option<&Edit> {
-        let [edit] = self.edits.as_slice() else { return None };
+        let edit = match self.edits.as_slice() {
+            [edit] => edit,
+            [edit, _] if edit.is_preferred() => edit,
+            _ => return None,
+        };
         let [_, second] = &self.sides;
         (self.rank().is_some() && second.is_in_program() && second.frame().is_none()).then_some(edit)
     }
@@ -89,7 +93,7 @@ impl<'a> FixableRace<'a> {
     pub(super) fn late_edit(&self) -> Option<&Edit> {
         let edit = match self.edits.as_slice() {
             [edit] => edit,
-            [first, edit] if first.costs_no_overlap() => edit,
+            [first, edit] if first.is_preferred() => edit,
             _ => return None,
         };
         let is_early = self.rank().is_some() && self.sides[0].frame().is_none();
@@ -115,6 +119,7 @@ impl<'a> FixableRace<'a> {
             | Edit::SynchronizeOnStream { .. }
             | Edit::WaitOnStream { .. }
             | Edit::MoveDeallocate { .. }
+            | Edit::MoveAllocate { .. }
             | Edit::ShortenAllocate { .. } => first.inst_index(),
         };
         let end = if self.edits[0].is_at_end() { Some(usize::MAX) } else { second.inst_index() };

@@ -58,6 +58,8 @@ struct Tables {
     iterations: OnceCell<FxHashSet<(StmtId, Option<u32>)>>,
     /// The instructions that write to each buffer of the rank, in order.
     writers: OnceCell<FxHashMap<BufferNo, Vec<usize>>>,
+    /// The instructions that read or write each buffer of the rank, in order.
+    uses: OnceCell<FxHashMap<BufferNo, Vec<usize>>>,
     stream_waits: OnceCell<StreamWaits>,
 }
 
@@ -76,6 +78,7 @@ impl Tables {
             by_stmt: FxHashMap::default(),
             iterations: OnceCell::new(),
             writers: OnceCell::new(),
+            uses: OnceCell::new(),
             stream_waits: OnceCell::new(),
         };
         for allocation in &plan.allocations {
@@ -132,6 +135,23 @@ impl<'p> PlanIndex<'p> {
         writers.get(&buffer).map_or(&[], Vec::as_slice)
     }
 
+    /// Returns the instructions of the rank that read or write one of its buffers, in order.
+    pub fn own_uses(self, buffer: BufferNo) -> &'p [usize] {
+        let uses = self.tables.uses.get_or_init(|| {
+            let mut found: FxHashMap<BufferNo, Vec<usize>> = FxHashMap::default();
+            for (at, inst) in self.plan.code.iter().enumerate() {
+                inst.kind.visit_accesses(self.plan.rank, &mut |it| {
+                    let known = found.entry(it.view.buffer).or_default();
+                    if it.rank == self.plan.rank && known.last() != Some(&at) {
+                        known.push(at);
+                    }
+                });
+            }
+            found
+        });
+        uses.get(&buffer).map_or(&[], Vec::as_slice)
+    }
+
     /// Returns the first instruction by which a stream of the program waits for a communication. `inst` is the
     /// communication or a part of it.
     pub fn first_wait_for(self, inst: usize) -> Option<usize> {
@@ -147,8 +167,16 @@ impl<'p> PlanIndex<'p> {
     /// Returns the first instruction after which the stream `waiting` has waited for the instruction `at`, or for the
     /// communication that `at` posts.
     pub fn first_stream_wait(self, at: usize, waiting: StreamNo) -> Option<usize> {
-        let waits = self.tables.stream_waits.get_or_init(|| StreamWaits::new(self.world, self.plan.rank));
-        waits.first(self.plan, at, waiting)
+        self.stream_waits().first(self.plan, at, waiting)
+    }
+
+    fn stream_waits(self) -> &'p StreamWaits {
+        self.tables.stream_waits.get_or_init(|| StreamWaits::new(self.world, self.plan.rank))
+    }
+
+    /// Returns the first instruction after which the stream `waiting` has waited for what another stream executes up to an instruction.
+    pub fn first_wait_for_stream(self, up_to: (StreamNo, usize), waiting: StreamNo) -> Option<usize> {
+        self.stream_waits().first_for(up_to, waiting)
     }
 
     /// Returns the instruction that allocates a buffer.

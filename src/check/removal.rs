@@ -52,7 +52,7 @@ pub(super) fn leaders<'r>(races: &'r [Option<FixableRace<'r>>]) -> Vec<usize> {
 /// Returns for each finding the first other finding whose edits remove it. If the edits of each remove the other, a race of
 /// two statements comes before one of a statement with itself.
 fn removed_with<'r>(races: &'r [Option<FixableRace<'r>>]) -> Vec<Option<usize>> {
-    let rank: Vec<bool> = races.iter().map(|it| it.as_ref().is_none_or(|it| it.lines().len() < 2)).collect();
+    let rank: Vec<Rank> = races.iter().map(|it| it.as_ref().map_or((true, 0), rank)).collect();
     let all: Vec<(usize, &FixableRace<'r>)> =
         races.iter().enumerate().filter_map(|(at, it)| Some((at, it.as_ref()?))).collect();
     let candidates = Candidates::of(&all, &rank);
@@ -65,7 +65,8 @@ fn removed_with<'r>(races: &'r [Option<FixableRace<'r>>]) -> Vec<Option<usize>> 
                 other.removes(race) && (!race.removes(other) || (rank[it], it) < (rank[*at], *at))
             })
         };
-        let first = candidates.with_same_edits(race).filter(|it| removes(*it)).min();
+        let first =
+            candidates.with_same_edits(race).filter(|it| removes(*it)).min_by_key(|it| (rank[*it], *it));
         let mut removes = |it: usize| {
             compared += 1;
             compared > MAX_COMPARED || removes(it)
@@ -74,6 +75,15 @@ fn removed_with<'r>(races: &'r [Option<FixableRace<'r>>]) -> Vec<Option<usize>> 
         found[*at] = earlier.filter(|_| compared <= MAX_COMPARED).or(first);
     }
     found
+}
+
+/// Which of several races that the same edits remove is reported: one of two statements, and the first of several that use the operands of a
+/// communication.
+type Rank = (bool, usize);
+
+fn rank(race: &FixableRace<'_>) -> Rank {
+    let uses = || race.free_edit().and(race.sides[1].inst_index()).unwrap_or(0);
+    (race.lines().len() < 2, uses())
 }
 
 /// What an edit inserts. Edits with equal keys make a stream wait for the same work.
@@ -120,17 +130,20 @@ struct Candidates<'r> {
 }
 
 impl<'r> Candidates<'r> {
-    fn of(races: &[(usize, &'r FixableRace<'r>)], is_single: &[bool]) -> Self {
+    fn of(races: &[(usize, &'r FixableRace<'r>)], ranks: &[Rank]) -> Self {
         let mut it = Self {
             by_edits: FxHashMap::default(),
             by_free_edit: FxHashMap::default(),
             by_insertion: FxHashMap::default(),
         };
         for (at, race) in races {
-            let single = usize::from(is_single[*at]);
-            it.by_edits.entry(normalized(&race.edits)).or_default()[single].get_or_insert(*at);
+            let single = usize::from(ranks[*at].0);
+            let is_first = |it: &usize| ranks[*it] <= ranks[*at];
+            let known = &mut it.by_edits.entry(normalized(&race.edits)).or_default()[single];
+            *known = known.filter(is_first).or(Some(*at));
             if let Some(free) = race.free_edit() {
-                it.by_free_edit.entry(free).or_default()[single].get_or_insert(*at);
+                let known = &mut it.by_free_edit.entry(free).or_default()[single];
+                *known = known.filter(is_first).or(Some(*at));
             }
             let early = race.early_edit().and_then(|edit| Some((edit, Inserted::of(edit)?)));
             if let (Some((edit, inserted)), Some(position)) = (early, race.sides[1].inst_index()) {

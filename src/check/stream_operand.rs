@@ -46,7 +46,7 @@ impl StreamOperands<'_> {
                 InsertionPoint::BlockEnd { .. } => {
                     places.stream_setter_at_end(program, places.of_stmt(place)?.block)
                 }
-                InsertionPoint::Before { .. } | InsertionPoint::End { .. } => {
+                InsertionPoint::Before { .. } | InsertionPoint::After { .. } | InsertionPoint::End { .. } => {
                     places.stream_setter(program, place)
                 }
             };

@@ -17,6 +17,8 @@ pub struct StreamWaits {
     /// By waiting stream and awaited actor, in order: an instruction of the stream, and the number of instructions of the actor that
     /// have ended when it begins.
     ended: FxHashMap<(StreamNo, u32), Vec<(usize, u32)>>,
+    /// By stream: its instructions in order, each with its position.
+    executed: FxHashMap<StreamNo, Vec<(usize, u32)>>,
 }
 
 impl StreamWaits {
@@ -29,6 +31,7 @@ impl StreamWaits {
             if it.actor >= streams {
                 return;
             }
+            found.executed.entry(it.actor).or_default().push((it.inst, it.number));
             for other in (0..it.clock.actors() as u32).filter(|other| *other != it.actor) {
                 let ended = it.clock.ended(other);
                 if ended == 0 {
@@ -53,6 +56,19 @@ impl StreamWaits {
         if actor == waiting {
             return (at + 1 < plan.code.len()).then_some(at);
         }
+        self.first_ended(waiting, actor, number)
+    }
+
+    /// Returns the first instruction after which `waiting` has waited for what another stream executes up to the instruction `at`, which
+    /// may be a post.
+    pub fn first_for(&self, (stream, at): (StreamNo, usize), waiting: StreamNo) -> Option<usize> {
+        let executed = self.executed.get(&stream)?;
+        let (_, number) = executed.get(executed.partition_point(|it| it.0 <= at))?;
+        self.first_ended(waiting, stream, *number)
+    }
+
+    /// Returns the first instruction of a stream that begins when so many instructions of an actor have ended.
+    fn first_ended(&self, waiting: StreamNo, actor: u32, number: u32) -> Option<usize> {
         let known = self.ended.get(&(waiting, actor))?;
         known.get(known.partition_point(|it| it.1 < number)).map(|it| it.0)
     }

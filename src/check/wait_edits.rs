@@ -21,6 +21,13 @@ impl EditableText {
     pub(super) fn wait_placements(&self, communication: &NamedStmt, before: &InsertionPoint) -> Vec<Edit> {
         let insert = |before| Edit::InsertWait { communication: communication.clone(), before };
         let Some(post) = communication.stmt else { return vec![insert(before.clone())] };
+        if let InsertionPoint::After { statement, .. } = before {
+            let block = |it: Option<StmtId>| Some(self.places().of_stmt(it?)?.block);
+            let is_only = self.program.posted_work(post).is_some_and(|it| self.waits_of(it).is_empty())
+                && self.next_post(post, before).is_none();
+            let is_beside = block(statement.stmt).is_some_and(|it| Some(it) == block(Some(post)));
+            return if is_only && is_beside { vec![insert(before.clone())] } else { Vec::new() };
+        }
         let point = self.wait_point(communication, post, before);
         match self.other_waits(post, &point).as_slice() {
             [] => vec![insert(point)],
@@ -97,7 +104,7 @@ impl EditableText {
                 places.of_stmt(it).is_some_and(|it| it.block == block)
                     || places.around(it).any(|(around, _)| around == block)
             }),
-            InsertionPoint::BlockEnd { .. } => true,
+            InsertionPoint::After { .. } | InsertionPoint::BlockEnd { .. } => true,
             InsertionPoint::End { .. } => false,
         };
         let outer = places.around(post).next();
@@ -126,6 +133,9 @@ impl EditableText {
         let is_before = match point {
             InsertionPoint::Before { statement, .. } => {
                 statement.stmt.is_some_and(|it| self.starts_before(again, it) && !self.is_around(again, it))
+            }
+            InsertionPoint::After { statement, .. } => {
+                statement.stmt.is_some_and(|it| it == again || self.starts_before(again, it))
             }
             InsertionPoint::BlockEnd { .. } | InsertionPoint::End { .. } => true,
         };

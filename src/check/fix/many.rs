@@ -101,9 +101,9 @@ fn proposed_edits(round: &Round<'_>, findings: &[Finding]) -> Vec<ProposedEdit> 
         let apply = |edit| Some((edit, state.text.apply(edit)?));
         let mut edits = fixable.edits.iter().filter_map(apply);
         if let Some((edit, edited)) = edits.next()
-            && (edit.costs_no_overlap() || edits.next().is_none())
+            && (edit.is_preferred() || edits.next().is_none())
         {
-            let needs_written = matches!(edit, Edit::ShortenAllocate { .. });
+            let needs_written = matches!(edit, Edit::MoveAllocate { .. } | Edit::ShortenAllocate { .. });
             proposed.push(ProposedEdit { key: state.key(race), edited, needs_written });
         }
     }

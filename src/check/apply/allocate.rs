@@ -1,0 +1,117 @@
+//! The edits that give each iteration of a loop storage of its own.
+
+use grammar::{
+    attr, for_each_tensor_use,
+    ir::{Stmt, StmtId, TensorId},
+    ops::{Op, OpClass},
+    words::{Backend, MemoryType},
+};
+
+use super::{Change, ChangeKind, EditedText};
+use crate::{
+    edit::InsertionPoint, editable_text::EditableText, line_changes::LineChanges, stmt_places::nested_blocks,
+};
+
+impl EditableText {
+    /// Converts a long-form ALLOCATE into the short form. Returns `None` if the ALLOCATE zeroes the buffer or
+    /// if other tensors are views of it: a later iteration may read what an earlier one wrote.
+    pub(super) fn shorten_allocate(&self, stmt: StmtId) -> Option<EditedText> {
+        let Stmt::Op(it) = &self.program.stmts[stmt] else { return None };
+        if it.op != Op::AllocateOnce || self.is_viewed(self.plain_allocate(stmt)?) {
+            return None;
+        }
+        let line = self.line_of(stmt)?;
+        let (text, short) = self.short_form(line)?;
+        let mut lines = LineChanges::default();
+        lines.replace(line, text);
+        let change =
+            Change { line_id: self.lines.lines[line].id, kind: ChangeKind::ShortenedAllocate(short) };
+        Some(EditedText { lines, changes: vec![change], replaced: vec![stmt], ..EditedText::default() })
+    }
+
+    /// Moves an ALLOCATE into the loop that contains `user`, before the first statement there that uses the tensor. Returns `None` if the
+    /// tensor is used elsewhere, if it has views, if peers may access its memory, or if the ALLOCATE zeroes.
+    pub(super) fn move_allocate(&self, stmt: StmtId, user: StmtId) -> Option<EditedText> {
+        let (program, places) = (&self.program, self.places());
+        let tensor = self.plain_allocate(stmt).filter(|it| !self.is_viewed(*it))?;
+        let is_shared = |outer: StmtId| places.around(stmt).any(|it| it.1 == outer);
+        let (body, looped) = places.around(user).take_while(|it| !is_shared(it.1)).last()?;
+        let is_loop = matches!(program.stmts[looped], Stmt::For(_));
+        let is_inside = |it: StmtId| places.around(it).any(|it| it.1 == looped);
+        let is_bound = program.inputs.iter().chain(&program.outputs).any(|it| it.tensor() == Some(tensor));
+        let uses = || program.stmts.ids().filter(|it| *it != stmt && self.uses(*it, tensor));
+        if !is_loop || is_bound || !uses().all(|it| is_inside(it) && self.is_local_use(it)) {
+            return None;
+        }
+        let first = program.block(body).iter().copied().find(|it| self.contains_use(*it, tensor))?;
+        let (from, statement) = self.statement_of_line(stmt)?;
+        let line = &self.lines.lines[from].text;
+        let (text, statement) = match &program.stmts[stmt] {
+            Stmt::Op(it) if it.op == Op::AllocateOnce => {
+                let (text, short) = self.short_form(from)?;
+                (text, format!("{} = {short}", statement.split_once(" = ")?.0))
+            }
+            _ => (line.clone(), statement.to_owned()),
+        };
+        let before = InsertionPoint::Before { statement: self.named(first), current: None };
+        let mut it = self.insert(text.trim(), &before)?;
+        for change in &mut it.changes {
+            change.kind = ChangeKind::Delayed(statement.clone());
+        }
+        it.lines.remove(from);
+        it.replaced.push(stmt);
+        Some(it)
+    }
+
+    /// Returns the tensor of an ALLOCATE that does not zero.
+    fn plain_allocate(&self, stmt: StmtId) -> Option<TensorId> {
+        let it = self.program.stmts[stmt].op()?;
+        let is_plain = matches!(it.op, Op::Allocate | Op::AllocateOnce)
+            && it.get(attr::ZERO_INIT) != Some(true)
+            && it.get(attr::RESETS_TO_ZERO) != Some(true)
+            && it.get(attr::MEM_TYPE) != Some(MemoryType::Symmetric);
+        it.out_tensor().filter(|_| is_plain)
+    }
+
+    /// Returns the line of a long-form ALLOCATE with its short form, and the short form.
+    fn short_form(&self, line: usize) -> Option<(String, String)> {
+        let text = &self.lines.lines[line].text;
+        let (left, right) = text.split_once("ALLOCATE(")?;
+        let memory = right.split_once("mem_type=")?.1.split([',', ')']).next()?.trim();
+        let rest = right.rsplit_once(')')?.1;
+        let short = format!("ALLOCATE(mem_type={memory}, zero_init=false)");
+        Some((format!("{left}{short}{rest}"), short))
+    }
+
+    fn uses(&self, stmt: StmtId, tensor: TensorId) -> bool {
+        let mut uses = false;
+        if let Stmt::Op(it) = &self.program.stmts[stmt] {
+            for_each_tensor_use(&self.program, it, &mut |other, _| uses |= other == tensor);
+        }
+        uses
+    }
+
+    /// Returns whether a statement lets no peer access the memory of its tensors directly.
+    fn is_local_use(&self, stmt: StmtId) -> bool {
+        self.program.stmts[stmt].op().is_none_or(|it| match it.op.def().class {
+            OpClass::Communicate => it.get(attr::BACKEND) != Some(Backend::Cuda),
+            OpClass::ShareHandles => false,
+            OpClass::Compute
+            | OpClass::Elementwise
+            | OpClass::View
+            | OpClass::Allocate
+            | OpClass::Deallocate
+            | OpClass::Wait
+            | OpClass::Stream
+            | OpClass::Coalescing
+            | OpClass::HostUnit
+            | OpClass::Opaque => true,
+        })
+    }
+
+    fn contains_use(&self, stmt: StmtId, tensor: TensorId) -> bool {
+        let inner = nested_blocks(&self.program.stmts[stmt]);
+        let mut all = inner.into_iter().flat_map(|it| self.program.block(it));
+        self.uses(stmt, tensor) || all.any(|it| self.contains_use(*it, tensor))
+    }
+}

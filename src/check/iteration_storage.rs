@@ -1,0 +1,69 @@
+//! A buffer that is allocated before a loop, and that each iteration writes before it reads: an ALLOCATE in the loop gives each iteration its
+//! own storage.
+
+use super::{
+    edit::Edit,
+    plan_index::PlanIndex,
+    race_side::RaceSide,
+    written::{UnwrittenPart, WrittenElements},
+};
+use hir_plan::{BufferNo, InstKind};
+
+/// The maximum number of uses of a buffer that are examined.
+const MAX_USES: usize = 4_096;
+
+/// Returns the edit that moves the ALLOCATE of a buffer into a loop, if two iterations of the loop race on it, and only the loop uses it. Each
+/// iteration has to write the elements that it reads first.
+pub fn move_allocate(
+    buffer: BufferNo,
+    (first, second): (&RaceSide<'_>, &RaceSide<'_>),
+    index: PlanIndex<'_>,
+) -> Option<Edit> {
+    let plan = index.plan();
+    let is_own = [first, second].iter().all(|it| it.is_in_program() && it.plan.rank == first.owner);
+    let alloc = &plan.code[index.alloc(buffer).filter(|_| is_own)?];
+    if !matches!(alloc.kind, InstKind::Alloc { zeroed: None, .. }) {
+        return None;
+    }
+    let loops = |origin: u32| plan.enclosing_loops(plan.origins[origin as usize].iteration);
+    let outer = loops(alloc.origin);
+    // The iteration of the outermost loop around a statement in which the ALLOCATE is not.
+    let iteration = |origin: u32| {
+        let mut all = loops(origin);
+        all.truncate(outer.len() + 1);
+        (all.len() > outer.len() && all.starts_with(&outer)).then(|| all.pop()).flatten()
+    };
+    let (one, other) = (iteration(first.origin)?, iteration(second.origin)?);
+    let uses = index.own_uses(buffer);
+    let is_callers = plan.caller_buffers().any(|it| it == buffer);
+    if one.0 != other.0 || one.1 == other.1 || is_callers || uses.len() > MAX_USES {
+        return None;
+    }
+    let (mut written, mut current) = (WrittenElements::default(), None);
+    for at in uses {
+        let inst = &plan.code[*at];
+        if matches!(inst.kind, InstKind::Alloc { .. }) {
+            continue;
+        }
+        let here = iteration(inst.origin).filter(|it| it.0 == one.0)?;
+        if current.as_ref() != Some(&here) {
+            (written, current) = (WrittenElements::default(), Some(here));
+        }
+        let mut is_first_written = true;
+        inst.kind.visit_accesses(plan.rank, &mut |it| {
+            if it.rank == plan.rank && it.view.buffer == buffer && !it.is_write {
+                is_first_written &= written.missing(it.view) == UnwrittenPart::Nothing;
+            }
+        });
+        inst.kind.visit_accesses(plan.rank, &mut |it| {
+            if it.rank == plan.rank && it.view.buffer == buffer && it.is_write {
+                written.write(it.view);
+            }
+        });
+        if !is_first_written {
+            return None;
+        }
+    }
+    let stmt = |origin: u32| plan.origins[origin as usize].stmt;
+    Some(Edit::MoveAllocate { allocate: stmt(alloc.origin), user: stmt(first.origin) })
+}
