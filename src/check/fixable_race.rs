@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{
-    edit::Edit,
+    edit::{Edit, InsertionPoint},
     explanation::RaceExplanation,
     finding::Finding,
     plan_index::PlanIndexes,
@@ -85,8 +85,10 @@ impl<'a> FixableRace<'a> {
             [edit, _] if edit.is_preferred() => edit,
             _ => return None,
         };
-        let [_, second] = &self.sides;
-        (self.rank().is_some() && second.is_in_program() && second.frame().is_none()).then_some(edit)
+        let [first, second] = &self.sides;
+        let is_behind_post = matches!(edit.insertion(), Some(InsertionPoint::After { .. }));
+        let frame = if is_behind_post { first.frame() } else { second.frame() };
+        (self.rank().is_some() && second.is_in_program() && frame.is_none()).then_some(edit)
     }
 
     /// Returns the edit that is not needed if an earlier statement makes the same stream wait.

@@ -9,13 +9,13 @@ use super::{
     plan_index::PlanIndex,
     race_side::{RaceSide, stream_of},
 };
-use hir_plan::{CostClass, InstKind, StreamNo, View};
+use hir_plan::{CostClass, InstKind, Plan, StreamNo, View};
 
 /// The maximum number of later uses of a buffer that are examined for one race.
 const MAX_USES: usize = 64;
 
 /// Returns the edits that order `second` after the communication that `first` posts, and for which nothing waits. Returns `None` if
-/// statements on one stream use its operands, or in loops or branches of their own.
+/// statements on one stream use its operands, or if the Wait would be in a loop without the post.
 ///
 /// If the streams wait for that of the post behind the post, the stream of the post waits before that. This is preferred, unless that
 /// stream also has other work then, which would start later. The alternative: the first of the statements waits, and the
@@ -27,7 +27,7 @@ pub fn edits_of_readers(
 ) -> Option<Vec<Edit>> {
     let (plan, post) = (index.plan(), first.inst_index()?);
     let is_unawaited = first.communication().is_some() && first.first_wait(index).is_none();
-    if !is_unawaited || !second.is_in_program() || second.frees() || second.frame() != first.frame() {
+    if !is_unawaited || !second.is_in_program() || second.frees() {
         return None;
     }
     let users = users_of(post, index);
@@ -36,6 +36,7 @@ pub fn edits_of_readers(
     if streams.len() < 2 || !users.contains(&second.inst_index()?) {
         return None;
     }
+    let is_in_loop = frame_of(plan, earliest) != first.frame();
     let mut edits = Vec::new();
     if let Some(behind) = fork_of(post, &users, index) {
         let statement = NamedStmt::from_origin(plan, plan.code[behind].origin);
@@ -43,10 +44,13 @@ pub fn edits_of_readers(
         let before = InsertionPoint::After { statement, current: stream_of(plan, post).clone() };
         edits.push(Edit::InsertWait { communication, before });
     }
-    edits.push(if stream_of(plan, earliest) == second.stream() {
+    if is_in_loop && edits.is_empty() {
+        return None;
+    }
+    edits.push(if is_in_loop || stream_of(plan, earliest) == second.stream() {
         let statement = NamedStmt::from_origin(plan, plan.code[earliest].origin);
-        let before = InsertionPoint::Before { statement, current: Some(second.stream().clone()) };
-        Edit::insert_wait(index, first.origin, before, second.frame())
+        let before = InsertionPoint::Before { statement, current: Some(stream_of(plan, earliest).clone()) };
+        Edit::insert_wait(index, first.origin, before, frame_of(plan, earliest))
     } else {
         let before = InsertionPoint::before(second);
         Edit::InsertSynchronize { stream: WaitedStream::of(plan, Some(earliest)), before }
@@ -54,11 +58,17 @@ pub fn edits_of_readers(
     Some(edits)
 }
 
-/// Returns the instructions behind a post, in its iteration, that access elements which the communication writes, or write elements which it
+fn frame_of(plan: &Plan, at: usize) -> Option<u32> {
+    plan.origins[plan.code[at].origin as usize].iteration
+}
+
+/// Returns the instructions behind a post, in its iteration or in loops in it, that access elements which the communication writes, or write elements which it
 /// reads. Later communications of its communicator follow it.
 fn users_of(post: usize, index: PlanIndex<'_>) -> Vec<usize> {
     let plan = index.plan();
-    let frame = |at: usize| plan.origins[plan.code[at].origin as usize].iteration;
+    let around = |frame| std::iter::successors(frame, |it: &u32| plan.iterations[*it as usize].parent);
+    let posted = frame_of(plan, post);
+    let is_inside = |at: usize| posted.is_none_or(|posted| around(frame_of(plan, at)).any(|it| it == posted));
     let queue = |at: usize| plan.code[at].kind.communication().map(|it| it.communicator());
     let mut operands: Vec<(View, bool)> = Vec::new();
     plan.code[post].kind.visit_accesses(plan.rank, &mut |it| operands.push((it.view.clone(), it.is_write)));
@@ -76,7 +86,7 @@ fn users_of(post: usize, index: PlanIndex<'_>) -> Vec<usize> {
                 conflicts |= there.is_some_and(|it| matches!(overlap(&it, &footprint), Overlap::Some(_)));
             });
             let is_queued = queue(*at).is_some_and(|it| Some(it) == queue(post));
-            conflicts && !is_queued && frame(*at) == frame(post) && stream_of(plan, *at).is_in_program()
+            conflicts && !is_queued && is_inside(*at) && stream_of(plan, *at).is_in_program()
         }));
     }
     found.sort_unstable();
@@ -89,7 +99,6 @@ fn users_of(post: usize, index: PlanIndex<'_>) -> Vec<usize> {
 fn fork_of(post: usize, users: &[usize], index: PlanIndex<'_>) -> Option<usize> {
     let plan = index.plan();
     let own = plan.code[post].stream;
-    let frame = |at: usize| plan.origins[plan.code[at].origin as usize].iteration;
     let is_own = |at: &usize| plan.code[*at].stream == own;
     let others = users.iter().filter(|it| !is_own(it));
     let mut others = others.map(|at| (*at, index.first_wait_for_stream((own, post), plan.code[*at].stream)));
@@ -99,7 +108,7 @@ fn fork_of(post: usize, users: &[usize], index: PlanIndex<'_>) -> Option<usize> 
     let own_use = users.iter().copied().find(is_own);
     let is_record = |at: &usize| is_own(at) && matches!(plan.code[*at].kind, InstKind::RecordEvent { .. });
     let end = (post..own_use.unwrap_or(plan.code.len())).find(is_record).or(own_use)?;
-    let behind = (post..end).rev().find(|at| is_own(at) && frame(*at) == frame(post))?;
+    let behind = (post..end).rev().find(|at| is_own(at) && frame_of(plan, *at) == frame_of(plan, post))?;
     let later = plan.code.iter().enumerate().skip(behind + 1).take(MAX_LATER).filter(|it| it.1.stream == own);
     let mut until_join = later.take_while(|(at, it)| {
         !matches!(it.kind, InstKind::WaitEvent { .. }) && own_use.is_none_or(|own_use| *at < own_use)

@@ -26,7 +26,11 @@ impl EditableText {
             let is_only = self.program.posted_work(post).is_some_and(|it| self.waits_of(it).is_empty())
                 && self.next_post(post, before).is_none();
             let is_beside = block(statement.stmt).is_some_and(|it| Some(it) == block(Some(post)));
-            return if is_only && is_beside { vec![insert(before.clone())] } else { Vec::new() };
+            let last = block(statement.stmt).and_then(|it| self.program.block(it).last().copied());
+            let is_last = last == statement.stmt;
+            let point =
+                if is_last { InsertionPoint::BlockEnd { of: statement.clone() } } else { before.clone() };
+            return if is_only && is_beside { vec![insert(point)] } else { Vec::new() };
         }
         let point = self.wait_point(communication, post, before);
         match self.other_waits(post, &point).as_slice() {
