@@ -15,7 +15,7 @@ use super::{
     overlap::{ElementRange, Footprint, Overlap, overlap},
     plan_index::{PlanIndex, PlanIndexes},
 };
-use hir_plan::{BufferNo, InstKind, Plan, View};
+use hir_plan::{BufferNo, InstKind, Plan, View, World};
 
 /// The maximum number of other ranks that are searched, and of reads whose late writes are searched.
 const MAX_SEARCHED: usize = 64;
@@ -54,10 +54,10 @@ pub fn missing_write(
 }
 
 /// Returns the statements, each with its program, that write what is read before.
-pub fn late_writes(plans: &[Plan], reads: &[UnwrittenRead]) -> FxHashSet<(usize, StmtId)> {
-    let indexes = PlanIndexes::new(plans);
+pub fn late_writes(world: &World, reads: &[UnwrittenRead]) -> FxHashSet<(usize, StmtId)> {
+    let indexes = PlanIndexes::new(world);
     let of = |read: &UnwrittenRead| {
-        let (plan, origin) = (&plans[read.rank], late_write(indexes.of(read.rank), read)?);
+        let (plan, origin) = (&world[read.rank], late_write(indexes.of(read.rank), read)?);
         Some((plan.program_id, plan.origins[origin as usize].stmt?))
     };
     reads.iter().take(MAX_SEARCHED).filter_map(of).collect()
