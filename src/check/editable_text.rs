@@ -159,12 +159,15 @@ impl EditableText {
         end
     }
 
-    /// Returns the 0-based line of the brace that closes the program.
+    /// Returns the 0-based line behind the statements of the program: that of the brace that closes it, or where its HostUnits begin.
     pub fn closing_line(&self) -> Option<usize> {
         *self.closing_line.get_or_init(|| {
             let last = self.index.line(self.block_end(self.program.body?).checked_sub(1)?) as usize;
-            let is_end = |it: &NumberedLine| it.text.trim_start().starts_with('}');
-            Some(last + self.lines.lines.get(last..)?.iter().position(is_end)?)
+            let is_end = |it: &NumberedLine| {
+                let text = it.text.trim_start();
+                !text.is_empty() && !text.starts_with("//")
+            };
+            Some(last + 1 + self.lines.lines.get(last + 1..)?.iter().position(is_end)?)
         })
     }
 
