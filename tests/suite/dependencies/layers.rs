@@ -185,7 +185,9 @@ const DRIVER: &[Layer] = &[
 /// The data structures of a plan, the lowering of one rank, the matching of all ranks, and the plans of the
 /// world.
 const PLAN: &[Layer] = &[
-    ("limits missing_handles plan teams view", &[]),
+    // The fields of a plan have types of other modules, whose functions have plans as arguments.
+    ("plan", ALL),
+    ("limits missing_handles teams view", BEFORE),
     ("inst", BEFORE),
     ("complex stream", BEFORE),
     ("unbound", BEFORE),
