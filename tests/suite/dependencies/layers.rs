@@ -284,7 +284,7 @@ const CHECK: &[Layer] = &[
     ("iteration_storage", &["edit", "plan_index", "race_side", "written"]),
     ("explanation", &["conflict", "edit", "iteration_storage", "plan_index", "race_side", "reader_edits"]),
     ("between_runs storage_explanation", &["conflict", "edit", "explanation", "plan_index", "race_side"]),
-    ("apply", &["edit", "editable_text", "line_changes", "numbered_lines"]),
+    ("apply", &["edit", "editable_text", "line_changes", "numbered_lines", "stmt_places"]),
     ("loop_edits wait_edits", &["edit", "editable_text", "stmt_places"]),
     ("edit_help", &["apply", "edit", "editable_text", "explanation", "plan_index", "race_side"]),
     (
