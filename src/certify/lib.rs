@@ -8,20 +8,23 @@
 //! [Certificates](../../docs/certificates.md) says what a certificate claims.
 //!
 //! ```
-//! let program = |operator: &str| {
+//! let program = |statements: &str| {
 //!     let text = format!("
-//! %HostIrContainer {{ (T0_g_float[iS0{{4}}] (DeviceMesh{{0}})) -> (T1_g_float[iS1{{4}}] (DeviceMesh{{0}})) :
-//!   T1_g_float[iS1{{4}}] (DeviceMesh{{0}}) = {operator}
+//! %tensor T0_g_float[iS0{{4}}] (DeviceMesh{{0}})
+//! %tensor T1_g_float[iS1{{4}}] (DeviceMesh{{0}})
+//! %HostIrContainer {{ (T0) -> (T1) :
+//! {statements}
 //! }} // %HostIrContainer
 //! ");
 //!     grammar::read(&text).0.remove(0)
 //! };
+//! let original = program("  T1 = T0 + T0;");
+//! let lowered = program("  T1 = ALLOCATE(mem_type=global, zero_init=false)\n  T1 = T0 + T0;");
+//! let wrong = program("  T1 = ALLOCATE(mem_type=global, zero_init=false)\n  T1 = relu(T0);");
 //! let settings = hir_certify::Settings { runs: 3, ranks: None, seed: None };
-//! let double = program("add(T0_g_float[iS0{4}] (DeviceMesh{0}), T0_g_float[iS0{4}] (DeviceMesh{0}))");
-//! let relu = program("relu(T0_g_float[iS0{4}] (DeviceMesh{0}))");
-//! let claim = hir_certify::certify(&double, &double, &settings).map_err(|it| it.diagnostic.message)?;
+//! let claim = hir_certify::certify(&original, &lowered, &settings).map_err(|it| it.diagnostic.message)?;
 //! assert_eq!((claim.ranks, claim.outputs), (1, 1));
-//! assert!(hir_certify::certify(&double, &relu, &settings).is_err());
+//! assert!(hir_certify::certify(&original, &wrong, &settings).is_err());
 //! # Ok::<(), String>(())
 //! ```
 //!

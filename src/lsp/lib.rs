@@ -16,7 +16,7 @@
 //! let tell = |method: &str| Notification::new(method.to_owned(), serde_json::json!({}));
 //! editor.sender.send(Message::Request(request(0, "initialize")))?;
 //! let Message::Response(answer) = editor.receiver.recv()? else { return Err("no answer".into()) };
-//! assert!(answer.result.is_some_and(|it| it["capabilities"]["hoverProvider"] == true));
+//! assert!(answer.response_result.is_ok_and(|it| it["capabilities"]["hoverProvider"] == true));
 //! editor.sender.send(Message::Notification(tell("initialized")))?;
 //! editor.sender.send(Message::Request(request(1, "shutdown")))?;
 //! editor.sender.send(Message::Notification(tell("exit")))?;
