@@ -163,11 +163,11 @@ impl EditableText {
     pub fn closing_line(&self) -> Option<usize> {
         *self.closing_line.get_or_init(|| {
             let last = self.index.line(self.block_end(self.program.body?).checked_sub(1)?) as usize;
-            let is_end = |it: &NumberedLine| {
+            let is_end = |(at, it): (usize, &NumberedLine)| {
                 let text = it.text.trim_start();
-                !text.is_empty() && !text.starts_with("//")
+                text.starts_with('}') || at > 0 && !text.is_empty() && !text.starts_with("//")
             };
-            Some(last + 1 + self.lines.lines.get(last + 1..)?.iter().position(is_end)?)
+            Some(last + self.lines.lines.get(last..)?.iter().enumerate().position(is_end)?)
         })
     }
 
