@@ -75,6 +75,7 @@ mod suite {
     pub mod files;
     pub mod fixes;
     pub mod generator;
+    pub mod helps;
     pub mod invariants;
     pub mod kernels;
     pub mod layouts;
@@ -193,6 +194,7 @@ fn main() -> ExitCode {
     trials.extend(mutants::trials(&cases));
     trials.extend(fixes::trials(&cases));
     trials.extend(files::trials());
+    trials.extend(helps::trials());
     trials.extend(many_findings::trials());
     trials.extend(scaling::trials());
     trials.extend(signals::trials());

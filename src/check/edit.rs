@@ -119,8 +119,8 @@ pub enum WaitedStream {
     },
 }
 
-/// A statement and its name in reports.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+/// A statement and its name in reports, which may have the iteration. Names of one statement are equal.
+#[derive(Clone, Debug, Eq)]
 pub struct NamedStmt {
     /// The statement.
     pub stmt: Option<StmtId>,
@@ -173,6 +173,15 @@ impl WaitedStream {
         }
     }
 
+    /// Returns whether it is a stream of a plan.
+    pub(super) fn is(&self, stream: &PlanStream) -> bool {
+        match (self, stream) {
+            (Self::Entry { .. }, PlanStream::Entry) => true,
+            (Self::Index { index, .. }, PlanStream::Indexed(other)) => index == other,
+            (_, _) => false,
+        }
+    }
+
     /// Returns whether both are one stream.
     fn is_same_as(&self, other: &Self) -> bool {
         match (self, other) {
@@ -180,6 +189,24 @@ impl WaitedStream {
             (Self::Index { index, .. }, Self::Index { index: other, .. }) => index == other,
             (Self::Entry { .. }, Self::Index { .. }) | (Self::Index { .. }, Self::Entry { .. }) => false,
         }
+    }
+}
+
+impl NamedStmt {
+    fn key(&self) -> Result<StmtId, &str> {
+        self.stmt.ok_or(&self.name)
+    }
+}
+
+impl PartialEq for NamedStmt {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl std::hash::Hash for NamedStmt {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.key().hash(state);
     }
 }
 
@@ -337,11 +364,14 @@ impl Edit {
         self.insertion().and_then(InsertionPoint::current)
     }
 
-    /// Returns whether two edits insert the same statement.
+    /// Returns whether two edits insert the same statement, or move the same Wait.
     pub fn inserts_same_as(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::InsertWait { communication, .. }, Self::InsertWait { communication: other, .. }) => {
                 communication == other
+            }
+            (Self::MoveWait { wait, .. }, Self::MoveWait { wait: other, .. }) => {
+                wait.is_some() && wait == other
             }
             _ => {
                 let streams = self.awaited_stream().zip(other.awaited_stream());

@@ -1,9 +1,9 @@
-//! Findings of the checker, merged over ranks and iterations: one finding for each pair of statements.
+//! Findings of the checker, merged over ranks and iterations: one finding for each ordered pair of statements.
 
 use grammar::InvalidOption;
 use std::collections::BTreeSet;
 
-use grammar::{codes::Code, ir::StmtId};
+use grammar::ir::StmtId;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
@@ -248,8 +248,10 @@ pub struct Occurrences {
     pub ranks: BTreeSet<usize>,
     /// Number of occurrences.
     pub count: usize,
-    /// The lines of all statements that race on the same tensor between the same two streams or queues.
+    /// The lines of the statements, and of other pairs on the same tensor and streams that the same edit removes.
     pub lines: BTreeSet<u32>,
+    /// The occurrences of a race, on all ranks and in all iterations.
+    pub(super) races: Vec<Race>,
 }
 
 /// The result of all requested checks.
@@ -292,11 +294,9 @@ impl Report {
         self.add_unwritten(plans, reads);
     }
 
-    /// Merges races: one finding for each pair of lines, and one for each pair of streams or queues that race
-    /// on a tensor.
+    /// Merges races: one finding for each pair of lines and each order of the two, over ranks and iterations.
     fn add_races(&mut self, plans: &[Plan], mut races: Vec<Race>) {
         let mut by_lines = FxHashMap::default();
-        let mut by_actors = FxHashMap::default();
         // A statement may race with both its reads and its writes. The write is more informative, so it comes
         // first.
         races.sort_by_key(|race| {
@@ -304,41 +304,23 @@ impl Report {
             let writes = sides.iter().any(|it| it.is_in_program() && it.writes && !it.allocates());
             (!writes, sides.iter().any(RaceSide::allocates))
         });
-        // Statements that race on a buffer are usually also unordered with its ALLOCATE. One edit fixes both,
-        // so only the first race is reported.
-        let code = |race: &Race| RaceSide::code(race, &RaceSide::both(plans, race));
-        let plain: FxHashSet<(usize, BufferNo)> =
-            races.iter().filter(|it| code(it) == Code::Race).map(|it| (it.rank, it.buffer)).collect();
-        races.retain(|it| {
-            let is_consequence = it.reused.is_none() && code(it) == Code::StorageRace;
-            !is_consequence || !plain.contains(&(it.rank, it.buffer))
-        });
         for race in races {
-            let name = &plans[race.rank].buffers[race.buffer as usize].name;
-            let sides = RaceSide::both(plans, &race);
+            let sides = RaceSide::in_issue_order(plans, &race);
             let mut lines =
                 sides.each_ref().map(|it| (it.plan.program_id, it.is_in_program().then(|| it.line())));
-            // Each communication has a Wait of its own.
-            let posted = |it: &RaceSide<'_>| it.communication().map(|_| it.line());
-            let mut actors = sides.each_ref().map(|it| {
-                (it.is_in_program(), it.plan.rank == race.rank, it.actor_name(), it.allocates(), posted(it))
-            });
-            lines.sort_unstable();
-            actors.sort_unstable();
+            if sides[0].plan.rank != sides[1].plan.rank {
+                lines.sort_unstable();
+            }
             // A missing wait at entry and a missing wait at exit are separate findings.
             let is_entry = sides.iter().any(|it| it.party == Party::CallerBefore);
             let kind = (RaceSide::code(&race, &sides), is_entry);
-            let actors = (name, sides[0].plan.program_id, actors, kind);
-            let lines_key = (lines, kind);
-            let known = by_lines.get(&lines_key).or_else(|| by_actors.get(&actors)).copied();
-            let at = known.unwrap_or(self.findings.len());
-            by_lines.entry(lines_key).or_insert(at);
-            if known.is_none() {
-                by_actors.insert(actors, at);
+            let at = *by_lines.entry((lines, kind)).or_insert(self.findings.len());
+            if at == self.findings.len() {
                 self.findings.push(Finding::Race { race, more: Occurrences::default() });
             }
             if let Finding::Race { more, .. } = &mut self.findings[at] {
                 more.add(race.rank);
+                more.races.push(race);
                 more.lines.extend(lines.iter().filter_map(|it| it.1));
             }
         }
@@ -404,5 +386,12 @@ impl Occurrences {
     fn add(&mut self, rank: usize) {
         self.ranks.insert(rank);
         self.count += 1;
+    }
+
+    /// Adds the occurrences of a similar finding.
+    pub(super) fn extend(&mut self, other: &Self) {
+        self.ranks.extend(&other.ranks);
+        self.count += other.count;
+        self.lines.extend(&other.lines);
     }
 }

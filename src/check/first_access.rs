@@ -1,87 +1,170 @@
-//! The access that a race is reported with, if a stream accesses the same elements several times: the first one that an edit has to order.
+//! The accesses that a race is reported with, if a rank accesses the same elements several times: those that edits have to order. An edit
+//! that orders the last access before another one also orders the earlier ones, and an edit that orders the first access after another one
+//! also orders the later ones.
 
 use std::cell::OnceCell;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     conflict::{Party, Race},
     overlap::{Footprint, Overlap, overlap},
 };
-use hir_plan::{BufferNo, ExecutionSite, Plan, StreamNo, sync::InstRef};
+use hir_plan::{
+    BufferNo, CommunicatorNo, ExecutionSite, Plan, StreamNo,
+    sync::{InstRef, happens_before::Occurrence},
+};
 
-/// The maximum number of accesses that are compared for one race.
+/// The maximum number of accesses of a stream or queue that are compared for one race, on each side of the other access.
 const MAX_COMPARED: usize = 64;
 
-/// By stream, owner of the memory, and buffer: the instructions of a rank that access the buffer, in order, and the position of each on its
-/// stream.
-type AccessesOfRank = FxHashMap<(StreamNo, usize, BufferNo), Vec<(usize, u32)>>;
+/// What executes an access.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Site {
+    Stream(StreamNo),
+    Queue(CommunicatorNo),
+}
+
+/// By owner of the memory and buffer: for each stream and queue of a rank, the instructions that access the buffer, in order.
+type AccessesOfRank = FxHashMap<(usize, BufferNo), Vec<(Site, Vec<usize>)>>;
 
 /// The accesses of all ranks, collected for a rank when one of its accesses races.
 pub(super) struct FirstAccesses<'p> {
     plans: &'p [Plan],
     ranks: Vec<OnceCell<AccessesOfRank>>,
+    /// By rank and instruction, if it was visited: the actor that executes it, and its number on the actor, from 1.
+    visited: Vec<Vec<(u32, u32)>>,
 }
 
 impl<'p> FirstAccesses<'p> {
     /// Creates the index of plans.
     pub fn new(plans: &'p [Plan]) -> Self {
-        Self { plans, ranks: plans.iter().map(|_| OnceCell::new()).collect() }
+        let ranks = plans.iter().map(|_| OnceCell::new()).collect();
+        Self { plans, ranks, visited: vec![Vec::new(); plans.len()] }
     }
 
-    /// Returns the race with the first access of the stream of the first party that races with the second party, up to the first party. If
-    /// both are on one rank, it is issued after the second party: an earlier one needs an edit at another place. Returns `None` if it is
-    /// the first party itself. `footprint` is that of the second party, and `unordered` is the number of instructions of the stream, up
-    /// to the first party, that nothing orders before the second one.
-    pub fn of(&self, race: &Race, footprint: &Footprint, unordered: u32) -> Option<Race> {
-        let [(Party::Inst(last), _), second @ (Party::Inst(other), writes)] = race.parties else {
-            return None;
-        };
-        let plan = &self.plans[last.rank];
-        let start = if other.rank == last.rank { other.inst + 1 } else { 0 };
-        if start >= last.inst {
-            return None;
+    /// Records that an instruction is visited.
+    pub fn visit(&mut self, it: &Occurrence) {
+        let visited = &mut self.visited[it.rank];
+        if visited.is_empty() {
+            visited.resize(self.plans[it.rank].code.len(), (0, 0));
         }
-        let accesses = self.ranks[last.rank].get_or_init(|| accesses_of(plan));
-        let all = accesses.get(&(plan.code[last.inst].stream, race.rank, race.buffer))?;
-        let end = all.binary_search_by_key(&last.inst, |it| it.0).ok()?;
-        // Each instruction counts at most once on its stream, so all of these are unordered.
-        let is_unordered = |it: &&(usize, u32)| it.0 >= start && all[end].1 - it.1 < unordered;
-        let earlier = all[..end].iter().rev().take(MAX_COMPARED).take_while(is_unordered);
-        let mut found = None;
-        for (at, _) in earlier {
-            let party = Party::Inst(InstRef { inst: *at, ..last });
-            let mut here: Option<Race> = None;
-            plan.code[*at].kind.visit_accesses(last.rank, &mut |access| {
-                let is_same = (access.rank, access.view.buffer) == (race.rank, race.buffer);
-                let view = Footprint::of(access.view).filter(|_| is_same && (writes || access.is_write));
-                let common = view.map_or(Overlap::None, |view| overlap(&view, footprint));
-                if let (Overlap::Some(elements), None) = (common, here) {
-                    here = Some(Race { elements, parties: [(party, access.is_write), second], ..*race });
+        visited[it.inst] = (it.actor, it.number);
+    }
+
+    /// Replaces the races of one access, the second party of each, with earlier ones that cover all others. `footprint` is that of the access,
+    /// and `it` is its instruction.
+    ///
+    /// The accesses that are issued before it are covered by the given ones, unless one of these is issued later. Then, the last one issued
+    /// before it and the first one issued later of each stream and queue are returned. Of another rank, the first one is returned.
+    pub fn of(&self, it: &Occurrence, races: Vec<Race>, footprint: &Footprint) -> Vec<Race> {
+        let mut found = Vec::new();
+        let mut has_later = false;
+        for race in races {
+            match race.parties[0].0 {
+                Party::Inst(at) if at.rank != it.rank => {
+                    found.push(self.first_of_rank(it, &race, at, footprint).unwrap_or(race));
                 }
-            });
-            found = here.or(found);
+                Party::Inst(at) if at.inst > it.inst && self.site(&race, at).is_some() => {
+                    if !has_later {
+                        found.extend(self.around(it, &race, footprint));
+                    }
+                    has_later = true;
+                }
+                Party::Inst(_)
+                | Party::Operation(..)
+                | Party::Free(..)
+                | Party::CallerBefore
+                | Party::CallerAfter(_) => found.push(race),
+            }
         }
+        let mut known = FxHashSet::default();
+        found.retain(|it| known.insert(it.parties[0].0));
+        found
+    }
+
+    /// Returns the accesses of the stream or queue that executes `at`.
+    fn site(&self, race: &Race, at: InstRef) -> Option<&[usize]> {
+        let mut all = self.sites(at.rank, race).iter().map(|it| it.1.as_slice());
+        all.find(|it| it.binary_search(&at.inst).is_ok())
+    }
+
+    fn sites(&self, rank: usize, race: &Race) -> &[(Site, Vec<usize>)] {
+        let accesses = self.ranks[rank].get_or_init(|| accesses_of(&self.plans[rank]));
+        accesses.get(&(race.rank, race.buffer)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the race with the first access of the stream or queue of another rank that executes `at`.
+    fn first_of_rank(
+        &self,
+        it: &Occurrence,
+        race: &Race,
+        at: InstRef,
+        footprint: &Footprint,
+    ) -> Option<Race> {
+        let unordered = self.unordered(it, at.rank, self.site(race, at)?);
+        unordered.iter().take(MAX_COMPARED).find_map(|inst| self.race_with(race, at.rank, *inst, footprint))
+    }
+
+    /// Returns the races with the last access that is issued before an instruction, and the first one after it, of each stream and queue.
+    fn around(&self, it: &Occurrence, race: &Race, footprint: &Footprint) -> Vec<Race> {
+        let mut found = Vec::new();
+        for (_, all) in self.sites(it.rank, race) {
+            let unordered = self.unordered(it, it.rank, all);
+            let (before, after) = unordered.split_at(unordered.partition_point(|at| *at < it.inst));
+            let racing =
+                |at: &usize| self.race_with(race, it.rank, *at, footprint).filter(|_| *at != it.inst);
+            found.extend(before.iter().rev().take(MAX_COMPARED).find_map(racing));
+            found.extend(after.iter().take(MAX_COMPARED).find_map(racing));
+        }
+        found
+    }
+
+    /// Returns those of the accesses of a stream or queue that were visited, and that nothing orders before an instruction.
+    fn unordered<'a>(&self, it: &Occurrence, rank: usize, all: &'a [usize]) -> &'a [usize] {
+        let visited = |at: usize| self.visited[rank].get(at).copied().unwrap_or_default();
+        let all = &all[..all.partition_point(|at| visited(*at).1 > 0)];
+        &all[all.partition_point(|at| visited(*at).1 <= it.clock.ended(visited(*at).0))..]
+    }
+
+    /// Returns the race of an instruction of a rank and the second party of `race`, if they access common elements, and one writes.
+    fn race_with(&self, race: &Race, rank: usize, inst: usize, footprint: &Footprint) -> Option<Race> {
+        let second = race.parties[1];
+        let party = Party::Inst(InstRef { rank, inst });
+        let mut found: Option<Race> = None;
+        self.plans[rank].code[inst].kind.visit_accesses(rank, &mut |access| {
+            let is_same = (access.rank, access.view.buffer) == (race.rank, race.buffer);
+            let view = Footprint::of(access.view).filter(|_| is_same && (second.1 || access.is_write));
+            let common = view.map_or(Overlap::None, |view| overlap(&view, footprint));
+            if let (Overlap::Some(elements), None) = (common, found) {
+                found = Some(Race { elements, parties: [(party, access.is_write), second], ..*race });
+            }
+        });
         found
     }
 }
 
-/// Collects the accesses of a rank that its streams execute.
+/// Collects the accesses of a rank that its streams and queues execute.
 fn accesses_of(plan: &Plan) -> AccessesOfRank {
     let mut found = AccessesOfRank::default();
-    let mut positions = vec![0_u32; plan.streams.len()];
     for (at, inst) in plan.code.iter().enumerate() {
-        let position = &mut positions[inst.stream as usize];
-        *position += 1;
-        match inst.kind.effect().execution_site() {
-            ExecutionSite::Stream => inst.kind.visit_accesses(plan.rank, &mut |it| {
-                let all = found.entry((inst.stream, it.rank, it.view.buffer)).or_default();
-                if all.last().is_none_or(|it: &(usize, u32)| it.0 != at) {
-                    all.push((at, *position));
-                }
-            }),
-            ExecutionSite::Host | ExecutionSite::Queue(_) => (),
-        }
+        let site = match inst.kind.effect().execution_site() {
+            ExecutionSite::Stream => Site::Stream(inst.stream),
+            ExecutionSite::Queue(it) => Site::Queue(it.communicator()),
+            ExecutionSite::Host => continue,
+        };
+        inst.kind.visit_accesses(plan.rank, &mut |it| {
+            let sites = found.entry((it.rank, it.view.buffer)).or_default();
+            let known = sites.iter().position(|it| it.0 == site);
+            let number = known.unwrap_or(sites.len());
+            if known.is_none() {
+                sites.push((site, Vec::new()));
+            }
+            let all = &mut sites[number].1;
+            if all.last() != Some(&at) {
+                all.push(at);
+            }
+        });
     }
     found
 }

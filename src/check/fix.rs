@@ -157,8 +157,8 @@ enum FixExtent {
     Complete,
     /// The finding is gone for these two streams, but other streams have it on the same lines.
     Partial,
-    /// The finding is gone, and a race that it hid is found: the check keeps the last access of each stream only. The edit
-    /// only makes a stream wait, which adds no race.
+    /// The finding is gone, and a race that it hid is found: of several accesses, the check names those whose order covers the others. The
+    /// edit only makes a stream wait, which adds no race.
     Unmasking,
 }
 

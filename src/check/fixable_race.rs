@@ -3,13 +3,15 @@
 use std::ops::Range;
 
 use super::{
+    conflict::{Party, Race},
     edit::{Edit, InsertionPoint},
+    editable_text::EditableText,
     explanation::RaceExplanation,
     finding::Finding,
     plan_index::PlanIndexes,
     race_side::{RaceSide, stream_of},
 };
-use hir_plan::{Plan, PlanStream, StreamNo};
+use hir_plan::{Inst, InstKind, Plan, PlanStream, StreamNo};
 
 /// A race with the edits that its help proposes.
 pub(super) struct FixableRace<'a> {
@@ -17,51 +19,162 @@ pub(super) struct FixableRace<'a> {
     pub(super) sides: [RaceSide<'a>; 2],
     /// True if the second side is in the next run.
     between_runs: bool,
-    /// True if the finding contains races of other lines.
-    pub(super) has_other_lines: bool,
     /// The edits.
     pub(super) edits: Vec<Edit>,
+    /// The line before which the last edit inserts a Wait, if that is in no loop or branch: all ranks execute it.
+    wait_line: Option<u32>,
+    /// The races of the same lines, on all ranks and in all iterations.
+    occurrences: &'a [Race],
+    plans: &'a [Plan],
     indexes: &'a PlanIndexes<'a>,
+}
+
+/// The maximum number of executions of a statement in loops that are looked at.
+const MAX_EXECUTIONS: usize = 64;
+
+/// Which of several races that the same edits remove is reported: the first one in this order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Priority {
+    /// One with an ALLOCATE says less than others.
+    allocates: bool,
+    /// One of a single statement says less than others.
+    is_of_one: bool,
+    /// Of several statements that use the operands of a communication, the first one is named: its instruction.
+    use_of_operands: usize,
+}
+
+impl Priority {
+    /// Returns whether it says less than a race of two statements.
+    pub(super) fn is_minor(self) -> bool {
+        self.allocates || self.is_of_one
+    }
 }
 
 impl<'a> FixableRace<'a> {
     /// Returns `None` if the finding is not a race, or if no edit is proposed for it.
-    pub(super) fn of(plans: &'a [Plan], finding: &Finding, indexes: &'a PlanIndexes<'a>) -> Option<Self> {
+    /// `text` is that of a rank, if it is known.
+    pub(super) fn of<'t>(
+        plans: &'a [Plan],
+        finding: &'a Finding,
+        indexes: &'a PlanIndexes<'a>,
+        text: &dyn Fn(usize) -> Option<&'t EditableText>,
+    ) -> Option<Self> {
         let Finding::Race { race, more } = finding else { return None };
         let sides = RaceSide::in_issue_order(plans, race);
         let [first, second] = &sides;
         let edits = RaceExplanation::of(race, first, second, indexes).edits;
-        let has_other_lines = more.lines.iter().any(|line| !sides.iter().any(|it| it.line() == *line));
-        let between_runs = race.between_runs;
-        (!edits.is_empty()).then_some(Self { sides, between_runs, has_other_lines, edits, indexes })
+        let last = edits.last()?;
+        let wait_line = text(first.plan.rank)
+            .filter(|_| first.plan.rank == second.plan.rank)
+            .and_then(|text| text.line_of_wait(last));
+        let (between_runs, occurrences) = (race.between_runs, more.races.as_slice());
+        Some(Self { sides, between_runs, edits, wait_line, occurrences, plans, indexes })
     }
 
-    /// Returns the lines of the statements.
-    pub(super) fn lines(&self) -> Vec<u32> {
-        let mut lines: Vec<u32> =
-            self.sides.iter().filter(|it| it.is_in_program()).map(RaceSide::line).collect();
-        lines.sort_unstable();
-        lines.dedup();
-        lines
+    /// Returns which of several races that the same edits remove is reported.
+    pub(super) fn priority(&self) -> Priority {
+        let [first, second] = &self.sides;
+        let is_of_two = first.is_in_program() && second.is_in_program() && first.line() != second.line();
+        let use_of_operands = self.free_edit().and(second.inst_index()).unwrap_or(0);
+        Priority { allocates: first.allocates(), is_of_one: !is_of_two, use_of_operands }
     }
 
-    /// Returns whether the edits of this race also order the accesses of another race: they are the same, or
-    /// the only edit waits for the same work before the edit of the other race would, and the stream that this one
-    /// blocks has waited by then.
+    /// Returns what the last edit inserts, and the line before which it does, if that is a Wait that all ranks execute.
+    pub(super) fn wait(&self) -> Option<(&Edit, u32)> {
+        self.edits.last().zip(self.wait_line).filter(|_| self.free_edit().is_none())
+    }
+
+    /// Returns whether the edits of this race also order the accesses of another race, whichever of them is made: the edit is one of the
+    /// other race, or it waits for the same work behind the earlier access and before the later one, and the stream that it blocks
+    /// executes the later access, or has been awaited by then.
     pub(super) fn removes(&self, other: &Self) -> bool {
-        let is_same = |(a, b): (&Edit, &Edit)| a.is_same_as(b);
-        if self.edits.len() == other.edits.len() && self.edits.iter().zip(&other.edits).all(is_same) {
-            return true;
+        let proposed = self.free_edit().map_or(self.edits.as_slice(), std::slice::from_ref);
+        let is_placed = |edit: &Edit, same: &Edit| self.stays_in_loop(edit) || !other.stays_in_loop(same);
+        let is_own = |edit: &Edit| other.edits.iter().any(|it| edit.is_same_as(it) && is_placed(edit, it));
+        proposed.iter().all(|edit| is_own(edit) || self.orders(edit, other))
+    }
+
+    /// Returns whether an edit of this race orders the accesses of another one.
+    fn orders(&self, edit: &Edit, other: &Self) -> bool {
+        if let Edit::ShortenAllocate { allocate } = edit {
+            let [first, _] = &other.sides;
+            return first.allocates() && first.plan.origins[first.origin as usize].stmt == *allocate;
         }
-        if other.free_edit().is_some_and(|free| self.edits.first() == Some(free)) {
-            return true;
+        let Some(wanted) = other.late_edit() else { return false };
+        if self.is_varied(edit) {
+            return self.rank() == other.rank() && self.orders_accesses(edit, wanted, &other.sides, other);
         }
-        let (Some(edit), Some(wanted)) = (self.early_edit(), other.late_edit()) else { return false };
-        let is_inside = |at: usize| other.insertion_range(edit).is_some_and(|it| it.contains(&at));
-        edit.inserts_same_as(wanted)
-            && self.rank() == other.rank()
-            && self.sides[1].inst_index().is_some_and(is_inside)
-            && self.blocks_before(edit, wanted, other)
+        other.occurrences.iter().all(|race| {
+            let sides = RaceSide::in_issue_order(self.plans, race);
+            self.orders_accesses(edit, wanted, &sides, other)
+        })
+    }
+
+    /// Returns whether an edit of this race orders the accesses of an occurrence of another one, for which `wanted` is proposed.
+    fn orders_accesses(&self, edit: &Edit, wanted: &Edit, sides: &[RaceSide<'_>; 2], other: &Self) -> bool {
+        let [first, second] = sides;
+        let plan = second.plan;
+        let is_known = first.plan.rank == plan.rank && plan.program_id == self.sides[1].plan.program_id;
+        // The edit is made for each stream that executes the earlier statement.
+        let mut awaited = self.awaited_streams();
+        let is_repeated = awaited.any(|it| it == first.stream());
+        let Some(range) = other.range(sides, edit, is_repeated).filter(|_| is_known) else { return false };
+        if let Some(line) = self.wait_line.filter(|_| Some(edit) == self.edits.last()) {
+            let is_above = |it: &Inst| {
+                !matches!(it.kind, InstKind::ReadOutputs) && plan.origins[it.origin as usize].line < line
+            };
+            return edit.inserts_same_as(wanted)
+                && edit.blocked_stream() == wanted.blocked_stream()
+                && range.contains(&plan.code.partition_point(is_above));
+        }
+        let Some(blocked) = wanted.blocked_stream() else { return false };
+        let waiting = if blocked == other.sides[1].stream() { second.stream() } else { blocked };
+        let number = plan.streams.iter().position(|it| it == waiting);
+        let index = self.indexes.of(plan.rank);
+        let is_awaited = |at: usize| {
+            let wait = index.first_stream_wait(at, number? as StreamNo)?;
+            second.inst_index().filter(|end| wait < *end)
+        };
+        let blocks = |at: usize| stream_of(plan, at) == waiting || is_awaited(at).is_some();
+        self.executions_in(edit, plan, &range).into_iter().any(blocks)
+    }
+
+    /// Returns the instructions of a range before which a rank executes a statement that an edit inserts.
+    fn executions_in(&self, edit: &Edit, plan: &Plan, range: &Range<usize>) -> Vec<usize> {
+        let [_, second] = &self.sides;
+        let is_own_rank = plan.rank == second.plan.rank;
+        let own = self.inserted_before(edit).filter(|_| is_own_rank);
+        let own = own.filter(|at| edit.blocked_stream() == Some(stream_of(plan, *at)));
+        let all = edit.insertion().and_then(InsertionPoint::statement);
+        let all = all.map_or(&[][..], |it| self.indexes.of(plan.rank).of_stmt(it));
+        let is_once = self.is_varied(edit) || !self.stays_in_loop(edit);
+        let others = if is_once && is_own_rank { &[][..] } else { all };
+        let others = if is_once { &others[..others.len().min(1)] } else { others };
+        let is_first = |at: &usize| {
+            let earlier = others.partition_point(|it| it < at).checked_sub(1).map(|it| others[it]);
+            earlier.is_none_or(|it| plan.code[it].origin != plan.code[*at].origin)
+        };
+        let from = others.partition_point(|it| *it < range.start);
+        let inside = others[from..].iter().copied().take_while(|it| range.contains(it)).take(MAX_EXECUTIONS);
+        own.filter(|it| range.contains(it)).into_iter().chain(inside.filter(is_first)).collect()
+    }
+
+    /// Returns the streams that execute the earlier statement.
+    fn awaited_streams(&self) -> impl Iterator<Item = &'a PlanStream> {
+        let plan = self.sides[0].plan;
+        let stmt = plan.origins[self.sides[0].origin as usize].stmt;
+        let all = stmt.map_or(&[][..], |it| self.indexes.of(plan.rank).of_stmt(it));
+        all.iter().take(MAX_EXECUTIONS).map(move |it| stream_of(plan, *it))
+    }
+
+    /// Returns whether an edit is in a loop whose iterations may need it for different streams.
+    fn is_varied(&self, edit: &Edit) -> bool {
+        let [_, second] = &self.sides;
+        let mut streams = self.awaited_streams();
+        let one = streams.next();
+        let place = self.inserted_before(edit).map(|at| second.plan.code[at].origin);
+        place.is_some_and(|it| second.plan.origins[it as usize].iteration.is_some())
+            && streams.any(|it| Some(it) != one)
     }
 
     /// Returns the edit that is preferred to the others.
@@ -78,70 +191,87 @@ impl<'a> FixableRace<'a> {
         (first == second).then_some(first)
     }
 
-    /// Returns the only edit, if it may order the accesses of races that come later: it inserts a statement outside of loops.
+    /// Returns the edit that may order the accesses of races that come later: it inserts a statement.
     pub(super) fn early_edit(&self) -> Option<&Edit> {
-        let edit = match self.edits.as_slice() {
-            [edit] => edit,
-            [edit, _] if edit.is_preferred() => edit,
-            _ => return None,
-        };
-        let [first, second] = &self.sides;
-        let is_behind_post = matches!(edit.insertion(), Some(InsertionPoint::After { .. }));
-        let frame = if is_behind_post { first.frame() } else { second.frame() };
-        (self.rank().is_some() && second.is_in_program() && frame.is_none()).then_some(edit)
+        let edit = self.edits.last().filter(|_| self.rank().is_some() && self.free_edit().is_none());
+        edit.filter(|it| matches!(it.insertion(), Some(InsertionPoint::Before { .. })))
     }
 
     /// Returns the edit that is not needed if an earlier statement makes the same stream wait.
     pub(super) fn late_edit(&self) -> Option<&Edit> {
-        let edit = match self.edits.as_slice() {
-            [edit] => edit,
-            [first, edit] if first.is_preferred() => edit,
-            _ => return None,
-        };
-        let is_early = self.rank().is_some() && self.sides[0].frame().is_none();
-        (is_early && !self.has_other_lines).then_some(edit)
+        self.edits.last().filter(|_| self.rank().is_some())
     }
 
-    /// Returns the instructions before which `edit`, the edit of an earlier race, may be inserted to remove this race.
-    pub(super) fn insertion_range(&self, edit: &Edit) -> Option<Range<usize>> {
+    /// Returns whether the awaited access is in the innermost loop of the place of an edit, so that each iteration has to wait; else the
+    /// statement may be inserted before the loop.
+    fn stays_in_loop(&self, edit: &Edit) -> bool {
         let [first, second] = &self.sides;
-        if self.between_runs {
-            return (!self.edits[0].is_at_end()).then_some(0..second.inst_index()?);
-        }
-        // The work for which the edit waits must be complete, or known to the awaited stream, where the
-        // statement is inserted.
-        let done = match edit {
-            Edit::InsertSynchronize { .. } if first.is_posted() => {
-                first.first_wait(self.indexes.of(first.plan.rank))
-            }
-            Edit::InsertSynchronize { .. }
-            | Edit::CaptureEntryStream { .. }
-            | Edit::InsertWait { .. }
-            | Edit::MoveWait { .. }
-            | Edit::SynchronizeOnStream { .. }
-            | Edit::WaitOnStream { .. }
-            | Edit::MoveDeallocate { .. }
-            | Edit::MoveAllocate { .. }
-            | Edit::ShortenAllocate { .. } => first.inst_index(),
-        };
-        let end = if self.edits[0].is_at_end() { Some(usize::MAX) } else { second.inst_index() };
-        Some(done? + 1..end?)
+        let plan = second.plan;
+        let Some(own) = self.inserted_before(edit).filter(|_| self.rank().is_some()) else { return true };
+        let loop_of =
+            |frame: u32| (&plan.iterations[frame as usize].name, plan.iterations[frame as usize].parent);
+        let around = |frame| std::iter::successors(frame, |it: &u32| plan.iterations[*it as usize].parent);
+        let place = plan.origins[plan.code[own].origin as usize].iteration;
+        let frame = first.frame().filter(|_| !self.is_before_entry(first));
+        place.is_none_or(|place| around(frame).any(|it| loop_of(it) == loop_of(place)))
     }
 
-    /// Returns whether the stream that `wanted` blocks waits, where `wanted` is inserted, for the stream that `edit`
-    /// blocks: it is the same stream, or it waits for that stream in between.
-    fn blocks_before(&self, edit: &Edit, wanted: &Edit, other: &Self) -> bool {
-        let [_, second] = &self.sides;
-        let Some((blocked, waiting)) = edit.blocked_stream().zip(wanted.blocked_stream()) else {
-            return false;
+    /// Returns whether the earlier access comes before the program begins: that of the caller, or of the run before.
+    fn is_before_entry(&self, first: &RaceSide<'_>) -> bool {
+        self.between_runs || first.party == Party::CallerBefore
+    }
+
+    /// Returns the instructions before which a rank executes a statement that an edit inserts.
+    pub(super) fn executions(&self, edit: &Edit) -> Vec<usize> {
+        self.executions_in(edit, self.sides[1].plan, &(0..usize::MAX))
+    }
+
+    /// Returns the instruction before which a statement is executed that an edit inserts to order this race.
+    fn inserted_before(&self, edit: &Edit) -> Option<usize> {
+        self.inserted_for(&self.sides, edit)
+    }
+
+    /// As `inserted_before`, for an occurrence.
+    fn inserted_for(&self, sides: &[RaceSide<'_>; 2], edit: &Edit) -> Option<usize> {
+        let Some(InsertionPoint::Before { statement, .. }) = edit.insertion() else { return None };
+        let [_, second] = sides;
+        let (plan, stmt) = (second.plan, statement.stmt?);
+        let last = second.inst_index()?;
+        if plan.origins[second.origin as usize].stmt == Some(stmt) {
+            return Some(last);
+        }
+        let all = self.indexes.of(plan.rank).of_stmt(stmt);
+        let all = &all[..all.partition_point(|it| *it <= last)];
+        let origin = plan.code[*all.last()?].origin;
+        all.iter().rev().copied().take_while(|it| plan.code[*it].origin == origin).last()
+    }
+
+    /// Returns the instructions before which `edit`, the edit of another race, may be inserted to remove this race.
+    pub(super) fn insertion_range(&self, edit: &Edit) -> Option<Range<usize>> {
+        self.range(&self.sides, edit, false)
+    }
+
+    /// As `insertion_range`, for an occurrence. With `is_repeated`, the edit is made for its stream, too.
+    fn range(&self, sides: &[RaceSide<'_>; 2], edit: &Edit, is_repeated: bool) -> Option<Range<usize>> {
+        let [first, second] = sides;
+        let wanted = self.late_edit()?;
+        let is_same = || edit.inserts_same_as(wanted).then_some(());
+        let start = match edit.awaited_stream() {
+            _ if self.between_runs && wanted.is_at_end() => return None,
+            _ if self.is_before_entry(first) => is_same().map(|()| 0)?,
+            // The awaited stream must have executed the earlier access, or have waited for it.
+            Some(stream) => {
+                let is_own = wanted.awaited_stream().is_some_and(|it| it.is(self.sides[0].stream()));
+                let is_each = is_repeated && is_own && is_same().is_some();
+                let is_awaited = |it: &PlanStream| if is_each { it == first.stream() } else { stream.is(it) };
+                let awaited = first.plan.streams.iter().position(is_awaited)?;
+                let index = self.indexes.of(first.plan.rank);
+                index.first_stream_wait(first.inst_index()?, awaited as StreamNo)? + 1
+            }
+            None => is_same().and(first.inst_index())? + 1,
         };
-        let plan = second.plan;
-        let number = |wanted: &PlanStream| plan.streams.iter().position(|it| it == wanted);
-        let ordered = || {
-            let at = second.inst_index().filter(|at| stream_of(plan, *at) == blocked)?;
-            let wait = self.indexes.of(plan.rank).first_stream_wait(at, number(waiting)? as StreamNo)?;
-            other.sides[1].inst_index().filter(|end| wait < *end)
-        };
-        blocked == waiting || ordered().is_some()
+        let end =
+            if wanted.is_at_end() { None } else { self.inserted_for(sides, wanted).or(second.inst_index()) };
+        Some(start..end.map_or(usize::MAX, |it| it + 1))
     }
 }

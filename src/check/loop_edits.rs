@@ -129,6 +129,9 @@ impl EditableText {
         let outer = |it: StmtId| std::iter::once(it).chain(places.around(it).map(|it| it.1));
         let in_block = |it: &StmtId| places.of_stmt(*it).filter(|it| it.block == place.block);
         let after = awaited.and_then(|it| outer(it).find_map(|it| in_block(&it))).map(|it| it.position);
+        if after == Some(place.position) {
+            return None;
+        }
         // What is behind the loop has been issued in an earlier iteration of an outer one.
         let after = after.filter(|it| *it < place.position);
         let stmts = program.block(place.block);

@@ -3,9 +3,8 @@
 //! `plan::sync::happens_before` visits every access after all accesses that happen before it. Of two overlapping
 //! accesses, either the one that is visited first happens before the other, or they are unordered. For each
 //! buffer, the detector keeps the accesses that no later access covers. An access that is unordered with a
-//! covered access is also unordered with the covering one. Of several reads of the same elements, a race is
-//! reported with the first one if the write is unordered with it, and else with the last one. If an actor accesses elements several times
-//! behind an access that was issued earlier, and is visited later, a race is reported with the first of these.
+//! covered access is also unordered with the covering one. If a race is found, `first_access` adds the covered accesses that the edit for
+//! the covering one does not order.
 //!
 //! The caller takes part. It writes the inputs before stream 0 of the plan begins, and owns the inputs and
 //! outputs again once `ReadOutputs` has run on that stream. A stream that does not wait for stream 0, and a
@@ -38,16 +37,6 @@ struct Access {
     number: u32,
     footprint: Footprint,
     writes: bool,
-    /// For a read that covers earlier reads of the same elements: the first of them.
-    first_read: Option<FirstRead>,
-}
-
-/// The first of several reads of the same elements, of which only the last one is kept.
-#[derive(Clone, Copy)]
-struct FirstRead {
-    party: Party,
-    actor: u32,
-    number: u32,
 }
 
 /// The maximum number of races that are collected. Programs with more have many of the same kind.
@@ -178,6 +167,7 @@ impl<'p> RaceDetector<'p> {
         if self.found.len() >= MAX_RACES {
             return;
         }
+        self.first_accesses.visit(it);
         let plans = self.plans;
         let plan = &plans[it.rank];
         let at = InstRef { rank: it.rank, inst: it.inst };
@@ -351,7 +341,6 @@ impl<'p> RaceDetector<'p> {
         let known = self.accesses.entry((rank, view.buffer)).or_default();
         let mut found = Vec::new();
         let mut not_compared = 0;
-        let mut first_read: Option<FirstRead> = None;
         // The caller's own accesses hide no race inside the program, and the program does not order those of several ranks.
         let is_caller = matches!(party, Party::CallerAfter(_));
         let plans = self.plans;
@@ -371,14 +360,8 @@ impl<'p> RaceDetector<'p> {
                     Overlap::None => (),
                     Overlap::Unknown => not_compared += 1,
                     Overlap::Some(elements) => {
-                        // If the first of several reads is unordered with this write, it is the one to order.
-                        let first =
-                            earlier.first_read.filter(|first| it.clock.ended(first.actor) < first.number);
-                        let Access { party: last, actor, number, .. } = *earlier;
-                        let of = first.unwrap_or(FirstRead { party: last, actor, number });
-                        let parties = [(of.party, earlier.writes), (party, writes)];
-                        let race = Race::new((rank, view.buffer), elements, parties);
-                        found.push((race, of.number.saturating_sub(it.clock.ended(of.actor))));
+                        let parties = [(earlier.party, earlier.writes), (party, writes)];
+                        found.push(Race::new((rank, view.buffer), elements, parties));
                     }
                 }
             }
@@ -388,19 +371,17 @@ impl<'p> RaceDetector<'p> {
                 && !is_caller
                 && (writes || !earlier.writes)
                 && covers(&footprint, &earlier.footprint);
-            if is_covered && !writes && footprint == earlier.footprint {
-                let Access { party, actor, number, .. } = *earlier;
-                first_read.get_or_insert(earlier.first_read.unwrap_or(FirstRead { party, actor, number }));
-            }
             !is_covered
         });
         self.not_compared += not_compared;
-        for (race, unordered) in found {
-            if self.is_new(&race) {
-                match self.first_accesses.of(&race, &footprint, unordered) {
-                    Some(first) => self.report(first),
-                    None => self.found.push(race),
-                }
+        found.retain(|race| self.is_new(race));
+        let accesses = |race: &Race| race.parties.map(|it| it.0);
+        let known: Vec<[Party; 2]> = found.iter().map(accesses).collect();
+        for race in self.first_accesses.of(it, found, &footprint) {
+            if known.contains(&accesses(&race)) {
+                self.found.push(race);
+            } else {
+                self.report(race);
             }
         }
         // A use that does not follow its own ALLOCATE does not follow the uses by an earlier owner either.
@@ -414,10 +395,7 @@ impl<'p> RaceDetector<'p> {
         }
         let (actor, number) = (it.actor, it.number);
         let known = self.accesses.entry((rank, view.buffer)).or_default();
-        known.push(
-            &footprint,
-            Access { party, actor, number, footprint: footprint.clone(), writes, first_read },
-        );
+        known.push(&footprint, Access { party, actor, number, footprint: footprint.clone(), writes });
     }
 
     /// Reports conflicts over a block of storage, or with its free if `is_stream_ordered`, as races.

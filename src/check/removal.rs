@@ -10,22 +10,55 @@ use rustc_hash::FxHashMap;
 
 use super::{
     edit::{Edit, NamedStmt},
-    fixable_race::FixableRace,
+    fixable_race::{FixableRace, Priority},
 };
+use grammar::ir::StmtId;
 use hir_plan::PlanStream;
 
 /// The maximum number of pairs of races with different edits that are compared. Races beyond them are reported one by one.
 const MAX_COMPARED: usize = 1 << 20;
 
-/// Returns the finding that is reported for each finding: the last of the chain of findings whose edits remove the one before.
-/// The finding itself is reported if the chain has no end, or if the edits of the last one do not remove it: they can be
-/// inserted before one of its accesses.
+/// Returns the finding that is reported for each finding: the first of a chain of findings, the edits of each of which remove the
+/// next, if its own edits remove the last one, too; else another finding that is reported and whose edits remove it, or itself.
 pub(super) fn leaders<'r>(races: &'r [Option<FixableRace<'r>>]) -> Vec<usize> {
-    let removed_with = removed_with(races);
-    // `None` inside: the chain has no end.
+    let mut found: Vec<usize> = (0..races.len()).collect();
+    let mut pending: Vec<usize> = found.iter().copied().filter(|it| races[*it].is_some()).collect();
+    let removes = |end: usize, at: usize| match (&races[end], &races[at]) {
+        (Some(end), Some(race)) => end.removes(race),
+        (_, _) => false,
+    };
+    while !pending.is_empty() {
+        let removed_with = removed_with(races, &pending);
+        let ends = chain_ends(&removed_with, &pending);
+        let (mut reported, mut left) = (Vec::new(), Vec::new());
+        for (at, end) in pending.iter().copied().zip(ends) {
+            match end {
+                Some(end) if end == at => reported.push(at),
+                Some(end) if removes(end, at) => found[at] = end,
+                Some(_) | None => left.push(at),
+            }
+        }
+        if reported.is_empty() {
+            break;
+        }
+        left.retain(|at| {
+            let leader = reported.iter().take(MAX_LEADERS).find(|it| removes(**it, *at));
+            found[*at] = leader.copied().unwrap_or(*at);
+            leader.is_none()
+        });
+        pending = left;
+    }
+    found
+}
+
+/// The maximum number of reported findings with which a finding is compared whose chain does not remove it.
+const MAX_LEADERS: usize = 64;
+
+/// Returns for each finding of `starts` the end of its chain; `None` if the chain has no end.
+fn chain_ends(removed_with: &[Option<usize>], starts: &[usize]) -> Vec<Option<usize>> {
     let mut known: Vec<Option<Option<usize>>> = vec![None; removed_with.len()];
-    for start in 0..removed_with.len() {
-        let (mut chain, mut at) = (Vec::new(), start);
+    for start in starts {
+        let (mut chain, mut at) = (Vec::new(), *start);
         let end = loop {
             if let Some(end) = known[at] {
                 break end;
@@ -40,21 +73,16 @@ pub(super) fn leaders<'r>(races: &'r [Option<FixableRace<'r>>]) -> Vec<usize> {
         };
         chain.into_iter().for_each(|it| known[it] = Some(end));
     }
-    let removes = |end: usize, at: usize| match (&races[end], &races[at]) {
-        (Some(end), Some(race)) => end.removes(race),
-        (_, _) => false,
-    };
-    let of =
-        |(at, end): (usize, Option<Option<usize>>)| end.flatten().filter(|it| removes(*it, at)).unwrap_or(at);
-    known.into_iter().enumerate().map(of).collect()
+    starts.iter().map(|it| known[*it].flatten()).collect()
 }
 
-/// Returns for each finding the first other finding whose edits remove it. If the edits of each remove the other, a race of
+/// Returns for each finding of `pending` the first other one whose edits remove it. If the edits of each remove the other, a race of
 /// two statements comes before one of a statement with itself.
-fn removed_with<'r>(races: &'r [Option<FixableRace<'r>>]) -> Vec<Option<usize>> {
-    let rank: Vec<Rank> = races.iter().map(|it| it.as_ref().map_or((true, 0), rank)).collect();
+fn removed_with<'r>(races: &'r [Option<FixableRace<'r>>], pending: &[usize]) -> Vec<Option<usize>> {
+    let rank: Vec<Priority> =
+        races.iter().map(|it| it.as_ref().map_or(Priority::default(), FixableRace::priority)).collect();
     let all: Vec<(usize, &FixableRace<'r>)> =
-        races.iter().enumerate().filter_map(|(at, it)| Some((at, it.as_ref()?))).collect();
+        pending.iter().filter_map(|at| Some((*at, races[*at].as_ref()?))).collect();
     let candidates = Candidates::of(&all, &rank);
     let mut compared = 0;
     let mut found = vec![None; races.len()];
@@ -65,8 +93,8 @@ fn removed_with<'r>(races: &'r [Option<FixableRace<'r>>]) -> Vec<Option<usize>> 
                 other.removes(race) && (!race.removes(other) || (rank[it], it) < (rank[*at], *at))
             })
         };
-        let first =
-            candidates.with_same_edits(race).filter(|it| removes(*it)).min_by_key(|it| (rank[*it], *it));
+        let first = candidates.with_same_edits(race).chain(candidates.wait(race));
+        let first = first.filter(|it| removes(*it)).min_by_key(|it| (rank[*it], *it));
         let mut removes = |it: usize| {
             compared += 1;
             compared > MAX_COMPARED || removes(it)
@@ -77,19 +105,15 @@ fn removed_with<'r>(races: &'r [Option<FixableRace<'r>>]) -> Vec<Option<usize>> 
     found
 }
 
-/// Which of several races that the same edits remove is reported: one of two statements, and the first of several that use the operands of a
-/// communication.
-type Rank = (bool, usize);
-
-fn rank(race: &FixableRace<'_>) -> Rank {
-    let uses = || race.free_edit().and(race.sides[1].inst_index()).unwrap_or(0);
-    (race.lines().len() < 2, uses())
-}
+/// The maximum number of streams that are looked for in edits.
+const MAX_STREAMS: usize = 32;
 
 /// What an edit inserts. Edits with equal keys make a stream wait for the same work.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Inserted<'r> {
     Wait(&'r NamedStmt),
+    /// A Wait of the program that moves.
+    Moved(StmtId),
     /// `None` is the entry stream. A capture of it is another edit than a Synchronize with it.
     Synchronize(Option<i64>, bool),
 }
@@ -100,6 +124,7 @@ impl<'r> Inserted<'r> {
         use super::edit::WaitedStream;
         match (edit, edit.awaited_stream()) {
             (Edit::InsertWait { communication, .. }, _) => vec![Self::Wait(communication)],
+            (Edit::MoveWait { wait: Some(wait), .. }, _) => vec![Self::Moved(*wait)],
             (_, Some(WaitedStream::Index { index, .. })) => vec![Self::Synchronize(Some(*index), false)],
             (_, Some(WaitedStream::Entry { .. })) => {
                 [true, false].map(|it| Self::Synchronize(None, it)).into()
@@ -108,10 +133,19 @@ impl<'r> Inserted<'r> {
         }
     }
 
+    /// Returns what edits insert that wait for a stream of a program.
+    fn synchronizes(stream: &PlanStream) -> Vec<Self> {
+        match stream {
+            PlanStream::Indexed(index) => vec![Self::Synchronize(Some(*index), false)],
+            PlanStream::Entry => [true, false].map(|it| Self::Synchronize(None, it)).into(),
+            PlanStream::Queue(_) | PlanStream::Unwaited => Vec::new(),
+        }
+    }
+
     fn of(edit: &'r Edit) -> Option<Self> {
         let is_capture = matches!(edit, Edit::CaptureEntryStream { .. });
         Self::same_as(edit).into_iter().find(|it| match it {
-            Self::Wait(_) | Self::Synchronize(Some(_), _) => true,
+            Self::Wait(_) | Self::Moved(_) | Self::Synchronize(Some(_), _) => true,
             Self::Synchronize(None, capture) => *capture == is_capture,
         })
     }
@@ -124,20 +158,23 @@ type FirstRaces = [Option<usize>; 2];
 struct Candidates<'r> {
     by_edits: FxHashMap<Vec<Edit>, FirstRaces>,
     by_free_edit: FxHashMap<&'r Edit, FirstRaces>,
+    /// By Wait: the first line before which all ranks execute it, and the first race with that line.
+    by_wait: FxHashMap<Inserted<'r>, (u32, usize)>,
     /// Races whose only edit inserts a statement, by rank, by what it inserts, and by the stream that is blocked; `None`: on
     /// all streams.
     by_insertion: FxHashMap<(Option<usize>, Inserted<'r>, Option<&'r PlanStream>), Positions<'r>>,
 }
 
 impl<'r> Candidates<'r> {
-    fn of(races: &[(usize, &'r FixableRace<'r>)], ranks: &[Rank]) -> Self {
+    fn of(races: &[(usize, &'r FixableRace<'r>)], ranks: &[Priority]) -> Self {
         let mut it = Self {
             by_edits: FxHashMap::default(),
             by_free_edit: FxHashMap::default(),
+            by_wait: FxHashMap::default(),
             by_insertion: FxHashMap::default(),
         };
         for (at, race) in races {
-            let single = usize::from(ranks[*at].0);
+            let single = usize::from(ranks[*at].is_minor());
             let is_first = |it: &usize| ranks[*it] <= ranks[*at];
             let known = &mut it.by_edits.entry(normalized(&race.edits)).or_default()[single];
             *known = known.filter(is_first).or(Some(*at));
@@ -145,23 +182,31 @@ impl<'r> Candidates<'r> {
                 let known = &mut it.by_free_edit.entry(free).or_default()[single];
                 *known = known.filter(is_first).or(Some(*at));
             }
-            let early = race.early_edit().and_then(|edit| Some((edit, Inserted::of(edit)?)));
-            if let (Some((edit, inserted)), Some(position)) = (early, race.sides[1].inst_index()) {
-                let Some(blocked) = edit.blocked_stream() else { continue };
-                for stream in [None, Some(blocked)] {
-                    let key = (race.rank(), inserted, stream);
-                    let positions = match it.by_insertion.entry(key) {
-                        Entry::Occupied(it) => it.into_mut(),
-                        Entry::Vacant(it) => {
-                            it.insert(Positions { edit, sorted: Vec::new(), tree: Vec::new() })
-                        }
-                    };
-                    positions.sorted.push((position, *at));
-                }
+            if let Some((wait, line)) = race.wait().and_then(|(edit, line)| Some((Inserted::of(edit)?, line)))
+            {
+                let first = it.by_wait.entry(wait).or_insert((line, *at));
+                *first = (line, *at).min(*first);
+            }
+            let early =
+                race.early_edit().and_then(|edit| Some((edit, Inserted::of(edit)?, edit.blocked_stream()?)));
+            let Some((edit, inserted, blocked)) = early else { continue };
+            let executions = race.executions(edit);
+            for stream in [None, Some(blocked)] {
+                let key = (race.rank(), inserted, stream);
+                let positions = match it.by_insertion.entry(key) {
+                    Entry::Occupied(it) => it.into_mut(),
+                    Entry::Vacant(it) => it.insert(Positions { edit, sorted: Vec::new(), tree: Vec::new() }),
+                };
+                positions.sorted.extend(executions.iter().map(|position| (*position, *at)));
             }
         }
         it.by_insertion.values_mut().for_each(Positions::index);
         it
+    }
+
+    /// Returns the race whose edit inserts the Wait that orders a race at the first place.
+    fn wait(&self, race: &FixableRace<'_>) -> Option<usize> {
+        self.by_wait.get(&Inserted::of(race.late_edit()?)?).map(|it| it.1)
     }
 
     /// Returns the first races with the same edits or with the same free edit.
@@ -181,7 +226,12 @@ impl<'r> Candidates<'r> {
         let wanted = race.late_edit()?;
         let mut first = limit.unwrap_or(usize::MAX);
         let waiting = wanted.blocked_stream()?;
-        for inserted in Inserted::same_as(wanted) {
+        // A stream that has waited for the earlier access may be awaited instead.
+        let streams = &race.sides[0].plan.streams;
+        let others = streams.iter().take(MAX_STREAMS).flat_map(Inserted::synchronizes);
+        let mut all = Inserted::same_as(wanted);
+        all.extend(others.filter(|it| !all.contains(it)).collect::<Vec<_>>());
+        for inserted in all {
             // Edits that block the same stream are compared first: most of them remove the race.
             for stream in [Some(waiting), None] {
                 let Some(positions) = self.by_insertion.get(&(race.rank(), inserted, stream)) else {

@@ -49,6 +49,29 @@ impl EditableText {
         }
     }
 
+    /// Returns the line before which an edit inserts a Wait, or moves one, if that is in no loop or branch.
+    pub(super) fn line_of_wait(&self, edit: &Edit) -> Option<u32> {
+        let placed = match edit {
+            Edit::InsertWait { communication, before } => {
+                self.wait_placements(communication, before).into_iter().next()
+            }
+            Edit::MoveWait { wait: Some(wait), before, synchronize } => {
+                self.moved_up(*wait, before, synchronize.as_ref())
+            }
+            Edit::MoveWait { wait: None, .. }
+            | Edit::InsertSynchronize { .. }
+            | Edit::CaptureEntryStream { .. }
+            | Edit::SynchronizeOnStream { .. }
+            | Edit::WaitOnStream { .. }
+            | Edit::MoveDeallocate { .. }
+            | Edit::MoveAllocate { .. }
+            | Edit::ShortenAllocate { .. } => None,
+        }?;
+        let Some(InsertionPoint::Before { statement, .. }) = placed.insertion() else { return None };
+        let stmt = statement.stmt.filter(|it| self.places().around(*it).next().is_none())?;
+        Some(self.index.line(self.program.stmt_span(stmt).start))
+    }
+
     /// Returns the edit that moves a Wait up. It stays out of loops and branches in which neither it is, nor its communication. If it leaves
     /// a loop or a branch, every rank that posts the communication executes it once: it also leaves the others without the communication.
     /// There is no such edit if the communication is in a branch, or if it has another Wait.

@@ -19,19 +19,21 @@ pub(super) struct FindingKey {
     is_reuse: bool,
     buffer: String,
     /// For each side, the line id and the stream or queue that executes it; `None` is the caller, or no side. Those of a race are in
-    /// ascending order.
+    /// issue order on one rank, which decides where its edit is, and in ascending order between ranks.
     sides: [Option<(u32, String)>; 2],
 }
 
 impl FindingKey {
     /// Returns the key of a race.
     pub fn of_race(lines: &NumberedLines, plans: &[Plan], race: &Race) -> Self {
-        let both = RaceSide::both(plans, race);
+        let both = RaceSide::in_issue_order(plans, race);
         let mut sides = both.each_ref().map(|it| {
             let line = it.is_in_program().then(|| lines.id(it.line())).flatten()?;
             Some((line, it.actor_name().to_owned()))
         });
-        sides.sort_unstable();
+        if both[0].plan.rank != both[1].plan.rank {
+            sides.sort_unstable();
+        }
         Self {
             code: RaceSide::code(race, &both).text(),
             is_entry: both.iter().any(|it| it.party == Party::CallerBefore),

@@ -92,8 +92,8 @@ impl FixSession<'_> {
 /// Returns the edits of the races that no edit of another race removes, of those races that have one edit or a preferred one.
 fn proposed_edits(round: &Round<'_>, findings: &[Finding]) -> Vec<ProposedEdit> {
     let state = round.state;
-    let races: Vec<Option<FixableRace<'_>>> =
-        findings.iter().map(|it| FixableRace::of(&state.plans, it, &round.indexes)).collect();
+    let of = |it| FixableRace::of(&state.plans, it, &round.indexes, &|_| Some(&state.text));
+    let races: Vec<Option<FixableRace<'_>>> = findings.iter().map(of).collect();
     let leaders = leaders(&races);
     let mut proposed = Vec::new();
     for (at, finding) in findings.iter().enumerate().filter(|it| leaders[it.0] == it.0) {
