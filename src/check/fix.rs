@@ -31,10 +31,12 @@ use super::{
     execution_fault::ExecutionFaultKind,
     explanation::RaceExplanation,
     finding::{Checks, Finding},
+    fixable_race::FixableRace,
     line_changes::LineChanges,
     numbered_lines::NumberedLines,
     plan_index::PlanIndexes,
     race_side::RaceSide,
+    removal::leaders,
 };
 use hir_plan::World;
 use key::FindingKey;
@@ -87,7 +89,7 @@ pub fn fix(text: &str, number: usize, checks: Checks, plan: Planner<'_>) -> FixR
         let mut is_single = true;
         if checks.race {
             let findings = state.findings();
-            let races = state.races(&findings);
+            let races = state.races(&findings, &round.indexes);
             fixed = session.fix_many(&round, &findings);
             is_single = fixed.is_none();
             fixed = fixed
@@ -205,18 +207,23 @@ impl CheckedText {
         self.found.clone().report(&self.plans).findings
     }
 
-    /// Returns all races. Those that reports show come first.
-    fn races(&self, findings: &[Finding]) -> Vec<Race> {
-        let shown = findings.iter().filter_map(|it| match it {
-            Finding::Race { race, .. } => Some(*race),
-            Finding::Unwritten { .. }
-            | Finding::OverwrittenView { .. }
-            | Finding::Deadlock(_)
-            | Finding::CommunicatorOrder(_)
-            | Finding::Execution { .. }
-            | Finding::Excess(_) => None,
-        });
-        shown.chain(self.found.races.iter().copied()).collect()
+    /// Returns all races. Those that reports show come first: those that no edit of another one removes, then the others.
+    fn races(&self, findings: &[Finding], indexes: &PlanIndexes<'_>) -> Vec<Race> {
+        let of = |it| FixableRace::of(&self.plans, it, indexes, &|_| Some(&self.text));
+        let leaders = leaders(&findings.iter().map(of).collect::<Vec<_>>());
+        let shown = |is_leader: bool| {
+            let chosen = leaders.iter().enumerate().filter(move |(at, it)| (at == *it) == is_leader);
+            chosen.filter_map(|(at, _)| match &findings[at] {
+                Finding::Race { race, .. } => Some(*race),
+                Finding::Unwritten { .. }
+                | Finding::OverwrittenView { .. }
+                | Finding::Deadlock(_)
+                | Finding::CommunicatorOrder(_)
+                | Finding::Execution { .. }
+                | Finding::Excess(_) => None,
+            })
+        };
+        shown(true).chain(shown(false)).chain(self.found.races.iter().copied()).collect()
     }
 
     /// Returns true if every read was compared with the preceding writes and reads only written elements.
@@ -312,7 +319,8 @@ impl FixSession<'_> {
             }
             let Some(next) = self.check_text(wait.lines.apply(&state.text.lines)) else { continue };
             let mut after = Round::new(&next);
-            let fixed = next.races(&next.findings()).iter().find_map(|it| self.fix_one(&mut after, it));
+            let races = next.races(&next.findings(), &after.indexes);
+            let fixed = races.iter().find_map(|it| self.fix_one(&mut after, it));
             let Some((mut applied, next)) = fixed else { continue };
             if next.keys.len() < state.keys.len() && next.keys.is_subset(&state.keys) {
                 applied.changes.splice(0..0, wait.changes);

@@ -50,6 +50,11 @@ impl StreamOperands<'_> {
                     places.stream_setter(program, place)
                 }
             };
+            // The work of an earlier iteration is awaited, in which the operand may have had another value.
+            let start = |it: StmtId| program.stmt_span(it).start;
+            if matches!(insertion, Some(InsertionPoint::Before { .. })) && start(place) < start(set) {
+                return None;
+            }
             // The same SetCurrentStream also makes the waiting stream current: iterations wait for each other.
             if current == Some(set) {
                 return None;
