@@ -11,6 +11,7 @@ use super::{
     plan_index::PlanIndexes,
     race_side::{RaceSide, stream_of},
 };
+use grammar::ir::StmtId;
 use hir_plan::{Inst, InstKind, Plan, PlanStream, StreamNo};
 
 /// A race with the edits that its help proposes.
@@ -79,9 +80,30 @@ impl<'a> FixableRace<'a> {
         Priority { allocates: first.allocates(), is_of_one: !is_of_two, use_of_operands }
     }
 
-    /// Returns what the last edit inserts, and the line before which it does, if that is a Wait that all ranks execute.
+    /// Returns the edit that is made, and the line before which it inserts a Wait or behind which, if that is a Wait that all ranks execute.
     pub(super) fn wait(&self) -> Option<(&Edit, u32)> {
-        self.edits.last().zip(self.wait_line).filter(|_| self.free_edit().is_none())
+        match self.free_edit() {
+            Some(free) => self.behind_post(free).map(|_| (free, self.sides[0].line())),
+            None => self.edits.last().zip(self.wait_line),
+        }
+    }
+
+    /// Returns the statement behind which an edit inserts a Wait, if that is in no loop.
+    fn behind_post(&self, edit: &Edit) -> Option<StmtId> {
+        let Some(InsertionPoint::After { statement, .. }) = edit.insertion() else { return None };
+        statement.stmt.filter(|_| self.sides[0].frame().is_none())
+    }
+
+    /// Returns the instruction of a rank before which it executes the Wait of an edit, if all ranks execute it once.
+    fn wait_place(&self, edit: &Edit, plan: &Plan) -> Option<usize> {
+        if let Some(stmt) = self.behind_post(edit) {
+            return Some(self.indexes.of(plan.rank).of_stmt(stmt).last()? + 1);
+        }
+        let line = self.wait_line.filter(|_| Some(edit) == self.edits.last())?;
+        let is_above = |it: &Inst| {
+            !matches!(it.kind, InstKind::ReadOutputs) && plan.origins[it.origin as usize].line < line
+        };
+        Some(plan.code.partition_point(is_above))
     }
 
     /// Returns whether the edits of this race also order the accesses of another race, whichever of them is made: the edit is one of the
@@ -119,22 +141,20 @@ impl<'a> FixableRace<'a> {
         let mut awaited = self.awaited_streams();
         let is_repeated = awaited.any(|it| it == first.stream());
         let Some(range) = other.range(sides, edit, is_repeated).filter(|_| is_known) else { return false };
-        if let Some(line) = self.wait_line.filter(|_| Some(edit) == self.edits.last()) {
-            let is_above = |it: &Inst| {
-                !matches!(it.kind, InstKind::ReadOutputs) && plan.origins[it.origin as usize].line < line
-            };
-            return edit.inserts_same_as(wanted)
-                && edit.blocked_stream() == wanted.blocked_stream()
-                && range.contains(&plan.code.partition_point(is_above));
-        }
         let Some(blocked) = wanted.blocked_stream() else { return false };
         let waiting = if blocked == other.sides[1].stream() { second.stream() } else { blocked };
-        let number = plan.streams.iter().position(|it| it == waiting);
+        let number =
+            |stream: &PlanStream| plan.streams.iter().position(|it| it == stream).map(|it| it as StreamNo);
         let index = self.indexes.of(plan.rank);
-        let is_awaited = |at: usize| {
-            let wait = index.first_stream_wait(at, number? as StreamNo)?;
-            second.inst_index().filter(|end| wait < *end)
-        };
+        let is_before = |wait: &usize| second.inst_index().is_some_and(|end| *wait < end);
+        if let Some(at) = self.wait_place(edit, plan) {
+            let joined = |it: &PlanStream| index.first_wait_for_stream((number(it)?, at), number(waiting)?);
+            let joins = |it: &PlanStream| it == waiting || joined(it).is_some_and(|wait| is_before(&wait));
+            return edit.inserts_same_as(wanted)
+                && range.contains(&at)
+                && edit.blocked_stream().is_some_and(joins);
+        }
+        let is_awaited = |at: usize| index.first_stream_wait(at, number(waiting)?).filter(is_before);
         let blocks = |at: usize| stream_of(plan, at) == waiting || is_awaited(at).is_some();
         self.executions_in(edit, plan, &range).into_iter().any(blocks)
     }

@@ -40,12 +40,14 @@ pub fn move_allocate(
         return None;
     }
     let (mut written, mut current) = (WrittenElements::default(), None);
+    let mut user = None;
     for at in uses {
         let inst = &plan.code[*at];
         if matches!(inst.kind, InstKind::Alloc { .. }) {
             continue;
         }
         let here = iteration(inst.origin).filter(|it| it.0 == one.0)?;
+        user = user.or(Some(inst.origin));
         if current.as_ref() != Some(&here) {
             (written, current) = (WrittenElements::default(), Some(here));
         }
@@ -65,5 +67,5 @@ pub fn move_allocate(
         }
     }
     let stmt = |origin: u32| plan.origins[origin as usize].stmt;
-    Some(Edit::MoveAllocate { allocate: stmt(alloc.origin), user: stmt(first.origin) })
+    Some(Edit::MoveAllocate { allocate: stmt(alloc.origin), user: stmt(user?) })
 }
