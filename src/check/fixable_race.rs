@@ -148,8 +148,10 @@ impl<'a> FixableRace<'a> {
         let index = self.indexes.of(plan.rank);
         let is_before = |wait: &usize| second.inst_index().is_some_and(|end| *wait < end);
         if let Some(at) = self.wait_place(edit, plan) {
-            let joined = |it: &PlanStream| index.first_wait_for_stream((number(it)?, at), number(waiting)?);
-            let joins = |it: &PlanStream| it == waiting || joined(it).is_some_and(|wait| is_before(&wait));
+            let joined = |it: &PlanStream| {
+                index.first_wait_for_stream((number(it)?, at.checked_sub(1)?), number(waiting)?)
+            };
+            let joins = |it: &PlanStream| it == waiting || joined(it).as_ref().is_some_and(is_before);
             return edit.inserts_same_as(wanted)
                 && range.contains(&at)
                 && edit.blocked_stream().is_some_and(joins);
