@@ -47,7 +47,8 @@ pub(crate) fn check_collective(
 }
 
 /// Rejects messages posted together if one is received into memory that another one is sent from or received
-/// into. A message from this member, `me`, to itself may stay in place.
+/// into. A message from this member, `me`, to itself may stay in place, and messages from one peer may replace each other: they arrive in
+/// order, and those of one size are divided in the same way over NCCL's channels.
 ///
 /// # Errors
 /// Returns what NCCL does not support, as a phrase.
@@ -56,7 +57,10 @@ pub(crate) fn check_messages(calls: &[NcclCall], me: usize) -> Result<(), Unsupp
         let NcclCall::Recv { to, bytes, peer } = *call else { continue };
         let arrived = (to, bytes as u64);
         let clashes = |(other_at, other): (usize, &NcclCall)| match *other {
-            NcclCall::Recv { to, bytes, .. } => other_at != at && ranges_overlap(arrived, (to, bytes as u64)),
+            NcclCall::Recv { to, bytes, peer: other } => {
+                let replaces = other == peer && arrived == (to, bytes as u64);
+                other_at != at && !replaces && ranges_overlap(arrived, (to, bytes as u64))
+            }
             NcclCall::Send { from, bytes, peer: target } => {
                 let stays = (peer, target) == (me, me) && arrived == (from, bytes as u64);
                 !stays && ranges_overlap(arrived, (from, bytes as u64))
@@ -134,6 +138,10 @@ mod tests {
         assert_eq!(check_messages(&[send(256, 0), send(256, 2), recv(288, 0), recv(320, 2)], 1), Ok(()));
         assert!(check_messages(&[send(256, 0), recv(272, 0)], 1).is_err());
         assert!(check_messages(&[recv(256, 0), recv(272, 2)], 1).is_err());
+        // The second of two messages from one peer replaces the first one, as a whole.
+        assert_eq!(check_messages(&[recv(256, 0), recv(256, 0)], 1), Ok(()));
+        assert!(check_messages(&[recv(256, 0), recv(272, 0)], 1).is_err());
+        assert!(check_messages(&[recv(256, 0), recv(256, 2)], 1).is_err());
         // A message to itself, in place or not.
         assert_eq!(check_messages(&[send(256, 1), recv(256, 1)], 1), Ok(()));
         assert!(check_messages(&[send(256, 0), recv(256, 0)], 1).is_err());
