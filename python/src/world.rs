@@ -49,7 +49,7 @@ impl World {
         // Findings are indexed by program; all ranks run that of one text.
         let sources = std::slice::from_ref(&*self.source);
         let mut diagnostics: Vec<_> =
-            report.findings.iter().map(|it| it.diagnostic(&self.world, sources).1).collect();
+            report.diagnostics(&self.world, sources).into_iter().map(|it| it.1).collect();
         remove_allowed_by_comments(&self.source, &mut diagnostics);
         let (text, json) = error::texts(&diagnostics, &self.source);
         Ok((text, json, report.not_checked))
