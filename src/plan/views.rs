@@ -207,15 +207,12 @@ impl PlanBuilder<'_> {
         else {
             return Ok(view);
         };
-        let is_split = || -> Result<bool> {
-            Ok(self.layout(input)?.pieces[dim].iter().any(|it| it.coordinate.is_some()))
-        };
+        // A rank outside of the mesh holds no part.
+        let is_split =
+            || !self.layout(input).is_ok_and(|it| it.pieces[dim].iter().all(|it| it.coordinate.is_none()));
         let axis = self.program.dimensions(input).nth(dim).map(|it| self.program.axes[it].kind);
         let index = match view.shape[dim] {
-            1 if axis == Some(AxisKind::Broadcast)
-                || is_split()?
-                || self.int(index, "the index").is_err() =>
-            {
+            1 if axis == Some(AxisKind::Broadcast) || is_split() || self.int(index, "the index").is_err() => {
                 0
             }
             extent => self.index(index, extent, "the index", self.attr_span(attr::INDEX.name()))?,
