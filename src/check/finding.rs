@@ -197,6 +197,19 @@ pub enum Finding {
 }
 
 impl Finding {
+    /// Returns the race and all its occurrences, or `None` for a fault of another kind.
+    pub fn race(&self) -> Option<(&Race, &Occurrences)> {
+        match self {
+            Self::Race { race, more } => Some((race, more)),
+            Self::Unwritten { .. }
+            | Self::OverwrittenView { .. }
+            | Self::Deadlock(_)
+            | Self::CommunicatorOrder(_)
+            | Self::Execution { .. }
+            | Self::Excess(_) => None,
+        }
+    }
+
     /// Returns the statements of the finding: a rank that executes the statement, the statement, and a label.
     /// Accesses by the caller have no statement and are skipped.
     pub fn labeled_statements(&self, plans: &[Plan]) -> Vec<(usize, StmtId, String)> {

@@ -213,15 +213,7 @@ impl CheckedText {
         let leaders = leaders(&findings.iter().map(of).collect::<Vec<_>>());
         let shown = |is_leader: bool| {
             let chosen = leaders.iter().enumerate().filter(move |(at, it)| (at == *it) == is_leader);
-            chosen.filter_map(|(at, _)| match &findings[at] {
-                Finding::Race { race, .. } => Some(*race),
-                Finding::Unwritten { .. }
-                | Finding::OverwrittenView { .. }
-                | Finding::Deadlock(_)
-                | Finding::CommunicatorOrder(_)
-                | Finding::Execution { .. }
-                | Finding::Excess(_) => None,
-            })
+            chosen.filter_map(|(at, _)| findings[at].race().map(|it| *it.0))
         };
         shown(true).chain(shown(false)).chain(self.found.races.iter().copied()).collect()
     }

@@ -60,7 +60,7 @@ impl<'a> FixableRace<'a> {
         indexes: &'a PlanIndexes<'a>,
         text: &dyn Fn(usize) -> Option<&'t EditableText>,
     ) -> Option<Self> {
-        let Finding::Race { race, more } = finding else { return None };
+        let (race, more) = finding.race()?;
         let sides = RaceSide::in_issue_order(plans, race);
         let [first, second] = &sides;
         let edits = RaceExplanation::of(race, first, second, indexes).edits;

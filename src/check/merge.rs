@@ -33,7 +33,7 @@ struct Similarity<'a> {
 impl<'a> Similarity<'a> {
     /// Returns `None` if the finding is not a race.
     fn of(plans: &'a [Plan], finding: &Finding) -> Option<Self> {
-        let Finding::Race { race, .. } = finding else { return None };
+        let (race, _) = finding.race()?;
         let sides = RaceSide::both(plans, race);
         let posted = |it: &RaceSide<'_>| it.communication().map(|_| it.line());
         let mut actors = sides.each_ref().map(|it| {
@@ -91,8 +91,8 @@ impl Report {
             let mut groups: Vec<(&Similarity<'_>, Vec<usize>)> = Vec::new();
             let mut known = FxHashMap::default();
             for member in &members[at] {
-                let (Some(similarity), Finding::Race { more: others, .. }) =
-                    (&similarities[*member], &self.findings[*member])
+                let (Some(similarity), Some((_, others))) =
+                    (&similarities[*member], self.findings[*member].race())
                 else {
                     continue;
                 };
@@ -139,16 +139,8 @@ impl Report {
         let (code, message) = texts.summary(&self.findings[*first]);
         let lines: BTreeSet<u32> = similar
             .iter()
-            .filter_map(|it| match &self.findings[*it] {
-                Finding::Race { more, .. } => Some(&more.lines),
-                Finding::Unwritten { .. }
-                | Finding::OverwrittenView { .. }
-                | Finding::Deadlock(_)
-                | Finding::CommunicatorOrder(_)
-                | Finding::Execution { .. }
-                | Finding::Excess(_) => None,
-            })
-            .flatten()
+            .filter_map(|it| self.findings[*it].race())
+            .flat_map(|(_, more)| &more.lines)
             .copied()
             .collect();
         format!("[{}] {message} ({})", code.text(), format_lines(&lines.into_iter().collect::<Vec<_>>()))

@@ -42,23 +42,14 @@ impl Processor<'_> {
         };
         // In the simulator each buffer has its own memory, so storage races do not show.
         let is_shown = |it: &Finding| it.diagnostic(world, sources).1.code != Code::StorageRace;
-        let shown = report.findings.iter().find_map(|it| match it {
-            Finding::Race { race, .. } if is_executed(race) && is_shown(it) => {
-                Some((it, steps.witness(race)?))
-            }
-            Finding::Race { .. }
-            | Finding::Unwritten { .. }
-            | Finding::OverwrittenView { .. }
-            | Finding::Deadlock(_)
-            | Finding::CommunicatorOrder(_)
-            | Finding::Execution { .. }
-            | Finding::Excess(_) => None,
+        let shown = report.findings.iter().find_map(|it| {
+            let (race, _) = it.race().filter(|(race, _)| is_executed(race) && is_shown(it))?;
+            Some((it, steps.witness(race)?))
         });
         let Some((finding, steps)) = shown else {
             let between_programs = "a race between two programs needs both, but hir-run executes only one";
             // A race is what the option asks for.
-            let is_race = |it: &&Finding| matches!(it, Finding::Race { .. });
-            let races = report.findings.iter().filter(is_race);
+            let races = report.findings.iter().filter(|it| it.race().is_some());
             let reason = races.chain(&report.findings).find_map(why_not_shown);
             let reason = reason.or((!found.is_empty()).then_some(between_programs));
             return none(reason.unwrap_or("the check found no fault"));
