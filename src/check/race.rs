@@ -375,10 +375,10 @@ impl<'p> RaceDetector<'p> {
         });
         self.not_compared += not_compared;
         found.retain(|race| self.is_new(race));
-        let accesses = |race: &Race| race.parties.map(|it| it.0);
-        let known: Vec<[Party; 2]> = found.iter().map(accesses).collect();
+        // A first access may be another instruction of the same statement, whose pair is recorded already.
+        let mut recorded: FxHashSet<ReportedPair> = found.iter().map(|race| self.pair(race)).collect();
         for race in self.first_accesses.of(it, found, &footprint) {
-            if known.contains(&accesses(&race)) {
+            if recorded.remove(&self.pair(&race)) {
                 self.found.push(race);
             } else {
                 self.report(race);
@@ -414,16 +414,19 @@ impl<'p> RaceDetector<'p> {
         }
     }
 
-    /// Returns whether no race between the two statements and ranks has been reported, and records that one is.
-    fn is_new(&mut self, race: &Race) -> bool {
+    fn pair(&self, race: &Race) -> ReportedPair {
         let statement = |(party, _): (Party, bool)| match party {
             Party::Inst(at) => (at.rank, self.plans[at.rank].code[at.inst].origin),
             Party::Operation(at, origin) | Party::Free(at, origin) => (at.rank, origin),
             Party::CallerBefore => (race.rank, u32::MAX),
             Party::CallerAfter(at) => (at.rank, u32::MAX - 1),
         };
-        self.found.len() < MAX_RACES
-            && self.reported.insert((race.rank, race.buffer, race.parties.map(statement)))
+        (race.rank, race.buffer, race.parties.map(statement))
+    }
+
+    /// Returns whether no race between the two statements and ranks has been reported, and records that one is.
+    fn is_new(&mut self, race: &Race) -> bool {
+        self.found.len() < MAX_RACES && self.reported.insert(self.pair(race))
     }
 
     /// Stores a race if it is the first one between its two statements and ranks.

@@ -60,9 +60,8 @@ fn collectives_are_tuned() -> Result<(), Failed> {
     let tuner = fs::read_to_string(path("tuner"))?;
     let fields = tuner.lines().skip(1).all(|it| it.split(',').count() == 10);
     let same = bits.iter().all(|it| it.starts_with("bits of ") && it.contains(" the same"));
-    if (times.len(), bits.len(), fields, same) != (4, 22, true, true)
-        || rules.matches("Allreduce/2=").count() < 2
-    {
+    // The fastest algorithm may also be the one with guaranteed bits: then it has one rule.
+    if (times.len(), bits.len(), fields, same) != (4, 22, true, true) || !rules.contains("Allreduce/2=") {
         return Err(format!("{report}\n{rules}\n{tuner}").into());
     }
     other_bits_are_reported(folder.path())?;
