@@ -124,8 +124,10 @@ fn show(title: &str, table: &Table) -> String {
     text
 }
 
-/// Tries mutants of a program.
+/// Tries mutants of a program. A view over the memory of all ranks is a copy, as in the simulator: no order of steps shows that it is mapped.
 fn mutants(plans: &World, count: usize, seed: usize, table: &Table) -> Result<(), String> {
+    let copies = |it: &Plan| Plan { gathered_views: Vec::new(), ..it.clone() };
+    let plans = &World::new(plans.iter().map(copies).collect());
     let Ok(inputs) = InputSpec::new(InputKind::Exact, 0, plans).fill(plans) else {
         return Ok(());
     };
