@@ -174,7 +174,6 @@ fn main() -> ExitCode {
     trials.extend(replay::trials());
     trials.extend(recorded::trials());
     trials.extend(measured::trials());
-    trials.extend(tuning::trials());
     trials.extend(timeline::trials());
     trials.extend(perfetto::trials());
     trials.extend(transformer::trials());
@@ -182,9 +181,7 @@ fn main() -> ExitCode {
     trials.extend(certify::trials(&cases));
     trials.extend(ci::trials());
     trials.extend(emulated::trials(&cases));
-    trials.extend(delayed::trials(&cases));
     trials.extend(operators::trials());
-    trials.extend(kernels::trials());
     trials.extend(end_to_end_layers::trials());
     trials.extend(transports::trials(&cases));
     trials.push(unsharded::trial(&cases));
@@ -199,11 +196,22 @@ fn main() -> ExitCode {
     trials.extend(scaling::trials());
     trials.extend(signals::trials());
     trials.extend(resources::trials());
+    let waiting =
+        delayed::trials(&cases).into_iter().chain(kernels::trials()).chain(tuning::trials()).collect();
+    spread(waiting, &mut trials);
     trials.push(Trial::test("every_operator_has_a_case", move || check_operator_coverage(&cases)));
     let mut trials = promises::mark_hostile(trials);
     let names = trials.iter().map(|it| it.name().to_owned()).collect();
     trials.push(promises::trial(names));
     libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// Inserts trials that mostly wait, for delays and for processes, between the others, so that others use the cores meanwhile.
+fn spread(waiting: Vec<Trial>, trials: &mut Vec<Trial>) {
+    let distance = trials.len() / (waiting.len() + 1);
+    for (number, it) in waiting.into_iter().enumerate() {
+        trials.insert(number * (distance + 1), it);
+    }
 }
 
 /// Returns the files with an extension below a folder, sorted.
