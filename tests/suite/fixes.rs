@@ -7,6 +7,8 @@
 //! and each pipeline, the number of programs with a race, and the programs that no edit fixes. A run of the suite tests the
 //! programs as they are, and the results of a part of the pipelines (`part`). `INSTA_UPDATE=always` writes all files again.
 
+mod mutants;
+
 use hir::plan::limits::DEFAULT_MEMORY_LIMIT;
 use std::{
     fmt::Write,
@@ -61,7 +63,7 @@ pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
         Trial::test("fixes::documented", check_documentation),
         Trial::test("fixes::help", move || checked.iter().try_for_each(|it| check_help(it))),
     ];
-    tables.chain(others).collect()
+    tables.chain(others).chain(mutants::trials(cases)).collect()
 }
 
 /// `--check=race`.
