@@ -7,7 +7,7 @@ mod on_stream;
 
 use std::collections::BTreeSet;
 
-use grammar::ir::{Program, Stmt, StmtId, Stream};
+use grammar::ir::{Operand, Program, Stmt, StmtId, Stream};
 use rustc_hash::FxHashSet;
 
 use super::{
@@ -32,7 +32,7 @@ pub enum ChangeKind {
     /// Inserted this statement. It only adds an ordering constraint, so that the text is still a valid
     /// program without it.
     Inserted(String),
-    /// Inserted this SetCurrentStream around another insertion.
+    /// Inserted this SetCurrentStream around another insertion, or this GetCurrentStream before it.
     Selected(String),
     /// Moved this statement to here.
     Moved(String),
@@ -244,13 +244,18 @@ impl EditableText {
         if let Some((_, name)) = self.captured_entry_stream().filter(|it| it.0 < before) {
             return Some((name.clone(), None));
         }
-        let name = self.new_stream_name().to_owned();
-        let capture = if self.is_keyword_style() {
+        let name = self.new_stream_names()[0].clone();
+        let capture = self.capture(&name);
+        Some((name, Some(capture)))
+    }
+
+    /// Returns the statement that captures the current stream.
+    fn capture(&self, name: &str) -> String {
+        if self.is_keyword_style() {
             format!("GetCurrentStream into Stream {name}")
         } else {
             format!("Stream {name} = GetCurrentStream()")
-        };
-        Some((name, Some(capture)))
+        }
     }
 
     /// Inserts the capture statement before all other statements and before line `inserted`.
@@ -275,27 +280,31 @@ impl EditedText {
             let line = edited.lines.id(edited.index.line(after.stmt_span(it).start));
             line.is_some_and(|line| changed.contains(&line))
         };
-        let rest = text_without_statements(after.clone(), &is_touched, self.adds_capture);
+        let rest = text_without_statements(after.clone(), &is_touched);
         let replaced: FxHashSet<StmtId> = self.replaced.iter().copied().collect();
-        rest == text_without_statements(before.clone(), &|it| replaced.contains(&it), false)
+        rest == text_without_statements(before.clone(), &|it| replaced.contains(&it))
     }
 }
 
-/// Prints a program without the statements that `is_left_out` selects, and without its first captured stream
-/// if `captures` is set.
-fn text_without_statements(
-    mut program: Program,
-    is_left_out: &dyn Fn(StmtId) -> bool,
-    captures: bool,
-) -> String {
+/// Prints a program without the statements that `is_left_out` selects. Captured streams are numbered by the other statements.
+fn text_without_statements(mut program: Program, is_left_out: &dyn Fn(StmtId) -> bool) -> String {
+    let mut captured = BTreeSet::new();
     for block in program.blocks.ids().collect::<Vec<_>>() {
         program.blocks[block].retain(|it| !is_left_out(*it));
+        for stmt in program.block(block) {
+            let Stmt::Op(it) = &program.stmts[*stmt] else { continue };
+            captured.extend(it.args.iter().chain(&it.outs).filter_map(|it| match it {
+                Operand::Stream(stream) => match program.streams[*stream] {
+                    Stream::Named(number) => Some(number),
+                    Stream::Index(_) => None,
+                },
+                Operand::Tensor(_) | Operand::Scalar(_) => None,
+            }));
+        }
     }
-    if captures {
-        for stream in program.streams.ids().collect::<Vec<_>>() {
-            if let Stream::Named(number) = &mut program.streams[stream] {
-                *number = number.saturating_sub(1);
-            }
+    for stream in program.streams.ids().collect::<Vec<_>>() {
+        if let Stream::Named(number) = &mut program.streams[stream] {
+            *number = captured.range(..*number).count() as u32;
         }
     }
     grammar::print(&program)

@@ -1,6 +1,9 @@
 //! Formats findings as diagnostics: both source lines, the missing order, and the edit that adds it.
 
-use std::{cell::OnceCell, collections::BTreeSet};
+use std::{
+    cell::{Cell, OnceCell},
+    collections::BTreeSet,
+};
 
 use grammar::{
     codes::Code,
@@ -59,12 +62,15 @@ pub(super) struct DiagnosticBuilder<'a> {
     pub(super) indexes: &'a PlanIndexes<'a>,
     /// Each text with the program that the plans execute of it, once a help needs it.
     texts: Vec<OnceCell<Option<EditableText>>>,
+    /// The number of instructions that were executed with the edits of helps.
+    executed: Cell<usize>,
 }
 
 impl<'a> DiagnosticBuilder<'a> {
     /// Creates a builder. Rank `r` runs text `r`, or the last text if there are fewer texts than ranks.
     pub(super) fn new(plans: &'a [Plan], sources: &'a [Source], indexes: &'a PlanIndexes<'a>) -> Self {
-        Self { plans, sources, indexes, texts: sources.iter().map(|_| OnceCell::new()).collect() }
+        let texts = sources.iter().map(|_| OnceCell::new()).collect();
+        Self { plans, sources, indexes, texts, executed: Cell::new(0) }
     }
 
     /// Formats a finding, and returns it with the index of its source text.
@@ -88,7 +94,8 @@ impl<'a> DiagnosticBuilder<'a> {
         let lines = || NumberedLines::of(&source.text);
         let text =
             self.texts[text].get_or_init(|| Some(EditableText::new(lines(), program_of(source, plan)?)));
-        Some(EditContext { text: text.as_ref()?, plan, index: self.indexes.of(rank) })
+        let (plans, indexes, index) = (self.plans, self.indexes, self.indexes.of(rank));
+        Some(EditContext { text: text.as_ref()?, plan, index, plans, indexes, executed: &self.executed })
     }
 
     pub(super) fn text_of(&self, rank: usize) -> usize {

@@ -280,13 +280,9 @@ impl Edit {
         let mut posts = posts.filter(|it| plan.code[**it].kind.communication().is_some());
         let posted = plan.origins[origin as usize].iteration;
         let around = |frame| std::iter::successors(frame, |it: &u32| plan.iterations[*it as usize].parent);
-        let loop_of = |frame: u32| {
-            let it = &plan.iterations[frame as usize];
-            (&it.name, it.parent)
-        };
         let is_in_loop = |wait: usize| {
             let frame = plan.origins[plan.code[wait].origin as usize].iteration;
-            posted.is_some_and(|posted| around(frame).any(|it| loop_of(it) == loop_of(posted)))
+            posted.is_some_and(|posted| around(frame).any(|it| plan.loop_of(it) == plan.loop_of(posted)))
         };
         let has_waits = posts.any(|it| index.first_wait_for(*it).is_some_and(is_in_loop));
         let is_around = |outer: u32| around(frame).any(|it| it == outer);

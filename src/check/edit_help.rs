@@ -1,6 +1,6 @@
 //! The help of a race: describes the changes that `--fix=check` makes in the text, by making them.
 
-use std::collections::BTreeSet;
+use std::{cell::Cell, collections::BTreeSet};
 
 use grammar::{diagnostic::Fix, ir::StmtId, list_text};
 
@@ -9,8 +9,9 @@ use super::{
     edit::{Edit, InsertionPoint, NamedStmt, PlacedWait, WaitedStream},
     editable_text::EditableText,
     explanation::RaceExplanation,
-    plan_index::PlanIndex,
+    plan_index::{PlanIndex, PlanIndexes},
     race_side::stream_of,
+    wait_cycle::deadlocks,
 };
 use hir_plan::{Plan, PlanStream};
 
@@ -22,6 +23,12 @@ pub struct EditContext<'a> {
     pub plan: &'a Plan,
     /// The index of the plan.
     pub index: PlanIndex<'a>,
+    /// The plans of all ranks.
+    pub plans: &'a [Plan],
+    /// The indexes of these plans.
+    pub indexes: &'a PlanIndexes<'a>,
+    /// The number of instructions that were executed with the edits of helps.
+    pub executed: &'a Cell<usize>,
 }
 
 /// Formats an edit that is the only one. Also returns the changes of the text.
@@ -39,17 +46,26 @@ pub fn help(race: &RaceExplanation, context: Option<&EditContext<'_>>) -> (Optio
     if race.edits.is_empty() {
         return (race.advice.clone(), Vec::new());
     }
-    let of_edit = |edit: &Edit| {
+    let mut circular = None;
+    let mut of_edit = |edit: &Edit| {
         let context = context?;
         let (edit, applied) = context.text.applications(edit).into_iter().next()?;
-        let fixes = applied.lines.fixes(&context.text.lines, &context.text.index);
-        Some((describe(context, &edit, &applied), fixes))
+        let help = describe(context, &edit, &applied);
+        if deadlocks(context.plans, &edit, context.indexes, context.executed) {
+            circular.get_or_insert(help);
+            return None;
+        }
+        Some((help, applied.lines.fixes(&context.text.lines, &context.text.index)))
     };
-    let free = race.edits.iter().filter(|it| it.is_preferred()).find_map(of_edit);
+    let free = race.edits.iter().filter(|it| it.is_preferred()).find_map(&mut of_edit);
     let edits = match free {
         Some(only) => vec![only],
-        None => race.edits.iter().filter_map(of_edit).collect(),
+        None => race.edits.iter().filter_map(&mut of_edit).collect(),
     };
+    if let Some(help) = circular.filter(|_| edits.is_empty()) {
+        let advice = "let the later access use other storage, or let ranks post these communications in another order";
+        return (Some(format!("{advice}; to {help} makes ranks wait for each other (E0705)")), Vec::new());
+    }
     match <[_; 1]>::try_from(edits) {
         Ok([(help, fixes)]) => (Some(help), fixes),
         Err(edits) if edits.is_empty() => (race.edits.last().map(|edit| outline(edit, context)), Vec::new()),
@@ -68,6 +84,8 @@ fn describe(context: &EditContext<'_>, edit: &Edit, applied: &EditedText) -> Str
     let (replaced, stmt) =
         (applied.replaced.first().copied(), edit.insertion().and_then(InsertionPoint::statement));
     let is_on_stream = matches!(edit, Edit::SynchronizeOnStream { .. } | Edit::WaitOnStream { .. });
+    // The statements that select streams, and the one between them.
+    let grouped = 1 + applied.changes.iter().filter(|it| matches!(it.kind, ChangeKind::Selected(_))).count();
     for change in &applied.changes {
         let is_capture = applied.adds_capture && parts.is_empty();
         let place = match (is_capture, is_moved, edit.insertion()) {
@@ -89,12 +107,12 @@ fn describe(context: &EditContext<'_>, edit: &Edit, applied: &EditedText) -> Str
             }
         };
         parts.push(match &change.kind {
-            _ if !is_capture && is_on_stream && selected.len() < 3 => {
+            _ if !is_capture && is_on_stream && selected.len() < grouped => {
                 selected.push(format!("`{}`", change.statement()));
-                if selected.len() < 3 {
+                if selected.len() < grouped {
                     continue;
                 }
-                format!("insert {} {place}", list_text(selected.iter().map(String::as_str), 3, "and"))
+                format!("insert {} {place}", list_text(selected.iter().map(String::as_str), grouped, "and"))
             }
             ChangeKind::Inserted(statement) if is_on_stream && !is_capture => {
                 format!("replace the Wait on {} by `{statement}`", old_line(context, applied))
@@ -106,7 +124,13 @@ fn describe(context: &EditContext<'_>, edit: &Edit, applied: &EditedText) -> Str
                 if matches!(edit, Edit::MoveWait { .. }) =>
             {
                 is_moved = true;
-                format!("move `{statement}` from {} to the line {place}", old_line(context, applied))
+                let place = match edit.insertion() {
+                    Some(InsertionPoint::End { .. }) => {
+                        format!("end of the program, {}", before_line(context, applied, change))
+                    }
+                    _ => format!("line {place}"),
+                };
+                format!("move `{statement}` from {} to the {place}", old_line(context, applied))
             }
             ChangeKind::Moved(statement) | ChangeKind::Delayed(statement) => {
                 let line = applied.lines.previous_line_of(change.line_id);
@@ -125,6 +149,11 @@ fn describe(context: &EditContext<'_>, edit: &Edit, applied: &EditedText) -> Str
     }
     if let Edit::WaitOnStream { wait: PlacedWait::Moved { is_replaced: false, .. }, .. } = edit {
         parts.push(format!("remove the Wait on {}", old_line(context, applied)));
+    }
+    if let [_, emptied @ ..] = applied.replaced.as_slice() {
+        let line = |it: &StmtId| context.text.index.line(context.text.program.stmt_span(*it).start).to_string();
+        let lines: Vec<String> = emptied.iter().map(line).collect();
+        parts.extend((!lines.is_empty()).then(|| format!("remove the empty block on line {}", lines.join(" and line "))));
     }
     parts.join(", and ") + &other_streams(context, edit, applied)
 }

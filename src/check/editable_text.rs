@@ -34,7 +34,7 @@ pub struct EditableText {
     places: OnceCell<StmtPlaces>,
     defined: OnceCell<FxHashSet<SymbolId>>,
     is_keyword_style: OnceCell<bool>,
-    new_stream_name: OnceCell<String>,
+    new_stream_names: OnceCell<[String; 2]>,
     captured_entry_stream: OnceCell<Option<(usize, String)>>,
     closing_line: OnceCell<Option<usize>>,
     works: OnceCell<FxHashMap<u32, Work>>,
@@ -62,7 +62,7 @@ impl EditableText {
             places: OnceCell::new(),
             defined: OnceCell::new(),
             is_keyword_style: OnceCell::new(),
-            new_stream_name: OnceCell::new(),
+            new_stream_names: OnceCell::new(),
             captured_entry_stream: OnceCell::new(),
             closing_line: OnceCell::new(),
             works: OnceCell::new(),
@@ -100,13 +100,14 @@ impl EditableText {
         *self.is_keyword_style.get_or_init(|| self.lines.lines.iter().any(is_old))
     }
 
-    /// Returns a name for a stream that does not occur in the text.
-    pub fn new_stream_name(&self) -> &str {
-        self.new_stream_name.get_or_init(|| {
+    /// Returns two names for streams that do not occur in the text.
+    pub fn new_stream_names(&self) -> &[String; 2] {
+        self.new_stream_names.get_or_init(|| {
             let words: FxHashSet<&str> =
                 self.text.split(|it: char| !it.is_alphanumeric() && it != '_').collect();
-            let names = (0..=words.len()).map(|it| format!("s{it}"));
-            names.into_iter().find(|it| !words.contains(it.as_str())).unwrap_or_default()
+            let names = (0..words.len() + 2).map(|it| format!("s{it}"));
+            let mut free = names.filter(|it| !words.contains(it.as_str()));
+            [free.next().unwrap_or_default(), free.next().unwrap_or_default()]
         })
     }
 
@@ -165,7 +166,8 @@ impl EditableText {
             let last = self.index.line(self.block_end(self.program.body?).checked_sub(1)?) as usize;
             let is_end = |(at, it): (usize, &NumberedLine)| {
                 let text = it.text.trim_start();
-                text.starts_with('}') || at > 0 && !text.is_empty() && !text.starts_with("//")
+                let is_section = text.starts_with("HostUnit") || at > 0;
+                text.starts_with('}') || is_section && !text.is_empty() && !text.starts_with("//")
             };
             Some(last + self.lines.lines.get(last..)?.iter().enumerate().position(is_end)?)
         })

@@ -326,7 +326,9 @@ impl Report {
             }
             // A missing wait at entry and a missing wait at exit are separate findings.
             let is_entry = sides.iter().any(|it| it.party == Party::CallerBefore);
-            let kind = (RaceSide::code(&race, &sides), is_entry);
+            // A missing wait at entry is on the rank whose caller writes.
+            let is_remote = is_entry && sides.iter().any(|it| it.plan.rank != race.rank);
+            let kind = (RaceSide::code(&race, &sides), is_entry, is_remote);
             let at = *by_lines.entry((lines, kind)).or_insert(self.findings.len());
             if at == self.findings.len() {
                 self.findings.push(Finding::Race { race, more: Occurrences::default() });

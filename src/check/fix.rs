@@ -93,8 +93,9 @@ pub fn fix(text: &str, number: usize, checks: Checks, plan: Planner<'_>) -> FixR
             fixed = session.fix_many(&round, &findings);
             is_single = fixed.is_none();
             fixed = fixed
-                .or_else(|| races.iter().find_map(|it| session.fix_one(&mut round, it)))
+                .or_else(|| races.iter().find_map(|it| session.fix_one(&mut round, it, false)))
                 .or_else(|| session.fix_with_wait(&round, &races))
+                .or_else(|| races.iter().find_map(|it| session.fix_one(&mut round, it, true)))
                 .or_else(|| session.fix_semaphore(&mut round));
         }
         if checks.comm {
@@ -159,8 +160,9 @@ enum FixExtent {
     Complete,
     /// The finding is gone for these two streams, but other streams have it on the same lines.
     Partial,
-    /// The finding is gone, and a race that it hid is found: of several accesses, the check names those whose order covers the others. The
-    /// edit only makes a stream wait, which adds no race.
+    /// The finding is gone, and one that it hid is found: of several accesses, the check names those whose order covers the others, and a
+    /// read that races with a write may get what this one has written. The edit only makes a stream wait, which adds no race, and a
+    /// program that is right when its statements execute in order reads only written elements then.
     Unmasking,
 }
 
@@ -258,8 +260,14 @@ impl FixSession<'_> {
         Some(CheckedText { text: EditableText::new(lines, program), plans, found, keys })
     }
 
-    /// Returns the edited text of the only edit that helps against `race`, and its check results.
-    fn fix_one(&self, round: &mut Round<'_>, race: &Race) -> Option<(EditedText, CheckedText)> {
+    /// Returns the edited text of the only edit that helps against `race`, and its check results. With `joins_in_loops`, an edit in a
+    /// loop may join one of several streams.
+    fn fix_one(
+        &self,
+        round: &mut Round<'_>,
+        race: &Race,
+        joins_in_loops: bool,
+    ) -> Option<(EditedText, CheckedText)> {
         let state = round.state;
         let key = state.key(race);
         let mut helpful: Vec<(FixExtent, EditedText)> = Vec::new();
@@ -268,8 +276,10 @@ impl FixSession<'_> {
             for (placed, applied) in state.text.applications(&edit) {
                 let attempt = self.attempt(round, &applied);
                 help = attempt.and_then(|it| fix_extent(state, &key, &placed, it));
-                // In a loop, an edit has to remove the race with all streams.
-                help = help.filter(|it| *it != FixExtent::Partial || !state.text.is_in_loop(&placed));
+                let is_enough = |it: &FixExtent| {
+                    *it != FixExtent::Partial || joins_in_loops || !state.text.is_in_loop(&placed)
+                };
+                help = help.filter(is_enough);
                 helpful.extend(help.map(|help| (help, applied)));
                 // The next place only makes streams wait for more.
                 if help.is_some() {
@@ -312,7 +322,7 @@ impl FixSession<'_> {
             let Some(next) = self.check_text(wait.lines.apply(&state.text.lines)) else { continue };
             let mut after = Round::new(&next);
             let races = next.races(&next.findings(), &after.indexes);
-            let fixed = races.iter().find_map(|it| self.fix_one(&mut after, it));
+            let fixed = races.iter().find_map(|it| self.fix_one(&mut after, it, false));
             let Some((mut applied, next)) = fixed else { continue };
             if next.keys.len() < state.keys.len() && next.keys.is_subset(&state.keys) {
                 applied.changes.splice(0..0, wait.changes);
@@ -389,7 +399,7 @@ fn fix_extent(state: &CheckedText, key: &FindingKey, edit: &Edit, next: &Attempt
             Edit::MoveWait { .. } => state.text.waits_earlier(edit),
             Edit::MoveDeallocate { .. } | Edit::MoveAllocate { .. } | Edit::ShortenAllocate { .. } => false,
         };
-        return (only_waits && other.all(FindingKey::is_race)).then_some(FixExtent::Unmasking);
+        return (only_waits && other.all(FindingKey::may_be_hidden)).then_some(FixExtent::Unmasking);
     }
     // Elements that an iteration reads and has not written come from an earlier iteration.
     let is_safe = match edit {

@@ -230,12 +230,10 @@ impl<'a> FixableRace<'a> {
         let [first, second] = &self.sides;
         let plan = second.plan;
         let Some(own) = self.inserted_before(edit).filter(|_| self.rank().is_some()) else { return true };
-        let loop_of =
-            |frame: u32| (&plan.iterations[frame as usize].name, plan.iterations[frame as usize].parent);
         let around = |frame| std::iter::successors(frame, |it: &u32| plan.iterations[*it as usize].parent);
         let place = plan.origins[plan.code[own].origin as usize].iteration;
         let frame = first.frame().filter(|_| !self.is_before_entry(first));
-        place.is_none_or(|place| around(frame).any(|it| loop_of(it) == loop_of(place)))
+        place.is_none_or(|place| around(frame).any(|it| plan.loop_of(it) == plan.loop_of(place)))
     }
 
     /// Returns whether the earlier access comes before the program begins: that of the caller, or of the run before.

@@ -7,6 +7,7 @@ use super::{
     race_side::RaceSide,
     written::{UnwrittenPart, WrittenElements},
 };
+use grammar::ir::StmtId;
 use hir_plan::{BufferNo, InstKind};
 
 /// The maximum number of uses of a buffer that are examined.
@@ -25,7 +26,15 @@ pub fn move_allocate(
     if !matches!(alloc.kind, InstKind::Alloc { zeroed: None, .. }) {
         return None;
     }
-    let loops = |origin: u32| plan.enclosing_loops(plan.origins[origin as usize].iteration);
+    // The loops around a statement and its iterations, outermost first.
+    let loops = |origin: u32| {
+        let frame = plan.origins[origin as usize].iteration;
+        let around = std::iter::successors(frame, |it| plan.iterations[*it as usize].parent);
+        let of = |it: u32| (plan.iterations[it as usize].stmt, plan.iterations[it as usize].value);
+        let mut all: Vec<(StmtId, i64)> = around.map(of).collect();
+        all.reverse();
+        all
+    };
     let outer = loops(alloc.origin);
     // The iteration of the outermost loop around a statement in which the ALLOCATE is not.
     let iteration = |origin: u32| {

@@ -144,6 +144,7 @@ mod stream_operand;
 mod stream_ordered_frees;
 mod stream_waits;
 mod two_runs;
+mod wait_cycle;
 mod wait_edits;
 mod written;
 

@@ -113,6 +113,18 @@ impl StmtPlaces {
         }
     }
 
+    /// Returns whether no SetCurrentStream may be executed before `stmt`.
+    pub fn is_entry_current(&self, mut stmt: StmtId) -> bool {
+        while let Some(place) = self.of_stmt(stmt).filter(|it| it.setter.is_none()) {
+            match self.parents.get(&place.block) {
+                None => return true,
+                Some((_, true)) if self.sets_stream(place.block) => return false,
+                Some((parent, _)) => stmt = *parent,
+            }
+        }
+        false
+    }
+
     /// Returns the SetCurrentStream whose stream is current at the end of a block, if it is the same one on all paths.
     pub fn stream_setter_at_end(&self, program: &Program, block: BlockId) -> Option<StmtId> {
         let last = *program.block(block).last()?;

@@ -108,8 +108,23 @@ impl RaceExplanation {
         let (plan, peer) = if is_of_second { (second.plan, first) } else { (first.plan, second) };
         let allocation =
             indexes.of(plan.rank).allocation(reused.earlier).filter(|_| plan.rank == first.owner);
-        let (Some(it), Some(freed)) = (allocation, reused.freed_by) else { return self };
         let index = indexes.of(plan.rank);
+        let (Some(it), Some(freed)) = (allocation, reused.freed_by) else {
+            let own = allocation.filter(|it| is_stream_ordered && !it.is_symmetric);
+            if let Some((it, wait)) = own.zip(peer_wait(plan, peer, indexes)) {
+                let (blocked, used_by) = (&plan.streams[it.pool.stream as usize], stream_of(plan, wait));
+                let line = plan.origins[plan.code[wait].origin as usize].line;
+                self.why = Some(format!(
+                    "the end of the program frees it on {blocked}, the stream of its ALLOCATE, which does not wait for {used_by}, the \
+                     stream of the Wait on line {line}"
+                ));
+                let stream = WaitedStream::of(plan, Some(wait));
+                let order = Edit::InsertSynchronize { stream, before: InsertionPoint::end(plan) };
+                self.edits = vec![on_stream(order, blocked, index)];
+                self.is_in_second = is_of_second;
+            }
+            return self;
+        };
         match peer_wait(plan, peer, indexes) {
             Some(wait) if it.is_symmetric || plan.code[wait].stream == it.pool.stream => {
                 self.edits.splice(0..0, free_behind(plan, freed, wait));

@@ -72,7 +72,12 @@ impl PlanBuilder<'_> {
             (self.origin, self.span) = (origin, span);
             self.scalars.bind(it.index, Some(Value::Int(value)));
             let name = Arc::clone(&name);
-            Arc::make_mut(&mut self.plan.iterations).push(LoopIteration { name, value, parent: outer_frame });
+            Arc::make_mut(&mut self.plan.iterations).push(LoopIteration {
+                stmt,
+                name,
+                value,
+                parent: outer_frame,
+            });
             self.iteration = Some(self.plan.iterations.len() as u32 - 1);
             for tensor in &dependents {
                 if self.binding(*tensor).is_some() {

@@ -217,6 +217,8 @@ pub struct Origin {
 /// One iteration of a loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoopIteration {
+    /// The loop.
+    pub stmt: StmtId,
     /// The name of the loop index.
     pub name: Arc<str>,
     /// The value of the loop index.
@@ -226,6 +228,12 @@ pub struct LoopIteration {
 }
 
 impl Plan {
+    /// Returns the loop of an iteration, and the iteration around it.
+    pub fn loop_of(&self, frame: u32) -> (StmtId, Option<u32>) {
+        let it = &self.iterations[frame as usize];
+        (it.stmt, it.parent)
+    }
+
     /// Returns the collective of `peer_collectives` that contains the instruction at an index.
     pub fn peer_collective_at(&self, at: usize) -> Option<&PeerCollective> {
         let next = self.peer_collectives.partition_point(|it| it.range.end <= at);

@@ -10,6 +10,7 @@ use crate::{
     edit::{InsertionPoint, WaitedStream},
     editable_text::EditableText,
     line_changes::LineChanges,
+    stmt_places::nested_blocks,
 };
 
 impl EditableText {
@@ -47,8 +48,27 @@ impl EditableText {
             let line = it.lines.insert(&self.lines, from, &line);
             it.changes.push(Change::inserted(line, &statement));
         }
-        it.lines.remove(from);
+        let is_gone = synchronize.is_none();
+        self.remove_statement(&mut it, stmt, from, is_gone);
         self.with_capture(it, capture.as_deref(), at)
+    }
+
+    /// Removes a statement that is alone on its line. If nothing takes its place (`is_gone`), the branches and loops that have no other statement
+    /// go with it.
+    pub(super) fn remove_statement(&self, it: &mut EditedText, stmt: StmtId, line: usize, is_gone: bool) {
+        it.lines.remove(line);
+        let mut inner = line;
+        for (block, outer) in self.places().around(stmt).take_while(|_| is_gone) {
+            let has_others =
+                self.program.block(block).len() > 1 || nested_blocks(&self.program.stmts[outer]).len() > 1;
+            let header = self.line_of(outer).filter(|header| header + 1 == inner && !has_others);
+            let Some(header) = header.filter(|it| self.lines.lines[*it].text.trim_end().ends_with(':')) else {
+                return;
+            };
+            it.lines.remove(header);
+            it.replaced.push(outer);
+            inner = header;
+        }
     }
 
     /// Returns the 0-based line of a statement that is alone on its line, and its text.

@@ -1,5 +1,6 @@
 //! The edits by which another stream waits than the current one: they select it, and then the current one again.
 
+use grammar::ir::{Operand, Stmt, Stream};
 use hir_plan::PlanStream;
 
 use super::{Change, ChangeKind, EditedText};
@@ -54,14 +55,15 @@ impl EditableText {
                     let line = it.lines.insert(&self.lines, from, &line);
                     it.changes.push(Change::inserted(line, &synchronize));
                 }
-                it.lines.remove(from);
                 it.replaced.push(*wait);
+                self.remove_statement(&mut it, *wait, from, !*is_replaced);
                 Some(it)
             }
         }
     }
 
-    /// Inserts a statement with the selection of a stream before it, and that of the current stream behind it.
+    /// Inserts a statement with the selection of a stream before it, and that of the current stream behind it. If another stream is current
+    /// in each iteration or on each rank, a GetCurrentStream before them names it.
     fn select_around(
         &self,
         blocked: &PlanStream,
@@ -70,19 +72,50 @@ impl EditableText {
         names: &StreamNames,
     ) -> Option<EditedText> {
         let (at, indentation) = self.position(before)?;
-        let select = if self.is_keyword_style() { "SetCurrentStream to" } else { "SetCurrentStream" };
+        let set = if self.is_keyword_style() { "SetCurrentStream to" } else { "SetCurrentStream" };
         let select = |stream: &PlanStream| {
             let stream = names.of(self, &WaitedStream::from_stream(stream, None), before);
-            ChangeKind::Selected(self.format_statement(select, &format!("Stream {stream}")))
+            ChangeKind::Selected(self.format_statement(set, &format!("Stream {stream}")))
         };
         let mut it = EditedText::default();
-        for kind in [select(blocked), statement, select(before.current()?)] {
+        let all = if self.has_one_current_stream(before) {
+            vec![select(blocked), statement, select(before.current()?)]
+        } else {
+            let name = &self.new_stream_names()[usize::from(names.capture.is_some())];
+            let capture = ChangeKind::Selected(self.capture(name));
+            let back = self.format_statement(set, &format!("Stream {name}"));
+            vec![capture, select(blocked), statement, ChangeKind::Selected(back)]
+        };
+        for kind in all {
             let mut change = Change { line_id: 0, kind };
             let line = format!("{indentation}{}", change.statement());
             change.line_id = it.lines.insert(&self.lines, at, &line);
             it.changes.push(change);
         }
         self.with_capture(it, names.capture.as_deref(), at)
+    }
+
+    /// Returns whether the same stream is current at a point on all ranks and in all iterations.
+    fn has_one_current_stream(&self, point: &InsertionPoint) -> bool {
+        let (program, places) = (&self.program, self.places());
+        let (setter, is_entry) = match (point.statement(), program.body) {
+            (Some(stmt), _) => (places.stream_setter(program, stmt), places.is_entry_current(stmt)),
+            (None, Some(body)) => {
+                (places.stream_setter_at_end(program, body), !places.sets_stream(body))
+            }
+            (None, None) => (None, true),
+        };
+        let operand = setter.and_then(|it| match &program.stmts[it] {
+            Stmt::Op(it) => it.args.first(),
+            Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+        });
+        match operand {
+            Some(Operand::Stream(stream)) => match program.streams[*stream] {
+                Stream::Named(_) => true,
+                Stream::Index(index) => !program.depends_on(index, &|_| true),
+            },
+            Some(Operand::Tensor(_) | Operand::Scalar(_)) | None => is_entry,
+        }
     }
 
     /// Returns the names of streams at a point.

@@ -17,6 +17,8 @@ pub(super) struct FindingKey {
     code: &'static str,
     is_entry: bool,
     is_reuse: bool,
+    /// Whether a rank accesses the memory of another one: there, the edit may be at another place.
+    is_remote: bool,
     buffer: String,
     /// For each side, the line id and the stream or queue that executes it; `None` is the caller, or no side. Those of a race are in
     /// issue order on one rank, which decides where its edit is, and in ascending order between ranks.
@@ -38,16 +40,16 @@ impl FindingKey {
             code: RaceSide::code(race, &both).text(),
             is_entry: both.iter().any(|it| it.party == Party::CallerBefore),
             is_reuse: race.reused.is_some(),
+            is_remote: both.iter().any(|it| it.plan.rank != race.rank),
             buffer: plans[race.rank].buffers[race.buffer as usize].name.clone(),
             sides,
         }
     }
 
-    /// Returns the key of a read of elements that nothing has written.
+    /// Returns the key of a read of elements that nothing has written: it is the same one whether or not an output is computed from them.
     pub fn of_read(lines: &NumberedLines, plans: &[Plan], read: &UnwrittenRead) -> Self {
         let plan = &plans[read.inst_ref.rank];
-        let is_output = read.output.or(read.reaches.map(|it| it.1)).is_some();
-        let code = if is_output { Code::UnwrittenOutput } else { Code::UnwrittenRead };
+        let code = if read.output.is_some() { Code::UnwrittenOutput } else { Code::UnwrittenRead };
         let line = lines.id(plan.origins[plan.code[read.inst_ref.inst].origin as usize].line);
         let buffer = plans[read.rank].buffers[read.buffer as usize].name.clone();
         Self { buffer, ..Self::of_line(code, line) }
@@ -69,12 +71,13 @@ impl FindingKey {
     /// Returns the key of a finding that has at most one line.
     pub fn of_line(code: Code, line: Option<u32>) -> Self {
         let sides = [line.map(|line| (line, String::new())), None];
-        Self { code: code.text(), is_entry: false, is_reuse: false, buffer: String::new(), sides }
+        let code = code.text();
+        Self { code, is_entry: false, is_reuse: false, is_remote: false, buffer: String::new(), sides }
     }
 
-    /// Returns whether the finding is a race.
-    pub fn is_race(&self) -> bool {
-        [Code::Race, Code::RaceWithCaller, Code::StorageRace, Code::RaceBetweenRuns]
+    /// Returns whether a race may hide the finding: it is a race, or a statement reads what the other side of the race writes too late.
+    pub fn may_be_hidden(&self) -> bool {
+        [Code::Race, Code::RaceWithCaller, Code::StorageRace, Code::RaceBetweenRuns, Code::UnwrittenRead]
             .iter()
             .any(|it| it.text() == self.code)
     }
@@ -88,7 +91,7 @@ impl FindingKey {
     /// Returns true if the two findings differ at most in streams and queues.
     pub fn has_same_lines(&self, other: &Self) -> bool {
         let lines = |it: &Self| it.sides.each_ref().map(|it| it.as_ref().map(|it| it.0));
-        let rest = |it: &Self| (it.code, it.is_entry, it.is_reuse);
+        let rest = |it: &Self| (it.code, it.is_entry, it.is_reuse, it.is_remote);
         rest(self) == rest(other) && self.buffer == other.buffer && lines(self) == lines(other)
     }
 }

@@ -82,9 +82,9 @@ impl FixSession<'_> {
         let left: BTreeSet<FindingKey> = next.keys.iter().map(FindingKey::without_actors).collect();
         let is_gone = edits.keys.iter().all(|it| !left.contains(&it.without_actors()));
         let is_safe = !edits.needs_written || next.is_every_read_written();
-        // Statements that only make streams wait add no race: another race that is found now was hidden by these.
+        // Statements that only make streams wait add no race: what is found now was hidden by these.
         let only_waits = edits.edited.changes.iter().all(Change::is_insertion);
-        let is_known = next.keys.difference(&state.keys).all(|it| only_waits && it.is_race());
+        let is_known = next.keys.difference(&state.keys).all(|it| only_waits && it.may_be_hidden());
         (is_checked && is_gone && is_safe && is_known).then_some(next)
     }
 }

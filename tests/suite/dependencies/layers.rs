@@ -286,7 +286,8 @@ const CHECK: &[Layer] = &[
     ("between_runs storage_explanation", &["conflict", "edit", "explanation", "plan_index", "race_side"]),
     ("apply", &["edit", "editable_text", "line_changes", "numbered_lines", "stmt_places"]),
     ("loop_edits wait_edits", &["edit", "editable_text", "stmt_places"]),
-    ("edit_help", &["apply", "edit", "editable_text", "explanation", "plan_index", "race_side"]),
+    ("wait_cycle", &["edit", "plan_index"]),
+    ("edit_help", &["apply", "edit", "editable_text", "explanation", "plan_index", "race_side", "wait_cycle"]),
     (
         "excess",
         &["conflict", "execution_fault", "history", "ordering_model", "overlap", "race", "semaphores"],
