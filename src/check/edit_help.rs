@@ -63,7 +63,8 @@ pub fn help(race: &RaceExplanation, context: Option<&EditContext<'_>>) -> (Optio
         None => race.edits.iter().filter_map(&mut of_edit).collect(),
     };
     if let Some(help) = circular.filter(|_| edits.is_empty()) {
-        let advice = "let the later access use other storage, or let ranks post these communications in another order";
+        let advice =
+            "let the later access use other storage, or let ranks post these communications in another order";
         return (Some(format!("{advice}; to {help} makes ranks wait for each other (E0705)")), Vec::new());
     }
     match <[_; 1]>::try_from(edits) {
@@ -151,9 +152,13 @@ fn describe(context: &EditContext<'_>, edit: &Edit, applied: &EditedText) -> Str
         parts.push(format!("remove the Wait on {}", old_line(context, applied)));
     }
     if let [_, emptied @ ..] = applied.replaced.as_slice() {
-        let line = |it: &StmtId| context.text.index.line(context.text.program.stmt_span(*it).start).to_string();
+        let line =
+            |it: &StmtId| context.text.index.line(context.text.program.stmt_span(*it).start).to_string();
         let lines: Vec<String> = emptied.iter().map(line).collect();
-        parts.extend((!lines.is_empty()).then(|| format!("remove the empty block on line {}", lines.join(" and line "))));
+        parts.extend(
+            (!lines.is_empty())
+                .then(|| format!("remove the empty block on line {}", lines.join(" and line "))),
+        );
     }
     parts.join(", and ") + &other_streams(context, edit, applied)
 }

@@ -3,6 +3,8 @@
 use grammar::codes::Code;
 use hir_plan::Plan;
 
+/// The maximum of `CUDA_DEVICE_MAX_CONNECTIONS`.
+pub(super) const MAX_HARDWARE_QUEUES: usize = 32;
 /// The number of hardware queues without `CUDA_DEVICE_MAX_CONNECTIONS`.
 pub(super) const HARDWARE_QUEUES: usize = 8;
 

@@ -10,7 +10,7 @@ use grammar::{
 use super::{
     diagnostics::{DiagnosticBuilder, MAX_LISTED},
     edit_help,
-    execution_fault::{ExecutionFault, ExecutionFaultKind, HARDWARE_QUEUES},
+    execution_fault::{ExecutionFault, ExecutionFaultKind, HARDWARE_QUEUES, MAX_HARDWARE_QUEUES},
     finding::Occurrences,
     order_edits,
 };
@@ -142,11 +142,17 @@ impl DiagnosticBuilder<'_> {
             ),
             ExecutionFaultKind::TooFewQueues(streams) => (
                 format!("{streams} streams of rank {} may wait for other ranks at the same time", fault.rank),
-                format!(
-                    "set `CUDA_DEVICE_MAX_CONNECTIONS={}`: the default is {HARDWARE_QUEUES} hardware queues, and a stream that waits \
-                     blocks the others in its queue. hir-run sets 32, the maximum",
-                    streams.clamp(HARDWARE_QUEUES + 1, 32)
-                ),
+                match streams {
+                    ..=MAX_HARDWARE_QUEUES => format!(
+                        "set `CUDA_DEVICE_MAX_CONNECTIONS={streams}`: the default is {HARDWARE_QUEUES} hardware queues, and a stream that \
+                         waits blocks the others in its queue. hir-run sets {MAX_HARDWARE_QUEUES}, the maximum"
+                    ),
+                    _ => format!(
+                        "let at most {MAX_HARDWARE_QUEUES} streams wait for other ranks, with \
+                         `CUDA_DEVICE_MAX_CONNECTIONS={MAX_HARDWARE_QUEUES}`: a GPU has no more hardware queues, and a stream that waits \
+                         blocks the others in its queue"
+                    ),
+                },
             ),
             ExecutionFaultKind::Unjoined => (
                 "a capture into a CUDA graph ends with an error: a stream is not joined".to_owned(),

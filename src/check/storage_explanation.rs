@@ -36,7 +36,9 @@ impl RaceExplanation {
                 "the end of the program frees it on {stream}, the stream of its ALLOCATE, which does not wait for {used_by}"
             )
         } else {
-            format!("the allocator reuses the storage on {stream}, which does not wait for {used_by}")
+            format!(
+                "with `--storage=pytorch`, the allocator reuses the storage on {stream}, which does not wait for {used_by}"
+            )
         };
         let moved = allocation.and_then(|it| move_deallocate((it, it.freed?.origin), first, index));
         let order = Edit::order_after(first, insertion, next, frame, index);
@@ -159,7 +161,7 @@ impl RaceExplanation {
             )
         } else {
             format!(
-                "the allocator may give the ALLOCATE on line {line} storage that earlier work on {stream} still uses, and {other} does not wait for that work"
+                "with `--storage=pytorch`, the allocator may give the ALLOCATE on line {line} storage that earlier work on {stream} still uses, and {other} does not wait for that work"
             )
         };
         Self::new(

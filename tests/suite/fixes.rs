@@ -81,10 +81,6 @@ fn check_documentation() -> Result<(), Failed> {
         let overlapping = text.lines().find_map(|it| it.split_once(" of these ")).ok_or("no number")?;
         fast += overlapping.0.parse::<usize>()?;
     }
-    let grouped = |it: usize| match it {
-        0..1000 => it.to_string(),
-        1000.. => format!("{},{:03}", it / 1000, it % 1000),
-    };
     let sentences = [
         format!("of {} that have a race then, the edits fix {}", grouped(racy), grouped(fixed)),
         format!("Of these, {} take no longer than the original", grouped(fast)),
@@ -94,6 +90,14 @@ fn check_documentation() -> Result<(), Failed> {
     match sentences.iter().find(|it| !page.contains(*it)) {
         None => Ok(()),
         Some(missing) => Err(format!("docs/checker.md does not say: {missing}").into()),
+    }
+}
+
+/// Formats a number below a million.
+fn grouped(it: usize) -> String {
+    match it {
+        0..1000 => it.to_string(),
+        1000.. => format!("{},{:03}", it / 1000, it % 1000),
     }
 }
 

@@ -62,7 +62,8 @@ impl EditableText {
             let has_others =
                 self.program.block(block).len() > 1 || nested_blocks(&self.program.stmts[outer]).len() > 1;
             let header = self.line_of(outer).filter(|header| header + 1 == inner && !has_others);
-            let Some(header) = header.filter(|it| self.lines.lines[*it].text.trim_end().ends_with(':')) else {
+            let Some(header) = header.filter(|it| self.lines.lines[*it].text.trim_end().ends_with(':'))
+            else {
                 return;
             };
             it.lines.remove(header);

@@ -100,9 +100,7 @@ impl EditableText {
         let (program, places) = (&self.program, self.places());
         let (setter, is_entry) = match (point.statement(), program.body) {
             (Some(stmt), _) => (places.stream_setter(program, stmt), places.is_entry_current(stmt)),
-            (None, Some(body)) => {
-                (places.stream_setter_at_end(program, body), !places.sets_stream(body))
-            }
+            (None, Some(body)) => (places.stream_setter_at_end(program, body), !places.sets_stream(body)),
             (None, None) => (None, true),
         };
         let operand = setter.and_then(|it| match &program.stmts[it] {

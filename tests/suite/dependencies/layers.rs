@@ -287,7 +287,10 @@ const CHECK: &[Layer] = &[
     ("apply", &["edit", "editable_text", "line_changes", "numbered_lines", "stmt_places"]),
     ("loop_edits wait_edits", &["edit", "editable_text", "stmt_places"]),
     ("wait_cycle", &["edit", "plan_index"]),
-    ("edit_help", &["apply", "edit", "editable_text", "explanation", "plan_index", "race_side", "wait_cycle"]),
+    (
+        "edit_help",
+        &["apply", "edit", "editable_text", "explanation", "plan_index", "race_side", "wait_cycle"],
+    ),
     (
         "excess",
         &["conflict", "execution_fault", "history", "ordering_model", "overlap", "race", "semaphores"],
