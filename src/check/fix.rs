@@ -1,8 +1,8 @@
 //! `--fix=check`: applies the suggested edits of findings until no edit helps.
 //!
 //! An edit is made only if the edited text parses to the same program plus the edit, the finding is gone on
-//! all ranks and in all iterations, and no new fault appears. If several streams race, an edit outside a
-//! loop may also remove the race with one of them, so that they are joined one at a time. If two edits
+//! all ranks and in all iterations, and no new fault appears. If several streams race, an edit
+//! may also remove the race with one of them, so that they are joined one at a time: in a loop only if no other edit helps. If two edits
 //! qualify, neither is made, unless one of them is the move of a Deallocate, which lets no stream wait.
 //!
 //! Inserted Synchronize and Wait statements, and those that move up, only add orders that already hold in statement order: a
