@@ -2,12 +2,13 @@
 
 use super::{
     conflict::Race,
-    edit::{Edit, InsertionPoint, NamedStmt, WaitedStream},
+    edit::{Edit, InsertionPoint, NamedStmt},
     explanation::{RaceExplanation, peer_wait, ready_signal_inst},
+    order_edits::follow_in_next_run,
     plan_index::PlanIndexes,
     race_side::{RaceSide, stream_of},
 };
-use hir_plan::{InstKind, Plan, PlanStream, StreamNo, is_slots};
+use hir_plan::{Plan, is_slots};
 
 /// Two runs, one after the other.
 pub(super) struct RunPair<'a> {
@@ -73,21 +74,9 @@ impl RunPair<'_> {
             None => ["this run".to_owned(), "the next run".to_owned()],
             Some(names) => names.map(|it| format!("`{it}`")),
         };
-        let exit = plan.code.iter().rposition(|it| matches!(it.kind, InstKind::ReadOutputs));
-        let exit = exit.map(|it| plan.code[it].stream);
-        let is_joined =
-            |exit: StreamNo| self.indexes.of(plan.rank).first_stream_wait(awaited, exit).is_some();
         let (waiting, other) = (second.stream(), stream_of(plan, awaited));
-        let stream = WaitedStream::from_stream(other, None);
         let before = InsertionPoint::before(second);
-        let edit = if *waiting == PlanStream::Entry {
-            // The next run begins behind the end of this one.
-            Edit::InsertSynchronize { stream, before: InsertionPoint::end(plan) }
-        } else if exit.is_some_and(is_joined) {
-            Edit::CaptureEntryStream { before }
-        } else {
-            Edit::InsertSynchronize { stream, before }
-        };
+        let edit = follow_in_next_run((self.indexes.of(plan.rank), awaited), (waiting, before));
         let location = plan.location(&plan.code[awaited]);
         let what = if is_wait { format!("the Wait at {location}, on {other},") } else { location };
         let why =

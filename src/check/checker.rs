@@ -7,6 +7,7 @@ use super::{
     excess::{Excess, ExcessKind, ExcessNotSearched, find_excess},
     execution_fault::{ExecutionFault, PostedAgain},
     finding::{Checks, Finding, Report},
+    kernels_of_runs::cycle_between_runs,
     memory::UnwrittenRead,
     missing_write::late_writes,
     ordering_model::AccessRules,
@@ -20,7 +21,7 @@ use rustc_hash::FxHashSet;
 use hir_plan::{
     OverwrittenView, Plan, World,
     sync::{
-        CommOrderCycle, Deadlock, P2pQueues, TooManyComms, comm_order_cycle, happens_before::OrderError,
+        CommOrderCycle, Deadlock, LaunchOrder, P2pQueues, TooManyComms, comm_order_cycle, happens_before::OrderError,
         own_orders_exclude_cycles,
     },
 };
@@ -33,6 +34,10 @@ const MIXED_TRANSFERS: &str = "`--p2p=pair`: one side of a transfer is in a grou
 const HOSTS_OF_VIEWS: &str = "accesses to `SymmetricContiguousView`: hosts exchange handles there, and wait for each other in a cycle; check \
                               with `--check-model=hir` for hir-run, which exchanges none";
 
+/// The reason why the order of communicators is not checked.
+pub(super) const TOO_MANY_COMMS: &str =
+    "too many streams and communicators, or too many communications that nothing orders";
+
 /// The raw results of the checks, before they are merged over ranks and iterations.
 #[derive(Clone, Debug, Default)]
 pub struct CheckResults {
@@ -42,6 +47,8 @@ pub struct CheckResults {
     pub deadlock_of_hosts: Option<Box<Deadlock>>,
     /// Ranks post to communicators in contradictory orders.
     pub communicator_order: Option<Box<CommOrderCycle>>,
+    /// Ranks post to communicators in contradictory orders if a run follows another one. No single run has contradictory orders.
+    pub order_of_runs: Option<Box<CommOrderCycle>>,
     /// Faults of captures into CUDA graphs, and of semaphores.
     pub execution_faults: Vec<ExecutionFault>,
     /// Pairs of accesses that no synchronization orders.
@@ -121,15 +128,14 @@ fn run_checks_of_plans(world: &World, checks: Checks, grouping: Grouping) -> Che
         return found;
     }
     let groups = grouping.groups(world);
-    if checks.comm && (groups.is_whole() || !own_orders_exclude_cycles(world, &groups, checks.launch_order()))
-    {
-        match comm_order_cycle(world, checks.launch_order()) {
-            Ok(it) => found.communicator_order = it.map(Box::new),
-            Err(TooManyComms) => {
-                found.not_checked.push(
-                    "the order of communicators: too many streams and communicators, or too many communications that nothing orders".to_owned(),
-                );
-            }
+    let order = checks.launch_order();
+    let mut is_ordered = true;
+    if (checks.comm || checks.repeat) && (groups.is_whole() || !own_orders_exclude_cycles(world, &groups, order)) {
+        let cycle = comm_order_cycle(world, order);
+        is_ordered = cycle == Ok(None);
+        match cycle {
+            Ok(it) => found.communicator_order = it.filter(|_| checks.comm).map(Box::new),
+            Err(TooManyComms) => found.not_checked.push(format!("the order of communicators: {TOO_MANY_COMMS}")),
         }
     }
     if checks.capture {
@@ -210,6 +216,15 @@ fn run_checks_of_plans(world: &World, checks: Checks, grouping: Grouping) -> Che
     (found.races, found.unwritten_reads) = (accesses.races, accesses.unwritten_reads);
     if checks.repeat && found.races.is_empty() {
         found.check_two_runs(world, checks.access_rules(), grouping);
+        // Kernels that start in issue order do so in all runs.
+        if is_ordered && order == LaunchOrder::Explicit {
+            match cycle_between_runs(world, grouping) {
+                Ok(it) => found.order_of_runs = it.map(Box::new),
+                Err(TooManyComms) => {
+                    found.not_checked.push(format!("the order of communicators of several runs: {TOO_MANY_COMMS}"));
+                }
+            }
+        }
     }
     found
 }
@@ -243,6 +258,8 @@ impl CheckResults {
         self.deadlock = other.deadlock.map(|it| Box::new(Deadlock { note: p2p.note(), ..*it }));
         let cycle = other.communicator_order.map(|it| Box::new(CommOrderCycle { p2p, ..*it }));
         self.communicator_order = self.communicator_order.take().or(cycle);
+        let of_runs = other.order_of_runs.map(|it| Box::new(CommOrderCycle { p2p, ..*it }));
+        self.order_of_runs = self.order_of_runs.take().or(of_runs).filter(|_| self.communicator_order.is_none());
         let is_new = |it: &UnwrittenRead| !self.unwritten_reads.contains(it);
         self.unwritten_reads.extend(other.unwritten_reads.into_iter().filter(is_new).collect::<Vec<_>>());
         self.overwritten_views = other.overwritten_views;
@@ -289,7 +306,7 @@ impl CheckResults {
             groups: self.groups,
         };
         report.findings.extend(self.deadlock.or(self.deadlock_of_hosts).map(Finding::Deadlock));
-        report.findings.extend(self.communicator_order.map(Finding::CommunicatorOrder));
+        report.findings.extend(self.communicator_order.or(self.order_of_runs).map(Finding::CommunicatorOrder));
         report.add_execution_faults(plans, self.execution_faults);
         report.add(plans, self.races, self.unwritten_reads);
         report.add_overwritten_views(plans, self.overwritten_views);

@@ -98,7 +98,7 @@ pub fn fix(text: &str, number: usize, checks: Checks, plan: Planner<'_>) -> FixR
                 .or_else(|| races.iter().find_map(|it| session.fix_one(&mut round, it, true)))
                 .or_else(|| session.fix_semaphore(&mut round));
         }
-        if checks.comm {
+        if checks.comm || session.checks.repeat {
             fixed = fixed.or_else(|| session.fix_kernels(&mut round));
         }
         let Some((mut applied, next)) = fixed else {
@@ -255,7 +255,7 @@ impl FixSession<'_> {
             .iter()
             .filter(|it| !matches!(it.kind, ExecutionFaultKind::TooFewQueues(_)));
         keys.extend(faults.map(|it| FindingKey::of_fault(&lines, &plans, it)));
-        let kernels = found.communicator_order.iter();
+        let kernels = found.communicator_order.iter().chain(&found.order_of_runs);
         keys.extend(kernels.map(|_| FindingKey::of_line(Code::CommunicatorOrder, None)));
         Some(CheckedText { text: EditableText::new(lines, program), plans, found, keys })
     }

@@ -118,6 +118,7 @@ mod fix;
 mod fixable_race;
 mod history;
 mod iteration_storage;
+mod kernels_of_runs;
 mod line_changes;
 mod loop_edits;
 mod memory;

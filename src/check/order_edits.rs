@@ -7,7 +7,7 @@ use super::{
     plan_index::PlanIndex,
     race_side::stream_of,
 };
-use hir_plan::{InstKind, SignalId, SignalKind, sync::CommOrderEdge};
+use hir_plan::{InstKind, Plan, PlanStream, SignalId, SignalKind, sync::CommOrderEdge};
 
 /// Returns the edit that removes a fault of a transfer that is posted again: the rank that posts waits for the end of the first transfer;
 /// the copying rank has a stream wait for its first copy. `index` is that of the plan of the rank.
@@ -31,24 +31,55 @@ pub(super) fn edit_of_semaphore(fault: &ExecutionFault, index: PlanIndex<'_>) ->
 /// the plan of the rank.
 pub(super) fn edit_of_kernels(edge: &CommOrderEdge, index: PlanIndex<'_>) -> Option<Edit> {
     let (earlier, later) = (edge.second.inst, edge.first.inst);
-    is_swapped(edge).then(|| follow(index, earlier, index.first_wait_for(earlier), later))
+    let ended = index.first_wait_for(earlier);
+    let [later_run, earlier_run] = edge.runs;
+    edge.is_swapped().then(|| match ended {
+        _ if earlier_run == later_run => follow(index, earlier, ended, later),
+        None => {
+            let plan = index.plan();
+            Edit::insert_wait(index, plan.code[earlier].origin, InsertionPoint::end(plan), None)
+        }
+        Some(awaited) => {
+            let plan = index.plan();
+            follow_in_next_run((index, awaited), (stream_of(plan, later), before(plan, later)))
+        }
+    })
 }
 
-/// Returns true if a rank may start first the kernel that it issues later.
-pub(super) fn is_swapped(edge: &CommOrderEdge) -> bool {
-    edge.is_unordered && edge.second.inst < edge.first.inst
+/// Returns the edit that lets the stream `waiting` of the next run wait, before one of its instructions, for the instruction `awaited` of this
+/// run. `index` is that of the plan of this run.
+pub(super) fn follow_in_next_run(
+    (index, awaited): (PlanIndex<'_>, usize),
+    (waiting, before): (&PlanStream, InsertionPoint),
+) -> Edit {
+    let plan = index.plan();
+    let exit = plan.code.iter().rposition(|it| matches!(it.kind, InstKind::ReadOutputs));
+    let exit = exit.map(|it| plan.code[it].stream);
+    let stream = WaitedStream::from_stream(stream_of(plan, awaited), None);
+    if *waiting == PlanStream::Entry {
+        // The next run begins behind the end of this one.
+        Edit::InsertSynchronize { stream, before: InsertionPoint::end(plan) }
+    } else if exit.is_some_and(|exit| index.first_stream_wait(awaited, exit).is_some()) {
+        Edit::CaptureEntryStream { before }
+    } else {
+        Edit::InsertSynchronize { stream, before }
+    }
+}
+
+/// Returns the place before an instruction.
+pub(super) fn before(plan: &Plan, inst: usize) -> InsertionPoint {
+    let current = Some(stream_of(plan, inst)).filter(|it| it.is_in_program()).cloned();
+    InsertionPoint::Before { statement: NamedStmt::from_origin(plan, plan.code[inst].origin), current }
 }
 
 /// Returns the edit that lets the stream of an instruction wait for an earlier one. `ended` is the instruction that follows the end of the
 /// earlier one on a stream of the program.
 fn follow(index: PlanIndex<'_>, earlier: usize, ended: Option<usize>, later: usize) -> Edit {
     let plan = index.plan();
-    let origin = plan.code[later].origin;
-    let current = Some(stream_of(plan, later)).filter(|it| it.is_in_program()).cloned();
-    let before = InsertionPoint::Before { statement: NamedStmt::from_origin(plan, origin), current };
+    let before = before(plan, later);
     match ended {
         None => {
-            let frame = plan.origins[origin as usize].iteration;
+            let frame = plan.origins[plan.code[later].origin as usize].iteration;
             Edit::insert_wait(index, plan.code[earlier].origin, before, frame)
         }
         Some(at) if at < later => {

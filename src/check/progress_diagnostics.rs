@@ -27,21 +27,27 @@ impl DiagnosticBuilder<'_> {
     /// Returns the index of the source text and the diagnostic of communicators in contradictory orders.
     pub fn communicator_order(&self, crossing: &CommOrderCycle) -> (usize, Diagnostic) {
         let origin = |at: InstRef| self.plans[at.rank].code[at.inst].origin;
-        let name = |at: InstRef| self.plans[at.rank].describe_origin(origin(at));
+        let run_count = crossing.run_count();
+        let name = |at: InstRef, run: u32| {
+            let name = self.plans[at.rank].describe_origin(origin(at));
+            if run_count > 1 { format!("{name} of run {}", run + 1) } else { name }
+        };
         let verb = |it: &CommOrderEdge| if it.is_unordered { "may start" } else { "starts" };
         let orders: Vec<String> = crossing
             .edges
             .iter()
             .map(|it| {
-                let (rank, verb) = (it.first.rank, verb(it));
-                format!("rank {rank} {verb} {} before {}", name(it.first), name(it.second))
+                let (rank, verb, [first, second]) = (it.first.rank, verb(it), it.runs);
+                format!("rank {rank} {verb} {} before {}", name(it.first, first), name(it.second, second))
             })
             .collect();
         let text = self.text_of(crossing.edges.first().map_or(0, |it| it.first.rank));
         let mut labels: Vec<(Span, String)> = Vec::new();
         for it in crossing.edges.iter().filter(|it| self.text_of(it.first.rank) == text) {
             let line = self.plans[it.first.rank].origins[origin(it.first) as usize].line;
-            let label = format!("rank {} {} this before {}", it.first.rank, verb(it), name(it.second));
+            let [first, second] = it.runs;
+            let this = if run_count > 1 { format!("this of run {}", first + 1) } else { "this".to_owned() };
+            let label = format!("rank {} {} {this} before {}", it.first.rank, verb(it), name(it.second, second));
             let span = self.span(text, line);
             match labels.iter_mut().find(|it| it.0 == span) {
                 Some(it) => it.1 = format!("{}; {label}", it.1),
@@ -52,7 +58,9 @@ impl DiagnosticBuilder<'_> {
         let mut labels = labels.into_iter();
         let (span, label) = labels.next().unwrap_or_else(|| (self.span(text, 0), String::new()));
         let is_unordered = crossing.edges.iter().any(|it| it.is_unordered);
-        let message = if is_unordered {
+        let message = if run_count > 1 {
+            "ranks may use communicators of consecutive runs in contradictory orders: nothing orders them"
+        } else if is_unordered {
             "ranks may use communicators in contradictory orders: nothing orders them"
         } else {
             "ranks use communicators in contradictory orders"

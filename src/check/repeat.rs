@@ -20,6 +20,8 @@
 //! beginning of the next one on each rank. A run between them adds to the first and the second, and the entry stream of the last one
 //! follows the exit stream of the first one through it, since the exit stream of a run waits for its entry stream or is the same
 //! one (`is_entered_before_exit`).
+//!
+//! This is about pairs of accesses. Kernels of several communicators may need more runs to wait for each other in a cycle: `kernels_of_runs`.
 
 use std::collections::BTreeSet;
 

@@ -36,6 +36,19 @@ pub(super) fn signal_count(plans: &[Plan]) -> u32 {
     signals.max().unwrap_or(0)
 }
 
+/// Adds what is not in `known` yet, and returns the numbers there. Of equal elements, the n-th is the n-th in `known`.
+pub(super) fn add_all<T: Clone + PartialEq>(known: &mut Vec<T>, all: &[T]) -> Vec<u32> {
+    let mut numbers = Vec::new();
+    for it in all {
+        let number = (0..known.len()).find(|at| known[*at] == *it && !numbers.contains(&(*at as u32)));
+        numbers.push(number.unwrap_or(known.len()) as u32);
+        if number.is_none() {
+            known.push(it.clone());
+        }
+    }
+    numbers
+}
+
 /// Adds the streams, buffers and communicators of `second` to `first`, and returns their numbers there. Inputs and
 /// outputs of one name, and tensors with a name of `shared`, are one buffer, as long as the longer one. A buffer may have several names.
 ///
@@ -46,22 +59,8 @@ pub(super) fn join_plans(
     second: &Plan,
     shared: &BTreeSet<String>,
 ) -> Result<SecondNumbers, String> {
-    let mut number_of = |it: &hir_plan::PlanStream| {
-        let known = first.streams.iter().position(|known| known == it);
-        known.unwrap_or_else(|| {
-            first.streams.push(it.clone());
-            first.streams.len() - 1
-        }) as StreamNo
-    };
-    let streams = second.streams.iter().map(&mut number_of).collect();
-    let communicators = second.communicators.iter().map(|it| {
-        let known = first.communicators.iter().position(|known| known == it);
-        known.unwrap_or_else(|| {
-            first.communicators.push(it.clone());
-            first.communicators.len() - 1
-        }) as CommunicatorNo
-    });
-    let communicators = communicators.collect();
+    let streams = add_all(&mut first.streams, &second.streams);
+    let communicators = add_all(&mut first.communicators, &second.communicators);
     let ports = |plan: &Plan| -> Vec<(String, BufferNo)> {
         let port = |it: &IoBinding| Some((it.name.clone(), it.shard.view.as_ref()?.buffer));
         let local = (0..).zip(&plan.buffers).filter(|it| shared.contains(&*it.1.name));
@@ -156,13 +155,15 @@ impl TwoRuns {
             it.push(Inst { kind: InstKind::WaitEvent { event }, stream: 0, origin: end.origin }, None);
         }
         it.issued.second_begins = it.from.len();
+        let mut before = Counts::default();
+        before.add(first, signals);
         let origins = it.plan.origins.len() as u32;
         if numbers.is_some() {
             Arc::make_mut(&mut it.plan.origins).extend(second.origins.iter().copied());
         }
         for (number, inst) in second.code.iter().enumerate() {
             let Some(mut kind) = kept_kind(&inst.kind) else { continue };
-            shift(&mut kind, first, signals);
+            shift(&mut kind, before);
             let Some(numbers) = numbers else {
                 it.push(Inst { kind, ..inst.clone() }, Some((number, true)));
                 continue;
@@ -195,9 +196,26 @@ fn kept_kind(kind: &InstKind) -> Option<InstKind> {
     })
 }
 
-/// Numbers the events, works and signals of the second run behind those of the first one.
-fn shift(kind: &mut InstKind, first: &Plan, signals: u32) {
-    let (events, works) = (first.event_count as u32, first.work_count as u32);
+/// How many events and works of the rank, and signals of all ranks, runs have.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Counts {
+    pub events: u32,
+    pub works: u32,
+    signals: u32,
+}
+
+impl Counts {
+    /// Adds a run of a plan, with the number of signals of all ranks.
+    pub fn add(&mut self, plan: &Plan, signals: u32) {
+        self.events += plan.event_count as u32;
+        self.works += plan.work_count as u32;
+        self.signals += signals;
+    }
+}
+
+/// Numbers the events, works and signals of a run behind those of the runs before.
+pub(super) fn shift(kind: &mut InstKind, before: Counts) {
+    let Counts { events, works, signals } = before;
     match kind {
         InstKind::RecordEvent { event } | InstKind::WaitEvent { event } => *event += events,
         InstKind::Wait { work } => *work += works,

@@ -53,8 +53,8 @@ pub(super) fn swapped_kernels(text: &CheckedText) -> Vec<KernelPair> {
 
 /// The other edges of a cycle need no edit: they may be the reverse of one that an edit has removed.
 fn swapped_edges(text: &CheckedText) -> impl Iterator<Item = &CommOrderEdge> {
-    let cycle = text.found.communicator_order.as_ref();
-    cycle.into_iter().flat_map(|it| &it.edges).filter(|it| order_edits::is_swapped(it))
+    let cycles = text.found.communicator_order.iter().chain(&text.found.order_of_runs);
+    cycles.flat_map(|it| &it.edges).filter(|it| it.is_swapped())
 }
 
 fn kernel_pair(text: &CheckedText, edge: &CommOrderEdge) -> KernelPair {

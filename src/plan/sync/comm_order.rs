@@ -17,7 +17,10 @@ use super::{CommNo, InstRef, MemoryGroups, P2pQueues, World};
 
 mod issue_order;
 mod kernels;
+mod runs;
 mod unordered;
+
+pub use runs::{OrderOfRuns, order_of_runs};
 
 use issue_order::is_possible;
 use kernels::{RankKernels, kernels_of};
@@ -54,6 +57,20 @@ pub struct CommOrderEdge {
     pub second: InstRef,
     /// Whether the second one may also start first: nothing orders the two.
     pub is_unordered: bool,
+    /// The runs of the two, from 0.
+    pub runs: [u32; 2],
+}
+
+impl CommOrderEdge {
+    fn of_one_run([first, second]: [InstRef; 2], is_unordered: bool) -> Self {
+        Self { first, second, is_unordered, runs: [0; 2] }
+    }
+
+    /// Returns true if the rank may start first the kernel that it issues later.
+    pub fn is_swapped(&self) -> bool {
+        let [first, second] = self.runs;
+        self.is_unordered && (second, self.second.inst) < (first, self.first.inst)
+    }
 }
 
 /// A cycle of contradicting orders: each rank's second communication is the next rank's first.
@@ -63,6 +80,13 @@ pub struct CommOrderCycle {
     pub edges: Vec<CommOrderEdge>,
     /// The communicators of sends and receives with which it was found.
     pub p2p: P2pQueues,
+}
+
+impl CommOrderCycle {
+    /// Returns the number of runs of the kernels.
+    pub fn run_count(&self) -> u32 {
+        self.edges.iter().flat_map(|it| it.runs).max().map_or(0, |it| it + 1)
+    }
 }
 
 impl From<Vec<CommOrderEdge>> for CommOrderCycle {
@@ -121,7 +145,7 @@ fn cycle_in_issue_order(ranks: &[RankKernels]) -> Option<CommOrderCycle> {
             let (from, to) = (first.node, second.node);
             count.entry(from).or_default();
             if from != to {
-                let edge = CommOrderEdge { first: first.at, second: second.at, is_unordered: false };
+                let edge = CommOrderEdge::of_one_run([first.at, second.at], false);
                 before.entry(to).or_default().push((from, edge));
                 after.entry(from).or_default().push(to);
                 *count.entry(to).or_default() += 1;

@@ -50,7 +50,8 @@ mod world;
 pub(super) use agreement::agreement;
 pub use blocked_wait::{BlockedWait, lines_by_rank, ranks_text};
 pub use comm_order::{
-    CommOrderCycle, CommOrderEdge, LaunchOrder, TooManyComms, comm_order_cycle, own_orders_exclude_cycles,
+    CommOrderCycle, CommOrderEdge, LaunchOrder, OrderOfRuns, TooManyComms, comm_order_cycle, order_of_runs,
+    own_orders_exclude_cycles,
 };
 pub use deadlock::{Cause, Deadlock, HeadToHead, MissingPost};
 pub use explain::explain;

@@ -55,7 +55,7 @@ pub fn cycle(world: &World, ranks: &[RankKernels]) -> Result<Option<CommOrderCyc
             let reached = search.reached_from(second, rank)?;
             for first in unordered {
                 let Some(mut edges) = reached.path_to(ranks, first.node) else { continue };
-                edges.insert(0, CommOrderEdge { first: first.at, second: second.at, is_unordered: true });
+                edges.insert(0, CommOrderEdge::of_one_run([first.at, second.at], true));
                 examined += 1;
                 if examined > MAX_EXAMINED {
                     return Err(TooManyComms);
@@ -74,7 +74,7 @@ pub fn cycle(world: &World, ranks: &[RankKernels]) -> Result<Option<CommOrderCyc
 
 impl RankKernels {
     /// Returns the kernels that neither end before `it` begins nor begin after it has ended.
-    fn unordered_with<'k>(&'k self, it: &'k Kernel) -> impl Iterator<Item = &'k Kernel> {
+    pub(super) fn unordered_with<'k>(&'k self, it: &'k Kernel) -> impl Iterator<Item = &'k Kernel> {
         let others = self.chains.iter().enumerate();
         let others = others.filter(|(chain, _)| *chain != it.chain && self.is_nccl[*chain]);
         others.flat_map(move |(_, chain)| {
@@ -155,7 +155,7 @@ impl Reached {
             let of_rank = &ranks[at.1];
             let (first, second) = (&of_rank.kernels[*first], &of_rank.kernels[*second]);
             let is_unordered = !first.is_before(second);
-            edges.push(CommOrderEdge { first: first.at, second: second.at, is_unordered });
+            edges.push(CommOrderEdge::of_one_run([first.at, second.at], is_unordered));
             at = *from;
         }
         edges.reverse();

@@ -1,0 +1,184 @@
+//! Finds kernels of several communicators that ranks may start in contradictory orders in runs that follow each other, of one program or of
+//! several ones, in any order and number. No single run has such kernels.
+//!
+//! Two runs are compared first. If they are not enough, as many runs as there are ranks are: `hir_plan`'s `order_of_runs` says why.
+//!
+//! All runs issue the kernels that they start. With `NCCL_LAUNCH_ORDER_IMPLICIT=1`, the kernels of all runs start in this order, so there is
+//! nothing to find. This includes CUDA graphs: NCCL orders a captured kernel behind the others of its capture, and the first one of a graph
+//! behind the launches before (`ncclLaunchPrepare`, and `ncclStrongStreamAcquire`, whose `serialEvent` is external to the graph).
+//! In a graph that is replayed on one stream, all kernels end before the next run begins.
+
+use super::{access_checks::Grouping, two_runs};
+use hir_plan::{
+    Communicator, CommunicatorNo, Inst, InstKind, Plan, PlanStream, StreamNo, SyncEffect, World,
+    sync::{CommOrderCycle, CommOrderEdge, InstRef, OrderOfRuns, TooManyComms, order_of_runs},
+};
+
+/// The maximum number of instructions of all runs that are compared.
+const MAX_INSTRUCTIONS: usize = 2_000_000;
+
+/// Returns a cycle in the order in which ranks may start kernels of different runs of a program.
+///
+/// # Errors
+/// There are too many streams, communicators, ranks or communications that nothing orders to compare.
+pub(super) fn cycle_between_runs(
+    plans: &[Plan],
+    grouping: Grouping,
+) -> Result<Option<CommOrderCycle>, TooManyComms> {
+    cycle_of_programs(&[plans], grouping).map(|found| found.map(|it| it.cycle))
+}
+
+/// A cycle of kernels of several runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct CycleOfPrograms {
+    /// The cycle. Its instructions are those of single runs.
+    pub cycle: CommOrderCycle,
+    /// By run: its program.
+    pub programs: Vec<usize>,
+}
+
+/// Returns a cycle in the order in which ranks may start kernels of different runs of several programs.
+///
+/// # Errors
+/// As for `cycle_between_runs`.
+pub(super) fn cycle_of_programs(
+    programs: &[&[Plan]],
+    grouping: Grouping,
+) -> Result<Option<CycleOfPrograms>, TooManyComms> {
+    let ranks = programs.iter().map(|it| it.len()).max().unwrap_or_default();
+    let mut is_decided = true;
+    for sequence in sequences(programs.len(), 2) {
+        let runs = Runs::of(programs, &sequence);
+        match runs.order(grouping)? {
+            OrderOfRuns::Clean => (),
+            OrderOfRuns::Contradictory(cycle) => return Ok(Some(runs.in_single_runs(&cycle))),
+            OrderOfRuns::Undecided => is_decided = false,
+        }
+    }
+    if is_decided {
+        return Ok(None);
+    }
+    let instructions = |it: &&[Plan]| it.iter().map(|it| it.code.len()).sum::<usize>();
+    let longest = programs.iter().map(instructions).max().unwrap_or_default();
+    let count = programs.len().checked_pow(ranks as u32).and_then(|it| it.checked_mul(ranks));
+    if count.and_then(|it| it.checked_mul(longest)).is_none_or(|it| it > MAX_INSTRUCTIONS) {
+        return Err(TooManyComms);
+    }
+    for sequence in sequences(programs.len(), ranks) {
+        let runs = Runs::of(programs, &sequence);
+        if let OrderOfRuns::Contradictory(cycle) = runs.order(grouping)? {
+            return Ok(Some(runs.in_single_runs(&cycle)));
+        }
+    }
+    Ok(None)
+}
+
+/// Returns all sequences of a number of runs.
+fn sequences(programs: usize, runs: usize) -> impl Iterator<Item = Vec<usize>> {
+    let count = programs.pow(runs as u32);
+    let program = move |number: usize, run: usize| number / programs.pow(run as u32) % programs;
+    (0..count).map(move |number| (0..runs).map(|run| program(number, run)).collect())
+}
+
+/// What orders the kernels of runs that follow each other, as one plan of each rank.
+struct Runs {
+    world: World,
+    /// By rank and instruction: its run, and its index in the plan of that run.
+    from: Vec<Vec<(u32, usize)>>,
+    /// By run: its program.
+    programs: Vec<usize>,
+}
+
+impl Runs {
+    fn of(programs: &[&[Plan]], sequence: &[usize]) -> Self {
+        let signals = programs.iter().map(|it| two_runs::signal_count(it)).max().unwrap_or_default();
+        let ranks = 0..programs.first().map_or(0, |it| it.len());
+        let of_rank = |rank: usize| {
+            let plans: Vec<&Plan> = sequence.iter().map(|it| &programs[*it][rank]).collect();
+            plan_of(&plans, signals)
+        };
+        let (plans, from) = ranks.map(of_rank).unzip();
+        Self { world: World::new(plans), from, programs: sequence.to_vec() }
+    }
+
+    fn order(&self, grouping: Grouping) -> Result<OrderOfRuns, TooManyComms> {
+        let run_of = |it: InstRef| self.from[it.rank][it.inst].0;
+        order_of_runs(&self.world, &grouping.groups(&self.world), &run_of)
+    }
+
+    /// Returns a cycle with the instructions of single runs, of which the first one that it needs has number 0.
+    fn in_single_runs(&self, cycle: &CommOrderCycle) -> CycleOfPrograms {
+        let from = |it: InstRef| self.from[it.rank][it.inst];
+        let runs = cycle.edges.iter().flat_map(|it| [from(it.first).0, from(it.second).0]);
+        let first_run = runs.min().unwrap_or_default();
+        let single = |it: &CommOrderEdge| {
+            let [(one, first), (other, second)] = [from(it.first), from(it.second)];
+            let at = |inst: usize| InstRef { inst, ..it.first };
+            CommOrderEdge { first: at(first), second: at(second), runs: [one - first_run, other - first_run], ..*it }
+        };
+        let edges = cycle.edges.iter().map(single).collect();
+        let cycle = CommOrderCycle { edges, ..cycle.clone() };
+        CycleOfPrograms { cycle, programs: self.programs[first_run as usize..].to_vec() }
+    }
+}
+
+/// Returns the plan of a rank that executes the plans of runs one after the other, without what computes, and the run and the index of each
+/// instruction. `signals` is the number of signals of a run.
+fn plan_of(runs: &[&Plan], signals: u32) -> (Plan, Vec<(u32, usize)>) {
+    let mut streams: Vec<PlanStream> = Vec::new();
+    let mut communicators: Vec<Communicator> = Vec::new();
+    let mut from = Vec::new();
+    let mut code: Vec<Inst> = Vec::new();
+    let mut before = two_runs::Counts::default();
+    for (run, plan) in (0..).zip(runs) {
+        let stream_numbers: Vec<StreamNo> = two_runs::add_all(&mut streams, &plan.streams);
+        let communicator_numbers: Vec<CommunicatorNo> =
+            two_runs::add_all(&mut communicators, &plan.communicators);
+        let communicator = |it: CommunicatorNo| communicator_numbers[it as usize];
+        for (number, inst) in plan.code.iter().enumerate() {
+            let mut kind = match inst.kind.effect() {
+                SyncEffect::Compute
+                | SyncEffect::ShareMemHandles(_)
+                | SyncEffect::Barrier
+                | SyncEffect::HostWait(_)
+                | SyncEffect::ReadOutputs => continue,
+                SyncEffect::RecordEvent(_)
+                | SyncEffect::WaitEvent(_)
+                | SyncEffect::Wait(_)
+                | SyncEffect::Signal(_)
+                | SyncEffect::WaitSignal(_)
+                | SyncEffect::Reshard(_)
+                | SyncEffect::Post(_) => inst.kind.clone(),
+            };
+            two_runs::shift(&mut kind, before);
+            match &mut kind {
+                InstKind::Collective(it) => it.communicator = communicator(it.communicator),
+                InstKind::P2pGroup(it) => it.communicator = communicator(it.communicator),
+                _ => (),
+            }
+            let stream = stream_numbers[inst.stream as usize];
+            code.push(Inst { kind, stream, ..inst.clone() });
+            from.push((run, number));
+        }
+        before.add(plan, signals);
+        if let Some(end) = plan.code.last().filter(|it| matches!(it.kind, InstKind::ReadOutputs)) {
+            // The next run begins where this one has ended.
+            let (event, stream) = (before.events, stream_numbers[end.stream as usize]);
+            before.events += 1;
+            code.push(Inst { kind: InstKind::RecordEvent { event }, stream, ..end.clone() });
+            code.push(Inst { kind: InstKind::WaitEvent { event }, stream: 0, ..end.clone() });
+            from.extend([(run, plan.code.len() - 1); 2]);
+        }
+    }
+    let plan = Plan {
+        streams,
+        communicators,
+        code,
+        allocations: Vec::new(),
+        peer_collectives: Vec::new(),
+        event_count: before.events as usize,
+        work_count: before.works as usize,
+        ..runs[0].clone()
+    };
+    (plan, from)
+}
