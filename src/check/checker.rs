@@ -7,7 +7,7 @@ use super::{
     excess::{Excess, ExcessKind, ExcessNotSearched, find_excess},
     execution_fault::{ExecutionFault, PostedAgain},
     finding::{Checks, Finding, Report},
-    kernels_of_runs::cycle_between_runs,
+    kernels_of_runs::{TOO_MANY_COMMS, cycle_between_runs},
     memory::UnwrittenRead,
     missing_write::late_writes,
     ordering_model::AccessRules,
@@ -33,10 +33,6 @@ const MIXED_TRANSFERS: &str = "`--p2p=pair`: one side of a transfer is in a grou
 /// The reason why accesses to mapped views are not compared.
 const HOSTS_OF_VIEWS: &str = "accesses to `SymmetricContiguousView`: hosts exchange handles there, and wait for each other in a cycle; check \
                               with `--check-model=hir` for hir-run, which exchanges none";
-
-/// The reason why the order of communicators is not checked.
-pub(super) const TOO_MANY_COMMS: &str =
-    "too many streams and communicators, or too many communications that nothing orders";
 
 /// The raw results of the checks, before they are merged over ranks and iterations.
 #[derive(Clone, Debug, Default)]

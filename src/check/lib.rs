@@ -182,7 +182,9 @@ pub fn check_in_groups(world: &World, checks: Checks) -> Report {
     checker::run_checks_in(world, checks, access_checks::Grouping::Always).report(world)
 }
 
-pub use sequence::{Sequence, SequenceRace, SequencedProgram, races_of_sequence};
+pub use sequence::{
+    Programs, Sequence, SequenceOrder, SequenceRace, SequencedProgram, order_of_sequence, races_of_sequence,
+};
 
 /// Checks the plans of all ranks.
 pub fn check(world: &World, checks: Checks) -> Report {

@@ -31,19 +31,29 @@ pub(super) fn edit_of_semaphore(fault: &ExecutionFault, index: PlanIndex<'_>) ->
 /// the plan of the rank.
 pub(super) fn edit_of_kernels(edge: &CommOrderEdge, index: PlanIndex<'_>) -> Option<Edit> {
     let (earlier, later) = (edge.second.inst, edge.first.inst);
-    let ended = index.first_wait_for(earlier);
+    let plan = index.plan();
     let [later_run, earlier_run] = edge.runs;
-    edge.is_swapped().then(|| match ended {
-        _ if earlier_run == later_run => follow(index, earlier, ended, later),
-        None => {
-            let plan = index.plan();
-            Edit::insert_wait(index, plan.code[earlier].origin, InsertionPoint::end(plan), None)
-        }
-        Some(awaited) => {
-            let plan = index.plan();
-            follow_in_next_run((index, awaited), (stream_of(plan, later), before(plan, later)))
+    edge.is_swapped().then(|| {
+        if earlier_run == later_run {
+            follow(index, earlier, index.first_wait_for(earlier), later)
+        } else {
+            edit_in_next_run(index, earlier, (stream_of(plan, later), before(plan, later)))
         }
     })
+}
+
+/// Returns the edit that lets the stream `waiting` of the next run wait, before one of its instructions, for the communication `earlier` of
+/// this run. `index` is that of the plan of this run.
+pub(super) fn edit_in_next_run(
+    index: PlanIndex<'_>,
+    earlier: usize,
+    place: (&PlanStream, InsertionPoint),
+) -> Edit {
+    let plan = index.plan();
+    match index.first_wait_for(earlier) {
+        Some(awaited) => follow_in_next_run((index, awaited), place),
+        None => Edit::insert_wait(index, plan.code[earlier].origin, InsertionPoint::end(plan), None),
+    }
 }
 
 /// Returns the edit that lets the stream `waiting` of the next run wait, before one of its instructions, for the instruction `awaited` of this

@@ -23,6 +23,14 @@ use hir_plan::{
 const IN_ISSUE_ORDER: &str = "hir-run and NCCL_LAUNCH_ORDER_IMPLICIT=1 (NCCL 2.26) start them in issue order: check with \
                               `--nccl=launch-order-implicit`";
 
+/// Who starts kernels of several runs in issue order.
+pub(super) const RUNS_IN_ISSUE_ORDER: &str = "NCCL_LAUNCH_ORDER_IMPLICIT=1 (NCCL 2.26) starts the kernels of all runs in issue order: check with \
+                                              `--nccl=launch-order-implicit`";
+
+/// The help for communications of several runs that no edit of one text orders.
+pub(super) const FOLLOW_ACROSS_RUNS: &str = "on all ranks, let the stream of the communication of the later run wait for that of the earlier run (Wait, \
+                                             Synchronize), or separate the runs by a barrier of all ranks";
+
 impl DiagnosticBuilder<'_> {
     /// Returns the index of the source text and the diagnostic of communicators in contradictory orders.
     pub fn communicator_order(&self, crossing: &CommOrderCycle) -> (usize, Diagnostic) {
@@ -84,11 +92,15 @@ impl DiagnosticBuilder<'_> {
                 it.note("sends and receives between StartCoalescing and EndCoalescing are one kernel")
             } else if of_pairs {
                 it
+            } else if run_count > 1 {
+                it.note(RUNS_IN_ISSUE_ORDER)
             } else {
                 it.note(format!("the pass `order-communicators` moves Waits up, too. {IN_ISSUE_ORDER}"))
             }
         } else if can_be_grouped {
             it.help("put the sends and receives between StartCoalescing and EndCoalescing, or let the stream of the later one wait for the earlier one (Wait, Synchronize), on all ranks")
+        } else if run_count > 1 {
+            it.help(FOLLOW_ACROSS_RUNS).note(RUNS_IN_ISSUE_ORDER)
         } else if of_pairs {
             it.help("let the stream of the later communication wait for the earlier one (Wait, Synchronize), on all ranks")
         } else if is_unordered {

@@ -1,5 +1,7 @@
 //! Runs of several programs one after the other in one process.
 
+mod kernels;
+
 use std::collections::BTreeSet;
 
 use grammar::{codes::Code, diagnostic::Diagnostic, source::Source, span::Span};
@@ -16,6 +18,8 @@ use super::{
     repeat::races_between_programs,
 };
 use hir_plan::{InstKind, World, sync::happens_before};
+
+pub use kernels::{Programs, SequenceOrder, order_of_sequence};
 
 /// A program that runs before and after others.
 #[derive(Clone, Copy, Debug)]

@@ -76,6 +76,10 @@ pub(super) struct Options {
     /// `never-reused`.
     #[arg(help_heading = "Checks", long, value_parser = storage_model())]
     storage: Option<StorageModel>,
+    /// Also prove that FILE, a program of the same process, may run before or after each of these programs, in any order and any number of
+    /// times, as `hir-opt --check --with`. Can be repeated.
+    #[arg(help_heading = "Checks", long, value_name = "FILE")]
+    with: Vec<PathBuf>,
     #[command(flatten)]
     text: TextFlags,
     #[command(flatten)]
@@ -220,6 +224,7 @@ fn check_file(
         nccl,
         p2p,
         storage,
+        with: options.with.clone(),
         world,
         diagnostics,
         text: options.text.clone(),

@@ -332,12 +332,16 @@ const CHECK: &[Layer] = &[
     (
         "sequence",
         &[
+            "access_checks",
             "between_runs",
             "conflict",
             "diagnostics",
             "edit_help",
             "finding",
+            "kernels_of_runs",
+            "order_edits",
             "plan_index",
+            "progress_diagnostics",
             "race_side",
             "repeat",
         ],

@@ -211,8 +211,8 @@ impl Options {
         if self.check_model.is_some() && !self.uses_ordering_model() {
             return Err("`--check-model` needs `--check`, `--fix=check` or `--verify-each=check`".into());
         }
-        if self.nccl.is_some() && self.check.is_none() && self.verify_each != VerifyEach::Check {
-            return Err("`--nccl` needs `--check` or `--verify-each=check`".into());
+        if self.nccl.is_some() && !self.uses_ordering_model() {
+            return Err("`--nccl` needs `--check`, `--fix=check` or `--verify-each=check`".into());
         }
         if self.nccl == Some(LaunchOrder::Explicit) && self.check_model == Some(OrderingModel::Hir) {
             return Err("`--check-model=hir` implies `--nccl=launch-order-implicit`: hir-run starts communications in issue order".into());

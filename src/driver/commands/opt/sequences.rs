@@ -10,7 +10,7 @@ use grammar::{
     source::Source,
     words::MemoryType,
 };
-use hir_check::{Checks, Sequence, SequencedProgram, races_of_sequence};
+use hir_check::{Checks, Programs, Sequence, SequencedProgram, order_of_sequence, races_of_sequence};
 use hir_plan::World;
 use hir_process::exit::Exit;
 
@@ -80,6 +80,23 @@ impl Processor<'_> {
                     }
                 }
             }
+        }
+        let programs: Vec<SequencedProgram<'_>> = all.iter().map(|it| it.2).collect();
+        match order_of_sequence(&programs, checks) {
+            Ok(None) => (),
+            Ok(Some(it)) => {
+                let names: Vec<&str> = all.iter().map(|it| it.0).collect();
+                let sources: Vec<&Source> = all.iter().map(|it| it.1).collect();
+                let worlds: Vec<&World> = programs.iter().map(|it| it.world()).collect();
+                let shown = it.diagnostic(&Programs { names: &names, sources: &sources, worlds: &worlds });
+                if it.program() == 0 {
+                    found.push(shown);
+                } else {
+                    self.screen.report_diagnostics(sources[it.program()], &[shown]);
+                    not_compared.push("the order of communicators, which others of these programs contradict".to_owned());
+                }
+            }
+            Err(reason) => not_compared.push(reason),
         }
         Some((found, not_compared))
     }
