@@ -61,6 +61,7 @@ pub fn trials() -> Vec<Trial> {
     let all = |name: &'static str, compare| (0..part::PARTS).map(move |part| trial(name, compare, part));
     all("streams_and_storage", streams::compare as fn(&mut Rng) -> _)
         .chain(all("kernels_of_communicators", kernels::compare as fn(&mut Rng) -> _))
+        .chain(all("kernels_of_programs", kernels::compare_programs as fn(&mut Rng) -> _))
         .chain(all("sends_and_receives", transfers::compare as fn(&mut Rng) -> _))
         .chain(all("peer_memory", peer_memory::compare as fn(&mut Rng) -> _))
         .collect()

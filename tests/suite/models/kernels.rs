@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use hir::{
-    check::{Checks, Finding},
+    check::{Checks, Finding, SequencedProgram, order_of_sequence},
     plan::sync::LaunchOrder,
 };
 
@@ -16,6 +16,8 @@ use super::{
 use crate::rng::Rng;
 
 const STREAMS: usize = 3;
+/// Kernels of more runs cannot wait for each other in a cycle: each rank waits in one of them.
+const RUNS: usize = RANKS;
 const TEAMS: [&[usize]; 5] = [&[0, 1], &[1, 0], &[1, 2], &[0, 2], &[0, 1, 2]];
 
 /// A statement of a rank, on the stream with a number.
@@ -36,23 +38,69 @@ enum Statement {
     },
 }
 
-/// Compares the verdicts on a random program with each launch order.
+impl Statement {
+    /// Returns the statement in a run that other all-reduces precede.
+    fn behind(self, count: usize) -> Self {
+        match self {
+            Self::Post { number, stream } => Self::Post { number: number + count, stream },
+            Self::Wait { number, stream } => Self::Wait { number: number + count, stream },
+            Self::Synchronize { .. } => self,
+        }
+    }
+}
+
+/// A program: the teams of its all-reduces, and the statements of each rank.
+type Program = (Vec<usize>, [Vec<Statement>; RANKS]);
+
+/// Compares the verdicts on a random program with each launch order, in one run and in any number of runs.
 pub fn compare(rng: &mut Rng) -> Result<Vec<Verdict>, String> {
-    let teams: Vec<usize> = (0..2 + rng.below(2)).map(|_| rng.below(TEAMS.len())).collect();
-    let common = statements(rng, teams.len());
-    let ranks: [Vec<Statement>; RANKS] = match rng.below(2) {
-        0 => [common.clone(), common.clone(), common],
-        _ => [statements(rng, teams.len()), common.clone(), common],
-    };
-    let text = text(&teams, &ranks);
+    let program = program(rng);
+    let text = text(&program);
     let world = plans_of(&text, RANKS)?;
     let is_fault = |it: &Finding| matches!(it, Finding::Deadlock(_) | Finding::CommunicatorOrder(_));
-    let each = LaunchOrder::ALL.map(|nccl| {
-        let checks = Checks { race: false, memory: false, nccl, ..Checks::ALL_FAULTS };
-        let expected = stuck(&teams, &ranks, nccl);
-        same_verdict((&text, &world), (checks, nccl.name()), is_fault, expected)
+    let models = LaunchOrder::ALL.into_iter().flat_map(|nccl| [(nccl, 1), (nccl, RUNS)]);
+    let each = models.map(|(nccl, runs)| {
+        let repeat = runs > 1;
+        let checks = Checks { race: false, memory: false, repeat, nccl, ..Checks::ALL_FAULTS };
+        let expected = stuck(&vec![&program; runs], nccl);
+        let model = format!("{} repeat={repeat}", nccl.name());
+        same_verdict((&text, &world), (checks, &model), is_fault, expected)
     });
-    each.into_iter().collect()
+    each.collect()
+}
+
+/// Compares the verdicts on two random programs that follow each other in any order and number.
+pub fn compare_programs(rng: &mut Rng) -> Result<Vec<Verdict>, String> {
+    let programs = [program(rng), program(rng)];
+    let alone = |it: &Program| stuck(&[it; RUNS], LaunchOrder::Explicit).is_some();
+    if programs.iter().any(alone) {
+        return Ok(vec![None]);
+    }
+    let texts = programs.each_ref().map(text);
+    let worlds = [plans_of(&texts[0], RANKS)?, plans_of(&texts[1], RANKS)?];
+    let all = worlds.each_ref().map(SequencedProgram::new);
+    let checks = Checks { nccl: LaunchOrder::Explicit, ..Checks::ALL_FAULTS };
+    let found = order_of_sequence(&all, checks)?.is_some();
+    let mut sequences = (0..1_usize << RUNS).map(|bits| {
+        let runs: Vec<&Program> = (0..RUNS).map(|run| &programs[bits >> run & 1]).collect();
+        stuck(&runs, LaunchOrder::Explicit)
+    });
+    match (found, sequences.find_map(|it| it)) {
+        (true, None) => Err(format!("FALSE ALARM\n{}\n{}", texts[0], texts[1])),
+        (false, Some(reason)) => Err(format!("MISSED: {reason}\n{}\n{}", texts[0], texts[1])),
+        (found, _) => Ok(vec![Some(found)]),
+    }
+}
+
+fn program(rng: &mut Rng) -> Program {
+    let teams: Vec<usize> = (0..2 + rng.below(2)).map(|_| rng.below(TEAMS.len())).collect();
+    let common = statements(rng, teams.len());
+    let ranks: [Vec<Statement>; RANKS] = match rng.below(3) {
+        0 => [common.clone(), common.clone(), common],
+        1 => [statements(rng, teams.len()), common.clone(), common],
+        _ => std::array::from_fn(|_| statements(rng, teams.len())),
+    };
+    (teams, ranks)
 }
 
 /// Returns random statements that post each all-reduce, and wait for it.
@@ -81,8 +129,8 @@ fn statements(rng: &mut Rng, count: usize) -> Vec<Statement> {
     all
 }
 
-/// Returns the text of a program in which rank 0 has statements of its own.
-fn text(teams: &[usize], ranks: &[Vec<Statement>; RANKS]) -> String {
+/// Returns the text of a program.
+fn text((teams, ranks): &Program) -> String {
     let tensors = teams.len() + 1;
     let mut text = String::new();
     for tensor in 0..tensors {
@@ -97,9 +145,9 @@ fn text(teams: &[usize], ranks: &[Vec<Statement>; RANKS]) -> String {
     for output in outputs {
         let _ = writeln!(text, "  {output} = ALLOCATE(mem_type=global, zero_init=true)");
     }
-    for (condition, rank) in [("rank == 0", 0), ("rank > 0", 1)] {
-        let _ = writeln!(text, "  IF Manual ( {condition} ):");
-        for it in &ranks[rank] {
+    for (rank, statements) in ranks.iter().enumerate() {
+        let _ = writeln!(text, "  IF Manual ( rank == {rank} ):");
+        for it in statements {
             let (stream, statement, number) = match *it {
                 Statement::Post { number, stream } => {
                     let team: Vec<String> = TEAMS[teams[number]].iter().map(usize::to_string).collect();
@@ -140,8 +188,18 @@ fn any_of(conditions: &[String]) -> String {
     all.fold(first, |any, it| format!("( {any} ) || ( {it} )"))
 }
 
-/// Returns a state in which some rank does not finish and none proceeds, if there is one.
-fn stuck(teams: &[usize], ranks: &[Vec<Statement>; RANKS], order: LaunchOrder) -> Option<String> {
+/// Returns a state in which some rank does not finish and none proceeds, if there is one, of programs that each rank executes one after the
+/// other. Stream 0 is the one that is current at entry and at exit.
+fn stuck(runs: &[&Program], order: LaunchOrder) -> Option<String> {
+    let mut teams: Vec<usize> = Vec::new();
+    let mut ranks: [Vec<Statement>; RANKS] = std::array::from_fn(|_| Vec::new());
+    for (of_run, statements) in runs {
+        for (rank, statements) in statements.iter().enumerate() {
+            ranks[rank].extend(statements.iter().map(|it| it.behind(teams.len())));
+        }
+        teams.extend(of_run);
+    }
+    let (teams, ranks) = (&teams[..], &ranks);
     let issued: [Vec<usize>; RANKS] = std::array::from_fn(|rank| issued(teams, &ranks[rank], rank));
     let alike = |rank: usize, team: usize| {
         issued[rank].iter().enumerate().filter(move |it| teams[*it.1] == team).map(|it| it.0)
