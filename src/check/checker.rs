@@ -21,8 +21,8 @@ use rustc_hash::FxHashSet;
 use hir_plan::{
     OverwrittenView, Plan, World,
     sync::{
-        CommOrderCycle, Deadlock, LaunchOrder, P2pQueues, TooManyComms, comm_order_cycle, happens_before::OrderError,
-        own_orders_exclude_cycles,
+        CommOrderCycle, Deadlock, LaunchOrder, P2pQueues, TooManyComms, comm_order_cycle,
+        happens_before::OrderError, own_orders_exclude_cycles,
     },
 };
 
@@ -126,12 +126,16 @@ fn run_checks_of_plans(world: &World, checks: Checks, grouping: Grouping) -> Che
     let groups = grouping.groups(world);
     let order = checks.launch_order();
     let mut is_ordered = true;
-    if (checks.comm || checks.repeat) && (groups.is_whole() || !own_orders_exclude_cycles(world, &groups, order)) {
+    if (checks.comm || checks.repeat)
+        && (groups.is_whole() || !own_orders_exclude_cycles(world, &groups, order))
+    {
         let cycle = comm_order_cycle(world, order);
         is_ordered = cycle == Ok(None);
         match cycle {
             Ok(it) => found.communicator_order = it.filter(|_| checks.comm).map(Box::new),
-            Err(TooManyComms) => found.not_checked.push(format!("the order of communicators: {TOO_MANY_COMMS}")),
+            Err(TooManyComms) => {
+                found.not_checked.push(format!("the order of communicators: {TOO_MANY_COMMS}"))
+            }
         }
     }
     if checks.capture {
@@ -217,7 +221,9 @@ fn run_checks_of_plans(world: &World, checks: Checks, grouping: Grouping) -> Che
             match cycle_between_runs(world, grouping) {
                 Ok(it) => found.order_of_runs = it.map(Box::new),
                 Err(TooManyComms) => {
-                    found.not_checked.push(format!("the order of communicators of several runs: {TOO_MANY_COMMS}"));
+                    found
+                        .not_checked
+                        .push(format!("the order of communicators of several runs: {TOO_MANY_COMMS}"));
                 }
             }
         }
@@ -255,7 +261,8 @@ impl CheckResults {
         let cycle = other.communicator_order.map(|it| Box::new(CommOrderCycle { p2p, ..*it }));
         self.communicator_order = self.communicator_order.take().or(cycle);
         let of_runs = other.order_of_runs.map(|it| Box::new(CommOrderCycle { p2p, ..*it }));
-        self.order_of_runs = self.order_of_runs.take().or(of_runs).filter(|_| self.communicator_order.is_none());
+        self.order_of_runs =
+            self.order_of_runs.take().or(of_runs).filter(|_| self.communicator_order.is_none());
         let is_new = |it: &UnwrittenRead| !self.unwritten_reads.contains(it);
         self.unwritten_reads.extend(other.unwritten_reads.into_iter().filter(is_new).collect::<Vec<_>>());
         self.overwritten_views = other.overwritten_views;
@@ -302,7 +309,9 @@ impl CheckResults {
             groups: self.groups,
         };
         report.findings.extend(self.deadlock.or(self.deadlock_of_hosts).map(Finding::Deadlock));
-        report.findings.extend(self.communicator_order.or(self.order_of_runs).map(Finding::CommunicatorOrder));
+        report
+            .findings
+            .extend(self.communicator_order.or(self.order_of_runs).map(Finding::CommunicatorOrder));
         report.add_execution_faults(plans, self.execution_faults);
         report.add(plans, self.races, self.unwritten_reads);
         report.add_overwritten_views(plans, self.overwritten_views);

@@ -1,12 +1,15 @@
 //! Finds kernels of several communicators that ranks may start in contradictory orders in runs that follow each other, of one program or of
 //! several ones, in any order and number. No single run has such kernels.
 //!
-//! Two runs are compared first. If they are not enough, as many runs as there are ranks are: `hir_plan`'s `order_of_runs` says why.
+//! Runs in which each program follows each one are compared first. If they are not enough, as many runs as there are ranks are:
+//! `hir_plan`'s `order_of_runs` says why.
 //!
 //! All runs issue the kernels that they start. With `NCCL_LAUNCH_ORDER_IMPLICIT=1`, the kernels of all runs start in this order, so there is
 //! nothing to find. This includes CUDA graphs: NCCL orders a captured kernel behind the others of its capture, and the first one of a graph
 //! behind the launches before (`ncclLaunchPrepare`, and `ncclStrongStreamAcquire`, whose `serialEvent` is external to the graph).
 //! In a graph that is replayed on one stream, all kernels end before the next run begins.
+
+use std::collections::BTreeSet;
 
 use super::{access_checks::Grouping, two_runs};
 use hir_plan::{
@@ -49,26 +52,23 @@ pub(super) fn cycle_of_programs(
     programs: &[&[Plan]],
     grouping: Grouping,
 ) -> Result<Option<CycleOfPrograms>, TooManyComms> {
+    let runs = Runs::of(programs, &all_pairs(programs.len()));
+    match runs.order(grouping)? {
+        OrderOfRuns::Clean => return Ok(None),
+        OrderOfRuns::Contradictory(cycle) => return Ok(Some(runs.in_single_runs(&cycle))),
+        OrderOfRuns::Undecided => (),
+    }
     let ranks = programs.iter().map(|it| it.len()).max().unwrap_or_default();
-    let mut is_decided = true;
-    for sequence in sequences(programs.len(), 2) {
-        let runs = Runs::of(programs, &sequence);
-        match runs.order(grouping)? {
-            OrderOfRuns::Clean => (),
-            OrderOfRuns::Contradictory(cycle) => return Ok(Some(runs.in_single_runs(&cycle))),
-            OrderOfRuns::Undecided => is_decided = false,
-        }
-    }
-    if is_decided {
-        return Ok(None);
-    }
     let instructions = |it: &&[Plan]| it.iter().map(|it| it.code.len()).sum::<usize>();
     let longest = programs.iter().map(instructions).max().unwrap_or_default();
-    let count = programs.len().checked_pow(ranks as u32).and_then(|it| it.checked_mul(ranks));
-    if count.and_then(|it| it.checked_mul(longest)).is_none_or(|it| it > MAX_INSTRUCTIONS) {
-        return Err(TooManyComms);
-    }
-    for sequence in sequences(programs.len(), ranks) {
+    let count = programs.len().checked_pow(ranks as u32).filter(|it| {
+        let all = it.checked_mul(ranks).and_then(|it| it.checked_mul(longest));
+        all.is_some_and(|it| it <= MAX_INSTRUCTIONS)
+    });
+    // The number of a sequence has its programs as digits.
+    let program = |number: usize, run: usize| number / programs.len().pow(run as u32) % programs.len();
+    for number in 0..count.ok_or(TooManyComms)? {
+        let sequence: Vec<usize> = (0..ranks).map(|run| program(number, run)).collect();
         let runs = Runs::of(programs, &sequence);
         if let OrderOfRuns::Contradictory(cycle) = runs.order(grouping)? {
             return Ok(Some(runs.in_single_runs(&cycle)));
@@ -77,11 +77,11 @@ pub(super) fn cycle_of_programs(
     Ok(None)
 }
 
-/// Returns all sequences of a number of runs.
-fn sequences(programs: usize, runs: usize) -> impl Iterator<Item = Vec<usize>> {
-    let count = programs.pow(runs as u32);
-    let program = move |number: usize, run: usize| number / programs.pow(run as u32) % programs;
-    (0..count).map(move |number| (0..runs).map(|run| program(number, run)).collect())
+/// Returns a sequence of programs in which each one follows each one.
+fn all_pairs(programs: usize) -> Vec<usize> {
+    // The Lyndon words of one or two programs in order: a sequence of de Bruijn.
+    let of = |one: usize| std::iter::once(one).chain((one + 1..programs).flat_map(move |other| [one, other]));
+    (0..programs).flat_map(of).chain([0]).collect()
 }
 
 /// What orders the kernels of runs that follow each other, as one plan of each rank.
@@ -110,19 +110,22 @@ impl Runs {
         order_of_runs(&self.world, &grouping.groups(&self.world), &run_of)
     }
 
-    /// Returns a cycle with the instructions of single runs, of which the first one that it needs has number 0.
+    /// Returns a cycle with the instructions of single runs. Those that it does not need are left out.
     fn in_single_runs(&self, cycle: &CommOrderCycle) -> CycleOfPrograms {
         let from = |it: InstRef| self.from[it.rank][it.inst];
-        let runs = cycle.edges.iter().flat_map(|it| [from(it.first).0, from(it.second).0]);
-        let first_run = runs.min().unwrap_or_default();
+        let runs: BTreeSet<u32> =
+            cycle.edges.iter().flat_map(|it| [from(it.first).0, from(it.second).0]).collect();
+        let run = |run: u32| runs.range(..run).count() as u32;
         let single = |it: &CommOrderEdge| {
             let [(one, first), (other, second)] = [from(it.first), from(it.second)];
             let at = |inst: usize| InstRef { inst, ..it.first };
-            CommOrderEdge { first: at(first), second: at(second), runs: [one - first_run, other - first_run], ..*it }
+            CommOrderEdge { first: at(first), second: at(second), runs: [run(one), run(other)], ..*it }
         };
         let edges = cycle.edges.iter().map(single).collect();
-        let cycle = CommOrderCycle { edges, ..cycle.clone() };
-        CycleOfPrograms { cycle, programs: self.programs[first_run as usize..].to_vec() }
+        CycleOfPrograms {
+            cycle: CommOrderCycle { edges, ..*cycle },
+            programs: runs.iter().map(|it| self.programs[*it as usize]).collect(),
+        }
     }
 }
 

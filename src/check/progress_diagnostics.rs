@@ -55,7 +55,8 @@ impl DiagnosticBuilder<'_> {
             let line = self.plans[it.first.rank].origins[origin(it.first) as usize].line;
             let [first, second] = it.runs;
             let this = if run_count > 1 { format!("this of run {}", first + 1) } else { "this".to_owned() };
-            let label = format!("rank {} {} {this} before {}", it.first.rank, verb(it), name(it.second, second));
+            let label =
+                format!("rank {} {} {this} before {}", it.first.rank, verb(it), name(it.second, second));
             let span = self.span(text, line);
             match labels.iter_mut().find(|it| it.0 == span) {
                 Some(it) => it.1 = format!("{}; {label}", it.1),

@@ -33,7 +33,8 @@ pub fn order_of_sequence(
     checks: Checks,
 ) -> Result<Option<SequenceOrder>, String> {
     // Kernels that start in issue order do so in all runs. Sequences in which a run may not follow what ran before are not compared.
-    if checks.launch_order() == LaunchOrder::Implicit || !programs.iter().all(|it| it.is_entered_before_exit) {
+    if checks.launch_order() == LaunchOrder::Implicit || !programs.iter().all(|it| it.is_entered_before_exit)
+    {
         return Ok(None);
     }
     for queues in P2pQueues::ALL.into_iter().filter(|it| checks.p2p_queues().is_none_or(|only| only == *it)) {
@@ -104,12 +105,12 @@ impl SequenceOrder {
         let own = edges.iter().filter(|it| self.program_of(it.runs[0]) == marked);
         let mut labels = own.map(|it| {
             let line = plan(it.first, it.runs[0]).origins[origin(it.first, it.runs[0]) as usize].line;
-            let label = format!("rank {} {} this before {}", it.first.rank, verb(it), text(it.second, it.runs[1]));
+            let label =
+                format!("rank {} {} this before {}", it.first.rank, verb(it), text(it.second, it.runs[1]));
             (all.sources[marked].line_or_header(line), label)
         });
         let (span, label) = labels.next().unwrap_or_default();
-        let message =
-            "ranks may use communicators of programs that follow each other in contradictory orders: nothing orders them";
+        let message = "ranks may use communicators of programs that follow each other in contradictory orders: nothing orders them";
         let count = self.0.cycle.run_count();
         let runs: Vec<String> = (0..count).map(|it| format!("`{}`", name(it))).collect();
         let mut found = Diagnostic::new(Code::CommunicatorOrder, span, message, label)

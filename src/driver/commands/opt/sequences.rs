@@ -93,7 +93,9 @@ impl Processor<'_> {
                     found.push(shown);
                 } else {
                     self.screen.report_diagnostics(sources[it.program()], &[shown]);
-                    not_compared.push("the order of communicators, which others of these programs contradict".to_owned());
+                    not_compared.push(
+                        "the order of communicators, which others of these programs contradict".to_owned(),
+                    );
                 }
             }
             Err(reason) => not_compared.push(reason),

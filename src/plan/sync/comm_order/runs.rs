@@ -1,23 +1,20 @@
-//! Cycles of kernels of runs that follow each other. On each rank, the entry stream of a run follows the exit stream of the run before.
+//! Cycles of kernels of runs that follow each other, of one program or of several ones. On each rank, the entry stream of a run follows the
+//! exit stream of the run before, and the exit stream of a run follows its entry stream or is the same one.
 //!
 //! # Which runs contradict each other
 //!
 //! Let no single run have a cycle. In issue order runs have none either: each kernel belongs to one run, and all ranks issue the runs in
-//! one order. So only kernels of NCCL that start in any order (`unordered`) are examined.
+//! one order. So only kernels of NCCL that start in any order (`unordered`) are examined. On a rank, X may keep Y from starting unless Y ends before
+//! X begins. A run that is left out takes orders away and adds none.
 //!
-//! On rank r, X of run i may keep Y of run j from starting unless Y ends before X begins. This cannot be if j is larger than i, since no order
-//! leads back to an earlier run. So Y of a later run may always wait, and if Y of run i need not end before X of run j begins, Y need not end
-//! before X of the runs between i and j either, which run on the queue of X, earlier.
-//!
-//! * If, on each rank, each kernel ends before those of other communicators begin in the next run, no pair of a cycle leads to an earlier run, so
-//!   each cycle is in one run. There is none in any number of runs.
-//! * A cycle has each rank at most once: a rank waits in one kernel. So it has kernels of at most as many runs as there are ranks. The other runs
-//!   can be left out: that adds no order. So there is a cycle in any number of runs only if as many runs as there are ranks have one.
-//! * Three ranks may need three runs: rank 0 executes B, then A; rank 1 C, then B; rank 2 C on a stream that waits for nothing, and A on
-//!   another stream, behind C of its run. In two runs, C of the second run may keep A of the first one from starting, but C ends: rank 1
-//!   executes B of the second run behind it. C of the third run does not end before: it waits for B of the second run on rank 1,
-//!   which waits for A of the first run on rank 0.
-//! * A pair of kernels of a rank is on no cycle if kernels of other ranks do not lead from one to the other.
+//! * If, on each rank, each kernel ends before those of other communicators begin in the next run, whatever its program is, X never keeps Y of an
+//!   earlier run from starting. So each cycle is in one run, and no number of runs has one.
+//! * A cycle has each rank at most once, since a rank waits in one kernel. So it has kernels of at most as many runs as there are ranks, and the
+//!   others can be left out. No number of runs has a cycle if as many runs as there are ranks have none.
+//! * Three ranks may need three runs: rank 0 executes B, then A; rank 1 C, then B; rank 2 C, then A, and C waits for nothing. C of the
+//!   second run may keep A of the first run from starting on rank 2, but it ends: rank 1 executes only C and B of the first run before. C of the third run
+//!   does not: on rank 1 it follows B of the second run, which follows A of the first run on rank 0.
+//! * X keeps Y from starting in a cycle only if other ranks have kernels that lead from X to Y.
 
 use super::{
     CommOrderCycle, TooManyComms,
@@ -42,7 +39,7 @@ pub enum OrderOfRuns {
 }
 
 /// Returns what is known about the kernels of the runs in `world`, none of which has a cycle of its own, if each rank may start kernels in any
-/// order that nothing forbids. `run_of` returns the run of an instruction that posts to a communicator.
+/// order that nothing forbids. Each program has to follow each one in `world`. `run_of` returns the run of an instruction that posts to a communicator.
 ///
 /// # Errors
 /// There are too many unordered communications, or too many streams and communicators, to compare.
