@@ -304,7 +304,8 @@ codes! {
     /// Ranks use communicators in conflicting orders. A kernel of NCCL, or of a collective over peer memory, occupies its GPU while it waits for
     /// its peers, and a GPU may not run kernels of two communicators at the same time. Two ranks can then
     /// deadlock, each in a kernel of another communicator. Post the communications in the same order on all
-    /// ranks, or use one team for all of them.
+    /// ranks, or use one team for all of them. The kernels may be of different runs (`--check=repeat`) or programs (`--with`): let the stream of the
+    /// later one wait for the earlier one.
     CommunicatorOrder = "E0707", Error, Communicators;
     /// A capture into a CUDA graph does not record the work of a stream, or ends with an error. A stream takes part once it has waited
     /// for one that takes part, beginning with the stream that is current at entry. Its earlier work is not in the graph; a stream that

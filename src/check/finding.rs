@@ -30,7 +30,7 @@ pub struct Checks {
     pub memory: bool,
     /// Finds statements that the program does not need. They are reported as remarks, not faults.
     pub excess: bool,
-    /// Finds races between two consecutive runs, if a single run has none.
+    /// Finds races between two consecutive runs, and contradictory orders of communicators in any number of runs, if a single run has none.
     pub repeat: bool,
     /// Finds work that a capture into a CUDA graph does not record, or that ends the capture with an error.
     pub capture: bool,

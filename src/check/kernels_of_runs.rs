@@ -4,10 +4,8 @@
 //! Runs in which each program follows each one are compared first. If they are not enough, as many runs as there are ranks are:
 //! `hir_plan`'s `order_of_runs` says why.
 //!
-//! All runs issue the kernels that they start. With `NCCL_LAUNCH_ORDER_IMPLICIT=1`, the kernels of all runs start in this order, so there is
-//! nothing to find. This includes CUDA graphs: NCCL orders a captured kernel behind the others of its capture, and the first one of a graph
-//! behind the launches before (`ncclLaunchPrepare`, and `ncclStrongStreamAcquire`, whose `serialEvent` is external to the graph).
-//! In a graph that is replayed on one stream, all kernels end before the next run begins.
+//! With `NCCL_LAUNCH_ORDER_IMPLICIT=1` the kernels of all runs start in issue order, also those of CUDA graphs, so that there is nothing to find.
+//! The comment of this package names the source. In a graph that is replayed on one stream, all kernels end before the next run begins.
 
 use std::collections::BTreeSet;
 

@@ -33,8 +33,8 @@
 //! * Operations on different communicators must start in the same order on all ranks: their kernels
 //!   occupy the GPU while they wait for each other. Source: NCCL User Guide, Using multiple NCCL
 //!   communicators concurrently. Two that nothing orders on the GPU start in any order, or with
-//!   `NCCL_LAUNCH_ORDER_IMPLICIT=1` (NCCL 2.26) in issue order. Source: NCCL User Guide, Environment variables;
-//!   `LaunchOrder`.
+//!   `NCCL_LAUNCH_ORDER_IMPLICIT=1` (NCCL 2.26) in issue order, also in and between CUDA graphs. Source: NCCL User Guide, Environment
+//!   variables; `src/enqueue.cc`, `ncclLaunchPrepare`; `src/misc/strongstream.cc`; `LaunchOrder`.
 //! * A transfer over peer memory has one semaphore for each peer, buffer and P2PCommunication, so it is not posted again
 //!   before it has ended. Source: nvFuser, `csrc/multidevice/ipc_handle.cpp`, `cuda_p2p.cpp`; `semaphores`.
 //! * What the host issues after it has waited for a stream follows the work of that stream. Source: CUDA Runtime API,
@@ -70,7 +70,7 @@
 //! * `race`: two accesses to an element, one of them a write, that nothing orders.
 //! * `memory`: elements that are read, or returned, before anything has written them, and outputs that are
 //!   computed from such elements.
-//! * `repeat`: races between two consecutive runs.
+//! * `repeat`: races between two consecutive runs, and kernels of several communicators that consecutive runs start in contradictory orders.
 //! * `capture`: work that a capture into a CUDA graph does not record, or that ends it with an error.
 //! * `comm`: communicators that ranks use in contradictory orders. Deadlocks are always reported, because no
 //!   instruction after a deadlock executes.

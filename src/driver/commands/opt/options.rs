@@ -115,7 +115,7 @@ pub struct Options {
     /// WHAT is a list of `race`, `comm`, `memory`, `excess`, `repeat` and `capture`, or `all`: all but `capture`.
     /// `excess` reports statements that the program does not need, as remarks that do not change the exit
     /// code (`excess` alone exits with code 7 if the program has races). `repeat` reports races between two
-    /// consecutive runs, and includes `race`; `capture` reports what a capture into a CUDA graph does not record. Default: all but
+    /// consecutive runs and contradictory orders of communicators of several ones, and includes `race`; `capture` reports what a capture into a CUDA graph does not record. Default: all but
     /// these two.
     #[arg(help_heading = "Checks", long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "race,comm,memory,excess")]
     pub check: Option<Checks>,
@@ -142,7 +142,7 @@ pub struct Options {
     #[arg(help_heading = "Checks", long, value_parser = crate::tool::flags::check_model())]
     pub check_model: Option<OrderingModel>,
     /// In which order NCCL starts the kernels of different communicators: `launch-order-explicit`, any that the streams allow
-    /// (default of `--check`), or `launch-order-implicit`, the issue order (default of `--verify-each=check`).
+    /// (default of `--check` and `--fix=check`), or `launch-order-implicit`, the issue order (default of `--verify-each=check`).
     #[arg(help_heading = "Checks", long, value_parser = crate::tool::flags::launch_order())]
     pub nccl: Option<LaunchOrder>,
     /// On which communicator NCCL runs sends and receives that are in no group: `communicator` (default of
