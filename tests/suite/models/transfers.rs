@@ -58,21 +58,20 @@ pub fn compare(rng: &mut Rng) -> Result<Vec<Verdict>, String> {
         let is_stuck = |it: &Finding| matches!(it, Finding::Deadlock(_) | Finding::CommunicatorOrder(_));
         let (hosts, partners) = (stuck_hosts(&program, p2p), partners(&program.kernels, p2p));
         for nccl in LaunchOrder::ALL {
-            let expected = hosts.clone().or_else(|| stuck(&program, p2p, nccl, &partners));
-            if expected.is_none() && stuck(&program, p2p, nccl, &as_one_operation(&partners)).is_some() {
-                verdicts.push(None);
-                continue;
+            for runs in [1, RANKS].into_iter().filter(|it| *it == 1 || nccl == LaunchOrder::Explicit) {
+                let expected = hosts.clone().or_else(|| stuck((&program, runs), p2p, nccl, &partners));
+                let joint = || stuck((&program, runs), p2p, nccl, &as_one_operation(&partners));
+                if expected.is_none() && joint().is_some() {
+                    verdicts.push(None);
+                    continue;
+                }
+                let checks = Checks { nccl, repeat: runs > 1, ..checks };
+                let name = format!("{} {} repeat={}", p2p.name(), nccl.name(), checks.repeat);
+                verdicts.push(same_verdict((&text, &world), (checks, &name), is_stuck, expected)?);
             }
-            let name = format!("{} {}", p2p.name(), nccl.name());
-            verdicts.push(same_verdict(
-                (&text, &world),
-                (Checks { nccl, ..checks }, &name),
-                is_stuck,
-                expected,
-            )?);
         }
         // What a program that does not end accesses is not compared.
-        let ends = hosts.or_else(|| stuck(&program, p2p, LaunchOrder::Explicit, &partners)).is_none();
+        let ends = hosts.or_else(|| stuck((&program, 1), p2p, LaunchOrder::Explicit, &partners)).is_none();
         verdicts.push(if ends {
             let checks = Checks { race: true, comm: false, storage: StorageModel::NeverReused, ..checks };
             let is_race = |it: &Finding| matches!(it, Finding::Race { .. });
@@ -86,18 +85,34 @@ pub fn compare(rng: &mut Rng) -> Result<Vec<Verdict>, String> {
     Ok(verdicts)
 }
 
-/// Returns a state in which kernels block each other, if there is one.
-fn stuck(program: &Program, p2p: P2pQueues, order: LaunchOrder, partners: &Partners) -> Option<String> {
-    let step = |it: &Statement| match *it {
-        Statement::Post { kernel, stream } => (stream, Step::Post(kernel)),
-        Statement::Wait { kernel, stream } => (stream, Step::Wait(kernel)),
-        Statement::Synchronize { awaited, stream } => (stream, Step::Synchronize(awaited)),
-        Statement::Compute { stream, .. } => (stream, Step::Compute),
+/// Returns a state in which kernels block each other, if there is one, in runs that follow each other.
+fn stuck(
+    (program, runs): (&Program, usize),
+    p2p: P2pQueues,
+    order: LaunchOrder,
+    partners: &Partners,
+) -> Option<String> {
+    let count = |rank: usize| program.kernels.of[rank].len();
+    let of_run = |run: usize, rank: usize| {
+        let before = run * count(rank);
+        let step = move |it: &Statement| match *it {
+            Statement::Post { kernel, stream } => (stream, Step::Post(before + kernel)),
+            Statement::Wait { kernel, stream } => (stream, Step::Wait(before + kernel)),
+            Statement::Synchronize { awaited, stream } => (stream, Step::Synchronize(awaited)),
+            Statement::Compute { stream, .. } => (stream, Step::Compute),
+        };
+        program.statements[rank].iter().map(step)
     };
-    let steps = program.statements.each_ref().map(|it| it.iter().map(step).collect());
-    let queue = |rank, number| program.kernels.queue(p2p, rank, number);
+    let steps = std::array::from_fn(|rank| (0..runs).flat_map(|run| of_run(run, rank)).collect());
+    let in_run =
+        |run: usize, it: &Option<(usize, usize)>| it.map(|(peer, of)| (peer, run * count(peer) + of));
+    let partners = partners.each_ref().map(|of_rank| {
+        let of_run = |run: usize| of_rank.iter().map(move |it| it.iter().map(|it| in_run(run, it)).collect());
+        (0..runs).flat_map(of_run).collect()
+    });
+    let queue = |rank, number| program.kernels.queue(p2p, rank, number % count(rank));
     let is_one_queue = |rank, one, other| queue(rank, one) == queue(rank, other);
-    starts::stuck::<STREAMS>(&steps, partners, order, is_one_queue)
+    starts::stuck::<STREAMS>(&steps, &partners, order, is_one_queue)
 }
 
 /// Returns random statements of each rank that post both sides of some transfers, and wait for most of them.
