@@ -86,6 +86,11 @@ impl Checks {
         }
     }
 
+    /// Returns all communicators of sends and receives to check with.
+    pub(super) fn all_p2p_queues(self) -> impl Iterator<Item = P2pQueues> {
+        P2pQueues::ALL.into_iter().filter(move |it| self.p2p_queues().is_none_or(|only| only == *it))
+    }
+
     /// Returns the checks for faults in a single run, with the same models.
     #[must_use]
     pub fn of_faults(self) -> Self {

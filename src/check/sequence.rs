@@ -17,7 +17,10 @@ use super::{
     race_side::RaceSide,
     repeat::races_between_programs,
 };
-use hir_plan::{InstKind, World, sync::happens_before};
+use hir_plan::{
+    InstKind, World,
+    sync::{P2pQueues, happens_before},
+};
 
 pub use kernels::{Programs, SequenceOrder, order_of_sequence};
 
@@ -33,6 +36,14 @@ impl<'w> SequencedProgram<'w> {
     /// Walks over the plans of a program once.
     pub fn new(world: &'w World) -> Self {
         Self { world, is_entered_before_exit: is_entered_before_exit(world) }
+    }
+
+    /// Returns the plans with the communicators that sends and receives in no group run on; `None` if they are those of `world`.
+    fn with_queues(&self, queues: P2pQueues) -> Option<World> {
+        match queues {
+            P2pQueues::Communicator => None,
+            P2pQueues::Pair => self.world.with_pair_communicators(),
+        }
     }
 
     /// Returns the plans.
@@ -68,26 +79,30 @@ pub fn races_of_sequence(
             "one of them ends on a stream that does not wait for the stream on which it begins".to_owned()
         );
     }
-    let is_mapped = checks.access_rules().maps_views();
-    let mapped = [first, second].map(|it| it.world.with_mapped_views().filter(|_| is_mapped));
-    let [first, second] =
-        [(first, &mapped[0]), (second, &mapped[1])].map(|it| it.1.as_ref().unwrap_or(it.0.world));
-    let found = races_between_programs(first, second, shared, checks.access_rules())?;
-    if found.not_compared > 0 {
-        return Err("some views have too many pieces to compare".to_owned());
+    let (mut races, mut known) = (Vec::new(), FxHashSet::default());
+    for p2p in checks.all_p2p_queues() {
+        let pairs = [first, second].map(|it| it.with_queues(p2p));
+        let both = [0, 1].map(|at| pairs[at].as_ref().unwrap_or([first, second][at].world));
+        let is_mapped = checks.access_rules().maps_views();
+        let mapped = both.map(|it| it.with_mapped_views().filter(|_| is_mapped));
+        let [first, second] = [0, 1].map(|at| mapped[at].as_ref().unwrap_or(both[at]));
+        let found = races_between_programs(first, second, shared, checks.access_rules())?;
+        if found.not_compared > 0 {
+            return Err("some views have too many pieces to compare".to_owned());
+        }
+        races.extend(found.races.into_iter().filter_map(|race| {
+            let [one, other] = [RaceSide::of(first, &race, 0), RaceSide::of(second, &race, 1)];
+            let tensor = first[race.rank].buffers.get(race.buffer as usize)?.name.clone();
+            let next = race.reused.and_then(|it| it.later);
+            let next = next.and_then(|it| second[race.rank].buffers.get(it as usize));
+            let next = next.map(|it| it.name.clone());
+            // All statements of a stream that may use the storage are one finding.
+            let accesses = if next.is_some() { other.stream().to_string() } else { other.line().to_string() };
+            let is_new = known.insert((tensor.clone(), one.line(), accesses));
+            is_new.then_some(SequenceRace { tensor, next, race: Race { p2p, ..race } })
+        }));
     }
-    let mut known = FxHashSet::default();
-    let races = found.races.into_iter().filter_map(|race| {
-        let [one, other] = [RaceSide::of(first, &race, 0), RaceSide::of(second, &race, 1)];
-        let tensor = first[race.rank].buffers.get(race.buffer as usize)?.name.clone();
-        let next = race.reused.and_then(|it| it.later);
-        let next = next.and_then(|it| second[race.rank].buffers.get(it as usize)).map(|it| it.name.clone());
-        // All statements of a stream that may use the storage are one finding.
-        let accesses = if next.is_some() { other.stream().to_string() } else { other.line().to_string() };
-        let is_new = known.insert((tensor.clone(), one.line(), accesses));
-        is_new.then_some(SequenceRace { tensor, next, race })
-    });
-    Ok(races.collect())
+    Ok(races)
 }
 
 /// Returns whether the stream that is current at exit waits for the one that is current at entry, or is the same one, so that what
@@ -162,6 +177,7 @@ impl SequenceRace {
         let place = if reason.edits.is_empty() { "" } else { names[edited] };
         let help = help.map(|it| if place.is_empty() { it } else { format!("in `{place}`, {it}") });
         let found = reason.why.into_iter().fold(found, Diagnostic::note);
+        let found = self.race.p2p.note().into_iter().fold(found, Diagnostic::note);
         help.into_iter().fold(found, Diagnostic::help)
     }
 }

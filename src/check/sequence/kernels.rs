@@ -16,7 +16,7 @@ use crate::{
 };
 use hir_plan::{
     Plan, World,
-    sync::{CommOrderEdge, InstRef, LaunchOrder, P2pQueues, comm_order_cycle},
+    sync::{CommOrderEdge, InstRef, LaunchOrder, comm_order_cycle},
 };
 
 /// Ranks may start kernels of communicators in contradictory orders if runs of programs follow each other.
@@ -37,12 +37,8 @@ pub fn order_of_sequence(
     {
         return Ok(None);
     }
-    for queues in P2pQueues::ALL.into_iter().filter(|it| checks.p2p_queues().is_none_or(|only| only == *it)) {
-        let pairs = |it: &SequencedProgram<'_>| match queues {
-            P2pQueues::Communicator => None,
-            P2pQueues::Pair => it.world.with_pair_communicators(),
-        };
-        let pairs: Vec<Option<World>> = programs.iter().map(pairs).collect();
+    for queues in checks.all_p2p_queues() {
+        let pairs: Vec<Option<World>> = programs.iter().map(|it| it.with_queues(queues)).collect();
         let worlds: Vec<&World> =
             programs.iter().zip(&pairs).map(|it| it.1.as_ref().unwrap_or(it.0.world)).collect();
         let has_own = |it: &&World| comm_order_cycle(it, LaunchOrder::Explicit) != Ok(None);
