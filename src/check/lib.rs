@@ -136,6 +136,7 @@ mod race_side;
 mod reader_edits;
 mod removal;
 mod repeat;
+mod replay;
 mod semaphores;
 mod sequence;
 mod stmt_places;
@@ -147,6 +148,7 @@ mod stream_waits;
 mod two_runs;
 mod wait_cycle;
 mod wait_edits;
+mod witness;
 mod written;
 
 pub use conflict::{Party, Race};
@@ -160,6 +162,9 @@ pub use memory::UnwrittenRead;
 pub use ordering_model::{OrderingModel, StorageModel};
 pub use orders::{Orders, StepOrder, TooLarge, Truncation};
 pub use overlap::ElementRange;
+pub use replay::{NextRun, NotReplayable, Replay, ReplayedStorage};
+pub use semaphores::semaphores;
+pub use witness::{Witness, WitnessSetting, first_witness, witness_of_sequence};
 
 use hir_plan::World;
 

@@ -201,6 +201,17 @@ impl StepOrder {
         (0..self.steps.len()).filter(|it| is_needed(*it) && *it != early).map(|it| self.steps[it]).collect()
     }
 
+    /// Returns the steps up to the last one of `late` that conflicts with a step of `early`, in an order in which it happens before that
+    /// step. Returns `None` if all such steps are ordered.
+    pub fn with_first(&self, late: InstRef, early: InstRef) -> Option<Vec<Step>> {
+        let is_pair = |it: &(usize, usize)| {
+            self.steps[it.0].inst_ref == late && self.steps[it.1].inst_ref == early
+        };
+        let pairs = self.conflicts.iter().flat_map(|it| [*it, (it.1, it.0)]).filter(is_pair);
+        let (late, early) = pairs.max()?;
+        Some(self.prefix_with_late_first(early, late))
+    }
+
     /// Returns the steps of an order that exhibits a race: the access that is later in program order happens
     /// first. Returns `None` if no order of the program's own steps exhibits it, because the caller or the
     /// allocator takes part in the race.
@@ -217,6 +228,32 @@ impl StepOrder {
         let (early, late) = pairs.find(|it| is_pair(it.0, it.1) || is_pair(it.1, it.0))?;
         Some(self.prefix_with_late_first(early, late))
     }
+}
+
+/// Returns the steps that happen before an instruction of plans that do not deadlock, in a possible order.
+///
+/// # Errors
+/// The world has too many instructions, streams or communicators.
+pub(super) fn steps_before(world: &World, at: InstRef) -> Result<Vec<Step>, TooLarge> {
+    let instructions = world.iter().map(|it| it.code.len()).sum::<usize>();
+    if instructions > MAX_NODES {
+        return Err(TooLarge::Nodes(instructions));
+    }
+    let graph = HappensBeforeGraph::of(world)
+        .map_err(|(OrderError::TooLarge | OrderError::Deadlock)| TooLarge::Streams)?;
+    let mut is_before = vec![false; graph.nodes.len()];
+    let own = (0..graph.nodes.len() as u32).filter(|it| graph.nodes[*it as usize].inst_ref == at);
+    let mut pending: Vec<u32> = own.collect();
+    while let Some(it) = pending.pop() {
+        for it in &graph.predecessors[it as usize] {
+            if !std::mem::replace(&mut is_before[*it as usize], true) {
+                pending.push(*it);
+            }
+        }
+    }
+    let sorted = graph.topological_order().into_iter().filter(|it| is_before[*it as usize]);
+    let steps = sorted.filter_map(|it| graph.nodes[it as usize].step);
+    Ok(steps.filter(|it| !it.accesses(world).is_empty()).collect())
 }
 
 /// An iterator over all orders that may give different results. Program order comes first.

@@ -39,6 +39,26 @@ pub(super) struct SemaphoreWatch<'p> {
     pub found: Vec<PostedAgain>,
 }
 
+/// Returns the semaphores that several transfers use: for each signal of such a transfer, which says that it is posted or has ended, the number
+/// of its semaphore, and whether it says that the transfer is posted.
+pub fn semaphores(plans: &[Plan]) -> FxHashMap<SignalId, (usize, bool)> {
+    let words = SemaphoreWatch::new(plans).words;
+    let signals = plans.iter().flat_map(|it| &it.code).filter_map(|it| match it.kind {
+        InstKind::Signal { signal } => Some(signal),
+        _ => None,
+    });
+    let word = |signal: SignalId| {
+        let (transfer, is_post) = transfer_of(signal)?;
+        Some((signal, (*words.get(&transfer)?, is_post)))
+    };
+    signals.filter_map(word).collect()
+}
+
+/// Returns whether a signal says that a transfer over peer memory is posted.
+pub(super) fn is_post(it: SignalId) -> bool {
+    transfer_of(it).is_some_and(|it| it.1)
+}
+
 impl<'p> SemaphoreWatch<'p> {
     /// Finds the semaphores.
     pub fn new(plans: &'p [Plan]) -> Self {

@@ -131,6 +131,11 @@ pub struct Sequence<'a> {
 }
 
 impl SequenceRace {
+    /// Returns the race. Its first side is in the plans of the first program, the second one in those of the second one.
+    pub fn race(&self) -> &Race {
+        &self.race
+    }
+
     /// Formats the race as a diagnostic in the text of one of the two programs: in that of the first one, or else in that of the second
     /// one.
     pub fn diagnostic(&self, it: &Sequence<'_>, is_of_first: bool) -> Diagnostic {

@@ -115,4 +115,48 @@ impl InstKind {
             crate::ordering_insts!() => (),
         }
     }
+
+    /// Calls `change` for each view of the instruction when `rank` executes it, with the rank that owns the memory. The views of the
+    /// body of a resharding operator are not visited: they are of its own buffers.
+    pub fn change_views(&mut self, rank: usize, mut change: impl FnMut(usize, &mut View)) {
+        let mut own = |view: &mut View| change(rank, view);
+        match self {
+            Self::Copy { from, to } => [from, to].into_iter().for_each(|it| change(it.rank, &mut it.view)),
+            Self::Fill { to, .. } | Self::Iota { to, .. } => own(to),
+            Self::Gemm(it) => {
+                [&mut it.a, &mut it.b, &mut it.out].into_iter().chain(&mut it.bias).for_each(own);
+            }
+            Self::Attention(it) => {
+                let views = [&mut it.query, &mut it.key, &mut it.value, &mut it.out].into_iter();
+                views
+                    .chain(&mut it.bias)
+                    .chain(&mut it.mask)
+                    .chain(&mut it.keep)
+                    .chain(&mut it.logsumexp)
+                    .for_each(own);
+            }
+            Self::Routine(it) => it.inputs.iter_mut().chain(&mut it.outs).for_each(own),
+            Self::Map { args, out, .. } => {
+                for it in args {
+                    if let Arg::View(view) = it {
+                        own(view);
+                    }
+                }
+                own(out);
+            }
+            Self::Reduce(it) => [&mut it.input, &mut it.out].into_iter().for_each(own),
+            Self::PeerReduce { parts, out, .. } => {
+                own(out);
+                parts.iter_mut().for_each(|it| change(it.rank, &mut it.view));
+            }
+            Self::Collective(it) => it.input.iter_mut().chain(&mut it.output).for_each(own),
+            Self::P2pGroup(it) => it.ops.iter_mut().for_each(|it| own(&mut it.view)),
+            Self::Reshard(it) => {
+                it.operands.iter_mut().chain([&mut it.result]).filter_map(|it| it.view.as_mut()).for_each(own);
+            }
+            Self::OpaqueCall(it) => it.inputs.iter_mut().chain(&mut it.outputs).for_each(own),
+            Self::Alloc { zeroed, .. } => zeroed.iter_mut().for_each(|it| own(it)),
+            crate::ordering_insts!() => (),
+        }
+    }
 }

@@ -7,7 +7,7 @@ use super::{
     step::Memories,
 };
 use hir_plan::{
-    Communication, ExecutionSite, InstKind, SyncEffect,
+    Communication, ExecutionSite, InstKind, SignalId, SyncEffect,
     sync::{self, Actor, Event, copy_halves},
 };
 
@@ -148,6 +148,24 @@ impl Machine<'_> {
             waits.ended.drain(..).for_each(|it| self.happen(it));
             self.waits = waits;
         }
+        self.retire_without_events(actor);
+    }
+
+    /// Writes the semaphore of a transfer over peer memory, and returns whether its value is lost: the transfer before has not ended, so the
+    /// word has the value already.
+    fn is_lost(&mut self, signal: SignalId) -> bool {
+        match self.semaphores.get(&signal) {
+            Some((word, true)) => !self.posted_semaphores.insert(*word),
+            Some((word, false)) => {
+                self.posted_semaphores.remove(word);
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// Completes the head of a stream or queue, and lets none of its events happen.
+    fn retire_without_events(&mut self, actor: usize) {
         let it = &mut self.actors[actor];
         it.in_flight = None;
         let rank = it.rank();
@@ -221,6 +239,10 @@ impl Machine<'_> {
         match self.effect(rank, inst) {
             SyncEffect::Post(it) => return self.post(actor, it.communicator()),
             SyncEffect::Reshard(_) => return self.run_collective(actor),
+            SyncEffect::Signal(it) if self.is_lost(it) => {
+                self.retire_without_events(actor);
+                return Ok(());
+            }
             // `retire` lets their events happen.
             SyncEffect::RecordEvent(_)
             | SyncEffect::Signal(_)

@@ -7,7 +7,7 @@
 //! Invariant: an event stays true once it has happened, so a ready actor stays ready until it is chosen.
 //! Wake-ups maintain the ready set, so a step visits only the actors that it affects.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -16,7 +16,7 @@ use super::{
     schedule::ReadySet, step::SharedOutputs,
 };
 use hir_plan::{
-    CommunicatorNo, Plan, StreamNo, SyncEffect, World,
+    CommunicatorNo, Plan, SignalId, StreamNo, SyncEffect, World,
     sync::{Actor, CommMatching, CommNo, Event, Position, WaitOrder, Waits, WorldState},
 };
 use hir_tensor::dense::DenseTensor;
@@ -163,6 +163,10 @@ pub(super) struct Machine<'a> {
     pub shared_outputs: SharedOutputs,
     /// The results so far.
     pub outcome: SimOutcome,
+    /// The semaphores of one word (`SimOptions::semaphores`).
+    pub semaphores: Arc<FxHashMap<SignalId, (usize, bool)>>,
+    /// The semaphores whose transfer is posted and has not ended.
+    pub posted_semaphores: FxHashSet<usize>,
     /// The number of instructions that are complete.
     pub completed: usize,
     /// For each rank, the instructions of other ranks that write to its memory.
@@ -208,6 +212,8 @@ impl<'a> Machine<'a> {
             memories,
             shared_outputs: SharedOutputs::default(),
             outcome: SimOutcome::new(plans),
+            semaphores: Arc::default(),
+            posted_semaphores: FxHashSet::default(),
             completed: 0,
             remote_writes: remote_writes(plans),
             first_actor: Vec::new(),

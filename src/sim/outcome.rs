@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 use thiserror::Error;
 
 use hir_plan::{
-    BufferNo, Plan, ViewOnRank,
+    BufferNo, Plan, SignalId, ViewOnRank,
     sync::{Deadlock, InstRef, Step},
 };
 use hir_tensor::dense::DenseTensor;
@@ -24,6 +24,10 @@ pub struct SimOptions {
     pub without_shadows: bool,
     /// Answers progress queries of other threads.
     pub progress_query: Option<Arc<ProgressQuery>>,
+    /// The transfers over peer memory that share a semaphore of one word: by signal, the number of the semaphore, and whether the
+    /// signal says that the transfer is posted; otherwise it has ended. Of two posts before the first transfer has ended, the second one is
+    /// lost. Without semaphores, signals are counted.
+    pub semaphores: Arc<FxHashMap<SignalId, (usize, bool)>>,
 }
 
 /// The result of a run.

@@ -49,6 +49,7 @@ pub fn run(
     let memories = initial_memories(plans, inputs)?;
     let is_synchronous = *schedule == Schedule::Program || world.deadlocked_state().is_some();
     let mut machine = machine::Machine::new(world, memories, schedule, is_synchronous)?;
+    machine.semaphores = Arc::clone(&options.semaphores);
     machine.outcome.trace = options.trace.then(Vec::new);
     machine.outcome.notes.exactness.shadows = !options.without_shadows;
     machine.run(options)

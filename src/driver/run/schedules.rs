@@ -1,18 +1,10 @@
 //! The schedules of a run: named schedules, all orders of conflicting steps, or one order from a file.
-//!
-//! A schedule file has one line per step: the rank, the index of the instruction in the rank's plan, and the
-//! step of the instruction. `#` begins a comment.
-
-use std::{fmt::Write, path::Path, sync::Arc};
 
 use grammar::count_text;
 
-use crate::run::failure::JobFailure;
+use crate::run::{failure::JobFailure, schedule_file::ScheduleFile};
 use hir_check::{Orders, StepOrder, Truncation};
-use hir_plan::{
-    Plan, World,
-    sync::{InstRef, Step},
-};
+use hir_plan::World;
 use hir_process::input_file::InputFiles;
 use hir_sim::{Schedule, ScheduleSet};
 
@@ -50,7 +42,7 @@ impl ScheduleIter {
                 Ok(Self::Explored { orders: Box::new(Orders::new(steps, *most)), taken: 0 })
             }
             ScheduleSet::File(path) => {
-                let steps = read_steps(path, world, files)?;
+                let steps = ScheduleFile::read(path, files)?.steps_in(world)?;
                 let name = format!("@{}", path.display()).into();
                 Ok(Self::Named(vec![Schedule::Steps { name, steps }].into_iter()))
             }
@@ -105,59 +97,4 @@ impl Iterator for ScheduleIter {
             }
         }
     }
-}
-
-/// Reads the steps of a schedule file.
-fn read_steps(path: &Path, plans: &[Plan], files: &InputFiles) -> Result<Arc<[Step]>, JobFailure> {
-    let cannot = |fault: &dyn std::fmt::Display| JobFailure::CannotRead {
-        path: path.display().to_string(),
-        cause: fault.to_string(),
-    };
-    let bytes = files.read(path).map_err(|it| cannot(&it))?;
-    let text = String::from_utf8(bytes).map_err(|it| cannot(&it))?;
-    let mut steps = Vec::new();
-    for (number, line) in text.lines().enumerate() {
-        let numbers = line.split('#').next().unwrap_or_default();
-        let numbers: Vec<&str> = numbers.split_whitespace().collect();
-        let parsed: Option<Vec<usize>> = numbers.iter().map(|it| it.parse().ok()).collect();
-        match parsed.as_deref() {
-            Some([]) => (),
-            Some(&[rank, inst, part]) if u32::try_from(part).is_ok() => {
-                let count = plans.get(rank).map_or(0, |it| it.code.len());
-                if inst >= count {
-                    let message = format!(
-                        "`{}`, line {}: instruction {inst} of rank {rank} does not exist: the program has {}, and {count} \
-                         instructions there",
-                        path.display(),
-                        number + 1,
-                        count_text(plans.len(), "rank")
-                    );
-                    return Err(JobFailure::Usage(message));
-                }
-                steps.push(Step { inst_ref: InstRef { rank, inst }, index: part as u32 });
-            }
-            Some(_) | None => {
-                let message = format!(
-                    "`{}`, line {}: expected rank, instruction and step, three numbers",
-                    path.display(),
-                    number + 1
-                );
-                return Err(JobFailure::Usage(message));
-            }
-        }
-    }
-    Ok(steps.into())
-}
-
-/// Formats steps as a schedule file for `@FILE`, with a comment for each step. `title` becomes the leading
-/// comment.
-pub fn format_steps(plans: &[Plan], steps: &[Step], title: &str) -> String {
-    let mut text = String::new();
-    title.lines().for_each(|line| _ = writeln!(text, "# {line}"));
-    for it in steps {
-        let InstRef { rank, inst } = it.inst_ref;
-        let kind = hir_plan::inst_text(&plans[rank], &plans[rank].code[inst]);
-        _ = writeln!(text, "{rank} {inst} {}  # {}: {kind}", it.index, hir_sim::describe(plans, it.inst_ref));
-    }
-    text
 }

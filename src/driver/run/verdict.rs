@@ -150,8 +150,21 @@ pub fn simulated_expectations(
     origin: &str,
     limits: SimLimits<'_>,
 ) -> Result<(Vec<Expectation>, RunNotes), JobFailure> {
+    scheduled_expectations(world, inputs, &Schedule::Program, (origin, limits))
+}
+
+/// As `simulated_expectations`, under another schedule.
+///
+/// # Errors
+/// The errors of `program_order_expectations`.
+pub fn scheduled_expectations(
+    world: &World,
+    inputs: Vec<Vec<Arc<Data>>>,
+    schedule: &Schedule,
+    (origin, limits): (&str, SimLimits<'_>),
+) -> Result<(Vec<Expectation>, RunNotes), JobFailure> {
     limits.work.take(hir_sim::work(world, 1)).map_err(RunError::from)?;
-    let outcome = simulate(world, inputs, &Schedule::Program, limits.memory)?;
+    let outcome = simulate(world, inputs, schedule, limits.memory)?;
     let outputs = results::outputs(world, &outcome)?;
     if let Some(fault) = outputs.iter().find_map(|it| it.fault.as_ref()) {
         return Err(JobFailure::WrongResult(fault.clone()));

@@ -22,7 +22,10 @@ use hir_process::{exit::Exit, interrupt::Activity};
 use hir_sim::WorkBudget;
 use passes::{PassCall, PassError};
 
-use super::options::{FixMode, Options};
+use super::{
+    options::{FixMode, Options},
+    witness::SequenceWitness,
+};
 
 /// The result of processing one part of the input.
 #[derive(Default)]
@@ -67,6 +70,8 @@ pub struct Processor<'o> {
     pub has_reproducer: bool,
     /// Whether the file of `--witness` is written.
     pub has_witness: bool,
+    /// The witness of a race with a program of `--with`.
+    pub sequence_witness: Option<SequenceWitness>,
     /// What the check has looked for in the current program, if it could look for all of it.
     pub searched: Option<Checks>,
     /// Whether the process ends after this file.
@@ -99,6 +104,7 @@ impl<'o> Processor<'o> {
             container: None,
             has_reproducer: false,
             has_witness: false,
+            sequence_witness: None,
             searched: None,
             is_last: true,
             reports_success: true,

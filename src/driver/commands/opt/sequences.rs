@@ -10,11 +10,17 @@ use grammar::{
     source::Source,
     words::MemoryType,
 };
-use hir_check::{Checks, Programs, Sequence, SequencedProgram, order_of_sequence, races_of_sequence};
+use hir_check::{
+    Checks, NextRun, Programs, Sequence, SequencedProgram, order_of_sequence, races_of_sequence,
+};
 use hir_plan::World;
 use hir_process::exit::Exit;
 
-use super::processor::{PartOutcome, Processor};
+use super::{
+    processor::{PartOutcome, Processor},
+    witness::SequenceWitness,
+};
+use crate::run::schedule_file::NextProgram;
 
 impl Processor<'_> {
     /// Returns the races between runs of the checked program and of those of `--with`, in both orders, and what was not
@@ -65,6 +71,22 @@ impl Processor<'_> {
                             sources: [first.1, second.1],
                             worlds: [first.2.world(), second.2.world()],
                         };
+                        // hir-run applies passes to the first program only.
+                        let is_run = self.calls.is_empty() || number == 0;
+                        if is_run && self.options.witness.is_some() && self.sequence_witness.is_none() {
+                            let (worlds, shared) = (sequence.worlds, &shared);
+                            self.sequence_witness = races.iter().find_map(|it| {
+                                let next = NextRun::Other(worlds[1], shared);
+                                let witness = hir_check::witness_of_sequence(worlds[0], next, it.race()).ok()?;
+                                let found = it.diagnostic(&sequence, is_of_first);
+                                Some(SequenceWitness {
+                                    witness,
+                                    found,
+                                    first: names[0].to_owned(),
+                                    next: NextProgram { file: names[1].to_owned(), shared: shared.clone() },
+                                })
+                            });
+                        }
                         let shown = races.iter().map(|it| it.diagnostic(&sequence, is_of_first));
                         let shown: Vec<Diagnostic> = shown.collect();
                         if number == 0 || other == 0 {

@@ -2,16 +2,28 @@
 
 use std::path::Path;
 
-use crate::run::schedules;
-use grammar::{codes::Code, diagnostic::Diagnostic, source::Source};
-use hir_check::{ExecutionFaultKind, Finding, Race, Report, StepOrder};
-use hir_plan::{World, sync::P2pQueues};
+use crate::run::schedule_file::{NextProgram, format_schedule, setting_lines};
+use grammar::{diagnostic::Diagnostic, source::Source};
+use hir_check::{Report, Witness, first_witness};
+use hir_plan::World;
 use hir_process::exit::Exit;
 
 use super::{pass_pipeline::pipeline_text, processor::Processor};
 
+/// The witness of a race between two programs.
+pub struct SequenceWitness {
+    /// The order.
+    pub witness: Witness,
+    /// The race.
+    pub found: Diagnostic,
+    /// The file of the program that runs first.
+    pub first: String,
+    /// The program that runs next.
+    pub next: NextProgram,
+}
+
 impl Processor<'_> {
-    /// Writes the steps that exhibit the first race for which such steps exist. `found` are the races with other programs.
+    /// Writes the steps that exhibit the first finding for which such steps exist. `between_programs` are the races with other programs.
     ///
     /// # Errors
     /// Returns the exit code, after the message, if the file cannot be written.
@@ -21,40 +33,33 @@ impl Processor<'_> {
         world: &World,
         report: &Report,
         sources: &[Source],
-        found: &[Diagnostic],
+        between_programs: &[Diagnostic],
     ) -> Result<(), Exit> {
         if self.has_witness {
             return Ok(());
         }
-        let none = |reason: &str| {
-            self.screen.message(&match self.container {
-                Some(number) => format!("no witness of container {number}: {reason}"),
-                None => format!("no witness: {reason}"),
-            });
-            Ok(())
+        let shown = if report.has_deadlock() {
+            Err(Some("the program deadlocks".to_owned()))
+        } else {
+            first_witness(world, &report.findings)
         };
-        if report.has_deadlock() {
-            return none("the program deadlocks");
-        }
-        let steps = match StepOrder::of(world) {
-            Ok(steps) => steps,
-            Err(fault) => return none(&fault.to_string()),
+        let (found, witness, first, next) = match (shown, self.sequence_witness.take()) {
+            (Ok((finding, witness)), _) => {
+                (finding.diagnostic(world, sources).1, witness, self.options.file.clone(), None)
+            }
+            (Err(_), Some(it)) => (it.found, it.witness, it.first, Some(it.next)),
+            (Err(reason), None) => {
+                let reason = reason.unwrap_or_else(|| match between_programs {
+                    [] => "the check found no fault".to_owned(),
+                    [..] => "no order of steps of the two programs shows their races".to_owned(),
+                });
+                self.screen.message(match self.container {
+                    Some(number) => format!("no witness of container {number}: {reason}"),
+                    None => format!("no witness: {reason}"),
+                });
+                return Ok(());
+            }
         };
-        // In the simulator each buffer has its own memory, so storage races do not show.
-        let is_shown = |it: &Finding| it.diagnostic(world, sources).1.code != Code::StorageRace;
-        let shown = report.findings.iter().find_map(|it| {
-            let (race, _) = it.race().filter(|(race, _)| is_executed(race) && is_shown(it))?;
-            Some((it, steps.witness(race)?))
-        });
-        let Some((finding, steps)) = shown else {
-            let between_programs = "a race between two programs needs both, but hir-run executes only one";
-            // A race is what the option asks for.
-            let races = report.findings.iter().filter(|it| it.race().is_some());
-            let reason = races.chain(&report.findings).find_map(why_not_shown);
-            let reason = reason.or((!found.is_empty()).then_some(between_programs));
-            return none(reason.unwrap_or("the check found no fault"));
-        };
-        let found = finding.diagnostic(world, sources).1;
         let path_text = path.display();
         let flags = [
             self.container.map(|it| format!(" --container={it}")),
@@ -64,13 +69,15 @@ impl Processor<'_> {
         let set = self.options.set.iter().map(|it| format!(" --set={it}"));
         let flags: String = flags.into_iter().flatten().chain(set).collect();
         let title = format!(
-            "[{}] {}\nhir-run {}{flags} --check=warn --schedule=@{path_text} runs these steps in this order, then all \
+            "[{}] {}\nhir-run {first}{flags} --check=warn --schedule=@{path_text} runs these steps in this order, then all \
              others.\nrank, instruction, step of the instruction",
             found.code.text(),
             found.message,
-            self.options.file
         );
-        match self.screen.write_result(&schedules::format_steps(world, &steps, &title), Some(path)) {
+        let plans = witness.replay.as_ref().map_or(world, |it| &it.world);
+        let lines = setting_lines(&witness.setting, next.as_ref());
+        let text = format_schedule(plans, &witness.steps, &title, &lines);
+        match self.screen.write_result(&text, Some(path)) {
             Exit::Success => (),
             exit => return Err(exit),
         }
@@ -78,41 +85,4 @@ impl Processor<'_> {
         self.screen.message(format!("wrote an order in which this happens: {}", found.message));
         Ok(())
     }
-}
-
-/// Returns whether hir-run executes a race: it has the communicators with which it was found, and both accesses are in one run.
-fn is_executed(it: &Race) -> bool {
-    it.p2p == P2pQueues::Communicator && !it.between_runs
-}
-
-/// Returns why no order of steps of hir-run shows a fault; `None` for a remark or a warning.
-fn why_not_shown(it: &Finding) -> Option<&'static str> {
-    Some(match it {
-        Finding::Race { race, .. } if race.between_runs => {
-            "a race between two runs needs two runs, but hir-run executes only one"
-        }
-        Finding::Race { race, .. } if !is_executed(race) => {
-            "hir-run executes the transfers of all pairs of ranks on one communicator"
-        }
-        Finding::Race { .. } => {
-            "no order of the program's own steps shows a race with the caller or over storage"
-        }
-        Finding::Execution { fault, .. } => match fault.kind {
-            ExecutionFaultKind::PostedAgain { .. } => {
-                "hir-run counts transfers, so that no order shows a semaphore that is used too early"
-            }
-            ExecutionFaultKind::TooFewQueues(_) => return None,
-            ExecutionFaultKind::NotRecorded(_)
-            | ExecutionFaultKind::Isolation
-            | ExecutionFaultKind::HostWait
-            | ExecutionFaultKind::SymmetricMemory { .. }
-            | ExecutionFaultKind::Unjoined => "no order of steps shows what a capture leaves out",
-        },
-        Finding::CommunicatorOrder(_) => "hir-run starts the kernels of several communicators in issue order",
-        Finding::Unwritten { read, .. } if read.output.is_some() || read.reaches.is_some() => {
-            "elements that nothing writes are unwritten in every order"
-        }
-        Finding::Deadlock(_) => "the program deadlocks",
-        Finding::Unwritten { .. } | Finding::OverwrittenView { .. } | Finding::Excess(_) => return None,
-    })
 }

@@ -18,7 +18,9 @@ use crate::run::{
     inputs::{InputSpec, unknown_output},
     output, per_rank,
     prepare::{PrepareOptions, Prepared},
-    schedules::{self, ScheduleIter},
+    replay::ReplayRun,
+    schedule_file::{self, ScheduleFile},
+    schedules::ScheduleIter,
     unsharded,
     unwritten::UnwrittenReads,
     verdict::{self, Expectation, ExpectationSource, OutputRef},
@@ -31,7 +33,7 @@ use hir_process::{
     exit::Exit,
     interrupt::{self, Activity},
 };
-use hir_sim::{OverBudget, ProgressQuery, Schedule, SimLimits, WorkBudget};
+use hir_sim::{OverBudget, ProgressQuery, Schedule, ScheduleSet, SimLimits, WorkBudget};
 
 /// A prepared program with its options.
 pub struct Task<'a> {
@@ -146,6 +148,30 @@ impl Task<'_> {
         mut input_spec: InputSpec,
         say: &mut dyn FnMut(Report),
     ) -> Result<RunVerdict, JobFailure> {
+        let options = self.options;
+        if let ScheduleSet::File(path) = &options.schedule {
+            let file = ScheduleFile::read(path, &self.setup.session.files)?;
+            if !file.setting.is_plain() {
+                if options.reference.is_some() || !options.expect.is_empty() {
+                    return Err(JobFailure::Usage(format!(
+                        "`{}` has more than one program in program order, which `--reference` and `--expect` are not compared with",
+                        path.display()
+                    )));
+                }
+                let replay = ReplayRun::new(&file, self.world, self.setup, (&mut input_spec, self.limits()))?;
+                let task = Task { world: &Arc::clone(&replay.world), ..*self };
+                return task.simulate_schedules(input_spec, Some(replay), say);
+            }
+        }
+        self.simulate_schedules(input_spec, None, say)
+    }
+
+    fn simulate_schedules(
+        &self,
+        mut input_spec: InputSpec,
+        replay: Option<ReplayRun>,
+        say: &mut dyn FnMut(Report),
+    ) -> Result<RunVerdict, JobFailure> {
         self.check_memory(&input_spec)?;
         self.monitor.activity.set("while computing the expected outputs");
         let Self { options, world, names, .. } = self;
@@ -156,8 +182,13 @@ impl Task<'_> {
         let count = known.unwrap_or(1) + usize::from(!is_plain);
         let work = hir_sim::work(world, 1);
         self.work.check(work.saturating_mul(count as u64)).map_err(|it| self.exceeds(&it))?;
-        let inputs = input_spec.fill(world)?;
-        let mut expectations = self.expectations(&input_spec)?;
+        let (notes, semaphores, inputs, mut expectations) = match replay {
+            Some(it) => (it.notes, it.semaphores, it.inputs, it.expectations),
+            None => {
+                let inputs = input_spec.fill(world)?;
+                (Vec::new(), Arc::default(), inputs, self.expectations(&input_spec)?)
+            }
+        };
         let expects_sim = options.expect.iter().any(|it| matches!(it, Expect::Sim));
         if !is_plain && (expectations.is_empty() || expects_sim) {
             expectations.extend(verdict::program_order_expectations(world, inputs.clone(), self.limits())?);
@@ -170,7 +201,7 @@ impl Task<'_> {
             options.inputs,
             options.seed
         )));
-        input_spec.notes.drain(..).for_each(|note| say(Report::Note(note)));
+        notes.into_iter().chain(input_spec.notes.drain(..)).for_each(|note| say(Report::Note(note)));
         if is_plain && expects_sim {
             say(Report::note(
                 "`--expect=sim` has no effect: it compares GPUs or other schedules with this run of the simulator",
@@ -188,6 +219,7 @@ impl Task<'_> {
         let sim = hir_sim::SimOptions {
             progress_query: inquiry,
             watch,
+            semaphores,
             ..verdict::simulation_options(world, options.world.memory_bytes())
         };
         if sim.without_shadows && !expectations.is_empty() {
@@ -296,7 +328,7 @@ impl Task<'_> {
         };
         let title =
             format!("{}\n{verdict}\nrank, instruction, step of the instruction", self.names.join(", "));
-        let text = schedules::format_steps(self.world, steps, &title);
+        let text = schedule_file::format_schedule(self.world, steps, &title, &[]);
         write_file(path, &text)?;
         say(Report::Note(format!("`--schedule=@{}` runs this order again", path.display())));
         Ok(())

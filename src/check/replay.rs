@@ -1,0 +1,407 @@
+//! Runs in which the simulator can show what a plain run of one program cannot: two runs one after the other, and tensors that share
+//! storage as an allocator may place them.
+//!
+//! `Replay` is a world that the simulator executes like any other. Between the runs, the caller saves the outputs on the stream that is current
+//! at exit, and writes the inputs of the next run on the stream that is current at entry: both are copies of the world, so that
+//! they race as the caller does. As in the check of two runs, the hosts exchange no handles and pass no barriers.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use super::two_runs::signal_count;
+use hir_plan::{
+    Buffer, BufferNo, CommunicatorNo, Inst, InstKind, IoBinding, LoopIteration, Number, Origin, Plan, SignalId,
+    StreamNo, View, ViewOnRank, World,
+    sync::{InstRef, Step},
+};
+
+/// A tensor or the caller gets the storage of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplayedStorage {
+    /// The rank.
+    pub rank: usize,
+    /// The tensor that has the storage first, a buffer of the first run.
+    pub earlier: BufferNo,
+    /// The tensor that gets it, a buffer of the last run; `None` is the caller, which writes it at the end of the program.
+    pub later: Option<BufferNo>,
+}
+
+/// What follows the first run.
+#[derive(Clone, Copy, Debug)]
+pub enum NextRun<'w> {
+    /// A run of the same program.
+    Same,
+    /// A run of another program. Inputs and outputs of one name have the same memory, and so have tensors with one of the names.
+    Other(&'w World, &'w BTreeSet<String>),
+}
+
+/// The plans of all runs as a single world.
+#[derive(Debug)]
+pub struct Replay {
+    /// The plans. Inputs and outputs are those of the first run, then those of the second one.
+    pub world: World,
+    /// By rank and run: the instructions in the world, by the instruction in the plan of the run; `None` if the world has none.
+    places: Vec<Vec<Vec<Option<usize>>>>,
+    /// By rank and input: the instruction that writes it for the second run.
+    written_inputs: Vec<Vec<Option<usize>>>,
+    /// By rank: the instruction with which the caller writes storage at the end.
+    caller_writes: Vec<Option<usize>>,
+    /// By rank: the first instruction of the second run.
+    second_begins: Vec<usize>,
+}
+
+/// Why a world of several runs cannot be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct NotReplayable(String);
+
+impl Replay {
+    /// Combines a run of a program with what follows it. Without `next` and `storage`, the world is that of the program, without exchanges
+    /// of handles and barriers.
+    ///
+    /// # Errors
+    /// Tensors that are to share memory have different element types, or a buffer or rank does not exist.
+    pub fn new(
+        first: &World,
+        next: Option<NextRun<'_>>,
+        storage: &[ReplayedStorage],
+    ) -> Result<Self, NotReplayable> {
+        let second = next.map(|it| match it {
+            NextRun::Same => first,
+            NextRun::Other(world, _) => world,
+        });
+        if second.is_some_and(|it| it.len() != first.len()) {
+            return Err(NotReplayable("the programs have different numbers of ranks".to_owned()));
+        }
+        if let Some(it) = storage.iter().find(|it| it.rank >= first.len()) {
+            return Err(NotReplayable(format!("there is no rank {}", it.rank)));
+        }
+        let mut ranks = Vec::new();
+        for (rank, plan) in first.iter().enumerate() {
+            let other = second.map(|it| &it[rank]);
+            ranks.push(RankReplay::new(plan, other, next, storage)?);
+        }
+        let buffers: Vec<[Vec<BufferNo>; 2]> = ranks.iter().map(|it| it.buffers.clone()).collect();
+        let signals = signal_count(first);
+        let mut replay = Self {
+            world: World::default(),
+            places: Vec::new(),
+            written_inputs: Vec::new(),
+            caller_writes: Vec::new(),
+            second_begins: Vec::new(),
+        };
+        let mut plans = Vec::new();
+        for (rank, mut it) in ranks.into_iter().enumerate() {
+            it.add_run(0, &first[rank], &buffers, 0);
+            let mut second_begins = it.plan.code.len();
+            if let Some(second) = second {
+                second_begins += it.end_first_run(&first[rank], &second[rank]);
+                it.add_run(1, &second[rank], &buffers, signals);
+            }
+            it.end(second.unwrap_or(first), storage);
+            plans.push(it.plan);
+            replay.second_begins.push(second_begins);
+            replay.places.push(it.places);
+            replay.written_inputs.push(it.written_inputs);
+            replay.caller_writes.push(it.caller_write);
+        }
+        replay.world = World::new(plans);
+        Ok(replay)
+    }
+
+    /// Returns steps in the order in which the first run ends on all ranks before the second one begins on one of them. `steps` are in a possible
+    /// order.
+    pub fn in_sequence(&self, steps: &[Step]) -> Vec<Step> {
+        let is_first = |it: &&Step| it.inst_ref.inst < self.second_begins[it.inst_ref.rank];
+        let (first, second): (Vec<&Step>, Vec<&Step>) = steps.iter().partition(is_first);
+        first.into_iter().chain(second).copied().collect()
+    }
+
+    /// Returns the place of an instruction of a run, 0 or 1.
+    pub fn inst(&self, run: usize, at: InstRef) -> Option<InstRef> {
+        let inst = *self.places.get(at.rank)?.get(run)?.get(at.inst)?;
+        inst.map(|inst| InstRef { inst, ..at })
+    }
+
+    /// Returns the instruction that writes the input in a buffer of the first run for the second run.
+    pub fn written_input(&self, first: &World, rank: usize, buffer: BufferNo) -> Option<InstRef> {
+        let is_it = |it: &IoBinding| it.shard.view.as_ref().is_some_and(|it| it.buffer == buffer);
+        let input = first.get(rank)?.inputs.iter().position(is_it)?;
+        let inst = *self.written_inputs.get(rank)?.get(input)?;
+        inst.map(|inst| InstRef { rank, inst })
+    }
+
+    /// Returns the instruction with which the caller writes storage that it gets at the end.
+    pub fn caller_write(&self, rank: usize) -> Option<InstRef> {
+        let inst = *self.caller_writes.get(rank)?;
+        inst.map(|inst| InstRef { rank, inst })
+    }
+}
+
+/// The plan of a rank while runs are added.
+struct RankReplay {
+    plan: Plan,
+    /// By run: the numbers of its buffers, streams and communicators.
+    buffers: [Vec<BufferNo>; 2],
+    streams: [Vec<StreamNo>; 2],
+    communicators: [Vec<CommunicatorNo>; 2],
+    places: Vec<Vec<Option<usize>>>,
+    written_inputs: Vec<Option<usize>>,
+    caller_write: Option<usize>,
+}
+
+/// Returns the number of an item, which is added if it is new.
+fn number_of<T: PartialEq + Clone>(all: &mut Vec<T>, it: &T) -> u32 {
+    let known = all.iter().position(|known| known == it);
+    known.unwrap_or_else(|| {
+        all.push(it.clone());
+        all.len() - 1
+    }) as u32
+}
+
+impl RankReplay {
+    fn new(
+        first: &Plan,
+        second: Option<&Plan>,
+        next: Option<NextRun<'_>>,
+        storage: &[ReplayedStorage],
+    ) -> Result<Self, NotReplayable> {
+        let mut plan = Plan {
+            code: Vec::new(),
+            allocations: Vec::new(),
+            peer_collectives: Vec::new(),
+            bound_at_exit: Vec::new(),
+            live_out: Vec::new(),
+            ..first.clone()
+        };
+        let own: Vec<BufferNo> = (0..first.buffers.len() as BufferNo).collect();
+        let mut buffers = [own, Vec::new()];
+        let (mut streams, mut communicators) = (Vec::new(), Vec::new());
+        if let Some(second) = second {
+            streams = second.streams.iter().map(|it| number_of(&mut plan.streams, it)).collect();
+            communicators =
+                second.communicators.iter().map(|it| number_of(&mut plan.communicators, it)).collect();
+            buffers[1] = match next {
+                Some(NextRun::Other(_, shared)) => {
+                    let known = shared_buffers(first, second, shared);
+                    (0..).zip(&known).map(|(number, it)| it.unwrap_or_else(|| add_buffer(&mut plan, second, number))).collect()
+                }
+                Some(NextRun::Same) | None => buffers[0].clone(),
+            };
+        }
+        let last = usize::from(second.is_some());
+        for it in storage.iter().filter(|it| it.rank == first.rank) {
+            let later = it.later.unwrap_or(if last == 0 { it.earlier } else { 0 });
+            if it.earlier as usize >= first.buffers.len() || later as usize >= buffers[last].len() {
+                return Err(NotReplayable(format!("rank {} has no such tensor", it.rank)));
+            }
+            let Some(later) = it.later else { continue };
+            if last == 1 && next.is_some_and(|it| matches!(it, NextRun::Same)) && it.earlier != later {
+                // The tensor of the first run gets other storage in the second one.
+                buffers[1][it.earlier as usize] = add_buffer(&mut plan, first, it.earlier);
+            }
+            buffers[last][later as usize] = it.earlier;
+        }
+        for (buffers, of) in buffers.iter().zip([Some(first), second]) {
+            let Some(of) = of else { continue };
+            for (number, it) in buffers.iter().zip(&of.buffers) {
+                let place = &mut plan.buffers[*number as usize];
+                if place.dtype != it.dtype {
+                    return Err(NotReplayable(format!(
+                        "`{}` and `{}` have different element types, which the simulator does not place in one storage",
+                        place.name, it.name
+                    )));
+                }
+                place.len = place.len.max(it.len);
+            }
+        }
+        let count = |all: usize| (0..all as u32).collect();
+        Ok(Self {
+            streams: [count(first.streams.len()), streams],
+            communicators: [count(first.communicators.len()), communicators],
+            buffers,
+            plan,
+            places: Vec::new(),
+            written_inputs: Vec::new(),
+            caller_write: None,
+        })
+    }
+
+    fn push(&mut self, kind: InstKind, stream: StreamNo, origin: u32) -> usize {
+        self.plan.code.push(Inst { kind, stream, origin });
+        self.plan.code.len() - 1
+    }
+
+    /// Adds the instructions of a run. `buffers` are those of all ranks.
+    fn add_run(&mut self, run: usize, of: &Plan, buffers: &[[Vec<BufferNo>; 2]], signals: u32) {
+        let events = if run == 0 { 0 } else { self.plan.event_count as u32 };
+        let works = if run == 0 { 0 } else { self.plan.work_count as u32 };
+        if run > 0 {
+            self.plan.event_count += of.event_count;
+            self.plan.work_count += of.work_count;
+        }
+        let origins = if run == 0 || Arc::ptr_eq(&self.plan.origins, &of.origins) {
+            0
+        } else {
+            add_origins(&mut self.plan, of)
+        };
+        let communicators = self.communicators[run].clone();
+        let mut places = Vec::with_capacity(of.code.len());
+        for inst in &of.code {
+            let kind = kept_kind(&inst.kind).map(|mut kind| {
+                kind.change_views(of.rank, |rank, view| {
+                    view.buffer = buffers[rank][run][view.buffer as usize];
+                });
+                shift(&mut kind, (events, works, signals), (&communicators, origins));
+                kind
+            });
+            places.push(
+                kind.map(|kind| self.push(kind, self.streams[run][inst.stream as usize], inst.origin + origins)),
+            );
+        }
+        self.places.push(places);
+    }
+
+    /// Lets the caller save the outputs and write the inputs of the second run, which begins where the first one has ended. Returns the number of
+    /// instructions of the first run.
+    fn end_first_run(&mut self, first: &Plan, second: &Plan) -> usize {
+        let begin = self.plan.code.len();
+        let exit = first.code.last().map_or(0, |it| it.stream);
+        let numbers = self.buffers.clone();
+        for (number, it) in first.outputs.iter().enumerate() {
+            let Some(from) = &it.shard.view else { continue };
+            let to = self.caller_buffer(it, from);
+            let from = ViewOnRank { rank: first.rank, view: from.clone() };
+            let saved = ViewOnRank { rank: first.rank, view: to.clone() };
+            if !to.is_empty() {
+                self.push(InstKind::Copy { from: Box::new(from), to: Box::new(saved) }, exit, 0);
+            }
+            self.plan.outputs[number].shard.view = Some(to);
+        }
+        let event = self.plan.event_count as u32;
+        self.plan.event_count += 1;
+        self.push(InstKind::RecordEvent { event }, exit, 0);
+        self.push(InstKind::WaitEvent { event }, 0, 0);
+        let instructions = self.plan.code.len() - begin;
+        for it in &second.inputs {
+            let mut port = it.clone();
+            let mut written = None;
+            if let Some(to) = &it.shard.view {
+                let from = self.caller_buffer(it, to);
+                let mut to = ViewOnRank { rank: second.rank, view: to.clone() };
+                to.view.buffer = numbers[1][to.view.buffer as usize];
+                let given = ViewOnRank { rank: second.rank, view: from.clone() };
+                if !from.is_empty() {
+                    let copy = InstKind::Copy { from: Box::new(given), to: Box::new(to) };
+                    written = Some(self.push(copy, 0, 0));
+                }
+                port.shard.view = Some(from);
+            }
+            self.written_inputs.push(written);
+            port.name = format!("{} of run 2", it.name);
+            self.plan.inputs.push(port);
+        }
+        self.plan.outputs.iter_mut().for_each(|it| it.name = format!("{} of run 1", it.name));
+        self.plan.outputs.extend(second.outputs.iter().map(|it| {
+            let mut port = IoBinding { name: format!("{} of run 2", it.name), ..it.clone() };
+            if let Some(view) = &mut port.shard.view {
+                view.buffer = numbers[1][view.buffer as usize];
+            }
+            port
+        }));
+        instructions
+    }
+
+    /// Lets the caller write the storage that it gets, and read the outputs.
+    fn end(&mut self, last: &World, storage: &[ReplayedStorage]) {
+        let rank = self.plan.rank;
+        let run = self.places.len() - 1;
+        let exit = last[rank].code.last().map_or(0, |it| self.streams[run][it.stream as usize]);
+        let taken = storage.iter().filter(|it| it.rank == rank && it.later.is_none());
+        for it in taken {
+            let view = View::contiguous(it.earlier, vec![self.plan.buffers[it.earlier as usize].len]);
+            let write = InstKind::Fill { to: Box::new(view), value: Number::Int(1) };
+            self.caller_write = Some(self.push(write, exit, 0));
+        }
+        self.push(InstKind::ReadOutputs, exit, 0);
+    }
+
+    /// Adds a buffer of the caller for a part of an input or output.
+    fn caller_buffer(&mut self, of: &IoBinding, view: &View) -> View {
+        let buffer = Buffer { name: of.name.clone(), dtype: of.dtype, len: view.len() };
+        self.plan.buffers.push(buffer);
+        View::contiguous(self.plan.buffers.len() as BufferNo - 1, view.shape.clone())
+    }
+}
+
+/// Adds a buffer of another plan.
+fn add_buffer(plan: &mut Plan, of: &Plan, number: BufferNo) -> BufferNo {
+    plan.buffers.push(of.buffers[number as usize].clone());
+    plan.buffers.len() as BufferNo - 1
+}
+
+/// Returns, by buffer of `second`, the buffer of `first` that has its memory: inputs and outputs of one name, and tensors with one
+/// of the names.
+fn shared_buffers(first: &Plan, second: &Plan, shared: &BTreeSet<String>) -> Vec<Option<BufferNo>> {
+    let ports = |plan: &Plan| -> Vec<(String, BufferNo)> {
+        let port = |it: &IoBinding| Some((it.name.clone(), it.shard.view.as_ref()?.buffer));
+        let local = (0..).zip(&plan.buffers).filter(|it| shared.contains(&*it.1.name));
+        let local = local.map(|(number, it)| (it.name.clone(), number));
+        plan.inputs.iter().chain(&plan.outputs).filter_map(port).chain(local).collect()
+    };
+    let (mine, theirs) = (ports(first), ports(second));
+    let known = |buffer: BufferNo| {
+        let names = theirs.iter().filter(|it| it.1 == buffer);
+        names.filter_map(|(name, _)| mine.iter().find(|it| it.0 == *name)).map(|it| it.1).next()
+    };
+    (0..second.buffers.len() as BufferNo).map(known).collect()
+}
+
+/// Adds the origins and iterations of another plan, and returns the number of the first origin. Statements of another program have no names.
+fn add_origins(plan: &mut Plan, of: &Plan) -> u32 {
+    let (origins, iterations) = (plan.origins.len() as u32, plan.iterations.len() as u32);
+    let own = |it: &Origin| Origin { stmt: None, iteration: it.iteration.map(|at| at + iterations), ..*it };
+    Arc::make_mut(&mut plan.origins).extend(of.origins.iter().map(own));
+    let own = |it: &LoopIteration| LoopIteration { parent: it.parent.map(|at| at + iterations), ..it.clone() };
+    Arc::make_mut(&mut plan.iterations).extend(of.iterations.iter().map(own));
+    origins
+}
+
+/// Returns an instruction as the combined world contains it, or `None` if it omits it.
+fn kept_kind(kind: &InstKind) -> Option<InstKind> {
+    Some(match kind {
+        InstKind::ShareMemHandles { .. }
+        | InstKind::Barrier
+        | InstKind::ReadOutputs
+        | InstKind::Alloc { zeroed: None, .. } => return None,
+        InstKind::Alloc { zeroed: Some(to), .. } => InstKind::Fill { to: to.clone(), value: Number::Int(0) },
+        _ => kind.clone(),
+    })
+}
+
+/// Adds what the runs before have of events, works and signals to the numbers of an instruction, and gives it the numbers of the combined plan.
+fn shift(
+    kind: &mut InstKind,
+    (events, works, signals): (u32, u32, u32),
+    (communicators, origins): (&[CommunicatorNo], u32),
+) {
+    let number = |it: &mut CommunicatorNo| *it = communicators[*it as usize];
+    match kind {
+        InstKind::RecordEvent { event } | InstKind::WaitEvent { event } | InstKind::HostWait { event } => {
+            *event += events;
+        }
+        InstKind::Wait { work } => *work += works,
+        InstKind::Signal { signal: it } | InstKind::WaitSignal { signal: it } => {
+            *it = SignalId { index: it.index + signals, ..*it };
+        }
+        InstKind::Collective(it) => {
+            it.work += works;
+            number(&mut it.communicator);
+        }
+        InstKind::P2pGroup(it) => {
+            it.work += works;
+            number(&mut it.communicator);
+            it.ops.iter_mut().for_each(|it| it.origin += origins);
+        }
+        _ => (),
+    }
+}

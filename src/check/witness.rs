@@ -1,0 +1,233 @@
+//! Orders of steps of the simulator in which a finding shows, with what the run needs besides them.
+
+use super::{
+    conflict::{Party, Race},
+    execution_fault::{ExecutionFault, ExecutionFaultKind},
+    finding::Finding,
+    orders::{StepOrder, steps_before},
+    replay::{NextRun, Replay, ReplayedStorage},
+    semaphores,
+};
+use hir_plan::{
+    InstKind, World,
+    sync::{InstRef, P2pQueues, Step},
+};
+
+/// The largest number of findings for which a world of their own is made.
+const MAX_REPLAYS: usize = 16;
+
+/// What a run needs besides the order of its steps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WitnessSetting {
+    /// Whether a second run follows, without a barrier.
+    pub has_second_run: bool,
+    /// The storage that tensors share.
+    pub storage: Vec<ReplayedStorage>,
+    /// Whether transfers over peer memory have semaphores of one word, as nvFuser's, and are not counted.
+    pub has_semaphores: bool,
+}
+
+impl WitnessSetting {
+    /// Returns whether the run is a plain one.
+    pub fn is_plain(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// An order of steps in which a finding shows.
+#[derive(Debug)]
+pub struct Witness {
+    /// What the run needs besides the order.
+    pub setting: WitnessSetting,
+    /// The runs; `None` if it is a plain run.
+    pub replay: Option<Replay>,
+    /// The steps up to the access that is too early. All others follow in program order.
+    pub steps: Vec<Step>,
+}
+
+/// Returns the first finding that the simulator can show, with its witness. The program must not deadlock.
+///
+/// # Errors
+/// Why none of them is shown; `None` if there is nothing to show.
+pub fn first_witness<'f>(
+    world: &World,
+    findings: &'f [Finding],
+) -> Result<(&'f Finding, Witness), Option<String>> {
+    let mut reason = None;
+    let mut left = MAX_REPLAYS;
+    let plain = StepOrder::of(world);
+    for finding in findings {
+        let why = match (finding.race(), finding) {
+            (Some((race, _)), _) => match witness_of_race(world, race, &plain, &mut left) {
+                Ok(witness) => return Ok((finding, witness)),
+                Err(why) => Some(why),
+            },
+            (None, Finding::Execution { fault, .. }) => match witness_of_fault(world, fault) {
+                Ok(witness) => return Ok((finding, witness)),
+                Err(why) => why,
+            },
+            (None, it) => why_not_shown(it).map(str::to_owned),
+        };
+        reason = reason.or(why);
+    }
+    Err(reason)
+}
+
+/// Returns the order in which a statement of the next program accesses memory before one of this program that races with it.
+///
+/// # Errors
+/// Why there is none.
+pub fn witness_of_sequence(world: &World, next: NextRun<'_>, race: &Race) -> Result<Witness, String> {
+    if race.p2p != P2pQueues::Communicator {
+        return Err(ONE_COMMUNICATOR.to_owned());
+    }
+    between_runs(world, next, race)
+}
+
+const ONE_COMMUNICATOR: &str = "hir-run executes the transfers of all pairs of ranks on one communicator";
+
+fn witness_of_race(
+    world: &World,
+    race: &Race,
+    plain: &Result<StepOrder, super::TooLarge>,
+    left: &mut usize,
+) -> Result<Witness, String> {
+    if race.p2p != P2pQueues::Communicator {
+        return Err(ONE_COMMUNICATOR.to_owned());
+    }
+    if !race.between_runs && race.reused.is_none() {
+        let steps = plain.as_ref().map_err(ToString::to_string)?.witness(race);
+        if let Some(steps) = steps {
+            return Ok(Witness { setting: WitnessSetting::default(), replay: None, steps });
+        }
+    }
+    *left = left.checked_sub(1).ok_or("the first findings have none")?;
+    match (race.between_runs, race.reused) {
+        (true, _) => between_runs(world, NextRun::Same, race),
+        (false, Some(_)) => over_storage(world, race),
+        (false, None) => with_caller(world, race),
+    }
+}
+
+/// The access of the second run comes first.
+fn between_runs(world: &World, next: NextRun<'_>, race: &Race) -> Result<Witness, String> {
+    let storage: Vec<ReplayedStorage> = race
+        .reused
+        .map(|it| ReplayedStorage { rank: race.rank, earlier: it.earlier, later: it.later })
+        .filter(|it| it.later.is_some() && it.later != Some(it.earlier) || matches!(next, NextRun::Other(..)))
+        .into_iter()
+        .collect();
+    let setting = WitnessSetting { has_second_run: true, storage, has_semaphores: false };
+    let replay = replay(world, Some(next), &setting)?;
+    let [one, other] = race.parties.map(|it| inst_of(it.0));
+    let late = other.and_then(|it| replay.inst(1, it));
+    ordered(setting, replay, |it| Some((late?, it.inst(0, one?)?)))
+}
+
+/// The tensor, or the caller, that gets the storage accesses it first.
+fn over_storage(world: &World, race: &Race) -> Result<Witness, String> {
+    let reused = race.reused.ok_or("no storage is shared")?;
+    if race.is_stream_ordered || reused.is_unmapped {
+        return Err("the simulator does not free storage while a program runs".to_owned());
+    }
+    let storage = ReplayedStorage { rank: race.rank, earlier: reused.earlier, later: reused.later };
+    let setting = WitnessSetting { storage: vec![storage], ..WitnessSetting::default() };
+    let replay = replay(world, None, &setting)?;
+    let parties = race.parties.map(|it| inst_of(it.0));
+    let Some(later) = reused.later else {
+        let access = parties.into_iter().flatten().next();
+        return ordered(setting, replay, |it| Some((it.caller_write(race.rank)?, it.inst(0, access?)?)));
+    };
+    let is_later = |at: InstRef| {
+        let touched = world[at.rank].code[at.inst].kind.touched_buffers(at.rank);
+        touched.iter().any(|it| (it.0, it.1) == (race.rank, later))
+    };
+    let [one, other] = parties;
+    let (early, late) = if other.is_some_and(is_later) { (one, other) } else { (other, one) };
+    ordered(setting, replay, |it| Some((it.inst(0, late?)?, it.inst(0, early?)?)))
+}
+
+/// The caller writes an input for the next run too early for this run, or too late for the next one.
+fn with_caller(world: &World, race: &Race) -> Result<Witness, String> {
+    let setting = WitnessSetting { has_second_run: true, ..WitnessSetting::default() };
+    let replay = replay(world, Some(NextRun::Same), &setting)?;
+    let input = replay.written_input(world, race.rank, race.buffer);
+    let parties = race.parties.map(|it| it.0);
+    let access = parties.into_iter().find_map(inst_of);
+    let is_before = parties.contains(&Party::CallerBefore);
+    ordered(setting, replay, |it| {
+        Some(if is_before { (it.inst(1, access?)?, input?) } else { (input?, it.inst(0, access?)?) })
+    })
+}
+
+/// A transfer is posted again before the first one has ended.
+fn witness_of_fault(world: &World, fault: &ExecutionFault) -> Result<Witness, Option<String>> {
+    let between_runs = match fault.kind {
+        ExecutionFaultKind::PostedAgain { between_runs } => between_runs,
+        ExecutionFaultKind::TooFewQueues(_) => return Err(None),
+        ExecutionFaultKind::NotRecorded(_)
+        | ExecutionFaultKind::Isolation
+        | ExecutionFaultKind::HostWait
+        | ExecutionFaultKind::SymmetricMemory { .. }
+        | ExecutionFaultKind::Unjoined => {
+            return Err(Some("a capture leaves work out, or fails, in every order of steps".to_owned()));
+        }
+    };
+    let setting =
+        WitnessSetting { has_second_run: between_runs, has_semaphores: true, ..WitnessSetting::default() };
+    let replay = replay(world, between_runs.then_some(NextRun::Same), &setting)?;
+    let run = usize::from(between_runs);
+    let code = &world[fault.rank].code;
+    // The last post of the statement follows the first one.
+    let posts = |it: &InstKind| matches!(it, InstKind::Signal { signal } if semaphores::is_post(*signal));
+    let mut all = (0..code.len()).filter(|at| code[*at].origin == fault.origin && posts(&code[*at].kind));
+    let post = match fault.again {
+        Some([_, inst]) => Some(inst).filter(|it| posts(&code[*it].kind)),
+        None => all.next(),
+    };
+    let post = post.and_then(|inst| replay.inst(run, InstRef { rank: fault.rank, inst }));
+    let post = post.ok_or("the rank that copies waits too early: no order of steps shows this".to_owned())?;
+    let steps = steps_before(&replay.world, post).map_err(|it| it.to_string())?;
+    Ok(Witness { setting, replay: Some(replay), steps })
+}
+
+fn replay(world: &World, next: Option<NextRun<'_>>, setting: &WitnessSetting) -> Result<Replay, String> {
+    Replay::new(world, next, &setting.storage).map_err(|it| it.to_string())
+}
+
+/// Returns the steps up to the first of two accesses, if nothing orders them in the combined world.
+fn ordered(
+    setting: WitnessSetting,
+    replay: Replay,
+    pair: impl FnOnce(&Replay) -> Option<(InstRef, InstRef)>,
+) -> Result<Witness, String> {
+    let not_shown = "the simulator has no step for what the caller or the allocator does there";
+    let (late, early) = pair(&replay).ok_or(not_shown)?;
+    let steps = StepOrder::of(&replay.world).map_err(|it| it.to_string())?.with_first(late, early);
+    let steps = steps.ok_or("the order of the simulator's steps allows only one order of the two accesses")?;
+    Ok(Witness { setting, replay: Some(replay), steps })
+}
+
+/// Returns the instruction of a party.
+fn inst_of(party: Party) -> Option<InstRef> {
+    match party {
+        Party::Inst(at) | Party::Operation(at, _) => Some(at),
+        Party::Free(..) | Party::CallerBefore | Party::CallerAfter(_) => None,
+    }
+}
+
+/// Returns why no order of steps shows a finding that is no race; `None` for a remark or a warning.
+fn why_not_shown(it: &Finding) -> Option<&'static str> {
+    Some(match it {
+        Finding::CommunicatorOrder(_) => "hir-run starts the kernels of several communicators in issue order",
+        Finding::Unwritten { read, .. } if read.output.is_some() || read.reaches.is_some() => {
+            "elements that nothing writes are unwritten in every order"
+        }
+        Finding::Deadlock(_) => "the program deadlocks",
+        Finding::Race { .. }
+        | Finding::Execution { .. }
+        | Finding::Unwritten { .. }
+        | Finding::OverwrittenView { .. }
+        | Finding::Excess(_) => return None,
+    })
+}

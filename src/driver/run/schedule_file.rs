@@ -1,0 +1,178 @@
+//! Files with an order of steps, for `--schedule=@FILE`.
+//!
+//! A file has one line per step: the rank, the index of the instruction in the rank's plan, and the
+//! step of the instruction. `#` begins a comment. Other lines say what the run has besides the program:
+//!
+//! ```text
+//! runs 2                  the program runs twice, without a barrier between the runs
+//! next other.hir T4 T5    another program follows; it and the first one share these tensors besides inputs and outputs
+//! storage 0 1 3           on rank 0, buffer 3 has the storage of buffer 1
+//! storage 0 1 caller      on rank 0, the caller gets the storage of buffer 1 at the end
+//! semaphores              each transfer over peer memory has a semaphore of one word
+//! ```
+
+use std::{collections::BTreeSet, fmt::Write, path::Path, sync::Arc};
+
+use grammar::count_text;
+
+use crate::run::failure::JobFailure;
+use hir_check::{ReplayedStorage, WitnessSetting};
+use hir_plan::{
+    Plan,
+    sync::{InstRef, Step},
+};
+use hir_process::input_file::InputFiles;
+
+/// A program that runs after the first one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NextProgram {
+    /// Its file.
+    pub file: String,
+    /// The names of the tensors that it shares with the first one besides inputs and outputs.
+    pub shared: BTreeSet<String>,
+}
+
+/// A file with an order of steps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScheduleFile {
+    /// What the run needs besides the order.
+    pub setting: WitnessSetting,
+    /// The program of the second run, if it is another one.
+    pub next: Option<NextProgram>,
+    /// The steps, each with its line.
+    steps: Vec<(usize, Step)>,
+    /// The path in messages.
+    name: String,
+}
+
+/// What a line of a file says.
+enum Line {
+    Empty,
+    Step(Step),
+    SecondRun,
+    Next(NextProgram),
+    Storage(ReplayedStorage),
+    Semaphores,
+}
+
+impl Line {
+    /// Parses a line without its comment; `None` if it is none of a file.
+    fn parse(text: &str) -> Option<Self> {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        Some(match words.as_slice() {
+            [] => Self::Empty,
+            ["runs", "2"] => Self::SecondRun,
+            ["next", file, shared @ ..] => Self::Next(NextProgram {
+                file: (*file).to_owned(),
+                shared: shared.iter().map(|it| (*it).to_owned()).collect(),
+            }),
+            ["storage", rank, earlier, later] => Self::Storage(ReplayedStorage {
+                rank: rank.parse().ok()?,
+                earlier: earlier.parse().ok()?,
+                later: if *later == "caller" { None } else { Some(later.parse().ok()?) },
+            }),
+            ["semaphores"] => Self::Semaphores,
+            [rank, inst, part] => Self::Step(Step {
+                inst_ref: InstRef { rank: rank.parse().ok()?, inst: inst.parse().ok()? },
+                index: part.parse().ok()?,
+            }),
+            _ => return None,
+        })
+    }
+}
+
+impl ScheduleFile {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or has a line that no file has.
+    pub fn read(path: &Path, files: &InputFiles) -> Result<Self, JobFailure> {
+        let name = path.display().to_string();
+        let cannot = |fault: &dyn std::fmt::Display| JobFailure::CannotRead {
+            path: name.clone(),
+            cause: fault.to_string(),
+        };
+        let bytes = files.read(path).map_err(|it| cannot(&it))?;
+        let text = String::from_utf8(bytes).map_err(|it| cannot(&it))?;
+        let mut file = Self {
+            setting: WitnessSetting::default(),
+            next: None,
+            steps: Vec::new(),
+            name: path.display().to_string(),
+        };
+        for (number, line) in (1..).zip(text.lines()) {
+            match Line::parse(line.split('#').next().unwrap_or_default()) {
+                Some(Line::Empty) => (),
+                Some(Line::Step(it)) => file.steps.push((number, it)),
+                Some(Line::SecondRun) => file.setting.has_second_run = true,
+                Some(Line::Next(it)) => {
+                    file.setting.has_second_run = true;
+                    file.next = Some(it);
+                }
+                Some(Line::Storage(it)) => file.setting.storage.push(it),
+                Some(Line::Semaphores) => file.setting.has_semaphores = true,
+                None => {
+                    let message = format!(
+                        "`{}`, line {number}: expected rank, instruction and step, three numbers",
+                        file.name
+                    );
+                    return Err(JobFailure::Usage(message));
+                }
+            }
+        }
+        Ok(file)
+    }
+
+    /// Returns the steps.
+    ///
+    /// # Errors
+    /// The plans do not have an instruction.
+    pub fn steps_in(&self, plans: &[Plan]) -> Result<Arc<[Step]>, JobFailure> {
+        for (line, step) in &self.steps {
+            let InstRef { rank, inst } = step.inst_ref;
+            let count = plans.get(rank).map_or(0, |it| it.code.len());
+            if inst >= count {
+                let message = format!(
+                    "`{}`, line {line}: instruction {inst} of rank {rank} does not exist: the program has {}, and {count} \
+                     instructions there",
+                    self.name,
+                    count_text(plans.len(), "rank")
+                );
+                return Err(JobFailure::Usage(message));
+            }
+        }
+        Ok(self.steps.iter().map(|it| it.1).collect())
+    }
+}
+
+/// Formats a file for `@FILE`, with a comment for each step. `title` becomes the leading comment, and `setting` follows it.
+pub fn format_schedule(plans: &[Plan], steps: &[Step], title: &str, setting: &[String]) -> String {
+    let mut text = String::new();
+    title.lines().for_each(|line| _ = writeln!(text, "# {line}"));
+    setting.iter().for_each(|line| _ = writeln!(text, "{line}"));
+    for it in steps {
+        let InstRef { rank, inst } = it.inst_ref;
+        let kind = hir_plan::inst_text(&plans[rank], &plans[rank].code[inst]);
+        _ = writeln!(text, "{rank} {inst} {}  # {}: {kind}", it.index, hir_sim::describe(plans, it.inst_ref));
+    }
+    text
+}
+
+/// Returns the lines of a file that say what a run has besides the program.
+pub fn setting_lines(setting: &WitnessSetting, next: Option<&NextProgram>) -> Vec<String> {
+    let mut lines = Vec::new();
+    match next {
+        Some(it) => {
+            let shared: String = it.shared.iter().map(|it| format!(" {it}")).collect();
+            lines.push(format!("next {}{shared}", it.file));
+        }
+        None if setting.has_second_run => lines.push("runs 2".to_owned()),
+        None => (),
+    }
+    lines.extend(setting.storage.iter().map(|it| {
+        let later = it.later.map_or("caller".to_owned(), |it| it.to_string());
+        format!("storage {} {} {later}", it.rank, it.earlier)
+    }));
+    lines.extend(setting.has_semaphores.then(|| "semaphores".to_owned()));
+    lines
+}
