@@ -214,6 +214,9 @@ impl RankReplay {
                 place.len = place.len.max(it.len);
             }
         }
+        for it in plan.inputs.iter_mut().chain(&mut plan.outputs).filter_map(|it| it.shard.view.as_mut()) {
+            it.buffer = buffers[0][it.buffer as usize];
+        }
         let count = |all: usize| (0..all as u32).collect();
         Ok(Self {
             streams: [count(first.streams.len()), streams],
@@ -268,9 +271,10 @@ impl RankReplay {
         let exit = first.code.last().map_or(0, |it| it.stream);
         let numbers = self.buffers.clone();
         for (number, it) in first.outputs.iter().enumerate() {
-            let Some(from) = &it.shard.view else { continue };
-            let to = self.caller_buffer(it, from);
-            let from = ViewOnRank { rank: first.rank, view: from.clone() };
+            let Some(view) = &it.shard.view else { continue };
+            let to = self.caller_buffer(it, view);
+            let mut from = ViewOnRank { rank: first.rank, view: view.clone() };
+            from.view.buffer = numbers[0][view.buffer as usize];
             let saved = ViewOnRank { rank: first.rank, view: to.clone() };
             if !to.is_empty() {
                 self.push(InstKind::Copy { from: Box::new(from), to: Box::new(saved) }, exit, 0);

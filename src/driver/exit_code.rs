@@ -50,7 +50,7 @@ fn exit_code_of_run(fault: &RunError) -> Exit {
         RunError::Shard(_) => Exit::InternalError,
         RunError::OverBudget(_) | RunError::Threads(_) => Exit::Environment,
         RunError::Fault(fault) => match fault {
-            SimError::Deadlock(_) => Exit::Hang,
+            SimError::Deadlock(_) | SimError::SemaphoreLost { .. } => Exit::Hang,
             SimError::Program { .. } | SimError::Unsupported { .. } => Exit::Rejected,
             SimError::StepNotReady(_) => Exit::Usage,
             SimError::Internal(_) => Exit::InternalError,

@@ -36,6 +36,12 @@ impl Machine<'_> {
             }
         }
         if (0..self.actors.len()).any(|it| self.head(it).is_some()) {
+            if let Some(at) = self.lost_posts.first()
+                && let InstKind::Signal { signal } = self.world[at.rank].code[at.inst].kind
+            {
+                let post = self.world[at.rank].describe_origin(self.world[at.rank].code[at.inst].origin);
+                return Err(SimError::SemaphoreLost { rank: at.rank, post, waiting: signal.to });
+            }
             let explained = sync::explain(self.world, &self.state());
             return Err(SimError::Deadlock(Box::new(explained)));
         }
@@ -240,6 +246,7 @@ impl Machine<'_> {
             SyncEffect::Post(it) => return self.post(actor, it.communicator()),
             SyncEffect::Reshard(_) => return self.run_collective(actor),
             SyncEffect::Signal(it) if self.is_lost(it) => {
+                self.lost_posts.push(InstRef { rank, inst });
                 self.retire_without_events(actor);
                 return Ok(());
             }

@@ -167,6 +167,8 @@ pub(super) struct Machine<'a> {
     pub semaphores: Arc<FxHashMap<SignalId, (usize, bool)>>,
     /// The semaphores whose transfer is posted and has not ended.
     pub posted_semaphores: FxHashSet<usize>,
+    /// The posts whose value is lost.
+    pub lost_posts: Vec<InstRef>,
     /// The number of instructions that are complete.
     pub completed: usize,
     /// For each rank, the instructions of other ranks that write to its memory.
@@ -214,6 +216,7 @@ impl<'a> Machine<'a> {
             outcome: SimOutcome::new(plans),
             semaphores: Arc::default(),
             posted_semaphores: FxHashSet::default(),
+            lost_posts: Vec::new(),
             completed: 0,
             remote_writes: remote_writes(plans),
             first_actor: Vec::new(),

@@ -85,6 +85,19 @@ pub enum SimError {
     /// No step may run, and instructions remain.
     #[error("{0}")]
     Deadlock(Box<Deadlock>),
+    /// A rank waits forever for a semaphore of one word, since a value of it is lost (`SimOptions::semaphores`).
+    #[error(
+        "{post} on rank {rank} writes its semaphore before the transfer before has ended, so one of the two values is lost, and rank {waiting} \
+         waits forever"
+    )]
+    SemaphoreLost {
+        /// The rank that posts the transfer.
+        rank: usize,
+        /// The statement.
+        post: String,
+        /// The rank that waits.
+        waiting: usize,
+    },
     /// The program is invalid at this instruction.
     #[error("rank {rank}: {place}: {message}")]
     Program {

@@ -201,7 +201,11 @@ fn simulate(program: &Program, lines: &LineIndex) -> Result<(), String> {
         |schedule: &Schedule| match sim::run(&plans, inputs.clone(), schedule, &sim::SimOptions::default()) {
             Ok(outcome) => Ok(Some(outcome)),
             Err(SimError::Deadlock(_) | SimError::Program { .. } | SimError::Unsupported { .. }) => Ok(None),
-            Err(fault @ (SimError::Internal(_) | SimError::StepNotReady(_))) => Err(fault.to_string()),
+            Err(
+                fault @ (SimError::SemaphoreLost { .. }
+                | SimError::Internal(_)
+                | SimError::StepNotReady(_)),
+            ) => Err(fault.to_string()),
         };
     let first = run(&Schedule::Program)?;
     let report = check(&plans, Checks::ALL_FAULTS);

@@ -251,7 +251,12 @@ fn result(plans: &World, inputs: &[Vec<Arc<Data>>], schedule: &Schedule) -> Resu
         Ok(it) => Ok(Some(format!("{:?}", it.outputs))),
         Err(SimError::Program { .. } | SimError::Unsupported { .. }) => Ok(None),
         // The checker must have found a deadlock before.
-        Err(fault @ (SimError::Deadlock(_) | SimError::StepNotReady(_) | SimError::Internal(_))) => {
+        Err(
+            fault @ (SimError::Deadlock(_)
+            | SimError::SemaphoreLost { .. }
+            | SimError::StepNotReady(_)
+            | SimError::Internal(_)),
+        ) => {
             Err(format!("MISSED: {schedule}: {fault}"))
         }
     }

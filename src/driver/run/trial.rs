@@ -114,7 +114,8 @@ impl RunFailure {
                 (trouble, waiting_inst(it), Some(it.clone()))
             }
             RunError::Fault(
-                SimError::Program { .. }
+                SimError::SemaphoreLost { .. }
+                | SimError::Program { .. }
                 | SimError::Unsupported { .. }
                 | SimError::StepNotReady(_)
                 | SimError::Internal(_),

@@ -130,6 +130,8 @@ pub(super) fn map_shadow(
     written: &WrittenMask,
 ) -> Result<Option<Shadow>, KernelError> {
     let function = precision.function(row);
+    // The step of `nextafter` is that of the precision; all other functions are those of exact operands.
+    let unrounded = if op == Op::NextAfter { function } else { row.double };
     let number = |it| constant(it, precision);
     let column = |lane: usize| Columns::of(args, |it| lane_values(it, lane), number);
     let (exact, ordered, rounded) = (column(EXACT), column(ORDERED), column(ROUNDED));
@@ -146,13 +148,13 @@ pub(super) fn map_shadow(
     let mut lanes = [const { Vec::new() }; LANES].map(|_: Vec<f64>| vec![0.0; results.len()]);
     for at in (0..results.len()).filter(|at| written.get(*at)) {
         let (a, b, c, d) = (exact.at(at), ordered.at(at), rounded.at(at), given.at(at));
-        let value = function.eval(a).0;
+        let value = unrounded.eval(a).0;
         lanes[EXACT][at] = value;
         let spread = |b: [f64; 3]| [0, 1, 2].map(|it: usize| (b[it] - a[it]).abs());
         lanes[ORDERED][at] = if jumps {
-            farthest_result(function, a, spread(b))
+            farthest_result(unrounded, a, spread(b))
         } else {
-            match function.eval(b) {
+            match unrounded.eval(b) {
                 (it, true) => it,
                 (it, false) => perturb(it, ORDER_ERROR * it.abs(), ORDERED),
             }
