@@ -107,15 +107,14 @@ impl<'p> Unroller<'p, '_> {
             }
             (Op::P2PCommunication, _, Some(buffer)) => {
                 let pair = pair(stmt, rank, index(attr::PEER, ranks)?);
-                let mut meeting = channel(Some(pair));
+                let mut link = channel(Some(pair));
                 if backend == Backend::Cuda {
                     let handle = self.own.handles.get(&self.handle(stmt, buffer)?).filter(|_| !is_grouped);
                     let why = "no earlier ShareMemHandles shares the handle of its buffer with its peer";
-                    meeting = Channel::Copy(*handle.ok_or(why)?, protocol);
+                    link = Channel::Copy(*handle.ok_or(why)?, protocol);
                     queue = Channel::Post(self.own.stmt, self.own.current, Some(pair));
                 }
-                let receives = stmt.get(attr::P2P_TYPE) == Some(P2pType::Recv);
-                vec![(meeting, usize::from(receives), 2, Type::SendRecv, 0)]
+                vec![(link, (stmt.get(attr::P2P_TYPE) == Some(P2pType::Recv)).into(), 2, Type::SendRecv, 0)]
             }
             (Op::Communication | Op::CollectivePermute | Op::P2PCommunication, ..) => Vec::new(),
             _ => return Err(unknown(stmt.op)),
@@ -170,7 +169,8 @@ impl<'p> Unroller<'p, '_> {
         let why = "hir-certify does not know its `red_op` of these elements";
         let combine = kind.is_reduction().then(|| Combine::named(word, of).ok_or(why)).transpose()?;
         let (input, output) = (input.filter(|_| sends), output.filter(|it| receives && self.holds(*it)));
-        let writes = Vec::from_iter(output.map(|it| self.output_view(it, None)).transpose()?);
+        let bound = |it| if buffer.is_some() { self.view(it) } else { self.output_view(it, None) };
+        let writes = Vec::from_iter(output.map(bound).transpose()?);
         let reads = Vec::from_iter(input.map(|it| self.view(it)).transpose()?);
         // The input may have a part for each member. Parts that are not combined follow each other.
         let is_split = matches!(kind, Type::Scatter | Type::ReduceScatter | Type::AllToAll);
