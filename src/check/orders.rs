@@ -204,9 +204,8 @@ impl StepOrder {
     /// Returns the steps up to the last one of `late` that conflicts with a step of `early`, in an order in which it happens before that
     /// step. Returns `None` if all such steps are ordered.
     pub fn with_first(&self, late: InstRef, early: InstRef) -> Option<Vec<Step>> {
-        let is_pair = |it: &(usize, usize)| {
-            self.steps[it.0].inst_ref == late && self.steps[it.1].inst_ref == early
-        };
+        let is_pair =
+            |it: &(usize, usize)| self.steps[it.0].inst_ref == late && self.steps[it.1].inst_ref == early;
         let pairs = self.conflicts.iter().flat_map(|it| [*it, (it.1, it.0)]).filter(is_pair);
         let (late, early) = pairs.max()?;
         Some(self.prefix_with_late_first(early, late))

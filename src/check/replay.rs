@@ -9,8 +9,8 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use super::two_runs::signal_count;
 use hir_plan::{
-    Buffer, BufferNo, CommunicatorNo, Inst, InstKind, IoBinding, LoopIteration, Number, Origin, Plan, SignalId,
-    StreamNo, View, ViewOnRank, World,
+    Buffer, BufferNo, CommunicatorNo, Inst, InstKind, IoBinding, LoopIteration, Number, Origin, Plan,
+    SignalId, StreamNo, View, ViewOnRank, World,
     sync::{InstRef, Step},
 };
 
@@ -183,7 +183,10 @@ impl RankReplay {
             buffers[1] = match next {
                 Some(NextRun::Other(_, shared)) => {
                     let known = shared_buffers(first, second, shared);
-                    (0..).zip(&known).map(|(number, it)| it.unwrap_or_else(|| add_buffer(&mut plan, second, number))).collect()
+                    (0..)
+                        .zip(&known)
+                        .map(|(number, it)| it.unwrap_or_else(|| add_buffer(&mut plan, second, number)))
+                        .collect()
                 }
                 Some(NextRun::Same) | None => buffers[0].clone(),
             };
@@ -258,7 +261,9 @@ impl RankReplay {
                 kind
             });
             places.push(
-                kind.map(|kind| self.push(kind, self.streams[run][inst.stream as usize], inst.origin + origins)),
+                kind.map(|kind| {
+                    self.push(kind, self.streams[run][inst.stream as usize], inst.origin + origins)
+                }),
             );
         }
         self.places.push(places);
@@ -365,7 +370,8 @@ fn add_origins(plan: &mut Plan, of: &Plan) -> u32 {
     let (origins, iterations) = (plan.origins.len() as u32, plan.iterations.len() as u32);
     let own = |it: &Origin| Origin { stmt: None, iteration: it.iteration.map(|at| at + iterations), ..*it };
     Arc::make_mut(&mut plan.origins).extend(of.origins.iter().map(own));
-    let own = |it: &LoopIteration| LoopIteration { parent: it.parent.map(|at| at + iterations), ..it.clone() };
+    let own =
+        |it: &LoopIteration| LoopIteration { parent: it.parent.map(|at| at + iterations), ..it.clone() };
     Arc::make_mut(&mut plan.iterations).extend(of.iterations.iter().map(own));
     origins
 }

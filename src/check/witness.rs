@@ -204,7 +204,8 @@ fn ordered(
     let not_shown = "the simulator has no step for what the caller or the allocator does there";
     let (late, early) = pair(&replay).ok_or(not_shown)?;
     let steps = StepOrder::of(&replay.world).map_err(|it| it.to_string())?.with_first(late, early);
-    let steps = steps.ok_or("the order of the simulator's steps allows only one order of the two accesses")?;
+    let steps =
+        steps.ok_or("the order of the simulator's steps allows only one order of the two accesses")?;
     Ok(Witness { setting, replay: Some(replay), steps })
 }
 

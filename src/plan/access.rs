@@ -152,7 +152,11 @@ impl InstKind {
             Self::Collective(it) => it.input.iter_mut().chain(&mut it.output).for_each(own),
             Self::P2pGroup(it) => it.ops.iter_mut().for_each(|it| own(&mut it.view)),
             Self::Reshard(it) => {
-                it.operands.iter_mut().chain([&mut it.result]).filter_map(|it| it.view.as_mut()).for_each(own);
+                it.operands
+                    .iter_mut()
+                    .chain([&mut it.result])
+                    .filter_map(|it| it.view.as_mut())
+                    .for_each(own);
             }
             Self::OpaqueCall(it) => it.inputs.iter_mut().chain(&mut it.outputs).for_each(own),
             Self::Alloc { zeroed, .. } => zeroed.iter_mut().for_each(|it| own(it)),

@@ -245,9 +245,7 @@ fn result(plans: &World, schedule: &Schedule) -> Result<String, String> {
     let options = SimOptions { watch, ..SimOptions::default() };
     match sim::run(plans, vec![Vec::new(); plans.len()], schedule, &options) {
         Ok(it) => Ok(format!("{:?}\n{:?}", it.outputs, it.watched)),
-        Err(
-            fault @ (SimError::Deadlock(_) | SimError::SemaphoreLost { .. } | SimError::Program { .. }),
-        ) => {
+        Err(fault @ (SimError::Deadlock(_) | SimError::SemaphoreLost { .. } | SimError::Program { .. })) => {
             Err(format!("{schedule}: {fault}"))
         }
         Err(fault @ (SimError::Unsupported { .. } | SimError::StepNotReady(_) | SimError::Internal(_))) => {

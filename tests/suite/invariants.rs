@@ -202,9 +202,7 @@ fn simulate(program: &Program, lines: &LineIndex) -> Result<(), String> {
             Ok(outcome) => Ok(Some(outcome)),
             Err(SimError::Deadlock(_) | SimError::Program { .. } | SimError::Unsupported { .. }) => Ok(None),
             Err(
-                fault @ (SimError::SemaphoreLost { .. }
-                | SimError::Internal(_)
-                | SimError::StepNotReady(_)),
+                fault @ (SimError::SemaphoreLost { .. } | SimError::Internal(_) | SimError::StepNotReady(_)),
             ) => Err(fault.to_string()),
         };
     let first = run(&Schedule::Program)?;

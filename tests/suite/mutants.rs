@@ -256,9 +256,7 @@ fn result(plans: &World, inputs: &[Vec<Arc<Data>>], schedule: &Schedule) -> Resu
             | SimError::SemaphoreLost { .. }
             | SimError::StepNotReady(_)
             | SimError::Internal(_)),
-        ) => {
-            Err(format!("MISSED: {schedule}: {fault}"))
-        }
+        ) => Err(format!("MISSED: {schedule}: {fault}")),
     }
 }
 

@@ -42,10 +42,12 @@ impl ReplayRun {
         setup: &PrepareOptions<'_>,
         (spec, limits): (&mut InputSpec, SimLimits<'_>),
     ) -> Result<Self, JobFailure> {
-        let unsuitable = |fault: String| JobFailure::Unsuitable(format!("the order of `--schedule`: {fault}"));
+        let unsuitable =
+            |fault: String| JobFailure::Unsuitable(format!("the order of `--schedule`: {fault}"));
         let other = match &file.next {
             Some(it) => {
-                let setup = PrepareOptions { passes: &|_, _| Ok(()), container: None, is_reference: true, ..*setup };
+                let setup =
+                    PrepareOptions { passes: &|_, _| Ok(()), container: None, is_reference: true, ..*setup };
                 Some(prepare(&ProgramFiles::One(it.file.clone()), &setup)?)
             }
             None => None,
@@ -61,7 +63,8 @@ impl ReplayRun {
         if next.is_some() {
             let second = other.as_ref().map_or(first, |it| &it.world);
             let mut again = InputSpec::new(spec.generator.kind, spec.generator.seed.wrapping_add(1), second);
-            let has_input = |name: &str| second.iter().flat_map(|it: &Plan| &it.inputs).any(|it| it.name == name);
+            let has_input =
+                |name: &str| second.iter().flat_map(|it: &Plan| &it.inputs).any(|it| it.name == name);
             let flags = spec.flags.iter().filter(|it| has_input(&it.name)).cloned().collect();
             again = again.with_flags(flags, &setup.session.files);
             for (mine, more) in inputs.iter_mut().zip(again.fill(second)?) {
@@ -100,14 +103,21 @@ fn notes(file: &ScheduleFile, first: &[Plan], other: Option<&[Plan]>) -> Vec<Str
     }
     for it in &file.setting.storage {
         let name = |plans: &[Plan], number: u32| {
-            plans.get(it.rank).and_then(|it| it.buffers.get(number as usize)).map_or("?".to_owned(), |it| it.name.clone())
+            plans
+                .get(it.rank)
+                .and_then(|it| it.buffers.get(number as usize))
+                .map_or("?".to_owned(), |it| it.name.clone())
         };
         let later = match it.later {
             Some(later) => format!("`{}`", name(other.unwrap_or(first), later)),
             None => "the caller".to_owned(),
         };
         let when = if file.setting.has_second_run { " of the run before" } else { "" };
-        notes.push(format!("on rank {}, {later} gets the storage of `{}`{when}", it.rank, name(first, it.earlier)));
+        notes.push(format!(
+            "on rank {}, {later} gets the storage of `{}`{when}",
+            it.rank,
+            name(first, it.earlier)
+        ));
     }
     if file.setting.has_semaphores {
         notes.push("each transfer over peer memory has a semaphore of one word".to_owned());

@@ -355,6 +355,29 @@ mod tests {
     }
 
     #[test]
+    fn shadows_of_singles_are_the_values_in_double() -> Result<(), KernelError> {
+        let (mut exactness, mut rounded) = (Exactness { shadows: true, ..Exactness::default() }, 0);
+        // The step of `nextafter` depends on the precision.
+        for row in OPS.iter().filter(|it| it.class == OpClass::Elementwise && it.op != Op::NextAfter) {
+            let columns = [[0.3f32, -0.7, 1.9, -11.0], [1.7, 0.9, -2.3, 3.1], [0.1, 0.8, 0.4, 0.6]];
+            let single: Vec<DenseTensor> = columns.iter().map(|it| block(it.to_vec())).collect();
+            let double = columns.iter().map(|it| block(it.map(f64::from).to_vec())).collect::<Vec<_>>();
+            let mut run = |blocks: &[DenseTensor], dtype| {
+                let args: Vec<_> = blocks[..row.args.len()].iter().map(Operand::Tensor).collect();
+                map(row.op, &args, dtype, &[4], &mut exactness)
+            };
+            let results = [run(&single, DType::Float), run(&double, DType::Double)];
+            let [Ok(single), Ok(double)] = results else { continue };
+            let Some(shadow) = single.shadow else { continue };
+            rounded += 1;
+            let bits = |it: &[f64]| it.iter().map(|it| it.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(shadow.lane(0)), bits(&double.data.to_f64()), "{}", row.mnemonic);
+        }
+        assert!(rounded > 20, "{rounded}");
+        Ok(())
+    }
+
+    #[test]
     fn functions() -> Result<(), KernelError> {
         assert_eq!(singles(Op::Exp, &[&[0.0, 1.0]])?, (vec![1.0, f64::from(std::f32::consts::E)], 1));
         assert_eq!(singles(Op::Exp2, &[&[3.0, -1.0]])?, (vec![8.0, 0.5], 0));

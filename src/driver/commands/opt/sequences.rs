@@ -77,7 +77,8 @@ impl Processor<'_> {
                             let (worlds, shared) = (sequence.worlds, &shared);
                             self.sequence_witness = races.iter().find_map(|it| {
                                 let next = NextRun::Other(worlds[1], shared);
-                                let witness = hir_check::witness_of_sequence(worlds[0], next, it.race()).ok()?;
+                                let witness =
+                                    hir_check::witness_of_sequence(worlds[0], next, it.race()).ok()?;
                                 let found = it.diagnostic(&sequence, is_of_first);
                                 Some(SequenceWitness {
                                     witness,
