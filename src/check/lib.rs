@@ -8,7 +8,7 @@
 //!
 //! # What orders two accesses
 //!
-//! Only the guarantees that CUDA, NCCL and PyTorch document. An order that an executor happens to provide
+//! Only the guarantees that CUDA, NCCL and PyTorch document; docs/checker.md has a table of sources by code and option. An order that an executor happens to provide
 //! beyond these does not count.
 //!
 //! * Work on one stream runs in issue order. Source: CUDA C++ Programming Guide, Streams.
@@ -24,7 +24,7 @@
 //!   ranks: `P2pQueues`.
 //! * A communication ends on a member once that member has received its data. A member that receives nothing
 //!   from a peer does not wait for it: the root of a broadcast may end early. NCCL documents no barrier
-//!   between members: only the data orders them.
+//!   between members: only the data orders them. Source: NCCL User Guide, Collective Operations.
 //! * The operations of a group run concurrently: a receive may write before a send of the same group has
 //!   read. Messages between two ranks arrive in the order in which they are posted. Source: NCCL User Guide,
 //!   Point-to-point communication.
@@ -45,8 +45,12 @@
 //!   order no memory access. Source: CUDA C++ Programming Guide, Asynchronous Concurrent Execution.
 //! * Storage may be used after the work issued on the stream of its `ALLOCATE` up to then. It is reused on
 //!   that stream, as a whole or in parts, as soon as no tensor and no communication holds it. Source: PyTorch,
-//!   `Tensor.record_stream`; `plan::caching_allocator`. `StorageModel` selects other allocators: with `cudaMallocAsync`, the
+//!   `Tensor.record_stream`, and `CUDACachingAllocator.cpp` for its two pools and for blocks that are split and merged; `plan::caching_allocator`. `StorageModel` selects other allocators: with `cudaMallocAsync`, the
 //!   stream executes allocation and free, and each use is between the two (`stream_ordered_frees`).
+//! * Streams that wait for semaphores share the hardware queues of a GPU. Source: CUDA C++ Programming Guide, Environment Variables,
+//!   `CUDA_DEVICE_MAX_CONNECTIONS`; `semaphores`.
+//! * A capture into a CUDA graph records the streams that have waited for its origin, and they have to join it. Source: CUDA C++ Programming
+//!   Guide, Creating a Graph Using Stream Capture; `capture`.
 //! * The caller writes the inputs before the stream that is current at entry begins. Inputs, outputs and
 //!   freed storage belong to the caller again once the stream that is current at exit has finished. Source:
 //!   the previous rule, applied to the caller's current stream; a convention of this project.

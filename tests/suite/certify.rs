@@ -1,7 +1,7 @@
 //! Tests `hir_certify`: what a pipeline makes of the samples and the cases of `tests/cases/lower` is certified; planted bugs are
 //! refused; and a random edit of a lowered text that changes a result in the simulator is never certified.
 
-use std::{collections::BTreeSet, fs, path::PathBuf};
+use std::{collections::BTreeSet, env, fs, path::PathBuf};
 
 use grammar::{codes::Code, diagnostic::has_errors, ir::Program, span::LineIndex};
 use hir::{
@@ -48,6 +48,7 @@ pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
     let edited = sources.clone();
     vec![
         Trial::test("certify::results_of_pipelines", move || certify_results(&sources)),
+        Trial::test("certify::transformer_block_of_many_ranks", certify_transformer_block),
         Trial::test("certify::wrong_edits_are_refused", move || refuse_wrong_edits(&edited)),
         Trial::test("certify::the_package_is_small", the_package_is_small),
     ]
@@ -103,6 +104,60 @@ fn certify_results(sources: &[PathBuf]) -> Result<(), Failed> {
         faults.push(format!("only {certified} programs are certified"));
     }
     if faults.is_empty() { Ok(()) } else { Err(faults.join("\n").into()) }
+}
+
+/// Certifies a transformer block with its gradients on 8 ranks, or on `HIR_CERTIFY_RANKS`: the case for 2 ranks with as many heads, and four
+/// columns for each. With `HIR_CERTIFY_KEEP`, the programs are written to this folder.
+fn certify_transformer_block() -> Result<(), Failed> {
+    let ranks = env::var("HIR_CERTIFY_RANKS").map_or(Ok(8), |it| it.parse::<usize>())?;
+    let case =
+        fs::read_to_string(PathBuf::from(ROOT).join("tests/cases/lower/train-block-tensor-parallel.hir"))?;
+    let text: Vec<String> = case.lines().map(|it| scaled(it, ranks)).collect();
+    let folder = env::var_os("HIR_CERTIFY_KEEP").map(PathBuf::from);
+    let temporary = tempfile::tempdir()?;
+    let folder = folder.unwrap_or(temporary.path().to_owned());
+    let path = folder.join("block.hir");
+    fs::write(&path, text.join("\n"))?;
+    let programs = lowered(&[path])?;
+    if programs.len() != PIPELINES.len() {
+        return Err(format!("{} programs are lowered", programs.len()).into());
+    }
+    for it in programs {
+        let pipeline = it.name.rsplit(' ').next().unwrap_or_default().trim_start_matches('@');
+        fs::write(folder.join(format!("block-{pipeline}.hir")), grammar::print(&it.lowered))?;
+        let settings = Settings { ranks: Some(ranks), runs: 1, seed: Some(7) };
+        certify(&it.original, &it.lowered, &settings)
+            .map_err(|fault| format!("{}: {}", it.name, fault.diagnostic.message))?;
+    }
+    Ok(())
+}
+
+/// Returns a line of the block for 2 ranks, as that for `ranks` has it. The first axis of 2 elements is the batch; other ones are heads.
+fn scaled(line: &str, ranks: usize) -> String {
+    let mesh: Vec<String> = (0..ranks).map(|it| it.to_string()).collect();
+    let line = line
+        .replace("DeviceMesh{0 1}", &format!("DeviceMesh{{{}}}", mesh.join(" ")))
+        .replace("float(8)", &format!("float({})", 4 * ranks))
+        .replace(", 2) ->", &format!(", {ranks}) ->"));
+    let mut scaled = String::new();
+    let (mut rest, mut has_batch) = (line.as_str(), false);
+    while let Some((before, (extent, behind))) =
+        rest.split_once('{').and_then(|(before, after)| Some((before, after.split_once('}')?)))
+    {
+        let axis = before.rsplit([' ', '(', '[', ',']).next().unwrap_or_default();
+        let new = match extent {
+            "2" if axis.starts_with("ideviceIdx") => ranks,
+            "2" if !std::mem::replace(&mut has_batch, true) => 2,
+            "2" => ranks,
+            "8" => 4 * ranks,
+            "12" => 6 * ranks,
+            _ => 0,
+        };
+        let new = if new == 0 { extent.to_owned() } else { new.to_string() };
+        scaled += &format!("{before}{{{new}}}");
+        rest = behind;
+    }
+    scaled + rest
 }
 
 fn refuse_wrong_edits(sources: &[PathBuf]) -> Result<(), Failed> {

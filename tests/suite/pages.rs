@@ -7,6 +7,7 @@
 
 use std::{fs, path::Path, process::Command};
 
+use grammar::codes::Code;
 use libtest_mimic::{Failed, Trial};
 
 use crate::{ROOT, setting, shown};
@@ -24,10 +25,23 @@ pub fn trials() -> Vec<Trial> {
         (!commands.is_empty()).then(|| Trial::test(name, move || commands.iter().try_for_each(check)))
     };
     let mut trials: Vec<Trial> = pages.iter().cloned().filter_map(trial).collect();
+    trials.push(Trial::test("pages::the_checker_has_sources", check_sources));
     trials.push(Trial::test("pages::links_resolve", move || check_links(&pages)));
     trials.push(Trial::test("pages::the_list_of_passes_is_complete", check_list_of_passes));
     trials.push(Trial::test("pages::excerpts_of_a_pass_are_of_its_file", check_excerpts));
     trials
+}
+
+/// Checks that the table of sources in `docs/checker.md` has each code of the checker.
+fn check_sources() -> Result<(), Failed> {
+    let page = fs::read_to_string(Path::new(ROOT).join("docs/checker.md"))?;
+    let section = page.split_once("## Sources and options").ok_or("docs/checker.md has no sources")?.1;
+    let rows: Vec<&str> = section.lines().skip(2).take_while(|it| it.starts_with('|')).collect();
+    let has_row = |code: &str| rows.iter().filter_map(|it| it.split('|').nth(2)).any(|it| it.contains(code));
+    let is_checkers = |code: &&str| ["E07", "W07", "R07"].iter().any(|it| code.starts_with(it));
+    let codes = Code::ALL.iter().map(|it| it.text()).filter(is_checkers);
+    let missing: Vec<&str> = codes.filter(|it| !has_row(it)).collect();
+    if missing.is_empty() { Ok(()) } else { Err(format!("no source of {missing:?}").into()) }
 }
 
 /// Checks that every page of the book is in its summary, and that relative links lead to files.
