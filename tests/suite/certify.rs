@@ -125,7 +125,7 @@ fn certify_transformer_block() -> Result<(), Failed> {
     for it in programs {
         let pipeline = it.name.rsplit(' ').next().unwrap_or_default().trim_start_matches('@');
         fs::write(folder.join(format!("block-{pipeline}.hir")), grammar::print(&it.lowered))?;
-        let settings = Settings { ranks: Some(ranks), runs: 1, seed: Some(7) };
+        let settings = Settings { ranks: Some(ranks), runs: 3, seed: Some(7) };
         certify(&it.original, &it.lowered, &settings)
             .map_err(|fault| format!("{}: {}", it.name, fault.diagnostic.message))?;
     }
