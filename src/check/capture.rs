@@ -29,16 +29,26 @@ struct Actor {
     last: Option<usize>,
 }
 
-/// Returns the faults of a rank, one for each stream that has work before it takes part, and the first of the others.
-pub fn capture_faults(plan: &Plan) -> Vec<ExecutionFault> {
+/// What a capture of a rank does.
+#[derive(Default)]
+pub struct Capture {
+    /// The faults, one for each stream that has work before it takes part, and the first of the others.
+    pub faults: Vec<ExecutionFault>,
+    /// The instructions that run at once and are not in the graph, with the Waits for them.
+    pub not_recorded: Vec<usize>,
+}
+
+/// Returns what a capture of a rank does.
+pub fn capture(plan: &Plan) -> Capture {
     let streams = plan.streams.len();
     let count = streams + plan.communicators.len();
     let mut actors = vec![Actor { known: vec![0; count], ..Actor::default() }; count];
-    let Some(first) = actors.first_mut() else { return Vec::new() };
+    let Some(first) = actors.first_mut() else { return Capture::default() };
     first.takes_part = true;
     let mut events: FxHashMap<EventNo, Option<Known>> = FxHashMap::default();
     let mut works: FxHashMap<WorkNo, Option<Known>> = FxHashMap::default();
     let mut faults: Vec<ExecutionFault> = Vec::new();
+    let mut not_recorded = Vec::new();
     let mut add = |origin: u32, kind: ExecutionFaultKind| {
         let is_new = faults.iter().all(|it| it.kind != kind);
         if is_new {
@@ -64,6 +74,9 @@ pub fn capture_faults(plan: &Plan) -> Vec<ExecutionFault> {
                 }
             }
             SyncEffect::Wait(work) => {
+                if matches!(works.get(&work), Some(None)) {
+                    not_recorded.push(at);
+                }
                 if let Some(posted) = works.get(&work)
                     && !join(&mut actors[stream], posted.as_ref())
                 {
@@ -74,6 +87,7 @@ pub fn capture_faults(plan: &Plan) -> Vec<ExecutionFault> {
                 let queue = streams + it.communicator() as usize;
                 let posted = snapshot(&actors, stream);
                 if posted.is_none() {
+                    not_recorded.push(at);
                     add(inst.origin, ExecutionFaultKind::NotRecorded(inst.stream));
                 }
                 join(&mut actors[queue], posted.as_ref());
@@ -86,6 +100,7 @@ pub fn capture_faults(plan: &Plan) -> Vec<ExecutionFault> {
             | SyncEffect::Reshard(_) => {
                 if !inst.kind.does_nothing_on_stream() {
                     if !actors[stream].takes_part {
+                        not_recorded.push(at);
                         add(inst.origin, ExecutionFaultKind::NotRecorded(inst.stream));
                     }
                     step(&mut actors[stream], at);
@@ -104,7 +119,7 @@ pub fn capture_faults(plan: &Plan) -> Vec<ExecutionFault> {
     if let Some(origin) = symmetric.iter().filter_map(|it| Some(it.freed?.origin)).min() {
         add(origin, ExecutionFaultKind::SymmetricMemory { frees: true });
     }
-    faults
+    Capture { faults, not_recorded }
 }
 
 fn step(actor: &mut Actor, at: usize) {

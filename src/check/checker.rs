@@ -2,7 +2,7 @@
 
 use super::{
     access_checks::{AccessChecks, Grouping},
-    capture::capture_faults,
+    capture::capture,
     conflict::Race,
     excess::{Excess, ExcessKind, ExcessNotSearched, find_excess},
     execution_fault::{ExecutionFault, PostedAgain},
@@ -139,7 +139,7 @@ fn run_checks_of_plans(world: &World, checks: Checks, grouping: Grouping) -> Che
         }
     }
     if checks.capture {
-        found.execution_faults = world.iter().flat_map(capture_faults).collect();
+        found.execution_faults = world.iter().flat_map(|plan| capture(plan).faults).collect();
     }
     if !checks.needs_accesses() {
         return found;

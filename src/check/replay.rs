@@ -7,7 +7,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use super::two_runs::signal_count;
+use super::{capture::capture, two_runs::signal_count};
 use hir_plan::{
     Buffer, BufferNo, CommunicatorNo, Inst, InstKind, IoBinding, LoopIteration, Number, Origin, Plan,
     SignalId, StreamNo, View, ViewOnRank, World,
@@ -30,6 +30,8 @@ pub struct ReplayedStorage {
 pub enum NextRun<'w> {
     /// A run of the same program.
     Same,
+    /// A graph of the same program, which lacks what its capture does not record.
+    Captured,
     /// A run of another program. Inputs and outputs of one name have the same memory, and so have tensors with one of the names.
     Other(&'w World, &'w BTreeSet<String>),
 }
@@ -66,7 +68,7 @@ impl Replay {
         storage: &[ReplayedStorage],
     ) -> Result<Self, NotReplayable> {
         let second = next.map(|it| match it {
-            NextRun::Same => first,
+            NextRun::Same | NextRun::Captured => first,
             NextRun::Other(world, _) => world,
         });
         if second.is_some_and(|it| it.len() != first.len()) {
@@ -91,11 +93,13 @@ impl Replay {
         };
         let mut plans = Vec::new();
         for (rank, mut it) in ranks.into_iter().enumerate() {
-            it.add_run(0, &first[rank], &buffers, 0);
+            it.add_run(0, &first[rank], (&buffers, 0), &[]);
             let mut second_begins = it.plan.code.len();
             if let Some(second) = second {
                 second_begins += it.end_first_run(&first[rank], &second[rank]);
-                it.add_run(1, &second[rank], &buffers, signals);
+                let is_captured = matches!(next, Some(NextRun::Captured));
+                let omitted = is_captured.then(|| capture(&second[rank]).not_recorded).unwrap_or_default();
+                it.add_run(1, &second[rank], (&buffers, signals), &omitted);
             }
             it.end(second.unwrap_or(first), storage);
             plans.push(it.plan);
@@ -188,7 +192,7 @@ impl RankReplay {
                         .map(|(number, it)| it.unwrap_or_else(|| add_buffer(&mut plan, second, number)))
                         .collect()
                 }
-                Some(NextRun::Same) | None => buffers[0].clone(),
+                Some(NextRun::Same | NextRun::Captured) | None => buffers[0].clone(),
             };
         }
         let last = usize::from(second.is_some());
@@ -237,8 +241,14 @@ impl RankReplay {
         self.plan.code.len() - 1
     }
 
-    /// Adds the instructions of a run. `buffers` are those of all ranks.
-    fn add_run(&mut self, run: usize, of: &Plan, buffers: &[[Vec<BufferNo>; 2]], signals: u32) {
+    /// Adds the instructions of a run besides the `omitted` ones, in ascending order. `buffers` are those of all ranks.
+    fn add_run(
+        &mut self,
+        run: usize,
+        of: &Plan,
+        (buffers, signals): (&[[Vec<BufferNo>; 2]], u32),
+        omitted: &[usize],
+    ) {
         let events = if run == 0 { 0 } else { self.plan.event_count as u32 };
         let works = if run == 0 { 0 } else { self.plan.work_count as u32 };
         if run > 0 {
@@ -252,8 +262,9 @@ impl RankReplay {
         };
         let communicators = self.communicators[run].clone();
         let mut places = Vec::with_capacity(of.code.len());
-        for inst in &of.code {
-            let kind = kept_kind(&inst.kind).map(|mut kind| {
+        for (at, inst) in of.code.iter().enumerate() {
+            let is_kept = omitted.binary_search(&at).is_err();
+            let kind = kept_kind(&inst.kind).filter(|_| is_kept).map(|mut kind| {
                 kind.change_views(of.rank, |rank, view| {
                     view.buffer = buffers[rank][run][view.buffer as usize];
                 });

@@ -1,6 +1,7 @@
 //! Orders of steps of the simulator in which a finding shows, with what the run needs besides them.
 
 use super::{
+    capture::capture,
     conflict::{Party, Race},
     execution_fault::{ExecutionFault, ExecutionFaultKind},
     finding::Finding,
@@ -21,6 +22,8 @@ const MAX_REPLAYS: usize = 16;
 pub struct WitnessSetting {
     /// Whether a second run follows, without a barrier.
     pub has_second_run: bool,
+    /// Whether the second run is that of a captured graph, which lacks what the capture does not record.
+    pub is_captured: bool,
     /// The storage that tensors share.
     pub storage: Vec<ReplayedStorage>,
     /// Whether transfers over peer memory have semaphores of one word, as nvFuser's, and are not counted.
@@ -117,7 +120,7 @@ fn between_runs(world: &World, next: NextRun<'_>, race: &Race) -> Result<Witness
         .filter(|it| it.later.is_some() && it.later != Some(it.earlier) || matches!(next, NextRun::Other(..)))
         .into_iter()
         .collect();
-    let setting = WitnessSetting { has_second_run: true, storage, has_semaphores: false };
+    let setting = WitnessSetting { has_second_run: true, storage, ..WitnessSetting::default() };
     let replay = replay(world, Some(next), &setting)?;
     let [one, other] = race.parties.map(|it| inst_of(it.0));
     let late = other.and_then(|it| replay.inst(1, it));
@@ -165,12 +168,12 @@ fn witness_of_fault(world: &World, fault: &ExecutionFault) -> Result<Witness, Op
     let between_runs = match fault.kind {
         ExecutionFaultKind::PostedAgain { between_runs } => between_runs,
         ExecutionFaultKind::TooFewQueues(_) => return Err(None),
-        ExecutionFaultKind::NotRecorded(_)
-        | ExecutionFaultKind::Isolation
+        ExecutionFaultKind::NotRecorded(_) => return witness_of_graph(world).map_err(Some),
+        ExecutionFaultKind::Isolation
         | ExecutionFaultKind::HostWait
         | ExecutionFaultKind::SymmetricMemory { .. }
         | ExecutionFaultKind::Unjoined => {
-            return Err(Some("a capture leaves work out, or fails, in every order of steps".to_owned()));
+            return Err(Some(CAPTURE_FAILS.to_owned()));
         }
     };
     let setting =
@@ -189,6 +192,22 @@ fn witness_of_fault(world: &World, fault: &ExecutionFault) -> Result<Witness, Op
     let post = post.ok_or("the rank that copies waits too early: no order of steps shows this".to_owned())?;
     let steps = steps_before(&replay.world, post).map_err(|it| it.to_string())?;
     Ok(Witness { setting, replay: Some(replay), steps })
+}
+
+const CAPTURE_FAILS: &str = "the capture fails, so that there is no graph to run";
+
+/// The graph is launched after a run, and lacks what its capture does not record, in every order of steps.
+fn witness_of_graph(world: &World) -> Result<Witness, String> {
+    let fails = |it: &ExecutionFault| !matches!(it.kind, ExecutionFaultKind::NotRecorded(_));
+    if world.iter().flat_map(|plan| capture(plan).faults).any(|it| fails(&it)) {
+        return Err(CAPTURE_FAILS.to_owned());
+    }
+    let setting = WitnessSetting { has_second_run: true, is_captured: true, ..WitnessSetting::default() };
+    let replay = replay(world, Some(NextRun::Captured), &setting)?;
+    if replay.world.deadlock().is_some() {
+        return Err("the graph waits forever for a communication that a rank does not record".to_owned());
+    }
+    Ok(Witness { setting, replay: Some(replay), steps: Vec::new() })
 }
 
 fn replay(world: &World, next: Option<NextRun<'_>>, setting: &WitnessSetting) -> Result<Replay, String> {

@@ -56,7 +56,8 @@ impl ReplayRun {
             (Some(it), Some(next)) => Some(NextRun::Other(&it.world, &next.shared)),
             _ => file.setting.has_second_run.then_some(NextRun::Same),
         };
-        let replay = |storage: &[ReplayedStorage]| {
+        let graph = file.setting.is_captured.then_some(NextRun::Captured);
+        let replay = |next, storage: &[ReplayedStorage]| {
             Replay::new(first, next, storage).map_err(|it| unsuitable(it.to_string()))
         };
         let mut inputs = spec.fill(first)?;
@@ -71,7 +72,7 @@ impl ReplayRun {
                 mine.extend(more);
             }
         }
-        let sequential = replay(&[])?;
+        let sequential = replay(next, &[])?;
         let order = StepOrder::of(&sequential.world).map_err(|it| unsuitable(it.to_string()))?;
         let schedule = Schedule::Steps {
             name: "one run after the other".into(),
@@ -79,7 +80,7 @@ impl ReplayRun {
         };
         let origin = ("one run after the other", limits);
         let expected = scheduled_expectations(&sequential.world, inputs.clone(), &schedule, origin)?.0;
-        let combined = replay(&file.setting.storage)?;
+        let combined = replay(graph.or(next), &file.setting.storage)?;
         let semaphores = file.setting.has_semaphores.then(|| hir_check::semaphores(&combined.world));
         Ok(Self {
             notes: notes(file, first, other.as_ref().map(|it| it.world.plans())),
@@ -96,6 +97,9 @@ fn notes(file: &ScheduleFile, first: &[Plan], other: Option<&[Plan]>) -> Vec<Str
     let mut notes = Vec::new();
     match &file.next {
         Some(it) => notes.push(format!("a run of `{}` follows without a barrier", it.file)),
+        None if file.setting.is_captured => {
+            notes.push("a run, then the captured graph, without what the capture does not record".to_owned());
+        }
         None if file.setting.has_second_run => {
             notes.push("two runs, without a barrier between them".to_owned());
         }

@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! runs 2                  the program runs twice, without a barrier between the runs
+//! captured                the program runs, then its captured graph, which lacks what the capture does not record
 //! next other.hir T4 T5    another program follows; it and the first one share these tensors besides inputs and outputs
 //! storage 0 1 3           on rank 0, buffer 3 has the storage of buffer 1
 //! storage 0 1 caller      on rank 0, the caller gets the storage of buffer 1 at the end
@@ -50,6 +51,7 @@ enum Line {
     Empty,
     Step(Step),
     SecondRun,
+    Graph,
     Next(NextProgram),
     Storage(ReplayedStorage),
     Semaphores,
@@ -62,6 +64,7 @@ impl Line {
         Some(match words.as_slice() {
             [] => Self::Empty,
             ["runs", "2"] => Self::SecondRun,
+            ["captured"] => Self::Graph,
             ["next", file, shared @ ..] => Self::Next(NextProgram {
                 file: (*file).to_owned(),
                 shared: shared.iter().map(|it| (*it).to_owned()).collect(),
@@ -85,7 +88,7 @@ impl ScheduleFile {
     /// Reads a file.
     ///
     /// # Errors
-    /// The file cannot be read, or has a line that no file has.
+    /// The file cannot be read, has a line that no file has, or has lines that contradict each other.
     pub fn read(path: &Path, files: &InputFiles) -> Result<Self, JobFailure> {
         let name = path.display().to_string();
         let cannot = |fault: &dyn std::fmt::Display| JobFailure::CannotRead {
@@ -105,6 +108,10 @@ impl ScheduleFile {
                 Some(Line::Empty) => (),
                 Some(Line::Step(it)) => file.steps.push((number, it)),
                 Some(Line::SecondRun) => file.setting.has_second_run = true,
+                Some(Line::Graph) => {
+                    file.setting.has_second_run = true;
+                    file.setting.is_captured = true;
+                }
                 Some(Line::Next(it)) => {
                     file.setting.has_second_run = true;
                     file.next = Some(it);
@@ -119,6 +126,12 @@ impl ScheduleFile {
                     return Err(JobFailure::Usage(message));
                 }
             }
+        }
+        if file.setting.is_captured && file.next.is_some() {
+            return Err(JobFailure::Usage(format!(
+                "`{}`: `captured` is a graph of the first program, and `next` names another one: remove one of the two lines",
+                file.name
+            )));
         }
         Ok(file)
     }
@@ -166,6 +179,7 @@ pub fn setting_lines(setting: &WitnessSetting, next: Option<&NextProgram>) -> Ve
             let shared: String = it.shared.iter().map(|it| format!(" {it}")).collect();
             lines.push(format!("next {}{shared}", it.file));
         }
+        None if setting.is_captured => lines.push("captured".to_owned()),
         None if setting.has_second_run => lines.push("runs 2".to_owned()),
         None => (),
     }
