@@ -259,7 +259,7 @@ const CHECK: &[Layer] = &[
     ("deliveries", &[]),
     ("memory storage", &["conflict", "deliveries", "ordering_model", "overlap", "written"]),
     ("two_runs", &["storage"]),
-    ("replay", &["two_runs"]),
+    ("replay", &["capture", "two_runs"]),
     ("stream_ordered_frees", &["conflict", "ordering_model", "storage"]),
     ("first_access", &["conflict", "overlap"]),
     (
@@ -298,7 +298,7 @@ const CHECK: &[Layer] = &[
         &["conflict", "execution_fault", "history", "ordering_model", "overlap", "race", "semaphores"],
     ),
     ("finding", &["conflict", "execution_fault", "excess", "memory", "ordering_model", "race_side"]),
-    ("witness", &["conflict", "execution_fault", "finding", "orders", "replay", "semaphores"]),
+    ("witness", &["capture", "conflict", "execution_fault", "finding", "orders", "replay", "semaphores"]),
     (
         "access_checks",
         &[
