@@ -70,6 +70,15 @@ impl<'p> FirstAccesses<'p> {
                         found.extend(self.around(it, &race, footprint));
                     }
                     has_later = true;
+                    // Not all accesses of a stream or queue are compared.
+                    let site = self.site(&race, at).unwrap_or_default();
+                    let is_later = |of: InstRef| {
+                        of.rank == at.rank && of.inst > it.inst && site.binary_search(&of.inst).is_ok()
+                    };
+                    let covers = |of: &Race| matches!(of.parties[0].0, Party::Inst(of) if is_later(of));
+                    if !found.iter().any(covers) {
+                        found.push(race);
+                    }
                 }
                 Party::Inst(_)
                 | Party::Operation(..)

@@ -98,7 +98,7 @@ impl Replay {
             if let Some(second) = second {
                 second_begins += it.end_first_run(&first[rank], &second[rank]);
                 let is_captured = matches!(next, Some(NextRun::Captured));
-                let omitted = is_captured.then(|| capture(&second[rank]).not_recorded).unwrap_or_default();
+                let omitted = if is_captured { capture(&second[rank]).not_recorded } else { Vec::new() };
                 it.add_run(1, &second[rank], (&buffers, signals), &omitted);
             }
             it.end(second.unwrap_or(first), storage);

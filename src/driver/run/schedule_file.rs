@@ -120,7 +120,8 @@ impl ScheduleFile {
                 Some(Line::Semaphores) => file.setting.has_semaphores = true,
                 None => {
                     let message = format!(
-                        "`{}`, line {number}: expected rank, instruction and step, three numbers",
+                        "`{}`, line {number}: expected rank, instruction and step, three numbers, or `runs 2`, `captured`, `next FILE`, \
+                         `storage RANK EARLIER LATER` or `semaphores`",
                         file.name
                     );
                     return Err(JobFailure::Usage(message));
