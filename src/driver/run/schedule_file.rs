@@ -6,7 +6,8 @@
 //! ```text
 //! runs 2                  the program runs twice, without a barrier between the runs
 //! captured                the program runs, then its captured graph, which lacks what the capture does not record
-//! next other.hir T4 T5    another program follows; it and the first one share these tensors besides inputs and outputs
+//! next other.hir          another program follows: a path as hir-run opens it, up to the end of the line
+//! shared T4 T5            the two programs share these tensors besides inputs and outputs
 //! storage 0 1 3           on rank 0, buffer 3 has the storage of buffer 1
 //! storage 0 1 caller      on rank 0, the caller gets the storage of buffer 1 at the end
 //! semaphores              each transfer over peer memory has a semaphore of one word
@@ -52,23 +53,25 @@ enum Line {
     Step(Step),
     SecondRun,
     Graph,
-    Next(NextProgram),
+    Next(String),
+    Shared(BTreeSet<String>),
     Storage(ReplayedStorage),
     Semaphores,
 }
 
 impl Line {
-    /// Parses a line without its comment; `None` if it is none of a file.
+    /// Parses a line; `None` if it is none of a file.
     fn parse(text: &str) -> Option<Self> {
+        if let Some(file) = text.strip_prefix("next ").map(str::trim).filter(|it| !it.is_empty()) {
+            return Some(Self::Next(file.to_owned()));
+        }
+        let text = text.split('#').next().unwrap_or_default();
         let words: Vec<&str> = text.split_whitespace().collect();
         Some(match words.as_slice() {
             [] => Self::Empty,
             ["runs", "2"] => Self::SecondRun,
             ["captured"] => Self::Graph,
-            ["next", file, shared @ ..] => Self::Next(NextProgram {
-                file: (*file).to_owned(),
-                shared: shared.iter().map(|it| (*it).to_owned()).collect(),
-            }),
+            ["shared", names @ ..] => Self::Shared(names.iter().map(|it| (*it).to_owned()).collect()),
             ["storage", rank, earlier, later] => Self::Storage(ReplayedStorage {
                 rank: rank.parse().ok()?,
                 earlier: earlier.parse().ok()?,
@@ -103,8 +106,9 @@ impl ScheduleFile {
             steps: Vec::new(),
             name: path.display().to_string(),
         };
+        let mut shared = BTreeSet::new();
         for (number, line) in (1..).zip(text.lines()) {
-            match Line::parse(line.split('#').next().unwrap_or_default()) {
+            match Line::parse(line) {
                 Some(Line::Empty) => (),
                 Some(Line::Step(it)) => file.steps.push((number, it)),
                 Some(Line::SecondRun) => file.setting.has_second_run = true,
@@ -114,19 +118,23 @@ impl ScheduleFile {
                 }
                 Some(Line::Next(it)) => {
                     file.setting.has_second_run = true;
-                    file.next = Some(it);
+                    file.next = Some(NextProgram { file: it, shared: BTreeSet::new() });
                 }
+                Some(Line::Shared(it)) => shared.extend(it),
                 Some(Line::Storage(it)) => file.setting.storage.push(it),
                 Some(Line::Semaphores) => file.setting.has_semaphores = true,
                 None => {
                     let message = format!(
                         "`{}`, line {number}: expected rank, instruction and step, three numbers, or `runs 2`, `captured`, `next FILE`, \
-                         `storage RANK EARLIER LATER` or `semaphores`",
+                         `shared NAME…`, `storage RANK EARLIER LATER` or `semaphores`",
                         file.name
                     );
                     return Err(JobFailure::Usage(message));
                 }
             }
+        }
+        if let Some(next) = &mut file.next {
+            next.shared = shared;
         }
         if file.setting.is_captured && file.next.is_some() {
             return Err(JobFailure::Usage(format!(
@@ -177,8 +185,9 @@ pub fn setting_lines(setting: &WitnessSetting, next: Option<&NextProgram>) -> Ve
     let mut lines = Vec::new();
     match next {
         Some(it) => {
+            lines.push(format!("next {}", it.file));
             let shared: String = it.shared.iter().map(|it| format!(" {it}")).collect();
-            lines.push(format!("next {}{shared}", it.file));
+            lines.extend((!it.shared.is_empty()).then(|| format!("shared{shared}")));
         }
         None if setting.is_captured => lines.push("captured".to_owned()),
         None if setting.has_second_run => lines.push("runs 2".to_owned()),
