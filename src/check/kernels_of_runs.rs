@@ -139,7 +139,6 @@ fn plan_of(runs: &[&Plan], signals: u32) -> (Plan, Vec<(u32, usize)>) {
         let stream_numbers: Vec<StreamNo> = two_runs::add_all(&mut streams, &plan.streams);
         let communicator_numbers: Vec<CommunicatorNo> =
             two_runs::add_all(&mut communicators, &plan.communicators);
-        let communicator = |it: CommunicatorNo| communicator_numbers[it as usize];
         for (number, inst) in plan.code.iter().enumerate() {
             let mut kind = match inst.kind.effect() {
                 SyncEffect::Compute
@@ -156,11 +155,7 @@ fn plan_of(runs: &[&Plan], signals: u32) -> (Plan, Vec<(u32, usize)>) {
                 | SyncEffect::Post(_) => inst.kind.clone(),
             };
             two_runs::shift(&mut kind, before);
-            match &mut kind {
-                InstKind::Collective(it) => it.communicator = communicator(it.communicator),
-                InstKind::P2pGroup(it) => it.communicator = communicator(it.communicator),
-                _ => (),
-            }
+            two_runs::renumber_communicator(&mut kind, &communicator_numbers);
             let stream = stream_numbers[inst.stream as usize];
             code.push(Inst { kind, stream, ..inst.clone() });
             from.push((run, number));

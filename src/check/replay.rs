@@ -7,10 +7,13 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use super::{capture::capture, two_runs::signal_count};
+use super::{
+    capture::capture,
+    two_runs::{self, Counts, signal_count},
+};
 use hir_plan::{
     Buffer, BufferNo, CommunicatorNo, Inst, InstKind, IoBinding, LoopIteration, Number, Origin, Plan,
-    SignalId, StreamNo, View, ViewOnRank, World,
+    StreamNo, View, ViewOnRank, World,
     sync::{InstRef, Step},
 };
 
@@ -153,15 +156,6 @@ struct RankReplay {
     caller_write: Option<usize>,
 }
 
-/// Returns the number of an item, which is added if it is new.
-fn number_of<T: PartialEq + Clone>(all: &mut Vec<T>, it: &T) -> u32 {
-    let known = all.iter().position(|known| known == it);
-    known.unwrap_or_else(|| {
-        all.push(it.clone());
-        all.len() - 1
-    }) as u32
-}
-
 impl RankReplay {
     fn new(
         first: &Plan,
@@ -181,9 +175,8 @@ impl RankReplay {
         let mut buffers = [own, Vec::new()];
         let (mut streams, mut communicators) = (Vec::new(), Vec::new());
         if let Some(second) = second {
-            streams = second.streams.iter().map(|it| number_of(&mut plan.streams, it)).collect();
-            communicators =
-                second.communicators.iter().map(|it| number_of(&mut plan.communicators, it)).collect();
+            streams = two_runs::add_all(&mut plan.streams, &second.streams);
+            communicators = two_runs::add_all(&mut plan.communicators, &second.communicators);
             buffers[1] = match next {
                 Some(NextRun::Other(_, shared)) => {
                     let known = shared_buffers(first, second, shared);
@@ -249,9 +242,9 @@ impl RankReplay {
         (buffers, signals): (&[[Vec<BufferNo>; 2]], u32),
         omitted: &[usize],
     ) {
-        let events = if run == 0 { 0 } else { self.plan.event_count as u32 };
-        let works = if run == 0 { 0 } else { self.plan.work_count as u32 };
+        let mut before = Counts::default();
         if run > 0 {
+            before.add(&self.plan, signals);
             self.plan.event_count += of.event_count;
             self.plan.work_count += of.work_count;
         }
@@ -268,7 +261,11 @@ impl RankReplay {
                 kind.change_views(of.rank, |rank, view| {
                     view.buffer = buffers[rank][run][view.buffer as usize];
                 });
-                shift(&mut kind, (events, works, signals), (&communicators, origins));
+                two_runs::shift(&mut kind, before);
+                two_runs::renumber_communicator(&mut kind, &communicators);
+                if let InstKind::P2pGroup(it) = &mut kind {
+                    it.ops.iter_mut().for_each(|it| it.origin += origins);
+                }
                 kind
             });
             places.push(
@@ -387,42 +384,10 @@ fn add_origins(plan: &mut Plan, of: &Plan) -> u32 {
     origins
 }
 
-/// Returns an instruction as the combined world contains it, or `None` if it omits it.
+/// Returns an instruction as the combined world contains it, or `None` if it omits it. The host waits for the run that it belongs to.
 fn kept_kind(kind: &InstKind) -> Option<InstKind> {
-    Some(match kind {
-        InstKind::ShareMemHandles { .. }
-        | InstKind::Barrier
-        | InstKind::ReadOutputs
-        | InstKind::Alloc { zeroed: None, .. } => return None,
-        InstKind::Alloc { zeroed: Some(to), .. } => InstKind::Fill { to: to.clone(), value: Number::Int(0) },
-        _ => kind.clone(),
-    })
-}
-
-/// Adds what the runs before have of events, works and signals to the numbers of an instruction, and gives it the numbers of the combined plan.
-fn shift(
-    kind: &mut InstKind,
-    (events, works, signals): (u32, u32, u32),
-    (communicators, origins): (&[CommunicatorNo], u32),
-) {
-    let number = |it: &mut CommunicatorNo| *it = communicators[*it as usize];
     match kind {
-        InstKind::RecordEvent { event } | InstKind::WaitEvent { event } | InstKind::HostWait { event } => {
-            *event += events;
-        }
-        InstKind::Wait { work } => *work += works,
-        InstKind::Signal { signal: it } | InstKind::WaitSignal { signal: it } => {
-            *it = SignalId { index: it.index + signals, ..*it };
-        }
-        InstKind::Collective(it) => {
-            it.work += works;
-            number(&mut it.communicator);
-        }
-        InstKind::P2pGroup(it) => {
-            it.work += works;
-            number(&mut it.communicator);
-            it.ops.iter_mut().for_each(|it| it.origin += origins);
-        }
-        _ => (),
+        InstKind::HostWait { .. } => Some(kind.clone()),
+        it => two_runs::kept_kind(it),
     }
 }

@@ -184,7 +184,7 @@ impl TwoRuns {
 
 /// Returns an instruction as combined plans contain it, or `None` if they omit it: storage is not reallocated, the order of hosts
 /// is that of one run, and the caller waits for the end of both runs.
-fn kept_kind(kind: &InstKind) -> Option<InstKind> {
+pub(super) fn kept_kind(kind: &InstKind) -> Option<InstKind> {
     Some(match kind {
         InstKind::ShareMemHandles { .. }
         | InstKind::Barrier
@@ -217,13 +217,25 @@ impl Counts {
 pub(super) fn shift(kind: &mut InstKind, before: Counts) {
     let Counts { events, works, signals } = before;
     match kind {
-        InstKind::RecordEvent { event } | InstKind::WaitEvent { event } => *event += events,
+        InstKind::RecordEvent { event } | InstKind::WaitEvent { event } | InstKind::HostWait { event } => {
+            *event += events;
+        }
         InstKind::Wait { work } => *work += works,
         InstKind::Signal { signal: it } | InstKind::WaitSignal { signal: it } => {
             *it = SignalId { index: it.index + signals, ..*it };
         }
         InstKind::Collective(it) => it.work += works,
         InstKind::P2pGroup(it) => it.work += works,
+        _ => (),
+    }
+}
+
+/// Gives an instruction the numbers of communicators in combined plans.
+pub(super) fn renumber_communicator(kind: &mut InstKind, numbers: &[CommunicatorNo]) {
+    let number = |it: &mut CommunicatorNo| *it = numbers[*it as usize];
+    match kind {
+        InstKind::Collective(it) => number(&mut it.communicator),
+        InstKind::P2pGroup(it) => number(&mut it.communicator),
         _ => (),
     }
 }
