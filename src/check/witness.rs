@@ -5,7 +5,8 @@ use super::{
     conflict::{Party, Race},
     execution_fault::{ExecutionFault, ExecutionFaultKind},
     finding::Finding,
-    orders::{StepOrder, steps_before},
+    not_shown::NotShown,
+    orders::{StepOrder, TooLarge, steps_before},
     replay::{NextRun, Replay, ReplayedStorage},
     semaphores,
 };
@@ -51,27 +52,26 @@ pub struct Witness {
 /// Returns the first finding that the simulator can show, with its witness. The program must not deadlock.
 ///
 /// # Errors
-/// Why none of them is shown; `None` if there is nothing to show.
-pub fn first_witness<'f>(
-    world: &World,
-    findings: &'f [Finding],
-) -> Result<(&'f Finding, Witness), Option<String>> {
-    let mut reason = None;
+/// Why the first of them is not shown; `NoFault` if there is nothing to show.
+pub fn first_witness<'f>(world: &World, findings: &'f [Finding]) -> Result<(&'f Finding, Witness), NotShown> {
+    let mut reason = NotShown::NoFault;
     let mut left = MAX_REPLAYS;
     let plain = StepOrder::of(world);
     for finding in findings {
         let why = match (finding.race(), finding) {
             (Some((race, _)), _) => match witness_of_race(world, race, &plain, &mut left) {
                 Ok(witness) => return Ok((finding, witness)),
-                Err(why) => Some(why),
+                Err(why) => why,
             },
             (None, Finding::Execution { fault, .. }) => match witness_of_fault(world, fault) {
                 Ok(witness) => return Ok((finding, witness)),
                 Err(why) => why,
             },
-            (None, it) => why_not_shown(it).map(str::to_owned),
+            (None, it) => why_not_shown(it),
         };
-        reason = reason.or(why);
+        if reason == NotShown::NoFault {
+            reason = why;
+        }
     }
     Err(reason)
 }
@@ -80,31 +80,29 @@ pub fn first_witness<'f>(
 ///
 /// # Errors
 /// Why there is none.
-pub fn witness_of_sequence(world: &World, next: NextRun<'_>, race: &Race) -> Result<Witness, String> {
+pub fn witness_of_sequence(world: &World, next: NextRun<'_>, race: &Race) -> Result<Witness, NotShown> {
     if race.p2p != P2pQueues::Communicator {
-        return Err(ONE_COMMUNICATOR.to_owned());
+        return Err(NotShown::OneCommunicator);
     }
     between_runs(world, next, race)
 }
 
-const ONE_COMMUNICATOR: &str = "hir-run executes the transfers of all pairs of ranks on one communicator";
-
 fn witness_of_race(
     world: &World,
     race: &Race,
-    plain: &Result<StepOrder, super::TooLarge>,
+    plain: &Result<StepOrder, TooLarge>,
     left: &mut usize,
-) -> Result<Witness, String> {
+) -> Result<Witness, NotShown> {
     if race.p2p != P2pQueues::Communicator {
-        return Err(ONE_COMMUNICATOR.to_owned());
+        return Err(NotShown::OneCommunicator);
     }
     if !race.between_runs && race.reused.is_none() {
-        let steps = plain.as_ref().map_err(ToString::to_string)?.witness(race);
+        let steps = plain.as_ref().map_err(|it| *it)?.witness(race);
         if let Some(steps) = steps {
             return Ok(Witness { setting: WitnessSetting::default(), replay: None, steps });
         }
     }
-    *left = left.checked_sub(1).ok_or("the first findings have none")?;
+    *left = left.checked_sub(1).ok_or(NotShown::FirstFindingsOnly)?;
     match (race.between_runs, race.reused) {
         (true, _) => between_runs(world, NextRun::Same, race),
         (false, Some(_)) => over_storage(world, race),
@@ -113,7 +111,7 @@ fn witness_of_race(
 }
 
 /// The access of the second run comes first.
-fn between_runs(world: &World, next: NextRun<'_>, race: &Race) -> Result<Witness, String> {
+fn between_runs(world: &World, next: NextRun<'_>, race: &Race) -> Result<Witness, NotShown> {
     let storage: Vec<ReplayedStorage> = race
         .reused
         .map(|it| ReplayedStorage { rank: race.rank, earlier: it.earlier, later: it.later })
@@ -128,10 +126,10 @@ fn between_runs(world: &World, next: NextRun<'_>, race: &Race) -> Result<Witness
 }
 
 /// The tensor, or the caller, that gets the storage accesses it first.
-fn over_storage(world: &World, race: &Race) -> Result<Witness, String> {
-    let reused = race.reused.ok_or("no storage is shared")?;
+fn over_storage(world: &World, race: &Race) -> Result<Witness, NotShown> {
+    let reused = race.reused.ok_or(NotShown::NoStep)?;
     if race.is_stream_ordered || reused.is_unmapped {
-        return Err("the simulator does not free storage while a program runs".to_owned());
+        return Err(NotShown::StorageIsKept);
     }
     let storage = ReplayedStorage { rank: race.rank, earlier: reused.earlier, later: reused.later };
     let setting = WitnessSetting { storage: vec![storage], ..WitnessSetting::default() };
@@ -151,7 +149,7 @@ fn over_storage(world: &World, race: &Race) -> Result<Witness, String> {
 }
 
 /// The caller writes an input for the next run too early for this run, or too late for the next one.
-fn with_caller(world: &World, race: &Race) -> Result<Witness, String> {
+fn with_caller(world: &World, race: &Race) -> Result<Witness, NotShown> {
     let setting = WitnessSetting { has_second_run: true, ..WitnessSetting::default() };
     let replay = replay(world, Some(NextRun::Same), &setting)?;
     let input = replay.written_input(world, race.rank, race.buffer);
@@ -164,17 +162,15 @@ fn with_caller(world: &World, race: &Race) -> Result<Witness, String> {
 }
 
 /// A transfer is posted again before the first one has ended.
-fn witness_of_fault(world: &World, fault: &ExecutionFault) -> Result<Witness, Option<String>> {
+fn witness_of_fault(world: &World, fault: &ExecutionFault) -> Result<Witness, NotShown> {
     let between_runs = match fault.kind {
         ExecutionFaultKind::PostedAgain { between_runs } => between_runs,
-        ExecutionFaultKind::TooFewQueues(_) => return Err(None),
-        ExecutionFaultKind::NotRecorded(_) => return witness_of_graph(world).map_err(Some),
+        ExecutionFaultKind::TooFewQueues(_) => return Err(NotShown::NoFault),
+        ExecutionFaultKind::NotRecorded(_) => return witness_of_graph(world),
         ExecutionFaultKind::Isolation
         | ExecutionFaultKind::HostWait
         | ExecutionFaultKind::SymmetricMemory { .. }
-        | ExecutionFaultKind::Unjoined => {
-            return Err(Some(CAPTURE_FAILS.to_owned()));
-        }
+        | ExecutionFaultKind::Unjoined => return Err(NotShown::CaptureFails),
     };
     let setting =
         WitnessSetting { has_second_run: between_runs, has_semaphores: true, ..WitnessSetting::default() };
@@ -189,29 +185,27 @@ fn witness_of_fault(world: &World, fault: &ExecutionFault) -> Result<Witness, Op
         None => all.next(),
     };
     let post = post.and_then(|inst| replay.inst(run, InstRef { rank: fault.rank, inst }));
-    let post = post.ok_or("the rank that copies waits too early: no order of steps shows this".to_owned())?;
-    let steps = steps_before(&replay.world, post).map_err(|it| it.to_string())?;
+    let post = post.ok_or(NotShown::WaitsTooEarly)?;
+    let steps = steps_before(&replay.world, post)?;
     Ok(Witness { setting, replay: Some(replay), steps })
 }
 
-const CAPTURE_FAILS: &str = "the capture fails, so that there is no graph to run";
-
 /// The graph is launched after a run, and lacks what its capture does not record, in every order of steps.
-fn witness_of_graph(world: &World) -> Result<Witness, String> {
+fn witness_of_graph(world: &World) -> Result<Witness, NotShown> {
     let fails = |it: &ExecutionFault| !matches!(it.kind, ExecutionFaultKind::NotRecorded(_));
     if world.iter().flat_map(|plan| capture(plan).faults).any(|it| fails(&it)) {
-        return Err(CAPTURE_FAILS.to_owned());
+        return Err(NotShown::CaptureFails);
     }
     let setting = WitnessSetting { has_second_run: true, is_captured: true, ..WitnessSetting::default() };
     let replay = replay(world, Some(NextRun::Captured), &setting)?;
     if replay.world.deadlock().is_some() {
-        return Err("the graph waits forever for a communication that a rank does not record".to_owned());
+        return Err(NotShown::GraphDeadlocks);
     }
     Ok(Witness { setting, replay: Some(replay), steps: Vec::new() })
 }
 
-fn replay(world: &World, next: Option<NextRun<'_>>, setting: &WitnessSetting) -> Result<Replay, String> {
-    Replay::new(world, next, &setting.storage).map_err(|it| it.to_string())
+fn replay(world: &World, next: Option<NextRun<'_>>, setting: &WitnessSetting) -> Result<Replay, NotShown> {
+    Ok(Replay::new(world, next, &setting.storage)?)
 }
 
 /// Returns the steps up to the first of two accesses, if nothing orders them in the combined world.
@@ -219,12 +213,9 @@ fn ordered(
     setting: WitnessSetting,
     replay: Replay,
     pair: impl FnOnce(&Replay) -> Option<(InstRef, InstRef)>,
-) -> Result<Witness, String> {
-    let not_shown = "the simulator has no step for what the caller or the allocator does there";
-    let (late, early) = pair(&replay).ok_or(not_shown)?;
-    let steps = StepOrder::of(&replay.world).map_err(|it| it.to_string())?.with_first(late, early);
-    let steps =
-        steps.ok_or("the order of the simulator's steps allows only one order of the two accesses")?;
+) -> Result<Witness, NotShown> {
+    let (late, early) = pair(&replay).ok_or(NotShown::NoStep)?;
+    let steps = StepOrder::of(&replay.world)?.with_first(late, early).ok_or(NotShown::OneOrder)?;
     Ok(Witness { setting, replay: Some(replay), steps })
 }
 
@@ -236,18 +227,18 @@ fn inst_of(party: Party) -> Option<InstRef> {
     }
 }
 
-/// Returns why no order of steps shows a finding that is no race; `None` for a remark or a warning.
-fn why_not_shown(it: &Finding) -> Option<&'static str> {
-    Some(match it {
-        Finding::CommunicatorOrder(_) => "hir-run starts the kernels of several communicators in issue order",
+/// Returns why no order of steps shows a finding that is no race.
+fn why_not_shown(it: &Finding) -> NotShown {
+    match it {
+        Finding::CommunicatorOrder(_) => NotShown::IssueOrder,
         Finding::Unwritten { read, .. } if read.output.is_some() || read.reaches.is_some() => {
-            "elements that nothing writes are unwritten in every order"
+            NotShown::InEveryOrder
         }
-        Finding::Deadlock(_) => "the program deadlocks",
+        Finding::Deadlock(_) => NotShown::Deadlock,
         Finding::Race { .. }
         | Finding::Execution { .. }
         | Finding::Unwritten { .. }
         | Finding::OverwrittenView { .. }
-        | Finding::Excess(_) => return None,
-    })
+        | Finding::Excess(_) => NotShown::NoFault,
+    }
 }

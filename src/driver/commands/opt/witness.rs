@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::run::schedule_file::{NextProgram, format_schedule, setting_lines};
 use grammar::{diagnostic::Diagnostic, source::Source};
-use hir_check::{Report, Witness, first_witness};
+use hir_check::{NotShown, Report, Witness, first_witness};
 use hir_plan::World;
 use hir_process::exit::Exit;
 
@@ -39,7 +39,7 @@ impl Processor<'_> {
             return Ok(());
         }
         let shown = if report.has_deadlock() {
-            Err(Some("the program deadlocks".to_owned()))
+            Err(NotShown::Deadlock)
         } else {
             first_witness(world, &report.findings)
         };
@@ -49,10 +49,12 @@ impl Processor<'_> {
             }
             (Err(_), Some(it)) => (it.found, it.witness, it.first, Some(it.next)),
             (Err(reason), None) => {
-                let reason = reason.unwrap_or_else(|| match between_programs {
-                    [] => "the check found no fault".to_owned(),
-                    [..] => "no order of steps of the two programs shows their races".to_owned(),
-                });
+                let reason = match (reason, between_programs) {
+                    (NotShown::NoFault, [_, ..]) => {
+                        "no order of steps of the two programs shows their races".to_owned()
+                    }
+                    (reason, _) => reason.to_string(),
+                };
                 self.screen.message(match self.container {
                     Some(number) => format!("no witness of container {number}: {reason}"),
                     None => format!("no witness: {reason}"),
