@@ -31,6 +31,7 @@ use super::{
     access_checks::{AccessChecks, Grouping, Trackers},
     conflict::{Party, Race, ReusedStorage},
     execution_fault::{ExecutionFault, PostedAgain},
+    not_compared::NotCompared,
     ordering_model::AccessRules,
     storage::IssuedRuns,
     two_runs::{TwoRuns, join_plans, renumbered_view, signal_count},
@@ -78,7 +79,7 @@ pub(super) fn races_between_programs(
     second: &[Plan],
     shared: &BTreeSet<String>,
     rules: AccessRules,
-) -> Result<BetweenRuns, String> {
+) -> Result<BetweenRuns, NotCompared> {
     let mut joined = first.to_vec();
     let numbers: Vec<_> = joined
         .iter_mut()
@@ -93,7 +94,7 @@ pub(super) fn races_between_programs(
     let both =
         each.map(|((joined, first), second)| TwoRuns::of_two(joined, first, second, signals, &numbers));
     let mut found = compare_runs(both.collect(), (rules, Grouping::Large), None)
-        .map_err(|_| "no order of all their instructions was found".to_owned())?;
+        .map_err(|(OrderError::TooLarge | OrderError::Deadlock)| NotCompared::NoOrder)?;
     for race in &mut found.races {
         let number = |it: BufferNo| (0..).zip(&numbers[race.rank].buffers).find(|known| *known.1 == it);
         if let Some(it) = &mut race.reused {

@@ -13,6 +13,7 @@ use super::{
     diagnostics::DiagnosticBuilder,
     edit_help,
     finding::Checks,
+    not_compared::NotCompared,
     plan_index::PlanIndexes,
     race_side::RaceSide,
     repeat::races_between_programs,
@@ -73,11 +74,9 @@ pub fn races_of_sequence(
     second: SequencedProgram<'_>,
     shared: &BTreeSet<String>,
     checks: Checks,
-) -> Result<Vec<SequenceRace>, String> {
+) -> Result<Vec<SequenceRace>, NotCompared> {
     if ![first, second].into_iter().all(|it| it.is_entered_before_exit) {
-        return Err(
-            "one of them ends on a stream that does not wait for the stream on which it begins".to_owned()
-        );
+        return Err(NotCompared::EndsElsewhere);
     }
     let (mut races, mut known) = (Vec::new(), FxHashSet::default());
     for p2p in checks.all_p2p_queues() {
@@ -88,7 +87,7 @@ pub fn races_of_sequence(
         let [first, second] = [0, 1].map(|at| mapped[at].as_ref().unwrap_or(both[at]));
         let found = races_between_programs(first, second, shared, checks.access_rules())?;
         if found.not_compared > 0 {
-            return Err("some views have too many pieces to compare".to_owned());
+            return Err(NotCompared::ViewPieces);
         }
         races.extend(found.races.into_iter().filter_map(|race| {
             let [one, other] = [RaceSide::of(first, &race, 0), RaceSide::of(second, &race, 1)];

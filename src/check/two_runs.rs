@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use grammar::{dtype::DType, ops::Op};
 
-use super::storage::IssuedRuns;
+use super::{not_compared::NotCompared, storage::IssuedRuns};
 use hir_plan::{
     Arg, BufferNo, Collective, CommunicatorNo, Inst, InstKind, IoBinding, MappedView, Number, P2pGroup,
     P2pOp, Plan, SignalId, StreamNo, View, ViewOnRank,
@@ -58,7 +58,7 @@ pub(super) fn join_plans(
     first: &mut Plan,
     second: &Plan,
     shared: &BTreeSet<String>,
-) -> Result<SecondNumbers, String> {
+) -> Result<SecondNumbers, NotCompared> {
     let streams = add_all(&mut first.streams, &second.streams);
     let communicators = add_all(&mut first.communicators, &second.communicators);
     let ports = |plan: &Plan| -> Vec<(String, BufferNo)> {
@@ -69,23 +69,16 @@ pub(super) fn join_plans(
     };
     let (mine, theirs) = (ports(first), ports(second));
     let dtypes: Vec<DType> = first.buffers.iter().map(|it| it.dtype).collect();
-    let known_as = |buffer: BufferNo| -> Result<Option<BufferNo>, String> {
+    let known_as = |buffer: BufferNo| -> Result<Option<BufferNo>, NotCompared> {
         let names = theirs.iter().filter(|it| it.1 == buffer).map(|it| &it.0);
         let mut known: Option<&(String, BufferNo)> = None;
         for it in names.flat_map(|name| mine.iter().filter(move |it| it.0 == *name)) {
             let (one, other) = (dtypes[it.1 as usize], second.buffers[buffer as usize].dtype);
             if one != other {
-                let (name, one, other) = (&it.0, one.short_name(), other.short_name());
-                return Err(format!(
-                    "they share `{name}`, which has elements of {one} in the one and of {other} in the other: \
-                     give the tensors different names, or one type"
-                ));
+                return Err(NotCompared::DifferentTypes { name: it.0.clone(), dtypes: [one, other] });
             }
             if let Some(before) = known.replace(it).filter(|before| before.1 != it.1) {
-                let (one, other) = (&before.0, &it.0);
-                return Err(format!(
-                    "`{one}` and `{other}` are the same memory in one of them only: give one of them another name"
-                ));
+                return Err(NotCompared::DifferentMemory(before.0.clone(), it.0.clone()));
             }
         }
         Ok(known.map(|it| it.1))

@@ -8,7 +8,8 @@ use crate::{
     diagnostics::DiagnosticBuilder,
     edit_help,
     finding::Checks,
-    kernels_of_runs::{CycleOfPrograms, TOO_MANY_COMMS, cycle_of_programs},
+    kernels_of_runs::{CycleOfPrograms, cycle_of_programs},
+    not_compared::NotCompared,
     order_edits::{before, edit_in_next_run},
     plan_index::PlanIndexes,
     progress_diagnostics::{FOLLOW_ACROSS_RUNS, RUNS_IN_ISSUE_ORDER},
@@ -16,7 +17,7 @@ use crate::{
 };
 use hir_plan::{
     Plan, World,
-    sync::{CommOrderEdge, InstRef, LaunchOrder, comm_order_cycle},
+    sync::{CommOrderEdge, InstRef, LaunchOrder, TooManyComms, comm_order_cycle},
 };
 
 /// Ranks may start kernels of communicators in contradictory orders if runs of programs follow each other.
@@ -31,7 +32,7 @@ pub struct SequenceOrder(CycleOfPrograms);
 pub fn order_of_sequence(
     programs: &[SequencedProgram<'_>],
     checks: Checks,
-) -> Result<Option<SequenceOrder>, String> {
+) -> Result<Option<SequenceOrder>, NotCompared> {
     // Kernels that start in issue order do so in all runs. Sequences in which a run may not follow what ran before are not compared.
     if checks.launch_order() == LaunchOrder::Implicit || !programs.iter().all(|it| it.is_entered_before_exit)
     {
@@ -46,8 +47,8 @@ pub fn order_of_sequence(
             return Ok(None);
         }
         let plans: Vec<&[Plan]> = worlds.iter().map(|it| it.plans()).collect();
-        let found = cycle_of_programs(&plans, Grouping::Large)
-            .map_err(|_| format!("the order of communicators: {}", TOO_MANY_COMMS))?;
+        let found =
+            cycle_of_programs(&plans, Grouping::Large).map_err(|TooManyComms| NotCompared::TooManyComms)?;
         if let Some(mut found) = found {
             found.cycle.p2p = queues;
             let is_of_several = found.programs.iter().any(|it| *it != found.programs[0]);

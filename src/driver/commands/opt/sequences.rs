@@ -121,7 +121,7 @@ impl Processor<'_> {
                     );
                 }
             }
-            Err(reason) => not_compared.push(reason),
+            Err(reason) => not_compared.push(reason.to_string()),
         }
         Some((found, not_compared))
     }
