@@ -2,6 +2,7 @@
 
 mod checks;
 mod options;
+mod part_failure;
 mod pass_pipeline;
 mod plans;
 mod processor;

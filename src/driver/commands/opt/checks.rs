@@ -14,7 +14,10 @@ use grammar::{
 use hir_check::{Checks, ExcessNotSearched};
 use hir_process::exit::Exit;
 
-use super::processor::{PartOutcome, Processor};
+use super::{
+    part_failure::PartFailure,
+    processor::{PartOutcome, Processor},
+};
 
 /// The maximum number of remarks of `--check` that are printed. Each shows source lines.
 const MAX_REMARKS: usize = 256;
@@ -81,7 +84,7 @@ impl Processor<'_> {
                 let faults = outcome.diagnostics.split_off(before);
                 self.screen.report_diagnostics(source, &faults);
                 let message = "the program after the passes cannot be planned".to_owned();
-                outcome.failure.get_or_insert((Exit::of_rejection(&faults), message));
+                outcome.failure.get_or_insert(PartFailure::new(Exit::of_rejection(&faults), message));
             }
             return None;
         };
@@ -169,7 +172,7 @@ impl Processor<'_> {
             outcome.summaries.push(format!("the check found no fault{more} ({world})"));
             return Some(());
         };
-        outcome.failure = Some((exit, failure));
+        outcome.failure = Some(PartFailure::new(exit, failure));
         None
     }
 }

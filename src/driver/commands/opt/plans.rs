@@ -9,7 +9,10 @@ use hir_plan::{
 };
 use hir_process::exit::Exit;
 
-use super::processor::{PartOutcome, Processor};
+use super::{
+    part_failure::PartFailure,
+    processor::{PartOutcome, Processor},
+};
 
 impl Processor<'_> {
     /// Plans all ranks. Returns `None` on failure, with the reason in `outcome`.
@@ -23,11 +26,11 @@ impl Processor<'_> {
         let ranks = self.options.world.ranks.unwrap_or(smallest);
         if ranks < smallest {
             let message = hir_plan::limits::too_few_ranks_text("the program", smallest, ranks);
-            outcome.failure = Some((Exit::Environment, message));
+            outcome.failure = Some(PartFailure::new(Exit::Environment, message));
             return None;
         }
         if let Some(rank) = self.options.rank.filter(|rank| *rank >= ranks) {
-            outcome.failure = Some((
+            outcome.failure = Some(PartFailure::new(
                 Exit::Usage,
                 match ranks {
                     1 => format!("`--rank {rank}`: the only rank is 0"),
@@ -126,7 +129,7 @@ impl Processor<'_> {
                 Some(container.into_iter().chain(report.overlap).map(|it| it + "\n").collect())
             }
             Err(failure) => {
-                outcome.failure = Some((exit_code(&failure), failure.summary()));
+                outcome.failure = Some(PartFailure::new(exit_code(&failure), failure.summary()));
                 None
             }
         }
@@ -137,14 +140,15 @@ impl Processor<'_> {
         if let Some(deadlock) = world.deadlock() {
             let found = Finding::Deadlock(Box::new(deadlock));
             outcome.diagnostics.push(found.diagnostic(world, std::slice::from_ref(part)).1);
-            outcome.failure = Some((Exit::Check, "`--print-hb`: the program deadlocks".to_owned()));
+            outcome.failure =
+                Some(PartFailure::new(Exit::Check, "`--print-hb`: the program deadlocks".to_owned()));
             return None;
         }
         match HappensBeforeGraph::of(world) {
             Ok(graph) => Some(graph.dot(world)),
             Err(OrderError::TooLarge | OrderError::Deadlock) => {
                 let message = "`--print-hb`: the world has too many streams and communicators".to_owned();
-                outcome.failure = Some((Exit::Usage, message));
+                outcome.failure = Some(PartFailure::new(Exit::Usage, message));
                 None
             }
         }

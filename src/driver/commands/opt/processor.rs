@@ -24,6 +24,7 @@ use passes::{PassCall, PassError};
 
 use super::{
     options::{FixMode, Options},
+    part_failure::PartFailure,
     witness::SequenceWitness,
 };
 
@@ -38,8 +39,8 @@ pub struct PartOutcome {
     pub bad_option: Option<Box<(Source, Diagnostic)>>,
     /// A summary for each program without faults. Printed after the diagnostics.
     pub summaries: Vec<String>,
-    /// The exit code and message of a failure, in addition to the diagnostics.
-    pub failure: Option<(Exit, String)>,
+    /// Why it has no result.
+    pub failure: Option<PartFailure>,
 }
 
 /// The state of hir-opt while it processes a file.
@@ -211,7 +212,7 @@ impl Processor<'_> {
         if self.options.verify_diagnostics {
             let mut faults = expect::mismatches(part, &outcome.diagnostics);
             faults.extend(
-                outcome.failure.iter().filter(|it| it.0 == Exit::InternalError).map(|it| it.1.clone()),
+                outcome.failure.iter().filter(|it| it.exit == Exit::InternalError).map(ToString::to_string),
             );
             faults.iter().chain(&outcome.summaries).for_each(|it| self.screen.message(it));
             return if faults.is_empty() { Exit::Success } else { Exit::Rejected };
@@ -221,7 +222,7 @@ impl Processor<'_> {
             outcome.summaries.iter().for_each(|it| self.screen.message(it));
         }
         match &outcome.failure {
-            Some((exit, message)) => self.screen.fail(*exit, message),
+            Some(it) => self.screen.fail(it.exit, it),
             None if has_errors(&outcome.diagnostics) => Exit::of_rejection(&outcome.diagnostics),
             None => Exit::Success,
         }
@@ -243,12 +244,12 @@ impl Processor<'_> {
         if let Some(fixes) = self.options.fix {
             if fixes == FixMode::Check && !self.check_all(&mut programs, part, &mut outcome) {
                 // Edits that were made are kept even if other faults remain.
-                if let Some((Exit::Check, message)) = &mut outcome.failure {
-                    *message += if is_edited {
-                        "; the text is written with the edits made so far"
+                if let Some(failure) = outcome.failure.as_mut().filter(|it| it.exit == Exit::Check) {
+                    failure.add_consequence(if is_edited {
+                        "the text is written with the edits made so far"
                     } else {
-                        "; no edit was made, and no text is written"
-                    };
+                        "no edit was made, and no text is written"
+                    });
                     outcome.text =
                         if is_edited { Source::own_text(&part.text).to_owned() } else { String::new() };
                 }
@@ -269,13 +270,14 @@ impl Processor<'_> {
                 Some(it) => text += &it,
                 None => {
                     let left = count - 1 - number;
-                    if let (Some((Exit::Check, message)), 1..) = (&mut outcome.failure, left) {
+                    if let (Some(failure), 1..) = (&mut outcome.failure, left) {
                         let rest = match left {
                             1 => format!("container {} is", count - 1),
                             _ => format!("containers {} to {} are", number + 1, count - 1),
                         };
-                        *message +=
-                            &format!("; {rest} not checked, because container {number} stops the check");
+                        failure.add_consequence(&format!(
+                            "{rest} not checked, because container {number} stops the check"
+                        ));
                     }
                     return outcome;
                 }
@@ -311,7 +313,7 @@ impl Processor<'_> {
         if let (Some(_), Some((_, what))) = (self.container, of_one.into_iter().find(|it| it.0)) {
             let message =
                 format!("{what}, but the text has several containers: copy one of them into a file");
-            outcome.failure = Some((Exit::Usage, message));
+            outcome.failure = Some(PartFailure::new(Exit::Usage, message));
             return None;
         }
         let original = self.options.certificate.as_ref().map(|path| (path, grammar::print(program)));
@@ -339,11 +341,11 @@ impl Processor<'_> {
             } else {
                 Exit::of_rejection(failure.error.diagnostics())
             };
-            outcome.failure = Some((exit, failure.to_string()));
+            outcome.failure = Some(PartFailure::new(exit, failure.to_string()));
             return None;
         }
         if let Some(message) = self.options.remarks.failure_message(&remarks) {
-            outcome.failure = Some((Exit::Rejected, message));
+            outcome.failure = Some(PartFailure::new(Exit::Rejected, message));
             return None;
         }
         if self.options.check.is_some() {
@@ -361,7 +363,7 @@ impl Processor<'_> {
             };
             if written != Exit::Success {
                 let message = format!("no certificate is written to `{}`", path.display());
-                outcome.failure = Some((written, message));
+                outcome.failure = Some(PartFailure::new(written, message));
                 return None;
             }
         }

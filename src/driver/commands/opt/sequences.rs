@@ -17,6 +17,7 @@ use hir_plan::World;
 use hir_process::exit::Exit;
 
 use super::{
+    part_failure::PartFailure,
     processor::{PartOutcome, Processor},
     witness::SequenceWitness,
 };
@@ -132,15 +133,18 @@ impl Processor<'_> {
         name: &str,
         ranks: usize,
         checks: Checks,
-    ) -> Result<(Source, World, BTreeSet<String>), (Exit, String)> {
-        let unreadable = |exit: Exit| (exit, format!("`--with {name}` cannot be checked"));
+    ) -> Result<(Source, World, BTreeSet<String>), PartFailure> {
+        let unreadable = |exit: Exit| PartFailure::new(exit, format!("`--with {name}` cannot be checked"));
         let source = self.screen.open_source(name, &self.options.text).map_err(unreadable)?;
         let (mut programs, diagnostics) = source.programs();
         let program = match programs.len() {
             1 if !has_errors(&diagnostics) => &mut programs[0],
             _ => {
                 self.screen.report_diagnostics(&source, &diagnostics);
-                return Err((Exit::Rejected, format!("`--with {name}` is not one program without errors")));
+                return Err(PartFailure::new(
+                    Exit::Rejected,
+                    format!("`--with {name}` is not one program without errors"),
+                ));
             }
         };
         let own = self.options.set.iter().filter(|it| it.applies_to(program)).cloned().collect::<Vec<_>>();
@@ -154,7 +158,7 @@ impl Processor<'_> {
         let smallest = hir_plan::smallest_world(program);
         if smallest > ranks {
             let message = hir_plan::limits::too_few_ranks_text(name, smallest, ranks);
-            return Err((Exit::Environment, message));
+            return Err(PartFailure::new(Exit::Environment, message));
         }
         let world = hir_plan::build_with_limits(program, &source.lines, ranks, &self.options.world.limits())
             .map_err(|faults| {
@@ -168,7 +172,7 @@ impl Processor<'_> {
         self.screen.session().remove_allowed(&source, &mut found);
         self.screen.report_diagnostics(&source, &found);
         if has_errors(&found) || !report.not_checked.is_empty() {
-            return Err((
+            return Err(PartFailure::new(
                 Exit::Check,
                 format!("`--with {name}` has a fault of its own, or could not be checked"),
             ));
