@@ -7,7 +7,7 @@ use super::{
     excess::{Excess, ExcessKind, ExcessNotSearched, find_excess},
     execution_fault::{ExecutionFault, PostedAgain},
     finding::{Checks, Finding, Report},
-    kernels_of_runs::{TOO_MANY_COMMS, cycle_between_runs},
+    kernels_of_runs::cycle_between_runs,
     memory::UnwrittenRead,
     missing_write::late_writes,
     ordering_model::AccessRules,
@@ -133,8 +133,8 @@ fn run_checks_of_plans(world: &World, checks: Checks, grouping: Grouping) -> Che
         is_ordered = cycle == Ok(None);
         match cycle {
             Ok(it) => found.communicator_order = it.filter(|_| checks.comm).map(Box::new),
-            Err(TooManyComms) => {
-                found.not_checked.push(format!("the order of communicators: {TOO_MANY_COMMS}"))
+            Err(fault @ TooManyComms) => {
+                found.not_checked.push(format!("the order of communicators: {fault}"))
             }
         }
     }
@@ -220,10 +220,8 @@ fn run_checks_of_plans(world: &World, checks: Checks, grouping: Grouping) -> Che
         if is_ordered && order == LaunchOrder::Explicit {
             match cycle_between_runs(world, grouping) {
                 Ok(it) => found.order_of_runs = it.map(Box::new),
-                Err(TooManyComms) => {
-                    found
-                        .not_checked
-                        .push(format!("the order of communicators of several runs: {TOO_MANY_COMMS}"));
+                Err(fault @ TooManyComms) => {
+                    found.not_checked.push(format!("the order of communicators of several runs: {fault}"));
                 }
             }
         }

@@ -15,10 +15,6 @@ use hir_plan::{
     sync::{CommOrderCycle, CommOrderEdge, InstRef, OrderOfRuns, TooManyComms, order_of_runs},
 };
 
-/// The reason why the order of communicators is not checked.
-pub(super) const TOO_MANY_COMMS: &str =
-    "too many streams and communicators, or too many communications that nothing orders";
-
 /// The maximum number of instructions of all runs that are compared.
 const MAX_INSTRUCTIONS: usize = 2_000_000;
 

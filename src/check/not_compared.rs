@@ -2,7 +2,7 @@
 
 use grammar::dtype::DType;
 
-use super::kernels_of_runs::TOO_MANY_COMMS;
+use hir_plan::sync::TooManyComms;
 
 /// Why runs of programs that follow each other are not compared. Its text is the part of a sentence behind a colon.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,6 +32,6 @@ pub enum NotCompared {
     #[error("no order of all their instructions was found")]
     NoOrder,
     /// The kernels of communicators are too many.
-    #[error("the order of communicators: {TOO_MANY_COMMS}")]
-    TooManyComms,
+    #[error("the order of communicators: {0}")]
+    TooManyComms(#[from] TooManyComms),
 }

@@ -17,7 +17,7 @@ use crate::{
 };
 use hir_plan::{
     Plan, World,
-    sync::{CommOrderEdge, InstRef, LaunchOrder, TooManyComms, comm_order_cycle},
+    sync::{CommOrderEdge, InstRef, LaunchOrder, comm_order_cycle},
 };
 
 /// Ranks may start kernels of communicators in contradictory orders if runs of programs follow each other.
@@ -47,8 +47,7 @@ pub fn order_of_sequence(
             return Ok(None);
         }
         let plans: Vec<&[Plan]> = worlds.iter().map(|it| it.plans()).collect();
-        let found =
-            cycle_of_programs(&plans, Grouping::Large).map_err(|TooManyComms| NotCompared::TooManyComms)?;
+        let found = cycle_of_programs(&plans, Grouping::Large)?;
         if let Some(mut found) = found {
             found.cycle.p2p = queues;
             let is_of_several = found.programs.iter().any(|it| *it != found.programs[0]);

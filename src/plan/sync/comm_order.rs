@@ -11,6 +11,8 @@
 //! one that is issued first, if NCCL keeps the order of the host (`NCCL_LAUNCH_ORDER_IMPLICIT=1`, NCCL 2.26; NCCL User
 //! Guide, Environment variables); else either of them (`unordered`).
 
+use std::fmt;
+
 use rustc_hash::FxHashMap;
 
 use super::{CommNo, InstRef, MemoryGroups, P2pQueues, World};
@@ -98,6 +100,14 @@ impl From<Vec<CommOrderEdge>> for CommOrderCycle {
 /// The program has too many communications that nothing orders, or too many streams and communicators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManyComms;
+
+impl fmt::Display for TooManyComms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("too many streams and communicators, or too many communications that nothing orders")
+    }
+}
+
+impl std::error::Error for TooManyComms {}
 
 /// Returns a cycle in the order in which ranks may start kernels of their communicators, if there is one. The plans
 /// must be free of other deadlocks.

@@ -250,7 +250,7 @@ const SYNC: &[Layer] = &[
 ];
 
 const CHECK: &[Layer] = &[
-    ("execution_fault numbered_lines ordering_model overlap stmt_places stream_waits", &[]),
+    ("execution_fault not_compared numbered_lines ordering_model overlap stmt_places stream_waits", &[]),
     ("capture semaphores", &["execution_fault"]),
     ("line_changes", &["numbered_lines"]),
     ("plan_index", &["stream_waits"]),
@@ -258,7 +258,7 @@ const CHECK: &[Layer] = &[
     ("orders", &["conflict", "overlap"]),
     ("deliveries", &[]),
     ("memory storage", &["conflict", "deliveries", "ordering_model", "overlap", "written"]),
-    ("two_runs", &["storage"]),
+    ("two_runs", &["not_compared", "storage"]),
     ("replay", &["capture", "two_runs"]),
     ("stream_ordered_frees", &["conflict", "ordering_model", "storage"]),
     ("first_access", &["conflict", "overlap"]),
@@ -298,7 +298,11 @@ const CHECK: &[Layer] = &[
         &["conflict", "execution_fault", "history", "ordering_model", "overlap", "race", "semaphores"],
     ),
     ("finding", &["conflict", "execution_fault", "excess", "memory", "ordering_model", "race_side"]),
-    ("witness", &["capture", "conflict", "execution_fault", "finding", "orders", "replay", "semaphores"]),
+    ("not_shown", &["orders", "replay"]),
+    (
+        "witness",
+        &["capture", "conflict", "execution_fault", "finding", "not_shown", "orders", "replay", "semaphores"],
+    ),
     (
         "access_checks",
         &[
@@ -319,6 +323,7 @@ const CHECK: &[Layer] = &[
             "access_checks",
             "conflict",
             "execution_fault",
+            "not_compared",
             "ordering_model",
             "race",
             "semaphores",
@@ -341,6 +346,7 @@ const CHECK: &[Layer] = &[
             "edit_help",
             "finding",
             "kernels_of_runs",
+            "not_compared",
             "order_edits",
             "plan_index",
             "progress_diagnostics",

@@ -80,7 +80,7 @@ pub fn compare_programs(rng: &mut Rng) -> Result<Vec<Verdict>, String> {
     let worlds = [plans_of(&texts[0], RANKS)?, plans_of(&texts[1], RANKS)?];
     let all = worlds.each_ref().map(SequencedProgram::new);
     let checks = Checks { nccl: LaunchOrder::Explicit, ..Checks::ALL_FAULTS };
-    let found = order_of_sequence(&all, checks)?.is_some();
+    let found = order_of_sequence(&all, checks).map_err(|it| it.to_string())?.is_some();
     let mut sequences = (0..1_usize << RUNS).map(|bits| {
         let runs: Vec<&Program> = (0..RUNS).map(|run| &programs[bits >> run & 1]).collect();
         stuck(&runs, LaunchOrder::Explicit)
