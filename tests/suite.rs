@@ -31,6 +31,7 @@
 //! * on a statement that the checker reports as removable and that is needed (`excess`);
 //! * on a buffer assignment that gives the same memory to buffers that are in use at the same time
 //!   (`layouts`);
+//! * on a race of a long program that the checker does not report, or that does not exist (`long_streams`);
 //! * on an operator or a cast whose kernel rounds differently from the simulator (`operators`).
 
 use std::{
@@ -80,6 +81,7 @@ mod suite {
     pub mod kernels;
     pub mod layouts;
     pub mod licenses;
+    pub mod long_streams;
     pub mod lowered;
     pub mod mangle;
     pub mod mangler;
@@ -157,6 +159,7 @@ fn main() -> ExitCode {
     trials.extend(lowered::trials());
     trials.extend(excess::trials());
     trials.extend(layouts::trials());
+    trials.extend(long_streams::trials());
     trials.extend(ranks::trials());
     trials.extend(stdout::trials());
     trials.extend(not_utf8::trials());

@@ -18,7 +18,7 @@ use passes::{Settings, Verify};
 use crate::{generator, programs, rng::Rng, setting::number_or};
 
 mod plans;
-mod reachability;
+pub mod reachability;
 mod shared_storage;
 
 /// Default number of buffer assignments per trial.
