@@ -9,9 +9,12 @@
 
 use std::collections::BTreeSet;
 
-use super::{access_checks::Grouping, two_runs};
+use super::{
+    access_checks::Grouping,
+    joined_runs::{JoinedRuns, RunNumbers, signal_count},
+};
 use hir_plan::{
-    Communicator, CommunicatorNo, Inst, InstKind, Plan, PlanStream, StreamNo, SyncEffect, World,
+    InstKind, Plan, SyncEffect, World,
     sync::{CommOrderCycle, CommOrderEdge, InstRef, OrderOfRuns, TooManyComms, order_of_runs},
 };
 
@@ -89,7 +92,7 @@ struct Runs {
 
 impl Runs {
     fn of(programs: &[&[Plan]], sequence: &[usize]) -> Self {
-        let signals = programs.iter().map(|it| two_runs::signal_count(it)).max().unwrap_or_default();
+        let signals = programs.iter().map(|it| signal_count(it)).max().unwrap_or_default();
         let ranks = 0..programs.first().map_or(0, |it| it.len());
         let of_rank = |rank: usize| {
             let plans: Vec<&Plan> = sequence.iter().map(|it| &programs[*it][rank]).collect();
@@ -126,55 +129,37 @@ impl Runs {
 /// Returns the plan of a rank that executes the plans of runs one after the other, without what computes, and the run and the index of each
 /// instruction. `signals` is the number of signals of a run.
 fn plan_of(runs: &[&Plan], signals: u32) -> (Plan, Vec<(u32, usize)>) {
-    let mut streams: Vec<PlanStream> = Vec::new();
-    let mut communicators: Vec<Communicator> = Vec::new();
+    let mut joined =
+        JoinedRuns::new(Plan { streams: Vec::new(), communicators: Vec::new(), ..runs[0].clone() });
+    let numbers: Vec<RunNumbers> = runs.iter().map(|it| joined.number(it)).collect();
     let mut from = Vec::new();
-    let mut code: Vec<Inst> = Vec::new();
-    let mut before = two_runs::Counts::default();
-    for (run, plan) in (0..).zip(runs) {
-        let stream_numbers: Vec<StreamNo> = two_runs::add_all(&mut streams, &plan.streams);
-        let communicator_numbers: Vec<CommunicatorNo> =
-            two_runs::add_all(&mut communicators, &plan.communicators);
-        for (number, inst) in plan.code.iter().enumerate() {
-            let mut kind = match inst.kind.effect() {
-                SyncEffect::Compute
-                | SyncEffect::ShareMemHandles(_)
-                | SyncEffect::Barrier
-                | SyncEffect::HostWait(_)
-                | SyncEffect::ReadOutputs => continue,
-                SyncEffect::RecordEvent(_)
-                | SyncEffect::WaitEvent(_)
-                | SyncEffect::Wait(_)
-                | SyncEffect::Signal(_)
-                | SyncEffect::WaitSignal(_)
-                | SyncEffect::Reshard(_)
-                | SyncEffect::Post(_) => inst.kind.clone(),
-            };
-            two_runs::shift(&mut kind, before);
-            two_runs::renumber_communicator(&mut kind, &communicator_numbers);
-            let stream = stream_numbers[inst.stream as usize];
-            code.push(Inst { kind, stream, ..inst.clone() });
-            from.push((run, number));
-        }
-        before.add(plan, signals);
+    for ((run, plan), numbers) in (0..).zip(runs).zip(&numbers) {
+        let places = joined.add_run(plan, numbers, signals, |_, it| orders_kernels(it).then(|| it.clone()));
         if let Some(end) = plan.code.last().filter(|it| matches!(it.kind, InstKind::ReadOutputs)) {
-            // The next run begins where this one has ended.
-            let (event, stream) = (before.events, stream_numbers[end.stream as usize]);
-            before.events += 1;
-            code.push(Inst { kind: InstKind::RecordEvent { event }, stream, ..end.clone() });
-            code.push(Inst { kind: InstKind::WaitEvent { event }, stream: 0, ..end.clone() });
-            from.extend([(run, plan.code.len() - 1); 2]);
+            joined.end_run(numbers.streams[end.stream as usize], end.origin);
+        }
+        from.resize(joined.plan.code.len(), (run, plan.code.len().saturating_sub(1)));
+        for (number, place) in places.into_iter().enumerate() {
+            place.into_iter().for_each(|it| from[it] = (run, number));
         }
     }
-    let plan = Plan {
-        streams,
-        communicators,
-        code,
-        allocations: Vec::new(),
-        peer_collectives: Vec::new(),
-        event_count: before.events as usize,
-        work_count: before.works as usize,
-        ..runs[0].clone()
-    };
-    (plan, from)
+    (joined.plan, from)
+}
+
+/// Returns whether an instruction is a kernel of a communicator, or orders others.
+fn orders_kernels(kind: &InstKind) -> bool {
+    match kind.effect() {
+        SyncEffect::Compute
+        | SyncEffect::ShareMemHandles(_)
+        | SyncEffect::Barrier
+        | SyncEffect::HostWait(_)
+        | SyncEffect::ReadOutputs => false,
+        SyncEffect::RecordEvent(_)
+        | SyncEffect::WaitEvent(_)
+        | SyncEffect::Wait(_)
+        | SyncEffect::Signal(_)
+        | SyncEffect::WaitSignal(_)
+        | SyncEffect::Reshard(_)
+        | SyncEffect::Post(_) => true,
+    }
 }

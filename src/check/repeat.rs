@@ -31,10 +31,12 @@ use super::{
     access_checks::{AccessChecks, Grouping, Trackers},
     conflict::{Party, Race, ReusedStorage},
     execution_fault::{ExecutionFault, PostedAgain},
+    joined_runs::signal_count,
     not_compared::NotCompared,
     ordering_model::AccessRules,
+    shared_buffers::join_buffers,
     storage::IssuedRuns,
-    two_runs::{TwoRuns, join_plans, renumbered_view, signal_count},
+    two_runs::{TwoRuns, renumbered_view},
 };
 use hir_plan::{
     BufferNo, Plan, World,
@@ -84,7 +86,7 @@ pub(super) fn races_between_programs(
     let numbers: Vec<_> = joined
         .iter_mut()
         .zip(second)
-        .map(|(mine, it)| join_plans(mine, it, shared))
+        .map(|(mine, it)| join_buffers(mine, it, shared))
         .collect::<Result<_, _>>()?;
     for (mine, it) in joined.iter_mut().zip(second) {
         mine.mapped_views.extend(it.mapped_views.iter().map(|it| renumbered_view(it, mine.rank, &numbers)));
@@ -92,11 +94,11 @@ pub(super) fn races_between_programs(
     let signals = signal_count(first);
     let each = joined.into_iter().zip(first).zip(second);
     let both =
-        each.map(|((joined, first), second)| TwoRuns::of_two(joined, first, second, signals, &numbers));
+        each.map(|((joined, first), second)| TwoRuns::of_two(joined, [first, second], signals, &numbers));
     let mut found = compare_runs(both.collect(), (rules, Grouping::Large), None)
         .map_err(|(OrderError::TooLarge | OrderError::Deadlock)| NotCompared::NoOrder)?;
     for race in &mut found.races {
-        let number = |it: BufferNo| (0..).zip(&numbers[race.rank].buffers).find(|known| *known.1 == it);
+        let number = |it: BufferNo| (0..).zip(&numbers[race.rank]).find(|known| *known.1 == it);
         if let Some(it) = &mut race.reused {
             it.later = it.later.and_then(number).map(|it| it.0);
         }

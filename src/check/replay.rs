@@ -9,11 +9,12 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use super::{
     capture::capture,
-    two_runs::{self, Counts, signal_count},
+    joined_runs::{JoinedRuns, RunNumbers, signal_count},
+    shared_buffers::join_buffers,
+    two_runs,
 };
 use hir_plan::{
-    Buffer, BufferNo, CommunicatorNo, Inst, InstKind, IoBinding, LoopIteration, Number, Origin, Plan,
-    StreamNo, View, ViewOnRank, World,
+    Buffer, BufferNo, InstKind, IoBinding, LoopIteration, Number, Origin, Plan, View, ViewOnRank, World,
     sync::{InstRef, Step},
 };
 
@@ -96,8 +97,8 @@ impl Replay {
         };
         let mut plans = Vec::new();
         for (rank, mut it) in ranks.into_iter().enumerate() {
-            it.add_run(0, &first[rank], (&buffers, 0), &[]);
-            let mut second_begins = it.plan.code.len();
+            it.add_run(0, &first[rank], (&buffers, signals), &[]);
+            let mut second_begins = it.joined.plan.code.len();
             if let Some(second) = second {
                 second_begins += it.end_first_run(&first[rank], &second[rank]);
                 let is_captured = matches!(next, Some(NextRun::Captured));
@@ -105,7 +106,7 @@ impl Replay {
                 it.add_run(1, &second[rank], (&buffers, signals), &omitted);
             }
             it.end(second.unwrap_or(first), storage);
-            plans.push(it.plan);
+            plans.push(it.joined.plan);
             replay.second_begins.push(second_begins);
             replay.places.push(it.places);
             replay.written_inputs.push(it.written_inputs);
@@ -146,11 +147,10 @@ impl Replay {
 
 /// The plan of a rank while runs are added.
 struct RankReplay {
-    plan: Plan,
-    /// By run: the numbers of its buffers, streams and communicators.
+    joined: JoinedRuns,
+    /// By run: the numbers of its buffers, and those of its streams and communicators.
     buffers: [Vec<BufferNo>; 2],
-    streams: [Vec<StreamNo>; 2],
-    communicators: [Vec<CommunicatorNo>; 2],
+    numbers: Vec<RunNumbers>,
     places: Vec<Vec<Option<usize>>>,
     written_inputs: Vec<Option<usize>>,
     caller_write: Option<usize>,
@@ -163,27 +163,17 @@ impl RankReplay {
         next: Option<NextRun<'_>>,
         storage: &[ReplayedStorage],
     ) -> Result<Self, NotReplayable> {
-        let mut plan = Plan {
-            code: Vec::new(),
-            allocations: Vec::new(),
-            peer_collectives: Vec::new(),
-            bound_at_exit: Vec::new(),
-            live_out: Vec::new(),
-            ..first.clone()
-        };
+        let mut joined =
+            JoinedRuns::new(Plan { bound_at_exit: Vec::new(), live_out: Vec::new(), ..first.clone() });
+        let mut numbers = vec![joined.number(first)];
+        numbers.extend(second.map(|it| joined.number(it)));
+        let plan = &mut joined.plan;
         let own: Vec<BufferNo> = (0..first.buffers.len() as BufferNo).collect();
         let mut buffers = [own, Vec::new()];
-        let (mut streams, mut communicators) = (Vec::new(), Vec::new());
         if let Some(second) = second {
-            streams = two_runs::add_all(&mut plan.streams, &second.streams);
-            communicators = two_runs::add_all(&mut plan.communicators, &second.communicators);
             buffers[1] = match next {
                 Some(NextRun::Other(_, shared)) => {
-                    let known = shared_buffers(first, second, shared);
-                    (0..)
-                        .zip(&known)
-                        .map(|(number, it)| it.unwrap_or_else(|| add_buffer(&mut plan, second, number)))
-                        .collect()
+                    join_buffers(plan, second, shared).map_err(|it| NotReplayable(it.to_string()))?
                 }
                 Some(NextRun::Same | NextRun::Captured) | None => buffers[0].clone(),
             };
@@ -197,7 +187,7 @@ impl RankReplay {
             let Some(later) = it.later else { continue };
             if last == 1 && next.is_some_and(|it| matches!(it, NextRun::Same)) && it.earlier != later {
                 // The tensor of the first run gets other storage in the second one.
-                buffers[1][it.earlier as usize] = add_buffer(&mut plan, first, it.earlier);
+                buffers[1][it.earlier as usize] = add_buffer(plan, first, it.earlier);
             }
             buffers[last][later as usize] = it.earlier;
         }
@@ -217,21 +207,14 @@ impl RankReplay {
         for it in plan.inputs.iter_mut().chain(&mut plan.outputs).filter_map(|it| it.shard.view.as_mut()) {
             it.buffer = buffers[0][it.buffer as usize];
         }
-        let count = |all: usize| (0..all as u32).collect();
         Ok(Self {
-            streams: [count(first.streams.len()), streams],
-            communicators: [count(first.communicators.len()), communicators],
+            joined,
             buffers,
-            plan,
+            numbers,
             places: Vec::new(),
             written_inputs: Vec::new(),
             caller_write: None,
         })
-    }
-
-    fn push(&mut self, kind: InstKind, stream: StreamNo, origin: u32) -> usize {
-        self.plan.code.push(Inst { kind, stream, origin });
-        self.plan.code.len() - 1
     }
 
     /// Adds the instructions of a run besides the `omitted` ones, in ascending order. `buffers` are those of all ranks.
@@ -242,45 +225,26 @@ impl RankReplay {
         (buffers, signals): (&[[Vec<BufferNo>; 2]], u32),
         omitted: &[usize],
     ) {
-        let mut before = Counts::default();
-        if run > 0 {
-            before.add(&self.plan, signals);
-            self.plan.event_count += of.event_count;
-            self.plan.work_count += of.work_count;
-        }
-        let origins = if run == 0 || Arc::ptr_eq(&self.plan.origins, &of.origins) {
-            0
-        } else {
-            add_origins(&mut self.plan, of)
-        };
-        let communicators = self.communicators[run].clone();
-        let mut places = Vec::with_capacity(of.code.len());
-        for (at, inst) in of.code.iter().enumerate() {
-            let is_kept = omitted.binary_search(&at).is_err();
-            let kind = kept_kind(&inst.kind).filter(|_| is_kept).map(|mut kind| {
-                kind.change_views(of.rank, |rank, view| {
-                    view.buffer = buffers[rank][run][view.buffer as usize];
-                });
-                two_runs::shift(&mut kind, before);
-                two_runs::renumber_communicator(&mut kind, &communicators);
-                if let InstKind::P2pGroup(it) = &mut kind {
-                    it.ops.iter_mut().for_each(|it| it.origin += origins);
-                }
-                kind
+        let is_known = run == 0 || Arc::ptr_eq(&self.joined.plan.origins, &of.origins);
+        let origins = if is_known { 0 } else { add_origins(&mut self.joined.plan, of) };
+        self.numbers[run].origins = origins;
+        let places = self.joined.add_run(of, &self.numbers[run], signals, |at, kind| {
+            let mut kind = kept_kind(kind).filter(|_| omitted.binary_search(&at).is_err())?;
+            kind.change_views(of.rank, |rank, view| {
+                view.buffer = buffers[rank][run][view.buffer as usize];
             });
-            places.push(
-                kind.map(|kind| {
-                    self.push(kind, self.streams[run][inst.stream as usize], inst.origin + origins)
-                }),
-            );
-        }
+            if let InstKind::P2pGroup(it) = &mut kind {
+                it.ops.iter_mut().for_each(|it| it.origin += origins);
+            }
+            Some(kind)
+        });
         self.places.push(places);
     }
 
     /// Lets the caller save the outputs and write the inputs of the second run, which begins where the first one has ended. Returns the number of
     /// instructions of the first run.
     fn end_first_run(&mut self, first: &Plan, second: &Plan) -> usize {
-        let begin = self.plan.code.len();
+        let begin = self.joined.plan.code.len();
         let exit = first.code.last().map_or(0, |it| it.stream);
         let numbers = self.buffers.clone();
         for (number, it) in first.outputs.iter().enumerate() {
@@ -290,15 +254,12 @@ impl RankReplay {
             from.view.buffer = numbers[0][view.buffer as usize];
             let saved = ViewOnRank { rank: first.rank, view: to.clone() };
             if !to.is_empty() {
-                self.push(InstKind::Copy { from: Box::new(from), to: Box::new(saved) }, exit, 0);
+                self.joined.push(InstKind::Copy { from: Box::new(from), to: Box::new(saved) }, exit, 0);
             }
-            self.plan.outputs[number].shard.view = Some(to);
+            self.joined.plan.outputs[number].shard.view = Some(to);
         }
-        let event = self.plan.event_count as u32;
-        self.plan.event_count += 1;
-        self.push(InstKind::RecordEvent { event }, exit, 0);
-        self.push(InstKind::WaitEvent { event }, 0, 0);
-        let instructions = self.plan.code.len() - begin;
+        self.joined.end_run(exit, 0);
+        let instructions = self.joined.plan.code.len() - begin;
         for it in &second.inputs {
             let mut port = it.clone();
             let mut written = None;
@@ -309,16 +270,17 @@ impl RankReplay {
                 let given = ViewOnRank { rank: second.rank, view: from.clone() };
                 if !from.is_empty() {
                     let copy = InstKind::Copy { from: Box::new(given), to: Box::new(to) };
-                    written = Some(self.push(copy, 0, 0));
+                    written = Some(self.joined.push(copy, 0, 0));
                 }
                 port.shard.view = Some(from);
             }
             self.written_inputs.push(written);
             port.name = format!("{} of run 2", it.name);
-            self.plan.inputs.push(port);
+            self.joined.plan.inputs.push(port);
         }
-        self.plan.outputs.iter_mut().for_each(|it| it.name = format!("{} of run 1", it.name));
-        self.plan.outputs.extend(second.outputs.iter().map(|it| {
+        let outputs = &mut self.joined.plan.outputs;
+        outputs.iter_mut().for_each(|it| it.name = format!("{} of run 1", it.name));
+        outputs.extend(second.outputs.iter().map(|it| {
             let mut port = IoBinding { name: format!("{} of run 2", it.name), ..it.clone() };
             if let Some(view) = &mut port.shard.view {
                 view.buffer = numbers[1][view.buffer as usize];
@@ -330,23 +292,24 @@ impl RankReplay {
 
     /// Lets the caller write the storage that it gets, and read the outputs.
     fn end(&mut self, last: &World, storage: &[ReplayedStorage]) {
-        let rank = self.plan.rank;
+        let rank = self.joined.plan.rank;
         let run = self.places.len() - 1;
-        let exit = last[rank].code.last().map_or(0, |it| self.streams[run][it.stream as usize]);
+        let exit = last[rank].code.last().map_or(0, |it| self.numbers[run].streams[it.stream as usize]);
         let taken = storage.iter().filter(|it| it.rank == rank && it.later.is_none());
         for it in taken {
-            let view = View::contiguous(it.earlier, vec![self.plan.buffers[it.earlier as usize].len]);
+            let len = self.joined.plan.buffers[it.earlier as usize].len;
+            let view = View::contiguous(it.earlier, vec![len]);
             let write = InstKind::Fill { to: Box::new(view), value: Number::Int(1) };
-            self.caller_write = Some(self.push(write, exit, 0));
+            self.caller_write = Some(self.joined.push(write, exit, 0));
         }
-        self.push(InstKind::ReadOutputs, exit, 0);
+        self.joined.push(InstKind::ReadOutputs, exit, 0);
     }
 
     /// Adds a buffer of the caller for a part of an input or output.
     fn caller_buffer(&mut self, of: &IoBinding, view: &View) -> View {
         let buffer = Buffer { name: of.name.clone(), dtype: of.dtype, len: view.len() };
-        self.plan.buffers.push(buffer);
-        View::contiguous(self.plan.buffers.len() as BufferNo - 1, view.shape.clone())
+        self.joined.plan.buffers.push(buffer);
+        View::contiguous(self.joined.plan.buffers.len() as BufferNo - 1, view.shape.clone())
     }
 }
 
@@ -354,23 +317,6 @@ impl RankReplay {
 fn add_buffer(plan: &mut Plan, of: &Plan, number: BufferNo) -> BufferNo {
     plan.buffers.push(of.buffers[number as usize].clone());
     plan.buffers.len() as BufferNo - 1
-}
-
-/// Returns, by buffer of `second`, the buffer of `first` that has its memory: inputs and outputs of one name, and tensors with one
-/// of the names.
-fn shared_buffers(first: &Plan, second: &Plan, shared: &BTreeSet<String>) -> Vec<Option<BufferNo>> {
-    let ports = |plan: &Plan| -> Vec<(String, BufferNo)> {
-        let port = |it: &IoBinding| Some((it.name.clone(), it.shard.view.as_ref()?.buffer));
-        let local = (0..).zip(&plan.buffers).filter(|it| shared.contains(&*it.1.name));
-        let local = local.map(|(number, it)| (it.name.clone(), number));
-        plan.inputs.iter().chain(&plan.outputs).filter_map(port).chain(local).collect()
-    };
-    let (mine, theirs) = (ports(first), ports(second));
-    let known = |buffer: BufferNo| {
-        let names = theirs.iter().filter(|it| it.1 == buffer);
-        names.filter_map(|(name, _)| mine.iter().find(|it| it.0 == *name)).map(|it| it.1).next()
-    };
-    (0..second.buffers.len() as BufferNo).map(known).collect()
 }
 
 /// Adds the origins and iterations of another plan, and returns the number of the first origin. Statements of another program have no names.
