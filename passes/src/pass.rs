@@ -323,8 +323,8 @@ impl Arguments {
         self.text(name)?.split(',').map(|it| it.trim().parse().ok()).collect()
     }
 
-    /// Returns the names in the value of `ONLY` or `EXCEPT`.
-    fn names(&self, option: &str) -> Option<impl Iterator<Item = &str>> {
+    /// Returns the names in the value of an option of kind `OptionKind::Names`.
+    pub fn names(&self, option: &str) -> Option<impl Iterator<Item = &str>> {
         Some(self.text(option)?.split(';').map(str::trim))
     }
 

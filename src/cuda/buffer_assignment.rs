@@ -261,7 +261,10 @@ fn packet_buffers(plans: &[Plan]) -> FxHashSet<(usize, BufferNo)> {
     let mut found = FxHashSet::default();
     for plan in plans {
         for it in &plan.peer_collectives {
-            let PeerPhases::Packets { phases, .. } = &it.phases else { continue };
+            let phases = match &it.phases {
+                PeerPhases::Packets { phases, .. } => phases,
+                PeerPhases::Memory(_) => continue,
+            };
             let outputs = phases.iter().flat_map(|it| &it.transfers).flat_map(Transfer::outputs);
             found.extend(outputs.filter(|to| to.rank != plan.rank).map(|to| (to.rank, to.view.buffer)));
         }

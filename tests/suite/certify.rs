@@ -11,7 +11,6 @@ use hir::{
         verdict::{Criteria, ExpectationSource, expectations, judge_outputs, simulate},
     },
     plan::{self, limits::DEFAULT_MEMORY_LIMIT},
-    process::exit::Exit,
     sim::Schedule,
     tensor::generate::InputKind,
 };
@@ -208,7 +207,7 @@ fn agree(original: &Program, edited: &Program) -> Option<bool> {
     let basis = ExpectationSource::Reference { exact: true };
     let wanted = expectations(results::outputs(&before, &wanted).ok()?, "the original", basis);
     let criteria = Criteria { exact: Some(true), ..Criteria::default() };
-    Some(judge_outputs(&after, &found, &wanted, &criteria).ok()?.exit == Exit::Success)
+    Some(judge_outputs(&after, &found, &wanted, &criteria).ok()?.is_right)
 }
 
 /// Makes one random edit of a statement: it is left out, done twice, exchanged with the next one, has another operand or number, or is another

@@ -20,7 +20,6 @@ use hir::driver::run::{
     results, unsharded,
     verdict::{Criteria, Expectation, ExpectationSource, expectations, judge_outputs, simulate},
 };
-use hir::process::exit::Exit;
 use hir::{
     check::{Checks, check},
     plan::{self, InstKind, Plan, World},
@@ -186,7 +185,7 @@ pub fn check_meaning(text: &str, pipeline: &str) -> Result<bool, String> {
     if let Some(wanted) = whole {
         let criteria = Criteria { exact: Some(is_exact), ..Criteria::default() };
         let verdict = judge_outputs(&before, &outcome, &wanted, &criteria).map_err(|it| it.to_string())?;
-        if verdict.exit != Exit::Success {
+        if !verdict.is_right {
             return Err(format!("differs from its result on whole tensors: {}", verdict.line));
         }
     }
@@ -231,7 +230,7 @@ pub fn check_meaning(text: &str, pipeline: &str) -> Result<bool, String> {
         let criteria = Criteria { exact: Some(outcome.notes.exactness.is_exact()), ..Criteria::default() };
         let verdict = judge_outputs(&after, &outcome, &expected, &criteria);
         let verdict = verdict.map_err(|it| fault(&it))?;
-        if verdict.exit != Exit::Success {
+        if !verdict.is_right {
             return Err(fault(&verdict.line.to_string()));
         }
     }

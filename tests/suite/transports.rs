@@ -21,7 +21,6 @@ use hir::driver::run::{
     results,
     verdict::{Criteria, ExpectationSource, expectations, judge_outputs, simulate},
 };
-use hir::process::exit::Exit;
 use hir::{
     plan,
     sim::{self, Schedule},
@@ -194,7 +193,7 @@ fn agrees(program: &Program, lines: &LineIndex, way: TransportChoice) -> Option<
     // A program with a race may differ from itself.
     for seed in 0..RACE_SEEDS {
         let again = run(&plans, filling.fill(&plans).ok()?, Schedule::Seed(seed)).ok()?;
-        if judge_outputs(&plans, &again, &wanted, &criteria).ok()?.exit != Exit::Success {
+        if !judge_outputs(&plans, &again, &wanted, &criteria).ok()?.is_right {
             return None;
         }
     }
@@ -208,7 +207,7 @@ fn agrees(program: &Program, lines: &LineIndex, way: TransportChoice) -> Option<
             Err(fault) => return Some(Err(fault.to_string())),
         };
         let verdict = judge_outputs(&lowered, &outcome, &wanted, &criteria).ok()?;
-        if verdict.exit != Exit::Success {
+        if !verdict.is_right {
             return Some(Err(verdict.line.to_string()));
         }
     }

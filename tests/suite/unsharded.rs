@@ -13,7 +13,6 @@ use hir::driver::run::{
     results, unsharded,
     verdict::{Criteria, ExpectationSource, expectations, judge_outputs, simulate},
 };
-use hir::process::exit::Exit;
 use hir::{
     plan,
     sim::{self, Schedule},
@@ -71,7 +70,7 @@ fn agrees(program: &Program, lines: &LineIndex) -> Option<Result<(), String>> {
     let wanted = expectations(results::outputs(&erased, &wanted).ok()?, "its whole tensors", basis);
     let criteria = Criteria { exact: Some(true), ..Criteria::default() };
     let verdict = judge_outputs(&plans, &outcome, &wanted, &criteria).ok()?;
-    Some(if verdict.exit == Exit::Success { Ok(()) } else { Err(verdict.line.to_string()) })
+    Some(if verdict.is_right { Ok(()) } else { Err(verdict.line.to_string()) })
 }
 
 fn shown(path: &Path) -> String {

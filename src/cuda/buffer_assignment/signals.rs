@@ -83,7 +83,10 @@ fn signals_set_by_blocks(plans: &[Plan]) -> FxHashMap<(SignalKind, u32), usize> 
     for plan in plans {
         let mut in_kernels = FxHashSet::default();
         for it in &plan.peer_collectives {
-            let PeerPhases::Memory(phases) = &it.phases else { continue };
+            let phases = match &it.phases {
+                PeerPhases::Memory(phases) => phases,
+                PeerPhases::Packets { .. } => continue,
+            };
             let Some(len) = element_count(phases) else { continue };
             let [_, access] = phases;
             for signal in access.signals.iter().chain(&access.waits) {

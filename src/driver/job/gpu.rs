@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::{distributed_check, lost_job::report_with_plans};
 use crate::{
+    exit_code::exit_code,
     run::{
         RunError,
         command_line::Issue,
@@ -23,7 +24,7 @@ use hir_launch::{
 };
 use hir_plan::timeline::estimate::MeasuredTime;
 use hir_plan::{InstKind, Plan, View, ViewOnRank, World};
-use hir_process::exit::Exit;
+use hir_process::exit::FailureExit;
 use hir_sim::SimOutcome;
 use hir_tensor::{data::Data, dense::DenseTensor};
 
@@ -270,7 +271,7 @@ pub fn run(
         say("large outputs stay on their ranks; replicated parts are compared by digest".to_owned());
     }
     let mut tuning = None;
-    if let Some(options) = job.tune.filter(|_| verdict.exit == Exit::Success) {
+    if let Some(options) = job.tune.filter(|_| verdict.is_right) {
         let on_product = |done: usize, all: usize| {
             let phase = format!("measuring algorithms of matrix products, {done} of {all} done");
             member.set_phase_with_limit(&phase, PhaseLimit::Timeout);
@@ -283,11 +284,11 @@ pub fn run(
         member.set_phase("sending its outputs to rank 0");
         (outcome, verdict) = gather_and_judge(job, mine, member)?;
     }
-    if job.bench.is_none() || verdict.exit != Exit::Success {
+    if job.bench.is_none() || !verdict.is_right {
         outcome.watched = read_watched(job, engine, member)?;
     }
     let (mut timing, mut host) = (None, None);
-    if let Some(bench) = job.bench.filter(|_| verdict.exit == Exit::Success) {
+    if let Some(bench) = job.bench.filter(|_| verdict.is_right) {
         member.set_phase_with_limit("copying its inputs to the GPU", PhaseLimit::Timeout);
         engine.load_inputs(&job.inputs[peers.rank()], peers)?;
         member.set_phase_with_limit("preparing timed runs", PhaseLimit::Timeout);
@@ -295,13 +296,13 @@ pub fn run(
         // The outputs of the last timed run must be correct as well, and those of the first run.
         member.set_phase("sending its outputs to rank 0");
         (outcome, verdict) = gather_and_judge(job, ran.outputs, member)?;
-        if let Some(difference) = ran.difference.filter(|_| verdict.exit == Exit::Success) {
+        if let Some(difference) = ran.difference.filter(|_| verdict.is_right) {
             verdict = with_difference(verdict, difference);
         }
         outcome.watched = read_watched(job, engine, member)?;
         timing = Some((ran.timing, engine.profile_lines(peers)?));
     }
-    if let Some(Stress { runs, seed }) = job.stress.filter(|_| verdict.exit == Exit::Success) {
+    if let Some(Stress { runs, seed }) = job.stress.filter(|_| verdict.is_right) {
         member.set_phase_with_limit("copying its inputs to the GPU", PhaseLimit::Timeout);
         engine.load_inputs(&job.inputs[peers.rank()], peers)?;
         member.set_phase_with_limit("preparing runs with delays", PhaseLimit::Timeout);
@@ -312,13 +313,13 @@ pub fn run(
         }
     }
     let mut run_times = None;
-    if job.measures_times && verdict.exit == Exit::Success {
+    if job.measures_times && verdict.is_right {
         member.set_phase_with_limit("measuring a timeline", PhaseLimit::Timeout);
         engine.load_inputs(&job.inputs[peers.rank()], peers)?;
         run_times = Some(engine.measure_times(peers)?);
     }
     // Profiling leaves undefined outputs behind, so it comes last.
-    if job.profile_host && verdict.exit == Exit::Success {
+    if job.profile_host && verdict.is_right {
         member.set_phase_with_limit("profiling its host", PhaseLimit::Timeout);
         host = Some(engine.profile_host(peers, is_replayed)?);
     }
@@ -328,7 +329,7 @@ pub fn run(
 
 /// Returns the verdict on outputs that differ from those of an earlier run with the same inputs.
 fn with_difference(verdict: OutputVerdict, difference: String) -> OutputVerdict {
-    OutputVerdict { exit: Exit::WrongResult, line: Verdict::failed(difference), ..verdict }
+    OutputVerdict { is_right: false, line: Verdict::failed(difference), ..verdict }
 }
 
 /// Gathers the outputs and judges them.
@@ -422,25 +423,31 @@ fn read_watched(job: &GpuJob<'_>, engine: &Engine, member: &JobRank) -> Result<V
     Ok(blocks)
 }
 
-/// Judges the outputs on rank 0 and sends the exit code to the other ranks.
+/// Judges the outputs on rank 0, which tells the other ranks whether they are right, or why it cannot judge them.
 fn judge_on_rank0(
     job: &GpuJob<'_>,
     outcome: &SimOutcome,
     member: &JobRank,
 ) -> Result<OutputVerdict, JobFailure> {
-    let peers: &dyn ProcessGroup = &JobGroup(member);
-    if peers.rank() > 0 {
+    if member.channel.rank > 0 {
         member.set_phase("waiting for rank 0 to judge the outputs");
-        let received = peers.all_gather(&[])?;
-        let exit = match received.first().and_then(|it| it.first()) {
-            Some(0) => Exit::Success,
-            Some(_) | None => Exit::WrongResult,
+        let told = member.channel.all_gather_values::<Option<Judged>>(&None)?;
+        return match told.into_iter().next().flatten() {
+            Some(Ok(is_right)) => Ok(OutputVerdict::without_outputs(is_right, "")),
+            Some(Err((exit, summary))) => Err(JobFailure::OtherRank { rank: 0, exit, summary }),
+            None => Err(JobFailure::Internal("rank 0 judged no outputs".to_owned())),
         };
-        return Ok(OutputVerdict::without_outputs(exit, ""));
     }
     member.set_phase("judging the outputs");
     let judged = verdict::judge_outputs(job.world, outcome, job.expectations, &job.criteria);
-    let exit = judged.as_ref().map_or(Exit::InternalError, |it| it.exit);
-    peers.all_gather(&[exit as u8])?;
-    Ok(judged?)
+    let judged = judged.map_err(JobFailure::from);
+    let told: Judged = match &judged {
+        Ok(it) => Ok(it.is_right),
+        Err(failure) => Err((exit_code(failure).into(), failure.summary())),
+    };
+    member.channel.all_gather_values(&Some(told))?;
+    judged
 }
+
+/// What rank 0 says of the outputs: whether they are right, or how and why it ends.
+type Judged = Result<bool, (FailureExit, String)>;

@@ -58,6 +58,12 @@ impl Verdict {
         Self { kind, text: text.into() }
     }
 
+    /// Returns the verdict on a run with these outputs.
+    pub fn on_outputs(are_right: bool, text: impl Into<String>) -> Self {
+        let kind = if are_right { VerdictKind::Success } else { VerdictKind::Failed };
+        Self { kind, text: text.into() }
+    }
+
     /// Returns the verdict on a run that failed.
     pub fn failed(text: impl Into<String>) -> Self {
         Self { kind: VerdictKind::Failed, text: text.into() }

@@ -147,8 +147,9 @@ impl Job {
         let outcome = outcome.map_err(RunError::from)?;
         write_outputs(&world, &outcome, &shown, None, &mut |line| session.print(&line))?;
         let verdict = judge_outputs(&world, &outcome, &[], &Criteria::default())?;
+        let exit = verdict.exit();
         session.print(&Report::Verdict(verdict.line));
-        Ok(verdict.exit)
+        Ok(exit)
     }
 
     /// Writes the input of all jobs.

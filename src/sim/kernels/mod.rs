@@ -76,34 +76,23 @@ pub enum KernelError {
     },
 }
 
-/// Counts the elements that rounding changed, and records where the first one occurred.
+/// Counts the elements that rounding changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exactness {
     /// True if inexact results get an f64 shadow.
     pub shadows: bool,
     inexact: usize,
-    label: String,
-    first: Option<String>,
 }
 
 impl Default for Exactness {
     fn default() -> Self {
-        Self { shadows: true, inexact: 0, label: String::new(), first: None }
+        Self { shadows: true, inexact: 0 }
     }
 }
 
 impl Exactness {
-    /// Sets the label of the following results, which `first_label` returns.
-    pub fn set_label(&mut self, label: &str) {
-        self.label.clear();
-        self.label.push_str(label);
-    }
-
     /// Counts elements that are not known to be exact.
     pub fn count(&mut self, elements: usize) {
-        if elements > 0 && self.first.is_none() {
-            self.first = Some(self.label.clone());
-        }
         self.inexact += elements;
     }
 
@@ -115,11 +104,6 @@ impl Exactness {
     /// Returns true if all elements were exact.
     pub fn is_exact(&self) -> bool {
         self.inexact == 0
-    }
-
-    /// Returns the label of the first inexact element.
-    pub fn first_label(&self) -> Option<&str> {
-        self.first.as_deref()
     }
 }
 
@@ -256,17 +240,5 @@ mod tests {
         assert_eq!(Precision::Double.limit(-53), Some(1.0));
         assert_eq!(Precision::Single.limit(-150), None);
         assert_eq!(Precision::Single.limit(104), None);
-    }
-
-    #[test]
-    fn the_first_inexact_label_stays() {
-        let mut exactness = Exactness::default();
-        exactness.set_label("line 3");
-        exactness.count(0);
-        assert!(exactness.is_exact());
-        exactness.count(2);
-        exactness.set_label("line 4");
-        exactness.count(1);
-        assert_eq!((exactness.inexact(), exactness.first_label()), (3, Some("line 3")));
     }
 }

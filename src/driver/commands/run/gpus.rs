@@ -21,7 +21,7 @@ use crate::{session::Report, tool::progress::Progress};
 use hir_cuda::{CudaError, Engine, Gpu, Machine, TuneOptions, WarmUp};
 use hir_launch::job_rank::JobRank;
 use hir_plan::World;
-use hir_process::exit::{Exit, FailureExit};
+use hir_process::exit::FailureExit;
 use hir_sim::{Schedule, SimError};
 use hir_tensor::data::Data;
 
@@ -257,20 +257,17 @@ fn run_on_engine(
     // continues.
     output::write_outputs(world, &ran.outcome, &options.output, Some(rank), say)?;
     if rank > 0 {
-        return Ok(RunVerdict::without_line(ran.verdict.exit));
+        return Ok(RunVerdict::without_line(ran.verdict.exit()));
     }
     if let (Some(path), Some(machine), Some(found)) = (&options.tune, &machine, &ran.tuning) {
         let rounds = tune_options(options).rounds;
         tuning::report(found, rounds, ran.is_replayed).into_iter().for_each(|it| say(Report::Note(it)));
         // Algorithms that give wrong results are not stored.
-        let notes = match ran.verdict.exit {
-            Exit::Success => {
-                tuning::store_algorithms(&task.setup.session.files, path, (machine, world.len()), found)?
-            }
-            _ => {
-                let shown = path.display();
-                vec![format!("`{shown}` is not written: the outputs are wrong with these algorithms")]
-            }
+        let notes = if ran.verdict.is_right {
+            tuning::store_algorithms(&task.setup.session.files, path, (machine, world.len()), found)?
+        } else {
+            let shown = path.display();
+            vec![format!("`{shown}` is not written: the outputs are wrong with these algorithms")]
         };
         notes.into_iter().for_each(|it| say(Report::Note(it)));
     }
@@ -309,6 +306,8 @@ fn abort_job(member: &JobRank, failure: &JobFailure) {
     // The report names this rank.
     let reason = match failure {
         JobFailure::Cuda(fault) => fault.without_rank(),
+        // That rank ends the job.
+        JobFailure::OtherRank { .. } => return,
         other => other.to_string(),
     };
     member.give_up(exit_code(failure), &reason);

@@ -261,11 +261,11 @@ impl Task<'_> {
             let criteria = options.criteria(Some(outcome.notes.exactness.is_exact()), false);
             let judged = verdict::judge_outputs(world, &outcome, &expectations, &criteria)?;
             output::write_outputs(world, &outcome, &options.output, self.owner, say)?;
-            if judged.exit != Exit::Success {
+            if !judged.is_right {
                 self.print_unwritten_warnings(&reads);
                 say(Report::Note(format!("schedule {schedule}")));
                 self.write_witness(&schedule, &judged.line, say)?;
-                return Ok(RunVerdict::with_line(judged.exit, judged.line));
+                return Ok(RunVerdict::with_line(judged.exit(), judged.line));
             }
             if let (None, Some(at)) = (&verdict, outcome.notes.first_inexact) {
                 let count = outcome.notes.exactness.inexact();
@@ -415,5 +415,5 @@ pub fn print_outputs(verdict: verdict::OutputVerdict, say: &mut dyn FnMut(Report
             shape.join("x")
         )));
     }
-    RunVerdict::with_line(verdict.exit, verdict.line)
+    RunVerdict::with_line(verdict.exit(), verdict.line)
 }

@@ -18,8 +18,8 @@ use hir_tensor::data::ShadowedTensor;
 
 /// The verdict on the outputs of one run.
 pub struct OutputVerdict {
-    /// The exit code.
-    pub exit: Exit,
+    /// Whether all outputs are right, as far as they are compared.
+    pub is_right: bool,
     /// The last line of the report.
     pub line: Verdict,
     /// The outputs.
@@ -30,8 +30,13 @@ pub struct OutputVerdict {
 
 impl OutputVerdict {
     /// Returns the verdict of a rank that does not have the outputs of all ranks.
-    pub fn without_outputs(exit: Exit, text: impl Into<String>) -> Self {
-        Self { exit, line: Verdict::of(exit, text), outputs: Vec::new(), wrong_output: None }
+    pub fn without_outputs(is_right: bool, text: impl Into<String>) -> Self {
+        Self { is_right, line: Verdict::on_outputs(is_right, text), outputs: Vec::new(), wrong_output: None }
+    }
+
+    /// Returns the exit code of a run with these outputs.
+    pub fn exit(&self) -> Exit {
+        if self.is_right { Exit::Success } else { Exit::WrongResult }
     }
 }
 
@@ -47,11 +52,11 @@ pub fn judge_outputs(
 ) -> Result<OutputVerdict, RunError> {
     let outputs = results::outputs(plans, outcome)?;
     let judge = Judge { plans, outcome, outputs: &outputs, expectations, criteria };
-    let (exit, line, wrong_output) = match judge.judge() {
-        Ok(claims) => (Exit::Success, claims, None),
-        Err(failure) => (Exit::WrongResult, failure.message, failure.wrong_output),
+    let (is_right, line, wrong_output) = match judge.judge() {
+        Ok(claims) => (true, claims, None),
+        Err(failure) => (false, failure.message, failure.wrong_output),
     };
-    Ok(OutputVerdict { exit, line: Verdict::of(exit, line), outputs, wrong_output })
+    Ok(OutputVerdict { is_right, line: Verdict::on_outputs(is_right, line), outputs, wrong_output })
 }
 
 /// The outputs of a run, with what they are compared with.
