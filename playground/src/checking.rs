@@ -73,7 +73,7 @@ pub(crate) fn check(text: &str) -> Result<Value, String> {
             (_, _) => count_text(faults, "fault"),
         };
         verdicts.push(format!("{}: {verdict}", count_text(world.len(), "rank")));
-        not_checked.extend(report.not_checked);
+        not_checked.extend(report.not_checked.iter().map(ToString::to_string));
         // A program that deadlocks has no end, and one with too many streams no estimate.
         if world.deadlock().is_none()
             && let Ok(timeline) = estimate(&world)

@@ -52,7 +52,7 @@ impl World {
             report.diagnostics(&self.world, sources).into_iter().map(|it| it.1).collect();
         remove_allowed_by_comments(&self.source, &mut diagnostics);
         let (text, json) = error::texts(&diagnostics, &self.source);
-        Ok((text, json, report.not_checked))
+        Ok((text, json, report.not_checked.iter().map(ToString::to_string).collect()))
     }
 
     /// Runs all ranks. Returns every output by name, as an array and the float type whose bits it has.

@@ -10,29 +10,21 @@ use super::{
     kernels_of_runs::cycle_between_runs,
     memory::UnwrittenRead,
     missing_write::late_writes,
+    not_checked::NotChecked,
     ordering_model::AccessRules,
     race::MAX_RACES,
     repeat,
     semaphores::too_few_queues,
 };
-use grammar::count_text;
 use rustc_hash::FxHashSet;
 
 use hir_plan::{
     OverwrittenView, Plan, World,
     sync::{
-        CommOrderCycle, Deadlock, LaunchOrder, P2pQueues, TooManyComms, comm_order_cycle,
-        happens_before::OrderError, own_orders_exclude_cycles,
+        CommOrderCycle, Deadlock, LaunchOrder, P2pQueues, comm_order_cycle, happens_before::OrderError,
+        own_orders_exclude_cycles,
     },
 };
-
-/// The reason why a program with both kinds of sides is not checked.
-const MIXED_TRANSFERS: &str = "`--p2p=pair`: one side of a transfer is in a group, and the other is not, so that they run on different \
-                               communicators: put both or none between StartCoalescing and EndCoalescing, or check with `--p2p=communicator`";
-
-/// The reason why accesses to mapped views are not compared.
-const HOSTS_OF_VIEWS: &str = "accesses to `SymmetricContiguousView`: hosts exchange handles there, and wait for each other in a cycle; check \
-                              with `--check-model=hir` for hir-run, which exchanges none";
 
 /// The raw results of the checks, before they are merged over ranks and iterations.
 #[derive(Clone, Debug, Default)]
@@ -56,7 +48,7 @@ pub struct CheckResults {
     /// Statements that the program does not need.
     pub excess: Vec<Excess>,
     /// The checks that could not run, and the reasons.
-    pub not_checked: Vec<String>,
+    pub not_checked: Vec<NotChecked>,
     /// True if the program may have more races.
     pub has_more_races: bool,
     /// The searches for excess that could not run, and the reasons.
@@ -86,7 +78,7 @@ pub fn run_checks_in(world: &World, checks: Checks, grouping: Grouping) -> Check
     if let Some(pairs) = pairs.as_ref().filter(|_| found.deadlock.is_none()) {
         found.add(run_checks_of(pairs, checks, grouping), P2pQueues::Pair);
         if found.deadlock.is_none() && !world.meets_as_in(pairs) {
-            found.not_checked.push(MIXED_TRANSFERS.to_owned());
+            found.not_checked.push(NotChecked::MixedTransfers);
         }
     }
     if found.deadlock.is_none() {
@@ -133,9 +125,7 @@ fn run_checks_of_plans(world: &World, checks: Checks, grouping: Grouping) -> Che
         is_ordered = cycle == Ok(None);
         match cycle {
             Ok(it) => found.communicator_order = it.filter(|_| checks.comm).map(Box::new),
-            Err(fault @ TooManyComms) => {
-                found.not_checked.push(format!("the order of communicators: {fault}"))
-            }
+            Err(fault) => found.not_checked.push(NotChecked::Communicators(fault)),
         }
     }
     if checks.capture {
@@ -148,11 +138,11 @@ fn run_checks_of_plans(world: &World, checks: Checks, grouping: Grouping) -> Che
     let mut accesses = match AccessChecks::of(world, checks, (grouping, &groups)) {
         Ok(it) => it,
         Err(OrderError::TooLarge) => {
-            found.not_checked.push("races and memory: the ranks that share memory have too many streams and communicators together; use a smaller mesh".to_owned());
+            found.not_checked.push(NotChecked::TooLarge);
             return found;
         }
         Err(OrderError::Deadlock) => {
-            found.not_checked.push("races and memory: no order of all instructions was found".to_owned());
+            found.not_checked.push(NotChecked::NoOrder);
             return found;
         }
     };
@@ -189,23 +179,16 @@ fn run_checks_of_plans(world: &World, checks: Checks, grouping: Grouping) -> Che
     }
     found.has_more_races = checks.race && accesses.races.len() >= MAX_RACES;
     if found.has_more_races {
-        found.not_checked.push(format!("races beyond the first {}", accesses.races.len()));
+        found.not_checked.push(NotChecked::MoreRaces(accesses.races.len()));
     }
     if accesses.not_compared > 0 {
-        found
-            .not_checked
-            .push(format!("{} pairs of views that have too many pieces to compare", accesses.not_compared));
+        found.not_checked.push(NotChecked::Views(accesses.not_compared));
     }
     if accesses.not_recorded > 0 {
-        found
-            .not_checked
-            .push(format!("{} reads and writes that have too many pieces to record", accesses.not_recorded));
+        found.not_checked.push(NotChecked::Accesses(accesses.not_recorded));
     }
     if accesses.undecided > 0 {
-        found.not_checked.push(format!(
-            "races and memory of {}: they are free of faults only if orders count that lead through ranks of other groups, if at all",
-            count_text(accesses.undecided, "further group of ranks")
-        ));
+        found.not_checked.push(NotChecked::Groups(accesses.undecided));
     }
     if checks.memory {
         let of = |plan: &Plan| {
@@ -220,9 +203,7 @@ fn run_checks_of_plans(world: &World, checks: Checks, grouping: Grouping) -> Che
         if is_ordered && order == LaunchOrder::Explicit {
             match cycle_between_runs(world, grouping) {
                 Ok(it) => found.order_of_runs = it.map(Box::new),
-                Err(fault @ TooManyComms) => {
-                    found.not_checked.push(format!("the order of communicators of several runs: {fault}"));
-                }
+                Err(fault) => found.not_checked.push(NotChecked::CommunicatorsOfRuns(fault)),
             }
         }
     }
@@ -237,7 +218,7 @@ impl CheckResults {
         let new = other.execution_faults.into_iter().filter(|it| !known.contains(it)).collect::<Vec<_>>();
         self.execution_faults = [known, new].concat();
         (self.excess, self.not_searched) = (other.excess, other.not_searched);
-        let hosts = other.deadlock.map(|_| HOSTS_OF_VIEWS.to_owned());
+        let hosts = other.deadlock.map(|_| NotChecked::HostsOfViews);
         let new = other.not_checked.into_iter().chain(hosts).filter(|it| !self.not_checked.contains(it));
         let new = new.collect::<Vec<_>>();
         self.not_checked.extend(new);
@@ -267,7 +248,7 @@ impl CheckResults {
         self.execution_faults = other.execution_faults;
         self.excess = other.excess;
         self.not_searched = other.not_searched;
-        let is_new = |it: &String| !self.not_checked.contains(it);
+        let is_new = |it: &NotChecked| !self.not_checked.contains(it);
         self.not_checked.extend(other.not_checked.into_iter().filter(is_new).collect::<Vec<_>>());
         self.has_more_races |= other.has_more_races;
         self.groups = other.groups;
@@ -287,13 +268,11 @@ impl CheckResults {
                 let new: Vec<_> = posted_again.into_iter().filter(|it| !known(it)).collect();
                 self.execution_faults.extend(new);
                 if not_compared > 0 {
-                    self.not_checked.push(format!(
-                        "{not_compared} pairs of views of two runs that have too many pieces to compare"
-                    ));
+                    self.not_checked.push(NotChecked::ViewsOfRuns(not_compared));
                 }
             }
             Err(OrderError::TooLarge | OrderError::Deadlock) => {
-                self.not_checked.push("two runs: no order of all their instructions was found".to_owned());
+                self.not_checked.push(NotChecked::NoOrderOfRuns);
             }
         }
     }

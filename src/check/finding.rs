@@ -11,6 +11,7 @@ use super::{
     excess::{Excess, ExcessNotSearched},
     execution_fault::ExecutionFault,
     memory::UnwrittenRead,
+    not_checked::NotChecked,
     ordering_model::{AccessRules, OrderingModel, StorageModel},
     race_side::RaceSide,
 };
@@ -278,7 +279,7 @@ pub struct Report {
     /// The findings, in program order.
     pub findings: Vec<Finding>,
     /// The checks that could not run, and the reasons.
-    pub not_checked: Vec<String>,
+    pub not_checked: Vec<NotChecked>,
     /// The searches for excess that did not run, and the reasons.
     pub not_searched: Vec<ExcessNotSearched>,
     /// The number of groups of ranks that share no memory, if each was checked by itself (`hir_plan::sync::MemoryGroups`); else

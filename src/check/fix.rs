@@ -33,6 +33,7 @@ use super::{
     finding::{Checks, Finding},
     fixable_race::FixableRace,
     line_changes::LineChanges,
+    not_checked::NotChecked,
     numbered_lines::NumberedLines,
     plan_index::PlanIndexes,
     race_side::RaceSide,
@@ -195,7 +196,7 @@ struct Attempt {
     kernels: Vec<KernelPair>,
     /// True if every read was compared with the preceding writes and reads only written elements.
     is_every_read_written: bool,
-    not_checked: Vec<String>,
+    not_checked: Vec<NotChecked>,
 }
 
 /// The maximum number of texts that are tried before one edit is made.
@@ -226,8 +227,8 @@ impl CheckedText {
     }
 
     /// Returns true if the check of an edited text left out no more than the check of this one.
-    fn is_checked_as_far(&self, not_checked: &[String]) -> bool {
-        not_checked.iter().all(|it| self.found.not_checked.contains(it))
+    fn is_checked_as_far(&self, not_checked: &[NotChecked]) -> bool {
+        not_checked.iter().all(|it| self.found.not_checked.iter().any(|own| own.includes(*it)))
     }
 
     fn key(&self, race: &Race) -> FindingKey {

@@ -230,7 +230,7 @@ fn add_findings(
         }
     }
     let header = program.spans.header;
-    report.not_checked.extend(found.not_checked.iter().map(|reason| (header, reason.clone())));
+    report.not_checked.extend(found.not_checked.iter().map(|reason| (header, reason.to_string())));
     is_current().then_some(())
 }
 

@@ -209,7 +209,7 @@ fn compared(taken: &Candidate, others: &[Candidate], error: f64, (tried, left_ou
 fn first_fault(world: &World, checks: Checks) -> Option<String> {
     let report = hir_check::check(world, checks);
     let errors = report.findings.iter().map(|it| it.diagnostic(world, &[]).1).filter(Diagnostic::is_error);
-    errors.map(|it| it.message).chain(report.not_checked.clone()).next()
+    errors.map(|it| it.message).chain(report.not_checked.iter().map(ToString::to_string)).next()
 }
 
 /// Returns what the remark on a communication says: the strategy that is taken, and the best others, which were tried for this

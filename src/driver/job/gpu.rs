@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use super::{distributed_check, lost_job::report_with_plans};
 use crate::{
-    exit_code::exit_code,
     run::{
         RunError,
         command_line::Issue,
@@ -434,7 +433,10 @@ fn judge_on_rank0(
         let told = member.channel.all_gather_values::<Option<Judged>>(&None)?;
         return match told.into_iter().next().flatten() {
             Some(Ok(is_right)) => Ok(OutputVerdict::without_outputs(is_right, "")),
-            Some(Err((exit, summary))) => Err(JobFailure::OtherRank { rank: 0, exit, summary }),
+            // Parts of an output that do not fit together are a bug.
+            Some(Err(summary)) => {
+                Err(JobFailure::OtherRank { rank: 0, exit: FailureExit::INTERNAL_ERROR, summary })
+            }
             None => Err(JobFailure::Internal("rank 0 judged no outputs".to_owned())),
         };
     }
@@ -443,11 +445,11 @@ fn judge_on_rank0(
     let judged = judged.map_err(JobFailure::from);
     let told: Judged = match &judged {
         Ok(it) => Ok(it.is_right),
-        Err(failure) => Err((exit_code(failure).into(), failure.summary())),
+        Err(failure) => Err(failure.summary()),
     };
     member.channel.all_gather_values(&Some(told))?;
     judged
 }
 
-/// What rank 0 says of the outputs: whether they are right, or how and why it ends.
-type Judged = Result<bool, (FailureExit, String)>;
+/// What rank 0 says of the outputs: whether they are right, or why it cannot judge them.
+type Judged = Result<bool, String>;

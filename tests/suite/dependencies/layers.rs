@@ -250,7 +250,10 @@ const SYNC: &[Layer] = &[
 ];
 
 const CHECK: &[Layer] = &[
-    ("execution_fault not_compared numbered_lines ordering_model overlap stmt_places stream_waits", &[]),
+    (
+        "execution_fault not_checked not_compared numbered_lines ordering_model overlap stmt_places stream_waits",
+        &[],
+    ),
     ("capture semaphores", &["execution_fault"]),
     ("line_changes", &["numbered_lines"]),
     ("plan_index", &["stream_waits"]),
@@ -299,7 +302,10 @@ const CHECK: &[Layer] = &[
         "excess",
         &["conflict", "execution_fault", "history", "ordering_model", "overlap", "race", "semaphores"],
     ),
-    ("finding", &["conflict", "execution_fault", "excess", "memory", "ordering_model", "race_side"]),
+    (
+        "finding",
+        &["conflict", "execution_fault", "excess", "memory", "not_checked", "ordering_model", "race_side"],
+    ),
     ("not_shown", &["orders", "replay"]),
     (
         "witness",
@@ -370,6 +376,7 @@ const CHECK: &[Layer] = &[
             "kernels_of_runs",
             "memory",
             "missing_write",
+            "not_checked",
             "ordering_model",
             "race",
             "repeat",
@@ -390,6 +397,7 @@ const CHECK: &[Layer] = &[
             "fixable_race",
             "line_changes",
             "memory",
+            "not_checked",
             "numbered_lines",
             "order_edits",
             "plan_index",
