@@ -28,18 +28,19 @@ pub(super) struct Choice {
     pub options: Option<&'static str>,
     /// Whether `hierarchical-collectives` divides collectives that span hosts.
     pub by_host: bool,
+    /// Whether it splits the communication into a ring of transfers, which have no algorithm: copy engines move them.
+    pub is_ring: bool,
+    /// The only kind for which there are these algorithms; `None`: all.
+    algorithms_of: Option<Kind>,
 }
-
-/// The choice of copy engines for all-reduces.
-const COPY_ENGINES: &str = "copy engines";
 
 /// The choices. Of each kind, the first one splits nothing.
 pub(super) const CHOICES: &[Choice] = &[
     choice(Kind::Allgather, "whole", 1, "allgather=whole"),
-    choice(Kind::Allgather, "ring of gets", 2, "allgather=p2p-ring,backend=cuda"),
-    choice(Kind::Allgather, "ring of puts", 2, "allgather=p2p-ring,backend=cuda,protocol=put"),
+    ring(Kind::Allgather, "ring of gets", 2, "allgather=p2p-ring,backend=cuda"),
+    ring(Kind::Allgather, "ring of puts", 2, "allgather=p2p-ring,backend=cuda,protocol=put"),
     choice(Kind::ReduceScatter, "whole", 1, "reduce-scatter=whole"),
-    choice(Kind::ReduceScatter, "ring", 2, "reduce-scatter=p2p-ring,backend=cuda"),
+    ring(Kind::ReduceScatter, "ring", 2, "reduce-scatter=p2p-ring,backend=cuda"),
     choice(Kind::Allreduce, "whole", 1, "allreduce=whole"),
     choice(Kind::Allreduce, "2 chunks on streams in turn", 2, "count=2"),
     choice(Kind::Allreduce, "4 chunks on streams in turn", 4, "count=4"),
@@ -50,17 +51,32 @@ pub(super) const CHOICES: &[Choice] = &[
     choice(Kind::Transfer, "whole", 1, "transfer=whole"),
     choice(Kind::Transfer, "4 chunks", 4, "transfer=chunks,style=shard"),
     algorithms("kernels", Some(""), false),
-    algorithms(COPY_ENGINES, Some("table=Allreduce/*:8M=two-shot;Allreduce/*=two-shot-copy"), false),
+    Choice {
+        algorithms_of: Some(Kind::Allreduce),
+        ..algorithms("copy engines", Some("table=Allreduce/*:8M=two-shot;Allreduce/*=two-shot-copy"), false)
+    },
     algorithms("NCCL", None, false),
     algorithms("NCCL within and across hosts", None, true),
 ];
 
 const fn choice(kind: Kind, name: &'static str, pieces: usize, options: &'static str) -> Choice {
-    Choice { kind: Some(kind), name, pieces, options: Some(options), by_host: false }
+    Choice {
+        kind: Some(kind),
+        name,
+        pieces,
+        options: Some(options),
+        by_host: false,
+        is_ring: false,
+        algorithms_of: None,
+    }
+}
+
+const fn ring(kind: Kind, name: &'static str, pieces: usize, options: &'static str) -> Choice {
+    Choice { is_ring: true, ..choice(kind, name, pieces, options) }
 }
 
 const fn algorithms(name: &'static str, options: Option<&'static str>, by_host: bool) -> Choice {
-    Choice { kind: None, name, pieces: 0, options, by_host }
+    Choice { kind: None, name, pieces: 0, options, by_host, is_ring: false, algorithms_of: None }
 }
 
 impl Choice {
@@ -68,18 +84,13 @@ impl Choice {
     pub fn applies_to(&self, communication: &Communication) -> bool {
         match self.kind {
             Some(_) => communication.kind == self.kind,
-            None => self.name != COPY_ENGINES || communication.kind == Some(Kind::Allreduce),
+            None => self.algorithms_of.is_none() || communication.kind == self.algorithms_of,
         }
     }
 
     /// Returns whether the choice concerns every program: that of the algorithms, but those for one kind alone.
     pub fn is_of_all(&self) -> bool {
-        self.kind.is_none() && self.name != COPY_ENGINES
-    }
-
-    /// Returns whether a communication that is split in this way has no algorithm: copy engines move it.
-    pub fn is_ring(&self) -> bool {
-        self.name.starts_with("ring")
+        self.kind.is_none() && self.algorithms_of.is_none()
     }
 }
 
@@ -96,7 +107,7 @@ impl Strategy {
     /// Returns the name in remarks.
     pub fn name(&self) -> String {
         match self.split {
-            Some(split) if split.is_ring() => split.name.to_owned(),
+            Some(split) if split.is_ring => split.name.to_owned(),
             Some(split) => format!("{} by {}", split.name, self.algorithms.name),
             None => format!("by {}", self.algorithms.name),
         }
