@@ -1,5 +1,6 @@
 //! The exit code of each `JobFailure`. Verdicts and messages between ranks have the exit code that they stand for.
 
+use grammar::{codes::Code, diagnostic::Diagnostic};
 #[cfg(feature = "cuda")]
 use hir_cuda::CudaError;
 use hir_process::exit::Exit;
@@ -10,10 +11,19 @@ use crate::{
     tensor_file::IoError,
 };
 
+/// Returns the exit code of a program that is rejected with these diagnostics: a program that needs more than a
+/// limit allows is not wrong.
+pub fn exit_of_rejection(diagnostics: &[Diagnostic]) -> Exit {
+    match diagnostics.iter().find(|it| it.is_error()) {
+        Some(it) if it.code == Code::OverBudget => Exit::Environment,
+        Some(_) | None => Exit::Rejected,
+    }
+}
+
 /// Returns the exit code of a failure.
 pub fn exit_code(failure: &JobFailure) -> Exit {
     match failure {
-        JobFailure::Rejected(_, diagnostics) => Exit::of_rejection(diagnostics),
+        JobFailure::Rejected(_, diagnostics) => exit_of_rejection(diagnostics),
         JobFailure::BadOption(..) | JobFailure::Usage(_) => Exit::Usage,
         JobFailure::Unsuitable(_) => Exit::Rejected,
         JobFailure::NotCertified(_, fault) => Exit::from_code(hir_certify::exit_code(fault)),

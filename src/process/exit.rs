@@ -3,7 +3,6 @@
 
 use std::{ops::ControlFlow, process::ExitCode};
 
-use grammar::{codes::Code, diagnostic::Diagnostic};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT};
 
@@ -51,15 +50,6 @@ impl Exit {
             SIGHUP => Self::HungUp,
             SIGINT => Self::Interrupted,
             _ => Self::Terminated,
-        }
-    }
-
-    /// Returns the exit code of a program that is rejected with these diagnostics: a program that needs more than a
-    /// limit allows is not wrong.
-    pub fn of_rejection(diagnostics: &[Diagnostic]) -> Self {
-        match diagnostics.iter().find(|it| it.is_error()) {
-            Some(it) if it.code == Code::OverBudget => Self::Environment,
-            Some(_) | None => Self::Rejected,
         }
     }
 

@@ -21,6 +21,7 @@ use crate::{
         exact::{measurements, name_of, works},
         plans, read_results, write_entries,
     },
+    exit_code::exit_of_rejection,
     session::{CommandLine, Report},
     tool::{
         Reporter,
@@ -171,7 +172,7 @@ fn works_for(path: &Path, given: &[Stated], ranks: usize, screen: &Reporter) -> 
     let program = match programs.first() {
         Some(it) if !has_errors(&diagnostics) => it,
         Some(_) | None => {
-            return Err(screen.fail(Exit::of_rejection(&diagnostics), format!("cannot measure `{name}`")));
+            return Err(screen.fail(exit_of_rejection(&diagnostics), format!("cannot measure `{name}`")));
         }
     };
     let text = grammar::print(program);
@@ -230,13 +231,13 @@ fn report_refusal(refusal: &Refusal, passes: &str, source: &Source, screen: &Rep
             let diagnostics = failure.error.diagnostics();
             screen.report_diagnostics(source, diagnostics);
             let exit =
-                if failure.error.is_bug() { Exit::InternalError } else { Exit::of_rejection(diagnostics) };
+                if failure.error.is_bug() { Exit::InternalError } else { exit_of_rejection(diagnostics) };
             screen.fail(exit, format!("cannot measure `{name}` with `--passes '{passes}'`: {failure}"))
         }
         Refusal::Plans(diagnostics) => {
             screen.report_diagnostics(source, diagnostics);
             let message = format!("cannot measure `{name}` with `--passes '{passes}'`: it cannot be planned");
-            screen.fail(Exit::of_rejection(diagnostics), message)
+            screen.fail(exit_of_rejection(diagnostics), message)
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use crate::exit_code::exit_of_rejection;
 use grammar::{
     bindings::apply_bindings,
     codes::{Code, Severity},
@@ -84,7 +85,7 @@ impl Processor<'_> {
                 let faults = outcome.diagnostics.split_off(before);
                 self.screen.report_diagnostics(source, &faults);
                 let message = "the program after the passes cannot be planned".to_owned();
-                outcome.failure.get_or_insert(PartFailure::new(Exit::of_rejection(&faults), message));
+                outcome.failure.get_or_insert(PartFailure::new(exit_of_rejection(&faults), message));
             }
             return None;
         };

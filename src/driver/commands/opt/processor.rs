@@ -6,6 +6,7 @@ use std::{
 };
 
 use crate::{
+    exit_code::exit_of_rejection,
     session::is_allowable,
     tool::{Reporter, certificate::certificate, dump::Dumper, expect, statistics::Statistics},
 };
@@ -223,7 +224,7 @@ impl Processor<'_> {
         }
         match &outcome.failure {
             Some(it) => self.screen.fail(it.exit, it),
-            None if has_errors(&outcome.diagnostics) => Exit::of_rejection(&outcome.diagnostics),
+            None if has_errors(&outcome.diagnostics) => exit_of_rejection(&outcome.diagnostics),
             None => Exit::Success,
         }
     }
@@ -339,7 +340,7 @@ impl Processor<'_> {
             let exit = if failure.error.is_bug() {
                 Exit::InternalError
             } else {
-                Exit::of_rejection(failure.error.diagnostics())
+                exit_of_rejection(failure.error.diagnostics())
             };
             outcome.failure = Some(PartFailure::new(exit, failure.to_string()));
             return None;
