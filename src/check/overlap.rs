@@ -7,7 +7,7 @@ use hir_plan::View;
 const MAX_RUNS: usize = 1 << 20;
 
 /// A half-open range of elements of a buffer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ElementRange {
     /// The first element.
     pub start: usize,

@@ -117,6 +117,8 @@ pub struct RaceDetector<'p> {
     first_accesses: FirstAccesses<'p>,
     /// The races reported so far.
     reported: FxHashSet<ReportedPair>,
+    /// The pairs of accesses whose first accesses were looked for: which of the two write, and the common elements.
+    examined: FxHashSet<(ReportedPair, [bool; 2], ElementRange)>,
     /// The first race of each pair of statements and ranks.
     pub found: Vec<Race>,
     /// Number of pairs of views that are too large to compare.
@@ -147,6 +149,7 @@ impl<'p> RaceDetector<'p> {
             early_uses: Vec::new(),
             first_accesses: FirstAccesses::new(plans),
             reported: FxHashSet::default(),
+            examined: FxHashSet::default(),
             found: Vec::new(),
             not_compared: 0,
         }
@@ -374,9 +377,14 @@ impl<'p> RaceDetector<'p> {
             !is_covered
         });
         self.not_compared += not_compared;
-        found.retain(|race| self.is_new(race));
+        // An instruction may access the memory several times, as an all-reduce in place does: other accesses come first for each.
+        found.retain(|race| {
+            let accesses = race.parties.map(|it| it.1);
+            self.examined.insert((self.pair(race), accesses, race.elements))
+        });
         // A first access may be another instruction of the same statement, whose pair is recorded already.
-        let mut recorded: FxHashSet<ReportedPair> = found.iter().map(|race| self.pair(race)).collect();
+        let new = found.iter().filter(|race| self.is_new(race)).collect::<Vec<_>>();
+        let mut recorded: FxHashSet<ReportedPair> = new.into_iter().map(|race| self.pair(race)).collect();
         for race in self.first_accesses.of(it, found, &footprint) {
             if recorded.remove(&self.pair(&race)) {
                 self.found.push(race);
