@@ -2,7 +2,7 @@
 //! once for all edits of a program.
 
 use grammar::{
-    ir::{BlockId, Operand, Program, Stmt, StmtId},
+    ir::{BlockId, Operand, Program, Stmt, StmtId, Stream},
     ops::Op,
     stream_text,
 };
@@ -133,6 +133,18 @@ impl StmtPlaces {
         }
         let is_changed = nested_blocks(&program.stmts[last]).into_iter().any(|it| self.sets_stream(it));
         self.stream_setter(program, last).filter(|it| !is_changed || self.restores(program, last, *it))
+    }
+
+    /// Returns whether two SetCurrentStreams set the same stream, whatever the rank and the iteration.
+    pub fn sets_same_stream(&self, program: &Program, one: StmtId, other: StmtId) -> bool {
+        let is_constant = |it: StmtId| match program.stmts[it].op().map(|it| it.args.as_slice()) {
+            Some([Operand::Stream(stream)]) => match program.streams[*stream] {
+                Stream::Named(_) => true,
+                Stream::Index(index) => !program.depends_on(index, &|_| true),
+            },
+            Some(_) | None => false,
+        };
+        is_constant(one) && set_stream(program, one) == set_stream(program, other)
     }
 
     /// Returns whether each block of a branch that changes the stream ends with that of `setter`.

@@ -3,10 +3,10 @@
 use std::cell::Cell;
 
 use grammar::ir::StmtId;
-use hir_plan::{Plan, World};
+use hir_plan::{Plan, PlanStream, StreamNo, World};
 
 use super::{
-    edit::{Edit, InsertionPoint},
+    edit::{Edit, InsertionPoint, PlacedWait},
     plan_index::PlanIndexes,
 };
 
@@ -16,21 +16,32 @@ const MAX_INSTRUCTIONS: usize = 1 << 20;
 /// Returns whether ranks wait for each other if an edit moves a Wait up as it says. The plans must not deadlock without the edit. `executed` is
 /// the number of instructions that were executed for other helps.
 pub fn deadlocks(plans: &[Plan], edit: &Edit, indexes: &PlanIndexes<'_>, executed: &Cell<usize>) -> bool {
-    let Edit::MoveWait { wait: Some(wait), before: InsertionPoint::Before { statement, .. }, .. } = edit
-    else {
-        return false;
+    let (wait, stream, before) = match edit {
+        Edit::MoveWait { wait: Some(wait), before, .. } => (wait, None, before),
+        Edit::WaitOnStream { blocked, wait: PlacedWait::Moved { wait, .. }, before } => {
+            (wait, Some(blocked), before)
+        }
+        _ => return false,
     };
+    let InsertionPoint::Before { statement, .. } = before else { return false };
     let count = executed.get() + plans.iter().map(|it| it.code.len()).sum::<usize>();
     let Some(place) = statement.stmt.filter(|_| plans.len() > 1 && count <= MAX_INSTRUCTIONS) else {
         return false;
     };
     executed.set(count);
-    let moved = plans.iter().map(|plan| moved_up(plan, *wait, place, indexes));
+    let moved = plans.iter().map(|plan| moved_up(plan, (*wait, stream), place, indexes));
     World::new(moved.collect()).deadlocked_state().is_some()
 }
 
-/// Returns a plan in which each execution of a Wait is before the last execution of another statement before it.
-fn moved_up(plan: &Plan, wait: StmtId, place: StmtId, indexes: &PlanIndexes<'_>) -> Plan {
+/// Returns a plan in which each execution of a Wait is before the last execution of another statement before it, on a stream, or on that of
+/// this statement.
+fn moved_up(
+    plan: &Plan,
+    (wait, stream): (StmtId, Option<&PlanStream>),
+    place: StmtId,
+    indexes: &PlanIndexes<'_>,
+) -> Plan {
+    let number = plan.streams.iter().position(|it| Some(it) == stream).map(|it| it as StreamNo);
     let index = indexes.of(plan.rank);
     let mut plan = plan.clone();
     let places = index.of_stmt(place);
@@ -42,7 +53,7 @@ fn moved_up(plan: &Plan, wait: StmtId, place: StmtId, indexes: &PlanIndexes<'_>)
         let is_other = |it: &usize| plan.code[*it].origin != origin;
         let first = (0..last).rev().find(is_other).map_or(0, |it| it + 1);
         // What follows an instruction that moves up is one place further down.
-        plan.code[*at].stream = plan.code[first].stream;
+        plan.code[*at].stream = number.unwrap_or(plan.code[first].stream);
         plan.code[first..=*at].rotate_right(1);
     }
     plan

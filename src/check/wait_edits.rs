@@ -7,7 +7,7 @@ use grammar::{
 };
 
 use super::{
-    edit::{Edit, InsertionPoint, NamedStmt, WaitedStream},
+    edit::{Edit, InsertionPoint, NamedStmt, PlacedWait, WaitedStream},
     editable_text::EditableText,
     stmt_places::nested_blocks,
 };
@@ -34,7 +34,7 @@ impl EditableText {
         }
         let point = self.wait_point(communication, post, before);
         match self.other_waits(post, &point).as_slice() {
-            [] => vec![insert(point)],
+            [] => vec![self.on_waiting_stream(insert(point), before)],
             [wait] => {
                 // Each branch may have a Wait of its own.
                 let own = self
@@ -43,7 +43,8 @@ impl EditableText {
                     && self.branch_without(post, *wait).is_some_and(|it| self.is_inside(&own, it))
                     && !self.is_in_same_arm(&own, *wait, post);
                 let other = Some(own).filter(|_| is_other_arm).map(insert);
-                other.into_iter().chain(self.moved_waits(post, *wait, &point)).collect()
+                let all = other.into_iter().chain(self.moved_waits(post, *wait, &point));
+                all.map(|it| self.on_waiting_stream(it, before)).collect()
             }
             [_, _, ..] => Vec::new(),
         }
@@ -81,7 +82,10 @@ impl EditableText {
         before: &InsertionPoint,
         stream: Option<&WaitedStream>,
     ) -> Option<Edit> {
-        let moved = |before| Edit::MoveWait { wait: Some(wait), before, synchronize: stream.cloned() };
+        let moved = |point| {
+            let edit = Edit::MoveWait { wait: Some(wait), before: point, synchronize: stream.cloned() };
+            self.on_waiting_stream(edit, before)
+        };
         let Some(post) = self.post_of(wait) else {
             return Some(moved(self.out_of_other_blocks(before, &|it| self.is_around(it, wait))));
         };
@@ -95,6 +99,45 @@ impl EditableText {
         let point = self.out_of_other_blocks(before, &|it| self.is_around(it, post));
         let is_only = self.posted_waits(post).eq([wait]);
         (is_only && around(post).all(|it| self.is_inside(&point, it))).then(|| moved(point))
+    }
+
+    /// Returns the edit with which the stream waits that is current at `wanted`, if the edit inserts a Wait, or moves one up, before a loop or
+    /// branch around `wanted`, where another stream may be current.
+    fn on_waiting_stream(&self, edit: Edit, wanted: &InsertionPoint) -> Edit {
+        let (
+            Some(InsertionPoint::Before { statement, .. }),
+            Some(InsertionPoint::Before { statement: of, .. }),
+        ) = (edit.insertion(), Some(wanted))
+        else {
+            return edit;
+        };
+        let (Some(place), Some(of), Some(blocked)) = (statement.stmt, of.stmt, wanted.current()) else {
+            return edit;
+        };
+        if place == of || !blocked.is_in_program() || self.has_same_stream(place, of) {
+            return edit;
+        }
+        let blocked = blocked.clone();
+        match edit {
+            Edit::InsertWait { communication, before } => {
+                Edit::WaitOnStream { blocked, wait: PlacedWait::Inserted { communication }, before }
+            }
+            Edit::MoveWait { wait: Some(wait), before, .. } if self.starts_before(place, wait) => {
+                let is_replaced = !self.has_same_stream(of, wait);
+                Edit::WaitOnStream { blocked, wait: PlacedWait::Moved { wait, is_replaced }, before }
+            }
+            other => other,
+        }
+    }
+
+    /// Returns whether the text shows that one stream is current at two statements.
+    fn has_same_stream(&self, first: StmtId, second: StmtId) -> bool {
+        let (program, places) = (&self.program, self.places());
+        match [first, second].map(|it| places.stream_setter(program, it)) {
+            [Some(one), Some(other)] => one == other || places.sets_same_stream(program, one, other),
+            [None, None] => [first, second].into_iter().all(|it| places.is_entry_current(it)),
+            [_, _] => false,
+        }
     }
 
     /// Returns whether an edit moves a Wait up, and the stream that executes it now still waits where it does now: no order is lost.

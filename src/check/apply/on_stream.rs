@@ -16,6 +16,13 @@ struct StreamNames {
     capture: Option<String>,
 }
 
+/// What selects the stream again that is current at a point.
+enum Current<'a> {
+    Stream(&'a PlanStream),
+    /// A SetCurrentStream of the text.
+    SetBy(&'a str),
+}
+
 impl EditableText {
     /// Selects a stream, inserts a Synchronize, and selects the stream again that is current.
     pub(super) fn synchronize_on_stream(
@@ -24,7 +31,7 @@ impl EditableText {
         stream: &WaitedStream,
         before: &InsertionPoint,
     ) -> Option<EditedText> {
-        let names = self.names_at(&[blocked, before.current()?], Some(stream), before)?;
+        let names = self.names_at(blocked, Some(stream), before)?;
         let wait = self.synchronize(&names.of(self, stream, before));
         self.select_around(blocked, ChangeKind::Inserted(wait), before, &names)
     }
@@ -36,7 +43,7 @@ impl EditableText {
         wait: &PlacedWait,
         before: &InsertionPoint,
     ) -> Option<EditedText> {
-        let names = self.names_at(&[blocked, before.current()?], None, before)?;
+        let names = self.names_at(blocked, None, before)?;
         match wait {
             PlacedWait::Inserted { communication } => {
                 let number = self.program.posted_work(communication.stmt?)?;
@@ -79,7 +86,11 @@ impl EditableText {
         };
         let mut it = EditedText::default();
         let all = if self.has_one_current_stream(before) {
-            vec![select(blocked), statement, select(before.current()?)]
+            let back = match self.current_at(before)? {
+                Current::Stream(stream) => select(stream),
+                Current::SetBy(setter) => ChangeKind::Selected(setter.to_owned()),
+            };
+            vec![select(blocked), statement, back]
         } else {
             let name = &self.new_stream_names()[usize::from(names.capture.is_some())];
             let capture = ChangeKind::Selected(self.capture(name));
@@ -116,16 +127,32 @@ impl EditableText {
         }
     }
 
+    /// Returns what selects the stream that is current at a point on all ranks and in all iterations.
+    fn current_at<'a>(&'a self, point: &'a InsertionPoint) -> Option<Current<'a>> {
+        let setter = |it| self.places().stream_setter(&self.program, it);
+        match (point.current(), point.statement()) {
+            (Some(stream), _) => Some(Current::Stream(stream)),
+            (None, Some(stmt)) if self.places().is_entry_current(stmt) => {
+                Some(Current::Stream(&PlanStream::Entry))
+            }
+            (None, Some(stmt)) => {
+                Some(Current::SetBy(self.program.stmt_span(setter(stmt)?).text(&self.text)))
+            }
+            (None, None) => None,
+        }
+    }
+
     /// Returns the names of streams at a point.
     fn names_at(
         &self,
-        streams: &[&PlanStream],
+        blocked: &PlanStream,
         awaited: Option<&WaitedStream>,
         before: &InsertionPoint,
     ) -> Option<StreamNames> {
         let is_entry = |it: &WaitedStream| matches!(it, WaitedStream::Entry { .. });
-        let has_entry = awaited.is_some_and(is_entry)
-            || streams.iter().any(|it| is_entry(&WaitedStream::from_stream(it, None)));
+        let of_stream = |it: &PlanStream| is_entry(&WaitedStream::from_stream(it, None));
+        let is_current = matches!(self.current_at(before), Some(Current::Stream(it)) if of_stream(it));
+        let has_entry = awaited.is_some_and(is_entry) || of_stream(blocked) || is_current;
         let at = self.position(before)?.0;
         let (entry, capture) = if has_entry { self.entry_stream_name(at)? } else { Default::default() };
         Some(StreamNames { entry, capture })
