@@ -174,15 +174,9 @@ fn before_line(context: &EditContext<'_>, applied: &EditedText, change: &Change)
     line.map_or(String::new(), |it| format!("before line {it}"))
 }
 
-/// Names the other streams that need the same `Synchronize`: several streams execute the awaited statement, the inserted
-/// operand names one of them, and the waiting stream has not waited for the others yet.
+/// Names the other streams that need the same `Synchronize`, if the inserted operand names one of them.
 fn other_streams(context: &EditContext<'_>, edit: &Edit, applied: &EditedText) -> String {
-    let plan = context.plan;
-    let (Some(WaitedStream::Index { index, stmt: Some(stmt) }), Some(before)) =
-        (edit.awaited_stream(), edit.insertion())
-    else {
-        return String::new();
-    };
+    let Some(WaitedStream::Index { index, .. }) = edit.awaited_stream() else { return String::new() };
     let synchronize = context.text.synchronize(&context.text.stream_operand(*index, None, None));
     let names_index = |it: &Change| match &it.kind {
         ChangeKind::Inserted(statement) => *statement == synchronize,
@@ -194,26 +188,7 @@ fn other_streams(context: &EditContext<'_>, edit: &Edit, applied: &EditedText) -
     if !applied.changes.iter().any(names_index) {
         return String::new();
     }
-    let is_needed = |at: &usize| {
-        let stream = stream_of(plan, *at);
-        match before {
-            InsertionPoint::End { current } => {
-                let waiting = plan.streams.iter().position(|it| it == current);
-                let is_joined = |it: usize| context.index.first_stream_wait(*at, it as u32).is_some();
-                stream != current && !waiting.is_some_and(is_joined)
-            }
-            InsertionPoint::Before { statement, .. } => {
-                statement.stmt.is_some_and(|it| has_unordered_stream(context, it, *at, stream))
-            }
-            InsertionPoint::After { .. } | InsertionPoint::BlockEnd { .. } => false,
-        }
-    };
-    let other_index = |at: usize| match stream_of(plan, at) {
-        PlanStream::Indexed(other) if other != index => Some(*other),
-        PlanStream::Indexed(_) | PlanStream::Entry | PlanStream::Queue(_) | PlanStream::Unwaited => None,
-    };
-    let others: BTreeSet<i64> =
-        context.index.of_stmt(*stmt).iter().copied().filter(is_needed).filter_map(other_index).collect();
+    let others = other_awaited_streams(context.plan, context.index, edit);
     let others: Vec<String> = others.iter().map(|it| context.text.stream_operand(*it, None, None)).collect();
     match others.as_slice() {
         [] => String::new(),
@@ -222,13 +197,41 @@ fn other_streams(context: &EditContext<'_>, edit: &Edit, applied: &EditedText) -
     }
 }
 
-/// Returns whether a statement has an instruction after `at` on another stream than `stream` that has not waited for
-/// `at` before.
-fn has_unordered_stream(context: &EditContext<'_>, stmt: StmtId, at: usize, stream: &PlanStream) -> bool {
-    let all = context.index.of_stmt(stmt);
+/// Returns the other streams that need the same `Synchronize` as an edit inserts: several streams execute the awaited statement, and the waiting
+/// stream has not waited for the others yet.
+pub(super) fn other_awaited_streams(plan: &Plan, of: PlanIndex<'_>, edit: &Edit) -> BTreeSet<i64> {
+    let (Some(WaitedStream::Index { index, stmt: Some(stmt) }), Some(before)) =
+        (edit.awaited_stream(), edit.insertion())
+    else {
+        return BTreeSet::new();
+    };
+    let is_needed = |at: &usize| {
+        let stream = stream_of(plan, *at);
+        match before {
+            InsertionPoint::End { current } => {
+                let waiting = plan.streams.iter().position(|it| it == current);
+                let is_joined = |it: usize| of.first_stream_wait(*at, it as u32).is_some();
+                stream != current && !waiting.is_some_and(is_joined)
+            }
+            InsertionPoint::Before { statement, .. } => {
+                statement.stmt.is_some_and(|it| has_unordered_stream(plan, of, it, *at))
+            }
+            InsertionPoint::After { .. } | InsertionPoint::BlockEnd { .. } => false,
+        }
+    };
+    let other_index = |at: usize| match stream_of(plan, at) {
+        PlanStream::Indexed(other) if other != index => Some(*other),
+        PlanStream::Indexed(_) | PlanStream::Entry | PlanStream::Queue(_) | PlanStream::Unwaited => None,
+    };
+    of.of_stmt(*stmt).iter().copied().filter(is_needed).filter_map(other_index).collect()
+}
+
+/// Returns whether a statement has an instruction after `at` on another stream than that of `at`, which has not waited for `at` before.
+fn has_unordered_stream(plan: &Plan, index: PlanIndex<'_>, stmt: StmtId, at: usize) -> bool {
+    let all = index.of_stmt(stmt);
     all[all.partition_point(|it| *it <= at)..].iter().any(|it| {
-        let waited = || context.index.first_stream_wait(at, context.plan.code[*it].stream);
-        stream_of(context.plan, *it) != stream && waited().is_none_or(|wait| wait > *it)
+        let waited = || index.first_stream_wait(at, plan.code[*it].stream);
+        stream_of(plan, *it) != stream_of(plan, at) && waited().is_none_or(|wait| wait > *it)
     })
 }
 

@@ -2,8 +2,8 @@
 //!
 //! An edit is made only if the edited text parses to the same program plus the edit, the finding is gone on
 //! all ranks and in all iterations, and no new fault appears. If several streams race, an edit
-//! may also remove the race with one of them, so that they are joined one at a time: in a loop only if no other edit helps. If two edits
-//! qualify, neither is made, unless one of them is the move of a Deallocate, which lets no stream wait.
+//! may also remove the race with one of them, so that they are joined one at a time: in a loop only if no other edit helps, and all at once if
+//! one is not enough (`streams`). If two edits qualify, neither is made, unless one of them is the move of a Deallocate, which lets no stream wait.
 //!
 //! Inserted Synchronize and Wait statements, and those that move up, only add orders that already hold in statement order: a
 //! stream that loses its Wait waits for the stream that gets it. A Wait that moves down out of a branch adds no race, or it does not
@@ -14,6 +14,7 @@
 mod key;
 mod many;
 mod ordered;
+mod streams;
 
 use std::{
     cell::Cell,
@@ -97,6 +98,7 @@ pub fn fix(text: &str, number: usize, checks: Checks, plan: Planner<'_>) -> FixR
                 .or_else(|| races.iter().find_map(|it| session.fix_one(&mut round, it, false)))
                 .or_else(|| session.fix_with_wait(&round, &races))
                 .or_else(|| races.iter().find_map(|it| session.fix_one(&mut round, it, true)))
+                .or_else(|| races.iter().find_map(|it| session.fix_with_each_stream(&mut round, it)))
                 .or_else(|| session.fix_semaphore(&mut round));
         }
         if checks.comm || session.checks.repeat {

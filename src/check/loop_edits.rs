@@ -10,6 +10,7 @@ use super::{
     edit::{Edit, InsertionPoint, NamedStmt, WaitedStream},
     editable_text::EditableText,
 };
+use hir_plan::PlanStream;
 
 impl EditableText {
     /// Returns the edit before the loops around its place in which the awaited statement is not, and in which the current
@@ -42,7 +43,8 @@ impl EditableText {
     }
 
     /// Returns the edit that waits, at the end of each iteration of a loop, for the stream of the iteration, if each iteration has to
-    /// follow the one before: the stream that is current at the end is one for which each iteration waits at its start.
+    /// follow the one before: the stream that is current at the end is the one that has to wait, or one for which each iteration waits at
+    /// its start.
     pub(super) fn join_iterations(&self, edit: &Edit) -> Option<Edit> {
         self.join_at_end(edit, true)
     }
@@ -78,7 +80,10 @@ impl EditableText {
         let forks = |it: &StmtId| {
             self.captured_operand(*it, Op::Synchronize) == joining && (!is_in_order || is_before(*it))
         };
-        if !is_current_at_end || self.statements_in(looped).iter().any(forks) != is_in_order {
+        let is_own =
+            is_in_order && before.current() == Some(&PlanStream::Entry) && self.selects_entry(stmts[last]);
+        let is_joined = is_own || self.statements_in(looped).iter().any(forks) == is_in_order;
+        if !is_current_at_end || !is_joined {
             return None;
         }
         let before = match stmts.get(last + 1) {
@@ -190,6 +195,13 @@ impl EditableText {
             Stream::Named(number) if it.op == op => Some(number),
             _ => None,
         }
+    }
+
+    /// Returns whether a SetCurrentStream selects the stream that is current at entry.
+    fn selects_entry(&self, setter: StmtId) -> bool {
+        let text = self.program.stmt_span(setter).text(&self.text);
+        let name = text.rsplit(' ').next().map(|it| it.trim_end_matches(')'));
+        self.captured_entry_stream().is_some_and(|it| Some(it.1.as_str()) == name)
     }
 
     /// Returns all statements in a loop.

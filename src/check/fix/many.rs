@@ -113,7 +113,7 @@ fn proposed_edits(round: &Round<'_>, findings: &[Finding]) -> Vec<ProposedEdit> 
 impl EditedText {
     /// Adds the changes of another edit of the same text. Lines that both insert are inserted once. Returns false, and adds
     /// nothing, if both change one line.
-    fn add(&mut self, text: &super::NumberedLines, other: &Self) -> bool {
+    pub(super) fn add(&mut self, text: &super::NumberedLines, other: &Self) -> bool {
         let of_statement = |it: &Change| {
             let (before, line) = other.lines.inserted(it.line_id).filter(|_| it.is_insertion())?;
             Some((it.line_id, (before, line.to_owned())))
