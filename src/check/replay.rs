@@ -14,7 +14,8 @@ use super::{
     two_runs,
 };
 use hir_plan::{
-    Buffer, BufferNo, InstKind, IoBinding, LoopIteration, Number, Origin, Plan, View, ViewOnRank, World,
+    Buffer, BufferNo, InstKind, IoBinding, LoopIteration, Number, Origin, Plan, Shard, ShardLayout, View,
+    ViewOnRank, World,
     sync::{InstRef, Step},
 };
 
@@ -105,7 +106,7 @@ impl Replay {
                 let omitted = if is_captured { capture(&second[rank]).not_recorded } else { Vec::new() };
                 it.add_run(1, &second[rank], (&buffers, signals), &omitted);
             }
-            it.end(second.unwrap_or(first), storage);
+            it.end(second.unwrap_or(first), (first, storage));
             plans.push(it.joined.plan);
             replay.second_begins.push(second_begins);
             replay.places.push(it.places);
@@ -290,17 +291,29 @@ impl RankReplay {
         instructions
     }
 
-    /// Lets the caller write the storage that it gets, and read the outputs.
-    fn end(&mut self, last: &World, storage: &[ReplayedStorage]) {
+    /// Lets the caller write the storage that it gets, which counts as an output then, and read the outputs.
+    fn end(&mut self, last: &World, (first, storage): (&World, &[ReplayedStorage])) {
         let rank = self.joined.plan.rank;
         let run = self.places.len() - 1;
         let exit = last[rank].code.last().map_or(0, |it| self.numbers[run].streams[it.stream as usize]);
-        let taken = storage.iter().filter(|it| it.rank == rank && it.later.is_none());
-        for it in taken {
-            let len = self.joined.plan.buffers[it.earlier as usize].len;
-            let view = View::contiguous(it.earlier, vec![len]);
-            let write = InstKind::Fill { to: Box::new(view), value: Number::Int(1) };
-            self.caller_write = Some(self.joined.push(write, exit, 0));
+        for it in storage.iter().filter(|it| it.later.is_none()) {
+            let of = &first[it.rank].buffers[it.earlier as usize];
+            let view = View::contiguous(it.earlier, vec![of.len]);
+            if it.rank == rank {
+                let write = InstKind::Fill { to: Box::new(view.clone()), value: Number::Int(1) };
+                self.caller_write = Some(self.joined.push(write, exit, 0));
+            }
+            self.joined.plan.outputs.push(IoBinding {
+                name: format!("what the caller writes into the storage of {}", of.name),
+                dtype: of.dtype,
+                shard: Shard {
+                    view: Some(view).filter(|_| it.rank == rank),
+                    layout: ShardLayout::whole(&[of.len]),
+                },
+                printed_axes: None,
+                broadcast: vec![false],
+                is_compared_per_rank: false,
+            });
         }
         self.joined.push(InstKind::ReadOutputs, exit, 0);
     }

@@ -72,7 +72,10 @@ impl ReplayRun {
                 mine.extend(more);
             }
         }
-        let sequential = replay(next, &[])?;
+        // The caller has its storage to itself then.
+        let of_caller: Vec<_> =
+            file.setting.storage.iter().filter(|it| it.later.is_none()).copied().collect();
+        let sequential = replay(next, &of_caller)?;
         let order = StepOrder::of(&sequential.world).map_err(|it| unsuitable(it.to_string()))?;
         let schedule = Schedule::Steps {
             name: "one run after the other".into(),
