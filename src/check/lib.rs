@@ -151,6 +151,7 @@ mod shared_buffers;
 mod stmt_places;
 mod storage;
 mod storage_explanation;
+mod storage_sharing;
 mod stream_operand;
 mod stream_ordered_frees;
 mod stream_waits;
@@ -176,6 +177,7 @@ pub use orders::{Orders, StepOrder, TooLarge, Truncation};
 pub use overlap::ElementRange;
 pub use replay::{NextRun, NotReplayable, Replay, ReplayedStorage};
 pub use semaphores::semaphores;
+pub use storage_sharing::{NotShared, may_share};
 pub use witness::{Witness, WitnessSetting, first_witness, witness_of_sequence};
 
 use hir_plan::World;

@@ -30,6 +30,14 @@ pub struct ReplayedStorage {
     pub later: Option<BufferNo>,
 }
 
+impl ReplayedStorage {
+    /// Returns whether both say which storage the same tensor, or the caller, gets: only one of them can hold.
+    pub fn takes_place_of(&self, other: &Self) -> bool {
+        let is_same = self.later.is_some() || self.earlier == other.earlier;
+        (self.rank, self.later) == (other.rank, other.later) && is_same
+    }
+}
+
 /// What follows the first run.
 #[derive(Clone, Copy, Debug)]
 pub enum NextRun<'w> {

@@ -57,6 +57,7 @@ impl ReplayRun {
             _ => file.setting.has_second_run.then_some(NextRun::Same),
         };
         let graph = file.setting.is_captured.then_some(NextRun::Captured);
+        file.check_sharing(first, graph.or(next))?;
         let replay = |next, storage: &[ReplayedStorage]| {
             Replay::new(first, next, storage).map_err(|it| unsuitable(it.to_string()))
         };

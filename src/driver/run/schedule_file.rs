@@ -18,9 +18,9 @@ use std::{collections::BTreeSet, fmt::Write, path::Path, sync::Arc};
 use grammar::count_text;
 
 use crate::run::failure::JobFailure;
-use hir_check::{ReplayedStorage, WitnessSetting};
+use hir_check::{NextRun, ReplayedStorage, WitnessSetting};
 use hir_plan::{
-    Plan,
+    Plan, World,
     sync::{InstRef, Step},
 };
 use hir_process::input_file::InputFiles;
@@ -41,6 +41,10 @@ pub struct ScheduleFile {
     pub setting: WitnessSetting,
     /// The program of the second run, if it is another one.
     pub next: Option<NextProgram>,
+    /// The line of `shared`.
+    shared_line: usize,
+    /// The lines of `setting.storage`.
+    storage_lines: Vec<usize>,
     /// The steps, each with its line.
     steps: Vec<(usize, Step)>,
     /// The path in messages.
@@ -103,46 +107,88 @@ impl ScheduleFile {
         let mut file = Self {
             setting: WitnessSetting::default(),
             next: None,
+            shared_line: 0,
+            storage_lines: Vec::new(),
             steps: Vec::new(),
             name: path.display().to_string(),
         };
         let mut shared = BTreeSet::new();
         for (number, line) in (1..).zip(text.lines()) {
-            match Line::parse(line) {
-                Some(Line::Empty) => (),
-                Some(Line::Step(it)) => file.steps.push((number, it)),
-                Some(Line::SecondRun) => file.setting.has_second_run = true,
-                Some(Line::Graph) => {
+            let has_second_run = file.setting.has_second_run;
+            let fault = match Line::parse(line) {
+                Some(Line::Empty) => None,
+                Some(Line::Step(it)) => {
+                    file.steps.push((number, it));
+                    None
+                }
+                Some(it @ (Line::SecondRun | Line::Graph | Line::Next(_))) => {
                     file.setting.has_second_run = true;
-                    file.setting.is_captured = true;
+                    file.setting.is_captured |= matches!(it, Line::Graph);
+                    if let Line::Next(next) = it {
+                        file.next = Some(NextProgram { file: next, shared: BTreeSet::new() });
+                    }
+                    has_second_run.then_some("an earlier line says what follows the first run")
                 }
-                Some(Line::Next(it)) => {
-                    file.setting.has_second_run = true;
-                    file.next = Some(NextProgram { file: it, shared: BTreeSet::new() });
+                Some(Line::Shared(it)) => {
+                    let is_known = it.is_empty() || std::mem::replace(&mut file.shared_line, number) > 0;
+                    shared.extend(it);
+                    is_known.then_some("`shared` is one line, with a name at least")
                 }
-                Some(Line::Shared(it)) => shared.extend(it),
-                Some(Line::Storage(it)) => file.setting.storage.push(it),
-                Some(Line::Semaphores) => file.setting.has_semaphores = true,
-                None => {
-                    let message = format!(
-                        "`{}`, line {number}: expected rank, instruction and step, three numbers, or `runs 2`, `captured`, `next FILE`, \
-                         `shared NAME…`, `storage RANK EARLIER LATER` or `semaphores`",
-                        file.name
-                    );
-                    return Err(JobFailure::Usage(message));
+                Some(Line::Storage(it)) => {
+                    let is_known = file.setting.storage.iter().any(|known| known.takes_place_of(&it));
+                    file.setting.storage.push(it);
+                    file.storage_lines.push(number);
+                    is_known.then_some("an earlier line says which storage this tensor gets")
                 }
+                Some(Line::Semaphores) => std::mem::replace(&mut file.setting.has_semaphores, true)
+                    .then_some("an earlier line says the same"),
+                None => Some(
+                    "expected rank, instruction and step, three numbers, or `runs 2`, `captured`, `next FILE`, \
+                     `shared NAME…`, `storage RANK EARLIER LATER` or `semaphores`",
+                ),
+            };
+            if let Some(fault) = fault {
+                return Err(file.fault(number, fault));
             }
         }
-        if let Some(next) = &mut file.next {
-            next.shared = shared;
-        }
-        if file.setting.is_captured && file.next.is_some() {
-            return Err(JobFailure::Usage(format!(
-                "`{}`: `captured` is a graph of the first program, and `next` names another one: remove one of the two lines",
-                file.name
-            )));
+        match &mut file.next {
+            Some(next) => next.shared = shared,
+            None if file.shared_line > 0 => {
+                let fault = "the tensors are shared with another program, and no line `next FILE` names one";
+                return Err(file.fault(file.shared_line, fault));
+            }
+            None => (),
         }
         Ok(file)
+    }
+
+    /// Tests whether programs fit the file: `first`, and what follows it.
+    ///
+    /// # Errors
+    /// No program has a shared tensor, or an allocator does not place the tensors of the programs like this.
+    pub fn check_sharing(&self, first: &World, next: Option<NextRun<'_>>) -> Result<(), JobFailure> {
+        let other = match next {
+            Some(NextRun::Other(world, _)) => world.plans(),
+            Some(NextRun::Same | NextRun::Captured) | None => &[],
+        };
+        let has = |name: &str| {
+            first.iter().chain(other).flat_map(|it| &it.buffers).any(|it| *it.name == *name)
+        };
+        let shared = self.next.iter().flat_map(|it| &it.shared);
+        if let Some(name) = shared.into_iter().find(|it| !has(it)) {
+            return Err(self.fault(self.shared_line, &format!("the programs have no tensor `{name}`")));
+        }
+        for (line, it) in self.storage_lines.iter().zip(&self.setting.storage) {
+            hir_check::may_share(first, next, it).map_err(|fault| {
+                let advice = "the order belongs to another program. `hir-opt FILE --check --witness ORDER` writes one for this program";
+                self.fault(*line, &format!("on rank {}, {fault}: {advice}", it.rank))
+            })?;
+        }
+        Ok(())
+    }
+
+    fn fault(&self, line: usize, fault: &str) -> JobFailure {
+        JobFailure::Usage(format!("`{}`, line {line}: {fault}", self.name))
     }
 
     /// Returns the steps.

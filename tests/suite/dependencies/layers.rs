@@ -265,6 +265,7 @@ const CHECK: &[Layer] = &[
     ("shared_buffers", &["not_compared"]),
     ("two_runs", &["joined_runs", "storage"]),
     ("replay", &["capture", "joined_runs", "shared_buffers", "two_runs"]),
+    ("storage_sharing", &["replay"]),
     ("stream_ordered_frees", &["conflict", "ordering_model", "storage"]),
     ("first_access", &["conflict", "overlap"]),
     (
@@ -390,6 +391,7 @@ const CHECK: &[Layer] = &[
             "checker",
             "conflict",
             "edit",
+            "edit_help",
             "editable_text",
             "execution_fault",
             "explanation",
