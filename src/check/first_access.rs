@@ -56,7 +56,7 @@ impl<'p> FirstAccesses<'p> {
     /// and `it` is its instruction.
     ///
     /// The accesses that are issued before it are covered by the given ones, unless one of these is issued later. Then, the last one issued
-    /// before it and the first one issued later of each stream and queue are returned. Of another rank, the first one is returned.
+    /// before it and the first one issued later of each stream and queue are returned, and the first one of those of other ranks. Of another rank, the first one is returned.
     pub fn of(&self, it: &Occurrence, races: Vec<Race>, footprint: &Footprint) -> Vec<Race> {
         let mut found = Vec::new();
         let mut has_later = false;
@@ -68,6 +68,7 @@ impl<'p> FirstAccesses<'p> {
                 Party::Inst(at) if at.inst > it.inst && self.site(&race, at).is_some() => {
                     if !has_later {
                         found.extend(self.around(it, &race, footprint));
+                        found.extend(self.of_peers(it, &race, footprint));
                     }
                     has_later = true;
                     // Not all accesses of a stream or queue are compared.
@@ -127,6 +128,17 @@ impl<'p> FirstAccesses<'p> {
             found.extend(after.iter().take(MAX_COMPARED).find_map(racing));
         }
         found
+    }
+
+    /// Returns the races with the first access of each stream and queue of other ranks. An edit before a later access of the own rank, which
+    /// may cover these, does not order them.
+    fn of_peers(&self, it: &Occurrence, race: &Race, footprint: &Footprint) -> Vec<Race> {
+        let peers = (0..self.plans.len()).filter(|rank| *rank != it.rank && !self.visited[*rank].is_empty());
+        let first = |rank: usize, all: &[usize]| {
+            let unordered = self.unordered(it, rank, all);
+            unordered.iter().take(MAX_COMPARED).find_map(|at| self.race_with(race, rank, *at, footprint))
+        };
+        peers.flat_map(|rank| self.sites(rank, race).iter().filter_map(move |site| first(rank, &site.1))).collect()
     }
 
     /// Returns those of the accesses of a stream or queue that were visited, and that nothing orders before an instruction.
