@@ -34,7 +34,8 @@
 //! streams use the storage, it stands behind the statements that make the stream of the ALLOCATE wait for them. Views
 //! are deallocated before the tensors that they alias. A Deallocate never stands inside a coalescing bracket, and it stands
 //! after every loop whose iterations share the tensor or its memory handle. The pass does not deallocate a
-//! name that only some paths to that point bind, nor a name that the program deallocates itself.
+//! name that only some paths to that point bind, nor a name that the program deallocates itself, nor symmetric memory: no stream
+//! orders its free, for which the host would have to wait.
 
 mod allocate;
 mod deallocate;
@@ -42,9 +43,10 @@ mod storage_users;
 mod stream_order;
 
 use grammar::{
-    for_each_tensor_use,
+    attr, for_each_tensor_use,
     ir::{BlockId, OpStmt, Program, Stmt, StmtId, TensorId},
     ops::{AccessMode, OpClass},
+    words::MemoryType,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -169,6 +171,8 @@ struct TensorUses {
     bound: FxHashSet<TensorId>,
     /// The names that statements deallocate.
     dropped: FxHashSet<TensorId>,
+    /// The names of symmetric memory.
+    symmetric: FxHashSet<TensorId>,
 }
 
 impl TensorUses {
@@ -182,10 +186,13 @@ impl TensorUses {
             writes: FxHashMap::default(),
             bound: Program::tensors_of(&program.inputs).collect(),
             dropped: FxHashSet::default(),
+            symmetric: FxHashSet::default(),
         };
         for stmt in &places.order {
             let Stmt::Op(it) = &program.stmts[*stmt] else { continue };
             let dropped = it.op.def().class == OpClass::Deallocate;
+            let is_symmetric = it.get(attr::MEM_TYPE) == Some(MemoryType::Symmetric);
+            uses.symmetric.extend(it.out_tensor().filter(|_| is_symmetric));
             for_each_tensor_use(program, it, &mut |tensor, mode| {
                 match mode {
                     AccessMode::Write => uses.writes.entry(tensor).or_default().push(*stmt),

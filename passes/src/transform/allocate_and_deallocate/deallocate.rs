@@ -41,6 +41,7 @@ pub(super) fn insert_deallocations(program: &mut Program, body: BlockId) -> bool
     let is_ours = |it: &TensorId| {
         !uses.io_tensors.contains(it)
             && !uses.dropped.contains(it)
+            && !uses.symmetric.contains(it)
             && (uses.bound.contains(it) || uses.writes.contains_key(it))
     };
     for tensor in names.filter(is_ours) {
