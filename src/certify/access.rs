@@ -72,8 +72,11 @@ impl Statement<'_> {
                 }
             }
             Op::Select | Op::HirAliasSelect => {
-                if let Some(dim) = selected_dim(program, stmt, *arg) {
-                    let index = stmt.get(attr::INDEX).filter(|_| from[dim] > 1);
+                if let Some((dim, axis)) = selected_dim(program, stmt, *arg).zip(stmt.get(attr::AXIS)) {
+                    // A broadcast axis, and the part of one that ranks divide, have one index, with any number.
+                    let (kind, extent) = (program.axes[axis].kind, program.axes[axis].extent);
+                    let is_any = kind == AxisKind::Broadcast || size(&self.scalars, extent) > Some(1);
+                    let index = stmt.get(attr::INDEX).filter(|_| from[dim] > 1 || !is_any);
                     dims[dim] = Dim { start: index.map_or(Ok(0), known)?, len: 1, ..all(dim) };
                 }
             }

@@ -49,14 +49,14 @@ use grammar::{
     diagnostic::Diagnostic,
     dims_of_first_result,
     dtype::{Class, DType},
-    ir::{self, Attr, ExprId, OpStmt, Operand, ParallelType, Program, Stmt, TensorId, Transform},
+    ir::{self, Attr, AxisKind, ExprId, OpStmt, Operand, ParallelType, Program, Stmt, TensorId, Transform},
     largest_rank, loop_variant_tensors, operand_map,
     ops::{Op, OpClass, TypeRule},
     rules::Aliasing,
     scalars::{Scalars, Value},
     selected_dim,
     span::Span,
-    words::{Backend, CommunicationType, P2pProtocol, P2pType, RedOp},
+    words::{Algorithm, Backend, CommunicationType, MulticastProtocol, P2pProtocol, P2pType, RedOp},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 

@@ -60,8 +60,7 @@ impl Reader<'_> {
             return Ok(known.clone());
         }
         let row: Rc<[Element]> = make(self.all(index)?).into();
-        self.rows.borrow_mut().insert(key, row.clone());
-        Ok(row)
+        Ok(self.rows.borrow_mut().entry(key).or_insert(row).clone())
     }
 }
 
@@ -140,11 +139,8 @@ impl<'a> Call<'a> {
         let data = data.collect::<Computed<_>>()?;
         // A rank computes with all that it holds, unless the operator selects.
         let is_used = |it: &Reader<'_>| self.of.stmt.op == Op::Pad || !it.used.borrow().contains(&false);
-        require(
-            self.operands.iter().all(is_used),
-            "its operands have elements on which the result does not depend",
-        )?;
-        Ok(data)
+        let why = "its operands have elements on which the result does not depend";
+        require(self.operands.iter().all(is_used), why).map(|()| data)
     }
 
     /// Returns an element of the result, by its index in the whole tensor.
@@ -162,9 +158,8 @@ impl<'a> Call<'a> {
             }
             (_, Op::Full | Op::TensorConstruct) if self.is_exact => constant(0),
             (_, Op::Iota) if self.is_exact => {
-                let number = Value::Int(ravel(index, &outs[0].1.whole) as i64);
-                let number = algebra.constant(number, DType::Int64);
-                let number = algebra.dot(&[constant(1)?, constant(2)?], &[Element::ONE, number]);
+                let at = algebra.constant(Value::Int(ravel(index, &outs[0].1.whole) as i64), DType::Int64);
+                let number = algebra.dot(&[constant(1)?, constant(2)?], &[Element::ONE, at]);
                 Ok(algebra.converted(number, self.to))
             }
             // Their numbers may be infinite.

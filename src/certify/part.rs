@@ -28,8 +28,7 @@ impl Part {
     ) -> Computed<Self> {
         let it = &program.tensors[tensor];
         let axes = program.dimensions(tensor).map(|it| &program.axes[it]);
-        let whole =
-            axes.map(|it| size(scalars, it.expanded.unwrap_or(it.extent))).collect::<Option<Vec<_>>>();
+        let whole: Option<Vec<_>> = axes.map(|it| size(scalars, it.expanded.unwrap_or(it.extent))).collect();
         let whole = whole.ok_or("an extent is negative, or has no value; `--set` gives one to a scalar")?;
         let count = whole.iter().fold(1, |all: usize, it| all.saturating_mul((*it).max(1)));
         require(count <= MAX_WORK, format!("it has more than {MAX_WORK} elements"))?;

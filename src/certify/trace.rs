@@ -55,9 +55,12 @@ pub(crate) struct Step<'p> {
     pub(crate) is_late: bool,
 }
 
-/// What the members of an action agree on: the communication, the position of its root or 0, how elements are combined, how many of
-/// them one member sends to another one, and their type.
-pub(crate) type Kind = (CommunicationType, usize, Option<Combine>, usize, DType);
+/// The statement of a communication, its algorithm and its protocol.
+type How = (Op, Algorithm, Option<MulticastProtocol>);
+
+/// What the members of an action agree on: how it is executed, the communication, the position of its root or 0, how elements are
+/// combined, how many of them one member sends to another one, and their type.
+pub(crate) type Kind = (How, CommunicationType, usize, Option<Combine>, usize, DType);
 
 /// Where the steps of ranks meet, or the steps of a chain follow each other, in the order of posting.
 #[derive(Clone, PartialEq, Eq, Hash)]

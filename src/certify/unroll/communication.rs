@@ -63,8 +63,7 @@ impl<'p> Unroller<'p, '_> {
             let host = self.chain(Channel::Hosts);
             self.append(host, group)?;
             let all = self.meet(Channel::Hosts, rank, self.ranks, None);
-            let steps = self.append(host, vec![all])?;
-            self.block_host(steps);
+            self.append(host, vec![all]).map(|steps| self.block_host(steps))?;
         }
         Ok(())
     }
@@ -82,9 +81,8 @@ impl<'p> Unroller<'p, '_> {
             let value = stmt.get(key).map_or(Some(0), |it| size(&self.scalars, it));
             value.filter(|it| *it < n).ok_or("a root or a peer has no value that hir-certify can compute")
         };
-        let (is_grouped, backend) =
-            (self.own.group.is_some(), stmt.get(attr::BACKEND).unwrap_or(Backend::Nccl));
-        let library = if is_grouped { Backend::Nccl } else { backend };
+        let backend = stmt.get(attr::BACKEND).unwrap_or(Backend::Nccl);
+        let library = if self.own.group.is_some() { Backend::Nccl } else { backend };
         // All transfers between two ranks share the communicator of all ranks, whose team is empty here.
         let own: Rc<[usize]> = if team.iter().copied().eq(0..ranks) { Rc::default() } else { team.clone() };
         let channel = |pair| Channel::Team(library, own.clone(), pair);
@@ -109,7 +107,7 @@ impl<'p> Unroller<'p, '_> {
                 let pair = pair(stmt, rank, index(attr::PEER, ranks)?);
                 let mut link = channel(Some(pair));
                 if backend == Backend::Cuda {
-                    let handle = self.own.handles.get(&self.handle(stmt, buffer)?).filter(|_| !is_grouped);
+                    let handle = self.own.handles.get(&self.handle(stmt, buffer)?).filter(|_| is_cuda);
                     let why = "no earlier ShareMemHandles shares the handle of its buffer with its peer";
                     link = Channel::Copy(*handle.ok_or(why)?, protocol);
                     queue = Channel::Post(self.own.stmt, self.own.current, Some(pair));
@@ -169,7 +167,8 @@ impl<'p> Unroller<'p, '_> {
         let why = "hir-certify does not know its `red_op` of these elements";
         let combine = kind.is_reduction().then(|| Combine::named(word, of).ok_or(why)).transpose()?;
         let (input, output) = (input.filter(|_| sends), output.filter(|it| receives && self.holds(*it)));
-        let bound = |it| if buffer.is_some() { self.view(it) } else { self.output_view(it, None) };
+        let slice = input.and_then(|it| self.slice(it));
+        let bound = |it| if buffer.is_some() { self.view(it) } else { self.output_view(it, slice) };
         let writes = Vec::from_iter(output.map(bound).transpose()?);
         let reads = Vec::from_iter(input.map(|it| self.view(it)).transpose()?);
         // The input may have a part for each member. Parts that are not combined follow each other.
@@ -181,7 +180,9 @@ impl<'p> Unroller<'p, '_> {
         let len = sizes.clone().next().map_or(0, |(all, parts)| all / parts);
         let fits = sizes.all(|(all, parts)| all == len * parts);
         require(fits, "the two sides of the communication have different sizes")?;
-        let step = self.meet(channel, me, n, Some((kind, root, combine, len, of)));
+        let how =
+            (stmt.op, stmt.get(attr::ALGO).unwrap_or(Algorithm::Nccl), stmt.get(attr::MULTICAST_PROTOCOL));
+        let step = self.meet(channel, me, n, Some((how, kind, root, combine, len, of)));
         let own = if is_split { me * len } else { 0 };
         let function = move |algebra: &Algebra, all: &[Vec<Values>]| {
             let rows = members.iter().map(|it| all[*it].first()?.get(own..own + len));

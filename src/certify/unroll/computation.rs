@@ -4,11 +4,10 @@ use super::*;
 
 impl<'p> Unroller<'p, '_> {
     fn bound(&self, stmt: &'p OpStmt, part: impl Fn(TensorId) -> Computed<Part>) -> Computed<Statement<'p>> {
-        let outs = Program::tensors_of(&stmt.outs).collect();
-        let [args, outs] = [stmt.tensor_operands(), outs]
-            .map(|all: Vec<TensorId>| all.into_iter().map(|it| Ok((it, part(it)?))).collect::<Computed<_>>());
-        let (program, scalars) = (self.program, self.scalars.clone());
-        Ok(Statement { program, stmt, scalars, args: args?, outs: outs? })
+        let parts = |all: Vec<_>| all.into_iter().map(|it| Ok((it, part(it)?))).collect::<Computed<_>>();
+        let outs = parts(Program::tensors_of(&stmt.outs).collect())?;
+        let (program, scalars, args) = (self.program, self.scalars.clone(), parts(stmt.tensor_operands())?);
+        Ok(Statement { program, stmt, scalars, args, outs })
     }
 
     pub(super) fn compute(&mut self, stmt: &'p OpStmt) -> Computed<()> {
@@ -24,6 +23,9 @@ impl<'p> Unroller<'p, '_> {
         let is_shown = stmt.op.def().class == OpClass::View;
         if is_shown && (own || stmt.op != Op::Select) {
             of.args.iter_mut().chain(&mut of.outs).for_each(|(_, part)| *part = Part::all(&part.shape()));
+        } else if self.rank.is_some() && slice.is_none() {
+            let is_slice = |it| program.is_split_by_stream(it);
+            require(!tensors().any(is_slice), "the program does not determine which stream's slice it is")?;
         }
         let is_moved = matches!(stmt.rule().aliasing(), Aliasing::View(_));
         if is_moved {
