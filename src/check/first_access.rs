@@ -138,7 +138,9 @@ impl<'p> FirstAccesses<'p> {
             let unordered = self.unordered(it, rank, all);
             unordered.iter().take(MAX_COMPARED).find_map(|at| self.race_with(race, rank, *at, footprint))
         };
-        peers.flat_map(|rank| self.sites(rank, race).iter().filter_map(move |site| first(rank, &site.1))).collect()
+        peers
+            .flat_map(|rank| self.sites(rank, race).iter().filter_map(move |site| first(rank, &site.1)))
+            .collect()
     }
 
     /// Returns those of the accesses of a stream or queue that were visited, and that nothing orders before an instruction.

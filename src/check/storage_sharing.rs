@@ -19,13 +19,17 @@ pub enum NotShared {
         number: BufferNo,
     },
     /// The program does not allocate the tensor, or not from a pool.
-    #[error("`{0}` is no tensor that the program allocates from a pool: an input, symmetric memory or a tensor without elements")]
+    #[error(
+        "`{0}` is no tensor that the program allocates from a pool: an input, symmetric memory or a tensor without elements"
+    )]
     NoAllocation(String),
     /// Both are one tensor.
     #[error("`{0}` has its own storage anyway")]
     Itself(String),
     /// The tensors are in different pools.
-    #[error("`{0}` and `{1}` are in different pools of the allocator: those of different streams, or for small and large requests")]
+    #[error(
+        "`{0}` and `{1}` are in different pools of the allocator: those of different streams, or for small and large requests"
+    )]
     Pools(String, String),
     /// The first tensor is not freed before the other one is allocated.
     #[error("`{0}` is not freed before `{1}` is allocated")]

@@ -171,9 +171,8 @@ impl ScheduleFile {
             Some(NextRun::Other(world, _)) => world.plans(),
             Some(NextRun::Same | NextRun::Captured) | None => &[],
         };
-        let has = |name: &str| {
-            first.iter().chain(other).flat_map(|it| &it.buffers).any(|it| *it.name == *name)
-        };
+        let has =
+            |name: &str| first.iter().chain(other).flat_map(|it| &it.buffers).any(|it| *it.name == *name);
         let shared = self.next.iter().flat_map(|it| &it.shared);
         if let Some(name) = shared.into_iter().find(|it| !has(it)) {
             return Err(self.fault(self.shared_line, &format!("the programs have no tensor `{name}`")));
