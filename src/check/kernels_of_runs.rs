@@ -5,7 +5,7 @@
 //! `hir_plan`'s `order_of_runs` says why.
 //!
 //! With `NCCL_LAUNCH_ORDER_IMPLICIT=1` the kernels of all runs start in issue order, also those of CUDA graphs, so that there is nothing to find.
-//! The comment of this package names the source. In a graph that is replayed on one stream, all kernels end before the next run begins.
+//! docs/checker.md names the source. In a graph that is replayed on one stream, all kernels end before the next run begins.
 
 use std::collections::BTreeSet;
 

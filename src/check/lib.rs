@@ -6,68 +6,20 @@
 //! all ranks are present. A finding therefore names one iteration and one rank, and the absence of findings
 //! is a proof for this program, this number of ranks and these values of `--set`.
 //!
-//! # What orders two accesses
+//! # Rules
 //!
-//! Only the guarantees that CUDA, NCCL and PyTorch document; docs/checker.md has a table of sources by code and option. An order that an executor happens to provide
-//! beyond these does not count.
+//! docs/checker.md states every rule, its source and the option that selects it. Only guarantees that CUDA, NCCL, PyTorch and nvFuser document
+//! count, not what an executor happens to do; `OrderingModel::Hir` adds what hir's executors guarantee. The rules are in:
 //!
-//! * Work on one stream runs in issue order. Source: CUDA C++ Programming Guide, Streams.
-//! * `Synchronize(S)` records an event on S, and the current stream waits for it. Source: CUDA Runtime API,
-//!   `cudaEventRecord`, `cudaStreamWaitEvent`.
-//! * A stream that waits for a memory value continues after the work that precedes the write of that value:
-//!   by default the write has fence semantics. Source: CUDA Driver API, Stream Memory Operations. A GPU that may reorder
-//!   remote writes has to flush them after the wait: `hir_cuda`'s `signals`.
-//! * A communication starts after the work issued on its stream before it was posted. A stream waits for it
-//!   only by a `Wait`. Source: PyTorch, `ProcessGroupNCCL`, `Work.wait`.
-//! * Communications of one communicator run in posting order: a communicator has one stream. Source: PyTorch,
-//!   `ProcessGroupNCCL`. Sends and receives that are in no group run on that of all ranks, or on one for each pair of
-//!   ranks: `P2pQueues`.
-//! * A communication ends on a member once that member has received its data. A member that receives nothing
-//!   from a peer does not wait for it: the root of a broadcast may end early. NCCL documents no barrier
-//!   between members: only the data orders them. Source: NCCL User Guide, Collective Operations.
-//! * The operations of a group run concurrently: a receive may write before a send of the same group has
-//!   read. Messages between two ranks arrive in the order in which they are posted. Source: NCCL User Guide,
-//!   Point-to-point communication.
-//! * A collective may write its output before it has read its input, unless it is in place. Source: NCCL User
-//!   Guide, In-place Operations.
-//! * Operations on different communicators must start in the same order on all ranks: their kernels
-//!   occupy the GPU while they wait for each other. Source: NCCL User Guide, Using multiple NCCL
-//!   communicators concurrently. Two that nothing orders on the GPU start in any order, or with
-//!   `NCCL_LAUNCH_ORDER_IMPLICIT=1` (NCCL 2.26) in issue order, also in and between CUDA graphs. Source: NCCL User Guide, Environment
-//!   variables; `src/enqueue.cc`, `ncclLaunchPrepare`; `src/misc/strongstream.cc`; `LaunchOrder`.
-//! * A transfer over peer memory has one semaphore for each peer, buffer and P2PCommunication, so it is not posted again
-//!   before it has ended. Source: nvFuser, `csrc/multidevice/ipc_handle.cpp`, `cuda_p2p.cpp`; `semaphores`.
-//! * What the host issues after it has waited for a stream follows the work of that stream. Source: CUDA Runtime API,
-//!   `cudaStreamSynchronize`.
-//! * A view of the shards of all ranks is mapped memory of peers: what reads it reads their shards. Source: nvFuser,
-//!   `csrc/multidevice/symmetric_tensor.cpp`; `plan::mapped_views`.
-//! * `ShareMemHandles` and barriers order host threads. Streams run asynchronously to the host, so these
-//!   order no memory access. Source: CUDA C++ Programming Guide, Asynchronous Concurrent Execution.
-//! * Storage may be used after the work issued on the stream of its `ALLOCATE` up to then. It is reused on
-//!   that stream, as a whole or in parts, as soon as no tensor and no communication holds it. Source: PyTorch,
-//!   `Tensor.record_stream`, and `CUDACachingAllocator.cpp` for its two pools and for blocks that are split and merged; `plan::caching_allocator`. `StorageModel` selects other allocators: with `cudaMallocAsync`, the
-//!   stream executes allocation and free, and each use is between the two (`stream_ordered_frees`).
-//! * Streams that wait for semaphores share the hardware queues of a GPU. Source: CUDA C++ Programming Guide, Environment Variables,
-//!   `CUDA_DEVICE_MAX_CONNECTIONS`; `semaphores`.
-//! * A capture into a CUDA graph records the streams that have waited for its origin, and they have to join it. Source: CUDA C++ Programming
-//!   Guide, Creating a Graph Using Stream Capture; `capture`.
-//! * The caller writes the inputs before the stream that is current at entry begins. Inputs, outputs and
-//!   freed storage belong to the caller again once the stream that is current at exit has finished. Source:
-//!   the previous rule, applied to the caller's current stream; a convention of this project.
-//!
-//! With `OrderingModel::Hir` (`--check-model=hir`) the following orders count as well. hir's executor on GPUs
-//! provides them. So does the simulator, in which every buffer has its own memory:
-//!
-//! * All streams of all ranks begin after the inputs are in memory on all ranks. Implementation:
-//!   `Engine::load_inputs` ends with a barrier of all ranks, `Engine::reset_between_runs` with
-//!   `Engine::rank_barrier`; in `Engine::begin` every stream waits for the first.
-//! * At exit the caller reads the outputs, on the stream that is current there. Nothing of the program is
-//!   overwritten or freed until all streams of all ranks have finished. Implementation:
-//!   `Engine::join_streams`, then `Engine::rank_barrier` at the start of `Engine::reset_between_runs`;
-//!   `driver::job::gpu::run` fills the inputs again only after all ranks have returned their outputs.
-//! * A view of the shards of all ranks is a copy of them. Implementation: `plan::symmetric_view`.
-//! * A buffer reuses the memory of another only if every use of the other, on all ranks, happens before every
-//!   use of it. Implementation: `cuda::buffer_assignment`, by `plan::sync::happens_before`.
+//! * `plan::sync`: streams, hosts, communications and their Waits, messages, queues of communicators (`P2pQueues`) and the order of
+//!   their kernels (`LaunchOrder`);
+//! * `race`, with `history` and `overlap`: conflicting accesses, and collectives in place;
+//! * `storage` and `stream_ordered_frees`, with `plan::caching_allocator`: which tensors may share storage (`StorageModel`);
+//! * `plan::mapped_views`: what a view of the shards of all ranks reads;
+//! * `semaphores`: transfers over peer memory, and hardware queues;
+//! * `capture`: what a CUDA graph records;
+//! * `repeat`, `sequence` and `kernels_of_runs`: runs and programs that follow each other;
+//! * `memory`: elements that nothing has written.
 //!
 //! # Checks
 //!

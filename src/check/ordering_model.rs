@@ -6,7 +6,9 @@ pub enum OrderingModel {
     /// Only the orders that CUDA, NCCL and PyTorch document; valid for any executor of the program.
     #[default]
     Nccl,
-    /// Also the orders that hir's own executors provide; valid for programs that hir-run executes.
+    /// Also the orders that hir's own executors provide; valid for programs that hir-run executes. The engine of `hir_cuda` provides them:
+    /// `load_inputs` ends with a barrier of all ranks, in `begin` every stream waits for the first, `join_streams` and `rank_barrier` end a
+    /// run before memory is used again, and `buffer_assignment` lets buffers share memory only if `plan::sync::happens_before` orders their uses.
     Hir,
 }
 
