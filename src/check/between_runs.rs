@@ -4,7 +4,7 @@ use super::{
     conflict::Race,
     edit::{Edit, InsertionPoint, NamedStmt},
     explanation::{RaceExplanation, peer_wait, ready_signal_inst},
-    order_edits::follow_in_next_run,
+    order_edits::{follow_in_next_run, wait_for_next_run},
     plan_index::PlanIndexes,
     race_side::{RaceSide, stream_of},
 };
@@ -58,7 +58,7 @@ impl RunPair<'_> {
         match awaited {
             Some(awaited) => self.not_awaited_in_next_run((index.plan(), awaited, is_wait), second),
             None => {
-                NextRunExplanation { reason: self.not_awaited_at_exit(first, b), is_in_second_run: false }
+                NextRunExplanation { reason: self.not_awaited_at_exit(first, second), is_in_second_run: false }
             }
         }
     }
@@ -87,11 +87,16 @@ impl RunPair<'_> {
     }
 
     /// Explains a race with an access of the first run for which nothing waits on the rank of the second one.
-    fn not_awaited_at_exit(&self, first: &RaceSide<'_>, rank: usize) -> RaceExplanation {
+    fn not_awaited_at_exit(&self, first: &RaceSide<'_>, second: &RaceSide<'_>) -> RaceExplanation {
+        let rank = second.plan.rank;
         let mine = self.indexes.of(rank);
         if first.plan.rank == rank {
             let name = first.plan.describe_origin(first.origin);
-            let edit = Edit::insert_wait(mine, first.origin, InsertionPoint::end(first.plan), None);
+            let later = second.inst_index().filter(|_| self.names.is_none());
+            let edit = match (first.inst_index(), later) {
+                (Some(earlier), Some(later)) => wait_for_next_run(mine, earlier, later),
+                (_, _) => Edit::insert_wait(mine, first.origin, InsertionPoint::end(first.plan), None),
+            };
             return RaceExplanation::new(format!("nothing waits for {name}"), edit);
         }
         let (plan, location) = (mine.plan(), format!("{} on rank {}", first.location(), first.plan.rank));

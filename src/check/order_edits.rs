@@ -37,7 +37,10 @@ pub(super) fn edit_of_kernels(edge: &CommOrderEdge, index: PlanIndex<'_>) -> Opt
         if earlier_run == later_run {
             follow(index, earlier, index.first_wait_for(earlier), later)
         } else {
-            edit_in_next_run(index, earlier, (stream_of(plan, later), before(plan, later)))
+            match index.first_wait_for(earlier) {
+                None => wait_for_next_run(index, earlier, later),
+                Some(_) => edit_in_next_run(index, earlier, (stream_of(plan, later), before(plan, later))),
+            }
         }
     })
 }
@@ -54,6 +57,23 @@ pub(super) fn edit_in_next_run(
         Some(awaited) => follow_in_next_run((index, awaited), place),
         None => Edit::insert_wait(index, plan.code[earlier].origin, InsertionPoint::end(plan), None),
     }
+}
+
+/// Returns the edit that waits for the communication `earlier` so that the instruction `later` of the next run follows it: on the stream of both,
+/// if this stream does not wait in the next run for the stream that is current at entry, which follows the end of this run.
+pub(super) fn wait_for_next_run(index: PlanIndex<'_>, earlier: usize, later: usize) -> Edit {
+    let plan = index.plan();
+    let origin = plan.code[earlier].origin;
+    let posts = stream_of(plan, earlier);
+    let entry = plan.code.iter().position(|it| it.stream == 0 && !it.kind.effect().runs_on_host());
+    let waited = entry.and_then(|it| index.first_stream_wait(it, plan.code[later].stream));
+    let follows_entry = *posts == PlanStream::Entry || waited.is_some_and(|it| it < later);
+    if follows_entry || posts != stream_of(plan, later) {
+        return Edit::insert_wait(index, origin, InsertionPoint::end(plan), None);
+    }
+    let statement = NamedStmt::from_origin(plan, origin);
+    let behind = InsertionPoint::After { statement, current: posts.clone() };
+    Edit::insert_wait(index, origin, behind, plan.origins[origin as usize].iteration)
 }
 
 /// Returns the edit that lets the stream `waiting` of the next run wait, before one of its instructions, for the instruction `awaited` of this

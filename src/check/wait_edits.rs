@@ -2,7 +2,7 @@
 //! the same communication is an error (E0411).
 
 use grammar::{
-    ir::{Stmt, StmtId},
+    ir::{BlockId, Stmt, StmtId},
     ops::OpClass,
 };
 
@@ -23,8 +23,10 @@ impl EditableText {
         let Some(post) = communication.stmt else { return vec![insert(before.clone())] };
         if let InsertionPoint::After { statement, .. } = before {
             let block = |it: Option<StmtId>| Some(self.places().of_stmt(it?)?.block);
-            let is_only = self.program.posted_work(post).is_some_and(|it| self.waits_of(it).is_empty())
-                && self.next_post(post, before).is_none();
+            let is_other = |wait: &StmtId| self.is_in_other_arm(post, *wait);
+            let has_no_wait = |number: u32| self.waits_of(number).iter().all(is_other);
+            let is_only =
+                self.program.posted_work(post).is_some_and(has_no_wait) && self.next_post(post, before).is_none();
             let is_beside = block(statement.stmt).is_some_and(|it| Some(it) == block(Some(post)));
             let last = block(statement.stmt).and_then(|it| self.program.block(it).last().copied());
             let is_last = last == statement.stmt;
@@ -293,6 +295,14 @@ impl EditableText {
         let Some(branch) = self.branch_without(post, wait) else { return true };
         let arm = |it: StmtId| places.around(it).find(|it| it.1 == branch).map(|it| it.0);
         point.statement().is_none_or(|it| arm(it) == arm(wait))
+    }
+
+    /// Returns whether two statements are in different arms of a branch, so that no rank executes both.
+    fn is_in_other_arm(&self, one: StmtId, other: StmtId) -> bool {
+        let arm = |it: (BlockId, StmtId)| matches!(self.program.stmts[it.1], Stmt::If(_)).then_some(it);
+        self.places().around(one).filter_map(arm).any(|(block, outer)| {
+            self.places().around(other).any(|it| it.1 == outer && it.0 != block)
+        })
     }
 
     fn is_around(&self, outer: StmtId, stmt: StmtId) -> bool {
