@@ -7,7 +7,7 @@
 //! together with the steps that must move with it. This reaches all traces, because any two linear extensions
 //! of a partial order are connected by exchanges of neighbours. Traces with few exchanges come first.
 
-use std::collections::VecDeque;
+use std::{cmp::Reverse, collections::VecDeque};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -18,7 +18,7 @@ use super::{
 use hir_plan::{
     BufferNo, World,
     sync::{
-        InstRef, Step,
+        InstRef, Step, StepAccess,
         happens_before::{HappensBeforeGraph, OrderError},
     },
 };
@@ -194,27 +194,47 @@ impl StepOrder {
         Some(next)
     }
 
-    /// Returns the steps up to `late` in an order in which `late` happens before `early`. The two steps must
-    /// be unordered.
+    /// Returns the steps up to `late` in an order in which `late` happens before `early`, and what precedes `early` before both: else a write
+    /// there would hide what `late` writes. The two steps must be unordered.
     pub fn prefix_with_late_first(&self, early: usize, late: usize) -> Vec<Step> {
-        let is_needed = |it: usize| it == late || self.before[late].contains(it);
-        (0..self.steps.len()).filter(|it| is_needed(*it) && *it != early).map(|it| self.steps[it]).collect()
+        let is_needed = |it: usize| self.before[late].contains(it) || self.before[early].contains(it);
+        let needed = (0..self.steps.len()).filter(|it| is_needed(*it) && *it != late);
+        needed.chain([late]).map(|it| self.steps[it]).collect()
     }
 
-    /// Returns the steps up to the last one of `late` that conflicts with a step of `early`, in an order in which it happens before that
-    /// step. Returns `None` if all such steps are ordered.
+    /// Returns the first step that follows `early`, reads what `late` writes, and is not ordered with it: of two writes, the later one shows
+    /// there. Returns `early` if there is none.
+    fn first_reader(&self, world: &World, early: usize, late: usize) -> usize {
+        let writes: Vec<_> = self.steps[late].accesses(world).into_iter().filter(|it| it.is_write).collect();
+        let reads = |step: usize| {
+            self.steps[step].accesses(world).iter().filter(|it| !it.is_write).any(|read| {
+                let is_same =
+                    |it: &&StepAccess<'_>| (it.rank, it.view.buffer) == (read.rank, read.view.buffer);
+                writes.iter().filter(is_same).any(|it| {
+                    let both = Footprint::of(&it.view).zip(Footprint::of(&read.view));
+                    both.is_some_and(|(one, other)| overlap(&one, &other) != Overlap::None)
+                })
+            })
+        };
+        let later =
+            (early + 1..self.steps.len()).filter(|it| *it != late && self.before[*it].contains(early));
+        later.filter(|it| self.conflicting[late].contains(*it)).find(|it| reads(*it)).unwrap_or(early)
+    }
+
+    /// Returns the steps up to the last one of `late` that conflicts with a step of `early`, in an order in which it happens before the first
+    /// such step. Returns `None` if all such steps are ordered.
     pub fn with_first(&self, late: InstRef, early: InstRef) -> Option<Vec<Step>> {
         let is_pair =
             |it: &(usize, usize)| self.steps[it.0].inst_ref == late && self.steps[it.1].inst_ref == early;
         let pairs = self.conflicts.iter().flat_map(|it| [*it, (it.1, it.0)]).filter(is_pair);
-        let (late, early) = pairs.max()?;
+        let (late, Reverse(early)) = pairs.map(|(late, early)| (late, Reverse(early))).max()?;
         Some(self.prefix_with_late_first(early, late))
     }
 
     /// Returns the steps of an order that exhibits a race: the access that is later in program order happens
-    /// first. Returns `None` if no order of the program's own steps exhibits it, because the caller or the
-    /// allocator takes part in the race.
-    pub fn witness(&self, race: &Race) -> Option<Vec<Step>> {
+    /// first, and before what follows the other one and reads the elements. Returns `None` if no order of the program's own steps exhibits it,
+    /// because the caller or the allocator takes part in the race.
+    pub fn witness(&self, world: &World, race: &Race) -> Option<Vec<Step>> {
         let at = |party: Party| match party {
             Party::Inst(at) | Party::Operation(at, _) | Party::CallerAfter(at) => Some(at),
             Party::Free(..) | Party::CallerBefore => None,
@@ -223,9 +243,10 @@ impl StepOrder {
         let (a, b) = at(a).zip(at(b)).filter(|_| race.reused.is_none())?;
         let is_pair =
             |one: usize, other: usize| self.steps[one].inst_ref == a && self.steps[other].inst_ref == b;
-        let mut pairs = self.conflicts.iter().copied();
-        let (early, late) = pairs.find(|it| is_pair(it.0, it.1) || is_pair(it.1, it.0))?;
-        Some(self.prefix_with_late_first(early, late))
+        let pairs = self.conflicts.iter().copied().filter(|it| is_pair(it.0, it.1) || is_pair(it.1, it.0));
+        let (_, late) = pairs.clone().next()?;
+        let (early, _) = pairs.filter(|it| it.1 == late).min()?;
+        Some(self.prefix_with_late_first(self.first_reader(world, early, late), late))
     }
 }
 

@@ -97,7 +97,7 @@ fn witness_of_race(
         return Err(NotShown::OneCommunicator);
     }
     if !race.between_runs && race.reused.is_none() {
-        let steps = plain.as_ref().map_err(|it| *it)?.witness(race);
+        let steps = plain.as_ref().map_err(|it| *it)?.witness(world, race);
         if let Some(steps) = steps {
             return Ok(Witness { setting: WitnessSetting::default(), replay: None, steps });
         }
