@@ -24,6 +24,7 @@ pub fn exit_of_rejection(diagnostics: &[Diagnostic]) -> Exit {
 pub fn exit_code(failure: &JobFailure) -> Exit {
     match failure {
         JobFailure::Rejected(_, diagnostics) => exit_of_rejection(diagnostics),
+        JobFailure::Faulty(_, fault) => exit_of_rejection(std::slice::from_ref(fault)),
         JobFailure::BadOption(..) | JobFailure::Usage(_) => Exit::Usage,
         JobFailure::Unsuitable(_) => Exit::Rejected,
         JobFailure::NotCertified(_, fault) => Exit::from_code(hir_certify::exit_code(fault)),

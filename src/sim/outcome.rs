@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use grammar::codes::Code;
 use rustc_hash::{FxHashMap, FxHashSet};
 use thiserror::Error;
 
@@ -101,6 +102,8 @@ pub enum SimError {
     /// The program is invalid at this instruction.
     #[error("rank {rank}: {place}: {message}")]
     Program {
+        /// Its code; `None` if it has none.
+        code: Option<Code>,
         /// The rank.
         rank: usize,
         /// Line in the text; 0 at the end of the program.
@@ -181,7 +184,7 @@ impl SimError {
     /// Returns the error of an invalid program at an instruction.
     pub(crate) fn program(plans: &[Plan], at: InstRef, message: String) -> Self {
         let (line, place) = line_and_location(plans, at);
-        Self::Program { rank: at.rank, line, place, message }
+        Self::Program { code: None, rank: at.rank, line, place, message }
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use grammar::dtype::DType;
+use grammar::{codes::Code, dtype::DType};
 use rustc_hash::FxHashMap;
 
 use super::{
@@ -39,10 +39,12 @@ impl StepError {
         let (line, place) = line_and_location(plans, at);
         let (rank, message) = (at.rank, self.to_string());
         match self {
-            Self::Kernel(
-                KernelError::DivisionByZero { .. } | KernelError::Index { .. } | KernelError::Groups { .. },
-            )
-            | Self::Program(_) => SimError::Program { rank, line, place, message },
+            Self::Kernel(KernelError::Index { .. } | KernelError::Groups { .. }) => {
+                SimError::Program { code: Some(Code::BadIndex), rank, line, place, message }
+            }
+            Self::Kernel(KernelError::DivisionByZero { .. }) | Self::Program(_) => {
+                SimError::Program { code: None, rank, line, place, message }
+            }
             Self::Kernel(KernelError::Op(..) | KernelError::ReduceOp(..) | KernelError::Dtype(_)) => {
                 SimError::Unsupported { rank, line, place, message }
             }

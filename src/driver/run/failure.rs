@@ -13,6 +13,9 @@ pub enum JobFailure {
     /// A source text is rejected.
     #[error("{}: {}", .0.name, .1.iter().find(|it| it.is_error()).map_or("rejected", |it| it.message.as_str()))]
     Rejected(Source, Vec<Diagnostic>),
+    /// A statement has failed while the program ran.
+    #[error("{}: {}", .1.code.text(), .1.message)]
+    Faulty(Source, Box<Diagnostic>),
     /// An option of the command line is wrong. The source is the text of the option.
     #[error("{}: {}", .0.name, .1.message)]
     BadOption(Source, Box<Diagnostic>),

@@ -1,8 +1,13 @@
 //! Finds the inputs that a program uses as indices, so that generated values are inside of their dimension.
 
-use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
 
-use hir_plan::{BufferNo, GroupedDim, InstKind, Plan, Routine, RoutineKind, View};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use hir_plan::{
+    Access, BufferNo, Direction, GroupedDim, InstKind, P2pOp, Plan, Routine, RoutineKind, View, ViewOnRank,
+    sync::{CommKey, CommMatching, CommPart, CommRole, InstRef},
+};
 
 /// The values of an input that is used as indices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,53 +18,164 @@ pub(super) enum IndexRange {
     Ends { groups: usize, extent: usize },
 }
 
-/// Returns, by position, the inputs whose elements are indices of some statement, as they are or copied.
+/// Where elements are: a buffer of a rank, or of the body of a resharding operator, which is on no rank but of one instruction.
+type Place = (usize, Option<usize>, BufferNo);
+
+/// Returns, by position, the inputs whose elements are indices of some statement, as they are or moved: copied, resharded, sent or
+/// gathered.
 pub(super) fn index_inputs(plans: &[Plan]) -> FxHashMap<usize, IndexRange> {
+    let flow = Flow::of(plans, false);
     let mut found = FxHashMap::default();
-    for plan in plans {
-        let buffer = |(at, port): (usize, &hir_plan::IoBinding)| Some((port.shard.view.as_ref()?.buffer, at));
-        let mut inputs: FxHashMap<BufferNo, usize> =
-            plan.inputs.iter().enumerate().filter_map(buffer).collect();
-        for inst in &plan.code {
-            match &inst.kind {
-                InstKind::Reshard(it) => {
-                    let operands = (0..).zip(&it.operands);
-                    let own = operands.filter_map(|(number, shard)| {
-                        Some((number, *inputs.get(&shard.view.as_ref()?.buffer)?))
-                    });
-                    let mut inner = own.collect();
-                    it.body.iter().for_each(|kind| visit(kind, &mut inner, &mut found));
-                }
-                kind => visit(kind, &mut inputs, &mut found),
-            }
+    for (place, (range, _)) in &flow.uses {
+        for input in flow.inputs_of(*place) {
+            let known = found.entry(input).or_insert(*range);
+            *known = known.and(*range);
         }
     }
     found
 }
 
-/// `inputs` are the positions of the inputs that buffers hold.
-fn visit(kind: &InstKind, inputs: &mut FxHashMap<BufferNo, usize>, found: &mut FxHashMap<usize, IndexRange>) {
-    match kind {
-        InstKind::Copy { from, to } => {
-            if let Some(input) = inputs.get(&from.view.buffer).copied() {
-                inputs.entry(to.view.buffer).or_insert(input);
+/// Returns, by position, the inputs from which the indices of a statement are computed. `line` is that of the statement of a rank.
+pub(super) fn inputs_behind_indices(plans: &[Plan], rank: usize, line: u32) -> BTreeSet<usize> {
+    let flow = Flow::of(plans, true);
+    let is_used = |inst: &usize| {
+        let origin = plans[rank].code[*inst].origin;
+        plans[rank].origins[origin as usize].line == line
+    };
+    let uses = flow.uses.iter().filter(|((of, ..), (_, inst))| *of == rank && is_used(inst));
+    uses.flat_map(|(place, _)| flow.inputs_of(*place)).collect()
+}
+
+impl IndexRange {
+    /// Returns the values that are in both ranges. Of ranges of two kinds, the first one counts.
+    fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Below(own), Self::Below(other)) => Self::Below(own.min(other)),
+            (Self::Ends { groups, extent }, Self::Ends { extent: other, .. }) => {
+                Self::Ends { groups, extent: extent.min(other) }
+            }
+            (Self::Below(_), Self::Ends { .. }) | (Self::Ends { .. }, Self::Below(_)) => self,
+        }
+    }
+}
+
+/// Where elements move, and which of them are indices.
+#[derive(Default)]
+struct Flow {
+    /// Whether what is computed from elements counts as well.
+    computes: bool,
+    /// By place: those whose elements it receives.
+    from: FxHashMap<Place, FxHashSet<Place>>,
+    /// The places of indices, with one of the instructions that use them.
+    uses: FxHashMap<Place, (IndexRange, usize)>,
+    /// The inputs, by position.
+    inputs: FxHashMap<Place, usize>,
+}
+
+impl Flow {
+    fn of(plans: &[Plan], computes: bool) -> Self {
+        let mut flow = Self { computes, ..Self::default() };
+        for plan in plans {
+            for (inst, it) in plan.code.iter().enumerate() {
+                let at = InstRef { rank: plan.rank, inst };
+                match &it.kind {
+                    InstKind::Reshard(it) => it.body.iter().for_each(|kind| flow.add(at, Some(inst), kind)),
+                    kind => flow.add(at, None, kind),
+                }
+            }
+            let inputs = plan.inputs.iter().enumerate();
+            let inputs =
+                inputs.filter_map(|(at, it)| Some(((plan.rank, None, it.shard.view.as_ref()?.buffer), at)));
+            flow.inputs.extend(inputs);
+        }
+        if !flow.uses.is_empty() {
+            flow.add_communications(plans);
+        }
+        flow
+    }
+
+    fn link(&mut self, from: Place, to: Place) {
+        self.from.entry(to).or_default().insert(from);
+    }
+
+    /// Adds an instruction of a rank, or of the body of a resharding operator.
+    fn add(&mut self, at: InstRef, body: Option<usize>, kind: &InstKind) {
+        match kind {
+            InstKind::Copy { from, to } => {
+                let place =
+                    |it: &ViewOnRank| (if body.is_some() { at.rank } else { it.rank }, body, it.view.buffer);
+                self.link(place(from), place(to));
+            }
+            InstKind::Routine(it) => {
+                let Some((view, range)) = indices(it) else { return };
+                let (known, _) = self.uses.entry((at.rank, body, view.buffer)).or_insert((range, at.inst));
+                *known = known.and(range);
+            }
+            _ => (),
+        }
+        if self.computes {
+            let accesses = kind.accesses(at.rank);
+            let place =
+                |it: &Access<'_>| (if body.is_some() { at.rank } else { it.rank }, body, it.view.buffer);
+            for to in accesses.iter().filter(|it| it.is_write) {
+                accesses.iter().filter(|it| !it.is_write).for_each(|from| self.link(place(from), place(to)));
             }
         }
-        InstKind::Routine(it) => {
-            let Some((view, range)) = indices(it) else { return };
-            let Some(input) = inputs.get(&view.buffer) else { return };
-            found
-                .entry(*input)
-                .and_modify(|known| match (known, range) {
-                    (IndexRange::Below(known), IndexRange::Below(other))
-                    | (IndexRange::Ends { extent: known, .. }, IndexRange::Ends { extent: other, .. }) => {
-                        *known = other.min(*known);
+    }
+
+    /// Adds the communications that move elements as they are, and the operands and results of resharding operators.
+    fn add_communications(&mut self, plans: &[Plan]) {
+        for comm in CommMatching::from_plans(plans).comms {
+            let (mut given, mut taken) = (Vec::new(), Vec::new());
+            for CommPart { inst_ref: at, role } in comm.parts {
+                let own = |view: &View| (at.rank, None, view.buffer);
+                match &plans[at.rank].code[at.inst].kind {
+                    InstKind::Collective(it)
+                        if self.computes || !it.kind.communication_type().is_reduction() =>
+                    {
+                        given.extend(it.input.as_ref().map(|it| (0, own(it))));
+                        taken.extend(it.output.as_ref().map(|it| (0, own(it))));
+                    }
+                    InstKind::P2pGroup(it) => {
+                        let CommKey::Message(_, from, to, _) = comm.key else { continue };
+                        let peer = if at.rank == from { to } else { from };
+                        let is_side = |it: &&P2pOp| it.peer == peer && role == CommRole::Side(it.direction);
+                        for side in it.ops.iter().filter(is_side) {
+                            let side_of = match side.direction {
+                                Direction::Send => &mut given,
+                                Direction::Recv => &mut taken,
+                            };
+                            side_of.push((0, own(&side.view)));
+                        }
+                    }
+                    InstKind::Reshard(it) => {
+                        let body = |number: usize| (at.rank, Some(at.inst), number as BufferNo);
+                        let operands = it.operands.iter().enumerate();
+                        for (number, view) in operands.filter_map(|it| Some((it.0, it.1.view.as_ref()?))) {
+                            given.push((number, own(view)));
+                        }
+                        taken.extend((0..it.operands.len()).map(|number| (number, body(number))));
+                        if let Some(view) = &it.result.view {
+                            self.link(body(it.operands.len()), own(view));
+                        }
                     }
                     _ => (),
-                })
-                .or_insert(range);
+                }
+            }
+            for (number, from) in given {
+                let same = taken.iter().filter(|it| it.0 == number);
+                same.for_each(|(_, to)| self.link(from, *to));
+            }
         }
-        _ => (),
+    }
+
+    /// Returns the inputs from which elements move to a place.
+    fn inputs_of(&self, place: Place) -> impl Iterator<Item = usize> {
+        let (mut found, mut open) = (FxHashSet::from_iter([place]), vec![place]);
+        while let Some(it) = open.pop() {
+            open.extend(self.from.get(&it).into_iter().flatten().filter(|it| found.insert(**it)));
+        }
+        found.into_iter().filter_map(|it| self.inputs.get(&it).copied())
     }
 }
 

@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 
 use super::{
     RunError,
-    index_inputs::{IndexRange, index_inputs},
+    index_inputs::{IndexRange, index_inputs, inputs_behind_indices},
 };
 use crate::tensor_file::{IoError, LoadedTensor, TensorSource};
 use hir_plan::{CostClass, InstKind, IoBinding, Number, Plan, ReduceOp, ShardLayout};
@@ -186,6 +186,17 @@ impl InputSpec {
     /// Adds flags that provide inputs. `files` are those that the run has read.
     pub fn with_flags(self, flags: Vec<InputFlag>, files: &Arc<InputFiles>) -> Self {
         Self { flags, files: Arc::clone(files), ..self }
+    }
+
+    /// Returns the names of the generated inputs from which the indices of a statement are computed. `line` is that of the statement of
+    /// a rank.
+    pub fn generated_behind_indices(&self, plans: &[Plan], rank: usize, line: u32) -> Vec<String> {
+        let names = inputs_behind_indices(plans, rank, line).into_iter();
+        let names = names.filter_map(|it| Some(plans[rank].inputs.get(it)?.name.clone()));
+        let is_given = |name: &String| {
+            self.flags.iter().any(|it| it.name == *name) || self.tensors.iter().any(|it| it.0 == *name)
+        };
+        names.filter(|it| !is_given(it)).collect()
     }
 
     /// Returns whether ranks that hold the same part of an input may get different values.

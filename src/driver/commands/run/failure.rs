@@ -24,7 +24,12 @@ pub fn report_failure(screen: &Reporter, failure: &JobFailure) -> RunVerdict {
     let verdict = RunVerdict { summary: failure.summary(), ..RunVerdict::of(exit, text) };
     match (failure, exit) {
         (JobFailure::Rejected(source, diagnostics), _) => screen.report_diagnostics(source, diagnostics),
-        (JobFailure::BadOption(source, fault) | JobFailure::NotCertified(source, fault), _) => {
+        (
+            JobFailure::BadOption(source, fault)
+            | JobFailure::NotCertified(source, fault)
+            | JobFailure::Faulty(source, fault),
+            _,
+        ) => {
             screen.report_diagnostics(source, std::slice::from_ref(fault));
         }
         // The report comes first: the last line is the verdict.

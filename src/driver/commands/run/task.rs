@@ -27,13 +27,13 @@ use crate::run::{
 };
 use crate::session::{Report, Verdict};
 use crate::tool::{Reporter, progress::Progress};
-use grammar::count_text;
+use grammar::{count_text, diagnostic::Diagnostic};
 use hir_plan::{IoBinding, World};
 use hir_process::{
     exit::Exit,
     interrupt::{self, Activity},
 };
-use hir_sim::{OverBudget, ProgressQuery, Schedule, ScheduleSet, SimLimits, WorkBudget};
+use hir_sim::{OverBudget, ProgressQuery, Schedule, ScheduleSet, SimError, SimLimits, WorkBudget};
 
 /// A prepared program with its options.
 pub struct Task<'a> {
@@ -124,6 +124,26 @@ impl Task<'_> {
     fn exceeds(&self, budget: &OverBudget) -> JobFailure {
         let fault = budget.diagnostic(self.prepared.header);
         JobFailure::Rejected(self.prepared.sources[0].clone(), vec![fault])
+    }
+
+    /// Returns the failure for a fault of a simulated run, and where it has a code, the statement and the inputs behind it.
+    fn fault(&self, fault: SimError, inputs: &InputSpec) -> JobFailure {
+        let SimError::Program { code: Some(code), rank, line, .. } = fault else {
+            return RunError::from(fault).into();
+        };
+        let sources = &self.prepared.sources;
+        let source = &sources[rank.min(sources.len() - 1)];
+        let span = source.line_or_header(line);
+        let mut it = Diagnostic::new(code, span, fault.to_string(), "fails with the values of this run");
+        let generated = inputs.generated_behind_indices(self.world, rank, line);
+        if !generated.is_empty() {
+            let names = grammar::list_text(generated.iter().map(|it| format!("`{it}`")), 3, "and");
+            it = it.note(format!(
+                "hir-run has generated the values of {names}, from which the indices are computed"
+            ));
+            it = it.help(format!("give values that fit: `--input {}=…`", generated[0]));
+        }
+        JobFailure::Faulty(source.clone(), Box::new(it))
     }
 
     /// Returns notes about tensors that are judged or written per rank.
@@ -254,7 +274,7 @@ impl Task<'_> {
                 Err(fault) => {
                     self.print_unwritten_warnings(&reads);
                     say(Report::Note(format!("schedule {schedule}")));
-                    return Err(RunError::from(fault).into());
+                    return Err(self.fault(fault, &input_spec));
                 }
             };
             reads.add(world, &outcome.notes, &schedule, self.prepared.sources.len());
