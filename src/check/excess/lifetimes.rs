@@ -39,10 +39,13 @@ pub fn storage_excess(plans: &[Plan], raced: &FxHashSet<(usize, BufferNo)>) -> V
         if plan.deallocates {
             let (caller, bound): (FxHashSet<BufferNo>, _) =
                 (plan.caller_buffers().collect(), bound_names(plan));
+            // Symmetric memory may be left to the caller: no stream orders its free.
             let is_kept: FxHashSet<BufferNo> = plan
                 .allocations
                 .iter()
-                .filter(|it| it.freed.is_none() && !it.is_held && !caller.contains(&it.buffer))
+                .filter(|it| {
+                    it.freed.is_none() && !it.is_held && !it.is_symmetric && !caller.contains(&it.buffer)
+                })
                 .map(|it| it.buffer)
                 .collect();
             for it in allocated.iter().filter(|it| is_kept.contains(&it.buffer)) {
