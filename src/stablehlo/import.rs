@@ -13,6 +13,7 @@ mod convolution;
 mod dot;
 mod elementwise;
 mod errors;
+mod extreme;
 mod gather;
 mod index;
 mod manual;
@@ -76,6 +77,8 @@ pub(crate) struct Importer<'m, 's> {
     out: Writer,
     /// Tensors that a matrix product or a reduction computes and whose sharding nothing states yet.
     unsharded_sums: FxHashSet<usize>,
+    /// Tensors whose elements are their indices in a dimension, and that dimension.
+    iotas: FxHashMap<usize, usize>,
 }
 
 /// Imports a module.
@@ -93,6 +96,7 @@ pub(crate) fn import(module: &Module<'_>) -> Imported<Written> {
         region: None,
         out: Writer::default(),
         unsharded_sums: FxHashSet::default(),
+        iotas: FxHashMap::default(),
     };
     for op in &module.ops {
         match op.name {

@@ -56,7 +56,11 @@ impl<'m, 's> Importer<'m, 's> {
         let Some((dim, extent)) = dim.and_then(|it| Some((it, *ty.shape.get(it)?))) else {
             return Err(self.missing(op, "dim"));
         };
-        Ok(vec![self.iota_along(dim, extent, &ty.shape, ty.dtype)?])
+        let it = self.iota_along(dim, extent, &ty.shape, ty.dtype)?;
+        if let Value::Tensor(it) = &it {
+            self.iotas.insert(it.number, dim);
+        }
+        Ok(vec![it])
     }
 
     /// Returns the index of each element along a dimension.
@@ -125,7 +129,7 @@ fn from_bytes(digits: &str, dtype: DType, count: i64) -> Option<Vec<Scalar>> {
             if matches!(dtype, DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64) {
                 Some(Scalar::Int(((bits << unused) as i64) >> unused))
             } else {
-                i64::try_from(bits).ok().map(Scalar::Int)
+                Some(Scalar::Int(bits as i64))
             }
         })
         .collect()
@@ -151,6 +155,7 @@ fn number(it: &Attribute<'_>, dtype: DType) -> Option<Scalar> {
         Attribute::Word("false") => Scalar::Bool(false),
         Attribute::Number(text) => match text.strip_prefix("0x") {
             Some(digits) => Scalar::Float(of_bits(u64::from_str_radix(digits, 16).ok()?, dtype)?),
+            None if dtype == DType::UInt64 => Scalar::Int(text.parse::<u64>().ok()? as i64),
             None if dtype == DType::Float => Scalar::Float(f64::from(text.parse::<f32>().ok()?)),
             None if !dtype.is_integral() => Scalar::Float(text.parse().ok()?),
             None => return None,

@@ -51,7 +51,7 @@ impl<'m, 's> Importer<'m, 's> {
         let mut dims = self.device_dims(tensor.axes);
         dims.extend(self.sharded_dims(&tensor.shape, &sharding));
         let number = self.declare(dims, tensor.dtype);
-        self.out.statement(format!("T{number} = Set( T{} )", tensor.number));
+        self.set(number, tensor.number);
         Ok(Value::Tensor(Tensor { number, ..tensor }))
     }
 

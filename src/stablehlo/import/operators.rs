@@ -36,7 +36,7 @@ operators! {
     "stablehlo.dynamic_update_slice": "`cat` of the parts; for starts that differ between devices, a `Set` to a slice of a copy; for those of tensors, `where`" => dynamic_update_slice;
     "stablehlo.dot_general": "`linear` or `matmul`, with `Set.Permute` and `reshape` around them" => dot_general;
     "stablehlo.convolution": "`matmul` of a `slice` with strides for each position of the kernel, and their sum" => convolution;
-    "stablehlo.reduce": "`reduction` of each operand; the two results of `argmax` and `argmin`: reductions of comparisons" => reduce;
+    "stablehlo.reduce": "`reduction` of each operand; the two results of `argmax` and `argmin`, of an `iota`: reductions of comparisons" => reduce;
     "stablehlo.reduce_window": "`scan` for `cumsum` and the like, else the operator on `slice`s with strides" => reduce_window;
     "stablehlo.gather": "`embedding` for rows of a matrix, else `takeAlongAxis`" => gather;
     "stablehlo.scatter": "`indexPutAccumulate` or `scatter`; the region adds or replaces" => scatter;

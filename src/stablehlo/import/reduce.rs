@@ -5,7 +5,7 @@ use grammar::dtype::DType;
 use super::{Importer, Results};
 use crate::{
     tree::{Attribute, Block, Operation},
-    value::{AxisSet, Scalar, Splat, Tensor, Value},
+    value::{AxisSet, Scalar, Tensor, Value},
     writer::Dim,
 };
 
@@ -56,27 +56,26 @@ impl Reducer {
         Self::of(op.name, dtype).filter(|_| takes_both)
     }
 
+    /// Returns the operator of a type: of bool, the greatest value is the disjunction.
+    pub(super) fn on(self, dtype: DType) -> Self {
+        match self {
+            Self::Max if dtype == DType::Bool => Self::Or,
+            Self::Min if dtype == DType::Bool => Self::And,
+            it => it,
+        }
+    }
+
     /// Returns its name and initial value in Host IR.
     fn text(self, dtype: DType) -> (&'static str, String) {
         let number = |value: f64, int: i64| {
             let it = if dtype.is_integral() { Scalar::Int(int) } else { Scalar::Float(value) };
             it.text(dtype)
         };
-        let (least, greatest) = match dtype {
-            DType::Int8 => (i64::from(i8::MIN), i64::from(i8::MAX)),
-            DType::Int16 => (i64::from(i16::MIN), i64::from(i16::MAX)),
-            DType::Int32 => (i64::from(i32::MIN), i64::from(i32::MAX)),
-            DType::UInt8 => (0, i64::from(u8::MAX)),
-            DType::UInt16 => (0, i64::from(u16::MAX)),
-            DType::UInt32 => (0, i64::from(u32::MAX)),
-            // One more than the least one, which no literal of the language denotes.
-            _ => (-i64::MAX, i64::MAX),
-        };
         match self {
             Self::Add => ("add", number(0.0, 0)),
             Self::Mul => ("mul", number(1.0, 1)),
-            Self::Max => ("max", number(f64::NEG_INFINITY, least)),
-            Self::Min => ("min", number(f64::INFINITY, greatest)),
+            Self::Max => ("max", number(f64::NEG_INFINITY, least(dtype))),
+            Self::Min => ("min", number(f64::INFINITY, greatest(dtype))),
             Self::And => ("logical_and", "true".to_owned()),
             Self::Or => ("logical_or", "false".to_owned()),
         }
@@ -141,7 +140,7 @@ impl<'m, 's> Importer<'m, 's> {
         let reducers = (0..operands.len()).map(reducer).collect::<Option<Vec<_>>>().filter(|_| is_matched);
         let Some(reducers) = reducers else {
             if let ([value, index], [region]) = (&operands[..], &op.regions[..]) {
-                return self.reduce_with_index(op, value.clone(), index.clone(), region, &dims);
+                return self.reduce_with_index(op, [value.clone(), index.clone()], &initial, region, &dims);
             }
             return Err(self.unsupported_form(op, "its region is not one operator of both values"));
         };
@@ -202,35 +201,6 @@ impl<'m, 's> Importer<'m, 's> {
         number
     }
 
-    /// Imports the reduction of `argmax` and `argmin`: the extreme value, and the least index at which it is. A NaN is more extreme than
-    /// every number.
-    fn reduce_with_index(
-        &mut self,
-        op: &Operation<'_>,
-        value: Value,
-        index: Value,
-        region: &Block<'_>,
-        dims: &[usize],
-    ) -> Results {
-        let Some(reducer) = extreme_of(region).filter(|_| index.dtype().is_integral() && dims.len() == 1)
-        else {
-            return Err(self.unsupported_form(op, "two operands, and not those of `argmax` or `argmin`"));
-        };
-        let (shape, dtype) = (value.shape().to_vec(), index.dtype());
-        let extreme = self.reduced(value.clone(), reducer, dims);
-        let kept: Vec<i64> = (0..shape.len()).filter(|it| !dims.contains(it)).map(|it| it as i64).collect();
-        let all = self.broadcast_value(Value::Tensor(extreme.clone()), &kept, &shape)?;
-        let mut is_extreme = self.map("==", vec![value.clone(), all], DType::Bool)?;
-        if !value.dtype().is_integral() {
-            let is_nan = self.map("isnan", vec![value], DType::Bool)?;
-            is_extreme = self.map("||", vec![is_extreme, is_nan], DType::Bool)?;
-        }
-        let greatest = Splat { scalar: Scalar::Int(i64::from(i32::MAX)), shape, dtype };
-        let index = self.select_values(is_extreme, index, Value::Splat(greatest))?;
-        let index = self.reduced(index, Reducer::Min, dims);
-        Ok(vec![Value::Tensor(extreme), Value::Tensor(index)])
-    }
-
     /// Returns the reduction over the device axes of a tensor.
     pub(super) fn reduced_over_devices(&mut self, tensor: Tensor, reducer: Reducer, axes: AxisSet) -> Tensor {
         let tensor = self.on_axes(tensor, axes);
@@ -249,34 +219,27 @@ impl<'m, 's> Importer<'m, 's> {
     }
 }
 
-/// Returns which extreme a region of two values and two indices selects: JAX compares the values with GT or LT.
-fn extreme_of(region: &Block<'_>) -> Option<Reducer> {
-    if region.arguments.len() != 4 {
-        return None;
+/// Returns the least integer of a type. As everywhere, an unsigned number of 64 bits has the bits of this one.
+fn least(dtype: DType) -> i64 {
+    match dtype {
+        DType::Int8 => i64::from(i8::MIN),
+        DType::Int16 => i64::from(i16::MIN),
+        DType::Int32 => i64::from(i32::MIN),
+        DType::UInt8 | DType::UInt16 | DType::UInt32 | DType::UInt64 => 0,
+        _ => i64::MIN,
     }
-    let is_value = |name: &str, at: usize| region.arguments[at].name == name;
-    let first = region.ops.iter().find(|it| it.name == "stablehlo.compare")?;
-    let [a, b] = &first.operands[..] else { return None };
-    if !(is_value(a.name, 0) && is_value(b.name, 2)) {
-        return None;
+}
+
+/// Returns the greatest integer of a type.
+pub(super) fn greatest(dtype: DType) -> i64 {
+    match dtype {
+        DType::Int8 => i64::from(i8::MAX),
+        DType::Int16 => i64::from(i16::MAX),
+        DType::Int32 => i64::from(i32::MAX),
+        DType::UInt8 => i64::from(u8::MAX),
+        DType::UInt16 => i64::from(u16::MAX),
+        DType::UInt32 => i64::from(u32::MAX),
+        DType::UInt64 => -1,
+        _ => i64::MAX,
     }
-    // The ten operations of `argmax`: two selects, and comparisons.
-    let known = ["compare", "or", "and", "select", "return"];
-    let is_known = |name: &str| name.strip_prefix("stablehlo.").is_some_and(|it| known.contains(&it));
-    if !region.ops.iter().all(|it| is_known(it.name))
-        || region.ops.iter().filter(|it| it.name == "stablehlo.select").count() != 2
-    {
-        return None;
-    }
-    let stated = first.attribute(&["comparison_direction"]).into_iter().chain(&first.positional);
-    stated.into_iter().find_map(|it| match it {
-        Attribute::Word("GT") => Some(Reducer::Max),
-        Attribute::Word("LT") => Some(Reducer::Min),
-        Attribute::Named(_, _, words) => match words.last().and_then(Attribute::word) {
-            Some("GT") => Some(Reducer::Max),
-            Some("LT") => Some(Reducer::Min),
-            _ => None,
-        },
-        _ => None,
-    })
 }

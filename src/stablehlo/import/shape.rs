@@ -30,7 +30,20 @@ impl<'m, 's> Importer<'m, 's> {
                 "expected a dimension of the result for each one of the operand",
             ));
         }
-        Ok(vec![self.broadcast_value(value, &dims, &ty.shape)?])
+        let counted = match &value {
+            Value::Tensor(it) => {
+                self.iotas.get(&it.number).map(|at| (it.shape.get(*at).copied(), dims.get(*at)))
+            }
+            Value::Splat(_) => None,
+        };
+        let result = self.broadcast_value(value, &dims, &ty.shape)?;
+        if let (Value::Tensor(it), Some((extent, Some(dim)))) = (&result, counted)
+            && let Ok(dim) = usize::try_from(*dim)
+            && ty.shape.get(dim).copied() == extent
+        {
+            self.iotas.insert(it.number, dim);
+        }
+        Ok(vec![result])
     }
 
     /// Repeats a value. `dims` has the dimension of the result for each one of the operand.

@@ -88,8 +88,16 @@ impl<'s> Importer<'_, 's> {
             return tensor;
         }
         let number = self.declare_sharded(&tensor.shape, tensor.dtype, Some(sharding));
-        self.out.statement(format!("T{number} = Set( T{} )", tensor.number));
+        self.set(number, tensor.number);
         Tensor { number, ..tensor }
+    }
+
+    /// Adds the statement that one tensor has the elements of another one.
+    pub(super) fn set(&mut self, to: usize, from: usize) {
+        self.out.statement(format!("T{to} = Set( T{from} )"));
+        if let Some(dim) = self.iotas.get(&from).copied() {
+            self.iotas.insert(to, dim);
+        }
     }
 
     /// Returns the device axes of a value before its own dimensions.
