@@ -33,6 +33,7 @@ pub(crate) struct Splat {
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Scalar {
     Bool(bool),
+    /// An integer. An unsigned one of 64 bits has the bits of this one: -1 is 2^64-1, as in the literals of Host IR.
     Int(i64),
     Float(f64),
     /// A scalar of the program by name, which differs between the devices along these axes.

@@ -177,6 +177,7 @@ impl<'m, 's> Importer<'m, 's> {
             Scalar::Bool(value) if to.is_integral() => Scalar::Int(i64::from(*value)),
             Scalar::Int(value) if to == DType::Bool => Scalar::Bool(*value != 0),
             Scalar::Int(value) if to.is_integral() => Scalar::Int(wrapped(*value, to)?),
+            Scalar::Int(value) if from == DType::UInt64 && *value < 0 => return None,
             Scalar::Int(value) if value.unsigned_abs() <= exact_integers(to) => Scalar::Float(*value as f64),
             Scalar::Named(name, axes) if from == DType::Bool && to.is_integral() => {
                 Scalar::Named(self.out.define(false, &format!("where({name}, 1, 0)")), *axes)
@@ -251,6 +252,10 @@ impl<'m, 's> Importer<'m, 's> {
             (Scalar::Bool(x), Scalar::Bool(y)) => (i64::from(*x), i64::from(*y)),
             (Scalar::Named(_, axes), other) | (other, Scalar::Named(_, axes)) => {
                 let (x, y) = (a.scalar.text(a.dtype), b.scalar.text(b.dtype));
+                // The host computes with signed numbers.
+                if a.dtype == DType::UInt64 && matches!(other, Scalar::Int(..0)) {
+                    return None;
+                }
                 let text = match text {
                     "max" | "min" => format!("{text}({x}, {y})"),
                     "&" | "|" | "^" | "<<" | ">>" | "fmod" | "pow" | "atan2" => return None,
@@ -260,22 +265,38 @@ impl<'m, 's> Importer<'m, 's> {
             }
             (Scalar::Bool(_) | Scalar::Int(_) | Scalar::Float(_), _) => return None,
         };
+        let is_unsigned = a.dtype == DType::UInt64;
+        let order = if is_unsigned { (x as u64).cmp(&(y as u64)) } else { x.cmp(&y) };
         let value = match text {
             "+" => x.wrapping_add(y),
             "-" => x.wrapping_sub(y),
             "*" => x.wrapping_mul(y),
+            "/" if is_unsigned => (x as u64).checked_div(y as u64)? as i64,
             "/" => x.checked_div(y)?,
+            "%" if is_unsigned => (x as u64).checked_rem(y as u64)? as i64,
             "%" => x.checked_rem(y)?,
-            "max" => x.max(y),
-            "min" => x.min(y),
+            "max" => {
+                if order.is_ge() {
+                    x
+                } else {
+                    y
+                }
+            }
+            "min" => {
+                if order.is_le() {
+                    x
+                } else {
+                    y
+                }
+            }
             "&&" => x & y,
             "||" => x | y,
-            "==" => i64::from(x == y),
-            "!=" => i64::from(x != y),
-            "<" => i64::from(x < y),
-            "<=" => i64::from(x <= y),
-            ">" => i64::from(x > y),
-            ">=" => i64::from(x >= y),
+            "==" => i64::from(order.is_eq()),
+            "!=" => i64::from(order.is_ne()),
+            "<" => i64::from(order.is_lt()),
+            "<=" => i64::from(order.is_le()),
+            ">" => i64::from(order.is_gt()),
+            ">=" => i64::from(order.is_ge()),
             _ => return None,
         };
         if is_bool { Some(Scalar::Bool(value != 0)) } else { wrapped(value, result).map(Scalar::Int) }
@@ -312,7 +333,7 @@ pub(super) fn wrapped(value: i64, dtype: DType) -> Option<i64> {
         DType::Int8 => i64::from(value as i8),
         DType::Int16 => i64::from(value as i16),
         DType::Int32 => i64::from(value as i32),
-        DType::Int64 => value,
+        DType::Int64 | DType::UInt64 => value,
         DType::UInt8 => i64::from(value as u8),
         DType::UInt16 => i64::from(value as u16),
         DType::UInt32 => i64::from(value as u32),

@@ -120,7 +120,7 @@ impl<'m, 's> Importer<'m, 's> {
                 "expected an index for each indexed dimension",
             ));
         }
-        let indices = self.converted(indices.clone(), dtype)?;
+        let indices = self.as_indices(indices.clone())?;
         let scalar =
             |value: i64| Value::Splat(Splat { scalar: Scalar::Int(value), shape: shape.clone(), dtype });
         let mut number = scalar(0);

@@ -37,16 +37,18 @@ impl<'m, 's> Importer<'m, 's> {
                     self.bad_module("a start is not one integer", "expected integers without dimensions")
                 );
             }
-            found.push(match start {
-                _ if last == 0 => Start::Constant(0),
+            if last == 0 {
+                found.push(Start::Constant(0));
+                continue;
+            }
+            found.push(match self.as_indices(start.clone())? {
                 Value::Splat(Splat { scalar: Scalar::Int(value), .. }) => {
-                    Start::Constant((*value).clamp(0, last))
+                    Start::Constant(value.clamp(0, last))
                 }
                 Value::Splat(Splat { scalar: Scalar::Named(name, axes), .. }) => {
-                    Start::Host(self.out.define(false, &format!("max(0, min({name}, {last}))")), *axes)
+                    Start::Host(self.out.define(false, &format!("max(0, min({name}, {last}))")), axes)
                 }
                 it => {
-                    let it = self.converted(it.clone(), DType::Int64)?;
                     let zero = Self::splat_like(&it, 0.0);
                     let it = self.binary_values("maximum", it, zero)?;
                     let last = Self::splat_like(&it, last as f64);
@@ -55,6 +57,20 @@ impl<'m, 's> Importer<'m, 's> {
             });
         }
         Ok(found)
+    }
+
+    /// Returns integers as indices, which are signed: an unsigned one that is greater than all of them becomes the greatest.
+    pub(super) fn as_indices(&mut self, value: Value) -> Imported<Value> {
+        let dtype = value.dtype();
+        let is_host = matches!(&value, Value::Splat(Splat { scalar: Scalar::Named(..), .. }));
+        let value = if dtype == DType::UInt64 && !is_host {
+            let scalar = Scalar::Int(i64::MAX);
+            let last = Value::Splat(Splat { scalar, shape: value.shape().to_vec(), dtype });
+            self.binary_values("minimum", value, last)?
+        } else {
+            value
+        };
+        self.converted(value, DType::Int64)
     }
 
     /// Returns the ranges of a slice of these sizes, whole ones where the start is computed, and the devices between which they differ.

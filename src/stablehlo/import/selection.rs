@@ -46,7 +46,7 @@ impl Importer<'_, '_> {
             return Ok(None);
         }
         let dtype = DType::Int64;
-        let index = self.converted(indices.clone(), dtype)?;
+        let index = self.as_indices(indices.clone())?;
         let index = self.materialized(index);
         let mut index = Value::Tensor(self.reshaped(index, &lines));
         if is_moved {
