@@ -26,6 +26,7 @@ mod selection;
 mod shape;
 mod sort;
 mod tensors;
+mod types;
 mod window;
 
 use grammar::{codes::Code, diagnostic::Diagnostic, span::Span};
@@ -33,12 +34,13 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     sharding::Mesh,
-    tree::{Attribute, Block, Module, Operation, Type, Use},
+    tree::{Attribute, Block, Module, Operation, Use},
     value::{AxisSet, Tensor, Value},
     writer::{Writer, Written},
 };
 
 pub use operators::OPERATORS;
+pub(crate) use operators::is_read;
 
 /// The greatest number of operations and statements, with those of called functions and iterations.
 const MAX_SIZE: usize = 1_000_000;
@@ -159,6 +161,7 @@ impl<'m, 's> Importer<'m, 's> {
             return Err(self.gspmd());
         }
         let results = self.block(body)?;
+        self.check_function(main, &results)?;
         let mut outputs: Vec<usize> = Vec::new();
         for (at, value) in results.into_iter().enumerate() {
             let own = main.result_attributes.get(at).map(Vec::as_slice);
@@ -188,7 +191,7 @@ impl<'m, 's> Importer<'m, 's> {
 
     /// Imports the operations of a block and returns the operands of its terminator.
     fn block(&mut self, block: &'m Block<'s>) -> Results {
-        for op in &block.ops {
+        for (at, op) in block.ops.iter().enumerate() {
             self.out.span = op.span;
             self.visited += 1;
             if self.visited > MAX_SIZE || self.out.size() > MAX_SIZE {
@@ -196,8 +199,16 @@ impl<'m, 's> Importer<'m, 's> {
                 let it = Diagnostic::new(Code::UnboundedLoop, op.span, message, "the limit was reached here");
                 return Err(Box::new(it.help("hir imports every iteration and every call: lower the function for fewer iterations or layers")));
             }
-            if matches!(op.name, "return" | "func.return" | "stablehlo.return" | "sdy.return") {
-                return op.operands.iter().map(|it| self.value(it)).collect();
+            if operators::is_terminator(op.name) {
+                if at + 1 < block.ops.len() {
+                    return Err(self.bad_module(
+                        format!("`{}` is not the last operation of its region", op.name),
+                        "expected `}` behind it",
+                    ));
+                }
+                let values = op.operands.iter().map(|it| self.value(it)).collect::<Imported<Vec<_>>>()?;
+                self.check_operands(op, &values)?;
+                return Ok(values);
             }
             let values = self.operation(op)?;
             self.bind(op, values)?;
@@ -213,6 +224,10 @@ impl<'m, 's> Importer<'m, 's> {
             return Err(self.gspmd());
         }
         let operands = op.operands.iter().map(|it| self.value(it)).collect::<Imported<Vec<_>>>()?;
+        self.check_operands(op, &operands)?;
+        if operators::combines(op.name) {
+            self.check_combination(op, &operands)?;
+        }
         let results = import(self, op, operands)?;
         match op.attribute(&["sdy.sharding"]) {
             Some(stated) => self.with_shardings(op, stated, results),
@@ -227,12 +242,18 @@ impl<'m, 's> Importer<'m, 's> {
             let message = format!("`{}` has {} results, of which {count} are named", op.name, values.len());
             return Err(self.bad_module(message, "expected a name for each result"));
         }
+        if op.result_types.len() != count {
+            let message = format!(
+                "`{}` states another number of types than of results: {}, not {count}",
+                op.name,
+                op.result_types.len()
+            );
+            return Err(self.bad_module(message, "expected a type for each result"));
+        }
         for (value, ty) in values.iter().zip(&op.result_types) {
-            if let Type::Tensor(ty) = ty
-                && (value.shape() != ty.shape || value.dtype() != ty.dtype)
-            {
-                let message =
-                    format!("`{}` has a result of shape {:?}, not {:?}", op.name, value.shape(), ty.shape);
+            let (own, stated) = (types::type_of(value), self.tensor_type(ty)?);
+            if own != *stated {
+                let message = format!("`{}` has a result `{own}`, not `{stated}`", op.name);
                 return Err(self.bad_module(message, "its type does not follow from its operands"));
             }
         }
@@ -263,6 +284,7 @@ impl<'m, 's> Importer<'m, 's> {
                 format!("a region has {} arguments for {} values", block.arguments.len(), values.len());
             return Err(self.bad_module(message, "expected as many arguments as values"));
         }
+        self.check_arguments(block, &values)?;
         let names = block.arguments.iter().map(|it| it.name);
         self.scopes.push(names.zip(values).map(|(name, value)| (name, vec![value])).collect());
         let span = self.out.span;

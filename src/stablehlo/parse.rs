@@ -127,13 +127,15 @@ impl<'s> Parser<'s, '_> {
         what: &str,
         mut element: impl FnMut(&mut Self) -> Parsed<()>,
     ) -> Parsed<()> {
-        while !self.accept(close) {
+        if self.accept(close) {
+            return Ok(());
+        }
+        loop {
             element(self)?;
-            if !self.accept(TokenKind::Comma) && self.peek() != Some(close) {
-                return Err(self.error(what));
+            if !self.accept(TokenKind::Comma) {
+                return self.expect(close, what).map(drop);
             }
         }
-        Ok(())
     }
 
     // ---- modules and regions

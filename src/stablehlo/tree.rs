@@ -3,6 +3,8 @@
 //! Pretty and generic spelling give the same tree: an operation has operands, named attributes, attributes without a name,
 //! regions and types.
 
+use std::fmt;
+
 use grammar::{dtype::DType, span::Span};
 
 /// A module.
@@ -46,7 +48,10 @@ pub(crate) struct Operation<'s> {
     /// Attributes without a name, in the order of the text.
     pub(crate) positional: Vec<Attribute<'s>>,
     pub(crate) regions: Vec<Block<'s>>,
+    /// The types of the operands, or fewer ones for all of them.
     pub(crate) operand_types: Vec<Type<'s>>,
+    /// Whether the types are `(types) -> types`.
+    pub(crate) has_function_type: bool,
     pub(crate) result_types: Vec<Type<'s>>,
     /// The attributes of the results of a function.
     pub(crate) result_attributes: Vec<Vec<(&'s str, Attribute<'s>)>>,
@@ -76,6 +81,44 @@ pub(crate) struct TensorType {
     pub(crate) dtype: DType,
 }
 
+/// The element types of MLIR that hir has. Of several names, the first one is written.
+pub(crate) const ELEMENT_TYPES: &[(&str, DType)] = &[
+    ("i1", DType::Bool),
+    ("i8", DType::Int8),
+    ("si8", DType::Int8),
+    ("i16", DType::Int16),
+    ("si16", DType::Int16),
+    ("i32", DType::Int32),
+    ("si32", DType::Int32),
+    ("i64", DType::Int64),
+    ("si64", DType::Int64),
+    // Attributes such as layouts have elements of type `index`.
+    ("index", DType::Int64),
+    ("ui8", DType::UInt8),
+    ("ui16", DType::UInt16),
+    ("ui32", DType::UInt32),
+    ("ui64", DType::UInt64),
+    ("f16", DType::Half),
+    ("bf16", DType::BFloat),
+    ("f32", DType::Float),
+    ("f64", DType::Double),
+    ("f8E4M3FN", DType::E4M3),
+    ("f8E5M2", DType::E5M2),
+    ("complex<f32>", DType::Complex64),
+    ("complex<f64>", DType::Complex128),
+];
+
+impl fmt::Display for TensorType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("tensor<")?;
+        for extent in &self.shape {
+            write!(f, "{extent}x")?;
+        }
+        let name = ELEMENT_TYPES.iter().find(|it| it.1 == self.dtype).map_or("?", |it| it.0);
+        write!(f, "{name}>")
+    }
+}
+
 /// An attribute.
 #[derive(Clone, Debug)]
 pub(crate) enum Attribute<'s> {
@@ -102,7 +145,9 @@ pub(crate) enum Attribute<'s> {
     Named(&'s str, Vec<(&'s str, Attribute<'s>)>, Vec<Attribute<'s>>),
     /// The initial value of a reduction: `init: %cst`.
     Initial(Use<'s>),
-    /// A type, which no operation needs.
+    /// `(tensor<8xf32>) -> tensor<f32>`.
+    FunctionType(Vec<Type<'s>>, Vec<Type<'s>>),
+    /// Another type, which no operation needs.
     Type,
     /// `"x":(1)2`: a part of an axis. `?`. A complex number.
     Other(&'s str),

@@ -30,7 +30,9 @@ impl<'m, 's> Importer<'m, 's> {
         let results = self.region_with(body, operands);
         self.frame = frame;
         self.calls -= 1;
-        results
+        let results = results?;
+        self.check_function(function, &results)?;
+        Ok(results)
     }
 
     pub(crate) fn while_loop(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {

@@ -2,7 +2,7 @@
 
 use grammar::dtype::DType;
 
-use super::{Imported, Importer, Results};
+use super::{Imported, Importer, Results, types::type_of};
 use crate::{
     tree::{Attribute, Operation},
     value::{AxisSet, Scalar, Splat, Value},
@@ -10,8 +10,19 @@ use crate::{
 
 impl<'m, 's> Importer<'m, 's> {
     pub(crate) fn binary(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
-        let [a, b] = self.operands(op, operands)?;
+        let [a, b] = self.equal_operands(op, operands)?;
         Ok(vec![self.binary_values(short_name(op), a, b)?])
+    }
+
+    /// Returns two operands, which have one type.
+    fn equal_operands(&self, op: &Operation<'_>, operands: Vec<Value>) -> Imported<[Value; 2]> {
+        let [a, b] = self.operands(op, operands)?;
+        if a.dtype() != b.dtype() || a.shape() != b.shape() {
+            let message =
+                format!("`{}` has operands of types `{}` and `{}`", op.name, type_of(&a), type_of(&b));
+            return Err(self.bad_module(message, "expected operands of one type"));
+        }
+        Ok([a, b])
     }
 
     /// Returns the result of an operator of two values of one type.
@@ -89,7 +100,26 @@ impl<'m, 's> Importer<'m, 's> {
     }
 
     pub(crate) fn compare(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
-        let [a, b] = self.operands(op, operands)?;
+        let [a, b] = self.equal_operands(op, operands)?;
+        let words = op.positional.iter().filter_map(Attribute::word);
+        if let Some(stated) = op.keyword(&["compare_type"]).or_else(|| words.skip(1).next()) {
+            let dtype = a.dtype();
+            let is_unsigned =
+                matches!(dtype, DType::Bool | DType::UInt8 | DType::UInt16 | DType::UInt32 | DType::UInt64);
+            let is_own = match stated {
+                "NOTYPE" => true,
+                "FLOAT" | "TOTALORDER" => !dtype.is_integral(),
+                "UNSIGNED" => is_unsigned,
+                "SIGNED" => dtype.is_integral() && !is_unsigned,
+                _ => false,
+            };
+            if !is_own {
+                let message = format!("`{stated}` is not a comparison of `{}`", type_of(&a));
+                return Err(
+                    self.bad_module(message, "expected `FLOAT`, `SIGNED` or `UNSIGNED`, as the elements are")
+                );
+            }
+        }
         let (a, b) = match comparison(op) {
             Some((_, true)) => (self.total_order(a)?, self.total_order(b)?),
             _ => (a, b),

@@ -81,7 +81,6 @@ impl<'m, 's> Importer<'m, 's> {
         for (value, sharding) in operands.into_iter().zip(&inputs) {
             values.push(self.entered(value, sharding, &region));
         }
-        self.check_arguments(body, &values)?;
         self.region = Some(region.clone());
         let results = self.region_with(body, values);
         let results = results.and_then(|it| {
@@ -170,17 +169,6 @@ impl<'m, 's> Importer<'m, 's> {
             manual |= axis.map_or(0, |it| 1 << it);
         }
         Ok(manual)
-    }
-
-    fn check_arguments(&self, body: &Block<'_>, values: &[Value]) -> Imported<()> {
-        for (argument, value) in body.arguments.iter().zip(values) {
-            if self.tensor_type(&argument.ty)?.shape != value.shape() {
-                let message =
-                    format!("`{}` has not the shape of a shard, {:?}", argument.name, value.shape());
-                return Err(self.bad_module(message, "expected the shape that the sharding gives"));
-            }
-        }
-        Ok(())
     }
 
     /// Returns the manual axes over which a dimension is sharded, and their number of devices.

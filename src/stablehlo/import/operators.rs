@@ -22,6 +22,29 @@ macro_rules! operators {
     };
 }
 
+/// Returns whether an operation is read: an operator, a terminator or a mesh.
+pub(crate) fn is_read(name: &str) -> bool {
+    import(name).is_some() || is_terminator(name) || name == "sdy.mesh"
+}
+
+/// Returns whether an operation ends a region.
+pub(crate) fn is_terminator(name: &str) -> bool {
+    matches!(name, "return" | "func.return" | "stablehlo.return" | "sdy.return")
+}
+
+/// Returns whether the region of an operator combines elements of its operands.
+pub(crate) fn combines(name: &str) -> bool {
+    matches!(
+        name,
+        "stablehlo.reduce"
+            | "stablehlo.reduce_window"
+            | "stablehlo.scatter"
+            | "stablehlo.sort"
+            | "stablehlo.all_reduce"
+            | "stablehlo.reduce_scatter"
+    )
+}
+
 operators! {
     "stablehlo.constant": "a scalar operand, or `full`; other values than one: `TensorConstruct`" => constant;
     "stablehlo.iota": "`iota`, with `broadcast` and `expand`" => iota;

@@ -2,7 +2,7 @@
 
 use grammar::dtype::DType;
 
-use super::{Importer, Results};
+use super::{Importer, Results, types::initial_values};
 use crate::{
     tree::{Attribute, Block, Operation},
     value::{AxisSet, Scalar, Tensor, Value},
@@ -161,11 +161,7 @@ impl<'m, 's> Importer<'m, 's> {
 
     /// Returns the initial values of the pretty spelling.
     fn initial_values(&self, op: &Operation<'s>) -> Results {
-        let stated = op.positional.iter().filter_map(|it| match it {
-            Attribute::Initial(it) => Some(self.value(it)),
-            _ => None,
-        });
-        stated.collect()
+        initial_values(op).map(|it| self.value(it)).collect()
     }
 
     /// Returns the reduction of a value over dimensions.

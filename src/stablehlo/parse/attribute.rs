@@ -110,11 +110,13 @@ impl<'s> Parser<'s, '_> {
             }
             // A function type.
             TokenKind::OpenRound => {
-                self.types()?;
-                if self.accept(TokenKind::Arrow) {
-                    self.types_of_attribute()?;
+                let from = self.types()?;
+                if !self.accept(TokenKind::Arrow) {
+                    return Ok(Attribute::Type);
                 }
-                Attribute::Type
+                let is_list = self.peek() == Some(TokenKind::OpenRound);
+                let to = if is_list { self.types()? } else { vec![self.ty()?] };
+                Attribute::FunctionType(from, to)
             }
             TokenKind::Alias | TokenKind::Word => {
                 self.at += 1;
@@ -207,7 +209,15 @@ impl<'s> Parser<'s, '_> {
                 let value = self.nested(Self::typed_attribute)?;
                 items.push(value);
             }
-            _ = self.accept(TokenKind::Comma);
+            // `comparison_direction LT` has no comma.
+            let is_word = items.last().is_some_and(|it| it.word().is_some());
+            let has_comma = self.accept(TokenKind::Comma);
+            if has_comma && self.peek() == Some(TokenKind::Greater) {
+                return Err(self.error("an attribute behind `,`"));
+            }
+            if !has_comma && !is_word && self.peek() != Some(TokenKind::Greater) {
+                return Err(self.error("`,` or `>`"));
+            }
         }
         Ok(Attribute::Named(name, entries, items))
     }
@@ -223,7 +233,9 @@ impl<'s> Parser<'s, '_> {
     fn array(&mut self) -> Parsed<Attribute<'s>> {
         self.expect(TokenKind::Less, "`<`")?;
         self.ty()?;
-        _ = self.accept(TokenKind::Colon);
+        if self.peek() != Some(TokenKind::Greater) {
+            self.expect(TokenKind::Colon, "`:` and the elements")?;
+        }
         let mut items = Vec::new();
         self.list(TokenKind::Greater, "`,` or `>`", |it| {
             items.push(it.plain_attribute()?);

@@ -2,9 +2,85 @@
 
 use super::{Parsed, Parser};
 use crate::{
+    import::is_read,
     token::TokenKind,
     tree::{Argument, Attribute, Block, Operation, Type, Use},
 };
+
+/// An element of an operation, between its name and its types.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Element {
+    /// The name of the operation, before its elements.
+    Name,
+    Value,
+    Comma,
+    Equal,
+    /// What is in parentheses.
+    Group,
+    /// `{name = value}`, also in angle brackets.
+    Dictionary,
+    Region,
+    /// `name = value`.
+    Entry,
+    /// `LT`, `across`.
+    Word,
+    /// Any other attribute without a name.
+    Attribute,
+    /// What no operation has here.
+    Other,
+}
+
+impl Element {
+    /// Returns whether an operation of this name may have this element behind another one.
+    fn follows(self, last: Self, name: &str) -> bool {
+        let is_sdy = name.starts_with("sdy.");
+        match self {
+            Self::Value => match last {
+                Self::Name | Self::Comma => true,
+                // `stablehlo.composite "name" %0`.
+                _ => last == Self::Attribute && name == "stablehlo.composite",
+            },
+            Self::Comma => matches!(last, Self::Value | Self::Group | Self::Entry | Self::Word),
+            // `sdy.mesh @mesh = <…>`.
+            Self::Equal => last == Self::Attribute && name == "sdy.mesh",
+            Self::Group => last != Self::Value,
+            Self::Dictionary | Self::Region => last != Self::Comma,
+            Self::Entry => match last {
+                Self::Name | Self::Comma | Self::Group | Self::Word => true,
+                // `in_shardings=[…] out_shardings=[…]`, `%0 allowed_direction=NONE`.
+                _ => is_sdy && matches!(last, Self::Entry | Self::Value),
+            },
+            Self::Word => match name {
+                "stablehlo.compare" => matches!(last, Self::Name | Self::Comma),
+                // `stablehlo.reduce(%0 init: %1) applies stablehlo.add across dimensions = [0]`.
+                "stablehlo.reduce" => matches!(last, Self::Group | Self::Word),
+                _ => false,
+            },
+            // `stablehlo.slice %0 [0:2]`, `sdy.sharding_constraint %0 <@mesh, [{}]>`.
+            Self::Attribute => {
+                matches!(last, Self::Name | Self::Value | Self::Dictionary) || is_sdy && last == Self::Equal
+            }
+            Self::Name | Self::Other => false,
+        }
+    }
+
+    /// Returns what may stand behind the element.
+    fn expected(self) -> &'static str {
+        match self {
+            Self::Value => "`,`, or `:` and the types",
+            Self::Comma => "an operand or an attribute behind `,`",
+            Self::Name
+            | Self::Equal
+            | Self::Group
+            | Self::Dictionary
+            | Self::Region
+            | Self::Entry
+            | Self::Word
+            | Self::Attribute
+            | Self::Other => "an element that the operation has here, or `:` and the types",
+        }
+    }
+}
 
 impl<'s> Parser<'s, '_> {
     pub(super) fn operation(&mut self) -> Parsed<Operation<'s>> {
@@ -35,6 +111,7 @@ impl<'s> Parser<'s, '_> {
             positional: Vec::new(),
             regions: Vec::new(),
             operand_types: Vec::new(),
+            has_function_type: false,
             result_types: Vec::new(),
             result_attributes: Vec::new(),
         };
@@ -95,45 +172,83 @@ impl<'s> Parser<'s, '_> {
         self.location()
     }
 
-    /// Reads what stands between the name of an operation and its types.
-    pub(super) fn elements(&mut self, op: &mut Operation<'s>) -> Parsed<()> {
+    /// Reads what stands between the name of an operation and its types. Of an operation that is not imported, nothing is known about
+    /// its elements.
+    fn elements(&mut self, op: &mut Operation<'s>) -> Parsed<()> {
         let first = self.at;
+        let is_known = is_read(op.name);
+        let mut last = Element::Name;
         while let Some(kind) = self.peek() {
             let is_next_op = self.at > first && self.tokens[self.at].begins_line && op.regions.is_empty();
-            match kind {
+            let element = match kind {
                 TokenKind::Colon | TokenKind::CloseBrace => break,
                 TokenKind::Word | TokenKind::Value | TokenKind::String if is_next_op => break,
-                TokenKind::Value => op.operands.push(self.value_use()?),
-                // `sdy.mesh @mesh = <…>`.
-                TokenKind::Comma | TokenKind::Equal => self.at += 1,
-                TokenKind::OpenRound => self.group(op)?,
-                TokenKind::OpenBrace if self.is_dictionary() => {
-                    let found = self.dictionary()?;
-                    op.attributes.extend(found);
-                }
-                TokenKind::OpenBrace => self.region(op, Vec::new())?,
-                TokenKind::Less if self.peek_at(1) == Some(TokenKind::OpenBrace) => {
-                    self.at += 1;
-                    let found = self.dictionary()?;
-                    op.attributes.extend(found);
-                    self.expect(TokenKind::Greater, "`>` behind the properties")?;
-                }
                 TokenKind::Word if self.is_word("loc") && self.peek_at(1) == Some(TokenKind::OpenRound) => {
                     break;
                 }
-                TokenKind::Word if self.peek_at(1) == Some(TokenKind::Equal) => {
+                _ => self.element(),
+            };
+            if is_known && !element.follows(last, op.name) {
+                return Err(self.error(last.expected()));
+            }
+            last = element;
+            match element {
+                Element::Value => op.operands.push(self.value_use()?),
+                Element::Comma | Element::Equal => self.at += 1,
+                Element::Group => self.group(op)?,
+                Element::Dictionary => {
+                    let has_brackets = self.accept(TokenKind::Less);
+                    let found = self.dictionary()?;
+                    op.attributes.extend(found);
+                    if has_brackets {
+                        self.expect(TokenKind::Greater, "`>` behind the properties")?;
+                    }
+                }
+                Element::Region => self.region(op, Vec::new())?,
+                Element::Entry => {
                     let name = self.expect(TokenKind::Word, "an attribute")?;
                     self.at += 1;
                     let value = self.attribute()?;
                     op.attributes.push((name, value));
                 }
-                _ => {
+                Element::Name | Element::Word | Element::Attribute | Element::Other => {
                     let value = self.attribute()?;
                     op.positional.push(value);
                 }
             }
         }
+        let needs_types = !op.operands.is_empty() || !op.results.is_empty();
+        if is_known && (last == Element::Comma || needs_types && self.peek() != Some(TokenKind::Colon)) {
+            let wanted = if last == Element::Comma { last.expected() } else { "`:` and the types" };
+            return Err(self.error(wanted));
+        }
         Ok(())
+    }
+
+    /// Returns what the next token begins.
+    fn element(&self) -> Element {
+        match self.peek() {
+            Some(TokenKind::Value) => Element::Value,
+            Some(TokenKind::Comma) => Element::Comma,
+            Some(TokenKind::Equal) => Element::Equal,
+            Some(TokenKind::OpenRound) => Element::Group,
+            Some(TokenKind::OpenBrace) if self.is_dictionary() => Element::Dictionary,
+            Some(TokenKind::OpenBrace) => Element::Region,
+            Some(TokenKind::Less) if self.peek_at(1) == Some(TokenKind::OpenBrace) => Element::Dictionary,
+            Some(TokenKind::Word) => match self.peek_at(1) {
+                Some(TokenKind::Equal) => Element::Entry,
+                Some(TokenKind::Less) => Element::Attribute,
+                _ => Element::Word,
+            },
+            Some(
+                TokenKind::Symbol
+                | TokenKind::String
+                | TokenKind::OpenSquare
+                | TokenKind::Less
+                | TokenKind::Alias,
+            ) => Element::Attribute,
+            _ => Element::Other,
+        }
     }
 
     /// Returns whether the braces here contain attributes rather than operations.
@@ -221,6 +336,7 @@ impl<'s> Parser<'s, '_> {
         let types = self.types()?;
         if self.accept(TokenKind::Arrow) {
             op.operand_types = types;
+            op.has_function_type = true;
             op.result_types = self.types()?;
             return Ok(());
         }

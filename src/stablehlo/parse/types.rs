@@ -1,11 +1,11 @@
 //! Types.
 
-use grammar::{codes::Code, diagnostic::Diagnostic, dtype::DType};
+use grammar::{codes::Code, diagnostic::Diagnostic};
 
 use super::{Parsed, Parser};
 use crate::{
     token::TokenKind,
-    tree::{TensorType, Type},
+    tree::{ELEMENT_TYPES, TensorType, Type},
 };
 
 /// The greatest number of elements of a tensor, so that no sum or product of extents overflows.
@@ -75,31 +75,7 @@ fn tensor_type(text: &str) -> Result<Option<TensorType>, String> {
     if count.is_none_or(|it| it > MAX_ELEMENTS) || shape.iter().any(|it| *it > MAX_ELEMENTS) {
         return Err(format!("`{text}` has more than 2^48 elements"));
     }
-    let dtype = element_type(rest).ok_or_else(|| format!("hir has no element type `{rest}`"))?;
+    let found = ELEMENT_TYPES.iter().find(|it| it.0 == rest);
+    let dtype = found.map(|it| it.1).ok_or_else(|| format!("hir has no element type `{rest}`"))?;
     Ok(Some(TensorType { shape, dtype }))
-}
-
-/// Returns hir's element type.
-fn element_type(name: &str) -> Option<DType> {
-    Some(match name {
-        "i1" => DType::Bool,
-        "i8" | "si8" => DType::Int8,
-        "i16" | "si16" => DType::Int16,
-        "i32" | "si32" => DType::Int32,
-        // Attributes such as layouts have elements of type `index`.
-        "i64" | "si64" | "index" => DType::Int64,
-        "ui8" => DType::UInt8,
-        "ui16" => DType::UInt16,
-        "ui32" => DType::UInt32,
-        "ui64" => DType::UInt64,
-        "f16" => DType::Half,
-        "bf16" => DType::BFloat,
-        "f32" => DType::Float,
-        "f64" => DType::Double,
-        "f8E4M3FN" => DType::E4M3,
-        "f8E5M2" => DType::E5M2,
-        "complex<f32>" => DType::Complex64,
-        "complex<f64>" => DType::Complex128,
-        _ => return None,
-    })
 }

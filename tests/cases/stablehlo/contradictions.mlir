@@ -1,0 +1,153 @@
+// RUN: hir-opt %s --split-input-file
+// Texts that contradict themselves, as after cutting and pasting.
+// A call states another type of its operand.
+module {
+  func.func public @main(%arg0: tensor<4xf32>) -> tensor<4xf32> {
+    %0 = call @f(%arg0) : (tensor<9xi32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+  func.func private @f(%arg0: tensor<4xf32>) -> tensor<4xf32> {
+    return %arg0 : tensor<4xf32>
+  }
+}
+// -----
+// A parameter has another type than the argument.
+module {
+  func.func public @main(%arg0: tensor<4xf32>) -> tensor<4xf32> {
+    %0 = call @f(%arg0) : (tensor<4xf32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+  func.func private @f(%arg0: tensor<15xbf16>) -> tensor<4xf32> {
+    return %arg0 : tensor<4xf32>
+  }
+}
+// -----
+// A function states another type of its result.
+module {
+  func.func public @main(%arg0: tensor<4xf32>) -> tensor<4xf32> {
+    %0 = call @f(%arg0) : (tensor<4xf32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+  func.func private @f(%arg0: tensor<4xf32>) -> tensor<5xf32> {
+    return %arg0 : tensor<4xf32>
+  }
+}
+// -----
+// A type that is none.
+module {
+  func.func public @main(%arg0: tensor<4xf32>) -> tensor<4xf32> {
+    %0 = call @f(%arg0) : (tensor<4xf32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+  func.func private @f(%arg0: tensor<4xf32>) -> tensor<,> {
+    return %arg0 : tensor<4xf32>
+  }
+}
+// -----
+// A `return` states another type.
+module {
+  func.func public @main(%arg0: tensor<4xf32>) -> tensor<4xf32> {
+    return %arg0 : tensor<7xi1>
+  }
+}
+// -----
+// An operation states another element type.
+module {
+  func.func public @main(%arg0: tensor<4xf32>) -> tensor<4xf32> {
+    %0 = stablehlo.add %arg0, %arg0 : tensor<4xi32>
+    return %0 : tensor<4xf32>
+  }
+}
+// -----
+// An operation states another type of one operand.
+module {
+  func.func public @main(%arg0: tensor<4xf32>) -> tensor<4xf32> {
+    %0 = stablehlo.concatenate %arg0, %arg0, dim = 0 : (tensor<4xf32>, tensor<3xf32>) -> tensor<8xf32>
+    return %arg0 : tensor<4xf32>
+  }
+}
+// -----
+// An operation states a type for one of two operands.
+module {
+  func.func public @main(%arg0: tensor<4xf32>) -> tensor<4xf32> {
+    %0 = stablehlo.add %arg0, %arg0 : (tensor<4xf32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+}
+// -----
+// The region of a reduction is one of other elements.
+module {
+  func.func public @main(%arg0: tensor<4xf32>) -> tensor<4xf32> {
+    %cst = stablehlo.constant dense<0.0> : tensor<f32>
+    %1 = "stablehlo.reduce"(%arg0, %cst) <{dimensions = array<i64: 0>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %2 = stablehlo.add %a, %b : tensor<f64>
+      stablehlo.return %2 : tensor<f32>
+    }) : (tensor<4xf32>, tensor<f32>) -> tensor<f32>
+    return %arg0 : tensor<4xf32>
+  }
+}
+// -----
+// A comparison of other elements.
+module {
+  func.func public @main(%arg0: tensor<4xf32>) -> tensor<4xf32> {
+    %0 = stablehlo.compare LT, %arg0, %arg0, SIGNED : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xi1>
+    return %arg0 : tensor<4xf32>
+  }
+}
+// -----
+// An operation behind the `return`.
+module {
+  func.func public @main(%arg0: tensor<4xf32>) -> tensor<4xf32> {
+    return %arg0 : tensor<4xf32>
+    %0 = stablehlo.add %arg0, %arg0 : tensor<4xf32>
+  }
+}
+// -----
+// No comma between operands.
+module {
+  func.func public @main(%arg0: tensor<4xf32>) -> tensor<4xf32> {
+    %0 = stablehlo.add %arg0 %arg0 : tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+}
+// -----
+// A word between operands.
+module {
+  func.func public @main(%arg0: tensor<4xf32>) -> tensor<4xf32> {
+    %0 = stablehlo.add %arg0, zzz, %arg0 : tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+}
+// -----
+// No comma behind the direction.
+module {
+  func.func public @main(%arg0: tensor<4xf32>) -> tensor<4xf32> {
+    %0 = stablehlo.compare LT %arg0, %arg0, FLOAT : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xi1>
+    return %arg0 : tensor<4xf32>
+  }
+}
+// -----
+// A comma and no operand.
+module {
+  func.func public @main(%arg0: tensor<4xf32>) -> tensor<4xf32> {
+    %0 = stablehlo.add %arg0, %arg0, : tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+}
+// -----
+// No `:` before the type.
+module {
+  func.func public @main(%arg0: tensor<4xf32>) -> tensor<4xf32> {
+    %0 = stablehlo.add %arg0, %arg0 tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+}
+// -----
+// No type.
+module {
+  func.func public @main(%arg0: tensor<4xf32>) -> tensor<4xf32> {
+    %0 = stablehlo.add %arg0, %arg0
+    return %0 : tensor<4xf32>
+  }
+}
