@@ -86,27 +86,40 @@ pub struct LoadedPrograms {
 /// A file cannot be read, a program is rejected, or the world is too small.
 pub fn check(texts: &ProgramFiles, setup: &PrepareOptions<'_>) -> Result<LoadedPrograms, JobFailure> {
     let loaded = load_all(texts, setup)?;
-    let first = loaded.first().map_or(String::new(), |(source, ..)| source.name.clone());
-    let programs: Vec<Program> = loaded.into_iter().map(|(_, program, _)| program).collect();
-    let (ranks, _) = world_size(texts, setup, &programs, &first)?;
+    let (sources, programs): (Vec<_>, Vec<_>) =
+        loaded.into_iter().map(|(source, program, _)| (source, program)).unzip();
+    let (ranks, _) = world_size(texts, setup, &programs, &sources)?;
     Ok(LoadedPrograms { programs, ranks })
 }
 
 /// Returns the number of ranks of a job, and the smallest world that contains all meshes and teams of its programs.
-/// `name` is the name of the first file.
 fn world_size(
     texts: &ProgramFiles,
     setup: &PrepareOptions<'_>,
     programs: &[Program],
-    name: &str,
+    sources: &[Source],
 ) -> Result<(usize, usize), JobFailure> {
-    let smallest = programs.iter().map(hir_plan::smallest_world).max().unwrap_or(1);
+    let worlds = programs.iter().map(hir_plan::smallest_world);
+    // Of several, the first program with the greatest rank.
+    let (smallest, name) =
+        worlds.zip(sources).rev().max_by_key(|it| it.0).map_or((1, ""), |(world, it)| (world, &it.name));
     let ranks = match texts {
         ProgramFiles::One(_) if programs.len() == 1 => setup.ranks.unwrap_or(smallest),
         ProgramFiles::One(_) | ProgramFiles::PerRank(_) => programs.len(),
     };
     if ranks < smallest {
-        let message = hir_plan::limits::too_few_ranks_text(&format!("`{name}`"), smallest, ranks);
+        let last = smallest.saturating_sub(1);
+        let message = match texts {
+            ProgramFiles::One(_) if programs.len() == 1 => {
+                hir_plan::limits::too_few_ranks_text(&format!("`{name}`"), smallest, ranks)
+            }
+            ProgramFiles::One(_) => format!(
+                "a mesh or team of a program of `{name}` contains rank {last}, but the file has programs of {ranks} ranks only: run one program for all ranks with `--container`"
+            ),
+            ProgramFiles::PerRank(_) => format!(
+                "a mesh or team of `{name}` contains rank {last}, but only {ranks} ranks have a program: name programs of {smallest} ranks or more with `--program`"
+            ),
+        };
         return Err(JobFailure::Environment(message));
     }
     if let Some(wanted) = setup.ranks.filter(|it| *it != ranks) {
@@ -139,7 +152,7 @@ pub fn prepare(texts: &ProgramFiles, setup: &PrepareOptions<'_>) -> Result<Prepa
             return Err(JobFailure::bad_option(*fault));
         }
     }
-    let (ranks, smallest) = world_size(texts, setup, &programs, &sources[0].name)?;
+    let (ranks, smallest) = world_size(texts, setup, &programs, &sources)?;
     // Checked before anything is allocated for the ranks.
     let largest =
         (0..programs.len()).max_by_key(|text| hir_plan::smallest_world(&programs[*text])).unwrap_or(0);
