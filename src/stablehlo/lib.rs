@@ -72,7 +72,7 @@ pub fn is_module(text: &str) -> bool {
 
 /// Reads the program of a module. Positions are those of the module.
 pub fn read(text: &str) -> (Vec<Program>, Vec<Diagnostic>) {
-    let written = match parse::parse(text).and_then(|module| import::import(&module)) {
+    let written = match parse::parse(text, import::is_read).and_then(|module| import::import(&module)) {
         Ok(it) => it,
         Err(fault) => return (Vec::new(), vec![*fault]),
     };
@@ -89,5 +89,5 @@ pub fn read(text: &str) -> (Vec<Program>, Vec<Diagnostic>) {
 /// # Errors
 /// Returns the first error of the module.
 pub fn host_ir(text: &str) -> Result<String, Box<Diagnostic>> {
-    parse::parse(text).and_then(|module| import::import(&module)).map(|it| it.text)
+    parse::parse(text, import::is_read).and_then(|module| import::import(&module)).map(|it| it.text)
 }

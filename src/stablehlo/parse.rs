@@ -22,13 +22,13 @@ const MAX_DEPTH: usize = 100;
 /// The result of a step of the parser.
 pub(crate) type Parsed<T> = Result<T, Box<Diagnostic>>;
 
-/// Parses the text of a module.
+/// Parses the text of a module. `is_read` returns whether an operation of a name is read; nothing is known about the elements of others.
 ///
 /// # Errors
 /// Returns an error for the first token that no spelling of MLIR has at its place.
-pub(crate) fn parse(text: &str) -> Parsed<Module<'_>> {
+pub(crate) fn parse(text: &str, is_read: fn(&str) -> bool) -> Parsed<Module<'_>> {
     let tokens = scan(text)?;
-    let mut parser = Parser { text, tokens: &tokens, at: 0, depth: 0 };
+    let mut parser = Parser { text, tokens: &tokens, at: 0, depth: 0, is_read };
     let mut module = Module::default();
     while parser.peek().is_some() {
         parser.top_level(&mut module)?;
@@ -42,6 +42,7 @@ struct Parser<'s, 't> {
     tokens: &'t [Token],
     at: usize,
     depth: usize,
+    is_read: fn(&str) -> bool,
 }
 
 impl<'s> Parser<'s, '_> {

@@ -2,7 +2,6 @@
 
 use super::{Parsed, Parser};
 use crate::{
-    import::is_read,
     token::TokenKind,
     tree::{Argument, Attribute, Block, Operation, Type, Use},
 };
@@ -176,7 +175,7 @@ impl<'s> Parser<'s, '_> {
     /// its elements.
     fn elements(&mut self, op: &mut Operation<'s>) -> Parsed<()> {
         let first = self.at;
-        let is_known = is_read(op.name);
+        let is_known = (self.is_read)(op.name);
         let mut last = Element::Name;
         while let Some(kind) = self.peek() {
             let is_next_op = self.at > first && self.tokens[self.at].begins_line && op.regions.is_empty();

@@ -158,10 +158,11 @@ const STABLEHLO: &[Layer] = &[
 
 /// One file for each kind of operators.
 const STABLEHLO_IMPORT: &[Layer] = &[
-    ("errors", &[]),
+    ("errors types", &[]),
     ("tensors", BEFORE),
     ("constant control dot elementwise index manual opaque pad reduce shape", BEFORE),
     ("bits sort", &["elementwise"]),
+    ("extreme", &["elementwise", "reduce"]),
     ("window", &["pad", "reduce"]),
     ("convolution", &["constant", "dot", "pad", "window"]),
     // Collectives and scatters combine values as reductions do.
