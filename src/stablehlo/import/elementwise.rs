@@ -101,8 +101,8 @@ impl<'m, 's> Importer<'m, 's> {
 
     pub(crate) fn compare(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let [a, b] = self.equal_operands(op, operands)?;
-        let words = op.positional.iter().filter_map(Attribute::word);
-        if let Some(stated) = op.keyword(&["compare_type"]).or_else(|| words.skip(1).next()) {
+        let mut words = op.positional.iter().filter_map(Attribute::word);
+        if let Some(stated) = op.keyword(&["compare_type"]).or_else(|| words.nth(1)) {
             let dtype = a.dtype();
             let is_unsigned =
                 matches!(dtype, DType::Bool | DType::UInt8 | DType::UInt16 | DType::UInt32 | DType::UInt64);
