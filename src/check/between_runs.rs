@@ -57,9 +57,10 @@ impl RunPair<'_> {
         let is_wait = a != b || first.is_posted();
         match awaited {
             Some(awaited) => self.not_awaited_in_next_run((index.plan(), awaited, is_wait), second),
-            None => {
-                NextRunExplanation { reason: self.not_awaited_at_exit(first, second), is_in_second_run: false }
-            }
+            None => NextRunExplanation {
+                reason: self.not_awaited_at_exit(first, second),
+                is_in_second_run: false,
+            },
         }
     }
 

@@ -25,8 +25,8 @@ impl EditableText {
             let block = |it: Option<StmtId>| Some(self.places().of_stmt(it?)?.block);
             let is_other = |wait: &StmtId| self.is_in_other_arm(post, *wait);
             let has_no_wait = |number: u32| self.waits_of(number).iter().all(is_other);
-            let is_only =
-                self.program.posted_work(post).is_some_and(has_no_wait) && self.next_post(post, before).is_none();
+            let is_only = self.program.posted_work(post).is_some_and(has_no_wait)
+                && self.next_post(post, before).is_none();
             let is_beside = block(statement.stmt).is_some_and(|it| Some(it) == block(Some(post)));
             let last = block(statement.stmt).and_then(|it| self.program.block(it).last().copied());
             let is_last = last == statement.stmt;
@@ -300,9 +300,10 @@ impl EditableText {
     /// Returns whether two statements are in different arms of a branch, so that no rank executes both.
     fn is_in_other_arm(&self, one: StmtId, other: StmtId) -> bool {
         let arm = |it: (BlockId, StmtId)| matches!(self.program.stmts[it.1], Stmt::If(_)).then_some(it);
-        self.places().around(one).filter_map(arm).any(|(block, outer)| {
-            self.places().around(other).any(|it| it.1 == outer && it.0 != block)
-        })
+        self.places()
+            .around(one)
+            .filter_map(arm)
+            .any(|(block, outer)| self.places().around(other).any(|it| it.1 == outer && it.0 != block))
     }
 
     fn is_around(&self, outer: StmtId, stmt: StmtId) -> bool {
