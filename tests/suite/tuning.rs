@@ -355,13 +355,14 @@ fn a_program_does_not_tune_the_next() -> Result<(), Failed> {
     fs::write(
         &batch,
         format!(
-            "docs/examples/mlp.hir --tune {table} -n 1\ndocs/examples/mlp.hir\ndocs/examples/mlp.hir --tuning {table}\n"
+            "docs/examples/mlp.hir --tune {table} -n 5\ndocs/examples/mlp.hir\ndocs/examples/mlp.hir --tuning {table}\n"
         ),
     )?;
     let mut command = Command::new(env!("CARGO_BIN_EXE_hir-run"));
     command.arg("--batch").arg(&batch).args(["--device=cuda", "--expect=sim"]);
     command.current_dir(ROOT).env_clear().envs(emulator::environment()?);
-    command.env("HIR_EMULATED_ALGORITHM_LOG", "1").env("HIR_EMULATED_ALGORITHM_DELAY", "2000");
+    // The delay of the other algorithms exceeds what other processes delay.
+    command.env("HIR_EMULATED_ALGORITHM_LOG", "1").env("HIR_EMULATED_ALGORITHM_DELAY", "8000");
     let output = command.output_with_timeout()?;
     let said = text(&output.stdout);
     check(output.status.success() && said.matches("[SUCCESS]").count() == 3, &output)?;
