@@ -56,7 +56,8 @@ impl<'p> FirstAccesses<'p> {
     /// and `it` is its instruction.
     ///
     /// The accesses that are issued before it are covered by the given ones, unless one of these is issued later. Then, the last one issued
-    /// before it and the first one issued later of each stream and queue are returned, and the first one of those of other ranks. Of another rank, the first one is returned.
+    /// before it and the first one issued later of each stream and queue of its rank are returned, and the first one of each stream and queue of
+    /// other ranks. A race with another rank is returned with the first access of that stream or queue.
     pub fn of(&self, it: &Occurrence, races: Vec<Race>, footprint: &Footprint) -> Vec<Race> {
         let mut found = Vec::new();
         let mut has_later = false;
