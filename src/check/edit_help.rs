@@ -258,7 +258,7 @@ fn outline(edit: &Edit, context: Option<&EditContext<'_>>) -> String {
         Edit::SynchronizeOnStream { .. } => {
             "let the stream of the ALLOCATE wait for the stream that uses the storage".to_owned()
         }
-        Edit::WaitOnStream { .. } => "let the stream of the ALLOCATE execute the Wait".to_owned(),
+        Edit::WaitOnStream { .. } => "let the stream of the later statement execute the Wait".to_owned(),
         Edit::InsertWait { communication, .. } if has_no_number(communication) => format!(
             "give {} a number, as in `EndCoalescing 9`, and insert `Wait(Communication 9)`",
             communication.name

@@ -16,6 +16,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     edit::InsertionPoint,
+    exclusive_arms::ExclusiveArms,
     numbered_lines::{NumberedLine, NumberedLines},
     stmt_places::{StmtPlaces, nested_blocks},
     stream_operand::StreamOperands,
@@ -32,6 +33,7 @@ pub struct EditableText {
     /// The program.
     pub program: Program,
     places: OnceCell<StmtPlaces>,
+    arms: ExclusiveArms,
     defined: OnceCell<FxHashSet<SymbolId>>,
     is_keyword_style: OnceCell<bool>,
     new_stream_names: OnceCell<[String; 2]>,
@@ -60,6 +62,7 @@ impl EditableText {
             text,
             program,
             places: OnceCell::new(),
+            arms: ExclusiveArms::default(),
             defined: OnceCell::new(),
             is_keyword_style: OnceCell::new(),
             new_stream_names: OnceCell::new(),
@@ -75,6 +78,11 @@ impl EditableText {
     /// Returns the places of the statements.
     pub fn places(&self) -> &StmtPlaces {
         self.places.get_or_init(|| StmtPlaces::of(&self.program))
+    }
+
+    /// Returns whether branches show that no rank executes both of two statements.
+    pub fn exclude(&self, one: StmtId, other: StmtId) -> bool {
+        self.arms.exclude(&self.program, self.places(), one, other)
     }
 
     /// Returns the operand of a Synchronize; see `StreamOperands::text`.

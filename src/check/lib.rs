@@ -66,6 +66,7 @@ mod edit_help;
 mod editable_text;
 mod excess;
 mod excess_diagnostics;
+mod exclusive_arms;
 mod execution_fault;
 mod explanation;
 mod finding;

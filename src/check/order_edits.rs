@@ -2,7 +2,7 @@
 //! kernel of NCCL the kernel of another communicator.
 
 use super::{
-    edit::{Edit, InsertionPoint, NamedStmt, WaitedStream},
+    edit::{Edit, InsertionPoint, NamedStmt, PlacedWait, WaitedStream},
     execution_fault::ExecutionFault,
     plan_index::PlanIndex,
     race_side::stream_of,
@@ -59,20 +59,24 @@ pub(super) fn edit_in_next_run(
     }
 }
 
-/// Returns the edit that waits for the communication `earlier` so that the instruction `later` of the next run follows it: on the stream of both,
-/// if this stream does not wait in the next run for the stream that is current at entry, which follows the end of this run.
+/// Returns the edit that waits for the communication `earlier` so that the instruction `later` of the next run follows it: on the stream of
+/// `later`, if this stream does not wait in the next run for the stream that is current at entry, which follows the end of this run.
 pub(super) fn wait_for_next_run(index: PlanIndex<'_>, earlier: usize, later: usize) -> Edit {
     let plan = index.plan();
     let origin = plan.code[earlier].origin;
-    let posts = stream_of(plan, earlier);
+    let (posts, waiting) = (stream_of(plan, earlier), stream_of(plan, later));
     let entry = plan.code.iter().position(|it| it.stream == 0 && !it.kind.effect().runs_on_host());
     let waited = entry.and_then(|it| index.first_stream_wait(it, plan.code[later].stream));
-    let follows_entry = *posts == PlanStream::Entry || waited.is_some_and(|it| it < later);
-    if follows_entry || posts != stream_of(plan, later) {
+    let follows_entry = *waiting == PlanStream::Entry || waited.is_some_and(|it| it < later);
+    if follows_entry || !waiting.is_in_program() {
         return Edit::insert_wait(index, origin, InsertionPoint::end(plan), None);
     }
     let statement = NamedStmt::from_origin(plan, origin);
-    let behind = InsertionPoint::After { statement, current: posts.clone() };
+    let behind = InsertionPoint::After { statement: statement.clone(), current: posts.clone() };
+    if posts != waiting {
+        let wait = PlacedWait::Inserted { communication: statement };
+        return Edit::WaitOnStream { blocked: waiting.clone(), wait, before: behind };
+    }
     Edit::insert_wait(index, origin, behind, plan.origins[origin as usize].iteration)
 }
 

@@ -2,7 +2,7 @@
 //! the same communication is an error (E0411).
 
 use grammar::{
-    ir::{BlockId, Stmt, StmtId},
+    ir::{Stmt, StmtId},
     ops::OpClass,
 };
 
@@ -23,7 +23,7 @@ impl EditableText {
         let Some(post) = communication.stmt else { return vec![insert(before.clone())] };
         if let InsertionPoint::After { statement, .. } = before {
             let block = |it: Option<StmtId>| Some(self.places().of_stmt(it?)?.block);
-            let is_other = |wait: &StmtId| self.is_in_other_arm(post, *wait);
+            let is_other = |wait: &StmtId| self.exclude(post, *wait);
             let has_no_wait = |number: u32| self.waits_of(number).iter().all(is_other);
             let is_only = self.program.posted_work(post).is_some_and(has_no_wait)
                 && self.next_post(post, before).is_none();
@@ -197,7 +197,8 @@ impl EditableText {
             let mut outer = std::iter::once(it).chain(places.around(it).map(|it| it.1));
             outer.find(|it| places.of_stmt(*it).is_some_and(|it| it.block == place.block))
         };
-        let later = self.posts_of(number).iter().copied().filter(|it| self.starts_before(post, *it));
+        let is_later = |it: &StmtId| self.starts_before(post, *it) && !self.exclude(post, *it);
+        let later = self.posts_of(number).iter().copied().filter(is_later);
         let again = later
             .filter_map(in_block)
             .filter(|it| *it != post)
@@ -297,15 +298,6 @@ impl EditableText {
         point.statement().is_none_or(|it| arm(it) == arm(wait))
     }
 
-    /// Returns whether two statements are in different arms of a branch, so that no rank executes both.
-    fn is_in_other_arm(&self, one: StmtId, other: StmtId) -> bool {
-        let arm = |it: (BlockId, StmtId)| matches!(self.program.stmts[it.1], Stmt::If(_)).then_some(it);
-        self.places()
-            .around(one)
-            .filter_map(arm)
-            .any(|(block, outer)| self.places().around(other).any(|it| it.1 == outer && it.0 != block))
-    }
-
     fn is_around(&self, outer: StmtId, stmt: StmtId) -> bool {
         self.places().around(stmt).any(|it| it.1 == outer)
     }
@@ -318,11 +310,12 @@ impl EditableText {
         self.program.stmt_span(first).start < self.program.stmt_span(second).start
     }
 
-    /// Returns the last statement before a Wait that posts a communication with its number.
+    /// Returns the last statement before a Wait that posts a communication with its number, on a rank that executes both.
     fn post_of(&self, wait: StmtId) -> Option<StmtId> {
         let number = self.awaited_number(wait)?;
         let posts = self.posts_of(number).iter().copied();
-        posts.filter(|it| self.starts_before(*it, wait)).max_by_key(|it| self.program.stmt_span(*it).start)
+        let is_before = |it: &StmtId| self.starts_before(*it, wait) && !self.exclude(*it, wait);
+        posts.filter(is_before).max_by_key(|it| self.program.stmt_span(*it).start)
     }
 
     /// Returns the Waits for what a statement posts.

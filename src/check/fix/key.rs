@@ -75,11 +75,20 @@ impl FindingKey {
         Self { code, is_entry: false, is_reuse: false, is_remote: false, buffer: String::new(), sides }
     }
 
-    /// Returns whether a race may hide the finding: it is a race, or a statement reads what the other side of the race writes too late.
+    /// Returns whether another finding may hide this one: a race may hide a race, or that a statement reads what the other side writes too
+    /// late. Of the contradictory orders of kernels, one is reported at a time; a new wait never adds one, as it only removes orders in
+    /// which kernels may start.
     pub fn may_be_hidden(&self) -> bool {
-        [Code::Race, Code::RaceWithCaller, Code::StorageRace, Code::RaceBetweenRuns, Code::UnwrittenRead]
-            .iter()
-            .any(|it| it.text() == self.code)
+        [
+            Code::Race,
+            Code::RaceWithCaller,
+            Code::StorageRace,
+            Code::RaceBetweenRuns,
+            Code::UnwrittenRead,
+            Code::CommunicatorOrder,
+        ]
+        .iter()
+        .any(|it| it.text() == self.code)
     }
 
     /// Returns the key without streams and queues.

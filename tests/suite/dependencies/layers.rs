@@ -286,7 +286,8 @@ const CHECK: &[Layer] = &[
     ("order_edits", &["edit", "execution_fault", "plan_index", "race_side"]),
     // Text that edits change.
     ("stream_operand", &["edit", "stmt_places"]),
-    ("editable_text", &["edit", "numbered_lines", "stmt_places", "stream_operand"]),
+    ("exclusive_arms", &["stmt_places"]),
+    ("editable_text", &["edit", "exclusive_arms", "numbered_lines", "stmt_places", "stream_operand"]),
     ("missing_write", &["editable_text", "memory", "overlap", "plan_index"]),
     ("reader_edits", &["edit", "overlap", "plan_index", "race_side"]),
     ("iteration_storage", &["edit", "plan_index", "race_side", "written"]),

@@ -1,0 +1,70 @@
+//! Which arms of branches no rank executes both: those of one branch, and those whose predicates hold on different ranks.
+
+use std::cell::OnceCell;
+
+use grammar::{
+    ir::{BlockId, ExprId, Program, Stmt, StmtId},
+    scalars::Scalars,
+};
+use rustc_hash::FxHashMap;
+
+use super::stmt_places::StmtPlaces;
+
+/// The ranks on which the predicates of a program are false or true, as far as its text determines it.
+#[derive(Debug, Default)]
+pub struct ExclusiveArms {
+    /// For each predicate, its value on each rank; `None` where it depends on more than the rank.
+    predicates: OnceCell<FxHashMap<ExprId, Vec<Option<bool>>>>,
+}
+
+impl ExclusiveArms {
+    /// Returns whether no rank executes both of two statements, as far as the branches around them determine it.
+    pub fn exclude(&self, program: &Program, places: &StmtPlaces, one: StmtId, other: StmtId) -> bool {
+        let arms = |stmt: StmtId| -> Vec<(BlockId, StmtId)> {
+            let is_branch = |it: &(BlockId, StmtId)| matches!(program.stmts[it.1], Stmt::If(_));
+            places.around(stmt).filter(is_branch).collect()
+        };
+        let (ones, others) = (arms(one), arms(other));
+        if ones.is_empty() || others.is_empty() {
+            return false;
+        }
+        // A predicate may have another value in each iteration of a loop; but a branch executes one of its arms.
+        let is_other_arm = |it: &(BlockId, StmtId)| others.iter().any(|at| at.1 == it.1 && at.0 != it.0);
+        if ones.iter().any(is_other_arm) {
+            return true;
+        }
+        let values: Vec<_> = ones
+            .iter()
+            .chain(&others)
+            .filter_map(|(block, branch)| self.arm(program, *block, *branch))
+            .collect();
+        let ranks = values.first().map_or(0, |it| it.1.len());
+        ranks > 0
+            && (0..ranks)
+                .all(|rank| values.iter().any(|(is_then, it)| it[rank].is_some_and(|it| it != *is_then)))
+    }
+
+    /// Returns whether a block is the first arm of a branch, and the values of the branch's predicate.
+    fn arm(&self, program: &Program, block: BlockId, branch: StmtId) -> Option<(bool, &Vec<Option<bool>>)> {
+        let Stmt::If(it) = &program.stmts[branch] else { return None };
+        let predicates = self.predicates.get_or_init(|| predicates(program));
+        predicates.get(&it.cond).map(|values| (it.then_block == block, values))
+    }
+}
+
+/// Returns the values of all predicates on the ranks that a program names.
+fn predicates(program: &Program) -> FxHashMap<ExprId, Vec<Option<bool>>> {
+    let mut all: FxHashMap<ExprId, Vec<Option<bool>>> = FxHashMap::default();
+    for (_, stmt) in program.stmts.iter() {
+        if let Stmt::If(it) = stmt {
+            all.entry(it.cond).or_default();
+        }
+    }
+    for rank in 0..hir_plan::smallest_world(program) {
+        let scalars = Scalars::new(program, rank);
+        for (cond, values) in &mut all {
+            values.push(scalars.truth(*cond).ok());
+        }
+    }
+    all
+}
