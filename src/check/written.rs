@@ -1,16 +1,13 @@
-//! Tracks the written elements of a buffer as a list of runs.
+//! Tracks the written elements of a buffer.
 
 use super::overlap::{ElementRange, Footprint};
 use hir_plan::View;
-
-/// The maximum number of runs that are inserted one by one; more are merged at once.
-const MAX_SINGLE_INSERTS: usize = 8;
+use rangemap::RangeSet;
 
 /// The elements of a buffer that have been written.
 #[derive(Clone, Debug, Default)]
 pub struct WrittenElements {
-    /// Disjoint runs in ascending order; no two are adjacent.
-    runs: Vec<ElementRange>,
+    runs: RangeSet<usize>,
     /// True if a write had too many pieces to record.
     is_unknown: bool,
 }
@@ -23,38 +20,18 @@ impl WrittenElements {
             self.is_unknown = true;
             return false;
         };
-        match new.as_slice() {
-            few if few.len() <= MAX_SINGLE_INSERTS => few.iter().for_each(|run| self.insert(*run)),
-            many => self.merge(many),
+        for run in new {
+            self.runs.insert(run.start..run.end);
         }
         true
-    }
-
-    /// Inserts a run. Runs usually arrive in ascending order.
-    fn insert(&mut self, run: ElementRange) {
-        let first = self.runs.partition_point(|it| it.end < run.start);
-        let last = self.runs.partition_point(|it| it.start <= run.end);
-        let touched = &self.runs[first..last];
-        let start = touched.first().map_or(run.start, |it| it.start.min(run.start));
-        let end = touched.last().map_or(run.end, |it| it.end.max(run.end));
-        self.runs.splice(first..last, [ElementRange { start, end }]);
     }
 
     /// Removes the elements of a view. Removes all elements if the view has too many pieces.
     pub fn remove(&mut self, view: &View) {
         let Some(gone) = Footprint::of(view) else { return };
-        let Some(gone) = gone.runs() else {
-            self.runs.clear();
-            return;
-        };
-        for run in gone {
-            let first = self.runs.partition_point(|it| it.end <= run.start);
-            let last = self.runs.partition_point(|it| it.start < run.end);
-            let touched = self.runs[first..last].to_vec();
-            let before = touched.first().map(|it| ElementRange { start: it.start, end: run.start });
-            let after = touched.last().map(|it| ElementRange { start: run.end, end: it.end });
-            let left = before.into_iter().chain(after).filter(|it| it.start < it.end);
-            self.runs.splice(first..last, left);
+        match gone.runs() {
+            Some(gone) => gone.into_iter().for_each(|run| self.runs.remove(run.start..run.end)),
+            None => self.runs.clear(),
         }
     }
 
@@ -67,40 +44,20 @@ impl WrittenElements {
         }
     }
 
-    /// Merges many runs at once.
-    fn merge(&mut self, new: &[ElementRange]) {
-        let mut all = std::mem::take(&mut self.runs);
-        all.extend_from_slice(new);
-        all.sort_unstable_by_key(|it| it.start);
-        for run in all {
-            match self.runs.last_mut().filter(|it| run.start <= it.end) {
-                Some(last) => last.end = last.end.max(run.end),
-                None => self.runs.push(run),
-            }
-        }
-    }
-
     /// Returns the elements of a view that have not been written.
     pub fn missing(&self, view: &View) -> UnwrittenPart {
         let Some(read) = Footprint::of(view) else { return UnwrittenPart::Nothing };
-        let before = self.runs.partition_point(|it| it.start <= read.first);
-        if before > 0 && read.last < self.runs[before - 1].end {
+        // The runs of a view can be many; usually one written run contains all.
+        if self.runs.get(&read.first).is_some_and(|it| read.last < it.end) {
             return UnwrittenPart::Nothing;
         }
         let Some(read) = read.runs().filter(|_| !self.is_unknown) else { return UnwrittenPart::Unknown };
         let (mut first, mut count, mut all) = (None, 0, 0);
         for run in read {
             all += run.end - run.start;
-            let mut at = run.start;
-            let from = self.runs.partition_point(|it| it.end <= run.start);
-            let within = self.runs[from..].iter().take_while(|it| it.start < run.end);
-            for next in within.copied().chain([ElementRange { start: run.end, end: run.end }]) {
-                if at < next.start {
-                    let gap = ElementRange { start: at, end: next.start };
-                    count += gap.end - gap.start;
-                    first.get_or_insert(gap);
-                }
-                at = at.max(next.end);
+            for gap in self.runs.gaps(&(run.start..run.end)) {
+                count += gap.end - gap.start;
+                first.get_or_insert(ElementRange { start: gap.start, end: gap.end });
             }
         }
         first.map_or(UnwrittenPart::Nothing, |first| UnwrittenPart::Some { first, count, all })

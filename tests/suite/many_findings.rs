@@ -41,7 +41,8 @@ pub fn trials() -> Vec<Trial> {
             Trial::test(format!("many_findings::reduce_{name}"), move || grows_slowly(100, program, reduced)),
         ]
     };
-    PROGRAMS.into_iter().flat_map(of_program).collect()
+    let columns = Trial::test("many_findings::none_in_columns", || grows_slowly(500, columns, is_clean));
+    PROGRAMS.into_iter().flat_map(of_program).chain([columns]).collect()
 }
 
 /// Runs a tool on programs with `size` and four times as many findings.
@@ -89,6 +90,15 @@ fn checked(text: &str, size: usize) -> Result<(), Failed> {
     }
 }
 
+/// Checks a program without faults.
+fn is_clean(text: &str, _: usize) -> Result<(), Failed> {
+    let source = Source::new(String::new(), text.to_owned());
+    let mut program = source.programs().0.pop().ok_or("no program")?;
+    let plans = planned(&mut program, &source.lines).ok_or("no plan")?;
+    let found = check(&plans, Checks::DEFAULT).diagnostics(&plans, &[source]);
+    if found.is_empty() { Ok(()) } else { Err(format!("{found:?}").into()) }
+}
+
 /// Fixes a program.
 fn fixed(text: &str, size: usize) -> Result<(), Failed> {
     let edits = fix(text, 0, Checks::DEFAULT, &planned).edits.len();
@@ -121,6 +131,21 @@ fn container(inputs: &str, outputs: &[String], body: &[String]) -> String {
 
 fn allocate(tensor: &str) -> String {
     format!("{tensor} = ALLOCATE(mem_type=global, zero_init=true)")
+}
+
+/// Writes the even columns of a matrix, and then the odd ones: the written elements are in many pieces.
+fn columns(count: usize) -> String {
+    let column = |index: &str| {
+        let loops = format!("FOR i{} from 0 to {}:", index.len(), count / 2);
+        let index = index.replace('i', &format!("i{}", index.len()));
+        let select =
+            format!("T2_l_float[iS3{{64}}] = HirAliasSelect( T1, axis = iS2{{{count}}}, index = {index} )");
+        [loops, format!("  {select}"), "  T2 = neg(T0)".to_owned()]
+    };
+    let output = format!("T1_g_float[iS1{{64}}, iS2{{{count}}}]");
+    let mut body = vec![allocate(&output)];
+    body.extend(["( i * 2 )", "( ( i * 2 ) + 1 )"].iter().flat_map(|it| column(it)));
+    container("T0_g_float[iS0{64}]", &[output], &body)
 }
 
 /// Reads on the entry stream of what stream 1 writes.
