@@ -147,7 +147,7 @@ fn run_checks_of_plans(world: &World, checks: Checks, grouping: Grouping) -> Che
         }
     };
     if checks.looks_at_semaphores() {
-        found.execution_faults.extend(world.iter().filter_map(too_few_queues));
+        found.execution_faults.extend(too_few_queues(world));
         let again = |at: &PostedAgain| ExecutionFault::posted_again(world, *at, false);
         found.execution_faults.extend(accesses.posted_again.iter().map(again));
     }

@@ -63,7 +63,7 @@ pub enum ExecutionFaultKind {
         /// Whether the first one belongs to the run before.
         between_runs: bool,
     },
-    /// This many streams may wait for other ranks at the same time, more than there are hardware queues.
+    /// This many streams wait for other ranks, more than there are hardware queues, and the ranks may wait for each other if two share one.
     TooFewQueues(usize),
 }
 

@@ -162,7 +162,10 @@ impl DiagnosticBuilder<'_> {
                 ),
             ),
             ExecutionFaultKind::TooFewQueues(streams) => (
-                format!("{streams} streams of rank {} may wait for other ranks at the same time", fault.rank),
+                format!(
+                    "{streams} streams of rank {} wait for other ranks: if two share a hardware queue, the ranks may wait for each other forever",
+                    fault.rank
+                ),
                 match streams {
                     ..=MAX_HARDWARE_QUEUES => format!(
                         "set `CUDA_DEVICE_MAX_CONNECTIONS={streams}`: the default is {HARDWARE_QUEUES} hardware queues, and a stream that \

@@ -7,7 +7,7 @@
 //! too early. hir's executors count instead (`SignalId`), so this is checked with `OrderingModel::Nccl` only.
 //!
 //! A stream that waits for a word blocks the hardware queue that it shares with other streams. If a GPU has fewer queues
-//! than such streams, a stream may wait for work behind it in its own queue. Source: CUDA C++ Programming Guide,
+//! than such streams, a stream may wait for work behind it in its own queue, which other ranks wait for. Source: CUDA C++ Programming Guide,
 //! Environment variables, `CUDA_DEVICE_MAX_CONNECTIONS`.
 
 use grammar::ir::StmtId;
@@ -15,7 +15,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::execution_fault::{ExecutionFault, ExecutionFaultKind, HARDWARE_QUEUES, PostedAgain};
 use hir_plan::{
-    InstKind, Plan, SignalId, SignalKind, ViewKey,
+    InstKind, Plan, PlanStream, SignalId, SignalKind, ViewKey, World,
     sync::happens_before::{Clock, Occurrence},
 };
 
@@ -165,8 +165,27 @@ fn copied_views(plans: &[Plan]) -> FxHashMap<Transfer, [ViewKey; 2]> {
     found
 }
 
-/// Returns the fault of a rank whose streams may all block the hardware queues of its GPU.
-pub(super) fn too_few_queues(plan: &Plan) -> Option<ExecutionFault> {
+/// Returns the fault of each rank of which more streams wait for other ranks than there are hardware queues, if the ranks may then wait for
+/// each other. A stream that shares a queue follows at most what is issued before it. So nothing can go wrong if these ranks execute all of
+/// their streams in issue order and end.
+pub(super) fn too_few_queues(world: &World) -> Vec<ExecutionFault> {
+    let faults: Vec<ExecutionFault> = world.iter().filter_map(many_waiting_streams).collect();
+    if faults.is_empty() {
+        return faults;
+    }
+    let mut plans = world.plans().to_vec();
+    for fault in &faults {
+        let plan = &mut plans[fault.rank];
+        let is_in_program: Vec<bool> = plan.streams.iter().map(PlanStream::is_in_program).collect();
+        for inst in plan.code.iter_mut().filter(|it| is_in_program.get(it.stream as usize) == Some(&true)) {
+            inst.stream = 0;
+        }
+    }
+    if World::new(plans).deadlock().is_some() { faults } else { Vec::new() }
+}
+
+/// Returns the fault of a rank of which more streams wait for other ranks than there are hardware queues.
+fn many_waiting_streams(plan: &Plan) -> Option<ExecutionFault> {
     let mut streams = FxHashSet::default();
     let mut last = None;
     for inst in &plan.code {
