@@ -202,8 +202,8 @@ impl StepOrder {
         needed.chain([late]).map(|it| self.steps[it]).collect()
     }
 
-    /// Returns the first step that follows `early`, reads what `late` writes, and is not ordered with it: of two writes, the later one shows
-    /// there. Returns `early` if there is none.
+    /// Returns the first of `early` and the steps that follow it that reads what `late` writes, and is not ordered with it: of two writes, the
+    /// later one shows there. Returns `early` if there is none.
     fn first_reader(&self, world: &World, early: usize, late: usize) -> usize {
         let writes: Vec<_> = self.steps[late].accesses(world).into_iter().filter(|it| it.is_write).collect();
         let reads = |step: usize| {
@@ -218,7 +218,8 @@ impl StepOrder {
         };
         let later =
             (early + 1..self.steps.len()).filter(|it| *it != late && self.before[*it].contains(early));
-        later.filter(|it| self.conflicting[late].contains(*it)).find(|it| reads(*it)).unwrap_or(early)
+        let all = std::iter::once(early).chain(later);
+        all.filter(|it| self.conflicting[late].contains(*it)).find(|it| reads(*it)).unwrap_or(early)
     }
 
     /// Returns the steps up to the last one of `late` that conflicts with a step of `early`, in an order in which it happens before the first
