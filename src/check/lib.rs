@@ -131,7 +131,7 @@ pub use overlap::ElementRange;
 pub use replay::{NextRun, NotReplayable, Replay, ReplayedStorage};
 pub use semaphores::semaphores;
 pub use storage_sharing::{NotShared, may_share};
-pub use witness::{Witness, WitnessSetting, first_witness, witness_of_sequence};
+pub use witness::{Witness, WitnessSetting, witness_of_sequence, witnesses};
 
 use hir_plan::World;
 

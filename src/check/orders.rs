@@ -32,6 +32,9 @@ const MAX_CONFLICTS: usize = 1 << 22;
 /// traces.
 const MAX_STORED_WORDS: usize = 1 << 27;
 
+/// The maximum number of orders that exhibit one race.
+const MAX_WITNESSES: usize = 8;
+
 /// Why the orders of a program are not enumerated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TooLarge {
@@ -232,22 +235,31 @@ impl StepOrder {
         Some(self.prefix_with_late_first(early, late))
     }
 
-    /// Returns the steps of an order that exhibits a race: the access that is later in program order happens
-    /// first, and before what follows the other one and reads the elements. Returns `None` if no order of the program's own steps exhibits it,
-    /// because the caller or the allocator takes part in the race.
-    pub fn witness(&self, world: &World, race: &Race) -> Option<Vec<Step>> {
+    /// Returns orders that exhibit a race, each as its steps up to an access: the access that is later in program order happens first, and
+    /// before what follows the other one and reads the elements. The orders after the first are of other occurrences of the two statements.
+    /// There is none if the caller or the allocator takes part in the race.
+    pub fn witnesses(&self, world: &World, race: &Race) -> Vec<Vec<Step>> {
         let at = |party: Party| match party {
             Party::Inst(at) | Party::Operation(at, _) | Party::CallerAfter(at) => Some(at),
             Party::Free(..) | Party::CallerBefore => None,
         };
         let [(a, _), (b, _)] = race.parties;
-        let (a, b) = at(a).zip(at(b)).filter(|_| race.reused.is_none())?;
-        let is_pair =
-            |one: usize, other: usize| self.steps[one].inst_ref == a && self.steps[other].inst_ref == b;
-        let pairs = self.conflicts.iter().copied().filter(|it| is_pair(it.0, it.1) || is_pair(it.1, it.0));
-        let (_, late) = pairs.clone().next()?;
-        let (early, _) = pairs.filter(|it| it.1 == late).min()?;
-        Some(self.prefix_with_late_first(self.first_reader(world, early, late), late))
+        let Some((a, b)) = at(a).zip(at(b)).filter(|_| race.reused.is_none()) else { return Vec::new() };
+        let of = |at: usize| self.steps[at].inst_ref;
+        let stmt = |it: InstRef| world[it.rank].origins[world[it.rank].code[it.inst].origin as usize].stmt;
+        let is_pair = |it: &(usize, usize)| [[a, b], [b, a]].contains(&[of(it.0), of(it.1)]);
+        let is_like = |it: &(usize, usize)| {
+            let both = [of(it.0), of(it.1)].map(stmt);
+            both == [a, b].map(stmt) || both == [b, a].map(stmt)
+        };
+        let (own, mut others): (Vec<_>, Vec<_>) =
+            self.conflicts.iter().copied().filter(is_like).partition(is_pair);
+        let Some((_, late)) = own.first().copied() else { return Vec::new() };
+        let early = own.into_iter().filter(|it| it.1 == late).map(|it| it.0).min();
+        others.truncate(MAX_WITNESSES - 1);
+        let all = early.map(|early| (early, late)).into_iter().chain(others);
+        all.map(|(early, late)| self.prefix_with_late_first(self.first_reader(world, early, late), late))
+            .collect()
     }
 }
 

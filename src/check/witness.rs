@@ -49,31 +49,25 @@ pub struct Witness {
     pub steps: Vec<Step>,
 }
 
-/// Returns the first finding that the simulator can show, with its witness. The program must not deadlock.
-///
-/// # Errors
-/// Why the first of them is not shown; `NoFault` if there is nothing to show.
-pub fn first_witness<'f>(world: &World, findings: &'f [Finding]) -> Result<(&'f Finding, Witness), NotShown> {
-    let mut reason = NotShown::NoFault;
+/// Returns orders in which the findings show that the simulator can show, those of each finding one after the other, or why there is none.
+/// Whether an order changes a value depends on the values, and on what hides the access. The program must not deadlock.
+pub fn witnesses<'a>(
+    world: &'a World,
+    findings: &'a [Finding],
+) -> impl Iterator<Item = Result<(&'a Finding, Witness), NotShown>> {
     let mut left = MAX_REPLAYS;
     let plain = StepOrder::of(world);
-    for finding in findings {
-        let why = match (finding.race(), finding) {
-            (Some((race, _)), _) => match witness_of_race(world, race, &plain, &mut left) {
-                Ok(witness) => return Ok((finding, witness)),
-                Err(why) => why,
-            },
-            (None, Finding::Execution { fault, .. }) => match witness_of_fault(world, fault) {
-                Ok(witness) => return Ok((finding, witness)),
-                Err(why) => why,
-            },
-            (None, it) => why_not_shown(it),
+    findings.iter().flat_map(move |finding| {
+        let found = match (finding.race(), finding) {
+            (Some((race, _)), _) => witnesses_of_race(world, race, &plain, &mut left),
+            (None, Finding::Execution { fault, .. }) => witness_of_fault(world, fault).map(|it| vec![it]),
+            (None, it) => Err(why_not_shown(it)),
         };
-        if reason == NotShown::NoFault {
-            reason = why;
+        match found {
+            Ok(all) => all.into_iter().map(|it| Ok((finding, it))).collect(),
+            Err(why) => vec![Err(why)],
         }
-    }
-    Err(reason)
+    })
 }
 
 /// Returns the order in which a statement of the next program accesses memory before one of this program that races with it.
@@ -87,27 +81,29 @@ pub fn witness_of_sequence(world: &World, next: NextRun<'_>, race: &Race) -> Res
     between_runs(world, next, race)
 }
 
-fn witness_of_race(
+fn witnesses_of_race(
     world: &World,
     race: &Race,
     plain: &Result<StepOrder, TooLarge>,
     left: &mut usize,
-) -> Result<Witness, NotShown> {
+) -> Result<Vec<Witness>, NotShown> {
     if race.p2p != P2pQueues::Communicator {
         return Err(NotShown::OneCommunicator);
     }
     if !race.between_runs && race.reused.is_none() {
-        let steps = plain.as_ref().map_err(|it| *it)?.witness(world, race);
-        if let Some(steps) = steps {
-            return Ok(Witness { setting: WitnessSetting::default(), replay: None, steps });
+        let orders = plain.as_ref().map_err(|it| *it)?.witnesses(world, race);
+        if !orders.is_empty() {
+            let plain = |steps| Witness { setting: WitnessSetting::default(), replay: None, steps };
+            return Ok(orders.into_iter().map(plain).collect());
         }
     }
     *left = left.checked_sub(1).ok_or(NotShown::FirstFindingsOnly)?;
-    match (race.between_runs, race.reused) {
+    let witness = match (race.between_runs, race.reused) {
         (true, _) => between_runs(world, NextRun::Same, race),
         (false, Some(_)) => over_storage(world, race),
         (false, None) => with_caller(world, race),
-    }
+    };
+    witness.map(|it| vec![it])
 }
 
 /// The access of the second run comes first.

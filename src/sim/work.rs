@@ -88,9 +88,14 @@ impl Default for WorkBudget {
 }
 
 impl WorkBudget {
+    /// Creates a budget of so many elements.
+    pub fn of(elements: u64) -> Self {
+        Self { allowed: elements, used: AtomicU64::new(0) }
+    }
+
     /// Creates a budget of `billions` times 10^9 elements.
     pub fn of_billions(billions: u32) -> Self {
-        Self { allowed: u64::from(billions).saturating_mul(BILLION), used: AtomicU64::new(0) }
+        Self::of(u64::from(billions).saturating_mul(BILLION))
     }
 
     /// Takes `work` elements, before the runs that need them start.

@@ -165,7 +165,8 @@ impl WorldCounts {
                     show(&plans)
                 ));
             }
-            let shown = listed.witness(&plans, race).ok_or("a race without a witness")?;
+            let all = listed.witnesses(&plans, race);
+            let shown = all.first().ok_or("a race without a witness")?;
             if shown.last().is_none_or(|it| it.inst_ref != a && it.inst_ref != b) {
                 return Err(format!("the witness of {race:?} does not end with one of its sides"));
             }

@@ -28,6 +28,7 @@ pub mod trial;
 pub mod unsharded;
 pub mod unwritten;
 pub mod verdict;
+pub mod witness_runs;
 
 #[cfg(test)]
 mod tests;

@@ -12,7 +12,7 @@ use super::{
     schedule_file::ScheduleFile,
     verdict::{Expectation, scheduled_expectations},
 };
-use hir_check::{NextRun, Replay, ReplayedStorage, StepOrder};
+use hir_check::{NextRun, Replay, ReplayedStorage, StepOrder, WitnessSetting};
 use hir_plan::{Plan, SignalId, World};
 use hir_sim::{Schedule, SimLimits};
 use hir_tensor::data::Data;
@@ -42,8 +42,6 @@ impl ReplayRun {
         setup: &PrepareOptions<'_>,
         (spec, limits): (&mut InputSpec, SimLimits<'_>),
     ) -> Result<Self, JobFailure> {
-        let unsuitable =
-            |fault: String| JobFailure::Unsuitable(format!("the order of `--schedule`: {fault}"));
         let other = match &file.next {
             Some(it) => {
                 let setup =
@@ -58,9 +56,6 @@ impl ReplayRun {
         };
         let graph = file.setting.is_captured.then_some(NextRun::Captured);
         file.check_sharing(first, graph.or(next))?;
-        let replay = |next, storage: &[ReplayedStorage]| {
-            Replay::new(first, next, storage).map_err(|it| unsuitable(it.to_string()))
-        };
         let mut inputs = spec.fill(first)?;
         if next.is_some() {
             let second = other.as_ref().map_or(first, |it| &it.world);
@@ -73,9 +68,28 @@ impl ReplayRun {
                 mine.extend(more);
             }
         }
+        let mut it = Self::of(&file.setting, first, next, (inputs, limits))?;
+        it.notes = notes(file, first, other.as_ref().map(|it| it.world.plans()));
+        Ok(it)
+    }
+
+    /// Prepares the runs of a setting: `first`, then `next`. The inputs are those of both.
+    ///
+    /// # Errors
+    /// The runs cannot be combined, or they fail also if one follows the other.
+    pub fn of(
+        setting: &WitnessSetting,
+        first: &World,
+        next: Option<NextRun<'_>>,
+        (inputs, limits): (Vec<Vec<Arc<Data>>>, SimLimits<'_>),
+    ) -> Result<Self, JobFailure> {
+        let unsuitable =
+            |fault: String| JobFailure::Unsuitable(format!("the order of `--schedule`: {fault}"));
+        let replay = |next, storage: &[ReplayedStorage]| {
+            Replay::new(first, next, storage).map_err(|it| unsuitable(it.to_string()))
+        };
         // The caller has its storage to itself then.
-        let of_caller: Vec<_> =
-            file.setting.storage.iter().filter(|it| it.later.is_none()).copied().collect();
+        let of_caller: Vec<_> = setting.storage.iter().filter(|it| it.later.is_none()).copied().collect();
         let sequential = replay(next, &of_caller)?;
         let order = StepOrder::of(&sequential.world).map_err(|it| unsuitable(it.to_string()))?;
         let schedule = Schedule::Steps {
@@ -84,10 +98,11 @@ impl ReplayRun {
         };
         let origin = ("one run after the other", limits);
         let expected = scheduled_expectations(&sequential.world, inputs.clone(), &schedule, origin)?.0;
-        let combined = replay(graph.or(next), &file.setting.storage)?;
-        let semaphores = file.setting.has_semaphores.then(|| hir_check::semaphores(&combined.world));
+        let graph = setting.is_captured.then_some(NextRun::Captured);
+        let combined = replay(graph.or(next), &setting.storage)?;
+        let semaphores = setting.has_semaphores.then(|| hir_check::semaphores(&combined.world));
         Ok(Self {
-            notes: notes(file, first, other.as_ref().map(|it| it.world.plans())),
+            notes: Vec::new(),
             world: Arc::new(combined.world),
             inputs,
             expectations: expected,

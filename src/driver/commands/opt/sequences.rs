@@ -11,7 +11,7 @@ use grammar::{
     words::MemoryType,
 };
 use hir_check::{
-    Checks, NextRun, Programs, Sequence, SequencedProgram, order_of_sequence, races_of_sequence,
+    Checks, NextRun, Programs, Sequence, SequenceRace, SequencedProgram, order_of_sequence, races_of_sequence,
 };
 use hir_plan::World;
 use hir_process::exit::Exit;
@@ -21,7 +21,7 @@ use super::{
     processor::{PartOutcome, Processor},
     witness::SequenceWitness,
 };
-use crate::run::schedule_file::NextProgram;
+use crate::run::{schedule_file::NextProgram, witness_runs::WitnessRuns};
 
 impl Processor<'_> {
     /// Returns the races between runs of the checked program and of those of `--with`, in both orders, and what was not
@@ -73,21 +73,8 @@ impl Processor<'_> {
                             worlds: [first.2.world(), second.2.world()],
                         };
                         // hir-run applies passes to the first program only.
-                        let is_run = self.calls.is_empty() || number == 0;
-                        if is_run && self.options.witness.is_some() && self.sequence_witness.is_none() {
-                            let (worlds, shared) = (sequence.worlds, &shared);
-                            self.sequence_witness = races.iter().find_map(|it| {
-                                let next = NextRun::Other(worlds[1], shared);
-                                let witness =
-                                    hir_check::witness_of_sequence(worlds[0], next, it.race()).ok()?;
-                                let found = it.diagnostic(&sequence, is_of_first);
-                                Some(SequenceWitness {
-                                    witness,
-                                    found,
-                                    first: names[0].to_owned(),
-                                    next: NextProgram { file: names[1].to_owned(), shared: shared.clone() },
-                                })
-                            });
+                        if self.calls.is_empty() || number == 0 {
+                            self.find_sequence_witness(&sequence, is_of_first, &races, &shared);
                         }
                         let shown = races.iter().map(|it| it.diagnostic(&sequence, is_of_first));
                         let shown: Vec<Diagnostic> = shown.collect();
@@ -125,6 +112,38 @@ impl Processor<'_> {
             Err(reason) => not_compared.push(reason.to_string()),
         }
         Some((found, not_compared))
+    }
+
+    /// Keeps an order that shows one of the races of two programs for `--witness`: the first that changes a result, or else the first one.
+    fn find_sequence_witness(
+        &mut self,
+        sequence: &Sequence<'_>,
+        is_of_first: bool,
+        races: &[SequenceRace],
+        shared: &BTreeSet<String>,
+    ) {
+        if self.options.witness.is_none() {
+            return;
+        }
+        let runs = WitnessRuns::new(self.options.world.memory_bytes());
+        let next = NextRun::Other(sequence.worlds[1], shared);
+        for race in races {
+            if self.sequence_witness.as_ref().is_some_and(|it| it.is_shown != Some(false)) {
+                return;
+            }
+            let witness = hir_check::witness_of_sequence(sequence.worlds[0], next, race.race());
+            let Ok(witness) = witness else { continue };
+            let is_shown = runs.shows(&witness, sequence.worlds[0], Some(next));
+            if self.sequence_witness.is_none() || is_shown == Some(true) {
+                self.sequence_witness = Some(SequenceWitness {
+                    witness,
+                    found: race.diagnostic(sequence, is_of_first),
+                    first: sequence.names[0].to_owned(),
+                    next: NextProgram { file: sequence.names[1].to_owned(), shared: shared.clone() },
+                    is_shown,
+                });
+            }
+        }
     }
 
     /// Reads, plans and checks a program of `--with`.

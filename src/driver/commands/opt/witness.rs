@@ -2,9 +2,12 @@
 
 use std::path::Path;
 
-use crate::run::schedule_file::{NextProgram, format_schedule, setting_lines};
+use crate::run::{
+    schedule_file::{NextProgram, format_schedule, setting_lines},
+    witness_runs::WitnessRuns,
+};
 use grammar::{diagnostic::Diagnostic, source::Source};
-use hir_check::{NotShown, Report, Witness, first_witness};
+use hir_check::{Finding, NotShown, Report, Witness, witnesses};
 use hir_plan::World;
 use hir_process::exit::Exit;
 
@@ -20,6 +23,8 @@ pub struct SequenceWitness {
     pub first: String,
     /// The program that runs next.
     pub next: NextProgram,
+    /// Whether a run in the order has a wrong result; `None` if that is not known.
+    pub is_shown: Option<bool>,
 }
 
 impl Processor<'_> {
@@ -41,13 +46,14 @@ impl Processor<'_> {
         let shown = if report.has_deadlock() {
             Err(NotShown::Deadlock)
         } else {
-            first_witness(world, &report.findings)
+            self.best_witness(world, &report.findings)
         };
-        let (found, witness, first, next) = match (shown, self.sequence_witness.take()) {
-            (Ok((finding, witness)), _) => {
-                (finding.diagnostic(world, sources).1, witness, self.options.file.clone(), None)
+        let (found, witness, first, next, is_shown) = match (shown, self.sequence_witness.take()) {
+            (Ok((finding, witness, is_shown)), _) => {
+                let found = finding.diagnostic(world, sources).1;
+                (found, witness, self.options.file.clone(), None, is_shown)
             }
-            (Err(_), Some(it)) => (it.found, it.witness, it.first, Some(it.next)),
+            (Err(_), Some(it)) => (it.found, it.witness, it.first, Some(it.next), it.is_shown),
             (Err(reason), None) => {
                 let reason = match (reason, between_programs) {
                     (NotShown::NoFault, [_, ..]) => {
@@ -84,7 +90,44 @@ impl Processor<'_> {
             exit => return Err(exit),
         }
         self.has_witness = true;
-        self.screen.message(format!("wrote an order in which this happens: {}", found.message));
+        self.screen.message(match is_shown {
+            Some(false) => format!(
+                "wrote an order in which this happens, but no output of generated inputs changes: {}",
+                found.message
+            ),
+            Some(true) | None => format!("wrote an order in which this happens: {}", found.message),
+        });
         Ok(())
+    }
+
+    /// Returns the first order that shows a finding and changes a result, or the first order if none is found that does; with whether it
+    /// changes a result, if that is known.
+    ///
+    /// # Errors
+    /// Why the first of the findings is not shown; `NoFault` if there is nothing to show.
+    fn best_witness<'a>(
+        &self,
+        world: &'a World,
+        findings: &'a [Finding],
+    ) -> Result<(&'a Finding, Witness, Option<bool>), NotShown> {
+        let runs = WitnessRuns::new(self.options.world.memory_bytes());
+        let (mut reason, mut best) = (NotShown::NoFault, None);
+        for it in witnesses(world, findings) {
+            match it {
+                Ok((finding, witness)) => {
+                    let is_shown = runs.shows(&witness, world, None);
+                    if is_shown == Some(true) {
+                        return Ok((finding, witness, is_shown));
+                    }
+                    best.get_or_insert((finding, witness, is_shown));
+                    if is_shown.is_none() {
+                        break;
+                    }
+                }
+                Err(why) if reason == NotShown::NoFault => reason = why,
+                Err(_) => (),
+            }
+        }
+        best.ok_or(reason)
     }
 }
