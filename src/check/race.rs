@@ -22,7 +22,7 @@ use super::{
     stream_ordered_frees::StreamOrderedFrees,
 };
 use hir_plan::{
-    BufferNo, Collective, Direction, EventNo, ExecutionSite, Inst, InstKind, P2pGroup, P2pOp, Plan, View,
+    BufferNo, Collective, Direction, ExecutionSite, InstKind, P2pGroup, P2pOp, Plan, View,
     sync::{
         InstRef,
         happens_before::{self, Occurrence},
@@ -59,9 +59,6 @@ struct AllocateSite {
 fn allocate_sites(plan: &Plan, first: u32) -> Vec<Option<AllocateSite>> {
     let mut found = vec![None; plan.buffers.len()];
     let (mut counts, mut works) = (vec![0; plan.streams.len()], vec![0; plan.streams.len()]);
-    let host_waits = |it: &Inst| if let InstKind::HostWait { event } = it.kind { Some(event) } else { None };
-    // What the host waits for precedes all that it issues later.
-    let by_host: FxHashSet<EventNo> = plan.code.iter().filter_map(host_waits).collect();
     for (inst, it) in plan.code.iter().enumerate().filter(|(_, it)| !it.kind.effect().runs_on_host()) {
         let stream = it.stream as usize;
         counts[stream] += 1;
@@ -75,9 +72,10 @@ fn allocate_sites(plan: &Plan, first: u32) -> Vec<Option<AllocateSite>> {
             });
         }
         let is_work = match &it.kind {
-            InstKind::RecordEvent { .. } | InstKind::Alloc { zeroed: None, .. } => false,
-            InstKind::WaitEvent { event } => !by_host.contains(event),
-            // A communication is work of its communicator, which holds what it uses.
+            InstKind::RecordEvent { .. }
+            | InstKind::WaitEvent { .. }
+            | InstKind::Alloc { zeroed: None, .. } => false,
+            // A communication is work of its communicator, which holds what it uses until the Wait.
             it => !matches!(it.effect().execution_site(), ExecutionSite::Queue(_)),
         };
         if is_work {

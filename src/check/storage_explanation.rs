@@ -161,7 +161,7 @@ impl RaceExplanation {
             )
         } else {
             format!(
-                "with `--storage=pytorch`, the allocator may give the ALLOCATE on line {line} storage that earlier work on {stream} still uses, and {other} does not wait for that work"
+                "with `--storage=pytorch`, the allocator may give the ALLOCATE on line {line} storage that earlier work on {stream} still uses, such as its workspace, and {other} does not wait for that work"
             )
         };
         Self::new(

@@ -478,14 +478,14 @@ impl Orders {
     }
 }
 
-/// Returns the stream that executes a statement.
+/// Returns the stream on which a statement may use storage, or give back what a communication has used.
 fn stream_of(statement: Statement) -> Option<usize> {
     match statement {
         Statement::Compute { stream, .. }
-        | Statement::Synchronize { stream, .. }
         | Statement::Wait { stream, .. }
         | Statement::Allocate { stream, zeroed: true, .. } => Some(stream),
         Statement::Allocate { zeroed: false, .. }
+        | Statement::Synchronize { .. }
         | Statement::Free { .. }
         | Statement::HostWait { .. }
         | Statement::Post { .. } => None,
