@@ -1,6 +1,6 @@
 //! The communications of all ranks that run as kernels which wait for other ranks.
 
-use std::ops::Range;
+use std::{cmp::Reverse, collections::BinaryHeap, ops::Range};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -64,15 +64,35 @@ impl RankKernels {
 
     /// Returns the communications in issue order, except that one that ends before an earlier one begins comes first.
     pub fn in_order_of_start(&self) -> Vec<usize> {
-        let mut next = vec![0; self.chains.len()];
+        let chains = self.chains.len();
         let mut sorted = Vec::with_capacity(self.kernels.len());
+        let mut next = vec![0; chains];
+        let head = |next: &[usize], chain: usize| self.chains[chain].get(next[chain]).copied();
+        // By chain: the first chain whose head may have to come before its head. The heads of a chain only get later.
+        let mut compared = vec![0; chains];
+        // By chain: those whose heads come after its head.
+        let mut waiting: Vec<Vec<usize>> = vec![Vec::new(); chains];
+        let mut ready = BinaryHeap::new();
+        let mut changed: Vec<usize> = (0..chains).collect();
         loop {
-            let heads = || self.chains.iter().zip(&next).filter_map(|(chain, at)| chain.get(*at).copied());
-            let is_first =
-                |it: &usize| !heads().any(|other| self.kernels[other].is_before(&self.kernels[*it]));
-            let Some(first) = heads().filter(is_first).min() else { return sorted };
-            next[self.kernels[first].chain] += 1;
+            for chain in std::mem::take(&mut changed) {
+                let Some(own) = head(&next, chain) else { continue };
+                let is_before = |it: usize| self.kernels[it].is_before(&self.kernels[own]);
+                let mut others = (compared[chain]..chains).filter(|it| *it != chain);
+                match others.find(|it| head(&next, *it).is_some_and(is_before)) {
+                    Some(other) => {
+                        compared[chain] = other;
+                        waiting[other].push(chain);
+                    }
+                    None => ready.push(Reverse(own)),
+                }
+            }
+            let Some(Reverse(first)) = ready.pop() else { return sorted };
+            let chain = self.kernels[first].chain;
             sorted.push(first);
+            (next[chain], compared[chain]) = (next[chain] + 1, 0);
+            changed.push(chain);
+            changed.append(&mut waiting[chain]);
         }
     }
 }
