@@ -49,6 +49,11 @@ impl CachingAllocator {
         });
     }
 
+    /// Returns whether a live buffer is symmetric memory.
+    pub(super) fn is_symmetric(&self, all: &[Allocation], buffer: BufferNo) -> bool {
+        self.live.get(&buffer).and_then(|at| all.get(*at)).is_some_and(|it| it.is_symmetric)
+    }
+
     /// Records that no tensor is bound to a buffer any more.
     pub(super) fn unbind(&mut self, all: &mut [Allocation], buffer: BufferNo, at: Unbound) {
         if let Some(it) = self.live.get(&buffer).and_then(|at| all.get_mut(*at)) {

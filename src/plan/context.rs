@@ -60,10 +60,12 @@ pub(super) struct PlanBuilder<'p> {
     pub(super) bindings: Vec<Option<Binding>>,
     /// The number of references to each buffer: names bound to it, and posted communications that keep it (`held_operands`).
     pub(super) name_counts: FxHashMap<BufferNo, usize>,
-    /// How many of these are by communications: the sums of `held`, which each removal of a name would have to search.
+    /// How many of these are by communications: those of `held` and `held_by_handles`, which each removal of a name would have to search.
     pub(super) hold_counts: FxHashMap<BufferNo, usize>,
     /// The buffers that each communication keeps until the program waits for it.
     pub(super) held: FxHashMap<WorkNo, Vec<BufferNo>>,
+    /// The buffers that handles of peers' memory keep (`held_operands`).
+    pub(super) held_by_handles: FxHashSet<BufferNo>,
     pub(super) allocator: CachingAllocator,
     /// For tensors of which this rank holds no part: the stream whose slice the tensor holds on the other
     /// ranks.
@@ -151,6 +153,7 @@ impl<'p> PlanBuilder<'p> {
             name_counts: FxHashMap::default(),
             hold_counts: FxHashMap::default(),
             held: FxHashMap::default(),
+            held_by_handles: FxHashSet::default(),
             allocator: CachingAllocator::default(),
             slices: FxHashMap::default(),
             plan: Plan::empty(rank, teams.world().len(), vec![PlanStream::Entry]),

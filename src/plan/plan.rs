@@ -116,7 +116,7 @@ pub struct Allocation {
     pub unbound: Option<Unbound>,
     /// Where the buffer is freed if communications hold their operands; `None` for the end of the program.
     pub freed: Option<Freed>,
-    /// Whether a communication that nothing waits for still holds the buffer at the end.
+    /// Whether a communication that nothing waits for, or a handle of its memory, still holds the buffer at the end.
     pub is_held: bool,
 }
 
