@@ -2,11 +2,9 @@
 
 use std::time::Instant;
 
-use crate::exit_code::exit_of_rejection;
 use grammar::{
     bindings::apply_bindings,
     codes::{Code, Severity},
-    count_text,
     diagnostic::Diagnostic,
     ir::Program,
     source::Source,
@@ -16,7 +14,7 @@ use hir_check::{Checks, ExcessNotSearched};
 use hir_process::exit::Exit;
 
 use super::{
-    part_failure::PartFailure,
+    part_failure::{CheckVerdict, Counts, NoOrder, PartFailure},
     processor::{PartOutcome, Processor},
 };
 
@@ -84,8 +82,7 @@ impl Processor<'_> {
                 // Their positions are those of the printed program.
                 let faults = outcome.diagnostics.split_off(before);
                 self.screen.report_diagnostics(source, &faults);
-                let message = "the program after the passes cannot be planned".to_owned();
-                outcome.failure.get_or_insert(PartFailure::new(exit_of_rejection(&faults), message));
+                outcome.failure.get_or_insert(PartFailure::NotPlanned(faults));
             }
             return None;
         };
@@ -114,9 +111,8 @@ impl Processor<'_> {
                 written.err().unwrap_or(Exit::Check)
             }
         };
-        let all = report.diagnostics(&world, sources).into_iter().map(|it| it.1);
-        let mut remarks = 0;
-        let mut found: Vec<Diagnostic> = all.collect();
+        let mut found: Vec<Diagnostic> =
+            report.diagnostics(&world, sources).into_iter().map(|it| it.1).collect();
         found.extend(sequence_faults);
         // A program that cannot proceed has nothing to gain from remarks on its speed.
         let deadlocks = found.iter().any(|it| it.code == Code::CheckedDeadlock);
@@ -124,6 +120,40 @@ impl Processor<'_> {
         let allowed = self.screen.session().remove_allowed(source, &mut found);
         self.searched = Some(Checks { excess: checks.excess && report.not_searched.is_empty(), ..checks })
             .filter(|_| !deadlocks && report.not_checked.is_empty());
+        self.limit_remarks(&mut found);
+        let count = |severity| found.iter().filter(|it| it.severity() == severity).count();
+        let counts = Counts {
+            faults: count(Severity::Error),
+            warnings: count(Severity::Warning),
+            remarks: count(Severity::Remark),
+            allowed,
+            container: self.container,
+            ranks: world.len(),
+            instructions: world.iter().map(|it| it.code.len()).sum(),
+            time: start.elapsed(),
+        };
+        if source.name == part.name {
+            outcome.diagnostics.extend(found);
+        } else {
+            self.screen.report_diagnostics(source, &found);
+        }
+        let verdict = if counts.faults > 0 {
+            CheckVerdict::Faults
+        } else if !report.not_checked.is_empty() || !not_compared.is_empty() {
+            CheckVerdict::Incomplete
+        } else if let Some(reason) = report.not_searched.iter().find_map(NoOrder::of) {
+            CheckVerdict::ExcessNotSearched { reason, is_excess_only: checks.is_excess_only() }
+        } else {
+            outcome.summaries.push(format!("the check found no fault{counts}"));
+            return Some(());
+        };
+        outcome.failure = Some(PartFailure::Check { verdict, counts, exit });
+        None
+    }
+
+    /// Removes the remarks after the first `MAX_REMARKS`, with a message.
+    fn limit_remarks(&self, found: &mut Vec<Diagnostic>) {
+        let mut remarks = 0;
         found.retain(|it| {
             remarks += usize::from(it.severity() == Severity::Remark);
             it.severity() != Severity::Remark || remarks <= MAX_REMARKS
@@ -131,55 +161,5 @@ impl Processor<'_> {
         if let Some(left) = remarks.checked_sub(MAX_REMARKS).filter(|it| *it > 0) {
             self.screen.message(format!("not printed: {left} remarks beyond the first {MAX_REMARKS}"));
         }
-        let errors = format_count(&found, Severity::Error, "fault");
-        let others = [(Severity::Warning, "warning"), (Severity::Remark, "remark")];
-        let others: Vec<String> =
-            others.into_iter().filter_map(|(severity, word)| format_count(&found, severity, word)).collect();
-        let others: Vec<String> =
-            others.into_iter().chain((allowed > 0).then(|| format!("{allowed} allowed"))).collect();
-        let more: String = others.iter().map(|it| format!(", {it}")).collect();
-        if source.name == part.name {
-            outcome.diagnostics.extend(found);
-        } else {
-            self.screen.report_diagnostics(source, &found);
-        }
-        let instructions: usize = world.iter().map(|it| it.code.len()).sum();
-        let container = self.container.map_or(String::new(), |it| format!("container {it}, "));
-        let world = format!(
-            "{container}{}, {}, {:.3} s",
-            count_text(world.len(), "rank"),
-            count_text(instructions, "instruction"),
-            start.elapsed().as_secs_f64()
-        );
-        let unsearched = report.not_searched.iter().find_map(|it| match it {
-            ExcessNotSearched::Races => Some("the program has races"),
-            ExcessNotSearched::Views => {
-                Some("some views have too many pieces to compare, so races are unknown")
-            }
-            ExcessNotSearched::Groups | ExcessNotSearched::Waits { .. } | ExcessNotSearched::Writes => None,
-        });
-        let failure = if let Some(errors) = errors {
-            format!("the check found {errors}{more} ({world})")
-        } else if !report.not_checked.is_empty() || !not_compared.is_empty() {
-            format!("the check is incomplete{more} ({world})")
-        } else if let Some(reason) = unsearched {
-            let why = format!("waits and writes were not examined, because {reason}: run `--check=race`");
-            match (checks.is_excess_only(), others.is_empty()) {
-                (true, true) => why,
-                (true, false) => format!("{}; {why}", others.join(", ")),
-                (false, _) => format!("the check found no other fault{more} ({world}); {why}"),
-            }
-        } else {
-            outcome.summaries.push(format!("the check found no fault{more} ({world})"));
-            return Some(());
-        };
-        outcome.failure = Some(PartFailure::new(exit, failure));
-        None
     }
-}
-
-/// Formats the number of diagnostics of a severity, or returns `None` if there are none.
-fn format_count(found: &[Diagnostic], severity: Severity, word: &str) -> Option<String> {
-    let count = found.iter().filter(|it| it.severity() == severity).count();
-    (count > 0).then(|| count_text(count, word))
 }

@@ -1,13 +1,12 @@
 //! Plans all ranks, and prints their plans and their happens-before graph.
 
-use crate::{auto::edits::Estimates, exit_code::exit_code};
+use crate::auto::edits::Estimates;
 use grammar::{bindings::apply_bindings, ir::Program, source::Source};
 use hir_check::Finding;
 use hir_plan::{
     Plan, World,
     sync::happens_before::{HappensBeforeGraph, OrderError},
 };
-use hir_process::exit::Exit;
 
 use super::{
     part_failure::PartFailure,
@@ -25,18 +24,11 @@ impl Processor<'_> {
         let smallest = hir_plan::smallest_world(program);
         let ranks = self.options.world.ranks.unwrap_or(smallest);
         if ranks < smallest {
-            let message = hir_plan::limits::too_few_ranks_text("the program", smallest, ranks);
-            outcome.failure = Some(PartFailure::new(Exit::Environment, message));
+            outcome.failure = Some(PartFailure::TooFewRanks { program: None, smallest, ranks });
             return None;
         }
         if let Some(rank) = self.options.rank.filter(|rank| *rank >= ranks) {
-            outcome.failure = Some(PartFailure::new(
-                Exit::Usage,
-                match ranks {
-                    1 => format!("`--rank {rank}`: the only rank is 0"),
-                    _ => format!("`--rank {rank}`: the largest rank is {}", ranks - 1),
-                },
-            ));
+            outcome.failure = Some(PartFailure::NoSuchRank { rank, ranks });
             return None;
         }
         self.activity.set("while planning");
@@ -129,7 +121,7 @@ impl Processor<'_> {
                 Some(container.into_iter().chain(report.overlap).map(|it| it + "\n").collect())
             }
             Err(failure) => {
-                outcome.failure = Some(PartFailure::new(exit_code(&failure), failure.summary()));
+                outcome.failure = Some(PartFailure::Timelines(failure));
                 None
             }
         }
@@ -140,15 +132,13 @@ impl Processor<'_> {
         if let Some(deadlock) = world.deadlock() {
             let found = Finding::Deadlock(Box::new(deadlock));
             outcome.diagnostics.push(found.diagnostic(world, std::slice::from_ref(part)).1);
-            outcome.failure =
-                Some(PartFailure::new(Exit::Check, "`--print-hb`: the program deadlocks".to_owned()));
+            outcome.failure = Some(PartFailure::OrderOfDeadlock);
             return None;
         }
         match HappensBeforeGraph::of(world) {
             Ok(graph) => Some(graph.dot(world)),
             Err(OrderError::TooLarge | OrderError::Deadlock) => {
-                let message = "`--print-hb`: the world has too many streams and communicators".to_owned();
-                outcome.failure = Some(PartFailure::new(Exit::Usage, message));
+                outcome.failure = Some(PartFailure::OrderTooLarge);
                 None
             }
         }

@@ -42,6 +42,15 @@ pub struct PartOutcome {
     pub summaries: Vec<String>,
     /// Why it has no result.
     pub failure: Option<PartFailure>,
+    /// What the faults that the check has found mean for the rest of the text.
+    pub consequence: Option<String>,
+}
+
+impl PartOutcome {
+    /// Returns whether it has no result because the check has found faults.
+    fn found_faults(&self) -> bool {
+        self.failure.as_ref().is_some_and(|it| it.exit() == Exit::Check)
+    }
 }
 
 /// The state of hir-opt while it processes a file.
@@ -212,9 +221,8 @@ impl Processor<'_> {
         }
         if self.options.verify_diagnostics {
             let mut faults = expect::mismatches(part, &outcome.diagnostics);
-            faults.extend(
-                outcome.failure.iter().filter(|it| it.exit == Exit::InternalError).map(ToString::to_string),
-            );
+            let failure = outcome.failure.iter().filter(|it| it.exit() == Exit::InternalError);
+            faults.extend(failure.map(ToString::to_string));
             faults.iter().chain(&outcome.summaries).for_each(|it| self.screen.message(it));
             return if faults.is_empty() { Exit::Success } else { Exit::Rejected };
         }
@@ -223,7 +231,10 @@ impl Processor<'_> {
             outcome.summaries.iter().for_each(|it| self.screen.message(it));
         }
         match &outcome.failure {
-            Some(it) => self.screen.fail(it.exit, it),
+            Some(failure) => {
+                let consequence = outcome.consequence.iter().map(|it| format!("; {it}"));
+                self.screen.fail(failure.exit(), failure.to_string() + &consequence.collect::<String>())
+            }
             None if has_errors(&outcome.diagnostics) => exit_of_rejection(&outcome.diagnostics),
             None => Exit::Success,
         }
@@ -245,14 +256,14 @@ impl Processor<'_> {
         if let Some(fixes) = self.options.fix {
             if fixes == FixMode::Check && !self.check_all(&mut programs, part, &mut outcome) {
                 // Edits that were made are kept even if other faults remain.
-                if let Some(failure) = outcome.failure.as_mut().filter(|it| it.exit == Exit::Check) {
-                    failure.add_consequence(if is_edited {
+                if outcome.found_faults() {
+                    let consequence = if is_edited {
+                        outcome.text = Source::own_text(&part.text).to_owned();
                         "the text is written with the edits made so far"
                     } else {
                         "no edit was made, and no text is written"
-                    });
-                    outcome.text =
-                        if is_edited { Source::own_text(&part.text).to_owned() } else { String::new() };
+                    };
+                    outcome.consequence = Some(consequence.to_owned());
                 }
                 return outcome;
             }
@@ -271,14 +282,13 @@ impl Processor<'_> {
                 Some(it) => text += &it,
                 None => {
                     let left = count - 1 - number;
-                    if let (Some(failure), 1..) = (&mut outcome.failure, left) {
+                    if left > 0 && outcome.found_faults() {
                         let rest = match left {
                             1 => format!("container {} is", count - 1),
                             _ => format!("containers {} to {} are", number + 1, count - 1),
                         };
-                        failure.add_consequence(&format!(
-                            "{rest} not checked, because container {number} stops the check"
-                        ));
+                        outcome.consequence =
+                            Some(format!("{rest} not checked, because container {number} stops the check"));
                     }
                     return outcome;
                 }
@@ -312,9 +322,7 @@ impl Processor<'_> {
             (self.options.certificate.is_some(), "`--certificate` is about one program"),
         ];
         if let (Some(_), Some((_, what))) = (self.container, of_one.into_iter().find(|it| it.0)) {
-            let message =
-                format!("{what}, but the text has several containers: copy one of them into a file");
-            outcome.failure = Some(PartFailure::new(Exit::Usage, message));
+            outcome.failure = Some(PartFailure::SeveralPrograms(what));
             return None;
         }
         let original = self.options.certificate.as_ref().map(|path| (path, grammar::print(program)));
@@ -337,16 +345,11 @@ impl Processor<'_> {
                 return None;
             }
             outcome.diagnostics.extend_from_slice(failure.error.diagnostics());
-            let exit = if failure.error.is_bug() {
-                Exit::InternalError
-            } else {
-                exit_of_rejection(failure.error.diagnostics())
-            };
-            outcome.failure = Some(PartFailure::new(exit, failure.to_string()));
+            outcome.failure = Some(PartFailure::Passes(failure));
             return None;
         }
         if let Some(message) = self.options.remarks.failure_message(&remarks) {
-            outcome.failure = Some(PartFailure::new(Exit::Rejected, message));
+            outcome.failure = Some(PartFailure::Remarks(message));
             return None;
         }
         if self.options.check.is_some() {
@@ -363,8 +366,7 @@ impl Processor<'_> {
                 }
             };
             if written != Exit::Success {
-                let message = format!("no certificate is written to `{}`", path.display());
-                outcome.failure = Some(PartFailure::new(written, message));
+                outcome.failure = Some(PartFailure::NoCertificate { path: path.clone(), exit: written });
                 return None;
             }
         }

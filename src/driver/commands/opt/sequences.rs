@@ -153,17 +153,14 @@ impl Processor<'_> {
         ranks: usize,
         checks: Checks,
     ) -> Result<(Source, World, BTreeSet<String>), PartFailure> {
-        let unreadable = |exit: Exit| PartFailure::new(exit, format!("`--with {name}` cannot be checked"));
+        let unreadable = |exit: Exit| PartFailure::WithUnreadable { name: name.to_owned(), exit };
         let source = self.screen.open_source(name, &self.options.text).map_err(unreadable)?;
         let (mut programs, diagnostics) = source.programs();
         let program = match programs.len() {
             1 if !has_errors(&diagnostics) => &mut programs[0],
             _ => {
                 self.screen.report_diagnostics(&source, &diagnostics);
-                return Err(PartFailure::new(
-                    Exit::Rejected,
-                    format!("`--with {name}` is not one program without errors"),
-                ));
+                return Err(PartFailure::WithRejected(name.to_owned()));
             }
         };
         let own = self.options.set.iter().filter(|it| it.applies_to(program)).cloned().collect::<Vec<_>>();
@@ -176,8 +173,7 @@ impl Processor<'_> {
         self.screen.report_diagnostics(&source, assumed.as_slice());
         let smallest = hir_plan::smallest_world(program);
         if smallest > ranks {
-            let message = hir_plan::limits::too_few_ranks_text(name, smallest, ranks);
-            return Err(PartFailure::new(Exit::Environment, message));
+            return Err(PartFailure::TooFewRanks { program: Some(name.to_owned()), smallest, ranks });
         }
         let world = hir_plan::build_with_limits(program, &source.lines, ranks, &self.options.world.limits())
             .map_err(|faults| {
@@ -191,10 +187,7 @@ impl Processor<'_> {
         self.screen.session().remove_allowed(&source, &mut found);
         self.screen.report_diagnostics(&source, &found);
         if has_errors(&found) || !report.not_checked.is_empty() {
-            return Err(PartFailure::new(
-                Exit::Check,
-                format!("`--with {name}` has a fault of its own, or could not be checked"),
-            ));
+            return Err(PartFailure::WithFaulty(name.to_owned()));
         }
         let symmetric = symmetric_tensors(program);
         Ok((source, world, symmetric))
