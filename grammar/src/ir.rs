@@ -23,7 +23,7 @@ use rustc_hash::FxHashMap;
 use crate::{arena::Arena, span::Span, words::P2pProtocol};
 
 pub use self::{
-    axis::{AXIS_SUFFIXES, Axis, AxisKind, ParallelType},
+    axis::{Axis, AxisKind, AxisSuffix, ParallelType},
     function::Function,
     mesh::{DeviceDim, Mesh},
     place::Place,

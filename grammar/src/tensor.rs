@@ -10,7 +10,7 @@ use crate::{
     codes::Code,
     diagnostic::Diagnostic,
     dtype::DType,
-    ir::{AXIS_SUFFIXES, AxisKind, Memory, Mesh, ParallelType},
+    ir::{AxisKind, AxisSuffix, Memory, Mesh, ParallelType},
     numbering::NUMBER_LIMIT,
     parse::parse_scalar_at,
     span::Span,
@@ -60,8 +60,8 @@ pub struct AxisText<'s> {
     pub expanded: Option<Expr<'s>>,
     /// Whether the axis is printed as `Ragged{extents=…}`.
     pub ragged: bool,
-    /// One of `AXIS_SUFFIXES`.
-    pub suffix: &'static str,
+    /// The suffix.
+    pub suffix: AxisSuffix,
 }
 
 /// Parses the text of a tensor token that begins at offset `at` of the whole source.
@@ -302,21 +302,15 @@ fn split_axes<'s>(list: SpannedText<'s>, commas: &mut Vec<Diagnostic>) -> Vec<Sp
 fn second_axis(element: SpannedText<'_>) -> Option<usize> {
     let close = matching_bracket(element.text, element.text.find('{')?)?;
     let behind = element.text.get(close + 1..)?;
-    let (_, rest) = known_suffix(behind);
+    let (_, rest) = AxisSuffix::split(behind);
     let begins = rest.trim_start();
     let kind = longest_match(AxisKind::LETTERS, begins.split('{').next().unwrap_or(""));
     (kind.is_some() && begins.contains('{')).then_some(element.text.len() - begins.len())
 }
 
-/// Returns the longest axis suffix that `text` begins with, and the rest of `text`.
-fn known_suffix(text: &str) -> (&'static str, &str) {
-    let fitting = AXIS_SUFFIXES.iter().filter_map(|it| Some((*it, text.strip_prefix(it)?)));
-    fitting.min_by_key(|(_, rest)| rest.len()).unwrap_or(("", text))
-}
-
-/// Parses the text after an axis, which must be one of the suffixes.
-fn suffix(behind: SpannedText<'_>) -> Result<&'static str, Diagnostic> {
-    match known_suffix(behind.text) {
+/// Parses the text after an axis, which must be a suffix.
+fn suffix(behind: SpannedText<'_>) -> Result<AxisSuffix, Diagnostic> {
+    match AxisSuffix::split(behind.text) {
         (suffix, rest) if rest.trim().is_empty() => Ok(suffix),
         _ => {
             let piece = behind.trimmed();

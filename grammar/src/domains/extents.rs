@@ -72,7 +72,7 @@ fn alternatives(program: &Program, tensor: TensorId, inferred: &InferredDomains)
             let axis = axes[*other];
             axis.parallel == ParallelType::Serial
                 && axis.kind == axes[*outer].kind
-                && !axis.suffix.contains("rf")
+                && !axis.is_rfactor()
                 && inferred.splits.iter().all(|split| split.1 != *other)
         };
         found.extend((0..axes.len()).filter(is_free).map(|other| {

@@ -19,7 +19,7 @@ impl DomainFacts {
         let proven = |(outer, inner, _): &(usize, usize, bool)| {
             ceil_div_operands(program, axes[*inner].extent).is_some_and(|(_, by)| by == axes[*outer].extent)
         };
-        let rf = |axis: &&Axis| axis.suffix.contains("rf");
+        let rf = |axis: &&Axis| axis.is_rfactor();
         let mut plain: Vec<u32> = axes.iter().filter(|it| !rf(it)).map(|it| it.number).collect();
         let serial = axes.iter().filter(|it| it.parallel == ParallelType::Serial && !rf(it));
         let out_of_order = serial.clone().zip(serial.skip(1)).filter(|(a, b)| a.number > b.number);
@@ -57,14 +57,14 @@ pub(super) fn split_candidates(
     let axes: Vec<&Axis> = program.tensors[tensor].loop_domain.iter().map(|id| &program.axes[*id]).collect();
     let mut pairs = Vec::new();
     for (outer, axis) in axes.iter().enumerate() {
-        if !is_spread(axis) || axis.suffix.contains("rf") || taken.iter().any(|it| it.0 == outer) {
+        if !is_spread(axis) || axis.is_rfactor() || taken.iter().any(|it| it.0 == outer) {
             continue;
         }
         let inner =
             axes.iter().position(|it| it.number == axis.number + 1 && it.parallel == ParallelType::Serial);
         // If numbers are used twice, the first of two outer axes gets the inner axis.
         let free = |at: &usize| pairs.iter().chain(taken).all(|it| it.1 != *at);
-        let inner = inner.filter(|at| free(at) && !axes[*at].suffix.contains("rf"));
+        let inner = inner.filter(|at| free(at) && !axes[*at].is_rfactor());
         pairs.extend(inner.map(|inner| (outer, inner, false)));
     }
     pairs

@@ -1,5 +1,7 @@
 //! Iteration domains, their kinds and their parallel types.
 
+use std::fmt;
+
 use super::{DeviceDim, ExprId};
 
 /// An iteration domain (nvFuser's IterDomain).
@@ -21,8 +23,8 @@ pub struct Axis {
     pub expanded: Option<ExprId>,
     /// Whether the axis is ragged (`iS7Ragged{extents=…}`); `extent` then refers to the extents.
     pub is_ragged: bool,
-    /// The suffix (`rf`, `_p`, `_c`), verbatim.
-    pub suffix: &'static str,
+    /// The suffix.
+    pub suffix: AxisSuffix,
 }
 
 impl Axis {
@@ -37,8 +39,13 @@ impl Axis {
             extent,
             expanded: None,
             is_ragged: false,
-            suffix: "",
+            suffix: AxisSuffix::NONE,
         }
+    }
+
+    /// Returns whether the axis is the result of a root-to-logical transform (`rf`).
+    pub const fn is_rfactor(&self) -> bool {
+        self.suffix.is_rfactor
     }
 }
 
@@ -75,9 +82,42 @@ impl AxisKind {
     ];
 }
 
-/// The suffixes of an iteration domain: `rf` for the result of a root-to-logical transform, `_p` for padding
-/// to a multiple of the warp size, `_c` for a dimension of a cluster.
-pub const AXIS_SUFFIXES: &[&str] = &["", "rf", "_p", "_c", "rf_p", "rf_c", "_p_c", "rf_p_c"];
+/// The suffix of an iteration domain. Its parts are printed in the order of the fields.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct AxisSuffix {
+    /// `rf`: the result of a root-to-logical transform.
+    pub is_rfactor: bool,
+    /// `_p`: padded to a multiple of the warp size.
+    pub is_padded: bool,
+    /// `_c`: a dimension of a cluster.
+    pub is_clustered: bool,
+}
+
+impl AxisSuffix {
+    /// No suffix.
+    pub const NONE: Self = Self { is_rfactor: false, is_padded: false, is_clustered: false };
+    /// `rf`.
+    pub const RFACTOR: Self = Self { is_rfactor: true, ..Self::NONE };
+
+    /// Parses the suffix that `text` begins with, and returns the rest of `text`, too.
+    pub fn split(text: &str) -> (Self, &str) {
+        let mut rest = text;
+        let mut takes = |part| {
+            let behind = rest.strip_prefix(part);
+            rest = behind.unwrap_or(rest);
+            behind.is_some()
+        };
+        let suffix = Self { is_rfactor: takes("rf"), is_padded: takes("_p"), is_clustered: takes("_c") };
+        (suffix, rest)
+    }
+}
+
+impl fmt::Display for AxisSuffix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = [(self.is_rfactor, "rf"), (self.is_padded, "_p"), (self.is_clustered, "_c")];
+        parts.into_iter().filter(|it| it.0).try_for_each(|it| f.write_str(it.1))
+    }
+}
 
 /// The parallel type of an axis: the resource that its iterations are distributed over.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -169,7 +169,7 @@ impl Program {
     pub fn is_partial(&self, tensor: TensorId, axis: AxisId) -> bool {
         let leaves = self.loop_axes_of(tensor, axis);
         let is_device = |leaf: &AxisId| matches!(self.axes[*leaf].parallel, ParallelType::Device(_));
-        leaves.iter().all(is_device) && leaves.iter().any(|leaf| self.axes[*leaf].suffix.contains("rf"))
+        leaves.iter().all(is_device) && leaves.iter().any(|leaf| self.axes[*leaf].is_rfactor())
     }
 
     /// Returns whether a rank holds one stream's slice of the tensor at a time.

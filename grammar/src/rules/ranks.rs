@@ -35,7 +35,7 @@ impl RankFacts {
 pub(super) fn partial_sums(program: &Program, out: TensorId) -> i32 {
     let partial = |axis: &&AxisId| {
         let axis = &program.axes[**axis];
-        matches!(axis.parallel, ParallelType::Device(_)) && axis.suffix.contains("rf")
+        matches!(axis.parallel, ParallelType::Device(_)) && axis.is_rfactor()
     };
     program.tensors[out].loop_domain.iter().filter(partial).count() as i32
 }

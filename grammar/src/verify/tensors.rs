@@ -209,7 +209,7 @@ impl Verifier<'_> {
     /// transform (`rf`) may differ from its operand.
     fn mismatched_kind(&self, transform: &Transform) -> Option<(AxisId, String)> {
         let kind = |axis: AxisId| match &self.program.axes[axis] {
-            it if it.suffix.contains("rf") => None,
+            it if it.is_rfactor() => None,
             it => Some(it.kind),
         };
         let (wanted, source, results) = match *transform {

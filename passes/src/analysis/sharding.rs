@@ -139,8 +139,8 @@ impl Sharding {
                 return None;
             }
             let partial = pieces.iter().any(|it| it.device().is_some())
-                && (suffix.contains("rf") || program.is_partial(tensor, axis));
-            let is_alone = |piece: &DimPiece| !spreads(piece) && suffix.contains("rf");
+                && (suffix.is_rfactor || program.is_partial(tensor, axis));
+            let is_alone = |piece: &DimPiece| !spreads(piece) && suffix.is_rfactor;
             let lone = pieces.iter().copied().find(is_alone).and_then(|piece| piece.device());
             pieces.retain(|piece| piece.parallel != ParallelType::Serial && spreads(piece));
             let (extent, kind) = match expanded {

@@ -4,8 +4,8 @@
 
 use grammar::{
     ir::{
-        Axis, AxisId, AxisKind, Domains, Expr, ExprId, Function, Memory, ParallelType, Program, TensorId,
-        Transform,
+        Axis, AxisId, AxisKind, AxisSuffix, Domains, Expr, ExprId, Function, Memory, ParallelType, Program,
+        TensorId, Transform,
     },
     ops::Op,
 };
@@ -180,13 +180,13 @@ impl Dim {
             }
             program.axes[cut].parallel = parallel;
             if self.partial && matches!(parallel, ParallelType::Device(_)) {
-                program.axes[cut].suffix = "rf";
+                program.axes[cut].suffix = AxisSuffix::RFACTOR;
             }
             loops.push(cut);
         }
         if let (Some(device), Some(axis)) = (self.unit_device_axis, rest) {
             program.axes[axis].parallel = ParallelType::Device(device);
-            program.axes[axis].suffix = "rf";
+            program.axes[axis].suffix = AxisSuffix::RFACTOR;
         }
         loops.extend(rest);
     }

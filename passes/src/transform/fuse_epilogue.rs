@@ -203,7 +203,7 @@ fn have_same_axes(program: &Program, a: TensorId, b: TensorId) -> bool {
         let spread_sum = |axis: &AxisId| {
             let axis = &program.axes[*axis];
             let device = matches!(axis.parallel, ParallelType::Device(_));
-            device && (axis.kind == AxisKind::Reduction || axis.suffix.contains("rf"))
+            device && (axis.kind == AxisKind::Reduction || axis.is_rfactor())
         };
         program.has_plain_domains(tensor) && !program.tensors[tensor].loop_domain.iter().any(spread_sum)
     };

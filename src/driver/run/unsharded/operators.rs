@@ -359,7 +359,7 @@ impl OperatorLowering<'_, '_> {
         let program = self.planner.program;
         program.dimensions(self.out).position(|axis| {
             let it = &program.axes[axis];
-            matches!(it.parallel, ParallelType::Device(_)) && it.suffix.contains("rf")
+            matches!(it.parallel, ParallelType::Device(_)) && it.is_rfactor()
         })
     }
 }
