@@ -147,11 +147,10 @@ impl<'a> TeamCollective<'a> {
     /// Returns the members from which a member receives data.
     pub fn givers(&self, member: usize) -> Result<Vec<usize>, SimError> {
         let it = self.posted[member];
-        if it.output.as_ref().is_none_or(View::is_empty) {
-            return Ok(Vec::new());
+        if it.receives() {
+            self.deliveries(member)?;
         }
-        self.deliveries(member)?;
-        Ok(it.kind.source_members(member, self.members.len()))
+        Ok(it.givers(member, self.members.len()))
     }
 
     /// Reads the inputs that a member receives, as far as they have not been read.

@@ -86,6 +86,8 @@ pub(super) enum InFlight {
         left: usize,
         /// Steps that may run (`plan::sync::Step::part`).
         ready: VecDeque<u32>,
+        /// By side: the receive that may begin after it (`plan::sync::next_receives`).
+        next: Vec<Option<usize>>,
     },
     /// A copy whose first half has run.
     HalfCopy,

@@ -15,7 +15,7 @@ use super::{
 };
 use hir_plan::{
     Communication, Direction, P2pGroup, P2pOp, SyncEffect,
-    sync::{CommNo, CommRole, acquire_step, deliver_step, release_step},
+    sync::{CommNo, CommRole, acquire_step, deliver_step, next_receives, release_step},
 };
 
 impl Machine<'_> {
@@ -92,14 +92,14 @@ impl Machine<'_> {
     /// Starts the P2P group at a queue's head. Its sends may run, and the first receive from each peer may mark the elements
     /// that it will write as unwritten.
     pub fn start_p2p_ops(&mut self, queue: usize, group: &P2pGroup) {
-        let mut peers = FxHashSet::default();
-        let mut begins = |it: &P2pOp| it.direction == Direction::Send || peers.insert(it.peer);
-        let begun = group.ops.iter().enumerate().filter(|(_, it)| begins(it));
+        let next = next_receives(group);
+        let later: FxHashSet<usize> = next.iter().flatten().copied().collect();
+        let begun = group.ops.iter().enumerate().filter(|(side, _)| !later.contains(side));
         let mut ready: VecDeque<u32> = begun.map(|(side, it)| first_step(side, it)).collect();
         if ready.is_empty() {
             ready.push_back(release_step(0));
         }
-        self.actors[queue].in_flight = Some(InFlight::P2pOps { left: group.ops.len(), ready });
+        self.actors[queue].in_flight = Some(InFlight::P2pOps { left: group.ops.len(), ready, next });
         self.make_ready(queue);
     }
 
@@ -139,12 +139,13 @@ impl Machine<'_> {
                 self.deliver(at, *comm, side)?;
             }
         }
-        let Some(InFlight::P2pOps { ready, left }) = &mut self.actors[actor].in_flight else {
+        let Some(InFlight::P2pOps { ready, left, next }) = &mut self.actors[actor].in_flight else {
             return Ok(());
         };
         if part == Some(deliver_step(number)) {
             *left -= 1;
-            ready.extend(next_receive(group, number).map(|(side, it)| first_step(side, it)));
+            let next = next.get(number).copied().flatten();
+            ready.extend(next.and_then(|side| Some(first_step(side, group.ops.get(side)?))));
         }
         if *left == 0 {
             ready.push_back(last);
@@ -198,12 +199,4 @@ fn first_step(side: usize, it: &P2pOp) -> u32 {
         Direction::Recv if !it.view.is_empty() => acquire_step(side),
         Direction::Recv | Direction::Send => deliver_step(side),
     }
-}
-
-/// Returns the next receive of a group from the peer of a receive, with its index: messages between two ranks arrive in the order of
-/// their posts.
-fn next_receive(group: &P2pGroup, receive: usize) -> Option<(usize, &P2pOp)> {
-    let from = group.ops.get(receive).filter(|it| it.direction == Direction::Recv)?.peer;
-    let is_next = |(_, it): &(usize, &P2pOp)| it.direction == Direction::Recv && it.peer == from;
-    group.ops.iter().enumerate().skip(receive + 1).find(is_next)
 }

@@ -21,6 +21,18 @@ pub struct Collective {
     pub work: WorkNo,
 }
 
+impl Collective {
+    /// Returns whether this rank stores something.
+    pub fn receives(&self) -> bool {
+        self.output.as_ref().is_some_and(|it| !it.is_empty())
+    }
+
+    /// Returns the members of a team of `n` whose inputs a member stores, in team order. It writes its output after these have begun.
+    pub fn givers(&self, member: usize, n: usize) -> Vec<usize> {
+        if self.receives() { self.kind.source_members(member, n) } else { Vec::new() }
+    }
+}
+
 /// A kind of collective with its parameters. Roots and peers are positions in the team.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CollectiveKind {

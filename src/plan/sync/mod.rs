@@ -64,7 +64,7 @@ pub use progress::{JobState, RankProgress};
 use skipped::Alignment;
 pub use step::{
     Step, StepAccess, acquire_step, begin_end_steps, collective_members, copy_halves, deliver_step,
-    release_step,
+    next_receives, release_step,
 };
 pub use symmetry::Symmetry;
 pub use wait_graph::{Blocker, WaitGraph};

@@ -18,8 +18,10 @@
 
 use std::borrow::Cow;
 
+use rustc_hash::FxHashMap;
+
 use super::{CommKey, CommMatching, InstRef, World};
-use crate::{Access, Communication, Direction, InstKind, View, ViewOnRank};
+use crate::{Access, Communication, Direction, InstKind, P2pGroup, View, ViewOnRank};
 
 /// A step of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -60,6 +62,19 @@ pub fn deliver_step(side: usize) -> u32 {
 /// Returns the step in which a P2P group with `sides` sides releases the sent elements.
 pub fn release_step(sides: usize) -> u32 {
     2 * sides as u32
+}
+
+/// Returns by side of a P2P group: the receive that acquires its elements after this receive has received. Messages between two ranks
+/// arrive in the order of their posts.
+pub fn next_receives(group: &P2pGroup) -> Vec<Option<usize>> {
+    let mut next = vec![None; group.ops.len()];
+    let mut latest: FxHashMap<usize, usize> = FxHashMap::default();
+    for (side, it) in group.ops.iter().enumerate().filter(|(_, it)| it.direction == Direction::Recv) {
+        if let Some(earlier) = latest.insert(it.peer, side) {
+            next[earlier] = Some(side);
+        }
+    }
+    next
 }
 
 /// Returns the steps at the beginning and at the end of an instruction. The steps of a P2P group's sides are

@@ -233,18 +233,14 @@ impl Waits {
         let arrived = |member: usize| Event::Arrived(*comm, member as u32);
         self.begun.extend([arrived(me), Event::AllArrived(*comm)]);
         let members = team.len();
-        let receives_from_all = collective.is_none_or(|it| it.kind.receives_from_all(me, members));
-        let receives = collective.is_none_or(|it| it.output.as_ref().is_some_and(|it| !it.is_empty()));
-        match collective {
-            _ if !receives => (),
+        if members > 2 && collective.is_none_or(|it| it.receives() && it.kind.receives_from_all(me, members))
+        {
             // One event instead of one for each pair of members.
-            _ if receives_from_all && members > 2 => self.to_end.push(Event::AllArrived(*comm)),
-            Some(it) if !receives_from_all => {
-                // The root of a plan made by hand may be no member; planning refuses such programs.
-                let givers = it.kind.source_members(me, members).into_iter();
-                self.to_end.extend(givers.filter(|it| *it != me && *it < members).map(arrived));
-            }
-            Some(_) | None => self.to_end.extend((0..members).filter(|it| *it != me).map(arrived)),
+            self.to_end.push(Event::AllArrived(*comm));
+        } else {
+            let givers = collective.map_or_else(|| (0..members).collect(), |it| it.givers(me, members));
+            // The root of a plan made by hand may be no member; planning refuses such programs.
+            self.to_end.extend(givers.into_iter().filter(|it| *it != me && *it < members).map(arrived));
         }
     }
 }

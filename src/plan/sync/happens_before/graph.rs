@@ -15,6 +15,7 @@ use crate::{
         collective_members, deliver_step,
         machine::Machine,
         memory_groups::{actor_count, total_actors},
+        next_receives,
     },
 };
 
@@ -136,23 +137,23 @@ impl HappensBeforeGraph {
                     is_post: item.is_post,
                 };
                 let [first, second] = begin_end_steps(at.rank, kind);
-                let sides = if let InstKind::P2pGroup(it) = kind { Some(&it.ops) } else { None };
+                let sides = if let InstKind::P2pGroup(it) = kind { Some(it) } else { None };
                 let sides = sides.filter(|_| !item.is_post);
                 let begin = self.push(node(first));
                 self.predecessors[begin as usize].extend(last);
                 let mut inside = vec![begin];
                 let mut steps = Vec::new();
-                // Messages between two ranks arrive in the order of their posts.
-                let mut received: FxHashMap<usize, u32> = FxHashMap::default();
-                for (side, it) in sides.into_iter().flatten().enumerate() {
+                // By side: the deliveries before it.
+                let mut earlier: FxHashMap<usize, u32> = FxHashMap::default();
+                let next = sides.map_or_else(Vec::new, |it| next_receives(it));
+                let ops = sides.into_iter().flat_map(|it| &it.ops);
+                for (side, (it, next)) in ops.zip(next).enumerate() {
                     let takes = self.push(node(Some(acquire_step(side))));
                     self.predecessors[takes as usize].push(begin);
                     let step = self.push(node(Some(deliver_step(side))));
                     self.predecessors[step as usize].push(takes);
-                    if it.direction == Direction::Recv {
-                        let earlier = received.insert(it.peer, step);
-                        self.predecessors[takes as usize].extend(earlier);
-                    }
+                    self.predecessors[takes as usize].extend(earlier.get(&side));
+                    earlier.extend(next.map(|it| (it, step)));
                     inside.push(step);
                     steps.push(Some(step).filter(|_| !it.view.is_empty()));
                 }
