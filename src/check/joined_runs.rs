@@ -1,6 +1,8 @@
 //! The plans of several runs of a rank as a single plan: a process issues the runs one after the other.
 
-use hir_plan::{CommunicatorNo, Inst, InstKind, Plan, SignalId, StreamNo};
+use std::sync::Arc;
+
+use hir_plan::{CommunicatorNo, Inst, InstKind, LoopIteration, Origin, Plan, SignalId, StreamNo};
 
 /// Returns the number of signals of all ranks.
 pub(super) fn signal_count(plans: &[Plan]) -> u32 {
@@ -51,6 +53,19 @@ impl JoinedRuns {
         }
     }
 
+    /// Adds the origins and iterations of another program, and returns the number of the first origin. Its statements have no names.
+    pub fn add_origins(&mut self, of: &Plan) -> u32 {
+        let plan = &mut self.plan;
+        let (origins, iterations) = (plan.origins.len() as u32, plan.iterations.len() as u32);
+        let own =
+            |it: &Origin| Origin { stmt: None, iteration: it.iteration.map(|at| at + iterations), ..*it };
+        Arc::make_mut(&mut plan.origins).extend(of.origins.iter().map(own));
+        let own =
+            |it: &LoopIteration| LoopIteration { parent: it.parent.map(|at| at + iterations), ..it.clone() };
+        Arc::make_mut(&mut plan.iterations).extend(of.iterations.iter().map(own));
+        origins
+    }
+
     /// Adds a run: of each instruction, given with its number, what `keep` returns. `signals` is the number of signals of all ranks in the run.
     /// Returns the places of the instructions.
     pub fn add_run(
@@ -65,7 +80,7 @@ impl JoinedRuns {
         for (number, inst) in of.code.iter().enumerate() {
             let origin = inst.origin + numbers.origins;
             let kept = keep(number, &inst.kind).map(|mut kind| {
-                renumber(&mut kind, (events, works, self.signals), &numbers.communicators);
+                renumber(&mut kind, (events, works, self.signals), numbers);
                 self.push(kind, numbers.streams[inst.stream as usize], origin)
             });
             places.push(kept);
@@ -111,12 +126,9 @@ fn add_all<T: Clone + PartialEq>(known: &mut Vec<T>, all: &[T]) -> Vec<u32> {
     numbers
 }
 
-/// Numbers the events, works and signals of a run behind those of the runs before, and gives communicators their numbers in the joined plan.
-fn renumber(
-    kind: &mut InstKind,
-    (events, works, signals): (u32, u32, u32),
-    communicators: &[CommunicatorNo],
-) {
+/// Numbers the events, works and signals of a run behind those of the runs before, and gives communicators and origins their numbers in the
+/// joined plan.
+fn renumber(kind: &mut InstKind, (events, works, signals): (u32, u32, u32), numbers: &RunNumbers) {
     match kind {
         InstKind::RecordEvent { event } | InstKind::WaitEvent { event } | InstKind::HostWait { event } => {
             *event += events;
@@ -127,11 +139,12 @@ fn renumber(
         }
         InstKind::Collective(it) => {
             it.work += works;
-            it.communicator = communicators[it.communicator as usize];
+            it.communicator = numbers.communicators[it.communicator as usize];
         }
         InstKind::P2pGroup(it) => {
             it.work += works;
-            it.communicator = communicators[it.communicator as usize];
+            it.communicator = numbers.communicators[it.communicator as usize];
+            it.ops.iter_mut().for_each(|it| it.origin += numbers.origins);
         }
         InstKind::Alloc { .. }
         | InstKind::Copy { .. }

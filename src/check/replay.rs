@@ -10,12 +10,12 @@ use std::{collections::BTreeSet, sync::Arc};
 use super::{
     capture::capture,
     joined_runs::{JoinedRuns, RunNumbers, signal_count},
+    not_compared::NotCompared,
     shared_buffers::join_buffers,
     two_runs,
 };
 use hir_plan::{
-    Buffer, BufferNo, InstKind, IoBinding, LoopIteration, Number, Origin, Plan, Shard, ShardLayout, View,
-    ViewOnRank, World,
+    Buffer, BufferNo, InstKind, IoBinding, Number, Plan, Shard, ShardLayout, View, ViewOnRank, World,
     sync::{InstRef, Step},
 };
 
@@ -36,6 +36,41 @@ impl ReplayedStorage {
         let is_same = self.later.is_some() || self.earlier == other.earlier;
         (self.rank, self.later) == (other.rank, other.later) && is_same
     }
+
+    /// Returns the plans of its rank in the first and in the last run.
+    ///
+    /// # Errors
+    /// One of them has no such rank or tensor.
+    pub(super) fn plans<'w>(
+        &self,
+        first: &'w World,
+        last: &'w World,
+    ) -> Result<[&'w Plan; 2], NoSuchStorage> {
+        let plan = |world: &'w World, buffer: Option<BufferNo>| {
+            let plan = world.get(self.rank).ok_or(NoSuchStorage::Rank(self.rank))?;
+            match buffer.filter(|it| *it as usize >= plan.buffers.len()) {
+                Some(number) => Err(NoSuchStorage::Tensor { rank: self.rank, number }),
+                None => Ok(plan),
+            }
+        };
+        Ok([plan(first, Some(self.earlier))?, plan(last, self.later)?])
+    }
+}
+
+/// What worlds do not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoSuchStorage {
+    /// There is no such rank.
+    #[error("there is no rank {0}")]
+    Rank(usize),
+    /// There is no such tensor.
+    #[error("rank {rank} has no tensor {number}")]
+    Tensor {
+        /// The rank.
+        rank: usize,
+        /// The number of the buffer.
+        number: BufferNo,
+    },
 }
 
 /// What follows the first run.
@@ -66,8 +101,22 @@ pub struct Replay {
 
 /// Why a world of several runs cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct NotReplayable(String);
+pub enum NotReplayable {
+    /// The programs have different numbers of ranks.
+    #[error("the programs have different numbers of ranks")]
+    Ranks,
+    /// The storage to share does not exist.
+    #[error(transparent)]
+    Storage(#[from] NoSuchStorage),
+    /// The programs do not fit together.
+    #[error(transparent)]
+    Programs(#[from] NotCompared),
+    /// Two tensors that are to share storage have different element types.
+    #[error(
+        "`{0}` and `{1}` have different element types, which the simulator does not place in one storage"
+    )]
+    DifferentTypes(String, String),
+}
 
 impl Replay {
     /// Combines a run of a program with what follows it. Without `next` and `storage`, the world is that of the program, without exchanges
@@ -85,10 +134,10 @@ impl Replay {
             NextRun::Other(world, _) => world,
         });
         if second.is_some_and(|it| it.len() != first.len()) {
-            return Err(NotReplayable("the programs have different numbers of ranks".to_owned()));
+            return Err(NotReplayable::Ranks);
         }
-        if let Some(it) = storage.iter().find(|it| it.rank >= first.len()) {
-            return Err(NotReplayable(format!("there is no rank {}", it.rank)));
+        for it in storage {
+            it.plans(first, second.unwrap_or(first))?;
         }
         let mut ranks = Vec::new();
         for (rank, plan) in first.iter().enumerate() {
@@ -181,18 +230,12 @@ impl RankReplay {
         let mut buffers = [own, Vec::new()];
         if let Some(second) = second {
             buffers[1] = match next {
-                Some(NextRun::Other(_, shared)) => {
-                    join_buffers(plan, second, shared).map_err(|it| NotReplayable(it.to_string()))?
-                }
+                Some(NextRun::Other(_, shared)) => join_buffers(plan, second, shared)?,
                 Some(NextRun::Same | NextRun::Captured) | None => buffers[0].clone(),
             };
         }
         let last = usize::from(second.is_some());
         for it in storage.iter().filter(|it| it.rank == first.rank) {
-            let later = it.later.unwrap_or(if last == 0 { it.earlier } else { 0 });
-            if it.earlier as usize >= first.buffers.len() || later as usize >= buffers[last].len() {
-                return Err(NotReplayable(format!("rank {} has no such tensor", it.rank)));
-            }
             let Some(later) = it.later else { continue };
             if last == 1 && next.is_some_and(|it| matches!(it, NextRun::Same)) && it.earlier != later {
                 // The tensor of the first run gets other storage in the second one.
@@ -205,10 +248,7 @@ impl RankReplay {
             for (number, it) in buffers.iter().zip(&of.buffers) {
                 let place = &mut plan.buffers[*number as usize];
                 if place.dtype != it.dtype {
-                    return Err(NotReplayable(format!(
-                        "`{}` and `{}` have different element types, which the simulator does not place in one storage",
-                        place.name, it.name
-                    )));
+                    return Err(NotReplayable::DifferentTypes(place.name.to_string(), it.name.to_string()));
                 }
                 place.len = place.len.max(it.len);
             }
@@ -235,16 +275,12 @@ impl RankReplay {
         omitted: &[usize],
     ) {
         let is_known = run == 0 || Arc::ptr_eq(&self.joined.plan.origins, &of.origins);
-        let origins = if is_known { 0 } else { add_origins(&mut self.joined.plan, of) };
-        self.numbers[run].origins = origins;
+        self.numbers[run].origins = if is_known { 0 } else { self.joined.add_origins(of) };
         let places = self.joined.add_run(of, &self.numbers[run], signals, |at, kind| {
             let mut kind = kept_kind(kind).filter(|_| omitted.binary_search(&at).is_err())?;
             kind.change_views(of.rank, |rank, view| {
                 view.buffer = buffers[rank][run][view.buffer as usize];
             });
-            if let InstKind::P2pGroup(it) = &mut kind {
-                it.ops.iter_mut().for_each(|it| it.origin += origins);
-            }
             Some(kind)
         });
         self.places.push(places);
@@ -338,17 +374,6 @@ impl RankReplay {
 fn add_buffer(plan: &mut Plan, of: &Plan, number: BufferNo) -> BufferNo {
     plan.buffers.push(of.buffers[number as usize].clone());
     plan.buffers.len() as BufferNo - 1
-}
-
-/// Adds the origins and iterations of another plan, and returns the number of the first origin. Statements of another program have no names.
-fn add_origins(plan: &mut Plan, of: &Plan) -> u32 {
-    let (origins, iterations) = (plan.origins.len() as u32, plan.iterations.len() as u32);
-    let own = |it: &Origin| Origin { stmt: None, iteration: it.iteration.map(|at| at + iterations), ..*it };
-    Arc::make_mut(&mut plan.origins).extend(of.origins.iter().map(own));
-    let own =
-        |it: &LoopIteration| LoopIteration { parent: it.parent.map(|at| at + iterations), ..it.clone() };
-    Arc::make_mut(&mut plan.iterations).extend(of.iterations.iter().map(own));
-    origins
 }
 
 /// Returns an instruction as the combined world contains it, or `None` if it omits it. The host waits for the run that it belongs to.

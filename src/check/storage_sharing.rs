@@ -1,23 +1,15 @@
 //! Whether an allocator may give the storage of a tensor to another one, by the rules of `storage`: an order of steps that says so may belong to
 //! another program.
 
-use super::replay::{NextRun, ReplayedStorage};
+use super::replay::{NextRun, NoSuchStorage, ReplayedStorage};
 use hir_plan::{Allocation, BufferNo, InstKind, Plan, World};
 
 /// Why an allocator does not give the storage of a tensor to another one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotShared {
-    /// There is no such rank.
-    #[error("there is no rank {0}")]
-    NoRank(usize),
-    /// There is no such tensor.
-    #[error("rank {rank} has no tensor {number}")]
-    NoTensor {
-        /// The rank.
-        rank: usize,
-        /// The number of the buffer.
-        number: BufferNo,
-    },
+    /// There is no such rank or tensor.
+    #[error(transparent)]
+    NoSuchStorage(#[from] NoSuchStorage),
     /// The program does not allocate the tensor, or not from a pool.
     #[error(
         "`{0}` is no tensor that the program allocates from a pool: an input, symmetric memory or a tensor without elements"
@@ -47,11 +39,11 @@ pub enum NotShared {
 /// # Errors
 /// Why it does not.
 pub fn may_share(first: &World, next: Option<NextRun<'_>>, it: &ReplayedStorage) -> Result<(), NotShared> {
-    let plan = first.get(it.rank).ok_or(NotShared::NoRank(it.rank))?;
     let last = match next {
-        Some(NextRun::Other(world, _)) => world.get(it.rank).ok_or(NotShared::NoRank(it.rank))?,
-        Some(NextRun::Same | NextRun::Captured) | None => plan,
+        Some(NextRun::Other(world, _)) => world,
+        Some(NextRun::Same | NextRun::Captured) | None => first,
     };
+    let [plan, last] = it.plans(first, last)?;
     let earlier = Allocated::of(plan, it.earlier)?;
     let Some(later) = it.later else { return earlier.may_go_to_caller() };
     let later = Allocated::of(last, later)?;
@@ -81,11 +73,10 @@ struct Allocated<'a> {
 
 impl<'a> Allocated<'a> {
     fn of(plan: &'a Plan, number: BufferNo) -> Result<Self, NotShared> {
-        let buffer = plan.buffers.get(number as usize);
-        let buffer = buffer.ok_or(NotShared::NoTensor { rank: plan.rank, number })?;
         let all = plan.allocations.iter().filter(|it| !it.is_empty && !it.is_symmetric);
         let allocation = all.into_iter().find(|it| it.buffer == number);
-        let allocation = allocation.ok_or_else(|| NotShared::NoAllocation(buffer.name.to_string()))?;
+        let allocation = allocation
+            .ok_or_else(|| NotShared::NoAllocation(plan.buffers[number as usize].name.to_string()))?;
         Ok(Self { plan, allocation })
     }
 

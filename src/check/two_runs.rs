@@ -1,7 +1,5 @@
 //! Two consecutive runs as a single plan: of one program, or of two that a process executes one after the other.
 
-use std::sync::Arc;
-
 use super::{joined_runs::JoinedRuns, storage::IssuedRuns};
 use hir_plan::{BufferNo, InstKind, MappedView, Number, Plan, View, ViewOnRank};
 
@@ -24,9 +22,7 @@ impl TwoRuns {
     /// Returns a run of each of the plans of two programs on a rank. `joined` is the first one with the buffers of the second one, whose
     /// numbers there are `buffers`, by rank.
     pub fn of_two(joined: Plan, runs: [&Plan; 2], signals: u32, buffers: &[Vec<BufferNo>]) -> Self {
-        let mut joined = JoinedRuns::new(joined);
-        Arc::make_mut(&mut joined.plan.origins).extend(runs[1].origins.iter().copied());
-        Self::of(joined, runs, signals, Some(buffers))
+        Self::of(JoinedRuns::new(joined), runs, signals, Some(buffers))
     }
 
     fn of(mut joined: JoinedRuns, runs: [&Plan; 2], signals: u32, buffers: Option<&[Vec<BufferNo>]>) -> Self {
@@ -44,7 +40,7 @@ impl TwoRuns {
             joined.end_run(end.stream, end.origin);
         }
         let second_begins = joined.plan.code.len();
-        of_second.origins = if buffers.is_some() { first.origins.len() as u32 } else { 0 };
+        of_second.origins = if buffers.is_some() { joined.add_origins(second) } else { 0 };
         places[1] = joined.add_run(second, &of_second, signals, |_, it| {
             let mut kind = kept_kind(it)?;
             if let Some(buffers) = buffers {

@@ -265,7 +265,7 @@ const CHECK: &[Layer] = &[
     ("joined_runs", &[]),
     ("shared_buffers", &["not_compared"]),
     ("two_runs", &["joined_runs", "storage"]),
-    ("replay", &["capture", "joined_runs", "shared_buffers", "two_runs"]),
+    ("replay", &["capture", "joined_runs", "not_compared", "shared_buffers", "two_runs"]),
     ("storage_sharing", &["replay"]),
     ("stream_ordered_frees", &["conflict", "ordering_model", "storage"]),
     ("first_access", &["conflict", "overlap"]),
