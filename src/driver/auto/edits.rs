@@ -37,6 +37,11 @@ const SMALLEST_GAIN: f64 = 0.1;
 /// Maximum number of instructions of a program whose edits are tried: each is planned and checked.
 const MAX_INSTRUCTIONS: usize = 50_000;
 
+/// A program has too many instructions to try edits: this number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no edits are tried: {0} instructions exceed {MAX_INSTRUCTIONS}")]
+pub struct TooManyInstructions(pub usize);
+
 /// How programs are planned and timed.
 #[derive(Clone, Copy)]
 pub struct Estimates<'a> {
@@ -101,11 +106,11 @@ impl Estimates<'_> {
     /// has to be corrected first.
     ///
     /// # Errors
-    /// A message: the program has too many instructions to try edits.
-    pub fn edits(&self, program: &Program, world: &World) -> Result<Vec<Edit>, String> {
+    /// The program has too many instructions.
+    pub fn edits(&self, program: &Program, world: &World) -> Result<Vec<Edit>, TooManyInstructions> {
         let instructions: usize = world.iter().map(|it| it.code.len()).sum();
         if instructions > MAX_INSTRUCTIONS {
-            return Err(format!("no edits are tried: {instructions} instructions exceed {MAX_INSTRUCTIONS}"));
+            return Err(TooManyInstructions(instructions));
         }
         let Some(before) = self.timeline(world).map(|it| it.end()) else { return Ok(Vec::new()) };
         if first_fault(world, Checks::ALL_FAULTS).is_some() {

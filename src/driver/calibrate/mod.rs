@@ -79,25 +79,48 @@ pub struct Measured {
     pub missing: Vec<String>,
 }
 
-/// Returns why times of a GPU on some ranks cannot be added to those of a base: the result would describe no machine. `None` if they
-/// can; a GPU whose name is not known, an empty one, may be that of the base.
-pub fn conflict(base: &Machine, gpu: &str, ranks: usize) -> Option<String> {
+/// Why times cannot be added to those of a base: the result would describe no machine.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OtherMachine {
+    /// They are those of another number of ranks.
+    #[error("it has the times of {}, and those of {measured} are measured", count_text(*.base, "rank"))]
+    Ranks {
+        /// Number of ranks of the base.
+        base: usize,
+        /// Number of ranks of the times.
+        measured: usize,
+    },
+    /// They are those of another GPU.
+    #[error("it has the times of `{base}`, and those of `{measured}` are measured")]
+    Gpu {
+        /// The GPU of the base.
+        base: String,
+        /// The GPU of the times.
+        measured: String,
+    },
+}
+
+/// Tests whether times of a GPU on some ranks can be added to those of a base. A GPU whose name is not known, an empty one, may be that of
+/// the base.
+///
+/// # Errors
+/// The base is another machine.
+pub fn is_same_machine(base: &Machine, gpu: &str, ranks: usize) -> Result<(), OtherMachine> {
     if base.ranks != ranks {
-        let known = count_text(base.ranks, "rank");
-        return Some(format!("it has the times of {known}, and those of {ranks} are measured"));
+        return Err(OtherMachine::Ranks { base: base.ranks, measured: ranks });
     }
-    let is_other = !gpu.is_empty() && base.gpu != gpu;
-    is_other.then(|| format!("it has the times of `{}`, and those of `{gpu}` are measured", base.gpu))
+    if !gpu.is_empty() && base.gpu != gpu {
+        return Err(OtherMachine::Gpu { base: base.gpu.clone(), measured: gpu.to_owned() });
+    }
+    Ok(())
 }
 
 /// Adds the times of another measurement of the same machine, which replace those of the same work.
 ///
 /// # Errors
-/// It is another machine (`conflict`).
-pub fn add(machine: &mut Machine, measured: Machine) -> Result<(), String> {
-    if let Some(why) = conflict(machine, &measured.gpu, measured.ranks) {
-        return Err(why);
-    }
+/// It is another machine.
+pub fn add(machine: &mut Machine, measured: Machine) -> Result<(), OtherMachine> {
+    is_same_machine(machine, &measured.gpu, measured.ranks)?;
     for (name, Table(points)) in measured.tables {
         let Table(known) = machine.tables.entry(name).or_default();
         known.retain(|it| points.iter().all(|new| new.at != it.at));
@@ -387,7 +410,8 @@ mod tests {
         let mut base = machine("NVIDIA H200", 2);
         assert_eq!(add(&mut base, machine("NVIDIA H200", 2)), Ok(()));
         assert_eq!(add(&mut base, machine("", 2)), Ok(()));
-        let refused = |other| add(&mut base.clone(), other).err().unwrap_or_default();
+        let refused =
+            |other| add(&mut base.clone(), other).map_or_else(|it| it.to_string(), |()| String::new());
         let of_gpu = refused(machine("NVIDIA H100", 2));
         assert!(of_gpu.contains("NVIDIA H200") && of_gpu.contains("NVIDIA H100"), "{of_gpu}");
         let of_ranks = refused(machine("NVIDIA H200", 4));

@@ -15,11 +15,11 @@ use super::measurement::{FolderFlags, measure, report_nothing_measured};
 use crate::{
     auto::{all_ways, machine::MachineFlag},
     calibrate::{
-        Refusal, add, conflict,
+        OtherMachine, Refusal, add,
         entries::{Entry, PIPELINES, entries, least},
         evidence,
         exact::{measurements, name_of, works},
-        plans, read_results, write_entries,
+        is_same_machine, plans, read_results, write_entries,
     },
     exit_code::exit_of_rejection,
     session::{CommandLine, Report},
@@ -91,11 +91,11 @@ fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
         return Ok(screen.write_result(&(lines.join("\n") + "\n"), None));
     }
     let ranks = options.ranks as usize;
-    let refuse_base = |name: &str, why: String| {
+    let refuse_base = |name: &str, why: OtherMachine| {
         screen.fail(Exit::Usage, format!("`--base {name}`: {why}; measure without `--base`"))
     };
     if let Some(MachineFlag { name, machine }) = &options.base
-        && let Some(why) = conflict(machine, "", ranks)
+        && let Err(why) = is_same_machine(machine, "", ranks)
     {
         return Err(refuse_base(name, why));
     }

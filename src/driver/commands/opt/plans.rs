@@ -100,7 +100,7 @@ impl Processor<'_> {
                 *program = edit.program;
             }
             Ok(None) => outcome.summaries.push("no edit makes the estimated time shorter".to_owned()),
-            Err(why) => outcome.summaries.push(why),
+            Err(why) => outcome.summaries.push(why.to_string()),
         }
         Some(grammar::print(program))
     }
