@@ -19,6 +19,7 @@
 
 pub mod atomic_file;
 pub mod exit;
+pub mod expected_panic;
 pub mod input_file;
 pub mod interrupt;
 pub mod out_of_memory;

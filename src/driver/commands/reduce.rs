@@ -9,7 +9,7 @@ use std::{
 
 use crate::reduce::{
     Candidate, CommandRunner, InterestingnessTest,
-    failure_test::{FailureOracle, FailureTest, SameFailure, silence_candidate_panics},
+    failure_test::{FailureOracle, FailureTest, SameFailure},
     reduce,
 };
 use crate::run::oracle;
@@ -238,8 +238,6 @@ fn shrink(
     examiner: FailureTest<'_>,
     best: &Mutex<Best>,
 ) -> Exit {
-    // Panics of passes are expected here and not reported.
-    silence_candidate_panics();
     let symptoms = match examiner.failure_signatures(&start) {
         Ok(symptoms) => symptoms,
         Err(instead) => {

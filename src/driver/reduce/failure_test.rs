@@ -5,9 +5,7 @@
 //! caused, or a deadlock by one that a removed send caused.
 
 use std::{
-    cell::Cell,
     io,
-    panic::{self, AssertUnwindSafe, catch_unwind},
     process::{Command, Stdio},
     sync::Arc,
 };
@@ -33,6 +31,7 @@ use crate::{
     session::Session,
 };
 use hir_plan::{CallerUses, Plan, World, limits::Limits};
+use hir_process::expected_panic::catch_expected;
 use hir_sim::{Schedule, SimLimits, WorkBudget};
 use hir_tensor::{data::Data, generate::InputKind};
 
@@ -116,22 +115,6 @@ impl InterestingnessTest for SameFailure<'_> {
     }
 }
 
-thread_local! {
-    /// True while this thread tests a candidate. A panic is then a test result.
-    static IS_TESTING: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Suppresses reports of panics that candidates cause, because such panics are what the test looks for. Other
-/// panics are reported as before.
-pub fn silence_candidate_panics() {
-    let report = panic::take_hook();
-    panic::set_hook(Box::new(move |info| {
-        if !IS_TESTING.get() {
-            report(info);
-        }
-    }));
-}
-
 impl FailureTest<'_> {
     /// Returns how a program fails.
     ///
@@ -152,10 +135,8 @@ impl FailureTest<'_> {
                 }
             }
         };
-        IS_TESTING.set(true);
-        let outcome = catch_unwind(AssertUnwindSafe(observe));
-        IS_TESTING.set(false);
-        let outcome = outcome.unwrap_or_else(|_| Err("the test panicked".into()));
+        // A panic of a pass can be the failure that the test looks for.
+        let outcome = catch_expected(observe).unwrap_or_else(|_| Err("the test panicked".into()));
         if let Err(NoSignature::Untestable(why)) = &outcome {
             self.running.record_fault(why.clone());
         }

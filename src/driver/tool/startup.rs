@@ -11,7 +11,7 @@ use std::{
 };
 
 use crate::session::{CommandLine, Session};
-use hir_process::{exit::Exit, interrupt, out_of_memory};
+use hir_process::{exit::Exit, expected_panic, interrupt, out_of_memory};
 
 /// Size of the stack in bytes; pages that are never accessed use no memory.
 const STACK: usize = 32 << 20;
@@ -49,10 +49,13 @@ fn with_large_stack(tool: &str, work: impl FnOnce() -> Exit + Send) -> Exit {
 }
 
 /// Installs a panic hook that reports an internal error and asks for a bug report; the process then ends with
-/// 101.
+/// 101. Panics that are expected are not reported.
 fn install_panic_hook(session: &Session) {
     let (tool, line) = (session.tool, session.argument_texts().join(" "));
     std::panic::set_hook(Box::new(move |panic| {
+        if expected_panic::is_expected() {
+            return;
+        }
         let _ = writeln!(
             io::stderr(),
             "{tool}: internal error, a bug in {tool} {version} and not in your program: {panic}\n\
