@@ -49,15 +49,20 @@ pub(crate) enum Cause {
     Unknown { stall: usize },
 }
 
-/// A kind of cause that is no fault of the program, the one that is reported first before the others.
+/// A kind of cause, the one that is reported first before the others.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Weak {
+enum Weight {
+    /// A fault of the program.
+    Fault,
     Missing,
     Lost,
     Cycle,
     Late,
     Unknown,
 }
+
+/// A cause with its kind, and the time at which it began.
+type Dated = (Weight, i64, Cause);
 
 /// What was found, with what the explanation needs.
 pub(crate) struct Analysis {
@@ -71,124 +76,146 @@ pub(crate) struct Analysis {
 /// Finds the causes of what does not proceed.
 pub(crate) fn analyse(job: &Job<'_>) -> Analysis {
     let stalls = stalls(job);
-    let mut completed = Vec::new();
-    let mut strong: Vec<(i64, Cause)> = Vec::new();
-    let mut weak: Vec<(Weak, i64, Cause)> = Vec::new();
-    let mut open = vec![true; stalls.len()];
     if stalls.is_empty() {
-        completed.extend(
-            (0..job.queues.len()).filter_map(|at| divergence::find(job, at)).filter(|it| is_kind(job, it)),
-        );
+        let diverged = (0..job.queues.len()).filter_map(|at| divergence::find(job, at));
+        let completed = diverged.filter(|it| is_kind(job, it)).collect();
         return Analysis { stalls, causes: Vec::new(), completed };
     }
+    let mut found: Vec<Dated> = Vec::new();
+    // Of the stalls without a cause of their own, others are the cause.
+    let mut open = Vec::with_capacity(stalls.len());
     for (at, stall) in stalls.iter().enumerate() {
-        match stall.place {
-            Place::Collective { queue, seq } => {
-                let diverged = divergence::find(job, queue);
-                if let Some(found) = diverged.filter(|it| it.seq <= seq || it.is_before_records) {
-                    open[at] = false;
-                    if found.is_before_records && found.basis == Basis::Undecided {
-                        weak.push((Weak::Lost, stall.since(job), Cause::Lost { stall: at }));
-                    } else {
-                        strong.push((first_time(job, &found), Cause::Diverged(found)));
-                    }
-                } else if let Some(deviating) = uneven(job, queue, seq).filter(|_| stall.absent.is_empty()) {
-                    open[at] = false;
-                    strong.push((stall.since(job), Cause::Uneven { queue, seq, deviating }));
-                } else if stall.absent.is_empty() {
-                    open[at] = false;
-                    let (weight, cause) = if may_have_lost(job, stall) {
-                        (Weak::Lost, Cause::Lost { stall: at })
-                    } else {
-                        (Weak::Unknown, Cause::Unknown { stall: at })
-                    };
-                    weak.push((weight, stall.since(job), cause));
-                }
-            }
-            Place::AnySource { .. } => {
-                open[at] = false;
-                weak.push((Weak::Late, stall.since(job), Cause::Unknown { stall: at }));
-            }
-            Place::Pair { pair, send, receive } => {
-                let pair = &job.pairs[pair];
-                let ends = (pair.1.sends.get(send), pair.1.receives.get(receive));
-                if let (Some(send), Some(receive)) = ends {
-                    let (send, receive) =
-                        (Call { rank: pair.0.1, at: *send }, Call { rank: pair.0.2, at: *receive });
-                    // In logs that lost records, which receive belongs to a send is a guess.
-                    if !pair.1.is_cut && differ(job, send, receive) {
-                        open[at] = false;
-                        let deviating = usual_size(job, send, receive);
-                        strong.push((stall.since(job), Cause::Message { send, receive, deviating }));
-                    } else if stall.absent.is_empty() {
-                        open[at] = false;
-                        weak.push((Weak::Unknown, stall.since(job), Cause::Unknown { stall: at }));
-                    }
-                }
-            }
-        }
+        let cause = own_cause(job, at, stall);
+        open.push(cause.is_none());
+        found.extend(cause);
     }
     let is_async: Vec<bool> = stalls.iter().map(|it| it.is_asynchronous(job)).collect();
     for (at, stall) in stalls.iter().enumerate().filter(|it| it.1.blocked_by.is_none()) {
-        if !open[at] || is_async[at] {
-            continue;
-        }
-        if let Some((ranks, later)) = passed(job, stall) {
+        if open[at]
+            && !is_async[at]
+            && let Some(cause) = went_past(job, at, stall)
+        {
             open[at] = false;
-            let deviant =
-                stall.waiting.first().zip(ranks.first()).and_then(|(call, rank)| {
-                    left_out(job, *call, *rank, same_collective(job, later, *rank)?)
-                });
-            strong.push((stall.since(job), Cause::Passed { stall: at, ranks, later, deviant }));
+            found.push(cause);
         }
     }
-    strong.extend(crossed(job, &stalls));
+    found.extend(crossed(job, &stalls));
     let in_graph = open.iter().zip(&is_async).map(|(open, is_async)| *open && !is_async).collect();
     let graph = Graph::new(&stalls, in_graph);
-    for edges in graph.cycles(|at| stalls[at].since(job)) {
-        let since = edges.iter().map(|it| stalls[it.stall].since(job)).max().unwrap_or(0);
-        let deviant = deviant_of_cycle(job, &stalls, &edges);
-        strong.push((since, Cause::Cycle { edges, deviant, is_proven: true }));
+    found.extend(cycles(job, &stalls, (&graph, &open), &is_async));
+    for (at, stall) in stalls.iter().enumerate().filter(|(at, _)| open[*at]) {
+        found.extend(absence(job, at, stall, (&graph, &is_async)));
     }
-    for edges in Graph::new(&stalls, open.clone()).cycles(|at| stalls[at].since(job)) {
-        if edges.iter().any(|it| is_async[it.stall]) {
-            let since = edges.iter().map(|it| stalls[it.stall].since(job)).max().unwrap_or(0);
-            weak.push((Weak::Cycle, since, Cause::Cycle { edges, deviant: None, is_proven: false }));
-        }
-    }
-    let wrong = wrong_peer(job, &stalls);
-    strong.sort_by_key(|it| it.0);
+    // Of causes that began at one time, the one that was found first comes first.
+    found.sort_by_key(|it| (it.0, it.1));
     let mut causes: Vec<Cause> = membership(job, &stalls).into_iter().collect();
-    if let Some(wrong) = wrong {
+    if let Some(wrong) = wrong_peer(job, &stalls) {
         // It is what the cycles and orphans of its group are about.
         let is_about = |it: &Cause| match it {
             Cause::Cycle { edges, .. } => edges.iter().any(|it| stalls[it.stall].group(job) == wrong.group),
             Cause::Passed { stall, .. } => stalls[*stall].group(job) == wrong.group,
             _ => false,
         };
-        if strong.first().is_none_or(|it| is_about(&it.1)) {
-            strong.retain(|it| !is_about(&it.1));
+        let is_fault = |it: &Dated| it.0 == Weight::Fault;
+        if found.first().filter(|it| is_fault(it)).is_none_or(|it| is_about(&it.2)) {
+            found.retain(|it| !(is_fault(it) && is_about(&it.2)));
             causes.push(Cause::WrongPeer(wrong));
         }
     }
-    causes.extend(strong.into_iter().map(|it| it.1));
-    for (at, stall) in stalls.iter().enumerate().filter(|(at, _)| open[*at]) {
-        let (missing, present): (Vec<Rank>, Vec<Rank>) =
-            stall.absent.iter().partition(|it| !job.has_dump(**it));
-        // A rank that sends to itself waits for itself only.
-        let is_own = |it: usize, rank: Rank| it == at && stall.ranks().all(|other| other == rank);
-        let is_idle =
-            |rank: &Rank| graph.stalls_of(*rank).iter().all(|it| is_async[*it] || is_own(*it, *rank));
-        let idle: Vec<Rank> = present.into_iter().filter(is_idle).collect();
-        if !missing.is_empty() {
-            weak.push((Weak::Missing, stall.since(job), Cause::Missing { stall: at, ranks: missing }));
-        } else if !idle.is_empty() {
-            weak.push((Weak::Late, stall.since(job), Cause::Late { stall: at, ranks: idle }));
+    causes.extend(found.into_iter().map(|it| it.2));
+    Analysis { stalls, causes, completed: Vec::new() }
+}
+
+/// Returns the cause that the calls of a stall show by themselves.
+fn own_cause(job: &Job<'_>, at: usize, stall: &Stall) -> Option<Dated> {
+    let since = || stall.since(job);
+    let unknown = |weight| Some((weight, since(), Cause::Unknown { stall: at }));
+    match stall.place {
+        Place::Collective { queue, seq } => {
+            let diverged = divergence::find(job, queue);
+            if let Some(found) = diverged.filter(|it| it.seq <= seq || it.is_before_records) {
+                return Some(if found.is_before_records && found.basis == Basis::Undecided {
+                    (Weight::Lost, since(), Cause::Lost { stall: at })
+                } else {
+                    (Weight::Fault, first_time(job, &found), Cause::Diverged(found))
+                });
+            }
+            if !stall.absent.is_empty() {
+                None
+            } else if let Some(deviating) = uneven(job, queue, seq) {
+                Some((Weight::Fault, since(), Cause::Uneven { queue, seq, deviating }))
+            } else if may_have_lost(job, stall) {
+                Some((Weight::Lost, since(), Cause::Lost { stall: at }))
+            } else {
+                unknown(Weight::Unknown)
+            }
+        }
+        Place::AnySource { .. } => unknown(Weight::Late),
+        Place::Pair { pair, send, receive } => {
+            let ((_, from, to), pair) = &job.pairs[pair];
+            let send = Call { rank: *from, at: *pair.sends.get(send)? };
+            let receive = Call { rank: *to, at: *pair.receives.get(receive)? };
+            // In logs that lost records, which receive belongs to a send is a guess.
+            if !pair.is_cut && differ(job, send, receive) {
+                let deviating = usual_size(job, send, receive);
+                Some((Weight::Fault, since(), Cause::Message { send, receive, deviating }))
+            } else if stall.absent.is_empty() {
+                unknown(Weight::Unknown)
+            } else {
+                None
+            }
         }
     }
-    weak.sort_by_key(|it| (it.0, it.1));
-    causes.extend(weak.into_iter().map(|it| it.2));
-    Analysis { stalls, causes, completed }
+}
+
+/// Returns the cause of a stall that other ranks went past.
+fn went_past(job: &Job<'_>, at: usize, stall: &Stall) -> Option<Dated> {
+    let (ranks, later) = passed(job, stall)?;
+    let deviant = stall
+        .waiting
+        .first()
+        .zip(ranks.first())
+        .and_then(|(call, rank)| left_out(job, *call, *rank, same_collective(job, later, *rank)?));
+    Some((Weight::Fault, stall.since(job), Cause::Passed { stall: at, ranks, later, deviant }))
+}
+
+/// Returns the cycles of ranks that wait for each other. `graph` has the open stalls that are not asynchronous.
+fn cycles(
+    job: &Job<'_>,
+    stalls: &[Stall],
+    (graph, open): (&Graph<'_>, &[bool]),
+    is_async: &[bool],
+) -> Vec<Dated> {
+    let since = |at: usize| stalls[at].since(job);
+    let latest = |edges: &[Edge]| edges.iter().map(|it| since(it.stall)).max().unwrap_or(0);
+    let proven = graph.cycles(since).into_iter().map(|edges| {
+        let deviant = deviant_of_cycle(job, stalls, &edges);
+        (Weight::Fault, latest(&edges), Cause::Cycle { edges, deviant, is_proven: true })
+    });
+    let possible = Graph::new(stalls, open.to_vec()).cycles(since).into_iter();
+    let possible = possible.filter(|edges| edges.iter().any(|it| is_async[it.stall]));
+    let possible = possible.map(|edges| {
+        (Weight::Cycle, latest(&edges), Cause::Cycle { edges, deviant: None, is_proven: false })
+    });
+    proven.chain(possible).collect()
+}
+
+/// Returns the cause of a stall whose absent ranks have no dump, or wait for nothing.
+fn absence(
+    job: &Job<'_>,
+    at: usize,
+    stall: &Stall,
+    (graph, is_async): (&Graph<'_>, &[bool]),
+) -> Option<Dated> {
+    let (missing, present): (Vec<Rank>, Vec<Rank>) = stall.absent.iter().partition(|it| !job.has_dump(**it));
+    if !missing.is_empty() {
+        return Some((Weight::Missing, stall.since(job), Cause::Missing { stall: at, ranks: missing }));
+    }
+    // A rank that sends to itself waits for itself only.
+    let is_own = |it: usize, rank: Rank| it == at && stall.ranks().all(|other| other == rank);
+    let is_idle = |rank: &Rank| graph.stalls_of(*rank).iter().all(|it| is_async[*it] || is_own(*it, *rank));
+    let idle: Vec<Rank> = present.into_iter().filter(is_idle).collect();
+    (!idle.is_empty()).then(|| (Weight::Late, stall.since(job), Cause::Late { stall: at, ranks: idle }))
 }
 
 fn is_kind(job: &Job<'_>, found: &Divergence) -> bool {
@@ -306,7 +333,7 @@ fn membership(job: &Job<'_>, stalls: &[Stall]) -> Option<Cause> {
 
 /// Finds two collectives of NCCL that all members have issued and none has completed, in one order on a rank and in the other one on
 /// another rank: a GPU may execute the kernels of one communicator at a time.
-fn crossed(job: &Job<'_>, stalls: &[Stall]) -> Option<(i64, Cause)> {
+fn crossed(job: &Job<'_>, stalls: &[Stall]) -> Option<Dated> {
     let is_issued = |it: &&Stall| {
         let is_nccl = job.records.group(it.group(job)).backend.starts_with("nccl");
         is_nccl
@@ -321,7 +348,8 @@ fn crossed(job: &Job<'_>, stalls: &[Stall]) -> Option<(i64, Cause)> {
                 one.waiting.iter().filter_map(|a| Some((a, two.waiting.iter().find(|b| b.rank == a.rank)?)));
             let (first, second): (Vec<_>, Vec<_>) = both.partition(|(a, b)| a.at < b.at);
             if let (Some((a, b)), Some((other, _))) = (first.first(), second.first()) {
-                return Some((one.since(job), Cause::Crossed { one: **a, two: **b, other: other.rank }));
+                let cause = Cause::Crossed { one: **a, two: **b, other: other.rank };
+                return Some((Weight::Fault, one.since(job), cause));
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Explains causes: the message, the places with what each rank does there, and what is known beside it.
 
 mod absent;
+mod cycle;
 mod diverged;
 mod group;
 mod waiting;
@@ -19,9 +20,10 @@ use crate::{
 pub(crate) use self::diverged::explain_completed;
 use self::{
     absent::{late, lost, missing, unknown},
+    cycle::{cycle, possible_cycle},
     diverged::diverged,
     group::{membership, uneven},
-    waiting::{crossed, cycle, message, passed, possible_cycle, wrong_peer},
+    waiting::{crossed, message, passed, wrong_peer},
 };
 
 /// A place of the program with what ranks do there.

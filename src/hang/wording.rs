@@ -50,7 +50,12 @@ pub(crate) fn numbers_text(ranks: &[Rank]) -> String {
 
 /// Returns the verb form for these ranks: `wait` or `waits`.
 pub(crate) fn verb(ranks: &[Rank], stem: &str) -> String {
-    if ranks.len() == 1 { format!("{stem}s") } else { stem.to_owned() }
+    match stem {
+        _ if ranks.len() != 1 => stem.to_owned(),
+        "have" => "has".to_owned(),
+        _ if stem.ends_with(['o', 's']) => format!("{stem}es"),
+        _ => format!("{stem}s"),
+    }
 }
 
 /// Returns the ranks of calls.

@@ -20,7 +20,7 @@ fn waiting_label(job: &Job<'_>, stall: &Stall, call: Call, who: &str) -> Label {
 
 pub(super) fn missing(job: &Job<'_>, stall: &Stall, ranks: &[Rank]) -> Finding {
     let who = ranks_text(ranks);
-    let has = if ranks.len() == 1 { "has" } else { "have" };
+    let has = verb(ranks, "have");
     let mut labels = Vec::new();
     let mut notes = Vec::new();
     if let Some(call) = stall.waiting.first() {
@@ -54,7 +54,7 @@ pub(super) fn missing(job: &Job<'_>, stall: &Stall, ranks: &[Rank]) -> Finding {
 
 pub(super) fn late(job: &Job<'_>, stall: &Stall, ranks: &[Rank]) -> Finding {
     let who = ranks_text(ranks);
-    let has = if ranks.len() == 1 { "has" } else { "have" };
+    let has = verb(ranks, "have");
     let mut notes = Vec::new();
     let mut labels = Vec::new();
     if let Some(call) = stall.waiting.first() {
@@ -98,7 +98,7 @@ pub(super) fn late(job: &Job<'_>, stall: &Stall, ranks: &[Rank]) -> Finding {
         notes,
         help: format!(
             "if the job does not proceed, look at what {who} {}: `py-spy dump --pid PID` shows its stack",
-            if ranks.len() == 1 { "does" } else { "do" }
+            verb(ranks, "do")
         ),
     }
 }
@@ -170,7 +170,7 @@ pub(super) fn unknown(job: &Job<'_>, stall: &Stall) -> Finding {
             "{} completed it, {} {} not",
             ranks_text(&completed),
             ranks_text(&waiting),
-            if waiting.len() == 1 { "has" } else { "have" }
+            verb(&waiting, "have")
         )
     };
     notes.extend(callers_note(job, call));

@@ -3,7 +3,7 @@
 use grammar::{codes::Code, count_text, list_text, ordinal};
 use rustc_hash::FxHashSet;
 
-use super::{Finding, call_text, callers_note, empty, label};
+use super::{Finding, Label, call_text, callers_note, empty, label};
 use crate::{
     divergence::{Basis, Divergence, How},
     queues::{Call, Job},
@@ -12,145 +12,178 @@ use crate::{
 };
 
 pub(super) fn diverged(job: &Job<'_>, found: &Divergence) -> Finding {
-    let Some((first, further)) = found.diverged.split_first() else { return empty(Code::HangDiverged) };
-    let (Some(&theirs), Some(&mine)) = (found.expected.first(), first.first()) else {
-        return empty(Code::HangDiverged);
-    };
-    let (others, ranks) = (ranks_of(&found.expected), ranks_of(first));
-    let is_alone = ranks.len() == 1;
-    let who = ranks_text(&ranks);
-    let at = position(job, theirs);
-    let place_of = |call| place(job, call).map(|it| format!(" ({it})")).unwrap_or_default();
-    let (their_name, my_name) = (what(job, theirs), what(job, mine));
-    let (their_place, my_place) = (place_of(theirs), place_of(mine));
-    let mut code = Code::HangDiverged;
-    let message = match &found.how {
-        _ if found.is_before_records => {
-            code = Code::HangUndecided;
-            let before = match found.how {
-                How::Skipped(by) => {
-                    format!("{who} skipped {} of {}", count_text(by as usize, "call"), ranks_text(&others))
-                }
-                How::Added(by) => {
-                    format!(
-                        "{who} made {} that {} did not make",
-                        count_text(by as usize, "call"),
-                        ranks_text(&others)
-                    )
-                }
-                _ => format!("{who} and {} no longer made the same calls", ranks_text(&others)),
-            };
-            format!(
-                "{before} before {at}, the oldest position that all dumps hold: which one is not in the records"
-            )
-        }
-        How::Skipped(1) | How::SkippedByHistory => format!(
-            "{who} {} the {their_name}{their_place} that {} {}, and {} on to the {my_name}{my_place}",
-            verb(&ranks, "skip"),
-            ranks_text(&others),
-            verb(&others, "call"),
-            if is_alone { "goes" } else { "go" },
-        ),
-        How::Skipped(by) => format!(
-            "{who} {} {by} calls that {} {}, beginning with the {their_name}{their_place}, and {} on to the {my_name}{my_place}",
-            verb(&ranks, "skip"),
-            ranks_text(&others),
-            verb(&others, "make"),
-            if is_alone { "goes" } else { "go" },
-        ),
-        How::Added(by) => format!(
-            "{who} {} {} that {} {} not make: the {my_name}{my_place}; the others go on to the {their_name}{their_place}",
-            verb(&ranks, "make"),
-            if *by == 1 { "a call".to_owned() } else { format!("{by} calls") },
-            ranks_text(&others),
-            if others.len() == 1 { "does" } else { "do" },
-        ),
-        How::Reordered(_) => format!(
-            "{who} {} the calls of {} in another order: {} {} where {} {}",
-            verb(&ranks, "make"),
-            ranks_text(&others),
-            if is_alone { "it calls" } else { "they call" },
-            distinct(job, mine, theirs),
-            if others.len() == 1 {
-                format!("rank {} calls", others[0])
-            } else {
-                "the others call".to_owned()
-            },
-            distinct(job, theirs, mine),
-        ),
-        How::Elements => {
-            code = Code::HangSizes;
-            format!(
-                "{who} {} {} to {my_name}{my_place}, {} {}",
-                if is_alone { "passes" } else { "pass" },
-                values(job, first),
-                ranks_text(&others),
-                format_args!(
-                    "{} {}",
-                    if others.len() == 1 { "passes" } else { "pass" },
-                    tensors(job.records.signature(job.record(theirs).signature))
-                )
-            )
-        }
-        How::ElementType => {
-            code = Code::HangSizes;
-            format!(
-                "{who} {} {} to {my_name}{my_place}, {} {} {}",
-                if is_alone { "passes" } else { "pass" },
-                operands(job, mine),
-                ranks_text(&others),
-                if others.len() == 1 { "passes" } else { "pass" },
-                operands(job, theirs),
-            )
-        }
-        How::Other => format!(
-            "{who} {} {my_name}{my_place} where {} {} {their_name}{their_place}",
-            verb(&ranks, "call"),
-            ranks_text(&others),
-            verb(&others, "call"),
-        ),
-    };
-    let mut notes = Vec::new();
-    if !found.is_before_records {
-        notes.push(format!("this is {at}; all calls of the group before it agree"));
-    }
-    notes.extend(how_note(job, found, theirs, mine));
-    if found.how == How::Skipped(1) && !found.is_before_records {
-        notes.extend(calls_note(job, found, theirs, mine));
-    }
-    notes.extend(further_notes(job, further));
+    let Some(sides) = Sides::of(job, found) else { return empty(Code::HangDiverged) };
     let all: Vec<Rank> = found.diverged.iter().flatten().map(|it| it.rank).collect();
-    notes.push(basis_note(job, found, &all, &others));
-    notes.extend([callers_note(job, mine), callers_note(job, theirs)].into_iter().flatten());
-    let is_done = found.calls().any(|it| job.record(*it).done);
-    if is_done && !found.is_before_records {
-        notes.push(
-            "the calls were paired nevertheless and completed, with wrong results; the job hangs later"
-                .to_owned(),
-        );
+    Finding {
+        code: sides.code(),
+        message: sides.message(),
+        labels: sides.labels(),
+        notes: sides.notes(&all),
+        help: sides.help(&all),
+        ranks: if found.basis == Basis::Undecided { Vec::new() } else { all },
     }
-    let labels = vec![
-        label(job, mine, format!("{who} {} {}", verb(&ranks, "call"), call_text(job, mine))),
-        label(
-            job,
-            theirs,
-            format!("{} {} {}", ranks_text(&others), verb(&others, "call"), call_text(job, theirs)),
-        ),
-    ];
-    let is_decided = found.basis != Basis::Undecided;
-    let help = match (&found.how, is_decided) {
-        _ if found.is_before_records => {
-            "set `TORCH_FR_BUFFER_SIZE` to a larger number than the calls of the whole run (2000 is the default) and run again".to_owned()
+}
+
+/// The two sides of a divergence: the members that make the expected call, and the first ones that make another call.
+struct Sides<'a, 'j> {
+    job: &'a Job<'j>,
+    found: &'a Divergence,
+    /// The calls of those that diverged first, and the calls of those that diverged otherwise.
+    diverged: (&'a [Call], &'a [Vec<Call>]),
+    /// The first call of each side.
+    theirs: Call,
+    mine: Call,
+    ranks: Vec<Rank>,
+    others: Vec<Rank>,
+}
+
+impl<'a, 'j> Sides<'a, 'j> {
+    fn of(job: &'a Job<'j>, found: &'a Divergence) -> Option<Self> {
+        let (first, further) = found.diverged.split_first()?;
+        let (theirs, mine) = (*found.expected.first()?, *first.first()?);
+        let (ranks, others) = (ranks_of(first), ranks_of(&found.expected));
+        Some(Self { job, found, diverged: (first, further), theirs, mine, ranks, others })
+    }
+
+    fn code(&self) -> Code {
+        match self.found.how {
+            _ if self.found.is_before_records => Code::HangUndecided,
+            How::Elements | How::ElementType => Code::HangSizes,
+            How::Skipped(_) | How::SkippedByHistory | How::Added(_) | How::Reordered(_) | How::Other => {
+                Code::HangDiverged
+            }
         }
-        (How::Elements, _) => "all members of the group must pass equal sizes here: pad the shorter ones, or exchange the sizes first".to_owned(),
-        (How::ElementType, _) => "all members of the group must pass one element type here".to_owned(),
-        (_, true) => format!(
-            "look for a condition, a loop bound or an order that has another value on {} before this call",
-            ranks_text(&all)
-        ),
-        (_, false) => "every member of a group must make the same calls in the same order".to_owned(),
-    };
-    Finding { code, message, ranks: if is_decided { all } else { Vec::new() }, labels, notes, help }
+    }
+
+    fn message(&self) -> String {
+        let Self { job, found, theirs, mine, ranks, others, .. } = self;
+        if found.is_before_records {
+            return self.before_records();
+        }
+        let (who, they) = (ranks_text(ranks), ranks_text(others));
+        let (do_they, do_we) = (|stem: &str| verb(others, stem), |stem: &str| verb(ranks, stem));
+        let call =
+            |call: Call| what(job, call) + &place(job, call).map(|it| format!(" ({it})")).unwrap_or_default();
+        let (their_call, my_call) = (call(*theirs), call(*mine));
+        match &found.how {
+            How::Skipped(1) | How::SkippedByHistory => format!(
+                "{who} {} the {their_call} that {they} {}, and {} on to the {my_call}",
+                do_we("skip"),
+                do_they("call"),
+                do_we("go"),
+            ),
+            How::Skipped(by) => format!(
+                "{who} {} {by} calls that {they} {}, beginning with the {their_call}, and {} on to the {my_call}",
+                do_we("skip"),
+                do_they("make"),
+                do_we("go"),
+            ),
+            How::Added(by) => format!(
+                "{who} {} {} that {they} {} not make: the {my_call}; the others go on to the {their_call}",
+                do_we("make"),
+                if *by == 1 { "a call".to_owned() } else { format!("{by} calls") },
+                do_they("do"),
+            ),
+            How::Reordered(_) => format!(
+                "{who} {} the calls of {they} in another order: {} {} where {} {}",
+                do_we("make"),
+                if ranks.len() == 1 { "it calls" } else { "they call" },
+                distinct(job, *mine, *theirs),
+                match others.as_slice() {
+                    [one] => format!("rank {one} calls"),
+                    _ => "the others call".to_owned(),
+                },
+                distinct(job, *theirs, *mine),
+            ),
+            How::Elements => format!(
+                "{who} {} {} to {my_call}, {they} {} {}",
+                do_we("pass"),
+                values(job, self.diverged.0),
+                do_they("pass"),
+                tensors(job.records.signature(job.record(*theirs).signature))
+            ),
+            How::ElementType => format!(
+                "{who} {} {} to {my_call}, {they} {} {}",
+                do_we("pass"),
+                operands(job, *mine),
+                do_they("pass"),
+                operands(job, *theirs),
+            ),
+            How::Other => {
+                format!("{who} {} {my_call} where {they} {} {their_call}", do_we("call"), do_they("call"))
+            }
+        }
+    }
+
+    /// Writes that the records begin behind the call.
+    fn before_records(&self) -> String {
+        let (who, they) = (ranks_text(&self.ranks), ranks_text(&self.others));
+        let calls = |by: u32| count_text(by as usize, "call");
+        let before = match self.found.how {
+            How::Skipped(by) => format!("{who} skipped {} of {they}", calls(by)),
+            How::Added(by) => format!("{who} made {} that {they} did not make", calls(by)),
+            How::SkippedByHistory | How::Reordered(_) | How::Elements | How::ElementType | How::Other => {
+                format!("{who} and {they} no longer made the same calls")
+            }
+        };
+        let at = position(self.job, self.theirs);
+        format!(
+            "{before} before {at}, the oldest position that all dumps hold: which one is not in the records"
+        )
+    }
+
+    fn notes(&self, all: &[Rank]) -> Vec<String> {
+        let Self { job, found, theirs, mine, .. } = *self;
+        let mut notes = Vec::new();
+        if !found.is_before_records {
+            let at = position(job, theirs);
+            notes.push(format!("this is {at}; all calls of the group before it agree"));
+        }
+        notes.extend(how_note(job, found, theirs, mine));
+        if found.how == How::Skipped(1) && !found.is_before_records {
+            notes.extend(calls_note(job, found, theirs, mine));
+        }
+        notes.extend(further_notes(job, self.diverged.1));
+        notes.push(basis_note(job, found, all, &self.others));
+        notes.extend([callers_note(job, mine), callers_note(job, theirs)].into_iter().flatten());
+        let is_done = found.calls().any(|it| job.record(*it).done);
+        if is_done && !found.is_before_records {
+            notes.push(
+                "the calls were paired nevertheless and completed, with wrong results; the job hangs later"
+                    .to_owned(),
+            );
+        }
+        notes
+    }
+
+    fn labels(&self) -> Vec<Label> {
+        let of = |call: Call, ranks: &[Rank]| {
+            let text = call_text(self.job, call);
+            label(self.job, call, format!("{} {} {text}", ranks_text(ranks), verb(ranks, "call")))
+        };
+        vec![of(self.mine, &self.ranks), of(self.theirs, &self.others)]
+    }
+
+    fn help(&self, all: &[Rank]) -> String {
+        match &self.found.how {
+            _ if self.found.is_before_records => {
+                "set `TORCH_FR_BUFFER_SIZE` to a larger number than the calls of the whole run (2000 is the default) and run again".to_owned()
+            }
+            How::Elements => "all members of the group must pass equal sizes here: pad the shorter ones, or exchange the sizes first".to_owned(),
+            How::ElementType => "all members of the group must pass one element type here".to_owned(),
+            How::Skipped(_) | How::SkippedByHistory | How::Added(_) | How::Reordered(_) | How::Other => {
+                match self.found.basis {
+                    Basis::Majority | Basis::History | Basis::OtherGroups => format!(
+                        "look for a condition, a loop bound or an order that has another value on {} before this call",
+                        ranks_text(all)
+                    ),
+                    Basis::Undecided => {
+                        "every member of a group must make the same calls in the same order".to_owned()
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// Explains calls that were paired although they differ, in a group that proceeds.

@@ -55,11 +55,7 @@ pub(super) fn membership(job: &Job<'_>, variants: &[GroupId], waiting: &[Call]) 
     let without: Vec<Rank> =
         claimed.filter(|it| job.has_dump(*it) && !sides.iter().any(|side| side.1.contains(it))).collect();
     if !without.is_empty() {
-        notes.push(format!(
-            "{} {} no such group",
-            ranks_text(&without),
-            if without.len() == 1 { "has" } else { "have" }
-        ));
+        notes.push(format!("{} {} no such group", ranks_text(&without), verb(&without, "have")));
     }
     Finding {
         code: Code::HangMembership,
@@ -99,7 +95,7 @@ pub(super) fn uneven(job: &Job<'_>, queue: usize, seq: u32, deviating: &[Call]) 
             format!(
                 "{} {} {} (output {output}), the others {others}",
                 ranks_text(&ranks),
-                if ranks.len() == 1 { "passes" } else { "pass" },
+                verb(&ranks, "pass"),
                 values(job, deviating)
             )
         }
@@ -117,7 +113,7 @@ pub(super) fn uneven(job: &Job<'_>, queue: usize, seq: u32, deviating: &[Call]) 
             _ => format!("the sizes of {} differ here", ranks_text(&ranks)),
         })],
         notes: vec![
-            format!("this is {at}; {} {} not completed it", ranks_text(&waiting), if waiting.len() == 1 { "has" } else { "have" }),
+            format!("this is {at}; {} {} not completed it", ranks_text(&waiting), verb(&waiting, "have")),
             "the records hold the shapes of the whole tensors, not the splits".to_owned(),
         ],
         help: "what rank i sends to rank j (`input_split_sizes` on i) must be what j expects from i (`output_split_sizes` on j): exchange the splits first".to_owned(),

@@ -1,12 +1,11 @@
-//! Explains messages without partner and ranks that wait for each other.
+//! Explains calls that others went past, and messages without partner.
 
 use grammar::{codes::Code, count_text, ordinal};
 
-use super::{Finding, Label, callers_note, empty, group_of, label};
+use super::{Finding, callers_note, empty, group_of, label};
 use crate::{
-    blame::{Reason, departs},
+    blame::Reason,
     cause::same_collective,
-    graph::Edge,
     peers::WrongPeer,
     queues::{Call, Job},
     record::{Kind, Rank},
@@ -35,7 +34,7 @@ pub(super) fn passed(
                 what_at(job, call),
                 ranks_text(&waiting),
                 verb(&waiting, "call"),
-                if ranks.len() == 1 { "has" } else { "have" },
+                verb(ranks, "have"),
             ),
         ),
         Place::Pair { pair, .. } => {
@@ -49,7 +48,7 @@ pub(super) fn passed(
     let message = match deviant {
         Some((rank, _)) if is_added && code == Code::HangDiverged => format!(
             "rank {rank} makes a call that {who} {} not make: the {}",
-            if ranks.len() == 1 { "does" } else { "do" },
+            verb(ranks, "do"),
             what_at(job, call)
         ),
         _ => message,
@@ -121,150 +120,8 @@ pub(super) fn unmatched_text(
     }
 }
 
-pub(super) fn cycle(
-    job: &Job<'_>,
-    stalls: &[Stall],
-    edges: &[Edge],
-    deviant: Option<(Rank, Reason)>,
-) -> Finding {
-    let call = |edge: &Edge| {
-        let stall = &stalls[edge.stall];
-        stall.waiting.iter().find(|it| it.rank == edge.from).or(stall.waiting.first()).copied()
-    };
-    let ranks: Vec<Rank> = edges.iter().map(|it| it.from).collect();
-    let edge_text = |edge: &Edge| {
-        let Some(call) = call(edge) else { return String::new() };
-        let at =
-            if place(job, call).is_some() { format!(", {}", position(job, call)) } else { String::new() };
-        let missing = match stalls[edge.stall].blocked_by {
-            Some(first) => format!("rank {} has posted its side behind the {}", edge.to, what_at(job, first)),
-            None => match stalls[edge.stall].place {
-                Place::Collective { .. } => format!("rank {} has not called it", edge.to),
-                Place::Pair { .. } | Place::AnySource { .. } => {
-                    format!("rank {} has not posted its side", edge.to)
-                }
-            },
-        };
-        format!("rank {} waits in {}{at}: {missing}", edge.from, what_at(job, call))
-    };
-    // A message without partner is the shorter explanation.
-    let is_collective = |it: &Edge| matches!(stalls[it.stall].place, Place::Collective { .. });
-    let is_unmatched = |it: &Edge| {
-        matches!(stalls[it.stall].place, Place::Pair { .. }) && stalls[it.stall].blocked_by.is_none()
-    };
-    // The partner that went on to a collective left it out: those before only wait for it.
-    let unmatched = edges
-        .iter()
-        .filter(|it| is_unmatched(it))
-        .find(|it| edges.iter().any(|next| next.from == it.to && is_collective(next)));
-    let is_messages = edges.iter().all(|it| matches!(stalls[it.stall].place, Place::Pair { .. }));
-    let each = if ranks.len() == 2 { "each other" } else { "each other in a cycle" };
-    let mut code = Code::HangCycle;
-    let short = |edge: &Edge| {
-        call(edge).map(|it| format!("rank {} in {}", edge.from, what_at(job, it))).unwrap_or_default()
-    };
-    let all = edges.iter().take(4).map(short).collect::<Vec<_>>().join(", ");
-    let more = if edges.len() > 4 { ", …" } else { "" };
-    let mut message = format!("{} wait for {each}: {all}{more}", ranks_text(&ranks));
-    if let Some((edge, call)) = unmatched.and_then(|it| Some((it, call(it)?))) {
-        if let Place::Pair { pair, .. } = stalls[edge.stall].place {
-            code = Code::HangPeer;
-            let later = edges
-                .iter()
-                .find(|it| it.from == edge.to)
-                .and_then(&call_of(stalls))
-                .map(|it| what_at(job, it));
-            message = unmatched_text(job, pair, call, "never", later.as_deref());
-        }
-    } else if let Some((rank, reason)) = deviant {
-        let edge = edges.iter().find(|it| it.from == rank);
-        let mine = edge.and_then(call).map(|it| what_at(job, it)).unwrap_or_default();
-        // The call that the others of the cycle wait for it to make.
-        let wanted = edges.iter().find(|it| it.to == rank).and_then(call);
-        let wanted =
-            wanted.map(|it| format!("the {} of {}", what_at(job, it), group_of(job, it))).unwrap_or_default();
-        let own = edge.and_then(call).map(|it| group_of(job, it).to_string()).unwrap_or_default();
-        message = match reason {
-            Reason::Order => format!(
-                "rank {rank} changes the order of two groups: it calls the {mine} of {own} before {wanted}; {all}"
-            ),
-            Reason::History | Reason::Alone | Reason::Count { .. } => {
-                format!(
-                    "rank {rank} calls the {mine} of {own} before {wanted}, or skips that: {} wait for {each}",
-                    ranks_text(&ranks)
-                )
-            }
-        };
-    }
-    let mut notes: Vec<String> = edges.iter().take(12).map(edge_text).collect();
-    if edges.len() > 12 {
-        notes.push(format!("… {} more", edges.len() - 12));
-    }
-    notes.extend(deviant.map(|(rank, reason)| reason_text(job, rank, reason)));
-    if deviant.is_none() {
-        notes.push("the records do not show which of them is in the wrong order".to_owned());
-    }
-    let departure = departs(job, stalls).filter(|_| is_messages && deviant.is_none());
-    if let Some((call, usual)) = departure {
-        let text = format!(
-            "rank {} departs from its earlier order: after the call before, it made the {}, and now it waits in {}",
-            call.rank,
-            what_at(job, usual),
-            what_at(job, call)
-        );
-        message = format!("{message}; {text}");
-        notes.extend(callers_note(job, call));
-    }
-    let main = deviant.map_or(0, |it| edges.iter().position(|edge| edge.from == it.0).unwrap_or(0));
-    let mut order: Vec<&Edge> = edges.iter().collect();
-    order.rotate_left(main);
-    let mut labels: Vec<Label> = order
-        .iter()
-        .take(4)
-        .filter_map(|edge| {
-            Some(label(job, call(edge)?, format!("rank {} waits here for rank {}", edge.from, edge.to)))
-        })
-        .collect();
-    labels.extend(
-        departure
-            .map(|it| label(job, it.0, format!("rank {} departs from its earlier order here", it.0.rank))),
-    );
-    Finding {
-        code,
-        message,
-        ranks: deviant.map(|it| vec![it.0]).unwrap_or_default(),
-        labels,
-        notes,
-        help: if is_messages {
-            "let one of the two receive first, or post both with `batch_isend_irecv`".to_owned()
-        } else {
-            "all ranks must use groups in one order, and no rank may leave out a call that others make before"
-                .to_owned()
-        },
-    }
-}
-
-/// Explains ranks that wait for each other if none of them is about to make the call that another one waits for.
-pub(super) fn possible_cycle(job: &Job<'_>, stalls: &[Stall], edges: &[Edge]) -> Finding {
-    let found = cycle(job, stalls, edges, None);
-    let who = ranks_text(&edges.iter().map(|it| it.from).collect::<Vec<_>>());
-    Finding {
-        code: Code::RankLate,
-        message: format!("{}, unless one of them is late", found.message),
-        help: format!(
-            "`isend` and `irecv` do not make the host wait: if the job does not proceed, look at what {who} do: `py-spy dump --pid PID` shows their stacks"
-        ),
-        ..found
-    }
-}
-
-/// Returns the call of an edge.
-fn call_of(stalls: &[Stall]) -> impl Fn(&Edge) -> Option<Call> + '_ {
-    |edge| stalls[edge.stall].waiting.iter().find(|it| it.rank == edge.from).copied()
-}
-
 /// Says why a rank is named.
-fn reason_text(job: &Job<'_>, rank: Rank, reason: Reason) -> String {
+pub(super) fn reason_text(job: &Job<'_>, rank: Rank, reason: Reason) -> String {
     let times = |count: usize| if count == 1 { "once".to_owned() } else { format!("{count} times") };
     match reason {
         Reason::Count { call, own, usual, at } => format!(
