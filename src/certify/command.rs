@@ -2,7 +2,6 @@
 
 use std::{
     ffi::OsString,
-    fs,
     io::{self, Write},
     path::{Path, PathBuf},
     time::Instant,
@@ -67,8 +66,18 @@ pub fn command() -> clap::Command {
     Options::command()
 }
 
+/// The files and streams of a run of the tool: those of a process, or those of a session in it.
+pub struct System<'a> {
+    /// Reads a file.
+    pub read: &'a dyn Fn(&Path) -> io::Result<Vec<u8>>,
+    /// What is certified.
+    pub stdout: &'a mut dyn Write,
+    /// Why it is not.
+    pub stderr: &'a mut dyn Write,
+}
+
 /// Runs the tool with these arguments, and returns its exit code.
-pub fn main_with(arguments: impl Iterator<Item = OsString>) -> u8 {
+pub fn main_with(arguments: impl Iterator<Item = OsString>, system: System<'_>) -> u8 {
     let words = std::iter::once("hir certify".into()).chain(arguments);
     let options = match Options::try_parse_from(words) {
         Ok(it) => it,
@@ -78,9 +87,17 @@ pub fn main_with(arguments: impl Iterator<Item = OsString>) -> u8 {
             return if fault.use_stderr() { USAGE } else { 0 };
         }
     };
-    match run(&options) {
-        Ok(text) => io::stdout().write_all(text.as_bytes()).map_or(ENVIRONMENT, |()| 0),
-        Err(code) => code,
+    match run(&options, system.read) {
+        Ok(text) => system.stdout.write_all(text.as_bytes()).map_or(ENVIRONMENT, |()| 0),
+        Err(failure) => {
+            let _ = match &failure.why {
+                Why::Message(text) => writeln!(system.stderr, "hir certify: {text}"),
+                Why::Diagnostics(Source { name, text, .. }, all) => {
+                    render(all, name, text, Format::Human, Style::default(), system.stderr)
+                }
+            };
+            failure.code
+        }
     }
 }
 
@@ -93,27 +110,35 @@ pub fn exit_code(fault: &Diagnostic) -> u8 {
     }
 }
 
-/// Prints a message, and returns its exit code.
-fn fail(code: u8, message: &str) -> u8 {
-    let _ = writeln!(io::stderr(), "hir certify: {message}");
-    code
+/// Why nothing is certified, with the exit code.
+struct Failure {
+    code: u8,
+    why: Why,
 }
 
-/// Prints diagnostics of a source, and returns their exit code.
-fn report(code: u8, Source { name, text, .. }: &Source, all: &[Diagnostic]) -> u8 {
-    let _ = render(all, name, text, Format::Human, Style::default(), &mut io::stderr());
-    code
+enum Why {
+    Message(String),
+    Diagnostics(Source, Vec<Diagnostic>),
+}
+
+fn fail(code: u8, message: String) -> Failure {
+    Failure { code, why: Why::Message(message) }
+}
+
+fn rejected(code: u8, source: Source, all: Vec<Diagnostic>) -> Failure {
+    Failure { code, why: Why::Diagnostics(source, all) }
 }
 
 /// Returns the text about what is certified.
-fn run(options: &Options) -> Result<String, u8> {
+fn run(options: &Options, read: &dyn Fn(&Path) -> io::Result<Vec<u8>>) -> Result<String, Failure> {
     let start = Instant::now();
-    let files = options.original.iter().chain([&options.file]).map(|it| read(it, options));
-    let (sources, programs): (Vec<_>, Vec<_>) = files.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+    let files = options.original.iter().chain([&options.file]);
+    let files = files.map(|it| programs(it, read(it), options));
+    let (mut sources, programs): (Vec<_>, Vec<_>) = files.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
     let programs: Vec<Program> = programs.into_iter().flatten().collect();
     let claim = certify(&programs[0], &programs[1], &options.settings).map_err(|it| {
-        let of = if it.is_of_original { sources.first() } else { sources.last() };
-        of.map_or(REJECTED, |of| report(exit_code(&it.diagnostic), of, &[*it.diagnostic]))
+        let of = sources.swap_remove(if it.is_of_original { 0 } else { sources.len() - 1 });
+        rejected(exit_code(&it.diagnostic), of, vec![*it.diagnostic])
     })?;
     let names = [(claim.ranks, "rank"), (claim.outputs, "output"), (claim.elements, "element")];
     let [ranks, outputs, elements] = names.map(|(count, name)| count_text(count, name));
@@ -127,31 +152,35 @@ fn run(options: &Options) -> Result<String, u8> {
     ))
 }
 
-/// Reads the programs of a file: one with `--original`, else two.
-fn read(path: &Path, options: &Options) -> Result<(Source, Vec<Program>), u8> {
+/// Returns the programs of a file: one with `--original`, else two.
+fn programs(
+    path: &Path,
+    bytes: io::Result<Vec<u8>>,
+    options: &Options,
+) -> Result<(Source, Vec<Program>), Failure> {
     let name = path.display().to_string();
     // Places in a text are numbers of 32 bits.
     let checked = |it: Vec<u8>| u32::try_from(it.len()).map(|_| it).map_err(io::Error::other);
-    let bytes = fs::read(path).and_then(checked);
-    let bytes = bytes.map_err(|it| fail(ENVIRONMENT, &format!("cannot read `{name}`: {it}")))?;
+    let bytes = bytes.and_then(checked);
+    let bytes = bytes.map_err(|it| fail(ENVIRONMENT, format!("cannot read `{name}`: {it}")))?;
     let text = grammar::decode(bytes);
     let reader = hir_stablehlo::select(&name, &text);
     let source = Source::new(name, text).with_reader(reader);
     let (mut programs, diagnostics) = source.programs();
     if has_errors(&diagnostics) {
-        return Err(report(REJECTED, &source, &diagnostics));
+        return Err(rejected(REJECTED, source, diagnostics));
     }
     let expected = if options.original.is_some() { 1 } else { 2 };
     if programs.len() != expected {
         let (name, found) = (&source.name, count_text(programs.len(), "program"));
         let message =
             format!("`{name}` has {found}; expected {expected}: with `--original` one, without it two");
-        return Err(fail(USAGE, &message));
+        return Err(fail(USAGE, message));
     }
     let set = |it: &Binding| Binding { is_optional: true, ..it.clone() };
     for program in &mut programs {
         let set: Vec<Binding> = options.set.iter().map(set).collect();
-        apply_bindings(program, &set).map_err(|it| report(USAGE, &it.0, std::slice::from_ref(&it.1)))?;
+        apply_bindings(program, &set).map_err(|it| rejected(USAGE, it.0, vec![it.1]))?;
     }
     Ok((source, programs))
 }

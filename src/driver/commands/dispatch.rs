@@ -100,7 +100,7 @@ pub fn main_with(command_line: CommandLine) -> Exit {
     match tool {
         #[cfg(all(feature = "cuda", feature = "launch"))]
         Tool::Calibrate(it) => super::calibrate::main_with(line("calibrate", it.words)),
-        Tool::Certify(it) => Exit::from_code(hir_certify::main_with(it.words.into_iter())),
+        Tool::Certify(it) => super::certify::main_with(line("certify", it.words)),
         Tool::Check(it) => super::check::main_with(line("check", it.words)),
         Tool::Explain(it) => super::explain::main_with(line("explain", it.words)),
         Tool::Hang(it) => super::hang::main_with(line("hang", it.words)),

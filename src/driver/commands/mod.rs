@@ -14,6 +14,7 @@ use crate::{
 
 #[cfg(all(feature = "cuda", feature = "launch"))]
 pub mod calibrate;
+pub mod certify;
 pub mod check;
 pub mod dispatch;
 pub mod explain;
