@@ -21,8 +21,8 @@ use rustc_hash::FxHashSet;
 use hir_plan::{
     OverwrittenView, Plan, World,
     sync::{
-        CommOrderCycle, Deadlock, LaunchOrder, P2pQueues, comm_order_cycle, happens_before::OrderError,
-        own_orders_exclude_cycles,
+        CommOrderCycle, Deadlock, LaunchOrder, MemoryGroups, P2pQueues, comm_order_cycle,
+        happens_before::OrderError, own_orders_exclude_cycles,
     },
 };
 
@@ -116,18 +116,7 @@ fn run_checks_of_plans(world: &World, checks: Checks, grouping: Grouping) -> Che
         return found;
     }
     let groups = grouping.groups(world);
-    let order = checks.launch_order();
-    let mut is_ordered = true;
-    if (checks.comm || checks.repeat)
-        && (groups.is_whole() || !own_orders_exclude_cycles(world, &groups, order))
-    {
-        let cycle = comm_order_cycle(world, order);
-        is_ordered = cycle == Ok(None);
-        match cycle {
-            Ok(it) => found.communicator_order = it.filter(|_| checks.comm).map(Box::new),
-            Err(fault) => found.not_checked.push(NotChecked::Communicators(fault)),
-        }
-    }
+    let is_ordered = found.check_communicators(world, checks, &groups);
     if checks.capture {
         found.execution_faults = world.iter().flat_map(|plan| capture(plan).faults).collect();
     }
@@ -152,44 +141,20 @@ fn run_checks_of_plans(world: &World, checks: Checks, grouping: Grouping) -> Che
         found.execution_faults.extend(accesses.posted_again.iter().map(again));
     }
     if checks.excess {
-        let is_clean = accesses.is_free_of_races();
-        let unread = accesses.unread.take().filter(|_| is_clean);
-        let (excess, not_searched) =
-            find_excess(world, (unread, is_clean), &accesses.races, checks.access_rules());
-        // A caller that requested the race check already sees the reason.
-        if is_clean || !checks.race {
-            found.not_searched = not_searched;
-        }
-        found.excess = excess;
-        // What is read before it is written is not written in vain: the E0704 asks for the write earlier.
-        let late = if found.excess.is_empty() {
-            <_>::default()
-        } else {
-            late_writes(world, &accesses.unwritten_reads)
-        };
-        found.excess.retain(|it| {
-            let (plan, origin) = (&world[it.stmt.0], it.stmt.1 as usize);
-            let stmt = plan.origins[origin].stmt.map(|stmt| (plan.program_id, stmt));
-            !(matches!(it.kind, ExcessKind::UnreadWrite { .. }) && stmt.is_some_and(|it| late.contains(&it)))
-        });
+        found.search_excess(world, checks, &mut accesses);
     }
     if !checks.race {
         accesses.races.clear();
         accesses.not_compared = 0;
     }
     found.has_more_races = checks.race && accesses.races.len() >= MAX_RACES;
-    if found.has_more_races {
-        found.not_checked.push(NotChecked::MoreRaces(accesses.races.len()));
-    }
-    if accesses.not_compared > 0 {
-        found.not_checked.push(NotChecked::Views(accesses.not_compared));
-    }
-    if accesses.not_recorded > 0 {
-        found.not_checked.push(NotChecked::Accesses(accesses.not_recorded));
-    }
-    if accesses.undecided > 0 {
-        found.not_checked.push(NotChecked::Groups(accesses.undecided));
-    }
+    let incomplete = [
+        (found.has_more_races, NotChecked::MoreRaces(accesses.races.len())),
+        (accesses.not_compared > 0, NotChecked::Views(accesses.not_compared)),
+        (accesses.not_recorded > 0, NotChecked::Accesses(accesses.not_recorded)),
+        (accesses.undecided > 0, NotChecked::Groups(accesses.undecided)),
+    ];
+    found.not_checked.extend(incomplete.into_iter().filter(|it| it.0).map(|it| it.1));
     if checks.memory {
         let of = |plan: &Plan| {
             plan.overwritten_views.clone().into_iter().map(|it| (plan.rank, it)).collect::<Vec<_>>()
@@ -200,7 +165,7 @@ fn run_checks_of_plans(world: &World, checks: Checks, grouping: Grouping) -> Che
     if checks.repeat && found.races.is_empty() {
         found.check_two_runs(world, checks.access_rules(), grouping);
         // Kernels that start in issue order do so in all runs.
-        if is_ordered && order == LaunchOrder::Explicit {
+        if is_ordered && checks.launch_order() == LaunchOrder::Explicit {
             match cycle_between_runs(world, grouping) {
                 Ok(it) => found.order_of_runs = it.map(Box::new),
                 Err(fault) => found.not_checked.push(NotChecked::CommunicatorsOfRuns(fault)),
@@ -211,6 +176,46 @@ fn run_checks_of_plans(world: &World, checks: Checks, grouping: Grouping) -> Che
 }
 
 impl CheckResults {
+    /// Looks for a cycle in the orders in which the ranks start the kernels of communicators. Returns whether there is none.
+    fn check_communicators(&mut self, world: &World, checks: Checks, groups: &MemoryGroups) -> bool {
+        let order = checks.launch_order();
+        if !(checks.comm || checks.repeat)
+            || !groups.is_whole() && own_orders_exclude_cycles(world, groups, order)
+        {
+            return true;
+        }
+        let cycle = comm_order_cycle(world, order);
+        let is_ordered = cycle == Ok(None);
+        match cycle {
+            Ok(it) => self.communicator_order = it.filter(|_| checks.comm).map(Box::new),
+            Err(fault) => self.not_checked.push(NotChecked::Communicators(fault)),
+        }
+        is_ordered
+    }
+
+    /// Looks for waits and writes that are not needed.
+    fn search_excess(&mut self, world: &World, checks: Checks, accesses: &mut AccessChecks<'_>) {
+        let is_clean = accesses.is_free_of_races();
+        let unread = accesses.unread.take().filter(|_| is_clean);
+        let (excess, not_searched) =
+            find_excess(world, (unread, is_clean), &accesses.races, checks.access_rules());
+        // A caller that requested the race check already sees the reason.
+        if is_clean || !checks.race {
+            self.not_searched = not_searched;
+        }
+        self.excess = excess;
+        if self.excess.is_empty() {
+            return;
+        }
+        // What is read before it is written is not written in vain: the E0704 asks for the write earlier.
+        let late = late_writes(world, &accesses.unwritten_reads);
+        self.excess.retain(|it| {
+            let (plan, origin) = (&world[it.stmt.0], it.stmt.1 as usize);
+            let stmt = plan.origins[origin].stmt.map(|stmt| (plan.program_id, stmt));
+            !(matches!(it.kind, ExcessKind::UnreadWrite { .. }) && stmt.is_some_and(|it| late.contains(&it)))
+        });
+    }
+
     /// Adds what is found in accesses to mapped views. What is found with copies, too, is reported once.
     fn add_accesses(&mut self, other: Self) {
         self.add_races(other.races, P2pQueues::Communicator);

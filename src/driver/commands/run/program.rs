@@ -1,6 +1,6 @@
 //! Runs one program of a job: applies passes, builds and checks the plans, and selects GPUs or the simulator.
 
-use std::{cell::RefCell, sync::Arc, time::Instant};
+use std::{cell::RefCell, path::Path, sync::Arc, time::Instant};
 
 use crate::auto::{self, edits::Estimates};
 use crate::job::{
@@ -86,49 +86,22 @@ pub fn run(
     // The program that runs, if what would shorten it is to be reported.
     let lowered = RefCell::new(None);
     let rewrite = |program: &mut Program, source: &Source| {
-        let certificate = options.certificate.as_deref().filter(|_| owner.is_none_or(|it| it == 0));
-        let original = certificate.map(|path| (path, grammar::print(program)));
+        let path = options.certificate.as_deref().filter(|_| owner.is_none_or(|it| it == 0));
+        let original = path.map(|path| (path, grammar::print(program)));
         rewrite(options, screen, &calls, &passes, program, source)?;
         if options.timelines.overlap && !is_silent {
             lowered.replace(Some(program.clone()));
         }
-        original.map_or(Ok(()), |(path, original)| {
-            match certificate::certificate(path, options.world.ranks, &original, program) {
-                Ok(it) => write_file(path, &it.text),
-                Err((source, fault)) => Err(JobFailure::NotCertified(source, fault)),
-            }
-        })
+        original.map_or(Ok(()), |(path, text)| write_certificate(path, options, &text, program))
     };
     let setup = options.preparation(session, processes, &rewrite);
     let start = Instant::now();
     let (prepared, world) = &read_and_plan(options, &setup, screen, member)?;
     let names: Vec<&str> = prepared.sources.iter().map(|source| source.name.as_str()).collect();
     if options.memory {
-        gpu::memory_report(world)?.into_iter().for_each(|it| say(Report::Output(it)));
-        if !options.output.is_empty() {
-            say(Report::note(
-                "`--memory` runs nothing: `--output` writes no file, and its tensors keep their memory until the end",
-            ));
-        }
-        return Ok(RunVerdict::of(Exit::Success, "nothing was run: `--memory`"));
+        return report_memory(options, world, &mut say);
     }
-    // The table of `--tuning` has pipelines for runs step by step and for replays.
-    let selects_pipeline = options.step_by_step && options.tuning.is_some();
-    let given = match options.issue() {
-        Issue::Graph => Some("-G"),
-        Issue::StepByStep => Some("--step-by-step"),
-        Issue::Default => None,
-    };
-    if let Some(option) =
-        given.filter(|_| !options.is_measured() && options.stress.is_none() && !selects_pipeline)
-    {
-        say(Report::Note(format!(
-            "`{option}` has no effect without timed or repeated runs: add `-n 20` or `--stress 100`"
-        )));
-    }
-    if options.tolerance().is_some() && options.expect.is_empty() && options.reference.is_none() {
-        say(Report::note("`--rtol` and `--atol` have no effect without `--expect` or `--reference`"));
-    }
+    say_what_has_no_effect(options, &mut say);
     let is_timeline_due = options.timelines.is_requested() && !is_silent;
     let check = (options.check, options.check_model);
     if let Err(verdict) = precheck::check_before_run(check, &prepared.sources, world, screen, &mut say) {
@@ -141,7 +114,6 @@ pub fn run(
     if let Some(note) = prepared.unused_ranks(processes) {
         say(Report::Note(note));
     }
-    let monitor = state.monitor;
     let work = WorkBudget::of_billions(options.max_work());
     let task = Task {
         work: &work,
@@ -151,7 +123,7 @@ pub fn run(
         world,
         names: &names,
         owner,
-        monitor,
+        monitor: state.monitor,
         start,
         screen,
     };
@@ -182,6 +154,54 @@ pub fn run(
     let facts = simulated_facts(options, world, is_silent);
     let verdict = task.simulate(input_spec, &mut say);
     Ok(RunVerdict { facts, ..verdict.unwrap_or_else(|failure| report_failure(screen, &failure)) })
+}
+
+/// Writes the certificate of the passes that have made `program` of the text `original`.
+fn write_certificate(
+    path: &Path,
+    options: &Options,
+    original: &str,
+    program: &Program,
+) -> Result<(), JobFailure> {
+    match certificate::certificate(path, options.world.ranks, original, program) {
+        Ok(it) => write_file(path, &it.text),
+        Err((source, fault)) => Err(JobFailure::NotCertified(source, fault)),
+    }
+}
+
+/// Prints the memory that the program needs on GPUs, for `--memory`.
+fn report_memory(
+    options: &Options,
+    world: &World,
+    say: &mut dyn FnMut(Report),
+) -> Result<RunVerdict, JobFailure> {
+    gpu::memory_report(world)?.into_iter().for_each(|it| say(Report::Output(it)));
+    if !options.output.is_empty() {
+        say(Report::note(
+            "`--memory` runs nothing: `--output` writes no file, and its tensors keep their memory until the end",
+        ));
+    }
+    Ok(RunVerdict::of(Exit::Success, "nothing was run: `--memory`"))
+}
+
+/// Prints which options have no effect without others.
+fn say_what_has_no_effect(options: &Options, say: &mut dyn FnMut(Report)) {
+    // The table of `--tuning` has pipelines for runs step by step and for replays.
+    let selects_pipeline = options.step_by_step && options.tuning.is_some();
+    let issue = match options.issue() {
+        Issue::Graph => Some("-G"),
+        Issue::StepByStep => Some("--step-by-step"),
+        Issue::Default => None,
+    };
+    let is_repeated = options.is_measured() || options.stress.is_some();
+    if let Some(option) = issue.filter(|_| !is_repeated && !selects_pipeline) {
+        say(Report::Note(format!(
+            "`{option}` has no effect without timed or repeated runs: add `-n 20` or `--stress 100`"
+        )));
+    }
+    if options.tolerance().is_some() && options.expect.is_empty() && options.reference.is_none() {
+        say(Report::note("`--rtol` and `--atol` have no effect without `--expect` or `--reference`"));
+    }
 }
 
 /// Returns what `--overlap` says about the passes that would shorten a run of `program`; nothing if ranks run several programs.
