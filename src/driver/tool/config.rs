@@ -18,7 +18,7 @@ use std::{
 };
 
 use clap::{ArgMatches, Command, error::ErrorKind, parser::ValueSource};
-use grammar::bindings::Binding;
+use grammar::{InvalidOption, bindings::Binding};
 use toml::{Table, Value};
 
 use crate::session::{AllowEntry, Defaults, Session, parse_code};
@@ -84,10 +84,14 @@ pub(super) fn read(
         wrong(format!("line {line}: {}", it.message()))
     })?;
     let mut arguments = Vec::new();
-    let mut add = |key: &str, value: &Value, is_own: bool| -> Result<(), String> {
+    let mut add = |key: &str, value: &Value, is_own: bool| -> Result<(), InvalidOption> {
         let argument = command.get_arguments().find(|it| it.get_long() == Some(key));
         let Some(argument) = argument else {
-            return if is_own { Err(format!("{} has no option `--{key}`", session.tool)) } else { Ok(()) };
+            return if is_own {
+                Err(format!("{} has no option `--{key}`", session.tool).into())
+            } else {
+                Ok(())
+            };
         };
         if given.value_source(argument.get_id().as_str()) != Some(ValueSource::CommandLine) {
             arguments.extend(words(key, value)?);
@@ -97,19 +101,19 @@ pub(super) fn read(
     for (key, value) in &table {
         let checked = match (key.as_str(), value) {
             ("allow", Value::Array(entries)) => {
-                let entries: Result<_, String> = entries.iter().map(entry).collect();
+                let entries: Result<_, InvalidOption> = entries.iter().map(entry).collect();
                 entries.map(|it| session.set_allowed(it))
             }
-            ("allow", _) => Err("`allow` needs a list of codes, such as `[\"R0703\"]`".to_owned()),
+            ("allow", _) => Err("`allow` needs a list of codes, such as `[\"R0703\"]`".into()),
             (name, Value::Table(own)) if TABLES.contains(&name) => {
                 let name = format!("[{name}]");
                 let is_own = session.tool.trim_start_matches("hir").trim_start_matches(['-', ' '])
                     == &name[1..name.len() - 1];
                 own.iter().try_for_each(|(key, value)| {
                     if !is_known(key, true) {
-                        Err(format!("`{name}`: `{key}` cannot be set here"))
+                        Err(format!("`{name}`: `{key}` cannot be set here").into())
                     } else if is_own {
-                        add(key, value, true).map_err(|it| format!("`{name}`: {it}"))
+                        add(key, value, true).map_err(|it| format!("`{name}`: {it}").into())
                     } else {
                         Ok(())
                     }
@@ -120,9 +124,10 @@ pub(super) fn read(
                 "`{key}` cannot be set here: expected `allow`, {}, or a table {}",
                 COMMON.map(|it| format!("`{it}`")).join(", "),
                 TABLES.map(|it| format!("`[{it}]`")).join(", ")
-            )),
+            )
+            .into()),
         };
-        checked.map_err(&wrong)?;
+        checked.map_err(|it: InvalidOption| wrong(it.to_string()))?;
     }
     Ok((!arguments.is_empty()).then_some(Defaults { file: shown, arguments }))
 }
@@ -153,7 +158,7 @@ fn is_known(key: &str, is_of_tool: bool) -> bool {
 }
 
 /// Returns the words of the command line that set an option.
-fn words(key: &str, value: &Value) -> Result<Vec<String>, String> {
+fn words(key: &str, value: &Value) -> Result<Vec<String>, InvalidOption> {
     let one = |value: &Value| match value {
         Value::String(it) => Ok(match it.parse::<Binding>() {
             Ok(binding) if key == "set" => format!("--set={}", Binding { is_optional: true, ..binding }),
@@ -162,7 +167,7 @@ fn words(key: &str, value: &Value) -> Result<Vec<String>, String> {
         Value::Integer(it) => Ok(format!("--{key}={it}")),
         Value::Float(it) => Ok(format!("--{key}={it}")),
         Value::Boolean(_) | Value::Datetime(_) | Value::Array(_) | Value::Table(_) => {
-            Err(format!("`{key}` needs a text, a number, true, false, or a list of texts"))
+            Err(format!("`{key}` needs a text, a number, true, false, or a list of texts").into())
         }
     };
     match value {
@@ -176,13 +181,13 @@ fn words(key: &str, value: &Value) -> Result<Vec<String>, String> {
 }
 
 /// Reads an entry of `allow`: a code, or a table with `code` and, if it is for one place, `file` and `line`.
-fn entry(value: &Value) -> Result<AllowEntry, String> {
+fn entry(value: &Value) -> Result<AllowEntry, InvalidOption> {
     let code = |text: &str| parse_code(text).map_err(|(message, help)| format!("`allow`: {message}; {help}"));
     match value {
         Value::String(text) => Ok(AllowEntry { code: code(text)?, file: None, line: None }),
         Value::Table(table) => {
             if let Some(other) = table.keys().find(|it| !["code", "file", "line"].contains(&it.as_str())) {
-                return Err(format!("`allow`: `{other}` is not one of `code`, `file` and `line`"));
+                return Err(format!("`allow`: `{other}` is not one of `code`, `file` and `line`").into());
             }
             let text = |key: &str| {
                 table.get(key).map(|it| it.as_str().ok_or_else(|| format!("`allow`: `{key}` needs a text")))
@@ -195,7 +200,7 @@ fn entry(value: &Value) -> Result<AllowEntry, String> {
             let file = text("file").transpose()?.map(PathBuf::from);
             let line = line.transpose()?;
             if line.is_some() && file.is_none() {
-                return Err("`allow`: `line` needs `file`".to_owned());
+                return Err("`allow`: `line` needs `file`".into());
             }
             Ok(AllowEntry {
                 code: code(text("code").transpose()?.ok_or("`allow`: an entry has no `code`")?)?,
@@ -205,7 +210,7 @@ fn entry(value: &Value) -> Result<AllowEntry, String> {
         }
         Value::Integer(_) | Value::Float(_) | Value::Boolean(_) | Value::Datetime(_) | Value::Array(_) => {
             Err("`allow` needs codes, or tables such as `{ code = \"R0703\", file = \"a.hir\", line = 12 }`"
-                .to_owned())
+                .into())
         }
     }
 }
