@@ -5,6 +5,7 @@ mod failure;
 mod gpus;
 mod pipelines;
 mod program;
+mod simulation;
 mod task;
 
 use std::{convert::Infallible, sync::Arc};

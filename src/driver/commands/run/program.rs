@@ -40,6 +40,7 @@ use super::{
     failure::report_failure,
     gpus,
     pipelines::{self, PassesText},
+    simulation::simulate,
     task::{RunMonitor, Task},
 };
 
@@ -152,7 +153,7 @@ pub fn run(
         member.set_phase("simulating all ranks");
     }
     let facts = simulated_facts(options, world, is_silent);
-    let verdict = task.simulate(input_spec, &mut say);
+    let verdict = simulate(&task, input_spec, &mut say);
     Ok(RunVerdict { facts, ..verdict.unwrap_or_else(|failure| report_failure(screen, &failure)) })
 }
 

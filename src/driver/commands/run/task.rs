@@ -1,11 +1,7 @@
-//! Runs a prepared program on the simulator and computes its expected outputs.
+//! A prepared program with its options, and its expected outputs.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -14,26 +10,22 @@ use crate::run::{
     RunError,
     command_line::{Expect, Options},
     failure::JobFailure,
-    files::write_file,
     inputs::{InputSpec, unknown_output},
     output, per_rank,
     prepare::{PrepareOptions, Prepared},
-    replay::ReplayRun,
-    schedule_file::{self, ScheduleFile},
-    schedules::ScheduleIter,
     unsharded,
     unwritten::UnwrittenReads,
     verdict::{self, Expectation, ExpectationSource, OutputRef},
 };
 use crate::session::{Report, Verdict};
-use crate::tool::{Reporter, progress::Progress};
-use grammar::{count_text, diagnostic::Diagnostic};
+use crate::tool::Reporter;
+use grammar::diagnostic::Diagnostic;
 use hir_plan::{IoBinding, World};
 use hir_process::{
     exit::Exit,
     interrupt::{self, Activity},
 };
-use hir_sim::{OverBudget, ProgressQuery, Schedule, ScheduleSet, SimError, SimLimits, WorkBudget};
+use hir_sim::{OverBudget, ProgressQuery, SimError, SimLimits, WorkBudget};
 
 /// A prepared program with its options.
 pub struct Task<'a> {
@@ -62,16 +54,13 @@ pub struct Task<'a> {
 /// The time that a run has to answer a progress request. A single instruction may take longer.
 const INQUIRY_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The time between two updates of the progress of a simulation.
-const REFRESH: Duration = Duration::from_millis(100);
-
 /// The state that signal handlers report.
 #[derive(Clone, Default)]
 pub struct RunMonitor {
     /// The current activity of the tool.
     pub activity: Activity,
     /// Sends progress requests to the simulator.
-    inquiry: Arc<ProgressQuery>,
+    pub inquiry: Arc<ProgressQuery>,
 }
 
 impl RunMonitor {
@@ -121,13 +110,14 @@ impl Task<'_> {
         SimLimits { memory: self.options.world.memory_bytes(), work: self.work }
     }
 
-    fn exceeds(&self, budget: &OverBudget) -> JobFailure {
+    /// Returns the failure for work that the simulated runs may not do.
+    pub fn exceeds(&self, budget: &OverBudget) -> JobFailure {
         let fault = budget.diagnostic(self.prepared.header);
         JobFailure::Rejected(self.prepared.sources[0].clone(), vec![fault])
     }
 
     /// Returns the failure for a fault of a simulated run, and where it has a code, the statement and the inputs behind it.
-    fn fault(&self, fault: SimError, inputs: &InputSpec) -> JobFailure {
+    pub fn fault(&self, fault: SimError, inputs: &InputSpec) -> JobFailure {
         let SimError::Program { code: Some(code), rank, line, .. } = fault else {
             return RunError::from(fault).into();
         };
@@ -157,201 +147,6 @@ impl Task<'_> {
         for (source, warnings) in self.prepared.sources.iter().zip(&warnings) {
             self.screen.report_diagnostics(source, warnings);
         }
-    }
-
-    /// Runs the program on simulated ranks.
-    ///
-    /// # Errors
-    /// A failure that prevents a verdict.
-    pub fn simulate(
-        &self,
-        mut input_spec: InputSpec,
-        say: &mut dyn FnMut(Report),
-    ) -> Result<RunVerdict, JobFailure> {
-        let options = self.options;
-        if let ScheduleSet::File(path) = &options.schedule {
-            let file = ScheduleFile::read(path, &self.setup.session.files)?;
-            if !file.setting.is_plain() {
-                if options.reference.is_some() || !options.expect.is_empty() {
-                    return Err(JobFailure::Usage(format!(
-                        "`{}` has more than one program in program order, which `--reference` and `--expect` are not compared with",
-                        path.display()
-                    )));
-                }
-                let replay = ReplayRun::new(&file, self.world, self.setup, (&mut input_spec, self.limits()))?;
-                let task = Task { world: &Arc::clone(&replay.world), ..*self };
-                return task.simulate_schedules(input_spec, Some(replay), say);
-            }
-        }
-        self.simulate_schedules(input_spec, None, say)
-    }
-
-    fn simulate_schedules(
-        &self,
-        mut input_spec: InputSpec,
-        replay: Option<ReplayRun>,
-        say: &mut dyn FnMut(Report),
-    ) -> Result<RunVerdict, JobFailure> {
-        self.check_memory(&input_spec)?;
-        self.monitor.activity.set("while computing the expected outputs");
-        let Self { options, world, names, .. } = self;
-        let runs = ScheduleIter::new(&options.schedule, world, &self.setup.session.files);
-        let is_plain = options.schedule.is_program();
-        // Other schedules are compared with one run under schedule `program`.
-        let known = runs.as_ref().ok().and_then(ScheduleIter::remaining);
-        let count = known.unwrap_or(1) + usize::from(!is_plain);
-        let work = hir_sim::work(world, 1);
-        self.work.check(work.saturating_mul(count as u64)).map_err(|it| self.exceeds(&it))?;
-        let (notes, semaphores, inputs, mut expectations) = match replay {
-            Some(it) => (it.notes, it.semaphores, it.inputs, it.expectations),
-            None => {
-                let inputs = input_spec.fill(world)?;
-                (Vec::new(), Arc::default(), inputs, self.expectations(&input_spec)?)
-            }
-        };
-        let expects_sim = options.expect.iter().any(|it| matches!(it, Expect::Sim));
-        if !is_plain && (expectations.is_empty() || expects_sim) {
-            expectations.extend(verdict::program_order_expectations(world, inputs.clone(), self.limits())?);
-        }
-        let instructions: usize = world.iter().map(|plan| plan.code.len()).sum();
-        say(Report::Note(format!(
-            "{}: {}, {instructions} instructions, inputs {} seed {}",
-            names.join(", "),
-            count_text(world.len(), "simulated rank"),
-            options.inputs,
-            options.seed
-        )));
-        notes.into_iter().chain(input_spec.notes.drain(..)).for_each(|note| say(Report::Note(note)));
-        if is_plain && expects_sim {
-            say(Report::note(
-                "`--expect=sim` has no effect: it compares GPUs or other schedules with this run of the simulator",
-            ));
-        }
-        if let Some(note) = verdict::final_stream_note(world) {
-            say(Report::Note(format!("warning: {note}")));
-        }
-        self.notes_on_parts().into_iter().for_each(|it| say(Report::Note(it)));
-        let watch = output::watched_views(world, &options.output, self.owner)?;
-        let mut verdict = None;
-        let mut reads = UnwrittenReads::default();
-        let difference = if expectations.is_empty() { "" } else { ", no difference" };
-        let inquiry = Some(Arc::clone(&self.monitor.inquiry));
-        let sim = hir_sim::SimOptions {
-            progress_query: inquiry,
-            watch,
-            semaphores,
-            ..verdict::simulation_options(world, options.world.memory_bytes())
-        };
-        if sim.without_shadows && !expectations.is_empty() {
-            say(Report::note(
-                "the f64 shadows of the results exceed `--memory-limit`: rounded results are compared within the tolerances of their element types",
-            ));
-        }
-        let mut runs = runs?;
-        let all = runs.remaining().map_or("orders".to_owned(), |all| format!("of {all} schedules"));
-        let (mut done, mut last) = (0, Schedule::Program);
-        let is_silent = options.diagnostics.quiet || self.owner.is_some_and(|it| it > 0);
-        let progress = match runs.remaining() {
-            Some(1) => {
-                Progress::new(Some(world.iter().map(|it| it.code.len()).sum()), "instructions", is_silent)
-            }
-            all => Progress::new(all, "schedules", is_silent),
-        };
-        let shows_instructions = runs.remaining() == Some(1);
-        let say = &mut |line: Report| progress.suspend(|| say(line));
-        while let Some(schedule) = runs.next() {
-            let difference = if done == 0 { "" } else { difference };
-            self.work.take(work).map_err(|it| self.exceeds(&it))?;
-            self.monitor.activity.set(match done + runs.remaining().unwrap_or(1) {
-                0 => format!("while simulating schedule {schedule}"),
-                _ => format!("after {done} {all}{difference}"),
-            });
-            let simulate = || hir_sim::run(world, inputs.clone(), &schedule, &sim);
-            let outcome =
-                if shows_instructions { self.with_progress(&progress, simulate) } else { simulate() };
-            let outcome = match outcome {
-                Ok(outcome) => outcome,
-                Err(fault) => {
-                    self.print_unwritten_warnings(&reads);
-                    say(Report::Note(format!("schedule {schedule}")));
-                    return Err(self.fault(fault, &input_spec));
-                }
-            };
-            reads.add(world, &outcome.notes, &schedule, self.prepared.sources.len());
-            let criteria = options.criteria(Some(outcome.notes.exactness.is_exact()), false);
-            let judged = verdict::judge_outputs(world, &outcome, &expectations, &criteria)?;
-            output::write_outputs(world, &outcome, &options.output, self.owner, say)?;
-            if !judged.is_right {
-                self.print_unwritten_warnings(&reads);
-                say(Report::Note(format!("schedule {schedule}")));
-                self.write_witness(&schedule, &judged.line, say)?;
-                return Ok(RunVerdict::with_line(judged.exit(), judged.line));
-            }
-            if let (None, Some(at)) = (&verdict, outcome.notes.first_inexact) {
-                let count = outcome.notes.exactness.inexact();
-                say(Report::Note(format!(
-                    "{}, the first at rank {}, {}",
-                    count_text(count, "inexact rounding"),
-                    at.rank,
-                    hir_sim::describe(world, at)
-                )));
-            }
-            verdict = Some(judged);
-            (done, last) = (done + 1, schedule);
-            if !shows_instructions {
-                progress.set(done);
-            }
-        }
-        progress.finish();
-        self.print_unwritten_warnings(&reads);
-        let Some(verdict) = verdict else {
-            return Ok(RunVerdict::of(Exit::Success, "no schedule to run"));
-        };
-        if let Some(path) = &options.witness {
-            say(Report::Note(format!(
-                "no order gives a different result: `{}` is not written",
-                path.display()
-            )));
-        }
-        let schedules = runs.summary(&last, done);
-        say(Report::Note(format!("{schedules}, {:.3} s", self.start.elapsed().as_secs_f64())));
-        Ok(print_outputs(verdict, say))
-    }
-
-    /// Shows how many instructions are done while `simulate` runs.
-    fn with_progress<R>(&self, progress: &Progress, simulate: impl FnOnce() -> R) -> R {
-        let is_done = AtomicBool::new(false);
-        thread::scope(|scope| {
-            // Without another thread, the progress is not shown.
-            let shown = thread::Builder::new().spawn_scoped(scope, || {
-                while !is_done.load(Ordering::Acquire) {
-                    progress.set(self.monitor.inquiry.instructions_done());
-                    thread::park_timeout(REFRESH);
-                }
-            });
-            let result = simulate();
-            is_done.store(true, Ordering::Release);
-            shown.iter().for_each(|it| it.thread().unpark());
-            result
-        })
-    }
-
-    /// Writes the order under which a run failed to the `--witness` file.
-    fn write_witness(
-        &self,
-        schedule: &Schedule,
-        verdict: &Verdict,
-        say: &mut dyn FnMut(Report),
-    ) -> Result<(), JobFailure> {
-        let (Some(path), Schedule::Steps { steps, .. }) = (&self.options.witness, schedule) else {
-            return Ok(());
-        };
-        let title =
-            format!("{}\n{verdict}\nrank, instruction, step of the instruction", self.names.join(", "));
-        let text = schedule_file::format_schedule(self.world, steps, &title, &[]);
-        write_file(path, &text)?;
-        say(Report::Note(format!("`--schedule=@{}` runs this order again", path.display())));
-        Ok(())
     }
 
     /// Returns the tensors that outputs are compared with.
