@@ -23,6 +23,22 @@ use super::{
 };
 use crate::run::{schedule_file::NextProgram, witness_runs::WitnessRuns};
 
+/// A program that runs in the process.
+struct Resident<'a> {
+    name: &'a str,
+    source: &'a Source,
+    program: SequencedProgram<'a>,
+    /// The names of its tensors in symmetric memory.
+    symmetric: &'a BTreeSet<String>,
+}
+
+/// What is wrong with the checked program, and what was not compared.
+#[derive(Default)]
+struct Found {
+    diagnostics: Vec<Diagnostic>,
+    not_compared: Vec<String>,
+}
+
 impl Processor<'_> {
     /// Returns the races between runs of the checked program and of those of `--with`, in both orders, and what was not
     /// compared. Returns `None` if one of these cannot be checked or has a fault of its own, with the reason in `outcome`.
@@ -49,69 +65,82 @@ impl Processor<'_> {
         }
         let own = symmetric_tensors(program);
         let others = others.iter().map(|(name, source, world, it)| (name.as_str(), source, world, it));
-        let all: Vec<(&str, &Source, SequencedProgram<'_>, &BTreeSet<String>)> =
-            std::iter::once((self.options.file.as_str(), source, world, &own))
-                .chain(others)
-                .map(|(name, source, world, it)| (name, source, SequencedProgram::new(world), it))
-                .collect();
-        let (mut found, mut not_compared) = (Vec::new(), Vec::new());
+        let all: Vec<Resident<'_>> = std::iter::once((self.options.file.as_str(), source, world, &own))
+            .chain(others)
+            .map(|(name, source, world, symmetric)| Resident {
+                name,
+                source,
+                program: SequencedProgram::new(world),
+                symmetric,
+            })
+            .collect();
+        let mut found = Found::default();
         for (number, first) in all.iter().enumerate() {
             for (other, second) in all.iter().enumerate().filter(|it| it.0 != number) {
-                let names = [first.0, second.0];
-                // A diagnostic is about the text of the checked program, if that is one of the two.
-                let is_of_first = other != 0;
-                let text = if number == 0 || other == 0 { source } else { first.1 };
-                let shared = first.3.intersection(second.3).cloned().collect();
-                match races_of_sequence(first.2, second.2, &shared, checks) {
-                    Err(reason) => {
-                        not_compared.push(format!("`{}` before `{}`: {reason}", names[0], names[1]))
-                    }
-                    Ok(races) => {
-                        let sequence = Sequence {
-                            names,
-                            sources: [first.1, second.1],
-                            worlds: [first.2.world(), second.2.world()],
-                        };
-                        // hir-run applies passes to the first program only.
-                        if self.calls.is_empty() || number == 0 {
-                            self.find_sequence_witness(&sequence, is_of_first, &races, &shared);
-                        }
-                        let shown = races.iter().map(|it| it.diagnostic(&sequence, is_of_first));
-                        let shown: Vec<Diagnostic> = shown.collect();
-                        if number == 0 || other == 0 {
-                            found.extend(shown);
-                        } else {
-                            self.screen.report_diagnostics(text, &shown);
-                            not_compared.extend(
-                                (!shown.is_empty()).then(|| {
-                                    format!("`{}` and `{}` race with each other", names[0], names[1])
-                                }),
-                            );
-                        }
-                    }
+                let races = self.races_of_pair([first, second], [number, other], checks, &mut found);
+                if number == 0 || other == 0 {
+                    found.diagnostics.extend(races);
+                } else if !races.is_empty() {
+                    self.screen.report_diagnostics(first.source, &races);
+                    found
+                        .not_compared
+                        .push(format!("`{}` and `{}` race with each other", first.name, second.name));
                 }
             }
         }
-        let programs: Vec<SequencedProgram<'_>> = all.iter().map(|it| it.2).collect();
+        self.check_order(&all, checks, &mut found);
+        Some((found.diagnostics, found.not_compared))
+    }
+
+    /// Returns the races of a run of a program with a run of another one after it. `numbers` are those of the two; the checked program has 0.
+    fn races_of_pair(
+        &mut self,
+        pair: [&Resident<'_>; 2],
+        numbers: [usize; 2],
+        checks: Checks,
+        found: &mut Found,
+    ) -> Vec<Diagnostic> {
+        let (names, [first, second]) = (pair.map(|it| it.name), pair.map(|it| it.program));
+        let shared = pair[0].symmetric.intersection(pair[1].symmetric).cloned().collect();
+        let races = match races_of_sequence(first, second, &shared, checks) {
+            Ok(races) => races,
+            Err(reason) => {
+                found.not_compared.push(format!("`{}` before `{}`: {reason}", names[0], names[1]));
+                return Vec::new();
+            }
+        };
+        let worlds = [first.world(), second.world()];
+        let sequence = Sequence { names, sources: pair.map(|it| it.source), worlds };
+        // A diagnostic is about the text of the checked program, if that is one of the two.
+        let is_of_first = numbers[1] != 0;
+        // hir-run applies passes to the first program only.
+        if self.calls.is_empty() || numbers[0] == 0 {
+            self.find_sequence_witness(&sequence, is_of_first, &races, &shared);
+        }
+        races.iter().map(|it| it.diagnostic(&sequence, is_of_first)).collect()
+    }
+
+    /// Looks for programs whose orders of communicators contradict each other.
+    fn check_order(&self, all: &[Resident<'_>], checks: Checks, found: &mut Found) {
+        let programs: Vec<SequencedProgram<'_>> = all.iter().map(|it| it.program).collect();
         match order_of_sequence(&programs, checks) {
             Ok(None) => (),
             Ok(Some(it)) => {
-                let names: Vec<&str> = all.iter().map(|it| it.0).collect();
-                let sources: Vec<&Source> = all.iter().map(|it| it.1).collect();
+                let names: Vec<&str> = all.iter().map(|it| it.name).collect();
+                let sources: Vec<&Source> = all.iter().map(|it| it.source).collect();
                 let worlds: Vec<&World> = programs.iter().map(|it| it.world()).collect();
                 let shown = it.diagnostic(&Programs { names: &names, sources: &sources, worlds: &worlds });
                 if it.program() == 0 {
-                    found.push(shown);
+                    found.diagnostics.push(shown);
                 } else {
                     self.screen.report_diagnostics(sources[it.program()], &[shown]);
-                    not_compared.push(
+                    found.not_compared.push(
                         "the order of communicators, which others of these programs contradict".to_owned(),
                     );
                 }
             }
-            Err(reason) => not_compared.push(reason.to_string()),
+            Err(reason) => found.not_compared.push(reason.to_string()),
         }
-        Some((found, not_compared))
     }
 
     /// Keeps an order that shows one of the races of two programs for `--witness`: the first that changes a result, or else the first one.
