@@ -8,6 +8,7 @@
 
 mod backends;
 mod handles;
+mod members;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,8 +26,7 @@ use super::{
     Alignment, Blocker, CommKey, CommMatching, CommNo, CommRole, InstRef, MatchedComm, report_text, skipped,
 };
 use crate::{
-    Backend, CollectiveKind, Communication, Direction, Plan, SyncEffect, View,
-    algorithm::chosen_algorithm,
+    CollectiveKind, Communication, Direction, Plan, SyncEffect, View,
     posted::{PostedWorld, Request},
 };
 
@@ -126,7 +126,7 @@ fn collective_faults(posted: &PostedWorld, matched: &CommMatching) -> Vec<Fault>
         let team = report_text::team(&matched.groups[group as usize].team);
         let name = format!("the {} collective of team ({team})", report_text::ordinal(which));
         let backend = matched.groups[group as usize].backend;
-        if let Some(fault) = posts.and_then(|it| check_members(&posted.plans, &name, backend, &it)) {
+        if let Some(fault) = posts.and_then(|it| members::check_members(&posted.plans, &name, backend, &it)) {
             faults.insert(group, fault);
         }
     }
@@ -148,158 +148,6 @@ fn post(posted: &PostedWorld, at: InstRef) -> Option<Post> {
     let [input, output] = [&it.input, &it.output].map(|it| it.as_ref().map(|it| amount(plan, it)));
     let algo = posted.requests[at.rank][it.work as usize].algo;
     Some(Post { at, kind: it.kind, algo, input, output })
-}
-
-/// Returns the first disagreement in a collective. `members` are the parts of all members, in team order;
-/// `name` is the name of the collective in messages.
-fn check_members(plans: &[Plan], name: &str, backend: Option<Backend>, members: &[Post]) -> Option<Fault> {
-    let posts = |it: &Post| format!("rank {} posts {}", it.at.rank, report_text::describe(plans, it.at));
-    let pair = |message: String, help: &str, attr, (one, one_label), (two, two_label): (&Post, String)| {
-        let one: &Post = one;
-        let sides =
-            vec![Side::new(plans, one.at, attr, one_label), Side::new(plans, two.at, attr, two_label)];
-        Some(Fault { sides, message, help: help.to_owned() })
-    };
-    let lead = members.first()?;
-    let other = members.iter().find(|it| !it.kind.is_compatible_with(lead.kind));
-    if let Some(it) = other {
-        let (mine, theirs) = (it.at.rank, lead.at.rank);
-        if it.kind.op_name() != lead.kind.op_name() {
-            let label = |it: &Post| format!("rank {} posts {}", it.at.rank, it.kind.op_name());
-            let message = format!("{name} differs: {}, {}", posts(lead), posts(it));
-            let help = "post the collectives of a team in the same order on all its ranks";
-            return pair(message, help, None, (lead, label(lead)), (it, label(it)));
-        }
-        let what = report_text::describe(plans, it.at);
-        if let (Some(one), Some(two)) = (lead.kind.root(), it.kind.root())
-            && one != two
-        {
-            let message = format!(
-                "{name}, {what}: the ranks use different roots: member {one} on rank {theirs}, member {two} on rank {mine}"
-            );
-            let label = |rank: usize, root: usize| format!("{root} on rank {rank}");
-            let help = "use the same root on all ranks of the team";
-            return pair(
-                message,
-                help,
-                Some(attr::ROOT.name()),
-                (lead, label(theirs, one)),
-                (it, label(mine, two)),
-            );
-        }
-        let label = |it: &Post| format!("{} on rank {}", it.kind.describe(), it.at.rank);
-        let message = format!(
-            "{name}, {what}: the ranks use different reductions: {} on rank {theirs}, {} on rank {mine}",
-            lead.kind.describe(),
-            it.kind.describe()
-        );
-        let help = "use the same `red_op` on all ranks of the team";
-        return pair(message, help, Some(attr::RED_OP.name()), (lead, label(lead)), (it, label(it)));
-    }
-    let named = |it: &Post| it.algo.map_or("without `algo=`".to_owned(), |it| format!("with `algo={it}`"));
-    // Members without `algo=` agree if the same algorithm is selected for them.
-    let algorithm = |it: &Post| {
-        let bytes = it.input.map_or(0, |(len, dtype)| len * dtype.size());
-        chosen_algorithm(backend, it.kind, it.algo, (members.len(), bytes))
-    };
-    if let Some(it) = members.iter().find(|it| algorithm(it) != algorithm(lead)) {
-        let (mine, theirs) = (named(it), named(lead));
-        let message = format!("{name}: {} {theirs}, {} {mine}", posts(lead), posts(it));
-        let label = |it: &Post| format!("rank {}: {}", it.at.rank, named(it));
-        let help = "write the same `algo=` on all ranks of the team";
-        return pair(message, help, Some(attr::ALGO.name()), (lead, label(lead)), (it, label(it)));
-    }
-    if let Some(fault) = check_permute(plans, name, members) {
-        return Some(fault);
-    }
-    let mut givers = members.iter().filter_map(|it| Some((it, it.input?)));
-    let (giver, given) = givers.next()?;
-    let gives = |it: &Post, amount: Amount| {
-        format!(
-            "rank {} contributes {} in {}",
-            it.at.rank,
-            amount_text(amount),
-            report_text::describe(plans, it.at)
-        )
-    };
-    if let Some((it, mine)) = givers.find(|(_, mine)| *mine != given) {
-        let message = format!("{name}: {}, {}", gives(giver, given), gives(it, mine));
-        let label = |it: &Post, amount| format!("rank {} contributes {}", it.at.rank, amount_text(amount));
-        let help = "contribute the same number of elements of the same type on all ranks of the team";
-        return pair(
-            message,
-            help,
-            Some(attr::INPUT.name()),
-            (giver, label(giver, given)),
-            (it, label(it, mine)),
-        );
-    }
-    let (len, dtype) = given;
-    let count = members.len();
-    if lead.kind.splits_input() && !len.is_multiple_of(count) {
-        let message = format!("{name}: {}, which is not divisible by {count} members", gives(giver, given));
-        let label = format!("{} on rank {}", amount_text(given), giver.at.rank);
-        let help = format!("contribute a multiple of {count} elements");
-        let sides = vec![Side::new(plans, giver.at, Some(attr::INPUT.name()), label)];
-        return Some(Fault { sides, message, help });
-    }
-    let (it, wanted, delivered) = members.iter().enumerate().find_map(|(member, it)| {
-        let delivered = (lead.kind.output_len(member, count, len), dtype);
-        it.output.filter(|it| *it != delivered).map(|wanted| (it, wanted, delivered))
-    })?;
-    let (what, output) = (report_text::describe(plans, it.at), amount_text(wanted));
-    let message = format!(
-        "{name}: the output of {what} has {output} on rank {}, but the {} gives {}",
-        it.at.rank,
-        lead.kind.op_name(),
-        amount_text(delivered)
-    );
-    let from = match members.iter().filter(|it| it.input.is_some()).count() {
-        1 => format!("{} from rank {}", amount_text(given), giver.at.rank),
-        givers => format!("{} from each of {givers} ranks", amount_text(given)),
-    };
-    let sides = vec![
-        Side::new(plans, it.at, Some(attr::OUTPUT.name()), format!("{output} on rank {}", it.at.rank)),
-        Side::new(plans, giver.at, Some(attr::INPUT.name()), from),
-    ];
-    Some(Fault {
-        sides,
-        message,
-        help: format!("use an output of {}, or another input", amount_text(delivered)),
-    })
-}
-
-/// Checks that each member of a permutation receives from the member that sends to it. The usual cause of an
-/// error is that all ranks run the dump of one rank, which contains that rank's peers as literals.
-fn check_permute(plans: &[Plan], name: &str, members: &[Post]) -> Option<Fault> {
-    let (me, from) = members.iter().enumerate().find_map(|(me, it)| {
-        let CollectiveKind::Permute { recv_peer, .. } = it.kind else { return None };
-        let CollectiveKind::Permute { send_peer, .. } = members.get(recv_peer)?.kind else { return None };
-        (send_peer != me).then_some((me, recv_peer))
-    })?;
-    let (it, giver) = (&members[me], members[from].at.rank);
-    let message = format!(
-        "{name}: rank {} receives from rank {giver} in {}, but rank {giver} sends to another rank",
-        it.at.rank,
-        report_text::describe(plans, it.at)
-    );
-    let help = "a dump prints its own rank's index as a literal in `send_peer` and `recv_peer`: write `rank` in its \
-                place, or give every rank its own dump with `--program 0=a.hir,1=b.hir`";
-    let sides = vec![
-        Side::new(
-            plans,
-            it.at,
-            Some(attr::RECV_PEER.name()),
-            format!("rank {} receives from rank {giver}", it.at.rank),
-        ),
-        Side::new(
-            plans,
-            members[from].at,
-            Some(attr::SEND_PEER.name()),
-            format!("rank {giver} sends to another rank"),
-        ),
-    ];
-    Some(Fault { sides, message, help: help.to_owned() })
 }
 
 // ---- messages
