@@ -145,7 +145,7 @@ impl HappensBeforeGraph {
                 let mut steps = Vec::new();
                 // By side: the deliveries before it.
                 let mut earlier: FxHashMap<usize, u32> = FxHashMap::default();
-                let next = sides.map_or_else(Vec::new, |it| next_receives(it));
+                let next = sides.map_or_else(Vec::new, next_receives);
                 let ops = sides.into_iter().flat_map(|it| &it.ops);
                 for (side, (it, next)) in ops.zip(next).enumerate() {
                     let takes = self.push(node(Some(acquire_step(side))));
