@@ -58,7 +58,8 @@ def _merged(nodes: Sequence[Node], objects: set[str]) -> Node:
 
 def _argument(values: tuple[Argument, ...], node: Node, objects: set[str]) -> Argument:
     first = values[0]
-    if all(it == first and type(it) is type(first) for it in values):
+    # NaN is not equal to itself, but its text is.
+    if all((it == first or repr(it) == repr(first)) and type(it) is type(first) for it in values):
         return first
     if all(isinstance(it, tuple) and len(it) == len(first) for it in values):
         return tuple(_argument(element, node, objects) for element in zip(*values))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
-from .._builder import Operand, Value, is_float
+from .._align import PerRank
+from .._builder import Number, Operand, Value, is_float, limited, rounded, wide_type, wrapped
+from .._promotion import common_dtype
 from ._registry import Call, operator
 
 #: Operators of one tensor: PyTorch's name, and the spelling of the language.
@@ -73,6 +75,8 @@ BINARY = {
     "remainder": "remainder({}, {})",
     "true_divide": "{} / {}",
 }
+#: Operators of two operands before which PyTorch rounds numbers to the type of the tensor, on all devices.
+ROUNDING = ("atan2", "fmod", "pow", "remainder")
 #: Comparisons.
 COMPARISON = {"eq": "{} == {}", "ne": "{} != {}", "lt": "{} < {}", "le": "{} <= {}", "gt": "{} > {}", "ge": "{} >= {}"}
 #: Registers an operator whose numbers may depend on the rank.
@@ -80,14 +84,13 @@ elementwise = partial(operator, by_rank=True)
 OVERLOADS = ("Tensor", "Scalar", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor", "Tensor_Scalar_out", "default")
 
 
-def converted(call: Call, operand: Any, dtype: str) -> Operand:
-    """An operand in the type in which PyTorch computes."""
+def converted(call: Call, operand: Any, dtype: str, change: Callable[[Number, str], Number] = wrapped) -> Operand:
+    """An operand in the type in which PyTorch computes. ``change`` says what becomes of numbers that the type does not have."""
     if isinstance(operand, Value):
         return call.to.convert(operand, dtype)
-    if isinstance(operand, int) and not isinstance(operand, bool) and is_float(dtype):
-        return float(operand)
-    result: Operand = operand
-    return result
+    if isinstance(operand, PerRank):
+        return PerRank(tuple(change(it, dtype) for it in operand.values))
+    return change(operand, dtype)
 
 
 def apply(call: Call, spelling: str, operands: Sequence[Any], dtype: str | None = None) -> Value:
@@ -96,26 +99,21 @@ def apply(call: Call, spelling: str, operands: Sequence[Any], dtype: str | None 
     return call.to.elementwise(spelling, [converted(call, it, dtype) for it in operands], dtype)
 
 
-def common_dtype(operands: list[Any]) -> str:
-    """The type in which operands are compared, as PyTorch promotes types."""
+def compare(call: Call, spelling: str, operands: Sequence[Any], dtype: str) -> Value:
+    """Compares in an element type, to which numbers are rounded first."""
+    return call.to.elementwise(spelling, [converted(call, it, dtype, rounded) for it in operands], "bool")
 
-    def rank(dtype: str) -> tuple[int, int]:
-        if is_float(dtype):
-            return 2, 64 if dtype == "float64" else 32 if dtype == "float32" else 16
-        return (0, 0) if dtype == "bool" else (1, int("".join(filter(str.isdigit, dtype))))
 
-    tensors = [it for it in operands if isinstance(it, Value)]
-    # Tensors without dimensions count only among themselves, or if their kind of number is a higher one.
-    result = max((it.dtype for it in tensors if it.ndim), key=rank, default="")
-    for it in tensors:
-        if not result or (it.ndim == 0 and rank(it.dtype)[0] > rank(result)[0]):
-            result = it.dtype
-    for it in operands:
-        if isinstance(it, float) and rank(result)[0] < 2:
-            result = "float32"
-        if isinstance(it, int) and not isinstance(it, bool) and result == "bool":
-            result = "int64"
-    return result
+def choose(call: Call, condition: Value, x: Operand, y: Operand, dtype: str) -> Value:
+    return call.to.elementwise("where({}, {}, {})", [condition, x, y], dtype)
+
+
+def tensor(call: Call, it: Any, dtype: str) -> Value:
+    """An operand as a tensor: a number has no dimensions."""
+    it = converted(call, it, dtype, rounded)
+    if isinstance(it, PerRank):
+        return choose(call, call.to.full((), True, "bool"), it, it, dtype)
+    return it if isinstance(it, Value) else call.to.full((), it, dtype)
 
 
 def _unary(name: str, spelling: str) -> None:
@@ -137,14 +135,15 @@ def _binary(name: str, spelling: str) -> None:
             return apply(call, spelling, [x, y], "bool")
         if name == "pow" and isinstance(y, (int, float)):
             return power(call, x, y)
+        if name in ROUNDING:
+            return apply(call, spelling, [converted(call, it, call.dtype, rounded) for it in (x, y)])
         return apply(call, spelling, [x, y])
 
 
 def _comparison(name: str, spelling: str) -> None:
     @elementwise(*(f"aten.{name}.{it}" for it in OVERLOADS), counterpart=f"`{spelling.format('x', 'y')}`")
     def rule(call: Call, x: Any, y: Any) -> Value:
-        dtype = common_dtype([x, y])
-        return call.to.elementwise(spelling, [converted(call, it, dtype) for it in (x, y)], "bool")
+        return compare(call, spelling, [x, y], common_dtype([x, y]))
 
 
 for _name, _spelling in UNARY.items():
@@ -156,24 +155,31 @@ for _name, _spelling in COMPARISON.items():
 
 
 def power(call: Call, x: Value, exponent: int | float) -> Value:
-    """Small powers are products, as in PyTorch."""
+    """Small powers are products and roots, as in PyTorch: `(-inf) ** 0.5` is NaN."""
     if exponent == 1:
         return call.to.convert(x, call.dtype)
     if exponent == 2:
         return apply(call, "{} * {}", [x, x])
     if exponent == 3:
-        return apply(call, "{} * {}", [apply(call, "{} * {}", [x, x]), x])
+        return narrowed(call, lambda it: apply(call, "{} * {}", [apply(call, "{} * {}", [x, x], it), x], it))
+    if abs(exponent) == 0.5 and is_float(call.dtype):
+        return apply(call, "sqrt({})" if exponent > 0 else "rsqrt({})", [x])
     return apply(call, "pow({}, {})", [x, exponent])
+
+
+def narrowed(call: Call, compute: Callable[[str], Value]) -> Value:
+    """What is computed in binary32 if the result has 16 bits, and rounded once."""
+    return call.to.convert(compute(wide_type(call.dtype)), call.dtype)
 
 
 @elementwise("aten.add.Tensor", "aten.add.Scalar", counterpart="`x + y`; with `alpha`: `x + y * alpha`")
 def add(call: Call, x: Any, y: Any, alpha: float = 1) -> Value:
-    return apply(call, "{} + {}", [x, y if alpha == 1 else scaled(call, y, alpha)])
+    return combined(call, "{} + {}", x, y, alpha)
 
 
 @elementwise("aten.sub.Tensor", "aten.sub.Scalar", counterpart="`x - y`; with `alpha`: `x - y * alpha`")
 def sub(call: Call, x: Any, y: Any, alpha: float = 1) -> Value:
-    return apply(call, "{} - {}", [x, y if alpha == 1 else scaled(call, y, alpha)])
+    return combined(call, "{} - {}", x, y, alpha)
 
 
 @elementwise("aten.rsub.Tensor", "aten.rsub.Scalar", counterpart="`y - x`")
@@ -181,25 +187,61 @@ def rsub(call: Call, x: Any, y: Any, alpha: float = 1) -> Value:
     return sub(call, y, x, alpha)
 
 
-def scaled(call: Call, x: Any, factor: float) -> Operand:
-    return apply(call, "{} * {}", [x, factor]) if isinstance(x, Value) else x * factor
+def combined(call: Call, spelling: str, x: Any, y: Any, alpha: float) -> Value:
+    if alpha == 1:
+        return apply(call, spelling, [x, y])
+    return narrowed(call, lambda it: apply(call, spelling, [x, scaled(call, y, alpha, it)], it))
+
+
+def scaled(call: Call, x: Any, factor: float, dtype: str) -> Operand:
+    if factor == 1:
+        return converted(call, x, dtype)
+    return apply(call, "{} * {}", [x, factor], dtype) if isinstance(x, Value) else converted(call, x, dtype, lambda it, _: it * factor)
 
 
 @elementwise("aten.div.Tensor_mode", "aten.div.Scalar_mode", counterpart="`x / y`, then `trunc`; as `floor_divide`")
 def div_mode(call: Call, x: Any, y: Any, rounding_mode: str | None = None) -> Value:
     if rounding_mode == "floor":
         return floor_divide(call, x, y)
-    quotient = apply(call, "{} / {}", [x, y])
-    return apply(call, "trunc({})", [quotient]) if rounding_mode == "trunc" and is_float(call.dtype) else quotient
+    if rounding_mode != "trunc" or not is_float(call.dtype):
+        return apply(call, "{} / {}", [x, y])
+    dtype = type_of_quotient(call, y)
+    return call.to.convert(apply(call, "trunc({})", [apply(call, "{} / {}", [x, y], dtype)], dtype), call.dtype)
 
 
 @elementwise(
-    "aten.floor_divide.default", "aten.floor_divide.Scalar", counterpart="`(x - remainder(x, y)) / y`, rounded to an integer"
+    "aten.floor_divide.default",
+    "aten.floor_divide.Scalar",
+    counterpart="`(x - fmod(x, y)) / y`, less 1 where the remainder and `y` have different signs; `x / y` where `y` is 0",
 )
 def floor_divide(call: Call, x: Any, y: Any) -> Value:
-    multiple = apply(call, "{} - {}", [x, apply(call, "remainder({}, {})", [x, y])])
-    quotient = apply(call, "{} / {}", [multiple, y])
-    return apply(call, "round({})", [quotient]) if is_float(call.dtype) else quotient
+    dtype = type_of_quotient(call, y)
+    return call.to.convert(quotient(call, tensor(call, x, dtype), tensor(call, y, dtype)), call.dtype)
+
+
+def type_of_quotient(call: Call, y: Any) -> str:
+    """Beside a number, PyTorch computes in binary32; beside a tensor, it rounds each step to 16 bits."""
+    return call.dtype if isinstance(y, Value) else wide_type(call.dtype)
+
+
+def quotient(call: Call, x: Value, y: Value) -> Value:
+    """The steps of PyTorch's `div_floor_floating` and `div_floor_integer`, which see to rounding, infinities and overflow."""
+    dtype = x.dtype
+    rest = apply(call, "fmod({}, {})", [x, y], dtype)
+    is_positive, is_negative = (compare(call, it, [rest, 0], dtype) for it in ("{} > {}", "{} < {}"))
+    is_above = choose(call, compare(call, "{} < {}", [y, 0], dtype), is_positive, is_negative, "bool")
+    divided = apply(call, "{} / {}", [x, y], dtype)
+    whole = apply(call, "{} / {}", [apply(call, "{} - {}", [x, rest], dtype), y], dtype) if is_float(dtype) else divided
+    whole = choose(call, is_above, apply(call, "{} - {}", [whole, 1], dtype), whole, dtype)
+    if not is_float(dtype):
+        return whole
+    # Division has rounded; a zero has the sign of the quotient.
+    down = apply(call, "floor({})", [whole], dtype)
+    is_far = compare(call, "{} > {}", [apply(call, "{} - {}", [whole, down], dtype), 0.5], dtype)
+    nearest = choose(call, is_far, apply(call, "{} + {}", [down, 1], dtype), down, dtype)
+    zero = apply(call, "{} * {}", [divided, 0], dtype)
+    nearest = choose(call, compare(call, "{} == {}", [whole, 0], dtype), zero, nearest, dtype)
+    return choose(call, compare(call, "{} == {}", [y, 0], dtype), divided, nearest, dtype)
 
 
 @elementwise("aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther", counterpart="`where(c, x, y)`")
@@ -213,23 +255,20 @@ def masked_fill(call: Call, x: Value, mask: Value, fill: Any) -> Value:
     return call.to.elementwise("where({}, {}, {})", [mask, converted(call, fill, call.dtype), x], call.dtype)
 
 
-@elementwise("aten.sign.default", "aten.sgn.default", counterpart="`(x > 0) - (x < 0)`, and NaN for NaN")
+@elementwise("aten.sign.default", "aten.sgn.default", counterpart="`(x > 0) - (x < 0)`, which is 0 for NaN")
 def sign(call: Call, x: Value) -> Value:
     if x.dtype == "bool":
         return x
-    one, none = converted(call, 1, x.dtype), converted(call, 0, x.dtype)
-    positive = call.to.elementwise("{} > {}", [x, none], "bool")
-    negative = call.to.elementwise("{} < {}", [x, none], "bool")
-    rest = call.to.elementwise("{} * {}", [x, none], x.dtype) if is_float(x.dtype) else none
-    other = call.to.elementwise("where({}, {}, {})", [negative, converted(call, -1, x.dtype), rest], x.dtype)
-    return call.to.elementwise("where({}, {}, {})", [positive, one, other], x.dtype)
+    positive, negative = (compare(call, it, [x, 0], x.dtype) for it in ("{} > {}", "{} < {}"))
+    rest = choose(call, negative, converted(call, -1, x.dtype), converted(call, 0, x.dtype), x.dtype)
+    return choose(call, positive, converted(call, 1, x.dtype), rest, x.dtype)
 
 
-@elementwise("aten.clamp.default", "aten.clamp.Tensor", counterpart="`max(min(x, high), low)`")
+@elementwise("aten.clamp.default", "aten.clamp.Tensor", counterpart="`min(max(x, low), high)`")
 def clamp(call: Call, x: Value, low: Any = None, high: Any = None) -> Value:
-    if high is not None:
-        x = apply(call, "min({}, {})", [x, high])
-    return x if low is None else apply(call, "max({}, {})", [x, low])
+    if low is not None:
+        x = apply(call, "max({}, {})", [x, converted(call, low, call.dtype, limited)])
+    return x if high is None else apply(call, "min({}, {})", [x, converted(call, high, call.dtype, limited)])
 
 
 @elementwise("aten.clamp_min.default", "aten.clamp_min.Tensor", counterpart="`max(x, low)`")
@@ -254,35 +293,53 @@ def fma(call: Call, x: Any, y: Any, z: Any) -> Value:
 
 @elementwise("aten.addcmul.default", counterpart="`x + y * z * value`")
 def addcmul(call: Call, x: Any, y: Any, z: Any, value: float = 1) -> Value:
-    return apply(call, "{} + {}", [x, apply(call, "{} * {}", [scaled(call, y, value) if value != 1 else y, z])])
+    return narrowed(
+        call,
+        lambda it: apply(call, "{} + {}", [x, apply(call, "{} * {}", [scaled(call, y, value, it), z], it)], it),
+    )
 
 
 @elementwise("aten.addcdiv.default", counterpart="`x + y / z * value`")
 def addcdiv(call: Call, x: Any, y: Any, z: Any, value: float = 1) -> Value:
-    return apply(call, "{} + {}", [x, apply(call, "{} / {}", [scaled(call, y, value) if value != 1 else y, z])])
+    return narrowed(
+        call,
+        lambda it: apply(call, "{} + {}", [x, apply(call, "{} / {}", [scaled(call, y, value, it), z], it)], it),
+    )
+
+
+@elementwise("aten.threshold.default", counterpart="`where(x <= threshold, value, x)`")
+def threshold(call: Call, x: Value, limit: float, value: float) -> Value:
+    below = call.to.elementwise("{} <= {}", [x, converted(call, limit, x.dtype)], "bool")
+    return choose(call, below, converted(call, value, x.dtype), x, call.dtype)
 
 
 @elementwise("aten.threshold_backward.default", counterpart="`where(x <= threshold, 0, grad)`")
-def threshold_backward(call: Call, grad: Value, x: Value, threshold: float) -> Value:
-    below = call.to.elementwise("{} <= {}", [x, converted(call, threshold, x.dtype)], "bool")
-    return call.to.elementwise("where({}, {}, {})", [below, converted(call, 0, grad.dtype), grad], call.dtype)
+def threshold_backward(call: Call, grad: Value, x: Value, limit: float) -> Value:
+    below = call.to.elementwise("{} <= {}", [x, converted(call, limit, x.dtype)], "bool")
+    return choose(call, below, converted(call, 0, grad.dtype), grad, call.dtype)
 
 
 @elementwise("aten.tanh_backward.default", counterpart="`grad * (1 - y * y)`")
 def tanh_backward(call: Call, grad: Value, y: Value) -> Value:
-    rest = apply(call, "{} - {}", [1.0, apply(call, "{} * {}", [y, y])])
-    return apply(call, "{} * {}", [grad, rest])
+    def product(dtype: str) -> Value:
+        rest = apply(call, "{} - {}", [1.0, apply(call, "{} * {}", [y, y], dtype)], dtype)
+        return apply(call, "{} * {}", [grad, rest], dtype)
+
+    return narrowed(call, product)
 
 
 @elementwise("aten.sigmoid_backward.default", counterpart="`grad * (1 - y) * y`")
 def sigmoid_backward(call: Call, grad: Value, y: Value) -> Value:
-    rest = apply(call, "{} * {}", [apply(call, "{} - {}", [1.0, y]), y])
-    return apply(call, "{} * {}", [grad, rest])
+    def product(dtype: str) -> Value:
+        rest = apply(call, "{} - {}", [1.0, y], dtype)
+        return apply(call, "{} * {}", [apply(call, "{} * {}", [grad, rest], dtype), y], dtype)
+
+    return narrowed(call, product)
 
 
 @elementwise("aten.silu_backward.default", counterpart="`grad * s * (1 + x * (1 - s))` with `s = sigmoid(x)`")
 def silu_backward(call: Call, grad: Value, x: Value) -> Value:
-    wide = "float32" if call.dtype in ("bfloat16", "float16") else call.dtype
+    wide = wide_type(call.dtype)
     grad, x = call.to.convert(grad, wide), call.to.convert(x, wide)
     s = apply(call, "sigmoid({})", [x], wide)
     rest = apply(call, "{} * {}", [x, apply(call, "{} - {}", [1.0, s], wide)], wide)
@@ -292,7 +349,7 @@ def silu_backward(call: Call, grad: Value, x: Value) -> Value:
 
 @elementwise("aten.gelu.default", counterpart="`x / 2 * (1 + erf(x / sqrt(2)))`, or with `tanh`")
 def gelu(call: Call, x: Value, approximate: str = "none") -> Value:
-    wide = "float32" if call.dtype in ("bfloat16", "float16") else call.dtype
+    wide = wide_type(call.dtype)
     x = call.to.convert(x, wide)
     result = apply(call, "{} * {}", [apply(call, "{} * {}", [x, 0.5], wide), gelu_gate(call, x, approximate)], wide)
     return call.to.convert(result, call.dtype)
@@ -314,7 +371,7 @@ def gelu_tanh(call: Call, x: Value) -> Value:
 
 @elementwise("aten.gelu_backward.default", counterpart="elementwise, with `erf` and `exp`, or with `tanh`")
 def gelu_backward(call: Call, grad: Value, x: Value, approximate: str = "none") -> Value:
-    wide = "float32" if call.dtype in ("bfloat16", "float16") else call.dtype
+    wide = wide_type(call.dtype)
     grad, x = call.to.convert(grad, wide), call.to.convert(x, wide)
     cdf = apply(call, "{} * {}", [gelu_gate(call, x, approximate), 0.5], wide)
     square = apply(call, "{} * {}", [x, x], wide)

@@ -22,6 +22,14 @@ def gathered(call: Call, x: Value, dim: int, index: Value) -> Value:
     return result
 
 
+def from_start(call: Call, index: Value, extent: int) -> Value:
+    """Indices of which some may count from the end."""
+    negative = call.to.elementwise("{} < {}", [index, 0], "bool")
+    index = call.to.convert(index, "int64")
+    shifted = call.to.elementwise("{} + {}", [index, extent], "int64")
+    return call.to.elementwise("where({}, {}, {})", [negative, shifted, index], "int64")
+
+
 def scattered(call: Call, x: Value, dim: int, index: Value, source: Value, accumulate: bool) -> Value:
     """Writes or adds the source at the indices along ``dim``. All other axes have equal extents, or 1 in index and source."""
     to = call.to
@@ -124,10 +132,7 @@ class Indexed:
         for d in dims:
             index, extent = indices[d], x.shape[d]
             assert index is not None
-            # An index may count from the end.
-            negative = to.elementwise("{} < {}", [index, 0], "bool")
-            shifted = to.elementwise("{} + {}", [to.convert(index, "int64"), extent], "int64")
-            index = to.elementwise("where({}, {}, {})", [negative, shifted, to.convert(index, "int64")], "int64")
+            index = from_start(call, index, extent)
             if place is not None:
                 index = to.elementwise("{} + {}", [to.elementwise("{} * {}", [place, extent], "int64"), index], "int64")
             place = index
@@ -205,7 +210,7 @@ def flip(call: Call, x: Value, dims: tuple[int, ...]) -> Value:
 @operator("aten.topk.default", counterpart="`topk`")
 def topk(call: Call, x: Value, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Value, Value]:
     if x.ndim == 0:
-        raise call.error("hir imports it only for tensors with dimensions")
+        return x, call.to.full((), 0, "int64")
     dim = dimension(call, dim, x.ndim)
     shape = (*x.shape[:dim], k, *x.shape[dim + 1 :])
     values, places = call.to.value(x.dtype, shape, x.sharded), call.to.value("int64", shape, x.sharded)

@@ -22,9 +22,10 @@ def addmm(call: Call, bias: Value, a: Value, b: Value, *, beta: float = 1, alpha
     product = call.to.matmul(a, b)
     if alpha != 1:
         product = apply(call, "{} * {}", [product, alpha])
-    if beta != 1:
-        bias = apply(call, "{} * {}", [bias, beta])
-    return apply(call, "{} + {}", [product, bias])
+    # PyTorch does not read what is multiplied with 0.
+    if beta == 0:
+        return call.to.expand(product, call.shape)
+    return apply(call, "{} + {}", [product, bias if beta == 1 else apply(call, "{} * {}", [bias, beta])])
 
 
 @operator("aten.linear.default", counterpart="`Set.Permute`, `matmul`, and `+` for the bias")

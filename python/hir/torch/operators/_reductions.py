@@ -5,12 +5,10 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from .._builder import Value, constant, is_float
+from .._builder import Value, constant, is_float, limits, wide_type, word
 from .._graph import DType
 from ._elementwise import apply
 from ._registry import Call, dimension, operator
-
-HALVES = ("bfloat16", "float16")
 
 
 def dims_of(call: Call, x: Value, dims: Any) -> list[int]:
@@ -27,7 +25,7 @@ def sum_(call: Call, x: Value, dims: Any = None, keepdim: bool = False, *, dtype
 
 @operator("aten.mean.default", "aten.mean.dim", counterpart="`reduction` with `add`, then `/`")
 def mean(call: Call, x: Value, dims: Any = None, keepdim: bool = False, *, dtype: DType | None = None) -> Value:
-    wide = "float32" if call.dtype in HALVES else call.dtype
+    wide = wide_type(call.dtype)
     positions = dims_of(call, x, dims)
     total = call.to.sum(call.to.convert(x, wide), positions, keepdim)
     count = prod(x.shape[it] for it in positions)
@@ -38,12 +36,8 @@ def extreme(dtype: str, lowest: bool) -> str:
     """The neutral element of a maximum or a minimum."""
     if is_float(dtype):
         return constant(float("-inf" if lowest else "inf"), dtype)
-    if dtype == "bool":
-        return "false" if lowest else "true"
-    bits = int("".join(filter(str.isdigit, dtype)))
-    if dtype.startswith("u"):
-        return str(0 if lowest else 2**bits - 1)
-    return str(-(2 ** (bits - 1)) if lowest else 2 ** (bits - 1) - 1)
+    ends = limits(dtype)
+    return word(not lowest) if ends is None else str(ends[not lowest])
 
 
 @operator("aten.amax.default", "aten.max.default", counterpart="`reduction` with `max`")
@@ -63,9 +57,14 @@ def max_dim(call: Call, x: Value, dim: int, keepdim: bool = False) -> tuple[Valu
 
 def best_and_index(call: Call, x: Value, dim: int, keepdim: bool, largest: bool) -> tuple[Value, Value]:
     """The largest or smallest elements along an axis, and the first index of each."""
+    if x.ndim == 0:
+        return x, call.to.full((), 0, "int64")
     op = "max" if largest else "min"
     best = call.to.reduce(x, op, extreme(x.dtype, largest), [dim], True)
     hit = call.to.elementwise("{} == {}", [x, best], "bool")
+    if is_float(x.dtype):
+        # NaN is larger and smaller than all numbers.
+        hit = call.to.elementwise("{} || {}", [hit, call.to.elementwise("isnan({})", [x], "bool")], "bool")
     index = along(call, dim, x.ndim, x.shape[dim])
     none = call.to.full((), x.shape[dim], "int64")
     index = call.to.elementwise("where({}, {}, {})", [hit, index, none], "int64")
@@ -101,7 +100,7 @@ def any_(call: Call, x: Value, dims: Any = None, keepdim: bool = False) -> Value
 def scan(call: Call, x: Value, dim: int, *, dtype: DType | None = None) -> Value:
     if x.ndim == 0:
         return call.to.convert(x, call.dtype)
-    wide = "float32" if call.dtype in HALVES else call.dtype
+    wide = wide_type(call.dtype)
     x = call.to.convert(x, wide)
     result = call.to.like(x)
     op = "mul" if "cumprod" in call.node.target else "add"
@@ -111,14 +110,14 @@ def scan(call: Call, x: Value, dim: int, *, dtype: DType | None = None) -> Value
 
 @operator("aten.prod.default", "aten.prod.dim_int", counterpart="`reduction` with `mul`")
 def prod_(call: Call, x: Value, dim: int | None = None, keepdim: bool = False, *, dtype: DType | None = None) -> Value:
-    wide = "float32" if call.dtype in HALVES else call.dtype
+    wide = wide_type(call.dtype)
     total = call.to.reduce(call.to.convert(x, wide), "mul", constant(1, wide), dims_of(call, x, dim), keepdim)
     return call.to.convert(total, call.dtype)
 
 
 def moments(call: Call, x: Value, dims: Any, correction: float | None, keepdim: bool) -> tuple[Value, Value]:
     """The variance and the mean, in the type of the sums."""
-    wide = "float32" if x.dtype in HALVES else x.dtype
+    wide = wide_type(x.dtype)
     x, positions = call.to.convert(x, wide), dims_of(call, x, dims)
     count = prod(x.shape[it] for it in positions)
     average = apply(call, "{} / {}", [call.to.sum(x, positions, True), float(count)], wide)
@@ -147,7 +146,7 @@ def layer_norm(
     call: Call, x: Value, normalized: tuple[int, ...], weight: Value | None, bias: Value | None, eps: float
 ) -> tuple[Value, Value, Value]:
     dtype = x.dtype
-    wide = "float32" if dtype in HALVES else dtype
+    wide = wide_type(dtype)
     x = call.to.convert(x, wide)
     dims = list(range(x.ndim - len(normalized), x.ndim))
     count = float(prod(normalized))
@@ -183,7 +182,7 @@ def layer_norm_backward(
     wanted: tuple[bool, bool, bool],
 ) -> tuple[Value | None, Value | None, Value | None]:
     dtype = x.dtype
-    wide = "float32" if dtype in HALVES else dtype
+    wide = wide_type(dtype)
     grad, x, mean, rstd = (call.to.convert(it, wide) for it in (grad, x, mean, rstd))
     outer, dims = list(range(x.ndim - len(normalized))), list(range(x.ndim - len(normalized), x.ndim))
     normal = apply(call, "{} * {}", [apply(call, "{} - {}", [x, mean], wide), rstd], wide)
@@ -215,7 +214,7 @@ def group_norm(
     groups: int,
     eps: float,
 ) -> tuple[Value, Value, Value]:
-    to, wide = call.to, "float32" if x.dtype in HALVES else x.dtype
+    to, wide = call.to, wide_type(x.dtype)
     rows = to.reshape(to.convert(x, wide), (batch, groups, channels // groups * places))
     variance, average = moments(call, rows, (2,), 0, True)
     scale = apply(call, "rsqrt({})", [apply(call, "{} + {}", [variance, eps], wide)], wide)
@@ -234,39 +233,45 @@ def group_norm(
 
 
 def softmax_parts(call: Call, x: Value, dim: int) -> tuple[Value, Value, Value]:
-    """Differences to the maximum, their exponentials, and the sums of these."""
+    """Differences to the maximum, their exponentials, and the sums of these. A tensor without dimensions is a row."""
+    dim, x = dimension(call, dim, x.ndim), call.to.with_ndim(x, 1)
     best = call.to.reduce(x, "max", extreme(x.dtype, True), [dim], True)
     shifted = apply(call, "{} - {}", [x, best], x.dtype)
     powers = apply(call, "exp({})", [shifted], x.dtype)
     return shifted, powers, call.to.sum(powers, [dim], True)
 
 
+def of_call(call: Call, result: Value) -> Value:
+    """A result in the type and the shape of the call."""
+    return call.to.reshape(call.to.convert(result, call.dtype), call.shape)
+
+
 @operator("aten._softmax.default", counterpart="`reduction` with `max`, `exp`, `reduction` with `add`, `/`")
 def softmax(call: Call, x: Value, dim: int, half_to_float: bool) -> Value:
-    wide = "float32" if x.dtype in HALVES else x.dtype
-    _, powers, total = softmax_parts(call, call.to.convert(x, wide), dimension(call, dim, x.ndim))
-    return call.to.convert(apply(call, "{} / {}", [powers, total], wide), call.dtype)
+    wide = wide_type(x.dtype)
+    _, powers, total = softmax_parts(call, call.to.convert(x, wide), dim)
+    return of_call(call, apply(call, "{} / {}", [powers, total], wide))
 
 
 @operator("aten._log_softmax.default", counterpart="`reduction` with `max`, `exp`, `reduction` with `add`, `log`")
 def log_softmax(call: Call, x: Value, dim: int, half_to_float: bool) -> Value:
-    wide = "float32" if x.dtype in HALVES else x.dtype
-    shifted, _, total = softmax_parts(call, call.to.convert(x, wide), dimension(call, dim, x.ndim))
-    return call.to.convert(apply(call, "{} - {}", [shifted, apply(call, "log({})", [total], wide)], wide), call.dtype)
+    wide = wide_type(x.dtype)
+    shifted, _, total = softmax_parts(call, call.to.convert(x, wide), dim)
+    return of_call(call, apply(call, "{} - {}", [shifted, apply(call, "log({})", [total], wide)], wide))
 
 
 @operator("aten._softmax_backward_data.default", counterpart="`y * (grad - sum(grad * y))`")
 def softmax_backward(call: Call, grad: Value, y: Value, dim: int, dtype: DType) -> Value:
-    wide = "float32" if y.dtype in HALVES else y.dtype
-    grad, y = call.to.convert(grad, wide), call.to.convert(y, wide)
+    wide = wide_type(y.dtype)
+    grad, y = (call.to.with_ndim(call.to.convert(it, wide), 1) for it in (grad, y))
     total = call.to.sum(apply(call, "{} * {}", [grad, y], wide), [dimension(call, dim, y.ndim)], True)
-    return call.to.convert(apply(call, "{} * {}", [y, apply(call, "{} - {}", [grad, total], wide)], wide), call.dtype)
+    return of_call(call, apply(call, "{} * {}", [y, apply(call, "{} - {}", [grad, total], wide)], wide))
 
 
 @operator("aten._log_softmax_backward_data.default", counterpart="`grad - exp(y) * sum(grad)`")
 def log_softmax_backward(call: Call, grad: Value, y: Value, dim: int, dtype: DType) -> Value:
-    wide = "float32" if y.dtype in HALVES else y.dtype
-    grad, y = call.to.convert(grad, wide), call.to.convert(y, wide)
+    wide = wide_type(y.dtype)
+    grad, y = (call.to.with_ndim(call.to.convert(it, wide), 1) for it in (grad, y))
     total = call.to.sum(grad, [dimension(call, dim, y.ndim)], True)
     product = apply(call, "{} * {}", [apply(call, "exp({})", [y], wide), total], wide)
-    return call.to.convert(apply(call, "{} - {}", [grad, product], wide), call.dtype)
+    return of_call(call, apply(call, "{} - {}", [grad, product], wide))

@@ -8,7 +8,7 @@ from typing import Any
 from .._builder import Value
 from .._graph import DType
 from ._elementwise import apply
-from ._indexing import scattered
+from ._indexing import from_start, gathered, scattered
 from ._reductions import along
 from ._registry import Call, dimension, operator
 
@@ -180,9 +180,12 @@ def select_scatter(call: Call, x: Value, source: Value, dim: int, index: int) ->
     return slice_scatter(call, x, call.to.insert_axes(source, [dim]), dim, index, index + 1)
 
 
-@operator("aten.select.int", counterpart="`select`")
-def select(call: Call, x: Value, dim: int, index: int) -> Value:
+@operator("aten.select.int", counterpart="`select`; `takeAlongAxis` if the index is a value of a tensor")
+def select(call: Call, x: Value, dim: int, index: int | Value) -> Value:
     dim = dimension(call, dim, x.ndim)
+    if isinstance(index, Value):
+        place = call.to.insert_axes(from_start(call, index, x.shape[dim]), range(x.ndim))
+        return call.to.squeeze(gathered(call, x, dim, place), [dim])
     return call.to.select(x, dim, index % x.shape[dim])
 
 
@@ -195,7 +198,7 @@ def unbind(call: Call, x: Value, dim: int = 0) -> tuple[Value, ...]:
 @operator("aten.cat.default", counterpart="`cat`")
 def cat(call: Call, values: tuple[Value, ...], dim: int = 0) -> Value:
     # PyTorch accepts empty vectors among tensors of any shape.
-    parts = [call.to.convert(it, call.dtype) for it in values if it.shape != (0,)]
+    parts = [call.to.convert(it, call.dtype) for it in values if it.shape != (0,) or it.shape == call.shape]
     return call.to.cat(parts, dimension(call, dim, parts[0].ndim))
 
 
@@ -258,8 +261,8 @@ def ones(call: Call, *_: Any, **__: Any) -> Value:
 
 
 @operator("aten.full.default", "aten.full_like.default", "aten.new_full.default", counterpart="`full`")
-def full(call: Call, _: Any, fill: Any, **__: Any) -> Value:
-    return call.to.full(call.shape, fill, call.dtype)
+def full(call: Call, *sizes_and_fill: Any, **__: Any) -> Value:
+    return call.to.full(call.shape, sizes_and_fill[-1], call.dtype)
 
 
 @operator("aten.scalar_tensor.default", counterpart="`full`; a conversion of a value that the host reads")
