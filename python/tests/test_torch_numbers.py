@@ -155,6 +155,20 @@ def test_tensors_without_dimensions(dtype):
     check(functions, torch.tensor(2.5, dtype=dtype))
 
 
+def test_a_row_of_attention_without_keys():
+    q, k, v = (torch.randn(1, 2, n, 4, generator=torch.Generator().manual_seed(n)) for n in (3, 5, 5))
+    mask = torch.tensor([[True] * 5, [False] * 5, [True, False] * 2 + [False]])
+    attention = F.scaled_dot_product_attention
+    for name, it in {"mask": mask, "bias": torch.zeros(3, 5).masked_fill(~mask, -inf)}.items():
+        check({name: attention}, q, k, v, it, ulps=16)
+        gradients = lambda q, k, v, m: torch.autograd.grad(attention(q, k, v, m).cos().sum(), (q, k, v))  # noqa: E731
+        leaves = [t.clone().requires_grad_() for t in (q, k, v)]
+        expected = gradients(*leaves, it)
+        backward = hir.torch.capture(lambda *args: attention(*args).cos().sum(), (*leaves, it), direction="backward")
+        for got, want in zip(backward.run()[0], expected):
+            np.testing.assert_allclose(got, want.numpy(), rtol=1e-4, atol=1e-6)
+
+
 def test_what_is_multiplied_with_0_is_not_read():
     bias, x = torch.tensor([nan, inf]), torch.ones(2, 2)
     check({"addmm": lambda b, x: torch.addmm(b, x, x, beta=0)}, bias, x)

@@ -17,8 +17,11 @@ struct Attention {
   f64 scale;
 };
 
-// NaN for a row whose scores are all -∞, as the softmax of the row.
-D f32 logsumexp(f32 largest, f32 scale, f32 sum) { return largest * scale + logf(sum) + (largest - largest); }
+// 0 for a row whose scores are all -∞; NaN if one is ∞, as the softmax of the row.
+D f32 logsumexp(f32 largest, f32 scale, f32 sum) {
+  const f32 reference = reference_score(largest);
+  return reference * scale + logf(sum) + (reference - reference);
+}
 
 // What a block works on.
 struct AttentionBlock {
@@ -67,6 +70,7 @@ template<class T, int COLUMNS, bool CAUSAL> D void attention(const Attention& p)
     const f32 rounded = wide(narrow(To<T>(), weight));
     for (int column = 0; column < COLUMNS; ++column) values[column] = values[column] * shrink + rounded * wide(v[column]);
   }
+  sum = divisor_of_row(sum);
   T* out = reinterpret_cast<T*>(it.out) + row * p.out_stride[2];
   for (int column = 0; column < COLUMNS; ++column) out[column] = narrow(To<T>(), values[column] / sum);
   if (it.logsumexp)
@@ -302,7 +306,7 @@ template<class T, int COLUMNS, bool CAUSAL> D void attention(const Attention& p)
   for (int i = 0; i < 2; ++i) {
     f32 total = sum[i];
     total += __shfl_xor_sync(~0u, total, 1);
-    total += __shfl_xor_sync(~0u, total, 2);
+    total = divisor_of_row(total + __shfl_xor_sync(~0u, total, 2));
     const u32 row = own + i * 8;
     const f32 inverse = 1 / total;
     if (row >= rows) continue;

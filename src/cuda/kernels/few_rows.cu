@@ -142,7 +142,7 @@ template<class T, int COLUMNS, u32 WARPS> D void few_rows(const FewRows& p) {
       value += values_of[it][row][column] * shrink;
     }
     if (p.splits == 1) {
-      reinterpret_cast<T*>(out)[row * p.out_stride[2] + column] = narrow(To<T>(), value / total);
+      reinterpret_cast<T*>(out)[row * p.out_stride[2] + column] = narrow(To<T>(), value / divisor_of_row(total));
       continue;
     }
     const u64 own = (member * p.splits + split) * rows + row;
@@ -188,6 +188,7 @@ template<class T, int COLUMNS, u32 WARPS> D void few_rows(const FewRows& p) {
       }
     }
     Pack<T, GROUP> it;
+    total = divisor_of_row(total);
 #pragma unroll
     for (u32 n = 0; n < GROUP; ++n) it.e[n] = narrow(To<T>(), value[n] / total);
     save<T, GROUP>(out + 2 * (row * p.out_stride[2] + column), it);

@@ -116,6 +116,8 @@ D f32 negative_infinity() { return __uint_as_float(0xff800000u); }
 // The score relative to which the exponentials of a softmax are computed. If all scores are -∞, so are all differences, not NaN: a later
 // key may have a finite score.
 D f32 reference_score(f32 largest) { return largest == negative_infinity() ? 0.0f : largest; }
+// The sum of the exponentials of a row, by which they are divided: a row whose scores are all -∞ has weights of 0, not NaN.
+D f32 divisor_of_row(f32 sum) { return sum == 0 ? 1.0f : sum; }
 
 // Stores a value with release semantics at system scope.
 D void store_release(u64 at, u32 v) {

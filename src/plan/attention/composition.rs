@@ -9,6 +9,9 @@
 //! out     = weights · v                 logsumexp = largest + log(sums)
 //! ```
 //!
+//! The weights of a row without a key that counts, whose scores are all -∞, are 0, and so is its `logsumexp`, as in PyTorch: for this row,
+//! `largest` is 0 and `sums` is 1, which is the least sum of any other row.
+//!
 //! The scores are of the compute type, binary32 unless the operands are binary64, as in fused kernels (Dao et al.,
 //! "FlashAttention", 2022). The weights are rounded to the type of the operands before the second product. The rows are
 //! computed in parts, so that the scores of a long sequence fit in memory.
@@ -84,6 +87,7 @@ impl Attention {
             weights: builder.base.buffer("weights", dtype, all),
             largest: builder.base.buffer("row maxima", computed, all_rows),
             sums: builder.base.buffer("row sums", computed, all_rows),
+            has_keys: builder.base.buffer("rows with keys", DType::Bool, all_rows),
         };
         if let (true, [.., rows, keys]) = (self.is_causal, &shape[..]) {
             let last = parts.last().map_or(0, |it| it.first_row + it.score_shape()[shape.len() - 2]);
@@ -112,6 +116,7 @@ impl Attention {
         let weights = View::contiguous(buffers.weights, score_shape.clone());
         let largest = View::contiguous(buffers.largest, row_shape.to_vec());
         let sums = View::contiguous(buffers.sums, row_shape.to_vec());
+        let has_keys = View::contiguous(buffers.has_keys, row_shape.to_vec());
         // A row's value, repeated for each of its scores.
         let repeated = |it: &View| View {
             shape: score_shape.clone(),
@@ -131,9 +136,13 @@ impl Attention {
             code.base.map(Op::Where, [view(mask), view(&scores), Arg::Number(lowest)], &scores);
         }
         code.base.reduce_rows(ReduceOp::Max, lowest, &scores, &largest);
+        let zero = Arg::Number(Number::Float(0.0));
+        code.base.map(Op::Ne, [view(&largest), Arg::Number(lowest)], &has_keys);
+        code.base.map(Op::Where, [view(&has_keys), view(&largest), zero], &largest);
         code.base.map(Op::Sub, [view(&scores), Arg::View(repeated(&largest))], &scores);
         code.base.map(Op::Exp, [view(&scores)], &scores);
         code.base.reduce_rows(ReduceOp::Sum, Number::Int(0), &scores, &sums);
+        code.base.map(Op::Max, [view(&sums), Arg::Number(Number::Float(1.0))], &sums);
         code.base.map(Op::Div, [view(&scores), Arg::View(repeated(&sums))], &weights);
         if let Some(keep) = &self.keep {
             code.base.map(Op::Mul, [view(&weights), view(keep)], &weights);
@@ -152,6 +161,7 @@ struct Temporaries {
     weights: BufferNo,
     largest: BufferNo,
     sums: BufferNo,
+    has_keys: BufferNo,
 }
 
 /// The buffers of the causal mask.
