@@ -17,6 +17,7 @@ mod extreme;
 mod gather;
 mod index;
 mod manual;
+mod numbers;
 mod opaque;
 mod operators;
 mod pad;
@@ -81,6 +82,10 @@ pub(crate) struct Importer<'m, 's> {
     unsharded_sums: FxHashSet<usize>,
     /// Tensors whose elements are their indices in a dimension, and that dimension.
     iotas: FxHashMap<usize, usize>,
+    /// Whether the module runs on one device.
+    has_one_device: bool,
+    /// The least and the largest value of scalars of the program that are integers, by name.
+    ranges: FxHashMap<String, (i128, i128)>,
 }
 
 /// Imports a module.
@@ -99,6 +104,11 @@ pub(crate) fn import(module: &Module<'_>) -> Imported<Written> {
         out: Writer::default(),
         unsharded_sums: FxHashSet::default(),
         iotas: FxHashMap::default(),
+        has_one_device: matches!(
+            Attribute::find(&module.attributes, "mhlo.num_partitions"),
+            Some(Attribute::Int(1))
+        ),
+        ranges: FxHashMap::default(),
     };
     for op in &module.ops {
         match op.name {

@@ -28,7 +28,7 @@ pub(crate) type Parsed<T> = Result<T, Box<Diagnostic>>;
 /// Returns an error for the first token that no spelling of MLIR has at its place.
 pub(crate) fn parse(text: &str, is_read: fn(&str) -> bool) -> Parsed<Module<'_>> {
     let tokens = scan(text)?;
-    let mut parser = Parser { text, tokens: &tokens, at: 0, depth: 0, is_read };
+    let mut parser = Parser { text, tokens: &tokens, at: 0, depth: 0, is_read, aliases: Vec::new() };
     let mut module = Module::default();
     while parser.peek().is_some() {
         parser.top_level(&mut module)?;
@@ -43,6 +43,8 @@ struct Parser<'s, 't> {
     at: usize,
     depth: usize,
     is_read: fn(&str) -> bool,
+    /// Attributes that have a name, such as `#loc3`, which is defined before it is used.
+    aliases: Vec<(&'s str, Attribute<'s>)>,
 }
 
 impl<'s> Parser<'s, '_> {
@@ -147,13 +149,15 @@ impl<'s> Parser<'s, '_> {
             let name = self.expect(TokenKind::Alias, "a name")?;
             self.at += 1;
             let value = self.alias_value()?;
-            module.aliases.push((name, value));
+            self.aliases.push((name, value));
             return Ok(());
         }
         if self.accept_word("module") {
             _ = self.accept(TokenKind::Symbol);
-            if self.accept_word("attributes") {
-                self.attribute()?;
+            if self.accept_word("attributes")
+                && let Attribute::Dictionary(entries) = self.attribute()?
+            {
+                module.attributes = entries;
             }
             self.expect(TokenKind::OpenBrace, "`{`, the beginning of the module")?;
             let block = self.nested(Self::block)?;
@@ -163,7 +167,10 @@ impl<'s> Parser<'s, '_> {
         }
         let op = self.nested(Self::operation)?;
         match op.name {
-            "builtin.module" => module.ops.extend(op.regions.into_iter().flat_map(|it| it.ops)),
+            "builtin.module" => {
+                module.attributes = op.attributes;
+                module.ops.extend(op.regions.into_iter().flat_map(|it| it.ops));
+            }
             _ => module.ops.push(op),
         }
         Ok(())
@@ -175,7 +182,7 @@ impl<'s> Parser<'s, '_> {
             self.location()?;
             return Ok(Attribute::Word("loc"));
         }
-        self.attribute()
+        self.typed_attribute()
     }
 
     /// Skips `loc(…)`, if there is one.

@@ -12,8 +12,8 @@ use grammar::{dtype::DType, span::Span};
 pub(crate) struct Module<'s> {
     /// The operations of the module: functions and meshes.
     pub(crate) ops: Vec<Operation<'s>>,
-    /// Attributes that have a name, such as `#loc3`, where they are defined.
-    pub(crate) aliases: Vec<(&'s str, Attribute<'s>)>,
+    /// The attributes of the module, such as `mhlo.num_partitions`.
+    pub(crate) attributes: Vec<(&'s str, Attribute<'s>)>,
 }
 
 /// A block: its arguments and operations.

@@ -27,6 +27,40 @@ impl<'m, 's> Importer<'m, 's> {
         self.bits(shifted, dtype)
     }
 
+    /// Shifts the bits to the right, and copies of the highest one in, whatever the sign of the type.
+    pub(super) fn shift_right_arithmetic(&mut self, a: Value, b: Value) -> Imported<Value> {
+        let dtype = a.dtype();
+        let signed = signed(dtype).unwrap_or(dtype);
+        let (a, b) = (self.bits(a, signed)?, self.bits(b, signed)?);
+        let shifted = self.folded_or_mapped(">>", a, b, signed)?;
+        self.bits(shifted, dtype)
+    }
+
+    /// Returns the next number of 16 bits towards another one. As integers, the bits of floats of one sign are ordered by their sizes.
+    pub(super) fn next_after(&mut self, from: Value, to: Value) -> Imported<Value> {
+        let dtype = from.dtype();
+        let bits = self.bits(from.clone(), DType::Int16)?;
+        let (number, zero) = (|it: f64| Self::splat_like(&bits, it), Self::splat_like(&from, 0.0));
+        let is_below = self.map("<", vec![from.clone(), to.clone()], DType::Bool)?;
+        let is_positive = self.map(">", vec![from.clone(), zero.clone()], DType::Bool)?;
+        let grows = self.map("==", vec![is_below, is_positive], DType::Bool)?;
+        let step = self.select_values(grows, number(1.0), number(-1.0))?;
+        let moved = self.map("+", vec![bits.clone(), step], DType::Int16)?;
+        // The least numbers of both signs are beside 0.
+        let is_negative = self.map("<", vec![to.clone(), zero.clone()], DType::Bool)?;
+        let least = self.select_values(is_negative, number(f64::from(i16::MIN + 1)), number(1.0))?;
+        let is_zero = self.map("==", vec![from.clone(), zero], DType::Bool)?;
+        let moved = self.select_values(is_zero, least, moved)?;
+        let moved = self.bits(moved, dtype)?;
+        let is_there = self.map("==", vec![from.clone(), to.clone()], DType::Bool)?;
+        let mut result = self.select_values(is_there, to.clone(), moved)?;
+        for it in [to, from] {
+            let is_nan = self.map("isnan", vec![it.clone()], DType::Bool)?;
+            result = self.select_values(is_nan, it, result)?;
+        }
+        Ok(result)
+    }
+
     /// Returns a value whose bits are read as elements of another type of the same size.
     fn bits(&mut self, value: Value, dtype: DType) -> Imported<Value> {
         if value.dtype() == dtype {
@@ -40,6 +74,29 @@ impl<'m, 's> Importer<'m, 's> {
         }
         let it = Value::Tensor(self.materialized(value));
         self.map("bit_cast", vec![it], dtype)
+    }
+
+    /// Returns a tensor with elements of 8 bits. What is beyond the largest number becomes infinity, or NaN if the type has no infinity;
+    /// a conversion of Host IR gives the largest number.
+    pub(super) fn narrowed(&mut self, value: Value, dtype: DType) -> Imported<Value> {
+        let value = if value.dtype().is_integral() { self.converted(value, DType::Float)? } else { value };
+        let like = |number: f64| Self::splat_like(&value, number);
+        if dtype == DType::E4M3 {
+            // 464 is rounded to 448, the largest number.
+            let magnitude = self.map("abs", vec![value.clone()], value.dtype())?;
+            let is_beyond = self.map(">", vec![magnitude, like(464.0)], DType::Bool)?;
+            let value = self.select_values(is_beyond, like(f64::NAN), value.clone())?;
+            return self.map("cast", vec![value], dtype);
+        }
+        let narrow = self.map("cast", vec![value.clone()], dtype)?;
+        let mut bits = self.bits(narrow, DType::UInt8)?;
+        // 61440 is rounded to infinity.
+        for (text, bound, infinity) in [(">=", 61440.0, 0x7c), ("<=", -61440.0, 0xfc)] {
+            let is_beyond = self.map(text, vec![value.clone(), like(bound)], DType::Bool)?;
+            let infinity = Self::splat_like(&bits, f64::from(infinity));
+            bits = self.select_values(is_beyond, infinity, bits)?;
+        }
+        self.bits(bits, dtype)
     }
 
     pub(crate) fn bitcast_convert(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
@@ -114,6 +171,16 @@ impl<'m, 's> Importer<'m, 's> {
 }
 
 /// Returns the unsigned type of the size of an integer type.
+fn signed(dtype: DType) -> Option<DType> {
+    Some(match dtype {
+        DType::Int8 | DType::UInt8 => DType::Int8,
+        DType::Int16 | DType::UInt16 => DType::Int16,
+        DType::Int32 | DType::UInt32 => DType::Int32,
+        DType::Int64 | DType::UInt64 => DType::Int64,
+        _ => return None,
+    })
+}
+
 fn unsigned(dtype: DType) -> Option<DType> {
     Some(match dtype {
         DType::Int8 | DType::UInt8 => DType::UInt8,

@@ -1,5 +1,7 @@
 //! Collectives of manual regions: each is a resharding of device axes, so passes lower and overlap it like one that they insert.
 
+use grammar::diagnostic::Diagnostic;
+
 use super::{Imported, Importer, Region, Results};
 use crate::{
     import::reduce::Reducer,
@@ -11,17 +13,23 @@ use crate::{
 impl<'m, 's> Importer<'m, 's> {
     /// Returns the region of an operation that is valid only in one.
     fn manual_region(&self, op: &Operation<'_>) -> Imported<Region> {
-        self.region
-            .clone()
-            .ok_or_else(|| self.unsupported_form(op, "outside of a manual region (`shard_map`)"))
+        self.region.clone().ok_or_else(|| self.outside_of_regions(op))
+    }
+
+    fn outside_of_regions(&self, op: &Operation<'_>) -> Box<Diagnostic> {
+        self.unsupported_form(op, "outside of a manual region (`shard_map` on several devices)")
     }
 
     /// Returns the mesh axes of the groups of a collective.
     fn group_axes(&self, op: &Operation<'_>) -> Imported<AxisSet> {
-        let region = self.manual_region(op)?;
         let rows = op.attribute(&["replica_groups"]).and_then(Attribute::rows);
         let rows =
             rows.ok_or_else(|| self.unsupported_form(op, "its `replica_groups` are not a list of devices"))?;
+        // JAX writes no region for a mesh of one device.
+        if self.region.is_none() && rows.iter().all(|it| it.len() == 1) {
+            return Ok(0);
+        }
+        let region = self.manual_region(op)?;
         let axes = self.meshes[region.mesh]
             .axes_of_groups(&rows)
             .map(|it| it.iter().fold(0, |axes, it| axes | 1 << it));
@@ -45,10 +53,17 @@ impl<'m, 's> Importer<'m, 's> {
     }
 
     pub(crate) fn device_id(&mut self, op: &'m Operation<'s>, _: Vec<Value>) -> Results {
-        let region = self.manual_region(op)?;
-        let scalar = match op.name {
-            "stablehlo.partition_id" => Scalar::Named("rank".to_owned(), region.manual),
-            // Shardy partitions; nothing is replicated.
+        let scalar = match (op.name, &self.region) {
+            ("stablehlo.partition_id", Some(region)) => {
+                let scalar = Scalar::Named("rank".to_owned(), region.manual);
+                let last = self.meshes[region.mesh].devices() - 1;
+                self.ranges.insert("rank".to_owned(), (0, i128::from(last)));
+                scalar
+            }
+            ("stablehlo.partition_id", None) if !self.has_one_device => {
+                return Err(self.outside_of_regions(op));
+            }
+            // The only device. Shardy partitions; nothing is replicated.
             _ => Scalar::Int(0),
         };
         let dtype = self.result_type(op, 0)?.dtype;
@@ -57,6 +72,9 @@ impl<'m, 's> Importer<'m, 's> {
 
     pub(crate) fn all_reduce(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let axes = self.group_axes(op)?;
+        if axes == 0 {
+            return Ok(operands);
+        }
         let mut results = Vec::with_capacity(operands.len());
         for it in operands {
             let reducer = self.reducer(op, &it)?;
@@ -73,6 +91,9 @@ impl<'m, 's> Importer<'m, 's> {
 
     pub(crate) fn all_gather(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let axes = self.group_axes(op)?;
+        if axes == 0 {
+            return Ok(operands);
+        }
         let mut results = Vec::with_capacity(operands.len());
         for it in operands {
             let dim = self.dimension(op, "all_gather_dim", it.shape().len())?;
@@ -121,6 +142,9 @@ impl<'m, 's> Importer<'m, 's> {
     pub(crate) fn reduce_scatter(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let axes = self.group_axes(op)?;
         let [value] = self.operands(op, operands)?;
+        if axes == 0 {
+            return Ok(vec![value]);
+        }
         let dim = self.dimension(op, "scatter_dimension", value.shape().len())?;
         let reducer = self.reducer(op, &value)?;
         let size = self.group_size(axes);
@@ -172,6 +196,9 @@ impl<'m, 's> Importer<'m, 's> {
 
     pub(crate) fn all_to_all(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let axes = self.group_axes(op)?;
+        if axes == 0 {
+            return Ok(operands);
+        }
         if axes.count_ones() != 1 {
             return Err(self.unsupported_form(op, "over several axes of the mesh"));
         }
@@ -224,15 +251,23 @@ impl<'m, 's> Importer<'m, 's> {
     }
 
     pub(crate) fn collective_permute(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
-        let region = self.manual_region(op)?;
         let [value] = self.operands(op, operands)?;
-        let rows = op.attribute(&["source_target_pairs"]).and_then(Attribute::rows);
+        let mut rows = op.attribute(&["source_target_pairs"]).and_then(Attribute::rows);
+        // `dense<2>` is one pair.
+        if let Some([row]) = rows.as_deref_mut()
+            && let [device] = row[..]
+        {
+            row.push(device);
+        }
+        if self.region.is_none() && rows.as_ref().is_some_and(|it| *it == [[0, 0]]) {
+            return Ok(vec![value]);
+        }
+        let region = self.manual_region(op)?;
         let count = usize::try_from(self.meshes[region.mesh].devices()).unwrap_or(0);
         let peers = rows.and_then(|it| peers(&it, count));
         let Some((targets, has_source)) = peers else {
-            return Err(
-                self.unsupported_form(op, "its `source_target_pairs` are not pairs of different devices")
-            );
+            let form = "its `source_target_pairs` are not pairs of devices of the mesh, with each device at most once as a source and as a target";
+            return Err(self.unsupported_form(op, form));
         };
         let mut sources = vec![0; count];
         targets.iter().enumerate().for_each(|(source, target)| sources[*target] = source);

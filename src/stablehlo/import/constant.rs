@@ -3,7 +3,10 @@
 use grammar::dtype::DType;
 use half::f16;
 
-use super::{Imported, Importer, Results};
+use super::{
+    Imported, Importer, Results,
+    numbers::{integer, rounded},
+};
 use crate::{
     tree::{Attribute, Operation},
     value::{Scalar, Splat, Value},
@@ -23,7 +26,15 @@ impl<'m, 's> Importer<'m, 's> {
         let is_list = matches!(stated, Attribute::Dense(items) if matches!(items[..], [Attribute::Array(_)]));
         let numbers = match values[..] {
             [Attribute::String(digits)] => from_bytes(digits, ty.dtype, count),
-            _ => values.into_iter().map(|it| number(it, ty.dtype)).collect::<Option<Vec<_>>>(),
+            _ => {
+                if let Some(text) = values.iter().find_map(|it| out_of_range(it, ty.dtype)) {
+                    return Err(self.bad_module(
+                        format!("{text} is no element of `{ty}`"),
+                        "expected elements of the stated type",
+                    ));
+                }
+                values.into_iter().map(|it| number(it, ty.dtype)).collect::<Option<Vec<_>>>()
+            }
         };
         let Some(numbers) = numbers else {
             return Err(self.unsupported_form(
@@ -142,24 +153,58 @@ fn of_bits(bits: u64, dtype: DType) -> Option<f64> {
         DType::Float => f64::from(f32::from_bits(u32::try_from(bits).ok()?)),
         DType::BFloat => f64::from(f32::from_bits(u32::from(u16::try_from(bits).ok()?) << 16)),
         DType::Half => f16::from_bits(u16::try_from(bits).ok()?).to_f64(),
+        // The upper half of a binary16.
+        DType::E5M2 => f16::from_bits(u16::from(u8::try_from(bits).ok()?) << 8).to_f64(),
+        DType::E4M3 => {
+            let bits = u8::try_from(bits).ok()?;
+            let (exponent, fraction) = (i32::from(bits >> 3 & 15), f64::from(bits & 7));
+            let size = match (exponent, fraction) {
+                (15, 7.0) => f64::NAN,
+                (0, it) => it * 2f64.powi(-9),
+                (exponent, it) => (8.0 + it) * 2f64.powi(exponent - 10),
+            };
+            if bits >> 7 == 1 { -size } else { size }
+        }
         _ => return None,
     })
 }
 
-/// Returns a number of a constant. A number in hexadecimal digits has the bits of the element.
+/// Returns the integer that a text states, if it states one.
+fn stated_integer(it: &Attribute<'_>) -> Option<i128> {
+    match it {
+        Attribute::Int(value) => Some(i128::from(*value)),
+        Attribute::Number(text) => match text.strip_prefix('-').unwrap_or(text).strip_prefix("0x") {
+            Some(digits) => {
+                let size = i128::from_str_radix(digits, 16).ok()?;
+                Some(if text.starts_with('-') { -size } else { size })
+            }
+            None => text.parse().ok(),
+        },
+        _ => None,
+    }
+}
+
+/// Returns the text of an integer that a type does not have.
+fn out_of_range(it: &Attribute<'_>, dtype: DType) -> Option<String> {
+    let value = stated_integer(it).filter(|_| dtype.is_integral())?;
+    integer(value, dtype).is_none().then(|| format!("{value}"))
+}
+
+/// Returns a number of a constant. A float in hexadecimal digits has the bits of the element.
 fn number(it: &Attribute<'_>, dtype: DType) -> Option<Scalar> {
-    Some(match it {
-        Attribute::Int(value) if dtype.is_integral() => Scalar::Int(*value),
-        Attribute::Int(value) => Scalar::Float(*value as f64),
-        Attribute::Word("true") => Scalar::Bool(true),
-        Attribute::Word("false") => Scalar::Bool(false),
+    if dtype.is_integral() {
+        return match it {
+            Attribute::Word("true") if dtype == DType::Bool => Some(Scalar::Bool(true)),
+            Attribute::Word("false") if dtype == DType::Bool => Some(Scalar::Bool(false)),
+            it => integer(stated_integer(it)?, dtype),
+        };
+    }
+    Some(Scalar::Float(match it {
+        Attribute::Int(value) => rounded(*value as f64, dtype),
         Attribute::Number(text) => match text.strip_prefix("0x") {
-            Some(digits) => Scalar::Float(of_bits(u64::from_str_radix(digits, 16).ok()?, dtype)?),
-            None if dtype == DType::UInt64 => Scalar::Int(text.parse::<u64>().ok()? as i64),
-            None if dtype == DType::Float => Scalar::Float(f64::from(text.parse::<f32>().ok()?)),
-            None if !dtype.is_integral() => Scalar::Float(text.parse().ok()?),
-            None => return None,
+            Some(digits) => of_bits(u64::from_str_radix(digits, 16).ok()?, dtype)?,
+            None => rounded(text.parse().ok()?, dtype),
         },
         _ => return None,
-    })
+    }))
 }

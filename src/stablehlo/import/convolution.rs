@@ -142,8 +142,14 @@ impl<'m, 's> Importer<'m, 's> {
             None => Some(vec![[0, 0]; count]),
         };
         let reversal = match find("reverse", "window_reversal") {
-            Some(Attribute::Array(items)) => items.iter().map(|it| it.word() == Some("true")).collect(),
-            _ => vec![false; count],
+            Some(it) => booleans(it, count),
+            None => Some(vec![false; count]),
+        };
+        let Some(reversal) = reversal else {
+            return Err(self.bad_module(
+                "`reverse` does not say which dimensions of the window are reversed",
+                "expected `true` or `false` for each dimension",
+            ));
         };
         let (strides, spread) = (list("stride", "window_strides"), list("lhs_dilate", "lhs_dilation"));
         let dilations = list("rhs_dilate", "rhs_dilation");
@@ -152,7 +158,7 @@ impl<'m, 's> Importer<'m, 's> {
             return Err(self.missing(op, "window"));
         };
         let is_positive = [&strides, &spread, &dilations].iter().all(|it| it.iter().all(|it| *it > 0));
-        if !is_positive || reversal.len() != count {
+        if !is_positive {
             return Err(
                 self.bad_module("the window does not match the operands", "expected positive numbers")
             );
@@ -168,5 +174,25 @@ impl<'m, 's> Importer<'m, 's> {
         windows.push(plain);
         padding.push(none);
         Ok((windows, padding, reversal))
+    }
+}
+
+/// Returns the booleans of a list, or of `dense<true>`, which is one for all. MLIR also reads numbers.
+fn booleans(stated: &Attribute<'_>, count: usize) -> Option<Vec<bool>> {
+    let mut items = Vec::new();
+    match stated {
+        Attribute::Array(_) | Attribute::Dense(_) => stated.flatten(&mut items),
+        _ => return None,
+    }
+    let boolean = |it: &Attribute<'_>| match it {
+        Attribute::Word("true") => Some(true),
+        Attribute::Word("false") => Some(false),
+        Attribute::Int(value) => Some(*value != 0),
+        _ => None,
+    };
+    let found = items.into_iter().map(boolean).collect::<Option<Vec<_>>>()?;
+    match (stated, &found[..]) {
+        (Attribute::Dense(_), [it]) => Some(vec![*it; count]),
+        _ => Some(found).filter(|it| it.len() == count),
     }
 }

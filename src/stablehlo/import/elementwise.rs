@@ -2,7 +2,11 @@
 
 use grammar::dtype::DType;
 
-use super::{Imported, Importer, Results, types::type_of};
+use super::{
+    Imported, Importer, Results,
+    numbers::{fits, interval},
+    types::type_of,
+};
 use crate::{
     tree::{Attribute, Operation},
     value::{AxisSet, Scalar, Splat, Value},
@@ -48,8 +52,9 @@ impl<'m, 's> Importer<'m, 's> {
             "or" => "|",
             "xor" => "^",
             "shift_left" => "<<",
-            "shift_right_arithmetic" => ">>",
+            "shift_right_arithmetic" => return self.shift_right_arithmetic(a, b),
             "shift_right_logical" => return self.shift_right_logical(a, b),
+            "next_after" if matches!(dtype, DType::Half | DType::BFloat) => return self.next_after(a, b),
             "next_after" => "nextafter",
             _ => return Err(self.unsupported(name)),
         };
@@ -148,10 +153,17 @@ impl<'m, 's> Importer<'m, 's> {
         let (shape, dtype) = (a.shape().to_vec(), a.dtype());
         if let (Value::Splat(p), Value::Splat(x), Value::Splat(y)) = (&pred, &a, &b)
             && dtype.is_integral()
+            && (dtype == DType::Bool || [x, y].iter().all(|it| self.range(it).is_some()))
         {
             let axes = p.scalar.axes() | x.scalar.axes() | y.scalar.axes();
+            let ranges = (self.range(x), self.range(y));
             let (p, x, y) = (p.scalar.text(DType::Bool), x.scalar.text(dtype), y.scalar.text(dtype));
             let name = self.out.define(dtype == DType::Bool, &format!("where({p}, {x}, {y})"));
+            if dtype != DType::Bool
+                && let (Some(x), Some(y)) = ranges
+            {
+                self.ranges.insert(name.clone(), (x.0.min(y.0), x.1.max(y.1)));
+            }
             return Ok(Value::Splat(Splat { scalar: Scalar::Named(name, axes), shape, dtype }));
         }
         // A condition of one element selects all elements.
@@ -198,6 +210,9 @@ impl<'m, 's> Importer<'m, 's> {
             return self.map("!=", vec![value, Value::Splat(zero)], DType::Bool);
         }
         let value = Value::Tensor(self.materialized(value));
+        if matches!(dtype, DType::E4M3 | DType::E5M2) {
+            return self.narrowed(value, dtype);
+        }
         self.map("cast", vec![value], dtype)
     }
 
@@ -210,13 +225,14 @@ impl<'m, 's> Importer<'m, 's> {
             Scalar::Int(value) if from == DType::UInt64 && *value < 0 => return None,
             Scalar::Int(value) if value.unsigned_abs() <= exact_integers(to) => Scalar::Float(*value as f64),
             Scalar::Named(name, axes) if from == DType::Bool && to.is_integral() => {
-                Scalar::Named(self.out.define(false, &format!("where({name}, 1, 0)")), *axes)
+                let name = self.out.define(false, &format!("where({name}, 1, 0)"));
+                self.ranges.insert(name.clone(), (0, 1));
+                Scalar::Named(name, *axes)
             }
             Scalar::Named(name, axes) if to == DType::Bool => {
                 Scalar::Named(self.out.define(true, &format!("{name} != 0")), *axes)
             }
-            // Indices are small: conversions between integers keep their values.
-            Scalar::Named(..) if to.is_integral() => scalar.clone(),
+            Scalar::Named(name, _) if self.ranges.get(name).is_some_and(|it| fits(*it, to)) => scalar.clone(),
             Scalar::Bool(_) | Scalar::Int(_) | Scalar::Float(_) | Scalar::Named(..) => return None,
         })
     }
@@ -239,6 +255,15 @@ impl<'m, 's> Importer<'m, 's> {
 
     /// Adds a statement that computes each element of the result from those of the operands.
     pub(super) fn map(&mut self, text: &str, mut operands: Vec<Value>, dtype: DType) -> Imported<Value> {
+        let is_exact = text == "bit_cast" || text == "cast" || dtype == DType::E4M3 && text == "where";
+        if matches!(dtype, DType::E4M3 | DType::E5M2) && !is_exact {
+            // Statements saturate; StableHLO has infinity or NaN.
+            for it in operands.iter_mut().filter(|it| it.dtype() == dtype) {
+                *it = self.converted(it.clone(), DType::Float)?;
+            }
+            let wide = self.map(text, operands, DType::Float)?;
+            return self.converted(wide, dtype);
+        }
         let shape = operands.last().map(|it| it.shape().to_vec()).unwrap_or_default();
         if operands.iter().any(|it| it.shape() != shape) {
             let message = format!("the operands of `{text}` have different shapes");
@@ -271,6 +296,17 @@ impl<'m, 's> Importer<'m, 's> {
         Ok(Value::Tensor(self.emit(axes, &shape, dtype, text)))
     }
 
+    /// Returns the least and the largest value of an integer that the host computes or the module states.
+    fn range(&self, it: &Splat) -> Option<(i128, i128)> {
+        match &it.scalar {
+            // The bits of an unsigned number of 64 bits.
+            Scalar::Int(..0) if it.dtype == DType::UInt64 => None,
+            Scalar::Int(value) => Some((i128::from(*value), i128::from(*value))),
+            Scalar::Named(name, _) => self.ranges.get(name).copied(),
+            Scalar::Bool(_) | Scalar::Float(_) => None,
+        }
+    }
+
     /// Returns the result of an operator on two integers or booleans; `None` for other numbers.
     fn folded(&mut self, text: &str, a: &Splat, b: &Splat, result: DType) -> Option<Scalar> {
         if !a.dtype.is_integral() {
@@ -282,8 +318,12 @@ impl<'m, 's> Importer<'m, 's> {
             (Scalar::Bool(x), Scalar::Bool(y)) => (i64::from(*x), i64::from(*y)),
             (Scalar::Named(_, axes), other) | (other, Scalar::Named(_, axes)) => {
                 let (x, y) = (a.scalar.text(a.dtype), b.scalar.text(b.dtype));
-                // The host computes with signed numbers.
-                if a.dtype == DType::UInt64 && matches!(other, Scalar::Int(..0)) {
+                // The host computes with signed numbers of 64 bits, which do not wrap as those of other types.
+                let range = match a.dtype {
+                    DType::Bool => None,
+                    _ => Some(interval(text, self.range(a)?, self.range(b)?)?),
+                };
+                if range.is_some_and(|it| !is_bool && !fits(it, result)) {
                     return None;
                 }
                 let text = match text {
@@ -291,7 +331,11 @@ impl<'m, 's> Importer<'m, 's> {
                     "&" | "|" | "^" | "<<" | ">>" | "fmod" | "pow" | "atan2" => return None,
                     _ => format!("{x} {text} {y}"),
                 };
-                return Some(Scalar::Named(self.out.define(is_bool, &text), axes | other.axes()));
+                let name = self.out.define(is_bool, &text);
+                if let Some(range) = range {
+                    self.ranges.insert(name.clone(), range);
+                }
+                return Some(Scalar::Named(name, axes | other.axes()));
             }
             (Scalar::Bool(_) | Scalar::Int(_) | Scalar::Float(_), _) => return None,
         };

@@ -150,6 +150,14 @@ impl<'s> Importer<'_, 's> {
                 let extents =
                     self.device_dims(axes).into_iter().map(|it| it.extent).chain(shape.iter().copied());
                 let extents = extents.map(|it| it.to_string()).collect::<Vec<_>>().join(", ");
+                if let (Scalar::Float(value), DType::E5M2) = (&scalar, dtype)
+                    && value.is_infinite()
+                {
+                    // A number of Host IR becomes the largest element.
+                    let bits = if *value < 0.0 { 0xfc } else { 0x7c };
+                    let own = self.emit(axes, &shape, DType::UInt8, format!("full({{{extents}}}, {bits});"));
+                    return self.emit(axes, &shape, dtype, format!("bit_cast(T{});", own.number));
+                }
                 let text = format!("full({{{extents}}}, {});", scalar.text(dtype));
                 if let (Scalar::Named(..), false) = (&scalar, dtype.is_integral()) {
                     // A scalar of the host is an integer.

@@ -5,7 +5,7 @@ use crate::{token::TokenKind, tree::Attribute};
 
 impl<'s> Parser<'s, '_> {
     /// Reads an attribute and, in a dictionary, what follows it: `: i64`.
-    fn typed_attribute(&mut self) -> Parsed<Attribute<'s>> {
+    pub(super) fn typed_attribute(&mut self) -> Parsed<Attribute<'s>> {
         let value = self.attribute()?;
         if self.accept(TokenKind::Colon) {
             self.types_of_attribute()?;
@@ -130,7 +130,7 @@ impl<'s> Parser<'s, '_> {
                     Some(TokenKind::OpenBrace) if kind == TokenKind::Word && text == "manual_axes" => {
                         self.plain_attribute()?
                     }
-                    _ => Attribute::Word(text),
+                    _ => Attribute::find(&self.aliases, text).cloned().unwrap_or(Attribute::Word(text)),
                 }
             }
             TokenKind::Value
@@ -148,7 +148,7 @@ impl<'s> Parser<'s, '_> {
     }
 
     fn number(&mut self, text: &'s str) -> Parsed<Attribute<'s>> {
-        if text.starts_with("0x") || text.contains(['.', 'e', 'E']) {
+        if text.trim_start_matches('-').starts_with("0x") || text.contains(['.', 'e', 'E']) {
             return Ok(Attribute::Number(text));
         }
         // An unsigned number of 64 bits stays as it is written.

@@ -151,3 +151,20 @@ module {
     return %0 : tensor<4xf32>
   }
 }
+// -----
+// A constant has an element that its type has not.
+module {
+  func.func public @main(%arg0: tensor<2xi8>) -> tensor<2xi8> {
+    %c = stablehlo.constant dense<300> : tensor<2xi8>
+    %0 = stablehlo.add %arg0, %c : tensor<2xi8>
+    return %0 : tensor<2xi8>
+  }
+}
+// -----
+// A reversal is neither true nor false.
+module {
+  func.func public @main(%arg0: tensor<1x1x3xf32>, %arg1: tensor<1x1x2xf32>) -> tensor<1x1x2xf32> {
+    %0 = stablehlo.convolution(%arg0, %arg1) dim_numbers = [b, f, 0]x[o, i, 0]->[b, f, 0], window = {reverse = [yes]} {batch_group_count = 1 : i64, feature_group_count = 1 : i64} : (tensor<1x1x3xf32>, tensor<1x1x2xf32>) -> tensor<1x1x2xf32>
+    return %0 : tensor<1x1x2xf32>
+  }
+}
