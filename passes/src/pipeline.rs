@@ -308,7 +308,15 @@ fn bad_value(pass: &Pass, spec: &OptionSpec, value: TextSlice<'_>, text: &str) -
         "" => format!("the option `{}` of `{}` has no value", spec.name, pass.name),
         _ => format!("`{text}` is not a value of the option `{}` of `{}`", spec.name, pass.name),
     };
-    Diagnostic::new(Code::BadOption, value.span(), message, format!("expected {}", spec.kind.describe()))
+    let is_large =
+        |it: &str| it.bytes().all(|it| it.is_ascii_digit()) && it.parse::<f64>().is_ok_and(|it| it > 0.0);
+    let is_number = matches!(spec.kind, OptionKind::Count | OptionKind::Counts)
+        && value.text.split(',').all(|it| is_large(it.trim()));
+    let label = match is_number {
+        true => "expected a smaller number".to_owned(),
+        false => format!("expected {}", spec.kind.describe()),
+    };
+    Diagnostic::new(Code::BadOption, value.span(), message, label)
 }
 
 /// Returns the error for a name that is no pass, with what may be meant.

@@ -167,13 +167,15 @@ class Program:
 
 
 def _to_bits(array: ArrayLike) -> tuple[np.ndarray, str | None]:
-    """Returns a contiguous array, and the float type if its elements are the bits of 16-bit floats."""
+    """Returns a contiguous array, and the float type if its elements are the bits of floats of 16 or 8 bits."""
     # np.ascontiguousarray would add an axis to an array without axes.
     array = np.asarray(array, order="C")
     # Arrays from files may have the other byte order.
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     if array.dtype.name in ("float16", "bfloat16"):
         return array.view(np.uint16), array.dtype.name
+    if array.dtype.name in ("float8_e4m3fn", "float8_e5m2"):
+        return array.view(np.uint8), array.dtype.name
     return array, None
 
 

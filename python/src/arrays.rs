@@ -1,16 +1,16 @@
-//! Arrays of numpy as tensors of hir, and back. Elements of 16-bit float types pass as their bits (`uint16`); Python's part
-//! gives them their type.
+//! Arrays of numpy as tensors of hir, and back. Elements of float types of 16 or 8 bits pass as their bits (`uint16`, `uint8`); Python's part
+//! knows their type.
 
 use grammar::dtype::DType;
 use half::{
     bf16, f16,
     vec::{HalfBitsVecExt, HalfFloatVecExt},
 };
-use hir::tensor::data::{Data, NdArray};
+use hir::tensor::data::{Data, NdArray, SmallFloat};
 use numpy::{Element, IntoPyArray, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyUntypedArrayMethods};
 use pyo3::{exceptions::PyTypeError, prelude::*};
 
-/// Copies a contiguous array. `float` is the type of the elements if they are bits of a 16-bit float type.
+/// Copies a contiguous array. `float` is the type of the elements if they are bits of a float type of 16 or 8 bits.
 ///
 /// # Errors
 /// The elements have a type that hir does not compute with, or are not contiguous.
@@ -31,6 +31,14 @@ pub(crate) fn from_numpy(array: &Bound<'_, PyAny>, float: Option<&str>) -> PyRes
     if let Some(it) = bits {
         return Ok(it);
     }
+    if let Some((shape, bits)) = of::<u8>(array)? {
+        let data = match float {
+            Some("float8_e4m3fn") => Data::E4m3(bits.into_iter().map(SmallFloat).collect()),
+            Some("float8_e5m2") => Data::E5m2(bits.into_iter().map(SmallFloat).collect()),
+            Some(_) | None => Data::from(bits),
+        };
+        return Ok(NdArray { shape, data });
+    }
     macro_rules! first_of {
         ($($type:ty),*) => {
             $(if let Some((shape, elements)) = of::<$type>(array)? {
@@ -38,7 +46,7 @@ pub(crate) fn from_numpy(array: &Bound<'_, PyAny>, float: Option<&str>) -> PyRes
             })*
         };
     }
-    first_of!(f32, f64, i64, i32, i16, i8, u64, u32, u8, bool);
+    first_of!(f32, f64, i64, i32, i16, i8, u64, u32, bool);
     let dtype = array.getattr("dtype")?;
     Err(PyTypeError::new_err(format!("hir has no tensors with elements of the type {dtype}")))
 }

@@ -8,7 +8,7 @@ use grammar::{
     ir::{self, TensorId},
     source::Source,
 };
-use hir::plan::smallest_world;
+use hir::{passes::PassError, plan::smallest_world};
 use pyo3::{exceptions::PyIndexError, prelude::*};
 
 use crate::{error, interruptible, world::World};
@@ -101,7 +101,8 @@ impl Program {
     /// The program after passes.
     fn run_passes(&self, py: Python<'_>, list: String) -> PyResult<Self> {
         let mut program = (*self.program).clone();
-        let done = interruptible::run(py, move || match hir::run_passes(&mut program, &list) {
+        let stated = list.clone();
+        let done = interruptible::run(py, move || match hir::run_passes(&mut program, &stated) {
             Ok(()) => Ok(program),
             Err(fault) => Err(fault),
         })?;
@@ -109,6 +110,10 @@ impl Program {
             Ok(program) => Ok(self.with(program)),
             Err(fault) => match fault.error.diagnostics() {
                 [] => Err(error::failed(py, fault)),
+                // These are places in the list of passes.
+                diagnostics if matches!(fault.error, PassError::BadOption(_)) => {
+                    Err(error::rejected(py, diagnostics, &Source::new("passes".to_owned(), list)))
+                }
                 diagnostics => Err(error::rejected(py, diagnostics, &self.source)),
             },
         }

@@ -90,6 +90,14 @@ def test_wrong_inputs_are_refused(inputs, message):
         hir.read(column_parallel("float")).simulate(inputs)
 
 
+@pytest.mark.parametrize("name, dtype", [("__e4m3", "float8_e4m3fn"), ("__e5m2", "float8_e5m2")])
+def test_inputs_of_8_bit_floats(name, dtype):
+    dtypes = pytest.importorskip("ml_dtypes")
+    text = f"%tensor T0_g_{name}[iS0{{2}}]\n%tensor T1_g_float[iS1{{2}}]\n%HostIrContainer {{ (T0) -> (T1) :\n  T1 = cast(T0);\n}} // %HostIrContainer\n"
+    [result] = hir.read(text).simulate({"T0": np.array([0.5, -3], getattr(dtypes, dtype))}).values()
+    np.testing.assert_array_equal(result, [0.5, -3])
+
+
 def test_types_without_tensors_are_refused():
     with pytest.raises(TypeError, match="complex64"):
         hir.read(column_parallel("float")).simulate({"T0": np.zeros((4, 3), np.complex64)})
@@ -160,8 +168,9 @@ def test_passes_return_a_new_program():
     assert "Communication" in program.run_passes("@auto").text
     assert "type=Allgather" in lowered.text
     assert "type=Allgather" not in program.text
-    with pytest.raises(hir.HirError, match="no-such-pass"):
+    with pytest.raises(hir.HirError, match="no-such-pass") as caught:
         program.run_passes("no-such-pass")
+    assert "passes:1:1" in str(caught.value)
 
 
 def test_plans_timelines_and_overlap(tmp_path):

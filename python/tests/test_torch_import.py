@@ -244,6 +244,32 @@ def test_inputs_have_the_shapes_of_the_graph():
     program = hir.torch.from_graphs(graphs("pipeline-stage-inference"))
     with pytest.raises(ValueError, match=r"input 0 of rank 1 has the shape \(2, 2\), not \(4, 16\)"):
         program.run([[np.zeros((4, 16)), np.zeros((16, 16))], [np.zeros((2, 2)), np.zeros((16, 16))]])
+    with pytest.raises(ValueError, match="1 inputs of rank 0; its graph has 2"):
+        program.run([[np.zeros((4, 16))], []])
+    with pytest.raises(ValueError, match="one for each rank"):
+        hir.torch.from_graphs([])
+
+
+@pytest.mark.parametrize(
+    "array, dtype",
+    [
+        (np.array([2**40]), "int32"),
+        (np.array([3.9]), "int32"),
+        (np.array([1e300]), "float32"),
+        (np.array([1e300]), "bfloat16"),
+        (np.array([0.5]), "bool"),
+        (np.array([-1]), "uint8"),
+        (np.array([2**24 + 1]), "float32"),
+        (np.array([1j]), "float32"),
+    ],
+)
+def test_inputs_that_a_type_does_not_have_are_refused(array, dtype):
+    kind = TensorType((1,), dtype)
+    double = Node("y", "call_function", "aten.mul.Tensor", (Ref("x"), 2), result=kind)
+    nodes = (Node("x", "placeholder", "x", result=kind), double, Node("output", "output", "output", ((Ref("y"),),)))
+    program = hir.torch.from_graphs([Graph("g", 0, 1, nodes, {})])
+    with pytest.raises(ValueError, match=f"input 0 of rank 0 has elements of {array.dtype} that .* does not have"):
+        program.run([[array]])
 
 
 def grid(target: str, shape: tuple[int, ...], result: tuple[int, ...], *args, groups: str) -> list[Graph]:

@@ -129,16 +129,18 @@ class TorchProgram:
         parts: dict[str, list[np.ndarray]] = {}
         values = {}
         for rank, (ports, given) in enumerate(zip(self._imported.inputs, inputs)):
+            if len(given) != len(ports):
+                raise ValueError(f"{len(given)} inputs of rank {rank}; its graph has {len(ports)}")
             for i, value in enumerate(ports):
                 if isinstance(value, Value):
                     part = np.asarray(given[i])
                     if part.shape != value.shape:
                         raise ValueError(f"input {i} of rank {rank} has the shape {part.shape}, not {value.shape}")
-                    parts.setdefault(value.name, []).append(part)
+                    parts.setdefault(value.name, []).append(_typed(part, value, f"input {i} of rank {rank}"))
                     values[value.name] = value
         mesh = self._imported.mesh
         shape = mesh.shape if mesh else ()
-        return {name: _typed(np.stack(it).reshape((*shape, *values[name].shape)), values[name]) for name, it in parts.items()}
+        return {name: np.stack(it).reshape((*shape, *values[name].shape)) for name, it in parts.items()}
 
     def _of_rank(self, value: Any, outputs: dict[str, np.ndarray], rank: int) -> Any:
         if not isinstance(value, Value):
@@ -176,11 +178,29 @@ def from_graphs(graphs: Sequence[Graph], *, each_rank: bool = False) -> TorchPro
     reshardings, which passes overlap. Otherwise, or with ``each_rank``, each rank gets its own statements and posts its own
     communications.
     """
+    if not graphs:
+        raise ValueError("no graphs; pass one for each rank")
     return TorchProgram(import_graphs(graphs, each_rank=each_rank))
 
 
-def _typed(array: np.ndarray, value: Value) -> np.ndarray:
-    return to_bits(array) if value.dtype == "bfloat16" else array.astype(value.dtype, copy=False)
+def _typed(array: np.ndarray, value: Value, name: str) -> np.ndarray:
+    """An input in the type of the graph. Floats may be rounded; other numbers have to stay as they are."""
+    if value.dtype == "bfloat16":
+        are_bits = array.dtype.name in ("bfloat16", "uint16")
+        return to_bits(array if are_bits else _converted(array, "float32", name))
+    return _converted(array, value.dtype, name)
+
+
+def _converted(array: np.ndarray, dtype: str, name: str) -> np.ndarray:
+    if array.dtype == dtype:
+        return array
+    with np.errstate(all="ignore"):
+        typed = array.astype(dtype)
+        are_floats = array.dtype.kind == typed.dtype.kind == "f"
+        changed = np.isfinite(typed) != np.isfinite(array) if are_floats else typed.astype(array.dtype) != array
+    if array.dtype.kind not in "biuf" or np.any(changed):
+        raise ValueError(f"{name} has elements of {array.dtype} that {dtype} does not have")
+    return typed
 
 
 def to_bits(array: np.ndarray) -> np.ndarray:
