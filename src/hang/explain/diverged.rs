@@ -61,32 +61,32 @@ impl<'a, 'j> Sides<'a, 'j> {
             return self.before_records();
         }
         let (who, they) = (ranks_text(ranks), ranks_text(others));
-        let (do_they, do_we) = (|stem: &str| verb(others, stem), |stem: &str| verb(ranks, stem));
+        let (their, own) = (|stem: &str| verb(others, stem), |stem: &str| verb(ranks, stem));
         let call =
             |call: Call| what(job, call) + &place(job, call).map(|it| format!(" ({it})")).unwrap_or_default();
         let (their_call, my_call) = (call(*theirs), call(*mine));
         match &found.how {
             How::Skipped(1) | How::SkippedByHistory => format!(
                 "{who} {} the {their_call} that {they} {}, and {} on to the {my_call}",
-                do_we("skip"),
-                do_they("call"),
-                do_we("go"),
+                own("skip"),
+                their("call"),
+                own("go"),
             ),
             How::Skipped(by) => format!(
                 "{who} {} {by} calls that {they} {}, beginning with the {their_call}, and {} on to the {my_call}",
-                do_we("skip"),
-                do_they("make"),
-                do_we("go"),
+                own("skip"),
+                their("make"),
+                own("go"),
             ),
             How::Added(by) => format!(
                 "{who} {} {} that {they} {} not make: the {my_call}; the others go on to the {their_call}",
-                do_we("make"),
+                own("make"),
                 if *by == 1 { "a call".to_owned() } else { format!("{by} calls") },
-                do_they("do"),
+                their("do"),
             ),
             How::Reordered(_) => format!(
                 "{who} {} the calls of {they} in another order: {} {} where {} {}",
-                do_we("make"),
+                own("make"),
                 if ranks.len() == 1 { "it calls" } else { "they call" },
                 distinct(job, *mine, *theirs),
                 match others.as_slice() {
@@ -97,20 +97,20 @@ impl<'a, 'j> Sides<'a, 'j> {
             ),
             How::Elements => format!(
                 "{who} {} {} to {my_call}, {they} {} {}",
-                do_we("pass"),
+                own("pass"),
                 values(job, self.diverged.0),
-                do_they("pass"),
+                their("pass"),
                 tensors(job.records.signature(job.record(*theirs).signature))
             ),
             How::ElementType => format!(
                 "{who} {} {} to {my_call}, {they} {} {}",
-                do_we("pass"),
+                own("pass"),
                 operands(job, *mine),
-                do_they("pass"),
+                their("pass"),
                 operands(job, *theirs),
             ),
             How::Other => {
-                format!("{who} {} {my_call} where {they} {} {their_call}", do_we("call"), do_they("call"))
+                format!("{who} {} {my_call} where {they} {} {their_call}", own("call"), their("call"))
             }
         }
     }
