@@ -131,7 +131,7 @@ pub use overlap::ElementRange;
 pub use replay::{NextRun, NoSuchStorage, NotReplayable, Replay, ReplayedStorage};
 pub use semaphores::semaphores;
 pub use storage_sharing::{NotShared, may_share};
-pub use witness::{Witness, WitnessSetting, witness_of_sequence, witnesses};
+pub use witness::{Witness, WitnessSetting, witnesses, witnesses_of_sequence};
 
 use hir_plan::World;
 

@@ -225,14 +225,14 @@ impl StepOrder {
         all.filter(|it| self.conflicting[late].contains(*it)).find(|it| reads(*it)).unwrap_or(early)
     }
 
-    /// Returns the steps up to the last one of `late` that conflicts with a step of `early`, in an order in which it happens before the first
-    /// such step. Returns `None` if all such steps are ordered.
-    pub fn with_first(&self, late: InstRef, early: InstRef) -> Option<Vec<Step>> {
+    /// Returns the steps up to the last one of `late` that conflicts with a step of `early`, in two orders in which it happens before the first
+    /// such step, of which the second one has more steps. Returns `None` if all such steps are ordered.
+    pub fn with_first(&self, late: InstRef, early: InstRef) -> Option<[Vec<Step>; 2]> {
         let is_pair =
             |it: &(usize, usize)| self.steps[it.0].inst_ref == late && self.steps[it.1].inst_ref == early;
         let pairs = self.conflicts.iter().flat_map(|it| [*it, (it.1, it.0)]).filter(is_pair);
         let (late, Reverse(early)) = pairs.map(|(late, early)| (late, Reverse(early))).max()?;
-        Some(self.prefix_with_late_first(early, late))
+        Some([self.prefix_with_late_first(early, late), self.all_with_late_first(early, late)])
     }
 
     /// Returns orders that exhibit a race, each as its steps up to an access: the access that is later in program order happens first, and
@@ -257,9 +257,22 @@ impl StepOrder {
         let Some((_, late)) = own.first().copied() else { return Vec::new() };
         let early = own.into_iter().filter(|it| it.1 == late).map(|it| it.0).min();
         others.truncate(MAX_WITNESSES - 1);
-        let all = early.map(|early| (early, late)).into_iter().chain(others);
-        all.map(|(early, late)| self.prefix_with_late_first(self.first_reader(world, early, late), late))
-            .collect()
+        let all: Vec<_> = early.map(|early| (early, late)).into_iter().chain(others).collect();
+        let first = |it: &(usize, usize)| self.first_reader(world, it.0, it.1);
+        let short = all.iter().map(|it| self.prefix_with_late_first(first(it), it.1));
+        // Hosts that wait for each other may need steps that no access follows.
+        short.chain(all.iter().map(|it| self.all_with_late_first(it.0, it.1))).collect()
+    }
+
+    /// Returns the steps up to `late` in an order in which everything precedes it that is listed before it, except `early` and what follows that.
+    fn all_with_late_first(&self, early: usize, late: usize) -> Vec<Step> {
+        let precedes = |it: &usize| {
+            *it != late
+                && *it != early
+                && !self.before[*it].contains(early)
+                && (*it < late || self.before[late].contains(*it))
+        };
+        (0..self.steps.len()).filter(precedes).chain([late]).map(|it| self.steps[it]).collect()
     }
 }
 

@@ -1,5 +1,7 @@
 //! Orders of steps of the simulator in which a finding shows, with what the run needs besides them.
 
+use std::sync::Arc;
+
 use super::{
     capture::capture,
     conflict::{Party, Race},
@@ -44,7 +46,7 @@ pub struct Witness {
     /// What the run needs besides the order.
     pub setting: WitnessSetting,
     /// The runs; `None` if it is a plain run.
-    pub replay: Option<Replay>,
+    pub replay: Option<Arc<Replay>>,
     /// The steps up to the access that is too early. All others follow in program order.
     pub steps: Vec<Step>,
 }
@@ -70,11 +72,15 @@ pub fn witnesses<'a>(
     })
 }
 
-/// Returns the order in which a statement of the next program accesses memory before one of this program that races with it.
+/// Returns orders in which a statement of the next program accesses memory before one of this program that races with it.
 ///
 /// # Errors
 /// Why there is none.
-pub fn witness_of_sequence(world: &World, next: NextRun<'_>, race: &Race) -> Result<Witness, NotShown> {
+pub fn witnesses_of_sequence(
+    world: &World,
+    next: NextRun<'_>,
+    race: &Race,
+) -> Result<Vec<Witness>, NotShown> {
     if race.p2p != P2pQueues::Communicator {
         return Err(NotShown::OneCommunicator);
     }
@@ -98,16 +104,15 @@ fn witnesses_of_race(
         }
     }
     *left = left.checked_sub(1).ok_or(NotShown::FirstFindingsOnly)?;
-    let witness = match (race.between_runs, race.reused) {
+    match (race.between_runs, race.reused) {
         (true, _) => between_runs(world, NextRun::Same, race),
         (false, Some(_)) => over_storage(world, race),
         (false, None) => with_caller(world, race),
-    };
-    witness.map(|it| vec![it])
+    }
 }
 
 /// The access of the second run comes first.
-fn between_runs(world: &World, next: NextRun<'_>, race: &Race) -> Result<Witness, NotShown> {
+fn between_runs(world: &World, next: NextRun<'_>, race: &Race) -> Result<Vec<Witness>, NotShown> {
     let storage: Vec<ReplayedStorage> = race
         .reused
         .map(|it| ReplayedStorage { rank: race.rank, earlier: it.earlier, later: it.later })
@@ -122,7 +127,7 @@ fn between_runs(world: &World, next: NextRun<'_>, race: &Race) -> Result<Witness
 }
 
 /// The tensor, or the caller, that gets the storage accesses it first.
-fn over_storage(world: &World, race: &Race) -> Result<Witness, NotShown> {
+fn over_storage(world: &World, race: &Race) -> Result<Vec<Witness>, NotShown> {
     let reused = race.reused.ok_or(NotShown::NoStep)?;
     if race.is_stream_ordered || reused.is_unmapped {
         return Err(NotShown::StorageIsKept);
@@ -145,7 +150,7 @@ fn over_storage(world: &World, race: &Race) -> Result<Witness, NotShown> {
 }
 
 /// The caller writes an input for the next run too early for this run, or too late for the next one.
-fn with_caller(world: &World, race: &Race) -> Result<Witness, NotShown> {
+fn with_caller(world: &World, race: &Race) -> Result<Vec<Witness>, NotShown> {
     let setting = WitnessSetting { has_second_run: true, ..WitnessSetting::default() };
     let replay = replay(world, Some(NextRun::Same), &setting)?;
     let input = replay.written_input(world, race.rank, race.buffer);
@@ -183,7 +188,7 @@ fn witness_of_fault(world: &World, fault: &ExecutionFault) -> Result<Witness, No
     let post = post.and_then(|inst| replay.inst(run, InstRef { rank: fault.rank, inst }));
     let post = post.ok_or(NotShown::WaitsTooEarly)?;
     let steps = steps_before(&replay.world, post)?;
-    Ok(Witness { setting, replay: Some(replay), steps })
+    Ok(Witness { setting, replay: Some(Arc::new(replay)), steps })
 }
 
 /// The graph is launched after a run, and lacks what its capture does not record, in every order of steps.
@@ -197,22 +202,24 @@ fn witness_of_graph(world: &World) -> Result<Witness, NotShown> {
     if replay.world.deadlock().is_some() {
         return Err(NotShown::GraphDeadlocks);
     }
-    Ok(Witness { setting, replay: Some(replay), steps: Vec::new() })
+    Ok(Witness { setting, replay: Some(Arc::new(replay)), steps: Vec::new() })
 }
 
 fn replay(world: &World, next: Option<NextRun<'_>>, setting: &WitnessSetting) -> Result<Replay, NotShown> {
     Ok(Replay::new(world, next, &setting.storage)?)
 }
 
-/// Returns the steps up to the first of two accesses, if nothing orders them in the combined world.
+/// Returns orders up to the first of two accesses, if nothing orders them in the combined world.
 fn ordered(
     setting: WitnessSetting,
     replay: Replay,
     pair: impl FnOnce(&Replay) -> Option<(InstRef, InstRef)>,
-) -> Result<Witness, NotShown> {
+) -> Result<Vec<Witness>, NotShown> {
     let (late, early) = pair(&replay).ok_or(NotShown::NoStep)?;
-    let steps = StepOrder::of(&replay.world)?.with_first(late, early).ok_or(NotShown::OneOrder)?;
-    Ok(Witness { setting, replay: Some(replay), steps })
+    let orders = StepOrder::of(&replay.world)?.with_first(late, early).ok_or(NotShown::OneOrder)?;
+    let replay = Arc::new(replay);
+    let of = |steps| Witness { setting: setting.clone(), replay: Some(Arc::clone(&replay)), steps };
+    Ok(orders.map(of).into())
 }
 
 /// Returns the instruction of a party.

@@ -15,6 +15,19 @@ use hir_tensor::{data::Data, generate::InputKind};
 /// The work of all runs for one file, in elements: some seconds.
 const WORK: u64 = 100_000_000;
 
+/// The result of a run in the order of a witness.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WitnessResult {
+    /// It has a wrong output, or ends in a fault.
+    Wrong,
+    /// All outputs are right.
+    Right,
+    /// The simulator cannot execute the steps in this order: another rank has to do more before them.
+    NotRun,
+    /// The run would need too much work or memory, or hir-run refuses it.
+    Unknown,
+}
+
 /// The runs that look for an order that changes a result.
 pub struct WitnessRuns {
     memory: usize,
@@ -27,9 +40,26 @@ impl WitnessRuns {
         Self { memory, work: WorkBudget::of(WORK) }
     }
 
-    /// Returns whether a run of `first` in the order of a witness fails or has a wrong result, if `next` follows; `None` if the runs need
-    /// too much work or memory, or if hir-run refuses them.
-    pub fn shows(&self, witness: &Witness, first: &World, next: Option<NextRun<'_>>) -> Option<bool> {
+    /// Runs `first` in the order of a witness, if `next` follows.
+    pub fn result(&self, witness: &Witness, first: &World, next: Option<NextRun<'_>>) -> WitnessResult {
+        match self.run(witness, first, next) {
+            None => WitnessResult::Unknown,
+            Some(Ok(true))
+            | Some(Err(SimError::Deadlock(_) | SimError::SemaphoreLost { .. } | SimError::Program { .. })) => {
+                WitnessResult::Wrong
+            }
+            Some(Ok(false)) => WitnessResult::Right,
+            Some(Err(_)) => WitnessResult::NotRun,
+        }
+    }
+
+    /// Returns whether outputs are wrong, or why the run fails; `None` if the runs need too much work or memory, or if hir-run refuses them.
+    fn run(
+        &self,
+        witness: &Witness,
+        first: &World,
+        next: Option<NextRun<'_>>,
+    ) -> Option<Result<bool, SimError>> {
         let limits = SimLimits { memory: self.memory, work: &self.work };
         let next = next.or(witness.setting.has_second_run.then_some(NextRun::Same));
         let mut inputs = generated_inputs(first, 0)?;
@@ -54,13 +84,10 @@ impl WitnessRuns {
         let options = SimOptions { semaphores, ..simulation_options(&world, self.memory) };
         let outcome = match hir_sim::run(&world, inputs, &schedule, &options) {
             Ok(outcome) => outcome,
-            Err(SimError::Deadlock(_) | SimError::SemaphoreLost { .. } | SimError::Program { .. }) => {
-                return Some(true);
-            }
-            Err(_) => return None,
+            Err(fault) => return Some(Err(fault)),
         };
         let criteria = Criteria { exact: Some(outcome.notes.exactness.is_exact()), ..Criteria::default() };
-        judge_outputs(&world, &outcome, &expectations, &criteria).ok().map(|it| !it.is_right)
+        judge_outputs(&world, &outcome, &expectations, &criteria).ok().map(|it| Ok(!it.is_right))
     }
 }
 

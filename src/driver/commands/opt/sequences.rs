@@ -21,7 +21,10 @@ use super::{
     processor::{PartOutcome, Processor},
     witness::SequenceWitness,
 };
-use crate::run::{schedule_file::NextProgram, witness_runs::WitnessRuns};
+use crate::run::{
+    schedule_file::NextProgram,
+    witness_runs::{WitnessResult, WitnessRuns},
+};
 
 /// A program that runs in the process.
 struct Resident<'a> {
@@ -157,20 +160,22 @@ impl Processor<'_> {
         let runs = WitnessRuns::new(self.options.world.memory_bytes());
         let next = NextRun::Other(sequence.worlds[1], shared);
         for race in races {
-            if self.sequence_witness.as_ref().is_some_and(|it| it.is_shown != Some(false)) {
-                return;
-            }
-            let witness = hir_check::witness_of_sequence(sequence.worlds[0], next, race.race());
-            let Ok(witness) = witness else { continue };
-            let is_shown = runs.shows(&witness, sequence.worlds[0], Some(next));
-            if self.sequence_witness.is_none() || is_shown == Some(true) {
-                self.sequence_witness = Some(SequenceWitness {
-                    witness,
-                    found: race.diagnostic(sequence, is_of_first),
-                    first: sequence.names[0].to_owned(),
-                    next: NextProgram { file: sequence.names[1].to_owned(), shared: shared.clone() },
-                    is_shown,
-                });
+            let witnesses = hir_check::witnesses_of_sequence(sequence.worlds[0], next, race.race());
+            for witness in witnesses.into_iter().flatten() {
+                if self.sequence_witness.as_ref().is_some_and(|it| it.result != WitnessResult::Right) {
+                    return;
+                }
+                let result = runs.result(&witness, sequence.worlds[0], Some(next));
+                let is_better = self.sequence_witness.is_none() || result == WitnessResult::Wrong;
+                if is_better && result != WitnessResult::NotRun {
+                    self.sequence_witness = Some(SequenceWitness {
+                        witness,
+                        found: race.diagnostic(sequence, is_of_first),
+                        first: sequence.names[0].to_owned(),
+                        next: NextProgram { file: sequence.names[1].to_owned(), shared: shared.clone() },
+                        result,
+                    });
+                }
             }
         }
     }

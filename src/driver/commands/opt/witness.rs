@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::run::{
     schedule_file::{NextProgram, format_schedule, setting_lines},
-    witness_runs::WitnessRuns,
+    witness_runs::{WitnessResult, WitnessRuns},
 };
 use grammar::{diagnostic::Diagnostic, source::Source};
 use hir_check::{Finding, NotShown, Report, Witness, witnesses};
@@ -23,8 +23,8 @@ pub struct SequenceWitness {
     pub first: String,
     /// The program that runs next.
     pub next: NextProgram,
-    /// Whether a run in the order has a wrong result; `None` if that is not known.
-    pub is_shown: Option<bool>,
+    /// The result of a run in the order.
+    pub result: WitnessResult,
 }
 
 impl Processor<'_> {
@@ -48,12 +48,12 @@ impl Processor<'_> {
         } else {
             self.best_witness(world, &report.findings)
         };
-        let (found, witness, first, next, is_shown) = match (shown, self.sequence_witness.take()) {
-            (Ok((finding, witness, is_shown)), _) => {
+        let (found, witness, first, next, result) = match (shown, self.sequence_witness.take()) {
+            (Ok((finding, witness, result)), _) => {
                 let found = finding.diagnostic(world, sources).1;
-                (found, witness, self.options.file.clone(), None, is_shown)
+                (found, witness, self.options.file.clone(), None, result)
             }
-            (Err(_), Some(it)) => (it.found, it.witness, it.first, Some(it.next), it.is_shown),
+            (Err(_), Some(it)) => (it.found, it.witness, it.first, Some(it.next), it.result),
             (Err(reason), None) => {
                 let reason = match (reason, between_programs) {
                     (NotShown::NoFault, [_, ..]) => {
@@ -90,18 +90,19 @@ impl Processor<'_> {
             exit => return Err(exit),
         }
         self.has_witness = true;
-        self.screen.message(match is_shown {
-            Some(false) => format!(
+        self.screen.message(match result {
+            WitnessResult::Right => format!(
                 "wrote an order in which this happens, but no output of generated inputs changes: {}",
                 found.message
             ),
-            Some(true) | None => format!("wrote an order in which this happens: {}", found.message),
+            WitnessResult::Wrong | WitnessResult::NotRun | WitnessResult::Unknown => {
+                format!("wrote an order in which this happens: {}", found.message)
+            }
         });
         Ok(())
     }
 
-    /// Returns the first order that shows a finding and changes a result, or the first order if none is found that does; with whether it
-    /// changes a result, if that is known.
+    /// Returns the first order that shows a finding and changes a result, or the first order if none is found that does; with its result.
     ///
     /// # Errors
     /// Why the first of the findings is not shown; `NoFault` if there is nothing to show.
@@ -109,21 +110,20 @@ impl Processor<'_> {
         &self,
         world: &'a World,
         findings: &'a [Finding],
-    ) -> Result<(&'a Finding, Witness, Option<bool>), NotShown> {
+    ) -> Result<(&'a Finding, Witness, WitnessResult), NotShown> {
         let runs = WitnessRuns::new(self.options.world.memory_bytes());
         let (mut reason, mut best) = (NotShown::NoFault, None);
         for it in witnesses(world, findings) {
             match it {
-                Ok((finding, witness)) => {
-                    let is_shown = runs.shows(&witness, world, None);
-                    if is_shown == Some(true) {
-                        return Ok((finding, witness, is_shown));
-                    }
-                    best.get_or_insert((finding, witness, is_shown));
-                    if is_shown.is_none() {
+                Ok((finding, witness)) => match runs.result(&witness, world, None) {
+                    WitnessResult::Wrong => return Ok((finding, witness, WitnessResult::Wrong)),
+                    WitnessResult::NotRun => (),
+                    WitnessResult::Right => _ = best.get_or_insert((finding, witness, WitnessResult::Right)),
+                    WitnessResult::Unknown => {
+                        best.get_or_insert((finding, witness, WitnessResult::Unknown));
                         break;
                     }
-                }
+                },
                 Err(why) if reason == NotShown::NoFault => reason = why,
                 Err(_) => (),
             }
