@@ -180,6 +180,18 @@ def test_an_index_that_is_a_tensor_without_dimensions():
     check({"row": lambda x, i: x[i] * 2, "column": lambda x, i: x[:, i] * 2}, x, torch.tensor(-1))
 
 
+@each_type
+def test_results_of_a_type(dtype):
+    functions = {
+        "arange": lambda x: torch.arange(0, 3, 0.5, dtype=x.dtype),
+        "any": lambda x: x.any(0),
+        "all": lambda x: x.all(),
+        "index_fill": lambda x: x.index_fill(0, torch.tensor([0]), 3.9),
+        "scatter": lambda x: x.scatter(0, torch.tensor([1]), 7.9),
+    }
+    check(functions, values(dtype))
+
+
 def test_empty_vectors_are_concatenated():
     check({"cat": lambda x: torch.cat([x, x])}, torch.zeros(0))
     check({"cat": lambda x: torch.cat([torch.zeros(0), x], 1)}, torch.ones(2, 3))

@@ -88,12 +88,14 @@ def along(call: Call, dim: int, ndim: int, extent: int, start: int = 0, step: in
 
 @operator("aten.all.default", "aten.all.dim", "aten.all.dims", counterpart="`reduction` with `bitwise_and`")
 def all_(call: Call, x: Value, dims: Any = None, keepdim: bool = False) -> Value:
-    return call.to.reduce(call.to.convert(x, "bool"), "bitwise_and", "true", dims_of(call, x, dims), keepdim)
+    found = call.to.reduce(call.to.convert(x, "bool"), "bitwise_and", "true", dims_of(call, x, dims), keepdim)
+    return call.to.convert(found, call.dtype)
 
 
 @operator("aten.any.default", "aten.any.dim", "aten.any.dims", counterpart="`reduction` with `bitwise_or`")
 def any_(call: Call, x: Value, dims: Any = None, keepdim: bool = False) -> Value:
-    return call.to.reduce(call.to.convert(x, "bool"), "bitwise_or", "false", dims_of(call, x, dims), keepdim)
+    found = call.to.reduce(call.to.convert(x, "bool"), "bitwise_or", "false", dims_of(call, x, dims), keepdim)
+    return call.to.convert(found, call.dtype)
 
 
 @operator("aten.cumsum.default", "aten.cumprod.default", counterpart="`scan`")

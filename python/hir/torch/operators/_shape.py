@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from .._builder import Value
+from .._builder import Value, is_float
 from .._graph import DType
 from ._elementwise import apply
 from ._indexing import from_start, gathered, scattered
@@ -283,6 +283,9 @@ def fill(call: Call, x: Value, value: Any) -> Value:
 def arange(call: Call, *limits: Any, **named: Any) -> Value:
     start = named.get("start", limits[0] if len(limits) > 1 else 0)
     step = named.get("step", limits[2] if len(limits) > 2 else 1)
+    if not is_float(call.dtype):
+        # PyTorch computes in the type of the result: a step of 0.5 is 0.
+        start, step = int(start), int(step)
     if not isinstance(start, int) or not isinstance(step, int):
         steps = apply(call, "{} * {}", [call.to.convert(call.to.iota(call.shape[0]), "float64"), float(step)], "float64")
         return call.to.convert(apply(call, "{} + {}", [steps, float(start)], "float64"), call.dtype)
