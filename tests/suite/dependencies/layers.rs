@@ -158,7 +158,7 @@ const STABLEHLO: &[Layer] = &[
 
 /// One file for each kind of operators.
 const STABLEHLO_IMPORT: &[Layer] = &[
-    ("errors types", &[]),
+    ("errors numbers types", &[]),
     ("tensors", BEFORE),
     ("constant control dot elementwise index manual opaque pad reduce shape", BEFORE),
     ("bits sort", &["elementwise"]),
