@@ -65,7 +65,7 @@ operators! {
     "stablehlo.scatter": "`indexPutAccumulate` or `scatter`; the region adds or replaces" => scatter;
     "stablehlo.sort": "`argsort` of each key, and `takeAlongAxis`" => sort;
     "chlo.top_k": "the first places of `argsort`, and `takeAlongAxis`" => top_k;
-    "stablehlo.convert": "a conversion" => convert;
+    "stablehlo.convert": "a conversion; to 8 bits, with `where` for what becomes infinity or NaN" => convert;
     "stablehlo.compare": "`==`, `!=`, `<`, `<=`, `>`, `>=`" => compare;
     "stablehlo.select": "`where`" => select;
     "stablehlo.bitcast_convert": "`bit_cast`, for elements of one size" => bitcast_convert;
@@ -80,7 +80,7 @@ operators! {
     "sdy.sharding_constraint, sdy.reshard": "`Set`, or the sharding of the matrix product or reduction before it" => sharding_constraint;
     "sdy.manual_computation": "the operations of the region, on tensors with a device axis" => manual_computation;
     "stablehlo.custom_call": "`LaunchKernel`: checked, and not run" => custom_call;
-    "stablehlo.partition_id, stablehlo.replica_id": "`rank`, and 0" => device_id;
+    "stablehlo.partition_id, stablehlo.replica_id": "`rank`, and 0; 0 on one device" => device_id;
     "stablehlo.all_reduce": "`reduction` over the device axis" => all_reduce;
     "stablehlo.all_gather": "`Set` to a tensor without the device axis" => all_gather;
     "stablehlo.reduce_scatter": "`reduction` over the device axis to a sharded result" => reduce_scatter;

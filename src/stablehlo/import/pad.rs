@@ -105,8 +105,11 @@ impl<'m, 's> Importer<'m, 's> {
         let rank = value.shape().len();
         let dims: Option<Vec<usize>> =
             dims.into_iter().map(|it| usize::try_from(it).ok().filter(|it| *it < rank)).collect();
-        let Some(dims) = dims else {
-            return Err(self.bad_module("`dims` are not those of the operand", "expected its dimensions"));
+        let is_once = |dims: &Vec<usize>| dims.iter().enumerate().all(|(at, it)| !dims[..at].contains(it));
+        let Some(dims) = dims.filter(is_once) else {
+            return Err(
+                self.bad_module("`dims` are not those of the operand", "expected its dimensions, each once")
+            );
         };
         Ok(vec![dims.into_iter().fold(value, |value, dim| self.reversed(value, dim))])
     }

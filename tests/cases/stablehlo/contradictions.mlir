@@ -168,3 +168,11 @@ module {
     return %0 : tensor<1x1x2xf32>
   }
 }
+// -----
+// A dimension is reversed twice.
+module {
+  func.func public @main(%arg0: tensor<2x3xf32>) -> tensor<2x3xf32> {
+    %0 = stablehlo.reverse %arg0, dims = [1, 1] : tensor<2x3xf32>
+    return %0 : tensor<2x3xf32>
+  }
+}
