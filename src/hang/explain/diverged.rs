@@ -8,7 +8,7 @@ use crate::{
     divergence::{Basis, Divergence, How},
     queues::{Call, Job},
     record::Rank,
-    wording::{operands, place, position, ranks_of, ranks_text, tensors, verb, what, what_at},
+    wording::{operands, place, position, ranks_of, ranks_text, tensors, verb, what},
 };
 
 pub(super) fn diverged(job: &Job<'_>, found: &Divergence) -> Finding {
@@ -64,7 +64,7 @@ impl<'a, 'j> Sides<'a, 'j> {
         let (their, own) = (|stem: &str| verb(others, stem), |stem: &str| verb(ranks, stem));
         let call =
             |call: Call| what(job, call) + &place(job, call).map(|it| format!(" ({it})")).unwrap_or_default();
-        let (their_call, my_call) = (call(*theirs), call(*mine));
+        let (their_call, my_call) = (distinct(job, *theirs, *mine), distinct(job, *mine, *theirs));
         match &found.how {
             How::Skipped(1) | How::SkippedByHistory => format!(
                 "{who} {} the {their_call} that {they} {}, and {} on to the {my_call}",
@@ -88,24 +88,26 @@ impl<'a, 'j> Sides<'a, 'j> {
                 "{who} {} the calls of {they} in another order: {} {} where {} {}",
                 own("make"),
                 if ranks.len() == 1 { "it calls" } else { "they call" },
-                distinct(job, *mine, *theirs),
+                my_call,
                 match others.as_slice() {
                     [one] => format!("rank {one} calls"),
                     _ => "the others call".to_owned(),
                 },
-                distinct(job, *theirs, *mine),
+                their_call,
             ),
             How::Elements => format!(
-                "{who} {} {} to {my_call}, {they} {} {}",
+                "{who} {} {} to {}, {they} {} {}",
                 own("pass"),
                 values(job, self.diverged.0),
+                call(*mine),
                 their("pass"),
                 tensors(job.records.signature(job.record(*theirs).signature))
             ),
             How::ElementType => format!(
-                "{who} {} {} to {my_call}, {they} {} {}",
+                "{who} {} {} to {}, {they} {} {}",
                 own("pass"),
                 operands(job, *mine),
+                call(*mine),
                 their("pass"),
                 operands(job, *theirs),
             ),
@@ -196,13 +198,22 @@ pub(crate) fn explain_completed(job: &Job<'_>, found: &Divergence) -> Finding {
     }
 }
 
-/// Writes a call with its place, and with its tensors if another call has the same place.
+/// Writes a call with its place, and with its tensors if nothing else tells it from another call.
 fn distinct(job: &Job<'_>, call: Call, other: Call) -> String {
+    let is_same = what(job, call) == what(job, other) && place(job, call) == place(job, other);
+    let name =
+        if is_same { format!("{} of {}", what(job, call), operands(job, call)) } else { what(job, call) };
     match place(job, call) {
-        Some(at) if what_at(job, call) == what_at(job, other) => {
-            format!("{} of {} ({at})", what(job, call), operands(job, call))
-        }
-        _ => what_at(job, call),
+        Some(at) => format!("{name} ({at})"),
+        None => name,
+    }
+}
+
+/// Writes a call with its place, or else with its tensors.
+fn named(job: &Job<'_>, call: Call) -> String {
+    match place(job, call) {
+        Some(at) => format!("{} ({at})", what(job, call)),
+        None => format!("{} of {}", what(job, call), operands(job, call)),
     }
 }
 
@@ -232,8 +243,8 @@ fn how_note(job: &Job<'_>, found: &Divergence, theirs: Call, mine: Call) -> Opti
         }
         How::SkippedByHistory => Some(format!(
             "earlier in the records, the {} follows the {}",
-            what_at(job, mine),
-            what_at(job, theirs)
+            distinct(job, mine, theirs),
+            distinct(job, theirs, mine)
         )),
         How::Added(by) => Some(format!(
             "after {} more, its calls are those of rank {} again",
@@ -260,7 +271,7 @@ fn calls_note(job: &Job<'_>, found: &Divergence, theirs: Call, mine: Call) -> Op
         format!(
             "up to here, rank {} has called the {} {}, rank {} calls it for the {} time",
             mine.rank,
-            what_at(job, theirs),
+            named(job, theirs),
             if own == 1 { "once".to_owned() } else { format!("{own} times") },
             theirs.rank,
             ordinal(other)
