@@ -85,6 +85,11 @@ impl EditableText {
         self.arms.exclude(&self.program, self.places(), one, other)
     }
 
+    /// Returns whether branches show that each rank executes one of some statements.
+    pub fn reach_all_ranks(&self, stmts: &[StmtId]) -> bool {
+        self.arms.reach_all_ranks(&self.program, self.places(), stmts)
+    }
+
     /// Returns the operand of a Synchronize; see `StreamOperands::text`.
     pub fn stream_operand(
         &self,

@@ -1,4 +1,4 @@
-//! Which arms of branches no rank executes both: those of one branch, and those whose predicates hold on different ranks.
+//! Which ranks execute the arms of branches: no rank executes both of one branch, or two whose predicates hold on different ranks.
 
 use std::cell::OnceCell;
 
@@ -42,6 +42,19 @@ impl ExclusiveArms {
         ranks > 0
             && (0..ranks)
                 .all(|rank| values.iter().any(|(is_then, it)| it[rank].is_some_and(|it| it != *is_then)))
+    }
+
+    /// Returns whether each rank executes one of some statements, as the branches around them determine it. None of them may be in a loop.
+    pub fn reach_all_ranks(&self, program: &Program, places: &StmtPlaces, stmts: &[StmtId]) -> bool {
+        let arms = |stmt: &StmtId| -> Option<Vec<(bool, &Vec<Option<bool>>)>> {
+            places.around(*stmt).map(|(block, branch)| self.arm(program, block, branch)).collect()
+        };
+        let reached: Vec<_> = stmts.iter().filter_map(arms).collect();
+        let executes = |rank: usize| {
+            reached.iter().any(|it| it.iter().all(|(is_then, values)| values[rank] == Some(*is_then)))
+        };
+        let ranks = reached.iter().flatten().map(|it| it.1.len()).next();
+        ranks.is_some_and(|ranks| (0..ranks).all(executes))
     }
 
     /// Returns whether a block is the first arm of a branch, and the values of the branch's predicate.

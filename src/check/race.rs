@@ -74,6 +74,8 @@ fn allocate_sites(plan: &Plan, first: u32) -> Vec<Option<AllocateSite>> {
         let is_work = match &it.kind {
             InstKind::RecordEvent { .. }
             | InstKind::WaitEvent { .. }
+            | InstKind::Signal { .. }
+            | InstKind::WaitSignal { .. }
             | InstKind::Alloc { zeroed: None, .. } => false,
             // A communication is work of its communicator, which holds what it uses until the Wait.
             it => !matches!(it.effect().execution_site(), ExecutionSite::Queue(_)),

@@ -2,7 +2,7 @@
 //! the same communication is an error (E0411).
 
 use grammar::{
-    ir::{BlockId, Stmt, StmtId},
+    ir::{Stmt, StmtId},
     ops::OpClass,
 };
 
@@ -77,7 +77,7 @@ impl EditableText {
 
     /// Returns the edit that moves a Wait up. It stays out of loops and branches in which neither it is, nor its communication. If it leaves
     /// a loop or a branch, every rank that posts the communication executes it once: it also leaves the others without the communication.
-    /// There is no such edit if the communication is in a branch of which not all arms post it, or if it has another Wait.
+    /// There is no such edit if the communication is in a branch and not all ranks post it, or if it has another Wait.
     pub(super) fn moved_up(
         &self,
         wait: StmtId,
@@ -100,17 +100,18 @@ impl EditableText {
         }
         let point = self.out_of_other_blocks(before, &|it| self.is_around(it, post));
         let is_only = self.posted_waits(post).eq([wait]);
-        let is_posted = |it| self.is_inside(&point, it) || self.is_posted_in_all_arms(it, post);
-        (is_only && around(post).all(is_posted)).then(|| moved(point))
+        let is_posted =
+            around(post).all(|it| self.is_inside(&point, it)) || self.all_ranks_post(post, &point);
+        (is_only && is_posted).then(|| moved(point))
     }
 
-    /// Returns whether each arm of a branch contains a communication with the number of `post`.
-    fn is_posted_in_all_arms(&self, branch: StmtId, post: StmtId) -> bool {
-        let Stmt::If(it) = &self.program.stmts[branch] else { return false };
-        let Some(other) = it.else_block else { return false };
+    /// Returns whether each rank posts a communication with the number of `post` before a point, which is in no loop or branch.
+    fn all_ranks_post(&self, post: StmtId, point: &InsertionPoint) -> bool {
+        let Some(at) = point.statement().filter(|it| self.places().around(*it).next().is_none()) else {
+            return false;
+        };
         let posts = self.program.posted_work(post).map_or(&[][..], |it| self.posts_of(it));
-        let is_in = |arm: BlockId| posts.iter().any(|it| self.places().around(*it).any(|it| it.0 == arm));
-        is_in(it.then_block) && is_in(other)
+        posts.iter().all(|it| self.starts_before(*it, at)) && self.reach_all_ranks(posts)
     }
 
     /// Returns the edit with which the stream waits that is current at `wanted`, if the edit inserts a Wait, or moves one up, before a loop or
