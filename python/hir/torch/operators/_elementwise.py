@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any, Callable, Sequence
 
 from .._align import PerRank
-from .._builder import Number, Operand, Value, is_float, limited, rounded, wide_type, wrapped
+from .._builder import Number, Operand, Value, is_float
+from .._numbers import limited, rounded, wide_type, wrapped
 from .._promotion import common_dtype
 from ._registry import Call, operator
 

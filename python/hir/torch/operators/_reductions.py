@@ -5,8 +5,9 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from .._builder import Value, constant, is_float, limits, wide_type, word
+from .._builder import Value, constant, is_float, word
 from .._graph import DType
+from .._numbers import limits, wide_type
 from ._elementwise import apply
 from ._registry import Call, dimension, operator
 
