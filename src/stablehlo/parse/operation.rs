@@ -2,7 +2,7 @@
 
 use super::{Parsed, Parser};
 use crate::{
-    token::TokenKind,
+    token::{Token, TokenKind},
     tree::{Argument, Attribute, Block, Operation, Type, Use},
 };
 
@@ -171,6 +171,29 @@ impl<'s> Parser<'s, '_> {
         self.location()
     }
 
+    /// Returns whether the next token is an operand behind a comma, and not the result of another operation.
+    fn continues_list(&self) -> bool {
+        let is_behind_comma =
+            self.at.checked_sub(1).is_some_and(|at| self.tokens[at].kind == TokenKind::Comma);
+        is_behind_comma && self.peek() == Some(TokenKind::Value) && !self.is_result()
+    }
+
+    /// Returns whether the next values are results: `%0, %1 =`, `%0:2 =`. They are on one line.
+    fn is_result(&self) -> bool {
+        let mut ahead = 1;
+        let is_value =
+            |it: Option<&Token>| it.is_some_and(|it| it.kind == TokenKind::Value && !it.begins_line);
+        while self.peek_at(ahead) == Some(TokenKind::Comma) && is_value(self.tokens.get(self.at + ahead + 1))
+        {
+            ahead += 2;
+        }
+        match self.peek_at(ahead) {
+            Some(TokenKind::Equal) => true,
+            Some(TokenKind::Colon) => self.peek_at(ahead + 1) == Some(TokenKind::Number),
+            _ => false,
+        }
+    }
+
     /// Reads what stands between the name of an operation and its types. Of an operation that is not imported, nothing is known about
     /// its elements.
     fn elements(&mut self, op: &mut Operation<'s>) -> Parsed<()> {
@@ -178,7 +201,10 @@ impl<'s> Parser<'s, '_> {
         let is_known = (self.is_read)(op.name);
         let mut last = Element::Name;
         while let Some(kind) = self.peek() {
-            let is_next_op = self.at > first && self.tokens[self.at].begins_line && op.regions.is_empty();
+            let is_next_op = self.at > first
+                && self.tokens[self.at].begins_line
+                && op.regions.is_empty()
+                && !self.continues_list();
             let element = match kind {
                 TokenKind::Colon | TokenKind::CloseBrace => break,
                 TokenKind::Word | TokenKind::Value | TokenKind::String if is_next_op => break,
