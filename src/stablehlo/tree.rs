@@ -139,8 +139,8 @@ pub(crate) enum Attribute<'s> {
     /// `0:8:2`: start, limit and stride.
     Range(Vec<i64>),
     Dictionary(Vec<(&'s str, Attribute<'s>)>),
-    /// `dense<…>`: a value, or nested lists of values.
-    Dense(Vec<Attribute<'s>>),
+    /// `dense<…>`: a value, or nested lists of values, and their type if it is stated behind them.
+    Dense(Vec<Attribute<'s>>, Option<TensorType>),
     /// `#sdy.sharding<…>` and every other one in angle brackets: the name (empty for none), and what the brackets contain.
     Named(&'s str, Vec<(&'s str, Attribute<'s>)>, Vec<Attribute<'s>>),
     /// The initial value of a reduction: `init: %cst`.
@@ -157,7 +157,7 @@ impl<'s> Attribute<'s> {
     /// Returns the integers of an array.
     pub(crate) fn ints(&self) -> Option<Vec<i64>> {
         match self {
-            Self::Array(items) | Self::Set(items) | Self::Dense(items) => {
+            Self::Array(items) | Self::Set(items) | Self::Dense(items, _) => {
                 let mut found = Vec::with_capacity(items.len());
                 for it in items {
                     match it {
@@ -183,7 +183,7 @@ impl<'s> Attribute<'s> {
     /// Returns the rows of `dense<[[0, 1], [2, 3]]>`.
     pub(crate) fn rows(&self) -> Option<Vec<Vec<i64>>> {
         match self {
-            Self::Dense(items) => match &items[..] {
+            Self::Dense(items, _) => match &items[..] {
                 [] => Some(Vec::new()),
                 [Self::Array(rows)] => rows.iter().map(Self::ints).collect(),
                 [Self::Int(value)] => Some(vec![vec![*value]]),
@@ -208,7 +208,7 @@ impl<'s> Attribute<'s> {
     /// Adds the values of nested lists in their order.
     pub(crate) fn flatten<'a>(&'a self, into: &mut Vec<&'a Self>) {
         match self {
-            Self::Array(items) | Self::Dense(items) => items.iter().for_each(|it| it.flatten(into)),
+            Self::Array(items) | Self::Dense(items, _) => items.iter().for_each(|it| it.flatten(into)),
             other => into.push(other),
         }
     }

@@ -16,14 +16,18 @@ impl<'m, 's> Importer<'m, 's> {
     pub(crate) fn constant(&mut self, op: &'m Operation<'s>, _: Vec<Value>) -> Results {
         let ty = self.result_type(op, 0)?.clone();
         let mut stated = op.attribute(&["value"]).into_iter().chain(&op.positional);
-        let Some(stated @ Attribute::Dense(_)) = stated.next() else {
+        let Some(stated @ Attribute::Dense(items, own)) = stated.next() else {
             return Err(self.unsupported_form(op, "its value is not `dense<…>`"));
         };
+        if let Some(own) = own.as_ref().filter(|it| **it != ty) {
+            let message = format!("the value of a constant of type `{ty}` has the type `{own}`");
+            return Err(self.bad_module(message, "expected one type"));
+        }
         let count: i64 = ty.shape.iter().product();
         let mut values = Vec::new();
         stated.flatten(&mut values);
         // Numbers without brackets are all elements, or one for all of them.
-        let is_list = matches!(stated, Attribute::Dense(items) if matches!(items[..], [Attribute::Array(_)]));
+        let is_list = matches!(items[..], [Attribute::Array(_)]);
         let numbers = match values[..] {
             [Attribute::String(digits)] => from_bytes(digits, ty.dtype, count),
             _ => {

@@ -181,7 +181,7 @@ impl<'m, 's> Importer<'m, 's> {
 fn booleans(stated: &Attribute<'_>, count: usize) -> Option<Vec<bool>> {
     let mut items = Vec::new();
     match stated {
-        Attribute::Array(_) | Attribute::Dense(_) => stated.flatten(&mut items),
+        Attribute::Array(_) | Attribute::Dense(..) => stated.flatten(&mut items),
         _ => return None,
     }
     let boolean = |it: &Attribute<'_>| match it {
@@ -192,7 +192,7 @@ fn booleans(stated: &Attribute<'_>, count: usize) -> Option<Vec<bool>> {
     };
     let found = items.into_iter().map(boolean).collect::<Option<Vec<_>>>()?;
     match (stated, &found[..]) {
-        (Attribute::Dense(_), [it]) => Some(vec![*it; count]),
+        (Attribute::Dense(..), [it]) => Some(vec![*it; count]),
         _ => Some(found).filter(|it| it.len() == count),
     }
 }

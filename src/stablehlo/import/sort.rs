@@ -176,7 +176,7 @@ impl<'a, 's> Comparator<'a, 's> {
     fn constant(&self, name: &str) -> Option<&'s str> {
         let op = self.definition(name).filter(|it| it.name == "stablehlo.constant")?;
         match op.attribute(&["value"]).into_iter().chain(&op.positional).next()? {
-            Attribute::Dense(items) => match items[..] {
+            Attribute::Dense(items, _) => match items[..] {
                 [Attribute::Number(text)] => Some(text),
                 _ => None,
             },

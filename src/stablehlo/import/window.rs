@@ -131,7 +131,7 @@ impl<'m, 's> Importer<'m, 's> {
 pub(super) fn padding_rows(stated: &Attribute<'_>, rank: usize) -> Option<Vec<[i64; 2]>> {
     let rows: Vec<Vec<i64>> = match stated {
         Attribute::Array(rows) => rows.iter().map(Attribute::ints).collect::<Option<_>>()?,
-        Attribute::Dense(items) => match items[..] {
+        Attribute::Dense(items, _) => match items[..] {
             // One number for all of them.
             [Attribute::Int(it)] => return Some(vec![[it, it]; rank]),
             _ => stated.rows()?,

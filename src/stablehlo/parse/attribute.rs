@@ -1,14 +1,25 @@
 //! Attributes.
 
 use super::{Parsed, Parser};
-use crate::{token::TokenKind, tree::Attribute};
+use crate::{
+    token::TokenKind,
+    tree::{Attribute, Type},
+};
 
 impl<'s> Parser<'s, '_> {
     /// Reads an attribute and, in a dictionary, what follows it: `: i64`.
     pub(super) fn typed_attribute(&mut self) -> Parsed<Attribute<'s>> {
-        let value = self.attribute()?;
+        let mut value = self.attribute()?;
         if self.accept(TokenKind::Colon) {
-            self.types_of_attribute()?;
+            let is_list = self.peek() == Some(TokenKind::OpenRound);
+            match &mut value {
+                Attribute::Dense(_, stated) if !is_list => {
+                    if let Type::Tensor(ty) = self.ty()? {
+                        *stated = Some(ty);
+                    }
+                }
+                _ => self.types_of_attribute()?,
+            }
         }
         Ok(value)
     }
@@ -252,6 +263,6 @@ impl<'s> Parser<'s, '_> {
             items.push(it.attribute()?);
             Ok(())
         })?;
-        Ok(Attribute::Dense(items))
+        Ok(Attribute::Dense(items, None))
     }
 }

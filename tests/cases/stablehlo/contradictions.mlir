@@ -176,3 +176,12 @@ module {
     return %0 : tensor<2x3xf32>
   }
 }
+// -----
+// The value of a constant has another type than the constant.
+module {
+  func.func public @main(%arg0: tensor<f32>) -> tensor<f32> {
+    %0 = "stablehlo.constant"() <{value = dense<1.0> : tensor<f16>}> : () -> tensor<f32>
+    %1 = stablehlo.add %arg0, %0 : tensor<f32>
+    return %1 : tensor<f32>
+  }
+}
