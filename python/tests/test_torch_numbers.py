@@ -132,6 +132,13 @@ def test_numbers_beside_a_tensor(dtype):
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_numbers_that_are_rounded_to_the_type(dtype):
+    functions = {f"x ** {it}": lambda x, it=it: x**it for it in (0.1, -1.7, 3.3)} | {"0.1 ** x": lambda x: 0.1**x}
+    check(functions, torch.linspace(-5, 20, 60).to(dtype), ulps=4 if dtype in (torch.float32, torch.float64) else 0)
+    check({"%": lambda x: x % 0.1, "fmod": lambda x: torch.fmod(x, -0.3)}, torch.linspace(-5, 20, 60).to(dtype))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_places_of_extremes(dtype):
     x = torch.tensor([[1, nan, 3], [inf, -inf, nan], [2, 2, 1], [-inf, -inf, -inf]], dtype=dtype)
     functions = {

@@ -165,7 +165,7 @@ def power(call: Call, x: Value, exponent: int | float) -> Value:
         return narrowed(call, lambda it: apply(call, "{} * {}", [apply(call, "{} * {}", [x, x], it), x], it))
     if abs(exponent) == 0.5 and is_float(call.dtype):
         return apply(call, "sqrt({})" if exponent > 0 else "rsqrt({})", [x])
-    return apply(call, "pow({}, {})", [x, exponent])
+    return apply(call, "pow({}, {})", [x, rounded(exponent, call.dtype)])
 
 
 def narrowed(call: Call, compute: Callable[[str], Value]) -> Value:
