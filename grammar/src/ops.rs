@@ -324,7 +324,7 @@ table! {
     Imag = unary("std::imag");
     /// `b` where `a` is true, else `c`.
     Where = ternary("where");
-    /// `a` clamped to the range from `b` to `c`.
+    /// `a` clamped to the range from `b` to `c`; `c` if `b` is greater.
     Clamp = ternary("clamp");
     /// `a + c · (b − a)`; computed from `b` where `c ≥ ½`, as in nvFuser.
     Lerp = ternary("lerp");

@@ -70,7 +70,7 @@ operators! {
     "stablehlo.select": "`where`" => select;
     "stablehlo.bitcast_convert": "`bit_cast`, for elements of one size" => bitcast_convert;
     "stablehlo.reduce_precision": "conversions to f16 or bf16 and back" => reduce_precision;
-    "stablehlo.clamp": "`clamp`" => clamp;
+    "stablehlo.clamp": "`maximum` and `minimum`" => clamp;
     "stablehlo.add, stablehlo.subtract, stablehlo.multiply, stablehlo.divide, stablehlo.remainder, stablehlo.maximum, stablehlo.minimum, stablehlo.power, stablehlo.atan2, stablehlo.and, stablehlo.or, stablehlo.xor, stablehlo.shift_left, stablehlo.shift_right_arithmetic, stablehlo.shift_right_logical, chlo.next_after": "the operator of this name" => binary;
     "stablehlo.abs, stablehlo.cbrt, stablehlo.ceil, stablehlo.cosine, stablehlo.exponential, stablehlo.exponential_minus_one, stablehlo.floor, stablehlo.is_finite, stablehlo.log, stablehlo.log_plus_one, stablehlo.logistic, stablehlo.negate, stablehlo.not, stablehlo.round_nearest_afz, stablehlo.round_nearest_even, stablehlo.rsqrt, stablehlo.sign, stablehlo.sine, stablehlo.sqrt, stablehlo.tan, stablehlo.tanh, chlo.acos, chlo.acosh, chlo.asin, chlo.asinh, chlo.atan, chlo.atanh, chlo.cosh, chlo.erf, chlo.erf_inv, chlo.erfc, chlo.is_inf, chlo.is_neg_inf, chlo.is_pos_inf, chlo.lgamma, chlo.sinh, chlo.square": "the operator of this name" => unary;
     "stablehlo.optimization_barrier, sdy.propagation_barrier": "nothing: its operands" => optimization_barrier;

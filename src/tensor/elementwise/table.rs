@@ -261,14 +261,13 @@ pub(super) static TABLE: &[Elementwise] = &[
         .float(Exact(|[a, b, c]| if a != 0.0 { b } else { c }), "a != 0 ? b : c")
         .discontinuous(),
     row(Op::Clamp)
-        .integer(|[a, b, c]| Some(if a < b { b } else { a.min(c) }), "a < b ? b : a < c ? a : c")
+        .integer(|[a, b, c]| Some(a.max(b).min(c)), "a < b ? (b < c ? b : c) : a < c ? a : c")
         .float(
-            Exact(|[a, b, c]| match () {
-                () if a < b => b,
-                () if a > c => c,
-                () => a,
+            Exact(|[a, b, c]| {
+                let raised = if a < b { b } else { a };
+                if raised > c { c } else { raised }
             }),
-            "a < b ? b : a > c ? c : a",
+            "a < b ? (b > c ? c : b) : a > c ? c : a",
         ),
     row(Op::Lerp)
         .float_by_precision(
