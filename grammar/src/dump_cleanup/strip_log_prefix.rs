@@ -10,6 +10,12 @@ use rustc_hash::FxHashMap;
 
 use super::{Line, container_start, unwrap_lines::closes_container};
 
+/// Begins a part of the dump of a fusion.
+const FUSION: &str = "Segmented_Fusion";
+
+/// Begin the first lines of a dump and of its segments.
+const FUSION_MARKS: [&str; 2] = ["Segmented_Fusion Dump: --", "Segmented_Fusion{"];
+
 /// Maximum length of a prefix in bytes.
 const MAX_PREFIX_LENGTH: usize = 160;
 
@@ -57,7 +63,7 @@ pub(super) fn container_tag<'s>(line: &Line<'s>) -> Option<&'s str> {
 /// Returns the rank tag of a line in which the dump of a fusion begins.
 pub(super) fn fusion_tag(line: &str) -> Option<&str> {
     // Most lines contain no such text.
-    let at = line.find("Segmented_Fusion")?;
+    let at = line.find(FUSION)?;
     let tag = rank_tag(line)?;
     (line.get(tag.len()..at)?.trim().is_empty()).then_some(tag)
 }
@@ -104,15 +110,63 @@ fn is_same_launcher(tag: &str, shape: &str) -> bool {
     match_shape(tag, shape) == Some(tag.len())
 }
 
-/// Returns whether the dump of a fusion begins with a line.
+/// Returns whether the dump of a fusion, or a part of one, begins with a line.
 fn begins_fusion(line: &str) -> bool {
-    line.trim_start().starts_with("Segmented_Fusion")
+    let line = line.trim();
+    line.starts_with(FUSION) || line.starts_with("g{") || line.starts_with("%kernel") || line == "Inputs:"
 }
 
-/// Removes the prefixes of prefixed containers; makes all other lines empty, except those of fusions, which have no prefix.
+/// Returns for each line the offset behind its prefix, if the line belongs to a fusion before a container whose lines have that
+/// prefix. A line of another process with the same logger is empty.
+fn behind_fusion_prefixes(lines: &[Line<'_>]) -> Vec<Option<usize>> {
+    let mut behind = vec![None; lines.len()];
+    let mut start = 0;
+    for (at, line) in lines.iter().enumerate() {
+        let Some(before) = container_start(line.text).and_then(|begin| line.text.get(..begin)) else {
+            continue;
+        };
+        let range = start..at;
+        start = at + 1;
+        let PrefixScope::WholeContainer(prefix, _) = PrefixScope::of(before, &lines[at + 1..]) else {
+            continue;
+        };
+        let begins = |line: &Line<'_>| {
+            let own = prefix_length(line.text, prefix).map(|it| line.text.split_at(it));
+            own.is_some_and(|(own, rest)| is_same_process(own, prefix) && begins_fusion(rest))
+        };
+        let first = lines[range.clone()].iter().position(begins).map_or(range.end, |it| range.start + it);
+        for (offset, Line { text, .. }) in behind[first..at].iter_mut().zip(&lines[first..at]) {
+            *offset = Some(match prefix_length(text, prefix) {
+                Some(own) if is_same_process(&text[..own], prefix) => own,
+                Some(_) => text.len(),
+                None => 0,
+            });
+        }
+    }
+    behind
+}
+
+/// Returns whether two prefixes of one shape name the same process: `worker-0 | ` and `worker-1 | ` do not. Other numbers, such as
+/// times, change from line to line.
+fn is_same_process(a: &str, b: &str) -> bool {
+    fn numbers(prefix: &str) -> impl Iterator<Item = &str> {
+        let words = prefix.split(|it: char| !it.is_ascii_alphanumeric() && !matches!(it, '-' | '_' | '/'));
+        words.filter_map(|word| {
+            let digits = word.trim_start_matches(|it: char| !it.is_ascii_digit());
+            let name = word.len() - digits.len();
+            // `I1125` and `T03` are times.
+            (name > 1 && word.starts_with(|it: char| it.is_ascii_alphabetic())).then_some(digits)
+        })
+    }
+    numbers(a).eq(numbers(b))
+}
+
+/// Removes the prefixes of prefixed containers and of their fusions; makes all other lines empty, except those of fusions that have no
+/// prefix, or one before their first line.
 fn strip_container_prefixes(lines: Vec<Line<'_>>) -> Vec<Line<'_>> {
     let (mut state, mut is_in_fusion) = (PrefixScope::NoPrefix, false);
     let mut res = Vec::with_capacity(lines.len());
+    let behind = behind_fusion_prefixes(&lines);
     for (at, line) in lines.iter().enumerate() {
         let begins = container_start(line.text).and_then(|begin| line.text.get(..begin));
         if let Some(before) = begins {
@@ -138,8 +192,9 @@ fn strip_container_prefixes(lines: Vec<Line<'_>>) -> Vec<Line<'_>> {
         if from.is_none() && !line.text.trim().is_empty() {
             state = PrefixScope::NoPrefix;
         }
-        is_in_fusion = begins_fusion(line.text) || is_in_fusion && begins.is_none();
-        let from = from.or(is_in_fusion.then_some(0)).unwrap_or(line.text.len());
+        let fusion = FUSION_MARKS.iter().find_map(|it| line.text.find(it)).filter(|_| from.is_none());
+        is_in_fusion = fusion.is_some() || is_in_fusion && begins.is_none();
+        let from = behind[at].or(from).or(fusion).or(is_in_fusion.then_some(0)).unwrap_or(line.text.len());
         res.push(Line { text: line.text.get(from..).unwrap_or(""), at: line.at + from, ..*line });
     }
     res
