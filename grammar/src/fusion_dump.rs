@@ -21,6 +21,8 @@ pub(crate) struct FusionDump<'s> {
     pub(crate) io: Option<Lists<'s>>,
     /// The groups, in their order. The complete fusion is one without a number if the dump has no segments.
     pub(crate) groups: Vec<Group<'s>>,
+    /// The statements of the complete fusion.
+    pub(crate) complete: Option<CompleteText<'s>>,
     /// The domains of tensors, by the number of the tensor.
     pub(crate) domains: FxHashMap<u32, TensorTransforms<'s>>,
     /// By the number of a tensor: where its domains are stated again, differently.
@@ -38,6 +40,17 @@ impl<'s> FusionDump<'s> {
     pub(crate) fn groups_with_id(&self, id: u32) -> impl Iterator<Item = &Group<'s>> {
         self.groups_by_id.get(&id).into_iter().flatten().filter_map(|at| self.groups.get(*at))
     }
+}
+
+/// The text of a complete fusion.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CompleteText<'s> {
+    /// The first line of the kernel.
+    pub(crate) heading: Span,
+    /// Its statements.
+    pub(crate) body: Source<'s>,
+    /// Whether no author left out a part, and the text is not cut off.
+    pub(crate) is_whole: bool,
 }
 
 /// The dumps of a log.

@@ -5,7 +5,8 @@ use std::{collections::hash_map::Entry, hash::Hasher};
 use rustc_hash::{FxHashMap, FxHasher};
 
 use super::{
-    ContainerText, FusionDump, FusionLog, Group, Lists, TensorTransforms, TransformKind, TransformLine, Value,
+    CompleteText, ContainerText, FusionDump, FusionLog, Group, Lists, TensorTransforms, TransformKind,
+    TransformLine, Value,
 };
 use crate::{
     dump_cleanup::{closes_container, container_start},
@@ -108,6 +109,7 @@ impl<'s> Finder<'s> {
             span,
             io: None,
             groups: Vec::new(),
+            complete: None,
             domains: FxHashMap::default(),
             contradictions: FxHashMap::default(),
             groups_by_id: FxHashMap::default(),
@@ -168,9 +170,12 @@ impl<'s> Finder<'s> {
         }
         let span = first.span.join(end);
         let io = is_listed.then(|| Lists { inputs: lists.inputs.clone(), outputs: lists.outputs.clone() });
+        let complete = CompleteText { heading: heading.span, body, is_whole: cut_at.is_none() };
+        // The fusion before segmentation has other casts than its groups.
+        let complete = Some(complete).filter(|_| first.text.starts_with(COMPLETE_FUSION));
         let group = Group { id: None, heading: heading.span, lists, body, foreign: Vec::new(), cut_at };
         let groups = if is_listed { vec![group] } else { Vec::new() };
-        let dump = FusionDump { io, groups, domains, contradictions, ..self.dump(span) };
+        let dump = FusionDump { io, groups, complete, domains, contradictions, ..self.dump(span) };
         self.dumps.extend(self.complete.replace(dump));
     }
 

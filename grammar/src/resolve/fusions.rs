@@ -8,6 +8,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::{
     Resolver,
     fusion_choice::{Launch, has_unnumbered},
+    fusion_statements::CompleteFusion,
     params,
 };
 use crate::{
@@ -45,9 +46,14 @@ impl<'s> Resolver<'s, '_> {
         // The `Domains:` of a container state all that it has.
         let unstated_here = chosen.filter(|_| !self.has_domains_section);
         let mut stated = unstated_here.map(|it| self.apply_domains(it)).unwrap_or_default();
+        if let Some(dump) = chosen {
+            self.compare_tensors(dump, None);
+        }
         self.resolve_red_ops(chosen);
         // By the place of the group: its HostUnit, and the launch whose order the lists of the unit have.
         let mut units: FxHashMap<u32, (UnitId, usize)> = FxHashMap::default();
+        // By the place of the dump.
+        let mut complete: FxHashMap<u32, Option<CompleteFusion<'s>>> = FxHashMap::default();
         let mut unstated = Vec::new();
         let mut replaced = Vec::new();
         let mut is_missing_reported = false;
@@ -63,7 +69,10 @@ impl<'s> Resolver<'s, '_> {
             let (unit, first) = match known {
                 Some(known) => known,
                 None => {
-                    let Some(unit) = self.add_unit(launch, group) else { continue };
+                    let complete =
+                        complete.entry(dump.span.start).or_insert_with(|| self.complete_fusion(dump));
+                    let Some(unit) = self.add_unit(launch, group, complete.as_ref()) else { continue };
+                    self.compare_tensors(dump, Some(unit));
                     if chosen.is_none() {
                         stated.extend(self.apply_domains(dump));
                     }
@@ -85,7 +94,12 @@ impl<'s> Resolver<'s, '_> {
 
     /// Adds a HostUnit with the statements of a group, whose inputs and outputs have the order of the launch. Returns `None` if
     /// the text of the group has errors, which are reported.
-    fn add_unit(&mut self, launch: &Launch, group: &Group<'s>) -> Option<UnitId> {
+    fn add_unit(
+        &mut self,
+        launch: &Launch,
+        group: &Group<'s>,
+        complete: Option<&CompleteFusion<'s>>,
+    ) -> Option<UnitId> {
         let own = launch.id.filter(|it| !self.units_by_number.contains_key(it));
         let number = own
             .unwrap_or_else(|| (0..).find(|it| !self.units_by_number.contains_key(it)).unwrap_or_default());
@@ -106,6 +120,7 @@ impl<'s> Resolver<'s, '_> {
         if has_syntax_errors {
             return None;
         }
+        self.compare_statements(group, &container.body, complete);
         let outer = self.current_unit.replace(unit);
         self.program.spans.add_section_part(group.heading, SectionPart::Unit(unit));
         let inputs = in_order(&launch.input_names, &group.lists.inputs);

@@ -11,6 +11,7 @@ pub(crate) mod dialect_version;
 mod domains_section;
 mod edits;
 mod fusion_choice;
+mod fusion_statements;
 mod fusions;
 mod group;
 mod legacy_2024;

@@ -59,3 +59,77 @@ fn a_file_without_a_fusion_that_fits_has_no_effect_and_is_reported() {
     let both = ["tests/cases/log/reduction-operator.hir", "tests/cases/log/kernels.hir"];
     assert_eq!(codes(&both), ["W0209"]);
 }
+
+#[test]
+fn a_group_that_contradicts_its_fusion_is_an_error() {
+    let [complete, segments, container] = parts();
+    let whole = format!("{complete}{segments}{container}");
+    let errors = |text: &str| {
+        let found = grammar::read(text).1;
+        let own = found.iter().filter(|it| it.code.text().starts_with('E'));
+        own.map(|it| (it.code.text(), it.labels.len())).collect::<Vec<_>>()
+    };
+    assert_eq!(errors(&whole), []);
+    let tensor = "T4_g_float[ideviceIdx.x18{2}, iS6{i0}, iS19{2}] (DeviceMesh{0 1})";
+    assert!(segments.contains(&format!("{tensor} float")));
+    for (from, to) in [
+        ("op = add", "op = max"),
+        ("= relu(", "= neg("),
+        ("   + T2_l", "   - T2_l"),
+        ("initial value = float(0)", "initial value = float(100)"),
+        (&format!("{tensor} float"), &format!("{tensor} double")),
+    ] {
+        let other = segments.replace(from, to);
+        assert_ne!(other, segments, "{from}");
+        let found = errors(&format!("{complete}{other}{container}"));
+        assert!(!found.is_empty() && found.iter().all(|it| it.0 == "E0209"), "{to}: {found:?}");
+    }
+    // nvFuser may print another memory in a group.
+    let other = segments.replace("T3_l_", "T3_g_");
+    assert_eq!(errors(&format!("{complete}{other}{container}")), []);
+    let (before, behind) = complete.split_once("T3_l_").expect("a statement");
+    let behind = &behind[behind.find("T4_g_").expect("the next statement")..];
+    assert_eq!(errors(&format!("{before}{behind}{segments}{container}")), [("E0209", 2)]);
+    for (from, to) in [
+        (
+            "T1_g_float[ideviceIdx.x12{2}, iS13{2}] (DeviceMesh{0 1})\nOutputs",
+            "T1_g_float[ideviceIdx.x12{2}, iS13{2}] (DeviceMesh{1 0})\nOutputs",
+        ),
+        (
+            "  T0_g_float[ideviceIdx.x10{2}, iS0{i0}, iS11{2}] (DeviceMesh{0 1})\n  T1",
+            "  T0_g_float[ideviceIdx.x10{2}, iS0{i0}, iS11{3}] (DeviceMesh{0 1})\n  T1",
+        ),
+    ] {
+        let other = complete.replacen(from, to, 1);
+        assert_ne!(other, complete, "{from}");
+        assert_eq!(errors(&format!("{other}{segments}{container}"))[0], ("E0209", 2), "{to}");
+    }
+}
+
+#[test]
+fn a_fusion_has_the_prefix_of_its_container() {
+    let whole = parts().concat();
+    let print = |text: &str| {
+        let (programs, found) = grammar::read(text);
+        assert!(found.iter().any(|it| it.code.text() == "lossy-kernel"), "{text:.200}: {found:?}");
+        programs.iter().map(grammar::print).collect::<Vec<_>>()
+    };
+    let with = |prefix: &dyn Fn(usize) -> String| {
+        let lines = whole.lines().enumerate().map(|(at, line)| format!("{}{line}\n", prefix(at)));
+        lines.collect::<String>()
+    };
+    let own = print(&whole);
+    for prefix in ["worker-0 | ", "> ", "// ", "pod/trainer-0 "] {
+        assert_eq!(print(&with(&|_| prefix.to_owned())), own, "{prefix}");
+    }
+    assert_eq!(print(&with(&|at| format!("2025-11-25T03:00:{:02}.123Z ", at % 60))), own);
+    assert_eq!(print(&with(&|at| format!("I1125 03:00:00.{:06} 1234 x.cpp:7] ", 120_000 + at))), own);
+    let logger = whole.replace("Segmented_Fusion Dump", "INFO x: Segmented_Fusion Dump");
+    assert_eq!(print(&logger.replace("%HostIrContainer {", "INFO x: %HostIrContainer {")), own);
+    // Another process prints its fusion between the lines, and no container.
+    let [complete, segments, container] = parts();
+    let both = format!("{complete}{segments}");
+    let both = both.lines().map(|it| format!("worker-0 | {it}\nworker-1 | {}\n", it.replace("relu", "neg")));
+    let container = container.lines().map(|it| format!("worker-0 | {it}\n"));
+    assert_eq!(print(&both.chain(container).collect::<String>()), own);
+}
