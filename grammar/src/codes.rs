@@ -135,7 +135,8 @@ codes! {
     /// together. Or a statement gives a value to `rank`, `deviceIdx.x` or `numberOfStreams`.
     DefinedTwice = "E0208", Error;
     /// A container and the fusions of its log do not fit together: a tensor of the container has other axes in the
-    /// fusion, or several fusions that differ fit the container. Pass the right fusion with `--fusions FILE`.
+    /// fusion, several fusions that differ fit the container, or a group contradicts itself or the complete fusion. Pass the right
+    /// fusion with `--fusions FILE`.
     FusionMismatch = "E0209", Error;
     /// No fusion in a file that `--fusions` names fits a container of the text, so that the file has no effect: it is no log of
     /// `NVFUSER_DUMP=segmented_fusion`, or that of another program.

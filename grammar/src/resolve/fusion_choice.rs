@@ -163,13 +163,7 @@ impl<'s> Resolver<'s, '_> {
     /// same axes.
     fn fits(&self, dump: &FusionDump<'s>, launches: &[Launch], is_by_number: bool) -> bool {
         if launches.is_empty() {
-            let program = &self.program;
-            let ports = || Program::tensors_of(&program.inputs).chain(Program::tensors_of(&program.outputs));
-            return dump.io.as_ref().is_some_and(|io| {
-                let values = || io.inputs.iter().chain(&io.outputs).filter(|it| it.is_tensor());
-                ports().count() == values().count()
-                    && ports().zip(values()).all(|(tensor, value)| self.is_same_tensor(tensor, value))
-            });
+            return self.has_io(dump);
         }
         let mut is_any = false;
         for launch in launches {
@@ -186,6 +180,17 @@ impl<'s> Resolver<'s, '_> {
             }
         }
         is_any
+    }
+
+    /// Returns whether a dump has the inputs and outputs of the container.
+    pub(super) fn has_io(&self, dump: &FusionDump<'s>) -> bool {
+        let program = &self.program;
+        let ports = || Program::tensors_of(&program.inputs).chain(Program::tensors_of(&program.outputs));
+        dump.io.as_ref().is_some_and(|io| {
+            let values = || io.inputs.iter().chain(&io.outputs).filter(|it| it.is_tensor());
+            ports().count() == values().count()
+                && ports().zip(values()).all(|(tensor, value)| self.is_same_tensor(tensor, value))
+        })
     }
 
     /// Returns the first operand of a launch that differs from the tensor of the group, with the latter.
@@ -240,7 +245,13 @@ impl<'s> Resolver<'s, '_> {
         }
         let (dump, group) = *found.last()?;
         let span = self.program.stmt_span(launch.stmt);
-        if let Some((_, other)) = found.iter().find(|it| !it.1.is_same(group)) {
+        // The lines of several ranks may tear the groups of a fusion from the rest of it: then nothing says whose they are.
+        let torn = dumps.iter().filter(|it| it.file.is_none() && dump.complete.is_none());
+        let torn = torn.flat_map(|it| launch.id.into_iter().flat_map(|id| it.groups_with_id(id)));
+        let torn =
+            torn.filter(|it| launch.has_lists(&it.lists) && self.different_operand(launch, it).is_none());
+        let other = found.iter().map(|it| it.1).chain(torn).find(|it| !it.is_same(group));
+        if let Some(other) = other {
             let message = "two groups of the log are the kernel of this launch, and they differ";
             let it = Diagnostic::new(Code::FusionMismatch, span, message, "launched here")
                 .label(other.heading, "one group")

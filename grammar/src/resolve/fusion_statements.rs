@@ -13,7 +13,7 @@ use crate::{
     codes::Code,
     diagnostic::{Diagnostic, has_errors},
     dtype::DType,
-    fusion_dump::{FusionDump, Group, Value},
+    fusion_dump::{CompleteText, FusionDump, Group, Lists, Value},
     indentation,
     ir::{Program, UnitId},
     parse::parse_container,
@@ -33,9 +33,21 @@ pub(super) struct CompleteFusion<'s> {
 }
 
 impl<'s> Resolver<'s, '_> {
-    /// Returns the statements of the complete fusion of a dump, if its text has that. Reports what that defines twice.
-    pub(super) fn complete_fusion(&mut self, dump: &FusionDump<'s>) -> Option<CompleteFusion<'s>> {
-        let complete = dump.complete?;
+    /// Returns the complete fusions that have to have the statements of a dump: its own or, if the lines of several ranks tore it from
+    /// that, all with the inputs and outputs of the container. Reports what one defines twice.
+    pub(super) fn complete_fusions(
+        &mut self,
+        dump: &FusionDump<'s>,
+        dumps: &[FusionDump<'s>],
+    ) -> Vec<CompleteFusion<'s>> {
+        let texts: Vec<CompleteText<'s>> = match dump.complete {
+            Some(own) => vec![own],
+            None => dumps.iter().filter(|it| self.has_io(it)).filter_map(|it| it.complete).collect(),
+        };
+        texts.into_iter().map(|it| self.complete_fusion(it)).collect()
+    }
+
+    fn complete_fusion(&mut self, complete: CompleteText<'s>) -> CompleteFusion<'s> {
         let mut container = ast::Container::default();
         // Errors in the statements of groups are reported there.
         let mut ignored = Vec::new();
@@ -43,7 +55,7 @@ impl<'s> Resolver<'s, '_> {
         parse_container(tokens, &mut container, &mut ignored);
         let definitions = self.definitions(&container.body);
         let is_whole = complete.is_whole && !has_errors(&ignored);
-        Some(CompleteFusion { definitions, is_whole, heading: complete.heading })
+        CompleteFusion { definitions, is_whole, heading: complete.heading }
     }
 
     /// Reports statements of a group that contradict each other, the lists of the group or the complete fusion.
@@ -51,10 +63,11 @@ impl<'s> Resolver<'s, '_> {
         &mut self,
         group: &Group<'s>,
         body: &[ast::Stmt<'s>],
-        complete: Option<&CompleteFusion<'s>>,
+        complete: &[CompleteFusion<'s>],
+        io: Option<&Lists<'s>>,
     ) {
         let own = self.definitions(body);
-        for input in group.lists.inputs.iter().filter(|it| it.is_tensor()) {
+        for input in &group.lists.inputs {
             if let Some(statement) = own.get(input.name()) {
                 let message = format!("a statement of a group defines its input `{}`", input.name());
                 self.report_contradicting_lines(message, [*statement, input.span]);
@@ -63,24 +76,35 @@ impl<'s> Resolver<'s, '_> {
         for value in group.lists.inputs.iter().chain(&group.lists.outputs) {
             self.compare_type(value);
         }
-        let Some(complete) = complete else { return };
         let mut own: Vec<_> = own.into_iter().collect();
         own.sort_unstable_by_key(|it| it.1.start);
         for (name, statement) in own {
-            match complete.definitions.get(name) {
-                Some(other) if !self.is_same_statement(statement, *other) => {
-                    let message =
-                        format!("a group and the complete fusion of the log define `{name}` differently");
-                    self.report_contradicting_lines(message, [statement, *other]);
-                }
-                // The complete fusion need not print scalars.
-                None if complete.is_whole && name.starts_with('T') => {
-                    let message =
-                        format!("a group defines `{name}`, and the complete fusion of the log does not");
-                    self.report_contradicting_lines(message, [statement, complete.heading]);
-                }
-                Some(_) | None => (),
+            if let Some(input) = io.and_then(|it| it.inputs.iter().find(|it| binds_scalar(it, name))) {
+                let message =
+                    format!("a statement of a group defines `{name}`, which the inputs of the fusion bind");
+                self.report_contradicting_lines(message, [statement, input.span]);
             }
+            for complete in complete {
+                self.compare_definition(name, statement, complete);
+            }
+        }
+    }
+
+    /// Reports a statement that defines something else in the complete fusion.
+    fn compare_definition(&mut self, name: &str, statement: Span, complete: &CompleteFusion<'s>) {
+        match complete.definitions.get(name) {
+            Some(other) if !self.is_same_statement(statement, *other) => {
+                let message =
+                    format!("a group and the complete fusion of the log define `{name}` differently");
+                self.report_contradicting_lines(message, [statement, *other]);
+            }
+            // The complete fusion need not print scalars.
+            None if complete.is_whole && name.starts_with('T') => {
+                let message =
+                    format!("a group defines `{name}`, and the complete fusion of the log does not");
+                self.report_contradicting_lines(message, [statement, complete.heading]);
+            }
+            Some(_) | None => (),
         }
     }
 
@@ -183,6 +207,11 @@ fn name_of<'s>(result: &ast::Expr<'s>) -> Option<&'s str> {
         ExprKind::Word(word) => Some(word),
         _ => None,
     }
+}
+
+/// Returns whether an input of a fusion is a scalar, or has it as an extent.
+fn binds_scalar(input: &Value<'_>, name: &str) -> bool {
+    input.text == name || input.is_tensor() && input.text.contains(&format!("{{{name}}}"))
 }
 
 /// Returns the text of a token without blanks and, for a tensor, without its memory.

@@ -15,7 +15,7 @@ use crate::{
     ast, attr,
     codes::Code,
     diagnostic::{Diagnostic, has_errors},
-    fusion_dump::{Candidates, Group, Value},
+    fusion_dump::{Candidates, FusionDump, Group, Value},
     indentation,
     ir::{
         Expr, HostUnit, Operand, Program, SectionPart, Stmt, StmtId, SymbolId, TensorId, UnitId,
@@ -53,7 +53,7 @@ impl<'s> Resolver<'s, '_> {
         // By the place of the group: its HostUnit, and the launch whose order the lists of the unit have.
         let mut units: FxHashMap<u32, (UnitId, usize)> = FxHashMap::default();
         // By the place of the dump.
-        let mut complete: FxHashMap<u32, Option<CompleteFusion<'s>>> = FxHashMap::default();
+        let mut complete: FxHashMap<u32, Vec<CompleteFusion<'s>>> = FxHashMap::default();
         let mut unstated = Vec::new();
         let mut replaced = Vec::new();
         let mut is_missing_reported = false;
@@ -70,8 +70,8 @@ impl<'s> Resolver<'s, '_> {
                 Some(known) => known,
                 None => {
                     let complete =
-                        complete.entry(dump.span.start).or_insert_with(|| self.complete_fusion(dump));
-                    let Some(unit) = self.add_unit(launch, group, complete.as_ref()) else { continue };
+                        complete.entry(dump.span.start).or_insert_with(|| self.complete_fusions(dump, dumps));
+                    let Some(unit) = self.add_unit(launch, (dump, group), complete) else { continue };
                     self.compare_tensors(dump, Some(unit));
                     if chosen.is_none() {
                         stated.extend(self.apply_domains(dump));
@@ -97,8 +97,8 @@ impl<'s> Resolver<'s, '_> {
     fn add_unit(
         &mut self,
         launch: &Launch,
-        group: &Group<'s>,
-        complete: Option<&CompleteFusion<'s>>,
+        (dump, group): (&FusionDump<'s>, &Group<'s>),
+        complete: &[CompleteFusion<'s>],
     ) -> Option<UnitId> {
         let own = launch.id.filter(|it| !self.units_by_number.contains_key(it));
         let number = own
@@ -120,7 +120,7 @@ impl<'s> Resolver<'s, '_> {
         if has_syntax_errors {
             return None;
         }
-        self.compare_statements(group, &container.body, complete);
+        self.compare_statements(group, &container.body, complete, dump.io.as_ref());
         let outer = self.current_unit.replace(unit);
         self.program.spans.add_section_part(group.heading, SectionPart::Unit(unit));
         let inputs = in_order(&launch.input_names, &group.lists.inputs);
