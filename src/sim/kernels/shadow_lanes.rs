@@ -151,25 +151,28 @@ pub(super) fn map_shadow(
         let value = unrounded.eval(a).0;
         lanes[EXACT][at] = value;
         let spread = |b: [f64; 3]| [0, 1, 2].map(|it: usize| (b[it] - a[it]).abs());
-        lanes[ORDERED][at] = if jumps {
-            farthest_result(unrounded, a, spread(b))
-        } else {
-            match unrounded.eval(b) {
-                (it, true) => it,
-                (it, false) => perturb(it, ORDER_ERROR * it.abs(), ORDERED),
+        lanes[ORDERED][at] = match unrounded.eval(b) {
+            (_, true) if jumps => farthest_result(unrounded, a, spread(b)),
+            (it, true) => it,
+            (it, false) => {
+                let it = if jumps { farthest_result(unrounded, a, spread(b)) } else { it };
+                perturb(it, ORDER_ERROR * it.abs(), ORDERED)
             }
         };
         // If all engines agree on the operands and the operator rounds correctly, all engines agree on the
         // result.
         lanes[ROUNDED][at] = if c == d && is_deterministic(function, row) {
             results[at]
-        } else if jumps {
-            let (of_data, of_lane) = (spread(d), spread(c));
-            farthest_result(function, a, [0, 1, 2].map(|it| of_data[it].max(of_lane[it])))
         } else {
-            let it = function.eval(c).0;
+            let it = if jumps {
+                let (of_data, of_lane) = (spread(d), spread(c));
+                farthest_result(function, a, [0, 1, 2].map(|it| of_data[it].max(of_lane[it])))
+            } else {
+                function.eval(c).0
+            };
             match function {
                 FloatEval::Exact(_) => it,
+                FloatEval::Predicate(_) if jumps => it,
                 FloatEval::Checked(_) | FloatEval::Rounded(_) | FloatEval::Predicate(_) => {
                     perturb(it, engine_error * it.abs(), ROUNDED)
                 }
