@@ -5,7 +5,9 @@
 //! team since; `fmax` and `fmin` were the printed names of `max` and `min` until 2025-09-29 and have ignored
 //! NaNs since.
 //!
-//! Invariant: if the spellings of the container do not determine the meaning, a warning states the meaning
+//! The statements of a log's fusion have the version of its dump.
+//!
+//! Invariant: if the spellings of the container or the dump do not determine the meaning, a warning states the meaning
 //! that was chosen: an index in the team for `root=`, `max` and `min` for `fmax` and `fmin`.
 
 use super::Resolver;
@@ -61,6 +63,20 @@ pub(super) enum DialectVersion {
     KeywordStyle,
     /// Spellings that nvFuser no longer used in September 2025.
     Early,
+}
+
+impl DialectVersion {
+    /// Returns the version of a dump of a fusion: containers of launches have no spelling that shows it.
+    pub(super) fn of_fusion(dump: &str) -> Self {
+        // `(float)(x)` until 2025-07-03; `leaf domain` until 2024-06-10.
+        let casts = ["= (float)(", "= (double)(", "= (__half)(", "= (__bfloat)(", "= (int64_t)(", "= (int)("];
+        if dump.contains("leaf domain") || casts.iter().any(|it| dump.contains(it)) {
+            return Self::Early;
+        }
+        // `view(` until 2026-01-12, ` logical domain :` until 2026-02-02; `%kernel_math` since 2026-02-03.
+        let is_new = dump.contains("logical domain: ") || dump.contains("%kernel_math");
+        if is_new && !dump.contains("= view(") { Self::CallStyle } else { Self::KeywordStyle }
+    }
 }
 
 impl<'s> Resolver<'s, '_> {
@@ -136,16 +152,19 @@ impl<'s> Resolver<'s, '_> {
             "fmin" => "min",
             _ => return name,
         };
-        match self.version {
+        match self.fusion_version.map_or(self.version, |it| it.max(self.version)) {
             _ if integers => plain,
             DialectVersion::Early => plain,
             DialectVersion::CallStyle => name,
             DialectVersion::KeywordStyle => {
                 let message = format!("`{name}` meant `{plain}` until September 2025");
                 let label = format!("interpreted as `{plain}`, which propagates NaNs");
-                let help = format!(
-                    "write `{plain}`, or use call-style statements in the container to keep `{name}`"
-                );
+                let help = match self.fusion_version {
+                    Some(_) => format!("write `{plain}`, or take a log of a newer nvFuser"),
+                    None => format!(
+                        "write `{plain}`, or use call-style statements in the container to keep `{name}`"
+                    ),
+                };
                 let it = Diagnostic::new(Code::LossyMax, span, message, label).help(help).fix(span, plain);
                 self.diagnostics.push(it);
                 plain

@@ -7,6 +7,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     Resolver,
+    dialect_version::DialectVersion,
     fusion_choice::{Launch, has_unnumbered},
     fusion_statements::CompleteFusion,
     params,
@@ -53,7 +54,7 @@ impl<'s> Resolver<'s, '_> {
         // By the place of the group: its HostUnit, and the launch whose order the lists of the unit have.
         let mut units: FxHashMap<u32, (UnitId, usize)> = FxHashMap::default();
         // By the place of the dump.
-        let mut complete: FxHashMap<u32, Vec<CompleteFusion<'s>>> = FxHashMap::default();
+        let mut complete: FxHashMap<u32, (Vec<CompleteFusion<'s>>, DialectVersion)> = FxHashMap::default();
         let mut unstated = Vec::new();
         let mut replaced = Vec::new();
         let mut is_missing_reported = false;
@@ -69,9 +70,14 @@ impl<'s> Resolver<'s, '_> {
             let (unit, first) = match known {
                 Some(known) => known,
                 None => {
-                    let complete =
-                        complete.entry(dump.span.start).or_insert_with(|| self.complete_fusions(dump, dumps));
-                    let Some(unit) = self.add_unit(launch, (dump, group), complete) else { continue };
+                    let (complete, version) = complete.entry(dump.span.start).or_insert_with(|| {
+                        let version = DialectVersion::of_fusion(dump.span.text(self.source));
+                        (self.complete_fusions(dump, dumps), version)
+                    });
+                    self.fusion_version = Some(*version);
+                    let unit = self.add_unit(launch, (dump, group), complete);
+                    self.fusion_version = None;
+                    let Some(unit) = unit else { continue };
                     self.compare_tensors(dump, Some(unit));
                     if chosen.is_none() {
                         stated.extend(self.apply_domains(dump));

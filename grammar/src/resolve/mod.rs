@@ -156,6 +156,8 @@ struct Resolver<'s, 'd> {
     needs_canonical_fix: bool,
     /// The dialect version of the container's spellings.
     version: dialect_version::DialectVersion,
+    /// That of the dump whose group is resolved.
+    fusion_version: Option<dialect_version::DialectVersion>,
     /// Whether `%options roots=team` states that roots are indices in the team.
     roots_in_team: bool,
     /// Numbers of the communications that the statements so far post.
@@ -328,6 +330,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
             unused_domains: Vec::new(),
             needs_canonical_fix: false,
             version: dialect_version::DialectVersion::default(),
+            fusion_version: None,
             roots_in_team: false,
             posted_work: FxHashSet::default(),
             unnumbered_coalescing: None,

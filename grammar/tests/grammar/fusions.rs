@@ -107,6 +107,54 @@ fn a_group_that_contradicts_its_fusion_is_an_error() {
 }
 
 #[test]
+fn a_group_defines_each_name_once_and_none_of_its_inputs() {
+    let [complete, segments, container] = parts();
+    let codes = |from: &str, to: &str| {
+        let other = segments.replace(from, to);
+        assert_ne!(other, segments, "{from}");
+        codes(&format!("{complete}{other}{container}"))
+    };
+    let t0 = "T0_g_float[ideviceIdx.x10{2}, iS0{i0}, iS11{2}] (DeviceMesh{0 1})";
+    for statement in [
+        &format!("{t0}\n   = neg({t0});"),
+        "i0 = 7",
+        "i9 = 7\ni9 = 8",
+        "T4_g_float[ideviceIdx.x18{2}, iS6{i0}, iS19{2}] (DeviceMesh{0 1})\n   = neg(T3_l_float[ideviceIdx.x16{2}, iS5{i0}, iS17{2}] (DeviceMesh{0 1}));",
+    ] {
+        assert!(codes("(2)\n", &format!("{statement}\n(2)\n")).contains(&"E0209"), "{statement}");
+    }
+}
+
+#[test]
+fn a_group_that_is_torn_from_its_complete_fusion_is_not_selected() {
+    let [complete, segments, container] = parts();
+    // Another rank prints the segments of its own fusion behind those of this one, whose second group is torn.
+    let torn = segments.replace("group id: 7\n", "group id: 7\n  a line\n").replace("inputs:\n  T4", "  T4");
+    assert_ne!(torn, segments);
+    let other = segments.replace("relu", "neg");
+    assert_eq!(codes(&format!("{complete}{torn}{other}{container}")), ["E0209"]);
+}
+
+#[test]
+fn the_log_says_whether_fmax_ignores_nans() {
+    let whole = parts().concat();
+    let read = |text: String| {
+        let (programs, found) = grammar::read(&text);
+        let is_warned = found.iter().any(|it| it.code.text() == "lossy-max");
+        let text = programs.iter().map(grammar::print).collect::<String>();
+        (["fmax", "max"].into_iter().find(|it| text.contains(&format!("= {it}("))), is_warned)
+    };
+    let new = whole.replace(
+        "= relu(T3_l_float[ideviceIdx.x16{2}, iS5{i0}, iS17{2}] (DeviceMesh{0 1}))",
+        "= fmax(T3_l_float[ideviceIdx.x16{2}, iS5{i0}, iS17{2}] (DeviceMesh{0 1}), double(0))",
+    );
+    assert_ne!(new, whole);
+    assert_eq!(read(new.clone()), (Some("fmax"), false));
+    assert_eq!(read(new.replace("logical domain:", "logical domain :")), (Some("max"), true));
+    assert_eq!(read(new.replace("logical domain:", "leaf domain:")), (Some("max"), false));
+}
+
+#[test]
 fn a_fusion_has_the_prefix_of_its_container() {
     let whole = parts().concat();
     let print = |text: &str| {
