@@ -81,7 +81,7 @@ pub use invalid_option::InvalidOption;
 pub use loop_variance::loop_variant_tensors;
 pub use numbering::free_number;
 pub use parse::parse;
-pub use print::{Dialect, LinePrinter, summary};
+pub use print::{Dialect, LinePrinter, NO_DOMAINS, summary};
 pub use raw_bytes::{decode, encode};
 pub use read::{read, read_generated, read_scalar};
 pub use render::visible_text;

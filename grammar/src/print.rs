@@ -19,6 +19,9 @@ use crate::{
     text::{Inline, Unparenthesized, axis_text, domain_clauses, expr_text, tensor_text, write_separated},
 };
 
+/// The comment of a `Domains:` section of a program in which no tensor has other domains than its axes.
+pub const NO_DOMAINS: &str = "// every tensor has the axes of its text";
+
 /// A dialect of the textual format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Dialect {
@@ -208,7 +211,7 @@ impl Printer<'_> {
         self.out.push_str("\nDomains:\n");
         if tensors.is_empty() {
             // Without the section, a reader would infer domains from sizes.
-            self.out.push_str("  // every tensor has the axes of its text\n");
+            let _ = writeln!(self.out, "  {NO_DOMAINS}");
         }
         for tensor in tensors {
             let name = self.program.qualified_name(*tensor);

@@ -14,7 +14,7 @@ use super::{
     edit::{Edit, InsertionPoint, WaitedStream},
     editable_text::EditableText,
     line_changes::LineChanges,
-    numbered_lines::NumberedLine,
+    numbered_lines::{NumberedLine, NumberedLines},
 };
 
 /// A line that an edit inserted or changed.
@@ -107,7 +107,7 @@ impl EditableText {
     }
 
     /// Applies an edit exactly where it says.
-    fn apply_here(&self, edit: &Edit) -> Option<EditedText> {
+    pub(super) fn apply_here(&self, edit: &Edit) -> Option<EditedText> {
         match edit {
             Edit::InsertSynchronize { stream: WaitedStream::Index { index, stmt }, before } => {
                 let stream = self.stream_operand(*index, *stmt, Some(before));
@@ -271,6 +271,33 @@ impl EditableText {
 }
 
 impl EditedText {
+    /// Adds the changes of another edit of the same text. Lines that both insert are inserted once. Returns false, and adds
+    /// nothing, if both change one line.
+    pub(super) fn add(&mut self, text: &NumberedLines, other: &Self) -> bool {
+        let of_statement = |it: &Change| {
+            let (before, line) = other.lines.inserted(it.line_id).filter(|_| it.is_insertion())?;
+            Some((it.line_id, (before, line.to_owned())))
+        };
+        let known: BTreeSet<u32> = other
+            .changes
+            .iter()
+            .filter_map(of_statement)
+            .filter(|it| self.statements.contains(&it.1))
+            .map(|it| it.0)
+            .collect();
+        let capture = other.changes.first().filter(|_| other.adds_capture).map(|it| it.line_id);
+        let Some(ids) = self.lines.add(text, &other.lines, &known, capture) else { return false };
+        self.statements.extend(other.changes.iter().filter_map(of_statement).map(|it| it.1));
+        for change in other.changes.iter().filter(|it| !known.contains(&it.line_id)) {
+            // A line that is changed in place has its old id.
+            let line_id = ids.get(&change.line_id).copied().unwrap_or(change.line_id);
+            self.changes.push(Change { line_id, kind: change.kind.clone() });
+        }
+        self.replaced.extend(&other.replaced);
+        self.adds_capture |= other.adds_capture;
+        true
+    }
+
     /// Returns true if the program of the edited text `edited` differs from `before` only by the edit. An
     /// insertion may change how the reader interprets other lines.
     pub fn changes_nothing_else(&self, before: &Program, edited: &EditableText) -> bool {

@@ -396,6 +396,13 @@ impl Edit {
         }
     }
 
+    /// Returns the edit that inserts a Synchronize with the stream of another index, at the same place.
+    pub fn with_stream(&self, index: i64) -> Option<Self> {
+        let Self::InsertSynchronize { before, .. } = self else { return None };
+        let stream = WaitedStream::Index { index, stmt: None };
+        Some(Self::InsertSynchronize { stream, before: before.clone() })
+    }
+
     /// Returns whether the edit is preferred to the alternatives: it lets no stream wait, or one Wait orders several streams.
     pub fn is_preferred(&self) -> bool {
         match self {

@@ -36,8 +36,19 @@ pub fn help_of_edit(edit: &Edit, context: &EditContext<'_>) -> (String, Vec<Fix>
     let Some((edit, applied)) = context.text.applications(edit).into_iter().next() else {
         return (outline(edit, Some(context)), Vec::new());
     };
-    let fixes = applied.lines.fixes(&context.text.lines, &context.text.index);
-    (describe(context, &edit, &applied), fixes)
+    (describe(context, &edit, &applied), fixes(context, &edit, &applied))
+}
+
+/// Returns the changes of the text that the description of an applied edit names: also those for the other streams.
+fn fixes(context: &EditContext<'_>, edit: &Edit, applied: &EditedText) -> Vec<Fix> {
+    let text = context.text;
+    let mut all = applied.clone();
+    for index in other_streams(context, edit, applied) {
+        if let Some(more) = edit.with_stream(index).and_then(|it| text.apply_here(&it)) {
+            all.add(&text.lines, &more);
+        }
+    }
+    all.lines.fixes(&text.lines, &text.index)
 }
 
 /// Formats the alternative edits of a race, or the advice if there are none. Without a context the edits are
@@ -55,7 +66,7 @@ pub fn help(race: &RaceExplanation, context: Option<&EditContext<'_>>) -> (Optio
             circular.get_or_insert(help);
             return None;
         }
-        Some((help, applied.lines.fixes(&context.text.lines, &context.text.index)))
+        Some((help, fixes(context, &edit, &applied)))
     };
     let free = race.edits.iter().filter(|it| it.is_preferred()).find_map(&mut of_edit);
     let edits = match free {
@@ -160,7 +171,7 @@ fn describe(context: &EditContext<'_>, edit: &Edit, applied: &EditedText) -> Str
                 .then(|| format!("remove the empty block on line {}", lines.join(" and line "))),
         );
     }
-    parts.join(", and ") + &other_streams(context, edit, applied)
+    parts.join(", and ") + &other_streams_text(context, edit, applied)
 }
 
 /// Returns where a moved statement was: `line 14`.
@@ -174,9 +185,20 @@ fn before_line(context: &EditContext<'_>, applied: &EditedText, change: &Change)
     line.map_or(String::new(), |it| format!("before line {it}"))
 }
 
-/// Names the other streams that need the same `Synchronize`, if the inserted operand names one of them.
-fn other_streams(context: &EditContext<'_>, edit: &Edit, applied: &EditedText) -> String {
-    let Some(WaitedStream::Index { index, .. }) = edit.awaited_stream() else { return String::new() };
+/// Names the other streams that need the same `Synchronize`.
+fn other_streams_text(context: &EditContext<'_>, edit: &Edit, applied: &EditedText) -> String {
+    let others = other_streams(context, edit, applied);
+    let others: Vec<String> = others.iter().map(|it| context.text.stream_operand(*it, None, None)).collect();
+    match others.as_slice() {
+        [] => String::new(),
+        [only] => format!(", and the same for stream {only}"),
+        all => format!(", and the same for streams {}", list_text(all.iter().map(String::as_str), 16, "and")),
+    }
+}
+
+/// Returns the other streams that need the same `Synchronize`, if the inserted operand names one of them.
+fn other_streams(context: &EditContext<'_>, edit: &Edit, applied: &EditedText) -> BTreeSet<i64> {
+    let Some(WaitedStream::Index { index, .. }) = edit.awaited_stream() else { return BTreeSet::new() };
     let synchronize = context.text.synchronize(&context.text.stream_operand(*index, None, None));
     let names_index = |it: &Change| match &it.kind {
         ChangeKind::Inserted(statement) => *statement == synchronize,
@@ -186,15 +208,9 @@ fn other_streams(context: &EditContext<'_>, edit: &Edit, applied: &EditedText) -
         | ChangeKind::ShortenedAllocate(_) => false,
     };
     if !applied.changes.iter().any(names_index) {
-        return String::new();
+        return BTreeSet::new();
     }
-    let others = other_awaited_streams(context.plan, context.index, edit);
-    let others: Vec<String> = others.iter().map(|it| context.text.stream_operand(*it, None, None)).collect();
-    match others.as_slice() {
-        [] => String::new(),
-        [only] => format!(", and the same for stream {only}"),
-        all => format!(", and the same for streams {}", list_text(all.iter().map(String::as_str), 16, "and")),
-    }
+    other_awaited_streams(context.plan, context.index, edit)
 }
 
 /// Returns the other streams that need the same `Synchronize` as an edit inserts: several streams execute the awaited statement, and the waiting

@@ -10,11 +10,13 @@ use rustc_hash::FxHashMap;
 
 use super::stmt_places::StmtPlaces;
 
+/// The values of a predicate, by rank; `None` where it depends on more than the rank.
+type Values = Vec<Option<bool>>;
+
 /// The ranks on which the predicates of a program are false or true, as far as its text determines it.
 #[derive(Debug, Default)]
 pub struct ExclusiveArms {
-    /// For each predicate, its value on each rank; `None` where it depends on more than the rank.
-    predicates: OnceCell<FxHashMap<ExprId, Vec<Option<bool>>>>,
+    predicates: OnceCell<FxHashMap<ExprId, Values>>,
 }
 
 impl ExclusiveArms {
@@ -46,7 +48,7 @@ impl ExclusiveArms {
 
     /// Returns whether each rank executes one of some statements, as the branches around them determine it. None of them may be in a loop.
     pub fn reach_all_ranks(&self, program: &Program, places: &StmtPlaces, stmts: &[StmtId]) -> bool {
-        let arms = |stmt: &StmtId| -> Option<Vec<(bool, &Vec<Option<bool>>)>> {
+        let arms = |stmt: &StmtId| -> Option<Vec<(bool, &Values)>> {
             places.around(*stmt).map(|(block, branch)| self.arm(program, block, branch)).collect()
         };
         let reached: Vec<_> = stmts.iter().filter_map(arms).collect();
@@ -58,7 +60,7 @@ impl ExclusiveArms {
     }
 
     /// Returns whether a block is the first arm of a branch, and the values of the branch's predicate.
-    fn arm(&self, program: &Program, block: BlockId, branch: StmtId) -> Option<(bool, &Vec<Option<bool>>)> {
+    fn arm(&self, program: &Program, block: BlockId, branch: StmtId) -> Option<(bool, &Values)> {
         let Stmt::If(it) = &program.stmts[branch] else { return None };
         let predicates = self.predicates.get_or_init(|| predicates(program));
         predicates.get(&it.cond).map(|values| (it.then_block == block, values))
@@ -66,8 +68,8 @@ impl ExclusiveArms {
 }
 
 /// Returns the values of all predicates on the ranks that a program names.
-fn predicates(program: &Program) -> FxHashMap<ExprId, Vec<Option<bool>>> {
-    let mut all: FxHashMap<ExprId, Vec<Option<bool>>> = FxHashMap::default();
+fn predicates(program: &Program) -> FxHashMap<ExprId, Values> {
+    let mut all: FxHashMap<ExprId, Values> = FxHashMap::default();
     for (_, stmt) in program.stmts.iter() {
         if let Stmt::If(it) = stmt {
             all.entry(it.cond).or_default();

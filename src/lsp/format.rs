@@ -1,6 +1,7 @@
 //! Writes the programs of a text in canonical or in short form. Comments, and the lines of a log around the programs, stay.
 
 use grammar::{
+    NO_DOMAINS,
     diagnostic::has_errors,
     ir::{Place, Program, StmtId},
     source::Source,
@@ -95,7 +96,7 @@ fn with_comments(program: &Program, text: &str, extent: (usize, usize), printed:
     let comments = program.spans.comments.iter().enumerate();
     let comments: Vec<_> = comments
         .map(|(at, it)| (at, it, it.span.text(text).trim_end()))
-        .filter(|(_, it, words)| inside(it.span.start) && !is_end_mark(words))
+        .filter(|(_, it, words)| inside(it.span.start) && !is_end_mark(words) && *words != NO_DOMAINS)
         .collect();
     if comments.is_empty() {
         return Some(printed);

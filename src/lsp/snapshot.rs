@@ -1,6 +1,7 @@
 //! A text as it was read: the programs in it, and what the reader and the verifier report.
 
 use grammar::{
+    NO_DOMAINS,
     diagnostic::{Diagnostic, has_errors},
     ir::{Place, Program},
     source::Source,
@@ -72,15 +73,18 @@ impl Snapshot {
         let line_end =
             |at: usize| text.get(at..).and_then(|it| it.find('\n')).map_or(text.len(), |len| at + len + 1);
         let mut end = line_end(whole.end as usize);
-        let mut next = end;
+        let (mut next, mut is_in_domains) = (end, false);
         while let Some(line) = text.get(next..line_end(next)).filter(|it| !it.is_empty()) {
             next += line.len();
-            let line = line.trim_start();
-            if line.starts_with('}') || line.starts_with("END.") {
-                end = next;
-            } else if !line.is_empty() {
-                break;
+            match line.trim() {
+                "" => continue,
+                // A section without domains is no part of the program.
+                "Domains:" => is_in_domains = true,
+                NO_DOMAINS if is_in_domains => (),
+                line if line.starts_with('}') || line.starts_with("END.") => (),
+                _ => break,
             }
+            end = next;
         }
         (start, end)
     }

@@ -109,32 +109,3 @@ fn proposed_edits(round: &Round<'_>, findings: &[Finding]) -> Vec<ProposedEdit> 
     }
     proposed
 }
-
-impl EditedText {
-    /// Adds the changes of another edit of the same text. Lines that both insert are inserted once. Returns false, and adds
-    /// nothing, if both change one line.
-    pub(super) fn add(&mut self, text: &super::NumberedLines, other: &Self) -> bool {
-        let of_statement = |it: &Change| {
-            let (before, line) = other.lines.inserted(it.line_id).filter(|_| it.is_insertion())?;
-            Some((it.line_id, (before, line.to_owned())))
-        };
-        let known: BTreeSet<u32> = other
-            .changes
-            .iter()
-            .filter_map(of_statement)
-            .filter(|it| self.statements.contains(&it.1))
-            .map(|it| it.0)
-            .collect();
-        let capture = other.changes.first().filter(|_| other.adds_capture).map(|it| it.line_id);
-        let Some(ids) = self.lines.add(text, &other.lines, &known, capture) else { return false };
-        self.statements.extend(other.changes.iter().filter_map(of_statement).map(|it| it.1));
-        for change in other.changes.iter().filter(|it| !known.contains(&it.line_id)) {
-            // A line that is changed in place has its old id.
-            let line_id = ids.get(&change.line_id).copied().unwrap_or(change.line_id);
-            self.changes.push(Change { line_id, kind: change.kind.clone() });
-        }
-        self.replaced.extend(&other.replaced);
-        self.adds_capture |= other.adds_capture;
-        true
-    }
-}

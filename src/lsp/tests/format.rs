@@ -64,6 +64,21 @@ fn formatting_keeps_comments_and_the_log_around_a_program() -> Result<(), Fault>
 }
 
 #[test]
+fn formatting_again_changes_nothing() -> Result<(), Fault> {
+    let text = "%tensor T0_g_float[ideviceIdx.x0{2}, iS1{2}] (DeviceMesh{0 1})\n\
+                %tensor T1_g_float[iS3{2}, ideviceIdx.x2{2}] (DeviceMesh{0 1})\n\
+                %HostIrContainer { (T0) -> (T1) :\n  T1 = Set.Permute( T0 )\n} // %HostIrContainer\n\n\
+                Domains:\n  T0: logical(ideviceIdx.x0{2}, iS1{2})\n";
+    let mut editor = Editor::open(text)?;
+    format(&mut editor)?;
+    let once = editor.text().to_owned();
+    assert_eq!(once.matches("Domains:").count(), 1, "{once}");
+    format(&mut editor)?;
+    assert_eq!(editor.text(), once);
+    editor.close()
+}
+
+#[test]
 fn a_text_with_errors_is_not_rewritten() -> Result<(), Fault> {
     for text in ["%HostIrContainer { (T0_g_float[iS0{4}]) -> (T1) : }", ""] {
         let mut editor = Editor::open(text)?;
