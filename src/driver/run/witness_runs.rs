@@ -1,14 +1,16 @@
 //! Runs the program in the order of a witness, with generated inputs, to see whether the order changes a result.
 
-use std::sync::Arc;
+use std::{cell::OnceCell, sync::Arc};
+
+use rustc_hash::FxHashMap;
 
 use super::{
     inputs::InputSpec,
     replay::ReplayRun,
-    verdict::{Criteria, judge_outputs, program_order_expectations, simulation_options},
+    verdict::{Criteria, Expectation, judge_outputs, program_order_expectations, simulation_options},
 };
 use hir_check::{NextRun, Witness};
-use hir_plan::World;
+use hir_plan::{SignalId, World};
 use hir_sim::{Schedule, SimError, SimLimits, SimOptions, WorkBudget};
 use hir_tensor::{data::Data, generate::InputKind};
 
@@ -28,21 +30,24 @@ pub enum WitnessResult {
     Unknown,
 }
 
-/// The runs that look for an order that changes a result.
-pub struct WitnessRuns {
+/// The runs of a program that look for an order that changes a result.
+pub struct WitnessRuns<'w> {
+    first: &'w World,
     memory: usize,
     work: WorkBudget,
+    /// The outputs of the program in its own order; `None` if the run needs too much work or memory, or fails.
+    expectations: OnceCell<Option<Vec<Expectation>>>,
 }
 
-impl WitnessRuns {
-    /// Creates runs that may use so many bytes each.
-    pub fn new(memory: usize) -> Self {
-        Self { memory, work: WorkBudget::of(WORK) }
+impl<'w> WitnessRuns<'w> {
+    /// Creates runs of a program that may use so many bytes each.
+    pub fn new(first: &'w World, memory: usize) -> Self {
+        Self { first, memory, work: WorkBudget::of(WORK), expectations: OnceCell::new() }
     }
 
-    /// Runs `first` in the order of a witness, if `next` follows.
-    pub fn result(&self, witness: &Witness, first: &World, next: Option<NextRun<'_>>) -> WitnessResult {
-        match self.run(witness, first, next) {
+    /// Runs the program in the order of a witness, if `next` follows.
+    pub fn result(&self, witness: &Witness, next: Option<NextRun<'_>>) -> WitnessResult {
+        match self.run(witness, next) {
             None => WitnessResult::Unknown,
             Some(Ok(true))
             | Some(Err(SimError::Deadlock(_) | SimError::SemaphoreLost { .. } | SimError::Program { .. })) => {
@@ -54,12 +59,8 @@ impl WitnessRuns {
     }
 
     /// Returns whether outputs are wrong, or why the run fails; `None` if the runs need too much work or memory, or if hir-run refuses them.
-    fn run(
-        &self,
-        witness: &Witness,
-        first: &World,
-        next: Option<NextRun<'_>>,
-    ) -> Option<Result<bool, SimError>> {
+    fn run(&self, witness: &Witness, next: Option<NextRun<'_>>) -> Option<Result<bool, SimError>> {
+        let first = self.first;
         let limits = SimLimits { memory: self.memory, work: &self.work };
         let next = next.or(witness.setting.has_second_run.then_some(NextRun::Same));
         let mut inputs = generated_inputs(first, 0)?;
@@ -67,27 +68,32 @@ impl WitnessRuns {
             let second = if let NextRun::Other(world, _) = next { world } else { first };
             inputs.iter_mut().zip(generated_inputs(second, 1)?).for_each(|(mine, more)| mine.extend(more));
         }
-        let replay = if witness.setting.is_plain() {
-            None
-        } else {
-            Some(ReplayRun::of(&witness.setting, first, next, (inputs.clone(), limits)).ok()?)
-        };
-        let (world, expectations, semaphores) = match replay {
-            Some(it) => (it.world, it.expectations, it.semaphores),
-            None => {
-                let expected = program_order_expectations(first, inputs.clone(), limits).ok()?;
-                (Arc::new(first.clone()), expected, Arc::default())
-            }
-        };
-        self.work.take(hir_sim::work(&world, 1)).ok()?;
+        if witness.setting.is_plain() {
+            let expected = || program_order_expectations(first, inputs.clone(), limits).ok();
+            let expected = self.expectations.get_or_init(expected).as_deref()?;
+            return self.compared(witness, (first, inputs), expected, Arc::default());
+        }
+        let it = ReplayRun::of(&witness.setting, first, next, (inputs, limits)).ok()?;
+        self.compared(witness, (&it.world, it.inputs), &it.expectations, it.semaphores)
+    }
+
+    /// Runs plans in the order of a witness, and compares their outputs. The results are as those of `run`.
+    fn compared(
+        &self,
+        witness: &Witness,
+        (world, inputs): (&World, Vec<Vec<Arc<Data>>>),
+        expectations: &[Expectation],
+        semaphores: Arc<FxHashMap<SignalId, (usize, bool)>>,
+    ) -> Option<Result<bool, SimError>> {
+        self.work.take(hir_sim::work(world, 1)).ok()?;
         let schedule = Schedule::Steps { name: "witness".into(), steps: witness.steps.clone().into() };
-        let options = SimOptions { semaphores, ..simulation_options(&world, self.memory) };
-        let outcome = match hir_sim::run(&world, inputs, &schedule, &options) {
+        let options = SimOptions { semaphores, ..simulation_options(world, self.memory) };
+        let outcome = match hir_sim::run(world, inputs, &schedule, &options) {
             Ok(outcome) => outcome,
             Err(fault) => return Some(Err(fault)),
         };
         let criteria = Criteria { exact: Some(outcome.notes.exactness.is_exact()), ..Criteria::default() };
-        judge_outputs(&world, &outcome, &expectations, &criteria).ok().map(|it| Ok(!it.is_right))
+        judge_outputs(world, &outcome, expectations, &criteria).ok().map(|it| Ok(!it.is_right))
     }
 }
 

@@ -157,7 +157,7 @@ impl Processor<'_> {
         if self.options.witness.is_none() {
             return;
         }
-        let runs = WitnessRuns::new(self.options.world.memory_bytes());
+        let runs = WitnessRuns::new(sequence.worlds[0], self.options.world.memory_bytes());
         let next = NextRun::Other(sequence.worlds[1], shared);
         for race in races {
             let witnesses = hir_check::witnesses_of_sequence(sequence.worlds[0], next, race.race());
@@ -165,7 +165,7 @@ impl Processor<'_> {
                 if self.sequence_witness.as_ref().is_some_and(|it| it.result != WitnessResult::Right) {
                     return;
                 }
-                let result = runs.result(&witness, sequence.worlds[0], Some(next));
+                let result = runs.result(&witness, Some(next));
                 let is_better = self.sequence_witness.is_none() || result == WitnessResult::Wrong;
                 if is_better && result != WitnessResult::NotRun {
                     self.sequence_witness = Some(SequenceWitness {

@@ -111,11 +111,11 @@ impl Processor<'_> {
         world: &'a World,
         findings: &'a [Finding],
     ) -> Result<(&'a Finding, Witness, WitnessResult), NotShown> {
-        let runs = WitnessRuns::new(self.options.world.memory_bytes());
+        let runs = WitnessRuns::new(world, self.options.world.memory_bytes());
         let (mut reason, mut best) = (NotShown::NoFault, None);
         for it in witnesses(world, findings) {
             match it {
-                Ok((finding, witness)) => match runs.result(&witness, world, None) {
+                Ok((finding, witness)) => match runs.result(&witness, None) {
                     WitnessResult::Wrong => return Ok((finding, witness, WitnessResult::Wrong)),
                     WitnessResult::NotRun => (),
                     WitnessResult::Right => _ = best.get_or_insert((finding, witness, WitnessResult::Right)),
