@@ -118,7 +118,7 @@ pub(crate) fn import(module: &Module<'_>) -> Imported<Written> {
                 }
             }
             "sdy.mesh" => {
-                let mesh = Mesh::read(op).map_err(|it| errors::unsupported_sharding(op.span, it))?;
+                let mesh = Mesh::read(op).map_err(|it| errors::unsupported_sharding(op.span, &it))?;
                 importer.meshes.push(mesh);
             }
             _ => {

@@ -2,6 +2,46 @@
 
 use crate::tree::{Attribute, Operation};
 
+/// The maximum number of axes of several devices: device dimensions have the letters x, y and z.
+const MAX_AXES: usize = 3;
+/// The maximum number of devices of a mesh.
+const MAX_DEVICES: i64 = 4096;
+
+/// Why a mesh or sharding is not read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum UnsupportedSharding {
+    #[error("the mesh lists its devices in an order of its own")]
+    DeviceOrder,
+    #[error("the mesh has more than three axes of several devices")]
+    TooManyAxes,
+    #[error("the mesh does not have between 1 and {MAX_DEVICES} devices")]
+    DeviceCount,
+    #[error("`@{mesh}` has no axis `{axis}`")]
+    UnknownAxis { mesh: String, axis: String },
+    #[error("this is not a sharding of Shardy")]
+    NotOfShardy,
+    #[error("the sharding is in the call of `{0}`, which XLA writes for itself")]
+    CallOfXla(String),
+    #[error("the sharding has `unreduced` axes")]
+    Unreduced,
+    #[error("the module has no mesh `@{0}`")]
+    UnknownMesh(String),
+    #[error("the sharding names no mesh of the module")]
+    NoMesh,
+    #[error("the sharding has no list of dimensions")]
+    NoDimensions,
+    #[error("the sharding has {stated} dimensions, the tensor {tensor}")]
+    DimensionCount { stated: usize, tensor: usize },
+    #[error("a dimension of the sharding is not a list of axes")]
+    NoListOfAxes,
+    #[error("the sharding has a part of an axis")]
+    PartOfAxis,
+    #[error("the sharding uses the axis `{0}` twice")]
+    AxisTwice(String),
+    #[error("an extent of {extent} is not divided evenly by the axis `{axis}` of {devices} devices")]
+    UnevenExtent { extent: i64, axis: String, devices: i64 },
+}
+
 /// A mesh. Axes of one device are left out: they shard nothing.
 #[derive(Clone, Debug)]
 pub(crate) struct Mesh {
@@ -23,8 +63,8 @@ impl Mesh {
     /// Reads `sdy.mesh @mesh = <["dp"=2, "tp"=2]>`.
     ///
     /// # Errors
-    /// Returns what hir does not support.
-    pub(crate) fn read(op: &Operation<'_>) -> Result<Self, String> {
+    /// Returns what is not supported.
+    pub(crate) fn read(op: &Operation<'_>) -> Result<Self, UnsupportedSharding> {
         let name = match op.attribute(&["sym_name"]) {
             Some(Attribute::String(name)) => *name,
             _ => op.symbol("sym_name").unwrap_or_default(),
@@ -36,7 +76,7 @@ impl Mesh {
             if let Some(ids) = Attribute::find(entries, "device_ids").and_then(Attribute::ints)
                 && ids.iter().zip(0..).any(|(id, at)| *id != at)
             {
-                return Err("the mesh lists its devices in an order of its own".to_owned());
+                return Err(UnsupportedSharding::DeviceOrder);
             }
             let Some(Attribute::Array(axes)) = items.first() else { continue };
             for axis in axes {
@@ -49,12 +89,12 @@ impl Mesh {
             }
         }
         let devices = mesh.axes.iter().try_fold(1i64, |count, (_, size)| count.checked_mul(*size));
-        if mesh.axes.len() > 3 {
-            return Err("the mesh has more than three axes of several devices".to_owned());
+        if mesh.axes.len() > MAX_AXES {
+            return Err(UnsupportedSharding::TooManyAxes);
         }
         match devices {
-            Some(1..=4096) => Ok(mesh),
-            _ => Err("the mesh does not have between 1 and 4096 devices".to_owned()),
+            Some(1..=MAX_DEVICES) => Ok(mesh),
+            _ => Err(UnsupportedSharding::DeviceCount),
         }
     }
 
@@ -91,11 +131,11 @@ impl Mesh {
     ///
     /// # Errors
     /// Returns an error if the mesh does not have the axis.
-    pub(crate) fn axis(&self, name: &str) -> Result<Option<usize>, String> {
+    pub(crate) fn axis(&self, name: &str) -> Result<Option<usize>, UnsupportedSharding> {
         let found = self.axes.iter().position(|it| it.0 == name);
         match found {
             None if !self.units.iter().any(|it| it == name) => {
-                Err(format!("`@{}` has no axis `{name}`", self.name))
+                Err(UnsupportedSharding::UnknownAxis { mesh: self.name.clone(), axis: name.to_owned() })
             }
             _ => Ok(found),
         }
@@ -153,33 +193,37 @@ impl Sharding {
     /// Reads `#sdy.sharding<@mesh, [{}, {"tp"}]>` for a tensor with `rank` dimensions.
     ///
     /// # Errors
-    /// Returns what hir does not support.
-    pub(crate) fn read(attribute: &Attribute<'_>, meshes: &[Mesh], shape: &[i64]) -> Result<Self, String> {
+    /// Returns what is not supported.
+    pub(crate) fn read(
+        attribute: &Attribute<'_>,
+        meshes: &[Mesh],
+        shape: &[i64],
+    ) -> Result<Self, UnsupportedSharding> {
         let Attribute::Named(_, entries, items) = attribute else {
-            return Err("this is not a sharding of Shardy".to_owned());
+            return Err(UnsupportedSharding::NotOfShardy);
         };
         if entries.iter().any(|it| it.0 == "unreduced") {
-            return Err("the sharding has `unreduced` axes".to_owned());
+            return Err(UnsupportedSharding::Unreduced);
         }
         let mut items = items.iter();
         let mesh = match items.next() {
             Some(Attribute::Symbol(name)) => meshes
                 .iter()
                 .position(|it| it.name == *name)
-                .ok_or_else(|| format!("the module has no mesh `@{name}`"))?,
-            _ => return Err("the sharding names no mesh of the module".to_owned()),
+                .ok_or_else(|| UnsupportedSharding::UnknownMesh((*name).to_owned()))?,
+            _ => return Err(UnsupportedSharding::NoMesh),
         };
         let Some(Attribute::Array(stated)) = items.next() else {
-            return Err("the sharding has no list of dimensions".to_owned());
+            return Err(UnsupportedSharding::NoDimensions);
         };
         if stated.len() > shape.len() {
-            return Err(format!("the sharding has {} dimensions, the tensor {}", stated.len(), shape.len()));
+            return Err(UnsupportedSharding::DimensionCount { stated: stated.len(), tensor: shape.len() });
         }
         let mut dims = vec![Vec::new(); shape.len()];
         let mut used = Vec::new();
         for ((dim, stated), extent) in dims.iter_mut().zip(stated).zip(shape) {
             let Attribute::Set(axes) = stated else {
-                return Err("a dimension of the sharding is not a list of axes".to_owned());
+                return Err(UnsupportedSharding::NoListOfAxes);
             };
             let mut left = *extent;
             for it in axes {
@@ -187,17 +231,19 @@ impl Sharding {
                     Attribute::String(name) => *name,
                     // An open dimension: hir shards it as stated.
                     Attribute::Other("?") => continue,
-                    _ => return Err("the sharding has a part of an axis".to_owned()),
+                    _ => return Err(UnsupportedSharding::PartOfAxis),
                 };
                 let Some(axis) = meshes[mesh].axis(name)? else { continue };
                 let size = meshes[mesh].axes[axis].1;
                 if used.contains(&axis) {
-                    return Err(format!("the sharding uses the axis `{name}` twice"));
+                    return Err(UnsupportedSharding::AxisTwice(name.to_owned()));
                 }
                 if left % size != 0 {
-                    return Err(format!(
-                        "an extent of {extent} is not divided evenly by the axis `{name}` of {size} devices"
-                    ));
+                    return Err(UnsupportedSharding::UnevenExtent {
+                        extent: *extent,
+                        axis: name.to_owned(),
+                        devices: size,
+                    });
                 }
                 left /= size;
                 used.push(axis);

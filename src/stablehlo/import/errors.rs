@@ -3,11 +3,12 @@
 use grammar::{codes::Code, diagnostic::Diagnostic, span::Span};
 
 use super::Importer;
-use crate::tree::Operation;
+use crate::{sharding::UnsupportedSharding, tree::Operation};
 
 /// Returns the error that hir cannot express a sharding.
-pub(super) fn unsupported_sharding(span: Span, message: String) -> Box<Diagnostic> {
-    let it = Diagnostic::new(Code::UnsupportedSharding, span, message, "hir cannot express this sharding");
+pub(super) fn unsupported_sharding(span: Span, why: &UnsupportedSharding) -> Box<Diagnostic> {
+    let label = "hir cannot express this sharding";
+    let it = Diagnostic::new(Code::UnsupportedSharding, span, why.to_string(), label);
     Box::new(it.help(
         "use whole axes of one mesh, at most three with several devices, whose sizes divide the extents",
     ))

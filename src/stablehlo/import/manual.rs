@@ -148,7 +148,7 @@ impl<'m, 's> Importer<'m, 's> {
             ));
         }
         let read = |(it, shape)| {
-            Sharding::read(it, &self.meshes, shape).map_err(|it| unsupported_sharding(op.span, it))
+            Sharding::read(it, &self.meshes, shape).map_err(|it| unsupported_sharding(op.span, &it))
         };
         stated.iter().zip(shapes).map(read).collect()
     }
@@ -165,7 +165,7 @@ impl<'m, 's> Importer<'m, 's> {
         let mut manual = 0;
         for name in names {
             let Attribute::String(name) = name else { return Err(self.missing(op, "manual_axes")) };
-            let axis = self.meshes[mesh].axis(name).map_err(|it| unsupported_sharding(op.span, it))?;
+            let axis = self.meshes[mesh].axis(name).map_err(|it| unsupported_sharding(op.span, &it))?;
             manual |= axis.map_or(0, |it| 1 << it);
         }
         Ok(manual)

@@ -2,6 +2,7 @@
 
 use super::{Importer, Results, errors};
 use crate::{
+    sharding::UnsupportedSharding,
     tree::{Attribute, Operation},
     value::Value,
 };
@@ -17,8 +18,8 @@ impl<'m, 's> Importer<'m, 's> {
             return Err(self.gspmd());
         }
         if target.starts_with("xla.sdy.") {
-            let message = format!("the sharding is in the call of `{target}`, which XLA writes for itself");
-            return Err(errors::unsupported_sharding(op.span, message));
+            let why = UnsupportedSharding::CallOfXla((*target).to_owned());
+            return Err(errors::unsupported_sharding(op.span, &why));
         }
         let axes = operands.iter().fold(0, |axes, it| axes | it.axes());
         let mut inputs = Vec::with_capacity(operands.len());

@@ -36,7 +36,7 @@ impl<'s> Importer<'_, 's> {
         // Open dimensions without axes state nothing.
         let Some(stated) = stated.filter(|it| !it.is_open_sharding()) else { return Ok(None) };
         let sharding = Sharding::read(stated, &self.meshes, shape);
-        sharding.map(Some).map_err(|it| unsupported_sharding(self.out.span, it))
+        sharding.map(Some).map_err(|it| unsupported_sharding(self.out.span, &it))
     }
 
     /// Returns the sharding of a tensor that every device holds, if the module has a mesh of several devices.

@@ -35,8 +35,8 @@ impl<'s> Parser<'s, '_> {
             Some(TokenKind::Tensor) => {
                 let span = self.span();
                 let text = self.expect(TokenKind::Tensor, "a tensor type")?;
-                Ok(tensor_type(text).map_err(|message| {
-                    let it = Diagnostic::new(Code::UnsupportedOperation, span, message, "not supported");
+                Ok(tensor_type(text).map_err(|why| {
+                    let it = Diagnostic::new(Code::UnsupportedOperation, span, why.to_string(), "not supported");
                     Box::new(it.help("lower the function for arguments of constant shapes and of element types that hir has"))
                 })?.map_or(Type::Other(text), Type::Tensor))
             }
@@ -54,18 +54,31 @@ impl<'s> Parser<'s, '_> {
     }
 }
 
+/// Why a tensor type is not read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum UnsupportedType<'s> {
+    #[error("`{0}` has an extent that is not constant")]
+    Dynamic(&'s str),
+    #[error("`{0}` has an extent of more than 64 bits")]
+    Extent(&'s str),
+    #[error("`{0}` has more than 2^48 elements")]
+    TooLarge(&'s str),
+    #[error("hir has no element type `{0}`")]
+    Element(&'s str),
+}
+
 /// Reads `tensor<8x16xf32>`. Returns `None` for a type with an encoding.
-fn tensor_type(text: &str) -> Result<Option<TensorType>, String> {
+fn tensor_type(text: &str) -> Result<Option<TensorType>, UnsupportedType<'_>> {
     let inner = text.strip_prefix("tensor<").and_then(|it| it.strip_suffix('>')).unwrap_or(text);
     let (mut shape, mut rest) = (Vec::new(), inner.trim());
     while let Some((extent, behind)) = rest.split_once('x') {
         if extent == "?" {
-            return Err(format!("`{text}` has an extent that is not constant"));
+            return Err(UnsupportedType::Dynamic(text));
         }
         if extent.is_empty() || !extent.bytes().all(|it| it.is_ascii_digit()) {
             break;
         }
-        shape.push(extent.parse().map_err(|_| format!("`{text}` has an extent of more than 64 bits"))?);
+        shape.push(extent.parse().map_err(|_| UnsupportedType::Extent(text))?);
         rest = behind;
     }
     if rest.contains(',') {
@@ -73,9 +86,9 @@ fn tensor_type(text: &str) -> Result<Option<TensorType>, String> {
     }
     let count = shape.iter().try_fold(1i64, |count, extent| count.checked_mul(*extent));
     if count.is_none_or(|it| it > MAX_ELEMENTS) || shape.iter().any(|it| *it > MAX_ELEMENTS) {
-        return Err(format!("`{text}` has more than 2^48 elements"));
+        return Err(UnsupportedType::TooLarge(text));
     }
     let found = ELEMENT_TYPES.iter().find(|it| it.0 == rest);
-    let dtype = found.map(|it| it.1).ok_or_else(|| format!("hir has no element type `{rest}`"))?;
+    let dtype = found.map(|it| it.1).ok_or(UnsupportedType::Element(rest))?;
     Ok(Some(TensorType { shape, dtype }))
 }
