@@ -9,7 +9,7 @@ use crate::{
     graph::Edge,
     peers::offset,
     queues::{Call, Job, Queue},
-    record::{GroupId, Kind, Peer, Rank},
+    record::{GroupId, Kind, Peer, Rank, Record},
     stall::{Place, Stall},
 };
 
@@ -55,8 +55,7 @@ pub(crate) fn deviant_of_cycle(job: &Job<'_>, stalls: &[Stall], edges: &[Edge]) 
     let is_usual: Vec<bool> = calls.iter().map(|it| is_usual(job, *it)).collect();
     let mut unusual = calls.iter().zip(&is_usual).filter(|it| !it.1);
     if let (Some((call, _)), None) = (unusual.next(), unusual.next()) {
-        // The first call of a rank has none before it.
-        return (call.at > 0).then_some((call.rank, Reason::History));
+        return leaves_its_place(job, *call).then_some((call.rank, Reason::History));
     }
     if let Some(rank) = out_of_order(job, &calls) {
         return Some((rank, Reason::Order));
@@ -82,33 +81,49 @@ const MAX_EDGES: usize = 16;
 /// The number of ranks with which a rank is compared.
 const MAX_COMPARED: usize = 64;
 
-/// Compares how often ranks have made a call when they came to a collective: rank `missing` came to `collective` without its part of `call`, which
+/// Compares how often ranks have made a call when they came to another one: rank `missing` came to `later` without its part of `call`, which
 /// another rank waits in. Returns the rank whose number is not that of most of the others.
-pub(crate) fn left_out(job: &Job<'_>, call: Call, missing: Rank, collective: Call) -> Option<(Rank, Reason)> {
-    let record = job.record(collective);
-    if !record.is_collective() || collective.rank != missing {
+pub(crate) fn left_out(job: &Job<'_>, call: Call, missing: Rank, later: Call) -> Option<(Rank, Reason)> {
+    if later.rank != missing {
         return None;
     }
     // Calls that are lost cannot be counted.
     if job.records.ranks.iter().any(|it| it.lost > 0) {
         return None;
     }
-    let others = others_at(job, job.queue(record.group)?, record.seq, [call.rank, missing]);
+    let others = others_at(job, later, [call.rank, missing])?;
     let partner = partner_of(job, call, missing)?;
-    let own = count(job, partner, collective);
+    let own = count(job, partner, later);
     if let Some(usual) = usual_count(job, partner, &others).filter(|it| own < *it) {
-        return Some((missing, Reason::Count { call: partner, own, usual, at: collective }));
+        return Some((missing, Reason::Count { call: partner, own, usual, at: later }));
     }
-    // The call itself counts.
+    // A member that waits in one call too many has not come to the collective. It may have passed its own message.
+    let record = job.record(later);
+    if !record.is_collective() || job.queue(record.group)?.lane(call.rank).is_none() {
+        return None;
+    }
     let own = count(job, call, call) + 1;
     let usual = usual_count(job, call, &others).filter(|it| own > *it && *it > 0)?;
-    Some((call.rank, Reason::Count { call, own, usual, at: collective }))
+    Some((call.rank, Reason::Count { call, own, usual, at: later }))
 }
 
-/// Returns the calls with which other ranks came to a collective.
-fn others_at(job: &Job<'_>, queue: &Queue, seq: u32, without: [Rank; 2]) -> Vec<Call> {
-    let lanes = queue.lanes.iter().filter(|it| !without.contains(&it.rank));
-    lanes.filter_map(|it| job.call_at(it, seq)).take(MAX_COMPARED).collect()
+/// Returns the calls of other ranks in the group that are at the place of a call: of a collective their parts, of the nth message to or from
+/// the neighbour at some distance their nth one.
+fn others_at(job: &Job<'_>, later: Call, without: [Rank; 2]) -> Option<Vec<Call>> {
+    let record = job.record(later);
+    let lanes = job.queue(record.group)?.lanes.iter().filter(|it| !without.contains(&it.rank));
+    if record.is_collective() {
+        return Some(lanes.filter_map(|it| job.call_at(it, record.seq)).take(MAX_COMPARED).collect());
+    }
+    let role = |call: Call| {
+        (job.record(call).group == record.group).then(|| (job.token(call), peer_offset(job, call)))
+    };
+    let calls = |rank: Rank| {
+        let count = job.records.log(rank).map_or(0, |it| it.records.len() as u32);
+        (0..count).map(move |at| Call { rank, at }).filter(|it| role(*it) == role(later))
+    };
+    let number = calls(later.rank).take_while(|it| it.at < later.at).count();
+    Some(lanes.take(MAX_COMPARED).filter_map(|it| calls(it.rank).nth(number)).collect())
 }
 
 /// Returns a call like the one that a rank did not make: of a collective the call itself; of a message a call of the other kind, by the rank
@@ -164,6 +179,15 @@ fn is_usual(job: &Job<'_>, call: Call) -> bool {
                 && role(calls(at - 1)) == first
         })
     })
+}
+
+/// Whether the rank has made a call before, in another place: after a call like the one before this one it made another call. Ranks may have
+/// parts of the program for themselves, so that what others make says nothing; nor does a call that is new, such as the first one behind a loop.
+fn leaves_its_place(job: &Job<'_>, call: Call) -> bool {
+    let role = |call: Call| (job.token(call), job.record(call).group, peer_offset(job, call));
+    let Some(before) = job.before(call).map(role) else { return false };
+    let earlier = |wanted| (0..call.at.saturating_sub(1)).any(|at| role(Call { at, ..call }) == wanted);
+    earlier(before) && earlier(role(call))
 }
 
 /// Returns the position of the peer of a message in its group, relative to the rank.
@@ -230,10 +254,24 @@ fn out_of_order(job: &Job<'_>, calls: &[Call]) -> Option<Rank> {
     if !alternates(a.rank) || !alternates(b.rank) {
         return None;
     }
-    match (first_is_one(a.rank)?, first_is_one(b.rank)?) {
+    let changed = match (first_is_one(a.rank)?, first_is_one(b.rank)?) {
         // Both used the group of `a` first: `b` has changed the order.
-        (true, true) => Some(b.rank),
-        (false, false) => Some(a.rank),
-        _ => None,
-    }
+        (true, true) => *b,
+        (false, false) => *a,
+        _ => return None,
+    };
+    // Another rank that uses such groups in the same order shows that it is the usual one.
+    let kinds = [one.group, two.group].map(|it| &job.records.group(it).description);
+    let uses = |rank: Rank| {
+        let records = job.records.log(rank).into_iter().flat_map(|it| &it.records).enumerate();
+        let kind = |it: &Record| &job.records.group(it.group).description;
+        records.map(move |(at, it)| (at, kind(it))).filter(|it| kinds.contains(&it.1))
+    };
+    let own = || uses(changed.rank).take_while(|it| it.0 <= changed.at as usize).map(|it| it.1);
+    let others = job.records.ranks.iter().map(|it| it.rank).filter(|it| ![a.rank, b.rank].contains(it));
+    let is_usual = others.take(MAX_COMPARED).any(|rank| {
+        let mut theirs = uses(rank).map(|it| it.1);
+        own().all(|it| theirs.next() == Some(it))
+    });
+    (!is_usual).then_some(changed.rank)
 }

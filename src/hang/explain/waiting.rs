@@ -126,13 +126,10 @@ pub(super) fn reason_text(job: &Job<'_>, rank: Rank, reason: Reason) -> String {
     match reason {
         Reason::Count { call, own, usual, at } => format!(
             "rank {rank} is named because it has called {} {}, and the others {} when they came to the {}",
-            place(job, call).map_or_else(
-                || what(job, call),
-                |it| format!("{} ({it})", call_name(job.records, job.record(call)))
-            ),
+            any_peer_at(job, call),
             if own == 0 { "not once".to_owned() } else { times(own) },
             times(usual),
-            what_at(job, at)
+            if job.record(at).is_collective() { what_at(job, at) } else { any_peer_at(job, at) }
         ),
         Reason::History => format!(
             "rank {rank} is named because its call never follows the one before it elsewhere in the records; those of the others do"
@@ -142,6 +139,12 @@ pub(super) fn reason_text(job: &Job<'_>, rank: Rank, reason: Reason) -> String {
         ),
         Reason::Alone => format!("rank {rank} is named because it waits alone, and the others wait together"),
     }
+}
+
+/// Describes a call with its place, without the peer of a message, which is another one on each rank.
+fn any_peer_at(job: &Job<'_>, call: Call) -> String {
+    let name = call_name(job.records, job.record(call));
+    place(job, call).map_or_else(|| what(job, call), |it| format!("{name} ({it})"))
 }
 
 pub(super) fn message(job: &Job<'_>, send: Call, receive: Call, deviating: Option<Rank>) -> Finding {
