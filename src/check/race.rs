@@ -76,8 +76,9 @@ fn allocate_sites(plan: &Plan, first: u32) -> Vec<Option<AllocateSite>> {
             | InstKind::WaitEvent { .. }
             | InstKind::Signal { .. }
             | InstKind::WaitSignal { .. }
+            | InstKind::Wait { .. }
             | InstKind::Alloc { zeroed: None, .. } => false,
-            // A communication is work of its communicator, which holds what it uses until the Wait.
+            // A communication is work of its communicator, and uses its tensors only.
             it => !matches!(it.effect().execution_site(), ExecutionSite::Queue(_)),
         };
         if is_work {

@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use crate::{
     graph::Edge,
     peers::offset,
-    queues::{Call, Job, Queue},
+    queues::{Call, Job},
     record::{GroupId, Kind, Peer, Rank, Record},
     stall::{Place, Stall},
 };

@@ -481,10 +481,9 @@ impl Orders {
 /// Returns the stream on which a statement may use storage, or give back what a communication has used.
 fn stream_of(statement: Statement) -> Option<usize> {
     match statement {
-        Statement::Compute { stream, .. }
-        | Statement::Wait { stream, .. }
-        | Statement::Allocate { stream, zeroed: true, .. } => Some(stream),
+        Statement::Compute { stream, .. } | Statement::Allocate { stream, zeroed: true, .. } => Some(stream),
         Statement::Allocate { zeroed: false, .. }
+        | Statement::Wait { .. }
         | Statement::Synchronize { .. }
         | Statement::Free { .. }
         | Statement::HostWait { .. }
