@@ -215,7 +215,8 @@ codes! {
     /// limit. The exit code is 6.
     OverBudget = "E0410", Error;
     /// A rank waits for a communication that it has not posted, or not again since its last Wait for it. nvFuser's
-    /// interpreter ends a program there. A rank that executes the statement of a communication without being a member
+    /// interpreter ends a program there; a Wait for a transfer of the CUDA backend reads a semaphore instead, and waits
+    /// for nothing there. A rank that executes the statement of a communication without being a member
     /// of its team may wait for it once, as the members do.
     NotPosted = "E0411", Error;
     /// A statement writes several values to one element: its result is an `expand` of another tensor, or a view of one, and has no

@@ -36,8 +36,11 @@ pub struct ExecutionFault {
 impl ExecutionFault {
     /// An instruction of a rank posts a transfer again that may not have ended, in its own run or in the run before.
     pub(super) fn posted_again(plans: &[Plan], it: PostedAgain, between_runs: bool) -> Self {
-        let origin = plans[it.rank].code[it.inst].origin;
-        let again = (!between_runs).then_some([it.earlier, it.inst]);
+        // Within a run, a walk may visit posts that nothing orders in another order than that of the program.
+        let swapped = !between_runs && it.inst < it.earlier;
+        let [earlier, later] = if swapped { [it.inst, it.earlier] } else { [it.earlier, it.inst] };
+        let origin = plans[it.rank].code[later].origin;
+        let again = (!between_runs).then_some([earlier, later]);
         Self { rank: it.rank, origin, kind: ExecutionFaultKind::PostedAgain { between_runs }, again }
     }
 }
