@@ -147,8 +147,8 @@ impl std::str::FromStr for Checks {
                 "memory" => checks.memory = true,
                 "excess" => checks.excess = true,
                 "capture" => checks.capture = true,
-                // The check for two runs includes the race check of a single run.
-                "repeat" => (checks.race, checks.repeat) = (true, true),
+                // Several runs are compared only if a single one has no race and no contradictory order.
+                "repeat" => (checks.race, checks.comm, checks.repeat) = (true, true, true),
                 other => {
                     return Err(format!(
                         "`{other}` is not a check: expected race, comm, memory, excess, repeat, capture or all"

@@ -44,8 +44,8 @@ use hir_plan::World;
 use key::FindingKey;
 use ordered::{KernelPair, swapped_kernels};
 
-/// The maximum number of rounds, each of which makes one edit, or the edits of many races.
-const MAX_ROUNDS: usize = 64;
+/// The maximum number of rounds, each of which makes one edit, or the edits of many races. `MAX_INSTRUCTIONS` bounds the time.
+const MAX_ROUNDS: usize = 1024;
 
 /// A line that an edit inserted, moved or changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,7 +128,8 @@ pub fn fix(text: &str, number: usize, checks: Checks, plan: Planner<'_>) -> FixR
         }
         changes.append(&mut applied.changes);
     }
-    if state.found.races.is_empty() {
+    // Of kernels that nothing orders, one finding stands for all: which edits it still needs is not known.
+    if state.found.races.is_empty() && swapped_kernels(&state).is_empty() {
         session.remove_redundant_lines(&mut state, &mut changes, &single);
     }
     let lines = state.text.lines.numbers();
@@ -386,23 +387,27 @@ impl FixSession<'_> {
     }
 }
 
+/// Whether what is found after an edit was there before, or may have been hidden: then the edit only makes streams wait.
+fn shows_hidden(state: &CheckedText, edit: &Edit, next: &Attempt) -> bool {
+    let only_waits = match edit {
+        Edit::InsertSynchronize { .. }
+        | Edit::CaptureEntryStream { .. }
+        | Edit::InsertWait { .. }
+        | Edit::SynchronizeOnStream { .. }
+        | Edit::WaitOnStream { .. } => true,
+        Edit::MoveWait { .. } => state.text.waits_earlier(edit),
+        Edit::MoveDeallocate { .. } | Edit::MoveAllocate { .. } | Edit::ShortenAllocate { .. } => false,
+    };
+    next.keys.difference(&state.keys).all(|it| only_waits && it.may_be_hidden())
+}
+
 /// Returns how much of the finding an edit removes. Returns `None` if it removes nothing or adds a finding.
 fn fix_extent(state: &CheckedText, key: &FindingKey, edit: &Edit, next: &Attempt) -> Option<FixExtent> {
     if next.keys.contains(key) || !state.is_checked_as_far(&next.not_checked) {
         return None;
     }
-    let mut other = next.keys.difference(&state.keys).peekable();
-    if other.peek().is_some() {
-        let only_waits = match edit {
-            Edit::InsertSynchronize { .. }
-            | Edit::CaptureEntryStream { .. }
-            | Edit::InsertWait { .. }
-            | Edit::SynchronizeOnStream { .. }
-            | Edit::WaitOnStream { .. } => true,
-            Edit::MoveWait { .. } => state.text.waits_earlier(edit),
-            Edit::MoveDeallocate { .. } | Edit::MoveAllocate { .. } | Edit::ShortenAllocate { .. } => false,
-        };
-        return (only_waits && other.all(FindingKey::may_be_hidden)).then_some(FixExtent::Unmasking);
+    if !next.keys.is_subset(&state.keys) {
+        return shows_hidden(state, edit, next).then_some(FixExtent::Unmasking);
     }
     // Elements that an iteration reads and has not written come from an earlier iteration.
     let is_safe = match edit {

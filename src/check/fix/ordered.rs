@@ -3,8 +3,8 @@
 
 use hir_plan::sync::CommOrderEdge;
 
-use super::{Attempt, CheckedText, EditedText, FindingKey, FixSession, Round, fix_extent};
-use crate::{order_edits, race_side::stream_of};
+use super::{Attempt, CheckedText, EditedText, FindingKey, FixSession, Round, fix_extent, shows_hidden};
+use crate::{edit::Edit, order_edits, race_side::stream_of};
 
 /// Two kernels, by line id and stream: the one that a rank may start first, although it issues it later, and the other one.
 pub(super) type KernelPair = [Option<(u32, String)>; 2];
@@ -34,13 +34,14 @@ impl FixSession<'_> {
         let applied = swapped_edges(state).find_map(|edge| {
             let edit = order_edits::edit_of_kernels(edge, round.indexes.of(edge.first.rank))?;
             let kernels = kernel_pair(state, edge);
-            let helps = |it: &Attempt| {
+            let helps = |placed: &Edit, it: &Attempt| {
                 !it.kernels.contains(&kernels)
                     && state.is_checked_as_far(&it.not_checked)
-                    && it.keys.is_subset(&state.keys)
+                    && shows_hidden(state, placed, it)
             };
-            let mut all = state.text.applications(&edit).into_iter().map(|it| it.1);
-            all.find(|it| self.attempt(round, it).is_some_and(helps))
+            let mut all = state.text.applications(&edit).into_iter();
+            let found = all.find(|(placed, it)| self.attempt(round, it).is_some_and(|it| helps(placed, it)));
+            found.map(|it| it.1)
         })?;
         self.accept(round, applied)
     }

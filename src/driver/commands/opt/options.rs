@@ -115,7 +115,8 @@ pub struct Options {
     /// WHAT is a list of `race`, `comm`, `memory`, `excess`, `repeat` and `capture`, or `all`: all but `capture`.
     /// `excess` reports statements that the program does not need, as remarks that do not change the exit
     /// code (`excess` alone exits with code 7 if the program has races). `repeat` reports races between two
-    /// consecutive runs and contradictory orders of communicators of several ones, and includes `race`; `capture` reports what a capture into a CUDA graph does not record. Default: all but
+    /// consecutive runs and contradictory orders of communicators of several ones, and includes `race` and `comm`; `capture` reports what a
+    /// capture into a CUDA graph does not record. Default: all but
     /// these two.
     #[arg(help_heading = "Checks", long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "race,comm,memory,excess")]
     pub check: Option<Checks>,
