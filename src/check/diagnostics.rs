@@ -222,7 +222,7 @@ impl<'a> DiagnosticBuilder<'a> {
         if let (true, false, Some(later)) = (between_runs, it.by_next_run, it.later) {
             let [one, other] = [it.earlier, later].map(|it| &plan.buffers[it as usize].name);
             return format!(
-                "`{one}` and `{other}` share storage: one is freed before the other is allocated"
+                "with `--storage=pytorch`, `{one}` and `{other}` may share storage: one is freed before the other is allocated"
             );
         }
         let freed = it.freed_by.map_or("the end of the program".to_owned(), |origin| {
@@ -232,7 +232,9 @@ impl<'a> DiagnosticBuilder<'a> {
             .later
             .map_or("the caller".to_owned(), |buffer| format!("`{}`", plan.buffers[buffer as usize].name));
         let run = if it.by_next_run { " of the next run, if it is issued and not replayed," } else { "" };
-        format!("{freed} frees the storage, and {next}{run} may get it")
+        // Within a run, the reason names the model.
+        let model = if between_runs { "with `--storage=pytorch`, " } else { "" };
+        format!("{model}{freed} frees the storage, and {next}{run} may get it")
     }
 
     /// Returns the code and the message of a finding for a list, which shows no lines of the text.

@@ -168,7 +168,10 @@ impl SequenceRace {
         let freed = self.race.reused.zip(self.next.as_ref()).map(|(reused, next)| {
             let line = |origin: u32| worlds[0][self.race.rank].origins[origin as usize].line;
             let freed = reused.freed_by.map_or("the end".to_owned(), |it| format!("line {}", line(it)));
-            format!("{freed} of `{}` frees the storage, and `{next}` of `{}` may get it", names[0], names[1])
+            format!(
+                "with `--storage=pytorch`, {freed} of `{}` frees the storage, and `{next}` of `{}` may get it",
+                names[0], names[1]
+            )
         });
         let found = freed.into_iter().fold(found, Diagnostic::note);
         let indexes = PlanIndexes::new(worlds[0]);

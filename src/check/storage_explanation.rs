@@ -10,6 +10,9 @@ use super::{
 use grammar::ir::StmtId;
 use hir_plan::{Allocation, Plan, PlanStream};
 
+/// How storage is freed with the models in which a free is work of a stream.
+const CUDA_FREE: &str = "`cudaFreeAsync` (`--storage=cuda-async` or `pytorch-cuda-async`)";
+
 impl RaceExplanation {
     /// Explains a reuse of storage by the allocator while `first` still uses it.
     pub(super) fn reused(
@@ -33,7 +36,7 @@ impl RaceExplanation {
         let used_by = first.actor_name();
         let why = if race.is_stream_ordered {
             format!(
-                "the end of the program frees it on {stream}, the stream of its ALLOCATE, which does not wait for {used_by}"
+                "the end of the program frees it with {CUDA_FREE} on {stream}, the stream of its ALLOCATE, which does not wait for {used_by}"
             )
         } else {
             format!(
@@ -57,7 +60,7 @@ impl RaceExplanation {
         let (stream, line) = (second.stream(), second.line());
         let used_by = first.actor_name();
         let why =
-            format!("`cudaFreeAsync` on line {line} is work of {stream}, which does not wait for {used_by}");
+            format!("{CUDA_FREE} on line {line} is work of {stream}, which does not wait for {used_by}");
         let allocation = index.allocation(reused.earlier);
         let is_own = first.plan.rank == plan.rank;
         let moved = allocation.filter(|_| is_own);
@@ -117,7 +120,7 @@ impl RaceExplanation {
                 let (blocked, used_by) = (&plan.streams[it.pool.stream as usize], stream_of(plan, wait));
                 let line = plan.origins[plan.code[wait].origin as usize].line;
                 self.why = Some(format!(
-                    "the end of the program frees it on {blocked}, the stream of its ALLOCATE, which does not wait for {used_by}, the \
+                    "the end of the program frees it with {CUDA_FREE} on {blocked}, the stream of its ALLOCATE, which does not wait for {used_by}, the \
                      stream of the Wait on line {line}"
                 ));
                 let stream = WaitedStream::of(plan, Some(wait));
@@ -156,7 +159,7 @@ impl RaceExplanation {
         let (stream, other, line) = (first.stream(), second.stream(), first.line());
         let why = if race.is_stream_ordered {
             format!(
-                "`cudaMallocAsync` on line {line} is work of {stream}: another stream may use the storage only after it, and {other} does \
+                "`cudaMallocAsync` (`--storage=cuda-async` or `pytorch-cuda-async`) on line {line} is work of {stream}: another stream may use the storage only after it, and {other} does \
                  not wait for it"
             )
         } else {
