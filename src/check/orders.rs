@@ -236,7 +236,8 @@ impl StepOrder {
     }
 
     /// Returns orders that exhibit a race, each as its steps up to an access: the access that is later in program order happens first, and
-    /// before what follows the other one and reads the elements. The orders after the first are of other occurrences of the two statements.
+    /// before what follows the other one and reads the elements. The orders after the first are of other occurrences of the two statements, and of
+    /// one of them with other statements.
     /// There is none if the caller or the allocator takes part in the race.
     pub fn witnesses(&self, world: &World, race: &Race) -> Vec<Vec<Step>> {
         let at = |party: Party| match party {
@@ -256,7 +257,12 @@ impl StepOrder {
             self.conflicts.iter().copied().filter(is_like).partition(is_pair);
         let Some((_, late)) = own.first().copied() else { return Vec::new() };
         let early = own.into_iter().filter(|it| it.1 == late).map(|it| it.0).min();
+        // What one of the two has written may be written again later: the step that does so may race with the other one, too.
+        let is_of_one =
+            |it: &&(usize, usize)| !is_like(it) && [it.0, it.1].iter().any(|it| [a, b].contains(&of(*it)));
+        let of_one = self.conflicts.iter().filter(is_of_one).take(MAX_WITNESSES);
         others.truncate(MAX_WITNESSES - 1);
+        others.extend(of_one);
         let all: Vec<_> = early.map(|early| (early, late)).into_iter().chain(others).collect();
         let first = |it: &(usize, usize)| self.first_reader(world, it.0, it.1);
         let short = all.iter().map(|it| self.prefix_with_late_first(first(it), it.1));

@@ -340,6 +340,15 @@ impl RankReplay {
         let rank = self.joined.plan.rank;
         let run = self.places.len() - 1;
         let exit = last[rank].code.last().map_or(0, |it| self.numbers[run].streams[it.stream as usize]);
+        // What is bound to a name at the end is the output of the last run that has it.
+        let runs = if run == 1 { vec![first, last] } else { vec![first] };
+        let names: Vec<_> = runs.iter().flat_map(|it| &it[rank].outputs).map(|it| it.name.clone()).collect();
+        let plan = &mut self.joined.plan;
+        for (name, it) in names.into_iter().zip(&plan.outputs).rev() {
+            if plan.bound_at_exit.iter().all(|it| it.name != name) {
+                plan.bound_at_exit.push(IoBinding { name, ..it.clone() });
+            }
+        }
         for it in storage.iter().filter(|it| it.later.is_none()) {
             let of = &first[it.rank].buffers[it.earlier as usize];
             let view = View::contiguous(it.earlier, vec![of.len]);

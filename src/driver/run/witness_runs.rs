@@ -1,16 +1,17 @@
 //! Runs the program in the order of a witness, with generated inputs, to see whether the order changes a result.
 
-use std::{cell::OnceCell, sync::Arc};
+use std::{borrow::Cow, cell::OnceCell, sync::Arc};
 
 use rustc_hash::FxHashMap;
 
 use super::{
     inputs::InputSpec,
     replay::ReplayRun,
+    results,
     verdict::{Criteria, Expectation, judge_outputs, program_order_expectations, simulation_options},
 };
 use hir_check::{NextRun, Witness};
-use hir_plan::{SignalId, World};
+use hir_plan::{Plan, SignalId, World};
 use hir_sim::{Schedule, SimError, SimLimits, SimOptions, WorkBudget};
 use hir_tensor::{data::Data, generate::InputKind};
 
@@ -32,7 +33,8 @@ pub enum WitnessResult {
 
 /// The runs of a program that look for an order that changes a result.
 pub struct WitnessRuns<'w> {
-    first: &'w World,
+    /// The program, whose outputs are compared by rank if ranks hold different values in its own order.
+    first: Cow<'w, World>,
     memory: usize,
     work: WorkBudget,
     /// The outputs of the program in its own order; `None` if the run needs too much work or memory, or fails.
@@ -42,7 +44,16 @@ pub struct WitnessRuns<'w> {
 impl<'w> WitnessRuns<'w> {
     /// Creates runs of a program that may use so many bytes each.
     pub fn new(first: &'w World, memory: usize) -> Self {
-        Self { first, memory, work: WorkBudget::of(WORK), expectations: OnceCell::new() }
+        let work = WorkBudget::of(WORK);
+        let first = with_parts_of_ranks(first, SimLimits { memory, work: &work })
+            .map_or(Cow::Borrowed(first), Cow::Owned);
+        Self { first, memory, work, expectations: OnceCell::new() }
+    }
+
+    /// Returns the names of the outputs of which each rank keeps its own values.
+    pub fn outputs_by_rank(&self) -> Vec<&str> {
+        let outputs = self.first.first().map_or(&[][..], |it| &it.outputs);
+        outputs.iter().filter(|it| it.is_compared_per_rank).map(|it| it.name.as_str()).collect()
     }
 
     /// Runs the program in the order of a witness, if `next` follows.
@@ -60,7 +71,7 @@ impl<'w> WitnessRuns<'w> {
 
     /// Returns whether outputs are wrong, or why the run fails; `None` if the runs need too much work or memory, or if hir-run refuses them.
     fn run(&self, witness: &Witness, next: Option<NextRun<'_>>) -> Option<Result<bool, SimError>> {
-        let first = self.first;
+        let first: &World = &self.first;
         let limits = SimLimits { memory: self.memory, work: &self.work };
         let next = next.or(witness.setting.has_second_run.then_some(NextRun::Same));
         let mut inputs = generated_inputs(first, 0)?;
@@ -95,6 +106,22 @@ impl<'w> WitnessRuns<'w> {
         let criteria = Criteria { exact: Some(outcome.notes.exactness.is_exact()), ..Criteria::default() };
         judge_outputs(world, &outcome, expectations, &criteria).ok().map(|it| Ok(!it.is_right))
     }
+}
+
+/// Returns a program with the outputs compared by rank of which ranks hold different values in the order of the program; `None` if there are none,
+/// or if the run needs too much work or memory, or fails.
+fn with_parts_of_ranks(world: &World, limits: SimLimits<'_>) -> Option<World> {
+    limits.work.take(hir_sim::work(world, 1)).ok()?;
+    let options = simulation_options(world, limits.memory);
+    let outcome = hir_sim::run(world, generated_inputs(world, 0)?, &Schedule::Program, &options).ok()?;
+    let differ: Vec<bool> =
+        results::outputs(world, &outcome).ok()?.iter().map(|it| it.whole.conflict.is_some()).collect();
+    differ.contains(&true).then(|| {
+        let mut plans: Vec<Plan> = world.plans().to_vec();
+        let outputs = plans.iter_mut().flat_map(|it| it.outputs.iter_mut().zip(&differ));
+        outputs.for_each(|(it, differs)| it.is_compared_per_rank = *differs);
+        World::new(plans)
+    })
 }
 
 /// Returns the inputs that hir-run generates without options.

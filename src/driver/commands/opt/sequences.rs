@@ -174,6 +174,7 @@ impl Processor<'_> {
                         first: sequence.names[0].to_owned(),
                         next: NextProgram { file: sequence.names[1].to_owned(), shared: shared.clone() },
                         result,
+                        by_rank: runs.outputs_by_rank().into_iter().map(str::to_owned).collect(),
                     });
                 }
             }

@@ -25,6 +25,17 @@ pub struct SequenceWitness {
     pub next: NextProgram,
     /// The result of a run in the order.
     pub result: WitnessResult,
+    /// The outputs of which each rank keeps its own values.
+    pub by_rank: Vec<String>,
+}
+
+/// The witness of a finding of one program.
+struct FoundWitness<'a> {
+    finding: &'a Finding,
+    witness: Witness,
+    result: WitnessResult,
+    /// As for two programs.
+    by_rank: Vec<String>,
 }
 
 impl Processor<'_> {
@@ -48,12 +59,12 @@ impl Processor<'_> {
         } else {
             self.best_witness(world, &report.findings)
         };
-        let (found, witness, first, next, result) = match (shown, self.sequence_witness.take()) {
-            (Ok((finding, witness, result)), _) => {
+        let (found, witness, first, next, (result, by_rank)) = match (shown, self.sequence_witness.take()) {
+            (Ok(FoundWitness { finding, witness, result, by_rank }), _) => {
                 let found = finding.diagnostic(world, sources).1;
-                (found, witness, self.options.file.clone(), None, result)
+                (found, witness, self.options.file.clone(), None, (result, by_rank))
             }
-            (Err(_), Some(it)) => (it.found, it.witness, it.first, Some(it.next), it.result),
+            (Err(_), Some(it)) => (it.found, it.witness, it.first, Some(it.next), (it.result, it.by_rank)),
             (Err(reason), None) => {
                 let reason = match (reason, between_programs) {
                     (NotShown::NoFault, [_, ..]) => {
@@ -75,7 +86,8 @@ impl Processor<'_> {
             self.options.world.ranks.map(|it| format!(" --ranks={it}")),
         ];
         let set = self.options.set.iter().map(|it| format!(" --set={it}"));
-        let flags: String = flags.into_iter().flatten().chain(set).collect();
+        let outputs = by_rank.iter().map(|it| format!(" --output='{it}@local=@{it}.%r.npy'"));
+        let flags: String = flags.into_iter().flatten().chain(set).chain(outputs).collect();
         let title = format!(
             "[{}] {}\nhir-run {first}{flags} --check=warn --schedule=@{path_text} runs these steps in this order, then all \
              others.\nrank, instruction, step of the instruction",
@@ -110,17 +122,26 @@ impl Processor<'_> {
         &self,
         world: &'a World,
         findings: &'a [Finding],
-    ) -> Result<(&'a Finding, Witness, WitnessResult), NotShown> {
+    ) -> Result<FoundWitness<'a>, NotShown> {
+        if findings.is_empty() {
+            return Err(NotShown::NoFault);
+        }
         let runs = WitnessRuns::new(world, self.options.world.memory_bytes());
+        let found = |finding, witness, result| {
+            let by_rank = runs.outputs_by_rank().into_iter().map(str::to_owned).collect();
+            FoundWitness { finding, witness, result, by_rank }
+        };
         let (mut reason, mut best) = (NotShown::NoFault, None);
         for it in witnesses(world, findings) {
             match it {
                 Ok((finding, witness)) => match runs.result(&witness, None) {
-                    WitnessResult::Wrong => return Ok((finding, witness, WitnessResult::Wrong)),
+                    WitnessResult::Wrong => return Ok(found(finding, witness, WitnessResult::Wrong)),
                     WitnessResult::NotRun => (),
-                    WitnessResult::Right => _ = best.get_or_insert((finding, witness, WitnessResult::Right)),
+                    WitnessResult::Right => {
+                        best.get_or_insert_with(|| found(finding, witness, WitnessResult::Right));
+                    }
                     WitnessResult::Unknown => {
-                        best.get_or_insert((finding, witness, WitnessResult::Unknown));
+                        best.get_or_insert_with(|| found(finding, witness, WitnessResult::Unknown));
                         break;
                     }
                 },
