@@ -27,7 +27,7 @@ use super::{
     plan_index::PlanIndexes,
     race_side::RaceSide,
 };
-use hir_plan::{InstKind, OverwrittenView, Plan, WaitForPeers, World};
+use hir_plan::{InstKind, OverwrittenView, Plan, WaitForPeers, World, iteration_text};
 
 /// The maximum number of bytes of a line that a label underlines. Lines are long, and the label text is
 /// placed under the middle.
@@ -226,7 +226,11 @@ impl<'a> DiagnosticBuilder<'a> {
             );
         }
         let freed = it.freed_by.map_or("the end of the program".to_owned(), |origin| {
-            format!("line {}", plan.origins[origin as usize].line)
+            let at = plan.origins[origin as usize];
+            match iteration_text(&plan.enclosing_loops(at.iteration)).as_str() {
+                "" => format!("line {}", at.line),
+                iteration => format!("line {} ({iteration})", at.line),
+            }
         });
         let next = it
             .later

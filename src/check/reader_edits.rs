@@ -47,7 +47,10 @@ pub fn edits_of_readers(
     if is_in_loop && edits.is_empty() {
         return None;
     }
-    edits.push(if is_in_loop || stream_of(plan, earliest) == second.stream() {
+    // The stream of the later statement may wait for that of the first one already.
+    let last = second.inst_index()?;
+    let joined = index.first_stream_wait(earliest, plan.code[last].stream).is_some_and(|it| it < last);
+    edits.push(if is_in_loop || joined || stream_of(plan, earliest) == second.stream() {
         let statement = NamedStmt::from_origin(plan, plan.code[earliest].origin);
         let before = InsertionPoint::Before { statement, current: Some(stream_of(plan, earliest).clone()) };
         Edit::insert_wait(index, first.origin, before, frame_of(plan, earliest))
