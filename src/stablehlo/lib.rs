@@ -34,6 +34,7 @@ mod parse;
 mod sharding;
 mod token;
 mod tree;
+mod unique_names;
 mod value;
 mod writer;
 
@@ -61,8 +62,8 @@ pub fn is_module(text: &str) -> bool {
         .lines()
         .map(str::trim)
         .filter(|it| !it.is_empty() && !it.starts_with("//"));
-    // Aliases such as `#loc = loc(unknown)` precede the module.
-    let first = lines.find(|it| !(it.starts_with('#') && it.contains(" = ")));
+    // Aliases such as `#loc = loc(unknown)` and `!t = tensor<8xf32>` precede the module.
+    let first = lines.find(|it| !(it.starts_with(['#', '!']) && it.contains(" = ")));
     first.is_some_and(|it| {
         ["module ", "module{", "\"builtin.module\"", "func.func ", "sdy.mesh "]
             .iter()
@@ -72,7 +73,7 @@ pub fn is_module(text: &str) -> bool {
 
 /// Reads the program of a module. Positions are those of the module.
 pub fn read(text: &str) -> (Vec<Program>, Vec<Diagnostic>) {
-    let written = match parse::parse(text, import::is_read).and_then(|module| import::import(&module)) {
+    let written = match written(text) {
         Ok(it) => it,
         Err(fault) => return (Vec::new(), vec![*fault]),
     };
@@ -89,5 +90,11 @@ pub fn read(text: &str) -> (Vec<Program>, Vec<Diagnostic>) {
 /// # Errors
 /// Returns the first error of the module.
 pub fn host_ir(text: &str) -> Result<String, Box<Diagnostic>> {
-    parse::parse(text, import::is_read).and_then(|module| import::import(&module)).map(|it| it.text)
+    written(text).map(|it| it.text)
+}
+
+fn written(text: &str) -> Result<writer::Written, Box<Diagnostic>> {
+    let module = parse::parse(text, import::is_read)?;
+    unique_names::check(&module)?;
+    import::import(&module)
 }

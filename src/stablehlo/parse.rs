@@ -13,7 +13,7 @@ use grammar::{codes::Code, diagnostic::Diagnostic, span::Span};
 
 use crate::{
     token::{Token, TokenKind, scan},
-    tree::{Argument, Attribute, Block, Module},
+    tree::{Argument, Attribute, Block, Module, Type},
 };
 
 /// The greatest depth of regions and attributes.
@@ -28,7 +28,8 @@ pub(crate) type Parsed<T> = Result<T, Box<Diagnostic>>;
 /// Returns an error for the first token that no spelling of MLIR has at its place.
 pub(crate) fn parse(text: &str, is_read: fn(&str) -> bool) -> Parsed<Module<'_>> {
     let tokens = scan(text)?;
-    let mut parser = Parser { text, tokens: &tokens, at: 0, depth: 0, is_read, aliases: Vec::new() };
+    let mut parser =
+        Parser { text, tokens: &tokens, at: 0, depth: 0, is_read, aliases: Vec::new(), types: Vec::new() };
     let mut module = Module::default();
     while parser.peek().is_some() {
         parser.top_level(&mut module)?;
@@ -45,6 +46,8 @@ struct Parser<'s, 't> {
     is_read: fn(&str) -> bool,
     /// Attributes that have a name, such as `#loc3`, which is defined before it is used.
     aliases: Vec<(&'s str, Attribute<'s>)>,
+    /// Types that have a name, such as `!t`, which is defined before it is used.
+    types: Vec<(&'s str, Type<'s>)>,
 }
 
 impl<'s> Parser<'s, '_> {
@@ -150,6 +153,13 @@ impl<'s> Parser<'s, '_> {
             self.at += 1;
             let value = self.alias_value()?;
             self.aliases.push((name, value));
+            return Ok(());
+        }
+        if self.peek() == Some(TokenKind::OtherType) && self.peek_at(1) == Some(TokenKind::Equal) {
+            let name = self.expect(TokenKind::OtherType, "a name")?;
+            self.at += 1;
+            let ty = self.ty()?;
+            self.types.push((name, ty));
             return Ok(());
         }
         if self.accept_word("module") {

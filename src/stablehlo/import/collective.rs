@@ -4,7 +4,7 @@ use grammar::diagnostic::Diagnostic;
 
 use super::{Imported, Importer, Region, Results};
 use crate::{
-    import::reduce::Reducer,
+    import::reduce::{NO_REDUCER, Reducer},
     tree::{Attribute, Operation},
     value::{AxisSet, Scalar, Splat, Tensor, Value},
     writer::Dim,
@@ -46,12 +46,6 @@ impl<'m, 's> Importer<'m, 's> {
         self.device_dims(axes).iter().map(|it| it.extent).product()
     }
 
-    /// Returns a dimension that an attribute names.
-    fn dimension(&self, op: &Operation<'_>, name: &str, rank: usize) -> Imported<usize> {
-        let found = op.int(&[name]).and_then(|it| usize::try_from(it).ok()).filter(|it| *it < rank);
-        found.ok_or_else(|| self.missing(op, name))
-    }
-
     pub(crate) fn device_id(&mut self, op: &'m Operation<'s>, _: Vec<Value>) -> Results {
         let scalar = match (op.name, &self.region) {
             ("stablehlo.partition_id", Some(region)) => {
@@ -86,7 +80,7 @@ impl<'m, 's> Importer<'m, 's> {
 
     fn reducer(&self, op: &Operation<'_>, value: &Value) -> Imported<Reducer> {
         let found = op.regions.first().and_then(|it| Reducer::of_region(it, value.dtype()));
-        found.ok_or_else(|| self.unsupported_form(op, "its region is not one operator of both values"))
+        found.ok_or_else(|| self.unsupported_form(op, NO_REDUCER))
     }
 
     pub(crate) fn all_gather(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
@@ -96,7 +90,7 @@ impl<'m, 's> Importer<'m, 's> {
         }
         let mut results = Vec::with_capacity(operands.len());
         for it in operands {
-            let dim = self.dimension(op, "all_gather_dim", it.shape().len())?;
+            let dim = self.dimension(op, &["all_gather_dim"], it.shape().len())?;
             let tensor = self.materialized(it);
             let tensor = self.on_axes(tensor, axes);
             results.push(Value::Tensor(self.gathered(tensor, axes, dim)));
@@ -145,7 +139,7 @@ impl<'m, 's> Importer<'m, 's> {
         if axes == 0 {
             return Ok(vec![value]);
         }
-        let dim = self.dimension(op, "scatter_dimension", value.shape().len())?;
+        let dim = self.dimension(op, &["scatter_dimension"], value.shape().len())?;
         let reducer = self.reducer(op, &value)?;
         let size = self.group_size(axes);
         if value.shape()[dim] % size != 0 {
@@ -205,8 +199,10 @@ impl<'m, 's> Importer<'m, 's> {
         let mut results = Vec::with_capacity(operands.len());
         for it in operands {
             let rank = it.shape().len();
-            let (split, join) =
-                (self.dimension(op, "split_dimension", rank)?, self.dimension(op, "concat_dimension", rank)?);
+            let (split, join) = (
+                self.dimension(op, &["split_dimension"], rank)?,
+                self.dimension(op, &["concat_dimension"], rank)?,
+            );
             if it.shape()[split] % self.group_size(axes) != 0 {
                 return Err(self
                     .bad_module("the dimension is not divided evenly", "expected a multiple of the group"));

@@ -67,10 +67,8 @@ impl<'m, 's> Importer<'m, 's> {
 
     pub(crate) fn iota(&mut self, op: &'m Operation<'s>, _: Vec<Value>) -> Results {
         let ty = self.result_type(op, 0)?.clone();
-        let dim = op.int(&["dim", "iota_dimension"]).and_then(|it| usize::try_from(it).ok());
-        let Some((dim, extent)) = dim.and_then(|it| Some((it, *ty.shape.get(it)?))) else {
-            return Err(self.missing(op, "dim"));
-        };
+        let dim = self.dimension(op, &["dim", "iota_dimension"], ty.shape.len())?;
+        let extent = ty.shape[dim];
         let it = self.iota_along(dim, extent, &ty.shape, ty.dtype)?;
         if let Value::Tensor(it) = &it {
             self.iotas.insert(it.number, dim);

@@ -24,6 +24,55 @@ impl Layout {
         Some(Self { first: place(first)?, features: place(features)?, spatial })
     }
 
+    /// Reads what `conv<raw …>` states of one tensor by three names.
+    fn raw(entries: &[(&str, Attribute<'_>)], [first, features, spatial]: [&str; 3]) -> Option<Self> {
+        let ints = |name: &str| match Attribute::find(entries, name)? {
+            Attribute::Int(it) => Some(vec![*it]),
+            it => it.ints(),
+        };
+        let places = |name: &str| -> Option<Vec<usize>> {
+            ints(name)?.into_iter().map(|it| usize::try_from(it).ok()).collect()
+        };
+        let one = |name: &str| match places(name)?[..] {
+            [it] => Some(it),
+            _ => None,
+        };
+        let it = Self { first: one(first)?, features: one(features)?, spatial: places(spatial)? };
+        let mut all = it.order();
+        all.sort_unstable();
+        all.into_iter().eq(0..it.spatial.len() + 2).then_some(it)
+    }
+
+    /// Reads the layouts of the operands and of the result.
+    fn of_convolution(stated: &Attribute<'_>) -> Option<[Self; 3]> {
+        match stated {
+            Attribute::Named(_, entries, _)
+                if Attribute::find(entries, "input_batch_dimension").is_some() =>
+            {
+                let input = ["input_batch_dimension", "input_feature_dimension", "input_spatial_dimensions"];
+                let kernel = [
+                    "kernel_output_feature_dimension",
+                    "kernel_input_feature_dimension",
+                    "kernel_spatial_dimensions",
+                ];
+                let output =
+                    ["output_batch_dimension", "output_feature_dimension", "output_spatial_dimensions"];
+                let [input, kernel, output] = [input, kernel, output].map(|it| Self::raw(entries, it));
+                Some([input?, kernel?, output?])
+            }
+            Attribute::Named(_, _, items) => Self::of_convolution(items.first()?),
+            Attribute::Pair(it) => match &it.0 {
+                Attribute::Pair(operands) => Some([
+                    Self::read(&operands.0, "b", "f")?,
+                    Self::read(&operands.1, "o", "i")?,
+                    Self::read(&it.1, "b", "f")?,
+                ]),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
     /// Returns the dimensions in the order `first`, spatial, features.
     fn order(&self) -> Vec<usize> {
         [self.first].into_iter().chain(self.spatial.iter().copied()).chain([self.features]).collect()
@@ -38,22 +87,15 @@ impl<'m, 's> Importer<'m, 's> {
         if groups.iter().any(|it| op.int(&[it]).is_some_and(|it| it != 1)) {
             return Err(self.unsupported_form(op, "groups of features or of the batch"));
         }
-        let stated = match op.attribute(&["dim_numbers", "dimension_numbers"]) {
-            Some(Attribute::Named(_, _, items)) => items.first(),
-            it => it,
+        let Some(stated) = op.attribute(&["dim_numbers", "dimension_numbers"]) else {
+            return Err(self.missing(op, "dim_numbers"));
         };
-        let layouts = stated.and_then(|it| match it {
-            Attribute::Pair(it) => match &it.0 {
-                Attribute::Pair(operands) => Some((
-                    Layout::read(&operands.0, "b", "f")?,
-                    Layout::read(&operands.1, "o", "i")?,
-                    Layout::read(&it.1, "b", "f")?,
-                )),
-                _ => None,
-            },
-            _ => None,
-        });
-        let Some((from, weights, to)) = layouts else { return Err(self.missing(op, "dim_numbers")) };
+        let Some([from, weights, to]) = Layout::of_convolution(stated) else {
+            return Err(self.bad_module(
+                format!("`{}` has `dim_numbers` in which a dimension is missing or comes twice", op.name),
+                "expected each dimension once",
+            ));
+        };
         let count = from.spatial.len();
         let ranks = [image.shape().len(), kernel.shape().len(), ty.shape.len()];
         if ranks != [count + 2; 3] || weights.spatial.len() != count || to.spatial.len() != count {

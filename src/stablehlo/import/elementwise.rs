@@ -33,6 +33,9 @@ impl<'m, 's> Importer<'m, 's> {
     pub(super) fn binary_values(&mut self, name: &str, a: Value, b: Value) -> Imported<Value> {
         let dtype = a.dtype();
         let is_bool = dtype == DType::Bool;
+        if matches!(name, "divide" | "remainder") && dtype.is_integral() && self.may_be_zero(&b) {
+            return self.division(name, a, b);
+        }
         let text = match name {
             // On bool, StableHLO's arithmetic is logic.
             "and" | "multiply" | "minimum" if is_bool => "&&",
@@ -59,6 +62,33 @@ impl<'m, 's> Importer<'m, 's> {
             _ => return Err(self.unsupported(name)),
         };
         self.folded_or_mapped(text, a, b, dtype)
+    }
+
+    /// Whether a divisor may have an element that is 0.
+    fn may_be_zero(&self, divisor: &Value) -> bool {
+        match divisor {
+            Value::Splat(it) => {
+                self.range(it).is_none_or(|(low, high)| low <= 0 && high >= 0)
+                    && !matches!(it.scalar, Scalar::Int(..0))
+            }
+            Value::Tensor(_) => true,
+        }
+    }
+
+    /// Returns the quotient or the remainder of integers, of which a divisor may be 0: Host IR ends there, StableHLO leaves the element to the
+    /// implementation, and programs divide first and select afterwards. As with XLA, the quotient has all bits set (LLVM's lowering in
+    /// `xla/service/elemental_ir_emitter.cc`), and the remainder is the dividend.
+    fn division(&mut self, name: &str, a: Value, b: Value) -> Imported<Value> {
+        let (dtype, shape) = (a.dtype(), a.shape().to_vec());
+        let number = |it: i64| {
+            let scalar = Scalar::Int(wrapped(it, dtype).unwrap_or(it));
+            Value::Splat(Splat { scalar, shape: shape.clone(), dtype })
+        };
+        let is_zero = self.folded_or_mapped("==", b.clone(), number(0), DType::Bool)?;
+        let divisor = self.select_values(is_zero.clone(), number(1), b)?;
+        let (text, of_zero) = if name == "divide" { ("/", number(-1)) } else { ("%", a.clone()) };
+        let result = self.folded_or_mapped(text, a, divisor, dtype)?;
+        self.select_values(is_zero, of_zero, result)
     }
 
     pub(crate) fn unary(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {

@@ -9,6 +9,9 @@ use crate::{
     writer::Dim,
 };
 
+/// What a region is in which no `Reducer` is found.
+pub(super) const NO_REDUCER: &str = "its region is not `add`, `multiply`, `maximum` or `minimum` of both values, nor `and` or `or` of booleans";
+
 /// An operator of a reduction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Reducer {
@@ -142,7 +145,7 @@ impl<'m, 's> Importer<'m, 's> {
             if let ([value, index], [region]) = (&operands[..], &op.regions[..]) {
                 return self.reduce_with_index(op, [value.clone(), index.clone()], &initial, region, &dims);
             }
-            return Err(self.unsupported_form(op, "its region is not one operator of both values"));
+            return Err(self.unsupported_form(op, NO_REDUCER));
         };
         let mut results = Vec::with_capacity(operands.len());
         for ((value, initial), reducer) in operands.into_iter().zip(initial).zip(reducers) {

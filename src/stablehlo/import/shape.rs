@@ -212,8 +212,7 @@ impl<'m, 's> Importer<'m, 's> {
 
     pub(crate) fn concatenate(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let shape = self.result_type(op, 0)?.shape.clone();
-        let dim = op.int(&["dim", "dimension"]).and_then(|it| usize::try_from(it).ok());
-        let Some(dim) = dim.filter(|it| *it < shape.len()) else { return Err(self.missing(op, "dim")) };
+        let dim = self.dimension(op, &["dim", "dimension"], shape.len())?;
         let matches = |it: &Value| {
             it.shape().len() == shape.len()
                 && it.shape().iter().zip(&shape).enumerate().all(|(at, (a, b))| at == dim || a == b)

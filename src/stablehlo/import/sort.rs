@@ -25,7 +25,7 @@ impl<'m, 's> Importer<'m, 's> {
         let keys = Comparator { region }.keys();
         let keys = keys.filter(|it| it.iter().all(|key| key.operand < operands.len()));
         let Some(keys) = keys.filter(|_| region.arguments.len() == 2 * operands.len()) else {
-            return Err(self.unsupported_form(op, "its region does not compare operands one after the other"));
+            return Err(self.unsupported_form(op, "expected a region that compares operands one after the other by `LT` or `GT`, floats by `FLOAT`, or by `TOTALORDER` with equal zeros and NaNs as JAX writes it"));
         };
         if operands.iter().any(|it| it.shape() != operands[0].shape()) {
             return Err(self.bad_module("the operands have different shapes", "expected equal shapes"));

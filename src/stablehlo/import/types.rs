@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use grammar::{codes::Code, diagnostic::Diagnostic, span::Span};
+use grammar::{codes::Code, count_text, diagnostic::Diagnostic, span::Span};
 use rustc_hash::FxHashMap;
 
 use super::{Imported, Importer};
@@ -12,6 +12,20 @@ use crate::{
 };
 
 impl<'s> Importer<'_, 's> {
+    /// Returns a dimension that an operation states by one of these names, of a tensor with `rank` dimensions.
+    pub(super) fn dimension(&self, op: &Operation<'_>, names: &[&str], rank: usize) -> Imported<usize> {
+        let name = names.first().copied().unwrap_or_default();
+        let Some(stated) = op.int(names) else { return Err(self.missing(op, name)) };
+        usize::try_from(stated).ok().filter(|it| *it < rank).ok_or_else(|| {
+            let message = format!(
+                "`{name}` of `{}` is {stated}, and the tensor has {}",
+                op.name,
+                count_text(rank, "dimension")
+            );
+            self.bad_module(message, "expected a dimension of it")
+        })
+    }
+
     /// Checks that the operands of an operation, and its initial values, have the types that it states for them.
     pub(super) fn check_operands(&self, op: &Operation<'s>, operands: &[Value]) -> Imported<()> {
         for (at, (it, stated)) in op.operands.iter().zip(self.stated_types(op)?).enumerate() {

@@ -1,6 +1,10 @@
 //! Reductions of windows: prefix scans, and pooling.
 
-use super::{Imported, Importer, Results, pad::Padding, reduce::Reducer};
+use super::{
+    Imported, Importer, Results,
+    pad::Padding,
+    reduce::{NO_REDUCER, Reducer},
+};
 use crate::{
     tree::{Attribute, Operation},
     value::{Tensor, Value},
@@ -38,7 +42,7 @@ impl<'m, 's> Importer<'m, 's> {
         };
         let reducer = op.regions.first().and_then(|it| Reducer::of_region(it, value.dtype()));
         let Some(reducer) = reducer else {
-            return Err(self.unsupported_form(op, "its region is not one operator of both values"));
+            return Err(self.unsupported_form(op, NO_REDUCER));
         };
         let is_neutral = initial.constant().is_some_and(|it| reducer.is_neutral(it, value.dtype()));
         let windows: Vec<Window> = (0..rank)

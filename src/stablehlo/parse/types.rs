@@ -42,7 +42,11 @@ impl<'s> Parser<'s, '_> {
             }
             Some(TokenKind::OtherType | TokenKind::Word) => {
                 let start = self.span();
+                let name = self.text_at(0);
                 self.at += 1;
+                if let Some((_, ty)) = self.types.iter().find(|it| it.0 == name) {
+                    return Ok(ty.clone());
+                }
                 // `tuple<…>`, `!stablehlo.token`, `() -> ()` of a function type.
                 if self.accept(TokenKind::Less) {
                     self.skip_past(TokenKind::Greater, TokenKind::Less, "`>`, the end of the type")?;
