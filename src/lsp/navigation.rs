@@ -1,6 +1,6 @@
 //! Definitions, references and new names.
 
-use grammar::{diagnostic::has_errors, ir::Program, source::Source};
+use grammar::{codes::Code, diagnostic::Diagnostic, ir::Program, source::Source};
 use lsp_types::{DocumentHighlight, DocumentHighlightKind, Location, Range, TextEdit, Uri};
 
 use crate::{
@@ -109,9 +109,18 @@ pub(crate) fn rename(snapshot: &Snapshot, offset: u32, new: &str) -> Result<Vec<
         done = it.span.end as usize;
     }
     renamed += text.get(done..).unwrap_or("");
-    let (programs, faults) = Source::new(String::new(), renamed).programs();
-    if has_errors(&faults) || programs.len() != snapshot.programs.len() {
-        return Err(Refusal::NameRejected(new.to_owned()));
+    // The name may also stand in a part of a log that belongs to no program, such as the group of a kernel.
+    let source = Source::new(String::new(), renamed);
+    let (programs, faults) = source.programs();
+    let before = Source::new(String::new(), text.to_owned()).programs().1;
+    let count = |all: &[Diagnostic], code: Code| all.iter().filter(|it| it.code == code).count();
+    let fault = faults.iter().find(|it| count(&faults, it.code) > count(&before, it.code));
+    if let Some(fault) = fault {
+        let line = fault.labels.first().map_or(1, |it| source.lines.line(it.0.start));
+        return Err(Refusal::NameRejected { name: new.to_owned(), line, fault: Box::new(fault.clone()) });
+    }
+    if programs.len() != snapshot.programs.len() {
+        return Err(Refusal::NoName);
     }
     Ok(found.iter().map(|it| TextEdit::new(snapshot.range(it.span), new.to_owned())).collect())
 }

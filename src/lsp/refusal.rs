@@ -29,9 +29,16 @@ pub(crate) enum Refusal {
     /// Something of this kind has the new name.
     #[error("the program has `{0}` already")]
     NameTaken(String),
-    /// The renamed text cannot be read.
-    #[error("with the name `{0}`, the text has errors")]
-    NameRejected(String),
+    /// The renamed text cannot be read, or means something else.
+    #[error("with the name `{name}`, line {line} does not fit, where the log has the old name, too: [{}] {}", fault.code.text(), fault.message)]
+    NameRejected {
+        /// The new name.
+        name: String,
+        /// The line, counted from 1.
+        line: u32,
+        /// What does not fit.
+        fault: Box<Diagnostic>,
+    },
     /// A list of passes cannot be read.
     #[error("`{list}`: {}: {}", fault.message, fault.labels.first().map_or("", |it| it.1.as_str()))]
     PassList {

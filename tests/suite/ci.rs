@@ -57,6 +57,8 @@ pub fn expect_part(text: &str, part: &str) -> Result<(), Failed> {
 
 const RACE: &str = "tests/cases/check/race-streams.hir";
 const CLEAN: &str = "samples/ring.hir";
+/// A module without faults.
+const MODULE: &str = "tests/cases/stablehlo/type-aliases.mlir";
 const SYMBOL: &str = "\
 %HostIrContainer { (T0_g_float[iS0{i0}] (DeviceMesh{0})) -> (T1_g_float[iS1{i0}] (DeviceMesh{0})) :
   T1_g_float[iS1{i0}] (DeviceMesh{0})
@@ -121,7 +123,12 @@ fn check_takes_files_and_folders() -> Result<(), Failed> {
     fs::create_dir(folder.path().join("empty"))?;
     let ran = check(&["empty"])?;
     expect_exit(&ran, 6)?;
-    expect_part(&ran.err, "no `.hir` file in `empty`")?;
+    expect_part(&ran.err, "no `.hir` or `.mlir` file in `empty`")?;
+    // A folder of StableHLO modules.
+    fs::copy(Path::new(ROOT).join(MODULE), folder.path().join("empty/module.mlir"))?;
+    let ran = check(&["empty"])?;
+    expect_exit(&ran, 0)?;
+    expect_part(&ran.err, "hir check: the check found no fault (1 rank, ")?;
     expect_exit(&check(&[])?, 2)
 }
 

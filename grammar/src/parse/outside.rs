@@ -34,9 +34,23 @@ pub(super) fn no_container(source: &str, log: &FusionLog<'_>) -> Diagnostic {
             (None, Some(encoding)) => {
                 it.help(format!("the text is UTF-16: convert it with `iconv -f {encoding} -t utf-8`"))
             }
-            (None, None) => it.help("nvFuser prints one with `NVFUSER_DUMP=host_ir`"),
+            (None, None) => it.help(other_tool(source).unwrap_or("nvFuser prints one with `NVFUSER_DUMP=host_ir`")),
         }
     })
+}
+
+/// Returns what to do with a text that hir reads elsewhere, or in another form.
+fn other_tool(source: &str) -> Option<&'static str> {
+    let text = source.trim_start();
+    if text.starts_with("HloModule") {
+        return Some("this is HLO: hir reads StableHLO, which `jax.jit(f).lower(*args).as_text()` writes");
+    }
+    // PyTorch's dumps are pickles, which begin with the byte 0x80, or JSON.
+    let is_pickle = text.chars().next().is_some_and(|it| raw_byte(it) == Some(0x80));
+    let is_dump = (is_pickle || text.starts_with('{')) && text.contains("pg_config");
+    is_dump.then_some(
+        "this is a dump of PyTorch's flight recorder: `hir hang FOLDER` explains the dumps of all ranks",
+    )
 }
 
 /// Returns the name of the encoding, if a text has a container in UTF-16, as PowerShell redirects output. Its byte order is in the name

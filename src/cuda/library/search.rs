@@ -55,7 +55,7 @@ impl LibrarySearch {
         let missing = |places: String| {
             let Self { title, variable, names, .. } = self;
             CudaError::Environment(format!(
-                "{title} was not found: set `{variable}=/path/to/{}`, or run without GPUs (`--device=sim`); searched for {} {places}",
+                "{title} was not found: set `{variable}=/path/to/{}`, or run without GPUs (`hir-run --device=sim`); searched for {} {places}",
                 names[0],
                 names.join(", ")
             ))

@@ -38,7 +38,7 @@ use crate::{
 
 /// The examples of `--help`.
 const EXAMPLES: &str = "  hir check dump.hir                        prove that it has no race and no deadlock
-  hir check programs/ other.hir             all `.hir` files of a folder, and a file
+  hir check programs/ other.hir             all programs of a folder, and a file
   hir check programs/ --error-format=github annotations in GitHub Actions";
 
 /// Checks that Host IR programs are free of races, deadlocks and unwritten outputs.
@@ -53,7 +53,8 @@ const EXAMPLES: &str = "  hir check dump.hir                        prove that i
     mut_args(with_help("quiet", "Print only what was found: no summary of programs without faults"))
 )]
 pub(super) struct Options {
-    /// Program files, and folders whose `.hir` files are checked, with those of the folders in them; `-` for standard input.
+    /// Program files, and folders whose programs (`.hir`, and `.mlir` of StableHLO) are checked, with those of the folders in them; `-` for
+    /// standard input.
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// What to look for: a list of `race`, `comm`, `memory`, `excess`, `repeat` and `capture`, or `all`, as for `hir-opt --check`. Default:
@@ -125,7 +126,7 @@ fn check_paths(options: &Options, tally: &mut Tally, screen: &Reporter) -> Resul
     for path in &options.paths {
         match program_files(path) {
             Ok(found) if found.is_empty() => {
-                let message = format!("no `.hir` file in `{}`", path.display());
+                let message = format!("no `.hir` or `.mlir` file in `{}`", path.display());
                 tally.add(screen.fail(Exit::Environment, message));
             }
             Ok(found) => files.extend(found),
@@ -240,7 +241,7 @@ fn check_file(
     Processor { is_last: is_only, reports_success, ..processor }.process_file(source)
 }
 
-/// Returns a file, or the `.hir` files of a folder and of the folders in it, in the order of their names. Hidden folders, and folders that
+/// Returns a file, or the programs of a folder and of the folders in it, in the order of their names. Hidden folders, and folders that
 /// links lead to, are left out.
 fn program_files(path: &Path) -> io::Result<Vec<PathBuf>> {
     if path == Path::new("-") || !fs::metadata(path)?.is_dir() {
@@ -255,7 +256,7 @@ fn program_files(path: &Path) -> io::Result<Vec<PathBuf>> {
             let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
             if entry.file_type()?.is_dir() {
                 folders.extend((!is_hidden).then_some(path));
-            } else if path.extension().is_some_and(|it| it == "hir")
+            } else if path.extension().is_some_and(|it| it == "hir" || it == "mlir")
                 // A link that leads nowhere is one file that cannot be read.
                 && fs::metadata(&path).map_or(true, |it| it.is_file())
             {

@@ -162,6 +162,20 @@ fn a_new_name_is_written_everywhere_or_nowhere() -> Result<(), Fault> {
 }
 
 #[test]
+fn a_name_that_the_log_has_elsewhere_keeps_it() -> Result<(), Fault> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/cases/log/kernels.hir");
+    let log = std::fs::read_to_string(path)?;
+    let mut editor = Editor::open(&log)?;
+    // The groups of the kernels name their inputs, and a container does not change them.
+    for (mark, new) in [("%HostIrContainer { (T0", "T77"), ("    Outputs: {T4", "T77")] {
+        let refused = editor.rename(mark, new).err().map(|it| it.to_string()).unwrap_or_default();
+        assert!(refused.contains("with the name `T77`, line "), "{mark}: {refused}");
+    }
+    assert_eq!(editor.text(), log);
+    editor.close()
+}
+
+#[test]
 fn the_outline_has_loops_with_their_statements() -> Result<(), Fault> {
     let mut editor = Editor::open(PROGRAM)?;
     let params = json!({ "textDocument": { "uri": Editor::uri()? } });
