@@ -423,7 +423,8 @@ codes! {
 
     /// The indentation of the text was lost and has been reconstructed: the SetCurrentStream and Synchronize
     /// statements determine the nesting uniquely. Or a line is indented less than the first line of its block,
-    /// but more than the loop or branch around it: then it is read as a part of the block.
+    /// but more than the loop or branch around it: then it is read as a part of the block. Or a statement begins on
+    /// the line of another one: then it is read as a part of the same block, or of the loop or branch that begins there.
     LossyIndent = "lossy-indent", Warning, Reading;
     /// The dump does not determine the logical domain of a tensor, so the most common interpretation was
     /// used. Add a line to the `Domains:` section to make the domain explicit.

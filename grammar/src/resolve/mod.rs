@@ -20,6 +20,7 @@ mod params;
 mod protocol;
 mod reduction_operators;
 mod scalars;
+mod shared_lines;
 mod spelled_tensors;
 mod stmts;
 mod undeclared;
@@ -95,6 +96,7 @@ pub fn resolve<'s>(
     if !has_errors(diagnostics) {
         diagnostics.extend(consequences.into_iter().next());
     }
+    shared_lines::warn(&program, source, diagnostics);
     if needs_canonical_fix && complete {
         edits::replace_with_canonical_text(source, place, &program, diagnostics);
     }
