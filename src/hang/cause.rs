@@ -39,8 +39,8 @@ pub(crate) enum Cause {
     Cycle { edges: Vec<Edge>, deviant: Option<(Rank, Reason)>, is_proven: bool },
     /// A rank has no dump.
     Missing { stall: usize, ranks: Vec<Rank> },
-    /// The ring buffer has lost the records that would show it.
-    Lost { stall: usize },
+    /// The ring buffer has lost the records that would show it. If it is not proven that something hangs, the calls may be in flight.
+    Lost { stall: usize, is_hang: bool },
     /// A rank has issued nothing else.
     Late { stall: usize, ranks: Vec<Rank> },
     /// Ranks issue collectives of two groups in different orders, and none of the two proceeds.
@@ -130,33 +130,39 @@ pub(crate) fn analyse(job: &Job<'_>) -> Analysis {
 fn own_cause(job: &Job<'_>, at: usize, stall: &Stall) -> Option<Dated> {
     let since = || stall.since(job);
     let unknown = |weight| Some((weight, since(), Cause::Unknown { stall: at }));
+    let lost = || {
+        let is_hang = stall.is_given_up(job) || stall.ranks().any(|it| is_full(job, it));
+        Some((Weight::Lost, since(), Cause::Lost { stall: at, is_hang }))
+    };
     match stall.place {
         Place::Collective { queue, seq } => {
             let diverged = divergence::find(job, queue);
             if let Some(found) = diverged.filter(|it| it.seq <= seq || it.is_before_records) {
                 return Some(if found.is_before_records && found.basis == Basis::Undecided {
-                    (Weight::Lost, since(), Cause::Lost { stall: at })
+                    (Weight::Lost, since(), Cause::Lost { stall: at, is_hang: true })
                 } else {
                     (Weight::Fault, first_time(job, &found), Cause::Diverged(found))
                 });
             }
-            if !stall.absent.is_empty() {
+            if stall.is_lost {
+                lost()
+            } else if !stall.absent.is_empty() {
                 None
             } else if let Some(deviating) = uneven(job, queue, seq) {
                 Some((Weight::Fault, since(), Cause::Uneven { queue, seq, deviating }))
             } else if may_have_lost(job, stall) {
-                Some((Weight::Lost, since(), Cause::Lost { stall: at }))
+                lost()
             } else {
                 unknown(Weight::Unknown)
             }
         }
         Place::AnySource { .. } => unknown(Weight::Late),
+        Place::Pair { .. } if stall.is_lost => lost(),
         Place::Pair { pair, send, receive } => {
             let ((_, from, to), pair) = &job.pairs[pair];
             let send = Call { rank: *from, at: *pair.sends.get(send)? };
             let receive = Call { rank: *to, at: *pair.receives.get(receive)? };
-            // In logs that lost records, which receive belongs to a send is a guess.
-            if !pair.is_cut && differ(job, send, receive) {
+            if differ(job, send, receive) {
                 let deviating = usual_size(job, send, receive);
                 Some((Weight::Fault, since(), Cause::Message { send, receive, deviating }))
             } else if stall.absent.is_empty() {
@@ -229,6 +235,12 @@ fn first_time(job: &Job<'_>, found: &Divergence) -> i64 {
     found.calls().map(|it| job.record(*it).created).min().unwrap_or(0)
 }
 
+/// Whether a rank has made more calls since the first open one than its ring buffer holds.
+fn is_full(job: &Job<'_>, rank: Rank) -> bool {
+    let log = job.records.log(rank);
+    log.is_some_and(|log| log.lost > 0 && log.records.first().is_some_and(|it| !it.done))
+}
+
 /// The number of calls that a host runs ahead of the device at most in a job that proceeds.
 const MAX_AHEAD: usize = 256;
 
@@ -240,7 +252,7 @@ fn may_have_lost(job: &Job<'_>, stall: &Stall) -> bool {
         log.is_some_and(|log| {
             let open = log.records.iter().filter(|it| !it.done).count();
             log.lost > 0
-                && (open >= MAX_AHEAD || stall.is_given_up(job))
+                && (open >= MAX_AHEAD || is_full(job, call.rank) || stall.is_given_up(job))
                 && log.records.iter().all(|it| it.group != job.record(*call).group || !it.done)
         })
     })

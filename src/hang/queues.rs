@@ -57,8 +57,10 @@ pub(crate) struct Pair {
     pub(crate) sent: usize,
     /// The same of receives.
     pub(crate) received: usize,
-    /// Whether one of the two logs has lost records.
+    /// Whether one of the two logs has lost messages of the group.
     pub(crate) is_cut: bool,
+    /// Whether the first send and the first receive that the records hold as open are the first open ones: none before them is lost.
+    pub(crate) are_heads_known: bool,
 }
 
 impl Pair {
@@ -184,7 +186,7 @@ impl<'r> Job<'r> {
             }
         }
         self.queues = queues;
-        for ((_, from, to), pair) in &mut self.pairs {
+        for ((group, from, to), pair) in &mut self.pairs {
             let done = |rank: Rank, calls: &[u32], others: usize| {
                 let Some(log) = records.log(rank) else { return 0 };
                 if !log.reports_completion {
@@ -194,8 +196,10 @@ impl<'r> Job<'r> {
             };
             pair.sent = done(*from, &pair.sends, pair.receives.len());
             pair.received = done(*to, &pair.receives, pair.sends.len());
-            let is_cut = |rank: Rank| records.log(rank).is_some_and(|it| it.lost > 0);
-            pair.is_cut = is_cut(*from) || is_cut(*to);
+            let (from_lost, to_lost) = (lost_messages(records, *from, *group), lost_messages(records, *to, *group));
+            pair.is_cut = from_lost || to_lost;
+            // What two ranks send each other completes in order: an open call that is lost has no completed one after it.
+            pair.are_heads_known = (!from_lost || pair.sent > 0) && (!to_lost || pair.received > 0);
             // What was received was sent, also if the sender has not seen it.
             if !pair.is_cut {
                 pair.sent = pair.sent.max(pair.received.min(pair.sends.len()));
@@ -253,6 +257,15 @@ impl<'r> Job<'r> {
     pub(crate) fn before(&self, call: Call) -> Option<Call> {
         Some(Call { rank: call.rank, at: call.at.checked_sub(1)? })
     }
+}
+
+/// Whether the log of a rank may have lost messages of a group: the number of the first record of the group tells how many messages it had before.
+pub(crate) fn lost_messages(records: &Records, rank: Rank, group: GroupId) -> bool {
+    let Some(log) = records.log(rank).filter(|it| it.lost > 0) else { return false };
+    log.records.iter().find(|it| it.group == group).is_none_or(|first| match first.peer {
+        Peer::None => first.p2p_seq > 0 || first.batch != Batch::Alone,
+        Peer::Any | Peer::Rank(_) => first.p2p_seq != 1 || first.batch != Batch::Alone,
+    })
 }
 
 /// Leaves out the last calls of a lane if another lane shows that they are the first ones of a coalesced group, whose end is not recorded yet.

@@ -12,8 +12,8 @@ use crate::{
     earlier,
     explain::{Finding, explain, explain_completed},
     files::Dumps,
-    queues::{Call, Job},
-    record::{Peer, Rank, RankLog},
+    queues::{Call, Job, lost_messages},
+    record::{GroupId, Peer, Rank, RankLog},
     site::call_name,
     wording::{numbers_text, operands, place, ranks_text},
 };
@@ -45,6 +45,8 @@ pub struct Report {
     pub findings: Vec<Finding>,
     /// Whether the records show a hang.
     pub is_hang: bool,
+    /// Whether the records show that the job proceeds: all calls of all ranks have completed, also those whose records are lost.
+    pub proceeds: bool,
     /// Where the ranks are, the ranks of one state in one row.
     pub rows: Vec<RankRow>,
     /// The number of ranks that the records name.
@@ -53,6 +55,8 @@ pub struct Report {
     pub dumps: usize,
     /// The number of ranks with a dump that has records.
     pub recorded: usize,
+    /// The number of ranks that have lost records of calls that may not have completed.
+    pub cut: usize,
     /// The number of records.
     pub records: usize,
     /// What was read, and what is left out.
@@ -84,6 +88,10 @@ impl Report {
                 "no hang is shown by the records of {} of {}, and the others have none: every call that all members made has completed",
                 self.recorded,
                 count_text(self.world, "rank")
+            ),
+            None if !self.proceeds => format!(
+                "no hang is shown: every call that the records hold has completed, and the ring buffers of {} have lost calls that may not have",
+                count_text(self.cut, "rank")
             ),
             None => "the records show no hang: every call that all members made has completed".to_owned(),
         }
@@ -129,22 +137,46 @@ pub fn report(dumps: &Dumps) -> Report {
     notes.extend(earlier::note(logs));
     // Where records are missing, the status says more.
     let is_undecided = findings.iter().any(|it| it.code == Code::HangUndecided);
-    if is_undecided || logs.iter().any(|it| it.records.is_empty()) {
+    if is_undecided || logs.iter().any(|it| it.records.is_empty() || !shows_completion(&job, it)) {
         notes.extend(status_notes(logs));
     }
     if logs.iter().any(|it| !it.records.is_empty()) && !logs.iter().any(|it| it.has_stacks) {
         notes.push("the dumps have no stacks, so there are no source lines: JSON of PyTorch never has them, pickles have".to_owned());
     }
+    let open = logs.iter().filter(|it| !shows_completion(&job, it)).count();
+    let recorded = logs.iter().filter(|it| !it.records.is_empty()).count();
+    let is_about_results = |it: &Finding| it.code == Code::HangPairedCalls;
     Report {
+        proceeds: findings.iter().all(is_about_results) && open == 0 && recorded == job.world.len(),
         findings,
         is_hang,
+        cut: open,
         rows: rows(&job, &analysis),
         world: job.world.len(),
         dumps: logs.len(),
-        recorded: logs.iter().filter(|it| !it.records.is_empty()).count(),
+        recorded,
         records: logs.iter().map(|it| it.records.len()).sum(),
         notes,
     }
+}
+
+/// Whether all calls of a rank have completed, also those whose records are lost, if all of its records have: NCCL completes the collectives of a
+/// group in their order.
+fn shows_completion(job: &Job<'_>, log: &RankLog) -> bool {
+    let is_shown = |group: &GroupId| {
+        let about = job.records.group(*group);
+        let is_one = about.members.as_ref().is_some_and(|it| it.len() == 1);
+        let last = log.records.iter().rev().find(|it| it.group == *group && it.is_collective());
+        let is_unused = || !log.status.is_empty() && log.status.iter().all(|it| it.enqueued <= it.completed);
+        is_one
+            || match last {
+                Some(last) => {
+                    last.done && about.backend.starts_with("nccl") && !lost_messages(job.records, log.rank, *group)
+                }
+                None => !log.records.iter().any(|it| it.group == *group) && is_unused(),
+            }
+    };
+    log.lost == 0 || log.groups.iter().all(is_shown)
 }
 
 /// Says what `pg_status` shows: the last operation that each rank has enqueued in a group, if they differ, and the ranks that have no records

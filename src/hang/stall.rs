@@ -2,7 +2,7 @@
 //! the ranks that wait there and those that they wait for.
 
 use crate::{
-    queues::{Call, Job, Pair, PairKey},
+    queues::{Call, Job, Lane, Pair, PairKey},
     record::{Batch, GroupId, Rank, Record},
     site::call_name,
 };
@@ -28,6 +28,8 @@ pub(crate) struct Stall {
     pub(crate) behind: Vec<Rank>,
     /// The members that have not made the call, or whose call cannot begin because an earlier one has not finished.
     pub(crate) absent: Vec<Rank>,
+    /// Whether records are lost that would show which calls of the others meet this one.
+    pub(crate) is_lost: bool,
     /// For a send and a receive that are both posted: the earlier call of the same two ranks that has not finished.
     pub(crate) blocked_by: Option<Call>,
 }
@@ -87,6 +89,7 @@ pub(crate) fn stalls(job: &Job<'_>) -> Vec<Stall> {
         waiting: vec![*call],
         behind: Vec::new(),
         absent: Vec::new(),
+        is_lost: false,
         blocked_by: None,
     }));
     found
@@ -108,8 +111,17 @@ fn collective(job: &Job<'_>, at: usize) -> Option<Stall> {
         }
     }
     present.sort_unstable();
-    let absent = queue.members.iter().copied().filter(|it| present.binary_search(it).is_err()).collect();
-    Some(Stall { place: Place::Collective { queue: at, seq }, waiting, behind, absent, blocked_by: None })
+    let absent: Vec<Rank> =
+        queue.members.iter().copied().filter(|it| present.binary_search(it).is_err()).collect();
+    let is_lost = absent.iter().all(|it| job.has_dump(*it)) && queue.lanes.iter().any(|it| has_lost(job, it, seq));
+    let place = Place::Collective { queue: at, seq };
+    Some(Stall { place, waiting, behind, absent, is_lost, blocked_by: None })
+}
+
+/// Whether a member may have made a collective whose record is lost: it has not kept this one, nor a later one that completed.
+pub(crate) fn has_lost(job: &Job<'_>, lane: &Lane, seq: u32) -> bool {
+    let has_lost = job.records.log(lane.rank).is_some_and(|it| it.lost > 0);
+    has_lost && (lane.calls.is_empty() || lane.first > seq && lane.head == Some(lane.first))
 }
 
 fn pair_stalls(job: &Job<'_>, at: usize, key: PairKey, pair: &Pair) -> Vec<Stall> {
@@ -126,7 +138,7 @@ fn pair_stalls(job: &Job<'_>, at: usize, key: PairKey, pair: &Pair) -> Vec<Stall
         let call = Call { rank: to, at: pair.receives[receive] };
         match found.first_mut() {
             // Both ends of one message are one stall. An end behind another call does not wait: the other one waits for it.
-            Some(stall) if send == Some(send_of) => {
+            Some(stall) if send == Some(send_of) || stall.is_lost => {
                 if stall.blocked_by.is_none() {
                     stall.waiting.push(call);
                 }
@@ -141,15 +153,18 @@ fn pair_stall(job: &Job<'_>, at: usize, (send, receive): (usize, usize), call: C
     let ((group, from, to), pair) = &job.pairs[at];
     let partner = if call.rank == *from { pair.receives.get(receive) } else { pair.sends.get(send) };
     let partner = partner.map(|it| Call { rank: other, at: *it });
-    let blocked_by =
-        partner.filter(|it| !job.record(*it).done).and_then(|it| earlier_open(job, *group, it, call.rank));
-    let is_absent = partner.is_none() || blocked_by.is_some();
+    let is_lost = job.has_dump(other) && !pair.are_heads_known;
+    let blocked_by = partner
+        .filter(|it| !is_lost && !job.record(*it).done)
+        .and_then(|it| earlier_open(job, *group, it, call.rank));
+    let is_absent = !is_lost && (partner.is_none() || blocked_by.is_some());
     debug_assert!(call.rank == *from || call.rank == *to);
     Stall {
         place: Place::Pair { pair: at, send, receive },
         waiting: vec![call],
         behind: Vec::new(),
         absent: if is_absent { vec![other] } else { Vec::new() },
+        is_lost,
         blocked_by,
     }
 }

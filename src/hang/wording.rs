@@ -105,7 +105,9 @@ pub(crate) fn position(job: &Job<'_>, call: Call) -> String {
     let pair = found.map(|it| &job.pairs[it].1);
     let calls = pair.map(|it| if is_send { &it.sends } else { &it.receives });
     let at = calls.ok().and_then(|it| it.iter().position(|it| *it == call.at)).unwrap_or(0);
-    format!("#{} from rank {from} to rank {to} in {group}", at + 1)
+    // Of those that are lost, the number is not known.
+    let kept = if pair.is_ok_and(|it| it.is_cut) { " of those kept" } else { "" };
+    format!("#{}{kept} from rank {from} to rank {to} in {group}", at + 1)
 }
 
 /// Writes the tensors of a call: `float32 [64]`, or nothing for a barrier.

@@ -106,7 +106,11 @@ fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
             failed => return Err(failed),
         }
     }
-    lines.push(Report::Verdict(Verdict::of(exit, found.verdict())));
+    lines.push(Report::Verdict(if found.is_hang || found.proceeds {
+        Verdict::of(exit, found.verdict())
+    } else {
+        Verdict::undecided(found.verdict())
+    }));
     screen.session().print_all(lines);
     Ok(exit)
 }

@@ -32,7 +32,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// The result of a run in one line: `[SUCCESS] …`, `[FAILED] …` or `[STOPPED] …`.
+/// The result of a run in one line: `[SUCCESS] …`, `[FAILED] …`, `[STOPPED] …` or, if what is at hand does not decide it, `[UNDECIDED] …`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     kind: VerdictKind,
@@ -45,6 +45,7 @@ enum VerdictKind {
     Success,
     Failed,
     Stopped,
+    Undecided,
 }
 
 impl Verdict {
@@ -64,6 +65,11 @@ impl Verdict {
         Self { kind, text: text.into() }
     }
 
+    /// Returns the verdict on a run that found nothing wrong and could not show that all is right.
+    pub fn undecided(text: impl Into<String>) -> Self {
+        Self { kind: VerdictKind::Undecided, text: text.into() }
+    }
+
     /// Returns the verdict on a run that failed.
     pub fn failed(text: impl Into<String>) -> Self {
         Self { kind: VerdictKind::Failed, text: text.into() }
@@ -76,6 +82,7 @@ impl fmt::Display for Verdict {
             VerdictKind::Success => "SUCCESS",
             VerdictKind::Failed => "FAILED",
             VerdictKind::Stopped => "STOPPED",
+            VerdictKind::Undecided => "UNDECIDED",
         };
         write!(f, "[{kind}] {}", self.text)
     }

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     queues::{Call, Job},
     record::{Kind, Rank},
-    stall::{Place, Stall},
+    stall::{Place, Stall, has_lost},
     wording::{place, position, ranks_of, ranks_text, verb, what_at},
 };
 
@@ -114,19 +114,42 @@ fn has_hidden_messages(job: &Job<'_>, rank: Rank) -> bool {
     job.records.log(rank).is_some_and(|log| log.records.iter().any(|it| it.op > it.seq))
 }
 
-pub(super) fn lost(job: &Job<'_>, stall: &Stall) -> Finding {
+pub(super) fn lost(job: &Job<'_>, stall: &Stall, is_hang: bool) -> Finding {
     let Some(call) = stall.waiting.first().copied() else { return empty(Code::HangUndecided) };
-    let lost = job.records.log(call.rank).map_or(0, |it| it.lost);
-    Finding {
-        code: Code::HangUndecided,
-        message: format!(
-            "the ring buffer has lost the records that would show the cause: the oldest one that rank {} kept, {}, has not completed, and {lost} before it are lost",
+    let without = match stall.place {
+        Place::Collective { queue, seq } => {
+            let lanes = job.queues[queue].lanes.iter();
+            lanes.filter(|it| has_lost(job, it, seq)).map(|it| it.rank).collect()
+        }
+        Place::Pair { .. } | Place::AnySource { .. } => Vec::new(),
+    };
+    let is_message = matches!(stall.place, Place::Pair { .. });
+    let waits = |who: String| format!("{who} in {}", located(job, call));
+    let why = if is_message {
+        format!("{}, and the records do not hold which call it meets", waits(format!("rank {} waits", call.rank)))
+    } else if without.is_empty() {
+        let lost = job.records.log(call.rank).map_or(0, |it| it.lost);
+        format!(
+            "the oldest one that rank {} kept, {}, has not completed, and {lost} before it are lost",
             call.rank,
             what_at(job, call),
-        ),
+        )
+    } else {
+        format!(
+            "{}, and the records of {} do not hold whether {} made this call",
+            waits(waiters_text(stall)),
+            ranks_text(&without),
+            if without.len() == 1 { "it has" } else { "they have" }
+        )
+    };
+    let what = if is_hang { "the cause" } else { "whether all calls proceed" };
+    let waits = waits(waiters_text(stall)) + &format!("; this is {}", position(job, call));
+    Finding {
+        code: if is_hang { Code::HangUndecided } else { Code::CallInFlight },
+        message: format!("the ring buffer has lost the records that would show {what}: {why}"),
         ranks: Vec::new(),
-        labels: vec![label(job, call, "the oldest record".to_owned())],
-        notes: vec![format!("{} in {}", waiters_text(stall), located(job, call))],
+        labels: vec![label(job, call, format!("rank {} waits here", call.rank))],
+        notes: if is_message || !without.is_empty() { Vec::new() } else { vec![waits] },
         help: "set `TORCH_FR_BUFFER_SIZE` to a larger number (2000 is the default) and run again".to_owned(),
     }
 }

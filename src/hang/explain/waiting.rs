@@ -95,12 +95,21 @@ pub(super) fn unmatched_text(
     later: Option<&str>,
 ) -> String {
     let ((_, from, to), pair) = &job.pairs[pair];
-    let is_send = call.rank == *from;
+    let (is_send, call_rank) = (call.rank == *from, call.rank);
     let calls = if is_send { &pair.sends } else { &pair.receives };
     let nth = calls.iter().position(|it| *it == call.at).map_or(1, |it| it + 1);
     let other = if is_send { *to } else { *from };
     let at = place(job, call).map(|it| format!(" ({it})")).unwrap_or_default();
     let later = later.map(|it| format!(", and went on to the {it}")).unwrap_or_default();
+    if pair.is_cut {
+        let (call, posts) = if is_send { ("send", "receive") } else { ("receive", "send") };
+        return format!(
+            "a {call} of rank {} {} rank {other}{at} is {never} {}: the records hold no {posts} of rank {other} for it{later}",
+            call_rank,
+            if is_send { "to" } else { "from" },
+            if is_send { "received" } else { "sent" },
+        );
+    }
     let of = |count: usize, what: &str| match count {
         0 => format!("no {what}"),
         _ => count_text(count, what),
