@@ -18,7 +18,7 @@ use crate::{
 pub(crate) enum Reason {
     /// It has made this call less often, or more often, than the others that came to the same collective: its number, and theirs.
     Count { call: Call, own: usize, usual: usize, at: Call },
-    /// The others make this call after the same one before it.
+    /// The other ranks make another call after the same one before it.
     History,
     /// In the round before, all ranks of the cycle used its two groups in the other order.
     Order,
@@ -49,13 +49,14 @@ pub(crate) fn deviant_of_cycle(job: &Job<'_>, stalls: &[Stall], edges: &[Edge]) 
     if let Some(first) = counted.first().filter(|first| counted.iter().all(|it| it.0 == first.0)) {
         return Some(*first);
     }
-    if calls.len() > MAX_EDGES {
+    // What follows what cannot be told from parts of the logs.
+    if calls.len() > MAX_EDGES || job.records.ranks.iter().any(|it| it.lost > 0) {
         return None;
     }
     let is_usual: Vec<bool> = calls.iter().map(|it| is_usual(job, *it)).collect();
     let mut unusual = calls.iter().zip(&is_usual).filter(|it| !it.1);
     if let (Some((call, _)), None) = (unusual.next(), unusual.next()) {
-        return leaves_its_place(job, *call).then_some((call.rank, Reason::History));
+        return leaves_its_place(job, *call, &calls).then_some((call.rank, Reason::History));
     }
     if let Some(rank) = out_of_order(job, &calls) {
         return Some((rank, Reason::Order));
@@ -93,8 +94,16 @@ pub(crate) fn left_out(job: &Job<'_>, call: Call, missing: Rank, later: Call) ->
     }
     let others = others_at(job, later, [call.rank, missing])?;
     let partner = partner_of(job, call, missing)?;
+    // Ranks with other parts of the program, such as the first stage of a pipeline, make other numbers of calls.
+    let before = earlier_at(job, later)?;
+    let others_before = others_at(job, before, [call.rank, missing])?;
+    let is_alike = |like: Call, rank: Rank| {
+        let at = if rank == missing { Some(before) } else { part_of(job, before, rank) };
+        let usual = usual_count(job, like, &others_before);
+        usual.is_some_and(|usual| at.is_some_and(|it| count(job, like, it) == usual))
+    };
     let own = count(job, partner, later);
-    if let Some(usual) = usual_count(job, partner, &others).filter(|it| own < *it) {
+    if let Some(usual) = usual_count(job, partner, &others).filter(|it| own < *it && is_alike(partner, missing)) {
         return Some((missing, Reason::Count { call: partner, own, usual, at: later }));
     }
     // A member that waits in one call too many has not come to the collective. It may have passed its own message.
@@ -103,8 +112,19 @@ pub(crate) fn left_out(job: &Job<'_>, call: Call, missing: Rank, later: Call) ->
         return None;
     }
     let own = count(job, call, call) + 1;
-    let usual = usual_count(job, call, &others).filter(|it| own > *it && *it > 0)?;
+    let usual = usual_count(job, call, &others).filter(|it| own > *it && is_alike(call, call.rank))?;
     Some((call.rank, Reason::Count { call, own, usual, at: later }))
+}
+
+/// Returns the call of a rank that was at the place of a call one time earlier.
+fn earlier_at(job: &Job<'_>, later: Call) -> Option<Call> {
+    let role = |call: Call| (job.token(call), job.record(call).group, peer_offset(job, call));
+    (0..later.at).rev().map(|at| Call { at, ..later }).find(|it| role(*it) == role(later))
+}
+
+/// Returns the call of another rank at the place of a call.
+fn part_of(job: &Job<'_>, call: Call, rank: Rank) -> Option<Call> {
+    others_at(job, call, [call.rank; 2])?.into_iter().find(|it| it.rank == rank)
 }
 
 /// Returns the calls of other ranks in the group that are at the place of a call: of a collective their parts, of the nth message to or from
@@ -181,13 +201,35 @@ fn is_usual(job: &Job<'_>, call: Call) -> bool {
     })
 }
 
-/// Whether the rank has made a call before, in another place: after a call like the one before this one it made another call. Ranks may have
-/// parts of the program for themselves, so that what others make says nothing; nor does a call that is new, such as the first one behind a loop.
-fn leaves_its_place(job: &Job<'_>, call: Call) -> bool {
-    let role = |call: Call| (job.token(call), job.record(call).group, peer_offset(job, call));
-    let Some(before) = job.before(call).map(role) else { return false };
-    let earlier = |wanted| (0..call.at.saturating_sub(1)).any(|at| role(Call { at, ..call }) == wanted);
-    earlier(before) && earlier(role(call))
+/// Whether a rank leaves its place: after its nth call like the one before this one, the other ranks make another call. Before, it did as they do; ranks may have
+/// parts of the program for themselves, so that what others make says nothing.
+fn leaves_its_place(job: &Job<'_>, call: Call, cycle: &[Call]) -> bool {
+    let role = |call: Call| {
+        let group = job.records.group(job.record(call).group);
+        (job.token(call), group.description.as_str(), peer_offset(job, call))
+    };
+    // Neighbours may send and receive in other orders.
+    let is_collective = |it: &Call| job.record(*it).is_collective();
+    let Some(before) = job.before(call).filter(|it| is_collective(it) && is_collective(&call)).map(role) else {
+        return false;
+    };
+    let calls = |rank: Rank| {
+        let count = job.records.log(rank).map_or(0, |it| it.records.len() as u32);
+        (0..count).map(move |at| Call { rank, at })
+    };
+    let number = calls(call.rank).take_while(|it| it.at < call.at).filter(|it| role(*it) == before).count();
+    // What a rank makes after its nth call like the one before.
+    let after = |rank: Rank, nth: usize| {
+        let at = calls(rank).filter(|it| role(*it) == before).nth(nth)?.at + 1;
+        calls(rank).nth(at as usize).map(role)
+    };
+    let Some(previous) = number.checked_sub(2) else { return false };
+    let own = after(call.rank, previous);
+    let others = job.records.ranks.iter().map(|it| it.rank);
+    let others = others.filter(|rank| cycle.iter().all(|it| it.rank != *rank)).take(MAX_COMPARED);
+    let theirs: Vec<_> =
+        others.filter_map(|rank| Some((after(rank, previous)?, after(rank, previous + 1)?))).collect();
+    theirs.len() > 1 && theirs.iter().all(|it| Some(it.0) == own && it.1 == theirs[0].1 && it.1 != role(call))
 }
 
 /// Returns the position of the peer of a message in its group, relative to the rank.

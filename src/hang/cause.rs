@@ -33,7 +33,7 @@ pub(crate) enum Cause {
     Message { send: Call, receive: Call, deviating: Option<Rank> },
     /// A rank names the wrong peer.
     WrongPeer(WrongPeer),
-    /// A rank made a later call without this one. For a message, `deviant` is the rank that is said to be wrong.
+    /// A rank made a later call without this one. `deviant` is the rank that is said to be wrong.
     Passed { stall: usize, ranks: Vec<Rank>, later: Call, deviant: Option<(Rank, Reason)> },
     /// Ranks wait for each other; if it is not proven, unless one of them is about to make the next call.
     Cycle { edges: Vec<Edge>, deviant: Option<(Rank, Reason)>, is_proven: bool },
@@ -41,8 +41,8 @@ pub(crate) enum Cause {
     Missing { stall: usize, ranks: Vec<Rank> },
     /// The ring buffer has lost the records that would show it. If it is not proven that something hangs, the calls may be in flight.
     Lost { stall: usize, is_hang: bool },
-    /// A rank has issued nothing else.
-    Late { stall: usize, ranks: Vec<Rank> },
+    /// A rank has issued nothing else. `is_proven` if it is the one to blame: else the ranks that wait may have made a call too many.
+    Late { stall: usize, ranks: Vec<Rank>, is_proven: bool },
     /// Ranks issue collectives of two groups in different orders, and none of the two proceeds.
     Crossed { one: Call, two: Call, other: Rank },
     /// All ranks have made the call, and what the records hold agrees.
@@ -206,6 +206,26 @@ fn cycles(
     proven.chain(possible).collect()
 }
 
+/// Whether a call that some members have not made is one of the program: more than half of all members have made it, or all members of another
+/// group of the same description at the same position.
+pub(crate) fn is_expected(job: &Job<'_>, stall: &Stall) -> bool {
+    let Place::Collective { queue, seq } = stall.place else { return false };
+    let by_others = || stall.waiting.first().is_some_and(|it| divergence::is_made_by_other_groups(job, queue, seq, *it));
+    stall.ranks().count() * 2 > job.queues[queue].members.len() || by_others()
+}
+
+/// Whether two ranks wait for a rank in messages, or most members of a group in a collective: not both have made a call too many.
+fn is_missed_twice(job: &Job<'_>, graph: &Graph<'_>, rank: Rank) -> bool {
+    let misses = |it: &&Stall| it.blocked_by.is_none() && it.absent.contains(&rank);
+    let mut waiting: Option<Rank> = None;
+    graph.stalls().iter().filter(misses).any(|it| match it.place {
+        Place::Collective { .. } => is_expected(job, it),
+        Place::Pair { .. } | Place::AnySource { .. } => it.ranks().any(|other| {
+            other != rank && *waiting.get_or_insert(other) != other
+        }),
+    })
+}
+
 /// Returns the cause of a stall whose absent ranks have no dump, or wait for nothing.
 fn absence(
     job: &Job<'_>,
@@ -221,7 +241,8 @@ fn absence(
     let is_own = |it: usize, rank: Rank| it == at && stall.ranks().all(|other| other == rank);
     let is_idle = |rank: &Rank| graph.stalls_of(*rank).iter().all(|it| is_async[*it] || is_own(*it, *rank));
     let idle: Vec<Rank> = present.into_iter().filter(is_idle).collect();
-    (!idle.is_empty()).then(|| (Weight::Late, stall.since(job), Cause::Late { stall: at, ranks: idle }))
+    let is_proven = is_expected(job, stall) || idle.iter().all(|it| is_missed_twice(job, graph, *it));
+    (!idle.is_empty()).then(|| (Weight::Late, stall.since(job), Cause::Late { stall: at, ranks: idle, is_proven }))
 }
 
 fn is_kind(job: &Job<'_>, found: &Divergence) -> bool {

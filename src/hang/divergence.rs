@@ -202,6 +202,11 @@ fn is_made_before(job: &Job<'_>, queue: &Queue, call: Call, seq: u32) -> bool {
     before.any(|it| job.token(it) == job.token(call))
 }
 
+/// Whether all members of another group of the same description make the call at this position.
+pub(crate) fn is_made_by_other_groups(job: &Job<'_>, at: usize, seq: u32, call: Call) -> bool {
+    like_other_groups(job, &job.queues[at], seq, &[vec![call]]).is_some()
+}
+
 /// Looks for a group of the same description whose members all make the call of one part at this position.
 fn like_other_groups(job: &Job<'_>, queue: &Queue, seq: u32, parts: &[Vec<Call>]) -> Option<usize> {
     let description = job.records.group(queue.group).own_description()?;
@@ -239,9 +244,43 @@ fn follows_before(job: &Job<'_>, lane: &Lane, first: Token, second: Token, seq: 
 /// Finds how the calls of a member from a position on differ from those of another one. Members may make the same calls at other
 /// places of the program, so that what the calls do is compared if the places explain nothing.
 fn compare(job: &Job<'_>, reference: &Lane, mine: &Lane, seq: u32) -> How {
+    if is_changed(job, reference, mine, seq) {
+        return replaced(job, reference, mine, seq);
+    }
     let by_place = rearranged(reference, mine, seq, |lane, at| Some(job.token(job.call_at(lane, at)?)));
     let by_key = || rearranged(reference, mine, seq, |lane, at| Some((job.key(job.call_at(lane, at)?), 0)));
     by_place.or_else(by_key).unwrap_or_else(|| replaced(job, reference, mine, seq))
+}
+
+/// Whether two members make one call of the program with other sizes or element types: it is at one place, and what follows agrees. Calls that repeat
+/// then also agree if they are shifted.
+fn is_changed(job: &Job<'_>, reference: &Lane, mine: &Lane, seq: u32) -> bool {
+    let (Some(a), Some(b)) = (job.call_at(mine, seq), job.call_at(reference, seq)) else { return false };
+    let mut after = (seq + 1..).map_while(|at| Some((job.call_at(mine, at)?, job.call_at(reference, at)?))).peekable();
+    // Without places, members that have made as many calls as the others have added none.
+    let has_as_many = job.last_seq(mine) == job.last_seq(reference) && after.peek().is_some();
+    let is_one = is_one_place(job, (reference, b), (mine, a), seq).unwrap_or(has_as_many);
+    is_one && is_one_function(job, a, b) && after.all(|(a, b)| job.key(a) == job.key(b))
+}
+
+fn is_one_function(job: &Job<'_>, a: Call, b: Call) -> bool {
+    let [a, b] = [a, b].map(|it| job.records.signature(job.record(it).signature));
+    a.kind == b.kind && a.name == b.name && a.kind != Kind::Coalesced
+}
+
+/// Whether the calls of two members are at one place of the program, or at two places whose calls met before, such as the branches of the root and of the
+/// others; `None` without stacks.
+fn is_one_place(job: &Job<'_>, (reference, theirs): (&Lane, Call), (mine, own): (&Lane, Call), seq: u32) -> Option<bool> {
+    let place = |it: Call| job.token(it).1;
+    let has_stack = |it: Call| !job.records.stack(job.record(it).stack).frames.is_empty();
+    if !has_stack(theirs) || !has_stack(own) {
+        return None;
+    }
+    let met = |at: u32| {
+        let (a, b) = (job.call_at(mine, at)?, job.call_at(reference, at)?);
+        Some(place(a) == place(own) && place(b) == place(theirs))
+    };
+    Some(place(theirs) == place(own) || (mine.first..seq).any(|at| met(at).unwrap_or(false)))
 }
 
 /// Finds calls that a member left out, added or exchanged.
@@ -299,14 +338,11 @@ fn replaced(job: &Job<'_>, reference: &Lane, mine: &Lane, seq: u32) -> How {
     if follows_before(job, reference, job.token(b), job.token(a), seq) {
         return How::SkippedByHistory;
     }
-    let (a, b) = (job.record(a), job.record(b));
-    let (mine, theirs) = (job.records.signature(a.signature), job.records.signature(b.signature));
-    if mine.kind != theirs.kind
-        || mine.kind == Kind::Coalesced
-        || mine.kind == Kind::Other && mine.name != theirs.name
-    {
-        How::Other
-    } else if mine.element_type() != theirs.element_type() {
+    if !is_one_function(job, a, b) || is_one_place(job, (reference, b), (mine, a), seq) == Some(false) {
+        return How::Other;
+    }
+    let [mine, theirs] = [a, b].map(|it| job.records.signature(job.record(it).signature));
+    if mine.element_type() != theirs.element_type() {
         How::ElementType
     } else {
         How::Elements

@@ -34,6 +34,10 @@ impl<'s> Graph<'s> {
         Self { stalls, open, of_rank }
     }
 
+    pub(crate) fn stalls(&self) -> &'s [Stall] {
+        self.stalls
+    }
+
     /// Returns the stalls in which a rank waits.
     pub(crate) fn stalls_of(&self, rank: Rank) -> &[usize] {
         self.of_rank.get(&rank).map_or(&[], Vec::as_slice)

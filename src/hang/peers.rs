@@ -51,7 +51,9 @@ fn is_usual_size(job: &Job<'_>, call: Call) -> Option<bool> {
             }
         }
     }
-    (same + other > 0).then_some(same > other)
+    // Without stacks, messages of several places are counted together: only a size that no other has is none of theirs.
+    let has_stack = !job.records.stack(job.record(call).stack).frames.is_empty();
+    (same + other > 0).then_some(if has_stack { same > other } else { same > 0 })
 }
 
 /// The number of calls without partner that are compared with the calls of other ranks.

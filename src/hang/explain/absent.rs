@@ -52,7 +52,7 @@ pub(super) fn missing(job: &Job<'_>, stall: &Stall, ranks: &[Rank]) -> Finding {
     }
 }
 
-pub(super) fn late(job: &Job<'_>, stall: &Stall, ranks: &[Rank]) -> Finding {
+pub(super) fn late(job: &Job<'_>, stall: &Stall, ranks: &[Rank], is_proven: bool) -> Finding {
     let who = ranks_text(ranks);
     let has = verb(ranks, "have");
     let mut notes = Vec::new();
@@ -77,13 +77,22 @@ pub(super) fn late(job: &Job<'_>, stall: &Stall, ranks: &[Rank]) -> Finding {
     if hides {
         notes.push("plain gloo does not record send and recv, and the numbers of its operations show that ranks made some: it may wait in one".to_owned());
     }
+    let waiting = ranks_of(&stall.waiting);
+    let or_added = match is_proven {
+        true => String::new(),
+        false => format!(", or {} {} one call too many", ranks_text(&waiting), verb(&waiting, "make")),
+    };
+    if !is_proven {
+        notes.push(format!("the records do not show whether {who} or {} should have done something else", ranks_text(&waiting)));
+    }
     let message = match (stall.place, stall.waiting.first()) {
         (Place::Pair { pair, .. }, Some(call)) => format!(
-            "{}; it is late, finished, stopped or dead",
-            unmatched_text(job, pair, *call, "not", None)
+            "{}; {who} is late, finished, stopped or dead{}",
+            unmatched_text(job, pair, *call, "not", None),
+            or_added,
         ),
         (_, call) => format!(
-            "{who} {has} not come to the call in which {}, {}: {} late, stopped or dead{}; all calls agree so far",
+            "{} in {}, and {who} {has} not come to it: {} late, stopped or dead{}{or_added}; all calls of the group before it agree",
             waiters_text(stall),
             call.map(|it| located(job, *it)).unwrap_or_default(),
             if ranks.len() == 1 { "it is" } else { "they are" },
@@ -93,7 +102,7 @@ pub(super) fn late(job: &Job<'_>, stall: &Stall, ranks: &[Rank]) -> Finding {
     Finding {
         code: Code::RankLate,
         message,
-        ranks: ranks.to_vec(),
+        ranks: if is_proven { ranks.to_vec() } else { Vec::new() },
         labels,
         notes,
         help: format!(

@@ -24,7 +24,7 @@ pub(super) fn cycle(
     let cycle = Cycle { job, stalls, edges };
     let is_messages = edges.iter().all(|it| matches!(stalls[it.stall].place, Place::Pair { .. }));
     // A message without partner is the shorter explanation.
-    let (code, mut message) = match (cycle.unmatched(), deviant) {
+    let (code, message) = match (cycle.unmatched(), deviant) {
         (Some(text), _) => (Code::HangPeer, text),
         (None, Some((rank, reason))) => (Code::HangCycle, cycle.deviation(rank, reason)),
         (None, None) => {
@@ -47,7 +47,8 @@ pub(super) fn cycle(
             what_at(job, usual),
             what_at(job, call)
         );
-        message = format!("{message}; {text}");
+        // A rank that leaves a loop does so, too: it accuses nobody.
+        notes.push(text);
         notes.extend(callers_note(job, call));
     }
     let mut labels = cycle.labels(deviant.map(|it| it.0));

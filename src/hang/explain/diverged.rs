@@ -65,7 +65,35 @@ impl<'a, 'j> Sides<'a, 'j> {
         let call =
             |call: Call| what(job, call) + &place(job, call).map(|it| format!(" ({it})")).unwrap_or_default();
         let (their_call, my_call) = (distinct(job, *theirs, *mine), distinct(job, *mine, *theirs));
+        let is_open = found.basis == Basis::Undecided;
+        let both = ranks_text(&[ranks.as_slice(), others.as_slice()].concat());
+        let other_calls = || format!("{who} {} {my_call} where {they} {} {their_call}", own("call"), their("call"));
         match &found.how {
+            How::Skipped(1) | How::SkippedByHistory | How::Added(1) if is_open => format!(
+                "{}: {who} {} that call, or {they} {} it once too often",
+                other_calls(),
+                own("skip"),
+                their("make"),
+            ),
+            How::Skipped(by) | How::Added(by) if is_open => format!(
+                "{}: {who} {} {by} calls, or {they} {} {by} calls too many",
+                other_calls(),
+                own("skip"),
+                their("make"),
+            ),
+            How::Elements | How::ElementType if is_open => format!(
+                "{both} pass different {} to {}: {who} {} {}, {they} {} {}",
+                if found.how == How::Elements { "sizes" } else { "element types" },
+                call(*mine),
+                own("pass"),
+                values(job, self.diverged.0),
+                their("pass"),
+                values(job, &found.expected),
+            ),
+            How::Reordered(_) if is_open => format!(
+                "{both} make the same calls in different orders: {}",
+                other_calls()
+            ),
             How::Skipped(1) | How::SkippedByHistory => format!(
                 "{who} {} the {their_call} that {they} {}, and {} on to the {my_call}",
                 own("skip"),
@@ -111,9 +139,7 @@ impl<'a, 'j> Sides<'a, 'j> {
                 their("pass"),
                 operands(job, *theirs),
             ),
-            How::Other => {
-                format!("{who} {} {my_call} where {they} {} {their_call}", own("call"), their("call"))
-            }
+            How::Other => other_calls(),
         }
     }
 

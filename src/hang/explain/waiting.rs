@@ -5,7 +5,7 @@ use grammar::{codes::Code, count_text, ordinal};
 use super::{Finding, callers_note, empty, group_of, label};
 use crate::{
     blame::Reason,
-    cause::same_collective,
+    cause::{is_expected, same_collective},
     peers::WrongPeer,
     queues::{Call, Job},
     record::{Kind, Rank},
@@ -45,32 +45,50 @@ pub(super) fn passed(
     };
     // The rank that waits may be the one that made a call too many.
     let is_added = deviant.is_some_and(|it| !ranks.contains(&it.0));
+    let is_expected = is_expected(job, stall);
+    let they = ranks_text(&waiting);
     let message = match deviant {
-        Some((rank, _)) if is_added && code == Code::HangDiverged => format!(
+        _ if code != Code::HangDiverged => message,
+        Some((rank, _)) if is_added => format!(
             "rank {rank} makes a call that {who} {} not make: the {}",
             verb(ranks, "do"),
             what_at(job, call)
         ),
-        _ => message,
+        None if !is_expected => format!(
+            "{they} {} the {}, and {who} {} not and {} made the {later_text} that follows: {who} {} it, or {they} {} one call too many",
+            verb(&waiting, "call"),
+            what_at(job, call),
+            verb(ranks, "do"),
+            verb(ranks, "have"),
+            verb(ranks, "skip"),
+            verb(&waiting, "make"),
+        ),
+        Some(_) | None => message,
     };
-    let suspects = deviant.filter(|_| is_added).map_or_else(|| who.clone(), |it| format!("rank {}", it.0));
-    let is_few = ranks.len() < waiting.len();
+    let suspects = match deviant {
+        Some((rank, _)) if is_added => format!("rank {rank}"),
+        None if !is_expected => format!("{who} or {they}"),
+        Some(_) | None => who.clone(),
+    };
     let mut labels =
         vec![label(job, call, format!("{} {} here", ranks_text(&waiting), verb(&waiting, "wait")))];
     labels.extend(skipper.map(|it| label(job, it, format!("{who} went on to here"))));
-    let is_message = matches!(stall.place, Place::Pair { .. });
     let accused = match deviant {
         Some((rank, _)) => vec![rank],
-        None if is_few && !is_message => ranks.to_vec(),
+        None if is_expected => ranks.to_vec(),
         None => Vec::new(),
     };
-    let reason = deviant.map(|(rank, reason)| reason_text(job, rank, reason));
+    let reason = match deviant {
+        Some((rank, reason)) => reason_text(job, rank, reason),
+        None if is_expected => expected_text(job, stall),
+        None => format!("the records do not show whether {who} or {they} should have called something else"),
+    };
     Finding {
         code,
         message,
         ranks: accused,
         labels,
-        notes: [Some(format!("this is {}", position(job, call))), reason, callers_note(job, call)]
+        notes: [Some(format!("this is {}", position(job, call))), Some(reason), callers_note(job, call)]
             .into_iter()
             .flatten()
             .collect(),
@@ -83,6 +101,20 @@ pub(super) fn passed(
                     .to_owned()
             }
         },
+    }
+}
+
+/// Says why a call that some members have not made is one of the program.
+pub(super) fn expected_text(job: &Job<'_>, stall: &Stall) -> String {
+    let members = match stall.place {
+        Place::Collective { queue, .. } => job.queues[queue].members.len(),
+        Place::Pair { .. } | Place::AnySource { .. } => 2,
+    };
+    let callers = stall.ranks().count();
+    if callers * 2 > members {
+        format!("{callers} of {members} members have made the call")
+    } else {
+        "the other groups of this kind make the call at this position".to_owned()
     }
 }
 
@@ -141,7 +173,7 @@ pub(super) fn reason_text(job: &Job<'_>, rank: Rank, reason: Reason) -> String {
             if job.record(at).is_collective() { what_at(job, at) } else { any_peer_at(job, at) }
         ),
         Reason::History => format!(
-            "rank {rank} is named because its call never follows the one before it elsewhere in the records; those of the others do"
+            "rank {rank} is named because its call never follows the one before it elsewhere in the records, and other ranks make another call there"
         ),
         Reason::Order => format!(
             "rank {rank} is named because all ranks of the cycle used the two groups in the other order in the round before"
@@ -176,7 +208,14 @@ pub(super) fn message(job: &Job<'_>, send: Call, receive: Call, deviating: Optio
         ],
         notes: [
             Some(format!("this is message {}", position(job, send))),
-            deviating.map(|it| format!("rank {it} is named because the calls at its line have other sizes elsewhere in the records")),
+            deviating.map(|it| {
+                let call = if it == send.rank { send } else { receive };
+                if place(job, call).is_some() {
+                    format!("rank {it} is named because the calls at its line have other sizes elsewhere in the records")
+                } else {
+                    format!("rank {it} is named because no other message of its kind has this size or element type")
+                }
+            }),
             callers_note(job, send),
             callers_note(job, receive),
         ]

@@ -63,7 +63,7 @@ fn the_cause_is_found_among_many_ranks() {
         let mut outcome = vec![Vec::new(); ranks];
         outcome[rank] = done;
         let gone = None;
-        let job = Job { groups: groups.clone(), calls: all, runs_ahead: true, gone };
+        let job = Job { groups: groups.clone(), calls: all, runs_ahead: true, gone, kept: usize::MAX };
         let dump = dump(&job, &Outcome { done: outcome }, rank);
         pickle(&serde_json::from_str(&dump).expect("JSON"))
     };

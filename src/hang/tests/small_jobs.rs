@@ -182,7 +182,7 @@ fn names_of_files_are_kept_in_messages() {
     let frame = json!([{"name": "step", "filename": "a wait in b.py", "line": 3}]);
     let ranks = [vec![with(call(1, "all_reduce", 4), &[("frames", frame)])], vec![]];
     let message = &explained(2, &ranks).findings[0].message;
-    assert!(message.contains("rank 0 waits, all_reduce (a wait in b.py:3), #1 of group 0:"), "{message}");
+    assert!(message.starts_with("rank 0 waits in all_reduce (a wait in b.py:3), #1 of group 0, and"), "{message}");
 }
 
 #[test]

@@ -44,6 +44,8 @@ pub struct Job {
     pub calls: Vec<Vec<Call>>,
     pub runs_ahead: bool,
     pub gone: Option<usize>,
+    /// The number of records that a ring buffer keeps.
+    pub kept: usize,
 }
 
 /// How far each rank got: its issued calls, and whether each completed.
@@ -200,7 +202,7 @@ pub fn dump(job: &Job, outcome: &Outcome, rank: usize) -> String {
     format!(
         r#"{{"version": "2.10", "pg_config": {{{}}}, "entries": [{}]}}"#,
         config.join(", "),
-        entries.join(",\n")
+        entries[entries.len().saturating_sub(job.kept)..].join(",\n")
     )
 }
 
@@ -215,6 +217,7 @@ pub fn two_ranks() -> Job {
         calls: vec![calls, second],
         runs_ahead: true,
         gone: None,
+        kept: usize::MAX,
     }
 }
 
