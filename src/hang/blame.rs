@@ -103,7 +103,9 @@ pub(crate) fn left_out(job: &Job<'_>, call: Call, missing: Rank, later: Call) ->
         usual.is_some_and(|usual| at.is_some_and(|it| count(job, like, it) == usual))
     };
     let own = count(job, partner, later);
-    if let Some(usual) = usual_count(job, partner, &others).filter(|it| own < *it && is_alike(partner, missing)) {
+    if let Some(usual) =
+        usual_count(job, partner, &others).filter(|it| own < *it && is_alike(partner, missing))
+    {
         return Some((missing, Reason::Count { call: partner, own, usual, at: later }));
     }
     // A member that waits in one call too many has not come to the collective. It may have passed its own message.
@@ -210,7 +212,8 @@ fn leaves_its_place(job: &Job<'_>, call: Call, cycle: &[Call]) -> bool {
     };
     // Neighbours may send and receive in other orders.
     let is_collective = |it: &Call| job.record(*it).is_collective();
-    let Some(before) = job.before(call).filter(|it| is_collective(it) && is_collective(&call)).map(role) else {
+    let Some(before) = job.before(call).filter(|it| is_collective(it) && is_collective(&call)).map(role)
+    else {
         return false;
     };
     let calls = |rank: Rank| {

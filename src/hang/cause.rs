@@ -210,7 +210,8 @@ fn cycles(
 /// group of the same description at the same position.
 pub(crate) fn is_expected(job: &Job<'_>, stall: &Stall) -> bool {
     let Place::Collective { queue, seq } = stall.place else { return false };
-    let by_others = || stall.waiting.first().is_some_and(|it| divergence::is_made_by_other_groups(job, queue, seq, *it));
+    let by_others =
+        || stall.waiting.first().is_some_and(|it| divergence::is_made_by_other_groups(job, queue, seq, *it));
     stall.ranks().count() * 2 > job.queues[queue].members.len() || by_others()
 }
 
@@ -220,9 +221,9 @@ fn is_missed_twice(job: &Job<'_>, graph: &Graph<'_>, rank: Rank) -> bool {
     let mut waiting: Option<Rank> = None;
     graph.stalls().iter().filter(misses).any(|it| match it.place {
         Place::Collective { .. } => is_expected(job, it),
-        Place::Pair { .. } | Place::AnySource { .. } => it.ranks().any(|other| {
-            other != rank && *waiting.get_or_insert(other) != other
-        }),
+        Place::Pair { .. } | Place::AnySource { .. } => {
+            it.ranks().any(|other| other != rank && *waiting.get_or_insert(other) != other)
+        }
     })
 }
 
@@ -242,7 +243,8 @@ fn absence(
     let is_idle = |rank: &Rank| graph.stalls_of(*rank).iter().all(|it| is_async[*it] || is_own(*it, *rank));
     let idle: Vec<Rank> = present.into_iter().filter(is_idle).collect();
     let is_proven = is_expected(job, stall) || idle.iter().all(|it| is_missed_twice(job, graph, *it));
-    (!idle.is_empty()).then(|| (Weight::Late, stall.since(job), Cause::Late { stall: at, ranks: idle, is_proven }))
+    (!idle.is_empty())
+        .then(|| (Weight::Late, stall.since(job), Cause::Late { stall: at, ranks: idle, is_proven }))
 }
 
 fn is_kind(job: &Job<'_>, found: &Divergence) -> bool {

@@ -256,7 +256,8 @@ fn compare(job: &Job<'_>, reference: &Lane, mine: &Lane, seq: u32) -> How {
 /// then also agree if they are shifted.
 fn is_changed(job: &Job<'_>, reference: &Lane, mine: &Lane, seq: u32) -> bool {
     let (Some(a), Some(b)) = (job.call_at(mine, seq), job.call_at(reference, seq)) else { return false };
-    let mut after = (seq + 1..).map_while(|at| Some((job.call_at(mine, at)?, job.call_at(reference, at)?))).peekable();
+    let mut after =
+        (seq + 1..).map_while(|at| Some((job.call_at(mine, at)?, job.call_at(reference, at)?))).peekable();
     // Without places, members that have made as many calls as the others have added none.
     let has_as_many = job.last_seq(mine) == job.last_seq(reference) && after.peek().is_some();
     let is_one = is_one_place(job, (reference, b), (mine, a), seq).unwrap_or(has_as_many);
@@ -270,7 +271,12 @@ fn is_one_function(job: &Job<'_>, a: Call, b: Call) -> bool {
 
 /// Whether the calls of two members are at one place of the program, or at two places whose calls met before, such as the branches of the root and of the
 /// others; `None` without stacks.
-fn is_one_place(job: &Job<'_>, (reference, theirs): (&Lane, Call), (mine, own): (&Lane, Call), seq: u32) -> Option<bool> {
+fn is_one_place(
+    job: &Job<'_>,
+    (reference, theirs): (&Lane, Call),
+    (mine, own): (&Lane, Call),
+    seq: u32,
+) -> Option<bool> {
     let place = |it: Call| job.token(it).1;
     let has_stack = |it: Call| !job.records.stack(job.record(it).stack).frames.is_empty();
     if !has_stack(theirs) || !has_stack(own) {
@@ -342,9 +348,5 @@ fn replaced(job: &Job<'_>, reference: &Lane, mine: &Lane, seq: u32) -> How {
         return How::Other;
     }
     let [mine, theirs] = [a, b].map(|it| job.records.signature(job.record(it).signature));
-    if mine.element_type() != theirs.element_type() {
-        How::ElementType
-    } else {
-        How::Elements
-    }
+    if mine.element_type() != theirs.element_type() { How::ElementType } else { How::Elements }
 }

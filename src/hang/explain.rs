@@ -14,7 +14,7 @@ use crate::{
     record::{Group, Rank},
     site::{Site, callers, site},
     stall::Stall,
-    wording::{operands, place, position, ranks_of, ranks_text, verb, what, what_at},
+    wording::{named_at, operands, place, position, ranks_of, ranks_text, verb, what, what_at},
 };
 
 pub(crate) use self::diverged::explain_completed;
@@ -103,6 +103,13 @@ fn group_of<'j>(job: &'j Job<'_>, call: Call) -> &'j Group {
 fn waiters_text(stall: &Stall) -> String {
     let ranks = ranks_of(&stall.waiting);
     format!("{} {}", ranks_text(&ranks), verb(&ranks, "wait"))
+}
+
+/// As `located`, with the places of all calls that wait.
+fn waiting_at(job: &Job<'_>, stall: &Stall) -> String {
+    let Some(call) = stall.waiting.first().copied() else { return String::new() };
+    let at = if place(job, call).is_some() { format!(", {}", position(job, call)) } else { String::new() };
+    format!("{}{at}", named_at(job, &stall.waiting))
 }
 
 /// Writes a call with all that is known of where it is: `all_reduce (train.py:14), #15 of group 0`.

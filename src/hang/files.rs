@@ -16,7 +16,8 @@ use rustc_hash::FxHashMap;
 use crate::{
     archive::{self, MAX_FILE},
     dump, json, pickle,
-    record::{Group, GroupId, Interners, MAX_RANK, Rank, RankLog, Records},
+    record::{Group, GroupId, Interners, MAX_RANK, Rank, RankLog, Records, SignatureId},
+    wording::numbers_text,
 };
 
 /// The bytes in which a dump is recognized.
@@ -362,6 +363,27 @@ fn same_groups(groups: &[Group]) -> Vec<GroupId> {
     same
 }
 
+/// Returns why a log cannot be that of its rank: the rank is no member of its world.
+fn stranger(groups: &[Group], log: &RankLog) -> Option<String> {
+    let world = log.groups.iter().map(|it| &groups[it.index()]).find(|it| it.name == "0")?;
+    let members = world.members.as_ref().filter(|it| !it.contains(&log.rank))?;
+    Some(format!(
+        "its group 0 has the members {}, and not rank {}: it is of another job, or its name has the number of another rank",
+        numbers_text(members),
+        log.rank
+    ))
+}
+
+/// Whether two logs of one rank cannot be of one process: they have no call in common, or other calls at one time.
+fn are_of_two_jobs(one: &RankLog, two: &RankLog) -> bool {
+    let mut calls: FxHashMap<i64, Vec<SignatureId>> = FxHashMap::default();
+    one.records.iter().for_each(|it| calls.entry(it.created).or_default().push(it.signature));
+    let mut shared =
+        two.records.iter().filter_map(|it| Some((it.signature, calls.get(&it.created)?))).peekable();
+    let has_none = !one.records.is_empty() && !two.records.is_empty() && shared.peek().is_none();
+    has_none || shared.any(|(own, others)| !others.contains(&own))
+}
+
 /// Chooses one log for each rank and backend, and joins the logs of several backends of one process.
 pub(crate) fn combine(read: Vec<ReadDump>, tables: Interners) -> Result<Dumps, LoadError> {
     let mut dumps = Dumps::default();
@@ -375,11 +397,19 @@ pub(crate) fn combine(read: Vec<ReadDump>, tables: Interners) -> Result<Dumps, L
     }
     dumps.records.groups = tables.groups.into_values();
     let same = same_groups(&dumps.records.groups);
-    for (_, mut logs) in by_rank {
+    for (rank, mut logs) in by_rank {
         for log in &mut logs {
             let groups = log.records.iter_mut().map(|it| &mut it.group).chain(&mut log.groups);
             groups.for_each(|it| *it = same[it.index()]);
         }
+        let strangers: Vec<RankLog> =
+            logs.extract_if(.., |it| stranger(&dumps.records.groups, it).is_some()).collect();
+        let why = |it: &RankLog| stranger(&dumps.records.groups, it).unwrap_or_default();
+        dumps.skipped.extend(strangers.iter().map(|it| Skipped {
+            file: it.file.clone(),
+            rank,
+            why: why(it),
+        }));
         logs.sort_by_key(|it| (!it.has_stacks, it.records.is_empty()));
         let mut logs = logs.into_iter();
         let Some(mut kept) = logs.next() else { continue };
@@ -388,7 +418,17 @@ pub(crate) fn combine(read: Vec<ReadDump>, tables: Interners) -> Result<Dumps, L
             groups.map(|it| it.backend.as_str()).collect()
         };
         let mut known = backends(&kept);
-        for log in logs {
+        let (same_backend, other): (Vec<RankLog>, Vec<RankLog>) =
+            logs.partition(|it| !backends(it).is_disjoint(&known) || known.is_empty());
+        if let Some(other) = same_backend.iter().find(|it| are_of_two_jobs(it, &kept)) {
+            let why = format!(
+                "`{}` is of the same rank and has other calls: one of them is of another job",
+                other.file
+            );
+            dumps.skipped.push(Skipped { file: kept.file, rank, why });
+            continue;
+        }
+        for log in same_backend.into_iter().chain(other) {
             let own = backends(&log);
             if !known.is_empty() && !own.is_empty() && known.is_disjoint(&own) {
                 // Two backends of one process: one clock.

@@ -84,6 +84,8 @@ pub(crate) struct Job<'r> {
     pub(crate) records: &'r Records,
     /// All ranks that the records name.
     pub(crate) world: Vec<Rank>,
+    /// The ranks whose dumps cannot be read.
+    pub(crate) unreadable: Vec<Rank>,
     pub(crate) queues: Vec<Queue>,
     pub(crate) pairs: Vec<(PairKey, Pair)>,
     /// The receives from any rank that did not finish.
@@ -150,6 +152,7 @@ impl<'r> Job<'r> {
         let mut job = Self {
             records,
             world,
+            unreadable: unreadable.to_vec(),
             queues,
             pairs,
             any_source,
@@ -196,7 +199,8 @@ impl<'r> Job<'r> {
             };
             pair.sent = done(*from, &pair.sends, pair.receives.len());
             pair.received = done(*to, &pair.receives, pair.sends.len());
-            let (from_lost, to_lost) = (lost_messages(records, *from, *group), lost_messages(records, *to, *group));
+            let (from_lost, to_lost) =
+                (lost_messages(records, *from, *group), lost_messages(records, *to, *group));
             pair.is_cut = from_lost || to_lost;
             // What two ranks send each other completes in order: an open call that is lost has no completed one after it.
             pair.are_heads_known = (!from_lost || pair.sent > 0) && (!to_lost || pair.received > 0);

@@ -171,7 +171,9 @@ fn shows_completion(job: &Job<'_>, log: &RankLog) -> bool {
         is_one
             || match last {
                 Some(last) => {
-                    last.done && about.backend.starts_with("nccl") && !lost_messages(job.records, log.rank, *group)
+                    last.done
+                        && about.backend.starts_with("nccl")
+                        && !lost_messages(job.records, log.rank, *group)
                 }
                 None => !log.records.iter().any(|it| it.group == *group) && is_unused(),
             }

@@ -113,7 +113,8 @@ fn collective(job: &Job<'_>, at: usize) -> Option<Stall> {
     present.sort_unstable();
     let absent: Vec<Rank> =
         queue.members.iter().copied().filter(|it| present.binary_search(it).is_err()).collect();
-    let is_lost = absent.iter().all(|it| job.has_dump(*it)) && queue.lanes.iter().any(|it| has_lost(job, it, seq));
+    let is_lost =
+        absent.iter().all(|it| job.has_dump(*it)) && queue.lanes.iter().any(|it| has_lost(job, it, seq));
     let place = Place::Collective { queue: at, seq };
     Some(Stall { place, waiting, behind, absent, is_lost, blocked_by: None })
 }

@@ -1,5 +1,7 @@
 //! How ranks, calls and groups are written in reports.
 
+use std::collections::BTreeSet;
+
 use crate::{
     agreement::type_name,
     queues::{Call, Job},
@@ -82,6 +84,21 @@ pub(crate) fn what_at(job: &Job<'_>, call: Call) -> String {
         Some(place) => format!("{} ({place})", what(job, call)),
         None => format!("{} ({})", what(job, call), position(job, call)),
     }
+}
+
+/// Writes what calls of several ranks do with their places, up to three of them: `gather (train.py:15 and train.py:17)`.
+pub(crate) fn named_at(job: &Job<'_>, calls: &[Call]) -> String {
+    let Some(first) = calls.first().copied() else { return String::new() };
+    match places(job, calls) {
+        Some(places) => format!("{} ({places})", what(job, first)),
+        None => what_at(job, first),
+    }
+}
+
+/// Writes the places of calls, up to three of them; `None` without stacks.
+pub(crate) fn places(job: &Job<'_>, calls: &[Call]) -> Option<String> {
+    let places: BTreeSet<String> = calls.iter().filter_map(|it| place(job, *it)).collect();
+    (!places.is_empty()).then(|| grammar::list_text(places.iter().map(String::as_str), 3, "and"))
 }
 
 /// Writes the place of a call: `train.py:14`.

@@ -4,12 +4,13 @@ use grammar::{codes::Code, count_text};
 
 use super::{
     Finding, Label, callers_note, empty, group_of, label, located, waiters_text, waiting::unmatched_text,
+    waiting_at,
 };
 use crate::{
     queues::{Call, Job},
-    record::{Kind, Rank},
+    record::{Kind, Peer, Rank},
     stall::{Place, Stall, has_lost},
-    wording::{place, position, ranks_of, ranks_text, verb, what_at},
+    wording::{named_at, operands, place, position, ranks_of, ranks_text, verb, what_at},
 };
 
 /// Labels a call with the ranks that wait in it, and for whom.
@@ -27,7 +28,14 @@ pub(super) fn missing(job: &Job<'_>, stall: &Stall, ranks: &[Rank]) -> Finding {
         labels.push(waiting_label(job, stall, *call, &who));
         let group = job.record(*call).group;
         let before = (0..call.at).rev().map(|at| Call { rank: call.rank, at });
-        let mut before = before.filter(|it| job.record(*it).group == group && job.record(*it).done);
+        // Of a message, only its two ranks know.
+        let has_all = |it: &Call| match job.record(*it).peer {
+            Peer::None => job.record(*it).is_collective(),
+            Peer::Rank(peer) => ranks == [peer],
+            Peer::Any => false,
+        };
+        let mut before =
+            before.filter(|it| job.record(*it).group == group && job.record(*it).done && has_all(it));
         notes.extend(
             before.next().map(|it| {
                 format!("the call before it, {}, completed: {who} took part in it", located(job, it))
@@ -35,15 +43,17 @@ pub(super) fn missing(job: &Job<'_>, stall: &Stall, ranks: &[Rank]) -> Finding {
         );
         notes.push(format!("this is {}", position(job, *call)));
     }
+    let named: Vec<Rank> = ranks.iter().copied().filter(|it| !job.unreadable.contains(it)).collect();
     Finding {
         code: Code::HangNoDump,
         message: format!(
-            "{who} {has} no dump, and {} in {}, which needs {}",
+            "{who} {has} no dump{}, and {} in {}, which needs {}",
+            if named.is_empty() { " that can be read" } else { "" },
             waiters_text(stall),
-            stall.waiting.first().map(|it| located(job, *it)).unwrap_or_default(),
+            waiting_at(job, stall),
             if ranks.len() == 1 { "it" } else { "them" }
         ),
-        ranks: ranks.to_vec(),
+        ranks: named,
         labels,
         notes,
         help: format!(
@@ -83,8 +93,16 @@ pub(super) fn late(job: &Job<'_>, stall: &Stall, ranks: &[Rank], is_proven: bool
         false => format!(", or {} {} one call too many", ranks_text(&waiting), verb(&waiting, "make")),
     };
     if !is_proven {
-        notes.push(format!("the records do not show whether {who} or {} should have done something else", ranks_text(&waiting)));
+        notes.push(format!(
+            "the records do not show whether {who} or {} should have done something else",
+            ranks_text(&waiting)
+        ));
     }
+    // What is lost is not compared.
+    let agree = match job.records.ranks.iter().any(|it| it.lost > 0) {
+        true => "",
+        false => "; all calls of the group before it agree",
+    };
     let message = match (stall.place, stall.waiting.first()) {
         (Place::Pair { pair, .. }, Some(call)) => format!(
             "{}; {who} is late, finished, stopped or dead{}",
@@ -92,9 +110,9 @@ pub(super) fn late(job: &Job<'_>, stall: &Stall, ranks: &[Rank], is_proven: bool
             or_added,
         ),
         (_, call) => format!(
-            "{} in {}, and {who} {has} not come to it: {} late, stopped or dead{}{or_added}; all calls of the group before it agree",
+            "{} in {}, and {who} {has} not come to it: {} late, stopped or dead{}{or_added}{agree}",
             waiters_text(stall),
-            call.map(|it| located(job, *it)).unwrap_or_default(),
+            call.map(|_| waiting_at(job, stall)).unwrap_or_default(),
             if ranks.len() == 1 { "it is" } else { "they are" },
             if hides { ", or in a send or recv that gloo does not record" } else { "" },
         ),
@@ -135,7 +153,10 @@ pub(super) fn lost(job: &Job<'_>, stall: &Stall, is_hang: bool) -> Finding {
     let is_message = matches!(stall.place, Place::Pair { .. });
     let waits = |who: String| format!("{who} in {}", located(job, call));
     let why = if is_message {
-        format!("{}, and the records do not hold which call it meets", waits(format!("rank {} waits", call.rank)))
+        format!(
+            "{}, and the records do not hold which call it meets",
+            waits(format!("rank {} waits", call.rank))
+        )
     } else if without.is_empty() {
         let lost = job.records.log(call.rank).map_or(0, |it| it.lost);
         format!(
@@ -195,7 +216,11 @@ pub(super) fn unknown(job: &Job<'_>, stall: &Stall) -> Finding {
         };
     let is_timed_out = stall.is_given_up(job);
     let is_hang = is_partly || is_timed_out;
-    let partly = if completed.is_empty() {
+    let partly = if let (Place::Pair { .. }, [one]) = (stall.place, stall.waiting.as_slice()) {
+        format!("rank {} has not completed it", one.rank)
+    } else if let Place::Pair { .. } = stall.place {
+        "neither has completed it".to_owned()
+    } else if completed.is_empty() {
         "no member has completed it".to_owned()
     } else {
         format!(
@@ -214,14 +239,35 @@ pub(super) fn unknown(job: &Job<'_>, stall: &Stall) -> Finding {
         None => format!("the device or the network is stuck (`NCCL_DEBUG=INFO` shows more){or_runs}"),
     };
     let why = if is_hang { ": the records cannot show why" } else { "" };
+    // The places and sizes at which ranks wait: those of an all-to-all and the lines of a root may differ.
+    let mut sides: Vec<(String, Vec<Call>)> = Vec::new();
+    for it in &stall.waiting {
+        let side = format!("{} {}", operands(job, *it), place(job, *it).unwrap_or_default());
+        match sides.iter_mut().find(|it| it.0 == side) {
+            Some(found) => found.1.push(*it),
+            None => sides.push((side, vec![*it])),
+        }
+    }
+    let has_sizes =
+        kind == Kind::AllToAll && stall.waiting.iter().any(|it| operands(job, *it) != operands(job, call));
+    let agrees = if has_sizes {
+        "their sizes are not the same, which splits may explain"
+    } else {
+        "what the records hold of it agrees"
+    };
+    let who = match stall.place {
+        Place::Pair { .. } => "both ranks have made their side of".to_owned(),
+        Place::Collective { .. } | Place::AnySource { .. } => "all members have called".to_owned(),
+    };
+    let labels = sides.iter().take(4).filter_map(|(_, calls)| {
+        let ranks = ranks_of(calls);
+        Some(label(job, *calls.first()?, format!("{} {} here", ranks_text(&ranks), verb(&ranks, "wait"))))
+    });
     Finding {
         code: if is_hang { Code::HangUnknown } else { Code::CallInFlight },
-        message: format!(
-            "all members have called {}, what the records hold of it agrees, and {partly}{why}",
-            what_at(job, call)
-        ),
+        message: format!("{who} {}, {agrees}, and {partly}{why}", named_at(job, &stall.waiting)),
         ranks: Vec::new(),
-        labels: vec![label(job, call, format!("{} {} here", ranks_text(&waiting), verb(&waiting, "wait")))],
+        labels: labels.collect(),
         notes,
         help,
     }

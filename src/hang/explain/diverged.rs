@@ -8,7 +8,7 @@ use crate::{
     divergence::{Basis, Divergence, How},
     queues::{Call, Job},
     record::Rank,
-    wording::{operands, place, position, ranks_of, ranks_text, tensors, verb, what},
+    wording::{operands, place, places, position, ranks_of, ranks_text, tensors, verb, what},
 };
 
 pub(super) fn diverged(job: &Job<'_>, found: &Divergence) -> Finding {
@@ -64,10 +64,12 @@ impl<'a, 'j> Sides<'a, 'j> {
         let (their, own) = (|stem: &str| verb(others, stem), |stem: &str| verb(ranks, stem));
         let call =
             |call: Call| what(job, call) + &place(job, call).map(|it| format!(" ({it})")).unwrap_or_default();
-        let (their_call, my_call) = (distinct(job, *theirs, *mine), distinct(job, *mine, *theirs));
+        let (their_call, my_call) =
+            (all_distinct(job, &found.expected, *mine), all_distinct(job, self.diverged.0, *theirs));
         let is_open = found.basis == Basis::Undecided;
         let both = ranks_text(&[ranks.as_slice(), others.as_slice()].concat());
-        let other_calls = || format!("{who} {} {my_call} where {they} {} {their_call}", own("call"), their("call"));
+        let other_calls =
+            || format!("{who} {} {my_call} where {they} {} {their_call}", own("call"), their("call"));
         match &found.how {
             How::Skipped(1) | How::SkippedByHistory | How::Added(1) if is_open => format!(
                 "{}: {who} {} that call, or {they} {} it once too often",
@@ -90,10 +92,9 @@ impl<'a, 'j> Sides<'a, 'j> {
                 their("pass"),
                 values(job, &found.expected),
             ),
-            How::Reordered(_) if is_open => format!(
-                "{both} make the same calls in different orders: {}",
-                other_calls()
-            ),
+            How::Reordered(_) if is_open => {
+                format!("{both} make the same calls in different orders: {}", other_calls())
+            }
             How::Skipped(1) | How::SkippedByHistory => format!(
                 "{who} {} the {their_call} that {they} {}, and {} on to the {my_call}",
                 own("skip"),
@@ -165,7 +166,9 @@ impl<'a, 'j> Sides<'a, 'j> {
         let mut notes = Vec::new();
         if !found.is_before_records {
             let at = position(job, theirs);
-            notes.push(format!("this is {at}; all calls of the group before it agree"));
+            let is_cut = found.calls().any(|it| job.records.log(it.rank).is_some_and(|log| log.lost > 0));
+            let all = if is_cut { "all calls that the records of all members hold" } else { "all calls" };
+            notes.push(format!("this is {at}; {all} of the group before it agree"));
         }
         notes.extend(how_note(job, found, theirs, mine));
         if found.how == How::Skipped(1) && !found.is_before_records {
@@ -189,7 +192,19 @@ impl<'a, 'j> Sides<'a, 'j> {
             let text = call_text(self.job, call);
             label(self.job, call, format!("{} {} {text}", ranks_text(ranks), verb(ranks, "call")))
         };
-        vec![of(self.mine, &self.ranks), of(self.theirs, &self.others)]
+        let by_place = |calls: &[Call]| {
+            let mut sides: Vec<(Option<String>, Vec<Call>)> = Vec::new();
+            for call in calls {
+                let at = place(self.job, *call);
+                match sides.iter_mut().find(|it| it.0 == at) {
+                    Some(side) => side.1.push(*call),
+                    None => sides.push((at, vec![*call])),
+                }
+            }
+            sides.into_iter().take(3).map(|it| it.1).collect::<Vec<_>>()
+        };
+        let sides = by_place(self.diverged.0).into_iter().chain(by_place(&self.found.expected));
+        sides.filter_map(|it| Some(of(*it.first()?, &ranks_of(&it)))).collect()
     }
 
     fn help(&self, all: &[Rank]) -> String {
@@ -221,6 +236,16 @@ pub(crate) fn explain_completed(job: &Job<'_>, found: &Divergence) -> Finding {
         code: Code::HangPairedCalls,
         message: format!("{}, and all of it completed: the results are wrong", finding.message),
         ..finding
+    }
+}
+
+/// As `distinct`, with the places of all calls.
+fn all_distinct(job: &Job<'_>, calls: &[Call], other: Call) -> String {
+    let Some(first) = calls.first().copied() else { return String::new() };
+    let name = distinct(job, first, other);
+    match (place(job, first), places(job, calls)) {
+        (Some(one), Some(all)) => name.replace(&format!(" ({one})"), &format!(" ({all})")),
+        _ => name,
     }
 }
 

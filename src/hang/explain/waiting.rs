@@ -11,7 +11,7 @@ use crate::{
     record::{Kind, Rank},
     site::call_name,
     stall::{Place, Stall},
-    wording::{operands, place, position, ranks_of, ranks_text, verb, what, what_at},
+    wording::{named_at, operands, place, position, ranks_of, ranks_text, verb, what, what_at},
 };
 
 pub(super) fn passed(
@@ -31,7 +31,7 @@ pub(super) fn passed(
             format!(
                 "{who} {} the {} that {} {}, and {} made the {later_text} that follows",
                 verb(ranks, "skip"),
-                what_at(job, call),
+                named_at(job, &stall.waiting),
                 ranks_text(&waiting),
                 verb(&waiting, "call"),
                 verb(ranks, "have"),
@@ -57,7 +57,7 @@ pub(super) fn passed(
         None if !is_expected => format!(
             "{they} {} the {}, and {who} {} not and {} made the {later_text} that follows: {who} {} it, or {they} {} one call too many",
             verb(&waiting, "call"),
-            what_at(job, call),
+            named_at(job, &stall.waiting),
             verb(ranks, "do"),
             verb(ranks, "have"),
             verb(ranks, "skip"),

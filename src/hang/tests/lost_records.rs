@@ -57,7 +57,8 @@ fn a_job_that_has_lost_messages_is_not_cleared() {
 #[test]
 fn a_collective_whose_record_is_lost_is_not_said_to_have_been_made() {
     let lost = || vec![call(9, 6, "all_gather", false), call(10, 7, "all_reduce", false)];
-    let ahead = vec![call(6, 3, "all_reduce", true), call(7, 4, "all_gather", true), call(8, 5, "barrier", false)];
+    let ahead =
+        vec![call(6, 3, "all_reduce", true), call(7, 4, "all_gather", true), call(8, 5, "barrier", false)];
     let found = explained(&[lost(), lost(), ahead]);
     assert_eq!((found.findings[0].code.text(), found.is_hang), ("E0807", true));
     assert_eq!(
@@ -94,5 +95,9 @@ fn messages_are_paired_if_the_records_hold_the_first_open_ones() {
     assert!(found.findings[0].message.ends_with(", and the records do not hold which call it meets"));
     // The receiver has kept a later receive that completed, and no open one.
     let found = explained(&[sends(true), receives(true)[..1].to_vec()]);
-    assert!(found.findings[0].message.contains("the records hold no receive of rank 1 for it"), "{}", found.verdict());
+    assert!(
+        found.findings[0].message.contains("the records hold no receive of rank 1 for it"),
+        "{}",
+        found.verdict()
+    );
 }

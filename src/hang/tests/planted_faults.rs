@@ -297,7 +297,13 @@ fn the_planted_rank_is_named() {
             (true, []) if !accuses(message) => Found::Undecided,
             _ => Found::Wrong,
         };
-        let about = || format!("{plan:?}: line {line}, {ranks:?}, {}, {:?}", report.verdict(), finding.map(|it| &it.notes));
+        let about = || {
+            format!(
+                "{plan:?}: line {line}, {ranks:?}, {}, {:?}",
+                report.verdict(),
+                finding.map(|it| &it.notes)
+            )
+        };
         assert_ne!(found, Found::Wrong, "{}", about());
         assert!(!(hangs && report.proceeds), "{}", about());
         let is_whole = plan.kept == usize::MAX;

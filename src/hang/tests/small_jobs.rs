@@ -182,7 +182,10 @@ fn names_of_files_are_kept_in_messages() {
     let frame = json!([{"name": "step", "filename": "a wait in b.py", "line": 3}]);
     let ranks = [vec![with(call(1, "all_reduce", 4), &[("frames", frame)])], vec![]];
     let message = &explained(2, &ranks).findings[0].message;
-    assert!(message.starts_with("rank 0 waits in all_reduce (a wait in b.py:3), #1 of group 0, and"), "{message}");
+    assert!(
+        message.starts_with("rank 0 waits in all_reduce (a wait in b.py:3), #1 of group 0, and"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -368,4 +371,89 @@ fn a_line_break_in_a_name_does_not_end_a_line() {
     assert!(!report(&dumps).verdict().contains('\n'));
     let program = hir_hang::program::program(&dumps);
     assert!(program.contains("// all_reduce(float32 [4]), a\\nb.py:3\n"), "{program}");
+}
+
+#[test]
+fn a_dump_of_another_job_is_not_read() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let calls = |name: &str| vec![done(call(1, "all_reduce", 4)), call(2, name, 4)];
+    write(folder.path(), 2, &[calls("all_reduce"), calls("all_reduce")]);
+    // Other calls of the same rank.
+    let other = json!({"version": "2.10", "pg_config": {}, "entries": [with(call(1, "barrier", 4), &[("time_created_ns", json!(5))])]});
+    fs::write(folder.path().join("copy_rank_1.json"), other.to_string()).expect("a file");
+    let dumps = files::load(&[folder.path().to_owned()]).expect("dumps");
+    assert_eq!(dumps.skipped.len(), 1);
+    assert!(dumps.skipped[0].why.ends_with("one of them is of another job"), "{}", dumps.skipped[0].why);
+    let found = &report(&dumps).findings[0];
+    assert!(
+        found.message.starts_with("rank 1 has no dump that can be read, and rank 0 waits"),
+        "{}",
+        found.message
+    );
+    assert!(found.ranks.is_empty());
+    // A rank that is no member of its world.
+    fs::remove_file(folder.path().join("copy_rank_1.json")).expect("a file");
+    fs::rename(folder.path().join("rank_1.json"), folder.path().join("rank_5.json")).expect("a file");
+    let dumps = files::load(&[folder.path().to_owned()]).expect("dumps");
+    assert_eq!((dumps.records.ranks.len(), dumps.skipped[0].rank), (1, 5));
+}
+
+#[test]
+fn places_of_a_root_and_of_the_others_are_both_written() {
+    let ranks = [3, 5, 5, 5].map(|line| vec![at_line(call(1, "gather", 4), line)]);
+    let mut ranks = ranks.to_vec();
+    ranks[3] = vec![at_line(call(1, "barrier", 4), 9)];
+    let found = &explained(4, &ranks).findings[0];
+    assert_eq!(
+        found.message,
+        "rank 3 calls barrier (train.py:9) where ranks 0 to 2 call gather (train.py:3 and train.py:5)"
+    );
+    let lines: Vec<u32> = found.labels.iter().filter_map(|it| Some(it.site.as_ref()?.line)).collect();
+    assert_eq!(lines, [9, 3, 5]);
+}
+
+#[test]
+fn one_call_with_another_size_is_no_call_too_many() {
+    // What follows is the same, so that it also agrees if it is shifted.
+    let calls =
+        |elements| vec![at_line(call(1, "all_reduce", elements), 4), at_line(call(2, "all_reduce", 8), 4)];
+    let found = &explained(2, &[calls(8), calls(9)]).findings[0];
+    assert_eq!(
+        (found.code.text(), found.message.as_str()),
+        (
+            "E0802",
+            "ranks 0 and 1 pass different sizes to all_reduce (train.py:4): rank 1 passes float32 [9], rank 0 passes float32 [8]"
+        )
+    );
+    // Two functions of one kind, at two places.
+    let save = at_line(call(1, "all_gather", 4), 33);
+    let train = at_line(call(1, "_all_gather_base", 512), 20);
+    assert_eq!(explained(2, &[vec![save], vec![train]]).findings[0].code.text(), "E0801");
+}
+
+#[test]
+fn sizes_of_an_all_to_all_that_differ_do_not_agree() {
+    let ranks = [8, 8, 9].map(|elements| {
+        vec![with(call(1, "all_to_all", elements), &[("output_sizes", json!([[elements]]))])]
+    });
+    let found = &explained(3, &ranks).findings[0];
+    assert_eq!(
+        found.message,
+        "all members have called all_to_all (#1 of group 0), their sizes are not the same, which splits may explain, and no member has completed it"
+    );
+    assert_eq!(found.labels.len(), 2);
+}
+
+#[test]
+fn a_call_that_one_rank_makes_may_be_one_too_many() {
+    let usual = || vec![done(call(1, "all_reduce", 4))];
+    let more = [usual(), vec![call(2, "all_reduce", 4)]].concat();
+    let found = &explained(3, &[usual(), usual(), more.clone()]).findings[0];
+    assert!(found.ranks.is_empty());
+    assert_eq!(
+        found.message,
+        "rank 2 waits in all_reduce (#2 of group 0), and ranks 0 and 1 have not come to it: they are late, stopped or dead, or rank 2 makes one call too many; all calls of the group before it agree"
+    );
+    let found = &explained(3, &[usual(), more.clone(), more]).findings[0];
+    assert_eq!(found.ranks, [0]);
 }
