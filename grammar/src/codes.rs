@@ -364,10 +364,11 @@ codes! {
     /// All members made the call and all that the records hold of it agrees, but it hangs: only some members completed a call that has a root or
     /// splits, or the watchdog gave the call up. Records do not hold roots, reduce operators, splits and tags; these have to be compared in the program.
     HangUnknown = "E0808", Error;
-    /// Ranks wait in a call that one of them has not reached: it is late, stopped or dead. All calls agree so far, so that this need not be a hang; it is one,
+    /// Ranks wait in a call that one of them has not reached: it is late, stopped or dead, or the call is one too many. All calls agree so far, so that this need not be a hang; it is one,
     /// and the exit code is 4, if the watchdog gave the call up. Also a receive from any rank to which no rank sends.
     RankLate = "W0801", Warning;
-    /// All members made the call, and some or all of them have not completed it: it is in flight, or the device or the network is stuck.
+    /// All members made the call, and some or all of them have not completed it: it is in flight, or the device or the network is stuck. Also a
+    /// call of which the ring buffer has lost the records of other members.
     CallInFlight = "W0802", Warning;
     /// Different calls were paired, and completed. NCCL does not compare what ranks call; the results are wrong.
     HangPairedCalls = "W0803", Warning;

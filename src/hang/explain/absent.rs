@@ -110,7 +110,7 @@ pub(super) fn late(job: &Job<'_>, stall: &Stall, ranks: &[Rank], is_proven: bool
             or_added,
         ),
         (_, call) => format!(
-            "{} in {}, and {who} {has} not come to it: {} late, stopped or dead{}{or_added}{agree}",
+            "{} in {}, and {who} {has} not come to it: {} late, finished, stopped or dead{}{or_added}{agree}",
             waiters_text(stall),
             call.map(|_| waiting_at(job, stall)).unwrap_or_default(),
             if ranks.len() == 1 { "it is" } else { "they are" },

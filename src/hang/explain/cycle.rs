@@ -37,7 +37,7 @@ pub(super) fn cycle(
     }
     notes.push(match deviant {
         Some((rank, reason)) => reason_text(job, rank, reason),
-        None => "the records do not show which of them is in the wrong order".to_owned(),
+        None => "the records do not show which of them is wrong".to_owned(),
     });
     let departure = departs(job, stalls).filter(|_| is_messages && deviant.is_none());
     if let Some((call, usual)) = departure {

@@ -71,18 +71,13 @@ impl<'a, 'j> Sides<'a, 'j> {
         let other_calls =
             || format!("{who} {} {my_call} where {they} {} {their_call}", own("call"), their("call"));
         match &found.how {
-            How::Skipped(1) | How::SkippedByHistory | How::Added(1) if is_open => format!(
-                "{}: {who} {} that call, or {they} {} it once too often",
-                other_calls(),
-                own("skip"),
-                their("make"),
-            ),
-            How::Skipped(by) | How::Added(by) if is_open => format!(
-                "{}: {who} {} {by} calls, or {they} {} {by} calls too many",
-                other_calls(),
-                own("skip"),
-                their("make"),
-            ),
+            // A shift that holds for few calls may be the other way round.
+            How::Skipped(1) | How::SkippedByHistory | How::Added(1) if is_open => {
+                format!("{}: either side may skip a call, or make one too many", other_calls())
+            }
+            How::Skipped(_) | How::Added(_) if is_open => {
+                format!("{}: either side may skip some calls, or make some too many", other_calls())
+            }
             How::Elements | How::ElementType if is_open => format!(
                 "{both} pass different {} to {}: {who} {} {}, {they} {} {}",
                 if found.how == How::Elements { "sizes" } else { "element types" },
@@ -281,11 +276,17 @@ fn how_note(job: &Job<'_>, found: &Divergence, theirs: Call, mine: Call) -> Opti
         How::Skipped(by) => {
             let last = job.last_seq(lane(mine.rank)?)?;
             let from = found.seq;
+            // If nothing decides, that they are alike may be chance.
+            let is_open = found.basis == Basis::Undecided;
+            let (is, are, its) = match is_open {
+                true => ("is like", "are like", format!("rank {}: its", mine.rank)),
+                false => ("is", "are", "its".to_owned()),
+            };
             Some(if last == from {
-                format!("its call #{from} is call #{} of rank {}", from + by, theirs.rank)
+                format!("{its} call #{from} {is} call #{} of rank {}", from + by, theirs.rank)
             } else {
                 format!(
-                    "its calls #{from} to #{last} are calls #{} to #{} of rank {}",
+                    "{its} calls #{from} to #{last} {are} calls #{} to #{} of rank {}",
                     from + by,
                     last + by,
                     theirs.rank

@@ -55,7 +55,7 @@ pub(super) fn passed(
             what_at(job, call)
         ),
         None if !is_expected => format!(
-            "{they} {} the {}, and {who} {} not and {} made the {later_text} that follows: {who} {} it, or {they} {} one call too many",
+            "{they} {} the {}, and {who} {} not and {} made the {later_text} that follows: {who} {} one call, or {they} {} one too many",
             verb(&waiting, "call"),
             named_at(job, &stall.waiting),
             verb(ranks, "do"),
@@ -136,7 +136,7 @@ pub(super) fn unmatched_text(
     if pair.is_cut {
         let (call, posts) = if is_send { ("send", "receive") } else { ("receive", "send") };
         return format!(
-            "a {call} of rank {} {} rank {other}{at} is {never} {}: the records hold no {posts} of rank {other} for it{later}",
+            "a {call} of rank {} {} rank {other}{at} is {never} {}: rank {other} posts no {posts} for it that the records hold{later}",
             call_rank,
             if is_send { "to" } else { "from" },
             if is_send { "received" } else { "sent" },

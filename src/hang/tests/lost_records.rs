@@ -96,7 +96,7 @@ fn messages_are_paired_if_the_records_hold_the_first_open_ones() {
     // The receiver has kept a later receive that completed, and no open one.
     let found = explained(&[sends(true), receives(true)[..1].to_vec()]);
     assert!(
-        found.findings[0].message.contains("the records hold no receive of rank 1 for it"),
+        found.findings[0].message.contains("rank 1 posts no receive for it that the records hold"),
         "{}",
         found.verdict()
     );

@@ -452,7 +452,7 @@ fn a_call_that_one_rank_makes_may_be_one_too_many() {
     assert!(found.ranks.is_empty());
     assert_eq!(
         found.message,
-        "rank 2 waits in all_reduce (#2 of group 0), and ranks 0 and 1 have not come to it: they are late, stopped or dead, or rank 2 makes one call too many; all calls of the group before it agree"
+        "rank 2 waits in all_reduce (#2 of group 0), and ranks 0 and 1 have not come to it: they are late, finished, stopped or dead, or rank 2 makes one call too many; all calls of the group before it agree"
     );
     let found = &explained(3, &[usual(), more.clone(), more]).findings[0];
     assert_eq!(found.ranks, [0]);
