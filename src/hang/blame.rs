@@ -18,6 +18,8 @@ use crate::{
 pub(crate) enum Reason {
     /// It has made this call less often, or more often, than the others that came to the same collective: its number, and theirs.
     Count { call: Call, own: usize, usual: usize, at: Call },
+    /// It has made fewer, or more, collectives in groups of this description than the others that came to the same collective.
+    Total { call: Call, own: usize, usual: usize, at: Call },
     /// The other ranks make another call after the same one before it.
     History,
     /// In the round before, all ranks of the cycle used its two groups in the other order.
@@ -92,6 +94,11 @@ pub(crate) fn left_out(job: &Job<'_>, call: Call, missing: Rank, later: Call) ->
     if job.records.ranks.iter().any(|it| it.lost > 0) {
         return None;
     }
+    by_place(job, call, missing, later).or_else(|| by_group(job, call, missing, later))
+}
+
+/// As `left_out`, for the calls at one place of the program.
+fn by_place(job: &Job<'_>, call: Call, missing: Rank, later: Call) -> Option<(Rank, Reason)> {
     let others = others_at(job, later, [call.rank, missing])?;
     let partner = partner_of(job, call, missing)?;
     // Ranks with other parts of the program, such as the first stage of a pipeline, make other numbers of calls.
@@ -116,6 +123,42 @@ pub(crate) fn left_out(job: &Job<'_>, call: Call, missing: Rank, later: Call) ->
     let own = count(job, call, call) + 1;
     let usual = usual_count(job, call, &others).filter(|it| own > *it && is_alike(call, call.rank))?;
     Some((call.rank, Reason::Count { call, own, usual, at: later }))
+}
+
+/// As `left_out`, for all collectives in groups of the description of the call: one too many at another place shifts those behind it.
+fn by_group(job: &Job<'_>, call: Call, missing: Rank, later: Call) -> Option<(Rank, Reason)> {
+    let (record, other) = (job.record(call), job.record(later));
+    let description = job.records.group(record.group).own_description()?;
+    if !record.is_collective() || !other.is_collective() || record.group == other.group {
+        return None;
+    }
+    let total = |before: Call| {
+        let is_like = |it: &Record| {
+            it.is_collective() && job.records.group(it.group).own_description() == Some(description)
+        };
+        let records = job.records.log(before.rank).map_or(&[][..], |it| &it.records);
+        records.iter().take(before.at as usize).filter(|it| is_like(it)).count()
+    };
+    // All others agree, and so did all ranks one round before.
+    let common = |calls: &[Call]| {
+        let first = total(*calls.first()?);
+        (calls.len() > 1 && first > 0 && calls.iter().all(|it| total(*it) == first)).then_some(first)
+    };
+    let usual = common(&others_at(job, later, [call.rank, missing])?)?;
+    let before = earlier_at(job, later)?;
+    let mut all = others_at(job, before, [missing; 2])?;
+    all.push(before);
+    if !all.iter().any(|it| it.rank == call.rank) {
+        return None;
+    }
+    common(&all)?;
+    let own = total(later);
+    if own < usual {
+        return Some((missing, Reason::Total { call, own, usual, at: later }));
+    }
+    let own_of_call = total(call) + 1;
+    (own == usual && own_of_call > usual)
+        .then_some((call.rank, Reason::Total { call, own: own_of_call, usual, at: later }))
 }
 
 /// Returns the call of a rank that was at the place of a call one time earlier.

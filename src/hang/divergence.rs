@@ -185,7 +185,7 @@ fn vote(job: &Job<'_>, at: usize, seq: u32, parts: &[Vec<Call>]) -> (usize, Basi
     if let Some(chosen) = like_other_groups(job, queue, seq, parts) {
         return (chosen, Basis::OtherGroups);
     }
-    let seen: Vec<bool> = parts.iter().map(|part| is_seen_before(job, queue, part[0], seq)).collect();
+    let seen: Vec<bool> = parts.iter().map(|part| is_habit(job, queue, part[0], seq)).collect();
     // A call that is seldom made follows nothing before.
     let is_known = |part: &Vec<Call>| is_made_before(job, queue, part[0], seq);
     match (seen.iter().filter(|it| **it).count(), seen.iter().position(|it| *it)) {
@@ -227,11 +227,20 @@ fn like_other_groups(job: &Job<'_>, queue: &Queue, seq: u32, parts: &[Vec<Call>]
     is_clear.then_some(best)
 }
 
-/// Whether the call followed the one before it at an earlier position of the group.
-fn is_seen_before(job: &Job<'_>, queue: &Queue, call: Call, seq: u32) -> bool {
+/// Whether the call is the one that followed the call before it at all earlier positions of the group, two at least: a loop or a condition may be
+/// left for the first time. Without stacks, calls of several places look alike.
+fn is_habit(job: &Job<'_>, queue: &Queue, call: Call, seq: u32) -> bool {
     let Some(lane) = queue.lane(call.rank) else { return false };
     let Some(before) = seq.checked_sub(1).and_then(|it| job.call_at(lane, it)) else { return false };
-    follows_before(job, lane, job.token(before), job.token(call), seq)
+    if job.records.stack(job.record(call).stack).frames.is_empty() {
+        return false;
+    }
+    let token = |at: u32| job.token(Call { rank: lane.rank, at });
+    let is_earlier = |at: u32| job.record(Call { rank: lane.rank, at }).seq < seq;
+    let pairs = lane.calls.windows(2).take_while(|it| is_earlier(it[1]));
+    let mut after = pairs.filter(|it| token(it[0]) == job.token(before)).map(|it| token(it[1]));
+    after.by_ref().take(2).filter(|it| *it == job.token(call)).count() == 2
+        && after.all(|it| it == job.token(call))
 }
 
 /// Whether a call with the token `second` directly follows one with `first` before a position.

@@ -90,7 +90,12 @@ pub(super) fn late(job: &Job<'_>, stall: &Stall, ranks: &[Rank], is_proven: bool
     let waiting = ranks_of(&stall.waiting);
     let or_added = match is_proven {
         true => String::new(),
-        false => format!(", or {} {} one call too many", ranks_text(&waiting), verb(&waiting, "make")),
+        false => format!(
+            ", or {} {} one call too many{}",
+            ranks_text(&waiting),
+            verb(&waiting, "make"),
+            if matches!(stall.place, Place::Pair { .. }) { " or names the wrong peer" } else { "" }
+        ),
     };
     if !is_proven {
         notes.push(format!(

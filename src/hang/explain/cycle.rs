@@ -158,7 +158,7 @@ impl Cycle<'_, '_> {
                 "rank {rank} changes the order of two groups: it calls the {mine} of {group} before {wanted}; {}",
                 self.calls()
             ),
-            Reason::History | Reason::Alone | Reason::Count { .. } => format!(
+            Reason::History | Reason::Alone | Reason::Count { .. } | Reason::Total { .. } => format!(
                 "rank {rank} calls the {mine} of {group} before {wanted}, or skips that: {} wait for {}",
                 self.who(),
                 self.each()

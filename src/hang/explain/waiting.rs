@@ -2,7 +2,7 @@
 
 use grammar::{codes::Code, count_text, ordinal};
 
-use super::{Finding, callers_note, empty, group_of, label};
+use super::{Finding, callers_note, empty, group_of, label, waiters_text, waiting_at};
 use crate::{
     blame::Reason,
     cause::{is_expected, same_collective},
@@ -55,10 +55,10 @@ pub(super) fn passed(
             what_at(job, call)
         ),
         None if !is_expected => format!(
-            "{they} {} the {}, and {who} {} not and {} made the {later_text} that follows: {who} {} one call, or {they} {} one too many",
-            verb(&waiting, "call"),
-            named_at(job, &stall.waiting),
-            verb(ranks, "do"),
+            "{} in {}; {who} {} not called it and {} made the {later_text} that follows: {who} {} one call, or {they} {} one too many",
+            waiters_text(stall),
+            waiting_at(job, stall),
+            verb(ranks, "have"),
             verb(ranks, "have"),
             verb(ranks, "skip"),
             verb(&waiting, "make"),
@@ -171,6 +171,12 @@ pub(super) fn reason_text(job: &Job<'_>, rank: Rank, reason: Reason) -> String {
             if own == 0 { "not once".to_owned() } else { times(own) },
             times(usual),
             if job.record(at).is_collective() { what_at(job, at) } else { any_peer_at(job, at) }
+        ),
+        Reason::Total { call, own, usual, at } => format!(
+            "rank {rank} is named because it has made {} in groups of the kind `{}`, and the others {usual} when they came to the {}",
+            count_text(own, "collective"),
+            group_of(job, call).description,
+            what_at(job, at)
         ),
         Reason::History => format!(
             "rank {rank} is named because its call never follows the one before it elsewhere in the records, and other ranks make another call there"

@@ -457,3 +457,32 @@ fn a_call_that_one_rank_makes_may_be_one_too_many() {
     let found = &explained(3, &[usual(), more.clone(), more]).findings[0];
     assert_eq!(found.ranks, [0]);
 }
+
+#[test]
+fn a_rank_that_leaves_a_loop_for_the_first_time_is_not_accused() {
+    // Rank 1 makes a round more; the call behind the loop looks like one of the loop.
+    let round = |seq: u32| [call(seq, "all_reduce", 8), call(seq + 1, "all_reduce", 4)].map(done).to_vec();
+    let rounds = || [round(1), round(3)].concat();
+    let ranks = [
+        [rounds(), vec![call(5, "all_reduce", 4)]].concat(),
+        [rounds(), vec![call(5, "all_reduce", 8)]].concat(),
+    ];
+    let found = &explained(2, &ranks).findings[0];
+    assert!(found.ranks.is_empty(), "{found:#?}");
+}
+
+#[test]
+fn a_rank_of_one_more_collective_than_the_others_of_its_kind_is_named() {
+    // The ranks 0 and 1, and the ranks 2 and 3, are groups of one kind. Rank 0 makes a call of its pair twice.
+    let pair = |rank: u32, seq: u32| {
+        let name = (1 + rank / 2).to_string();
+        at_line(with(call(seq, "all_reduce", 4), &[("process_group", json!([name, "tp"]))]), 7)
+    };
+    let world = |seq: u32| at_line(call(seq, "all_reduce", 4), 9);
+    let round = |rank: u32, seq: u32| vec![done(pair(rank, seq)), done(world(seq))];
+    let usual = |rank| [round(rank, 1), vec![done(pair(rank, 2)), world(2)]].concat();
+    let more = [round(0, 1), vec![done(pair(0, 2)), pair(0, 3)]].concat();
+    let found = &explained(4, &[more, usual(1), usual(2), usual(3)]).findings[0];
+    assert_eq!(found.ranks, [0], "{found:#?}");
+    assert!(found.notes.iter().any(|it| it.starts_with("rank 0 is named because ")), "{found:#?}");
+}
