@@ -43,22 +43,26 @@ pub(super) fn missing(job: &Job<'_>, stall: &Stall, ranks: &[Rank]) -> Finding {
         );
         notes.push(format!("this is {}", position(job, *call)));
     }
-    let named: Vec<Rank> = ranks.iter().copied().filter(|it| !job.unreadable.contains(it)).collect();
+    let are_unreadable = ranks.iter().all(|it| job.unreadable.contains(it));
     Finding {
         code: Code::HangNoDump,
         message: format!(
             "{who} {has} no dump{}, and {} in {}, which needs {}",
-            if named.is_empty() { " that can be read" } else { "" },
+            if are_unreadable { " that can be read" } else { "" },
             waiters_text(stall),
             waiting_at(job, stall),
             if ranks.len() == 1 { "it" } else { "them" }
         ),
-        ranks: named,
+        ranks: ranks.to_vec(),
         labels,
         notes,
-        help: format!(
-            "a process that ends or is killed before the time-out writes no dump: look at the log of {who} for an exception or a signal; or the file was not collected"
-        ),
+        help: if are_unreadable {
+            format!("the warning says why the dump of {who} cannot be read: collect it again")
+        } else {
+            format!(
+                "a process that ends or is killed before the time-out writes no dump: look at the log of {who} for an exception or a signal; or the file was not collected"
+            )
+        },
     }
 }
 

@@ -390,7 +390,6 @@ fn a_dump_of_another_job_is_not_read() {
         "{}",
         found.message
     );
-    assert!(found.ranks.is_empty());
     // A rank that is no member of its world.
     fs::remove_file(folder.path().join("copy_rank_1.json")).expect("a file");
     fs::rename(folder.path().join("rank_1.json"), folder.path().join("rank_5.json")).expect("a file");

@@ -209,9 +209,9 @@ pub fn dump(job: &Job, outcome: &Outcome, rank: usize) -> String {
 /// Returns a job of two ranks, of which the second one leaves out a call.
 pub fn two_ranks() -> Job {
     let call = |op, line| Call { op, group: 0, elements: 8, dtype: "Float", line };
-    let calls = [call(Op::AllReduce, 5), call(Op::Broadcast, 6)].repeat(3);
+    let calls = [call(Op::AllReduce, 5), call(Op::Broadcast, 6)].repeat(4);
     let mut second = calls.clone();
-    second.remove(4);
+    second.remove(6);
     Job {
         groups: vec![Group { description: "default_pg", members: vec![0, 1] }],
         calls: vec![calls, second],
