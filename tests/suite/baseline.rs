@@ -8,6 +8,7 @@
 
 use hir::plan::limits::DEFAULT_MEMORY_LIMIT;
 use std::{
+    collections::HashSet,
     fmt::Write,
     fs,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -37,6 +38,7 @@ use hir::{
 use libtest_mimic::{Failed, Trial};
 
 use crate::{
+    part,
     pipelines::{self, bindings},
     setting, shown,
 };
@@ -49,7 +51,7 @@ const MISSED: &str = "MISSED";
 /// Maximum number of simulated ranks.
 const RANKS: usize = 16;
 
-/// Returns one trial for the cases of each folder, and one for each pipeline.
+/// Returns one trial for the cases of each folder, and one for each pipeline, which has the cases of a part (`part`).
 pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
     let mut folders: Vec<(String, Vec<PathBuf>)> = Vec::new();
     for path in cases {
@@ -60,18 +62,21 @@ pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
             None => folders.push((folder, vec![path.clone()])),
         }
     }
-    let lowered = pipelines::lowering_pipelines().map(|pipeline| {
-        let paths = cases.to_vec();
-        Trial::test(format!("baseline::{pipeline}"), move || table(pipeline, &paths, Some(pipeline)))
+    let lowered = pipelines::lowering_pipelines().enumerate().map(|(at, pipeline)| {
+        let is_mine = |number: usize| part::includes(number + at) || setting::updates();
+        let split = cases.iter().cloned().enumerate().partition(|(number, _)| is_mine(*number));
+        let (mine, others): (Vec<_>, Vec<_>) = split;
+        let [mine, others] = [mine, others].map(|all| all.into_iter().map(|it| it.1).collect::<Vec<_>>());
+        Trial::test(format!("baseline::{pipeline}"), move || table(pipeline, &mine, &others, Some(pipeline)))
     });
     let plain = folders.into_iter().map(|(folder, paths)| {
-        Trial::test(format!("baseline::{folder}"), move || table(&folder, &paths, None))
+        Trial::test(format!("baseline::{folder}"), move || table(&folder, &paths, &[], None))
     });
     plain.chain(lowered).collect()
 }
 
-/// Compares the table of some programs with the recorded one.
-fn table(name: &str, paths: &[PathBuf], pipeline: Option<&str>) -> Result<(), Failed> {
+/// Compares the table of some programs with the recorded one, which has the rows of `others`, too.
+fn table(name: &str, paths: &[PathBuf], others: &[PathBuf], pipeline: Option<&str>) -> Result<(), Failed> {
     let mut text = String::new();
     for path in paths {
         let outcome = catch_unwind(AssertUnwindSafe(|| rows(path, pipeline)));
@@ -81,7 +86,16 @@ fn table(name: &str, paths: &[PathBuf], pipeline: Option<&str>) -> Result<(), Fa
         return Err(format!("the checker finds nothing: {row}").into());
     }
     let folder = if pipeline.is_some() { "tests/baseline/pipelines" } else { "tests/baseline" };
-    setting::compare(&format!("{folder}/{}.txt", name.trim_start_matches('@')), &text)
+    let others: HashSet<String> = others.iter().map(|it| shown(it)).collect();
+    // The rows below that of a program are indented.
+    let mut is_compared = true;
+    let is_compared = |row: &str| {
+        if let Some((file, _)) = row.split_once(": ").filter(|_| !row.starts_with(' ')) {
+            is_compared = !others.contains(file);
+        }
+        is_compared
+    };
+    setting::compare_rows(&format!("{folder}/{}.txt", name.trim_start_matches('@')), &text, is_compared)
 }
 
 /// Returns the rows of one file. Empty if no program of the file runs.

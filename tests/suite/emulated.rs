@@ -1,7 +1,7 @@
 //! Compares the GPU executor with the simulator: every program of the cases and samples that succeeds there
 //! runs step by step and as a graph, on one process per rank. A case with a line `// REFUSED ON GPUS: words`
 //! must be refused instead, with these words. Every run of the suite tests the samples and the cases of `tests/cases/cuda`,
-//! and a part of the others (`part`), of which it runs all that have several ranks or streams in another way (`delayed`).
+//! and a part of the others (`part`), and a quarter of those that have several ranks or streams in another way (`delayed`).
 //!
 //! The GPUs and NVIDIA's libraries are emulated (`tests/gpu/emulator`), so this needs a C++ compiler and no
 //! GPU. Without a compiler the trials are ignored; with `HIR_REQUIRE_CXX=1` they fail. Only

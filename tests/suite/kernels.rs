@@ -33,7 +33,7 @@ static KNOWN: LazyLock<Result<Vec<i32>, CudaError>> = LazyLock::new(instances::c
 /// Returns the trials of this file.
 pub fn trials() -> Vec<Trial> {
     let trial = |it: Architecture| {
-        let (ignored, (first, step)) = (is_unknown(&it), part::stride(it.step));
+        let (ignored, (first, step)) = (is_unknown(&it), part::stride_of_half(it.step));
         let compile = move || Ok(instances::compile(it.capability, first, step)?);
         Trial::test(format!("kernels::compile_for_{}", it.name), compile).with_ignored_flag(ignored)
     };

@@ -1,5 +1,6 @@
 //! Random tests, and tests of many programs in many ways, have eight parts. A run of the suite makes one of them, which the
-//! commit selects: successive commits test all. `HIR_PARTS=all` makes all of them.
+//! commit selects: successive commits test all. What takes long has parts of parts, which the commit selects, too. `HIR_PARTS=all`
+//! makes all of them.
 
 use std::{process::Command, sync::LazyLock};
 
@@ -8,28 +9,46 @@ use super::ROOT;
 /// The number of parts.
 pub const PARTS: usize = 8;
 
-/// The part that this run makes; `None` for all of them.
-static PART: LazyLock<Option<usize>> = LazyLock::new(|| {
+/// The number of halves of parts.
+const HALVES: usize = 2 * PARTS;
+
+/// The half of a part that this run makes; `None` for all parts.
+static HALF: LazyLock<Option<usize>> = LazyLock::new(|| {
     if std::env::var("HIR_PARTS").is_ok_and(|it| it == "all") {
         return None;
     }
     // Without a repository, the first part runs.
     let commit = Command::new("git").args(["rev-parse", "HEAD"]).current_dir(ROOT).output();
     let digit = commit.ok().and_then(|it| char::from(*it.stdout.first()?).to_digit(16));
-    Some(digit.unwrap_or_default() as usize % PARTS)
+    Some(digit.unwrap_or_default() as usize % HALVES)
 });
+
+/// The part that this run makes; `None` for all of them.
+fn part() -> Option<usize> {
+    HALF.map(|it| it % PARTS)
+}
 
 /// Returns whether this run makes the tests with a number, which are distributed over the parts in turns.
 pub fn includes(number: usize) -> bool {
-    PART.is_none_or(|it| number % PARTS == it)
+    part().is_none_or(|it| number % PARTS == it)
 }
 
 /// Returns whether this run makes all parts.
 pub fn includes_all() -> bool {
-    PART.is_none()
+    HALF.is_none()
+}
+
+/// Returns whether this run makes the tests with a number, of which a run makes one in so many.
+pub fn includes_one_in(count: usize, number: usize) -> bool {
+    part().is_none_or(|it| number % count == it % count)
 }
 
 /// Returns the first and the distance of the things that this run tests, of those that all parts test at a distance.
 pub fn stride(distance: usize) -> (usize, usize) {
-    PART.map_or((0, distance), |it| (it * distance, distance * PARTS))
+    part().map_or((0, distance), |it| (it * distance, distance * PARTS))
+}
+
+/// Returns the same for a half of the part.
+pub fn stride_of_half(distance: usize) -> (usize, usize) {
+    HALF.map_or((0, distance), |it| (it * distance, distance * HALVES))
 }
