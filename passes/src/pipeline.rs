@@ -312,9 +312,10 @@ fn bad_value(pass: &Pass, spec: &OptionSpec, value: TextSlice<'_>, text: &str) -
         |it: &str| it.bytes().all(|it| it.is_ascii_digit()) && it.parse::<f64>().is_ok_and(|it| it > 0.0);
     let is_number = matches!(spec.kind, OptionKind::Count | OptionKind::Counts)
         && value.text.split(',').all(|it| is_large(it.trim()));
-    let label = match is_number {
-        true => "expected a smaller number".to_owned(),
-        false => format!("expected {}", spec.kind.describe()),
+    let label = if is_number {
+        "expected a smaller number".to_owned()
+    } else {
+        format!("expected {}", spec.kind.describe())
     };
     Diagnostic::new(Code::BadOption, value.span(), message, label)
 }

@@ -89,8 +89,12 @@ pub(crate) fn limits(of: DType) -> RangeInclusive<i128> {
 fn exact(number: f64, of: DType) -> f64 {
     let digits = (number * 256.0).abs();
     let bits = of.significand_bits().unwrap_or(24).min(24);
-    let odd = digits as u64 >> (digits as u64).trailing_zeros().min(24);
-    if digits < 2.0_f64.powi(24) && digits.fract() == 0.0 && odd >> bits == 0 { number } else { f64::NAN }
+    let mantissa = digits as u64 >> (digits as u64).trailing_zeros().min(24);
+    if digits < 2.0_f64.powi(24) && digits.fract() == 0.0 && mantissa >> bits == 0 {
+        number
+    } else {
+        f64::NAN
+    }
 }
 
 /// The elements that a value of an idempotent function combines, by its name, its type and the value.
@@ -116,8 +120,8 @@ pub(crate) struct Algebra {
 
 impl Algebra {
     pub(crate) fn new(key: u64) -> Self {
-        let odd = |at: u64| hash(key, ("prime", at)) >> 4 | 1 << 60 | 1;
-        let prime = (0..).map(odd).find(|it| primal_check::miller_rabin(*it)).unwrap_or((1 << 61) - 1);
+        let candidate = |at: u64| hash(key, ("prime", at)) >> 4 | 1 << 60 | 1;
+        let prime = (0..).map(candidate).find(|it| primal_check::miller_rabin(*it)).unwrap_or((1 << 61) - 1);
         let numbers = FxHashMap::from_iter([(0, 0.0), (1, 1.0), (prime - 1, -1.0)]);
         Self { prime, key, numbers: numbers.into(), ..Self::default() }
     }

@@ -215,9 +215,12 @@ impl<'p> SharedStorage<'p> {
             // second run, such a use belongs to the first run and must have ended.
             if pool.latest > occupancy.until {
                 let last = uses.by_start.range(occupancy.until.saturating_add(1)..).next();
-                let conflict = |it: (&u32, &StorageUse)| match self.is_repeated {
-                    false => Some((new, *it.1)),
-                    true => (it.1.number > ended).then_some((*it.1, new)),
+                let conflict = |it: (&u32, &StorageUse)| {
+                    if self.is_repeated {
+                        (it.1.number > ended).then_some((*it.1, new))
+                    } else {
+                        Some((new, *it.1))
+                    }
                 };
                 found.extend(last.and_then(conflict));
             }

@@ -29,8 +29,8 @@ fn accesses_are_wide_where_addresses_allow() -> Result<(), Unsupported> {
     assert_eq!(width(DType::BFloat, 4096, &dense, &dense)?, 8);
     assert_eq!(width(DType::Float, 4096, &dense, &dense)?, 4);
     assert_eq!(width(DType::BFloat, 4100, &dense, &dense)?, 2);
-    let odd = View::contiguous(0, vec![3, 5]);
-    assert_eq!(width(DType::BFloat, 4096, &odd, &odd)?, 1);
+    let unaligned = View::contiguous(0, vec![3, 5]);
+    assert_eq!(width(DType::BFloat, 4096, &unaligned, &unaligned)?, 1);
     // In the rows of a wider matrix, the pitch limits the width.
     let rows = |pitch| View { buffer: 0, offset: 0, shape: vec![4, 64], strides: vec![pitch, 1] };
     assert_eq!(width(DType::BFloat, 4096, &rows(128), &dense)?, 8);

@@ -422,7 +422,7 @@ fn read_watched(job: &GpuJob<'_>, engine: &Engine, member: &JobRank) -> Result<V
     Ok(blocks)
 }
 
-/// Judges the outputs on rank 0, which tells the other ranks whether they are right, or why it cannot judge them.
+/// Judges the outputs on rank 0, which sends to the other ranks whether they are right, or why it cannot judge them.
 fn judge_on_rank0(
     job: &GpuJob<'_>,
     outcome: &SimOutcome,
@@ -430,8 +430,8 @@ fn judge_on_rank0(
 ) -> Result<OutputVerdict, JobFailure> {
     if member.channel.rank > 0 {
         member.set_phase("waiting for rank 0 to judge the outputs");
-        let told = member.channel.all_gather_values::<Option<Judged>>(&None)?;
-        return match told.into_iter().next().flatten() {
+        let results = member.channel.all_gather_values::<Option<Judged>>(&None)?;
+        return match results.into_iter().next().flatten() {
             Some(Ok(is_right)) => Ok(OutputVerdict::without_outputs(is_right, "")),
             // Parts of an output that do not fit together are a bug.
             Some(Err(summary)) => {
@@ -443,13 +443,13 @@ fn judge_on_rank0(
     member.set_phase("judging the outputs");
     let judged = verdict::judge_outputs(job.world, outcome, job.expectations, &job.criteria);
     let judged = judged.map_err(JobFailure::from);
-    let told: Judged = match &judged {
+    let result: Judged = match &judged {
         Ok(it) => Ok(it.is_right),
         Err(failure) => Err(failure.summary()),
     };
-    member.channel.all_gather_values(&Some(told))?;
+    member.channel.all_gather_values(&Some(result))?;
     judged
 }
 
-/// What rank 0 says of the outputs: whether they are right, or why it cannot judge them.
+/// The result of rank 0 for the outputs: whether they are right, or why it cannot judge them.
 type Judged = Result<bool, String>;

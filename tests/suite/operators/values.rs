@@ -136,8 +136,8 @@ fn ties() -> Vec<f64> {
     };
     for bits in PRECISIONS {
         for exponent in [0, 7, 15, 127, -14, -126] {
-            for odd in [1.0, 3.0] {
-                around(2f64.powi(exponent) * (1.0 + odd * 2f64.powi(-bits)));
+            for step in [1.0, 3.0] {
+                around(2f64.powi(exponent) * (1.0 + step * 2f64.powi(-bits)));
             }
         }
         // The last tie before infinity, of binary16 and of the types with the exponent range of binary32.
@@ -162,8 +162,8 @@ fn integers() -> Vec<u64> {
     }
     for bits in PRECISIONS {
         for shift in [0, 1, 5, 10] {
-            let tie = |odd: u64| ((1u64 << bits) + odd) << shift;
-            found.extend([1, 3].into_iter().flat_map(|odd| [tie(odd) - 1, tie(odd), tie(odd) + 1]));
+            let tie = |step: u64| ((1u64 << bits) + step) << shift;
+            found.extend([1, 3].into_iter().flat_map(|step| [tie(step) - 1, tie(step), tie(step) + 1]));
         }
     }
     found.extend(found.clone().iter().map(|it| it.wrapping_neg()));
