@@ -8,7 +8,7 @@ use super::{
     plan_index::PlanIndexes,
     race_side::{RaceSide, stream_of},
 };
-use hir_plan::{Plan, is_slots};
+use hir_plan::{BufferRole, Plan};
 
 /// Two runs, one after the other.
 pub(super) struct RunPair<'a> {
@@ -35,10 +35,10 @@ impl RaceExplanation {
         indexes: &PlanIndexes<'_>,
     ) -> Self {
         let owner = if first.plan.rank == race.rank { first.plan } else { second.plan };
-        if is_slots(&owner.buffers[race.buffer as usize]) {
-            return slots_come_round(first, second);
+        match owner.buffers[race.buffer as usize].role {
+            BufferRole::Slots => slots_come_round(first, second),
+            BufferRole::Elements => RunPair { indexes, names: None }.explain(first, second).reason,
         }
-        RunPair { indexes, names: None }.explain(first, second).reason
     }
 }
 

@@ -373,7 +373,7 @@ impl RankReplay {
 
     /// Adds a buffer of the caller for a part of an input or output.
     fn caller_buffer(&mut self, of: &IoBinding, view: &View) -> View {
-        let buffer = Buffer { name: of.name.clone(), dtype: of.dtype, len: view.len() };
+        let buffer = Buffer::new(of.name.clone(), of.dtype, view.len());
         self.joined.plan.buffers.push(buffer);
         View::contiguous(self.joined.plan.buffers.len() as BufferNo - 1, view.shape.clone())
     }

@@ -14,7 +14,7 @@ use hir_plan::{
 };
 
 pub(super) fn plan(rank: usize, lens: &[usize], code: Vec<InstKind>) -> Plan {
-    let buffer = |len: &usize| Buffer { name: "T0".to_owned(), dtype: DType::BFloat, len: *len };
+    let buffer = |len: &usize| Buffer::new("T0", DType::BFloat, *len);
     Plan {
         buffers: lens.iter().map(buffer).collect(),
         code: code.into_iter().map(|kind| Inst { kind, stream: 0, origin: 0 }).collect(),

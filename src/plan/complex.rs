@@ -16,9 +16,9 @@ impl Buffer {
     /// Returns storage for elements of a shape, and the view of all of them. `number` is that of the buffer.
     pub fn of_elements(name: String, dtype: DType, number: BufferNo, shape: Vec<usize>) -> (Self, View) {
         let (len, mut view) = (shape.iter().product::<usize>(), View::contiguous(number, shape));
-        let Some(part) = dtype.part() else { return (Self { name, dtype, len }, view) };
+        let Some(part) = dtype.part() else { return (Self::new(name, dtype, len), view) };
         view.strides.iter_mut().for_each(|it| *it *= 2);
-        (Self { name, dtype: part, len: 2 * len }, view)
+        (Self::new(name, part, 2 * len), view)
     }
 }
 

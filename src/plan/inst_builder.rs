@@ -29,7 +29,7 @@ impl InstBuilder {
     }
 
     pub(super) fn buffer(&mut self, name: &str, dtype: DType, len: usize) -> BufferNo {
-        self.buffers.push(Buffer { name: name.to_owned(), dtype, len });
+        self.buffers.push(Buffer::new(name, dtype, len));
         self.first_buffer + self.buffers.len() as BufferNo - 1
     }
 

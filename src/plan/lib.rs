@@ -123,6 +123,7 @@ pub use skip::{MAX_SKIPS, SkipReason, SkippedComm, SkippedRole};
 pub use stream::PlanStream;
 pub use sync::World;
 pub use traffic::Traffic;
-pub use transport::is_slots;
 pub use unbound::flags_text;
-pub use view::{AxisPiece, Buffer, IoBinding, PrintedAxis, Shard, ShardLayout, View, ViewKey, ViewOnRank};
+pub use view::{
+    AxisPiece, Buffer, BufferRole, IoBinding, PrintedAxis, Shard, ShardLayout, View, ViewKey, ViewOnRank,
+};

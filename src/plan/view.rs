@@ -9,15 +9,31 @@ use super::BufferNo;
 /// Storage for elements of one type. Indices start at 0.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Buffer {
-    /// The name of the tensor, for reports.
+    /// The name of the tensor, for reports. Several buffers may have one name.
     pub name: String,
     /// The element type.
     pub dtype: DType,
     /// The number of elements.
     pub len: usize,
+    /// What it stores.
+    pub role: BufferRole,
+}
+
+/// What a buffer stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BufferRole {
+    /// Elements of a tensor, or intermediate values of an instruction.
+    Elements,
+    /// Slots, into which the peers of a team write (`transport::slots`). No statement of the program names them.
+    Slots,
 }
 
 impl Buffer {
+    /// Creates storage for elements of a tensor, or for intermediate values.
+    pub fn new(name: impl Into<String>, dtype: DType, len: usize) -> Self {
+        Self { name: name.into(), dtype, len, role: BufferRole::Elements }
+    }
+
     /// Returns the size in bytes.
     pub fn bytes(&self) -> usize {
         self.len.saturating_mul(self.dtype.size())

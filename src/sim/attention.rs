@@ -50,7 +50,7 @@ fn run_part(
     let mut buffers = Vec::new();
     let mut own = |view: &View| {
         let dtype = space.dtype(rank, view)?;
-        buffers.push(Buffer { name: String::new(), dtype, len: view.len() });
+        buffers.push(Buffer::new("", dtype, view.len()));
         Ok::<_, StepError>(View::contiguous(buffers.len() as u32 - 1, view.shape.clone()))
     };
     let copy = Attention {
@@ -101,10 +101,8 @@ mod tests {
         let shapes = [vec![2, 3, 5, 4], vec![2, 3, 7, 4], vec![2, 3, 7, 2], vec![2, 3, 5, 2], vec![2, 3, 5]];
         let [query, key, value, out, logsumexp] =
             [0, 1, 2, 3, 4].map(|number: u32| View::contiguous(number, shapes[number as usize].clone()));
-        let mut buffers: Vec<Buffer> = shapes
-            .iter()
-            .map(|it| Buffer { name: String::new(), dtype: DType::Float, len: it.iter().product() })
-            .collect();
+        let mut buffers: Vec<Buffer> =
+            shapes.iter().map(|it| Buffer::new("", DType::Float, it.iter().product())).collect();
         let it = Attention {
             query,
             key,

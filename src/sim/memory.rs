@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn copies_carry_what_is_unwritten() -> Result<(), UnsupportedDtype> {
-        let buffer = |dtype| Buffer { name: "T0".to_owned(), dtype, len: 4 };
+        let buffer = |dtype| Buffer::new("T0", dtype, 4);
         let mut memory = Memory::new(&[buffer(DType::Float), buffer(DType::BFloat)])?;
         let row = View { buffer: 0, offset: 2, shape: vec![2], strides: vec![1] };
         assert!(scatter(
@@ -186,7 +186,7 @@ mod tests {
     fn zeroed_storage_is_written() -> Result<(), UnsupportedDtype> {
         assert!(BufferData::zeroed(DType::Int32, 3)?.written.is_full());
         assert!(!BufferData::unwritten(DType::Int32, 3)?.written.is_full());
-        assert!(Memory::new(&[Buffer { name: "T1".to_owned(), dtype: DType::Complex64, len: 1 }]).is_err());
+        assert!(Memory::new(&[Buffer::new("T1", DType::Complex64, 1)]).is_err());
         Ok(())
     }
 }

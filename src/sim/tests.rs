@@ -31,7 +31,7 @@ impl RankPlanBuilder {
 
     fn typed(&mut self, len: usize, dtype: DType) -> View {
         let number = self.0.buffers.len();
-        self.0.buffers.push(Buffer { name: format!("T{number}"), dtype, len });
+        self.0.buffers.push(Buffer::new(format!("T{number}"), dtype, len));
         View::contiguous(number as u32, vec![len])
     }
 

@@ -137,11 +137,7 @@ impl Builder {
         for rank in 0..ranks {
             for number in 0..1 + it.rng.below(3) as u32 {
                 let pieces = if it.rng.chance(30) { 1 + it.rng.below(3) } else { 50 + it.rng.below(100) };
-                it.plans[rank].buffers.push(Buffer {
-                    name: format!("T{number}"),
-                    dtype: DType::Float,
-                    len: PIECE * pieces,
-                });
+                it.plans[rank].buffers.push(Buffer::new(format!("T{number}"), DType::Float, PIECE * pieces));
                 it.buffers.push((rank, number));
                 it.users.push(Vec::new());
             }

@@ -69,7 +69,7 @@ fn plans(seed: u64) -> Vec<Plan> {
     let mut rng = Rng(seed ^ 0x57ac);
     let ranks = 2 + rng.below(2);
     let plan = |rank| Plan {
-        buffers: vec![Buffer { name: "b".into(), dtype: DType::Float, len: 1 }],
+        buffers: vec![Buffer::new("b", DType::Float, 1)],
         communicators: vec![
             Communicator { backend: Backend::Nccl, team: (0..ranks).collect(), pair_of: None },
             Communicator { backend: Backend::Ucc, team: (0..ranks).collect(), pair_of: None },

@@ -98,7 +98,7 @@ impl ExecutableBuilder<'_> {
             for to in [&mut inner.out].into_iter().chain(&mut inner.logsumexp) {
                 let from = View::contiguous((first + buffers.len()) as BufferNo, to.shape.clone());
                 let dtype = self.local_view(to)?.dtype;
-                buffers.push(Buffer { name: "result".to_owned(), dtype, len: from.len() });
+                buffers.push(Buffer::new("result", dtype, from.len()));
                 let to = std::mem::replace(to, from.clone());
                 let [from, to] = [from, to].map(|view| Box::new(ViewOnRank { rank: self.plan.rank, view }));
                 copies.push(InstKind::Copy { from, to });

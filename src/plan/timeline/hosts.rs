@@ -164,7 +164,7 @@ mod tests {
         let it = Collective { communicator: 0, kind, input, output, work: 0 };
         let kind = InstKind::Collective(Box::new(it));
         Plan {
-            buffers: vec![Buffer { name: "T0".to_owned(), dtype: grammar::dtype::DType::Float, len: 1_000 }],
+            buffers: vec![Buffer::new("T0", grammar::dtype::DType::Float, 1_000)],
             communicators: vec![Communicator {
                 backend: Backend::Nccl,
                 team: Arc::from(team),

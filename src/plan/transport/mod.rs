@@ -54,7 +54,6 @@ use super::{
 use one_shot::OneShot;
 use push::{Push, PushSteps};
 use slots::Slots;
-pub use slots::is_slots;
 use staging::StagedViews;
 use two_shot::TwoShot;
 use two_shot_copy::TwoShotCopy;

@@ -7,7 +7,9 @@
 use grammar::dtype::DType;
 use rustc_hash::FxHashMap;
 
-use crate::{Backend, Buffer, BufferNo, CommunicatorNo, PacketFormat, Plan, StreamNo, sync::InstRef};
+use crate::{
+    Backend, Buffer, BufferNo, BufferRole, CommunicatorNo, PacketFormat, Plan, StreamNo, sync::InstRef,
+};
 
 /// Slots begin at multiples of this number of elements. Twice as many bytes then hold the packets of a slot, in
 /// both formats, and begin at a multiple of 128 bytes.
@@ -79,15 +81,7 @@ impl SlotPool {
     }
 }
 
-/// The name of slots in plans and reports.
-const NAME: &str = "slots";
-
-/// Returns whether a buffer holds slots: names of tensors are others.
-pub fn is_slots(buffer: &Buffer) -> bool {
-    buffer.name == NAME
-}
-
 fn add_buffer(plan: &mut Plan, len: usize, dtype: DType) -> BufferNo {
-    plan.buffers.push(Buffer { name: NAME.to_owned(), dtype, len });
+    plan.buffers.push(Buffer { role: BufferRole::Slots, ..Buffer::new("slots", dtype, len) });
     plan.buffers.len() as BufferNo - 1
 }

@@ -149,7 +149,7 @@ impl StagingPool {
         let number = known.unwrap_or(next);
         if number == next {
             let Buffer { name, dtype, .. } = &plan.buffers[view.buffer as usize];
-            let it = Buffer { name: format!("{name}.staged"), dtype: *dtype, len: view.len() };
+            let it = Buffer::new(format!("{name}.staged"), *dtype, view.len());
             plan.buffers.push(it);
         }
         View::contiguous(number, vec![view.len()])

@@ -46,7 +46,7 @@ fn a_row_sharded_matrix_reshards() -> Result<(), SimError> {
     let plan = |rank: usize| {
         let mut it = RankPlanBuilder::new(rank, 2, 1);
         let (from, to) = (it.input(4), it.output(4));
-        let buffer = |name: &str| Buffer { name: name.to_owned(), dtype: DType::Float, len: 8 };
+        let buffer = |name: &str| Buffer::new(name, DType::Float, 8);
         let transposed = View { buffer: 0, offset: 0, shape: vec![2, 4], strides: vec![1, 2] };
         let place = |view| Box::new(ViewOnRank { rank: 0, view });
         let copy = InstKind::Copy { from: place(transposed), to: place(View::contiguous(1, vec![2, 4])) };

@@ -39,7 +39,7 @@ pub fn plans(seed: u64) -> Vec<Plan> {
             ..Plan::empty(rank, ranks, vec![PlanStream::Entry, PlanStream::Indexed(1)])
         };
         for name in ["T0", "T1", "T2"] {
-            plan.buffers.push(Buffer { name: name.into(), dtype: DType::Float, len: LEN });
+            plan.buffers.push(Buffer::new(name, DType::Float, LEN));
         }
         plan.outputs.push(IoBinding {
             name: "T0".into(),

@@ -80,11 +80,7 @@ impl WorldBuilder {
 
     fn buffer(&mut self, rank: usize, pieces: usize) -> u32 {
         let buffers = &mut self.plans[rank].buffers;
-        buffers.push(Buffer {
-            name: format!("T{}", buffers.len()),
-            dtype: DType::Float,
-            len: pieces * PIECE,
-        });
+        buffers.push(Buffer::new(format!("T{}", buffers.len()), DType::Float, pieces * PIECE));
         buffers.len() as u32 - 1
     }
 

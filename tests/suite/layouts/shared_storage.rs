@@ -37,7 +37,7 @@ fn parts(plan: &Plan, layout: &BufferAssignment) -> Parts {
     let (mut buffers, mut places) = (Vec::<Buffer>::new(), Vec::new());
     for (buffer, spot) in plan.buffers.iter().zip(&layout.ranks[plan.rank].buffers) {
         let number = *known.entry((spot.is_symmetric, buffer.dtype)).or_insert_with(|| {
-            buffers.push(Buffer { name: "all".to_owned(), dtype: buffer.dtype, len: 0 });
+            buffers.push(Buffer::new("all", buffer.dtype, 0));
             buffers.len() as u32 - 1
         });
         let first = spot.offset / buffer.dtype.size();
