@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use hir_plan::{
-    Access, BufferNo, Direction, GroupedDim, InstKind, P2pOp, Plan, Routine, RoutineKind, View, ViewOnRank,
-    sync::{CommKey, CommMatching, CommPart, CommRole, InstRef},
+    Access, BufferNo, Direction, GroupedDim, InstKind, P2pOp, Routine, RoutineKind, View, ViewOnRank, World,
+    sync::{CommKey, CommPart, CommRole, InstRef},
 };
 
 /// The values of an input that is used as indices.
@@ -23,8 +23,8 @@ type Place = (usize, Option<usize>, BufferNo);
 
 /// Returns, by position, the inputs whose elements are indices of some statement, as they are or moved: copied, resharded, sent or
 /// gathered.
-pub(super) fn index_inputs(plans: &[Plan]) -> FxHashMap<usize, IndexRange> {
-    let flow = Flow::of(plans, false);
+pub(super) fn index_inputs(world: &World) -> FxHashMap<usize, IndexRange> {
+    let flow = Flow::of(world, false);
     let mut found = FxHashMap::default();
     for (place, (range, _)) in &flow.uses {
         for input in flow.inputs_of(*place) {
@@ -36,11 +36,11 @@ pub(super) fn index_inputs(plans: &[Plan]) -> FxHashMap<usize, IndexRange> {
 }
 
 /// Returns, by position, the inputs from which the indices of a statement are computed. `line` is that of the statement of a rank.
-pub(super) fn inputs_behind_indices(plans: &[Plan], rank: usize, line: u32) -> BTreeSet<usize> {
-    let flow = Flow::of(plans, true);
+pub(super) fn inputs_behind_indices(world: &World, rank: usize, line: u32) -> BTreeSet<usize> {
+    let flow = Flow::of(world, true);
     let is_used = |inst: &usize| {
-        let origin = plans[rank].code[*inst].origin;
-        plans[rank].origins[origin as usize].line == line
+        let origin = world[rank].code[*inst].origin;
+        world[rank].origins[origin as usize].line == line
     };
     let uses = flow.uses.iter().filter(|((of, ..), (_, inst))| *of == rank && is_used(inst));
     uses.flat_map(|(place, _)| flow.inputs_of(*place)).collect()
@@ -73,9 +73,9 @@ struct Flow {
 }
 
 impl Flow {
-    fn of(plans: &[Plan], computes: bool) -> Self {
+    fn of(world: &World, computes: bool) -> Self {
         let mut flow = Self { computes, ..Self::default() };
-        for plan in plans {
+        for plan in world.plans() {
             for (inst, it) in plan.code.iter().enumerate() {
                 let at = InstRef { rank: plan.rank, inst };
                 match &it.kind {
@@ -89,7 +89,7 @@ impl Flow {
             flow.inputs.extend(inputs);
         }
         if !flow.uses.is_empty() {
-            flow.add_communications(plans);
+            flow.add_communications(world);
         }
         flow
     }
@@ -124,12 +124,12 @@ impl Flow {
     }
 
     /// Adds the communications that move elements as they are, and the operands and results of resharding operators.
-    fn add_communications(&mut self, plans: &[Plan]) {
-        for comm in CommMatching::from_plans(plans).comms {
+    fn add_communications(&mut self, world: &World) {
+        for comm in &world.matching().comms {
             let (mut given, mut taken) = (Vec::new(), Vec::new());
-            for CommPart { inst_ref: at, role } in comm.parts {
+            for &CommPart { inst_ref: at, role } in &comm.parts {
                 let own = |view: &View| (at.rank, None, view.buffer);
-                match &plans[at.rank].code[at.inst].kind {
+                match &world[at.rank].code[at.inst].kind {
                     InstKind::Collective(it)
                         if self.computes || !it.kind.communication_type().is_reduction() =>
                     {

@@ -12,7 +12,7 @@ use super::{
     index_inputs::{IndexRange, index_inputs, inputs_behind_indices},
 };
 use crate::tensor_file::{IoError, LoadedTensor, TensorSource};
-use hir_plan::{CostClass, InstKind, IoBinding, Number, Plan, ReduceOp, ShardLayout};
+use hir_plan::{CostClass, InstKind, IoBinding, Number, Plan, ReduceOp, ShardLayout, World};
 use hir_process::input_file::InputFiles;
 use hir_tensor::{
     data::{Data, NdArray, WrittenMask},
@@ -164,15 +164,15 @@ pub struct InputSpec {
 
 impl InputSpec {
     /// Creates a specification of generated values, whose `exact` values are small enough that the longest sum is exact in the
-    /// narrowest float type of the plans.
-    pub fn new(kind: InputKind, seed: u64, plans: &[Plan]) -> Self {
-        let exact = ExactRange::for_terms(longest_sum(plans), min_significand_bits(plans));
+    /// narrowest float type of the world.
+    pub fn new(kind: InputKind, seed: u64, world: &World) -> Self {
+        let exact = ExactRange::for_terms(longest_sum(world), min_significand_bits(world));
         let generator = InputGenerator { kind, seed, exact };
         Self {
             generator,
             flags: Vec::new(),
             tensors: Vec::new(),
-            indices: index_inputs(plans),
+            indices: index_inputs(world),
             files: Arc::default(),
             notes: Vec::new(),
         }
@@ -190,9 +190,9 @@ impl InputSpec {
 
     /// Returns the names of the generated inputs from which the indices of a statement are computed. `line` is that of the statement of
     /// a rank.
-    pub fn generated_behind_indices(&self, plans: &[Plan], rank: usize, line: u32) -> Vec<String> {
-        let names = inputs_behind_indices(plans, rank, line).into_iter();
-        let names = names.filter_map(|it| Some(plans[rank].inputs.get(it)?.name.clone()));
+    pub fn generated_behind_indices(&self, world: &World, rank: usize, line: u32) -> Vec<String> {
+        let names = inputs_behind_indices(world, rank, line).into_iter();
+        let names = names.filter_map(|it| Some(world[rank].inputs.get(it)?.name.clone()));
         let is_given = |name: &String| {
             self.flags.iter().any(|it| it.name == *name) || self.tensors.iter().any(|it| it.0 == *name)
         };
