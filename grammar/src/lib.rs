@@ -92,5 +92,5 @@ pub use rules::{
 };
 pub use suggest::{count_text, escape_control, list_text, nearest, ordinal};
 pub use tensor_uses::{for_each_tensor_use, largest_rank, ranks_in_meshes};
-pub use text::{axis_text, domain_clauses, expr_text, stream_text, tensor_text};
+pub use text::{axis_text, domain_clauses, expr_text, stream_operand_text, stream_text, tensor_text};
 pub use verify::verify;

@@ -49,13 +49,18 @@ pub fn tensor_text(program: &Program, tensor: TensorId) -> String {
 /// Returns the text of a stream, such as `Stream s0`, `Stream i535` or
 /// `Stream ( streamIdx % numberOfStreams )`.
 pub fn stream_text(program: &Program, stream: StreamId) -> String {
+    format!("Stream {}", stream_operand_text(program, stream))
+}
+
+/// Returns what follows `Stream` in the text of a stream.
+pub fn stream_operand_text(program: &Program, stream: StreamId) -> String {
     match &program.streams[stream] {
-        Stream::Named(number) => format!("Stream s{number}"),
+        Stream::Named(number) => format!("s{number}"),
         // A sign after `Stream` would not be read as part of it.
         Stream::Index(index) if program.constant(*index).is_some_and(|it| it < 0) => {
-            format!("Stream ( {} )", Inline(program, *index))
+            format!("( {} )", Inline(program, *index))
         }
-        Stream::Index(index) => format!("Stream {}", Inline(program, *index)),
+        Stream::Index(index) => expr_text(program, *index),
     }
 }
 

@@ -241,7 +241,8 @@ impl EditableText {
     /// Returns the name of the entry stream at line `before`. If the text has no such name, returns a new
     /// name and the statement that defines it.
     fn entry_stream_name(&self, before: usize) -> Option<(String, Option<String>)> {
-        if let Some((_, name)) = self.captured_entry_stream().filter(|it| it.0 < before) {
+        if let Some(known) = self.captured_entry_stream().filter(|it| it.line < before) {
+            let name = self.program.captured_stream_names().get(known.stream as usize)?;
             return Some((name.clone(), None));
         }
         let name = self.new_stream_names()[0].clone();

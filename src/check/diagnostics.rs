@@ -119,14 +119,14 @@ impl<'a> DiagnosticBuilder<'a> {
         end.map_or(marker, |it| Span { start: marker.start, end: marker.start + it as u32 })
     }
 
-    /// Returns the position of an output in the header of a rank's program.
-    fn output_span(&self, rank: usize, name: &str) -> Option<Span> {
+    /// Returns the position of an output, an index into `Plan::outputs`, in the header of a rank's program.
+    fn output_span(&self, rank: usize, output: usize) -> Option<Span> {
         let (context, source) = (self.edit_context(rank), self.sources.get(self.text_of(rank))?);
         // A pass does not change the outputs.
         let read = if context.is_none() { source.programs().0.into_iter().next() } else { None };
         let program = context.as_ref().map(|it| &it.text.program).or(read.as_ref())?;
-        let is_meant = |it: &Operand| it.tensor().is_some_and(|it| program.tensor_name(it) == name);
-        program.output_span(program.outputs.iter().rposition(is_meant)?)
+        let is_tensor = |it: &(usize, &Operand)| it.1.tensor().is_some();
+        program.output_span(program.outputs.iter().enumerate().filter(is_tensor).nth(output)?.0)
     }
 
     /// Returns the first mention of a tensor in the text of a rank: `T3_g_float[iS3{4}] (DeviceMesh{0 1})`. `None` if a pass has
@@ -329,7 +329,8 @@ impl<'a> DiagnosticBuilder<'a> {
         let it = if let InstKind::ReadOutputs = inst.kind {
             let what = if missing == all { String::new() } else { some };
             let message = format!("nothing writes {what}output `{name}` on rank {}", read.rank);
-            let place = self.output_span(read.inst_ref.rank, name).unwrap_or_else(|| self.header_span(text));
+            let place = read.output.and_then(|it| self.output_span(read.inst_ref.rank, it));
+            let place = place.unwrap_or_else(|| self.header_span(text));
             let label = format!("first: {first}");
             Diagnostic::new(Code::UnwrittenOutput, place, message, label)
                 .help("write these elements, or allocate the output with zero_init=true")

@@ -8,7 +8,7 @@ use std::{
 
 use grammar::{
     attr, for_each_tensor_use,
-    ir::{BlockId, Program, Stmt, StmtId, SymbolId, TensorId},
+    ir::{BlockId, Operand, Program, Stmt, StmtId, Stream, SymbolId, TensorId},
     ops::{AccessMode, Op, OpClass},
     span::LineIndex,
 };
@@ -37,12 +37,20 @@ pub struct EditableText {
     defined: OnceCell<FxHashSet<SymbolId>>,
     is_keyword_style: OnceCell<bool>,
     new_stream_names: OnceCell<[String; 2]>,
-    captured_entry_stream: OnceCell<Option<(usize, String)>>,
+    captured_entry_stream: OnceCell<Option<EntryCapture>>,
     closing_line: OnceCell<Option<usize>>,
     works: OnceCell<FxHashMap<u32, Work>>,
     viewed: OnceCell<FxHashSet<TensorId>>,
     bound: OnceCell<FxHashMap<(BlockId, TensorId), BTreeSet<usize>>>,
     block_ends: RefCell<FxHashMap<BlockId, u32>>,
+}
+
+/// The first GetCurrentStream that executes while the entry stream is current.
+pub struct EntryCapture {
+    /// The 0-based line of the statement.
+    pub line: usize,
+    /// The number of the stream object that it captures.
+    pub stream: u32,
 }
 
 /// The statements of the communications with a number.
@@ -133,22 +141,19 @@ impl EditableText {
         is_first.then_some(line)
     }
 
-    /// Returns the 0-based line and the name of the first GetCurrentStream that executes while the entry
-    /// stream is current.
-    pub fn captured_entry_stream(&self) -> Option<&(usize, String)> {
+    /// Returns the first GetCurrentStream that executes while the entry stream is current.
+    pub fn captured_entry_stream(&self) -> Option<&EntryCapture> {
         self.captured_entry_stream.get_or_init(|| self.find_captured_entry_stream()).as_ref()
     }
 
-    fn find_captured_entry_stream(&self) -> Option<(usize, String)> {
+    fn find_captured_entry_stream(&self) -> Option<EntryCapture> {
         for stmt in self.program.body() {
             let Stmt::Op(it) = &self.program.stmts[*stmt] else { return None };
             match it.op {
                 Op::GetCurrentStream => {
-                    let text = self.program.stmt_span(*stmt).text(&self.text);
-                    let name =
-                        text.strip_prefix("Stream ").or_else(|| Some(text.split_once(" into Stream ")?.1))?;
-                    let name = name.split('=').next()?.trim();
-                    return Some((self.line_of(*stmt)?, name.to_owned()));
+                    let [Operand::Stream(stream)] = it.outs.as_slice() else { return None };
+                    let Stream::Named(stream) = self.program.streams[*stream] else { return None };
+                    return Some(EntryCapture { line: self.line_of(*stmt)?, stream });
                 }
                 Op::SetCurrentStream => return None,
                 _ => (),

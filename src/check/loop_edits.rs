@@ -199,9 +199,8 @@ impl EditableText {
 
     /// Returns whether a SetCurrentStream selects the stream that is current at entry.
     fn selects_entry(&self, setter: StmtId) -> bool {
-        let text = self.program.stmt_span(setter).text(&self.text);
-        let name = text.rsplit(' ').next().map(|it| it.trim_end_matches(')'));
-        self.captured_entry_stream().is_some_and(|it| Some(it.1.as_str()) == name)
+        let selected = self.captured_operand(setter, Op::SetCurrentStream);
+        selected.is_some() && selected == self.captured_entry_stream().map(|it| it.stream)
     }
 
     /// Returns all statements in a loop.

@@ -3,7 +3,7 @@
 
 use grammar::{
     ir::{ExprId, Operand, Program, Stmt, StmtId, Stream, SymbolId},
-    stream_text,
+    stream_operand_text,
 };
 use rustc_hash::FxHashSet;
 
@@ -64,7 +64,7 @@ impl StreamOperands<'_> {
                 return None;
             }
         }
-        stream_text(program, *stream).strip_prefix("Stream ").map(str::to_owned)
+        Some(stream_operand_text(program, *stream))
     }
 
     /// Returns the loops around `stmt` on whose index `operand` depends.

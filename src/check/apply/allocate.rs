@@ -2,7 +2,7 @@
 
 use grammar::{
     attr, for_each_tensor_use,
-    ir::{Stmt, StmtId, TensorId},
+    ir::{OpStmt, Stmt, StmtId, TensorId},
     ops::{Op, OpClass},
     words::{Backend, MemoryType},
 };
@@ -21,7 +21,7 @@ impl EditableText {
             return None;
         }
         let line = self.line_of(stmt)?;
-        let (text, short) = self.short_form(line)?;
+        let (text, short) = self.short_form(line, it)?;
         let mut lines = LineChanges::default();
         lines.replace(line, text);
         let change =
@@ -48,7 +48,7 @@ impl EditableText {
         let line = &self.lines.lines[from].text;
         let (text, statement) = match &program.stmts[stmt] {
             Stmt::Op(it) if it.op == Op::AllocateOnce => {
-                let (text, short) = self.short_form(from)?;
+                let (text, short) = self.short_form(from, it)?;
                 (text, format!("{} = {short}", statement.split_once(" = ")?.0))
             }
             _ => (line.clone(), statement.to_owned()),
@@ -73,11 +73,10 @@ impl EditableText {
         it.out_tensor().filter(|_| is_plain)
     }
 
-    /// Returns the line of a long-form ALLOCATE with its short form, and the short form.
-    fn short_form(&self, line: usize) -> Option<(String, String)> {
-        let text = &self.lines.lines[line].text;
+    /// Returns the line of `allocate`, a long-form ALLOCATE, with its short form, and the short form.
+    fn short_form(&self, line: usize, allocate: &OpStmt) -> Option<(String, String)> {
+        let (text, memory) = (&self.lines.lines[line].text, allocate.get(attr::MEM_TYPE)?);
         let (left, right) = text.split_once("ALLOCATE(")?;
-        let memory = right.split_once("mem_type=")?.1.split([',', ')']).next()?.trim();
         let rest = right.rsplit_once(')')?.1;
         let short = format!("ALLOCATE(mem_type={memory}, zero_init=false)");
         Some((format!("{left}{short}{rest}"), short))
