@@ -68,7 +68,7 @@ fn with_load(
 
 fn cool_machine(name: &str) -> Result<Machine, InvalidOption> {
     let text = text(name, Path::new(""))?;
-    if !describes_hosts(&text) {
+    if !Hosts::are_in(&text) {
         return parsed(name, &text);
     }
     let hosts = Hosts::parse(&text).map_err(|why| format!("`{name}` describes no hosts: {why}"))?;
@@ -77,7 +77,7 @@ fn cool_machine(name: &str) -> Result<Machine, InvalidOption> {
         None => Machine::default(),
         Some(it) => with_load(it, |it| {
             let text = self::text(it, folder)?;
-            if describes_hosts(&text) {
+            if Hosts::are_in(&text) {
                 return Err(format!(
                     "the machine `{it}` of `{name}` describes hosts too: expected a table of `hir calibrate`, or the name of one"
                 )
@@ -87,10 +87,6 @@ fn cool_machine(name: &str) -> Result<Machine, InvalidOption> {
         })?,
     };
     Ok(Machine { hosts: Some(hosts), ..of_host })
-}
-
-fn describes_hosts(text: &str) -> bool {
-    text.contains("\"gpus_per_host\"")
 }
 
 /// Returns the text of a machine that is part of hir, or of a file, whose name is seen from `folder`.
