@@ -5,6 +5,7 @@ use hir_plan::sync::TooManyComms;
 
 /// A part of a check that could not run, and the reason. Its text is the part of a sentence behind a colon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum NotChecked {
     /// The two sides of a transfer meet on no communicator of a pair.
     #[error(

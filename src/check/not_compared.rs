@@ -6,6 +6,7 @@ use hir_plan::sync::TooManyComms;
 
 /// Why runs of programs that follow each other are not compared. Its text is the part of a sentence behind a colon.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum NotCompared {
     /// A tensor of both has a type of its own in each of them.
     #[error(

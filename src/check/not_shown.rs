@@ -4,6 +4,7 @@ use super::{NotReplayable, orders::TooLarge};
 
 /// Why no order of steps of the simulator shows a finding. Its text is the part of a sentence behind a colon.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum NotShown {
     /// There is nothing to show: a warning or a remark.
     #[error("the check found no fault")]

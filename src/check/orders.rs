@@ -37,6 +37,7 @@ const MAX_WITNESSES: usize = 8;
 
 /// Why the orders of a program are not enumerated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum TooLarge {
     /// The program has too many instructions, or steps and synchronizations.
     #[error("the program is too large: its {0} steps and synchronizations are more than {MAX_NODES}")]

@@ -59,6 +59,7 @@ impl ReplayedStorage {
 
 /// What worlds do not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum NoSuchStorage {
     /// There is no such rank.
     #[error("there is no rank {0}")]
@@ -101,6 +102,7 @@ pub struct Replay {
 
 /// Why a world of several runs cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum NotReplayable {
     /// The programs have different numbers of ranks.
     #[error("the programs have different numbers of ranks")]

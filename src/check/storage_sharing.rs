@@ -6,6 +6,7 @@ use hir_plan::{Allocation, BufferNo, InstKind, Plan, World};
 
 /// Why an allocator does not give the storage of a tensor to another one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum NotShared {
     /// There is no such rank or tensor.
     #[error(transparent)]

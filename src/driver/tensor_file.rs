@@ -28,6 +28,7 @@ mod tests;
 
 /// An error in reading or writing a tensor: the file or flag, what is wrong, and what to do.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum IoError {
     /// The value of a flag has none of the three forms.
     #[error(

@@ -53,6 +53,7 @@ use hir_process::exit::FailureExit;
 
 /// The reason why the ranks of a job are not, or no longer, connected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[non_exhaustive]
 pub enum LaunchError {
     /// The launcher's environment is inconsistent or incomplete.
     #[error("{0}")]

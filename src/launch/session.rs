@@ -61,6 +61,7 @@ pub struct InvalidRecord;
 
 /// The reason why a handshake failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum HandshakeError {
     /// The other end does not follow hir's protocol.
     #[error("it does not follow hir's protocol")]

@@ -18,6 +18,7 @@ const TERMS: (usize, u32) = (1024, 11);
 
 /// Why a program has no sample run.
 #[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SampleRunError {
     /// It computes too much.
     #[error("this run computes too much: use `hir run`, or smaller extents")]

@@ -7,6 +7,7 @@ use hir_plan::ShardLayout;
 
 /// An error in slicing or assembling a tensor.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ShardError {
     /// The tensor's shape differs from the whole shape of the layout.
     #[error("a tensor of shape {found:?} does not match shape {expected:?}")]

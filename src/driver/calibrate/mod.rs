@@ -67,6 +67,7 @@ fn result_of(folder: &Path, number: usize, text: &str) -> Value {
 
 /// Why times cannot be added to those of a base: the result would describe no machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum OtherMachine {
     /// They are those of another number of ranks.
     #[error("it has the times of {}, and those of {measured} are measured", count_text(*.base, "rank"))]

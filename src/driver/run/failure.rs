@@ -9,6 +9,7 @@ use hir_process::exit::FailureExit;
 
 /// Why a job fails. `Display` is the message; if it has several lines, the first one is the summary.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum JobFailure {
     /// A source text is rejected.
     #[error("{}: {}", .0.name, .1.iter().find(|it| it.is_error()).map_or("rejected", |it| it.message.as_str()))]

@@ -40,6 +40,7 @@ use hir_tensor::{data::UnsupportedDtype, shard::ShardError};
 
 /// An error that prevents a verdict on the outputs.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RunError {
     /// A tensor could not be read or written.
     #[error(transparent)]

@@ -51,6 +51,7 @@ pub fn text(tool: &str, failure: &str, lines: &[String], program: &str) -> Strin
 
 /// Why the flags of a reproducer cannot be read.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ReproducerError {
     /// The file cannot be read.
     #[error(transparent)]

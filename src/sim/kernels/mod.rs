@@ -32,6 +32,7 @@ pub use routine::routine;
 
 /// An error that prevents a kernel from computing a result.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum KernelError {
     /// The simulator does not support the operator on this element type.
     #[error("`{}` on element type `{}` is not supported", .0.name(), .1.short_name())]
