@@ -13,11 +13,31 @@
 //! other work.
 //!
 //! ```
-//! match hir_cuda::device_names() {
-//!     Ok(names) => println!("{} GPUs: {}", names.len(), names.join(", ")),
+//! use std::sync::Arc;
+//!
+//! use hir_cuda::{CudaError, SingleProcess, assign_device, set_environment};
+//! use hir_plan::World;
+//!
+//! /// Runs the plan of the only rank of a world, with the inputs that its memory has.
+//! fn run(world: &Arc<World>) -> Result<usize, CudaError> {
+//!     let peers = SingleProcess;
+//!     let mut gpu = assign_device(&peers)?;
+//!     let outputs = gpu.engine(world, &peers)?.run()?;
+//!     Ok(outputs.len())
+//! }
+//!
+//! set_environment();
+//! let text = "%HostIrContainer { (T0_g_float[iS0{2}]) -> (T1_g_float[iS1{2}]) :
+//!   T1_g_float[iS1{2}] = neg(T0_g_float[iS0{2}])
+//! } // %HostIrContainer
+//! ";
+//! let world = Arc::new(hir_plan::plans_of_text(text, 1).map_err(|faults| format!("{faults:?}"))?);
+//! match run(&world) {
+//!     Ok(outputs) => assert_eq!(outputs, 1),
 //!     // There is no driver or no GPU: the message says which.
 //!     Err(fault) => assert!(!fault.to_string().is_empty()),
 //! }
+//! # Ok::<(), String>(())
 //! ```
 //!
 //! The package knows no text and no pass.

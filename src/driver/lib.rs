@@ -1,10 +1,17 @@
 //! What the tools do: reads programs and tensors, runs passes, plans and checks, executes on the simulator or on GPUs, judges
-//! the outputs, and shrinks programs that fail.
+//! the outputs, and shrinks programs that fail. The package owns command lines, files, what is printed, and exit codes. It must not
+//! know what a program means: that is a rule of the packages below. It must not know which process it is in either: what a run keeps
+//! is in its `session`, and only `src/bin` ends a process.
 //!
 //! `commands` are the tools. `session` is what one run has of its own: jobs with different sessions run in one process, also at the same time. `source` opens programs and `tensor_file` tensors. `run` is hir-run, with `job` for several processes and GPUs, `reduce` is hir-reduce, and `tool` is common to all tools.
 //!
 //! ```
-//! use hir_driver::tensor_file::TensorSource;
+//! use hir_driver::{commands, session::CommandLine, tensor_file::TensorSource};
+//! use hir_process::exit::Exit;
+//!
+//! // Each tool is a `main_with`: this is `hir explain E0701`.
+//! let command_line = CommandLine { start: Vec::new(), arguments: vec!["E0701".into()] };
+//! assert_eq!(commands::explain::main_with(command_line), Exit::Success);
 //!
 //! // A value of `--input`, as on the command line.
 //! let value: TensorSource = "2x2xf32=1 2 3 4".parse().map_err(|_| "not a tensor")?;

@@ -5,11 +5,16 @@
 //! from `hir-grammar` so that an edit of that package, or a build of its unit tests, does not compile the parser.
 //!
 //! ```
-//! use hir_syntax::token::{Source, Token, TokenKind};
+//! use hir_syntax::{TextParser, ast::{Container, ExprKind}, token::{Source, Token, TokenKind}};
 //!
-//! let source = Source { text: "T0", base: 0 };
-//! assert_eq!(source.slice(0, 2), "T0");
-//! assert!(TokenKind::Infix.is_operator());
+//! // The tokens of an expression alone, with their places.
+//! let source = Source { text: "i0", base: 0 };
+//! let tokens = [(0, TokenKind::Alone, 0), (0, TokenKind::Word, 2)];
+//! let tokens = tokens.map(|(from, kind, to)| (from, Token { kind, text: source.slice(from, to) }, to));
+//! let (mut errors, mut container) = (Vec::new(), Container::default());
+//! let found = TextParser::new().parse(source, &mut errors, &mut container, tokens);
+//! assert!(matches!(found, Ok(Some(it)) if matches!(it.kind, ExprKind::Word("i0"))));
+//! assert!(errors.is_empty());
 //! ```
 
 pub mod ast;

@@ -1,7 +1,8 @@
 //! Tensors: elements and their rounding, elementwise functions, generated inputs, and the shards of ranks.
 //!
-//! Both executors compute with these types. The package knows plans, because views and shards are theirs, and no file: reading
-//! and writing tensors is part of the tools. Large tensors are computed on rayon's global pool.
+//! Both executors compute with these types. The package owns what an element is and how it is rounded. It knows plans, because views
+//! and shards are theirs. It must not know instructions and their order, which are the executors', nor files: reading and writing
+//! tensors is part of the tools. Large tensors are computed on rayon's global pool.
 //!
 //! ```
 //! use grammar::dtype::DType;
