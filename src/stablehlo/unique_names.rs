@@ -48,7 +48,9 @@ fn check_block<'s>(block: &Block<'s>, names: &mut Names<'s>) -> Result<(), Box<D
             define(names, name, op.span)?;
         }
     }
-    own.iter().for_each(|it| drop(names.remove(it)));
+    for name in own {
+        names.remove(name);
+    }
     Ok(())
 }
 
