@@ -21,7 +21,7 @@ const SETTINGS = {
 /** Opens the first of `files`, a name and what it is a copy of, in VS Code with the extension `vsix`. Programs are found in the PATH of this process. */
 export async function open({ vsix, files, size }) {
   if (!existsSync(join(code, "node_modules")))
-    execFileSync("npm", ["install", "--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"], { cwd: code, stdio: "inherit" });
+    execFileSync("npm", ["run", "--silent", "parts"], { cwd: here, stdio: "inherit" });
   const folder = mkdtempSync(join(tmpdir(), "hir-vscode-")), work = join(folder, "work");
   const folders = ["--extensions-dir", join(folder, "extensions"), "--user-data-dir", join(folder, "user"), "--server-data-dir", join(folder, "server")];
   for (const it of [work, join(folder, "user/User")]) mkdirSync(it, { recursive: true });
