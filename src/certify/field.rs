@@ -89,12 +89,8 @@ pub(crate) fn limits(of: DType) -> RangeInclusive<i128> {
 fn exact(number: f64, of: DType) -> f64 {
     let digits = (number * 256.0).abs();
     let bits = of.significand_bits().unwrap_or(24).min(24);
-    let mantissa = digits as u64 >> (digits as u64).trailing_zeros().min(24);
-    if digits < 2.0_f64.powi(24) && digits.fract() == 0.0 && mantissa >> bits == 0 {
-        number
-    } else {
-        f64::NAN
-    }
+    let kept = digits as u64 >> (digits as u64).trailing_zeros().min(24);
+    if digits < 2.0_f64.powi(24) && digits.fract() == 0.0 && kept >> bits == 0 { number } else { f64::NAN }
 }
 
 /// The elements that a value of an idempotent function combines, by its name, its type and the value.

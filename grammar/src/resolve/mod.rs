@@ -85,7 +85,8 @@ pub fn resolve<'s>(
     let complete = parse_container(token_stream, &mut resolver, diagnostics);
     let syntax = FaultyLines::of(text, diagnostics);
     resolver.finish(log);
-    // The canonical text shows to which block a line belongs that stands between two columns.
+    shared_lines::warn(&resolver.program, source, diagnostics);
+    // The canonical text shows to which block a line belongs that stands between two columns, or a statement on the line of another one.
     let is_between_blocks = |it: &Diagnostic| it.code == Code::LossyIndent && it.fixes.is_empty();
     let needs_canonical_fix = resolver.needs_canonical_fix || diagnostics.iter().any(is_between_blocks);
     let (program, consequences, fitting_files) =
@@ -96,7 +97,6 @@ pub fn resolve<'s>(
     if !has_errors(diagnostics) {
         diagnostics.extend(consequences.into_iter().next());
     }
-    shared_lines::warn(&program, source, diagnostics);
     if needs_canonical_fix && complete {
         edits::replace_with_canonical_text(source, place, &program, diagnostics);
     }

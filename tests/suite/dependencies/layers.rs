@@ -115,12 +115,12 @@ const HANG: &[Layer] = &[
     ("batch", &["record"]),
     ("json pickle", &["value"]),
     ("dump", &["batch", "record", "value"]),
-    ("files", BEFORE),
     ("agreement site", &["record"]),
     ("queues", &["agreement", "record", "site"]),
     ("divergence stall", &["agreement", "queues", "record", "site"]),
     ("graph", &["record", "stall"]),
     ("peers wording", BEFORE),
+    ("files", BEFORE),
     ("earlier", &["record", "wording"]),
     ("blame", BEFORE),
     ("cause", BEFORE),
@@ -151,7 +151,7 @@ const LSP: &[Layer] = &[
 const STABLEHLO: &[Layer] = &[
     ("token tree value writer", &[]),
     ("parse", &["token", "tree"]),
-    ("sharding", &["tree"]),
+    ("sharding unique_names", &["tree"]),
     ("import", &["sharding", "tree", "value", "writer"]),
     ("lib", ALL),
 ];
