@@ -57,7 +57,7 @@ impl RaceExplanation {
             if second.frees() {
                 return Self::freed(&reused, first, second, indexes);
             }
-            return Self::reused(race, &reused, first, indexes);
+            return Self::reused(race, &reused, (first, second), indexes);
         }
         if let Some(it) = Self::same_buffer_in_all_iterations(race.buffer, first, second, indexes) {
             return it;

@@ -388,7 +388,7 @@ impl FixSession<'_> {
 }
 
 /// Whether what is found after an edit was there before, or may have been hidden: then the edit only makes streams wait.
-fn shows_hidden(state: &CheckedText, edit: &Edit, next: &Attempt) -> bool {
+fn adds_no_fault(state: &CheckedText, edit: &Edit, next: &Attempt) -> bool {
     let only_waits = match edit {
         Edit::InsertSynchronize { .. }
         | Edit::CaptureEntryStream { .. }
@@ -407,7 +407,7 @@ fn fix_extent(state: &CheckedText, key: &FindingKey, edit: &Edit, next: &Attempt
         return None;
     }
     if !next.keys.is_subset(&state.keys) {
-        return shows_hidden(state, edit, next).then_some(FixExtent::Unmasking);
+        return adds_no_fault(state, edit, next).then_some(FixExtent::Unmasking);
     }
     // Elements that an iteration reads and has not written come from an earlier iteration.
     let is_safe = match edit {

@@ -257,18 +257,24 @@ impl StepOrder {
         let (own, mut others): (Vec<_>, Vec<_>) =
             self.conflicts.iter().copied().filter(is_like).partition(is_pair);
         let Some((_, late)) = own.first().copied() else { return Vec::new() };
-        let early = own.into_iter().filter(|it| it.1 == late).map(|it| it.0).min();
-        // What one of the two has written may be written again later: the step that does so may race with the other one, too.
+        let Some(early) = own.into_iter().filter(|it| it.1 == late).map(|it| it.0).min() else {
+            return Vec::new();
+        };
+        others.truncate(MAX_WITNESSES - 1);
+        let all: Vec<_> = std::iter::once((early, late)).chain(others).collect();
+        let first = |it: &(usize, usize)| self.first_reader(world, it.0, it.1);
+        let short = |it: &(usize, usize)| self.prefix_with_late_first(first(it), it.1);
+        let long = |it: &(usize, usize)| self.all_with_late_first(it.0, it.1);
+        // What one of the two has written may be written again: an order in which the step that does so comes first, too, shows it.
         let is_of_one =
             |it: &&(usize, usize)| !is_like(it) && [it.0, it.1].iter().any(|it| [a, b].contains(&of(*it)));
-        let of_one = self.conflicts.iter().filter(is_of_one).take(MAX_WITNESSES);
-        others.truncate(MAX_WITNESSES - 1);
-        others.extend(of_one);
-        let all: Vec<_> = early.map(|early| (early, late)).into_iter().chain(others).collect();
-        let first = |it: &(usize, usize)| self.first_reader(world, it.0, it.1);
-        let short = all.iter().map(|it| self.prefix_with_late_first(first(it), it.1));
+        let of_one: Vec<_> = self.conflicts.iter().filter(is_of_one).take(MAX_WITNESSES).collect();
+        let shows =
+            |order: &Vec<Step>| order.contains(&self.steps[late]) && !order.contains(&self.steps[early]);
         // Hosts that wait for each other may need steps that no access follows.
-        short.chain(all.iter().map(|it| self.all_with_late_first(it.0, it.1))).collect()
+        let own = all.iter().map(short).chain(all.iter().map(long));
+        let further = of_one.iter().flat_map(|it| [short(it), long(it)]).filter(shows);
+        own.chain(further).collect()
     }
 
     /// Returns the steps up to `late` in an order in which everything precedes it that is listed before it, except `early` and what follows that.

@@ -18,11 +18,19 @@ impl RaceExplanation {
     pub(super) fn reused(
         race: &Race,
         reused: &ReusedStorage,
-        first: &RaceSide<'_>,
+        (first, second): (&RaceSide<'_>, &RaceSide<'_>),
         indexes: &PlanIndexes<'_>,
     ) -> Self {
         let (plan, index) = (first.plan, indexes.of(first.plan.rank));
         let allocation = index.allocation(reused.earlier);
+        let joined =
+            allocation.zip(first.inst_index()).zip(reused.later.and_then(|later| index.alloc(later)));
+        let joined = joined.filter(|((it, used), next)| {
+            index.first_stream_wait(*used, it.pool.stream).is_some_and(|wait| wait < *next)
+        });
+        if let Some((_, next)) = joined.filter(|_| !race.is_stream_ordered && second.is_in_program()) {
+            return Self::reused_elsewhere(next, second);
+        }
         let stream = allocation.map_or(&PlanStream::Entry, |it| &plan.streams[it.pool.stream as usize]);
         let next = reused.later.and_then(|later| index.alloc(later));
         let (insertion, frame) = match next {
@@ -47,6 +55,17 @@ impl RaceExplanation {
         let order = Edit::order_after(first, insertion, next, frame, index);
         let order = if race.is_stream_ordered { on_stream(order, stream, index) } else { order };
         Self { why: Some(why), edits: moved.into_iter().chain([order]).collect(), ..Self::default() }
+    }
+
+    /// Explains a reuse of storage that the stream of the ALLOCATE `next` has waited for, and the stream that uses the new tensor has not.
+    fn reused_elsewhere(next: usize, second: &RaceSide<'_>) -> Self {
+        let (plan, other) = (second.plan, second.stream());
+        let (stream, line) = (stream_of(plan, next), plan.origins[plan.code[next].origin as usize].line);
+        let why = format!(
+            "with `--storage=pytorch`, the ALLOCATE on line {line} may get the storage for {stream}, and {other} does not wait for {stream}"
+        );
+        let stream = WaitedStream::of(plan, Some(next));
+        Self::new(why, Edit::InsertSynchronize { stream, before: InsertionPoint::before(second) })
     }
 
     /// Explains a use that the free on the stream of the ALLOCATE does not follow.

@@ -163,6 +163,10 @@ fn own_cause(job: &Job<'_>, at: usize, stall: &Stall) -> Option<Dated> {
             let send = Call { rank: *from, at: *pair.sends.get(send)? };
             let receive = Call { rank: *to, at: *pair.receives.get(receive)? };
             if differ(job, send, receive) {
+                // In logs that lost records, which receive belongs to a send is a guess.
+                if pair.is_cut {
+                    return lost();
+                }
                 let deviating = usual_size(job, send, receive);
                 Some((Weight::Fault, since(), Cause::Message { send, receive, deviating }))
             } else if stall.absent.is_empty() {

@@ -114,13 +114,13 @@ pub(crate) fn rename(snapshot: &Snapshot, offset: u32, new: &str) -> Result<Vec<
     let (programs, faults) = source.programs();
     let before = Source::new(String::new(), text.to_owned()).programs().1;
     let count = |all: &[Diagnostic], code: Code| all.iter().filter(|it| it.code == code).count();
-    let fault = faults.iter().find(|it| count(&faults, it.code) > count(&before, it.code));
+    let fault = faults.iter().rfind(|it| count(&faults, it.code) > count(&before, it.code));
     if let Some(fault) = fault {
         let line = fault.labels.first().map_or(1, |it| source.lines.line(it.0.start));
         return Err(Refusal::NameRejected { name: new.to_owned(), line, fault: Box::new(fault.clone()) });
     }
     if programs.len() != snapshot.programs.len() {
-        return Err(Refusal::NoName);
+        return Err(Refusal::OtherPrograms(new.to_owned()));
     }
     Ok(found.iter().map(|it| TextEdit::new(snapshot.range(it.span), new.to_owned())).collect())
 }

@@ -30,7 +30,7 @@ pub(crate) enum Refusal {
     #[error("the program has `{0}` already")]
     NameTaken(String),
     /// The renamed text cannot be read, or means something else.
-    #[error("with the name `{name}`, line {line} does not fit, where the log has the old name, too: [{}] {}", fault.code.text(), fault.message)]
+    #[error("with the name `{name}`, line {line} would have [{}] {}", fault.code.text(), fault.message)]
     NameRejected {
         /// The new name.
         name: String,
@@ -39,6 +39,9 @@ pub(crate) enum Refusal {
         /// What does not fit.
         fault: Box<Diagnostic>,
     },
+    /// The renamed text has other programs.
+    #[error("with the name `{0}`, the text has another number of programs")]
+    OtherPrograms(String),
     /// A list of passes cannot be read.
     #[error("`{list}`: {}: {}", fault.message, fault.labels.first().map_or("", |it| it.1.as_str()))]
     PassList {

@@ -14,6 +14,7 @@ use grammar::{codes::Code, diagnostic::Diagnostic, span::Span};
 use crate::{
     token::{Token, TokenKind, scan},
     tree::{Argument, Attribute, Block, Module, Type},
+    unique_names,
 };
 
 /// The greatest depth of regions and attributes.
@@ -149,14 +150,22 @@ impl<'s> Parser<'s, '_> {
     /// Reads a definition of an alias, the module, or an operation of a module whose first line is missing.
     fn top_level(&mut self, module: &mut Module<'s>) -> Parsed<()> {
         if self.peek() == Some(TokenKind::Alias) && self.peek_at(1) == Some(TokenKind::Equal) {
+            let at = self.span();
             let name = self.expect(TokenKind::Alias, "a name")?;
+            if self.aliases.iter().any(|it| it.0 == name) {
+                return Err(unique_names::defined_again(name, None, at));
+            }
             self.at += 1;
             let value = self.alias_value()?;
             self.aliases.push((name, value));
             return Ok(());
         }
         if self.peek() == Some(TokenKind::OtherType) && self.peek_at(1) == Some(TokenKind::Equal) {
+            let at = self.span();
             let name = self.expect(TokenKind::OtherType, "a name")?;
+            if self.types.iter().any(|it| it.0 == name) {
+                return Err(unique_names::defined_again(name, None, at));
+            }
             self.at += 1;
             let ty = self.ty()?;
             self.types.push((name, ty));

@@ -12,7 +12,7 @@ const MAX_DEVICES: i64 = 4096;
 pub(crate) enum UnsupportedSharding {
     #[error("the mesh lists its devices in an order of its own")]
     DeviceOrder,
-    #[error("the mesh has more than three axes of several devices")]
+    #[error("the mesh has more than {MAX_AXES} axes of several devices")]
     TooManyAxes,
     #[error("the mesh does not have between 1 and {MAX_DEVICES} devices")]
     DeviceCount,

@@ -18,7 +18,7 @@ pub(crate) fn check(module: &Module<'_>) -> Result<(), Box<Diagnostic>> {
         if let Some(Attribute::String(name)) = op.attribute(&["sym_name"]) {
             let name = name.trim_matches('"');
             if let Some(first) = symbols.insert((op.name, name), op.span) {
-                return Err(defined_again(&format!("@{name}"), (first, op.span)));
+                return Err(defined_again(&format!("@{name}"), Some(first), op.span));
             }
         }
         op.regions.iter().try_for_each(|it| check_block(it, &mut Names::default()))?;
@@ -30,7 +30,7 @@ pub(crate) fn check(module: &Module<'_>) -> Result<(), Box<Diagnostic>> {
 fn check_block<'s>(block: &Block<'s>, names: &mut Names<'s>) -> Result<(), Box<Diagnostic>> {
     let mut own = Vec::new();
     let mut define = |names: &mut Names<'s>, name: &'s str, at: Span| match names.insert(name, at) {
-        Some(first) => Err(defined_again(name, (first, at))),
+        Some(first) => Err(defined_again(name, Some(first), at)),
         None => {
             own.push(name);
             Ok(())
@@ -59,12 +59,12 @@ fn is_isolated(op: &Operation<'_>) -> bool {
     op.name == "sdy.manual_computation"
 }
 
-fn defined_again(name: &str, (first, again): (Span, Span)) -> Box<Diagnostic> {
+/// Returns the error that a name has two definitions: at `first`, if that is known, and at `again`.
+pub(crate) fn defined_again(name: &str, first: Option<Span>, again: Span) -> Box<Diagnostic> {
     let it =
         Diagnostic::new(Code::BadModule, again, format!("`{name}` is defined twice"), "defined again here");
+    let it = first.into_iter().fold(it, |it, first| it.label(first, "it is defined here"));
     Box::new(
-        it.label(first, "it is defined here").help(
-            "a text has one module, and each name in it one definition: write it again with `as_text()`",
-        ),
+        it.help("a text has one module, and each name in it one definition: write it again with `as_text()`"),
     )
 }

@@ -3,7 +3,7 @@
 
 use hir_plan::sync::CommOrderEdge;
 
-use super::{Attempt, CheckedText, EditedText, FindingKey, FixSession, Round, fix_extent, shows_hidden};
+use super::{Attempt, CheckedText, EditedText, FindingKey, FixSession, Round, adds_no_fault, fix_extent};
 use crate::{edit::Edit, order_edits, race_side::stream_of};
 
 /// Two kernels, by line id and stream: the one that a rank may start first, although it issues it later, and the other one.
@@ -37,7 +37,7 @@ impl FixSession<'_> {
             let helps = |placed: &Edit, it: &Attempt| {
                 !it.kernels.contains(&kernels)
                     && state.is_checked_as_far(&it.not_checked)
-                    && shows_hidden(state, placed, it)
+                    && adds_no_fault(state, placed, it)
             };
             let mut all = state.text.applications(&edit).into_iter();
             let found = all.find(|(placed, it)| self.attempt(round, it).is_some_and(|it| helps(placed, it)));

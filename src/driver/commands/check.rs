@@ -256,7 +256,7 @@ fn program_files(path: &Path) -> io::Result<Vec<PathBuf>> {
             let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
             if entry.file_type()?.is_dir() {
                 folders.extend((!is_hidden).then_some(path));
-            } else if path.extension().is_some_and(|it| it == "hir" || it == "mlir")
+            } else if is_program(&path)
                 // A link that leads nowhere is one file that cannot be read.
                 && fs::metadata(&path).map_or(true, |it| it.is_file())
             {
@@ -266,6 +266,17 @@ fn program_files(path: &Path) -> io::Result<Vec<PathBuf>> {
     }
     found.sort();
     Ok(found)
+}
+
+/// Whether a file of a folder is a program: `.hir`, or `.mlir` with operations of StableHLO or Shardy, since MLIR has other dialects.
+fn is_program(path: &Path) -> bool {
+    match path.extension().and_then(|it| it.to_str()) {
+        Some("hir") => true,
+        Some("mlir") => {
+            fs::read_to_string(path).is_ok_and(|it| it.contains("stablehlo.") || it.contains("sdy."))
+        }
+        Some(_) | None => false,
+    }
 }
 
 /// How the files ended.

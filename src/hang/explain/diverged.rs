@@ -174,10 +174,7 @@ impl<'a, 'j> Sides<'a, 'j> {
         notes.extend([callers_note(job, mine), callers_note(job, theirs)].into_iter().flatten());
         let is_done = found.calls().any(|it| job.record(*it).done);
         if is_done && !found.is_before_records {
-            notes.push(
-                "the calls were paired nevertheless and completed, with wrong results; the job hangs later"
-                    .to_owned(),
-            );
+            notes.push("the calls were paired nevertheless and completed, with wrong results".to_owned());
         }
         notes
     }

@@ -80,7 +80,7 @@ fn a_rank_that_kept_no_record_of_a_group_is_not_said_to_be_late() {
 }
 
 #[test]
-fn messages_are_paired_if_the_records_hold_the_first_open_ones() {
+fn messages_of_cut_logs_are_not_compared() {
     let sends = |first_done| {
         vec![message(4, 5, "send 0->1", "Float", first_done), message(5, 6, "send 0->1", "Half", false)]
     };
@@ -88,7 +88,8 @@ fn messages_are_paired_if_the_records_hold_the_first_open_ones() {
         vec![message(3, 4, "recv 1<-0", "Float", first_done), message(4, 5, "recv 1<-0", "Float", false)]
     };
     let found = explained(&[sends(true), receives(true)]);
-    assert_eq!(found.findings[0].code.text(), "E0802");
+    // A send may complete before its receive is posted, so that their first open ones need not be one message.
+    assert_eq!((found.findings[0].code.text(), found.is_hang), ("W0802", false));
     // An open call before the oldest ones may be lost.
     let found = explained(&[sends(false), receives(false)]);
     assert_eq!((found.findings[0].code.text(), found.is_hang), ("E0807", true));
