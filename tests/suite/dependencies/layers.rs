@@ -150,8 +150,8 @@ const LSP: &[Layer] = &[
 /// Text to tree, and tree to the text of a program.
 const STABLEHLO: &[Layer] = &[
     ("token tree value writer", &[]),
-    ("parse", &["token", "tree"]),
     ("sharding unique_names", &["tree"]),
+    ("parse", &["token", "tree", "unique_names"]),
     ("import", &["sharding", "tree", "value", "writer"]),
     ("lib", ALL),
 ];
