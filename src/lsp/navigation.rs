@@ -112,9 +112,8 @@ pub(crate) fn rename(snapshot: &Snapshot, offset: u32, new: &str) -> Result<Vec<
     // The name may also stand in a part of a log that belongs to no program, such as the group of a kernel.
     let source = Source::new(String::new(), renamed);
     let (programs, faults) = source.programs();
-    let before = Source::new(String::new(), text.to_owned()).programs().1;
     let count = |all: &[Diagnostic], code: Code| all.iter().filter(|it| it.code == code).count();
-    let fault = faults.iter().rfind(|it| count(&faults, it.code) > count(&before, it.code));
+    let fault = faults.iter().rfind(|it| count(&faults, it.code) > count(&snapshot.diagnostics, it.code));
     if let Some(fault) = fault {
         let line = fault.labels.first().map_or(1, |it| source.lines.line(it.0.start));
         return Err(Refusal::NameRejected { name: new.to_owned(), line, fault: Box::new(fault.clone()) });

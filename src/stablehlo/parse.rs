@@ -147,26 +147,27 @@ impl<'s> Parser<'s, '_> {
 
     // ---- modules and regions
 
+    /// Reads the name of an alias of this kind up to its `=`; `None` if no definition stands here.
+    fn new_name(&mut self, kind: TokenKind) -> Parsed<Option<&'s str>> {
+        if self.peek() != Some(kind) || self.peek_at(1) != Some(TokenKind::Equal) {
+            return Ok(None);
+        }
+        let name = self.text_at(0);
+        if self.aliases.iter().any(|it| it.0 == name) || self.types.iter().any(|it| it.0 == name) {
+            return Err(unique_names::defined_again(name, None, self.span()));
+        }
+        self.at += 2;
+        Ok(Some(name))
+    }
+
     /// Reads a definition of an alias, the module, or an operation of a module whose first line is missing.
     fn top_level(&mut self, module: &mut Module<'s>) -> Parsed<()> {
-        if self.peek() == Some(TokenKind::Alias) && self.peek_at(1) == Some(TokenKind::Equal) {
-            let at = self.span();
-            let name = self.expect(TokenKind::Alias, "a name")?;
-            if self.aliases.iter().any(|it| it.0 == name) {
-                return Err(unique_names::defined_again(name, None, at));
-            }
-            self.at += 1;
+        if let Some(name) = self.new_name(TokenKind::Alias)? {
             let value = self.alias_value()?;
             self.aliases.push((name, value));
             return Ok(());
         }
-        if self.peek() == Some(TokenKind::OtherType) && self.peek_at(1) == Some(TokenKind::Equal) {
-            let at = self.span();
-            let name = self.expect(TokenKind::OtherType, "a name")?;
-            if self.types.iter().any(|it| it.0 == name) {
-                return Err(unique_names::defined_again(name, None, at));
-            }
-            self.at += 1;
+        if let Some(name) = self.new_name(TokenKind::OtherType)? {
             let ty = self.ty()?;
             self.types.push((name, ty));
             return Ok(());
