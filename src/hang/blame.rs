@@ -6,6 +6,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::{
+    agreement::Key,
     graph::Edge,
     peers::offset,
     queues::{Call, Job},
@@ -161,10 +162,26 @@ fn by_group(job: &Job<'_>, call: Call, missing: Rank, later: Call) -> Option<(Ra
         .then_some((call.rank, Reason::Total { call, own: own_of_call, usual, at: later }))
 }
 
+/// Returns the calls of a rank.
+fn calls(job: &Job<'_>, rank: Rank) -> impl Iterator<Item = Call> {
+    let count = job.records.log(rank).map_or(0, |it| it.records.len() as u32);
+    (0..count).map(move |at| Call { rank, at })
+}
+
+/// What two calls of one group have in common if they are at one place of the program: what they do, the place, and the neighbour.
+fn role(job: &Job<'_>, call: Call) -> ((Key, u32), GroupId, Option<i64>) {
+    (job.token(call), job.record(call).group, peer_offset(job, call))
+}
+
+/// As `role`, for calls in groups of one description.
+fn role_in_any_group<'j>(job: &'j Job<'_>, call: Call) -> ((Key, u32), &'j str, Option<i64>) {
+    let group = job.records.group(job.record(call).group);
+    (job.token(call), &group.description, peer_offset(job, call))
+}
+
 /// Returns the call of a rank that was at the place of a call one time earlier.
 fn earlier_at(job: &Job<'_>, later: Call) -> Option<Call> {
-    let role = |call: Call| (job.token(call), job.record(call).group, peer_offset(job, call));
-    (0..later.at).rev().map(|at| Call { at, ..later }).find(|it| role(*it) == role(later))
+    (0..later.at).rev().map(|at| Call { at, ..later }).find(|it| role(job, *it) == role(job, later))
 }
 
 /// Returns the call of another rank at the place of a call.
@@ -180,13 +197,7 @@ fn others_at(job: &Job<'_>, later: Call, without: [Rank; 2]) -> Option<Vec<Call>
     if record.is_collective() {
         return Some(lanes.filter_map(|it| job.call_at(it, record.seq)).take(MAX_COMPARED).collect());
     }
-    let role = |call: Call| {
-        (job.record(call).group == record.group).then(|| (job.token(call), peer_offset(job, call)))
-    };
-    let calls = |rank: Rank| {
-        let count = job.records.log(rank).map_or(0, |it| it.records.len() as u32);
-        (0..count).map(move |at| Call { rank, at }).filter(|it| role(*it) == role(later))
-    };
+    let calls = |rank: Rank| calls(job, rank).filter(|it| role(job, *it) == role(job, later));
     let number = calls(later.rank).take_while(|it| it.at < later.at).count();
     Some(lanes.take(MAX_COMPARED).filter_map(|it| calls(it.rank).nth(number)).collect())
 }
@@ -229,11 +240,7 @@ fn usual_count(job: &Job<'_>, like: Call, others: &[Call]) -> Option<usize> {
 /// Whether another call of the records, at an earlier position or on another rank, is of the same kind and follows one of the same kind.
 fn is_usual(job: &Job<'_>, call: Call) -> bool {
     let Some(before) = job.before(call) else { return false };
-    let role = |call: Call| {
-        let record = job.record(call);
-        let group = job.records.group(record.group);
-        (job.token(call), group.description.as_str(), peer_offset(job, call))
-    };
+    let role = |call: Call| role_in_any_group(job, call);
     let (first, second) = (role(before), role(call));
     job.records.ranks.iter().any(|log| {
         let calls = |at: usize| Call { rank: log.rank, at: at as u32 };
@@ -249,25 +256,19 @@ fn is_usual(job: &Job<'_>, call: Call) -> bool {
 /// Whether a rank leaves its place: after its nth call like the one before this one, the other ranks make another call. Before, it did as they do; ranks may have
 /// parts of the program for themselves, so that what others make says nothing.
 fn leaves_its_place(job: &Job<'_>, call: Call, cycle: &[Call]) -> bool {
-    let role = |call: Call| {
-        let group = job.records.group(job.record(call).group);
-        (job.token(call), group.description.as_str(), peer_offset(job, call))
-    };
+    let role = |call: Call| role_in_any_group(job, call);
     // Neighbours may send and receive in other orders.
     let is_collective = |it: &Call| job.record(*it).is_collective();
     let Some(before) = job.before(call).filter(|it| is_collective(it) && is_collective(&call)).map(role)
     else {
         return false;
     };
-    let calls = |rank: Rank| {
-        let count = job.records.log(rank).map_or(0, |it| it.records.len() as u32);
-        (0..count).map(move |at| Call { rank, at })
-    };
-    let number = calls(call.rank).take_while(|it| it.at < call.at).filter(|it| role(*it) == before).count();
+    let earlier = calls(job, call.rank).take_while(|it| it.at < call.at);
+    let number = earlier.filter(|it| role(*it) == before).count();
     // What a rank makes after its nth call like the one before.
     let after = |rank: Rank, nth: usize| {
-        let at = calls(rank).filter(|it| role(*it) == before).nth(nth)?.at + 1;
-        calls(rank).nth(at as usize).map(role)
+        let at = calls(job, rank).filter(|it| role(*it) == before).nth(nth)?.at + 1;
+        calls(job, rank).nth(at as usize).map(role)
     };
     let Some(previous) = number.checked_sub(2) else { return false };
     let own = after(call.rank, previous);

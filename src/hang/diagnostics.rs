@@ -12,8 +12,8 @@ use std::{
 use grammar::{codes::Code, diagnostic::Diagnostic, source::Source};
 
 use crate::{
+    dumps::Skipped,
     explain::{Finding, Label},
-    files::Skipped,
 };
 
 /// The largest program file that is read, and the largest line number for which a text is made.

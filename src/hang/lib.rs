@@ -38,6 +38,7 @@ mod cause;
 pub mod diagnostics;
 mod divergence;
 mod dump;
+pub mod dumps;
 mod earlier;
 pub mod explain;
 pub mod files;

@@ -14,7 +14,7 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     cause::{Cause, analyse},
-    files::Dumps,
+    dumps::Dumps,
     queues::{Call, Job},
     record::{Batch, GroupId, Kind, Peer, Rank},
     stall::Place,

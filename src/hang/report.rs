@@ -9,9 +9,9 @@ use grammar::{
 
 use crate::{
     cause::{Analysis, Cause, analyse},
+    dumps::Dumps,
     earlier,
     explain::{Finding, explain, explain_completed},
-    files::Dumps,
     queues::{Call, Job, lost_messages},
     record::{GroupId, Peer, Rank, RankLog},
     site::call_name,

@@ -12,7 +12,8 @@ use std::{
 
 use flate2::{Compression, write::GzEncoder};
 use hir_hang::{
-    files::{self, Dumps, LoadError},
+    dumps::Dumps,
+    files::{self, LoadError},
     report::report,
 };
 use simulator::pickles;

@@ -7,7 +7,8 @@ mod simulator;
 use std::{fs, path::Path};
 
 use hir_hang::{
-    files::{self, Dumps, LoadError},
+    dumps::Dumps,
+    files::{self, LoadError},
     report::report,
 };
 use simulator::{dumps, pickles, run, two_ranks};

@@ -6,7 +6,8 @@ use std::{fs, path::Path};
 
 use hir_hang::{
     diagnostics::diagnostic,
-    files::{self, Dumps},
+    dumps::Dumps,
+    files,
     report::{Report, report, table},
 };
 use serde_json::{Value, json};

@@ -120,6 +120,7 @@ const HANG: &[Layer] = &[
     ("divergence stall", &["agreement", "queues", "record", "site"]),
     ("graph", &["record", "stall"]),
     ("peers wording", BEFORE),
+    ("dumps", &["record", "wording"]),
     ("files", BEFORE),
     ("earlier", &["record", "wording"]),
     ("blame", BEFORE),

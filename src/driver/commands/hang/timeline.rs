@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use hir_hang::{
-    files::Dumps,
+    dumps::Dumps,
     record::{Batch, Peer, Record},
     site::site,
 };
