@@ -8,15 +8,15 @@ use indexmap::IndexSet;
 use rustc_hash::FxHashMap;
 
 use super::{
-    RunError,
+    RunError, exact_range,
     index_inputs::{IndexRange, index_inputs, inputs_behind_indices},
 };
 use crate::tensor_file::{IoError, LoadedTensor, TensorSource};
-use hir_plan::{CostClass, InstKind, IoBinding, Number, Plan, ReduceOp, ShardLayout, World};
+use hir_plan::{IoBinding, Number, Plan, ShardLayout, World};
 use hir_process::input_file::InputFiles;
 use hir_tensor::{
     data::{Data, NdArray, WrittenMask},
-    generate::{ExactRange, InputGenerator, InputKind},
+    generate::{InputGenerator, InputKind},
     shape_match::{Scope, to_logical},
     shard::{self, RankShard, assemble_shards},
 };
@@ -166,7 +166,7 @@ impl InputSpec {
     /// Creates a specification of generated values, whose `exact` values are small enough that the longest sum is exact in the
     /// narrowest float type of the world.
     pub fn new(kind: InputKind, seed: u64, world: &World) -> Self {
-        let exact = ExactRange::for_terms(longest_sum(world), min_significand_bits(world));
+        let exact = exact_range::of(world);
         let generator = InputGenerator { kind, seed, exact };
         Self {
             generator,
@@ -392,38 +392,11 @@ fn conversion_note(name: &str, from: DType, port: &IoBinding) -> String {
     )
 }
 
-/// Returns the largest number of products that are summed into one element, including sums over ranks.
-pub fn longest_sum(plans: &[Plan]) -> usize {
-    let mut local = 1;
-    let mut over_ranks = 1;
-    let sums = |op: ReduceOp| matches!(op, ReduceOp::Sum | ReduceOp::Avg);
-    let mut visit = |kind: &InstKind, plan: &Plan| {
-        let cost = kind.cost_info();
-        match cost.class {
-            CostClass::PeerAccess => over_ranks = over_ranks.max(cost.reduction_len),
-            CostClass::Ordering | CostClass::DataMovement | CostClass::Compute => {
-                local = local.max(cost.reduction_len)
-            }
-        }
-        if let InstKind::Collective(it) = kind
-            && it.kind.reduce_op().is_some_and(sums)
-        {
-            over_ranks = over_ranks.max(plan.communicators[it.communicator as usize].team.len());
-        }
-    };
-    for plan in plans {
-        for inst in &plan.code {
-            match &inst.kind {
-                InstKind::Reshard(it) => it.body.iter().for_each(|kind| visit(kind, plan)),
-                kind => visit(kind, plan),
-            }
-        }
-    }
-    local * over_ranks
-}
-
-/// Returns the smallest significand width of any buffer, in bits; 53 if no buffer has a float type.
-fn min_significand_bits(plans: &[Plan]) -> u32 {
-    let buffers = plans.iter().flat_map(|plan| &plan.buffers);
-    buffers.filter_map(|it| it.dtype.significand_bits()).min().unwrap_or(53)
+/// Returns the inputs of two runs, one after the other, of each rank.
+pub(super) fn of_both_runs(
+    mut first: Vec<Vec<Arc<Data>>>,
+    second: Vec<Vec<Arc<Data>>>,
+) -> Vec<Vec<Arc<Data>>> {
+    first.iter_mut().zip(second).for_each(|(mine, more)| mine.extend(more));
+    first
 }

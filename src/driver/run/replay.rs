@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 
 use super::{
     failure::JobFailure,
-    inputs::InputSpec,
+    inputs::{self, InputSpec},
     prepare::{PrepareOptions, prepare},
     program_files::ProgramFiles,
     schedule_file::ScheduleFile,
@@ -64,9 +64,7 @@ impl ReplayRun {
                 |name: &str| second.iter().flat_map(|it: &Plan| &it.inputs).any(|it| it.name == name);
             let flags = spec.flags.iter().filter(|it| has_input(&it.name)).cloned().collect();
             again = again.with_flags(flags, &setup.session.files);
-            for (mine, more) in inputs.iter_mut().zip(again.fill(second)?) {
-                mine.extend(more);
-            }
+            inputs = inputs::of_both_runs(inputs, again.fill(second)?);
         }
         let mut it = Self::of(&file.setting, first, next, (inputs, limits))?;
         it.notes = notes(file, first, other.as_ref().map(|it| it.world.plans()));

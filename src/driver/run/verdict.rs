@@ -126,6 +126,9 @@ impl OutputRef {
     }
 }
 
+/// The source name of outputs under schedule `program`.
+pub(super) const PROGRAM_ORDER: &str = "schedule program";
+
 /// Returns a program's own outputs under schedule `program`. If no other expectation is given, runs under
 /// other schedules are compared with these: a program whose outputs depend on the schedule has a race.
 ///
@@ -136,7 +139,7 @@ pub fn program_order_expectations(
     inputs: Vec<Vec<Arc<Data>>>,
     limits: SimLimits<'_>,
 ) -> Result<Vec<Expectation>, JobFailure> {
-    simulated_expectations(world, inputs, "schedule program", limits).map(|it| it.0)
+    simulated_expectations(world, inputs, PROGRAM_ORDER, limits).map(|it| it.0)
 }
 
 /// Returns the simulator's outputs under schedule `program`, with `origin` as their source name, and the
@@ -165,12 +168,24 @@ pub fn scheduled_expectations(
 ) -> Result<(Vec<Expectation>, RunNotes), JobFailure> {
     limits.work.take(hir_sim::work(world, 1)).map_err(RunError::from)?;
     let outcome = simulate(world, inputs, schedule, limits.memory)?;
-    let outputs = results::outputs(world, &outcome)?;
+    Ok((outcome_expectations(world, &outcome, origin)?, outcome.notes))
+}
+
+/// Returns the outputs of a simulated run as expectations of other runs, with `origin` as their source name.
+///
+/// # Errors
+/// An output is faulty.
+pub(super) fn outcome_expectations(
+    plans: &[Plan],
+    outcome: &SimOutcome,
+    origin: &str,
+) -> Result<Vec<Expectation>, JobFailure> {
+    let outputs = results::outputs(plans, outcome)?;
     if let Some(fault) = outputs.iter().find_map(|it| it.fault.as_ref()) {
         return Err(JobFailure::WrongResult(fault.clone()));
     }
     let exact = outcome.notes.exactness.is_exact();
-    Ok((expectations(outputs, origin, ExpectationSource::Simulated { exact }), outcome.notes))
+    Ok(expectations(outputs, origin, ExpectationSource::Simulated { exact }))
 }
 
 /// Returns a message if the inputs of `found` differ from those of `wanted`. Inputs correspond by position

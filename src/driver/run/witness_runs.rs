@@ -1,14 +1,17 @@
 //! Runs the program in the order of a witness, with generated inputs, to see whether the order changes a result.
 
-use std::{borrow::Cow, cell::OnceCell, sync::Arc};
+use std::{borrow::Cow, sync::Arc};
 
 use rustc_hash::FxHashMap;
 
 use super::{
-    inputs::InputSpec,
+    inputs::{self, InputSpec},
     replay::ReplayRun,
     results,
-    verdict::{Criteria, Expectation, judge_outputs, program_order_expectations, simulation_options},
+    verdict::{
+        Criteria, Expectation, PROGRAM_ORDER, judge_outputs, outcome_expectations, simulate,
+        simulation_options,
+    },
 };
 use hir_check::{NextRun, Witness};
 use hir_plan::{Plan, SignalId, World};
@@ -38,16 +41,16 @@ pub struct WitnessRuns<'w> {
     memory: usize,
     work: WorkBudget,
     /// The outputs of the program in its own order; `None` if the run needs too much work or memory, or fails.
-    expectations: OnceCell<Option<Vec<Expectation>>>,
+    expectations: Option<Vec<Expectation>>,
 }
 
 impl<'w> WitnessRuns<'w> {
     /// Creates runs of a program that may use so many bytes each.
     pub fn new(first: &'w World, memory: usize) -> Self {
         let work = WorkBudget::of(WORK);
-        let first = with_parts_of_ranks(first, SimLimits { memory, work: &work })
-            .map_or(Cow::Borrowed(first), Cow::Owned);
-        Self { first, memory, work, expectations: OnceCell::new() }
+        let (first, expectations) = in_program_order(first, SimLimits { memory, work: &work })
+            .unwrap_or((Cow::Borrowed(first), None));
+        Self { first, memory, work, expectations }
     }
 
     /// Returns the names of the outputs of which each rank keeps its own values.
@@ -77,12 +80,10 @@ impl<'w> WitnessRuns<'w> {
         let mut inputs = generated_inputs(first, 0)?;
         if let Some(next) = next {
             let second = if let NextRun::Other(world, _) = next { world } else { first };
-            inputs.iter_mut().zip(generated_inputs(second, 1)?).for_each(|(mine, more)| mine.extend(more));
+            inputs = inputs::of_both_runs(inputs, generated_inputs(second, 1)?);
         }
         if witness.setting.is_plain() {
-            let expected = || program_order_expectations(first, inputs.clone(), limits).ok();
-            let expected = self.expectations.get_or_init(expected).as_deref()?;
-            return self.compared(witness, (first, inputs), expected, Arc::default());
+            return self.compared(witness, (first, inputs), self.expectations.as_deref()?, Arc::default());
         }
         let it = ReplayRun::of(&witness.setting, first, next, (inputs, limits)).ok()?;
         self.compared(witness, (&it.world, it.inputs), &it.expectations, it.semaphores)
@@ -108,20 +109,26 @@ impl<'w> WitnessRuns<'w> {
     }
 }
 
-/// Returns a program with the outputs compared by rank of which ranks hold different values in the order of the program; `None` if there are none,
-/// or if the run needs too much work or memory, or fails.
-fn with_parts_of_ranks(world: &World, limits: SimLimits<'_>) -> Option<World> {
+/// Runs a program in its own order. Returns it with those outputs compared by rank of which ranks hold different values, and its outputs if they have no
+/// fault; `None` if the run needs too much work or memory, or fails.
+fn in_program_order<'w>(
+    world: &'w World,
+    limits: SimLimits<'_>,
+) -> Option<(Cow<'w, World>, Option<Vec<Expectation>>)> {
     limits.work.take(hir_sim::work(world, 1)).ok()?;
-    let options = simulation_options(world, limits.memory);
-    let outcome = hir_sim::run(world, generated_inputs(world, 0)?, &Schedule::Program, &options).ok()?;
+    let outcome = simulate(world, generated_inputs(world, 0)?, &Schedule::Program, limits.memory).ok()?;
     let differ: Vec<bool> =
         results::outputs(world, &outcome).ok()?.iter().map(|it| it.whole.conflict.is_some()).collect();
-    differ.contains(&true).then(|| {
+    let mut first = Cow::Borrowed(world);
+    if differ.contains(&true) {
         let mut plans: Vec<Plan> = world.plans().to_vec();
         let outputs = plans.iter_mut().flat_map(|it| it.outputs.iter_mut().zip(&differ));
-        outputs.for_each(|(it, differs)| it.is_compared_per_rank = *differs);
-        World::new(plans)
-    })
+        // An output that the program compares by rank stays one.
+        outputs.for_each(|(it, differs)| it.is_compared_per_rank |= *differs);
+        first = Cow::Owned(World::new(plans));
+    }
+    let expectations = outcome_expectations(&first, &outcome, PROGRAM_ORDER).ok();
+    Some((first, expectations))
 }
 
 /// Returns the inputs that hir-run generates without options.
