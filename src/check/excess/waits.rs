@@ -1,9 +1,11 @@
 //! Finds waits that the program does not need.
 //!
 //! For each wait, the plans are walked once more without it. If all work still follows the same earlier work,
-//! other statements imply the wait. If some work does not, but the checker finds no race, no pair of accesses
+//! other statements imply the wait: that is looked at first, since it needs no search for races. If some work does not, but the checker finds no race, no pair of accesses
 //! depends on the wait. A wait that orders the end of the program, or work after the caller's work at entry,
 //! is always needed: the caller may depend on it in the next run. So is one without which a transfer uses its semaphore too early.
+
+use std::ops::ControlFlow;
 
 use super::{
     Excess, ExcessKind, ExcessNotSearched,
@@ -15,12 +17,16 @@ use crate::{
     ordering_model::{AccessRules, OrderingModel},
     race::RaceDetector,
     semaphores::SemaphoreWatch,
+    stream_ordered_frees::StreamOrderedFrees,
 };
 use rustc_hash::FxHashSet;
 
 use hir_plan::{
     InstKind, Plan, World,
-    sync::{InstRef, happens_before},
+    sync::{
+        InstRef,
+        happens_before::{self, Occurrence},
+    },
 };
 
 /// The maximum number of instructions that are walked, summed over all candidates.
@@ -36,15 +42,23 @@ pub fn unneeded_waits(world: &World, rules: AccessRules) -> (Vec<Excess>, Option
     let instructions: usize = world.iter().map(|it| it.code.len()).sum();
     candidates.truncate(MAX_INSTRUCTIONS / instructions.max(1));
     let mut found = Vec::new();
-    let order = if candidates.is_empty() { None } else { WorkOrder::of(world) };
-    candidates.truncate(order.as_ref().map_or(0, |it| MAX_COMPARISONS / it.comparison_count().max(1)));
-    if let Some(order) = &order
-        && let Some(transfers) = Transfers::of(world, rules)
-    {
-        found.extend(candidates.iter().filter_map(|it| check_wait(world, rules, (order, &transfers), it)));
+    let search = if candidates.is_empty() { None } else { Search::new(world, rules) };
+    candidates.truncate(search.as_ref().map_or(0, |it| MAX_COMPARISONS / it.order.comparison_count().max(1)));
+    if let Some(search) = &search {
+        found.extend(candidates.iter().filter_map(|it| search.check_wait(it)));
     }
     let left = all - candidates.len();
     (found, (left > 0).then_some(ExcessNotSearched::Waits { left, all }))
+}
+
+/// The program with all waits.
+struct Search<'p> {
+    world: &'p World,
+    rules: AccessRules,
+    transfers: Transfers<'p>,
+    order: WorkOrder,
+    /// Whether the order of work and allocations alone decides which accesses race: not if frees are work of streams.
+    order_decides: bool,
 }
 
 /// The transfers that use a semaphore too early with all waits.
@@ -65,54 +79,81 @@ impl<'p> Transfers<'p> {
         }
         Some(Self { known, watch })
     }
+
+    /// Visits an instruction, and returns whether a transfer uses its semaphore too early there that does not with all waits.
+    fn is_posted_again(&self, watch: &mut Option<SemaphoreWatch<'p>>, at: &Occurrence) -> bool {
+        watch.as_mut().is_some_and(|watch| {
+            watch.visit(at);
+            // A visit finds at most one.
+            watch.found.last().is_some_and(|it| !self.known.contains(it))
+        })
+    }
 }
 
-/// Returns the finding if the program does not need the wait `it`.
-fn check_wait(
-    world: &World,
-    rules: AccessRules,
-    (order, transfers): (&WorkOrder, &Transfers<'_>),
-    it: &WaitCandidate,
-) -> Option<Excess> {
-    let mut watch = transfers.watch.clone();
-    let mut races = RaceDetector::new(world, rules);
-    let mut pair = None;
-    let mut is_needed = false;
-    let walked = happens_before::walk_ignoring(world, &|at| it.insts.contains(&at), &mut |at| {
-        if is_needed {
-            return;
-        }
-        races.visit(&at);
-        is_needed = !races.found.is_empty() || races.not_compared > 0;
-        if let Some(watch) = &mut watch {
-            watch.visit(&at);
-            // A visit finds at most one.
-            is_needed |= watch.found.last().is_some_and(|it| !transfers.known.contains(it));
-        }
-        let kind = &world[at.rank].code[at.inst].kind;
-        if is_needed || !is_work(kind) {
-            return;
-        }
-        match order.difference(&at) {
-            OrderDifference::Unchanged => (),
-            OrderDifference::LostCallerOrder => is_needed = true,
-            OrderDifference::LostOrder(_) if matches!(kind, InstKind::ReadOutputs) => is_needed = true,
-            OrderDifference::LostOrder(earlier) => {
-                pair.get_or_insert([earlier, InstRef { rank: at.rank, inst: at.inst }]);
-            }
-        }
-    });
-    if walked.is_err() || is_needed {
-        return None;
+impl<'p> Search<'p> {
+    /// Returns `None` if the program is too large, or no order of all instructions is found.
+    fn new(world: &'p World, rules: AccessRules) -> Option<Self> {
+        let (order, transfers) = (WorkOrder::of(world)?, Transfers::of(world, rules)?);
+        let order_decides = StreamOrderedFrees::new(world, rules).is_none();
+        Some(Self { world, rules, transfers, order, order_decides })
     }
-    let kind = pair.map_or(ExcessKind::ImpliedWait, |pair| ExcessKind::UnneededWait { pair });
-    let origin = world[it.first.rank].code[it.first.inst].origin;
-    Some(Excess {
-        stmt: (it.first.rank, origin),
-        kind,
-        ranks: it.insts.iter().map(|it| it.rank).collect(),
-        count: instance_count(world, it),
-    })
+
+    /// Returns the finding if the program does not need the wait `it`.
+    fn check_wait(&self, it: &WaitCandidate) -> Option<Excess> {
+        let is_implied = self.order_decides && self.changes_no_order(it);
+        let kind = if is_implied { ExcessKind::ImpliedWait } else { self.kind_by_races(it)? };
+        let origin = self.world[it.first.rank].code[it.first.inst].origin;
+        Some(Excess {
+            stmt: (it.first.rank, origin),
+            kind,
+            ranks: it.insts.iter().map(|it| it.rank).collect(),
+            count: instance_count(self.world, it),
+        })
+    }
+
+    /// Returns whether all work and allocations are known to have the same order without a wait. Then no access races.
+    fn changes_no_order(&self, it: &WaitCandidate) -> bool {
+        let mut watch = self.transfers.watch.clone();
+        let walked = happens_before::walk_ignoring(self.world, &|at| it.insts.contains(&at), &mut |at| {
+            if self.order.is_unchanged(&at) && !self.transfers.is_posted_again(&mut watch, &at) {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        });
+        walked == Ok(ControlFlow::Continue(()))
+    }
+
+    /// Returns what a wait is if the program does not need it, by the races without it. The walk breaks where it turns out to be needed.
+    fn kind_by_races(&self, it: &WaitCandidate) -> Option<ExcessKind> {
+        let mut watch = self.transfers.watch.clone();
+        let mut races = RaceDetector::new(self.world, self.rules);
+        let mut pair = None;
+        let walked = happens_before::walk_ignoring(self.world, &|at| it.insts.contains(&at), &mut |at| {
+            races.visit(&at);
+            let is_race = !races.found.is_empty() || races.not_compared > 0;
+            if is_race || self.transfers.is_posted_again(&mut watch, &at) {
+                return ControlFlow::Break(());
+            }
+            let kind = &self.world[at.rank].code[at.inst].kind;
+            if !is_work(kind) {
+                return ControlFlow::Continue(());
+            }
+            match self.order.difference(&at) {
+                OrderDifference::Unchanged => ControlFlow::Continue(()),
+                OrderDifference::LostCallerOrder => ControlFlow::Break(()),
+                OrderDifference::LostOrder(_) if matches!(kind, InstKind::ReadOutputs) => {
+                    ControlFlow::Break(())
+                }
+                OrderDifference::LostOrder(earlier) => {
+                    pair.get_or_insert([earlier, InstRef { rank: at.rank, inst: at.inst }]);
+                    ControlFlow::Continue(())
+                }
+            }
+        });
+        (walked == Ok(ControlFlow::Continue(())))
+            .then(|| pair.map_or(ExcessKind::ImpliedWait, |pair| ExcessKind::UnneededWait { pair }))
+    }
 }
 
 /// Returns the number of executions of a statement on all ranks.

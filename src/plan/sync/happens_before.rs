@@ -11,7 +11,7 @@
 //! Invariant: each signal (`SignalId`) is set once in each run. The walk does not distinguish two
 //! instructions that set the same signal.
 
-use std::rc::Rc;
+use std::{ops::ControlFlow, rc::Rc};
 
 pub use super::machine::first_actors;
 use super::{
@@ -53,26 +53,34 @@ pub enum OrderError {
 /// The plans deadlock (reported after some visits), or the world has too many streams (reported before any
 /// visit).
 pub fn walk(world: &World, visit: &mut dyn FnMut(Occurrence)) -> Result<(), OrderError> {
-    walk_ignoring(world, &|_| false, visit)
+    let mut visit = |at| {
+        visit(at);
+        ControlFlow::Continue(())
+    };
+    walk_ignoring(world, &|_| false, &mut visit).map(drop)
 }
 
-/// Like `walk`, but some synchronization instructions have no effect. `is_dropped` is called for each
-/// instruction that records an event, or waits for an event, a work or a signal.
+/// Like `walk`, but some synchronization instructions have no effect, and the walk ends with the visit that breaks. `is_dropped` is called for
+/// each instruction that records an event, or waits for an event, a work or a signal.
 ///
 /// # Errors
-/// As for `walk`.
+/// As for `walk`, as far as the walk goes.
 pub fn walk_ignoring(
     world: &World,
     is_dropped: &dyn Fn(InstRef) -> bool,
-    visit: &mut dyn FnMut(Occurrence),
-) -> Result<(), OrderError> {
+    visit: &mut dyn FnMut(Occurrence) -> ControlFlow<()>,
+) -> Result<ControlFlow<()>, OrderError> {
     let known = Rc::new(vec![0; clock_len(total_actors(world))?]);
     let clock = |actor| Clock::new(&known, 0, actor);
     let mut machine = Machine::new(world, WaitOrder::Guaranteed, is_dropped, clock);
-    let has_finished = machine.run(&mut |InstRef { rank, inst }, actor, clock| {
-        visit(Occurrence { rank, inst, actor, number: clock.ended + 1, clock: clock.clone() });
+    let run = machine.run_until(&mut |InstRef { rank, inst }, actor, clock| {
+        visit(Occurrence { rank, inst, actor, number: clock.ended + 1, clock: clock.clone() })
     });
-    if has_finished { Ok(()) } else { Err(OrderError::Deadlock) }
+    match run {
+        ControlFlow::Continue(false) => Err(OrderError::Deadlock),
+        ControlFlow::Continue(true) => Ok(ControlFlow::Continue(())),
+        ControlFlow::Break(()) => Ok(ControlFlow::Break(())),
+    }
 }
 
 /// Which orders between the instructions of a group of ranks count.

@@ -6,11 +6,16 @@
 
 mod builder;
 
+use std::ops::ControlFlow;
+
 use rustc_hash::FxHashMap;
 
 use self::builder::{Arrivals, Builder};
 use super::{InstRef, MemoryGroups, WaitOrder, World, memory_groups::actor_count};
 use crate::Plan;
+
+/// Called for each instruction that begins, with its actor and what that knows. It ends the run if it breaks.
+pub(super) type Visit<'v, P> = dyn FnMut(InstRef, u32, &P) -> ControlFlow<()> + 'v;
 
 /// What an actor knows of the progress of all actors: a clock, or nothing.
 pub(super) trait Progress: Clone {
@@ -158,30 +163,39 @@ impl<P: Progress> Machine<P> {
     /// Runs all actors as far as they can. Calls `visit` for each instruction that begins on its stream or on its queue,
     /// with its actor and what that knows. Returns whether all actors finish.
     pub fn run(&mut self, visit: &mut dyn FnMut(InstRef, u32, &P)) -> bool {
-        let mut ready: Vec<usize> = (0..self.actors.len()).rev().collect();
-        while let Some(actor) = ready.pop() {
-            self.run_actor(actor, &mut ready, visit);
-        }
-        self.actors.iter().all(|it| it.next == it.items.len())
+        let mut visit = |inst, actor, progress: &P| {
+            visit(inst, actor, progress);
+            ControlFlow::Continue(())
+        };
+        self.run_until(&mut visit) == ControlFlow::Continue(true)
     }
 
-    fn run_actor(&mut self, at: usize, ready: &mut Vec<usize>, visit: &mut dyn FnMut(InstRef, u32, &P)) {
+    /// Like `run`, but ends with the visit that breaks.
+    pub fn run_until(&mut self, visit: &mut Visit<'_, P>) -> ControlFlow<(), bool> {
+        let mut ready: Vec<usize> = (0..self.actors.len()).rev().collect();
+        while let Some(actor) = ready.pop() {
+            self.run_actor(actor, &mut ready, visit)?;
+        }
+        ControlFlow::Continue(self.actors.iter().all(|it| it.next == it.items.len()))
+    }
+
+    fn run_actor(&mut self, at: usize, ready: &mut Vec<usize>, visit: &mut Visit<'_, P>) -> ControlFlow<()> {
         while let Some(item) = self.actors[at].items.get(self.actors[at].next) {
             let (inst, is_post, [start, begin, middle, end, stop]) =
                 (item.inst as usize, item.is_post, item.tokens);
             if !self.actors[at].begun {
                 if !self.acquire_events(at, start, begin) {
-                    return;
+                    return ControlFlow::Continue(());
                 }
                 let it = &mut self.actors[at];
                 it.begun = true;
                 if !is_post {
-                    visit(InstRef { rank: it.rank, inst }, at as u32, &it.progress);
+                    visit(InstRef { rank: it.rank, inst }, at as u32, &it.progress)?;
                 }
                 self.signal_events(at, begin, middle, ready);
             }
             if !self.acquire_events(at, middle, end) {
-                return;
+                return ControlFlow::Continue(());
             }
             let it = &mut self.actors[at];
             it.begun = false;
@@ -189,6 +203,7 @@ impl<P: Progress> Machine<P> {
             it.progress.end_instruction();
             self.signal_events(at, end, stop, ready);
         }
+        ControlFlow::Continue(())
     }
 
     /// Joins the progress of all events of a range into that of the actor. Returns false and changes nothing if

@@ -1,5 +1,7 @@
 //! Tests of the happens-before order with plans built by hand.
 
+use std::ops::ControlFlow;
+
 use super::{InstRef, Occurrence, OrderError, World, walk, walk_ignoring};
 use crate::{
     Backend, Collective, CollectiveKind, Communicator, Direction, Inst, InstKind, Number, P2pGroup, P2pOp,
@@ -102,7 +104,11 @@ fn without_its_wait_nothing_orders_two_streams() -> Result<(), OrderError> {
     for (dropped, is_ordered) in [(None, true), (Some(0), true), (Some(1), false), (Some(2), false)] {
         let mut all = Vec::new();
         let is_dropped = |at: InstRef| Some(at.inst) == dropped;
-        walk_ignoring(&world, &is_dropped, &mut |it| all.push(it))?;
+        let mut visit = |it| {
+            all.push(it);
+            ControlFlow::Continue(())
+        };
+        assert_eq!(walk_ignoring(&world, &is_dropped, &mut visit)?, ControlFlow::Continue(()));
         // Dropped instructions are still visited, so numbers do not change.
         assert_eq!(all.len(), 4, "{dropped:?}");
         assert_eq!(Walked(all).before((0, 0), (0, 3)), is_ordered, "{dropped:?}");
