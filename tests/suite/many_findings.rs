@@ -42,7 +42,8 @@ pub fn trials() -> Vec<Trial> {
         ]
     };
     let columns = Trial::test("many_findings::none_in_columns", || grows_slowly(500, columns, is_clean));
-    PROGRAMS.into_iter().flat_map(of_program).chain([columns]).collect()
+    let beside = Trial::test("many_findings::fix_beside_loops", beside_loops_of_streams);
+    PROGRAMS.into_iter().flat_map(of_program).chain([columns, beside]).collect()
 }
 
 /// Runs a tool on programs with `size` and four times as many findings.
@@ -103,6 +104,50 @@ fn is_clean(text: &str, _: usize) -> Result<(), Failed> {
 fn fixed(text: &str, size: usize) -> Result<(), Failed> {
     let edits = fix(text, 0, Checks::DEFAULT, &planned).edits.len();
     if edits >= size { Ok(()) } else { Err(format!("{edits} edits for {size} findings").into()) }
+}
+
+/// Fixes races that one edit each removes, beside some that need an edit for each stream of a loop: no edit is made that helps only together
+/// with another one, unless that one is made, too.
+fn beside_loops_of_streams() -> Result<(), Failed> {
+    const LOOPS: usize = 5;
+    const PLAIN: usize = 20;
+    let input = tensor(0, "");
+    let (mut outputs, mut body) = (Vec::new(), vec!["Stream s0 = GetCurrentStream()".to_owned()]);
+    for at in 0..LOOPS {
+        let [a, b] = [1, 2].map(|it| tensor(2 * at + it, ""));
+        let reads = ["  SetCurrentStream(Stream i)", "  Synchronize(Stream s0)"].map(str::to_owned);
+        let index = format!("i{}", 100 + at);
+        body.push(allocate(&a));
+        body.push(format!("FOR {index} from 1 to 3:"));
+        body.extend(reads.map(|it| it.replace("(Stream i)", &format!("(Stream {index})"))));
+        body.push(format!("  {}", allocate(&b)));
+        body.extend([format!("  {b} = relu({a})"), "SetCurrentStream(Stream s0)".to_owned()]);
+        body.push(format!("{a} = neg({input})"));
+        outputs.push(a);
+    }
+    for at in 0..PLAIN {
+        let [a, b] = [1, 2].map(|it| tensor(2 * (LOOPS + at) + it, ""));
+        body.extend([allocate(&a), allocate(&b), "SetCurrentStream(Stream 1)".to_owned()]);
+        body.extend(["Synchronize(Stream s0)".to_owned(), format!("{a} = neg({input})")]);
+        body.extend(["SetCurrentStream(Stream s0)".to_owned(), format!("{b} = relu({a})")]);
+        outputs.push(b);
+    }
+    body.extend(["Synchronize(Stream 1)", "Synchronize(Stream 2)"].map(str::to_owned));
+    let text = container(&input, &outputs, &body);
+    let fixed = fix(&text, 0, Checks::DEFAULT, &planned);
+    let source = Source::new(String::new(), fixed.text.clone());
+    let mut program = source.programs().0.pop().ok_or("no program")?;
+    let plans = planned(&mut program, &source.lines).ok_or("no plan")?;
+    let left = check(&plans, Checks::DEFAULT).diagnostics(&plans, &[source]);
+    if let Some(it) = left.iter().find(|it| it.1.is_error()) {
+        return Err(format!("{:?}\n{}", it.1, fixed.text).into());
+    }
+    let (edits, wanted) = (fixed.edits.len(), PLAIN + 2 * LOOPS);
+    if edits == wanted {
+        Ok(())
+    } else {
+        Err(format!("{edits} edits instead of {wanted}:\n{}", fixed.text).into())
+    }
 }
 
 /// Reduces a program to one finding.

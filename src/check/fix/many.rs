@@ -1,8 +1,8 @@
 //! Many edits in one round. If a program has many races, most of them need edits that do not depend on each other, and a
 //! check of the whole program after each edit takes too long.
 //!
-//! Each race that no edit of another removes proposes its edit. All edits are made at once. If that adds a finding, or leaves
-//! one of the races, each half of them is tried, and so on.
+//! Each race that no edit of another removes proposes its edit. All edits are made at once. An edit whose race is left is taken back. If the
+//! edits add a finding, those that only insert statements are tried, and the others, or else each half of them, and so on.
 
 use std::collections::BTreeSet;
 
@@ -42,21 +42,83 @@ impl FixSession<'_> {
         let proposed = proposed_edits(round, findings);
         let mut joined = JoinedEdits::default();
         if proposed.len() > MAX_SINGLE {
-            self.join(round.state, &proposed, &mut joined);
+            self.join(round.state, proposed.iter().collect(), &mut joined);
         }
         Some((joined.edited, joined.next?))
     }
 
-    /// Adds all edits to `joined`, if the text with them has fewer findings, or those of each half.
-    fn join(&self, state: &CheckedText, edits: &[ProposedEdit], joined: &mut JoinedEdits) {
+    /// Adds those edits to `joined` that remove their races together.
+    fn join(&self, state: &CheckedText, mut edits: Vec<&ProposedEdit>, joined: &mut JoinedEdits) {
         // What is left of the budget is for single edits.
-        if edits.is_empty() || self.instructions.get() > MAX_INSTRUCTIONS / 2 {
-            return;
+        while !edits.is_empty() && self.instructions.get() <= MAX_INSTRUCTIONS / 2 {
+            let all = joined.with(state, &edits);
+            match self.effect(state, &all) {
+                Effect::Helps(next) => {
+                    *joined = JoinedEdits { next: Some(*next), ..all };
+                    return;
+                }
+                Effect::Leaves(left) => {
+                    let count = edits.len();
+                    edits.retain(|it| !left.contains(&it.key.without_actors()));
+                    if edits.len() == count {
+                        return;
+                    }
+                }
+                Effect::Harms => {
+                    let is_insertion =
+                        |it: &&ProposedEdit| it.edited.changes.iter().all(Change::is_insertion);
+                    let (mut first, mut second): (Vec<_>, Vec<_>) =
+                        edits.iter().partition(|it| is_insertion(it));
+                    if first.is_empty() || second.is_empty() {
+                        second = edits.split_off(edits.len() / 2);
+                        first = edits;
+                    }
+                    if first.is_empty() {
+                        return;
+                    }
+                    self.join(state, first, joined);
+                    self.join(state, second, joined);
+                    return;
+                }
+            }
         }
-        let mut all = JoinedEdits {
-            edited: joined.edited.clone(),
-            keys: joined.keys.clone(),
-            needs_written: joined.needs_written,
+    }
+
+    /// Makes edits, and returns what they do.
+    fn effect(&self, state: &CheckedText, edits: &JoinedEdits) -> Effect {
+        let Some(next) = self.attempt_text(state, &edits.edited) else { return Effect::Harms };
+        let is_checked = state.is_checked_as_far(&next.found.not_checked);
+        let is_safe = !edits.needs_written || next.is_every_read_written();
+        // Statements that only make streams wait add no race: what is found now was hidden by these.
+        let only_waits = edits.edited.changes.iter().all(Change::is_insertion);
+        let is_known = next.keys.difference(&state.keys).all(|it| only_waits && it.may_be_hidden());
+        if !(is_checked && is_safe && is_known) {
+            return Effect::Harms;
+        }
+        let mut left: BTreeSet<FindingKey> = next.keys.iter().map(FindingKey::without_actors).collect();
+        let of_edits: BTreeSet<FindingKey> = edits.keys.iter().map(FindingKey::without_actors).collect();
+        left.retain(|it| of_edits.contains(it));
+        if left.is_empty() { Effect::Helps(Box::new(next)) } else { Effect::Leaves(left) }
+    }
+}
+
+/// What several edits do.
+enum Effect {
+    /// They remove all of their races, and add no finding. With the text that has them.
+    Helps(Box<CheckedText>),
+    /// They leave these races, without streams and queues, and add no finding.
+    Leaves(BTreeSet<FindingKey>),
+    /// They add a finding, or the program is another one.
+    Harms,
+}
+
+impl JoinedEdits {
+    /// Returns these edits and more.
+    fn with(&self, state: &CheckedText, edits: &[&ProposedEdit]) -> Self {
+        let mut all = Self {
+            edited: self.edited.clone(),
+            keys: self.keys.clone(),
+            needs_written: self.needs_written,
             next: None,
         };
         for it in edits {
@@ -66,26 +128,7 @@ impl FixSession<'_> {
                 all.needs_written |= it.needs_written;
             }
         }
-        if let Some(next) = self.helps(state, &all) {
-            *joined = JoinedEdits { next: Some(next), ..all };
-        } else if edits.len() > 1 {
-            let (first, second) = edits.split_at(edits.len() / 2);
-            self.join(state, first, joined);
-            self.join(state, second, joined);
-        }
-    }
-
-    /// Returns the edited text if the edits remove all of their races and add no finding.
-    fn helps(&self, state: &CheckedText, edits: &JoinedEdits) -> Option<CheckedText> {
-        let next = self.attempt_text(state, &edits.edited)?;
-        let is_checked = state.is_checked_as_far(&next.found.not_checked);
-        let left: BTreeSet<FindingKey> = next.keys.iter().map(FindingKey::without_actors).collect();
-        let is_gone = edits.keys.iter().all(|it| !left.contains(&it.without_actors()));
-        let is_safe = !edits.needs_written || next.is_every_read_written();
-        // Statements that only make streams wait add no race: what is found now was hidden by these.
-        let only_waits = edits.edited.changes.iter().all(Change::is_insertion);
-        let is_known = next.keys.difference(&state.keys).all(|it| only_waits && it.may_be_hidden());
-        (is_checked && is_gone && is_safe && is_known).then_some(next)
+        all
     }
 }
 
