@@ -174,7 +174,9 @@ impl<'a> DiagnosticBuilder<'a> {
         }
         let reason = RaceExplanation::of(race, first, second, self.indexes);
         let rank = if reason.is_in_second { second.plan.rank } else { first.plan.rank };
-        let (help, fixes) = edit_help::help(&reason, self.edit_context(rank).as_ref());
+        let indexes = self.indexes.with_queues(race.p2p);
+        let context = self.edit_context(rank).map(|it| EditContext { index: indexes.of(rank), ..it });
+        let (help, fixes) = edit_help::help(&reason, context.as_ref());
         notes.extend(reason.why);
         let is_mapped = sides.iter().any(|it| it.reads_mapped_view(&self.plans[race.rank], race.buffer));
         let help = help.or(is_mapped.then(|| MAPPED_VIEW_HELP.to_owned()));

@@ -31,6 +31,7 @@ impl RaceExplanation {
 
     /// Explains a race. If both sides are on one rank, `first` is issued before `second`.
     pub fn of(race: &Race, first: &RaceSide<'_>, second: &RaceSide<'_>, indexes: &PlanIndexes<'_>) -> Self {
+        let indexes = &indexes.with_queues(race.p2p);
         if let (Party::Operation(..), Party::Operation(..)) = (first.party, second.party) {
             return Self::within_coalescing();
         }

@@ -27,7 +27,8 @@ pub(super) struct FixableRace<'a> {
     /// The races of the same lines, on all ranks and in all iterations.
     occurrences: &'a [Race],
     plans: &'a [Plan],
-    indexes: &'a PlanIndexes<'a>,
+    /// With the queues of the race.
+    indexes: PlanIndexes<'a>,
 }
 
 /// The maximum number of executions of a statement in loops that are looked at.
@@ -63,7 +64,8 @@ impl<'a> FixableRace<'a> {
         let (race, more) = finding.race()?;
         let sides = RaceSide::in_issue_order(plans, race);
         let [first, second] = &sides;
-        let edits = RaceExplanation::of(race, first, second, indexes).edits;
+        let indexes = indexes.with_queues(race.p2p);
+        let edits = RaceExplanation::of(race, first, second, &indexes).edits;
         let last = edits.last()?;
         let wait_line = text(first.plan.rank)
             .filter(|_| first.plan.rank == second.plan.rank)
@@ -145,7 +147,7 @@ impl<'a> FixableRace<'a> {
         let waiting = if blocked == other.sides[1].stream() { second.stream() } else { blocked };
         let number =
             |stream: &PlanStream| plan.streams.iter().position(|it| it == stream).map(|it| it as StreamNo);
-        let index = self.indexes.of(plan.rank);
+        let index = other.indexes.of(plan.rank);
         let is_before = |wait: &usize| second.inst_index().is_some_and(|end| *wait < end);
         if let Some(at) = self.wait_place(edit, plan) {
             let joined = |it: &PlanStream| {

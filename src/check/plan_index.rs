@@ -1,7 +1,7 @@
 //! What explanations look up in the instructions of a plan, collected in one pass. A report explains many races of the
 //! same plans.
 
-use std::cell::OnceCell;
+use std::{cell::OnceCell, rc::Rc};
 
 use grammar::ir::StmtId;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -9,24 +9,55 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::stream_waits::StreamWaits;
 use hir_plan::{
     Allocation, BufferNo, EventNo, InstKind, Plan, PlanStream, SignalId, StreamNo, WorkNo, World,
+    sync::P2pQueues,
 };
 
 /// The indexes of the plans of all ranks, each created when it is needed.
+#[derive(Clone)]
 pub struct PlanIndexes<'p> {
-    tables: Vec<OnceCell<Tables>>,
+    tables: Rc<TablesOfRanks>,
     world: &'p World,
+    /// The queues whose orders count.
+    p2p: P2pQueues,
+}
+
+/// The tables of all ranks.
+struct TablesOfRanks {
+    plans: Vec<OnceCell<Tables>>,
+    /// How streams wait with one communicator for all transfers.
+    waits: Vec<OnceCell<StreamWaits>>,
+    /// The plans with a communicator for each pair of ranks, and how streams wait then; `None` if no transfer has one.
+    pairs: OnceCell<Option<(World, Vec<OnceCell<StreamWaits>>)>>,
 }
 
 impl<'p> PlanIndexes<'p> {
-    /// Creates the indexes of the plans of a world.
+    /// Creates the indexes of the plans of a world, in which all transfers have one communicator.
     pub fn new(world: &'p World) -> Self {
-        Self { tables: world.iter().map(|_| OnceCell::new()).collect(), world }
+        let (plans, waits) = world.iter().map(|_| (OnceCell::new(), OnceCell::new())).unzip();
+        let tables = Rc::new(TablesOfRanks { plans, waits, pairs: OnceCell::new() });
+        Self { tables, world, p2p: P2pQueues::Communicator }
+    }
+
+    /// Returns the indexes in which streams wait as they do with the queues of a finding.
+    pub fn with_queues(&self, p2p: P2pQueues) -> Self {
+        Self { p2p, ..self.clone() }
     }
 
     /// Returns the index of the plan of a rank.
     pub fn of(&self, rank: usize) -> PlanIndex<'_> {
-        let plan = &self.world[rank];
-        PlanIndex { plan, world: self.world, tables: self.tables[rank].get_or_init(|| Tables::of(plan)) }
+        let (plan, all) = (&self.world[rank], &*self.tables);
+        let pairs = || {
+            let pairs = self.world.with_pair_communicators()?;
+            let waits = pairs.iter().map(|_| OnceCell::new()).collect();
+            Some((pairs, waits))
+        };
+        let pairs = match self.p2p {
+            P2pQueues::Pair => all.pairs.get_or_init(pairs).as_ref(),
+            P2pQueues::Communicator => None,
+        };
+        let (ordered, waits) = pairs.map_or((self.world, &all.waits), |it| (&it.0, &it.1));
+        let tables = all.plans[rank].get_or_init(|| Tables::of(plan));
+        PlanIndex { plan, tables, ordered, waits: &waits[rank] }
     }
 }
 
@@ -34,8 +65,10 @@ impl<'p> PlanIndexes<'p> {
 #[derive(Clone, Copy)]
 pub struct PlanIndex<'p> {
     plan: &'p Plan,
-    world: &'p World,
     tables: &'p Tables,
+    /// The plans of all ranks with the queues whose orders count, and how the streams of this rank wait with them.
+    ordered: &'p World,
+    waits: &'p OnceCell<StreamWaits>,
 }
 
 /// Positions of instructions of a plan: indices into `Plan::code`.
@@ -60,7 +93,6 @@ struct Tables {
     writers: OnceCell<FxHashMap<BufferNo, Vec<usize>>>,
     /// The instructions that read or write each buffer of the rank, in order.
     uses: OnceCell<FxHashMap<BufferNo, Vec<usize>>>,
-    stream_waits: OnceCell<StreamWaits>,
 }
 
 impl Tables {
@@ -79,7 +111,6 @@ impl Tables {
             iterations: OnceCell::new(),
             writers: OnceCell::new(),
             uses: OnceCell::new(),
-            stream_waits: OnceCell::new(),
         };
         for allocation in &plan.allocations {
             it.allocations.entry(allocation.buffer).or_insert(*allocation);
@@ -171,7 +202,7 @@ impl<'p> PlanIndex<'p> {
     }
 
     fn stream_waits(self) -> &'p StreamWaits {
-        self.tables.stream_waits.get_or_init(|| StreamWaits::new(self.world, self.plan.rank))
+        self.waits.get_or_init(|| StreamWaits::new(self.ordered, self.plan.rank))
     }
 
     /// Returns the first instruction after which the stream `waiting` has waited for what another stream executes up to an instruction.

@@ -174,11 +174,11 @@ impl SequenceRace {
             )
         });
         let found = freed.into_iter().fold(found, Diagnostic::note);
-        let indexes = PlanIndexes::new(worlds[0]);
+        let indexes = PlanIndexes::new(worlds[0]).with_queues(self.race.p2p);
         let pair = RunPair { indexes: &indexes, names: Some(names) };
         let NextRunExplanation { reason, is_in_second_run } = pair.explain(&sides[0], &sides[1]);
         let edited = usize::from(is_in_second_run);
-        let indexes = PlanIndexes::new(worlds[edited]);
+        let indexes = PlanIndexes::new(worlds[edited]).with_queues(self.race.p2p);
         let texts = DiagnosticBuilder::new(worlds[edited], std::slice::from_ref(sources[edited]), &indexes);
         let help = edit_help::help(&reason, texts.edit_context(sides[1].plan.rank).as_ref()).0;
         let place = if reason.edits.is_empty() { "" } else { names[edited] };

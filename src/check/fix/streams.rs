@@ -26,7 +26,8 @@ impl FixSession<'_> {
         let [edit] = help.edits.as_slice() else { return None };
         let plan = if help.is_in_second { second.plan } else { first.plan };
         let Some(WaitedStream::Index { index, .. }) = edit.awaited_stream() else { return None };
-        let mut streams = other_awaited_streams(plan, round.indexes.of(plan.rank), edit);
+        let mut streams =
+            other_awaited_streams(plan, round.indexes.with_queues(race.p2p).of(plan.rank), edit);
         if streams.is_empty() || streams.len() >= MAX_STREAMS {
             return None;
         }
