@@ -71,17 +71,7 @@ fn allocate_sites(plan: &Plan, first: u32) -> Vec<Option<AllocateSite>> {
                 is_symmetric: false,
             });
         }
-        let is_work = match &it.kind {
-            InstKind::RecordEvent { .. }
-            | InstKind::WaitEvent { .. }
-            | InstKind::Signal { .. }
-            | InstKind::WaitSignal { .. }
-            | InstKind::Wait { .. }
-            | InstKind::Alloc { zeroed: None, .. } => false,
-            // A communication is work of its communicator, and uses its tensors only.
-            it => !matches!(it.effect().execution_site(), ExecutionSite::Queue(_)),
-        };
-        if is_work {
+        if is_work_of_stream(&it.kind) {
             works[stream] = counts[stream];
         }
     }
@@ -91,6 +81,20 @@ fn allocate_sites(plan: &Plan, first: u32) -> Vec<Option<AllocateSite>> {
         }
     }
     found
+}
+
+/// Returns whether an instruction is work that its stream may still execute, with its workspace, when storage is allocated on the stream.
+pub(super) fn is_work_of_stream(inst: &InstKind) -> bool {
+    match inst {
+        InstKind::RecordEvent { .. }
+        | InstKind::WaitEvent { .. }
+        | InstKind::Signal { .. }
+        | InstKind::WaitSignal { .. }
+        | InstKind::Wait { .. }
+        | InstKind::Alloc { zeroed: None, .. } => false,
+        // A communication is work of its communicator, and uses its tensors only.
+        it => !matches!(it.effect().execution_site(), ExecutionSite::Queue(_)),
+    }
 }
 
 /// Identifies a race: the rank, the buffer, and the rank and origin of each statement.

@@ -5,10 +5,11 @@ use super::{
     edit::{Edit, InsertionPoint, NamedStmt, PlacedWait, WaitedStream},
     explanation::{RaceExplanation, peer_wait, ready_signal_inst},
     plan_index::{PlanIndex, PlanIndexes},
+    race::is_work_of_stream,
     race_side::{RaceSide, stream_of},
 };
 use grammar::ir::StmtId;
-use hir_plan::{Allocation, Plan, PlanStream};
+use hir_plan::{Allocation, InstKind, Plan, PlanStream};
 
 /// How storage is freed with the models in which a free is work of a stream.
 const CUDA_FREE: &str = "`cudaFreeAsync` (`--storage=cuda-async` or `pytorch-cuda-async`)";
@@ -23,16 +24,20 @@ impl RaceExplanation {
     ) -> Self {
         let (plan, index) = (first.plan, indexes.of(first.plan.rank));
         let allocation = index.allocation(reused.earlier);
-        let joined =
-            allocation.zip(first.inst_index()).zip(reused.later.and_then(|later| index.alloc(later)));
-        let joined = joined.filter(|((it, used), next)| {
-            index.first_stream_wait(*used, it.pool.stream).is_some_and(|wait| wait < *next)
-        });
-        if let Some((_, next)) = joined.filter(|_| !race.is_stream_ordered && second.is_in_program()) {
-            return Self::reused_elsewhere(next, second);
+        let next = reused.later.and_then(|later| index.alloc(later));
+        if let Some((it, next)) =
+            allocation.zip(next).filter(|_| !race.is_stream_ordered && second.is_in_program())
+        {
+            let has_waited =
+                |used| index.first_stream_wait(used, it.pool.stream).is_some_and(|wait| wait < next);
+            if first.inst_index().is_some_and(has_waited) {
+                return Self::reused_elsewhere(next, second);
+            }
+            if is_used_apart(next, second, index) {
+                return Self::reused_apart(next, (first, second), index);
+            }
         }
         let stream = allocation.map_or(&PlanStream::Entry, |it| &plan.streams[it.pool.stream as usize]);
-        let next = reused.later.and_then(|later| index.alloc(later));
         let (insertion, frame) = match next {
             Some(at) => {
                 let origin = plan.origins[plan.code[at].origin as usize];
@@ -66,6 +71,22 @@ impl RaceExplanation {
         );
         let stream = WaitedStream::of(plan, Some(next));
         Self::new(why, Edit::InsertSynchronize { stream, before: InsertionPoint::before(second) })
+    }
+
+    /// Explains a reuse of storage if the stream that uses the new tensor waits neither for `first` nor for the stream of the ALLOCATE `next`.
+    fn reused_apart(
+        next: usize,
+        (first, second): (&RaceSide<'_>, &RaceSide<'_>),
+        index: PlanIndex<'_>,
+    ) -> Self {
+        let (plan, other, used_by) = (second.plan, second.stream(), first.actor_name());
+        let (stream, line) = (stream_of(plan, next), plan.origins[plan.code[next].origin as usize].line);
+        let why = format!(
+            "with `--storage=pytorch`, the ALLOCATE on line {line} may get the storage for {stream}, and {other} waits neither for {stream} nor for \
+             {used_by}"
+        );
+        let before = InsertionPoint::before(second);
+        Self::new(why, Edit::order_after(first, before, second.inst_index(), second.frame(), index))
     }
 
     /// Explains a use that the free on the stream of the ALLOCATE does not follow.
@@ -194,6 +215,29 @@ impl RaceExplanation {
             },
         )
     }
+}
+
+/// Returns whether no edit of another finding lets the stream of `second` wait for that of the ALLOCATE `next` of its tensor, which it does not:
+/// the ALLOCATE follows no work that it needs, and no earlier access to the tensor on the stream of the ALLOCATE races with `second`. An edit
+/// before the ALLOCATE then orders no use of `second`.
+fn is_used_apart(next: usize, second: &RaceSide<'_>, index: PlanIndex<'_>) -> bool {
+    let plan = index.plan();
+    let (Some(here), InstKind::Alloc { buffer, .. }) = (second.inst_index(), &plan.code[next].kind) else {
+        return false;
+    };
+    let (allocates, waiting) = (plan.code[next].stream, plan.code[here].stream);
+    let is_ordered = |at: usize| index.first_stream_wait(at, waiting).is_some_and(|wait| wait <= here);
+    let needs_work = || {
+        let works = plan.code[..next].iter().rposition(|it| {
+            it.stream == allocates && !it.kind.effect().runs_on_host() && is_work_of_stream(&it.kind)
+        });
+        works.is_some_and(|it| !is_ordered(it))
+    };
+    let races = |at: &usize| {
+        let is_between = next < *at && *at < here && plan.code[*at].stream == allocates;
+        is_between && (second.writes || index.own_writers(*buffer).contains(at))
+    };
+    allocates != waiting && !is_ordered(next) && !needs_work() && !index.own_uses(*buffer).iter().any(races)
 }
 
 /// Returns the edit that lets `blocked` wait, if an edit inserts a Synchronize or a Wait, or moves a Wait, where another stream is current.
