@@ -17,6 +17,9 @@ const MAX_SHIFT: u32 = 16;
 /// The largest number of calls in which a rank can have another order.
 const MAX_REORDERED: u32 = 64;
 
+/// The sequence number of the first collective of a group.
+const FIRST_SEQ: u32 = 1;
+
 /// The place of a call in the program with what it does.
 type Token = (Key, u32);
 
@@ -64,7 +67,7 @@ pub(crate) struct Divergence {
     /// How the first part diverged.
     pub(crate) how: How,
     pub(crate) basis: Basis,
-    /// Whether the calls were already shifted at the first position that all logs have: what diverged is lost.
+    /// Whether it is at the first position that all logs have, and they do not show whether the calls before agreed: the cause may be lost.
     pub(crate) is_before_records: bool,
 }
 
@@ -72,6 +75,11 @@ impl Divergence {
     /// Returns the calls of all members at the position.
     pub(crate) fn calls(&self) -> impl Iterator<Item = &Call> {
         self.expected.iter().chain(self.diverged.iter().flatten())
+    }
+
+    /// Returns the lane of the others with which that of the first rank that diverged was compared.
+    pub(crate) fn reference<'q>(&self, job: &'q Job<'_>) -> Option<&'q Lane> {
+        longest_lane(&job.queues[self.queue], &self.expected)
     }
 }
 
@@ -154,8 +162,7 @@ fn classify(job: &Job<'_>, at: usize, seq: u32, by_place: bool) -> Option<Diverg
     let (chosen, basis) = vote(job, at, seq, &parts);
     let mut expected = parts.remove(chosen);
     let mut diverged = parts;
-    // The lane of the others with the most calls shows best what follows.
-    let reference = expected.iter().filter_map(|it| queue.lane(it.rank)).max_by_key(|it| it.calls.len())?;
+    let reference = longest_lane(queue, &expected)?;
     let mine = queue.lane(diverged.first()?.first()?.rank)?;
     let mut how = compare(job, reference, mine, seq);
     if let (Basis::Undecided, How::Added(count), Some(first)) = (basis, &how, diverged.first_mut()) {
@@ -163,9 +170,15 @@ fn classify(job: &Job<'_>, at: usize, seq: u32, by_place: bool) -> Option<Diverg
         how = How::Skipped(*count);
         std::mem::swap(&mut expected, first);
     }
-    let is_lost = window(job, queue) > 0 && seq == window(job, queue);
+    let begin = window(job, queue);
+    let is_lost = begin > FIRST_SEQ && seq == begin;
     let is_before_records = is_lost && !is_complete_before(job, queue, seq);
     Some(Divergence { queue: at, seq, expected, diverged, how, basis, is_before_records })
+}
+
+/// Returns the first lane of some calls that has the most calls: it shows best what follows.
+fn longest_lane<'q>(queue: &'q Queue, calls: &[Call]) -> Option<&'q Lane> {
+    calls.iter().filter_map(|it| queue.lane(it.rank)).min_by_key(|it| std::cmp::Reverse(it.calls.len()))
 }
 
 /// Whether the call at the first common position is the first one that did not finish: then all before it agreed.
@@ -189,9 +202,32 @@ fn vote(job: &Job<'_>, at: usize, seq: u32, parts: &[Vec<Call>]) -> (usize, Basi
     // A call that is seldom made follows nothing before.
     let is_known = |part: &Vec<Call>| is_made_before(job, queue, part[0], seq);
     match (seen.iter().filter(|it| **it).count(), seen.iter().position(|it| *it)) {
-        (1, Some(chosen)) if parts.iter().all(is_known) => (chosen, Basis::History),
+        (1, Some(chosen)) if parts.iter().all(is_known) && is_repeated(job, queue, (parts, chosen), seq) => {
+            (chosen, Basis::History)
+        }
         _ => (0, Basis::Undecided),
     }
+}
+
+/// Whether a log that has lost records shows a whole round of the program that ends with the call of the chosen part; a log that is whole need not. Where a loop was left
+/// before may be lost, so that the call only repeats the loop. The round begins with the last call like that of another part.
+fn is_repeated(job: &Job<'_>, queue: &Queue, (parts, chosen): (&[Vec<Call>], usize), seq: u32) -> bool {
+    let call = parts[chosen][0];
+    if job.records.log(call.rank).is_none_or(|it| it.lost == 0) {
+        return true;
+    }
+    let Some(lane) = queue.lane(call.rank) else { return false };
+    let calls = lane.calls.iter().map(|at| Call { rank: lane.rank, at: *at });
+    let before: Vec<Token> =
+        calls.take_while(|it| job.record(*it).seq < seq).map(|it| job.token(it)).collect();
+    let mut others = parts.iter().enumerate().filter(|(at, _)| *at != chosen).map(|(_, it)| it[0]);
+    others.all(|other| {
+        let Some(last) = before.iter().rposition(|it| *it == job.token(other)) else { return false };
+        let round = &before[last..];
+        before
+            .windows(round.len() + 1)
+            .any(|it| it.split_last().is_some_and(|(next, it)| it == round && *next == job.token(call)))
+    })
 }
 
 /// Whether the rank has made the call at an earlier position of the group.

@@ -139,20 +139,16 @@ impl<'a, 'j> Sides<'a, 'j> {
         }
     }
 
-    /// Writes that the records begin behind the call.
+    /// Writes that the records begin with the call: what was before is not known, and calls that repeat are alike in several shifts.
     fn before_records(&self) -> String {
-        let (who, they) = (ranks_text(&self.ranks), ranks_text(&self.others));
-        let calls = |by: u32| count_text(by as usize, "call");
-        let before = match self.found.how {
-            How::Skipped(by) => format!("{who} skipped {} of {they}", calls(by)),
-            How::Added(by) => format!("{who} made {} that {they} did not make", calls(by)),
-            How::SkippedByHistory | How::Reordered(_) | How::Elements | How::ElementType | How::Other => {
-                format!("{who} and {they} no longer made the same calls")
-            }
-        };
-        let at = position(self.job, self.theirs);
+        let Self { job, theirs, ranks, others, .. } = self;
         format!(
-            "{before} before {at}, the oldest position that all dumps hold: which one is not in the records"
+            "{} {} not make the call of {} at {}, the oldest position that all dumps hold: whether {} made the same calls before is not in the records",
+            ranks_text(ranks),
+            verb(ranks, "do"),
+            ranks_text(others),
+            position(job, *theirs),
+            if ranks.len() == 1 { "it" } else { "they" },
         )
     }
 
@@ -268,27 +264,17 @@ pub(super) fn values(job: &Job<'_>, calls: &[Call]) -> String {
 }
 
 fn how_note(job: &Job<'_>, found: &Divergence, theirs: Call, mine: Call) -> Option<String> {
-    let lane = |rank| job.queues[found.queue].lane(rank);
+    let (lane, reference) = (job.queues[found.queue].lane(mine.rank)?, found.reference(job)?);
+    // If nothing decides, or what was before is lost, that calls are alike may be chance.
+    let is_open = found.basis == Basis::Undecided || found.is_before_records;
     match &found.how {
         How::Skipped(by) => {
-            let last = job.last_seq(lane(mine.rank)?)?;
-            let from = found.seq;
-            // If nothing decides, that they are alike may be chance.
-            let is_open = found.basis == Basis::Undecided;
-            let (is, are, its) = match is_open {
-                true => ("is like", "are like", format!("rank {}: its", mine.rank)),
-                false => ("is", "are", "its".to_owned()),
-            };
-            Some(if last == from {
-                format!("{its} call #{from} {is} call #{} of rank {}", from + by, theirs.rank)
-            } else {
-                format!(
-                    "{its} calls #{from} to #{last} {are} calls #{} to #{} of rank {}",
-                    from + by,
-                    last + by,
-                    theirs.rank
-                )
-            })
+            let last = job.last_seq(lane)?.min(job.last_seq(reference)?.checked_sub(*by)?);
+            Some(alike_note(is_open, (mine.rank, found.seq, last), (reference.rank, found.seq + by)))
+        }
+        How::Added(by) if is_open => {
+            let last = job.last_seq(lane)?.min(job.last_seq(reference)? + by);
+            Some(alike_note(is_open, (mine.rank, found.seq + by, last), (reference.rank, found.seq)))
         }
         How::SkippedByHistory => Some(format!(
             "earlier in the records, the {} follows the {}",
@@ -298,8 +284,11 @@ fn how_note(job: &Job<'_>, found: &Divergence, theirs: Call, mine: Call) -> Opti
         How::Added(by) => Some(format!(
             "after {} more, its calls are those of rank {} again",
             count_text(*by as usize, "call"),
-            theirs.rank
+            reference.rank
         )),
+        How::Reordered(count) if is_open => {
+            Some(format!("the next {count} calls of both are alike, in another order"))
+        }
         How::Reordered(count) => Some(format!("the next {count} calls of both are the same ones")),
         How::Other => calls_note(job, found, theirs, mine),
         How::Elements => elsewhere_note(job, found, theirs, mine),
@@ -307,9 +296,27 @@ fn how_note(job: &Job<'_>, found: &Divergence, theirs: Call, mine: Call) -> Opti
     }
 }
 
-/// Says how often each side has made the call of the others.
+/// Says which calls of a rank, from one position to another, are those of another rank from some position on.
+fn alike_note(
+    is_open: bool,
+    (rank, first, last): (Rank, u32, u32),
+    (other, other_first): (Rank, u32),
+) -> String {
+    let (is, are, its) = match is_open {
+        true => ("is like", "are like", format!("rank {rank}: its")),
+        false => ("is", "are", "its".to_owned()),
+    };
+    if last == first {
+        return format!("{its} call #{first} {is} call #{other_first} of rank {other}");
+    }
+    let other_last = other_first + last - first;
+    format!("{its} calls #{first} to #{last} {are} calls #{other_first} to #{other_last} of rank {other}")
+}
+
+/// Says how often each side has made the call of the others. Calls that are lost cannot be counted.
 fn calls_note(job: &Job<'_>, found: &Divergence, theirs: Call, mine: Call) -> Option<String> {
     let count = |rank: Rank| {
+        job.records.log(rank).filter(|it| it.lost == 0)?;
         let lane = job.queues[found.queue].lane(rank)?;
         let calls = lane.calls.iter().map(|at| Call { rank, at: *at });
         let same = calls.filter(|it| job.token(*it) == job.token(theirs));

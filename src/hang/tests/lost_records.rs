@@ -102,3 +102,64 @@ fn messages_of_cut_logs_are_not_compared() {
         found.verdict()
     );
 }
+
+/// The calls of a rank from one position on, of a program that repeats `all_gather` and `reduce_scatter`, `ahead` calls ahead: none has completed.
+fn repeating(first: u32, ahead: u32) -> Vec<Value> {
+    let name = |at: u32| if (at + ahead).is_multiple_of(2) { "all_gather" } else { "reduce_scatter" };
+    (first..first + 5).map(|at| call(at, at, name(at), false)).collect()
+}
+
+#[test]
+fn the_direction_of_a_shift_that_is_lost_is_not_given() {
+    // Of calls that repeat, one too few and one too many look alike.
+    let found = explained(&[repeating(20, 0), repeating(20, 0), repeating(20, 1)]);
+    let finding = &found.findings[0];
+    assert_eq!((finding.code.text(), finding.ranks.as_slice()), ("E0807", &[2][..]));
+    assert_eq!(
+        finding.message,
+        "rank 2 does not make the call of ranks 0 and 1 at #20 of group 0, the oldest position that all dumps hold: whether it made the same calls before is not in the records"
+    );
+    assert!(
+        finding
+            .notes
+            .contains(&"rank 2: its calls #20 to #23 are like calls #21 to #24 of rank 0".to_owned())
+    );
+}
+
+#[test]
+fn before_the_first_call_of_a_group_nothing_is_lost() {
+    let other_group = |mut call: Value| {
+        call["process_group"] = json!(["1", "dp"]);
+        call
+    };
+    let rank = |name: &str| vec![other_group(call(8, 7, "all_reduce", true)), call(9, 1, name, false)];
+    let found = explained(&[rank("all_gather"), rank("all_gather"), rank("all_reduce")]);
+    assert_eq!(found.findings[0].code.text(), "E0801");
+    assert!(
+        found.findings[0].message.starts_with("rank 2 calls all_reduce where ranks 0 and 1 call all_gather")
+    );
+}
+
+#[test]
+fn a_loop_whose_first_end_is_lost_accuses_nobody() {
+    // Rank 0 makes one `all_gather` too many; that the loop of these has ended before is lost.
+    let with_place = |mut call: Value, line: u32| {
+        call["frames"] = json!([{"name": "step", "filename": "train.py", "line": line}]);
+        call
+    };
+    let rank = |last: &str, line: u32| {
+        let begin = [("reduce_scatter", 21), ("all_gather", 21), ("reduce_scatter", 21), ("all_reduce", 23)];
+        let calls = begin.into_iter().chain([("all_gather", 20); 4]).enumerate();
+        let mut calls: Vec<Value> = calls
+            .map(|(at, (name, line))| with_place(call(at as u32 + 9, at as u32 + 9, name, true), line))
+            .collect();
+        calls.push(with_place(call(17, 17, last, false), line));
+        calls
+    };
+    let found = explained(&[rank("all_gather", 20), rank("reduce_scatter", 21)]);
+    let finding = &found.findings[0];
+    assert_eq!((finding.code.text(), found.is_hang), ("E0801", true));
+    assert!(finding.ranks.is_empty(), "{}", finding.message);
+    // Calls that are lost are not counted.
+    assert!(!finding.notes.iter().any(|it| it.contains("time")), "{:?}", finding.notes);
+}
