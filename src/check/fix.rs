@@ -12,6 +12,7 @@
 //! A program with many races gets many edits at once (`many`).
 
 mod key;
+mod limit;
 mod many;
 mod ordered;
 mod streams;
@@ -42,10 +43,9 @@ use super::{
 };
 use hir_plan::World;
 use key::FindingKey;
+pub use limit::FixLimit;
+use limit::{MAX_ATTEMPTS, MAX_INSTRUCTIONS, MAX_ROUNDS};
 use ordered::{KernelPair, swapped_kernels};
-
-/// The maximum number of rounds, each of which makes one edit, or the edits of many races. `MAX_INSTRUCTIONS` bounds the time.
-const MAX_ROUNDS: usize = 1024;
 
 /// A line that an edit inserted, moved or changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +63,8 @@ pub struct FixResult {
     pub text: String,
     /// The edits, in text order.
     pub edits: Vec<AppliedEdit>,
+    /// The bound at which the search ended while edits were not tried.
+    pub limit: Option<FixLimit>,
 }
 
 /// Plans a program of a text for all ranks. Returns `None` if that fails.
@@ -77,15 +79,25 @@ pub type Planner<'a> = &'a dyn Fn(&mut Program, &LineIndex) -> Option<World>;
 ///
 /// The text is returned unchanged if it has no `number`th program, or if that program is rejected, cannot be planned or deadlocks.
 pub fn fix(text: &str, number: usize, checks: Checks, plan: Planner<'_>) -> FixResult {
-    let unchanged = || FixResult { text: text.to_owned(), edits: Vec::new() };
+    let unchanged = || FixResult { text: text.to_owned(), edits: Vec::new(), limit: None };
     if !checks.race && !checks.comm {
         return unchanged();
     }
-    let mut session = FixSession { number, checks: checks.of_faults(), plan, instructions: Cell::new(0) };
+    let mut session = FixSession {
+        number,
+        checks: checks.of_faults(),
+        plan,
+        instructions: Cell::new(0),
+        limit: Cell::new(None),
+    };
     let Some(mut state) = session.check_text(NumberedLines::of(text)) else { return unchanged() };
     let mut changes: Vec<Change> = Vec::new();
     let mut single: Vec<u32> = Vec::new();
-    for _ in 0..MAX_ROUNDS {
+    for rounds in 0.. {
+        session.limit.set((rounds == MAX_ROUNDS).then_some(FixLimit::Rounds));
+        if rounds == MAX_ROUNDS {
+            break;
+        }
         let mut round = Round::new(&state);
         let mut fixed = None;
         let mut is_single = true;
@@ -137,7 +149,7 @@ pub fn fix(text: &str, number: usize, checks: Checks, plan: Planner<'_>) -> FixR
         |it: Change| Some(AppliedEdit { line: *lines.get(&it.line_id)?, description: it.description() });
     let mut edits: Vec<AppliedEdit> = changes.into_iter().filter_map(edit).collect();
     edits.sort_by_key(|it| it.line);
-    FixResult { text: state.text.text, edits }
+    FixResult { text: state.text.text, edits, limit: session.limit.get() }
 }
 
 /// Parameters that are constant while a text is edited, and the work budget.
@@ -147,6 +159,8 @@ struct FixSession<'a> {
     plan: Planner<'a>,
     /// Total number of instructions of all texts that were tried.
     instructions: Cell<usize>,
+    /// The bound because of which an edit of this round was not tried.
+    limit: Cell<Option<FixLimit>>,
 }
 
 /// A text and its check results.
@@ -201,11 +215,6 @@ struct Attempt {
     is_every_read_written: bool,
     not_checked: Vec<NotChecked>,
 }
-
-/// The maximum number of texts that are tried before one edit is made.
-const MAX_ATTEMPTS: usize = 256;
-/// The maximum total number of instructions of all texts that are tried.
-const MAX_INSTRUCTIONS: usize = 2_000_000;
 
 impl CheckedText {
     /// Returns the findings of a report.
@@ -336,10 +345,20 @@ impl FixSession<'_> {
         None
     }
 
+    /// Returns the bound that no further text of a round may be tried for.
+    fn reached_limit(&self, round: &Round<'_>) -> Option<FixLimit> {
+        if self.instructions.get() > MAX_INSTRUCTIONS {
+            Some(FixLimit::Instructions)
+        } else {
+            (round.attempts.len() >= MAX_ATTEMPTS).then_some(FixLimit::Attempts)
+        }
+    }
+
     /// Tries an edited text, if it was not tried and the limits allow it.
     fn attempt<'r>(&self, round: &'r mut Round<'_>, applied: &EditedText) -> Option<&'r Attempt> {
         if !round.attempts.contains_key(&applied.lines) {
-            if round.attempts.len() >= MAX_ATTEMPTS || self.instructions.get() > MAX_INSTRUCTIONS {
+            if let Some(limit) = self.reached_limit(round) {
+                self.limit.set(Some(limit));
                 return None;
             }
             let next = self.attempt_text(round.state, applied);

@@ -120,7 +120,7 @@ pub use edit::{Edit, InsertionPoint, NamedStmt, WaitedStream};
 pub use excess::{Excess, ExcessKind, ExcessNotSearched};
 pub use execution_fault::{ExecutionFault, ExecutionFaultKind};
 pub use finding::{Checks, Finding, Report};
-pub use fix::{AppliedEdit, FixResult, Planner, fix};
+pub use fix::{AppliedEdit, FixLimit, FixResult, Planner, fix};
 pub use memory::UnwrittenRead;
 pub use not_checked::NotChecked;
 pub use not_compared::NotCompared;

@@ -11,7 +11,7 @@ use hir::driver::reduce::{
 };
 use hir::driver::session::Session;
 use hir::{
-    check::{Checks, check, fix},
+    check::{Checks, FixLimit, check, fix},
     plan,
 };
 use libtest_mimic::{Failed, Trial};
@@ -42,8 +42,9 @@ pub fn trials() -> Vec<Trial> {
         ]
     };
     let columns = Trial::test("many_findings::none_in_columns", || grows_slowly(500, columns, is_clean));
+    let bound = Trial::test("many_findings::fix_says_that_it_ends_at_a_bound", ends_at_a_bound);
     let beside = Trial::test("many_findings::fix_beside_loops", beside_loops_of_streams);
-    PROGRAMS.into_iter().flat_map(of_program).chain([columns, beside]).collect()
+    PROGRAMS.into_iter().flat_map(of_program).chain([columns, bound, beside]).collect()
 }
 
 /// Runs a tool on programs with `size` and four times as many findings.
@@ -147,6 +148,22 @@ fn beside_loops_of_streams() -> Result<(), Failed> {
         Ok(())
     } else {
         Err(format!("{edits} edits instead of {wanted}:\n{}", fixed.text).into())
+    }
+}
+
+/// Fixes a program of many instructions: the search ends at its bound, and goes on in the edited text.
+fn ends_at_a_bound() -> Result<(), Failed> {
+    let text = races(4).replace(
+        "Stream s0 = GetCurrentStream()\n",
+        "Stream s0 = GetCurrentStream()\n  FOR i900 from 0 to 1000:\n    FOR i901 from 0 to 450:\n      Synchronize(Stream 99)\n",
+    );
+    let first = fix(&text, 0, Checks::DEFAULT, &planned);
+    let second = fix(&first.text, 0, Checks::DEFAULT, &planned);
+    let limits = (first.limit, second.limit);
+    if limits == (Some(FixLimit::Instructions), None) && !first.edits.is_empty() && !second.edits.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("{limits:?} after {} and {} edits", first.edits.len(), second.edits.len()).into())
     }
 }
 

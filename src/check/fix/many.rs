@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Change, CheckedText, EditedText, FindingKey, FixSession, MAX_INSTRUCTIONS, Round};
+use super::{Change, CheckedText, EditedText, FindingKey, FixSession, Round, limit::MAX_INSTRUCTIONS};
 use crate::{edit::Edit, finding::Finding, fixable_race::FixableRace, removal::leaders};
 
 /// The number of edits up to which they are made one at a time.

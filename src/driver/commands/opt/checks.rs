@@ -10,7 +10,7 @@ use grammar::{
     source::Source,
     span::LineIndex,
 };
-use hir_check::{Checks, ExcessNotSearched};
+use hir_check::{Checks, ExcessNotSearched, FixLimit};
 use hir_process::exit::Exit;
 
 use super::{
@@ -23,22 +23,24 @@ const MAX_REMARKS: usize = 256;
 
 impl Processor<'_> {
     /// Applies the edits that fix races in all programs of a text, and prints each edit. `name` is the name
-    /// of the edited text in messages.
-    pub fn fix_findings(&self, mut text: String, name: &str) -> String {
+    /// of the edited text in messages. Returns also the bound at which the search for edits ended, if it did.
+    pub fn fix_findings(&self, mut text: String, name: &str) -> (String, Option<FixLimit>) {
         self.activity.set("while fixing what the check finds");
         let plan = |program: &mut Program, lines: &LineIndex| {
             apply_bindings(program, &self.options.set).ok()?;
             let ranks = self.options.world.ranks.unwrap_or(0).max(hir_plan::smallest_world(program));
             hir_plan::build_with_limits(program, lines, ranks, &self.options.world.limits()).ok()
         };
+        let mut limit = None;
         for number in 0..grammar::read(&text).0.len() {
             let fixed = hir_check::fix(&text, number, self.options.checks(), &plan);
             for edit in &fixed.edits {
                 self.screen.message(format!("{name}, line {}: {}", edit.line, edit.description));
             }
             text = fixed.text;
+            limit = limit.or(fixed.limit);
         }
-        text
+        (text, limit)
     }
 
     /// Checks all programs of a text. Returns false, with the reasons in `outcome`, if any has a fault.

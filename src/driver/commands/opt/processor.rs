@@ -17,7 +17,7 @@ use grammar::{
     ir::Program,
     source::Source,
 };
-use hir_check::Checks;
+use hir_check::{Checks, FixLimit};
 use hir_plan::{assume_scalars, limits::Limits, lint};
 use hir_process::{exit::Exit, interrupt::Activity};
 use hir_sim::WorkBudget;
@@ -156,7 +156,7 @@ impl Processor<'_> {
         for text in parts {
             let text_of_part = "\n".repeat(lines_before) + text + fusions;
             let mut part = Source::new(source.name.clone(), text_of_part).with_reader(reader);
-            let mut is_edited = false;
+            let (mut is_edited, mut limit) = (false, None);
             lines_before += text.lines().count() + 1;
             if let Some(fixes) = self.options.fix
                 && grammar::is_fixable(&part.programs().1)
@@ -170,7 +170,9 @@ impl Processor<'_> {
                     FixMode::Check => {
                         let file = self.options.output.as_deref().filter(|it| *it != Path::new("-"));
                         name = file.map_or(name, |it| it.display().to_string());
-                        self.fix_findings(text, &name)
+                        let (text, reached) = self.fix_findings(text, &name);
+                        limit = reached;
+                        text
                     }
                 };
                 let before = Source::own_text(&part.text);
@@ -178,7 +180,7 @@ impl Processor<'_> {
                 self.screen.report_edits(&part, before, &text);
                 part = if is_edited { Source::new(name, text) } else { part };
             }
-            let mut outcome = self.process_part(&part, is_edited);
+            let mut outcome = self.process_part(&part, is_edited, limit);
             self.report_unused_allows(&part, &mut outcome);
             let exit = self.report(&part, &outcome);
             worst = if worst == Exit::Success { exit } else { worst };
@@ -240,8 +242,8 @@ impl Processor<'_> {
         }
     }
 
-    /// Processes a part. `is_edited` is set if `--fix` has changed its text.
-    fn process_part(&mut self, part: &Source, is_edited: bool) -> PartOutcome {
+    /// Processes a part. `is_edited` is set if `--fix` has changed its text, `limit` if its search for edits ended at a bound.
+    fn process_part(&mut self, part: &Source, is_edited: bool, limit: Option<FixLimit>) -> PartOutcome {
         self.searched = None;
         let record = &self.screen.session().crash_record;
         record.record_command(self.reproducer_flags());
@@ -263,7 +265,8 @@ impl Processor<'_> {
                     } else {
                         "no edit was made, and no text is written"
                     };
-                    outcome.consequence = Some(consequence.to_owned());
+                    let limit = limit.map(|it| format!("; {}", it.text(is_edited)));
+                    outcome.consequence = Some(consequence.to_owned() + &limit.unwrap_or_default());
                 }
                 return outcome;
             }
