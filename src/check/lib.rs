@@ -128,7 +128,7 @@ pub use not_shown::NotShown;
 pub use ordering_model::{OrderingModel, StorageModel};
 pub use orders::{Orders, StepOrder, TooLarge, Truncation};
 pub use overlap::ElementRange;
-pub use replay::{NextRun, NoSuchStorage, NotReplayable, Replay, ReplayedStorage};
+pub use replay::{NextRun, NoSuchStorage, NotReplayable, Replay, ReplayedStorage, name_in_program};
 pub use semaphores::semaphores;
 pub use storage_sharing::{NotShared, may_share};
 pub use witness::{Witness, WitnessSetting, witnesses, witnesses_of_sequence};

@@ -85,6 +85,14 @@ pub enum NextRun<'w> {
     Other(&'w World, &'w BTreeSet<String>),
 }
 
+/// How the name of an input or output ends in the plans of two runs.
+const OF_RUNS: [&str; 2] = [" of run 1", " of run 2"];
+
+/// Returns the name that an input or output of two runs has in its program.
+pub fn name_in_program(name: &str) -> &str {
+    OF_RUNS.iter().find_map(|it| name.strip_suffix(it)).unwrap_or(name)
+}
+
 /// The plans of all runs as a single world.
 #[derive(Debug)]
 pub struct Replay {
@@ -322,13 +330,13 @@ impl RankReplay {
                 port.shard.view = Some(from);
             }
             self.written_inputs.push(written);
-            port.name = format!("{} of run 2", it.name);
+            port.name = it.name.clone() + OF_RUNS[1];
             self.joined.plan.inputs.push(port);
         }
         let outputs = &mut self.joined.plan.outputs;
-        outputs.iter_mut().for_each(|it| it.name = format!("{} of run 1", it.name));
+        outputs.iter_mut().for_each(|it| it.name = it.name.clone() + OF_RUNS[0]);
         outputs.extend(second.outputs.iter().map(|it| {
-            let mut port = IoBinding { name: format!("{} of run 2", it.name), ..it.clone() };
+            let mut port = IoBinding { name: it.name.clone() + OF_RUNS[1], ..it.clone() };
             if let Some(view) = &mut port.shard.view {
                 view.buffer = numbers[1][view.buffer as usize];
             }

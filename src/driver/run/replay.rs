@@ -5,16 +5,17 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::{
+    RunError,
     failure::JobFailure,
     inputs::{self, InputSpec},
     prepare::{PrepareOptions, prepare},
     program_files::ProgramFiles,
     schedule_file::ScheduleFile,
-    verdict::{Expectation, scheduled_expectations},
+    verdict::{Expectation, outcome_expectations, simulate},
 };
-use hir_check::{NextRun, Replay, ReplayedStorage, StepOrder, WitnessSetting};
-use hir_plan::{Plan, SignalId, World};
-use hir_sim::{Schedule, SimLimits};
+use hir_check::{NextRun, Replay, StepOrder, WitnessSetting};
+use hir_plan::{CallerUses, Plan, SignalId, World};
+use hir_sim::{Schedule, SimLimits, SimOutcome};
 use hir_tensor::data::Data;
 
 /// What the simulator executes instead of a plain run.
@@ -32,7 +33,8 @@ pub struct ReplayRun {
 }
 
 impl ReplayRun {
-    /// Prepares what a file asks for, after `first`. The inputs of the second run have the next seed.
+    /// Prepares what a file asks for, after `first`. The inputs of the second run have the next seed. The outputs `by_rank` of the second
+    /// program are compared by rank.
     ///
     /// # Errors
     /// The second program cannot be prepared, or the runs cannot be combined.
@@ -40,12 +42,19 @@ impl ReplayRun {
         file: &ScheduleFile,
         first: &World,
         setup: &PrepareOptions<'_>,
+        by_rank: &[&str],
         (spec, limits): (&mut InputSpec, SimLimits<'_>),
     ) -> Result<Self, JobFailure> {
         let other = match &file.next {
             Some(it) => {
-                let setup =
-                    PrepareOptions { passes: &|_, _| Ok(()), container: None, is_reference: true, ..*setup };
+                let is_compared_per_rank = |_, name: &str| by_rank.contains(&name);
+                let setup = PrepareOptions {
+                    passes: &|_, _| Ok(()),
+                    container: None,
+                    is_reference: true,
+                    uses: CallerUses { is_compared_per_rank: &is_compared_per_rank, ..setup.uses },
+                    ..*setup
+                };
                 Some(prepare(&ProgramFiles::One(it.file.clone()), &setup)?)
             }
             None => None,
@@ -81,32 +90,60 @@ impl ReplayRun {
         next: Option<NextRun<'_>>,
         (inputs, limits): (Vec<Vec<Arc<Data>>>, SimLimits<'_>),
     ) -> Result<Self, JobFailure> {
-        let unsuitable =
-            |fault: String| JobFailure::Unsuitable(format!("the order of `--schedule`: {fault}"));
-        let replay = |next, storage: &[ReplayedStorage]| {
-            Replay::new(first, next, storage).map_err(|it| unsuitable(it.to_string()))
-        };
-        // The caller has its storage to itself then.
-        let of_caller: Vec<_> = setting.storage.iter().filter(|it| it.later.is_none()).copied().collect();
-        let sequential = replay(next, &of_caller)?;
-        let order = StepOrder::of(&sequential.world).map_err(|it| unsuitable(it.to_string()))?;
-        let schedule = Schedule::Steps {
-            name: "one run after the other".into(),
-            steps: sequential.in_sequence(&order.steps).into(),
-        };
-        let origin = ("one run after the other", limits);
-        let expected = scheduled_expectations(&sequential.world, inputs.clone(), &schedule, origin)?.0;
+        let (reference, outcome) = Self::reference(setting, first, next, (inputs.clone(), limits))?;
+        Self::compared_with((&reference, &outcome), setting, (first, next), inputs)
+    }
+
+    /// As `of`, with the run that `reference` has returned.
+    ///
+    /// # Errors
+    /// As for `of`.
+    pub fn compared_with(
+        (reference, outcome): (&World, &SimOutcome),
+        setting: &WitnessSetting,
+        (first, next): (&World, Option<NextRun<'_>>),
+        inputs: Vec<Vec<Arc<Data>>>,
+    ) -> Result<Self, JobFailure> {
+        let expectations = outcome_expectations(reference, outcome, IN_SEQUENCE)?;
         let graph = setting.is_captured.then_some(NextRun::Captured);
-        let combined = replay(graph.or(next), &setting.storage)?;
+        let combined = Replay::new(first, graph.or(next), &setting.storage).map_err(|it| unsuitable(&it))?;
         let semaphores = setting.has_semaphores.then(|| hir_check::semaphores(&combined.world));
         Ok(Self {
             notes: Vec::new(),
             world: Arc::new(combined.world),
             inputs,
-            expectations: expected,
+            expectations,
             semaphores: Arc::new(semaphores.unwrap_or_default()),
         })
     }
+
+    /// Runs `first`, and then `next`, with storage of its own for each tensor. Returns the plans of both runs, too.
+    ///
+    /// # Errors
+    /// As for `of`.
+    pub fn reference(
+        setting: &WitnessSetting,
+        first: &World,
+        next: Option<NextRun<'_>>,
+        (inputs, limits): (Vec<Vec<Arc<Data>>>, SimLimits<'_>),
+    ) -> Result<(World, SimOutcome), JobFailure> {
+        // The caller has its storage to itself then.
+        let of_caller: Vec<_> = setting.storage.iter().filter(|it| it.later.is_none()).copied().collect();
+        let sequential = Replay::new(first, next, &of_caller).map_err(|it| unsuitable(&it))?;
+        let order = StepOrder::of(&sequential.world).map_err(|it| unsuitable(&it))?;
+        let steps = sequential.in_sequence(&order.steps).into();
+        let schedule = Schedule::Steps { name: IN_SEQUENCE.into(), steps };
+        limits.work.take(hir_sim::work(&sequential.world, 1)).map_err(RunError::from)?;
+        let outcome = simulate(&sequential.world, inputs, &schedule, limits.memory)?;
+        Ok((sequential.world, outcome))
+    }
+}
+
+/// The source of the outputs that are right.
+const IN_SEQUENCE: &str = "one run after the other";
+
+fn unsuitable(fault: &dyn std::fmt::Display) -> JobFailure {
+    JobFailure::Unsuitable(format!("the order of `--schedule`: {fault}"))
 }
 
 /// Describes what a file asks for.

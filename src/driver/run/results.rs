@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::RunError;
+use hir_check::name_in_program;
 use hir_plan::{IoBinding, Plan};
 use hir_sim::{InstRef, SimOutcome, describe, late_writers};
 use hir_tensor::{
@@ -101,13 +102,14 @@ fn output_fault(
     result.whole.conflict.as_ref().map(|it| {
         let why = it.ranks.iter().map(|rank| explain(plans, outcome, *rank, at)).find(|why| !why.is_empty());
         format!(
-            "{name}: element {:?} is {} on rank {} and {} on rank {}{}; if each rank keeps its own, use {name}@local",
+            "{name}: element {:?} is {} on rank {} and {} on rank {}{}; if each rank keeps its own, use {}@local",
             it.index,
             it.values[0],
             it.ranks[0],
             it.values[1],
             it.ranks[1],
-            why.unwrap_or_default()
+            why.unwrap_or_default(),
+            name_in_program(name)
         )
     })
 }

@@ -1,6 +1,6 @@
 //! Runs the program in the order of a witness, with generated inputs, to see whether the order changes a result.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, collections::BTreeSet, sync::Arc};
 
 use rustc_hash::FxHashMap;
 
@@ -13,8 +13,8 @@ use super::{
         simulation_options,
     },
 };
-use hir_check::{NextRun, Witness};
-use hir_plan::{Plan, SignalId, World};
+use hir_check::{NextRun, Witness, name_in_program};
+use hir_plan::{IoBinding, Plan, SignalId, World};
 use hir_sim::{Schedule, SimError, SimLimits, SimOptions, WorkBudget};
 use hir_tensor::{data::Data, generate::InputKind};
 
@@ -32,6 +32,14 @@ pub enum WitnessResult {
     NotRun,
     /// The run would need too much work or memory, or hir-run refuses it.
     Unknown,
+}
+
+/// A run in the order of a witness.
+pub struct WitnessRun {
+    /// Its result.
+    pub result: WitnessResult,
+    /// The outputs of which each rank keeps its own values, as `--output` names them.
+    pub by_rank: Vec<String>,
 }
 
 /// The runs of a program that look for an order that changes a result.
@@ -53,15 +61,10 @@ impl<'w> WitnessRuns<'w> {
         Self { first, memory, work, expectations }
     }
 
-    /// Returns the names of the outputs of which each rank keeps its own values.
-    pub fn outputs_by_rank(&self) -> Vec<&str> {
-        let outputs = self.first.first().map_or(&[][..], |it| &it.outputs);
-        outputs.iter().filter(|it| it.is_compared_per_rank).map(|it| it.name.as_str()).collect()
-    }
-
     /// Runs the program in the order of a witness, if `next` follows.
-    pub fn result(&self, witness: &Witness, next: Option<NextRun<'_>>) -> WitnessResult {
-        match self.run(witness, next) {
+    pub fn run(&self, witness: &Witness, next: Option<NextRun<'_>>) -> WitnessRun {
+        let mut by_rank = outputs_by_rank(&self.first);
+        let result = match self.compared_with_reference(witness, next, &mut by_rank) {
             None => WitnessResult::Unknown,
             Some(Ok(true))
             | Some(Err(SimError::Deadlock(_) | SimError::SemaphoreLost { .. } | SimError::Program { .. })) => {
@@ -69,11 +72,18 @@ impl<'w> WitnessRuns<'w> {
             }
             Some(Ok(false)) => WitnessResult::Right,
             Some(Err(_)) => WitnessResult::NotRun,
-        }
+        };
+        WitnessRun { result, by_rank: by_rank.into_iter().collect() }
     }
 
     /// Returns whether outputs are wrong, or why the run fails; `None` if the runs need too much work or memory, or if hir-run refuses them.
-    fn run(&self, witness: &Witness, next: Option<NextRun<'_>>) -> Option<Result<bool, SimError>> {
+    /// Adds the outputs to `by_rank` of which ranks hold different values in the run with which the results are compared.
+    fn compared_with_reference(
+        &self,
+        witness: &Witness,
+        next: Option<NextRun<'_>>,
+        by_rank: &mut BTreeSet<String>,
+    ) -> Option<Result<bool, SimError>> {
         let first: &World = &self.first;
         let limits = SimLimits { memory: self.memory, work: &self.work };
         let next = next.or(witness.setting.has_second_run.then_some(NextRun::Same));
@@ -85,7 +95,23 @@ impl<'w> WitnessRuns<'w> {
         if witness.setting.is_plain() {
             return self.compared(witness, (first, inputs), self.expectations.as_deref()?, Arc::default());
         }
-        let it = ReplayRun::of(&witness.setting, first, next, (inputs, limits)).ok()?;
+        let (reference, outcome) =
+            ReplayRun::reference(&witness.setting, first, next, (inputs.clone(), limits)).ok()?;
+        let outputs = results::outputs(&reference, &outcome).ok()?;
+        let differ = outputs.iter().filter(|it| it.whole.conflict.is_some());
+        by_rank.extend(differ.map(|it| name_in_program(&it.name).to_owned()));
+        let first = with_outputs_by_rank(first, by_rank);
+        let second;
+        let next = match next {
+            Some(NextRun::Other(world, shared)) => {
+                second = with_outputs_by_rank(world, by_rank);
+                Some(NextRun::Other(&second, shared))
+            }
+            it => it,
+        };
+        let reference = with_outputs_by_rank(&reference, by_rank);
+        let it = ReplayRun::compared_with((&reference, &outcome), &witness.setting, (&first, next), inputs)
+            .ok()?;
         self.compared(witness, (&it.world, it.inputs), &it.expectations, it.semaphores)
     }
 
@@ -117,18 +143,29 @@ fn in_program_order<'w>(
 ) -> Option<(Cow<'w, World>, Option<Vec<Expectation>>)> {
     limits.work.take(hir_sim::work(world, 1)).ok()?;
     let outcome = simulate(world, generated_inputs(world, 0)?, &Schedule::Program, limits.memory).ok()?;
-    let differ: Vec<bool> =
-        results::outputs(world, &outcome).ok()?.iter().map(|it| it.whole.conflict.is_some()).collect();
-    let mut first = Cow::Borrowed(world);
-    if differ.contains(&true) {
-        let mut plans: Vec<Plan> = world.plans().to_vec();
-        let outputs = plans.iter_mut().flat_map(|it| it.outputs.iter_mut().zip(&differ));
-        // An output that the program compares by rank stays one.
-        outputs.for_each(|(it, differs)| it.is_compared_per_rank |= *differs);
-        first = Cow::Owned(World::new(plans));
-    }
+    let outputs = results::outputs(world, &outcome).ok()?;
+    let differ = outputs.iter().filter(|it| it.whole.conflict.is_some()).map(|it| it.name.clone());
+    let first = with_outputs_by_rank(world, &differ.collect());
     let expectations = outcome_expectations(&first, &outcome, PROGRAM_ORDER).ok();
     Some((first, expectations))
+}
+
+/// Returns the names of the outputs that are compared by rank.
+fn outputs_by_rank(world: &World) -> BTreeSet<String> {
+    let outputs = world.first().map_or(&[][..], |it| &it.outputs);
+    outputs.iter().filter(|it| it.is_compared_per_rank).map(|it| it.name.clone()).collect()
+}
+
+/// Returns a program, or two runs, of which the named outputs are compared by rank, besides those that it compares so.
+fn with_outputs_by_rank<'w>(world: &'w World, names: &BTreeSet<String>) -> Cow<'w, World> {
+    let is_added = |it: &IoBinding| names.contains(name_in_program(&it.name)) && !it.is_compared_per_rank;
+    if !world.iter().flat_map(|it| &it.outputs).any(is_added) {
+        return Cow::Borrowed(world);
+    }
+    let mut plans: Vec<Plan> = world.plans().to_vec();
+    let outputs = plans.iter_mut().flat_map(|it| &mut it.outputs);
+    outputs.for_each(|it| it.is_compared_per_rank |= names.contains(name_in_program(&it.name)));
+    Cow::Owned(World::new(plans))
 }
 
 /// Returns the inputs that hir-run generates without options.

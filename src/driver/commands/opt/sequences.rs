@@ -162,19 +162,18 @@ impl Processor<'_> {
         for race in races {
             let witnesses = hir_check::witnesses_of_sequence(sequence.worlds[0], next, race.race());
             for witness in witnesses.into_iter().flatten() {
-                if self.sequence_witness.as_ref().is_some_and(|it| it.result != WitnessResult::Right) {
+                if self.sequence_witness.as_ref().is_some_and(|it| it.run.result != WitnessResult::Right) {
                     return;
                 }
-                let result = runs.result(&witness, Some(next));
-                let is_better = self.sequence_witness.is_none() || result == WitnessResult::Wrong;
-                if is_better && result != WitnessResult::NotRun {
+                let run = runs.run(&witness, Some(next));
+                let is_better = self.sequence_witness.is_none() || run.result == WitnessResult::Wrong;
+                if is_better && run.result != WitnessResult::NotRun {
                     self.sequence_witness = Some(SequenceWitness {
                         witness,
                         found: race.diagnostic(sequence, is_of_first),
                         first: sequence.names[0].to_owned(),
                         next: NextProgram { file: sequence.names[1].to_owned(), shared: shared.clone() },
-                        result,
-                        by_rank: runs.outputs_by_rank().into_iter().map(str::to_owned).collect(),
+                        run,
                     });
                 }
             }

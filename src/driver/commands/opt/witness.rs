@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::run::{
     schedule_file::{NextProgram, format_schedule, setting_lines},
-    witness_runs::{WitnessResult, WitnessRuns},
+    witness_runs::{WitnessResult, WitnessRun, WitnessRuns},
 };
 use grammar::{diagnostic::Diagnostic, source::Source};
 use hir_check::{Finding, NotShown, Report, Witness, witnesses};
@@ -23,19 +23,15 @@ pub struct SequenceWitness {
     pub first: String,
     /// The program that runs next.
     pub next: NextProgram,
-    /// The result of a run in the order.
-    pub result: WitnessResult,
-    /// The outputs of which each rank keeps its own values.
-    pub by_rank: Vec<String>,
+    /// A run in the order.
+    pub run: WitnessRun,
 }
 
 /// The witness of a finding of one program.
 struct FoundWitness<'a> {
     finding: &'a Finding,
     witness: Witness,
-    result: WitnessResult,
-    /// As for two programs.
-    by_rank: Vec<String>,
+    run: WitnessRun,
 }
 
 impl Processor<'_> {
@@ -59,26 +55,27 @@ impl Processor<'_> {
         } else {
             self.best_witness(world, &report.findings)
         };
-        let (found, witness, first, next, (result, by_rank)) = match (shown, self.sequence_witness.take()) {
-            (Ok(FoundWitness { finding, witness, result, by_rank }), _) => {
-                let found = finding.diagnostic(world, sources).1;
-                (found, witness, self.options.file.clone(), None, (result, by_rank))
-            }
-            (Err(_), Some(it)) => (it.found, it.witness, it.first, Some(it.next), (it.result, it.by_rank)),
-            (Err(reason), None) => {
-                let reason = match (reason, between_programs) {
-                    (NotShown::NoFault, [_, ..]) => {
-                        "no order of steps of the two programs shows their races".to_owned()
-                    }
-                    (reason, _) => reason.to_string(),
-                };
-                self.screen.message(match self.container {
-                    Some(number) => format!("no witness of container {number}: {reason}"),
-                    None => format!("no witness: {reason}"),
-                });
-                return Ok(());
-            }
-        };
+        let (found, witness, first, next, WitnessRun { result, by_rank }) =
+            match (shown, self.sequence_witness.take()) {
+                (Ok(FoundWitness { finding, witness, run }), _) => {
+                    let found = finding.diagnostic(world, sources).1;
+                    (found, witness, self.options.file.clone(), None, run)
+                }
+                (Err(_), Some(it)) => (it.found, it.witness, it.first, Some(it.next), it.run),
+                (Err(reason), None) => {
+                    let reason = match (reason, between_programs) {
+                        (NotShown::NoFault, [_, ..]) => {
+                            "no order of steps of the two programs shows their races".to_owned()
+                        }
+                        (reason, _) => reason.to_string(),
+                    };
+                    self.screen.message(match self.container {
+                        Some(number) => format!("no witness of container {number}: {reason}"),
+                        None => format!("no witness: {reason}"),
+                    });
+                    return Ok(());
+                }
+            };
         let path_text = path.display();
         let flags = [
             self.container.map(|it| format!(" --container={it}")),
@@ -127,24 +124,23 @@ impl Processor<'_> {
             return Err(NotShown::NoFault);
         }
         let runs = WitnessRuns::new(world, self.options.world.memory_bytes());
-        let found = |finding, witness, result| {
-            let by_rank = runs.outputs_by_rank().into_iter().map(str::to_owned).collect();
-            FoundWitness { finding, witness, result, by_rank }
-        };
         let (mut reason, mut best) = (NotShown::NoFault, None);
         for it in witnesses(world, findings) {
             match it {
-                Ok((finding, witness)) => match runs.result(&witness, None) {
-                    WitnessResult::Wrong => return Ok(found(finding, witness, WitnessResult::Wrong)),
-                    WitnessResult::NotRun => (),
-                    WitnessResult::Right => {
-                        best.get_or_insert_with(|| found(finding, witness, WitnessResult::Right));
+                Ok((finding, witness)) => {
+                    let run = runs.run(&witness, None);
+                    let result = run.result;
+                    let found = FoundWitness { finding, witness, run };
+                    match result {
+                        WitnessResult::Wrong => return Ok(found),
+                        WitnessResult::NotRun => (),
+                        WitnessResult::Right => _ = best.get_or_insert(found),
+                        WitnessResult::Unknown => {
+                            best.get_or_insert(found);
+                            break;
+                        }
                     }
-                    WitnessResult::Unknown => {
-                        best.get_or_insert_with(|| found(finding, witness, WitnessResult::Unknown));
-                        break;
-                    }
-                },
+                }
                 Err(why) if reason == NotShown::NoFault => reason = why,
                 Err(_) => (),
             }

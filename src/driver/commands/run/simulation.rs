@@ -55,7 +55,9 @@ pub fn simulate(
                     path.display()
                 )));
             }
-            let replay = ReplayRun::new(&file, task.world, task.setup, (&mut input_spec, task.limits()))?;
+            let by_rank = options.local_names();
+            let inputs = (&mut input_spec, task.limits());
+            let replay = ReplayRun::new(&file, task.world, task.setup, &by_rank, inputs)?;
             let task = Task { world: &Arc::clone(&replay.world), ..*task };
             return run(&task, input_spec, Some(replay), say);
         }
@@ -261,7 +263,10 @@ impl Simulation<'_> {
         let title = format!("{names}\n{verdict}\nrank, instruction, step of the instruction");
         let text = schedule_file::format_schedule(self.task.world, steps, &title, &[]);
         write_file(path, &text)?;
-        say(Report::Note(format!("`--schedule=@{}` runs this order again", path.display())));
+        say(Report::Note(format!(
+            "`--schedule=@{}` runs this order again",
+            path.display()
+        )));
         Ok(())
     }
 }
