@@ -57,6 +57,7 @@ mod raw_bytes;
 mod read;
 mod resolve;
 mod roots;
+mod shell_word;
 mod suggest;
 mod tensor_uses;
 mod text;
@@ -90,6 +91,7 @@ pub use rules::{
     DimGroup, DimMap, OperandMap, ResultDim, ScalarEvaluator, dims_of_first_result, flagged_dims,
     operand_map, permutation, result_dims, selected_dim, slice_takes_all,
 };
+pub use shell_word::shell_word;
 pub use suggest::{count_text, escape_control, list_text, nearest, ordinal};
 pub use tensor_uses::{for_each_tensor_use, largest_rank, ranks_in_meshes};
 pub use text::{axis_text, domain_clauses, expr_text, stream_operand_text, stream_text, tensor_text};

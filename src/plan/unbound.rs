@@ -12,13 +12,13 @@ use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
     ir::{Expr, ExprId, Program, Stmt, SymbolId},
-    list_text, nearest,
+    list_text, nearest, shell_word,
     span::LineIndex,
 };
 use indexmap::{IndexMap, IndexSet};
 
 use self::{
-    candidates::{Candidates, quoted},
+    candidates::Candidates,
     uses::{ScalarRole, ScalarUse, uses},
 };
 
@@ -115,7 +115,7 @@ pub(super) fn unbound_diagnostics(programs: &[(&Program, &LineIndex)], plans: Tr
 
 /// Returns the flags of the command line that bind scalars.
 pub fn flags_text(bindings: &[Binding]) -> String {
-    let flag = |it: &Binding| format!("--set {}={}", it.name, quoted(&it.value));
+    let flag = |it: &Binding| format!("--set {}={}", it.name, shell_word(&it.value));
     bindings.iter().map(flag).collect::<Vec<_>>().join(" ")
 }
 
@@ -154,7 +154,7 @@ fn help_text(program: &Program, it: &UnboundScalar, value: &str) -> String {
     if !is_flag_name(&it.name) {
         return "the extents of a ragged axis are known only at run time, and hir cannot run them".to_owned();
     }
-    let flag = format!("`--set {}={}`", it.name, quoted(value));
+    let flag = format!("`--set {}={}`", it.name, shell_word(value));
     let define = format!("or add `{} = …;` to an `Index definitions:` section", it.name);
     match &it.role() {
         ScalarRole::Extent { divisors, is_input } => {

@@ -192,9 +192,3 @@ fn common_extent(missing: &[UnboundScalar]) -> i64 {
 fn gcd(a: i64, b: i64) -> i64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
-
-/// Quotes a value for a shell.
-pub(super) fn quoted(value: &str) -> String {
-    let plain = value.bytes().all(|it| it.is_ascii_alphanumeric() || matches!(it, b'.' | b'-' | b'_'));
-    if plain { value.to_owned() } else { format!("'{value}'") }
-}

@@ -6,7 +6,7 @@ use crate::run::{
     schedule_file::{NextProgram, format_schedule, setting_lines},
     witness_runs::{WitnessResult, WitnessRun, WitnessRuns},
 };
-use grammar::{diagnostic::Diagnostic, source::Source};
+use grammar::{diagnostic::Diagnostic, shell_word, source::Source};
 use hir_check::{Finding, NotShown, Report, Witness, witnesses};
 use hir_plan::World;
 use hir_process::exit::Exit;
@@ -76,20 +76,23 @@ impl Processor<'_> {
                     return Ok(());
                 }
             };
-        let path_text = path.display();
         let flags = [
             self.container.map(|it| format!(" --container={it}")),
-            (!self.calls.is_empty()).then(|| format!(" --passes='{}'", pipeline_text(&self.calls))),
+            (!self.calls.is_empty())
+                .then(|| format!(" --passes={}", shell_word(&pipeline_text(&self.calls)))),
             self.options.world.ranks.map(|it| format!(" --ranks={it}")),
         ];
-        let set = self.options.set.iter().map(|it| format!(" --set={it}"));
-        let outputs = by_rank.iter().map(|it| format!(" --output='{it}@local=@{it}.%r.npy'"));
+        let set = self.options.set.iter().map(|it| format!(" --set={}={}", it.name, shell_word(&it.value)));
+        let output = |it: &String| format!(" --output={}", shell_word(&format!("{it}@local=@{it}.%r.npy")));
+        let outputs = by_rank.iter().map(output);
         let flags: String = flags.into_iter().flatten().chain(set).chain(outputs).collect();
         let title = format!(
-            "[{}] {}\nhir-run {first}{flags} --check=warn --schedule=@{path_text} runs these steps in this order, then all \
+            "[{}] {}\nhir-run {}{flags} --check=warn --schedule=@{} runs these steps in this order, then all \
              others.\nrank, instruction, step of the instruction",
             found.code.text(),
             found.message,
+            shell_word(&first),
+            shell_word(&path.to_string_lossy()),
         );
         let plans = witness.replay.as_ref().map_or(world, |it| &it.world);
         let lines = setting_lines(&witness.setting, next.as_ref());

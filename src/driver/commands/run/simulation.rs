@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use grammar::count_text;
+use grammar::{count_text, shell_word};
 use hir_process::exit::Exit;
 use hir_sim::{Schedule, ScheduleSet, SimOptions, SimOutcome};
 use hir_tensor::data::Data;
@@ -265,7 +265,7 @@ impl Simulation<'_> {
         write_file(path, &text)?;
         say(Report::Note(format!(
             "`--schedule=@{}` runs this order again",
-            path.display()
+            shell_word(&path.to_string_lossy())
         )));
         Ok(())
     }
