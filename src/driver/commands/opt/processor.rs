@@ -77,6 +77,8 @@ pub struct Processor<'o> {
     pub reading: Duration,
     /// Index of the current container, in a text with several.
     pub container: Option<usize>,
+    /// The name of the text that `--fix` has edited.
+    pub edited: Option<String>,
     /// Whether the file of `--crash-reproducer` is written.
     pub has_reproducer: bool,
     /// Whether the file of `--witness` is written.
@@ -113,6 +115,7 @@ impl<'o> Processor<'o> {
             statistics: Statistics::default(),
             reading: Duration::ZERO,
             container: None,
+            edited: None,
             has_reproducer: false,
             has_witness: false,
             sequence_witness: None,
@@ -178,6 +181,7 @@ impl Processor<'_> {
                 let before = Source::own_text(&part.text);
                 is_edited = text != before;
                 self.screen.report_edits(&part, before, &text);
+                self.edited = is_edited.then(|| name.clone());
                 part = if is_edited { Source::new(name, text) } else { part };
             }
             let mut outcome = self.process_part(&part, is_edited, limit);
@@ -199,6 +203,11 @@ impl Processor<'_> {
             Exit::Success => worst,
             exit => exit,
         }
+    }
+
+    /// Returns the file with the text of the current program before the passes.
+    pub fn program_file(&self) -> String {
+        self.edited.clone().unwrap_or_else(|| self.options.file.clone())
     }
 
     /// Adds warnings about comments that allow nothing. With passes, the check has no comments; of several programs, all were checked if none

@@ -68,7 +68,8 @@ impl Processor<'_> {
         }
         let own = symmetric_tensors(program);
         let others = others.iter().map(|(name, source, world, it)| (name.as_str(), source, world, it));
-        let all: Vec<Resident<'_>> = std::iter::once((self.options.file.as_str(), source, world, &own))
+        let file = self.program_file();
+        let all: Vec<Resident<'_>> = std::iter::once((file.as_str(), source, world, &own))
             .chain(others)
             .map(|(name, source, world, symmetric)| Resident {
                 name,

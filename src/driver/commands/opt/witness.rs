@@ -59,7 +59,7 @@ impl Processor<'_> {
             match (shown, self.sequence_witness.take()) {
                 (Ok(FoundWitness { finding, witness, run }), _) => {
                     let found = finding.diagnostic(world, sources).1;
-                    (found, witness, self.options.file.clone(), None, run)
+                    (found, witness, self.program_file(), None, run)
                 }
                 (Err(_), Some(it)) => (it.found, it.witness, it.first, Some(it.next), it.run),
                 (Err(reason), None) => {
