@@ -6,6 +6,7 @@
 //! generic spelling included: `operation`. What an element means is decided where the operation is imported.
 
 mod attribute;
+mod keys;
 mod operation;
 mod types;
 

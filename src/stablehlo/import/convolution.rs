@@ -46,8 +46,8 @@ impl Layout {
     /// Reads the layouts of the operands and of the result.
     fn of_convolution(stated: &Attribute<'_>) -> Option<[Self; 3]> {
         match stated {
-            Attribute::Named(_, entries, _)
-                if Attribute::find(entries, "input_batch_dimension").is_some() =>
+            Attribute::Named(_, entries, items)
+                if !entries.is_empty() && matches!(items[..], [Attribute::Word("raw")]) =>
             {
                 let input = ["input_batch_dimension", "input_feature_dimension", "input_spatial_dimensions"];
                 let kernel = [

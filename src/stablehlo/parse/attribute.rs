@@ -194,6 +194,7 @@ impl<'s> Parser<'s, '_> {
         self.expect(TokenKind::OpenBrace, "`{`")?;
         let mut entries = Vec::new();
         self.list(TokenKind::CloseBrace, "`,` or `}`", |it| {
+            it.check_key("", it.text_at(0).trim_matches('"'), &entries)?;
             let name = match it.peek() {
                 Some(TokenKind::String) => it.expect(TokenKind::String, "a name")?.trim_matches('"'),
                 _ => it.expect(TokenKind::Word, "the name of an attribute")?,
@@ -212,6 +213,7 @@ impl<'s> Parser<'s, '_> {
         let (mut entries, mut items) = (Vec::new(), Vec::new());
         while !self.accept(TokenKind::Greater) {
             if self.peek() == Some(TokenKind::Word) && self.peek_at(1) == Some(TokenKind::Equal) {
+                self.check_key(name, self.text_at(0), &entries)?;
                 let key = self.expect(TokenKind::Word, "a name")?;
                 self.at += 1;
                 let value = self.nested(Self::typed_attribute)?;
