@@ -22,7 +22,7 @@ use super::{
     stream_ordered_frees::StreamOrderedFrees,
 };
 use hir_plan::{
-    BufferNo, Collective, Direction, ExecutionSite, InstKind, P2pGroup, P2pOp, Plan, View,
+    BufferNo, Collective, Direction, ExecutionSite, Inst, InstKind, P2pGroup, P2pOp, Plan, View,
     sync::{
         InstRef,
         happens_before::{self, Occurrence},
@@ -71,7 +71,7 @@ fn allocate_sites(plan: &Plan, first: u32) -> Vec<Option<AllocateSite>> {
                 is_symmetric: false,
             });
         }
-        if is_work_of_stream(&it.kind) {
+        if is_work_of_stream(plan, it) {
             works[stream] = counts[stream];
         }
     }
@@ -84,16 +84,20 @@ fn allocate_sites(plan: &Plan, first: u32) -> Vec<Option<AllocateSite>> {
 }
 
 /// Returns whether an instruction is work that its stream may still execute, with its workspace, when storage is allocated on the stream.
-pub(super) fn is_work_of_stream(inst: &InstKind) -> bool {
-    match inst {
+pub(super) fn is_work_of_stream(plan: &Plan, inst: &Inst) -> bool {
+    match &inst.kind {
         InstKind::RecordEvent { .. }
         | InstKind::WaitEvent { .. }
         | InstKind::Signal { .. }
         | InstKind::WaitSignal { .. }
         | InstKind::Wait { .. }
         | InstKind::Alloc { zeroed: None, .. } => false,
-        // A communication is work of its communicator, and uses its tensors only.
-        it => !matches!(it.effect().execution_site(), ExecutionSite::Queue(_)),
+        // A communication uses its tensors only, also where it is work of the stream: a copy, or a kernel over peer memory.
+        kind => {
+            let stmt = plan.origins[inst.origin as usize].stmt;
+            !matches!(kind.effect().execution_site(), ExecutionSite::Queue(_))
+                && !stmt.is_some_and(|it| plan.comm_names.posts_or_waits(it))
+        }
     }
 }
 

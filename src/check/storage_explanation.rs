@@ -229,7 +229,7 @@ fn is_used_apart(next: usize, second: &RaceSide<'_>, index: PlanIndex<'_>) -> bo
     let is_ordered = |at: usize| index.first_stream_wait(at, waiting).is_some_and(|wait| wait <= here);
     let needs_work = || {
         let works = plan.code[..next].iter().rposition(|it| {
-            it.stream == allocates && !it.kind.effect().runs_on_host() && is_work_of_stream(&it.kind)
+            it.stream == allocates && !it.kind.effect().runs_on_host() && is_work_of_stream(plan, it)
         });
         works.is_some_and(|it| !is_ordered(it))
     };

@@ -19,6 +19,8 @@ pub struct CommNames {
     communications: FxHashMap<StmtId, CommName>,
     /// The statements that post a HostUnit. Its tensors have their own namespace.
     units: FxHashSet<StmtId>,
+    /// The statements that wait for a communication.
+    waits: FxHashSet<StmtId>,
 }
 
 /// The name of one communication.
@@ -49,6 +51,7 @@ impl CommNames {
                 let line = lines.line(program.stmt_span(stmt).start);
                 names.communications.extend(name(program, it, line, &defined).map(|name| (stmt, name)));
                 names.units.extend(it.get(attr::UNIT).map(|_| stmt));
+                names.waits.extend((it.op.def().class == OpClass::Wait).then_some(stmt));
             }
         }
         names
@@ -58,6 +61,11 @@ impl CommNames {
     /// only inside the unit.
     pub fn posts_unit(&self, stmt: StmtId) -> bool {
         self.units.contains(&stmt)
+    }
+
+    /// Returns whether a statement posts a communication, or waits for one.
+    pub fn posts_or_waits(&self, stmt: StmtId) -> bool {
+        self.communications.contains_key(&stmt) || self.waits.contains(&stmt)
     }
 
     /// Returns the line of a communication.
