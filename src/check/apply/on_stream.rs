@@ -69,8 +69,8 @@ impl EditableText {
         }
     }
 
-    /// Inserts a statement with the selection of a stream before it, and that of the current stream behind it. If another stream is current
-    /// in each iteration or on each rank, a GetCurrentStream before them names it.
+    /// Inserts a statement with the selection of a stream before it, and that of the current stream behind it, or without both if it is the
+    /// current stream. If another stream is current in each iteration or on each rank, a GetCurrentStream before them names it.
     fn select_around(
         &self,
         blocked: &PlanStream,
@@ -90,7 +90,8 @@ impl EditableText {
                 Current::Stream(stream) => select(stream),
                 Current::SetBy(setter) => ChangeKind::Selected(setter.to_owned()),
             };
-            vec![select(blocked), statement, back]
+            let selected = select(blocked);
+            if selected == back { vec![statement] } else { vec![selected, statement, back] }
         } else {
             let name = &self.new_stream_names()[usize::from(names.capture.is_some())];
             let capture = ChangeKind::Selected(self.capture(name));
