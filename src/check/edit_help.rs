@@ -13,7 +13,7 @@ use super::{
     race_side::stream_of,
     wait_cycle::deadlocks,
 };
-use hir_plan::{Plan, PlanStream};
+use hir_plan::{Plan, PlanStream, StreamNo};
 
 /// The text of a program and the plan of a rank that executes it.
 pub struct EditContext<'a> {
@@ -214,13 +214,14 @@ fn other_streams(context: &EditContext<'_>, edit: &Edit, applied: &EditedText) -
 }
 
 /// Returns the other streams that need the same `Synchronize` as an edit inserts: several streams execute the awaited statement, and the waiting
-/// stream has not waited for the others yet.
+/// stream has not waited for the others yet, and neither has the stream that the edit names.
 pub(super) fn other_awaited_streams(plan: &Plan, of: PlanIndex<'_>, edit: &Edit) -> BTreeSet<i64> {
     let (Some(WaitedStream::Index { index, stmt: Some(stmt) }), Some(before)) =
         (edit.awaited_stream(), edit.insertion())
     else {
         return BTreeSet::new();
     };
+    let awaited = plan.streams.iter().position(|it| *it == PlanStream::Indexed(*index));
     let is_needed = |at: &usize| {
         let stream = stream_of(plan, *at);
         match before {
@@ -230,7 +231,7 @@ pub(super) fn other_awaited_streams(plan: &Plan, of: PlanIndex<'_>, edit: &Edit)
                 stream != current && !waiting.is_some_and(is_joined)
             }
             InsertionPoint::Before { statement, .. } => {
-                statement.stmt.is_some_and(|it| has_unordered_stream(plan, of, it, *at))
+                statement.stmt.is_some_and(|it| has_unordered_stream(plan, of, (it, awaited), *at))
             }
             InsertionPoint::After { .. } | InsertionPoint::BlockEnd { .. } => false,
         }
@@ -242,12 +243,22 @@ pub(super) fn other_awaited_streams(plan: &Plan, of: PlanIndex<'_>, edit: &Edit)
     of.of_stmt(*stmt).iter().copied().filter(is_needed).filter_map(other_index).collect()
 }
 
-/// Returns whether a statement has an instruction after `at` on another stream than that of `at`, which has not waited for `at` before.
-fn has_unordered_stream(plan: &Plan, index: PlanIndex<'_>, stmt: StmtId, at: usize) -> bool {
+/// Returns whether a statement has an instruction after `at` on another stream than that of `at`, before which neither this stream nor the
+/// stream `awaited` has waited for `at`.
+fn has_unordered_stream(
+    plan: &Plan,
+    index: PlanIndex<'_>,
+    (stmt, awaited): (StmtId, Option<usize>),
+    at: usize,
+) -> bool {
     let all = index.of_stmt(stmt);
+    let joined = awaited.and_then(|it| index.first_stream_wait(at, it as StreamNo));
     all[all.partition_point(|it| *it <= at)..].iter().any(|it| {
         let waited = || index.first_stream_wait(at, plan.code[*it].stream);
-        stream_of(plan, *it) != stream_of(plan, at) && waited().is_none_or(|wait| wait > *it)
+        let is_after = |wait: usize| wait > *it;
+        stream_of(plan, *it) != stream_of(plan, at)
+            && joined.is_none_or(is_after)
+            && waited().is_none_or(is_after)
     })
 }
 

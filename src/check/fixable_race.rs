@@ -1,6 +1,6 @@
 //! A race with the edits that its help proposes, and which other races these edits remove.
 
-use std::ops::Range;
+use std::{borrow::Cow, ops::Range};
 
 use super::{
     conflict::{Party, Race},
@@ -33,6 +33,9 @@ pub(super) struct FixableRace<'a> {
 
 /// The maximum number of executions of a statement in loops that are looked at.
 const MAX_EXECUTIONS: usize = 64;
+
+/// The maximum number of occurrences of a finding whose edits are compared.
+const MAX_OCCURRENCES: usize = 16;
 
 /// Which of several races that the same edits remove is reported: the first one in this order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,6 +75,26 @@ impl<'a> FixableRace<'a> {
             .and_then(|text| text.line_of_wait(last));
         let (between_runs, occurrences) = (race.between_runs, more.races.as_slice());
         Some(Self { sides, between_runs, edits, wait_line, occurrences, plans, indexes })
+    }
+
+    /// Returns a finding over storage with that occurrence first whose edits order all of them, if the edits of the first one do not.
+    pub(super) fn with_edits_of_all<'f, 't>(
+        plans: &[Plan],
+        finding: &'f Finding,
+        indexes: &PlanIndexes<'_>,
+        text: &dyn Fn(usize) -> Option<&'t EditableText>,
+    ) -> Cow<'f, Finding> {
+        let Finding::Race { race, more } = finding else { return Cow::Borrowed(finding) };
+        let orders_all = |it: &Finding| {
+            let race = FixableRace::of(plans, it, indexes, text)?;
+            Some(race.free_edit().is_some() || race.edits.iter().all(|edit| race.orders(edit, &race)))
+        };
+        if race.reused.is_none() || more.races.len() < 2 || orders_all(finding) != Some(false) {
+            return Cow::Borrowed(finding);
+        }
+        let others = more.races.iter().filter(|it| *it != race).take(MAX_OCCURRENCES);
+        let mut others = others.map(|it| Finding::Race { race: *it, more: more.clone() });
+        others.find(|it| orders_all(it) == Some(true)).map_or(Cow::Borrowed(finding), Cow::Owned)
     }
 
     /// Returns which of several races that the same edits remove is reported.

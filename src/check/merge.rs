@@ -1,7 +1,7 @@
 //! Formats the findings of a report. Races that one edit removes are one diagnostic: those on the same tensor and streams are its
 //! occurrences, and a note lists the others.
 
-use std::collections::BTreeSet;
+use std::{borrow::Cow, collections::BTreeSet};
 
 use grammar::{codes::Code, diagnostic::Diagnostic, source::Source};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -63,10 +63,12 @@ impl Report {
         let indexes = PlanIndexes::new(world);
         let texts = DiagnosticBuilder::new(world, sources, &indexes);
         let text = |rank: usize| texts.edit_context(rank).map(|it| it.text);
+        let chosen = |it| FixableRace::with_edits_of_all(world, it, &indexes, &text);
+        let findings: Vec<Cow<'_, Finding>> = self.findings.iter().map(chosen).collect();
         let races: Vec<Option<FixableRace<'_>>> =
-            self.findings.iter().map(|it| FixableRace::of(world, it, &indexes, &text)).collect();
+            findings.iter().map(|it| FixableRace::of(world, it, &indexes, &text)).collect();
         let similarities: Vec<Option<Similarity<'_>>> =
-            self.findings.iter().map(|it| Similarity::of(world, it)).collect();
+            findings.iter().map(|it| Similarity::of(world, it)).collect();
         let mut leaders = leaders(&races);
         // Similar races that no edit removes are one diagnostic.
         let mut first = FxHashMap::default();
@@ -81,18 +83,18 @@ impl Report {
         let racing: FxHashSet<&str> =
             similarities.iter().flatten().filter(is_race).map(|it| it.tensor).collect();
         let mut shown = Vec::new();
-        for (at, finding) in self.findings.iter().enumerate().filter(|it| leaders[it.0] == it.0) {
+        for (at, finding) in findings.iter().enumerate().filter(|it| leaders[it.0] == it.0) {
             // No edit orders a use of storage on another rank and its ALLOCATE: it is a consequence of another race.
             let is_consequence = |it: &&Similarity<'_>| it.is_of_own_allocate() && racing.contains(it.tensor);
             if races[at].is_none() && similarities[at].as_ref().is_some_and(|it| is_consequence(&it)) {
                 continue;
             }
-            let mut finding = finding.clone();
+            let mut finding = finding.clone().into_owned();
             let mut groups: Vec<(&Similarity<'_>, Vec<usize>)> = Vec::new();
             let mut known = FxHashMap::default();
             for member in &members[at] {
                 let (Some(similarity), Some((_, others))) =
-                    (&similarities[*member], self.findings[*member].race())
+                    (&similarities[*member], findings[*member].race())
                 else {
                     continue;
                 };
