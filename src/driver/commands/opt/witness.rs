@@ -82,13 +82,19 @@ impl Processor<'_> {
                 .then(|| format!(" --passes={}", shell_word(&pipeline_text(&self.calls)))),
             self.options.world.ranks.map(|it| format!(" --ranks={it}")),
         ];
-        let set = self.options.set.iter().map(|it| format!(" --set={}={}", it.name, shell_word(&it.value)));
+        let set = self.options.set.iter().map(|it| {
+            let optional = if it.is_optional { "\\?" } else { "" };
+            format!(" --set={}{optional}={}", it.name, shell_word(&it.value))
+        });
+        let is_printed = self.options.output.as_deref().is_none_or(|it| it == Path::new("-"));
+        let printed = self.edited.as_deref().filter(|_| is_printed);
+        let printed = printed.map_or(String::new(), |it| format!(" `{it}` is the text that hir-opt prints."));
         let output = |it: &String| format!(" --output={}", shell_word(&format!("{it}@local=@{it}.%r.npy")));
         let outputs = by_rank.iter().map(output);
         let flags: String = flags.into_iter().flatten().chain(set).chain(outputs).collect();
         let title = format!(
             "[{}] {}\nhir-run {}{flags} --check=warn --schedule=@{} runs these steps in this order, then all \
-             others.\nrank, instruction, step of the instruction",
+             others.{printed}\nrank, instruction, step of the instruction",
             found.code.text(),
             found.message,
             shell_word(&first),
