@@ -108,6 +108,7 @@ mod storage_sharing;
 mod stream_operand;
 mod stream_ordered_frees;
 mod stream_waits;
+mod stream_work;
 mod two_runs;
 mod wait_cycle;
 mod wait_edits;

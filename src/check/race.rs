@@ -20,9 +20,10 @@ use super::{
     overlap::{ElementRange, Footprint, Overlap, covers, overlap},
     storage::{SharedStorage, StorageConflict},
     stream_ordered_frees::StreamOrderedFrees,
+    stream_work::is_work_of_stream,
 };
 use hir_plan::{
-    BufferNo, Collective, Direction, ExecutionSite, Inst, InstKind, P2pGroup, P2pOp, Plan, View,
+    BufferNo, Collective, Direction, InstKind, P2pGroup, P2pOp, Plan, View,
     sync::{
         InstRef,
         happens_before::{self, Occurrence},
@@ -81,24 +82,6 @@ fn allocate_sites(plan: &Plan, first: u32) -> Vec<Option<AllocateSite>> {
         }
     }
     found
-}
-
-/// Returns whether an instruction is work that its stream may still execute, with its workspace, when storage is allocated on the stream.
-pub(super) fn is_work_of_stream(plan: &Plan, inst: &Inst) -> bool {
-    match &inst.kind {
-        InstKind::RecordEvent { .. }
-        | InstKind::WaitEvent { .. }
-        | InstKind::Signal { .. }
-        | InstKind::WaitSignal { .. }
-        | InstKind::Wait { .. }
-        | InstKind::Alloc { zeroed: None, .. } => false,
-        // A communication uses its tensors only, also where it is work of the stream: a copy, or a kernel over peer memory.
-        kind => {
-            let stmt = plan.origins[inst.origin as usize].stmt;
-            !matches!(kind.effect().execution_site(), ExecutionSite::Queue(_))
-                && !stmt.is_some_and(|it| plan.comm_names.posts_or_waits(it))
-        }
-    }
 }
 
 /// Identifies a race: the rank, the buffer, and the rank and origin of each statement.

@@ -5,8 +5,8 @@ use super::{
     edit::{Edit, InsertionPoint, NamedStmt, PlacedWait, WaitedStream},
     explanation::{RaceExplanation, peer_wait, ready_signal_inst},
     plan_index::{PlanIndex, PlanIndexes},
-    race::is_work_of_stream,
     race_side::{RaceSide, stream_of},
+    stream_work::is_work_of_stream,
 };
 use grammar::ir::StmtId;
 use hir_plan::{Allocation, InstKind, Plan, PlanStream};

@@ -29,7 +29,7 @@ pub const LAYERS: &[(&str, &[Layer])] = &[
 ];
 
 const GRAMMAR: &[Layer] = &[
-    ("arena codes dtype invalid_option numbering scalar_op words", &[]),
+    ("arena codes dtype invalid_option numbering scalar_op shell_word words", &[]),
     // The IR: operators have attributes, statements have operators.
     ("diagnostic ids", BEFORE),
     ("algorithm_table", &["invalid_option", "words"]),
@@ -253,7 +253,7 @@ const SYNC: &[Layer] = &[
 
 const CHECK: &[Layer] = &[
     (
-        "execution_fault not_checked not_compared numbered_lines ordering_model overlap stmt_places stream_waits",
+        "execution_fault not_checked not_compared numbered_lines ordering_model overlap stmt_places stream_waits stream_work",
         &[],
     ),
     ("capture semaphores", &["execution_fault"]),
@@ -280,6 +280,7 @@ const CHECK: &[Layer] = &[
             "overlap",
             "storage",
             "stream_ordered_frees",
+            "stream_work",
         ],
     ),
     ("race_side", &["conflict", "plan_index"]),
@@ -293,7 +294,7 @@ const CHECK: &[Layer] = &[
     ("reader_edits", &["edit", "overlap", "plan_index", "race_side"]),
     ("iteration_storage", &["edit", "plan_index", "race_side", "written"]),
     ("explanation", &["conflict", "edit", "iteration_storage", "plan_index", "race_side", "reader_edits"]),
-    ("storage_explanation", &["conflict", "edit", "explanation", "plan_index", "race_side"]),
+    ("storage_explanation", &["conflict", "edit", "explanation", "plan_index", "race_side", "stream_work"]),
     ("between_runs", &["conflict", "edit", "explanation", "order_edits", "plan_index", "race_side"]),
     ("apply", &["edit", "editable_text", "line_changes", "numbered_lines", "stmt_places"]),
     ("loop_edits wait_edits", &["edit", "editable_text", "stmt_places"]),
