@@ -1,5 +1,7 @@
 //! Runs all requested checks in one walk over the instructions of all ranks.
 
+use std::cell::OnceCell;
+
 use super::{
     access_checks::{AccessChecks, Grouping},
     capture::capture,
@@ -12,6 +14,7 @@ use super::{
     missing_write::late_writes,
     not_checked::NotChecked,
     ordering_model::AccessRules,
+    progress::Progress,
     race::MAX_RACES,
     repeat,
     semaphores::too_few_queues,
@@ -207,6 +210,15 @@ impl CheckResults {
         if self.excess.is_empty() {
             return;
         }
+        let progress = OnceCell::new();
+        let is_kept =
+            |it: &Excess| progress.get_or_init(|| Progress::of(world, checks)).is_kept_without(it.stmt);
+        self.excess.retain(|it| match it.kind {
+            ExcessKind::ImpliedWait | ExcessKind::UnneededWait { .. } => is_kept(it),
+            ExcessKind::UnreadWrite { .. }
+            | ExcessKind::AllocatesOnce { .. }
+            | ExcessKind::NotDeallocated { .. } => true,
+        });
         // What is read before it is written is not written in vain: the E0704 asks for the write earlier.
         let late = late_writes(world, &accesses.unwritten_reads);
         self.excess.retain(|it| {

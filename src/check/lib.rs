@@ -91,6 +91,7 @@ mod ordering_model;
 mod orders;
 mod overlap;
 mod plan_index;
+mod progress;
 mod progress_diagnostics;
 mod race;
 mod race_side;
