@@ -44,7 +44,7 @@ use super::{
 use hir_plan::World;
 use key::FindingKey;
 pub use limit::FixLimit;
-use limit::{MAX_ATTEMPTS, MAX_INSTRUCTIONS, MAX_ROUNDS};
+use limit::{MAX_ATTEMPTS, MAX_INSTRUCTIONS, MAX_REMOVAL_INSTRUCTIONS, MAX_ROUNDS};
 use ordered::{KernelPair, swapped_kernels};
 
 /// A line that an edit inserted, moved or changed.
@@ -92,7 +92,8 @@ pub fn fix(text: &str, number: usize, checks: Checks, plan: Planner<'_>) -> FixR
     };
     let Some(mut state) = session.check_text(NumberedLines::of(text)) else { return unchanged() };
     let mut changes: Vec<Change> = Vec::new();
-    let mut single: Vec<u32> = Vec::new();
+    // The lines of edits that were made one at a time, and of those that were made together.
+    let (mut single, mut joined): (Vec<u32>, Vec<u32>) = Default::default();
     for rounds in 0.. {
         session.limit.set((rounds == MAX_ROUNDS).then_some(FixLimit::Rounds));
         if rounds == MAX_ROUNDS {
@@ -127,9 +128,8 @@ pub fn fix(text: &str, number: usize, checks: Checks, plan: Planner<'_>) -> FixR
             continue;
         };
         state = next;
-        if is_single {
-            single.extend(applied.changes.iter().map(|it| it.line_id));
-        }
+        let lines_of_edits = if is_single { &mut single } else { &mut joined };
+        lines_of_edits.extend(applied.changes.iter().map(|it| it.line_id));
         let lines = state.text.lines.numbers();
         // A Wait that was inserted and then moved is reported as inserted.
         for gone in changes.extract_if(.., |it| !lines.contains_key(&it.line_id)) {
@@ -142,7 +142,8 @@ pub fn fix(text: &str, number: usize, checks: Checks, plan: Planner<'_>) -> FixR
     }
     // Of kernels that nothing orders, one finding stands for all: which edits it still needs is not known.
     if state.found.races.is_empty() && swapped_kernels(&state).is_empty() {
-        session.remove_redundant_lines(&mut state, &mut changes, &single);
+        session.remove_redundant_lines(&mut state, &mut changes, (&single, usize::MAX));
+        session.remove_redundant_lines(&mut state, &mut changes, (&joined, MAX_REMOVAL_INSTRUCTIONS));
     }
     let lines = state.text.lines.numbers();
     let edit =
@@ -389,14 +390,22 @@ impl FixSession<'_> {
         applied.changes_nothing_else(&state.text.program, &next.text).then_some(next)
     }
 
-    /// Removes those of the inserted lines `tried` that later edits have made redundant. A line that uses a captured stream is
-    /// removed before the capture.
-    fn remove_redundant_lines(&self, state: &mut CheckedText, changes: &mut Vec<Change>, tried: &[u32]) {
+    /// Removes those of the inserted lines `tried` that other edits make redundant, as far as the number of instructions `left` allows. A line
+    /// that uses a captured stream is removed before the capture.
+    fn remove_redundant_lines(
+        &self,
+        state: &mut CheckedText,
+        changes: &mut Vec<Change>,
+        (tried, mut left): (&[u32], usize),
+    ) {
         if changes.len() < 2 {
             return;
         }
         let is_tried = |it: &Change| it.is_insertion() && tried.contains(&it.line_id);
         for at in (0..changes.len()).rev().filter(|at| is_tried(&changes[*at])).collect::<Vec<_>>() {
+            let instructions: usize = state.plans.iter().map(|it| it.code.len()).sum();
+            let Some(after) = left.checked_sub(instructions) else { return };
+            left = after;
             let without = self.check_text(state.text.lines.without_lines(&[changes[at].line_id]));
             if let Some(next) = without.filter(|it| it.keys.is_subset(&state.keys)) {
                 *state = next;

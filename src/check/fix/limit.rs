@@ -6,6 +6,8 @@ pub(super) const MAX_ROUNDS: usize = 1024;
 pub(super) const MAX_ATTEMPTS: usize = 256;
 /// The maximum total number of instructions of all texts that are tried.
 pub(super) const MAX_INSTRUCTIONS: usize = 2_000_000;
+/// The maximum total number of instructions of the texts from which an edit is removed that was made together with others.
+pub(super) const MAX_REMOVAL_INSTRUCTIONS: usize = 50_000;
 
 /// A bound at which the search ended while edits were not tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
