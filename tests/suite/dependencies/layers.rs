@@ -305,7 +305,16 @@ const CHECK: &[Layer] = &[
     ),
     (
         "excess",
-        &["conflict", "execution_fault", "history", "ordering_model", "overlap", "race", "semaphores"],
+        &[
+            "conflict",
+            "execution_fault",
+            "history",
+            "ordering_model",
+            "overlap",
+            "race",
+            "semaphores",
+            "stream_ordered_frees",
+        ],
     ),
     (
         "finding",
