@@ -4,16 +4,18 @@ use super::{corpus, transform};
 
 #[test]
 fn what_is_left_reads_back_and_stays() {
+    let texts = corpus();
     for pass in ["common-subexpression", "fuse-epilogue", "select-algorithms"] {
         let mut changed = 0;
-        for (path, text) in corpus() {
-            let once = transform(pass, &text);
+        for (path, text) in &texts {
+            let once = transform(pass, text);
             assert!(once.is_ok(), "{pass}, {path}: {once:?}");
             let Ok(once) = once else { continue };
-            changed += usize::from(transform("", &text).as_ref() != Ok(&once));
+            changed += usize::from(transform("", text).as_ref() != Ok(&once));
             assert_eq!(transform(pass, &once).as_ref(), Ok(&once), "{pass}, {path}, twice");
         }
-        assert!((1..200).contains(&changed), "{pass}: {changed}");
+        // Most programs have nothing for the pass.
+        assert!((1..texts.len() / 2).contains(&changed), "{pass}: {changed} of {}", texts.len());
     }
 }
 
