@@ -299,6 +299,11 @@ impl EditedText {
         true
     }
 
+    /// Returns whether the changes only insert lines.
+    pub(super) fn only_inserts(&self) -> bool {
+        self.changes.iter().all(Change::is_insertion)
+    }
+
     /// Returns true if the program of the edited text `edited` differs from `before` only by the edit. An
     /// insertion may change how the reader interprets other lines.
     pub fn changes_nothing_else(&self, before: &Program, edited: &EditableText) -> bool {

@@ -95,10 +95,11 @@ pub fn fix(text: &str, number: usize, checks: Checks, plan: Planner<'_>) -> FixR
     // The lines of edits that were made one at a time, and of those that were made together.
     let (mut single, mut joined): (Vec<u32>, Vec<u32>) = Default::default();
     for rounds in 0.. {
-        session.limit.set((rounds == MAX_ROUNDS).then_some(FixLimit::Rounds));
         if rounds == MAX_ROUNDS {
+            session.limit.set(Some(FixLimit::Rounds));
             break;
         }
+        session.limit.set(None);
         let mut round = Round::new(&state);
         let mut fixed = None;
         let mut is_single = true;

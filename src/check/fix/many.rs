@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Change, CheckedText, EditedText, FindingKey, FixSession, Round, limit::MAX_INSTRUCTIONS};
+use super::{CheckedText, EditedText, FindingKey, FixSession, Round, limit::MAX_INSTRUCTIONS};
 use crate::{edit::Edit, finding::Finding, fixable_race::FixableRace, removal::leaders};
 
 /// The number of edits up to which they are made one at a time.
@@ -65,10 +65,8 @@ impl FixSession<'_> {
                     }
                 }
                 Effect::Harms => {
-                    let is_insertion =
-                        |it: &&ProposedEdit| it.edited.changes.iter().all(Change::is_insertion);
                     let (mut first, mut second): (Vec<_>, Vec<_>) =
-                        edits.iter().partition(|it| is_insertion(it));
+                        edits.iter().partition(|it| it.edited.only_inserts());
                     if first.is_empty() || second.is_empty() {
                         second = edits.split_off(edits.len() / 2);
                         first = edits;
@@ -90,7 +88,7 @@ impl FixSession<'_> {
         let is_checked = state.is_checked_as_far(&next.found.not_checked);
         let is_safe = !edits.needs_written || next.is_every_read_written();
         // Statements that only make streams wait add no race: what is found now was hidden by these.
-        let only_waits = edits.edited.changes.iter().all(Change::is_insertion);
+        let only_waits = edits.edited.only_inserts();
         let is_known = next.keys.difference(&state.keys).all(|it| only_waits && it.may_be_hidden());
         if !(is_checked && is_safe && is_known) {
             return Effect::Harms;
