@@ -209,8 +209,9 @@ fn vote(job: &Job<'_>, at: usize, seq: u32, parts: &[Vec<Call>]) -> (usize, Basi
     }
 }
 
-/// Whether a log that has lost records shows a whole round of the program that ends with the call of the chosen part; a log that is whole need not. Where a loop was left
-/// before may be lost, so that the call only repeats the loop. The round begins with the last call like that of another part.
+/// Whether a log that has lost records shows a whole round of the program that ends with the call of the chosen part; a log that is whole need
+/// not. Where a loop was left before may be lost, so that the call only repeats the loop. The round begins with the last call like that of
+/// another part.
 fn is_repeated(job: &Job<'_>, queue: &Queue, (parts, chosen): (&[Vec<Call>], usize), seq: u32) -> bool {
     let call = parts[chosen][0];
     if job.records.log(call.rank).is_none_or(|it| it.lost == 0) {

@@ -1,8 +1,8 @@
 //! Finds waits that the program does not need.
 //!
 //! For each wait, the plans are walked once more without it. If all work still follows the same earlier work,
-//! other statements imply the wait: that is looked at first, since it needs no search for races. If some work does not, but the checker finds no race, no pair of accesses
-//! depends on the wait. A wait that orders the end of the program, or work after the caller's work at entry,
+//! other statements imply the wait: that is looked at first, since it needs no search for races. If some work does
+//! not, but the checker finds no race, no pair of accesses depends on the wait. A wait that orders the end of the program, or work after the caller's work at entry,
 //! is always needed: the caller may depend on it in the next run. So is one without which a transfer uses its semaphore too early.
 
 use std::ops::ControlFlow;
@@ -114,13 +114,18 @@ impl<'p> Search<'p> {
     /// Returns whether all work and allocations are known to have the same order without a wait. Then no access races.
     fn changes_no_order(&self, it: &WaitCandidate) -> bool {
         let mut watch = self.transfers.watch.clone();
-        let walked = happens_before::walk_ignoring(self.world, &|at| it.insts.contains(&at), &mut |at| {
+        self.ends_without(it, &mut |at| {
             if self.order.is_unchanged(&at) && !self.transfers.is_posted_again(&mut watch, &at) {
                 ControlFlow::Continue(())
             } else {
                 ControlFlow::Break(())
             }
-        });
+        })
+    }
+
+    /// Walks over all instructions without a wait. Returns whether the walk ends without a break.
+    fn ends_without(&self, it: &WaitCandidate, visit: &mut dyn FnMut(Occurrence) -> ControlFlow<()>) -> bool {
+        let walked = happens_before::walk_ignoring(self.world, &|at| it.insts.contains(&at), visit);
         walked == Ok(ControlFlow::Continue(()))
     }
 
@@ -129,7 +134,7 @@ impl<'p> Search<'p> {
         let mut watch = self.transfers.watch.clone();
         let mut races = RaceDetector::new(self.world, self.rules);
         let mut pair = None;
-        let walked = happens_before::walk_ignoring(self.world, &|at| it.insts.contains(&at), &mut |at| {
+        let is_unneeded = self.ends_without(it, &mut |at| {
             races.visit(&at);
             let is_race = !races.found.is_empty() || races.not_compared > 0;
             if is_race || self.transfers.is_posted_again(&mut watch, &at) {
@@ -151,8 +156,7 @@ impl<'p> Search<'p> {
                 }
             }
         });
-        (walked == Ok(ControlFlow::Continue(())))
-            .then(|| pair.map_or(ExcessKind::ImpliedWait, |pair| ExcessKind::UnneededWait { pair }))
+        is_unneeded.then(|| pair.map_or(ExcessKind::ImpliedWait, |pair| ExcessKind::UnneededWait { pair }))
     }
 }
 
