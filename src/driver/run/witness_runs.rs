@@ -15,7 +15,7 @@ use super::{
 };
 use hir_check::{NextRun, Witness, name_in_program};
 use hir_plan::{IoBinding, Plan, SignalId, World};
-use hir_sim::{Schedule, SimError, SimLimits, SimOptions, WorkBudget};
+use hir_sim::{Schedule, SimError, SimLimits, SimOptions, SimOutcome, WorkBudget};
 use hir_tensor::{data::Data, generate::InputKind};
 
 /// The work of all runs for one file, in elements: some seconds.
@@ -97,9 +97,7 @@ impl<'w> WitnessRuns<'w> {
         }
         let (reference, outcome) =
             ReplayRun::reference(&witness.setting, first, next, (inputs.clone(), limits)).ok()?;
-        let outputs = results::outputs(&reference, &outcome).ok()?;
-        let differ = outputs.iter().filter(|it| it.whole.conflict.is_some());
-        by_rank.extend(differ.map(|it| name_in_program(&it.name).to_owned()));
+        by_rank.extend(outputs_that_differ(&reference, &outcome)?);
         let first = with_outputs_by_rank(first, by_rank);
         let second;
         let next = match next {
@@ -135,19 +133,25 @@ impl<'w> WitnessRuns<'w> {
     }
 }
 
-/// Runs a program in its own order. Returns it with those outputs compared by rank of which ranks hold different values, and its outputs if they have no
-/// fault; `None` if the run needs too much work or memory, or fails.
+/// Runs a program in its own order. Returns it with those outputs compared by rank of which ranks hold different values, and its outputs if they
+/// have no fault; `None` if the run needs too much work or memory, or fails.
 fn in_program_order<'w>(
     world: &'w World,
     limits: SimLimits<'_>,
 ) -> Option<(Cow<'w, World>, Option<Vec<Expectation>>)> {
     limits.work.take(hir_sim::work(world, 1)).ok()?;
     let outcome = simulate(world, generated_inputs(world, 0)?, &Schedule::Program, limits.memory).ok()?;
-    let outputs = results::outputs(world, &outcome).ok()?;
-    let differ = outputs.iter().filter(|it| it.whole.conflict.is_some()).map(|it| it.name.clone());
-    let first = with_outputs_by_rank(world, &differ.collect());
+    let first = with_outputs_by_rank(world, &outputs_that_differ(world, &outcome)?);
     let expectations = outcome_expectations(&first, &outcome, PROGRAM_ORDER).ok();
     Some((first, expectations))
+}
+
+/// Returns the names of the outputs of which ranks hold different values, as their program names them; `None` if their parts do not fit
+/// together.
+fn outputs_that_differ(plans: &[Plan], outcome: &SimOutcome) -> Option<BTreeSet<String>> {
+    let outputs = results::outputs(plans, outcome).ok()?;
+    let differ = outputs.iter().filter(|it| it.whole.conflict.is_some());
+    Some(differ.map(|it| name_in_program(&it.name).to_owned()).collect())
 }
 
 /// Returns the names of the outputs that are compared by rank.
