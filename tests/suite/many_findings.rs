@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use grammar::{arena, ir::Program, source::Source, span::LineIndex};
+use grammar::{arena, diagnostic::Diagnostic, ir::Program, source::Source, span::LineIndex};
 use hir::driver::reduce::{
     Candidate, CommandRunner,
     failure_test::{FailureOracle, FailureTest, SameFailure},
@@ -80,11 +80,16 @@ fn planned(program: &mut Program, lines: &LineIndex) -> Option<plan::World> {
 }
 
 /// Checks a program, and formats the findings with their helps.
-fn checked(text: &str, size: usize) -> Result<(), Failed> {
+fn diagnostics(text: &str) -> Result<Vec<(usize, Diagnostic)>, Failed> {
     let source = Source::new(String::new(), text.to_owned());
     let mut program = source.programs().0.pop().ok_or("no program")?;
     let plans = planned(&mut program, &source.lines).ok_or("no plan")?;
-    let found = check(&plans, Checks::DEFAULT).diagnostics(&plans, &[source]);
+    Ok(check(&plans, Checks::DEFAULT).diagnostics(&plans, &[source]))
+}
+
+/// Checks a program with findings that each have a help.
+fn checked(text: &str, size: usize) -> Result<(), Failed> {
+    let found = diagnostics(text)?;
     if found.len() >= size && found.iter().all(|it| it.1.help.is_some()) {
         Ok(())
     } else {
@@ -94,10 +99,7 @@ fn checked(text: &str, size: usize) -> Result<(), Failed> {
 
 /// Checks a program without faults.
 fn is_clean(text: &str, _: usize) -> Result<(), Failed> {
-    let source = Source::new(String::new(), text.to_owned());
-    let mut program = source.programs().0.pop().ok_or("no program")?;
-    let plans = planned(&mut program, &source.lines).ok_or("no plan")?;
-    let found = check(&plans, Checks::DEFAULT).diagnostics(&plans, &[source]);
+    let found = diagnostics(text)?;
     if found.is_empty() { Ok(()) } else { Err(format!("{found:?}").into()) }
 }
 
@@ -136,11 +138,7 @@ fn beside_loops_of_streams() -> Result<(), Failed> {
     body.extend(["Synchronize(Stream 1)", "Synchronize(Stream 2)"].map(str::to_owned));
     let text = container(&input, &outputs, &body);
     let fixed = fix(&text, 0, Checks::DEFAULT, &planned);
-    let source = Source::new(String::new(), fixed.text.clone());
-    let mut program = source.programs().0.pop().ok_or("no program")?;
-    let plans = planned(&mut program, &source.lines).ok_or("no plan")?;
-    let left = check(&plans, Checks::DEFAULT).diagnostics(&plans, &[source]);
-    if let Some(it) = left.iter().find(|it| it.1.is_error()) {
+    if let Some(it) = diagnostics(&fixed.text)?.iter().find(|it| it.1.is_error()) {
         return Err(format!("{:?}\n{}", it.1, fixed.text).into());
     }
     let (edits, wanted) = (fixed.edits.len(), PLAIN + 2 * LOOPS);
