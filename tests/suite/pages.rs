@@ -3,7 +3,7 @@
 //!
 //! A block of ```` ```text ```` whose first line begins with `$ ` contains a command and lines of its output.
 //! The block may leave out lines, `…` matches any text, and times are ignored. Further lines that begin with
-//! `$ ` are further commands. The last line of every output is `exit code N`. A comment that begins with
+//! `$ ` are further commands. The last line of every output is `exit code N`. A comment whose line begins with
 //! `<!-- $ ` is such a block, which readers do not see: it checks what the paragraph before it says.
 
 use std::{
@@ -115,7 +115,7 @@ struct ShownCommand {
 }
 
 fn commands(text: &str) -> Vec<ShownCommand> {
-    let mut parts = text.split("<!-- $ ");
+    let mut parts = text.split("\n<!-- $ ");
     let shown = parts.next().unwrap_or_default().to_owned();
     let text = parts.fold(shown, |text, part| {
         let (command, rest) = part.split_once("-->").unwrap_or((part, ""));

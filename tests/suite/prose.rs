@@ -116,13 +116,13 @@ fn blocks(text: &str) -> Vec<Block> {
     found
 }
 
-/// Removes the comments of a page, but not their line breaks.
+/// Removes the comments that begin a line, but not their line breaks.
 fn without_comments(text: &str) -> String {
-    let mut parts = text.split("<!--");
+    let mut parts = text.split("\n<!--");
     let first = parts.next().unwrap_or_default().to_owned();
     parts.fold(first, |done, part| {
         let (comment, rest) = part.split_once("-->").unwrap_or((part, ""));
-        done + &"\n".repeat(comment.matches('\n').count()) + rest
+        done + "\n" + &"\n".repeat(comment.matches('\n').count()) + rest
     })
 }
 
