@@ -1,58 +1,54 @@
 #!/usr/bin/env python3
 """Compares output files of compare.sh, and fails on a regression.
 
-    regressions.py reduce FILE >benches/gpu/baseline.jsonl
-        prints the medians over rounds, one JSON line per measurement, and the versions: a baseline
-    regressions.py compare BASELINE NEW [-p PERCENT]
-        compares the ratios of two files, either of which may be a baseline
+    regressions.py [OLD] NEW [-p PERCENT]
 
-The ratio of a shape is that of the fastest measurement of hir-run and the fastest alternative of the same file.
-Without alternatives it is that of hir-run and its matrix products alone. Absolute times of different machines are
-not compared.
+OLD is an output file, or the layers and collectives of measurements.json. The ratio of a shape is that of the fastest measurement of
+hir-run and the fastest alternative of the same file. Without alternatives it is that of hir-run and its matrix products alone.
+Absolute times of different machines are not compared.
 
-Exit codes of compare:
+Exit codes:
   0   no ratio got worse by more than PERCENT (default: 5)
-  1   one did, or hir-run failed on a shape that the baseline has
+  1   one did, or hir-run failed on a shape that OLD has
   2   wrong command line, or the files have no shape in common
 """
 import argparse
-import json
+import statistics
 import sys
 
 sys.dont_write_bytecode = True
 
-import tables  # noqa: E402: after the line above
-
-SHAPE = ("workload", "ranks", "m", "n", "k", "slices")
-VERSIONS = ("record", "time", "GPUs", "driver", "CUDA", "NCCL", "PyTorch", "hir", "commit")
-
-
-def reduce(options):
-    lines, records = tables.read(options.file)
-    for record in records:
-        if record["record"] == "versions":
-            print(json.dumps({name: record.get(name) for name in VERSIONS}))
-    for shape, measurements in tables.by_shape(lines).items():
-        for name, us in tables.medians(measurements).items():
-            good = [it for it in measurements[name] if it["us"] is not None]
-            rounds = sum(it.get("rounds", 1) for it in good)
-            who, what, issue = name
-            line = {"who": who, "name": what, "issue": issue, **dict(zip(SHAPE, shape)), "us": round(us, 3)}
-            print(json.dumps({**line, "rounds": rounds}))
+import cases  # noqa: E402: after the line above
+import measurements  # noqa: E402
+import tables  # noqa: E402
 
 
 def ratios(path):
     """Returns for each shape and each reference the ratio of the fastest measurement of hir-run, and its name; or
     None instead of a shape on which hir-run has no time."""
+    if path == measurements.FILE:
+        return recorded(measurements.load())
     found = {}
-    for shape, measurements in tables.by_shape(tables.read(path)[0]).items():
-        medians = tables.medians(measurements)
+    for shape, lines in tables.by_shape(tables.read(path)[0]).items():
+        medians = tables.medians(lines)
         ours = tables.fastest(medians, "ours")
         references = {"best peer": tables.fastest(medians, "peer")}
         references["matmul only"] = tables.fastest(medians, "ours", only=True)
         found[shape] = ours and {
             what: (medians[ours] / medians[it], f"{ours[1]} ({ours[2]})") for what, it in references.items() if it
         }
+    return found
+
+
+def recorded(data):
+    """Returns the ratios of the file of measurements. Of several runs of a shape the last one counts."""
+    found = {}
+    for row in (*measurements.rows(data, "layers"), *measurements.rows(data, "collectives")):
+        shape = {**cases.parse(row["case"].split(",")[0]), "ranks": row["ranks"]}
+        ours, peer = (measurements.values(row[it]) for it in ("hir", "peer"))
+        if ours and peer:
+            ratio = float(statistics.median(ours) / statistics.median(peer))
+            found[tables.key(shape)] = {"best peer": (ratio, row.get("layer", "hir-run"))}
     return found
 
 
@@ -88,14 +84,10 @@ def compare(options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("reduce").add_argument("file")
-    comparing = commands.add_parser("compare")
-    comparing.add_argument("baseline")
-    comparing.add_argument("new")
-    comparing.add_argument("-p", dest="percent", type=float, default=5)
-    options = parser.parse_args()
-    sys.exit({"reduce": reduce, "compare": compare}[options.command](options))
+    parser.add_argument("baseline", nargs="?", default=measurements.FILE)
+    parser.add_argument("new")
+    parser.add_argument("-p", dest="percent", type=float, default=5)
+    sys.exit(compare(parser.parse_args()))
 
 
 if __name__ == "__main__":
