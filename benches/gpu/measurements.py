@@ -38,7 +38,9 @@ def load(path=FILE):
 
 
 def values(cell):
-    return [it for it in (cell if isinstance(cell, list) else [cell]) if it is not None]
+    """Returns the values of a cell that are compared with those of other cells."""
+    cells = cell if isinstance(cell, list) else [cell["median"] if isinstance(cell, dict) else cell]
+    return [it for it in cells if it is not None]
 
 
 def best(*all_values):
@@ -49,7 +51,7 @@ def compute(expression, row):
     """Evaluates an expression of the columns, for each of several values; None without a value that it needs."""
     found = []
     for at in range(max(len(values(it)) for it in row.values())):
-        names = {name: it[min(at, len(it) - 1)] if isinstance(it, list) else it for name, it in row.items()}
+        names = {name: (values(it) or [None])[min(at, len(values(it)) - 1)] for name, it in row.items()}
         try:
             found.append(eval(expression, {"__builtins__": {}, "best": best}, names))
         except (TypeError, ValueError):
@@ -68,10 +70,10 @@ def rows(data, name, runs=()):
 
 def shown(cell):
     """Returns a cell as text: of two values both, of more the median, the least and the largest."""
-    found = sorted(values(cell)) if isinstance(cell, list) else values(cell)
+    found = list(cell.values()) if isinstance(cell, dict) else values(cell)
     if not found:
         return "–"
-    low, middle, high = (str(it) for it in (found[0], statistics.median(found), found[-1]))
+    low, middle, high = (str(it) for it in (min(found), statistics.median(found), max(found)))
     between = f"{low} to {high}"
     return low if low == high else between if len(found) == 2 else f"{middle} ({between})"
 

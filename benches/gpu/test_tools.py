@@ -145,7 +145,7 @@ class Regressions(Files):
 class Measurements(Files):
     def data(self):
         runs = {"r": {"gpus": "two GPUs", "date": "2026-01-01", "source": "`x`"}}
-        rows = [["a", 2, 4], ["b", [3, 5], [4, 4]], ["c", [1, 3, 2], 4], ["d", 3, None]]
+        rows = [["a", 2, 4], ["b", [3, 5], [4, 4]], ["c", [1, 3, 2], 4], ["d", 3, None], ["e", {"median": 3, "least": 2, "largest": 9}, 4]]
         show = {"what": "{what}", "hir": "{hir}", "other": "{peer}, {gpus}", "ratio": "{ratio}"}
         table = {"unit": "µs", "columns": ["what", "hir", "peer"], "computed": {"ratio": "hir / peer"}, "show": show, "rows": {"r": rows}}
         return {"runs": runs, "tables": {"t": table}, "charts": {}}
@@ -163,12 +163,13 @@ class Measurements(Files):
 
     def test_a_table(self):
         lines = measurements.markdown(self.data(), "t").splitlines()
-        self.assertEqual(lines[1:6], [
+        self.assertEqual(lines[1:7], [
             "|---|---:|---:|---:|",
             "|a| 2| 4, two GPUs| 0.50|",
             "|b| 3 to 5| 4, two GPUs| 0.75 to 1.25|",
             "|c| 2 (1 to 3)| 4, two GPUs| 0.50 (0.25 to 0.75)|",
             "|d| 3| –| –|",
+            "|e| 3 (2 to 9)| 4, two GPUs| 0.75|",
         ])
 
     def test_a_page_that_differs(self):
