@@ -6,6 +6,7 @@
 A page has a table between the comments `<!-- measurements: TABLE [RUN...] -->` and `<!-- measurements: end -->`. With --check
 nothing is written; files that differ are named, and the exit code is 1. NOTES.md describes measurements.json.
 """
+import collections
 import decimal
 import json
 import math
@@ -14,10 +15,6 @@ import re
 import statistics
 import sys
 from xml.sax.saxutils import escape
-
-sys.dont_write_bytecode = True
-
-import cases  # noqa: E402: after the line above
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FILE = ROOT / "benches/gpu/measurements.json"
@@ -60,11 +57,11 @@ def compute(expression, row):
 
 
 def rows(data, name, runs=()):
-    """Yields the rows of a table, of some runs or of all, as dictionaries with the fields of the run."""
+    """Yields the rows of a table, of some runs or of all, as dictionaries with the fields of the run; without rows, the runs."""
     table = data["tables"][name]
-    for run in runs or table["rows"]:
-        for cells in table["rows"][run]:
-            row = {"source": data["runs"][run]["source"], **data["runs"][run], **dict(zip(table["columns"], cells, strict=True))}
+    for run in runs or table.get("rows", data["runs"]):
+        for cells in table["rows"][run] if "rows" in table else [[]]:
+            row = {"run": run, **data["runs"][run], **dict(zip(table["columns"], cells, strict=True))}
             yield {**row, **{name: compute(it, row) for name, it in table.get("computed", {}).items()}}
 
 
@@ -74,61 +71,40 @@ def shown(cell):
     if not found:
         return "–"
     low, middle, high = (str(it) for it in (min(found), statistics.median(found), max(found)))
-    between = f"{low} to {high}"
-    return low if low == high else between if len(found) == 2 else f"{middle} ({between})"
+    return low if low == high else f"{low} to {high}" if len(found) == 2 else f"{middle} ({low} to {high})"
 
 
-def mean(ratios):
-    return math.exp(statistics.fmean(math.log(it) for it in ratios))
-
-
-def run_table(data):
-    """Returns the heading and the cells of the table of runs."""
-    body = []
-    for name, run in data["runs"].items():
-        versions = "/".join(run.get(it, "–") for it in ("driver", "cuda", "nccl", "pytorch")).replace("–/–/–/–", "–")
-        body.append([f"`{name}`", run["gpus"], run["date"], versions, *(run.get(it) or "–" for it in ("commit", "source", "rounds"))])
-    return ["run", "GPUs", "date", "driver/CUDA/NCCL/PyTorch", "commit", "what measured it", "rounds"], body
-
-
-def size(case):
-    """Returns the bytes of a collective, as a number and as text."""
-    count = 2 * int(case.split(":")[1])
-    return count, f"{count >> 20} MiB" if count >> 20 else f"{count >> 10} KiB"
+def size(count):
+    return f"{count >> 20} MiB" if count >> 20 else f"{count >> 10} KiB"
 
 
 def collectives(found):
     """Returns the heading and the cells of the table of collectives: a row for each size, a column for each kind and number of ranks."""
-    kinds = list(dict.fromkeys((it["case"].split(":")[0], it["ranks"]) for it in found))
-    cells = {(*size(it["case"]), it["case"].split(":")[0], it["ranks"]): it for it in found}
+    by_kind = {}
+    for row in found:
+        by_kind.setdefault(f"{row['kind']}, {row['ranks']} GPUs", {})[row["bytes"]] = row
     body = []
-    for count, text in sorted({it[:2] for it in cells}):
-        those = (cells.get((count, text, *kind), {}) for kind in kinds)
-        body.append([text, *(" / ".join(shown(it.get(name)) for name in ("hir", "peer")) if it else "–" for it in those)])
-    ratios = {kind: [it["ratio"][0] for it in found if it["ratio"] and (it["case"].split(":")[0], it["ranks"]) == kind] for kind in kinds}
-    body.append(["geometric mean of the ratios", *(f"{mean(it):.2f}" for it in ratios.values())])
-    return ["bytes", *(f"{kind}, {ranks} GPUs" for kind, ranks in kinds)], body
+    for count in sorted({it["bytes"] for it in found}):
+        those = (it.get(count) for it in by_kind.values())
+        body.append([size(count), *(f"{shown(it['hir'])} / {shown(it['peer'])}" if it else "–" for it in those)])
+    ratios = ([it["ratio"][0] for it in those.values() if it["ratio"]] for those in by_kind.values())
+    return ["bytes", *by_kind], [*body, ["geometric mean of the ratios", *(f"{statistics.geometric_mean(it):.2f}" for it in ratios)]]
 
 
 def markdown(data, name, runs=()):
     """Returns a table, with its unit and its runs below."""
-    if name == "runs":
-        (heading, body), below = run_table(data), []
-    elif name not in data["tables"]:
+    if name not in data["tables"]:
         sys.exit(f"measurements.py: no table {name}, which a page asks for")
-    else:
-        table, found = data["tables"][name], list(rows(data, name, runs))
-        heading, body = collectives(found) if name == "collectives" else (list(table["show"]), [])
-        for row in found if not body else ():
-            texts = {it: shown(cell) for it, cell in row.items()}
-            body.append([re.sub("^–, .*|, –$", "", it.format(**texts)) or "–" for it in table["show"].values()])
-        told = ", ".join(f"`{it}`" for it in runs or table["rows"])
-        below = ["", f"{table['unit']}. [Runs](measurements.md#runs): {told}."]
+    table, found = data["tables"][name], list(rows(data, name, runs))
+    heading, body = collectives(found) if name == "collectives" else (list(table["show"]), [])
+    for row in found if not body else ():
+        texts = collections.defaultdict(lambda: "–", {it: shown(cell) for it, cell in row.items()})
+        body.append([re.sub("^–, .*|^–/–/–/–$|, –$", "", it.format_map(texts)) or "–" for it in table["show"].values()])
     filled = [at for at in range(len(heading)) if any(it[at] != "–" for it in body)]
-    is_number = [all(re.match(r"–|[\d.]", it[at]) for it in body) for at in range(len(heading))]
-    rule = "|".join("---:" if is_number[at] else "---" for at in filled)
+    rule = "|".join("---:" if all(re.match(r"–|[\d.]", it[at]) for it in body) else "---" for at in filled)
     lines = [rule if line is None else "| ".join(line[at] for at in filled) for line in (heading, None, *body)]
-    return "\n".join([f"|{line}|" for line in lines] + below)
+    told = ", ".join(f"`{it}`" for it in runs or table.get("rows", ()))
+    return "\n".join([f"|{line}|" for line in lines] + (["", f"{table['unit']}. [Runs](measurements.md#runs): {told}."] if told else []))
 
 
 def document(title, width, height, parts):
@@ -148,19 +124,19 @@ def overview(data, bars):
     left, scale, top = 332, 136, 62
     bottom = top + 22 * len(bars)
     at = {it: left + scale * math.log2(it / 0.32) for it in (0.35, 0.5, 0.7, 1, 1.5, 2, 3, 4)}
-    parts = [f'<text class="t" x="14" y="22">Time of hir / time of the fastest alternative: below 1, hir is faster</text>']
-    parts += [f'<text x="14" y="40">Bar: geometric mean of sizes and runs, blue where hir is faster. Line: from the least to the largest.</text>']
+    parts = ['<text class="t" x="14" y="22">Time of hir / time of the fastest alternative: below 1, hir is faster</text><text x="14" y="40">'
+             "Bar: geometric mean of sizes and runs, blue where hir is faster. Line: from the least to the largest.</text>"]
     for ratio, x in at.items():
         parts.append(f'<path class="{"a" if ratio == 1 else "g"}" d="M{x:.1f} {top - 6}V{bottom}"/><text class="m" x="{x:.1f}" y="{bottom + 14}">{ratio:g}</text>')
     for number, (label, *picked) in enumerate(bars):
-        found = [it for table, run, key in picked for it in rows(data, table, [run]) if re.search(key, f"{it.get('case')} {list(it.values())}")]
+        found = [it for table, run, key in picked for it in rows(data, table, [run]) if re.search(key, f"{it.get('case', it.get('kind'))} {list(it.values())}")]
         ratios = [float(it) for row in found for it in values(row["ratio"])]
-        low, middle, high = (left + scale * math.log2(it / 0.32) for it in (min(ratios), mean(ratios), max(ratios)))
+        low, middle, high = (left + scale * math.log2(it / 0.32) for it in (min(ratios), statistics.geometric_mean(ratios), max(ratios)))
         y, colour = top + 22 * number, COLOURS["peer" if middle < at[1] else "hir"]
         parts.append(f'<text class="e" x="{left - 8}" y="{y + 12}">{escape(label)}</text>')
         parts.append(f'<rect x="{min(middle, at[1]):.1f}" y="{y + 1}" width="{abs(middle - at[1]):.1f}" height="14" fill="{colour}"/>')
         parts.append(f'<path class="a" d="M{low:.1f} {y + 4}v8m0 -4H{high:.1f}m0 -4v8"/>' if low < high else "")
-        parts.append(f'<text x="{max(high, at[1]) + 7:.1f}" y="{y + 12}">{mean(ratios):.2f}</text>')
+        parts.append(f'<text x="{max(high, at[1]) + 7:.1f}" y="{y + 12}">{statistics.geometric_mean(ratios):.2f}</text>')
     return document("Time of hir relative to the fastest alternative", 900, bottom + 26, filter(None, parts))
 
 
@@ -169,8 +145,7 @@ def layers(data, runs):
     parts, y = list(legend(COLOURS, 14, 22)), 32
     for row in rows(data, "layers", runs):
         times = {it: float(statistics.median(values(row[it]))) for it in COLOURS if row[it]}
-        kind, *extents = row["case"].split(",")[0].split(":")
-        title = f"{kind}, m={extents[0]} n={extents[1]} k={extents[2]}{', ' + row['case'].split(', ')[1] if ', ' in row['case'] else ''}, {row['gpus']}"
+        title = re.sub(r"^([^:]*):(\d+):(\d+):(\d+):1", r"\1, m=\2 n=\3 k=\4", row["case"]) + f", {row['gpus']}"
         parts.append(f'<text class="t" x="14" y="{y + 18}">{escape(title)} (µs)</text>')
         y += 22
         for name, time in times.items():
@@ -184,7 +159,7 @@ def lines(data, runs):
     """Draws the time of collectives by size, on logarithmic axes."""
     parts, charts, width, height = list(legend(("hir", "peer", "nccl"), 14, 22)), {}, 330, 220
     for row in rows(data, "collectives", runs):
-        charts.setdefault((row["case"].split(":")[0], row["ranks"]), []).append(row)
+        charts.setdefault((row["kind"], row["ranks"]), []).append(row)
     for number, ((kind, ranks), found) in enumerate(charts.items()):
         x0, y0 = 60 + 410 * (number % 2), 66 + 285 * (number // 2)
         parts.append(f'<text class="t" x="{x0}" y="{y0 - 12}">{kind}, {ranks} GPUs</text>')
@@ -192,11 +167,11 @@ def lines(data, runs):
             y = y0 + height * (1 - power / 3)
             parts.append(f'<path class="g" d="M{x0} {y:.1f}h{width}"/><text class="e" x="{x0 - 6}" y="{y + 4:.1f}">{10**power}</text>')
         for exponent in range(13, 29, 3):
-            x, text = x0 + width * (exponent - 13) / 15, size(f":{2**exponent // 2}")[1]
+            x, text = x0 + width * (exponent - 13) / 15, size(2**exponent)
             parts.append(f'<path class="g" d="M{x:.1f} {y0}v{height}"/><text class="m" x="{x:.1f}" y="{y0 + height + 16}">{text}</text>')
         parts.append(f'<text class="m" transform="translate({x0 - 42} {y0 + height / 2}) rotate(-90)">µs</text>')
         for name in ("nccl", "peer", "hir"):
-            points = [(math.log2(size(it["case"])[0]), math.log10(it[name])) for it in found if it[name]]
+            points = [(math.log2(it["bytes"]), math.log10(it[name])) for it in found if it[name]]
             points = [f"{x0 + width * (x - 13) / 15:.1f} {y0 + height * (1 - y / 3):.1f}" for x, y in points]
             parts.append(f'<polyline points="{" ".join(points)}" fill="none" stroke="{COLOURS[name]}" stroke-width="2"/>')
     return document("Time of collectives by size", 860, 66 + 285 * math.ceil(len(charts) / 2), parts)
@@ -210,11 +185,9 @@ def marked(data, text):
 def made(data):
     """Returns the texts of all files, as they are and as they have to be."""
     for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]:
-        text = path.read_text()
-        yield path, text, marked(data, text)
+        yield path, path.read_text(), marked(data, path.read_text())
     for name, spec in data["charts"].items():
-        path = ROOT / f"docs/images/{name}.svg"
-        draw = {"overview": overview, "layers": layers, "collectives": lines}[name]
+        path, draw = ROOT / f"docs/images/{name}.svg", {"overview": overview, "layers": layers, "collectives": lines}[name]
         yield path, path.read_text() if path.exists() else "", draw(data, spec)
 
 
