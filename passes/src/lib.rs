@@ -52,7 +52,7 @@ mod transform;
 
 pub use bisect::{Culprit, bisect};
 pub use catalog::{Catalog, parse};
-pub use driver::{PassChange, PassEvent, Settings, Verify, run};
+pub use driver::{PassChange, PassEvent, Settings, Verify, lowered, run};
 pub use error::{PassError, PipelineError};
 pub use list::{FORMER_NAMES, PASSES, PIPELINES};
 pub use oracle::{Reference, SemanticOracle};

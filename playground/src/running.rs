@@ -4,11 +4,14 @@ use hir_hang::{diagnostics::diagnostic, files, report};
 use hir_plan::{
     Plan,
     sync::InstRef,
-    timeline::{estimate::estimate, file::TimelineFile, overlap::Overlap},
+    timeline::{file::TimelineFile, overlap::Overlap},
 };
 use serde_json::{Value, json};
 
-use crate::{checking::planned, reading::diagnostics};
+use crate::{
+    checking::{estimated, planned, planned_program},
+    reading::diagnostics,
+};
 
 /// The most steps and elements that the page shows.
 const MAX_STEPS: usize = 20_000;
@@ -59,11 +62,12 @@ fn step(plans: &[Plan], at: InstRef) -> Value {
 /// # Errors
 /// It has no plans, or its timeline is too large.
 pub(crate) fn timeline(text: &str) -> Result<Value, String> {
-    let world = planned(text)?;
+    let (source, program, world) = planned_program(text)?;
     if world.deadlock().is_some() {
         return Err("the program deadlocks: the check says why".to_owned());
     }
-    let timeline = estimate(&world).map_err(|_| "no timeline: the ranks have too many streams".to_owned())?;
+    let timeline = estimated(&world, &program, &source.lines);
+    let timeline = timeline.ok_or("no timeline: the ranks have too many streams")?;
     let overlap = Overlap::of(&timeline).report(&timeline);
     let drawn = |name: &str| {
         let file: TimelineFile = name.parse().map_err(|_| "no such picture".to_owned())?;

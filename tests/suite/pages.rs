@@ -55,7 +55,7 @@ fn check_sources() -> Result<(), Failed> {
     if missing.is_empty() { Ok(()) } else { Err(format!("no source of {missing:?}").into()) }
 }
 
-/// Checks that every page of the book is in its summary, and that relative links lead to files.
+/// Checks that every page of the book is in its summary, and that relative links lead to files and their headings.
 fn check_links(pages: &[PathBuf]) -> Result<(), Failed> {
     let summary = fs::read_to_string(Path::new(ROOT).join("docs/SUMMARY.md"))?;
     for page in pages {
@@ -66,14 +66,35 @@ fn check_links(pages: &[PathBuf]) -> Result<(), Failed> {
             return Err(format!("docs/SUMMARY.md does not list {name}").into());
         }
         for target in text.split("](").skip(1).filter_map(|it| it.split(')').next()) {
-            let path = target.split('#').next().unwrap_or_default();
-            let is_file = !path.is_empty() && !path.contains("://") && !path.contains([' ', '`']);
-            if is_file && !folder.join(path).exists() {
+            let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
+            if path.contains("://") || path.contains([' ', '`']) {
+                continue;
+            }
+            let file = if path.is_empty() { page.clone() } else { folder.join(path) };
+            if !file.exists() {
                 return Err(format!("{}: no file at the link `{target}`", shown(page)).into());
+            }
+            if !anchor.is_empty() && !has_anchor(&fs::read_to_string(file)?, anchor) {
+                return Err(format!("{}: no heading at the link `{target}`", shown(page)).into());
             }
         }
     }
     Ok(())
+}
+
+/// Returns whether a page has the heading to which an anchor leads.
+fn has_anchor(page: &str, anchor: &str) -> bool {
+    let is_part = |it: &char| it.is_alphanumeric() || matches!(it, '-' | '_');
+    let anchor_of = |heading: &str| {
+        heading
+            .trim_matches(['#', ' '])
+            .to_lowercase()
+            .replace(' ', "-")
+            .chars()
+            .filter(is_part)
+            .collect::<String>()
+    };
+    page.lines().filter(|it| it.starts_with('#')).any(|it| anchor_of(it) == anchor)
 }
 
 /// Checks that docs/passes.md contains the whole output of `hir-opt --list-passes`.

@@ -12,7 +12,8 @@ use hir::{
     plan::{self, World},
     timeline::{
         SliceKind, Timeline,
-        estimate::{MeasuredTime, estimate, measured},
+        estimate::{MeasuredTime, measured},
+        estimator::Estimator,
         file::TimelineFile,
         overlap::Overlap,
     },
@@ -207,7 +208,7 @@ fn of_clocks_that_differ() -> Result<(), Failed> {
         let (program, _) = lowered(pipeline, &text)?.ok_or(format!("{file} {pipeline}: not lowered"))?;
         let plans = plan::build(&program, &LineIndex::new(&text), plan::smallest_world(&program));
         let plans = plans.map_err(|faults| format!("{file} {pipeline}: {faults:?}"))?;
-        let exact = estimate(&plans).map_err(|_| "too many streams")?;
+        let exact = Estimator::default().timeline(&plans, None).map_err(|_| "too many streams")?;
         for _ in 0..CLOCKS {
             let clocks: Vec<f64> = plans.iter().map(|_| rng.below(50) as f64).collect();
             let timeline = with_clocks(&plans, &exact, 1.0, &clocks)?;

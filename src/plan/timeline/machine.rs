@@ -13,7 +13,7 @@ use grammar::InvalidOption;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    cost::assumptions,
+    cost::{LINK_BYTES, assumptions},
     hosts::Hosts,
     work::{Contention, Work, WorkClass},
 };
@@ -297,6 +297,17 @@ impl Machine {
     /// Returns the relative error that half of the estimates of whole programs did not exceed. It is not known for several hosts.
     pub fn typical_error(&self) -> Option<f64> {
         self.accuracy.filter(|_| self.hosts.is_none()).map(|it| it.median)
+    }
+
+    /// Returns the bytes that leave a GPU over its link in a microsecond: as many as the fastest communication of its tables sends.
+    pub fn link_bandwidth(&self) -> f64 {
+        let is_communication = |name: &str| {
+            [WorkClass::Get, WorkClass::Put, WorkClass::Nccl].iter().any(|it| it.has_table(name))
+        };
+        let tables = self.tables.iter().filter(|it| is_communication(it.0));
+        let speeds = tables.flat_map(|(_, Table(points))| points).map(|it| it.at[0] / it.us);
+        let fastest = speeds.fold(0.0, f64::max);
+        if fastest > 0.0 { fastest } else { LINK_BYTES }
     }
 
     /// Returns whether nothing was measured, so that all times are those of the nominal GPU.

@@ -49,6 +49,7 @@ pub(super) fn timeline(dumps: &Dumps) -> Timeline {
                 begin,
                 end,
                 slowed: 0.0,
+                shares_link: false,
                 cause: None,
                 is_crowded: false,
             });
