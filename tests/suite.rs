@@ -31,6 +31,7 @@
 //! * on a statement that the checker reports as removable and that is needed (`excess`);
 //! * on a buffer assignment that gives the same memory to buffers that are in use at the same time
 //!   (`layouts`);
+//! * on a long sentence of a page (`prose`);
 //! * on a race of a long program that the checker does not report, or that does not exist (`long_streams`);
 //! * on an operator or a cast whose kernel rounds differently from the simulator (`operators`).
 
@@ -99,6 +100,7 @@ mod suite {
     pub mod pipelines;
     pub mod programs;
     pub mod promises;
+    pub mod prose;
     pub mod ranks;
     pub mod recorded;
     pub mod rendezvous;
@@ -166,6 +168,7 @@ fn main() -> ExitCode {
     trials.extend(exploration::trials());
     trials.extend(models::trials());
     trials.extend(pages::trials());
+    trials.extend(prose::trials());
     trials.extend(usage::trials());
     trials.extend(stuck::trials());
     trials.extend(dependencies::trials());
