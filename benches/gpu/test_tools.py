@@ -161,6 +161,11 @@ class Measurements(Files):
         self.assertEqual(shown, set(data["tables"]))
         self.assertEqual({run for table in data["tables"].values() for run in table.get("rows", ())}, set(data["runs"]))
 
+    def test_the_readme_says_what_the_file_says(self):
+        rates = [it for row in measurements.rows(measurements.load(), "tflops") if row["what"].startswith("hir") for it in row["rate"]]
+        text = " ".join((measurements.ROOT / "README.md").read_text().split())
+        self.assertIn(f"{min(rates)} to {max(rates)} [TFLOP/s a GPU]", text)
+
     def test_a_table(self):
         lines = measurements.markdown(self.data(), "t").splitlines()
         self.assertEqual(lines[1:7], [
