@@ -114,15 +114,6 @@ impl PassChange<'_> {
     }
 }
 
-/// Returns a program as `@lower` lowers it, without checks after each pass; `None` if a pass cannot rewrite it.
-pub fn lowered(program: &Program) -> Option<Program> {
-    let mut program = program.clone();
-    let calls = crate::parse("@lower").ok()?;
-    let settings = Settings { verify: Verify::Off, roundtrip: false };
-    run(&mut program, &calls, settings, &mut |_| {}).ok()?;
-    Some(program)
-}
-
 /// Runs the passes in order and calls `observe` before and after each one.
 ///
 /// # Errors

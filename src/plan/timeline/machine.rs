@@ -1,6 +1,6 @@
 //! The measured times of a machine, from which times of other extents are interpolated.
 //!
-//! `hir calibrate` writes the file. Its keys are the fields of `Machine`; `docs/timelines.md` describes them.
+//! `hir calibrate` writes the file. Its keys are the fields of `Machine`; `docs/machines.md` describes them.
 //!
 //! Rules of `Table::microseconds`, for each extent in turn, the last one first:
 //! * between two measured extents, the logarithm of the time is linear in the logarithm of the extent;
