@@ -247,7 +247,7 @@ fn mutants(
 }
 
 /// Returns the estimated time of a program in microseconds, if it can be estimated.
-pub fn duration(plans: &World) -> Option<f64> {
+fn duration(plans: &World) -> Option<f64> {
     Estimator { machine: &Machine::default(), ..Estimator::default() }
         .timeline(plans, None)
         .ok()

@@ -19,7 +19,7 @@ use grammar::{
     ops::OpClass,
     span::LineIndex,
 };
-use hir::driver::run::inputs::InputSpec;
+use hir::driver::{auto::machine::default_estimator, run::inputs::InputSpec};
 use hir::{
     plan::{
         self, InstKind, Plan, World,
@@ -31,7 +31,7 @@ use hir::{
 use libtest_mimic::{Failed, Trial};
 use passes::{PIPELINES, PassEvent, Settings, Verify};
 
-use crate::{fixes::duration, generator::check_meaning, is_sample, part, shown};
+use crate::{generator::check_meaning, is_sample, part, shown};
 
 /// Maximum size of a program, in bytes. Larger programs take too long in a debug build.
 const BYTES: usize = 20_000;
@@ -65,9 +65,10 @@ fn samples_overlap() -> Result<(), Failed> {
         ("pipeline-stages.hir", "@overlap-pipeline-stages", f64::INFINITY),
     ] {
         let (whole, cut) = (of(file, "@lower")?, of(file, pipeline)?);
-        let part = duration(&cut).zip(duration(&whole)).map_or(f64::NAN, |(cut, whole)| cut / whole);
+        let time = |plans: &World| default_estimator().timeline(plans, None).map(|it| it.end());
+        let part = time(&cut).and_then(|it| Ok(it / time(&whole)?)).map_err(|it| format!("{file}: {it:?}"))?;
         let counts = (overlaps(&whole)?, overlaps(&cut)?);
-        if counts.0 != 0 || counts.1 == 0 || part.is_nan() || part > longest {
+        if counts.0 != 0 || counts.1 == 0 || part > longest {
             return Err(
                 format!("{file}: {counts:?} overlaps and {part:.2} of the time under {pipeline}").into()
             );
