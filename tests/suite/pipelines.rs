@@ -34,7 +34,7 @@ use passes::{PIPELINES, PassEvent, Settings, Verify};
 use crate::{generator::check_meaning, is_sample, part, shown};
 
 /// Maximum size of a program, in bytes. Larger programs take too long in a debug build.
-const BYTES: usize = 20_000;
+pub const BYTES: usize = 20_000;
 /// Maximum number of bytes that all ranks hold together.
 const MEMORY: usize = 1 << 24;
 /// Maximum number of simulated ranks.
