@@ -2,7 +2,13 @@
 //!
 //! `hir calibrate` writes the file. Its keys are the fields of `Machine`; `docs/machines.md` describes them.
 //!
-//! Rules of `Table::microseconds`, for each extent in turn, the last one first:
+//! Rule of `Machine::product`: cuBLASLt chooses an algorithm for each shape, so the time is no smooth function of the extents, and no
+//! grid has all of them. What interpolates is the time relative to that of the nominal GPU: its logarithm is the mean of those
+//! of the nearest measured products, weighted by 1 / distance³; the distance is that of the logarithms of the extents.
+//! (Left out one by one, the 464 products of `h200` that are in no grid have a median error of 2.2%, nine of ten are within 9%;
+//! interpolated linearly on the grid, 4.2% and 24%.)
+//!
+//! Rules of `Table::microseconds`, of all other work, for each extent in turn, the last one first:
 //! * between two measured extents, the logarithm of the time is linear in the logarithm of the extent;
 //! * below the smallest one, the time is that of the smallest one, because a launch or the latency of a link determines it;
 //! * above the largest one, the time grows in proportion to the extent.
@@ -13,7 +19,7 @@ use grammar::InvalidOption;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    cost::{LINK_BYTES, assumptions},
+    cost::{LINK_BYTES, assumptions, nominal_product},
     hosts::Hosts,
     work::{Contention, Work, WorkClass},
 };
@@ -230,7 +236,40 @@ impl Machine {
     /// Returns the microseconds that work takes behind work of the same kind; `None` if no table describes it.
     pub fn microseconds(&self, work: &Work) -> Option<f64> {
         let table = work.kind.to_string();
-        self.exactly(&table, &work.extents).or_else(|| self.tables.get(&table)?.microseconds(&work.extents))
+        self.exactly(&table, &work.extents).or_else(|| self.interpolated(&table, work))
+    }
+
+    /// Returns the microseconds of work between the points of a table.
+    fn interpolated(&self, table: &str, work: &Work) -> Option<f64> {
+        match work.extents.as_slice() {
+            [rows, columns, depth] if work.kind.class() == WorkClass::Product => {
+                self.product(table, [*rows, *columns, *depth])
+            }
+            extents => self.tables.get(table)?.microseconds(extents),
+        }
+    }
+
+    /// Returns the microseconds of a product from those of the nearest products of a table, of its grid or not; `None` without any.
+    fn product(&self, table: &str, extents: [f64; 3]) -> Option<f64> {
+        /// Number of products that count.
+        const NEAREST: usize = 8;
+        let exactly = table.to_owned() + EXACTLY;
+        let points = [table, &exactly].into_iter().filter_map(|it| self.tables.get(it)).flat_map(|it| &it.0);
+        let distance = |it: &Point| {
+            let along = it.at.iter().zip(extents).map(|(at, wanted)| (at / wanted).ln().powi(2));
+            along.sum::<f64>().sqrt().max(f64::EPSILON)
+        };
+        let mut near: Vec<(f64, &Point)> =
+            points.filter(|it| it.at.len() == extents.len()).map(|it| (distance(it), it)).collect();
+        near.sort_by(|a, b| a.0.total_cmp(&b.0));
+        near.truncate(NEAREST);
+        let (mut sum, mut weights) = (0.0, 0.0);
+        for (distance, it) in near {
+            let weight = distance.powi(-3);
+            sum += weight * (it.us / nominal_product([it.at[0], it.at[1], it.at[2]])).ln();
+            weights += weight;
+        }
+        (weights > 0.0).then(|| nominal_product(extents) * (sum / weights).exp())
     }
 
     /// As `microseconds`, for a product whose larger operand has to be read from memory, because the cache of the GPU does not hold
@@ -240,7 +279,7 @@ impl Machine {
         let cold = table.clone() + FROM_MEMORY;
         self.exactly(&cold, &work.extents)
             .or_else(|| self.exactly(&table, &work.extents))
-            .or_else(|| self.tables.get(&cold)?.microseconds(&work.extents))
+            .or_else(|| self.interpolated(&cold, work))
             .or_else(|| self.microseconds(work))
     }
 
