@@ -26,11 +26,11 @@ use crate::{pipelines::lowered, rng::Rng, timeout::RunWithTimeout};
 
 /// Programs, and the pipelines that lower them.
 pub const LOWERED: &[(&str, &str)] = &[
-    ("samples/ring.hir", "canonicalize"),
-    ("samples/sequence-parallel-mlp.hir", "@overlap"),
+    ("tests/cases/overlap/ring.hir", "canonicalize"),
+    ("tests/cases/overlap/sequence-parallel-mlp.hir", "@overlap"),
     ("tests/cases/overlap/allocate-before.hir", "@overlap-linear-allreduce-copy"),
     ("tests/cases/overlap/allocate-before.hir", "@lower,select-algorithms"),
-    ("samples/column-parallel.hir", "@overlap-allgather-linear"),
+    ("tests/cases/overlap/column-parallel.hir", "@overlap-allgather-linear"),
     ("tests/cases/launch/loop.hir", "canonicalize"),
 ];
 /// Number of times that the clocks of the ranks of each program are set anew.
@@ -165,7 +165,7 @@ fn count(slices: &[Slice], start: &str) -> usize {
 
 /// Each rank of the ring computes 8 products, and copies one block within its memory and 7 from its neighbour.
 fn of_a_ring() -> Result<(), Failed> {
-    let files = run("samples/ring.hir", &["--device=sim"], &[])?;
+    let files = run("tests/cases/overlap/ring.hir", &["--device=sim"], &[])?;
     let slices = slices(&files)?;
     let ranks = slices.iter().map(|it| it.place.0).max();
     let open = slices.iter().filter(|it| it.end.is_none()).count();
