@@ -140,10 +140,11 @@ fn reads_of_memory(plan: &Plan) -> FxHashSet<usize> {
 }
 
 /// Returns the microseconds of a product of 16-bit operands on the nominal GPU with the launch of its kernel, by its rows, columns
-/// and depth.
-pub(super) fn nominal_product([rows, columns, depth]: [f64; 3]) -> f64 {
-    let elements = rows * columns + columns * depth + rows * depth;
-    KERNEL + (2.0 * rows * columns * depth / HALF_FLOPS).max(2.0 * elements / MEMORY_BYTES)
+/// and depth; or those of something else whose work is the product of three extents, but for a factor.
+pub(super) fn nominal_product(extents: &[f64]) -> f64 {
+    let multiplications: f64 = extents.iter().product();
+    let elements: f64 = extents.iter().map(|it| multiplications / it).sum();
+    KERNEL + (2.0 * multiplications / HALF_FLOPS).max(2.0 * elements / MEMORY_BYTES)
 }
 
 /// Returns the assumptions about the nominal GPU, in a sentence.
