@@ -66,7 +66,8 @@ fn samples_overlap() -> Result<(), Failed> {
     ] {
         let (whole, cut) = (of(file, "@lower")?, of(file, pipeline)?);
         let time = |plans: &World| default_estimator().timeline(plans, None).map(|it| it.end());
-        let part = time(&cut).and_then(|it| Ok(it / time(&whole)?)).map_err(|it| format!("{file}: {it:?}"))?;
+        let part =
+            time(&cut).and_then(|it| Ok(it / time(&whole)?)).map_err(|it| format!("{file}: {it:?}"))?;
         let counts = (overlaps(&whole)?, overlaps(&cut)?);
         if counts.0 != 0 || counts.1 == 0 || part > longest {
             return Err(

@@ -9,7 +9,11 @@
 use grammar::dtype::DType;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{machine::Machine, work::work_of};
+use super::{
+    fused::Reads,
+    machine::Machine,
+    work::{Work, WorkKind, work_of},
+};
 use crate::{Buffer, Communication, Inst, InstKind, Plan, Reshard, RoutineKind, Shard, View};
 
 /// Floating-point operations of a matrix product in a microsecond, for 16-bit operands.
@@ -47,13 +51,21 @@ impl CostModel<'_> {
         let cold = if machine.knows_memory() { reads_of_memory(plan) } else { FxHashSet::default() };
         // Microseconds of kernels since the last communication.
         let mut computed = 0.0;
+        // By the extents of a product, and whether it reads from memory: to look a product up takes long.
+        let mut products: FxHashMap<(Vec<u64>, DType, bool), Option<f64>> = FxHashMap::default();
+        let within = |work: &Work, is_cold: bool| {
+            if is_cold { machine.microseconds_from_memory(work) } else { machine.microseconds(work) }
+        };
         let mut duration = |at: usize| match work_of(plan, at) {
             _ if machine.is_nominal() => microseconds(plan, &plan.code[at]),
             Some(work) => {
-                let within = if cold.contains(&at) {
-                    machine.microseconds_from_memory(&work)
-                } else {
-                    machine.microseconds(&work)
+                let is_cold = cold.contains(&at);
+                let within = match work.kind {
+                    WorkKind::Product(dtype) => {
+                        let extents = work.extents.iter().map(|it| it.to_bits()).collect();
+                        *products.entry((extents, dtype, is_cold)).or_insert_with(|| within(&work, is_cold))
+                    }
+                    _ => within(&work, is_cold),
                 };
                 let known = within.map(|it| it + machine.microseconds_between(&work, computed));
                 let time = known.unwrap_or_else(|| microseconds(plan, &plan.code[at]));
@@ -70,17 +82,26 @@ impl CostModel<'_> {
             hosts.map_or(within, |it| it.microseconds(plan, at, within))
         };
         let mut all: Vec<f64> = (0..plan.code.len()).map(between).collect();
+        let mut kernels: FxHashMap<usize, Vec<usize>> = FxHashMap::default();
         for (at, leader) in self.fused.get(plan.rank).into_iter().flatten() {
-            let [at, leading] = [*at, *leader].map(|it| it as usize);
-            // The kernel reads and writes each element once, so the largest part of the work determines its time.
-            if plan.peer_collective_at(at).is_none() {
-                // An instruction of a collective has the time of its kernel.
-                let collective = plan.peer_collective_at(leading).map(|it| it.range.clone());
-                let leader = collective.and_then(|it| it.max_by(|a, b| all[*a].total_cmp(&all[*b])));
-                let leader = leader.unwrap_or(leading);
-                all[leader] = all[leader].max(all[at]);
-                all[at] = 0.0;
+            // An instruction of a collective has the time of its kernel.
+            if plan.peer_collective_at(*at as usize).is_none() {
+                let kernel = kernels.entry(*leader as usize).or_insert_with(|| vec![*leader as usize]);
+                kernel.push(*at as usize);
             }
+        }
+        let reads = if kernels.is_empty() { Reads::default() } else { Reads::of(plan) };
+        for (leading, mut kernel) in kernels {
+            kernel.sort_unstable();
+            let collective = plan.peer_collective_at(leading).map(|it| it.range.clone());
+            let leader = collective.and_then(|it| it.max_by(|a, b| all[*a].total_cmp(&all[*b])));
+            // What computes beside a product or a collective takes no longer than that, or is the longest part.
+            let longest = kernel.iter().map(|at| std::mem::take(&mut all[*at])).fold(0.0, f64::max);
+            let leader = leader.unwrap_or(leading);
+            let work = reads.work(plan, &kernel).filter(|_| plan.peer_collective_at(leading).is_none());
+            let time =
+                work.and_then(|it| Some(machine.microseconds(&it)? + machine.microseconds_between(&it, 0.0)));
+            all[leader] = time.unwrap_or(longest).max(all[leader]);
         }
         all
     }
@@ -116,6 +137,14 @@ fn reads_of_memory(plan: &Plan) -> FxHashSet<usize> {
         }
     }
     found
+}
+
+/// Returns the microseconds of a product of 16-bit operands on the nominal GPU with the launch of its kernel, by its rows, columns
+/// and depth; or those of something else whose work is the product of three extents, but for a factor.
+pub(super) fn nominal_product(extents: &[f64]) -> f64 {
+    let multiplications: f64 = extents.iter().product();
+    let elements: f64 = extents.iter().map(|it| multiplications / it).sum();
+    KERNEL + (2.0 * multiplications / HALF_FLOPS).max(2.0 * elements / MEMORY_BYTES)
 }
 
 /// Returns the assumptions about the nominal GPU, in a sentence.

@@ -3,7 +3,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `estimate` | a timeline from the plans, with estimated or measured times |
-//! | `cost` | the cost model of estimates |
+//! | `cost`, `fused` | the cost model of estimates, and what a kernel of several instructions reads and writes |
 //! | `machine`, `work`, `shipped` | the measured times of a machine, the terms in which work is looked up in them, and the machines of hir |
 //! | `estimator` | what a tool estimates with: a machine, how programs are lowered, what an executor fuses |
 //! | `links` | how much longer communications take that share the links of a GPU |
@@ -19,6 +19,7 @@ pub mod cost;
 pub mod estimate;
 pub mod estimator;
 pub mod file;
+mod fused;
 pub mod hosts;
 mod html;
 mod items;
