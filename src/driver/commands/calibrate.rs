@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// The examples of `--help`.
-const EXAMPLES: &str = "  hir calibrate -o machine.json             measure two GPUs
+pub(super) const EXAMPLES: &str = "  hir calibrate -o machine.json             measure two GPUs
   hir calibrate --ranks 1 -o machine.json   measure one GPU, without communication
   hir calibrate --for f.hir -o machine.json measure the products and the communications of a program, too
   hir calibrate --evidence machine.json     compare estimates with the measured times of whole programs";

@@ -37,7 +37,8 @@ use crate::{
 };
 
 /// The examples of `--help`.
-const EXAMPLES: &str = "  hir check dump.hir                        prove that it has no race and no deadlock
+pub(super) const EXAMPLES: &str =
+    "  hir check dump.hir                        prove that it has no race and no deadlock
   hir check programs/ other.hir             all programs of a folder, and a file
   hir check programs/ --error-format=github annotations in GitHub Actions";
 

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// The examples of `--help`.
-const EXAMPLES: &str = "  hir explain E0801                         explain a code
+pub(super) const EXAMPLES: &str = "  hir explain E0801                         explain a code
   hir explain                               list all codes";
 
 /// Explains the codes of diagnostics, or lists all codes.

@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// The examples of `--help`.
-const EXAMPLES: &str =
+pub(super) const EXAMPLES: &str =
     "  hir hang dumps/                           all dumps of a folder, one file for each rank
   hir hang nccl_trace_rank_*                the same, as files
   hir hang dumps/ -o hang.hir               the calls that do not proceed, for `hir-run hang.hir`

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// The examples of `--help`.
-const EXAMPLES: &str =
+pub(super) const EXAMPLES: &str =
     "  hir lsp       started by an editor: docs/editor.md has the configuration of VS Code, Neovim and Helix";
 
 /// Serves Host IR programs to an editor over the Language Server Protocol.
@@ -20,7 +20,7 @@ const EXAMPLES: &str =
 /// edits as quick fixes, and hover, definitions, references, completion and formatting.
 #[derive(Parser)]
 #[command(name = "hir lsp", version)]
-struct Options {
+pub(super) struct Options {
     /// Use standard input and output. There is no other way; many editors give this option.
     #[arg(long)]
     stdio: bool,

@@ -35,14 +35,14 @@ use crate::{
 };
 
 /// The examples of `--help`.
-const EXAMPLES: &str = "  hir mcp       started by an agent: docs/agents.md has the configuration of Claude Code, VS Code and others";
+pub(super) const EXAMPLES: &str = "  hir mcp       started by an agent: docs/agents.md has the configuration of Claude Code, VS Code and others";
 
 /// Serves agents over the Model Context Protocol, on standard input and output.
 ///
 /// The tools only read: check, explain, hang, overlap and run. Each call has at most 60 seconds and 4 GiB for plans and simulated ranks.
 #[derive(Parser)]
 #[command(name = "hir mcp", version = crate::tool::version())]
-struct Options {
+pub(super) struct Options {
     #[command(flatten)]
     diagnostics: DiagnosticFlags,
 }

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// The examples of `--help`.
-const EXAMPLES: &str =
+pub(super) const EXAMPLES: &str =
     "  hir tune collectives -o rules.txt                        measure all collectives on two GPUs
   hir tune collectives --ranks 2,4 --nccl-tuner tuner.conf  also write a file for NCCL's tuner plugin
   hir run f.hir --passes \"@lower,select-algorithms{table=$(cat rules.txt)}\"";
