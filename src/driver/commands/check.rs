@@ -26,7 +26,6 @@ use hir_sim::WorkBudget;
 use super::opt::{self, Processor, start_reading};
 use crate::{
     run::option_files::{OptionFile, check_option_files},
-    session::CommandLine,
     tool::{
         Reporter,
         flags::{
@@ -96,15 +95,10 @@ pub(super) struct Options {
     #[arg(help_heading = "Diagnostics", long, value_name = "FILE")]
     summary: Option<PathBuf>,
     #[command(flatten)]
-    diagnostics: DiagnosticFlags,
+    pub(super) diagnostics: DiagnosticFlags,
 }
 
-/// Runs hir check.
-pub fn main_with(command_line: CommandLine) -> Exit {
-    super::run_tool::<Options>("hir check", command_line, EXAMPLES, |it| &it.diagnostics, run)
-}
-
-fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
+pub(super) fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
     if options.sarif.is_some() || options.summary.is_some() {
         screen.session().open_log();
     }

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use clap::Command;
 use hir_process::exit::Exit;
 
+use super::run_tool;
 use crate::{
     session::{CommandLine, Session},
     tool::help::{command, print_information},
@@ -19,35 +20,54 @@ struct Tool {
     run: fn(CommandLine) -> Exit,
 }
 
-/// Makes the list of tools from their modules.
-macro_rules! tools {
-    ($($(#[$gate:meta])? $module:ident $about:literal)*) => {
-        vec![$($(#[$gate])? Tool {
+/// Makes a tool of its module: its options, its examples and, unless it runs in another way, what `run_tool` does with them.
+macro_rules! tool {
+    ($module:ident, $about:literal) => {
+        tool!($module, $about, |line| {
+            let name = concat!("hir ", stringify!($module));
+            run_tool::<super::$module::Options>(
+                name,
+                line,
+                super::$module::EXAMPLES,
+                |it| &it.diagnostics,
+                super::$module::run,
+            )
+        })
+    };
+    ($module:ident, $about:literal, $run:expr) => {
+        Tool {
             name: stringify!($module),
             about: $about,
             command: || command::<super::$module::Options>(super::$module::EXAMPLES),
-            run: super::$module::main_with,
-        }),*]
+            run: $run,
+        }
     };
 }
 
 /// Returns the tools, by name; each has its own `--help`.
 fn tools() -> Vec<Tool> {
-    let mut all = tools! {
+    let mut all = Vec::from([
         #[cfg(all(feature = "cuda", feature = "launch"))]
-        calibrate "Measure the times of a machine, for estimates"
-        check "Check files and folders of Host IR programs for races, deadlocks and unwritten outputs"
-        explain "Explain the code of a diagnostic, or list all codes"
-        hang "Explain why a PyTorch job hangs, from the dumps of its flight recorder"
-        lsp "Serve Host IR programs to an editor over the Language Server Protocol"
-        mcp "Serve agents over the Model Context Protocol"
-        opt "Check, rewrite and print a Host IR program (as `hir-opt`)"
-        reduce "Reduce a failing program while it still fails in the same way (as `hir-reduce`)"
+        tool!(calibrate, "Measure the times of a machine, for estimates"),
+        tool!(
+            check,
+            "Check files and folders of Host IR programs for races, deadlocks and unwritten outputs"
+        ),
+        tool!(explain, "Explain the code of a diagnostic, or list all codes"),
+        tool!(hang, "Explain why a PyTorch job hangs, from the dumps of its flight recorder"),
+        tool!(lsp, "Serve Host IR programs to an editor over the Language Server Protocol"),
+        tool!(mcp, "Serve agents over the Model Context Protocol"),
+        tool!(opt, "Check, rewrite and print a Host IR program (as `hir-opt`)", super::opt::main_with),
+        tool!(
+            reduce,
+            "Reduce a failing program while it still fails in the same way (as `hir-reduce`)",
+            super::reduce::main_with
+        ),
         #[cfg(all(feature = "cuda", feature = "launch"))]
-        run "Run a program on simulated ranks or on GPUs (as `hir-run`)"
+        tool!(run, "Run a program on simulated ranks or on GPUs (as `hir-run`)", super::run::main_with),
         #[cfg(all(feature = "cuda", feature = "launch"))]
-        tune "Measure which algorithm of each collective is the fastest on this machine"
-    };
+        tool!(tune, "Measure which algorithm of each collective is the fastest on this machine"),
+    ]);
     all.push(Tool {
         name: "certify",
         about: "Certify that a lowered program computes what its original computes (as `hir-certify`)",

@@ -6,7 +6,6 @@ use hir_process::exit::Exit;
 
 use crate::{
     auto,
-    session::CommandLine,
     tool::{Reporter, flags::DiagnosticFlags},
 };
 
@@ -25,15 +24,10 @@ pub(super) struct Options {
     #[arg(long)]
     stdio: bool,
     #[command(flatten)]
-    diagnostics: DiagnosticFlags,
+    pub(super) diagnostics: DiagnosticFlags,
 }
 
-/// Runs hir lsp.
-pub fn main_with(command_line: CommandLine) -> Exit {
-    super::run_tool::<Options>("hir lsp", command_line, EXAMPLES, |it| &it.diagnostics, run)
-}
-
-fn run(_: &Options, screen: &Reporter) -> Result<Exit, Exit> {
+pub(super) fn run(_: &Options, screen: &Reporter) -> Result<Exit, Exit> {
     hir_lsp::serve_stdio(auto::catalog()).map(|()| Exit::Success).map_err(|fault| {
         let exit = match fault {
             ServeError::Protocol(_) => Exit::Usage,

@@ -29,10 +29,7 @@ use self::{
     limited_command::Calls,
     protocol::{Incoming, RpcError},
 };
-use crate::{
-    session::CommandLine,
-    tool::{Reporter, flags::DiagnosticFlags},
-};
+use crate::tool::{Reporter, flags::DiagnosticFlags};
 
 /// The examples of `--help`.
 pub(super) const EXAMPLES: &str = "  hir mcp       started by an agent: docs/agents.md has the configuration of Claude Code, VS Code and others";
@@ -44,15 +41,10 @@ pub(super) const EXAMPLES: &str = "  hir mcp       started by an agent: docs/age
 #[command(name = "hir mcp", version = crate::tool::version())]
 pub(super) struct Options {
     #[command(flatten)]
-    diagnostics: DiagnosticFlags,
+    pub(super) diagnostics: DiagnosticFlags,
 }
 
-/// Runs hir mcp.
-pub fn main_with(command_line: CommandLine) -> Exit {
-    super::run_tool::<Options>("hir mcp", command_line, EXAMPLES, |it| &it.diagnostics, run)
-}
-
-fn run(_: &Options, screen: &Reporter) -> Result<Exit, Exit> {
+pub(super) fn run(_: &Options, screen: &Reporter) -> Result<Exit, Exit> {
     let start = &screen.session().command_line.start;
     // The last word is `mcp`.
     let program: Vec<OsString> = start.iter().take(start.len().saturating_sub(1)).cloned().collect();

@@ -6,15 +6,8 @@ use grammar::list_text;
 use crate::auto;
 
 /// Options whose value may be omitted, so that it has to follow `=`.
-pub const OPTIONAL_VALUE: [&str; 7] = [
-    "--check",
-    "--fix",
-    "--print-changed",
-    "--print-ir-after",
-    "--print-ir-before",
-    "--remarks",
-    "--verify-each",
-];
+pub const OPTIONAL_VALUE: &str =
+    "--check --fix --print-changed --print-ir-after --print-ir-before --remarks --verify-each";
 
 /// The long flags of each tool, without those that all tools for programs have, in alphabetical order.
 pub const FLAGS_BY_TOOL: [(&str, &str); 4] = [
@@ -67,7 +60,7 @@ fn meant_by(error: &clap::Error, arguments: &[String]) -> Option<String> {
     // `--check race`: the value of these options follows `=`, because it may be omitted.
     let mut pairs = arguments.iter().zip(arguments.iter().skip(1));
     let separate = |(flag, value): &(&String, &String)| {
-        OPTIONAL_VALUE.contains(&flag.as_str()) && *value == argument && !value.starts_with('-')
+        OPTIONAL_VALUE.split(' ').any(|it| it == *flag) && *value == argument && !value.starts_with('-')
     };
     if let Some((flag, _)) = pairs.find(separate) {
         return Some(format!("unexpected argument '{argument}' found; write `{flag}={argument}`"));
