@@ -67,10 +67,19 @@ const timelinePage = async (ranks, words) => {
   own.on("pageerror", it => faults.push(it.message));
   await own.setContent(html);
   const texts = () => own.$$eval("#picture text", all => all.map(it => it.textContent));
+  const outside = () => own.$$eval("svg text", all => all.filter(it => {
+    const { left, right } = it.getBoundingClientRect(), picture = it.ownerSVGElement.getBoundingClientRect();
+    return left < picture.left || right > picture.right;
+  }).map(it => it.textContent));
   const heads = await own.$$eval("text.rank", all => all.length), before = await texts();
   assert.equal(heads, ranks);
+  assert.deepEqual(await outside(), [], "texts that are cut off");
+  for (const value of ["dark", "light"]) {
+    await own.emulateMediaFeatures([{ name: "prefers-color-scheme", value }]);
+    assert.deepEqual(await own.evaluate(faint), [], `${value}: texts with too little contrast`);
+  }
   assert.match(await own.$eval(".key", it => it.textContent), /compute.*communication.*wait/);
-  assert.ok(before.some(it => /^(stream \d|NCCL)/.test(it)) && (await own.$$("text.carried")).length, "streams say what they carry");
+  assert.ok(before.some(it => /^(stream \d|NCCL)/.test(it)) && (await own.$$("#picture .c:not(:empty)")).length, "streams say what they carry");
   if (pictures) await own.screenshot({ path: join(pictures, `playground-timeline-page-${ranks}.png`) });
   await own.type("#search", words);
   assert.match(await own.$eval("#found", it => it.textContent), /^[1-9]\d* found$/);
@@ -81,9 +90,9 @@ const timelinePage = async (ranks, words) => {
   assert.ok(await bars() < all, "what is outside of the part that is shown is not drawn");
   await own.click("#all");
   await own.click("#fold");
-  assert.equal(await own.$$eval("text.carried", all => all.length), 0, "folded ranks show no streams");
+  assert.equal(await own.$$eval("#picture .c:not(:empty)", all => all.length), 0, "folded ranks show no streams");
   await own.click("text.rank");
-  assert.ok((await own.$$("text.carried")).length > 0, "a click unfolds a rank");
+  assert.ok((await own.$$("#picture .c:not(:empty)")).length > 0, "a click unfolds a rank");
   await own.close();
   await page.bringToFront();
 };
@@ -184,22 +193,35 @@ try {
   await page.keyboard.press("ArrowRight");
   assert.equal(await page.$eval("#tab-forms", it => it.getAttribute("aria-selected")), "true");
 
-  // The dumps of a job that hangs: dropped, then chosen.
+  // The dumps of a job that hangs: dropped, then chosen. Without the program, the calls are shown.
   await view("hang");
   const folder = join(root, "docs/examples/job-hangs"), dumps = [0, 1, 2, 3].map(rank => join(folder, `rank_${rank}.json`));
+  const explained = async () => {
+    await until(() => document.querySelector("#hung b"));
+    const found = await words("#hung");
+    assert.match(found, /rank 2 skips the all_reduce \(train\.py:13\)/);
+    await page.$eval("#hung", it => it.replaceChildren());
+    return found;
+  };
   await page.$eval("#hang", (it, texts) => {
     const dataTransfer = new DataTransfer();
     texts.forEach((text, rank) => dataTransfer.items.add(new File([text], `rank_${rank}.json`)));
     it.dispatchEvent(new DragEvent("drop", { dataTransfer, bubbles: true, cancelable: true }));
   }, dumps.map(it => readFileSync(it, "utf8")));
-  await until(() => document.querySelector("#hung b"));
-  const dropped = await words("#hung");
-  assert.match(dropped, /rank 2 skips the all_reduce \(train\.py:13\)/);
-  await page.$eval("#hung", it => it.replaceChildren());
+  const without = await explained();
+  assert.match(without, /train\.py:14 all_reduce\(float32 \[1024\]\): rank 2 calls/);
   await (await page.$("#dumps")).uploadFile(...dumps);
+  assert.equal(await explained(), without);
+  // Its folder with the program: chosen, then dropped.
+  await (await page.$("#folder")).uploadFile(folder);
+  const whole = await explained();
+  assert.match(whole, /train\.py:14 dist\.all_reduce\(weights\): rank 2 calls/);
+  const browserItself = await page.createCDPSession(), { x, y } = await (await page.$("#hang")).clickablePoint();
+  for (const type of ["dragEnter", "dragOver", "drop"])
+    await browserItself.send("Input.dispatchDragEvent", { type, x, y, data: { items: [], files: [folder], dragOperationsMask: 1 } });
   await until(() => document.querySelector("#hung b"));
-  assert.equal(await words("#hung"), dropped);
   await look("hang");
+  assert.equal(await explained(), whole);
 
   // From a server, as in the built book: below a folder, and with nothing but its own files.
   const server = createServer((asked, answer) => {

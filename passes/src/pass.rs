@@ -94,6 +94,17 @@ impl Change {
     pub const fn from_flag(changed: bool) -> Self {
         if changed { Self::Changed } else { Self::Unchanged }
     }
+
+    /// As `from_flag`, or the first error of the verifier in a changed program: after values become constant, it may find errors that a
+    /// symbolic index or rank had hidden.
+    pub(crate) fn verified(program: &Program, changed: bool) -> Result<Self, Diagnostic> {
+        let mut faults = if changed { grammar::verify(program) } else { Vec::new() }.into_iter();
+        let Some(fault) = faults.find(Diagnostic::is_error) else { return Ok(Self::from_flag(changed)) };
+        Err(match fault.help {
+            Some(_) => fault.note("this error does not come from the pass"),
+            None => fault.help("correct the program first; this error does not come from the pass"),
+        })
+    }
 }
 
 /// Why a pass leaves a statement as it is, in the words of its remark. No caller distinguishes the reasons.

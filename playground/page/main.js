@@ -140,8 +140,8 @@ function apply(fixes) {
 /** Describes a diagnostic. Its lines lead to those of the editor, if it is about the program there. */
 function finding(it, isOfProgram = true) {
   const line = number => make("button", { class: "place", onclick: () => goTo(number) }, `line ${number}`);
-  const places = it.labels.filter(label => isOfProgram || label.text).map(label =>
-    isOfProgram ? make("p", {}, line(label.line), label.text && ": " + label.text) : make("p", {}, label.text));
+  const places = it.labels.map(label => isOfProgram ? make("p", {}, line(label.line), label.text && ": " + label.text)
+    : make("p", {}, `${label.file}:${label.line} `, make("code", {}, label.code), ": " + label.text));
   return make("div", { class: "finding " + it.severity }, make("p", {}, make("b", {}, it.code), " " + it.message), ...places,
     ...it.notes.map(note => make("p", {}, "note: " + note)), ...(it.help ? [make("p", {}, "help: " + it.help)] : []),
     ...(it.fixes.length ? [make("button", { onclick: () => apply(it.fixes) }, "Make this edit")] : []));
@@ -235,21 +235,47 @@ async function showTimeline() {
   at("timeline").replaceChildren(page, picture, make("pre", {}, drawn.overlap.join("\n")));
 }
 
+/** The largest file that is read, in bytes: that of `hir hang`. */
+const LARGEST_FILE = 256 << 20;
+
+/** Returns the path and the bytes, as characters, of a file of a job that may be a dump or a part of its program; no bytes if it is too large. */
+async function contents([path, file]) {
+  // Pickles, JSON and what gzip has compressed.
+  const [first] = new Uint8Array(await file.slice(0, 1).arrayBuffer());
+  if (/(^|\/)(\.|site-packages\/|node_modules\/)/.test(path) || !path.endsWith(".py") && ![0x80, 0x7b, 0x1f, undefined].includes(first)) return [];
+  if (file.size > LARGEST_FILE) return [[path, null]];
+  let characters = "";
+  for (const byte of new Uint8Array(await file.arrayBuffer())) characters += String.fromCharCode(byte);
+  return [[path, characters]];
+}
+
+/** Explains a job from its files, `[path, file]` each: dumps, and the program beside them. */
 async function explain(files) {
-  const dumps = await Promise.all([...files].map(async file => {
-    const bytes = new Uint8Array(await file.arrayBuffer());
-    let characters = "";
-    for (const byte of bytes) characters += String.fromCharCode(byte);
-    return [file.name, characters];
-  }));
-  const found = await engine.ask({ op: "hang", files: dumps });
+  at("hung").replaceChildren("reading…");
+  const read = (await Promise.all(files.map(contents))).flat();
+  const found = await engine.ask({ op: "hang", files: read.filter(it => it[1] !== null) });
+  const large = read.filter(it => it[1] === null).map(it => `${it[0]} is not read: it has more than ${LARGEST_FILE >> 20} MiB`);
   at("hung").replaceChildren(...(found.error ? [make("p", {}, found.error)]
     : [make("p", {}, make("b", {}, found.verdict)), make("p", {}, found.summary), ...found.diagnostics.map(it => finding(it, false)),
-      ...found.notes.map(it => make("p", {}, it)), make("pre", {}, found.table.join("\n"))]));
+      ...[...found.notes, ...large].map(it => make("p", {}, it)), make("pre", {}, found.table.join("\n"))]));
 }
-at("dumps").onchange = event => explain(event.target.files);
+
+/** Returns the files of what is dropped, also those in folders. A browser reads a folder in several parts. */
+async function dropped(entry) {
+  if (entry.isFile) return [[entry.fullPath.slice(1), await new Promise((done, failed) => entry.file(done, failed))]];
+  const reader = entry.createReader(), all = [];
+  for (let part; part = await new Promise((done, failed) => reader.readEntries(done, failed)), part.length;) all.push(...part);
+  return (await Promise.all(all.map(dropped))).flat();
+}
+for (const id of ["dumps", "folder"])
+  at(id).onchange = event => explain([...event.target.files].map(it => [it.webkitRelativePath || it.name, it]));
 at("hang").ondragover = event => event.preventDefault();
-at("hang").ondrop = event => { event.preventDefault(); explain(event.dataTransfer.files); };
+at("hang").ondrop = async event => {
+  event.preventDefault();
+  const { items, files } = event.dataTransfer;
+  const entries = [...items].map(it => it.webkitGetAsEntry()).filter(Boolean);
+  explain(entries.length ? (await Promise.all(entries.map(dropped))).flat() : [...files].map(it => [it.name, it]));
+};
 
 at("fix").onclick = async () => {
   const own = version;

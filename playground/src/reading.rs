@@ -89,7 +89,11 @@ pub(crate) fn diagnostics(found: &[Diagnostic], source: &Source) -> Vec<Value> {
     };
     let span = |it: Span| json!([units(it.start), units(it.end)]);
     let one = |it: &Diagnostic| {
-        let label = |(at, text): &(Span, String)| json!({ "span": span(*at), "line": source.lines.line(at.start), "text": text });
+        let label = |(at, text): &(Span, String)| {
+            let line = source.lines.line(at.start);
+            let code = source.text.lines().nth(line as usize - 1).unwrap_or_default().trim();
+            json!({ "span": span(*at), "file": source.name, "line": line, "code": code, "text": text })
+        };
         let fix = |it: &grammar::diagnostic::Fix| json!({ "span": span(it.span), "text": it.text });
         json!({
             "code": it.code.text(),

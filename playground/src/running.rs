@@ -4,7 +4,7 @@ use hir_hang::{diagnostics::diagnostic, files, report};
 use hir_plan::{
     Plan,
     sync::InstRef,
-    timeline::{file::TimelineFile, overlap::Overlap},
+    timeline::{html::page, overlap::Overlap, svg::picture},
 };
 use serde_json::{Value, json};
 
@@ -63,20 +63,16 @@ fn step(plans: &[Plan], at: InstRef) -> Value {
 /// It has no plans, or its timeline is too large.
 pub(crate) fn timeline(text: &str) -> Result<Value, String> {
     let (source, program, world) = planned_program(text)?;
-    if world.deadlock().is_some() {
-        return Err("the program deadlocks: the check says why".to_owned());
-    }
     let timeline = estimated(&world, &program, &source.lines);
     let timeline = timeline.ok_or("no timeline: the ranks have too many streams")?;
     let overlap = Overlap::of(&timeline).report(&timeline);
-    let drawn = |name: &str| {
-        let file: TimelineFile = name.parse().map_err(|_| "no such picture".to_owned())?;
-        file.text(&timeline, "program.hir", &overlap).map_err(|it| it.to_string())
-    };
-    Ok(json!({ "svg": drawn("timeline.svg")?, "html": drawn("timeline.html")?, "overlap": overlap }))
+    let name = "program.hir";
+    let svg = picture(&timeline, name).map_err(|it| it.to_string())?;
+    Ok(json!({ "svg": svg, "html": page(&timeline, name, &overlap), "overlap": overlap }))
 }
 
-/// Explains the dumps of a flight recorder: `[name, bytes]` each, the bytes as characters up to U+00FF.
+/// Explains the dumps of a flight recorder: `[path, bytes]` each, the bytes as characters up to U+00FF. Beside them may be the program, whose
+/// lines are shown.
 ///
 /// # Errors
 /// No file is a dump.
@@ -88,7 +84,7 @@ pub(crate) fn hang(files: &Value) -> Result<Value, String> {
     let files: Option<Vec<(String, Vec<u8>)>> = files.as_array().into_iter().flatten().map(one).collect();
     let dumps = files::read(&files.ok_or("these are no files")?).map_err(|it| it.to_string())?;
     let found = report::report(&dumps);
-    let findings = found.findings.iter().map(|it| diagnostic(it, &dumps.folders));
+    let findings = found.findings.iter().map(|it| diagnostic(it, &dumps));
     let findings: Vec<Value> = findings.flat_map(|(source, it)| diagnostics(&[it], &source)).collect();
     Ok(json!({
         "is_hang": found.is_hang,

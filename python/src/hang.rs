@@ -29,7 +29,7 @@ pub(crate) fn hang(py: Python<'_>, paths: Vec<PathBuf>) -> PyResult<Hang> {
         let dumps = files::load(&paths)?;
         let found = report::report(&dumps);
         let skipped = dumps.skipped.iter().map(unreadable);
-        let findings = skipped.chain(found.findings.iter().map(|it| diagnostic(it, &dumps.folders)));
+        let findings = skipped.chain(found.findings.iter().map(|it| diagnostic(it, &dumps)));
         let texts: (String, String) =
             findings.map(|it: (Source, Diagnostic)| error::texts(&[it.1], &it.0)).unzip();
         let table = report::table(&found);

@@ -7,7 +7,8 @@ use std::{
     time::Instant,
 };
 
-use clap::{CommandFactory, Parser};
+use clap::{Arg, ArgAction, Command, CommandFactory, FromArgMatches, Parser, value_parser};
+use clap_complete::Shell;
 use grammar::{
     bindings::{Binding, apply_bindings},
     codes::Code,
@@ -62,8 +63,47 @@ const ENVIRONMENT: u8 = 6;
 const CHECK: u8 = 7;
 
 /// Returns the command with its options.
-pub fn command() -> clap::Command {
-    Options::command()
+pub fn command() -> Command {
+    Options::command().args(information_options())
+}
+
+/// Returns the options that every command has: `--completions` and `--man`.
+pub fn information_options() -> [Arg; 2] {
+    let of = |name: &'static str| Arg::new(name).long(name).help_heading("Information");
+    let shell = of("completions").value_name("SHELL").value_parser(value_parser!(Shell));
+    let man = of("man").action(ArgAction::SetTrue);
+    [shell.help("Print a completion script for this shell"), man.help("Print the manual page, in roff")]
+}
+
+/// Returns what `--completions` or `--man` prints if the arguments of a command have one of them: the completion script of `whole`, which is
+/// the command or has it as a part, or the manual page of the command.
+///
+/// # Errors
+/// The shell is missing or not known.
+pub fn information(
+    command: impl FnOnce() -> Command,
+    whole: impl FnOnce() -> Command,
+    arguments: &[OsString],
+) -> Result<Option<Vec<u8>>, clap::Error> {
+    let name = |it: &OsString| it.to_string_lossy().split('=').next().map(str::to_owned).unwrap_or_default();
+    let is_information = |it: &OsString| ["--completions", "--man"].contains(&name(it).as_str());
+    let Some(at) = arguments.iter().take_while(|it| *it != "--").position(is_information) else {
+        return Ok(None);
+    };
+    let count = if arguments[at] == "--completions" { 2 } else { 1 };
+    // Arguments that the command requires are not required here.
+    let options = Command::new("hir").args(information_options());
+    let words = std::iter::once("hir".into()).chain(arguments.iter().skip(at).take(count).cloned());
+    let (asked, mut out) = (options.try_get_matches_from(words)?, Vec::new());
+    match asked.get_one::<Shell>("completions") {
+        Some(shell) => {
+            let mut whole = whole();
+            let name = whole.get_name().to_owned();
+            clap_complete::generate(*shell, &mut whole, name, &mut out);
+        }
+        None => clap_mangen::Man::new(command()).render(&mut out)?,
+    }
+    Ok(Some(out))
 }
 
 /// The files and streams of a run of the tool: those of a process, or those of a session in it.
@@ -78,8 +118,16 @@ pub struct System<'a> {
 
 /// Runs the tool with these arguments, and returns its exit code.
 pub fn main_with(arguments: impl Iterator<Item = OsString>, system: System<'_>) -> u8 {
-    let words = std::iter::once("hir certify".into()).chain(arguments);
-    let options = match Options::try_parse_from(words) {
+    let arguments: Vec<OsString> = arguments.collect();
+    let options = match information(command, || command().name("hir-certify"), &arguments) {
+        Ok(Some(text)) => return system.stdout.write_all(&text).map_or(ENVIRONMENT, |()| 0),
+        Ok(None) => {
+            let words = std::iter::once("hir certify".into()).chain(arguments);
+            command().try_get_matches_from(words).and_then(|it| Options::from_arg_matches(&it))
+        }
+        Err(fault) => Err(fault),
+    };
+    let options = match options {
         Ok(it) => it,
         // Nothing is left to do if a message cannot be written.
         Err(fault) => {

@@ -63,7 +63,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use self::{access::*, execute::*, field::*, operators::*, order::*, part::*, trace::*, unroll::*};
 
 pub use certificate::{Claim, Fault, certify};
-pub use command::{Settings, System, command, exit_code, main_with};
+pub use command::{Settings, System, command, exit_code, information, information_options, main_with};
 
 /// A value, or what is wrong with a program.
 type Diagnosed<T> = Result<T, Box<Diagnostic>>;

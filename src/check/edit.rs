@@ -386,13 +386,7 @@ impl Edit {
         match self {
             Self::InsertSynchronize { stream, .. } => Some(stream),
             Self::CaptureEntryStream { .. } => Some(&WaitedStream::Entry { stmt: None }),
-            Self::InsertWait { .. }
-            | Self::MoveWait { .. }
-            | Self::SynchronizeOnStream { .. }
-            | Self::WaitOnStream { .. }
-            | Self::MoveDeallocate { .. }
-            | Self::MoveAllocate { .. }
-            | Self::ShortenAllocate { .. } => None,
+            _ => None,
         }
     }
 
@@ -426,13 +420,7 @@ impl Edit {
                 Some(Self::InsertSynchronize { stream: stream.clone(), before })
             }
             Self::CaptureEntryStream { .. } => Some(Self::CaptureEntryStream { before }),
-            Self::InsertWait { .. }
-            | Self::MoveWait { .. }
-            | Self::SynchronizeOnStream { .. }
-            | Self::WaitOnStream { .. }
-            | Self::MoveDeallocate { .. }
-            | Self::MoveAllocate { .. }
-            | Self::ShortenAllocate { .. } => None,
+            _ => None,
         }
     }
 

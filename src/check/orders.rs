@@ -100,12 +100,7 @@ impl StepOrder {
     /// # Errors
     /// The program is too large.
     pub fn of(world: &World) -> Result<Self, TooLarge> {
-        let instructions = world.iter().map(|it| it.code.len()).sum::<usize>();
-        if instructions > MAX_NODES {
-            return Err(TooLarge::Nodes(instructions));
-        }
-        let graph = HappensBeforeGraph::of(world)
-            .map_err(|(OrderError::TooLarge | OrderError::Deadlock)| TooLarge::Streams)?;
+        let graph = graph_of(world)?;
         if graph.nodes.len() > MAX_NODES {
             return Err(TooLarge::Nodes(graph.nodes.len()));
         }
@@ -289,17 +284,21 @@ impl StepOrder {
     }
 }
 
+/// Returns the order of plans that do not deadlock.
+fn graph_of(world: &World) -> Result<HappensBeforeGraph, TooLarge> {
+    let instructions = world.iter().map(|it| it.code.len()).sum::<usize>();
+    if instructions > MAX_NODES {
+        return Err(TooLarge::Nodes(instructions));
+    }
+    HappensBeforeGraph::of(world).map_err(|(OrderError::TooLarge | OrderError::Deadlock)| TooLarge::Streams)
+}
+
 /// Returns the steps that happen before an instruction of plans that do not deadlock, in a possible order.
 ///
 /// # Errors
 /// The world has too many instructions, streams or communicators.
 pub(super) fn steps_before(world: &World, at: InstRef) -> Result<Vec<Step>, TooLarge> {
-    let instructions = world.iter().map(|it| it.code.len()).sum::<usize>();
-    if instructions > MAX_NODES {
-        return Err(TooLarge::Nodes(instructions));
-    }
-    let graph = HappensBeforeGraph::of(world)
-        .map_err(|(OrderError::TooLarge | OrderError::Deadlock)| TooLarge::Streams)?;
+    let graph = graph_of(world)?;
     let mut is_before = vec![false; graph.nodes.len()];
     let own = (0..graph.nodes.len() as u32).filter(|it| graph.nodes[*it as usize].inst_ref == at);
     let mut pending: Vec<u32> = own.collect();

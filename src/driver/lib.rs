@@ -9,9 +9,10 @@
 //! use hir_driver::{commands, session::CommandLine, tensor_file::TensorSource};
 //! use hir_process::exit::Exit;
 //!
-//! // Each tool is a `main_with`: this is `hir explain E0701`.
-//! let command_line = CommandLine { start: Vec::new(), arguments: vec!["E0701".into()] };
-//! assert_eq!(commands::explain::main_with(command_line), Exit::Success);
+//! // This is `hir explain E0701`.
+//! let arguments = vec!["explain".into(), "E0701".into()];
+//! let command_line = CommandLine { start: Vec::new(), arguments };
+//! assert_eq!(commands::dispatch::main_with(command_line), Exit::Success);
 //!
 //! // A value of `--input`, as on the command line.
 //! let value: TensorSource = "2x2xf32=1 2 3 4".parse().map_err(|_| "not a tensor")?;

@@ -3,16 +3,12 @@
 //! The text is that of the file if it is at hand: under the name that Python knows it by, or beside the dumps. Else the line of a call shows what the
 //! record holds of it. Without stacks there is no file, and the diagnostic has no place.
 
-use std::{
-    fs,
-    io::Read,
-    path::{Path, PathBuf},
-};
+use std::{cmp::Reverse, fs, io::Read, path::Path};
 
 use grammar::{codes::Code, diagnostic::Diagnostic, source::Source};
 
 use crate::{
-    dumps::Skipped,
+    dumps::{Dumps, Skipped},
     explain::{Finding, Label},
 };
 
@@ -20,8 +16,8 @@ use crate::{
 const MAX_PROGRAM: u64 = 4 << 20;
 const MAX_LINE: u32 = 200_000;
 
-/// Returns the diagnostic of a finding with its source. `folders` are those of the dumps.
-pub fn diagnostic(finding: &Finding, folders: &[PathBuf]) -> (Source, Diagnostic) {
+/// Returns the diagnostic of a finding with its source.
+pub fn diagnostic(finding: &Finding, dumps: &Dumps) -> (Source, Diagnostic) {
     let file = finding.labels.iter().find_map(|it| Some(it.site.as_ref()?.file.clone()));
     let Some(file) = file else {
         let mut found = Diagnostic::without_place(finding.code, finding.message.clone());
@@ -32,7 +28,7 @@ pub fn diagnostic(finding: &Finding, folders: &[PathBuf]) -> (Source, Diagnostic
     let (here, elsewhere): (Vec<&Label>, Vec<&Label>) = finding.labels.iter().partition(here);
     let line = |label: &Label| label.site.as_ref().map_or(1, |it| it.line.max(1));
     let last = here.iter().map(|it| line(it)).max().unwrap_or(1);
-    let text = program(&file, folders);
+    let text = program(&file, dumps);
     // The file may be another one by now.
     let is_right = |text: &String| {
         here.iter().all(|it| text.lines().nth(line(it) as usize - 1).is_some_and(|it| !it.trim().is_empty()))
@@ -76,13 +72,26 @@ pub fn unreadable(skipped: &Skipped) -> (Source, Diagnostic) {
     (source, Diagnostic::without_place(Code::UnreadableDump, message))
 }
 
-/// Reads a program file: only a Python file of a usual size.
-fn program(file: &str, folders: &[PathBuf]) -> Option<String> {
+/// Returns whether a name is that of a file of a Python program.
+pub(crate) fn is_program(path: &Path) -> bool {
+    path.extension().is_some_and(|it| it == "py")
+}
+
+/// Returns the text of a program file, of those in memory the one whose path has the most folders in common, or reads it: only a Python
+/// file of a usual size.
+fn program(file: &str, dumps: &Dumps) -> Option<String> {
     let path = Path::new(file);
-    if path.extension().is_none_or(|it| it != "py") {
+    if !is_program(path) {
         return None;
     }
-    let beside = folders.iter().flat_map(|it| [it.join(path), it.join("..").join(path)]);
+    let alike = |it: &Path| it.iter().rev().zip(path.iter().rev()).take_while(|it| it.0 == it.1).count();
+    // Of equal ones, the one in the outermost folder.
+    let known = dumps.sources.iter().max_by_key(|it| (alike(&it.0), Reverse(it.0.iter().count())));
+    let known = known.filter(|it| alike(&it.0) > 0);
+    if let Some((_, text)) = known {
+        return Some(text.clone());
+    }
+    let beside = dumps.folders.iter().flat_map(|it| [it.join(path), it.join("..").join(path)]);
     let places = std::iter::once(path.to_owned()).chain(beside.filter(|_| path.is_relative()));
     let found = places
         .into_iter()

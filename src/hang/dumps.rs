@@ -38,6 +38,8 @@ pub struct Dumps {
     pub notes: Vec<String>,
     /// The folders that the dumps are in: the program may be there, too.
     pub folders: Vec<PathBuf>,
+    /// Files of the program that are in memory, with their paths.
+    pub sources: Vec<(PathBuf, String)>,
 }
 
 /// The rank of a dump, and its log or why it cannot be read.

@@ -35,6 +35,8 @@ pub struct Label {
     pub call: String,
     /// What is said about it.
     pub text: String,
+    /// The call: its rank, and its position among the records of that.
+    pub record: (Rank, usize),
 }
 
 /// A cause with its explanation.
@@ -77,7 +79,8 @@ pub(crate) fn explain(job: &Job<'_>, analysis: &Analysis, cause: &Cause) -> Find
 }
 
 fn label(job: &Job<'_>, call: Call, text: String) -> Label {
-    Label { site: site(job.records, job.record(call)), call: call_text(job, call), text }
+    let record = (call.rank, call.at as usize);
+    Label { site: site(job.records, job.record(call)), call: call_text(job, call), text, record }
 }
 
 fn call_text(job: &Job<'_>, call: Call) -> String {

@@ -14,6 +14,7 @@ use rayon::prelude::*;
 
 use crate::{
     archive::{self, MAX_FILE},
+    diagnostics::is_program,
     dump,
     dumps::{Dumps, ReadDump, Skipped, combine},
     json, pickle,
@@ -83,7 +84,12 @@ pub fn load(paths: &[PathBuf]) -> Result<Dumps, LoadError> {
         } else if !about.is_file() {
             return Err(LoadError::NotAFile(path.clone()));
         } else if archive::is_archive(path) {
-            read.extend(read_archive(path, &tables).map_err(fault)?);
+            let mut found = InFolders::new(&tables);
+            let file = |name: &str| format!("{}/{name}", path.display());
+            archive::read(path, InFolders::is_wanted, |name, bytes| found.add(name, file(name), &bytes))
+                .and_then(|()| found.finish())
+                .map_err(fault)
+                .map(|it| read.extend(it))?;
         } else {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             let rank = rank_of_name(&name).ok_or_else(|| LoadError::NoRank(path.clone()))?;
@@ -109,26 +115,70 @@ pub fn load(paths: &[PathBuf]) -> Result<Dumps, LoadError> {
     Ok(dumps)
 }
 
-/// Reads dumps that are in memory, each with the name of its file, which has its rank.
+/// Reads the files of a job that are in memory, each with its path: dumps, whose names have their ranks, and the program. Others are left
+/// out.
 ///
 /// # Errors
-/// A name has no rank, or no dump can be read.
+/// No file is a dump, no dump can be read, or dumps are in several folders.
 pub fn read(files: &[(String, Vec<u8>)]) -> Result<Dumps, LoadError> {
     let tables = Interners::default();
-    let mut read = Vec::new();
-    for (name, bytes) in files {
-        let rank = rank_of_name(name).ok_or_else(|| LoadError::NoRank(name.into()))?;
-        let log = read_bytes(bytes, rank, name, &tables);
-        read.push((rank, log.map_err(|it| Skipped { file: name.clone(), rank, why: it.to_string() })));
+    let mut found = InFolders::new(&tables);
+    for (name, bytes) in files.iter().filter(|it| InFolders::is_wanted(&it.0)) {
+        found.add(name, name.clone(), bytes);
     }
+    let path = || "these files".to_owned();
+    let read = found.finish().map_err(|fault| LoadError::Read { path: path().into(), fault })?;
     if read.is_empty() {
-        return Err(LoadError::NoDumps {
-            folder: "these files".to_owned(),
-            folders: Vec::new(),
-            archives: Vec::new(),
-        });
+        return Err(LoadError::NoDumps { folder: path(), folders: Vec::new(), archives: Vec::new() });
     }
-    combine(read, tables).map_err(unreadable)
+    let mut dumps = combine(read, tables).map_err(unreadable)?;
+    let sources = files.iter().filter(|it| is_program(Path::new(&it.0)));
+    dumps.sources = sources.map(|it| (it.0.clone().into(), grammar::decode(it.1.clone()))).collect();
+    Ok(dumps)
+}
+
+/// Dumps with their paths in an archive or in a folder.
+struct InFolders<'t> {
+    tables: &'t Interners,
+    read: Vec<ReadDump>,
+    folders: BTreeSet<String>,
+}
+
+impl<'t> InFolders<'t> {
+    fn new(tables: &'t Interners) -> Self {
+        Self { tables, read: Vec::new(), folders: BTreeSet::new() }
+    }
+
+    /// Whether a path may be that of a dump. macOS adds hidden files with the names of others.
+    fn is_wanted(path: &str) -> bool {
+        let name = base(path);
+        rank_of_name(name).is_some() && !is_no_dump(name) && !name.starts_with('.')
+    }
+
+    /// Reads a file if it looks like a dump. `file` is its name in messages.
+    fn add(&mut self, path: &str, file: String, bytes: &[u8]) {
+        let looks = begins_like_dump(&bytes[..bytes.len().min(MAX_HEAD as usize)]);
+        if let Some(rank) = rank_of_name(base(path)).filter(|_| looks || base(path).contains("rank")) {
+            self.folders.insert(path.rsplit_once('/').map_or("", |it| it.0).to_owned());
+            let log = read_bytes(bytes, rank, &file, self.tables);
+            self.read.push((rank, log.map_err(|it| Skipped { file, rank, why: it.to_string() })));
+        }
+    }
+
+    /// Returns the dumps, all of which must be in one folder.
+    fn finish(self) -> io::Result<Vec<ReadDump>> {
+        if self.folders.len() > 1 {
+            let folders: Vec<String> = self.folders.iter().map(|it| format!("`{it}`")).collect();
+            let list = grammar::list_text(folders.iter().map(String::as_str), 4, "and");
+            return Err(io::Error::other(format!("it has dumps in {list}: give one folder")));
+        }
+        Ok(self.read)
+    }
+}
+
+/// Returns the name of a file in its folder.
+fn base(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
 }
 
 /// Returns why there are no dumps, from why the first one cannot be read.
@@ -141,31 +191,6 @@ fn unreadable(first: Option<Skipped>) -> LoadError {
 fn folder_of(path: &Path) -> PathBuf {
     let folder = if path.is_dir() { Some(path) } else { path.parent() };
     folder.unwrap_or(Path::new("")).to_owned()
-}
-
-/// Reads the dumps of an archive. All of them must be in one folder of it.
-fn read_archive(path: &Path, tables: &Interners) -> io::Result<Vec<ReadDump>> {
-    let base = |name: &str| name.rsplit('/').next().unwrap_or(name).to_owned();
-    // macOS adds hidden files with the names of others.
-    let is_hidden = |name: &str| base(name).starts_with('.');
-    let wanted =
-        |name: &str| rank_of_name(&base(name)).is_some() && !is_no_dump(&base(name)) && !is_hidden(name);
-    let (mut read, mut folders) = (Vec::new(), BTreeSet::new());
-    archive::read(path, wanted, |name, bytes| {
-        let looks = begins_like_dump(&bytes[..bytes.len().min(MAX_HEAD as usize)]);
-        if let Some(rank) = rank_of_name(&base(name)).filter(|_| looks || base(name).contains("rank")) {
-            folders.insert(name.rsplit_once('/').map_or("", |it| it.0).to_owned());
-            let file = format!("{}/{name}", path.display());
-            let log = read_bytes(&bytes, rank, &file, tables);
-            read.push((rank, log.map_err(|it| Skipped { file, rank, why: it.to_string() })));
-        }
-    })?;
-    if folders.len() > 1 {
-        let folders: Vec<String> = folders.iter().map(|it| format!("`{it}`")).collect();
-        let list = grammar::list_text(folders.iter().map(String::as_str), 4, "and");
-        return Err(io::Error::other(format!("it has dumps in {list}: unpack it and give one folder")));
-    }
-    Ok(read)
 }
 
 /// Returns the files of a folder that look like dumps: a rank in the name, and the first bytes of a pickle or of JSON.

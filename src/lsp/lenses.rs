@@ -1,7 +1,7 @@
 //! Code lenses and their commands: above each program its verdict, a run on simulated ranks, its timeline and its overlap.
 
 use grammar::count_text;
-use hir_plan::timeline::{estimator::Estimator, file::TimelineFile, overlap::Overlap};
+use hir_plan::timeline::{estimator::Estimator, html::page, overlap::Overlap};
 use lsp_types::{CodeLens, Command, Uri};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -89,9 +89,6 @@ impl LensCommand {
             }
             return Ok(Outcome { title, text, html: None });
         }
-        if world.deadlock().is_some() {
-            return Err(Refusal::Deadlock);
-        }
         let timeline = check::estimated(estimator, &world, &program, &snapshot.source);
         let timeline = timeline.ok_or(Refusal::TooManyStreams)?;
         let report = Overlap::of(&timeline).report(&timeline);
@@ -99,12 +96,7 @@ impl LensCommand {
         if let Self::Overlap = self {
             return Ok(Outcome { title: format!("overlap on {ranks}, estimated"), text, html: None });
         }
-        let file: TimelineFile = "timeline.html"
-            .parse()
-            .map_err(|it: grammar::InvalidOption| Refusal::Timeline(it.to_string()))?;
-        let html = file
-            .text(&timeline, &snapshot.source.name, &report)
-            .map_err(|it| Refusal::Timeline(it.to_string()))?;
+        let html = page(&timeline, &snapshot.source.name, &report);
         Ok(Outcome { title: format!("timeline of {ranks}, estimated"), text, html: Some(html) })
     }
 }

@@ -59,9 +59,6 @@ pub(crate) enum Refusal {
     /// No single edit removes the races.
     #[error("no single edit removes these races: the help of each one says what to decide")]
     NoEdit,
-    /// The program deadlocks.
-    #[error("the program deadlocks: the marked statements say why")]
-    Deadlock,
     /// There is no estimate.
     #[error("the ranks have too many streams")]
     TooManyStreams,
@@ -71,9 +68,6 @@ pub(crate) enum Refusal {
     /// The program does not run.
     #[error(transparent)]
     Run(#[from] SampleRunError),
-    /// A timeline cannot be written.
-    #[error("{0}")]
-    Timeline(String),
 }
 
 fn reasons(found: &[Diagnostic]) -> String {

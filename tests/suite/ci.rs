@@ -192,18 +192,68 @@ fn explain_is_that_of_hir_opt() -> Result<(), Failed> {
     expect_part(&ran.err, "hir explain: no diagnostic has the code `E9999`")
 }
 
+/// Each command prints a completion script and a manual page, also behind its other arguments. The script of a part of `hir` is that of
+/// `hir`, which completes the options of all parts.
 fn help_and_completions_know_the_tools() -> Result<(), Failed> {
     let folder = tempfile::tempdir()?;
     let help = hir(folder.path(), &["help", "hang"])?;
     expect_exit(&help, 0)?;
     expect_part(&help.out, "--timeline")?;
-    let script = hir(folder.path(), &["--completions", "bash"])?;
-    expect_exit(&script, 0)?;
+    let listed = hir(folder.path(), &["--help"])?.out;
+    let commands = listed.lines().skip_while(|it| *it != "Commands:").skip(1).take_while(|it| !it.is_empty());
+    // Lines that continue a description are indented further.
+    let commands = commands.filter_map(|it| it.strip_prefix("  ")?.split_once(' ')).map(|it| it.0);
+    let commands: Vec<&str> = commands.filter(|it| !it.is_empty() && *it != "help").collect();
+    if commands.len() < 12 {
+        return Err(format!("{commands:?}").into());
+    }
+    let whole = hir(folder.path(), &["--completions", "bash"])?.out;
     // The name of a function has no blank.
-    expect_part(&script.out, "_hir() {")?;
-    expect_part(&script.out, "--timeline")?;
-    let part = hir(folder.path(), &["hang", "--completions", "bash"])?;
-    expect_exit(&part, 2)
+    expect_part(&whole, "_hir() {")?;
+    let behind = ["tune", "collectives"];
+    let of_hir = [&[][..], &behind[..]].into_iter().chain(commands.iter().map(std::slice::from_ref));
+    for words in of_hir {
+        let script = hir(folder.path(), &[words, &["--completions=bash"]].concat())?;
+        let man = hir(folder.path(), &[words, &["--man"]].concat())?;
+        expect_part(&man.out, ".SH OPTIONS")?;
+        if script.out != whole {
+            return Err(format!("{words:?}: {}{}", script.out, script.err).into());
+        }
+        let Some(name) = words.first() else { continue };
+        let help = hir(folder.path(), &[name, "--help"])?.out;
+        let case = whole.split(&format!("hir__subcmd__{name})\n")).nth(1).unwrap_or_default();
+        let options = case.lines().next().unwrap_or_default();
+        let flags =
+            help.lines().filter(|it| it.trim_start().starts_with('-')).filter_map(|it| it.split_once("--"));
+        for (_, flag) in flags {
+            let flag: String =
+                flag.chars().take_while(|it| it.is_ascii_alphanumeric() || *it == '-').collect();
+            expect_part(options, &format!("--{flag}"))?;
+        }
+    }
+    for tool in
+        [env!("CARGO_BIN_EXE_hir-opt"), env!("CARGO_BIN_EXE_hir-run"), env!("CARGO_BIN_EXE_hir-reduce")]
+    {
+        let name = tool.rsplit('/').next().unwrap_or_default();
+        let function = name.replace('-', "__");
+        for (option, expected) in
+            [("--completions=bash", format!("complete -F _{function}")), ("--man", format!(".TH {name}"))]
+        {
+            let out = Command::new(tool).args(["f.hir", option]).output_with_timeout()?;
+            expect_part(&String::from_utf8_lossy(&out.stdout), &expected)?;
+        }
+    }
+    let certify = |option: &str| {
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        let read = |_: &Path| Ok(Vec::new());
+        let system = hir_certify::System { read: &read, stdout: &mut stdout, stderr: &mut stderr };
+        let exit = hir_certify::main_with([option.into()].into_iter(), system);
+        (exit, String::from_utf8_lossy(&stdout).into_owned())
+    };
+    expect_part(&certify("--completions=bash").1, "complete -F _hir__certify")?;
+    expect_part(&certify("--man").1, ".SH OPTIONS")?;
+    let wrong = hir(folder.path(), &["check", "--completions", "moon"])?;
+    expect_exit(&wrong, 2)
 }
 
 /// Only the fusion states that the reference reduces with a maximum.

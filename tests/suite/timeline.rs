@@ -42,6 +42,7 @@ pub fn trials() -> Vec<Trial> {
     vec![
         Trial::test("timeline::of_a_ring", of_a_ring),
         Trial::test("timeline::of_a_deadlock", of_a_deadlock),
+        Trial::test("timeline::of_a_hang", of_a_hang),
         Trial::test("timeline::of_clocks_that_differ", of_clocks_that_differ),
         measured.with_ignored_flag(emulator::is_missing()),
     ]
@@ -143,10 +144,8 @@ fn slices(files: &Files) -> Result<Vec<Slice>, Failed> {
         *last = it.end.unwrap_or(f64::INFINITY);
     }
     // All three files show the same slices.
-    let bars = files.picture.matches("rect class=").count() - files.picture.matches("y=\"24\"").count();
-    let data =
-        files.page.split("const data = ").nth(1).and_then(|it| it.split(";\n").next()).unwrap_or_default();
-    let data: Value = serde_json::from_str(data)?;
+    let bars = files.picture.matches("rect class=").count();
+    let data: Value = serde_json::from_str(data_of(&files.page))?;
     let listed = data["slices"].as_array().map_or(0, Vec::len);
     if (bars, listed) != (slices.len(), slices.len()) {
         return Err(format!("{} slices, {bars} bars, {listed} in the page", slices.len()).into());
@@ -157,6 +156,11 @@ fn slices(files: &Files) -> Result<Vec<Slice>, Failed> {
     } else {
         Ok(slices)
     }
+}
+
+/// Returns the data of a page.
+fn data_of(page: &str) -> &str {
+    page.split("const data = ").nth(1).and_then(|it| it.split(";\n").next()).unwrap_or_default()
 }
 
 fn count(slices: &[Slice], start: &str) -> usize {
@@ -190,12 +194,57 @@ fn of_a_deadlock() -> Result<(), Failed> {
         && hung == [0, 1, 2]
         && !ended
         && files.picture.contains("never ends")
+        && files.picture.contains(">deadlock: rank 3 never posts Communication 3 (Allreduce, line 7)<")
+        && files.picture.contains(">► rank 3 main<")
+        && files.page.contains("<b>deadlock: rank 3 never posts")
+        && files.page.contains("`IF Manual ( rank &lt; 3 )` (line 6) is false on rank 3")
         && files.printed.contains("ranks 0 1 2: Allreduce (line 7) never ends")
     {
         Ok(())
     } else {
         Err(format!("{:?} {hung:?}\n{}", files.exit, files.printed).into())
     }
+}
+
+/// Pictures and pages of a job say why it hangs, and mark the rank and the call; a rank without a dump, too.
+fn of_a_hang() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    let dumps = Path::new(ROOT).join("docs/examples/job-hangs");
+    for without in [None, Some(2)] {
+        for name in fs::read_dir(&dumps)?.flatten().map(|it| it.file_name()) {
+            fs::copy(dumps.join(&name), folder.path().join(name))?;
+        }
+        if let Some(rank) = without {
+            fs::remove_file(folder.path().join(format!("rank_{rank}.json")))?;
+        }
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hir"));
+        command.current_dir(folder.path()).args(["hang", ".", "--timeline", "t.svg", "--timeline", "t.html"]);
+        let out = command.output_with_timeout()?;
+        let [picture, page] = ["t.svg", "t.html"].map(|it| fs::read_to_string(folder.path().join(it)));
+        let (picture, page) = (picture?, page?);
+        let cause = "hang: rank 2 skips the all_reduce (train.py:13) that ranks 0, 1 and 3 call";
+        let shown = match without {
+            None => {
+                let data: Value = serde_json::from_str(data_of(&page))?;
+                let slices = data["slices"].as_array().ok_or("no slices")?.iter().filter(|it| it[8] == true);
+                let named: Vec<_> = slices
+                    .map(|it| (&data["rows"][it[0].as_u64().unwrap_or(0) as usize][0], &it[6]))
+                    .collect();
+                named == [(&Value::from(2), &Value::from(14))]
+                    && picture.matches("rect class=\"open named\"").count() == 1
+                    && picture.contains(&format!(">{cause}"))
+                    && page.contains(&format!("<b>{cause}"))
+                    && page.contains("dist.all_reduce(weights)")
+                    && picture.contains(">► rank 2 group 0<")
+                    && picture.matches("►").count() == 1
+            }
+            Some(rank) => picture.contains(&format!(">► rank {rank} no dump<")),
+        };
+        if out.status.code() != Some(4) || !shown {
+            return Err(format!("{out:?}\n{picture}").into());
+        }
+    }
+    Ok(())
 }
 
 /// The clocks of the ranks differ by more than most pieces of work take, as they may on a host under load. Work

@@ -49,16 +49,6 @@ pub fn rewrite(
     changed
 }
 
-/// Returns the first error of the verifier. After values become constant, the verifier may find errors that a
-/// symbolic index or rank had hidden.
-pub fn first_verifier_error(program: &Program) -> Option<Diagnostic> {
-    let fault = grammar::verify(program).into_iter().find(Diagnostic::is_error)?;
-    Some(match fault.help {
-        Some(_) => fault.note("this error does not come from the pass"),
-        None => fault.help("correct the program first; this error does not come from the pass"),
-    })
-}
-
 /// Removes loops, branches and ELSE blocks that contain no statements. A loop stays if a statement outside it names
 /// its index, which would have no definition. Returns true if anything changed.
 pub fn remove_empty_blocks(program: &mut Program, block: BlockId) -> bool {

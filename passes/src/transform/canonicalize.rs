@@ -50,7 +50,7 @@ use crate::{
     analysis::bindings,
     pass::{Arguments, Change, Pass, Remarks, module_docs},
     rewrite::{
-        blocks::{StmtEdit, first_verifier_error, remove_empty_blocks, rewrite},
+        blocks::{StmtEdit, remove_empty_blocks, rewrite},
         fold::{ConstantFolder, negate, truth},
         scalars,
         streams::number_streams,
@@ -77,10 +77,7 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
     if changed {
         number_streams(program);
     }
-    match first_verifier_error(program).filter(|_| changed) {
-        Some(fault) => Err(fault),
-        None => Ok(Change::from_flag(changed)),
-    }
+    Change::verified(program, changed)
 }
 
 fn simplify_once(program: &mut Program) -> bool {

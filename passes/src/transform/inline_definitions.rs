@@ -27,7 +27,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     pass::{Arguments, Change, Pass, Remarks, module_docs},
-    rewrite::{blocks::first_verifier_error, builder, scalars, substitute::Substitution},
+    rewrite::{builder, scalars, substitute::Substitution},
 };
 
 /// The pass.
@@ -80,10 +80,7 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
     let before = program.definitions.len();
     program.definitions.retain(|symbol, _| hidden.contains(symbol) || used.contains(symbol));
     changed |= program.definitions.len() != before;
-    match first_verifier_error(program).filter(|_| changed) {
-        Some(fault) => Err(fault),
-        None => Ok(Change::from_flag(changed)),
-    }
+    Change::verified(program, changed)
 }
 
 fn too_large_error(program: &Program, symbol: SymbolId) -> Diagnostic {

@@ -33,7 +33,7 @@ use rustc_hash::FxHashSet;
 use crate::{
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
     rewrite::{
-        blocks::{StmtEdit, first_verifier_error, remove_empty_blocks, rewrite},
+        blocks::{StmtEdit, remove_empty_blocks, rewrite},
         scalars,
         streams::number_streams,
         substitute::Substitution,
@@ -85,10 +85,7 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
     if changed {
         number_streams(program);
     }
-    match first_verifier_error(program) {
-        Some(fault) => Err(fault),
-        None => Ok(Change::from_flag(changed)),
-    }
+    Change::verified(program, changed)
 }
 
 /// Removes the statements that a rank does not take part in.

@@ -58,7 +58,7 @@ use crate::{
     },
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
     rewrite::{
-        blocks::{StmtEdit, first_verifier_error, rewrite},
+        blocks::{StmtEdit, rewrite},
         builder::{self, IrBuilder},
         fold::ConstantFolder,
         scalars,
@@ -130,10 +130,7 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
         // A loop that never runs may have contained a capture.
         number_streams(program);
     }
-    match first_verifier_error(program).filter(|_| changed) {
-        Some(fault) => Err(fault),
-        None => Ok(Change::from_flag(changed)),
-    }
+    Change::verified(program, changed)
 }
 
 /// Unrolls the loops that can be unrolled, inner loops first. Returns whether it unrolled any.

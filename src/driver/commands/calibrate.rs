@@ -22,7 +22,7 @@ use crate::{
         is_same_machine, plans, read_results, write_entries,
     },
     exit_code::exit_of_rejection,
-    session::{CommandLine, Report},
+    session::Report,
     tool::{
         Reporter,
         flags::{DiagnosticFlags, TextFlags},
@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// The examples of `--help`.
-const EXAMPLES: &str = "  hir calibrate -o machine.json             measure two GPUs
+pub(super) const EXAMPLES: &str = "  hir calibrate -o machine.json             measure two GPUs
   hir calibrate --ranks 1 -o machine.json   measure one GPU, without communication
   hir calibrate --for f.hir -o machine.json measure the products and the communications of a program, too
   hir calibrate --evidence machine.json     compare estimates with the measured times of whole programs";
@@ -70,15 +70,10 @@ pub(super) struct Options {
     #[command(flatten)]
     folder: FolderFlags,
     #[command(flatten)]
-    diagnostics: DiagnosticFlags,
+    pub(super) diagnostics: DiagnosticFlags,
 }
 
-/// Runs hir calibrate.
-pub fn main_with(command_line: CommandLine) -> Exit {
-    super::run_tool::<Options>("hir calibrate", command_line, EXAMPLES, |it| &it.diagnostics, run)
-}
-
-fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
+pub(super) fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
     if let Some(MachineFlag { name, machine }) = &options.evidence {
         let all = evidence::compare(machine);
         if all.is_empty() {

@@ -26,7 +26,6 @@ use hir_sim::WorkBudget;
 use super::opt::{self, Processor, start_reading};
 use crate::{
     run::option_files::{OptionFile, check_option_files},
-    session::CommandLine,
     tool::{
         Reporter,
         flags::{
@@ -37,7 +36,8 @@ use crate::{
 };
 
 /// The examples of `--help`.
-const EXAMPLES: &str = "  hir check dump.hir                        prove that it has no race and no deadlock
+pub(super) const EXAMPLES: &str =
+    "  hir check dump.hir                        prove that it has no race and no deadlock
   hir check programs/ other.hir             all programs of a folder, and a file
   hir check programs/ --error-format=github annotations in GitHub Actions";
 
@@ -96,15 +96,10 @@ pub(super) struct Options {
     #[arg(help_heading = "Diagnostics", long, value_name = "FILE")]
     summary: Option<PathBuf>,
     #[command(flatten)]
-    diagnostics: DiagnosticFlags,
+    pub(super) diagnostics: DiagnosticFlags,
 }
 
-/// Runs hir check.
-pub fn main_with(command_line: CommandLine) -> Exit {
-    super::run_tool::<Options>("hir check", command_line, EXAMPLES, |it| &it.diagnostics, run)
-}
-
-fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
+pub(super) fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
     if options.sarif.is_some() || options.summary.is_some() {
         screen.session().open_log();
     }

@@ -1,142 +1,130 @@
 //! `hir`: all tools in one, as subcommands.
 
-use std::{ffi::OsString, io::Write};
+use std::ffi::OsString;
 
-use clap::{Command, CommandFactory, Parser, Subcommand};
-use clap_complete::Shell;
+use clap::Command;
 use hir_process::exit::Exit;
 
-use crate::session::CommandLine;
+use super::run_tool;
+use crate::{
+    session::{CommandLine, Session},
+    tool::help::{command, print_information},
+};
 
-/// Reads, checks, rewrites and runs multi-GPU programs, and explains why a job hangs.
-#[derive(Parser)]
-#[command(name = "hir", version = crate::tool::version(), arg_required_else_help = true, subcommand_negates_reqs = true)]
-struct Options {
-    #[command(subcommand)]
-    tool: Option<Tool>,
-    /// Print a completion script for this shell.
-    #[arg(long, value_name = "SHELL", required = true)]
-    completions: Option<Shell>,
+/// A tool.
+struct Tool {
+    name: &'static str,
+    about: &'static str,
+    /// Its options.
+    command: fn() -> Command,
+    run: fn(CommandLine) -> Exit,
 }
 
-/// The tools; each has its own `--help`.
-#[derive(Subcommand)]
-enum Tool {
-    /// Measure the times of a machine, for estimates.
-    #[cfg(all(feature = "cuda", feature = "launch"))]
-    #[command(disable_help_flag = true)]
-    Calibrate(Arguments),
-    /// Certify that a lowered program computes what its original computes (as `hir-certify`).
-    #[command(disable_help_flag = true)]
-    Certify(Arguments),
-    /// Check files and folders of Host IR programs for races, deadlocks and unwritten outputs.
-    #[command(disable_help_flag = true)]
-    Check(Arguments),
-    /// Explain the code of a diagnostic, or list all codes.
-    #[command(disable_help_flag = true)]
-    Explain(Arguments),
-    /// Explain why a PyTorch job hangs, from the dumps of its flight recorder.
-    #[command(disable_help_flag = true)]
-    Hang(Arguments),
-    /// Serve Host IR programs to an editor over the Language Server Protocol.
-    #[command(disable_help_flag = true)]
-    Lsp(Arguments),
-    /// Serve agents over the Model Context Protocol.
-    #[command(disable_help_flag = true)]
-    Mcp(Arguments),
-    /// Check, rewrite and print a Host IR program (as `hir-opt`).
-    #[command(disable_help_flag = true)]
-    Opt(Arguments),
-    /// Run a program and report how its communication and computation overlap (as `hir-run --overlap`).
-    #[cfg(all(feature = "cuda", feature = "launch"))]
-    #[command(disable_help_flag = true)]
-    Overlap(Arguments),
-    /// Reduce a failing program while it still fails in the same way (as `hir-reduce`).
-    #[command(disable_help_flag = true)]
-    Reduce(Arguments),
-    /// Run a program on simulated ranks or on GPUs (as `hir-run`).
-    #[cfg(all(feature = "cuda", feature = "launch"))]
-    #[command(disable_help_flag = true)]
-    Run(Arguments),
-    /// Measure which algorithm of each collective is the fastest on this machine.
-    #[cfg(all(feature = "cuda", feature = "launch"))]
-    #[command(disable_help_flag = true)]
-    Tune(Arguments),
+/// Makes a tool of its module: its options, its examples and, unless it runs in another way, what `run_tool` does with them.
+macro_rules! tool {
+    ($module:ident, $about:literal) => {
+        tool!($module, $about, |line| {
+            let name = concat!("hir ", stringify!($module));
+            run_tool::<super::$module::Options>(
+                name,
+                line,
+                super::$module::EXAMPLES,
+                |it| &it.diagnostics,
+                super::$module::run,
+            )
+        })
+    };
+    ($module:ident, $about:literal, $run:expr) => {
+        Tool {
+            name: stringify!($module),
+            about: $about,
+            command: || command::<super::$module::Options>(super::$module::EXAMPLES),
+            run: $run,
+        }
+    };
 }
 
-#[derive(clap::Args)]
-struct Arguments {
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
-    words: Vec<OsString>,
+/// Returns the tools, by name; each has its own `--help`.
+fn tools() -> Vec<Tool> {
+    let mut all = Vec::from([
+        #[cfg(all(feature = "cuda", feature = "launch"))]
+        tool!(calibrate, "Measure the times of a machine, for estimates"),
+        tool!(
+            check,
+            "Check files and folders of Host IR programs for races, deadlocks and unwritten outputs"
+        ),
+        tool!(explain, "Explain the code of a diagnostic, or list all codes"),
+        tool!(hang, "Explain why a PyTorch job hangs, from the dumps of its flight recorder"),
+        tool!(lsp, "Serve Host IR programs to an editor over the Language Server Protocol"),
+        tool!(mcp, "Serve agents over the Model Context Protocol"),
+        tool!(opt, "Check, rewrite and print a Host IR program (as `hir-opt`)", super::opt::main_with),
+        tool!(
+            reduce,
+            "Reduce a failing program while it still fails in the same way (as `hir-reduce`)",
+            super::reduce::main_with
+        ),
+        #[cfg(all(feature = "cuda", feature = "launch"))]
+        tool!(run, "Run a program on simulated ranks or on GPUs (as `hir-run`)", super::run::main_with),
+        #[cfg(all(feature = "cuda", feature = "launch"))]
+        tool!(tune, "Measure which algorithm of each collective is the fastest on this machine"),
+    ]);
+    all.push(Tool {
+        name: "certify",
+        about: "Certify that a lowered program computes what its original computes (as `hir-certify`)",
+        command: hir_certify::command,
+        run: super::certify::main_with,
+    });
+    #[cfg(all(feature = "cuda", feature = "launch"))]
+    all.push(Tool {
+        name: "overlap",
+        about: "Run a program and report how its communication and computation overlap (as `hir-run --overlap`)",
+        command: || command::<super::run::Options>(super::run::EXAMPLES),
+        run: |mut line| {
+            // How further ranks are started.
+            line.start.pop();
+            line.start.push("run".into());
+            line.arguments.insert(0, "--overlap".into());
+            super::run::main_with(line)
+        },
+    });
+    all.sort_by_key(|it| it.name);
+    all
 }
 
 /// Runs the tool that the first argument names. The process ends with an invalid first argument.
 pub fn main_with(command_line: CommandLine) -> Exit {
-    let CommandLine { start, arguments } = command_line;
-    // clap knows nothing of the options of the tools.
-    let arguments = match arguments.as_slice() {
-        [help, tool] if help == "help" => vec![tool.clone(), "--help".into()],
-        _ => arguments,
+    let CommandLine { mut start, mut arguments } = command_line;
+    if let [help, tool] = arguments.as_mut_slice()
+        && help == "help"
+    {
+        (*help, *tool) = (tool.clone(), "--help".into());
+    }
+    let tools = tools();
+    let part = |it: &Tool| (it.command)().name(it.name).about(it.about);
+    let whole = || {
+        let about = "Reads, checks, rewrites and runs multi-GPU programs, and explains why a job hangs";
+        let own =
+            Command::new("hir").version(crate::tool::version()).about(about).arg_required_else_help(true);
+        own.args(hir_certify::information_options()).subcommands(tools.iter().map(part))
     };
-    let words = std::iter::once("hir".into()).chain(arguments);
-    let options = Options::try_parse_from(words).unwrap_or_else(|fault| fault.exit());
-    let Some(tool) = options.tool else {
-        let mut script = Vec::new();
-        options
-            .completions
-            .iter()
-            .for_each(|it| clap_complete::generate(*it, &mut whole(), "hir", &mut script));
-        return match std::io::stdout().write_all(&script) {
-            Ok(()) => Exit::Success,
-            Err(_) => Exit::Environment,
+    let tool = arguments.first().and_then(|first| tools.iter().find(|it| *first == *it.name));
+    let Some(tool) = tool else {
+        let words: Vec<OsString> = std::iter::once("hir".into()).chain(arguments.iter().cloned()).collect();
+        let session = Session::of_process("hir", CommandLine { start, arguments });
+        let printed = print_information(&session, whole, whole);
+        // With the name of a tool, one would have been found.
+        return match printed.and_then(|()| whole().try_get_matches_from(words)) {
+            Ok(_) => Exit::Usage,
+            Err(fault) => fault.exit(),
         };
     };
-    // How the tool is started again, for further ranks.
-    let line = |tool: &str, arguments: Vec<OsString>| {
-        let own = || std::env::current_exe().into_iter().map(Into::into).collect();
-        let start = if start.is_empty() { own() } else { start.clone() };
-        CommandLine { start: start.into_iter().chain([tool.into()]).collect(), arguments }
-    };
-    match tool {
-        #[cfg(all(feature = "cuda", feature = "launch"))]
-        Tool::Calibrate(it) => super::calibrate::main_with(line("calibrate", it.words)),
-        Tool::Certify(it) => super::certify::main_with(line("certify", it.words)),
-        Tool::Check(it) => super::check::main_with(line("check", it.words)),
-        Tool::Explain(it) => super::explain::main_with(line("explain", it.words)),
-        Tool::Hang(it) => super::hang::main_with(line("hang", it.words)),
-        Tool::Lsp(it) => super::lsp::main_with(line("lsp", it.words)),
-        Tool::Mcp(it) => super::mcp::main_with(line("mcp", it.words)),
-        Tool::Opt(it) => super::opt::main_with(line("opt", it.words)),
-        #[cfg(all(feature = "cuda", feature = "launch"))]
-        Tool::Overlap(it) => {
-            let words = std::iter::once("--overlap".into()).chain(it.words).collect();
-            super::run::main_with(line("run", words))
-        }
-        Tool::Reduce(it) => super::reduce::main_with(line("reduce", it.words)),
-        #[cfg(all(feature = "cuda", feature = "launch"))]
-        Tool::Run(it) => super::run::main_with(line("run", it.words)),
-        #[cfg(all(feature = "cuda", feature = "launch"))]
-        Tool::Tune(it) => super::tune::main_with(line("tune", it.words)),
+    if start.is_empty() {
+        start.extend(std::env::current_exe().map(Into::into));
     }
-}
-
-/// Returns `hir` with the options of its tools.
-fn whole() -> Command {
-    let tools = [
-        #[cfg(all(feature = "cuda", feature = "launch"))]
-        ("calibrate", super::calibrate::Options::command()),
-        ("certify", hir_certify::command()),
-        ("check", super::check::Options::command()),
-        ("explain", super::explain::Options::command()),
-        ("hang", super::hang::Options::command()),
-        ("opt", super::opt::Options::command()),
-        ("reduce", super::reduce::Options::command()),
-        #[cfg(all(feature = "cuda", feature = "launch"))]
-        ("overlap", crate::run::command_line::Options::command()),
-        #[cfg(all(feature = "cuda", feature = "launch"))]
-        ("run", crate::run::command_line::Options::command()),
-        #[cfg(all(feature = "cuda", feature = "launch"))]
-        ("tune", super::tune::Options::command()),
-    ];
-    Command::new("hir").subcommands(tools.map(|(name, command)| command.name(name)))
+    start.push(arguments.remove(0));
+    let line = CommandLine { start, arguments };
+    match print_information(&Session::of_process("hir", line.clone()), tool.command, whole) {
+        Ok(()) => (tool.run)(line),
+        Err(fault) => fault.exit(),
+    }
 }

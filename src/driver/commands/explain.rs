@@ -3,13 +3,10 @@
 use clap::Parser;
 use hir_process::exit::Exit;
 
-use crate::{
-    session::CommandLine,
-    tool::{Reporter, flags::DiagnosticFlags, listing},
-};
+use crate::tool::{Reporter, flags::DiagnosticFlags, listing};
 
 /// The examples of `--help`.
-const EXAMPLES: &str = "  hir explain E0801                         explain a code
+pub(super) const EXAMPLES: &str = "  hir explain E0801                         explain a code
   hir explain                               list all codes";
 
 /// Explains the codes of diagnostics, or lists all codes.
@@ -20,15 +17,10 @@ pub(super) struct Options {
     #[arg(value_name = "CODE")]
     codes: Vec<String>,
     #[command(flatten)]
-    diagnostics: DiagnosticFlags,
+    pub(super) diagnostics: DiagnosticFlags,
 }
 
-/// Runs hir explain.
-pub fn main_with(command_line: CommandLine) -> Exit {
-    super::run_tool::<Options>("hir explain", command_line, EXAMPLES, |it| &it.diagnostics, run)
-}
-
-fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
+pub(super) fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
     let texts: Result<Vec<String>, _> = options.codes.iter().map(|it| listing::explanation(it)).collect();
     let texts = texts.map_err(|fault| screen.fail(Exit::Usage, fault))?;
     let text = if texts.is_empty() { listing::codes() } else { texts.join("\n") };

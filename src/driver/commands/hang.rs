@@ -2,7 +2,7 @@
 
 mod timeline;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Parser;
 use hir_hang::{
@@ -16,7 +16,7 @@ use hir_process::exit::Exit;
 
 use self::timeline::timeline;
 use crate::{
-    session::{CommandLine, Report, Verdict},
+    session::{Report, Verdict},
     tool::{
         Reporter,
         flags::{DiagnosticFlags, with_help},
@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// The examples of `--help`.
-const EXAMPLES: &str =
+pub(super) const EXAMPLES: &str =
     "  hir hang dumps/                           all dumps of a folder, one file for each rank
   hir hang nccl_trace_rank_*                the same, as files
   hir hang dumps/ -o hang.hir               the calls that do not proceed, for `hir-run hang.hir`
@@ -54,15 +54,10 @@ pub(super) struct Options {
     #[arg(long, value_name = "FILE")]
     timeline: Vec<TimelineFile>,
     #[command(flatten)]
-    diagnostics: DiagnosticFlags,
+    pub(super) diagnostics: DiagnosticFlags,
 }
 
-/// Runs hir hang.
-pub fn main_with(command_line: CommandLine) -> Exit {
-    super::run_tool::<Options>("hir hang", command_line, EXAMPLES, |it| &it.diagnostics, run)
-}
-
-fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
+pub(super) fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
     screen.start_workers()?;
     let dumps = files::load(&options.paths).map_err(|fault| {
         let exit = match fault {
@@ -80,7 +75,7 @@ fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
     }
     let found = report(&dumps);
     for finding in &found.findings {
-        let (source, finding) = diagnostic(finding, &dumps.folders);
+        let (source, finding) = diagnostic(finding, &dumps);
         screen.report_diagnostics(&source, &[finding]);
     }
     let exit = if found.is_hang { Exit::Hang } else { Exit::Success };
@@ -90,21 +85,25 @@ fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
         lines.extend(found.notes.iter().map(Report::note));
         lines.extend(table(&found).into_iter().map(|it| Report::Output(format!("  {it}"))));
     }
-    if let Some(path) = &options.output {
-        match screen.write_result(&program(&dumps), Some(path)) {
-            Exit::Success => lines.push(Report::note(format!("program in `{}`", path.display()))),
-            failed => return Err(failed),
+    let mut write = |what: &str, text: &str, path: &Path| match screen.write_result(text, Some(path)) {
+        Exit::Success => {
+            lines.push(Report::note(format!("{what} in `{}`", path.display())));
+            Ok(())
         }
+        failed => Err(failed),
+    };
+    if let Some(path) = &options.output {
+        write("program", &program(&dumps), path)?;
     }
     for file in &options.timeline {
         let path = file.path.display();
         let title = format!("{}, {}", found.summary(), if found.is_hang { "hang" } else { "no hang" });
-        let drawn = file.text(&timeline(&dumps), &title, &[]);
-        let text = drawn.map_err(|fault| screen.fail(Exit::Usage, format!("`{path}`: {fault}")))?;
-        match screen.write_result(&text, Some(&file.path)) {
-            Exit::Success => lines.push(Report::note(format!("timeline in `{path}`"))),
-            failed => return Err(failed),
-        }
+        let timeline = timeline(&dumps, &found);
+        let mut report = table(&found);
+        report.push(format!("Times are {}.", timeline.source));
+        let text = file.text(&timeline, &title, &report);
+        let text = text.map_err(|fault| screen.fail(Exit::Usage, format!("`{path}`: {fault}")))?;
+        write("timeline", &text, &file.path)?;
     }
     lines.push(Report::Verdict(if found.is_hang || found.proceeds {
         Verdict::of(exit, found.verdict())

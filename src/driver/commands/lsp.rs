@@ -6,12 +6,11 @@ use hir_process::exit::Exit;
 
 use crate::{
     auto::{self, machine::default_estimator},
-    session::CommandLine,
     tool::{Reporter, flags::DiagnosticFlags},
 };
 
 /// The examples of `--help`.
-const EXAMPLES: &str =
+pub(super) const EXAMPLES: &str =
     "  hir lsp       started by an editor: docs/editor.md has the configuration of VS Code, Neovim and Helix";
 
 /// Serves Host IR programs to an editor over the Language Server Protocol.
@@ -20,20 +19,15 @@ const EXAMPLES: &str =
 /// edits as quick fixes, and hover, definitions, references, completion and formatting.
 #[derive(Parser)]
 #[command(name = "hir lsp", version)]
-struct Options {
+pub(super) struct Options {
     /// Use standard input and output. There is no other way; many editors give this option.
     #[arg(long)]
     stdio: bool,
     #[command(flatten)]
-    diagnostics: DiagnosticFlags,
+    pub(super) diagnostics: DiagnosticFlags,
 }
 
-/// Runs hir lsp.
-pub fn main_with(command_line: CommandLine) -> Exit {
-    super::run_tool::<Options>("hir lsp", command_line, EXAMPLES, |it| &it.diagnostics, run)
-}
-
-fn run(_: &Options, screen: &Reporter) -> Result<Exit, Exit> {
+pub(super) fn run(_: &Options, screen: &Reporter) -> Result<Exit, Exit> {
     hir_lsp::serve_stdio(auto::catalog(), default_estimator()).map(|()| Exit::Success).map_err(|fault| {
         let exit = match fault {
             ServeError::Protocol(_) => Exit::Usage,

@@ -29,30 +29,22 @@ use self::{
     limited_command::Calls,
     protocol::{Incoming, RpcError},
 };
-use crate::{
-    session::CommandLine,
-    tool::{Reporter, flags::DiagnosticFlags},
-};
+use crate::tool::{Reporter, flags::DiagnosticFlags};
 
 /// The examples of `--help`.
-const EXAMPLES: &str = "  hir mcp       started by an agent: docs/agents.md has the configuration of Claude Code, VS Code and others";
+pub(super) const EXAMPLES: &str = "  hir mcp       started by an agent: docs/agents.md has the configuration of Claude Code, VS Code and others";
 
 /// Serves agents over the Model Context Protocol, on standard input and output.
 ///
 /// The tools only read: check, explain, hang, overlap and run. Each call has at most 60 seconds and 4 GiB for plans and simulated ranks.
 #[derive(Parser)]
 #[command(name = "hir mcp", version = crate::tool::version())]
-struct Options {
+pub(super) struct Options {
     #[command(flatten)]
-    diagnostics: DiagnosticFlags,
+    pub(super) diagnostics: DiagnosticFlags,
 }
 
-/// Runs hir mcp.
-pub fn main_with(command_line: CommandLine) -> Exit {
-    super::run_tool::<Options>("hir mcp", command_line, EXAMPLES, |it| &it.diagnostics, run)
-}
-
-fn run(_: &Options, screen: &Reporter) -> Result<Exit, Exit> {
+pub(super) fn run(_: &Options, screen: &Reporter) -> Result<Exit, Exit> {
     let start = &screen.session().command_line.start;
     // The last word is `mcp`.
     let program: Vec<OsString> = start.iter().take(start.len().saturating_sub(1)).cloned().collect();

@@ -13,14 +13,14 @@ use crate::{
 };
 
 #[cfg(all(feature = "cuda", feature = "launch"))]
-pub mod calibrate;
-pub mod certify;
-pub mod check;
+mod calibrate;
+mod certify;
+mod check;
 pub mod dispatch;
-pub mod explain;
-pub mod hang;
-pub mod lsp;
-pub mod mcp;
+mod explain;
+mod hang;
+mod lsp;
+mod mcp;
 #[cfg(all(feature = "cuda", feature = "launch"))]
 mod measurement;
 pub mod opt;
@@ -28,7 +28,7 @@ pub mod reduce;
 #[cfg(all(feature = "cuda", feature = "launch"))]
 pub mod run;
 #[cfg(all(feature = "cuda", feature = "launch"))]
-pub mod tune;
+mod tune;
 
 /// Runs a tool that has nothing to print beside its result: reads its options and does its work, whose error is an exit code
 /// that has been reported. `examples` are those of `--help`.

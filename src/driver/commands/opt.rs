@@ -24,8 +24,8 @@ use hir_process::{
 };
 use hir_sim::WorkBudget;
 
-pub(super) use options::Options;
 use options::VerifyEach;
+pub(super) use options::{EXAMPLES, Options};
 use pass_pipeline::pipeline_text;
 pub(super) use processor::Processor;
 

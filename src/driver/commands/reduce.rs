@@ -31,7 +31,8 @@ use hir_process::{exit::Exit, interrupt, out_of_memory};
 use hir_sim::{ScheduleSet, WorkBudget};
 
 /// The examples of `--help`.
-const EXAMPLES: &str = "  hir-reduce dump.hir --oracle deadlock             the lines that a deadlock needs
+pub(super) const EXAMPLES: &str =
+    "  hir-reduce dump.hir --oracle deadlock             the lines that a deadlock needs
   hir-reduce dump.hir --oracle race -o small.hir
   hir-reduce program.hir --oracle wrong-result --passes @overlap
   hir-reduce dump.hir --oracle 'cmd:./fails.sh %s'  any command that exits with 0 for a failing program";

@@ -11,11 +11,8 @@ mod task;
 use std::{convert::Infallible, sync::Arc};
 
 use crate::job::rank_process::{self, Measured, ProgramPlace, RunVerdict};
-use crate::run::{
-    RunError,
-    command_line::{EXAMPLES, Options},
-    failure::JobFailure,
-};
+pub(super) use crate::run::command_line::{EXAMPLES, Options};
+use crate::run::{RunError, failure::JobFailure};
 use crate::session::{CommandLine, Report, Session, Verdict};
 use crate::tool::{self, Reporter, report_usage_error, reproducer::crash_reproducer, startup::start_tool};
 use hir_launch::{environment, environment::LaunchInfo, handshake::JobManifest, job_rank::JobRank, spawn};

@@ -9,12 +9,12 @@ use hir_process::exit::Exit;
 use super::measurement::{FolderFlags, measure, report_nothing_measured};
 use crate::{
     calibrate::collectives::{Job, Measured, jobs},
-    session::{CommandLine, Report},
+    session::Report,
     tool::{Reporter, flags::DiagnosticFlags},
 };
 
 /// The examples of `--help`.
-const EXAMPLES: &str =
+pub(super) const EXAMPLES: &str =
     "  hir tune collectives -o rules.txt                        measure all collectives on two GPUs
   hir tune collectives --ranks 2,4 --nccl-tuner tuner.conf  also write a file for NCCL's tuner plugin
   hir run f.hir --passes \"@lower,select-algorithms{table=$(cat rules.txt)}\"";
@@ -45,7 +45,7 @@ pub(super) struct Options {
     #[command(flatten)]
     folder: FolderFlags,
     #[command(flatten)]
-    diagnostics: DiagnosticFlags,
+    pub(super) diagnostics: DiagnosticFlags,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -54,12 +54,7 @@ enum What {
     Collectives,
 }
 
-/// Runs hir tune.
-pub fn main_with(command_line: CommandLine) -> Exit {
-    super::run_tool::<Options>("hir tune", command_line, EXAMPLES, |it| &it.diagnostics, run)
-}
-
-fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
+pub(super) fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
     let What::Collectives = options.what;
     let refuse = |message: String| screen.fail(Exit::Environment, message);
     let folder = options.folder.folder(screen)?;

@@ -29,23 +29,11 @@ const FILE: &str = "hir.toml";
 const MAX_SIZE: u64 = 1 << 20;
 
 /// The options that the file can set for all tools.
-const COMMON: [&str; 11] = [
-    "assume",
-    "check-model",
-    "color",
-    "error-format",
-    "fusions",
-    "max-ranks",
-    "max-work",
-    "memory-limit",
-    "quiet",
-    "ranks",
-    "set",
-];
+const COMMON: &str =
+    "assume check-model color error-format fusions max-ranks max-work memory-limit quiet ranks set";
 
 /// Those that it can set for one tool.
-const OF_TOOL: [&str; 9] =
-    ["atol", "check", "device", "inputs", "print", "remarks", "rtol", "timeout", "verify-each"];
+const OF_TOOL: &str = "atol check device inputs print remarks rtol timeout verify-each";
 
 const TABLES: [&str; 5] = ["check", "hang", "opt", "reduce", "run"];
 
@@ -121,8 +109,8 @@ pub(super) fn read(
             }
             (key, value) if is_known(key, false) => add(key, value, false),
             (key, _) => Err(format!(
-                "`{key}` cannot be set here: expected `allow`, {}, or a table {}",
-                COMMON.map(|it| format!("`{it}`")).join(", "),
+                "`{key}` cannot be set here: expected `allow`, `{}`, or a table {}",
+                COMMON.replace(' ', "`, `"),
                 TABLES.map(|it| format!("`[{it}]`")).join(", ")
             )
             .into()),
@@ -154,7 +142,7 @@ fn find() -> Option<PathBuf> {
 }
 
 fn is_known(key: &str, is_of_tool: bool) -> bool {
-    COMMON.contains(&key) || is_of_tool && OF_TOOL.contains(&key)
+    COMMON.split(' ').chain(OF_TOOL.split(' ').filter(|_| is_of_tool)).any(|it| it == key)
 }
 
 /// Returns the words of the command line that set an option.

@@ -2,8 +2,8 @@
 
 use std::{ffi::OsString, io::Write, path::PathBuf};
 
-use clap::{Arg, ArgAction, Command, Parser, value_parser};
-use clap_complete::Shell;
+use clap::{Arg, Command, Parser, value_parser};
+use hir_certify::{information, information_options};
 
 use super::{config, exit_of_print, usage::error_text};
 use crate::session::Session;
@@ -25,7 +25,7 @@ pub fn parse_arguments<O: Parser>(session: &Session, examples: &str) -> Result<O
     let name = OsString::from(session.tool);
     let words: Vec<OsString> =
         std::iter::once(name).chain(session.command_line.arguments.iter().cloned()).collect();
-    print_generated(session, command.clone(), &words)?;
+    print_information(session, || command.clone(), || command.clone())?;
     let matches = command.clone().try_get_matches_from(words)?;
     let Some(defaults) = config::read(session, &command, &matches)? else {
         return O::from_arg_matches(&matches);
@@ -39,53 +39,26 @@ pub fn parse_arguments<O: Parser>(session: &Session, examples: &str) -> Result<O
 
 /// Returns the command of a tool with the examples, the exit codes and the flags that all tools have.
 pub fn command<O: Parser>(examples: &str) -> Command {
-    let completions = Arg::new("completions")
-        .long("completions")
-        .value_name("SHELL")
-        .value_parser(value_parser!(Shell))
-        .exclusive(true)
-        .help_heading("Information")
-        .help("Print a completion script for this shell");
-    let man = Arg::new("man")
-        .long("man")
-        .action(ArgAction::SetTrue)
-        .exclusive(true)
-        .help_heading("Information")
-        .help("Print the manual page, in roff");
     let config = Arg::new("config")
         .long("config")
         .value_name("FILE")
         .value_parser(value_parser!(PathBuf))
         .help_heading("Information")
         .help("Read default options from FILE instead of the next `hir.toml` above this folder; `none`: from no file");
-    let command = O::command();
-    // Shells complete the first word: the script of `hir` has its tools.
-    let is_part = command.get_name().contains(' ');
-    command
-        .arg(config)
-        .args(Some(completions).filter(|_| !is_part))
-        .arg(man)
-        .after_long_help(format!("Examples:\n{examples}\n\nExit codes:\n{}", exit_codes()))
+    let help = format!("Examples:\n{examples}\n\nExit codes:\n{}", exit_codes());
+    O::command().arg(config).args(information_options()).after_long_help(help)
 }
 
-/// Prints what `--completions` or `--man`, given as the first argument, asks for, and exits.
-fn print_generated(session: &Session, command: Command, words: &[OsString]) -> Result<(), clap::Error> {
-    let Some("--completions" | "--man") =
-        words.get(1).and_then(|it| it.to_str()).map(|it| it.split('=').next().unwrap_or(it))
-    else {
-        return Ok(());
-    };
-    // Required arguments of the tool are not required here.
-    let relaxed = command.clone().mut_args(|it| it.required(false));
-    let matches = relaxed.try_get_matches_from(words)?;
-    let mut command = command;
-    let tool = command.get_name().to_owned();
-    let mut out = Vec::new();
-    match matches.try_get_one::<Shell>("completions").unwrap_or_default() {
-        Some(shell) => clap_complete::generate(*shell, &mut command, tool, &mut out),
-        None => clap_mangen::Man::new(command).render(&mut out)?,
-    }
+/// Prints what `--completions` or `--man` asks for, and exits. `whole` returns the command that shells complete.
+///
+/// # Errors
+/// Returns the error that clap reports.
+pub fn print_information(
+    session: &Session,
+    command: impl FnOnce() -> Command,
+    whole: impl FnOnce() -> Command,
+) -> Result<(), clap::Error> {
+    let Some(text) = information(command, whole, &session.command_line.arguments)? else { return Ok(()) };
     let mut stdout = &session.stdout;
-    let written = stdout.write_all(&out).and_then(|()| stdout.flush());
-    exit_of_print(session, written).exit_process()
+    exit_of_print(session, stdout.write_all(&text).and_then(|()| stdout.flush())).exit_process()
 }

@@ -6,102 +6,27 @@ use grammar::list_text;
 use crate::auto;
 
 /// Options whose value may be omitted, so that it has to follow `=`.
-pub const OPTIONAL_VALUE: [&str; 7] = [
-    "--check",
-    "--fix",
-    "--print-changed",
-    "--print-ir-after",
-    "--print-ir-before",
-    "--remarks",
-    "--verify-each",
-];
+pub const OPTIONAL_VALUE: &str =
+    "--check --fix --print-changed --print-ir-after --print-ir-before --remarks --verify-each";
 
 /// The long flags of each tool, without those that all tools for programs have, in alphabetical order.
-pub const FLAGS_BY_TOOL: [(&str, &[&str]); 4] = [
+pub const FLAGS_BY_TOOL: [(&str, &str); 4] = [
     (
         "hir-opt",
-        &[
-            "bisect",
-            "certificate",
-            "check",
-            "check-model",
-            "communication",
-            "crash-reproducer",
-            "dump-pass-pipeline",
-            "explain",
-            "fix",
-            "list-ops",
-            "list-passes",
-            "machine",
-            "nccl",
-            "overlap",
-            "p2p",
-            "print",
-            "print-changed",
-            "print-hb",
-            "print-ir-after",
-            "print-ir-after-all",
-            "print-ir-after-change",
-            "print-ir-after-failure",
-            "print-ir-before",
-            "print-ir-before-all",
-            "print-ir-tree-dir",
-            "print-plan",
-            "rank",
-            "remarks",
-            "run-reproducer",
-            "split-input-file",
-            "statistics",
-            "storage",
-            "timeline",
-            "timing",
-            "verify-diagnostics",
-            "verify-each",
-            "verify-roundtrip",
-            "with",
-            "witness",
-        ],
+        "bisect certificate check check-model communication crash-reproducer dump-pass-pipeline explain fix \
+         list-ops list-passes machine nccl overlap p2p print print-changed print-hb print-ir-after \
+         print-ir-after-all print-ir-after-change print-ir-after-failure print-ir-before print-ir-before-all \
+         print-ir-tree-dir print-plan rank remarks run-reproducer split-input-file statistics storage \
+         timeline timing verify-diagnostics verify-each verify-roundtrip with witness",
     ),
     (
         "hir-run",
-        &[
-            "atol",
-            "batch",
-            "certificate",
-            "check",
-            "check-model",
-            "container",
-            "cudagraph",
-            "device",
-            "expect",
-            "input",
-            "inputs",
-            "iters",
-            "json",
-            "machine",
-            "memory",
-            "output",
-            "overlap",
-            "profile-host",
-            "program",
-            "reference",
-            "remarks",
-            "rtol",
-            "schedule",
-            "seed",
-            "step-by-step",
-            "stress",
-            "timeline",
-            "timeout",
-            "tune",
-            "tune-passes",
-            "tuning",
-            "warmup",
-            "witness",
-        ],
+        "atol batch certificate check check-model container cudagraph device expect input inputs iters json \
+         machine memory output overlap profile-host program reference remarks rtol schedule seed step-by-step \
+         stress timeline timeout tune tune-passes tuning warmup witness",
     ),
-    ("hir-reduce", &["max-tests", "oracle", "print", "reference", "schedule"]),
-    ("hir hang", &["timeline"]),
+    ("hir-reduce", "max-tests oracle print reference schedule"),
+    ("hir hang", "timeline"),
 ];
 
 /// Returns the error in a command line as one line. `arguments` are those of the command line.
@@ -120,7 +45,7 @@ pub fn error_text(error: &clap::Error, arguments: &[String]) -> String {
 
 /// Returns the tools that have a flag, such as `hir-opt and hir-run`; `None` if no tool, or every tool, has it.
 pub(super) fn tools_with(flag: &str) -> Option<String> {
-    let tools = FLAGS_BY_TOOL.iter().filter(|it| it.1.contains(&flag)).map(|it| it.0);
+    let tools = FLAGS_BY_TOOL.iter().filter(|it| it.1.split(' ').any(|it| it == flag)).map(|it| it.0);
     let tools: Vec<&str> = tools.collect();
     (!tools.is_empty()).then(|| list_text(tools.iter(), 4, "and"))
 }
@@ -135,7 +60,7 @@ fn meant_by(error: &clap::Error, arguments: &[String]) -> Option<String> {
     // `--check race`: the value of these options follows `=`, because it may be omitted.
     let mut pairs = arguments.iter().zip(arguments.iter().skip(1));
     let separate = |(flag, value): &(&String, &String)| {
-        OPTIONAL_VALUE.contains(&flag.as_str()) && *value == argument && !value.starts_with('-')
+        OPTIONAL_VALUE.split(' ').any(|it| it == *flag) && *value == argument && !value.starts_with('-')
     };
     if let Some((flag, _)) = pairs.find(separate) {
         return Some(format!("unexpected argument '{argument}' found; write `{flag}={argument}`"));

@@ -215,14 +215,42 @@ fn the_program_is_looked_for_beside_a_dump_that_is_named_as_a_file() {
     fs::write(folder.path().join("train.py"), "import torch\ndist.all_reduce(loss)\n").expect("a file");
     let dumps =
         files::load(&[0, 1].map(|rank| folder.path().join(format!("rank_{rank}.json")))).expect("dumps");
-    let (source, found) = diagnostic(&report(&dumps).findings[0], &dumps.folders);
+    let (source, found) = diagnostic(&report(&dumps).findings[0], &dumps);
     assert_eq!(found.span().text(&source.text), "dist.all_reduce(loss)");
+}
+
+/// As in a page, which is given a folder: the program is the one whose path has the most folders in common, and what is neither a dump
+/// nor Python is left out.
+#[test]
+fn dumps_and_the_program_are_read_from_memory() {
+    let folder = tempfile::tempdir().expect("a folder");
+    write(folder.path(), 2, &[vec![at_line(call(1, "all_reduce", 4), 2)], vec![]]);
+    let read = |programs: &[(&str, &str)]| {
+        let dump = |rank: u32| fs::read(folder.path().join(format!("rank_{rank}.json"))).expect("a file");
+        let mut files: Vec<_> = [0, 1].map(|rank| (format!("job/rank_{rank}.json"), dump(rank))).into();
+        files.extend(programs.iter().map(|it| (it.0.to_owned(), it.1.as_bytes().to_vec())));
+        files::read(&files)
+    };
+    let line = |programs: &[(&str, &str)]| {
+        let dumps = read(programs).expect("dumps");
+        let (source, found) = diagnostic(&report(&dumps).findings[0], &dumps);
+        found.span().text(&source.text).to_owned()
+    };
+    let own = ("job/train.py", "import torch\ndist.all_reduce(loss)\n");
+    let older = ("job/old/train.py", "import torch\ndist.all_reduce(older)\n");
+    assert_eq!(line(&[own, ("job/log_7.txt", "{"), ("job/model_7.bin", "PK")]), "dist.all_reduce(loss)");
+    assert_eq!(line(&[own, older]), "dist.all_reduce(loss)");
+    assert_eq!(line(&[older, own]), "dist.all_reduce(loss)");
+    assert_eq!(line(&[("job/other.py", "")]), "all_reduce(float32 [4])");
+    let fault = read(&[("job/old/rank_1.json", "{}")]).expect_err("two folders").to_string();
+    assert!(fault.ends_with("it has dumps in `job` and `job/old`: give one folder"), "{fault}");
+    assert!(files::read(&[("job/train.py".to_owned(), Vec::new())]).is_err());
 }
 
 #[test]
 fn without_stacks_there_is_no_place() {
     let ranks = [vec![call(1, "all_reduce", 4)], vec![]];
-    let (source, found) = diagnostic(&explained(2, &ranks).findings[0], &[]);
+    let (source, found) = diagnostic(&explained(2, &ranks).findings[0], &Dumps::default());
     assert!(found.labels.is_empty() && source.name.is_empty());
     assert_eq!(found.notes[0], "all_reduce(float32 [4]): rank 0 waits here for rank 1");
 }

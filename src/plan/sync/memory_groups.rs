@@ -143,7 +143,7 @@ pub(super) fn actor_count(plan: &Plan) -> u32 {
 }
 
 /// Returns the representative of the set that contains an element, in a forest of parents.
-fn root(parent: &mut [u32], mut it: u32) -> u32 {
+pub(super) fn root(parent: &mut [u32], mut it: u32) -> u32 {
     while parent[it as usize] != it {
         parent[it as usize] = parent[parent[it as usize] as usize];
         it = parent[it as usize];

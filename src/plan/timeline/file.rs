@@ -3,7 +3,6 @@
 use grammar::InvalidOption;
 use std::{path::PathBuf, str::FromStr};
 
-pub use super::svg::TooManySlices;
 use super::{Timeline, chrome, html, markdown, svg};
 
 /// An operand of `--timeline`.
@@ -11,27 +10,22 @@ use super::{Timeline, chrome, html, markdown, svg};
 pub struct TimelineFile {
     /// The file.
     pub path: PathBuf,
-    format: TimelineFormat,
+    write: Write,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum TimelineFormat {
-    Chrome,
-    Html,
-    Markdown,
-    Svg,
-}
+/// Makes the text of a file.
+type Write = fn(&Timeline, &str, &[String]) -> Result<String, InvalidOption>;
 
 impl FromStr for TimelineFile {
     type Err = InvalidOption;
 
     fn from_str(text: &str) -> Result<Self, InvalidOption> {
         let path = PathBuf::from(text);
-        let format = match path.extension().and_then(|it| it.to_str()) {
-            Some("json") => TimelineFormat::Chrome,
-            Some("html") => TimelineFormat::Html,
-            Some("md") => TimelineFormat::Markdown,
-            Some("svg") => TimelineFormat::Svg,
+        let write: Write = match path.extension().and_then(|it| it.to_str()) {
+            Some("json") => |timeline, _, _| Ok(chrome::trace(timeline)),
+            Some("html") => |timeline, title, report| Ok(html::page(timeline, title, report)),
+            Some("md") => |timeline, title, report| Ok(markdown::text(timeline, title, report)),
+            Some("svg") => |timeline, title, _| svg::picture(timeline, title),
             _ => {
                 return Err(
                     "the name must end with `.svg` (a picture), `.html` (a page), `.md` (Markdown) or `.json` (a trace \
@@ -40,7 +34,7 @@ impl FromStr for TimelineFile {
                 );
             }
         };
-        Ok(Self { path, format })
+        Ok(Self { path, write })
     }
 }
 
@@ -49,12 +43,7 @@ impl TimelineFile {
     ///
     /// # Errors
     /// A picture would be too large.
-    pub fn text(&self, timeline: &Timeline, title: &str, report: &[String]) -> Result<String, TooManySlices> {
-        match self.format {
-            TimelineFormat::Chrome => Ok(chrome::trace(timeline)),
-            TimelineFormat::Html => Ok(html::page(timeline, title, report)),
-            TimelineFormat::Markdown => Ok(markdown::text(timeline, title, report)),
-            TimelineFormat::Svg => svg::picture(timeline, title),
-        }
+    pub fn text(&self, timeline: &Timeline, title: &str, report: &[String]) -> Result<String, InvalidOption> {
+        (self.write)(timeline, title, report)
     }
 }

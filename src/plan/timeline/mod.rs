@@ -21,7 +21,7 @@ pub mod estimator;
 pub mod file;
 mod fused;
 pub mod hosts;
-mod html;
+pub mod html;
 mod items;
 mod links;
 pub mod machine;
@@ -29,7 +29,7 @@ mod markdown;
 pub mod overlap;
 pub mod shipped;
 mod slices;
-mod svg;
+pub mod svg;
 mod times;
 pub mod work;
 mod work_kind;
@@ -54,6 +54,19 @@ pub struct Timeline {
     /// The ranks that do the same at the same times: the first of each class has rows, and stands for the others. Empty if each
     /// rank has rows.
     pub classes: Vec<Vec<usize>>,
+    /// Why what never ends does not; empty if all of it ends.
+    pub diagnosis: Diagnosis,
+}
+
+/// Why a run or a job does not proceed.
+#[derive(Clone, Debug, Default)]
+pub struct Diagnosis {
+    /// What happened, in one line, and what is known about it.
+    pub lines: Vec<String>,
+    /// The ranks that are named as the cause.
+    pub ranks: Vec<usize>,
+    /// Their instructions that are.
+    pub calls: Vec<InstRef>,
 }
 
 /// A place where work executes, one piece after another.
@@ -150,6 +163,24 @@ impl Timeline {
     pub fn ranks_like(&self, rank: usize) -> Vec<usize> {
         let class = self.classes.iter().find(|it| it.first() == Some(&rank));
         class.cloned().unwrap_or_else(|| vec![rank])
+    }
+
+    /// Returns whether each row is shown: those with slices, and one of each rank that is named as the cause.
+    pub(crate) fn shown_rows(&self) -> Vec<bool> {
+        let mut shown = vec![false; self.rows.len()];
+        self.slices.iter().for_each(|it| shown[it.row] = true);
+        for rank in &self.diagnosis.ranks {
+            let mut own = (0..shown.len()).filter(|it| self.rows[*it].rank == *rank);
+            if let (Some(first), false) = (own.clone().next(), own.any(|it| shown[it])) {
+                shown[first] = true;
+            }
+        }
+        shown
+    }
+
+    /// Returns whether a slice is named as the cause of what does not proceed.
+    pub(crate) fn is_named(&self, slice: &Slice) -> bool {
+        self.diagnosis.calls.contains(&slice.inst_ref)
     }
 
     /// Returns the times between which the end is in nine of ten programs, where the error is known.
@@ -310,6 +341,78 @@ mod tests {
             shares_link: false,
             cause,
             is_crowded,
+        }
+    }
+
+    /// However long the names of a file, a row and a machine are, all lines of a picture are as wide as it at most, and no character is
+    /// missing.
+    #[test]
+    fn no_line_of_a_picture_is_cut() {
+        let long = "a-name-without-blanks-".repeat(20)
+            + "and some words of 自然 language behind it. ".repeat(9).as_str();
+        let rows = (0..3).map(|rank| Row { rank, lane: Lane::Group(long.clone()) }).collect();
+        let slices = vec![
+            Slice { label: long.clone(), ..slice(0, SliceKind::Compute, 0.0, Some(1e9), None) },
+            slice(1, SliceKind::Communication, 3.0, None, None),
+        ];
+        let diagnosis =
+            Diagnosis { lines: vec![long.clone()], ranks: vec![2], calls: vec![slices[1].inst_ref] };
+        let timeline = Timeline { rows, slices, source: long.clone(), diagnosis, ..Timeline::default() };
+        let picture = svg::picture(&timeline, &long).unwrap_or_default();
+        let number = |text: &str, key: &str| -> f64 {
+            let rest = text.split(key).nth(1).unwrap_or_default();
+            rest.split(['"', ' ']).next().and_then(|it| it.parse().ok()).unwrap_or(f64::NAN)
+        };
+        let width = number(&picture, "viewBox=\"0 0 ");
+        let (mut count, mut characters) = (0, 0);
+        for it in picture.split("<text ").skip(1) {
+            let shown = it.split("</text>").next().unwrap_or_default();
+            let text: String =
+                shown.split('<').filter_map(|it| it.split('>').nth(1)).collect::<Vec<_>>().concat();
+            let columns: f64 = text.trim_end().chars().map(|it| if it.is_ascii() { 1.0 } else { 2.0 }).sum();
+            let part = if it.contains("text-anchor=\"middle\"") { 0.5 } else { 1.0 };
+            assert!(number(it, "x=\"") + part * columns * 6.7 <= width, "{text}");
+            (count, characters) = (count + 1, characters + text.chars().filter(|it| *it != ' ').count());
+        }
+        let blanks = long.matches(' ').count();
+        // The title, the cause, the source and three rows.
+        assert!(characters >= 6 * (long.chars().count() - blanks), "{count} lines");
+        assert!(picture.contains("class=\"open named\"") && picture.matches(">► rank 2").count() == 1);
+    }
+
+    /// WCAG 2.1: texts have a contrast of 4.5 at least, on what is behind them, and bars of 3.
+    #[test]
+    fn colours_have_enough_contrast_in_both_schemes() {
+        let (light, dark) = svg::STYLE.split_once("@media").unwrap_or_default();
+        for style in [light, dark] {
+            let luminance = |class: &str| {
+                let rule = style.split(&format!("{class}{{")).nth(1).unwrap_or_default();
+                let rule = rule.split('}').next().unwrap_or_default();
+                let hex = rule.split("fill:#").nth(1).unwrap_or_default();
+                let hex: Vec<char> = hex.chars().take_while(char::is_ascii_hexdigit).collect();
+                let digits = |at: usize| match hex.len() {
+                    3 => [hex[at], hex[at]],
+                    _ => [hex[2 * at], hex[2 * at + 1]],
+                };
+                let part = |at: usize| {
+                    let value =
+                        f64::from(u8::from_str_radix(&String::from_iter(digits(at)), 16).unwrap_or(0))
+                            / 255.0;
+                    if value <= 0.04045 { value / 12.92 } else { ((value + 0.055) / 1.055).powf(2.4) }
+                };
+                0.2126 * part(0) + 0.7152 * part(1) + 0.0722 * part(2)
+            };
+            let contrast = |a: &str, b: &str| {
+                let (a, b) = (luminance(a), luminance(b));
+                (a.max(b) + 0.05) / (a.min(b) + 0.05)
+            };
+            for text in ["text", ".c", ".n"] {
+                assert!(contrast(text, ".b") >= 4.5, "{text}: {}", contrast(text, ".b"));
+            }
+            for bar in [".compute", ".memory", ".communication", ".wait", ".open"] {
+                assert!(contrast(bar, ".b") >= 3.0, "{bar}: {}", contrast(bar, ".b"));
+                assert!(bar == ".wait" || contrast(bar, ".l") >= 4.5, "{bar}: {}", contrast(bar, ".l"));
+            }
         }
     }
 

@@ -387,10 +387,8 @@ mod tests {
             let timeline = Timeline {
                 rows: lanes.iter().map(|(rank, lane)| Row { rank: *rank, lane: lane.clone() }).collect(),
                 slices: before.clone(),
-                source: String::new(),
                 is_measured,
-                error: None,
-                classes: Vec::new(),
+                ..Timeline::default()
             };
             assert_eq!(cause_of(&timeline, &it).name(), name, "{it:?}");
         }

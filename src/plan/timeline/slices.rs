@@ -2,10 +2,10 @@
 
 use rustc_hash::FxHashSet;
 
-use super::{Lane, Row, Slice, SliceKind, Timeline, label_of, rows_of, times::Times};
+use super::{Diagnosis, Lane, Row, Slice, SliceKind, Timeline, label_of, rows_of, times::Times};
 use crate::{
-    InstKind, Plan,
-    sync::{InstRef, WorldState, happens_before::first_actors},
+    InstKind, Plan, World,
+    sync::{Cause, InstRef, WorldState, explain, happens_before::first_actors},
 };
 
 /// Waits that are shorter are not shown, in microseconds.
@@ -16,7 +16,7 @@ impl Times<'_> {
     /// each class has rows.
     pub(super) fn timeline(
         &self,
-        plans: &[Plan],
+        plans: &World,
         state: Option<&WorldState>,
         source: String,
         classes: Vec<Vec<usize>>,
@@ -25,7 +25,7 @@ impl Times<'_> {
         let mut first_row = Vec::new();
         let mut rows: Vec<Row> = Vec::new();
         let shown: FxHashSet<usize> = classes.iter().filter_map(|it| it.first().copied()).collect();
-        for plan in plans {
+        for plan in plans.iter() {
             first_row.push(rows.len());
             if classes.is_empty() || shown.contains(&plan.rank) {
                 rows.extend(rows_of(plan));
@@ -79,7 +79,8 @@ impl Times<'_> {
                 slices.push(slice(plan, inst, (first_row[rank], SliceKind::Wait), (0.0, None)));
             }
         }
-        sorted(Timeline { rows, slices, source, is_measured: false, error: None, classes })
+        let diagnosis = state.map(|it| diagnosis(plans, it)).unwrap_or_default();
+        sorted(Timeline { rows, slices, source, classes, diagnosis, ..Timeline::default() })
     }
 
     /// By item: when the next work of its actor begins. A wait is over by then, even if its own time is later: that of
@@ -124,6 +125,18 @@ impl Times<'_> {
         }
         (None, false)
     }
+}
+
+/// Explains a deadlock: the ranks that skip a communication or wait for each other are named, and what they wait in.
+fn diagnosis(world: &World, state: &WorldState) -> Diagnosis {
+    let found = explain(world, state);
+    let skipping = found.skips.iter().flat_map(|it| it.ranks.iter().copied());
+    let ranks: Vec<usize> = match &found.cause {
+        Cause::Cycle { ranks, .. } => skipping.chain(ranks.iter().copied()).collect(),
+        Cause::NeverSatisfied { .. } => skipping.collect(),
+    };
+    let calls = found.waits.iter().map(|it| it.inst_ref).filter(|it| ranks.contains(&it.rank)).collect();
+    Diagnosis { lines: found.to_string().lines().map(str::to_owned).collect(), ranks, calls }
 }
 
 /// Returns the slice of an instruction, without its cause.

@@ -3,23 +3,27 @@
 
 use std::collections::BTreeMap;
 
+use grammar::render::{Format, Style, render};
 use hir_hang::{
+    diagnostics::diagnostic,
     dumps::Dumps,
-    record::{Batch, Peer, Record},
+    record::{Batch, Peer, Rank, Record},
+    report::Report,
     site::site,
 };
 use hir_plan::{
     sync::InstRef,
-    timeline::{Lane, Row, Slice, SliceKind, Timeline},
+    timeline::{Diagnosis, Lane, Row, Slice, SliceKind, Timeline},
 };
 
 /// Returns the timeline. Times are those of the clocks of the hosts, from the first call of all ranks.
-pub(super) fn timeline(dumps: &Dumps) -> Timeline {
+pub(super) fn timeline(dumps: &Dumps, found: &Report) -> Timeline {
     let records = &dumps.records;
     let all = records.ranks.iter().flat_map(|it| &it.records);
     let first = all.map(|it| it.created).min().unwrap_or(0);
     let micros = |time: i64| time.saturating_sub(first) as f64 / 1000.0;
     let mut timeline = Timeline {
+        diagnosis: diagnosis(dumps, found),
         source: "from the flight recorder: a call begins when the host made it or, if it is later, when the call before it in its row ended, and ends when its completion was noticed".to_owned(),
         ..Timeline::default()
     };
@@ -56,7 +60,33 @@ pub(super) fn timeline(dumps: &Dumps) -> Timeline {
         }
     }
     timeline.slices.sort_by(|a, b| a.begin.total_cmp(&b.begin));
+    let absent = timeline.diagnosis.ranks.iter().filter(|it| records.log(**it as Rank).is_none());
+    timeline.rows.extend(absent.map(|it| Row { rank: *it, lane: Lane::Group("no dump".to_owned()) }));
     timeline
+}
+
+/// Returns what was found first: its ranks, and their calls at the positions that its labels have.
+fn diagnosis(dumps: &Dumps, found: &Report) -> Diagnosis {
+    let Some(finding) = found.findings.first() else { return Diagnosis::default() };
+    let (source, diagnostic) = diagnostic(finding, dumps);
+    let mut text = Vec::new();
+    // Writing to memory does not fail.
+    let _ = render(&[diagnostic], &source.name, &source.text, Format::Human, Style::default(), &mut text);
+    // The verdict says what the first line says. Lines that only separate others are left out.
+    let text = String::from_utf8_lossy(&text);
+    let text = text.lines().skip(1).filter(|it| it.trim() != "│").map(str::to_owned);
+    let lines = std::iter::once(found.verdict()).chain(text);
+    let place = |it: &Record| (it.group, it.seq, it.p2p_seq, it.peer);
+    let of_label = |(rank, at): (Rank, usize)| dumps.records.log(rank)?.records.get(at).map(place);
+    let labels = finding.labels.iter().map(|it| it.record).filter(|it| finding.ranks.contains(&it.0));
+    let places: Vec<_> = labels.filter_map(of_label).collect();
+    let mut calls = Vec::new();
+    for log in finding.ranks.iter().filter_map(|it| dumps.records.log(*it)) {
+        let own = log.records.iter().enumerate().filter(|it| places.contains(&place(it.1)));
+        calls.extend(own.map(|(inst, _)| InstRef { rank: log.rank as usize, inst }));
+    }
+    let ranks = finding.ranks.iter().map(|it| *it as usize).collect();
+    Diagnosis { lines: lines.collect(), ranks, calls }
 }
 
 fn row_name(dumps: &Dumps, record: &Record) -> String {

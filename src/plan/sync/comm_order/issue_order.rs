@@ -6,8 +6,7 @@
 //! part of a communication to another one. The first kind does not go back in the sorted list, and the second kind stays
 //! where it is, so a path of both cannot come back to an earlier instruction.
 
-use super::kernels::root;
-use crate::sync::{CommKey, CommNo, CommRole, InstRef, World};
+use crate::sync::{CommKey, CommNo, CommRole, InstRef, World, memory_groups::root};
 
 /// Returns whether it is possible. Time is proportional to the number of parts of communications.
 pub(super) fn is_possible(world: &World) -> bool {

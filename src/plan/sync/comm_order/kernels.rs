@@ -10,6 +10,7 @@ use crate::{
     sync::{
         CommKey, CommMatching, CommNo, InstRef, MemoryGroups, World,
         happens_before::{GroupOrders, walk_group},
+        memory_groups::root,
     },
 };
 
@@ -182,15 +183,6 @@ fn kernels(world: &World) -> Vec<Vec<InstRef>> {
 
 fn communicator(plans: &[Plan], at: InstRef) -> Option<u32> {
     plans[at.rank].code[at.inst].kind.communication().map(|it| it.communicator())
-}
-
-/// Returns the representative of the set that contains an element, in a forest of parents.
-pub(super) fn root(parent: &mut [CommNo], mut it: CommNo) -> CommNo {
-    while parent[it as usize] != it {
-        parent[it as usize] = parent[parent[it as usize] as usize];
-        it = parent[it as usize];
-    }
-    it
 }
 
 /// Returns, by the first instruction of each member's part of a collective over peer memory, a number that all

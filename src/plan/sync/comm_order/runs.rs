@@ -19,10 +19,10 @@
 use super::{
     CommOrderCycle, TooManyComms,
     issue_order::is_possible,
-    kernels::{Kernel, RankKernels, kernels_of, root},
+    kernels::{Kernel, RankKernels, kernels_of},
     unordered,
 };
-use crate::sync::{CommNo, InstRef, MemoryGroups, World};
+use crate::sync::{CommNo, InstRef, MemoryGroups, World, memory_groups::root};
 
 /// The maximum number of kernels that all searches for connections visit together.
 const MAX_VISITS: usize = 1 << 24;
