@@ -146,7 +146,7 @@ try {
 
   // Another sample, lowered and overlapped.
   await page.select("#sample", "column-parallel");
-  await verdict("8 ranks: no race");
+  await verdict("4 ranks: no race");
   await view("passes");
   await page.click("#lower");
   await until(() => document.querySelectorAll("#lowered pre").length === 2);
@@ -154,13 +154,13 @@ try {
   assert.equal(await page.$$eval("#lowered pre", all => all.every(it => it.getBoundingClientRect().right <= innerWidth)), true, "both sides are visible");
   await look("passes");
   await page.click("#take");
-  await verdict("8 ranks: no race");
+  await verdict("4 ranks: no race");
   await view("timeline");
-  await timelinePage(8, "line");
+  await timelinePage(4, "line");
 
-  // The same on 64 ranks.
+  // A small one on 64 ranks.
   const mesh = Array.from({ length: 64 }, (_, rank) => rank).join(" ");
-  const layer = readFileSync(join(root, "samples/column-parallel.hir"), "utf8");
+  const layer = readFileSync(join(root, "tests/cases/overlap/column-parallel.hir"), "utf8");
   await paste(layer.replaceAll("{0 1 2 3 4 5 6 7}", `{${mesh}}`).replaceAll("x0{8}", "x0{64}").replaceAll("istreamIdx6{8}", "istreamIdx6{64}"));
   await verdict("64 ranks: no race");
   await view("passes");

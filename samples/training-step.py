@@ -3,7 +3,7 @@
 The block has pre-norm RMSNorm, grouped-query attention with RoPE and a causal mask, and SwiGLU; the loss is the cross entropy over a sharded
 vocabulary. The program has the forward pass, the backward pass, derived by hand, and Adam. The mesh is data x tensor: deviceIdx.y splits
 the sequences of the batch, and the states of Adam besides (ZeRO); deviceIdx.x splits weights, and outside of the products the rows of
-each sequence (sequence parallelism). Only inputs and outputs have a mesh.
+each sequence (sequence parallelism). Inputs, outputs, and products that could be split in two ways have a mesh.
 
 `python training-step.py` writes the program for 4 ranks, the test case for 8 ranks, and the tensors of both. It needs torch and safetensors.
 """
@@ -22,7 +22,7 @@ class Program:
 
     def __init__(self, mesh):
         self.mesh, self.axis = mesh, 0
-        self.tensors, self.domains, self.body, self.shapes = [], [], [], {}
+        self.tensors, self.domains, self.body, self.shapes, self.splits = [], [], [], {}, {}
         self.inputs, self.outputs = [], []
 
     def axes(self, count):
@@ -59,6 +59,7 @@ class Program:
                 axis = inner
             loop.append(axis)
         name = self.declare(shape, loop, dtype, f" (DeviceMesh{{{''.join(rows)}}})")
+        self.splits[name] = splits
         if clauses:
             self.domains.append(f"  {name}: logical({', '.join(logical)}), {', '.join(clauses)}")
         return name
@@ -112,11 +113,18 @@ class Program:
     def reshape(self, value, shape):
         return self.set(self.tensor(shape), f"reshape( {value} )")
 
+    def product(self, left, right, dim):
+        """Returns a tensor for a product whose last dimension is dimension `dim` of the right operand. If this is a weight that deviceIdx.x
+        splits along it, the result is split like that, too: the weight stays as it is, and the rows of the left operand are gathered."""
+        shape = self.shapes[left][:-1] + [self.shapes[right][dim]]
+        stays = dim in self.splits.get(right, {})
+        return self.sharded(shape, {0: "y", len(shape) - 1: "x"}) if stays else self.tensor(shape)
+
     def linear(self, value, weight):
-        return self.set(self.tensor(self.shapes[value][:-1] + [self.shapes[weight][0]]), f"linear({value}, {weight})")
+        return self.set(self.product(value, weight, 0), f"linear({value}, {weight})")
 
     def matmul(self, left, right):
-        return self.set(self.tensor(self.shapes[left][:-1] + [self.shapes[right][-1]]), f"matmul({left}, {right})")
+        return self.set(self.product(left, right, 1), f"matmul({left}, {right})")
 
     def halves(self, value):
         *outer, last = self.shapes[value]
@@ -349,15 +357,14 @@ def write(path, mesh, folder, about):
     file = f"@%S/{folder}training-step.safetensors"
     inputs = " ".join(f"--input {names[it]}={file}#{it}" for it in given)
     expected = " ".join(f"--expect {names[it]}={file}#{it}" for it in wanted)
-    lower, overlap = [f"--passes '{it}{{propagate-shardings.prefer=weights-stay}}'" for it in ("@lower", "@overlap")]
     runs = [
-        f"hir-run %s {lower} {inputs} {expected}",
-        f"hir-run %s {overlap} {inputs} {expected} --schedule=seed:0..3",
-        f"hir-opt %s {overlap} --communication",
+        f"hir-run %s --passes @lower {inputs} {expected}",
+        f"hir-run %s --passes @overlap {inputs} {expected} --schedule=seed:0..3",
+        "hir-opt %s --passes @overlap --communication",
     ]
     if mesh["x"] * mesh["y"] > 4:
         # Runs with files are not repeated on emulated GPUs, where eight ranks take most of a minute.
-        runs = [f"hir-run %s {overlap} {inputs} {expected} --timeline %t/timeline.json"]
+        runs = [f"hir-run %s --passes @overlap {inputs} {expected} --timeline %t/timeline.json"]
     head = [f"// RUN: {it}" for it in runs] + [f"// {it}" for it in about]
     path.write_text("\n".join(head) + "\n" + program.text())
     tensors = given | wanted
@@ -371,8 +378,8 @@ tensors = write(
     "",
     [
         "A training step of a transformer block on 2 x 2 devices, data x tensor: forward, backward, and Adam with states sharded over both.",
-        "training-step.py wrote this program. Only inputs and outputs have a mesh; `@overlap` determines the others. The expected values",
-        "are those of PyTorch.",
+        "training-step.py wrote this program. Inputs, outputs, and products that could be split in two ways have a mesh; `@overlap`",
+        "determines the others. The expected values are those of PyTorch.",
     ],
 )
 write(

@@ -31,7 +31,7 @@
 //! assert_eq!(whole.shape, [8]);
 //! assert_eq!(outcome.outputs[1][0].as_ref().map(|it| &it.data), Some(&whole.data));
 //!
-//! let timeline = hir::timeline(&world).map_err(|fault| format!("{fault:?}"))?;
+//! let timeline = hir::timeline(&world, &program, &source).map_err(|fault| format!("{fault:?}"))?;
 //! assert!(timeline.rows.iter().any(|row| row.rank == 1));
 //! # Ok::<(), String>(())
 //! ```
@@ -62,7 +62,12 @@ use grammar::{
     source::Source,
 };
 use hir_check::{Checks, Report};
-use hir_plan::{World, limits::DEFAULT_MEMORY_LIMIT, sync::happens_before::OrderError, timeline::Timeline};
+use hir_plan::{
+    World,
+    limits::{DEFAULT_MEMORY_LIMIT, Limits},
+    sync::happens_before::OrderError,
+    timeline::{Timeline, estimator::Planned},
+};
 use hir_process::threads::start_workers;
 use hir_sim::{Schedule, SimOutcome};
 use hir_tensor::generate::InputKind;
@@ -113,10 +118,12 @@ pub fn simulate(world: &World, seed: u64) -> Result<SimOutcome, RunError> {
     verdict::simulate(world, inputs, &Schedule::Program, DEFAULT_MEMORY_LIMIT)
 }
 
-/// Estimates when every rank, stream and communicator works and what it waits for.
+/// Estimates when every rank, stream and communicator works and what it waits for, on the default machine: two H200s of one host.
+/// If statements of the program reshard, that is the timeline of the program as `@lower` lowers it.
 ///
 /// # Errors
 /// The ranks have too many streams.
-pub fn timeline(world: &World) -> Result<Timeline, OrderError> {
-    timeline::estimate::estimate(world)
+pub fn timeline(world: &World, program: &Program, source: &Source) -> Result<Timeline, OrderError> {
+    let text = Planned { program, lines: &source.lines, limits: &Limits::default() };
+    auto::machine::default_estimator().timeline(world, Some(text))
 }

@@ -31,6 +31,7 @@
 //! * on a statement that the checker reports as removable and that is needed (`excess`);
 //! * on a buffer assignment that gives the same memory to buffers that are in use at the same time
 //!   (`layouts`);
+//! * on a long sentence of a page (`prose`);
 //! * on a race of a long program that the checker does not report, or that does not exist (`long_streams`);
 //! * on an operator or a cast whose kernel rounds differently from the simulator (`operators`).
 
@@ -99,6 +100,7 @@ mod suite {
     pub mod pipelines;
     pub mod programs;
     pub mod promises;
+    pub mod prose;
     pub mod ranks;
     pub mod recorded;
     pub mod rendezvous;
@@ -143,13 +145,14 @@ fn main() -> ExitCode {
     arguments.test_threads.get_or_insert(thread::available_parallelism().map_or(1, usize::from) + 1);
     let mut cases = files(&Path::new(ROOT).join("tests/cases"), "hir");
     let samples = files(&Path::new(ROOT).join("samples"), "hir");
-    cases.extend(samples.iter().cloned());
+    let (large, small) = samples.iter().cloned().partition::<Vec<_>, _>(|it| is_large(it));
+    cases.extend(small);
     // Modules of StableHLO; edits of them are tested in `src/stablehlo/tests`.
     let modules = files(&Path::new(ROOT).join("tests/cases"), "mlir");
     let mut trials: Vec<Trial> =
-        cases.iter().chain(&modules).map(|path| cases::trial(path.clone())).collect();
+        cases.iter().chain(&modules).chain(&large).map(|path| cases::trial(path.clone())).collect();
     trials.push(Trial::test("children_take_signals", move || Ok(taken?)));
-    let all = [&cases[..], &modules].concat();
+    let all = [&cases[..], &modules, &large].concat();
     trials.push(Trial::test("every_snapshot_has_a_case", move || check_snapshots(&all)));
     trials.extend(mutations::trials(&cases, &samples));
     trials.extend(cascades::trials(&cases));
@@ -166,6 +169,7 @@ fn main() -> ExitCode {
     trials.extend(exploration::trials());
     trials.extend(models::trials());
     trials.extend(pages::trials());
+    trials.extend(prose::trials());
     trials.extend(usage::trials());
     trials.extend(stuck::trials());
     trials.extend(dependencies::trials());
@@ -207,6 +211,19 @@ fn main() -> ExitCode {
     let names = trials.iter().map(|it| it.name().to_owned()).collect();
     trials.push(promises::trial(names));
     libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// Returns whether a sample has the extents of a real layer, and takes seconds to compute: a small program of the same name is in
+/// `tests/cases/overlap`. Of a large sample only its commands run; the tests of many programs take the small one.
+fn is_large(sample: &Path) -> bool {
+    sample.file_name().is_some_and(|it| Path::new(ROOT).join("tests/cases/overlap").join(it).exists())
+}
+
+/// Returns whether a program is a sample, or the small one of a large sample.
+fn is_sample(path: &Path) -> bool {
+    let is_in = |folder: &str| path.starts_with(Path::new(ROOT).join(folder));
+    let has_sample = || path.file_name().is_some_and(|it| Path::new(ROOT).join("samples").join(it).exists());
+    is_in("samples") || is_in("tests/cases/overlap") && has_sample()
 }
 
 /// Inserts trials that mostly wait, for delays and for processes, between the others, so that others use the cores meanwhile.

@@ -34,7 +34,7 @@
 # small (-s). NVLink multicast is off for all.
 #
 # The output file also has records: versions once for each call of this script; clocks, power and temperature of
-# the GPUs before and after each turn. `regressions.py` compares two files, and `picture.py` draws one.
+# the GPUs before and after each turn. `regressions.py` compares it with an earlier one, or with `measurements.json`.
 #
 # Exit codes:
 #   0   everything is in the output file

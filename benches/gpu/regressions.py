@@ -1,101 +1,79 @@
 #!/usr/bin/env python3
 """Compares output files of compare.sh, and fails on a regression.
 
-    regressions.py reduce FILE >benches/gpu/baseline.jsonl
-        prints the medians over rounds, one JSON line per measurement, and the versions: a baseline
-    regressions.py compare BASELINE NEW [-p PERCENT]
-        compares the ratios of two files, either of which may be a baseline
+    regressions.py [OLD] NEW [-p PERCENT]
 
-The ratio of a shape is that of the fastest measurement of hir-run and the fastest alternative of the same file.
-Without alternatives it is that of hir-run and its matrix products alone. Absolute times of different machines are
-not compared.
+Without OLD, NEW is compared with the layers and collectives of measurements.json. The ratio of a shape is that of the fastest
+measurement of hir-run and the fastest alternative of the same file, or its matrix products alone.
 
-Exit codes of compare:
+Exit codes:
   0   no ratio got worse by more than PERCENT (default: 5)
-  1   one did, or hir-run failed on a shape that the baseline has
+  1   one did, or hir-run failed on a shape that OLD has
   2   wrong command line, or the files have no shape in common
 """
 import argparse
-import json
+import math
+import statistics
 import sys
 
 sys.dont_write_bytecode = True
 
-import tables  # noqa: E402: after the line above
-
-SHAPE = ("workload", "ranks", "m", "n", "k", "slices")
-VERSIONS = ("record", "time", "GPUs", "driver", "CUDA", "NCCL", "PyTorch", "hir", "commit")
-
-
-def reduce(options):
-    lines, records = tables.read(options.file)
-    for record in records:
-        if record["record"] == "versions":
-            print(json.dumps({name: record.get(name) for name in VERSIONS}))
-    for shape, measurements in tables.by_shape(lines).items():
-        for name, us in tables.medians(measurements).items():
-            good = [it for it in measurements[name] if it["us"] is not None]
-            rounds = sum(it.get("rounds", 1) for it in good)
-            who, what, issue = name
-            line = {"who": who, "name": what, "issue": issue, **dict(zip(SHAPE, shape)), "us": round(us, 3)}
-            print(json.dumps({**line, "rounds": rounds}))
+import cases  # noqa: E402: after the line above
+import measurements  # noqa: E402
+import tables  # noqa: E402
 
 
 def ratios(path):
     """Returns for each shape and each reference the ratio of the fastest measurement of hir-run, and its name; or
     None instead of a shape on which hir-run has no time."""
+    if path == measurements.FILE:
+        return recorded(measurements.load())
     found = {}
-    for shape, measurements in tables.by_shape(tables.read(path)[0]).items():
-        medians = tables.medians(measurements)
+    for shape, lines in tables.by_shape(tables.read(path)[0]).items():
+        medians = tables.medians(lines)
         ours = tables.fastest(medians, "ours")
-        references = {"best peer": tables.fastest(medians, "peer")}
-        references["matmul only"] = tables.fastest(medians, "ours", only=True)
-        found[shape] = ours and {
-            what: (medians[ours] / medians[it], f"{ours[1]} ({ours[2]})") for what, it in references.items() if it
-        }
+        references = {"best peer": tables.fastest(medians, "peer"), "matmul only": tables.fastest(medians, "ours", only=True)}
+        name = ours and f"{ours[1]} ({ours[2]})"
+        found[shape] = ours and {what: (medians[ours] / medians[it], name) for what, it in references.items() if it}
+    return found
+
+
+def recorded(data):
+    """Returns the ratios of the file of measurements. Of several runs of a shape the last one counts."""
+    found = {}
+    for row in (*measurements.rows(data, "layers"), *measurements.rows(data, "collectives")):
+        case = row["case"].split(",")[0] if "case" in row else f"{row['kind']}:{row['bytes'] // 2}:1:1:1"
+        shape = tables.key({**cases.parse(case), "ranks": row["ranks"]})
+        ours, peer = (measurements.values(row[it]) for it in ("hir", "peer"))
+        if ours and peer:
+            found[shape] = {"best peer": (float(statistics.median(ours) / statistics.median(peer)), row.get("layer", "hir-run"))}
     return found
 
 
 def compare(options):
-    old, new = ratios(options.baseline), ratios(options.new)
-    rows, worse = [], 0
+    old, new, found = ratios(options.baseline), ratios(options.new), []
     for shape, before in old.items():
         after = new.get(shape, {})
-        shared = [it for it in before or () if after is None or it in after]
-        if not shared:
-            continue
-        what = shared[0]
-        ratio, name = before[what]
-        if after is None:
-            verdict, told, now = "FAILED", "-", "-"
-        else:
-            change = 100 * (after[what][0] / ratio - 1)
-            verdict = "WORSE" if change > options.percent else "better" if change < -options.percent else "equal"
-            now, told, name = f"{after[what][0]:.3f}", f"{change:+.1f}%", after[what][1]
-        worse += verdict in ("WORSE", "FAILED")
-        rows.append((tables.title(shape), what, f"{ratio:.3f}", now, told, verdict, name))
-    if not rows:
+        what = next((it for it in before or () if after is None or it in after), None)
+        if what:
+            ratio, name = before[what]
+            now, name = after[what] if after else (math.inf, f"FAILED, {name}")
+            change = 100 * (now / ratio - 1)
+            found.append("WORSE" if change > options.percent else "better" if change < -options.percent else "equal")
+            print(f"{found[-1]:6} {ratio:.3f} {now:.3f} {change:+6.1f}%  {tables.title(shape)}, to {what}: {name}")
+    if not found:
         print("regressions.py: the files have no shape in common that both sides have measured", file=sys.stderr)
         return 2
-    columns = ("shape", "ours to", "baseline", "new", "change", "verdict", "fastest")
-    widths = [max(len(row[at]) for row in [columns, *rows]) for at in range(len(columns))]
-    for row in [columns, *rows]:
-        print("  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip())
-    lost = len(old) - len(rows)
-    print(f"{len(rows)} shapes compared, {worse} worse by more than {options.percent:g}% or failed, {lost} of the baseline not compared")
-    return 1 if worse else 0
+    print(f"{len(found)} shapes compared, {found.count('WORSE')} worse by more than {options.percent:g}% or failed, {len(old) - len(found)} of OLD not compared")
+    return int("WORSE" in found)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("reduce").add_argument("file")
-    comparing = commands.add_parser("compare")
-    comparing.add_argument("baseline")
-    comparing.add_argument("new")
-    comparing.add_argument("-p", dest="percent", type=float, default=5)
-    options = parser.parse_args()
-    sys.exit({"reduce": reduce, "compare": compare}[options.command](options))
+    parser.add_argument("baseline", nargs="?", default=measurements.FILE)
+    parser.add_argument("new")
+    parser.add_argument("-p", dest="percent", type=float, default=5)
+    sys.exit(compare(parser.parse_args()))
 
 
 if __name__ == "__main__":

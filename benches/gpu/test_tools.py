@@ -16,6 +16,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 
 import cases  # noqa: E402: after the line above
+import measurements  # noqa: E402
 import tables  # noqa: E402
 
 
@@ -118,59 +119,77 @@ class Regressions(Files):
     def both(self, ours, peer):
         return [line("ours", "x", ours), line("peer", "NCCL", peer)]
 
-    def test_reduced_file_has_the_same_ratios(self):
-        path = self.write("a", self.both(10, 10) + [line("ours", "x", 30, round=2)])
-        reduced = self.run_tool("regressions.py", "reduce", path)
-        self.assertEqual(reduced.returncode, 0)
-        lines = [json.loads(it) for it in reduced.stdout.splitlines()]
-        self.assertEqual([(it["us"], it["rounds"]) for it in lines], [(20, 2), (10, 1)])
-        again = self.write("b", lines)
-        self.assertEqual(self.run_tool("regressions.py", "reduce", again).stdout, reduced.stdout)
-        self.assertEqual(self.run_tool("regressions.py", "compare", again, path).returncode, 0)
-
     def test_only_a_worse_ratio_fails(self):
         old = self.write("old", self.both(10, 10))
         for ours, peer, percent, code in ((20, 20, "5", 0), (10.4, 10, "5", 0), (10.6, 10, "5", 1), (10.6, 10, "10", 0), (5, 10, "5", 0)):
             new = self.write("new", self.both(ours, peer))
-            done = self.run_tool("regressions.py", "compare", old, new, "-p", percent)
+            done = self.run_tool("regressions.py", old, new, "-p", percent)
             self.assertEqual(done.returncode, code, done.stdout)
 
     def test_a_failure_is_a_regression(self):
         new = self.write("new", self.both(None, 10))
-        self.assertEqual(self.run_tool("regressions.py", "compare", self.write("old", self.both(10, 10)), new).returncode, 1)
+        self.assertEqual(self.run_tool("regressions.py", self.write("old", self.both(10, 10)), new).returncode, 1)
 
     def test_nothing_in_common(self):
         new = self.write("new", [line("ours", "x", 1, m=1)])
-        self.assertEqual(self.run_tool("regressions.py", "compare", self.write("old", self.both(10, 10)), new).returncode, 2)
+        self.assertEqual(self.run_tool("regressions.py", self.write("old", self.both(10, 10)), new).returncode, 2)
 
-
-class Picture(Files):
-    def test_collectives(self):
-        lines = [line("ours", f"hir-run, {way}", us * m, m=m) for m in (4096, 32768) for way, us in (("a", 1e-3), ("b", 2e-3))]
-        lines += [line("peer", "A & B", m / 500, m=m) for m in (4096, 32768)]
-        done = self.run_tool("picture.py", "collectives", self.write("a", lines))
+    def test_without_an_old_file_the_measurements_are_compared(self):
+        new = self.write("new", self.both(3.1, 5.4))
+        done = self.run_tool("regressions.py", new)
         self.assertEqual(done.returncode, 0, done.stderr)
-        svg = xml.dom.minidom.parseString(done.stdout)
-        # The fastest way of hir-run, and one alternative.
-        self.assertEqual(len(svg.getElementsByTagName("polyline")), 2)
-        texts = [it.firstChild.data for it in svg.getElementsByTagName("text")]
-        for text in ("hir-run", "A & B", "8 KiB", "µs", "bytes", "allreduce, 4 GPUs"):
-            self.assertIn(text, texts)
+        self.assertIn("1 shapes compared", done.stdout)
+        self.assertEqual(self.run_tool("regressions.py", self.write("new", self.both(4, 5.4))).returncode, 1)
 
-    def test_the_selected_algorithm_is_drawn(self):
-        import picture
 
-        lines = [line("ours", "hir-run, a", 1), line("ours", picture.SELECTED, 2), line("peer", "matmul only", 1)]
-        (measurements,) = tables.by_shape(lines).values()
-        self.assertEqual(picture.series(measurements), {picture.OURS: 2})
+class Measurements(Files):
+    def data(self):
+        runs = {"r": {"gpus": "two GPUs", "date": "2026-01-01", "source": "`x`"}}
+        rows = [["a", 2, 4], ["b", [3, 5], [4, 4]], ["c", [1, 3, 2], 4], ["d", 3, None], ["e", {"median": 3, "least": 2, "largest": 9}, 4]]
+        show = {"what": "{what}", "hir": "{hir}", "other": "{peer}, {gpus}", "ratio": "{ratio}"}
+        table = {"unit": "µs", "columns": ["what", "hir", "peer"], "computed": {"ratio": "hir / peer"}, "show": show, "rows": {"r": rows}}
+        return {"runs": runs, "tables": {"t": table}, "charts": {}}
 
-    def test_layers(self):
-        lines = [line("ours", "@lower", 12, "mlp"), line("ours", cases.MATMUL_ONLY, 8, "mlp"), line("peer", "NCCL", 10, "mlp")]
-        done = self.run_tool("picture.py", "layers", self.write("a", lines))
-        self.assertEqual(len(xml.dom.minidom.parseString(done.stdout).getElementsByTagName("rect")), 3)
+    def test_pages_and_pictures_show_the_file(self):
+        done = self.run_tool("measurements.py", "--check")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
-    def test_nothing_to_draw(self):
-        self.assertEqual(self.run_tool("picture.py", "collectives", self.write("a", [])).returncode, 1)
+    def test_every_table_is_on_a_page_and_every_run_in_a_table(self):
+        data = measurements.load()
+        pages = "".join(path.read_text() for path in (measurements.ROOT / "docs").glob("*.md"))
+        shown = {it[2] for it in measurements.MARKED.finditer(pages)}
+        self.assertEqual(shown, set(data["tables"]))
+        self.assertEqual({run for table in data["tables"].values() for run in table.get("rows", ())}, set(data["runs"]))
+
+    def test_the_readme_says_what_the_file_says(self):
+        rates = [it for row in measurements.rows(measurements.load(), "tflops") if row["what"].startswith("hir") for it in row["rate"]]
+        text = " ".join((measurements.ROOT / "README.md").read_text().split())
+        self.assertIn(f"{min(rates)} to {max(rates)} [TFLOP/s a GPU]", text)
+
+    def test_a_table(self):
+        lines = measurements.markdown(self.data(), "t").splitlines()
+        self.assertEqual(lines[1:7], [
+            "|---|---:|---:|---:|",
+            "|a| 2| 4, two GPUs| 0.50|",
+            "|b| 3 to 5| 4, two GPUs| 0.75 to 1.25|",
+            "|c| 2 (1 to 3)| 4, two GPUs| 0.50 (0.25 to 0.75)|",
+            "|d| 3| –| –|",
+            "|e| 3 (2 to 9)| 4, two GPUs| 0.75|",
+        ])
+
+    def test_a_page_that_differs(self):
+        text = "a\n<!-- measurements: t r -->\nold\n<!-- measurements: end -->\nb"
+        before, now = (measurements.marked(self.data(), it) for it in (text, text.replace("old\n", "")))
+        self.assertEqual(before, now)
+        self.assertIn("|a| 2|", now)
+        self.assertEqual(measurements.marked(self.data(), now), now)
+
+    def test_a_chart_has_bars_with_lines_from_least_to_largest(self):
+        svg = measurements.overview(self.data(), [["a & b", ["t", "r", "'[ab]'"]], ["c", ["t", "r", "'a'"]]])
+        parts = xml.dom.minidom.parseString(svg)
+        texts = [it.firstChild.data for it in parts.getElementsByTagName("text")]
+        self.assertLess({"a & b", "0.78", "c", "0.50"}, set(texts))
+        self.assertEqual(sum("v8m0" in it.getAttribute("d") for it in parts.getElementsByTagName("path")), 1)
 
 
 class Inference(Files):

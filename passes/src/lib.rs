@@ -59,3 +59,11 @@ pub use oracle::{Reference, SemanticOracle};
 pub use pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Pipeline, Remarks};
 pub use pipeline::PassCall;
 pub use transform::overlap::{Splittable, splittable};
+
+/// Returns a program as `@lower` lowers it, without checks after each pass; `None` if a pass cannot rewrite it.
+pub fn lowered(program: &grammar::ir::Program) -> Option<grammar::ir::Program> {
+    let mut program = program.clone();
+    let settings = Settings { verify: Verify::Off, roundtrip: false };
+    run(&mut program, &parse("@lower").ok()?, settings, &mut |_| {}).ok()?;
+    Some(program)
+}

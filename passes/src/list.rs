@@ -25,7 +25,6 @@ pub static PASSES: &[Pass] = &[
     crate::transform::double_buffer::PASS,
     crate::transform::common_subexpression::PASS,
     crate::transform::unroll::PASS,
-    crate::transform::fuse_epilogue::PASS,
     crate::transform::fuse_collective_epilogue::PASS,
     crate::transform::select_algorithms::PASS,
     crate::transform::specialize_rank::PASS,

@@ -10,7 +10,6 @@ pub(crate) mod common_subexpression;
 pub(crate) mod decompose_resharding;
 pub(crate) mod double_buffer;
 pub(crate) mod fuse_collective_epilogue;
-pub(crate) mod fuse_epilogue;
 pub(crate) mod hierarchical_collectives;
 pub(crate) mod hoist_share_mem_handles;
 pub(crate) mod inline_definitions;

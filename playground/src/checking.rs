@@ -5,12 +5,17 @@ use grammar::{
     count_text,
     diagnostic::{Diagnostic, has_errors},
     ir::Program,
+    source::Source,
     span::LineIndex,
 };
 use hir_check::Checks;
 use hir_plan::{
     World, assume_scalars, smallest_world,
-    timeline::{estimate::estimate, overlap::Overlap},
+    timeline::{
+        Timeline,
+        estimator::{Estimator, Planned},
+        overlap::Overlap,
+    },
 };
 use serde_json::{Value, json};
 
@@ -24,14 +29,30 @@ use crate::{
 /// # Errors
 /// Why there are no plans.
 pub(crate) fn planned(text: &str) -> Result<World, String> {
+    planned_program(text).map(|it| it.2)
+}
+
+/// As `planned`, with the program and its text.
+///
+/// # Errors
+/// Why there are no plans.
+pub(crate) fn planned_program(text: &str) -> Result<(Source, Program, World), String> {
     let (source, mut program) = only_program(text)?;
     assume_scalars(&mut program, &source, None, &LIMITS);
-    plan(&program, &source.lines).map_err(|faults| {
+    let world = plan(&program, &source.lines).map_err(|faults| {
         faults.first().map_or("it cannot be planned".to_owned(), |it| {
             let line = it.labels.first().map_or(0, |it| source.lines.line(it.0.start));
             format!("line {line}: [{}] {}", it.code.text(), it.message)
         })
-    })
+    })?;
+    Ok((source, program, world))
+}
+
+/// Estimates the times of a program that has these plans; `None` if it has too many streams. The page has no executor of GPUs, so each
+/// instruction counts as a kernel.
+pub(crate) fn estimated(world: &World, program: &Program, lines: &LineIndex) -> Option<Timeline> {
+    let estimator = Estimator { lower: passes::lowered, ..Estimator::default() };
+    estimator.timeline(world, Some(Planned { program, lines, limits: &LIMITS })).ok()
 }
 
 fn plan(program: &Program, lines: &LineIndex) -> Result<World, Vec<Diagnostic>> {
@@ -76,7 +97,7 @@ pub(crate) fn check(text: &str) -> Result<Value, String> {
         not_checked.extend(report.not_checked.iter().map(ToString::to_string));
         // A program that deadlocks has no end, and one with too many streams no estimate.
         if world.deadlock().is_none()
-            && let Ok(timeline) = estimate(&world)
+            && let Some(timeline) = estimated(&world, &program, &source.lines)
         {
             overlaps.extend(Overlap::of(&timeline).report(&timeline));
         }

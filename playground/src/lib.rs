@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn a_program_runs_step_by_step_and_has_a_timeline() {
-        let text = include_str!("../../samples/column-parallel.hir");
+        let text = include_str!("../../tests/cases/overlap/column-parallel.hir");
         let lowered = ask("lower", text);
         let lowered = lowered["text"].as_str().unwrap_or_default();
         let ran = ask("run", lowered);

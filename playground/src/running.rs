@@ -4,11 +4,14 @@ use hir_hang::{diagnostics::diagnostic, files, report};
 use hir_plan::{
     Plan,
     sync::InstRef,
-    timeline::{estimate::estimate, html::page, overlap::Overlap, svg::picture},
+    timeline::{html::page, overlap::Overlap, svg::picture},
 };
 use serde_json::{Value, json};
 
-use crate::{checking::planned, reading::diagnostics};
+use crate::{
+    checking::{estimated, planned, planned_program},
+    reading::diagnostics,
+};
 
 /// The most steps and elements that the page shows.
 const MAX_STEPS: usize = 20_000;
@@ -59,8 +62,9 @@ fn step(plans: &[Plan], at: InstRef) -> Value {
 /// # Errors
 /// It has no plans, or its timeline is too large.
 pub(crate) fn timeline(text: &str) -> Result<Value, String> {
-    let world = planned(text)?;
-    let timeline = estimate(&world).map_err(|_| "no timeline: the ranks have too many streams".to_owned())?;
+    let (source, program, world) = planned_program(text)?;
+    let timeline = estimated(&world, &program, &source.lines);
+    let timeline = timeline.ok_or("no timeline: the ranks have too many streams")?;
     let overlap = Overlap::of(&timeline).report(&timeline);
     let name = "program.hir";
     let svg = picture(&timeline, name).map_err(|it| it.to_string())?;

@@ -123,7 +123,10 @@ impl Program {
     fn world(&self, py: Python<'_>, ranks: usize) -> PyResult<World> {
         let (program, source) = (Arc::clone(&self.program), Arc::clone(&self.source));
         match interruptible::run(py, move || hir::plan(&program, &source, ranks))? {
-            Ok(world) => Ok(World { source: Arc::clone(&self.source), world: Arc::new(world) }),
+            Ok(world) => {
+                let (source, program) = (Arc::clone(&self.source), Arc::clone(&self.program));
+                Ok(World { source, program, world: Arc::new(world) })
+            }
             Err(diagnostics) => Err(error::rejected(py, &diagnostics, &self.source)),
         }
     }

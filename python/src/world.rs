@@ -31,6 +31,7 @@ use crate::{arrays, error, interruptible};
 #[pyclass(frozen)]
 pub(crate) struct World {
     pub(crate) source: Arc<Source>,
+    pub(crate) program: Arc<hir::grammar::ir::Program>,
     pub(crate) world: Arc<hir::plan::World>,
 }
 
@@ -106,8 +107,9 @@ fn invalid(error: impl std::fmt::Display) -> PyErr {
 
 impl World {
     fn estimate(&self, py: Python<'_>) -> PyResult<Timeline> {
-        let world = Arc::clone(&self.world);
-        let timeline = interruptible::run(py, move || hir::timeline(&world))?;
+        let Self { source, program, world } = self;
+        let (source, program, world) = (Arc::clone(source), Arc::clone(program), Arc::clone(world));
+        let timeline = interruptible::run(py, move || hir::timeline(&world, &program, &source))?;
         timeline.map_err(|_| error::failed(py, "no timeline: the ranks have too many streams"))
     }
 }

@@ -18,7 +18,14 @@ use grammar::{
     span::{LineIndex, Span},
 };
 use hir_check::Checks;
-use hir_plan::{World, assume_scalars, limits::Limits};
+use hir_plan::{
+    World, assume_scalars,
+    limits::Limits,
+    timeline::{
+        Timeline,
+        estimator::{Estimator, Planned},
+    },
+};
 
 use crate::{estimate::Summary, refusal::Refusal, snapshot::Snapshot};
 
@@ -98,14 +105,16 @@ impl Checker {
     ///
     /// # Errors
     /// The system refuses a thread.
-    pub(crate) fn start() -> std::io::Result<Self> {
+    pub(crate) fn start(estimator: Estimator<'static>) -> std::io::Result<Self> {
         let (jobs, todo) = unbounded::<Job>();
         let (done, results) = unbounded();
         let (later, waiting) = unbounded::<Checkable>();
         let (done_later, queue) = (done.clone(), waiting.clone());
         spawn("check", move || {
             for job in todo {
-                let Some((report, worlds)) = check(&job.snapshot, &|| job.is_current()) else { continue };
+                let Some((report, worlds)) = check(&job.snapshot, estimator, &|| job.is_current()) else {
+                    continue;
+                };
                 if done.send(job.checked(report.clone(), worlds.is_empty())).is_err() {
                     return;
                 }
@@ -150,11 +159,17 @@ pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io
 
 /// Looks for what can be wrong with the programs of a text. Returns what it has found, with the plans of the programs; `None` if the text is no
 /// longer current.
-fn check(snapshot: &Snapshot, is_current: &dyn Fn() -> bool) -> Option<(CheckReport, Vec<(usize, World)>)> {
+fn check(
+    snapshot: &Snapshot,
+    estimator: Estimator<'_>,
+    is_current: &dyn Fn() -> bool,
+) -> Option<(CheckReport, Vec<(usize, World)>)> {
     let mut report = CheckReport::default();
     let mut worlds = Vec::new();
     for (number, program) in snapshot.programs.iter().enumerate() {
-        let check = |report: &mut CheckReport| check_program(program, &snapshot.source, is_current, report);
+        let check = |report: &mut CheckReport| {
+            check_program(program, &snapshot.source, estimator, is_current, report)
+        };
         worlds.extend(guarded(&mut report, program, check)?.map(|world| (number, world)));
     }
     Some((report, worlds))
@@ -192,6 +207,7 @@ fn guarded(
 fn check_program(
     program: &Program,
     source: &Source,
+    estimator: Estimator<'_>,
     is_current: &dyn Fn() -> bool,
     report: &mut CheckReport,
 ) -> Option<Option<World>> {
@@ -208,7 +224,10 @@ fn check_program(
     let found = is_current().then(|| hir_check::check(&world, Checks::ALL_FAULTS))?;
     add_findings(&found, &world, program, source, is_current, report)?;
     let faults = report.findings.iter().skip(before).filter(|it| it.is_error()).count();
-    let summary = || Summary::of(&world, program.spans.header, faults, found.not_checked.is_empty());
+    let summary = || {
+        let timeline = || estimated(estimator, &world, &assumed, source);
+        Summary::of(&world, program.spans.header, faults, found.not_checked.is_empty(), timeline)
+    };
     report.summaries.push(is_current().then(summary)?);
     is_current().then_some(Some(world))
 }
@@ -243,13 +262,25 @@ fn plan(program: &Program, lines: &LineIndex) -> Result<World, Vec<Diagnostic>> 
 ///
 /// # Errors
 /// Why there are no plans.
-pub(crate) fn planned(snapshot: &Snapshot, offset: u32) -> Result<World, Refusal> {
+pub(crate) fn planned(snapshot: &Snapshot, offset: u32) -> Result<(Program, World), Refusal> {
     if snapshot.is_rejected() {
         return Err(Refusal::Rejected);
     }
     let mut program = snapshot.program_at(offset).ok_or(Refusal::NoProgram)?.clone();
     assume_scalars(&mut program, &snapshot.source, None, &LIMITS);
-    plan(&program, &snapshot.source.lines).map_err(Refusal::Plans)
+    let world = plan(&program, &snapshot.source.lines).map_err(Refusal::Plans)?;
+    Ok((program, world))
+}
+
+/// Estimates the times of a program that has these plans; `None` if it has too many streams.
+pub(crate) fn estimated(
+    estimator: Estimator<'_>,
+    world: &World,
+    program: &Program,
+    source: &Source,
+) -> Option<Timeline> {
+    let text = Planned { program, lines: &source.lines, limits: &LIMITS };
+    estimator.timeline(world, Some(text)).ok()
 }
 
 /// Extends the labels of a finding to whole lines. In a report, labels are short, because their texts are below their middles.

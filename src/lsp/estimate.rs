@@ -3,7 +3,7 @@
 use grammar::{count_text, span::Span};
 use hir_plan::{
     World,
-    timeline::{SliceKind, estimate::estimate, overlap::Overlap},
+    timeline::{SliceKind, Timeline, overlap::Overlap},
 };
 use rustc_hash::FxHashMap;
 
@@ -25,8 +25,14 @@ pub(crate) struct Summary {
 
 impl Summary {
     /// Describes a program from its plans. `faults` is the number of errors that the check has found, and `is_proven` whether it
-    /// was complete.
-    pub(crate) fn of(world: &World, header: Span, faults: usize, is_proven: bool) -> Self {
+    /// was complete. `timeline` estimates its times.
+    pub(crate) fn of(
+        world: &World,
+        header: Span,
+        faults: usize,
+        is_proven: bool,
+        timeline: impl FnOnce() -> Option<Timeline>,
+    ) -> Self {
         let proven = match (faults, is_proven) {
             (0, true) => "no race, no deadlock, every output written".to_owned(),
             (0, false) => "no fault in what could be checked".to_owned(),
@@ -36,7 +42,7 @@ impl Summary {
         let (mut overlap, mut times) = (Vec::new(), FxHashMap::default());
         // A program that deadlocks has no end, and one with too many streams no estimate.
         if world.deadlock().is_none()
-            && let Ok(timeline) = estimate(world)
+            && let Some(timeline) = timeline()
         {
             let found = Overlap::of(&timeline);
             let (all, hidden) =

@@ -1,7 +1,7 @@
 //! Code lenses and their commands: above each program its verdict, a run on simulated ranks, its timeline and its overlap.
 
 use grammar::count_text;
-use hir_plan::timeline::{estimate::estimate, html::page, overlap::Overlap};
+use hir_plan::timeline::{estimator::Estimator, html::page, overlap::Overlap};
 use lsp_types::{CodeLens, Command, Uri};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -60,8 +60,13 @@ impl LensCommand {
     ///
     /// # Errors
     /// Why there is no answer.
-    pub(crate) fn execute(self, snapshot: &Snapshot, offset: u32) -> Result<Outcome, Refusal> {
-        let world = check::planned(snapshot, offset)?;
+    pub(crate) fn execute(
+        self,
+        snapshot: &Snapshot,
+        estimator: Estimator<'_>,
+        offset: u32,
+    ) -> Result<Outcome, Refusal> {
+        let (program, world) = check::planned(snapshot, offset)?;
         let ranks = count_text(world.len(), "simulated rank");
         if let Self::Run = self {
             let outcome = hir_sim::sample_run(&world)?;
@@ -84,7 +89,8 @@ impl LensCommand {
             }
             return Ok(Outcome { title, text, html: None });
         }
-        let timeline = estimate(&world).map_err(|_| Refusal::TooManyStreams)?;
+        let timeline = check::estimated(estimator, &world, &program, &snapshot.source);
+        let timeline = timeline.ok_or(Refusal::TooManyStreams)?;
         let report = Overlap::of(&timeline).report(&timeline);
         let text = report.join("\n") + "\n";
         if let Self::Overlap = self {

@@ -11,7 +11,7 @@
 //!
 //! // An editor in this process, which ends the session at once.
 //! let (editor, server) = Connection::memory();
-//! let serving = std::thread::spawn(move || hir_lsp::serve(&server, passes::Catalog::default()));
+//! let serving = std::thread::spawn(move || hir_lsp::serve(&server, passes::Catalog::default(), Default::default()));
 //! let request = |id: i32, method: &str| Request::new(id.into(), method.to_owned(), serde_json::json!({}));
 //! let tell = |method: &str| Notification::new(method.to_owned(), serde_json::json!({}));
 //! editor.sender.send(Message::Request(request(0, "initialize")))?;

@@ -282,9 +282,9 @@ fn execute(session: &mut Session, request: Request) -> Option<Answer> {
     };
     match place_of(session, &at) {
         Ok((_, snapshot, offset)) => {
-            let tell = session.teller();
+            let (tell, estimator) = (session.teller(), session.estimator);
             in_thread(session, id, move || {
-                let outcome = command.execute(&snapshot, offset);
+                let outcome = command.execute(&snapshot, estimator, offset);
                 let outcome =
                     outcome.map_err(|reason| Failure::new(ErrorCode::RequestFailed, reason.to_string()))?;
                 tell(&outcome.text);

@@ -7,6 +7,7 @@ use std::{
 };
 
 use crossbeam_channel::select;
+use hir_plan::timeline::estimator::Estimator;
 use lsp_server::{Connection, ErrorCode, Message, Notification, ProtocolError, Request};
 use lsp_types::{
     InitializeParams, PublishDiagnosticsParams,
@@ -43,13 +44,13 @@ pub enum ServeError {
 }
 
 /// Serves the editor that has started this process, on standard input and output, until it ends the session. `catalog` has the passes
-/// that programs name.
+/// that programs name, and `estimator` what estimates their times.
 ///
 /// # Errors
 /// See [`ServeError`].
-pub fn serve_stdio(catalog: Catalog) -> Result<(), ServeError> {
+pub fn serve_stdio(catalog: Catalog, estimator: Estimator<'static>) -> Result<(), ServeError> {
     let (connection, threads) = Connection::stdio();
-    serve(&connection, catalog)?;
+    serve(&connection, catalog, estimator)?;
     // The thread that writes ends when nothing can send to it.
     drop(connection);
     threads.join().map_err(|fault| match fault.kind() {
@@ -65,7 +66,11 @@ pub fn serve_stdio(catalog: Catalog) -> Result<(), ServeError> {
 ///
 /// # Errors
 /// See [`ServeError`].
-pub fn serve(connection: &Connection, catalog: Catalog) -> Result<(), ServeError> {
+pub fn serve(
+    connection: &Connection,
+    catalog: Catalog,
+    estimator: Estimator<'static>,
+) -> Result<(), ServeError> {
     let protocol = |fault: ProtocolError| ServeError::Protocol(fault.to_string());
     let (id, params) = connection.initialize_start().map_err(protocol)?;
     let client: Option<InitializeParams> = serde_json::from_value(params).ok();
@@ -78,7 +83,7 @@ pub fn serve(connection: &Connection, catalog: Catalog) -> Result<(), ServeError
         [(lenses, request::CodeLensRefresh::METHOD), (hints, request::InlayHintRefreshRequest::METHOD)];
     connection.initialize_finish(id, requests::capabilities()).map_err(protocol)?;
     let mut server = Server {
-        session: Session::new(connection.sender.clone(), shows_results == Some(true), catalog)?,
+        session: Session::new(connection.sender.clone(), shows_results == Some(true), catalog, estimator)?,
         refreshes: refreshes.into_iter().filter(|it| it.0).map(|it| it.1).collect(),
         requests: 0,
     };

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, io, sync::Arc};
 
 use crossbeam_channel::Sender;
+use hir_plan::timeline::estimator::Estimator;
 use lsp_server::{ErrorCode, Message, Notification, RequestId, Response};
 use lsp_types::{
     MessageType, ShowMessageParams,
@@ -42,6 +43,8 @@ pub(crate) struct Session {
     shows_results: bool,
     /// The passes that programs name.
     pub(crate) catalog: Arc<Catalog>,
+    /// What estimates their times.
+    pub(crate) estimator: Estimator<'static>,
     /// Checks the texts.
     pub(crate) checker: Checker,
     /// The open documents, by name.
@@ -53,9 +56,14 @@ impl Session {
     ///
     /// # Errors
     /// The system refuses a thread.
-    pub(crate) fn new(sender: Sender<Message>, shows_results: bool, catalog: Catalog) -> io::Result<Self> {
-        let catalog = Arc::new(catalog);
-        Ok(Self { sender, shows_results, catalog, checker: Checker::start()?, documents: BTreeMap::new() })
+    pub(crate) fn new(
+        sender: Sender<Message>,
+        shows_results: bool,
+        catalog: Catalog,
+        estimator: Estimator<'static>,
+    ) -> io::Result<Self> {
+        let (catalog, checker) = (Arc::new(catalog), Checker::start(estimator)?);
+        Ok(Self { sender, shows_results, catalog, estimator, checker, documents: BTreeMap::new() })
     }
 
     /// Returns an open document.

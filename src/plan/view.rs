@@ -72,6 +72,14 @@ impl View {
         self.shape.iter().fold(1, |len: usize, extent| len.saturating_mul(*extent))
     }
 
+    /// Returns the number of elements without those that a broadcast dimension repeats: what a kernel reads from memory.
+    pub fn distinct_len(&self) -> usize {
+        let extents = self.shape.iter().zip(&self.strides);
+        extents.fold(1, |len: usize, (extent, stride)| {
+            len.saturating_mul(if *stride == 0 { (*extent).min(1) } else { *extent })
+        })
+    }
+
     /// Returns whether the view has no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

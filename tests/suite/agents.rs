@@ -108,11 +108,11 @@ fn session() -> Result<(), Failed> {
     expect_text(&again, &["the check found no fault"])?;
     expect_text(&server.call("explain", json!({ "code": "E0701" }))?, &["A data race"])?;
     expect_text(
-        &server.call("overlap", json!({ "path": "samples/ring.hir" }))?,
+        &server.call("overlap", json!({ "path": "tests/cases/overlap/ring.hir" }))?,
         &["the whole run takes", "hidden behind computation"],
     )?;
     expect_text(
-        &server.call("run", json!({ "path": "samples/ring.hir", "ranks": 8 }))?,
+        &server.call("run", json!({ "path": "tests/cases/overlap/ring.hir", "ranks": 8 }))?,
         &["[SUCCESS] ran, complete"],
     )?;
     server.end()

@@ -130,7 +130,7 @@ pub fn programs(path: &Path, pipeline: Option<&str>) -> Result<Vec<(Program, Lin
         let lines = match pipeline {
             None => LineIndex::new(&text),
             Some(pipeline) => {
-                if !pipelines::is_unlowered(&program) {
+                if !pipelines::is_unlowered(&program) || text.len() > pipelines::BYTES {
                     continue;
                 }
                 let text = grammar::print(&program);

@@ -17,7 +17,7 @@ use hir::{
 use hir_certify::{Settings, certify};
 use libtest_mimic::{Failed, Trial};
 
-use crate::{ROOT, baseline, rng::Rng, shown};
+use crate::{ROOT, baseline, is_sample, rng::Rng, shown};
 
 /// The pipelines whose results are certified.
 const PIPELINES: &[&str] = &["@lower", "@overlap"];
@@ -39,7 +39,7 @@ const EDITS: usize = 40;
 pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
     let is_source = |it: &&PathBuf| {
         let name = shown(it);
-        (name.starts_with("tests/cases/lower") || name.starts_with("samples"))
+        (name.starts_with("tests/cases/lower") || is_sample(it))
             // Programs of the extents of real models are too large to execute.
             && !["training-step", "/train-"].iter().any(|it| name.contains(it))
     };

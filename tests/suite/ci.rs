@@ -56,7 +56,7 @@ pub fn expect_part(text: &str, part: &str) -> Result<(), Failed> {
 }
 
 const RACE: &str = "tests/cases/check/race-streams.hir";
-const CLEAN: &str = "samples/ring.hir";
+const CLEAN: &str = "tests/cases/overlap/ring.hir";
 /// A module without faults.
 const MODULE: &str = "tests/cases/stablehlo/type-aliases.mlir";
 const SYMBOL: &str = "\

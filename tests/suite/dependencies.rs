@@ -21,7 +21,7 @@ use sources::{dependencies_of, paths_of_modules_are_read, production, sources};
 pub fn trials() -> Vec<Trial> {
     vec![
         Trial::test("modules_use_only_layers_below", modules_use_only_layers_below),
-        Trial::test("architecture_lists_packages_by_layer", architecture_lists_packages_by_layer),
+        Trial::test("architecture_lists_packages_and_modules", architecture_lists_packages_and_modules),
         Trial::test("packages_know_only_what_they_may", packages_know_only_what_they_may),
         Trial::test("analyses_change_no_program", analyses_change_no_program),
         Trial::test("runs_share_no_state", runs_share_no_state),
@@ -49,18 +49,44 @@ fn modules_use_only_layers_below() -> Result<(), Failed> {
     if faults.is_empty() { Ok(()) } else { Err(faults.join("\n").into()) }
 }
 
-/// Checks that the table of `docs/architecture.md` has the packages in the order of `PACKAGES`.
-fn architecture_lists_packages_by_layer() -> Result<(), Failed> {
+/// Checks that `docs/architecture.md` has a heading for each package, those of `PACKAGES` in their order, and below it a line that
+/// begins with the name of each file and folder of its source.
+fn architecture_lists_packages_and_modules() -> Result<(), Failed> {
+    // The last three are folders that fuzzing writes.
+    const NO_MODULES: [&str; 6] = ["lib", "tests", "build", "artifacts", "corpus", "target"];
     let page = fs::read_to_string(Path::new(ROOT).join("docs/architecture.md"))?;
-    let table = page.split("| package |").nth(1).ok_or("the page has no table of packages")?;
-    let rows = table.lines().skip(2).take_while(|it| it.starts_with('|'));
-    let listed: Vec<&str> = rows.filter_map(|row| row.split('`').nth(1)).collect();
-    let wanted: Vec<&str> = PACKAGES.iter().map(|it| it.0).collect();
-    if listed == wanted {
-        Ok(())
-    } else {
-        Err(format!("docs/architecture.md lists {listed:?}, the packages are {wanted:?}").into())
+    let sections: Vec<(&str, &str)> =
+        page.split("\n### `").skip(1).filter_map(|it| it.split_once('`')).collect();
+    let wanted = PACKAGES.iter().map(|it| it.0);
+    if !wanted.clone().eq(sections.iter().map(|it| it.0).take(PACKAGES.len())) {
+        return Err(format!(
+            "docs/architecture.md has no headings in this order: {:?}",
+            wanted.collect::<Vec<_>>()
+        )
+        .into());
     }
+    let workspace = fs::read_to_string(Path::new(ROOT).join("Cargo.toml"))?;
+    let members = workspace.split(']').nth(1).unwrap_or_default().split('"').skip(1).step_by(2);
+    for member in members {
+        let section = sections.iter().find(|it| it.0 == member);
+        let section = section.ok_or_else(|| format!("docs/architecture.md has no heading `{member}`"))?.1;
+        let listed: BTreeSet<&str> = section
+            .lines()
+            .filter_map(|it| it.split([' ', ',']).next())
+            .filter(|it| !it.is_empty())
+            .collect();
+        let folder = Path::new(ROOT).join(member);
+        let source = if folder.join("src").exists() { folder.join("src") } else { folder };
+        for entry in fs::read_dir(source)? {
+            let path = entry?.path();
+            let name = path.file_stem().and_then(|it| it.to_str()).unwrap_or_default();
+            let is_module = path.is_dir() || path.extension().is_some_and(|it| it == "rs" || it == "lalrpop");
+            if is_module && !NO_MODULES.contains(&name) && !listed.contains(name) {
+                return Err(format!("docs/architecture.md: no line for `{name}` below `{member}`").into());
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Checks that each package depends on packages before it in `PACKAGES` only, and on nothing that it must not know.

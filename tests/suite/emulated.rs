@@ -21,13 +21,13 @@ use super::{
     cases::{ENVIRONMENT, split},
     emulator, shown,
 };
-use crate::{part, setting, timeout::RunWithTimeout};
+use crate::{is_sample, part, setting, timeout::RunWithTimeout};
 
 /// The files that have a trial. The list shows when a file loses its trial because it no longer succeeds.
 const TRIAL_LIST: &str = "tests/suite/emulated.txt";
 
-/// The files that all parts contain.
-const ALWAYS: [&str; 2] = ["samples/", "tests/cases/cuda/"];
+/// The files that all parts contain, besides the samples.
+const ALWAYS: &str = "tests/cases/cuda/";
 
 /// Products of matrices of a million elements.
 const LARGE: [&str; 3] = [
@@ -42,7 +42,7 @@ pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
     let mut names = Vec::new();
     for (number, (case, runs, refusal)) in runs(cases).into_iter().enumerate() {
         let name = shown(&case);
-        let is_left_out = !ALWAYS.iter().any(|it| name.starts_with(it)) && !part::includes(number);
+        let is_left_out = !is_sample(&case) && !name.starts_with(ALWAYS) && !part::includes(number);
         names.push(name.clone());
         let check = move || match &refusal {
             None => runs.iter().try_for_each(Run::check),

@@ -38,13 +38,13 @@ const WRITERS: &[Writer] = &[
         tool: env!("CARGO_BIN_EXE_hir-opt"),
         line: &["{}", "--passes", "unroll", "-o", "{}"],
         file: "a.hir",
-        source: Some("samples/ring.hir"),
+        source: Some("tests/cases/overlap/ring.hir"),
         exit: 0,
     },
     Writer {
         name: "a_dump_replaces_an_older_one",
         tool: env!("CARGO_BIN_EXE_hir-opt"),
-        line: &["samples/ring.hir", "--passes", "canonicalize", "--print-ir-tree-dir", "{.}"],
+        line: &["tests/cases/overlap/ring.hir", "--passes", "canonicalize", "--print-ir-tree-dir", "{.}"],
         file: "00-canonicalize.hir",
         source: None,
         exit: 0,
@@ -144,16 +144,16 @@ fn open_descriptors_and_fifos_are_written() -> Result<(), Failed> {
     let folder = folder("descriptors")?;
     let fifo = folder.join("fifo").display().to_string();
     let tool = env!("CARGO_BIN_EXE_hir-opt");
+    let ring = format!("{ROOT}/tests/cases/overlap/ring.hir");
     let script = format!(
-        "set -e; {tool} samples/ring.hir > plain; {tool} samples/ring.hir -o /dev/stdout > out; cmp plain out; \
-         {{ echo first; {tool} samples/ring.hir -o /dev/stdout; }} > both; test \"$(head -n 1 both)\" = first; \
-         {tool} samples/ring.hir -o - > dash; cmp plain dash; \
-         {tool} samples/ring.hir --check -o /dev/stdout > out 2> err; cmp plain out; \
-         {tool} samples/ring.hir --fix > plain-fix; {tool} samples/ring.hir --fix -o /dev/stdout > out; cmp plain-fix out; \
-         echo first > both; {tool} samples/ring.hir -o /dev/stdout >> both; tail -n +2 both | cmp plain -; mkfifo {fifo}; cat {fifo} > piped & \
-         {tool} samples/ring.hir -o {fifo}; wait; cmp plain piped; test -p {fifo}"
+        "set -e; {tool} {ring} > plain; {tool} {ring} -o /dev/stdout > out; cmp plain out; \
+         {{ echo first; {tool} {ring} -o /dev/stdout; }} > both; test \"$(head -n 1 both)\" = first; \
+         {tool} {ring} -o - > dash; cmp plain dash; \
+         {tool} {ring} --check -o /dev/stdout > out 2> err; cmp plain out; \
+         {tool} {ring} --fix > plain-fix; {tool} {ring} --fix -o /dev/stdout > out; cmp plain-fix out; \
+         echo first > both; {tool} {ring} -o /dev/stdout >> both; tail -n +2 both | cmp plain -; mkfifo {fifo}; cat {fifo} > piped & \
+         {tool} {ring} -o {fifo}; wait; cmp plain piped; test -p {fifo}"
     );
-    let script = script.replace("samples/", &format!("{ROOT}/samples/"));
     let output = Command::new("sh").args(["-c", &script]).current_dir(&folder).output_with_timeout()?;
     fs::remove_dir_all(&folder)?;
     if output.status.success() { Ok(()) } else { Err(format!("{output:?}").into()) }
@@ -163,7 +163,7 @@ fn open_descriptors_and_fifos_are_written() -> Result<(), Failed> {
 fn a_full_device_is_reported() -> Result<(), Failed> {
     let (opt, run) = (env!("CARGO_BIN_EXE_hir-opt"), env!("CARGO_BIN_EXE_hir-run"));
     let reduce = env!("CARGO_BIN_EXE_hir-reduce");
-    let (program, race) = ("samples/ring.hir", "tests/cases/check/race-streams.hir");
+    let (program, race) = ("tests/cases/overlap/ring.hir", "tests/cases/check/race-streams.hir");
     let vector = "tests/cases/errors/unreadable-npy.hir";
     let folder = folder("full")?;
     let link = |name: &str| {
@@ -198,7 +198,7 @@ fn a_fifo_without_a_reader_is_reported() -> Result<(), Failed> {
     let fifo = folder.join("fifo").display().to_string();
     let (opt, reduce) = (env!("CARGO_BIN_EXE_hir-opt"), env!("CARGO_BIN_EXE_hir-reduce"));
     let script = format!(
-        "mkfifo {fifo}; {opt} samples/ring.hir -o {fifo} & first=$!; \
+        "mkfifo {fifo}; {opt} tests/cases/overlap/ring.hir -o {fifo} & first=$!; \
          {reduce} tests/cases/errors/unreadable-npy.hir --oracle 'cmd:grep -q relu' --max-tests 1 -qo {fifo} & second=$!; \
          wait $first; echo $?; wait $second; echo $?; test -p {fifo}"
     );

@@ -32,7 +32,10 @@ use hir::driver::run::{
 };
 use hir::{
     check::{Checks, check, fix},
-    plan::{self, World, timeline::estimate::estimate},
+    plan::{
+        self, World,
+        timeline::{estimator::Estimator, machine::Machine},
+    },
     sim::Schedule,
     tensor::{data::Data, generate::InputKind},
 };
@@ -245,7 +248,10 @@ fn mutants(
 
 /// Returns the estimated time of a program in microseconds, if it can be estimated.
 fn duration(plans: &World) -> Option<f64> {
-    estimate(plans).ok().map(|it| it.end())
+    Estimator { machine: &Machine::default(), ..Estimator::default() }
+        .timeline(plans, None)
+        .ok()
+        .map(|it| it.end())
 }
 
 /// Returns the plans of a text, or `None` if the text is not a valid program or cannot be planned.

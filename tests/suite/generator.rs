@@ -66,7 +66,6 @@ const FOLLOWING: &[&str] = &[
     "hoist-share-mem-handles",
     "use-local-shard-in-place",
     "common-subexpression",
-    "fuse-epilogue",
     "select-algorithms",
     "fuse-collective-epilogue",
     "unroll",

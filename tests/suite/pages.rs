@@ -3,22 +3,33 @@
 //!
 //! A block of ```` ```text ```` whose first line begins with `$ ` contains a command and lines of its output.
 //! The block may leave out lines, `…` matches any text, and times are ignored. Further lines that begin with
-//! `$ ` are further commands.
+//! `$ ` are further commands. The last line of every output is `exit code N`. A comment whose line begins with
+//! `<!-- $ ` is such a block, which readers do not see: it checks what the paragraph before it says.
 
-use std::{fs, path::Path, process::Command};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use grammar::codes::Code;
 use libtest_mimic::{Failed, Trial};
 
 use crate::{ROOT, setting, shown};
 
-/// Returns a trial for each page that shows commands.
-pub fn trials() -> Vec<Trial> {
+/// Returns the pages: README.md, CONTRIBUTING.md, and those in `docs/`.
+pub fn pages() -> Vec<PathBuf> {
     let mut pages = vec![Path::new(ROOT).join("README.md"), Path::new(ROOT).join("CONTRIBUTING.md")];
     let docs = fs::read_dir(Path::new(ROOT).join("docs")).into_iter().flatten().flatten();
     pages.extend(docs.map(|it| it.path()).filter(|it| it.extension().is_some_and(|it| it == "md")));
     pages.sort();
-    let trial = |page: std::path::PathBuf| {
+    pages
+}
+
+/// Returns a trial for each page that shows commands.
+pub fn trials() -> Vec<Trial> {
+    let pages = pages();
+    let trial = |page: PathBuf| {
         let text = fs::read_to_string(&page).unwrap_or_default();
         let commands = commands(&text);
         let name = format!("page {}", shown(&page));
@@ -44,8 +55,8 @@ fn check_sources() -> Result<(), Failed> {
     if missing.is_empty() { Ok(()) } else { Err(format!("no source of {missing:?}").into()) }
 }
 
-/// Checks that every page of the book is in its summary, and that relative links lead to files.
-fn check_links(pages: &[std::path::PathBuf]) -> Result<(), Failed> {
+/// Checks that every page of the book is in its summary, and that relative links lead to files and their headings.
+fn check_links(pages: &[PathBuf]) -> Result<(), Failed> {
     let summary = fs::read_to_string(Path::new(ROOT).join("docs/SUMMARY.md"))?;
     for page in pages {
         let text = fs::read_to_string(page)?;
@@ -55,14 +66,35 @@ fn check_links(pages: &[std::path::PathBuf]) -> Result<(), Failed> {
             return Err(format!("docs/SUMMARY.md does not list {name}").into());
         }
         for target in text.split("](").skip(1).filter_map(|it| it.split(')').next()) {
-            let path = target.split('#').next().unwrap_or_default();
-            let is_file = !path.is_empty() && !path.contains("://") && !path.contains([' ', '`']);
-            if is_file && !folder.join(path).exists() {
+            let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
+            if path.contains("://") || path.contains([' ', '`']) {
+                continue;
+            }
+            let file = if path.is_empty() { page.clone() } else { folder.join(path) };
+            if !file.exists() {
                 return Err(format!("{}: no file at the link `{target}`", shown(page)).into());
+            }
+            if !anchor.is_empty() && !has_anchor(&fs::read_to_string(file)?, anchor) {
+                return Err(format!("{}: no heading at the link `{target}`", shown(page)).into());
             }
         }
     }
     Ok(())
+}
+
+/// Returns whether a page has the heading to which an anchor leads.
+fn has_anchor(page: &str, anchor: &str) -> bool {
+    let is_part = |it: &char| it.is_alphanumeric() || matches!(it, '-' | '_');
+    let anchor_of = |heading: &str| {
+        heading
+            .trim_matches(['#', ' '])
+            .to_lowercase()
+            .replace(' ', "-")
+            .chars()
+            .filter(is_part)
+            .collect::<String>()
+    };
+    page.lines().filter(|it| it.starts_with('#')).any(|it| anchor_of(it) == anchor)
 }
 
 /// Checks that docs/passes.md contains the whole output of `hir-opt --list-passes`.
@@ -104,6 +136,12 @@ struct ShownCommand {
 }
 
 fn commands(text: &str) -> Vec<ShownCommand> {
+    let mut parts = text.split("\n<!-- $ ");
+    let shown = parts.next().unwrap_or_default().to_owned();
+    let text = parts.fold(shown, |text, part| {
+        let (command, rest) = part.split_once("-->").unwrap_or((part, ""));
+        format!("{text}\n```text\n$ {command}\n```\n{rest}")
+    });
     let mut found: Vec<ShownCommand> = Vec::new();
     // Set within a text block, and within the output of a command.
     let (mut is_block, mut is_output) = (false, false);
@@ -123,8 +161,9 @@ fn commands(text: &str) -> Vec<ShownCommand> {
 
 /// Runs a command and looks for the lines in its output, in order.
 fn check(it: &ShownCommand) -> Result<(), Failed> {
-    let mut words = it.command.split_whitespace();
-    let tool = match words.next() {
+    let words =
+        shlex::split(&it.command).ok_or_else(|| format!("`{}`: no end of a quotation", it.command))?;
+    let tool = match words.first().map(String::as_str) {
         Some("hir") => env!("CARGO_BIN_EXE_hir"),
         Some("hir-opt") => env!("CARGO_BIN_EXE_hir-opt"),
         Some("hir-run") => env!("CARGO_BIN_EXE_hir-run"),
@@ -136,10 +175,12 @@ fn check(it: &ShownCommand) -> Result<(), Failed> {
     for name in ["docs", "samples", "tests"] {
         std::os::unix::fs::symlink(Path::new(ROOT).join(name), folder.path().join(name))?;
     }
-    let out = Command::new(tool).args(words).current_dir(folder.path()).env("NO_COLOR", "1").output()?;
+    let out =
+        Command::new(tool).args(&words[1..]).current_dir(folder.path()).env("NO_COLOR", "1").output()?;
+    let code = out.status.code().map_or("none".to_owned(), |it| it.to_string());
     let [out, err] = [out.stdout, out.stderr].map(|it| String::from_utf8_lossy(&it).into_owned());
     check_pictures(folder.path())?;
-    let printed = format!("{err}{out}");
+    let printed = format!("{err}{out}\nexit code {code}");
     let mut lines = printed.lines().map(normalized);
     for wanted in it.lines.iter().filter(|it| it.trim() != "…" && !it.trim().is_empty()) {
         let wanted = normalized(wanted);

@@ -8,7 +8,7 @@ use std::{fmt::Write, fs, path::Path, process::Command};
 use grammar::span::LineIndex;
 use hir::{
     plan,
-    timeline::{Timeline, estimate::estimate},
+    timeline::{Timeline, estimator::Estimator},
 };
 use libtest_mimic::{Failed, Trial};
 use serde_json::Value;
@@ -68,7 +68,7 @@ fn shows_the_timeline(file: &str, pipeline: &str) -> Result<(), Failed> {
     let (program, _) = lowered(pipeline, &text)?.ok_or("not lowered")?;
     let plans = plan::build(&program, &LineIndex::new(&text), plan::smallest_world(&program));
     let plans = plans.map_err(|faults| format!("{faults:?}"))?;
-    let exact = estimate(&plans).map_err(|_| "too many streams")?;
+    let exact = Estimator::default().timeline(&plans, None).map_err(|_| "too many streams")?;
     compare(&exact)?;
     let mut rng = Rng(16);
     for _ in 0..DRAWS {

@@ -27,8 +27,14 @@ use crate::{
 };
 
 /// A program, and enough schedules to keep it running for longer than any test waits.
-const ENDLESS: &[&str] =
-    &["samples/ring.hir", "--schedule=seed:0..100000", "--max-work=1000", "--device=sim", "-T", "5"];
+const ENDLESS: &[&str] = &[
+    "tests/cases/overlap/ring.hir",
+    "--schedule=seed:0..100000",
+    "--max-work=1000",
+    "--device=sim",
+    "-T",
+    "5",
+];
 /// The same on GPUs.
 const ENDLESS_ON_GPUS: &[&str] =
     &["tests/cases/launch/loop.hir", "--device=cuda", "-T", "5", "-n", "1000000"];
@@ -417,7 +423,8 @@ fn every_line_is_in_the_table() -> Result<(), Failed> {
     expect(rows == wanted, &ends)?;
     // A line with several kinds of work has one row per kind.
     let port = port()?;
-    let start = |at: usize| rank(at, 8, port, &["samples/ring.hir", "--device=cuda", "-n", "1"]).spawn();
+    let start =
+        |at: usize| rank(at, 8, port, &["tests/cases/overlap/ring.hir", "--device=cuda", "-n", "1"]).spawn();
     let ends = end((0..8).map(start).collect::<Result<_, _>>()?, LIMIT)?;
     let has = |what: &str| ends[0].1.contains(&format!("\n  {:>6} {what:<14} {:>6} ", 31, 7));
     expect(["copy", "signal", "wait_signal"].into_iter().all(has), &ends)

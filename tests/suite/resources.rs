@@ -133,7 +133,7 @@ fn refused_memory_is_reported() -> Result<(), Failed> {
     for line in [
         format!("$OPT {program} --passes unroll -o {output}"),
         format!("$RUN {program} --device=sim"),
-        "$RUN samples/ring.hir --device=sim".to_owned(),
+        "$RUN tests/cases/overlap/ring.hir --device=sim".to_owned(),
         format!("$REDUCE {program} --oracle race"),
     ] {
         let (mut refused, mut started, mut kibibytes) = (0, false, 30_000);
@@ -296,7 +296,7 @@ fn many_undeclared_names() -> Result<(), Failed> {
 
 fn a_thousand_passes_run() -> Result<(), Failed> {
     let passes = ["canonicalize"; 1000].join(",");
-    expect_exit(&format!("exec $OPT samples/column-parallel.hir --passes {passes}"), 0, "")
+    expect_exit(&format!("exec $OPT tests/cases/overlap/column-parallel.hir --passes {passes}"), 0, "")
 }
 
 /// The time was quadratic in the number of containers: 100,000 took 7 s.
@@ -333,7 +333,7 @@ fn a_command_that_cannot_run_is_reported() -> Result<(), Failed> {
 fn names_need_not_be_utf_8() -> Result<(), Failed> {
     let folder = Folder::new("names")?;
     let path = folder.0.display();
-    let program = format!("{ROOT}/samples/ring.hir");
+    let program = format!("{ROOT}/tests/cases/overlap/ring.hir");
     let name = format!("{path}/$'\\xff'.x");
     expect_exit(&format!("exec $REDUCE {program} --oracle cmd:true -o {name}"), 0, "")?;
     expect_exit(&format!("exec $RUN {program} --device=sim -n 1 -J {name}"), 0, "")?;
@@ -352,7 +352,7 @@ fn bug(tool: &str) -> Result<(), Failed> {
     let name = Path::new(tool).file_name().unwrap_or_default().to_string_lossy().into_owned();
     let folder = Folder::new(&name)?;
     let mut command = Command::new(tool);
-    command.args(["samples/ring.hir", "--set", "numberOfStreams=3"]).current_dir(ROOT);
+    command.args(["tests/cases/overlap/ring.hir", "--set", "numberOfStreams=3"]).current_dir(ROOT);
     command.args(if tool == REDUCE { &["--oracle", "race"][..] } else { &[] });
     command.envs([("NO_COLOR", "1"), ("HIR_TEST_PANIC", "1"), ("CUDA_VISIBLE_DEVICES", "")]);
     let output = command.env("TMPDIR", &folder.0).output_with_timeout()?;
@@ -363,7 +363,7 @@ fn bug(tool: &str) -> Result<(), Failed> {
         return expect(false, &output);
     };
     let (text, about) = (fs::read_to_string(path)?, fs::metadata(path)?);
-    let source = fs::read_to_string(Path::new(ROOT).join("samples/ring.hir"))?;
+    let source = fs::read_to_string(Path::new(ROOT).join("tests/cases/overlap/ring.hir"))?;
     let is_alone = fs::read_dir(&folder.0)?.count() == 1;
     let begins = format!("// {name} reproducer: panic: HIR_TEST_PANIC is set\n");
     let is_complete =

@@ -169,7 +169,7 @@ fn replicas_share_memory() -> Result<(), Failed> {
 }
 
 /// Returns a linear layer whose operand is sharded by rows and whose result is not:
-/// `samples/column-parallel.hir` on more ranks.
+/// `tests/cases/overlap/column-parallel.hir` on more ranks.
 fn column_parallel(ranks: usize) -> String {
     let members: Vec<String> = (0..ranks).map(|it| it.to_string()).collect();
     let mesh = format!("(DeviceMesh{{{}}})", members.join(" "));

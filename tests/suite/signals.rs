@@ -89,7 +89,8 @@ impl Tool {
 
 impl Tool {
     fn simulation(more: &[&str]) -> Result<Self, Failed> {
-        let arguments = ["samples/ring.hir", "--schedule=seed:0..100000", "--max-work=1000", "--device=sim"];
+        let arguments =
+            ["tests/cases/overlap/ring.hir", "--schedule=seed:0..100000", "--max-work=1000", "--device=sim"];
         let mut tool = Self::start(env!("CARGO_BIN_EXE_hir-run"), &[&arguments[..], more].concat())?;
         tool.read_until("simulated ranks")?;
         Ok(tool)
@@ -196,7 +197,10 @@ fn the_simulator_reports_and_goes_on() -> Result<(), Failed> {
 fn a_batch_says_what_is_not_run() -> Result<(), Failed> {
     let path = std::env::temp_dir().join(format!("hir-signals-batch-{}.txt", std::process::id()));
     let path = path.display().to_string();
-    fs::write(&path, "samples/ring.hir --schedule=seed:0..100000 --max-work=1000\nsamples/ring.hir\n")?;
+    fs::write(
+        &path,
+        "tests/cases/overlap/ring.hir --schedule=seed:0..100000 --max-work=1000\ntests/cases/overlap/ring.hir\n",
+    )?;
     let mut tool = Tool::start(env!("CARGO_BIN_EXE_hir-run"), &["--batch", &path, "--device=sim"])?;
     tool.read_until("simulated ranks")?;
     tool.send("INT")?;

@@ -11,7 +11,7 @@ import { open } from "./editor.mjs";
 
 const root = join(dirname(fileURLToPath(import.meta.url)), "../../..");
 const pictures = process.argv[2];
-const files = { "race.hir": "tests/cases/check/race-long-allocate.hir", "layer.hir": "samples/column-parallel.hir" };
+const files = { "race.hir": "tests/cases/check/race-long-allocate.hir", "layer.hir": "tests/cases/overlap/column-parallel.hir" };
 const editor = await open({
   vsix: join(root, "editors/vscode/hir-0.1.0.vsix"), size: { width: 1300, height: 640 },
   files: Object.fromEntries(Object.entries(files).map(([name, file]) => [name, join(root, file)])),

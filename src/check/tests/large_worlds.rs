@@ -8,7 +8,10 @@ use hir_check::{Checks, Finding, Report, check, check_in_groups, races, races_in
 use hir_plan::{
     InstKind, World, plans_of_text,
     timeline::{
-        estimate::{CostModel, estimate, estimate_representatives, estimate_with},
+        cost::CostModel,
+        estimate::{estimate_representatives, estimate_with},
+        estimator::Estimator,
+        machine::Machine,
         overlap::Overlap,
     },
 };
@@ -260,7 +263,9 @@ fn one_rank_of_each_kind_has_the_times_of_all() -> Tested {
         if world.deadlocked_state().is_some() {
             continue;
         }
-        let model = CostModel::default();
+        let (nominal, measured) = (Machine::default(), Estimator::default().machine);
+        let machine = if seed % 4 < 2 { &nominal } else { measured };
+        let model = CostModel { machine, fused: &[] };
         let whole = estimate_with(&world, &model).map_err(|it| format!("{it:?}"))?;
         let few = estimate_representatives(&world, &model).map_err(|it| format!("{it:?}"))?;
         let (all, one) = (Overlap::of(&whole), Overlap::of(&few));
@@ -337,7 +342,7 @@ fn thousands_of_ranks_are_checked_and_estimated_in_seconds() -> Tested {
         if !report.findings.is_empty() || !report.not_checked.is_empty() || report.groups != groups {
             return Err(format!("{mesh:?}: {:?}, {:?}", report.findings.first(), report.not_checked));
         }
-        let timeline = estimate(&world).map_err(|it| format!("{it:?}"))?;
+        let timeline = Estimator::default().timeline(&world, None).map_err(|it| format!("{it:?}"))?;
         if timeline.classes.len() != mesh.stages {
             return Err(format!("{mesh:?}: {} kinds of ranks", timeline.classes.len()));
         }

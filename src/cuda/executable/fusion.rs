@@ -23,7 +23,7 @@ use crate::{
 use grammar::dtype::DType;
 use hir_plan::{
     BufferNo, Inst, InstKind, PacketFormat, PeerCollective, PeerPhases, Plan, ReduceOp, StreamNo, Transfer,
-    View, ViewOnRank, World, sync::is_large_world, timeline::estimate::FusedInsts,
+    View, ViewOnRank, World, sync::is_large_world, timeline::cost::FusedInsts,
 };
 use rustc_hash::FxHashMap;
 

@@ -9,15 +9,13 @@ use hir_plan::{
     limits::Limits,
     timeline::{
         Timeline,
+        estimator::Planned,
         overlap::{Overlap, WaitSummary},
     },
 };
 use passes::{Settings, Verify};
 
-use super::{
-    first_fault,
-    machine::{MachineFlag, estimate_for},
-};
+use super::{first_fault, machine::MachineFlag};
 
 /// The passes that are tried, those that change least first. The algorithms matter only to the times of a machine: the nominal
 /// GPU has one time for all of them.
@@ -51,8 +49,8 @@ pub struct Estimates<'a> {
     pub ranks: usize,
     /// Limits on plans.
     pub limits: &'a Limits,
-    /// The machine; `None` for the nominal GPU.
-    pub machine: Option<&'a MachineFlag>,
+    /// The machine.
+    pub machine: &'a MachineFlag,
 }
 
 /// A program that is faster than another one.
@@ -98,8 +96,9 @@ impl Estimates<'_> {
         hir_plan::build_with_limits(program, self.lines, self.ranks, self.limits).ok()
     }
 
-    fn timeline(&self, world: &World) -> Option<Timeline> {
-        estimate_for(world, self.machine).ok()
+    fn timeline(&self, program: &Program, world: &World) -> Option<Timeline> {
+        let text = Planned { program, lines: self.lines, limits: self.limits };
+        self.machine.estimator().timeline(world, Some(text)).ok()
     }
 
     /// Returns the edits that make a program faster, the fastest result first. None if the program has a fault: what orders it
@@ -112,13 +111,13 @@ impl Estimates<'_> {
         if instructions > MAX_INSTRUCTIONS {
             return Err(TooManyInstructions(instructions));
         }
-        let Some(before) = self.timeline(world).map(|it| it.end()) else { return Ok(Vec::new()) };
+        let Some(before) = self.timeline(program, world).map(|it| it.end()) else { return Ok(Vec::new()) };
         if first_fault(world, Checks::ALL_FAULTS).is_some() {
             return Ok(Vec::new());
         }
         let mut found: Vec<Edit> = Vec::new();
         for (passes, needs_machine) in EDITS {
-            if *needs_machine && self.machine.is_none() {
+            if *needs_machine && self.machine.machine.is_nominal() {
                 continue;
             }
             let Some((edit, world)) = self.edit(program, passes) else { continue };
@@ -141,10 +140,10 @@ impl Estimates<'_> {
         let settings = Settings { verify: Verify::Structural, roundtrip: false };
         passes::run(&mut program, &calls, settings, &mut |_| {}).ok()?;
         let world = self.plan(&program)?;
-        if !self.machine.is_none_or(|it| it.can_run(&world)) {
+        if !self.machine.can_run(&world) {
             return None;
         }
-        let timeline = self.timeline(&world)?;
+        let timeline = self.timeline(&program, &world)?;
         let Overlap { total: time, waits, .. } = Overlap::of(&timeline);
         let posts = posts(&world);
         Some((Edit { passes, program, time, waits, posts }, world))
@@ -156,7 +155,9 @@ impl Estimates<'_> {
             Ok(edits) => edits,
             Err(why) => return vec![format!("  {why}")],
         };
-        let Some(before) = self.timeline(world).map(|it| Overlap::of(&it)) else { return Vec::new() };
+        let Some(before) = self.timeline(program, world).map(|it| Overlap::of(&it)) else {
+            return Vec::new();
+        };
         let posts = posts(world);
         let line = |edit: &Edit| {
             let gain = before.total - edit.time;

@@ -1,6 +1,10 @@
 //! The machines with whose times estimates are made: those of `--machine`, and those that are part of hir.
 
-use std::{path::Path, str::FromStr, sync::Arc};
+use std::{
+    path::Path,
+    str::FromStr,
+    sync::{Arc, LazyLock},
+};
 
 use grammar::{InvalidOption, list_text};
 use hir_plan::{
@@ -8,15 +12,13 @@ use hir_plan::{
     sync::happens_before::OrderError,
     timeline::{
         Timeline,
-        estimate::{CostModel, FusedInsts, estimate, estimate_with},
+        cost::FusedInsts,
+        estimator::Estimator,
         hosts::Hosts,
         machine::Machine,
+        shipped::{self, NOMINAL},
     },
 };
-
-/// The machines whose times are part of hir, by name.
-const SHIPPED: &[(&str, &str)] =
-    &[("h100", include_str!("machines/h100.json")), ("h200", include_str!("machines/h200.json"))];
 
 /// A machine, with the name by which the command line states it.
 #[derive(Clone, Debug)]
@@ -31,6 +33,22 @@ impl MachineFlag {
     /// Returns whether a world can run on the hosts of the machine.
     pub fn can_run(&self, world: &World) -> bool {
         self.machine.hosts.as_ref().is_none_or(|it| it.can_run(world))
+    }
+}
+
+impl MachineFlag {
+    /// Returns the machine of a flag; without it, the default one.
+    pub fn or_default(flag: Option<&Self>) -> &Self {
+        static DEFAULT: LazyLock<MachineFlag> = LazyLock::new(|| MachineFlag {
+            name: shipped::DEFAULT.to_owned(),
+            machine: Arc::new(shipped::default_machine().clone()),
+        });
+        flag.unwrap_or(&DEFAULT)
+    }
+
+    /// Returns what estimates with the times of the machine.
+    pub fn estimator(&self) -> Estimator<'_> {
+        Estimator { machine: &self.machine, lower: passes::lowered, fused: fused_instructions }
     }
 }
 
@@ -67,6 +85,9 @@ fn with_load(
 }
 
 fn cool_machine(name: &str) -> Result<Machine, InvalidOption> {
+    if name == NOMINAL {
+        return Ok(Machine::default());
+    }
     let text = text(name, Path::new(""))?;
     if !Hosts::are_in(&text) {
         return parsed(name, &text);
@@ -76,6 +97,9 @@ fn cool_machine(name: &str) -> Result<Machine, InvalidOption> {
     let of_host = match &hosts.machine {
         None => Machine::default(),
         Some(it) => with_load(it, |it| {
+            if it == NOMINAL {
+                return Ok(Machine::default());
+            }
             let text = self::text(it, folder)?;
             if Hosts::are_in(&text) {
                 return Err(format!(
@@ -91,10 +115,7 @@ fn cool_machine(name: &str) -> Result<Machine, InvalidOption> {
 
 /// Returns the text of a machine that is part of hir, or of a file, whose name is seen from `folder`.
 fn text(name: &str, folder: &Path) -> Result<String, InvalidOption> {
-    match SHIPPED.iter().find(|it| it.0 == name) {
-        Some((_, text)) => Ok((*text).to_owned()),
-        None => read(&folder.join(name)),
-    }
+    shipped::text(name).map_or_else(|| read(&folder.join(name)), |it| Ok(it.to_owned()))
 }
 
 fn parsed(name: &str, text: &str) -> Result<Machine, InvalidOption> {
@@ -104,39 +125,34 @@ fn parsed(name: &str, text: &str) -> Result<Machine, InvalidOption> {
 fn read(path: &Path) -> Result<String, InvalidOption> {
     let text = std::fs::read_to_string(path).map(|it| it.trim_start_matches('\u{feff}').to_owned());
     text.map_err(|fault| {
-        let names = SHIPPED.iter().flat_map(|it| [format!("`{}`", it.0), format!("`{}{SUSTAINED}`", it.0)]);
+        let names = shipped::names().flat_map(|it| [format!("`{it}`"), format!("`{it}{SUSTAINED}`")]);
+        let names = names.chain([format!("`{NOMINAL}`")]);
         let names = list_text(names.collect::<Vec<_>>().into_iter(), 8, "and");
         format!("cannot read `{}`: {fault}; hir itself has {names}", path.display()).into()
     })
 }
 
-/// Estimates when each instruction of all ranks runs on a machine; without one, on the nominal GPU.
-///
-/// # Errors
-/// The world has too many streams.
-pub fn estimate_for(world: &World, machine: Option<&MachineFlag>) -> Result<Timeline, OrderError> {
-    machine.map_or_else(|| estimate(world), |it| estimate_on(&it.machine, world))
+/// Returns what estimates where no machine is named.
+pub fn default_estimator() -> Estimator<'static> {
+    MachineFlag::or_default(None).estimator()
 }
 
-/// Estimates when each instruction of all ranks runs on a machine, with the kernels that the executor of GPUs makes.
+/// Estimates when each instruction of all ranks of a lowered program runs on a machine.
 ///
 /// # Errors
 /// The world has too many streams.
 pub fn estimate_on(machine: &Machine, world: &World) -> Result<Timeline, OrderError> {
-    let fused = if machine.is_nominal() { Vec::new() } else { fused_instructions(world) };
-    estimate_with(world, &CostModel { machine: Some(machine), fused: &fused })
+    Estimator { machine, lower: |_| None, fused: fused_instructions }.timeline(world, None)
 }
 
+/// Returns, by rank, the instructions that the executor of GPUs runs in the kernel of another one.
 #[cfg(feature = "cuda")]
-fn fused_instructions(world: &World) -> Vec<FusedInsts> {
+pub fn fused_instructions(world: &World) -> Vec<FusedInsts> {
     hir_cuda::fused_instructions(world)
 }
 
 /// Without the executor of GPUs, every instruction is a kernel.
 #[cfg(not(feature = "cuda"))]
-fn fused_instructions(_: &World) -> Vec<FusedInsts> {
+pub fn fused_instructions(_: &World) -> Vec<FusedInsts> {
     Vec::new()
 }
-
-/// The machine of estimates that choose passes, if none is named.
-pub const DEFAULT: &str = "h200";

@@ -38,7 +38,7 @@ use std::str::FromStr;
 
 use grammar::{codes::Code, count_text, diagnostic::Diagnostic, ir::Program, source::Source};
 use hir_check::Checks;
-use hir_plan::World;
+use hir_plan::{World, timeline::shipped};
 use passes::{
     Arguments, Catalog, Change, OptionKind, OptionSpec, Pass, PassCall, Pipeline, Remarks, pass::module_docs,
 };
@@ -59,7 +59,7 @@ pub static PASS: Pass = Pass {
             name: "machine",
             description: "the machine, as in `--machine`",
             kind: OptionKind::Text,
-            default: Some(machine::DEFAULT),
+            default: Some(shipped::DEFAULT),
         },
         OptionSpec {
             name: "budget",
@@ -94,7 +94,7 @@ pub fn use_machine(calls: &mut [PassCall], machine: Option<&MachineFlag>) -> boo
     let mut is_used = false;
     for call in calls.iter_mut().filter(|it| it.pass.name == PASS.name) {
         is_used = true;
-        if call.arguments.text("machine") == Some(machine::DEFAULT) {
+        if call.arguments.text("machine") == Some(shipped::DEFAULT) {
             call.arguments.set("machine", &machine.name);
         }
     }
@@ -281,7 +281,7 @@ fn candidates(
     arguments: &Arguments,
     communications: &[Communication],
 ) -> Result<Found, Diagnostic> {
-    let name = arguments.text("machine").unwrap_or(machine::DEFAULT);
+    let name = arguments.text("machine").unwrap_or(shipped::DEFAULT);
     let machine = MachineFlag::from_str(name)
         .map_err(|why| arguments.error("machine", why.to_string(), "no table of a machine"))?;
     let budget = usize::try_from(arguments.count("budget").unwrap_or(100)).unwrap_or(usize::MAX);

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use hir_plan::timeline::{
-    machine::{EXACTLY, FROM_MEMORY},
+    machine::FROM_MEMORY,
     work::{Work, WorkClass},
 };
 
@@ -37,9 +37,9 @@ impl Entry {
     }
 
     /// Calls that follow each other, whose time belongs to a table of this class.
-    pub fn of_table(call: Call, class: WorkClass, place: Place, ranks: usize) -> Self {
+    pub fn of_table(call: Call, class: WorkClass, ranks: usize) -> Self {
         let times = call.times();
-        Self::new(repeated_call(call, times, ranks), Meaning::Table(class, times, place))
+        Self::new(repeated_call(call, times, ranks), Meaning::Table(class, times, false))
     }
 }
 
@@ -56,8 +56,8 @@ pub enum Meaning {
     Switching(Call, usize),
     /// This many calls of a kernel that computes and of a communication, in turns.
     Exchanging([Call; 2], usize),
-    /// This many calls of work of this class.
-    Table(WorkClass, usize, Place),
+    /// This many calls of work of this class, and whether they read their larger operand from memory, and not from the cache of the GPU.
+    Table(WorkClass, usize, bool),
     /// Two calls, each several times, at the same time: a kernel that computes, and a copy.
     Together([(Call, usize); 2]),
     /// This many chunks of a product, each with a communication, on two streams.
@@ -68,25 +68,9 @@ pub enum Meaning {
     Run(Layer),
 }
 
-/// Where the time of work belongs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// Whether the work reads its larger operand from memory, and not from the cache of the GPU.
-    pub from_memory: bool,
-    /// Whether it is a point of no grid.
-    pub exactly: bool,
-}
-
-impl Place {
-    /// A point of a grid, behind work with the same operands.
-    pub const GRID: Self = Self { from_memory: false, exactly: false };
-
-    /// Returns the name of the table of work of a kind or class.
-    pub fn table(self, kind: impl Display) -> String {
-        let [memory, exactly] = [(self.from_memory, FROM_MEMORY), (self.exactly, EXACTLY)];
-        let suffix = |(applies, text): (bool, &'static str)| if applies { text } else { "" };
-        format!("{kind}{}{}", suffix(memory), suffix(exactly))
-    }
+/// Returns the name of the table of work of a kind or class, which reads its larger operand from memory, or from the cache of the GPU.
+pub fn table_name(kind: impl Display, from_memory: bool) -> String {
+    format!("{kind}{}", if from_memory { FROM_MEMORY } else { "" })
 }
 
 /// Number of timed runs of a program, and of runs before them.
@@ -128,8 +112,8 @@ pub fn entries(ranks: usize, quick: bool) -> Vec<Entry> {
     let kept = if quick { 1 } else { usize::MAX };
     for (table, calls) in tables(ranks) {
         for call in calls.into_iter().take(kept) {
-            all.push(Entry::of_table(call, table, Place::GRID, ranks));
-            all.extend(from_memory(call, ranks, false));
+            all.push(Entry::of_table(call, table, ranks));
+            all.extend(from_memory(call, ranks));
         }
     }
     if quick {
@@ -205,8 +189,8 @@ fn tables(ranks: usize) -> Vec<(WorkClass, Vec<Call>)> {
         |first: u32, last: u32| -> Vec<usize> { (first..=last).step_by(2).map(|it| 1 << it).collect() };
     let mut products = Vec::new();
     for rows in [1, 16, 64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192] {
-        for columns in [1024, 4096, 8192, 16384] {
-            for depth in [1024, 4096, 8192, 16384] {
+        for columns in [512, 1024, 4096, 8192, 16384] {
+            for depth in [512, 1024, 4096, 8192, 16384] {
                 // 2^39 multiplications take 1.5 ms, and the largest weights 256 MiB.
                 if rows * columns * depth <= 1 << 39 && columns * depth <= 1 << 27 {
                     products.push(Call::Product([rows, columns, depth]));
@@ -252,14 +236,13 @@ fn tables(ranks: usize) -> Vec<(WorkClass, Vec<Call>)> {
 
 /// Returns the measurement of a product that reads its weights from memory, if that can take longer: with many rows, arithmetic
 /// takes longer, and large weights are read from memory in any case.
-pub fn from_memory(call: Call, ranks: usize, exactly: bool) -> Option<Entry> {
+pub fn from_memory(call: Call, ranks: usize) -> Option<Entry> {
     let Call::Product([rows, columns, depth]) = call else { return None };
     if rows > 1024 || columns * depth * ELEMENT >= PRODUCTS_FROM_MEMORY {
         return None;
     }
     let (text, times) = products_from_memory([rows, columns, depth], PRODUCTS_FROM_MEMORY, ranks);
-    let meaning = Meaning::Table(WorkClass::Product, times, Place { from_memory: true, exactly });
-    Some(Entry::new(text, meaning))
+    Some(Entry::new(text, Meaning::Table(WorkClass::Product, times, true)))
 }
 
 /// Returns products with the communication behind each, and how many turns of both are measured: a small communication of each kind, and

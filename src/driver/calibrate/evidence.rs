@@ -87,7 +87,11 @@ pub fn report(machine: &Machine, all: &[Comparison]) -> Vec<String> {
     for it in all {
         let Run { program, passes, us, .. } = &it.run;
         let error = 100.0 * it.error();
-        lines.push(format!("{program:<38} {passes:<27} {us:>9.1} {:>9.1} {error:>+6.1}%", it.estimate));
+        lines.push(format!(
+            "{program:<38} {passes:<27} {us:>9.1} {:>9.1} {error:>+6.1}%{}",
+            it.estimate,
+            if it.is_exact { "  exact" } else { "" }
+        ));
     }
     let taus: Vec<f64> = programs.values().filter_map(|it| kendall(it)).collect();
     let (mut behind, mut found) = (Vec::new(), 0);

@@ -10,7 +10,7 @@ use hir_plan::{
 };
 
 use super::{
-    entries::{Entry, Place, from_memory},
+    entries::{Entry, from_memory},
     first_work,
     programs::{Call, Collective, PeerProtocol, repeated_call},
 };
@@ -37,27 +37,22 @@ pub fn name_of(work: &Work) -> String {
 /// Returns the measurements of work: none if it is smooth in its extents, as elementwise operations are. A call has the element
 /// type bf16.
 pub fn measurements(work: &Work, ranks: usize) -> Vec<Entry> {
-    let entry = |call: Call, class: WorkClass, exactly: bool| {
-        Entry::of_table(call, class, Place { from_memory: false, exactly }, ranks)
-    };
     let extents: Vec<usize> = work.extents.iter().map(|it| *it as usize).collect();
     match (work.kind, extents.as_slice()) {
         (WorkKind::Product(DType::BFloat), [rows, columns, depth]) => {
             let call = Call::Product([*rows, *columns, *depth]);
-            [entry(call, WorkClass::Product, true)]
-                .into_iter()
-                .chain(from_memory(call, ranks, true))
-                .collect()
+            let warm = Entry::of_table(call, WorkClass::Product, ranks);
+            std::iter::once(warm).chain(from_memory(call, ranks)).collect()
         }
         (
             WorkKind::Attention { dtype: DType::BFloat, width: 128, is_causal: false },
             [heads, queries, keys],
         ) if queries == keys => {
-            vec![entry(Call::Attention([*heads, *queries]), WorkClass::Attention, true)]
+            vec![Entry::of_table(Call::Attention([*heads, *queries]), WorkClass::Attention, ranks)]
         }
         (kind, [bytes]) => {
             let call = communication(kind, *bytes, ranks);
-            call.map(|call| entry(call, kind.class(), false)).into_iter().collect()
+            call.map(|call| Entry::of_table(call, kind.class(), ranks)).into_iter().collect()
         }
         _ => Vec::new(),
     }

@@ -9,7 +9,7 @@ use hir_plan::timeline::{
 use serde_json::Value;
 
 use super::{
-    entries::{Entry, Meaning},
+    entries::{Entry, Meaning, table_name},
     evidence, first_work,
     programs::{Call, repeated_call},
     result_of,
@@ -99,11 +99,11 @@ impl Results {
             Meaning::Alternating(calls) => {
                 machine.event_us = (each(*calls).median - self.launch).max(0.0);
             }
-            Meaning::Table(class, calls, place) => {
+            Meaning::Table(class, calls, from_memory) => {
                 match first_work(&entry.text, |it| it.class() == *class, self.ranks) {
                     Some(work) => {
                         let at = work.extents.iter().map(|it| *it as u64).collect();
-                        let table = self.tables.entry(place.table(work.kind)).or_default();
+                        let table = self.tables.entry(table_name(work.kind, *from_memory)).or_default();
                         table.entry(at).or_insert(each(*calls));
                     }
                     None => self.missing.push(format!("{}: its plan has no such work", entry.name())),
@@ -275,7 +275,7 @@ impl Entry {
             Meaning::Least => "the time of a run".to_owned(),
             Meaning::Leasts(_) => "the time of a launch".to_owned(),
             Meaning::Alternating(_) => "the time of an event".to_owned(),
-            Meaning::Table(class, _, place) => format!("table `{}`", place.table(class)),
+            Meaning::Table(class, _, from_memory) => format!("table `{}`", table_name(class, *from_memory)),
             Meaning::Switching(..) => "the time of another kernel".to_owned(),
             Meaning::Exchanging(..) => "the time of a communication between kernels".to_owned(),
             Meaning::Together(calls) => format!("contention of {:?}", calls.map(|it| it.0)),

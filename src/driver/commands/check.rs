@@ -44,7 +44,8 @@ pub(super) const EXAMPLES: &str =
 /// Checks that Host IR programs are free of races, deadlocks and unwritten outputs.
 ///
 /// Reports on each file, and prints one summary of several. Exits with 0 if all programs are free of faults, with 7 if one has a fault, and
-/// with 1 if one is rejected; 6 if a file cannot be read. Of several, the one that says least about the programs counts.
+/// with 1 if one is rejected; 6 if a file cannot be read. Of several, the one that says least about the programs counts. In several files,
+/// a scalar that the text does not define gets the value that `--assume` proposes, with a warning.
 #[derive(Parser)]
 #[command(
     name = "hir check",
@@ -212,7 +213,9 @@ fn check_file(
     }
     let set = options.set.iter().cloned();
     let set = set.map(|it| Binding { is_optional: it.is_optional || !is_only, ..it }).collect();
-    let Options { check, check_model, nccl, p2p, storage, world, diagnostics, .. } = *options;
+    let Options { check, check_model, nccl, p2p, storage, mut world, diagnostics, .. } = *options;
+    // No value on the command line fits the scalars of all of several files.
+    world.assume |= !is_only;
     let file_options = opt::Options {
         file,
         check: check.or(Some(Checks::DEFAULT)),

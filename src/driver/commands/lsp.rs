@@ -5,7 +5,7 @@ use hir_lsp::ServeError;
 use hir_process::exit::Exit;
 
 use crate::{
-    auto,
+    auto::{self, machine::default_estimator},
     tool::{Reporter, flags::DiagnosticFlags},
 };
 
@@ -28,7 +28,7 @@ pub(super) struct Options {
 }
 
 pub(super) fn run(_: &Options, screen: &Reporter) -> Result<Exit, Exit> {
-    hir_lsp::serve_stdio(auto::catalog()).map(|()| Exit::Success).map_err(|fault| {
+    hir_lsp::serve_stdio(auto::catalog(), default_estimator()).map(|()| Exit::Success).map_err(|fault| {
         let exit = match fault {
             ServeError::Protocol(_) => Exit::Usage,
             ServeError::NoShutdown => Exit::Rejected,

@@ -1,10 +1,11 @@
 //! Writes timelines and reports how communication and computation overlap.
 
 use super::{failure::JobFailure, files::write_file};
-use crate::auto::machine::{MachineFlag, estimate_for};
+use crate::auto::machine::MachineFlag;
 use hir_plan::timeline::{
     Timeline,
     estimate::{MeasuredTime, measured},
+    estimator::Planned,
     file::TimelineFile,
     overlap::Overlap,
 };
@@ -27,9 +28,10 @@ pub struct TimelineFlags {
     /// this instead of the program.
     #[arg(long)]
     pub overlap: bool,
-    /// Estimate with the times of this machine, which `hir calibrate` has written to a file, instead of those of a nominal
-    /// GPU; or with those of several hosts, which a file describes. Times that are measured do not change.
-    #[arg(long, value_name = "FILE|h100|h200")]
+    /// Estimate with the times of this machine, which `hir calibrate` has written to a file; or with those of several hosts, which
+    /// a file describes; or with those of a nominal GPU, of which nothing was measured. Times that are measured do not change.
+    /// By default, the machine is h200: two H200s of one host.
+    #[arg(long, value_name = "FILE|h100|h200|nominal")]
     pub machine: Option<MachineFlag>,
 }
 
@@ -54,13 +56,23 @@ impl TimelineFlags {
         self.overlap || !self.timeline.is_empty()
     }
 
-    /// Estimates a timeline from the plans, writes the files, and returns the report.
+    /// Returns the machine of estimates.
+    pub fn machine(&self) -> &MachineFlag {
+        MachineFlag::or_default(self.machine.as_ref())
+    }
+
+    /// Estimates a timeline from the plans, of the program of `text` if all ranks run one, writes the files, and returns the report.
     ///
     /// # Errors
     /// The plans are too large, or a file cannot be written.
-    pub fn write_estimated(&self, world: &World, names: &[&str]) -> Result<TimelineReport, JobFailure> {
+    pub fn write_estimated(
+        &self,
+        world: &World,
+        text: Option<Planned<'_>>,
+        names: &[&str],
+    ) -> Result<TimelineReport, JobFailure> {
         check_size(world)?;
-        let timeline = estimate_for(world, self.machine.as_ref());
+        let timeline = self.machine().estimator().timeline(world, text);
         self.write(&timeline.map_err(too_many_streams)?, names)
     }
 
@@ -125,9 +137,13 @@ pub fn overlap_json(timeline: &Timeline) -> serde_json::Value {
 }
 
 /// Returns the figures of the estimated timeline; `None` if the plans are too large for one.
-pub fn estimated_overlap_json(world: &World, machine: Option<&MachineFlag>) -> Option<serde_json::Value> {
+pub fn estimated_overlap_json(
+    world: &World,
+    text: Option<Planned<'_>>,
+    machine: &MachineFlag,
+) -> Option<serde_json::Value> {
     check_size(world).ok()?;
-    estimate_for(world, machine).ok().map(|it| overlap_json(&it))
+    machine.estimator().timeline(world, text).ok().map(|it| overlap_json(&it))
 }
 
 fn check_size(plans: &[Plan]) -> Result<(), JobFailure> {

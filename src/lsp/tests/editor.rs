@@ -3,6 +3,7 @@
 use std::{thread::JoinHandle, time::Duration};
 
 use hir_lsp::{ServeError, serve};
+use hir_plan::timeline::estimator::Estimator;
 use lsp_server::{Connection, Message, Notification, Request, RequestId, Response, ResponseError};
 use lsp_types::{
     CodeAction, CodeActionContext, CodeActionOrCommand, CodeActionParams, Diagnostic,
@@ -34,7 +35,9 @@ impl Editor {
     /// Starts a server and opens a document.
     pub(super) fn open(text: &str) -> Result<Self, Fault> {
         let (connection, server) = Connection::memory();
-        let server = std::thread::spawn(move || serve(&server, Catalog::default()));
+        let server = std::thread::spawn(move || {
+            serve(&server, Catalog::default(), Estimator { lower: passes::lowered, ..Estimator::default() })
+        });
         let mut editor =
             Self { connection, server, requests: 0, version: 0, text: String::new(), published: Vec::new() };
         let _ = editor.call("initialize", json!({ "capabilities": {} }))?;

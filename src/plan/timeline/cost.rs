@@ -9,8 +9,12 @@
 use grammar::dtype::DType;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{machine::Machine, work::work_of};
-use crate::{Communication, Inst, InstKind, Plan, View};
+use super::{
+    fused::Reads,
+    machine::Machine,
+    work::{Work, WorkKind, work_of},
+};
+use crate::{Buffer, Communication, Inst, InstKind, Plan, Reshard, RoutineKind, Shard, View};
 
 /// Floating-point operations of a matrix product in a microsecond, for 16-bit operands.
 const HALF_FLOPS: f64 = 690e6;
@@ -19,7 +23,7 @@ const FULL_FLOPS: f64 = 50e6;
 /// Bytes that a kernel reads and writes in a microsecond.
 const MEMORY_BYTES: f64 = 4e6;
 /// Bytes that leave a GPU over NVLink in a microsecond.
-const LINK_BYTES: f64 = 350e3;
+pub(super) const LINK_BYTES: f64 = 350e3;
 /// Bytes of other data after which the cache of a GPU does not hold an operand any more: the cache of H100 and H200 has 50 MB, and
 /// on them, kernels that access 34 MB again and again are as fast as their cache, and those that access 134 MB as their memory.
 const CACHE_BYTES: usize = 40_000_000;
@@ -31,11 +35,11 @@ const COMMUNICATION: f64 = 10.0;
 /// The instructions of a rank that an executor runs in the kernel of another one: by the index of each, that of the other one.
 pub type FusedInsts = FxHashMap<u32, u32>;
 
-/// What an estimate knows about times. By default, nothing but the nominal GPU.
-#[derive(Clone, Copy, Default)]
+/// What an estimate knows about times.
+#[derive(Clone, Copy)]
 pub struct CostModel<'a> {
-    /// The measured times.
-    pub machine: Option<&'a Machine>,
+    /// The machine.
+    pub machine: &'a Machine,
     /// By rank: the instructions that run in the kernel of another one. Ranks without an entry have none.
     pub fused: &'a [FusedInsts],
 }
@@ -43,18 +47,25 @@ pub struct CostModel<'a> {
 impl CostModel<'_> {
     /// Returns the microseconds of each instruction of a plan.
     pub(super) fn durations(&self, plan: &Plan) -> Vec<f64> {
-        let Some(machine) = self.machine else {
-            return plan.code.iter().map(|it| microseconds(plan, it)).collect();
-        };
+        let machine = self.machine;
         let cold = if machine.knows_memory() { reads_of_memory(plan) } else { FxHashSet::default() };
         // Microseconds of kernels since the last communication.
         let mut computed = 0.0;
+        // By the extents of a product, and whether it reads from memory: to look a product up takes long.
+        let mut products: FxHashMap<(Vec<u64>, DType, bool), Option<f64>> = FxHashMap::default();
+        let within = |work: &Work, is_cold: bool| {
+            if is_cold { machine.microseconds_from_memory(work) } else { machine.microseconds(work) }
+        };
         let mut duration = |at: usize| match work_of(plan, at) {
+            _ if machine.is_nominal() => microseconds(plan, &plan.code[at]),
             Some(work) => {
-                let within = if cold.contains(&at) {
-                    machine.microseconds_from_memory(&work)
-                } else {
-                    machine.microseconds(&work)
+                let is_cold = cold.contains(&at);
+                let within = match work.kind {
+                    WorkKind::Product(dtype) => {
+                        let extents = work.extents.iter().map(|it| it.to_bits()).collect();
+                        *products.entry((extents, dtype, is_cold)).or_insert_with(|| within(&work, is_cold))
+                    }
+                    _ => within(&work, is_cold),
                 };
                 let known = within.map(|it| it + machine.microseconds_between(&work, computed));
                 let time = known.unwrap_or_else(|| microseconds(plan, &plan.code[at]));
@@ -71,31 +82,40 @@ impl CostModel<'_> {
             hosts.map_or(within, |it| it.microseconds(plan, at, within))
         };
         let mut all: Vec<f64> = (0..plan.code.len()).map(between).collect();
+        let mut kernels: FxHashMap<usize, Vec<usize>> = FxHashMap::default();
         for (at, leader) in self.fused.get(plan.rank).into_iter().flatten() {
-            let [at, leading] = [*at, *leader].map(|it| it as usize);
-            // The kernel reads and writes each element once, so the largest part of the work determines its time.
-            if plan.peer_collective_at(at).is_none() {
-                // An instruction of a collective has the time of its kernel.
-                let collective = plan.peer_collective_at(leading).map(|it| it.range.clone());
-                let leader = collective.and_then(|it| it.max_by(|a, b| all[*a].total_cmp(&all[*b])));
-                let leader = leader.unwrap_or(leading);
-                all[leader] = all[leader].max(all[at]);
-                all[at] = 0.0;
+            // An instruction of a collective has the time of its kernel.
+            if plan.peer_collective_at(*at as usize).is_none() {
+                let kernel = kernels.entry(*leader as usize).or_insert_with(|| vec![*leader as usize]);
+                kernel.push(*at as usize);
             }
+        }
+        let reads = if kernels.is_empty() { Reads::default() } else { Reads::of(plan) };
+        for (leading, mut kernel) in kernels {
+            kernel.sort_unstable();
+            let collective = plan.peer_collective_at(leading).map(|it| it.range.clone());
+            let leader = collective.and_then(|it| it.max_by(|a, b| all[*a].total_cmp(&all[*b])));
+            // What computes beside a product or a collective takes no longer than that, or is the longest part.
+            let longest = kernel.iter().map(|at| std::mem::take(&mut all[*at])).fold(0.0, f64::max);
+            let leader = leader.unwrap_or(leading);
+            let work = reads.work(plan, &kernel).filter(|_| plan.peer_collective_at(leading).is_none());
+            let time =
+                work.and_then(|it| Some(machine.microseconds(&it)? + machine.microseconds_between(&it, 0.0)));
+            all[leader] = time.unwrap_or(longest).max(all[leader]);
         }
         all
     }
 
     /// Returns where times come from, in a sentence.
     pub(super) fn source(&self) -> String {
-        self.machine.map_or_else(assumptions, Machine::source)
+        self.machine.source()
     }
 }
 
 /// Returns the products of a plan whose larger operand the cache does not hold any more: since it was read or written, the rank has
 /// accessed more than `CACHE_BYTES`. Before the run there was another one.
 fn reads_of_memory(plan: &Plan) -> FxHashSet<usize> {
-    let bytes = |view: &View| view.len().saturating_mul(dtype(plan, view).size());
+    let bytes = |view: &View| view.distinct_len().saturating_mul(dtype(plan, view).size());
     let mut found = FxHashSet::default();
     // By buffer: how much had been accessed after its last access.
     let mut last: FxHashMap<u32, usize> = FxHashMap::default();
@@ -119,6 +139,14 @@ fn reads_of_memory(plan: &Plan) -> FxHashSet<usize> {
     found
 }
 
+/// Returns the microseconds of a product of 16-bit operands on the nominal GPU with the launch of its kernel, by its rows, columns
+/// and depth; or those of something else whose work is the product of three extents, but for a factor.
+pub(super) fn nominal_product(extents: &[f64]) -> f64 {
+    let multiplications: f64 = extents.iter().product();
+    let elements: f64 = extents.iter().map(|it| multiplications / it).sum();
+    KERNEL + (2.0 * multiplications / HALF_FLOPS).max(2.0 * elements / MEMORY_BYTES)
+}
+
 /// Returns the assumptions about the nominal GPU, in a sentence.
 pub fn assumptions() -> String {
     let (flops, memory, link) = (HALF_FLOPS / 1e6, MEMORY_BYTES / 1e6, LINK_BYTES / 1e3);
@@ -130,41 +158,9 @@ pub fn assumptions() -> String {
 
 /// Returns the microseconds that an instruction takes once nothing holds it up.
 fn microseconds(plan: &Plan, inst: &Inst) -> f64 {
-    let bytes = |view: &View| (view.len() * dtype(plan, view).size()) as f64;
     let traffic = plan.traffic(inst);
     let over_link = traffic.bytes as f64 * traffic.bus_factor / LINK_BYTES;
     match &inst.kind {
-        InstKind::Gemm(it) => {
-            let flops = 2.0 * it.multiplications() as f64;
-            let rate = if dtype(plan, &it.a).size() <= 2 { HALF_FLOPS } else { FULL_FLOPS };
-            let memory = [&it.a, &it.b, &it.out].into_iter().map(bytes).sum::<f64>() / MEMORY_BYTES;
-            KERNEL.max(flops / rate).max(memory)
-        }
-        InstKind::Attention(it) => {
-            let masked = if it.is_causal { 0.5 } else { 1.0 };
-            let flops = 2.0 * it.multiplications() as f64 * masked;
-            let rate = if dtype(plan, &it.query).size() <= 2 { HALF_FLOPS } else { FULL_FLOPS };
-            let memory = it.operands().chain(it.results()).map(bytes).sum::<f64>() / MEMORY_BYTES;
-            KERNEL.max(flops / rate).max(memory)
-        }
-        InstKind::Routine(it) => {
-            let flops = 2.0 * it.multiplications() as f64;
-            let memory = it.inputs.iter().chain(&it.outs).map(bytes).sum::<f64>() / MEMORY_BYTES;
-            KERNEL.max(flops / FULL_FLOPS).max(memory)
-        }
-        InstKind::Map { .. }
-        | InstKind::Reduce(_)
-        | InstKind::Fill { .. }
-        | InstKind::Iota { .. }
-        | InstKind::Alloc { zeroed: Some(_), .. }
-        | InstKind::Copy { .. } => {
-            let accesses = inst.kind.accesses(plan.rank);
-            if accesses.iter().any(|it| it.rank != plan.rank) {
-                return KERNEL.max(over_link);
-            }
-            KERNEL.max(accesses.iter().map(|it| bytes(it.view)).sum::<f64>() / MEMORY_BYTES)
-        }
-        InstKind::PeerReduce { .. } => KERNEL.max(over_link),
         InstKind::Collective(_) | InstKind::P2pGroup(_) => {
             let to_itself = match inst.kind.communication() {
                 Some(Communication::P2pGroup(it)) => it.ops.iter().all(|it| it.peer == plan.rank),
@@ -172,8 +168,66 @@ fn microseconds(plan: &Plan, inst: &Inst) -> f64 {
             };
             if to_itself { KERNEL } else { COMMUNICATION.max(over_link) }
         }
-        InstKind::OpaqueCall(_) => KERNEL,
-        InstKind::Reshard(_) => COMMUNICATION,
+        InstKind::Reshard(it) => resharding(it),
+        kind if kind.accesses(plan.rank).iter().any(|it| it.rank != plan.rank) => KERNEL.max(over_link),
+        kind => computation(&plan.buffers, kind),
+    }
+}
+
+/// Returns the microseconds of a statement that reshards, if it gathers what a rank lacks of its operands and computes everything
+/// on each rank.
+fn resharding(it: &Reshard) -> f64 {
+    let lacks = |(shard, buffer): (&Shard, &Buffer)| {
+        let held = shard.view.as_ref().map_or(0, View::distinct_len);
+        buffer.len.saturating_sub(held).saturating_mul(buffer.dtype.size())
+    };
+    let gathered: usize = it.operands.iter().zip(&it.buffers).map(lacks).fold(0, usize::saturating_add);
+    let computed: f64 = it.body.iter().map(|kind| computation(&it.buffers, kind)).sum();
+    COMMUNICATION.max(gathered as f64 / LINK_BYTES) + computed
+}
+
+/// Returns the microseconds of an instruction that uses only the memory of its own GPU, which has these buffers.
+fn computation(buffers: &[Buffer], kind: &InstKind) -> f64 {
+    let dtype = |view: &View| buffers[view.buffer as usize].dtype;
+    // A broadcast dimension is read once.
+    let bytes = |view: &View| (view.distinct_len() as f64) * dtype(view).size() as f64;
+    match kind {
+        InstKind::Gemm(it) => {
+            let flops = 2.0 * it.multiplications() as f64;
+            let rate = if dtype(&it.a).size() <= 2 { HALF_FLOPS } else { FULL_FLOPS };
+            let memory = [&it.a, &it.b, &it.out].into_iter().map(bytes).sum::<f64>() / MEMORY_BYTES;
+            KERNEL.max(flops / rate).max(memory)
+        }
+        InstKind::Attention(it) => {
+            let masked = if it.is_causal { 0.5 } else { 1.0 };
+            let flops = 2.0 * it.multiplications() as f64 * masked;
+            let rate = if dtype(&it.query).size() <= 2 { HALF_FLOPS } else { FULL_FLOPS };
+            let memory = it.operands().chain(it.results()).map(bytes).sum::<f64>() / MEMORY_BYTES;
+            KERNEL.max(flops / rate).max(memory)
+        }
+        InstKind::Routine(it) => {
+            let flops = 2.0 * it.multiplications() as f64;
+            let written = it.outs.iter().map(bytes).sum::<f64>();
+            // A gather reads those elements of its source that it selects.
+            let most = if matches!(it.kind, RoutineKind::Gather { .. }) { written } else { f64::INFINITY };
+            let [source, others @ ..] = it.inputs.as_slice() else { return KERNEL };
+            let read = bytes(source).min(most) + others.iter().map(bytes).sum::<f64>();
+            KERNEL.max(flops / FULL_FLOPS).max((read + written) / MEMORY_BYTES)
+        }
+        InstKind::Map { .. }
+        | InstKind::Reduce(_)
+        | InstKind::Fill { .. }
+        | InstKind::Iota { .. }
+        | InstKind::Alloc { zeroed: Some(_), .. }
+        | InstKind::Copy { .. }
+        | InstKind::PeerReduce { .. } => {
+            let mut accessed = 0.0;
+            kind.visit_accesses(0, &mut |it| accessed += bytes(it.view));
+            KERNEL.max(accessed / MEMORY_BYTES)
+        }
+        InstKind::OpaqueCall(_) | InstKind::Collective(_) | InstKind::P2pGroup(_) | InstKind::Reshard(_) => {
+            KERNEL
+        }
         InstKind::Alloc { zeroed: None, .. } | crate::ordering_insts!() => 0.0,
     }
 }

@@ -1,13 +1,16 @@
 //! Computes a timeline from the plans of all ranks, with estimated or measured times.
 //!
-//! In an estimate for the nominal GPU, communications of different communicators and copies do not slow each other or kernels
-//! down. With the measured times of a machine, a communication and a kernel that run at the same time slow each other down.
+//! Communications and copies that use the same link of a GPU at the same time share it (`links`). With the measured times of a
+//! machine, a communication and a kernel that run at the same time slow each other down.
 //! Issuing takes no time. If the plans deadlock, what never ends has no end.
+
+use rustc_hash::FxHashMap;
 
 use super::{
     SliceKind, Timeline,
+    cost::CostModel,
     items::{Duration, Item, items_of},
-    machine::Machine,
+    links::{Representatives, lost_on_links, slowed},
     times::{Latency, Times},
     work::{Contention, work_of},
 };
@@ -19,8 +22,6 @@ use crate::{
         is_large_world,
     },
 };
-
-pub use super::cost::{CostModel, FusedInsts};
 
 /// Maximum number of times that the times of work are adapted to what runs beside it.
 const MAX_ROUNDS: usize = 8;
@@ -36,14 +37,6 @@ pub struct MeasuredTime {
     pub begin: f64,
     /// When it ended.
     pub end: f64,
-}
-
-/// Estimates when each instruction of all ranks runs on the nominal GPU.
-///
-/// # Errors
-/// As for `estimate_with`.
-pub fn estimate(world: &World) -> Result<Timeline, OrderError> {
-    estimate_with(world, &CostModel::default())
 }
 
 /// Estimates when each instruction of all ranks runs.
@@ -75,8 +68,8 @@ fn symmetry_of(world: &World, model: &CostModel<'_>) -> Option<Symmetry> {
     let traits = |plan: &Plan, key: &mut Vec<u64>| {
         for (inst, duration) in model.durations(plan).into_iter().enumerate() {
             key.push(duration.to_bits());
-            let measured = model.machine.filter(|it| !it.is_nominal());
-            if let (Some(machine), Some(work)) = (measured, work_of(plan, inst)) {
+            let machine = model.machine;
+            if let Some(work) = work_of(plan, inst).filter(|_| !machine.is_nominal()) {
                 key.push(machine.contention_factor(&work).to_bits());
                 key.push(u64::from(work.contention() == Some(Contention::Nccl)));
             }
@@ -96,32 +89,46 @@ fn estimate_classes(
     };
     let state = world.deadlocked_state();
     let mut items = items_of(world, &graph, state, Err(model));
-    let latency =
-        model.machine.map(|it| Latency { start: it.run_us, event: it.event_us }).unwrap_or_default();
+    let latency = Latency { start: model.machine.run_us, event: model.machine.event_us };
+    let classes = symmetry.map(|it| it.classes().to_vec()).unwrap_or_default();
+    let representatives = Representatives::of(&classes);
     let mut round = 0;
     let times = loop {
         let times = Times::of(&graph, &items, world.len(), latency);
-        let beside = times_beside(&times, world.len());
-        let change = |(item, new): (&Item, &f64)| (new - item.duration.microseconds()).abs();
+        let beside = times_beside(&times, world.len(), &representatives);
+        let change = |(item, new): (&Item, &Beside)| (new.time - item.duration.microseconds()).abs();
         let most = items.iter().zip(&beside).map(change).fold(0.0, f64::max);
         if round == MAX_ROUNDS || most <= SMALLEST_CHANGE {
             break times;
         }
-        items.iter_mut().zip(beside).for_each(|(item, new)| item.duration = Duration::Estimated(new));
+        for (item, new) in items.iter_mut().zip(beside) {
+            (item.duration, item.shares_link) = (Duration::Estimated(new.time), new.shares_link);
+        }
         round += 1;
     };
-    let classes = symmetry.map(|it| it.classes().to_vec()).unwrap_or_default();
     let timeline = times.timeline(world, state, model.source(), classes);
-    Ok(Timeline { error: model.machine.and_then(Machine::error), ..timeline })
+    Ok(Timeline { error: model.machine.error(), ..timeline })
+}
+
+/// What the work beside an item makes of it.
+struct Beside {
+    /// How long the item takes.
+    time: f64,
+    /// Whether communication on its links slows it down most.
+    shares_link: bool,
 }
 
 /// Returns the time of each item with the kernels and communications beside it, at the present times of all. While a kernel and
-/// a communication run at the same time, each progresses at 1 / contention of its speed.
-fn times_beside(times: &Times<'_>, ranks: usize) -> Vec<f64> {
-    let mut found: Vec<f64> = times.items.iter().map(|it| it.alone).collect();
+/// a communication run at the same time, each progresses at 1 / contention of its speed. Of what slows a communication down,
+/// kernels and other communications on its links, the slower one counts.
+fn times_beside(times: &Times<'_>, ranks: usize, representatives: &Representatives) -> Vec<Beside> {
+    let alone = |it: &Item| Beside { time: it.alone, shares_link: false };
+    let mut found: Vec<Beside> = times.items.iter().map(alone).collect();
     // By rank: the items, as (begin, end, number).
     let mut kernels = vec![Vec::new(); ranks];
     let mut communications = vec![Vec::new(); ranks];
+    // By communication: how long it does not progress.
+    let mut beside: FxHashMap<usize, f64> = FxHashMap::default();
     for (number, it) in times.items.iter().enumerate().filter(|it| it.1.is_work) {
         let [begin, end] = [it.first, it.last].map(|it| times.times[it as usize]);
         let Some((begin, end)) = begin.zip(end) else { continue };
@@ -141,10 +148,18 @@ fn times_beside(times: &Times<'_>, ranks: usize) -> Vec<f64> {
             let first = kernels.partition_point(|it| it.1 <= begin);
             for (from, to, kernel) in kernels.iter().skip(first).take_while(|it| it.0 < end) {
                 let both = (end.min(*to) - begin.max(*from)).max(0.0);
-                found[number] += both * lost;
-                found[*kernel] += both * lost;
+                *beside.entry(number).or_default() += both * lost;
+                found[*kernel].time += both * lost;
             }
         }
+    }
+    for (number, on_links) in lost_on_links(times, representatives) {
+        let lost = beside.entry(number).or_default();
+        found[number].shares_link = on_links > *lost;
+        *lost = lost.max(on_links);
+    }
+    for (number, lost) in beside {
+        found[number].time = slowed(&times.items[number], lost);
     }
     found
 }

@@ -7,6 +7,7 @@ use super::{
     cost::CostModel,
     estimate::MeasuredTime,
     kind_of,
+    links::{LinkUse, link_uses},
     work::{Contention, work_of},
 };
 use crate::{
@@ -32,6 +33,10 @@ pub(super) struct Item {
     pub alone: f64,
     /// How many times longer the item and a kernel that computes take while both run; 1 if it is not known.
     pub contention: f64,
+    /// What it needs of the links of GPUs.
+    pub links: Vec<LinkUse>,
+    /// Whether it takes longer because others use the same links.
+    pub shares_link: bool,
     /// Whether the item begins only when the kernel that computes at that time has ended.
     pub waits_for_kernel: bool,
     /// Whether the item begins, and whether it ends. False only in programs that deadlock.
@@ -97,8 +102,11 @@ pub(super) fn items_of(
             }
         };
         let is_work = !matches!(duration, Duration::Estimated(0.0)) && kind != SliceKind::Wait;
-        let machine = model.and_then(|it| it.machine).filter(|it| !it.is_nominal());
-        let machine = machine.filter(|_| is_work && kind == SliceKind::Communication);
+        let machine = model.map(|it| it.machine).filter(|_| is_work && kind == SliceKind::Communication);
+        let links = machine
+            .map(|it| link_uses(plan, inst, duration.microseconds(), it.link_bandwidth()))
+            .unwrap_or_default();
+        let machine = machine.filter(|it| !it.is_nominal());
         let work = machine.and_then(|machine| Some((machine, work_of(plan, inst)?)));
         let contention = work.as_ref().map_or(1.0, |(machine, work)| machine.contention_factor(work));
         let waits_for_kernel = work.is_some_and(|(_, work)| work.contention() == Some(Contention::Nccl));
@@ -119,6 +127,8 @@ pub(super) fn items_of(
             duration,
             alone: duration.microseconds(),
             contention,
+            links,
+            shares_link: false,
             waits_for_kernel,
             begins,
             ends,

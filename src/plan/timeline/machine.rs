@@ -1,8 +1,14 @@
 //! The measured times of a machine, from which times of other extents are interpolated.
 //!
-//! `hir calibrate` writes the file. Its keys are the fields of `Machine`; `docs/timelines.md` describes them.
+//! `hir calibrate` writes the file. Its keys are the fields of `Machine`; `docs/machines.md` describes them.
 //!
-//! Rules of `Table::microseconds`, for each extent in turn, the last one first:
+//! Rule of `Table::near`, for products and attentions: libraries choose an algorithm for each shape, so the time is no smooth function of the
+//! extents, and no grid has all of them. What interpolates is the time relative to that of the nominal GPU: its logarithm is the mean of those
+//! of the nearest measured shapes, weighted by 1 / distance³; the distance is that of the logarithms of the extents.
+//! (Left out one by one, the 464 products of `h200` that are in no grid have a median error of 2.2%, nine of ten are within 9%;
+//! interpolated linearly on the grid, 4.2% and 24%.)
+//!
+//! Rules of `Table::along`, for work with one extent:
 //! * between two measured extents, the logarithm of the time is linear in the logarithm of the extent;
 //! * below the smallest one, the time is that of the smallest one, because a launch or the latency of a link determines it;
 //! * above the largest one, the time grows in proportion to the extent.
@@ -13,7 +19,7 @@ use grammar::InvalidOption;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    cost::assumptions,
+    cost::{LINK_BYTES, assumptions, nominal_product},
     hosts::Hosts,
     work::{Contention, Work, WorkClass},
 };
@@ -22,8 +28,6 @@ use super::{
 pub const VERSION: u32 = 4;
 /// Ends the name of a table of products that read their larger operand from memory, and not from the cache of the GPU.
 pub const FROM_MEMORY: &str = " from memory";
-/// Ends the name of a table whose points are not those of a grid, so that no time between them is known.
-pub const EXACTLY: &str = ", exactly";
 /// The longest time that a table may hold, in microseconds: more than 11 days.
 const LONGEST_US: f64 = 1e12;
 
@@ -229,18 +233,18 @@ impl Machine {
 
     /// Returns the microseconds that work takes behind work of the same kind; `None` if no table describes it.
     pub fn microseconds(&self, work: &Work) -> Option<f64> {
-        let table = work.kind.to_string();
-        self.exactly(&table, &work.extents).or_else(|| self.tables.get(&table)?.microseconds(&work.extents))
+        self.tables.get(&work.kind.to_string())?.microseconds(work)
     }
 
     /// As `microseconds`, for a product whose larger operand has to be read from memory, because the cache of the GPU does not hold
     /// it any more.
     pub fn microseconds_from_memory(&self, work: &Work) -> Option<f64> {
         let table = work.kind.to_string();
-        let cold = table.clone() + FROM_MEMORY;
-        self.exactly(&cold, &work.extents)
-            .or_else(|| self.exactly(&table, &work.extents))
-            .or_else(|| self.tables.get(&cold)?.microseconds(&work.extents))
+        let [warm, cold] = [&table, &(table.clone() + FROM_MEMORY)].map(|it| self.tables.get(it));
+        let exactly = |it: Option<&Table>| it?.exactly(&work.extents);
+        exactly(cold)
+            .or_else(|| exactly(warm))
+            .or_else(|| cold?.microseconds(work))
             .or_else(|| self.microseconds(work))
     }
 
@@ -251,14 +255,7 @@ impl Machine {
 
     /// Returns whether the times of just this work were measured.
     pub fn has_exactly(&self, work: &Work) -> bool {
-        self.exactly(&work.kind.to_string(), &work.extents).is_some()
-    }
-
-    fn exactly(&self, table: &str, extents: &[f64]) -> Option<f64> {
-        let Table(points) = self.tables.get(&(table.to_owned() + EXACTLY))?;
-        let it =
-            points.binary_search_by(|it| it.at.as_slice().partial_cmp(extents).unwrap_or(Ordering::Less));
-        it.ok().map(|it| points[it].us)
+        self.tables.get(&work.kind.to_string()).is_some_and(|it| it.exactly(&work.extents).is_some())
     }
 
     /// Returns the microseconds that work takes longer in a program than in its table. Since the communication before, the rank has
@@ -297,6 +294,17 @@ impl Machine {
     /// Returns the relative error that half of the estimates of whole programs did not exceed. It is not known for several hosts.
     pub fn typical_error(&self) -> Option<f64> {
         self.accuracy.filter(|_| self.hosts.is_none()).map(|it| it.median)
+    }
+
+    /// Returns the bytes that leave a GPU over its link in a microsecond: as many as the fastest communication of its tables sends.
+    pub fn link_bandwidth(&self) -> f64 {
+        let is_communication = |name: &str| {
+            [WorkClass::Get, WorkClass::Put, WorkClass::Nccl].iter().any(|it| it.has_table(name))
+        };
+        let tables = self.tables.iter().filter(|it| is_communication(it.0));
+        let speeds = tables.flat_map(|(_, Table(points))| points).map(|it| it.at[0] / it.us);
+        let fastest = speeds.fold(0.0, f64::max);
+        if fastest > 0.0 { fastest } else { LINK_BYTES }
     }
 
     /// Returns whether nothing was measured, so that all times are those of the nominal GPU.
@@ -347,28 +355,52 @@ impl Machine {
 }
 
 impl Table {
-    /// Returns the time at some extents; `None` without points, or if they have another number of extents.
-    pub fn microseconds(&self, extents: &[f64]) -> Option<f64> {
-        let fits = self.0.first().is_some_and(|it| it.at.len() == extents.len());
-        fits.then(|| interpolate(&self.0, extents, 0))
-    }
-}
-
-/// Interpolates points that are equal in the extents before `level`. They are in ascending order.
-fn interpolate(points: &[Point], extents: &[f64], level: usize) -> f64 {
-    let Some(wanted) = extents.get(level) else { return points.first().map_or(0.0, |it| it.us) };
-    let groups: Vec<&[Point]> = points.chunk_by(|a, b| a.at[level] == b.at[level]).collect();
-    let at = |group: &[Point]| group[0].at[level];
-    let time = |group: &[Point]| interpolate(group, extents, level + 1);
-    let above = groups.partition_point(|it| at(it) < *wanted);
-    match (above.checked_sub(1).map(|it| groups[it]), groups.get(above)) {
-        (Some(low), Some(high)) => {
-            let part = (wanted / at(low)).ln() / (at(high) / at(low)).ln();
-            (time(low).ln() * (1.0 - part) + time(high).ln() * part).exp()
+    /// Returns the time of work; `None` without points, or if they have another number of extents.
+    pub fn microseconds(&self, work: &Work) -> Option<f64> {
+        let Self(points) = self;
+        points.first().filter(|it| it.at.len() == work.extents.len())?;
+        match work.extents.as_slice() {
+            [extent] => Some(self.along(*extent)),
+            extents => Some(self.near(extents)),
         }
-        (None, Some(smallest)) => time(smallest),
-        (Some(largest), None) => time(largest) * wanted / at(largest),
-        (None, None) => 0.0,
+    }
+
+    /// Returns the time that was measured for these extents.
+    fn exactly(&self, extents: &[f64]) -> Option<f64> {
+        let Self(points) = self;
+        let it =
+            points.binary_search_by(|it| it.at.as_slice().partial_cmp(extents).unwrap_or(Ordering::Less));
+        it.ok().map(|it| points[it].us)
+    }
+
+    /// Returns the time at an extent.
+    fn along(&self, extent: f64) -> f64 {
+        let Self(points) = self;
+        let (first, last) = (&points[0], &points[points.len() - 1]);
+        if extent > last.at[0] {
+            return last.us * extent / last.at[0];
+        }
+        let logarithms = |it: &Point| [it.at[0].ln(), it.us.ln()];
+        interpolated(points, extent.ln(), logarithms).map_or(first.us, f64::exp)
+    }
+
+    /// Returns the time of a shape from those of the nearest ones.
+    fn near(&self, extents: &[f64]) -> f64 {
+        /// Number of shapes that count.
+        const NEAREST: usize = 8;
+        let distance = |it: &Point| {
+            let along = it.at.iter().zip(extents).map(|(at, wanted)| (at / wanted).ln().powi(2));
+            along.sum::<f64>().sqrt().max(f64::EPSILON)
+        };
+        let mut near: Vec<(f64, &Point)> = self.0.iter().map(|it| (distance(it), it)).collect();
+        near.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let (mut sum, mut weights) = (0.0, 0.0);
+        for (distance, it) in near.into_iter().take(NEAREST) {
+            let weight = distance.powi(-3);
+            sum += weight * (it.us / nominal_product(&it.at)).ln();
+            weights += weight;
+        }
+        nominal_product(extents) * (sum / weights).exp()
     }
 }
 
@@ -384,16 +416,17 @@ mod tests {
     #[test]
     fn times_are_interpolated_by_the_stated_rules() {
         let bytes = table(&[(&[100.0], 2.0), (&[400.0], 8.0), (&[1600.0], 8.0)]);
-        let time = |extent: f64| bytes.microseconds(&[extent]).unwrap_or(-1.0);
+        let time = |extent: f64| bytes.along(extent);
         for (extent, wanted) in [(1.0, 2.0), (100.0, 2.0), (200.0, 4.0), (800.0, 8.0), (3200.0, 16.0)] {
             assert!((time(extent) - wanted).abs() < 1e-9, "{extent}: {}", time(extent));
         }
-        // The grid need not be complete.
-        let grid = table(&[(&[1.0, 10.0], 1.0), (&[1.0, 20.0], 2.0), (&[4.0, 10.0], 16.0)]);
-        let time = |a: f64, b: f64| grid.microseconds(&[a, b]).unwrap_or(-1.0);
-        assert!((time(2.0, 10.0) - 4.0).abs() < 1e-9);
-        assert!((time(2.0, 20.0) - 8.0).abs() < 1e-9);
-        assert_eq!(grid.microseconds(&[1.0]), None);
+        let shapes = table(&[(&[64.0, 1024.0, 1024.0], 4.0), (&[4096.0, 4096.0, 4096.0], 220.0)]);
+        assert!((shapes.near(&[64.0, 1024.0, 1024.0]) - 4.0).abs() < 1e-9);
+        // Next to a large product, half the depth takes half the time.
+        let half = shapes.near(&[4096.0, 4096.0, 2048.0]);
+        assert!((100.0..120.0).contains(&half), "{half}");
+        let work = Work { kind: WorkKind::Elementwise, extents: vec![1.0] };
+        assert_eq!(shapes.microseconds(&work), None);
     }
 
     #[test]

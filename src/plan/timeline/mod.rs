@@ -3,8 +3,10 @@
 //! | module | contents |
 //! |---|---|
 //! | `estimate` | a timeline from the plans, with estimated or measured times |
-//! | `cost` | the cost model of estimates |
-//! | `machine`, `work` | the measured times of a machine, and the terms in which work is looked up in them |
+//! | `cost`, `fused` | the cost model of estimates, and what a kernel of several instructions reads and writes |
+//! | `machine`, `work`, `shipped` | the measured times of a machine, the terms in which work is looked up in them, and the machines of hir |
+//! | `estimator` | what a tool estimates with: a machine, how programs are lowered, what an executor fuses |
+//! | `links` | how much longer communications take that share the links of a GPU |
 //! | `hosts` | communication between hosts |
 //! | `items`, `times`, `slices` | the instructions on their rows, their times, and the slices made of both |
 //! | `overlap` | how much communication is hidden behind computation, and why the rest is not |
@@ -12,18 +14,20 @@
 //! | `svg`, `html`, `markdown` | pictures |
 //! | `file` | selects one of these formats by the name of a file |
 
-pub use cost::assumptions as nominal_source;
-
 mod chrome;
-mod cost;
+pub mod cost;
 pub mod estimate;
+pub mod estimator;
 pub mod file;
+mod fused;
 pub mod hosts;
 pub mod html;
 mod items;
+mod links;
 pub mod machine;
 mod markdown;
 pub mod overlap;
+pub mod shipped;
 mod slices;
 pub mod svg;
 mod times;
@@ -127,6 +131,8 @@ pub struct Slice {
     pub end: Option<f64>,
     /// The microseconds that it takes longer because other work runs beside it.
     pub slowed: f64,
+    /// Whether that is communication over the same link, and not kernels.
+    pub shares_link: bool,
     /// The slice that this one had to wait for before it could begin or, for a wait and a communication,
     /// before it could end.
     pub cause: Option<usize>,
@@ -332,6 +338,7 @@ mod tests {
             begin,
             end,
             slowed: 0.0,
+            shares_link: false,
             cause,
             is_crowded,
         }

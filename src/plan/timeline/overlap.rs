@@ -301,7 +301,9 @@ fn reason(timeline: &Timeline, wait: &Slice, cause: &Slice) -> String {
     };
     let mut text = format!("for {}", place(cause));
     if cause.end.is_some_and(|end| cause.slowed > SLOWED * (end - cause.begin)) {
-        text += if cause.is_copy {
+        text += if cause.shares_link {
+            ", which shares a link with other communications"
+        } else if cause.is_copy {
             ", which kernels beside it slow down (memory)"
         } else {
             ", which kernels beside it slow down (multiprocessors)"
@@ -352,6 +354,7 @@ mod tests {
             begin: 2.0 * LATE,
             end: None,
             slowed: 0.0,
+            shares_link: false,
             cause,
             is_crowded,
         }

@@ -58,7 +58,12 @@ impl Times<'_> {
             slice_of[number] = Some(slices.len());
             let kind = if item.is_work { item.kind } else { SliceKind::Wait };
             let slowed = if item.is_work { item.duration.microseconds() - item.alone } else { 0.0 };
-            slices.push(Slice { slowed, ..slice(&plans[rank], inst, (row, kind), (begin, end)) });
+            let shares_link = item.shares_link;
+            slices.push(Slice {
+                slowed,
+                shares_link,
+                ..slice(&plans[rank], inst, (row, kind), (begin, end))
+            });
         }
         for (number, slice) in slice_of.iter().enumerate() {
             if let Some(slice) = slice {
@@ -153,6 +158,7 @@ fn slice(
         begin,
         end,
         slowed: 0.0,
+        shares_link: false,
         cause: None,
         is_crowded: false,
     }

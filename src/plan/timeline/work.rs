@@ -70,7 +70,8 @@ pub fn work_of(plan: &Plan, at: usize) -> Option<Work> {
     }
     let inst = &plan.code[at];
     let bytes = |view: &View| bytes(plan, view);
-    let all = |accesses: &[Access<'_>]| accesses.iter().map(|it| bytes(it.view)).sum::<usize>();
+    let all =
+        |accesses: &[Access<'_>]| accesses.iter().map(|it| accessed_bytes(plan, it.view)).sum::<usize>();
     match &inst.kind {
         InstKind::Gemm(it) => {
             let [.., rows, columns] = it.out.shape.as_slice() else { return None };
@@ -183,6 +184,11 @@ fn remote_bytes(plan: &Plan, accesses: &[Access<'_>]) -> usize {
     let size = accesses.iter().find(|it| it.rank == plan.rank);
     let size = size.map_or(1, |it| plan.buffers[it.view.buffer as usize].dtype.size());
     accesses.iter().filter(|it| it.rank != plan.rank).map(|it| it.view.len() * size).sum()
+}
+
+/// Returns the bytes of memory that a kernel accesses: a broadcast dimension is read once.
+fn accessed_bytes(plan: &Plan, view: &View) -> usize {
+    view.distinct_len().saturating_mul(dtype(plan, view).size())
 }
 
 fn bytes(plan: &Plan, view: &View) -> usize {

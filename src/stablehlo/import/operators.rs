@@ -1,4 +1,4 @@
-//! The table of operators: how each one is imported, and what of Host IR stands for it. The table in `docs/jax.md` is this one.
+//! The table of operators: how each one is imported, and what of Host IR stands for it. The table in `OPERATORS.md` is this one.
 
 use super::{Importer, Results};
 use crate::{tree::Operation, value::Value};

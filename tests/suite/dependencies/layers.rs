@@ -94,7 +94,7 @@ const REWRITE: &[Layer] = &[
 
 const TRANSFORM: &[Layer] = &[
     ("allocate_and_deallocate assign_streams canonicalize common_subexpression decompose_resharding", &[]),
-    ("double_buffer fuse_epilogue hoist_share_mem_handles inline_definitions order_communicators", &[]),
+    ("double_buffer hoist_share_mem_handles inline_definitions order_communicators", &[]),
     ("remove_dead_code remove_redundant_sync renumber schedule_communication", &[]),
     ("select_algorithms unroll use_local_shard_in_place", &[]),
     ("fuse_collective_epilogue", &["select_algorithms"]),

@@ -55,7 +55,7 @@ fn a_fifo_without_a_writer_is_reported() -> Result<(), Failed> {
     let folder = Folder::new("fifo")?;
     let fifo = folder.0.join("a.hir");
     let child = waiting(&fifo)?;
-    let text = fs::read(Path::new(ROOT).join("samples/ring.hir"))?;
+    let text = fs::read(Path::new(ROOT).join("tests/cases/overlap/ring.hir"))?;
     fs::OpenOptions::new()
         .append(true)
         .open(&fifo)
@@ -116,7 +116,7 @@ fn an_input_comes_from_a_fifo() -> Result<(), Failed> {
 }
 
 fn a_substituted_process_is_read() -> Result<(), Failed> {
-    let output = shell("exec $OPT <(sleep 2; cat samples/ring.hir)")?;
+    let output = shell("exec $OPT <(sleep 2; cat tests/cases/overlap/ring.hir)")?;
     expect(output.status.success() && output.stderr.is_empty() && !output.stdout.is_empty(), &output)
 }
 

@@ -53,6 +53,7 @@ pub(super) fn timeline(dumps: &Dumps, found: &Report) -> Timeline {
                 begin,
                 end,
                 slowed: 0.0,
+                shares_link: false,
                 cause: None,
                 is_crowded: false,
             });

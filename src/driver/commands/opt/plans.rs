@@ -6,6 +6,7 @@ use hir_check::Finding;
 use hir_plan::{
     Plan, World,
     sync::happens_before::{HappensBeforeGraph, OrderError},
+    timeline::estimator::Planned,
 };
 
 use super::{
@@ -51,7 +52,7 @@ impl Processor<'_> {
     ) -> Option<Option<String>> {
         let world = self.plan_all_ranks(program, part, outcome)?;
         let overlap = if self.options.timelines.is_requested() {
-            let report = self.write_timelines(&world, part, outcome)?;
+            let report = self.write_timelines((program, &world), part, outcome)?;
             let edits = self.estimates(&world, part).report(program, &world);
             edits.into_iter().fold(report, |report, it| report + &it + "\n")
         } else {
@@ -79,7 +80,7 @@ impl Processor<'_> {
             lines: &part.lines,
             ranks: world.len(),
             limits: &self.limits,
-            machine: self.options.timelines.machine.as_ref(),
+            machine: self.options.timelines.machine(),
         }
     }
 
@@ -113,8 +114,14 @@ impl Processor<'_> {
 
     /// Writes the estimated timeline, and returns the report on overlap. Returns `None` on failure, with the
     /// reason in `outcome`.
-    fn write_timelines(&self, world: &World, part: &Source, outcome: &mut PartOutcome) -> Option<String> {
-        match self.options.timelines.write_estimated(world, &[&part.name]) {
+    fn write_timelines(
+        &self,
+        (program, world): (&Program, &World),
+        part: &Source,
+        outcome: &mut PartOutcome,
+    ) -> Option<String> {
+        let text = Planned { program, lines: &part.lines, limits: &self.limits };
+        match self.options.timelines.write_estimated(world, Some(text), &[&part.name]) {
             Ok(report) => {
                 outcome.summaries.extend(report.files);
                 let container = self.container.map(|it| format!("container {it}:"));

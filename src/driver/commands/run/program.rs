@@ -29,7 +29,7 @@ use grammar::{
 };
 use hir_cuda::Gpu;
 use hir_launch::job_rank::JobRank;
-use hir_plan::{CallerUses, World, timeline::nominal_source};
+use hir_plan::{CallerUses, World, limits::Limits, timeline::estimator::Planned};
 use hir_process::{exit::Exit, out_of_memory};
 use hir_sim::WorkBudget;
 use passes::{PassCall, PassError, PassEvent, Settings, Verify};
@@ -84,13 +84,13 @@ pub fn run(
     let passes = PassesText::new(options, stored.and_then(|it| it.passes));
     let mut calls = passes.parse()?;
     auto::use_machine(&mut calls, options.timelines.machine.as_ref());
-    // The program that runs, if what would shorten it is to be reported.
+    // The program that runs, if its times are to be estimated.
     let lowered = RefCell::new(None);
     let rewrite = |program: &mut Program, source: &Source| {
         let path = options.certificate.as_deref().filter(|_| owner.is_none_or(|it| it == 0));
         let original = path.map(|path| (path, grammar::print(program)));
         rewrite(options, screen, &calls, &passes, program, source)?;
-        if options.timelines.overlap && !is_silent {
+        if (options.timelines.is_requested() || options.json.is_some()) && !is_silent {
             lowered.replace(Some(program.clone()));
         }
         original.map_or(Ok(()), |(path, text)| write_certificate(path, options, &text, program))
@@ -105,11 +105,14 @@ pub fn run(
     say_what_has_no_effect(options, &mut say);
     let is_timeline_due = options.timelines.is_requested() && !is_silent;
     let check = (options.check, options.check_model);
+    let limits = options.world.limits();
     if let Err(verdict) = precheck::check_before_run(check, &prepared.sources, world, screen, &mut say) {
+        let lowered = lowered.take();
+        let text = planned(prepared, lowered.as_ref(), &limits);
         if is_timeline_due {
-            write_estimated_timelines(options, world, &names, &mut say)?;
+            write_estimated_timelines(options, world, text, &names, &mut say)?;
         }
-        let facts = simulated_facts(options, world, is_silent);
+        let facts = simulated_facts(options, world, text, is_silent);
         return Ok(RunVerdict { facts, ..RunVerdict::with_line(Exit::Check, verdict) });
     }
     if let Some(note) = prepared.unused_ranks(processes) {
@@ -131,12 +134,12 @@ pub fn run(
     let input_spec = InputSpec::new(options.inputs, options.seed, world);
     let input_spec = input_spec.with_flags(options.input.clone(), &session.files);
     let lowered = lowered.take();
+    let text = planned(prepared, lowered.as_ref(), &limits);
     let reason = match run_on_gpu(&task, &input_spec, member, state, &mut say)? {
         Ok(verdict) => {
-            let edits = edits(options, prepared, lowered, world);
+            let edits = edits(options, text, world);
             if !edits.is_empty() {
-                let machine = options.timelines.machine.as_ref();
-                let source = machine.map_or_else(nominal_source, |it| it.machine.source());
+                let source = options.timelines.machine().machine.source();
                 say(Report::Note(format!("what would shorten the run; times are {source}:")));
             }
             edits.into_iter().for_each(|it| say(Report::Note(it)));
@@ -146,13 +149,13 @@ pub fn run(
     };
     say_why_simulated(options, reason, &mut say);
     if is_timeline_due {
-        write_estimated_timelines(options, world, &names, &mut say)?;
-        edits(options, prepared, lowered, world).into_iter().for_each(|it| say(Report::Note(it)));
+        write_estimated_timelines(options, world, text, &names, &mut say)?;
+        edits(options, text, world).into_iter().for_each(|it| say(Report::Note(it)));
     }
     if let Some(member) = member {
         member.set_phase("simulating all ranks");
     }
-    let facts = simulated_facts(options, world, is_silent);
+    let facts = simulated_facts(options, world, text, is_silent);
     let verdict = simulate(&task, input_spec, &mut say);
     Ok(RunVerdict { facts, ..verdict.unwrap_or_else(|failure| report_failure(screen, &failure)) })
 }
@@ -205,21 +208,37 @@ fn say_what_has_no_effect(options: &Options, say: &mut dyn FnMut(Report)) {
     }
 }
 
-/// Returns what `--overlap` says about the passes that would shorten a run of `program`; nothing if ranks run several programs.
-fn edits(options: &Options, prepared: &Prepared, program: Option<Program>, world: &World) -> Vec<String> {
-    let (Some(program), [source]) = (program, prepared.sources.as_slice()) else { return Vec::new() };
-    let limits = options.world.limits();
-    let machine = options.timelines.machine.as_ref();
-    Estimates { lines: &source.lines, ranks: world.len(), limits: &limits, machine }.report(&program, world)
+/// Returns the program that all ranks run, with its text; `None` if they run several programs.
+fn planned<'p>(
+    prepared: &'p Prepared,
+    program: Option<&'p Program>,
+    limits: &'p Limits,
+) -> Option<Planned<'p>> {
+    let [source] = prepared.sources.as_slice() else { return None };
+    Some(Planned { program: program?, lines: &source.lines, limits })
+}
+
+/// Returns what `--overlap` says about the passes that would shorten a run; nothing if ranks run several programs.
+fn edits(options: &Options, text: Option<Planned<'_>>, world: &World) -> Vec<String> {
+    let Some(Planned { program, lines, limits }) = text.filter(|_| options.timelines.overlap) else {
+        return Vec::new();
+    };
+    let machine = options.timelines.machine();
+    Estimates { lines, ranks: world.len(), limits, machine }.report(program, world)
 }
 
 /// Returns what the file of `-J` says about a run without GPUs.
-fn simulated_facts(options: &Options, world: &World, is_silent: bool) -> Map<String, Value> {
+fn simulated_facts(
+    options: &Options,
+    world: &World,
+    text: Option<Planned<'_>>,
+    is_silent: bool,
+) -> Map<String, Value> {
     if options.json.is_none() || is_silent {
         return Map::new();
     }
-    let overlap = estimated_overlap_json(world, options.timelines.machine.as_ref())
-        .map(|it| ("overlap".to_owned(), it));
+    let overlap =
+        estimated_overlap_json(world, text, options.timelines.machine()).map(|it| ("overlap".to_owned(), it));
     Map::from_iter([("ranks".to_owned(), world.len().into())].into_iter().chain(overlap))
 }
 
@@ -319,10 +338,11 @@ fn say_why_simulated(options: &Options, reason: Option<SimulatorReason>, say: &m
 fn write_estimated_timelines(
     options: &Options,
     world: &World,
+    text: Option<Planned<'_>>,
     names: &[&str],
     say: &mut dyn FnMut(Report),
 ) -> Result<(), JobFailure> {
-    options.timelines.write_estimated(world, names)?.into_lines().for_each(|it| say(Report::Note(it)));
+    options.timelines.write_estimated(world, text, names)?.into_lines().for_each(|it| say(Report::Note(it)));
     Ok(())
 }
 
