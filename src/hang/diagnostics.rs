@@ -8,7 +8,7 @@ use std::{cmp::Reverse, fs, io::Read, path::Path};
 use grammar::{codes::Code, diagnostic::Diagnostic, source::Source};
 
 use crate::{
-    dumps::{Dumps, Skipped},
+    dumps::{Dumps, Skipped, is_program},
     explain::{Finding, Label},
 };
 
@@ -70,11 +70,6 @@ pub fn unreadable(skipped: &Skipped) -> (Source, Diagnostic) {
     );
     let source = Source::new(skipped.file.clone(), String::new());
     (source, Diagnostic::without_place(Code::UnreadableDump, message))
-}
-
-/// Returns whether a name is that of a file of a Python program.
-pub(crate) fn is_program(path: &Path) -> bool {
-    path.extension().is_some_and(|it| it == "py")
 }
 
 /// Returns the text of a program file, of those in memory the one whose path has the most folders in common, or reads it: only a Python

@@ -5,7 +5,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use rustc_hash::FxHashMap;
@@ -40,6 +40,11 @@ pub struct Dumps {
     pub folders: Vec<PathBuf>,
     /// Files of the program that are in memory, with their paths.
     pub sources: Vec<(PathBuf, String)>,
+}
+
+/// Returns whether a name is that of a file of a Python program.
+pub(crate) fn is_program(path: &Path) -> bool {
+    path.extension().is_some_and(|it| it == "py")
 }
 
 /// The rank of a dump, and its log or why it cannot be read.

@@ -14,9 +14,8 @@ use rayon::prelude::*;
 
 use crate::{
     archive::{self, MAX_FILE},
-    diagnostics::is_program,
     dump,
-    dumps::{Dumps, ReadDump, Skipped, combine},
+    dumps::{Dumps, ReadDump, Skipped, combine, is_program},
     json, pickle,
     record::{Interners, MAX_RANK, Rank, RankLog},
 };
