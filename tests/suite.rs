@@ -145,7 +145,7 @@ fn main() -> ExitCode {
     arguments.test_threads.get_or_insert(thread::available_parallelism().map_or(1, usize::from) + 1);
     let mut cases = files(&Path::new(ROOT).join("tests/cases"), "hir");
     let samples = files(&Path::new(ROOT).join("samples"), "hir");
-    let (large, small) = samples.iter().cloned().partition::<Vec<_>, _>(|it| is_large(it));
+    let (large, small) = samples.iter().cloned().partition::<Vec<_>, _>(|it| small_program(it).is_some());
     cases.extend(small);
     // Modules of StableHLO; edits of them are tested in `src/stablehlo/tests`.
     let modules = files(&Path::new(ROOT).join("tests/cases"), "mlir");
@@ -213,10 +213,11 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// Returns whether a sample has the extents of a real layer, and takes seconds to compute: a small program of the same name is in
-/// `tests/cases/overlap`. Of a large sample only its commands run; the tests of many programs take the small one.
-fn is_large(sample: &Path) -> bool {
-    sample.file_name().is_some_and(|it| Path::new(ROOT).join("tests/cases/overlap").join(it).exists())
+/// Returns the small program of a sample that has the extents of a real layer, and takes seconds to compute: that of the same name in
+/// `tests/cases/overlap`. Of such a sample only its commands run; the tests of many programs take the small one.
+fn small_program(sample: &Path) -> Option<PathBuf> {
+    let small = Path::new(ROOT).join("tests/cases/overlap").join(sample.file_name()?);
+    small.exists().then_some(small)
 }
 
 /// Returns whether a program is a sample, or the small one of a large sample.

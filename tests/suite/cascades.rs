@@ -20,7 +20,7 @@ use crate::{
     ROOT, files,
     mangle::{Corpus, EDITS, Edit, edited},
     rng::Rng,
-    setting, shown,
+    setting, shown, small_program,
 };
 
 /// Maximum number of errors that one edit may give.
@@ -89,6 +89,7 @@ fn one_edit_gives_few_errors(cases: &[PathBuf]) -> Result<(), Failed> {
 pub fn corpus() -> Corpus {
     let folders = ["samples", "docs/examples"].iter();
     let paths = folders.flat_map(|it| files(&Path::new(ROOT).join(it), "hir"));
+    let paths = paths.map(|it| small_program(&it).unwrap_or(it));
     let texts: Vec<String> = paths.map(|it| fs::read_to_string(it).unwrap_or_default()).collect();
     Corpus::of(texts.iter().map(String::as_str))
 }
