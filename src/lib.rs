@@ -52,6 +52,22 @@ pub use hir_stablehlo as stablehlo;
 pub use hir_tensor as tensor;
 pub use passes;
 
+/// Makes the program of a tool, whose module is in `driver::commands`: its `main`, and what a process has once.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! program {
+    ($tool:literal, $module:ident) => {
+        #[global_allocator]
+        static ALLOCATOR: $crate::process::out_of_memory::Allocator<mimalloc::MiMalloc> =
+            $crate::process::out_of_memory::Allocator { tool: $tool, memory: mimalloc::MiMalloc };
+
+        fn main() -> std::process::ExitCode {
+            let line = $crate::driver::session::CommandLine::of_process();
+            $crate::driver::commands::$module::main_with(line).into()
+        }
+    };
+}
+
 use driver::{
     auto,
     run::{RunError, inputs::InputSpec, verdict},
