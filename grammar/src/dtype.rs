@@ -26,7 +26,7 @@ macro_rules! dtypes {
                 match self { $(DType::$name => $text,)* DType::Composite(it) => it.name() }
             }
 
-            /// Returns the short name that is common outside dumps (`bf16`, `f32`, `i64`), for flags and reports.
+            /// Returns the short name that is common outside dumps (`bf16`, `i64`), for flags and reports.
             pub fn short_name(self) -> &'static str {
                 match self { $(DType::$name => $short,)* DType::Composite(it) => it.name() }
             }

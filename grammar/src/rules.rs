@@ -82,8 +82,8 @@ pub trait Rule: Sync {
         operands.dtype(0)
     }
 
-    /// Returns whether each dimension of the first result is the same one of each operand, or a broadcast one. The
-    /// defaults of the functions below follow from that.
+    /// Returns whether each dimension of the first result is the same one of each operand, or a broadcast
+    /// one. The defaults of the functions below follow from that.
     fn keeps_each_dim(&self) -> bool {
         false
     }

@@ -36,8 +36,8 @@ pub struct Pass {
 pub type Run = fn(&mut Program, &Arguments, &mut Remarks) -> Result<Change, Diagnostic>;
 
 impl Pass {
-    /// Makes a pass that has no options and rewrites the programs of all ranks together. `source` is the text of its
-    /// module, which begins with its documentation.
+    /// Makes a pass that has no options and rewrites the programs of all ranks together. `source` is the text
+    /// of its module, which begins with its documentation.
     pub const fn new(name: &'static str, source: &'static str, run: Run) -> Self {
         Self { name, description: "", docs: module_docs(source), options: &[], for_one_rank: false, run }
     }

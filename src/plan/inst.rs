@@ -224,7 +224,7 @@ macro_rules! ordering_insts {
     };
 }
 
-/// The instructions that compute or copy, as a pattern like `ordering_insts`, without `OpaqueCall` and `Reshard`.
+/// The instructions that compute or copy, without `OpaqueCall` and `Reshard`, as a pattern like the one above.
 #[macro_export]
 macro_rules! local_insts {
     () => {
