@@ -6,9 +6,9 @@ use std::fmt;
 
 pub use composite::Composite;
 
-/// Declares the element types: variant, printed name, bytes per element.
+/// Declares the element types: variant, printed name, short name, bytes per element, class.
 macro_rules! dtypes {
-    ($($(#[$doc:meta])* $name:ident = $text:literal, $size:literal, $class:ident;)*) => {
+    ($($(#[$doc:meta])* $name:ident = $text:literal, $short:literal, $size:literal, $class:ident;)*) => {
         /// An element type. Its `Display` output is what nvFuser prints after the memory letter.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub enum DType {
@@ -24,6 +24,11 @@ macro_rules! dtypes {
             /// Returns the printed name.
             pub fn name(self) -> &'static str {
                 match self { $(DType::$name => $text,)* DType::Composite(it) => it.name() }
+            }
+
+            /// Returns the short name that is common outside dumps (`bf16`, `i64`), for flags and reports.
+            pub fn short_name(self) -> &'static str {
+                match self { $(DType::$name => $short,)* DType::Composite(it) => it.name() }
             }
 
             /// Returns the bytes per element; 0 for composite types.
@@ -66,47 +71,47 @@ pub enum Class {
 
 dtypes! {
     /// Boolean.
-    Bool = "bool", 1, Bool;
+    Bool = "bool", "bool", 1, Bool;
     /// IEEE binary64.
-    Double = "double", 8, Float;
+    Double = "double", "f64", 8, Float;
     /// IEEE binary32.
-    Float = "float", 4, Float;
+    Float = "float", "f32", 4, Float;
     /// IEEE binary16.
-    Half = "__half", 2, Float;
+    Half = "__half", "f16", 2, Float;
     /// bfloat16.
-    BFloat = "__bfloat", 2, Float;
+    BFloat = "__bfloat", "bf16", 2, Float;
     /// fp8 with 4 exponent bits.
-    E4M3 = "__e4m3", 1, SmallFloat;
+    E4M3 = "__e4m3", "f8e4m3", 1, SmallFloat;
     /// fp8 with 5 exponent bits.
-    E5M2 = "__e5m2", 1, SmallFloat;
+    E5M2 = "__e5m2", "f8e5m2", 1, SmallFloat;
     /// fp8 exponent only (block scales).
-    E8M0 = "__e8m0", 1, SmallFloat;
+    E8M0 = "__e8m0", "f8e8m0", 1, SmallFloat;
     /// fp4. hir stores one element a byte.
-    E2M1 = "__e2m1", 1, SmallFloat;
+    E2M1 = "__e2m1", "f4e2m1", 1, SmallFloat;
     /// Two packed fp4.
-    E2M1x2 = "__e2m1_x2", 1, SmallFloat;
+    E2M1x2 = "__e2m1_x2", "f4e2m1x2", 1, SmallFloat;
     /// nvFuser's index type, 64 bits on the host.
-    Index = "nvfuser_index_t", 8, Int;
+    Index = "nvfuser_index_t", "index", 8, Int;
     /// 8-bit signed integer.
-    Int8 = "int8_t", 1, Int;
+    Int8 = "int8_t", "i8", 1, Int;
     /// 16-bit signed integer.
-    Int16 = "int16_t", 2, Int;
+    Int16 = "int16_t", "i16", 2, Int;
     /// 32-bit signed integer.
-    Int32 = "int", 4, Int;
+    Int32 = "int", "i32", 4, Int;
     /// 64-bit signed integer.
-    Int64 = "int64_t", 8, Int;
+    Int64 = "int64_t", "i64", 8, Int;
     /// 8-bit unsigned integer.
-    UInt8 = "uint8_t", 1, Int;
+    UInt8 = "uint8_t", "u8", 1, Int;
     /// 16-bit unsigned integer.
-    UInt16 = "uint16_t", 2, Int;
+    UInt16 = "uint16_t", "u16", 2, Int;
     /// 32-bit unsigned integer.
-    UInt32 = "uint32_t", 4, Int;
+    UInt32 = "uint32_t", "u32", 4, Int;
     /// 64-bit unsigned integer.
-    UInt64 = "uint64_t", 8, Int;
+    UInt64 = "uint64_t", "u64", 8, Int;
     /// Complex of two binary32.
-    Complex64 = "std::complex<float>", 8, Complex;
+    Complex64 = "std::complex<float>", "c64", 8, Complex;
     /// Complex of two binary64.
-    Complex128 = "std::complex<double>", 16, Complex;
+    Complex128 = "std::complex<double>", "c128", 16, Complex;
 }
 
 /// Names of element types in C, CUDA, NumPy and PyTorch.
@@ -182,34 +187,6 @@ impl DType {
         let short = || Self::ALL.iter().copied().find(|it| it.short_name() == plain);
         let own = || Self::ALL.iter().copied().find(|it| it.name().trim_matches('_') == plain);
         common.or_else(short).or_else(own)
-    }
-
-    /// Returns the short name that is common outside dumps (`bf16`, `f32`, `i64`), for flags and reports.
-    pub fn short_name(self) -> &'static str {
-        match self {
-            Self::Bool => "bool",
-            Self::Double => "f64",
-            Self::Float => "f32",
-            Self::Half => "f16",
-            Self::BFloat => "bf16",
-            Self::E4M3 => "f8e4m3",
-            Self::E5M2 => "f8e5m2",
-            Self::E8M0 => "f8e8m0",
-            Self::E2M1 => "f4e2m1",
-            Self::E2M1x2 => "f4e2m1x2",
-            Self::Index => "index",
-            Self::Int8 => "i8",
-            Self::Int16 => "i16",
-            Self::Int32 => "i32",
-            Self::Int64 => "i64",
-            Self::UInt8 => "u8",
-            Self::UInt16 => "u16",
-            Self::UInt32 => "u32",
-            Self::UInt64 => "u64",
-            Self::Complex64 => "c64",
-            Self::Complex128 => "c128",
-            Self::Composite(it) => it.name(),
-        }
     }
 
     /// Returns the bits of the significand, including the hidden bit: every integer up to 2 to this power is

@@ -23,16 +23,7 @@ impl OpStmt {
     pub fn computes(&self) -> bool {
         match self.op.def().class {
             OpClass::Compute | OpClass::Elementwise => true,
-            OpClass::View
-            | OpClass::Allocate
-            | OpClass::Deallocate
-            | OpClass::Communicate
-            | OpClass::Wait
-            | OpClass::Stream
-            | OpClass::Coalescing
-            | OpClass::ShareHandles
-            | OpClass::HostUnit
-            | OpClass::Opaque => false,
+            crate::other_classes!() | OpClass::View | OpClass::Allocate | OpClass::Deallocate => false,
         }
     }
 
@@ -138,16 +129,7 @@ impl Attr {
             Self::Ranges(ranges) => ranges.iter().flatten().for_each(|it| visit(Operand::Scalar(*it))),
             Self::Tensor(tensor) => visit(Operand::Tensor(*tensor)),
             Self::Values(values) => values.iter().copied().for_each(visit),
-            Self::Axis(_)
-            | Self::Word(_)
-            | Self::Name(_)
-            | Self::DType(_)
-            | Self::Bool(_)
-            | Self::Team(_)
-            | Self::Flags(_)
-            | Self::Unit(_)
-            | Self::Work(_)
-            | Self::Stmts(_) => (),
+            crate::constant_attrs!() => (),
         }
     }
 
@@ -161,16 +143,7 @@ impl Attr {
             }
             Self::Tensor(tensor) => visit(OperandMut::Tensor(tensor)),
             Self::Values(values) => values.iter_mut().filter_map(Operand::as_mut).for_each(visit),
-            Self::Axis(_)
-            | Self::Word(_)
-            | Self::Name(_)
-            | Self::DType(_)
-            | Self::Bool(_)
-            | Self::Team(_)
-            | Self::Flags(_)
-            | Self::Unit(_)
-            | Self::Work(_)
-            | Self::Stmts(_) => (),
+            crate::constant_attrs!() => (),
         }
     }
 

@@ -82,15 +82,21 @@ pub trait Rule: Sync {
         operands.dtype(0)
     }
 
+    /// Returns whether each dimension of the first result is the same one of each operand, or a broadcast
+    /// one. The defaults of the functions below follow from that.
+    fn keeps_each_dim(&self) -> bool {
+        false
+    }
+
     /// Returns the map of an operand to the first result, or `None` if the operator moves elements in a way that a map of
     /// dimensions cannot describe.
-    fn operand_map(&self, _: &MappedOperand<'_>) -> Option<OperandMap> {
-        None
+    fn operand_map(&self, operand: &MappedOperand<'_>) -> Option<OperandMap> {
+        self.keeps_each_dim().then(|| OperandMap::Dims(operand.each_dim()))
     }
 
     /// Returns what a dimension of the first result is that no operand has.
     fn unmapped_dim(&self, _program: &Program, _stmt: &OpStmt, _axis: AxisId) -> ResultDim {
-        ResultDim::RequiresWhole
+        if self.keeps_each_dim() { ResultDim::Broadcast } else { ResultDim::RequiresWhole }
     }
 
     /// Returns whether the operator sums products over a dimension of its first two operands. If that dimension is sharded,
@@ -113,7 +119,11 @@ pub trait Rule: Sync {
 
     /// Adds what a statement implies for the numbers of logical axes of its tensors. A dump shows only loop domains, so
     /// `domains` infers logical domains from these facts. `args` are the positional tensors, of which there is at least one.
-    fn add_ranks(&self, _program: &Program, _args: &[TensorId], _out: TensorId, _ranks: &mut RankFacts) {}
+    fn add_ranks(&self, _program: &Program, args: &[TensorId], out: TensorId, ranks: &mut RankFacts) {
+        if self.keeps_each_dim() {
+            ranks.equal(args[0], out);
+        }
+    }
 
     /// Returns whether the first result may be a view of the first positional operand.
     fn aliasing(&self) -> Aliasing {
@@ -128,7 +138,7 @@ pub trait Rule: Sync {
 
     /// Returns whether the operator, applied to one index of a dimension at a time, computes the same elements.
     fn keeps_meaning_without(&self, _lost: &LostDim<'_>) -> bool {
-        false
+        self.keeps_each_dim()
     }
 
     /// Returns what the axes of the first result state. A pass that gives a statement another result must keep that.

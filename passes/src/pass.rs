@@ -29,10 +29,34 @@ pub struct Pass {
     /// are.
     pub for_one_rank: bool,
     /// Rewrites a verified program. The diagnostic says why this program cannot be rewritten.
-    pub run: fn(&mut Program, &Arguments, &mut Remarks) -> Result<Change, Diagnostic>,
+    pub run: Run,
 }
 
+/// The function of a pass.
+pub type Run = fn(&mut Program, &Arguments, &mut Remarks) -> Result<Change, Diagnostic>;
+
 impl Pass {
+    /// Makes a pass that has no options and rewrites the programs of all ranks together. `source` is the text
+    /// of its module, which begins with its documentation.
+    pub const fn new(name: &'static str, source: &'static str, run: Run) -> Self {
+        Self { name, description: "", docs: module_docs(source), options: &[], for_one_rank: false, run }
+    }
+
+    /// Sets `description`.
+    pub const fn about(self, description: &'static str) -> Self {
+        Self { description, ..self }
+    }
+
+    /// Sets `options`.
+    pub const fn with_options(self, options: &'static [OptionSpec]) -> Self {
+        Self { options, ..self }
+    }
+
+    /// Sets the field `for_one_rank`.
+    pub const fn for_one_rank(self) -> Self {
+        Self { for_one_rank: true, ..self }
+    }
+
     /// Checks that the pass may rewrite a program, which may be that of one rank only.
     ///
     /// # Errors
@@ -198,6 +222,23 @@ pub struct OptionSpec {
     pub default: Option<&'static str>,
 }
 
+impl OptionSpec {
+    /// Makes an option without a description.
+    pub const fn new(name: &'static str, kind: OptionKind, default: Option<&'static str>) -> Self {
+        Self { name, description: "", kind, default }
+    }
+
+    /// Makes an option that is one of some words, by default the first of them.
+    pub const fn word(name: &'static str, words: &'static [&'static str]) -> Self {
+        Self::new(name, OptionKind::Word(words), words.first().copied())
+    }
+
+    /// Sets `description`.
+    pub const fn about(self, description: &'static str) -> Self {
+        Self { description, ..self }
+    }
+}
+
 /// The kind of values that an option takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OptionKind {
@@ -242,20 +283,12 @@ impl OptionKind {
 }
 
 /// The option that limits a pass to some communications.
-pub(crate) const ONLY: OptionSpec = OptionSpec {
-    name: "only",
-    description: "leave all communications unchanged but those of these tensors, which remarks name",
-    kind: OptionKind::Names,
-    default: None,
-};
+pub(crate) const ONLY: OptionSpec = OptionSpec::new("only", OptionKind::Names, None)
+    .about("leave all communications unchanged but those of these tensors, which remarks name");
 
 /// The option that excludes some communications from a pass.
-pub(crate) const EXCEPT: OptionSpec = OptionSpec {
-    name: "except",
-    description: "leave the communications of these tensors unchanged",
-    kind: OptionKind::Names,
-    default: None,
-};
+pub(crate) const EXCEPT: OptionSpec = OptionSpec::new("except", OptionKind::Names, None)
+    .about("leave the communications of these tensors unchanged");
 
 /// Options of one call of a pass, checked against its `OptionSpec`s and with defaults filled in.
 #[derive(Clone, Debug, Default)]

@@ -146,16 +146,7 @@ fn renumber(kind: &mut InstKind, (events, works, signals): (u32, u32, u32), numb
             it.communicator = numbers.communicators[it.communicator as usize];
             it.ops.iter_mut().for_each(|it| it.origin += numbers.origins);
         }
-        InstKind::Alloc { .. }
-        | InstKind::Copy { .. }
-        | InstKind::Fill { .. }
-        | InstKind::Iota { .. }
-        | InstKind::Gemm(_)
-        | InstKind::Attention(_)
-        | InstKind::Routine(_)
-        | InstKind::Map { .. }
-        | InstKind::Reduce(_)
-        | InstKind::PeerReduce { .. }
+        hir_plan::local_insts!()
         | InstKind::ShareMemHandles { .. }
         | InstKind::Barrier
         | InstKind::Reshard(_)

@@ -149,17 +149,7 @@ fn plan_of(runs: &[&Plan], signals: u32) -> (Plan, Vec<(u32, usize)>) {
 /// Returns whether an instruction is a kernel of a communicator, or orders others.
 fn orders_kernels(kind: &InstKind) -> bool {
     match kind.effect() {
-        SyncEffect::Compute
-        | SyncEffect::ShareMemHandles(_)
-        | SyncEffect::Barrier
-        | SyncEffect::HostWait(_)
-        | SyncEffect::ReadOutputs => false,
-        SyncEffect::RecordEvent(_)
-        | SyncEffect::WaitEvent(_)
-        | SyncEffect::Wait(_)
-        | SyncEffect::Signal(_)
-        | SyncEffect::WaitSignal(_)
-        | SyncEffect::Reshard(_)
-        | SyncEffect::Post(_) => true,
+        hir_plan::host_effects!() | SyncEffect::Compute | SyncEffect::ReadOutputs => false,
+        hir_plan::stream_sync_effects!() | SyncEffect::Reshard(_) | SyncEffect::Post(_) => true,
     }
 }

@@ -57,6 +57,26 @@ pub enum SyncEffect<'p> {
     ReadOutputs,
 }
 
+/// The effects of events, signals and Waits, as a pattern for matches that name all effects.
+#[macro_export]
+macro_rules! stream_sync_effects {
+    () => {
+        $crate::SyncEffect::RecordEvent(_)
+            | $crate::SyncEffect::WaitEvent(_)
+            | $crate::SyncEffect::Wait(_)
+            | $crate::SyncEffect::Signal(_)
+            | $crate::SyncEffect::WaitSignal(_)
+    };
+}
+
+/// The effects that block the host, as a pattern for matches that name all effects.
+#[macro_export]
+macro_rules! host_effects {
+    () => {
+        $crate::SyncEffect::ShareMemHandles(_) | $crate::SyncEffect::Barrier | $crate::SyncEffect::HostWait(_)
+    };
+}
+
 /// Where an instruction completes.
 #[derive(Clone, Copy, Debug)]
 pub enum ExecutionSite<'p> {
@@ -74,14 +94,9 @@ impl<'p> SyncEffect<'p> {
         match self {
             Self::ShareMemHandles(_) | Self::Barrier | Self::HostWait(_) => ExecutionSite::Host,
             Self::Post(it) => ExecutionSite::Queue(it),
-            Self::Compute
-            | Self::RecordEvent(_)
-            | Self::WaitEvent(_)
-            | Self::Wait(_)
-            | Self::Signal(_)
-            | Self::WaitSignal(_)
-            | Self::Reshard(_)
-            | Self::ReadOutputs => ExecutionSite::Stream,
+            crate::stream_sync_effects!() | Self::Compute | Self::Reshard(_) | Self::ReadOutputs => {
+                ExecutionSite::Stream
+            }
         }
     }
 
@@ -100,17 +115,7 @@ impl InstKind {
     /// Returns the effect of the instruction on synchronization.
     pub fn effect(&self) -> SyncEffect<'_> {
         match self {
-            Self::Alloc { .. }
-            | Self::Copy { .. }
-            | Self::Fill { .. }
-            | Self::Iota { .. }
-            | Self::Gemm(_)
-            | Self::Attention(_)
-            | Self::Routine(_)
-            | Self::Map { .. }
-            | Self::Reduce(_)
-            | Self::PeerReduce { .. }
-            | Self::OpaqueCall(_) => SyncEffect::Compute,
+            crate::local_insts!() | Self::OpaqueCall(_) => SyncEffect::Compute,
             Self::Collective(it) => SyncEffect::Post(Communication::Collective(it)),
             Self::P2pGroup(it) => SyncEffect::Post(Communication::P2pGroup(it)),
             Self::Wait { work } => SyncEffect::Wait(*work),
@@ -177,19 +182,7 @@ impl InstKind {
         match self {
             Self::Collective(it) => Some((&mut it.communicator, &mut it.work)),
             Self::P2pGroup(it) => Some((&mut it.communicator, &mut it.work)),
-            Self::Alloc { .. }
-            | Self::Copy { .. }
-            | Self::Fill { .. }
-            | Self::Iota { .. }
-            | Self::Gemm(_)
-            | Self::Attention(_)
-            | Self::Routine(_)
-            | Self::OpaqueCall(_)
-            | Self::Map { .. }
-            | Self::Reduce(_)
-            | Self::PeerReduce { .. }
-            | Self::Reshard(_)
-            | crate::ordering_insts!() => None,
+            crate::local_insts!() | Self::OpaqueCall(_) | Self::Reshard(_) | crate::ordering_insts!() => None,
         }
     }
 }

@@ -224,6 +224,23 @@ macro_rules! ordering_insts {
     };
 }
 
+/// The instructions that compute or copy, without `OpaqueCall` and `Reshard`, as a pattern like the one above.
+#[macro_export]
+macro_rules! local_insts {
+    () => {
+        $crate::InstKind::Alloc { .. }
+            | $crate::InstKind::Copy { .. }
+            | $crate::InstKind::Fill { .. }
+            | $crate::InstKind::Iota { .. }
+            | $crate::InstKind::Gemm(_)
+            | $crate::InstKind::Attention(_)
+            | $crate::InstKind::Routine(_)
+            | $crate::InstKind::Map { .. }
+            | $crate::InstKind::Reduce(_)
+            | $crate::InstKind::PeerReduce { .. }
+    };
+}
+
 /// An operand of `Map`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Arg {

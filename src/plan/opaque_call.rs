@@ -92,12 +92,8 @@ fn absent_code(program: &Program, stmt: &OpStmt) -> Option<String> {
             let unit = &program.units[stmt.get(attr::UNIT)?];
             unit.body.is_none().then(|| body_text(unit.number))
         }
-        OpClass::Stream
-        | OpClass::Allocate
-        | OpClass::Deallocate
-        | OpClass::View
-        | OpClass::Compute
-        | OpClass::Elementwise
+        grammar::local_classes!()
+        | OpClass::Stream
         | OpClass::Communicate
         | OpClass::Coalescing
         | OpClass::ShareHandles

@@ -51,16 +51,7 @@ fn heap(kind: &InstKind) -> usize {
             }
             InstKind::OpaqueCall(it) => it.code.len(),
             // These own nothing on the heap except views.
-            InstKind::Alloc { .. }
-            | InstKind::Copy { .. }
-            | InstKind::Fill { .. }
-            | InstKind::Iota { .. }
-            | InstKind::Gemm(_)
-            | InstKind::Attention(_)
-            | InstKind::Routine(_)
-            | InstKind::Map { .. }
-            | InstKind::Reduce(_)
-            | InstKind::PeerReduce { .. }
+            crate::local_insts!()
             | InstKind::Collective(_)
             | InstKind::P2pGroup(_)
             | InstKind::Wait { .. }

@@ -132,11 +132,7 @@ impl PlanBuilder<'_> {
             },
             (OpClass::Communicate, _) => SkippedRole::Collective,
             (
-                OpClass::Compute
-                | OpClass::Elementwise
-                | OpClass::View
-                | OpClass::Allocate
-                | OpClass::Deallocate
+                grammar::local_classes!()
                 | OpClass::Wait
                 | OpClass::Stream
                 | OpClass::Coalescing

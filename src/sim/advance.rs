@@ -214,13 +214,9 @@ impl Machine<'_> {
                 }
             }
             SyncEffect::Post(it) => self.issue_on_queue(rank, inst, it.communicator())?,
-            SyncEffect::Reshard(_)
+            hir_plan::stream_sync_effects!()
+            | SyncEffect::Reshard(_)
             | SyncEffect::Compute
-            | SyncEffect::RecordEvent(_)
-            | SyncEffect::WaitEvent(_)
-            | SyncEffect::Wait(_)
-            | SyncEffect::Signal(_)
-            | SyncEffect::WaitSignal(_)
             | SyncEffect::ReadOutputs => self.issue(rank, inst),
         }
         self.update_readiness(actor);
@@ -251,11 +247,7 @@ impl Machine<'_> {
                 return Ok(());
             }
             // `retire` lets their events happen.
-            SyncEffect::RecordEvent(_)
-            | SyncEffect::Signal(_)
-            | SyncEffect::WaitEvent(_)
-            | SyncEffect::Wait(_)
-            | SyncEffect::WaitSignal(_) => {}
+            hir_plan::stream_sync_effects!() => {}
             SyncEffect::ReadOutputs => self.read_outputs(rank, inst)?,
             SyncEffect::Compute => {
                 let (plans, kind) = (self.world, &self.world[rank].code[inst].kind);

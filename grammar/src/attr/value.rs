@@ -62,6 +62,23 @@ pub enum Attr {
     Stmts(Vec<StmtId>),
 }
 
+/// The attributes without tensors and scalars that the statement uses, as a pattern for matches that name all.
+#[macro_export]
+macro_rules! constant_attrs {
+    () => {
+        $crate::ir::Attr::Axis(_)
+            | $crate::ir::Attr::Word(_)
+            | $crate::ir::Attr::Name(_)
+            | $crate::ir::Attr::DType(_)
+            | $crate::ir::Attr::Bool(_)
+            | $crate::ir::Attr::Team(_)
+            | $crate::ir::Attr::Flags(_)
+            | $crate::ir::Attr::Unit(_)
+            | $crate::ir::Attr::Work(_)
+            | $crate::ir::Attr::Stmts(_)
+    };
+}
+
 impl Attr {
     /// Returns the tensor, or `None` for other attributes.
     pub fn tensor(&self) -> Option<TensorId> {

@@ -144,6 +144,32 @@ pub enum OpClass {
     Opaque,
 }
 
+/// The classes of what computes, or names, allocates or frees tensors, as a pattern for matches that name all.
+#[macro_export]
+macro_rules! local_classes {
+    () => {
+        $crate::ops::OpClass::Compute
+            | $crate::ops::OpClass::Elementwise
+            | $crate::ops::OpClass::View
+            | $crate::ops::OpClass::Allocate
+            | $crate::ops::OpClass::Deallocate
+    };
+}
+
+/// The classes not among `local_classes`: what communicates, orders statements, or runs code that is elsewhere.
+#[macro_export]
+macro_rules! other_classes {
+    () => {
+        $crate::ops::OpClass::Communicate
+            | $crate::ops::OpClass::Wait
+            | $crate::ops::OpClass::Stream
+            | $crate::ops::OpClass::Coalescing
+            | $crate::ops::OpClass::ShareHandles
+            | $crate::ops::OpClass::HostUnit
+            | $crate::ops::OpClass::Opaque
+    };
+}
+
 impl OperandDef {
     /// Returns the key of an attribute.
     pub(crate) const fn key(&self) -> AttrName {

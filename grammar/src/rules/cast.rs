@@ -18,24 +18,12 @@ impl Rule for Cast {
         if operands.stmt.op == Op::Cast { cast_dtype(operands.text) } else { None }
     }
 
-    fn operand_map(&self, operand: &MappedOperand<'_>) -> Option<OperandMap> {
-        Some(OperandMap::Dims(operand.each_dim()))
-    }
-
-    fn unmapped_dim(&self, _: &Program, _: &OpStmt, _: AxisId) -> ResultDim {
-        ResultDim::Broadcast
-    }
-
-    fn add_ranks(&self, _: &Program, args: &[TensorId], out: TensorId, ranks: &mut RankFacts) {
-        ranks.equal(args[0], out);
+    fn keeps_each_dim(&self) -> bool {
+        true
     }
 
     fn part_operands(&self, _: &OpStmt) -> PartOperands {
         PartOperands::All
-    }
-
-    fn keeps_meaning_without(&self, _: &LostDim<'_>) -> bool {
-        true
     }
 }
 

@@ -11,16 +11,8 @@ impl Rule for Expand {
         check.equal_types_of_result(args);
     }
 
-    fn operand_map(&self, operand: &MappedOperand<'_>) -> Option<OperandMap> {
-        Some(OperandMap::Dims(operand.each_dim()))
-    }
-
-    fn unmapped_dim(&self, _: &Program, _: &OpStmt, _: AxisId) -> ResultDim {
-        ResultDim::Broadcast
-    }
-
-    fn add_ranks(&self, _: &Program, args: &[TensorId], out: TensorId, ranks: &mut RankFacts) {
-        ranks.equal(args[0], out);
+    fn keeps_each_dim(&self) -> bool {
+        true
     }
 
     fn aliasing(&self) -> Aliasing {
@@ -29,9 +21,5 @@ impl Rule for Expand {
 
     fn part_operands(&self, _: &OpStmt) -> PartOperands {
         PartOperands::Any
-    }
-
-    fn keeps_meaning_without(&self, _: &LostDim<'_>) -> bool {
-        true
     }
 }

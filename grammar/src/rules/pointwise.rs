@@ -75,12 +75,8 @@ impl Rule for Pointwise {
         }
     }
 
-    fn operand_map(&self, operand: &MappedOperand<'_>) -> Option<OperandMap> {
-        Some(OperandMap::Dims(operand.each_dim()))
-    }
-
-    fn unmapped_dim(&self, _: &Program, _: &OpStmt, _: AxisId) -> ResultDim {
-        ResultDim::Broadcast
+    fn keeps_each_dim(&self) -> bool {
+        true
     }
 
     fn add_ranks(&self, _: &Program, args: &[TensorId], out: TensorId, ranks: &mut RankFacts) {
@@ -89,9 +85,5 @@ impl Rule for Pointwise {
 
     fn part_operands(&self, _: &OpStmt) -> PartOperands {
         PartOperands::Any
-    }
-
-    fn keeps_meaning_without(&self, _: &LostDim<'_>) -> bool {
-        true
     }
 }

@@ -247,11 +247,7 @@ impl Walk<'_> {
                 Program::tensors_of(&it.outs).for_each(|out| self.set_bound(out, Bound::Always));
             }
             (
-                OpClass::View
-                | OpClass::Compute
-                | OpClass::Elementwise
-                | OpClass::Allocate
-                | OpClass::Deallocate
+                grammar::local_classes!()
                 | OpClass::Communicate
                 | OpClass::Wait
                 | OpClass::Stream

@@ -179,17 +179,11 @@ fn iteration_regions(
                 unclear.insert(out);
                 return;
             }
-            OpClass::Compute
+            grammar::other_classes!()
+            | OpClass::Compute
             | OpClass::Elementwise
             | OpClass::Allocate
-            | OpClass::Deallocate
-            | OpClass::Communicate
-            | OpClass::Wait
-            | OpClass::Stream
-            | OpClass::Coalescing
-            | OpClass::ShareHandles
-            | OpClass::HostUnit
-            | OpClass::Opaque => return,
+            | OpClass::Deallocate => return,
         };
         match (part, parts.get(&out)) {
             (Some(part), None) => {

@@ -228,13 +228,7 @@ impl MemoryEffects {
                     }
                     OpClass::Stream => acc.uses_streams = true,
                     OpClass::ShareHandles => acc.may_block_host = true,
-                    OpClass::Compute
-                    | OpClass::Elementwise
-                    | OpClass::View
-                    | OpClass::Allocate
-                    | OpClass::Deallocate
-                    | OpClass::HostUnit
-                    | OpClass::Opaque => (),
+                    grammar::local_classes!() | OpClass::HostUnit | OpClass::Opaque => (),
                 }
             }
             Stmt::Let(symbol, _) => {

@@ -54,33 +54,21 @@ use crate::{
     analysis::{
         alias_analysis::can_forward_operand, memory_effects::upward_exposed_names, stmt_path::StmtPaths,
     },
-    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
 };
 use allocate::insert_allocations;
 use deallocate::insert_deallocations;
 
 /// The pass.
-pub(crate) const PASS: Pass = Pass {
-    name: "allocate-and-deallocate",
-    description: "allocate results before their first write and deallocate tensors after their last use",
-    docs: module_docs(include_str!("allocate_and_deallocate.rs")),
-    options: &[
-        OptionSpec {
-            name: "allocate",
-            description: "insert an ALLOCATE for results that have no storage",
-            kind: OptionKind::Flag,
-            default: Some("true"),
-        },
-        OptionSpec {
-            name: "deallocate",
-            description: "insert a Deallocate after the last use of each tensor",
-            kind: OptionKind::Flag,
-            default: Some("true"),
-        },
-    ],
-    for_one_rank: false,
-    run,
-};
+pub(crate) const PASS: Pass =
+    Pass::new("allocate-and-deallocate", include_str!("allocate_and_deallocate.rs"), run)
+        .about("allocate results before their first write and deallocate tensors after their last use")
+        .with_options(&[
+            OptionSpec::new("allocate", OptionKind::Flag, Some("true"))
+                .about("insert an ALLOCATE for results that have no storage"),
+            OptionSpec::new("deallocate", OptionKind::Flag, Some("true"))
+                .about("insert a Deallocate after the last use of each tensor"),
+        ]);
 
 fn run(
     program: &mut Program,

@@ -104,7 +104,7 @@ use crate::{
         loop_carried::{LoopCarriedDep, MentionCounts, loop_carried_dep},
         memory_effects::MemoryEffects,
     },
-    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
     rewrite::{builder::IrBuilder, streams::number_streams},
 };
 
@@ -116,51 +116,28 @@ use regions::{Footprint, ViewDefs, is_slice_or_copy};
 const INLINE_OR_LOOP: OptionKind = OptionKind::Word(&["inline", "loop"]);
 
 /// The pass.
-pub(crate) const PASS: Pass = Pass {
-    name: "assign-streams",
-    description: "run the iterations of loops on different streams, with a fork before and a join after",
-    docs: module_docs(include_str!("assign_streams.rs")),
-    options: &[
-        OptionSpec {
-            name: "count",
-            description: "number of streams: per-iteration, numberOfStreams or a number; auto: one for loops whose communications get a stream of their own (communications=auto or shared-stream), else two",
-            kind: OptionKind::Text,
-            default: Some("per-iteration"),
-        },
-        OptionSpec {
-            name: "fork",
-            description: "where the streams wait for earlier work; default: inline for per-iteration, else loop",
-            kind: INLINE_OR_LOOP,
-            default: None,
-        },
-        OptionSpec {
-            name: "join",
-            description: "where later work waits for the streams; default: loop for per-iteration or one stream of auto, else inline",
-            kind: INLINE_OR_LOOP,
-            default: None,
-        },
-        OptionSpec {
-            name: "inter-stream-sync",
-            description: "make each stream wait for the communications of the previous iteration",
-            kind: OptionKind::Flag,
-            default: Some("false"),
-        },
-        OptionSpec {
-            name: "communications",
-            description: "stream of the communications: that of the iteration, or one more stream for all iterations; auto: one more stream for loops that need what they receive only after the last iteration",
-            kind: OptionKind::Word(&["inline", "shared-stream", "auto"]),
-            default: Some("inline"),
-        },
-        OptionSpec {
-            name: "dependent",
-            description: "refuse a loop whose iterations depend on each other, or keep it unchanged",
-            kind: OptionKind::Word(&["refuse", "keep"]),
-            default: Some("refuse"),
-        },
-    ],
-    for_one_rank: false,
-    run,
-};
+pub(crate) const PASS: Pass = Pass::new("assign-streams", include_str!("assign_streams.rs"), run)
+    .about("run the iterations of loops on different streams, with a fork before and a join after")
+    .with_options(&[
+        OptionSpec::new("count", OptionKind::Text, Some("per-iteration")).about(
+            "number of streams: per-iteration, numberOfStreams or a number; auto: one for loops whose \
+             communications get a stream of their own (communications=auto or shared-stream), else two",
+        ),
+        OptionSpec::new("fork", INLINE_OR_LOOP, None)
+            .about("where the streams wait for earlier work; default: inline for per-iteration, else loop"),
+        OptionSpec::new("join", INLINE_OR_LOOP, None).about(
+            "where later work waits for the streams; default: loop for per-iteration or one stream of auto, \
+             else inline",
+        ),
+        OptionSpec::new("inter-stream-sync", OptionKind::Flag, Some("false"))
+            .about("make each stream wait for the communications of the previous iteration"),
+        OptionSpec::word("communications", &["inline", "shared-stream", "auto"]).about(
+            "stream of the communications: that of the iteration, or one more stream for all iterations; \
+             auto: one more stream for loops that need what they receive only after the last iteration",
+        ),
+        OptionSpec::word("dependent", &["refuse", "keep"])
+            .about("refuse a loop whose iterations depend on each other, or keep it unchanged"),
+    ]);
 
 fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> Result<Change, Diagnostic> {
     let options = StreamOptions::of(program, arguments)?;

@@ -48,7 +48,7 @@ use rustc_hash::FxHashSet;
 
 use crate::{
     analysis::bindings,
-    pass::{Arguments, Change, Pass, Remarks, module_docs},
+    pass::{Arguments, Change, Pass, Remarks},
     rewrite::{
         blocks::{StmtEdit, remove_empty_blocks, rewrite},
         fold::{ConstantFolder, negate, truth},
@@ -58,14 +58,9 @@ use crate::{
 };
 
 /// The pass.
-pub(crate) const PASS: Pass = Pass {
-    name: "canonicalize",
-    description: "fold scalar expressions and remove unreachable and redundant statements",
-    docs: module_docs(include_str!("canonicalize.rs")),
-    options: &[],
-    for_one_rank: true,
-    run,
-};
+pub(crate) const PASS: Pass = Pass::new("canonicalize", include_str!("canonicalize.rs"), run)
+    .about("fold scalar expressions and remove unreachable and redundant statements")
+    .for_one_rank();
 
 fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let mut changed = false;

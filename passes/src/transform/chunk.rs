@@ -47,38 +47,24 @@ use crate::{
         dim_equivalence::{DimEquivalence, EquivalentDims, Extent},
         sharding::{Dim, DimPiece, Sharding},
     },
-    pass::{Arguments, Change, Obstacle, OptionKind, OptionSpec, Pass, Remarks, module_docs},
+    pass::{Arguments, Change, Obstacle, OptionKind, OptionSpec, Pass, Remarks},
     rewrite::builder::IrBuilder,
 };
 
 /// The pass.
-pub(crate) const PASS: Pass = Pass {
-    name: "chunk",
-    description: "split an axis into chunks for streams, in all tensors that share it",
-    docs: module_docs(include_str!("chunk.rs")),
-    options: &[
-        OptionSpec {
-            name: "axis",
-            description: "an axis, such as iS7, or a dimension of a tensor, such as T3.0; auto: the axes along which resharding can overlap",
-            kind: OptionKind::Text,
-            default: Some("auto"),
-        },
-        OptionSpec {
-            name: "count",
-            description: "number of chunks, with axis=auto at most; default: the largest up to 4 that divides the axis",
-            kind: OptionKind::Count,
-            default: None,
-        },
-        OptionSpec {
-            name: "sizes",
-            description: "number of elements of each chunk, such as 2048,2048,1024; default: chunks of equal size",
-            kind: OptionKind::Counts,
-            default: None,
-        },
-    ],
-    for_one_rank: false,
-    run,
-};
+pub(crate) const PASS: Pass = Pass::new("chunk", include_str!("chunk.rs"), run)
+    .about("split an axis into chunks for streams, in all tensors that share it")
+    .with_options(&[
+        OptionSpec::new("axis", OptionKind::Text, Some("auto")).about(
+            "an axis, such as iS7, or a dimension of a tensor, such as T3.0; auto: the axes along which \
+             resharding can overlap",
+        ),
+        OptionSpec::new("count", OptionKind::Count, None).about(
+            "number of chunks, with axis=auto at most; default: the largest up to 4 that divides the axis",
+        ),
+        OptionSpec::new("sizes", OptionKind::Counts, None)
+            .about("number of elements of each chunk, such as 2048,2048,1024; default: chunks of equal size"),
+    ]);
 
 fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> Result<Change, Diagnostic> {
     if arguments.count("count") == Some(0) {

@@ -38,7 +38,7 @@ use crate::{
         name_uses::NameUses,
         sharding::{Dim, Sharding},
     },
-    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
     rewrite::{
         builder::{self, IrBuilder},
         contiguity,
@@ -49,19 +49,12 @@ use crate::{
 };
 
 /// The pass.
-pub(crate) const PASS: Pass = Pass {
-    name: "coalesce-reductions",
-    description: "reduce several tensors over the same devices with one all-reduce",
-    docs: module_docs(include_str!("coalesce_reductions.rs")),
-    options: &[OptionSpec {
-        name: "bytes",
-        description: "largest size of an all-reduce that the pass makes, in bytes of each rank; several MiB make buckets of gradients",
-        kind: OptionKind::Count,
-        default: Some("65536"),
-    }],
-    for_one_rank: false,
-    run,
-};
+pub(crate) const PASS: Pass = Pass::new("coalesce-reductions", include_str!("coalesce_reductions.rs"), run)
+    .about("reduce several tensors over the same devices with one all-reduce")
+    .with_options(&[OptionSpec::new("bytes", OptionKind::Count, Some("65536")).about(
+        "largest size of an all-reduce that the pass makes, in bytes of each rank; several MiB make buckets \
+         of gradients",
+    )]);
 
 fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };

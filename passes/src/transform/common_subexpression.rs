@@ -52,7 +52,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     analysis::{alias_analysis::can_forward_operand, bindings::symbols_through},
-    pass::{Arguments, Change, Pass, Remarks, module_docs},
+    pass::{Arguments, Change, Pass, Remarks},
 };
 use apply::apply;
 use available::{AvailableExprs, ExprKey};
@@ -65,14 +65,8 @@ use definitions::merge_definitions;
 const MAX_CANDIDATES: usize = 8;
 
 /// The pass.
-pub(crate) const PASS: Pass = Pass {
-    name: "common-subexpression",
-    description: "compute equal values, views and scalar definitions only once",
-    docs: module_docs(include_str!("common_subexpression.rs")),
-    options: &[],
-    for_one_rank: false,
-    run,
-};
+pub(crate) const PASS: Pass = Pass::new("common-subexpression", include_str!("common_subexpression.rs"), run)
+    .about("compute equal values, views and scalar definitions only once");
 
 fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let mut changed = merge_definitions(program);

@@ -64,7 +64,7 @@ use crate::{
         reshard::{self, ReshardStep},
         sharding::{Sharding, gathered_bytes},
     },
-    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
+    pass::{Arguments, Change, OptionSpec, Pass, Remarks},
     rewrite::{
         blocks::expand,
         builder::{self, IrBuilder},
@@ -79,19 +79,10 @@ pub(crate) use red_op::collective_red_op;
 use slices::mentions_slice;
 
 /// The pass.
-pub(crate) const PASS: Pass = Pass {
-    name: "decompose-resharding",
-    description: "split operators that reshard into local operators and single resharding steps",
-    docs: module_docs(include_str!("decompose_resharding.rs")),
-    options: &[OptionSpec {
-        name: "reshard",
-        description: "what to reshard if the shardings of operands and result differ",
-        kind: OptionKind::Word(&["operands", "result"]),
-        default: Some("operands"),
-    }],
-    for_one_rank: false,
-    run,
-};
+pub(crate) const PASS: Pass = Pass::new("decompose-resharding", include_str!("decompose_resharding.rs"), run)
+    .about("split operators that reshard into local operators and single resharding steps")
+    .with_options(&[OptionSpec::word("reshard", &["operands", "result"])
+        .about("what to reshard if the shardings of operands and result differ")]);
 
 fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };

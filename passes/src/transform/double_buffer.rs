@@ -50,25 +50,17 @@ use crate::{
         coalescing::CoalescingBrackets,
         memory_effects::{allocation_index, fully_written_tensors, upward_exposed_names},
     },
-    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
     rewrite::builder::{self, IrBuilder},
     transform::double_buffer::order::{check_in_order, mentions_buffer},
 };
 
 /// The pass.
-pub(crate) const PASS: Pass = Pass {
-    name: "double-buffer",
-    description: "give each buffer of a loop several copies that the iterations use in turn",
-    docs: module_docs(include_str!("double_buffer.rs")),
-    options: &[OptionSpec {
-        name: "count",
-        description: "number of copies of each buffer",
-        kind: OptionKind::Count,
-        default: Some("2"),
-    }],
-    for_one_rank: false,
-    run,
-};
+pub(crate) const PASS: Pass = Pass::new("double-buffer", include_str!("double_buffer.rs"), run)
+    .about("give each buffer of a loop several copies that the iterations use in turn")
+    .with_options(&[
+        OptionSpec::new("count", OptionKind::Count, Some("2")).about("number of copies of each buffer")
+    ]);
 
 fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };

@@ -36,18 +36,13 @@ use grammar::{
 use super::select_algorithms;
 use crate::{
     analysis::{blocks, name_uses::NameUses},
-    pass::{Arguments, Change, Obstacle, Pass, Remarks, module_docs},
+    pass::{Arguments, Change, Obstacle, Pass, Remarks},
 };
 
 /// The pass.
-pub(crate) const PASS: Pass = Pass {
-    name: "fuse-collective-epilogue",
-    description: "compute what follows an all-reduce or reduce-scatter in its kernel",
-    docs: module_docs(include_str!("fuse_collective_epilogue.rs")),
-    options: &[],
-    for_one_rank: false,
-    run,
-};
+pub(crate) const PASS: Pass =
+    Pass::new("fuse-collective-epilogue", include_str!("fuse_collective_epilogue.rs"), run)
+        .about("compute what follows an all-reduce or reduce-scatter in its kernel");
 
 fn run(program: &mut Program, _: &Arguments, remarks: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
@@ -124,14 +119,7 @@ fn does_nothing(it: &OpStmt) -> bool {
     match it.op.def().class {
         OpClass::View | OpClass::Allocate | OpClass::Deallocate => true,
         OpClass::Compute => it.op == Op::Broadcast,
-        OpClass::Elementwise
-        | OpClass::Communicate
-        | OpClass::Wait
-        | OpClass::Stream
-        | OpClass::Coalescing
-        | OpClass::ShareHandles
-        | OpClass::HostUnit
-        | OpClass::Opaque => false,
+        grammar::other_classes!() | OpClass::Elementwise => false,
     }
 }
 

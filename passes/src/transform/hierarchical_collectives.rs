@@ -55,7 +55,7 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     analysis::blocks::{nested_blocks, stmts_in_divergent_branches},
-    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
     rewrite::builder::{self, IrBuilder},
 };
 use stages::Stages;
@@ -63,19 +63,12 @@ use teams::HostTeams;
 use waits::Waits;
 
 /// The pass.
-pub(crate) const PASS: Pass = Pass {
-    name: "hierarchical-collectives",
-    description: "do collectives that span hosts in steps within hosts and across them",
-    docs: module_docs(include_str!("hierarchical_collectives.rs")),
-    options: &[OptionSpec {
-        name: "per-host",
-        description: "number of ranks on each host: rank r is on host r / per-host; 0: leave collectives as they are",
-        kind: OptionKind::Count,
-        default: Some("0"),
-    }],
-    for_one_rank: false,
-    run,
-};
+pub(crate) const PASS: Pass =
+    Pass::new("hierarchical-collectives", include_str!("hierarchical_collectives.rs"), run)
+        .about("do collectives that span hosts in steps within hosts and across them")
+        .with_options(&[OptionSpec::new("per-host", OptionKind::Count, Some("0")).about(
+            "number of ranks on each host: rank r is on host r / per-host; 0: leave collectives as they are",
+        )]);
 
 fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };

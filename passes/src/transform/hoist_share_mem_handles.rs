@@ -51,7 +51,7 @@ use crate::{
         blocks::inner_blocks,
         memory_effects::{symbols_of, upward_exposed_names},
     },
-    pass::{Arguments, Change, Pass, Remarks, module_docs},
+    pass::{Arguments, Change, Pass, Remarks},
     rewrite::{
         blocks::{StmtEdit, remove_empty_blocks_in, rewrite},
         builder::IrBuilder,
@@ -60,14 +60,9 @@ use crate::{
 };
 
 /// The pass.
-pub(crate) const PASS: Pass = Pass {
-    name: "hoist-share-mem-handles",
-    description: "exchange the memory handles of a loop's buffers before the loop",
-    docs: module_docs(include_str!("hoist_share_mem_handles.rs")),
-    options: &[],
-    for_one_rank: false,
-    run,
-};
+pub(crate) const PASS: Pass =
+    Pass::new("hoist-share-mem-handles", include_str!("hoist_share_mem_handles.rs"), run)
+        .about("exchange the memory handles of a loop's buffers before the loop");
 
 fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };

@@ -26,19 +26,14 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    pass::{Arguments, Change, Pass, Remarks, module_docs},
+    pass::{Arguments, Change, Pass, Remarks},
     rewrite::{builder, scalars, substitute::Substitution},
 };
 
 /// The pass.
-pub(crate) const PASS: Pass = Pass {
-    name: "inline-definitions",
-    description: "substitute scalar definitions where they are used",
-    docs: module_docs(include_str!("inline_definitions.rs")),
-    options: &[],
-    for_one_rank: true,
-    run,
-};
+pub(crate) const PASS: Pass = Pass::new("inline-definitions", include_str!("inline_definitions.rs"), run)
+    .about("substitute scalar definitions where they are used")
+    .for_one_rank();
 
 /// The maximum number of parts of an inlined definition.
 const MAX_DEFINITION_PARTS: usize = 10_000;

@@ -51,26 +51,20 @@ use crate::{
         reshard::{self, ReshardStep},
         sharding::{Dim, DimPiece, Sharding},
     },
-    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
+    pass::{Arguments, Change, OptionSpec, Pass, Remarks},
     rewrite::{blocks::expand, builder::IrBuilder, mesh::teams_along},
     transform::decompose_resharding::{collective_red_op, is_copy, reduces_in_one_step},
 };
 use post::CommDesc;
 
 /// The pass.
-pub(crate) const PASS: Pass = Pass {
-    name: "lower-to-communication",
-    description: "replace single resharding steps by communications and waits",
-    docs: module_docs(include_str!("lower_to_communication.rs")),
-    options: &[OptionSpec {
-        name: "backend",
-        description: "backend of the communications; cuda applies to those that nvFuser's CUDA backend supports, the others use NCCL",
-        kind: OptionKind::Word(&["nccl", "cuda", "ucc"]),
-        default: Some("nccl"),
-    }],
-    for_one_rank: false,
-    run,
-};
+pub(crate) const PASS: Pass =
+    Pass::new("lower-to-communication", include_str!("lower_to_communication.rs"), run)
+        .about("replace single resharding steps by communications and waits")
+        .with_options(&[OptionSpec::word("backend", &["nccl", "cuda", "ucc"]).about(
+            "backend of the communications; cuda applies to those that nvFuser's CUDA backend supports, the \
+             others use NCCL",
+        )]);
 
 fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let backend = match arguments.text("backend") {
@@ -200,14 +194,7 @@ impl Lowering<'_> {
                     team.push(root);
                 }
                 let root = team.iter().position(|rank| *rank == root);
-                self.post(CommDesc {
-                    kind: CommunicationType::Broadcast,
-                    team: &team,
-                    root,
-                    red_op: None,
-                    input: arg,
-                    output: out,
-                });
+                self.post(CommDesc { root, ..CommDesc::new(CommunicationType::Broadcast, &team, arg, out) });
             }
             ReshardStep::Allgather { dim, device } => {
                 self.allgather(arg, out, &with_dim(&to, dim, &from.dims[dim]), (dim, device));
@@ -269,20 +256,14 @@ impl Lowering<'_> {
         else {
             return Err(self.lowering_error(it, "needs more than one reduction step"));
         };
+        let red_op = Some(red_op);
         if from.mesh != to.mesh {
             self.allocate(out);
             let team = from.mesh.devices.clone();
             for receiver in &to.mesh.devices {
                 let root = team.iter().position(|rank| rank == receiver);
-                let red_op = Some(red_op);
-                self.post(CommDesc {
-                    kind: CommunicationType::Reduce,
-                    team: &team,
-                    root,
-                    red_op,
-                    input: arg,
-                    output: out,
-                });
+                let reduce = CommDesc::new(CommunicationType::Reduce, &team, arg, out);
+                self.post(CommDesc { root, red_op, ..reduce });
             }
         } else if let Some((scattered, _)) = reshard::scattered_piece(self.program, &kept, to) {
             // The dimension among the operand's dimensions, including the reduced one.
@@ -290,28 +271,16 @@ impl Lowering<'_> {
             let input = self.pack_parts(arg, &with_dim(from, at, &to.dims[scattered]), (at, device));
             self.allocate(out);
             for team in teams_along(&from.mesh, &[device]) {
-                let red_op = Some(red_op);
-                self.post(CommDesc {
-                    kind: CommunicationType::ReduceScatter,
-                    team: &team,
-                    root: None,
-                    red_op,
-                    input,
-                    output: out,
-                });
+                let scatter = CommDesc::new(CommunicationType::ReduceScatter, &team, input, out);
+                self.post(CommDesc { red_op, ..scatter });
             }
         } else {
             self.allocate(out);
             let devices: Vec<DeviceDim> = summed.iter().flat_map(|at| from.dims[*at].devices()).collect();
             for team in teams_along(&from.mesh, &devices) {
-                let red_op = Some(red_op);
                 self.post(CommDesc {
-                    kind: CommunicationType::Allreduce,
-                    team: &team,
-                    root: None,
                     red_op,
-                    input: arg,
-                    output: out,
+                    ..CommDesc::new(CommunicationType::Allreduce, &team, arg, out)
                 });
             }
         }

@@ -41,18 +41,15 @@ use crate::{
         communicators::{Communicators, Post},
         wait_order::awaited_work,
     },
-    pass::{Arguments, Change, Pass, Remarks, module_docs},
+    pass::{Arguments, Change, Pass, Remarks},
 };
 
 /// The pass.
-pub(crate) const PASS: Pass = Pass {
-    name: "order-communicators",
-    description: "wait for a communication before one of another communicator, if ranks could start them in different orders",
-    docs: module_docs(include_str!("order_communicators.rs")),
-    options: &[],
-    for_one_rank: false,
-    run,
-};
+pub(crate) const PASS: Pass = Pass::new("order-communicators", include_str!("order_communicators.rs"), run)
+    .about(
+        "wait for a communication before one of another communicator, if ranks could start them in \
+         different orders",
+    );
 
 fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };

@@ -56,7 +56,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     analysis::dim_equivalence::DimEquivalence,
-    pass::{Arguments, Change, EXCEPT, ONLY, Obstacle, OptionKind, OptionSpec, Pass, Remarks, module_docs},
+    pass::{Arguments, Change, EXCEPT, ONLY, Obstacle, OptionKind, OptionSpec, Pass, Remarks},
     transform::{
         chunk::{self, CommCandidate, CommKind},
         stream_parallel::{ALLOCATE, BACKEND, LoopOptions, OFFSET_BY_RANK, OWN_SLICE, PROTOCOL, STYLE, WAIT},
@@ -65,68 +65,40 @@ use crate::{
 use attempts::Attempts;
 
 /// The pass.
-pub(crate) const PASS: Pass = Pass {
-    name: "overlap",
-    description: "split communications into chunks that overlap with matmuls; leave the others unchanged",
-    docs: module_docs(include_str!("overlap.rs")),
-    options: &[
-        OptionSpec {
-            name: "allgather",
-            description: "how to split an all-gather",
-            kind: OptionKind::Word(&["broadcast", "p2p-ring", "collective-permute", "whole"]),
-            default: Some("broadcast"),
-        },
-        OptionSpec {
-            name: "reduce-scatter",
-            description: "how to split a reduce-scatter",
-            kind: OptionKind::Word(&["reduce", "p2p-ring", "whole"]),
-            default: Some("reduce"),
-        },
-        OptionSpec {
-            name: "allreduce",
-            description: "split an all-reduce into chunks, or leave it whole",
-            kind: CHUNKS_OR_WHOLE,
-            default: Some("chunks"),
-        },
-        OptionSpec {
-            name: "alltoall",
-            description: "split an all-to-all into chunks, of the batch, of the tokens, or of the experts, or leave it whole",
-            kind: CHUNKS_OR_WHOLE,
-            default: Some("chunks"),
-        },
-        OptionSpec {
-            name: "transfer",
-            description: "split a transfer to another mesh into chunks, the micro-batches of a pipeline, or leave it whole",
-            kind: CHUNKS_OR_WHOLE,
-            default: Some("whole"),
-        },
-        OptionSpec {
-            name: "count",
-            description: "largest number of chunks of an all-reduce, an all-to-all or a transfer; the largest number up to this that divides the axis is used; default: 4",
-            kind: OptionKind::Count,
-            default: None,
-        },
-        OptionSpec {
-            name: "most-steps",
-            description: "largest number of devices over which a loop gathers or reduces one shard after the other; those of more devices are split into chunks of a dimension that they leave alone",
-            kind: OptionKind::Count,
-            default: Some("64"),
-        },
-        OptionSpec {
-            name: "ratio",
-            description: "relative sizes of the chunks of an all-reduce, such as 8,5,2,1; default: `count` chunks of equal size",
-            kind: OptionKind::Counts,
-            default: None,
-        },
+pub(crate) const PASS: Pass = Pass::new("overlap", include_str!("overlap.rs"), run)
+    .about("split communications into chunks that overlap with matmuls; leave the others unchanged")
+    .with_options(&[
+        OptionSpec::word("allgather", &["broadcast", "p2p-ring", "collective-permute", "whole"])
+            .about("how to split an all-gather"),
+        OptionSpec::word("reduce-scatter", &["reduce", "p2p-ring", "whole"])
+            .about("how to split a reduce-scatter"),
+        OptionSpec::new("allreduce", CHUNKS_OR_WHOLE, Some("chunks"))
+            .about("split an all-reduce into chunks, or leave it whole"),
+        OptionSpec::new("alltoall", CHUNKS_OR_WHOLE, Some("chunks")).about(
+            "split an all-to-all into chunks, of the batch, of the tokens, or of the experts, or leave it \
+             whole",
+        ),
+        OptionSpec::new("transfer", CHUNKS_OR_WHOLE, Some("whole")).about(
+            "split a transfer to another mesh into chunks, the micro-batches of a pipeline, or leave it \
+             whole",
+        ),
+        OptionSpec::new("count", OptionKind::Count, None).about(
+            "largest number of chunks of an all-reduce, an all-to-all or a transfer; the largest number up \
+             to this that divides the axis is used; default: 4",
+        ),
+        OptionSpec::new("most-steps", OptionKind::Count, Some("64")).about(
+            "largest number of devices over which a loop gathers or reduces one shard after the other; \
+             those of more devices are split into chunks of a dimension that they leave alone",
+        ),
+        OptionSpec::new("ratio", OptionKind::Counts, None).about(
+            "relative sizes of the chunks of an all-reduce, such as 8,5,2,1; default: `count` chunks of \
+             equal size",
+        ),
         SHARE,
         ONLY,
         EXCEPT,
-        OptionSpec {
-            name: "swizzle",
-            description: "rotate stream axes of gathered tensors, as swizzle-stream does",
-            kind: OptionKind::Flag,
-            default: Some("false"),
-        },
+        OptionSpec::new("swizzle", OptionKind::Flag, Some("false"))
+            .about("rotate stream axes of gathered tensors, as swizzle-stream does"),
         BACKEND,
         PROTOCOL,
         OFFSET_BY_RANK,
@@ -134,10 +106,7 @@ pub(crate) const PASS: Pass = Pass {
         WAIT,
         STYLE,
         ALLOCATE,
-    ],
-    for_one_rank: false,
-    run,
-};
+    ]);
 
 /// The number of statements that the attempts may examine in all: several hundred layers with a loop each, and less than a
 /// minute.
@@ -146,12 +115,10 @@ const MAX_EXAMINED: usize = 10_000_000;
 /// The same for communications that have been attempted together with others: less than a second.
 const MAX_EXAMINED_AGAIN: usize = 50_000;
 
-const SHARE: OptionSpec = OptionSpec {
-    name: "share",
-    description: "whether a reduce-scatter may be in the loop of an all-gather before it; with two devices, nothing hides the transfer of such a loop's last partial sums",
-    kind: OptionKind::Flag,
-    default: Some("true"),
-};
+const SHARE: OptionSpec = OptionSpec::new("share", OptionKind::Flag, Some("true")).about(
+    "whether a reduce-scatter may be in the loop of an all-gather before it; with two devices, nothing \
+     hides the transfer of such a loop's last partial sums",
+);
 
 const CHUNKS_OR_WHOLE: OptionKind = OptionKind::Word(&["chunks", "whole"]);
 

@@ -56,7 +56,7 @@ use crate::{
         dim_map, propagation,
         sharding::{Dim, DimPiece, Sharding},
     },
-    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
     rewrite::builder::IrBuilder,
 };
 use choice::{ClaimedPieces, Claims, Demands, mesh_conflict};
@@ -71,19 +71,12 @@ use preference::Preference;
 use uses::TensorUses;
 
 /// The pass.
-pub(crate) const PASS: Pass = Pass {
-    name: "propagate-shardings",
-    description: "determine meshes and device axes of intermediate tensors that have no DeviceMesh",
-    docs: module_docs(include_str!("propagate_shardings.rs")),
-    options: &[OptionSpec {
-        name: "prefer",
-        description: "which operand stays as it is where operands demand different shardings of a result; the other one is resharded; default: report all such statements",
-        kind: OptionKind::Word(Preference::WORDS),
-        default: None,
-    }],
-    for_one_rank: false,
-    run,
-};
+pub(crate) const PASS: Pass = Pass::new("propagate-shardings", include_str!("propagate_shardings.rs"), run)
+    .about("determine meshes and device axes of intermediate tensors that have no DeviceMesh")
+    .with_options(&[OptionSpec::new("prefer", OptionKind::Word(Preference::WORDS), None).about(
+        "which operand stays as it is where operands demand different shardings of a result; the other one \
+         is resharded; default: report all such statements",
+    )]);
 
 fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };

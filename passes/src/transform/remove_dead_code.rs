@@ -37,19 +37,13 @@ use crate::{
         alias_analysis::can_forward_operand,
         bindings::{self, BindingAnalysis},
     },
-    pass::{Arguments, Change, Pass, Remarks, module_docs},
+    pass::{Arguments, Change, Pass, Remarks},
     rewrite::blocks::{StmtEdit, remove_empty_blocks, rewrite},
 };
 
 /// The pass.
-pub(crate) const PASS: Pass = Pass {
-    name: "remove-dead-code",
-    description: "remove computations, views and allocations whose results are not read",
-    docs: module_docs(include_str!("remove_dead_code.rs")),
-    options: &[],
-    for_one_rank: false,
-    run,
-};
+pub(crate) const PASS: Pass = Pass::new("remove-dead-code", include_str!("remove_dead_code.rs"), run)
+    .about("remove computations, views and allocations whose results are not read");
 
 fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
@@ -153,13 +147,7 @@ impl LivenessGraph {
             OpClass::Deallocate => {
                 operands.iter().for_each(|it| self.definitions.entry(*it).or_default().push(stmt));
             }
-            OpClass::Communicate
-            | OpClass::Wait
-            | OpClass::Stream
-            | OpClass::Coalescing
-            | OpClass::ShareHandles
-            | OpClass::HostUnit
-            | OpClass::Opaque => self.worklist.push(LivenessFact::Live(stmt)),
+            grammar::other_classes!() => self.worklist.push(LivenessFact::Live(stmt)),
         }
         self.seen.extend(results);
     }

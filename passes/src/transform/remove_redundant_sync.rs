@@ -42,19 +42,14 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    pass::{Arguments, Change, Pass, Remarks, module_docs},
+    pass::{Arguments, Change, Pass, Remarks},
     rewrite::blocks::{StmtEdit, rewrite},
 };
 
 /// The pass.
-pub(crate) const PASS: Pass = Pass {
-    name: "remove-redundant-sync",
-    description: "remove waits, stream synchronizations and stream switches that add no ordering",
-    docs: module_docs(include_str!("remove_redundant_sync.rs")),
-    options: &[],
-    for_one_rank: false,
-    run,
-};
+pub(crate) const PASS: Pass =
+    Pass::new("remove-redundant-sync", include_str!("remove_redundant_sync.rs"), run)
+        .about("remove waits, stream synchronizations and stream switches that add no ordering");
 
 fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
@@ -392,16 +387,9 @@ impl StreamNeeds<'_> {
             Stmt::Op(it) => match it.op.def().class {
                 OpClass::Stream if it.op == Op::SetCurrentStream => false,
                 OpClass::View | OpClass::Deallocate => behind,
-                OpClass::Stream
-                | OpClass::Compute
-                | OpClass::Elementwise
-                | OpClass::Allocate
-                | OpClass::Communicate
-                | OpClass::Wait
-                | OpClass::Coalescing
-                | OpClass::ShareHandles
-                | OpClass::HostUnit
-                | OpClass::Opaque => true,
+                grammar::other_classes!() | OpClass::Compute | OpClass::Elementwise | OpClass::Allocate => {
+                    true
+                }
             },
             Stmt::Let(..) => behind,
             Stmt::If(it) => {

@@ -35,18 +35,12 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     analysis::numbering::{MentionOrder, NumberedWork},
-    pass::{Arguments, Change, Pass, Remarks, module_docs},
+    pass::{Arguments, Change, Pass, Remarks},
 };
 
 /// The pass.
-pub(crate) const PASS: Pass = Pass {
-    name: "renumber",
-    description: "number tensors, axes, communications and scalars in order of first appearance",
-    docs: module_docs(include_str!("renumber.rs")),
-    options: &[],
-    for_one_rank: false,
-    run,
-};
+pub(crate) const PASS: Pass = Pass::new("renumber", include_str!("renumber.rs"), run)
+    .about("number tensors, axes, communications and scalars in order of first appearance");
 
 fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let mut order = MentionOrder::new(program);

@@ -74,31 +74,21 @@ use crate::{
         memory_effects::{MemoryEffects, StmtEffects},
         wait_order::WaitOrder,
     },
-    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
+    pass::{Arguments, Change, OptionSpec, Pass, Remarks},
 };
 
 /// The pass.
-pub(crate) const PASS: Pass = Pass {
-    name: "schedule-communication",
-    description: "post communications as early and wait for them as late as possible",
-    docs: module_docs(include_str!("schedule_communication.rs")),
-    options: &[
-        OptionSpec {
-            name: "posts",
-            description: "post communications as early as possible, or where they are",
-            kind: OptionKind::Word(&["early", "keep"]),
-            default: Some("early"),
-        },
-        OptionSpec {
-            name: "waits",
-            description: "wait as late as possible, only for sends and also after their branch, or where the Waits are",
-            kind: OptionKind::Word(&["late", "sends", "keep"]),
-            default: Some("late"),
-        },
-    ],
-    for_one_rank: false,
-    run,
-};
+pub(crate) const PASS: Pass =
+    Pass::new("schedule-communication", include_str!("schedule_communication.rs"), run)
+        .about("post communications as early and wait for them as late as possible")
+        .with_options(&[
+            OptionSpec::word("posts", &["early", "keep"])
+                .about("post communications as early as possible, or where they are"),
+            OptionSpec::word("waits", &["late", "sends", "keep"]).about(
+                "wait as late as possible, only for sends and also after their branch, or where the Waits \
+                 are",
+            ),
+        ]);
 
 fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };

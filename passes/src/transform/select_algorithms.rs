@@ -45,28 +45,19 @@ use crate::{
         bindings::analyze_bindings,
         blocks,
     },
-    pass::{Arguments, Change, EXCEPT, ONLY, OptionKind, OptionSpec, Pass, Remarks, module_docs},
+    pass::{Arguments, Change, EXCEPT, ONLY, OptionKind, OptionSpec, Pass, Remarks},
     rewrite::fold::ConstantFolder,
 };
 
 /// The pass.
-pub(crate) const PASS: Pass = Pass {
-    name: "select-algorithms",
-    description: "choose the algorithm of every collective by its type, size and team",
-    docs: module_docs(include_str!("select_algorithms.rs")),
-    options: &[
-        OptionSpec {
-            name: "table",
-            description: "selection rules, such as `2:8M=one-shot-ll;*=nccl`",
-            kind: OptionKind::Text,
-            default: Some(DEFAULT_RULES),
-        },
+pub(crate) const PASS: Pass = Pass::new("select-algorithms", include_str!("select_algorithms.rs"), run)
+    .about("choose the algorithm of every collective by its type, size and team")
+    .with_options(&[
+        OptionSpec::new("table", OptionKind::Text, Some(DEFAULT_RULES))
+            .about("selection rules, such as `2:8M=one-shot-ll;*=nccl`"),
         ONLY,
         EXCEPT,
-    ],
-    for_one_rank: false,
-    run,
-};
+    ]);
 
 fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> Result<Change, Diagnostic> {
     let text = arguments.text("table").unwrap_or(DEFAULT_RULES);

@@ -31,7 +31,7 @@ use grammar::{
 use rustc_hash::FxHashSet;
 
 use crate::{
-    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
     rewrite::{
         blocks::{StmtEdit, remove_empty_blocks, rewrite},
         scalars,
@@ -42,19 +42,12 @@ use crate::{
 };
 
 /// The pass.
-pub(crate) const PASS: Pass = Pass {
-    name: "specialize-rank",
-    description: "specialize the program for one rank",
-    docs: module_docs(include_str!("specialize_rank.rs")),
-    options: &[OptionSpec {
-        name: "rank",
-        description: "the rank to specialize for",
-        kind: OptionKind::Count,
-        default: Some("0"),
-    }],
-    for_one_rank: true,
-    run,
-};
+pub(crate) const PASS: Pass = Pass::new("specialize-rank", include_str!("specialize_rank.rs"), run)
+    .about("specialize the program for one rank")
+    .for_one_rank()
+    .with_options(&[
+        OptionSpec::new("rank", OptionKind::Count, Some("0")).about("the rank to specialize for")
+    ]);
 
 fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> Result<Change, Diagnostic> {
     let rank = arguments.count("rank").and_then(|it| i64::try_from(it).ok()).unwrap_or(0);
@@ -145,12 +138,7 @@ fn stmts_of_rank(program: &Program, body: BlockId, rank: usize) -> FxHashSet<Stm
 /// Returns whether a statement does anything on a rank.
 fn takes_part(program: &Program, it: &OpStmt, rank: usize) -> bool {
     match it.op.def().class {
-        OpClass::Compute
-        | OpClass::Elementwise
-        | OpClass::View
-        | OpClass::Allocate
-        | OpClass::Deallocate
-        | OpClass::HostUnit => {
+        grammar::local_classes!() | OpClass::HostUnit => {
             let (mut any, mut here) = (false, false);
             for_each_tensor_use(program, it, &mut |tensor, _| {
                 any = true;

@@ -49,7 +49,7 @@ use grammar::{
 };
 
 use crate::{
-    pass::{Arguments, Change, Pass, Remarks, module_docs},
+    pass::{Arguments, Change, Pass, Remarks},
     rewrite::builder::IrBuilder,
 };
 pub(crate) use facts::LoopFacts;
@@ -60,11 +60,9 @@ pub(crate) use plan::LoopPlan;
 use plan::PlannedItem;
 
 /// The pass.
-pub(crate) const PASS: Pass = Pass {
-    name: "stream-parallel",
-    description: "make loops over stream axes, whose iterations compute and communicate slices",
-    docs: module_docs(include_str!("stream_parallel.rs")),
-    options: &[
+pub(crate) const PASS: Pass = Pass::new("stream-parallel", include_str!("stream_parallel.rs"), run)
+    .about("make loops over stream axes, whose iterations compute and communicate slices")
+    .with_options(&[
         ALLGATHER,
         REDUCE_SCATTER,
         BACKEND,
@@ -74,10 +72,7 @@ pub(crate) const PASS: Pass = Pass {
         WAIT,
         STYLE,
         ALLOCATE,
-    ],
-    for_one_rank: false,
-    run,
-};
+    ]);
 
 fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let facts = LoopFacts::of(program, LoopOptions::of(arguments)?);

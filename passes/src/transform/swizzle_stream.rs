@@ -30,7 +30,7 @@ use crate::{
         reshard::{self, ReshardStep},
         sharding::{Sharding, same_extent},
     },
-    pass::{Arguments, Change, Pass, Remarks, module_docs},
+    pass::{Arguments, Change, Pass, Remarks},
     rewrite::builder::IrBuilder,
     transform::{
         chunk::{AxisUsers, replace_dim},
@@ -39,14 +39,8 @@ use crate::{
 };
 
 /// The pass.
-pub(crate) const PASS: Pass = Pass {
-    name: "swizzle-stream",
-    description: "rotate stream axes of gathered tensors, so that each rank begins with its own chunk",
-    docs: module_docs(include_str!("swizzle_stream.rs")),
-    options: &[],
-    for_one_rank: false,
-    run,
-};
+pub(crate) const PASS: Pass = Pass::new("swizzle-stream", include_str!("swizzle_stream.rs"), run)
+    .about("rotate stream axes of gathered tensors, so that each rank begins with its own chunk");
 
 fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     Ok(Change::from_flag(rotate(program, None)))

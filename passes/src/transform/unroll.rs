@@ -56,7 +56,7 @@ use crate::{
             work_numbers,
         },
     },
-    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
     rewrite::{
         blocks::{StmtEdit, rewrite},
         builder::{self, IrBuilder},
@@ -68,27 +68,14 @@ use crate::{
 };
 
 /// The pass.
-pub(crate) const PASS: Pass = Pass {
-    name: "unroll",
-    description: "unroll loops with constant bounds",
-    docs: module_docs(include_str!("unroll.rs")),
-    options: &[
-        OptionSpec {
-            name: "loop",
-            description: "index of the loops to unroll, or `all`",
-            kind: OptionKind::Text,
-            default: Some("all"),
-        },
-        OptionSpec {
-            name: "factor",
-            description: "number of iterations to combine into one; default: all",
-            kind: OptionKind::Count,
-            default: None,
-        },
-    ],
-    for_one_rank: false,
-    run,
-};
+pub(crate) const PASS: Pass = Pass::new("unroll", include_str!("unroll.rs"), run)
+    .about("unroll loops with constant bounds")
+    .with_options(&[
+        OptionSpec::new("loop", OptionKind::Text, Some("all"))
+            .about("index of the loops to unroll, or `all`"),
+        OptionSpec::new("factor", OptionKind::Count, None)
+            .about("number of iterations to combine into one; default: all"),
+    ]);
 
 /// The maximum number of statements of the unrolled program.
 const MAX_STMTS: usize = 1_000_000;

@@ -46,18 +46,13 @@ use crate::{
         blocks::{nested_blocks, walk},
         memory_effects::MemoryEffects,
     },
-    pass::{Arguments, Change, Pass, Remarks, module_docs},
+    pass::{Arguments, Change, Pass, Remarks},
 };
 
 /// The pass.
-pub(crate) const PASS: Pass = Pass {
-    name: "use-local-shard-in-place",
-    description: "read or compute a rank's own shard in place instead of copying it",
-    docs: module_docs(include_str!("use_local_shard_in_place.rs")),
-    options: &[],
-    for_one_rank: false,
-    run,
-};
+pub(crate) const PASS: Pass =
+    Pass::new("use-local-shard-in-place", include_str!("use_local_shard_in_place.rs"), run)
+        .about("read or compute a rank's own shard in place instead of copying it");
 
 fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };

@@ -95,11 +95,7 @@ impl EditableText {
         self.program.stmts[stmt].op().is_none_or(|it| match it.op.def().class {
             OpClass::Communicate => it.get(attr::BACKEND) != Some(Backend::Cuda),
             OpClass::ShareHandles => false,
-            OpClass::Compute
-            | OpClass::Elementwise
-            | OpClass::View
-            | OpClass::Allocate
-            | OpClass::Deallocate
+            grammar::local_classes!()
             | OpClass::Wait
             | OpClass::Stream
             | OpClass::Coalescing

@@ -66,9 +66,7 @@ pub fn wait_candidates(world: &World) -> Vec<WaitCandidate> {
                         && !frees_operands(plan, world.matching().posting_inst(plan.rank, work), &freed)
                 }
                 SyncEffect::WaitSignal(_) => !has_team_signals && freed.is_empty(),
-                SyncEffect::ShareMemHandles(_)
-                | SyncEffect::Barrier
-                | SyncEffect::HostWait(_)
+                hir_plan::host_effects!()
                 | SyncEffect::Compute
                 | SyncEffect::Signal(_)
                 | SyncEffect::Post(_)

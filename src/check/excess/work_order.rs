@@ -54,14 +54,7 @@ pub fn is_work(kind: &InstKind) -> bool {
     match kind.effect() {
         SyncEffect::Compute => !matches!(kind, InstKind::Alloc { zeroed: None, .. }),
         SyncEffect::Post(_) | SyncEffect::Reshard(_) | SyncEffect::ReadOutputs => true,
-        SyncEffect::ShareMemHandles(_)
-        | SyncEffect::Barrier
-        | SyncEffect::HostWait(_)
-        | SyncEffect::RecordEvent(_)
-        | SyncEffect::WaitEvent(_)
-        | SyncEffect::Wait(_)
-        | SyncEffect::Signal(_)
-        | SyncEffect::WaitSignal(_) => false,
+        hir_plan::stream_sync_effects!() | hir_plan::host_effects!() => false,
     }
 }
 
@@ -162,12 +155,8 @@ fn actors(world: &World) -> Vec<ActorItems> {
                     actors[stream].push(None, false);
                     actors[first + plan.streams.len() + queue].push(Some(at), true);
                 }
-                SyncEffect::Compute
-                | SyncEffect::RecordEvent(_)
-                | SyncEffect::WaitEvent(_)
-                | SyncEffect::Wait(_)
-                | SyncEffect::Signal(_)
-                | SyncEffect::WaitSignal(_)
+                hir_plan::stream_sync_effects!()
+                | SyncEffect::Compute
                 | SyncEffect::Reshard(_)
                 | SyncEffect::ReadOutputs => {
                     actors[stream].push(is_work(&it.kind).then_some(at), is_item(&it.kind));

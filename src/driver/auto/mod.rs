@@ -39,9 +39,7 @@ use std::str::FromStr;
 use grammar::{codes::Code, count_text, diagnostic::Diagnostic, ir::Program, source::Source};
 use hir_check::Checks;
 use hir_plan::{World, timeline::shipped};
-use passes::{
-    Arguments, Catalog, Change, OptionKind, OptionSpec, Pass, PassCall, Pipeline, Remarks, pass::module_docs,
-};
+use passes::{Arguments, Catalog, Change, OptionKind, OptionSpec, Pass, PassCall, Pipeline, Remarks};
 use rustc_hash::FxHashMap;
 
 use choices::{Choice, Choices, Strategy, combinations};
@@ -50,27 +48,14 @@ use each::{Tried, improved};
 use machine::{MachineFlag, estimate_on};
 
 /// The pass.
-pub static PASS: Pass = Pass {
-    name: "auto",
-    description: "choose how to communicate by the estimated times of a machine",
-    docs: module_docs(include_str!("mod.rs")),
-    options: &[
-        OptionSpec {
-            name: "machine",
-            description: "the machine, as in `--machine`",
-            kind: OptionKind::Text,
-            default: Some(shipped::DEFAULT),
-        },
-        OptionSpec {
-            name: "budget",
-            description: "largest number of estimates; beyond it, combinations that split most are not tried",
-            kind: OptionKind::Count,
-            default: Some("100"),
-        },
-    ],
-    for_one_rank: false,
-    run,
-};
+pub static PASS: Pass = Pass::new("auto", include_str!("mod.rs"), run)
+    .about("choose how to communicate by the estimated times of a machine")
+    .with_options(&[
+        OptionSpec::new("machine", OptionKind::Text, Some(shipped::DEFAULT))
+            .about("the machine, as in `--machine`"),
+        OptionSpec::new("budget", OptionKind::Count, Some("100"))
+            .about("largest number of estimates; beyond it, combinations that split most are not tried"),
+    ]);
 
 /// The pipeline of the pass alone.
 pub static PIPELINE: Pipeline = Pipeline {

@@ -69,12 +69,10 @@ fn positions(plan: &Plan) -> FxHashMap<InstKey, usize> {
     let mut positions = FxHashMap::default();
     for (at, inst) in plan.code.iter().enumerate() {
         let is_work = match inst.kind.effect() {
-            SyncEffect::RecordEvent(_)
+            hir_plan::host_effects!()
+            | SyncEffect::RecordEvent(_)
             | SyncEffect::WaitEvent(_)
-            | SyncEffect::Wait(_)
-            | SyncEffect::ShareMemHandles(_)
-            | SyncEffect::Barrier
-            | SyncEffect::HostWait(_) => false,
+            | SyncEffect::Wait(_) => false,
             SyncEffect::Compute => !matches!(inst.kind, InstKind::Alloc { .. }),
             SyncEffect::Post(_)
             | SyncEffect::Signal(_)

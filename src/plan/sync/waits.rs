@@ -146,13 +146,9 @@ impl Waits {
             SyncEffect::Post(_) if order == WaitOrder::Initializing => {
                 self.create(world, at);
             }
-            SyncEffect::Post(_)
+            crate::stream_sync_effects!()
+            | SyncEffect::Post(_)
             | SyncEffect::Compute
-            | SyncEffect::RecordEvent(_)
-            | SyncEffect::WaitEvent(_)
-            | SyncEffect::Wait(_)
-            | SyncEffect::Signal(_)
-            | SyncEffect::WaitSignal(_)
             | SyncEffect::Reshard(_)
             | SyncEffect::ReadOutputs => (),
         }
@@ -180,13 +176,11 @@ impl Waits {
             SyncEffect::Post(_) => self.ended.push(Event::Posted(at)),
             SyncEffect::Reshard(_) if is_blocking => self.meet(matching.comms_of(at)),
             SyncEffect::Reshard(it) => self.receive(world, at, &it.team, None),
-            SyncEffect::WaitEvent(_)
+            crate::host_effects!()
+            | SyncEffect::WaitEvent(_)
             | SyncEffect::Wait(_)
             | SyncEffect::Compute
-            | SyncEffect::ReadOutputs
-            | SyncEffect::ShareMemHandles(_)
-            | SyncEffect::Barrier
-            | SyncEffect::HostWait(_) => (),
+            | SyncEffect::ReadOutputs => (),
         }
     }
 

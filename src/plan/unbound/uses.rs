@@ -213,17 +213,7 @@ impl Walk<'_> {
                         }
                     }
                 }
-                Attr::Axis(_)
-                | Attr::Word(_)
-                | Attr::Name(_)
-                | Attr::DType(_)
-                | Attr::Bool(_)
-                | Attr::Team(_)
-                | Attr::Flags(_)
-                | Attr::Scalars(_)
-                | Attr::Unit(_)
-                | Attr::Work(_)
-                | Attr::Stmts(_) => (),
+                grammar::constant_attrs!() | Attr::Scalars(_) => (),
             }
         }
     }

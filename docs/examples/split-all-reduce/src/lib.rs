@@ -34,7 +34,7 @@ use passes::{
         blocks::stmts_in_divergent_branches,
         sharding::{DimPiece, Sharding},
     },
-    pass::{Obstacle, module_docs},
+    pass::Obstacle,
     rewrite::{
         blocks::expand,
         builder::{self, IrBuilder},
@@ -43,14 +43,8 @@ use passes::{
 };
 
 /// The pass.
-pub static PASS: Pass = Pass {
-    name: "split-all-reduce",
-    description: "replace an all-reduce by a reduce-scatter and an all-gather",
-    docs: module_docs(include_str!("lib.rs")),
-    options: &[],
-    for_one_rank: false,
-    run,
-};
+pub static PASS: Pass = Pass::new("split-all-reduce", include_str!("lib.rs"), run)
+    .about("replace an all-reduce by a reduce-scatter and an all-gather");
 
 fn run(program: &mut Program, _: &Arguments, remarks: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };

@@ -17,19 +17,13 @@ use grammar::{
 use passes::{
     Arguments, Change, Pass, Remarks,
     analysis::name_uses::NameUses,
-    pass::module_docs,
     rewrite::blocks::{StmtEdit, remove_empty_blocks, rewrite},
 };
 
 /// The pass.
-pub static PASS: Pass = Pass {
-    name: "remove-unused-allocations",
-    description: "remove tensors that are only allocated and freed",
-    docs: module_docs(include_str!("unused.rs")),
-    options: &[],
-    for_one_rank: true,
-    run,
-};
+pub static PASS: Pass = Pass::new("remove-unused-allocations", include_str!("unused.rs"), run)
+    .about("remove tensors that are only allocated and freed")
+    .for_one_rank();
 
 fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };

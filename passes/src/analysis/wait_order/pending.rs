@@ -92,12 +92,8 @@ impl PendingWork {
                     let waited = std::mem::take(&mut self.waited);
                     waited.into_iter().for_each(|it| self.set(it, Some(WorkState::Open)));
                 }
-                OpClass::Stream
-                | OpClass::Compute
-                | OpClass::Elementwise
-                | OpClass::View
-                | OpClass::Allocate
-                | OpClass::Deallocate
+                grammar::local_classes!()
+                | OpClass::Stream
                 | OpClass::ShareHandles
                 | OpClass::HostUnit
                 | OpClass::Opaque => (),

@@ -191,11 +191,7 @@ fn part_of(program: &Program, stmt: StmtId) -> Part {
     match it.op.def().class {
         OpClass::Communicate | OpClass::Coalescing => Part::Post,
         OpClass::Wait => Part::Wait,
-        OpClass::Compute
-        | OpClass::Elementwise
-        | OpClass::View
-        | OpClass::Allocate
-        | OpClass::Deallocate
+        grammar::local_classes!()
         | OpClass::ShareHandles
         | OpClass::Stream
         | OpClass::HostUnit

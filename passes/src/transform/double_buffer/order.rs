@@ -124,11 +124,7 @@ fn check_waits(program: &Program, block: BlockId, buffer: &LoopBuffer) -> Result
                         return Err(*post);
                     }
                 }
-                OpClass::Compute
-                | OpClass::Elementwise
-                | OpClass::View
-                | OpClass::Allocate
-                | OpClass::Deallocate
+                grammar::local_classes!()
                 | OpClass::Communicate
                 | OpClass::Stream
                 | OpClass::ShareHandles

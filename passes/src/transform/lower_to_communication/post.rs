@@ -19,6 +19,13 @@ pub(super) struct CommDesc<'t> {
     pub(super) output: TensorId,
 }
 
+impl<'t> CommDesc<'t> {
+    /// Makes a communication that has no root and reduces nothing.
+    pub(super) fn new(kind: CommunicationType, team: &'t [usize], input: TensorId, output: TensorId) -> Self {
+        Self { kind, team, root: None, red_op: None, input, output }
+    }
+}
+
 impl Lowering<'_> {
     pub(super) fn emit(&mut self, stmt: OpStmt) {
         let id = builder::add(self.program, stmt, self.span);
@@ -56,14 +63,8 @@ impl Lowering<'_> {
     pub(super) fn send(&mut self, sender: usize, receiver: usize, input: TensorId, output: TensorId) {
         let mut team = vec![sender, receiver];
         team.dedup();
-        self.post(CommDesc {
-            kind: CommunicationType::SendRecv,
-            team: &team,
-            root: Some(0),
-            red_op: None,
-            input,
-            output,
-        });
+        let transfer = CommDesc::new(CommunicationType::SendRecv, &team, input, output);
+        self.post(CommDesc { root: Some(0), ..transfer });
     }
 
     /// Emits Waits for the pending communications, and deallocates the reshaped names.

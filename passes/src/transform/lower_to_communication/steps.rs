@@ -21,15 +21,7 @@ impl Lowering<'_> {
         let teams = teams_along(&recv.mesh, &[at.1]);
         self.post_and_unpack(out, recv, at, &mut |this, buffer| {
             for team in &teams {
-                let (input, output) = (arg, buffer);
-                this.post(CommDesc {
-                    kind: CommunicationType::Allgather,
-                    team,
-                    root: None,
-                    red_op: None,
-                    input,
-                    output,
-                });
+                this.post(CommDesc::new(CommunicationType::Allgather, team, arg, buffer));
             }
         });
     }
@@ -48,15 +40,8 @@ impl Lowering<'_> {
             for receiver in &receivers {
                 match team.iter().position(|rank| rank == receiver) {
                     Some(root) => {
-                        let (root, input, output) = (Some(root), arg, buffer);
-                        this.post(CommDesc {
-                            kind: CommunicationType::Gather,
-                            team: &team,
-                            root,
-                            red_op: None,
-                            input,
-                            output,
-                        });
+                        let gather = CommDesc::new(CommunicationType::Gather, &team, arg, buffer);
+                        this.post(CommDesc { root: Some(root), ..gather });
                     }
                     None => {
                         let parts = this.split_into_parts(buffer, team.len());
@@ -84,15 +69,8 @@ impl Lowering<'_> {
         for team in teams_along(receivers, &[at.1]) {
             match team.iter().position(|rank| from.contains(*rank)) {
                 Some(root) => {
-                    let (root, output) = (Some(root), out);
-                    self.post(CommDesc {
-                        kind: CommunicationType::Scatter,
-                        team: &team,
-                        root,
-                        red_op: None,
-                        input,
-                        output,
-                    });
+                    let scatter = CommDesc::new(CommunicationType::Scatter, &team, input, out);
+                    self.post(CommDesc { root: Some(root), ..scatter });
                 }
                 None => {
                     let parts = self.split_into_parts(input, team.len());
@@ -117,15 +95,7 @@ impl Lowering<'_> {
         let input = self.pack_parts(arg, send, (sent, device));
         self.post_and_unpack(out, recv, (received, device), &mut |this, buffer| {
             for team in teams {
-                let output = buffer;
-                this.post(CommDesc {
-                    kind: CommunicationType::AllToAll,
-                    team,
-                    root: None,
-                    red_op: None,
-                    input,
-                    output,
-                });
+                this.post(CommDesc::new(CommunicationType::AllToAll, team, input, buffer));
             }
         });
     }

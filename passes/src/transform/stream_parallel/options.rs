@@ -5,68 +5,39 @@ use grammar::diagnostic::Diagnostic;
 use crate::pass::{Arguments, OptionKind, OptionSpec};
 
 /// How a loop all-gathers.
-pub(super) const ALLGATHER: OptionSpec = OptionSpec {
-    name: "allgather",
-    description: "how to all-gather in the loop; whole: all-gather before the loop",
-    kind: OptionKind::Word(&["broadcast", "p2p-ring", "collective-permute", "whole"]),
-    default: Some("broadcast"),
-};
+pub(super) const ALLGATHER: OptionSpec =
+    OptionSpec::word("allgather", &["broadcast", "p2p-ring", "collective-permute", "whole"])
+        .about("how to all-gather in the loop; whole: all-gather before the loop");
 /// How a loop reduce-scatters.
-pub(super) const REDUCE_SCATTER: OptionSpec = OptionSpec {
-    name: "reduce-scatter",
-    description: "how to reduce-scatter in the loop; whole: reduce-scatter after the loop",
-    kind: OptionKind::Word(&["reduce", "p2p-ring", "whole"]),
-    default: Some("reduce"),
-};
+pub(super) const REDUCE_SCATTER: OptionSpec =
+    OptionSpec::word("reduce-scatter", &["reduce", "p2p-ring", "whole"])
+        .about("how to reduce-scatter in the loop; whole: reduce-scatter after the loop");
 /// The backend of the communications in loops. `overlap` has the same options.
-pub(crate) const BACKEND: OptionSpec = OptionSpec {
-    name: "backend",
-    description: "backend of peer-to-peer rings and broadcasts",
-    kind: OptionKind::Word(&["nccl", "cuda"]),
-    default: Some("nccl"),
-};
+pub(crate) const BACKEND: OptionSpec =
+    OptionSpec::word("backend", &["nccl", "cuda"]).about("backend of peer-to-peer rings and broadcasts");
 /// The side that copies in a CUDA transfer.
-pub(crate) const PROTOCOL: OptionSpec = OptionSpec {
-    name: "protocol",
-    description: "side that copies in a CUDA transfer: the receiver (get) or the sender (put)",
-    kind: OptionKind::Word(&["get", "put"]),
-    default: Some("get"),
-};
+pub(crate) const PROTOCOL: OptionSpec = OptionSpec::word("protocol", &["get", "put"])
+    .about("side that copies in a CUDA transfer: the receiver (get) or the sender (put)");
 /// The chunk that each rank of a ring starts with.
-pub(crate) const OFFSET_BY_RANK: OptionSpec = OptionSpec {
-    name: "offset-by-rank",
-    description: "start each rank of a peer-to-peer ring with its own chunk, so that all links are busy",
-    kind: OptionKind::Flag,
-    default: Some("true"),
-};
+pub(crate) const OFFSET_BY_RANK: OptionSpec =
+    OptionSpec::new("offset-by-rank", OptionKind::Flag, Some("true"))
+        .about("start each rank of a peer-to-peer ring with its own chunk, so that all links are busy");
 /// When a ring works on the rank's own slice.
-pub(crate) const OWN_SLICE: OptionSpec = OptionSpec {
-    name: "own-slice",
-    description: "when a rank works on its own slice in a ring with offset-by-rank; auto: last if the loop only reduce-scatters, since this slice is not sent, else first",
-    kind: OptionKind::Word(&["auto", "first", "last"]),
-    default: Some("auto"),
-};
+pub(crate) const OWN_SLICE: OptionSpec = OptionSpec::word("own-slice", &["auto", "first", "last"]).about(
+    "when a rank works on its own slice in a ring with offset-by-rank; auto: last if the loop only \
+         reduce-scatters, since this slice is not sent, else first",
+);
 /// Where the sender waits for CUDA sends.
-pub(crate) const WAIT: OptionSpec = OptionSpec {
-    name: "wait",
-    description: "where to wait for CUDA sends: after the transfer, or at the end of the iteration",
-    kind: OptionKind::Word(&["inline", "deferred"]),
-    default: Some("inline"),
-};
+pub(crate) const WAIT: OptionSpec = OptionSpec::word("wait", &["inline", "deferred"])
+    .about("where to wait for CUDA sends: after the transfer, or at the end of the iteration");
 /// How an iteration takes its slices.
-pub(crate) const STYLE: OptionSpec = OptionSpec {
-    name: "style",
-    description: "how to take slices; auto: select if the stream axes are whole dimensions, else shard",
-    kind: OptionKind::Word(&["auto", "select", "shard"]),
-    default: Some("auto"),
-};
+pub(crate) const STYLE: OptionSpec = OptionSpec::word("style", &["auto", "select", "shard"])
+    .about("how to take slices; auto: select if the stream axes are whole dimensions, else shard");
 /// Where to allocate the results that only one iteration needs.
-pub(crate) const ALLOCATE: OptionSpec = OptionSpec {
-    name: "allocate",
-    description: "with style=shard, where to allocate results that only one iteration needs: inside the loop, or before it for all iterations",
-    kind: OptionKind::Word(&["inside", "before"]),
-    default: Some("inside"),
-};
+pub(crate) const ALLOCATE: OptionSpec = OptionSpec::word("allocate", &["inside", "before"]).about(
+    "with style=shard, where to allocate results that only one iteration needs: inside the loop, or \
+         before it for all iterations",
+);
 
 /// The parsed options.
 #[derive(Clone, Copy)]

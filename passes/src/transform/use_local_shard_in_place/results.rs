@@ -96,18 +96,8 @@ fn has_same_type(program: &Program, a: TensorId, b: TensorId) -> bool {
 fn is_straight(program: &Program, stmts: &[StmtId]) -> bool {
     stmts.iter().all(|stmt| {
         program.stmts[*stmt].op().is_some_and(|it| match it.op.def().class {
-            OpClass::Compute
-            | OpClass::Elementwise
-            | OpClass::View
-            | OpClass::Allocate
-            | OpClass::Deallocate => true,
-            OpClass::Communicate
-            | OpClass::Wait
-            | OpClass::Stream
-            | OpClass::Coalescing
-            | OpClass::ShareHandles
-            | OpClass::HostUnit
-            | OpClass::Opaque => false,
+            grammar::local_classes!() => true,
+            grammar::other_classes!() => false,
         })
     })
 }

@@ -157,9 +157,7 @@ impl<'w, P: Progress> Builder<'w, P> {
                 | SyncEffect::WaitEvent(_)
                 | SyncEffect::Wait(_)
                 | SyncEffect::WaitSignal(_) => is_dropped(at),
-                SyncEffect::ShareMemHandles(_)
-                | SyncEffect::Barrier
-                | SyncEffect::HostWait(_)
+                crate::host_effects!()
                 | SyncEffect::Compute
                 | SyncEffect::Signal(_)
                 | SyncEffect::Post(_)

@@ -65,14 +65,10 @@ impl Names<'_> {
             SyncEffect::Post(Communication::P2pGroup(_)) => "a send or receive".to_owned(),
             SyncEffect::ShareMemHandles(_) => "ShareMemHandles".to_owned(),
             SyncEffect::Barrier if !is_named => "a barrier".to_owned(),
-            SyncEffect::Barrier
+            crate::stream_sync_effects!()
+            | SyncEffect::Barrier
             | SyncEffect::HostWait(_)
             | SyncEffect::Compute
-            | SyncEffect::RecordEvent(_)
-            | SyncEffect::WaitEvent(_)
-            | SyncEffect::Wait(_)
-            | SyncEffect::Signal(_)
-            | SyncEffect::WaitSignal(_)
             | SyncEffect::ReadOutputs => return text,
         };
         format!("{text} ({what})")
