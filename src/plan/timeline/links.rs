@@ -7,7 +7,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{SliceKind, items::Item, times::Times};
-use crate::{Access, Communication, Direction, Plan, View};
+use crate::{Access, CollectiveKind, Communication, Direction, Plan, View};
 
 /// What an item needs of a link in one direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -16,7 +16,7 @@ pub(super) struct LinkUse {
     pub rank: usize,
     /// Whether data leaves the GPU.
     pub leaves: bool,
-    /// The part of the bandwidth, while the item runs alone.
+    /// The part of the bandwidth, while the item runs alone; 0 if the item of the other side counts, and this one only waits for it.
     pub part: f64,
 }
 
@@ -24,23 +24,42 @@ pub(super) struct LinkUse {
 /// `alone` microseconds; a link moves `bandwidth` bytes in a microsecond.
 pub(super) fn link_uses(plan: &Plan, at: usize, alone: f64, bandwidth: f64) -> Vec<LinkUse> {
     let inst = &plan.code[at];
-    let part = |bytes: usize| bytes as f64 / (alone * bandwidth).max(f64::MIN_POSITIVE);
+    let part = |bytes: usize| (bytes as f64 / (alone * bandwidth).max(f64::MIN_POSITIVE)).min(1.0);
     let own = |leaves: bool, bytes: usize| LinkUse { rank: plan.rank, leaves, part: part(bytes) };
+    let other_side = |rank: usize, leaves: bool| LinkUse { rank, leaves, part: 0.0 };
     let size = |view: &View| view.len().saturating_mul(plan.buffers[view.buffer as usize].dtype.size());
-    let mut found = match inst.kind.communication() {
+    let mut found: Vec<LinkUse> = match inst.kind.communication() {
         Some(Communication::P2pGroup(it)) => {
             let moved = |direction: Direction| {
                 let ops = it.ops.iter().filter(|it| it.direction == direction && it.peer != plan.rank);
                 ops.map(|it| size(&it.view)).fold(0, usize::saturating_add)
             };
-            vec![own(true, moved(Direction::Send)), own(false, moved(Direction::Recv))]
+            let peers = it.ops.iter().filter(|it| it.peer != plan.rank);
+            let peers = peers.map(|it| other_side(it.peer, it.direction == Direction::Recv));
+            peers.chain([own(true, moved(Direction::Send)), own(false, moved(Direction::Recv))]).collect()
         }
         Some(Communication::Collective(it)) => {
             let traffic = plan.traffic(inst);
             let bytes = (traffic.bytes as f64 * traffic.bus_factor) as usize;
             let sends = it.input.is_some();
             let receives = it.output.is_some();
-            vec![own(true, if sends { bytes } else { 0 }), own(false, if receives { bytes } else { 0 })]
+            // Where one member sends to all others or receives from them, its link holds them up; else all do the same.
+            let root = match it.kind {
+                CollectiveKind::Broadcast { root }
+                | CollectiveKind::Scatter { root }
+                | CollectiveKind::SendRecv { root } => Some((root, true)),
+                CollectiveKind::Gather { root } | CollectiveKind::Reduce { root, .. } => Some((root, false)),
+                CollectiveKind::Allgather
+                | CollectiveKind::Allreduce { .. }
+                | CollectiveKind::ReduceScatter { .. }
+                | CollectiveKind::AllToAll
+                | CollectiveKind::Permute { .. } => None,
+            };
+            let team = &plan.communicators[it.communicator as usize].team;
+            let root = root.and_then(|(member, leaves)| Some(other_side(*team.get(member)?, leaves)));
+            let own =
+                [own(true, if sends { bytes } else { 0 }), own(false, if receives { bytes } else { 0 })];
+            root.into_iter().chain(own).collect()
         }
         None => {
             let range = plan.peer_collective_at(at).map_or(at..at + 1, |it| it.range.clone());
@@ -56,7 +75,7 @@ pub(super) fn link_uses(plan: &Plan, at: usize, alone: f64, bandwidth: f64) -> V
             accesses.iter().filter(|it| it.rank != plan.rank).flat_map(of_access).collect()
         }
     };
-    found.retain(|it| it.part > 0.0);
+    found.retain(|it| it.part > 0.0 || it.rank != plan.rank);
     found
 }
 

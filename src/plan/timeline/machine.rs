@@ -220,13 +220,19 @@ impl Machine {
                     && !it.at.is_empty()
                     && it.at.iter().all(|it| it.is_finite() && *it >= 1.0)
             };
-            let extents = points.first().map_or(0, |it| it.at.len());
+            let is_shape = [WorkClass::Product, WorkClass::Attention].iter().any(|it| it.has_table(name));
+            let extents = if is_shape { 3 } else { 1 };
             if let Some(it) = points.iter().find(|it| !is_valid(it) || it.at.len() != extents) {
                 return Err(format!("table `{name}`: {:?} takes {} µs, which cannot be", it.at, it.us).into());
             }
             if !points.is_sorted_by(|a, b| a.at < b.at) {
                 return Err(format!("the extents in table `{name}` are not in ascending order").into());
             }
+        }
+        if let Some(Accuracy { median, nine_of_ten }) = machine.accuracy
+            && ![median, nine_of_ten].iter().all(|it| (0.0..=1e3).contains(it))
+        {
+            return Err(format!("`accuracy` is {median} and {nine_of_ten}: expected relative errors").into());
         }
         Ok(machine)
     }
@@ -302,7 +308,9 @@ impl Machine {
             [WorkClass::Get, WorkClass::Put, WorkClass::Nccl].iter().any(|it| it.has_table(name))
         };
         let tables = self.tables.iter().filter(|it| is_communication(it.0));
-        let speeds = tables.flat_map(|(_, Table(points))| points).map(|it| it.at[0] / it.us);
+        // The latency of a link determines the times of small ones.
+        let large = tables.flat_map(|(_, Table(points))| points).filter(|it| it.at[0] >= 1e6);
+        let speeds = large.map(|it| it.at[0] / it.us);
         let fastest = speeds.fold(0.0, f64::max);
         if fastest > 0.0 { fastest } else { LINK_BYTES }
     }

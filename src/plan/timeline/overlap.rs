@@ -127,7 +127,11 @@ impl Overlap {
         });
         let mut lines = vec![
             format!("overlap; times are {}:", timeline.source),
-            format!("  the whole run takes {:.1} µs{}", self.total, interval.unwrap_or_default()),
+            if timeline.slices.iter().any(|it| it.end.is_none()) {
+                format!("  the run never ends, `--check` says why; what runs takes {:.1} µs", self.total)
+            } else {
+                format!("  the whole run takes {:.1} µs{}", self.total, interval.unwrap_or_default())
+            },
         ];
         if !timeline.classes.is_empty() {
             let ranks: usize = timeline.classes.iter().map(Vec::len).sum();
