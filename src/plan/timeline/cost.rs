@@ -125,8 +125,8 @@ fn reads_of_memory(plan: &Plan) -> FxHashSet<usize> {
         for (at, inst) in plan.code.iter().enumerate() {
             if let InstKind::Gemm(it) = &inst.kind {
                 let larger = if bytes(&it.a) > bytes(&it.b) { &it.a } else { &it.b };
-                let is_cold = bytes(larger) > CACHE_BYTES
-                    || last.get(&larger.buffer).is_none_or(|it| accessed.saturating_sub(*it) > CACHE_BYTES);
+                let is_cold =
+                    last.get(&larger.buffer).is_none_or(|it| accessed.saturating_sub(*it) > CACHE_BYTES);
                 if is_second && is_cold {
                     found.insert(at);
                 }
@@ -178,17 +178,20 @@ fn microseconds(plan: &Plan, inst: &Inst) -> f64 {
 }
 
 /// Returns the microseconds that a product or an attention of 16-bit operands takes at least: what no measured shape nearby can
-/// undercut (data sheet of the H200: 989 TFLOP/s, 4.8 TB/s). A cache may hold the operands of a product.
+/// undercut (data sheet of the H200: 989 TFLOP/s, 4.8 TB/s). The cache may hold operands of a product that are no larger than it.
 fn least_microseconds(plan: &Plan, kind: &InstKind) -> f64 {
     const FLOPS: f64 = 989e6;
     const BYTES: f64 = 4.8e6;
+    let bytes = |view: &View| view.distinct_len() * dtype(plan, view).size();
     match kind {
-        InstKind::Gemm(it) if dtype(plan, &it.a).size() == 2 => 2.0 * it.multiplications() as f64 / FLOPS,
+        InstKind::Gemm(it) if dtype(plan, &it.a).size() == 2 => {
+            let read = [&it.a, &it.b].map(bytes).into_iter().filter(|it| *it > CACHE_BYTES).sum::<usize>();
+            (read as f64 / BYTES).max(2.0 * it.multiplications() as f64 / FLOPS)
+        }
         InstKind::Attention(it) if dtype(plan, &it.query).size() == 2 => {
             let masked = if it.is_causal { 0.5 } else { 1.0 };
-            let bytes = |view: &View| (view.distinct_len() * dtype(plan, view).size()) as f64;
-            let memory = it.operands().chain(it.results()).map(bytes).sum::<f64>() / BYTES;
-            memory.max(2.0 * it.multiplications() as f64 * masked / FLOPS)
+            let moved = it.operands().chain(it.results()).map(bytes).sum::<usize>();
+            (moved as f64 / BYTES).max(2.0 * it.multiplications() as f64 * masked / FLOPS)
         }
         _ => 0.0,
     }
