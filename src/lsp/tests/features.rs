@@ -222,7 +222,7 @@ fn hints_say_what_a_statement_does_not_state() -> Result<(), Fault> {
     };
     let found = editor.ask::<request::InlayHintRequest>(params)?.unwrap_or_default();
     let labels: Vec<String> = found.iter().map(label).collect();
-    assert_eq!(labels, ["7: Stream 1 · 10.0 µs", "8: ⟵ line 7: Allgather of T0 to T1"]);
+    assert_eq!(labels, ["7: Stream 1 · 6.0 µs", "8: ⟵ line 7: Allgather of T0 to T1"]);
     editor.close()
 }
 

@@ -367,10 +367,11 @@ impl Table {
     pub fn microseconds(&self, work: &Work) -> Option<f64> {
         let Self(points) = self;
         points.first().filter(|it| it.at.len() == work.extents.len())?;
-        match work.extents.as_slice() {
-            [extent] => Some(self.along(*extent)),
-            extents => Some(self.near(extents)),
-        }
+        let between = || match work.extents.as_slice() {
+            [extent] => self.along(*extent),
+            extents => self.near(extents),
+        };
+        Some(self.exactly(&work.extents).unwrap_or_else(between))
     }
 
     /// Returns the time that was measured for these extents.
