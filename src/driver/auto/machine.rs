@@ -34,9 +34,7 @@ impl MachineFlag {
     pub fn can_run(&self, world: &World) -> bool {
         self.machine.hosts.as_ref().is_none_or(|it| it.can_run(world))
     }
-}
 
-impl MachineFlag {
     /// Returns the machine of a flag; without it, the default one.
     pub fn or_default(flag: Option<&Self>) -> &Self {
         static DEFAULT: LazyLock<MachineFlag> = LazyLock::new(|| MachineFlag {
