@@ -2,7 +2,7 @@
 //!
 //! | question | module |
 //! | --- | --- |
-//! | Which statements does a block contain, also nested ones? | `blocks`, `stmt_path` |
+//! | Which statements does a block contain, also nested ones? | `hir_ir::blocks`, `stmt_path` |
 //! | Who binds, reads and writes a name? | `bindings`, `name_uses` |
 //! | Which names share storage? | `alias_analysis`, `written_views`, `stale_views` |
 //! | What does a statement read, write, bind and wait for, and may it move over another one? | `memory_effects` |
@@ -15,7 +15,6 @@
 
 pub mod alias_analysis;
 pub mod bindings;
-pub mod blocks;
 pub mod coalescing;
 pub mod communicators;
 pub mod dim_equivalence;

@@ -8,9 +8,13 @@ use std::{
 
 use grammar::{
     attr, for_each_tensor_use,
-    ir::{BlockId, Operand, Program, Stmt, StmtId, Stream, SymbolId, TensorId},
+    ir::{BlockId, Program, Stmt, StmtId, SymbolId, TensorId},
     ops::{AccessMode, Op, OpClass},
     span::LineIndex,
+};
+use hir_ir::{
+    blocks::inner_blocks,
+    streams::{StreamValue, captured_name},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -18,7 +22,7 @@ use super::{
     edit::InsertionPoint,
     exclusive_arms::ExclusiveArms,
     numbered_lines::{NumberedLine, NumberedLines},
-    stmt_places::{StmtPlaces, nested_blocks},
+    stmt_places::StmtPlaces,
     stream_operand::StreamOperands,
 };
 
@@ -147,19 +151,12 @@ impl EditableText {
     }
 
     fn find_captured_entry_stream(&self) -> Option<EntryCapture> {
-        for stmt in self.program.body() {
-            let Stmt::Op(it) = &self.program.stmts[*stmt] else { return None };
-            match it.op {
-                Op::GetCurrentStream => {
-                    let [Operand::Stream(stream)] = it.outs.as_slice() else { return None };
-                    let Stream::Named(stream) = self.program.streams[*stream] else { return None };
-                    return Some(EntryCapture { line: self.line_of(*stmt)?, stream });
-                }
-                Op::SetCurrentStream => return None,
-                _ => (),
-            }
-        }
-        None
+        let streams = &self.places().streams;
+        let is_plain = |it: &StmtId| self.program.stmts[*it].op().is_some();
+        let stmts = self.program.body().iter().copied().take_while(is_plain);
+        let mut before = stmts.take_while(|it| streams.current(*it) == Some(StreamValue::Entry));
+        let (stmt, stream) = before.find_map(|it| Some((it, captured_name(&self.program, it)?)))?;
+        Some(EntryCapture { line: self.line_of(stmt)?, stream })
     }
 
     /// Returns the end of the last statement of a block, or of the blocks in it.
@@ -170,7 +167,7 @@ impl EditableText {
         let mut end = 0;
         for stmt in self.program.block(block) {
             end = end.max(self.program.stmt_span(*stmt).end);
-            for inner in nested_blocks(&self.program.stmts[*stmt]) {
+            for inner in inner_blocks(&self.program, *stmt).into_iter().flatten() {
                 end = end.max(self.block_end(inner));
             }
         }

@@ -1,10 +1,8 @@
 //! The places of a `Synchronize` that concern loops: before a loop instead of in each iteration, at the end of the
 //! iterations whose work is awaited, and in a loop that forks the streams of a later one.
 
-use grammar::{
-    ir::{Operand, Stmt, StmtId, Stream},
-    ops::Op,
-};
+use grammar::ir::{Stmt, StmtId, Stream, StreamId};
+use hir_ir::streams::{stream_set_by, synchronized};
 
 use super::{
     edit::{Edit, InsertionPoint, NamedStmt, WaitedStream},
@@ -25,7 +23,7 @@ impl EditableText {
         let is_shared = |outer: StmtId| places.around(*awaited).any(|it| it.1 == outer);
         let inner = places.around(statement.stmt?);
         let outer = inner
-            .take_while(|(block, outer)| !is_shared(*outer) && !places.sets_stream(*block))
+            .take_while(|(block, outer)| !is_shared(*outer) && !places.streams.are_set_in(*block))
             .filter(|(_, outer)| matches!(self.program.stmts[*outer], Stmt::For(_)))
             .last()?
             .1;
@@ -58,7 +56,7 @@ impl EditableText {
         let Edit::InsertSynchronize { stream, before } = edit else { return None };
         let WaitedStream::Index { stmt: Some(awaited), .. } = stream else { return None };
         let (program, places) = (&self.program, self.places());
-        let setter = places.stream_setter(program, *awaited)?;
+        let setter = places.streams.setter(*awaited)?;
         let (body, looped) =
             places.around(setter).find(|(_, outer)| matches!(program.stmts[*outer], Stmt::For(_)))?;
         let later = before.statement()?;
@@ -70,16 +68,14 @@ impl EditableText {
             return None;
         }
         let stmts = program.block(body);
-        let last = stmts.iter().rposition(|it| self.captured_operand(*it, Op::SetCurrentStream).is_some())?;
-        let joining = self.captured_operand(stmts[last], Op::SetCurrentStream);
-        let is_current_at_end = places.stream_setter_at_end(program, body) == Some(stmts[last]);
+        let last = stmts.iter().rposition(|it| self.selected_name(*it).is_some())?;
+        let joining = self.selected_name(stmts[last]);
+        let is_current_at_end = places.streams.setter_behind(body) == Some(stmts[last]);
         let is_before = |it: StmtId| {
             program.stmt_span(it).start < program.stmt_span(later).start
-                && places.stream_setter(program, it) == places.stream_setter(program, later)
+                && places.streams.setter(it) == places.streams.setter(later)
         };
-        let forks = |it: &StmtId| {
-            self.captured_operand(*it, Op::Synchronize) == joining && (!is_in_order || is_before(*it))
-        };
+        let forks = |it: &StmtId| self.awaited_name(*it) == joining && (!is_in_order || is_before(*it));
         let is_own =
             is_in_order && before.current() == Some(&PlanStream::Entry) && self.selects_entry(stmts[last]);
         let is_joined = is_own || self.statements_in(looped).iter().any(forks) == is_in_order;
@@ -100,7 +96,7 @@ impl EditableText {
     pub(super) fn fork_before_loop(&self, edit: &Edit) -> Option<Edit> {
         let Some(WaitedStream::Entry { stmt: awaited }) = edit.awaited_stream() else { return None };
         let InsertionPoint::Before { statement, .. } = edit.insertion()? else { return None };
-        let setter = self.places().stream_setter(&self.program, statement.stmt?)?;
+        let setter = self.places().streams.setter(statement.stmt?)?;
         let awaited_setter = || self.awaited_setter(setter, statement.stmt?);
         let fork = |it: StmtId| self.fork_of_setter(edit, *awaited, it);
         fork(setter).or_else(|| fork(awaited_setter()?))
@@ -112,12 +108,8 @@ impl EditableText {
         let (program, place) = (&self.program, self.places().of_stmt(setter)?);
         let end = self.places().of_stmt(stmt).filter(|it| it.block == place.block)?.position;
         let stmts = program.block(place.block);
-        let operand = |it: StmtId, op: Op| match &program.stmts[it] {
-            Stmt::Op(it) if it.op == op => it.args.first().copied(),
-            _ => None,
-        };
-        let awaited = stmts[place.position..end].iter().find_map(|it| operand(*it, Op::Synchronize))?;
-        let selects = |it: &StmtId| operand(*it, Op::SetCurrentStream) == Some(awaited);
+        let awaited = stmts[place.position..end].iter().find_map(|it| synchronized(program, *it))?;
+        let selects = |it: &StmtId| stream_set_by(program, *it) == Some(awaited);
         stmts[..place.position].iter().rev().copied().find(selects)
     }
 
@@ -125,7 +117,7 @@ impl EditableText {
     fn fork_of_setter(&self, edit: &Edit, awaited: Option<StmtId>, setter: StmtId) -> Option<Edit> {
         let (program, places) = (&self.program, self.places());
         let looped = places.around(setter).next()?.1;
-        let returns = |it: &StmtId| self.captured_operand(*it, Op::SetCurrentStream).is_some();
+        let returns = |it: &StmtId| self.selected_name(*it).is_some();
         if !matches!(program.stmts[looped], Stmt::For(_)) || !self.statements_in(looped).iter().any(returns) {
             return None;
         }
@@ -160,8 +152,7 @@ impl EditableText {
         let first_line = |it: StmtId| Some(self.lines.lines[self.line_of(it)?].text.trim());
         let of_stmt = |it: StmtId| Some(program.stmt_span(it).text(&self.text));
         let last = *program.block(it.body).last()?;
-        let found =
-            if of_stmt(last) == of_stmt(setter) { last } else { places.stream_setter(program, last)? };
+        let found = if of_stmt(last) == of_stmt(setter) { last } else { places.streams.setter(last)? };
         let is_same = of_stmt(found) == of_stmt(setter)
             && places.of_stmt(found)?.block == it.body
             && first_line(earlier) == first_line(looped);
@@ -176,30 +167,37 @@ impl EditableText {
 
     /// Returns whether a SetCurrentStream selects another stream in each iteration of a loop.
     fn sets_other_stream_in(&self, setter: StmtId, looped: StmtId) -> bool {
-        let (Stmt::Op(set), Stmt::For(it)) = (&self.program.stmts[setter], &self.program.stmts[looped])
+        let (Some(stream), Stmt::For(it)) =
+            (stream_set_by(&self.program, setter), &self.program.stmts[looped])
         else {
             return false;
         };
-        let [Operand::Stream(stream)] = set.args.as_slice() else { return false };
-        match self.program.streams[*stream] {
+        match self.program.streams[stream] {
             Stream::Index(operand) => self.program.depends_on(operand, &|symbol| symbol == it.index),
             Stream::Named(_) => false,
         }
     }
 
-    /// Returns the number of the captured stream that is the operand of a statement with an operator.
-    fn captured_operand(&self, stmt: StmtId, op: Op) -> Option<u32> {
-        let Stmt::Op(it) = &self.program.stmts[stmt] else { return None };
-        let [Operand::Stream(stream)] = it.args.as_slice() else { return None };
-        match self.program.streams[*stream] {
-            Stream::Named(number) if it.op == op => Some(number),
-            _ => None,
+    /// Returns the number of the captured stream that a statement makes current.
+    fn selected_name(&self, stmt: StmtId) -> Option<u32> {
+        self.name_of(stream_set_by(&self.program, stmt)?)
+    }
+
+    /// Returns the number of the captured stream for which a statement waits.
+    fn awaited_name(&self, stmt: StmtId) -> Option<u32> {
+        self.name_of(synchronized(&self.program, stmt)?)
+    }
+
+    fn name_of(&self, stream: StreamId) -> Option<u32> {
+        match self.program.streams[stream] {
+            Stream::Named(number) => Some(number),
+            Stream::Index(_) => None,
         }
     }
 
     /// Returns whether a SetCurrentStream selects the stream that is current at entry.
     fn selects_entry(&self, setter: StmtId) -> bool {
-        let selected = self.captured_operand(setter, Op::SetCurrentStream);
+        let selected = self.selected_name(setter);
         selected.is_some() && selected == self.captured_entry_stream().map(|it| it.stream)
     }
 

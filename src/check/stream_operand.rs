@@ -32,7 +32,7 @@ impl StreamOperands<'_> {
 
     fn symbolic_operand(&self, stmt: StmtId, insertion: Option<&InsertionPoint>) -> Option<String> {
         let (program, places) = (self.program, self.places);
-        let set = places.stream_setter(program, stmt)?;
+        let set = places.streams.setter(stmt)?;
         let Stmt::Op(it) = &program.stmts[set] else { return None };
         let [Operand::Stream(stream)] = it.args.as_slice() else { return None };
         let Stream::Index(operand) = program.streams[*stream] else { return None };
@@ -43,11 +43,9 @@ impl StreamOperands<'_> {
         if !loops.is_empty() {
             let place = insertion?.statement()?;
             let current = match insertion? {
-                InsertionPoint::BlockEnd { .. } => {
-                    places.stream_setter_at_end(program, places.of_stmt(place)?.block)
-                }
+                InsertionPoint::BlockEnd { .. } => places.streams.setter_behind(places.of_stmt(place)?.block),
                 InsertionPoint::Before { .. } | InsertionPoint::After { .. } | InsertionPoint::End { .. } => {
-                    places.stream_setter(program, place)
+                    places.streams.setter(place)
                 }
             };
             // The work of an earlier iteration is awaited, in which the operand may have had another value.

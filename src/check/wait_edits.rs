@@ -5,11 +5,11 @@ use grammar::{
     ir::{Stmt, StmtId},
     ops::OpClass,
 };
+use hir_ir::blocks::inner_blocks;
 
 use super::{
     edit::{Edit, InsertionPoint, NamedStmt, PlacedWait, WaitedStream},
     editable_text::EditableText,
-    stmt_places::nested_blocks,
 };
 
 impl EditableText {
@@ -145,18 +145,16 @@ impl EditableText {
 
     /// Returns whether the text shows that one stream is current at two statements.
     fn has_same_stream(&self, first: StmtId, second: StmtId) -> bool {
-        let (program, places) = (&self.program, self.places());
-        match [first, second].map(|it| places.stream_setter(program, it)) {
-            [Some(one), Some(other)] => one == other || places.sets_same_stream(program, one, other),
-            [None, None] => [first, second].into_iter().all(|it| places.is_entry_current(it)),
-            [_, _] => false,
-        }
+        let streams = &self.places().streams;
+        let [one, other] = [first, second].map(|it| streams.current(it));
+        let has_same_setter = streams.setter(first).is_some_and(|it| streams.setter(second) == Some(it));
+        has_same_setter || one == other && one.is_some_and(|it| it.is_constant(&self.program))
     }
 
     /// Returns whether an edit moves a Wait up, and the stream that executes it now still waits where it does now: no order is lost.
     pub(super) fn waits_earlier(&self, edit: &Edit) -> bool {
         let Edit::MoveWait { wait: Some(wait), before, synchronize } = edit else { return false };
-        let setter = |it: StmtId| self.places().stream_setter(&self.program, it);
+        let setter = |it: StmtId| self.places().streams.setter(it);
         before.statement().is_some_and(|it| {
             self.starts_before(it, *wait) && (synchronize.is_some() || setter(it) == setter(*wait))
         })
@@ -264,7 +262,7 @@ impl EditableText {
         let moved = |before: InsertionPoint| {
             let is_up = before.statement().is_some_and(|it| self.starts_before(it, wait));
             let place = before.statement();
-            let setter = |it: StmtId| self.places().stream_setter(&self.program, it);
+            let setter = |it: StmtId| self.places().streams.setter(it);
             let has_moved = is_up && place.is_some_and(|it| setter(it) != setter(wait));
             let current = before.current().filter(|it| has_moved && it.is_in_program());
             let synchronize = current.map(|it| WaitedStream::from_stream(it, place));
@@ -342,7 +340,7 @@ impl EditableText {
         let twins = program.posted_work(post).map_or(&[][..], |it| self.posts_of(it));
         places.around(post).any(|(block, outer)| {
             let is_twin = |it: &StmtId| places.around(*it).any(|it| it.1 == outer && it.0 != block);
-            nested_blocks(&program.stmts[outer]).len() > 1
+            inner_blocks(program, outer).into_iter().flatten().count() > 1
                 && !self.is_around(outer, wait)
                 && twins.iter().any(is_twin)
         })

@@ -8,13 +8,14 @@ use grammar::{
     span::Span,
     summary,
 };
+use hir_ir::streams::StreamFacts;
 use lsp_types::{InlayHint, InlayHintLabel};
 use rustc_hash::FxHashMap;
 
 use crate::{
     estimate::Summary,
     snapshot::Snapshot,
-    streams::{CurrentStream, current_streams},
+    streams::{CurrentStream, current_stream},
 };
 
 /// The longest description of a communication in a hint, in characters.
@@ -35,7 +36,7 @@ fn hints_of(
     summary: Option<&Summary>,
     shown: Span,
 ) -> Vec<InlayHint> {
-    let streams = current_streams(program);
+    let streams = StreamFacts::of(program);
     let posts = posts(program);
     let mut found = Vec::new();
     let mut add = |at: u32, label: String, tooltip: &str| {
@@ -67,11 +68,14 @@ fn hints_of(
         }
         let line = |stmt| snapshot.source.lines.line(program.stmt_span(stmt).start);
         let (mut labels, mut tooltips) = (Vec::new(), Vec::new());
-        if let Some(CurrentStream::Set(stream, by)) = streams.get(&stmt)
+        if let Some(CurrentStream::Set(stream, by)) = current_stream(program, &streams, stmt)
             && it.op.def().class != OpClass::Allocate
         {
-            labels.push(stream.clone());
-            tooltips.push(format!("the stream that line {} makes current", line(*by)));
+            labels.push(stream);
+            tooltips.push(match by {
+                Some(by) => format!("the stream that line {} makes current", line(by)),
+                None => "the stream that is current on all paths".to_owned(),
+            });
         }
         let time = summary.and_then(|it| it.times.get(&line(stmt)));
         if let Some(time) = time.filter(|it| **it > 0.0) {

@@ -11,6 +11,7 @@ use grammar::{
     ops::{Op, OpClass},
     summary, tensor_text,
 };
+use hir_ir::streams::StreamFacts;
 use lsp_types::{Hover, HoverContents, MarkupContent, MarkupKind};
 use passes::Catalog;
 
@@ -19,7 +20,7 @@ use crate::{
     names::{self, Named, Occurrence, Role},
     reference, run_lines,
     snapshot::Snapshot,
-    streams::{CurrentStream, current_streams},
+    streams::{CurrentStream, current_stream},
 };
 
 /// The largest number of statements that a list shows.
@@ -246,10 +247,13 @@ impl About<'_> {
             text += row.meaning;
             text += "\n\n";
         }
-        match current_streams(self.program).get(&stmt) {
-            Some(CurrentStream::Set(stream, by)) => {
-                let line = self.line(*by);
+        match current_stream(self.program, &StreamFacts::of(self.program), stmt) {
+            Some(CurrentStream::Set(stream, Some(by))) => {
+                let line = self.line(by);
                 let _ = writeln!(text, "* on `{stream}`, which line {line} makes current");
+            }
+            Some(CurrentStream::Set(stream, None)) => {
+                let _ = writeln!(text, "* on `{stream}`, which is current on all paths");
             }
             Some(CurrentStream::Entry) => text += "* on the stream that is current when the program begins\n",
             Some(CurrentStream::Unknown) => {

@@ -11,9 +11,8 @@ use grammar::{
     ops::{Op, OpClass},
     words::{Algorithm, Backend},
 };
+use hir_ir::blocks::walk;
 use rustc_hash::FxHashMap;
-
-use super::blocks::walk;
 
 /// The largest rank that is looked at: a text may name any.
 const MAX_RANK: usize = 1 << 16;

@@ -5,9 +5,8 @@ use grammar::{
     ir::{BlockId, ExprId, OpStmt, Program, Stmt, StmtId, TensorId},
     ops::{Op, OpClass},
 };
+use hir_ir::blocks;
 use rustc_hash::FxHashSet;
-
-use crate::analysis::blocks;
 
 /// The first use of a name in an iteration.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -9,12 +9,12 @@ use grammar::{
     ops::{AccessMode, Op, OpClass},
     words::CommunicationType,
 };
+use hir_ir::{blocks::has_iterations, streams::sets_stream};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::{
     alias_analysis::{AliasClasses, OpaqueCallModel},
     bindings::{analyze_bindings, symbols_through},
-    blocks::any_stmt,
     posted_work::for_each_posted_communication,
 };
 
@@ -311,7 +311,7 @@ fn upward_exposed_in(
             Stmt::Let(..) => (),
             Stmt::For(it) => {
                 let inner = upward_exposed_in(program, it.body, bound.clone(), binds, stale);
-                if has_iterations(program, it.start, it.stop) {
+                if has_iterations(program, it) {
                     bound = inner;
                 }
             }
@@ -356,12 +356,7 @@ pub fn fully_written_tensors(program: &Program, stmt: StmtId) -> Vec<TensorId> {
 pub fn allocation_index(program: &Program, block: BlockId, at: usize) -> usize {
     let stmts = program.block(block);
     let op = |stmt: StmtId| program.stmts[stmt].op().map(|it| it.op);
-    let chooses = any_stmt(program, stmts[at], &|stmt| op(stmt) == Some(Op::SetCurrentStream));
+    let chooses = sets_stream(program, stmts[at]);
     let fork = || stmts[..at].iter().rposition(|stmt| op(*stmt) == Some(Op::GetCurrentStream));
     if chooses { fork().unwrap_or(at) } else { at }
-}
-
-/// Returns true if a loop with these bounds certainly executes at least one iteration.
-fn has_iterations(program: &Program, start: grammar::ir::ExprId, stop: grammar::ir::ExprId) -> bool {
-    program.constant(start).zip(program.constant(stop)).is_some_and(|(start, stop)| start < stop)
 }

@@ -14,12 +14,15 @@ use std::ops::Range;
 use grammar::{
     attr,
     ir::{BlockId, OpStmt, Program, Stmt, StmtId, TensorId},
-    ops::{Op, OpClass},
+    ops::OpClass,
+};
+use hir_ir::{
+    blocks::{inner_blocks, nested_blocks, walk},
+    streams::{block_sets_stream, sets_stream},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::{
-    blocks::{any_stmt, inner_blocks, nested_blocks, sets_stream, walk},
     loop_carried::{MentionCounts, loop_carried_dep},
     memory_effects::{MemoryEffects, ReadWriteSet},
 };
@@ -65,7 +68,7 @@ impl WaitOrder {
             all: AccessCounts::default(),
         };
         let Some(body) = program.body else { return order };
-        order.has_streams = sets_stream(program, body);
+        order.has_streams = block_sets_stream(program, body);
         if order.has_streams {
             program.walk(body, &mut |stmt| order.all.add(program, storage, stmt));
             // The caller writes the inputs before the first statement, and reads the outputs after the last one.
@@ -75,7 +78,7 @@ impl WaitOrder {
             let mentions = MentionCounts::of(program);
             program.walk(body, &mut |stmt| {
                 let Stmt::For(found) = &program.stmts[stmt] else { return };
-                if !sets_stream(program, found.body) {
+                if !block_sets_stream(program, found.body) {
                     return;
                 }
                 match loop_carried_dep(program, storage, &mentions, found) {
@@ -189,7 +192,7 @@ impl WaitOrder {
             return;
         }
         let stmts = program.block(block);
-        let sets = |stmt: &StmtId| any_stmt(program, *stmt, &|it| sets_current_stream(program, it));
+        let sets = |stmt: &StmtId| sets_stream(program, *stmt);
         let from = stmts[..at].iter().rposition(sets).map_or(0, |it| it + 1);
         let to = stmts[at..].iter().position(sets).map_or(stmts.len(), |it| at + it);
         let mut own = AccessCounts::default();
@@ -265,8 +268,4 @@ pub fn awaited_work(program: &Program, stmt: StmtId) -> Option<u32> {
 pub fn posted_work(program: &Program, stmt: StmtId) -> Option<u32> {
     let posts = |it: &&OpStmt| matches!(it.op.def().class, OpClass::Communicate | OpClass::Coalescing);
     program.stmts[stmt].op().filter(posts)?.number
-}
-
-fn sets_current_stream(program: &Program, stmt: StmtId) -> bool {
-    matches!(&program.stmts[stmt], Stmt::Op(it) if it.op == Op::SetCurrentStream)
 }

@@ -8,12 +8,12 @@ use grammar::{
     ir::{Program, Stmt, StmtId, TensorId},
     ops::{AccessMode, OpClass},
 };
+use hir_ir::blocks;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::{
     alias_analysis::{AliasClasses, OpaqueCallModel, may_alias_operands},
     bindings::BindingAnalysis,
-    blocks,
 };
 
 /// Returns the statements that bind their result to the storage of an operand, with the result, if another statement

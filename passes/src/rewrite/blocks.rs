@@ -4,12 +4,10 @@ use grammar::{
     diagnostic::Diagnostic,
     ir::{BlockId, Program, Stmt, StmtId, SymbolId},
 };
+use hir_ir::blocks::{inner_blocks, nested_blocks};
 use rustc_hash::FxHashSet;
 
-use crate::analysis::{
-    blocks::{inner_blocks, nested_blocks},
-    numbering::MentionOrder,
-};
+use crate::analysis::numbering::MentionOrder;
 
 /// The edit of a statement.
 pub enum StmtEdit {

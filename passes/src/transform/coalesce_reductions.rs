@@ -29,12 +29,13 @@ use grammar::{
     ops::{AccessMode, Op, TypeRule},
     words::RedOp,
 };
+use hir_ir::{blocks, streams::block_sets_stream};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     analysis::{
         bindings::{BindingAnalysis, analyze_bindings},
-        blocks, dim_map,
+        dim_map,
         name_uses::NameUses,
         sharding::{Dim, Sharding},
     },
@@ -59,7 +60,7 @@ pub(crate) const PASS: Pass = Pass::new("coalesce-reductions", include_str!("coa
 fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     // A reduction that moves to another place would move to another stream.
-    if blocks::sets_stream(program, body) {
+    if block_sets_stream(program, body) {
         return Ok(Change::Unchanged);
     }
     let most = arguments.count("bytes").map_or(i64::MAX, |it| i64::try_from(it).unwrap_or(i64::MAX));

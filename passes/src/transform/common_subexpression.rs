@@ -45,9 +45,10 @@ use grammar::{
     attr::AttrName,
     diagnostic::Diagnostic,
     for_each_tensor_use,
-    ir::{Attr, AxisId, BlockId, OpStmt, Operand, Program, Stmt, StmtId, Stream, TensorId},
-    ops::{AccessMode, Op, OpClass},
+    ir::{Attr, AxisId, BlockId, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
+    ops::{AccessMode, OpClass},
 };
+use hir_ir::streams::StreamFacts;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
@@ -76,6 +77,7 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
         let mut finder = Finder {
             program,
             def_use: DefUseInfo::of(program, body),
+            streams: StreamFacts::of(program),
             available: AvailableExprs::default(),
             merges: Merges::default(),
         };
@@ -124,27 +126,18 @@ impl Merges {
 struct Finder<'p> {
     program: &'p Program,
     def_use: DefUseInfo,
+    streams: StreamFacts,
     available: AvailableExprs,
     merges: Merges,
-}
-
-/// The current stream, as far as the block determines it.
-#[derive(Clone, PartialEq, Eq, Hash)]
-enum CurrentStream {
-    /// The stream that was current at the entry of the block (0), or after the n-th statement that may have
-    /// changed it.
-    Entry(usize),
-    Set(Stream),
 }
 
 impl Finder<'_> {
     fn block(&mut self, block: BlockId, in_loop: bool) {
         let program = self.program;
-        let (mut current, mut entries) = (CurrentStream::Entry(0), 0);
         for stmt in program.block(block) {
             match &program.stmts[*stmt] {
                 Stmt::Op(op_stmt) => {
-                    let key = self.key(block, *stmt, op_stmt, in_loop, &current);
+                    let key = self.key(block, *stmt, op_stmt, in_loop);
                     let earlier = key.as_ref().and_then(|(key, out)| self.earlier(key, *stmt, *out));
                     self.kill(op_stmt);
                     match (earlier, key) {
@@ -152,32 +145,16 @@ impl Finder<'_> {
                         (None, Some((key, out))) => self.record(key, out, op_stmt),
                         (_, None) => (),
                     }
-                    if op_stmt.op == Op::SetCurrentStream
-                        && let [Operand::Stream(stream)] = op_stmt.args[..]
-                    {
-                        current = CurrentStream::Set(program.streams[stream].clone());
-                    }
                 }
-                Stmt::Let(symbol, _) => {
-                    self.available.invalidate_symbol(*symbol);
-                    // The index of the current stream may denote another stream now.
-                    if let CurrentStream::Set(Stream::Index(_)) = current {
-                        entries += 1;
-                        current = CurrentStream::Entry(entries);
-                    }
-                }
+                Stmt::Let(symbol, _) => self.available.invalidate_symbol(*symbol),
                 Stmt::For(it) => {
                     self.available.invalidate_symbol(it.index);
                     self.block(it.body, true);
-                    entries += 1;
-                    current = CurrentStream::Entry(entries);
                 }
                 Stmt::If(it) => {
                     for inner in [Some(it.then_block), it.else_block].into_iter().flatten() {
                         self.block(inner, in_loop);
                     }
-                    entries += 1;
-                    current = CurrentStream::Entry(entries);
                 }
             }
         }
@@ -185,20 +162,13 @@ impl Finder<'_> {
 
     /// Returns the key that equal statements share, and the result; `None` if another statement's result
     /// cannot replace this one.
-    fn key(
-        &self,
-        block: BlockId,
-        stmt: StmtId,
-        it: &OpStmt,
-        in_loop: bool,
-        current: &CurrentStream,
-    ) -> Option<(ExprKey, TensorId)> {
+    fn key(&self, block: BlockId, stmt: StmtId, it: &OpStmt, in_loop: bool) -> Option<(ExprKey, TensorId)> {
         let out = it.out_tensor().filter(|_| is_view(it) || is_computation(it))?;
         let (facts, program) = (&self.def_use, self.program);
         let (fits, stream) = if is_view(it) {
             (facts.is_only_bound_by(out, stmt), None)
         } else {
-            (facts.is_private_result(program, out, stmt, in_loop), Some(current.clone()))
+            (facts.is_private_result(program, out, stmt, in_loop), self.streams.current(stmt))
         };
         let (args, attrs) = fits.then(|| self.merges.renamed(it))?;
         Some((ExprKey { block, op: it.op, args, attrs, stream }, out))

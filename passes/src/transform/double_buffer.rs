@@ -42,11 +42,11 @@ use grammar::{
     ops::{AccessMode, Op, OpClass},
     span::Span,
 };
+use hir_ir::blocks::nested_blocks;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     analysis::{
-        blocks::nested_blocks,
         coalescing::CoalescingBrackets,
         memory_effects::{allocation_index, fully_written_tensors, upward_exposed_names},
     },

@@ -32,10 +32,11 @@ use grammar::{
     ops::{AccessMode, Op, OpClass},
     words::{Algorithm, Backend, CommunicationType},
 };
+use hir_ir::blocks;
 
 use super::select_algorithms;
 use crate::{
-    analysis::{blocks, name_uses::NameUses},
+    analysis::name_uses::NameUses,
     pass::{Arguments, Change, Obstacle, Pass, Remarks},
 };
 

@@ -51,10 +51,10 @@ use grammar::{
     ops::{Op, OpClass},
     words::{Algorithm, CommunicationType},
 };
+use hir_ir::blocks::{nested_blocks, stmts_in_divergent_branches};
 use rustc_hash::FxHashMap;
 
 use crate::{
-    analysis::blocks::{nested_blocks, stmts_in_divergent_branches},
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
     rewrite::builder::{self, IrBuilder},
 };

@@ -43,12 +43,12 @@ use grammar::{
     ir::{BlockId, For, If, Program, Stmt, StmtId, SymbolId, TensorId},
     ops::{AccessMode, OpClass},
 };
+use hir_ir::blocks::inner_blocks;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     analysis::{
         bindings,
-        blocks::inner_blocks,
         memory_effects::{symbols_of, upward_exposed_names},
     },
     pass::{Arguments, Change, Pass, Remarks},

@@ -31,13 +31,12 @@
 
 use grammar::{
     diagnostic::Diagnostic,
-    ir::{Program, Stmt, StmtId},
-    ops::Op,
+    ir::{Program, StmtId},
 };
+use hir_ir::{blocks::nested_blocks, streams::sets_stream};
 
 use crate::{
     analysis::{
-        blocks::{any_stmt, nested_blocks},
         communicators::{Communicators, Post},
         wait_order::awaited_work,
     },
@@ -77,7 +76,7 @@ fn order_block(program: &Program, stmts: &[StmtId], communicators: &Communicator
                 let is_wait = |it: &StmtId| awaited_work(program, *it) == Some(number);
                 let Some(at) = rest.iter().rposition(is_wait) else { continue };
                 let between = rest[at..].iter().chain([&stmt]);
-                if !between.into_iter().any(|it| any_stmt(program, *it, &|it| sets_stream(program, it))) {
+                if !between.into_iter().any(|it| sets_stream(program, *it)) {
                     ordered.push(rest.remove(at));
                     pending.retain(|it| it.number != Some(number));
                 }
@@ -90,8 +89,4 @@ fn order_block(program: &Program, stmts: &[StmtId], communicators: &Communicator
         ordered.push(stmt);
     }
     ordered
-}
-
-fn sets_stream(program: &Program, stmt: StmtId) -> bool {
-    matches!(&program.stmts[stmt], Stmt::Op(it) if it.op == Op::SetCurrentStream)
 }

@@ -67,10 +67,10 @@ use grammar::{
     ir::{Program, Stmt, StmtId, SymbolId, TensorId},
     ops::OpClass,
 };
+use hir_ir::blocks::{any_stmt, nested_blocks};
 
 use crate::{
     analysis::{
-        blocks::{any_stmt, nested_blocks},
         memory_effects::{MemoryEffects, StmtEffects},
         wait_order::WaitOrder,
     },

@@ -37,13 +37,13 @@ use grammar::{
     ops::Op,
     words::{Algorithm, Backend, CommunicationType},
 };
+use hir_ir::blocks;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     analysis::{
         alias_analysis::{AliasClasses, OpaqueCallModel},
         bindings::analyze_bindings,
-        blocks,
     },
     pass::{Arguments, Change, EXCEPT, ONLY, OptionKind, OptionSpec, Pass, Remarks},
     rewrite::fold::ConstantFolder,

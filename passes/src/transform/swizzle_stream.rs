@@ -22,10 +22,10 @@ use grammar::{
     diagnostic::Diagnostic,
     ir::{Program, Stmt, TensorId},
 };
+use hir_ir::blocks::nested_blocks;
 
 use crate::{
     analysis::{
-        blocks::nested_blocks,
         dim_equivalence::{DimEquivalence, EquivalentDims},
         reshard::{self, ReshardStep},
         sharding::{Sharding, same_extent},

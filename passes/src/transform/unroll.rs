@@ -44,13 +44,13 @@ use grammar::{
     list_text, loop_variant_tensors,
     ops::Op,
 };
+use hir_ir::blocks::nested_blocks;
 use indexmap::IndexSet;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     analysis::{
         bindings::symbols_through,
-        blocks::nested_blocks,
         loop_body::{
             FirstUse, first_use, is_bound_after_iteration, is_unbound_after, iteration_local_works,
             work_numbers,

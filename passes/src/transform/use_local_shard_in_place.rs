@@ -39,13 +39,11 @@ use grammar::{
     ir::{BlockId, If, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
     ops::{AccessMode, Op, OpClass},
 };
+use hir_ir::blocks::{nested_blocks, walk};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    analysis::{
-        blocks::{nested_blocks, walk},
-        memory_effects::MemoryEffects,
-    },
+    analysis::memory_effects::MemoryEffects,
     pass::{Arguments, Change, Pass, Remarks},
 };
 

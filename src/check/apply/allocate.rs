@@ -6,11 +6,10 @@ use grammar::{
     ops::{Op, OpClass},
     words::{Backend, MemoryType},
 };
+use hir_ir::blocks::any_stmt;
 
 use super::{Change, ChangeKind, EditedText};
-use crate::{
-    edit::InsertionPoint, editable_text::EditableText, line_changes::LineChanges, stmt_places::nested_blocks,
-};
+use crate::{edit::InsertionPoint, editable_text::EditableText, line_changes::LineChanges};
 
 impl EditableText {
     /// Converts a long-form ALLOCATE into the short form. Returns `None` if the ALLOCATE zeroes the buffer or
@@ -105,8 +104,6 @@ impl EditableText {
     }
 
     fn contains_use(&self, stmt: StmtId, tensor: TensorId) -> bool {
-        let inner = nested_blocks(&self.program.stmts[stmt]);
-        let mut all = inner.into_iter().flat_map(|it| self.program.block(it));
-        self.uses(stmt, tensor) || all.any(|it| self.contains_use(*it, tensor))
+        any_stmt(&self.program, stmt, &|it| self.uses(it, tensor))
     }
 }

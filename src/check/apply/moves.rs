@@ -4,13 +4,13 @@ use grammar::{
     ir::{Program, Stmt, StmtId},
     ops::Op,
 };
+use hir_ir::blocks::inner_blocks;
 
 use super::{Change, ChangeKind, EditedText};
 use crate::{
     edit::{InsertionPoint, WaitedStream},
     editable_text::EditableText,
     line_changes::LineChanges,
-    stmt_places::nested_blocks,
 };
 
 impl EditableText {
@@ -59,8 +59,8 @@ impl EditableText {
         it.lines.remove(line);
         let mut inner = line;
         for (block, outer) in self.places().around(stmt).take_while(|_| is_gone) {
-            let has_others =
-                self.program.block(block).len() > 1 || nested_blocks(&self.program.stmts[outer]).len() > 1;
+            let has_others = self.program.block(block).len() > 1
+                || inner_blocks(&self.program, outer).into_iter().flatten().count() > 1;
             let header = self.line_of(outer).filter(|header| header + 1 == inner && !has_others);
             let Some(header) = header.filter(|it| self.lines.lines[*it].text.trim_end().ends_with(':'))
             else {

@@ -1,6 +1,6 @@
 //! The edits by which another stream waits than the current one: they select it, and then the current one again.
 
-use grammar::ir::{Operand, Stmt, Stream};
+use hir_ir::streams::StreamValue;
 use hir_plan::PlanStream;
 
 use super::{Change, ChangeKind, EditedText};
@@ -109,35 +109,25 @@ impl EditableText {
 
     /// Returns whether the same stream is current at a point on all ranks and in all iterations.
     fn has_one_current_stream(&self, point: &InsertionPoint) -> bool {
-        let (program, places) = (&self.program, self.places());
-        let (setter, is_entry) = match (point.statement(), program.body) {
-            (Some(stmt), _) => (places.stream_setter(program, stmt), places.is_entry_current(stmt)),
-            (None, Some(body)) => (places.stream_setter_at_end(program, body), !places.sets_stream(body)),
-            (None, None) => (None, true),
+        let (program, streams) = (&self.program, &self.places().streams);
+        let current = match (point.statement(), program.body) {
+            (Some(stmt), _) => streams.current(stmt),
+            (None, Some(body)) => streams.current_behind(body),
+            (None, None) => Some(StreamValue::Entry),
         };
-        let operand = setter.and_then(|it| match &program.stmts[it] {
-            Stmt::Op(it) => it.args.first(),
-            Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
-        });
-        match operand {
-            Some(Operand::Stream(stream)) => match program.streams[*stream] {
-                Stream::Named(_) => true,
-                Stream::Index(index) => !program.depends_on(index, &|_| true),
-            },
-            Some(Operand::Tensor(_) | Operand::Scalar(_)) | None => is_entry,
-        }
+        current.is_some_and(|it| it.is_constant(program))
     }
 
     /// Returns what selects the stream that is current at a point on all ranks and in all iterations.
     fn current_at<'a>(&'a self, point: &'a InsertionPoint) -> Option<Current<'a>> {
-        let setter = |it| self.places().stream_setter(&self.program, it);
+        let streams = &self.places().streams;
         match (point.current(), point.statement()) {
             (Some(stream), _) => Some(Current::Stream(stream)),
-            (None, Some(stmt)) if self.places().is_entry_current(stmt) => {
+            (None, Some(stmt)) if streams.current(stmt) == Some(StreamValue::Entry) => {
                 Some(Current::Stream(&PlanStream::Entry))
             }
             (None, Some(stmt)) => {
-                Some(Current::SetBy(self.program.stmt_span(setter(stmt)?).text(&self.text)))
+                Some(Current::SetBy(self.program.stmt_span(streams.setter(stmt)?).text(&self.text)))
             }
             (None, None) => None,
         }

@@ -208,9 +208,8 @@ fn the_outline_has_loops_with_their_statements() -> Result<(), Fault> {
     editor.close()
 }
 
-#[test]
-fn hints_say_what_a_statement_does_not_state() -> Result<(), Fault> {
-    let mut editor = Editor::open(PROGRAM)?;
+/// Returns the hints of the text, each with its line.
+fn hints(editor: &mut Editor) -> Result<Vec<String>, Fault> {
     let range = json!({ "start": { "line": 0, "character": 0 }, "end": { "line": 99, "character": 0 } });
     let params = json!({ "textDocument": { "uri": Editor::uri()? }, "range": range });
     let params: lsp_types::InlayHintParams = serde_json::from_value(params)?;
@@ -221,8 +220,38 @@ fn hints_say_what_a_statement_does_not_state() -> Result<(), Fault> {
         InlayHintLabel::LabelParts(_) => String::new(),
     };
     let found = editor.ask::<request::InlayHintRequest>(params)?.unwrap_or_default();
-    let labels: Vec<String> = found.iter().map(label).collect();
-    assert_eq!(labels, ["7: Stream 1 · 6.0 µs", "8: ⟵ line 7: Allgather of T0 to T1"]);
+    Ok(found.iter().map(label).collect())
+}
+
+#[test]
+fn hints_say_what_a_statement_does_not_state() -> Result<(), Fault> {
+    let mut editor = Editor::open(PROGRAM)?;
+    assert_eq!(hints(&mut editor)?, ["7: Stream 1 · 6.0 µs", "8: ⟵ line 7: Allgather of T0 to T1"]);
+    editor.close()
+}
+
+#[test]
+fn the_stream_behind_a_branch_is_the_one_of_both_paths() -> Result<(), Fault> {
+    let program = "%HostIrContainer { (T0_g_float[iS0{4}]) -> (T1_g_float[iS1{4}]) :
+  Stream s0 = GetCurrentStream()
+  T1_g_float[iS1{4}] = ALLOCATE(mem_type=global, zero_init=false)
+  IF Manual ( rank == 0 ):
+    SetCurrentStream(Stream 1)
+  ELSE:
+    SetCurrentStream(Stream 1)
+  Synchronize(Stream s0)
+  T1_g_float[iS1{4}] = neg(T0_g_float[iS0{4}])
+  SetCurrentStream(Stream s0)
+  Synchronize(Stream 1)
+  T1_g_float[iS1{4}] = abs(T1_g_float[iS1{4}])
+} // %HostIrContainer
+";
+    let mut editor = Editor::open(program)?;
+    let hints = hints(&mut editor)?;
+    let stream = |it: &String| it.split(" · ").next().unwrap_or_default().to_owned();
+    let streams: Vec<String> = hints.iter().map(stream).filter(|it| it.contains("Stream")).collect();
+    // The stream at entry, to which `s0` returns, has no hint.
+    assert_eq!(streams, ["9: Stream 1"], "{hints:?}");
     editor.close()
 }
 

@@ -16,6 +16,7 @@ pub const LAYERS: &[(&str, &[Layer])] = &[
     ("passes/src/analysis", ANALYSIS),
     ("passes/src/rewrite", REWRITE),
     ("passes/src/transform", TRANSFORM),
+    ("src/ir", IR),
     ("src/plan", PLAN),
     ("src/plan/sync", SYNC),
     ("src/plan/transport", TRANSPORT),
@@ -63,6 +64,8 @@ const GRAMMAR: &[Layer] = &[
     ("lib", ALL),
 ];
 
+const IR: &[Layer] = &[("blocks", &[]), ("dataflow", BEFORE), ("streams", BEFORE), ("lib", ALL)];
+
 const PASSES: &[Layer] = &[
     ("error pass second_thread", &[]),
     ("analysis", &["pass", "second_thread"]),
@@ -78,8 +81,8 @@ const PASSES: &[Layer] = &[
 ];
 
 const ANALYSIS: &[Layer] = &[
-    ("numbering bindings blocks coalescing posted_work stmt_path sharding", &[]),
-    ("communicators loop_body", &["blocks"]),
+    ("numbering bindings coalescing posted_work stmt_path sharding", &[]),
+    ("communicators loop_body", &[]),
     ("dim_map reshard alias_analysis", BEFORE),
     ("memory_effects dim_equivalence name_uses propagation stale_views written_views", BEFORE),
     ("loop_carried row_shifts", BEFORE),
@@ -462,6 +465,7 @@ const CUDA: &[Layer] = &[
 pub const PACKAGES: &[(&str, &[&str])] = &[
     ("src/syntax", &["ariadne", "hir-grammar", "serde_json"]),
     ("grammar", &["clap", "rayon", "rustix", "tempfile"]),
+    ("src/ir", &["clap", "hir-check", "hir-plan", "hir-stablehlo", "passes", "rayon", "rustix", "tempfile"]),
     ("src/stablehlo", &["clap", "hir-check", "hir-plan", "hir-sim", "passes", "rayon", "rustix", "tempfile"]),
     (
         "src/certify",

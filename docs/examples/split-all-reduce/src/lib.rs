@@ -28,12 +28,10 @@ use grammar::{
     ops::Op,
     words::{Backend, CommunicationType},
 };
+use hir_ir::blocks::stmts_in_divergent_branches;
 use passes::{
     Arguments, Change, Pass, Remarks,
-    analysis::{
-        blocks::stmts_in_divergent_branches,
-        sharding::{DimPiece, Sharding},
-    },
+    analysis::sharding::{DimPiece, Sharding},
     pass::Obstacle,
     rewrite::{
         blocks::expand,

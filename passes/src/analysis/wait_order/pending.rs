@@ -7,8 +7,9 @@
 use grammar::{
     attr,
     ir::{BlockId, Program, Stmt, StmtId},
-    ops::{Op, OpClass},
+    ops::OpClass,
 };
+use hir_ir::streams::stream_set_by;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The state of a communication that may have been posted.
@@ -88,7 +89,7 @@ impl PendingWork {
                     awaited.iter().for_each(|it| self.set(*it, Some(WorkState::Waited)));
                 }
                 // The new stream has waited for nothing.
-                OpClass::Stream if op_stmt.op == Op::SetCurrentStream => {
+                OpClass::Stream if stream_set_by(program, stmt).is_some() => {
                     let waited = std::mem::take(&mut self.waited);
                     waited.into_iter().for_each(|it| self.set(it, Some(WorkState::Open)));
                 }

@@ -9,7 +9,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     CarriedNames, Insertions, TensorUses, deallocate::keeps_handle, depth_outside_loops, insert,
-    may_become_view, storage_users::StorageUsers, stream_order::CurrentStreams,
+    may_become_view, storage_users::StorageUsers, stream_order::StreamOrder,
 };
 use crate::{
     analysis::{
@@ -37,7 +37,7 @@ fn written_tensors(program: &Program, stmt: StmtId) -> Vec<TensorId> {
 pub(super) fn insert_allocations(program: &mut Program, body: BlockId) -> bool {
     let places = StmtPaths::of(program, body);
     let uses = TensorUses::of(program, &places);
-    let users = StorageUsers::of(program, &places, &uses, &CurrentStreams::of(program, body, &places));
+    let users = StorageUsers::of(program, &places, &uses, &StreamOrder::of(program, &places));
     let mut insertions = Insertions::default();
     // Statements with their allocation index: several names may be mentioned first in one statement.
     let mut indices: FxHashMap<StmtId, usize> = FxHashMap::default();

@@ -4,17 +4,17 @@ use grammar::{
     ir::{BlockId, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
     ops::{Op, OpClass},
 };
+use hir_ir::blocks;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     CarriedNames, Insertions, TensorUses, depth_outside_loops, insert, may_become_view,
     storage_users::{StorageUsers, Users},
-    stream_order::CurrentStreams,
+    stream_order::StreamOrder,
 };
 use crate::{
     analysis::{
-        bindings, blocks, coalescing::CoalescingBrackets, memory_effects::fully_written_tensors,
-        stmt_path::StmtPaths,
+        bindings, coalescing::CoalescingBrackets, memory_effects::fully_written_tensors, stmt_path::StmtPaths,
     },
     rewrite::builder,
 };
@@ -23,7 +23,7 @@ use crate::{
 pub(super) fn insert_deallocations(program: &mut Program, body: BlockId) -> bool {
     let places = StmtPaths::of(program, body);
     let uses = TensorUses::of(program, &places);
-    let streams = CurrentStreams::of(program, body, &places);
+    let streams = StreamOrder::of(program, &places);
     let users = StorageUsers::of(program, &places, &uses, &streams);
     let maybe_bound = bindings::analyze_bindings(program).maybe_bound;
     let of_new_storage = copies_of_new_storage(program, body, &uses);

@@ -8,12 +8,10 @@ use grammar::{
     ir::{Program, Stmt, StmtId, TensorId},
     ops::OpClass,
 };
+use hir_ir::streams::{StreamValue, uses_stream};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{
-    TensorUses, may_become_view,
-    stream_order::{CurrentStreams, StreamNumber},
-};
+use super::{TensorUses, may_become_view, stream_order::StreamOrder};
 use crate::analysis::{posted_work::for_each_posted_communication, stmt_path::StmtPaths};
 
 /// A summary of the statements that use the storage of a name. Statements are indices of `StmtPaths::order`.
@@ -26,7 +24,7 @@ pub(super) struct Users {
     /// Whether one of the statements shares a memory handle.
     pub(super) shares_handle: bool,
     /// The last statement on each stream.
-    pub(super) last_on_stream: FxHashMap<StreamNumber, usize>,
+    pub(super) last_on_stream: FxHashMap<StreamValue, usize>,
     /// Whether some of the names are views of several names, so that a sum would count them more than once.
     is_shared: bool,
 }
@@ -37,13 +35,14 @@ impl Users {
         self.range.map(|(first, last)| [places.order[first], places.order[last]])
     }
 
-    fn add_stmt(&mut self, program: &Program, places: &StmtPaths, streams: &CurrentStreams, stmt: StmtId) {
+    fn add_stmt(&mut self, program: &Program, places: &StmtPaths, streams: &StreamOrder, stmt: StmtId) {
         let Some(at) = places.position(stmt) else { return };
         let (first, last) = self.range.unwrap_or((at, at));
         self.range = Some((first.min(at), last.max(at)));
         self.shares_handle |=
             matches!(&program.stmts[stmt], Stmt::Op(it) if it.op.def().class == OpClass::ShareHandles);
-        if let Some(stream) = streams.before(stmt) {
+        let uses_stream = program.stmts[stmt].op().is_some_and(|it| uses_stream(it.op.def().class));
+        if let Some(stream) = streams.current(stmt).filter(|_| uses_stream) {
             let last = self.last_on_stream.entry(stream).or_insert(at);
             *last = at.max(*last);
         }
@@ -79,7 +78,7 @@ impl StorageUsers {
         program: &Program,
         places: &StmtPaths,
         uses: &TensorUses,
-        streams: &CurrentStreams,
+        streams: &StreamOrder,
     ) -> Self {
         let mut own: FxHashMap<TensorId, Users> = FxHashMap::default();
         for (tensor, stmts) in &places.uses {

@@ -41,11 +41,11 @@ use grammar::{
     span::Span,
     words::Backend,
 };
+use hir_ir::blocks::any_stmt;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     analysis::{
-        blocks::any_stmt,
         communicators::is_of_nccl,
         memory_effects::{MemoryEffects, ReadWriteSet},
     },

@@ -5,10 +5,11 @@ use grammar::{
     ops::{Op, OpClass},
     span::Span,
 };
+use hir_ir::blocks::any_stmt;
 
 use super::communications::{IterationStreams, SharedStreamOrder, move_to_shared_stream, set, synchronize};
 use crate::{
-    analysis::{blocks::any_stmt, memory_effects::MemoryEffects},
+    analysis::memory_effects::MemoryEffects,
     rewrite::builder::{self, IrBuilder},
 };
 

@@ -16,12 +16,13 @@ use grammar::{
     ops::{Op, OpClass},
     rules::PartOperands,
 };
+use hir_ir::streams::block_sets_stream;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::{
     alias_analysis::{AliasClasses, OpaqueCallModel, may_alias_operands},
     bindings::{BindingAnalysis, analyze_bindings},
-    blocks, dim_map,
+    dim_map,
     sharding::{Sharding, same_extent},
     written_views::written_views,
 };
@@ -142,7 +143,7 @@ impl StorageObstacles {
         Self {
             sharing: body.unwrap_or_default(),
             bindings,
-            sets_stream: program.body.is_some_and(|body| blocks::sets_stream(program, body)),
+            sets_stream: program.body.is_some_and(|body| block_sets_stream(program, body)),
         }
     }
 

@@ -12,6 +12,7 @@ use grammar::{
     ops::{AccessMode, Op},
     span::Span,
 };
+use hir_ir::blocks;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
@@ -23,7 +24,7 @@ use crate::{
     analysis::{
         alias_analysis::{AliasClasses, OpaqueCallModel},
         bindings::analyze_bindings,
-        blocks, dim_map,
+        dim_map,
         sharding::DimPiece,
     },
     rewrite::builder::{self, IrBuilder},

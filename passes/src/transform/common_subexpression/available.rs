@@ -10,7 +10,7 @@ use grammar::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::CurrentStream;
+use hir_ir::streams::StreamValue;
 
 /// The properties that equal statements share.
 #[derive(PartialEq, Eq, Hash)]
@@ -21,7 +21,7 @@ pub(super) struct ExprKey {
     pub args: Vec<Operand>,
     pub attrs: Vec<(AttrName, Attr)>,
     /// The current stream, as far as the block determines it; `None` for views.
-    pub stream: Option<CurrentStream>,
+    pub stream: Option<StreamValue>,
 }
 
 /// An index into `AvailableExprs::results`.

@@ -9,6 +9,7 @@ use grammar::{
     ir::{BlockId, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
     ops::{AccessMode, Op},
 };
+use hir_ir::{blocks::inner_blocks, streams::block_sets_stream};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Decomposer;
@@ -16,7 +17,6 @@ use crate::{
     analysis::{
         alias_analysis::{AliasClasses, OpaqueCallModel},
         bindings::analyze_bindings,
-        blocks::{inner_blocks, sets_stream},
         reshard::{self, ReshardStep},
         sharding::Sharding,
         stale_views::stale_views,
@@ -144,7 +144,7 @@ impl ReshardedCopies {
         let of_class = program.tensors.ids().map(|it| (it, sharing.alias_class(it)));
         let rewritten = of_class.filter(|(_, class)| classes.contains(class));
         let mut blocks = FxHashMap::default();
-        add_blocks(program, &[body], sets_stream(program, body), &mut blocks);
+        add_blocks(program, &[body], block_sets_stream(program, body), &mut blocks);
         Self {
             found: FxHashMap::default(),
             rewritten: rewritten.collect(),

@@ -17,6 +17,7 @@ use grammar::{
     ops::{AccessMode, Op, TypeRule},
     words::RedOp,
 };
+use hir_ir::blocks::nested_blocks;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
@@ -26,7 +27,6 @@ use super::{
 };
 use crate::{
     analysis::{
-        blocks::nested_blocks,
         dim_map,
         name_uses::write_counts,
         sharding::{Dim, Sharding, same_extent},

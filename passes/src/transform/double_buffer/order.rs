@@ -4,12 +4,16 @@ use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
     for_each_tensor_use,
-    ir::{BlockId, Expr, ExprId, For, InfixOp, Operand, Program, Stmt, StmtId, Stream},
+    ir::{BlockId, Expr, ExprId, For, InfixOp, Program, Stmt, StmtId, Stream, StreamId},
     ops::{Op, OpClass},
+};
+use hir_ir::{
+    blocks::any_stmt,
+    streams::{sets_stream, stream_set_by},
 };
 
 use super::LoopBuffer;
-use crate::analysis::{blocks::any_stmt, wait_order::awaited_work};
+use crate::analysis::wait_order::awaited_work;
 
 /// Checks that an iteration has finished with its buffer before a later iteration overwrites it.
 pub(super) fn check_in_order(
@@ -119,7 +123,7 @@ fn check_waits(program: &Program, block: BlockId, buffer: &LoopBuffer) -> Result
                     let number = awaited_work(program, *stmt);
                     posted.retain(|(posted, _)| Some(*posted) != number);
                 }
-                OpClass::Stream if op.op == Op::SetCurrentStream => {
+                OpClass::Stream if stream_set_by(program, *stmt).is_some() => {
                     if let Some((_, post)) = posted.first() {
                         return Err(*post);
                     }
@@ -153,29 +157,9 @@ pub(super) fn mentions_buffer(program: &Program, stmt: StmtId, buffer: &LoopBuff
     })
 }
 
-/// Returns whether a statement, or one inside it, sets the current stream.
-fn sets_stream(program: &Program, stmt: StmtId) -> bool {
-    any_stmt(
-        program,
-        stmt,
-        &|stmt| matches!(&program.stmts[stmt], Stmt::Op(op) if op.op == Op::SetCurrentStream),
-    )
-}
-
-/// Returns the stream that a statement makes current.
-fn stream_set_by(program: &Program, stmt: StmtId) -> Option<Stream> {
-    match &program.stmts[stmt] {
-        Stmt::Op(op) if op.op == Op::SetCurrentStream => match op.args.first() {
-            Some(Operand::Stream(stream)) => Some(program.streams[*stream].clone()),
-            _ => None,
-        },
-        Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
-    }
-}
-
 /// Returns the number of iterations after which a stream recurs; 1 for a stream that does not change.
-fn stream_period(program: &Program, it: &For, stream: Stream) -> Option<i64> {
-    let Stream::Index(index) = stream else { return Some(1) };
+fn stream_period(program: &Program, it: &For, stream: StreamId) -> Option<i64> {
+    let Stream::Index(index) = program.streams[stream] else { return Some(1) };
     let number = |expr: ExprId| match &program.exprs[expr] {
         Expr::Symbol(symbol) => {
             let option = program.options.get(&program.symbols[*symbol]);

@@ -7,12 +7,12 @@
 //! by exactly the post before it, in loops too.
 
 use grammar::ir::{BlockId, Program, StmtId, TensorId};
+use hir_ir::blocks::{inner_blocks, nested_blocks, walk};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Posted;
 use crate::{
     analysis::{
-        blocks::{inner_blocks, nested_blocks, walk},
         memory_effects::MemoryEffects,
         wait_order::{awaited_work, posted_work},
     },

@@ -19,19 +19,17 @@ use grammar::{
     ir::{OpStmt, Program, Stmt, StmtId},
     ops::TypeRule,
 };
+use hir_ir::{blocks::any_stmt, streams::block_sets_stream};
 
 use crate::{
-    analysis::{
-        blocks::{any_stmt, sets_stream},
-        memory_effects::{MemoryEffects, StmtEffects},
-    },
+    analysis::memory_effects::{MemoryEffects, StmtEffects},
     pass::{Change, Remarks},
     transform::chunk::{self, CommCandidate, CommKind},
 };
 
 /// Moves the readers of communications in the program's body.
 pub(super) fn readers(program: &mut Program, remarks: &mut Remarks) -> Change {
-    let Some(body) = program.body.filter(|body| !sets_stream(program, *body)) else {
+    let Some(body) = program.body.filter(|body| !block_sets_stream(program, *body)) else {
         return Change::Unchanged;
     };
     if !program.block(body).iter().any(|stmt| communicates(program, *stmt)) {

@@ -6,13 +6,14 @@ use grammar::{
     ops::OpClass,
     words::P2pType,
 };
+use hir_ir::blocks::nested_blocks;
 use rustc_hash::FxHashSet;
 
 use super::{
     Analyses,
     waits::{lowest_position, sink_in_block},
 };
-use crate::analysis::{bindings::symbols_through, blocks::nested_blocks, wait_order::awaited_work};
+use crate::analysis::{bindings::symbols_through, wait_order::awaited_work};
 
 /// Moves the Waits for sends down. Returns whether the program changed.
 pub(super) fn defer(program: &mut Program, analyses: &Analyses, body: BlockId) -> bool {

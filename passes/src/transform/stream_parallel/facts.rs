@@ -4,6 +4,7 @@ use grammar::{
     ir::{BlockId, OpStmt, Program, Stmt, StmtId, TensorId},
     ops::{AccessMode, TypeRule},
 };
+use hir_ir::streams::block_sets_stream;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::options::LoopOptions;
@@ -11,7 +12,6 @@ use crate::{
     analysis::{
         alias_analysis::names_of_same_storage,
         bindings::{BindingAnalysis, analyze_bindings},
-        blocks,
         name_uses::write_counts,
         written_views::written_views,
     },
@@ -63,7 +63,7 @@ impl LoopFacts {
         Self {
             settings,
             bindings,
-            sets_stream: program.body.is_some_and(|block| blocks::sets_stream(program, block)),
+            sets_stream: program.body.is_some_and(|block| block_sets_stream(program, block)),
             uses,
             world,
             rewritten,

@@ -32,10 +32,11 @@ use grammar::{
     ir::{BlockId, If, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
     ops::{AccessMode, Op, OpClass},
 };
+use hir_ir::blocks::walk;
 use rustc_hash::FxHashSet;
 
 use super::{UsesByStorage, is_deallocate, is_view};
-use crate::analysis::{blocks::walk, sharding::Sharding};
+use crate::analysis::sharding::Sharding;
 
 /// A copy of a result to the place where a rank keeps its own shard.
 pub(super) struct ResultCopy {

@@ -1,9 +1,6 @@
 //! Traverses the blocks and statements nested in a statement.
 
-use grammar::{
-    ir::{BlockId, Program, Stmt, StmtId},
-    ops::Op,
-};
+use grammar::ir::{BlockId, For, Program, Stmt, StmtId};
 use rustc_hash::FxHashSet;
 
 /// Returns the blocks directly inside a statement.
@@ -29,13 +26,9 @@ pub fn walk(program: &Program, stmt: StmtId, visit: &mut dyn FnMut(StmtId)) {
     inner_blocks(program, stmt).into_iter().flatten().for_each(|block| program.walk(block, visit));
 }
 
-/// Returns true if a statement of a block, or one nested in it, sets the current stream.
-pub fn sets_stream(program: &Program, block: BlockId) -> bool {
-    let mut sets = false;
-    program.walk(block, &mut |stmt| {
-        sets |= matches!(&program.stmts[stmt], Stmt::Op(it) if it.op == Op::SetCurrentStream);
-    });
-    sets
+/// Returns whether a loop certainly executes at least one iteration.
+pub fn has_iterations(program: &Program, it: &For) -> bool {
+    program.constant(it.start).zip(program.constant(it.stop)).is_some_and(|(start, stop)| start < stop)
 }
 
 /// Returns true if `is` holds for the statement or for one nested in it.
