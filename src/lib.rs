@@ -2,7 +2,7 @@
 //!
 //! `grammar` parses a text into a program, `passes` rewrite it, `plan` lowers it to one plan for each rank,
 //! `check` proves that plans have no races, `sim` runs the plans of all ranks in one process, and `cuda` runs the plan of one
-//! rank on a GPU. The tools `hir`, `hir-opt`, `hir-run` and `hir-reduce` combine these with the help of `driver`.
+//! rank on a GPU. The tools `hir`, `hir-opt` and `hir-run` combine these with the help of `driver`.
 //!
 //! Each is a package of its own. This one names them together, and has a function for each step:
 //!

@@ -4,7 +4,7 @@
 //! ```text
 //! // RUN: hir-opt %s --passes canonicalize
 //! // RUN: hir-run %s --reference %S/other.hir
-//! // RUN: hir-reduce %s --oracle race
+//! // RUN: hir reduce %s --oracle race
 //! // RUN: mpirun -np 1 hir-run %s : -np 1 hir-run %S/other.hir
 //! // SAME: hir-opt %S/other.hir --passes canonicalize
 //! // PASTE: hir-run %s

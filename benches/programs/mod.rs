@@ -210,7 +210,7 @@ pub const AXES: &[Axis] = &[
         size: 2_000,
         tools: &[
             Tool { exit: 7, prints: "[FAILED] race", ..run(&["hir-run"], 2_000) },
-            opt(&["hir-reduce", "--oracle", "race"], 50),
+            opt(&["hir", "reduce", "--oracle", "race"], 50),
         ],
     },
 ];

@@ -1,4 +1,4 @@
-//! Measures how the time of whole tools grows with the program: hir-opt, hir-run and hir-reduce on programs that grow
+//! Measures how the time of whole tools grows with the program: hir-opt, hir-run and hir reduce on programs that grow
 //! along one axis.
 //!
 //! `cargo bench --bench tools [-- AXIS...]` prints a line for every command of an axis (`programs::AXES`): the best
@@ -73,7 +73,7 @@ fn measure(tool: &Tool, file: &Path, size: usize) -> Result<(Duration, usize), S
     let program = match tool.command[0] {
         "hir-opt" => env!("CARGO_BIN_EXE_hir-opt"),
         "hir-run" => env!("CARGO_BIN_EXE_hir-run"),
-        _ => env!("CARGO_BIN_EXE_hir-reduce"),
+        _ => env!("CARGO_BIN_EXE_hir"),
     };
     let expected = tool.prints.replace("{n}", &size.to_string()).replace("{n-1}", &(size - 1).to_string());
     let (mut best, mut length) = (Duration::MAX, 0);

@@ -1,4 +1,4 @@
-"""The commands of the package: ``hir``, ``hir-opt``, ``hir-run`` and ``hir-reduce``; also ``python -m hir``."""
+"""The commands of the package: ``hir``, ``hir-opt`` and ``hir-run``; also ``python -m hir``."""
 
 from __future__ import annotations
 
@@ -17,10 +17,6 @@ def _run(*arguments: str) -> int:
 
 def opt() -> int:
     return _run("opt", *sys.argv[1:])
-
-
-def reduce() -> int:
-    return _run("reduce", *sys.argv[1:])
 
 
 def run() -> int:

@@ -3,7 +3,7 @@
 //! know what a program means: that is a rule of the packages below. It must not know which process it is in either: what a run keeps
 //! is in its `session`, and only `src/bin` ends a process.
 //!
-//! `commands` are the tools. `session` is what one run has of its own: jobs with different sessions run in one process, also at the same time. `source` opens programs and `tensor_file` tensors. `run` is hir-run, with `job` for several processes and GPUs, `reduce` is hir-reduce, and `tool` is common to all tools.
+//! `commands` are the tools. `session` is what one run has of its own: jobs with different sessions run in one process, also at the same time. `source` opens programs and `tensor_file` tensors. `run` is hir-run, with `job` for several processes and GPUs, `reduce` is hir reduce, and `tool` is common to all tools.
 //!
 //! ```
 //! use hir_driver::{commands, session::CommandLine, tensor_file::TensorSource};

@@ -25,7 +25,7 @@ macro_rules! exit_codes {
 
 exit_codes! {
     Success = 0 "success",
-    Rejected = 1 "the program is rejected, or does not fail in the way that hir-reduce is given",
+    Rejected = 1 "the program is rejected, or does not fail in the way that hir reduce is given",
     Usage = 2 "wrong command line, or a wrong option of a pass",
     WrongResult = 3 "wrong result",
     Hang = 4 "hang or deadlock",

@@ -16,9 +16,7 @@ pub fn trial(path: PathBuf) -> Trial {
     let trial = Trial::test(shown(&path), move || {
         let text = fs::read_to_string(&path).map_err(|fault| fault.to_string())?;
         if !text.starts_with("// RUN: ") {
-            return Err(
-                "the first line must be `// RUN: hir-opt %s …`, or one of `hir-run` or `hir-reduce`".into()
-            );
+            return Err("the first line must be `// RUN: hir-opt %s …`, or one of `hir-run` or `hir`".into());
         }
         let name = format!("hir-suite-{}-{}", std::process::id(), shown(&path).replace('/', "-"));
         let scratch = std::env::temp_dir().join(name);
@@ -74,12 +72,11 @@ fn run(path: &Path, command: &str, scratch: &Path) -> Result<Output, Failed> {
         "hir" => env!("CARGO_BIN_EXE_hir").to_owned(),
         "hir-opt" => env!("CARGO_BIN_EXE_hir-opt").to_owned(),
         "hir-run" => env!("CARGO_BIN_EXE_hir-run").to_owned(),
-        "hir-reduce" => env!("CARGO_BIN_EXE_hir-reduce").to_owned(),
         _ => word.replace("%S", &folder).replace("%s", &shown(path)).replace("%t", &temporary),
     };
     let words = split(command);
     let launched = match words.first().map(String::as_str) {
-        Some("hir" | "hir-opt" | "hir-run" | "hir-reduce") => false,
+        Some("hir" | "hir-opt" | "hir-run") => false,
         Some("mpirun") => true,
         other => return Err(format!("unknown command {other:?}").into()),
     };

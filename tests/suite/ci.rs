@@ -231,9 +231,7 @@ fn help_and_completions_know_the_tools() -> Result<(), Failed> {
             expect_part(options, &format!("--{flag}"))?;
         }
     }
-    for tool in
-        [env!("CARGO_BIN_EXE_hir-opt"), env!("CARGO_BIN_EXE_hir-run"), env!("CARGO_BIN_EXE_hir-reduce")]
-    {
+    for tool in [env!("CARGO_BIN_EXE_hir-opt"), env!("CARGO_BIN_EXE_hir-run")] {
         let name = tool.rsplit('/').next().unwrap_or_default();
         let function = name.replace('-', "__");
         for (option, expected) in

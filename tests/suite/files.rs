@@ -67,8 +67,8 @@ const WRITERS: &[Writer] = &[
     },
     Writer {
         name: "a_reduced_program_replaces_its_source",
-        tool: env!("CARGO_BIN_EXE_hir-reduce"),
-        line: &["{}", "--oracle", "cmd:grep -q relu", "--max-tests", "3", "-o", "{}"],
+        tool: env!("CARGO_BIN_EXE_hir"),
+        line: &["reduce", "{}", "--oracle", "cmd:grep -q relu", "--max-tests", "3", "-o", "{}"],
         file: "a.hir",
         source: Some("tests/cases/errors/unreadable-npy.hir"),
         exit: 0,
@@ -162,7 +162,7 @@ fn open_descriptors_and_fifos_are_written() -> Result<(), Failed> {
 /// Every option that writes a file says that it could not, with exit code 6.
 fn a_full_device_is_reported() -> Result<(), Failed> {
     let (opt, run) = (env!("CARGO_BIN_EXE_hir-opt"), env!("CARGO_BIN_EXE_hir-run"));
-    let reduce = env!("CARGO_BIN_EXE_hir-reduce");
+    let hir = env!("CARGO_BIN_EXE_hir");
     let (program, race) = ("tests/cases/overlap/ring.hir", "tests/cases/check/race-streams.hir");
     let vector = "tests/cases/errors/unreadable-npy.hir";
     let folder = folder("full")?;
@@ -179,7 +179,7 @@ fn a_full_device_is_reported() -> Result<(), Failed> {
         (run, &[program, "--timeline", &svg]),
         (run, &[vector, "--output", &tensor]),
         (run, &[race, "--check=off", "--schedule=explore:20", "--witness", "/dev/full"]),
-        (reduce, &[race, "--oracle", "race", "-o", "/dev/full"]),
+        (hir, &["reduce", race, "--oracle", "race", "-o", "/dev/full"]),
     ] {
         let mut command = Command::new(tool);
         let output = command.args(arguments).current_dir(ROOT).output_with_timeout()?;
@@ -196,10 +196,10 @@ fn a_full_device_is_reported() -> Result<(), Failed> {
 fn a_fifo_without_a_reader_is_reported() -> Result<(), Failed> {
     let folder = folder("no-reader")?;
     let fifo = folder.join("fifo").display().to_string();
-    let (opt, reduce) = (env!("CARGO_BIN_EXE_hir-opt"), env!("CARGO_BIN_EXE_hir-reduce"));
+    let (opt, hir) = (env!("CARGO_BIN_EXE_hir-opt"), env!("CARGO_BIN_EXE_hir"));
     let script = format!(
         "mkfifo {fifo}; {opt} tests/cases/overlap/ring.hir -o {fifo} & first=$!; \
-         {reduce} tests/cases/errors/unreadable-npy.hir --oracle 'cmd:grep -q relu' --max-tests 1 -qo {fifo} & second=$!; \
+         {hir} reduce tests/cases/errors/unreadable-npy.hir --oracle 'cmd:grep -q relu' --max-tests 1 -qo {fifo} & second=$!; \
          wait $first; echo $?; wait $second; echo $?; test -p {fifo}"
     );
     let output = Command::new("sh").args(["-c", &script]).current_dir(ROOT).output_with_timeout()?;

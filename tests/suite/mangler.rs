@@ -247,7 +247,9 @@ impl Mangler {
         threads: Option<usize>,
     ) -> io::Result<Ended> {
         self.processes.fetch_add(1, Relaxed);
-        let mut command = Command::new(self.tools.join(line.tool));
+        let mut words = line.tool.split(' ');
+        let mut command = Command::new(self.tools.join(words.next().unwrap_or_default()));
+        command.args(words);
         command.arg(file).args(&line.arguments).current_dir(folder);
         command.env_clear().envs(ENVIRONMENT.iter().copied());
         // The mangler itself has a thread for each processor.

@@ -168,7 +168,7 @@ fn ends_at_a_bound() -> Result<(), Failed> {
 /// Reduces a program to one finding.
 fn reduced(text: &str, _: usize) -> Result<(), Failed> {
     let (session, running) =
-        (Session::of_process("hir-reduce", Default::default()), CommandRunner::default());
+        (Session::of_process("hir reduce", Default::default()), CommandRunner::default());
     let test = FailureTest::new(&session, &FailureOracle::Race, &running);
     let start = Candidate::read(text.to_owned()).map_err(|it| format!("{it:?}"))?;
     let signatures = test.failure_signatures(&start)?;

@@ -167,7 +167,6 @@ fn check(it: &ShownCommand) -> Result<(), Failed> {
         Some("hir") => env!("CARGO_BIN_EXE_hir"),
         Some("hir-opt") => env!("CARGO_BIN_EXE_hir-opt"),
         Some("hir-run") => env!("CARGO_BIN_EXE_hir-run"),
-        Some("hir-reduce") => env!("CARGO_BIN_EXE_hir-reduce"),
         other => return Err(format!("`{}`: unknown tool {other:?}", it.command).into()),
     };
     // A command may write to the temporary folder.

@@ -16,7 +16,7 @@ mod streams;
 
 const OPT: &str = env!("CARGO_BIN_EXE_hir-opt");
 const RUN: &str = env!("CARGO_BIN_EXE_hir-run");
-const REDUCE: &str = env!("CARGO_BIN_EXE_hir-reduce");
+const HIR: &str = env!("CARGO_BIN_EXE_hir");
 
 /// Returns the trials about resources.
 pub fn trials() -> Vec<Trial> {
@@ -43,9 +43,9 @@ pub fn trials() -> Vec<Trial> {
     ];
     trials.extend(streams::trials());
     // In a release build a tool cannot be made to panic.
-    for tool in [OPT, RUN, REDUCE] {
-        let name = Path::new(tool).file_name().unwrap_or_default().to_string_lossy().replace('-', "_");
-        let trial = Trial::test(format!("resources::a_bug_of_{name}_leaves_a_reproducer"), || bug(tool));
+    for (name, tool) in [("hir-opt", OPT), ("hir-run", RUN), ("hir reduce", HIR)] {
+        let trial = format!("resources::a_bug_of_{}_leaves_a_reproducer", name.replace(['-', ' '], "_"));
+        let trial = Trial::test(trial, || bug(name, tool));
         trials.push(trial.with_ignored_flag(!cfg!(debug_assertions)));
     }
     trials
@@ -75,10 +75,10 @@ impl Drop for Folder {
     }
 }
 
-/// Runs a shell script without GPUs. `$OPT`, `$RUN` and `$REDUCE` are the tools.
+/// Runs a shell script without GPUs. `$OPT`, `$RUN` and `$HIR` are the tools.
 fn shell(script: &str) -> Result<Output, Failed> {
     let mut bash = Command::new("bash");
-    bash.args(["-c", script]).current_dir(ROOT).envs([("OPT", OPT), ("RUN", RUN), ("REDUCE", REDUCE)]);
+    bash.args(["-c", script]).current_dir(ROOT).envs([("OPT", OPT), ("RUN", RUN), ("HIR", HIR)]);
     bash.envs([("NO_COLOR", "1"), ("CUDA_VISIBLE_DEVICES", ""), ("HIR_CUDA", "/no/libcuda.so.1")]);
     Ok(bash.output_with_timeout()?)
 }
@@ -134,7 +134,7 @@ fn refused_memory_is_reported() -> Result<(), Failed> {
         format!("$OPT {program} --passes unroll -o {output}"),
         format!("$RUN {program} --device=sim"),
         "$RUN tests/cases/overlap/ring.hir --device=sim".to_owned(),
-        format!("$REDUCE {program} --oracle race"),
+        format!("$HIR reduce {program} --oracle race"),
     ] {
         let (mut refused, mut started, mut kibibytes) = (0, false, 30_000);
         loop {
@@ -143,7 +143,7 @@ fn refused_memory_is_reported() -> Result<(), Failed> {
             let said = String::from_utf8_lossy(&ended.stderr).into_owned();
             let is_whole = !line.contains("-o") || fs::read(&output)? == b"old" || ended.status.success();
             match ended.status.code() {
-                // hir-reduce ends with 1, because the program does not have the race that it looks for.
+                // hir reduce ends with 1, because the program does not have the race that it looks for.
                 Some(0 | 1) => break,
                 Some(6) if is_whole && names(&folder.0)? == ["a.hir", "out.hir", "temporary"] => {
                     if !names(&folder.0.join("temporary"))?.is_empty() {
@@ -179,7 +179,7 @@ fn the_memory_limit_holds_for_the_whole_tool() -> Result<(), Failed> {
     let folder = Folder::new("memory-limit")?;
     let fifo = folder.0.join("a.hir").display().to_string();
     shell(&format!("mkfifo {fifo}"))?;
-    for tool in ["$OPT {}", "$RUN {} --device=sim", "$REDUCE {} --oracle race"] {
+    for tool in ["$OPT {}", "$RUN {} --device=sim", "$HIR reduce {} --oracle race"] {
         let line = tool.replace("{}", &fifo);
         let script = format!(
             "{line} --memory-limit=3 & tool=$!; for i in $(seq 100); do sleep 0.05; \
@@ -215,7 +215,7 @@ fn a_small_stack_is_enough() -> Result<(), Failed> {
         ("definitions", chain, "more than 1000 deep"),
     ] {
         let path = folder.file(&format!("{name}.hir"), &text)?;
-        let lines = ["$OPT {} --print-plan", "$RUN {} --device=sim", "$REDUCE {} --oracle race"];
+        let lines = ["$OPT {} --print-plan", "$RUN {} --device=sim", "$HIR reduce {} --oracle race"];
         for line in lines.map(|it| it.replace("{}", &path)) {
             expect_exit(&format!("ulimit -s 128; RUST_MIN_STACK=1 exec {line}"), 1, message)?;
         }
@@ -315,7 +315,7 @@ fn a_command_that_cannot_run_is_reported() -> Result<(), Failed> {
     fs::create_dir(&temporary)?;
     let line = |command: &str| {
         let (output, temporary) = (output.display(), temporary.display());
-        format!("TMPDIR={temporary} exec $REDUCE {program} --oracle 'cmd:{command}' -o {output}")
+        format!("TMPDIR={temporary} exec $HIR reduce {program} --oracle 'cmd:{command}' -o {output}")
     };
     expect_exit(&format!("ulimit -n 6; {}", line("true")), 6, "cannot run `true`: Too many open files")?;
     // The folder of the candidates disappears after some tests.
@@ -335,12 +335,12 @@ fn names_need_not_be_utf_8() -> Result<(), Failed> {
     let path = folder.0.display();
     let program = format!("{ROOT}/tests/cases/overlap/ring.hir");
     let name = format!("{path}/$'\\xff'.x");
-    expect_exit(&format!("exec $REDUCE {program} --oracle cmd:true -o {name}"), 0, "")?;
+    expect_exit(&format!("exec $HIR reduce {program} --oracle cmd:true -o {name}"), 0, "")?;
     expect_exit(&format!("exec $RUN {program} --device=sim -n 1 -J {name}"), 0, "")?;
     expect_exit(&format!("echo {program} > {name}; exec $RUN --batch {name} --device=sim"), 0, "")?;
     expect_exit(&format!("echo {program} > {name}; exec $RUN --batch={name} --device=sim"), 0, "")?;
     expect_exit(
-        &format!("HIR_TEST_PANIC=1 TMPDIR={path} exec $REDUCE {program} --oracle race -o {name}"),
+        &format!("HIR_TEST_PANIC=1 TMPDIR={path} exec $HIR reduce {program} --oracle race -o {name}"),
         101,
         "\u{fffd}.x",
     )
@@ -348,12 +348,13 @@ fn names_need_not_be_utf_8() -> Result<(), Failed> {
 
 /// An internal error leaves one file that only its owner can read, with the program and the command line that
 /// runs it again. The message names the file.
-fn bug(tool: &str) -> Result<(), Failed> {
-    let name = Path::new(tool).file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let folder = Folder::new(&name)?;
+fn bug(name: &str, tool: &str) -> Result<(), Failed> {
+    let folder = Folder::new(&name.replace(' ', "-"))?;
     let mut command = Command::new(tool);
-    command.args(["tests/cases/overlap/ring.hir", "--set", "numberOfStreams=3"]).current_dir(ROOT);
-    command.args(if tool == REDUCE { &["--oracle", "race"][..] } else { &[] });
+    let (subcommand, options): (&[_], &[_]) =
+        if tool == HIR { (&["reduce"], &["--oracle", "race"]) } else { (&[], &[]) };
+    command.args(subcommand).args(["tests/cases/overlap/ring.hir", "--set", "numberOfStreams=3"]);
+    command.args(options).current_dir(ROOT);
     command.envs([("NO_COLOR", "1"), ("HIR_TEST_PANIC", "1"), ("CUDA_VISIBLE_DEVICES", "")]);
     let output = command.env("TMPDIR", &folder.0).output_with_timeout()?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -156,8 +156,10 @@ fn a_reduction_stops(signal: &str, code: i32) -> Result<(), Failed> {
     let text = source.replacen("  T1_g_float", &format!("{relus}  T1_g_float"), 1);
     fs::write(at("a.hir"), &text)?;
     let output = at("small.hir");
-    let tool =
-        Tool::start(env!("CARGO_BIN_EXE_hir-reduce"), &[&at("a.hir"), "--oracle", &oracle, "-o", &output])?;
+    let tool = Tool::start(
+        env!("CARGO_BIN_EXE_hir"),
+        &["reduce", &at("a.hir"), "--oracle", &oracle, "-o", &output],
+    )?;
     let since = Instant::now();
     while !Path::new(&at("pid")).exists() && since.elapsed() < SOON {
         thread::sleep(Duration::from_millis(10));

@@ -80,7 +80,7 @@ fn a_full_device_is_no_success() -> Result<(), Failed> {
         (opt, &["--explain", "E0401"]),
         (opt, &[program, "--print-plan", "--rank", "0"]),
         (opt, &[program, "--dump-pass-pipeline", "--passes", "unroll"]),
-        (env!("CARGO_BIN_EXE_hir-reduce"), &["--help"]),
+        (env!("CARGO_BIN_EXE_hir"), &["reduce", "--help"]),
         (opt, &[program]),
     ] {
         let mut command = Command::new(tool);
@@ -100,7 +100,7 @@ fn a_lost_report_is_no_success() -> Result<(), Failed> {
         (opt, &[race, "--check", sarif], 6),
         (run, &[race, sarif], 6),
         (run, &[program, "--device=sim", sarif], 6),
-        (env!("CARGO_BIN_EXE_hir-reduce"), &[race, "--oracle", "race", sarif], 6),
+        (env!("CARGO_BIN_EXE_hir"), &["reduce", race, "--oracle", "race", sarif], 6),
         (opt, &[program, "--check"], 6),
         (opt, &[program, "--passes", "unroll", "--print-ir-after-all"], 6),
         (opt, &[program, "--passes", "unroll", "--statistics"], 6),

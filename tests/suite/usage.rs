@@ -11,7 +11,7 @@ use crate::timeout::RunWithTimeout;
 const TOOLS: [(&str, &str, &[&str]); 4] = [
     ("hir-opt", env!("CARGO_BIN_EXE_hir-opt"), &[]),
     ("hir-run", env!("CARGO_BIN_EXE_hir-run"), &[]),
-    ("hir-reduce", env!("CARGO_BIN_EXE_hir-reduce"), &[]),
+    ("hir reduce", env!("CARGO_BIN_EXE_hir"), &["reduce"]),
     ("hir hang", env!("CARGO_BIN_EXE_hir"), &["hang"]),
 ];
 

@@ -58,11 +58,7 @@ fn tools() -> Vec<Tool> {
         tool!(lsp, "Serve Host IR programs to an editor over the Language Server Protocol"),
         tool!(mcp, "Serve agents over the Model Context Protocol"),
         tool!(opt, "Check, rewrite and print a Host IR program (as `hir-opt`)", super::opt::main_with),
-        tool!(
-            reduce,
-            "Reduce a failing program while it still fails in the same way (as `hir-reduce`)",
-            super::reduce::main_with
-        ),
+        tool!(reduce, "Reduce a failing program while it still fails in the same way"),
         #[cfg(all(feature = "cuda", feature = "launch"))]
         tool!(run, "Run a program on simulated ranks or on GPUs (as `hir-run`)", super::run::main_with),
         #[cfg(all(feature = "cuda", feature = "launch"))]

@@ -1,4 +1,4 @@
-//! hir-reduce: reduces a failing Host IR program while it still fails in the same way.
+//! hir reduce: reduces a failing Host IR program while it still fails in the same way.
 
 use grammar::InvalidOption;
 use std::{
@@ -13,7 +13,6 @@ use crate::reduce::{
     reduce,
 };
 use crate::run::oracle;
-use crate::session::CommandLine;
 use crate::tool::{
     Reporter,
     flags::{DiagnosticFlags, TextFlags, WorldFlags, with_help},
@@ -32,17 +31,17 @@ use hir_sim::{ScheduleSet, WorkBudget};
 
 /// The examples of `--help`.
 pub(super) const EXAMPLES: &str =
-    "  hir-reduce dump.hir --oracle deadlock             the lines that a deadlock needs
-  hir-reduce dump.hir --oracle race -o small.hir
-  hir-reduce program.hir --oracle wrong-result --passes @overlap
-  hir-reduce dump.hir --oracle 'cmd:./fails.sh %s'  any command that exits with 0 for a failing program";
+    "  hir reduce dump.hir --oracle deadlock             the lines that a deadlock needs
+  hir reduce dump.hir --oracle race -o small.hir
+  hir reduce program.hir --oracle wrong-result --passes @overlap
+  hir reduce dump.hir --oracle 'cmd:./fails.sh %s'  any command that exits with 0 for a failing program";
 
 /// Reduces a failing program while it still fails in the same way.
 ///
 /// Exits with 1 if the program does not fail in this way.
 #[derive(Parser)]
 #[command(
-    name = "hir-reduce",
+    name = "hir reduce",
     version = crate::tool::version(),
     mut_args(with_help("quiet", "Print only the result and diagnostics: no notes and no progress"))
 )]
@@ -85,15 +84,10 @@ pub(super) struct Options {
     #[arg(help_heading = "Output", short, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
-    diagnostics: DiagnosticFlags,
+    pub(super) diagnostics: DiagnosticFlags,
 }
 
-/// Runs hir-reduce.
-pub fn main_with(command_line: CommandLine) -> Exit {
-    super::run_tool::<Options>("hir-reduce", command_line, EXAMPLES, |it| &it.diagnostics, run)
-}
-
-fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
+pub(super) fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
     let calls = screen.parse_pipeline("--passes", &options.passes.join(","))?;
     let missing = match options.oracle {
         FailureOracle::Crash if calls.is_empty() => Some("`--oracle crash` needs `--passes`"),

@@ -1,4 +1,4 @@
-//! The kinds of failure that hir-reduce preserves.
+//! The kinds of failure that hir reduce preserves.
 
 use grammar::InvalidOption;
 use std::str::FromStr;

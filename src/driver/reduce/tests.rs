@@ -74,7 +74,7 @@ static FORGETTER: Pass = pass("forgetter", |program, _, _| {
 fn smallest(pass: &'static Pass, oracle: FailureOracle) -> Result<String, String> {
     let calls = [PassCall { pass, arguments: Arguments::defaults(pass), span: Default::default() }];
     let (session, running) =
-        (Session::of_process("hir-reduce", Default::default()), CommandRunner::default());
+        (Session::of_process("hir reduce", Default::default()), CommandRunner::default());
     let test =
         FailureTest { calls: &calls, checks_races: false, ..FailureTest::new(&session, &oracle, &running) };
     let start = Candidate::read(TEXT.to_owned()).map_err(|it| format!("{it:?}"))?;

@@ -25,7 +25,7 @@ pub const FLAGS_BY_TOOL: [(&str, &str); 4] = [
          machine memory output overlap profile-host program reference remarks rtol schedule seed step-by-step \
          stress timeline timeout tune tune-passes tuning warmup witness",
     ),
-    ("hir-reduce", "max-tests oracle print reference schedule"),
+    ("hir reduce", "max-tests oracle print reference schedule"),
     ("hir hang", "timeline"),
 ];
 

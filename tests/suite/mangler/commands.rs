@@ -20,7 +20,7 @@ impl CommandLine {
     pub fn seconds(&self) -> u64 {
         let simulates =
             |it: &String| matches!(it.as_str(), "--verify-each=semantic" | "--bisect" | "--device=sim");
-        if self.tool == "hir-reduce" || self.arguments.iter().any(simulates) {
+        if self.tool == "hir reduce" || self.arguments.iter().any(simulates) {
             SECONDS + SIMULATION_SECONDS
         } else {
             SECONDS
@@ -78,7 +78,7 @@ pub fn hir_opt(rng: &mut Rng) -> CommandLine {
     CommandLine { tool: "hir-opt", arguments }
 }
 
-/// The limit on the work of a simulation, in billions of elements: the default of hir-opt and hir-reduce. That of hir-run
+/// The limit on the work of a simulation, in billions of elements: the default of hir-opt and hir reduce. That of hir-run
 /// is larger.
 const MAX_WORK: &str = "--max-work=1";
 
@@ -108,5 +108,5 @@ pub fn hir_reduce(rng: &mut Rng) -> CommandLine {
     if oracle == "crash" || rng.chance(20) {
         arguments.push(format!("--passes={}", pipeline(rng)));
     }
-    CommandLine { tool: "hir-reduce", arguments }
+    CommandLine { tool: "hir reduce", arguments }
 }

@@ -127,7 +127,7 @@ fn endless_files_are_refused() -> Result<(), Failed> {
         "$OPT --run-reproducer /dev/zero",
         "$RUN /dev/zero",
         "$RUN --batch /dev/zero",
-        "$REDUCE /dev/zero --oracle race",
+        "$HIR reduce /dev/zero --oracle race",
     ] {
         expect_exit(&format!("exec {line}"), 6, message)?;
     }
@@ -140,7 +140,7 @@ fn large_texts_are_not_read() -> Result<(), Failed> {
     let path = folder.0.join("a.hir");
     fs::File::create(&path)?.set_len(5 << 30)?;
     let path = path.display();
-    for line in [format!("$OPT {path}"), format!("$RUN {path}"), format!("$REDUCE {path} --oracle race")] {
+    for line in [format!("$OPT {path}"), format!("$RUN {path}"), format!("$HIR reduce {path} --oracle race")] {
         expect_exit(
             &format!("ulimit -v 1000000; exec {line}"),
             6,
