@@ -41,6 +41,7 @@ pub use hir_check as check;
 #[cfg(feature = "cuda")]
 pub use hir_cuda as cuda;
 pub use hir_driver as driver;
+pub use hir_front as front;
 pub use hir_hang as hang;
 #[cfg(feature = "launch")]
 pub use hir_launch as launch;

@@ -12,12 +12,14 @@ use crate::{
 pub struct Reader {
     /// The name of the format.
     pub name: &'static str,
+    /// Returns whether the front end reads a text, by the name of its file and the text.
+    pub accepts: fn(&str, &str) -> bool,
     /// Makes programs of a text, with positions in it.
     pub read: fn(&str) -> (Vec<Program>, Vec<Diagnostic>),
 }
 
 /// The reader of Host IR.
-pub static HOST_IR: Reader = Reader { name: "Host IR", read: crate::read };
+pub static HOST_IR: Reader = Reader { name: "Host IR", accepts: |_, _| true, read: crate::read };
 
 /// A text with the name of its file.
 #[derive(Clone, Debug)]

@@ -70,8 +70,7 @@ pub(crate) fn passes() -> Value {
 }
 
 pub(crate) fn source(text: &str) -> Source {
-    let name = "program.hir";
-    Source::new(name.to_owned(), text.to_owned()).with_reader(hir_stablehlo::select(name, text))
+    hir_front::source("program.hir", text)
 }
 
 fn short(program: &Program) -> String {

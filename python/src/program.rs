@@ -31,8 +31,7 @@ pub(crate) fn read(
 ) -> PyResult<(Program, String)> {
     let (source, programs, diagnostics) = interruptible::run(py, move || {
         let files = fusions.into_iter().map(|(name, text)| Source::new(name, text));
-        let reader = hir::stablehlo::select(&name, &text);
-        let source = Source::new(name, text).with_reader(reader);
+        let source = hir::front::source(name, text);
         let source = files.fold(source, |source, file| source.with_fusions(&file));
         let (programs, diagnostics) = source.programs();
         (source, programs, diagnostics)

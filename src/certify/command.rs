@@ -212,8 +212,7 @@ fn programs(
     let bytes = bytes.and_then(checked);
     let bytes = bytes.map_err(|it| fail(ENVIRONMENT, format!("cannot read `{name}`: {it}")))?;
     let text = grammar::decode(bytes);
-    let reader = hir_stablehlo::select(&name, &text);
-    let source = Source::new(name, text).with_reader(reader);
+    let source = hir_front::source(name, text);
     let (mut programs, diagnostics) = source.programs();
     if has_errors(&diagnostics) {
         return Err(rejected(REJECTED, source, diagnostics));

@@ -1,4 +1,4 @@
-//! Opens program files as text, each with the front end that reads it (`hir_stablehlo::select`).
+//! Opens program files as text, each with the front end that reads it (`hir_front::FRONT_ENDS`).
 
 use std::{
     io::{self, IsTerminal},
@@ -55,6 +55,5 @@ pub fn open(session: &Session, path: &str) -> io::Result<Source> {
     if text.len() as u64 > MAX_TEXT {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, "too many bytes that are not UTF-8"));
     }
-    let reader = hir_stablehlo::select(path, &text);
-    Ok(Source::new(name, text).with_reader(reader))
+    Ok(hir_front::source(name, text))
 }

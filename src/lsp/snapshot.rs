@@ -28,8 +28,7 @@ pub(crate) struct Snapshot {
 impl Snapshot {
     /// Reads a text.
     pub(crate) fn read(name: &str, version: i32, text: String, positions: Positions) -> Self {
-        let reader = hir_stablehlo::select(name, &text);
-        let source = Source::new(name.to_owned(), text).with_reader(reader);
+        let source = hir_front::source(name, text);
         // In a new file there is nothing to report yet.
         let (mut programs, diagnostics) =
             if source.text.trim().is_empty() { Default::default() } else { source.programs() };

@@ -21,9 +21,8 @@
 //!   }
 //! }
 //! ";
-//! let reader = hir_stablehlo::select("double.mlir", module);
-//! let (programs, diagnostics) = (reader.read)(module);
-//! assert_eq!((reader.name, diagnostics.len()), ("StableHLO", 0));
+//! let (programs, diagnostics) = hir_stablehlo::read(module);
+//! assert_eq!(diagnostics.len(), 0);
 //! assert!(grammar::print(&programs[0]).contains("%HostIrContainer"));
 //! ```
 //!
@@ -41,22 +40,18 @@ mod writer;
 use grammar::{
     diagnostic::Diagnostic,
     ir::Program,
-    source::{HOST_IR, Reader},
+    source::Reader,
     span::{LineIndex, Span},
 };
 
 pub use import::OPERATORS;
 
 /// The reader of StableHLO modules.
-pub static READER: Reader = Reader { name: "StableHLO", read };
-
-/// Returns the reader of a text: of StableHLO if the name of its file or its first line shows that it is a module, else of Host IR.
-pub fn select(name: &str, text: &str) -> &'static Reader {
-    if name.ends_with(".mlir") || is_module(text) { &READER } else { &HOST_IR }
-}
+pub static READER: Reader =
+    Reader { name: "StableHLO", accepts: |name, text| name.ends_with(".mlir") || is_module(text), read };
 
 /// Returns whether a text is a module rather than a program or a log of Host IR.
-pub fn is_module(text: &str) -> bool {
+fn is_module(text: &str) -> bool {
     let mut lines = text
         .trim_start_matches('\u{feff}')
         .lines()

@@ -467,6 +467,7 @@ pub const PACKAGES: &[(&str, &[&str])] = &[
     ("grammar", &["clap", "rayon", "rustix", "tempfile"]),
     ("src/ir", &["clap", "hir-check", "hir-plan", "hir-stablehlo", "passes", "rayon", "rustix", "tempfile"]),
     ("src/stablehlo", &["clap", "hir-check", "hir-plan", "hir-sim", "passes", "rayon", "rustix", "tempfile"]),
+    ("src/front", &["clap", "hir-check", "hir-plan", "hir-sim", "passes", "rayon", "rustix", "tempfile"]),
     (
         "src/certify",
         &["hir-check", "hir-plan", "hir-sim", "hir-tensor", "passes", "rayon", "rustix", "tempfile"],
