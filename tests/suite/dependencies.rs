@@ -9,6 +9,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     path::Path,
+    process::Command,
 };
 
 use libtest_mimic::{Failed, Trial};
@@ -23,6 +24,7 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("modules_use_only_layers_below", modules_use_only_layers_below),
         Trial::test("architecture_lists_packages_and_modules", architecture_lists_packages_and_modules),
         Trial::test("packages_know_only_what_they_may", packages_know_only_what_they_may),
+        Trial::test("packages_have_licences_and_no_tests", packages_have_licences_and_no_tests),
         Trial::test("analyses_change_no_program", analyses_change_no_program),
         Trial::test("runs_share_no_state", runs_share_no_state),
         Trial::test("paths_of_modules_are_read", paths_of_modules_are_read),
@@ -154,6 +156,26 @@ fn runs_share_no_state() -> Result<(), Failed> {
             if let Some(line) = text.lines().find(|line| is_state(line)) {
                 return Err(format!("{}: state of the process: {}", path.display(), line.trim()).into());
             }
+        }
+    }
+    Ok(())
+}
+
+/// What `cargo package` publishes of a package.
+fn packages_have_licences_and_no_tests() -> Result<(), Failed> {
+    for (folder, _) in PACKAGES.iter().filter(|it| it.0 != "python") {
+        let manifest = Path::new(ROOT).join(folder).join("Cargo.toml");
+        let mut command = Command::new(env!("CARGO"));
+        command.args(["package", "--list", "--allow-dirty", "--offline", "--manifest-path"]).arg(&manifest);
+        let output = command.output()?;
+        let listed = String::from_utf8_lossy(&output.stdout);
+        let is_test = |it: &&str| it.split('/').any(|it| it == "tests") || it.ends_with("tests.rs");
+        let licences = listed.lines().filter(|it| it.starts_with("LICENSE-")).count();
+        if let Some(test) = listed.lines().find(is_test) {
+            return Err(format!("{folder} would be published with {test}").into());
+        }
+        if licences != 2 {
+            return Err(format!("{folder} would be published with {licences} licences: {output:?}").into());
         }
     }
     Ok(())
