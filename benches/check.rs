@@ -9,10 +9,8 @@
 use std::{fmt::Write, process::ExitCode, time::Instant};
 
 use grammar::span::LineIndex;
-use hir::{
-    check::{Checks, check},
-    plan::{self, limits::Limits},
-};
+use hir_check::{Checks, check};
+use hir_plan::limits::Limits;
 
 const RUNS: usize = 3;
 
@@ -34,7 +32,7 @@ fn main() -> ExitCode {
 
 fn measure(name: &str, text: &str, ranks: usize, iterations: usize) -> Result<(), String> {
     let program = grammar::read(text).0.pop().ok_or("no program")?;
-    let plans = plan::build_with_limits(&program, &LineIndex::new(text), ranks, &Limits::default())
+    let plans = hir_plan::build_with_limits(&program, &LineIndex::new(text), ranks, &Limits::default())
         .map_err(|it| it.first().map_or(String::new(), |it| it.message.clone()))?;
     let instructions: usize = plans.iter().map(|it| it.code.len()).sum();
     let mut best = f64::INFINITY;

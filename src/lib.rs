@@ -1,14 +1,9 @@
 //! Reads, checks, transforms and runs multi-GPU Host IR programs.
 //!
-//! `grammar` parses a text into a program, `passes` rewrite it, `plan` lowers it to one plan for each rank,
-//! `check` proves that plans have no races, `sim` runs the plans of all ranks in one process, and `cuda` runs the plan of one
-//! rank on a GPU. The tools `hir`, `hir-opt` and `hir-run` combine these with the help of `driver`.
-//!
-//! Each is a package of its own. This one names them together, and has a function for each step:
+//! This is the library: a function for each step, and the types that it takes and returns. The tools `hir`, `hir-opt` and `hir-run` do
+//! more. All other packages, `hir-…`, are parts of these tools: their items change with them.
 //!
 //! ```
-//! use hir::grammar::source::Source;
-//!
 //! let text = "
 //! %HostIrContainer { (T0_g_float[ideviceIdx.x0{2}, iS1{4}] (DeviceMesh{0 1})) -> (T1_g_float[iS2{8}] (DeviceMesh{0 1})) :
 //!   T1_g_float[iS2{8}] (DeviceMesh{0 1}) = Set( T0_g_float[ideviceIdx.x0{2}, iS1{4}] (DeviceMesh{0 1}) )
@@ -17,11 +12,15 @@
 //! Domains:
 //!   T0: logical(iS3{8}), outer_split(iS3{8}, 2) -> (ideviceIdx.x0{2}, iS1{4})
 //! ";
-//! let source = Source::new("gather.hir".to_owned(), text.to_owned());
+//! let source = hir::source("gather.hir", text);
 //! let mut program = hir::read(&source).map_err(|faults| faults[0].message.clone())?.remove(0);
 //!
+//! let original = program.clone();
 //! hir::run_passes(&mut program, "lower-to-communication").map_err(|fault| format!("{fault:?}"))?;
-//! assert!(hir::grammar::print(&program).contains("type=Allgather"));
+//! assert!(hir::print(&program).contains("type=Allgather"));
+//!
+//! let claim = hir::certify(&original, &program).map_err(|fault| fault.diagnostic.message)?;
+//! assert_eq!((claim.ranks, claim.outputs), (2, 1));
 //!
 //! let world = hir::plan(&program, &source, 2).map_err(|faults| faults[0].message.clone())?;
 //! assert!(hir::check(&world).findings.is_empty());
@@ -36,59 +35,40 @@
 //! # Ok::<(), String>(())
 //! ```
 
-pub use grammar;
-pub use hir_check as check;
-#[cfg(feature = "cuda")]
-pub use hir_cuda as cuda;
-pub use hir_driver as driver;
-pub use hir_front as front;
-pub use hir_hang as hang;
-#[cfg(feature = "launch")]
-pub use hir_launch as launch;
-pub use hir_plan as plan;
-pub use hir_plan::timeline;
-pub use hir_process as process;
-pub use hir_sim as sim;
-pub use hir_stablehlo as stablehlo;
-pub use hir_tensor as tensor;
-pub use passes;
-
-/// Makes the program of a tool, whose module is in `driver::commands`: its `main`, and what a process has once.
-#[doc(hidden)]
-#[macro_export]
-macro_rules! program {
-    ($tool:literal, $module:ident) => {
-        #[global_allocator]
-        static ALLOCATOR: $crate::process::out_of_memory::Allocator<mimalloc::MiMalloc> =
-            $crate::process::out_of_memory::Allocator { tool: $tool, memory: mimalloc::MiMalloc };
-
-        fn main() -> std::process::ExitCode {
-            let line = $crate::driver::session::CommandLine::of_process();
-            $crate::driver::commands::$module::main_with(line).into()
-        }
-    };
-}
-
-use driver::{
-    auto,
-    run::{RunError, inputs::InputSpec, verdict},
-};
-use grammar::{
-    diagnostic::{Diagnostic, has_errors},
-    ir::Program,
-    source::Source,
-};
-use hir_check::{Checks, Report};
-use hir_plan::{
+pub use grammar::{codes::Code, diagnostic::Diagnostic, ir::Program, print, source::Source, span::Span};
+pub use hir_certify::{Claim, Fault};
+pub use hir_check::{Finding, Report};
+pub use hir_driver::run::RunError;
+pub use hir_front::source;
+pub use hir_hang::{files::LoadError, report::Report as HangReport};
+pub use hir_plan::{
     World,
-    limits::{DEFAULT_MEMORY_LIMIT, Limits},
     sync::happens_before::OrderError,
-    timeline::{Timeline, estimator::Planned},
+    timeline::{Row, Slice, Timeline},
+};
+pub use hir_sim::SimOutcome;
+pub use hir_tensor::dense::DenseTensor;
+pub use passes::{PassError, PipelineError};
+
+use std::path::PathBuf;
+
+use grammar::diagnostic::has_errors;
+use hir_certify::Settings;
+use hir_check::Checks;
+use hir_driver::{
+    auto,
+    run::{inputs::InputSpec, verdict},
+};
+use hir_plan::{
+    limits::{DEFAULT_MEMORY_LIMIT, Limits},
+    timeline::estimator::Planned,
 };
 use hir_process::threads::start_workers;
-use hir_sim::{Schedule, SimOutcome};
+use hir_sim::Schedule;
 use hir_tensor::generate::InputKind;
-use passes::{PassError, PipelineError, Settings};
+
+/// The runs of a proof, as many as `hir certify` makes by default.
+const CERTIFIED_RUNS: u32 = 3;
 
 /// Reads and verifies all containers of a text. Warnings are not returned; [`Source::programs`] returns them.
 ///
@@ -109,20 +89,52 @@ pub fn run_passes(program: &mut Program, list: &str) -> Result<(), Box<PipelineE
     let calls = auto::catalog()
         .parse(list)
         .map_err(|fault| Box::new(PipelineError { pass: None, error: PassError::BadOption(fault) }))?;
-    passes::run(program, &calls, Settings::default(), &mut |_| ())
+    passes::run(program, &calls, passes::Settings::default(), &mut |_| ())
+}
+
+/// Proves that a lowered program computes what its original computes, on all ranks, with `runs` of elements of a prime field.
+///
+/// # Errors
+/// The programs differ, or use what the proof does not cover.
+pub fn certify(original: &Program, lowered: &Program) -> Result<Claim, Fault> {
+    hir_certify::certify(original, lowered, &Settings { runs: CERTIFIED_RUNS, ranks: None, seed: None })
+}
+
+/// Explains a hang from the dumps of PyTorch's flight recorder in these files and folders.
+///
+/// ```
+/// let record = |name: &str| format!(
+///     r#"{{"version": "2.10", "pg_config": {{"0": {{"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}}}, "entries": [{{
+///         "process_group": ["0", "default_pg"], "collective_seq_id": 1, "profiling_name": "nccl:{name}", "state": "scheduled",
+///         "time_created_ns": 1, "retired": false, "input_sizes": [[4]], "input_dtypes": ["Float"]}}]}}"#);
+/// let folder = std::env::temp_dir().join(format!("hir-facade-{}", std::process::id()));
+/// std::fs::create_dir_all(&folder)?;
+/// for (rank, name) in ["all_reduce", "broadcast"].iter().enumerate() {
+///     std::fs::write(folder.join(format!("rank_{rank}.json")), record(name))?;
+/// }
+/// let report = hir::explain_hang(&[folder.clone()])?;
+/// assert_eq!(report.findings[0].message, "rank 1 calls broadcast where rank 0 calls all_reduce");
+/// # std::fs::remove_dir_all(&folder)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// No dump can be read.
+pub fn explain_hang(paths: &[PathBuf]) -> Result<HangReport, LoadError> {
+    Ok(hir_hang::report::report(&hir_hang::files::load(paths)?))
 }
 
 /// Plans a program for every rank of a world.
 ///
 /// # Errors
-/// As for [`plan::build`].
+/// What no executor runs: a resharding that is not lowered, unknown scalars, or limits.
 pub fn plan(program: &Program, source: &Source, ranks: usize) -> Result<World, Vec<Diagnostic>> {
-    plan::build(program, &source.lines, ranks)
+    hir_plan::build(program, &source.lines, ranks)
 }
 
 /// Looks for races, deadlocks and unwritten outputs in the plans of all ranks.
 pub fn check(world: &World) -> Report {
-    check::check(world, Checks::ALL_FAULTS)
+    hir_check::check(world, Checks::ALL_FAULTS)
 }
 
 /// Runs all ranks in this process, in the order of the program, on inputs for which sums are exact.

@@ -1,5 +1,7 @@
 //! The Host IR language: conversion between text and arena IR.
 //!
+//! The package is a part of the tools of hir, and its items change with them. The library is the package `hir`.
+//!
 //! `parse` tokenizes and parses a text; `resolve` resolves names, operators and domains and creates one
 //! `ir::Program` for each container. `verify` checks a program, and `print` writes its canonical text.
 //!

@@ -1,5 +1,7 @@
 //! Passes over Host IR, the registry of passes and pipelines, and the driver that runs and checks them.
 //!
+//! The package is a part of the tools of hir, and its items change with them. The library is the package `hir`.
+//!
 //! A pass (`pass`) is a static description and a function that rewrites a program. `transform` contains the
 //! passes, `analysis` the analyses that they use, and `rewrite` shared editing code. `list` lists all passes
 //! and the named pipelines, a `Catalog` has those that a tool knows, `pipeline` parses `a,b{option=value},@name`, and `driver` runs the pipeline and

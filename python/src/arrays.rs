@@ -6,7 +6,7 @@ use half::{
     bf16, f16,
     vec::{HalfBitsVecExt, HalfFloatVecExt},
 };
-use hir::tensor::data::{Data, NdArray, SmallFloat};
+use hir_tensor::data::{Data, NdArray, SmallFloat};
 use numpy::{Element, IntoPyArray, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyUntypedArrayMethods};
 use pyo3::{exceptions::PyTypeError, prelude::*};
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hir::cuda::{CallerPort, CudaError, InProcessGpu, InProcessProgram, PortBuffer, ProcessGroup};
+use hir_cuda::{CallerPort, CudaError, InProcessGpu, InProcessProgram, PortBuffer, ProcessGroup};
 use pyo3::{prelude::*, types::PyBytes};
 
 use crate::{error, world::World};

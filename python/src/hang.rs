@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use grammar::{diagnostic::Diagnostic, source::Source};
-use hir::hang::{
+use hir_hang::{
     diagnostics::{diagnostic, unreadable},
     files, report,
 };

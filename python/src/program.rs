@@ -8,7 +8,8 @@ use grammar::{
     ir::{self, TensorId},
     source::Source,
 };
-use hir::{passes::PassError, plan::smallest_world};
+use hir::PassError;
+use hir_plan::smallest_world;
 use pyo3::{exceptions::PyIndexError, prelude::*};
 
 use crate::{error, interruptible, world::World};
@@ -31,7 +32,7 @@ pub(crate) fn read(
 ) -> PyResult<(Program, String)> {
     let (source, programs, diagnostics) = interruptible::run(py, move || {
         let files = fusions.into_iter().map(|(name, text)| Source::new(name, text));
-        let source = hir::front::source(name, text);
+        let source = hir_front::source(name, text);
         let source = files.fold(source, |source, file| source.with_fusions(&file));
         let (programs, diagnostics) = source.programs();
         (source, programs, diagnostics)

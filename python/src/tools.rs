@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use hir::driver::{commands::dispatch, session::CommandLine};
+use hir_driver::{commands::dispatch, session::CommandLine};
 use pyo3::prelude::*;
 
 /// Runs `hir` with the streams and the signals of this process, and returns its exit code. `start` are the words that start

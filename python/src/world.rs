@@ -3,22 +3,20 @@
 use std::{str::FromStr, sync::Arc};
 
 use grammar::{dtype::DType, source::Source};
-use hir::{
-    check::{Checks, OrderingModel},
-    driver::{
-        run::{RunError, inputs::InputSpec, results, timelines::overlap_json, verdict},
-        session::remove_allowed_by_comments,
-    },
-    plan::{
-        limits::DEFAULT_MEMORY_LIMIT,
-        plan_text,
-        sync::LaunchOrder,
-        timeline::{Timeline, file::TimelineFile, overlap::Overlap},
-    },
-    process::threads::start_workers,
-    sim::Schedule,
-    tensor::{data::NdArray, generate::InputKind},
+use hir_check::{Checks, OrderingModel};
+use hir_driver::{
+    run::{RunError, inputs::InputSpec, results, timelines::overlap_json, verdict},
+    session::remove_allowed_by_comments,
 };
+use hir_plan::{
+    limits::DEFAULT_MEMORY_LIMIT,
+    plan_text,
+    sync::LaunchOrder,
+    timeline::{Timeline, file::TimelineFile, overlap::Overlap},
+};
+use hir_process::threads::start_workers;
+use hir_sim::Schedule;
+use hir_tensor::{data::NdArray, generate::InputKind};
 use pyo3::{
     exceptions::{PyIndexError, PyValueError},
     prelude::*,
@@ -31,8 +29,8 @@ use crate::{arrays, error, interruptible};
 #[pyclass(frozen)]
 pub(crate) struct World {
     pub(crate) source: Arc<Source>,
-    pub(crate) program: Arc<hir::grammar::ir::Program>,
-    pub(crate) world: Arc<hir::plan::World>,
+    pub(crate) program: Arc<grammar::ir::Program>,
+    pub(crate) world: Arc<hir_plan::World>,
 }
 
 #[pymethods]
@@ -46,7 +44,7 @@ impl World {
         checks.model = model;
         (checks.nccl, checks.p2p) = (LaunchOrder::Explicit, None);
         let world = Arc::clone(&self.world);
-        let report = interruptible::run(py, move || hir::check::check(&world, checks))?;
+        let report = interruptible::run(py, move || hir_check::check(&world, checks))?;
         // Findings are indexed by program; all ranks run that of one text.
         let sources = std::slice::from_ref(&*self.source);
         let mut diagnostics: Vec<_> =
@@ -116,7 +114,7 @@ impl World {
 
 /// Runs all ranks on these whole tensors, and on generated values for all other inputs.
 fn simulate(
-    world: &hir::plan::World,
+    world: &hir_plan::World,
     tensors: Vec<(String, NdArray)>,
     seed: u64,
 ) -> Result<Vec<(String, NdArray)>, RunError> {

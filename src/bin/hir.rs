@@ -1,3 +1,3 @@
 //! All tools in one: `hir check`, `hir hang`, `hir opt` and others.
 
-hir::program!("hir", dispatch);
+hir_driver::program!("hir", dispatch);

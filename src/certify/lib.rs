@@ -1,5 +1,7 @@
 //! Certifies that a lowered Host IR program computes what its original computes, on all ranks.
 //!
+//! The package is a part of the tools of hir, and its items change with them. The library is the package `hir`.
+//!
 //! The package reads the texts of the two programs and knows neither the passes nor the planner nor the checker, so that an error in one
 //! of them does not hide from it. `unroll` executes the control flow of each rank, which gives a `trace` of steps and of the actions that
 //! they begin and end; `order` puts the actions of all ranks in an order and checks that nothing races; `execute` executes them in it on

@@ -1,6 +1,8 @@
 //! Proves that the plans of all ranks are free of races, deadlocks and reads of unwritten memory, or reports
 //! where they are not. Nothing is executed.
 //!
+//! The package is a part of the tools of hir, and its items change with them. The library is the package `hir`.
+//!
 //! The checker reads only the plans: `plan::sync` provides the matched communications and the happens-before
 //! order, and `InstKind::visit_accesses` provides the accesses of each instruction. Loops are unrolled and
 //! all ranks are present. A finding therefore names one iteration and one rank, and the absence of findings

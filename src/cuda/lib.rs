@@ -1,6 +1,8 @@
 //! Runs the plan of one rank on one GPU, with streams, events, cuBLASLt, NCCL, peer memory and generated
 //! kernels.
 //!
+//! The package is a part of the tools of hir, and its items change with them. The library is the package `hir`.
+//!
 //! A plan is lowered to an `Executable`, the third representation after `Program` and `Plan`, in stages.
 //! `buffer_assignment` assigns addresses to all buffers from the plans alone. `executable::stream_assignment`
 //! assigns instructions to CUDA streams. `executable::fusion` fuses instructions into kernels, and `epilogue` finds those

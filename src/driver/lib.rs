@@ -3,6 +3,8 @@
 //! know what a program means: that is a rule of the packages below. It must not know which process it is in either: what a run keeps
 //! is in its `session`, and only `src/bin` ends a process.
 //!
+//! The package is a part of the tools of hir, and its items change with them. The library is the package `hir`.
+//!
 //! `commands` are the tools. `session` is what one run has of its own: jobs with different sessions run in one process, also at the same time. `source` opens programs and `tensor_file` tensors. `run` is hir-run, with `job` for several processes and GPUs, `reduce` is hir reduce, and `tool` is common to all tools.
 //!
 //! ```
@@ -32,3 +34,19 @@ pub mod session;
 pub mod source;
 pub mod tensor_file;
 pub mod tool;
+
+/// Makes the program of a tool, whose module is in `commands`: its `main`, and what a process has once.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! program {
+    ($tool:literal, $module:ident) => {
+        #[global_allocator]
+        static ALLOCATOR: hir_process::out_of_memory::Allocator<mimalloc::MiMalloc> =
+            hir_process::out_of_memory::Allocator { tool: $tool, memory: mimalloc::MiMalloc };
+
+        fn main() -> std::process::ExitCode {
+            let line = $crate::session::CommandLine::of_process();
+            $crate::commands::$module::main_with(line).into()
+        }
+    };
+}

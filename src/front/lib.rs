@@ -1,5 +1,7 @@
 //! The list of front ends, from which all tools choose the one that reads a text.
 //!
+//! The package is a part of the tools of hir, and its items change with them. The library is the package `hir`.
+//!
 //! A new front end is a package with a `grammar::source::Reader`, and a line of `FRONT_ENDS`.
 //!
 //! ```

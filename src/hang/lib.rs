@@ -1,5 +1,7 @@
 //! Explains why a PyTorch job hangs, from the dumps of its flight recorder.
 //!
+//! The package is a part of the tools of hir, and its items change with them. The library is the package `hir`.
+//!
 //! PyTorch keeps the last calls of `torch.distributed` of each process, and writes them to a file when a collective times out. `files` finds and reads these dumps
 //! (`pickle` and `json` give `value`s, `dump` and `batch` make a log of `record`s for each rank). `queues` puts the calls into the order in which communicators
 //! pair them, `stall` finds what does not proceed, and `divergence` where the members of a group stop making the same calls. `cause` decides which

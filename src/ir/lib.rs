@@ -1,5 +1,7 @@
 //! What is known of a program: facts that passes, the checker, the editor and front ends ask for, each found in one place.
 //!
+//! The package is a part of the tools of hir, and its items change with them. The library is the package `hir`.
+//!
 //! `dataflow` is the one solver: it follows a program forward or backward through branches and loops. `streams` is the analysis of the
 //! current stream over it. `blocks` visits nested blocks.
 

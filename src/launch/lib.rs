@@ -1,5 +1,7 @@
 //! Connects the processes of a job, and detects the loss of one of them.
 //!
+//! The package is a part of the tools of hir, and its items change with them. The library is the package `hir`.
+//!
 //! `environment` determines the rank of this process, `secret` obtains the job secret, `rendezvous` connects
 //! the process with the others over an encrypted `session`, and `channel` keeps them connected for the whole
 //! run. `handshake` checks that all ranks run the same job. `watchdog` ends a lost job with a `report`, which the caller builds

@@ -1,5 +1,7 @@
 //! `hir lsp`: Host IR programs in an editor, over the Language Server Protocol.
 //!
+//! The package is a part of the tools of hir, and its items change with them. The library is the package `hir`.
+//!
 //! `server` receives the messages of the editor, and `requests` answers those that are requests. A `document` is an open text, with the
 //! `snapshot` that was read last; `check` plans and checks its programs in a thread, which an edit of the text ends; `estimate` summarises
 //! each, and `lenses` has the commands above it. `diagnostics`, `actions` and `format` are about what hir finds and proposes. `names` finds the names of a text, for `navigation` and `hover`;

@@ -1,5 +1,7 @@
 //! The plan: the instructions that one rank executes, with all decisions made.
 //!
+//! The package is a part of the tools of hir, and its items change with them. The library is the package `hir`.
+//!
 //! `build_world` turns a program, a world size and symbol bindings into a `World`: one `Plan` for each rank. Loops are
 //! unrolled, predicates and scalars are evaluated, streams and events are numbered, every tensor is a strided
 //! view of a numbered buffer, and all peers and teams are known ranks. `sync` then matches the communications

@@ -1,6 +1,8 @@
 //! What a process of the tools needs from the system: exit codes, signals, memory that is refused, worker threads, and files that
 //! are written whole or not at all.
 //!
+//! The package is a part of the tools of hir, and its items change with them. The library is the package `hir`.
+//!
 //! The package knows no program and no plan. What the operating system gives only once to a process is process-wide here too,
 //! and the tools in `src/bin` install it: handlers of signals (`interrupt`), the memory limit and the allocator (`out_of_memory`),
 //! worker threads (`threads`), and the lock that lets a file be completed before the process ends (`atomic_file`). All else is in

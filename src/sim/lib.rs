@@ -1,5 +1,7 @@
 //! Simulates all ranks in one process. The simulator defines the semantics of every instruction.
 //!
+//! The package is a part of the tools of hir, and its items change with them. The library is the package `hir`.
+//!
 //! `machine` holds the state of all ranks. `advance`, `queue` and `member` determine which steps may run
 //! next, and `schedule` chooses one. `step`, `collective` and `reshard` access `memory` with the help of
 //! `kernels`. `plan::sync` explains why no step may run.

@@ -1,6 +1,8 @@
 //! Reads StableHLO modules with Shardy shardings, the text that `jax.jit(f).lower(*args).as_text()` returns, and makes programs of
 //! Host IR: a front end beside the reader of `grammar`.
 //!
+//! The package is a part of the tools of hir, and its items change with them. The library is the package `hir`.
+//!
 //! ```text
 //! text ──token, parse──▶ tree ──import──▶ Host IR text ──grammar::read──▶ Program, with positions in the module
 //! ```

@@ -1,5 +1,7 @@
 //! The syntax of Host IR: tokens, the syntax tree, and the parser that LALRPOP generates.
 //!
+//! The package is a part of the tools of hir, and its items change with them. The library is the package `hir`.
+//!
 //! `hir-grammar` scans a text into tokens, repairs what it can, and passes the tokens to `TextParser`, which calls
 //! `ParseEvents` for each part of the container. This package knows no operator and reports no diagnostic. It is separate
 //! from `hir-grammar` so that an edit of that package, or a build of its unit tests, does not compile the parser.

@@ -1,5 +1,7 @@
 //! Tensors: elements and their rounding, elementwise functions, generated inputs, and the shards of ranks.
 //!
+//! The package is a part of the tools of hir, and its items change with them. The library is the package `hir`.
+//!
 //! Both executors compute with these types. The package owns what an element is and how it is rounded. It knows plans, because views
 //! and shards are theirs. It must not know instructions and their order, which are the executors', nor files: reading and writing
 //! tensors is part of the tools. Large tensors are computed on rayon's global pool.

@@ -6,7 +6,7 @@
 //! describes a program, or the program without one statement: the first failure, the schedule under which it
 //! occurs, and the line that causes it; then the findings of the checker. `INSTA_UPDATE=always` writes the table again; review its difference.
 
-use hir::plan::limits::DEFAULT_MEMORY_LIMIT;
+use hir_plan::limits::DEFAULT_MEMORY_LIMIT;
 use std::{
     collections::HashSet,
     fmt::Write,
@@ -23,18 +23,16 @@ use grammar::{
     ops::{Op, OpClass},
     span::LineIndex,
 };
-use hir::driver::run::{
+use hir_check as check;
+use hir_driver::run::{
     inputs::InputSpec,
     oracle,
     trial::{FailureKind, RunFailure, run_trial},
     verdict::{ExpectationSource, expectations},
 };
-use hir::{
-    check,
-    plan::{self, World},
-    sim::footprint,
-    tensor::{data::Data, generate::InputKind},
-};
+use hir_plan::World;
+use hir_sim::footprint;
+use hir_tensor::{data::Data, generate::InputKind};
 use libtest_mimic::{Failed, Trial};
 
 use crate::{
@@ -209,7 +207,7 @@ fn row_without(program: &Program, lines: &LineIndex, run: impl Fn(&World) -> Str
     if let Some(it) = refused(&grammar::verify(program)) {
         return it;
     }
-    match plan::build(program, lines, plan::smallest_world(program)) {
+    match hir_plan::build(program, lines, hir_plan::smallest_world(program)) {
         Ok(plans) => run(&plans),
         Err(faults) => refused(&faults).unwrap_or_default(),
     }
@@ -217,8 +215,8 @@ fn row_without(program: &Program, lines: &LineIndex, run: impl Fn(&World) -> Str
 
 /// Returns the plans of a program that is small enough to run often.
 pub fn plans_if_small(program: &Program, lines: &LineIndex) -> Option<World> {
-    let ranks = Some(plan::smallest_world(program)).filter(|it| *it <= RANKS)?;
-    let plans = plan::build(program, lines, ranks).ok()?;
+    let ranks = Some(hir_plan::smallest_world(program)).filter(|it| *it <= RANKS)?;
+    let plans = hir_plan::build(program, lines, ranks).ok()?;
     let computes = plans.iter().flat_map(|it| &it.buffers).all(|it| Data::zeros(it.dtype, 0).is_ok());
     let instructions: usize = plans.iter().map(|it| it.code.len()).sum();
     (computes && instructions <= INSTRUCTIONS && footprint(&plans).bytes <= MEMORY).then_some(plans)

@@ -1,7 +1,7 @@
 //! Checks the reader of batch files on arbitrary text: each line is a command line, or is refused with its
 //! number and a reason.
 
-use hir::driver::run::batch_file;
+use hir_driver::run::batch_file;
 
 /// Reads a batch file, and computes the canonical form of its options.
 ///

@@ -4,17 +4,15 @@
 use std::{collections::BTreeSet, env, fs, path::PathBuf};
 
 use grammar::{codes::Code, diagnostic::has_errors, ir::Program, span::LineIndex};
-use hir::{
-    driver::run::{
-        inputs::InputSpec,
-        results,
-        verdict::{Criteria, ExpectationSource, expectations, judge_outputs, simulate},
-    },
-    plan::{self, limits::DEFAULT_MEMORY_LIMIT},
-    sim::Schedule,
-    tensor::generate::InputKind,
-};
 use hir_certify::{Settings, certify};
+use hir_driver::run::{
+    inputs::InputSpec,
+    results,
+    verdict::{Criteria, ExpectationSource, expectations, judge_outputs, simulate},
+};
+use hir_plan::limits::DEFAULT_MEMORY_LIMIT;
+use hir_sim::Schedule;
+use hir_tensor::generate::InputKind;
 use libtest_mimic::{Failed, Trial};
 
 use crate::{ROOT, baseline, is_sample, rng::Rng, shown};
@@ -172,7 +170,7 @@ fn refuse_wrong_edits(sources: &[PathBuf]) -> Result<(), Failed> {
                 continue;
             }
             let settings =
-                Settings { ranks: Some(plan::smallest_world(&it.original)), runs: 1, seed: Some(7) };
+                Settings { ranks: Some(hir_plan::smallest_world(&it.original)), runs: 1, seed: Some(7) };
             let verdict = certify(&it.original, &program, &settings);
             match (agree(&it.original, &program), &verdict) {
                 (Some(false), Ok(_)) => {
@@ -194,8 +192,8 @@ fn refuse_wrong_edits(sources: &[PathBuf]) -> Result<(), Failed> {
 /// Returns whether two programs have the same results in the simulator, for inputs for which sums are exact; `None` if one of them does
 /// not run.
 fn agree(original: &Program, edited: &Program) -> Option<bool> {
-    let ranks = plan::smallest_world(original);
-    let plans = |it: &Program| plan::build(it, &LineIndex::new(&grammar::print(it)), ranks).ok();
+    let ranks = hir_plan::smallest_world(original);
+    let plans = |it: &Program| hir_plan::build(it, &LineIndex::new(&grammar::print(it)), ranks).ok();
     let (before, after) = (plans(original)?, plans(edited)?);
     let mut filling = InputSpec::new(InputKind::Exact, 3, &before);
     let [inputs, same] = [filling.fill(&before).ok()?, filling.fill(&after).ok()?];

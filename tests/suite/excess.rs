@@ -9,13 +9,11 @@ use grammar::{
     ops::OpClass,
     span::LineIndex,
 };
-use hir::driver::run::oracle::SimulationOracle;
-use hir::plan::limits::Limits;
-use hir::{
-    check::{Checks, Excess, ExcessKind, Finding, check},
-    plan::{self, Plan},
-    sim::WorkBudget,
-};
+use hir_check::{Checks, Excess, ExcessKind, Finding, check};
+use hir_driver::run::oracle::SimulationOracle;
+use hir_plan::Plan;
+use hir_plan::limits::Limits;
+use hir_sim::WorkBudget;
 use libtest_mimic::{Failed, Trial};
 use passes::{SemanticOracle, Settings};
 
@@ -78,8 +76,8 @@ fn random_lowered_program(seed: u64) -> Option<(String, Program)> {
 /// Returns the number of findings of each kind, after checking that each of them can be removed.
 fn check_findings(text: &str, program: &Program) -> Result<FindingCounts, String> {
     let lines = LineIndex::new(text);
-    let ranks = plan::smallest_world(program);
-    let Ok(plans) = plan::build(program, &lines, ranks) else { return Ok(FindingCounts::default()) };
+    let ranks = hir_plan::smallest_world(program);
+    let Ok(plans) = hir_plan::build(program, &lines, ranks) else { return Ok(FindingCounts::default()) };
     let report = check(&plans, Checks::DEFAULT);
     let excess: Vec<&Excess> = report
         .findings
@@ -115,7 +113,7 @@ fn check_findings(text: &str, program: &Program) -> Result<FindingCounts, String
         };
         let (line, without) = without(program, &plans, it);
         let fault = |what: String| format!("without line {line}, {what}");
-        let after = match plan::build(&without, &lines, ranks) {
+        let after = match hir_plan::build(&without, &lines, ranks) {
             Ok(after) => after,
             // The name of a tensor has lost its storage, or a communication its other side.
             Err(_) if kind == 2 => continue,

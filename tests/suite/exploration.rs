@@ -16,11 +16,9 @@ mod worlds;
 
 use std::{collections::BTreeSet, io::Write};
 
-use hir::{
-    check::{Orders, Party, Race, StepOrder, races, races_in_groups},
-    plan::{Plan, View, ViewOnRank, World, sync},
-    sim::{self, Schedule, SimError, SimOptions},
-};
+use hir_check::{Orders, Party, Race, StepOrder, races, races_in_groups};
+use hir_plan::{Plan, View, ViewOnRank, World, sync};
+use hir_sim::{Schedule, SimError, SimOptions};
 use libtest_mimic::{Failed, Trial};
 
 use crate::setting::number_or;
@@ -235,7 +233,7 @@ fn all_orders(plans: &World) -> Option<Vec<Vec<sync::Step>>> {
 }
 
 fn show(plans: &[Plan]) -> String {
-    plans.iter().map(hir::plan::plan_text).collect()
+    plans.iter().map(hir_plan::plan_text).collect()
 }
 
 /// Runs the plans and returns the outputs and the final contents of all memory.
@@ -244,7 +242,7 @@ fn result(plans: &World, schedule: &Schedule) -> Result<String, String> {
     let watch =
         (0..plans.len()).flat_map(|rank| (0..BUFFERS as u32).map(move |it| place(rank, it))).collect();
     let options = SimOptions { watch, ..SimOptions::default() };
-    match sim::run(plans, vec![Vec::new(); plans.len()], schedule, &options) {
+    match hir_sim::run(plans, vec![Vec::new(); plans.len()], schedule, &options) {
         Ok(it) => Ok(format!("{:?}\n{:?}", it.outputs, it.watched)),
         Err(fault @ (SimError::Deadlock(_) | SimError::SemaphoreLost { .. } | SimError::Program { .. })) => {
             Err(format!("{schedule}: {fault}"))

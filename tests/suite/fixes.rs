@@ -9,7 +9,7 @@
 
 mod mutants;
 
-use hir::plan::limits::DEFAULT_MEMORY_LIMIT;
+use hir_plan::limits::DEFAULT_MEMORY_LIMIT;
 use std::{
     fmt::Write,
     fs,
@@ -25,20 +25,18 @@ use grammar::{
     source::Source,
     span::LineIndex,
 };
-use hir::driver::run::{
+use hir_check::{Checks, check, fix};
+use hir_driver::run::{
     inputs::InputSpec,
     trial::run_trial,
     verdict::{Expectation, ExpectationSource, expectations},
 };
-use hir::{
-    check::{Checks, check, fix},
-    plan::{
-        self, World,
-        timeline::{estimator::Estimator, machine::Machine},
-    },
-    sim::Schedule,
-    tensor::{data::Data, generate::InputKind},
+use hir_plan::{
+    self, World,
+    timeline::{estimator::Estimator, machine::Machine},
 };
+use hir_sim::Schedule;
+use hir_tensor::{data::Data, generate::InputKind};
 use libtest_mimic::{Failed, Trial};
 
 use crate::{
@@ -109,7 +107,7 @@ fn grouped(it: usize) -> String {
 fn check_help(path: &Path) -> Result<(), Failed> {
     let text = fs::read_to_string(path)?;
     let planner = |program: &mut Program, lines: &LineIndex| {
-        plan::build(program, lines, plan::smallest_world(program)).ok()
+        hir_plan::build(program, lines, hir_plan::smallest_world(program)).ok()
     };
     let source = Source::new(shown(path), text.clone());
     let Some(mut program) = source.programs().0.pop() else { return Ok(()) };
@@ -213,7 +211,7 @@ fn mutants(
         let place =
             format!("{name} without {} (line {})", op.name(), lines.line(program.stmt_span(stmt).start));
         let planner = |program: &mut Program, lines: &LineIndex| {
-            plan::build(program, lines, plan::smallest_world(program)).ok()
+            hir_plan::build(program, lines, hir_plan::smallest_world(program)).ok()
         };
         let fixed = fix(&text, 0, Checks::DEFAULT, &planner);
         if by_race {
@@ -259,7 +257,7 @@ fn plans_of_text(text: &str) -> Option<World> {
     let (mut programs, diagnostics) = grammar::read(text);
     let program =
         programs.pop().filter(|it| !has_errors(&diagnostics) && !has_errors(&grammar::verify(it)))?;
-    plan::build(&program, &LineIndex::new(text), plan::smallest_world(&program)).ok()
+    hir_plan::build(&program, &LineIndex::new(text), hir_plan::smallest_world(&program)).ok()
 }
 
 /// Returns the checker's findings without warnings.

@@ -7,7 +7,7 @@
 //! `HIR_PROGRAMS=20000` tries more programs, `HIR_SEED=7` others. A failure prints the smallest failing
 //! program of its seed, and the command line that runs it.
 
-use hir::plan::limits::DEFAULT_MEMORY_LIMIT;
+use hir_plan::limits::DEFAULT_MEMORY_LIMIT;
 use std::{
     collections::BTreeMap,
     fs,
@@ -15,17 +15,15 @@ use std::{
 };
 
 use grammar::{diagnostic::Diagnostic, diagnostic::has_errors, ir::Program, span::LineIndex};
-use hir::driver::run::{
+use hir_check::{Checks, check};
+use hir_driver::run::{
     inputs::InputSpec,
     results, unsharded,
     verdict::{Criteria, Expectation, ExpectationSource, expectations, judge_outputs, simulate},
 };
-use hir::{
-    check::{Checks, check},
-    plan::{self, InstKind, Plan, World},
-    sim::Schedule,
-    tensor::generate::InputKind,
-};
+use hir_plan::{InstKind, Plan, World};
+use hir_sim::Schedule;
+use hir_tensor::generate::InputKind;
 use libtest_mimic::{Failed, Trial};
 use passes::{Settings, Verify};
 
@@ -169,7 +167,7 @@ pub fn check_meaning(text: &str, pipeline: &str) -> Result<bool, String> {
     fail_on_errors("does not read", &diagnostics)?;
     let Some(mut program) = programs.pop() else { return Err("no program".to_owned()) };
     fail_on_errors("does not verify", &grammar::verify(&program))?;
-    let ranks = plan::smallest_world(&program);
+    let ranks = hir_plan::smallest_world(&program);
     let before = build_plans("cannot be planned", &program, &lines, ranks)?;
     let mut filling = InputSpec::new(InputKind::Exact, 0, &before);
     let inputs = filling.fill(&before).map_err(|it| it.to_string())?;
@@ -270,7 +268,7 @@ fn can_lower(text: &str) -> bool {
 }
 
 fn build_plans(what: &str, program: &Program, lines: &LineIndex, ranks: usize) -> Result<World, String> {
-    plan::build(program, lines, ranks).map_err(|faults| match fail_on_errors(what, &faults) {
+    hir_plan::build(program, lines, ranks).map_err(|faults| match fail_on_errors(what, &faults) {
         Ok(()) => what.to_owned(),
         Err(fault) => fault,
     })

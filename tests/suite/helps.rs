@@ -4,10 +4,8 @@
 use std::collections::BTreeSet;
 
 use grammar::{diagnostic::has_errors, source::Source};
-use hir::{
-    check::{Checks, StorageModel, check},
-    plan::{self, sync::LaunchOrder},
-};
+use hir_check::{Checks, StorageModel, check};
+use hir_plan::sync::LaunchOrder;
 use libtest_mimic::{Failed, Trial};
 
 use crate::rng::Rng;
@@ -52,7 +50,7 @@ fn edits(text: &str) -> Result<BTreeSet<(usize, usize, String)>, Failed> {
     let source = Source::new("program".to_owned(), text.to_owned());
     let (mut programs, diagnostics) = source.programs();
     let program = programs.pop().filter(|_| !has_errors(&diagnostics)).ok_or("the program is rejected")?;
-    let plans = plan::build(&program, &source.lines, plan::smallest_world(&program))
+    let plans = hir_plan::build(&program, &source.lines, hir_plan::smallest_world(&program))
         .map_err(|it| format!("{it:?}\n{text}"))?;
     // The edits of `--storage=pytorch` also have the choice to move a Deallocate.
     let checks = Checks {

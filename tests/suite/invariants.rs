@@ -15,13 +15,11 @@ use grammar::{
     render::{Format, Style, render},
     span::LineIndex,
 };
-use hir::driver::run::{inputs::InputSpec, oracle::SimulationOracle};
-use hir::{
-    check::{Checks, check},
-    plan::{self, limits::Limits},
-    sim::{self, Schedule, SimError, WorkBudget},
-    tensor::{dense::DenseTensor, generate::InputKind},
-};
+use hir_check::{Checks, check};
+use hir_driver::run::{inputs::InputSpec, oracle::SimulationOracle};
+use hir_plan::limits::Limits;
+use hir_sim::{Schedule, SimError, WorkBudget};
+use hir_tensor::{dense::DenseTensor, generate::InputKind};
 use passes::{Settings, Verify};
 
 /// Maximum number of ranks that are planned.
@@ -128,8 +126,8 @@ pub fn plans_of_printed(text: &str) -> Result<bool, String> {
 fn plan_texts(program: &Program, text: &str) -> Result<Vec<String>, String> {
     let mut program = program.clone();
     bind_unbound_symbols(&mut program, 8);
-    let ranks = plan::smallest_world(&program).min(RANKS);
-    let plans = plan::build(&program, &LineIndex::new(text), ranks)
+    let ranks = hir_plan::smallest_world(&program).min(RANKS);
+    let plans = hir_plan::build(&program, &LineIndex::new(text), ranks)
         .map_err(|all| all.first().map_or("no fault", |it| it.code.text()).to_owned())?;
     // The text of a large plan takes long.
     if plans.iter().any(|plan| plan.code.len() > INSTRUCTIONS) {
@@ -138,7 +136,7 @@ fn plan_texts(program: &Program, text: &str) -> Result<Vec<String>, String> {
     let without_line = |line: &str| line.split("  ; ").next().unwrap_or_default().trim_end().to_owned();
     Ok(plans
         .iter()
-        .flat_map(|it| plan::plan_text(it).lines().map(without_line).collect::<Vec<_>>())
+        .flat_map(|it| hir_plan::plan_text(it).lines().map(without_line).collect::<Vec<_>>())
         .collect())
 }
 
@@ -188,23 +186,27 @@ fn bind_unbound_symbols(program: &mut Program, value: i64) -> bool {
 fn simulate(program: &Program, lines: &LineIndex) -> Result<(), String> {
     // A program that needs more than `RANKS` ranks cannot be planned here, so the rest of the planner never
     // sees it.
-    let ranks = plan::smallest_world(program).min(RANKS);
-    let Ok(plans) = plan::build(program, lines, ranks) else { return Ok(()) };
-    if sim::footprint(&plans).bytes > BYTES || plans.iter().any(|plan| plan.code.len() > INSTRUCTIONS) {
+    let ranks = hir_plan::smallest_world(program).min(RANKS);
+    let Ok(plans) = hir_plan::build(program, lines, ranks) else { return Ok(()) };
+    if hir_sim::footprint(&plans).bytes > BYTES || plans.iter().any(|plan| plan.code.len() > INSTRUCTIONS) {
         return Ok(());
     }
-    plans.iter().for_each(|plan| drop(plan::plan_text(plan)));
+    plans.iter().for_each(|plan| drop(hir_plan::plan_text(plan)));
     let Ok(inputs) = InputSpec::new(InputKind::Rank, 0, &plans).fill(&plans) else {
         return Ok(());
     };
-    let run =
-        |schedule: &Schedule| match sim::run(&plans, inputs.clone(), schedule, &sim::SimOptions::default()) {
-            Ok(outcome) => Ok(Some(outcome)),
-            Err(SimError::Deadlock(_) | SimError::Program { .. } | SimError::Unsupported { .. }) => Ok(None),
-            Err(
-                fault @ (SimError::SemaphoreLost { .. } | SimError::Internal(_) | SimError::StepNotReady(_)),
-            ) => Err(fault.to_string()),
-        };
+    let run = |schedule: &Schedule| match hir_sim::run(
+        &plans,
+        inputs.clone(),
+        schedule,
+        &hir_sim::SimOptions::default(),
+    ) {
+        Ok(outcome) => Ok(Some(outcome)),
+        Err(SimError::Deadlock(_) | SimError::Program { .. } | SimError::Unsupported { .. }) => Ok(None),
+        Err(fault @ (SimError::SemaphoreLost { .. } | SimError::Internal(_) | SimError::StepNotReady(_))) => {
+            Err(fault.to_string())
+        }
+    };
     let first = run(&Schedule::Program)?;
     let report = check(&plans, Checks::ALL_FAULTS);
     report.findings.iter().for_each(|it| drop(it.diagnostic(&plans, &[])));
@@ -275,11 +277,11 @@ fn is_deterministic(program: &Program, lines: &LineIndex) -> bool {
         ),
         Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => true,
     };
-    let ranks = plan::smallest_world(program);
+    let ranks = hir_plan::smallest_world(program);
     ranks <= RANKS
         && program.stmts.iter().all(is_plain)
-        && plan::build(program, lines, ranks).is_ok_and(|plans| {
-            sim::footprint(&plans).bytes <= LOWERED_BYTES
+        && hir_plan::build(program, lines, ranks).is_ok_and(|plans| {
+            hir_sim::footprint(&plans).bytes <= LOWERED_BYTES
                 && plans.iter().map(|plan| plan.code.len()).sum::<usize>() <= LOWERED_INSTRUCTIONS
         })
 }

@@ -6,7 +6,7 @@
 
 use std::sync::LazyLock;
 
-use hir::cuda::{CudaError, instances};
+use hir_cuda::{CudaError, instances};
 use libtest_mimic::Trial;
 
 use crate::part;

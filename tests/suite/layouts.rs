@@ -5,13 +5,11 @@
 //! `HIR_LAYOUTS=20000` tries more assignments, `HIR_SEED=7` others.
 
 use grammar::span::LineIndex;
-use hir::driver::run::inputs::InputSpec;
-use hir::{
-    cuda::buffer_assignment::{ALIGNMENT, BufferAssignment, BufferSlice},
-    plan::{self, Plan, World},
-    sim::{self, Schedule, SimOptions},
-    tensor::{dense::DenseTensor, generate::InputKind},
-};
+use hir_cuda::buffer_assignment::{ALIGNMENT, BufferAssignment, BufferSlice};
+use hir_driver::run::inputs::InputSpec;
+use hir_plan::{Plan, World};
+use hir_sim::{Schedule, SimOptions};
+use hir_tensor::{dense::DenseTensor, generate::InputKind};
 use libtest_mimic::{Failed, Trial};
 use passes::{Settings, Verify};
 
@@ -61,8 +59,8 @@ fn program(seed: u64) -> Option<World> {
     let mut program = grammar::read(&text).0.pop()?;
     let settings = Settings { verify: Verify::Structural, roundtrip: false };
     passes::run(&mut program, &calls, settings, &mut |_| ()).ok()?;
-    let ranks = plan::smallest_world(&program);
-    plan::build(&program, &LineIndex::new(&text), ranks).ok()
+    let ranks = hir_plan::smallest_world(&program);
+    hir_plan::build(&program, &LineIndex::new(&text), ranks).ok()
 }
 
 /// Returns true if some buffers share bytes, or an error if the sharing changes a result.
@@ -77,7 +75,7 @@ fn check_layouts(plans: &World) -> Result<bool, String> {
             [Schedule::Program, Schedule::Adversarial].into_iter().chain((0..8).map(Schedule::Seed))
         {
             let run = |plans: &World| {
-                sim::run(plans, inputs.clone(), &schedule, &SimOptions::default())
+                hir_sim::run(plans, inputs.clone(), &schedule, &SimOptions::default())
                     .map_err(|it| it.to_string())
             };
             let (own, shared) = (run(plans)?, run(&moved)?);

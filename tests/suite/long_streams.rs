@@ -6,12 +6,10 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use grammar::{dtype::DType, ops::Op};
-use hir::{
-    check::{Checks, Finding, Party, check, races},
-    plan::{
-        Arg, Buffer, Inst, InstKind, Number, Origin, Plan, PlanStream, SignalId, SignalKind, View,
-        ViewOnRank, World,
-    },
+use hir_check::{Checks, Finding, Party, check, races};
+use hir_plan::{
+    Arg, Buffer, Inst, InstKind, Number, Origin, Plan, PlanStream, SignalId, SignalKind, View, ViewOnRank,
+    World,
 };
 use libtest_mimic::{Failed, Trial};
 

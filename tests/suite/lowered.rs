@@ -7,16 +7,13 @@
 //! `HIR_LOWERED=5000` tries more programs, `HIR_SEED=7` others. A failure prints the program and the command
 //! line that reproduces it.
 
-use hir::plan::limits::Limits;
+use hir_plan::limits::Limits;
 use std::{fmt::Write, fs, process::Command};
 
 use grammar::{diagnostic::has_errors, ir::Program, span::LineIndex};
-use hir::driver::run::oracle::SimulationOracle;
-use hir::{
-    check::{Checks, check},
-    plan,
-    sim::WorkBudget,
-};
+use hir_check::{Checks, check};
+use hir_driver::run::oracle::SimulationOracle;
+use hir_sim::WorkBudget;
 use libtest_mimic::Trial;
 use passes::{SemanticOracle, Settings, Verify};
 
@@ -147,7 +144,7 @@ fn check_meaning(text: &str, pipeline: &str) -> Result<bool, String> {
 
 /// Returns the first finding of the checker, or the reason why the program cannot be planned.
 fn fault_in(program: &Program, lines: &LineIndex) -> Option<String> {
-    match plan::build(program, lines, plan::smallest_world(program)) {
+    match hir_plan::build(program, lines, hir_plan::smallest_world(program)) {
         Err(faults) => faults.first().map(|it| it.message.clone()),
         Ok(plans) => {
             let report = check(&plans, Checks::ALL_FAULTS);

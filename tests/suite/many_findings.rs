@@ -4,16 +4,13 @@
 use std::time::Duration;
 
 use grammar::{arena, diagnostic::Diagnostic, ir::Program, source::Source, span::LineIndex};
-use hir::driver::reduce::{
+use hir_check::{Checks, FixLimit, check, fix};
+use hir_driver::reduce::{
     Candidate, CommandRunner,
     failure_test::{FailureOracle, FailureTest, SameFailure},
     reduce,
 };
-use hir::driver::session::Session;
-use hir::{
-    check::{Checks, FixLimit, check, fix},
-    plan,
-};
+use hir_driver::session::Session;
 use libtest_mimic::{Failed, Trial};
 
 use crate::cpu_time::cpu_time;
@@ -75,8 +72,8 @@ fn grows_slowly(
     }
 }
 
-fn planned(program: &mut Program, lines: &LineIndex) -> Option<plan::World> {
-    plan::build(program, lines, plan::smallest_world(program)).ok()
+fn planned(program: &mut Program, lines: &LineIndex) -> Option<hir_plan::World> {
+    hir_plan::build(program, lines, hir_plan::smallest_world(program)).ok()
 }
 
 /// Checks a program, and formats the findings with their helps.

@@ -18,10 +18,8 @@ mod works;
 
 use std::io::Write as _;
 
-use hir::{
-    check::{Checks, Finding, Report, check},
-    plan::World,
-};
+use hir_check::{Checks, Finding, Report, check};
+use hir_plan::World;
 use libtest_mimic::{Failed, Trial};
 
 use crate::{part, rng::Rng, setting};
@@ -75,7 +73,7 @@ fn plans_of(text: &str, ranks: usize) -> Result<World, String> {
     let of = |them: Vec<grammar::diagnostic::Diagnostic>| {
         format!("{}\n{text}", them.iter().map(|it| it.message.as_str()).collect::<Vec<_>>().join("; "))
     };
-    hir::plan::plans_of_text(text, ranks).map_err(of)
+    hir_plan::plans_of_text(text, ranks).map_err(of)
 }
 
 /// Compares the verdict of the checker with that of the search. `counts` selects the findings.

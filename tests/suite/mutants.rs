@@ -14,13 +14,11 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use hir::driver::run::inputs::InputSpec;
-use hir::{
-    check::{Checks, Finding, Orders, Party, StepOrder, check, check_in_groups},
-    plan::{CollectiveKind, InstKind, Plan, View, World, sync},
-    sim::{self, Schedule, SimError},
-    tensor::{data::Data, generate::InputKind},
-};
+use hir_check::{Checks, Finding, Orders, Party, StepOrder, check, check_in_groups};
+use hir_driver::run::inputs::InputSpec;
+use hir_plan::{CollectiveKind, InstKind, Plan, View, World, sync};
+use hir_sim::{Schedule, SimError};
+use hir_tensor::{data::Data, generate::InputKind};
 use libtest_mimic::{Failed, Trial};
 
 use crate::{baseline, part, pipelines::lowering_pipelines, rng::Rng, setting, setting::number_or, shown};
@@ -241,11 +239,11 @@ fn allocates(plans: &[Plan], party: Party) -> bool {
 
 /// Returns the outputs, or `None` if the plans contradict themselves.
 fn result(plans: &World, inputs: &[Vec<Arc<Data>>], schedule: &Schedule) -> Result<Option<String>, String> {
-    let run = sim::run(
+    let run = hir_sim::run(
         plans,
         inputs.to_vec(),
         schedule,
-        &sim::SimOptions { without_shadows: true, ..sim::SimOptions::default() },
+        &hir_sim::SimOptions { without_shadows: true, ..hir_sim::SimOptions::default() },
     );
     match run {
         Ok(it) => Ok(Some(format!("{:?}", it.outputs))),
@@ -421,6 +419,6 @@ fn random_view<'p>(kind: &'p mut InstKind, rank: usize, rng: &mut Rng) -> Option
         InstKind::Alloc { .. }
         | InstKind::Iota { .. }
         | InstKind::Reshard(_)
-        | hir::plan::ordering_insts!() => None,
+        | hir_plan::ordering_insts!() => None,
     }
 }

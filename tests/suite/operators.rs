@@ -17,7 +17,7 @@ use grammar::{
     dtype::DType,
     ops::{AsmFormat, OPS, Op, OpClass, OpDef},
 };
-use hir::tensor::elementwise::{FloatEval, FloatFunction, elementwise};
+use hir_tensor::elementwise::{FloatEval, FloatFunction, elementwise};
 use libtest_mimic::{Failed, Trial};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 

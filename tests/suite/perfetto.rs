@@ -6,10 +6,7 @@
 use std::{fmt::Write, fs, path::Path, process::Command};
 
 use grammar::span::LineIndex;
-use hir::{
-    plan,
-    timeline::{Timeline, estimator::Estimator},
-};
+use hir_plan::timeline::{Timeline, estimator::Estimator};
 use libtest_mimic::{Failed, Trial};
 use serde_json::Value;
 
@@ -66,7 +63,7 @@ pub fn trials() -> Vec<Trial> {
 fn shows_the_timeline(file: &str, pipeline: &str) -> Result<(), Failed> {
     let text = fs::read_to_string(Path::new(ROOT).join(file))?;
     let (program, _) = lowered(pipeline, &text)?.ok_or("not lowered")?;
-    let plans = plan::build(&program, &LineIndex::new(&text), plan::smallest_world(&program));
+    let plans = hir_plan::build(&program, &LineIndex::new(&text), hir_plan::smallest_world(&program));
     let plans = plans.map_err(|faults| format!("{faults:?}"))?;
     let exact = Estimator::default().timeline(&plans, None).map_err(|_| "too many streams")?;
     compare(&exact)?;

@@ -19,15 +19,13 @@ use grammar::{
     ops::OpClass,
     span::LineIndex,
 };
-use hir::driver::{auto::machine::default_estimator, run::inputs::InputSpec};
-use hir::{
-    plan::{
-        self, InstKind, Plan, World,
-        sync::happens_before::{Occurrence, walk},
-    },
-    sim::footprint,
-    tensor::{data::Data, generate::InputKind},
+use hir_driver::{auto::machine::default_estimator, run::inputs::InputSpec};
+use hir_plan::{
+    self, InstKind, Plan, World,
+    sync::happens_before::{Occurrence, walk},
 };
+use hir_sim::footprint;
+use hir_tensor::{data::Data, generate::InputKind};
 use libtest_mimic::{Failed, Trial};
 use passes::{PIPELINES, PassEvent, Settings, Verify};
 
@@ -98,7 +96,7 @@ fn programs(cases: &[PathBuf]) -> Vec<(PathBuf, String)> {
         apply_bindings(&mut program, &bindings).ok()?;
         let is_plain =
             is_unlowered(&program) && text.len() < BYTES && !has_errors(&grammar::verify(&program));
-        let is_small = plan::smallest_world(&program) <= RANKS;
+        let is_small = hir_plan::smallest_world(&program) <= RANKS;
         (is_plain && is_small).then(|| (path.clone(), grammar::print(&program)))
     };
     cases.iter().filter_map(read).collect()
@@ -191,7 +189,7 @@ pub fn lowered(pipeline: &str, text: &str) -> Result<Option<(Program, Vec<Code>)
 }
 
 fn plans(program: &Program, text: &str) -> Result<World, String> {
-    let plans = plan::build(program, &LineIndex::new(text), plan::smallest_world(program));
+    let plans = hir_plan::build(program, &LineIndex::new(text), hir_plan::smallest_world(program));
     plans.map_err(|faults| faults.first().map_or("no plan".to_owned(), |it| it.message.clone()))
 }
 

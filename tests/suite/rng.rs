@@ -1,6 +1,6 @@
 //! Random numbers for tests. The same seed gives the same numbers on every machine.
 
-use hir::tensor::generate::split_mix;
+use hir_tensor::generate::split_mix;
 
 /// A SplitMix64 generator with its state.
 #[derive(Clone, Default)]

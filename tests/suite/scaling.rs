@@ -6,12 +6,9 @@
 use std::{sync::Arc, time::Duration};
 
 use grammar::{Dialect, arena, span::LineIndex};
-use hir::{
-    driver::run::inputs::InputSpec,
-    plan,
-    sim::{self, Schedule, SimOptions, footprint},
-    tensor::generate::InputKind,
-};
+use hir_driver::run::inputs::InputSpec;
+use hir_sim::{Schedule, SimOptions, footprint};
+use hir_tensor::generate::InputKind;
 use libtest_mimic::{Failed, Trial};
 use passes::{PassEvent, Settings, Verify};
 
@@ -93,7 +90,8 @@ fn stage_costs(text: &str) -> Result<Vec<Cost>, Failed> {
     }
     let lines = LineIndex::new(text);
     for program in &programs {
-        plan::build(program, &lines, plan::smallest_world(program)).map_err(|it| format!("{it:?}"))?;
+        hir_plan::build(program, &lines, hir_plan::smallest_world(program))
+            .map_err(|it| format!("{it:?}"))?;
     }
     end("planning");
     if faults.is_empty() { Ok(costs) } else { Err(format!("{faults:?}").into()) }
@@ -132,7 +130,7 @@ fn many_ranks() -> Result<(), Failed> {
         passes::parse("@overlap-allgather-linear{overlap.most-steps=256}").map_err(|it| it.message)?;
     let settings = Settings { verify: Verify::Off, roundtrip: false };
     passes::run(program, &calls, settings, &mut |_| ()).map_err(|it| it.to_string())?;
-    let plans = plan::build(program, &LineIndex::new(&text), RANKS).map_err(|it| format!("{it:?}"))?;
+    let plans = hir_plan::build(program, &LineIndex::new(&text), RANKS).map_err(|it| format!("{it:?}"))?;
     let bytes = footprint(&plans).bytes;
     let shared = plans.iter().all(|it| Arc::ptr_eq(&it.origins, &plans[0].origins));
     if bytes < BYTES && shared {
@@ -148,8 +146,8 @@ fn replicas_share_memory() -> Result<(), Failed> {
     const RANKS: usize = 256;
     let text = column_parallel(RANKS);
     let program = grammar::read(&text).0.pop().ok_or("no program")?;
-    let world = plan::build(&program, &LineIndex::new(&text), RANKS).map_err(|it| format!("{it:?}"))?;
-    let plans: usize = world.iter().map(plan::Plan::bytes).sum();
+    let world = hir_plan::build(&program, &LineIndex::new(&text), RANKS).map_err(|it| format!("{it:?}"))?;
+    let plans: usize = world.iter().map(hir_plan::Plan::bytes).sum();
     let bytes = footprint(&world).bytes;
     // The result has 4 elements for each rank, which are 4 MiB of memory if each rank has its own.
     if bytes > plans + (1 << 20) {
@@ -159,7 +157,7 @@ fn replicas_share_memory() -> Result<(), Failed> {
     if !inputs.iter().all(|it| Arc::ptr_eq(&it[1], &inputs[0][1])) {
         return Err("ranks have copies of a replicated input".into());
     }
-    let outcome = sim::run(&world, inputs, &Schedule::Program, &SimOptions::default())?;
+    let outcome = hir_sim::run(&world, inputs, &Schedule::Program, &SimOptions::default())?;
     let first = outcome.outputs[0][0].as_ref().ok_or("rank 0 has no output")?;
     let is_shared = |it: &Vec<Option<Arc<_>>>| it[0].as_ref().is_some_and(|it| Arc::ptr_eq(it, first));
     if !first.written.is_full() || !outcome.outputs.iter().all(is_shared) {

@@ -3,8 +3,8 @@
 
 use std::{fs::File, io::Read, path::Path, process::Command, thread};
 
-use hir::launch::spawn::{self, Job};
-use hir::process::exit::Exit;
+use hir_launch::spawn::{self, Job};
+use hir_process::exit::Exit;
 use libtest_mimic::{Failed, Trial};
 
 use super::{ROOT, emulator};

@@ -5,13 +5,11 @@
 //! `HIR_STUCK=100000` tries more worlds, `HIR_SEED=7` others.
 
 use grammar::dtype::DType;
-use hir::{
-    plan::{
-        Backend, Buffer, Collective, CollectiveKind, Communicator, Direction, Inst, InstKind, MemHandle,
-        Number, P2pGroup, P2pOp, Plan, PlanStream, ReduceOp, SignalId, SignalKind, View, World,
-    },
-    sim::{self, Schedule, SimError, SimOptions},
+use hir_plan::{
+    Backend, Buffer, Collective, CollectiveKind, Communicator, Direction, Inst, InstKind, MemHandle, Number,
+    P2pGroup, P2pOp, Plan, PlanStream, ReduceOp, SignalId, SignalKind, View, World,
 };
+use hir_sim::{Schedule, SimError, SimOptions};
 use libtest_mimic::{Failed, Trial};
 
 use crate::{rng::Rng, setting::number_or};
@@ -44,7 +42,7 @@ fn agrees(seed: u64) -> Result<bool, String> {
     let schedules = [Schedule::Program, Schedule::Adversarial].into_iter().chain((0..6).map(Schedule::Seed));
     for schedule in schedules {
         let simulated =
-            match sim::run(&plans, vec![Vec::new(); plans.len()], &schedule, &SimOptions::default()) {
+            match hir_sim::run(&plans, vec![Vec::new(); plans.len()], &schedule, &SimOptions::default()) {
                 Ok(_) => None,
                 Err(SimError::Deadlock(it)) => Some(it.to_string()),
                 Err(fault) => return Err(format!("{schedule}: {fault}")),

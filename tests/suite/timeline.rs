@@ -8,15 +8,13 @@ use std::{
 };
 
 use grammar::span::LineIndex;
-use hir::{
-    plan::{self, World},
-    timeline::{
-        SliceKind, Timeline,
-        estimate::{MeasuredTime, measured},
-        estimator::Estimator,
-        file::TimelineFile,
-        overlap::Overlap,
-    },
+use hir_plan::World;
+use hir_plan::timeline::{
+    SliceKind, Timeline,
+    estimate::{MeasuredTime, measured},
+    estimator::Estimator,
+    file::TimelineFile,
+    overlap::Overlap,
 };
 use libtest_mimic::{Failed, Trial};
 use serde_json::Value;
@@ -255,7 +253,7 @@ fn of_clocks_that_differ() -> Result<(), Failed> {
     for (file, pipeline) in LOWERED {
         let text = fs::read_to_string(Path::new(ROOT).join(file))?;
         let (program, _) = lowered(pipeline, &text)?.ok_or(format!("{file} {pipeline}: not lowered"))?;
-        let plans = plan::build(&program, &LineIndex::new(&text), plan::smallest_world(&program));
+        let plans = hir_plan::build(&program, &LineIndex::new(&text), hir_plan::smallest_world(&program));
         let plans = plans.map_err(|faults| format!("{file} {pipeline}: {faults:?}"))?;
         let exact = Estimator::default().timeline(&plans, None).map_err(|_| "too many streams")?;
         for _ in 0..CLOCKS {

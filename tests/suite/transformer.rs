@@ -3,17 +3,18 @@
 //! Every pipeline must preserve its meaning according to the f64 shadows, and a relative error of 1e-6 in one
 //! element after six layers must be detected.
 
-use hir::plan::limits::DEFAULT_MEMORY_LIMIT;
+use hir_plan::limits::DEFAULT_MEMORY_LIMIT;
 use std::fmt::Write;
 
 use grammar::{diagnostic::has_errors, span::LineIndex};
-use hir::driver::run::{
+use hir_driver::run::{
     inputs::InputSpec,
     verdict::{
         Criteria, Expectation, ExpectationSource, OutputVerdict, expectations, judge_outputs, simulate,
     },
 };
-use hir::{plan, sim::Schedule, tensor::generate::InputKind};
+use hir_sim::Schedule;
+use hir_tensor::generate::InputKind;
 use libtest_mimic::{Failed, Trial};
 use passes::{PIPELINES, Settings, Verify};
 
@@ -76,7 +77,7 @@ fn run(text: &str, pipeline: &str, expected: &[Expectation]) -> Result<Option<Ou
             Ok(()) => (),
         }
     }
-    let plans = plan::build(&program, &LineIndex::new(text), 2)
+    let plans = hir_plan::build(&program, &LineIndex::new(text), 2)
         .map_err(|it| format!("{pipeline}: {:?}", it.first().map(|it| it.message.clone())))?;
     let inputs = InputSpec::new(InputKind::Exact, 0, &plans).fill(&plans)?;
     let outcome = simulate(&plans, inputs, &Schedule::Seed(1), DEFAULT_MEMORY_LIMIT)?;

@@ -2,7 +2,7 @@
 //! collectives must give the same bits if the CUDA backend copies over peer memory, and with each other
 //! algorithm, under several schedules.
 
-use hir::plan::limits::DEFAULT_MEMORY_LIMIT;
+use hir_plan::limits::DEFAULT_MEMORY_LIMIT;
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -16,16 +16,13 @@ use grammar::{
     span::LineIndex,
     words::{Algorithm, Backend, CommunicationType},
 };
-use hir::driver::run::{
+use hir_driver::run::{
     inputs::InputSpec,
     results,
     verdict::{Criteria, ExpectationSource, expectations, judge_outputs, simulate},
 };
-use hir::{
-    plan,
-    sim::{self, Schedule},
-    tensor::generate::InputKind,
-};
+use hir_sim::Schedule;
+use hir_tensor::generate::InputKind;
 use libtest_mimic::{Failed, Trial};
 
 /// Maximum number of bytes of a program that is tested.
@@ -174,17 +171,17 @@ fn agrees(program: &Program, lines: &LineIndex, way: TransportChoice) -> Option<
         return None;
     }
     let changed = with_transport(program, way)?;
-    let world = plan::smallest_world(program);
-    let plans = plan::build(program, lines, world).ok()?;
+    let world = hir_plan::smallest_world(program);
+    let plans = hir_plan::build(program, lines, world).ok()?;
     // A deadlock or a race of the program with NCCL is not a fault of a transport. If ranks use communicators
     // in different orders, copies over peer memory make the ranks wait for each other.
-    let crosses = plan::sync::comm_order_cycle(&plans, plan::sync::LaunchOrder::Implicit) != Ok(None);
-    if sim::footprint(&plans).bytes > BYTES || crosses || plans.deadlock().is_some() {
+    let crosses = hir_plan::sync::comm_order_cycle(&plans, hir_plan::sync::LaunchOrder::Implicit) != Ok(None);
+    if hir_sim::footprint(&plans).bytes > BYTES || crosses || plans.deadlock().is_some() {
         return None;
     }
     let mut filling = InputSpec::new(InputKind::Exact, 0, &plans);
     let run =
-        |plans: &plan::World, inputs, schedule| simulate(plans, inputs, &schedule, DEFAULT_MEMORY_LIMIT);
+        |plans: &hir_plan::World, inputs, schedule| simulate(plans, inputs, &schedule, DEFAULT_MEMORY_LIMIT);
     let first = run(&plans, filling.fill(&plans).ok()?, Schedule::Program).ok()?;
     let wanted = results::outputs(&plans, &first).ok()?;
     let basis = || ExpectationSource::Reference { exact: true };
@@ -197,7 +194,7 @@ fn agrees(program: &Program, lines: &LineIndex, way: TransportChoice) -> Option<
             return None;
         }
     }
-    let lowered = match plan::build(&changed, lines, world) {
+    let lowered = match hir_plan::build(&changed, lines, world) {
         Ok(it) => it,
         Err(faults) => return Some(Err(faults.iter().map(|it| it.message.clone()).collect())),
     };

@@ -1,23 +1,20 @@
 //! Checks that every case and sample that is not lowered gives the same result on its ranks as on whole
 //! tensors, with all shardings removed.
 
-use hir::plan::limits::DEFAULT_MEMORY_LIMIT;
+use hir_plan::limits::DEFAULT_MEMORY_LIMIT;
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
 use grammar::{diagnostic::has_errors, ir::Program, span::LineIndex};
-use hir::driver::run::{
+use hir_driver::run::{
     inputs::InputSpec,
     results, unsharded,
     verdict::{Criteria, ExpectationSource, expectations, judge_outputs, simulate},
 };
-use hir::{
-    plan,
-    sim::{self, Schedule},
-    tensor::generate::InputKind,
-};
+use hir_sim::Schedule;
+use hir_tensor::generate::InputKind;
 use libtest_mimic::{Failed, Trial};
 
 /// Maximum number of bytes of a program that is tested.
@@ -55,8 +52,8 @@ fn agrees(program: &Program, lines: &LineIndex) -> Option<Result<(), String>> {
         return None;
     }
     let erased = unsharded::plan_unsharded(program, lines).ok()?;
-    let plans = plan::build(program, lines, plan::smallest_world(program)).ok()?;
-    if sim::footprint(&plans).bytes.max(sim::footprint(&erased).bytes) > BYTES {
+    let plans = hir_plan::build(program, lines, hir_plan::smallest_world(program)).ok()?;
+    if hir_sim::footprint(&plans).bytes.max(hir_sim::footprint(&erased).bytes) > BYTES {
         return None;
     }
     let mut filling = InputSpec::new(InputKind::Exact, 0, &plans);

@@ -6,9 +6,10 @@
 use std::str::FromStr;
 
 use grammar::bindings::Binding;
-use hir::driver::run::{inputs::InputFlag, output::OutputFlag, program_files::ProgramFiles};
-use hir::driver::tensor_file;
-use hir::{sim::ScheduleSet, tensor::generate::InputKind};
+use hir_driver::run::{inputs::InputFlag, output::OutputFlag, program_files::ProgramFiles};
+use hir_driver::tensor_file;
+use hir_sim::ScheduleSet;
+use hir_tensor::generate::InputKind;
 
 /// Maximum number of passes in a pipeline that is run.
 const CALLS: usize = 6;

@@ -1,8 +1,8 @@
-//! Checks that the tables of `hir::driver::tool::usage` agree with the `--help` of each tool.
+//! Checks that the tables of `hir_driver::tool::usage` agree with the `--help` of each tool.
 
 use std::{collections::BTreeSet, path::Path, process::Command};
 
-use hir::driver::tool::usage::{FLAGS_BY_TOOL, OPTIONAL_VALUE};
+use hir_driver::tool::usage::{FLAGS_BY_TOOL, OPTIONAL_VALUE};
 use libtest_mimic::{Failed, Trial};
 
 use crate::timeout::RunWithTimeout;

@@ -2,12 +2,12 @@
 
 use std::io;
 
-use hir::launch::{
+use hir_launch::{
     message::{self, Message},
     secret::Secret,
     session::{self, ANSWER_BYTES, HELLO_BYTES, Initiator, JobKey},
 };
-use hir::process::exit::Exit;
+use hir_process::exit::Exit;
 
 /// Feeds bytes to both ends of a connection: before it is authenticated, after it, and as the content of
 /// messages.

@@ -24,17 +24,15 @@ use grammar::{
     ops::{Op, OpClass},
     span::LineIndex,
 };
-use hir::driver::run::{
+use hir_check::{Checks, fix};
+use hir_driver::run::{
     inputs::InputSpec,
     trial::run_trial,
     verdict::{ExpectationSource, expectations},
 };
-use hir::{
-    check::{Checks, fix},
-    plan::{self, World, limits::DEFAULT_MEMORY_LIMIT},
-    sim::Schedule,
-    tensor::generate::InputKind,
-};
+use hir_plan::{World, limits::DEFAULT_MEMORY_LIMIT};
+use hir_sim::Schedule;
+use hir_tensor::generate::InputKind;
 use libtest_mimic::{Failed, Trial};
 
 use super::{check_results, duration, faults, grouped, plans_of_text};
@@ -187,7 +185,7 @@ fn mutants(
                 continue;
             }
             let planner = |program: &mut Program, lines: &LineIndex| {
-                plan::build(program, lines, plan::smallest_world(program)).ok()
+                hir_plan::build(program, lines, hir_plan::smallest_world(program)).ok()
             };
             let place = format!("{name}: {kind:?}, {what}");
             let fixed = fix(&mutant, 0, Checks::DEFAULT, &planner);

@@ -3,7 +3,7 @@
 //! an order in which they can run.
 
 use grammar::{dtype::DType, ops::Op};
-use hir::plan::{
+use hir_plan::{
     Arg, Backend, Buffer, Collective, CollectiveKind, Communicator, Direction, Inst, InstKind, IoBinding,
     Number, P2pGroup, P2pOp, Plan, PlanStream, ReduceOp, Shard, ShardLayout, SignalId, SignalKind, View,
     ViewOnRank,

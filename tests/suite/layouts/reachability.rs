@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use hir::plan::{Backend, CollectiveKind, Direction, InstKind, Plan, SignalId};
+use hir_plan::{Backend, CollectiveKind, Direction, InstKind, Plan, SignalId};
 
 /// The transitive closure of the order. Each instruction has a begin and an end of its memory accesses: nodes
 /// `n` and `n + 1`.

@@ -4,10 +4,8 @@
 use std::collections::HashMap;
 
 use grammar::dtype::DType;
-use hir::{
-    cuda::buffer_assignment::BufferAssignment,
-    plan::{Arg, Buffer, InstKind, Number, Plan, View},
-};
+use hir_cuda::buffer_assignment::BufferAssignment;
+use hir_plan::{Arg, Buffer, InstKind, Number, Plan, View};
 
 /// The locations of a rank's buffers: the new buffer, and the offset of the first element in it.
 struct Parts {
@@ -99,6 +97,6 @@ fn instruction(kind: &mut InstKind, rank: usize, parts: &[Parts]) {
             let operands = it.operands.iter_mut().chain([&mut it.result]);
             operands.filter_map(|it| it.view.as_mut()).for_each(shift);
         }
-        hir::plan::ordering_insts!() => (),
+        hir_plan::ordering_insts!() => (),
     }
 }

@@ -2,10 +2,8 @@
 
 use std::fmt::Write as _;
 
-use hir::{
-    check::{Checks, Finding, SequencedProgram, order_of_sequence},
-    plan::sync::LaunchOrder,
-};
+use hir_check::{Checks, Finding, SequencedProgram, order_of_sequence};
+use hir_plan::sync::LaunchOrder;
 
 use super::{
     Verdict, plans_of, same_verdict,

@@ -11,10 +11,8 @@ mod random;
 
 use std::collections::BTreeMap;
 
-use hir::{
-    check::{Checks, ExecutionFaultKind, Finding, OrderingModel, StorageModel},
-    plan::{World, sync::P2pQueues},
-};
+use hir_check::{Checks, ExecutionFaultKind, Finding, OrderingModel, StorageModel};
+use hir_plan::{World, sync::P2pQueues};
 
 use self::{collective::Collective, graph::Graph, random::program};
 use super::{

@@ -4,7 +4,7 @@
 //! Without eager initialization, a process group has a communicator for all its ranks and one for the sends and receives of each pair that are in
 //! no group. `P2PCommunication`s are of the process group of all ranks, `Communication`s of that of their team.
 
-use hir::plan::sync::P2pQueues;
+use hir_plan::sync::P2pQueues;
 
 use crate::rng::Rng;
 

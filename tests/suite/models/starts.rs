@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use hir::plan::sync::LaunchOrder;
+use hir_plan::sync::LaunchOrder;
 
 use super::sends::RANKS;
 

@@ -5,7 +5,7 @@ use std::{
     fmt::Write as _,
 };
 
-use hir::check::{Checks, Finding, OrderingModel, StorageModel};
+use hir_check::{Checks, Finding, OrderingModel, StorageModel};
 
 use super::{Verdict, plans_of, same_verdict};
 use crate::rng::Rng;

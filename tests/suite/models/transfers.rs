@@ -9,10 +9,8 @@
 mod graph;
 mod hosts;
 
-use hir::{
-    check::{Checks, Finding, OrderingModel, StorageModel},
-    plan::sync::{LaunchOrder, P2pQueues},
-};
+use hir_check::{Checks, Finding, OrderingModel, StorageModel};
+use hir_plan::sync::{LaunchOrder, P2pQueues};
 
 use self::{
     graph::works_of,

@@ -1,7 +1,7 @@
 //! Works of streams, hosts and kernels, with what each has to follow and the memory that it accesses. A work is executed once all that it
 //! needs are. Two works are unordered if each may be executed before the other one.
 
-use hir::check::OrderingModel;
+use hir_check::OrderingModel;
 
 /// All works of a program.
 pub struct Works {

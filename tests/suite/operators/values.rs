@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, fs, path::Path};
 
 use grammar::dtype::DType;
-use hir::tensor::data::{E4m3, E5m2, Element};
+use hir_tensor::data::{E4m3, E5m2, Element};
 use libtest_mimic::Failed;
 use safetensors::tensor::TensorView;
 

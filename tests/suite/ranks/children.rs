@@ -10,8 +10,8 @@ use std::{
     time::Instant,
 };
 
-use hir::launch::spawn::{self, Job};
-use hir::process::exit::Exit;
+use hir_launch::spawn::{self, Job};
+use hir_process::exit::Exit;
 use libtest_mimic::Failed;
 
 use super::{LIMIT, ON_GPUS, STOPPED, end, expect, port, rank, send};

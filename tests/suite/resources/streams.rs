@@ -140,7 +140,8 @@ fn large_texts_are_not_read() -> Result<(), Failed> {
     let path = folder.0.join("a.hir");
     fs::File::create(&path)?.set_len(5 << 30)?;
     let path = path.display();
-    for line in [format!("$OPT {path}"), format!("$RUN {path}"), format!("$HIR reduce {path} --oracle race")] {
+    for line in [format!("$OPT {path}"), format!("$RUN {path}"), format!("$HIR reduce {path} --oracle race")]
+    {
         expect_exit(
             &format!("ulimit -v 1000000; exec {line}"),
             6,

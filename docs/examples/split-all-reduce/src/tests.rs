@@ -1,7 +1,7 @@
 //! The rewritten programs compute what they computed before, on the simulator.
 
 use grammar::source::Source;
-use hir::sim::SimOutcome;
+use hir::SimOutcome;
 use passes::{Catalog, Settings};
 
 use super::{PASS, unused};

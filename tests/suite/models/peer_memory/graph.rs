@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use hir::plan::sync::P2pQueues;
+use hir_plan::sync::P2pQueues;
 
 use super::{
     super::{

@@ -1,6 +1,6 @@
 //! What a program of sends and receives executes, for races: a kernel that receives ends after the kernels that send to it have begun.
 
-use hir::plan::sync::P2pQueues;
+use hir_plan::sync::P2pQueues;
 
 use super::{
     super::{

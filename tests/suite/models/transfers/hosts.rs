@@ -1,6 +1,6 @@
 //! Whether hosts may block each other where they create communicators, and which kernels wait for which.
 
-use hir::plan::sync::P2pQueues;
+use hir_plan::sync::P2pQueues;
 
 use super::{
     super::{
