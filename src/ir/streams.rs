@@ -279,6 +279,13 @@ impl Streams<'_> {
         inner_blocks(self.program, stmt).iter().flatten().any(|it| self.setting_blocks.contains(it))
     }
 
+    /// Returns whether a statement in the blocks of a loop or branch renews a value.
+    fn renews(&self, stmt: StmtId, value: StreamValue) -> bool {
+        let is_renewed = |it: StmtId| it != stmt && value.is_renewed_by(self.program, it);
+        matches!(value, StreamValue::Index(_) | StreamValue::Joined(_))
+            && any_stmt(self.program, stmt, &is_renewed)
+    }
+
     /// Forgets the values that a statement renews. The current stream itself stays.
     fn renew(&self, stmt: StmtId, state: &mut State) {
         for (number, name) in &mut state.names {
@@ -333,13 +340,14 @@ impl Analysis for Streams<'_> {
 
     fn join(&self, stmt: StmtId, before: Option<&State>, mut one: State, other: &State) -> State {
         let is_loop = before.is_none();
-        if is_loop && !self.changes(stmt) {
+        let is_stable = !self.renews(stmt, one.current) && !self.renews(stmt, other.current);
+        if is_loop && is_stable && !self.changes(stmt) {
             // No iteration changes it: what an earlier round has found before the loop does not count.
             (one.current, one.setter) = (other.current, other.setter);
         } else if one.current != other.current {
             (one.current, one.setter) = (StreamValue::Joined(stmt), Setter::Several);
         } else if one.setter != other.setter {
-            let is_restored = before.filter(|it| it.current == one.current);
+            let is_restored = before.filter(|it| it.current == one.current && is_stable);
             one.setter = is_restored.map_or(Setter::Several, |it| it.setter);
         }
         self.renew(stmt, &mut one);
