@@ -340,14 +340,15 @@ impl Analysis for Streams<'_> {
 
     fn join(&self, stmt: StmtId, before: Option<&State>, mut one: State, other: &State) -> State {
         let is_loop = before.is_none();
-        let is_stable = !self.renews(stmt, one.current) && !self.renews(stmt, other.current);
-        if is_loop && is_stable && !self.changes(stmt) {
+        let [first, second] = [one.current, other.current];
+        let is_stable = || !self.renews(stmt, first) && !self.renews(stmt, second);
+        if is_loop && !self.changes(stmt) && is_stable() {
             // No iteration changes it: what an earlier round has found before the loop does not count.
             (one.current, one.setter) = (other.current, other.setter);
         } else if one.current != other.current {
             (one.current, one.setter) = (StreamValue::Joined(stmt), Setter::Several);
         } else if one.setter != other.setter {
-            let is_restored = before.filter(|it| it.current == one.current && is_stable);
+            let is_restored = before.filter(|it| it.current == one.current && is_stable());
             one.setter = is_restored.map_or(Setter::Several, |it| it.setter);
         }
         self.renew(stmt, &mut one);
