@@ -20,12 +20,6 @@ pub fn nested_blocks(program: &Program, block: BlockId) -> Vec<BlockId> {
     found
 }
 
-/// Visits a statement and all statements nested in it, in program order.
-pub fn walk(program: &Program, stmt: StmtId, visit: &mut dyn FnMut(StmtId)) {
-    visit(stmt);
-    inner_blocks(program, stmt).into_iter().flatten().for_each(|block| program.walk(block, visit));
-}
-
 /// Returns whether a loop certainly executes at least one iteration.
 pub fn has_iterations(program: &Program, it: &For) -> bool {
     program.constant(it.start).zip(program.constant(it.stop)).is_some_and(|(start, stop)| start < stop)
@@ -34,7 +28,7 @@ pub fn has_iterations(program: &Program, it: &For) -> bool {
 /// Returns true if `is` holds for the statement or for one nested in it.
 pub fn any_stmt(program: &Program, stmt: StmtId, is: &dyn Fn(StmtId) -> bool) -> bool {
     let mut found = false;
-    walk(program, stmt, &mut |stmt| found |= is(stmt));
+    program.walk_stmt(stmt, &mut |stmt| found |= is(stmt));
     found
 }
 

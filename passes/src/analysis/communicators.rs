@@ -11,7 +11,6 @@ use grammar::{
     ops::{Op, OpClass},
     words::{Algorithm, Backend},
 };
-use hir_ir::blocks::walk;
 use rustc_hash::FxHashMap;
 
 /// The largest rank that is looked at: a text may name any.
@@ -59,7 +58,7 @@ impl Communicators {
     /// state of a walk over the statements.
     pub fn posts(&self, program: &Program, stmt: StmtId, is_in_group: &mut bool) -> Vec<Post> {
         let mut found = Vec::new();
-        walk(program, stmt, &mut |it| {
+        program.walk_stmt(stmt, &mut |it| {
             let Stmt::Op(it) = &program.stmts[it] else { return };
             let team = || it.get(attr::TEAM).unwrap_or(&self.world).to_vec();
             let post = |begins, runs| Post { number: it.number, team: team(), begins, runs };

@@ -89,7 +89,7 @@ pub fn is_bound_after_iteration(program: &Program, body: BlockId, tensor: Tensor
 pub fn is_unbound_after(program: &Program, block: BlockId, tensor: TensorId) -> bool {
     let mentions = |stmt: &&StmtId| {
         let mut found = false;
-        blocks::walk(program, **stmt, &mut |stmt| {
+        program.walk_stmt(**stmt, &mut |stmt| {
             let Stmt::Op(it) = &program.stmts[stmt] else { return };
             for_each_tensor_use(program, it, &mut |mentioned, _| found |= mentioned == tensor);
         });

@@ -17,7 +17,7 @@ use grammar::{
     ops::OpClass,
 };
 use hir_ir::{
-    blocks::{inner_blocks, nested_blocks, walk},
+    blocks::{inner_blocks, nested_blocks},
     streams::{block_sets_stream, sets_stream},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -199,7 +199,7 @@ impl WaitOrder {
         // In such a loop, the statements of the segment also run on the streams of other iterations.
         if !self.in_conflicting_loop.contains(&block) {
             for stmt in &stmts[from..to] {
-                walk(program, *stmt, &mut |it| own.add(program, storage, it));
+                program.walk_stmt(*stmt, &mut |it| own.add(program, storage, it));
             }
         }
         *segment = Some(StreamSegment { block, range: from..to, own });

@@ -53,9 +53,9 @@ pub fn written_views(program: &Program, bindings: &BindingAnalysis) -> FxHashMap
         // A statement of a branch or loop may be followed by any other statement of it.
         let is_block = blocks::inner_blocks(program, *top).iter().any(Option::is_some);
         if is_block {
-            blocks::walk(program, *top, &mut |stmt| add_writes(stmt, &mut written));
+            program.walk_stmt(*top, &mut |stmt| add_writes(stmt, &mut written));
         }
-        blocks::walk(program, *top, &mut |stmt| add_view(stmt, &written));
+        program.walk_stmt(*top, &mut |stmt| add_view(stmt, &written));
         if !is_block {
             add_writes(*top, &mut written);
         }

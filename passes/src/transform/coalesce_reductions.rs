@@ -29,7 +29,7 @@ use grammar::{
     ops::{AccessMode, Op, TypeRule},
     words::RedOp,
 };
-use hir_ir::{blocks, streams::block_sets_stream};
+use hir_ir::streams::block_sets_stream;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
@@ -193,7 +193,7 @@ impl Bucket {
     /// Returns whether a statement reads a result of the bucket, or changes what a name of an operand is bound to.
     fn ends_before(&self, program: &Program, stmt: StmtId) -> bool {
         let mut ends = false;
-        blocks::walk(program, stmt, &mut |stmt| {
+        program.walk_stmt(stmt, &mut |stmt| {
             let Stmt::Op(it) = &program.stmts[stmt] else { return };
             for_each_tensor_use(program, it, &mut |tensor, mode| {
                 let is_operand = self.operands.contains(&tensor);

@@ -39,7 +39,7 @@ use grammar::{
     ir::{BlockId, If, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
     ops::{AccessMode, Op, OpClass},
 };
-use hir_ir::blocks::{nested_blocks, walk};
+use hir_ir::blocks::nested_blocks;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
@@ -188,7 +188,7 @@ fn is_safe(
         (FxHashSet::default(), FxHashSet::default(), FxHashSet::default());
     for (stmts, all) in [(&stmts[found.view + 1..at], &mut between), (&stmts[at + 1..], &mut behind)] {
         for stmt in stmts {
-            walk(program, *stmt, &mut |stmt| {
+            program.walk_stmt(*stmt, &mut |stmt| {
                 all.insert(stmt);
             });
         }

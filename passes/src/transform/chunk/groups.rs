@@ -12,7 +12,6 @@ use grammar::{
     ops::{AccessMode, Op},
     span::Span,
 };
-use hir_ir::blocks;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
@@ -129,7 +128,7 @@ impl<'p> GroupWriter<'p> {
         self.out.push(stmt);
         let program = &*self.program;
         let names = &mut self.names;
-        blocks::walk(program, stmt, &mut |stmt| {
+        program.walk_stmt(stmt, &mut |stmt| {
             let Stmt::Op(it) = &program.stmts[stmt] else { return };
             for_each_tensor_use(program, it, &mut |tensor, mode| match mode {
                 AccessMode::Write | AccessMode::Bind | AccessMode::Transfer | AccessMode::NoAccess => {

@@ -7,7 +7,7 @@
 //! by exactly the post before it, in loops too.
 
 use grammar::ir::{BlockId, Program, StmtId, TensorId};
-use hir_ir::blocks::{inner_blocks, nested_blocks, walk};
+use hir_ir::blocks::{inner_blocks, nested_blocks};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Posted;
@@ -144,7 +144,7 @@ impl Waits {
     fn place(&mut self, program: &Program, body: BlockId) {
         for outermost in program.block(body) {
             let start = self.at.len();
-            walk(program, *outermost, &mut |stmt| {
+            program.walk_stmt(*outermost, &mut |stmt| {
                 let at = self.at.len();
                 self.at.insert(stmt, at);
                 let awaited = awaited_work(program, stmt);

@@ -32,7 +32,6 @@ use grammar::{
     ir::{BlockId, If, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
     ops::{AccessMode, Op, OpClass},
 };
-use hir_ir::blocks::walk;
 use rustc_hash::FxHashSet;
 
 use super::{UsesByStorage, is_deallocate, is_view};
@@ -137,7 +136,7 @@ fn result_is_unread(
     let mut near: FxHashSet<StmtId> = program.block(block)[found.view..at].iter().copied().collect();
     near.insert(found.copy);
     for stmt in program.block(other) {
-        walk(program, *stmt, &mut |stmt| _ = near.insert(stmt));
+        program.walk_stmt(*stmt, &mut |stmt| _ = near.insert(stmt));
     }
     let mut safe = true;
     for stmt in uses.stmts_of_class(class) {
