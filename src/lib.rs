@@ -92,7 +92,8 @@ pub fn run_passes(program: &mut Program, list: &str) -> Result<(), Box<PipelineE
     passes::run(program, &calls, passes::Settings::default(), &mut |_| ())
 }
 
-/// Proves that a lowered program computes what its original computes, on all ranks, with `runs` of elements of a prime field.
+/// Proves that a lowered program computes what its original computes, on all ranks, up to a small probability of error that the
+/// claim states.
 ///
 /// # Errors
 /// The programs differ, or use what the proof does not cover.
@@ -103,8 +104,10 @@ pub fn certify(original: &Program, lowered: &Program) -> Result<Claim, Fault> {
 /// Explains a hang from the dumps of PyTorch's flight recorder in these files and folders.
 ///
 /// ```
-/// let fault = hir::explain_hang(&["no/such/folder".into()]).err().map(|it| it.to_string());
-/// assert!(fault.is_some_and(|it| it.contains("no/such/folder")));
+/// let report = hir::explain_hang(&["docs/examples/job-hangs".into()])?;
+/// assert!(report.is_hang);
+/// assert!(report.findings[0].message.contains("rank 2"), "{}", report.findings[0].message);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// # Errors
@@ -116,7 +119,7 @@ pub fn explain_hang(paths: &[PathBuf]) -> Result<HangReport, LoadError> {
 /// Plans a program for every rank of a world.
 ///
 /// # Errors
-/// What no executor runs: a resharding that is not lowered, unknown scalars, or limits.
+/// What cannot be planned, such as scalars without a value, or more memory than the default limit.
 pub fn plan(program: &Program, source: &Source, ranks: usize) -> Result<World, Vec<Diagnostic>> {
     hir_plan::build(program, &source.lines, ranks)
 }

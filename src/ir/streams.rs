@@ -111,17 +111,7 @@ impl StreamFacts {
     fn find(program: &Program, is_for_any_count: bool) -> Self {
         let mut facts = Self::default();
         let Some(body) = program.body else { return facts };
-        for block in nested_blocks(program, body) {
-            let sets = |stmt: &StmtId| {
-                let inner = inner_blocks(program, *stmt);
-                stream_set_by(program, *stmt).is_some()
-                    || inner.iter().flatten().any(|it| facts.setting_blocks.contains(it))
-            };
-            if program.block(block).iter().any(sets) {
-                facts.setting_blocks.insert(block);
-            }
-        }
-        let setting_blocks = facts.setting_blocks.clone();
+        let setting_blocks = setting_blocks(program, body);
         let analysis = Streams { program, setting_blocks: &setting_blocks, is_for_any_count };
         let entry = State { current: StreamValue::Entry, setter: Setter::Entry, names: BTreeMap::new() };
         solve(program, body, &entry, &analysis, &mut |point, state| {
@@ -140,7 +130,7 @@ impl StreamFacts {
                 Point::Behind(block) => _ = facts.behind.insert(block, (state.current, setter)),
             }
         });
-        facts
+        Self { setting_blocks, ..facts }
     }
 
     /// Returns the stream that is current before a statement of the container.
@@ -173,6 +163,21 @@ impl StreamFacts {
     pub fn setter_behind(&self, block: BlockId) -> Option<StmtId> {
         self.behind.get(&block)?.1
     }
+}
+
+/// Returns the blocks with a statement that makes a stream current, also in nested blocks.
+fn setting_blocks(program: &Program, body: BlockId) -> FxHashSet<BlockId> {
+    let mut found: FxHashSet<BlockId> = FxHashSet::default();
+    for block in nested_blocks(program, body) {
+        let sets = |stmt: &StmtId| {
+            let inner = inner_blocks(program, *stmt);
+            stream_set_by(program, *stmt).is_some() || inner.iter().flatten().any(|it| found.contains(it))
+        };
+        if program.block(block).iter().any(sets) {
+            found.insert(block);
+        }
+    }
+    found
 }
 
 /// Returns the stream that a statement makes current; `None` if it is no SetCurrentStream.

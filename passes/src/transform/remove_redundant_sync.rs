@@ -60,7 +60,8 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
     // SetCurrentStream.
     loop {
         let mut redundant = FxHashSet::default();
-        // What stands before or behind a loop stays if only the iterations make it redundant: the program is the same with others.
+        // A statement stays if it is redundant only because a loop has iterations: then an edit of the loop cannot change what is
+        // around it.
         let order = SyncOrder { program, streams: &StreamFacts::of_any_count(program) };
         solve(program, body, &SyncState::default(), &order, &mut |point, state| {
             if let Point::Before(stmt) = point

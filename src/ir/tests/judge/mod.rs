@@ -212,7 +212,9 @@ fn judge_rank(
     let mut code: BTreeMap<_, Vec<&Inst>> = BTreeMap::new();
     for inst in &plan.code {
         let origin = plan.origins[inst.origin as usize];
-        origin.stmt.map(|stmt| code.entry((stmt, origin.iteration)).or_default().push(inst));
+        if let Some(stmt) = origin.stmt {
+            code.entry((stmt, origin.iteration)).or_default().push(inst);
+        }
     }
     let (scalars, events, current) = (Scalars::new(program, plan.rank), Vec::new(), vec![None]);
     let mut rank =
