@@ -5,7 +5,7 @@
 
 mod value;
 
-use std::{fmt, marker::PhantomData};
+use std::{fmt, marker::PhantomData, sync::Arc};
 
 use crate::{
     dtype::DType,
@@ -169,6 +169,7 @@ keys! {
         OP_TYPE = "op_type",
         LAYOUT = "layout",
     }
+    Arc<[u8]> { BYTES = "bytes", }
     Vec<usize> { TEAM = "team", }
     Vec<bool> { FLAGS = "flags", }
     Vec<ExprId> {

@@ -45,6 +45,7 @@ pub mod tensor;
 
 mod alike;
 mod canonical;
+mod constant_bytes;
 mod dialect;
 mod domains;
 mod files;
@@ -78,6 +79,7 @@ pub use hir_syntax::{ast, span, token};
 
 pub use alike::summarise;
 pub use canonical::{print, write, write_short};
+pub use constant_bytes::bytes_of;
 pub use dialect::print_as;
 pub use fix::{fix, is_fixable};
 pub use invalid_option::InvalidOption;

@@ -367,6 +367,9 @@ table! {
     TensorConstruct = OpDef { format: AsmFormat::Call, args: &[operand("in", OperandKind::Scalar, AccessMode::Read, Arity::One)],
         ..call("TensorConstruct", TypeRule::Unchecked) };
 
+    /// A tensor of the elements that these bytes are.
+    Constant = OpDef { format: AsmFormat::Call, args: &[attr(BYTES)], ..call("Constant", TypeRule::Generate) };
+
     // ---- indexing and sorting
     /// Selects indices of an axis.
     IndexSelect = OpDef { aliases: &["index_select"], args: &[read("in"), read("index")], attrs: &[attr(DIM)],

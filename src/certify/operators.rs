@@ -103,8 +103,10 @@ impl<'a> Call<'a> {
         stmt.scalars(&mut |it| scalars.push(of.value(it).map(|it| algebra.constant(it, DType::Double))));
         let scalars = scalars.into_iter().collect::<Computed<Vec<_>>>()?;
         let words = stmt.attrs.iter().map(|(name, it)| match it {
-            Attr::Word(_) | Attr::Name(_) | Attr::Bool(_) | Attr::DType(_) => format!("{name}={it:?}"),
-            _ => name.to_string(),
+            Attr::Word(_) | Attr::Name(_) | Attr::Bool(_) | Attr::DType(_) | Attr::Bytes(_) => {
+                (name, Some(it))
+            }
+            _ => (name, None),
         });
         // The numbers of a generator depend on the type.
         let generated = (rule == Rule::Generate).then_some(of.program.tensors[out].dtype);

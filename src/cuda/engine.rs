@@ -43,7 +43,7 @@ mod tuning;
 mod warmup;
 
 pub use algorithms::{AlgorithmUse, Machine};
-pub use bytes::{data as data_of, of as bytes_of};
+pub use bytes::of as bytes_of;
 pub(super) use caller::CallerProgram;
 pub use caller::{CallerPort, CallerPorts, PortBuffer};
 pub use host_profile::{CallCost, HostProfile};

@@ -69,6 +69,8 @@ struct ExecutableBuilder<'a> {
     workspaces: Vec<Option<u64>>,
     /// Scratch memory of instructions, by stream.
     scratch: Vec<Scratch>,
+    /// The device addresses of constants, by the address of their bytes.
+    constants: FxHashMap<usize, u64>,
     /// The temporary buffers of the instruction that is being lowered: addresses and element types. Their numbers follow
     /// those of the plan's buffers.
     temporaries: Vec<(u64, DType)>,
@@ -210,6 +212,7 @@ impl<'a> ExecutableBuilder<'a> {
             workspaces: vec![None; plan.streams.len()],
             last_nccl_group: None,
             scratch: Vec::new(),
+            constants: FxHashMap::default(),
             temporaries: Vec::new(),
             counters: FxHashMap::default(),
             waiting_blocks,

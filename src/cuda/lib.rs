@@ -79,7 +79,7 @@ pub use device_assignment::assign_device;
 pub use discover::device_names;
 pub use engine::{
     AlgorithmUse, CallCost, CallerPort, CallerPorts, Engine, HostProfile, InstTime, LineProfile, Machine,
-    PortBuffer, RunTimes, TimedRuns, Timing, TuneOptions, TunedProduct, Tuning, WarmUp, bytes_of, data_of,
+    PortBuffer, RunTimes, TimedRuns, Timing, TuneOptions, TunedProduct, Tuning, WarmUp, bytes_of,
 };
 pub use error::CudaError;
 pub use executable::fused_instructions;

@@ -19,7 +19,6 @@ use grammar::{
 use hir_process::{atomic_file, input_file::InputFiles};
 use hir_tensor::data::{Data, NdArray, UnsupportedDtype};
 
-mod element_bytes;
 mod literal;
 mod npy;
 mod safetensors_file;

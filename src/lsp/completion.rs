@@ -102,6 +102,7 @@ fn values(it: &OperandDef, program: Option<&Program>) -> Vec<CompletionItem> {
         OperandKind::Axis
         | OperandKind::Name
         | OperandKind::DType
+        | OperandKind::Bytes
         | OperandKind::Team
         | OperandKind::Flags
         | OperandKind::Scalars

@@ -64,7 +64,7 @@ impl InstKind {
                 visit(Access { rank: from.rank, ..read(&from.view) });
                 visit(Access { rank: to.rank, ..write(&to.view) });
             }
-            Self::Fill { to, .. } | Self::Iota { to, .. } => visit(write(to)),
+            Self::Fill { to, .. } | Self::Iota { to, .. } | Self::Constant { to, .. } => visit(write(to)),
             Self::Gemm(it) => {
                 [&it.a, &it.b].into_iter().chain(&it.bias).for_each(|it| visit(read(it)));
                 visit(write(&it.out));
@@ -122,7 +122,7 @@ impl InstKind {
         let mut own = |view: &mut View| change(rank, view);
         match self {
             Self::Copy { from, to } => [from, to].into_iter().for_each(|it| change(it.rank, &mut it.view)),
-            Self::Fill { to, .. } | Self::Iota { to, .. } => own(to),
+            Self::Fill { to, .. } | Self::Iota { to, .. } | Self::Constant { to, .. } => own(to),
             Self::Gemm(it) => {
                 [&mut it.a, &mut it.b, &mut it.out].into_iter().chain(&mut it.bias).for_each(own);
             }

@@ -260,6 +260,7 @@ impl PlanBuilder<'_> {
             (_, Op::Iota) => self.iota(stmt, out, target),
             (_, Op::Eye) => self.eye(stmt, out, target),
             (_, Op::TensorConstruct) => self.construct(stmt, out, target),
+            (_, Op::Constant) => self.constant(stmt, out, target),
             (_, Op::Cat) => {
                 let dim =
                     usize::try_from(self.integer_operand(stmt, stmt.args.len().saturating_sub(1))?).ok();

@@ -1,7 +1,11 @@
-//! Lowers tensors made of host scalars: `TensorConstruct({i0, i1})`.
+//! Lowers tensors made of host scalars, `TensorConstruct({i0, i1})`, or of bytes, `Constant(0x0000803F)`.
+
+use std::sync::Arc;
 
 use grammar::{
+    attr,
     codes::Code,
+    dtype::DType,
     ir::{Expr, ExprId, Function, OpStmt, Operand, SymbolId, TensorId},
 };
 
@@ -61,6 +65,38 @@ impl PlanBuilder<'_> {
             fills.push(InstKind::Fill { to: Box::new(element), value });
         }
         Ok(fills)
+    }
+
+    /// Returns the instruction that sets `target`, this rank's part of `out`, to its elements of a constant.
+    pub(super) fn constant(&self, stmt: &OpStmt, out: TensorId, target: &View) -> Result<Vec<InstKind>> {
+        let Some(bytes) = stmt.get(attr::BYTES) else {
+            return Err(self.unsupported(stmt.op, "it needs the bytes of its elements"));
+        };
+        let layout = self.generated_layout(stmt, out, target)?;
+        let Some(size) = self.program.tensors[out].dtype.map(DType::size).filter(|it| *it > 0) else {
+            return Err(self.unsupported(stmt.op, "its elements have no bytes that hir knows"));
+        };
+        let count: usize = layout.shape.iter().product();
+        if bytes.len() != count.saturating_mul(size) {
+            let message = format!(
+                "`{}`: {} bytes do not fill a tensor of shape {:?}",
+                stmt.op.name(),
+                bytes.len(),
+                layout.shape
+            );
+            return Err(self.error(Code::RuntimeShape, message, "the shapes do not match"));
+        }
+        let (starts, len) = layout.global_runs();
+        let own = match &starts[..] {
+            [0] if len == count => Arc::clone(bytes),
+            _ => starts
+                .iter()
+                .filter_map(|start| bytes.get(start * size..(start + len) * size))
+                .collect::<Vec<_>>()
+                .concat()
+                .into(),
+        };
+        Ok(vec![InstKind::Constant { to: Box::new(target.clone()), bytes: own }])
     }
 
     /// Returns the items of an array constructor, or of the array that a symbol of `Index definitions:`

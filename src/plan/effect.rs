@@ -138,6 +138,7 @@ impl InstKind {
             Self::Copy { .. } => cost(CostClass::DataMovement, "copy"),
             Self::Fill { .. } => cost(CostClass::DataMovement, "fill"),
             Self::Iota { .. } => cost(CostClass::DataMovement, "iota"),
+            Self::Constant { .. } => cost(CostClass::DataMovement, "constant"),
             Self::Alloc { zeroed: Some(_), .. } => cost(CostClass::DataMovement, "zero"),
             Self::Gemm(it) => CostInfo { reduction_len: it.depth(), ..cost(CostClass::Compute, "gemm") },
             Self::Attention(it) => {

@@ -127,6 +127,13 @@ pub enum InstKind {
         /// The difference of neighbours.
         step: i64,
     },
+    /// Sets the elements to constants.
+    Constant {
+        /// The destination.
+        to: Box<View>,
+        /// The bytes of the elements in row-major order, of the type of the destination, each from the lowest to the highest.
+        bytes: Arc<[u8]>,
+    },
     /// Computes a matrix product.
     Gemm(Box<Gemm>),
     /// Computes an attention, with scores that no buffer of the plan holds.
@@ -232,6 +239,7 @@ macro_rules! local_insts {
             | $crate::InstKind::Copy { .. }
             | $crate::InstKind::Fill { .. }
             | $crate::InstKind::Iota { .. }
+            | $crate::InstKind::Constant { .. }
             | $crate::InstKind::Gemm(_)
             | $crate::InstKind::Attention(_)
             | $crate::InstKind::Routine(_)

@@ -73,6 +73,7 @@ pub fn inst_text(plan: &Plan, inst: &Inst) -> String {
         InstKind::Copy { from, to } => format!("copy {} <- {}", place(to), place(from)),
         InstKind::Fill { to, value } => format!("fill {} <- {}", view(to), number(*value)),
         InstKind::Iota { to, start, step } => format!("iota {} <- {start}, step {step}", view(to)),
+        InstKind::Constant { to, bytes } => format!("constant {} <- {} bytes", view(to), bytes.len()),
         InstKind::Gemm(it) => {
             let bias = it.bias.as_ref().map_or(String::new(), |bias| format!(" + {}", view(bias)));
             format!("gemm {} <- {} x {}{bias}", view(&it.out), view(&it.a), view(&it.b))

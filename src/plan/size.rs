@@ -41,6 +41,9 @@ impl Plan {
 fn heap(kind: &InstKind) -> usize {
     let mut bytes = 0;
     kind.visit_accesses(0, &mut |it| bytes += BLOCK + size_of::<ViewOnRank>() + view(it.view));
+    if let InstKind::Constant { bytes: elements, .. } = kind {
+        bytes += elements.len() / Arc::strong_count(elements);
+    }
     bytes
         + match kind {
             InstKind::ShareMemHandles { handles } => BLOCK + handles.len() * size_of::<MemHandle>(),
@@ -50,7 +53,7 @@ fn heap(kind: &InstKind) -> usize {
                 shards.chain(body).sum::<usize>() + it.buffers.len() * size_of::<Buffer>()
             }
             InstKind::OpaqueCall(it) => it.code.len(),
-            // These own nothing on the heap except views.
+            // These own nothing more on the heap.
             crate::local_insts!()
             | InstKind::Collective(_)
             | InstKind::P2pGroup(_)

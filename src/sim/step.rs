@@ -15,7 +15,7 @@ use super::{
 };
 use hir_plan::{Arg, InstKind, Number, Plan, View, ViewKey, ViewOnRank};
 use hir_tensor::{
-    data::{Data, WrittenMask},
+    data::{Data, WrittenMask, bytes::of_little_endian},
     dense::DenseTensor,
 };
 
@@ -243,6 +243,10 @@ impl Memories<'_> {
                 let mut data = self.zeros_for(rank, to)?;
                 let value = |it: usize| Number::Int(start.wrapping_add(step.wrapping_mul(it as i64)));
                 notes.exactness.count((0..data.len()).filter(|&it| data.set(it, value(it))).count());
+                (&**to, DenseTensor::full(to.shape.clone(), data))
+            }
+            InstKind::Constant { to, bytes } => {
+                let data = of_little_endian(self.dtype(rank, to)?, bytes).map_err(KernelError::from)?;
                 (&**to, DenseTensor::full(to.shape.clone(), data))
             }
             InstKind::Gemm(it) => {

@@ -38,7 +38,7 @@ pub enum TokenKind {
     /// A name, which may contain dots, or an address.
     #[regex(r"[A-Za-z_][A-Za-z0-9_]*((\.|::)[A-Za-z_][A-Za-z0-9_]*)*")]
     #[regex(r"std::complex<(float|double)>")]
-    #[regex(r"0x[0-9a-fA-F]+")]
+    #[regex(r"0x[0-9a-fA-F]*")]
     Word,
     /// `.logical_size`.
     #[regex(r"\.[A-Za-z_][A-Za-z0-9_]*")]

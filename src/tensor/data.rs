@@ -8,6 +8,7 @@ use half::{bf16, f16};
 
 use hir_plan::{Number, View};
 
+pub mod bytes;
 mod element;
 mod equality;
 mod mask;

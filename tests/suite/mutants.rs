@@ -394,7 +394,7 @@ fn random_view<'p>(kind: &'p mut InstKind, rank: usize, rng: &mut Rng) -> Option
             let skipped = rng.below(2);
             mine.nth(skipped).map(|it| &mut it.view)
         }
-        InstKind::Fill { to, .. } => Some(&mut **to),
+        InstKind::Fill { to, .. } | InstKind::Constant { to, .. } => Some(&mut **to),
         InstKind::Gemm(it) => Some(if rng.below(2) == 0 { &mut it.a } else { &mut it.out }),
         InstKind::OpaqueCall(it) => it.outputs.first_mut(),
         InstKind::Attention(it) => Some(if rng.below(2) == 0 { &mut it.query } else { &mut it.out }),

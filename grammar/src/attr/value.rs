@@ -1,5 +1,7 @@
 //! Attribute values, and the kinds of operands in the op table.
 
+use std::sync::Arc;
+
 use crate::{
     dtype::DType,
     ids::{AxisId, ExprId, StmtId, StreamId, TensorId, UnitId},
@@ -44,6 +46,8 @@ pub enum Attr {
     DType(DType),
     /// `true`, `false`.
     Bool(bool),
+    /// The bytes of the elements of a constant, each from the lowest to the highest (`0x0000803f`). Shared, because they may be many.
+    Bytes(Arc<[u8]>),
     /// World ranks (`team=(0 1)`).
     Team(Vec<usize>),
     /// Booleans in braces (`flags={true, false}`).
@@ -71,6 +75,7 @@ macro_rules! constant_attrs {
             | $crate::ir::Attr::Name(_)
             | $crate::ir::Attr::DType(_)
             | $crate::ir::Attr::Bool(_)
+            | $crate::ir::Attr::Bytes(_)
             | $crate::ir::Attr::Team(_)
             | $crate::ir::Attr::Flags(_)
             | $crate::ir::Attr::Unit(_)
@@ -98,6 +103,7 @@ impl Attr {
             Self::Name(_) => kind == OperandKind::Name,
             Self::DType(_) => kind == OperandKind::DType,
             Self::Bool(_) => kind == OperandKind::Bool,
+            Self::Bytes(_) => kind == OperandKind::Bytes,
             Self::Team(_) => kind == OperandKind::Team,
             Self::Flags(_) => kind == OperandKind::Flags,
             Self::Scalars(_) => kind == OperandKind::Scalars,
@@ -131,6 +137,8 @@ pub enum OperandKind {
     DType,
     /// `true` or `false`.
     Bool,
+    /// The bytes of elements.
+    Bytes,
     /// World ranks.
     Team,
     /// Booleans in braces.
@@ -160,6 +168,7 @@ impl OperandKind {
             | Self::Name
             | Self::DType
             | Self::Bool
+            | Self::Bytes
             | Self::Team
             | Self::Flags
             | Self::Scalars
@@ -230,6 +239,7 @@ values! {
     }
     borrowed {
         String => str: Name,
+        Arc<[u8]> => Arc<[u8]>: Bytes,
         Vec<usize> => [usize]: Team,
         Vec<bool> => [bool]: Flags,
         Vec<ExprId> => [ExprId]: Scalars,

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::{Dialect, Printer};
 use crate::{
+    constant_bytes::{digits_of, push_digits},
     ir::{Attr, ExprId, Operand, Stmt, Stream, StreamId},
     text::{Inline, axis_text, expr_text, stream_text},
 };
@@ -17,6 +18,7 @@ impl Printer<'_> {
             Attr::Scalar(scalar) => {
                 let _ = write!(self.out, "{}", Inline(self.program, *scalar));
             }
+            Attr::Bytes(bytes) => push_digits(&mut self.out, bytes),
             Attr::Team(team) => {
                 for (at, rank) in team.iter().enumerate() {
                     let _ = write!(self.out, "{}{rank}", if at == 0 { "(" } else { " " });
@@ -50,6 +52,7 @@ impl Printer<'_> {
             Attr::Name(name) => name.clone(),
             Attr::DType(dtype) => dtype.to_string(),
             Attr::Bool(value) => value.to_string(),
+            Attr::Bytes(bytes) => digits_of(bytes),
             Attr::Team(team) => {
                 let ranks: Vec<String> = team.iter().map(usize::to_string).collect();
                 format!("({})", ranks.join(" "))

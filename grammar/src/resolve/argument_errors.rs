@@ -219,6 +219,7 @@ pub(super) fn expected_kind_text(kind: OperandKind) -> &'static str {
         OperandKind::Word(_) | OperandKind::Name => "a word",
         OperandKind::DType => "an element type",
         OperandKind::Bool => "`true` or `false`",
+        OperandKind::Bytes => "two hexadecimal digits for each byte behind `0x`",
         OperandKind::Team => "ranks in parentheses, `(0 1)`",
         OperandKind::Flags => "`true` and `false` in braces",
         OperandKind::Scalars => "scalars in braces",

@@ -5,6 +5,7 @@ use crate::{
     ast,
     attr::{AttrName, OperandKind},
     codes::Code,
+    constant_bytes::bytes_of,
     diagnostic::Diagnostic,
     dtype::DType,
     ir::{Attr, ExprId, OpStmt, Operand, PartRole, Stmt, StmtId},
@@ -286,6 +287,7 @@ impl<'s> Resolver<'s, '_> {
             (OperandKind::DType, ast::ExprKind::Word(word)) => DType::from_name(word).map(Attr::DType),
             (OperandKind::Bool, ast::ExprKind::Word("true")) => Some(Attr::Bool(true)),
             (OperandKind::Bool, ast::ExprKind::Word("false")) => Some(Attr::Bool(false)),
+            (OperandKind::Bytes, ast::ExprKind::Word(digits)) => bytes_of(digits).map(Attr::Bytes),
             (OperandKind::Team, ast::ExprKind::Team(ranks)) => {
                 ranks.iter().map(|rank| usize::try_from(*rank).ok()).collect::<Option<_>>().map(Attr::Team)
             }
@@ -338,6 +340,7 @@ impl<'s> Resolver<'s, '_> {
                 | OperandKind::Name
                 | OperandKind::DType
                 | OperandKind::Bool
+                | OperandKind::Bytes
                 | OperandKind::Team
                 | OperandKind::Flags
                 | OperandKind::Scalars

@@ -127,6 +127,7 @@ impl ProgramGenerator {
             OperandKind::Name => self.pick(&["left", "two_words"]).to_owned(),
             OperandKind::DType => DType::ALL[self.below(DType::ALL.len())].to_string(),
             OperandKind::Bool => self.pick(&["true", "false"]).to_owned(),
+            OperandKind::Bytes => self.pick(&["0x", "0x00FF80"]).to_owned(),
             OperandKind::Team => self.pick(&["(0)", "(0 1)", "(2 0 3)"]).to_owned(),
             OperandKind::Flags => self.pick(&["{true}", "{true, false}", "{}"]).to_owned(),
             OperandKind::Scalars => format!("{{{}, {}}}", self.inline(1), self.inline(1)),

@@ -132,6 +132,7 @@ impl<'p> MentionOrder<'p> {
             | Attr::Name(_)
             | Attr::DType(_)
             | Attr::Bool(_)
+            | Attr::Bytes(_)
             | Attr::Team(_)
             | Attr::Flags(_) => (),
         }

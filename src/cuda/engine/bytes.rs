@@ -1,8 +1,6 @@
-//! Converts elements to and from the bytes in device memory.
+//! The bytes of elements as they are uploaded to device memory.
 
-use grammar::dtype::DType;
-
-use hir_tensor::data::{Data, Element, UnsupportedDtype, each};
+use hir_tensor::data::{Data, Element, each};
 
 /// Returns the bytes of all elements.
 pub fn of(data: &Data) -> &[u8] {
@@ -14,25 +12,10 @@ pub fn of(data: &Data) -> &[u8] {
     each!(data, it => all(it))
 }
 
-/// Returns the elements with these bytes.
-///
-/// # Errors
-/// `Data` does not support the element type.
-pub fn data(dtype: DType, bytes: &[u8]) -> Result<Data, UnsupportedDtype> {
-    fn all<T: Element>(elements: &mut [T], bytes: &[u8]) {
-        for (slot, bytes) in elements.iter_mut().zip(bytes.chunks_exact(size_of::<T>())) {
-            let mut word = [0; 8];
-            word[..bytes.len()].copy_from_slice(bytes);
-            *slot = T::from_bits(u64::from_le_bytes(word));
-        }
-    }
-    let mut out = Data::zeros(dtype, bytes.len() / dtype.size().max(1))?;
-    each!(&mut out, it => all(it, bytes));
-    Ok(out)
-}
-
 #[cfg(test)]
 mod tests {
+    use hir_tensor::data::{UnsupportedDtype, bytes::of_little_endian};
+
     use super::*;
 
     #[test]
@@ -44,7 +27,7 @@ mod tests {
             Data::U8(vec![255]),
             Data::Bf16(vec![half::bf16::from_f32(-2.5); 3]),
         ] {
-            assert_eq!(data(it.dtype(), of(&it))?, it);
+            assert_eq!(of_little_endian(it.dtype(), of(&it))?, it);
         }
         Ok(())
     }

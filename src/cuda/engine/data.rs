@@ -11,7 +11,10 @@ use crate::{
     kernels::{BLOCK, CommonKernel},
 };
 use hir_plan::View;
-use hir_tensor::{data::Data, dense::DenseTensor};
+use hir_tensor::{
+    data::{Data, bytes::of_little_endian},
+    dense::DenseTensor,
+};
 
 /// Maximum number of blocks that negate an input: enough to use the bandwidth of the memory.
 const NEGATE_BLOCKS: usize = 1024;
@@ -69,7 +72,7 @@ impl Engine {
                 Some(it) => {
                     // SAFETY: `host_buffer` has this many bytes, and the copies to it are complete.
                     let bytes = unsafe { std::slice::from_raw_parts(it.host_buffer, it.bytes) };
-                    let whole = bytes::data(it.dtype, bytes)
+                    let whole = of_little_endian(it.dtype, bytes)
                         .map_err(|it| CudaError::Internal(format!("cannot read an output: {it}")))?;
                     Some(DenseTensor::full(it.view.shape.clone(), whole.gather(&it.view)))
                 }
@@ -90,7 +93,7 @@ impl Engine {
             self.memory.view_address(rank, view)?;
             let mut bytes = vec![0; self.memory.assignment.ranks[rank].buffers[view.buffer as usize].bytes];
             self.device.read(&mut bytes, self.memory.buffer_address(rank, view.buffer)?)?;
-            let whole = bytes::data(self.memory.view_dtype(rank, view), &bytes)
+            let whole = of_little_endian(self.memory.view_dtype(rank, view), &bytes)
                 .map_err(|it| CudaError::Internal(format!("cannot read a tensor: {it}")))?;
             blocks.push(DenseTensor::full(view.shape.clone(), whole.gather(view)));
         }

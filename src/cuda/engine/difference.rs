@@ -2,7 +2,10 @@
 
 use super::{Engine, Output, bytes};
 use crate::{CudaError, ProcessGroup};
-use hir_tensor::{data::Data, shard::unravel_index};
+use hir_tensor::{
+    data::{Data, bytes::of_little_endian},
+    shard::unravel_index,
+};
 
 /// Copies of the outputs of a run: the bytes of each, indexed by output.
 pub(super) type KeptOutputs = Vec<Vec<u8>>;
@@ -27,7 +30,7 @@ impl Engine {
                 continue;
             }
             let part = |bytes: &[u8]| -> Result<Data, CudaError> {
-                let whole = bytes::data(it.dtype, bytes)
+                let whole = of_little_endian(it.dtype, bytes)
                     .map_err(|it| CudaError::Internal(format!("cannot compare an output: {it}")))?;
                 Ok(whole.gather(&it.view))
             };

@@ -117,6 +117,7 @@ fn constants(inst: &Inst) -> Vec<Number> {
             .collect(),
         InstKind::Alloc { .. }
         | InstKind::Copy { .. }
+        | InstKind::Constant { .. }
         | InstKind::Gemm(_)
         | InstKind::OpaqueCall(_)
         | InstKind::Routine(_)

@@ -1,5 +1,7 @@
 //! Lowers elementwise instructions that are not fused, and copies.
 
+use std::sync::Arc;
+
 use super::{Command, ExecutableBuilder};
 use crate::{
     device::Copy2d,
@@ -76,6 +78,39 @@ impl ExecutableBuilder<'_> {
             self.push_launch(at, stream, launch);
         }
         Ok(())
+    }
+
+    /// Lowers a constant: uploads its bytes now, to memory that the executable keeps, from where each run copies them.
+    pub(super) fn lower_constant(
+        &mut self,
+        at: u32,
+        inst: &Inst,
+        stream: LogicalStream,
+        to: &View,
+        bytes: &Arc<[u8]>,
+    ) -> Result<(), CudaError> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        // Iterations and ranks of a program share the bytes of a constant.
+        let key = Arc::as_ptr(bytes).cast::<u8>() as usize;
+        let address = match self.constants.get(&key) {
+            Some(known) => *known,
+            None => {
+                let address = self.memory.allocate_scratch(self.device, bytes.len())?;
+                self.device.upload(address, bytes, stream.stream)?;
+                self.constants.insert(key, address);
+                address
+            }
+        };
+        let (dense, target) = (View::contiguous(0, to.shape.clone()), self.local_view(to)?);
+        let source = DeviceView { address, dtype: target.dtype, view: &dense };
+        if to.is_contiguous() {
+            self.push(at, stream, Command::Copy { to: target.address, from: address, bytes: bytes.len() });
+            return Ok(());
+        }
+        let op = ElementwiseOp::new(ScalarFunction::Convert, vec![ElementwiseArg::View(source)], target);
+        self.lower_elementwise(at, inst, stream, &op)
     }
 
     /// Lowers a copy: to a memory copy if the types are equal and the elements lie in rows, else to a kernel.

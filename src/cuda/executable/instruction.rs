@@ -30,6 +30,7 @@ impl ExecutableBuilder<'_> {
                     return self.lower_elementwise(at, inst, stream, &op);
                 }
             }
+            InstKind::Constant { to, bytes } => return self.lower_constant(at, inst, stream, to, bytes),
             InstKind::Gemm(it) => return self.lower_matmul(at, inst, stream, it, None).map(|_| ()),
             InstKind::OpaqueCall(it) => return Err(refuse(it.reason().into())),
             InstKind::Routine(it) => return self.lower_routine(at, inst, stream, it),

@@ -25,7 +25,10 @@ use hir_plan::timeline::estimate::MeasuredTime;
 use hir_plan::{InstKind, Plan, View, ViewOnRank, World};
 use hir_process::exit::FailureExit;
 use hir_sim::SimOutcome;
-use hir_tensor::{data::Data, dense::DenseTensor};
+use hir_tensor::{
+    data::{Data, bytes::of_little_endian},
+    dense::DenseTensor,
+};
 
 /// The parameters of a job on GPUs.
 pub struct GpuJob<'a> {
@@ -378,7 +381,7 @@ fn gather(
                 let message = format!("rank {} sent too few bytes of {}", plan.rank, port.name);
                 JobFailure::Internal(message)
             })?;
-            let data = hir_cuda::data_of(port.dtype, part).map_err(RunError::Dtype)?;
+            let data = of_little_endian(port.dtype, part).map_err(RunError::Dtype)?;
             outcome.outputs[plan.rank][at] = Some(Arc::new(DenseTensor::full(view.shape.clone(), data)));
         }
     }
@@ -416,7 +419,7 @@ fn read_watched(job: &GpuJob<'_>, engine: &Engine, member: &JobRank) -> Result<V
         let Some(part) = part else {
             return Err(JobFailure::Internal(format!("rank {} sent too few bytes", place.rank)));
         };
-        let data = hir_cuda::data_of(dtype, part).map_err(RunError::Dtype)?;
+        let data = of_little_endian(dtype, part).map_err(RunError::Dtype)?;
         blocks.push(DenseTensor::full(place.view.shape.clone(), data));
     }
     Ok(blocks)

@@ -4,12 +4,9 @@ use std::path::Path;
 
 use grammar::dtype::DType;
 
-use super::{
-    IoError,
-    element_bytes::{ByteOrder, fault_in_elements, little_endian, set_elements},
-    format_error,
-};
+use super::{IoError, format_error};
 use hir_plan::View;
+use hir_tensor::data::bytes::{ByteOrder, fault_in_elements, little_endian, set_elements};
 use hir_tensor::data::{Data, NdArray};
 
 mod header;

@@ -5,11 +5,8 @@ use std::{collections::BTreeMap, path::Path};
 use grammar::dtype::DType;
 use safetensors::{SafeTensors, tensor::TensorView};
 
-use super::{
-    IoError,
-    element_bytes::{ByteOrder, fault_in_elements, little_endian, set_elements},
-    format_error,
-};
+use super::{IoError, format_error};
+use hir_tensor::data::bytes::{ByteOrder, fault_in_elements, little_endian, set_elements};
 use hir_tensor::data::{Data, NdArray, UnsupportedDtype};
 
 /// The types that both safetensors and `Data` support.

@@ -241,6 +241,7 @@ fn computation(buffers: &[Buffer], kind: &InstKind) -> f64 {
         | InstKind::Reduce(_)
         | InstKind::Fill { .. }
         | InstKind::Iota { .. }
+        | InstKind::Constant { .. }
         | InstKind::Alloc { zeroed: Some(_), .. }
         | InstKind::Copy { .. }
         | InstKind::PeerReduce { .. } => {

@@ -96,6 +96,8 @@ pub fn work_of(plan: &Plan, at: usize) -> Option<Work> {
             let own = if to.rank == plan.rank { &to.view } else { &from.view };
             Work::of_bytes(kind, bytes(own))
         }
+        // A GPU copies it from memory of its own.
+        InstKind::Constant { to, .. } => Work::of_bytes(WorkKind::Copy, bytes(to)),
         InstKind::Map { .. }
         | InstKind::Fill { .. }
         | InstKind::Iota { .. }

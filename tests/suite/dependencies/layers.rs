@@ -37,6 +37,7 @@ const GRAMMAR: &[Layer] = &[
     ("suggest", &["diagnostic"]),
     ("alike", BEFORE),
     ("raw_bytes", &["codes", "diagnostic"]),
+    ("constant_bytes", &[]),
     ("files", &[]),
     ("sarif", &["codes", "diagnostic", "files", "raw_bytes"]),
     ("attr", BEFORE),

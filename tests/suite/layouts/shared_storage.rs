@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use grammar::dtype::DType;
 use hir_cuda::buffer_assignment::BufferAssignment;
-use hir_plan::{Arg, Buffer, InstKind, Number, Plan, View};
+use hir_plan::{Buffer, InstKind, Number, Plan, View};
 
 /// The locations of a rank's buffers: the new buffer, and the offset of the first element in it.
 struct Parts {
@@ -54,49 +54,11 @@ impl Parts {
 }
 
 fn instruction(kind: &mut InstKind, rank: usize, parts: &[Parts]) {
-    let shift = |view: &mut View| parts[rank].shift(view);
-    match kind {
-        // The storage always exists, so only the zeros are written.
-        InstKind::Alloc { buffer, zeroed } => {
-            let len = if zeroed.is_some() { parts[rank].lens[*buffer as usize] } else { 0 };
-            let mut to = View::contiguous(*buffer, vec![len]);
-            shift(&mut to);
-            *kind = InstKind::Fill { to: Box::new(to), value: Number::Int(0) };
-        }
-        InstKind::Copy { from, to } => {
-            parts[from.rank].shift(&mut from.view);
-            parts[to.rank].shift(&mut to.view);
-        }
-        InstKind::Fill { to, .. } | InstKind::Iota { to, .. } => shift(to),
-        InstKind::Gemm(it) => {
-            [&mut it.a, &mut it.b, &mut it.out].into_iter().chain(&mut it.bias).for_each(shift);
-        }
-        InstKind::OpaqueCall(it) => it.inputs.iter_mut().chain(&mut it.outputs).for_each(shift),
-        InstKind::Attention(it) => {
-            let operands = [&mut it.query, &mut it.key, &mut it.value].into_iter();
-            operands.chain(&mut it.bias).chain(&mut it.mask).chain(&mut it.keep).for_each(shift);
-            [&mut it.out].into_iter().chain(&mut it.logsumexp).for_each(shift);
-        }
-        InstKind::Routine(it) => it.inputs.iter_mut().chain(&mut it.outs).for_each(shift),
-        InstKind::Map { args, out, .. } => {
-            for arg in args {
-                if let Arg::View(view) = arg {
-                    shift(view);
-                }
-            }
-            shift(out);
-        }
-        InstKind::Reduce(it) => [&mut it.input, &mut it.out].into_iter().for_each(shift),
-        InstKind::PeerReduce { parts: places, out, .. } => {
-            places.iter_mut().for_each(|it| parts[it.rank].shift(&mut it.view));
-            shift(out);
-        }
-        InstKind::Collective(it) => it.input.iter_mut().chain(&mut it.output).for_each(shift),
-        InstKind::P2pGroup(it) => it.ops.iter_mut().for_each(|it| shift(&mut it.view)),
-        InstKind::Reshard(it) => {
-            let operands = it.operands.iter_mut().chain([&mut it.result]);
-            operands.filter_map(|it| it.view.as_mut()).for_each(shift);
-        }
-        hir_plan::ordering_insts!() => (),
+    // The storage always exists, so only the zeros are written.
+    if let InstKind::Alloc { buffer, zeroed } = kind {
+        let len = if zeroed.is_some() { parts[rank].lens[*buffer as usize] } else { 0 };
+        let to = View::contiguous(*buffer, vec![len]);
+        *kind = InstKind::Fill { to: Box::new(to), value: Number::Int(0) };
     }
+    kind.change_views(rank, |rank, view| parts[rank].shift(view));
 }

@@ -19,7 +19,7 @@ pub(super) fn generator_stmt(program: &Program, stmt: StmtId) -> Option<(TensorI
     let fixed = |(_, attr): &(AttrName, Attr)| match attr {
         Attr::Scalar(expr) => is_number(expr),
         Attr::Scalars(exprs) => exprs.iter().all(is_number),
-        Attr::Word(_) | Attr::DType(_) | Attr::Bool(_) => true,
+        Attr::Word(_) | Attr::DType(_) | Attr::Bool(_) | Attr::Bytes(_) => true,
         Attr::Tensor(_)
         | Attr::Axis(_)
         | Attr::Name(_)

@@ -1,5 +1,7 @@
 //! Plans operators on whole tensors, each from its definition in the operator table.
 
+use std::sync::Arc;
+
 use grammar::{
     attr, flagged_dims,
     ir::{AxisKind, ExprId, OpStmt, Operand, ParallelType, TensorId},
@@ -126,6 +128,9 @@ impl OperatorLowering<'_, '_> {
 
     fn generated(&self) -> Result<Vec<InstKind>> {
         let to = Box::new(self.target.clone());
+        if let Some(bytes) = self.stmt.get(attr::BYTES) {
+            return Ok(vec![InstKind::Constant { to, bytes: Arc::clone(bytes) }]);
+        }
         let mut wanted = Vec::new();
         for extent in self.stmt.generated_shape().unwrap_or_default() {
             wanted.push(self.index(extent, usize::MAX)?);

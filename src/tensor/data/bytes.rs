@@ -1,11 +1,11 @@
-//! The bytes of elements in files.
+//! The bytes of elements, in files, in constants and in the memory of devices.
 
+use super::{Data, Element, UnsupportedDtype, each};
 use grammar::dtype::DType;
-use hir_tensor::data::{Data, Element, each};
 
 /// The order of the bytes of an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ByteOrder {
+pub enum ByteOrder {
     /// The lowest byte is the first one.
     Little,
     /// The highest byte is the first one.
@@ -13,13 +13,13 @@ pub(super) enum ByteOrder {
 }
 
 /// Returns the reason why bytes are no elements of a type: a bool is 0 or 1.
-pub(super) fn fault_in_elements(dtype: DType, bytes: &[u8]) -> Option<String> {
+pub fn fault_in_elements(dtype: DType, bytes: &[u8]) -> Option<String> {
     let wrong = bytes.iter().find(|it| **it > 1).filter(|_| dtype == DType::Bool)?;
     Some(format!("a bool has the byte {wrong}, which is neither 0 nor 1"))
 }
 
 /// Sets elements to what a file contains. Elements for which the bytes do not suffice stay as they are.
-pub(super) fn set_elements(data: &mut Data, bytes: &[u8], order: ByteOrder) {
+pub fn set_elements(data: &mut Data, bytes: &[u8], order: ByteOrder) {
     fn set<T: Element>(to: &mut [T], bytes: &[u8], order: ByteOrder) {
         let append = |bits: u64, byte: &u8| bits << 8 | u64::from(*byte);
         for (slot, bytes) in to.iter_mut().zip(bytes.chunks_exact(T::DTYPE.size())) {
@@ -32,8 +32,18 @@ pub(super) fn set_elements(data: &mut Data, bytes: &[u8], order: ByteOrder) {
     each!(data, to => set(to, bytes, order));
 }
 
+/// Returns the elements with these bytes, each from the lowest to the highest.
+///
+/// # Errors
+/// `Data` does not support the element type.
+pub fn of_little_endian(dtype: DType, bytes: &[u8]) -> Result<Data, UnsupportedDtype> {
+    let mut data = Data::zeros(dtype, bytes.len() / dtype.size().max(1))?;
+    set_elements(&mut data, bytes, ByteOrder::Little);
+    Ok(data)
+}
+
 /// Returns the bytes of all elements, each from the lowest to the highest.
-pub(super) fn little_endian(data: &Data) -> Vec<u8> {
+pub fn little_endian(data: &Data) -> Vec<u8> {
     fn bytes<T: Element>(elements: &[T]) -> Vec<u8> {
         let size = T::DTYPE.size();
         elements.iter().flat_map(|it| it.to_bits().to_le_bytes().into_iter().take(size)).collect()
