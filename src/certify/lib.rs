@@ -51,7 +51,7 @@ use grammar::{
     diagnostic::Diagnostic,
     dims_of_first_result,
     dtype::{Class, DType},
-    ir::{self, Attr, AxisKind, ExprId, OpStmt, Operand, ParallelType, Program, Stmt, TensorId, Transform},
+    ir::{self, AxisKind, ExprId, OpStmt, Operand, ParallelType, Program, Stmt, TensorId, Transform},
     largest_rank, loop_variant_tensors, operand_map,
     ops::{Op, OpClass, TypeRule},
     rules::Aliasing,

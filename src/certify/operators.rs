@@ -102,12 +102,7 @@ impl<'a> Call<'a> {
         let mut scalars = Vec::new();
         stmt.scalars(&mut |it| scalars.push(of.value(it).map(|it| algebra.constant(it, DType::Double))));
         let scalars = scalars.into_iter().collect::<Computed<Vec<_>>>()?;
-        let words = stmt.attrs.iter().map(|(name, it)| match it {
-            Attr::Word(_) | Attr::Name(_) | Attr::Bool(_) | Attr::DType(_) | Attr::Bytes(_) => {
-                (name, Some(it))
-            }
-            _ => (name, None),
-        });
+        let words = stmt.attrs.iter().map(|(name, it)| (name, it.is_same_everywhere().then_some(it)));
         // The numbers of a generator depend on the type.
         let generated = (rule == Rule::Generate).then_some(of.program.tensors[out].dtype);
         let attributes = algebra.apply((generated, words.collect::<Vec<_>>()), &scalars);

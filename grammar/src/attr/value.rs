@@ -93,6 +93,11 @@ impl Attr {
         }
     }
 
+    /// Returns whether the value means the same in every program and on every rank, because it names nothing of a program.
+    pub fn is_same_everywhere(&self) -> bool {
+        matches!(self, Self::Word(_) | Self::Name(_) | Self::DType(_) | Self::Bool(_) | Self::Bytes(_))
+    }
+
     /// Returns whether the attribute is a valid value for an operand or attribute of this kind.
     pub(crate) fn is_valid_for(&self, kind: OperandKind) -> bool {
         match self {

@@ -19,17 +19,7 @@ pub(super) fn generator_stmt(program: &Program, stmt: StmtId) -> Option<(TensorI
     let fixed = |(_, attr): &(AttrName, Attr)| match attr {
         Attr::Scalar(expr) => is_number(expr),
         Attr::Scalars(exprs) => exprs.iter().all(is_number),
-        Attr::Word(_) | Attr::DType(_) | Attr::Bool(_) | Attr::Bytes(_) => true,
-        Attr::Tensor(_)
-        | Attr::Axis(_)
-        | Attr::Name(_)
-        | Attr::Team(_)
-        | Attr::Flags(_)
-        | Attr::Ranges(_)
-        | Attr::Values(_)
-        | Attr::Unit(_)
-        | Attr::Work(_)
-        | Attr::Stmts(_) => false,
+        it => it.is_same_everywhere(),
     };
     let is_fixed = makes && it.outs.len() == 1 && it.args.iter().all(scalars) && it.attrs.iter().all(fixed);
     Some((it.out_tensor().filter(|_| is_fixed)?, it.clone()))
