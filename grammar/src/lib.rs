@@ -79,7 +79,7 @@ pub use hir_syntax::{ast, span, token};
 
 pub use alike::summarise;
 pub use canonical::{print, write, write_short};
-pub use constant_bytes::bytes_of;
+pub use constant_bytes::{bytes_of, digits_of};
 pub use dialect::print_as;
 pub use fix::{fix, is_fixable};
 pub use invalid_option::InvalidOption;

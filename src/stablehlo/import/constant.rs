@@ -1,7 +1,9 @@
 //! Constants.
 
-use grammar::dtype::DType;
-use half::f16;
+use std::sync::Arc;
+
+use grammar::{bytes_of, dtype::DType};
+use half::{bf16, f16};
 
 use super::{
     Imported, Importer, Results,
@@ -9,8 +11,11 @@ use super::{
 };
 use crate::{
     tree::{Attribute, Operation},
-    value::{Scalar, Splat, Value},
+    value::{Scalar, Splat, Tensor, Value},
 };
+
+/// The elements up to which a constant is a list of numbers, which people can read, and not bytes.
+const MAX_LISTED: usize = 64;
 
 impl<'m, 's> Importer<'m, 's> {
     pub(crate) fn constant(&mut self, op: &'m Operation<'s>, _: Vec<Value>) -> Results {
@@ -29,7 +34,13 @@ impl<'m, 's> Importer<'m, 's> {
         // Numbers without brackets are all elements, or one for all of them.
         let is_list = matches!(items[..], [Attribute::Array(_)]);
         let numbers = match values[..] {
-            [Attribute::String(digits)] => from_bytes(digits, ty.dtype, count),
+            [Attribute::String(digits)] => match stated_bytes(digits, ty.dtype, count) {
+                Some(Stated::Elements(bytes)) => {
+                    return Ok(vec![Value::Tensor(self.of_bytes(&ty.shape, ty.dtype, bytes))]);
+                }
+                Some(Stated::Listed(numbers)) => Some(numbers),
+                None => None,
+            },
             _ => {
                 if let Some(text) = values.iter().find_map(|it| out_of_range(it, ty.dtype)) {
                     return Err(self.bad_module(
@@ -54,6 +65,10 @@ impl<'m, 's> Importer<'m, 's> {
                 Ok(vec![Value::Splat(Splat { scalar: scalar.clone(), shape: ty.shape, dtype: ty.dtype })])
             }
             all if all.len() as i64 == count && count > 0 => {
+                let bytes = if all.len() > MAX_LISTED { element_bytes(all, ty.dtype) } else { None };
+                if let Some(bytes) = bytes {
+                    return Ok(vec![Value::Tensor(self.of_bytes(&ty.shape, ty.dtype, bytes))]);
+                }
                 let items = all.iter().map(|it| it.text(ty.dtype)).collect::<Vec<_>>().join(", ");
                 let list = self.emit(0, &[count], ty.dtype, format!("TensorConstruct({{{items}}})"));
                 Ok(vec![Value::Tensor(self.reshaped(list, &ty.shape))])
@@ -63,6 +78,11 @@ impl<'m, 's> Importer<'m, 's> {
                 "expected a value for each element",
             )),
         }
+    }
+
+    /// Adds the statement that makes a tensor of the bytes of its elements.
+    fn of_bytes(&mut self, shape: &[i64], dtype: DType, bytes: Arc<[u8]>) -> Tensor {
+        self.emit(0, shape, dtype, format!("Constant({})", grammar::digits_of(&bytes)))
     }
 
     pub(crate) fn iota(&mut self, op: &'m Operation<'s>, _: Vec<Value>) -> Results {
@@ -100,52 +120,68 @@ pub(super) fn zero(dtype: DType) -> Scalar {
     }
 }
 
-/// Returns the numbers of `dense<"0x…">`, the bytes of the elements, or of one for all of them. Booleans are bytes, or bits of bytes.
-fn from_bytes(digits: &str, dtype: DType, count: i64) -> Option<Vec<Scalar>> {
-    let digits = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X"))?.as_bytes();
-    let digit = |it: &u8| (*it as char).to_digit(16).map(|it| it as u8);
-    if digits.len() % 2 != 0 {
-        return None;
-    }
-    let bytes =
-        digits.chunks(2).map(|it| Some(digit(&it[0])? << 4 | digit(&it[1])?)).collect::<Option<Vec<u8>>>()?;
+/// What `dense<"0x…">` states.
+enum Stated {
+    /// The bytes of all elements.
+    Elements(Arc<[u8]>),
+    /// The numbers of a few elements, or one for all elements.
+    Listed(Vec<Scalar>),
+}
+
+/// Returns what the digits of `dense<"0x…">` state: the bytes of the elements, or of one for all of them. Booleans are bytes, or bits of
+/// bytes.
+fn stated_bytes(digits: &str, dtype: DType, count: i64) -> Option<Stated> {
+    let (mut bytes, count) = (bytes_of(digits)?, usize::try_from(count).ok()?);
     if dtype == DType::Bool {
-        let count = usize::try_from(count).ok()?;
-        return match bytes.len() {
-            len if len == count => Some(bytes.into_iter().map(|it| Scalar::Bool(it != 0)).collect()),
-            1 if matches!(bytes[0], 0 | 0xFF) => Some(vec![Scalar::Bool(bytes[0] != 0)]),
-            len if len == count.div_ceil(8) => {
-                Some((0..count).map(|at| Scalar::Bool(bytes[at / 8] >> (at % 8) & 1 != 0)).collect())
-            }
-            _ => None,
+        bytes = match bytes.len() {
+            len if len == count => bytes.iter().map(|it| u8::from(*it != 0)).collect(),
+            1 if matches!(bytes[0], 0 | 0xFF) => [u8::from(bytes[0] != 0)].into(),
+            len if len == count.div_ceil(8) => (0..count).map(|at| bytes[at / 8] >> (at % 8) & 1).collect(),
+            _ => return None,
         };
     }
-    let size = match dtype {
-        DType::Int8 | DType::UInt8 => 1,
-        DType::Int16 | DType::UInt16 | DType::Half | DType::BFloat => 2,
-        DType::Int32 | DType::UInt32 | DType::Float => 4,
-        DType::Int64 | DType::UInt64 | DType::Double => 8,
-        _ => return None,
-    };
-    if bytes.len() % size != 0 {
+    let size = dtype.size();
+    if size == 0 || bytes.len() % size != 0 {
         return None;
     }
-    bytes
-        .chunks(size)
-        .map(|it| {
-            let bits = it.iter().rev().fold(0u64, |bits, byte| bits << 8 | u64::from(*byte));
-            if !dtype.is_integral() {
-                return of_bits(bits, dtype).map(Scalar::Float);
-            }
-            // Signed elements are extended by their sign.
-            let unused = 64 - 8 * size as u32;
-            if matches!(dtype, DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64) {
-                Some(Scalar::Int(((bits << unused) as i64) >> unused))
-            } else {
-                Some(Scalar::Int(bits as i64))
-            }
-        })
-        .collect()
+    if bytes.len() / size == count && count > MAX_LISTED {
+        return Some(Stated::Elements(bytes));
+    }
+    bytes.chunks(size).map(|it| of_bytes(it, dtype)).collect::<Option<_>>().map(Stated::Listed)
+}
+
+/// Returns the number with these bytes, from the lowest to the highest.
+fn of_bytes(bytes: &[u8], dtype: DType) -> Option<Scalar> {
+    let size = u32::try_from(bytes.len()).ok().filter(|it| (1..=8).contains(it))?;
+    let bits = bytes.iter().rev().fold(0u64, |bits, byte| bits << 8 | u64::from(*byte));
+    if dtype == DType::Bool {
+        return Some(Scalar::Bool(bits != 0));
+    }
+    if !dtype.is_integral() {
+        return of_bits(bits, dtype).map(Scalar::Float);
+    }
+    // Signed elements are extended by their sign.
+    let unused = 64 - 8 * size;
+    let is_signed = matches!(dtype, DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64);
+    Some(Scalar::Int(if is_signed { ((bits << unused) as i64) >> unused } else { bits as i64 }))
+}
+
+/// Returns the bytes of numbers, each from the lowest to the highest; `None` for types of which numbers have no bytes here.
+fn element_bytes(numbers: &[Scalar], dtype: DType) -> Option<Arc<[u8]>> {
+    let mut bytes = Vec::with_capacity(numbers.len() * dtype.size());
+    for it in numbers {
+        let bits = match (it, dtype) {
+            (Scalar::Bool(it), _) => u64::from(*it),
+            (Scalar::Int(it), _) => *it as u64,
+            (Scalar::Float(it), DType::Double) => it.to_bits(),
+            (Scalar::Float(it), DType::Float) => (*it as f32).to_bits().into(),
+            (Scalar::Float(it), DType::Half) => f16::from_f64(*it).to_bits().into(),
+            (Scalar::Float(it), DType::BFloat) => bf16::from_f64(*it).to_bits().into(),
+            (Scalar::Float(_) | Scalar::Named(..), _) => return None,
+        };
+        bytes.extend_from_slice(&bits.to_le_bytes()[..dtype.size()]);
+    }
+    Some(bytes.into())
 }
 
 /// Returns the float that has these bits.

@@ -46,7 +46,7 @@ pub(crate) fn combines(name: &str) -> bool {
 }
 
 operators! {
-    "stablehlo.constant": "a scalar operand, or `full`; other values than one: `TensorConstruct`" => constant;
+    "stablehlo.constant": "a scalar operand, or `full`; other values than one: `TensorConstruct`, of more than 64 elements: `Constant`" => constant;
     "stablehlo.iota": "`iota`, with `broadcast` and `expand`" => iota;
     "stablehlo.broadcast_in_dim": "`broadcast` and `expand`; `Set.Permute` before them if dimensions change their order" => broadcast_in_dim;
     "stablehlo.reshape": "`reshape`" => reshape;
