@@ -28,7 +28,7 @@ fn push_raw(text: &mut String, bytes: &[u8]) {
 /// Returns the text of a file. `encode` returns the same bytes again.
 pub fn decode(bytes: Vec<u8>) -> String {
     let bytes = match String::from_utf8(bytes) {
-        Ok(text) if !text.contains(|it| raw_byte(it).is_some()) => return text,
+        Ok(text) if !has_raw_bytes(&text) => return text,
         Ok(text) => text.into_bytes(),
         Err(fault) => fault.into_bytes(),
     };

@@ -41,8 +41,8 @@ pub struct LineIndex {
 impl LineIndex {
     /// Creates the index of `source` in linear time.
     pub fn new(source: &str) -> Self {
-        let newlines = source.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
-        Self { starts: std::iter::once(0).chain(newlines.map(|(at, _)| at as u32 + 1)).collect() }
+        let newlines = memchr::memchr_iter(b'\n', source.as_bytes());
+        Self { starts: std::iter::once(0).chain(newlines.map(|at| at as u32 + 1)).collect() }
     }
 
     /// Returns the line of a byte offset, from 1.
