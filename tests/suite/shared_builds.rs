@@ -47,7 +47,7 @@ fn equal_features() -> Result<(), Failed> {
     if other.is_empty() {
         return Ok(());
     }
-    Err(format!("the tests need more features, declare them in Cargo.toml of hir:\n{}", other.join("\n"))
+    Err(format!("the tests need more features, declare them in src/equal_builds/Cargo.toml:\n{}", other.join("\n"))
         .into())
 }
 

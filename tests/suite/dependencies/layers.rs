@@ -464,6 +464,7 @@ const CUDA: &[Layer] = &[
 /// The packages from the lowest to the highest, each with what it must not know: packages of the project and of others.
 /// `docs/architecture.md` lists them in this order.
 pub const PACKAGES: &[(&str, &[&str])] = &[
+    ("src/equal_builds", &["clap", "hir-grammar", "hir-syntax"]),
     ("src/syntax", &["ariadne", "hir-grammar", "serde_json"]),
     ("grammar", &["clap", "rayon", "rustix", "tempfile"]),
     ("src/ir", &["clap", "hir-check", "hir-plan", "hir-stablehlo", "passes", "rayon", "rustix", "tempfile"]),
