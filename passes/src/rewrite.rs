@@ -2,14 +2,13 @@
 //!
 //! | task | module |
 //! | --- | --- |
-//! | Create axes, tensors, scalars, streams and statements | `builder`, `sharded_tensors`, `contiguity`, `collective`, `mesh`, `streams` |
+//! | Create axes, tensors, scalars, streams and statements | `hir_ir::build`, `sharded_tensors`, `contiguity`, `collective`, `mesh`, `streams` |
 //! | Replace, insert and remove statements, also nested ones | `blocks` |
 //! | Fold, simplify and substitute scalars | `fold`, `scalars`, `substitute` |
 //!
 //! Invariant: nothing here uses a pass.
 
 pub mod blocks;
-pub mod builder;
 pub mod collective;
 pub mod contiguity;
 pub mod fold;

@@ -1,10 +1,12 @@
-//! What is known of a program: facts that passes, the checker, the editor and front ends ask for, each found in one place.
+//! What is known of a program, and how one is built: facts that passes, the checker, the editor and front ends ask for, and the one builder
+//! of programs that they share.
 //!
 //! The package is a part of the tools of hir, and its items change with them. The library is the package `hir`.
 //!
 //! `dataflow` is the one solver: it follows a program forward or backward through branches and loops. `streams` is the analysis of the
-//! current stream over it. `blocks` visits nested blocks.
+//! current stream over it. `blocks` visits nested blocks. `build` makes programs and parts of them.
 
 pub mod blocks;
+pub mod build;
 pub mod dataflow;
 pub mod streams;

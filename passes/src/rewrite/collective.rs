@@ -6,8 +6,7 @@ use grammar::{
     ops::Op,
     words::{Backend, CommunicationType, RedOp},
 };
-
-use crate::rewrite::builder;
+use hir_ir::build;
 
 /// A collective to post.
 pub struct Collective<'t> {
@@ -41,7 +40,7 @@ impl Collective<'_> {
         attrs.extend(root.map(|root| attr::ROOT.with(root)));
         attrs.extend(red_op.map(|op| attr::RED_OP.with(op)));
         attrs.extend([attr::INPUT.with(input), attr::OUTPUT.with(output), attr::BACKEND.with(backend)]);
-        OpStmt { number: Some(work), attrs, ..builder::op(Op::Communication) }
+        OpStmt { number: Some(work), attrs, ..build::op(Op::Communication) }
     }
 }
 

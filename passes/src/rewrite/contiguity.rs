@@ -9,13 +9,11 @@ use grammar::{
     ir::{DeviceDim, Domains, ExprId, Memory, OpStmt, Operand, ParallelType, Program, TensorId},
     ops::Op,
 };
+use hir_ir::build::{self, IrBuilder};
 
 use crate::{
     analysis::sharding::{Dim, DimPiece, Sharding, same_extent},
-    rewrite::{
-        builder::{self, IrBuilder},
-        sharded_tensors::{allocate_per_stream, part_extent},
-    },
+    rewrite::sharded_tensors::{allocate_per_stream, part_extent},
 };
 
 /// A piece of a dimension.
@@ -139,5 +137,5 @@ pub fn permute_op(program: &mut Program, input: TensorId, out: TensorId, order: 
 
 /// Returns `out = op( input )`.
 pub fn unary_op(op: Op, input: TensorId, out: TensorId) -> OpStmt {
-    OpStmt { outs: vec![Operand::Tensor(out)], args: vec![Operand::Tensor(input)], ..builder::op(op) }
+    OpStmt { outs: vec![Operand::Tensor(out)], args: vec![Operand::Tensor(input)], ..build::op(op) }
 }

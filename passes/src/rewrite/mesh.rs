@@ -4,8 +4,7 @@ use grammar::{
     ir::{DeviceDim, Expr, ExprId, Function, InfixOp, Mesh, Program},
     ops::Op,
 };
-
-use crate::rewrite::builder::{infix, rank};
+use hir_ir::build::{infix, rank};
 
 /// Returns the rank's coordinate along a dimension of the mesh. The value is meaningless on ranks outside the
 /// mesh.

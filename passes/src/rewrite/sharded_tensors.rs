@@ -9,12 +9,10 @@ use grammar::{
     },
     ops::Op,
 };
+use hir_ir::build::IrBuilder;
 use rustc_hash::FxHashMap;
 
-use crate::{
-    analysis::sharding::{Dim, DimPiece, Sharding, same_extent},
-    rewrite::builder::IrBuilder,
-};
+use crate::analysis::sharding::{Dim, DimPiece, Sharding, same_extent};
 
 impl Sharding {
     /// Creates a tensor for the elements of `tensor` with this sharding, without the dimension `gone` if that

@@ -95,6 +95,7 @@ use grammar::{
     ir::{BlockId, For, OpStmt, Program, Stmt, StmtId, TensorId},
     ops::{AccessMode, OpClass},
 };
+use hir_ir::build::IrBuilder;
 use rustc_hash::FxHashSet;
 
 use crate::{
@@ -105,7 +106,7 @@ use crate::{
         memory_effects::MemoryEffects,
     },
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
-    rewrite::{builder::IrBuilder, streams::number_streams},
+    rewrite::streams::number_streams,
 };
 
 use communications::can_move_all;

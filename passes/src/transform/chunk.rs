@@ -32,6 +32,7 @@ use grammar::{
     ir::{AxisId, Domains, ParallelType, Program, TensorId, Transform},
     span::Span,
 };
+use hir_ir::build::IrBuilder;
 use rustc_hash::FxHashSet;
 
 pub(crate) use axis_users::AxisUsers;
@@ -48,7 +49,6 @@ use crate::{
         sharding::{Dim, DimPiece, Sharding},
     },
     pass::{Arguments, Change, Obstacle, OptionKind, OptionSpec, Pass, Remarks},
-    rewrite::builder::IrBuilder,
 };
 
 /// The pass.

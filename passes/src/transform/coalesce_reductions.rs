@@ -29,7 +29,10 @@ use grammar::{
     ops::{AccessMode, Op, TypeRule},
     words::RedOp,
 };
-use hir_ir::streams::block_sets_stream;
+use hir_ir::{
+    build::{self, IrBuilder},
+    streams::block_sets_stream,
+};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
@@ -40,10 +43,7 @@ use crate::{
         sharding::{Dim, Sharding},
     },
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
-    rewrite::{
-        builder::{self, IrBuilder},
-        contiguity,
-    },
+    rewrite::contiguity,
     transform::decompose_resharding::{
         collective_red_op, reduces_in_one_step, reduction_stmt, set_reduction_axes,
     },
@@ -225,7 +225,7 @@ impl Bucket {
         let joined = all.new_tensor(program, fresh, last.partial, Memory::Global);
         let along = program.intern_int(of_devices.len() as i64);
         let args = rows.into_iter().chain([Operand::Scalar(along)]).collect();
-        stmts.push(OpStmt { outs: vec![Operand::Tensor(joined)], args, ..builder::op(Op::Cat) });
+        stmts.push(OpStmt { outs: vec![Operand::Tensor(joined)], args, ..build::op(Op::Cat) });
         let sums = all.without_dims(&of_devices);
         let sum = sums.new_tensor(program, fresh, last.partial, Memory::Global);
         set_reduction_axes(program, fresh, sum, &all, &of_devices);
@@ -237,7 +237,7 @@ impl Bucket {
             it.take(program, fresh, sum, start, &mut stmts);
             start += it.count;
         }
-        stmts.into_iter().map(|stmt| builder::add(program, stmt, span)).collect()
+        stmts.into_iter().map(|stmt| build::add(program, stmt, span)).collect()
     }
 }
 

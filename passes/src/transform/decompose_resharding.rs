@@ -54,6 +54,7 @@ use grammar::{
     rules::AxesState,
     span::Span,
 };
+use hir_ir::build::{self, IrBuilder};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
@@ -65,10 +66,7 @@ use crate::{
         sharding::{Sharding, gathered_bytes},
     },
     pass::{Arguments, Change, OptionSpec, Pass, Remarks},
-    rewrite::{
-        blocks::expand,
-        builder::{self, IrBuilder},
-    },
+    rewrite::blocks::expand,
 };
 use contraction::contracted_device_pieces;
 use copies::{ReshardedCopies, copy_stmt};
@@ -365,7 +363,7 @@ impl Decomposer<'_> {
     // ---- statements
 
     fn emit(&mut self, stmt: OpStmt) {
-        let id = builder::add(self.program, stmt, self.span);
+        let id = build::add(self.program, stmt, self.span);
         self.stmts.push(id);
     }
 

@@ -42,7 +42,10 @@ use grammar::{
     ops::{AccessMode, Op, OpClass},
     span::Span,
 };
-use hir_ir::blocks::nested_blocks;
+use hir_ir::{
+    blocks::nested_blocks,
+    build::{self, IrBuilder},
+};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
@@ -51,7 +54,6 @@ use crate::{
         memory_effects::{allocation_index, fully_written_tensors, upward_exposed_names},
     },
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
-    rewrite::builder::{self, IrBuilder},
     transform::double_buffer::order::{check_in_order, mentions_buffer},
 };
 
@@ -273,10 +275,10 @@ fn replicate_buffer(
     let storages = fresh.tensor_like(program, buffer.tensor, like.memory, loops, domains);
     let span = program.stmt_span(buffer.allocate);
 
-    let index = builder::symbol(program, it.index);
-    let index = builder::infix(program, InfixOp::Rem, index, extent);
-    let view = builder::select(buffer.tensor, storages, axis, index);
-    let view = builder::add(program, view, span);
+    let index = build::symbol(program, it.index);
+    let index = build::infix(program, InfixOp::Rem, index, extent);
+    let view = build::select(buffer.tensor, storages, axis, index);
+    let view = build::add(program, view, span);
     let mut stmts = program.blocks[it.body].clone();
     stmts.retain(|stmt| *stmt != buffer.allocate);
     let first = stmts.iter().position(|stmt| mentions_buffer(program, *stmt, buffer)).unwrap_or(0);
@@ -286,14 +288,14 @@ fn replicate_buffer(
     program.blocks[it.body].insert(bracket.map_or(first, |(start, _)| start), view);
 
     if buffer.inside {
-        let new = builder::allocate(program, storages);
-        let new = builder::add(program, new, span);
+        let new = build::allocate(program, storages);
+        let new = build::add(program, new, span);
         let place = allocation_index(program, block, at);
         program.blocks[block].insert(place, new);
         return 1;
     }
     let size = program.stmts[buffer.allocate].op().and_then(|it| it.get(attr::SIZE));
-    let size = size.map(|size| builder::infix(program, InfixOp::Mul, extent, size));
+    let size = size.map(|size| build::infix(program, InfixOp::Mul, extent, size));
     if let Stmt::Op(allocate) = &mut program.stmts[buffer.allocate] {
         allocate.outs = vec![Operand::Tensor(storages)];
         if allocate.op == Op::AllocateOnce {

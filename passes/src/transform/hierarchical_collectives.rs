@@ -51,13 +51,13 @@ use grammar::{
     ops::{Op, OpClass},
     words::{Algorithm, CommunicationType},
 };
-use hir_ir::blocks::{nested_blocks, stmts_in_divergent_branches};
+use hir_ir::{
+    blocks::{nested_blocks, stmts_in_divergent_branches},
+    build::{self, IrBuilder},
+};
 use rustc_hash::FxHashMap;
 
-use crate::{
-    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
-    rewrite::builder::{self, IrBuilder},
-};
+use crate::pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks};
 use stages::Stages;
 use teams::HostTeams;
 use waits::Waits;
@@ -143,7 +143,7 @@ impl Edits {
             let also = self.also_awaited.get(&stmt);
             let span = program.stmt_span(stmt);
             for number in also.into_iter().flatten() {
-                new.push(builder::add(program, builder::wait(*number), span));
+                new.push(build::add(program, build::wait(*number), span));
             }
             new.append(&mut self.behind.remove(&stmt).unwrap_or_default());
         }

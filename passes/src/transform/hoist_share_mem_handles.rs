@@ -43,7 +43,7 @@ use grammar::{
     ir::{BlockId, For, If, Program, Stmt, StmtId, SymbolId, TensorId},
     ops::{AccessMode, OpClass},
 };
-use hir_ir::blocks::inner_blocks;
+use hir_ir::{blocks::inner_blocks, build::IrBuilder};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
@@ -54,7 +54,6 @@ use crate::{
     pass::{Arguments, Change, Pass, Remarks},
     rewrite::{
         blocks::{StmtEdit, remove_empty_blocks_in, rewrite},
-        builder::IrBuilder,
         substitute::Substitution,
     },
 };

@@ -23,11 +23,12 @@ use grammar::{
     diagnostic::Diagnostic,
     ir::{Expr, ExprId, Operand, Program, Stmt, Stream, SymbolId, TensorId},
 };
+use hir_ir::build;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     pass::{Arguments, Change, Pass, Remarks},
-    rewrite::{builder, scalars, substitute::Substitution},
+    rewrite::{scalars, substitute::Substitution},
 };
 
 /// The pass.
@@ -48,7 +49,7 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
     // A definition comes before the definitions that use it.
     for (symbol, value) in program.definitions.clone() {
         let value = if hidden.contains(&symbol) {
-            builder::symbol(program, symbol)
+            build::symbol(program, symbol)
         } else {
             written.expr(program, value)
         };

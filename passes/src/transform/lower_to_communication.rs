@@ -43,6 +43,7 @@ use grammar::{
     span::Span,
     words::{Backend, CommunicationType},
 };
+use hir_ir::build::IrBuilder;
 use rustc_hash::FxHashSet;
 
 use crate::{
@@ -52,7 +53,7 @@ use crate::{
         sharding::{Dim, DimPiece, Sharding},
     },
     pass::{Arguments, Change, OptionSpec, Pass, Remarks},
-    rewrite::{blocks::expand, builder::IrBuilder, mesh::teams_along},
+    rewrite::{blocks::expand, mesh::teams_along},
     transform::decompose_resharding::{collective_red_op, is_copy, reduces_in_one_step},
 };
 use post::CommDesc;

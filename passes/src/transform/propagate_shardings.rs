@@ -57,7 +57,6 @@ use crate::{
         sharding::{Dim, DimPiece, Sharding},
     },
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
-    rewrite::builder::IrBuilder,
 };
 use choice::{ClaimedPieces, Claims, Demands, mesh_conflict};
 use grammar::{
@@ -67,6 +66,7 @@ use grammar::{
     ir::{Attr, AxisKind, DeviceDim, Mesh, OpStmt, Operand, ParallelType, Program, Stmt, StmtId, TensorId},
     result_dims,
 };
+use hir_ir::build::IrBuilder;
 use preference::Preference;
 use uses::TensorUses;
 

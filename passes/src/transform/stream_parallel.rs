@@ -47,11 +47,9 @@ use grammar::{
     diagnostic::Diagnostic,
     ir::{Program, Stmt, StmtId},
 };
+use hir_ir::build::IrBuilder;
 
-use crate::{
-    pass::{Arguments, Change, Pass, Remarks},
-    rewrite::builder::IrBuilder,
-};
+use crate::pass::{Arguments, Change, Pass, Remarks};
 pub(crate) use facts::LoopFacts;
 pub(crate) use group::StmtGroup;
 use options::{ALLGATHER, REDUCE_SCATTER};

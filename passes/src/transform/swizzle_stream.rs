@@ -22,7 +22,7 @@ use grammar::{
     diagnostic::Diagnostic,
     ir::{Program, Stmt, TensorId},
 };
-use hir_ir::blocks::nested_blocks;
+use hir_ir::{blocks::nested_blocks, build::IrBuilder};
 
 use crate::{
     analysis::{
@@ -31,7 +31,6 @@ use crate::{
         sharding::{Sharding, same_extent},
     },
     pass::{Arguments, Change, Pass, Remarks},
-    rewrite::builder::IrBuilder,
     transform::{
         chunk::{AxisUsers, replace_dim},
         decompose_resharding::is_copy,

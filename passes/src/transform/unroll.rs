@@ -44,7 +44,10 @@ use grammar::{
     list_text, loop_variant_tensors,
     ops::Op,
 };
-use hir_ir::blocks::nested_blocks;
+use hir_ir::{
+    blocks::nested_blocks,
+    build::{self, IrBuilder},
+};
 use indexmap::IndexSet;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -59,7 +62,6 @@ use crate::{
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
     rewrite::{
         blocks::{StmtEdit, rewrite},
-        builder::{self, IrBuilder},
         fold::ConstantFolder,
         scalars,
         streams::number_streams,
@@ -207,10 +209,10 @@ fn round(
 
 /// Returns `( index * factor ) + offset`.
 fn iteration_index(program: &mut Program, index: SymbolId, factor: usize, offset: i64) -> ExprId {
-    let (index, factor) = (builder::symbol(program, index), program.intern_int(factor as i64));
-    let product = builder::infix(program, InfixOp::Mul, index, factor);
+    let (index, factor) = (build::symbol(program, index), program.intern_int(factor as i64));
+    let product = build::infix(program, InfixOp::Mul, index, factor);
     let offset = program.intern_int(offset);
-    builder::infix(program, InfixOp::Add, product, offset)
+    build::infix(program, InfixOp::Add, product, offset)
 }
 
 // ---- live ranges
@@ -351,11 +353,11 @@ impl UnrollPlan {
             if at + 1 < values.len() || self.drops_in_last {
                 for tensor in &self.dropped {
                     let args = vec![Operand::Tensor(*tensor)];
-                    stmts.push(builder::add(program, OpStmt { args, ..builder::op(Op::Deallocate) }, span));
+                    stmts.push(build::add(program, OpStmt { args, ..build::op(Op::Deallocate) }, span));
                 }
             }
         }
-        builder::block(program, stmts)
+        build::block(program, stmts)
     }
 }
 

@@ -65,7 +65,7 @@ const GRAMMAR: &[Layer] = &[
     ("lib", ALL),
 ];
 
-const IR: &[Layer] = &[("blocks", &[]), ("dataflow", BEFORE), ("streams", BEFORE), ("lib", ALL)];
+const IR: &[Layer] = &[("blocks build", &[]), ("dataflow", BEFORE), ("streams", BEFORE), ("lib", ALL)];
 
 const PASSES: &[Layer] = &[
     ("error pass second_thread", &[]),
@@ -91,9 +91,9 @@ const ANALYSIS: &[Layer] = &[
 ];
 
 const REWRITE: &[Layer] = &[
-    ("blocks builder fold scalars streams substitute", &[]),
-    ("collective mesh sharded_tensors", &["builder"]),
-    ("contiguity", &["builder", "sharded_tensors"]),
+    ("blocks fold scalars streams substitute", &[]),
+    ("collective mesh sharded_tensors", &[]),
+    ("contiguity", &["sharded_tensors"]),
 ];
 
 const TRANSFORM: &[Layer] = &[

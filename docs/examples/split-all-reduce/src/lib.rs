@@ -28,16 +28,15 @@ use grammar::{
     ops::Op,
     words::{Backend, CommunicationType},
 };
-use hir_ir::blocks::stmts_in_divergent_branches;
+use hir_ir::{
+    blocks::stmts_in_divergent_branches,
+    build::{self, IrBuilder},
+};
 use passes::{
     Arguments, Change, Pass, Remarks,
     analysis::sharding::{DimPiece, Sharding},
     pass::Obstacle,
-    rewrite::{
-        blocks::expand,
-        builder::{self, IrBuilder},
-        collective::Collective,
-    },
+    rewrite::{blocks::expand, collective::Collective},
 };
 
 /// The pass.
@@ -126,13 +125,13 @@ fn split(
         Collective { kind: CommunicationType::Allgather, team, root: None, red_op: None, input: sum, output };
     let work = fresh.work();
     let new = [
-        builder::allocate(program, sum),
+        build::allocate(program, sum),
         scatter.stmt(work, backend, team.len()),
-        builder::wait(work),
+        build::wait(work),
         gather.stmt(number, backend, team.len()),
     ];
     let span = program.stmt_span(id);
-    Some(new.into_iter().map(|stmt| builder::add(program, stmt, span)).collect())
+    Some(new.into_iter().map(|stmt| build::add(program, stmt, span)).collect())
 }
 
 #[cfg(test)]

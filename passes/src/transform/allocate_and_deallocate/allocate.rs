@@ -5,19 +5,17 @@ use grammar::{
     ir::{BlockId, Program, Stmt, StmtId, TensorId},
     ops::AccessMode,
 };
+use hir_ir::build;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     CarriedNames, Insertions, TensorUses, deallocate::keeps_handle, depth_outside_loops, insert,
     may_become_view, storage_users::StorageUsers, stream_order::StreamOrder,
 };
-use crate::{
-    analysis::{
-        coalescing::CoalescingBrackets,
-        memory_effects::{allocation_index, fully_written_tensors},
-        stmt_path::StmtPaths,
-    },
-    rewrite::builder,
+use crate::analysis::{
+    coalescing::CoalescingBrackets,
+    memory_effects::{allocation_index, fully_written_tensors},
+    stmt_path::StmtPaths,
 };
 
 /// Returns the names that a statement writes.
@@ -69,8 +67,8 @@ pub(super) fn insert_allocations(program: &mut Program, body: BlockId) -> bool {
     }
     for (block, at, stmt, tensor) in wanted {
         let span = program.stmt_span(stmt);
-        let new = builder::allocate(program, tensor);
-        let new = builder::add(program, new, span);
+        let new = build::allocate(program, tensor);
+        let new = build::add(program, new, span);
         insertions.entry(block).or_default().push((at, new));
     }
     insert(program, insertions)

@@ -4,7 +4,7 @@ use grammar::{
     ir::{BlockId, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
     ops::{Op, OpClass},
 };
-use hir_ir::blocks;
+use hir_ir::{blocks, build};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
@@ -12,11 +12,8 @@ use super::{
     storage_users::{StorageUsers, Users},
     stream_order::StreamOrder,
 };
-use crate::{
-    analysis::{
-        bindings, coalescing::CoalescingBrackets, memory_effects::fully_written_tensors, stmt_path::StmtPaths,
-    },
-    rewrite::builder,
+use crate::analysis::{
+    bindings, coalescing::CoalescingBrackets, memory_effects::fully_written_tensors, stmt_path::StmtPaths,
 };
 
 /// Inserts a Deallocate after the last use of each name.
@@ -66,8 +63,8 @@ pub(super) fn insert_deallocations(program: &mut Program, body: BlockId) -> bool
     let mut insertions = Insertions::default();
     for (_, tensor, block, last) in wanted {
         let span = program.stmt_span(program.block(block)[last]);
-        let new = OpStmt { args: vec![Operand::Tensor(tensor)], ..builder::op(Op::Deallocate) };
-        let new = builder::add(program, new, span);
+        let new = OpStmt { args: vec![Operand::Tensor(tensor)], ..build::op(Op::Deallocate) };
+        let new = build::add(program, new, span);
         insertions.entry(block).or_default().push((last + 1, new));
     }
     insert(program, insertions)

@@ -41,15 +41,12 @@ use grammar::{
     span::Span,
     words::Backend,
 };
-use hir_ir::blocks::any_stmt;
+use hir_ir::{blocks::any_stmt, build};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::{
-    analysis::{
-        communicators::is_of_nccl,
-        memory_effects::{MemoryEffects, ReadWriteSet},
-    },
-    rewrite::builder,
+use crate::analysis::{
+    communicators::is_of_nccl,
+    memory_effects::{MemoryEffects, ReadWriteSet},
 };
 
 /// The streams of an iteration.
@@ -120,7 +117,7 @@ pub(super) fn can_move_all(program: &mut Program, storage: &MemoryEffects, body:
 /// Returns the order between the shared stream and the others if the communications of an iteration are moved there.
 fn order_if_moved(program: &mut Program, storage: &MemoryEffects, body: BlockId) -> SharedStreamOrder {
     let zero = program.intern_int(0);
-    let any = builder::indexed_stream(program, zero);
+    let any = build::indexed_stream(program, zero);
     let mut order = SharedStreamOrder::default();
     let streams = IterationStreams { worker: any, shared: any, joining: None };
     move_to_shared_stream(program, storage, body, streams, &mut order);
@@ -332,10 +329,10 @@ fn ops<'p>(program: &'p Program, stmts: &'p [StmtId]) -> impl Iterator<Item = &'
 
 /// Adds a change of the current stream.
 pub(super) fn set(program: &mut Program, stream: StreamId, span: Span) -> StmtId {
-    builder::add(program, builder::set_current_stream(stream), span)
+    build::add(program, build::set_current_stream(stream), span)
 }
 
 /// Adds a Synchronize: the current stream waits for the work on another one.
 pub(super) fn synchronize(program: &mut Program, stream: StreamId, span: Span) -> StmtId {
-    builder::add(program, builder::synchronize(stream), span)
+    build::add(program, build::synchronize(stream), span)
 }

@@ -5,13 +5,13 @@ use grammar::{
     ops::{Op, OpClass},
     span::Span,
 };
-use hir_ir::blocks::any_stmt;
+use hir_ir::{
+    blocks::any_stmt,
+    build::{self, IrBuilder},
+};
 
 use super::communications::{IterationStreams, SharedStreamOrder, move_to_shared_stream, set, synchronize};
-use crate::{
-    analysis::memory_effects::MemoryEffects,
-    rewrite::builder::{self, IrBuilder},
-};
+use crate::analysis::memory_effects::MemoryEffects;
 
 /// The number of streams, and where they fork and join.
 pub(super) struct ForkJoinStyle {
@@ -48,9 +48,9 @@ pub(super) fn fork_and_join(
 ) {
     let main = fresh.stream(program);
     let first = loops.first().map(|(stmt, _)| program.stmt_span(*stmt)).unwrap_or_default();
-    let mut capture = builder::op(Op::GetCurrentStream);
+    let mut capture = build::op(Op::GetCurrentStream);
     capture.outs.push(Operand::Stream(main));
-    stmts.push(builder::add(program, capture, first));
+    stmts.push(build::add(program, capture, first));
 
     let is_single = style.count.is_some_and(|count| program.constant(count) == Some(1));
     let (mut forks, mut bodies, mut joins) = (Vec::new(), Vec::new(), Vec::new());
@@ -58,17 +58,17 @@ pub(super) fn fork_and_join(
     let mut order = SharedStreamOrder::default();
     for (stmt, it) in loops {
         let span = program.stmt_span(*stmt);
-        let mut index = builder::symbol(program, it.index);
+        let mut index = build::symbol(program, it.index);
         if before > 0 {
             let before = program.intern_int(before);
-            index = builder::infix(program, InfixOp::Add, index, before);
+            index = build::infix(program, InfixOp::Add, index, before);
         }
         let worker = match style.count {
             Some(_) if is_single => program.intern_int(0),
-            Some(count) => builder::infix(program, InfixOp::Rem, index, count),
+            Some(count) => build::infix(program, InfixOp::Rem, index, count),
             None => index,
         };
-        let worker = builder::indexed_stream(program, worker);
+        let worker = build::indexed_stream(program, worker);
         let mut body = vec![set(program, worker, span)];
         if style.fork_inline {
             body.push(synchronize(program, main, span));
@@ -146,7 +146,7 @@ pub(super) fn shared_stream(
         (None, _, _, [(_, first), ..]) => first.stop,
         (None, _, _, []) => program.intern_int(0),
     };
-    builder::indexed_stream(program, index)
+    build::indexed_stream(program, index)
 }
 
 /// Adds a loop with the index and bounds of `it`, whose body does something with the stream of an iteration. If all
@@ -160,7 +160,7 @@ fn add_for_each_stream(
 ) {
     if !is_single {
         let span = stmts.first().map(|it| program.stmt_span(*it)).unwrap_or_default();
-        let body = builder::block(program, stmts);
+        let body = build::block(program, stmts);
         to.push(program.add_stmt(Stmt::For(For { body, ..it.clone() }), span));
     } else if to.is_empty() {
         to.extend(stmts);
@@ -190,17 +190,14 @@ fn inter_stream_sync(
     span: Span,
 ) -> StmtId {
     let one = program.intern_int(1);
-    let next = builder::infix(program, InfixOp::Add, index, one);
+    let next = build::infix(program, InfixOp::Add, index, one);
     let bound = style.count.unwrap_or(it.stop);
-    let cond = builder::infix(program, InfixOp::Lt, next, bound);
-    let next = builder::indexed_stream(program, next);
-    let then = [
-        builder::set_current_stream(next),
-        builder::synchronize(worker),
-        builder::set_current_stream(worker),
-    ];
-    let then = then.into_iter().map(|it| builder::add(program, it, span)).collect();
-    let then = builder::block(program, then);
+    let cond = build::infix(program, InfixOp::Lt, next, bound);
+    let next = build::indexed_stream(program, next);
+    let then =
+        [build::set_current_stream(next), build::synchronize(worker), build::set_current_stream(worker)];
+    let then = then.into_iter().map(|it| build::add(program, it, span)).collect();
+    let then = build::block(program, then);
     program.add_stmt(
         Stmt::If(If { kind: If::MANUAL.to_owned(), cond, then_block: then, else_block: None }),
         span,

@@ -5,12 +5,13 @@ use grammar::{
     ir::{ExprId, For, Program, StmtId},
     span::Span,
 };
+use hir_ir::build;
 
 use super::{
     communications::can_leave_communications,
     fork_join::{CommStream, ForkJoinStyle},
 };
-use crate::{analysis::memory_effects::MemoryEffects, pass::Arguments, rewrite::builder};
+use crate::{analysis::memory_effects::MemoryEffects, pass::Arguments};
 
 /// The parsed options.
 pub(super) struct StreamOptions {
@@ -50,7 +51,7 @@ impl StreamOptions {
             Some("auto") => StreamCount::Auto,
             Some("numberOfStreams") => {
                 let symbol = program.intern_symbol(None, "numberOfStreams", Span::default());
-                StreamCount::Number(builder::symbol(program, symbol))
+                StreamCount::Number(build::symbol(program, symbol))
             }
             Some(text) => match text.parse::<i64>() {
                 Ok(count) if count > 0 => StreamCount::Number(program.intern_int(count)),

@@ -12,6 +12,7 @@ use grammar::{
     ops::{AccessMode, Op},
     span::Span,
 };
+use hir_ir::build::{self, IrBuilder};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
@@ -19,14 +20,11 @@ use super::{
     chunked_axis::{ChunkedAxis, ChunkedStmt},
     sizes::Part,
 };
-use crate::{
-    analysis::{
-        alias_analysis::{AliasClasses, OpaqueCallModel},
-        bindings::analyze_bindings,
-        dim_map,
-        sharding::DimPiece,
-    },
-    rewrite::builder::{self, IrBuilder},
+use crate::analysis::{
+    alias_analysis::{AliasClasses, OpaqueCallModel},
+    bindings::analyze_bindings,
+    dim_map,
+    sharding::DimPiece,
 };
 
 /// Rewrites the body of the program, group by group.
@@ -148,8 +146,8 @@ impl<'p> GroupWriter<'p> {
                 self.name_parts(*tensor, span);
             }
             if self.whole.contains(&member.out) && !member.in_place {
-                let allocate = builder::allocate(self.program, member.out);
-                self.out.push(builder::add(self.program, allocate, span));
+                let allocate = build::allocate(self.program, member.out);
+                self.out.push(build::add(self.program, allocate, span));
             }
             self.name_parts(member.out, span);
         }
@@ -185,7 +183,7 @@ impl<'p> GroupWriter<'p> {
             let name = sharding.resharded_tensor(self.program, self.fresh, tensor, Memory::Local, None);
             if self.whole.contains(&tensor) {
                 let slice = self.slice(tensor, name, cut.dim, part);
-                self.out.push(builder::add(self.program, slice, span));
+                self.out.push(build::add(self.program, slice, span));
             }
             names.push(name);
         }
@@ -206,7 +204,7 @@ impl<'p> GroupWriter<'p> {
             outs: vec![Operand::Tensor(name)],
             args: vec![Operand::Tensor(tensor)],
             attrs: vec![attr::RANGES.with(ranges)],
-            ..builder::op(Op::Slice)
+            ..build::op(Op::Slice)
         }
     }
 
@@ -241,7 +239,7 @@ impl<'p> GroupWriter<'p> {
             let range = [0, stop - start, 1].map(|value| self.program.intern_int(value));
             ChunkedStmt::resize(&mut it, out.dim, range);
         }
-        builder::add(self.program, it, span)
+        build::add(self.program, it, span)
     }
 }
 

@@ -14,12 +14,13 @@ use grammar::{
     diagnostic::Diagnostic,
     ir::{OpStmt, Program, StmtId, TensorId},
 };
+use hir_ir::build::IrBuilder;
 
 use super::{
     chunked_axis::{self, ChunkedAxis, Obstacle},
     groups::GroupWriter,
 };
-use crate::{analysis::sharding::Sharding, pass::Change, rewrite::builder::IrBuilder};
+use crate::{analysis::sharding::Sharding, pass::Change};
 
 /// Adjacent chunks of equal size: the elements from `start` to `stop`.
 #[derive(Clone, Copy)]

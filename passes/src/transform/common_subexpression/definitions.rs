@@ -1,9 +1,10 @@
 //! Merges scalar definitions with equal values.
 
 use grammar::ir::{ExprId, Program, SymbolId};
+use hir_ir::build;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::rewrite::{builder, scalars, substitute::Substitution};
+use crate::rewrite::{scalars, substitute::Substitution};
 
 /// Replaces the scalars of equal definitions by the first of them. Returns whether it removed a definition.
 pub(super) fn merge_definitions(program: &mut Program) -> bool {
@@ -12,7 +13,7 @@ pub(super) fn merge_definitions(program: &mut Program) -> bool {
     let mut same = Substitution::default();
     let mut dropped = FxHashSet::default();
     for (symbol, value) in program.definitions.clone() {
-        let itself = builder::symbol(program, symbol);
+        let itself = build::symbol(program, symbol);
         same.symbols.insert(symbol, itself);
         if bound.contains(&symbol) {
             continue;
@@ -21,7 +22,7 @@ pub(super) fn merge_definitions(program: &mut Program) -> bool {
         let value = same.expr(program, value);
         let kept = *first.entry(value).or_insert(symbol);
         if kept != symbol {
-            let kept = builder::symbol(program, kept);
+            let kept = build::symbol(program, kept);
             same.symbols.insert(symbol, kept);
             dropped.insert(symbol);
         }

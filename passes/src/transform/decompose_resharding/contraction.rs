@@ -6,14 +6,12 @@ use grammar::{
     ir::{AxisKind, Memory, OpStmt, Operand, Program, TensorId},
     ops::Op,
 };
+use hir_ir::build;
 
 use super::{Decomposer, device_reduction::reduces_in_one_step, slices::is_slice};
-use crate::{
-    analysis::{
-        propagation,
-        sharding::{Dim, DimPiece, Sharding},
-    },
-    rewrite::builder,
+use crate::analysis::{
+    propagation,
+    sharding::{Dim, DimPiece, Sharding},
 };
 
 impl Decomposer<'_> {
@@ -102,12 +100,12 @@ impl Decomposer<'_> {
             outs: vec![Operand::Tensor(row)],
             args: vec![Operand::Tensor(bias)],
             attrs: vec![attr::FLAGS.with(flags)],
-            ..builder::op(Op::Broadcast)
+            ..build::op(Op::Broadcast)
         });
         self.emit(OpStmt {
             outs: vec![Operand::Tensor(out)],
             args: vec![Operand::Tensor(sum), Operand::Tensor(row)],
-            ..builder::op(Op::Add)
+            ..build::op(Op::Add)
         });
         Ok(())
     }

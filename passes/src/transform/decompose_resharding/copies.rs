@@ -9,19 +9,19 @@ use grammar::{
     ir::{BlockId, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
     ops::{AccessMode, Op},
 };
-use hir_ir::{blocks::inner_blocks, streams::block_sets_stream};
+use hir_ir::{
+    build,
+    {blocks::inner_blocks, streams::block_sets_stream},
+};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Decomposer;
-use crate::{
-    analysis::{
-        alias_analysis::{AliasClasses, OpaqueCallModel},
-        bindings::analyze_bindings,
-        reshard::{self, ReshardStep},
-        sharding::Sharding,
-        stale_views::stale_views,
-    },
-    rewrite::builder::{self},
+use crate::analysis::{
+    alias_analysis::{AliasClasses, OpaqueCallModel},
+    bindings::analyze_bindings,
+    reshard::{self, ReshardStep},
+    sharding::Sharding,
+    stale_views::stale_views,
 };
 
 impl Decomposer<'_> {
@@ -221,5 +221,5 @@ fn add_blocks(
 }
 
 pub(super) fn copy_stmt(from: TensorId, to: TensorId) -> OpStmt {
-    OpStmt { outs: vec![Operand::Tensor(to)], args: vec![Operand::Tensor(from)], ..builder::op(Op::Set) }
+    OpStmt { outs: vec![Operand::Tensor(to)], args: vec![Operand::Tensor(from)], ..build::op(Op::Set) }
 }

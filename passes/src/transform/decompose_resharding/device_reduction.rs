@@ -20,6 +20,7 @@ use grammar::{
     ops::Op,
     words::ReductionOp,
 };
+use hir_ir::build::{self, IrBuilder};
 
 use super::{Decomposer, copies::copy_stmt, red_op::Steps};
 use crate::{
@@ -28,11 +29,7 @@ use crate::{
         reshard::{self, ReshardStep},
         sharding::{Dim, Sharding, same_extent},
     },
-    rewrite::{
-        builder::{self, IrBuilder},
-        contiguity,
-        sharded_tensors::part_extent,
-    },
+    rewrite::{contiguity, sharded_tensors::part_extent},
 };
 
 impl Decomposer<'_> {
@@ -324,6 +321,6 @@ pub(crate) fn reduction_stmt(program: &mut Program, like: &OpStmt, from: TensorI
         outs: vec![Operand::Tensor(to)],
         args: vec![Operand::Tensor(from)],
         attrs,
-        ..builder::op(Op::Reduction)
+        ..build::op(Op::Reduction)
     }
 }

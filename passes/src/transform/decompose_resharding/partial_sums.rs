@@ -17,7 +17,10 @@ use grammar::{
     ops::{AccessMode, Op, TypeRule},
     words::RedOp,
 };
-use hir_ir::blocks::nested_blocks;
+use hir_ir::{
+    blocks::nested_blocks,
+    build::{self, IrBuilder},
+};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
@@ -32,7 +35,6 @@ use crate::{
         sharding::{Dim, Sharding, same_extent},
     },
     pass::Remarks,
-    rewrite::builder::{self, IrBuilder},
 };
 
 /// A sum over devices that is one collective.
@@ -137,11 +139,11 @@ impl Merger<'_> {
         let Stmt::Op(added) = self.program.stmts[stmt].clone() else { return a.clone() };
         let args = vec![Operand::Tensor(a.partial), Operand::Tensor(b.partial)];
         let add = OpStmt { outs: vec![Operand::Tensor(partial)], args, ..added };
-        new.push(builder::add(self.program, add, span));
+        new.push(build::add(self.program, add, span));
         set_reduction_axes(self.program, self.fresh, out, &a.from, &a.dims);
         let Stmt::Op(like) = self.program.stmts[a.stmt].clone() else { return a.clone() };
         let reduction = reduction_stmt(self.program, &like, partial, out);
-        let reduction = builder::add(self.program, reduction, span);
+        let reduction = build::add(self.program, reduction, span);
         new.push(reduction);
         let name = self.program.tensor_name(out);
         let message = format!("partial sums are added before they are reduced over devices, for `{name}`");
@@ -233,14 +235,14 @@ impl Merger<'_> {
             outs: vec![Operand::Tensor(partial)],
             args: vec![Operand::Scalar(zero)],
             attrs: vec![attr::SHAPE.with(from.dims.iter().map(|dim| dim.extent).collect())],
-            ..builder::op(Op::Full)
+            ..build::op(Op::Full)
         };
         let added = OpStmt {
             outs: vec![Operand::Tensor(partial)],
             args: vec![Operand::Tensor(partial), Operand::Tensor(sum.partial)],
-            ..builder::op(Op::Add)
+            ..build::op(Op::Add)
         };
-        let added = builder::add(program, added, span);
+        let added = build::add(program, added, span);
         if let Stmt::For(it) = &program.stmts[stmt] {
             let body = &mut program.blocks[it.body];
             body.retain(|stmt| *stmt != sum.stmt);
@@ -254,7 +256,7 @@ impl Merger<'_> {
             "the loop adds partial sums, which are reduced over devices once behind it, for `{name}`"
         );
         self.remarks.note(span, message, "one reduction instead of one in each iteration");
-        builder::add(self.program, zeros, span)
+        build::add(self.program, zeros, span)
     }
 
     /// Returns the result of a statement and the sum if it is a sum over devices that one collective computes.

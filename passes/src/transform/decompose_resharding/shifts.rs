@@ -25,6 +25,7 @@ use grammar::{
     ops::Op,
     span::Span,
 };
+use hir_ir::build::{self, IrBuilder, infix};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
@@ -34,7 +35,6 @@ use crate::{
     },
     pass::Remarks,
     rewrite::{
-        builder::{self, IrBuilder, infix},
         contiguity,
         mesh::{coordinate, teams_along},
     },
@@ -173,9 +173,9 @@ impl Shift {
             }
             let border = self.slice(program, fresh, parts, piece, &mut posts);
             let received = self.rows(program, fresh, piece.count);
-            posts.push(builder::allocate(program, received));
+            posts.push(build::allocate(program, received));
             let exchange = self.exchange(program, fresh, piece.distance, (border, received));
-            waits.extend(exchange.iter().filter_map(|it| Some(builder::wait(it.number?))));
+            waits.extend(exchange.iter().filter_map(|it| Some(build::wait(it.number?))));
             posts.extend(exchange);
             if self.is_padded {
                 zeros.extend(self.zeros_at_end(program, fresh, piece, received, span));
@@ -188,11 +188,11 @@ impl Shift {
             let along = program.intern_int(self.dim as i64 + 1);
             let args = [first, second].map(Operand::Tensor).into_iter().chain([Operand::Scalar(along)]);
             let args = args.collect();
-            own.push(OpStmt { outs: vec![Operand::Tensor(shifted)], args, ..builder::op(Op::Cat) });
+            own.push(OpStmt { outs: vec![Operand::Tensor(shifted)], args, ..build::op(Op::Cat) });
         }
         own.push(contiguity::unary_op(Op::Reshape, shifted, self.out));
         let mut add = |stmts: Vec<OpStmt>| -> Vec<StmtId> {
-            stmts.into_iter().map(|it| builder::add(program, it, span)).collect()
+            stmts.into_iter().map(|it| build::add(program, it, span)).collect()
         };
         let (posts, waits, own) = (add(posts), add(waits), add(own));
         (posts, waits.into_iter().chain(zeros).chain(own).collect())
@@ -211,7 +211,7 @@ impl Shift {
     /// Returns a new tensor of zeros with `count` rows of each device, and its ALLOCATE.
     fn zeros(&self, program: &mut Program, fresh: &mut IrBuilder, count: i64) -> (TensorId, OpStmt) {
         let zeros = self.rows(program, fresh, count);
-        let mut allocate = builder::allocate(program, zeros);
+        let mut allocate = build::allocate(program, zeros);
         allocate.set(attr::ZERO_INIT, true);
         (zeros, allocate)
     }
@@ -258,7 +258,7 @@ impl Shift {
             infix(program, InfixOp::Rem, sum, count)
         };
         let (recv, send) = (peer(distance), peer(-distance));
-        let post = |team| builder::collective_permute(fresh.work(), team, [send, recv], (input, output));
+        let post = |team| build::collective_permute(fresh.work(), team, [send, recv], (input, output));
         teams_along(&mesh, &[self.device]).into_iter().map(post).collect()
     }
 
@@ -280,10 +280,10 @@ impl Shift {
             _ => infix(program, InfixOp::Ge, me, last),
         };
         let (zeros, allocate) = self.zeros(program, fresh, count);
-        let copy = builder::add(program, contiguity::unary_op(Op::Set, zeros, received), span);
-        let then_block = builder::block(program, vec![copy]);
+        let copy = build::add(program, contiguity::unary_op(Op::Set, zeros, received), span);
+        let then_block = build::block(program, vec![copy]);
         let branch = If { kind: If::MANUAL.to_owned(), cond, then_block, else_block: None };
-        [builder::add(program, allocate, span), program.add_stmt(Stmt::If(branch), span)]
+        [build::add(program, allocate, span), program.add_stmt(Stmt::If(branch), span)]
     }
 }
 

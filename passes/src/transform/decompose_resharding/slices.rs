@@ -6,12 +6,10 @@ use grammar::{
     for_each_tensor_use,
     ir::{Memory, ParallelType, Program, Stmt, StmtId, TensorId},
 };
+use hir_ir::build;
 
 use super::Decomposer;
-use crate::{
-    analysis::sharding::Sharding,
-    rewrite::{builder, sharded_tensors::allocate_per_stream},
-};
+use crate::{analysis::sharding::Sharding, rewrite::sharded_tensors::allocate_per_stream};
 
 impl Decomposer<'_> {
     /// Creates a tensor with this sharding and the element type of `like`. In a statement on slices, it is a slice if
@@ -24,7 +22,7 @@ impl Decomposer<'_> {
             if has_stream {
                 // Without an ALLOCATE in every iteration, the name would keep the slice of the first one.
                 allocate_per_stream(self.program, new);
-                let allocate = builder::allocate(self.program, new);
+                let allocate = build::allocate(self.program, new);
                 self.emit(allocate);
             }
         }

@@ -9,6 +9,7 @@ use grammar::{
     span::Span,
     words::{Backend, CommunicationType, RedOp},
 };
+use hir_ir::build::{self, IrBuilder};
 
 use super::{
     Edits, Posted,
@@ -19,7 +20,6 @@ use crate::{
     analysis::sharding::{Dim, DimPiece, Sharding},
     pass::Obstacle,
     rewrite::{
-        builder::{self, IrBuilder},
         collective::Collective,
         contiguity::{self, SubAxis},
     },
@@ -170,9 +170,9 @@ impl Writer<'_, '_> {
             contiguity::permute_axis(self.program, self.fresh, buffer, &arrived, (at, at + 1));
         let copy = contiguity::unary_op(Op::Reshape, permuted, output);
         // In a loop, the name is bound to another view in the next iteration.
-        let behind = [stmt, copy, builder::deallocate(permuted)];
+        let behind = [stmt, copy, build::deallocate(permuted)];
         let span = self.stages.span;
-        let behind = behind.map(|stmt| builder::add(self.program, stmt, span));
+        let behind = behind.map(|stmt| build::add(self.program, stmt, span));
         if let Some(wait) = self.stages.waits.last {
             self.edits.behind.entry(wait).or_default().extend(behind);
         }
@@ -190,7 +190,7 @@ impl Writer<'_, '_> {
             packed = permuted;
             self.allocate(packed);
             self.emit(stmt);
-            self.emit(builder::deallocate(cut));
+            self.emit(build::deallocate(cut));
         }
         let count = self.stages.elements / self.stages.teams.within() as i64;
         let part = self.part(count, true, true);
@@ -239,11 +239,11 @@ impl Writer<'_, '_> {
     }
 
     fn emit(&mut self, stmt: OpStmt) {
-        self.stmts.push(builder::add(self.program, stmt, self.stages.span));
+        self.stmts.push(build::add(self.program, stmt, self.stages.span));
     }
 
     fn allocate(&mut self, tensor: TensorId) {
-        let allocate = builder::allocate(self.program, tensor);
+        let allocate = build::allocate(self.program, tensor);
         self.emit(allocate);
     }
 
@@ -252,7 +252,7 @@ impl Writer<'_, '_> {
         let numbers: Vec<u32> = (0..self.stages.teams.count())
             .flat_map(|team| self.post(kind, (level, team), input, output, None))
             .collect();
-        numbers.into_iter().for_each(|it| self.emit(builder::wait(it)));
+        numbers.into_iter().for_each(|it| self.emit(build::wait(it)));
     }
 
     /// Emits the collectives of the last step. The Waits for the collective wait for them.

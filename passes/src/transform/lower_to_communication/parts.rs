@@ -4,12 +4,12 @@ use grammar::{
     ir::{DeviceDim, Memory, ParallelType, TensorId},
     ops::Op,
 };
+use hir_ir::build;
 
 use super::Lowering;
 use crate::{
     analysis::sharding::{Sharding, same_extent},
     rewrite::{
-        builder,
         contiguity::{self, SubAxis},
         sharded_tensors::{allocate_per_stream, part_extent},
     },
@@ -36,21 +36,21 @@ impl Lowering<'_> {
         }
         let arrived = contiguity::with_axis_moved(&leaves, at, 0);
         let buffer = contiguity::tensor(self.program, self.fresh, out, &arrived);
-        let allocate = builder::allocate(self.program, buffer);
+        let allocate = build::allocate(self.program, buffer);
         self.emit(allocate);
         post(self, buffer);
         self.emit_waits();
         let (permuted, stmt) = contiguity::permute_axis(self.program, self.fresh, buffer, &arrived, (0, at));
         if self.views.contains(&out) {
             // A slice of a larger tensor is not dense, so the source of its copy has to be allocated.
-            let allocate = builder::allocate(self.program, permuted);
+            let allocate = build::allocate(self.program, permuted);
             self.emit(allocate);
         }
         self.emit(stmt);
         self.allocate(out);
         self.emit(contiguity::unary_op(Op::Reshape, permuted, out));
         // In a loop, the name is bound to another view in the next iteration.
-        self.emit(builder::deallocate(permuted));
+        self.emit(build::deallocate(permuted));
     }
 
     /// Returns the tensor as parts, one for each device, outermost first. `send` is its sharding, with the
@@ -71,11 +71,11 @@ impl Lowering<'_> {
         let cut = contiguity::tensor(self.program, self.fresh, arg, &leaves);
         self.emit(contiguity::unary_op(Op::Reshape, arg, cut));
         let (packed, stmt) = contiguity::permute_axis(self.program, self.fresh, cut, &leaves, (at, 0));
-        let allocate = builder::allocate(self.program, packed);
+        let allocate = build::allocate(self.program, packed);
         self.emit(allocate);
         self.emit(stmt);
         // In a loop, the name is bound to another view in the next iteration.
-        self.emit(builder::deallocate(cut));
+        self.emit(build::deallocate(cut));
         packed
     }
 
@@ -110,7 +110,7 @@ impl Lowering<'_> {
             allocate_per_stream(self.program, view);
         }
         let index = self.program.intern_int(at as i64);
-        self.emit(builder::select(view, parts, axis, index));
+        self.emit(build::select(view, parts, axis, index));
         view
     }
 }

@@ -4,9 +4,10 @@ use grammar::{
     ir::{OpStmt, TensorId},
     words::{CommunicationType, RedOp},
 };
+use hir_ir::build;
 
 use super::Lowering;
-use crate::rewrite::{builder, collective::Collective};
+use crate::rewrite::collective::Collective;
 
 /// A communication to post.
 pub(super) struct CommDesc<'t> {
@@ -28,7 +29,7 @@ impl<'t> CommDesc<'t> {
 
 impl Lowering<'_> {
     pub(super) fn emit(&mut self, stmt: OpStmt) {
-        let id = builder::add(self.program, stmt, self.span);
+        let id = build::add(self.program, stmt, self.span);
         self.stmts.push(id);
     }
 
@@ -36,7 +37,7 @@ impl Lowering<'_> {
     pub(super) fn allocate(&mut self, tensor: TensorId) {
         if !self.is_bound {
             self.is_bound = true;
-            let allocate = builder::allocate(self.program, tensor);
+            let allocate = build::allocate(self.program, tensor);
             self.emit(allocate);
         }
     }
@@ -70,11 +71,11 @@ impl Lowering<'_> {
     /// Emits Waits for the pending communications, and deallocates the reshaped names.
     pub(super) fn emit_waits(&mut self) {
         for work in std::mem::take(&mut self.pending_works) {
-            self.emit(builder::wait(work));
+            self.emit(build::wait(work));
         }
         // In a loop, the names are bound to other views in the next iteration.
         for name in std::mem::take(&mut self.reshaped_names) {
-            self.emit(builder::deallocate(name));
+            self.emit(build::deallocate(name));
         }
     }
 }

@@ -18,12 +18,13 @@ use grammar::{
     ir::{Memory, OpStmt, Operand, TensorId},
     ops::Op,
 };
+use hir_ir::build;
 
 use super::{StreamParallel, body::LoopWriter, group::LoopStmt};
 use crate::{
     analysis::sharding::{Dim, Sharding},
     rewrite::{
-        builder, contiguity,
+        contiguity,
         sharded_tensors::{allocate_per_stream, part_extent},
     },
 };
@@ -47,13 +48,13 @@ pub(super) fn emit(it: &mut LoopWriter<'_, '_>, member: &LoopStmt, dim: usize) {
         outs: vec![Operand::Tensor(slice)],
         args: vec![Operand::Tensor(slices)],
         attrs: vec![attr::STREAM_INDEX.with(it.chunk)],
-        ..builder::op(Op::ShardByStream)
+        ..build::op(Op::ShardByStream)
     });
     it.emit(contiguity::unary_op(Op::Reshape, part, parts));
     let (from, to) = if is_result_sliced { (slice, parts) } else { (parts, slice) };
     it.emit(contiguity::unary_op(Op::Set, from, to));
     // The next iteration binds the name again.
-    it.emit(builder::deallocate(parts));
+    it.emit(build::deallocate(parts));
 }
 
 /// Returns new tensors for the elements of both, with two dimensions in place of dimension `dim`: the parts, of which each

@@ -11,6 +11,7 @@ use grammar::{
     rules::Aliasing,
     span::Span,
 };
+use hir_ir::build::{self, infix};
 use rustc_hash::FxHashMap;
 
 use super::{
@@ -22,11 +23,7 @@ use super::{
 };
 use crate::{
     analysis::sharding::{DimPiece, Sharding},
-    rewrite::{
-        builder::{self, infix},
-        contiguity, mesh,
-        sharded_tensors::allocate_per_stream,
-    },
+    rewrite::{contiguity, mesh, sharded_tensors::allocate_per_stream},
     transform::decompose_resharding::set_operand,
 };
 
@@ -88,7 +85,7 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
             Style::Select => program.intern_symbol(None, "streamIdx", Span::default()),
             Style::Shard => self.pass.fresh.scalar(program),
         };
-        self.iteration = builder::symbol(program, index);
+        self.iteration = build::symbol(program, index);
         self.step = self.step();
         self.chunk = self.chunk();
         let group = self.group;
@@ -103,13 +100,13 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
             }
             // The next iteration makes views of other elements.
             for view in self.views.get(&at).cloned().unwrap_or_default() {
-                self.emit(builder::deallocate(view));
+                self.emit(build::deallocate(view));
             }
         }
         let Self { pass, before, mut body, mut tail, after, span, .. } = self;
         body.append(&mut tail);
         let program = &mut *pass.program;
-        let body = builder::block(program, body);
+        let body = build::block(program, body);
         let (start, stop) = (program.intern_int(0), group.count);
         let axis = match group.style {
             Style::Select => stream_axis(program, group),
@@ -190,7 +187,7 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
         if self.is_of_one_iteration(member) {
             allocate_per_stream(self.pass.program, out);
             if !self.views.values().flatten().any(|it| *it == out) {
-                let allocate = builder::allocate(self.pass.program, out);
+                let allocate = build::allocate(self.pass.program, out);
                 self.emit(allocate);
             }
             return out;
@@ -246,7 +243,7 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
     /// Emits an ALLOCATE for the whole tensor before the loop, unless it has storage.
     pub(super) fn allocate_before(&mut self, tensor: TensorId, stmt: StmtId) {
         if !self.pass.facts.bindings.already_bound.contains(&stmt) {
-            let allocate = builder::allocate(self.pass.program, tensor);
+            let allocate = build::allocate(self.pass.program, tensor);
             self.emit_before(allocate);
         }
     }
@@ -281,7 +278,7 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
                 let index = if repeated { self.pass.program.intern_int(0) } else { self.chunk };
                 let Some(axis) = self.pass.program.dimensions(tensor).nth(dim) else { return tensor };
                 let view = self.name_like(tensor, Some(dim));
-                self.emit(builder::select(view, tensor, axis, index));
+                self.emit(build::select(view, tensor, axis, index));
                 view
             }
             Style::Shard => {
@@ -295,7 +292,7 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
                     outs: vec![Operand::Tensor(view)],
                     args: vec![Operand::Tensor(tensor)],
                     attrs: vec![attr::STREAM_INDEX.with(index)],
-                    ..builder::op(Op::ShardByStream)
+                    ..build::op(Op::ShardByStream)
                 });
                 view
             }
@@ -352,7 +349,7 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
             let Some(axis) = self.pass.program.dimensions(now).nth(at) else { continue };
             let view = self.name_like(now, Some(at));
             let zero = self.pass.program.intern_int(0);
-            self.emit(builder::select(view, now, axis, zero));
+            self.emit(build::select(view, now, axis, zero));
             now = view;
         }
         now
@@ -361,7 +358,7 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
     // ---- statements
 
     pub(super) fn add(&mut self, stmt: OpStmt) -> StmtId {
-        builder::add(self.pass.program, stmt, self.span)
+        build::add(self.pass.program, stmt, self.span)
     }
 
     pub(super) fn emit(&mut self, stmt: OpStmt) {

@@ -16,6 +16,7 @@ use grammar::{
     ops::Op,
     words::{Backend, CacheOp, CommunicationType, P2pProtocol, P2pType},
 };
+use hir_ir::build::{self, infix};
 
 use super::{
     StreamParallel,
@@ -26,7 +27,6 @@ use super::{
 use crate::{
     analysis::sharding::{Dim, Sharding},
     rewrite::{
-        builder::{self, infix},
         collective::{Collective, is_whole_world},
         contiguity,
         mesh::{self, teams_along},
@@ -58,7 +58,7 @@ pub(super) fn allgather(it: &mut LoopWriter<'_, '_>, member: &LoopStmt, device: 
             let ahead = infix(program, InfixOp::Rem, sum, it.group.count);
             for team in teams_along(&members, &[device]) {
                 let work = it.pass.fresh.work();
-                it.emit(builder::collective_permute(work, team, [peers.back, ahead], (input, output)));
+                it.emit(build::collective_permute(work, team, [peers.back, ahead], (input, output)));
                 it.waits.push(work);
             }
             emit_waits(it);
@@ -92,11 +92,11 @@ pub(super) fn reduce_scatter(it: &mut LoopWriter<'_, '_>, member: &LoopStmt, dev
             let peers = RingPeers::of(it, member, device);
             let (to, from) = (peers.ahead, peers.back);
             let slots = receive_slots(it, input);
-            let allocate = builder::allocate(it.pass.program, slots);
+            let allocate = build::allocate(it.pass.program, slots);
             it.emit_before(allocate);
             let Some(axis) = it.pass.program.dimensions(slots).next() else { return };
             let slot = it.name_like(slots, Some(0));
-            it.emit(builder::select(slot, slots, axis, from));
+            it.emit(build::select(slot, slots, axis, from));
             emit_transfer(it, member, device, (input, to), (slot, from), to);
             reduce_slots(it, &sum, slots, out);
         }
@@ -161,7 +161,7 @@ fn emit_transfer(
         attrs: vec![attr::CACHE_OP.with(CacheOp::Streaming)],
         ..contiguity::unary_op(Op::Set, source, target)
     });
-    aliases.into_iter().for_each(|alias| it.emit(builder::deallocate(alias)));
+    aliases.into_iter().for_each(|alias| it.emit(build::deallocate(alias)));
     let then = std::mem::take(&mut it.body);
     let recv = p2p_op(it, cuda, P2pType::Recv, output, sender);
     let send = p2p_op(it, cuda, P2pType::Send, input, receiver);
@@ -169,7 +169,7 @@ fn emit_transfer(
     let mut deferred = None;
     if cuda {
         let listed = vec![it.add(recv.clone()), it.add(send.clone())];
-        it.emit(OpStmt { attrs: vec![attr::TRANSFERS.with(listed)], ..builder::op(Op::ShareMemHandles) });
+        it.emit(OpStmt { attrs: vec![attr::TRANSFERS.with(listed)], ..build::op(Op::ShareMemHandles) });
         if settings.put {
             [recv, send].into_iter().for_each(|side| it.emit(side))
         } else {
@@ -178,22 +178,22 @@ fn emit_transfer(
         if settings.deferred {
             deferred = Some(works[1])
         } else {
-            it.emit(builder::wait(works[1]))
+            it.emit(build::wait(works[1]))
         }
-        it.emit(builder::wait(works[0]));
+        it.emit(build::wait(works[0]));
     } else {
-        it.emit(builder::op(Op::StartCoalescing));
+        it.emit(build::op(Op::StartCoalescing));
         it.emit(recv);
         it.emit(send);
         let number = it.pass.fresh.work();
-        it.emit(OpStmt { number: Some(number), ..builder::op(Op::EndCoalescing) });
-        it.emit(builder::wait(number));
+        it.emit(OpStmt { number: Some(number), ..build::op(Op::EndCoalescing) });
+        it.emit(build::wait(number));
     }
     let other = std::mem::replace(&mut it.body, outer);
     let branch = branch(it, cond, then, other);
     it.body.push(branch);
     if let Some(work) = deferred {
-        let wait = it.add(builder::wait(work));
+        let wait = it.add(build::wait(work));
         let branch = self::branch(it, cond, Vec::new(), vec![wait]);
         it.tail.push(branch);
     }
@@ -201,7 +201,7 @@ fn emit_transfer(
 
 fn branch(it: &mut LoopWriter<'_, '_>, cond: ExprId, then: Vec<StmtId>, other: Vec<StmtId>) -> StmtId {
     let program = &mut *it.pass.program;
-    let (then, other) = (builder::block(program, then), builder::block(program, other));
+    let (then, other) = (build::block(program, then), build::block(program, other));
     program.add_stmt(
         Stmt::If(If { kind: If::MANUAL.to_owned(), cond, then_block: then, else_block: Some(other) }),
         it.span,
@@ -223,7 +223,7 @@ fn p2p_op(it: &mut LoopWriter<'_, '_>, cuda: bool, kind: P2pType, buffer: Tensor
     if cuda && (protocol == P2pProtocol::Put || is_other) {
         attrs.push(attr::PROTOCOL.with(protocol));
     }
-    OpStmt { number: Some(it.pass.fresh.work()), attrs, ..builder::op(Op::P2PCommunication) }
+    OpStmt { number: Some(it.pass.fresh.work()), attrs, ..build::op(Op::P2PCommunication) }
 }
 
 fn post(it: &mut LoopWriter<'_, '_>, collective: Collective<'_>) {
@@ -240,7 +240,7 @@ fn backend(cuda: bool) -> Backend {
 /// Emits Waits for the pending communications.
 fn emit_waits(it: &mut LoopWriter<'_, '_>) {
     for work in std::mem::take(&mut it.waits) {
-        it.emit(builder::wait(work));
+        it.emit(build::wait(work));
     }
 }
 
@@ -267,7 +267,7 @@ fn reduce_slots(it: &mut LoopWriter<'_, '_>, like: &OpStmt, slots: TensorId, out
     let mut axes = contiguity::sub_axes(program, &sharding, false);
     axes.insert(0, contiguity::SubAxis { dim: 0, extent: count, parallel: ParallelType::Serial });
     let shards = contiguity::tensor(program, fresh, out, &axes);
-    let alias = builder::allocate_alias(program, shards, slots);
+    let alias = build::allocate_alias(program, shards, slots);
     let Some(mut sharding) = Sharding::of(program, shards) else { return };
     let slot = sharding.dims.remove(0);
     let sum = sharding.new_tensor(program, fresh, shards, Memory::Global);
