@@ -12,7 +12,7 @@ pub fn bytes_of(digits: &str) -> Option<Arc<[u8]>> {
 }
 
 /// Returns `0x` and the digits of bytes.
-pub fn digits_of(bytes: &[u8]) -> String {
+pub(crate) fn digits_of(bytes: &[u8]) -> String {
     let mut text = String::new();
     push_digits(&mut text, bytes);
     text

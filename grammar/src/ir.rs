@@ -164,6 +164,21 @@ impl Program {
         self.add_stated_tensor(tensor, span, &[], span.end)
     }
 
+    /// Adds a tensor that is declared at `span`, as a `%tensor` line does.
+    pub fn declare_tensor(&mut self, tensor: Tensor, span: Span) -> TensorId {
+        let id = self.add_tensor(tensor, span);
+        self.spans.add_section_part(span, SectionPart::Declaration(id));
+        id
+    }
+
+    /// Sets the inputs and outputs, which a header at `span` states.
+    pub fn set_header(&mut self, inputs: Vec<Operand>, outputs: Vec<Operand>, span: Span) {
+        self.spans.header = span;
+        (0..inputs.len()).for_each(|at| self.spans.add_section_part(span, SectionPart::Input(at as u32)));
+        (0..outputs.len()).for_each(|at| self.spans.add_section_part(span, SectionPart::Output(at as u32)));
+        (self.inputs, self.outputs) = (inputs, outputs);
+    }
+
     /// Adds a tensor whose axes and mesh, if it has one, are stated at these positions.
     pub(crate) fn add_stated_tensor(
         &mut self,

@@ -79,7 +79,7 @@ pub use hir_syntax::{ast, span, token};
 
 pub use alike::summarise;
 pub use canonical::{print, write, write_short};
-pub use constant_bytes::{bytes_of, digits_of};
+pub use constant_bytes::bytes_of;
 pub use dialect::print_as;
 pub use fix::{fix, is_fixable};
 pub use invalid_option::InvalidOption;
@@ -88,7 +88,7 @@ pub use numbering::free_number;
 pub use parse::parse;
 pub use print::{Dialect, LinePrinter, NO_DOMAINS, summary};
 pub use raw_bytes::{decode, encode};
-pub use read::{read, read_generated, read_scalar};
+pub use read::{read, read_scalar};
 pub use render::visible_text;
 pub use resolve::keep_get_protocol;
 pub use rules::{

@@ -3,7 +3,7 @@
 use crate::{
     attr::{self, AttrName, AttrValue, Key},
     ir::{Attr, Expr, ExprId, OpStmt, Operand, Program, TensorId},
-    ops::{Op, OpClass},
+    ops::{Arity, Op, OpClass, OperandDef},
 };
 
 impl OpStmt {
@@ -45,6 +45,31 @@ impl OpStmt {
         let is_later = |(name, _): &(AttrName, Attr)| later.clone().any(|it| it.name == name.0);
         let at = self.attrs.iter().position(is_later).unwrap_or(self.attrs.len());
         self.attrs.insert(at, (key.name(), value));
+    }
+
+    /// Returns the statement with this attribute.
+    pub fn with<T: AttrValue>(mut self, key: Key<T>, value: T) -> Self {
+        self.set(key, value);
+        self
+    }
+
+    /// Returns whether the numbers of results and operands, and the attributes, are those of the operator's definition.
+    pub fn fits_definition(&self) -> bool {
+        let row = self.op.def();
+        let is_counted = |list: &[Operand], defined: &mut dyn Iterator<Item = &OperandDef>| {
+            let (mut least, mut most) = (0, Some(0));
+            for it in defined {
+                least += usize::from(it.arity == Arity::One);
+                most = most.filter(|_| it.arity != Arity::Many).map(|most| most + 1);
+            }
+            list.len() >= least && most.is_none_or(|most| list.len() <= most)
+        };
+        let mut operands = row.args.iter().filter(|it| it.kind.is_operand());
+        let mut required = row.args.iter().filter(|it| !it.kind.is_operand()).chain(row.attrs);
+        is_counted(&self.outs, &mut row.outs.iter())
+            && is_counted(&self.args, &mut operands)
+            && required.all(|it| it.arity != Arity::One || self.attr(it.key()).is_some())
+            && self.attrs.iter().all(|(name, attr)| row.takes(*name, attr))
     }
 
     /// Returns the attribute with this name, regardless of its type.

@@ -8,7 +8,6 @@ use crate::{
     dump_cleanup, fusion_dump,
     ir::{ExprId, Program},
     parse, resolve,
-    span::Span,
 };
 
 /// Reads every container of a text. Returns programs even if there are errors, so that further analyses can
@@ -19,19 +18,6 @@ pub fn read(source: &str) -> (Vec<Program>, Vec<Diagnostic>) {
     clean.restore_spans(&mut programs, &mut diagnostics);
     diagnostics.append(&mut clean.diagnostics);
     diagnostics.sort_by_key(Diagnostic::span);
-    (programs, diagnostics)
-}
-
-/// Reads a text that a front end has made from another one. `to_source` returns the position in that one from which a position of
-/// `text` comes.
-pub fn read_generated(text: &str, to_source: &dyn Fn(Span) -> Span) -> (Vec<Program>, Vec<Diagnostic>) {
-    let (mut programs, mut diagnostics) = read_clean(text, &[]);
-    for diagnostic in &mut diagnostics {
-        // An edit of `text` is none of the source.
-        diagnostic.fixes.clear();
-        diagnostic.labels.iter_mut().for_each(|(span, _)| *span = to_source(*span));
-    }
-    programs.iter_mut().for_each(|it| it.spans.map(to_source));
     (programs, diagnostics)
 }
 

@@ -30,14 +30,22 @@ mod tensors;
 mod types;
 mod window;
 
-use grammar::{codes::Code, diagnostic::Diagnostic, span::Span};
+use std::sync::Arc;
+
+use grammar::{
+    codes::Code,
+    diagnostic::Diagnostic,
+    ir::{self, ExprId, Program, TensorId},
+    ops::Op,
+    span::Span,
+};
+use hir_ir::build::{ProgramBuilder, apply};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     sharding::Mesh,
     tree::{Attribute, Block, Module, Operation, Use},
     value::{AxisSet, Tensor, Value},
-    writer::{Writer, Written},
 };
 
 pub use operators::OPERATORS;
@@ -77,22 +85,24 @@ pub(crate) struct Importer<'m, 's> {
     calls: usize,
     visited: usize,
     region: Option<Region>,
-    out: Writer,
+    out: ProgramBuilder,
+    /// The mesh of tensors outside of manual regions: none, so that passes choose it.
+    no_mesh: Arc<ir::Mesh>,
     /// Tensors that a matrix product or a reduction computes and whose sharding nothing states yet.
-    unsharded_sums: FxHashSet<usize>,
+    unsharded_sums: FxHashSet<TensorId>,
     /// Tensors whose elements are their indices in a dimension, and that dimension.
-    iotas: FxHashMap<usize, usize>,
+    iotas: FxHashMap<TensorId, usize>,
     /// Whether the module runs on one device.
     has_one_device: bool,
-    /// The least and the largest value of scalars of the program that are integers, by name.
-    ranges: FxHashMap<String, (i128, i128)>,
+    /// The least and the largest value of scalars of the program that are integers.
+    ranges: FxHashMap<ExprId, (i128, i128)>,
 }
 
 /// Imports a module.
 ///
 /// # Errors
 /// Returns an error for the first operation that hir cannot import.
-pub(crate) fn import(module: &Module<'_>) -> Imported<Written> {
+pub(crate) fn import(module: &Module<'_>) -> Imported<Program> {
     let mut importer = Importer {
         functions: FxHashMap::default(),
         meshes: Vec::new(),
@@ -101,7 +111,8 @@ pub(crate) fn import(module: &Module<'_>) -> Imported<Written> {
         calls: 0,
         visited: 0,
         region: None,
-        out: Writer::default(),
+        out: ProgramBuilder::default(),
+        no_mesh: Arc::default(),
         unsharded_sums: FxHashSet::default(),
         iotas: FxHashMap::default(),
         has_one_device: matches!(
@@ -142,7 +153,7 @@ pub(crate) fn import(module: &Module<'_>) -> Imported<Written> {
 impl<'m, 's> Importer<'m, 's> {
     // ---- functions and blocks
 
-    fn main(mut self, main: &'m Operation<'s>) -> Imported<Written> {
+    fn main(mut self, main: &'m Operation<'s>) -> Imported<Program> {
         self.out.span = main.span;
         let Some(body) = main.regions.first() else { return Err(self.missing(main, "body")) };
         let stated = main.attribute(&["arg_attrs"]);
@@ -157,9 +168,9 @@ impl<'m, 's> Importer<'m, 's> {
             }
             let sharding = self.sharding(Attribute::find(attributes, "sdy.sharding"), &ty.shape)?;
             let sharding = sharding.or_else(|| self.replicated(&ty.shape));
-            let number = self.declare_sharded(&ty.shape, ty.dtype, sharding.as_ref());
-            inputs.push(number);
-            let value = Tensor { number, axes: 0, shape: ty.shape, dtype: ty.dtype };
+            let id = self.declare_sharded(&ty.shape, ty.dtype, sharding.as_ref());
+            inputs.push(id);
+            let value = Tensor { id, axes: 0, shape: ty.shape, dtype: ty.dtype };
             scope.insert(argument.name, vec![Value::Tensor(value)]);
         }
         self.scopes.push(scope);
@@ -172,7 +183,7 @@ impl<'m, 's> Importer<'m, 's> {
         }
         let results = self.block(body)?;
         self.check_function(main, &results)?;
-        let mut outputs: Vec<usize> = Vec::new();
+        let mut outputs: Vec<TensorId> = Vec::new();
         for (at, value) in results.into_iter().enumerate() {
             let own = main.result_attributes.get(at).map(Vec::as_slice);
             let attributes = generic_attributes(stated, at).or(own).unwrap_or(&[]);
@@ -182,19 +193,14 @@ impl<'m, 's> Importer<'m, 's> {
             {
                 tensor = self.constrained(tensor, &sharding);
             }
-            if inputs.contains(&tensor.number) || outputs.contains(&tensor.number) {
-                let mesh = self.out.tensors[tensor.number].mesh.clone();
-                let dims = self.out.tensors[tensor.number]
-                    .dims
-                    .iter()
-                    .filter(|it| !it.is_reduced)
-                    .cloned()
-                    .collect();
-                let copy = self.out.declare(dims, tensor.dtype, mesh);
-                self.out.statement(format!("T{copy} = Set( T{} )", tensor.number));
-                tensor.number = copy;
+            if inputs.contains(&tensor.id) || outputs.contains(&tensor.id) {
+                let mesh = Arc::clone(self.out.mesh(tensor.id));
+                let dims = self.out.dims(tensor.id).iter().filter(|it| !it.is_reduced).cloned().collect();
+                let copy = self.out.tensor(dims, tensor.dtype, mesh);
+                self.out.assign(copy, apply(Op::Set, [tensor.id]));
+                tensor.id = copy;
             }
-            outputs.push(tensor.number);
+            outputs.push(tensor.id);
         }
         Ok(self.out.finish(&inputs, &outputs))
     }

@@ -4,13 +4,11 @@
 //! The package is a part of the tools of hir, and its items change with them. The library is the package `hir`.
 //!
 //! ```text
-//! text ──token, parse──▶ tree ──import──▶ Host IR text ──grammar::read──▶ Program, with positions in the module
+//! text ──token, parse──▶ tree ──import──▶ Program, with positions in the module
 //! ```
 //!
-//! `import` writes short Host IR text instead of building the arenas of `Program`: the text is the one description of a program
-//! whose numbering, domains and types `grammar` already checks, it can be printed and tested, and its operators have one spelling
-//! instead of a builder for each. Every line of it remembers the operation that it comes from, so that diagnostics of all tools show the
-//! module.
+//! `import` makes the program with `hir_ir::build`. Each statement and tensor has the position of the operation that it comes from, so that
+//! diagnostics of all tools show the module.
 //!
 //! `import::operators` is the table of what is read. Nothing is skipped: any other operation is an error at its place.
 //!
@@ -37,14 +35,8 @@ mod token;
 mod tree;
 mod unique_names;
 mod value;
-mod writer;
 
-use grammar::{
-    diagnostic::Diagnostic,
-    ir::Program,
-    source::Reader,
-    span::{LineIndex, Span},
-};
+use grammar::{diagnostic::Diagnostic, ir::Program, source::Reader};
 
 pub use import::OPERATORS;
 
@@ -70,27 +62,13 @@ fn is_module(text: &str) -> bool {
 
 /// Reads the program of a module. Positions are those of the module.
 pub fn read(text: &str) -> (Vec<Program>, Vec<Diagnostic>) {
-    let written = match written(text) {
-        Ok(it) => it,
-        Err(fault) => return (Vec::new(), vec![*fault]),
-    };
-    let index = LineIndex::new(&written.text);
-    let to_module = |span: Span| {
-        let line = index.line(span.start) as usize;
-        written.lines.get(line.saturating_sub(1)).copied().unwrap_or_default()
-    };
-    grammar::read_generated(&written.text, &to_module)
+    match program(text) {
+        Ok(it) => (vec![it], Vec::new()),
+        Err(fault) => (Vec::new(), vec![*fault]),
+    }
 }
 
-/// Returns the Host IR text that the program of a module is read from.
-///
-/// # Errors
-/// Returns the first error of the module.
-pub fn host_ir(text: &str) -> Result<String, Box<Diagnostic>> {
-    written(text).map(|it| it.text)
-}
-
-fn written(text: &str) -> Result<writer::Written, Box<Diagnostic>> {
+fn program(text: &str) -> Result<Program, Box<Diagnostic>> {
     let module = parse::parse(text, import::is_read)?;
     unique_names::check(&module)?;
     import::import(&module)

@@ -1,5 +1,9 @@
 //! Meshes and shardings of Shardy.
 
+use std::sync::Arc;
+
+use grammar::ir::{self, DeviceDim};
+
 use crate::tree::{Attribute, Operation};
 
 /// The maximum number of axes of several devices: device dimensions have the letters x, y and z.
@@ -50,6 +54,8 @@ pub(crate) struct Mesh {
     pub(crate) axes: Vec<(String, i64)>,
     /// The names of axes of one device.
     units: Vec<String>,
+    /// The devices by rows, which tensors have; empty if there is only one.
+    pub(crate) grid: Arc<ir::Mesh>,
 }
 
 /// The axes of a mesh over which each dimension of a tensor is sharded, major first.
@@ -69,7 +75,8 @@ impl Mesh {
             Some(Attribute::String(name)) => *name,
             _ => op.symbol("sym_name").unwrap_or_default(),
         };
-        let mut mesh = Self { name: name.to_owned(), axes: Vec::new(), units: Vec::new() };
+        let mut mesh =
+            Self { name: name.to_owned(), axes: Vec::new(), units: Vec::new(), grid: Arc::default() };
         let stated = op.attribute(&["mesh"]).into_iter().chain(&op.positional);
         for it in stated {
             let Attribute::Named(_, entries, items) = it else { continue };
@@ -92,10 +99,13 @@ impl Mesh {
         if mesh.axes.len() > MAX_AXES {
             return Err(UnsupportedSharding::TooManyAxes);
         }
-        match devices {
-            Some(1..=MAX_DEVICES) => Ok(mesh),
-            _ => Err(UnsupportedSharding::DeviceCount),
+        let devices =
+            devices.filter(|it| (1..=MAX_DEVICES).contains(it)).ok_or(UnsupportedSharding::DeviceCount)?;
+        if devices > 1 {
+            let shape = mesh.axes.iter().map(|(_, size)| *size as usize).collect();
+            mesh.grid = Arc::new(ir::Mesh::new(shape, (0..devices as usize).collect()));
         }
+        Ok(mesh)
     }
 
     /// Returns the number of devices.
@@ -103,28 +113,10 @@ impl Mesh {
         self.axes.iter().map(|it| it.1).product()
     }
 
-    /// Returns the letter of the device dimension of an axis: x is the fastest.
-    pub(crate) fn letter(&self, axis: usize) -> char {
-        ['x', 'y', 'z'][(self.axes.len() - 1 - axis).min(2)]
-    }
-
-    /// Returns the devices by rows, `{{0 1}{2 3}}`.
-    pub(crate) fn text(&self) -> String {
-        let mut text = String::new();
-        self.rows(0, 0, self.devices(), &mut text);
-        text
-    }
-
-    fn rows(&self, axis: usize, first: i64, count: i64, text: &mut String) {
-        text.push('{');
-        if axis + 1 >= self.axes.len() {
-            let ids: Vec<String> = (first..first + count).map(|it| it.to_string()).collect();
-            text.push_str(&ids.join(" "));
-        } else {
-            let part = count / self.axes[axis].1;
-            (0..self.axes[axis].1).for_each(|at| self.rows(axis + 1, first + at * part, part, text));
-        }
-        text.push('}');
+    /// Returns the device dimension of an axis, with its number of devices: x is the fastest.
+    pub(crate) fn device(&self, axis: usize) -> (DeviceDim, i64) {
+        let dim = [DeviceDim::X, DeviceDim::Y, DeviceDim::Z][(self.axes.len() - 1 - axis).min(2)];
+        (dim, self.axes[axis].1)
     }
 
     /// Returns the index of an axis; `None` for an axis of one device.

@@ -1,6 +1,10 @@
 //! What a value of the module is in the program that is made.
 
-use grammar::dtype::DType;
+use grammar::{
+    dtype::DType,
+    ir::{Expr, ExprId, TensorId},
+};
+use hir_ir::build::ProgramBuilder;
 
 /// Axes of the mesh of a manual region along which a value differs, one bit for each axis of the mesh.
 pub(crate) type AxisSet = u8;
@@ -15,7 +19,7 @@ pub(crate) enum Value {
 /// A tensor of the program. In a manual region it has one device axis for each axis of `axes`, before its own dimensions.
 #[derive(Clone, Debug)]
 pub(crate) struct Tensor {
-    pub(crate) number: usize,
+    pub(crate) id: TensorId,
     pub(crate) axes: AxisSet,
     pub(crate) shape: Vec<i64>,
     pub(crate) dtype: DType,
@@ -30,14 +34,14 @@ pub(crate) struct Splat {
 }
 
 /// A number.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Scalar {
     Bool(bool),
     /// An integer. An unsigned one of 64 bits has the bits of this one: -1 is 2^64-1, as in the literals of Host IR.
     Int(i64),
     Float(f64),
-    /// A scalar of the program by name, which differs between the devices along these axes.
-    Named(String, AxisSet),
+    /// A named scalar of the program, which differs between the devices along these axes.
+    Named(ExprId, AxisSet),
 }
 
 impl Scalar {
@@ -49,20 +53,20 @@ impl Scalar {
         }
     }
 
-    /// Returns its text as an operand of a statement, for elements of type `dtype`.
-    pub(crate) fn text(&self, dtype: DType) -> String {
+    /// Returns it as an operand of a statement, for elements of type `dtype`.
+    pub(crate) fn expr(&self, dtype: DType, out: &mut ProgramBuilder) -> ExprId {
         match self {
-            Self::Bool(value) => value.to_string(),
-            Self::Int(value) => value.to_string(),
+            Self::Bool(value) => out.expr(Expr::Bool(*value)),
+            Self::Int(value) => out.int(*value),
             Self::Float(value) => {
-                let ty = if dtype == DType::Float { "float" } else { "double" };
-                match value {
-                    it if it.is_nan() => format!("{ty}(nan)"),
-                    it if it.is_infinite() => format!("{ty}({}inf)", if *it < 0.0 { "-" } else { "" }),
-                    it => format!("{ty}({it:?})"),
-                }
+                let text = match value {
+                    it if it.is_nan() => "nan".to_owned(),
+                    it if it.is_infinite() => (if *it < 0.0 { "-inf" } else { "inf" }).to_owned(),
+                    it => format!("{it:?}"),
+                };
+                out.expr(Expr::Float(if dtype == DType::Float { dtype } else { DType::Double }, text))
             }
-            Self::Named(name, _) => name.clone(),
+            Self::Named(it, _) => *it,
         }
     }
 }

@@ -29,6 +29,18 @@ impl Operand {
     }
 }
 
+impl From<TensorId> for Operand {
+    fn from(tensor: TensorId) -> Self {
+        Self::Tensor(tensor)
+    }
+}
+
+impl From<ExprId> for Operand {
+    fn from(scalar: ExprId) -> Self {
+        Self::Scalar(scalar)
+    }
+}
+
 /// The value of a keyed attribute.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Attr {

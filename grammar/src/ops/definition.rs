@@ -1,7 +1,7 @@
 //! The types that describe an operator of the op table, its operands and its attributes.
 
 use super::{Op, TypeRule};
-use crate::attr::{AttrName, Key, OperandKind};
+use crate::attr::{Attr, AttrName, Key, OperandKind};
 
 /// The definition of an operator.
 #[derive(Clone, Copy, Debug)]
@@ -181,6 +181,12 @@ impl OpDef {
     /// Returns the number of an attribute among the positional and keyed ones.
     pub(crate) fn attr_number(&self, name: AttrName) -> u8 {
         self.args.iter().chain(self.attrs).take_while(|it| it.key() != name).count() as u8
+    }
+
+    /// Returns whether the operator has an attribute of this name and kind.
+    pub(crate) fn takes(&self, name: AttrName, attr: &Attr) -> bool {
+        let mut params = self.args.iter().chain(self.attrs);
+        params.any(|it| it.key() == name && attr.is_valid_for(it.kind))
     }
 
     /// Returns the definition of an attribute.

@@ -142,8 +142,7 @@ impl Verifier<'_> {
     fn check_attributes(&mut self, stmt: &OpStmt, span: Span) {
         let row = stmt.op.def();
         for (name, attr) in &stmt.attrs {
-            let mut params = row.args.iter().chain(row.attrs);
-            if !params.any(|param| param.key() == *name && attr.is_valid_for(param.kind)) {
+            if !row.takes(*name, attr) {
                 let message = format!("`{}` has no attribute `{name}` of this kind", row.mnemonic);
                 self.error(Code::BadAttribute, span, message, "expected an attribute of the operator");
             }

@@ -18,6 +18,11 @@ pub fn op(op: Op) -> OpStmt {
     OpStmt { op, number: None, outs: Vec::new(), args: Vec::new(), attrs: Vec::new() }
 }
 
+/// Returns an operator statement with these operands. `with` adds attributes.
+pub fn apply<O: Into<Operand>>(op: Op, args: impl IntoIterator<Item = O>) -> OpStmt {
+    OpStmt { args: args.into_iter().map(Into::into).collect(), ..self::op(op) }
+}
+
 /// Returns `out = ALLOCATE(mem_type=global, zero_init=false)`, in symmetric memory if the tensor is
 /// symmetric.
 pub fn allocate(program: &Program, out: TensorId) -> OpStmt {

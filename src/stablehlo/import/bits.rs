@@ -1,6 +1,6 @@
 //! Operators on the bits of numbers, and roundings.
 
-use grammar::dtype::DType;
+use grammar::{dtype::DType, ops::Op};
 
 use super::{Imported, Importer, Results, elementwise::wrapped};
 use crate::{
@@ -23,7 +23,7 @@ impl<'m, 's> Importer<'m, 's> {
             return Err(self.unsupported("a shift of these elements"));
         };
         let (a, b) = (self.bits(a, unsigned)?, self.bits(b, unsigned)?);
-        let shifted = self.folded_or_mapped(">>", a, b, unsigned)?;
+        let shifted = self.folded_or_mapped(Op::Shr, a, b, unsigned)?;
         self.bits(shifted, dtype)
     }
 
@@ -32,7 +32,7 @@ impl<'m, 's> Importer<'m, 's> {
         let dtype = a.dtype();
         let signed = signed(dtype).unwrap_or(dtype);
         let (a, b) = (self.bits(a, signed)?, self.bits(b, signed)?);
-        let shifted = self.folded_or_mapped(">>", a, b, signed)?;
+        let shifted = self.folded_or_mapped(Op::Shr, a, b, signed)?;
         self.bits(shifted, dtype)
     }
 
@@ -41,21 +41,21 @@ impl<'m, 's> Importer<'m, 's> {
         let dtype = from.dtype();
         let bits = self.bits(from.clone(), DType::Int16)?;
         let (number, zero) = (|it: f64| Self::splat_like(&bits, it), Self::splat_like(&from, 0.0));
-        let is_below = self.map("<", vec![from.clone(), to.clone()], DType::Bool)?;
-        let is_positive = self.map(">", vec![from.clone(), zero.clone()], DType::Bool)?;
-        let grows = self.map("==", vec![is_below, is_positive], DType::Bool)?;
+        let is_below = self.map(Op::Lt, vec![from.clone(), to.clone()], DType::Bool)?;
+        let is_positive = self.map(Op::Gt, vec![from.clone(), zero.clone()], DType::Bool)?;
+        let grows = self.map(Op::Eq, vec![is_below, is_positive], DType::Bool)?;
         let step = self.select_values(grows, number(1.0), number(-1.0))?;
-        let moved = self.map("+", vec![bits.clone(), step], DType::Int16)?;
+        let moved = self.map(Op::Add, vec![bits.clone(), step], DType::Int16)?;
         // The least numbers of both signs are beside 0.
-        let is_negative = self.map("<", vec![to.clone(), zero.clone()], DType::Bool)?;
+        let is_negative = self.map(Op::Lt, vec![to.clone(), zero.clone()], DType::Bool)?;
         let least = self.select_values(is_negative, number(f64::from(i16::MIN + 1)), number(1.0))?;
-        let is_zero = self.map("==", vec![from.clone(), zero], DType::Bool)?;
+        let is_zero = self.map(Op::Eq, vec![from.clone(), zero], DType::Bool)?;
         let moved = self.select_values(is_zero, least, moved)?;
         let moved = self.bits(moved, dtype)?;
-        let is_there = self.map("==", vec![from.clone(), to.clone()], DType::Bool)?;
+        let is_there = self.map(Op::Eq, vec![from.clone(), to.clone()], DType::Bool)?;
         let mut result = self.select_values(is_there, to.clone(), moved)?;
         for it in [to, from] {
-            let is_nan = self.map("isnan", vec![it.clone()], DType::Bool)?;
+            let is_nan = self.map(Op::IsNan, vec![it.clone()], DType::Bool)?;
             result = self.select_values(is_nan, it, result)?;
         }
         Ok(result)
@@ -73,7 +73,7 @@ impl<'m, 's> Importer<'m, 's> {
             return Ok(Value::Splat(Splat { scalar, shape, dtype }));
         }
         let it = Value::Tensor(self.materialized(value));
-        self.map("bit_cast", vec![it], dtype)
+        self.map(Op::BitCast, vec![it], dtype)
     }
 
     /// Returns a tensor with elements of 8 bits. What is beyond the largest number becomes infinity, or NaN if the type has no infinity;
@@ -83,16 +83,16 @@ impl<'m, 's> Importer<'m, 's> {
         let like = |number: f64| Self::splat_like(&value, number);
         if dtype == DType::E4M3 {
             // 464 is rounded to 448, the largest number.
-            let magnitude = self.map("abs", vec![value.clone()], value.dtype())?;
-            let is_beyond = self.map(">", vec![magnitude, like(464.0)], DType::Bool)?;
+            let magnitude = self.map(Op::Abs, vec![value.clone()], value.dtype())?;
+            let is_beyond = self.map(Op::Gt, vec![magnitude, like(464.0)], DType::Bool)?;
             let value = self.select_values(is_beyond, like(f64::NAN), value.clone())?;
-            return self.map("cast", vec![value], dtype);
+            return self.map(Op::Cast, vec![value], dtype);
         }
-        let narrow = self.map("cast", vec![value.clone()], dtype)?;
+        let narrow = self.map(Op::Cast, vec![value.clone()], dtype)?;
         let mut bits = self.bits(narrow, DType::UInt8)?;
         // 61440 is rounded to infinity.
-        for (text, bound, infinity) in [(">=", 61440.0, 0x7c), ("<=", -61440.0, 0xfc)] {
-            let is_beyond = self.map(text, vec![value.clone(), like(bound)], DType::Bool)?;
+        for (op, bound, infinity) in [(Op::Ge, 61440.0, 0x7c), (Op::Le, -61440.0, 0xfc)] {
+            let is_beyond = self.map(op, vec![value.clone(), like(bound)], DType::Bool)?;
             let infinity = Self::splat_like(&bits, f64::from(infinity));
             bits = self.select_values(is_beyond, infinity, bits)?;
         }
@@ -122,9 +122,9 @@ impl<'m, 's> Importer<'m, 's> {
             |number| Value::Splat(Splat { scalar: Scalar::Int(number), shape: bits.shape().to_vec(), dtype });
         let (last, rest) = (splat(63), splat(greatest));
         // All bits are set where the sign is.
-        let signs = self.map(">>", vec![bits.clone(), last], dtype)?;
-        let inverted = self.map("&", vec![signs, rest], dtype)?;
-        self.map("^", vec![bits, inverted], dtype)
+        let signs = self.map(Op::Shr, vec![bits.clone(), last], dtype)?;
+        let inverted = self.map(Op::BitAnd, vec![signs, rest], dtype)?;
+        self.map(Op::BitXor, vec![bits, inverted], dtype)
     }
 
     /// Rounds to the numbers of another type: those of f16 and bf16.
@@ -150,22 +150,22 @@ impl<'m, 's> Importer<'m, 's> {
     pub(super) fn cube_root(&mut self, value: Value) -> Imported<Value> {
         let dtype = value.dtype();
         let third = Self::splat_like(&value, 1.0 / 3.0);
-        let magnitude = self.map("abs", vec![value.clone()], dtype)?;
-        let root = self.map("pow", vec![magnitude, third], dtype)?;
+        let magnitude = self.map(Op::Abs, vec![value.clone()], dtype)?;
+        let root = self.map(Op::Pow, vec![magnitude, third], dtype)?;
         let sign = self.sign(value)?;
-        self.map("*", vec![sign, root], dtype)
+        self.map(Op::Mul, vec![sign, root], dtype)
     }
 
     /// Rounds to the nearest integer, halves away from zero.
     pub(super) fn rounded_away(&mut self, value: Value) -> Imported<Value> {
         let dtype = value.dtype();
-        let whole = self.map("trunc", vec![value.clone()], dtype)?;
-        let rest = self.map("-", vec![value.clone(), whole.clone()], dtype)?;
-        let rest = self.map("abs", vec![rest], dtype)?;
+        let whole = self.map(Op::Trunc, vec![value.clone()], dtype)?;
+        let rest = self.map(Op::Sub, vec![value.clone(), whole.clone()], dtype)?;
+        let rest = self.map(Op::Abs, vec![rest], dtype)?;
         let half = Self::splat_like(&value, 0.5);
-        let is_up = self.map(">=", vec![rest, half], DType::Bool)?;
+        let is_up = self.map(Op::Ge, vec![rest, half], DType::Bool)?;
         let sign = self.sign(value)?;
-        let up = self.map("+", vec![whole.clone(), sign], dtype)?;
+        let up = self.map(Op::Add, vec![whole.clone(), sign], dtype)?;
         self.select_values(is_up, up, whole)
     }
 }

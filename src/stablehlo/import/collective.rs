@@ -1,13 +1,18 @@
 //! Collectives of manual regions: each is a resharding of device axes, so passes lower and overlap it like one that they insert.
 
-use grammar::diagnostic::Diagnostic;
+use grammar::{
+    diagnostic::Diagnostic,
+    dtype::DType,
+    ir::{Expr, ExprId, Function, InfixOp},
+    ops::Op,
+};
+use hir_ir::build::{self, Dim, apply};
 
 use super::{Imported, Importer, Region, Results};
 use crate::{
     import::reduce::{NO_REDUCER, Reducer},
     tree::{Attribute, Operation},
     value::{AxisSet, Scalar, Splat, Tensor, Value},
-    writer::Dim,
 };
 
 impl<'m, 's> Importer<'m, 's> {
@@ -49,10 +54,9 @@ impl<'m, 's> Importer<'m, 's> {
     pub(crate) fn device_id(&mut self, op: &'m Operation<'s>, _: Vec<Value>) -> Results {
         let scalar = match (op.name, &self.region) {
             ("stablehlo.partition_id", Some(region)) => {
-                let scalar = Scalar::Named("rank".to_owned(), region.manual);
-                let last = self.meshes[region.mesh].devices() - 1;
-                self.ranges.insert("rank".to_owned(), (0, i128::from(last)));
-                scalar
+                let (rank, last) = (self.out.rank(), self.meshes[region.mesh].devices() - 1);
+                self.ranges.insert(rank, (0, i128::from(last)));
+                Scalar::Named(rank, region.manual)
             }
             ("stablehlo.partition_id", None) if !self.has_one_device => {
                 return Err(self.outside_of_regions(op));
@@ -115,22 +119,14 @@ impl<'m, 's> Importer<'m, 's> {
         let first = dims.len();
         dims.extend(tensor.shape.iter().copied().map(Dim::of));
         let whole = self.declare(dims.clone(), tensor.dtype);
-        self.out.statement(format!("T{whole} = Set( T{} )", tensor.number));
+        self.out.assign(whole, apply(Op::Set, [tensor.id]));
         let order: Vec<usize> =
             kept.into_iter().chain(first..first + dim).chain(moved).chain(first + dim..dims.len()).collect();
-        let number = self.ordered(whole, &dims, &order, &tensor);
+        let mesh = self.region_grid();
+        let ordered = self.reordered(whole, &dims, &order, mesh);
         let mut shape = tensor.shape.clone();
         shape[dim] *= self.group_size(axes);
-        self.emit(tensor.axes & !axes, &shape, tensor.dtype, format!("reshape(T{number})"))
-    }
-
-    /// Returns a tensor with its dimensions in this order.
-    fn ordered(&mut self, number: usize, dims: &[Dim], order: &[usize], like: &Tensor) -> usize {
-        if order.iter().enumerate().all(|(at, it)| at == *it) {
-            return number;
-        }
-        let dims = order.iter().map(|at| dims[*at].clone()).collect();
-        self.permuted_dims(number, dims, order.to_vec(), like.dtype)
+        self.emit(tensor.axes & !axes, &shape, tensor.dtype, apply(Op::Reshape, [ordered]))
     }
 
     pub(crate) fn reduce_scatter(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
@@ -157,7 +153,7 @@ impl<'m, 's> Importer<'m, 's> {
                 if !is_reduced {
                     kept.push((axis, own.clone()));
                 }
-                dims.push(if is_reduced { Dim { is_reduced, ..Dim::of(own.extent) } } else { own });
+                dims.push(if is_reduced { Dim::reduced(own.extent) } else { own });
             }
         }
         let devices = self.device_dims(axes);
@@ -178,14 +174,15 @@ impl<'m, 's> Importer<'m, 's> {
             split.extend(self.device_dims(1 << axis));
         }
         split.extend(shape[dim..].iter().copied().map(Dim::of));
-        let number = self.declare(split.clone(), tensor.dtype);
-        self.out.statement(format!("T{number} = reshape(T{sum})"));
+        let parts = self.declare(split.clone(), tensor.dtype);
+        self.out.assign(parts, apply(Op::Reshape, [sum]));
         places.sort_unstable();
         let front: Vec<usize> = places.into_iter().map(|it| it.1).collect();
         let order: Vec<usize> =
             front.iter().copied().chain((first..split.len()).filter(|it| !front.contains(it))).collect();
-        let number = self.ordered(number, &split, &order, &tensor);
-        Ok(vec![Value::Tensor(Tensor { number, shape, ..tensor })])
+        let mesh = self.region_grid();
+        let id = self.reordered(parts, &split, &order, mesh);
+        Ok(vec![Value::Tensor(Tensor { id, shape, ..tensor })])
     }
 
     pub(crate) fn all_to_all(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
@@ -227,13 +224,13 @@ impl<'m, 's> Importer<'m, 's> {
         dims.extend(shape[..split].iter().copied().map(Dim::of));
         dims.push(Dim::of(parts));
         dims.extend(shape[split..].iter().copied().map(Dim::of));
-        let number = self.declare(dims.clone(), tensor.dtype);
-        self.out.statement(format!("T{number} = reshape(T{})", tensor.number));
+        let cut = self.declare(dims.clone(), tensor.dtype);
+        self.out.assign(cut, apply(Op::Reshape, [tensor.id]));
         // The parts become the devices, and the devices an ordinary dimension.
         let device = std::mem::replace(&mut dims[source], Dim::of(parts));
         dims[part] = device;
         let moved = self.declare(dims.clone(), tensor.dtype);
-        self.out.statement(format!("T{moved} = Set( T{number} )"));
+        self.out.assign(moved, apply(Op::Set, [cut]));
         let own: Vec<usize> = (devices..dims.len()).filter(|it| *it != part).collect();
         let front = (0..devices).map(|it| if it == source { part } else { it });
         let order: Vec<usize> = front
@@ -241,9 +238,10 @@ impl<'m, 's> Importer<'m, 's> {
             .chain([source])
             .chain(own[join..].iter().copied())
             .collect();
-        let number = self.ordered(moved, &dims, &order, &tensor);
+        let mesh = self.region_grid();
+        let ordered = self.reordered(moved, &dims, &order, mesh);
         shape[join] *= parts;
-        self.emit(tensor.axes, &shape, tensor.dtype, format!("reshape(T{number})"))
+        self.emit(tensor.axes, &shape, tensor.dtype, apply(Op::Reshape, [ordered]))
     }
 
     pub(crate) fn collective_permute(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
@@ -271,48 +269,58 @@ impl<'m, 's> Importer<'m, 's> {
         let tensor = self.materialized(value);
         let tensor = self.on_axes(tensor, region.manual);
         let result = self.tensor(tensor.axes, &tensor.shape.clone(), tensor.dtype);
-        self.out.statement(format!("T{} = ALLOCATE(mem_type=global, zero_init=false)", result.number));
-        let number = self.out.communication();
-        let team = (0..count).map(|it| it.to_string()).collect::<Vec<_>>().join(" ");
-        self.out.statement(format!(
-            "CollectivePermute {number} (team=({team}), send_peer={send}, recv_peer={receive}, input=T{}, output=T{}, backend=NCCL)",
-            tensor.number, result.number
-        ));
-        self.out.statement(format!("Wait(Communication {number})"));
+        self.out.allocate(result.id);
+        let work = self.out.work();
+        let team = (0..count).collect();
+        self.out.add(build::collective_permute(work, team, [send, receive], (tensor.id, result.id)));
+        self.out.add(build::wait(work));
         if has_source.iter().all(|it| *it) {
             return Ok(vec![Value::Tensor(result)]);
         }
         // A device to which nobody sends has zeros.
-        let mut is_target = String::new();
+        let mut is_target = None;
         for device in (0..count).filter(|it| has_source[*it]) {
-            let own = self.out.define(true, &format!("rank == {device}"));
-            is_target = if is_target.is_empty() {
-                own
-            } else {
-                self.out.define(true, &format!("{is_target} || {own}"))
-            };
+            let own = self.is_device(device);
+            let own = self.out.define(true, own);
+            is_target = Some(match is_target {
+                None => own,
+                Some(others) => {
+                    let either = self.out.expr(Expr::Infix(InfixOp::Or, others, own));
+                    self.out.define(true, either)
+                }
+            });
         }
         let (shape, dtype) = (result.shape.clone(), result.dtype);
-        let scalar =
-            if is_target.is_empty() { Scalar::Bool(false) } else { Scalar::Named(is_target, region.manual) };
-        let pred = Splat { scalar, shape: shape.clone(), dtype: grammar::dtype::DType::Bool };
+        let scalar = is_target.map_or(Scalar::Bool(false), |it| Scalar::Named(it, region.manual));
+        let pred = Splat { scalar, shape: shape.clone(), dtype: DType::Bool };
         let zero = if dtype.is_integral() { Scalar::Int(0) } else { Scalar::Float(0.0) };
         let zero = Value::Splat(Splat { scalar: zero, shape, dtype });
         Ok(vec![self.select_values(Value::Splat(pred), Value::Tensor(result), zero)?])
     }
 
-    /// Returns the text of the peer of each device.
-    fn peer(&mut self, peers: &[usize]) -> String {
-        let count = peers.len();
-        let shift = peers.first().copied().unwrap_or(0);
-        if peers.iter().enumerate().all(|(at, it)| *it == (at + shift) % count) {
-            return self.out.define(false, &format!("( rank + {shift} ) % {count}"));
+    /// Returns whether the device is the one with this number.
+    fn is_device(&mut self, device: usize) -> ExprId {
+        let (rank, device) = (self.out.rank(), self.out.int(device as i64));
+        self.out.expr(Expr::Infix(InfixOp::Eq, rank, device))
+    }
+
+    /// Returns the peer of each device.
+    fn peer(&mut self, peers: &[usize]) -> ExprId {
+        let (first, count) = (peers.first().copied().unwrap_or(0), peers.len());
+        if peers.iter().enumerate().all(|(at, it)| *it == (at + first) % count) {
+            let (rank, shift) = (self.out.rank(), self.out.int(first as i64));
+            let sum = self.out.expr(Expr::Infix(InfixOp::Add, rank, shift));
+            let count = self.out.int(count as i64);
+            let peer = self.out.expr(Expr::Infix(InfixOp::Rem, sum, count));
+            return self.out.define(false, peer);
         }
-        let mut text = peers.last().copied().unwrap_or(0).to_string();
+        let mut all = self.out.int(peers.last().copied().unwrap_or(0) as i64);
         for (device, peer) in peers.iter().enumerate().rev().skip(1) {
-            text = self.out.define(false, &format!("where(rank == {device}, {peer}, {text})"));
+            let (is_own, peer) = (self.is_device(device), self.out.int(*peer as i64));
+            let own = self.out.expr(Expr::Call(Function::Op(Op::Where), vec![is_own, peer, all]));
+            all = self.out.define(false, own);
         }
-        text
+        all
     }
 }
 

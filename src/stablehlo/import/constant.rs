@@ -2,8 +2,14 @@
 
 use std::sync::Arc;
 
-use grammar::{bytes_of, dtype::DType};
+use grammar::{
+    attr, bytes_of,
+    dtype::DType,
+    ir::{Expr, Function},
+    ops::Op,
+};
 use half::{bf16, f16};
+use hir_ir::build::{apply, op};
 
 use super::{
     Imported, Importer, Results,
@@ -62,15 +68,14 @@ impl<'m, 's> Importer<'m, 's> {
                 Ok(vec![Value::Splat(Splat { scalar: zero(ty.dtype), shape: ty.shape, dtype: ty.dtype })])
             }
             [scalar] if count == 1 || !is_list => {
-                Ok(vec![Value::Splat(Splat { scalar: scalar.clone(), shape: ty.shape, dtype: ty.dtype })])
+                Ok(vec![Value::Splat(Splat { scalar: *scalar, shape: ty.shape, dtype: ty.dtype })])
             }
             all if all.len() as i64 == count && count > 0 => {
                 let bytes = if all.len() > MAX_LISTED { element_bytes(all, ty.dtype) } else { None };
                 if let Some(bytes) = bytes {
                     return Ok(vec![Value::Tensor(self.of_bytes(&ty.shape, ty.dtype, bytes))]);
                 }
-                let items = all.iter().map(|it| it.text(ty.dtype)).collect::<Vec<_>>().join(", ");
-                let list = self.emit(0, &[count], ty.dtype, format!("TensorConstruct({{{items}}})"));
+                let list = self.listed(all, count, ty.dtype);
                 Ok(vec![Value::Tensor(self.reshaped(list, &ty.shape))])
             }
             all => Err(self.bad_module(
@@ -82,7 +87,14 @@ impl<'m, 's> Importer<'m, 's> {
 
     /// Adds the statement that makes a tensor of the bytes of its elements.
     fn of_bytes(&mut self, shape: &[i64], dtype: DType, bytes: Arc<[u8]>) -> Tensor {
-        self.emit(0, shape, dtype, format!("Constant({})", grammar::digits_of(&bytes)))
+        self.emit(0, shape, dtype, op(Op::Constant).with(attr::BYTES, bytes))
+    }
+
+    /// Returns a tensor of one dimension with these elements, one after the other.
+    fn listed(&mut self, elements: &[Scalar], count: i64, dtype: DType) -> Tensor {
+        let items = elements.iter().map(|it| it.expr(dtype, &mut self.out)).collect();
+        let array = self.out.expr(Expr::Call(Function::Array, items));
+        self.emit(0, &[count], dtype, apply(Op::TensorConstruct, [array]))
     }
 
     pub(crate) fn iota(&mut self, op: &'m Operation<'s>, _: Vec<Value>) -> Results {
@@ -91,7 +103,7 @@ impl<'m, 's> Importer<'m, 's> {
         let extent = ty.shape[dim];
         let it = self.iota_along(dim, extent, &ty.shape, ty.dtype)?;
         if let Value::Tensor(it) = &it {
-            self.iotas.insert(it.number, dim);
+            self.iotas.insert(it.id, dim);
         }
         Ok(vec![it])
     }
@@ -105,9 +117,15 @@ impl<'m, 's> Importer<'m, 's> {
         dtype: DType,
     ) -> Imported<Value> {
         let own = if dtype.is_integral() { dtype } else { DType::Int64 };
-        let list = self.emit(0, &[extent], own, format!("iota({extent}, 0, 1, {})", own.name()));
+        let list = self.progression(extent, 0, 1, own);
         let list = self.converted(Value::Tensor(list), dtype)?;
         self.broadcast_value(list, &[dim as i64], shape)
+    }
+
+    /// Returns so many integers from `start` on, each `step` greater than the one before it.
+    pub(super) fn progression(&mut self, count: i64, start: i64, step: i64, dtype: DType) -> Tensor {
+        let operands = self.ints([count, start, step]);
+        self.emit(0, &[count], dtype, apply(Op::Iota, operands).with(attr::DTYPE, dtype))
     }
 }
 

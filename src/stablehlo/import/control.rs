@@ -1,6 +1,6 @@
 //! Calls, loops and branches.
 
-use grammar::{codes::Code, diagnostic::Diagnostic, dtype::DType};
+use grammar::{codes::Code, diagnostic::Diagnostic, dtype::DType, ops::Op};
 
 use super::{Imported, Importer, MAX_CALLS, Results};
 use crate::{
@@ -83,7 +83,7 @@ impl<'m, 's> Importer<'m, 's> {
                 ));
             }
             let it = Splat { scalar: number(at), shape: Vec::new(), dtype: selector.dtype() };
-            let is_taken = self.folded_or_mapped("==", selector.clone(), Value::Splat(it), DType::Bool)?;
+            let is_taken = self.folded_or_mapped(Op::Eq, selector.clone(), Value::Splat(it), DType::Bool)?;
             let pairs = own.into_iter().zip(results);
             results = pairs
                 .map(|(own, other)| self.select_values(is_taken.clone(), own, other))

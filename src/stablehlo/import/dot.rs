@@ -1,5 +1,8 @@
 //! Products of tensors.
 
+use grammar::ops::Op;
+use hir_ir::build::apply;
+
 use super::{Importer, Results};
 use crate::{
     tree::{Attribute, Operation},
@@ -95,8 +98,8 @@ impl<'m, 's> Importer<'m, 's> {
         let order: Vec<usize> = left.free.iter().chain(&left.contracted).copied().collect();
         let a = self.permuted(a, &order);
         // A weight that is contracted in its last dimension is that of a linear layer.
-        let name = if right.contracted[0] == 1 { "linear" } else { "matmul" };
-        let result = self.emit(a.axes, shape, a.dtype, format!("{name}(T{}, T{})", a.number, b.number));
+        let op = if right.contracted[0] == 1 { Op::Linear } else { Op::Matmul };
+        let result = self.emit(a.axes, shape, a.dtype, apply(op, [a.id, b.id]));
         self.unsharded_sum(&result);
         result
     }
@@ -125,7 +128,7 @@ impl<'m, 's> Importer<'m, 's> {
         let b = self.permuted(b, &order);
         let b = self.reshaped(b, &matrices(k, n));
         let (a, b) = (self.with_axes(a, axes), self.with_axes(b, axes));
-        let result = self.emit(axes, &matrices(m, n), dtype, format!("matmul(T{}, T{})", a.number, b.number));
+        let result = self.emit(axes, &matrices(m, n), dtype, apply(Op::Matmul, [a.id, b.id]));
         if result.shape == shape {
             self.unsharded_sum(&result);
         }
@@ -135,7 +138,7 @@ impl<'m, 's> Importer<'m, 's> {
     /// Remembers a sum, whose sharding a constraint behind it may state.
     pub(super) fn unsharded_sum(&mut self, tensor: &Tensor) {
         if self.region.is_none() {
-            self.unsharded_sums.insert(tensor.number);
+            self.unsharded_sums.insert(tensor.id);
         }
     }
 }

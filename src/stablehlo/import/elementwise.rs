@@ -1,6 +1,11 @@
 //! Operators that work element by element.
 
-use grammar::dtype::DType;
+use grammar::{
+    dtype::DType,
+    ir::{Expr, ExprId, Function, InfixOp, Operand},
+    ops::Op,
+};
+use hir_ir::build::apply;
 
 use super::{
     Imported, Importer, Results,
@@ -36,32 +41,32 @@ impl<'m, 's> Importer<'m, 's> {
         if matches!(name, "divide" | "remainder") && dtype.is_integral() && self.may_be_zero(&b) {
             return self.division(name, a, b);
         }
-        let text = match name {
+        let op = match name {
             // On bool, StableHLO's arithmetic is logic.
-            "and" | "multiply" | "minimum" if is_bool => "&&",
-            "or" | "add" | "maximum" if is_bool => "||",
-            "xor" if is_bool => "!=",
-            "add" => "+",
-            "subtract" => "-",
-            "multiply" => "*",
-            "divide" => "/",
-            "remainder" if dtype.is_integral() => "%",
-            "remainder" => "fmod",
-            "maximum" => "max",
-            "minimum" => "min",
-            "power" => "pow",
-            "atan2" => "atan2",
-            "and" => "&",
-            "or" => "|",
-            "xor" => "^",
-            "shift_left" => "<<",
+            "and" | "multiply" | "minimum" if is_bool => Op::LogicalAnd,
+            "or" | "add" | "maximum" if is_bool => Op::LogicalOr,
+            "xor" if is_bool => Op::Ne,
+            "add" => Op::Add,
+            "subtract" => Op::Sub,
+            "multiply" => Op::Mul,
+            "divide" => Op::Div,
+            "remainder" if dtype.is_integral() => Op::Mod,
+            "remainder" => Op::Fmod,
+            "maximum" => Op::Max,
+            "minimum" => Op::Min,
+            "power" => Op::Pow,
+            "atan2" => Op::Atan2,
+            "and" => Op::BitAnd,
+            "or" => Op::BitOr,
+            "xor" => Op::BitXor,
+            "shift_left" => Op::Shl,
             "shift_right_arithmetic" => return self.shift_right_arithmetic(a, b),
             "shift_right_logical" => return self.shift_right_logical(a, b),
             "next_after" if matches!(dtype, DType::Half | DType::BFloat) => return self.next_after(a, b),
-            "next_after" => "nextafter",
+            "next_after" => Op::NextAfter,
             _ => return Err(self.unsupported(name)),
         };
-        self.folded_or_mapped(text, a, b, dtype)
+        self.folded_or_mapped(op, a, b, dtype)
     }
 
     /// Whether a divisor may have an element that is 0.
@@ -84,43 +89,44 @@ impl<'m, 's> Importer<'m, 's> {
             let scalar = Scalar::Int(wrapped(it, dtype).unwrap_or(it));
             Value::Splat(Splat { scalar, shape: shape.clone(), dtype })
         };
-        let is_zero = self.folded_or_mapped("==", b.clone(), number(0), DType::Bool)?;
+        let is_zero = self.folded_or_mapped(Op::Eq, b.clone(), number(0), DType::Bool)?;
         let divisor = self.select_values(is_zero.clone(), number(1), b)?;
-        let (text, of_zero) = if name == "divide" { ("/", number(-1)) } else { ("%", a.clone()) };
-        let result = self.folded_or_mapped(text, a, divisor, dtype)?;
+        let (op, of_zero) = if name == "divide" { (Op::Div, number(-1)) } else { (Op::Mod, a.clone()) };
+        let result = self.folded_or_mapped(op, a, divisor, dtype)?;
         self.select_values(is_zero, of_zero, result)
     }
 
     pub(crate) fn unary(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
         let [a] = self.operands(op, operands)?;
         let (dtype, shape) = (a.dtype(), a.shape().to_vec());
-        let text = match short_name(op) {
+        let (op, dtype) = match short_name(op) {
             "negate" if dtype.is_integral() => {
                 let zero = Value::Splat(Splat { scalar: Scalar::Int(0), shape, dtype });
-                return Ok(vec![self.folded_or_mapped("-", zero, a, dtype)?]);
+                return Ok(vec![self.folded_or_mapped(Op::Sub, zero, a, dtype)?]);
             }
-            "negate" => "-",
-            "not" if dtype == DType::Bool => "!",
-            "not" => "~",
-            "exponential" => "exp",
-            "exponential_minus_one" => "expm1",
-            "log_plus_one" => "log1p",
-            "logistic" => "sigmoid",
-            "cosine" => "cos",
-            "sine" => "sin",
-            "round_nearest_even" => "round",
+            "negate" => (Op::Neg, dtype),
+            "not" if dtype == DType::Bool => (Op::LogicalNot, dtype),
+            "not" => (Op::BitNot, dtype),
+            "exponential" => (Op::Exp, dtype),
+            "exponential_minus_one" => (Op::Expm1, dtype),
+            "log_plus_one" => (Op::Log1p, dtype),
+            "logistic" => (Op::Sigmoid, dtype),
+            "cosine" => (Op::Cos, dtype),
+            "sine" => (Op::Sin, dtype),
+            "round_nearest_even" => (Op::Round, dtype),
             "cbrt" => return Ok(vec![self.cube_root(a)?]),
             "round_nearest_afz" => return Ok(vec![self.rounded_away(a)?]),
-            "is_inf" => return Ok(vec![self.map("isinf", vec![a], DType::Bool)?]),
-            "is_pos_inf" => return Ok(vec![self.map("isposinf", vec![a], DType::Bool)?]),
-            "is_neg_inf" => return Ok(vec![self.map("isneginf", vec![a], DType::Bool)?]),
-            "is_finite" => return Ok(vec![self.map("isfinite", vec![a], DType::Bool)?]),
-            "erf_inv" => "erfinv",
+            "is_inf" => (Op::IsInf, DType::Bool),
+            "is_pos_inf" => (Op::IsPosInf, DType::Bool),
+            "is_neg_inf" => (Op::IsNegInf, DType::Bool),
+            "is_finite" => (Op::IsFinite, DType::Bool),
+            "erf_inv" => (Op::ErfInv, dtype),
             "sign" => return Ok(vec![self.sign(a)?]),
-            "square" => return Ok(vec![self.map("*", vec![a.clone(), a], dtype)?]),
-            other => other,
+            "square" => return Ok(vec![self.map(Op::Mul, vec![a.clone(), a], dtype)?]),
+            // The others have the names of Host IR.
+            other => (*Op::lookup(other).first().ok_or_else(|| self.unsupported(op.name))?, dtype),
         };
-        Ok(vec![self.map(text, vec![a], dtype)?])
+        Ok(vec![self.map(op, vec![a], dtype)?])
     }
 
     /// Returns 1, -1, or the value itself if it is neither greater nor less than 0.
@@ -128,8 +134,8 @@ impl<'m, 's> Importer<'m, 's> {
         let (dtype, shape) = (value.dtype(), value.shape().to_vec());
         let number = |it: i64| if dtype.is_integral() { Scalar::Int(it) } else { Scalar::Float(it as f64) };
         let splat = |it: i64| Value::Splat(Splat { scalar: number(it), shape: shape.clone(), dtype });
-        let is_positive = self.folded_or_mapped(">", value.clone(), splat(0), DType::Bool)?;
-        let is_negative = self.folded_or_mapped("<", value.clone(), splat(0), DType::Bool)?;
+        let is_positive = self.folded_or_mapped(Op::Gt, value.clone(), splat(0), DType::Bool)?;
+        let is_negative = self.folded_or_mapped(Op::Lt, value.clone(), splat(0), DType::Bool)?;
         let rest = self.select_values(is_negative, splat(-1), value)?;
         self.select_values(is_positive, splat(1), rest)
     }
@@ -159,16 +165,16 @@ impl<'m, 's> Importer<'m, 's> {
             Some((_, true)) => (self.total_order(a)?, self.total_order(b)?),
             _ => (a, b),
         };
-        let text = match comparison(op) {
-            Some(("EQ", _)) => "==",
-            Some(("NE", _)) => "!=",
-            Some(("LT", _)) => "<",
-            Some(("LE", _)) => "<=",
-            Some(("GT", _)) => ">",
-            Some(("GE", _)) => ">=",
+        let op = match comparison(op) {
+            Some(("EQ", _)) => Op::Eq,
+            Some(("NE", _)) => Op::Ne,
+            Some(("LT", _)) => Op::Lt,
+            Some(("LE", _)) => Op::Le,
+            Some(("GT", _)) => Op::Gt,
+            Some(("GE", _)) => Op::Ge,
             _ => return Err(self.missing(op, "comparison_direction")),
         };
-        Ok(vec![self.folded_or_mapped(text, a, b, DType::Bool)?])
+        Ok(vec![self.folded_or_mapped(op, a, b, DType::Bool)?])
     }
 
     pub(crate) fn select(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
@@ -187,18 +193,24 @@ impl<'m, 's> Importer<'m, 's> {
         {
             let axes = p.scalar.axes() | x.scalar.axes() | y.scalar.axes();
             let ranges = (self.range(x), self.range(y));
-            let (p, x, y) = (p.scalar.text(DType::Bool), x.scalar.text(dtype), y.scalar.text(dtype));
-            let name = self.out.define(dtype == DType::Bool, &format!("where({p}, {x}, {y})"));
+            let selected = self.where_of([(p.scalar, DType::Bool), (x.scalar, dtype), (y.scalar, dtype)]);
+            let it = self.out.define(dtype == DType::Bool, selected);
             if dtype != DType::Bool
                 && let (Some(x), Some(y)) = ranges
             {
-                self.ranges.insert(name.clone(), (x.0.min(y.0), x.1.max(y.1)));
+                self.ranges.insert(it, (x.0.min(y.0), x.1.max(y.1)));
             }
-            return Ok(Value::Splat(Splat { scalar: Scalar::Named(name, axes), shape, dtype }));
+            return Ok(Value::Splat(Splat { scalar: Scalar::Named(it, axes), shape, dtype }));
         }
         // A condition of one element selects all elements.
         let pred = self.of_shape(pred, &shape)?;
-        self.map("where", vec![pred, a, b], dtype)
+        self.map(Op::Where, vec![pred, a, b], dtype)
+    }
+
+    /// Returns the second number where the first one is true, else the third one.
+    fn where_of(&mut self, numbers: [(Scalar, DType); 3]) -> ExprId {
+        let args = numbers.map(|(it, dtype)| it.expr(dtype, &mut self.out)).to_vec();
+        self.out.expr(Expr::Call(Function::Op(Op::Where), args))
     }
 
     pub(crate) fn clamp(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
@@ -230,100 +242,91 @@ impl<'m, 's> Importer<'m, 's> {
             return Ok(value);
         }
         if let Value::Splat(it) = &value
-            && let Some(scalar) = self.converted_scalar(&it.scalar, it.dtype, dtype)
+            && let Some(scalar) = self.converted_scalar(it.scalar, it.dtype, dtype)
         {
             return Ok(Value::Splat(Splat { scalar, shape: it.shape.clone(), dtype }));
         }
         if dtype == DType::Bool {
             let scalar = if value.dtype().is_integral() { Scalar::Int(0) } else { Scalar::Float(0.0) };
             let zero = Splat { scalar, shape: value.shape().to_vec(), dtype: value.dtype() };
-            return self.map("!=", vec![value, Value::Splat(zero)], DType::Bool);
+            return self.map(Op::Ne, vec![value, Value::Splat(zero)], DType::Bool);
         }
         let value = Value::Tensor(self.materialized(value));
         if matches!(dtype, DType::E4M3 | DType::E5M2) {
             return self.narrowed(value, dtype);
         }
-        self.map("cast", vec![value], dtype)
+        self.map(Op::Cast, vec![value], dtype)
     }
 
     /// Returns a number as one of another type; `None` if a statement has to convert it.
-    fn converted_scalar(&mut self, scalar: &Scalar, from: DType, to: DType) -> Option<Scalar> {
+    fn converted_scalar(&mut self, scalar: Scalar, from: DType, to: DType) -> Option<Scalar> {
         Some(match scalar {
-            Scalar::Bool(value) if to.is_integral() => Scalar::Int(i64::from(*value)),
-            Scalar::Int(value) if to == DType::Bool => Scalar::Bool(*value != 0),
-            Scalar::Int(value) if to.is_integral() => Scalar::Int(wrapped(*value, to)?),
-            Scalar::Int(value) if from == DType::UInt64 && *value < 0 => return None,
-            Scalar::Int(value) if value.unsigned_abs() <= exact_integers(to) => Scalar::Float(*value as f64),
-            Scalar::Named(name, axes) if from == DType::Bool && to.is_integral() => {
-                let name = self.out.define(false, &format!("where({name}, 1, 0)"));
-                self.ranges.insert(name.clone(), (0, 1));
-                Scalar::Named(name, *axes)
+            Scalar::Bool(value) if to.is_integral() => Scalar::Int(i64::from(value)),
+            Scalar::Int(value) if to == DType::Bool => Scalar::Bool(value != 0),
+            Scalar::Int(value) if to.is_integral() => Scalar::Int(wrapped(value, to)?),
+            Scalar::Int(value) if from == DType::UInt64 && value < 0 => return None,
+            Scalar::Int(value) if value.unsigned_abs() <= exact_integers(to) => Scalar::Float(value as f64),
+            Scalar::Named(_, axes) if from == DType::Bool && to.is_integral() => {
+                let number = self.where_of([(scalar, from), (Scalar::Int(1), to), (Scalar::Int(0), to)]);
+                let it = self.out.define(false, number);
+                self.ranges.insert(it, (0, 1));
+                Scalar::Named(it, axes)
             }
-            Scalar::Named(name, axes) if to == DType::Bool => {
-                Scalar::Named(self.out.define(true, &format!("{name} != 0")), *axes)
+            Scalar::Named(it, axes) if to == DType::Bool => {
+                let zero = self.out.int(0);
+                let is_other = self.out.expr(Expr::Infix(InfixOp::Ne, it, zero));
+                Scalar::Named(self.out.define(true, is_other), axes)
             }
-            Scalar::Named(name, _) if self.ranges.get(name).is_some_and(|it| fits(*it, to)) => scalar.clone(),
+            Scalar::Named(it, _) if self.ranges.get(&it).is_some_and(|it| fits(*it, to)) => scalar,
             Scalar::Bool(_) | Scalar::Int(_) | Scalar::Float(_) | Scalar::Named(..) => return None,
         })
     }
 
     /// Returns the result of an operator of Host IR, as a number if both operands are.
-    pub(super) fn folded_or_mapped(
-        &mut self,
-        text: &str,
-        a: Value,
-        b: Value,
-        result: DType,
-    ) -> Imported<Value> {
+    pub(super) fn folded_or_mapped(&mut self, op: Op, a: Value, b: Value, result: DType) -> Imported<Value> {
         if let (Value::Splat(x), Value::Splat(y)) = (&a, &b)
-            && let Some(scalar) = self.folded(text, x, y, result)
+            && let Some(scalar) = self.folded(op, x, y, result)
         {
             return Ok(Value::Splat(Splat { scalar, shape: x.shape.clone(), dtype: result }));
         }
-        self.map(text, vec![a, b], result)
+        self.map(op, vec![a, b], result)
     }
 
     /// Adds a statement that computes each element of the result from those of the operands.
-    pub(super) fn map(&mut self, text: &str, mut operands: Vec<Value>, dtype: DType) -> Imported<Value> {
-        let is_exact = text == "bit_cast" || text == "cast" || dtype == DType::E4M3 && text == "where";
+    pub(super) fn map(&mut self, op: Op, mut operands: Vec<Value>, dtype: DType) -> Imported<Value> {
+        let is_exact = matches!(op, Op::BitCast | Op::Cast) || dtype == DType::E4M3 && op == Op::Where;
         if matches!(dtype, DType::E4M3 | DType::E5M2) && !is_exact {
             // Statements saturate; StableHLO has infinity or NaN.
             for it in operands.iter_mut().filter(|it| it.dtype() == dtype) {
                 *it = self.converted(it.clone(), DType::Float)?;
             }
-            let wide = self.map(text, operands, DType::Float)?;
+            let wide = self.map(op, operands, DType::Float)?;
             return self.converted(wide, dtype);
         }
         let shape = operands.last().map(|it| it.shape().to_vec()).unwrap_or_default();
         if operands.iter().any(|it| it.shape() != shape) {
-            let message = format!("the operands of `{text}` have different shapes");
+            let message = format!("the operands of `{}` have different shapes", op.name());
             return Err(self.bad_module(message, "expected operands of one shape"));
         }
         let axes: AxisSet = operands.iter().fold(0, |axes, it| axes | it.axes());
         let is_tensor = |it: &Value| matches!(it, Value::Tensor(_));
         let of_tensors = operands.iter().filter(|it| is_tensor(it)).fold(0, |axes, it| axes | it.axes());
         // A statement needs an operand with all dimensions of its result, and logical operators need tensors.
-        let needs_all = !operands.iter().any(is_tensor) || matches!(text, "&&" | "||");
+        let needs_all = !operands.iter().any(is_tensor) || matches!(op, Op::LogicalAnd | Op::LogicalOr);
         for it in &mut operands {
             if !is_tensor(it) && (needs_all || it.axes() & !of_tensors != 0) {
                 *it = Value::Tensor(self.materialized(it.clone()));
             }
         }
-        let mut names = Vec::with_capacity(operands.len());
+        let mut args: Vec<Operand> = Vec::with_capacity(operands.len());
         for it in operands {
             let operand_type = it.dtype();
-            names.push(match it {
-                Value::Tensor(it) => format!("T{}", self.with_axes(it, axes).number),
-                Value::Splat(it) => it.scalar.text(operand_type),
+            args.push(match it {
+                Value::Tensor(it) => self.with_axes(it, axes).id.into(),
+                Value::Splat(it) => it.scalar.expr(operand_type, &mut self.out).into(),
             });
         }
-        let is_word = text.bytes().all(|it| it.is_ascii_alphanumeric() || it == b'_');
-        let text = match (&names[..], is_word) {
-            ([a, b], false) => format!("{a} {text} {b};"),
-            ([a], false) => format!("{text}{a};"),
-            _ => format!("{text}({});", names.join(", ")),
-        };
-        Ok(Value::Tensor(self.emit(axes, &shape, dtype, text)))
+        Ok(Value::Tensor(self.emit(axes, &shape, dtype, apply(op, args))))
     }
 
     /// Returns the least and the largest value of an integer that the host computes or the module states.
@@ -332,13 +335,13 @@ impl<'m, 's> Importer<'m, 's> {
             // The bits of an unsigned number of 64 bits.
             Scalar::Int(..0) if it.dtype == DType::UInt64 => None,
             Scalar::Int(value) => Some((i128::from(*value), i128::from(*value))),
-            Scalar::Named(name, _) => self.ranges.get(name).copied(),
+            Scalar::Named(it, _) => self.ranges.get(it).copied(),
             Scalar::Bool(_) | Scalar::Float(_) => None,
         }
     }
 
     /// Returns the result of an operator on two integers or booleans; `None` for other numbers.
-    fn folded(&mut self, text: &str, a: &Splat, b: &Splat, result: DType) -> Option<Scalar> {
+    fn folded(&mut self, op: Op, a: &Splat, b: &Splat, result: DType) -> Option<Scalar> {
         if !a.dtype.is_integral() {
             return None;
         }
@@ -347,60 +350,64 @@ impl<'m, 's> Importer<'m, 's> {
             (Scalar::Int(x), Scalar::Int(y)) => (*x, *y),
             (Scalar::Bool(x), Scalar::Bool(y)) => (i64::from(*x), i64::from(*y)),
             (Scalar::Named(_, axes), other) | (other, Scalar::Named(_, axes)) => {
-                let (x, y) = (a.scalar.text(a.dtype), b.scalar.text(b.dtype));
                 // The host computes with signed numbers of 64 bits, which do not wrap as those of other types.
                 let range = match a.dtype {
                     DType::Bool => None,
-                    _ => Some(interval(text, self.range(a)?, self.range(b)?)?),
+                    _ => Some(interval(op, self.range(a)?, self.range(b)?)?),
                 };
                 if range.is_some_and(|it| !is_bool && !fits(it, result)) {
                     return None;
                 }
-                let text = match text {
-                    "max" | "min" => format!("{text}({x}, {y})"),
-                    "&" | "|" | "^" | "<<" | ">>" | "fmod" | "pow" | "atan2" => return None,
-                    _ => format!("{x} {text} {y}"),
-                };
-                let name = self.out.define(is_bool, &text);
-                if let Some(range) = range {
-                    self.ranges.insert(name.clone(), range);
+                let is_call = matches!(op, Op::Max | Op::Min);
+                let infix = InfixOp::from_text(op.name())
+                    .filter(|it| !it.is_bitwise() && !matches!(it, InfixOp::Shl | InfixOp::Shr));
+                if !is_call && infix.is_none() {
+                    return None;
                 }
-                return Some(Scalar::Named(name, axes | other.axes()));
+                let (x, y) = (a.scalar.expr(a.dtype, &mut self.out), b.scalar.expr(b.dtype, &mut self.out));
+                let value = infix
+                    .map_or_else(|| Expr::Call(Function::Op(op), vec![x, y]), |it| Expr::Infix(it, x, y));
+                let value = self.out.expr(value);
+                let it = self.out.define(is_bool, value);
+                if let Some(range) = range {
+                    self.ranges.insert(it, range);
+                }
+                return Some(Scalar::Named(it, axes | other.axes()));
             }
             (Scalar::Bool(_) | Scalar::Int(_) | Scalar::Float(_), _) => return None,
         };
         let is_unsigned = a.dtype == DType::UInt64;
         let order = if is_unsigned { (x as u64).cmp(&(y as u64)) } else { x.cmp(&y) };
-        let value = match text {
-            "+" => x.wrapping_add(y),
-            "-" => x.wrapping_sub(y),
-            "*" => x.wrapping_mul(y),
-            "/" if is_unsigned => (x as u64).checked_div(y as u64)? as i64,
-            "/" => x.checked_div(y)?,
-            "%" if is_unsigned => (x as u64).checked_rem(y as u64)? as i64,
-            "%" => x.checked_rem(y)?,
-            "max" => {
+        let value = match op {
+            Op::Add => x.wrapping_add(y),
+            Op::Sub => x.wrapping_sub(y),
+            Op::Mul => x.wrapping_mul(y),
+            Op::Div if is_unsigned => (x as u64).checked_div(y as u64)? as i64,
+            Op::Div => x.checked_div(y)?,
+            Op::Mod if is_unsigned => (x as u64).checked_rem(y as u64)? as i64,
+            Op::Mod => x.checked_rem(y)?,
+            Op::Max => {
                 if order.is_ge() {
                     x
                 } else {
                     y
                 }
             }
-            "min" => {
+            Op::Min => {
                 if order.is_le() {
                     x
                 } else {
                     y
                 }
             }
-            "&&" => x & y,
-            "||" => x | y,
-            "==" => i64::from(order.is_eq()),
-            "!=" => i64::from(order.is_ne()),
-            "<" => i64::from(order.is_lt()),
-            "<=" => i64::from(order.is_le()),
-            ">" => i64::from(order.is_gt()),
-            ">=" => i64::from(order.is_ge()),
+            Op::LogicalAnd => x & y,
+            Op::LogicalOr => x | y,
+            Op::Eq => i64::from(order.is_eq()),
+            Op::Ne => i64::from(order.is_ne()),
+            Op::Lt => i64::from(order.is_lt()),
+            Op::Le => i64::from(order.is_le()),
+            Op::Gt => i64::from(order.is_gt()),
+            Op::Ge => i64::from(order.is_ge()),
             _ => return None,
         };
         if is_bool { Some(Scalar::Bool(value != 0)) } else { wrapped(value, result).map(Scalar::Int) }

@@ -1,6 +1,6 @@
 //! Reductions of a value and an index: `argmax` and `argmin`.
 
-use grammar::dtype::DType;
+use grammar::{dtype::DType, ops::Op};
 use rustc_hash::FxHashMap;
 
 use super::{
@@ -42,7 +42,7 @@ impl Importer<'_, '_> {
             let Value::Tensor(it) = &index else { return false };
             let last = shape.get(dim).map_or(0, |extent| extent - 1);
             let has_all = dtype == DType::UInt64 || last <= greatest(dtype);
-            self.iotas.get(&it.number) == Some(&dim) && dtype.is_integral() && last >= 0 && has_all
+            self.iotas.get(&it.id) == Some(&dim) && dtype.is_integral() && last >= 0 && has_all
         };
         if !matches!(dims, [dim] if counts(*dim)) {
             let form = "its second operand is not the `iota` of the one dimension that it reduces";
@@ -51,10 +51,10 @@ impl Importer<'_, '_> {
         let extreme = self.reduced(value.clone(), reducer, dims);
         let kept: Vec<i64> = (0..shape.len()).filter(|it| !dims.contains(it)).map(|it| it as i64).collect();
         let all = self.broadcast_value(Value::Tensor(extreme.clone()), &kept, &shape)?;
-        let mut is_extreme = self.map("==", vec![value.clone(), all], DType::Bool)?;
+        let mut is_extreme = self.map(Op::Eq, vec![value.clone(), all], DType::Bool)?;
         if !value.dtype().is_integral() {
-            let is_nan = self.map("isnan", vec![value], DType::Bool)?;
-            is_extreme = self.map("||", vec![is_extreme, is_nan], DType::Bool)?;
+            let is_nan = self.map(Op::IsNan, vec![value], DType::Bool)?;
+            is_extreme = self.map(Op::LogicalOr, vec![is_extreme, is_nan], DType::Bool)?;
         }
         let behind = Splat { scalar: Scalar::Int(greatest(dtype)), shape, dtype };
         let index = self.select_values(is_extreme, index, Value::Splat(behind))?;

@@ -4,7 +4,14 @@
 //! every slice is one row of a tensor `[shared and indexed, whole]`, there is one number of a row for each slice. Any other form has
 //! one number for each element (`points`).
 
-use grammar::dtype::DType;
+use grammar::{
+    attr::{self, TensorOrScalar},
+    dtype::DType,
+    ir::{Expr, OpStmt},
+    ops::Op,
+    words::ReductionOp,
+};
+use hir_ir::build::{self, apply};
 
 use super::{Imported, Importer, Results};
 use crate::{
@@ -163,7 +170,7 @@ impl<'m, 's> Importer<'m, 's> {
             let last = scalar(extents[*dim].last);
             let moved = self.binary_values("maximum", own.clone(), scalar(0))?;
             let moved = self.binary_values("minimum", moved, last)?;
-            let is_same = self.map("==", vec![own, moved.clone()], DType::Bool)?;
+            let is_same = self.map(Op::Eq, vec![own, moved.clone()], DType::Bool)?;
             is_valid = match is_valid {
                 Value::Splat(_) => is_same,
                 it @ Value::Tensor(_) => self.binary_values("and", it, is_same)?,
@@ -255,11 +262,11 @@ impl<'m, 's> Importer<'m, 's> {
         result_shape.extend(&whole);
         let found = if is_table {
             // As it is, so that passes can keep the sharding of the table.
-            let text = format!(
-                "embedding(T{}, T{}, scale_grad_by_freq=false, sparse=false)",
-                number.number, operand.number
-            );
-            let it = self.emit(0, &result_shape, operand.dtype, text);
+            let no = self.out.expr(Expr::Bool(false));
+            let stmt = apply(Op::Embedding, [number.id, operand.id])
+                .with(attr::SCALE_GRAD_BY_FREQ, no)
+                .with(attr::SPARSE, no);
+            let it = self.emit(0, &result_shape, operand.dtype, stmt);
             self.unsharded_sum(&it);
             it
         } else {
@@ -283,6 +290,26 @@ impl<'m, 's> Importer<'m, 's> {
                 .bad_module("the result does not have the shape of its slices", "expected the slices here"));
         }
         Ok(vec![Value::Tensor(found)])
+    }
+
+    /// Returns the statement that adds updates to elements of a tensor, or writes them there, along the first dimension behind those of
+    /// devices.
+    pub(super) fn scatter_of(
+        &mut self,
+        tensor: &Tensor,
+        updates: &Tensor,
+        index: &Tensor,
+        is_add: bool,
+    ) -> OpStmt {
+        let mut stmt = build::op(Op::Scatter)
+            .with(attr::IN, tensor.id)
+            .with(attr::DIM, self.dim_of(tensor.axes, 0))
+            .with(attr::SRC, TensorOrScalar::Tensor(updates.id))
+            .with(attr::IDX, index.id);
+        if is_add {
+            stmt.set(attr::ACCUMULATE, ReductionOp::Add);
+        }
+        stmt
     }
 
     /// Returns the index of a row for each of its elements.
@@ -379,23 +406,13 @@ impl<'m, 's> Importer<'m, 's> {
         let (table, number, updates) =
             (self.on_axes(table, axes), self.on_axes(number, axes), self.on_axes(updates, axes));
         let (extents, dtype) = (table.shape.clone(), table.dtype);
-        let written = if is_add && axes == 0 {
-            self.emit(
-                axes,
-                &extents,
-                dtype,
-                format!("indexPutAccumulate( T{}, T{}, T{} )", table.number, number.number, updates.number),
-            )
+        let stmt = if is_add && axes == 0 {
+            apply(Op::IndexPutAccumulate, [table.id, number.id, updates.id])
         } else {
             let index = self.row_index(number, columns)?;
-            let mode = if is_add { ", accumulate=add" } else { "" };
-            let dim = Self::device_count(axes);
-            let text = format!(
-                "scatter(in=T{}, dim={dim}, src=T{}, idx=T{}{mode})",
-                table.number, updates.number, index.number
-            );
-            self.emit(axes, &extents, dtype, text)
+            self.scatter_of(&table, &updates, &index, is_add)
         };
+        let written = self.emit(axes, &extents, dtype, stmt);
         let written = self.sliced(Value::Tensor(written), &[[0, rows_of_table, 1], [0, columns, 1]]);
         let written = self.materialized(written);
         // Back to the dimensions of the operand.

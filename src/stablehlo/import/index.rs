@@ -1,6 +1,12 @@
 //! Slices whose place is computed.
 
-use grammar::dtype::DType;
+use grammar::{
+    attr,
+    dtype::DType,
+    ir::{Expr, ExprId, Function, InfixOp},
+    ops::Op,
+};
+use hir_ir::build::apply;
 
 use super::{Imported, Importer, Results};
 use crate::{
@@ -12,7 +18,7 @@ use crate::{
 enum Start {
     Constant(i64),
     /// A scalar of the host, which differs between these devices.
-    Host(String, AxisSet),
+    Host(ExprId, AxisSet),
     /// A tensor without dimensions.
     Computed(Value),
 }
@@ -45,8 +51,12 @@ impl<'m, 's> Importer<'m, 's> {
                 Value::Splat(Splat { scalar: Scalar::Int(value), .. }) => {
                     Start::Constant(value.clamp(0, last))
                 }
-                Value::Splat(Splat { scalar: Scalar::Named(name, axes), .. }) => {
-                    Start::Host(self.out.define(false, &format!("max(0, min({name}, {last}))")), axes)
+                Value::Splat(Splat { scalar: Scalar::Named(it, axes), .. }) => {
+                    let (first, last) = (self.out.int(0), self.out.int(last));
+                    let call = |op, args| Expr::Call(Function::Op(op), args);
+                    let start = self.out.expr(call(Op::Min, vec![it, last]));
+                    let start = self.out.expr(call(Op::Max, vec![first, start]));
+                    Start::Host(self.out.define(false, start), axes)
                 }
                 it => {
                     let zero = Self::splat_like(&it, 0.0);
@@ -74,18 +84,20 @@ impl<'m, 's> Importer<'m, 's> {
     }
 
     /// Returns the ranges of a slice of these sizes, whole ones where the start is computed, and the devices between which they differ.
-    fn ranges(&mut self, starts: &[Start], sizes: &[i64], shape: &[i64]) -> (Vec<[String; 3]>, AxisSet) {
+    fn ranges(&mut self, starts: &[Start], sizes: &[i64], shape: &[i64]) -> (Vec<[ExprId; 3]>, AxisSet) {
         let (mut ranges, mut all) = (Vec::with_capacity(starts.len()), 0);
         for ((start, size), extent) in starts.iter().zip(sizes).zip(shape) {
             let (start, end) = match start {
-                Start::Constant(it) => (it.to_string(), (it + size).to_string()),
-                Start::Host(name, axes) => {
+                Start::Constant(it) => (self.out.int(*it), self.out.int(it + size)),
+                Start::Host(start, axes) => {
                     all |= axes;
-                    (name.clone(), self.out.define(false, &format!("{name} + {size}")))
+                    let size = self.out.int(*size);
+                    let end = self.out.expr(Expr::Infix(InfixOp::Add, *start, size));
+                    (*start, self.out.define(false, end))
                 }
-                Start::Computed(_) => ("0".to_owned(), extent.to_string()),
+                Start::Computed(_) => (self.out.int(0), self.out.int(*extent)),
             };
-            ranges.push([start, end, "1".to_owned()]);
+            ranges.push([start, end, self.out.int(1)]);
         }
         (ranges, all)
     }
@@ -124,9 +136,9 @@ impl<'m, 's> Importer<'m, 's> {
         let mut shape = tensor.shape.clone();
         shape[dim] = places.shape[dim];
         let (tensor, places) = (self.on_axes(tensor, axes), self.on_axes(places, axes));
-        let at = Self::device_count(axes) + dim;
-        let text = format!("takeAlongAxis( T{}, T{}, dim = {at} )", tensor.number, places.number);
-        self.emit(axes, &shape, tensor.dtype, text)
+        let at = self.dim_of(axes, dim);
+        let stmt = apply(Op::TakeAlongAxis, [tensor.id, places.id]).with(attr::DIM, at);
+        self.emit(axes, &shape, tensor.dtype, stmt)
     }
 
     pub(crate) fn dynamic_update_slice(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
@@ -168,15 +180,15 @@ impl<'m, 's> Importer<'m, 's> {
             let splat = |scalar| Value::Splat(Splat { scalar, shape: line.clone(), dtype });
             let start = match start {
                 Start::Constant(it) => splat(Scalar::Int(it)),
-                Start::Host(name, axes) => splat(Scalar::Named(name, axes)),
+                Start::Host(it, axes) => splat(Scalar::Named(it, axes)),
                 Start::Computed(it) => self.broadcast_value(it, &[], &line)?,
             };
             let places = self.iota_along(dim, extent, &line, dtype)?;
             let places = self.binary_values("subtract", places, start)?;
             let is_behind =
-                self.folded_or_mapped(">=", places.clone(), splat(Scalar::Int(0)), DType::Bool)?;
+                self.folded_or_mapped(Op::Ge, places.clone(), splat(Scalar::Int(0)), DType::Bool)?;
             let is_before =
-                self.folded_or_mapped("<", places.clone(), splat(Scalar::Int(size)), DType::Bool)?;
+                self.folded_or_mapped(Op::Lt, places.clone(), splat(Scalar::Int(size)), DType::Bool)?;
             let own = self.binary_values("and", is_behind, is_before)?;
             let all: Vec<i64> = (0..shape.len() as i64).collect();
             let own = self.broadcast_value(own, &all, &shape)?;
@@ -227,12 +239,12 @@ impl<'m, 's> Importer<'m, 's> {
     }
 
     /// Returns a copy of a tensor, in which an update is written to ranges.
-    fn updated_copy(&mut self, value: &Tensor, update: &Tensor, ranges: &[[String; 3]]) -> Tensor {
+    fn updated_copy(&mut self, value: &Tensor, update: &Tensor, ranges: &[[ExprId; 3]]) -> Tensor {
         let copy = self.tensor(value.axes, &value.shape, value.dtype);
-        self.out.statement(format!("T{} = ALLOCATE(mem_type=global, zero_init=false)", copy.number));
-        self.out.statement(format!("T{} = Set( T{} )", copy.number, value.number));
+        self.out.allocate(copy.id);
+        self.out.assign(copy.id, apply(Op::Set, [value.id]));
         let view = self.slice_of(copy.clone(), ranges, copy.axes, &update.shape);
-        self.out.statement(format!("T{} = Set( T{} )", view.number, update.number));
+        self.out.assign(view.id, apply(Op::Set, [update.id]));
         copy
     }
 }

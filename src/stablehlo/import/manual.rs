@@ -4,12 +4,16 @@
 //! before the dimensions of the shard. Which device axes it has is its `AxisSet`: a value that is equal on the devices of a mesh axis
 //! does not have that axis.
 
+use std::sync::Arc;
+
+use grammar::{attr, ops::Op};
+use hir_ir::build::{Dim, apply};
+
 use super::{Imported, Importer, Region, Results, errors::unsupported_sharding};
 use crate::{
     sharding::Sharding,
     tree::{Attribute, Block, Operation},
     value::{AxisSet, Scalar, Splat, Tensor, Value},
-    writer::Dim,
 };
 
 impl<'m, 's> Importer<'m, 's> {
@@ -50,9 +54,9 @@ impl<'m, 's> Importer<'m, 's> {
         // Of the axes that are not manual.
         let mut dims = self.device_dims(tensor.axes);
         dims.extend(self.sharded_dims(&tensor.shape, &sharding));
-        let number = self.declare(dims, tensor.dtype);
-        self.set(number, tensor.number);
-        Ok(Value::Tensor(Tensor { number, ..tensor }))
+        let id = self.declare(dims, tensor.dtype);
+        self.set(id, tensor.id);
+        Ok(Value::Tensor(Tensor { id, ..tensor }))
     }
 
     pub(crate) fn manual_computation(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
@@ -113,8 +117,8 @@ impl<'m, 's> Importer<'m, 's> {
         let mut left = Vec::with_capacity(results.len());
         for it in results {
             left.push(match it {
-                Value::Splat(Splat { scalar: Scalar::Named(name, axes), shape, dtype }) => {
-                    let scalar = Scalar::Named(name, axes & outer.manual);
+                Value::Splat(Splat { scalar: Scalar::Named(it, axes), shape, dtype }) => {
+                    let scalar = Scalar::Named(it, axes & outer.manual);
                     Value::Splat(Splat { scalar, shape, dtype })
                 }
                 it @ Value::Splat(_) => it,
@@ -188,25 +192,22 @@ impl<'m, 's> Importer<'m, 's> {
             Value::Tensor(it) => it,
         };
         let wanted = self.sharded_dims(&tensor.shape, sharding);
-        let is_so = {
-            let it = &self.out.tensors[tensor.number];
-            let mut own = it.dims.iter().filter(|it| !it.is_reduced).zip(&wanted);
-            it.mesh == self.mesh_text(region.mesh)
-                && own.all(|(a, b)| a.shards == b.shards && a.device.is_none())
-        };
+        let mesh = self.grid(region.mesh);
+        let mut own = self.out.dims(tensor.id).iter().filter(|it| !it.is_reduced).zip(&wanted);
+        let is_so =
+            *self.out.mesh(tensor.id) == mesh && own.all(|(a, b)| a.shards == b.shards && a.device.is_none());
         let tensor = if is_so { tensor } else { self.constrained(tensor, sharding) };
         let axes = parts.iter().flat_map(|it| &it.0).fold(0, |axes, it| axes | 1 << it);
         if axes == 0 {
             return Value::Tensor(tensor);
         }
         // Split the dimensions into devices and shards.
-        let mesh = self.mesh_text(region.mesh);
         let (mut dims, mut devices) = (Vec::new(), Vec::new());
         for ((extent, part), dim) in shape.iter().zip(&parts).zip(wanted) {
             for axis in &part.0 {
                 devices.push((*axis, dims.len()));
-                let it = &self.meshes[region.mesh];
-                dims.push(Dim::device(it.letter(*axis), it.axes[*axis].1));
+                let (device, extent) = self.meshes[region.mesh].device(*axis);
+                dims.push(Dim::device(device, extent));
             }
             dims.push(Dim {
                 extent: *extent,
@@ -214,8 +215,8 @@ impl<'m, 's> Importer<'m, 's> {
                 ..Dim::default()
             });
         }
-        let split = self.out.declare(dims.clone(), tensor.dtype, mesh.clone());
-        self.out.statement(format!("T{split} = reshape(T{})", tensor.number));
+        let split = self.out.tensor(dims.clone(), tensor.dtype, Arc::clone(&mesh));
+        self.out.assign(split, apply(Op::Reshape, [tensor.id]));
         // The devices first.
         devices.sort_unstable();
         let order: Vec<usize> = devices
@@ -223,26 +224,8 @@ impl<'m, 's> Importer<'m, 's> {
             .map(|it| it.1)
             .chain((0..dims.len()).filter(|at| dims[*at].device.is_none()))
             .collect();
-        let number = self.reordered(split, &dims, &order, &tensor, mesh);
-        Value::Tensor(Tensor { number, axes, shape, dtype: tensor.dtype })
-    }
-
-    /// Returns a tensor with its dimensions in this order.
-    fn reordered(
-        &mut self,
-        number: usize,
-        dims: &[Dim],
-        order: &[usize],
-        like: &Tensor,
-        mesh: String,
-    ) -> usize {
-        if order.iter().enumerate().all(|(at, it)| at == *it) {
-            return number;
-        }
-        let result = self.out.declare(order.iter().map(|at| dims[*at].clone()).collect(), like.dtype, mesh);
-        self.out.tensors[result].order = Some(order.to_vec());
-        self.out.statement(format!("T{result} = Set.Permute( T{number} )"));
-        result
+        let id = self.reordered(split, &dims, &order, mesh);
+        Value::Tensor(Tensor { id, axes, shape, dtype: tensor.dtype })
     }
 
     /// Returns the whole tensor of shards that leave a region.
@@ -272,11 +255,11 @@ impl<'m, 's> Importer<'m, 's> {
             .enumerate()
             .flat_map(|(at, part)| part.0.iter().map(|it| device(*it)).chain([own + at]))
             .collect();
-        let mesh = self.mesh_text(region.mesh);
-        let merged = self.reordered(tensor.number, &from, &order, &tensor, mesh);
-        let number = self.declare_sharded(shape, tensor.dtype, Some(sharding));
-        self.out.statement(format!("T{number} = reshape(T{merged})"));
-        Value::Tensor(Tensor { number, axes: 0, shape: shape.to_vec(), dtype: tensor.dtype })
+        let mesh = self.grid(region.mesh);
+        let merged = self.reordered(tensor.id, &from, &order, mesh);
+        let id = self.declare_sharded(shape, tensor.dtype, Some(sharding));
+        self.out.assign(id, apply(Op::Reshape, [merged]));
+        Value::Tensor(Tensor { id, axes: 0, shape: shape.to_vec(), dtype: tensor.dtype })
     }
 
     /// Returns the shard of the first device along the axes that are not `kept`: the module states that all devices have the same.
@@ -288,15 +271,16 @@ impl<'m, 's> Importer<'m, 's> {
         for axis in (0..8).filter(|it| tensor.axes & (1 << it) != 0) {
             for dim in self.device_dims(1 << axis) {
                 let is_kept = kept & (1 << axis) != 0;
-                ranges.push(format!("{{0, {}, 1}}", if is_kept { dim.extent } else { 1 }));
+                ranges.push(if is_kept { dim.extent } else { 1 });
                 dims.push(if is_kept { dim } else { Dim::of(1) });
             }
         }
         dims.extend(tensor.shape.iter().copied().map(Dim::of));
-        ranges.extend(tensor.shape.iter().map(|it| format!("{{0, {it}, 1}}")));
-        let number = self.declare(dims, tensor.dtype);
-        self.out.statement(format!("T{number} = slice( T{}, {{ {} }} )", tensor.number, ranges.join(" ")));
+        ranges.extend(&tensor.shape);
+        let ranges = ranges.into_iter().map(|end| [0, end, 1].map(|it| self.out.int(it))).collect();
+        let own = self.declare(dims, tensor.dtype);
+        self.out.assign(own, apply(Op::Slice, [tensor.id]).with(attr::RANGES, ranges));
         let shape = tensor.shape.clone();
-        self.emit(tensor.axes & kept, &shape, tensor.dtype, format!("reshape(T{number})"))
+        self.emit(tensor.axes & kept, &shape, tensor.dtype, apply(Op::Reshape, [own]))
     }
 }

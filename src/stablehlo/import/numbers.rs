@@ -1,6 +1,6 @@
 //! The numbers that an element type has.
 
-use grammar::dtype::DType;
+use grammar::{dtype::DType, ops::Op};
 
 use crate::value::Scalar;
 
@@ -43,20 +43,20 @@ pub(super) fn fits((low, high): (i128, i128), dtype: DType) -> bool {
 
 /// Returns the least and the largest result of an operator on integers of two ranges, 0 and 1 for a comparison; `None` for operators
 /// that the host does not compute.
-pub(super) fn interval(text: &str, x: (i128, i128), y: (i128, i128)) -> Option<(i128, i128)> {
+pub(super) fn interval(op: Op, x: (i128, i128), y: (i128, i128)) -> Option<(i128, i128)> {
     let of_ends = |f: fn(i128, i128) -> i128| {
         let ends = [f(x.0, y.0), f(x.0, y.1), f(x.1, y.0), f(x.1, y.1)];
         Some((ends.into_iter().min()?, ends.into_iter().max()?))
     };
-    match text {
-        "+" => of_ends(|x, y| x + y),
-        "-" => of_ends(|x, y| x - y),
-        "*" => of_ends(|x, y| x.saturating_mul(y)),
-        "max" => of_ends(i128::max),
-        "min" => of_ends(i128::min),
-        "/" if y.0 > 0 => of_ends(|x, y| x / y),
-        "%" if y.0 > 0 => Some((x.0.clamp(1 - y.1, 0), x.1.clamp(0, y.1 - 1))),
-        "==" | "!=" | "<" | "<=" | ">" | ">=" => Some((0, 1)),
+    match op {
+        Op::Add => of_ends(|x, y| x + y),
+        Op::Sub => of_ends(|x, y| x - y),
+        Op::Mul => of_ends(|x, y| x.saturating_mul(y)),
+        Op::Max => of_ends(i128::max),
+        Op::Min => of_ends(i128::min),
+        Op::Div if y.0 > 0 => of_ends(|x, y| x / y),
+        Op::Mod if y.0 > 0 => Some((x.0.clamp(1 - y.1, 0), x.1.clamp(0, y.1 - 1))),
+        Op::Eq | Op::Ne | Op::Lt | Op::Le | Op::Gt | Op::Ge => Some((0, 1)),
         _ => None,
     }
 }

@@ -1,5 +1,9 @@
 //! Calls of libraries and of Python: hir knows what they read and write, and not what they compute.
 
+use grammar::{attr, ir::Operand, ops::Op, token::TokenKind};
+use hir_ir::build;
+use logos::Logos;
+
 use super::{Importer, Results, errors};
 use crate::{
     sharding::UnsupportedSharding,
@@ -22,26 +26,31 @@ impl<'m, 's> Importer<'m, 's> {
             return Err(errors::unsupported_sharding(op.span, &why));
         }
         let axes = operands.iter().fold(0, |axes, it| axes | it.axes());
-        let mut inputs = Vec::with_capacity(operands.len());
+        let mut inputs: Vec<Operand> = Vec::with_capacity(operands.len());
         for it in operands {
             let it = self.materialized(it);
-            inputs.push(format!("T{}", self.on_axes(it, axes).number));
+            inputs.push(self.on_axes(it, axes).id.into());
         }
         let (mut outputs, mut results) = (Vec::new(), Vec::new());
         for at in 0..op.result_types.len() {
             let ty = self.result_type(op, at)?.clone();
             let it = self.tensor(axes, &ty.shape, ty.dtype);
-            self.out.statement(format!("T{} = ALLOCATE(mem_type=global, zero_init=false)", it.number));
-            outputs.push(format!("T{}", it.number));
+            self.out.allocate(it.id);
+            outputs.push(Operand::Tensor(it.id));
             results.push(Value::Tensor(it));
         }
-        let is_plain = |it: char| it.is_ascii_alphanumeric() || it == '_';
-        let name: String = target.chars().map(|it| if is_plain(it) { it } else { '_' }).collect();
-        self.out.statement(format!(
-            "LaunchKernel(inputs={{{}}}, outputs={{{}}}, kernel={name})",
-            inputs.join(", "),
-            outputs.join(", ")
-        ));
+        let launch = build::op(Op::LaunchKernel)
+            .with(attr::INPUTS, inputs)
+            .with(attr::OUTPUTS, outputs)
+            .with(attr::KERNEL, kernel_name(target));
+        self.out.add(launch);
         Ok(results)
     }
+}
+
+/// Returns a name of Host IR for the target of a call.
+fn kernel_name(target: &str) -> String {
+    let is_plain = |it: char| it.is_ascii_alphanumeric() || it == '_';
+    let name: String = target.chars().map(|it| if is_plain(it) { it } else { '_' }).collect();
+    if TokenKind::lexer(&name).eq([Ok(TokenKind::Word)]) { name } else { format!("_{name}") }
 }

@@ -1,6 +1,7 @@
 //! Padding and reversal.
 
-use grammar::dtype::DType;
+use grammar::{attr, dtype::DType, ops::Op};
+use hir_ir::build::apply;
 
 use super::{Imported, Importer, Results};
 use crate::{
@@ -124,10 +125,9 @@ impl<'m, 's> Importer<'m, 's> {
 
     fn reversed_tensor(&mut self, tensor: Tensor, dim: usize) -> Tensor {
         let extent = tensor.shape[dim];
-        let text = format!("iota({extent}, {}, -1, {})", extent - 1, DType::Int64.name());
-        let index = self.emit(0, &[extent], DType::Int64, text);
-        let at = Self::device_count(tensor.axes) + dim;
-        let text = format!("indexSelect( T{}, T{}, dim = {at} )", tensor.number, index.number);
-        self.emit(tensor.axes, &tensor.shape.clone(), tensor.dtype, text)
+        let index = self.progression(extent, extent - 1, -1, DType::Int64);
+        let at = self.dim_of(tensor.axes, dim);
+        let stmt = apply(Op::IndexSelect, [tensor.id, index.id]).with(attr::DIM, at);
+        self.emit(tensor.axes, &tensor.shape, tensor.dtype, stmt)
     }
 }

@@ -105,15 +105,8 @@ impl<'m, 's> Importer<'m, 's> {
         let one = self.converted(one, dtype)?;
         let line = self.joined(vec![line, one], 0);
         let line = self.materialized(line);
-        let mode = if is_add { ", accumulate=add" } else { "" };
-        let text = format!(
-            "scatter(in=T{}, dim={}, src=T{}, idx=T{}{mode})",
-            line.number,
-            Self::device_count(axes),
-            updates.number,
-            number.number
-        );
-        let written = self.emit(axes, &[count + 1], dtype, text);
+        let stmt = self.scatter_of(&line, &updates, &number, is_add);
+        let written = self.emit(axes, &[count + 1], dtype, stmt);
         let kept = self.sliced(Value::Tensor(written), &[[0, count, 1]]);
         let kept = self.materialized(kept);
         Ok(Value::Tensor(self.reshaped(kept, &own_shape)))

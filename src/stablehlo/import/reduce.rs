@@ -1,12 +1,12 @@
 //! Reductions.
 
-use grammar::dtype::DType;
+use grammar::{attr, dtype::DType, ir::TensorId, ops::Op, words::ReductionOp};
+use hir_ir::build::{Dim, apply};
 
 use super::{Importer, Results, types::initial_values};
 use crate::{
     tree::{Attribute, Block, Operation},
     value::{AxisSet, Scalar, Tensor, Value},
-    writer::Dim,
 };
 
 /// What a region is in which no `Reducer` is found.
@@ -68,19 +68,17 @@ impl Reducer {
         }
     }
 
-    /// Returns its name and initial value in Host IR.
-    fn text(self, dtype: DType) -> (&'static str, String) {
-        let number = |value: f64, int: i64| {
-            let it = if dtype.is_integral() { Scalar::Int(int) } else { Scalar::Float(value) };
-            it.text(dtype)
-        };
+    /// Returns it in Host IR, with its initial value.
+    fn with_initial(self, dtype: DType) -> (ReductionOp, Scalar) {
+        let number =
+            |value: f64, int: i64| if dtype.is_integral() { Scalar::Int(int) } else { Scalar::Float(value) };
         match self {
-            Self::Add => ("add", number(0.0, 0)),
-            Self::Mul => ("mul", number(1.0, 1)),
-            Self::Max => ("max", number(f64::NEG_INFINITY, least(dtype))),
-            Self::Min => ("min", number(f64::INFINITY, greatest(dtype))),
-            Self::And => ("logical_and", "true".to_owned()),
-            Self::Or => ("logical_or", "false".to_owned()),
+            Self::Add => (ReductionOp::Add, number(0.0, 0)),
+            Self::Mul => (ReductionOp::Mul, number(1.0, 1)),
+            Self::Max => (ReductionOp::Max, number(f64::NEG_INFINITY, least(dtype))),
+            Self::Min => (ReductionOp::Min, number(f64::INFINITY, greatest(dtype))),
+            Self::And => (ReductionOp::LogicalAnd, Scalar::Bool(true)),
+            Self::Or => (ReductionOp::LogicalOr, Scalar::Bool(false)),
         }
     }
 
@@ -104,7 +102,7 @@ impl Reducer {
             (Self::Mul, Scalar::Float(it)) => *it == 1.0,
             (Self::Max, Scalar::Float(it)) => *it == f64::NEG_INFINITY,
             (Self::Min, Scalar::Float(it)) => *it == f64::INFINITY,
-            (Self::Max | Self::Min, Scalar::Int(it)) => self.text(dtype).1 == it.to_string(),
+            (Self::Max | Self::Min, Scalar::Int(_)) => self.with_initial(dtype).1 == *scalar,
             (Self::And, Scalar::Bool(it)) => *it,
             (Self::Or, Scalar::Bool(it)) => !it,
             _ => false,
@@ -175,29 +173,29 @@ impl<'m, 's> Importer<'m, 's> {
         }
         let mut all = self.device_dims(tensor.axes);
         all.extend(
-            tensor
-                .shape
-                .iter()
-                .enumerate()
-                .map(|(at, extent)| Dim { is_reduced: dims.contains(&at), ..Dim::of(*extent) }),
+            tensor.shape.iter().enumerate().map(|(at, extent)| {
+                if dims.contains(&at) { Dim::reduced(*extent) } else { Dim::of(*extent) }
+            }),
         );
         let result = self.reduction_to(&tensor, reducer, all);
         let kept = (0..tensor.shape.len()).filter(|it| !dims.contains(it));
         let shape = kept.map(|it| tensor.shape[it]).collect();
-        let result = Tensor { number: result, shape, ..tensor };
+        let result = Tensor { id: result, shape, ..tensor };
         self.unsharded_sum(&result);
         result
     }
 
     /// Adds a reduction whose result has these dimensions, those that it sums included.
-    pub(super) fn reduction_to(&mut self, tensor: &Tensor, reducer: Reducer, dims: Vec<Dim>) -> usize {
-        let number = self.declare(dims, tensor.dtype);
-        let (name, initial) = reducer.text(tensor.dtype);
-        let from = tensor.number;
-        self.out.statement(format!(
-            "T{number} = reduction( T{from}, op = {name}, initial value = {initial}, allreduce = false )"
-        ));
-        number
+    pub(super) fn reduction_to(&mut self, tensor: &Tensor, reducer: Reducer, dims: Vec<Dim>) -> TensorId {
+        let out = self.declare(dims, tensor.dtype);
+        let (reduction, initial) = reducer.with_initial(tensor.dtype);
+        let initial = initial.expr(tensor.dtype, &mut self.out);
+        let stmt = apply(Op::Reduction, [tensor.id])
+            .with(attr::OP, reduction)
+            .with(attr::INITIAL_VALUE, initial)
+            .with(attr::ALLREDUCE, false);
+        self.out.assign(out, stmt);
+        out
     }
 
     /// Returns the reduction over the device axes of a tensor.
@@ -207,14 +205,11 @@ impl<'m, 's> Importer<'m, 's> {
         for axis in (0..8).filter(|it| tensor.axes & (1 << it) != 0) {
             let own = self.device_dims(1 << axis);
             let is_reduced = axes & (1 << axis) != 0;
-            dims.extend(
-                own.into_iter()
-                    .map(|it| if is_reduced { Dim { is_reduced, ..Dim::of(it.extent) } } else { it }),
-            );
+            dims.extend(own.into_iter().map(|it| if is_reduced { Dim::reduced(it.extent) } else { it }));
         }
         dims.extend(tensor.shape.iter().copied().map(Dim::of));
-        let number = self.reduction_to(&tensor, reducer, dims);
-        Tensor { number, axes: tensor.axes & !axes, ..tensor }
+        let id = self.reduction_to(&tensor, reducer, dims);
+        Tensor { id, axes: tensor.axes & !axes, ..tensor }
     }
 }
 

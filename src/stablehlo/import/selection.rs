@@ -2,7 +2,7 @@
 //!
 //! Every device selects among its own places, so a sharded line is not gathered.
 
-use grammar::dtype::DType;
+use grammar::{dtype::DType, ops::Op};
 
 use super::{Imported, Importer, constant::zero, gather::Numbers, reduce::Reducer};
 use crate::value::{Scalar, Splat, Tensor, Value};
@@ -58,7 +58,7 @@ impl Importer<'_, '_> {
         let dims: Vec<i64> = dims.iter().map(|it| *it as i64).collect();
         let index = self.broadcast_value(index, &dims, operand)?;
         let places = self.iota_along(*dim, operand[*dim], operand, dtype)?;
-        let is_selected = self.folded_or_mapped("==", places, index, DType::Bool)?;
+        let is_selected = self.folded_or_mapped(Op::Eq, places, index, DType::Bool)?;
         Ok(Some(Selection { dim: *dim, is_selected, lines: (dims, lines) }))
     }
 

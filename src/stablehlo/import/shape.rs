@@ -1,12 +1,19 @@
 //! Operators that rearrange elements.
 
-use grammar::dtype::DType;
+use std::sync::Arc;
+
+use grammar::{
+    attr,
+    dtype::DType,
+    ir::{ExprId, Mesh, Operand, TensorId},
+    ops::Op,
+};
+use hir_ir::build::{Dim, apply};
 
 use super::{Imported, Importer, Results};
 use crate::{
     tree::{Attribute, Operation},
     value::{Splat, Tensor, Value},
-    writer::Dim,
 };
 
 impl<'m, 's> Importer<'m, 's> {
@@ -31,9 +38,7 @@ impl<'m, 's> Importer<'m, 's> {
             ));
         }
         let counted = match &value {
-            Value::Tensor(it) => {
-                self.iotas.get(&it.number).map(|at| (it.shape.get(*at).copied(), dims.get(*at)))
-            }
+            Value::Tensor(it) => self.iotas.get(&it.id).map(|at| (it.shape.get(*at).copied(), dims.get(*at))),
             Value::Splat(_) => None,
         };
         let result = self.broadcast_value(value, &dims, &ty.shape)?;
@@ -41,7 +46,7 @@ impl<'m, 's> Importer<'m, 's> {
             && let Ok(dim) = usize::try_from(*dim)
             && ty.shape.get(dim).copied() == extent
         {
-            self.iotas.insert(it.number, dim);
+            self.iotas.insert(it.id, dim);
         }
         Ok(vec![result])
     }
@@ -72,12 +77,12 @@ impl<'m, 's> Importer<'m, 's> {
                 .map(|new| if *new { 1 } else { extents.next().copied().unwrap_or(1) })
                 .collect();
             let devices = std::iter::repeat_n(false, Self::device_count(it.axes));
-            let flags = devices.chain(is_new).map(|it| it.to_string()).collect::<Vec<_>>().join(", ");
-            let text = format!("broadcast( T{}, flags = {{{flags}}} )", it.number);
-            it = self.emit(it.axes, &inner, it.dtype, text);
+            let flags = devices.chain(is_new).collect();
+            let stmt = apply(Op::Broadcast, [it.id]).with(attr::FLAGS, flags);
+            it = self.emit(it.axes, &inner, it.dtype, stmt);
         }
         if it.shape != shape {
-            it = self.emit(it.axes, shape, it.dtype, format!("expand(T{})", it.number));
+            it = self.emit(it.axes, shape, it.dtype, apply(Op::Expand, [it.id]));
         }
         Value::Tensor(it)
     }
@@ -102,7 +107,7 @@ impl<'m, 's> Importer<'m, 's> {
         if tensor.shape == shape {
             return tensor;
         }
-        self.emit(tensor.axes, shape, tensor.dtype, format!("reshape(T{})", tensor.number))
+        self.emit(tensor.axes, shape, tensor.dtype, apply(Op::Reshape, [tensor.id]))
     }
 
     pub(crate) fn transpose(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
@@ -131,27 +136,27 @@ impl<'m, 's> Importer<'m, 's> {
             return tensor;
         }
         let devices = Self::device_count(tensor.axes);
-        let dims = self.device_dims(tensor.axes).into_iter();
-        let own = order.iter().map(|at| Dim::of(tensor.shape[*at]));
-        let dims = dims.chain(own).collect();
-        let all = (0..devices).chain(order.iter().map(|at| devices + at)).collect();
-        let number = self.permuted_dims(tensor.number, dims, all, tensor.dtype);
+        let mut dims = self.device_dims(tensor.axes);
+        dims.extend(tensor.shape.iter().copied().map(Dim::of));
+        let all: Vec<usize> = (0..devices).chain(order.iter().map(|at| devices + at)).collect();
+        let mesh = self.region_grid();
+        let id = self.reordered(tensor.id, &dims, &all, mesh);
         let shape = order.iter().map(|at| tensor.shape[*at]).collect();
-        Tensor { number, shape, ..tensor }
+        Tensor { id, shape, ..tensor }
     }
 
-    /// Adds a permutation whose result has these dimensions, which are those of the operand in this order.
-    pub(super) fn permuted_dims(
+    /// Returns a tensor, which has these dimensions, with them in this order.
+    pub(super) fn reordered(
         &mut self,
-        from: usize,
-        dims: Vec<Dim>,
-        order: Vec<usize>,
-        dtype: DType,
-    ) -> usize {
-        let number = self.declare(dims, dtype);
-        self.out.tensors[number].order = Some(order);
-        self.out.statement(format!("T{number} = Set.Permute( T{from} )"));
-        number
+        tensor: TensorId,
+        dims: &[Dim],
+        order: &[usize],
+        mesh: Arc<Mesh>,
+    ) -> TensorId {
+        if order.iter().enumerate().all(|(at, it)| at == *it) {
+            return tensor;
+        }
+        self.out.permuted(tensor, dims, order.to_vec(), mesh)
     }
 
     pub(crate) fn slice(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
@@ -189,7 +194,8 @@ impl<'m, 's> Importer<'m, 's> {
             Value::Splat(it) => Value::Splat(Splat { shape, ..it }),
             Value::Tensor(it) if it.shape == shape => Value::Tensor(it),
             Value::Tensor(it) => {
-                let ranges: Vec<[String; 3]> = ranges.iter().map(|it| it.map(|it| it.to_string())).collect();
+                let ranges: Vec<[ExprId; 3]> =
+                    ranges.iter().map(|it| it.map(|it| self.out.int(it))).collect();
                 Value::Tensor(self.slice_of(it, &ranges, 0, &shape))
             }
         }
@@ -199,15 +205,15 @@ impl<'m, 's> Importer<'m, 's> {
     pub(super) fn slice_of(
         &mut self,
         tensor: Tensor,
-        ranges: &[[String; 3]],
+        ranges: &[[ExprId; 3]],
         axes: u8,
         shape: &[i64],
     ) -> Tensor {
         let tensor = self.on_axes(tensor, axes);
-        let whole = self.device_dims(tensor.axes).into_iter().map(|it| format!("{{0, {}, 1}}", it.extent));
-        let own = ranges.iter().map(|[start, limit, stride]| format!("{{{start}, {limit}, {stride}}}"));
-        let ranges = whole.chain(own).collect::<Vec<_>>().join(" ");
-        self.emit(tensor.axes, shape, tensor.dtype, format!("slice( T{}, {{ {ranges} }} )", tensor.number))
+        let devices = self.device_dims(tensor.axes).into_iter();
+        let whole = devices.map(|it| [0, it.extent, 1].map(|it| self.out.int(it)));
+        let ranges = whole.chain(ranges.iter().copied()).collect();
+        self.emit(tensor.axes, shape, tensor.dtype, apply(Op::Slice, [tensor.id]).with(attr::RANGES, ranges))
     }
 
     pub(crate) fn concatenate(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
@@ -242,13 +248,13 @@ impl<'m, 's> Importer<'m, 's> {
         let mut shape = parts.first().map(|it| it.shape().to_vec()).unwrap_or_default();
         let dtype = parts.first().map_or(DType::Float, Value::dtype);
         shape[dim] = parts.iter().fold(0i64, |sum, it| sum.saturating_add(it.shape()[dim]));
-        let mut names = Vec::with_capacity(parts.len());
+        let mut operands: Vec<Operand> = Vec::with_capacity(parts.len() + 1);
         for it in parts {
             let it = self.materialized(it);
-            names.push(format!("T{}", self.on_axes(it, axes).number));
+            operands.push(self.on_axes(it, axes).id.into());
         }
-        let at = Self::device_count(axes) + dim;
-        Value::Tensor(self.emit(axes, &shape, dtype, format!("cat( {}, {at} )", names.join(", "))))
+        operands.push(self.dim_of(axes, dim).into());
+        Value::Tensor(self.emit(axes, &shape, dtype, apply(Op::Cat, operands)))
     }
 }
 

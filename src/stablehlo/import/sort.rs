@@ -1,6 +1,7 @@
 //! Sorting: the order of the keys is computed by `argsort`, and every operand is rearranged.
 
-use grammar::dtype::DType;
+use grammar::{attr, dtype::DType, ops::Op, words::PyBool};
+use hir_ir::build::apply;
 
 use super::{Importer, Results, elementwise::comparison};
 use crate::{
@@ -58,10 +59,13 @@ impl<'m, 's> Importer<'m, 's> {
 
     /// Returns the indices that sort a tensor along a dimension.
     fn sorted_places(&mut self, key: &Tensor, dim: usize, is_descending: bool) -> Tensor {
-        let at = Self::device_count(key.axes) + dim;
-        let is_descending = if is_descending { "True" } else { "False" };
-        let text = format!("argsort(T{}, dim={at}, descending={is_descending}, stable=True)", key.number);
-        self.emit(key.axes, &key.shape, DType::Int64, text)
+        let at = self.dim_of(key.axes, dim);
+        let is_descending = if is_descending { PyBool::True } else { PyBool::False };
+        let stmt = apply(Op::ArgSort, [key.id])
+            .with(attr::DIM, at)
+            .with(attr::DESCENDING, is_descending)
+            .with(attr::STABLE, PyBool::True);
+        self.emit(key.axes, &key.shape, DType::Int64, stmt)
     }
 
     /// Imports the greatest elements of the last dimension and their indices as the first ones of an order.

@@ -1,13 +1,20 @@
 //! Types, shardings, and the tensors that statements of a region need: with the axes of its devices.
 
-use grammar::dtype::DType;
+use std::sync::Arc;
+
+use grammar::{
+    attr,
+    dtype::DType,
+    ir::{ExprId, Mesh, OpStmt, TensorId},
+    ops::Op,
+};
+use hir_ir::build::{Dim, apply};
 
 use super::{Imported, Importer, MAX_RANK, errors::unsupported_sharding};
 use crate::{
-    sharding::{Mesh, Sharding},
+    sharding::Sharding,
     tree::{Attribute, Operation, TensorType, Type},
     value::{AxisSet, Scalar, Splat, Tensor, Value},
-    writer::Dim,
 };
 
 impl<'s> Importer<'_, 's> {
@@ -48,14 +55,17 @@ impl<'s> Importer<'_, 's> {
     /// Returns the dimensions of a tensor with this sharding.
     pub(super) fn sharded_dims(&self, shape: &[i64], sharding: &Sharding) -> Vec<Dim> {
         let mesh = &self.meshes[sharding.mesh];
-        let shard = |axis: &usize| (mesh.letter(*axis), mesh.axes[*axis].1);
         let dims = shape.iter().zip(&sharding.dims);
-        dims.map(|(extent, axes)| Dim { shards: axes.iter().map(shard).collect(), ..Dim::of(*extent) })
-            .collect()
+        dims.map(|(extent, axes)| Dim {
+            shards: axes.iter().map(|axis| mesh.device(*axis)).collect(),
+            ..Dim::of(*extent)
+        })
+        .collect()
     }
 
-    pub(super) fn mesh_text(&self, mesh: usize) -> String {
-        self.meshes.get(mesh).filter(|it| it.devices() > 1).map(Mesh::text).unwrap_or_default()
+    /// Returns the devices of a mesh.
+    pub(super) fn grid(&self, mesh: usize) -> Arc<Mesh> {
+        Arc::clone(self.meshes.get(mesh).map_or(&self.no_mesh, |it| &it.grid))
     }
 
     pub(super) fn declare_sharded(
@@ -63,38 +73,31 @@ impl<'s> Importer<'_, 's> {
         shape: &[i64],
         dtype: DType,
         sharding: Option<&Sharding>,
-    ) -> usize {
-        match sharding {
-            Some(it) => {
-                let (dims, mesh) = (self.sharded_dims(shape, it), self.mesh_text(it.mesh));
-                self.out.declare(dims, dtype, mesh)
-            }
-            None => self.out.declare(shape.iter().copied().map(Dim::of).collect(), dtype, String::new()),
-        }
+    ) -> TensorId {
+        let (dims, mesh) = match sharding {
+            Some(it) => (self.sharded_dims(shape, it), self.grid(it.mesh)),
+            None => (shape.iter().copied().map(Dim::of).collect(), Arc::clone(&self.no_mesh)),
+        };
+        self.out.tensor(dims, dtype, mesh)
     }
 
     /// Returns a tensor with this sharding. A sum whose sharding nothing states gets it in place, so that it need not be
     /// complete before it is sharded.
     pub(super) fn constrained(&mut self, tensor: Tensor, sharding: &Sharding) -> Tensor {
-        if self.unsharded_sums.remove(&tensor.number) {
+        if self.unsharded_sums.remove(&tensor.id) {
             let dims = self.sharded_dims(&tensor.shape, sharding);
-            let mesh = self.mesh_text(sharding.mesh);
-            let it = &mut self.out.tensors[tensor.number];
-            it.mesh = mesh;
-            let mut kept = dims.into_iter();
-            for dim in it.dims.iter_mut().filter(|it| !it.is_reduced) {
-                *dim = kept.next().unwrap_or_default();
-            }
+            let mesh = self.grid(sharding.mesh);
+            self.out.reshard(tensor.id, dims, mesh);
             return tensor;
         }
-        let number = self.declare_sharded(&tensor.shape, tensor.dtype, Some(sharding));
-        self.set(number, tensor.number);
-        Tensor { number, ..tensor }
+        let id = self.declare_sharded(&tensor.shape, tensor.dtype, Some(sharding));
+        self.set(id, tensor.id);
+        Tensor { id, ..tensor }
     }
 
     /// Adds the statement that one tensor has the elements of another one.
-    pub(super) fn set(&mut self, to: usize, from: usize) {
-        self.out.statement(format!("T{to} = Set( T{from} )"));
+    pub(super) fn set(&mut self, to: TensorId, from: TensorId) {
+        self.out.assign(to, apply(Op::Set, [from]));
         if let Some(dim) = self.iotas.get(&from).copied() {
             self.iotas.insert(to, dim);
         }
@@ -106,39 +109,39 @@ impl<'s> Importer<'_, 's> {
         let mesh = &self.meshes[region.mesh];
         let all = 0..mesh.axes.len();
         all.filter(|it| axes & (1 << it) != 0)
-            .map(|it| Dim::device(mesh.letter(it), mesh.axes[it].1))
+            .map(|it| mesh.device(it))
+            .map(|(device, extent)| Dim::device(device, extent))
             .collect()
     }
 
-    /// Returns the text of the mesh of values here: tensors outside of manual regions have none, so that passes choose it.
-    pub(super) fn region_mesh(&self) -> String {
-        self.region.as_ref().map(|it| self.mesh_text(it.mesh)).unwrap_or_default()
+    /// Declares a tensor with these dimensions, behind those of devices.
+    pub(super) fn declare(&mut self, dims: Vec<Dim>, dtype: DType) -> TensorId {
+        let mesh = self.region_grid();
+        self.out.tensor(dims, dtype, mesh)
     }
 
-    /// Declares a tensor with these dimensions, behind those of devices.
-    pub(super) fn declare(&mut self, dims: Vec<Dim>, dtype: DType) -> usize {
-        let mesh = self.region_mesh();
-        self.out.declare(dims, dtype, mesh)
+    /// Returns the devices of values here.
+    pub(super) fn region_grid(&self) -> Arc<Mesh> {
+        self.region.as_ref().map_or_else(|| Arc::clone(&self.no_mesh), |it| self.grid(it.mesh))
     }
 
     /// Declares a tensor for a result.
     pub(super) fn tensor(&mut self, axes: AxisSet, shape: &[i64], dtype: DType) -> Tensor {
         let mut dims = self.device_dims(axes);
         dims.extend(shape.iter().copied().map(Dim::of));
-        Tensor { number: self.declare(dims, dtype), axes, shape: shape.to_vec(), dtype }
+        Tensor { id: self.declare(dims, dtype), axes, shape: shape.to_vec(), dtype }
     }
 
-    /// Adds the statement `T1 = text`, whose result has this type.
-    pub(super) fn emit(
-        &mut self,
-        axes: AxisSet,
-        shape: &[i64],
-        dtype: DType,
-        text: impl std::fmt::Display,
-    ) -> Tensor {
+    /// Adds a statement whose result has this type.
+    pub(super) fn emit(&mut self, axes: AxisSet, shape: &[i64], dtype: DType, stmt: OpStmt) -> Tensor {
         let it = self.tensor(axes, shape, dtype);
-        self.out.statement(format!("T{} = {text}", it.number));
+        self.out.assign(it.id, stmt);
         it
+    }
+
+    /// Returns integers as operands of a statement.
+    pub(super) fn ints(&mut self, all: impl IntoIterator<Item = i64>) -> Vec<ExprId> {
+        all.into_iter().map(|it| self.out.int(it)).collect()
     }
 
     /// Returns a value as a tensor.
@@ -147,24 +150,24 @@ impl<'s> Importer<'_, 's> {
             Value::Tensor(it) => it,
             Value::Splat(Splat { scalar, shape, dtype }) => {
                 let axes = scalar.axes();
-                let extents =
-                    self.device_dims(axes).into_iter().map(|it| it.extent).chain(shape.iter().copied());
-                let extents = extents.map(|it| it.to_string()).collect::<Vec<_>>().join(", ");
-                if let (Scalar::Float(value), DType::E5M2) = (&scalar, dtype)
-                    && value.is_infinite()
-                {
-                    // A number of Host IR becomes the largest element.
-                    let bits = if *value < 0.0 { 0xfc } else { 0x7c };
-                    let own = self.emit(axes, &shape, DType::UInt8, format!("full({{{extents}}}, {bits});"));
-                    return self.emit(axes, &shape, dtype, format!("bit_cast(T{});", own.number));
+                // Numbers of Host IR become the largest element of this type, and scalars of the host are integers.
+                let (own, scalar) = match scalar {
+                    Scalar::Float(it) if dtype == DType::E5M2 && it.is_infinite() => {
+                        (DType::UInt8, Scalar::Int(if it < 0.0 { 0xfc } else { 0x7c }))
+                    }
+                    Scalar::Named(..) if !dtype.is_integral() => (DType::Int64, scalar),
+                    _ => (dtype, scalar),
+                };
+                let devices = self.device_dims(axes).into_iter().map(|it| it.extent);
+                let extents = self.ints(devices.chain(shape.iter().copied()));
+                let number = scalar.expr(dtype, &mut self.out);
+                let full = apply(Op::Full, [number]).with(attr::SHAPE, extents);
+                let it = self.emit(axes, &shape, own, full);
+                match own {
+                    _ if own == dtype => it,
+                    DType::UInt8 => self.emit(axes, &shape, dtype, apply(Op::BitCast, [it.id])),
+                    _ => self.emit(axes, &shape, dtype, apply(Op::Cast, [it.id])),
                 }
-                let text = format!("full({{{extents}}}, {});", scalar.text(dtype));
-                if let (Scalar::Named(..), false) = (&scalar, dtype.is_integral()) {
-                    // A scalar of the host is an integer.
-                    let own = self.emit(axes, &shape, DType::Int64, text);
-                    return self.emit(axes, &shape, dtype, format!("cast(T{});", own.number));
-                }
-                self.emit(axes, &shape, dtype, text)
             }
         }
     }
@@ -179,18 +182,14 @@ impl<'s> Importer<'_, 's> {
         let mut flags = Vec::new();
         for axis in (0..8).filter(|it| axes & (1 << it) != 0) {
             let is_new = tensor.axes & (1 << axis) == 0;
-            flags.push(is_new.to_string());
+            flags.push(is_new);
             dims.extend(if is_new { vec![Dim::of(1)] } else { self.device_dims(1 << axis) });
         }
         dims.extend(tensor.shape.iter().copied().map(Dim::of));
-        flags.extend(tensor.shape.iter().map(|_| "false".to_owned()));
-        let number = self.declare(dims, tensor.dtype);
-        self.out.statement(format!(
-            "T{number} = broadcast( T{}, flags = {{{}}} )",
-            tensor.number,
-            flags.join(", ")
-        ));
-        Tensor { number, axes, ..tensor }
+        flags.extend(tensor.shape.iter().map(|_| false));
+        let id = self.declare(dims, tensor.dtype);
+        self.out.assign(id, apply(Op::Broadcast, [tensor.id]).with(attr::FLAGS, flags));
+        Tensor { id, axes, ..tensor }
     }
 
     /// Returns a tensor that has an index for each of these devices.
@@ -200,12 +199,17 @@ impl<'s> Importer<'_, 's> {
         }
         let it = self.with_axes(tensor, axes);
         let shape = it.shape.clone();
-        self.emit(it.axes, &shape, it.dtype, format!("expand(T{})", it.number))
+        self.emit(it.axes, &shape, it.dtype, apply(Op::Expand, [it.id]))
     }
 
     /// Returns the number of device axes of a value.
     pub(super) fn device_count(axes: AxisSet) -> usize {
         axes.count_ones() as usize
+    }
+
+    /// Returns the number of a dimension, behind those of devices, as an attribute.
+    pub(super) fn dim_of(&mut self, axes: AxisSet, dim: usize) -> ExprId {
+        self.out.int((Self::device_count(axes) + dim) as i64)
     }
 
     /// Returns the operands of an operation, of which there are exactly `N`.

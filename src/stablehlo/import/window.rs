@@ -1,5 +1,8 @@
 //! Reductions of windows: prefix scans, and pooling.
 
+use grammar::{attr, ops::Op};
+use hir_ir::build::apply;
+
 use super::{
     Imported, Importer, Results,
     pad::Padding,
@@ -116,17 +119,19 @@ impl<'m, 's> Importer<'m, 's> {
         is_reversed: bool,
     ) -> Imported<Value> {
         let name = match reducer {
-            Reducer::Add => "",
-            Reducer::Mul => ", op=mul",
-            Reducer::Max => ", op=max",
-            Reducer::Min => ", op=min",
+            Reducer::Add => None,
+            Reducer::Mul => Some("mul"),
+            Reducer::Max => Some("max"),
+            Reducer::Min => Some("min"),
             Reducer::And | Reducer::Or => return Err(self.unsupported_form(op, "of booleans")),
         };
         let value = if is_reversed { self.reversed(value, dim) } else { value };
         let it: Tensor = self.materialized(value);
-        let at = Self::device_count(it.axes) + dim;
-        let it =
-            self.emit(it.axes, &it.shape.clone(), it.dtype, format!("scan(T{}, dim={at}{name})", it.number));
+        let mut stmt = apply(Op::Scan, [it.id]).with(attr::DIM, self.dim_of(it.axes, dim));
+        if let Some(name) = name {
+            stmt.set(attr::SCAN_OP, name.to_owned());
+        }
+        let it = self.emit(it.axes, &it.shape, it.dtype, stmt);
         Ok(if is_reversed { self.reversed(Value::Tensor(it), dim) } else { Value::Tensor(it) })
     }
 }

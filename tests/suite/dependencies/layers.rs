@@ -154,10 +154,10 @@ const LSP: &[Layer] = &[
 
 /// Text to tree, and tree to the text of a program.
 const STABLEHLO: &[Layer] = &[
-    ("token tree value writer", &[]),
+    ("token tree value", &[]),
     ("sharding unique_names", &["tree"]),
     ("parse", &["token", "tree", "unique_names"]),
-    ("import", &["sharding", "tree", "value", "writer"]),
+    ("import", &["sharding", "tree", "value"]),
     ("lib", ALL),
 ];
 

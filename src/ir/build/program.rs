@@ -1,0 +1,224 @@
+//! Builds a new program, as a front end does: declares tensors by their dimensions, and appends statements to the container.
+
+use std::sync::Arc;
+
+use grammar::{
+    arena::Arena,
+    attr,
+    dtype::DType,
+    ir::{
+        Axis, AxisId, AxisKind, DeviceDim, Domains, Expr, ExprId, Memory, Mesh, OpStmt, Operand,
+        ParallelType, Program, Stmt, StmtId, Tensor, TensorId, Transform,
+    },
+    ops::Op,
+    span::Span,
+};
+
+use super::{allocate, apply, rank};
+
+/// A dimension of a declared tensor.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Dim {
+    /// The number of elements along it.
+    pub extent: i64,
+    /// The device dimensions over which it is sharded, major first, with their numbers of devices. They divide the extent evenly.
+    pub shards: Vec<(DeviceDim, i64)>,
+    /// The device dimension that it is as a whole.
+    pub device: Option<DeviceDim>,
+    /// Whether the tensor is the reduction over it.
+    pub is_reduced: bool,
+}
+
+impl Dim {
+    /// Returns a dimension that every device holds.
+    pub fn of(extent: i64) -> Self {
+        Self { extent, ..Self::default() }
+    }
+
+    /// Returns a device dimension of so many devices.
+    pub fn device(device: DeviceDim, extent: i64) -> Self {
+        Self { extent, device: Some(device), ..Self::default() }
+    }
+
+    /// Returns a dimension over which the tensor is the reduction.
+    pub fn reduced(extent: i64) -> Self {
+        Self { extent, is_reduced: true, ..Self::default() }
+    }
+}
+
+/// The dimensions of a tensor.
+#[derive(Clone, Debug)]
+struct Declaration {
+    dims: Vec<Dim>,
+    /// For the result of a permutation, the dimension of the operand that each dimension is: it numbers the axes.
+    order: Option<Vec<usize>>,
+}
+
+/// A program that is being built. Tensors, axes and communications are numbered from 0 in the order in which they are declared.
+#[derive(Debug, Default)]
+pub struct ProgramBuilder {
+    program: Program,
+    /// Axes are made at the end: until then, a tensor can get another sharding.
+    declarations: Arena<TensorId, Declaration>,
+    body: Vec<StmtId>,
+    works: u32,
+    /// The position in the source of what is added next.
+    pub span: Span,
+}
+
+impl ProgramBuilder {
+    // ---- tensors
+
+    /// Declares a tensor in global memory. An empty mesh leaves the devices open.
+    pub fn tensor(&mut self, dims: Vec<Dim>, dtype: DType, mesh: Arc<Mesh>) -> TensorId {
+        self.declare(Declaration { dims, order: None }, dtype, mesh)
+    }
+
+    /// Declares a tensor with the dimensions of another one in this order, and adds the permutation that computes it.
+    pub fn permuted(&mut self, from: TensorId, dims: &[Dim], order: Vec<usize>, mesh: Arc<Mesh>) -> TensorId {
+        let dtype = self.program.tensors[from].dtype.unwrap_or(DType::Float);
+        let listed = order.iter().map(|at| self.program.intern_int(*at as i64)).collect();
+        let dims = order.iter().filter_map(|at| dims.get(*at).cloned()).collect();
+        let out = self.declare(Declaration { dims, order: Some(order) }, dtype, mesh);
+        self.assign(out, apply(Op::Permute, [from]).with(attr::DIMS, listed));
+        out
+    }
+
+    fn declare(&mut self, declaration: Declaration, dtype: DType, mesh: Arc<Mesh>) -> TensorId {
+        let number = self.declarations.len() as u32;
+        self.declarations.push(declaration);
+        let tensor = Tensor {
+            number,
+            memory: Memory::Global,
+            dtype: Some(dtype),
+            loop_domain: Vec::new(),
+            positions: String::new(),
+            mesh,
+            unit: None,
+            domains: Domains::default(),
+        };
+        self.program.declare_tensor(tensor, self.span)
+    }
+
+    /// Returns the dimensions of a tensor, reduced ones among them.
+    pub fn dims(&self, tensor: TensorId) -> &[Dim] {
+        &self.declarations[tensor].dims
+    }
+
+    /// Returns the devices that hold a tensor.
+    pub fn mesh(&self, tensor: TensorId) -> &Arc<Mesh> {
+        &self.program.tensors[tensor].mesh
+    }
+
+    /// Gives a tensor another sharding. `dims` are the new ones, without those that are reduced.
+    pub fn reshard(&mut self, tensor: TensorId, dims: Vec<Dim>, mesh: Arc<Mesh>) {
+        let kept = self.declarations[tensor].dims.iter_mut().filter(|it| !it.is_reduced);
+        kept.zip(dims).for_each(|(old, new)| *old = new);
+        self.program.tensors[tensor].mesh = mesh;
+    }
+
+    // ---- statements
+
+    /// Appends a statement.
+    pub fn add(&mut self, stmt: OpStmt) {
+        debug_assert!(stmt.fits_definition(), "{stmt:?}");
+        let id = self.program.add_stmt(Stmt::Op(stmt), self.span);
+        self.body.push(id);
+    }
+
+    /// Appends `out = stmt`.
+    pub fn assign(&mut self, out: TensorId, stmt: OpStmt) {
+        self.add(OpStmt { outs: vec![out.into()], ..stmt });
+    }
+
+    /// Appends the ALLOCATE of a tensor.
+    pub fn allocate(&mut self, out: TensorId) {
+        let stmt = allocate(&self.program, out);
+        self.add(stmt);
+    }
+
+    /// Returns the number of a new communication.
+    pub fn work(&mut self) -> u32 {
+        self.works += 1;
+        self.works - 1
+    }
+
+    /// Returns the number of statements and definitions so far.
+    pub fn size(&self) -> usize {
+        self.body.len() + self.program.definitions.len()
+    }
+
+    // ---- scalars
+
+    /// Returns a scalar expression.
+    pub fn expr(&mut self, expr: Expr) -> ExprId {
+        self.program.intern_expr(expr)
+    }
+
+    /// Returns an integer.
+    pub fn int(&mut self, value: i64) -> ExprId {
+        self.program.intern_int(value)
+    }
+
+    /// Returns the scalar `rank`.
+    pub fn rank(&mut self) -> ExprId {
+        rank(&mut self.program)
+    }
+
+    /// Defines a scalar, which is a boolean or an integer, and returns it: `i5`.
+    pub fn define(&mut self, is_bool: bool, value: ExprId) -> ExprId {
+        let letter = if is_bool { 'b' } else { 'i' };
+        let name = format!("{letter}{}", self.program.definitions.len());
+        let symbol = self.program.intern_symbol(None, &name, self.span);
+        self.program.definitions.insert(symbol, value);
+        self.expr(Expr::Symbol(symbol))
+    }
+
+    // ---- the program
+
+    /// Returns the program with these inputs and outputs.
+    pub fn finish(mut self, inputs: &[TensorId], outputs: &[TensorId]) -> Program {
+        let mut next_axis = 0;
+        for (tensor, declaration) in self.declarations.iter() {
+            let (loops, domains) = axes(&mut self.program, declaration, &mut next_axis);
+            let it = &mut self.program.tensors[tensor];
+            (it.loop_domain, it.domains) = (loops, domains);
+        }
+        let operands = |list: &[TensorId]| list.iter().map(|it| Operand::Tensor(*it)).collect();
+        self.program.set_header(operands(inputs), operands(outputs), self.span);
+        self.program.body = Some(self.program.blocks.push(self.body));
+        self.program
+    }
+}
+
+/// Makes the axes of a tensor: the logical ones, and for each shard the two results of a split.
+fn axes(program: &mut Program, declaration: &Declaration, next: &mut u32) -> (Vec<AxisId>, Domains) {
+    let Declaration { dims, order } = declaration;
+    let first = *next;
+    *next += dims.len() as u32;
+    let mut new = |kind, parallel, number, extent| {
+        let extent = program.intern_int(extent);
+        (program.axes.push(Axis::new(kind, parallel, number, extent)), extent)
+    };
+    let (mut logical, mut loops) = (Vec::with_capacity(dims.len()), Vec::with_capacity(dims.len()));
+    let mut transforms = Vec::new();
+    for (at, dim) in dims.iter().enumerate() {
+        let place = order.as_ref().and_then(|it| it.get(at)).copied().unwrap_or(at);
+        let kind = if dim.is_reduced { AxisKind::Reduction } else { AxisKind::Iteration };
+        let parallel = dim.device.map_or(ParallelType::Serial, ParallelType::Device);
+        let (mut rest, _) = new(kind, parallel, first + place as u32, dim.extent);
+        logical.push(rest);
+        let mut left = dim.extent;
+        for (device, parts) in &dim.shards {
+            left /= parts;
+            let (outer, factor) = new(AxisKind::Iteration, ParallelType::Device(*device), *next, *parts);
+            let (inner, _) = new(AxisKind::Iteration, ParallelType::Serial, *next + 1, left);
+            *next += 2;
+            transforms.push(Transform::Split { input: rest, factor, outer_split: true, outer, inner });
+            loops.push(outer);
+            rest = inner;
+        }
+        loops.push(rest);
+    }
+    (loops, Domains { logical, transforms, allocation: None })
+}
