@@ -267,8 +267,9 @@ impl<'m, 's> Importer<'m, 's> {
             return Err(self.bad_module(message, "expected a type for each result"));
         }
         for (value, ty) in values.iter().zip(&op.result_types) {
-            let (own, stated) = (types::type_of(value), self.tensor_type(ty)?);
-            if own != *stated {
+            let stated = self.tensor_type(ty)?;
+            if value.ty() != (&stated.shape[..], stated.dtype) {
+                let own = types::type_of(value);
                 let message = format!("`{}` has a result `{own}`, not `{stated}`", op.name);
                 return Err(self.bad_module(message, "its type does not follow from its operands"));
             }

@@ -86,6 +86,11 @@ impl Value {
         }
     }
 
+    /// Returns its shape and element type.
+    pub(crate) fn ty(&self) -> (&[i64], DType) {
+        (self.shape(), self.dtype())
+    }
+
     pub(crate) fn axes(&self) -> AxisSet {
         match self {
             Self::Tensor(it) => it.axes,

@@ -1,5 +1,9 @@
 //! The table of operators: how each one is imported, and what of Host IR stands for it. The table in `OPERATORS.md` is this one.
 
+use std::sync::LazyLock;
+
+use rustc_hash::FxHashMap;
+
 use super::{Importer, Results};
 use crate::{tree::Operation, value::Value};
 
@@ -14,13 +18,17 @@ macro_rules! operators {
 
         /// Returns the function that imports an operator.
         pub(crate) fn import<'m, 's>(name: &str) -> Option<Import<'m, 's>> {
-            $(if $names.split(", ").any(|it| it == name) {
-                return Some(Importer::$import);
-            })*
-            None
+            let functions: [Import<'m, 's>; OPERATORS.len()] = [$(Importer::$import),*];
+            functions.get(*ROWS.get(name)?).copied()
         }
     };
 }
+
+/// The row of each name.
+static ROWS: LazyLock<FxHashMap<&str, usize>> = LazyLock::new(|| {
+    let names = |(row, it): (usize, &(&'static str, _))| it.0.split(", ").map(move |name| (name, row));
+    OPERATORS.iter().enumerate().flat_map(names).collect()
+});
 
 /// Returns whether an operation is read: an operator, a terminator or a mesh.
 pub(crate) fn is_read(name: &str) -> bool {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use grammar::{codes::Code, count_text, diagnostic::Diagnostic, span::Span};
+use grammar::{codes::Code, count_text, diagnostic::Diagnostic, dtype::DType, span::Span};
 use rustc_hash::FxHashMap;
 
 use super::{Imported, Importer};
@@ -30,12 +30,12 @@ impl<'s> Importer<'_, 's> {
     pub(super) fn check_operands(&self, op: &Operation<'s>, operands: &[Value]) -> Imported<()> {
         for (at, (it, stated)) in op.operands.iter().zip(self.stated_types(op)?).enumerate() {
             if let Some(value) = operands.get(at) {
-                self.check_type(format_args!("`{}`", it.name), &type_of(value), stated, it.span)?;
+                self.check_type(format_args!("`{}`", it.name), value.ty(), stated, it.span)?;
             }
         }
         let initial = self.stated_types(op)?.skip(op.operands.len());
         for (it, stated) in initial_values(op).zip(initial) {
-            self.check_type(format_args!("`{}`", it.name), &type_of(&self.value(it)?), stated, it.span)?;
+            self.check_type(format_args!("`{}`", it.name), self.value(it)?.ty(), stated, it.span)?;
         }
         Ok(())
     }
@@ -44,7 +44,7 @@ impl<'s> Importer<'_, 's> {
     pub(super) fn check_arguments(&self, block: &Block<'_>, values: &[Value]) -> Imported<()> {
         let mut pairs = block.arguments.iter().zip(values);
         pairs.try_for_each(|(it, value)| {
-            self.check_type(format_args!("`{}`", it.name), &type_of(value), &it.ty, it.span)
+            self.check_type(format_args!("`{}`", it.name), value.ty(), &it.ty, it.span)
         })
     }
 
@@ -70,12 +70,7 @@ impl<'s> Importer<'_, 's> {
         }
         let mut pairs = results.iter().zip(stated).enumerate();
         pairs.try_for_each(|(at, (value, stated))| {
-            self.check_type(
-                format_args!("result {at} of the function"),
-                &type_of(value),
-                stated,
-                function.span,
-            )
+            self.check_type(format_args!("result {at} of the function"), value.ty(), stated, function.span)
         })
     }
 
@@ -89,13 +84,18 @@ impl<'s> Importer<'_, 's> {
             for (at, it) in region.arguments.iter().enumerate() {
                 let Some(operand) = operands.get(if is_sort { at / 2 } else { at % count }) else { continue };
                 let ty = TensorType { shape: Vec::new(), dtype: operand.dtype() };
-                self.check_type(format_args!("`{}`", it.name), &ty, &it.ty, it.span)?;
+                self.check_type(format_args!("`{}`", it.name), (&ty.shape, ty.dtype), &it.ty, it.span)?;
                 known.insert(it.name, ty);
             }
             for op in &region.ops {
                 for (it, stated) in op.operands.iter().zip(self.stated_types(op)?) {
                     if let Some(ty) = known.get(it.name) {
-                        self.check_type(format_args!("`{}`", it.name), ty, stated, it.span)?;
+                        self.check_type(
+                            format_args!("`{}`", it.name),
+                            (&ty.shape, ty.dtype),
+                            stated,
+                            it.span,
+                        )?;
                     }
                 }
                 for ((name, _), ty) in op.results.iter().zip(&op.result_types) {
@@ -131,15 +131,16 @@ impl<'s> Importer<'_, 's> {
     fn check_type(
         &self,
         what: fmt::Arguments<'_>,
-        ty: &TensorType,
+        (shape, dtype): (&[i64], DType),
         stated: &Type<'_>,
         span: Span,
     ) -> Imported<()> {
         let stated = match stated {
-            Type::Tensor(it) if it == ty => return Ok(()),
+            Type::Tensor(it) if it.shape == shape && it.dtype == dtype => return Ok(()),
             Type::Tensor(it) => it.to_string(),
             Type::Other(text) => (*text).to_owned(),
         };
+        let ty = TensorType { shape: shape.to_vec(), dtype };
         let message = format!("{what} is a `{ty}`, not a `{stated}`");
         Err(contradiction(span, message, "the stated type is not that of the value"))
     }
