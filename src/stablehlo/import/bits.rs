@@ -2,7 +2,7 @@
 
 use grammar::{dtype::DType, ops::Op};
 
-use super::{Imported, Importer, Results, elementwise::wrapped};
+use super::{Imported, Importer, Results, numbers::wrapped};
 use crate::{
     tree::Operation,
     value::{Scalar, Splat, Value},

@@ -1,17 +1,11 @@
-//! Reads and writes at computed indices.
+//! Reads at computed indices, and what `scatter` shares with them.
 //!
 //! The dimensions of the operand are indexed (a slice has one index of them), shared with the indices (batching), or whole. Where
 //! every slice is one row of a tensor `[shared and indexed, whole]`, there is one number of a row for each slice. Any other form has
 //! one number for each element (`points`).
 
-use grammar::{
-    attr::{self, TensorOrScalar},
-    dtype::DType,
-    ir::{Expr, OpStmt},
-    ops::Op,
-    words::ReductionOp,
-};
-use hir_ir::build::{self, apply};
+use grammar::{attr, dtype::DType, ir::Expr, ops::Op};
+use hir_ir::build::apply;
 
 use super::{Imported, Importer, Results};
 use crate::{
@@ -35,7 +29,7 @@ pub(super) struct Numbers {
 
 impl Numbers {
     /// Reads the dimension numbers; `None` if they contradict each other.
-    fn read(attribute: &Attribute<'_>, rank: usize, names: [&str; 5]) -> Option<Self> {
+    pub(super) fn read(attribute: &Attribute<'_>, rank: usize, names: [&str; 5]) -> Option<Self> {
         let Attribute::Named(_, entries, _) = attribute else { return None };
         let list = |name: &str| -> Option<Vec<usize>> {
             let found = Attribute::find(entries, name).map_or(Some(Vec::new()), Attribute::ints)?;
@@ -78,12 +72,17 @@ impl Numbers {
     }
 
     /// Returns whether a slice has exactly the dimensions that are not indexed.
-    fn is_row(&self, rank: usize) -> bool {
+    pub(super) fn is_row(&self, rank: usize) -> bool {
         self.kept(rank) == self.whole(rank)
     }
 
+    /// Returns the dimensions of the operand in the order of a tensor of rows: those that select one, and the whole ones.
+    pub(super) fn row_order(&self, rank: usize) -> Vec<usize> {
+        self.shared.0.iter().chain(&self.indexed).copied().chain(self.whole(rank)).collect()
+    }
+
     /// Returns the dimensions of the operand that are whole.
-    fn whole(&self, rank: usize) -> Vec<usize> {
+    pub(super) fn whole(&self, rank: usize) -> Vec<usize> {
         (0..rank).filter(|it| !self.indexed.contains(it) && !self.shared.0.contains(it)).collect()
     }
 }
@@ -201,7 +200,7 @@ impl<'m, 's> Importer<'m, 's> {
     }
 
     /// Returns the extents of the dimensions of a tensor of rows.
-    fn row_extents(numbers: &Numbers, shape: &[i64]) -> Vec<Extent> {
+    pub(super) fn row_extents(numbers: &Numbers, shape: &[i64]) -> Vec<Extent> {
         let mut extents: Vec<Extent> = shape.iter().map(|it| Extent { last: it - 1, stride: 0 }).collect();
         let mut stride = 1i64;
         for dim in numbers.shared.0.iter().chain(&numbers.indexed).rev() {
@@ -212,13 +211,12 @@ impl<'m, 's> Importer<'m, 's> {
     }
 
     /// Returns a tensor as rows: the dimensions that select one, as one dimension, and the whole ones, as another.
-    fn as_rows(&mut self, tensor: Tensor, numbers: &Numbers) -> Tensor {
+    pub(super) fn as_rows(&mut self, tensor: Tensor, numbers: &Numbers) -> Tensor {
         let whole = numbers.whole(tensor.shape.len());
         let count =
             |dims: &mut dyn Iterator<Item = &usize>| dims.map(|it| tensor.shape[*it]).product::<i64>();
         let shape = [count(&mut numbers.shared.0.iter().chain(&numbers.indexed)), count(&mut whole.iter())];
-        let order: Vec<usize> =
-            numbers.shared.0.iter().chain(&numbers.indexed).chain(&whole).copied().collect();
+        let order = numbers.row_order(tensor.shape.len());
         let it = self.permuted(tensor, &order);
         self.reshaped(it, &shape)
     }
@@ -292,137 +290,11 @@ impl<'m, 's> Importer<'m, 's> {
         Ok(vec![Value::Tensor(found)])
     }
 
-    /// Returns the statement that adds updates to elements of a tensor, or writes them there, along the first dimension behind those of
-    /// devices.
-    pub(super) fn scatter_of(
-        &mut self,
-        tensor: &Tensor,
-        updates: &Tensor,
-        index: &Tensor,
-        is_add: bool,
-    ) -> OpStmt {
-        let mut stmt = build::op(Op::Scatter)
-            .with(attr::IN, tensor.id)
-            .with(attr::DIM, self.dim_of(tensor.axes, 0))
-            .with(attr::SRC, TensorOrScalar::Tensor(updates.id))
-            .with(attr::IDX, index.id);
-        if is_add {
-            stmt.set(attr::ACCUMULATE, ReductionOp::Add);
-        }
-        stmt
-    }
-
     /// Returns the index of a row for each of its elements.
-    fn row_index(&mut self, number: Tensor, columns: i64) -> Imported<Tensor> {
+    pub(super) fn row_index(&mut self, number: Tensor, columns: i64) -> Imported<Tensor> {
         let count = number.shape.iter().product();
         let flat = self.reshaped(number, &[count]);
         let wide = self.broadcast_tensor(flat, &[0], &[count, columns]);
         Ok(self.materialized(wide))
-    }
-
-    pub(crate) fn scatter(&mut self, op: &'m Operation<'s>, operands: Vec<Value>) -> Results {
-        let [base, indices, updates] = self.operands(op, operands)?;
-        let shape = base.shape().to_vec();
-        let names = [
-            "update_window_dims",
-            "inserted_window_dims",
-            "input_batching_dims",
-            "scatter_indices_batching_dims",
-            "scatter_dims_to_operand_dims",
-        ];
-        let numbers =
-            op.attribute(&["scatter_dimension_numbers"]).and_then(|it| Numbers::read(it, shape.len(), names));
-        let window = |it: &Numbers| -> Option<Vec<i64>> {
-            it.window.iter().map(|at| updates.shape().get(*at).copied()).collect()
-        };
-        let numbers = numbers.and_then(|it| window(&it).map(|sizes| (it, sizes)));
-        let numbers = numbers.filter(|(it, sizes)| {
-            it.kept(shape.len()).iter().zip(sizes).all(|(dim, size)| *size <= shape[*dim])
-        });
-        let Some((numbers, sizes)) = numbers else {
-            return Err(self.bad_module(
-                "the dimension numbers do not match the operand and the updates",
-                "expected each dimension once, and updates within the operand",
-            ));
-        };
-        let whole = numbers.whole(shape.len());
-        let is_row =
-            numbers.is_row(shape.len()) && whole.iter().zip(&sizes).all(|(dim, size)| *size == shape[*dim]);
-        let is_add = match op.regions.first() {
-            Some(it)
-                if super::reduce::Reducer::of_region(it, base.dtype())
-                    == Some(super::reduce::Reducer::Add) =>
-            {
-                true
-            }
-            Some(it)
-                if it.ops.len() == 1
-                    && it.arguments.len() == 2
-                    && it.ops[0].operands.first().is_some_and(|own| own.name == it.arguments[1].name) =>
-            {
-                false
-            }
-            _ => return Err(self.unsupported_form(op, "its region neither adds nor replaces")),
-        };
-        let count = updates.shape().iter().product();
-        if let Some(it) = self.selection(&shape, &indices, &numbers, (count, false))? {
-            return Ok(vec![self.with_selected(base, it, updates, is_add)?]);
-        }
-        if !is_row {
-            return Ok(vec![self.scattered_points(
-                op,
-                [base, indices, updates],
-                &numbers,
-                &sizes,
-                is_add,
-            )?]);
-        }
-        let rows = self.rows(op, &indices, &numbers, &shape, &Self::row_extents(&numbers, &shape))?;
-        let base = self.materialized(base);
-        let updates = self.materialized(updates);
-        // The updates as rows.
-        let slices: Vec<usize> = (0..updates.shape.len()).filter(|it| !numbers.window.contains(it)).collect();
-        let count: i64 = slices.iter().map(|it| updates.shape[*it]).product();
-        let columns: i64 = whole.iter().map(|it| shape[*it]).product();
-        let order: Vec<usize> = slices.iter().chain(&numbers.window).copied().collect();
-        let updates = self.permuted(updates, &order);
-        let updates = self.reshaped(updates, &[count, columns]);
-        let table = self.as_rows(base, &numbers);
-        let rows_of_table = table.shape[0];
-        // An update out of range changes nothing: it goes to a row behind the last one.
-        let behind = Value::Splat(Splat {
-            scalar: Scalar::Int(rows_of_table),
-            shape: rows.shape.clone(),
-            dtype: DType::Int64,
-        });
-        let number = self.select_values(rows.is_valid, rows.number, behind)?;
-        let number = self.materialized(number);
-        let number = self.reshaped(number, &[count]);
-        let zero = if table.dtype.is_integral() { Scalar::Int(0) } else { Scalar::Float(0.0) };
-        let extra = Value::Splat(Splat { scalar: zero, shape: vec![1, columns], dtype: table.dtype });
-        let axes = table.axes | number.axes | updates.axes;
-        let table = self.joined(vec![Value::Tensor(table), extra], 0);
-        let table = self.materialized(table);
-        let (table, number, updates) =
-            (self.on_axes(table, axes), self.on_axes(number, axes), self.on_axes(updates, axes));
-        let (extents, dtype) = (table.shape.clone(), table.dtype);
-        let stmt = if is_add && axes == 0 {
-            apply(Op::IndexPutAccumulate, [table.id, number.id, updates.id])
-        } else {
-            let index = self.row_index(number, columns)?;
-            self.scatter_of(&table, &updates, &index, is_add)
-        };
-        let written = self.emit(axes, &extents, dtype, stmt);
-        let written = self.sliced(Value::Tensor(written), &[[0, rows_of_table, 1], [0, columns, 1]]);
-        let written = self.materialized(written);
-        // Back to the dimensions of the operand.
-        let order: Vec<usize> =
-            numbers.shared.0.iter().chain(&numbers.indexed).chain(&whole).copied().collect();
-        let split: Vec<i64> = order.iter().map(|it| shape[*it]).collect();
-        let it = self.reshaped(written, &split);
-        let back: Option<Vec<usize>> =
-            (0..shape.len()).map(|dim| order.iter().position(|it| *it == dim)).collect();
-        let Some(back) = back else { return Err(self.missing(op, "scatter_dimension_numbers")) };
-        Ok(vec![Value::Tensor(self.permuted(it, &back))])
     }
 }

@@ -82,6 +82,20 @@ pub(super) fn rounded(value: f64, dtype: DType) -> f64 {
     if near.abs() > largest { beyond.copysign(value) } else { near }
 }
 
+/// Returns a value as an element of type `dtype` has it; `None` if hir does not fold numbers of that type.
+pub(super) fn wrapped(value: i64, dtype: DType) -> Option<i64> {
+    Some(match dtype {
+        DType::Int8 => i64::from(value as i8),
+        DType::Int16 => i64::from(value as i16),
+        DType::Int32 => i64::from(value as i32),
+        DType::Int64 | DType::UInt64 => value,
+        DType::UInt8 => i64::from(value as u8),
+        DType::UInt16 => i64::from(value as u16),
+        DType::UInt32 => i64::from(value as u32),
+        _ => return None,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -165,14 +165,16 @@ const STABLEHLO: &[Layer] = &[
 const STABLEHLO_IMPORT: &[Layer] = &[
     ("errors numbers types", &[]),
     ("tensors", BEFORE),
-    ("constant control dot elementwise index manual opaque pad reduce shape", BEFORE),
-    ("bits sort", &["elementwise"]),
+    ("constant control dot elementwise fold index manual opaque pad reduce shape", BEFORE),
+    ("bits", &["numbers"]),
+    ("sort", &["elementwise"]),
     ("extreme", &["elementwise", "reduce"]),
     ("window", &["pad", "reduce"]),
     ("convolution", &["constant", "dot", "pad", "window"]),
     // Collectives and scatters combine values as reductions do.
     ("collective gather", &["reduce"]),
     ("points", &["gather"]),
+    ("scatter", &["gather", "reduce"]),
     ("selection", &["constant", "gather", "reduce"]),
     // The table names the functions that import operations.
     ("operators", BEFORE),
