@@ -70,6 +70,13 @@ use hir_tensor::generate::InputKind;
 /// The runs of a proof, as many as `hir certify` makes by default.
 const CERTIFIED_RUNS: u32 = 3;
 
+/// Makes the tools and the estimates of this process use the executor with which hir was built: that of the feature `cuda`, or none.
+#[doc(hidden)]
+pub fn install_backend() {
+    #[cfg(feature = "cuda")]
+    hir_executor::install_backend(hir_cuda::CUDA);
+}
+
 /// Reads and verifies all containers of a text. Warnings are not returned; [`Source::programs`] returns them.
 ///
 /// # Errors
@@ -86,6 +93,8 @@ pub fn read(source: &Source) -> Result<Vec<Program>, Vec<Diagnostic>> {
 /// # Errors
 /// The list is faulty, a pass cannot rewrite the program, or it has a bug. The program is then that before the pass.
 pub fn run_passes(program: &mut Program, list: &str) -> Result<(), Box<PipelineError>> {
+    // `auto` estimates.
+    install_backend();
     let calls = auto::catalog()
         .parse(list)
         .map_err(|fault| Box::new(PipelineError { pass: None, error: PassError::BadOption(fault) }))?;
@@ -146,5 +155,6 @@ pub fn simulate(world: &World, seed: u64) -> Result<SimOutcome, RunError> {
 /// The ranks have too many streams.
 pub fn timeline(world: &World, program: &Program, source: &Source) -> Result<Timeline, OrderError> {
     let text = Planned { program, lines: &source.lines, limits: &Limits::default() };
+    install_backend();
     auto::machine::default_estimator().timeline(world, Some(text))
 }

@@ -139,6 +139,7 @@ fn reset_ignored_signals() -> std::io::Result<()> {
 }
 
 fn main() -> ExitCode {
+    hir::install_backend();
     let taken = reset_ignored_signals().map_err(|it| it.to_string());
     let mut arguments = Arguments::from_args();
     // Some trials wait for processes and their time limits; one more thread uses the core meanwhile.

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use hir_cuda::{CallerPort, CudaError, InProcessGpu, InProcessProgram, PortBuffer, ProcessGroup};
+use hir_executor::{
+    CallerPort, ExecutorError, InProcessDevice, InProcessProgram, PortBuffer, ProcessGroup, backend,
+};
 use pyo3::{prelude::*, types::PyBytes};
 
 use crate::{error, world::World};
@@ -10,14 +12,14 @@ use crate::{error, world::World};
 /// The GPU of a rank.
 #[pyclass(frozen)]
 pub(crate) struct Gpu {
-    gpu: Arc<InProcessGpu>,
+    gpu: Arc<dyn InProcessDevice>,
     group: Arc<Group>,
 }
 
 /// A program that is ready to run on the GPU of a rank.
 #[pyclass(frozen)]
 pub(crate) struct GpuProgram {
-    program: InProcessProgram,
+    program: Box<dyn InProcessProgram>,
     group: Arc<Group>,
 }
 
@@ -42,19 +44,19 @@ impl ProcessGroup for Group {
         None
     }
 
-    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, CudaError> {
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, ExecutorError> {
         let exchanged = Python::attach(|py| -> PyResult<Vec<Vec<u8>>> {
             self.exchange.call1(py, (PyBytes::new(py, mine),))?.extract(py)
         });
-        let all = exchanged.map_err(|fault| CudaError::Environment(fault.to_string()))?;
+        let all = exchanged.map_err(|fault| ExecutorError::Environment(fault.to_string()))?;
         if all.len() == self.world {
             Ok(all)
         } else {
-            Err(CudaError::Internal(format!("messages of {} ranks, of {}", all.len(), self.world)))
+            Err(ExecutorError::Internal(format!("messages of {} ranks, of {}", all.len(), self.world)))
         }
     }
 
-    fn barrier(&self) -> Result<(), CudaError> {
+    fn barrier(&self) -> Result<(), ExecutorError> {
         self.all_gather(&[]).map(drop)
     }
 
@@ -71,13 +73,14 @@ impl Gpu {
     #[new]
     fn new(py: Python<'_>, ordinal: usize, rank: usize, world: usize, exchange: Py<PyAny>) -> PyResult<Self> {
         let group = Arc::new(Group { rank, world, exchange });
-        let gpu = py.detach(|| InProcessGpu::open(ordinal, &*group)).map_err(|it| error::failed(py, it))?;
+        let gpu =
+            py.detach(|| backend()?.open_in_process(ordinal, &*group)).map_err(|it| error::failed(py, it))?;
         Ok(Self { gpu, group })
     }
 
     /// Prepares a program; with `captures`, runs whose addresses repeat become CUDA graphs. All ranks have to call this.
     fn load(&self, py: Python<'_>, world: &World, captures: bool) -> PyResult<GpuProgram> {
-        let program = py.detach(|| self.gpu.load(&world.world, &*self.group, captures));
+        let program = py.detach(|| Arc::clone(&self.gpu).load(&world.world, &*self.group, captures));
         let program = program.map_err(|it| error::failed(py, it))?;
         Ok(GpuProgram { program, group: Arc::clone(&self.group) })
     }

@@ -25,4 +25,10 @@ mod _hir {
         tools::run_tool,
         world::World,
     };
+
+    #[pymodule_init]
+    fn init(_: &Bound<'_, PyModule>) -> PyResult<()> {
+        hir::install_backend();
+        Ok(())
+    }
 }

@@ -1,3 +1,3 @@
 //! Checks, transforms and prints Host IR programs.
 
-hir_driver::program!("hir-opt", opt);
+hir_driver::program!("hir-opt", opt, hir::install_backend);

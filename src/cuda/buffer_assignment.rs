@@ -256,6 +256,30 @@ impl BufferAssignment {
     }
 }
 
+/// Returns a report of the GPU memory of all ranks.
+///
+/// # Errors
+/// A buffer has no size in bytes.
+pub(super) fn memory_report(world: &World) -> Result<Vec<String>, String> {
+    let layout = BufferAssignment::of(world).map_err(|(rank, buffer)| {
+        let name = &world[rank].buffers[buffer as usize].name;
+        format!("rank {rank}: `{name}` has no size in bytes")
+    })?;
+    let mut lines: Vec<String> = Vec::new();
+    let mut shown: Vec<String> = Vec::new();
+    for plan in world.plans() {
+        let mut rank = layout.describe(plan);
+        let sums = rank.pop();
+        // Ranks that run the same program usually have the same layout.
+        if rank != shown {
+            lines.extend(rank.iter().cloned());
+            shown = rank;
+        }
+        lines.extend(sums);
+    }
+    Ok(lines)
+}
+
 /// Returns the buffers into which packet kernels of other ranks write, with their ranks.
 fn packet_buffers(plans: &[Plan]) -> FxHashSet<(usize, BufferNo)> {
     let mut found = FxHashSet::default();

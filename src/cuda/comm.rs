@@ -9,13 +9,12 @@ use cudarc::nccl::sys::{self, ncclDataType_t, ncclRedOp_t};
 use grammar::dtype::DType;
 
 use super::{
-    ProcessGroup,
+    ExecutorError, ProcessGroup,
     comm_order::CommOrder,
     device::Stream,
-    error::CudaError,
     library::{self, Nccl},
 };
-use crate::error::Unsupported;
+use crate::unsupported::Unsupported;
 use hir_plan::{CollectiveKind, Communicator, ReduceOp, World};
 
 mod overlap;
@@ -52,7 +51,7 @@ pub(super) struct CommCache(Vec<(Communicator, Option<CommHandle>)>);
 
 impl CommCache {
     /// Destroys all communicators. All ranks have to call this while nothing runs.
-    pub fn destroy_all(&mut self) -> Result<(), CudaError> {
+    pub fn destroy_all(&mut self) -> Result<(), ExecutorError> {
         for (_, comm) in self.0.drain(..) {
             let Some(comm) = comm else { continue };
             let nccl = library::nccl()?;
@@ -74,7 +73,11 @@ pub(super) struct Communicators {
 
 impl Communicators {
     /// Creates all communicators of the job that are not in `joined`. All ranks have to call this.
-    pub fn new(world: &World, peers: &dyn ProcessGroup, joined: &mut CommCache) -> Result<Self, CudaError> {
+    pub fn new(
+        world: &World,
+        peers: &dyn ProcessGroup,
+        joined: &mut CommCache,
+    ) -> Result<Self, ExecutorError> {
         let mut teams: Vec<&Communicator> = Vec::new();
         for it in world.iter().flat_map(|it| &it.communicators).filter(|it| it.team.len() > 1) {
             if !teams.contains(&it) {
@@ -120,7 +123,7 @@ impl Communicators {
                 continue;
             };
             let Some(bytes) = ids.get(root).and_then(|all| all.get(at..)?.first_chunk::<128>()) else {
-                return Err(CudaError::Internal(format!("rank {root} sent too few NCCL identifiers")));
+                return Err(ExecutorError::Internal(format!("rank {root} sent too few NCCL identifiers")));
             };
             peers.report_phase(&format!("creating the NCCL communicator of team {:?}", it.team));
             let id = sys::ncclUniqueId { internal: bytes.map(|it| it as std::ffi::c_char) };
@@ -141,7 +144,7 @@ impl Communicators {
     }
 
     /// Returns an asynchronous error of a communicator.
-    pub fn async_error(&self) -> Option<(&Communicator, CudaError)> {
+    pub fn async_error(&self) -> Option<(&Communicator, ExecutorError)> {
         let nccl = library::nccl().ok().filter(|_| !self.known.is_empty())?;
         self.known.iter().find_map(|(it, comm)| {
             let mut status = 0;
@@ -169,7 +172,7 @@ impl NcclGroup {
     }
 
     /// Issues the calls.
-    pub fn issue(&self, stream: Stream) -> Result<(), CudaError> {
+    pub fn issue(&self, stream: Stream) -> Result<(), ExecutorError> {
         let nccl = library::nccl()?;
         if let [call] = self.calls.as_slice() {
             return self.call(nccl, call, stream);
@@ -183,7 +186,7 @@ impl NcclGroup {
         nccl.check("ncclGroupEnd", unsafe { (nccl.ncclGroupEnd)() })
     }
 
-    fn call(&self, nccl: &Nccl, call: &NcclCall, stream: Stream) -> Result<(), CudaError> {
+    fn call(&self, nccl: &Nccl, call: &NcclCall, stream: Stream) -> Result<(), ExecutorError> {
         let (comm, stream) = (self.comm.0, stream.0.cast());
         let source = |it: u64| it as *const c_void;
         let target = |it: u64| it as *mut c_void;

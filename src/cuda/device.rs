@@ -14,8 +14,8 @@ use std::{
 use cudarc::driver::sys;
 
 use super::{
+    ExecutorError,
     discover::{handle, name},
-    error::CudaError,
     library::{self, Driver},
 };
 pub(super) use memory::Copy2d;
@@ -76,7 +76,7 @@ impl Device {
     ///
     /// # Errors
     /// The GPU does not start or is too old.
-    pub fn open(ordinal: usize) -> Result<Self, CudaError> {
+    pub fn open(ordinal: usize) -> Result<Self, ExecutorError> {
         let driver = library::driver()?;
         let device = handle(driver, ordinal as c_int)?;
         let mut context: sys::CUcontext = std::ptr::null_mut();
@@ -98,7 +98,7 @@ impl Device {
         let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
         let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
         if major < 8 {
-            return Err(CudaError::Environment(format!(
+            return Err(ExecutorError::Environment(format!(
                 "GPU {ordinal} ({}) has compute capability {major}.{minor}; 8.0 or later is needed",
                 name(driver, device)?
             )));
@@ -126,7 +126,7 @@ impl Device {
     }
 
     /// Makes the context current on this thread.
-    pub fn make_current(&self) -> Result<(), CudaError> {
+    pub fn make_current(&self) -> Result<(), ExecutorError> {
         // SAFETY: the context is never released.
         let status = unsafe { (self.driver.cuCtxSetCurrent)(self.context) };
         self.driver.check("cuCtxSetCurrent", status)
@@ -136,7 +136,7 @@ impl Device {
     ///
     /// # Errors
     /// It is not.
-    pub fn check_memory(&self, name: &str, address: u64, bytes: usize) -> Result<(), CudaError> {
+    pub fn check_memory(&self, name: &str, address: u64, bytes: usize) -> Result<(), ExecutorError> {
         if bytes == 0 {
             return Ok(());
         }
@@ -147,7 +147,7 @@ impl Device {
             let status =
                 unsafe { (self.driver.cuPointerGetAttribute)((&raw mut ordinal).cast(), which, address) };
             if status != 0 || ordinal != self.handle {
-                return Err(CudaError::Environment(format!(
+                return Err(ExecutorError::Environment(format!(
                     "`{name}` has no {bytes} bytes of GPU {} at {address:#x}",
                     self.handle
                 )));
@@ -158,13 +158,13 @@ impl Device {
 
     /// Checks that a stream of the caller is not being captured: a graph of the caller cannot contain runs, whose signals
     /// have new values each time.
-    pub fn check_not_captured(&self, stream: Stream) -> Result<(), CudaError> {
+    pub fn check_not_captured(&self, stream: Stream) -> Result<(), ExecutorError> {
         let mut state = sys::CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_NONE;
         // SAFETY: the pointer is to a live status; the stream is one of the context.
         let status = unsafe { (self.driver.cuStreamIsCapturing)(stream.0, &raw mut state) };
         self.driver.check("cuStreamIsCapturing", status)?;
         if state != sys::CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_NONE {
-            return Err(CudaError::Environment(
+            return Err(ExecutorError::Environment(
                 "the stream is being captured: a CUDA graph cannot contain a run of hir".to_owned(),
             ));
         }
@@ -172,7 +172,7 @@ impl Device {
     }
 
     /// Returns a non-blocking stream. An `urgent` stream, for communication, has the highest priority.
-    pub fn stream(&self, urgent: bool) -> Result<Stream, CudaError> {
+    pub fn stream(&self, urgent: bool) -> Result<Stream, ExecutorError> {
         self.resources.borrow_mut().streams[usize::from(urgent)].take(|| {
             let mut stream = std::ptr::null_mut();
             let flags = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as c_uint;
@@ -191,7 +191,7 @@ impl Device {
     }
 
     /// Returns an event for ordering; with `timing`, one that also measures time.
-    pub fn event(&self, timing: bool) -> Result<Event, CudaError> {
+    pub fn event(&self, timing: bool) -> Result<Event, ExecutorError> {
         self.resources.borrow_mut().events[usize::from(timing)].take(|| {
             let mut event = std::ptr::null_mut();
             let plain = sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING as c_uint;
@@ -204,20 +204,20 @@ impl Device {
     }
 
     /// Records an event after the work on the stream.
-    pub fn record(&self, event: Event, stream: Stream) -> Result<(), CudaError> {
+    pub fn record(&self, event: Event, stream: Stream) -> Result<(), ExecutorError> {
         // SAFETY: both handles come from this device and are never destroyed.
         self.driver.check("cuEventRecord", unsafe { (self.driver.cuEventRecord)(event.0, stream.0) })
     }
 
     /// Makes the stream wait for the last record of the event.
-    pub fn wait_event(&self, stream: Stream, event: Event) -> Result<(), CudaError> {
+    pub fn wait_event(&self, stream: Stream, event: Event) -> Result<(), ExecutorError> {
         // SAFETY: as `record`.
         let status = unsafe { (self.driver.cuStreamWaitEvent)(stream.0, event.0, 0) };
         self.driver.check("cuStreamWaitEvent", status)
     }
 
     /// Returns the microseconds between two completed events.
-    pub fn elapsed_microseconds(&self, from: Event, to: Event) -> Result<f64, CudaError> {
+    pub fn elapsed_microseconds(&self, from: Event, to: Event) -> Result<f64, ExecutorError> {
         let mut milliseconds = 0f32;
         // SAFETY: as `record`; the pointer is to a live float.
         let status = unsafe { (self.driver.cuEventElapsedTime)(&raw mut milliseconds, from.0, to.0) };
@@ -226,7 +226,7 @@ impl Device {
     }
 
     /// Returns true if all work on the stream is complete.
-    pub fn is_idle(&self, stream: Stream) -> Result<bool, CudaError> {
+    pub fn is_idle(&self, stream: Stream) -> Result<bool, ExecutorError> {
         // SAFETY: the stream comes from this device.
         let status = unsafe { (self.driver.cuStreamQuery)(stream.0) };
         if status == sys::cudaError_enum::CUDA_ERROR_NOT_READY as u32 {
@@ -237,7 +237,7 @@ impl Device {
     }
 
     /// Blocks the host until the stream is complete.
-    pub fn synchronize(&self, stream: Stream) -> Result<(), CudaError> {
+    pub fn synchronize(&self, stream: Stream) -> Result<(), ExecutorError> {
         // SAFETY: the stream comes from this device.
         self.driver.check("cuStreamSynchronize", unsafe { (self.driver.cuStreamSynchronize)(stream.0) })
     }
@@ -252,7 +252,7 @@ impl Device {
         &self,
         cubin: &[u8],
         kernels: &[(String, BlockShape)],
-    ) -> Result<Vec<KernelFunction>, CudaError> {
+    ) -> Result<Vec<KernelFunction>, ExecutorError> {
         let mut module = std::ptr::null_mut();
         // SAFETY: the image is a complete cubin from NVRTC; the driver copies it.
         let status = unsafe { (self.driver.cuModuleLoadData)(&raw mut module, cubin.as_ptr().cast()) };
@@ -261,7 +261,7 @@ impl Device {
         let mut functions = Vec::with_capacity(kernels.len());
         for (name, block) in kernels {
             let text = std::ffi::CString::new(name.as_str())
-                .map_err(|_| CudaError::Internal(format!("kernel name `{name}` contains a NUL byte")))?;
+                .map_err(|_| ExecutorError::Internal(format!("kernel name `{name}` contains a NUL byte")))?;
             let mut function = std::ptr::null_mut();
             // SAFETY: the module is loaded and the name is terminated.
             let status =
@@ -287,7 +287,7 @@ impl Device {
         block: u32,
         parameters: &[u64],
         stream: Stream,
-    ) -> Result<(), CudaError> {
+    ) -> Result<(), ExecutorError> {
         let mut pointers: [*mut c_void; 1] = [parameters.as_ptr().cast_mut().cast()];
         // SAFETY: the kernel takes one structure, and `parameters` holds all of it (the sources of the
         // kernels and the functions that fill the words are in the same files). The driver copies it before
@@ -311,7 +311,7 @@ impl Device {
     }
 
     /// Returns the CUDA IPC handle by which other processes of the host map an allocation.
-    pub fn export_ipc(&self, address: u64) -> Result<[u8; 64], CudaError> {
+    pub fn export_ipc(&self, address: u64) -> Result<[u8; 64], ExecutorError> {
         let mut handle = sys::CUipcMemHandle { reserved: [0; 64] };
         // SAFETY: the address is the start of an allocation and the pointer is to a live handle.
         let status = unsafe { (self.driver.cuIpcGetMemHandle)(&raw mut handle, address) };
@@ -320,7 +320,7 @@ impl Device {
     }
 
     /// Maps an allocation of another rank by CUDA IPC; `theirs` is its address on that rank.
-    pub fn import_ipc(&self, rank: usize, theirs: u64, handle: [u8; 64]) -> Result<u64, CudaError> {
+    pub fn import_ipc(&self, rank: usize, theirs: u64, handle: [u8; 64]) -> Result<u64, ExecutorError> {
         let mut resources = self.resources.borrow_mut();
         if let Some(it) = resources.mapped.iter().find(|it| (it.rank, it.peer_address) == (rank, theirs)) {
             return Ok(it.address);

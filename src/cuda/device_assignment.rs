@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    CudaError, Gpu, ProcessGroup, check_environment, check_shared_environment, discover, exchange::gather,
+    ExecutorError, Gpu, ProcessGroup, check_environment, check_shared_environment, discover, exchange::gather,
 };
 
 /// Environment variable that lets ranks share GPUs if it is 1. It serves to try a job that communicates by
@@ -15,7 +15,7 @@ const SHARE_GPUS_VARIABLE: &str = "HIR_SHARE_GPUS";
 ///
 /// # Errors
 /// A rank has no driver or no GPU, its environment is not that of `set_environment`, two ranks have the same GPU, or a rank does not answer.
-pub fn assign_device(peers: &dyn ProcessGroup) -> Result<Gpu, CudaError> {
+pub(super) fn assign_device(peers: &dyn ProcessGroup) -> Result<Gpu, ExecutorError> {
     peers.report_phase("finding its GPU");
     let shared = shares_gpus();
     let host = discover::host_id();
@@ -33,7 +33,7 @@ pub fn assign_device(peers: &dyn ProcessGroup) -> Result<Gpu, CudaError> {
 ///
 /// # Errors
 /// As for `assign_device`.
-pub(super) fn check_device(ordinal: usize, peers: &dyn ProcessGroup) -> Result<(), CudaError> {
+pub(super) fn check_device(ordinal: usize, peers: &dyn ProcessGroup) -> Result<(), ExecutorError> {
     let found = check_shared_environment().and_then(|()| discover::device(ordinal));
     compare_devices(peers, &found, &discover::host_id())?;
     found.map(drop)
@@ -46,9 +46,9 @@ fn shares_gpus() -> bool {
 /// Compares the GPUs of all ranks: the ordinal and the UUID of each, or the reason why it has none.
 fn compare_devices(
     peers: &dyn ProcessGroup,
-    found: &Result<(usize, String), CudaError>,
+    found: &Result<(usize, String), ExecutorError>,
     host: &str,
-) -> Result<(), CudaError> {
+) -> Result<(), ExecutorError> {
     // The host name suffices in messages.
     let host = host.split(' ').next().unwrap_or_default().to_owned();
     let gpu = found.as_ref().map(|(_, uuid)| uuid.clone()).map_err(Clone::clone);
@@ -57,7 +57,7 @@ fn compare_devices(
         && !shares_gpus()
         && let Some(message) = assignment_error(&devices)
     {
-        return Err(CudaError::Environment(message));
+        return Err(ExecutorError::Environment(message));
     }
     Ok(())
 }
@@ -67,7 +67,7 @@ fn compare_devices(
 struct RankDevice {
     host: String,
     /// The UUID of its GPU, or the reason why it has none.
-    gpu: Result<String, CudaError>,
+    gpu: Result<String, ExecutorError>,
 }
 
 /// Returns what is wrong with the GPUs of the ranks; `devices` is indexed by rank.
@@ -96,7 +96,7 @@ mod tests {
         let error_of = |devices: &[(&str, Result<&str, &str>)]| {
             let device = |(host, gpu): &(&str, Result<&str, &str>)| RankDevice {
                 host: (*host).to_owned(),
-                gpu: gpu.map(str::to_owned).map_err(|it| CudaError::Environment(it.to_owned())),
+                gpu: gpu.map(str::to_owned).map_err(|it| ExecutorError::Environment(it.to_owned())),
             };
             assignment_error(&devices.iter().map(device).collect::<Vec<_>>())
         };

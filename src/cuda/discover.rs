@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use cudarc::driver::sys;
 
 use super::{
-    error::CudaError,
+    ExecutorError,
     library::{self, Driver},
 };
 
@@ -16,11 +16,11 @@ const OLDEST_DRIVER: i32 = 12030;
 ///
 /// # Errors
 /// There is no driver, it is too old, or it finds no GPU.
-pub fn device_names() -> Result<Vec<String>, CudaError> {
+pub fn device_names() -> Result<Vec<String>, ExecutorError> {
     let driver = library::driver()?;
     let version = driver_version(driver)?;
     if version < OLDEST_DRIVER {
-        return Err(CudaError::Environment(format!(
+        return Err(ExecutorError::Environment(format!(
             "the driver `{}` supports CUDA {}.{}; 12.3 or later is needed",
             driver.path,
             version / 1000,
@@ -30,7 +30,7 @@ pub fn device_names() -> Result<Vec<String>, CudaError> {
     // SAFETY: the only argument is the flags, which have to be 0.
     let status = unsafe { (driver.cuInit)(0) };
     driver.check("cuInit", status).map_err(|it| {
-        CudaError::Environment(format!("the driver `{}` finds no usable GPU: {it}", driver.path))
+        ExecutorError::Environment(format!("the driver `{}` finds no usable GPU: {it}", driver.path))
     })?;
     let mut count: c_int = 0;
     // SAFETY: the pointer is to a live integer.
@@ -39,7 +39,7 @@ pub fn device_names() -> Result<Vec<String>, CudaError> {
 }
 
 /// Returns the version of CUDA that the driver supports: 13000 for 13.0.
-pub(super) fn driver_version(driver: &Driver) -> Result<c_int, CudaError> {
+pub(super) fn driver_version(driver: &Driver) -> Result<c_int, ExecutorError> {
     let mut version: c_int = 0;
     // SAFETY: the pointer is to a live integer; this function may be called before `cuInit`.
     driver.check("cuDriverGetVersion", unsafe { (driver.cuDriverGetVersion)(&raw mut version) })?;
@@ -47,7 +47,7 @@ pub(super) fn driver_version(driver: &Driver) -> Result<c_int, CudaError> {
 }
 
 /// Returns the handle of a GPU.
-pub(super) fn handle(driver: &Driver, ordinal: c_int) -> Result<sys::CUdevice, CudaError> {
+pub(super) fn handle(driver: &Driver, ordinal: c_int) -> Result<sys::CUdevice, ExecutorError> {
     let mut device: sys::CUdevice = 0;
     // SAFETY: the pointer is to a live handle.
     driver.check("cuDeviceGet", unsafe { (driver.cuDeviceGet)(&raw mut device, ordinal) })?;
@@ -55,7 +55,7 @@ pub(super) fn handle(driver: &Driver, ordinal: c_int) -> Result<sys::CUdevice, C
 }
 
 /// Returns the name of a GPU.
-pub(super) fn name(driver: &Driver, device: sys::CUdevice) -> Result<String, CudaError> {
+pub(super) fn name(driver: &Driver, device: sys::CUdevice) -> Result<String, ExecutorError> {
     let mut text = [0u8; 128];
     // SAFETY: the buffer has the length that is passed; the driver terminates what it writes.
     let status = unsafe { (driver.cuDeviceGetName)(text.as_mut_ptr().cast(), text.len() as c_int, device) };
@@ -65,7 +65,7 @@ pub(super) fn name(driver: &Driver, device: sys::CUdevice) -> Result<String, Cud
 }
 
 /// Returns the UUID of a GPU.
-pub(super) fn uuid(driver: &Driver, device: sys::CUdevice) -> Result<[u8; 16], CudaError> {
+pub(super) fn uuid(driver: &Driver, device: sys::CUdevice) -> Result<[u8; 16], ExecutorError> {
     let mut uuid = sys::CUuuid { bytes: [0; 16] };
     // SAFETY: the device is valid and the pointer is to a live identifier.
     driver.check("cuDeviceGetUuid", unsafe { (driver.cuDeviceGetUuid_v2)(&raw mut uuid, device) })?;
@@ -77,7 +77,7 @@ pub(super) fn uuid(driver: &Driver, device: sys::CUdevice) -> Result<[u8; 16], C
 ///
 /// # Errors
 /// Those of `device_names`, or the host has too few GPUs.
-pub(super) fn choose_device(local_rank: usize, shared: bool) -> Result<(usize, String), CudaError> {
+pub(super) fn choose_device(local_rank: usize, shared: bool) -> Result<(usize, String), ExecutorError> {
     let names = device_names()?;
     // A launcher that assigns each process its own GPU makes only that one visible.
     let own = names.len() == 1 && std::env::var_os("CUDA_VISIBLE_DEVICES").is_some();
@@ -87,7 +87,7 @@ pub(super) fn choose_device(local_rank: usize, shared: bool) -> Result<(usize, S
         (false, false) => local_rank,
     };
     if ordinal >= names.len() {
-        return Err(CudaError::Environment(format!(
+        return Err(ExecutorError::Environment(format!(
             "a rank needs GPU {ordinal} of its host, which has {} ({}); `CUDA_VISIBLE_DEVICES` may hide some",
             names.len(),
             names.join(", ")
@@ -100,9 +100,9 @@ pub(super) fn choose_device(local_rank: usize, shared: bool) -> Result<(usize, S
 ///
 /// # Errors
 /// Those of `device_names`, or there is no such GPU.
-pub(super) fn device(ordinal: usize) -> Result<(usize, String), CudaError> {
+pub(super) fn device(ordinal: usize) -> Result<(usize, String), ExecutorError> {
     if ordinal >= device_names()?.len() {
-        return Err(CudaError::Environment(format!("this process has no GPU {ordinal}")));
+        return Err(ExecutorError::Environment(format!("this process has no GPU {ordinal}")));
     }
     let driver = library::driver()?;
     let uuid = uuid(driver, handle(driver, ordinal as c_int)?)?;

@@ -12,26 +12,26 @@ use std::{
 };
 
 use super::{
-    ProcessGroup,
+    ExecutorError, ProcessGroup,
     buffer_assignment::PortMemory,
     comm::Communicators,
     device::{Device, Event, ResourceMark, Stream},
-    error::CudaError,
     executable::{Command, Executable, LogicalStream, ScheduledCommand},
     kernels::{BARRIER_BLOCK, CommonKernel},
     library_state::LibraryState,
     memory::DeviceMemory,
-    progress::RunProgress,
+    progress::ProgressWords,
     signals::CapturedSignals,
 };
+use hir_executor::RunProgress;
 use hir_plan::{Inst, Plan, View, World};
-use hir_tensor::dense::DenseTensor;
 
 mod algorithms;
 mod bytes;
 mod caller;
 mod data;
 mod difference;
+mod executor;
 mod graph;
 mod host_profile;
 mod line_profile;
@@ -42,16 +42,9 @@ mod timing;
 mod tuning;
 mod warmup;
 
-pub use algorithms::{AlgorithmUse, Machine};
-pub use bytes::of as bytes_of;
+pub(super) use algorithms::machine;
 pub(super) use caller::CallerProgram;
-pub use caller::{CallerPort, CallerPorts, PortBuffer};
-pub use host_profile::{CallCost, HostProfile};
-pub use line_profile::LineProfile;
 use prepare::Prepared;
-pub use timestamps::{InstTime, RunTimes};
-pub use timing::{TimedRuns, Timing, WarmUp};
-pub use tuning::{TuneOptions, TunedProduct, Tuning};
 
 /// An input of this rank.
 struct Input {
@@ -73,7 +66,7 @@ struct Output {
 }
 
 /// A plan that is ready to run.
-pub struct Engine {
+pub(super) struct Engine {
     device: Rc<Device>,
     memory: DeviceMemory,
     comms: Communicators,
@@ -86,7 +79,7 @@ pub struct Engine {
     /// The epoch (`signals`) of the last run that was issued.
     epoch: u32,
     barrier_count: u32,
-    progress: Arc<RunProgress>,
+    progress: Arc<ProgressWords>,
     /// Device address of the nanoseconds for which each stream is delayed at the start of a run, indexed by
     /// stream; `None` if there are no delays.
     delays: Option<u64>,
@@ -121,7 +114,7 @@ impl Engine {
         device: Rc<Device>,
         libraries: &mut LibraryState,
         again: bool,
-    ) -> Result<Self, CudaError> {
+    ) -> Result<Self, ExecutorError> {
         let engine = Self::with_ports(world, peers, device, libraries, again, PortMemory::Segments)?;
         engine.warm_up(peers)?;
         peers.barrier()?;
@@ -136,10 +129,10 @@ impl Engine {
         libraries: &mut LibraryState,
         again: bool,
         ports: PortMemory,
-    ) -> Result<Self, CudaError> {
+    ) -> Result<Self, ExecutorError> {
         let rank = peers.rank();
         let plan = world.get(rank).filter(|_| world.len() == peers.world()).ok_or_else(|| {
-            CudaError::Environment(format!(
+            ExecutorError::Environment(format!(
                 "the job has {} plans, but {} processes",
                 world.len(),
                 peers.world()
@@ -151,7 +144,7 @@ impl Engine {
         let ends = executable.streams.iter().map(event).collect::<Result<_, _>>()?;
         let position = |it: &ScheduledCommand| (it.stream.index, it.inst);
         let words = device.pinned_words(plan.streams.len() + plan.communicators.len() + 1)?;
-        let progress = Arc::new(RunProgress::new(plan, executable.commands.iter().map(position), words));
+        let progress = Arc::new(ProgressWords::new(plan, executable.commands.iter().map(position), words));
         let start = device.event(false)?;
         let taken = device.resource_mark();
         Ok(Self {
@@ -180,7 +173,7 @@ impl Engine {
 
     /// Prepares for another program of the job that has the same plans. The epoch and the signals keep their
     /// values. All ranks have to call this.
-    pub(super) fn reuse(&mut self, peers: &dyn ProcessGroup) -> Result<(), CudaError> {
+    pub(super) fn reuse(&mut self, peers: &dyn ProcessGroup) -> Result<(), ExecutorError> {
         self.device.release(&self.resource_mark, peers)?;
         (self.base_epoch, self.delays) = (self.epoch, None);
         self.use_own_algorithms();
@@ -193,13 +186,8 @@ impl Engine {
         &self.memory.plans()[self.memory.rank]
     }
 
-    /// Returns this rank's progress, for use by another thread.
-    pub fn progress(&self) -> Arc<RunProgress> {
-        Arc::clone(&self.progress)
-    }
-
     /// Returns notes for the user.
-    pub fn notes(&self) -> Vec<String> {
+    fn notes(&self) -> Vec<String> {
         let mut notes = self.executable.notes.clone();
         let mib = self.memory.allocated as f64 / f64::from(1 << 20);
         notes.push(format!(
@@ -211,19 +199,8 @@ impl Engine {
         notes
     }
 
-    /// Runs the plan once and returns its outputs, indexed by output.
-    ///
-    /// # Errors
-    /// A call fails.
-    pub fn run(&mut self) -> Result<Vec<Option<DenseTensor>>, CudaError> {
-        self.issue(IssueMode::Checked)?;
-        self.count_run()?;
-        self.synchronize()?;
-        self.read_outputs()
-    }
-
     /// Begins a run: all streams wait for the main stream.
-    fn begin(&mut self, mode: IssueMode) -> Result<(), CudaError> {
+    fn begin(&mut self, mode: IssueMode) -> Result<(), ExecutorError> {
         self.epoch = self.epoch.wrapping_add(1);
         self.progress.begin(self.run_index(), mode == IssueMode::Checked);
         if matches!(mode, IssueMode::Captured { .. }) && self.executable.kernels_read_epoch {
@@ -250,7 +227,7 @@ impl Engine {
     }
 
     /// Issues the whole plan once. Returns the operations on signals that were captured.
-    fn issue(&mut self, mode: IssueMode) -> Result<Vec<CapturedSignals>, CudaError> {
+    fn issue(&mut self, mode: IssueMode) -> Result<Vec<CapturedSignals>, ExecutorError> {
         self.begin(mode)?;
         let mut captured = Vec::new();
         for (number, scheduled) in self.executable.commands.iter().enumerate() {
@@ -265,7 +242,7 @@ impl Engine {
     }
 
     /// Ends a run: the main stream waits for all others.
-    fn join_streams(&self) -> Result<(), CudaError> {
+    fn join_streams(&self) -> Result<(), ExecutorError> {
         self.progress.issued_all(self.run_index());
         for (stream, end) in self.executable.streams.iter().zip(&self.end_events).skip(1) {
             self.device.record(*end, *stream)?;
@@ -279,7 +256,7 @@ impl Engine {
         scheduled: &ScheduledCommand,
         mode: IssueMode,
         captured: &mut Vec<CapturedSignals>,
-    ) -> Result<(), CudaError> {
+    ) -> Result<(), ExecutorError> {
         self.progress.issue(self.run_index(), scheduled.inst);
         let (device, stream) = (&self.device, scheduled.stream.stream);
         match &scheduled.command {
@@ -313,25 +290,25 @@ impl Engine {
     }
 
     /// Makes a stream record that it has completed a command.
-    fn mark_progress(&self, stream: LogicalStream, command: usize) -> Result<(), CudaError> {
+    fn mark_progress(&self, stream: LogicalStream, command: usize) -> Result<(), ExecutorError> {
         self.device.write_value(self.progress.marker_address(stream.index), command as u32 + 1, stream.stream)
     }
 
     /// Makes the main stream record that the run is complete.
-    fn count_run(&self) -> Result<(), CudaError> {
+    fn count_run(&self) -> Result<(), ExecutorError> {
         let complete = self.epoch.wrapping_sub(self.base_epoch);
         self.device.write_value(self.progress.run_counter_address(), complete, self.main_stream)
     }
 
     /// Waits until all issued work is complete. The watchdog of the job decides whether that takes too long.
-    fn synchronize(&self) -> Result<(), CudaError> {
+    fn synchronize(&self) -> Result<(), ExecutorError> {
         self.wait_on_host(self.main_stream)?;
         self.progress.end();
         Ok(())
     }
 
     /// Waits until a stream has finished the work that is issued.
-    fn wait_on_host(&self, stream: Stream) -> Result<(), CudaError> {
+    fn wait_on_host(&self, stream: Stream) -> Result<(), ExecutorError> {
         let begin = Instant::now();
         loop {
             if self
@@ -367,7 +344,7 @@ impl Engine {
 
     /// Separates two runs. All ranks complete the last run before any of them touches inputs and outputs, and
     /// all finish that before any begins the next run.
-    fn reset_between_runs(&mut self, peers: &dyn ProcessGroup) -> Result<(), CudaError> {
+    fn reset_between_runs(&mut self, peers: &dyn ProcessGroup) -> Result<(), ExecutorError> {
         self.rank_barrier(peers)?;
         self.poison()?;
         self.restore()?;
@@ -382,7 +359,7 @@ impl Engine {
 
     /// Makes the main streams of all ranks wait for each other: on the GPUs if possible, and otherwise on the hosts,
     /// after the work that has been issued.
-    fn rank_barrier(&mut self, peers: &dyn ProcessGroup) -> Result<(), CudaError> {
+    fn rank_barrier(&mut self, peers: &dyn ProcessGroup) -> Result<(), ExecutorError> {
         if self.plan().world == 1 {
             return Ok(());
         }
@@ -394,7 +371,7 @@ impl Engine {
     }
 
     /// Makes the main streams of all ranks wait for each other on the GPUs. The memory of all ranks is mapped.
-    fn device_barrier(&mut self) -> Result<(), CudaError> {
+    fn device_barrier(&mut self) -> Result<(), ExecutorError> {
         let (rank, world) = (self.plan().rank, self.plan().world);
         self.barrier_count = self.barrier_count.wrapping_add(1);
         let (number, most) = (u64::from(self.barrier_count), BARRIER_BLOCK as usize);

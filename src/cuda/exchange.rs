@@ -2,18 +2,18 @@
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{CudaError, ProcessGroup};
+use super::{ExecutorError, ProcessGroup};
 
 /// Sends a value to all ranks and returns those of all ranks, by rank.
 pub(crate) fn gather<T: Serialize + DeserializeOwned>(
     peers: &dyn ProcessGroup,
     mine: &T,
-) -> Result<Vec<T>, CudaError> {
+) -> Result<Vec<T>, ExecutorError> {
     let mine = postcard::to_allocvec(mine)
-        .map_err(|it| CudaError::Internal(format!("cannot encode a message: {it}")))?;
+        .map_err(|it| ExecutorError::Internal(format!("cannot encode a message: {it}")))?;
     let decode = |bytes: Vec<u8>| {
         postcard::from_bytes(&bytes)
-            .map_err(|it| CudaError::Environment(format!("cannot read the message of a rank: {it}")))
+            .map_err(|it| ExecutorError::Environment(format!("cannot read the message of a rank: {it}")))
     };
     peers.all_gather(&mine)?.into_iter().map(decode).collect()
 }

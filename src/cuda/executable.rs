@@ -1,10 +1,9 @@
 //! Lowers a plan to commands: each is one call whose arguments are all known.
 
 use super::{
-    CONNECTIONS,
+    CONNECTIONS, ExecutorError,
     comm::Communicators,
     device::{Device, Event, KernelFunction, Stream},
-    error::CudaError,
     kernels::{self, COMMON_KERNELS, DeviceView, Kernel, Kernels, Launch},
     library_state::LibraryState,
     matmul::{CublasLtHandle, MatmulDesc},
@@ -137,7 +136,7 @@ pub(super) fn lower(
     comms: &Communicators,
     libraries: &mut LibraryState,
     main_stream: Stream,
-) -> Result<Executable, CudaError> {
+) -> Result<Executable, ExecutorError> {
     let (streams, logical_streams) = stream_assignment::assign_streams(device, plan, main_stream)?;
     let epoch_address = memory.allocate_scratch(device, 8)?;
     device.memset(epoch_address, 0, 8, main_stream)?;
@@ -167,7 +166,7 @@ fn load_kernels(
     device: &Device,
     kernels: &Kernels,
     cubins: &mut FxHashMap<String, Vec<u8>>,
-) -> Result<Vec<KernelFunction>, CudaError> {
+) -> Result<Vec<KernelFunction>, ExecutorError> {
     let source = kernels.source();
     let cubin = match cubins.get(&source) {
         Some(it) => it,
@@ -188,7 +187,7 @@ impl<'a> ExecutableBuilder<'a> {
         cublaslt: &'a mut Option<CublasLtHandle>,
         epoch_address: u64,
         logical_streams: Vec<LogicalStream>,
-    ) -> Result<Self, CudaError> {
+    ) -> Result<Self, ExecutorError> {
         let waiting_blocks = count_waiting_blocks(memory.plans(), device.multiprocessors);
         let flags_per_run = count_flags(memory.plans());
         let event = |_| device.event(false);
@@ -223,7 +222,7 @@ impl<'a> ExecutableBuilder<'a> {
 
     /// Lowers all instructions. Returns those without a command of their own, each with the instruction whose
     /// command does their work.
-    fn lower_instructions(&mut self) -> Result<Vec<(u32, u32)>, CudaError> {
+    fn lower_instructions(&mut self) -> Result<Vec<(u32, u32)>, ExecutorError> {
         let plan = self.plan;
         let scope = FusionScope {
             rank: plan.rank,
@@ -267,7 +266,7 @@ impl<'a> ExecutableBuilder<'a> {
         inst: &Inst,
         role: &FusionRole,
         with_epilogue: &mut FxHashSet<u32>,
-    ) -> Result<Option<(u32, u32)>, CudaError> {
+    ) -> Result<Option<(u32, u32)>, ExecutorError> {
         let plan = self.plan;
         let all = &plan.peer_collectives;
         let Ok(number) = all.binary_search_by_key(&(at as usize), |it| it.range.start) else {
@@ -311,7 +310,7 @@ impl<'a> ExecutableBuilder<'a> {
         inst: &Inst,
         role: FusionRole,
         with_epilogue: &mut FxHashSet<u32>,
-    ) -> Result<Option<u32>, CudaError> {
+    ) -> Result<Option<u32>, ExecutorError> {
         match role {
             // The kernel of a collective has the epilogue, or nothing of it is fused.
             FusionRole::Unfused | FusionRole::CollectiveLeader(..) | FusionRole::GatherOf(_) => {
@@ -387,7 +386,7 @@ impl<'a> ExecutableBuilder<'a> {
         self.push(inst, stream, Command::Launch { function, grid, params: params.into_boxed_slice() });
     }
 
-    fn device_view<'v>(&self, rank: usize, view: &'v View) -> Result<DeviceView<'v>, CudaError> {
+    fn device_view<'v>(&self, rank: usize, view: &'v View) -> Result<DeviceView<'v>, ExecutorError> {
         let number = (view.buffer as usize).checked_sub(self.plan.buffers.len());
         if let (true, Some((address, dtype))) =
             (rank == self.plan.rank, number.and_then(|it| self.temporaries.get(it)))
@@ -400,22 +399,22 @@ impl<'a> ExecutableBuilder<'a> {
         Ok(DeviceView { address, dtype, view })
     }
 
-    fn local_view<'v>(&self, view: &'v View) -> Result<DeviceView<'v>, CudaError> {
+    fn local_view<'v>(&self, view: &'v View) -> Result<DeviceView<'v>, ExecutorError> {
         self.device_view(self.plan.rank, view)
     }
 
     /// Returns the address of the first word of a signal.
-    fn signal_address(&self, signal: &SignalId) -> Result<u64, CudaError> {
+    fn signal_address(&self, signal: &SignalId) -> Result<u64, ExecutorError> {
         let base = self.memory.symmetric.get(signal.to).copied().filter(|it| *it != 0);
         match (base, self.memory.assignment.signal(signal)) {
             (Some(base), Some(slice)) => Ok(base + slice.offset as u64),
-            _ => Err(CudaError::Internal(format!("{signal:?} is not mapped"))),
+            _ => Err(ExecutorError::Internal(format!("{signal:?} is not mapped"))),
         }
     }
 
     /// Returns the address of counters of blocks, of 4 bytes each. Each kernel resets those that it uses to 0, and a stream runs one
     /// kernel after another.
-    fn counters(&mut self, stream: LogicalStream, count: usize) -> Result<u64, CudaError> {
+    fn counters(&mut self, stream: LogicalStream, count: usize) -> Result<u64, ExecutorError> {
         if let Some((address, known)) = self.counters.get(&stream.stream)
             && *known >= count
         {
@@ -434,7 +433,7 @@ impl<'a> ExecutableBuilder<'a> {
         stream: LogicalStream,
         number: usize,
         bytes: usize,
-    ) -> Result<u64, CudaError> {
+    ) -> Result<u64, ExecutorError> {
         let known = self.scratch.iter_mut().find(|it| it.stream == stream.stream && it.number == number);
         if let Some(scratch) = &known
             && scratch.bytes >= bytes

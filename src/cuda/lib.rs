@@ -14,33 +14,7 @@
 //! `session` holds what a process keeps from plan to plan. `in_process` runs plans in a process that uses the GPU for
 //! other work.
 //!
-//! ```
-//! use std::sync::Arc;
-//!
-//! use hir_cuda::{CudaError, SingleProcess, assign_device, set_environment};
-//! use hir_plan::World;
-//!
-//! /// Runs the plan of the only rank of a world, with the inputs that its memory has.
-//! fn run(world: &Arc<World>) -> Result<usize, CudaError> {
-//!     let peers = SingleProcess;
-//!     let mut gpu = assign_device(&peers)?;
-//!     let outputs = gpu.engine(world, &peers)?.run()?;
-//!     Ok(outputs.len())
-//! }
-//!
-//! set_environment();
-//! let text = "%HostIrContainer { (T0_g_float[iS0{2}]) -> (T1_g_float[iS1{2}]) :
-//!   T1_g_float[iS1{2}] = neg(T0_g_float[iS0{2}])
-//! } // %HostIrContainer
-//! ";
-//! let world = Arc::new(hir_plan::plans_of_text(text, 1).map_err(|faults| format!("{faults:?}"))?);
-//! match run(&world) {
-//!     Ok(outputs) => assert_eq!(outputs, 1),
-//!     // There is no driver or no GPU: the message says which.
-//!     Err(fault) => assert!(!fault.to_string().is_empty()),
-//! }
-//! # Ok::<(), String>(())
-//! ```
+//! The tools use all of it as a `hir_executor::Backend`, `CUDA`.
 //!
 //! The package knows no text and no pass.
 //!
@@ -49,6 +23,7 @@
 
 #![expect(unsafe_code, reason = "calls the vendor's libraries; every block states why it is sound")]
 
+mod backend;
 pub mod buffer_assignment;
 mod comm;
 mod comm_order;
@@ -57,7 +32,6 @@ mod device_assignment;
 mod discover;
 mod engine;
 mod epilogue;
-mod error;
 mod exchange;
 mod executable;
 mod graph;
@@ -74,71 +48,13 @@ mod session;
 mod signals;
 #[cfg(test)]
 mod tests;
+mod unsupported;
 
-pub use device_assignment::assign_device;
-pub use discover::device_names;
-pub use engine::{
-    AlgorithmUse, CallCost, CallerPort, CallerPorts, Engine, HostProfile, InstTime, LineProfile, Machine,
-    PortBuffer, RunTimes, TimedRuns, Timing, TuneOptions, TunedProduct, Tuning, WarmUp, bytes_of,
-};
-pub use error::CudaError;
-pub use executable::fused_instructions;
-pub use in_process::{InProcessGpu, InProcessProgram};
+pub use backend::CUDA;
+use engine::Engine;
+use hir_executor::{ExecutorError, ProcessGroup};
 pub use kernels::instances;
-pub use matmul::MatmulAlgorithm;
-pub use progress::RunProgress;
-pub use session::Gpu;
-
-/// Communication with the other processes of the job.
-pub trait ProcessGroup {
-    /// Returns this rank.
-    fn rank(&self) -> usize;
-    /// Returns the number of ranks.
-    fn world(&self) -> usize;
-    /// Returns the index of this rank on its host, which selects its GPU, if the launcher sets it.
-    fn local_rank(&self) -> Option<usize>;
-    /// Returns the bytes of every rank, indexed by rank.
-    ///
-    /// # Errors
-    /// A rank does not answer.
-    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, CudaError>;
-    /// Waits for all ranks.
-    ///
-    /// # Errors
-    /// A rank does not answer.
-    fn barrier(&self) -> Result<(), CudaError>;
-    /// Reports what this rank does now, for example `compiling kernels`. The watchdog of the job limits the
-    /// time of a phase.
-    fn report_phase(&self, what: &str);
-}
-
-/// A job of one process.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SingleProcess;
-
-impl ProcessGroup for SingleProcess {
-    fn rank(&self) -> usize {
-        0
-    }
-
-    fn world(&self) -> usize {
-        1
-    }
-
-    fn local_rank(&self) -> Option<usize> {
-        Some(0)
-    }
-
-    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, CudaError> {
-        Ok(vec![mine.to_vec()])
-    }
-
-    fn barrier(&self) -> Result<(), CudaError> {
-        Ok(())
-    }
-
-    fn report_phase(&self, _: &str) {}
-}
+use session::Gpu;
 
 /// Settings that the vendor's libraries read from the environment when they start.
 const ENVIRONMENT: [(&str, &str); 5] = [
@@ -158,10 +74,8 @@ const ENVIRONMENT: [(&str, &str); 5] = [
 /// queues.
 const CONNECTIONS: usize = 32;
 
-/// Sets the environment of the vendor's libraries for the whole process, unless it is set. A tool calls it first in `main`,
-/// where the process has one thread. If it has more, because a library was loaded into it, the environment stays as it is,
-/// and `assign_device` refuses to use GPUs.
-pub fn set_environment() {
+/// Sets the environment of the vendor's libraries if the process has one thread. It has more if a library was loaded into it.
+fn set_environment() {
     // Without `/proc`, the call in `main` is trusted.
     let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
     if threads == 1 {
@@ -173,30 +87,32 @@ pub fn set_environment() {
 }
 
 /// Checks the part of the environment without which a program may block itself, for a process that other libraries share.
-fn check_shared_environment() -> Result<(), CudaError> {
+fn check_shared_environment() -> Result<(), ExecutorError> {
     let number = |name: &str| std::env::var(name).ok().and_then(|it| it.trim().parse::<usize>().ok());
     if number("CUDA_DEVICE_MAX_CONNECTIONS").is_none_or(|it| it < CONNECTIONS) {
-        return Err(CudaError::Environment(format!(
+        return Err(ExecutorError::Environment(format!(
             "CUDA has started with too few queues: streams that wait for other ranks could block the streams that they wait \
              for. Set `CUDA_DEVICE_MAX_CONNECTIONS={CONNECTIONS}` before CUDA starts"
         )));
     }
     let is_set = |name: &str| number(name).is_some_and(|it| it != 0);
     if let Some(name) = ["CUDA_LAUNCH_BLOCKING", "NVIDIA_TF32_OVERRIDE"].into_iter().find(|it| is_set(it)) {
-        return Err(CudaError::Environment(format!("unset `{name}`: hir's executor does not run with it")));
+        return Err(ExecutorError::Environment(format!(
+            "unset `{name}`: hir's executor does not run with it"
+        )));
     }
     Ok(())
 }
 
 /// Checks that the environment is that of `set_environment`: with another one, results may differ, and streams may block
 /// each other.
-fn check_environment() -> Result<(), CudaError> {
+fn check_environment() -> Result<(), ExecutorError> {
     let missing = ENVIRONMENT.iter().filter(|(name, value)| std::env::var(name).as_deref() != Ok(*value));
     let missing: Vec<String> = missing.map(|(name, value)| format!("{name}={value}")).collect();
     if missing.is_empty() {
         return Ok(());
     }
-    Err(CudaError::Environment(format!(
+    Err(ExecutorError::Environment(format!(
         "a library that was loaded into the process has started threads, so that the environment of CUDA and NCCL could not \
          be set: set `{}` before the start",
         missing.join(" ")

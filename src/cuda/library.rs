@@ -18,7 +18,7 @@ use cudarc::{
 };
 use libloading::os::unix::Library;
 
-use super::error::CudaError;
+use super::ExecutorError;
 use search::{CUBLASLT, DRIVER, NCCL, NVRTC};
 
 mod search;
@@ -41,7 +41,7 @@ macro_rules! functions {
         $(const _: unsafe fn($($arg),*) -> $sys::$status = $sys::$function;)*
 
         impl $name {
-            fn load((library, path): (Library, String)) -> Result<Self, CudaError> {
+            fn load((library, path): (Library, String)) -> Result<Self, ExecutorError> {
                 // The library stays open, so functions outlive every caller.
                 let library: &'static Library = Box::leak(Box::new(library));
                 Ok(Self {
@@ -54,12 +54,12 @@ macro_rules! functions {
     };
 }
 
-fn symbol<F: Copy>(library: &'static Library, name: &str, path: &str) -> Result<F, CudaError> {
+fn symbol<F: Copy>(library: &'static Library, name: &str, path: &str) -> Result<F, ExecutorError> {
     // SAFETY: `functions!` requests each name with the signature of the C declaration; the library is never
     // closed.
     let found = unsafe { library.get::<F>(name) };
     found.map(|it| *it).map_err(|_| {
-        CudaError::Environment(format!(
+        ExecutorError::Environment(format!(
             "`{path}` has no function `{name}`: it is older than this program needs"
         ))
     })
@@ -247,8 +247,8 @@ macro_rules! once {
         ///
         /// # Errors
         /// The library or one of its functions is missing.
-        pub(super) fn $function() -> Result<&'static $type, CudaError> {
-            static FOUND: OnceLock<Result<$type, CudaError>> = OnceLock::new();
+        pub(super) fn $function() -> Result<&'static $type, ExecutorError> {
+            static FOUND: OnceLock<Result<$type, ExecutorError>> = OnceLock::new();
             FOUND.get_or_init(|| $wanted.open().and_then($type::load)).as_ref().map_err(Clone::clone)
         }
     };
@@ -273,7 +273,7 @@ once! {
 
 impl Driver {
     /// Converts a status to a result.
-    pub fn check(&self, function: &str, status: u32) -> Result<(), CudaError> {
+    pub fn check(&self, function: &str, status: u32) -> Result<(), ExecutorError> {
         if status == 0 {
             return Ok(());
         }
@@ -284,31 +284,31 @@ impl Driver {
             (self.cuGetErrorName)(status, &raw mut name);
             (self.cuGetErrorString)(status, &raw mut text);
         }
-        Err(CudaError::failed_call(function, status, &format!("{}: {}", string(name), string(text))))
+        Err(ExecutorError::failed_call(function, status, &format!("{}: {}", string(name), string(text))))
     }
 }
 
 impl Nvrtc {
     /// Converts a status to a result.
-    pub fn check(&self, function: &str, status: u32) -> Result<(), CudaError> {
+    pub fn check(&self, function: &str, status: u32) -> Result<(), ExecutorError> {
         // SAFETY: the function returns a static string for any number.
         let text = || string(unsafe { (self.nvrtcGetErrorString)(status) });
-        if status == 0 { Ok(()) } else { Err(CudaError::failed_call(function, status, &text())) }
+        if status == 0 { Ok(()) } else { Err(ExecutorError::failed_call(function, status, &text())) }
     }
 }
 
 impl CublasLt {
     /// Converts a status to a result.
-    pub fn check(&self, function: &str, status: u32) -> Result<(), CudaError> {
+    pub fn check(&self, function: &str, status: u32) -> Result<(), ExecutorError> {
         // SAFETY: the function returns a static string for any number.
         let text = || string(unsafe { (self.cublasLtGetStatusName)(status) });
-        if status == 0 { Ok(()) } else { Err(CudaError::failed_call(function, status, &text())) }
+        if status == 0 { Ok(()) } else { Err(ExecutorError::failed_call(function, status, &text())) }
     }
 }
 
 impl Nccl {
     /// Converts a status to a result.
-    pub fn check(&self, function: &str, status: u32) -> Result<(), CudaError> {
+    pub fn check(&self, function: &str, status: u32) -> Result<(), ExecutorError> {
         if status == 0 {
             return Ok(());
         }
@@ -316,7 +316,7 @@ impl Nccl {
         let (text, last) = unsafe {
             (string((self.ncclGetErrorString)(status)), string((self.ncclGetLastError)(std::ptr::null_mut())))
         };
-        Err(CudaError::failed_call(function, status, &format!("{text}; {last}")))
+        Err(ExecutorError::failed_call(function, status, &format!("{text}; {last}")))
     }
 }
 

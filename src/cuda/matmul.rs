@@ -9,10 +9,11 @@ use std::{ffi::c_void, mem::size_of};
 
 use cudarc::cublaslt::sys;
 use grammar::dtype::DType;
+use hir_executor::MatmulAlgorithm;
 
 use super::{
+    ExecutorError,
     device::Stream,
-    error::CudaError,
     library::{self, CublasLt},
 };
 
@@ -20,7 +21,6 @@ mod algorithm;
 mod desc;
 mod key;
 
-pub use algorithm::MatmulAlgorithm;
 pub(super) use desc::MatmulDesc;
 use desc::{Bias, Matrix};
 
@@ -58,7 +58,7 @@ pub(super) struct PreparedMatmul {
 
 impl CublasLtHandle {
     /// Opens cuBLASLt and creates a handle.
-    pub fn new() -> Result<Self, CudaError> {
+    pub fn new() -> Result<Self, ExecutorError> {
         let library = library::cublaslt()?;
         let mut handle = std::ptr::null_mut();
         let mut preference = std::ptr::null_mut();
@@ -77,7 +77,7 @@ impl CublasLtHandle {
     }
 
     /// Returns the version of cuBLASLt.
-    pub fn library_version() -> Result<String, CudaError> {
+    pub fn library_version() -> Result<String, ExecutorError> {
         // SAFETY: no arguments.
         let version = unsafe { (library::cublaslt()?.cublasLtGetVersion)() };
         Ok(format!("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100))
@@ -93,7 +93,7 @@ impl CublasLtHandle {
         &self,
         attribute: sys::cublasLtMatmulPreferenceAttributes_t,
         value: &T,
-    ) -> Result<(), CudaError> {
+    ) -> Result<(), ExecutorError> {
         let pointer: *const c_void = std::ptr::from_ref(value).cast();
         // SAFETY: the preference is live; callers pass a value of the attribute's type, and its size is
         // passed.
@@ -115,7 +115,7 @@ impl CublasLtHandle {
         addresses: [u64; 3],
         bias: u64,
         workspace: u64,
-    ) -> Result<Option<PreparedMatmul>, CudaError> {
+    ) -> Result<Option<PreparedMatmul>, ExecutorError> {
         use sys::cublasComputeType_t as Compute;
         use sys::cudaDataType_t as Type;
         let kind = |dtype: DType| match dtype {
@@ -187,7 +187,7 @@ impl CublasLtHandle {
         operation: sys::cublasLtMatmulDesc_t,
         attribute: sys::cublasLtMatmulDescAttributes_t,
         value: &T,
-    ) -> Result<(), CudaError> {
+    ) -> Result<(), ExecutorError> {
         let pointer: *const c_void = std::ptr::from_ref(value).cast();
         // SAFETY: the descriptor is live; callers pass a value of the attribute's type, and its size is
         // passed.
@@ -202,7 +202,7 @@ impl CublasLtHandle {
         matrix: Matrix,
         kind: sys::cudaDataType_t,
         batch: usize,
-    ) -> Result<sys::cublasLtMatrixLayout_t, CudaError> {
+    ) -> Result<sys::cublasLtMatrixLayout_t, ExecutorError> {
         let mut layout = std::ptr::null_mut();
         // SAFETY: the pointer is to a live handle; the layout is never destroyed.
         let status = unsafe {
@@ -229,7 +229,7 @@ impl CublasLtHandle {
         layout: sys::cublasLtMatrixLayout_t,
         attribute: sys::cublasLtMatrixLayoutAttribute_t,
         value: &T,
-    ) -> Result<(), CudaError> {
+    ) -> Result<(), ExecutorError> {
         let pointer: *const c_void = std::ptr::from_ref(value).cast();
         // SAFETY: the layout is live; callers pass a value of the attribute's type, and its size is passed.
         let status = unsafe {
@@ -259,7 +259,7 @@ impl PreparedMatmul {
     }
 
     /// Replaces an address, by its position in `addresses`. The new one has to be as well aligned.
-    pub fn set_address(&mut self, position: usize, address: u64) -> Result<(), CudaError> {
+    pub fn set_address(&mut self, position: usize, address: u64) -> Result<(), ExecutorError> {
         match self.addresses.get_mut(position) {
             Some(it) => *it = address,
             None => {
@@ -272,7 +272,7 @@ impl PreparedMatmul {
     }
 
     /// Issues the product on a stream.
-    pub fn issue(&self, stream: Stream) -> Result<(), CudaError> {
+    pub fn issue(&self, stream: Stream) -> Result<(), ExecutorError> {
         let (one, zero) = (1f32, 0f32);
         let (one_double, zero_double) = (1f64, 0f64);
         let scale = |single: &f32, double: &f64| -> *const c_void {

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use grammar::dtype::{Class, DType};
 
 use super::{
-    ProcessGroup,
+    ExecutorError, ProcessGroup,
     buffer_assignment::{BufferAssignment, CALLER_BASE, PortMemory, RankAssignment},
     device::{Device, Stream},
     discover,
-    error::CudaError,
 };
 use hir_plan::{Buffer, Plan, View, World};
 
@@ -40,7 +39,7 @@ impl DeviceMemory {
         rank: usize,
         stream: Stream,
         ports: PortMemory,
-    ) -> Result<Self, CudaError> {
+    ) -> Result<Self, ExecutorError> {
         let layout = BufferAssignment::with_ports(world, ports).map_err(|(rank, buffer)| {
             let Buffer { name, dtype, .. } = &world[rank].buffers[buffer as usize];
             let message = match dtype.class() {
@@ -52,10 +51,12 @@ impl DeviceMemory {
                 }
                 _ => format!("the size of buffer `{name}` in bytes is undefined or too large"),
             };
-            CudaError::Unsupported { rank, place: "memory".to_owned(), message }
+            ExecutorError::Unsupported { rank, place: "memory".to_owned(), message }
         })?;
-        let own: &RankAssignment =
-            layout.ranks.get(rank).ok_or_else(|| CudaError::Internal(format!("no plan for rank {rank}")))?;
+        let own: &RankAssignment = layout
+            .ranks
+            .get(rank)
+            .ok_or_else(|| ExecutorError::Internal(format!("no plan for rank {rank}")))?;
         let private = device.allocate(rank, own.private_bytes)?;
         let segment = device.allocate(rank, layout.symmetric_bytes)?;
         let touched = device.allocate(rank, size_of::<u32>())?;
@@ -84,7 +85,7 @@ impl DeviceMemory {
         device: &Device,
         peers: &dyn ProcessGroup,
         stream: Stream,
-    ) -> Result<(), CudaError> {
+    ) -> Result<(), ExecutorError> {
         if self.world.len() == 1 {
             return Ok(());
         }
@@ -99,10 +100,10 @@ impl DeviceMemory {
             let (Some(handle), Some(address), Some(bytes), Some(uuid), Some(host)) =
                 (it.first_chunk::<64>(), it.get(64..72), it.get(72..80), it.get(80..96), it.get(96..))
             else {
-                return Err(CudaError::Internal(format!("rank {rank} sent no memory handle")));
+                return Err(ExecutorError::Internal(format!("rank {rank} sent no memory handle")));
             };
             if bytes != &mine[72..80] {
-                return Err(CudaError::Environment(format!(
+                return Err(ExecutorError::Environment(format!(
                     "rank {rank} assigns its buffers differently: the ranks run different programs"
                 )));
             }
@@ -111,7 +112,7 @@ impl DeviceMemory {
             has_nvlink &= !is_used || is_near && device.has_nvlink_to(uuid)?;
             if !is_near {
                 if is_used {
-                    return Err(CudaError::Environment(across_hosts(self.rank, rank)));
+                    return Err(ExecutorError::Environment(across_hosts(self.rank, rank)));
                 }
                 continue;
             }
@@ -122,7 +123,7 @@ impl DeviceMemory {
             match device.import_ipc(rank, address, *handle) {
                 Ok(address) => self.symmetric[rank] = address,
                 Err(error) if is_used => {
-                    return Err(CudaError::Environment(format!(
+                    return Err(ExecutorError::Environment(format!(
                         "rank {} cannot map the memory of rank {rank}: {error}",
                         self.rank
                     )));
@@ -167,7 +168,7 @@ impl DeviceMemory {
     }
 
     /// Returns the address of a rank's buffer; for memory of the caller, the one that stands for it.
-    pub fn buffer_address(&self, rank: usize, buffer: u32) -> Result<u64, CudaError> {
+    pub fn buffer_address(&self, rank: usize, buffer: u32) -> Result<u64, ExecutorError> {
         let slice = self.assignment.ranks.get(rank).and_then(|it| it.buffers.get(buffer as usize));
         let base = match slice {
             Some(it) if it.is_symmetric => self.symmetric.get(rank).copied().filter(|it| *it != 0),
@@ -177,13 +178,13 @@ impl DeviceMemory {
         };
         match (slice, base) {
             (Some(slice), Some(base)) => Ok(base + slice.offset as u64),
-            _ => Err(CudaError::Internal(format!("buffer {buffer} of rank {rank} is not mapped"))),
+            _ => Err(ExecutorError::Internal(format!("buffer {buffer} of rank {rank} is not mapped"))),
         }
     }
 
     /// Returns the address of a view's first element. The view has to lie inside its buffer.
-    pub fn view_address(&self, rank: usize, view: &View) -> Result<u64, CudaError> {
-        let outside = || CudaError::Internal(format!("{view:?} is not inside the memory of rank {rank}"));
+    pub fn view_address(&self, rank: usize, view: &View) -> Result<u64, ExecutorError> {
+        let outside = || ExecutorError::Internal(format!("{view:?} is not inside the memory of rank {rank}"));
         let buffer =
             self.world.get(rank).and_then(|it| it.buffers.get(view.buffer as usize)).ok_or_else(outside)?;
         if view.bounds().is_some_and(|(_, last)| last >= buffer.len) {
@@ -199,7 +200,7 @@ impl DeviceMemory {
     }
 
     /// Allocates additional memory for this rank.
-    pub fn allocate_scratch(&mut self, device: &Device, bytes: usize) -> Result<u64, CudaError> {
+    pub fn allocate_scratch(&mut self, device: &Device, bytes: usize) -> Result<u64, ExecutorError> {
         self.allocated += bytes;
         device.allocate(self.rank, bytes)
     }

@@ -10,13 +10,14 @@ use std::{
     sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
 };
 
+use hir_executor::RunProgress;
 use hir_plan::Plan;
 
 /// Nothing runs.
 const IDLE: u64 = u64::MAX;
 
 /// The progress of this rank. Instructions are indices in `Plan::code`.
-pub struct RunProgress {
+pub struct ProgressWords {
     /// For each logical stream (the plan's streams, then its communicators): number and instruction of each
     /// command.
     commands: Vec<Vec<(u32, u32)>>,
@@ -33,7 +34,7 @@ pub struct RunProgress {
     words: &'static [AtomicU32],
 }
 
-impl RunProgress {
+impl ProgressWords {
     /// Creates the progress of a plan before its first run. `steps` are the logical stream and the
     /// instruction of each command, in the order of issue.
     pub(super) fn new(
@@ -92,30 +93,6 @@ impl RunProgress {
         self.marker_address(self.commands.len())
     }
 
-    /// Returns the index of the run that the host issues or waits for, and the instruction that it has
-    /// reached: the length of the plan if all are issued. Returns `None` if nothing runs.
-    pub fn issued_inst(&self) -> Option<(u32, u32)> {
-        let word = self.host.load(Relaxed);
-        (word != IDLE).then_some(((word >> 32) as u32, word as u32))
-    }
-
-    /// Returns the number of runs that the device has completed.
-    pub fn completed_runs(&self) -> u32 {
-        self.words.last().map_or(0, |it| it.load(Relaxed))
-    }
-
-    /// Returns the first incomplete instruction of each stream of the plan. A communication counts as complete
-    /// when it is posted. The list is empty if streams do not write their progress.
-    pub fn stream_positions(&self) -> Vec<u32> {
-        self.positions(0..self.streams)
-    }
-
-    /// Returns the first incomplete communication of each communicator. The list is empty if streams do not
-    /// write their progress.
-    pub fn communicator_positions(&self) -> Vec<u32> {
-        self.positions(self.streams..self.commands.len())
-    }
-
     fn positions(&self, streams: Range<usize>) -> Vec<u32> {
         if !self.marked.load(Relaxed) {
             return Vec::new();
@@ -126,6 +103,25 @@ impl RunProgress {
             commands.get(commands.partition_point(|it| it.0 < past)).map_or(self.instructions, |it| it.1)
         };
         pairs.map(next).collect()
+    }
+}
+
+impl RunProgress for ProgressWords {
+    fn issued_inst(&self) -> Option<(u32, u32)> {
+        let word = self.host.load(Relaxed);
+        (word != IDLE).then_some(((word >> 32) as u32, word as u32))
+    }
+
+    fn completed_runs(&self) -> u32 {
+        self.words.last().map_or(0, |it| it.load(Relaxed))
+    }
+
+    fn stream_positions(&self) -> Vec<u32> {
+        self.positions(0..self.streams)
+    }
+
+    fn communicator_positions(&self) -> Vec<u32> {
+        self.positions(self.streams..self.commands.len())
     }
 }
 
@@ -143,7 +139,7 @@ mod tests {
         // stream and runs on the communicator.
         let plan = plan(0, &[], vec![InstKind::ReadOutputs; 5]);
         let steps = [(0, 0), (0, 2), (1, 2), (1, 2), (0, 3), (0, 4)];
-        let it = RunProgress::new(&plan, steps.into_iter(), &WORDS);
+        let it = ProgressWords::new(&plan, steps.into_iter(), &WORDS);
         assert_eq!((it.issued_inst(), it.stream_positions()), (None, Vec::new()));
         WORDS[0].store(9, Relaxed);
         it.begin(3, true);

@@ -8,15 +8,18 @@
 use std::{ffi::c_int, rc::Rc, sync::Arc};
 
 use super::{
-    CudaError, Engine, Machine, ProcessGroup,
+    Engine,
     device::{Device, ResourceMark},
-    discover, library,
+    discover,
+    engine::machine,
+    library,
     library_state::LibraryState,
 };
+use hir_executor::{Executor, ExecutorError, Machine, ProcessGroup, RankDevice};
 use hir_plan::World;
 
-/// The GPU of this rank, which runs one plan after another. No other rank uses it.
-pub struct Gpu {
+/// The GPU of this rank.
+pub(super) struct Gpu {
     /// Its ordinal among the GPUs that this process sees.
     ordinal: usize,
     device: Option<Rc<Device>>,
@@ -28,23 +31,19 @@ impl Gpu {
     pub(super) fn new(ordinal: usize) -> Self {
         Self { ordinal, device: None, libraries: LibraryState::default(), engine: None }
     }
+}
 
-    /// Returns what describes the machine of this rank. The GPU need not have started.
-    ///
-    /// # Errors
-    /// A library is missing, or a call of the driver fails.
-    pub fn machine(&self) -> Result<Machine, CudaError> {
+impl RankDevice for Gpu {
+    fn machine(&self) -> Result<Machine, ExecutorError> {
         let driver = library::driver()?;
-        Machine::of(driver, discover::handle(driver, self.ordinal as c_int)?)
+        machine(driver, discover::handle(driver, self.ordinal as c_int)?)
     }
 
-    /// Returns an engine for the plans of all ranks, ready to run this rank's plan. All ranks have to call
-    /// this.
-    ///
-    /// # Errors
-    /// The GPU does not start, the plan requires something that this executor does not support, or a rank
-    /// does not answer.
-    pub fn engine(&mut self, world: &Arc<World>, peers: &dyn ProcessGroup) -> Result<&mut Engine, CudaError> {
+    fn executor(
+        &mut self,
+        world: &Arc<World>,
+        peers: &dyn ProcessGroup,
+    ) -> Result<&mut dyn Executor, ExecutorError> {
         // The texts of a program may differ in white space between ranks. Comparing plans detects different
         // line numbers.
         let is_same = self.engine.as_ref().is_some_and(|it| it.runs_plans(world));

@@ -17,8 +17,8 @@
 use cudarc::driver::sys;
 
 use super::{
+    ExecutorError,
     device::{Device, Stream},
-    error::CudaError,
 };
 
 /// Maximum number of signals in one command. The driver accepts up to 256 operations.
@@ -72,7 +72,7 @@ impl Device {
         signals: &SignalBatch,
         value: u32,
         stream: Stream,
-    ) -> Result<(), CudaError> {
+    ) -> Result<(), ExecutorError> {
         match (op, &signals.addresses[..]) {
             (SignalOp::Write, [signal]) => self.write_value(*signal, value, stream),
             (SignalOp::Wait, [signal]) => self.wait_value(*signal, value, stream),
@@ -80,7 +80,13 @@ impl Device {
         }
     }
 
-    fn batch_mem_op(&self, op: SignalOp, flags: &[u64], value: u32, stream: Stream) -> Result<(), CudaError> {
+    fn batch_mem_op(
+        &self,
+        op: SignalOp,
+        flags: &[u64],
+        value: u32,
+        stream: Stream,
+    ) -> Result<(), ExecutorError> {
         let mut operations = self.operations(op, flags, value);
         let count = operations.len() as u32;
         // SAFETY: signals lie in mapped segments and are aligned to 4 bytes; the operations are read before
@@ -97,7 +103,7 @@ impl Device {
         batch: &SignalBatch,
         value: u32,
         stream: Stream,
-    ) -> Result<CapturedSignals, CudaError> {
+    ) -> Result<CapturedSignals, ExecutorError> {
         let mut state = sys::CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_NONE;
         let (mut id, mut graph, mut count) = (0, std::ptr::null_mut(), 0);
         let (mut before, mut edges) = (std::ptr::null(), std::ptr::null());
@@ -144,7 +150,7 @@ impl Device {
         exec: sys::CUgraphExec,
         captured: &CapturedSignals,
         value: u32,
-    ) -> Result<(), CudaError> {
+    ) -> Result<(), ExecutorError> {
         let mut operations = self.operations(captured.op, &captured.batch.addresses, value);
         let params = self.mem_op_params(&mut operations);
         // SAFETY: the node belongs to the graph of `exec`; the operations are read before the call returns.

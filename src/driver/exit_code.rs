@@ -1,8 +1,7 @@
 //! The exit code of each `JobFailure`. Verdicts and messages between ranks have the exit code that they stand for.
 
 use grammar::{codes::Code, diagnostic::Diagnostic};
-#[cfg(feature = "cuda")]
-use hir_cuda::CudaError;
+use hir_executor::ExecutorError;
 use hir_process::exit::Exit;
 use hir_sim::SimError;
 
@@ -35,12 +34,11 @@ pub fn exit_code(failure: &JobFailure) -> Exit {
         JobFailure::Run(fault) => exit_code_of_run(fault),
         #[cfg(feature = "launch")]
         JobFailure::Launch(fault) => fault.exit().into(),
-        #[cfg(feature = "cuda")]
-        JobFailure::Cuda(fault) => match fault {
-            CudaError::Environment(_) | CudaError::OutOfMemory { .. } => Exit::Environment,
-            CudaError::Call { .. } => Exit::Device,
-            CudaError::Unsupported { .. } => Exit::Rejected,
-            CudaError::Internal(_) => Exit::InternalError,
+        JobFailure::Executor(fault) => match fault {
+            ExecutorError::Environment(_) | ExecutorError::OutOfMemory { .. } => Exit::Environment,
+            ExecutorError::Call { .. } => Exit::Device,
+            ExecutorError::Unsupported { .. } => Exit::Rejected,
+            ExecutorError::Internal(_) => Exit::InternalError,
         },
         JobFailure::OtherRank { exit, .. } => (*exit).into(),
         JobFailure::Internal(_) => Exit::InternalError,

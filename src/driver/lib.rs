@@ -26,7 +26,7 @@ pub mod auto;
 pub mod calibrate;
 pub mod commands;
 pub mod exit_code;
-#[cfg(all(feature = "cuda", feature = "launch"))]
+#[cfg(feature = "launch")]
 pub mod job;
 pub mod reduce;
 pub mod run;
@@ -35,16 +35,18 @@ pub mod source;
 pub mod tensor_file;
 pub mod tool;
 
-/// Makes the program of a tool, whose module is in `commands`: its `main`, and what a process has once.
+/// Makes the program of a tool, whose module is in `commands`: its `main`, and what a process has once. `install_backend` is called
+/// first, where the process has one thread.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! program {
-    ($tool:literal, $module:ident) => {
+    ($tool:literal, $module:ident, $install_backend:path) => {
         #[global_allocator]
         static ALLOCATOR: hir_process::out_of_memory::Allocator<mimalloc::MiMalloc> =
             hir_process::out_of_memory::Allocator { tool: $tool, memory: mimalloc::MiMalloc };
 
         fn main() -> std::process::ExitCode {
+            $install_backend();
             let line = $crate::session::CommandLine::of_process();
             $crate::commands::$module::main_with(line).into()
         }

@@ -6,7 +6,8 @@
 
 use std::sync::LazyLock;
 
-use hir_cuda::{CudaError, instances};
+use hir_cuda::instances;
+use hir_executor::ExecutorError;
 use libtest_mimic::Trial;
 
 use crate::part;
@@ -28,7 +29,7 @@ const ARCHITECTURES: [Architecture; 3] = [
     Architecture { name: "blackwell", capability: 100, is_known: false, step: 5 },
 ];
 
-static KNOWN: LazyLock<Result<Vec<i32>, CudaError>> = LazyLock::new(instances::capabilities);
+static KNOWN: LazyLock<Result<Vec<i32>, ExecutorError>> = LazyLock::new(instances::capabilities);
 
 /// Returns the trials of this file.
 pub fn trials() -> Vec<Trial> {

@@ -8,6 +8,10 @@ use std::{
 };
 
 use grammar::span::LineIndex;
+use hir_driver::{
+    auto::machine::MachineFlag,
+    calibrate::evidence::{accuracy, compare},
+};
 use hir_plan::World;
 use hir_plan::timeline::{
     SliceKind, Timeline,
@@ -42,8 +46,21 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("timeline::of_a_deadlock", of_a_deadlock),
         Trial::test("timeline::of_a_hang", of_a_hang),
         Trial::test("timeline::of_clocks_that_differ", of_clocks_that_differ),
+        Trial::test("timeline::shipped_machines_are_as_accurate_as_they_say", shipped_machines_are_accurate),
         measured.with_ignored_flag(emulator::is_missing()),
     ]
+}
+
+/// The accuracy that the file of a machine states is that of the estimates of its runs.
+fn shipped_machines_are_accurate() -> Result<(), Failed> {
+    for name in ["h100", "h200"] {
+        let MachineFlag { machine, .. } = name.parse()?;
+        let found = accuracy(&compare(&machine));
+        if found != machine.accuracy {
+            return Err(format!("{name}: {found:?} instead of {:?}", machine.accuracy).into());
+        }
+    }
+    Ok(())
 }
 
 /// The files of one run.

@@ -2,7 +2,7 @@
 //! NCCL accepts any other overlap without an error and delivers garbage.
 
 use super::{DenseBuffer, NcclCall};
-use crate::error::Unsupported;
+use crate::unsupported::Unsupported;
 use hir_plan::CollectiveKind;
 
 /// Rejects a collective of `members` if its input and output overlap other than in place; `me` is the index

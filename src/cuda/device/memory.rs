@@ -8,7 +8,7 @@ use super::{
     Device, Stream,
     resources::{MemoryBlock, OwnedResource},
 };
-use crate::error::CudaError;
+use crate::ExecutorError;
 
 /// A 2-D copy: `height` rows of `width` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ impl Device {
     ///
     /// # Errors
     /// Returns `OutOfMemory` if there is too little memory, and fails if a call fails.
-    pub fn allocate(&self, rank: usize, bytes: usize) -> Result<u64, CudaError> {
+    pub fn allocate(&self, rank: usize, bytes: usize) -> Result<u64, ExecutorError> {
         let bytes = bytes.max(256);
         if let Some(address) = self.resources.borrow_mut().take_block(bytes) {
             return Ok(address);
@@ -39,7 +39,7 @@ impl Device {
             // SAFETY: the pointers are to live integers.
             unsafe { (self.driver.cuMemGetInfo_v2)(&raw mut free, &raw mut total) };
             let message = format!("{bytes} bytes of GPU memory are wanted; {free} of {total} are free");
-            return Err(CudaError::OutOfMemory { rank, message });
+            return Err(ExecutorError::OutOfMemory { rank, message });
         }
         self.driver.check("cuMemAlloc", status)?;
         self.resources.borrow_mut().blocks.push(MemoryBlock { address, bytes, used: true });
@@ -47,13 +47,13 @@ impl Device {
     }
 
     /// Allocates page-locked host memory for the lifetime of the plan.
-    pub fn allocate_pinned(&self, bytes: usize) -> Result<*mut u8, CudaError> {
+    pub fn allocate_pinned(&self, bytes: usize) -> Result<*mut u8, ExecutorError> {
         let pointer = self.locked(bytes)?;
         self.track(OwnedResource::PinnedMemory(pointer));
         Ok(pointer)
     }
 
-    fn locked(&self, bytes: usize) -> Result<*mut u8, CudaError> {
+    fn locked(&self, bytes: usize) -> Result<*mut u8, ExecutorError> {
         let mut pointer: *mut c_void = std::ptr::null_mut();
         // SAFETY: the pointer is to a live pointer.
         let status = unsafe { (self.driver.cuMemHostAlloc)(&raw mut pointer, bytes.max(1), 0) };
@@ -63,7 +63,7 @@ impl Device {
 
     /// Allocates words in page-locked memory, set to 0, that this process reads while streams write them.
     /// They are never freed.
-    pub fn pinned_words(&self, count: usize) -> Result<&'static [AtomicU32], CudaError> {
+    pub fn pinned_words(&self, count: usize) -> Result<&'static [AtomicU32], ExecutorError> {
         let first = self.locked(count * size_of::<AtomicU32>())?;
         // SAFETY: the allocation has this many bytes, lives as long as the process and is aligned to a page;
         // 0 is a valid word. The device writes whole words, as another thread would.
@@ -75,14 +75,14 @@ impl Device {
 
     /// Copies device memory, which may be a peer's. The caller guarantees the addresses: the views of a plan
     /// lie inside their buffers.
-    pub fn copy(&self, to: u64, from: u64, bytes: usize, stream: Stream) -> Result<(), CudaError> {
+    pub fn copy(&self, to: u64, from: u64, bytes: usize, stream: Stream) -> Result<(), ExecutorError> {
         // SAFETY: views lie inside buffers, which lie inside segments that are mapped while the plan is used.
         let status = unsafe { (self.driver.cuMemcpyDtoDAsync_v2)(to, from, bytes, stream.0) };
         self.driver.check("cuMemcpyDtoDAsync", status)
     }
 
     /// Copies rows of equal length with different pitches.
-    pub fn copy_2d(&self, rows: &Copy2d, stream: Stream) -> Result<(), CudaError> {
+    pub fn copy_2d(&self, rows: &Copy2d, stream: Stream) -> Result<(), ExecutorError> {
         let device = sys::CUmemorytype_enum::CU_MEMORYTYPE_DEVICE;
         let it = sys::CUDA_MEMCPY2D {
             srcXInBytes: 0,
@@ -108,7 +108,7 @@ impl Device {
     }
 
     /// Fills memory with a byte.
-    pub fn memset(&self, to: u64, byte: u8, bytes: usize, stream: Stream) -> Result<(), CudaError> {
+    pub fn memset(&self, to: u64, byte: u8, bytes: usize, stream: Stream) -> Result<(), ExecutorError> {
         if bytes == 0 {
             return Ok(());
         }
@@ -118,7 +118,7 @@ impl Device {
     }
 
     /// Copies host memory to the device and waits for the copy.
-    pub fn upload(&self, to: u64, from: &[u8], stream: Stream) -> Result<(), CudaError> {
+    pub fn upload(&self, to: u64, from: &[u8], stream: Stream) -> Result<(), ExecutorError> {
         if from.is_empty() {
             return Ok(());
         }
@@ -130,7 +130,13 @@ impl Device {
     }
 
     /// Copies device memory to page-locked memory, in stream order.
-    pub fn download(&self, to: *mut u8, from: u64, bytes: usize, stream: Stream) -> Result<(), CudaError> {
+    pub fn download(
+        &self,
+        to: *mut u8,
+        from: u64,
+        bytes: usize,
+        stream: Stream,
+    ) -> Result<(), ExecutorError> {
         if bytes == 0 {
             return Ok(());
         }
@@ -142,7 +148,7 @@ impl Device {
 
     /// Copies device memory to any host memory and waits for the copy. Work that is still running may write
     /// the source.
-    pub fn read(&self, to: &mut [u8], from: u64) -> Result<(), CudaError> {
+    pub fn read(&self, to: &mut [u8], from: u64) -> Result<(), ExecutorError> {
         if to.is_empty() {
             return Ok(());
         }
@@ -152,7 +158,7 @@ impl Device {
     }
 
     /// Writes a 32-bit value to device memory after the work on the stream.
-    pub fn write_value(&self, address: u64, value: u32, stream: Stream) -> Result<(), CudaError> {
+    pub fn write_value(&self, address: u64, value: u32, stream: Stream) -> Result<(), ExecutorError> {
         // SAFETY: the address is aligned to 4 bytes and lies in a mapped segment, in memory of this plan, or in
         // page-locked memory. Without flags (argument 0), the write comes after all earlier writes.
         let status = unsafe { (self.driver.cuStreamWriteValue32_v2)(stream.0, address, value, 0) };
@@ -160,7 +166,7 @@ impl Device {
     }
 
     /// Makes the stream wait until a value in memory is at least `value`, modulo 2^32.
-    pub fn wait_value(&self, address: u64, value: u32, stream: Stream) -> Result<(), CudaError> {
+    pub fn wait_value(&self, address: u64, value: u32, stream: Stream) -> Result<(), ExecutorError> {
         // SAFETY: as `write_value`.
         let status =
             unsafe { (self.driver.cuStreamWaitValue32_v2)(stream.0, address, value, self.wait_flags) };

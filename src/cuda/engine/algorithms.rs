@@ -4,84 +4,42 @@
 //! ranks are idle. It writes garbage to the result of the product, which the next run overwrites.
 
 use cudarc::driver::sys;
-use serde::{Deserialize, Serialize};
+use hir_executor::{AlgorithmUse, Machine, MatmulAlgorithm};
 
 use super::{Engine, ProcessGroup, Stream};
 use crate::{
-    CudaError, discover,
+    ExecutorError, discover,
     exchange::gather,
     executable::Command,
     library::Driver,
-    matmul::{CublasLtHandle, MatmulAlgorithm, PreparedMatmul},
+    matmul::{CublasLtHandle, PreparedMatmul},
 };
 
-/// What the times of algorithms depend on.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Machine {
-    /// The name of the GPU.
-    pub gpu: String,
-    /// The version of CUDA that the driver supports.
-    pub driver: String,
-    /// The version of cuBLASLt.
-    pub cublaslt: String,
-}
-
-impl Machine {
-    /// Describes the machine with this GPU.
-    ///
-    /// # Errors
-    /// cuBLASLt is missing, or a call of the driver fails.
-    pub(crate) fn of(driver: &Driver, device: sys::CUdevice) -> Result<Self, CudaError> {
-        let version = discover::driver_version(driver)?;
-        Ok(Self {
-            gpu: discover::name(driver, device)?,
-            driver: format!("{}.{}", version / 1000, version % 1000 / 10),
-            cublaslt: CublasLtHandle::library_version()?,
-        })
-    }
-}
-
-/// The products of all ranks for which algorithms were given.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct AlgorithmUse {
-    /// Number of different products of all ranks.
-    pub products: usize,
-    /// Number of those for which an algorithm was given.
-    pub given: usize,
-    /// The first product whose algorithm some rank refuses, and why.
-    pub refused: Option<(String, String)>,
+/// Describes the machine with this GPU.
+///
+/// # Errors
+/// cuBLASLt is missing, or a call of the driver fails.
+pub(crate) fn machine(driver: &Driver, device: sys::CUdevice) -> Result<Machine, ExecutorError> {
+    let version = discover::driver_version(driver)?;
+    Ok(Machine {
+        gpu: discover::name(driver, device)?,
+        driver: format!("{}.{}", version / 1000, version % 1000 / 10),
+        cublaslt: CublasLtHandle::library_version()?,
+    })
 }
 
 impl Engine {
-    /// Returns what describes the machines of all ranks, by rank. All ranks have to call this.
-    ///
-    /// # Errors
-    /// A library is missing, or a rank does not answer.
-    pub fn machines(&self, peers: &dyn ProcessGroup) -> Result<Vec<Machine>, CudaError> {
-        gather(peers, &Machine::of(self.device.driver, self.device.handle)?)
-    }
-
-    /// Returns what this rank runs on, and the version and the path of NCCL if the plan calls it.
-    ///
-    /// # Errors
-    /// cuBLASLt is missing, or a call of the driver fails.
-    pub fn own_machine(&self) -> Result<(Machine, Option<&str>), CudaError> {
-        let machine = Machine::of(self.device.driver, self.device.handle)?;
-        Ok((machine, self.comms.library.as_deref()))
-    }
-
     /// Makes every product use the algorithm that is given for it, and the others the one that cuBLASLt expects to be
     /// the fastest. All ranks have to call this with the same list, while nothing runs, and load inputs afterwards.
     ///
     /// # Errors
     /// A call fails, or a rank does not answer. An algorithm that some rank refuses is not an error: the result names it
     /// on all ranks, and the product keeps its own.
-    pub fn use_algorithms(
+    pub(super) fn use_algorithms(
         &mut self,
         peers: &dyn ProcessGroup,
         given: &[(String, MatmulAlgorithm)],
-    ) -> Result<AlgorithmUse, CudaError> {
+    ) -> Result<AlgorithmUse, ExecutorError> {
         peers.report_phase("setting the algorithms of matrix products");
         self.use_own_algorithms();
         let mut mine: Vec<(String, bool, Option<String>)> = Vec::new();
@@ -137,7 +95,7 @@ impl Engine {
         &self,
         product: usize,
         algorithm: MatmulAlgorithm,
-    ) -> Result<Option<String>, CudaError> {
+    ) -> Result<Option<String>, ExecutorError> {
         let Some((mut call, stream)) = self.product_call(product) else { return Ok(None) };
         call.set_algorithm(algorithm);
         if let Err(fault) = call.check(algorithm).and_then(|()| call.issue(stream)) {

@@ -3,7 +3,7 @@
 use hir_tensor::data::{Data, Element, each};
 
 /// Returns the bytes of all elements.
-pub fn of(data: &Data) -> &[u8] {
+pub(super) fn of(data: &Data) -> &[u8] {
     fn all<T: Element>(elements: &[T]) -> &[u8] {
         // SAFETY: elements are plain numbers without padding, bool included; the bytes are borrowed as they
         // are.

@@ -7,59 +7,17 @@
 
 use std::{rc::Rc, sync::Arc};
 
-use grammar::dtype::DType;
-
-use super::{Engine, IssueMode, RunProgress};
+use super::{Engine, IssueMode, ProgressWords};
 use crate::{
-    CudaError, ProcessGroup,
+    ExecutorError, ProcessGroup,
     buffer_assignment::PortMemory,
     device::{Device, Event, Stream},
     executable::CallerMemory,
     graph::Graph,
     library_state::LibraryState,
 };
+use hir_executor::{CallerPort, CallerPorts, PortBuffer};
 use hir_plan::{BufferNo, IoBinding, Plan, View, World};
-
-/// Memory that the caller passes for a run, for inputs or outputs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PortBuffer {
-    /// The name of its tensor.
-    pub name: String,
-    /// The element type.
-    pub dtype: DType,
-    /// The number of elements.
-    pub len: usize,
-    /// Whether the run reads it; otherwise the run writes it.
-    pub is_input: bool,
-    /// Whether the run copies it to or from memory of its own, because other ranks access this.
-    pub is_copied: bool,
-}
-
-/// The part of an input or output that this rank holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CallerPort {
-    /// The name of its tensor.
-    pub name: String,
-    /// Index in `CallerPorts::buffers`.
-    pub buffer: usize,
-    /// The offset of the first element, in elements.
-    pub offset: usize,
-    /// The extents, slowest dimension first.
-    pub shape: Vec<usize>,
-    /// The distance of neighbours along each dimension, in elements.
-    pub strides: Vec<usize>,
-}
-
-/// The inputs and outputs of a plan, in the order of the program's header, and the memory that they need.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CallerPorts {
-    /// The buffers for which a run needs addresses.
-    pub buffers: Vec<PortBuffer>,
-    /// Row-major tensors, each a buffer of its own; `None` where this rank holds no part.
-    pub inputs: Vec<Option<CallerPort>>,
-    /// Views, also of buffers of inputs; `None` where this rank holds no part.
-    pub outputs: Vec<Option<CallerPort>>,
-}
 
 /// How a buffer of the caller is used.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -88,7 +46,7 @@ pub(crate) struct CallerProgram {
     has_shared_inputs: bool,
     is_warm: bool,
     /// Why runs that the caller allows to be captured are issued step by step.
-    capture_obstacle: Option<CudaError>,
+    capture_obstacle: Option<ExecutorError>,
     /// Whether runs are captured: the caller allows it, and the plans of all ranks can be captured.
     captures: bool,
     /// The captured runs, with the addresses that they use.
@@ -108,11 +66,11 @@ impl CallerProgram {
         device: Rc<Device>,
         libraries: &mut LibraryState,
         captures: bool,
-    ) -> Result<Self, CudaError> {
+    ) -> Result<Self, ExecutorError> {
         let engine = Engine::with_ports(world, peers, device, libraries, false, PortMemory::Caller)?;
         let assignment = &engine.memory.assignment;
         if assignment.shares_memory() && !engine.has_device_barrier() {
-            return Err(CudaError::Environment(
+            return Err(ExecutorError::Environment(
                 "ranks share memory, but not every rank can map the memory of all others".to_owned(),
             ));
         }
@@ -165,8 +123,8 @@ impl CallerProgram {
     }
 
     /// Returns the progress, for use by another thread.
-    pub fn progress(&self) -> Arc<RunProgress> {
-        self.engine.progress()
+    pub fn progress(&self) -> Arc<ProgressWords> {
+        Arc::clone(&self.engine.progress)
     }
 
     /// Issues a run behind the work on the caller's stream; later work on the stream waits for it. All ranks have to issue
@@ -179,9 +137,9 @@ impl CallerProgram {
         addresses: &[u64],
         stream: Stream,
         peers: &dyn ProcessGroup,
-    ) -> Result<(), CudaError> {
+    ) -> Result<(), ExecutorError> {
         if addresses.len() != self.uses.len() {
-            return Err(CudaError::Internal(format!(
+            return Err(ExecutorError::Internal(format!(
                 "{} addresses were passed for {} buffers",
                 addresses.len(),
                 self.uses.len()
@@ -225,7 +183,7 @@ impl CallerProgram {
 
     /// Returns the index of the captured run with these addresses, which it captures if they repeat. Without one, makes the
     /// commands use the addresses.
-    fn graph(&mut self, addresses: &[u64]) -> Result<Option<usize>, CudaError> {
+    fn graph(&mut self, addresses: &[u64]) -> Result<Option<usize>, ExecutorError> {
         self.last.1 = if self.last.0 == addresses { self.last.1 + 1 } else { 0 };
         if self.last.1 == 0 {
             self.last.0 = addresses.to_vec();
@@ -244,7 +202,7 @@ impl CallerProgram {
     }
 
     /// Copies the inputs that are not used in place, or such outputs.
-    fn copy(&self, addresses: &[u64], inputs: bool) -> Result<(), CudaError> {
+    fn copy(&self, addresses: &[u64], inputs: bool) -> Result<(), ExecutorError> {
         let device = &self.engine.device;
         for ((port, it), callers) in self.ports.buffers.iter().zip(&self.uses).zip(addresses) {
             let Use::Copied { address, bytes } = *it else { continue };
@@ -259,7 +217,11 @@ impl CallerProgram {
 }
 
 /// Returns the ports of a plan, and how each of their buffers is used.
-fn ports(plan: &Plan, engine: &Engine, memory: &CallerMemory) -> Result<(CallerPorts, Vec<Use>), CudaError> {
+fn ports(
+    plan: &Plan,
+    engine: &Engine,
+    memory: &CallerMemory,
+) -> Result<(CallerPorts, Vec<Use>), ExecutorError> {
     let mut found = CallerPorts { buffers: Vec::new(), inputs: Vec::new(), outputs: Vec::new() };
     let mut uses = Vec::new();
     // By entry of `uses`: the buffer of the plan.

@@ -6,7 +6,7 @@ use grammar::dtype::Class;
 
 use super::{Engine, Input, bytes};
 use crate::{
-    CudaError, ProcessGroup,
+    ExecutorError, ProcessGroup,
     device::Stream,
     kernels::{BLOCK, CommonKernel},
 };
@@ -24,7 +24,11 @@ impl Engine {
     ///
     /// # Errors
     /// An input does not fit, or a call fails.
-    pub fn load_inputs(&mut self, inputs: &[Arc<Data>], peers: &dyn ProcessGroup) -> Result<(), CudaError> {
+    pub(super) fn load_inputs(
+        &mut self,
+        inputs: &[Arc<Data>],
+        peers: &dyn ProcessGroup,
+    ) -> Result<(), ExecutorError> {
         let rank = self.plan().rank;
         // Signals only increase, so they keep their values.
         let signal_bytes = self.memory.assignment.signal_bytes;
@@ -38,7 +42,7 @@ impl Engine {
         let (private, bytes) = self.memory.private_segment();
         self.device.memset(private, 0xff, bytes, self.main_stream)?;
         if inputs.len() != self.inputs.len() {
-            return Err(CudaError::Internal(format!(
+            return Err(ExecutorError::Internal(format!(
                 "{} inputs were passed, {} are expected",
                 inputs.len(),
                 self.inputs.len()
@@ -48,7 +52,7 @@ impl Engine {
             let Some(it) = input else { continue };
             let bytes = bytes::of(data);
             if bytes.len() != it.bytes {
-                return Err(CudaError::Internal(format!(
+                return Err(ExecutorError::Internal(format!(
                     "{} bytes were passed for an input of {} bytes",
                     bytes.len(),
                     it.bytes
@@ -64,7 +68,7 @@ impl Engine {
     }
 
     /// Returns the outputs of the last run from host memory.
-    pub(super) fn read_outputs(&self) -> Result<Vec<Option<DenseTensor>>, CudaError> {
+    pub(super) fn read_outputs(&self) -> Result<Vec<Option<DenseTensor>>, ExecutorError> {
         let mut blocks = Vec::with_capacity(self.outputs.len());
         for output in &self.outputs {
             blocks.push(match output {
@@ -73,7 +77,7 @@ impl Engine {
                     // SAFETY: `host_buffer` has this many bytes, and the copies to it are complete.
                     let bytes = unsafe { std::slice::from_raw_parts(it.host_buffer, it.bytes) };
                     let whole = of_little_endian(it.dtype, bytes)
-                        .map_err(|it| CudaError::Internal(format!("cannot read an output: {it}")))?;
+                        .map_err(|it| ExecutorError::Internal(format!("cannot read an output: {it}")))?;
                     Some(DenseTensor::full(it.view.shape.clone(), whole.gather(&it.view)))
                 }
             });
@@ -86,7 +90,7 @@ impl Engine {
     ///
     /// # Errors
     /// A view lies outside its buffer, or a call fails.
-    pub fn read_views(&self, views: &[&View]) -> Result<Vec<DenseTensor>, CudaError> {
+    pub(super) fn read_views(&self, views: &[&View]) -> Result<Vec<DenseTensor>, ExecutorError> {
         let rank = self.plan().rank;
         let mut blocks = Vec::with_capacity(views.len());
         for view in views {
@@ -94,14 +98,14 @@ impl Engine {
             let mut bytes = vec![0; self.memory.assignment.ranks[rank].buffers[view.buffer as usize].bytes];
             self.device.read(&mut bytes, self.memory.buffer_address(rank, view.buffer)?)?;
             let whole = of_little_endian(self.memory.view_dtype(rank, view), &bytes)
-                .map_err(|it| CudaError::Internal(format!("cannot read a tensor: {it}")))?;
+                .map_err(|it| ExecutorError::Internal(format!("cannot read a tensor: {it}")))?;
             blocks.push(DenseTensor::full(view.shape.clone(), whole.gather(view)));
         }
         Ok(blocks)
     }
 
     /// Copies the outputs to the host after the work on a stream.
-    pub(super) fn copy_outputs_to_host(&self, stream: Stream) -> Result<(), CudaError> {
+    pub(super) fn copy_outputs_to_host(&self, stream: Stream) -> Result<(), ExecutorError> {
         self.outputs
             .iter()
             .flatten()
@@ -110,7 +114,7 @@ impl Engine {
 
     /// Overwrites the outputs that the program writes to, so that elements that a run does not write become
     /// visible.
-    pub(super) fn poison(&self) -> Result<(), CudaError> {
+    pub(super) fn poison(&self) -> Result<(), ExecutorError> {
         self.outputs
             .iter()
             .flatten()
@@ -119,7 +123,7 @@ impl Engine {
     }
 
     /// Negates the floating-point elements of the inputs for which `is_chosen` returns true.
-    pub(super) fn negate_inputs(&self, is_chosen: impl Fn(&Input) -> bool) -> Result<(), CudaError> {
+    pub(super) fn negate_inputs(&self, is_chosen: impl Fn(&Input) -> bool) -> Result<(), ExecutorError> {
         let kernel = self.executable.common_kernel(CommonKernel::Negate);
         for (input, port) in self.inputs.iter().zip(&self.plan().inputs) {
             let Some(it) = input.as_ref().filter(|it| it.bytes > 0 && is_chosen(it)) else { continue };
@@ -135,7 +139,7 @@ impl Engine {
     }
 
     /// Restores the inputs that the program has written to.
-    pub(super) fn restore(&self) -> Result<(), CudaError> {
+    pub(super) fn restore(&self) -> Result<(), ExecutorError> {
         for it in self.inputs.iter().flatten() {
             if let Some(backup) = it.backup.filter(|_| it.bytes > 0) {
                 self.device.copy(it.address, backup, it.bytes, self.main_stream)?;

@@ -1,7 +1,7 @@
 //! Compares the outputs of a run bit by bit with those of an earlier run.
 
 use super::{Engine, Output, bytes};
-use crate::{CudaError, ProcessGroup};
+use crate::{ExecutorError, ProcessGroup};
 use hir_tensor::{
     data::{Data, bytes::of_little_endian},
     shard::unravel_index,
@@ -23,15 +23,15 @@ impl Engine {
     }
 
     /// Describes the first element of this rank's outputs on the host that differs from `kept`.
-    pub(super) fn difference(&self, kept: &KeptOutputs) -> Result<Option<String>, CudaError> {
+    pub(super) fn difference(&self, kept: &KeptOutputs) -> Result<Option<String>, ExecutorError> {
         for ((output, port), before) in self.outputs.iter().zip(&self.plan().outputs).zip(kept) {
             let (Some(it), now) = (output, host_bytes(output.as_ref())) else { continue };
             if now == before {
                 continue;
             }
-            let part = |bytes: &[u8]| -> Result<Data, CudaError> {
+            let part = |bytes: &[u8]| -> Result<Data, ExecutorError> {
                 let whole = of_little_endian(it.dtype, bytes)
-                    .map_err(|it| CudaError::Internal(format!("cannot compare an output: {it}")))?;
+                    .map_err(|it| ExecutorError::Internal(format!("cannot compare an output: {it}")))?;
                 Ok(whole.gather(&it.view))
             };
             let (now, before) = (part(now)?, part(before)?);
@@ -60,7 +60,7 @@ impl Engine {
 pub(super) fn earliest_difference(
     peers: &dyn ProcessGroup,
     mine: Option<(u64, String)>,
-) -> Result<Option<(u64, String)>, CudaError> {
+) -> Result<Option<(u64, String)>, ExecutorError> {
     let mine = mine.map_or(Vec::new(), |(run, text)| [&run.to_le_bytes()[..], text.as_bytes()].concat());
     let all = peers.all_gather(&mine)?;
     let decode = |it: &Vec<u8>| {

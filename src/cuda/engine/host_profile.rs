@@ -12,11 +12,12 @@ use std::{
 
 use super::{Engine, IssueMode};
 use crate::{
-    CudaError, ProcessGroup,
+    ExecutorError, ProcessGroup,
     device::{Event, Stream},
     executable::{Command, ScheduledCommand},
     signals::SignalOp,
 };
+use hir_executor::{CallCost, HostProfile};
 
 /// A kind of call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,77 +107,32 @@ impl CallKind {
     }
 }
 
-/// The cost of the bare calls of one kind.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct CallCost {
-    /// The kind of call.
-    pub name: &'static str,
-    /// Number of calls in one run.
-    pub count: usize,
-    /// Microseconds of a call: the median over rounds.
-    pub microseconds: f64,
+/// Encodes the profile for other ranks: count and time of each kind, then the run, the graph and the rounds. A graph may have no
+/// nodes; if none was measured, their number is negative.
+fn encode(profile: &HostProfile) -> Vec<u8> {
+    let of = |kind: &CallKind| profile.calls.iter().find(|it| it.name == kind.name());
+    let calls = KINDS.iter().flat_map(|it| of(it).map_or([0.0; 2], |it| [it.count as f64, it.microseconds]));
+    let (graph, nodes) = profile.graph.map_or(([0.0; 2], -1.0), |(times, nodes)| (times, nodes as f64));
+    let numbers = calls.chain(profile.run).chain(graph).chain([nodes, profile.rounds as f64]);
+    numbers.flat_map(f64::to_le_bytes).collect()
 }
 
-/// The host time of issuing a plan on one rank, in microseconds.
-#[derive(Clone, Debug, PartialEq)]
-pub struct HostProfile {
-    /// The rank with the largest ratio of the way in which runs are issued.
-    pub rank: usize,
-    /// Number of rounds, each of which measures everything once.
-    pub rounds: usize,
-    /// The kinds of calls that the plan contains.
-    pub calls: Vec<CallCost>,
-    /// A run issued command by command: median and minimum over rounds.
-    pub run: [f64; 2],
-    /// One replay of the captured plan (median and minimum over rounds), and the number of its nodes. A replay sets the
-    /// values of signals and launches the graph.
-    pub graph: Option<([f64; 2], usize)>,
-}
-
-impl HostProfile {
-    /// Returns the cost of all bare calls of one run.
-    pub fn bare_cost(&self) -> f64 {
-        self.calls.iter().map(|it| it.count as f64 * it.microseconds).sum()
-    }
-
-    /// Returns the cost of a run that is issued command by command relative to its bare calls.
-    pub fn ratio(&self) -> f64 {
-        self.run[0] / self.bare_cost().max(1e-3)
-    }
-
-    /// Returns the cost of a replay of the captured plan relative to the bare calls of the plan.
-    pub fn graph_ratio(&self) -> Option<f64> {
-        self.graph.map(|([median, _], _)| median / self.bare_cost().max(1e-3))
-    }
-
-    /// Encodes the profile for other ranks: count and time of each kind, then the run, the graph and the rounds. A graph may have no
-    /// nodes; if none was measured, their number is negative.
-    fn encode(&self) -> Vec<u8> {
-        let of = |kind: &CallKind| self.calls.iter().find(|it| it.name == kind.name());
-        let calls =
-            KINDS.iter().flat_map(|it| of(it).map_or([0.0; 2], |it| [it.count as f64, it.microseconds]));
-        let (graph, nodes) = self.graph.map_or(([0.0; 2], -1.0), |(times, nodes)| (times, nodes as f64));
-        let numbers = calls.chain(self.run).chain(graph).chain([nodes, self.rounds as f64]);
-        numbers.flat_map(f64::to_le_bytes).collect()
-    }
-
-    fn decode(rank: usize, bytes: &[u8]) -> Option<Self> {
-        let numbers: Vec<f64> = bytes.as_chunks::<8>().0.iter().map(|it| f64::from_le_bytes(*it)).collect();
-        let (calls, rest) = numbers.split_at_checked(2 * KINDS.len())?;
-        let &[run, least, graph, least_graph, nodes, rounds] = rest else { return None };
-        let call = |(kind, it): (&CallKind, &[f64; 2])| CallCost {
-            name: kind.name(),
-            count: it[0] as usize,
-            microseconds: it[1],
-        };
-        let calls = KINDS.iter().zip(calls.as_chunks::<2>().0).map(call).filter(|it| it.count > 0);
-        let graph = (nodes >= 0.0).then_some(([graph, least_graph], nodes as usize));
-        Some(Self { rank, rounds: rounds as usize, calls: calls.collect(), run: [run, least], graph })
-    }
+fn decode(rank: usize, bytes: &[u8]) -> Option<HostProfile> {
+    let numbers: Vec<f64> = bytes.as_chunks::<8>().0.iter().map(|it| f64::from_le_bytes(*it)).collect();
+    let (calls, rest) = numbers.split_at_checked(2 * KINDS.len())?;
+    let &[run, least, graph, least_graph, nodes, rounds] = rest else { return None };
+    let call = |(kind, it): (&CallKind, &[f64; 2])| CallCost {
+        name: kind.name(),
+        count: it[0] as usize,
+        microseconds: it[1],
+    };
+    let calls = KINDS.iter().zip(calls.as_chunks::<2>().0).map(call).filter(|it| it.count > 0);
+    let graph = (nodes >= 0.0).then_some(([graph, least_graph], nodes as usize));
+    Some(HostProfile { rank, rounds: rounds as usize, calls: calls.collect(), run: [run, least], graph })
 }
 
 /// Returns the number of measured rounds for all ranks; `round` is the time of one round on this rank.
-fn measured_rounds(round: Duration, peers: &dyn ProcessGroup) -> Result<usize, CudaError> {
+fn measured_rounds(round: Duration, peers: &dyn ProcessGroup) -> Result<usize, ExecutorError> {
     let all = peers.all_gather(&round.as_secs_f64().to_le_bytes())?;
     let slowest = all.iter().filter_map(|it| it.first_chunk::<8>()).map(|it| f64::from_le_bytes(*it));
     let rounds = SPAN.as_secs_f64() / slowest.fold(f64::MIN_POSITIVE, f64::max);
@@ -199,7 +155,11 @@ impl Engine {
     ///
     /// # Errors
     /// A call fails.
-    pub fn profile_host(&mut self, peers: &dyn ProcessGroup, graph: bool) -> Result<HostProfile, CudaError> {
+    pub(super) fn profile_host(
+        &mut self,
+        peers: &dyn ProcessGroup,
+        graph: bool,
+    ) -> Result<HostProfile, ExecutorError> {
         let captured = if graph { Some(self.capture(false)?) } else { None };
         let (mut runs, mut launches) = (Vec::new(), Vec::new());
         let mut bare: [Vec<f64>; KINDS.len()] = array::from_fn(|_| Vec::new());
@@ -240,8 +200,8 @@ impl Engine {
             run: summary(runs),
             graph: captured.map(|it| (summary(launches), it.nodes)),
         };
-        let all = peers.all_gather(&mine.encode())?;
-        let all = all.iter().enumerate().filter_map(|(rank, bytes)| HostProfile::decode(rank, bytes));
+        let all = peers.all_gather(&encode(&mine))?;
+        let all = all.iter().enumerate().filter_map(|(rank, bytes)| decode(rank, bytes));
         let ratio = |it: &HostProfile| it.graph_ratio().unwrap_or(it.ratio());
         Ok(all.max_by(|a, b| ratio(a).total_cmp(&ratio(b))).unwrap_or(mine))
     }
@@ -251,8 +211,8 @@ impl Engine {
     fn time_when_idle(
         &mut self,
         peers: &dyn ProcessGroup,
-        issue: impl FnOnce(&mut Self) -> Result<(), CudaError>,
-    ) -> Result<f64, CudaError> {
+        issue: impl FnOnce(&mut Self) -> Result<(), ExecutorError>,
+    ) -> Result<f64, ExecutorError> {
         self.reset_between_runs(peers)?;
         self.synchronize()?;
         let begin = Instant::now();
@@ -265,7 +225,7 @@ impl Engine {
 
     /// Returns the time of all repetitions of the calls of one kind, in microseconds, and the number of these
     /// calls in one run.
-    fn time_bare_calls(&self, kind: CallKind) -> Result<(f64, usize), CudaError> {
+    fn time_bare_calls(&self, kind: CallKind) -> Result<(f64, usize), ExecutorError> {
         let device = &self.device;
         let own = |it: &&ScheduledCommand| CallKind::of(&it.command) == Some(kind);
         let steps: Vec<&ScheduledCommand> = self.executable.commands.iter().filter(own).collect();
@@ -324,13 +284,13 @@ mod tests {
         };
         assert_eq!(host.bare_cost(), 45.0);
         assert_eq!((host.ratio(), host.graph_ratio()), (2.0, Some(7.0 / 45.0)));
-        assert_eq!(HostProfile::decode(3, &host.encode()), Some(host.clone()));
+        assert_eq!(decode(3, &encode(&host)), Some(host.clone()));
         // A rank without work has a graph without nodes.
         for graph in [None, Some(([1.5, 1.0], 0))] {
             let other = HostProfile { graph, ..host.clone() };
-            assert_eq!(HostProfile::decode(3, &other.encode()), Some(other));
+            assert_eq!(decode(3, &encode(&other)), Some(other));
         }
-        assert_eq!(HostProfile::decode(0, &[0; 8]), None);
+        assert_eq!(decode(0, &[0; 8]), None);
     }
 
     #[test]
@@ -340,9 +300,9 @@ mod tests {
     }
 
     #[test]
-    fn long_rounds_are_few() -> Result<(), CudaError> {
+    fn long_rounds_are_few() -> Result<(), ExecutorError> {
         let rounds =
-            |microseconds| measured_rounds(Duration::from_micros(microseconds), &crate::SingleProcess);
+            |microseconds| measured_rounds(Duration::from_micros(microseconds), &hir_executor::SingleProcess);
         assert_eq!([rounds(0)?, rounds(1_000)?, rounds(5_000)?, rounds(1_000_000)?], [201, 201, 100, 21]);
         Ok(())
     }

@@ -7,29 +7,9 @@
 use rustc_hash::FxHashMap;
 
 use super::{Engine, IssueMode};
-use crate::{CudaError, ProcessGroup, device::Event};
+use crate::{ExecutorError, ProcessGroup, device::Event};
+use hir_executor::LineProfile;
 use hir_plan::{Inst, InstKind, Plan, Traffic};
-
-/// The cost of one kind of work of a source line.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct LineProfile {
-    /// The line; 0 for the end of the program.
-    pub line: u32,
-    /// The kind of work, in a word.
-    pub work: String,
-    /// Number of instructions in one run.
-    pub count: usize,
-    /// Bytes that the communications and copies of one run move, counted as nccl-tests counts them.
-    pub bytes: usize,
-    /// Microseconds of one run on the slowest rank. Instructions that run in one kernel are timed as one of
-    /// them.
-    pub microseconds: f64,
-    /// Ratio of bus bandwidth to algorithm bandwidth, as in nccl-tests: `2 (n-1) / n` for an all-reduce of
-    /// `n` ranks.
-    pub bus_factor: f64,
-    /// The line whose kernel also does the work of this line, if this line has no command of its own.
-    pub fused_into: Option<u32>,
-}
 
 /// Number of runs that are averaged.
 const RUNS: usize = 3;
@@ -39,7 +19,10 @@ impl Engine {
     ///
     /// # Errors
     /// A call fails.
-    pub fn profile_lines(&mut self, peers: &dyn ProcessGroup) -> Result<Vec<LineProfile>, CudaError> {
+    pub(super) fn profile_lines(
+        &mut self,
+        peers: &dyn ProcessGroup,
+    ) -> Result<Vec<LineProfile>, ExecutorError> {
         let marks = self.marks()?;
         let mut table = Table::of(self.plan());
         let timed = self.timed_insts();
@@ -100,14 +83,17 @@ impl Engine {
     }
 
     /// Returns two events for each command that does work on the device.
-    pub(super) fn marks(&self) -> Result<Vec<Option<(Event, Event)>>, CudaError> {
+    pub(super) fn marks(&self) -> Result<Vec<Option<(Event, Event)>>, ExecutorError> {
         let events = || Ok((self.device.event(true)?, self.device.event(true)?));
         let commands = self.executable.commands.iter();
         commands.map(|it| it.command.is_graph_node().then(events).transpose()).collect()
     }
 
     /// Issues all commands, each between its events.
-    pub(super) fn issue_with_events(&mut self, marks: &[Option<(Event, Event)>]) -> Result<(), CudaError> {
+    pub(super) fn issue_with_events(
+        &mut self,
+        marks: &[Option<(Event, Event)>],
+    ) -> Result<(), ExecutorError> {
         self.begin(IssueMode::Plain)?;
         for (step, mark) in self.executable.commands.iter().zip(marks) {
             if let Some((begin, _)) = mark {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Input, Output};
 use crate::{
-    CudaError, ProcessGroup,
+    ExecutorError, ProcessGroup,
     buffer_assignment::{self, PortMemory},
     comm::Communicators,
     device::{Device, ResourceMark, Stream},
@@ -37,10 +37,10 @@ impl Prepared {
         libraries: &mut LibraryState,
         again: bool,
         ports: PortMemory,
-    ) -> Result<Self, CudaError> {
+    ) -> Result<Self, ExecutorError> {
         match Self::attempt(world, peers, device, libraries, ports) {
             // Resources kept from earlier plans may occupy the memory: free them and try again.
-            Err(CudaError::OutOfMemory { .. }) if again => {
+            Err(ExecutorError::OutOfMemory { .. }) if again => {
                 device.release(&ResourceMark::default(), peers)?;
                 libraries.comm_cache.destroy_all()?;
                 device.free_memory(peers)?;
@@ -56,7 +56,7 @@ impl Prepared {
         device: &Device,
         libraries: &mut LibraryState,
         ports: PortMemory,
-    ) -> Result<Self, CudaError> {
+    ) -> Result<Self, ExecutorError> {
         let rank = peers.rank();
         let first = device.stream(false)?;
         let mut memory = agree_on_errors(DeviceMemory::new(device, world, rank, first, ports), peers)?;
@@ -84,7 +84,7 @@ fn inputs(
     written: &[bool],
     device: &Device,
     memory: &mut DeviceMemory,
-) -> Result<Vec<Option<Input>>, CudaError> {
+) -> Result<Vec<Option<Input>>, ExecutorError> {
     let mut inputs = Vec::new();
     for port in &plan.inputs {
         inputs.push(match &port.shard.view {
@@ -108,7 +108,7 @@ fn outputs(
     written: &[bool],
     device: &Device,
     memory: &DeviceMemory,
-) -> Result<Vec<Option<Output>>, CudaError> {
+) -> Result<Vec<Option<Output>>, ExecutorError> {
     let mut outputs = Vec::new();
     for port in &plan.outputs {
         outputs.push(match &port.shard.view {
@@ -135,10 +135,10 @@ fn outputs(
 
 /// Returns the error of the lowest failing rank on every rank, if it is `Unsupported` or `OutOfMemory`. Any
 /// other error is returned on the failing rank alone; the watchdog of the job notifies the others.
-fn agree_on_errors<T>(made: Result<T, CudaError>, peers: &dyn ProcessGroup) -> Result<T, CudaError> {
+fn agree_on_errors<T>(made: Result<T, ExecutorError>, peers: &dyn ProcessGroup) -> Result<T, ExecutorError> {
     let mine = match &made {
         Ok(_) => None,
-        Err(refused @ (CudaError::Unsupported { .. } | CudaError::OutOfMemory { .. })) => {
+        Err(refused @ (ExecutorError::Unsupported { .. } | ExecutorError::OutOfMemory { .. })) => {
             Some(refused.clone())
         }
         Err(other) => return Err(other.clone()),

@@ -9,7 +9,7 @@
 //! would not be noticed.
 
 use super::{Engine, IssueMode, difference::earliest_difference};
-use crate::{CudaError, ProcessGroup};
+use crate::{ExecutorError, ProcessGroup};
 use hir_tensor::generate::mix;
 
 /// Maximum delay of a stream in nanoseconds: several times the duration of a small plan.
@@ -30,14 +30,14 @@ impl Engine {
     ///
     /// # Errors
     /// A call fails.
-    pub fn stress(
+    pub(super) fn stress(
         &mut self,
         peers: &dyn ProcessGroup,
         runs: usize,
         seed: u64,
         graph: bool,
         on_run: &dyn Fn(usize),
-    ) -> Result<Option<String>, CudaError> {
+    ) -> Result<Option<String>, ExecutorError> {
         let streams = self.executable.streams.len();
         self.delays = Some(self.device.allocate(self.plan().rank, 8 * streams)?);
         let captured = if graph { Some(self.capture(true)?) } else { None };
@@ -80,7 +80,7 @@ impl Engine {
         is_negated: bool,
         changes: bool,
         peers: &dyn ProcessGroup,
-    ) -> Result<(), CudaError> {
+    ) -> Result<(), ExecutorError> {
         self.reset_between_runs(peers)?;
         // An input that the program writes was restored just now.
         self.negate_inputs(|it| if it.backup.is_some() { is_negated } else { changes })?;
@@ -88,7 +88,7 @@ impl Engine {
     }
 
     /// Uploads the delays of the next run.
-    fn upload_delays(&self, seed: u64, run: usize) -> Result<(), CudaError> {
+    fn upload_delays(&self, seed: u64, run: usize) -> Result<(), ExecutorError> {
         let Some(delays) = self.delays else { return Ok(()) };
         let rank = self.plan().rank;
         let times =

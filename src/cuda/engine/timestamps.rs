@@ -11,27 +11,8 @@ use std::{
 };
 
 use super::Engine;
-use crate::{CudaError, ProcessGroup, device::Event};
-
-/// When an instruction ran, in microseconds since the first one of all ranks.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct InstTime {
-    /// The index of the instruction in `Plan::code`.
-    pub inst: u32,
-    /// When it began.
-    pub begin: f64,
-    /// When it ended.
-    pub end: f64,
-}
-
-/// The times of one run.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RunTimes {
-    /// By rank, in issue order.
-    pub ranks: Vec<Vec<InstTime>>,
-    /// The largest possible difference between the clocks of two ranks of one host, in microseconds.
-    pub error: f64,
-}
+use crate::{ExecutorError, ProcessGroup, device::Event};
+use hir_executor::{InstTime, RunTimes};
 
 /// Number of readings of the clock, of which the most precise one is used.
 const READINGS: usize = 20;
@@ -51,7 +32,7 @@ impl Engine {
     ///
     /// # Errors
     /// A call fails.
-    pub fn measure_times(&mut self, peers: &dyn ProcessGroup) -> Result<RunTimes, CudaError> {
+    pub(super) fn measure_times(&mut self, peers: &dyn ProcessGroup) -> Result<RunTimes, ExecutorError> {
         let marks = self.marks()?;
         let gate = self.device.pinned_words(1)?;
         // Two events beside each command. See `Engine::time` for the gate.
@@ -83,11 +64,11 @@ impl Engine {
                 mine.extend(time.to_le_bytes());
             }
         }
-        Ok(RunTimes::of(&peers.all_gather(&mine)?))
+        Ok(run_times(&peers.all_gather(&mine)?))
     }
 
     /// Reads the clock while an event is recorded on the idle main stream.
-    fn read_clock(&self) -> Result<ClockReading, CudaError> {
+    fn read_clock(&self) -> Result<ClockReading, ExecutorError> {
         let mut best: Option<ClockReading> = None;
         for _ in 0..READINGS {
             let event = self.device.event(true)?;
@@ -99,7 +80,7 @@ impl Engine {
                 best = Some(ClockReading { event, time: before + error, error });
             }
         }
-        best.ok_or_else(|| CudaError::Internal("the clock was not read".to_owned()))
+        best.ok_or_else(|| ExecutorError::Internal("the clock was not read".to_owned()))
     }
 }
 
@@ -108,33 +89,31 @@ fn host_microseconds() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |it| it.as_nanos() as f64 / 1e3)
 }
 
-impl RunTimes {
-    /// Reads the messages of all ranks: the error of the clock, and an index and two times for each command.
-    fn of(messages: &[Vec<u8>]) -> Self {
-        let (mut ranks, mut errors) = (Vec::new(), Vec::new());
-        for message in messages {
-            let (head, rest) = message.split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
-            errors.push(f64::from_le_bytes(*head));
-            let times = rest.as_chunks::<20>().0.iter().map(|it| {
-                let [a, b, c, d, times @ ..] = *it;
-                let [begin, end] = [0, 8].map(|at| {
-                    let mut word = [0; 8];
-                    word.copy_from_slice(&times[at..at + 8]);
-                    f64::from_le_bytes(word)
-                });
-                InstTime { inst: u32::from_le_bytes([a, b, c, d]), begin, end }
+/// Reads the messages of all ranks: the error of the clock, and an index and two times for each command.
+fn run_times(messages: &[Vec<u8>]) -> RunTimes {
+    let (mut ranks, mut errors) = (Vec::new(), Vec::new());
+    for message in messages {
+        let (head, rest) = message.split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
+        errors.push(f64::from_le_bytes(*head));
+        let times = rest.as_chunks::<20>().0.iter().map(|it| {
+            let [a, b, c, d, times @ ..] = *it;
+            let [begin, end] = [0, 8].map(|at| {
+                let mut word = [0; 8];
+                word.copy_from_slice(&times[at..at + 8]);
+                f64::from_le_bytes(word)
             });
-            ranks.push(times.collect::<Vec<_>>());
-        }
-        let first = ranks.iter().flatten().map(|it| it.begin).fold(f64::INFINITY, f64::min);
-        for it in ranks.iter_mut().flatten() {
-            (it.begin, it.end) = (it.begin - first, it.end - first);
-        }
-        // Two ranks may differ in opposite directions.
-        errors.sort_by(|a, b| b.total_cmp(a));
-        let error = if ranks.len() > 1 { errors.iter().take(2).sum() } else { 0.0 };
-        Self { ranks, error }
+            InstTime { inst: u32::from_le_bytes([a, b, c, d]), begin, end }
+        });
+        ranks.push(times.collect::<Vec<_>>());
     }
+    let first = ranks.iter().flatten().map(|it| it.begin).fold(f64::INFINITY, f64::min);
+    for it in ranks.iter_mut().flatten() {
+        (it.begin, it.end) = (it.begin - first, it.end - first);
+    }
+    // Two ranks may differ in opposite directions.
+    errors.sort_by(|a, b| b.total_cmp(a));
+    let error = if ranks.len() > 1 { errors.iter().take(2).sum() } else { 0.0 };
+    RunTimes { ranks, error }
 }
 
 #[cfg(test)]
@@ -152,7 +131,7 @@ mod tests {
             }
             bytes
         };
-        let it = RunTimes::of(&[
+        let it = run_times(&[
             message(1.5, &[(3, 110.0, 112.0), (4, 112.5, 120.0)]),
             message(2.0, &[(3, 108.0, 111.0)]),
             message(0.5, &[]),
@@ -160,6 +139,6 @@ mod tests {
         let time = |inst, begin, end| InstTime { inst, begin, end };
         assert_eq!(it.ranks, [vec![time(3, 2.0, 4.0), time(4, 4.5, 12.0)], vec![time(3, 0.0, 3.0)], vec![]]);
         assert_eq!(it.error, 3.5);
-        assert_eq!(RunTimes::of(&[message(9.0, &[])]).error, 0.0);
+        assert_eq!(run_times(&[message(9.0, &[])]).error, 0.0);
     }
 }

@@ -6,43 +6,13 @@ use std::sync::atomic::Ordering;
 use rustc_hash::FxHashSet;
 
 use super::{Engine, IssueMode, difference::earliest_difference};
-use crate::{CudaError, ProcessGroup, executable::ScheduledCommand};
-use hir_tensor::dense::DenseTensor;
+use crate::{ExecutorError, ProcessGroup, executable::ScheduledCommand};
+use hir_executor::{TimedRuns, Timing, WarmUp};
 
-/// Times of several runs, over all ranks.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Timing {
-    /// Microseconds of each run on the slowest rank.
-    pub runs: Vec<f64>,
-    /// Number of nodes of the captured graph; `None` if the runs were issued command by command.
-    pub nodes: Option<usize>,
-}
-
-impl Timing {
-    /// Returns a quantile of the runs in microseconds: 0.5 is the median.
-    pub fn quantile(&self, part: f64) -> f64 {
-        let mut runs = self.runs.clone();
-        runs.sort_by(f64::total_cmp);
-        let at = ((runs.len() as f64 * part).ceil() as usize).clamp(1, runs.len().max(1)) - 1;
-        runs.get(at).copied().unwrap_or(0.0)
-    }
-
-    /// Returns the maximum over ranks for each run.
-    fn slowest(ranks: &[Vec<f64>]) -> Vec<f64> {
-        let count = ranks.iter().map(Vec::len).min().unwrap_or(0);
-        (0..count).map(|run| ranks.iter().map(|it| it[run]).fold(0.0, f64::max)).collect()
-    }
-}
-
-/// What timed runs have given.
-#[derive(Clone, Debug)]
-pub struct TimedRuns {
-    /// The times.
-    pub timing: Timing,
-    /// The outputs of the last run, indexed by output.
-    pub outputs: Vec<Option<DenseTensor>>,
-    /// The first element, over all ranks, that differs from that of the run before the timed ones, in words.
-    pub difference: Option<String>,
+/// Returns the maximum over ranks for each run.
+fn slowest(ranks: &[Vec<f64>]) -> Vec<f64> {
+    let count = ranks.iter().map(Vec::len).min().unwrap_or(0);
+    (0..count).map(|run| ranks.iter().map(|it| it[run]).fold(0.0, f64::max)).collect()
 }
 
 /// One of several runs that are timed together.
@@ -51,15 +21,6 @@ pub(super) struct Turn {
     /// The number of the variant of the plan that runs.
     pub variant: usize,
     pub is_timed: bool,
-}
-
-/// The runs before the timed ones.
-#[derive(Clone, Copy, Debug)]
-pub struct WarmUp {
-    /// Their minimum number.
-    pub runs: usize,
-    /// True for more of them, until the GPUs are as warm as in a long run.
-    pub until_warm: bool,
 }
 
 /// Microseconds for which the GPUs work before a measurement, so that they are as warm as in a long run.
@@ -83,20 +44,20 @@ impl Engine {
     ///
     /// # Errors
     /// A call fails, or the captured graph has too few nodes.
-    pub fn time(
+    pub(super) fn time(
         &mut self,
         peers: &dyn ProcessGroup,
         warmup: WarmUp,
         iterations: usize,
         graph: bool,
-    ) -> Result<TimedRuns, CudaError> {
+    ) -> Result<TimedRuns, ExecutorError> {
         let first = self.kept_outputs();
         let captured = if graph {
             let captured = self.capture(false)?;
             let least = self.executable.commands.iter().filter(|it| it.command.is_graph_node()).count();
             if captured.nodes < least {
                 let nodes = captured.nodes;
-                return Err(CudaError::Internal(format!(
+                return Err(ExecutorError::Internal(format!(
                     "the captured graph has {nodes} nodes for {least} commands"
                 )));
             }
@@ -149,8 +110,8 @@ impl Engine {
         peers: &dyn ProcessGroup,
         turns: &[Turn],
         is_short: bool,
-        issue: &mut dyn FnMut(&mut Self, usize) -> Result<(), CudaError>,
-    ) -> Result<Vec<f64>, CudaError> {
+        issue: &mut dyn FnMut(&mut Self, usize) -> Result<(), ExecutorError>,
+    ) -> Result<Vec<f64>, ExecutorError> {
         // In a short run, the GPU would wait for the host, so a run starts only when all of it is queued. The first run
         // of a variant is not gated, because a first launch may wait for the device itself. Neither is a plan issued
         // command by command if no queue may hold it or if its host waits, nor runs between which the hosts wait for each
@@ -192,7 +153,7 @@ impl Engine {
             bytes.as_chunks::<8>().0.iter().map(|it| f64::from_le_bytes(*it)).collect()
         };
         let ranks: Vec<Vec<f64>> = peers.all_gather(&mine)?.iter().map(times).collect();
-        Ok(Timing::slowest(&ranks))
+        Ok(slowest(&ranks))
     }
 }
 
@@ -202,8 +163,7 @@ mod tests {
 
     #[test]
     fn the_slowest_rank_counts_run_by_run() {
-        let timing =
-            Timing { runs: Timing::slowest(&[vec![1.0, 5.0, 2.0], vec![3.0, 4.0, 1.0]]), nodes: None };
+        let timing = Timing { runs: slowest(&[vec![1.0, 5.0, 2.0], vec![3.0, 4.0, 1.0]]), nodes: None };
         assert_eq!(timing.runs, [3.0, 5.0, 2.0]);
         assert_eq!([timing.quantile(0.0), timing.quantile(0.5), timing.quantile(1.0)], [2.0, 3.0, 5.0]);
     }

@@ -5,66 +5,19 @@
 //! round, so that a change of the clock affects all of them. Products are tuned one after another, the most expensive
 //! one first, and keep their choice while the next ones are measured.
 
+use hir_executor::{MatmulAlgorithm, Timing, TuneOptions, TunedProduct, Tuning};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Engine, IssueMode, ProcessGroup, Timing,
+    Engine, IssueMode, ProcessGroup,
     timing::{Turn, runs_until_warm},
 };
-use crate::{CudaError, exchange::gather, graph::Graph, matmul::MatmulAlgorithm};
+use crate::{ExecutorError, exchange::gather, graph::Graph};
 
 /// Number of algorithms that are requested for a product.
 const CANDIDATES: usize = 16;
 /// A candidate replaces the first one if it takes at most this part of its time.
 const WORTHWHILE: f64 = 0.99;
-
-/// How candidates are measured.
-#[derive(Clone, Copy, Debug)]
-pub struct TuneOptions {
-    /// Minimum number of runs before the timed ones.
-    pub warmup: usize,
-    /// Number of timed runs of a candidate.
-    pub rounds: usize,
-    /// True to measure captured graphs.
-    pub graph: bool,
-}
-
-/// A product and the algorithm that was chosen for it. Times are microseconds of a run of the whole program.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TunedProduct {
-    /// Identifies the product.
-    pub key: String,
-    /// Number of algorithms that were measured.
-    pub measured: usize,
-    /// The position of the chosen algorithm among all candidates.
-    pub choice: usize,
-    /// The chosen algorithm.
-    pub algorithm: MatmulAlgorithm,
-    /// The time with the algorithm that cuBLASLt expects to be the fastest.
-    pub first: f64,
-    /// The time with the chosen algorithm.
-    pub best: f64,
-}
-
-/// The result of tuning a program; the same on all ranks.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Tuning {
-    /// In the order in which they were tuned.
-    pub products: Vec<TunedProduct>,
-    /// Microseconds of the whole program with cuBLASLt's own choices and with the chosen algorithms, measured in turns
-    /// at the end; `None` if all choices are cuBLASLt's own. If the second time is not shorter, the products keep
-    /// cuBLASLt's choices.
-    pub whole: Option<[f64; 2]>,
-    /// Algorithms that were dropped.
-    pub notes: Vec<String>,
-}
-
-impl Tuning {
-    /// Returns true if the whole program is not faster with the algorithms that were the fastest one by one.
-    pub fn gains_nothing(&self) -> bool {
-        self.whole.is_some_and(|[before, after]| after >= before)
-    }
-}
 
 /// A product of one rank, or of all ranks.
 #[derive(Serialize, Deserialize)]
@@ -84,12 +37,12 @@ impl Engine {
     ///
     /// # Errors
     /// A call fails, or a rank does not answer.
-    pub fn tune(
+    pub(super) fn tune(
         &mut self,
         peers: &dyn ProcessGroup,
         options: TuneOptions,
         on_product: &dyn Fn(usize, usize),
-    ) -> Result<Tuning, CudaError> {
+    ) -> Result<Tuning, ExecutorError> {
         peers.report_phase("finding the algorithms of matrix products");
         self.use_own_algorithms();
         let mut tuning = Tuning::default();
@@ -155,7 +108,7 @@ impl Engine {
 
     /// Returns the products of all ranks, the most expensive first. If ranks have the same product, the candidates are
     /// those of the lowest one.
-    fn products_of_all_ranks(&mut self, peers: &dyn ProcessGroup) -> Result<Vec<Candidates>, CudaError> {
+    fn products_of_all_ranks(&mut self, peers: &dyn ProcessGroup) -> Result<Vec<Candidates>, ExecutorError> {
         let mut mine = Vec::new();
         for (product, cost) in self.measure_products(peers)?.into_iter().enumerate() {
             let Some((call, _)) = self.product_call(product) else { continue };
@@ -174,7 +127,7 @@ impl Engine {
     }
 
     /// Returns the microseconds of all calls of each product of this rank in one run.
-    fn measure_products(&mut self, peers: &dyn ProcessGroup) -> Result<Vec<f64>, CudaError> {
+    fn measure_products(&mut self, peers: &dyn ProcessGroup) -> Result<Vec<f64>, ExecutorError> {
         let taken = self.device.resource_mark();
         let marks = self.marks()?;
         peers.barrier()?;
@@ -203,7 +156,7 @@ impl Engine {
         peers: &dyn ProcessGroup,
         product: &Candidates,
         notes: &mut Vec<String>,
-    ) -> Result<Vec<usize>, CudaError> {
+    ) -> Result<Vec<usize>, ExecutorError> {
         let local = self.executable.products.iter().position(|it| it.key == product.key);
         let mut mine: Vec<Option<String>> = vec![None; product.algorithms.len()];
         if let Some(local) = local {
@@ -234,7 +187,7 @@ impl Engine {
         peers: &dyn ProcessGroup,
         variants: &[Assignment],
         options: TuneOptions,
-    ) -> Result<Vec<f64>, CudaError> {
+    ) -> Result<Vec<f64>, ExecutorError> {
         let taken = self.device.resource_mark();
         let mut graphs: Vec<Graph> = Vec::new();
         if options.graph {

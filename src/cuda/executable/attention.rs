@@ -7,9 +7,9 @@ use super::{
     ExecutableBuilder,
     fusion::{FusionScope, fusion_roles},
 };
-use crate::error::Unsupported;
+use crate::unsupported::Unsupported;
 use crate::{
-    error::CudaError,
+    ExecutorError,
     executable::LogicalStream,
     kernels::{AttentionCall, DeviceView, Launch, attention_launch, few_rows},
 };
@@ -30,7 +30,7 @@ impl ExecutableBuilder<'_> {
         inst: &Inst,
         stream: LogicalStream,
         it: &Attention,
-    ) -> Result<(), CudaError> {
+    ) -> Result<(), ExecutorError> {
         if self.device.capability >= TILES_CAPABILITY
             && let Ok(found) = launch_of(it, |view| self.local_view(view), few_rows)?
         {
@@ -88,7 +88,7 @@ impl ExecutableBuilder<'_> {
     }
 
     /// Returns the instructions of the attention and their temporary buffers, whose numbers follow those of the plan.
-    fn compose(&self, it: &Attention) -> Result<(Vec<InstKind>, Vec<Buffer>), CudaError> {
+    fn compose(&self, it: &Attention) -> Result<(Vec<InstKind>, Vec<Buffer>), ExecutorError> {
         let first = self.plan.buffers.len();
         let mut buffers = Vec::new();
         let mut inner = it.clone();
@@ -117,8 +117,8 @@ impl ExecutableBuilder<'_> {
 /// rank's memory.
 fn has_separate_results<'v>(
     it: &'v Attention,
-    locate: impl Fn(&'v View) -> Result<DeviceView<'v>, CudaError>,
-) -> Result<bool, CudaError> {
+    locate: impl Fn(&'v View) -> Result<DeviceView<'v>, ExecutorError>,
+) -> Result<bool, ExecutorError> {
     let operands = it.operands().map(&locate).collect::<Result<Vec<_>, _>>()?;
     let results = it.results().map(&locate).collect::<Result<Vec<_>, _>>()?;
     let overlap = |a: &[DeviceView], b: &[DeviceView]| a.iter().any(|a| b.iter().any(|b| a.may_alias(b)));
@@ -128,17 +128,17 @@ fn has_separate_results<'v>(
 /// Returns the launch of the kernel of many rows, or why it does not compute this attention.
 fn launch<'v>(
     it: &'v Attention,
-    locate: impl Fn(&'v View) -> Result<DeviceView<'v>, CudaError>,
-) -> Result<Result<Launch, Unsupported>, CudaError> {
+    locate: impl Fn(&'v View) -> Result<DeviceView<'v>, ExecutorError>,
+) -> Result<Result<Launch, Unsupported>, ExecutorError> {
     launch_of(it, locate, attention_launch)
 }
 
 /// Returns what `kernel` launches, or why it does not compute this attention.
 fn launch_of<'v, L>(
     it: &'v Attention,
-    locate: impl Fn(&'v View) -> Result<DeviceView<'v>, CudaError>,
+    locate: impl Fn(&'v View) -> Result<DeviceView<'v>, ExecutorError>,
     kernel: impl Fn(&AttentionCall) -> Result<L, Unsupported>,
-) -> Result<Result<L, Unsupported>, CudaError> {
+) -> Result<Result<L, Unsupported>, ExecutorError> {
     if it.bias.is_some() {
         return Ok(Err("it has a bias".into()));
     }

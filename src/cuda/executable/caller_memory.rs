@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::{Executable, ScheduledCommand};
 use crate::{
-    CudaError,
+    ExecutorError,
     buffer_assignment::{ALIGNMENT, CALLER_BASE, RankAssignment},
 };
 use hir_plan::{Arg, BufferNo, Inst, InstKind, Number, Plan};
@@ -48,7 +48,7 @@ impl CallerMemory {
         plan: &Plan,
         assignment: &RankAssignment,
         commands: &[ScheduledCommand],
-    ) -> Result<Self, CudaError> {
+    ) -> Result<Self, ExecutorError> {
         let slices = (0..).zip(&assignment.buffers).filter(|(_, it)| it.is_callers);
         let buffers: Vec<CallerBuffer> = slices
             .map(|(buffer, it)| {
@@ -60,7 +60,7 @@ impl CallerMemory {
         let is_ambiguous = |it: &Number| matches!(it, Number::Int(it) if find(*it as u64).is_some());
         if let Some(inst) = plan.code.iter().find(|it| constants(it).iter().any(is_ambiguous)) {
             let reason = "this constant cannot be used in a program that works in memory of its caller";
-            return Err(CudaError::unsupported(plan, inst, reason));
+            return Err(ExecutorError::unsupported(plan, inst, reason));
         }
         let mut places = Vec::new();
         for (command, scheduled) in commands.iter().enumerate() {
@@ -80,16 +80,16 @@ impl Executable {
     ///
     /// # Errors
     /// An address is missing or not aligned, or a call fails.
-    pub fn bind(&mut self, memory: &mut CallerMemory, addresses: &[u64]) -> Result<(), CudaError> {
+    pub fn bind(&mut self, memory: &mut CallerMemory, addresses: &[u64]) -> Result<(), ExecutorError> {
         if addresses.len() != memory.buffers.len() {
-            return Err(CudaError::Internal(format!(
+            return Err(ExecutorError::Internal(format!(
                 "{} addresses were passed for {} buffers",
                 addresses.len(),
                 memory.buffers.len()
             )));
         }
         if let Some(address) = addresses.iter().find(|it| !it.is_multiple_of(ALIGNMENT as u64)) {
-            return Err(CudaError::Internal(format!(
+            return Err(ExecutorError::Internal(format!(
                 "the address {address:#x} is not a multiple of {ALIGNMENT}"
             )));
         }

@@ -1,13 +1,14 @@
 //! The commands of a prepared plan.
 
 use crate::{
-    CudaError,
+    ExecutorError,
     comm::NcclGroup,
     device::{Copy2d, Event, KernelFunction, Stream},
     kernels::CommonKernel,
-    matmul::{MatmulAlgorithm, PreparedMatmul},
+    matmul::PreparedMatmul,
     signals::{SignalBatch, SignalOp},
 };
+use hir_executor::MatmulAlgorithm;
 
 /// One call.
 pub(crate) enum Command {
@@ -75,7 +76,7 @@ impl Command {
     }
 
     /// Replaces one of `addresses`.
-    pub fn set_address(&mut self, position: usize, address: u64) -> Result<(), CudaError> {
+    pub fn set_address(&mut self, position: usize, address: u64) -> Result<(), ExecutorError> {
         let slot = match self {
             Self::Memset { to, .. } => Some(to),
             Self::Copy { to, from, .. } => [to, from].into_iter().nth(position),
@@ -90,7 +91,8 @@ impl Command {
             | Self::Signals(..)
             | Self::ReadOutputs => None,
         };
-        let slot = slot.ok_or_else(|| CudaError::Internal(format!("a command has no address {position}")))?;
+        let slot =
+            slot.ok_or_else(|| ExecutorError::Internal(format!("a command has no address {position}")))?;
         *slot = address;
         Ok(())
     }

@@ -3,8 +3,8 @@
 
 use super::{Command, ExecutableBuilder, LogicalStream};
 use crate::{
+    ExecutorError,
     comm::{self, DenseBuffer, NcclCall, NcclGroup},
-    error::CudaError,
     kernels::{DeviceView, ElementwiseArg, ElementwiseOp, ScalarFunction},
 };
 use hir_plan::{
@@ -18,13 +18,13 @@ impl ExecutableBuilder<'_> {
         inst: &Inst,
         stream: LogicalStream,
         it: &Collective,
-    ) -> Result<(), CudaError> {
+    ) -> Result<(), ExecutorError> {
         let communicator = &self.plan.communicators[it.communicator as usize];
         let queue = self.communicator_stream(inst, it.communicator);
         let members = communicator.team.len();
         let me = communicator.team.iter().position(|rank| *rank == self.plan.rank);
         let me =
-            me.ok_or_else(|| CudaError::Internal("a collective of a team without this rank".to_owned()))?;
+            me.ok_or_else(|| ExecutorError::Internal("a collective of a team without this rank".to_owned()))?;
         self.wait_for_poster(at, stream, queue)?;
         let (input, output) = (it.input.as_ref(), it.output.as_ref());
         if members == 1 {
@@ -35,15 +35,15 @@ impl ExecutableBuilder<'_> {
         } else {
             let handle = self.comms.handle(communicator);
             let comm =
-                handle.ok_or_else(|| CudaError::Internal("a team without a communicator".to_owned()))?;
+                handle.ok_or_else(|| ExecutorError::Internal("a team without a communicator".to_owned()))?;
             let from = input.map(|it| self.pack(at, inst, queue, 0, it, true)).transpose()?;
             let to = output.map(|it| self.pack(at, inst, queue, 1, it, false)).transpose()?;
             if let (Some(from), Some(to)) = (from, to) {
                 comm::check_collective(it.kind, members, me, from, to)
-                    .map_err(|message| CudaError::unsupported(self.plan, inst, message))?;
+                    .map_err(|message| ExecutorError::unsupported(self.plan, inst, message))?;
             }
             let calls = comm::nccl_calls(it.kind, members, me, from, to)
-                .map_err(|message| CudaError::unsupported(self.plan, inst, message))?;
+                .map_err(|message| ExecutorError::unsupported(self.plan, inst, message))?;
             self.push_nccl_group(at, queue, comm, calls)?;
             if let (Some(view), Some(dense)) = (output, to) {
                 self.unpack(at, inst, queue, dense, view)?;
@@ -58,7 +58,7 @@ impl ExecutableBuilder<'_> {
         inst: &Inst,
         stream: LogicalStream,
         it: &P2pGroup,
-    ) -> Result<(), CudaError> {
+    ) -> Result<(), ExecutorError> {
         let communicator = &self.plan.communicators[it.communicator as usize];
         let queue = self.communicator_stream(inst, it.communicator);
         self.wait_for_poster(at, stream, queue)?;
@@ -67,7 +67,7 @@ impl ExecutableBuilder<'_> {
             let peer = communicator.team.iter().position(|rank| *rank == side.peer);
             let peer = peer.ok_or_else(|| {
                 let message = format!("rank {} is outside the team {:?}", side.peer, communicator.team);
-                CudaError::unsupported(self.plan, inst, message)
+                ExecutorError::unsupported(self.plan, inst, message)
             })?;
             let sends = side.direction == Direction::Send;
             let dense = self.pack(at, inst, queue, number, &side.view, sends)?;
@@ -82,7 +82,7 @@ impl ExecutableBuilder<'_> {
         }
         let me = communicator.team.iter().position(|rank| *rank == self.plan.rank).unwrap_or(0);
         comm::check_messages(&calls, me)
-            .map_err(|message| CudaError::unsupported(self.plan, inst, message))?;
+            .map_err(|message| ExecutorError::unsupported(self.plan, inst, message))?;
         match self.comms.handle(communicator) {
             Some(comm) => self.push_nccl_group(at, queue, comm, calls)?,
             None => self.loop_back(at, queue, &calls),
@@ -107,7 +107,7 @@ impl ExecutableBuilder<'_> {
         at: u32,
         stream: LogicalStream,
         queue: LogicalStream,
-    ) -> Result<(), CudaError> {
+    ) -> Result<(), ExecutorError> {
         if stream.stream != queue.stream {
             let posted = self.device.event(false)?;
             self.push(at, stream, Command::RecordEvent(posted));
@@ -123,7 +123,7 @@ impl ExecutableBuilder<'_> {
         stream: LogicalStream,
         queue: LogicalStream,
         work: WorkNo,
-    ) -> Result<(), CudaError> {
+    ) -> Result<(), ExecutorError> {
         if stream.stream != queue.stream {
             let done = self.device.event(false)?;
             self.completion_events[work as usize] = Some(done);
@@ -145,7 +145,7 @@ impl ExecutableBuilder<'_> {
         queue: LogicalStream,
         comm: comm::CommHandle,
         calls: Vec<NcclCall>,
-    ) -> Result<(), CudaError> {
+    ) -> Result<(), ExecutorError> {
         if calls.is_empty() {
             return Ok(());
         }
@@ -189,7 +189,7 @@ impl ExecutableBuilder<'_> {
         number: usize,
         view: &View,
         filled: bool,
-    ) -> Result<DenseBuffer, CudaError> {
+    ) -> Result<DenseBuffer, ExecutorError> {
         let located = self.local_view(view)?;
         let (count, dtype) = (view.len(), located.dtype);
         if view.is_contiguous() {
@@ -217,7 +217,7 @@ impl ExecutableBuilder<'_> {
         queue: LogicalStream,
         dense: DenseBuffer,
         view: &View,
-    ) -> Result<(), CudaError> {
+    ) -> Result<(), ExecutorError> {
         if view.is_contiguous() {
             return Ok(());
         }
@@ -241,18 +241,18 @@ impl ExecutableBuilder<'_> {
         kind: CollectiveKind,
         from: &DeviceView,
         to: &DeviceView,
-    ) -> Result<(), CudaError> {
+    ) -> Result<(), ExecutorError> {
         if from.view.len() != to.view.len() || from.dtype != to.dtype {
             let (given, wanted) = (from.view.len(), to.view.len());
             let message = format!("the collective delivers {given} elements, but the output holds {wanted}");
-            return Err(CudaError::unsupported(self.plan, inst, message));
+            return Err(ExecutorError::unsupported(self.plan, inst, message));
         }
         let source = self.pack(at, inst, queue, 0, from.view, true)?;
         let bytes = source.count * source.dtype.size();
         if to.view.is_contiguous() {
             let target = DenseBuffer { address: to.address, ..source };
             comm::check_collective(kind, 1, 0, source, target)
-                .map_err(|message| CudaError::unsupported(self.plan, inst, message))?;
+                .map_err(|message| ExecutorError::unsupported(self.plan, inst, message))?;
             if source.address != to.address && bytes > 0 {
                 self.push(at, queue, Command::Copy { to: to.address, from: source.address, bytes });
             }

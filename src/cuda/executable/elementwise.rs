@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::{Command, ExecutableBuilder};
 use crate::{
+    ExecutorError,
     device::Copy2d,
-    error::CudaError,
     executable::LogicalStream,
     kernels::{self, DeviceView, ElementwiseArg, ElementwiseOp, ScalarFunction},
 };
@@ -19,8 +19,8 @@ use hir_plan::{Arg, Inst, InstKind, Number, View, ViewOnRank};
 pub(super) fn elementwise_op<'a>(
     rank: usize,
     inst: &'a Inst,
-    locate: &impl Fn(&'a View) -> Result<DeviceView<'a>, CudaError>,
-) -> Result<Option<ElementwiseOp<'a>>, CudaError> {
+    locate: &impl Fn(&'a View) -> Result<DeviceView<'a>, ExecutorError>,
+) -> Result<Option<ElementwiseOp<'a>>, ExecutorError> {
     let view = |view| locate(view).map(ElementwiseArg::View);
     Ok(Some(match &inst.kind {
         InstKind::Map { op, args, out } => {
@@ -61,7 +61,7 @@ impl ExecutableBuilder<'_> {
         inst: &Inst,
         stream: LogicalStream,
         op: &ElementwiseOp,
-    ) -> Result<(), CudaError> {
+    ) -> Result<(), ExecutorError> {
         let ElementwiseOp { out, .. } = op;
         let dense = View::contiguous(0, out.view.shape.clone());
         let ops = if op.views().any(|it| it.may_partially_overlap(out)) {
@@ -74,7 +74,7 @@ impl ExecutableBuilder<'_> {
         };
         for op in ops {
             let launch = kernels::elementwise_launch(&[op]);
-            let launch = launch.map_err(|it| CudaError::unsupported(self.plan, inst, it))?;
+            let launch = launch.map_err(|it| ExecutorError::unsupported(self.plan, inst, it))?;
             self.push_launch(at, stream, launch);
         }
         Ok(())
@@ -88,7 +88,7 @@ impl ExecutableBuilder<'_> {
         stream: LogicalStream,
         to: &View,
         bytes: &Arc<[u8]>,
-    ) -> Result<(), CudaError> {
+    ) -> Result<(), ExecutorError> {
         if bytes.is_empty() {
             return Ok(());
         }
@@ -121,7 +121,7 @@ impl ExecutableBuilder<'_> {
         stream: LogicalStream,
         from: &ViewOnRank,
         to: &ViewOnRank,
-    ) -> Result<(), CudaError> {
+    ) -> Result<(), ExecutorError> {
         let (source, target) =
             (self.device_view(from.rank, &from.view)?, self.device_view(to.rank, &to.view)?);
         if from.view.is_empty() || (source.dtype == target.dtype && source.has_same_elements(&target)) {
@@ -129,14 +129,14 @@ impl ExecutableBuilder<'_> {
         }
         if from.view.shape != to.view.shape {
             let message = format!("a copy from shape {:?} to shape {:?}", from.view.shape, to.view.shape);
-            return Err(CudaError::unsupported(self.plan, inst, message));
+            return Err(ExecutorError::unsupported(self.plan, inst, message));
         }
         if source.dtype == target.dtype && !source.may_partially_overlap(&target) {
             let size = source.dtype.size();
             let merged =
                 kernels::merge_dims_in_any_order(&to.view.shape, &[&from.view.strides, &to.view.strides]);
             let [out_of, into] = merged.strides.as_slice() else {
-                return Err(CudaError::Internal("a copy of two views".to_owned()));
+                return Err(ExecutorError::Internal("a copy of two views".to_owned()));
             };
             let is_local = from.rank == self.plan.rank && to.rank == self.plan.rank;
             let width =

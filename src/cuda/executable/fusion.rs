@@ -11,9 +11,9 @@
 //! Small copies of one shape, such as those of new keys and new values to their caches, are one kernel too: a launch costs more than they do.
 
 use crate::{
+    ExecutorError,
     buffer_assignment::{BufferAssignment, PACKET_EXPANSION, RankAssignment},
     epilogue::{ReluEpilogue, relu_epilogues},
-    error::CudaError,
     kernels::{
         self, DeviceView, ElementwiseArg, ElementwiseOp, Kernel, Launch, RowOp, RowReduction, ScalarFunction,
         Source, defining_row_op as defining_op,
@@ -88,13 +88,13 @@ pub(super) struct FusionScope<'a> {
     /// The element type of a buffer.
     pub dtype: &'a dyn Fn(BufferNo) -> DType,
     /// Where the operand of a collective's reduction is.
-    pub source: &'a dyn Fn(&ViewOnRank) -> Result<Source, CudaError>,
+    pub source: &'a dyn Fn(&ViewOnRank) -> Result<Source, ExecutorError>,
 }
 
 /// Returns the fusion role of each instruction. `locate` maps views of this rank's memory.
 pub(super) fn fusion_roles<'a>(
     scope: &FusionScope<'a>,
-    locate: impl Fn(&'a View) -> Result<DeviceView<'a>, CudaError>,
+    locate: impl Fn(&'a View) -> Result<DeviceView<'a>, ExecutorError>,
 ) -> Vec<FusionRole> {
     let FusionScope { rank, code, peer_collectives, dtype, source, .. } = *scope;
     let readers = UseAnalysis::of(rank, code, &scope.escapes);
@@ -175,7 +175,7 @@ impl<'a> RowsOfCollective<'a> {
     fn of(
         rank: usize,
         it: &'a PeerCollective,
-        source: &dyn Fn(&ViewOnRank) -> Result<Source, CudaError>,
+        source: &dyn Fn(&ViewOnRank) -> Result<Source, ExecutorError>,
     ) -> Option<Self> {
         let shape = it.epilogue.as_ref()?;
         let Transfer::Reduce { op, parts, out, .. } = it.result()? else { return None };
@@ -205,7 +205,7 @@ impl<'a> RowsOfCollective<'a> {
     fn candidate<'c>(
         &'c self,
         readers: &UseAnalysis,
-        locate: &impl Fn(&'a View) -> Result<DeviceView<'a>, CudaError>,
+        locate: &impl Fn(&'a View) -> Result<DeviceView<'a>, ExecutorError>,
     ) -> Option<Candidate<'c>> {
         let out = DeviceView { view: &self.out.1, ..locate(self.out.0).ok()? };
         let input = |(address, view): &'c (u64, View)| {
@@ -280,7 +280,7 @@ fn is_epilogue<'a>(
     code: &'a [Inst],
     it: ReluEpilogue,
     readers: &UseAnalysis,
-    locate: &impl Fn(&'a View) -> Result<DeviceView<'a>, CudaError>,
+    locate: &impl Fn(&'a View) -> Result<DeviceView<'a>, ExecutorError>,
 ) -> bool {
     let (InstKind::Gemm(gemm), InstKind::Map { out, .. }) =
         (&code[it.product as usize].kind, &code[it.relu as usize].kind)
@@ -343,7 +343,7 @@ fn gather_rows<'a>(
     run: &[Candidate],
     (collectives, at): (&'a [PeerCollective], usize),
     roles: &mut [FusionRole],
-    locate: &impl Fn(&'a View) -> Result<DeviceView<'a>, CudaError>,
+    locate: &impl Fn(&'a View) -> Result<DeviceView<'a>, ExecutorError>,
 ) {
     let found = || {
         let (rows, last) = (run.first()?.collective?, run.last()?);
@@ -391,8 +391,8 @@ fn gather_rows<'a>(
 fn row_op<'a>(
     rank: usize,
     inst: &'a Inst,
-    locate: &impl Fn(&'a View) -> Result<DeviceView<'a>, CudaError>,
-) -> Result<Option<RowOp<'a>>, CudaError> {
+    locate: &impl Fn(&'a View) -> Result<DeviceView<'a>, ExecutorError>,
+) -> Result<Option<RowOp<'a>>, ExecutorError> {
     Ok(match &inst.kind {
         InstKind::Reduce(it) => Some(RowOp::Reduce(RowReduction {
             reduce: it,

@@ -1,21 +1,21 @@
 //! Lowers one instruction to commands.
 
 use super::{Command, ExecutableBuilder, LogicalStream, elementwise::elementwise_op};
-use crate::error::Unsupported;
+use crate::unsupported::Unsupported;
 use crate::{
-    error::CudaError,
+    ExecutorError,
     kernels::{self, ElementwiseArg, ElementwiseOp},
     signals::{SignalBatch, SignalOp},
 };
 use hir_plan::{Inst, InstKind, SignalId};
 
 impl ExecutableBuilder<'_> {
-    pub(super) fn lower_inst(&mut self, at: u32, inst: &Inst) -> Result<(), CudaError> {
+    pub(super) fn lower_inst(&mut self, at: u32, inst: &Inst) -> Result<(), ExecutorError> {
         let stream = *self
             .logical_streams
             .get(inst.stream as usize)
-            .ok_or_else(|| CudaError::Internal(format!("no stream {}", inst.stream)))?;
-        let refuse = |reason: Unsupported| CudaError::unsupported(self.plan, inst, reason);
+            .ok_or_else(|| ExecutorError::Internal(format!("no stream {}", inst.stream)))?;
+        let refuse = |reason: Unsupported| ExecutorError::unsupported(self.plan, inst, reason);
         match &inst.kind {
             InstKind::Alloc { buffer, zeroed } => {
                 if zeroed.is_some() {
@@ -101,7 +101,7 @@ impl ExecutableBuilder<'_> {
         stream: LogicalStream,
         op: SignalOp,
         signal: &SignalId,
-    ) -> Result<(), CudaError> {
+    ) -> Result<(), ExecutorError> {
         let address = self.signal_address(signal)?;
         let joins = match self.last_command(stream.stream) {
             Some(Command::Signals(last, batch)) if *last == op => batch.add(address),

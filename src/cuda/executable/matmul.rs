@@ -3,13 +3,14 @@
 use rustc_hash::FxHashMap;
 
 use super::{Command, ExecutableBuilder, command::MatmulProduct};
-use crate::error::Unsupported;
+use crate::unsupported::Unsupported;
 use crate::{
-    error::CudaError,
+    ExecutorError,
     executable::LogicalStream,
     kernels::{self, DeviceView, ElementwiseArg, ElementwiseOp, ScalarFunction},
-    matmul::{BIAS_ALIGNMENT, CublasLtHandle, MatmulAlgorithm, MatmulDesc, WORKSPACE},
+    matmul::{BIAS_ALIGNMENT, CublasLtHandle, MatmulDesc, WORKSPACE},
 };
+use hir_executor::MatmulAlgorithm;
 use hir_plan::{Gemm, Inst, InstKind, View};
 
 /// Returns the layout of a copy of an operand without gaps, which `MatmulDesc::is_operand` accepts. If the rows are contiguous
@@ -47,12 +48,12 @@ impl Products {
 impl ExecutableBuilder<'_> {
     /// Lowers a matrix product whose epilogue computes the instruction `relu`. Returns false, without adding a command, if
     /// cuBLASLt does not support this product.
-    pub(super) fn lower_with_relu(&mut self, product: u32, relu: u32) -> Result<bool, CudaError> {
+    pub(super) fn lower_with_relu(&mut self, product: u32, relu: u32) -> Result<bool, ExecutorError> {
         let plan = self.plan;
         let inst = &plan.code[product as usize];
         let (InstKind::Gemm(gemm), InstKind::Map { out, .. }) = (&inst.kind, &plan.code[relu as usize].kind)
         else {
-            return Err(CudaError::Internal("a product and its relu".to_owned()));
+            return Err(ExecutorError::Internal("a product and its relu".to_owned()));
         };
         let stream = self.logical_streams[inst.stream as usize];
         self.lower_matmul(product, inst, stream, gemm, Some(out))
@@ -71,18 +72,18 @@ impl ExecutableBuilder<'_> {
         stream: LogicalStream,
         it: &Gemm,
         relu: Option<&View>,
-    ) -> Result<bool, CudaError> {
+    ) -> Result<bool, ExecutorError> {
         let (a, b) = (self.local_view(&it.a)?, self.local_view(&it.b)?);
         let out = self.local_view(relu.unwrap_or(&it.out))?;
         let bias = it.bias.as_ref().map(|it| self.local_view(it)).transpose()?;
         // A product reads an operand, or a bias that is repeated, again after it has written elements of the result.
         if a.may_alias(&out) || b.may_alias(&out) {
             let message = "the result of a matrix product overlaps an operand";
-            return Err(CudaError::unsupported(self.plan, inst, message));
+            return Err(ExecutorError::unsupported(self.plan, inst, message));
         }
         if bias.is_some_and(|it| it.may_partially_overlap(&out)) {
             let message = "the result of a matrix product overlaps its bias";
-            return Err(CudaError::unsupported(self.plan, inst, message));
+            return Err(ExecutorError::unsupported(self.plan, inst, message));
         }
         if out.view.is_empty() {
             return Ok(true);
@@ -163,7 +164,7 @@ impl ExecutableBuilder<'_> {
         if relu.is_some() {
             return Ok(false);
         }
-        let refuse = |reason: Unsupported| CudaError::unsupported(self.plan, inst, reason);
+        let refuse = |reason: Unsupported| ExecutorError::unsupported(self.plan, inst, reason);
         let launch = kernels::matmul_launch(&a, &b, bias.as_ref(), &out).map_err(refuse)?;
         self.notes.push(format!(
             "{}: the matrix product runs on a generic kernel: {why}",
@@ -174,7 +175,7 @@ impl ExecutableBuilder<'_> {
     }
 
     /// Returns the workspace of a stream. The products on one stream share it; streams run concurrently.
-    fn workspace(&mut self, stream: usize) -> Result<u64, CudaError> {
+    fn workspace(&mut self, stream: usize) -> Result<u64, ExecutorError> {
         if let Some(address) = self.workspaces[stream] {
             return Ok(address);
         }

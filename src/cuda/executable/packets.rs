@@ -4,8 +4,8 @@ use grammar::dtype::DType;
 
 use super::ExecutableBuilder;
 use crate::{
+    ExecutorError,
     buffer_assignment::PACKET_EXPANSION,
-    error::CudaError,
     kernels::{self, Exchange, Gather, Item, Launch, PacketCollective, Send, Source},
 };
 use hir_plan::{Inst, PacketFormat, Phase, Transfer, View, ViewOnRank};
@@ -26,7 +26,7 @@ impl ExecutableBuilder<'_> {
         (format, index): (PacketFormat, u32),
         phases: &[Phase],
         inst: &Inst,
-    ) -> Result<Launch, CudaError> {
+    ) -> Result<Launch, ExecutorError> {
         let plan = self.plan;
         // The slots have room for both formats.
         let format = match format {
@@ -47,11 +47,15 @@ impl ExecutableBuilder<'_> {
             flags_per_run: self.flags_per_run,
             flag: index + 1,
         };
-        kernels::packet_launch(&it).map_err(|message| CudaError::unsupported(plan, inst, message))
+        kernels::packet_launch(&it).map_err(|message| ExecutorError::unsupported(plan, inst, message))
     }
 
     /// Returns what a kernel exchanges that computes the result of a collective by rows.
-    pub(super) fn packet_exchange(&self, index: u32, phases: &[Phase]) -> Result<Exchange<'_>, CudaError> {
+    pub(super) fn packet_exchange(
+        &self,
+        index: u32,
+        phases: &[Phase],
+    ) -> Result<Exchange<'_>, ExecutorError> {
         let mut sends = Vec::new();
         for it in phases.first().iter().flat_map(|it| &it.transfers) {
             let [from] = it.inputs() else { continue };
@@ -63,7 +67,7 @@ impl ExecutableBuilder<'_> {
     }
 
     /// Returns the all-gather of what operation `step` computes.
-    pub(super) fn gather(&self, index: u32, phases: &[Phase], step: usize) -> Result<Gather, CudaError> {
+    pub(super) fn gather(&self, index: u32, phases: &[Phase], step: usize) -> Result<Gather, ExecutorError> {
         let (mut own, mut to, mut received) = (None, Vec::new(), Vec::new());
         let transfers = phases.iter().flat_map(|it| &it.transfers);
         let copies = transfers
@@ -82,7 +86,7 @@ impl ExecutableBuilder<'_> {
         Ok(Gather { step, flags_per_run: self.flags_per_run, flag: index + 1, own, to, received })
     }
 
-    fn item(&self, it: &Transfer) -> Result<Item, CudaError> {
+    fn item(&self, it: &Transfer) -> Result<Item, ExecutorError> {
         let (mut outputs, mut packets) = (Vec::new(), Vec::new());
         for to in it.outputs() {
             if to.rank == self.plan.rank {
@@ -96,7 +100,7 @@ impl ExecutableBuilder<'_> {
         Ok(Item { sources, outputs, packets, count: inputs.first().map_or(0, |it| it.view.len()) })
     }
 
-    pub(super) fn source(&self, it: &ViewOnRank) -> Result<Source, CudaError> {
+    pub(super) fn source(&self, it: &ViewOnRank) -> Result<Source, ExecutorError> {
         if self.memory.assignment.holds_packets(it.rank, it.view.buffer) {
             Ok(Source::Packets(self.packet_address(it)?))
         } else {
@@ -104,16 +108,16 @@ impl ExecutableBuilder<'_> {
         }
     }
 
-    fn dense_address(&self, rank: usize, view: &View) -> Result<u64, CudaError> {
+    fn dense_address(&self, rank: usize, view: &View) -> Result<u64, ExecutorError> {
         if view.is_contiguous() {
             self.memory.view_address(rank, view)
         } else {
-            Err(CudaError::Internal(format!("{view:?} in a packet kernel is not contiguous")))
+            Err(ExecutorError::Internal(format!("{view:?} in a packet kernel is not contiguous")))
         }
     }
 
     /// Returns the address of the packets of a view in a buffer that holds packets.
-    fn packet_address(&self, it: &ViewOnRank) -> Result<u64, CudaError> {
+    fn packet_address(&self, it: &ViewOnRank) -> Result<u64, ExecutorError> {
         let begin = self.memory.buffer_address(it.rank, it.view.buffer)?;
         Ok(begin + PACKET_EXPANSION as u64 * (self.dense_address(it.rank, &it.view)? - begin))
     }

@@ -2,8 +2,8 @@
 
 use super::{ExecutableBuilder, LogicalStream};
 use crate::{
+    ExecutorError,
     buffer_assignment::SignalSlice,
-    error::CudaError,
     kernels::{self, EndSignals, Exchange, Launch, PeerCollective, PeerResult},
     peer_kernel::element_count,
 };
@@ -17,7 +17,7 @@ impl ExecutableBuilder<'_> {
         phases: &[Phase; 2],
         inst: &Inst,
         stream: LogicalStream,
-    ) -> Result<Option<Launch>, CudaError> {
+    ) -> Result<Option<Launch>, ExecutorError> {
         let plan = self.plan;
         let [_, access] = phases;
         let words = self.words_of_blocks(access);
@@ -33,7 +33,7 @@ impl ExecutableBuilder<'_> {
         let results = access.transfers.iter().map(|it| self.peer_result(it)).collect::<Result<_, _>>()?;
         let collective = self.peer_collective(phases, results, words)?;
         let launch = kernels::peer_memory_launch(&collective, self.epoch_address)
-            .map_err(|message| CudaError::unsupported(plan, inst, message))?;
+            .map_err(|message| ExecutorError::unsupported(plan, inst, message))?;
         match words {
             Some(_) => Ok(Some(launch)),
             None => self.with_block_counter(launch, stream).map(Some),
@@ -47,7 +47,7 @@ impl ExecutableBuilder<'_> {
         phases: &PeerPhases,
         rows: &Launch,
         gathered: Option<(&PeerPhases, usize)>,
-    ) -> Result<Option<Launch>, CudaError> {
+    ) -> Result<Option<Launch>, ExecutorError> {
         let exchange = match phases {
             PeerPhases::Memory(phases) => {
                 let Some(words) = self.words_of_blocks(&phases[1]) else { return Ok(None) };
@@ -75,8 +75,8 @@ impl ExecutableBuilder<'_> {
         [ready, access]: &[Phase; 2],
         results: Vec<PeerResult<'v>>,
         words: Option<SignalSlice>,
-    ) -> Result<PeerCollective<'v>, CudaError> {
-        let signals = |list: &[SignalId]| -> Result<Vec<u64>, CudaError> {
+    ) -> Result<PeerCollective<'v>, ExecutorError> {
+        let signals = |list: &[SignalId]| -> Result<Vec<u64>, ExecutorError> {
             list.iter().map(|it| self.signal_address(it)).collect()
         };
         let writes_to_peers =
@@ -96,7 +96,7 @@ impl ExecutableBuilder<'_> {
         })
     }
 
-    fn peer_result<'v>(&self, it: &'v Transfer) -> Result<PeerResult<'v>, CudaError> {
+    fn peer_result<'v>(&self, it: &'v Transfer) -> Result<PeerResult<'v>, ExecutorError> {
         let view = |it: &'v ViewOnRank| self.device_view(it.rank, &it.view);
         Ok(PeerResult {
             inputs: it.inputs().iter().map(view).collect::<Result<_, _>>()?,
@@ -105,7 +105,11 @@ impl ExecutableBuilder<'_> {
     }
 
     /// Passes a kernel the block counter of its stream.
-    fn with_block_counter(&mut self, mut launch: Launch, stream: LogicalStream) -> Result<Launch, CudaError> {
+    fn with_block_counter(
+        &mut self,
+        mut launch: Launch,
+        stream: LogicalStream,
+    ) -> Result<Launch, ExecutorError> {
         launch.params[kernels::BLOCK_COUNTER_PARAM] = self.counters(stream, 1)?;
         Ok(launch)
     }

@@ -2,7 +2,7 @@
 
 use super::{Command, ExecutableBuilder, elementwise::elementwise_op};
 use crate::{
-    error::CudaError,
+    ExecutorError,
     executable::LogicalStream,
     kernels::{exchanged_bytes, reads_base, routine_launch},
 };
@@ -15,7 +15,7 @@ impl ExecutableBuilder<'_> {
         inst: &Inst,
         stream: LogicalStream,
         it: &Routine,
-    ) -> Result<(), CudaError> {
+    ) -> Result<(), ExecutorError> {
         let inputs = it.inputs.iter().map(|view| self.local_view(view)).collect::<Result<Vec<_>, _>>()?;
         let outs = it.outs.iter().map(|view| self.local_view(view)).collect::<Result<Vec<_>, _>>()?;
         let is_base = |at: usize| matches!(it.kind, RoutineKind::Scatter { .. }) && at == 0;
@@ -29,7 +29,7 @@ impl ExecutableBuilder<'_> {
         });
         if overlaps {
             let message = format!("a result of `{}` overlaps an operand", it.name());
-            return Err(CudaError::unsupported(self.plan, inst, message));
+            return Err(ExecutorError::unsupported(self.plan, inst, message));
         }
         if let (RoutineKind::Scatter { .. }, [base, ..], [out]) = (it.kind, &it.inputs[..], &it.outs[..])
             && !reads_base(it.kind, &inputs, &outs)
@@ -48,7 +48,7 @@ impl ExecutableBuilder<'_> {
             self.push(at, stream, Command::Memset { to: exchanged, byte: 0, bytes });
         }
         let launch = routine_launch(it.kind, &inputs, &outs, exchanged);
-        let launch = launch.map_err(|it| CudaError::unsupported(self.plan, inst, it))?;
+        let launch = launch.map_err(|it| ExecutorError::unsupported(self.plan, inst, it))?;
         self.push_launch(at, stream, launch);
         Ok(())
     }

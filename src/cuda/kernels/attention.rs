@@ -3,7 +3,7 @@
 use grammar::dtype::DType;
 
 use super::{DeviceView, Kernel, Launch, merge_dims, type_name};
-use crate::{device::BlockShape, error::Unsupported};
+use crate::{device::BlockShape, unsupported::Unsupported};
 use hir_plan::View;
 
 /// The template.

@@ -13,7 +13,7 @@ use super::{
     transpose::transpose_launch,
     type_name,
 };
-use crate::error::Unsupported;
+use crate::unsupported::Unsupported;
 use hir_plan::Number;
 
 /// An operand of an elementwise operation.

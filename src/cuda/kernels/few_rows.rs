@@ -7,7 +7,7 @@ use super::{
     attention::{Layout, layout},
     type_name,
 };
-use crate::{device::BlockShape, error::Unsupported};
+use crate::{device::BlockShape, unsupported::Unsupported};
 
 /// The template.
 pub(super) const TEMPLATE: &str = include_str!("few_rows.cu");

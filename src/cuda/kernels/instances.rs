@@ -23,7 +23,7 @@ use super::{
     shape::merge_dims_in_any_order,
     shifted_rows_launch,
 };
-use crate::{CudaError, error::Unsupported};
+use crate::{ExecutorError, unsupported::Unsupported};
 use hir_plan::{GroupedDim, Number, PacketFormat, Reduce, ReduceOp, RoutineKind, View};
 
 const DTYPES: [DType; 17] = [
@@ -66,7 +66,7 @@ const LEAST_OPERATORS: usize = 150;
 ///
 /// # Errors
 /// NVRTC is missing.
-pub fn capabilities() -> Result<Vec<i32>, CudaError> {
+pub fn capabilities() -> Result<Vec<i32>, ExecutorError> {
     nvrtc::capabilities()
 }
 
@@ -74,13 +74,13 @@ pub fn capabilities() -> Result<Vec<i32>, CudaError> {
 ///
 /// # Errors
 /// An instance cannot be generated or does not compile.
-pub fn compile(capability: i32, first: usize, step: usize) -> Result<(), CudaError> {
-    let source = source(first, step).map_err(|it| CudaError::Internal(it.to_string()))?;
+pub fn compile(capability: i32, first: usize, step: usize) -> Result<(), ExecutorError> {
+    let source = source(first, step).map_err(|it| ExecutorError::Internal(it.to_string()))?;
     let cubin = nvrtc::compile(&source, capability)?;
     if cubin.starts_with(b"\x7fELF") {
         Ok(())
     } else {
-        Err(CudaError::Internal(format!("NVRTC returned no machine code for {capability}")))
+        Err(ExecutorError::Internal(format!("NVRTC returned no machine code for {capability}")))
     }
 }
 
@@ -440,7 +440,7 @@ fn rows(kernels: &mut Kernels, dtype: DType) {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn every_instance_is_written() -> Result<(), crate::error::Unsupported> {
+    fn every_instance_is_written() -> Result<(), crate::unsupported::Unsupported> {
         super::source(0, 1).map(|_| ())
     }
 }

@@ -7,7 +7,7 @@ use super::{
     BLOCK, DeviceView, Kernel, Launch, MatmulKernel, check_dtypes, float_compute_type, integer_compute_type,
     shape::merge_dims, type_name,
 };
-use crate::error::Unsupported;
+use crate::unsupported::Unsupported;
 use hir_plan::View;
 
 /// Prepares a product; returns `None` if the result is empty. The views are those of `plan::Gemm`.

@@ -28,7 +28,7 @@ use std::fmt::Write;
 use grammar::{dtype::DType, ops::Op};
 use rustc_hash::FxHashMap;
 
-use crate::{device::BlockShape, error::Unsupported};
+use crate::{device::BlockShape, unsupported::Unsupported};
 use hir_plan::ReduceOp;
 
 pub(super) use attention::{AttentionCall, attention_launch};

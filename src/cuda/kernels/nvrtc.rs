@@ -4,21 +4,21 @@ use std::ffi::{CString, c_char, c_int};
 
 use cudarc::nvrtc::sys;
 
-use crate::{error::CudaError, library};
+use crate::{ExecutorError, library};
 
 /// Compiles a source to machine code for one compute capability (90 for 9.0).
 ///
 /// # Errors
 /// NVRTC is missing, does not support the capability, or rejects the source. The last is a bug in this
 /// program; the error contains the log.
-pub(crate) fn compile(source: &str, capability: i32) -> Result<Vec<u8>, CudaError> {
+pub(crate) fn compile(source: &str, capability: i32) -> Result<Vec<u8>, ExecutorError> {
     let nvrtc = library::nvrtc()?;
     let supported = capabilities()?;
     if !supported.contains(&capability) {
         let (mut major, mut minor) = (0, 0);
         // SAFETY: the pointers are to live integers.
         nvrtc.check("nvrtcVersion", unsafe { (nvrtc.nvrtcVersion)(&raw mut major, &raw mut minor) })?;
-        return Err(CudaError::Environment(format!(
+        return Err(ExecutorError::Environment(format!(
             "NVRTC {major}.{minor} (`{}`) does not compile for compute capability {}.{}",
             nvrtc.path,
             capability / 10,
@@ -26,7 +26,7 @@ pub(crate) fn compile(source: &str, capability: i32) -> Result<Vec<u8>, CudaErro
         )));
     }
     let text = CString::new(source)
-        .map_err(|_| CudaError::Internal("a kernel source contains a NUL byte".to_owned()))?;
+        .map_err(|_| ExecutorError::Internal("a kernel source contains a NUL byte".to_owned()))?;
     let mut program: sys::nvrtcProgram = std::ptr::null_mut();
     // SAFETY: the source is terminated, the name is a terminated string, and there are no headers.
     let status = unsafe {
@@ -56,7 +56,7 @@ pub(crate) fn compile(source: &str, capability: i32) -> Result<Vec<u8>, CudaErro
     let status = unsafe { (nvrtc.nvrtcCompileProgram)(program, options.len() as c_int, options.as_ptr()) };
     let result = match status {
         0 => cubin(nvrtc, program),
-        _ => Err(CudaError::Internal(format!("a kernel does not compile:\n{}", log(nvrtc, program)))),
+        _ => Err(ExecutorError::Internal(format!("a kernel does not compile:\n{}", log(nvrtc, program)))),
     };
     // SAFETY: the program is live, and this is its last use.
     unsafe { (nvrtc.nvrtcDestroyProgram)(&raw mut program) };
@@ -67,7 +67,7 @@ pub(crate) fn compile(source: &str, capability: i32) -> Result<Vec<u8>, CudaErro
 ///
 /// # Errors
 /// NVRTC is missing.
-pub(crate) fn capabilities() -> Result<Vec<i32>, CudaError> {
+pub(crate) fn capabilities() -> Result<Vec<i32>, ExecutorError> {
     let nvrtc = library::nvrtc()?;
     let mut count: c_int = 0;
     // SAFETY: the pointer is to a live integer.
@@ -79,7 +79,7 @@ pub(crate) fn capabilities() -> Result<Vec<i32>, CudaError> {
     Ok(list)
 }
 
-fn cubin(nvrtc: &library::Nvrtc, program: sys::nvrtcProgram) -> Result<Vec<u8>, CudaError> {
+fn cubin(nvrtc: &library::Nvrtc, program: sys::nvrtcProgram) -> Result<Vec<u8>, ExecutorError> {
     let mut size = 0;
     // SAFETY: the program is compiled and the pointer is to a live integer.
     nvrtc.check("nvrtcGetCUBINSize", unsafe { (nvrtc.nvrtcGetCUBINSize)(program, &raw mut size) })?;

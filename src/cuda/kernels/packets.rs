@@ -21,7 +21,7 @@ use std::fmt::Write;
 use grammar::dtype::DType;
 
 use super::{BLOCK, ComputeType, Kernel, Launch, MAX_PARAM_WORDS, collective_dtype, type_name};
-use crate::error::Unsupported;
+use crate::unsupported::Unsupported;
 use hir_plan::{PacketFormat, ReduceOp};
 
 /// Bytes of data that are accessed together; a thread handles one or two of these halves.

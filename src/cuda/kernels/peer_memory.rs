@@ -26,7 +26,7 @@ use super::{
     BLOCK, ComputeType, DeviceView, Kernel, Launch, MAX_ACCESS_BYTES, PeerMemoryKernel, collective_dtype,
     expression, type_name,
 };
-use crate::error::Unsupported;
+use crate::unsupported::Unsupported;
 use hir_plan::ReduceOp;
 
 /// A collective of one member. Signals are addresses in mapped memory.

@@ -11,7 +11,7 @@ use super::{
     shape::{MergedDims, merge_dims, split_dims},
     type_name,
 };
-use crate::error::Unsupported;
+use crate::unsupported::Unsupported;
 use hir_plan::{Number, Reduce, ReduceOp, View};
 use hir_tensor::data::Data;
 

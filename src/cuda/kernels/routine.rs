@@ -14,7 +14,7 @@ use super::{
     shape::{MergedDims, merge_dims_in_any_order},
     type_name,
 };
-use crate::error::Unsupported;
+use crate::unsupported::Unsupported;
 use hir_plan::{GroupedDim, ReduceOp, RoutineKind, View};
 
 pub(crate) use scan::exchanged_bytes;

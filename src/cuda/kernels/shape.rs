@@ -2,7 +2,7 @@
 //! contiguous in all operands.
 
 use super::DIMS;
-use crate::error::Unsupported;
+use crate::unsupported::Unsupported;
 
 /// Merged extents and strides, slowest dimension first.
 #[derive(Clone, PartialEq, Eq, Debug)]

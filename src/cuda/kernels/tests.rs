@@ -11,7 +11,7 @@ use super::{
     reduce::reduce_launches,
     reduce_scratch_bytes,
 };
-use crate::{error::Unsupported, peer_kernel::MAX_ADDRESSES};
+use crate::{peer_kernel::MAX_ADDRESSES, unsupported::Unsupported};
 use hir_plan::{ReduceOp, View};
 
 #[test]

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 
-use crate::error::CudaError;
+use crate::ExecutorError;
 
 /// A library to search for.
 pub(super) struct LibrarySearch {
@@ -51,10 +51,10 @@ pub(super) const NCCL: LibrarySearch = LibrarySearch {
 
 impl LibrarySearch {
     /// Opens the library and returns its path.
-    pub(super) fn open(&self) -> Result<(Library, String), CudaError> {
+    pub(super) fn open(&self) -> Result<(Library, String), ExecutorError> {
         let missing = |places: String| {
             let Self { title, variable, names, .. } = self;
-            CudaError::Environment(format!(
+            ExecutorError::Environment(format!(
                 "{title} was not found: set `{variable}=/path/to/{}`, or run without GPUs (`hir-run --device=sim`); searched for {} {places}",
                 names[0],
                 names.join(", ")

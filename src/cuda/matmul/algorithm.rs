@@ -3,15 +3,10 @@
 use std::{ffi::c_int, mem::MaybeUninit};
 
 use cudarc::cublaslt::sys;
-use serde::{Deserialize, Serialize};
+use hir_executor::MatmulAlgorithm;
 
 use super::{CublasLtHandle, PreparedMatmul, WORKSPACE, alignment};
-use crate::error::CudaError;
-
-/// An algorithm: the words of a `cublasLtMatmulAlgo_t`. NVIDIA documents that they may be stored and restored for the
-/// same version of cuBLASLt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MatmulAlgorithm(pub [u64; 8]);
+use crate::ExecutorError;
 
 type Found = sys::cublasLtMatmulHeuristicResult_t;
 const NOT_SUPPORTED: u32 = sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED as u32;
@@ -25,7 +20,7 @@ impl CublasLtHandle {
         layouts: [sys::cublasLtMatrixLayout_t; 4],
         addresses: [u64; 4],
         wanted: usize,
-    ) -> Result<Vec<MatmulAlgorithm>, CudaError> {
+    ) -> Result<Vec<MatmulAlgorithm>, ExecutorError> {
         use sys::cublasLtMatmulPreferenceAttributes_t as Preference;
         let attributes = [
             Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
@@ -71,7 +66,7 @@ impl CublasLtHandle {
 
 impl PreparedMatmul {
     /// Returns the algorithms to choose from, at most `wanted`. The first one is that of `prepare`.
-    pub fn candidates(&self, wanted: usize) -> Result<Vec<MatmulAlgorithm>, CudaError> {
+    pub fn candidates(&self, wanted: usize) -> Result<Vec<MatmulAlgorithm>, ExecutorError> {
         let found = self.cublaslt.find_algorithms(self.operation, self.layouts, self.addresses, wanted)?;
         let mut candidates = vec![self.first];
         for it in found {
@@ -86,7 +81,7 @@ impl PreparedMatmul {
     ///
     /// # Errors
     /// It does not.
-    pub fn check(&self, algorithm: MatmulAlgorithm) -> Result<(), CudaError> {
+    pub fn check(&self, algorithm: MatmulAlgorithm) -> Result<(), ExecutorError> {
         let algorithm = sys::cublasLtMatmulAlgo_t { data: algorithm.0 };
         let mut result = MaybeUninit::<Found>::zeroed();
         let library = self.cublaslt.library;
@@ -108,7 +103,7 @@ impl PreparedMatmul {
         library.check("cublasLtMatmulAlgoCheck", status)?;
         if bytes > WORKSPACE {
             let text = format!("it needs a workspace of {bytes} bytes, more than {WORKSPACE}");
-            return Err(CudaError::failed_call("cublasLtMatmulAlgoCheck", NOT_SUPPORTED, &text));
+            return Err(ExecutorError::failed_call("cublasLtMatmulAlgoCheck", NOT_SUPPORTED, &text));
         }
         Ok(())
     }

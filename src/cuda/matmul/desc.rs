@@ -2,8 +2,8 @@
 
 use grammar::dtype::DType;
 
-use crate::error::Unsupported;
 use crate::kernels::{self, DeviceView};
+use crate::unsupported::Unsupported;
 
 /// An operand as a cuBLASLt matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

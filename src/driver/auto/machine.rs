@@ -7,6 +7,7 @@ use std::{
 };
 
 use grammar::{InvalidOption, list_text};
+use hir_executor::backend;
 use hir_plan::{
     World,
     sync::happens_before::OrderError,
@@ -143,14 +144,8 @@ pub fn estimate_on(machine: &Machine, world: &World) -> Result<Timeline, OrderEr
     Estimator { machine, lower: |_| None, fused: fused_instructions }.timeline(world, None)
 }
 
-/// Returns, by rank, the instructions that the executor of GPUs runs in the kernel of another one.
-#[cfg(feature = "cuda")]
+/// Returns, by rank, the instructions that the executor of GPUs runs in the kernel of another one. Without an executor, every
+/// instruction is a kernel.
 pub fn fused_instructions(world: &World) -> Vec<FusedInsts> {
-    hir_cuda::fused_instructions(world)
-}
-
-/// Without the executor of GPUs, every instruction is a kernel.
-#[cfg(not(feature = "cuda"))]
-pub fn fused_instructions(_: &World) -> Vec<FusedInsts> {
-    Vec::new()
+    backend().map_or_else(|_| Vec::new(), |it| it.fused_instructions(world))
 }

@@ -154,18 +154,6 @@ mod tests {
         assert_eq!(tau(&[(1.0, 1.0), (2.0, 3.0), (3.0, 2.0)]), Some(1.0 / 3.0));
     }
 
-    // Without the executor of GPUs, estimates do not know which instructions it fuses.
-    #[cfg(feature = "cuda")]
-    #[test]
-    fn the_accuracy_of_a_shipped_machine_is_that_of_its_runs() -> Result<(), grammar::InvalidOption> {
-        use crate::auto::machine::MachineFlag;
-        for name in ["h100", "h200"] {
-            let MachineFlag { machine, .. } = name.parse()?;
-            assert_eq!(accuracy(&compare(&machine)), machine.accuracy, "{name}");
-        }
-        Ok(())
-    }
-
     #[test]
     fn half_is_as_wrong_as_twice() {
         let all = [comparison(1.0, 2.0), comparison(2.0, 1.0)];

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 
 use clap::Command;
+use hir_executor::backend;
 use hir_process::exit::Exit;
 
 use super::run_tool;
@@ -47,7 +48,7 @@ macro_rules! tool {
 /// Returns the tools, by name; each has its own `--help`.
 fn tools() -> Vec<Tool> {
     let mut all = Vec::from([
-        #[cfg(all(feature = "cuda", feature = "launch"))]
+        #[cfg(feature = "launch")]
         tool!(calibrate, "Measure the times of a machine, for estimates"),
         tool!(
             check,
@@ -59,9 +60,9 @@ fn tools() -> Vec<Tool> {
         tool!(mcp, "Serve agents over the Model Context Protocol"),
         tool!(opt, "Check, rewrite and print a Host IR program (as `hir-opt`)", super::opt::main_with),
         tool!(reduce, "Reduce a failing program while it still fails in the same way"),
-        #[cfg(all(feature = "cuda", feature = "launch"))]
+        #[cfg(feature = "launch")]
         tool!(run, "Run a program on simulated ranks or on GPUs (as `hir-run`)", super::run::main_with),
-        #[cfg(all(feature = "cuda", feature = "launch"))]
+        #[cfg(feature = "launch")]
         tool!(tune, "Measure which algorithm of each collective is the fastest on this machine"),
     ]);
     all.push(Tool {
@@ -70,7 +71,7 @@ fn tools() -> Vec<Tool> {
         command: hir_certify::command,
         run: super::certify::main_with,
     });
-    #[cfg(all(feature = "cuda", feature = "launch"))]
+    #[cfg(feature = "launch")]
     all.push(Tool {
         name: "overlap",
         about: "Run a program and report how its communication and computation overlap (as `hir-run --overlap`)",
@@ -83,6 +84,9 @@ fn tools() -> Vec<Tool> {
             super::run::main_with(line)
         },
     });
+    // Without an executor of GPUs, a program measures and runs nothing.
+    let runs = |it: &Tool| matches!(it.name, "calibrate" | "overlap" | "run" | "tune");
+    all.retain(|it| backend().is_ok() || !runs(it));
     all.sort_by_key(|it| it.name);
     all
 }

@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-#[cfg(all(feature = "cuda", feature = "launch"))]
+#[cfg(feature = "launch")]
 mod calibrate;
 mod certify;
 mod check;
@@ -21,13 +21,13 @@ mod explain;
 mod hang;
 mod lsp;
 mod mcp;
-#[cfg(all(feature = "cuda", feature = "launch"))]
+#[cfg(feature = "launch")]
 mod measurement;
 pub mod opt;
 pub mod reduce;
-#[cfg(all(feature = "cuda", feature = "launch"))]
+#[cfg(feature = "launch")]
 pub mod run;
-#[cfg(all(feature = "cuda", feature = "launch"))]
+#[cfg(feature = "launch")]
 mod tune;
 
 /// Runs a tool that has nothing to print beside its result: reads its options and does its work, whose error is an exit code

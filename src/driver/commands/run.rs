@@ -27,7 +27,9 @@ use task::RunMonitor;
 /// Runs hir-run.
 pub fn main_with(command_line: CommandLine) -> Exit {
     // Must precede the creation of threads.
-    hir_cuda::set_environment();
+    if let Ok(it) = hir_executor::backend() {
+        it.set_environment();
+    }
     start_tool("hir-run", command_line, run_tool)
 }
 

@@ -4,10 +4,9 @@
 use crate::run::inputs::{INPUT, InputFlag};
 use crate::run::{RunError, failure::JobFailure};
 use crate::tensor_file;
-use hir_cuda::bytes_of;
 use hir_launch::handshake::JobManifest;
 use hir_process::input_file::{InputFiles, digest};
-use hir_tensor::data::NdArray;
+use hir_tensor::data::{NdArray, bytes::little_endian};
 
 /// Adds a section to the manifest for each global input that comes from a file: element type, shape and a
 /// digest of the elements. Parts of single ranks (`@local`) may differ and are skipped. Returns the failure
@@ -40,7 +39,7 @@ pub(super) fn add_input_digests(
 /// format and memory layout.
 fn describe(tensor: &NdArray) -> String {
     let shape: Vec<String> = tensor.shape.iter().map(usize::to_string).collect();
-    let digest = digest(bytes_of(&tensor.data));
+    let digest = digest(&little_endian(&tensor.data));
     format!("{} {}, BLAKE3 {digest}", tensor.data.dtype().short_name(), shape.join("x"))
 }
 

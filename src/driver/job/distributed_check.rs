@@ -4,7 +4,7 @@
 use std::hash::{DefaultHasher, Hasher};
 
 use crate::run::{failure::JobFailure, verdict::OutputVerdict};
-use hir_cuda::ProcessGroup;
+use hir_executor::ProcessGroup;
 use hir_plan::Plan;
 use hir_tensor::dense::DenseTensor;
 
@@ -62,7 +62,7 @@ pub fn judge_distributed(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hir_cuda::CudaError;
+    use hir_executor::ExecutorError;
     use hir_plan::plans_of_text;
     use hir_tensor::data::Data;
 
@@ -84,12 +84,12 @@ mod tests {
             Some(0)
         }
 
-        fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, CudaError> {
+        fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, ExecutorError> {
             let other = mine.iter().map(|it| if self.differs { !it } else { *it });
             Ok(vec![mine.to_vec(), other.collect()])
         }
 
-        fn barrier(&self) -> Result<(), CudaError> {
+        fn barrier(&self) -> Result<(), ExecutorError> {
             Ok(())
         }
 

@@ -13,9 +13,9 @@ use crate::{
     },
     session::Verdict,
 };
-use hir_cuda::{
-    CudaError, Engine, HostProfile, InstTime, LineProfile, ProcessGroup, RunTimes, Timing, TuneOptions,
-    Tuning, WarmUp, buffer_assignment::BufferAssignment,
+use hir_executor::{
+    Executor, ExecutorError, HostProfile, InstTime, LineProfile, ProcessGroup, RunTimes, Timing, TuneOptions,
+    Tuning, WarmUp, backend,
 };
 use hir_launch::{
     job_rank::JobRank,
@@ -26,7 +26,10 @@ use hir_plan::{InstKind, Plan, View, ViewOnRank, World};
 use hir_process::exit::FailureExit;
 use hir_sim::SimOutcome;
 use hir_tensor::{
-    data::{Data, bytes::of_little_endian},
+    data::{
+        Data,
+        bytes::{little_endian, of_little_endian},
+    },
     dense::DenseTensor,
 };
 
@@ -130,12 +133,12 @@ impl ProcessGroup for JobGroup<'_> {
     }
 
     // The watchdog ends a job that has lost a rank. Until then, this error stops the rank.
-    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, CudaError> {
-        self.0.channel.all_gather(mine).map_err(|fault| CudaError::Environment(fault.to_string()))
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, ExecutorError> {
+        self.0.channel.all_gather(mine).map_err(|fault| ExecutorError::Environment(fault.to_string()))
     }
 
-    fn barrier(&self) -> Result<(), CudaError> {
-        self.0.channel.barrier().map_err(|fault| CudaError::Environment(fault.to_string()))
+    fn barrier(&self) -> Result<(), ExecutorError> {
+        self.0.channel.barrier().map_err(|fault| ExecutorError::Environment(fault.to_string()))
     }
 
     fn report_phase(&self, what: &str) {
@@ -182,7 +185,7 @@ pub enum SimulatorReason {
     },
     /// The GPUs, or the executor on them, refuse.
     #[error(transparent)]
-    Cuda(#[from] CudaError),
+    Executor(#[from] ExecutorError),
 }
 
 /// Checks that GPUs can run these plans. All ranks get the same result.
@@ -196,7 +199,7 @@ pub fn check_gpu_support(plans: &[Plan], peers: &dyn ProcessGroup) -> Result<(),
     }
     match (plans.len(), peers.world()) {
         (ranks, world) if ranks == world => Ok(()),
-        (ranks, 1) => Err(match hir_cuda::device_names() {
+        (ranks, 1) => Err(match backend().and_then(|it| it.device_names()) {
             Err(fault) => fault.into(),
             Ok(gpus) if gpus.len() < ranks => SimulatorReason::FewGpus { ranks, gpus: gpus.len() },
             Ok(_) => SimulatorReason::NotLaunched(ranks),
@@ -205,37 +208,13 @@ pub fn check_gpu_support(plans: &[Plan], peers: &dyn ProcessGroup) -> Result<(),
     }
 }
 
-/// Returns a report of the GPU memory of all ranks.
-///
-/// # Errors
-/// A buffer has no size in bytes.
-pub fn memory_report(world: &World) -> Result<Vec<String>, JobFailure> {
-    let layout = BufferAssignment::of(world).map_err(|(rank, buffer)| {
-        let name = &world[rank].buffers[buffer as usize].name;
-        JobFailure::Unsuitable(format!("rank {rank}: `{name}` has no size in bytes"))
-    })?;
-    let mut lines: Vec<String> = Vec::new();
-    let mut shown: Vec<String> = Vec::new();
-    for plan in world.plans() {
-        let mut rank = layout.describe(plan);
-        let sums = rank.pop();
-        // Ranks that run the same program usually have the same layout.
-        if rank != shown {
-            lines.extend(rank.iter().cloned());
-            shown = rank;
-        }
-        lines.extend(sums);
-    }
-    Ok(lines)
-}
-
 /// Runs this rank's plan once for the verdict, and then the requested other runs. `say` prints notes.
 ///
 /// # Errors
 /// Errors of the engine, of the channel between ranks, or of the comparison.
 pub fn run(
     job: &GpuJob<'_>,
-    engine: &mut Engine,
+    engine: &mut dyn Executor,
     member: &JobRank,
     say: &mut dyn FnMut(String),
 ) -> Result<GpuRunResult, JobFailure> {
@@ -364,7 +343,7 @@ fn gather(
     }
     let mut bytes = Vec::new();
     for block in mine.iter().flatten() {
-        bytes.extend_from_slice(hir_cuda::bytes_of(&block.data));
+        bytes.extend(little_endian(&block.data));
     }
     let size = |plan: &Plan| -> usize {
         let held = plan.outputs.iter().filter_map(|it| Some(it.shard.view.as_ref()?.len() * it.dtype.size()));
@@ -389,9 +368,13 @@ fn gather(
 }
 
 /// Returns the tensors in `job.watch`. Rank 0 also receives the tensors of other ranks.
-fn read_watched(job: &GpuJob<'_>, engine: &Engine, member: &JobRank) -> Result<Vec<DenseTensor>, JobFailure> {
+fn read_watched(
+    job: &GpuJob<'_>,
+    engine: &dyn Executor,
+    member: &JobRank,
+) -> Result<Vec<DenseTensor>, JobFailure> {
     let me = member.channel.rank;
-    let here = |places: &[ViewOnRank]| -> Result<Vec<DenseTensor>, CudaError> {
+    let here = |places: &[ViewOnRank]| -> Result<Vec<DenseTensor>, ExecutorError> {
         let views: Vec<&View> = places.iter().filter(|it| it.rank == me).map(|it| &it.view).collect();
         engine.read_views(&views)
     };
@@ -400,7 +383,7 @@ fn read_watched(job: &GpuJob<'_>, engine: &Engine, member: &JobRank) -> Result<V
     }
     let mut bytes = Vec::new();
     for block in here(job.gathered)? {
-        bytes.extend_from_slice(hir_cuda::bytes_of(&block.data));
+        bytes.extend(little_endian(&block.data));
     }
     let mut sizes = vec![0; job.world.len()];
     for place in job.gathered {

@@ -1,4 +1,4 @@
-//! Runs programs in jobs with one process for each rank, and on GPUs. It needs the features `cuda` and `launch`.
+//! Runs programs in jobs with one process for each rank, and on GPUs. It needs the feature `launch`.
 
 mod digests;
 mod distributed_check;

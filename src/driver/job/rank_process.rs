@@ -12,7 +12,7 @@ use crate::{
     source,
     tool::Reporter,
 };
-use hir_cuda::Machine;
+use hir_executor::Machine;
 use hir_launch::{
     LaunchError,
     environment::LaunchInfo,

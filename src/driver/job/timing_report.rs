@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::gpu::GpuRunResult;
 use crate::session::Report;
-use hir_cuda::{CallCost, CudaError, Engine, HostProfile, LineProfile, Timing};
+use hir_executor::{CallCost, Executor, ExecutorError, HostProfile, LineProfile, Timing};
 use hir_plan::Plan;
 
 /// Formats a timing as a table in the format of nccl-tests: one row for the whole program, whose size is that
@@ -133,7 +133,7 @@ pub fn json(ran: &GpuRunResult, ranks: usize) -> serde_json::Map<String, serde_j
 ///
 /// # Errors
 /// cuBLASLt is missing, or a call of the driver fails.
-pub fn machine_json(engine: &Engine) -> Result<serde_json::Value, CudaError> {
+pub fn machine_json(engine: &dyn Executor) -> Result<serde_json::Value, ExecutorError> {
     let (machine, nccl) = engine.own_machine()?;
     Ok(serde_json::json!({
         "gpu": machine.gpu, "driver": machine.driver, "cublaslt": machine.cublaslt, "nccl": nccl,

@@ -17,7 +17,7 @@ use crate::run::{
     failure::JobFailure,
     files::{cannot_write, write_file},
 };
-use hir_cuda::{AlgorithmUse, CudaError, Engine, Machine, MatmulAlgorithm, ProcessGroup, Tuning};
+use hir_executor::{AlgorithmUse, Executor, ExecutorError, Machine, MatmulAlgorithm, ProcessGroup, Tuning};
 use hir_launch::job_rank::JobRank;
 use hir_process::{atomic_file, input_file::InputFiles};
 use table::{Entry, MAX_BYTES, TuningTable, difference};
@@ -35,7 +35,7 @@ type Sent = Result<Option<(Vec<(String, MatmulAlgorithm)>, usize)>, String>;
 pub fn load(
     files: &InputFiles,
     flag: TuningFlag<'_>,
-    engine: &mut Engine,
+    engine: &mut dyn Executor,
     member: &JobRank,
     say: &mut dyn FnMut(String),
 ) -> Result<Result<Machine, JobFailure>, JobFailure> {
@@ -44,7 +44,7 @@ pub fn load(
     member.set_phase("reading the table of algorithms");
     let machines = engine.machines(peers)?;
     let Some(machine) = machines.first() else {
-        return Err(CudaError::Internal("no rank has a GPU".to_owned()).into());
+        return Err(ExecutorError::Internal("no rank has a GPU".to_owned()).into());
     };
     for (rank, other) in machines.iter().enumerate() {
         if let Some((name, first, here)) = difference(machine, other) {

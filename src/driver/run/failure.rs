@@ -59,9 +59,8 @@ pub enum JobFailure {
     #[error(transparent)]
     Launch(#[from] hir_launch::LaunchError),
     /// The executor on GPUs fails.
-    #[cfg(feature = "cuda")]
     #[error(transparent)]
-    Cuda(#[from] hir_cuda::CudaError),
+    Executor(#[from] hir_executor::ExecutorError),
     /// Another rank fails.
     #[error("rank {rank}: {summary}")]
     OtherRank {

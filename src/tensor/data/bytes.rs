@@ -46,7 +46,9 @@ pub fn of_little_endian(dtype: DType, bytes: &[u8]) -> Result<Data, UnsupportedD
 pub fn little_endian(data: &Data) -> Vec<u8> {
     fn bytes<T: Element>(elements: &[T]) -> Vec<u8> {
         let size = T::DTYPE.size();
-        elements.iter().flat_map(|it| it.to_bits().to_le_bytes().into_iter().take(size)).collect()
+        let mut all = Vec::with_capacity(elements.len() * size);
+        elements.iter().for_each(|it| all.extend_from_slice(&it.to_bits().to_le_bytes()[..size]));
+        all
     }
     each!(data, elements => bytes(elements))
 }

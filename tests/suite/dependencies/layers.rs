@@ -23,6 +23,7 @@ pub const LAYERS: &[(&str, &[Layer])] = &[
     ("src/check", CHECK),
     ("src/cuda", CUDA),
     ("src/driver", DRIVER),
+    ("src/executor", EXECUTOR),
     ("src/hang", HANG),
     ("src/lsp", LSP),
     ("src/stablehlo", STABLEHLO),
@@ -444,8 +445,7 @@ const TRANSPORT: &[Layer] = &[
 /// Libraries and the device, then the stages of a plan: buffer assignment, lowering of instructions to
 /// commands, and execution.
 const CUDA: &[Layer] = &[
-    ("epilogue error comm_order peer_kernel", &[]),
-    ("exchange", &["error"]),
+    ("comm_order epilogue exchange peer_kernel unsupported", &[]),
     ("buffer_assignment", &["epilogue", "peer_kernel"]),
     ("library", BEFORE),
     ("discover", BEFORE),
@@ -460,6 +460,16 @@ const CUDA: &[Layer] = &[
     ("session", BEFORE),
     ("device_assignment", BEFORE),
     ("in_process", BEFORE),
+    ("backend", BEFORE),
+    ("lib", ALL),
+];
+
+/// What is exchanged with an executor, and the executors.
+const EXECUTOR: &[Layer] = &[
+    ("algorithms error measurement", &[]),
+    ("process_group", &["error"]),
+    ("executor in_process", BEFORE),
+    ("backend", BEFORE),
     ("lib", ALL),
 ];
 
@@ -481,11 +491,13 @@ pub const PACKAGES: &[(&str, &[&str])] = &[
     ("src/check", &["clap", "hir-cuda", "hir-sim", "hir-tensor", "passes", "rayon", "rustix", "tempfile"]),
     ("src/tensor", &["clap", "hir-check", "passes", "rustix", "tempfile"]),
     ("src/sim", &["clap", "cudarc", "hir-check", "passes", "rustix", "tempfile"]),
+    ("src/executor", &["clap", "cudarc", "hir-check", "hir-sim", "passes", "rayon", "rustix", "tempfile"]),
     ("src/cuda", &["clap", "hir-check", "hir-sim", "passes", "tempfile"]),
     ("src/process", &["clap", "hir-plan", "passes"]),
     ("src/launch", &["clap", "hir-cuda", "hir-plan", "hir-sim", "passes"]),
     ("src/hang", &["clap", "hir-check", "hir-cuda", "hir-plan", "hir-sim", "passes", "rustix"]),
     ("src/lsp", &["clap", "hir-cuda", "hir-hang", "hir-launch", "hir-tensor", "rustix", "tempfile"]),
-    ("src/driver", &[]),
-    ("python", &["clap", "passes"]),
+    // An executor of another vendor does not change it.
+    ("src/driver", &["cudarc", "hir-cuda"]),
+    ("python", &["clap", "hir-cuda", "passes"]),
 ];

@@ -49,7 +49,7 @@ fn fused_kernels_of(world: &World) -> Result<Vec<String>, String> {
     let slices = &assignment.ranks[0].buffers;
     let dtype = |it: u32| plan.buffers[it as usize].dtype;
     let escapes = assignment.ranks[0].escapes(plan);
-    let source = |it: &hir_plan::ViewOnRank| Err(crate::CudaError::Internal(format!("{it:?}")));
+    let source = |it: &hir_plan::ViewOnRank| Err(crate::ExecutorError::Internal(format!("{it:?}")));
     let scope = FusionScope {
         rank: 0,
         code: &plan.code,

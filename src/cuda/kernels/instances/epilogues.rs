@@ -4,13 +4,13 @@ use grammar::{dtype::DType, ops::Op};
 
 use super::{aligned_view, peer_collective, reduction};
 use crate::{
-    error::Unsupported,
     kernels::{
         DeviceView, ElementwiseArg, ElementwiseOp, EndSignals, Exchange, Gather, Kernels, ScalarFunction,
         Send, collective_rows_launch,
         row::{RowOp, RowReduction},
         with_exchange,
     },
+    unsupported::Unsupported,
 };
 use hir_plan::{ReduceOp, View};
 

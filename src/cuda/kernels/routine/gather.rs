@@ -2,8 +2,8 @@
 
 use super::{LEAST_LINES, Lines, Template, step, widest};
 use crate::{
-    error::Unsupported,
     kernels::{BLOCK, DIMS, DeviceView},
+    unsupported::Unsupported,
 };
 
 /// Bytes of a line of the source that a block of `gather_in_block` keeps in shared memory.

@@ -2,8 +2,8 @@
 
 use super::{Lines, Template, step, widest};
 use crate::{
-    error::Unsupported,
     kernels::{BLOCK, ComputeType, DeviceView},
+    unsupported::Unsupported,
 };
 use hir_plan::{ReduceOp, RoutineKind};
 

@@ -18,7 +18,9 @@ use crate::run::{
     verdict::{self, Expectation},
 };
 use crate::{session::Report, tool::progress::Progress};
-use hir_cuda::{CudaError, Engine, Gpu, Machine, TuneOptions, WarmUp};
+use hir_executor::{
+    Executor, ExecutorError, Machine, ProcessGroup, RankDevice, TuneOptions, WarmUp, backend,
+};
 use hir_launch::job_rank::JobRank;
 use hir_plan::World;
 use hir_process::exit::FailureExit;
@@ -26,6 +28,11 @@ use hir_sim::{Schedule, SimError};
 use hir_tensor::data::Data;
 
 use super::task::{Task, print_outputs};
+
+/// Returns the number of GPUs that this process may use; 0 without a driver.
+pub fn device_count() -> usize {
+    backend().and_then(|it| it.device_names()).map_or(0, |it| it.len())
+}
 
 /// Returns true if this process, which has no launcher, should start one process per rank: `--device=cuda` is
 /// given, or there are enough GPUs.
@@ -40,9 +47,7 @@ pub fn should_spawn_ranks(options: &Options) -> bool {
         Device::Cuda => true,
         // Only one process can read standard input.
         Device::Auto => {
-            options.schedule.is_program()
-                && options.file.as_deref() != Some("-")
-                && hir_cuda::device_names().is_ok_and(|it| it.len() >= ranks)
+            options.schedule.is_program() && options.file.as_deref() != Some("-") && device_count() >= ranks
         }
     }
 }
@@ -52,9 +57,7 @@ pub fn only_simulates(options: &Options) -> bool {
     match options.device() {
         Device::Sim => true,
         Device::Cuda => false,
-        Device::Auto => {
-            !options.schedule.is_program() || !hir_cuda::device_names().is_ok_and(|it| !it.is_empty())
-        }
+        Device::Auto => !options.schedule.is_program() || device_count() == 0,
     }
 }
 
@@ -63,9 +66,9 @@ pub fn only_simulates(options: &Options) -> bool {
 pub fn choose_gpu<'a>(
     options: &Options,
     world: &World,
-    peers: &dyn hir_cuda::ProcessGroup,
-    gpu: &'a mut Option<Gpu>,
-) -> Result<Result<&'a mut Gpu, SimulatorReason>, JobFailure> {
+    peers: &dyn ProcessGroup,
+    gpu: &'a mut Option<Box<dyn RankDevice>>,
+) -> Result<Result<&'a mut dyn RankDevice, SimulatorReason>, JobFailure> {
     match options.device() {
         Device::Sim => Ok(Err(SimulatorReason::Requested)),
         Device::Cuda => gpu_of_rank(world.len(), peers, gpu).map(Ok),
@@ -83,13 +86,13 @@ pub fn choose_gpu<'a>(
 /// Not every rank has a process and a GPU.
 pub fn gpu_of_rank<'a>(
     ranks: usize,
-    peers: &dyn hir_cuda::ProcessGroup,
-    gpu: &'a mut Option<Gpu>,
-) -> Result<&'a mut Gpu, JobFailure> {
+    peers: &dyn ProcessGroup,
+    gpu: &'a mut Option<Box<dyn RankDevice>>,
+) -> Result<&'a mut dyn RankDevice, JobFailure> {
     let processes = peers.world();
     if ranks != processes {
         // A missing driver or device is reported before the number of processes.
-        hir_cuda::device_names()?;
+        backend()?.device_names()?;
         let message = format!(
             "{ranks} ranks on GPUs need {ranks} processes, but there are {processes}: use mpirun, torchrun or \
              `--ranks {ranks}`"
@@ -101,12 +104,12 @@ pub fn gpu_of_rank<'a>(
 
 /// Returns the GPU of this rank, initializing it on first use.
 fn get_or_init_gpu<'a>(
-    gpu: &'a mut Option<Gpu>,
-    peers: &dyn hir_cuda::ProcessGroup,
-) -> Result<&'a mut Gpu, CudaError> {
+    gpu: &'a mut Option<Box<dyn RankDevice>>,
+    peers: &dyn ProcessGroup,
+) -> Result<&'a mut dyn RankDevice, ExecutorError> {
     match gpu {
-        Some(it) => Ok(it),
-        None => Ok(gpu.insert(hir_cuda::assign_device(peers)?)),
+        Some(it) => Ok(it.as_mut()),
+        None => Ok(gpu.insert(backend()?.assign_device(peers)?).as_mut()),
     }
 }
 
@@ -118,7 +121,7 @@ fn get_or_init_gpu<'a>(
 pub fn run(
     task: &Task<'_>,
     input_spec: InputSpec,
-    (gpu, member): (&mut Gpu, &JobRank),
+    (gpu, member): (&mut dyn RankDevice, &JobRank),
     say: &mut dyn FnMut(Report),
 ) -> Result<Result<RunVerdict, SimulatorReason>, JobFailure> {
     // On GPUs some of these programs would finish, because our host threads do not wait for each other. In
@@ -126,13 +129,13 @@ pub fn run(
     if let Some(deadlock) = task.world.deadlock() {
         return Err(RunError::Fault(SimError::Deadlock(Box::new(deadlock.clone()))).into());
     }
-    let engine = match gpu.engine(task.world, &JobGroup(member)) {
+    let engine = match gpu.executor(task.world, &JobGroup(member)) {
         Ok(engine) => engine,
         // All ranks refuse in the same way.
-        Err(fault @ CudaError::Unsupported { .. }) if task.options.device() == Device::Auto => {
+        Err(fault @ ExecutorError::Unsupported { .. }) if task.options.device() == Device::Auto => {
             return Ok(Err(fault.into()));
         }
-        Err(fault @ (CudaError::Unsupported { .. } | CudaError::OutOfMemory { .. })) => {
+        Err(fault @ (ExecutorError::Unsupported { .. } | ExecutorError::OutOfMemory { .. })) => {
             return Err(fault.into());
         }
         Err(fault) => {
@@ -215,7 +218,7 @@ fn agree_on_setup(
 }
 
 fn run_on_engine(
-    engine: &mut Engine,
+    engine: &mut dyn Executor,
     task: &Task<'_>,
     (wanted, machine): (&GpuRunSetup, Option<Machine>),
     member: &JobRank,
@@ -305,7 +308,7 @@ fn tune_options(options: &Options) -> TuneOptions {
 fn abort_job(member: &JobRank, failure: &JobFailure) {
     // The report names this rank.
     let reason = match failure {
-        JobFailure::Cuda(fault) => fault.without_rank(),
+        JobFailure::Executor(fault) => fault.without_rank(),
         // That rank ends the job.
         JobFailure::OtherRank { .. } => return,
         other => other.to_string(),

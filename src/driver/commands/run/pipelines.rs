@@ -29,7 +29,7 @@ use crate::{
     session::{Report, Session},
     tool::parse_pipeline,
 };
-use hir_cuda::{Gpu, Machine};
+use hir_executor::{Machine, ProcessGroup, RankDevice, SingleProcess};
 use hir_launch::job_rank::JobRank;
 use hir_process::exit::Exit;
 
@@ -38,7 +38,7 @@ use passes::{PassCall, Settings, Verify};
 
 use super::{
     batch::{JobProgram, JobStep},
-    gpus::gpu_of_rank,
+    gpus::{device_count, gpu_of_rank},
 };
 
 /// Number of timed runs of a round if `-n` is not given.
@@ -160,7 +160,7 @@ pub fn check(
     job: &Options,
     session: &Session,
     member: Option<&JobRank>,
-    gpu: &mut Option<Gpu>,
+    gpu: &mut Option<Box<dyn RankDevice>>,
 ) -> Result<RunVerdict, JobFailure> {
     let (world, rank) = member.map_or((None, 0), |it| (Some(it.channel.world), it.channel.rank));
     let setup = job.preparation(session, world, &|_, _| Ok(()));
@@ -169,7 +169,7 @@ pub fn check(
         check_reference(path, &setup, &programs)?;
     }
     let group = member.map(JobGroup);
-    let peers: &dyn hir_cuda::ProcessGroup = group.as_ref().map_or(&hir_cuda::SingleProcess, |it| it);
+    let peers: &dyn ProcessGroup = group.as_ref().map_or(&SingleProcess, |it| it);
     let gpu = gpu_of_rank(ranks, peers, gpu)?;
     let expected = job.expect.iter().filter_map(|it| match it {
         Expect::Given(it) => Some(it),
@@ -201,7 +201,7 @@ pub fn stored_pipeline(
     let on_gpus = || match options.device() {
         Device::Sim => false,
         Device::Cuda => true,
-        Device::Auto => hir_cuda::device_names().is_ok_and(|gpus| !gpus.is_empty()),
+        Device::Auto => device_count() > 0,
     };
     let ranks = member.map_or(options.world.ranks.unwrap_or(1), |it| it.channel.world);
     let program = || (!has_passes && on_gpus()).then(|| tuned_program(options, session, ranks)).flatten();

@@ -4,7 +4,7 @@ use std::{cell::RefCell, path::Path, sync::Arc, time::Instant};
 
 use crate::auto::{self, edits::Estimates};
 use crate::job::{
-    gpu::{self, JobGroup, SimulatorReason},
+    gpu::{JobGroup, SimulatorReason},
     lost_job::report_without_plans,
     precheck,
     rank_process::{self, RunVerdict},
@@ -27,7 +27,7 @@ use grammar::{
     ir::Program,
     source::Source,
 };
-use hir_cuda::Gpu;
+use hir_executor::{ProcessGroup, RankDevice, SingleProcess, backend};
 use hir_launch::job_rank::JobRank;
 use hir_plan::{CallerUses, World, limits::Limits, timeline::estimator::Planned};
 use hir_process::{exit::Exit, out_of_memory};
@@ -47,7 +47,7 @@ use super::{
 /// The state that the programs of a job share.
 pub struct JobState<'a> {
     /// The GPU of this process.
-    pub gpu: &'a mut Option<Gpu>,
+    pub gpu: &'a mut Option<Box<dyn RankDevice>>,
     /// The number of programs that have started.
     pub progress: &'a BatchProgress,
     /// What signal handlers report.
@@ -179,7 +179,11 @@ fn report_memory(
     world: &World,
     say: &mut dyn FnMut(Report),
 ) -> Result<RunVerdict, JobFailure> {
-    gpu::memory_report(world)?.into_iter().for_each(|it| say(Report::Output(it)));
+    backend()?
+        .memory_report(world)
+        .map_err(JobFailure::Unsuitable)?
+        .into_iter()
+        .for_each(|it| say(Report::Output(it)));
     if !options.output.is_empty() {
         say(Report::note(
             "`--memory` runs nothing: `--output` writes no file, and its tensors keep their memory until the end",
@@ -292,10 +296,9 @@ fn run_on_gpu(
     let options = task.options;
     // In a single process without an NVIDIA driver nobody expects GPUs, so no reason is printed.
     let is_expected = options.device == Some(Device::Auto)
-        || options.device.is_none()
-            && (member.is_some() || hir_cuda::device_names().is_ok_and(|it| !it.is_empty()));
+        || options.device.is_none() && (member.is_some() || gpus::device_count() > 0);
     let group = member.map(JobGroup);
-    let peers: &dyn hir_cuda::ProcessGroup = group.as_ref().map_or(&hir_cuda::SingleProcess, |it| it);
+    let peers: &dyn ProcessGroup = group.as_ref().map_or(&SingleProcess, |it| it);
     let gpu = match gpus::choose_gpu(options, task.world, peers, state.gpu)? {
         Err(reason) => return Ok(Err(is_expected.then_some(reason))),
         Ok(gpu) => gpu,

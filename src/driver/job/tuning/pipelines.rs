@@ -22,7 +22,7 @@ use crate::{
     session::Session,
     source,
 };
-use hir_cuda::Machine;
+use hir_executor::Machine;
 use hir_launch::job_rank::JobRank;
 use hir_process::input_file::{InputFiles, digest};
 

@@ -7,7 +7,7 @@ use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 
 use super::pipelines::TunedProgram;
-use hir_cuda::{Machine, MatmulAlgorithm};
+use hir_executor::{Machine, MatmulAlgorithm};
 
 /// The version of the format. Version 1 has no pipelines.
 const VERSION: u32 = 2;

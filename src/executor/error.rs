@@ -1,15 +1,14 @@
-//! Errors of the CUDA executor.
+//! Why a plan does not run on the device of a rank.
 
-use std::borrow::Cow;
+use std::fmt::Display;
 
-use grammar::{dtype::DType, ops::Op};
 use serde::{Deserialize, Serialize};
 
-use hir_plan::{Inst, Plan, ReduceOp};
+use hir_plan::{Inst, Plan};
 
-/// The reason why a plan does not run on this rank's GPU.
+/// The reason why a plan does not run on the device of this rank.
 #[derive(Clone, Debug, Serialize, Deserialize, thiserror::Error)]
-pub enum CudaError {
+pub enum ExecutorError {
     /// A library, a device or another process is missing or does not fit.
     #[error("{0}")]
     Environment(String),
@@ -37,7 +36,7 @@ pub enum CudaError {
         /// What is not supported.
         message: String,
     },
-    /// A GPU has less memory than the program needs.
+    /// A device has less memory than the program needs.
     #[error("rank {rank}: {message}")]
     OutOfMemory {
         /// The rank.
@@ -50,39 +49,9 @@ pub enum CudaError {
     Internal(String),
 }
 
-/// What no kernel and no library call of this executor does. `CudaError::unsupported` adds the instruction.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Unsupported {
-    /// An operator has no kernel for an element type.
-    #[error("`{}` on element type `{}` has no kernel", op.name(), dtype.short_name())]
-    Operator {
-        /// The operator.
-        op: Op,
-        /// The element type.
-        dtype: DType,
-    },
-    /// A reduction has no kernel for an element type.
-    #[error("{op:?} of element type `{}` has no kernel", dtype.short_name())]
-    Reduction {
-        /// The operation.
-        op: ReduceOp,
-        /// The element type.
-        dtype: DType,
-    },
-    /// The operands do not have the types, shapes or strides of any kernel or call; the reason in words.
-    #[error("{0}")]
-    Operands(Cow<'static, str>),
-}
-
-impl<T: Into<Cow<'static, str>>> From<T> for Unsupported {
-    fn from(reason: T) -> Self {
-        Self::Operands(reason.into())
-    }
-}
-
-impl CudaError {
+impl ExecutorError {
     /// Returns the error of a failed call, without a location.
-    pub(super) fn failed_call(function: &str, code: u32, text: &str) -> Self {
+    pub fn failed_call(function: &str, code: u32, text: &str) -> Self {
         Self::Call {
             function: function.to_owned(),
             code,
@@ -93,7 +62,7 @@ impl CudaError {
     }
 
     /// Adds the instruction that was being prepared or issued.
-    pub(super) fn at_inst(self, plan: &Plan, inst: &Inst) -> Self {
+    pub fn at_inst(self, plan: &Plan, inst: &Inst) -> Self {
         match self {
             Self::Call { function, code, text, .. } => {
                 let place = format!("{}: ", plan.location(inst));
@@ -104,7 +73,7 @@ impl CudaError {
     }
 
     /// Adds the instruction that was running when the device failed, as far as it is known.
-    pub(super) fn near_inst(self, plan: &Plan, inst: Option<&Inst>) -> Self {
+    pub fn near_inst(self, plan: &Plan, inst: Option<&Inst>) -> Self {
         match self {
             Self::Call { function, code, text, .. } => {
                 let place = inst.map_or(String::new(), |it| format!("at {} or later: ", plan.location(it)));
@@ -132,7 +101,7 @@ impl CudaError {
     }
 
     /// Returns the error for an instruction that requires something that this executor does not support.
-    pub(super) fn unsupported(plan: &Plan, inst: &Inst, reason: impl Into<Unsupported>) -> Self {
-        Self::Unsupported { rank: plan.rank, place: plan.location(inst), message: reason.into().to_string() }
+    pub fn unsupported(plan: &Plan, inst: &Inst, reason: impl Display) -> Self {
+        Self::Unsupported { rank: plan.rank, place: plan.location(inst), message: reason.to_string() }
     }
 }

@@ -1,0 +1,46 @@
+//! What the tools use of this package.
+
+use std::sync::Arc;
+
+use hir_executor::{Backend, ExecutorError, InProcessDevice, ProcessGroup, RankDevice};
+use hir_plan::{World, timeline::cost::FusedInsts};
+
+use super::{
+    buffer_assignment::memory_report, device_assignment::assign_device, discover,
+    executable::fused_instructions, in_process::InProcessGpu, set_environment,
+};
+
+/// The GPUs of NVIDIA.
+pub static CUDA: &dyn Backend = &Cuda;
+
+struct Cuda;
+
+impl Backend for Cuda {
+    fn set_environment(&self) {
+        set_environment();
+    }
+
+    fn device_names(&self) -> Result<Vec<String>, ExecutorError> {
+        discover::device_names()
+    }
+
+    fn assign_device(&self, peers: &dyn ProcessGroup) -> Result<Box<dyn RankDevice>, ExecutorError> {
+        Ok(Box::new(assign_device(peers)?))
+    }
+
+    fn open_in_process(
+        &self,
+        ordinal: usize,
+        peers: &dyn ProcessGroup,
+    ) -> Result<Arc<dyn InProcessDevice>, ExecutorError> {
+        Ok(Arc::new(InProcessGpu::open(ordinal, peers)?))
+    }
+
+    fn memory_report(&self, world: &World) -> Result<Vec<String>, String> {
+        memory_report(world)
+    }
+
+    fn fused_instructions(&self, world: &World) -> Vec<FusedInsts> {
+        fused_instructions(world)
+    }
+}
