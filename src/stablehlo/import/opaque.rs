@@ -54,3 +54,25 @@ fn kernel_name(target: &str) -> String {
     let name: String = target.chars().map(|it| if is_plain(it) { it } else { '_' }).collect();
     if TokenKind::lexer(&name).eq([Ok(TokenKind::Word)]) { name } else { format!("_{name}") }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_target_becomes_a_word() {
+        for (target, name) in [
+            ("xla_python_cpu_callback", "xla_python_cpu_callback"),
+            ("cublas$gemm", "cublas_gemm"),
+            ("1x", "_1x"),
+            ("", "_"),
+            ("T0", "_T0"),
+            ("Stream", "_Stream"),
+            ("FOR", "_FOR"),
+            ("in", "_in"),
+        ] {
+            assert_eq!(kernel_name(target), name);
+            assert!(TokenKind::lexer(name).eq([Ok(TokenKind::Word)]), "{name}");
+        }
+    }
+}
