@@ -17,6 +17,8 @@ use pyo3::prelude::*;
 
 #[pymodule]
 mod _hir {
+    use super::{Bound, PyModule, PyResult};
+
     #[pymodule_export]
     use super::{
         gpu::{Gpu, GpuProgram},
@@ -27,7 +29,7 @@ mod _hir {
     };
 
     #[pymodule_init]
-    fn init(_: &Bound<'_, PyModule>) -> PyResult<()> {
+    fn init(_module: &Bound<'_, PyModule>) -> PyResult<()> {
         hir::install_backend();
         Ok(())
     }
