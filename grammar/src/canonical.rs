@@ -17,10 +17,7 @@ use crate::{
 
 /// Returns the canonical text of a container.
 pub fn print(program: &Program) -> String {
-    let mut text = Vec::new();
-    // Writing to memory does not fail, and the printer writes valid UTF-8.
-    let _ = write(program, &mut text);
-    String::from_utf8(text).unwrap_or_default()
+    printer::print(program, &options(program))
 }
 
 /// Writes the canonical text of a container in pieces.

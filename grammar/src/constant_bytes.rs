@@ -20,7 +20,8 @@ pub(crate) fn digits_of(bytes: &[u8]) -> String {
 
 /// Appends `0x` and the digits of bytes.
 pub(crate) fn push_digits(text: &mut String, bytes: &[u8]) {
-    text.reserve(2 + 2 * bytes.len());
+    // Room for what follows, too: a text that is full doubles.
+    text.reserve(2 * bytes.len() + bytes.len() / 2);
     text.push_str("0x");
     let mut digits = [0; 2 * CHUNK];
     for chunk in bytes.chunks(CHUNK) {

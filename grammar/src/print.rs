@@ -76,6 +76,16 @@ pub(crate) fn domains_section(program: &Program, options: &Options) -> String {
     printer.out
 }
 
+/// Returns the text of a container in the newest spelling.
+pub(crate) fn print(program: &Program, options: &Options) -> String {
+    let mut printer = Printer::new(program, Dialect::Canonical);
+    printer.options(options.roots_in_team);
+    printer.container(&mut |_| ());
+    printer.definitions();
+    printer.domains(options);
+    printer.out
+}
+
 /// Bytes of text that are collected before they are written.
 const FLUSH_SIZE: usize = 1 << 16;
 
@@ -83,10 +93,11 @@ const FLUSH_SIZE: usize = 1 << 16;
 /// express.
 pub(crate) fn print_2025(program: &Program) -> String {
     let mut printer = Printer::new(program, Dialect::Y2025);
-    let mut text = String::from("\n");
-    printer.container(&mut |piece| text.push_str(piece));
+    printer.out.push('\n');
+    printer.container(&mut |_| ());
     printer.definitions();
-    text + &printer.out + "\n"
+    printer.out.push('\n');
+    printer.out
 }
 
 /// Returns the text of an attribute's value, with tensors by their short names.
@@ -158,6 +169,7 @@ impl Printer<'_> {
             if result.is_ok() {
                 result = out.write_all(text.as_bytes());
             }
+            text.clear();
         });
         self.definitions();
         self.domains(options);
@@ -165,20 +177,20 @@ impl Printer<'_> {
         out.write_all(self.out.as_bytes())
     }
 
-    /// Passes complete pieces of the text to `piece`; the last piece remains in `out`.
-    fn container(&mut self, piece: &mut dyn FnMut(&str)) {
+    /// Passes what is printed so far to `piece`, which may take it, whenever that has grown; the rest remains in `out`.
+    fn container(&mut self, piece: &mut dyn FnMut(&mut String)) {
         let program = self.program;
         self.out.push_str("%HostIrContainer { (");
         self.operands(&program.inputs);
         self.out.push_str(") -> (");
         self.operands(&program.outputs);
         self.out.push_str(") :\n");
-        let mut rest = program.body();
+        let (mut rest, mut full) = (program.body(), FLUSH_SIZE);
         while !rest.is_empty() {
             rest = self.print_next(rest, 1);
-            if self.out.len() > FLUSH_SIZE {
-                piece(&self.out);
-                self.out.clear();
+            if self.out.len() > full {
+                piece(&mut self.out);
+                full = self.out.len() + FLUSH_SIZE;
                 // Most uses of a tensor are close together, so its text is rarely created again.
                 if self.dialect == Dialect::Canonical {
                     self.tensors.clear();

@@ -1,5 +1,7 @@
 //! The text of a program file and the programs in it.
 
+use std::sync::Arc;
+
 use crate::{
     diagnostic::Diagnostic,
     files::{self, FILE_MARK},
@@ -26,8 +28,8 @@ pub static HOST_IR: Reader = Reader { name: "Host IR", accepts: |_, _| true, rea
 pub struct Source {
     /// The name of the file; `<stdin>` for `-`.
     pub name: String,
-    /// The text.
-    pub text: String,
+    /// The text. Shared, because it may be long.
+    pub text: Arc<String>,
     /// The index of its lines.
     pub lines: LineIndex,
     /// How the text becomes programs.
@@ -38,7 +40,7 @@ impl Source {
     /// Creates a source from a Host IR text in memory.
     pub fn new(name: String, text: String) -> Self {
         let lines = LineIndex::new(&text);
-        Self { name, text, lines, reader: &HOST_IR }
+        Self { name, text: Arc::new(text), lines, reader: &HOST_IR }
     }
 
     /// Returns a source that another front end reads.
@@ -53,7 +55,8 @@ impl Source {
 
     /// Returns the source with the text of a file with fusions behind its own text. The containers of the file are not read.
     pub fn with_fusions(self, file: &Source) -> Self {
-        let Self { name, mut text, reader, .. } = self;
+        let Self { name, text, reader, .. } = self;
+        let mut text = Arc::unwrap_or_clone(text);
         if !text.ends_with('\n') {
             text.push('\n');
         }

@@ -1,5 +1,7 @@
 //! The program after passes, beside its text: what each of its lines comes from.
 
+use std::sync::Arc;
+
 use grammar::{
     diagnostic::has_errors,
     ir::{Program, StmtId},
@@ -66,7 +68,7 @@ pub(crate) fn lowered(
         [read] if !has_errors(&found) => pairs(snapshot, &program, &new, read),
         _ => Vec::new(),
     };
-    Ok(Lowered { text: new.text, lines })
+    Ok(Lowered { text: Arc::unwrap_or_clone(new.text), lines })
 }
 
 /// Returns the lines of the statements of the new text, each with that of its origin. A pass leaves the positions of the statements that

@@ -47,8 +47,11 @@ fn equal_features() -> Result<(), Failed> {
     if other.is_empty() {
         return Ok(());
     }
-    Err(format!("the tests need more features, declare them in src/equal_builds/Cargo.toml:\n{}", other.join("\n"))
-        .into())
+    Err(format!(
+        "the tests need more features, declare them in src/equal_builds/Cargo.toml:\n{}",
+        other.join("\n")
+    )
+    .into())
 }
 
 fn parser_is_fresh() -> Result<(), Failed> {

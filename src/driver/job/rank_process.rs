@@ -119,7 +119,7 @@ pub fn manifest(
 pub(super) fn canonical_text(source: &Source) -> String {
     let (programs, diagnostics) = source.programs();
     if grammar::diagnostic::has_errors(&diagnostics) {
-        source.text.clone()
+        source.text.as_str().to_owned()
     } else {
         programs.iter().map(grammar::print).collect()
     }

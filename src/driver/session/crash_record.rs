@@ -1,6 +1,6 @@
 //! What a session works on, for the reproducer of an internal error.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The command and the programs of a session.
 #[derive(Default)]
@@ -22,7 +22,7 @@ enum State {
 pub(crate) struct RecordedRun {
     /// The command that runs it again, one flag per line for hir-opt; `None` for the command line of the process.
     pub(crate) command: Option<Vec<String>>,
-    pub(crate) texts: Vec<String>,
+    pub(crate) texts: Vec<Arc<String>>,
 }
 
 impl CrashRecord {
@@ -32,9 +32,9 @@ impl CrashRecord {
     }
 
     /// Records a program that the tool works on.
-    pub fn record_program(&self, text: &str) {
+    pub fn record_program(&self, text: &Arc<String>) {
         if let State::Program(work) = &mut *self.lock() {
-            work.texts.push(text.to_owned());
+            work.texts.push(Arc::clone(text));
         }
         #[cfg(debug_assertions)]
         panic_for_tests();

@@ -104,6 +104,7 @@ impl Job {
             self.run_in(&session, &screen).unwrap_or_else(|failure| screen.fail(Exit::Environment, failure));
         let exit = screen.finish(exit, true, |_| ());
         let recorded = session.crash_record.take().map_or(Vec::new(), |it| it.texts);
+        let recorded = recorded.into_iter().map(Arc::unwrap_or_clone).collect();
         Ended { exit, stdout: stdout.text(), stderr: stderr.text(), recorded }
     }
 

@@ -129,10 +129,6 @@ impl<'o> Processor<'o> {
 impl Processor<'_> {
     /// Processes all parts of a file and writes the result.
     pub fn process_file(&mut self, source: Source) -> Exit {
-        let own = Source::own_text(&source.text);
-        // Every part can use the fusions of the command line.
-        let fusions = source.text.get(own.len()..).unwrap_or("");
-        let reader = source.reader;
         if self.options.fix.is_some() && !source.is_host_ir() {
             let message = format!(
                 "`--fix` edits Host IR: write the program of `{}` with `-o FILE.hir` first",
@@ -140,27 +136,20 @@ impl Processor<'_> {
             );
             return self.screen.fail(Exit::Usage, message);
         }
-        let own = Source::new(source.name.clone(), own.to_owned()).with_reader(reader);
-        let parts = if self.options.split_input_file {
-            match expect::split_input(&own) {
+        let parts = match self.options.split_input_file {
+            false => vec![source],
+            true => match parts_of(&source) {
                 Ok(parts) => parts,
                 Err(fault) => {
                     self.screen.report_diagnostics(&source, &[fault]);
                     return Exit::Rejected;
                 }
-            }
-        } else {
-            vec![&own.text[..]]
+            },
         };
         let mut texts = Vec::with_capacity(parts.len());
         let mut worst = Exit::Success;
-        // Every part keeps its line numbers: it is preceded by as many empty lines.
-        let mut lines_before = 0;
-        for text in parts {
-            let text_of_part = "\n".repeat(lines_before) + text + fusions;
-            let mut part = Source::new(source.name.clone(), text_of_part).with_reader(reader);
+        for mut part in parts {
             let (mut is_edited, mut limit) = (false, None);
-            lines_before += text.lines().count() + 1;
             if let Some(fixes) = self.options.fix
                 && grammar::is_fixable(&part.programs().1)
             {
@@ -191,7 +180,10 @@ impl Processor<'_> {
             texts.push(outcome.text);
         }
         let text = if self.options.prints_result() {
-            texts.join(&format!("{}\n", expect::SEPARATOR))
+            match <[String; 1]>::try_from(texts) {
+                Ok([only]) => only,
+                Err(texts) => texts.join(&format!("{}\n", expect::SEPARATOR)),
+            }
         } else {
             String::new()
         };
@@ -291,6 +283,7 @@ impl Processor<'_> {
         for (number, program) in programs.iter_mut().enumerate() {
             self.container = (count > 1).then_some(number);
             match self.process_program(program, part, &mut outcome) {
+                Some(it) if text.is_empty() => text = it,
                 Some(it) => text += &it,
                 None => {
                     let left = count - 1 - number;
@@ -406,4 +399,20 @@ fn looks_for(checks: Checks, code: Code) -> bool {
         Some(Check::Excess) => checks.excess,
         None => false,
     }
+}
+
+/// Returns the parts of a text that separators divide.
+fn parts_of(source: &Source) -> Result<Vec<Source>, Diagnostic> {
+    let own = Source::own_text(&source.text);
+    // Every part can use the fusions of the command line.
+    let fusions = source.text.get(own.len()..).unwrap_or("");
+    let own = Source::new(source.name.clone(), own.to_owned());
+    // Every part keeps its line numbers: it is preceded by as many empty lines.
+    let mut lines_before = 0;
+    let part = |text: &str| {
+        let with_lines = "\n".repeat(lines_before) + text + fusions;
+        lines_before += text.lines().count() + 1;
+        Source::new(source.name.clone(), with_lines).with_reader(source.reader)
+    };
+    Ok(expect::split_input(&own)?.into_iter().map(part).collect())
 }

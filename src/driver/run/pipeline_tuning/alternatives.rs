@@ -219,7 +219,7 @@ mod tests {
             let at = start + it.text.find(word)?;
             let fault = Diagnostic::new(Code::BadOption, Span::new(at, at + word.len()), "", "");
             let (source, fault) = it.locate(start, fault);
-            assert_eq!((source.name.as_str(), &source.text), ("--tune-passes", &text));
+            assert_eq!((source.name.as_str(), source.text.as_str()), ("--tune-passes", text.as_str()));
             Some((fault.span().start as usize, fault.span().text(&text).to_owned()))
         };
         let place = |word: &str| text.find(word).map(|at| (at, word.to_owned()));

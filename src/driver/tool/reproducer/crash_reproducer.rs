@@ -30,7 +30,8 @@ pub fn run_guarded(screen: &Reporter, path: Option<&Path>, work: impl FnOnce() -
     let session = screen.session();
     let Some(work) = session.crash_record.take() else { return exit };
     let lines = work.command.unwrap_or_else(|| session.argument_texts());
-    let text = super::text(session.tool, &failure, &lines, &work.texts.join("// -----\n"));
+    let programs: Vec<&str> = work.texts.iter().map(|it| it.as_str()).collect();
+    let text = super::text(session.tool, &failure, &lines, &programs.join("// -----\n"));
     let written = match path {
         Some(path) => hir_process::atomic_file::write(path, text.as_bytes()).map(|()| path.to_owned()),
         None => write_temporary(session.tool, &text),
@@ -66,6 +67,8 @@ mod tests {
 
     use grammar::render::Format;
 
+    use std::sync::Arc;
+
     use super::*;
     use crate::{session::Session, tool::Color};
 
@@ -77,7 +80,7 @@ mod tests {
         let path = folder.path().join("bug.hir");
         let failing = || -> Exit {
             session.crash_record.record_command(vec!["--passes=canonicalize".to_owned()]);
-            session.crash_record.record_program("%HostIrContainer\n");
+            session.crash_record.record_program(&Arc::new("%HostIrContainer\n".to_owned()));
             std::panic::resume_unwind(Box::new("out of bounds"))
         };
         assert_eq!(run_guarded(&screen, Some(&path), failing), Exit::InternalError);
