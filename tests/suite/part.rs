@@ -1,6 +1,6 @@
 //! Random tests, and tests of many programs in many ways, have eight parts. A run of the suite makes the first one, so that every run
-//! of a text gives the same result. What takes long has parts of parts. `HIR_PARTS=3` makes another part: the gate makes one that the
-//! commit selects, and only reports what fails there. `HIR_PARTS=all` makes all of them.
+//! of a text gives the same result. What takes long has halves of parts. `HIR_PARTS=3` makes another part, and 8 to 15 the second halves: the
+//! gate makes one of 1 to 15 that the commit selects, and only reports what fails there. `HIR_PARTS=all` makes all of them.
 
 use std::sync::LazyLock;
 
