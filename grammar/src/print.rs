@@ -80,9 +80,7 @@ pub(crate) fn domains_section(program: &Program, options: &Options) -> String {
 pub(crate) fn print(program: &Program, options: &Options) -> String {
     let mut printer = Printer::new(program, Dialect::Canonical);
     printer.options(options.roots_in_team);
-    printer.container(&mut |_| ());
-    printer.definitions();
-    printer.domains(options);
+    printer.sections(options, &mut |_| ());
     printer.out
 }
 
@@ -165,16 +163,21 @@ impl Printer<'_> {
     /// Writes what is printed so far, the container and its sections to `out`, in pieces.
     fn write_container(mut self, options: &Options, out: &mut dyn io::Write) -> io::Result<()> {
         let mut result = Ok(());
-        self.container(&mut |text| {
+        self.sections(options, &mut |text| {
             if result.is_ok() {
                 result = out.write_all(text.as_bytes());
             }
             text.clear();
         });
-        self.definitions();
-        self.domains(options);
         result?;
         out.write_all(self.out.as_bytes())
+    }
+
+    /// Prints the container and the sections behind it. `piece` is as in `container`.
+    fn sections(&mut self, options: &Options, piece: &mut dyn FnMut(&mut String)) {
+        self.container(piece);
+        self.definitions();
+        self.domains(options);
     }
 
     /// Passes what is printed so far to `piece`, which may take it, whenever that has grown; the rest remains in `out`.
