@@ -13,8 +13,8 @@ use serde_json::Value;
 use super::{Tuned, check, text};
 use crate::ranks::{LIMIT, end, port, rank};
 
-/// Microseconds that a product takes at least.
-const DELAY: &str = "2000";
+/// Microseconds that a product takes at least: more than what other processes of a busy machine delay.
+const DELAY: &str = "20000";
 /// A program in which each of two ranks has a part of the sum of a product.
 const PROGRAM: &str = "tests/cases/overlap/allocate-before.hir";
 
