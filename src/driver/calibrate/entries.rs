@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 
+use grammar::{ir::Program, words::Algorithm};
 use hir_plan::timeline::{
     machine::FROM_MEMORY,
     work::{Work, WorkClass},
@@ -21,7 +22,7 @@ use super::{
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// The program.
-    pub text: String,
+    pub program: Program,
     /// The passes.
     pub passes: &'static str,
     /// What its time says.
@@ -32,8 +33,8 @@ pub struct Entry {
 
 impl Entry {
     /// A program that is measured on a cool GPU.
-    pub fn new(text: String, meaning: Meaning) -> Self {
-        Self { text, passes: "", meaning, runs: RUNS }
+    pub fn new(program: Program, meaning: Meaning) -> Self {
+        Self { program, passes: "", meaning, runs: RUNS }
     }
 
     /// Calls that follow each other, whose time belongs to a table of this class.
@@ -121,34 +122,34 @@ pub fn entries(ranks: usize, quick: bool) -> Vec<Entry> {
     }
     if ranks > 1 {
         for (calls, turns) in exchanges() {
-            let text = if matches!(calls[1], Call::PeerCopy(..)) {
+            let program = if matches!(calls[1], Call::PeerCopy(..)) {
                 calls_on_streams(calls, turns, ranks)
             } else {
                 calls_in_turns(calls, turns, ranks)
             };
-            all.push(Entry::new(text, Meaning::Exchanging(calls, turns)));
+            all.push(Entry::new(program, Meaning::Exchanging(calls, turns)));
         }
         let together =
-            |it: [(Call, usize); 2]| Entry::new(concurrent_calls(it[0], it[1], ranks), Meaning::Together(it));
+            |it: [(Call, usize); 2]| Entry::new(concurrent_calls(it, ranks), Meaning::Together(it));
         all.extend(contention_of_copies().map(together));
         for (product, communication, count) in contention_of_kernels(ranks) {
             let calls = [Call::Product(product), communication];
-            let text = chunks(product, communication, count, ranks);
-            all.push(Entry::new(text, Meaning::Chunks(calls, count)));
+            let program = chunks(product, communication, count, ranks);
+            all.push(Entry::new(program, Meaning::Chunks(calls, count)));
         }
     }
     let pipelines = PIPELINES.map(str::to_owned);
     let mut measured: Vec<Entry> = Vec::new();
-    for it in measured_layers(ranks).flat_map(|it| of_program(&it.text(ranks), &pipelines, ranks)) {
-        if measured.iter().all(|known| known.text != it.text) {
+    for it in measured_layers(ranks).flat_map(|it| of_program(&it.program(ranks), &pipelines, ranks)) {
+        if measured.iter().all(|known| known.program != it.program) {
             measured.push(it);
         }
     }
     all.extend(measured);
     for layer in layers(ranks) {
-        let text = layer.text(ranks);
+        let program = layer.program(ranks);
         all.extend(PIPELINES.map(|passes| Entry {
-            text: text.clone(),
+            program: program.clone(),
             passes,
             meaning: Meaning::Run(layer.clone()),
             runs: RUNS,
@@ -170,10 +171,10 @@ fn measured_layers(ranks: usize) -> impl Iterator<Item = Layer> {
 }
 
 /// Returns the measurements of the work of a program with each of some pipelines. A pipeline that does not apply has none.
-pub fn of_program(text: &str, pipelines: &[String], ranks: usize) -> Vec<Entry> {
+pub fn of_program(program: &Program, pipelines: &[String], ranks: usize) -> Vec<Entry> {
     let mut found: Vec<Work> = Vec::new();
     for passes in pipelines {
-        let world = world(text, passes, ranks);
+        let world = world(program, passes, ranks);
         let new = world.iter().flat_map(works).filter(|it| !found.contains(it)).collect::<Vec<_>>();
         found.extend(new);
     }
@@ -215,12 +216,12 @@ fn tables(ranks: usize) -> Vec<(WorkClass, Vec<Call>)> {
         all.push((WorkClass::Get, sized(&large, &|it| Call::PeerCopy(it, PeerProtocol::Get))));
         all.push((WorkClass::Put, sized(&large, &|it| Call::PeerCopy(it, PeerProtocol::Put))));
         for (kind, algorithm, is_small) in [
-            (Collective::Allreduce, "one-shot", false),
-            (Collective::Allreduce, "two-shot", false),
-            (Collective::Allgather, "one-shot", false),
-            (Collective::Allreduce, "one-shot-ll", true),
-            (Collective::Allreduce, "two-shot-ll", true),
-            (Collective::Allgather, "one-shot-ll", true),
+            (Collective::Allreduce, Algorithm::OneShot, false),
+            (Collective::Allreduce, Algorithm::TwoShot, false),
+            (Collective::Allgather, Algorithm::OneShot, false),
+            (Collective::Allreduce, Algorithm::OneShotLl, true),
+            (Collective::Allreduce, Algorithm::TwoShotLl, true),
+            (Collective::Allgather, Algorithm::OneShotLl, true),
         ] {
             let sizes = if is_small { &small } else { &large };
             all.push((WorkClass::Kernel, sized(sizes, &collective(kind, algorithm))));
@@ -228,7 +229,7 @@ fn tables(ranks: usize) -> Vec<(WorkClass, Vec<Call>)> {
         for kind in
             [Collective::Allreduce, Collective::Allgather, Collective::ReduceScatter, Collective::AllToAll]
         {
-            all.push((WorkClass::Nccl, sized(&large, &collective(kind, "nccl"))));
+            all.push((WorkClass::Nccl, sized(&large, &collective(kind, Algorithm::Nccl))));
         }
     }
     all
@@ -241,25 +242,25 @@ pub fn from_memory(call: Call, ranks: usize) -> Option<Entry> {
     if rows > 1024 || columns * depth * ELEMENT >= PRODUCTS_FROM_MEMORY {
         return None;
     }
-    let (text, times) = products_from_memory([rows, columns, depth], PRODUCTS_FROM_MEMORY, ranks);
-    Some(Entry::new(text, Meaning::Table(WorkClass::Product, times, true)))
+    let (program, times) = products_from_memory([rows, columns, depth], PRODUCTS_FROM_MEMORY, ranks);
+    Some(Entry::new(program, Meaning::Table(WorkClass::Product, times, true)))
 }
 
 /// Returns products with the communication behind each, and how many turns of both are measured: a small communication of each kind, and
 /// one of the result of larger products, which are points of the table.
 fn exchanges() -> Vec<([Call; 2], usize)> {
     let small = [
-        Call::Collective(Collective::Allreduce, "one-shot-ll", 4096),
+        Call::Collective(Collective::Allreduce, Algorithm::OneShotLl, 4096),
         Call::PeerCopy(4096, PeerProtocol::Get),
-        Call::Collective(Collective::Allreduce, "nccl", 4096),
+        Call::Collective(Collective::Allreduce, Algorithm::Nccl, 4096),
     ];
     let mut all = Vec::from(small.map(|it| ([SMALL, it], CALLS)));
     for rows in [256, 1024, 4096] {
         let elements = rows * 4096;
         let large = [
-            Call::Collective(Collective::Allreduce, "one-shot", elements),
+            Call::Collective(Collective::Allreduce, Algorithm::OneShot, elements),
             Call::PeerCopy(elements, PeerProtocol::Get),
-            Call::Collective(Collective::Allreduce, "nccl", elements),
+            Call::Collective(Collective::Allreduce, Algorithm::Nccl, elements),
         ];
         all.extend(large.map(|it| ([Call::Product([rows, 4096, 8192]), it], TURNS)));
     }
@@ -283,10 +284,10 @@ fn contention_of_copies() -> [[(Call, usize); 2]; 4] {
 /// Returns products of several sizes, which are points of the table, with an all-reduce of each by a kernel and by NCCL, and numbers of
 /// chunks. A block of NCCL waits for the product of the next chunk, so that two chunks have no contention.
 fn contention_of_kernels(ranks: usize) -> Vec<([usize; 3], Call, usize)> {
-    let of_kernel = if ranks == 2 { "one-shot" } else { "two-shot" };
+    let of_kernel = if ranks == 2 { Algorithm::OneShot } else { Algorithm::TwoShot };
     let mut all = Vec::new();
     for rows in [64, 256, 1024, 4096] {
-        for (algorithm, count) in [(of_kernel, 2), (of_kernel, 4), ("nccl", 4)] {
+        for (algorithm, count) in [(of_kernel, 2), (of_kernel, 4), (Algorithm::Nccl, 4)] {
             let call = Call::Collective(Collective::Allreduce, algorithm, rows * 4096);
             all.push(([rows, 4096, 8192], call, count));
         }

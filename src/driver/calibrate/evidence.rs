@@ -38,7 +38,7 @@ pub fn compare(machine: &Machine) -> Vec<Comparison> {
 
 fn comparison(machine: &Machine, run: &Run) -> Option<Comparison> {
     let layer: Layer = run.program.parse().ok()?;
-    let world = world(&layer.text(machine.ranks), &run.passes, machine.ranks)?;
+    let world = world(&layer.program(machine.ranks), &run.passes, machine.ranks)?;
     let estimate = estimate_on(machine, &world).ok()?.end();
     let is_exact = works(&world)
         .iter()

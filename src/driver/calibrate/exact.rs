@@ -3,7 +3,7 @@
 //! The algorithm that cuBLASLt chooses is no smooth function of the extents, so the time of a product can be far from those of its
 //! neighbours. A program is better estimated from its own products.
 
-use grammar::dtype::DType;
+use grammar::{dtype::DType, words::Algorithm};
 use hir_plan::{
     PacketFormat, World,
     timeline::work::{KernelProtocol, KernelTransfer, NcclTransfer, Work, WorkClass, WorkKind, work_of},
@@ -61,11 +61,11 @@ pub fn measurements(work: &Work, ranks: usize) -> Vec<Entry> {
 /// Returns the call whose work is of this kind and has about as many bytes; `None` if no call is.
 fn communication(kind: WorkKind, bytes: usize, ranks: usize) -> Option<Call> {
     let (collective, algorithm) = match kind {
-        WorkKind::Get | WorkKind::Put => (None, ""),
+        WorkKind::Get | WorkKind::Put => (None, Algorithm::Nccl),
         WorkKind::Kernel(protocol, transfer) => {
             let [one_shot, two_shot] = match protocol {
-                KernelProtocol::Memory => ["one-shot", "two-shot"],
-                KernelProtocol::Packets(PacketFormat::Ll) => ["one-shot-ll", "two-shot-ll"],
+                KernelProtocol::Memory => [Algorithm::OneShot, Algorithm::TwoShot],
+                KernelProtocol::Packets(PacketFormat::Ll) => [Algorithm::OneShotLl, Algorithm::TwoShotLl],
                 KernelProtocol::Packets(PacketFormat::Ll128) => return None,
             };
             match transfer {
@@ -81,7 +81,7 @@ fn communication(kind: WorkKind, bytes: usize, ranks: usize) -> Option<Call> {
                 NcclTransfer::ReduceScatter => Collective::ReduceScatter,
                 NcclTransfer::Transfer => Collective::AllToAll,
             };
-            (Some(collective), "nccl")
+            (Some(collective), Algorithm::Nccl)
         }
         WorkKind::Product(_)
         | WorkKind::Attention { .. }
@@ -121,7 +121,7 @@ mod tests {
         for kind in all.chain(nccl.map(WorkKind::Nccl)) {
             let work = Work { kind, extents: vec![3_072_000.0] };
             let entries = measurements(&work, 2);
-            let found = entries.first().and_then(|it| first_work(&it.text, |it| it == kind, 2));
+            let found = entries.first().and_then(|it| first_work(&it.program, |it| it == kind, 2));
             assert_eq!(found, Some(work));
         }
     }

@@ -1,8 +1,17 @@
 //! Layers of a transformer: programs that no table of a machine contains.
 
-use std::fmt::Write as _;
+use grammar::{
+    attr,
+    dtype::DType,
+    ir::{Program, TensorId},
+    ops::Op,
+};
+use hir_ir::build::{Dim, apply};
 
-use super::programs::Text;
+use super::{
+    draft::{Draft, dim},
+    programs::attention,
+};
 
 /// A layer of a transformer on several ranks, not lowered: a program that no table of a machine contains.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,98 +71,95 @@ impl std::str::FromStr for Layer {
 
 impl Layer {
     /// Returns the program for a number of ranks.
-    pub fn text(&self, ranks: usize) -> String {
+    pub fn program(&self, ranks: usize) -> Program {
         let Self { kind, rows, width } = *self;
         let inner = 4 * width;
-        let mut text = Text::of(ranks);
-        let lines = |all: &[&str]| all.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>();
-        match kind {
+        let mut draft = Draft::of(ranks);
+        let result = match kind {
             LayerKind::ColumnParallel => {
-                text.sharded(0, [rows, width], Some(0));
-                text.sharded(1, [inner, width], Some(0));
-                text.sharded(2, [rows, inner], Some(1));
-                text.program("T0, T1", "T2", &lines(&["T2 = linear(T0, T1)"]))
+                let x = draft.sharded_input([rows, width], 0);
+                let weights = draft.sharded_input([inner, width], 0);
+                let out = draft.sharded([rows, inner], Some(1));
+                draft.out.assign(out, apply(Op::Linear, [x, weights]));
+                out
             }
             LayerKind::RowParallel => {
-                text.sharded(0, [rows, inner], Some(1));
-                text.sharded(1, [width, inner], Some(1));
-                text.sharded(2, [rows, width], None);
-                text.program("T0, T1", "T2", &lines(&["T2 = linear(T0, T1)"]))
+                let x = draft.sharded_input([rows, inner], 1);
+                let weights = draft.sharded_input([width, inner], 1);
+                let out = draft.sharded([rows, width], None);
+                draft.out.assign(out, apply(Op::Linear, [x, weights]));
+                out
             }
             LayerKind::Mlp => {
-                text.sharded(0, [rows, width], Some(0));
-                text.sharded(1, [inner, width], Some(0));
-                text.sharded(2, [width, inner], Some(1));
-                text.sharded(3, [rows, inner], Some(1));
-                text.sharded(4, [rows, inner], Some(1));
-                text.sharded(5, [rows, width], Some(0));
-                let body = ["T3 = linear(T0, T1)", "T4 = relu(T3);", "T5 = linear(T4, T2)"];
-                text.program("T0, T1, T2", "T5", &lines(&body))
+                let x = draft.sharded_input([rows, width], 0);
+                let weights = mlp_weights(&mut draft, width);
+                mlp(&mut draft, x, weights, [rows, width])
             }
             LayerKind::Block => {
-                let (heads, length) = (width / 128, rows.min(1024));
-                let sequences = rows / length;
-                text.sharded(0, [rows, width], Some(0));
-                text.sharded(1, [3 * width, width], Some(0));
-                text.sharded(2, [width, width], Some(1));
-                text.sharded(3, [inner, width], Some(0));
-                text.sharded(4, [width, inner], Some(1));
-                text.sharded(5, [rows, 3 * width], Some(1));
-                // `Set.Permute` takes the axes of its operand in the order of the numbers of those of its result.
-                let axes = |name: usize, extents: &[usize]| {
-                    let numbers =
-                        if matches!(name, 10..=12 | 23) { [0, 2, 1, 3, 4] } else { [0, 1, 2, 3, 4] };
-                    let axes = numbers.iter().zip(extents).map(|(at, it)| format!("iS{name}0{at}{{{it}}}"));
-                    axes.collect::<Vec<_>>().join(", ")
-                };
-                for (name, extents) in [
-                    (6, vec![sequences, length, heads, 3, 128]),
-                    (7, vec![sequences, length, heads, 128]),
-                    (8, vec![sequences, length, heads, 128]),
-                    (9, vec![sequences, length, heads, 128]),
-                    (10, vec![sequences, heads, length, 128]),
-                    (11, vec![sequences, heads, length, 128]),
-                    (12, vec![sequences, heads, length, 128]),
-                    (22, vec![sequences, heads, length, 128]),
-                    (23, vec![sequences, length, heads, 128]),
-                    (24, vec![rows, width]),
-                ] {
-                    // Passes propagate the mesh.
-                    let _ =
-                        writeln!(text.declarations, "%tensor T{name}_g___bfloat[{}]", axes(name, &extents));
-                }
-                for name in [25, 26, 29, 30] {
-                    text.sharded(name, [rows, width], Some(0));
-                }
-                for name in [27, 28] {
-                    text.sharded(name, [rows, inner], Some(1));
-                }
-                // For inputs between -1 and 1, the deviation of the scores is 1.
-                let scale = 9.0 / (width as f64 * 128_f64.sqrt());
-                let attention = format!(
-                    "T22 = sdpa(T10, T11, T12, dropout_p=double(0), is_causal=false, scale=double({scale:.7}))"
-                );
-                let body = [
-                    "T5 = linear(T0, T1)",
-                    "T6 = reshape( T5 )",
-                    "T7 = select( T6, axis = iS603{3}, index = 0 )",
-                    "T8 = select( T6, axis = iS603{3}, index = 1 )",
-                    "T9 = select( T6, axis = iS603{3}, index = 2 )",
-                    "T10 = Set.Permute( T7 )",
-                    "T11 = Set.Permute( T8 )",
-                    "T12 = Set.Permute( T9 )",
-                    &attention,
-                    "T23 = Set.Permute( T22 )",
-                    "T24 = reshape( T23 )",
-                    "T25 = linear(T24, T2)",
-                    "T26 = T0 + T25;",
-                    "T27 = linear(T26, T3)",
-                    "T28 = relu(T27);",
-                    "T29 = linear(T28, T4)",
-                    "T30 = T26 + T29;",
-                ];
-                text.program("T0, T1, T2, T3, T4", "T30", &lines(&body))
+                let x = draft.sharded_input([rows, width], 0);
+                let weights = draft.sharded_input([3 * width, width], 0);
+                let back = draft.sharded_input([width, width], 1);
+                let of_mlp = mlp_weights(&mut draft, width);
+                let attended = heads(&mut draft, x, weights, [rows, width]);
+                let [out, residual] = [(); 2].map(|()| draft.sharded([rows, width], Some(0)));
+                draft.out.assign(out, apply(Op::Linear, [attended, back]));
+                draft.out.assign(residual, apply(Op::Add, [x, out]));
+                let out = mlp(&mut draft, residual, of_mlp, [rows, width]);
+                let sum = draft.sharded([rows, width], Some(0));
+                draft.out.assign(sum, apply(Op::Add, [residual, out]));
+                sum
             }
-        }
+        };
+        draft.finish(&[result])
     }
+}
+
+fn mlp_weights(draft: &mut Draft, width: usize) -> [TensorId; 2] {
+    [draft.sharded_input([4 * width, width], 0), draft.sharded_input([width, 4 * width], 1)]
+}
+
+fn mlp(draft: &mut Draft, x: TensorId, weights: [TensorId; 2], [rows, width]: [usize; 2]) -> TensorId {
+    let [inner, active] = [(); 2].map(|()| draft.sharded([rows, 4 * width], Some(1)));
+    let out = draft.sharded([rows, width], Some(0));
+    draft.out.assign(inner, apply(Op::Linear, [x, weights[0]]));
+    draft.out.assign(active, apply(Op::Relu, [inner]));
+    draft.out.assign(out, apply(Op::Linear, [active, weights[1]]));
+    out
+}
+
+/// Adds the attention of all heads, and returns its rows. Tensors between the products have no mesh: passes propagate it.
+fn heads(draft: &mut Draft, x: TensorId, weights: TensorId, [rows, width]: [usize; 2]) -> TensorId {
+    let (heads, length) = (width / 128, rows.min(1024));
+    let sequences = rows / length;
+    let all = draft.sharded([rows, 3 * width], Some(1));
+    draft.out.assign(all, apply(Op::Linear, [x, weights]));
+    let mut tensor = |extents: &[usize]| {
+        let dims: Vec<Dim> = extents.iter().copied().map(dim).collect();
+        draft.out.tensor(dims, DType::BFloat, Default::default())
+    };
+    let split = tensor(&[sequences, length, heads, 3, 128]);
+    let parts = [(); 3].map(|()| tensor(&[sequences, length, heads, 128]));
+    let attended = tensor(&[sequences, heads, length, 128]);
+    let joined = tensor(&[rows, width]);
+    let out = &mut draft.out;
+    out.assign(split, apply(Op::Reshape, [all]));
+    let axis = out.axis(split, 3);
+    for (at, part) in parts.into_iter().enumerate() {
+        let index = out.int(at as i64);
+        out.assign(part, apply(Op::Select, [split]).with(attr::AXIS, axis).with(attr::INDEX, index));
+    }
+    let operands = parts.map(|it| permuted(draft, it));
+    // For inputs between -1 and 1, the deviation of the scores is 1.
+    let scale = 9.0 / (width as f64 * 128_f64.sqrt());
+    let call = attention(&mut draft.out, operands, &format!("{scale:.7}"));
+    draft.out.assign(attended, call);
+    let back = permuted(draft, attended);
+    draft.out.assign(joined, apply(Op::Reshape, [back]));
+    joined
+}
+
+/// Returns a tensor with its dimensions 1 and 2 exchanged.
+fn permuted(draft: &mut Draft, it: TensorId) -> TensorId {
+    let dims = draft.out.dims(it).to_vec();
+    draft.out.permuted(it, &dims, vec![0, 2, 1, 3], Default::default())
 }

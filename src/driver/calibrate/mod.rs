@@ -2,6 +2,7 @@
 //! the fastest algorithm of each collective with such programs.
 
 pub mod collectives;
+mod draft;
 pub mod entries;
 pub mod evidence;
 pub mod exact;
@@ -11,7 +12,7 @@ mod results;
 
 use std::{cmp::Ordering, fs, io, path::Path};
 
-use grammar::{count_text, diagnostic::Diagnostic, ir::Program, source::Source, span::LineIndex};
+use grammar::{count_text, diagnostic::Diagnostic, ir::Program, span::LineIndex};
 use hir_plan::{
     World,
     timeline::{
@@ -37,20 +38,20 @@ pub fn write_entries(folder: &Path, entries: &[Entry]) -> io::Result<()> {
             let passes =
                 if it.passes.is_empty() { String::new() } else { format!("--passes '{}' ", it.passes) };
             let [runs, warmup] = it.runs;
-            (&it.text[..], format!("{passes}-G -n {runs} -w {warmup}"))
+            (&it.program, format!("{passes}-G -n {runs} -w {warmup}"))
         }),
     )
 }
 
-/// Writes programs, and the file of their command lines, `batch.txt`: the text of each, and its options. All get random inputs.
+/// Writes programs, and the file of their command lines, `batch.txt`: each, and its options. All get random inputs.
 ///
 /// # Errors
 /// A file cannot be written.
-fn write_batch<'t>(folder: &Path, programs: impl Iterator<Item = (&'t str, String)>) -> io::Result<()> {
+fn write_batch<'p>(folder: &Path, programs: impl Iterator<Item = (&'p Program, String)>) -> io::Result<()> {
     let mut lines = String::new();
-    for (number, (text, options)) in programs.enumerate() {
+    for (number, (it, options)) in programs.enumerate() {
         let program = folder.join(format!("{number}.hir"));
-        atomic_file::write(&program, text.as_bytes())?;
+        atomic_file::write(&program, grammar::print(it).as_bytes())?;
         let (program, json) = (program.display(), folder.join(format!("{number}.json")));
         lines += &format!("'{program}' {options} --inputs random -J '{}'\n", json.display());
     }
@@ -59,8 +60,9 @@ fn write_batch<'t>(folder: &Path, programs: impl Iterator<Item = (&'t str, Strin
 
 /// Returns what hir-run has written about a program of `write_batch`, or null: it did not run, or the folder has another
 /// program of this number, which another version of hir has written.
-fn result_of(folder: &Path, number: usize, text: &str) -> Value {
-    let is_same = fs::read_to_string(folder.join(format!("{number}.hir"))).is_ok_and(|it| it == text);
+fn result_of(folder: &Path, number: usize, program: &Program) -> Value {
+    let is_same = fs::read_to_string(folder.join(format!("{number}.hir")))
+        .is_ok_and(|it| it == grammar::print(program));
     let result = fs::read_to_string(folder.join(format!("{number}.json"))).ok().filter(|_| is_same);
     result.and_then(|it| serde_json::from_str::<Value>(&it).ok()).unwrap_or_default()
 }
@@ -144,16 +146,14 @@ pub fn plans(
 }
 
 /// Returns the plans of a program of this module after some passes; `None` if it cannot be rewritten or planned.
-fn world(text: &str, passes: &str, ranks: usize) -> Option<World> {
-    let source = Source::new("calibrate".to_owned(), text.to_owned());
-    let program = source.programs().0.pop()?;
+fn world(program: &Program, passes: &str, ranks: usize) -> Option<World> {
     let calls = passes::parse(passes).ok()?;
-    plans(&program, &source.lines, &calls, ranks).ok()
+    plans(program, &LineIndex::new(""), &calls, ranks).ok()
 }
 
 /// Returns the first work of rank 0 of a program whose kind is wanted.
-fn first_work(text: &str, is_wanted: impl Fn(WorkKind) -> bool, ranks: usize) -> Option<Work> {
-    let world = world(text, "", ranks)?;
+fn first_work(program: &Program, is_wanted: impl Fn(WorkKind) -> bool, ranks: usize) -> Option<Work> {
+    let world = world(program, "", ranks)?;
     let plan = world.first()?;
     let mut all = (0..plan.code.len()).filter_map(|at| work_of(plan, at));
     all.find(|it| is_wanted(it.kind))
@@ -168,9 +168,9 @@ mod tests {
         for it in entries::entries(2, false) {
             if let entries::Meaning::Table(class, ..) = &it.meaning {
                 assert!(
-                    first_work(&it.text, |it| it.class() == *class, 2).is_some(),
+                    first_work(&it.program, |it| it.class() == *class, 2).is_some(),
                     "{class}:\n{}",
-                    it.text
+                    grammar::print(&it.program)
                 );
             }
         }

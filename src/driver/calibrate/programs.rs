@@ -1,72 +1,27 @@
 //! The programs that `hir calibrate` and `hir tune` measure, but layers. All tensors are of type bf16. Only `call_with_output` has an
 //! output, which hir-run copies to the host.
 
-use std::fmt::Write as _;
+use std::slice;
 
-/// A text that grows.
-pub(super) struct Text {
-    ranks: usize,
-    pub declarations: String,
-    domains: String,
-}
+use grammar::{
+    attr,
+    dtype::DType,
+    ir::{DeviceDim, Expr, InfixOp, OpStmt, Program, Stream, TensorId},
+    ops::Op,
+    words::{Algorithm, Backend, CommunicationType, P2pProtocol, P2pType, RedOp, ReductionOp},
+};
+use hir_ir::build::{Dim, ProgramBuilder, apply, assigned, numbered, op, wait};
 
-impl Text {
-    pub fn of(ranks: usize) -> Self {
-        Self { ranks, declarations: String::new(), domains: String::new() }
-    }
+use super::draft::{Draft, INDEX, dim};
 
-    fn mesh(&self) -> String {
-        let ranks: Vec<String> = (0..self.ranks).map(|it| it.to_string()).collect();
-        format!("(DeviceMesh{{{}}})", ranks.join(" "))
-    }
-
-    fn team(&self) -> String {
-        let ranks: Vec<String> = (0..self.ranks).map(|it| it.to_string()).collect();
-        format!("({})", ranks.join(" "))
-    }
-
-    /// Declares a tensor with axes as in a program.
-    pub fn tensor(&mut self, name: usize, axes: &str) {
-        // Writing to a string does not fail.
-        let _ = writeln!(self.declarations, "%tensor T{name}_g___bfloat[{axes}] {}", self.mesh());
-    }
-
-    /// Declares a tensor of these extents, whose axis `sharded` is divided among the ranks. `reduced` is the extent of an
-    /// axis that was summed.
-    pub fn sharded(&mut self, name: usize, extents: [usize; 2], sharded: Option<usize>) {
-        let axis = |at: usize| format!("iS{name}0{at}{{{}}}", extents[at]);
-        let Some(at) = sharded else {
-            return self.tensor(name, &format!("{}, {}", axis(0), axis(1)));
-        };
-        let (ranks, part) = (self.ranks, extents[at] / self.ranks);
-        let split = format!("ideviceIdx.x{name}08{{{ranks}}}, iS{name}09{{{part}}}");
-        let axes = if at == 0 { format!("{split}, {}", axis(1)) } else { format!("{}, {split}", axis(0)) };
-        self.tensor(name, &axes);
-        let _ = writeln!(
-            self.domains,
-            "  T{name}: logical({}, {}), outer_split({}, {ranks}) -> ({split})",
-            axis(0),
-            axis(1),
-            axis(at)
-        );
-    }
-
-    /// Returns the program.
-    pub fn program(self, inputs: &str, output: &str, body: &[String]) -> String {
-        let Self { declarations, domains, .. } = self;
-        let body: String = body.iter().map(|it| format!("  {it}\n")).collect();
-        let domains = if domains.is_empty() { domains } else { format!("\nDomains:\n{domains}") };
-        format!(
-            "{declarations}%HostIrContainer {{ ({inputs}) -> ({output}) :\n{body}}} // %HostIrContainer\n{domains}"
-        )
-    }
-}
-
-/// Returns statements in a loop.
-fn repeated(calls: usize, body: &[String]) -> Vec<String> {
-    let mut all = vec![format!("FOR i99 from 0 to {calls}:")];
-    all.extend(body.iter().map(|it| format!("  {it}")));
-    all
+/// The statements of a call.
+struct Parts {
+    /// Those before all calls.
+    setup: Vec<OpStmt>,
+    /// Those of each call.
+    body: Vec<OpStmt>,
+    /// What the call computes.
+    result: TensorId,
 }
 
 /// What a program repeats to measure one time.
@@ -85,7 +40,7 @@ pub enum Call {
     /// Every rank copies this many elements from or to its neighbour, by copy engine.
     PeerCopy(usize, PeerProtocol),
     /// A collective with the algorithm: elements of the larger one of input and output of a rank.
-    Collective(Collective, &'static str, usize),
+    Collective(Collective, Algorithm, usize),
 }
 
 /// Who copies.
@@ -134,246 +89,246 @@ impl Call {
         }
     }
 
-    /// Declares the operands of the call, and returns the inputs, the statements before all calls, and
-    /// those of a call. Tensors are numbered from `first` on.
-    fn parts(self, text: &mut Text, first: usize) -> (Vec<usize>, Vec<String>, Vec<String>) {
-        let (a, b, out) = (first, first + 1, first + 2);
-        let ranks = text.ranks;
-        let allocation = || vec![format!("T{out} = ALLOCATE(mem_type=global, zero_init=false)")];
+    /// Declares the operands of the call, and returns its statements.
+    fn parts(self, draft: &mut Draft) -> Parts {
+        let ranks = draft.ranks;
         match self {
-            Self::Product([rows, columns, depth]) => {
-                text.tensor(a, &format!("iS{a}00{{{rows}}}, iS{a}01{{{depth}}}"));
-                text.tensor(b, &format!("iS{b}00{{{columns}}}, iS{b}01{{{depth}}}"));
-                text.tensor(
-                    out,
-                    &format!("iS{out}00{{{rows}}}, iS{out}01{{{columns}}}, rS{out}02{{{depth}}}"),
-                );
-                (vec![a, b], Vec::new(), vec![format!("T{out} = linear(T{a}, T{b})")])
+            Self::Product(extents @ [rows, columns, depth]) => {
+                let [input, weights] = [rows, columns].map(|it| draft.input([dim(it), dim(depth)]));
+                let (result, call) = draft.product(extents, input, weights);
+                Parts { setup: Vec::new(), body: vec![call], result }
             }
             Self::Attention([heads, rows]) => {
-                for name in [a, b, b + 2, out] {
-                    text.tensor(
-                        name,
-                        &format!(
-                            "iS{name}00{{1}}, iS{name}01{{{heads}}}, iS{name}02{{{rows}}}, iS{name}03{{128}}"
-                        ),
-                    );
-                }
-                let (value, scale) = (b + 2, 0.088);
-                let call = format!(
-                    "T{out} = sdpa(T{a}, T{b}, T{value}, dropout_p=double(0), is_causal=false, scale=double({scale}))"
-                );
-                (vec![a, b, value], Vec::new(), vec![call])
+                let dims = || [dim(1), dim(heads), dim(rows), dim(128)];
+                let operands = [(); 3].map(|()| draft.input(dims()));
+                let result = draft.tensor(dims());
+                let call = attention(&mut draft.out, operands, "0.088");
+                Parts { setup: Vec::new(), body: vec![assigned(result, call)], result }
             }
             Self::Elementwise(elements) => {
-                text.tensor(a, &format!("iS{a}00{{{elements}}}"));
-                text.tensor(out, &format!("iS{out}00{{{elements}}}"));
-                (vec![a], Vec::new(), vec![format!("T{out} = relu(T{a});")])
+                let input = draft.input([dim(elements)]);
+                let result = draft.tensor([dim(elements)]);
+                Parts { setup: Vec::new(), body: vec![assigned(result, apply(Op::Relu, [input]))], result }
             }
             Self::Reduction(rows) => {
-                text.tensor(a, &format!("iS{a}00{{{rows}}}, iS{a}01{{4096}}"));
-                text.tensor(out, &format!("iS{out}00{{{rows}}}, rS{out}01{{4096}}"));
-                let call = format!(
-                    "T{out} = reduction( T{a}, op = add, initial value = float(0), allreduce = false )"
-                );
-                (vec![a], Vec::new(), vec![call])
+                let input = draft.input([dim(rows), dim(4096)]);
+                let result = draft.tensor([dim(rows), Dim::reduced(4096)]);
+                let zero = draft.out.expr(Expr::Float(DType::Float, "0".to_owned()));
+                let call = apply(Op::Reduction, [input])
+                    .with(attr::OP, ReductionOp::Add)
+                    .with(attr::INITIAL_VALUE, zero)
+                    .with(attr::ALLREDUCE, false);
+                Parts { setup: Vec::new(), body: vec![assigned(result, call)], result }
             }
             Self::Copy(elements) => {
-                text.tensor(a, &format!("iS{a}00{{{elements}}}"));
-                text.tensor(out, &format!("iS{out}00{{{elements}}}"));
-                (vec![a], allocation(), vec![format!("T{out} = Set( T{a} )")])
+                let input = draft.input([dim(elements)]);
+                let result = draft.tensor([dim(elements)]);
+                let call = assigned(result, apply(Op::Set, [input]));
+                Parts { setup: vec![draft.out.allocation(result)], body: vec![call], result }
             }
             Self::PeerCopy(elements, protocol) => {
-                for name in [a, out] {
-                    text.tensor(name, &format!("ideviceIdx.x{name}00{{{ranks}}}, iS{name}01{{{elements}}}"));
-                }
-                let word = match protocol {
-                    PeerProtocol::Get => "get",
-                    PeerProtocol::Put => "put",
+                let dims = || [Dim::device(DeviceDim::X, ranks as i64), dim(elements)];
+                let input = draft.input(dims());
+                let result = draft.tensor(dims());
+                let protocol = match protocol {
+                    PeerProtocol::Get => P2pProtocol::Get,
+                    PeerProtocol::Put => P2pProtocol::Put,
                 };
-                let message = |number: usize, direction: &str, buffer: usize, offset: usize| {
-                    format!(
-                        "P2PCommunication {number} (type={direction}, buffer=T{buffer}, peer=( ( rank + {offset} ) % {ranks} ), \
-                         backend=CUDA, protocol={word})"
-                    )
+                let mut message = |kind, buffer: TensorId, offset| {
+                    let number = draft.out.work();
+                    let rank = draft.out.rank();
+                    let peer = draft.infix(InfixOp::Add, rank, offset);
+                    let peer = draft.infix(InfixOp::Rem, peer, ranks);
+                    let message = op(Op::P2PCommunication)
+                        .with(attr::P2P_TYPE, kind)
+                        .with(attr::BUFFER, buffer)
+                        .with(attr::PEER, peer)
+                        .with(attr::BACKEND, Backend::Cuda)
+                        .with(attr::PROTOCOL, protocol);
+                    (number, numbered(number, message))
                 };
-                let messages = [message(first, "recv", out, ranks - 1), message(b, "send", a, 1)];
-                let mut setup = allocation();
-                setup.push(format!("ShareMemHandles({})", messages.join(", ")));
-                let waits = [b, first].map(|it| format!("Wait(Communication {it})"));
+                let (received, receive) = message(P2pType::Recv, result, ranks - 1);
+                let (sent, send) = message(P2pType::Send, input, 1);
+                let transfers = [&receive, &send].map(|it| draft.out.listed(it.clone())).to_vec();
+                let handles = op(Op::ShareMemHandles).with(attr::TRANSFERS, transfers);
                 // The side that copies waits for the other one, which so comes first.
-                let [receive, send] = messages;
                 let messages = match protocol {
-                    PeerProtocol::Get => [send, receive],
-                    PeerProtocol::Put => [receive, send],
+                    P2pProtocol::Get => [send, receive],
+                    P2pProtocol::Put => [receive, send],
                 };
-                (vec![a], setup, messages.into_iter().chain(waits).collect())
+                let body = messages.into_iter().chain([sent, received].map(wait)).collect();
+                Parts { setup: vec![draft.out.allocation(result), handles], body, result }
             }
             Self::Collective(kind, algorithm, elements) => {
                 let part = elements / ranks;
-                let device = |name: usize| format!("ideviceIdx.x{name}00{{{ranks}}}");
-                let whole = |name: usize| format!("iS{name}01{{{elements}}}");
-                let parts = |name: usize| format!("iS{name}02{{{ranks}}}, iS{name}03{{{part}}}");
-                let own = |name: usize| format!("iS{name}03{{{part}}}");
-                let (word, input, output) = match kind {
-                    Collective::Allreduce => {
-                        ("type=Allreduce, red_op=SUM", format!("{}, {}", device(a), whole(a)), whole(out))
-                    }
-                    Collective::Allgather => {
-                        ("type=Allgather", format!("{}, {}", device(a), own(a)), parts(out))
-                    }
+                let device = || Dim::device(DeviceDim::X, ranks as i64);
+                let parts = || [dim(ranks), dim(part)];
+                let on_each = || [device(), dim(ranks), dim(part)];
+                let (word, input, result) = match kind {
+                    Collective::Allreduce => (
+                        CommunicationType::Allreduce,
+                        draft.input([device(), dim(elements)]),
+                        draft.tensor([dim(elements)]),
+                    ),
+                    Collective::Allgather => (
+                        CommunicationType::Allgather,
+                        draft.input([device(), dim(part)]),
+                        draft.tensor(parts()),
+                    ),
                     Collective::ReduceScatter => (
-                        "type=ReduceScatter, red_op=SUM",
-                        format!("{}, {}", device(a), parts(a)),
-                        format!("{}, {}", device(out), own(out)),
+                        CommunicationType::ReduceScatter,
+                        draft.input(on_each()),
+                        draft.tensor([device(), dim(part)]),
                     ),
-                    Collective::AllToAll => (
-                        "type=AllToAll",
-                        format!("{}, {}", device(a), parts(a)),
-                        format!("{}, {}", device(out), parts(out)),
-                    ),
+                    Collective::AllToAll => {
+                        (CommunicationType::AllToAll, draft.input(on_each()), draft.tensor(on_each()))
+                    }
                 };
-                text.tensor(a, &input);
-                text.tensor(out, &output);
-                let post = format!(
-                    "Communication {first} ({word}, team={}, input=T{a}, output=T{out}, backend=NCCL, algo={algorithm})",
-                    text.team()
-                );
-                (vec![a], allocation(), vec![post, format!("Wait(Communication {first})")])
+                let post = op(Op::Communication)
+                    .with(attr::TYPE, word)
+                    .with(attr::TEAM, (0..ranks).collect::<Vec<_>>());
+                let post = match kind {
+                    Collective::Allreduce | Collective::ReduceScatter => post.with(attr::RED_OP, RedOp::Sum),
+                    Collective::Allgather | Collective::AllToAll => post,
+                };
+                let post = post
+                    .with(attr::INPUT, input)
+                    .with(attr::OUTPUT, result)
+                    .with(attr::BACKEND, Backend::Nccl)
+                    .with(attr::ALGO, algorithm);
+                let number = draft.out.work();
+                let body = vec![numbered(number, post), wait(number)];
+                Parts { setup: vec![draft.out.allocation(result)], body, result }
             }
         }
     }
 }
 
-fn names(tensors: &[usize]) -> String {
-    tensors.iter().map(|it| format!("T{it}")).collect::<Vec<_>>().join(", ")
+/// Returns an attention with this factor of the scores.
+pub(super) fn attention(out: &mut ProgramBuilder, operands: [TensorId; 3], scale: &str) -> OpStmt {
+    let [dropout, scale] = ["0", scale].map(|it| out.expr(Expr::Float(DType::Double, it.to_owned())));
+    let is_causal = out.expr(Expr::Bool(false));
+    apply(Op::Sdpa, operands)
+        .with(attr::DROPOUT_P, dropout)
+        .with(attr::IS_CAUSAL, is_causal)
+        .with(attr::SCALE, scale)
 }
 
 /// Returns a program that makes a call several times, one after the other.
-pub fn repeated_call(call: Call, calls: usize, ranks: usize) -> String {
-    let mut text = Text::of(ranks);
-    let (inputs, setup, body) = call.parts(&mut text, 0);
-    let body: Vec<String> = setup.into_iter().chain(repeated(calls, &body)).collect();
-    text.program(&names(&inputs), "", &body)
+pub fn repeated_call(call: Call, calls: usize, ranks: usize) -> Program {
+    let mut draft = Draft::of(ranks);
+    let parts = call.parts(&mut draft);
+    draft.add(parts.setup);
+    draft.repeated(calls, parts.body);
+    draft.finish(&[])
 }
 
 /// Returns a program of products with the same rows and other weights each, which have at least this many bytes together, and
 /// the number of products.
-pub fn products_from_memory(
-    [rows, columns, depth]: [usize; 3],
-    bytes: usize,
-    ranks: usize,
-) -> (String, usize) {
+pub fn products_from_memory(extents: [usize; 3], bytes: usize, ranks: usize) -> (Program, usize) {
+    let [rows, columns, depth] = extents;
     let count = bytes.div_ceil(2 * columns * depth).max(1);
-    let mut text = Text::of(ranks);
-    text.tensor(0, &format!("iS000{{{rows}}}, iS001{{{depth}}}"));
-    let mut body = Vec::new();
-    for product in 0..count {
-        let (weights, out) = (2 * product + 1, 2 * product + 2);
-        text.tensor(weights, &format!("iS{weights}00{{{columns}}}, iS{weights}01{{{depth}}}"));
-        text.tensor(out, &format!("iS{out}00{{{rows}}}, iS{out}01{{{columns}}}, rS{out}02{{{depth}}}"));
-        body.push(format!("T{out} = linear(T0, T{weights})"));
+    let mut draft = Draft::of(ranks);
+    let input = draft.input([dim(rows), dim(depth)]);
+    for _ in 0..count {
+        let weights = draft.input([dim(columns), dim(depth)]);
+        let (_, call) = draft.product(extents, input, weights);
+        draft.out.add(call);
     }
-    let inputs: Vec<usize> = [0].into_iter().chain((0..count).map(|it| 2 * it + 1)).collect();
-    (text.program(&names(&inputs), "", &body), count)
+    (draft.finish(&[]), count)
 }
 
 /// Returns a program that makes a call once, whose result is its output.
-pub fn call_with_output(call: Call, ranks: usize) -> String {
-    let mut text = Text::of(ranks);
-    let (inputs, setup, body) = call.parts(&mut text, 0);
-    text.program(&names(&inputs), "T2", &setup.into_iter().chain(body).collect::<Vec<_>>())
+pub fn call_with_output(call: Call, ranks: usize) -> Program {
+    let mut draft = Draft::of(ranks);
+    let parts = call.parts(&mut draft);
+    draft.add(parts.setup);
+    draft.add(parts.body);
+    draft.finish(&[parts.result])
 }
 
 /// Returns a program that makes a call several times, each on the other one of two streams and after the one before.
-pub fn alternating_call(call: Call, calls: usize, ranks: usize) -> String {
-    let mut text = Text::of(ranks);
-    let (inputs, setup, mut body) = call.parts(&mut text, 0);
-    let streams = ["SetCurrentStream(Stream ( i99 % 2 ))", "Synchronize(Stream ( ( i99 + 1 ) % 2 ))"];
-    body.splice(0..0, streams.map(str::to_owned));
-    let mut all = vec!["Stream s0 = GetCurrentStream()".to_owned()];
-    all.extend(setup);
-    all.extend(["SetCurrentStream(Stream 0)", "Synchronize(Stream s0)"].map(str::to_owned));
-    all.extend(repeated(calls, &body));
-    all.extend(
-        ["SetCurrentStream(Stream s0)", "Synchronize(Stream 0)", "Synchronize(Stream 1)"].map(str::to_owned),
-    );
-    text.program(&names(&inputs), "", &all)
+pub fn alternating_call(call: Call, calls: usize, ranks: usize) -> Program {
+    let mut draft = Draft::of(ranks);
+    let Parts { setup, body, .. } = call.parts(&mut draft);
+    let own = draft.capture();
+    draft.add(setup);
+    let streams = [0, 1].map(|it| draft.stream(it));
+    draft.switch(streams[0], &[own]);
+    let index = draft.out.begin_for(INDEX, calls as i64);
+    let next = draft.infix(InfixOp::Add, index, 1);
+    let [current, other] = [index, next].map(|it| {
+        let it = draft.infix(InfixOp::Rem, it, 2);
+        draft.out.stream(Stream::Index(it))
+    });
+    draft.switch(current, &[other]);
+    draft.add(body);
+    draft.out.end();
+    draft.switch(own, &streams);
+    draft.finish(&[])
 }
 
 /// Returns a program that makes two calls in turns, several times each.
-pub fn calls_in_turns(calls: [Call; 2], times: usize, ranks: usize) -> String {
-    let mut text = Text::of(ranks);
-    let (mut inputs, mut all, mut body) = calls[0].parts(&mut text, 0);
-    let (more, setup, second) = calls[1].parts(&mut text, 50);
-    inputs.extend(more);
-    all.extend(setup);
-    body.extend(second);
-    all.extend(repeated(times, &body));
-    text.program(&names(&inputs), "", &all)
+pub fn calls_in_turns(calls: [Call; 2], times: usize, ranks: usize) -> Program {
+    let mut draft = Draft::of(ranks);
+    let [first, second] = calls.map(|it| it.parts(&mut draft));
+    draft.add(first.setup.into_iter().chain(second.setup));
+    draft.repeated(times, first.body.into_iter().chain(second.body));
+    draft.finish(&[])
 }
 
 /// Returns a program that makes two calls in turns, several times each, the second one on another stream, as rings do.
-pub fn calls_on_streams(calls: [Call; 2], times: usize, ranks: usize) -> String {
-    let mut text = Text::of(ranks);
-    let (mut inputs, setup, first) = calls[0].parts(&mut text, 0);
-    let (more, second_setup, second) = calls[1].parts(&mut text, 50);
-    inputs.extend(more);
-    let mut all = vec!["Stream s0 = GetCurrentStream()".to_owned()];
-    all.extend(setup.into_iter().chain(second_setup));
-    let on = |stream: &str, other: &str, body: Vec<String>| {
-        let begin = [format!("SetCurrentStream({stream})"), format!("Synchronize({other})")];
-        begin.into_iter().chain(body).collect::<Vec<_>>()
-    };
-    let body = [on("Stream s0", "Stream 0", first), on("Stream 0", "Stream s0", second)].concat();
-    all.extend(repeated(times, &body));
-    all.extend(["SetCurrentStream(Stream s0)", "Synchronize(Stream 0)"].map(str::to_owned));
-    text.program(&names(&inputs), "", &all)
+pub fn calls_on_streams(calls: [Call; 2], times: usize, ranks: usize) -> Program {
+    let mut draft = Draft::of(ranks);
+    let [first, second] = calls.map(|it| it.parts(&mut draft));
+    let own = draft.capture();
+    draft.add(first.setup.into_iter().chain(second.setup));
+    let other = draft.stream(0);
+    draft.out.begin_for(INDEX, times as i64);
+    draft.switch(own, &[other]);
+    draft.add(first.body);
+    draft.switch(other, &[own]);
+    draft.add(second.body);
+    draft.out.end();
+    draft.switch(own, &[other]);
+    draft.finish(&[])
 }
 
 /// Returns a program of chunks on two streams, as `overlap` makes them of a layer: each computes the same product and communicates as
 /// many bytes as others, so that a communication is beside the product of the next chunk.
-pub fn chunks([rows, columns, depth]: [usize; 3], communication: Call, count: usize, ranks: usize) -> String {
-    let mut text = Text::of(ranks);
-    text.tensor(0, &format!("iS000{{{rows}}}, iS001{{{depth}}}"));
-    text.tensor(1, &format!("iS100{{{columns}}}, iS101{{{depth}}}"));
-    let (mut inputs, mut body) = (vec![0, 1], Vec::new());
-    let mut all = vec!["Stream s0 = GetCurrentStream()".to_owned()];
-    for chunk in 0..count {
-        let out = 100 * chunk + 2;
-        text.tensor(out, &format!("iS{out}00{{{rows}}}, iS{out}01{{{columns}}}, rS{out}02{{{depth}}}"));
-        let (more, setup, statements) = communication.parts(&mut text, 100 * chunk + 50);
-        inputs.extend(more);
-        all.extend(setup);
-        body.push(format!("SetCurrentStream(Stream {})", chunk % 2));
-        if chunk < 2 {
-            body.push("Synchronize(Stream s0)".to_owned());
-        }
-        body.push(format!("T{out} = linear(T0, T1)"));
-        body.extend(statements);
+pub fn chunks(extents: [usize; 3], communication: Call, count: usize, ranks: usize) -> Program {
+    let [rows, columns, depth] = extents;
+    let mut draft = Draft::of(ranks);
+    let [input, weights] = [rows, columns].map(|it| draft.input([dim(it), dim(depth)]));
+    let own = draft.capture();
+    let streams = [0, 1].map(|it| draft.stream(it));
+    let mut bodies = Vec::new();
+    for _ in 0..count {
+        let (_, call) = draft.product(extents, input, weights);
+        let parts = communication.parts(&mut draft);
+        draft.add(parts.setup);
+        bodies.push((call, parts.body));
     }
-    all.extend(body);
-    all.extend(
-        ["SetCurrentStream(Stream s0)", "Synchronize(Stream 0)", "Synchronize(Stream 1)"].map(str::to_owned),
-    );
-    text.program(&names(&inputs), "", &all)
+    for (chunk, (call, body)) in bodies.into_iter().enumerate() {
+        draft.switch(streams[chunk % 2], if chunk < 2 { slice::from_ref(&own) } else { &[] });
+        draft.out.add(call);
+        draft.add(body);
+    }
+    draft.switch(own, &streams);
+    draft.finish(&[])
 }
 
 /// Returns a program that makes two calls several times each, on two streams at the same time.
-pub fn concurrent_calls(first: (Call, usize), second: (Call, usize), ranks: usize) -> String {
-    let mut text = Text::of(ranks);
-    let (mut inputs, setup, body) = first.0.parts(&mut text, 0);
-    let (more, second_setup, second_body) = second.0.parts(&mut text, 50);
-    inputs.extend(more);
-    let mut all = vec!["Stream s0 = GetCurrentStream()".to_owned()];
-    all.extend(setup.into_iter().chain(second_setup));
-    for (stream, calls, body) in [(0, first.1, body), (1, second.1, second_body)] {
-        all.push(format!("SetCurrentStream(Stream {stream})"));
-        all.push("Synchronize(Stream s0)".to_owned());
-        all.extend(repeated(calls, &body));
+pub fn concurrent_calls(calls: [(Call, usize); 2], ranks: usize) -> Program {
+    let mut draft = Draft::of(ranks);
+    let parts = calls.map(|(call, times)| (call.parts(&mut draft), times));
+    let own = draft.capture();
+    draft.add(parts.iter().flat_map(|it| it.0.setup.iter().cloned()));
+    let streams = [0, 1].map(|it| draft.stream(it));
+    for (stream, (parts, times)) in streams.into_iter().zip(parts) {
+        draft.switch(stream, &[own]);
+        draft.repeated(times, parts.body);
     }
-    all.extend(
-        ["SetCurrentStream(Stream s0)", "Synchronize(Stream 0)", "Synchronize(Stream 1)"].map(str::to_owned),
-    );
-    text.program(&names(&inputs), "", &all)
+    draft.switch(own, &streams);
+    draft.finish(&[])
 }

@@ -41,7 +41,7 @@ pub fn read_results(folder: &Path, entries: &[Entry], ranks: usize, date: String
     };
     let mut results = Results { ranks, ..Results::default() };
     for (number, entry) in entries.iter().enumerate() {
-        results.add(entry, &result_of(folder, number, &entry.text), &mut machine);
+        results.add(entry, &result_of(folder, number, &entry.program), &mut machine);
     }
     complete(&mut results.tables);
     let tables = std::mem::take(&mut results.tables);
@@ -100,7 +100,7 @@ impl Results {
                 machine.event_us = (each(*calls).median - self.launch).max(0.0);
             }
             Meaning::Table(class, calls, from_memory) => {
-                match first_work(&entry.text, |it| it.class() == *class, self.ranks) {
+                match first_work(&entry.program, |it| it.class() == *class, self.ranks) {
                     Some(work) => {
                         let at = work.extents.iter().map(|it| *it as u64).collect();
                         let table = self.tables.entry(table_name(work.kind, *from_memory)).or_default();
@@ -288,6 +288,8 @@ impl Entry {
 
 #[cfg(test)]
 mod tests {
+    use grammar::words::Algorithm;
+
     use super::*;
     use crate::calibrate::programs::Collective;
 
@@ -298,8 +300,10 @@ mod tests {
         let tables = [("product bf16", product), ("nccl allreduce", point(100.0))];
         let tables = tables.into_iter().map(|(name, it)| (name.to_owned(), it)).collect();
         let machine = Machine { tables, ..Machine::default() };
-        let calls =
-            [(Call::Product([4096, 4096, 8192]), 1), (Call::Collective(Collective::Allreduce, "nccl", 1), 1)];
+        let calls = [
+            (Call::Product([4096, 4096, 8192]), 1),
+            (Call::Collective(Collective::Allreduce, Algorithm::Nccl, 1), 1),
+        ];
         // The all-reduce of one element takes 100 µs; both together 450 µs instead of 400.
         let slowdown = |factor| Some(("nccl", Slowdown { at: 2.0, factor }));
         assert_eq!(contention(&machine, calls, 450.0, 2), slowdown(1.5));

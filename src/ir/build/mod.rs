@@ -24,6 +24,6 @@ pub use fresh::IrBuilder;
 pub use program::{Dim, ProgramBuilder};
 pub use scalars::{infix, rank, symbol};
 pub use statements::{
-    add, allocate, allocate_alias, apply, block, collective_permute, deallocate, indexed_stream, op, select,
-    set_current_stream, synchronize, wait,
+    add, allocate, allocate_alias, apply, assigned, block, collective_permute, deallocate,
+    get_current_stream, indexed_stream, numbered, op, select, set_current_stream, synchronize, wait,
 };

@@ -7,14 +7,14 @@ use grammar::{
     attr,
     dtype::DType,
     ir::{
-        Axis, AxisId, AxisKind, DeviceDim, Domains, Expr, ExprId, Memory, Mesh, OpStmt, Operand,
-        ParallelType, Program, Stmt, StmtId, Tensor, TensorId, Transform,
+        Axis, AxisId, AxisKind, BlockId, DeviceDim, Domains, Expr, ExprId, For, If, Memory, Mesh, OpStmt,
+        Operand, ParallelType, Program, Stmt, StmtId, Stream, StreamId, Tensor, TensorId, Transform,
     },
     ops::Op,
     span::Span,
 };
 
-use super::{allocate, apply, rank};
+use super::{allocate, apply, assigned, rank};
 
 /// A dimension of a declared tensor.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -44,6 +44,13 @@ impl Dim {
     pub fn reduced(extent: i64) -> Self {
         Self { extent, is_reduced: true, ..Self::default() }
     }
+
+    /// Returns the logical axis of this number.
+    fn axis(&self, number: u32, extent: ExprId) -> Axis {
+        let kind = if self.is_reduced { AxisKind::Reduction } else { AxisKind::Iteration };
+        let parallel = self.device.map_or(ParallelType::Serial, ParallelType::Device);
+        Axis::new(kind, parallel, number, extent)
+    }
 }
 
 /// The dimensions of a tensor.
@@ -58,9 +65,11 @@ struct Declaration {
 #[derive(Debug, Default)]
 pub struct ProgramBuilder {
     program: Program,
-    /// Axes are made at the end: until then, a tensor can get another sharding.
+    /// Axes are numbered, and those of shards made, at the end: until then, a tensor can get another sharding.
     declarations: Arena<TensorId, Declaration>,
     body: Vec<StmtId>,
+    /// The blocks of the loops and branches that are open, each with the statements before it in the block around it.
+    open: Vec<(BlockId, Vec<StmtId>)>,
     works: u32,
     /// The position in the source of what is added next.
     pub span: Span,
@@ -85,6 +94,11 @@ impl ProgramBuilder {
     }
 
     fn declare(&mut self, declaration: Declaration, dtype: DType, mesh: Arc<Mesh>) -> TensorId {
+        let logical = declaration.dims.iter().map(|it| {
+            let extent = self.program.intern_int(it.extent);
+            self.program.axes.push(it.axis(0, extent))
+        });
+        let domains = Domains { logical: logical.collect(), ..Domains::default() };
         let number = self.declarations.len() as u32;
         self.declarations.push(declaration);
         let tensor = Tensor {
@@ -95,9 +109,14 @@ impl ProgramBuilder {
             positions: String::new(),
             mesh,
             unit: None,
-            domains: Domains::default(),
+            domains,
         };
         self.program.declare_tensor(tensor, self.span)
+    }
+
+    /// Returns the axis of a dimension, for statements that name it.
+    pub fn axis(&self, tensor: TensorId, dim: usize) -> AxisId {
+        self.program.tensors[tensor].domains.logical[dim]
     }
 
     /// Returns the dimensions of a tensor, reduced ones among them.
@@ -119,22 +138,66 @@ impl ProgramBuilder {
 
     // ---- statements
 
-    /// Appends a statement.
-    pub fn add(&mut self, stmt: OpStmt) {
+    /// Appends a statement, and returns it.
+    pub fn add(&mut self, stmt: OpStmt) -> StmtId {
         debug_assert!(stmt.fits_definition(), "{stmt:?}");
         let id = self.program.add_stmt(Stmt::Op(stmt), self.span);
         self.body.push(id);
+        id
     }
 
     /// Appends `out = stmt`.
     pub fn assign(&mut self, out: TensorId, stmt: OpStmt) {
-        self.add(OpStmt { outs: vec![out.into()], ..stmt });
+        self.add(assigned(out, stmt));
+    }
+
+    /// Returns the ALLOCATE of a tensor.
+    pub fn allocation(&self, out: TensorId) -> OpStmt {
+        allocate(&self.program, out)
     }
 
     /// Appends the ALLOCATE of a tensor.
     pub fn allocate(&mut self, out: TensorId) {
-        let stmt = allocate(&self.program, out);
+        let stmt = self.allocation(out);
         self.add(stmt);
+    }
+
+    /// Adds a statement that another one lists, and that is not executed itself.
+    pub fn listed(&mut self, stmt: OpStmt) -> StmtId {
+        self.program.add_stmt(Stmt::Op(stmt), self.span)
+    }
+
+    /// Begins a loop with an index of this name from 0, and returns the index. What is added next is in it, until `end`.
+    pub fn begin_for(&mut self, index: &str, stop: i64) -> ExprId {
+        let [start, stop] = [0, stop].map(|it| self.program.intern_int(it));
+        let index = self.program.intern_symbol(None, index, self.span);
+        self.begin(|body| Stmt::For(For { index, axis: None, start, stop, body }));
+        self.expr(Expr::Symbol(index))
+    }
+
+    /// Begins a branch. What is added next is in it, until `end`.
+    pub fn begin_if(&mut self, cond: ExprId) {
+        let kind = If::MANUAL.to_owned();
+        self.begin(|then_block| Stmt::If(If { kind, cond, then_block, else_block: None }));
+    }
+
+    fn begin(&mut self, stmt: impl FnOnce(BlockId) -> Stmt) {
+        let block = self.program.blocks.push(Vec::new());
+        let id = self.program.add_stmt(stmt(block), self.span);
+        self.body.push(id);
+        self.open.push((block, std::mem::take(&mut self.body)));
+    }
+
+    /// Ends the loop or branch that began last.
+    pub fn end(&mut self) {
+        if let Some((block, outer)) = self.open.pop() {
+            self.program.blocks[block] = std::mem::replace(&mut self.body, outer);
+        }
+    }
+
+    /// Returns a stream.
+    pub fn stream(&mut self, stream: Stream) -> StreamId {
+        self.program.streams.push(stream)
     }
 
     /// Returns the number of a new communication.
@@ -178,11 +241,10 @@ impl ProgramBuilder {
 
     /// Returns the program with these inputs and outputs.
     pub fn finish(mut self, inputs: &[TensorId], outputs: &[TensorId]) -> Program {
+        debug_assert!(self.open.is_empty(), "a loop or branch has no end");
         let mut next_axis = 0;
         for (tensor, declaration) in self.declarations.iter() {
-            let (loops, domains) = axes(&mut self.program, declaration, &mut next_axis);
-            let it = &mut self.program.tensors[tensor];
-            (it.loop_domain, it.domains) = (loops, domains);
+            finish_axes(&mut self.program, tensor, declaration, &mut next_axis);
         }
         let operands = |list: &[TensorId]| list.iter().map(|it| Operand::Tensor(*it)).collect();
         self.program.set_header(operands(inputs), operands(outputs), self.span);
@@ -191,28 +253,26 @@ impl ProgramBuilder {
     }
 }
 
-/// Makes the axes of a tensor: the logical ones, and for each shard the two results of a split.
-fn axes(program: &mut Program, declaration: &Declaration, next: &mut u32) -> (Vec<AxisId>, Domains) {
+/// Numbers the logical axes of a tensor, and makes for each shard the two results of a split.
+fn finish_axes(program: &mut Program, tensor: TensorId, declaration: &Declaration, next: &mut u32) {
     let Declaration { dims, order } = declaration;
     let first = *next;
     *next += dims.len() as u32;
-    let mut new = |kind, parallel, number, extent| {
-        let extent = program.intern_int(extent);
-        (program.axes.push(Axis::new(kind, parallel, number, extent)), extent)
-    };
-    let (mut logical, mut loops) = (Vec::with_capacity(dims.len()), Vec::with_capacity(dims.len()));
-    let mut transforms = Vec::new();
-    for (at, dim) in dims.iter().enumerate() {
+    let logical = program.tensors[tensor].domains.logical.clone();
+    let (mut loops, mut transforms) = (Vec::with_capacity(dims.len()), Vec::new());
+    for (at, (dim, axis)) in dims.iter().zip(logical).enumerate() {
         let place = order.as_ref().and_then(|it| it.get(at)).copied().unwrap_or(at);
-        let kind = if dim.is_reduced { AxisKind::Reduction } else { AxisKind::Iteration };
-        let parallel = dim.device.map_or(ParallelType::Serial, ParallelType::Device);
-        let (mut rest, _) = new(kind, parallel, first + place as u32, dim.extent);
-        logical.push(rest);
-        let mut left = dim.extent;
+        let extent = program.intern_int(dim.extent);
+        program.axes[axis] = dim.axis(first + place as u32, extent);
+        let (mut rest, mut left) = (axis, dim.extent);
         for (device, parts) in &dim.shards {
             left /= parts;
-            let (outer, factor) = new(AxisKind::Iteration, ParallelType::Device(*device), *next, *parts);
-            let (inner, _) = new(AxisKind::Iteration, ParallelType::Serial, *next + 1, left);
+            let mut new = |parallel, number, extent| {
+                let extent = program.intern_int(extent);
+                (program.axes.push(Axis::new(AxisKind::Iteration, parallel, number, extent)), extent)
+            };
+            let (outer, factor) = new(ParallelType::Device(*device), *next, *parts);
+            let (inner, _) = new(ParallelType::Serial, *next + 1, left);
             *next += 2;
             transforms.push(Transform::Split { input: rest, factor, outer_split: true, outer, inner });
             loops.push(outer);
@@ -220,5 +280,6 @@ fn axes(program: &mut Program, declaration: &Declaration, next: &mut u32) -> (Ve
         }
         loops.push(rest);
     }
-    (loops, Domains { logical, transforms, allocation: None })
+    let it = &mut program.tensors[tensor];
+    (it.loop_domain, it.domains.transforms) = (loops, transforms);
 }

@@ -23,6 +23,16 @@ pub fn apply<O: Into<Operand>>(op: Op, args: impl IntoIterator<Item = O>) -> OpS
     OpStmt { args: args.into_iter().map(Into::into).collect(), ..self::op(op) }
 }
 
+/// Returns `out = stmt`.
+pub fn assigned(out: TensorId, stmt: OpStmt) -> OpStmt {
+    OpStmt { outs: vec![out.into()], ..stmt }
+}
+
+/// Returns `Communication number (…)`, or another statement with a number.
+pub fn numbered(number: u32, stmt: OpStmt) -> OpStmt {
+    OpStmt { number: Some(number), ..stmt }
+}
+
 /// Returns `out = ALLOCATE(mem_type=global, zero_init=false)`, in symmetric memory if the tensor is
 /// symmetric.
 pub fn allocate(program: &Program, out: TensorId) -> OpStmt {
@@ -96,6 +106,11 @@ pub fn collective_permute(
 /// Returns `Wait(Communication work)`.
 pub fn wait(work: u32) -> OpStmt {
     OpStmt { args: Vec::new(), attrs: vec![attr::WORK.with(work)], ..op(Op::Wait) }
+}
+
+/// Returns `stream = GetCurrentStream()`.
+pub fn get_current_stream(stream: StreamId) -> OpStmt {
+    OpStmt { outs: vec![Operand::Stream(stream)], ..op(Op::GetCurrentStream) }
 }
 
 /// Returns `SetCurrentStream(stream)`.

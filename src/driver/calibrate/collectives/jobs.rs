@@ -4,6 +4,7 @@ use std::{fs, io, path::Path};
 
 use grammar::{
     algorithm_table::{ALGORITHMS, supports},
+    ir::Program,
     words::{Algorithm, CommunicationType},
 };
 
@@ -131,8 +132,8 @@ impl Job {
         self.trials.is_empty()
     }
 
-    fn text(&self, it: &Trial) -> String {
-        let call = Call::Collective(KINDS[it.kind].0, it.algorithm.text(), it.bytes as usize / ELEMENT);
+    fn program(&self, it: &Trial) -> Program {
+        let call = Call::Collective(KINDS[it.kind].0, it.algorithm, it.bytes as usize / ELEMENT);
         match it.purpose {
             Purpose::Time(calls) => repeated_call(call, calls, self.ranks),
             Purpose::Bits => call_with_output(call, self.ranks),
@@ -146,18 +147,18 @@ impl Job {
     pub fn write(&self, folder: &Path) -> io::Result<()> {
         fs::create_dir_all(folder)?;
         let ([runs, warmup], repeated) = if self.is_quick { ([3, 1], 2) } else { (RUNS, REPEATED) };
-        let texts: Vec<String> = self.trials.iter().map(|it| self.text(it)).collect();
+        let programs: Vec<Program> = self.trials.iter().map(|it| self.program(it)).collect();
         let options = |it: &Trial| match it.purpose {
             Purpose::Time(_) => format!("-G -n {runs} -w {warmup}"),
             Purpose::Bits => format!("--stress {repeated}"),
         };
-        write_batch(folder, texts.iter().map(String::as_str).zip(self.trials.iter().map(options)))
+        write_batch(folder, programs.iter().zip(self.trials.iter().map(options)))
     }
 
     /// Adds the results in its folder.
     pub fn read(&self, folder: &Path, to: &mut Measured) {
         for (number, it) in self.trials.iter().enumerate() {
-            let result = result_of(folder, number, &self.text(it));
+            let result = result_of(folder, number, &self.program(it));
             let team = self.ranks;
             let (word, algorithm, size) = (KINDS[it.kind].1.text(), it.algorithm.text(), text_of(it.bytes));
             let verdict = result["verdict"].as_str().unwrap_or("not run");
