@@ -266,7 +266,7 @@ fn one_rank_of_each_kind_has_the_times_of_all() -> Tested {
         // An order between two ranks of a class is one between two streams of the rank that is estimated, so that `event_us` counts.
         let measured = Machine { event_us: 0.0, ..Estimator::default().machine.clone() };
         let machine = if seed % 4 < 2 { &Machine::default() } else { &measured };
-        let model = CostModel { machine, fused: &[] };
+        let model = CostModel { machine, fused: &[], load: 0.0 };
         let whole = estimate_with(&world, &model).map_err(|it| format!("{it:?}"))?;
         let few = estimate_representatives(&world, &model).map_err(|it| format!("{it:?}"))?;
         let (all, one) = (Overlap::of(&whole), Overlap::of(&few));

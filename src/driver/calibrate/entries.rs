@@ -13,7 +13,7 @@ use super::{
     layer::{Layer, LayerKind},
     programs::{
         Call, Collective, PeerProtocol, alternating_call, calls_in_turns, calls_on_streams, chunks,
-        concurrent_calls, products_from_memory, repeated_call,
+        concurrent_calls, products_from_memory, products_with_weights, repeated_call,
     },
     world,
 };
@@ -55,6 +55,15 @@ pub enum Meaning {
     Alternating(usize),
     /// This many calls of each of two kernels that compute, in turns.
     Switching(Call, usize),
+    /// Two products with the same weights, each this many times, in turns on one stream, or on two streams that do not wait for each other.
+    Crowding {
+        /// Rows, columns and depth.
+        product: [usize; 3],
+        /// Number of calls of each.
+        times: usize,
+        /// Whether there are two streams.
+        is_crowded: bool,
+    },
     /// This many calls of a kernel that computes and of a communication, in turns.
     Exchanging([Call; 2], usize),
     /// This many calls of work of this class, and whether they read their larger operand from memory, and not from the cache of the GPU.
@@ -91,6 +100,8 @@ const SMALL: Call = Call::Product([64, 1024, 1024]);
 const PRODUCTS_FROM_MEMORY: usize = 100_000_000;
 /// Number of calls of `Meaning::Leasts` and `Meaning::Alternating`.
 const CALLS: usize = 20;
+/// Number of calls of each product of `Meaning::Crowding`.
+const CROWDING_CALLS: usize = 4;
 /// Number of turns of `Meaning::Exchanging` with large products: as many communications as a layer has.
 const TURNS: usize = 2;
 
@@ -110,6 +121,13 @@ pub fn entries(ranks: usize, quick: bool) -> Vec<Entry> {
         Entry::new(alternating_call(LEAST, CALLS, ranks), Meaning::Alternating(CALLS)),
         Entry::new(calls_in_turns([SMALL, LEAST], CALLS, ranks), Meaning::Switching(SMALL, CALLS)),
     ]);
+    for product in crowding().into_iter().take(if quick { 1 } else { usize::MAX }) {
+        for is_crowded in [false, true] {
+            let program = products_with_weights(product, CROWDING_CALLS, is_crowded, ranks);
+            let meaning = Meaning::Crowding { product, times: CROWDING_CALLS, is_crowded };
+            all.push(Entry::new(program, meaning));
+        }
+    }
     let kept = if quick { 1 } else { usize::MAX };
     for (table, calls) in tables(ranks) {
         for call in calls.into_iter().take(kept) {
@@ -201,7 +219,12 @@ fn tables(ranks: usize) -> Vec<(WorkClass, Vec<Call>)> {
     }
     let mut attention = Vec::new();
     for heads in [8, 32, 128] {
-        attention.extend([64, 256, 1024, 2048].map(|rows| Call::Attention([heads, rows])));
+        for is_causal in [false, true] {
+            attention.extend([64, 256, 1024, 2048].map(|rows| Call::Attention([heads, rows], is_causal)));
+        }
+    }
+    for is_causal in [false, true] {
+        attention.extend([[48, 1024], [32, 4096]].map(|it| Call::Attention(it, is_causal)));
     }
     let mut all = vec![
         (WorkClass::Product, products),
@@ -265,6 +288,13 @@ fn exchanges() -> Vec<([Call; 2], usize)> {
         all.extend(large.map(|it| ([Call::Product([rows, 4096, 8192]), it], TURNS)));
     }
     all
+}
+
+/// Returns the products of `Meaning::Crowding`.
+fn crowding() -> Vec<[usize; 3]> {
+    let weights = [[2048, 1024], [4096, 4096], [8192, 4096], [4096, 8192], [5120, 10240]];
+    let rows = [16, 48, 160, 320, 512, 1024, 2048].into_iter();
+    rows.flat_map(|rows| weights.map(|[columns, depth]| [rows, columns, depth])).collect()
 }
 
 /// Returns products and copies of several sizes that run at the same time. Alone, both take about as long, and their products are points

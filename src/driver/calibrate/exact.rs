@@ -44,11 +44,10 @@ pub fn measurements(work: &Work, ranks: usize) -> Vec<Entry> {
             let warm = Entry::of_table(call, WorkClass::Product, ranks);
             std::iter::once(warm).chain(from_memory(call, ranks)).collect()
         }
-        (
-            WorkKind::Attention { dtype: DType::BFloat, width: 128, is_causal: false },
-            [heads, queries, keys],
-        ) if queries == keys => {
-            vec![Entry::of_table(Call::Attention([*heads, *queries]), WorkClass::Attention, ranks)]
+        (WorkKind::Attention { dtype: DType::BFloat, width: 128, is_causal }, [heads, queries, keys])
+            if queries == keys =>
+        {
+            vec![Entry::of_table(Call::Attention([*heads, *queries], is_causal), WorkClass::Attention, ranks)]
         }
         (kind, [bytes]) => {
             let call = communication(kind, *bytes, ranks);

@@ -151,7 +151,7 @@ fn heads(draft: &mut Draft, x: TensorId, weights: TensorId, [rows, width]: [usiz
     let operands = parts.map(|it| permuted(draft, it));
     // For inputs between -1 and 1, the deviation of the scores is 1.
     let scale = 9.0 / (width as f64 * 128_f64.sqrt());
-    let call = attention(&mut draft.out, operands, &format!("{scale:.7}"));
+    let call = attention(&mut draft.out, operands, &format!("{scale:.7}"), false);
     draft.out.assign(attended, call);
     let back = permuted(draft, attended);
     draft.out.assign(joined, apply(Op::Reshape, [back]));

@@ -16,7 +16,8 @@ use grammar::{count_text, diagnostic::Diagnostic, ir::Program, span::LineIndex};
 use hir_plan::{
     World,
     timeline::{
-        machine::{Machine, Table},
+        machine::Machine,
+        table::Table,
         work::{Work, WorkKind, work_of},
     },
 };

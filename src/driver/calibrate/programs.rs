@@ -29,8 +29,8 @@ struct Parts {
 pub enum Call {
     /// A matrix product: rows, columns, depth.
     Product([usize; 3]),
-    /// An attention: heads, rows; heads have 128 elements.
-    Attention([usize; 2]),
+    /// An attention: heads, rows, and whether it has a causal mask; heads have 128 elements.
+    Attention([usize; 2], bool),
     /// An elementwise operation that reads and writes this many elements.
     Elementwise(usize),
     /// A sum of rows of 4096 elements: the number of rows.
@@ -76,7 +76,7 @@ impl Call {
                 let weights = megabytes(columns * depth) / 4.0;
                 ((rows * columns * depth) as f64 * 2.0 / 7e8).max(weights)
             }
-            Self::Attention([heads, rows]) => (heads * rows * rows) as f64 * 1e-6,
+            Self::Attention([heads, rows], _) => (heads * rows * rows) as f64 * 1e-6,
             Self::Elementwise(elements) => megabytes(elements) / 2.0,
             Self::Reduction(rows) => megabytes(4096 * rows) / 2.0,
             Self::Copy(elements) => megabytes(elements),
@@ -98,11 +98,11 @@ impl Call {
                 let (result, call) = draft.product(extents, input, weights);
                 Parts { setup: Vec::new(), body: vec![call], result }
             }
-            Self::Attention([heads, rows]) => {
+            Self::Attention([heads, rows], is_causal) => {
                 let dims = || [dim(1), dim(heads), dim(rows), dim(128)];
                 let operands = [(); 3].map(|()| draft.input(dims()));
                 let result = draft.tensor(dims());
-                let call = attention(&mut draft.out, operands, "0.088");
+                let call = attention(&mut draft.out, operands, "0.088", is_causal);
                 Parts { setup: Vec::new(), body: vec![assigned(result, call)], result }
             }
             Self::Elementwise(elements) => {
@@ -205,9 +205,14 @@ impl Call {
 }
 
 /// Returns an attention with this factor of the scores.
-pub(super) fn attention(out: &mut ProgramBuilder, operands: [TensorId; 3], scale: &str) -> OpStmt {
+pub(super) fn attention(
+    out: &mut ProgramBuilder,
+    operands: [TensorId; 3],
+    scale: &str,
+    is_causal: bool,
+) -> OpStmt {
     let [dropout, scale] = ["0", scale].map(|it| out.expr(Expr::Float(DType::Double, it.to_owned())));
-    let is_causal = out.expr(Expr::Bool(false));
+    let is_causal = out.expr(Expr::Bool(is_causal));
     apply(Op::Sdpa, operands)
         .with(attr::DROPOUT_P, dropout)
         .with(attr::IS_CAUSAL, is_causal)
@@ -291,6 +296,30 @@ pub fn calls_on_streams(calls: [Call; 2], times: usize, ranks: usize) -> Program
     draft.add(second.body);
     draft.out.end();
     draft.switch(own, &[other]);
+    draft.finish(&[])
+}
+
+/// Returns a program of two products with the same weights, several times each: in turns on one stream, or on two streams that do not
+/// wait for each other, as chunks of a layer are.
+pub fn products_with_weights(extents: [usize; 3], times: usize, is_crowded: bool, ranks: usize) -> Program {
+    let [rows, columns, depth] = extents;
+    let mut draft = Draft::of(ranks);
+    let weights = draft.input([dim(columns), dim(depth)]);
+    let products = [(); 2].map(|()| {
+        let input = draft.input([dim(rows), dim(depth)]);
+        draft.product(extents, input, weights).1
+    });
+    if is_crowded {
+        let own = draft.capture();
+        let streams = [0, 1].map(|it| draft.stream(it));
+        for (stream, product) in streams.into_iter().zip(products) {
+            draft.switch(stream, &[own]);
+            draft.repeated(times, [product]);
+        }
+        draft.switch(own, &streams);
+    } else {
+        draft.repeated(times, products);
+    }
     draft.finish(&[])
 }
 

@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, path::Path};
 
 use hir_plan::timeline::{
-    machine::{Delay, FROM_MEMORY, Machine, Point, Run, Slowdown, Table, VERSION},
+    machine::{Crowding, Delay, FROM_MEMORY, Machine, Run, Slowdown, VERSION},
+    table::{Point, Table},
     work::Work,
 };
 use serde_json::Value;
@@ -47,11 +48,11 @@ pub fn read_results(folder: &Path, entries: &[Entry], ranks: usize, date: String
     let tables = std::mem::take(&mut results.tables);
     machine.tables = tables.into_iter().map(|(kind, points)| (kind, table(points))).collect();
     results.set_switch(&mut machine);
-    // Copy engines have two times, from program to program one or the other in most of the runs, so the least times are compared.
     let mut fastest = machine.clone();
     fastest.tables.values_mut().flat_map(|it| &mut it.0).for_each(|it| it.us = it.least);
     results.set_exchanges(&mut machine, &fastest);
     fastest.exchange_us.clone_from(&machine.exchange_us);
+    fastest.crowding.clone_from(&machine.crowding);
     results.set_slowdowns(&mut machine, &fastest);
     (machine.run_us, machine.event_us) = (rounded(machine.run_us), rounded(machine.event_us));
     machine.accuracy = evidence::accuracy(&evidence::compare(&machine));
@@ -68,6 +69,8 @@ struct Results {
     launch: f64,
     tables: Tables,
     switching: Option<(Call, f64)>,
+    /// Microseconds of a product, in turns with another one on one stream.
+    in_turns: Vec<([usize; 3], f64)>,
     exchanging: Vec<([Call; 2], f64)>,
     together: Vec<([(Call, usize); 2], f64)>,
     chunks: Vec<([Call; 2], usize, f64)>,
@@ -110,7 +113,18 @@ impl Results {
                 }
             }
             Meaning::Switching(call, calls) => self.switching = Some((*call, each(*calls).median)),
-            Meaning::Exchanging(pair, calls) => self.exchanging.push((*pair, each(*calls).least)),
+            Meaning::Crowding { product, times, is_crowded: false } => {
+                self.in_turns.push((*product, each(2 * times).median));
+            }
+            Meaning::Crowding { product, times, is_crowded: true } => {
+                if let Some((_, alone)) = self.in_turns.iter().find(|it| it.0 == *product) {
+                    // The first product runs alone.
+                    let all = (each(1).median - 2.0 * machine.event_us) / alone;
+                    let factor = rounded(((all - 1.0) / (2 * times - 1) as f64).max(0.1));
+                    machine.crowding.push(Crowding { at: product.map(|it| it as f64), factor });
+                }
+            }
+            Meaning::Exchanging(pair, calls) => self.exchanging.push((*pair, each(*calls).median)),
             Meaning::Together(calls) => self.together.push((*calls, each(1).least)),
             Meaning::Chunks(calls, count) => self.chunks.push((*calls, *count, each(1).least)),
             Meaning::Sustained(call, calls) => self.sustained.push((*call, each(*calls).median)),
@@ -140,6 +154,9 @@ impl Results {
     }
 
     /// Sets the delays of communications behind kernels. `fastest` is the machine with the least times.
+    ///
+    /// Copy engines have two times, from program to program one or the other in most of the runs. Estimates take the least time of a copy
+    /// and this delay, so it is what the median of the program exceeds the least times of its parts by.
     fn set_exchanges(&self, machine: &mut Machine, fastest: &Machine) {
         for (pair, time) in &self.exchanging {
             let [compute, exchange] = pair.map(|it| self.time_of(fastest, it));
@@ -252,7 +269,7 @@ fn contention(
 
 /// As `contention`, for chunks of a product and a communication of which each is beside the product of the next chunk: of two that take a
 /// and b alone, a ≥ b, `count` chunks take the time of the first product, `count - 1` times b · factor + (a - b), and that of the last
-/// communication.
+/// communication. The products of other chunks than the first one are crowded.
 fn contention_of_chunks(
     machine: &Machine,
     [product, communication]: [&Work; 2],
@@ -262,7 +279,8 @@ fn contention_of_chunks(
     let compute = machine.microseconds(product)? + machine.microseconds_between(product, 0.0);
     let exchange =
         machine.microseconds(communication)? + machine.microseconds_between(communication, compute);
-    let (longer, shorter) = (compute.max(exchange), compute.min(exchange));
+    let crowded = compute * machine.crowding(&product.extents);
+    let (longer, shorter) = (crowded.max(exchange), crowded.min(exchange));
     let beside = (count - 1) as f64;
     let lost = time - compute - exchange - beside * longer;
     Some(1.0 + (lost / (beside * shorter)).max(0.0))
@@ -277,6 +295,7 @@ impl Entry {
             Meaning::Alternating(_) => "the time of an event".to_owned(),
             Meaning::Table(class, _, from_memory) => format!("table `{}`", table_name(class, *from_memory)),
             Meaning::Switching(..) => "the time of another kernel".to_owned(),
+            Meaning::Crowding { product, .. } => format!("two streams of products {product:?}"),
             Meaning::Exchanging(..) => "the time of a communication between kernels".to_owned(),
             Meaning::Together(calls) => format!("contention of {:?}", calls.map(|it| it.0)),
             Meaning::Chunks(calls, count) => format!("contention of {count} chunks of {calls:?}"),

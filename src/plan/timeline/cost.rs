@@ -7,12 +7,13 @@
 //! With the measured times of a machine (`machine`), the nominal GPU serves only for what its tables do not contain.
 
 use grammar::dtype::DType;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use super::{
     fused::Reads,
     machine::Machine,
-    work::{Work, WorkKind, work_of},
+    misses::{CACHE_BYTES, Misses},
+    work::{Contention, Work, WorkKind, work_of},
 };
 use crate::{Buffer, Communication, Inst, InstKind, Plan, Reshard, RoutineKind, Shard, View};
 
@@ -24,9 +25,6 @@ const FULL_FLOPS: f64 = 50e6;
 const MEMORY_BYTES: f64 = 4e6;
 /// Bytes that leave a GPU over NVLink in a microsecond.
 pub(super) const LINK_BYTES: f64 = 350e3;
-/// Bytes of other data after which the cache of a GPU does not hold an operand any more: the cache of H100 and H200 has 50 MB, and
-/// on them, kernels that access 34 MB again and again are as fast as their cache, and those that access 134 MB as their memory.
-const CACHE_BYTES: usize = 40_000_000;
 /// Microseconds of the smallest kernel or copy.
 const KERNEL: f64 = 3.0;
 /// Microseconds of the smallest communication.
@@ -35,6 +33,16 @@ const COMMUNICATION: f64 = 10.0;
 /// The instructions of a rank that an executor runs in the kernel of another one: by the index of each, that of the other one.
 pub type FusedInsts = FxHashMap<u32, u32>;
 
+/// What an instruction takes.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Cost {
+    /// Microseconds, once nothing holds it up.
+    pub microseconds: f64,
+    /// How many of these a communication by kernels takes because ranks do not reach it at the same time. It is no longer than the time
+    /// since the communication before, at which they met.
+    pub skew: f64,
+}
+
 /// What an estimate knows about times.
 #[derive(Clone, Copy)]
 pub struct CostModel<'a> {
@@ -42,13 +50,23 @@ pub struct CostModel<'a> {
     pub machine: &'a Machine,
     /// By rank: the instructions that run in the kernel of another one. Ranks without an entry have none.
     pub fused: &'a [FusedInsts],
+    /// How much the program heats GPUs that run it again and again, from 0 to 1 (`CostModel::load_of`).
+    pub load: f64,
 }
 
 impl CostModel<'_> {
-    /// Returns the microseconds of each instruction of a plan.
-    pub(super) fn durations(&self, plan: &Plan) -> Vec<f64> {
+    /// Returns the load of a program whose run takes some microseconds. The clock of a GPU falls within its first few hundred milliseconds of
+    /// work: twenty runs of 2.5 ms do not heat it, and those of 15 ms do.
+    pub(super) fn load_of(microseconds: f64) -> f64 {
+        const COOL: f64 = 2.5e3;
+        const HOT: f64 = 15e3;
+        ((microseconds - COOL) / (HOT - COOL)).clamp(0.0, 1.0)
+    }
+
+    /// Returns what each instruction of a plan takes.
+    pub(super) fn durations(&self, plan: &Plan) -> Vec<Cost> {
         let machine = self.machine;
-        let cold = if machine.knows_memory() { reads_of_memory(plan) } else { FxHashSet::default() };
+        let misses = if machine.knows_memory() { Misses::of(plan) } else { Misses::default() };
         // Microseconds of kernels since the last communication.
         let mut computed = 0.0;
         // By the extents of a product, and whether it reads from memory: to look a product up takes long.
@@ -56,19 +74,31 @@ impl CostModel<'_> {
         let within = |work: &Work, is_cold: bool| {
             if is_cold { machine.microseconds_from_memory(work) } else { machine.microseconds(work) }
         };
+        let mut skews = vec![0.0; plan.code.len()];
         let mut duration = |at: usize| match work_of(plan, at) {
             _ if machine.is_nominal() => microseconds(plan, &plan.code[at]),
             Some(work) => {
-                let is_cold = cold.contains(&at);
+                let is_cold = misses.products.contains(&at);
                 let within = match work.kind {
                     WorkKind::Product(dtype) => {
                         let extents = work.extents.iter().map(|it| it.to_bits()).collect();
-                        *products.entry((extents, dtype, is_cold)).or_insert_with(|| within(&work, is_cold))
+                        let time = || Some(within(&work, is_cold)? * machine.slowdown(&work, self.load));
+                        *products.entry((extents, dtype, is_cold)).or_insert_with(time)
                     }
-                    _ => within(&work, is_cold),
+                    WorkKind::Elementwise | WorkKind::Reduction | WorkKind::Copy => {
+                        machine.microseconds_with_misses(&work, misses.part(&[at]))
+                    }
+                    _ => machine.microseconds(&work),
                 };
-                let within = within.map(|it| it.max(least_microseconds(plan, &plan.code[at].kind)));
-                let known = within.map(|it| it + machine.microseconds_between(&work, computed));
+                let within = within.map(|it| {
+                    (it + wider_microseconds(plan, &plan.code[at].kind))
+                        .max(least_microseconds(plan, &plan.code[at].kind))
+                });
+                let between = machine.microseconds_between(&work, computed);
+                if matches!(work.contention(), Some(Contention::Kernel | Contention::Nccl)) {
+                    skews[at] = between;
+                }
+                let known = within.map(|it| it + between);
                 let time = known.unwrap_or_else(|| microseconds(plan, &plan.code[at]));
                 computed = if work.contention().is_some() { 0.0 } else { computed + time };
                 time
@@ -100,44 +130,19 @@ impl CostModel<'_> {
             let longest = kernel.iter().map(|at| std::mem::take(&mut all[*at])).fold(0.0, f64::max);
             let leader = leader.unwrap_or(leading);
             let work = reads.work(plan, &kernel).filter(|_| plan.peer_collective_at(leading).is_none());
-            let time =
-                work.and_then(|it| Some(machine.microseconds(&it)? + machine.microseconds_between(&it, 0.0)));
+            let time = work.and_then(|it| {
+                let within = machine.microseconds_with_misses(&it, misses.part(&kernel))?;
+                Some(within + machine.microseconds_between(&it, 0.0))
+            });
             all[leader] = time.unwrap_or(longest).max(all[leader]);
         }
-        all
+        all.into_iter().zip(skews).map(|(microseconds, skew)| Cost { microseconds, skew }).collect()
     }
 
     /// Returns where times come from, in a sentence.
     pub(super) fn source(&self) -> String {
-        self.machine.source()
+        self.machine.source(self.load > 0.0)
     }
-}
-
-/// Returns the products of a plan whose larger operand the cache does not hold any more: since it was read or written, the rank has
-/// accessed more than `CACHE_BYTES`. Before the run there was another one.
-fn reads_of_memory(plan: &Plan) -> FxHashSet<usize> {
-    let bytes = |view: &View| view.distinct_len().saturating_mul(dtype(plan, view).size());
-    let mut found = FxHashSet::default();
-    // By buffer: how much had been accessed after its last access.
-    let mut last: FxHashMap<u32, usize> = FxHashMap::default();
-    let mut accessed = 0_usize;
-    for is_second in [false, true] {
-        for (at, inst) in plan.code.iter().enumerate() {
-            if let InstKind::Gemm(it) = &inst.kind {
-                let larger = if bytes(&it.a) > bytes(&it.b) { &it.a } else { &it.b };
-                let is_cold =
-                    last.get(&larger.buffer).is_none_or(|it| accessed.saturating_sub(*it) > CACHE_BYTES);
-                if is_second && is_cold {
-                    found.insert(at);
-                }
-            }
-            let accesses = inst.kind.accesses(plan.rank);
-            let own = || accesses.iter().filter(|it| it.rank == plan.rank);
-            accessed = own().fold(accessed, |sum, it| sum.saturating_add(bytes(it.view)));
-            last.extend(own().map(|it| (it.view.buffer, accessed)));
-        }
-    }
-    found
 }
 
 /// Returns the microseconds of a product of 16-bit operands on the nominal GPU with the launch of its kernel, by its rows, columns
@@ -146,6 +151,17 @@ pub(super) fn nominal_product(extents: &[f64]) -> f64 {
     let multiplications: f64 = extents.iter().product();
     let elements: f64 = extents.iter().map(|it| multiplications / it).sum();
     KERNEL + (2.0 * multiplications / HALF_FLOPS).max(2.0 * elements / MEMORY_BYTES)
+}
+
+/// As `nominal_product`, for an attention of heads of 128 elements: its heads, queries and keys. A multiprocessor computes 128 rows of queries
+/// of a head at a time, so that the time grows with the number of times that all multiprocessors have such rows.
+pub(super) fn nominal_attention(extents: &[f64]) -> f64 {
+    const MULTIPROCESSORS: f64 = 132.0;
+    const ROWS: f64 = 128.0;
+    let [heads, queries, keys] = extents else { return nominal_product(extents) };
+    let waves = (heads * (queries / ROWS).ceil() / MULTIPROCESSORS).ceil();
+    let multiplications = waves * MULTIPROCESSORS * ROWS * keys * 2.0 * ROWS;
+    KERNEL + 2.0 * multiplications / HALF_FLOPS
 }
 
 /// Returns the assumptions about the nominal GPU, in a sentence.
@@ -185,8 +201,9 @@ fn least_microseconds(plan: &Plan, kind: &InstKind) -> f64 {
     let bytes = |view: &View| view.distinct_len() * dtype(plan, view).size();
     match kind {
         InstKind::Gemm(it) if dtype(plan, &it.a).size() == 2 => {
-            let read = [&it.a, &it.b].map(bytes).into_iter().filter(|it| *it > CACHE_BYTES).sum::<usize>();
-            (read as f64 / BYTES).max(2.0 * it.multiplications() as f64 / FLOPS)
+            let moved =
+                [&it.a, &it.b, &it.out].map(bytes).into_iter().filter(|it| *it > CACHE_BYTES).sum::<usize>();
+            (moved as f64 / BYTES).max(2.0 * it.multiplications() as f64 / FLOPS)
         }
         InstKind::Attention(it) if dtype(plan, &it.query).size() == 2 => {
             let masked = if it.is_causal { 0.5 } else { 1.0 };
@@ -195,6 +212,18 @@ fn least_microseconds(plan: &Plan, kind: &InstKind) -> f64 {
         }
         _ => 0.0,
     }
+}
+
+/// Returns the microseconds that a product takes longer than in its table, where results have the type of operands, because its result is
+/// wider and the cache does not hold it.
+fn wider_microseconds(plan: &Plan, kind: &InstKind) -> f64 {
+    let InstKind::Gemm(it) = kind else { return 0.0 };
+    let [operand, result] = [&it.a, &it.out].map(|it| dtype(plan, it).size());
+    let elements = it.out.len();
+    if elements.saturating_mul(result) <= CACHE_BYTES {
+        return 0.0;
+    }
+    (elements * result.saturating_sub(operand)) as f64 / MEMORY_BYTES
 }
 
 /// Returns the microseconds of a statement that reshards, if it gathers what a rank lacks of its operands and computes everything

@@ -66,8 +66,8 @@ fn symmetry_of(world: &World, model: &CostModel<'_>) -> Option<Symmetry> {
         return None;
     }
     let traits = |plan: &Plan, key: &mut Vec<u64>| {
-        for (inst, duration) in model.durations(plan).into_iter().enumerate() {
-            key.push(duration.to_bits());
+        for (inst, cost) in model.durations(plan).into_iter().enumerate() {
+            key.extend([cost.microseconds, cost.skew].map(f64::to_bits));
             let machine = model.machine;
             if let Some(work) = work_of(plan, inst).filter(|_| !machine.is_nominal()) {
                 key.push(machine.contention_factor(&work).to_bits());
@@ -90,7 +90,7 @@ fn estimate_classes(
     let state = world.deadlocked_state();
     let mut items = items_of(world, &graph, state, Err(model));
     let latency = Latency { start: model.machine.run_us, event: model.machine.event_us };
-    let classes = symmetry.map(|it| it.classes().to_vec()).unwrap_or_default();
+    let classes = symmetry.as_ref().map(|it| it.classes().to_vec()).unwrap_or_default();
     let representatives = Representatives::of(&classes);
     let mut round = 0;
     let times = loop {
@@ -107,6 +107,10 @@ fn estimate_classes(
         round += 1;
     };
     let timeline = times.timeline(world, state, model.source(), classes);
+    let load = CostModel::load_of(timeline.end());
+    if model.load == 0.0 && load > 0.0 && !model.machine.sustained.is_empty() {
+        return estimate_classes(world, &CostModel { load, ..*model }, symmetry);
+    }
     Ok(Timeline { error: model.machine.error(), ..timeline })
 }
 

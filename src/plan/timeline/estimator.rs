@@ -78,6 +78,6 @@ impl Estimator<'_> {
     fn of_world(&self, world: &World) -> Result<Timeline, OrderError> {
         // The nominal GPU shows schedules, and no executor.
         let fused = if self.machine.is_nominal() { Vec::new() } else { (self.fused)(world) };
-        estimate_with(world, &CostModel { machine: self.machine, fused: &fused })
+        estimate_with(world, &CostModel { machine: self.machine, fused: &fused, load: 0.0 })
     }
 }

@@ -37,7 +37,9 @@ impl Reads {
             self.escape.contains(it) || self.count.get(it) != within.get(it) || !within.contains_key(it)
         };
         let mut kind = WorkKind::Elementwise;
-        let (mut known, mut written) = (FxHashSet::<ViewKey>::default(), FxHashSet::default());
+        // What is computed in place is read and written.
+        let mut known = FxHashSet::<(ViewKey, bool)>::default();
+        let mut written = FxHashSet::default();
         let mut bytes = 0;
         for at in group {
             match &plan.code[*at].kind {
@@ -48,17 +50,19 @@ impl Reads {
                 | InstKind::Copy { .. } => {}
                 _ => return None,
             }
-            for it in plan.code[*at].kind.accesses(plan.rank) {
+            let accesses = plan.code[*at].kind.accesses(plan.rank);
+            if accesses.iter().any(|it| it.rank != plan.rank) {
+                return None;
+            }
+            let (writes, reads): (Vec<_>, Vec<_>) = accesses.into_iter().partition(|it| it.is_write);
+            for it in reads.into_iter().chain(writes) {
                 let is_moved = if it.is_write {
                     written.insert(it.view.buffer);
                     is_kept(&it.view.buffer)
                 } else {
                     !written.contains(&it.view.buffer)
                 };
-                if it.rank != plan.rank {
-                    return None;
-                }
-                if is_moved && known.insert(it.view.key()) {
+                if is_moved && known.insert((it.view.key(), it.is_write)) {
                     let size = plan.buffers[it.view.buffer as usize].dtype.size();
                     bytes += it.view.distinct_len().saturating_mul(size);
                 }

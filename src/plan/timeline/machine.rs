@@ -1,26 +1,16 @@
 //! The measured times of a machine, from which times of other extents are interpolated.
 //!
 //! `hir calibrate` writes the file. Its keys are the fields of `Machine`; `docs/machines.md` describes them.
-//!
-//! Rule of `Table::near`, for products and attentions: libraries choose an algorithm for each shape, so the time is no smooth function of the
-//! extents, and no grid has all of them. What interpolates is the time relative to that of the nominal GPU: its logarithm is the mean of those
-//! of the nearest measured shapes, weighted by 1 / distance³; the distance is that of the logarithms of the extents.
-//! (Left out one by one, the 464 products of `h200` that are in no grid have a median error of 2.2%, nine of ten are within 9%;
-//! interpolated linearly on the grid, 4.2% and 24%.)
-//!
-//! Rules of `Table::along`, for work with one extent:
-//! * between two measured extents, the logarithm of the time is linear in the logarithm of the extent;
-//! * below the smallest one, the time is that of the smallest one, because a launch or the latency of a link determines it;
-//! * above the largest one, the time grows in proportion to the extent.
 
-use std::{cmp::Ordering, collections::BTreeMap};
+use std::collections::BTreeMap;
 
 use grammar::InvalidOption;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    cost::{LINK_BYTES, assumptions, nominal_product},
+    cost::{LINK_BYTES, assumptions},
     hosts::Hosts,
+    table::{Point, Table, interpolated, of_nearest},
     work::{Contention, Work, WorkClass},
 };
 
@@ -66,6 +56,10 @@ pub struct Machine {
     /// By the name of a `Contention`: how many times longer a communication and a kernel that computes
     /// take while both run, by the bytes of the communication, in ascending order.
     pub contention: BTreeMap<String, Vec<Slowdown>>,
+    /// How many times longer a product takes behind one on another stream that it does not wait for than behind one on its own stream:
+    /// small ones run at the same time, large ones share the cache.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub crowding: Vec<Crowding>,
     /// How many times longer a product takes on a GPU that has computed for some hundred milliseconds than on a cool one, by the
     /// multiplications of the product, in ascending order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -91,23 +85,6 @@ pub struct Accuracy {
     pub median: f64,
     /// Nine of ten errors are not larger.
     pub nine_of_ten: f64,
-}
-
-/// The times of one kind of work. Points are in the order of their extents.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Table(pub Vec<Point>);
-
-/// A measured time.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Point {
-    /// The extents (`Work::extents`).
-    pub at: Vec<f64>,
-    /// The median in microseconds.
-    pub us: f64,
-    /// The least time in microseconds.
-    pub least: f64,
 }
 
 /// How much longer a communication takes behind kernels that compute.
@@ -136,21 +113,20 @@ pub struct Slowdown {
     pub factor: f64,
 }
 
+/// How many times longer a product takes behind one on another stream.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Crowding {
+    /// Rows, columns and depth.
+    pub at: [f64; 3],
+    /// More than 0; less than 1 if it takes less time.
+    pub factor: f64,
+}
+
 /// Returns the factor of work of an extent: between two points, it is linear in the logarithm of the extent, and that of the nearest
 /// point beyond them. 1 without points.
 fn factor_at(points: &[Slowdown], extent: f64) -> f64 {
     interpolated(points, extent.ln(), |it| [it.at.ln(), it.factor]).unwrap_or(1.0)
-}
-
-/// Returns the value at a position: between two points, it is linear, and that of the nearest point beyond them. `of` returns the
-/// position and the value of a point; positions ascend.
-fn interpolated<T>(points: &[T], at: f64, of: impl Fn(&T) -> [f64; 2]) -> Option<f64> {
-    let above = points.partition_point(|it| of(it)[0] < at);
-    match (above.checked_sub(1).map(|it| of(&points[it])), points.get(above).map(&of)) {
-        (Some([low, from]), Some([high, to])) => Some(from + (to - from) * (at - low) / (high - low)),
-        (Some([_, nearest]), None) | (None, Some([_, nearest])) => Some(nearest),
-        (None, None) => None,
-    }
 }
 
 /// A run of a whole program.
@@ -213,6 +189,13 @@ impl Machine {
                 return Err(format!("the extents of the {name} are not in ascending order").into());
             }
         }
+        for Crowding { at, factor } in &machine.crowding {
+            if !at.iter().all(|it| it.is_finite() && *it >= 1.0) || !(1e-3..=1e3).contains(factor) {
+                return Err(
+                    format!("`crowding` is {factor} at {at:?}: expected a factor of a product").into()
+                );
+            }
+        }
         for (name, Table(points)) in &machine.tables {
             let is_valid = |it: &Point| {
                 it.us > 0.0
@@ -247,11 +230,21 @@ impl Machine {
     pub fn microseconds_from_memory(&self, work: &Work) -> Option<f64> {
         let table = work.kind.to_string();
         let [warm, cold] = [&table, &(table.clone() + FROM_MEMORY)].map(|it| self.tables.get(it));
-        let exactly = |it: Option<&Table>| it?.exactly(&work.extents);
+        let exactly = |it: Option<&Table>| Some(it?.exactly(&work.extents)?.us);
         exactly(cold)
             .or_else(|| exactly(warm))
             .or_else(|| cold?.microseconds(work))
             .or_else(|| self.microseconds(work))
+    }
+
+    /// As `microseconds`, for work with one extent of whose accesses this part, from 0 to 1, has to go to memory: it is as fast as that of
+    /// the largest extent, which no cache holds.
+    pub fn microseconds_with_misses(&self, work: &Work, part: f64) -> Option<f64> {
+        let cached = self.microseconds(work)?;
+        let Table(points) = self.tables.get(&work.kind.to_string())?;
+        let (Some(last), [extent]) = (points.last(), work.extents.as_slice()) else { return Some(cached) };
+        let missed = cached.max(last.us * extent / last.at[0]);
+        Some(cached + (missed - cached) * part)
     }
 
     /// Returns whether there are times for products that read their operands from memory.
@@ -281,6 +274,12 @@ impl Machine {
         points.map_or(1.0, |it| factor_at(it, bytes))
     }
 
+    /// Returns how many times longer a product of these extents takes behind a product on another stream; 1 if it is not known.
+    pub fn crowding(&self, extents: &[f64]) -> f64 {
+        let points = self.crowding.iter().map(|it| (it.at.as_slice(), it.factor));
+        of_nearest(points, extents).map_or(1.0, f64::exp)
+    }
+
     /// Makes the times of products those of a GPU that has computed for some hundred milliseconds.
     pub fn sustain(&mut self) {
         self.is_sustained = true;
@@ -290,6 +289,11 @@ impl Machine {
             let factor = factor_at(&points, it.at.iter().product());
             (it.us, it.least) = (it.us * factor, it.least * factor);
         }
+    }
+
+    /// Returns how many times longer a product takes under a load from 0 to 1, that of a GPU that has computed for some hundred milliseconds.
+    pub fn slowdown(&self, product: &Work, load: f64) -> f64 {
+        1.0 + (factor_at(&self.sustained, product.extents.iter().product()) - 1.0) * load
     }
 
     /// Returns the relative error that nine of ten estimates of whole programs did not exceed. It is not known for several hosts.
@@ -348,68 +352,17 @@ impl Machine {
             .replace("\"runs\": []", &format!("\"runs\": {runs}")))
     }
 
-    /// Returns where times come from, in a sentence.
-    pub fn source(&self) -> String {
+    /// Returns where times come from, in a sentence. `is_hot` says whether products have the times of a GPU that is not cool.
+    pub fn source(&self, is_hot: bool) -> String {
         let Self { gpu, ranks, date, .. } = self;
         let gpus = if *ranks == 1 { format!("one {gpu}") } else { format!("{ranks} {gpu}") };
-        let load = if self.is_sustained { ", under sustained load" } else { "" };
+        let load = if is_hot || self.is_sustained { ", under sustained load" } else { "" };
         let on_one_host = if self.is_nominal() {
             assumptions()
         } else {
             format!("estimated from measurements on {gpus} of {date}, as one graph{load}")
         };
         on_one_host + &self.hosts.as_ref().map(Hosts::source).unwrap_or_default()
-    }
-}
-
-impl Table {
-    /// Returns the time of work; `None` without points, or if they have another number of extents.
-    pub fn microseconds(&self, work: &Work) -> Option<f64> {
-        let Self(points) = self;
-        points.first().filter(|it| it.at.len() == work.extents.len())?;
-        let between = || match work.extents.as_slice() {
-            [extent] => self.along(*extent),
-            extents => self.near(extents),
-        };
-        Some(self.exactly(&work.extents).unwrap_or_else(between))
-    }
-
-    /// Returns the time that was measured for these extents.
-    fn exactly(&self, extents: &[f64]) -> Option<f64> {
-        let Self(points) = self;
-        let it =
-            points.binary_search_by(|it| it.at.as_slice().partial_cmp(extents).unwrap_or(Ordering::Less));
-        it.ok().map(|it| points[it].us)
-    }
-
-    /// Returns the time at an extent.
-    fn along(&self, extent: f64) -> f64 {
-        let Self(points) = self;
-        let (first, last) = (&points[0], &points[points.len() - 1]);
-        if extent > last.at[0] {
-            return last.us * extent / last.at[0];
-        }
-        let logarithms = |it: &Point| [it.at[0].ln(), it.us.ln()];
-        interpolated(points, extent.ln(), logarithms).map_or(first.us, f64::exp)
-    }
-
-    /// Returns the time of a shape from those of the nearest ones.
-    fn near(&self, extents: &[f64]) -> f64 {
-        /// Number of shapes that count.
-        const NEAREST: usize = 8;
-        let distance = |it: &Point| {
-            let along = it.at.iter().zip(extents).map(|(at, wanted)| (at / wanted).ln().powi(2));
-            along.sum::<f64>().sqrt().max(f64::EPSILON)
-        };
-        let mut near: Vec<(f64, &Point)> = self.0.iter().map(|it| (distance(it), it)).collect();
-        near.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let (mut sum, mut weights) = (0.0, 0.0);
-        for (distance, it) in near.into_iter().take(NEAREST) {
-            let weight = distance.powi(-3);
-            sum += weight * (it.us / nominal_product(&it.at)).ln();
-            weights += weight;
-        }
-        nominal_product(extents) * (sum / weights).exp()
     }
 }
 
@@ -423,22 +376,6 @@ mod tests {
     }
 
     #[test]
-    fn times_are_interpolated_by_the_stated_rules() {
-        let bytes = table(&[(&[100.0], 2.0), (&[400.0], 8.0), (&[1600.0], 8.0)]);
-        let time = |extent: f64| bytes.along(extent);
-        for (extent, wanted) in [(1.0, 2.0), (100.0, 2.0), (200.0, 4.0), (800.0, 8.0), (3200.0, 16.0)] {
-            assert!((time(extent) - wanted).abs() < 1e-9, "{extent}: {}", time(extent));
-        }
-        let shapes = table(&[(&[64.0, 1024.0, 1024.0], 4.0), (&[4096.0, 4096.0, 4096.0], 220.0)]);
-        assert!((shapes.near(&[64.0, 1024.0, 1024.0]) - 4.0).abs() < 1e-9);
-        // Next to a large product, half the depth takes half the time.
-        let half = shapes.near(&[4096.0, 4096.0, 2048.0]);
-        assert!((100.0..120.0).contains(&half), "{half}");
-        let work = Work { kind: WorkKind::Elementwise, extents: vec![1.0] };
-        assert_eq!(shapes.microseconds(&work), None);
-    }
-
-    #[test]
     fn a_communication_waits_longer_behind_longer_kernels() {
         let delays = [(4.0, 1.0), (100.0, 7.0)].map(|(behind, us)| Delay { behind, us });
         let delay = |computed: f64| delay_behind(&delays, computed);
@@ -448,6 +385,32 @@ mod tests {
         let work = |kind: WorkKind| Work { kind, extents: vec![8.0] };
         assert_eq!(machine.microseconds_between(&work(WorkKind::Nccl(NcclTransfer::Allreduce)), 52.0), 4.5);
         assert_eq!(machine.microseconds_between(&work(WorkKind::Elementwise), 52.0), 0.5);
+    }
+
+    #[test]
+    fn crowding_is_that_of_the_nearest_products() {
+        let point = |rows, factor| Crowding { at: [rows, 4096.0, 4096.0], factor };
+        let crowding = vec![point(16.0, 0.75), point(2048.0, 1.05)];
+        let machine = Machine { crowding, ..Machine::default() };
+        let factor = |rows: f64| machine.crowding(&[rows, 4096.0, 4096.0]);
+        assert!((factor(16.0) - 0.75).abs() < 1e-6 && (factor(2048.0) - 1.05).abs() < 1e-6);
+        assert!((0.75..0.8).contains(&factor(32.0)), "{}", factor(32.0));
+        assert_eq!(Machine::default().crowding(&[32.0, 64.0, 64.0]), 1.0);
+    }
+
+    #[test]
+    fn long_runs_heat_products() {
+        use crate::timeline::cost::CostModel;
+
+        let loads = [1e3, 2.5e3, 8.75e3, 15e3, 1e6].map(CostModel::load_of);
+        assert_eq!(loads, [0.0, 0.0, 0.5, 1.0, 1.0]);
+        let sustained = vec![Slowdown { at: 1e9, factor: 1.2 }];
+        let machine = Machine { sustained, ..Machine::default() };
+        let product = Work {
+            kind: WorkKind::Product(grammar::dtype::DType::BFloat),
+            extents: vec![1e3, 1e3, 1e3],
+        };
+        assert!((machine.slowdown(&product, 0.5) - 1.1).abs() < 1e-9);
     }
 
     #[test]
@@ -467,6 +430,9 @@ mod tests {
         machine.tables.insert("copy".to_owned(), table(&[(&[8.0], 0.0)]));
         assert!(refusal(&machine).is_some_and(|it| it.contains("cannot be")));
         machine.tables.clear();
+        machine.crowding.push(Crowding { at: [0.0, 8.0, 8.0], factor: 1.0 });
+        assert!(refusal(&machine).is_some_and(|it| it.contains("`crowding`")));
+        machine.crowding.clear();
         let point = Delay { behind: 4.0, us: 1.0 };
         machine.exchange_us.insert("nccl".to_owned(), vec![point, point]);
         assert!(refusal(&machine).is_some_and(|it| it.contains("ascending")));

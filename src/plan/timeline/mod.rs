@@ -3,8 +3,8 @@
 //! | module | contents |
 //! |---|---|
 //! | `estimate` | a timeline from the plans, with estimated or measured times |
-//! | `cost`, `fused` | the cost model of estimates, and what a kernel of several instructions reads and writes |
-//! | `machine`, `work`, `shipped` | the measured times of a machine, the terms in which work is looked up in them, and the machines of hir |
+//! | `cost`, `fused`, `misses` | the cost model of estimates, what a kernel of several instructions reads and writes, and what of that no cache holds |
+//! | `machine`, `table`, `work`, `shipped` | the measured times of a machine, their tables, the terms in which work is looked up in them, and the machines of hir |
 //! | `estimator` | what a tool estimates with: a machine, how programs are lowered, what an executor fuses |
 //! | `links` | how much longer communications take that share the links of a GPU |
 //! | `hosts` | communication between hosts |
@@ -26,10 +26,12 @@ mod items;
 mod links;
 pub mod machine;
 mod markdown;
+mod misses;
 pub mod overlap;
 pub mod shipped;
 mod slices;
 pub mod svg;
+pub mod table;
 mod times;
 pub mod work;
 mod work_kind;

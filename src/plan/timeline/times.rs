@@ -28,6 +28,10 @@ pub(super) struct Times<'a> {
     pub causes: Vec<Option<u32>>,
     /// The nodes that a kernel on another stream determined, because it occupied the multiprocessors.
     pub crowded: FxHashSet<u32>,
+    /// By item: its microseconds, if they are estimated, with what a kernel before it on another stream makes of them.
+    lengths: Vec<f64>,
+    /// By rank: when the last communication ends.
+    met: Vec<f64>,
     /// By rank: when the last kernel ends, and its last node.
     compute_free: Vec<(f64, u32)>,
     /// By rank: when kernels began and ended, in this order, with the last node of each.
@@ -86,6 +90,8 @@ impl<'a> Times<'a> {
             times: vec![None; count],
             causes: vec![None; count],
             crowded: FxHashSet::default(),
+            lengths: items.iter().map(|it| it.duration.microseconds()).collect(),
+            met: vec![0.0; ranks],
             compute_free: vec![(0.0, 0); ranks],
             kernels: vec![Vec::new(); ranks],
             latency,
@@ -100,13 +106,14 @@ impl<'a> Times<'a> {
             (0..self.missing.len() as u32).filter(|it| self.missing[*it as usize] == 0).collect();
         free.into_iter().for_each(|node| self.push(node));
         while let Some(Reverse((Instant(time), node))) = self.ready.pop() {
-            let item = &self.items[self.item_of[node as usize] as usize];
+            let number = self.item_of[node as usize] as usize;
+            let item = &self.items[number];
             let time = match item.duration {
                 Duration::Measured(begin, _) if node == item.first => begin,
                 Duration::Measured(_, end) if node == item.last => end,
-                Duration::Estimated(microseconds) if node == item.last => time + microseconds,
+                Duration::Estimated(_) if node == item.last => time + self.lengths[number],
                 Duration::Estimated(microseconds)
-                    if node == item.first && item.kind == SliceKind::Compute =>
+                    if node == item.first && item.kind == SliceKind::Compute && microseconds > 0.0 =>
                 {
                     // Nodes are popped in the order in which they become ready, so kernels queue in that
                     // order.
@@ -116,6 +123,9 @@ impl<'a> Times<'a> {
                         self.crowded.insert(node);
                     }
                     let begin = time.max(*free);
+                    // While it waits, it also runs on what the kernel before leaves.
+                    let microseconds = microseconds + (item.crowding - 1.0) * (begin - time).min(item.alone);
+                    self.lengths[number] = microseconds;
                     (*free, *kernel) = (begin + microseconds, item.last);
                     self.kernels[item.inst_ref.rank].push((begin, *free, *kernel));
                     begin
@@ -133,6 +143,13 @@ impl<'a> Times<'a> {
                 }
                 Duration::Estimated(_) | Duration::Measured(..) => time,
             };
+            let met = &mut self.met[item.inst_ref.rank];
+            if node == item.first && item.skew > 0.0 {
+                self.lengths[number] -= (item.skew - (time - *met)).max(0.0).min(item.skew);
+            }
+            if node == item.last && item.is_work && item.kind == SliceKind::Communication {
+                *met = time.max(*met);
+            }
             self.times[node as usize] = Some(time);
             for next in std::mem::take(&mut self.followers[node as usize]) {
                 self.missing[next as usize] -= 1;

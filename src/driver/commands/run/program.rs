@@ -139,7 +139,7 @@ pub fn run(
         Ok(verdict) => {
             let edits = edits(options, text, world);
             if !edits.is_empty() {
-                let source = options.timelines.machine().machine.source();
+                let source = options.timelines.machine().machine.source(false);
                 say(Report::Note(format!("what would shorten the run; times are {source}:")));
             }
             edits.into_iter().for_each(|it| say(Report::Note(it)));
