@@ -36,18 +36,57 @@ pub const DEFAULT_RULES: &str = "Allreduce/2:256K=one-shot-ll;Allreduce/2:8M=one
      Allreduce/8:32M=two-shot;Allreduce/8=nccl;Allreduce/8=two-shot;\
      ReduceScatter/8:256K=one-shot-ll;ReduceScatter/8=one-shot;8:512K=one-shot-ll;8=one-shot;*=nccl";
 
-/// The algorithms that a rule can select, with the types that support each.
-pub const ALGORITHMS: [(Algorithm, &[CommunicationType]); 9] = [
-    (Algorithm::Nccl, CommunicationType::ALL),
-    (Algorithm::OneShot, &SYMMETRIC),
-    (Algorithm::TwoShot, &[CommunicationType::Allreduce]),
-    (Algorithm::OneShotCopy, &[CommunicationType::Allgather, CommunicationType::AllToAll]),
-    (Algorithm::TwoShotCopy, &[CommunicationType::Allreduce]),
-    (Algorithm::OneShotLl, &SYMMETRIC),
-    (Algorithm::OneShotLl128, &SYMMETRIC),
-    (Algorithm::TwoShotLl, &[CommunicationType::Allreduce]),
-    (Algorithm::TwoShotLl128, &[CommunicationType::Allreduce]),
+/// What is known of an algorithm. All that is particular to it is here, and in the file of its transport.
+#[derive(Clone, Copy, Debug)]
+pub struct AlgorithmFacts {
+    /// The algorithm.
+    pub algorithm: Algorithm,
+    /// The types of collectives that have it.
+    pub kinds: &'static [CommunicationType],
+    /// The largest sizes at which it is measured, in bytes: of an all-reduce, and of others. Packets send more than the data, and
+    /// with `one-shot` each rank reads all inputs of an all-reduce.
+    measured_bytes: [u64; 2],
+    /// Whether it is selected only where the part of each rank begins at an address that allows wide accesses.
+    pub needs_wide_parts: bool,
+    /// Whether its kernel can also compute what follows a reduction (`epilogue=true`): each rank reduces its whole output itself.
+    has_epilogue: bool,
+}
+
+/// The algorithms that a rule can select.
+pub const ALGORITHMS: [AlgorithmFacts; 9] = [
+    row(Algorithm::Nccl, CommunicationType::ALL, u64::MAX),
+    AlgorithmFacts {
+        measured_bytes: [16 << 20, u64::MAX],
+        needs_wide_parts: true,
+        has_epilogue: true,
+        ..row(Algorithm::OneShot, &SYMMETRIC, u64::MAX)
+    },
+    row(Algorithm::TwoShot, &ALLREDUCE, u64::MAX),
+    row(Algorithm::OneShotCopy, &[CommunicationType::Allgather, CommunicationType::AllToAll], u64::MAX),
+    row(Algorithm::TwoShotCopy, &ALLREDUCE, u64::MAX),
+    AlgorithmFacts { has_epilogue: true, ..row(Algorithm::OneShotLl, &SYMMETRIC, 2 << 20) },
+    row(Algorithm::OneShotLl128, &SYMMETRIC, 16 << 20),
+    row(Algorithm::TwoShotLl, &ALLREDUCE, 2 << 20),
+    row(Algorithm::TwoShotLl128, &ALLREDUCE, 16 << 20),
 ];
+
+const ALLREDUCE: [CommunicationType; 1] = [CommunicationType::Allreduce];
+
+const fn row(
+    algorithm: Algorithm,
+    kinds: &'static [CommunicationType],
+    measured_bytes: u64,
+) -> AlgorithmFacts {
+    let measured_bytes = [measured_bytes, measured_bytes];
+    AlgorithmFacts { algorithm, kinds, measured_bytes, needs_wide_parts: false, has_epilogue: false }
+}
+
+impl AlgorithmFacts {
+    /// Returns the largest size at which it is measured, in bytes.
+    pub fn most_measured_bytes(&self, kind: CommunicationType) -> u64 {
+        self.measured_bytes[usize::from(kind != CommunicationType::Allreduce)]
+    }
+}
 
 /// The collectives in which every rank sends to every other one. Only for these, a rank knows from what it receives that
 /// its peers have read the slots of an earlier collective, so that packets can reuse them.
@@ -58,16 +97,20 @@ const SYMMETRIC: [CommunicationType; 4] = [
     CommunicationType::AllToAll,
 ];
 
-/// Returns whether an algorithm supports a type of collective.
-pub fn supports(algorithm: Algorithm, kind: CommunicationType) -> bool {
-    ALGORITHMS.iter().any(|(it, kinds)| *it == algorithm && kinds.contains(&kind))
+/// Returns what is known of an algorithm if a type of collective has it.
+pub fn facts(algorithm: Algorithm, kind: CommunicationType) -> Option<&'static AlgorithmFacts> {
+    ALGORITHMS.iter().find(|it| it.algorithm == algorithm && it.kinds.contains(&kind))
 }
 
-/// Returns whether the kernel of an algorithm can also compute what follows the collective (`epilogue=true`): each rank
-/// reduces its whole output itself.
+/// Returns whether an algorithm supports a type of collective.
+pub fn supports(algorithm: Algorithm, kind: CommunicationType) -> bool {
+    facts(algorithm, kind).is_some()
+}
+
+/// Returns whether the kernel of an algorithm can also compute what follows the collective (`epilogue=true`).
 pub fn has_epilogue(algorithm: Algorithm, kind: CommunicationType) -> bool {
-    matches!(algorithm, Algorithm::OneShot | Algorithm::OneShotLl)
-        && matches!(kind, CommunicationType::Allreduce | CommunicationType::ReduceScatter)
+    matches!(kind, CommunicationType::Allreduce | CommunicationType::ReduceScatter)
+        && facts(algorithm, kind).is_some_and(|it| it.has_epilogue)
 }
 
 /// A parsed table: a list of rules in order of priority.
@@ -157,12 +200,12 @@ fn rule(text: &str) -> Result<Rule, InvalidOption> {
     let bytes = bytes.map(as_bytes).transpose()?;
     let word = word.trim();
     let names = |kind: Option<CommunicationType>| {
-        let all = ALGORITHMS.iter().filter(|(_, kinds)| kind.is_none_or(|it| kinds.contains(&it)));
-        all.map(|(it, _)| it.text()).collect::<Vec<_>>().join(", ")
+        let all = ALGORITHMS.iter().filter(|it| kind.is_none_or(|kind| it.kinds.contains(&kind)));
+        all.map(|it| it.algorithm.text()).collect::<Vec<_>>().join(", ")
     };
-    let (algorithm, kinds) = ALGORITHMS
+    let AlgorithmFacts { algorithm, kinds, .. } = ALGORITHMS
         .into_iter()
-        .find(|(it, _)| it.text() == word)
+        .find(|it| it.algorithm.text() == word)
         .ok_or_else(|| format!("`{word}` is not an algorithm; expected one of {}", names(kind)))?;
     match kind {
         Some(kind) if !kinds.contains(&kind) => {

@@ -30,6 +30,7 @@ pub mod rules;
 pub mod words;
 
 pub mod algorithm_table;
+pub mod collective;
 
 pub mod arena;
 pub mod arithmetic;

@@ -5,6 +5,7 @@ use grammar::{
     codes::Code,
     diagnostic::{Diagnostic, Fix},
     span::Span,
+    words::CommunicationType,
 };
 
 use super::{
@@ -15,7 +16,7 @@ use super::{
     order_edits,
 };
 use hir_plan::{
-    CollectiveKind, InstKind,
+    InstKind,
     sync::{CommOrderCycle, CommOrderEdge, Deadlock, InstRef, P2pQueues},
 };
 
@@ -78,7 +79,7 @@ impl DiagnosticBuilder<'_> {
             .note(orders.join("\n"))
             .note("a GPU may be unable to run the kernels of two communicators at the same time: each rank then waits in one kernel for the other rank");
         let is_send_recv = |at: InstRef| match &self.plans[at.rank].code[at.inst].kind {
-            InstKind::Collective(it) => matches!(it.kind, CollectiveKind::SendRecv { .. }),
+            InstKind::Collective(it) => it.kind.of == CommunicationType::SendRecv,
             _ => false,
         };
         let of_pairs = crossing.p2p == P2pQueues::Pair;

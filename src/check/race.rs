@@ -225,8 +225,8 @@ impl<'p> RaceDetector<'p> {
         let (Some(input), Some(output)) = (&it.input, &it.output) else { return };
         let team = &self.plans[at.rank].communicators[it.communicator as usize].team;
         let Some(me) = team.iter().position(|rank| *rank == at.rank) else { return };
-        let is_in_place = it.kind.communication_type().may_be_in_place()
-            && it.kind.is_in_place((me, team.len()), input, output);
+        let is_in_place =
+            it.kind.of.facts().may_be_in_place && it.kind.is_in_place((me, team.len()), input, output);
         if input.buffer != output.buffer || team.len() == 1 || is_in_place {
             return;
         }

@@ -6,7 +6,7 @@
 use std::ffi::c_void;
 
 use cudarc::nccl::sys::{self, ncclDataType_t, ncclRedOp_t};
-use grammar::dtype::DType;
+use grammar::{dtype::DType, words::CommunicationType};
 
 use super::{
     ExecutorError, ProcessGroup,
@@ -15,7 +15,7 @@ use super::{
     library::{self, Nccl},
 };
 use crate::unsupported::Unsupported;
-use hir_plan::{CollectiveKind, Communicator, ReduceOp, World};
+use hir_plan::{CollectiveKind, Communicator, PermutePeers, ReduceOp, World};
 
 mod overlap;
 
@@ -258,7 +258,8 @@ pub(super) fn nccl_calls(
     let given = input.map_or(0, |it| it.bytes());
     let got = output.map_or(0, |it| it.bytes());
     let whole = given.max(got);
-    let reduced = |op| -> Result<_, Unsupported> {
+    let reduced = || -> Result<_, Unsupported> {
+        let op = kind.op.unwrap_or(ReduceOp::Sum);
         let dtype = input.or(output).map_or(DType::Float, |it| it.dtype);
         Ok((nccl_dtype(dtype)?, nccl_op(op, dtype)?))
     };
@@ -274,10 +275,11 @@ pub(super) fn nccl_calls(
     {
         return Ok(Vec::new());
     }
-    Ok(match kind {
-        CollectiveKind::Broadcast { root } => vec![NcclCall::Broadcast { from, to, bytes: whole, root }],
-        CollectiveKind::Allgather => vec![NcclCall::AllGather { from, to, bytes: given }],
-        CollectiveKind::Gather { root } => {
+    let root = kind.root.unwrap_or_default();
+    Ok(match kind.of {
+        CommunicationType::Broadcast => vec![NcclCall::Broadcast { from, to, bytes: whole, root }],
+        CommunicationType::Allgather => vec![NcclCall::AllGather { from, to, bytes: given }],
+        CommunicationType::Gather => {
             let mut calls = vec![NcclCall::Send { from, bytes: given, peer: root }];
             if me == root {
                 let bytes = parts(got)?;
@@ -289,7 +291,7 @@ pub(super) fn nccl_calls(
             }
             calls
         }
-        CollectiveKind::Scatter { root } => {
+        CommunicationType::Scatter => {
             let mut calls = vec![NcclCall::Recv { to, bytes: got, peer: root }];
             if me == root {
                 let bytes = parts(given)?;
@@ -298,26 +300,26 @@ pub(super) fn nccl_calls(
             }
             calls
         }
-        CollectiveKind::Reduce { root, op } => {
-            let (kind, op) = reduced(op)?;
+        CommunicationType::Reduce => {
+            let (kind, op) = reduced()?;
             vec![NcclCall::Reduce { from, to, count: input.map_or(0, |it| it.count), kind, op, root }]
         }
-        CollectiveKind::Allreduce { op } => {
-            let (kind, op) = reduced(op)?;
+        CommunicationType::Allreduce => {
+            let (kind, op) = reduced()?;
             vec![NcclCall::AllReduce { from, to, count: input.map_or(0, |it| it.count), kind, op }]
         }
-        CollectiveKind::ReduceScatter { op } => {
-            let (kind, op) = reduced(op)?;
+        CommunicationType::ReduceScatter => {
+            let (kind, op) = reduced()?;
             vec![NcclCall::ReduceScatter { from, to, count: output.map_or(0, |it| it.count), kind, op }]
         }
-        CollectiveKind::SendRecv { root } if me == root => {
+        CommunicationType::SendRecv if me == root => {
             vec![NcclCall::Send { from, bytes: given, peer: usize::from(root == 0) }]
         }
-        CollectiveKind::SendRecv { root } if me == usize::from(root == 0) => {
+        CommunicationType::SendRecv if me == usize::from(root == 0) => {
             vec![NcclCall::Recv { to, bytes: got, peer: root }]
         }
-        CollectiveKind::SendRecv { .. } => Vec::new(),
-        CollectiveKind::AllToAll => {
+        CommunicationType::SendRecv => Vec::new(),
+        CommunicationType::AllToAll => {
             let bytes = parts(given)?;
             let part = |peer: usize| (peer * bytes) as u64;
             let pair = |peer| {
@@ -328,10 +330,11 @@ pub(super) fn nccl_calls(
             };
             (0..members).flat_map(pair).collect()
         }
-        CollectiveKind::Permute { send_peer, recv_peer } => {
+        CommunicationType::CollectivePermute => {
+            let Some(PermutePeers { send, recv }) = kind.peers else { return Ok(Vec::new()) };
             vec![
-                NcclCall::Send { from, bytes: given, peer: send_peer },
-                NcclCall::Recv { to, bytes: got, peer: recv_peer },
+                NcclCall::Send { from, bytes: given, peer: send },
+                NcclCall::Recv { to, bytes: got, peer: recv },
             ]
         }
     })

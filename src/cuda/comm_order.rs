@@ -10,7 +10,6 @@
 use std::{
     collections::VecDeque,
     hash::{Hash, Hasher},
-    mem::discriminant,
 };
 
 use rustc_hash::{FxHashSet, FxHasher};
@@ -80,9 +79,7 @@ impl PostedComm<'_> {
     /// parts of the same one.
     fn can_match(&self, one: usize, its: &Self, other: usize) -> bool {
         let same = match (self.communication, its.communication) {
-            (Communication::Collective(a), Communication::Collective(b)) => {
-                discriminant(&a.kind) == discriminant(&b.kind)
-            }
+            (Communication::Collective(a), Communication::Collective(b)) => a.kind.of == b.kind.of,
             // One rank's sends have to match the other rank's receives.
             (Communication::P2pGroup(a), Communication::P2pGroup(b)) => {
                 let count = |it: &P2pGroup, peer: usize, direction: Direction| {

@@ -16,10 +16,8 @@ pub(super) fn chosen_algorithm(
     algo: Option<Algorithm>,
     (members, bytes): (usize, usize),
 ) -> Option<Algorithm> {
-    match (backend, algo, kind) {
-        (Some(Backend::Cuda), None, CollectiveKind::Allreduce { .. }) => {
-            Some(default_allreduce(members, bytes))
-        }
+    match (backend, algo, kind.of) {
+        (Some(Backend::Cuda), None, CommunicationType::Allreduce) => Some(default_allreduce(members, bytes)),
         (_, algo, _) => algo,
     }
 }

@@ -1,5 +1,5 @@
 //! The semantics of collectives: which input elements each member of a team contributes, and which output
-//! elements it receives. This is the only definition for each kind of collective; planning, the check of
+//! elements it receives. It follows from the facts of each kind (`grammar::collective`); planning, the check of
 //! element counts, the happens-before order, the simulator, the transports and the NCCL calls use it.
 //!
 //! `n` is the size of the team. Members are numbered from 0 in team order. Views are flattened in row-major
@@ -20,7 +20,9 @@
 
 use std::ops::Range;
 
-use super::{CollectiveKind, ReduceOp, View};
+use grammar::collective::{Contribution, Members};
+
+use super::{CollectiveKind, View};
 
 /// The source of a piece of an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,16 +46,21 @@ pub struct OutputPiece {
 impl CollectiveKind {
     /// Returns whether the collective reads the input of a member.
     pub fn reads_input(self, member: usize) -> bool {
-        match self {
-            Self::Broadcast { root } | Self::Scatter { root } | Self::SendRecv { root } => member == root,
-            Self::Gather { .. }
-            | Self::Allgather
-            | Self::Reduce { .. }
-            | Self::Allreduce { .. }
-            | Self::ReduceScatter { .. }
-            | Self::AllToAll
-            | Self::Permute { .. } => true,
+        self.of.facts().from == Members::All || self.root == Some(member)
+    }
+
+    /// Returns whether a member of a team of `n` gets a result.
+    fn has_result(self, member: usize, n: usize) -> bool {
+        match self.of.facts().to {
+            Members::All => true,
+            Members::Root => self.root == Some(member),
+            Members::Other => n == 1 || self.root.is_some_and(|root| member == usize::from(root == 0)),
         }
+    }
+
+    /// Returns the member whose input is the result, if it is that of one member.
+    fn only_source(self) -> usize {
+        self.root.or(self.peers.map(|it| it.recv)).unwrap_or_default()
     }
 
     /// Returns whether the part of the output of member `me` of `n` that comes from itself has the same location
@@ -79,82 +86,44 @@ impl CollectiveKind {
     /// Returns the pieces of the output of a member in a team of `n`, in the order in which the output holds
     /// them.
     pub fn output_pieces(self, member: usize, n: usize) -> Vec<OutputPiece> {
-        let one = |source, part| vec![OutputPiece { source, part }];
-        let each = |part| (0..n).map(|it| OutputPiece { source: PieceSource::Member(it), part }).collect();
-        match self {
-            Self::Broadcast { root } => one(PieceSource::Member(root), None),
-            Self::Gather { root } if member != root => Vec::new(),
-            Self::Gather { .. } | Self::Allgather => each(None),
-            Self::Scatter { root } => one(PieceSource::Member(root), Some(member)),
-            Self::Reduce { root, .. } if member != root => Vec::new(),
-            Self::Reduce { .. } | Self::Allreduce { .. } => one(PieceSource::Reduced, None),
-            Self::ReduceScatter { .. } => one(PieceSource::Reduced, Some(member)),
-            Self::SendRecv { root } if n == 1 || member == usize::from(root == 0) => {
-                one(PieceSource::Member(root), None)
-            }
-            Self::SendRecv { .. } => Vec::new(),
-            Self::AllToAll => each(Some(member)),
-            Self::Permute { recv_peer, .. } => one(PieceSource::Member(recv_peer), None),
+        if !self.has_result(member, n) {
+            return Vec::new();
+        }
+        let part = self.splits_input().then_some(member);
+        let of = |source| OutputPiece { source, part };
+        match self.of.facts().contribution {
+            Contribution::One => vec![of(PieceSource::Member(self.only_source()))],
+            Contribution::Each => (0..n).map(|it| of(PieceSource::Member(it))).collect(),
+            Contribution::Reduction => vec![of(PieceSource::Reduced)],
         }
     }
 
     /// Returns the number of pieces of the output of a member in a team of `n`, without building the list.
     pub fn piece_count(self, member: usize, n: usize) -> usize {
-        match self {
-            Self::Gather { root } | Self::Reduce { root, .. } if member != root => 0,
-            Self::SendRecv { root } if n > 1 && member != usize::from(root == 0) => 0,
-            Self::Gather { .. } | Self::Allgather | Self::AllToAll => n,
-            Self::Broadcast { .. }
-            | Self::Scatter { .. }
-            | Self::Reduce { .. }
-            | Self::Allreduce { .. }
-            | Self::ReduceScatter { .. }
-            | Self::SendRecv { .. }
-            | Self::Permute { .. } => 1,
+        match self.of.facts().contribution {
+            _ if !self.has_result(member, n) => 0,
+            Contribution::Each => n,
+            Contribution::One | Contribution::Reduction => 1,
         }
     }
 
     /// Returns whether the output of a member in a team of `n` depends on the inputs of all members.
     pub fn receives_from_all(self, member: usize, n: usize) -> bool {
-        self.piece_count(member, n) > 0
-            && match self {
-                Self::Gather { .. }
-                | Self::Allgather
-                | Self::AllToAll
-                | Self::Reduce { .. }
-                | Self::Allreduce { .. }
-                | Self::ReduceScatter { .. } => true,
-                Self::Broadcast { .. }
-                | Self::Scatter { .. }
-                | Self::SendRecv { .. }
-                | Self::Permute { .. } => false,
-            }
+        self.piece_count(member, n) > 0 && self.of.facts().contribution != Contribution::One
     }
 
     /// Returns the piece of the output of member `to` that comes from the input of member `from`, in a team
     /// of `n`, and the index of the piece in the output; `None` if there is no such piece, or if the
     /// collective reduces. The result agrees with `output_pieces`, without building the list.
     pub fn output_piece_from(self, from: usize, to: usize, n: usize) -> Option<(usize, OutputPiece)> {
-        let piece = |at, part| Some((at, OutputPiece { source: PieceSource::Member(from), part }));
-        match self {
-            Self::Broadcast { root } if from == root => piece(0, None),
-            Self::Gather { root } if to == root => piece(from, None),
-            Self::Allgather => piece(from, None),
-            Self::Scatter { root } if from == root => piece(0, Some(to)),
-            Self::SendRecv { root } if from == root && (n == 1 || to == usize::from(root == 0)) => {
-                piece(0, None)
-            }
-            Self::AllToAll => piece(from, Some(to)),
-            Self::Permute { recv_peer, .. } if from == recv_peer => piece(0, None),
-            Self::Broadcast { .. }
-            | Self::Gather { .. }
-            | Self::Scatter { .. }
-            | Self::SendRecv { .. }
-            | Self::Permute { .. }
-            | Self::Reduce { .. }
-            | Self::Allreduce { .. }
-            | Self::ReduceScatter { .. } => None,
-        }
+        let at = match self.of.facts().contribution {
+            Contribution::One => (from == self.only_source()).then_some(0),
+            Contribution::Each => Some(from),
+            Contribution::Reduction => None,
+        };
+        let part = self.splits_input().then_some(to);
+        let piece = OutputPiece { source: PieceSource::Member(from), part };
+        Some((at.filter(|_| self.has_result(to, n))?, piece))
     }
 
     /// Returns the members whose input contributes to the output of a member of a team of `n`, in team order.
@@ -175,37 +144,13 @@ impl CollectiveKind {
 
     /// Returns whether the collective divides an input, or the reduction of all inputs, into `n` equal parts.
     pub fn splits_input(self) -> bool {
-        match self {
-            Self::Scatter { .. } | Self::ReduceScatter { .. } | Self::AllToAll => true,
-            Self::Broadcast { .. }
-            | Self::Gather { .. }
-            | Self::Allgather
-            | Self::Reduce { .. }
-            | Self::Allreduce { .. }
-            | Self::SendRecv { .. }
-            | Self::Permute { .. } => false,
-        }
-    }
-
-    /// Returns the reduction operation, if the collective reduces.
-    pub fn reduce_op(self) -> Option<ReduceOp> {
-        match self {
-            Self::Reduce { op, .. } | Self::Allreduce { op } | Self::ReduceScatter { op } => Some(op),
-            Self::Broadcast { .. }
-            | Self::Gather { .. }
-            | Self::Allgather
-            | Self::Scatter { .. }
-            | Self::SendRecv { .. }
-            | Self::AllToAll
-            | Self::Permute { .. } => None,
-        }
+        self.of.facts().is_split
     }
 
     /// Returns whether two members post the same collective. The peers of a permutation differ between
     /// members.
     pub fn is_compatible_with(self, other: Self) -> bool {
-        let permutes = |it| matches!(it, Self::Permute { .. });
-        self == other || (permutes(self) && permutes(other))
+        self == other || self.peers.is_some() && other.peers.is_some()
     }
 }
 
@@ -233,14 +178,18 @@ impl OutputPiece {
 
 #[cfg(test)]
 mod tests {
+    use CommunicationType::*;
+    use grammar::words::CommunicationType;
+
     use super::*;
+    use crate::ReduceOp;
 
     #[test]
     fn pieces_of_a_permutation_agree() {
         let n = 3;
         for member in 0..n {
             let (send_peer, recv_peer) = ((member + 1) % n, (member + 2) % n);
-            assert_pieces_agree(CollectiveKind::Permute { send_peer, recv_peer }, member, n);
+            assert_pieces_agree(CollectiveKind::permute(send_peer, recv_peer), member, n);
         }
     }
 
@@ -261,20 +210,20 @@ mod tests {
     /// collective requires.
     #[test]
     fn pieces_fill_outputs_with_what_is_given() {
-        let op = ReduceOp::Sum;
         for n in 1..5 {
             let given = 12;
+            let of = |of, root| CollectiveKind::new(of, root, ReduceOp::Sum);
             let kinds = [
-                CollectiveKind::Broadcast { root: n - 1 },
-                CollectiveKind::Gather { root: n - 1 },
-                CollectiveKind::Allgather,
-                CollectiveKind::Scatter { root: 0 },
-                CollectiveKind::Reduce { root: 0, op },
-                CollectiveKind::Allreduce { op },
-                CollectiveKind::ReduceScatter { op },
-                CollectiveKind::AllToAll,
-                CollectiveKind::SendRecv { root: 0 },
-                CollectiveKind::SendRecv { root: usize::from(n > 1) },
+                of(Broadcast, n - 1),
+                of(Gather, n - 1),
+                of(Allgather, 0),
+                of(Scatter, 0),
+                of(Reduce, 0),
+                of(Allreduce, 0),
+                of(ReduceScatter, 0),
+                of(AllToAll, 0),
+                of(SendRecv, 0),
+                of(SendRecv, usize::from(n > 1)),
             ];
             for kind in kinds {
                 let mut arrived = vec![0; n];
@@ -285,17 +234,9 @@ mod tests {
                         from.for_each(|it| arrived[it] += piece.source_range(given, n).len());
                     }
                 }
-                let copies = match kind {
-                    CollectiveKind::Broadcast { .. }
-                    | CollectiveKind::Allgather
-                    | CollectiveKind::Allreduce { .. } => n,
-                    CollectiveKind::Gather { .. }
-                    | CollectiveKind::Scatter { .. }
-                    | CollectiveKind::Reduce { .. }
-                    | CollectiveKind::ReduceScatter { .. }
-                    | CollectiveKind::AllToAll
-                    | CollectiveKind::SendRecv { .. }
-                    | CollectiveKind::Permute { .. } => 1,
+                let copies = match kind.of {
+                    Broadcast | Allgather | Allreduce => n,
+                    Gather | Scatter | Reduce | ReduceScatter | AllToAll | SendRecv | CollectivePermute => 1,
                 };
                 for (member, arrived) in arrived.into_iter().enumerate() {
                     let expected = if kind.reads_input(member) { copies * given } else { 0 };

@@ -163,25 +163,13 @@ impl PlanBuilder<'_> {
             None => 0,
         };
         let op = stmt.get(attr::RED_OP).map_or(ReduceOp::Sum, ReduceOp::from);
-        let kind = match stmt.get(attr::TYPE) {
-            Some(CommunicationType::Broadcast) => CollectiveKind::Broadcast { root },
-            Some(CommunicationType::Gather) => CollectiveKind::Gather { root },
-            Some(CommunicationType::Allgather) => CollectiveKind::Allgather,
-            Some(CommunicationType::Scatter) => CollectiveKind::Scatter { root },
-            Some(CommunicationType::Reduce) => CollectiveKind::Reduce { root, op },
-            Some(CommunicationType::Allreduce) => CollectiveKind::Allreduce { op },
-            Some(CommunicationType::ReduceScatter) => CollectiveKind::ReduceScatter { op },
-            Some(CommunicationType::AllToAll) => CollectiveKind::AllToAll,
-            Some(CommunicationType::SendRecv) => CollectiveKind::SendRecv { root },
-            Some(CommunicationType::CollectivePermute) | None => {
-                return Err(self.unsupported(stmt.op, "its type is not that of a collective"));
-            }
-        };
+        let of = stmt.get(attr::TYPE).filter(|it| *it != CommunicationType::CollectivePermute);
+        let of = of.ok_or_else(|| self.unsupported(stmt.op, "its type is not that of a collective"))?;
         let is_complex = stmt.get(attr::INPUT).is_some_and(|it| self.dtype(it).part().is_some());
         if is_complex && !matches!(op, ReduceOp::Sum | ReduceOp::Avg) {
             return Err(self.unsupported(stmt.op, "complex numbers are only added"));
         }
-        self.post(stmt, team, me, kind)
+        self.post(stmt, team, me, CollectiveKind::new(of, root, op))
     }
 
     /// Posts this member's part of a collective.
@@ -228,10 +216,7 @@ impl PlanBuilder<'_> {
             Some(peer) => this.index(peer, team.len(), "the peer", this.attr_span(key.name())),
             None => Ok(0),
         };
-        let kind = CollectiveKind::Permute {
-            send_peer: peer(self, attr::SEND_PEER)?,
-            recv_peer: peer(self, attr::RECV_PEER)?,
-        };
+        let kind = CollectiveKind::permute(peer(self, attr::SEND_PEER)?, peer(self, attr::RECV_PEER)?);
         self.post(stmt, team, me, kind)
     }
 

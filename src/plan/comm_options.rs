@@ -83,7 +83,7 @@ impl PlanBuilder<'_> {
         kind: CollectiveKind,
     ) -> Result<bool> {
         let wanted = stmt.get(attr::EPILOGUE) == Some(true);
-        if wanted && !algo.is_some_and(|it| algorithm_table::has_epilogue(it, kind.communication_type())) {
+        if wanted && !algo.is_some_and(|it| algorithm_table::has_epilogue(it, kind.of)) {
             let message = "hir cannot run `epilogue=true` here: no kernel computes whole rows of the result";
             let it = self.error(Code::Unsupported, message.to_owned(), "the algorithm has no such kernel");
             let help = "select `algo=one-shot-ll` or `algo=one-shot` for an Allreduce or ReduceScatter, or omit `epilogue=`";

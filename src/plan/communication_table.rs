@@ -77,7 +77,7 @@ fn each_communication(plan: &Plan, inst: &Inst, visit: &mut dyn FnMut(u32, &'sta
         (Some(Communication::Collective(it)), _) => {
             let team = plan.communicators[it.communicator as usize].team.to_vec();
             if team.len() > 1 {
-                visit(inst.origin, it.kind.communication_type().text(), team, moved());
+                visit(inst.origin, it.kind.of.text(), team, moved());
             }
         }
         (Some(Communication::P2pGroup(it)), _) => {

@@ -19,6 +19,7 @@ use grammar::{
     dtype::DType,
     ir::{AxisId, OpStmt, ParallelType, Stmt, TensorId},
     ops::Op,
+    words::CommunicationType,
 };
 
 use super::{
@@ -175,7 +176,7 @@ impl PlanBuilder<'_> {
         input: View,
         output: View,
     ) -> Result<WorkNo> {
-        let kind = CollectiveKind::AllToAll;
+        let kind = CollectiveKind::new(CommunicationType::AllToAll, 0, ReduceOp::Sum);
         let algo = self.algorithm(stmt, exchange.backend, kind)?;
         let communicator = self.communicator(exchange.backend, Arc::clone(&exchange.team));
         let work = self.new_work(number, Request { algo, ..Request::default() });

@@ -19,7 +19,7 @@ use grammar::{
 use super::{Buffer, BufferNo, EventNo, Shard, StreamNo, View, ViewOnRank, WorkNo};
 pub use attention::Attention;
 pub use communication::{
-    Collective, CollectiveKind, Direction, MemHandle, P2pGroup, P2pOp, SignalId, SignalKind,
+    Collective, CollectiveKind, Direction, MemHandle, P2pGroup, P2pOp, PermutePeers, SignalId, SignalKind,
 };
 pub use number::{Number, prints_without_exponent};
 pub use peer_collective::{PacketFormat, PeerCollective, PeerPhases, Phase, Transfer};

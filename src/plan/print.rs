@@ -4,7 +4,7 @@ mod frees;
 
 use std::fmt::Write;
 
-use grammar::words::CommunicationType;
+use grammar::collective::Members;
 
 use super::{
     Arg, CollectiveKind, Direction, GroupedDim, Inst, InstKind, Number, PacketFormat, PeerPhases, Plan,
@@ -244,59 +244,24 @@ fn reduce(op: ReduceOp) -> &'static str {
 }
 
 fn kind(kind: CollectiveKind) -> String {
-    match kind {
-        CollectiveKind::Broadcast { root } => format!("broadcast root={root}"),
-        CollectiveKind::Gather { root } => format!("gather root={root}"),
-        CollectiveKind::Allgather => "allgather".to_owned(),
-        CollectiveKind::Scatter { root } => format!("scatter root={root}"),
-        CollectiveKind::Reduce { root, op } => format!("reduce {} root={root}", reduce(op)),
-        CollectiveKind::Allreduce { op } => format!("allreduce {}", reduce(op)),
-        CollectiveKind::ReduceScatter { op } => format!("reducescatter {}", reduce(op)),
-        CollectiveKind::SendRecv { root } => format!("sendrecv root={root}"),
-        CollectiveKind::AllToAll => "alltoall".to_owned(),
-        CollectiveKind::Permute { send_peer, recv_peer } => {
-            format!("permute to={send_peer} from={recv_peer}")
-        }
-    }
+    let op = kind.op.map_or(String::new(), |op| format!(" {}", reduce(op)));
+    let root = kind.root.map_or(String::new(), |root| format!(" root={root}"));
+    let peers = kind.peers.map_or(String::new(), |it| format!(" to={} from={}", it.send, it.recv));
+    format!("{}{op}{root}{peers}", kind.op_name().to_lowercase())
 }
 
 impl CollectiveKind {
     /// Returns the name of the kind of collective in a plan: `Broadcast`.
     pub fn op_name(self) -> &'static str {
-        match self.communication_type() {
-            CommunicationType::CollectivePermute => "Permute",
-            other => other.text(),
-        }
-    }
-
-    /// Returns the member that is the root, if the collective has one.
-    pub fn root(self) -> Option<usize> {
-        match self {
-            Self::Broadcast { root }
-            | Self::Scatter { root }
-            | Self::SendRecv { root }
-            | Self::Gather { root }
-            | Self::Reduce { root, .. } => Some(root),
-            Self::Allreduce { .. }
-            | Self::ReduceScatter { .. }
-            | Self::Allgather
-            | Self::AllToAll
-            | Self::Permute { .. } => None,
-        }
+        if self.peers.is_some() { "Permute" } else { self.of.text() }
     }
 
     /// Returns a description for messages: `Broadcast from member 1`.
     pub fn describe(self) -> String {
-        let word = self.op_name();
-        match self {
-            Self::Broadcast { root } | Self::Scatter { root } | Self::SendRecv { root } => {
-                format!("{word} from member {root}")
-            }
-            Self::Gather { root } => format!("{word} to member {root}"),
-            Self::Reduce { root, op } => format!("{word} ({op:?}) to member {root}"),
-            Self::Allreduce { op } | Self::ReduceScatter { op } => format!("{word} ({op:?})"),
-            Self::Allgather | Self::AllToAll | Self::Permute { .. } => word.to_owned(),
-        }
+        let op = self.op.map_or(String::new(), |op| format!(" ({op:?})"));
+        let way = if self.of.facts().from == Members::Root { "from" } else { "to" };
+        let root = self.root.map_or(String::new(), |root| format!(" {way} member {root}"));
+        format!("{}{op}{root}", self.op_name())
     }
 }
 

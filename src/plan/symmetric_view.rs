@@ -3,11 +3,14 @@
 
 use std::sync::Arc;
 
-use grammar::ir::{OpStmt, TensorId};
+use grammar::{
+    ir::{OpStmt, TensorId},
+    words::CommunicationType,
+};
 use rustc_hash::FxHashMap;
 
 use super::{
-    AxisPiece, Backend, BufferNo, Collective, CollectiveKind, InstKind,
+    AxisPiece, Backend, BufferNo, Collective, CollectiveKind, InstKind, ReduceOp,
     context::{PlanBuilder, Result},
     posted::{GatheredView, Request},
 };
@@ -43,7 +46,8 @@ impl PlanBuilder<'_> {
         let communicator = self.communicator(Backend::Nccl, team);
         let work = self.new_work(None, Request::default());
         self.plan.gathered_views.push(super::GatheredView { work, shard: shard.clone(), view: view.clone() });
-        let (kind, input, output) = (CollectiveKind::Allgather, Some(shard), Some(view));
+        let kind = CollectiveKind::new(CommunicationType::Allgather, 0, ReduceOp::Sum);
+        let (input, output) = (Some(shard), Some(view));
         self.emit(InstKind::Collective(Box::new(Collective { communicator, kind, input, output, work })));
         self.emit(InstKind::Wait { work });
         let end = self.plan.code.len();

@@ -48,6 +48,6 @@ fn copied_bytes(kind: &InstKind, rank: usize, size: impl Fn(&View) -> usize) -> 
 
 /// Returns the ratio of bus bandwidth to algorithm bandwidth, as in nccl-tests.
 pub(super) fn bus_factor(kind: CollectiveKind, members: usize) -> f64 {
-    let (sent, all) = kind.communication_type().sent_part(members);
+    let (sent, all) = kind.of.sent_part(members);
     sent as f64 / all as f64
 }

@@ -14,7 +14,7 @@ use super::{
     reshard,
     step::{Memories, StepError},
 };
-use hir_plan::{Collective, CollectiveKind, InstKind, OutputPiece, P2pOp, PieceSource, Plan, Reshard, View};
+use hir_plan::{Collective, InstKind, OutputPiece, P2pOp, PermutePeers, PieceSource, Plan, Reshard, View};
 use hir_tensor::dense::DenseTensor;
 
 /// Runs one collective or one resharding operator for all its members, which are in team order.
@@ -219,13 +219,12 @@ impl<'a> TeamCollective<'a> {
     /// Returns the parts that make up a member's output, in order.
     fn deliveries(&self, member: usize) -> Result<Vec<OutputPiece>, SimError> {
         let kind = self.posted[member].kind;
-        if let CollectiveKind::Permute { recv_peer, .. } = kind
-            && let Some(CollectiveKind::Permute { send_peer, .. }) =
-                self.posted.get(recv_peer).map(|it| it.kind)
-            && send_peer != member
+        if let Some(PermutePeers { recv, .. }) = kind.peers
+            && let Some(PermutePeers { send, .. }) = self.posted.get(recv).and_then(|it| it.kind.peers)
+            && send != member
         {
-            let mine = format!("receives from member {recv_peer}");
-            return Err(self.mismatch_error(member, mine, recv_peer, format!("sends to member {send_peer}")));
+            let mine = format!("receives from member {recv}");
+            return Err(self.mismatch_error(member, mine, recv, format!("sends to member {send}")));
         }
         Ok(kind.output_pieces(member, self.posted.len()))
     }
@@ -268,7 +267,7 @@ impl<'a> TeamCollective<'a> {
         }
         // A reduction delivers nothing else, so the inputs are no longer needed.
         let parts: Vec<DenseTensor> = self.inputs.iter_mut().filter_map(Option::take).collect();
-        let Some(op) = self.posted[0].kind.reduce_op() else {
+        let Some(op) = self.posted[0].kind.op else {
             return Err(SimError::Internal(
                 "a collective without a reduction operation cannot reduce".to_owned(),
             ));

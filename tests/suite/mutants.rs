@@ -14,9 +14,10 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use grammar::words::CommunicationType;
 use hir_check::{Checks, Finding, Orders, Party, StepOrder, check, check_in_groups};
 use hir_driver::run::inputs::InputSpec;
-use hir_plan::{CollectiveKind, InstKind, Plan, View, World, sync};
+use hir_plan::{InstKind, Plan, View, World, sync};
 use hir_sim::{Schedule, SimError};
 use hir_tensor::{data::Data, generate::InputKind};
 use libtest_mimic::{Failed, Trial};
@@ -306,8 +307,8 @@ fn apply_change(plans: &[Plan], change: Change, rng: &mut Rng) -> Option<(World,
                 else {
                     continue;
                 };
-                if let CollectiveKind::Broadcast { root: it } = &mut it.kind {
-                    *it = root;
+                if it.kind.of == CommunicationType::Broadcast {
+                    it.kind.root = Some(root);
                 }
             }
         }
@@ -378,7 +379,7 @@ fn is_applicable(change: Change, kind: &InstKind, streams: usize, world: usize) 
         }
         Change::Peer => world > 1 && matches!(kind, InstKind::P2pGroup(_)),
         Change::Root => {
-            matches!(kind, InstKind::Collective(it) if matches!(it.kind, CollectiveKind::Broadcast { .. }))
+            matches!(kind, InstKind::Collective(it) if it.kind.of == CommunicationType::Broadcast)
         }
         Change::Team => kind.communication().is_some(),
         Change::Slice => computes || kind.communication().is_some(),

@@ -4,7 +4,7 @@
 //!
 //! `HIR_STUCK=100000` tries more worlds, `HIR_SEED=7` others.
 
-use grammar::dtype::DType;
+use grammar::{dtype::DType, words::CommunicationType};
 use hir_plan::{
     Backend, Buffer, Collective, CollectiveKind, Communicator, Direction, Inst, InstKind, MemHandle, Number,
     P2pGroup, P2pOp, Plan, PlanStream, ReduceOp, SignalId, SignalKind, View, World,
@@ -124,7 +124,7 @@ impl WorldBuilder {
                 let communicator = self.rng.below(2) as u32;
                 for (rank, stream) in streams.iter().copied().enumerate() {
                     let (work, view) = (self.work(rank), Some(view()));
-                    let kind = CollectiveKind::Allreduce { op: ReduceOp::Sum };
+                    let kind = CollectiveKind::new(CommunicationType::Allreduce, 0, ReduceOp::Sum);
                     let it = Collective { communicator, kind, input: view.clone(), output: view, work };
                     self.on(rank, stream, InstKind::Collective(Box::new(it)));
                     self.wait(rank, stream, work);

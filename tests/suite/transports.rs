@@ -9,12 +9,13 @@ use std::{
 };
 
 use grammar::{
+    algorithm_table::{self, ALGORITHMS},
     attr,
     diagnostic::has_errors,
     ir::{Program, Stmt},
     ops::Op,
     span::LineIndex,
-    words::{Algorithm, Backend, CommunicationType},
+    words::{Algorithm, Backend},
 };
 use hir_driver::run::{
     inputs::InputSpec,
@@ -41,101 +42,38 @@ const ORDERED_BY_NCCL: [&str; 4] = [
     "wait-orders-other-stream.hir",
 ];
 
-/// The collectives in which every rank sends to every other one.
-const SYMMETRIC: [CommunicationType; 4] = [
-    CommunicationType::Allreduce,
-    CommunicationType::Allgather,
-    CommunicationType::ReduceScatter,
-    CommunicationType::AllToAll,
-];
-
 /// The transport to use instead of NCCL.
 #[derive(Clone, Copy, Debug)]
-enum TransportChoice {
-    Cuda,
-    OneShot,
-    CudaOneShot,
-    TwoShot,
-    CudaTwoShot,
-    OneShotCopy,
-    TwoShotCopy,
-    OneShotLl,
-    OneShotLl128,
-    TwoShotLl,
-    TwoShotLl128,
+struct TransportChoice {
+    /// The `algo=` that those collectives get which have it; `None`: all collectives, without `algo=`.
+    algorithm: Option<Algorithm>,
+    /// Whether the collectives get `backend=CUDA`.
+    is_cuda: bool,
 }
 
 impl TransportChoice {
-    /// Returns whether the collectives get `backend=CUDA`.
-    fn is_cuda(self) -> bool {
-        match self {
-            Self::Cuda | Self::CudaOneShot | Self::CudaTwoShot | Self::OneShotLl128 => true,
-            Self::OneShotCopy
-            | Self::TwoShotCopy
-            | Self::OneShot
-            | Self::TwoShot
-            | Self::OneShotLl
-            | Self::TwoShotLl
-            | Self::TwoShotLl128 => false,
-        }
-    }
-
-    /// Returns the `algo=` that the collectives get, and the kinds of collectives that get it.
-    fn algorithm(self) -> Option<(Algorithm, &'static [CommunicationType])> {
-        const ALLREDUCE: &[CommunicationType] = &[CommunicationType::Allreduce];
-        const COPIED: &[CommunicationType] = &[CommunicationType::Allgather, CommunicationType::AllToAll];
-        match self {
-            Self::Cuda => None,
-            Self::OneShot | Self::CudaOneShot => Some((Algorithm::OneShot, &SYMMETRIC)),
-            Self::TwoShot | Self::CudaTwoShot => Some((Algorithm::TwoShot, ALLREDUCE)),
-            Self::OneShotCopy => Some((Algorithm::OneShotCopy, COPIED)),
-            Self::TwoShotCopy => Some((Algorithm::TwoShotCopy, ALLREDUCE)),
-            Self::OneShotLl => Some((Algorithm::OneShotLl, &SYMMETRIC)),
-            Self::OneShotLl128 => Some((Algorithm::OneShotLl128, &SYMMETRIC)),
-            Self::TwoShotLl => Some((Algorithm::TwoShotLl, ALLREDUCE)),
-            Self::TwoShotLl128 => Some((Algorithm::TwoShotLl128, ALLREDUCE)),
-        }
-    }
-
     /// Returns the least number of programs that a trial has to compare.
     fn least_programs(self) -> usize {
-        match self {
-            // Few cases have an Allgather or AllToAll before they are lowered.
-            Self::OneShotCopy => 12,
-            Self::Cuda
-            | Self::OneShot
-            | Self::CudaOneShot
-            | Self::TwoShot
-            | Self::CudaTwoShot
-            | Self::TwoShotCopy
-            | Self::OneShotLl
-            | Self::OneShotLl128
-            | Self::TwoShotLl
-            | Self::TwoShotLl128 => 20,
-        }
+        // Few cases have an Allgather or AllToAll before they are lowered.
+        if self.algorithm == Some(Algorithm::OneShotCopy) { 12 } else { 20 }
     }
 }
 
-/// Returns the trials of this file.
+/// Returns the trials of this file: each algorithm with NCCL's queues, and some without.
 pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
-    let ways = [
-        TransportChoice::Cuda,
-        TransportChoice::OneShot,
-        TransportChoice::CudaOneShot,
-        TransportChoice::TwoShot,
-        TransportChoice::CudaTwoShot,
-        TransportChoice::OneShotCopy,
-        TransportChoice::TwoShotCopy,
-        TransportChoice::OneShotLl,
-        TransportChoice::OneShotLl128,
-        TransportChoice::TwoShotLl,
-        TransportChoice::TwoShotLl128,
-    ];
+    let cuda = [None, Some(Algorithm::OneShot), Some(Algorithm::TwoShot), Some(Algorithm::OneShotLl128)];
+    let cuda = cuda.map(|algorithm| TransportChoice { algorithm, is_cuda: true });
+    let own = ALGORITHMS.map(|it| it.algorithm).into_iter().filter(|it| *it != Algorithm::Nccl);
+    let queued = own.map(|it| TransportChoice { algorithm: Some(it), is_cuda: false });
     let trial = |way: TransportChoice| {
         let cases = cases.to_vec();
-        Trial::test(format!("transports {way:?} leaves what NCCL leaves"), move || compare(&cases, way))
+        let backend = if way.is_cuda { "CUDA" } else { "NCCL" };
+        let name = way.algorithm.map_or("default", Algorithm::text);
+        Trial::test(format!("transports {name} of {backend} leaves what NCCL leaves"), move || {
+            compare(&cases, way)
+        })
     };
-    ways.into_iter().map(trial).collect()
+    cuda.into_iter().chain(queued).map(trial).collect()
 }
 
 /// Programs whose hosts wait for each other as soon as their collective exchanges handles, too.
@@ -145,7 +83,7 @@ fn compare(cases: &[PathBuf], way: TransportChoice) -> Result<(), Failed> {
     let (mut compared, mut faults) = (0, String::new());
     for path in cases {
         let name = shown(path);
-        if ORDERED_BY_NCCL.contains(&name.as_str()) && way.is_cuda() || LAZY.contains(&name.as_str()) {
+        if ORDERED_BY_NCCL.contains(&name.as_str()) && way.is_cuda || LAZY.contains(&name.as_str()) {
             continue;
         }
         let text = fs::read_to_string(path)?;
@@ -226,13 +164,13 @@ fn with_transport(program: &Program, way: TransportChoice) -> Option<Program> {
         if !is_collective || !is_nccl {
             continue;
         }
-        if let Some((algorithm, kinds)) = way.algorithm() {
-            if !it.get(attr::TYPE).is_some_and(|kind| kinds.contains(&kind)) {
+        if let Some(algorithm) = way.algorithm {
+            if !it.get(attr::TYPE).is_some_and(|kind| algorithm_table::supports(algorithm, kind)) {
                 continue;
             }
             it.set(attr::ALGO, algorithm);
         }
-        if way.is_cuda() {
+        if way.is_cuda {
             it.set(attr::BACKEND, Backend::Cuda);
         }
         count += 1;

@@ -31,7 +31,7 @@ impl Collective<'_> {
     pub fn stmt(self, work: u32, backend: Backend, world: usize) -> OpStmt {
         let Self { kind, team, root, red_op, input, output } = self;
         let backend = match backend {
-            Backend::Cuda if !kind.is_in_cuda_backend_of_nvfuser() || !is_whole_world(team, world) => {
+            Backend::Cuda if !kind.facts().is_in_cuda_backend_of_nvfuser || !is_whole_world(team, world) => {
                 Backend::Nccl
             }
             backend => backend,

@@ -41,7 +41,7 @@ use obstacles::{allocates_parts, obstacle_to_new_axes, tensors_of_shared_numbers
 
 pub(crate) use sizes::chunk_by_sizes;
 
-pub(crate) use auto::{Chunking, CommCandidate, CommKind, MAX_COUNT, choose_chunking, comm_candidates};
+pub(crate) use auto::{Chunking, CommCandidate, MAX_COUNT, choose_chunking, comm_candidates};
 
 use crate::{
     analysis::{

@@ -51,6 +51,7 @@ use grammar::{
     diagnostic::Diagnostic,
     ir::{Program, StmtId},
     span::Span,
+    words::CommunicationType,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -58,7 +59,7 @@ use crate::{
     analysis::dim_equivalence::DimEquivalence,
     pass::{Arguments, Change, EXCEPT, ONLY, Obstacle, OptionKind, OptionSpec, Pass, Remarks},
     transform::{
-        chunk::{self, CommCandidate, CommKind},
+        chunk::{self, CommCandidate},
         stream_parallel::{ALLOCATE, BACKEND, LoopOptions, OFFSET_BY_RANK, OWN_SLICE, PROTOCOL, STYLE, WAIT},
     },
 };
@@ -152,7 +153,7 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
         let ways = within_steps(arguments, whole);
         let Some(exchange) = ways.first() else { continue };
         let span = program.stmt_span(stmt);
-        let what = format!("{} of `{}`", exchange.kind.name(), program.tensor_name(exchange.subject));
+        let what = format!("{} of `{}`", exchange.kind.facts().phrase, program.tensor_name(exchange.subject));
         if let Some(chunks) = together.get(&stmt) {
             remarks.passed(span, format!("the {what} is split into {chunks}"), "overlaps with matmuls");
             continue;
@@ -237,23 +238,16 @@ fn most_steps(arguments: &Arguments) -> i64 {
 /// # Errors
 /// Returns the reason why they do not.
 fn check_requested(arguments: &Arguments, exchange: &CommCandidate) -> Result<(), Obstacle> {
+    let no_strategy =
+        || format!("there is no overlap strategy for the kind \"{}\"", exchange.kind.facts().phrase).into();
     let option = match exchange.kind {
-        CommKind::Allgather => "allgather",
-        CommKind::ReduceScatter => "reduce-scatter",
-        CommKind::Allreduce => "allreduce",
-        CommKind::AllToAll => "alltoall",
-        CommKind::SendRecv | CommKind::Broadcast | CommKind::Gather | CommKind::Scatter
-            if exchange.changes_mesh =>
-        {
-            "transfer"
-        }
-        kind @ (CommKind::Reduce
-        | CommKind::SendRecv
-        | CommKind::Broadcast
-        | CommKind::Gather
-        | CommKind::Scatter) => {
-            return Err(format!("there is no overlap strategy for the kind \"{}\"", kind.name()).into());
-        }
+        CommunicationType::Allgather => "allgather",
+        CommunicationType::ReduceScatter => "reduce-scatter",
+        CommunicationType::Allreduce => "allreduce",
+        CommunicationType::AllToAll => "alltoall",
+        CommunicationType::Reduce => return Err(no_strategy()),
+        _ if exchange.changes_mesh => "transfer",
+        _ => return Err(no_strategy()),
     };
     match arguments.text(option) {
         Some("whole") if option == "transfer" => {
@@ -280,7 +274,7 @@ pub fn splittable(program: &Program) -> Vec<Splittable> {
     let all = program.body().iter().filter_map(|stmt| {
         let it = chunk::comm_candidates(program, *stmt).into_iter().next()?;
         let (span, tensor) = (program.stmt_span(*stmt), program.tensor_name(it.subject));
-        Some(Splittable { span, kind: it.kind.name(), tensor })
+        Some(Splittable { span, kind: it.kind.facts().phrase, tensor })
     });
     all.collect()
 }

@@ -30,7 +30,7 @@
 //! it: its default algorithm may be complete when the posting stream continues, the others are only after a Wait.
 
 use grammar::{
-    algorithm_table::{AlgorithmTable, DEFAULT_RULES, has_epilogue},
+    algorithm_table::{AlgorithmTable, DEFAULT_RULES, facts, has_epilogue},
     attr,
     diagnostic::Diagnostic,
     ir::{AxisKind, OpStmt, ParallelType, Program, Stmt, StmtId, TensorId},
@@ -128,8 +128,7 @@ impl Overlap {
         let is_own = it.get(attr::ALGO).is_some_and(|it| it != Algorithm::Nccl);
         let Some((input, output)) = it.get(attr::INPUT).zip(it.get(attr::OUTPUT)) else { return false };
         let overlaps = self.0.as_ref().is_some_and(|it| it.alias_class(input) == it.alias_class(output));
-        let is_in_place =
-            input == output && it.get(attr::TYPE).is_some_and(CommunicationType::may_be_in_place);
+        let is_in_place = input == output && it.get(attr::TYPE).is_some_and(|it| it.facts().may_be_in_place);
         is_own && overlaps && !is_in_place
     }
 }
@@ -181,16 +180,10 @@ pub(super) fn choose(program: &mut Program, it: &OpStmt, table: &AlgorithmTable)
         Some(Backend::Cuda | Backend::Ucc | Backend::Gloo | Backend::Nixl) => return None,
     };
     let has_wide_parts = bytes.is_multiple_of(ACCESS_BYTES * members as u64);
-    let is_available = |it| match it {
-        Algorithm::Nccl => has_library,
-        Algorithm::OneShot => kind == CommunicationType::Allreduce || has_wide_parts,
-        Algorithm::TwoShot
-        | Algorithm::OneShotCopy
-        | Algorithm::TwoShotCopy
-        | Algorithm::OneShotLl
-        | Algorithm::TwoShotLl
-        | Algorithm::OneShotLl128
-        | Algorithm::TwoShotLl128 => true,
+    let is_available = |it| {
+        let has_its_parts = kind == CommunicationType::Allreduce || has_wide_parts;
+        let needs_them = facts(it, kind).is_some_and(|it| it.needs_wide_parts);
+        if it == Algorithm::Nccl { has_library } else { has_its_parts || !needs_them }
     };
     let algorithm = table.choose(kind, (members, bytes), is_available)?;
     // `nccl` is the default of a statement, so it is written only where it replaces another algorithm or concerns an

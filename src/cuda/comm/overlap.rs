@@ -3,6 +3,7 @@
 
 use super::{DenseBuffer, NcclCall};
 use crate::unsupported::Unsupported;
+use grammar::collective::Contribution;
 use hir_plan::CollectiveKind;
 
 /// Rejects a collective of `members` if its input and output overlap other than in place; `me` is the index
@@ -19,21 +20,16 @@ pub(crate) fn check_collective(
 ) -> Result<(), Unsupported> {
     let (given, got) = (input.bytes() as u64, output.bytes() as u64);
     let me = me as u64;
-    let (is_in_place, form) = match kind {
+    let facts = kind.of.facts();
+    let (is_in_place, form) = if members > 1 && !facts.may_be_in_place {
+        (false, None)
+    } else if members > 1 && facts.contribution == Contribution::Each {
+        (input.address == output.address + me * given, Some("the input is its rank's part of the output"))
+    } else if members > 1 && facts.is_split {
+        (output.address == input.address + me * got, Some("the output is its rank's part of the input"))
+    } else {
         // A team of one only copies.
-        _ if members == 1 => (input.address == output.address, Some("both are the same")),
-        CollectiveKind::Broadcast { .. }
-        | CollectiveKind::Allreduce { .. }
-        | CollectiveKind::Reduce { .. } => (input.address == output.address, Some("both are the same")),
-        CollectiveKind::Allgather | CollectiveKind::Gather { .. } => {
-            (input.address == output.address + me * given, Some("the input is its rank's part of the output"))
-        }
-        CollectiveKind::ReduceScatter { .. } | CollectiveKind::Scatter { .. } => {
-            (output.address == input.address + me * got, Some("the output is its rank's part of the input"))
-        }
-        CollectiveKind::SendRecv { .. } | CollectiveKind::AllToAll | CollectiveKind::Permute { .. } => {
-            (false, None)
-        }
+        (input.address == output.address, Some("both are the same"))
     };
     if is_in_place || !ranges_overlap((input.address, given), (output.address, got)) {
         return Ok(());
@@ -88,7 +84,8 @@ fn ranges_overlap((a, first): (u64, u64), (b, second): (u64, u64)) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use grammar::dtype::DType;
+    use CommunicationType::*;
+    use grammar::{dtype::DType, words::CommunicationType};
 
     use super::*;
     use hir_plan::ReduceOp;
@@ -102,32 +99,28 @@ mod tests {
 
     #[test]
     fn collectives_are_apart_or_in_place() {
-        let op = ReduceOp::Sum;
-        for kind in [
-            CollectiveKind::Allreduce { op },
-            CollectiveKind::Broadcast { root: 1 },
-            CollectiveKind::Reduce { root: 1, op },
-        ] {
+        let of = |of| CollectiveKind::new(of, 1, ReduceOp::Sum);
+        for kind in [of(Allreduce), of(Broadcast), of(Reduce)] {
             assert!(takes(kind, (256, 8), (256, 8)) && takes(kind, (256, 8), (288, 8)));
             assert!(!takes(kind, (256, 8), (284, 8)) && !takes(kind, (260, 8), (256, 8)));
         }
-        for kind in [CollectiveKind::Allgather, CollectiveKind::Gather { root: 1 }] {
+        for kind in [of(Allgather), of(Gather)] {
             assert!(takes(kind, (288, 8), (256, 24)) && takes(kind, (352, 8), (256, 24)));
             assert!(!takes(kind, (256, 8), (256, 24)) && !takes(kind, (320, 8), (256, 24)));
         }
-        for kind in [CollectiveKind::ReduceScatter { op }, CollectiveKind::Scatter { root: 1 }] {
+        for kind in [of(ReduceScatter), of(Scatter)] {
             assert!(takes(kind, (256, 24), (288, 8)) && takes(kind, (256, 24), (224, 8)));
             assert!(!takes(kind, (256, 24), (256, 8)) && !takes(kind, (256, 24), (228, 8)));
         }
-        for kind in [CollectiveKind::AllToAll, CollectiveKind::Permute { send_peer: 0, recv_peer: 2 }] {
+        for kind in [of(AllToAll), CollectiveKind::permute(0, 2)] {
             assert!(takes(kind, (256, 24), (352, 24)) && !takes(kind, (256, 24), (256, 24)));
         }
         // An empty range overlaps nothing, and a team of one moves nothing.
-        assert!(takes(CollectiveKind::AllToAll, (256, 0), (256, 0)));
+        assert!(takes(of(AllToAll), (256, 0), (256, 0)));
         let all = DenseBuffer { address: 256, count: 8, dtype: DType::Float };
-        assert_eq!(check_collective(CollectiveKind::AllToAll, 1, 0, all, all), Ok(()));
+        assert_eq!(check_collective(of(AllToAll), 1, 0, all, all), Ok(()));
         let shifted = DenseBuffer { address: 260, ..all };
-        let refused = check_collective(CollectiveKind::Allgather, 1, 0, all, shifted);
+        let refused = check_collective(of(Allgather), 1, 0, all, shifted);
         assert!(refused.is_err_and(|it| it.to_string().contains("unless both are the same")));
     }
 

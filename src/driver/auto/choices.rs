@@ -1,25 +1,14 @@
 //! The choices of `@auto`, and the passes that make them.
 
-use super::communications::Communication;
+use grammar::words::CommunicationType;
 
-/// A kind of communication for which there are choices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// An all-gather.
-    Allgather,
-    /// A reduce-scatter.
-    ReduceScatter,
-    /// An all-reduce.
-    Allreduce,
-    /// A transfer to another mesh.
-    Transfer,
-}
+use super::communications::Communication;
 
 /// A choice for a kind, or that of the algorithms.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Choice {
     /// `None`: the algorithms.
-    pub kind: Option<Kind>,
+    pub kind: Option<CommunicationType>,
     /// The name in remarks.
     pub name: &'static str,
     /// Into how many pieces it splits the communication; of a ring, with the fewest devices. 0 for algorithms.
@@ -31,35 +20,35 @@ pub(super) struct Choice {
     /// Whether it splits the communication into a ring of transfers, which have no algorithm: copy engines move them.
     pub is_ring: bool,
     /// The only kind for which there are these algorithms; `None`: all.
-    algorithms_of: Option<Kind>,
+    algorithms_of: Option<CommunicationType>,
 }
 
 /// The choices. Of each kind, the first one splits nothing.
 pub(super) const CHOICES: &[Choice] = &[
-    choice(Kind::Allgather, "whole", 1, "allgather=whole"),
-    ring(Kind::Allgather, "ring of gets", 2, "allgather=p2p-ring,backend=cuda"),
-    ring(Kind::Allgather, "ring of puts", 2, "allgather=p2p-ring,backend=cuda,protocol=put"),
-    choice(Kind::ReduceScatter, "whole", 1, "reduce-scatter=whole"),
-    ring(Kind::ReduceScatter, "ring", 2, "reduce-scatter=p2p-ring,backend=cuda"),
-    choice(Kind::Allreduce, "whole", 1, "allreduce=whole"),
-    choice(Kind::Allreduce, "2 chunks on streams in turn", 2, "count=2"),
-    choice(Kind::Allreduce, "4 chunks on streams in turn", 4, "count=4"),
-    choice(Kind::Allreduce, "2 chunks", 2, "style=shard,allocate=before,count=2"),
-    choice(Kind::Allreduce, "4 chunks", 4, "style=shard,allocate=before,count=4"),
-    choice(Kind::Allreduce, "8 chunks", 8, "style=shard,allocate=before,count=8"),
-    choice(Kind::Allreduce, "chunks 8:5:2:1", 4, "style=shard,allocate=before,ratio=8,5,2,1"),
-    choice(Kind::Transfer, "whole", 1, "transfer=whole"),
-    choice(Kind::Transfer, "4 chunks", 4, "transfer=chunks,style=shard"),
+    choice(CommunicationType::Allgather, "whole", 1, "allgather=whole"),
+    ring(CommunicationType::Allgather, "ring of gets", 2, "allgather=p2p-ring,backend=cuda"),
+    ring(CommunicationType::Allgather, "ring of puts", 2, "allgather=p2p-ring,backend=cuda,protocol=put"),
+    choice(CommunicationType::ReduceScatter, "whole", 1, "reduce-scatter=whole"),
+    ring(CommunicationType::ReduceScatter, "ring", 2, "reduce-scatter=p2p-ring,backend=cuda"),
+    choice(CommunicationType::Allreduce, "whole", 1, "allreduce=whole"),
+    choice(CommunicationType::Allreduce, "2 chunks on streams in turn", 2, "count=2"),
+    choice(CommunicationType::Allreduce, "4 chunks on streams in turn", 4, "count=4"),
+    choice(CommunicationType::Allreduce, "2 chunks", 2, "style=shard,allocate=before,count=2"),
+    choice(CommunicationType::Allreduce, "4 chunks", 4, "style=shard,allocate=before,count=4"),
+    choice(CommunicationType::Allreduce, "8 chunks", 8, "style=shard,allocate=before,count=8"),
+    choice(CommunicationType::Allreduce, "chunks 8:5:2:1", 4, "style=shard,allocate=before,ratio=8,5,2,1"),
+    choice(CommunicationType::SendRecv, "whole", 1, "transfer=whole"),
+    choice(CommunicationType::SendRecv, "4 chunks", 4, "transfer=chunks,style=shard"),
     algorithms("kernels", Some(""), false),
     Choice {
-        algorithms_of: Some(Kind::Allreduce),
+        algorithms_of: Some(CommunicationType::Allreduce),
         ..algorithms("copy engines", Some("table=Allreduce/*:8M=two-shot;Allreduce/*=two-shot-copy"), false)
     },
     algorithms("NCCL", None, false),
     algorithms("NCCL within and across hosts", None, true),
 ];
 
-const fn choice(kind: Kind, name: &'static str, pieces: usize, options: &'static str) -> Choice {
+const fn choice(kind: CommunicationType, name: &'static str, pieces: usize, options: &'static str) -> Choice {
     Choice {
         kind: Some(kind),
         name,
@@ -71,7 +60,7 @@ const fn choice(kind: Kind, name: &'static str, pieces: usize, options: &'static
     }
 }
 
-const fn ring(kind: Kind, name: &'static str, pieces: usize, options: &'static str) -> Choice {
+const fn ring(kind: CommunicationType, name: &'static str, pieces: usize, options: &'static str) -> Choice {
     Choice { is_ring: true, ..choice(kind, name, pieces, options) }
 }
 
@@ -234,11 +223,11 @@ fn options(choices: &[Choice]) -> String {
 
 /// Returns all combinations of choices for kinds, those that split least first.
 pub(super) fn combinations(has: impl Fn(&Choice) -> bool) -> Vec<Choices> {
-    let kinds =
-        [Some(Kind::Allgather), Some(Kind::ReduceScatter), Some(Kind::Allreduce), Some(Kind::Transfer), None];
+    let mut kinds: Vec<Option<CommunicationType>> = CHOICES.iter().map(|it| it.kind).collect();
+    kinds.dedup();
     let of_kind = |kind| CHOICES.iter().filter(|it| it.kind == kind && has(it)).collect::<Vec<_>>();
     let mut all = vec![Choices::default()];
-    for choices in kinds.map(of_kind).into_iter().filter(|it| !it.is_empty()) {
+    for choices in kinds.into_iter().map(of_kind).filter(|it| !it.is_empty()) {
         let with = |begun: &Choices, it: &Choice| {
             let mut longer = begun.clone();
             longer.of_kinds.push(*it);
@@ -277,13 +266,13 @@ mod tests {
     fn one_communication_has_its_own_choice() {
         let named = |name: &str, kind| CHOICES.iter().find(|it| it.name == name && it.kind == kind).copied();
         let base = Choices {
-            of_kinds: [named("whole", Some(Kind::Allgather)), named("kernels", None)]
+            of_kinds: [named("whole", Some(CommunicationType::Allgather)), named("kernels", None)]
                 .into_iter()
                 .flatten()
                 .collect(),
             ..Choices::default()
         };
-        let split = named("ring of gets", Some(Kind::Allgather));
+        let split = named("ring of gets", Some(CommunicationType::Allgather));
         let own = named("NCCL", None).map(|algorithms| Strategy { split, algorithms });
         let text = own.map(|it| base.with("T4", it).passes(0)).unwrap_or_default();
         for part in [

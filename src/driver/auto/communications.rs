@@ -11,7 +11,7 @@ use grammar::{
 };
 use passes::{Settings, Splittable, Verify};
 
-use super::choices::Kind;
+use super::choices::CHOICES;
 
 /// A communication.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,7 +19,7 @@ pub(super) struct Communication {
     /// The position of its statement.
     pub span: Span,
     /// Its kind; one without choices has only algorithms, or none.
-    pub kind: Option<Kind>,
+    pub kind: Option<CommunicationType>,
     /// Its name for remarks.
     pub name: String,
     /// The tensor by which passes name it; `None` if they cannot split it.
@@ -42,16 +42,10 @@ pub(super) fn communications(program: &Program) -> Result<Vec<Communication>, Di
             continue;
         }
         let Some(word) = it.get(attr::TYPE) else { continue };
-        let (kind, splittable) = match word {
-            CommunicationType::Allgather => (Some(Kind::Allgather), "all-gather"),
-            CommunicationType::ReduceScatter => (Some(Kind::ReduceScatter), "reduce-scatter"),
-            CommunicationType::Allreduce => (Some(Kind::Allreduce), "all-reduce"),
-            CommunicationType::SendRecv => (Some(Kind::Transfer), "transfer to another mesh"),
-            CommunicationType::AllToAll => (None, "all-to-all"),
-            _ => (None, ""),
-        };
+        let kind = Some(word).filter(|_| CHOICES.iter().any(|it| it.kind == Some(word)));
+        let is_splittable = kind.is_some() || word == CommunicationType::AllToAll;
         let span = lowered.stmt_span(id);
-        let is_same = |it: &Splittable| it.span == span && it.kind == splittable;
+        let is_same = |it: &Splittable| is_splittable && it.span == span && it.kind == word.facts().phrase;
         let tensor = tensors.iter().position(is_same).map(|at| tensors.remove(at).tensor);
         found.push(Communication { span, kind, name: word.text().to_owned(), tensor });
     }

@@ -354,10 +354,9 @@ fn planned(program: &Program) -> Result<World, Vec<Diagnostic>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        choices::{CHOICES, Kind},
-        *,
-    };
+    use grammar::words::CommunicationType;
+
+    use super::{choices::CHOICES, *};
 
     #[test]
     fn the_pass_is_in_the_catalog() {
@@ -367,9 +366,9 @@ mod tests {
     #[test]
     fn a_gain_within_the_error_is_no_reason_to_split() {
         let with = |split: &'static str, algorithm: &'static str, time| {
-            let choices = CHOICES
-                .iter()
-                .filter(|it| it.name == split && it.kind == Some(Kind::Allgather) || it.name == algorithm);
+            let choices = CHOICES.iter().filter(|it| {
+                it.name == split && it.kind == Some(CommunicationType::Allgather) || it.name == algorithm
+            });
             let choices = Choices { of_kinds: choices.copied().collect(), ..Choices::default() };
             Candidate { passes: String::new(), time, choices, program: 0 }
         };

@@ -15,17 +15,15 @@ use grammar::{
     words::{Algorithm, CommunicationType},
 };
 
-use super::programs::Collective;
-
 pub use jobs::{Job, jobs};
 
 /// The collectives that are measured: as a program names them, and as NCCL's tuner plugin does.
-const KINDS: [(Collective, CommunicationType, Option<&str>); 4] = [
-    (Collective::Allreduce, CommunicationType::Allreduce, Some("allreduce")),
-    (Collective::Allgather, CommunicationType::Allgather, Some("allgather")),
-    (Collective::ReduceScatter, CommunicationType::ReduceScatter, Some("reducescatter")),
+const KINDS: [(CommunicationType, Option<&str>); 4] = [
+    (CommunicationType::Allreduce, Some("allreduce")),
+    (CommunicationType::Allgather, Some("allgather")),
+    (CommunicationType::ReduceScatter, Some("reducescatter")),
     // NCCL implements it by messages, which a tuner does not see.
-    (Collective::AllToAll, CommunicationType::AllToAll, None),
+    (CommunicationType::AllToAll, None),
 ];
 
 /// NCCL's algorithms and protocols on one host without multicast, as `NCCL_ALGO` and `NCCL_PROTO` name them
@@ -95,8 +93,8 @@ impl Measured {
     pub fn wrong(&self) -> Vec<String> {
         let mut all = Vec::new();
         for team in self.teams() {
-            for (kind, (_, word, _)) in KINDS.iter().enumerate() {
-                for (algorithm, _) in ALGORITHMS {
+            for (kind, (word, _)) in KINDS.iter().enumerate() {
+                for algorithm in ALGORITHMS.map(|it| it.algorithm) {
                     if self.is_wrong(team, kind, algorithm) {
                         all.push(format!("{}/{team} with {}", word.text(), algorithm.text()));
                     }

@@ -2,18 +2,21 @@
 
 use std::fmt::Display;
 
-use grammar::{ir::Program, words::Algorithm};
+use grammar::{
+    ir::Program,
+    words::{Algorithm, CommunicationType, P2pProtocol},
+};
 use hir_plan::timeline::{
     machine::FROM_MEMORY,
-    work::{Work, WorkClass},
+    work::{NCCL_TABLES, Work, WorkClass},
 };
 
 use super::{
     exact::{measurements, works},
     layer::{Layer, LayerKind},
     programs::{
-        Call, Collective, PeerProtocol, alternating_call, calls_in_turns, calls_on_streams, chunks,
-        concurrent_calls, products_from_memory, products_with_weights, repeated_call,
+        Call, alternating_call, calls_in_turns, calls_on_streams, chunks, concurrent_calls,
+        products_from_memory, products_with_weights, repeated_call,
     },
     world,
 };
@@ -236,22 +239,20 @@ fn tables(ranks: usize) -> Vec<(WorkClass, Vec<Call>)> {
     if ranks > 1 {
         let collective = |kind, algorithm| move |elements| Call::Collective(kind, algorithm, elements);
         let (small, large) = (sizes(13, 21), sizes(13, 27));
-        all.push((WorkClass::Get, sized(&large, &|it| Call::PeerCopy(it, PeerProtocol::Get))));
-        all.push((WorkClass::Put, sized(&large, &|it| Call::PeerCopy(it, PeerProtocol::Put))));
+        all.push((WorkClass::Get, sized(&large, &|it| Call::PeerCopy(it, P2pProtocol::Get))));
+        all.push((WorkClass::Put, sized(&large, &|it| Call::PeerCopy(it, P2pProtocol::Put))));
         for (kind, algorithm, is_small) in [
-            (Collective::Allreduce, Algorithm::OneShot, false),
-            (Collective::Allreduce, Algorithm::TwoShot, false),
-            (Collective::Allgather, Algorithm::OneShot, false),
-            (Collective::Allreduce, Algorithm::OneShotLl, true),
-            (Collective::Allreduce, Algorithm::TwoShotLl, true),
-            (Collective::Allgather, Algorithm::OneShotLl, true),
+            (CommunicationType::Allreduce, Algorithm::OneShot, false),
+            (CommunicationType::Allreduce, Algorithm::TwoShot, false),
+            (CommunicationType::Allgather, Algorithm::OneShot, false),
+            (CommunicationType::Allreduce, Algorithm::OneShotLl, true),
+            (CommunicationType::Allreduce, Algorithm::TwoShotLl, true),
+            (CommunicationType::Allgather, Algorithm::OneShotLl, true),
         ] {
             let sizes = if is_small { &small } else { &large };
             all.push((WorkClass::Kernel, sized(sizes, &collective(kind, algorithm))));
         }
-        for kind in
-            [Collective::Allreduce, Collective::Allgather, Collective::ReduceScatter, Collective::AllToAll]
-        {
+        for kind in NCCL_TABLES {
             all.push((WorkClass::Nccl, sized(&large, &collective(kind, Algorithm::Nccl))));
         }
     }
@@ -273,17 +274,17 @@ pub fn from_memory(call: Call, ranks: usize) -> Option<Entry> {
 /// one of the result of larger products, which are points of the table.
 fn exchanges() -> Vec<([Call; 2], usize)> {
     let small = [
-        Call::Collective(Collective::Allreduce, Algorithm::OneShotLl, 4096),
-        Call::PeerCopy(4096, PeerProtocol::Get),
-        Call::Collective(Collective::Allreduce, Algorithm::Nccl, 4096),
+        Call::Collective(CommunicationType::Allreduce, Algorithm::OneShotLl, 4096),
+        Call::PeerCopy(4096, P2pProtocol::Get),
+        Call::Collective(CommunicationType::Allreduce, Algorithm::Nccl, 4096),
     ];
     let mut all = Vec::from(small.map(|it| ([SMALL, it], CALLS)));
     for rows in [256, 1024, 4096] {
         let elements = rows * 4096;
         let large = [
-            Call::Collective(Collective::Allreduce, Algorithm::OneShot, elements),
-            Call::PeerCopy(elements, PeerProtocol::Get),
-            Call::Collective(Collective::Allreduce, Algorithm::Nccl, elements),
+            Call::Collective(CommunicationType::Allreduce, Algorithm::OneShot, elements),
+            Call::PeerCopy(elements, P2pProtocol::Get),
+            Call::Collective(CommunicationType::Allreduce, Algorithm::Nccl, elements),
         ];
         all.extend(large.map(|it| ([Call::Product([rows, 4096, 8192]), it], TURNS)));
     }
@@ -307,7 +308,7 @@ fn contention_of_copies() -> [[(Call, usize); 2]; 4] {
         (32 << 20, [4096, 4096, 8192], 3),
     ]
     .map(|(elements, product, times)| {
-        [(Call::Product(product), times), (Call::PeerCopy(elements, PeerProtocol::Get), times)]
+        [(Call::Product(product), times), (Call::PeerCopy(elements, P2pProtocol::Get), times)]
     })
 }
 
@@ -318,7 +319,7 @@ fn contention_of_kernels(ranks: usize) -> Vec<([usize; 3], Call, usize)> {
     let mut all = Vec::new();
     for rows in [64, 256, 1024, 4096] {
         for (algorithm, count) in [(of_kernel, 2), (of_kernel, 4), (Algorithm::Nccl, 4)] {
-            let call = Call::Collective(Collective::Allreduce, algorithm, rows * 4096);
+            let call = Call::Collective(CommunicationType::Allreduce, algorithm, rows * 4096);
             all.push(([rows, 4096, 8192], call, count));
         }
     }

@@ -3,16 +3,19 @@
 //! The algorithm that cuBLASLt chooses is no smooth function of the extents, so the time of a product can be far from those of its
 //! neighbours. A program is better estimated from its own products.
 
-use grammar::{dtype::DType, words::Algorithm};
+use grammar::{
+    dtype::DType,
+    words::{Algorithm, CommunicationType, P2pProtocol},
+};
 use hir_plan::{
     PacketFormat, World,
-    timeline::work::{KernelProtocol, KernelTransfer, NcclTransfer, Work, WorkClass, WorkKind, work_of},
+    timeline::work::{KernelProtocol, KernelTransfer, Work, WorkClass, WorkKind, work_of},
 };
 
 use super::{
     entries::{Entry, from_memory},
     first_work,
-    programs::{Call, Collective, PeerProtocol, repeated_call},
+    programs::{Call, repeated_call},
 };
 
 /// Returns the work of the first rank that tables describe, each once, in the order of the program.
@@ -68,27 +71,19 @@ fn communication(kind: WorkKind, bytes: usize, ranks: usize) -> Option<Call> {
                 KernelProtocol::Packets(PacketFormat::Ll128) => return None,
             };
             match transfer {
-                KernelTransfer::Reduce => (Some(Collective::Allreduce), one_shot),
-                KernelTransfer::ReduceCopy => (Some(Collective::Allreduce), two_shot),
-                KernelTransfer::Copy => (Some(Collective::Allgather), one_shot),
+                KernelTransfer::Reduce => (Some(CommunicationType::Allreduce), one_shot),
+                KernelTransfer::ReduceCopy => (Some(CommunicationType::Allreduce), two_shot),
+                KernelTransfer::Copy => (Some(CommunicationType::Allgather), one_shot),
             }
         }
-        WorkKind::Nccl(transfer) => {
-            let collective = match transfer {
-                NcclTransfer::Allreduce => Collective::Allreduce,
-                NcclTransfer::Allgather => Collective::Allgather,
-                NcclTransfer::ReduceScatter => Collective::ReduceScatter,
-                NcclTransfer::Transfer => Collective::AllToAll,
-            };
-            (Some(collective), Algorithm::Nccl)
-        }
+        WorkKind::Nccl(kind) => (Some(kind), Algorithm::Nccl),
         WorkKind::Product(_)
         | WorkKind::Attention { .. }
         | WorkKind::Elementwise
         | WorkKind::Reduction
         | WorkKind::Copy => return None,
     };
-    let protocol = if kind == WorkKind::Get { PeerProtocol::Get } else { PeerProtocol::Put };
+    let protocol = if kind == WorkKind::Get { P2pProtocol::Get } else { P2pProtocol::Put };
     let call = |elements: usize| match collective {
         Some(collective) => Call::Collective(collective, algorithm, elements),
         None => Call::PeerCopy(elements, protocol),
@@ -102,6 +97,8 @@ fn communication(kind: WorkKind, bytes: usize, ranks: usize) -> Option<Call> {
 
 #[cfg(test)]
 mod tests {
+    use hir_plan::timeline::work::NCCL_TABLES;
+
     use super::*;
 
     #[test]
@@ -110,14 +107,8 @@ mod tests {
             [KernelTransfer::Reduce, KernelTransfer::ReduceCopy, KernelTransfer::Copy]
                 .map(|transfer| WorkKind::Kernel(protocol, transfer))
         });
-        let nccl = [
-            NcclTransfer::Allreduce,
-            NcclTransfer::Allgather,
-            NcclTransfer::ReduceScatter,
-            NcclTransfer::Transfer,
-        ];
         let all = [WorkKind::Get, WorkKind::Put].into_iter().chain(kernels.into_iter().flatten());
-        for kind in all.chain(nccl.map(WorkKind::Nccl)) {
+        for kind in all.chain(NCCL_TABLES.map(WorkKind::Nccl)) {
             let work = Work { kind, extents: vec![3_072_000.0] };
             let entries = measurements(&work, 2);
             let found = entries.first().and_then(|it| first_work(&it.program, |it| it == kind, 2));

@@ -5,6 +5,7 @@ use std::slice;
 
 use grammar::{
     attr,
+    collective::Contribution,
     dtype::DType,
     ir::{DeviceDim, Expr, InfixOp, OpStmt, Program, Stream, TensorId},
     ops::Op,
@@ -38,31 +39,9 @@ pub enum Call {
     /// A copy within memory: elements.
     Copy(usize),
     /// Every rank copies this many elements from or to its neighbour, by copy engine.
-    PeerCopy(usize, PeerProtocol),
+    PeerCopy(usize, P2pProtocol),
     /// A collective with the algorithm: elements of the larger one of input and output of a rank.
-    Collective(Collective, Algorithm, usize),
-}
-
-/// Who copies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PeerProtocol {
-    /// The receiver.
-    Get,
-    /// The sender.
-    Put,
-}
-
-/// A collective of all ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Collective {
-    /// A sum on all ranks.
-    Allreduce,
-    /// All parts on all ranks.
-    Allgather,
-    /// A part of the sum on each rank.
-    ReduceScatter,
-    /// A part of each rank's data for each rank.
-    AllToAll,
+    Collective(CommunicationType, Algorithm, usize),
 }
 
 impl Call {
@@ -130,10 +109,6 @@ impl Call {
                 let dims = || [Dim::device(DeviceDim::X, ranks as i64), dim(elements)];
                 let input = draft.input(dims());
                 let result = draft.tensor(dims());
-                let protocol = match protocol {
-                    PeerProtocol::Get => P2pProtocol::Get,
-                    PeerProtocol::Put => P2pProtocol::Put,
-                };
                 let mut message = |kind, buffer: TensorId, offset| {
                     let number = draft.out.work();
                     let rank = draft.out.rank();
@@ -164,33 +139,24 @@ impl Call {
                 let device = || Dim::device(DeviceDim::X, ranks as i64);
                 let parts = || [dim(ranks), dim(part)];
                 let on_each = || [device(), dim(ranks), dim(part)];
-                let (word, input, result) = match kind {
-                    Collective::Allreduce => (
-                        CommunicationType::Allreduce,
-                        draft.input([device(), dim(elements)]),
-                        draft.tensor([dim(elements)]),
-                    ),
-                    Collective::Allgather => (
-                        CommunicationType::Allgather,
-                        draft.input([device(), dim(part)]),
-                        draft.tensor(parts()),
-                    ),
-                    Collective::ReduceScatter => (
-                        CommunicationType::ReduceScatter,
-                        draft.input(on_each()),
-                        draft.tensor([device(), dim(part)]),
-                    ),
-                    Collective::AllToAll => {
-                        (CommunicationType::AllToAll, draft.input(on_each()), draft.tensor(on_each()))
+                let facts = kind.facts();
+                let input = match facts.contribution {
+                    _ if facts.is_split => draft.input(on_each()),
+                    Contribution::Each => draft.input([device(), dim(part)]),
+                    Contribution::One | Contribution::Reduction => draft.input([device(), dim(elements)]),
+                };
+                let result = match (facts.contribution, facts.is_split) {
+                    (Contribution::Each, true) => draft.tensor(on_each()),
+                    (Contribution::Each, false) => draft.tensor(parts()),
+                    (Contribution::One | Contribution::Reduction, true) => {
+                        draft.tensor([device(), dim(part)])
                     }
+                    (Contribution::One | Contribution::Reduction, false) => draft.tensor([dim(elements)]),
                 };
                 let post = op(Op::Communication)
-                    .with(attr::TYPE, word)
+                    .with(attr::TYPE, kind)
                     .with(attr::TEAM, (0..ranks).collect::<Vec<_>>());
-                let post = match kind {
-                    Collective::Allreduce | Collective::ReduceScatter => post.with(attr::RED_OP, RedOp::Sum),
-                    Collective::Allgather | Collective::AllToAll => post,
-                };
+                let post = if kind.is_reduction() { post.with(attr::RED_OP, RedOp::Sum) } else { post };
                 let post = post
                     .with(attr::INPUT, input)
                     .with(attr::OUTPUT, result)

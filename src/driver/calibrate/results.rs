@@ -310,7 +310,7 @@ mod tests {
     use grammar::words::Algorithm;
 
     use super::*;
-    use crate::calibrate::programs::Collective;
+    use grammar::words::CommunicationType;
 
     #[test]
     fn contention_is_the_slowdown_while_both_run() {
@@ -321,7 +321,7 @@ mod tests {
         let machine = Machine { tables, ..Machine::default() };
         let calls = [
             (Call::Product([4096, 4096, 8192]), 1),
-            (Call::Collective(Collective::Allreduce, Algorithm::Nccl, 1), 1),
+            (Call::Collective(CommunicationType::Allreduce, Algorithm::Nccl, 1), 1),
         ];
         // The all-reduce of one element takes 100 µs; both together 450 µs instead of 400.
         let slowdown = |factor| Some(("nccl", Slowdown { at: 2.0, factor }));

@@ -22,7 +22,7 @@ fn longest_sum(plans: &[Plan]) -> usize {
             }
         }
         if let InstKind::Collective(it) = kind
-            && it.kind.reduce_op().is_some_and(sums)
+            && it.kind.op.is_some_and(sums)
         {
             over_ranks = over_ranks.max(plan.communicators[it.communicator as usize].team.len());
         }

@@ -130,9 +130,7 @@ impl Flow {
             for &CommPart { inst_ref: at, role } in &comm.parts {
                 let own = |view: &View| (at.rank, None, view.buffer);
                 match &world[at.rank].code[at.inst].kind {
-                    InstKind::Collective(it)
-                        if self.computes || !it.kind.communication_type().is_reduction() =>
-                    {
+                    InstKind::Collective(it) if self.computes || !it.kind.of.is_reduction() => {
                         given.extend(it.input.as_ref().map(|it| (0, own(it))));
                         taken.extend(it.output.as_ref().map(|it| (0, own(it))));
                     }

@@ -33,74 +33,39 @@ impl Collective {
     }
 }
 
-/// A kind of collective with its parameters. Roots and peers are positions in the team.
+/// A kind of collective with its parameters: those that the kind has are set. Roots and peers are positions in the team.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum CollectiveKind {
-    /// Copies the root's input to all members.
-    Broadcast {
-        /// The member whose input is read.
-        root: usize,
-    },
-    /// Concatenates the inputs of all members at the root.
-    Gather {
-        /// The member that receives the output.
-        root: usize,
-    },
-    /// Concatenates the inputs of all members at all members.
-    Allgather,
-    /// Distributes equal parts of the root's input over the members.
-    Scatter {
-        /// The member whose input is read.
-        root: usize,
-    },
-    /// Reduces the inputs of all members at the root.
-    Reduce {
-        /// The member that receives the output.
-        root: usize,
-        /// The reduction operation.
-        op: ReduceOp,
-    },
-    /// Reduces the inputs of all members at all members.
-    Allreduce {
-        /// The reduction operation.
-        op: ReduceOp,
-    },
-    /// Reduces the inputs of all members and distributes equal parts of the result.
-    ReduceScatter {
-        /// The reduction operation.
-        op: ReduceOp,
-    },
-    /// Copies the root's input to the other member.
-    SendRecv {
-        /// The member whose input is read.
-        root: usize,
-    },
-    /// Sends one of `n` equal parts of each member's input to each member.
-    AllToAll,
-    /// Sends each member's input to one other member.
-    Permute {
-        /// The member that receives this rank's input.
-        send_peer: usize,
-        /// The member whose input this rank receives.
-        recv_peer: usize,
-    },
+pub struct CollectiveKind {
+    /// The type of the collective in a program.
+    pub of: CommunicationType,
+    /// The root.
+    pub root: Option<usize>,
+    /// The reduction operation.
+    pub op: Option<ReduceOp>,
+    /// The peers of a member of a permutation.
+    pub peers: Option<PermutePeers>,
+}
+
+/// To and from which members a member of a permutation sends and receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PermutePeers {
+    /// The member that receives this rank's input.
+    pub send: usize,
+    /// The member whose input this rank receives.
+    pub recv: usize,
 }
 
 impl CollectiveKind {
-    /// Returns the type of the collective in a program.
-    pub fn communication_type(self) -> CommunicationType {
-        match self {
-            Self::Broadcast { .. } => CommunicationType::Broadcast,
-            Self::Gather { .. } => CommunicationType::Gather,
-            Self::Allgather => CommunicationType::Allgather,
-            Self::Scatter { .. } => CommunicationType::Scatter,
-            Self::Reduce { .. } => CommunicationType::Reduce,
-            Self::Allreduce { .. } => CommunicationType::Allreduce,
-            Self::ReduceScatter { .. } => CommunicationType::ReduceScatter,
-            Self::SendRecv { .. } => CommunicationType::SendRecv,
-            Self::AllToAll => CommunicationType::AllToAll,
-            Self::Permute { .. } => CommunicationType::CollectivePermute,
-        }
+    /// Returns a kind with those of the parameters that it has.
+    pub fn new(of: CommunicationType, root: usize, op: ReduceOp) -> Self {
+        let (root, op) = (of.is_rooted().then_some(root), of.is_reduction().then_some(op));
+        Self { of, root, op, peers: None }
+    }
+
+    /// Returns a permutation.
+    pub fn permute(send: usize, recv: usize) -> Self {
+        let peers = Some(PermutePeers { send, recv });
+        Self { of: CommunicationType::CollectivePermute, root: None, op: None, peers }
     }
 }
 

@@ -7,10 +7,11 @@
 
 use std::sync::Arc;
 
+use grammar::words::CommunicationType;
 use rustc_hash::FxHashMap;
 
 use super::World;
-use crate::{Backend, CollectiveKind, Communicator, CommunicatorNo, InstKind, PairOf, Plan};
+use crate::{Backend, Communicator, CommunicatorNo, InstKind, PairOf, Plan};
 
 /// The communicator of sends and receives that are in no group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,7 +80,7 @@ fn pair(plan: &Plan, inst: &InstKind) -> Option<(PairOf, [usize; 2])> {
             let side = it.ops.first().filter(|_| !it.is_coalesced)?;
             Some((PairOf::World, [plan.rank.min(side.peer), plan.rank.max(side.peer)]))
         }
-        InstKind::Collective(it) if matches!(it.kind, CollectiveKind::SendRecv { .. }) => {
+        InstKind::Collective(it) if it.kind.of == CommunicationType::SendRecv => {
             // One rank alone copies.
             let [one, other] = of_nccl(it.communicator)?.team[..] else { return None };
             let of = if (plan.world, one) == (2, 0) { PairOf::World } else { PairOf::Team };

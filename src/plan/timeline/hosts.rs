@@ -6,11 +6,11 @@
 //! between hosts once for all GPUs of the team on a host (NCCL, rings and trees over several network interfaces). Links do not slow each
 //! other down, and nothing is known of the switches between hosts.
 
-use grammar::InvalidOption;
+use grammar::{InvalidOption, words::CommunicationType};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Access, CollectiveKind, Communication, Direction, InstKind, Plan, View, World, traffic::bus_factor,
+    Access, Communication, Direction, InstKind, PermutePeers, Plan, View, World, traffic::bus_factor,
 };
 
 /// The version of the format.
@@ -115,16 +115,16 @@ impl Hosts {
                 if hosts.len() == 1 {
                     return None;
                 }
-                match it.kind {
+                match (it.kind.of, it.kind.peers) {
                     // Each member has other data for each member.
-                    CollectiveKind::AllToAll => Some(bytes * (1.0 - members / team.len() as f64)),
-                    CollectiveKind::Permute { send_peer, recv_peer } => {
-                        let leaves = [send_peer, recv_peer]
+                    (CommunicationType::AllToAll, _) => Some(bytes * (1.0 - members / team.len() as f64)),
+                    (_, Some(PermutePeers { send, recv })) => {
+                        let leaves = [send, recv]
                             .into_iter()
                             .any(|it| team.get(it).is_some_and(|rank| host(*rank) != own));
                         leaves.then_some(bytes)
                     }
-                    kind => Some(bytes * bus_factor(kind, hosts.len()) / members),
+                    _ => Some(bytes * bus_factor(it.kind, hosts.len()) / members),
                 }
             }
             Some(Communication::P2pGroup(it)) => {
@@ -161,7 +161,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{Backend, Buffer, Collective, Communicator, Inst, PlanStream, ReduceOp};
+    use crate::{Backend, Buffer, Collective, CollectiveKind, Communicator, Inst, PlanStream, ReduceOp};
 
     /// A collective of a team on 1,000 floats, on rank 0.
     fn plan(kind: CollectiveKind, team: &[usize]) -> Plan {
@@ -185,16 +185,17 @@ mod tests {
     fn data_crosses_between_hosts_once_for_all_gpus_of_a_host() -> Result<(), String> {
         let text = r#"{"version": 1, "gpus_per_host": 4, "link_gb_per_s": 1.0, "link_us": 5.0}"#;
         let hosts = Hosts::parse(text).map_err(|it| it.to_string())?;
-        let all_reduce = CollectiveKind::Allreduce { op: ReduceOp::Sum };
+        let of = |of| CollectiveKind::new(of, 0, ReduceOp::Sum);
+        let all_reduce = of(CommunicationType::Allreduce);
         let time = |kind, team: &[usize]| hosts.microseconds(&plan(kind, team), 0, 2.0);
         // A team on one host.
         assert_eq!(time(all_reduce, &[0, 1, 2, 3]), 2.0);
         // 4,000 bytes at 1,000 bytes per microsecond, 2 (n-1) / n times with two hosts.
         assert_eq!(time(all_reduce, &[0, 4]), 5.0 + 4.0);
         assert_eq!(time(all_reduce, &[0, 1, 2, 3, 4, 5, 6, 7]), 5.0 + 2.0);
-        assert_eq!(time(CollectiveKind::AllToAll, &[0, 1, 4, 5]), 5.0 + 2.0);
+        assert_eq!(time(of(CommunicationType::AllToAll), &[0, 1, 4, 5]), 5.0 + 2.0);
         // A rank whose two peers are on its host does not communicate with another one.
-        let permute = |send_peer, recv_peer| CollectiveKind::Permute { send_peer, recv_peer };
+        let permute = CollectiveKind::permute;
         assert_eq!(time(permute(1, 2), &[0, 1, 2, 4]), 2.0);
         assert_eq!(time(permute(1, 3), &[0, 1, 2, 4]), 5.0 + 4.0);
         Ok(())

@@ -4,10 +4,11 @@
 //! alone is its part of the link. While the parts in one direction of one link are together more than the whole link, each
 //! communication progresses at 1 / their sum of its speed; over several such links, at the least of these speeds.
 
+use grammar::collective::Members;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{SliceKind, items::Item, times::Times};
-use crate::{Access, CollectiveKind, Communication, Direction, Plan, View};
+use crate::{Access, Communication, Direction, Plan, View};
 
 /// What an item needs of a link in one direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -44,19 +45,9 @@ pub(super) fn link_uses(plan: &Plan, at: usize, alone: f64, bandwidth: f64) -> V
             let sends = it.input.is_some();
             let receives = it.output.is_some();
             // Where one member sends to all others or receives from them, its link holds them up; else all do the same.
-            let root = match it.kind {
-                CollectiveKind::Broadcast { root }
-                | CollectiveKind::Scatter { root }
-                | CollectiveKind::SendRecv { root } => Some((root, true)),
-                CollectiveKind::Gather { root } | CollectiveKind::Reduce { root, .. } => Some((root, false)),
-                CollectiveKind::Allgather
-                | CollectiveKind::Allreduce { .. }
-                | CollectiveKind::ReduceScatter { .. }
-                | CollectiveKind::AllToAll
-                | CollectiveKind::Permute { .. } => None,
-            };
+            let leaves = it.kind.of.facts().from == Members::Root;
             let team = &plan.communicators[it.communicator as usize].team;
-            let root = root.and_then(|(member, leaves)| Some(other_side(*team.get(member)?, leaves)));
+            let root = it.kind.root.and_then(|member| Some(other_side(*team.get(member)?, leaves)));
             let own =
                 [own(true, if sends { bytes } else { 0 }), own(false, if receives { bytes } else { 0 })];
             root.into_iter().chain(own).collect()

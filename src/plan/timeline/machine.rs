@@ -369,7 +369,8 @@ impl Machine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::timeline::work::{NcclTransfer, WorkKind};
+    use crate::timeline::work::WorkKind;
+    use grammar::words::CommunicationType;
 
     fn table(points: &[(&[f64], f64)]) -> Table {
         Table(points.iter().map(|it| Point { at: it.0.to_vec(), us: it.1, least: it.1 }).collect())
@@ -383,7 +384,10 @@ mod tests {
         let exchange_us = BTreeMap::from([("nccl".to_owned(), delays.to_vec())]);
         let machine = Machine { switch_us: 0.5, exchange_us, ..Machine::default() };
         let work = |kind: WorkKind| Work { kind, extents: vec![8.0] };
-        assert_eq!(machine.microseconds_between(&work(WorkKind::Nccl(NcclTransfer::Allreduce)), 52.0), 4.5);
+        assert_eq!(
+            machine.microseconds_between(&work(WorkKind::Nccl(CommunicationType::Allreduce)), 52.0),
+            4.5
+        );
         assert_eq!(machine.microseconds_between(&work(WorkKind::Elementwise), 52.0), 0.5);
     }
 

@@ -2,11 +2,11 @@
 //!
 //! `calibrate` names the tables of a machine with these terms, and estimates look them up with the same ones.
 
-use grammar::dtype::DType;
+use grammar::{dtype::DType, words::CommunicationType};
 
-use crate::{Access, CollectiveKind, Communication, InstKind, PeerCollective, PeerPhases, Plan, View};
+use crate::{Access, Communication, InstKind, PeerCollective, PeerPhases, Plan, View};
 
-pub use super::work_kind::{KernelProtocol, KernelTransfer, NcclTransfer, WorkClass, WorkKind};
+pub use super::work_kind::{KernelProtocol, KernelTransfer, NCCL_TABLES, NCCL_TRANSFER, WorkClass, WorkKind};
 
 /// Work whose time depends on its extents alone.
 #[derive(Clone, Debug, PartialEq)]
@@ -120,8 +120,8 @@ pub fn work_of(plan: &Plan, at: usize) -> Option<Work> {
                 Communication::P2pGroup(it) if it.ops.iter().all(|it| it.peer == plan.rank) => {
                     return Work::of_bytes(WorkKind::Copy, traffic.bytes);
                 }
-                Communication::P2pGroup(_) => NcclTransfer::Transfer,
-                Communication::Collective(it) => nccl_transfer(it.kind),
+                Communication::P2pGroup(_) => NCCL_TRANSFER,
+                Communication::Collective(it) => measured_as(it.kind.of),
             };
             Work::of_bytes(WorkKind::Nccl(kind), (traffic.bytes as f64 * traffic.bus_factor) as usize)
         }
@@ -133,20 +133,9 @@ pub fn work_of(plan: &Plan, at: usize) -> Option<Work> {
     }
 }
 
-/// Returns the table of a collective that NCCL executes. A permutation is a send and a receive.
-fn nccl_transfer(kind: CollectiveKind) -> NcclTransfer {
-    match kind {
-        CollectiveKind::Allreduce { .. } => NcclTransfer::Allreduce,
-        CollectiveKind::Allgather => NcclTransfer::Allgather,
-        CollectiveKind::ReduceScatter { .. } => NcclTransfer::ReduceScatter,
-        CollectiveKind::Broadcast { .. }
-        | CollectiveKind::Gather { .. }
-        | CollectiveKind::Scatter { .. }
-        | CollectiveKind::Reduce { .. }
-        | CollectiveKind::SendRecv { .. }
-        | CollectiveKind::AllToAll
-        | CollectiveKind::Permute { .. } => NcclTransfer::Transfer,
-    }
+/// Returns the collective whose table has the times of a communication that NCCL executes: one of its own, or that of everything else.
+fn measured_as(kind: CommunicationType) -> CommunicationType {
+    NCCL_TABLES.into_iter().find(|it| *it == kind).unwrap_or(NCCL_TRANSFER)
 }
 
 /// Returns the first instruction of a collective that moves data.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use grammar::dtype::DType;
+use grammar::{dtype::DType, words::CommunicationType};
 
 use crate::PacketFormat;
 
@@ -32,8 +32,8 @@ pub enum WorkKind {
     Put,
     /// A collective that one kernel over peer memory executes.
     Kernel(KernelProtocol, KernelTransfer),
-    /// A communication that NCCL executes.
-    Nccl(NcclTransfer),
+    /// A communication that NCCL executes: one of `NCCL_TABLES`.
+    Nccl(CommunicationType),
 }
 
 /// How a kernel moves data over peer memory.
@@ -56,18 +56,16 @@ pub enum KernelTransfer {
     ReduceCopy,
 }
 
-/// The table of a communication of NCCL.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NcclTransfer {
-    /// An all-reduce.
-    Allreduce,
-    /// An all-gather.
-    Allgather,
-    /// A reduce-scatter.
-    ReduceScatter,
-    /// Everything else.
-    Transfer,
-}
+/// The collectives of which NCCL's times are measured. All other communications have the times of the last one.
+pub const NCCL_TABLES: [CommunicationType; 4] = [
+    CommunicationType::Allreduce,
+    CommunicationType::Allgather,
+    CommunicationType::ReduceScatter,
+    NCCL_TRANSFER,
+];
+
+/// The collective whose times stand for those of all communications of NCCL that have no times of their own.
+pub const NCCL_TRANSFER: CommunicationType = CommunicationType::AllToAll;
 
 /// A group of kinds: what `hir calibrate` measures with one kind of program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,15 +158,9 @@ impl fmt::Display for WorkKind {
                 };
                 write!(f, "{class} {protocol} {transfer}")
             }
-            Self::Nccl(transfer) => {
-                let transfer = match transfer {
-                    NcclTransfer::Allreduce => "allreduce",
-                    NcclTransfer::Allgather => "allgather",
-                    NcclTransfer::ReduceScatter => "reduce-scatter",
-                    NcclTransfer::Transfer => "transfer",
-                };
-                write!(f, "{class} {transfer}")
-            }
+            Self::Nccl(NCCL_TRANSFER) => write!(f, "{class} transfer"),
+            Self::Nccl(CommunicationType::ReduceScatter) => write!(f, "{class} reduce-scatter"),
+            Self::Nccl(kind) => write!(f, "{class} {}", kind.text().to_lowercase()),
         }
     }
 }

@@ -2,8 +2,10 @@
 
 use grammar::{
     codes::Code,
+    collective::{Contribution, Members},
     diagnostic::Diagnostic,
     ir::{Program, StmtId},
+    words::CommunicationType,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -171,18 +173,7 @@ struct Lowering<'a> {
 
 /// Returns the transport of collectives in which a member has no input or no output.
 fn without_slots(kind: CollectiveKind) -> &'static dyn Transport {
-    match kind {
-        CollectiveKind::Allreduce { .. } => &TwoShot,
-        CollectiveKind::Broadcast { .. }
-        | CollectiveKind::Gather { .. }
-        | CollectiveKind::Allgather
-        | CollectiveKind::Scatter { .. }
-        | CollectiveKind::Reduce { .. }
-        | CollectiveKind::ReduceScatter { .. }
-        | CollectiveKind::AllToAll
-        | CollectiveKind::SendRecv { .. }
-        | CollectiveKind::Permute { .. } => &OneShot::Kernel,
-    }
+    if kind.of == CommunicationType::Allreduce { &TwoShot } else { &OneShot::Kernel }
 }
 
 impl<'a> Lowering<'a> {
@@ -222,16 +213,12 @@ impl<'a> Lowering<'a> {
     /// members that access each other's memory.
     fn min_instruction_count(&self) -> usize {
         let n = self.team.len();
-        let pairs = match self.kind {
-            CollectiveKind::Allgather
-            | CollectiveKind::Allreduce { .. }
-            | CollectiveKind::ReduceScatter { .. }
-            | CollectiveKind::AllToAll => n * (n - 1),
-            CollectiveKind::Broadcast { .. }
-            | CollectiveKind::Gather { .. }
-            | CollectiveKind::Scatter { .. }
-            | CollectiveKind::Reduce { .. } => n - 1,
-            CollectiveKind::SendRecv { .. } | CollectiveKind::Permute { .. } => 0,
+        let facts = self.kind.of.facts();
+        let pairs = match facts.contribution {
+            Contribution::Each | Contribution::Reduction if self.kind.root.is_none() => n * (n - 1),
+            Contribution::Each | Contribution::Reduction => n - 1,
+            Contribution::One if self.kind.root.is_some() && facts.to == Members::All => n - 1,
+            Contribution::One => 0,
         };
         3 * pairs
     }

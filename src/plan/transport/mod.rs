@@ -66,19 +66,22 @@ trait Transport: Sync {
     /// Returns whether it supports a kind of collective. The default of the CUDA backend, without `algo=`, supports all but
     /// all-reduces, whose algorithm depends on the size (`plan::algorithm`).
     fn supports(&self, kind: CollectiveKind) -> bool {
-        let kind = kind.communication_type();
         self.algorithm()
-            .map_or(kind != CommunicationType::Allreduce, |it| algorithm_table::supports(it, kind))
+            .map_or(kind.of != CommunicationType::Allreduce, |it| algorithm_table::supports(it, kind.of))
     }
 
     /// Returns whether the transport is correct if a member's output is the part of the member's input that
     /// it contributes to itself. If input and output overlap in any other way, the input is first copied to a
     /// staging buffer.
-    fn supports_in_place(&self, kind: CollectiveKind) -> bool;
+    fn supports_in_place(&self, _kind: CollectiveKind) -> bool {
+        true
+    }
 
     /// Returns whether only the member itself writes its output. The output is then complete as soon as the
     /// posted instructions are, before `Wait`: nvFuser programs read the result of a CUDA Reduce that early.
-    fn writes_own_output(&self, kind: CollectiveKind) -> bool;
+    fn writes_own_output(&self, _kind: CollectiveKind) -> bool {
+        false
+    }
 
     /// Returns the format of the packets that members exchange, if they do.
     fn packet_format(&self) -> Option<PacketFormat> {

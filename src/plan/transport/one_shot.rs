@@ -4,7 +4,7 @@
 //! reads the inputs of all and reduces them in team order, so the results are bitwise equal on all members. The
 //! all-reduce is the one-stage all-reduce of vLLM and PyTorch's `one_shot_all_reduce`.
 
-use grammar::words::Algorithm;
+use grammar::words::{Algorithm, CommunicationType};
 
 use super::{CollectiveCall, Steps, Transport};
 use crate::{
@@ -32,28 +32,17 @@ impl Transport for OneShot {
     }
 
     fn supports_in_place(&self, kind: CollectiveKind) -> bool {
-        match kind {
-            // Each element is accessed by only one member, which may be its owner.
-            CollectiveKind::Broadcast { .. }
-            | CollectiveKind::Gather { .. }
-            | CollectiveKind::Allgather
-            | CollectiveKind::Scatter { .. }
-            | CollectiveKind::Reduce { .. }
-            | CollectiveKind::ReduceScatter { .. } => true,
-            // A member's output is written while the member, or another one, still reads its input.
-            CollectiveKind::Allreduce { .. }
-            | CollectiveKind::SendRecv { .. }
-            | CollectiveKind::AllToAll
-            | CollectiveKind::Permute { .. } => false,
-        }
+        // Each element is accessed by only one member, which may be its owner. In an all-reduce, a member's output is written while
+        // another one still reads its input.
+        kind.of.facts().may_be_in_place && kind.of != CommunicationType::Allreduce
     }
 
     fn writes_own_output(&self, kind: CollectiveKind) -> bool {
-        kind.reduce_op().is_some()
+        kind.op.is_some()
     }
 
     fn lower(&self, call: &CollectiveCall<'_>) -> Steps {
-        let phases = match call.kind.reduce_op() {
+        let phases = match call.kind.op {
             Some(op) => call.reduce_from_members(op),
             None => call.copy_to_members(),
         };
@@ -118,10 +107,10 @@ impl CollectiveCall<'_> {
     /// Returns the piece that member `to` receives from this one, and its index in the output. In a
     /// permutation, a member knows only the peer that it sends to.
     fn delivery(&self, to: usize) -> Option<(usize, OutputPiece)> {
-        match self.kind {
-            CollectiveKind::Permute { send_peer, .. } if to != self.me => (send_peer == to)
+        match self.kind.peers {
+            Some(peers) if to != self.me => (peers.send == to)
                 .then_some((0, OutputPiece { source: PieceSource::Member(self.me), part: None })),
-            kind => kind.output_piece_from(self.me, to, self.team.len()),
+            _ => self.kind.output_piece_from(self.me, to, self.team.len()),
         }
     }
 

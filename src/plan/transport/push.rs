@@ -51,10 +51,6 @@ impl Transport for Push {
         })
     }
 
-    fn supports_in_place(&self, _: CollectiveKind) -> bool {
-        true
-    }
-
     fn writes_own_output(&self, _: CollectiveKind) -> bool {
         true
     }
@@ -171,7 +167,7 @@ impl CollectiveCall<'_> {
 
     /// Reduces this member's own part and the slots of all others, in team order.
     fn reduce_slots(&self, own: &View, out: View) -> Option<Transfer> {
-        let op = self.kind.reduce_op()?;
+        let op = self.kind.op?;
         let part = |member: usize| {
             if member == self.me { self.here(own.clone()) } else { self.slot(0, self.me, member, own.len()) }
         };

@@ -10,7 +10,7 @@
 use grammar::words::Algorithm;
 
 use super::{CollectiveCall, Steps, Transport};
-use crate::{CollectiveKind, PeerPhases, Phase};
+use crate::{PeerPhases, Phase};
 
 /// Every member reduces one share.
 pub(super) struct TwoShot;
@@ -20,21 +20,13 @@ impl Transport for TwoShot {
         Some(Algorithm::TwoShot)
     }
 
-    fn supports_in_place(&self, _: CollectiveKind) -> bool {
-        true
-    }
-
-    fn writes_own_output(&self, _: CollectiveKind) -> bool {
-        false
-    }
-
     fn lower(&self, call: &CollectiveCall<'_>) -> Steps {
         let output = |it: usize| call.members[it].as_ref()?.output.as_ref();
         // A member whose part of the output is on another rank has no output, and so gets no share.
         let sharers: Vec<usize> = call.all().into_iter().filter(|it| output(*it).is_some()).collect();
         let mine = sharers.iter().position(|it| *it == call.me).zip(output(call.me));
         let mut access = Phase::default();
-        if let (Some(op), Some((place, own))) = (call.kind.reduce_op(), mine) {
+        if let (Some(op), Some((place, own))) = (call.kind.op, mine) {
             let (start, len) = share(place, sharers.len(), own.len());
             if len > 0 {
                 access.transfers.extend(call.peer_reduce(op, start, len, own.narrow(0, start, len)));

@@ -27,14 +27,6 @@ impl Transport for TwoShotCopy {
         Some(Algorithm::TwoShotCopy)
     }
 
-    fn supports_in_place(&self, _: CollectiveKind) -> bool {
-        true
-    }
-
-    fn writes_own_output(&self, _: CollectiveKind) -> bool {
-        false
-    }
-
     fn has_slots(&self) -> bool {
         true
     }

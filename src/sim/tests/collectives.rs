@@ -2,9 +2,14 @@
 
 use super::{RankPlanBuilder, floats, go, no_inputs, schedules, text, values};
 use crate::{Schedule, SimError};
+use grammar::words::CommunicationType;
 use hir_plan::*;
 
 const TEAM: [usize; 3] = [2, 0, 3];
+
+fn all_gather() -> CollectiveKind {
+    CollectiveKind::new(CommunicationType::Allgather, 0, ReduceOp::Sum)
+}
 
 /// Runs one collective of the team (2 0 3) in a world of four. Member m contributes `10 (m + 1) + element`.
 fn collective(
@@ -34,29 +39,29 @@ fn collective(
 
 #[test]
 fn collectives_on_an_arbitrary_team() -> Result<(), SimError> {
-    use CollectiveKind::*;
-    let op = ReduceOp::Sum;
+    use CommunicationType::*;
+    let of = |of, root| CollectiveKind::new(of, root, ReduceOp::Sum);
     let none = |len: usize| vec![-1.0; len];
     for schedule in schedules(20) {
-        let res = collective(2, 2, |_| Broadcast { root: 1 }, &schedule)?;
+        let res = collective(2, 2, |_| of(Broadcast, 1), &schedule)?;
         assert_eq!(res, vec![vec![20.0, 21.0]; 3]);
-        let res = collective(1, 3, |_| Gather { root: 2 }, &schedule)?;
+        let res = collective(1, 3, |_| of(Gather, 2), &schedule)?;
         assert_eq!(res, [none(3), none(3), vec![10.0, 20.0, 30.0]]);
-        let res = collective(2, 6, |_| Allgather, &schedule)?;
+        let res = collective(2, 6, |_| of(Allgather, 0), &schedule)?;
         assert_eq!(res, vec![vec![10.0, 11.0, 20.0, 21.0, 30.0, 31.0]; 3]);
-        let res = collective(3, 1, |_| Scatter { root: 0 }, &schedule)?;
+        let res = collective(3, 1, |_| of(Scatter, 0), &schedule)?;
         assert_eq!(res, [[10.0], [11.0], [12.0]]);
-        let res = collective(2, 2, |_| Reduce { root: 0, op }, &schedule)?;
+        let res = collective(2, 2, |_| of(Reduce, 0), &schedule)?;
         assert_eq!(res, [vec![60.0, 63.0], none(2), none(2)]);
-        let res = collective(2, 2, |_| Allreduce { op }, &schedule)?;
+        let res = collective(2, 2, |_| of(Allreduce, 0), &schedule)?;
         assert_eq!(res, vec![vec![60.0, 63.0]; 3]);
-        let res = collective(3, 1, |_| ReduceScatter { op }, &schedule)?;
+        let res = collective(3, 1, |_| of(ReduceScatter, 0), &schedule)?;
         assert_eq!(res, [[60.0], [63.0], [66.0]]);
-        let res = collective(3, 3, |_| AllToAll, &schedule)?;
+        let res = collective(3, 3, |_| of(AllToAll, 0), &schedule)?;
         assert_eq!(res, [[10.0, 20.0, 30.0], [11.0, 21.0, 31.0], [12.0, 22.0, 32.0]]);
-        let res = collective(1, 1, |_| SendRecv { root: 1 }, &schedule)?;
+        let res = collective(1, 1, |_| of(SendRecv, 1), &schedule)?;
         assert_eq!(res, [[20.0], [-1.0], [-1.0]]);
-        let permute = |it| Permute { send_peer: (it + 1) % 3, recv_peer: (it + 2) % 3 };
+        let permute = |it| CollectiveKind::permute((it + 1) % 3, (it + 2) % 3);
         assert_eq!(collective(1, 1, permute, &schedule)?, [[30.0], [10.0], [20.0]]);
     }
     Ok(())
@@ -64,19 +69,20 @@ fn collectives_on_an_arbitrary_team() -> Result<(), SimError> {
 
 #[test]
 fn mismatching_collectives_name_both_places() {
-    use CollectiveKind::*;
-    let root = |member| Broadcast { root: usize::from(member == 2) };
+    use CommunicationType::*;
+    let of = |of, root| CollectiveKind::new(of, root, ReduceOp::Sum);
+    let root = |member| of(Broadcast, usize::from(member == 2));
     let res = collective(2, 2, root, &Schedule::Program).err().map(|it| it.to_string());
     assert_eq!(
         res.as_deref(),
         Some("rank 3: line 1: Broadcast from member 1; rank 2 at line 1: Broadcast from member 0")
     );
-    let res = collective(2, 1, |_| ReduceScatter { op: ReduceOp::Sum }, &Schedule::Program);
+    let res = collective(2, 1, |_| of(ReduceScatter, 0), &Schedule::Program);
     assert_eq!(
         res.err().map(|it| it.to_string()).as_deref(),
         Some("rank 2: line 1: ReduceScatter (Sum) of 2 elements cannot be split equally among 3 members")
     );
-    let res = collective(2, 5, |_| Allgather, &Schedule::Program).err().map(|it| it.to_string());
+    let res = collective(2, 5, |_| of(Allgather, 0), &Schedule::Program).err().map(|it| it.to_string());
     assert_eq!(
         res.as_deref(),
         Some("rank 2: line 1: Allgather delivers 6 x f32, but the output holds 5 x f32")
@@ -92,7 +98,7 @@ fn a_member_that_never_comes_is_named() {
         let communicator = it.communicator(&[0, 1, 2]);
         it.fill(0, &from, 1);
         if rank != 1 {
-            let work = it.collective(communicator, CollectiveKind::Allgather, Some(&from), Some(&to));
+            let work = it.collective(communicator, all_gather(), Some(&from), Some(&to));
             it.wait(work);
         }
         plans.push(it.finish());
@@ -117,7 +123,7 @@ fn postings_order_a_queue_and_only_waits_order_a_stream() -> Result<(), SimError
                 let (a, b, to) = (it.buffer(1), it.buffer(1), it.output(1));
                 let communicator = it.communicator(&[0, 1]);
                 it.fill(0, &a, 1).fill(0, &b, 2);
-                let kind = CollectiveKind::Broadcast { root: 0 };
+                let kind = CollectiveKind::new(CommunicationType::Broadcast, 0, ReduceOp::Sum);
                 it.collective(communicator, kind, Some(&a), Some(&to));
                 let work = it.collective(communicator, kind, Some(&b), Some(&to));
                 if waits {

@@ -2,6 +2,7 @@
 
 use super::{RankPlanBuilder, go, no_inputs, ring, schedules, text};
 use crate::{Schedule, SimError, schedule::Random};
+use grammar::words::CommunicationType;
 use hir_plan::*;
 
 #[test]
@@ -47,7 +48,8 @@ fn a_long_program_runs_quickly() -> Result<(), SimError> {
             let sides = [(Direction::Send, next, &from), (Direction::Recv, (rank + world - 1) % world, &to)];
             let work = it.transfer(communicator, &sides);
             it.wait(work).fill(stream, &to, 2).fill(stream, &to, 3);
-            let kind = CollectiveKind::Broadcast { root: round as usize % world };
+            let kind =
+                CollectiveKind::new(CommunicationType::Broadcast, round as usize % world, ReduceOp::Sum);
             let work = it.collective(communicator, kind, Some(&from), Some(&to));
             it.wait(work).fill(stream, &to, 4);
         }
@@ -100,7 +102,8 @@ fn random_program(random: &mut Random) -> Vec<Plan> {
                     continue;
                 }
                 13 => {
-                    works.push(it.collective(communicator, CollectiveKind::Allgather, None, None));
+                    let kind = CollectiveKind::new(CommunicationType::Allgather, 0, ReduceOp::Sum);
+                    works.push(it.collective(communicator, kind, None, None));
                     continue;
                 }
                 14 if !works.is_empty() => {

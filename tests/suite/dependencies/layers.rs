@@ -35,6 +35,7 @@ const GRAMMAR: &[Layer] = &[
     // The IR: operators have attributes, statements have operators.
     ("diagnostic ids", BEFORE),
     ("algorithm_table", &["invalid_option", "words"]),
+    ("collective", &["words"]),
     ("suggest", &["diagnostic"]),
     ("alike", BEFORE),
     ("raw_bytes", &["codes", "diagnostic"]),

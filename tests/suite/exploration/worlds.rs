@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use grammar::{dtype::DType, ops::Op};
+use grammar::{dtype::DType, ops::Op, words::CommunicationType};
 use hir_plan::{
     Arg, Backend, Buffer, Collective, CollectiveKind, Communicator, Direction, Inst, InstKind, IoBinding,
     Number, Origin, P2pGroup, P2pOp, Plan, PlanStream, ReduceOp, Shard, ShardLayout, SignalId, SignalKind,
@@ -207,23 +207,23 @@ impl WorldBuilder {
     fn collective(&mut self) {
         let ranks = self.plans.len();
         let root = self.rng.below(ranks);
-        let op = ReduceOp::Sum;
+        let of = |of| CollectiveKind::new(of, root, ReduceOp::Sum);
         let (kind, input, output) = match self.rng.below(5) {
-            0 => (CollectiveKind::Broadcast { root }, 1, 1),
-            1 => (CollectiveKind::Reduce { root, op }, 1, 1),
-            2 => (CollectiveKind::Allreduce { op }, 2, 2),
-            3 => (CollectiveKind::Gather { root }, 1, ranks),
-            _ => (CollectiveKind::Scatter { root }, ranks, 1),
+            0 => (of(CommunicationType::Broadcast), 1, 1),
+            1 => (of(CommunicationType::Reduce), 1, 1),
+            2 => (of(CommunicationType::Allreduce), 2, 2),
+            3 => (of(CommunicationType::Gather), 1, ranks),
+            _ => (of(CommunicationType::Scatter), ranks, 1),
         };
         for rank in 0..ranks {
             let (input, output) = (Some(self.view(input)), Some(self.view(output)));
             let (work, stream) = (self.work(rank), self.stream());
-            let gives = match kind {
-                CollectiveKind::Broadcast { root } | CollectiveKind::Scatter { root } => root == rank,
+            let gives = match kind.of {
+                CommunicationType::Broadcast | CommunicationType::Scatter => root == rank,
                 _ => true,
             };
-            let gets = match kind {
-                CollectiveKind::Reduce { root, .. } | CollectiveKind::Gather { root } => root == rank,
+            let gets = match kind.of {
+                CommunicationType::Reduce | CommunicationType::Gather => root == rank,
                 _ => true,
             };
             let (input, output) = (input.filter(|_| gives), output.filter(|_| gets));

@@ -2,7 +2,7 @@
 //! without a Wait, and often a race. They end under every schedule, because all instructions are generated in
 //! an order in which they can run.
 
-use grammar::{dtype::DType, ops::Op};
+use grammar::{dtype::DType, ops::Op, words::CommunicationType};
 use hir_plan::{
     Arg, Backend, Buffer, Collective, CollectiveKind, Communicator, Direction, Inst, InstKind, IoBinding,
     Number, P2pGroup, P2pOp, Plan, PlanStream, ReduceOp, Shard, ShardLayout, SignalId, SignalKind, View,
@@ -220,7 +220,8 @@ impl WorldBuilder {
     fn collective(&mut self) {
         let ranks = self.plans.len();
         let root = self.rng.below(ranks);
-        let (permuted, op) = (self.rng.permutation(ranks), ReduceOp::Sum);
+        let permuted = self.rng.permutation(ranks);
+        let of = |of| CollectiveKind::new(of, root, ReduceOp::Sum);
         let kind = self.rng.below(6);
         for rank in 0..ranks {
             let stream = self.stream(rank);
@@ -229,24 +230,24 @@ impl WorldBuilder {
             let to = self.buffer(rank, ranks);
             let mut len = PIECE;
             let kind = match kind {
-                0 => CollectiveKind::Broadcast { root },
-                1 => CollectiveKind::Allreduce { op },
-                2 => CollectiveKind::Reduce { root, op },
+                0 => of(CommunicationType::Broadcast),
+                1 => of(CommunicationType::Allreduce),
+                2 => of(CommunicationType::Reduce),
                 3 => {
                     let recv_peer = permuted.iter().position(|it| *it == rank).unwrap_or(0);
-                    CollectiveKind::Permute { send_peer: permuted[rank], recv_peer }
+                    CollectiveKind::permute(permuted[rank], recv_peer)
                 }
                 4 => {
                     len *= ranks;
-                    CollectiveKind::Gather { root }
+                    of(CommunicationType::Gather)
                 }
                 _ => {
                     len *= ranks;
-                    CollectiveKind::Allgather
+                    of(CommunicationType::Allgather)
                 }
             };
-            let gets = match kind {
-                CollectiveKind::Reduce { .. } | CollectiveKind::Gather { .. } => rank == root,
+            let gets = match kind.of {
+                CommunicationType::Reduce | CommunicationType::Gather => rank == root,
                 _ => true,
             };
             let output = gets.then(|| View::contiguous(to, vec![len]));

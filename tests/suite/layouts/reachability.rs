@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use grammar::words::CommunicationType;
 use hir_plan::{Backend, CollectiveKind, Direction, InstKind, Plan, SignalId};
 
 /// The transitive closure of the order. Each instruction has a begin and an end of its memory accesses: nodes
@@ -166,14 +167,15 @@ impl Graph {
 /// Returns true if a member of a team receives data from another one.
 fn needs(kind: CollectiveKind, team: &[usize], me: usize, from: usize) -> bool {
     let me = team.iter().position(|it| *it == me);
-    match kind {
-        CollectiveKind::Broadcast { root } | CollectiveKind::Scatter { root } => from == root,
-        CollectiveKind::Gather { root } | CollectiveKind::Reduce { root, .. } => me == Some(root),
-        CollectiveKind::SendRecv { root } => from == root && me == Some(usize::from(root == 0)),
-        CollectiveKind::Permute { recv_peer, .. } => from == recv_peer,
-        CollectiveKind::Allgather
-        | CollectiveKind::Allreduce { .. }
-        | CollectiveKind::ReduceScatter { .. }
-        | CollectiveKind::AllToAll => true,
+    let is_root = |member| kind.root == member;
+    match kind.of {
+        CommunicationType::Broadcast | CommunicationType::Scatter => is_root(Some(from)),
+        CommunicationType::Gather | CommunicationType::Reduce => is_root(me),
+        CommunicationType::SendRecv => is_root(Some(from)) && me == Some(usize::from(from == 0)),
+        CommunicationType::CollectivePermute => kind.peers.is_some_and(|it| from == it.recv),
+        CommunicationType::Allgather
+        | CommunicationType::Allreduce
+        | CommunicationType::ReduceScatter
+        | CommunicationType::AllToAll => true,
     }
 }

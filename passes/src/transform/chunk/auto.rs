@@ -22,40 +22,10 @@ use crate::{
     transform::decompose_resharding::is_copy,
 };
 
-/// The kind of communication that a resharding statement is lowered to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum CommKind {
-    Allgather,
-    ReduceScatter,
-    Allreduce,
-    Reduce,
-    AllToAll,
-    Gather,
-    Scatter,
-    Broadcast,
-    SendRecv,
-}
-
-impl CommKind {
-    /// Returns the name for messages.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Allgather => "all-gather",
-            Self::ReduceScatter => "reduce-scatter",
-            Self::Allreduce => "all-reduce",
-            Self::Reduce => "reduction to other devices",
-            Self::AllToAll => "all-to-all",
-            Self::Gather => "gather",
-            Self::Scatter => "scatter",
-            Self::Broadcast => "broadcast",
-            Self::SendRecv => "transfer to another mesh",
-        }
-    }
-}
-
 /// A statement that moves data between devices, and how it can be split into chunks.
 pub(crate) struct CommCandidate {
-    pub(crate) kind: CommKind,
+    /// The communication to which the statement is lowered.
+    pub(crate) kind: CommunicationType,
     /// Whether the result is on another mesh than the operand.
     pub(crate) changes_mesh: bool,
     /// The number of devices of each team that communicates.
@@ -84,22 +54,12 @@ impl CommCandidate {
     /// communications.
     pub(crate) fn sent_bytes(&self, program: &Program) -> usize {
         let bytes = self.bytes(program);
-        let kind = match self.kind {
-            CommKind::Allgather => CommunicationType::Allgather,
-            CommKind::ReduceScatter => CommunicationType::ReduceScatter,
-            CommKind::AllToAll => CommunicationType::AllToAll,
-            CommKind::Scatter => CommunicationType::Scatter,
-            CommKind::Allreduce => CommunicationType::Allreduce,
-            CommKind::Reduce => CommunicationType::Reduce,
-            CommKind::Broadcast => CommunicationType::Broadcast,
-            CommKind::SendRecv => CommunicationType::SendRecv,
+        if self.kind == CommunicationType::Gather {
             // It is lowered to messages: each device sends its part to each device of the result.
-            CommKind::Gather => {
-                let receivers = program.tensors[self.tensor].mesh.devices.len();
-                return (bytes / self.devices.max(1)).saturating_mul(receivers);
-            }
-        };
-        let (sent, all) = kind.sent_part(self.devices);
+            let receivers = program.tensors[self.tensor].mesh.devices.len();
+            return (bytes / self.devices.max(1)).saturating_mul(receivers);
+        }
+        let (sent, all) = self.kind.sent_part(self.devices);
         bytes.saturating_mul(sent).div_ceil(all)
     }
 }
@@ -118,7 +78,10 @@ pub(super) fn auto_chunkings(program: &Program, most: i64) -> Vec<Chunking> {
     let shared = DimEquivalence::of(program);
     let exchanges = program.body().iter().flat_map(|stmt| comm_candidates(program, *stmt));
     let overlaps = |it: &CommCandidate| {
-        matches!(it.kind, CommKind::Allgather | CommKind::ReduceScatter | CommKind::Allreduce)
+        matches!(
+            it.kind,
+            CommunicationType::Allgather | CommunicationType::ReduceScatter | CommunicationType::Allreduce
+        )
     };
     exchanges
         .filter(overlaps)
@@ -165,12 +128,12 @@ fn copied(
         None | Some(ReshardStep::Local | ReshardStep::Slice) => return Vec::new(),
         Some(ReshardStep::Allgather { dim, device }) => {
             let devices = to.mesh.extent(device);
-            (CommKind::Allgather, vec![dim], devices, Some(devices as i64))
+            (CommunicationType::Allgather, vec![dim], devices, Some(devices as i64))
         }
         Some(ReshardStep::AllToAll { from: gone, to: new, device }) => {
             // Outer dimensions first, whose chunks are contiguous. Of the dimension that was sharded, a chunk is a part of what
             // each device has of the operand, and of the one that will be sharded, of what it has of the result.
-            let (kind, devices) = (CommKind::AllToAll, to.mesh.extent(device));
+            let (kind, devices) = (CommunicationType::AllToAll, to.mesh.extent(device));
             let ways = (0..to.dims.len()).filter_map(|at| match at {
                 _ if at == gone => Some(candidate(kind, arg, vec![at], devices, None)),
                 _ if at == new || is_free(at) => Some(candidate(kind, out, vec![at], devices, None)),
@@ -179,12 +142,16 @@ fn copied(
             return ways.collect();
         }
         Some(ReshardStep::AllToAllOfMeshes { .. }) => {
-            (CommKind::AllToAll, free(), to.mesh.devices.len(), None)
+            (CommunicationType::AllToAll, free(), to.mesh.devices.len(), None)
         }
-        Some(ReshardStep::Gather { .. }) => (CommKind::Gather, free(), from.mesh.devices.len(), None),
-        Some(ReshardStep::Scatter { .. }) => (CommKind::Scatter, free(), to.mesh.devices.len(), None),
-        Some(ReshardStep::Broadcast) => (CommKind::Broadcast, free(), to.mesh.devices.len(), None),
-        Some(ReshardStep::SendRecv) => (CommKind::SendRecv, free(), 2, None),
+        Some(ReshardStep::Gather { .. }) => {
+            (CommunicationType::Gather, free(), from.mesh.devices.len(), None)
+        }
+        Some(ReshardStep::Scatter { .. }) => {
+            (CommunicationType::Scatter, free(), to.mesh.devices.len(), None)
+        }
+        Some(ReshardStep::Broadcast) => (CommunicationType::Broadcast, free(), to.mesh.devices.len(), None),
+        Some(ReshardStep::SendRecv) => (CommunicationType::SendRecv, free(), 2, None),
     };
     vec![candidate(kind, out, dims, devices, count)]
 }
@@ -220,7 +187,7 @@ fn summed(
         })
     };
     if from.mesh != to.mesh {
-        return all(CommKind::Reduce, out, Vec::new(), None);
+        return all(CommunicationType::Reduce, out, Vec::new(), None);
     }
     if let Some((dim, device)) = reshard::scattered_piece(program, &kept, to) {
         let dim = maps.iter().position(|map| *map == DimMap::Parallel(dim))?;
@@ -230,13 +197,13 @@ fn summed(
         };
         let free_dims = (0..maps.len()).filter(|at| *at != dim && is_free(at)).collect();
         let count = Some(to.mesh.extent(device) as i64);
-        return all(CommKind::ReduceScatter, arg, vec![dim], count)
+        return all(CommunicationType::ReduceScatter, arg, vec![dim], count)
             .map(|it| CommCandidate { free_dims, ..it });
     }
     match reshard::step(program, &kept, to) {
         Some(ReshardStep::Local) => {
             let dims = (0..to.dims.len()).filter(|at| is_splittable(program, to, *at)).collect();
-            all(CommKind::Allreduce, out, dims, None)
+            all(CommunicationType::Allreduce, out, dims, None)
         }
         Some(
             ReshardStep::Slice
@@ -248,7 +215,7 @@ fn summed(
             | ReshardStep::AllToAllOfMeshes { .. }
             | ReshardStep::SendRecv,
         )
-        | None => all(CommKind::Reduce, out, Vec::new(), None),
+        | None => all(CommunicationType::Reduce, out, Vec::new(), None),
     }
 }
 

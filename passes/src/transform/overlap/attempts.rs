@@ -1,6 +1,9 @@
 //! The attempts to make a loop for one communication.
 
-use grammar::ir::{Program, StmtId};
+use grammar::{
+    ir::{Program, StmtId},
+    words::CommunicationType,
+};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
@@ -14,7 +17,7 @@ use crate::{
     },
     pass::{Arguments, Obstacle},
     transform::{
-        chunk::{self, Chunking, CommCandidate, CommKind, DEFAULT_COUNT, known_extent},
+        chunk::{self, Chunking, CommCandidate, DEFAULT_COUNT, known_extent},
         stream_parallel::{self, LoopFacts, LoopOptions, LoopPlan, StmtGroup},
         swizzle_stream,
     },
@@ -65,7 +68,7 @@ impl Attempts<'_> {
     /// Attempts chunks of equal size.
     fn equal(&mut self, stmt: StmtId, exchange: &CommCandidate) -> Result<(Program, String), Obstacle> {
         let loops = self.loops;
-        let is_alone = exchange.kind == CommKind::Allgather && !self.arguments.flag("share");
+        let is_alone = exchange.kind == CommunicationType::Allgather && !self.arguments.flag("share");
         let mut within = |reach, loops| self.attempt(reach, loops, (stmt, exchange));
         let alone = is_alone.then(|| within(Reach::BehindProduct, loops)).and_then(Result::ok);
         let found = alone.map_or_else(|| within(Reach::Everywhere, loops), Ok).or_else(|reason| {
@@ -144,7 +147,7 @@ pub(super) fn chunks_text(count: Option<i64>, condition: &str) -> String {
 
 /// Returns the ratio of the sizes of the chunks, if the options state one for this kind of communication.
 fn unequal_sizes(arguments: &Arguments, exchange: &CommCandidate) -> Option<Vec<u64>> {
-    arguments.counts("ratio").filter(|_| exchange.kind == CommKind::Allreduce)
+    arguments.counts("ratio").filter(|_| exchange.kind == CommunicationType::Allreduce)
 }
 
 /// Returns what a remark adds if the pass chooses the number of chunks of an axis whose extent is not a constant.

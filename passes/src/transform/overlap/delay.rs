@@ -24,7 +24,7 @@ use hir_ir::{blocks::any_stmt, streams::block_sets_stream};
 use crate::{
     analysis::memory_effects::{MemoryEffects, StmtEffects},
     pass::{Change, Remarks},
-    transform::chunk::{self, CommCandidate, CommKind},
+    transform::chunk::{self, CommCandidate},
 };
 
 /// Moves the readers of communications in the program's body.
@@ -151,7 +151,7 @@ impl Order<'_> {
         };
         let message = format!(
             "the {} of `{}` runs beside {}, behind which {moves}",
-            exchange.kind.name(),
+            exchange.kind.facts().phrase,
             program.tensor_name(exchange.subject),
             product_name(program, product),
         );
@@ -184,14 +184,9 @@ fn communicates(program: &Program, stmt: StmtId) -> bool {
 
 /// Returns the collective over the devices of one mesh that a statement is.
 fn collective(program: &Program, stmt: StmtId) -> Option<CommCandidate> {
-    chunk::comm_candidates(program, stmt).into_iter().next().filter(|it| match it.kind {
-        CommKind::Allgather | CommKind::ReduceScatter | CommKind::Allreduce | CommKind::AllToAll => true,
-        CommKind::Reduce
-        | CommKind::Gather
-        | CommKind::Scatter
-        | CommKind::Broadcast
-        | CommKind::SendRecv => false,
-    })
+    // Each device exchanges with each other one.
+    let is_symmetric = |it: &CommCandidate| !it.kind.is_rooted();
+    chunk::comm_candidates(program, stmt).into_iter().next().filter(is_symmetric)
 }
 
 /// Returns whether a statement takes the time of a matrix product or an attention.

@@ -3,7 +3,7 @@
 use std::{fs, io, path::Path};
 
 use grammar::{
-    algorithm_table::{ALGORITHMS, supports},
+    algorithm_table::ALGORITHMS,
     ir::Program,
     words::{Algorithm, CommunicationType},
 };
@@ -11,7 +11,7 @@ use grammar::{
 use super::{
     super::{
         entries::RUNS,
-        programs::{Call, Collective, call_with_output, repeated_call},
+        programs::{Call, call_with_output, repeated_call},
         result_of, write_batch,
     },
     Comparison, KINDS, Measured, NCCL, Time, text_of,
@@ -58,21 +58,6 @@ pub struct Job {
     trials: Vec<Trial>,
 }
 
-/// Returns the largest size at which an algorithm is measured: packets send more than the data, and with `one-shot` each rank reads all
-/// inputs of an all-reduce.
-fn most_bytes(algorithm: Algorithm, kind: CommunicationType) -> u64 {
-    match algorithm {
-        Algorithm::OneShotLl | Algorithm::TwoShotLl => 2 << 20,
-        Algorithm::OneShotLl128 | Algorithm::TwoShotLl128 => 16 << 20,
-        Algorithm::OneShot if kind == CommunicationType::Allreduce => 16 << 20,
-        Algorithm::OneShot
-        | Algorithm::Nccl
-        | Algorithm::TwoShot
-        | Algorithm::OneShotCopy
-        | Algorithm::TwoShotCopy => u64::MAX,
-    }
-}
-
 /// Returns the jobs for a team of all ranks. `is_quick`: the smallest size only, with few runs.
 pub fn jobs(ranks: usize, is_quick: bool) -> Vec<Job> {
     let sizes: Vec<u64> = (13..=if is_quick { 13 } else { 26 }).map(|it| 1 << it).collect();
@@ -86,10 +71,10 @@ pub fn jobs(ranks: usize, is_quick: bool) -> Vec<Job> {
         }
     };
     let mut trials = Vec::new();
-    for (kind, (_, word, _)) in KINDS.iter().enumerate() {
-        for (algorithm, _) in ALGORITHMS.iter().filter(|(it, _)| supports(*it, *word)) {
-            let trial = |bytes, purpose| Trial { kind, algorithm: *algorithm, bytes, purpose };
-            let fits = |it: &&u64| **it <= most_bytes(*algorithm, *word);
+    for (kind, (word, _)) in KINDS.iter().enumerate() {
+        for facts in ALGORITHMS.iter().filter(|it| it.kinds.contains(word)) {
+            let trial = |bytes, purpose| Trial { kind, algorithm: facts.algorithm, bytes, purpose };
+            let fits = |it: &&u64| **it <= facts.most_measured_bytes(*word);
             trials.extend(sizes.iter().filter(fits).map(|it| trial(*it, Purpose::Time(calls(*it)))));
             let compared = COMPARED.iter().filter(fits).take(if is_quick { 1 } else { 2 });
             trials.extend(compared.map(|it| trial(*it, Purpose::Bits)));
@@ -104,8 +89,8 @@ pub fn jobs(ranks: usize, is_quick: bool) -> Vec<Job> {
     let mut all = vec![job(format!("{ranks}"), Vec::new(), None, trials)];
     for (at, ([algorithm, protocol], [name, short])) in NCCL.into_iter().enumerate() {
         // Trees only sum to all ranks.
-        let kinds = KINDS.iter().enumerate().filter(|(_, it)| it.2.is_some());
-        let kinds = kinds.filter(|(_, it)| name == "ring" || it.0 == Collective::Allreduce);
+        let kinds = KINDS.iter().enumerate().filter(|(_, it)| it.1.is_some());
+        let kinds = kinds.filter(|(_, it)| name == "ring" || it.0 == CommunicationType::Allreduce);
         let trials = kinds.flat_map(|(kind, _)| {
             let trial = move |it: &u64| Trial {
                 kind,
@@ -160,7 +145,7 @@ impl Job {
         for (number, it) in self.trials.iter().enumerate() {
             let result = result_of(folder, number, &self.program(it));
             let team = self.ranks;
-            let (word, algorithm, size) = (KINDS[it.kind].1.text(), it.algorithm.text(), text_of(it.bytes));
+            let (word, algorithm, size) = (KINDS[it.kind].0.text(), it.algorithm.text(), text_of(it.bytes));
             let verdict = result["verdict"].as_str().unwrap_or("not run");
             match it.purpose {
                 Purpose::Time(calls) => match result["median_us"].as_f64() {
@@ -223,7 +208,7 @@ mod tests {
             for (number, it) in job.trials.iter().enumerate() {
                 // Programs of other versions are not counted.
                 let us = if it.algorithm == Algorithm::OneShotLl { 3.0 } else { 5.0 };
-                let code = match (it.purpose, KINDS[it.kind].1, it.algorithm) {
+                let code = match (it.purpose, KINDS[it.kind].0, it.algorithm) {
                     (Purpose::Bits, CommunicationType::Allreduce, Algorithm::OneShotLl) => 3,
                     (Purpose::Bits, CommunicationType::Allgather, Algorithm::OneShot) => 5,
                     _ => 0,

@@ -11,7 +11,7 @@ impl Measured {
     pub fn report(&self) -> String {
         let mut text = String::new();
         for team in self.teams() {
-            for (kind, (_, word, _)) in KINDS.iter().enumerate() {
+            for (kind, (word, _)) in KINDS.iter().enumerate() {
                 let names = |it: &Time| {
                     let nccl =
                         it.nccl.and_then(|at| NCCL.get(at)).map(|(_, it)| format!(" ({} {})", it[0], it[1]));
@@ -26,8 +26,8 @@ impl Measured {
             }
         }
         for team in self.teams() {
-            for (kind, (_, word, _)) in KINDS.iter().enumerate() {
-                for (algorithm, _) in ALGORITHMS {
+            for (kind, (word, _)) in KINDS.iter().enumerate() {
+                for algorithm in ALGORITHMS.map(|it| it.algorithm) {
                     if let Some(known) = self.known_of_bits(team, kind, algorithm) {
                         let _ = writeln!(
                             text,

@@ -31,7 +31,7 @@ impl Measured {
     pub fn rules(&self, defaults: &str) -> String {
         let mut rules = String::new();
         for team in self.teams() {
-            for (kind, (_, word, _)) in KINDS.iter().enumerate() {
+            for (kind, (word, _)) in KINDS.iter().enumerate() {
                 let own = |it: &Time| {
                     let is_chosen = it.nccl.is_none() && !self.is_wrong(team, kind, it.algorithm);
                     is_chosen.then_some(it.algorithm)
@@ -63,7 +63,7 @@ impl Measured {
     pub fn nccl_lines(&self) -> String {
         let mut lines = "# collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff\n".to_owned();
         for team in self.teams() {
-            for (kind, (_, _, name)) in KINDS.iter().enumerate() {
+            for (kind, (_, name)) in KINDS.iter().enumerate() {
                 let Some(name) = name else { continue };
                 let nccl = |it: &Time| (it.algorithm == Algorithm::Nccl).then_some(it.nccl);
                 let all = self.by_size(team, kind, nccl);

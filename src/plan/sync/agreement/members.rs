@@ -3,7 +3,7 @@
 use grammar::attr::{self, AttrName};
 
 use super::{Amount, Fault, Post, Side, amount_text};
-use crate::{Backend, CollectiveKind, Plan, algorithm::chosen_algorithm, sync::report_text};
+use crate::{Backend, Plan, algorithm::chosen_algorithm, sync::report_text};
 
 /// Returns the first disagreement in a collective. `members` are the parts of all members, in team order;
 /// `name` is the name of the collective in messages.
@@ -68,13 +68,13 @@ impl Team<'_> {
             return Some(self.disagree((lead, it), None, label, (message, help)));
         }
         let what = self.describe(it);
-        if let (Some(one), Some(two)) = (lead.kind.root(), it.kind.root())
+        if let (Some(one), Some(two)) = (lead.kind.root, it.kind.root)
             && one != two
         {
             let message = format!(
                 "{name}, {what}: the ranks use different roots: member {one} on rank {theirs}, member {two} on rank {mine}"
             );
-            let label = |it: &Post| format!("{} on rank {}", it.kind.root().unwrap_or_default(), it.at.rank);
+            let label = |it: &Post| format!("{} on rank {}", it.kind.root.unwrap_or_default(), it.at.rank);
             let help = "use the same root on all ranks of the team";
             return Some(self.disagree((lead, it), Some(attr::ROOT.name()), label, (message, help)));
         }
@@ -110,9 +110,8 @@ impl Team<'_> {
     fn check_permutation(&self) -> Option<Fault> {
         let Self { plans, name, members, .. } = *self;
         let (me, from) = members.iter().enumerate().find_map(|(me, it)| {
-            let CollectiveKind::Permute { recv_peer, .. } = it.kind else { return None };
-            let CollectiveKind::Permute { send_peer, .. } = members.get(recv_peer)?.kind else { return None };
-            (send_peer != me).then_some((me, recv_peer))
+            let from = it.kind.peers?.recv;
+            (members.get(from)?.kind.peers?.send != me).then_some((me, from))
         })?;
         let (it, giver) = (&members[me], members[from].at.rank);
         let message = format!(

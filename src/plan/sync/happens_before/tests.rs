@@ -2,6 +2,8 @@
 
 use std::ops::ControlFlow;
 
+use grammar::words::CommunicationType;
+
 use super::{InstRef, Occurrence, OrderError, World, walk, walk_ignoring};
 use crate::{
     Backend, Collective, CollectiveKind, Communicator, Direction, Inst, InstKind, Number, P2pGroup, P2pOp,
@@ -119,7 +121,7 @@ fn without_its_wait_nothing_orders_two_streams() -> Result<(), OrderError> {
 #[test]
 fn queues_follow_postings_and_streams_follow_waits() -> Result<(), OrderError> {
     let op = ReduceOp::Sum;
-    let post = |work| collective(CollectiveKind::Allreduce { op }, work, Some(1));
+    let post = |work| collective(CollectiveKind::new(CommunicationType::Allreduce, 0, op), work, Some(1));
     let code = vec![
         (0, fill()),
         (0, post(0)),
@@ -208,22 +210,22 @@ fn known(
 
 #[test]
 fn members_wait_for_those_whose_data_they_get() -> Result<(), OrderError> {
-    use CollectiveKind::*;
-    let op = ReduceOp::Sum;
+    use CommunicationType::*;
+    let of = |of, root| CollectiveKind::new(of, root, ReduceOp::Sum);
     let all = |_| Some(3);
     let one = |member| move |rank| (rank == member).then_some(3);
-    assert_eq!(known(|_| Broadcast { root: 1 }, all)?, ["01", "1", "12"]);
-    assert_eq!(known(|_| Scatter { root: 1 }, all)?, ["01", "1", "12"]);
-    assert_eq!(known(|_| Gather { root: 1 }, one(1))?, ["0", "012", "2"]);
-    assert_eq!(known(|_| Reduce { root: 2, op }, one(2))?, ["0", "1", "012"]);
-    for kind in [Allgather, Allreduce { op }, ReduceScatter { op }, AllToAll] {
+    assert_eq!(known(|_| of(Broadcast, 1), all)?, ["01", "1", "12"]);
+    assert_eq!(known(|_| of(Scatter, 1), all)?, ["01", "1", "12"]);
+    assert_eq!(known(|_| of(Gather, 1), one(1))?, ["0", "012", "2"]);
+    assert_eq!(known(|_| of(Reduce, 2), one(2))?, ["0", "1", "012"]);
+    for kind in [Allgather, Allreduce, ReduceScatter, AllToAll].map(|it| of(it, 0)) {
         assert_eq!(known(|_| kind, all)?, ["012", "012", "012"]);
         // No data arrives if there is nothing to send.
         assert_eq!(known(|_| kind, |_| Some(0))?, ["0", "1", "2"]);
     }
-    let ring = |rank| Permute { send_peer: (rank + 1) % 3, recv_peer: (rank + 2) % 3 };
+    let ring = |rank| CollectiveKind::permute((rank + 1) % 3, (rank + 2) % 3);
     assert_eq!(known(ring, all)?, ["02", "01", "12"]);
-    assert_eq!(known(|_| SendRecv { root: 0 }, one(1))?, ["0", "01", "2"]);
+    assert_eq!(known(|_| of(SendRecv, 0), one(1))?, ["0", "01", "2"]);
     Ok(())
 }
 
