@@ -150,7 +150,6 @@ fn renumber(kind: &mut InstKind, (events, works, signals): (u32, u32, u32), numb
         | InstKind::ShareMemHandles { .. }
         | InstKind::Barrier
         | InstKind::Reshard(_)
-        | InstKind::OpaqueCall(_)
         | InstKind::ReadOutputs => (),
     }
 }

@@ -65,18 +65,9 @@ impl InstKind {
                 visit(Access { rank: to.rank, ..write(&to.view) });
             }
             Self::Fill { to, .. } | Self::Iota { to, .. } | Self::Constant { to, .. } => visit(write(to)),
-            Self::Gemm(it) => {
-                [&it.a, &it.b].into_iter().chain(&it.bias).for_each(|it| visit(read(it)));
-                visit(write(&it.out));
-            }
-            Self::Attention(it) => {
-                it.operands().for_each(|it| visit(read(it)));
-                it.results().for_each(|it| visit(write(it)));
-            }
-            Self::Routine(it) => {
-                it.inputs.iter().for_each(|it| visit(read(it)));
-                it.outs.iter().for_each(|it| visit(write(it)));
-            }
+            crate::computation_insts!() => self.computation().into_iter().for_each(|it| {
+                it.visit_views(&mut |view, is_write| visit(Access { rank, view, is_write }));
+            }),
             Self::Map { args, out, .. } => {
                 for it in args {
                     if let Arg::View(view) = it {
@@ -84,10 +75,6 @@ impl InstKind {
                     }
                 }
                 visit(write(out));
-            }
-            Self::Reduce(it) => {
-                visit(read(&it.input));
-                visit(write(&it.out));
             }
             Self::PeerReduce { parts, out, .. } => {
                 parts.iter().for_each(|it| visit(Access { rank: it.rank, ..read(&it.view) }));
@@ -107,10 +94,6 @@ impl InstKind {
                 it.operands.iter().filter_map(|it| it.view.as_ref()).for_each(|it| visit(read(it)));
                 it.result.view.iter().for_each(|it| visit(write(it)));
             }
-            Self::OpaqueCall(it) => {
-                it.inputs.iter().for_each(|it| visit(read(it)));
-                it.outputs.iter().for_each(|it| visit(write(it)));
-            }
             Self::Alloc { zeroed, .. } => zeroed.iter().for_each(|it| visit(write(it))),
             crate::ordering_insts!() => (),
         }
@@ -123,19 +106,9 @@ impl InstKind {
         match self {
             Self::Copy { from, to } => [from, to].into_iter().for_each(|it| change(it.rank, &mut it.view)),
             Self::Fill { to, .. } | Self::Iota { to, .. } | Self::Constant { to, .. } => own(to),
-            Self::Gemm(it) => {
-                [&mut it.a, &mut it.b, &mut it.out].into_iter().chain(&mut it.bias).for_each(own);
+            crate::computation_insts!() => {
+                self.computation_mut().into_iter().for_each(|it| it.change_views(&mut own));
             }
-            Self::Attention(it) => {
-                let views = [&mut it.query, &mut it.key, &mut it.value, &mut it.out].into_iter();
-                views
-                    .chain(&mut it.bias)
-                    .chain(&mut it.mask)
-                    .chain(&mut it.keep)
-                    .chain(&mut it.logsumexp)
-                    .for_each(own);
-            }
-            Self::Routine(it) => it.inputs.iter_mut().chain(&mut it.outs).for_each(own),
             Self::Map { args, out, .. } => {
                 for it in args {
                     if let Arg::View(view) = it {
@@ -144,7 +117,6 @@ impl InstKind {
                 }
                 own(out);
             }
-            Self::Reduce(it) => [&mut it.input, &mut it.out].into_iter().for_each(own),
             Self::PeerReduce { parts, out, .. } => {
                 own(out);
                 parts.iter_mut().for_each(|it| change(it.rank, &mut it.view));
@@ -158,7 +130,6 @@ impl InstKind {
                     .filter_map(|it| it.view.as_mut())
                     .for_each(own);
             }
-            Self::OpaqueCall(it) => it.inputs.iter_mut().chain(&mut it.outputs).for_each(own),
             Self::Alloc { zeroed, .. } => zeroed.iter_mut().for_each(|it| own(it)),
             crate::ordering_insts!() => (),
         }

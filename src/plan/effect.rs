@@ -1,32 +1,10 @@
 //! The effect of an instruction on the synchronization of ranks, hosts and streams, and the class of its
 //! cost. `access` describes its reads and writes.
 
-use super::{Communication, CommunicatorNo, EventNo, InstKind, MemHandle, Reshard, SignalId, WorkNo};
-
-/// What an instruction spends its time on, on the stream that executes it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum CostClass {
-    /// Nothing of its own: the instruction orders others, allocates, or posts a communication, which runs on a
-    /// queue.
-    Ordering,
-    /// Writes the memory of one rank, without arithmetic. A copy may read from or write to a peer.
-    DataMovement,
-    /// Reduces the data of peers, sets a signal of a peer or waits for one.
-    PeerAccess,
-    /// Computes.
-    Compute,
-}
-
-/// The cost of an instruction, for reports and estimates.
-#[derive(Clone, Copy, Debug)]
-pub struct CostInfo {
-    /// What the instruction spends its time on.
-    pub class: CostClass,
-    /// The name in timing reports; `None` if the instruction takes no time on a stream.
-    pub label: Option<&'static str>,
-    /// The number of products or elements that are summed into one element.
-    pub reduction_len: usize,
-}
+use super::{
+    Communication, CommunicatorNo, CostClass, CostInfo, EventNo, InstKind, MemHandle, Reshard, SignalId,
+    WorkNo,
+};
 
 /// The effect of an instruction on synchronization.
 #[derive(Clone, Copy, Debug)]
@@ -115,7 +93,7 @@ impl InstKind {
     /// Returns the effect of the instruction on synchronization.
     pub fn effect(&self) -> SyncEffect<'_> {
         match self {
-            crate::local_insts!() | Self::OpaqueCall(_) => SyncEffect::Compute,
+            crate::local_insts!() => SyncEffect::Compute,
             Self::Collective(it) => SyncEffect::Post(Communication::Collective(it)),
             Self::P2pGroup(it) => SyncEffect::Post(Communication::P2pGroup(it)),
             Self::Wait { work } => SyncEffect::Wait(*work),
@@ -133,6 +111,7 @@ impl InstKind {
 
     /// Returns the cost of the instruction.
     pub fn cost_info(&self) -> CostInfo {
+        let nothing = CostInfo { class: CostClass::Ordering, label: None, reduction_len: 1 };
         let cost = |class, word| CostInfo { class, label: Some(word), reduction_len: 1 };
         match self {
             Self::Copy { .. } => cost(CostClass::DataMovement, "copy"),
@@ -140,19 +119,8 @@ impl InstKind {
             Self::Iota { .. } => cost(CostClass::DataMovement, "iota"),
             Self::Constant { .. } => cost(CostClass::DataMovement, "constant"),
             Self::Alloc { zeroed: Some(_), .. } => cost(CostClass::DataMovement, "zero"),
-            Self::Gemm(it) => CostInfo { reduction_len: it.depth(), ..cost(CostClass::Compute, "gemm") },
-            Self::Attention(it) => {
-                CostInfo { reduction_len: it.longest_sum(), ..cost(CostClass::Compute, "sdpa") }
-            }
-            Self::Routine(it) => {
-                CostInfo { reduction_len: it.longest_sum(), ..cost(CostClass::Compute, it.name()) }
-            }
+            crate::computation_insts!() => self.computation().map_or(nothing, |it| it.cost_info()),
             Self::Map { op, .. } => cost(CostClass::Compute, op.name()),
-            Self::OpaqueCall(_) => cost(CostClass::Compute, "opaque_call"),
-            Self::Reduce(it) => {
-                let summed = it.axes.iter().map(|axis| it.input.shape[*axis]).product();
-                CostInfo { reduction_len: summed, ..cost(CostClass::Compute, "reduce") }
-            }
             Self::PeerReduce { parts, .. } => {
                 CostInfo { reduction_len: parts.len(), ..cost(CostClass::PeerAccess, "peer_reduce") }
             }
@@ -168,7 +136,7 @@ impl InstKind {
             | Self::Barrier
             | Self::HostWait { .. }
             | Self::Reshard(_)
-            | Self::ReadOutputs => CostInfo { class: CostClass::Ordering, label: None, reduction_len: 1 },
+            | Self::ReadOutputs => nothing,
         }
     }
 
@@ -183,7 +151,7 @@ impl InstKind {
         match self {
             Self::Collective(it) => Some((&mut it.communicator, &mut it.work)),
             Self::P2pGroup(it) => Some((&mut it.communicator, &mut it.work)),
-            crate::local_insts!() | Self::OpaqueCall(_) | Self::Reshard(_) | crate::ordering_insts!() => None,
+            crate::local_insts!() | Self::Reshard(_) | crate::ordering_insts!() => None,
         }
     }
 }

@@ -5,8 +5,12 @@
 
 mod attention;
 mod communication;
+mod computation;
+mod gemm;
 mod number;
+mod opaque_call;
 mod peer_collective;
+mod reduce;
 mod routine;
 
 use std::{fmt, sync::Arc};
@@ -21,8 +25,12 @@ pub use attention::Attention;
 pub use communication::{
     Collective, CollectiveKind, Direction, MemHandle, P2pGroup, P2pOp, PermutePeers, SignalId, SignalKind,
 };
+pub use computation::{Computation, CostClass, CostInfo};
+pub use gemm::Gemm;
 pub use number::{Number, prints_without_exponent};
+pub use opaque_call::OpaqueCall;
 pub use peer_collective::{PacketFormat, PeerCollective, PeerPhases, Phase, Transfer};
+pub use reduce::Reduce;
 pub use routine::{GroupedDim, Routine, RoutineKind};
 
 /// A communicator: a backend and a team.
@@ -231,7 +239,7 @@ macro_rules! ordering_insts {
     };
 }
 
-/// The instructions that compute or copy, without `OpaqueCall` and `Reshard`, as a pattern like the one above.
+/// The instructions that compute or copy, without `Reshard`, as a pattern like the one above.
 #[macro_export]
 macro_rules! local_insts {
     () => {
@@ -240,12 +248,9 @@ macro_rules! local_insts {
             | $crate::InstKind::Fill { .. }
             | $crate::InstKind::Iota { .. }
             | $crate::InstKind::Constant { .. }
-            | $crate::InstKind::Gemm(_)
-            | $crate::InstKind::Attention(_)
-            | $crate::InstKind::Routine(_)
             | $crate::InstKind::Map { .. }
-            | $crate::InstKind::Reduce(_)
             | $crate::InstKind::PeerReduce { .. }
+            | $crate::computation_insts!()
     };
 }
 
@@ -256,59 +261,6 @@ pub enum Arg {
     View(View),
     /// The same value for every element.
     Number(Number),
-}
-
-/// A call of code that the text does not contain: a kernel, or a HostUnit. It reads its inputs and writes its outputs as a
-/// whole.
-#[derive(Clone, Debug, PartialEq)]
-pub struct OpaqueCall {
-    /// What the text does not contain, for messages.
-    pub code: String,
-    /// The inputs on this rank.
-    pub inputs: Vec<View>,
-    /// The outputs on this rank.
-    pub outputs: Vec<View>,
-}
-
-/// A matrix product: `out[b…, m, n] = Σₖ a[b…, m, k] · b[b…, k, n] + bias[b…, m, n]`. All views have the same
-/// batch dimensions.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Gemm {
-    /// The left operand `[b…, m, k]`.
-    pub a: View,
-    /// The right operand `[b…, k, n]`.
-    pub b: View,
-    /// Added before the result is rounded. It has the shape of the result.
-    pub bias: Option<View>,
-    /// The result `[b…, m, n]`.
-    pub out: View,
-}
-
-impl Gemm {
-    /// Returns the number of products that are summed into one element.
-    pub fn depth(&self) -> usize {
-        self.a.shape.last().copied().unwrap_or(1)
-    }
-
-    /// Returns the number of multiplications. It saturates instead of overflowing.
-    pub fn multiplications(&self) -> usize {
-        self.out.len().saturating_mul(self.depth())
-    }
-}
-
-/// A reduction of `input` along `axes`, starting from `init`. `out` has the remaining axes, in order.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Reduce {
-    /// The reduction operation.
-    pub op: ReduceOp,
-    /// The initial value.
-    pub init: Number,
-    /// The operand.
-    pub input: View,
-    /// The axes of the operand that are reduced, ascending.
-    pub axes: Vec<usize>,
-    /// The result.
-    pub out: View,
 }
 
 /// A reduction operation.
@@ -334,6 +286,24 @@ pub enum ReduceOp {
     Or,
     /// Bitwise exclusive or.
     Xor,
+}
+
+impl ReduceOp {
+    /// Returns the notation of plans.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Sum => "sum",
+            Self::Product => "product",
+            Self::Min => "min",
+            Self::Max => "max",
+            Self::FMin => "fmin",
+            Self::FMax => "fmax",
+            Self::Avg => "avg",
+            Self::And => "and",
+            Self::Or => "or",
+            Self::Xor => "xor",
+        }
+    }
 }
 
 impl From<RedOp> for ReduceOp {

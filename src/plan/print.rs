@@ -7,9 +7,10 @@ use std::fmt::Write;
 use grammar::collective::Members;
 
 use super::{
-    Arg, CollectiveKind, Direction, GroupedDim, Inst, InstKind, Number, PacketFormat, PeerPhases, Plan,
-    ReduceOp, RoutineKind, SignalId, SignalKind, View, ViewOnRank, inst::team_text,
+    Arg, CollectiveKind, Direction, Inst, InstKind, PacketFormat, PeerPhases, Plan, SignalId, SignalKind,
+    View, ViewOnRank, inst::team_text,
 };
+use crate::computation_insts;
 use frees::free_lines;
 
 /// Returns the text of the plan of one rank, with one line for each instruction.
@@ -71,58 +72,21 @@ pub fn inst_text(plan: &Plan, inst: &Inst) -> String {
             format!("alloc {}.b{buffer} {} {}{zero}", it.name, it.len, it.dtype.short_name())
         }
         InstKind::Copy { from, to } => format!("copy {} <- {}", place(to), place(from)),
-        InstKind::Fill { to, value } => format!("fill {} <- {}", view(to), number(*value)),
+        InstKind::Fill { to, value } => format!("fill {} <- {}", view(to), value.plan_text()),
         InstKind::Iota { to, start, step } => format!("iota {} <- {start}, step {step}", view(to)),
         InstKind::Constant { to, bytes } => format!("constant {} <- {} bytes", view(to), bytes.len()),
-        InstKind::Gemm(it) => {
-            let bias = it.bias.as_ref().map_or(String::new(), |bias| format!(" + {}", view(bias)));
-            format!("gemm {} <- {} x {}{bias}", view(&it.out), view(&it.a), view(&it.b))
-        }
-        InstKind::OpaqueCall(it) => {
-            let list = |views: &[View]| views.iter().map(view).collect::<Vec<_>>().join(", ");
-            format!("opaque_call {} <- {}", list(&it.outputs), list(&it.inputs))
-        }
-        InstKind::Attention(it) => {
-            let list = |views: Vec<&View>| views.into_iter().map(view).collect::<Vec<_>>().join(", ");
-            let part = |word: &str, it: &Option<View>| {
-                it.as_ref().map_or(String::new(), |it| format!(", {word} {}", view(it)))
-            };
-            format!(
-                "sdpa {} <- {}{}{}{}{}, scale {}",
-                list(it.results().collect()),
-                list(vec![&it.query, &it.key, &it.value]),
-                part("bias", &it.bias),
-                part("mask", &it.mask),
-                part("dropout", &it.keep),
-                if it.is_causal { ", causal" } else { "" },
-                number(Number::Float(it.scale))
-            )
-        }
-        InstKind::Routine(it) => {
-            let list = |views: &[View]| views.iter().map(view).collect::<Vec<_>>().join(", ");
-            format!("{} {} <- {}{}", it.name(), list(&it.outs), list(&it.inputs), routine_options(it.kind))
-        }
+        kind @ computation_insts!() => kind.computation().map(|it| it.text(&view)).unwrap_or_default(),
         InstKind::Map { op, args, out } => {
             let arg = |arg: &Arg| match arg {
                 Arg::View(it) => view(it),
-                Arg::Number(it) => number(*it),
+                Arg::Number(it) => it.plan_text(),
             };
             let args: Vec<String> = args.iter().map(arg).collect();
             format!("map {} <- {} {}", view(out), op.name(), args.join(", "))
         }
-        InstKind::Reduce(it) => {
-            let init = number(it.init);
-            format!(
-                "reduce {} <- {} {} over {:?} from {init}",
-                view(&it.out),
-                reduce(it.op),
-                view(&it.input),
-                it.axes
-            )
-        }
         InstKind::PeerReduce { op, parts, out } => {
             let parts: Vec<String> = parts.iter().map(place).collect();
-            format!("peer_reduce {} <- {} {}", view(out), reduce(*op), parts.join(", "))
+            format!("peer_reduce {} <- {} {}", view(out), op.word(), parts.join(", "))
         }
         InstKind::Collective(it) => {
             let communicator = &plan.communicators[it.communicator as usize];
@@ -197,14 +161,6 @@ fn extents(shape: &[usize]) -> String {
     format!("[{}]", extents.join(","))
 }
 
-fn number(value: Number) -> String {
-    match value {
-        Number::Int(value) => value.to_string(),
-        Number::Float(value) => value.to_string(),
-        Number::Bool(value) => value.to_string(),
-    }
-}
-
 fn signal_text(signal: SignalId) -> String {
     let meaning = match signal.kind {
         SignalKind::Ready => "ready",
@@ -228,23 +184,8 @@ fn signal_text(signal: SignalId) -> String {
     format!("{meaning}{team}{} rank{}->rank{}", signal.index, signal.from, signal.to)
 }
 
-fn reduce(op: ReduceOp) -> &'static str {
-    match op {
-        ReduceOp::Sum => "sum",
-        ReduceOp::Product => "product",
-        ReduceOp::Min => "min",
-        ReduceOp::Max => "max",
-        ReduceOp::FMin => "fmin",
-        ReduceOp::FMax => "fmax",
-        ReduceOp::Avg => "avg",
-        ReduceOp::And => "and",
-        ReduceOp::Or => "or",
-        ReduceOp::Xor => "xor",
-    }
-}
-
 fn kind(kind: CollectiveKind) -> String {
-    let op = kind.op.map_or(String::new(), |op| format!(" {}", reduce(op)));
+    let op = kind.op.map_or(String::new(), |op| format!(" {}", op.word()));
     let root = kind.root.map_or(String::new(), |root| format!(" root={root}"));
     let peers = kind.peers.map_or(String::new(), |it| format!(" to={} from={}", it.send, it.recv));
     format!("{}{op}{root}{peers}", kind.op_name().to_lowercase())
@@ -262,20 +203,5 @@ impl CollectiveKind {
         let way = if self.of.facts().from == Members::Root { "from" } else { "to" };
         let root = self.root.map_or(String::new(), |root| format!(" {way} member {root}"));
         format!("{}{op}{root}", self.op_name())
-    }
-}
-
-fn routine_options(kind: RoutineKind) -> String {
-    match kind {
-        RoutineKind::Gather { dim, first: None } => format!(", dim {dim}"),
-        RoutineKind::Gather { dim, first: Some(first) } => format!(", dim {dim}, part from {first}"),
-        RoutineKind::Scatter { dim, accumulates: false } => format!(", dim {dim}"),
-        RoutineKind::Scatter { dim, accumulates: true } => format!(", dim {dim}, add"),
-        RoutineKind::Sort { dim, is_descending: false } => format!(", dim {dim}"),
-        RoutineKind::Sort { dim, is_descending: true } => format!(", dim {dim}, descending"),
-        RoutineKind::Scan { dim, op } => format!(", dim {dim}, {}", reduce(op)),
-        RoutineKind::GroupedGemm(GroupedDim::Rows) => ", groups of rows".to_owned(),
-        RoutineKind::GroupedGemm(GroupedDim::Depth) => ", groups of terms".to_owned(),
-        RoutineKind::GroupedGemm(GroupedDim::Columns) => ", groups of columns".to_owned(),
     }
 }

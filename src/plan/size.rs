@@ -39,7 +39,7 @@ impl Plan {
 
 /// Returns the size of the heap allocations of an instruction, in bytes.
 fn heap(kind: &InstKind) -> usize {
-    let mut bytes = 0;
+    let mut bytes = kind.computation().map_or(0, |it| it.own_bytes());
     kind.visit_accesses(0, &mut |it| bytes += BLOCK + size_of::<ViewOnRank>() + view(it.view));
     if let InstKind::Constant { bytes: elements, .. } = kind {
         bytes += elements.len() / Arc::strong_count(elements);
@@ -52,19 +52,7 @@ fn heap(kind: &InstKind) -> usize {
                 let body = it.body.iter().map(|it| size_of::<InstKind>() + heap(it));
                 shards.chain(body).sum::<usize>() + it.buffers.len() * size_of::<Buffer>()
             }
-            InstKind::OpaqueCall(it) => it.code.len(),
-            // These own nothing more on the heap.
-            crate::local_insts!()
-            | InstKind::Collective(_)
-            | InstKind::P2pGroup(_)
-            | InstKind::Wait { .. }
-            | InstKind::Signal { .. }
-            | InstKind::WaitSignal { .. }
-            | InstKind::RecordEvent { .. }
-            | InstKind::WaitEvent { .. }
-            | InstKind::Barrier
-            | InstKind::HostWait { .. }
-            | InstKind::ReadOutputs => 0,
+            _ => 0,
         }
 }
 

@@ -40,9 +40,6 @@ fn inst_work(rank: usize, kind: &InstKind) -> u64 {
     let mut elements: u64 = 0;
     kind.visit_accesses(rank, &mut |it| elements = elements.saturating_add(it.view.len() as u64));
     let work = match kind {
-        InstKind::Gemm(it) => elements.saturating_add(it.multiplications() as u64 / PRODUCTS),
-        InstKind::Routine(it) => elements.saturating_add(it.multiplications() as u64 / PRODUCTS),
-        InstKind::Attention(it) => elements.saturating_add(it.multiplications() as u64 / PRODUCTS),
         // The first member of the team computes the whole result, for all of them.
         InstKind::Reshard(it) if it.team.first() == Some(&rank) => {
             let whole = it.buffers.iter().map(|it| it.len as u64);
@@ -50,7 +47,10 @@ fn inst_work(rank: usize, kind: &InstKind) -> u64 {
             whole.chain(body).fold(elements, u64::saturating_add)
         }
         _ if kind.cost_info().class == CostClass::DataMovement => elements / COPIES,
-        _ => elements,
+        _ => {
+            let multiplications = kind.computation().map_or(0, |it| it.multiplications());
+            elements.saturating_add(multiplications as u64 / PRODUCTS)
+        }
     };
     work.saturating_add(INSTRUCTION)
 }

@@ -323,15 +323,18 @@ fn apply_change(plans: &[Plan], change: Change, rng: &mut Rng) -> Option<(World,
         }
         Change::Slice | Change::Count => {
             let lens: Vec<usize> = plans[rank].buffers.iter().map(|it| it.len).collect();
-            let view = random_view(&mut plans[rank].code[inst].kind, rank, rng)?;
-            if change == Change::Count {
-                let dim = view.shape.iter().position(|it| *it > 1)?;
-                view.shape[dim] -= 1;
-            } else {
-                let (first, last) = view.bounds()?;
-                let room = lens.get(view.buffer as usize)?.checked_sub(last - first)?;
-                view.offset = rng.below(room);
-            }
+            let place = rng.below(usize::MAX);
+            change_random_view(&mut plans[rank].code[inst].kind, rank, rng, |view| {
+                if change == Change::Count {
+                    let dim = view.shape.iter().position(|it| *it > 1)?;
+                    view.shape[dim] -= 1;
+                } else {
+                    let (first, last) = view.bounds()?;
+                    let room = lens.get(view.buffer as usize)?.checked_sub(last - first)?;
+                    view.offset = place.checked_rem(room)?;
+                }
+                Some(())
+            })?;
         }
     }
     Some((World::new(plans), what))
@@ -387,39 +390,27 @@ fn is_applicable(change: Change, kind: &InstKind, streams: usize, world: usize) 
     }
 }
 
-/// Returns a random view of an instruction on its own rank.
-fn random_view<'p>(kind: &'p mut InstKind, rank: usize, rng: &mut Rng) -> Option<&'p mut View> {
-    match kind {
-        InstKind::Copy { from, to } => {
-            let mut mine = [from, to].into_iter().filter(|it| it.rank == rank);
-            let skipped = rng.below(2);
-            mine.nth(skipped).map(|it| &mut it.view)
+/// Changes a random view of an instruction on its own rank.
+fn change_random_view(
+    kind: &mut InstKind,
+    rank: usize,
+    rng: &mut Rng,
+    change: impl FnOnce(&mut View) -> Option<()>,
+) -> Option<()> {
+    let views = kind.accesses(rank).iter().filter(|it| it.rank == rank).count();
+    let mut chosen = (views > 0).then(|| rng.below(views))?;
+    let mut change = Some(change);
+    let mut changed = None;
+    kind.change_views(rank, |owner, view| {
+        if owner == rank
+            && let Some(next) = chosen.checked_sub(1)
+        {
+            chosen = next;
+        } else if owner == rank
+            && let Some(change) = change.take()
+        {
+            changed = change(view);
         }
-        InstKind::Fill { to, .. } | InstKind::Constant { to, .. } => Some(&mut **to),
-        InstKind::Gemm(it) => Some(if rng.below(2) == 0 { &mut it.a } else { &mut it.out }),
-        InstKind::OpaqueCall(it) => it.outputs.first_mut(),
-        InstKind::Attention(it) => Some(if rng.below(2) == 0 { &mut it.query } else { &mut it.out }),
-        InstKind::Routine(it) => {
-            if rng.below(2) == 0 {
-                it.inputs.first_mut()
-            } else {
-                it.outs.first_mut()
-            }
-        }
-        InstKind::Map { out, .. } => Some(&mut **out),
-        InstKind::Reduce(it) => Some(&mut it.out),
-        InstKind::PeerReduce { out, .. } => Some(&mut **out),
-        InstKind::Collective(it) => match rng.below(2) {
-            0 => it.input.as_mut(),
-            _ => it.output.as_mut(),
-        },
-        InstKind::P2pGroup(it) => {
-            let side = rng.below(it.ops.len());
-            it.ops.get_mut(side).map(|it| &mut it.view)
-        }
-        InstKind::Alloc { .. }
-        | InstKind::Iota { .. }
-        | InstKind::Reshard(_)
-        | hir_plan::ordering_insts!() => None,
-    }
+    });
+    changed
 }

@@ -118,11 +118,7 @@ fn constants(inst: &Inst) -> Vec<Number> {
         InstKind::Alloc { .. }
         | InstKind::Copy { .. }
         | InstKind::Constant { .. }
-        | InstKind::Gemm(_)
-        | InstKind::OpaqueCall(_)
-        | InstKind::Routine(_)
-        | InstKind::Attention(_)
-        | InstKind::Reduce(_)
+        | hir_plan::computation_insts!()
         | InstKind::PeerReduce { .. }
         | InstKind::Collective(_)
         | InstKind::P2pGroup(_)

@@ -6,7 +6,7 @@ use crate::{
     executable::LogicalStream,
     kernels::{exchanged_bytes, reads_base, routine_launch},
 };
-use hir_plan::{Inst, InstKind, Routine, RoutineKind, ViewOnRank};
+use hir_plan::{Computation, Inst, InstKind, Routine, RoutineKind, ViewOnRank};
 
 impl ExecutableBuilder<'_> {
     pub(super) fn lower_routine(

@@ -1,5 +1,6 @@
 //! The operands and results of an attention.
 
+use super::{Computation, Number, computation::list};
 use crate::View;
 
 /// An attention on views of one rank.
@@ -44,19 +45,63 @@ impl Attention {
         [&self.out].into_iter().chain(&self.logsumexp)
     }
 
-    /// Returns the number of scores of a row, and of columns of the query: how many terms the longest sum has.
-    pub fn longest_sum(&self) -> usize {
-        self.keys().max(self.query.shape.last().copied().unwrap_or(1))
-    }
-
-    /// Returns the number of multiplications, without regard to a mask: each element of the query and of the result
-    /// takes one for each key. It saturates instead of overflowing.
-    pub fn multiplications(&self) -> usize {
-        self.query.len().saturating_add(self.out.len()).saturating_mul(self.keys())
-    }
-
     /// Returns the number of keys of a row of the query.
     fn keys(&self) -> usize {
         self.value.shape.iter().rev().nth(1).copied().unwrap_or(1)
+    }
+}
+
+impl Computation for Attention {
+    fn name(&self) -> &'static str {
+        "sdpa"
+    }
+
+    fn text(&self, view: &dyn Fn(&View) -> String) -> String {
+        let part = |word: &str, it: &Option<View>| {
+            it.as_ref().map_or(String::new(), |it| format!(", {word} {}", view(it)))
+        };
+        format!(
+            "sdpa {} <- {}{}{}{}{}, scale {}",
+            list(self.results(), view),
+            list([&self.query, &self.key, &self.value], view),
+            part("bias", &self.bias),
+            part("mask", &self.mask),
+            part("dropout", &self.keep),
+            if self.is_causal { ", causal" } else { "" },
+            Number::Float(self.scale).plan_text()
+        )
+    }
+
+    fn visit_views<'p>(&'p self, visit: &mut dyn FnMut(&'p View, bool)) {
+        self.operands().for_each(|it| visit(it, false));
+        self.results().for_each(|it| visit(it, true));
+    }
+
+    fn change_views(&mut self, change: &mut dyn FnMut(&mut View)) {
+        let views = [&mut self.query, &mut self.key, &mut self.value, &mut self.out].into_iter();
+        views
+            .chain(&mut self.bias)
+            .chain(&mut self.mask)
+            .chain(&mut self.keep)
+            .chain(&mut self.logsumexp)
+            .for_each(change);
+    }
+
+    /// The number of scores of a row, or of columns of the query.
+    fn longest_sum(&self) -> usize {
+        self.keys().max(self.query.shape.last().copied().unwrap_or(1))
+    }
+
+    /// Without regard to a mask: each element of the query and of the result takes one for each key.
+    fn multiplications(&self) -> usize {
+        self.query.len().saturating_add(self.out.len()).saturating_mul(self.keys())
+    }
+
+    fn part_of_multiplications(&self) -> f64 {
+        if self.is_causal { 0.5 } else { 1.0 }
+    }
+
+    fn tensor_core_operand(&self) -> Option<&View> {
+        Some(&self.query)
     }
 }

@@ -16,6 +16,17 @@ pub enum Number {
     Bool(bool),
 }
 
+impl Number {
+    /// Returns the notation of plans.
+    pub(crate) fn plan_text(self) -> String {
+        match self {
+            Self::Int(value) => value.to_string(),
+            Self::Float(value) => value.to_string(),
+            Self::Bool(value) => value.to_string(),
+        }
+    }
+}
+
 impl From<Value> for Number {
     fn from(value: Value) -> Self {
         match value {

@@ -1,5 +1,6 @@
 //! Computations whose elements are at places that depend on other elements: indexing, sorting, grouped products; and scans.
 
+use super::{Computation, computation::list};
 use crate::{ReduceOp, View};
 
 /// A routine on views of one rank.
@@ -65,9 +66,8 @@ pub enum GroupedDim {
     Columns,
 }
 
-impl Routine {
-    /// Returns the name in plans and reports.
-    pub fn name(&self) -> &'static str {
+impl Computation for Routine {
+    fn name(&self) -> &'static str {
         match self.kind {
             RoutineKind::Gather { .. } => "gather",
             RoutineKind::Scatter { .. } => "scatter",
@@ -77,8 +77,41 @@ impl Routine {
         }
     }
 
-    /// Returns the number of multiplications of a grouped product. It saturates instead of overflowing.
-    pub fn multiplications(&self) -> usize {
+    fn text(&self, view: &dyn Fn(&View) -> String) -> String {
+        let options = match self.kind {
+            RoutineKind::Gather { dim, first: None } => format!(", dim {dim}"),
+            RoutineKind::Gather { dim, first: Some(first) } => format!(", dim {dim}, part from {first}"),
+            RoutineKind::Scatter { dim, accumulates: false } => format!(", dim {dim}"),
+            RoutineKind::Scatter { dim, accumulates: true } => format!(", dim {dim}, add"),
+            RoutineKind::Sort { dim, is_descending: false } => format!(", dim {dim}"),
+            RoutineKind::Sort { dim, is_descending: true } => format!(", dim {dim}, descending"),
+            RoutineKind::Scan { dim, op } => format!(", dim {dim}, {}", op.word()),
+            RoutineKind::GroupedGemm(GroupedDim::Rows) => ", groups of rows".to_owned(),
+            RoutineKind::GroupedGemm(GroupedDim::Depth) => ", groups of terms".to_owned(),
+            RoutineKind::GroupedGemm(GroupedDim::Columns) => ", groups of columns".to_owned(),
+        };
+        format!("{} {} <- {}{options}", self.name(), list(&self.outs, view), list(&self.inputs, view))
+    }
+
+    fn visit_views<'p>(&'p self, visit: &mut dyn FnMut(&'p View, bool)) {
+        self.inputs.iter().for_each(|it| visit(it, false));
+        self.outs.iter().for_each(|it| visit(it, true));
+    }
+
+    fn change_views(&mut self, change: &mut dyn FnMut(&mut View)) {
+        self.inputs.iter_mut().chain(&mut self.outs).for_each(change);
+    }
+
+    fn moved_bytes(&self, bytes: &dyn Fn(&View) -> f64) -> f64 {
+        let written = self.outs.iter().map(bytes).sum::<f64>();
+        // A gather reads those elements of its source that it selects.
+        let most = if matches!(self.kind, RoutineKind::Gather { .. }) { written } else { f64::INFINITY };
+        let [source, others @ ..] = self.inputs.as_slice() else { return 0.0 };
+        let read = bytes(source).min(most) + others.iter().map(bytes).sum::<f64>();
+        read + written
+    }
+
+    fn multiplications(&self) -> usize {
         let depth = self.inputs.first().and_then(|it| it.shape.last()).copied().unwrap_or(0);
         let out = self.outs.first().map_or(0, View::len);
         match self.kind {
@@ -94,8 +127,7 @@ impl Routine {
         }
     }
 
-    /// Returns how many terms the longest sum has.
-    pub fn longest_sum(&self) -> usize {
+    fn longest_sum(&self) -> usize {
         match self.kind {
             RoutineKind::GroupedGemm(_) => {
                 self.inputs.first().and_then(|it| it.shape.last()).copied().unwrap_or(1)

@@ -15,7 +15,7 @@ use super::{
     misses::{CACHE_BYTES, Misses},
     work::{Contention, Work, WorkKind, work_of},
 };
-use crate::{Buffer, Communication, Inst, InstKind, Plan, Reshard, RoutineKind, Shard, View};
+use crate::{Buffer, Communication, Computation, Inst, InstKind, Plan, Reshard, Shard, View};
 
 /// Floating-point operations of a matrix product in a microsecond, for 16-bit operands.
 const HALF_FLOPS: f64 = 690e6;
@@ -244,30 +244,12 @@ fn computation(buffers: &[Buffer], kind: &InstKind) -> f64 {
     // A broadcast dimension is read once.
     let bytes = |view: &View| (view.distinct_len() as f64) * dtype(view).size() as f64;
     match kind {
-        InstKind::Gemm(it) => {
-            let flops = 2.0 * it.multiplications() as f64;
-            let rate = if dtype(&it.a).size() <= 2 { HALF_FLOPS } else { FULL_FLOPS };
-            let memory = [&it.a, &it.b, &it.out].into_iter().map(bytes).sum::<f64>() / MEMORY_BYTES;
-            KERNEL.max(flops / rate).max(memory)
-        }
-        InstKind::Attention(it) => {
-            let masked = if it.is_causal { 0.5 } else { 1.0 };
-            let flops = 2.0 * it.multiplications() as f64 * masked;
-            let rate = if dtype(&it.query).size() <= 2 { HALF_FLOPS } else { FULL_FLOPS };
-            let memory = it.operands().chain(it.results()).map(bytes).sum::<f64>() / MEMORY_BYTES;
-            KERNEL.max(flops / rate).max(memory)
-        }
-        InstKind::Routine(it) => {
-            let flops = 2.0 * it.multiplications() as f64;
-            let written = it.outs.iter().map(bytes).sum::<f64>();
-            // A gather reads those elements of its source that it selects.
-            let most = if matches!(it.kind, RoutineKind::Gather { .. }) { written } else { f64::INFINITY };
-            let [source, others @ ..] = it.inputs.as_slice() else { return KERNEL };
-            let read = bytes(source).min(most) + others.iter().map(bytes).sum::<f64>();
-            KERNEL.max(flops / FULL_FLOPS).max((read + written) / MEMORY_BYTES)
-        }
+        crate::computation_insts!() => kind.computation().map_or(0.0, |it| {
+            let flops = 2.0 * it.multiplications() as f64 * it.part_of_multiplications();
+            let rate = if it.uses_tensor_cores(buffers) { HALF_FLOPS } else { FULL_FLOPS };
+            KERNEL.max(flops / rate).max(it.moved_bytes(&bytes) / MEMORY_BYTES)
+        }),
         InstKind::Map { .. }
-        | InstKind::Reduce(_)
         | InstKind::Fill { .. }
         | InstKind::Iota { .. }
         | InstKind::Constant { .. }
@@ -278,9 +260,7 @@ fn computation(buffers: &[Buffer], kind: &InstKind) -> f64 {
             kind.visit_accesses(0, &mut |it| accessed += bytes(it.view));
             KERNEL.max(accessed / MEMORY_BYTES)
         }
-        InstKind::OpaqueCall(_) | InstKind::Collective(_) | InstKind::P2pGroup(_) | InstKind::Reshard(_) => {
-            KERNEL
-        }
+        InstKind::Collective(_) | InstKind::P2pGroup(_) | InstKind::Reshard(_) => KERNEL,
         InstKind::Alloc { zeroed: None, .. } | crate::ordering_insts!() => 0.0,
     }
 }

@@ -70,23 +70,8 @@ pub fn work_of(plan: &Plan, at: usize) -> Option<Work> {
     }
     let inst = &plan.code[at];
     let bytes = |view: &View| bytes(plan, view);
-    let all =
-        |accesses: &[Access<'_>]| accesses.iter().map(|it| accessed_bytes(plan, it.view)).sum::<usize>();
+    let all = |accesses: &[Access<'_>]| all_bytes(plan, accesses);
     match &inst.kind {
-        InstKind::Gemm(it) => {
-            let [.., rows, columns] = it.out.shape.as_slice() else { return None };
-            let batch = it.out.len() / (rows * columns).max(1);
-            let extents = [batch * rows, *columns, it.depth()].map(|it| it.max(1) as f64);
-            Some(Work { kind: WorkKind::Product(dtype(plan, &it.a)), extents: extents.to_vec() })
-        }
-        InstKind::Attention(it) => {
-            let [batch @ .., queries, width] = it.query.shape.as_slice() else { return None };
-            let keys = it.key.shape.iter().rev().nth(1).copied().unwrap_or(1);
-            let extents = [batch.iter().product(), *queries, keys].map(|it| it.max(1) as f64);
-            let (dtype, is_causal) = (dtype(plan, &it.query), it.is_causal);
-            let kind = WorkKind::Attention { dtype, width: *width, is_causal };
-            Some(Work { kind, extents: extents.to_vec() })
-        }
         InstKind::Copy { from, to } => {
             let kind = match (from.rank == plan.rank, to.rank == plan.rank) {
                 (true, true) => WorkKind::Copy,
@@ -104,7 +89,6 @@ pub fn work_of(plan: &Plan, at: usize) -> Option<Work> {
         | InstKind::Alloc { zeroed: Some(_), .. } => {
             Work::of_bytes(WorkKind::Elementwise, all(&inst.kind.accesses(plan.rank)))
         }
-        InstKind::Reduce(_) => Work::of_bytes(WorkKind::Reduction, all(&inst.kind.accesses(plan.rank))),
         InstKind::PeerReduce { .. } => {
             let accesses = inst.kind.accesses(plan.rank);
             match remote_bytes(plan, &accesses) {
@@ -125,11 +109,32 @@ pub fn work_of(plan: &Plan, at: usize) -> Option<Work> {
             };
             Work::of_bytes(WorkKind::Nccl(kind), (traffic.bytes as f64 * traffic.bus_factor) as usize)
         }
-        InstKind::Routine(_)
-        | InstKind::OpaqueCall(_)
-        | InstKind::Reshard(_)
-        | InstKind::Alloc { zeroed: None, .. }
-        | crate::ordering_insts!() => None,
+        kind @ crate::computation_insts!() => work_of_computation(plan, kind),
+        InstKind::Reshard(_) | InstKind::Alloc { zeroed: None, .. } | crate::ordering_insts!() => None,
+    }
+}
+
+/// Returns the work of an instruction that computes; `None` if no table describes it.
+fn work_of_computation(plan: &Plan, kind: &InstKind) -> Option<Work> {
+    match kind {
+        InstKind::Gemm(it) => {
+            let [.., rows, columns] = it.out.shape.as_slice() else { return None };
+            let batch = it.out.len() / (rows * columns).max(1);
+            let extents = [batch * rows, *columns, it.depth()].map(|it| it.max(1) as f64);
+            Some(Work { kind: WorkKind::Product(dtype(plan, &it.a)), extents: extents.to_vec() })
+        }
+        InstKind::Attention(it) => {
+            let [batch @ .., queries, width] = it.query.shape.as_slice() else { return None };
+            let keys = it.key.shape.iter().rev().nth(1).copied().unwrap_or(1);
+            let extents = [batch.iter().product(), *queries, keys].map(|it| it.max(1) as f64);
+            let (dtype, is_causal) = (dtype(plan, &it.query), it.is_causal);
+            let kind = WorkKind::Attention { dtype, width: *width, is_causal };
+            Some(Work { kind, extents: extents.to_vec() })
+        }
+        InstKind::Reduce(_) => {
+            Work::of_bytes(WorkKind::Reduction, all_bytes(plan, &kind.accesses(plan.rank)))
+        }
+        _ => None,
     }
 }
 
@@ -175,6 +180,10 @@ fn remote_bytes(plan: &Plan, accesses: &[Access<'_>]) -> usize {
     let size = accesses.iter().find(|it| it.rank == plan.rank);
     let size = size.map_or(1, |it| plan.buffers[it.view.buffer as usize].dtype.size());
     accesses.iter().filter(|it| it.rank != plan.rank).map(|it| it.view.len() * size).sum()
+}
+
+fn all_bytes(plan: &Plan, accesses: &[Access<'_>]) -> usize {
+    accesses.iter().map(|it| accessed_bytes(plan, it.view)).sum()
 }
 
 /// Returns the bytes of memory that a kernel accesses: a broadcast dimension is read once.
