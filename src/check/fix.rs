@@ -41,6 +41,7 @@ use super::{
     race_side::RaceSide,
     removal::leaders,
 };
+use hir_ir::search::Budget;
 use hir_plan::World;
 use key::FindingKey;
 pub use limit::FixLimit;
@@ -87,7 +88,7 @@ pub fn fix(text: &str, number: usize, checks: Checks, plan: Planner<'_>) -> FixR
         number,
         checks: checks.of_faults(),
         plan,
-        instructions: Cell::new(0),
+        instructions: Cell::new(Budget::new(MAX_INSTRUCTIONS + 1)),
         limit: Cell::new(None),
     };
     let Some(mut state) = session.check_text(NumberedLines::of(text)) else { return unchanged() };
@@ -159,8 +160,8 @@ struct FixSession<'a> {
     number: usize,
     checks: Checks,
     plan: Planner<'a>,
-    /// Total number of instructions of all texts that were tried.
-    instructions: Cell<usize>,
+    /// Counts the instructions of all texts that were tried.
+    instructions: Cell<Budget>,
     /// The bound because of which an edit of this round was not tried.
     limit: Cell<Option<FixLimit>>,
 }
@@ -233,6 +234,10 @@ impl CheckedText {
             chosen.filter_map(|(at, _)| findings[at].race().map(|it| *it.0))
         };
         shown(true).chain(shown(false)).chain(self.found.races.iter().copied()).collect()
+    }
+
+    fn instruction_count(&self) -> usize {
+        self.plans.iter().map(|it| it.code.len()).sum()
     }
 
     /// Returns true if every read was compared with the preceding writes and reads only written elements.
@@ -349,7 +354,7 @@ impl FixSession<'_> {
 
     /// Returns the bound that no further text of a round may be tried for.
     fn reached_limit(&self, round: &Round<'_>) -> Option<FixLimit> {
-        if self.instructions.get() > MAX_INSTRUCTIONS {
+        if self.instructions.get().is_spent() {
             Some(FixLimit::Instructions)
         } else {
             (round.attempts.len() >= MAX_ATTEMPTS).then_some(FixLimit::Attempts)
@@ -386,27 +391,27 @@ impl FixSession<'_> {
     /// Returns the edited text if it parses to the same program plus the edit.
     fn attempt_text(&self, state: &CheckedText, applied: &EditedText) -> Option<CheckedText> {
         let next = self.check_text(applied.lines.apply(&state.text.lines))?;
-        let instructions: usize = next.plans.iter().map(|it| it.code.len()).sum();
-        self.instructions.set(self.instructions.get() + instructions);
+        let mut instructions = self.instructions.get();
+        instructions.spend(next.instruction_count());
+        self.instructions.set(instructions);
         applied.changes_nothing_else(&state.text.program, &next.text).then_some(next)
     }
 
-    /// Removes those of the inserted lines `tried` that other edits make redundant, as far as the number of instructions `left` allows. A line
+    /// Removes those of the inserted lines `tried` that other edits make redundant, as far as the number of instructions `budget` allows. A line
     /// that uses a captured stream is removed before the capture.
     fn remove_redundant_lines(
         &self,
         state: &mut CheckedText,
         changes: &mut Vec<Change>,
-        (tried, mut left): (&[u32], usize),
+        (tried, mut budget): (&[u32], usize),
     ) {
         if changes.len() < 2 {
             return;
         }
         let is_tried = |it: &Change| it.is_insertion() && tried.contains(&it.line_id);
         for at in (0..changes.len()).rev().filter(|at| is_tried(&changes[*at])).collect::<Vec<_>>() {
-            let instructions: usize = state.plans.iter().map(|it| it.code.len()).sum();
-            let Some(after) = left.checked_sub(instructions) else { return };
-            left = after;
+            let Some(left) = budget.checked_sub(state.instruction_count()) else { return };
+            budget = left;
             let without = self.check_text(state.text.lines.without_lines(&[changes[at].line_id]));
             if let Some(next) = without.filter(|it| it.keys.is_subset(&state.keys)) {
                 *state = next;

@@ -4,9 +4,10 @@
 //! The package is a part of the tools of hir, and its items change with them. The library is the package `hir`.
 //!
 //! `dataflow` is the one solver: it follows a program forward or backward through branches and loops. `streams` is the analysis of the
-//! current stream over it. `blocks` visits nested blocks. `build` makes programs and parts of them.
+//! current stream over it. `blocks` visits nested blocks. `build` makes programs and parts of them. `search` is what searches for better programs have in common.
 
 pub mod blocks;
 pub mod build;
 pub mod dataflow;
+pub mod search;
 pub mod streams;

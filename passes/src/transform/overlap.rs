@@ -53,6 +53,7 @@ use grammar::{
     span::Span,
     words::CommunicationType,
 };
+use hir_ir::search::Budget;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
@@ -131,7 +132,7 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
     arguments.check_names(program)?;
     let mut change = Change::Unchanged;
     let loops = LoopOptions::of(arguments)?.reading_loops(!arguments.flag("share"));
-    let mut examined = 0;
+    let mut examined = Budget::new(MAX_EXAMINED + 1);
     let mut comms: Vec<(StmtId, Vec<CommCandidate>)> =
         program.body().iter().map(|stmt| (*stmt, chunk::comm_candidates(program, *stmt))).collect();
     let subjects: Vec<_> = comms.iter().filter_map(|it| Some(vec![it.1.first()?.subject])).collect();
@@ -164,10 +165,10 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
             continue;
         }
         let attempted = check_requested(arguments, exchange).and_then(|()| {
-            if let Some(reason) = reasons.get(&stmt).filter(|_| examined > MAX_EXAMINED_AGAIN) {
+            if let Some(reason) = reasons.get(&stmt).filter(|_| examined.spent() > MAX_EXAMINED_AGAIN) {
                 return Err(reason.clone());
             }
-            if examined > MAX_EXAMINED {
+            if examined.is_spent() {
                 return Err(format!(
                     "the attempts for the communications before it have examined {MAX_EXAMINED} statements, the limit of `overlap`"
                 ).into());

@@ -50,7 +50,7 @@ impl FixSession<'_> {
     /// Adds those edits to `joined` that remove their races together.
     fn join(&self, state: &CheckedText, mut edits: Vec<&ProposedEdit>, joined: &mut JoinedEdits) {
         // What is left of the budget is for single edits.
-        while !edits.is_empty() && self.instructions.get() <= MAX_INSTRUCTIONS / 2 {
+        while !edits.is_empty() && self.instructions.get().spent() <= MAX_INSTRUCTIONS / 2 {
             let all = joined.with(state, &edits);
             match self.effect(state, &all) {
                 Effect::Helps(next) => {

@@ -1,5 +1,7 @@
 //! Chooses for one communication after the other, with what is chosen for the others.
 
+use hir_ir::search;
+
 use super::{
     Candidate, EQUAL,
     choices::{CHOICES, Choice, Strategy},
@@ -38,7 +40,7 @@ pub(super) fn improved(
     let mut best = best.clone();
     let mut tried = vec![Tried::default(); communications.len()];
     let count = communications.len().max(1) as f64;
-    for _ in 0..SWEEPS {
+    search::while_it_helps(SWEEPS, || {
         let mut changed = false;
         for (communication, tried) in communications.iter().zip(&mut tried) {
             let Some((tensor, now)) = communication.tensor.as_ref().zip(best.choices.of(communication))
@@ -72,10 +74,8 @@ pub(super) fn improved(
                 (best, changed) = (it, true);
             }
         }
-        if !changed {
-            break;
-        }
-    }
+        changed
+    });
     (best, tried)
 }
 

@@ -38,6 +38,7 @@ use std::str::FromStr;
 
 use grammar::{codes::Code, count_text, diagnostic::Diagnostic, ir::Program, source::Source};
 use hir_check::Checks;
+use hir_ir::search::Budget;
 use hir_plan::{World, timeline::shipped};
 use passes::{Arguments, Catalog, Change, OptionKind, OptionSpec, Pass, PassCall, Pipeline, Remarks};
 use rustc_hash::FxHashMap;
@@ -139,10 +140,10 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
             );
             remarks.note(header, message, format!("the hosts are those of `{}`", found.machine));
         }
-        let Found { tried, left_out, error, .. } = found;
-        let budget = match left_out {
+        let (tried, error) = (found.budget.spent(), found.error);
+        let budget = match found.budget.left_out() {
             0 => String::new(),
-            _ => format!(" (`auto.budget` leaves out {left_out})"),
+            left_out => format!(" (`auto.budget` leaves out {left_out})"),
         };
         remarks.note(
             header,
@@ -230,9 +231,8 @@ struct Found {
     candidates: Vec<Candidate>,
     /// For each communication, what was tried for it alone.
     tried_for: Vec<Tried>,
-    /// The number of ways that were tried, and of those that the budget leaves out.
-    tried: usize,
-    left_out: usize,
+    /// How many ways were tried, and how many the budget leaves out.
+    budget: Budget,
     /// The number of combinations that the hosts of the machine cannot run.
     unreachable: usize,
     /// The typical error of an estimate, relative to the time: a gain within it is not known to be one.
@@ -276,15 +276,13 @@ fn candidates(
     let hosts = machine.machine.hosts.as_ref();
     let has = |it: &Choice| is_choice(it, communications) && (!it.by_host || hosts.is_some());
     let per_host = hosts.map_or(0, |it| it.gpus_per_host);
-    let (mut unreachable, mut tried, mut left_out) = (0, 0, 0);
+    let (mut unreachable, mut budget) = (0, Budget::new(budget));
     // What was estimated, by the text of the lowered program: its number, and its time.
     let mut known: FxHashMap<String, (usize, f64)> = FxHashMap::default();
     let mut estimate = |choices: Choices| {
-        if tried == budget {
-            left_out += 1;
+        if !budget.admits(1) {
             return None;
         }
-        tried += 1;
         let passes = choices.passes(per_host);
         let (rewritten, world) = lowered(program, &passes)?;
         if !machine.can_run(&world) {
@@ -320,7 +318,7 @@ fn candidates(
             candidates.insert(0, better);
         }
     }
-    Ok(Found { candidates, tried_for, tried, left_out, unreachable, error, machine: machine.name })
+    Ok(Found { candidates, tried_for, budget, unreachable, error, machine: machine.name })
 }
 
 /// Orders candidates, those that split least first, by preference. `error` is the typical error of an estimate, relative to the time.

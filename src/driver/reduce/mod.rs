@@ -29,6 +29,7 @@ use grammar::{
     span::LineIndex,
 };
 
+use hir_ir::search::{self, Budget};
 use hir_plan::World;
 
 /// A program and its canonical text.
@@ -73,9 +74,9 @@ impl Candidate {
     }
 }
 
-/// The number of programs that are proposed but not tested and that count as one test: most of their time is that of
-/// printing and reading.
-const PROPOSALS_PER_TEST: usize = 4;
+/// The units of the budget that a test takes. A program that is proposed but not tested takes one: most of its time is that of printing
+/// and reading.
+const UNITS_PER_TEST: usize = 4;
 
 /// The largest number of items that are edited one by one from the start.
 const MAX_SINGLE: usize = 64;
@@ -107,7 +108,8 @@ pub fn reduce(
     progress: &mut dyn FnMut(&Candidate, usize),
 ) -> ShrinkResult {
     let tried = HashSet::from([start.text.clone()]);
-    let mut reducer = Reducer { best: start, goal, tried, tests: 0, untested: 0, most_tests };
+    let budget = Budget::new(most_tests.saturating_mul(UNITS_PER_TEST));
+    let mut reducer = Reducer { best: start, goal, tried, tests: 0, budget };
     // Numbers shrink first, because that makes all later tests cheaper.
     let steps: &[fn(&mut Reducer<'_>) -> bool] = &[
         shrink::shrink_numbers,
@@ -120,18 +122,18 @@ pub fn reduce(
         edits::shrink_header,
         edits::canonicalize,
     ];
-    let mut helped = true;
-    while helped && !reducer.is_budget_spent() {
-        helped = false;
+    search::while_it_helps(usize::MAX, || {
+        let mut helped = false;
         for step in steps {
             if step(&mut reducer) {
                 helped = true;
                 progress(&reducer.best, reducer.tests);
             }
         }
-    }
-    let stopped = reducer.is_budget_spent();
-    ShrinkResult { candidate: reducer.best, tests: reducer.tests, hit_limit: stopped }
+        helped && !reducer.budget.is_spent()
+    });
+    let hit_limit = reducer.budget.is_spent();
+    ShrinkResult { candidate: reducer.best, tests: reducer.tests, hit_limit }
 }
 
 /// The state of a reduction.
@@ -140,25 +142,18 @@ struct Reducer<'t> {
     goal: &'t dyn InterestingnessTest,
     tried: HashSet<String>,
     tests: usize,
-    /// The number of programs that were proposed and not tested.
-    untested: usize,
-    most_tests: usize,
+    budget: Budget,
 }
 
 impl Reducer<'_> {
-    fn is_budget_spent(&self) -> bool {
-        self.tests + self.untested / PROPOSALS_PER_TEST >= self.most_tests
-    }
-
     /// Applies an edit, and keeps the result if it is still interesting.
     fn attempt(&mut self, edit: &dyn Fn(&mut Program)) -> bool {
-        if self.is_budget_spent() {
+        if !self.budget.admits(1) {
             return false;
         }
         let mut program = self.best.program.clone();
         edit(&mut program);
         edits::drop_unreferenced(&mut program);
-        self.untested += 1;
         let text = print(&program);
         if self.tried.contains(&text) {
             return false;
@@ -167,7 +162,7 @@ impl Reducer<'_> {
         if !self.tried.insert(candidate.text.clone()) || !self.goal.is_worth_testing(&self.best, &program) {
             return false;
         }
-        self.untested -= 1;
+        self.budget.spend(UNITS_PER_TEST - 1);
         self.tests += 1;
         let kept = self.goal.is_interesting(&candidate);
         if kept {

@@ -9,6 +9,7 @@ pub mod alternatives;
 pub mod given_values;
 
 use crate::session::Report;
+use hir_ir::search;
 use hir_process::exit::Exit;
 
 /// Number of measurements of each pipeline.
@@ -88,7 +89,7 @@ impl MeasuredPipeline {
 
 /// Returns the fastest pipeline, if one was measured.
 pub fn fastest(all: &[MeasuredPipeline]) -> Option<&MeasuredPipeline> {
-    sorted(all).into_iter().next().filter(|it| it.time().is_some())
+    search::best(all, |it| it.time()).map(|it| it.0)
 }
 
 /// Returns the exit code of the job: that of the first pipeline that was run and failed, or success if one was measured,

@@ -67,7 +67,7 @@ const GRAMMAR: &[Layer] = &[
     ("lib", ALL),
 ];
 
-const IR: &[Layer] = &[("blocks build", &[]), ("dataflow", BEFORE), ("streams", BEFORE), ("lib", ALL)];
+const IR: &[Layer] = &[("blocks build search", &[]), ("dataflow", BEFORE), ("streams", BEFORE), ("lib", ALL)];
 
 const PASSES: &[Layer] = &[
     ("error pass second_thread", &[]),

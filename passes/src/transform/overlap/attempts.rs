@@ -4,6 +4,7 @@ use grammar::{
     ir::{Program, StmtId},
     words::CommunicationType,
 };
+use hir_ir::search::{self, Budget};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
@@ -28,7 +29,7 @@ pub(super) struct Attempts<'p> {
     pub(super) program: &'p Program,
     pub(super) shared: &'p DimEquivalence,
     /// The number of statements that attempts have examined.
-    pub(super) examined: &'p mut usize,
+    pub(super) examined: &'p mut Budget,
     pub(super) arguments: &'p Arguments,
     pub(super) loops: LoopOptions,
 }
@@ -44,25 +45,18 @@ impl Attempts<'_> {
         stmt: StmtId,
         ways: &[CommCandidate],
     ) -> Result<(Program, String), Obstacle> {
-        let mut first = None;
-        for exchange in ways {
-            let attempted = match unequal_sizes(self.arguments, exchange) {
-                Some(ratio) => self.unequal(Sizes::Ratio(&ratio), exchange),
-                None => self.equal(stmt, exchange).or_else(|reason| match exchange.count {
-                    Some(_) => Err(reason),
-                    None => {
-                        let sizes = Sizes::Shorter(most_chunks(self.arguments));
-                        let (rewritten, chunks) = self.unequal(sizes, exchange).map_err(|_| reason)?;
-                        Ok((rewritten, format!("{chunks}, of which the last is shorter")))
-                    }
-                }),
-            };
-            match attempted {
-                Ok(found) => return Ok(found),
-                Err(reason) => _ = first.get_or_insert(reason),
-            }
-        }
-        Err(first.unwrap_or_else(|| "it has no dimension that can be split into chunks".into()))
+        let judge = |exchange: &CommCandidate| match unequal_sizes(self.arguments, exchange) {
+            Some(ratio) => self.unequal(Sizes::Ratio(&ratio), exchange),
+            None => self.equal(stmt, exchange).or_else(|reason| match exchange.count {
+                Some(_) => Err(reason),
+                None => {
+                    let sizes = Sizes::Shorter(most_chunks(self.arguments));
+                    let (rewritten, chunks) = self.unequal(sizes, exchange).map_err(|_| reason)?;
+                    Ok((rewritten, format!("{chunks}, of which the last is shorter")))
+                }
+            }),
+        };
+        search::first_kept(ways, judge).map_err(or_no_dimension)
     }
 
     /// Attempts chunks of equal size.
@@ -85,7 +79,7 @@ impl Attempts<'_> {
 
     /// Attempts chunks of different sizes.
     fn unequal(&mut self, sizes: Sizes<'_>, exchange: &CommCandidate) -> Result<(Program, String), Obstacle> {
-        *self.examined += self.program.stmts.len();
+        self.examined.spend(self.program.stmts.len());
         let (rewritten, count) = unequal_chunks::attempt(self.program, sizes, self.loops, exchange)?;
         Ok((rewritten, format!("{count} chunks")))
     }
@@ -116,7 +110,7 @@ impl Attempts<'_> {
                 (it.component, Some(it.count))
             }
         };
-        *self.examined += program.stmts.len();
+        self.examined.spend(program.stmts.len());
         let mut cut = program.clone();
         let component = match chunking {
             Some(count) => {
@@ -135,6 +129,11 @@ impl Attempts<'_> {
         let rewritten = with_loops(&cut, loops, only, &[stmt], 2);
         rewritten.map(|it| (it, count)).map_err(|mut reasons| reasons.swap_remove(0).1)
     }
+}
+
+/// Returns the reason why a communication is not split; without one, it has no dimension to split.
+pub(super) fn or_no_dimension(reason: Option<Obstacle>) -> Obstacle {
+    reason.unwrap_or_else(|| "it has no dimension that can be split into chunks".into())
 }
 
 /// Why a statement is in no loop.

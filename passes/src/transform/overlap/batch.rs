@@ -13,7 +13,7 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    attempts::{NO_SLICES, chunks_text, divisibility_condition, most_chunks, with_loops},
+    attempts::{NO_SLICES, chunks_text, divisibility_condition, most_chunks, or_no_dimension, with_loops},
     check_requested, largest_first,
     overlap_check::NO_MATMUL,
     size, within_steps,
@@ -252,7 +252,7 @@ impl Search<'_> {
                 }
             }
         }
-        Err(first.unwrap_or_else(|| "it has no dimension that can be split into chunks".into()))
+        Err(or_no_dimension(first))
     }
 
     /// Returns whether no product reads or writes a tensor that shares a dimension to split, so that there is none within a smaller

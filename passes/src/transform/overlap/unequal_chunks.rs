@@ -8,9 +8,10 @@
 
 use crate::pass::Obstacle;
 use grammar::ir::{Program, StmtId, TensorId};
+use hir_ir::search;
 use rustc_hash::FxHashSet;
 
-use super::attempts::with_loops;
+use super::attempts::{or_no_dimension, with_loops};
 use crate::{
     analysis::sharding::Sharding,
     pass::Change,
@@ -40,14 +41,8 @@ pub(super) fn attempt(
     loops: LoopOptions,
     exchange: &CommCandidate,
 ) -> Result<(Program, usize), Obstacle> {
-    let mut first = None;
-    for dim in &exchange.dims {
-        match split(program, sizes, loops, exchange, *dim) {
-            Ok(found) => return Ok(found),
-            Err(reason) => _ = first.get_or_insert(reason),
-        }
-    }
-    Err(first.unwrap_or_else(|| "it has no dimension that can be split into chunks".into()))
+    let judge = |dim: &usize| split(program, sizes, loops, exchange, *dim);
+    search::first_kept(&exchange.dims, judge).map_err(or_no_dimension)
 }
 
 fn split(

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use grammar::words::Algorithm;
+use hir_ir::search;
 
 use super::{KINDS, Measured, NCCL, Time, text_of};
 
@@ -14,7 +15,7 @@ const BETTER: f64 = 1.02;
 fn ranges<T: Copy + PartialEq>(sizes: &[(u64, Vec<(T, f64)>)]) -> Vec<(u64, T)> {
     let mut all: Vec<(u64, T)> = Vec::new();
     for (bytes, times) in sizes {
-        let Some((best, least)) = times.iter().copied().min_by(|a, b| a.1.total_cmp(&b.1)) else { continue };
+        let Some(((best, least), _)) = search::best(times.iter().copied(), |it| Some(it.1)) else { continue };
         match all.last_mut() {
             Some((most, last)) if times.iter().any(|(it, us)| it == last && *us < least * BETTER) => {
                 *most = *bytes
