@@ -5,19 +5,17 @@ use grammar::{
     collective::{Contribution, Members},
     diagnostic::Diagnostic,
     ir::{Program, StmtId},
-    words::CommunicationType,
+    words::{Algorithm, CommunicationType},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     CollectiveCall, LoweredComm, MemberViews, Transport,
     messages::Message,
-    one_shot::OneShot,
     queue::rewrite_plan,
     slots::{SlotPool, Slots},
     staging::{self, StagedViews},
-    transport,
-    two_shot::TwoShot,
+    transport, with_algorithm,
 };
 use crate::{
     Backend, Collective, CollectiveKind, Communication, Direction, P2pGroup, Plan, SyncEffect, View, ViewKey,
@@ -171,11 +169,6 @@ struct Lowering<'a> {
     parts: Vec<Option<InstRef>>,
 }
 
-/// Returns the transport of collectives in which a member has no input or no output.
-fn without_slots(kind: CollectiveKind) -> &'static dyn Transport {
-    if kind.of == CommunicationType::Allreduce { &TwoShot } else { &OneShot::Kernel }
-}
-
 impl<'a> Lowering<'a> {
     /// Selects the transport of a collective; `None` if a library executes it, or if it is a resharding
     /// operator.
@@ -198,7 +191,9 @@ impl<'a> Lowering<'a> {
         let has_views =
             |at: InstRef| collective(plans, at).is_some_and(|it| it.input.is_some() && it.output.is_some());
         if transport.has_slots() && !comm.parts.iter().all(|it| has_views(it.inst_ref)) {
-            transport = without_slots(it.kind);
+            let is_allreduce = it.kind.of == CommunicationType::Allreduce;
+            let without_slots = if is_allreduce { Algorithm::TwoShot } else { Algorithm::OneShot };
+            transport = with_algorithm(Some(without_slots), it.kind)?;
         }
         let mut parts = vec![None; group.team.len()];
         for part in &comm.parts {

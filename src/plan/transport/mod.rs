@@ -28,18 +28,16 @@
 //! nvFuser; for NCCL on the communicator's queue, in posting order with its other collectives. Calls of a
 //! library run on the communicator's queue.
 //!
-//! To add a transport, add a file with its `impl Transport`, an entry in `TRANSPORTS`, and tests.
+//! To add a transport, add a file with its `impl Transport` to `algorithms`, an entry in `TRANSPORTS`, and its row in the table of
+//! `grammar::algorithm_table`.
 
+mod algorithms;
 mod lower;
 mod messages;
-mod one_shot;
-mod push;
 mod queue;
 mod signals;
 mod slots;
 mod staging;
-mod two_shot;
-mod two_shot_copy;
 
 use grammar::{
     algorithm_table,
@@ -51,12 +49,9 @@ pub(super) use lower::lower;
 use super::{
     Backend, CollectiveKind, InstKind, PacketFormat, PeerPhases, Phase, View, algorithm::chosen_algorithm,
 };
-use one_shot::OneShot;
-use push::{Push, PushSteps};
+use algorithms::TRANSPORTS;
 use slots::Slots;
 use staging::StagedViews;
-use two_shot::TwoShot;
-use two_shot_copy::TwoShotCopy;
 
 /// A way to move the data of collectives over peer memory.
 trait Transport: Sync {
@@ -108,19 +103,6 @@ trait Transport: Sync {
     /// Returns what one member does.
     fn lower(&self, call: &CollectiveCall<'_>) -> Steps;
 }
-
-/// All transports.
-static TRANSPORTS: [&dyn Transport; 9] = [
-    &OneShot::Default,
-    &OneShot::CopyEngines,
-    &OneShot::Kernel,
-    &TwoShot,
-    &TwoShotCopy,
-    &Push(PushSteps::OneShot, PacketFormat::Ll),
-    &Push(PushSteps::OneShot, PacketFormat::Ll128),
-    &Push(PushSteps::TwoShot, PacketFormat::Ll),
-    &Push(PushSteps::TwoShot, PacketFormat::Ll128),
-];
 
 /// A collective, from the point of view of one member.
 struct CollectiveCall<'a> {
@@ -236,5 +218,10 @@ fn transport(
         (Backend::Nccl | Backend::Ucc, None) => return None,
         (_, algo) => chosen_algorithm(Some(backend), kind, algo, (members, bytes)),
     };
+    with_algorithm(algo, kind)
+}
+
+/// Returns the transport of an algorithm that supports a kind of collective; `None` stands for the CUDA backend's default.
+fn with_algorithm(algo: Option<Algorithm>, kind: CollectiveKind) -> Option<&'static dyn Transport> {
     TRANSPORTS.iter().copied().find(|it| it.algorithm() == algo && it.supports(kind))
 }

@@ -436,10 +436,7 @@ const CHECK: &[Layer] = &[
 const TRANSPORT: &[Layer] = &[
     ("messages signals slots staging", &[]),
     ("queue", &["staging"]),
-    ("one_shot", BEFORE),
-    // Both algorithms use the same reductions and copies.
-    ("two_shot", &["one_shot"]),
-    ("push two_shot_copy", &["slots", "two_shot"]),
+    ("algorithms", &["signals", "slots"]),
     ("lower", BEFORE),
 ];
 
