@@ -117,7 +117,17 @@ macro_rules! computation {
             InstKind::Routine(it) => Some(it.$deref()),
             InstKind::Reduce(it) => Some(it.$deref()),
             InstKind::OpaqueCall(it) => Some(it.$deref()),
-            _ => None,
+            InstKind::Alloc { .. }
+            | InstKind::Copy { .. }
+            | InstKind::Fill { .. }
+            | InstKind::Iota { .. }
+            | InstKind::Constant { .. }
+            | InstKind::Map { .. }
+            | InstKind::PeerReduce { .. }
+            | InstKind::Collective(_)
+            | InstKind::P2pGroup(_)
+            | InstKind::Reshard(_)
+            | $crate::ordering_insts!() => None,
         }
     };
 }
