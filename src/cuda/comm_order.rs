@@ -97,7 +97,7 @@ impl PostedComm<'_> {
     /// Hashes everything that NCCL's setup depends on.
     fn describe(&self, plan: &Plan, hasher: &mut FxHasher) {
         (self.communicator.backend, &self.communicator.team).hash(hasher);
-        let elements = |it: &View| (plan.buffers[it.buffer as usize].dtype, it.len());
+        let elements = |it: &View| (plan.dtype_of(it), it.len());
         let length = |it: &Option<View>| it.as_ref().map(elements);
         match self.communication {
             Communication::Collective(it) => {

@@ -82,8 +82,8 @@ fn each_communication(plan: &Plan, inst: &Inst, visit: &mut dyn FnMut(u32, &'sta
         }
         (Some(Communication::P2pGroup(it)), _) => {
             for op in it.ops.iter().filter(|it| it.direction == Direction::Send && it.peer != plan.rank) {
-                let bytes = op.view.len() * plan.buffers[op.view.buffer as usize].dtype.size();
-                visit(op.origin, "SendRecv", pair(plan.rank, op.peer), bytes as f64);
+                let bytes = plan.bytes_of(&op.view) as f64;
+                visit(op.origin, "SendRecv", pair(plan.rank, op.peer), bytes);
             }
         }
         (None, InstKind::Copy { from, to }) if from.rank != to.rank => {

@@ -1,6 +1,10 @@
 //! The bytes that an instruction moves, counted as nccl-tests counts them.
 
-use super::{CollectiveKind, Communication, CostClass, Inst, InstKind, Plan, View};
+use std::ops::Range;
+
+use grammar::dtype::DType;
+
+use super::{Access, CollectiveKind, Communication, CostClass, Inst, InstKind, Plan, View};
 
 /// The bytes that an instruction moves.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -13,10 +17,34 @@ pub struct Traffic {
 }
 
 impl Plan {
+    /// Returns the element type of a view on this rank.
+    pub fn dtype_of(&self, view: &View) -> DType {
+        self.buffers[view.buffer as usize].dtype
+    }
+
+    /// Returns the bytes of a view on this rank. With broadcast dimensions they can exceed the size of the buffer by far.
+    pub fn bytes_of(&self, view: &View) -> usize {
+        view.len().saturating_mul(self.dtype_of(view).size())
+    }
+
+    /// Returns the accesses of some instructions to the memory of other ranks, each with its bytes. The views of a peer have its buffers;
+    /// those of this rank have elements of the same type.
+    pub(crate) fn peer_accesses(&self, range: Range<usize>) -> Vec<(Access<'_>, usize)> {
+        let accesses = range.flat_map(|at| self.code[at].kind.accesses(self.rank));
+        let (own, peers): (Vec<_>, Vec<_>) = accesses.partition(|it| it.rank == self.rank);
+        let element = own.first().map_or(1, |it| self.dtype_of(it.view).size());
+        peers.into_iter().map(|it| (it, it.view.len().saturating_mul(element))).collect()
+    }
+
+    /// Returns the instructions of the collective over peer memory that one belongs to, or that instruction alone.
+    pub(crate) fn kernel_range(&self, at: usize) -> Range<usize> {
+        self.peer_collective_at(at).map_or(at..at + 1, |it| it.range.clone())
+    }
+
     /// Returns the bytes that an instruction moves between or within memories; 0 for arithmetic and for
     /// instructions that only order others.
     pub fn traffic(&self, inst: &Inst) -> Traffic {
-        let size = |view: &View| view.len() * self.buffers[view.buffer as usize].dtype.size();
+        let size = |view: &View| self.bytes_of(view);
         let traffic = |bytes, bus_factor| Traffic { bytes, bus_factor };
         match (inst.kind.communication(), inst.kind.cost_info().class) {
             (Some(Communication::Collective(it)), _) => {

@@ -24,7 +24,12 @@ pub struct Collective<'t> {
     pub output: TensorId,
 }
 
-impl Collective<'_> {
+impl<'t> Collective<'t> {
+    /// Makes a collective that has no root and reduces nothing.
+    pub fn new(kind: CommunicationType, team: &'t [usize], input: TensorId, output: TensorId) -> Self {
+        Self { kind, team, root: None, red_op: None, input, output }
+    }
+
     /// Returns the statement that posts the collective as communication `work`. nvFuser's CUDA backend has four
     /// types, and only for all ranks of the `world` together. Other collectives use NCCL, so that nvFuser can run the
     /// program too.

@@ -53,10 +53,9 @@ use crate::{
         sharding::{Dim, DimPiece, Sharding},
     },
     pass::{Arguments, Change, OptionSpec, Pass, Remarks},
-    rewrite::{blocks::expand, mesh::teams_along},
+    rewrite::{blocks::expand, collective::Collective, mesh::teams_along},
     transform::decompose_resharding::{collective_red_op, is_copy, reduces_in_one_step},
 };
-use post::CommDesc;
 
 /// The pass.
 pub(crate) const PASS: Pass =
@@ -195,7 +194,11 @@ impl Lowering<'_> {
                     team.push(root);
                 }
                 let root = team.iter().position(|rank| *rank == root);
-                self.post(CommDesc { root, ..CommDesc::new(CommunicationType::Broadcast, &team, arg, out) });
+                let root = root.map(|it| self.program.intern_int(it as i64));
+                self.post(Collective {
+                    root,
+                    ..Collective::new(CommunicationType::Broadcast, &team, arg, out)
+                });
             }
             ReshardStep::Allgather { dim, device } => {
                 self.allgather(arg, out, &with_dim(&to, dim, &from.dims[dim]), (dim, device));
@@ -263,8 +266,9 @@ impl Lowering<'_> {
             let team = from.mesh.devices.clone();
             for receiver in &to.mesh.devices {
                 let root = team.iter().position(|rank| rank == receiver);
-                let reduce = CommDesc::new(CommunicationType::Reduce, &team, arg, out);
-                self.post(CommDesc { root, red_op, ..reduce });
+                let root = root.map(|it| self.program.intern_int(it as i64));
+                let reduce = Collective::new(CommunicationType::Reduce, &team, arg, out);
+                self.post(Collective { root, red_op, ..reduce });
             }
         } else if let Some((scattered, _)) = reshard::scattered_piece(self.program, &kept, to) {
             // The dimension among the operand's dimensions, including the reduced one.
@@ -272,16 +276,16 @@ impl Lowering<'_> {
             let input = self.pack_parts(arg, &with_dim(from, at, &to.dims[scattered]), (at, device));
             self.allocate(out);
             for team in teams_along(&from.mesh, &[device]) {
-                let scatter = CommDesc::new(CommunicationType::ReduceScatter, &team, input, out);
-                self.post(CommDesc { red_op, ..scatter });
+                let scatter = Collective::new(CommunicationType::ReduceScatter, &team, input, out);
+                self.post(Collective { red_op, ..scatter });
             }
         } else {
             self.allocate(out);
             let devices: Vec<DeviceDim> = summed.iter().flat_map(|at| from.dims[*at].devices()).collect();
             for team in teams_along(&from.mesh, &devices) {
-                self.post(CommDesc {
+                self.post(Collective {
                     red_op,
-                    ..CommDesc::new(CommunicationType::Allreduce, &team, arg, out)
+                    ..Collective::new(CommunicationType::Allreduce, &team, arg, out)
                 });
             }
         }

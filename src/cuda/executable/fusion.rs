@@ -266,7 +266,7 @@ pub fn fused_instructions(world: &World) -> Vec<FusedInsts> {
             | FusionRole::ProductWithRelu(_) => None,
         };
         let roles = fusion_roles(&scope, |view| {
-            let dtype = plan.buffers[view.buffer as usize].dtype;
+            let dtype = plan.dtype_of(view);
             Ok(DeviceView { address: address(plan.rank, view), dtype, view })
         });
         (0..).zip(roles).filter_map(|(at, role)| Some((at, leader(role)?))).collect()

@@ -104,7 +104,7 @@ pub(crate) fn agreement(
 }
 
 fn amount(plan: &Plan, view: &View) -> Amount {
-    (view.len(), plan.buffers[view.buffer as usize].dtype)
+    (view.len(), plan.dtype_of(view))
 }
 
 /// Formats an element count and type: `1024 x bf16`.

@@ -198,14 +198,14 @@ fn microseconds(plan: &Plan, inst: &Inst) -> f64 {
 fn least_microseconds(plan: &Plan, kind: &InstKind) -> f64 {
     const FLOPS: f64 = 989e6;
     const BYTES: f64 = 4.8e6;
-    let bytes = |view: &View| view.distinct_len() * dtype(plan, view).size();
+    let bytes = |view: &View| view.distinct_len() * plan.dtype_of(view).size();
     match kind {
-        InstKind::Gemm(it) if dtype(plan, &it.a).size() == 2 => {
+        InstKind::Gemm(it) if plan.dtype_of(&it.a).size() == 2 => {
             let moved =
                 [&it.a, &it.b, &it.out].map(bytes).into_iter().filter(|it| *it > CACHE_BYTES).sum::<usize>();
             (moved as f64 / BYTES).max(2.0 * it.multiplications() as f64 / FLOPS)
         }
-        InstKind::Attention(it) if dtype(plan, &it.query).size() == 2 => {
+        InstKind::Attention(it) if plan.dtype_of(&it.query).size() == 2 => {
             let masked = if it.is_causal { 0.5 } else { 1.0 };
             let moved = it.operands().chain(it.results()).map(bytes).sum::<usize>();
             (moved as f64 / BYTES).max(2.0 * it.multiplications() as f64 * masked / FLOPS)
@@ -218,7 +218,7 @@ fn least_microseconds(plan: &Plan, kind: &InstKind) -> f64 {
 /// wider and the cache does not hold it.
 fn wider_microseconds(plan: &Plan, kind: &InstKind) -> f64 {
     let InstKind::Gemm(it) = kind else { return 0.0 };
-    let [operand, result] = [&it.a, &it.out].map(|it| dtype(plan, it).size());
+    let [operand, result] = [&it.a, &it.out].map(|it| plan.dtype_of(it).size());
     let elements = it.out.len();
     if elements.saturating_mul(result) <= CACHE_BYTES {
         return 0.0;
@@ -263,8 +263,4 @@ fn computation(buffers: &[Buffer], kind: &InstKind) -> f64 {
         InstKind::Collective(_) | InstKind::P2pGroup(_) | InstKind::Reshard(_) => KERNEL,
         InstKind::Alloc { zeroed: None, .. } | crate::ordering_insts!() => 0.0,
     }
-}
-
-fn dtype(plan: &Plan, view: &View) -> DType {
-    plan.buffers[view.buffer as usize].dtype
 }

@@ -63,8 +63,7 @@ impl Reads {
                     !written.contains(&it.view.buffer)
                 };
                 if is_moved && known.insert((it.view.key(), it.is_write)) {
-                    let size = plan.buffers[it.view.buffer as usize].dtype.size();
-                    bytes += it.view.distinct_len().saturating_mul(size);
+                    bytes += it.view.distinct_len().saturating_mul(plan.dtype_of(it.view).size());
                 }
             }
         }

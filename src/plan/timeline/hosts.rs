@@ -9,9 +9,7 @@
 use grammar::{InvalidOption, words::CommunicationType};
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    Access, Communication, Direction, InstKind, PermutePeers, Plan, View, World, traffic::bus_factor,
-};
+use crate::{Communication, Direction, InstKind, PermutePeers, Plan, World, traffic::bus_factor};
 
 /// The version of the format.
 pub const VERSION: u32 = 1;
@@ -102,7 +100,6 @@ impl Hosts {
     fn bytes_between(&self, plan: &Plan, at: usize) -> Option<f64> {
         let host = |rank: usize| rank / self.gpus_per_host;
         let own = host(plan.rank);
-        let size = |view: &View| (view.len() * plan.buffers[view.buffer as usize].dtype.size()) as f64;
         let inst = &plan.code[at];
         match inst.kind.communication() {
             Some(Communication::Collective(it)) => {
@@ -131,25 +128,16 @@ impl Hosts {
                 let outside = |direction: Direction| {
                     let sides =
                         it.ops.iter().filter(move |it| it.direction == direction && host(it.peer) != own);
-                    sides.map(|it| size(&it.view))
+                    sides.map(|it| plan.bytes_of(&it.view) as f64)
                 };
                 let leaves = it.ops.iter().any(|it| host(it.peer) != own);
                 let [sent, received] = [Direction::Send, Direction::Recv].map(|it| outside(it).sum::<f64>());
                 leaves.then_some(sent.max(received))
             }
             None => {
-                let range = plan.peer_collective_at(at).map_or(at..at + 1, |it| it.range.clone());
-                let moves = |it: &InstKind| matches!(it, InstKind::Copy { .. } | InstKind::PeerReduce { .. });
-                let accesses: Vec<Access<'_>> = range
-                    .map(|at| &plan.code[at].kind)
-                    .filter(|it| moves(it))
-                    .flat_map(|it| it.accesses(plan.rank))
-                    .collect();
-                // The views of a peer have its buffers; those of this rank have elements of the same type.
-                let own_view = accesses.iter().find(|it| it.rank == plan.rank)?;
-                let element = plan.buffers[own_view.view.buffer as usize].dtype.size() as f64;
-                let outside = accesses.iter().filter(|it| host(it.rank) != own);
-                let bytes: f64 = outside.map(|it| it.view.len() as f64 * element).sum();
+                let accesses = plan.peer_accesses(plan.kernel_range(at)).into_iter();
+                let outside = accesses.filter(|(it, _)| host(it.rank) != own);
+                let bytes: f64 = outside.map(|(_, bytes)| bytes as f64).sum();
                 (bytes > 0.0).then_some(bytes)
             }
         }
@@ -161,7 +149,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{Backend, Buffer, Collective, CollectiveKind, Communicator, Inst, PlanStream, ReduceOp};
+    use crate::{
+        Backend, Buffer, Collective, CollectiveKind, Communicator, Inst, PlanStream, ReduceOp, View,
+    };
 
     /// A collective of a team on 1,000 floats, on rank 0.
     fn plan(kind: CollectiveKind, team: &[usize]) -> Plan {

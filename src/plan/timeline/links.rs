@@ -8,7 +8,7 @@ use grammar::collective::Members;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{SliceKind, items::Item, times::Times};
-use crate::{Access, Communication, Direction, Plan, View};
+use crate::{Access, Communication, Direction, Plan};
 
 /// What an item needs of a link in one direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,12 +28,11 @@ pub(super) fn link_uses(plan: &Plan, at: usize, alone: f64, bandwidth: f64) -> V
     let part = |bytes: usize| (bytes as f64 / (alone * bandwidth).max(f64::MIN_POSITIVE)).min(1.0);
     let own = |leaves: bool, bytes: usize| LinkUse { rank: plan.rank, leaves, part: part(bytes) };
     let other_side = |rank: usize, leaves: bool| LinkUse { rank, leaves, part: 0.0 };
-    let size = |view: &View| view.len().saturating_mul(plan.buffers[view.buffer as usize].dtype.size());
     let mut found: Vec<LinkUse> = match inst.kind.communication() {
         Some(Communication::P2pGroup(it)) => {
             let moved = |direction: Direction| {
                 let ops = it.ops.iter().filter(|it| it.direction == direction && it.peer != plan.rank);
-                ops.map(|it| size(&it.view)).fold(0, usize::saturating_add)
+                ops.map(|it| plan.bytes_of(&it.view)).fold(0, usize::saturating_add)
             };
             let peers = it.ops.iter().filter(|it| it.peer != plan.rank);
             let peers = peers.map(|it| other_side(it.peer, it.direction == Direction::Recv));
@@ -53,17 +52,10 @@ pub(super) fn link_uses(plan: &Plan, at: usize, alone: f64, bandwidth: f64) -> V
             root.into_iter().chain(own).collect()
         }
         None => {
-            let range = plan.peer_collective_at(at).map_or(at..at + 1, |it| it.range.clone());
-            let accesses: Vec<Access<'_>> =
-                range.flat_map(|at| plan.code[at].kind.accesses(plan.rank)).collect();
-            // The views of a peer have its buffers; those of this rank have elements of the same type.
-            let element = accesses.iter().find(|it| it.rank == plan.rank);
-            let element = element.map_or(1, |it| plan.buffers[it.view.buffer as usize].dtype.size());
-            let of_access = |it: &Access<'_>| {
-                let bytes = it.view.len().saturating_mul(element);
+            let of_access = |(it, bytes): (Access<'_>, usize)| {
                 [own(it.is_write, bytes), LinkUse { rank: it.rank, ..own(!it.is_write, bytes) }]
             };
-            accesses.iter().filter(|it| it.rank != plan.rank).flat_map(of_access).collect()
+            plan.peer_accesses(plan.kernel_range(at)).into_iter().flat_map(of_access).collect()
         }
     };
     found.retain(|it| it.part > 0.0 || it.rank != plan.rank);

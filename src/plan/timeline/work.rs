@@ -69,7 +69,7 @@ pub fn work_of(plan: &Plan, at: usize) -> Option<Work> {
         return (first_transfer(plan, it) == Some(at)).then(|| kernel_work(plan, it)).flatten();
     }
     let inst = &plan.code[at];
-    let bytes = |view: &View| bytes(plan, view);
+    let bytes = |view: &View| plan.bytes_of(view);
     let all = |accesses: &[Access<'_>]| all_bytes(plan, accesses);
     match &inst.kind {
         InstKind::Copy { from, to } => {
@@ -89,15 +89,12 @@ pub fn work_of(plan: &Plan, at: usize) -> Option<Work> {
         | InstKind::Alloc { zeroed: Some(_), .. } => {
             Work::of_bytes(WorkKind::Elementwise, all(&inst.kind.accesses(plan.rank)))
         }
-        InstKind::PeerReduce { .. } => {
-            let accesses = inst.kind.accesses(plan.rank);
-            match remote_bytes(plan, &accesses) {
-                0 => Work::of_bytes(WorkKind::Reduction, all(&accesses)),
-                remote => {
-                    Work::of_bytes(WorkKind::Kernel(KernelProtocol::Memory, KernelTransfer::Reduce), remote)
-                }
+        InstKind::PeerReduce { .. } => match peer_bytes(&plan.peer_accesses(at..at + 1)) {
+            0 => Work::of_bytes(WorkKind::Reduction, all(&inst.kind.accesses(plan.rank))),
+            remote => {
+                Work::of_bytes(WorkKind::Kernel(KernelProtocol::Memory, KernelTransfer::Reduce), remote)
             }
-        }
+        },
         InstKind::Collective(_) | InstKind::P2pGroup(_) => {
             let traffic = plan.traffic(inst);
             let kind = match inst.kind.communication()? {
@@ -121,13 +118,13 @@ fn work_of_computation(plan: &Plan, kind: &InstKind) -> Option<Work> {
             let [.., rows, columns] = it.out.shape.as_slice() else { return None };
             let batch = it.out.len() / (rows * columns).max(1);
             let extents = [batch * rows, *columns, it.depth()].map(|it| it.max(1) as f64);
-            Some(Work { kind: WorkKind::Product(dtype(plan, &it.a)), extents: extents.to_vec() })
+            Some(Work { kind: WorkKind::Product(plan.dtype_of(&it.a)), extents: extents.to_vec() })
         }
         InstKind::Attention(it) => {
             let [batch @ .., queries, width] = it.query.shape.as_slice() else { return None };
             let keys = it.key.shape.iter().rev().nth(1).copied().unwrap_or(1);
             let extents = [batch.iter().product(), *queries, keys].map(|it| it.max(1) as f64);
-            let (dtype, is_causal) = (dtype(plan, &it.query), it.is_causal);
+            let (dtype, is_causal) = (plan.dtype_of(&it.query), it.is_causal);
             let kind = WorkKind::Attention { dtype, width: *width, is_causal };
             Some(Work { kind, extents: extents.to_vec() })
         }
@@ -152,15 +149,10 @@ fn first_transfer(plan: &Plan, it: &PeerCollective) -> Option<usize> {
 
 /// Returns the work of a collective that one kernel executes: what it reads from its peers or writes to them.
 fn kernel_work(plan: &Plan, it: &PeerCollective) -> Option<Work> {
-    let accesses: Vec<Access<'_>> =
-        it.range.clone().flat_map(|at| plan.code[at].kind.accesses(plan.rank)).collect();
+    let accesses = plan.peer_accesses(it.range.clone());
     let reduces = it.range.clone().any(|at| matches!(plan.code[at].kind, InstKind::PeerReduce { .. }));
     let (protocol, copies) = match &it.phases {
-        PeerPhases::Memory(_) => {
-            let is_remote = |it: &Access<'_>| it.rank != plan.rank;
-            let writes = accesses.iter().any(|it| is_remote(it) && it.is_write);
-            (KernelProtocol::Memory, writes)
-        }
+        PeerPhases::Memory(_) => (KernelProtocol::Memory, accesses.iter().any(|(it, _)| it.is_write)),
         PeerPhases::Packets { format, phases, .. } => {
             let steps = phases.iter().filter(|it| !it.signals.is_empty()).count();
             (KernelProtocol::Packets(*format), steps > 1)
@@ -171,15 +163,11 @@ fn kernel_work(plan: &Plan, it: &PeerCollective) -> Option<Work> {
         (true, false) => KernelTransfer::Reduce,
         (false, _) => KernelTransfer::Copy,
     };
-    Work::of_bytes(WorkKind::Kernel(protocol, transfer), remote_bytes(plan, &accesses).max(1))
+    Work::of_bytes(WorkKind::Kernel(protocol, transfer), peer_bytes(&accesses).max(1))
 }
 
-/// Returns the bytes that are read or written on other ranks. The element types of a rank's own views tell those of its
-/// peers, whose buffers have other numbers.
-fn remote_bytes(plan: &Plan, accesses: &[Access<'_>]) -> usize {
-    let size = accesses.iter().find(|it| it.rank == plan.rank);
-    let size = size.map_or(1, |it| plan.buffers[it.view.buffer as usize].dtype.size());
-    accesses.iter().filter(|it| it.rank != plan.rank).map(|it| it.view.len() * size).sum()
+fn peer_bytes(accesses: &[(Access<'_>, usize)]) -> usize {
+    accesses.iter().map(|it| it.1).sum()
 }
 
 fn all_bytes(plan: &Plan, accesses: &[Access<'_>]) -> usize {
@@ -188,13 +176,5 @@ fn all_bytes(plan: &Plan, accesses: &[Access<'_>]) -> usize {
 
 /// Returns the bytes of memory that a kernel accesses: a broadcast dimension is read once.
 fn accessed_bytes(plan: &Plan, view: &View) -> usize {
-    view.distinct_len().saturating_mul(dtype(plan, view).size())
-}
-
-fn bytes(plan: &Plan, view: &View) -> usize {
-    view.len().saturating_mul(plan.buffers[view.buffer as usize].dtype.size())
-}
-
-fn dtype(plan: &Plan, view: &View) -> DType {
-    plan.buffers[view.buffer as usize].dtype
+    view.distinct_len().saturating_mul(plan.dtype_of(view).size())
 }

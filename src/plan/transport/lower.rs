@@ -183,8 +183,7 @@ impl<'a> Lowering<'a> {
         let first = comm.parts.first()?.inst_ref;
         let it = collective(plans, first)?;
         let view = it.input.as_ref().or(it.output.as_ref());
-        let bytes =
-            view.map_or(0, |view| view.len() * plans[first.rank].buffers[view.buffer as usize].dtype.size());
+        let bytes = view.map_or(0, |view| plans[first.rank].bytes_of(view));
         let backend = group.backend?;
         let algo = requests[first.rank][it.work as usize].algo;
         let mut transport = transport(backend, it.kind, algo, (group.team.len(), bytes))?;
@@ -284,7 +283,7 @@ impl Lowering<'_> {
         let parts: Vec<InstRef> = self.parts.iter().flatten().copied().collect();
         let dtype = parts.first().and_then(|at| {
             let view = collective(plans, *at)?.input.as_ref()?;
-            Some(plans[at.rank].buffers[view.buffer as usize].dtype)
+            Some(plans[at.rank].dtype_of(view))
         });
         let Some(dtype) = dtype else { return Vec::new() };
         let slots = |(round, len)| {

@@ -2,30 +2,12 @@
 
 use grammar::{
     ir::{OpStmt, TensorId},
-    words::{CommunicationType, RedOp},
+    words::CommunicationType,
 };
 use hir_ir::build;
 
 use super::Lowering;
 use crate::rewrite::collective::Collective;
-
-/// A communication to post.
-pub(super) struct CommDesc<'t> {
-    pub(super) kind: CommunicationType,
-    pub(super) team: &'t [usize],
-    /// The index of the root in the team.
-    pub(super) root: Option<usize>,
-    pub(super) red_op: Option<RedOp>,
-    pub(super) input: TensorId,
-    pub(super) output: TensorId,
-}
-
-impl<'t> CommDesc<'t> {
-    /// Makes a communication that has no root and reduces nothing.
-    pub(super) fn new(kind: CommunicationType, team: &'t [usize], input: TensorId, output: TensorId) -> Self {
-        Self { kind, team, root: None, red_op: None, input, output }
-    }
-}
 
 impl Lowering<'_> {
     pub(super) fn emit(&mut self, stmt: OpStmt) {
@@ -43,19 +25,16 @@ impl Lowering<'_> {
     }
 
     /// Posts a communication. One of a tensor without elements has nothing to move.
-    pub(super) fn post(&mut self, post: CommDesc<'_>) {
-        let CommDesc { kind, team, root, red_op, input, output } = post;
+    pub(super) fn post(&mut self, post: Collective<'_>) {
         if self
             .program
-            .dimensions(output)
+            .dimensions(post.output)
             .any(|it| self.program.constant(self.program.axes[it].extent) == Some(0))
         {
             return;
         }
-        let root = root.map(|root| self.program.intern_int(root as i64));
         let work = self.fresh.work();
-        let stmt =
-            Collective { kind, team, root, red_op, input, output }.stmt(work, self.backend, self.world);
+        let stmt = post.stmt(work, self.backend, self.world);
         self.emit(stmt);
         self.pending_works.push(work);
     }
@@ -64,8 +43,9 @@ impl Lowering<'_> {
     pub(super) fn send(&mut self, sender: usize, receiver: usize, input: TensorId, output: TensorId) {
         let mut team = vec![sender, receiver];
         team.dedup();
-        let transfer = CommDesc::new(CommunicationType::SendRecv, &team, input, output);
-        self.post(CommDesc { root: Some(0), ..transfer });
+        let transfer = Collective::new(CommunicationType::SendRecv, &team, input, output);
+        let root = self.program.intern_int(0);
+        self.post(Collective { root: Some(root), ..transfer });
     }
 
     /// Emits Waits for the pending communications, and deallocates the reshaped names.

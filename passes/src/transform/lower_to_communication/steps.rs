@@ -7,8 +7,11 @@ use grammar::{
     words::CommunicationType,
 };
 
-use super::{Lowering, post::CommDesc};
-use crate::{analysis::sharding::Sharding, rewrite::mesh::teams_along};
+use super::Lowering;
+use crate::{
+    analysis::sharding::Sharding,
+    rewrite::{collective::Collective, mesh::teams_along},
+};
 
 impl Lowering<'_> {
     pub(super) fn allgather(
@@ -21,7 +24,7 @@ impl Lowering<'_> {
         let teams = teams_along(&recv.mesh, &[at.1]);
         self.post_and_unpack(out, recv, at, &mut |this, buffer| {
             for team in &teams {
-                this.post(CommDesc::new(CommunicationType::Allgather, team, arg, buffer));
+                this.post(Collective::new(CommunicationType::Allgather, team, arg, buffer));
             }
         });
     }
@@ -40,8 +43,9 @@ impl Lowering<'_> {
             for receiver in &receivers {
                 match team.iter().position(|rank| rank == receiver) {
                     Some(root) => {
-                        let gather = CommDesc::new(CommunicationType::Gather, &team, arg, buffer);
-                        this.post(CommDesc { root: Some(root), ..gather });
+                        let gather = Collective::new(CommunicationType::Gather, &team, arg, buffer);
+                        let root = this.program.intern_int(root as i64);
+                        this.post(Collective { root: Some(root), ..gather });
                     }
                     None => {
                         let parts = this.split_into_parts(buffer, team.len());
@@ -69,8 +73,9 @@ impl Lowering<'_> {
         for team in teams_along(receivers, &[at.1]) {
             match team.iter().position(|rank| from.contains(*rank)) {
                 Some(root) => {
-                    let scatter = CommDesc::new(CommunicationType::Scatter, &team, input, out);
-                    self.post(CommDesc { root: Some(root), ..scatter });
+                    let scatter = Collective::new(CommunicationType::Scatter, &team, input, out);
+                    let root = self.program.intern_int(root as i64);
+                    self.post(Collective { root: Some(root), ..scatter });
                 }
                 None => {
                     let parts = self.split_into_parts(input, team.len());
@@ -95,7 +100,7 @@ impl Lowering<'_> {
         let input = self.pack_parts(arg, send, (sent, device));
         self.post_and_unpack(out, recv, (received, device), &mut |this, buffer| {
             for team in teams {
-                this.post(CommDesc::new(CommunicationType::AllToAll, team, input, buffer));
+                this.post(Collective::new(CommunicationType::AllToAll, team, input, buffer));
             }
         });
     }
