@@ -2,7 +2,7 @@
 //!
 //! `calibrate` names the tables of a machine with these terms, and estimates look them up with the same ones.
 
-use grammar::{dtype::DType, words::CommunicationType};
+use grammar::words::CommunicationType;
 
 use crate::{Access, Communication, InstKind, PeerCollective, PeerPhases, Plan, View};
 
