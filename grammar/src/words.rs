@@ -19,7 +19,7 @@ macro_rules! words {
     ($($(#[doc = $doc:literal])+ $list:ident { $($(#[doc = $of:literal])+ $word:ident = $text:literal,)+ })+) => {
         $(
             $(#[doc = $doc])+
-            #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+            #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
             pub enum $list { $($(#[doc = $of])+ $word,)+ }
 
             impl $list {
@@ -241,5 +241,15 @@ words! {
         True = "True",
         /// False.
         False = "False",
+    }
+}
+
+impl P2pType {
+    /// Returns the type of the other side of the message.
+    pub fn opposite(self) -> Self {
+        match self {
+            Self::Send => Self::Recv,
+            Self::Recv => Self::Send,
+        }
     }
 }

@@ -250,7 +250,7 @@ impl PlanBuilder<'_> {
     }
 
     fn p2p_operands(&self, stmt: &OpStmt, place: Span) -> Result<(Direction, usize, View)> {
-        let direction = stmt.get(attr::P2P_TYPE).map_or(Direction::Send, Direction::from);
+        let direction = stmt.get(attr::P2P_TYPE).unwrap_or(Direction::Send);
         let (Some(buffer), Some(peer)) = (stmt.get(attr::BUFFER), stmt.get(attr::PEER)) else {
             return Err(self.unsupported(stmt.op, "its buffer or its peer is missing"));
         };

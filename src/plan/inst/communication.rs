@@ -1,6 +1,8 @@
 //! Communications between ranks: collectives, P2P groups, signals and memory handles.
 
-use grammar::words::{CommunicationType, P2pType};
+use grammar::words::CommunicationType;
+/// The direction of a message, seen from this rank.
+pub use grammar::words::P2pType as Direction;
 
 use crate::{CommunicatorNo, ReduceOp, View, WorkNo};
 
@@ -95,34 +97,6 @@ pub struct P2pOp {
     /// The statement that posts it, an index into `Plan::origins`. In a coalesced P2P group it differs from
     /// the statement that posts the P2P group.
     pub origin: u32,
-}
-
-/// The direction of a message, seen from this rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Direction {
-    /// This rank sends.
-    Send,
-    /// This rank receives.
-    Recv,
-}
-
-impl From<P2pType> for Direction {
-    fn from(kind: P2pType) -> Self {
-        match kind {
-            P2pType::Send => Self::Send,
-            P2pType::Recv => Self::Recv,
-        }
-    }
-}
-
-impl Direction {
-    /// Returns the direction on the other side of the message.
-    pub fn opposite(self) -> Self {
-        match self {
-            Self::Send => Self::Recv,
-            Self::Recv => Self::Send,
-        }
-    }
 }
 
 /// A signal: a word in the memory of `to`, or several, that `from` sets once in each run. Executors that repeat a plan
