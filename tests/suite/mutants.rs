@@ -331,7 +331,7 @@ fn apply_change(plans: &[Plan], change: Change, rng: &mut Rng) -> Option<(World,
                 } else {
                     let (first, last) = view.bounds()?;
                     let room = lens.get(view.buffer as usize)?.checked_sub(last - first)?;
-                    view.offset = place.checked_rem(room)?;
+                    view.offset = place % room.max(1);
                 }
                 Some(())
             })?;
