@@ -1,7 +1,5 @@
 //! Communications, their posts and Waits.
 
-use grammar::collective::Members;
-
 use super::{CommunicationType as Type, *};
 
 /// A step that a rank posts to the queue of a communicator; `None`: one that the current stream executes.
@@ -152,12 +150,11 @@ impl<'p> Unroller<'p, '_> {
 
     /// Returns the step of this rank in a communication.
     fn transfer(&mut self, stmt: &OpStmt, (channel, me, n, kind, root): Meeting) -> Computed<Step<'p>> {
-        let facts = kind.facts();
-        let is_of_root = facts.from == Members::Root;
+        let is_of_root = matches!(kind, Type::Broadcast | Type::Scatter | Type::SendRecv);
         let sends = me == root || !is_of_root;
-        let receives = match facts.to {
-            Members::Other => n == 1 || me == usize::from(root == 0),
-            Members::All | Members::Root => me == root || facts.to == Members::All,
+        let receives = match kind {
+            Type::SendRecv => n == 1 || me == usize::from(root == 0),
+            _ => me == root || kind.writes_on_every_rank(),
         };
         let members: Vec<usize> = if is_of_root { vec![root] } else { (0..n).collect() };
         // With the CUDA backend, the side that copies waits until the other one is ready, which waits for the copy.
@@ -175,7 +172,7 @@ impl<'p> Unroller<'p, '_> {
         let writes = Vec::from_iter(output.map(bound).transpose()?);
         let reads = Vec::from_iter(input.map(|it| self.view(it)).transpose()?);
         // The input may have a part for each member. Parts that are not combined follow each other.
-        let is_split = facts.is_split;
+        let is_split = matches!(kind, Type::Scatter | Type::ReduceScatter | Type::AllToAll);
         let sent = if is_split { n } else { 1 };
         let received = if combine.is_some() { 1 } else { members.len() };
         let sizes = [(&reads, sent), (&writes, received)];
