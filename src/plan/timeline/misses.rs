@@ -20,8 +20,7 @@ pub(super) struct Misses {
 
 impl Misses {
     pub fn of(plan: &Plan) -> Self {
-        let bytes =
-            |view: &View| view.distinct_len().saturating_mul(plan.buffers[view.buffer as usize].dtype.size());
+        let bytes = |view: &View| view.distinct_len().saturating_mul(plan.dtype_of(view).size());
         let mut found = Self { bytes: vec![(0, 0); plan.code.len()], ..Self::default() };
         // By buffer: how much had been accessed after its last access.
         let mut last: FxHashMap<u32, usize> = FxHashMap::default();
