@@ -6,10 +6,12 @@
 
 use std::io;
 
+use rustc_hash::FxHashMap;
+
 use crate::{
     arena::Id,
     domains,
-    ir::Program,
+    ir::{Program, StmtId},
     print::{self as printer, Options},
     roots,
     tensor_uses::tensors_in_text_order,
@@ -35,6 +37,11 @@ pub fn write(program: &Program, out: &mut dyn io::Write) -> io::Result<()> {
 /// Returns the first error of `out`.
 pub fn write_short(program: &Program, out: &mut dyn io::Write) -> io::Result<()> {
     printer::write_short(program, &options(program), out)
+}
+
+/// Returns the short form of a container, with comments at the ends of the lines of some statements, which end no line themselves.
+pub fn print_commented(program: &Program, comments: &FxHashMap<StmtId, String>) -> String {
+    printer::print_commented(program, &options(program), comments)
 }
 
 /// Returns the `Domains:` section of the canonical text with the blank line before it, or an empty string if

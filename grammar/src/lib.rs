@@ -79,7 +79,7 @@ pub mod source;
 pub use hir_syntax::{ast, span, token};
 
 pub use alike::summarise;
-pub use canonical::{print, write, write_short};
+pub use canonical::{print, print_commented, write, write_short};
 pub use constant_bytes::bytes_of;
 pub use dialect::print_as;
 pub use fix::{fix, is_fixable};

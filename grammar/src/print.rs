@@ -56,7 +56,7 @@ pub(crate) struct Options {
 }
 
 pub use short::LinePrinter;
-pub(crate) use short::write_short;
+pub(crate) use short::{print_commented, write_short};
 
 /// Writes the text of a container in the newest spelling, in pieces.
 ///
@@ -127,6 +127,8 @@ struct Printer<'p> {
     tensors: FxHashMap<TensorId, String>,
     /// Returns the text of a tensor that is not in `tensors`.
     spell_tensor: fn(&Program, TensorId) -> String,
+    /// What is printed at the ends of the lines of some statements, in the short form.
+    comments: Option<&'p FxHashMap<StmtId, String>>,
     /// Numbers of captured streams, in dialects that print numbers for them.
     captured: Vec<i64>,
 }
@@ -138,7 +140,15 @@ impl<'p> Printer<'p> {
             Dialect::Y2025 => y2025::captured_stream_numbers(program),
         };
         let tensors = FxHashMap::default();
-        Self { program, out: String::new(), dialect, tensors, spell_tensor: tensor_text, captured }
+        Self {
+            program,
+            out: String::new(),
+            dialect,
+            tensors,
+            spell_tensor: tensor_text,
+            comments: None,
+            captured,
+        }
     }
 
     /// Creates a printer that prints tensors by their short names.
@@ -289,6 +299,10 @@ impl Printer<'_> {
         match &self.program.stmts[stmt] {
             Stmt::Op(it) => {
                 self.op(it, depth);
+                if let Some(comment) = self.comments.and_then(|it| it.get(&stmt)) {
+                    self.out.push_str("  // ");
+                    self.out.push_str(comment);
+                }
                 self.out.push('\n');
             }
             Stmt::Let(symbol, value) => {

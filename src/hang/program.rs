@@ -1,4 +1,4 @@
-//! Writes the calls that do not proceed as a Host IR program.
+//! Makes a Host IR program of the calls that do not proceed.
 //!
 //! The program has the calls that did not finish, for each rank in its order: all of them were issued, so that a rank posts all of them and then waits. What
 //! completed is left out. A group whose members made different calls becomes several teams, one for each side: in Host IR, members of one team that
@@ -8,8 +8,16 @@
 //! `hir-run` deadlocks on it if the order, the members or the peers of the calls are why they hang. A receive from any rank has no counterpart
 //! and is left out, and what the records do not hold (E0808) is not in the program either, so that it may complete.
 
-use std::fmt::Write;
+use std::sync::Arc;
 
+use grammar::{
+    attr,
+    dtype::DType,
+    ir::{Expr, InfixOp, Mesh, OpStmt, StmtId, TensorId},
+    ops::Op,
+    words::{Backend, CommunicationType, P2pType, RedOp},
+};
+use hir_ir::build::{Dim, ProgramBuilder, apply, assigned, numbered, op, wait};
 use rustc_hash::FxHashMap;
 
 use crate::{
@@ -21,7 +29,7 @@ use crate::{
     wording::{operands, place, what},
 };
 
-/// Returns the program.
+/// Returns the text of the program.
 pub fn program(dumps: &Dumps) -> String {
     let unreadable: Vec<Rank> = dumps.skipped.iter().map(|it| it.rank).collect();
     let job = Job::new(&dumps.records, &unreadable);
@@ -32,51 +40,27 @@ pub fn program(dumps: &Dumps) -> String {
         numbers: FxHashMap::default(),
         teams: Vec::new(),
         orders: FxHashMap::default(),
+        out: ProgramBuilder::default(),
+        buffers: Vec::new(),
+        comments: FxHashMap::default(),
     };
     let bodies = job.world.iter().map(|rank| (*rank, writer.body(*rank)));
     let bodies: Vec<(Rank, Vec<Statement>)> = bodies.collect();
-    let mut text = header(&job, writer.sizes.len());
-    let mut number = 10;
+    writer.declare();
     let mut begin = 0;
     while begin < bodies.len() {
         let (first, body) = &bodies[begin];
         let same =
             bodies[begin..].windows(2).take_while(|it| it[1].0 == it[0].0 + 1 && it[1].1 == *body).count();
         if !body.is_empty() {
-            writer.write_ranks(&mut text, (*first, bodies[begin + same].0), body, &mut number);
+            writer.add_ranks((*first, bodies[begin + same].0), body);
         }
         begin += same + 1;
     }
-    text.push_str("} // %HostIrContainer\n");
-    text
-}
-
-/// Returns the header, which spells each tensor in full, and what gives the outputs their values.
-fn header(job: &Job<'_>, sizes: usize) -> String {
-    let count = job.world.last().map_or(1, |it| it + 1);
-    let mesh = (0..count).map(|it| it.to_string()).collect::<Vec<_>>().join(" ");
-    let tensor = |number: usize, size: usize| {
-        format!("T{number}_g_float[iS{number}{{{size}}}] (DeviceMesh{{{mesh}}})")
-    };
-    let list =
-        |of: fn(usize) -> usize| (1..=sizes).map(|it| tensor(of(it), it)).collect::<Vec<_>>().join(", ");
-    let mut text =
-        String::from("// The calls that did not finish, from the flight recorder.\n%options roots=team\n");
-    let _ = writeln!(text, "%HostIrContainer {{ ({}) -> ({}) :", list(input_of), list(output_of));
-    for size in 1..=sizes {
-        let _ = writeln!(text, "  T{}\n     = Set( T{} )", output_of(size), input_of(size));
-    }
-    text
-}
-
-/// Returns the number of the tensor that calls with a numbered size read.
-fn input_of(size: usize) -> usize {
-    2 * size
-}
-
-/// Returns the number of the tensor that they write.
-fn output_of(size: usize) -> usize {
-    2 * size + 1
+    let [inputs, outputs] = [0, 1].map(|at| writer.buffers.iter().map(|it| it[at]).collect::<Vec<_>>());
+    let program = writer.out.finish(&inputs, &outputs);
+    let text = grammar::print_commented(&program, &writer.comments);
+    format!("// The calls that did not finish, from the flight recorder.\n{text}")
 }
 
 /// The side on which each rank is in a group whose members made different calls, and the position from which on.
@@ -147,10 +131,9 @@ enum Operation {
     Receive {
         peer: Rank,
     },
-    /// The type of a communication, with its attributes, and the index of the team.
+    /// The type of a communication, and the index of the team.
     Collective {
-        kind: &'static str,
-        attributes: &'static str,
+        kind: CommunicationType,
         team: usize,
     },
 }
@@ -161,9 +144,13 @@ struct Writer<'j> {
     sizes: FxHashMap<i64, usize>,
     /// The teams of groups and sides, by index.
     numbers: FxHashMap<(GroupId, usize), usize>,
-    teams: Vec<String>,
+    teams: Vec<Vec<usize>>,
     /// The number of teams that have these members.
     orders: FxHashMap<Vec<Rank>, usize>,
+    out: ProgramBuilder,
+    /// What calls with a numbered size read, and what they write.
+    buffers: Vec<[TensorId; 2]>,
+    comments: FxHashMap<StmtId, String>,
 }
 
 impl Writer<'_> {
@@ -175,20 +162,20 @@ impl Writer<'_> {
     fn statement(&mut self, call: Call) -> Statement {
         let record = self.job.record(call);
         let signature = self.job.records.signature(record.signature);
-        let next = self.sizes.len() + 1;
+        let next = self.sizes.len();
         let size = *self.sizes.entry(signature.elements()).or_insert(next);
         let at = place(self.job, call).map(|it| format!(", {it}")).unwrap_or_default();
-        let remark = format!("// {}({}){at}", what(self.job, call), operands(self.job, call));
+        let remark = format!("{}({}){at}", what(self.job, call), operands(self.job, call));
         let operation = match (signature.kind, record.peer) {
             (Kind::Send, Peer::Rank(peer)) => Operation::Send { peer },
             (Kind::Recv, Peer::Rank(peer)) => Operation::Receive { peer },
             (kind, _) => {
-                let (kind, attributes) = match kind {
-                    Kind::Broadcast => ("Broadcast", "root=0"),
-                    Kind::Reduce => ("Reduce", "root=0, red_op=SUM"),
-                    _ => ("Allreduce", "red_op=SUM"),
+                let kind = match kind {
+                    Kind::Broadcast => CommunicationType::Broadcast,
+                    Kind::Reduce => CommunicationType::Reduce,
+                    _ => CommunicationType::Allreduce,
                 };
-                Operation::Collective { kind, attributes, team: self.team(record.group, call.rank) }
+                Operation::Collective { kind, team: self.team(record.group, call.rank) }
             }
         };
         Statement { remark, operation, size }
@@ -212,50 +199,72 @@ impl Writer<'_> {
         }
         *used += 1;
         let team = self.teams.len();
-        self.teams.push(members.iter().map(Rank::to_string).collect::<Vec<_>>().join(" "));
+        self.teams.push(members.into_iter().map(|it| it as usize).collect());
         self.numbers.insert((group, side), team);
         team
     }
 
-    fn write_ranks(
-        &self,
-        text: &mut String,
-        (first, last): (Rank, Rank),
-        body: &[Statement],
-        number: &mut usize,
-    ) {
-        let conditions: Vec<String> = match (first, last) {
-            (first, last) if first == last => vec![format!("rank == {first}")],
-            (first, last) => vec![format!("rank >= {first}"), format!("rank <= {last}")],
+    /// Declares the tensors of each size, and gives those that calls write their values.
+    fn declare(&mut self) {
+        let count = self.job.world.last().map_or(1, |it| *it as usize + 1);
+        let mesh = Arc::new(Mesh::new(vec![count], (0..count).collect()));
+        for size in 1..=self.sizes.len() {
+            let mut tensor = || self.out.tensor(vec![Dim::of(size as i64)], DType::Float, Arc::clone(&mesh));
+            let [input, output] = [tensor(), tensor()];
+            self.buffers.push([input, output]);
+        }
+        for [input, output] in &self.buffers {
+            self.out.add(assigned(*output, apply(Op::Set, [*input])));
+        }
+    }
+
+    fn add_ranks(&mut self, (first, last): (Rank, Rank), body: &[Statement]) {
+        let conditions = match (first, last) {
+            (first, last) if first == last => vec![(InfixOp::Eq, first)],
+            (first, last) => vec![(InfixOp::Ge, first), (InfixOp::Le, last)],
         };
-        let mut indent = "  ".to_owned();
-        for condition in conditions {
-            let _ = writeln!(text, "{indent}IF Manual ( {condition} ):");
-            indent.push_str("  ");
+        for (operator, of) in &conditions {
+            let (rank, of) = (self.out.rank(), self.out.int((*of).into()));
+            let condition = self.out.expr(Expr::Infix(*operator, rank, of));
+            self.out.begin_if(condition);
         }
-        let begin = *number;
+        let mut posted = Vec::with_capacity(body.len());
         for it in body {
-            let (input, output) = (input_of(it.size), output_of(it.size));
-            let _ = writeln!(text, "{indent}{}", it.remark);
-            let _ = match &it.operation {
-                Operation::Send { peer } => writeln!(
-                    text,
-                    "{indent}P2PCommunication {number} (type=send, buffer=T{input}, peer={peer}, backend=NCCL)"
-                ),
-                Operation::Receive { peer } => writeln!(
-                    text,
-                    "{indent}P2PCommunication {number} (type=recv, buffer=T{output}, peer={peer}, backend=NCCL)"
-                ),
-                Operation::Collective { kind, attributes, team } => writeln!(
-                    text,
-                    "{indent}Communication {number} (type={kind}, team=({}), {attributes}, input=T{input}, output=T{output}, backend=NCCL)",
-                    self.teams[*team]
-                ),
-            };
-            *number += 1;
+            let post = self.post(it);
+            let number = self.out.work();
+            let id = self.out.add(numbered(number, post.with(attr::BACKEND, Backend::Nccl)));
+            self.comments.insert(id, it.remark.clone());
+            posted.push(number);
         }
-        for number in begin..*number {
-            let _ = writeln!(text, "{indent}Wait(Communication {number})");
+        for number in posted {
+            self.out.add(wait(number));
+        }
+        conditions.iter().for_each(|_| self.out.end());
+    }
+
+    fn post(&mut self, it: &Statement) -> OpStmt {
+        let [input, output] = self.buffers[it.size];
+        let mut transfer = |kind, buffer, peer: Rank| {
+            let peer = self.out.int(peer.into());
+            op(Op::P2PCommunication)
+                .with(attr::P2P_TYPE, kind)
+                .with(attr::BUFFER, buffer)
+                .with(attr::PEER, peer)
+        };
+        match it.operation {
+            Operation::Send { peer } => transfer(P2pType::Send, input, peer),
+            Operation::Receive { peer } => transfer(P2pType::Recv, output, peer),
+            Operation::Collective { kind, team } => {
+                let mut post =
+                    op(Op::Communication).with(attr::TYPE, kind).with(attr::TEAM, self.teams[team].clone());
+                if kind != CommunicationType::Allreduce {
+                    post = post.with(attr::ROOT, self.out.int(0));
+                }
+                if kind != CommunicationType::Broadcast {
+                    post = post.with(attr::RED_OP, RedOp::Sum);
+                }
+                post.with(attr::INPUT, input).with(attr::OUTPUT, output)
+            }
         }
     }
 }

@@ -12,7 +12,7 @@
 
 use std::io;
 
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Dialect, Options, Printer};
 use crate::{
@@ -26,6 +26,22 @@ use crate::{
 /// # Errors
 /// Returns the first error of `out`.
 pub(crate) fn write_short(program: &Program, options: &Options, out: &mut dyn io::Write) -> io::Result<()> {
+    short(program, options).write_container(options, out)
+}
+
+/// Returns the short form of a container, with comments at the ends of the lines of some statements.
+pub(crate) fn print_commented(
+    program: &Program,
+    options: &Options,
+    comments: &FxHashMap<StmtId, String>,
+) -> String {
+    let mut printer = Printer { comments: Some(comments), ..short(program, options) };
+    printer.sections(options, &mut |_| ());
+    printer.out
+}
+
+/// Returns a printer that has printed what is before the container.
+fn short<'p>(program: &'p Program, options: &Options) -> Printer<'p> {
     let mut printer = Printer::new(program, Dialect::Short);
     printer.options(options.roots_in_team);
     let ambiguous = ambiguous_tensors(program);
@@ -39,7 +55,7 @@ pub(crate) fn write_short(program: &Program, options: &Options, out: &mut dyn io
     }
     // A tensor without a unique short name is always printed in full.
     printer.tensors.extend(ambiguous.into_iter().map(|it| (it, tensor_text(program, it))));
-    printer.write_container(options, out)
+    printer
 }
 
 /// Prints operators' statements on one line each, as they can stand in the source text.
