@@ -39,7 +39,8 @@ pub fn write_short(program: &Program, out: &mut dyn io::Write) -> io::Result<()>
     printer::write_short(program, &options(program), out)
 }
 
-/// Returns the short form of a container, with comments at the ends of the lines of some statements, which end no line themselves.
+/// Returns the short form of a container, with comments at the ends of the lines of some statements, which end no line themselves. Its
+/// tensors have the order of their declaration, and it states all domains.
 pub fn print_commented(program: &Program, comments: &FxHashMap<StmtId, String>) -> String {
     printer::print_commented(program, &options(program), comments)
 }

@@ -72,7 +72,9 @@ pub(crate) fn write(program: &Program, options: &Options, out: &mut dyn io::Writ
 /// none.
 pub(crate) fn domains_section(program: &Program, options: &Options) -> String {
     let mut printer = Printer::new(program, Dialect::Canonical);
-    printer.domains(options);
+    if let Some(tensors) = &options.domains {
+        printer.domains(tensors);
+    }
     printer.out
 }
 
@@ -187,7 +189,9 @@ impl Printer<'_> {
     fn sections(&mut self, options: &Options, piece: &mut dyn FnMut(&mut String)) {
         self.container(piece);
         self.definitions();
-        self.domains(options);
+        if let Some(tensors) = &options.domains {
+            self.domains(tensors);
+        }
     }
 
     /// Passes what is printed so far to `piece`, which may take it, whenever that has grown; the rest remains in `out`.
@@ -231,8 +235,7 @@ impl Printer<'_> {
         }
     }
 
-    fn domains(&mut self, options: &Options) {
-        let Some(tensors) = &options.domains else { return };
+    fn domains(&mut self, tensors: &[TensorId]) {
         self.out.push_str("\nDomains:\n");
         if tensors.is_empty() {
             // Without the section, a reader would infer domains from sizes.

@@ -5,6 +5,7 @@
 #![allow(missing_docs, reason = "PyO3 generates public items")]
 
 mod arrays;
+mod builder;
 mod error;
 mod gpu;
 mod hang;
@@ -21,6 +22,7 @@ mod _hir {
 
     #[pymodule_export]
     use super::{
+        builder::Builder,
         gpu::{Gpu, GpuProgram},
         hang::{Hang, hang},
         program::{Program, read},

@@ -177,7 +177,7 @@ pub enum OperandKind {
 impl OperandKind {
     /// Returns whether this kind denotes an operand. All other kinds are attributes, even in a positional
     /// list.
-    pub(crate) fn is_operand(self) -> bool {
+    pub fn is_operand(self) -> bool {
         match self {
             Self::Tensor | Self::Value | Self::Scalar | Self::Stream => true,
             Self::Axis

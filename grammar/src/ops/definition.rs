@@ -172,7 +172,7 @@ macro_rules! other_classes {
 
 impl OperandDef {
     /// Returns the key of an attribute.
-    pub(crate) const fn key(&self) -> AttrName {
+    pub const fn key(&self) -> AttrName {
         AttrName(self.name)
     }
 }

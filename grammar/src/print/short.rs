@@ -26,26 +26,31 @@ use crate::{
 /// # Errors
 /// Returns the first error of `out`.
 pub(crate) fn write_short(program: &Program, options: &Options, out: &mut dyn io::Write) -> io::Result<()> {
-    short(program, options).write_container(options, out)
+    short(program, options, &tensors_in_text_order(program)).write_container(options, out)
 }
 
-/// Returns the short form of a container, with comments at the ends of the lines of some statements.
+/// Returns the short form of a container, with comments at the ends of the lines of some statements, and with tensors in the order of
+/// their declaration. It states all domains.
 pub(crate) fn print_commented(
     program: &Program,
     options: &Options,
     comments: &FxHashMap<StmtId, String>,
 ) -> String {
-    let mut printer = Printer { comments: Some(comments), ..short(program, options) };
-    printer.sections(options, &mut |_| ());
+    let mut tensors = tensors_in_text_order(program);
+    tensors.sort_unstable();
+    let mut printer = Printer { comments: Some(comments), ..short(program, options, &tensors) };
+    printer.container(&mut |_| ());
+    printer.definitions();
+    printer.domains(options.domains.as_deref().unwrap_or_default());
     printer.out
 }
 
 /// Returns a printer that has printed what is before the container.
-fn short<'p>(program: &'p Program, options: &Options) -> Printer<'p> {
+fn short<'p>(program: &'p Program, options: &Options, tensors: &[TensorId]) -> Printer<'p> {
     let mut printer = Printer::new(program, Dialect::Short);
     printer.options(options.roots_in_team);
     let ambiguous = ambiguous_tensors(program);
-    for tensor in tensors_in_text_order(program) {
+    for tensor in tensors.iter().copied() {
         if !ambiguous.contains(&tensor) {
             printer.out.push_str("%tensor ");
             printer.out.push_str(&tensor_text(program, tensor));

@@ -40,4 +40,4 @@ def _chosen(call: Call, condition: PerRank, yes: Any, no: Any) -> Any:
         return tuple(_chosen(call, condition, *them) for them in zip(yes, no))
     if not isinstance(yes, Value):
         return yes
-    return call.to.elementwise("where({}, {}, {})", [condition, yes, no], yes.dtype)
+    return call.to.elementwise("where", [condition, yes, no], yes.dtype)

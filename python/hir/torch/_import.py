@@ -1,4 +1,4 @@
-"""From the graphs of all ranks to the text of a program."""
+"""From the graphs of all ranks to a program."""
 
 from __future__ import annotations
 
@@ -90,9 +90,8 @@ def import_graphs(graphs: Sequence[Graph], *, each_rank: bool = False) -> Import
 def _one_program(name: str, nodes: Sequence[Node], mesh: Mesh, groups: AllGroups) -> Imported:
     builder, ports = Builder(mesh), Ports()
     _write(builder, nodes, ports, Call(nodes[0], builder, groups), OPERATORS)
-    body = [(f"  {text}", place) for text, place in builder.statements]
     inputs, outputs = tuple(ports.inputs), tuple(ports.outputs)
-    text, places = _assembled(name, builder, body, [inputs], [outputs])
+    text, places = _finished(name, builder, [inputs], [outputs])
     world = mesh.size
     return Imported(
         name,
@@ -116,21 +115,20 @@ def has_equal_splits(graph: Graph) -> bool:
 
 def _program_of_each_rank(graphs: Sequence[Graph], groups: AllGroups, note: str | None) -> Imported:
     table = {**OPERATORS, **COMMUNICATIONS}
-    body: list[tuple[str, str | None]] = []
     all_ports = []
     builder = Builder(Mesh(()), equal_splits=all(has_equal_splits(graph) for graph in graphs))
     for graph in graphs:
         # Names of tensors and numbers of communications are those of the whole program.
-        builder.mesh, builder.statements, ports = Mesh((), graph.rank), [], Ports()
+        builder.use(Mesh((), graph.rank))
+        ports = Ports()
+        builder.program.begin_rank(graph.rank)
         _write(builder, graph.nodes, ports, Call(graph.nodes[0], builder, groups, graph.rank), table)
+        builder.program.end()
         all_ports.append(ports)
-        if builder.statements:
-            body.append((f"  IF Manual ( rank == {graph.rank} ):", None))
-            body += [(f"    {text}", place) for text, place in builder.statements]
     inputs = tuple(tuple(it.inputs) for it in all_ports)
     outputs = tuple(tuple(it.outputs) for it in all_ports)
     name = graphs[0].name
-    text, places = _assembled(name, builder, body, inputs, outputs)
+    text, places = _finished(name, builder, inputs, outputs)
     written = _written(builder, inputs)
     return Imported(name, len(graphs), None, text, places, inputs, outputs, tuple(builder.opaque), written, note)
 
@@ -211,7 +209,7 @@ def _called(builder: Builder, node: Node, environment: dict[str, Any], call: Cal
         return _opaque(builder, node, args, kwargs)
     if is_communication(node) and depends_on_rank(args[:-1]):
         raise DifferentRanks("the ranks call it with different arguments", node)
-    entry, before = table[node.target], builder.mark()
+    entry, before = table[node.target], builder.program.mark()
     try:
         if entry.by_rank or not depends_on_rank((args, kwargs)):
             result = entry.rule(call, *args, **kwargs)
@@ -227,7 +225,7 @@ def _called(builder: Builder, node: Node, environment: dict[str, Any], call: Cal
         reason = f"hir does not know these arguments: {error}"
     if is_communication(node):
         raise TorchImportError(reason, node)
-    builder.back_to(before)
+    builder.program.back_to(before)
     return _opaque(builder, node, args, kwargs, reason)
 
 
@@ -273,37 +271,20 @@ def _opaque(builder: Builder, node: Node, args: Any, kwargs: dict[str, Any], rea
     map_argument((args, tuple(kwargs.values())), lambda it: operands.append(it) if isinstance(it, Value) else None)
     sharded = [True] * builder.mesh.ndim
     results = [builder.value(it.dtype, it.shape, sharded) if isinstance(it, TensorType) else None for it in types]
-    for it in results:
-        if it is not None:
-            builder.statement(f"{it.name} = ALLOCATE(mem_type=global, zero_init=false)")
-    reads = ", ".join(it.name for it in operands)
-    writes = ", ".join(it.name for it in results if it is not None)
-    builder.statement(f"LaunchKernel( Group ID: {len(builder.opaque)}, Inputs: {{{reads}}}, Outputs: {{{writes}}}, )")
+    written = [builder.allocate(it) for it in results if it is not None]
+    builder.add("LaunchKernel", None, Inputs=operands, Outputs=written, **{"Group ID": len(builder.opaque)})
     builder.opaque.append(f"{node.place or 'unknown line'}: `{node.target}`" + (f" ({reason})" if reason else ""))
     return tuple(results) if isinstance(node.result, tuple) else results[0]
 
 
-def _assembled(
-    name: str,
-    builder: Builder,
-    body: list[tuple[str, str | None]],
-    inputs: Sequence[Sequence[Any]],
-    outputs: Sequence[Sequence[Any]],
+def _finished(
+    name: str, builder: Builder, inputs: Sequence[Sequence[Any]], outputs: Sequence[Sequence[Any]]
 ) -> tuple[str, dict[int, str]]:
-    """Joins declarations, statements and domains to a text."""
+    """The text of the program, and the places of its lines."""
     names = [it.name for ports in inputs for it in ports if isinstance(it, Value)]
     # An input is an output only if the program writes it.
     results = [*_written(builder, inputs)]
     results += [it.name for ports in outputs for it in ports if isinstance(it, Value) and it.name not in names]
-    results = list(dict.fromkeys(results))
-    lines = [f"// {name}: imported from PyTorch"]
-    lines += [f"%tensor {it}" for it in builder.declarations]
-    lines.append(f"%HostIrContainer {{ ({', '.join(names)}) -> ({', '.join(results)}) :")
-    places: dict[int, str] = {}
-    for text, place in body:
-        lines.append(text + (f"  // {place}" if place else ""))
-        if place:
-            places[len(lines)] = place
-    lines += ["} // %HostIrContainer", "", "Domains:"]
-    lines += [f"  {it}" for it in builder.domains] or ["  // every tensor has the axes of its text"]
-    return "\n".join(lines) + "\n", places
+    text = f"// {name}: imported from PyTorch\n{builder.program.finish(names, list(dict.fromkeys(results)))}"
+    comments = [line.partition("  // ") for line in text.splitlines()]
+    return text, {number: place for number, (before, _, place) in enumerate(comments, 1) if before and place}

@@ -35,7 +35,7 @@ def uses_streams(nodes: Sequence[Node]) -> bool:
 
 
 class Streams:
-    """Writes what selects the stream of each statement."""
+    """Adds what selects the stream of each statement."""
 
     def __init__(self, builder: Builder, nodes: Sequence[Node], rank: int) -> None:
         self._builder = builder
@@ -50,7 +50,7 @@ class Streams:
         self._events: dict[int, int] = {}
         self._known = {0}
         if self._is_used:
-            builder.statement(f"Stream {self._main} = GetCurrentStream()")
+            builder.add("GetCurrentStream", [self._main])
 
     def enter(self, node: Node) -> None:
         """Selects the stream of a node."""
@@ -91,12 +91,9 @@ class Streams:
             raise TorchImportError(f"the graph does not record the event {event}", node)
         return self._events[event]
 
-    def _name(self, stream: int) -> str:
-        return f"Stream {stream or self._main}"
-
     def _select(self, stream: int) -> None:
         if stream != self._selected:
-            self._builder.statement(f"SetCurrentStream({self._name(stream)})")
+            self._builder.add("SetCurrentStream", None, stream or self._main)
             self._selected = stream
             self._known.add(stream)
 
@@ -104,12 +101,12 @@ class Streams:
         """Makes a stream wait for what has been issued on another one."""
         if stream != other:
             self._select(stream)
-            self._builder.statement(f"Synchronize({self._name(other)})")
+            self._builder.add("Synchronize", None, other or self._main)
 
     def _host(self, streams: Sequence[int]) -> None:
         for stream in streams:
             self._select(stream)
-            self._builder.statement("Synchronize(host)")
+            self._builder.add("Synchronize", None, target="host")
 
 
 def _numbers(node: Node) -> list[int]:

@@ -71,6 +71,8 @@ pub struct ProgramBuilder {
     /// The blocks of the loops and branches that are open, each with the statements before it in the block around it.
     open: Vec<(BlockId, Vec<StmtId>)>,
     works: u32,
+    /// The tensors of statements that have been taken back.
+    unused: Vec<TensorId>,
     /// The position in the source of what is added next.
     pub span: Span,
 }
@@ -99,7 +101,7 @@ impl ProgramBuilder {
             self.program.axes.push(it.axis(0, extent))
         });
         let domains = Domains { logical: logical.collect(), ..Domains::default() };
-        let number = self.declarations.len() as u32;
+        let number = (self.declarations.len() - self.unused.len()) as u32;
         self.declarations.push(declaration);
         let tensor = Tensor {
             number,
@@ -114,9 +116,40 @@ impl ProgramBuilder {
         self.program.declare_tensor(tensor, self.span)
     }
 
+    /// Declares a tensor with axes that have all been made, with their numbers.
+    pub fn exact(&mut self, loops: Vec<AxisId>, domains: Domains, dtype: DType, mesh: Arc<Mesh>) -> TensorId {
+        let it = self.tensor(Vec::new(), dtype, mesh);
+        let tensor = &mut self.program.tensors[it];
+        (tensor.loop_domain, tensor.domains) = (loops, domains);
+        it
+    }
+
+    /// Makes an axis for `exact`.
+    pub fn new_axis(&mut self, kind: AxisKind, parallel: ParallelType, number: u32, extent: i64) -> AxisId {
+        let extent = self.int(extent);
+        self.program.axes.push(Axis::new(kind, parallel, number, extent))
+    }
+
     /// Returns the axis of a dimension, for statements that name it.
     pub fn axis(&self, tensor: TensorId, dim: usize) -> AxisId {
         self.program.tensors[tensor].domains.logical[dim]
+    }
+
+    /// Returns the axes of a tensor in memory.
+    pub fn dimensions(&self, tensor: TensorId) -> Vec<AxisId> {
+        self.program.dimensions(tensor).collect()
+    }
+
+    /// Takes back the statements behind the first `size` ones of the current block, and tensors that they have declared and that no other
+    /// statement names.
+    pub fn take_back(&mut self, size: usize, tensors: impl IntoIterator<Item = TensorId>) {
+        self.body.truncate(size);
+        self.unused.extend(tensors);
+    }
+
+    /// Returns the number of statements in the current block.
+    pub fn block_size(&self) -> usize {
+        self.body.len()
     }
 
     /// Returns the dimensions of a tensor, reduced ones among them.
@@ -188,10 +221,14 @@ impl ProgramBuilder {
         self.open.push((block, std::mem::take(&mut self.body)));
     }
 
-    /// Ends the loop or branch that began last.
+    /// Ends the loop or branch that began last. One without statements is taken back.
     pub fn end(&mut self) {
         if let Some((block, outer)) = self.open.pop() {
-            self.program.blocks[block] = std::mem::replace(&mut self.body, outer);
+            let inner = std::mem::replace(&mut self.body, outer);
+            if inner.is_empty() {
+                self.body.pop();
+            }
+            self.program.blocks[block] = inner;
         }
     }
 
@@ -243,7 +280,11 @@ impl ProgramBuilder {
     pub fn finish(mut self, inputs: &[TensorId], outputs: &[TensorId]) -> Program {
         debug_assert!(self.open.is_empty(), "a loop or branch has no end");
         let mut next_axis = 0;
-        for (tensor, declaration) in self.declarations.iter() {
+        let used = (self.declarations.len() - self.unused.len()) as u32;
+        for (tensor, number) in self.unused.iter().zip(used..) {
+            self.program.tensors[*tensor].number = number;
+        }
+        for (tensor, declaration) in self.declarations.iter().filter(|it| !it.1.dims.is_empty()) {
             finish_axes(&mut self.program, tensor, declaration, &mut next_axis);
         }
         let operands = |list: &[TensorId]| list.iter().map(|it| Operand::Tensor(*it)).collect();
@@ -282,4 +323,41 @@ fn finish_axes(program: &mut Program, tensor: TensorId, declaration: &Declaratio
     }
     let it = &mut program.tensors[tensor];
     (it.loop_domain, it.domains.transforms) = (loops, transforms);
+}
+
+#[cfg(test)]
+mod tests {
+    use grammar::{ir::InfixOp, ops::Op};
+
+    use super::*;
+    use crate::build::apply;
+
+    #[test]
+    fn what_is_taken_back_leaves_no_trace() {
+        let mut it = ProgramBuilder::default();
+        let mesh = Arc::new(Mesh::new(vec![2], vec![0, 1]));
+        let input = it.tensor(vec![Dim::of(4)], DType::Float, Arc::clone(&mesh));
+        let (rank, zero) = (it.rank(), it.int(0));
+        let is_first = it.expr(Expr::Infix(InfixOp::Eq, rank, zero));
+        it.begin_if(is_first);
+        let before = it.block_size();
+        let wrong = it.tensor(vec![Dim::of(4)], DType::Float, Arc::clone(&mesh));
+        it.assign(wrong, apply(Op::Relu, [input]));
+        it.take_back(before, [wrong]);
+        it.end();
+        let axis = it.new_axis(AxisKind::Broadcast, ParallelType::Serial, 7, 1);
+        let domains = Domains { logical: vec![axis], ..Domains::default() };
+        let exact = it.exact(vec![axis], domains, DType::Int32, mesh);
+        it.begin_for("i5", 3);
+        it.allocate(exact);
+        it.end();
+        let program = it.finish(&[input], &[]);
+        assert!(grammar::verify(&program).is_empty());
+        let text = "%HostIrContainer { (T0_g_float[iS0{4}] (DeviceMesh{0 1})) -> () :
+  FOR i5 from 0 to 3:
+    T1_g_int[bS7{1}] (DeviceMesh{0 1}) = ALLOCATE(mem_type=global, zero_init=false)
+} // %HostIrContainer
+";
+        assert_eq!(grammar::print(&program), text);
+    }
 }

@@ -6,7 +6,7 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from .._builder import Value
+from .._builder import Axis, Scalar, Value
 from .._graph import DifferentRanks
 from ._elementwise import apply
 from ._reductions import extreme
@@ -15,44 +15,38 @@ from ._split_axis import gathered_along, reduce_scattered_along
 
 #: Registers a collective: the names of its groups may depend on the rank.
 collective = partial(operator, by_rank=True)
+#: Reductions over ranks: the name in the language, and the neutral element, if it is the same for all types.
+REDUCTIONS = {"sum": ("add", 0), "avg": ("add", 0), "max": ("max", None), "min": ("min", None), "product": ("mul", 1)}
 
 
-def whole_axes(call: Call, x: Value, dims: tuple[int, ...]) -> list[str]:
+def whole_axes(call: Call, x: Value, dims: tuple[int, ...]) -> list[Axis]:
     """The axes of x, with device axes of a group as plain axes."""
     axes = call.to.axes(x.shape, x.sharded)
     for dim in dims:
-        axes[dim] = f"iS{dim}{{{call.to.mesh.shape[dim]}}}"
+        axes[dim] = Axis("i", "S", dim, call.to.mesh.shape[dim])
     return axes
 
 
 def reduced(call: Call, x: Value, op: str, dims: tuple[int, ...]) -> Value:
     """Reduces over the ranks of a group; all of them hold the result."""
     to = call.to
-    operators = {
-        "sum": ("add", "float(0)" if x.dtype != "float64" else "double(0)"),
-        "avg": ("add", "float(0)" if x.dtype != "float64" else "double(0)"),
-        "max": ("max", None),
-        "min": ("min", None),
-        "product": ("mul", "float(1)"),
-    }
-    if op not in operators:
+    if op not in REDUCTIONS:
         raise call.error(f"hir has no reduction `{op}` over ranks")
-    name, initial = operators[op]
-    if initial is None:
+    name, neutral = REDUCTIONS[op]
+    initial: Scalar = ("double" if x.dtype == "float64" and name == "add" else "float", str(neutral))
+    if neutral is None:
         initial = extreme(x.dtype, op == "max")
     elif x.dtype in ("int64", "int32"):
-        initial = initial[initial.index("(") + 1 : -1]
+        initial = neutral
     if not dims:
         return x
     x = to.shard(x, dims)
     axes = [to.mesh_axis(dim, it, kind="r" if dim in dims else "i") for dim, it in enumerate(x.sharded)] + to.axes(
         x.shape, x.sharded
     )[to.mesh.ndim :]
-    partial = to.declare(x.dtype, axes)
-    to.statement(f"{partial} = reduction( {x.name}, op = {name}, initial value = {initial}, allreduce = false )")
+    partial = to.reduction(to.declare(x.dtype, axes), x, name, initial)
     result = to.value(x.dtype, x.shape, [it and dim not in dims for dim, it in enumerate(x.sharded)])
-    to.broadcast(partial, result, dims)
-    return averaged(call, result, op, dims)
+    return averaged(call, to.broadcast(partial, result, dims), op, dims)
 
 
 def averaged(call: Call, x: Value, op: str, dims: tuple[int, ...]) -> Value:
@@ -60,7 +54,7 @@ def averaged(call: Call, x: Value, op: str, dims: tuple[int, ...]) -> Value:
 
 
 def averaged_over(call: Call, x: Value, count: int) -> Value:
-    return x if count == 1 else apply(call, "{} / {}", [x, float(count)], x.dtype)
+    return x if count == 1 else apply(call, "/", [x, float(count)], x.dtype)
 
 
 @collective("_c10d_functional.all_reduce.default", counterpart="`reduction` over the device axis (Allreduce)")
@@ -91,9 +85,7 @@ def gathered(call: Call, x: Value, dims: tuple[int, ...], along: int = 0) -> Val
 
 def whole_on_each(call: Call, x: Value, dims: tuple[int, ...]) -> str:
     """All values of a group on each of its ranks, with an axis for each device axis."""
-    name = call.to.declare(x.dtype, whole_axes(call, x, dims))
-    call.to.statement(f"{name} = Set( {x.name} )")
-    return name
+    return call.to.add("Set", call.to.declare(x.dtype, whole_axes(call, x, dims)), x)
 
 
 def merged(call: Call, name: str, x: Value, dims: tuple[int, ...], kept: list[bool]) -> Value:
@@ -103,16 +95,12 @@ def merged(call: Call, name: str, x: Value, dims: tuple[int, ...], kept: list[bo
     others = [dim for dim in range(to.mesh.ndim) if dim not in dims]
     order = [*others, *dims, *range(to.mesh.ndim, len(axes))]
     if order != sorted(order):
-        moved = to.declare(x.dtype, [axes[it] for it in order])
-        to.statement(f"{moved} = Set.Permute( {name} )")
-        name = moved
+        name = to.add("Set.Permute", to.declare(x.dtype, [axes[it] for it in order]), name)
     shape = (prod(to.mesh.shape[dim] for dim in dims) * x.shape[0], *x.shape[1:])
     local = [to.local_axis(extent, to.mesh.ndim + i) for i, extent in enumerate(shape)]
     flat = to.declare(x.dtype, [to.mesh_axis(dim, x.sharded[dim]) for dim in others] + local)
-    to.statement(f"{flat} = reshape( {name} )")
-    result = to.value(x.dtype, shape, kept)
-    to.broadcast(flat, result, dims)
-    return result
+    to.add("reshape", flat, name)
+    return to.broadcast(flat, to.value(x.dtype, shape, kept), dims)
 
 
 @collective(
@@ -163,22 +151,16 @@ def scattered_on_mesh(call: Call, x: Value, op: str, dims: tuple[int, ...], part
     squeezed_axes = [to.mesh_axis(dim, x.sharded[dim]) for dim in others]
     local = [to.local_axis(extent, first + i) for i, extent in enumerate(shape)]
     squeezed = to.declare(x.dtype, squeezed_axes + local)
-    flags = ", ".join("true" if dim in dims else "false" for dim in range(first + len(shape)))
-    to.statement(f"{squeezed} = squeeze( {split.name}, flags = {{{flags}}} )")
+    to.add("squeeze", squeezed, split, flags=[dim in dims for dim in range(first + len(shape))])
     own = [to.mesh_axis(dim, True, first + i) for i, dim in enumerate(dims)]
     cut_axes = squeezed_axes + own + local[len(dims) :]
-    cut = to.declare(x.dtype, cut_axes)
-    to.statement(f"{cut} = Set( {squeezed} )")
+    cut = to.add("Set", to.declare(x.dtype, cut_axes), squeezed)
     axes = {**dict(zip(others, squeezed_axes)), **dict(zip(dims, own))}
     ordered = [axes[dim] for dim in range(first)] + local[len(dims) :]
     if ordered == cut_axes:
-        renamed = to.value(x.dtype, (part, *x.shape[1:]), x.sharded)
-        to.statement(f"{renamed.name} = Set( {cut} )")
-        return renamed
+        return to.add("Set", to.value(x.dtype, (part, *x.shape[1:]), x.sharded), cut)
     # Set.Permute takes the numbers of its operand.
-    result = to.value(x.dtype, (part, *x.shape[1:]), x.sharded, ordered)
-    to.statement(f"{result.name} = Set.Permute( {cut} )")
-    return result
+    return to.add("Set.Permute", to.value(x.dtype, (part, *x.shape[1:]), x.sharded, ordered), cut)
 
 
 @collective(
@@ -211,15 +193,12 @@ def exchanged(call: Call, x: Value, dims: tuple[int, ...]) -> Value:
     dim, first = dims[0], to.mesh.ndim
     x = to.shard(x, dims)
     axes = to.axes(x.shape, x.sharded)
-    axes[dim] = f"iS{dim}{{{to.mesh.shape[dim]}}}"
+    axes[dim] = Axis("i", "S", dim, to.mesh.shape[dim])
     axes[first] = to.mesh_axis(dim, True, first)
-    received = to.declare(x.dtype, axes)
-    to.statement(f"{received} = Set( {x.name} )")
+    received = to.add("Set", to.declare(x.dtype, axes), x)
     order = list(range(len(axes)))
     order[dim], order[first] = first, dim
-    result = to.value(x.dtype, x.shape, x.sharded, [axes[it] for it in order])
-    to.statement(f"{result.name} = Set.Permute( {received} )")
-    return result
+    return to.add("Set.Permute", to.value(x.dtype, x.shape, x.sharded, [axes[it] for it in order]), received)
 
 
 @collective("_c10d_functional.all_to_all_single.default", counterpart="`Set` that moves the device axis (AllToAll)")
@@ -257,11 +236,9 @@ def broadcast(call: Call, x: Value, source: int, group: Any) -> Value:
     if len(dims) != 1:
         raise DifferentRanks("hir has no broadcast along several dimensions of a mesh", call.node)
     x, dim = to.shard(x, dims), dims[0]
-    complete = to.declare(x.dtype, whole_axes(call, x, dims))
-    to.statement(f"{complete} = Set( {x.name} )")
+    complete = whole_on_each(call, x, dims)
     axes = to.axes(x.shape, x.sharded)
     chosen = to.declare(x.dtype, [it for d, it in enumerate(axes) if d != dim])
-    to.statement(f"{chosen} = select( {complete}, axis = iS{dim}{{{to.mesh.shape[dim]}}}, index = {source} )")
+    to.add("select", chosen, complete, axis=dim, index=source)
     result = to.value(x.dtype, x.shape, [it and d != dim for d, it in enumerate(x.sharded)])
-    to.broadcast(chosen, result, dims)
-    return result
+    return to.broadcast(chosen, result, dims)

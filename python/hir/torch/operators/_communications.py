@@ -44,24 +44,21 @@ def team(call: Call, group: Any) -> tuple[int, ...]:
     return names[group]
 
 
-def post(call: Call, kind: str, x: Value, shape: tuple[int, ...], group: Any, extra: str = "") -> Value:
+def post(call: Call, kind: str, x: Value, shape: tuple[int, ...], group: Any, **attributes: Any) -> Value:
     """Posts a collective that writes a new tensor."""
     to = call.to
-    members = " ".join(str(it) for it in team(call, group))
-    result = to.value(x.dtype, shape, ())
-    to.statement(f"{result.name} = ALLOCATE(mem_type=global, zero_init=false)")
-    to.posted[result.name] = to.new_communication()
-    to.statement(
-        f"Communication {to.posted[result.name]} (type={kind}, team=({members}){extra}, input={x.name}, output={result.name}, "
-        "backend=NCCL)"
-    )
+    members = list(team(call, group))
+    result = to.allocate(to.value(x.dtype, shape, ()))
+    number = to.posted[result.name] = to.program.work()
+    given = {"type": kind, "team": members, "input": x, "output": result, "backend": "NCCL", **attributes}
+    to.add("Communication", None, number=number, **given)
     return result
 
 
 def reduction(call: Call, op: str) -> str:
     if op not in REDUCTIONS:
         raise call.error(f"hir has no reduction `{op}` over ranks")
-    return f", red_op={REDUCTIONS[op]}"
+    return REDUCTIONS[op]
 
 
 @operator("_c10d_functional.wait_tensor.default", counterpart="`Wait`", table=COMMUNICATIONS)
@@ -81,7 +78,7 @@ def waits(call: Call, xs: tuple[Value, ...]) -> tuple[Value | Sent, ...]:
 
 @operator("_c10d_functional.all_reduce.default", counterpart="Allreduce", table=COMMUNICATIONS)
 def all_reduce(call: Call, x: Value, op: str, group: Any) -> Value:
-    result = post(call, "Allreduce", x, x.shape, group, reduction(call, op))
+    result = post(call, "Allreduce", x, x.shape, group, red_op=reduction(call, op))
     if op == "avg":
         call.to.averages[result.name] = len(team(call, group))
     return result
@@ -99,7 +96,7 @@ def all_gather(call: Call, x: Value, size: int, group: Any) -> Value:
 
 @operator("_c10d_functional.reduce_scatter_tensor.default", counterpart="ReduceScatter", table=COMMUNICATIONS)
 def reduce_scatter(call: Call, x: Value, op: str, size: int, group: Any) -> Value:
-    result = post(call, "ReduceScatter", x, (x.shape[0] // size, *x.shape[1:]), group, reduction(call, op))
+    result = post(call, "ReduceScatter", x, (x.shape[0] // size, *x.shape[1:]), group, red_op=reduction(call, op))
     if op == "avg":
         call.to.averages[result.name] = size
     return result
@@ -134,23 +131,19 @@ def exchange(call: Call, x: Value, members: tuple[int, ...], received: tuple[int
     for rank, count, own in zip(members, received, parts):
         result = own
         if rank != call.rank:
-            result = to.value(x.dtype, (count, *x.shape[1:]), ())
-            to.statement(f"{result.name} = ALLOCATE(mem_type=global, zero_init=false)")
+            result = to.allocate(to.value(x.dtype, (count, *x.shape[1:]), ()))
         results.append(result)
-    to.statement("StartCoalescing")
+    to.add("StartCoalescing", None)
     for rank, part, result in zip(members, parts, results):
         for kind, buffer in (("send", part), ("recv", result)):
             if rank != call.rank and buffer.shape[0] > 0:
-                number = to.new_communication()
-                to.statement(f"P2PCommunication {number} (type={kind}, buffer={buffer.name}, peer={rank}, backend=NCCL)")
-    number = to.new_communication()
-    to.statement(f"EndCoalescing {number}")
-    return Received(number, tuple(it for it in results if it.shape[0] > 0))
+                to.post(to.program.work(), kind, buffer, rank)
+    return Received(to.end_group(), tuple(it for it in results if it.shape[0] > 0))
 
 
 @operator("_c10d_functional.broadcast.default", counterpart="Broadcast", table=COMMUNICATIONS)
 def broadcast(call: Call, x: Value, source: int, group: Any) -> Value:
-    return post(call, "Broadcast", x, x.shape, group, f", root={source}")
+    return post(call, "Broadcast", x, x.shape, group, root=source)
 
 
 def transfer(call: Call, kind: str, x: Value, peer: int, group: Any) -> int:
@@ -161,9 +154,8 @@ def transfer(call: Call, kind: str, x: Value, peer: int, group: Any) -> int:
     members = team(call, group)
     if not 0 <= peer < len(members):
         raise TorchFaultError(f"the group has {len(members)} ranks and no rank {peer}", call.node)
-    number = call.to.new_communication()
-    text = f"P2PCommunication {number} (type={kind}, buffer={x.name}, peer={members[peer]}, backend=NCCL)"
-    call.to.transfers.append((number, text))
+    number = call.to.program.work()
+    call.to.transfers.append((number, kind, x, members[peer]))
     return number
 
 

@@ -12,74 +12,38 @@ from .._numbers import limited, rounded, wide_type, wrapped
 from .._promotion import common_dtype
 from ._registry import Call, operator
 
-#: Operators of one tensor: PyTorch's name, and the spelling of the language.
-UNARY = {
-    "abs": "abs({})",
-    "acos": "acos({})",
-    "acosh": "acosh({})",
-    "asin": "asin({})",
-    "asinh": "asinh({})",
-    "atan": "atan({})",
-    "atanh": "atanh({})",
-    "bitwise_not": "~{}",
-    "ceil": "ceil({})",
-    "cos": "cos({})",
-    "cosh": "cosh({})",
-    "erf": "erf({})",
-    "erfc": "erfc({})",
-    "erfinv": "erfinv({})",
-    "exp": "exp({})",
-    "exp2": "exp2({})",
-    "expm1": "expm1({})",
-    "floor": "floor({})",
-    "frac": "frac({})",
-    "isinf": "isinf({})",
-    "isnan": "isnan({})",
-    "lgamma": "lgamma({})",
-    "log": "log({})",
-    "log10": "log10({})",
-    "log1p": "log1p({})",
-    "log2": "log2({})",
-    "logical_not": "!{}",
-    "neg": "-{}",
-    "reciprocal": "reciprocal({})",
-    "relu": "relu({})",
-    "round": "round({})",
-    "rsqrt": "rsqrt({})",
-    "sigmoid": "sigmoid({})",
-    "silu": "silu({})",
-    "sin": "sin({})",
-    "sinh": "sinh({})",
-    "sqrt": "sqrt({})",
-    "tan": "tan({})",
-    "tanh": "tanh({})",
-    "trunc": "trunc({})",
-}
+#: Operators of one tensor that the language names as PyTorch does.
+SAME = (
+    "abs acos acosh asin asinh atan atanh ceil cos cosh erf erfc erfinv exp exp2 expm1 floor frac isinf isnan "
+    "lgamma log log10 log1p log2 reciprocal relu round rsqrt sigmoid silu sin sinh sqrt tan tanh trunc"
+)
+#: Operators of one tensor: PyTorch's name, and that of the language.
+UNARY = {it: it for it in SAME.split()} | {"bitwise_not": "~", "logical_not": "!", "neg": "-"}
 #: Operators of two operands.
 BINARY = {
-    "atan2": "atan2({}, {})",
-    "__lshift__": "{} << {}",
-    "__rshift__": "{} >> {}",
-    "bitwise_and": "{} & {}",
-    "bitwise_left_shift": "{} << {}",
-    "bitwise_right_shift": "{} >> {}",
-    "bitwise_or": "{} | {}",
-    "bitwise_xor": "{} ^ {}",
-    "div": "{} / {}",
-    "fmod": "fmod({}, {})",
-    "logical_and": "{} && {}",
-    "logical_or": "{} || {}",
-    "maximum": "max({}, {})",
-    "minimum": "min({}, {})",
-    "mul": "{} * {}",
-    "pow": "pow({}, {})",
-    "remainder": "remainder({}, {})",
-    "true_divide": "{} / {}",
+    "atan2": "atan2",
+    "__lshift__": "<<",
+    "__rshift__": ">>",
+    "bitwise_and": "&",
+    "bitwise_left_shift": "<<",
+    "bitwise_right_shift": ">>",
+    "bitwise_or": "|",
+    "bitwise_xor": "^",
+    "div": "/",
+    "fmod": "fmod",
+    "logical_and": "&&",
+    "logical_or": "||",
+    "maximum": "max",
+    "minimum": "min",
+    "mul": "*",
+    "pow": "pow",
+    "remainder": "remainder",
+    "true_divide": "/",
 }
 #: Operators of two operands before which PyTorch rounds numbers to the type of the tensor, on all devices.
 ROUNDING = ("atan2", "fmod", "pow", "remainder")
 #: Comparisons.
-COMPARISON = {"eq": "{} == {}", "ne": "{} != {}", "lt": "{} < {}", "le": "{} <= {}", "gt": "{} > {}", "ge": "{} >= {}"}
+COMPARISON = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 #: Registers an operator whose numbers may depend on the rank.
 elementwise = partial(operator, by_rank=True)
 OVERLOADS = ("Tensor", "Scalar", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor", "Tensor_Scalar_out", "default")
@@ -94,19 +58,19 @@ def converted(call: Call, operand: Any, dtype: str, change: Callable[[Number, st
     return change(operand, dtype)
 
 
-def apply(call: Call, spelling: str, operands: Sequence[Any], dtype: str | None = None) -> Value:
+def apply(call: Call, op: str, operands: Sequence[Any], dtype: str | None = None) -> Value:
     """Applies an operator to operands in the element type of the result."""
     dtype = dtype or call.dtype
-    return call.to.elementwise(spelling, [converted(call, it, dtype) for it in operands], dtype)
+    return call.to.elementwise(op, [converted(call, it, dtype) for it in operands], dtype)
 
 
-def compare(call: Call, spelling: str, operands: Sequence[Any], dtype: str) -> Value:
+def compare(call: Call, op: str, operands: Sequence[Any], dtype: str) -> Value:
     """Compares in an element type, to which numbers are rounded first."""
-    return call.to.elementwise(spelling, [converted(call, it, dtype, rounded) for it in operands], "bool")
+    return call.to.elementwise(op, [converted(call, it, dtype, rounded) for it in operands], "bool")
 
 
 def choose(call: Call, condition: Value, x: Operand, y: Operand, dtype: str) -> Value:
-    return call.to.elementwise("where({}, {}, {})", [condition, x, y], dtype)
+    return call.to.elementwise("where", [condition, x, y], dtype)
 
 
 def tensor(call: Call, it: Any, dtype: str) -> Value:
@@ -117,34 +81,41 @@ def tensor(call: Call, it: Any, dtype: str) -> Value:
     return it if isinstance(it, Value) else call.to.full((), it, dtype)
 
 
-def _unary(name: str, spelling: str) -> None:
-    @elementwise(f"aten.{name}.default", counterpart=f"`{spelling.format('x')}`")
+def spelled(op: str, *operands: str) -> str:
+    """An operator with operands, as in a program."""
+    if op.isidentifier():
+        return f"{op}({', '.join(operands)})"
+    return f" {op} ".join(operands) if len(operands) > 1 else op + operands[0]
+
+
+def _unary(name: str, op: str) -> None:
+    @elementwise(f"aten.{name}.default", counterpart=f"`{spelled(op, 'x')}`")
     def rule(call: Call, x: Value) -> Value:
         if name == "logical_not":
-            return call.to.elementwise("!{}", [call.to.convert(x, "bool")], "bool")
+            return call.to.elementwise("!", [call.to.convert(x, "bool")], "bool")
         if name in ("isinf", "isnan"):
-            return call.to.elementwise(spelling, [x], "bool")
+            return call.to.elementwise(op, [x], "bool")
         if name == "bitwise_not" and x.dtype == "bool":
-            return call.to.elementwise("!{}", [x], "bool")
-        return apply(call, spelling, [x])
+            return call.to.elementwise("!", [x], "bool")
+        return apply(call, op, [x])
 
 
-def _binary(name: str, spelling: str) -> None:
-    @elementwise(*(f"aten.{name}.{it}" for it in OVERLOADS), counterpart=f"`{spelling.format('x', 'y')}`")
+def _binary(name: str, op: str) -> None:
+    @elementwise(*(f"aten.{name}.{it}" for it in OVERLOADS), counterpart=f"`{spelled(op, 'x', 'y')}`")
     def rule(call: Call, x: Any, y: Any) -> Value:
         if name.startswith("logical"):
-            return apply(call, spelling, [x, y], "bool")
+            return apply(call, op, [x, y], "bool")
         if name == "pow" and isinstance(y, (int, float)):
             return power(call, x, y)
         if name in ROUNDING:
-            return apply(call, spelling, [converted(call, it, call.dtype, rounded) for it in (x, y)])
-        return apply(call, spelling, [x, y])
+            return apply(call, op, [converted(call, it, call.dtype, rounded) for it in (x, y)])
+        return apply(call, op, [x, y])
 
 
-def _comparison(name: str, spelling: str) -> None:
-    @elementwise(*(f"aten.{name}.{it}" for it in OVERLOADS), counterpart=f"`{spelling.format('x', 'y')}`")
+def _comparison(name: str, op: str) -> None:
+    @elementwise(*(f"aten.{name}.{it}" for it in OVERLOADS), counterpart=f"`{spelled(op, 'x', 'y')}`")
     def rule(call: Call, x: Any, y: Any) -> Value:
-        return compare(call, spelling, [x, y], common_dtype([x, y]))
+        return compare(call, op, [x, y], common_dtype([x, y]))
 
 
 for _name, _spelling in UNARY.items():
@@ -160,12 +131,12 @@ def power(call: Call, x: Value, exponent: int | float) -> Value:
     if exponent == 1:
         return call.to.convert(x, call.dtype)
     if exponent == 2:
-        return apply(call, "{} * {}", [x, x])
+        return apply(call, "*", [x, x])
     if exponent == 3:
-        return narrowed(call, lambda it: apply(call, "{} * {}", [apply(call, "{} * {}", [x, x], it), x], it))
+        return narrowed(call, lambda it: apply(call, "*", [apply(call, "*", [x, x], it), x], it))
     if abs(exponent) == 0.5 and is_float(call.dtype):
-        return apply(call, "sqrt({})" if exponent > 0 else "rsqrt({})", [x])
-    return apply(call, "pow({}, {})", [x, rounded(exponent, call.dtype)])
+        return apply(call, "sqrt" if exponent > 0 else "rsqrt", [x])
+    return apply(call, "pow", [x, rounded(exponent, call.dtype)])
 
 
 def narrowed(call: Call, compute: Callable[[str], Value]) -> Value:
@@ -175,12 +146,12 @@ def narrowed(call: Call, compute: Callable[[str], Value]) -> Value:
 
 @elementwise("aten.add.Tensor", "aten.add.Scalar", counterpart="`x + y`; with `alpha`: `x + y * alpha`")
 def add(call: Call, x: Any, y: Any, alpha: float = 1) -> Value:
-    return combined(call, "{} + {}", x, y, alpha)
+    return combined(call, "+", x, y, alpha)
 
 
 @elementwise("aten.sub.Tensor", "aten.sub.Scalar", counterpart="`x - y`; with `alpha`: `x - y * alpha`")
 def sub(call: Call, x: Any, y: Any, alpha: float = 1) -> Value:
-    return combined(call, "{} - {}", x, y, alpha)
+    return combined(call, "-", x, y, alpha)
 
 
 @elementwise("aten.rsub.Tensor", "aten.rsub.Scalar", counterpart="`y - x`")
@@ -188,16 +159,16 @@ def rsub(call: Call, x: Any, y: Any, alpha: float = 1) -> Value:
     return sub(call, y, x, alpha)
 
 
-def combined(call: Call, spelling: str, x: Any, y: Any, alpha: float) -> Value:
+def combined(call: Call, op: str, x: Any, y: Any, alpha: float) -> Value:
     if alpha == 1:
-        return apply(call, spelling, [x, y])
-    return narrowed(call, lambda it: apply(call, spelling, [x, scaled(call, y, alpha, it)], it))
+        return apply(call, op, [x, y])
+    return narrowed(call, lambda it: apply(call, op, [x, scaled(call, y, alpha, it)], it))
 
 
 def scaled(call: Call, x: Any, factor: float, dtype: str) -> Operand:
     if factor == 1:
         return converted(call, x, dtype)
-    return apply(call, "{} * {}", [x, factor], dtype) if isinstance(x, Value) else converted(call, x, dtype, lambda it, _: it * factor)
+    return apply(call, "*", [x, factor], dtype) if isinstance(x, Value) else converted(call, x, dtype, lambda it, _: it * factor)
 
 
 @elementwise("aten.div.Tensor_mode", "aten.div.Scalar_mode", counterpart="`x / y`, then `trunc`; as `floor_divide`")
@@ -205,9 +176,9 @@ def div_mode(call: Call, x: Any, y: Any, rounding_mode: str | None = None) -> Va
     if rounding_mode == "floor":
         return floor_divide(call, x, y)
     if rounding_mode != "trunc" or not is_float(call.dtype):
-        return apply(call, "{} / {}", [x, y])
+        return apply(call, "/", [x, y])
     dtype = type_of_quotient(call, y)
-    return call.to.convert(apply(call, "trunc({})", [apply(call, "{} / {}", [x, y], dtype)], dtype), call.dtype)
+    return call.to.convert(apply(call, "trunc", [apply(call, "/", [x, y], dtype)], dtype), call.dtype)
 
 
 @elementwise(
@@ -228,39 +199,39 @@ def type_of_quotient(call: Call, y: Any) -> str:
 def quotient(call: Call, x: Value, y: Value) -> Value:
     """The steps of PyTorch's `div_floor_floating` and `div_floor_integer`, which see to rounding, infinities and overflow."""
     dtype = x.dtype
-    rest = apply(call, "fmod({}, {})", [x, y], dtype)
-    is_positive, is_negative = (compare(call, it, [rest, 0], dtype) for it in ("{} > {}", "{} < {}"))
-    is_above = choose(call, compare(call, "{} < {}", [y, 0], dtype), is_positive, is_negative, "bool")
-    divided = apply(call, "{} / {}", [x, y], dtype)
-    whole = apply(call, "{} / {}", [apply(call, "{} - {}", [x, rest], dtype), y], dtype) if is_float(dtype) else divided
-    whole = choose(call, is_above, apply(call, "{} - {}", [whole, 1], dtype), whole, dtype)
+    rest = apply(call, "fmod", [x, y], dtype)
+    is_positive, is_negative = (compare(call, it, [rest, 0], dtype) for it in (">", "<"))
+    is_above = choose(call, compare(call, "<", [y, 0], dtype), is_positive, is_negative, "bool")
+    divided = apply(call, "/", [x, y], dtype)
+    whole = apply(call, "/", [apply(call, "-", [x, rest], dtype), y], dtype) if is_float(dtype) else divided
+    whole = choose(call, is_above, apply(call, "-", [whole, 1], dtype), whole, dtype)
     if not is_float(dtype):
         return whole
     # Division has rounded; a zero has the sign of the quotient.
-    down = apply(call, "floor({})", [whole], dtype)
-    is_far = compare(call, "{} > {}", [apply(call, "{} - {}", [whole, down], dtype), 0.5], dtype)
-    nearest = choose(call, is_far, apply(call, "{} + {}", [down, 1], dtype), down, dtype)
-    zero = apply(call, "{} * {}", [divided, 0], dtype)
-    nearest = choose(call, compare(call, "{} == {}", [whole, 0], dtype), zero, nearest, dtype)
-    return choose(call, compare(call, "{} == {}", [y, 0], dtype), divided, nearest, dtype)
+    down = apply(call, "floor", [whole], dtype)
+    is_far = compare(call, ">", [apply(call, "-", [whole, down], dtype), 0.5], dtype)
+    nearest = choose(call, is_far, apply(call, "+", [down, 1], dtype), down, dtype)
+    zero = apply(call, "*", [divided, 0], dtype)
+    nearest = choose(call, compare(call, "==", [whole, 0], dtype), zero, nearest, dtype)
+    return choose(call, compare(call, "==", [y, 0], dtype), divided, nearest, dtype)
 
 
 @elementwise("aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther", counterpart="`where(c, x, y)`")
 def where(call: Call, condition: Value, x: Any, y: Any) -> Value:
     values = [converted(call, it, call.dtype) for it in (x, y)]
-    return call.to.elementwise("where({}, {}, {})", [condition, *values], call.dtype)
+    return call.to.elementwise("where", [condition, *values], call.dtype)
 
 
 @elementwise("aten.masked_fill.Scalar", "aten.masked_fill.Tensor", counterpart="`where(mask, value, x)`")
 def masked_fill(call: Call, x: Value, mask: Value, fill: Any) -> Value:
-    return call.to.elementwise("where({}, {}, {})", [mask, converted(call, fill, call.dtype), x], call.dtype)
+    return call.to.elementwise("where", [mask, converted(call, fill, call.dtype), x], call.dtype)
 
 
 @elementwise("aten.sign.default", "aten.sgn.default", counterpart="`(x > 0) - (x < 0)`, which is 0 for NaN")
 def sign(call: Call, x: Value) -> Value:
     if x.dtype == "bool":
         return x
-    positive, negative = (compare(call, it, [x, 0], x.dtype) for it in ("{} > {}", "{} < {}"))
+    positive, negative = (compare(call, it, [x, 0], x.dtype) for it in (">", "<"))
     rest = choose(call, negative, converted(call, -1, x.dtype), converted(call, 0, x.dtype), x.dtype)
     return choose(call, positive, converted(call, 1, x.dtype), rest, x.dtype)
 
@@ -268,8 +239,8 @@ def sign(call: Call, x: Value) -> Value:
 @elementwise("aten.clamp.default", "aten.clamp.Tensor", counterpart="`min(max(x, low), high)`")
 def clamp(call: Call, x: Value, low: Any = None, high: Any = None) -> Value:
     if low is not None:
-        x = apply(call, "max({}, {})", [x, converted(call, low, call.dtype, limited)])
-    return x if high is None else apply(call, "min({}, {})", [x, converted(call, high, call.dtype, limited)])
+        x = apply(call, "max", [x, converted(call, low, call.dtype, limited)])
+    return x if high is None else apply(call, "min", [x, converted(call, high, call.dtype, limited)])
 
 
 @elementwise("aten.clamp_min.default", "aten.clamp_min.Tensor", counterpart="`max(x, low)`")
@@ -284,19 +255,19 @@ def clamp_max(call: Call, x: Value, high: Any) -> Value:
 
 @elementwise("aten.lerp.Scalar", "aten.lerp.Tensor", counterpart="`lerp(x, y, weight)`")
 def lerp(call: Call, x: Value, y: Value, weight: Any) -> Value:
-    return apply(call, "lerp({}, {}, {})", [x, y, weight])
+    return apply(call, "lerp", [x, y, weight])
 
 
 @elementwise("prims.fma.default", counterpart="`x * y + z`, which rounds twice")
 def fma(call: Call, x: Any, y: Any, z: Any) -> Value:
-    return apply(call, "{} + {}", [apply(call, "{} * {}", [x, y]), z])
+    return apply(call, "+", [apply(call, "*", [x, y]), z])
 
 
 @elementwise("aten.addcmul.default", counterpart="`x + y * z * value`")
 def addcmul(call: Call, x: Any, y: Any, z: Any, value: float = 1) -> Value:
     return narrowed(
         call,
-        lambda it: apply(call, "{} + {}", [x, apply(call, "{} * {}", [scaled(call, y, value, it), z], it)], it),
+        lambda it: apply(call, "+", [x, apply(call, "*", [scaled(call, y, value, it), z], it)], it),
     )
 
 
@@ -304,27 +275,27 @@ def addcmul(call: Call, x: Any, y: Any, z: Any, value: float = 1) -> Value:
 def addcdiv(call: Call, x: Any, y: Any, z: Any, value: float = 1) -> Value:
     return narrowed(
         call,
-        lambda it: apply(call, "{} + {}", [x, apply(call, "{} / {}", [scaled(call, y, value, it), z], it)], it),
+        lambda it: apply(call, "+", [x, apply(call, "/", [scaled(call, y, value, it), z], it)], it),
     )
 
 
 @elementwise("aten.threshold.default", counterpart="`where(x <= threshold, value, x)`")
 def threshold(call: Call, x: Value, limit: float, value: float) -> Value:
-    below = call.to.elementwise("{} <= {}", [x, converted(call, limit, x.dtype)], "bool")
+    below = call.to.elementwise("<=", [x, converted(call, limit, x.dtype)], "bool")
     return choose(call, below, converted(call, value, x.dtype), x, call.dtype)
 
 
 @elementwise("aten.threshold_backward.default", counterpart="`where(x <= threshold, 0, grad)`")
 def threshold_backward(call: Call, grad: Value, x: Value, limit: float) -> Value:
-    below = call.to.elementwise("{} <= {}", [x, converted(call, limit, x.dtype)], "bool")
+    below = call.to.elementwise("<=", [x, converted(call, limit, x.dtype)], "bool")
     return choose(call, below, converted(call, 0, grad.dtype), grad, call.dtype)
 
 
 @elementwise("aten.tanh_backward.default", counterpart="`grad * (1 - y * y)`")
 def tanh_backward(call: Call, grad: Value, y: Value) -> Value:
     def product(dtype: str) -> Value:
-        rest = apply(call, "{} - {}", [1.0, apply(call, "{} * {}", [y, y], dtype)], dtype)
-        return apply(call, "{} * {}", [grad, rest], dtype)
+        rest = apply(call, "-", [1.0, apply(call, "*", [y, y], dtype)], dtype)
+        return apply(call, "*", [grad, rest], dtype)
 
     return narrowed(call, product)
 
@@ -332,8 +303,8 @@ def tanh_backward(call: Call, grad: Value, y: Value) -> Value:
 @elementwise("aten.sigmoid_backward.default", counterpart="`grad * (1 - y) * y`")
 def sigmoid_backward(call: Call, grad: Value, y: Value) -> Value:
     def product(dtype: str) -> Value:
-        rest = apply(call, "{} - {}", [1.0, y], dtype)
-        return apply(call, "{} * {}", [apply(call, "{} * {}", [grad, rest], dtype), y], dtype)
+        rest = apply(call, "-", [1.0, y], dtype)
+        return apply(call, "*", [apply(call, "*", [grad, rest], dtype), y], dtype)
 
     return narrowed(call, product)
 
@@ -342,48 +313,48 @@ def sigmoid_backward(call: Call, grad: Value, y: Value) -> Value:
 def silu_backward(call: Call, grad: Value, x: Value) -> Value:
     wide = wide_type(call.dtype)
     grad, x = call.to.convert(grad, wide), call.to.convert(x, wide)
-    s = apply(call, "sigmoid({})", [x], wide)
-    rest = apply(call, "{} * {}", [x, apply(call, "{} - {}", [1.0, s], wide)], wide)
-    factor = apply(call, "{} * {}", [s, apply(call, "{} + {}", [rest, 1.0], wide)], wide)
-    return call.to.convert(apply(call, "{} * {}", [grad, factor], wide), call.dtype)
+    s = apply(call, "sigmoid", [x], wide)
+    rest = apply(call, "*", [x, apply(call, "-", [1.0, s], wide)], wide)
+    factor = apply(call, "*", [s, apply(call, "+", [rest, 1.0], wide)], wide)
+    return call.to.convert(apply(call, "*", [grad, factor], wide), call.dtype)
 
 
 @elementwise("aten.gelu.default", counterpart="`x / 2 * (1 + erf(x / sqrt(2)))`, or with `tanh`")
 def gelu(call: Call, x: Value, approximate: str = "none") -> Value:
     wide = wide_type(call.dtype)
     x = call.to.convert(x, wide)
-    result = apply(call, "{} * {}", [apply(call, "{} * {}", [x, 0.5], wide), gelu_gate(call, x, approximate)], wide)
+    result = apply(call, "*", [apply(call, "*", [x, 0.5], wide), gelu_gate(call, x, approximate)], wide)
     return call.to.convert(result, call.dtype)
 
 
 def gelu_gate(call: Call, x: Value, approximate: str) -> Value:
     """Twice the factor of x: ``1 + erf(x / sqrt(2))`` or ``1 + tanh(…)``."""
-    inner = apply(call, "{} * {}", [x, math.sqrt(0.5)], x.dtype)
+    inner = apply(call, "*", [x, math.sqrt(0.5)], x.dtype)
     if approximate == "tanh":
-        return apply(call, "{} + {}", [gelu_tanh(call, x), 1.0], x.dtype)
-    return apply(call, "{} + {}", [apply(call, "erf({})", [inner], x.dtype), 1.0], x.dtype)
+        return apply(call, "+", [gelu_tanh(call, x), 1.0], x.dtype)
+    return apply(call, "+", [apply(call, "erf", [inner], x.dtype), 1.0], x.dtype)
 
 
 def gelu_tanh(call: Call, x: Value) -> Value:
-    cube = apply(call, "{} * {}", [apply(call, "{} * {}", [x, x], x.dtype), x], x.dtype)
-    inner = apply(call, "{} + {}", [x, apply(call, "{} * {}", [cube, 0.044715], x.dtype)], x.dtype)
-    return apply(call, "tanh({})", [apply(call, "{} * {}", [inner, math.sqrt(2 / math.pi)], x.dtype)], x.dtype)
+    cube = apply(call, "*", [apply(call, "*", [x, x], x.dtype), x], x.dtype)
+    inner = apply(call, "+", [x, apply(call, "*", [cube, 0.044715], x.dtype)], x.dtype)
+    return apply(call, "tanh", [apply(call, "*", [inner, math.sqrt(2 / math.pi)], x.dtype)], x.dtype)
 
 
 @elementwise("aten.gelu_backward.default", counterpart="elementwise, with `erf` and `exp`, or with `tanh`")
 def gelu_backward(call: Call, grad: Value, x: Value, approximate: str = "none") -> Value:
     wide = wide_type(call.dtype)
     grad, x = call.to.convert(grad, wide), call.to.convert(x, wide)
-    cdf = apply(call, "{} * {}", [gelu_gate(call, x, approximate), 0.5], wide)
-    square = apply(call, "{} * {}", [x, x], wide)
+    cdf = apply(call, "*", [gelu_gate(call, x, approximate), 0.5], wide)
+    square = apply(call, "*", [x, x], wide)
     if approximate == "tanh":
         t = gelu_tanh(call, x)
-        slope = apply(call, "{} - {}", [1.0, apply(call, "{} * {}", [t, t], wide)], wide)
-        inner = apply(call, "{} + {}", [apply(call, "{} * {}", [square, 3 * 0.044715], wide), 1.0], wide)
-        inner = apply(call, "{} * {}", [inner, math.sqrt(2 / math.pi) / 2], wide)
-        density = apply(call, "{} * {}", [slope, inner], wide)
+        slope = apply(call, "-", [1.0, apply(call, "*", [t, t], wide)], wide)
+        inner = apply(call, "+", [apply(call, "*", [square, 3 * 0.044715], wide), 1.0], wide)
+        inner = apply(call, "*", [inner, math.sqrt(2 / math.pi) / 2], wide)
+        density = apply(call, "*", [slope, inner], wide)
     else:
-        density = apply(call, "exp({})", [apply(call, "{} * {}", [square, -0.5], wide)], wide)
-        density = apply(call, "{} * {}", [density, 1 / math.sqrt(2 * math.pi)], wide)
-    slope = apply(call, "{} + {}", [cdf, apply(call, "{} * {}", [x, density], wide)], wide)
-    return call.to.convert(apply(call, "{} * {}", [grad, slope], wide), call.dtype)
+        density = apply(call, "exp", [apply(call, "*", [square, -0.5], wide)], wide)
+        density = apply(call, "*", [density, 1 / math.sqrt(2 * math.pi)], wide)
+    slope = apply(call, "+", [cdf, apply(call, "*", [x, density], wide)], wide)
+    return call.to.convert(apply(call, "*", [grad, slope], wide), call.dtype)

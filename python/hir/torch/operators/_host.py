@@ -18,18 +18,18 @@ ASSERTIONS = (
 ON_HOST = READS + ASSERTIONS
 #: Python's operators on numbers, and their spelling in the language.
 ARITHMETIC = {
-    "_operator.add": "{} + {}",
-    "_operator.mul": "{} * {}",
-    "_operator.neg": "-{}",
-    "_operator.sub": "{} - {}",
-    "_operator.truediv": "{} / {}",
+    "_operator.add": "+",
+    "_operator.mul": "*",
+    "_operator.neg": "-",
+    "_operator.sub": "-",
+    "_operator.truediv": "/",
 }
 
 
 @operator(*READS, counterpart="`Synchronize(host)`, and a conversion to `double` or `int64_t`, the types of Python's numbers")
 def item(call: Call, x: Value) -> Value:
     """The host waits for the stream that computes the value. A tensor stands for the number."""
-    call.to.statement("Synchronize(host)")
+    call.to.add("Synchronize", None, target="host")
     return call.to.convert(call.to.reshape(x, ()), _number(x))
 
 
@@ -41,7 +41,7 @@ def assertion(call: Call, *_: Any, **__: Any) -> None:
 def arithmetic(call: Call, operands: Sequence[Any]) -> Value:
     """Computes on numbers of which some are values of tensors, as Python does."""
     spelling = ARITHMETIC[call.node.target]
-    floats = spelling == "{} / {}" or any(_number(it) == "float64" for it in operands)
+    floats = spelling == "/" or any(_number(it) == "float64" for it in operands)
     dtype = "float64" if floats else "int64"
     return call.to.elementwise(spelling, [converted(call, it, dtype) for it in operands], dtype)
 

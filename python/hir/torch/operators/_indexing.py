@@ -17,17 +17,15 @@ def gathered(call: Call, x: Value, dim: int, index: Value) -> Value:
     x, index = to.with_equal_sharding([x, index])
     shape = [max_extent(pair) for pair in zip(x.shape, index.shape)]
     shape[dim] = index.shape[dim]
-    result = to.value(x.dtype, shape, x.sharded)
-    to.statement(f"{result.name} = takeAlongAxis( {x.name}, {index.name}, dim = {to.mesh.ndim + dim} )")
-    return result
+    return to.add("takeAlongAxis", to.value(x.dtype, shape, x.sharded), x, index, dim=to.mesh.ndim + dim)
 
 
 def from_start(call: Call, index: Value, extent: int) -> Value:
     """Indices of which some may count from the end."""
-    negative = call.to.elementwise("{} < {}", [index, 0], "bool")
+    negative = call.to.elementwise("<", [index, 0], "bool")
     index = call.to.convert(index, "int64")
-    shifted = call.to.elementwise("{} + {}", [index, extent], "int64")
-    return call.to.elementwise("where({}, {}, {})", [negative, shifted, index], "int64")
+    shifted = call.to.elementwise("+", [index, extent], "int64")
+    return call.to.elementwise("where", [negative, shifted, index], "int64")
 
 
 def scattered(call: Call, x: Value, dim: int, index: Value, source: Value, accumulate: bool) -> Value:
@@ -37,10 +35,8 @@ def scattered(call: Call, x: Value, dim: int, index: Value, source: Value, accum
     if 0 in shape:
         return x
     x, index, source = to.with_equal_sharding([x, to.expand(index, shape), to.expand(source, shape)])
-    result = to.like(x)
-    add = ", accumulate=add" if accumulate else ""
-    to.statement(f"{result.name} = scatter(in={x.name}, dim={to.mesh.ndim + dim}, src={source.name}, idx={index.name}{add})")
-    return result
+    add = {"accumulate": "add"} if accumulate else {}
+    return to.add("scatter", to.like(x), dim=to.mesh.ndim + dim, src=source, idx=index, **{"in": x}, **add)
 
 
 def corner(call: Call, x: Value, shape: Sequence[int], dim: int) -> Value:
@@ -112,8 +108,8 @@ def embedding_backward(
     to, count = call.to, prod(index.shape)
     index, rows = to.reshape(index, (count, 1)), to.reshape(grad, (count, grad.shape[-1]))
     if padding_idx >= 0:
-        counts = to.elementwise("{} != {}", [index, padding_idx], "bool")
-        rows = to.elementwise("where({}, {}, {})", [counts, rows, to.full((), 0, rows.dtype)], rows.dtype)
+        counts = to.elementwise("!=", [index, padding_idx], "bool")
+        rows = to.elementwise("where", [counts, rows, to.full((), 0, rows.dtype)], rows.dtype)
     return scattered(call, to.full((num_weights, grad.shape[-1]), 0, grad.dtype), 0, index, rows, True)
 
 
@@ -134,7 +130,7 @@ class Indexed:
             assert index is not None
             index = from_start(call, index, extent)
             if place is not None:
-                index = to.elementwise("{} + {}", [to.elementwise("{} * {}", [place, extent], "int64"), index], "int64")
+                index = to.elementwise("+", [to.elementwise("*", [place, extent], "int64"), index], "int64")
             place = index
         if place is None:
             raise call.error("it has no index")
@@ -183,7 +179,7 @@ def index_put(call: Call, x: Value, indices: tuple[Value | None, ...], source: V
         dim, mask = masks[0]
         mask = call.to.insert_axes(mask, range(mask.ndim, x.ndim - dim)) if mask.ndim < x.ndim - dim else mask
         value = call.to.reshape(source, ())
-        return call.to.elementwise("where({}, {}, {})", [mask, converted(call, value, x.dtype), x], x.dtype)
+        return call.to.elementwise("where", [mask, converted(call, value, x.dtype), x], x.dtype)
     indexed = Indexed(call, x, indices)
     rows = scattered(call, indexed.rows, 0, indexed.place, indexed.rows_of(source), accumulate)
     return indexed.restored(rows)
@@ -213,10 +209,8 @@ def topk(call: Call, x: Value, k: int, dim: int = -1, largest: bool = True, sort
         return x, call.to.full((), 0, "int64")
     dim = dimension(call, dim, x.ndim)
     shape = (*x.shape[:dim], k, *x.shape[dim + 1 :])
-    values, places = call.to.value(x.dtype, shape, x.sharded), call.to.value("int64", shape, x.sharded)
-    call.to.statement(
-        f"{values.name}, {places.name} = topk({x.name}, {k}, dim={call.to.mesh.ndim + dim}, largest={largest}, sorted=True)"
-    )
+    results = [call.to.value(dtype, shape, x.sharded) for dtype in (x.dtype, "int64")]
+    values, places = call.to.add("topk", results, x, k, dim=call.to.mesh.ndim + dim, largest=str(largest), sorted="True")
     return values, places
 
 
@@ -226,7 +220,7 @@ def sort(call: Call, x: Value, dim: int = -1, descending: bool = False, *, stabl
         return x, call.to.full((), 0, "int64")
     dim = dimension(call, dim, x.ndim)
     places = call.to.like(x, "int64")
-    call.to.statement(f"{places.name} = argsort({x.name}, dim={call.to.mesh.ndim + dim}, descending={descending}, stable=True)")
+    call.to.add("argsort", places, x, dim=call.to.mesh.ndim + dim, descending=str(descending), stable="True")
     return gathered(call, x, dim, places), places
 
 

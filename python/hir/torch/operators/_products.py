@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from itertools import product
+from typing import Any
 
-from .._builder import Value
+from .._builder import Axis, Value
 from ._elementwise import apply
 from ._reductions import along
 from ._registry import Call, operator
@@ -21,37 +22,37 @@ def mm(call: Call, a: Value, b: Value) -> Value:
 def addmm(call: Call, bias: Value, a: Value, b: Value, *, beta: float = 1, alpha: float = 1) -> Value:
     product = call.to.matmul(a, b)
     if alpha != 1:
-        product = apply(call, "{} * {}", [product, alpha])
+        product = apply(call, "*", [product, alpha])
     # PyTorch does not read what is multiplied with 0.
     if beta == 0:
         return call.to.expand(product, call.shape)
-    return apply(call, "{} + {}", [product, bias if beta == 1 else apply(call, "{} * {}", [bias, beta])])
+    return apply(call, "+", [product, bias if beta == 1 else apply(call, "*", [bias, beta])])
 
 
 @operator("aten.linear.default", counterpart="`Set.Permute`, `matmul`, and `+` for the bias")
 def linear(call: Call, x: Value, weight: Value, bias: Value | None = None) -> Value:
     rows = call.to.reshape(x, (math.prod(x.shape[:-1]), x.shape[-1]))
     product = call.to.reshape(call.to.matmul(rows, call.to.permute(weight, [1, 0])), call.shape)
-    return product if bias is None else apply(call, "{} + {}", [product, bias])
+    return product if bias is None else apply(call, "+", [product, bias])
 
 
 @operator("aten.dot.default", counterpart="`*` and `reduction`")
 def dot(call: Call, a: Value, b: Value) -> Value:
-    return call.to.sum(apply(call, "{} * {}", [a, b]), [0])
+    return call.to.sum(apply(call, "*", [a, b]), [0])
 
 
 def scores(call: Call, q: Value, k: Value, causal: bool, mask: Value | None, scale: float) -> Value:
     """The scores of an attention, with those that do not count at minus infinity."""
     product = call.to.matmul(q, call.to.permute(k, [0, 1, 3, 2]))
-    product = apply(call, "{} * {}", [product, scale], q.dtype)
+    product = apply(call, "*", [product, scale], q.dtype)
     if mask is not None and mask.dtype == "bool":
-        product = call.to.elementwise("where({}, {}, {})", [mask, product, -math.inf], q.dtype)
+        product = call.to.elementwise("where", [mask, product, -math.inf], q.dtype)
     elif mask is not None:
-        product = apply(call, "{} + {}", [product, mask], q.dtype)
+        product = apply(call, "+", [product, mask], q.dtype)
     if causal:
         rows, columns = along(call, 2, 4, q.shape[2]), along(call, 3, 4, k.shape[2])
-        seen = call.to.elementwise("{} <= {}", [columns, rows], "bool")
-        product = call.to.elementwise("where({}, {}, {})", [seen, product, -math.inf], q.dtype)
+        seen = call.to.elementwise("<=", [columns, rows], "bool")
+        product = call.to.elementwise("where", [seen, product, -math.inf], q.dtype)
     return product
 
 
@@ -78,13 +79,11 @@ def attention(
     q, k, v = (to.expand(it, it.shape, sharded) for it in (q, k, v))
     out = to.value(q.dtype, (*q.shape[:-1], v.shape[-1]), sharded)
     sums = to.value("float64" if q.dtype == "float64" else "float32", q.shape[:-1], sharded)
-    state = [to.declare("uint64", ["iS0{2}"]), to.declare("uint64", [])]
-    mask = "" if attn_mask is None else f", {'mask' if attn_mask.dtype == 'bool' else 'bias'}={attn_mask.name}"
-    factor = f", scale=double({scale!r})" if scale is not None else ""
-    to.statement(
-        f"{out.name}, {sums.name}, {state[0]}, {state[1]} = sdpa({q.name}, {k.name}, {v.name}{mask}, "
-        f"dropout_p=double(0.0), is_causal={'true' if is_causal else 'false'}{factor})"
-    )
+    state = [to.declare("uint64", axes) for axes in ([Axis("i", "S", 0, 2)], [])]
+    optional: dict[str, Any] = {} if scale is None else {"scale": ("double", repr(scale))}
+    if attn_mask is not None:
+        optional["mask" if attn_mask.dtype == "bool" else "bias"] = attn_mask
+    to.add("sdpa", [out, sums, *state], q, k, v, dropout_p=("double", "0.0"), is_causal=is_causal, **optional)
     return out, sums
 
 
@@ -115,12 +114,12 @@ def attention_backward(
     grad, q, k, v, out = (to.convert(it, wide) for it in (grad, q, k, v, out))
     k, v = for_each_head(call, k, heads), for_each_head(call, v, heads)
     table = scores(call, q, k, is_causal, attn_mask, factor)
-    weights = apply(call, "exp({})", [apply(call, "{} - {}", [table, to.insert_axes(sums, [3])], wide)], wide)
+    weights = apply(call, "exp", [apply(call, "-", [table, to.insert_axes(sums, [3])], wide)], wide)
     grad_v = to.matmul(to.permute(weights, [0, 1, 3, 2]), grad)
     grad_weights = to.matmul(grad, to.permute(v, [0, 1, 3, 2]))
-    rows = to.sum(apply(call, "{} * {}", [grad, out], wide), [3], True)
-    grad_scores = apply(call, "{} * {}", [weights, apply(call, "{} - {}", [grad_weights, rows], wide)], wide)
-    grad_scores = apply(call, "{} * {}", [grad_scores, factor], wide)
+    rows = to.sum(apply(call, "*", [grad, out], wide), [3], True)
+    grad_scores = apply(call, "*", [weights, apply(call, "-", [grad_weights, rows], wide)], wide)
+    grad_scores = apply(call, "*", [grad_scores, factor], wide)
     grad_q = to.matmul(grad_scores, k)
     grad_k = of_shared_heads(call, to.matmul(to.permute(grad_scores, [0, 1, 3, 2]), q), shared)
     return to.convert(grad_q, dtype), to.convert(grad_k, dtype), to.convert(of_shared_heads(call, grad_v, shared), dtype)
@@ -176,10 +175,10 @@ def convolution(
         part = to.reshape(part, (batch, groups, channels, math.prod(out)))
         factors = to.reshape(factors, (1, groups, results, channels))
         term = to.matmul(factors, part)
-        total = term if total is None else apply(call, "{} + {}", [total, term])
+        total = term if total is None else apply(call, "+", [total, term])
     if total is None:
         raise call.error("the kernel is empty")
     result = to.reshape(total, call.shape)
     if bias is not None:
-        result = apply(call, "{} + {}", [result, to.insert_axes(bias, range(1, 1 + len(out)))])
+        result = apply(call, "+", [result, to.insert_axes(bias, range(1, 1 + len(out)))])
     return result

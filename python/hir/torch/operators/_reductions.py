@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from .._builder import Value, constant, is_float, word
+from .._builder import Scalar, Value, constant, is_float
 from .._graph import DType
 from .._numbers import limits, wide_type
 from ._elementwise import apply
@@ -30,15 +30,15 @@ def mean(call: Call, x: Value, dims: Any = None, keepdim: bool = False, *, dtype
     positions = dims_of(call, x, dims)
     total = call.to.sum(call.to.convert(x, wide), positions, keepdim)
     count = prod(x.shape[it] for it in positions)
-    return call.to.convert(apply(call, "{} / {}", [total, float(count)], wide), call.dtype)
+    return call.to.convert(apply(call, "/", [total, float(count)], wide), call.dtype)
 
 
-def extreme(dtype: str, lowest: bool) -> str:
+def extreme(dtype: str, lowest: bool) -> Scalar:
     """The neutral element of a maximum or a minimum."""
     if is_float(dtype):
         return constant(float("-inf" if lowest else "inf"), dtype)
     ends = limits(dtype)
-    return word(not lowest) if ends is None else str(ends[not lowest])
+    return (not lowest) if ends is None else ends[not lowest]
 
 
 @operator("aten.amax.default", "aten.max.default", counterpart="`reduction` with `max`")
@@ -62,13 +62,13 @@ def best_and_index(call: Call, x: Value, dim: int, keepdim: bool, largest: bool)
         return x, call.to.full((), 0, "int64")
     op = "max" if largest else "min"
     best = call.to.reduce(x, op, extreme(x.dtype, largest), [dim], True)
-    hit = call.to.elementwise("{} == {}", [x, best], "bool")
+    hit = call.to.elementwise("==", [x, best], "bool")
     if is_float(x.dtype):
         # NaN is larger and smaller than all numbers.
-        hit = call.to.elementwise("{} || {}", [hit, call.to.elementwise("isnan({})", [x], "bool")], "bool")
+        hit = call.to.elementwise("||", [hit, call.to.elementwise("isnan", [x], "bool")], "bool")
     index = along(call, dim, x.ndim, x.shape[dim])
     none = call.to.full((), x.shape[dim], "int64")
-    index = call.to.elementwise("where({}, {}, {})", [hit, index, none], "int64")
+    index = call.to.elementwise("where", [hit, index, none], "int64")
     first = call.to.reduce(index, "min", extreme("int64", False), [dim], keepdim)
     return (best if keepdim else call.to.squeeze(best, [dim])), first
 
@@ -89,13 +89,13 @@ def along(call: Call, dim: int, ndim: int, extent: int, start: int = 0, step: in
 
 @operator("aten.all.default", "aten.all.dim", "aten.all.dims", counterpart="`reduction` with `bitwise_and`")
 def all_(call: Call, x: Value, dims: Any = None, keepdim: bool = False) -> Value:
-    found = call.to.reduce(call.to.convert(x, "bool"), "bitwise_and", "true", dims_of(call, x, dims), keepdim)
+    found = call.to.reduce(call.to.convert(x, "bool"), "bitwise_and", True, dims_of(call, x, dims), keepdim)
     return call.to.convert(found, call.dtype)
 
 
 @operator("aten.any.default", "aten.any.dim", "aten.any.dims", counterpart="`reduction` with `bitwise_or`")
 def any_(call: Call, x: Value, dims: Any = None, keepdim: bool = False) -> Value:
-    found = call.to.reduce(call.to.convert(x, "bool"), "bitwise_or", "false", dims_of(call, x, dims), keepdim)
+    found = call.to.reduce(call.to.convert(x, "bool"), "bitwise_or", False, dims_of(call, x, dims), keepdim)
     return call.to.convert(found, call.dtype)
 
 
@@ -105,9 +105,8 @@ def scan(call: Call, x: Value, dim: int, *, dtype: DType | None = None) -> Value
         return call.to.convert(x, call.dtype)
     wide = wide_type(call.dtype)
     x = call.to.convert(x, wide)
-    result = call.to.like(x)
     op = "mul" if "cumprod" in call.node.target else "add"
-    call.to.statement(f"{result.name} = scan({x.name}, dim={call.to.mesh.ndim + dimension(call, dim, x.ndim)}, op={op})")
+    result = call.to.add("scan", call.to.like(x), x, dim=call.to.mesh.ndim + dimension(call, dim, x.ndim), op=op)
     return call.to.convert(result, call.dtype)
 
 
@@ -123,11 +122,11 @@ def moments(call: Call, x: Value, dims: Any, correction: float | None, keepdim: 
     wide = wide_type(x.dtype)
     x, positions = call.to.convert(x, wide), dims_of(call, x, dims)
     count = prod(x.shape[it] for it in positions)
-    average = apply(call, "{} / {}", [call.to.sum(x, positions, True), float(count)], wide)
-    centered = apply(call, "{} - {}", [x, average], wide)
-    squares = call.to.sum(apply(call, "{} * {}", [centered, centered], wide), positions, keepdim)
+    average = apply(call, "/", [call.to.sum(x, positions, True), float(count)], wide)
+    centered = apply(call, "-", [x, average], wide)
+    squares = call.to.sum(apply(call, "*", [centered, centered], wide), positions, keepdim)
     divisor = float(max(0, count - (1 if correction is None else correction)))
-    variance = apply(call, "{} / {}", [squares, divisor], wide)
+    variance = apply(call, "/", [squares, divisor], wide)
     return variance, (average if keepdim else call.to.squeeze(average, positions))
 
 
@@ -153,16 +152,16 @@ def layer_norm(
     x = call.to.convert(x, wide)
     dims = list(range(x.ndim - len(normalized), x.ndim))
     count = float(prod(normalized))
-    average = apply(call, "{} / {}", [call.to.sum(x, dims, True), count], wide)
-    centered = apply(call, "{} - {}", [x, average], wide)
-    variance = call.to.sum(apply(call, "{} * {}", [centered, centered], wide), dims, True)
-    shifted = apply(call, "{} + {}", [apply(call, "{} / {}", [variance, count], wide), eps], wide)
-    scale = apply(call, "rsqrt({})", [shifted], wide)
-    result = apply(call, "{} * {}", [centered, scale], wide)
+    average = apply(call, "/", [call.to.sum(x, dims, True), count], wide)
+    centered = apply(call, "-", [x, average], wide)
+    variance = call.to.sum(apply(call, "*", [centered, centered], wide), dims, True)
+    shifted = apply(call, "+", [apply(call, "/", [variance, count], wide), eps], wide)
+    scale = apply(call, "rsqrt", [shifted], wide)
+    result = apply(call, "*", [centered, scale], wide)
     if weight is not None:
-        result = apply(call, "{} * {}", [result, weight], wide)
+        result = apply(call, "*", [result, weight], wide)
     if bias is not None:
-        result = apply(call, "{} + {}", [result, bias], wide)
+        result = apply(call, "+", [result, bias], wide)
     # On the CPU, PyTorch keeps the statistics in the type of the input, if those of the weights are the same.
     _, *kept = call.types
     return (
@@ -188,18 +187,18 @@ def layer_norm_backward(
     wide = wide_type(dtype)
     grad, x, mean, rstd = (call.to.convert(it, wide) for it in (grad, x, mean, rstd))
     outer, dims = list(range(x.ndim - len(normalized))), list(range(x.ndim - len(normalized), x.ndim))
-    normal = apply(call, "{} * {}", [apply(call, "{} - {}", [x, mean], wide), rstd], wide)
+    normal = apply(call, "*", [apply(call, "-", [x, mean], wide), rstd], wide)
     results: list[Value | None] = [None, None, None]
     if wanted[0]:
-        inner = grad if weight is None else apply(call, "{} * {}", [grad, weight], wide)
+        inner = grad if weight is None else apply(call, "*", [grad, weight], wide)
         count = float(prod(normalized))
-        first = apply(call, "{} / {}", [call.to.sum(inner, dims, True), count], wide)
-        product = call.to.sum(apply(call, "{} * {}", [inner, normal], wide), dims, True)
-        second = apply(call, "{} * {}", [normal, apply(call, "{} / {}", [product, count], wide)], wide)
-        rest = apply(call, "{} - {}", [apply(call, "{} - {}", [inner, first], wide), second], wide)
-        results[0] = call.to.convert(apply(call, "{} * {}", [rest, rstd], wide), dtype)
+        first = apply(call, "/", [call.to.sum(inner, dims, True), count], wide)
+        product = call.to.sum(apply(call, "*", [inner, normal], wide), dims, True)
+        second = apply(call, "*", [normal, apply(call, "/", [product, count], wide)], wide)
+        rest = apply(call, "-", [apply(call, "-", [inner, first], wide), second], wide)
+        results[0] = call.to.convert(apply(call, "*", [rest, rstd], wide), dtype)
     if wanted[1]:
-        results[1] = call.to.convert(call.to.sum(apply(call, "{} * {}", [grad, normal], wide), outer), dtype)
+        results[1] = call.to.convert(call.to.sum(apply(call, "*", [grad, normal], wide), outer), dtype)
     if wanted[2]:
         results[2] = call.to.convert(call.to.sum(grad, outer), dtype)
     return results[0], results[1], results[2]
@@ -220,13 +219,13 @@ def group_norm(
     to, wide = call.to, wide_type(x.dtype)
     rows = to.reshape(to.convert(x, wide), (batch, groups, channels // groups * places))
     variance, average = moments(call, rows, (2,), 0, True)
-    scale = apply(call, "rsqrt({})", [apply(call, "{} + {}", [variance, eps], wide)], wide)
-    normal = apply(call, "{} * {}", [apply(call, "{} - {}", [rows, average], wide), scale], wide)
+    scale = apply(call, "rsqrt", [apply(call, "+", [variance, eps], wide)], wide)
+    normal = apply(call, "*", [apply(call, "-", [rows, average], wide), scale], wide)
     result = to.reshape(normal, (batch, channels, places))
     if weight is not None:
-        result = apply(call, "{} * {}", [result, to.insert_axes(weight, [1])], wide)
+        result = apply(call, "*", [result, to.insert_axes(weight, [1])], wide)
     if bias is not None:
-        result = apply(call, "{} + {}", [result, to.insert_axes(bias, [1])], wide)
+        result = apply(call, "+", [result, to.insert_axes(bias, [1])], wide)
     _, *kept = call.types
     return (
         to.convert(to.reshape(result, x.shape), x.dtype),
@@ -239,8 +238,8 @@ def softmax_parts(call: Call, x: Value, dim: int) -> tuple[Value, Value, Value]:
     """Differences to the maximum, their exponentials, and the sums of these. A tensor without dimensions is a row."""
     dim, x = dimension(call, dim, x.ndim), call.to.with_ndim(x, 1)
     best = call.to.reduce(x, "max", extreme(x.dtype, True), [dim], True)
-    shifted = apply(call, "{} - {}", [x, best], x.dtype)
-    powers = apply(call, "exp({})", [shifted], x.dtype)
+    shifted = apply(call, "-", [x, best], x.dtype)
+    powers = apply(call, "exp", [shifted], x.dtype)
     return shifted, powers, call.to.sum(powers, [dim], True)
 
 
@@ -253,22 +252,22 @@ def of_call(call: Call, result: Value) -> Value:
 def softmax(call: Call, x: Value, dim: int, half_to_float: bool) -> Value:
     wide = wide_type(x.dtype)
     _, powers, total = softmax_parts(call, call.to.convert(x, wide), dim)
-    return of_call(call, apply(call, "{} / {}", [powers, total], wide))
+    return of_call(call, apply(call, "/", [powers, total], wide))
 
 
 @operator("aten._log_softmax.default", counterpart="`reduction` with `max`, `exp`, `reduction` with `add`, `log`")
 def log_softmax(call: Call, x: Value, dim: int, half_to_float: bool) -> Value:
     wide = wide_type(x.dtype)
     shifted, _, total = softmax_parts(call, call.to.convert(x, wide), dim)
-    return of_call(call, apply(call, "{} - {}", [shifted, apply(call, "log({})", [total], wide)], wide))
+    return of_call(call, apply(call, "-", [shifted, apply(call, "log", [total], wide)], wide))
 
 
 @operator("aten._softmax_backward_data.default", counterpart="`y * (grad - sum(grad * y))`")
 def softmax_backward(call: Call, grad: Value, y: Value, dim: int, dtype: DType) -> Value:
     wide = wide_type(y.dtype)
     grad, y = (call.to.with_ndim(call.to.convert(it, wide), 1) for it in (grad, y))
-    total = call.to.sum(apply(call, "{} * {}", [grad, y], wide), [dimension(call, dim, y.ndim)], True)
-    return of_call(call, apply(call, "{} * {}", [y, apply(call, "{} - {}", [grad, total], wide)], wide))
+    total = call.to.sum(apply(call, "*", [grad, y], wide), [dimension(call, dim, y.ndim)], True)
+    return of_call(call, apply(call, "*", [y, apply(call, "-", [grad, total], wide)], wide))
 
 
 @operator("aten._log_softmax_backward_data.default", counterpart="`grad - exp(y) * sum(grad)`")
@@ -276,5 +275,5 @@ def log_softmax_backward(call: Call, grad: Value, y: Value, dim: int, dtype: DTy
     wide = wide_type(y.dtype)
     grad, y = (call.to.with_ndim(call.to.convert(it, wide), 1) for it in (grad, y))
     total = call.to.sum(grad, [dimension(call, dim, y.ndim)], True)
-    product = apply(call, "{} * {}", [apply(call, "exp({})", [y], wide), total], wide)
-    return of_call(call, apply(call, "{} - {}", [grad, product], wide))
+    product = apply(call, "*", [apply(call, "exp", [y], wide), total], wide)
+    return of_call(call, apply(call, "-", [grad, product], wide))

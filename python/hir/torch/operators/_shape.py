@@ -287,8 +287,8 @@ def arange(call: Call, *limits: Any, **named: Any) -> Value:
         # PyTorch computes in the type of the result: a step of 0.5 is 0.
         start, step = int(start), int(step)
     if not isinstance(start, int) or not isinstance(step, int):
-        steps = apply(call, "{} * {}", [call.to.convert(call.to.iota(call.shape[0]), "float64"), float(step)], "float64")
-        return call.to.convert(apply(call, "{} + {}", [steps, float(start)], "float64"), call.dtype)
+        steps = apply(call, "*", [call.to.convert(call.to.iota(call.shape[0]), "float64"), float(step)], "float64")
+        return call.to.convert(apply(call, "+", [steps, float(start)], "float64"), call.dtype)
     return call.to.convert(call.to.iota(call.shape[0], start, step), call.dtype)
 
 
@@ -296,10 +296,10 @@ def arange(call: Call, *limits: Any, **named: Any) -> Value:
 def triangle(call: Call, x: Value, diagonal: int = 0) -> Value:
     rows = call.to.insert_axes(call.to.iota(x.shape[-2], diagonal), [1])
     columns = call.to.iota(x.shape[-1])
-    comparison = "{} >= {}" if "triu" in call.node.target else "{} <= {}"
+    comparison = ">=" if "triu" in call.node.target else "<="
     kept = call.to.elementwise(comparison, [columns, rows], "bool")
     zero = call.to.full((), 0, x.dtype)
-    return call.to.elementwise("where({}, {}, {})", [kept, x, zero], x.dtype)
+    return call.to.elementwise("where", [kept, x, zero], x.dtype)
 
 
 def dtype_of(it: Any, default: str) -> str:

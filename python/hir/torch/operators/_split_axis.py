@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .._builder import Value
+from .._builder import Axis, Value
 from ._registry import Call, operator
 
 
@@ -14,33 +14,21 @@ def gathered_along(call: Call, x: Value, dim: int) -> Value:
     outer = [to.mesh_axis(d, it) for d, it in enumerate(x.sharded[:-1])]
     local = [to.local_axis(extent, first + d) for d, extent in enumerate(x.shape)]
     before, after = local[:dim], local[dim + 1 :]
-    device, inner = to.mesh_axis(last, True), f"iS{first + dim}{{{part}}}"
+    device, inner = to.mesh_axis(last, True), Axis("i", "S", first + dim, part)
+    axes = [*outer, *before, device, inner, *after]
     name = x.name
     if dim > 0:
         # The device axis goes to the axis that it splits.
-        name = to.declare(x.dtype, [*outer, *before, device, inner, *after])
-        to.statement(f"{name} = Set.Permute( {x.name} )")
-    whole = f"iS{first + x.ndim}{{{count * part}}}"
-    split = to.declare(
-        x.dtype,
-        [*outer, *before, device, inner, *after],
-        f"logical({', '.join([*outer, *before, whole, *after])}), outer_split({whole}, {count}) -> ({device}, {inner})",
-    )
-    to.statement(f"{split} = reshape( {name} )")
+        name = to.add("Set.Permute", to.declare(x.dtype, axes), x)
+    whole = Axis("i", "S", first + x.ndim, count * part)
+    split = to.add("reshape", to.declare(x.dtype, axes, (last + dim, whole)), name)
     # The axis of the mesh comes first, so that the result is what is received and no copy of it.
     device = to.mesh_axis(last, True, first + x.ndim + 1)
     single = to.mesh_axis(last, False)
-    added = to.declare(
-        x.dtype,
-        [*outer, single, *before, device, inner, *after],
-        f"logical({', '.join([*outer, single, *before, whole, *after])}), outer_split({whole}, {count}) -> ({device}, {inner})",
-    )
-    flags = ", ".join("true" if it == last else "false" for it in range(first + x.ndim))
-    to.statement(f"{added} = broadcast( {split}, flags = {{{flags}}} )")
+    added = to.declare(x.dtype, [*outer, single, *before, device, inner, *after], (first + dim, whole))
+    to.add("broadcast", added, split, flags=[it == last for it in range(first + x.ndim)])
     shape = (*x.shape[:dim], count * part, *x.shape[dim + 1 :])
-    result = to.value(x.dtype, shape, [*x.sharded[:-1], False])
-    to.statement(f"{result.name} = Set( {added} )")
-    return result
+    return to.add("Set", to.value(x.dtype, shape, [*x.sharded[:-1], False]), added)
 
 
 def reduce_scattered_along(call: Call, x: Value, dim: int) -> Value:
@@ -53,24 +41,15 @@ def reduce_scattered_along(call: Call, x: Value, dim: int) -> Value:
     # Numbers ascend in the order of the split axes, as Set.Permute needs them.
     local = [to.local_axis(extent, first + d + (d > dim)) for d, extent in enumerate(x.shape)]
     before, after = local[:dim], local[dim + 1 :]
-    summed, whole = f"rS{last}{{{count}}}", f"iS{first + x.ndim + 1}{{{x.shape[dim]}}}"
-    device, inner = to.mesh_axis(last, True, first + dim), f"iS{first + dim + 1}{{{part}}}"
-    split = to.declare(
-        x.dtype,
-        [*outer, summed, *before, device, inner, *after],
-        f"logical({', '.join([*outer, summed, *before, whole, *after])}), outer_split({whole}, {count}) -> ({device}, {inner})",
-    )
-    to.statement(f"{split} = reduction( {x.name}, op = add, initial value = float(0), allreduce = false )")
+    summed, whole = Axis("r", "S", last, count), Axis("i", "S", first + x.ndim + 1, x.shape[dim])
+    device, inner = to.mesh_axis(last, True, first + dim), Axis("i", "S", first + dim + 1, part)
+    split = to.declare(x.dtype, [*outer, summed, *before, device, inner, *after], (first + dim, whole))
+    to.reduction(split, x, "add", ("float", "0"))
     shape = (*x.shape[:dim], part, *x.shape[dim + 1 :])
     if dim == 0:
-        result = to.value(x.dtype, shape, x.sharded)
-        to.statement(f"{result.name} = reshape( {split} )")
-        return result
-    parts = to.declare(x.dtype, [*outer, *before, device, inner, *after])
-    to.statement(f"{parts} = reshape( {split} )")
-    result = to.value(x.dtype, shape, x.sharded, [*outer, device, *before, inner, *after])
-    to.statement(f"{result.name} = Set.Permute( {parts} )")
-    return result
+        return to.add("reshape", to.value(x.dtype, shape, x.sharded), split)
+    parts = to.add("reshape", to.declare(x.dtype, [*outer, *before, device, inner, *after]), split)
+    return to.add("Set.Permute", to.value(x.dtype, shape, x.sharded, [*outer, device, *before, inner, *after]), parts)
 
 
 @operator("hir.matmul_of_rows", counterpart="`matmul` with an axis of extent 1 in the weight")
@@ -78,4 +57,4 @@ def matmul_of_rows(call: Call, x: Value, weight: Value, bias: Value | None = Non
     """``view(mm(view(x), weight))`` without the views, which merge all axes of x but the last one."""
     to = call.to
     product = to.matmul(x, to.with_ndim(weight, x.ndim))
-    return product if bias is None else to.elementwise("{} + {}", [product, bias], call.dtype)
+    return product if bias is None else to.elementwise("+", [product, bias], call.dtype)
