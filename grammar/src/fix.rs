@@ -48,8 +48,13 @@ fn fix_rounds(source: &str, rounds: usize) -> Cow<'_, str> {
 }
 
 fn apply(clean: &CleanedText<'_>, diagnostics: &[Diagnostic]) -> String {
-    let (text, unread) = (&*clean.text, lines_of_other_ranks(clean));
-    let mut fixes: Vec<&Fix> = diagnostics.iter().flat_map(|it| &it.fixes).chain(&unread).collect();
+    let unread = lines_of_other_ranks(clean);
+    edited(&clean.text, diagnostics.iter().flat_map(|it| &it.fixes).chain(&unread))
+}
+
+/// Returns a text with edits. Of edits that overlap, the first one is made.
+pub fn edited<'f>(text: &str, fixes: impl IntoIterator<Item = &'f Fix>) -> String {
+    let mut fixes: Vec<&Fix> = fixes.into_iter().collect();
     fixes.sort_by_key(|it| it.span);
     let mut fixed = String::with_capacity(text.len());
     let mut done = 0;

@@ -82,7 +82,7 @@ pub use alike::summarise;
 pub use canonical::{print, print_commented, write, write_short};
 pub use constant_bytes::bytes_of;
 pub use dialect::print_as;
-pub use fix::{fix, is_fixable};
+pub use fix::{edited, fix, is_fixable};
 pub use invalid_option::InvalidOption;
 pub use loop_variance::loop_variant_tensors;
 pub use numbering::free_number;

@@ -2,18 +2,17 @@
 //!
 //! | task | module |
 //! | --- | --- |
-//! | Create axes, tensors, scalars, streams and statements | `hir_ir::build`, `sharded_tensors`, `contiguity`, `collective`, `mesh`, `streams` |
-//! | Replace, insert and remove statements, also nested ones | `blocks` |
+//! | Create axes, tensors, scalars, streams and statements | `hir_ir::build`, `sharded_tensors`, `contiguity`, `collective`, `mesh` |
+//! | Replace, insert, move and remove statements, also nested ones | `hir_ir::edit`, `empty_blocks` |
 //! | Fold, simplify and substitute scalars | `fold`, `scalars`, `substitute` |
 //!
 //! Invariant: nothing here uses a pass.
 
-pub mod blocks;
 pub mod collective;
 pub mod contiguity;
+pub mod empty_blocks;
 pub mod fold;
 pub mod mesh;
 pub mod scalars;
 pub mod sharded_tensors;
-pub mod streams;
 pub mod substitute;

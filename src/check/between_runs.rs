@@ -2,11 +2,11 @@
 
 use super::{
     conflict::Race,
-    edit::{Edit, InsertionPoint, NamedStmt},
     explanation::{RaceExplanation, peer_wait, ready_signal_inst},
     order_edits::{follow_in_next_run, wait_for_next_run},
     plan_index::PlanIndexes,
     race_side::{RaceSide, stream_of},
+    repair::{InsertionPoint, NamedStmt, Repair},
 };
 use hir_plan::{BufferRole, Plan};
 
@@ -96,7 +96,7 @@ impl RunPair<'_> {
             let later = second.inst_index().filter(|_| self.names.is_none());
             let edit = match (first.inst_index(), later) {
                 (Some(earlier), Some(later)) => wait_for_next_run(mine, earlier, later),
-                (_, _) => Edit::insert_wait(mine, first.origin, InsertionPoint::end(first.plan), None),
+                (_, _) => Repair::insert_wait(mine, first.origin, InsertionPoint::end(first.plan), None),
             };
             return RaceExplanation::new(format!("nothing waits for {name}"), edit);
         }

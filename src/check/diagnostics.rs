@@ -16,16 +16,15 @@ use rustc_hash::FxHashMap;
 
 use super::{
     conflict::{Party, Race, ReusedStorage},
-    edit_help::{self, EditContext},
     editable_text::EditableText,
     explanation::RaceExplanation,
     finding::{Finding, Occurrences},
     memory::UnwrittenRead,
     missing_write::{MissingWrite, missing_write},
-    numbered_lines::NumberedLines,
     overlap::ElementRange,
     plan_index::PlanIndexes,
     race_side::RaceSide,
+    repair_help::{self, EditContext},
 };
 use hir_plan::{InstKind, OverwrittenView, Plan, WaitForPeers, World, iteration_text};
 
@@ -91,9 +90,8 @@ impl<'a> DiagnosticBuilder<'a> {
     pub(super) fn edit_context(&self, rank: usize) -> Option<EditContext<'_>> {
         let (plan, text) = (self.plans.get(rank)?, self.text_of(rank));
         let source = self.sources.get(text)?;
-        let lines = || NumberedLines::of(&source.text);
-        let text =
-            self.texts[text].get_or_init(|| Some(EditableText::new(lines(), program_of(source, plan)?)));
+        let text = self.texts[text]
+            .get_or_init(|| Some(EditableText::new(source.text.clone(), program_of(source, plan)?)));
         let (plans, indexes, index) = (self.plans, self.indexes, self.indexes.of(rank));
         Some(EditContext { text: text.as_ref()?, plan, index, plans, indexes, executed: &self.executed })
     }
@@ -132,9 +130,10 @@ impl<'a> DiagnosticBuilder<'a> {
     /// Returns the first mention of a tensor in the text of a rank: `T3_g_float[iS3{4}] (DeviceMesh{0 1})`. `None` if a pass has
     /// changed the statements of the text.
     pub(super) fn tensor_text(&self, rank: usize, name: &str) -> Option<&str> {
-        let EditableText { program, text, .. } = self.edit_context(rank)?.text;
+        let EditContext { text, .. } = self.edit_context(rank)?;
+        let program = &text.program;
         let is_it = |it: &TensorId| program.tensors[*it].unit.is_none() && program.tensor_name(*it) == name;
-        Some(program.tensor_span(program.tensors.ids().find(is_it)?).text(text))
+        Some(program.tensor_span(program.tensors.ids().find(is_it)?).text(&text.text))
     }
 
     fn race(&self, race: &Race, more: &Occurrences) -> (usize, Diagnostic) {
@@ -176,7 +175,7 @@ impl<'a> DiagnosticBuilder<'a> {
         let rank = if reason.is_in_second { second.plan.rank } else { first.plan.rank };
         let indexes = self.indexes.with_queues(race.p2p);
         let context = self.edit_context(rank).map(|it| EditContext { index: indexes.of(rank), ..it });
-        let (help, fixes) = edit_help::help(&reason, context.as_ref());
+        let (help, fixes) = repair_help::help(&reason, context.as_ref());
         notes.extend(reason.why);
         let is_mapped = sides.iter().any(|it| it.reads_mapped_view(&self.plans[race.rank], race.buffer));
         let help = help.or(is_mapped.then(|| MAPPED_VIEW_HELP.to_owned()));

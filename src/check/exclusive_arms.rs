@@ -6,9 +6,8 @@ use grammar::{
     ir::{BlockId, ExprId, Program, Stmt, StmtId},
     scalars::Scalars,
 };
+use hir_ir::edit::StmtPlaces;
 use rustc_hash::FxHashMap;
-
-use super::stmt_places::StmtPlaces;
 
 /// The values of a predicate, by rank; `None` where it depends on more than the rank.
 type Values = Vec<Option<bool>>;

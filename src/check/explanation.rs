@@ -2,11 +2,11 @@
 
 use super::{
     conflict::{Party, Race},
-    edit::{Edit, InsertionPoint, NamedStmt, WaitedStream},
     iteration_storage::move_allocate,
     plan_index::{PlanIndex, PlanIndexes},
     race_side::{RaceSide, stream_of},
     reader_edits::edits_of_readers,
+    repair::{InsertionPoint, NamedStmt, Repair, WaitedStream},
 };
 use hir_plan::{BufferNo, InstKind, Plan, PlanStream, StreamNo};
 use rustc_hash::FxHashSet;
@@ -17,7 +17,7 @@ pub struct RaceExplanation {
     /// The missing order.
     pub why: Option<String>,
     /// Alternative edits; each one orders the accesses.
-    pub edits: Vec<Edit>,
+    pub edits: Vec<Repair>,
     /// Advice if there are no edits.
     pub advice: Option<String>,
     /// True if the edits change the program of the second side's rank, false if that of the first.
@@ -25,7 +25,7 @@ pub struct RaceExplanation {
 }
 
 impl RaceExplanation {
-    pub(super) fn new(why: impl Into<String>, edit: Edit) -> Self {
+    pub(super) fn new(why: impl Into<String>, edit: Repair) -> Self {
         Self { why: Some(why.into()), edits: vec![edit], ..Self::default() }
     }
 
@@ -138,8 +138,9 @@ impl RaceExplanation {
         if let Some(edits) = edits_of_readers(first, second, index) {
             return Self { why: Some(why), edits, ..Self::default() };
         }
-        let edit = fork(first, second, index)
-            .unwrap_or_else(|| Edit::order_after(first, before, second.inst_index(), second.frame(), index));
+        let edit = fork(first, second, index).unwrap_or_else(|| {
+            Repair::order_after(first, before, second.inst_index(), second.frame(), index)
+        });
         Self::new(why, edit)
     }
 
@@ -155,7 +156,7 @@ impl RaceExplanation {
             );
             let statement = NamedStmt::from_origin(mine, mine.code[raised].origin);
             let before = InsertionPoint::Before { statement, current: Some(posts.clone()) };
-            let edit = posts.is_in_program().then_some(Edit::CaptureEntryStream { before });
+            let edit = posts.is_in_program().then(|| Repair::synchronize_with_entry(before));
             return Self { why: Some(why), edits: edit.into_iter().collect(), ..Self::default() };
         }
         let is_own = second.plan.rank == second.owner;
@@ -168,7 +169,7 @@ impl RaceExplanation {
                 second.location()
             )
         };
-        let edit = is_own.then(|| Edit::CaptureEntryStream { before: InsertionPoint::before(second) });
+        let edit = is_own.then(|| Repair::synchronize_with_entry(InsertionPoint::before(second)));
         Self { why: Some(why), edits: edit.into_iter().collect(), ..Self::default() }
     }
 
@@ -204,8 +205,8 @@ impl RaceExplanation {
         let is_zeroed = matches!(alloc.kind, InstKind::Alloc { zeroed: Some(_), .. });
         // Without an ALLOCATE, the statement that first writes the tensor allocates it.
         let is_allocate = plan.skipped_allocations.iter().any(|it| Some(it.stmt) == origin.stmt);
-        let short = (is_allocate && !is_zeroed).then_some(Edit::ShortenAllocate { allocate: origin.stmt });
-        let order = Edit::order_after(
+        let short = (is_allocate && !is_zeroed).then_some(Repair::ShortenAllocate { allocate: origin.stmt });
+        let order = Repair::order_after(
             first,
             InsertionPoint::before(second),
             second.inst_index(),
@@ -251,7 +252,7 @@ impl RaceExplanation {
                     "rank {} may {verb} it once {name} is posted, and nothing waits for {before} before that",
                     theirs.rank
                 ),
-                Edit::order_after(
+                Repair::order_after(
                     near,
                     InsertionPoint::Before {
                         statement: NamedStmt::from_origin(mine, mine.code[raised].origin),
@@ -271,7 +272,7 @@ impl RaceExplanation {
                     "rank {} may still {verb} it: rank {} does not wait for {name}",
                     theirs.rank, mine.rank
                 ),
-                Edit::insert_wait(
+                Repair::insert_wait(
                     index,
                     mine.code[raised].origin,
                     InsertionPoint::before(near),
@@ -284,7 +285,7 @@ impl RaceExplanation {
                     theirs.rank,
                     mine.location(&mine.code[at])
                 ),
-                Edit::move_wait(mine, at, InsertionPoint::before(near)),
+                Repair::move_wait(mine, at, InsertionPoint::before(near)),
             ),
             Some(at) => {
                 let other = stream_of(mine, at);
@@ -293,7 +294,7 @@ impl RaceExplanation {
                         "the Wait for {name} is at {}, on {other}, and {stream} does not wait for {other} after it",
                         mine.location(&mine.code[at])
                     ),
-                    Edit::InsertSynchronize {
+                    Repair::InsertSynchronize {
                         stream: WaitedStream::of(mine, Some(at)),
                         before: InsertionPoint::before(near),
                     },
@@ -306,7 +307,7 @@ impl RaceExplanation {
 /// Returns the edit by which the stream of `second`, in a loop, waits for the stream that is current at entry, if that one has waited for
 /// `first`, which is in a loop over several streams: one edit for the streams of all iterations. If `second` is on one stream, the iterations
 /// of `first` have to be joined, each where it ends: otherwise a join of the iterations may let it wait for less.
-fn fork(first: &RaceSide<'_>, second: &RaceSide<'_>, index: PlanIndex<'_>) -> Option<Edit> {
+fn fork(first: &RaceSide<'_>, second: &RaceSide<'_>, index: PlanIndex<'_>) -> Option<Repair> {
     let plan = second.plan;
     let (access, here) = (first.inst_index()?, second.inst_index()?);
     let entry = plan.streams.iter().position(|it| *it == PlanStream::Entry)? as StreamNo;
@@ -326,7 +327,7 @@ fn fork(first: &RaceSide<'_>, second: &RaceSide<'_>, index: PlanIndex<'_>) -> Op
         && *first.stream() != PlanStream::Entry
         && streams(first) > 1
         && (streams(second) > 1 || join.iteration == first.frame());
-    is_fork.then(|| Edit::InsertSynchronize {
+    is_fork.then(|| Repair::InsertSynchronize {
         stream: WaitedStream::Entry { stmt: join.stmt },
         before: InsertionPoint::before(second),
     })

@@ -15,6 +15,7 @@ mod key;
 mod limit;
 mod many;
 mod ordered;
+mod stmt_ids;
 mod streams;
 
 use std::{
@@ -23,23 +24,22 @@ use std::{
 };
 
 use grammar::{codes::Code, diagnostic::has_errors, ir::Program, source::Source, span::LineIndex};
+use hir_ir::edit::{Edit, Edits};
 
 use super::{
-    apply::{Change, EditedText},
+    apply::{Change, ChangeKind},
     checker::{CheckResults, run_checks},
     conflict::Race,
-    edit::Edit,
     editable_text::EditableText,
     execution_fault::ExecutionFaultKind,
     explanation::RaceExplanation,
     finding::{Checks, Finding},
     fixable_race::FixableRace,
-    line_changes::LineChanges,
     not_checked::NotChecked,
-    numbered_lines::NumberedLines,
     plan_index::PlanIndexes,
     race_side::RaceSide,
     removal::leaders,
+    repair::Repair,
 };
 use hir_ir::search::Budget;
 use hir_plan::World;
@@ -47,6 +47,7 @@ use key::FindingKey;
 pub use limit::FixLimit;
 use limit::{MAX_ATTEMPTS, MAX_INSTRUCTIONS, MAX_REMOVAL_INSTRUCTIONS, MAX_ROUNDS};
 use ordered::{KernelPair, swapped_kernels};
+use stmt_ids::StmtIds;
 
 /// A line that an edit inserted, moved or changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,10 +92,8 @@ pub fn fix(text: &str, number: usize, checks: Checks, plan: Planner<'_>) -> FixR
         instructions: Cell::new(Budget::new(MAX_INSTRUCTIONS + 1)),
         limit: Cell::new(None),
     };
-    let Some(mut state) = session.check_text(NumberedLines::of(text)) else { return unchanged() };
-    let mut changes: Vec<Change> = Vec::new();
-    // The lines of edits that were made one at a time, and of those that were made together.
-    let (mut single, mut joined): (Vec<u32>, Vec<u32>) = Default::default();
+    let Some(mut state) = session.check_text(text.to_owned(), None) else { return unchanged() };
+    let mut all: Vec<MadeEdit> = Vec::new();
     for rounds in 0.. {
         if rounds == MAX_ROUNDS {
             session.limit.set(Some(FixLimit::Rounds));
@@ -119,41 +118,52 @@ pub fn fix(text: &str, number: usize, checks: Checks, plan: Planner<'_>) -> FixR
         if checks.comm || session.checks.repeat {
             fixed = fixed.or_else(|| session.fix_kernels(&mut round));
         }
-        let Some((mut applied, next)) = fixed else {
+        let Some((made, next)) = fixed else {
             // Two runs are compared once a single one has no race.
             if !checks.repeat || session.checks.repeat || !state.found.races.is_empty() {
                 break;
             }
             session.checks.repeat = true;
-            let Some(of_runs) = session.check_text(state.text.lines.clone()) else { break };
+            let Some(of_runs) = session.check_edited(&state, &[]) else { break };
             state = of_runs;
             continue;
         };
         state = next;
-        let lines_of_edits = if is_single { &mut single } else { &mut joined };
-        lines_of_edits.extend(applied.changes.iter().map(|it| it.line_id));
-        let lines = state.text.lines.numbers();
-        // A Wait that was inserted and then moved is reported as inserted.
-        for gone in changes.extract_if(.., |it| !lines.contains_key(&it.line_id)) {
-            let mut moved = applied.changes.iter_mut().filter(|it| !it.is_insertion());
-            if let Some(moved) = moved.find(|it| it.statement() == gone.statement()) {
-                moved.kind = gone.kind;
+        for mut it in made {
+            // A Wait that was inserted and then moved is reported as inserted.
+            let is_known = |known: &MadeEdit| known.stmt == it.stmt && it.change.kind != ChangeKind::Inserted;
+            if let Some(known) = all.iter().position(is_known) {
+                it.change = all.remove(known).change;
             }
+            all.push(MadeEdit { is_single, ..it });
         }
-        changes.append(&mut applied.changes);
     }
     // Of kernels that nothing orders, one finding stands for all: which edits it still needs is not known.
     if state.found.races.is_empty() && swapped_kernels(&state).is_empty() {
-        session.remove_redundant_lines(&mut state, &mut changes, (&single, usize::MAX));
-        session.remove_redundant_lines(&mut state, &mut changes, (&joined, MAX_REMOVAL_INSTRUCTIONS));
+        session.remove_redundant(&mut state, &mut all, (true, usize::MAX));
+        session.remove_redundant(&mut state, &mut all, (false, MAX_REMOVAL_INSTRUCTIONS));
     }
-    let lines = state.text.lines.numbers();
-    let edit =
-        |it: Change| Some(AppliedEdit { line: *lines.get(&it.line_id)?, description: it.description() });
-    let mut edits: Vec<AppliedEdit> = changes.into_iter().filter_map(edit).collect();
+    let stmts = state.ids.stmts();
+    let edit = |it: MadeEdit| {
+        let line = state.text.line_number(*stmts.get(&it.stmt)?);
+        Some(AppliedEdit { line, description: it.change.description() })
+    };
+    let mut edits: Vec<AppliedEdit> = all.into_iter().filter_map(edit).collect();
     edits.sort_by_key(|it| it.line);
-    FixResult { text: state.text.text, edits, limit: session.limit.get() }
+    FixResult { text: state.text.text.to_string(), edits, limit: session.limit.get() }
 }
+
+/// What an edit has done.
+struct MadeEdit {
+    /// The number of the statement that it has inserted, moved or changed.
+    stmt: u32,
+    change: Change,
+    /// Whether it was made alone, not together with the edits of other findings.
+    is_single: bool,
+}
+
+/// What edits have done, and the text with them.
+type Fixed = (Vec<MadeEdit>, CheckedText);
 
 /// Parameters that are constant while a text is edited, and the work budget.
 struct FixSession<'a> {
@@ -169,6 +179,8 @@ struct FixSession<'a> {
 /// A text and its check results.
 struct CheckedText {
     text: EditableText,
+    /// The numbers of the statements.
+    ids: StmtIds,
     plans: World,
     found: CheckResults,
     keys: BTreeSet<FindingKey>,
@@ -191,10 +203,10 @@ enum FixExtent {
 struct Round<'a> {
     state: &'a CheckedText,
     indexes: PlanIndexes<'a>,
-    /// Results by changes. Several findings may suggest the same edit.
-    attempts: BTreeMap<LineChanges, Option<Attempt>>,
+    /// Results by edits. Several findings may suggest the same edit.
+    attempts: BTreeMap<Vec<Edit>, Option<Attempt>>,
     /// The last text that was tried.
-    last: Option<(LineChanges, CheckedText)>,
+    last: Option<(Vec<Edit>, CheckedText)>,
 }
 
 impl<'a> Round<'a> {
@@ -203,7 +215,7 @@ impl<'a> Round<'a> {
     }
 
     /// Returns the edits that may remove a race.
-    fn edits(&self, race: &Race) -> Vec<Edit> {
+    fn edits(&self, race: &Race) -> Vec<Repair> {
         let [first, second] = RaceSide::in_issue_order(&self.state.plans, race);
         RaceExplanation::of(race, &first, &second, &self.indexes).edits
     }
@@ -251,46 +263,64 @@ impl CheckedText {
     }
 
     fn key(&self, race: &Race) -> FindingKey {
-        FindingKey::of_race(&self.text.lines, &self.plans, race)
+        FindingKey::of_race(&self.ids, &self.plans, race)
+    }
+
+    /// Returns what edits do to the statements.
+    fn made(&self, edits: &Edits) -> Vec<MadeEdit> {
+        let inserts = |it: &&Edit| matches!(it, Edit::Insert { .. });
+        let made = |change: Change| {
+            let stmt = match edits.list()[change.edit].touched() {
+                Some(stmt) => self.ids.number(stmt)?,
+                None => self.ids.next + edits.list()[..change.edit].iter().filter(inserts).count() as u32,
+            };
+            Some(MadeEdit { stmt, change, is_single: true })
+        };
+        self.text.changes(edits.list()).into_iter().filter_map(made).collect()
     }
 }
 
 impl FixSession<'_> {
-    /// Parses, plans and checks a text. Returns `None` if it is rejected or deadlocks.
-    fn check_text(&self, lines: NumberedLines) -> Option<CheckedText> {
-        let source = Source::new(String::new(), lines.text());
+    /// Parses, plans and checks a text. Returns `None` if it is rejected or deadlocks, or if its program is not the one before with edits.
+    fn check_text(&self, text: String, before: Option<(&CheckedText, &[Edit])>) -> Option<CheckedText> {
+        let source = Source::new(String::new(), text);
         let (programs, diagnostics) = source.programs();
         let mut program = programs.into_iter().nth(self.number).filter(|_| !has_errors(&diagnostics))?;
         let plans = (self.plan)(&mut program, &source.lines)?;
+        let ids = match before {
+            None => StmtIds::of(&program),
+            Some((before, edits)) => before.ids.after(&before.text.program, edits, &program)?,
+        };
         let found = run_checks(&plans, self.checks);
         if found.deadlock.is_some() {
             return None;
         }
         let mut keys = BTreeSet::new();
-        keys.extend(found.races.iter().map(|it| FindingKey::of_race(&lines, &plans, it)));
-        keys.extend(found.unwritten_reads.iter().map(|it| FindingKey::of_read(&lines, &plans, it)));
+        keys.extend(found.races.iter().map(|it| FindingKey::of_race(&ids, &plans, it)));
+        keys.extend(found.unwritten_reads.iter().map(|it| FindingKey::of_read(&ids, &plans, it)));
         // A warning about the number of streams prevents no edit.
         let faults = found
             .execution_faults
             .iter()
             .filter(|it| !matches!(it.kind, ExecutionFaultKind::TooFewQueues(_)));
-        keys.extend(faults.map(|it| FindingKey::of_fault(&lines, &plans, it)));
+        keys.extend(faults.map(|it| FindingKey::of_fault(&ids, &plans, it)));
         let kernels = found.communicator_order.iter().chain(&found.order_of_runs);
-        keys.extend(kernels.map(|_| FindingKey::of_line(Code::CommunicatorOrder, None)));
-        Some(CheckedText { text: EditableText::new(lines, program), plans, found, keys })
+        keys.extend(kernels.map(|_| FindingKey::of_stmt(Code::CommunicatorOrder, None)));
+        Some(CheckedText { text: EditableText::new(source.text, program), ids, plans, found, keys })
+    }
+
+    /// Parses, plans and checks the text with edits.
+    fn check_edited(&self, state: &CheckedText, edits: &[Edit]) -> Option<CheckedText> {
+        let text = grammar::edited(&state.text.text, &state.text.fixes(edits)?);
+        self.check_text(text, Some((state, edits)))
     }
 
     /// Returns the edited text of the only edit that helps against `race`, and its check results. With `joins_in_loops`, an edit in a
     /// loop may join one of several streams.
-    fn fix_one(
-        &self,
-        round: &mut Round<'_>,
-        race: &Race,
-        joins_in_loops: bool,
-    ) -> Option<(EditedText, CheckedText)> {
+    fn fix_one(&self, round: &mut Round<'_>, race: &Race, joins_in_loops: bool) -> Option<Fixed> {
         let state = round.state;
         let key = state.key(race);
-        let mut helpful: Vec<(FixExtent, EditedText)> = Vec::new();
+        let mut helpful: Vec<(FixExtent, Edits)> = Vec::new();
         for edit in round.edits(race) {
             let mut help = None;
             for (placed, applied) in state.text.applications(&edit) {
@@ -317,36 +347,36 @@ impl FixSession<'_> {
         if helpful.next().is_some() {
             return None;
         }
-        self.accept(round, applied)
+        self.accept(round, &applied)
     }
 
     /// Fixes a race with a communication for which nothing waits, if its Wait is not enough: the stream that
     /// executes the Wait has to be joined, too. Returns the text with both edits.
-    fn fix_with_wait(&self, round: &Round<'_>, races: &[Race]) -> Option<(EditedText, CheckedText)> {
+    fn fix_with_wait(&self, round: &Round<'_>, races: &[Race]) -> Option<Fixed> {
         let state = round.state;
         let mut tried = BTreeSet::new();
         for race in races {
             let edits = round.edits(race);
-            let ([edit @ Edit::InsertWait { .. }] | [edit @ Edit::InsertWait { .. }, _]) = edits.as_slice()
+            let ([edit @ Repair::InsertWait { .. }] | [edit @ Repair::InsertWait { .. }, _]) =
+                edits.as_slice()
             else {
                 continue;
             };
             let Some(wait) = state.text.apply(edit) else { continue };
             // `fix_one` has tried this text.
-            let is_valid = round.attempts.get(&wait.lines).is_some_and(|it| {
+            let is_valid = round.attempts.get(wait.list()).is_some_and(|it| {
                 it.as_ref().is_some_and(|it| it.keys.is_subset(&state.keys) && it.not_checked.is_empty())
             });
-            if !is_valid || !tried.insert(wait.lines.clone()) {
+            if !is_valid || !tried.insert(wait.list().to_vec()) {
                 continue;
             }
-            let Some(next) = self.check_text(wait.lines.apply(&state.text.lines)) else { continue };
+            let Some(next) = self.check_edited(state, wait.list()) else { continue };
             let mut after = Round::new(&next);
             let races = next.races(&next.findings(), &after.indexes);
             let fixed = races.iter().find_map(|it| self.fix_one(&mut after, it, false));
-            let Some((mut applied, next)) = fixed else { continue };
+            let Some((made, next)) = fixed else { continue };
             if next.keys.len() < state.keys.len() && next.keys.is_subset(&state.keys) {
-                applied.changes.splice(0..0, wait.changes);
-                return Some((applied, next));
+                return Some((state.made(&wait).into_iter().chain(made).collect(), next));
             }
         }
         None
@@ -361,82 +391,82 @@ impl FixSession<'_> {
         }
     }
 
-    /// Tries an edited text, if it was not tried and the limits allow it.
-    fn attempt<'r>(&self, round: &'r mut Round<'_>, applied: &EditedText) -> Option<&'r Attempt> {
-        if !round.attempts.contains_key(&applied.lines) {
+    /// Tries edits, if they were not tried and the limits allow it.
+    fn attempt<'r>(&self, round: &'r mut Round<'_>, applied: &Edits) -> Option<&'r Attempt> {
+        if !round.attempts.contains_key(applied.list()) {
             if let Some(limit) = self.reached_limit(round) {
                 self.limit.set(Some(limit));
                 return None;
             }
-            let next = self.attempt_text(round.state, applied);
+            let next = self.attempt_text(round.state, applied.list());
             let attempt = next.as_ref().map(|next| Attempt {
                 keys: next.keys.clone(),
                 kernels: swapped_kernels(next),
                 is_every_read_written: next.is_every_read_written(),
                 not_checked: next.found.not_checked.clone(),
             });
-            round.attempts.insert(applied.lines.clone(), attempt);
-            round.last = next.map(|next| (applied.lines.clone(), next));
+            round.attempts.insert(applied.list().to_vec(), attempt);
+            round.last = next.map(|next| (applied.list().to_vec(), next));
         }
-        round.attempts.get(&applied.lines)?.as_ref()
+        round.attempts.get(applied.list())?.as_ref()
     }
 
-    /// Returns an edited text that was tried, and its check results.
-    fn accept(&self, round: &mut Round<'_>, applied: EditedText) -> Option<(EditedText, CheckedText)> {
-        let last = round.last.take().filter(|it| it.0 == applied.lines).map(|it| it.1);
-        let next = last.or_else(|| self.check_text(applied.lines.apply(&round.state.text.lines)))?;
-        Some((applied, next))
+    /// Returns what edits that were tried have done, and the text with them.
+    fn accept(&self, round: &mut Round<'_>, applied: &Edits) -> Option<Fixed> {
+        let last = round.last.take().filter(|it| it.0 == applied.list()).map(|it| it.1);
+        let next = last.or_else(|| self.check_edited(round.state, applied.list()))?;
+        Some((round.state.made(applied), next))
     }
 
-    /// Returns the edited text if it parses to the same program plus the edit.
-    fn attempt_text(&self, state: &CheckedText, applied: &EditedText) -> Option<CheckedText> {
-        let next = self.check_text(applied.lines.apply(&state.text.lines))?;
+    /// Returns the text with edits, if it parses to the same program plus the edits.
+    fn attempt_text(&self, state: &CheckedText, edits: &[Edit]) -> Option<CheckedText> {
+        let next = self.check_edited(state, edits)?;
         let mut instructions = self.instructions.get();
         instructions.spend(next.instruction_count());
         self.instructions.set(instructions);
-        applied.changes_nothing_else(&state.text.program, &next.text).then_some(next)
+        Some(next)
     }
 
-    /// Removes those of the inserted lines `tried` that other edits make redundant, as far as the number of instructions `budget` allows. A line
-    /// that uses a captured stream is removed before the capture.
-    fn remove_redundant_lines(
+    /// Removes those of the statements that edits alone, or together, have inserted, and that other edits make redundant, as far as the
+    /// number of instructions `left` allows. What uses a captured stream is removed before the capture.
+    fn remove_redundant(
         &self,
         state: &mut CheckedText,
-        changes: &mut Vec<Change>,
-        (tried, mut budget): (&[u32], usize),
+        made: &mut Vec<MadeEdit>,
+        (is_single, mut left): (bool, usize),
     ) {
-        if changes.len() < 2 {
+        if made.len() < 2 {
             return;
         }
-        let is_tried = |it: &Change| it.is_insertion() && tried.contains(&it.line_id);
-        for at in (0..changes.len()).rev().filter(|at| is_tried(&changes[*at])).collect::<Vec<_>>() {
-            let Some(left) = budget.checked_sub(state.instruction_count()) else { return };
-            budget = left;
-            let without = self.check_text(state.text.lines.without_lines(&[changes[at].line_id]));
+        let is_tried = |it: &MadeEdit| it.change.kind == ChangeKind::Inserted && it.is_single == is_single;
+        for at in (0..made.len()).rev().filter(|at| is_tried(&made[*at])).collect::<Vec<_>>() {
+            let Some(after) = left.checked_sub(state.instruction_count()) else { return };
+            left = after;
+            let inserted = state.ids.stmts().get(&made[at].stmt).copied();
+            let without = inserted.and_then(|it| self.check_edited(state, &[Edit::Remove(it)]));
             if let Some(next) = without.filter(|it| it.keys.is_subset(&state.keys)) {
                 *state = next;
-                changes.remove(at);
+                made.remove(at);
             }
         }
     }
 }
 
 /// Whether what is found after an edit was there before, or may have been hidden: then the edit only makes streams wait.
-fn adds_no_fault(state: &CheckedText, edit: &Edit, next: &Attempt) -> bool {
+fn adds_no_fault(state: &CheckedText, edit: &Repair, next: &Attempt) -> bool {
     let only_waits = match edit {
-        Edit::InsertSynchronize { .. }
-        | Edit::CaptureEntryStream { .. }
-        | Edit::InsertWait { .. }
-        | Edit::SynchronizeOnStream { .. }
-        | Edit::WaitOnStream { .. } => true,
-        Edit::MoveWait { .. } => state.text.waits_earlier(edit),
-        Edit::MoveDeallocate { .. } | Edit::MoveAllocate { .. } | Edit::ShortenAllocate { .. } => false,
+        Repair::InsertSynchronize { .. }
+        | Repair::InsertWait { .. }
+        | Repair::SynchronizeOnStream { .. }
+        | Repair::WaitOnStream { .. } => true,
+        Repair::MoveWait { .. } => state.text.waits_earlier(edit),
+        Repair::MoveDeallocate { .. } | Repair::MoveAllocate { .. } | Repair::ShortenAllocate { .. } => false,
     };
     next.keys.difference(&state.keys).all(|it| only_waits && it.may_be_hidden())
 }
 
 /// Returns how much of the finding an edit removes. Returns `None` if it removes nothing or adds a finding.
-fn fix_extent(state: &CheckedText, key: &FindingKey, edit: &Edit, next: &Attempt) -> Option<FixExtent> {
+fn fix_extent(state: &CheckedText, key: &FindingKey, edit: &Repair, next: &Attempt) -> Option<FixExtent> {
     if next.keys.contains(key) || !state.is_checked_as_far(&next.not_checked) {
         return None;
     }
@@ -445,16 +475,15 @@ fn fix_extent(state: &CheckedText, key: &FindingKey, edit: &Edit, next: &Attempt
     }
     // Elements that an iteration reads and has not written come from an earlier iteration.
     let is_safe = match edit {
-        Edit::MoveAllocate { .. } | Edit::ShortenAllocate { .. } => next.is_every_read_written,
-        Edit::InsertSynchronize { .. }
-        | Edit::CaptureEntryStream { .. }
-        | Edit::InsertWait { .. }
-        | Edit::MoveWait { .. }
-        | Edit::SynchronizeOnStream { .. }
-        | Edit::WaitOnStream { .. }
-        | Edit::MoveDeallocate { .. } => true,
+        Repair::MoveAllocate { .. } | Repair::ShortenAllocate { .. } => next.is_every_read_written,
+        Repair::InsertSynchronize { .. }
+        | Repair::InsertWait { .. }
+        | Repair::MoveWait { .. }
+        | Repair::SynchronizeOnStream { .. }
+        | Repair::WaitOnStream { .. }
+        | Repair::MoveDeallocate { .. } => true,
     };
-    let help = if next.keys.iter().any(|it| it.has_same_lines(key)) {
+    let help = if next.keys.iter().any(|it| it.has_same_stmts(key)) {
         FixExtent::Partial
     } else {
         FixExtent::Complete

@@ -4,12 +4,12 @@ use std::{borrow::Cow, ops::Range};
 
 use super::{
     conflict::{Party, Race},
-    edit::{Edit, InsertionPoint},
     editable_text::EditableText,
     explanation::RaceExplanation,
     finding::Finding,
     plan_index::PlanIndexes,
     race_side::{RaceSide, stream_of},
+    repair::{InsertionPoint, Repair},
 };
 use grammar::ir::StmtId;
 use hir_plan::{Inst, InstKind, Plan, PlanStream, StreamNo};
@@ -21,7 +21,7 @@ pub(super) struct FixableRace<'a> {
     /// True if the second side is in the next run.
     between_runs: bool,
     /// The edits.
-    pub(super) edits: Vec<Edit>,
+    pub(super) edits: Vec<Repair>,
     /// The line before which the last edit inserts a Wait, if that is in no loop or branch: all ranks execute it.
     wait_line: Option<u32>,
     /// The races of the same lines, on all ranks and in all iterations.
@@ -106,7 +106,7 @@ impl<'a> FixableRace<'a> {
     }
 
     /// Returns the edit that is made, and the line before which it inserts a Wait or behind which, if that is a Wait that all ranks execute.
-    pub(super) fn wait(&self) -> Option<(&Edit, u32)> {
+    pub(super) fn wait(&self) -> Option<(&Repair, u32)> {
         match self.free_edit() {
             Some(free) => self.behind_post(free).map(|_| (free, self.sides[0].line())),
             None => self.edits.last().zip(self.wait_line),
@@ -114,13 +114,13 @@ impl<'a> FixableRace<'a> {
     }
 
     /// Returns the statement behind which an edit inserts a Wait, if that is in no loop.
-    fn behind_post(&self, edit: &Edit) -> Option<StmtId> {
+    fn behind_post(&self, edit: &Repair) -> Option<StmtId> {
         let Some(InsertionPoint::After { statement, .. }) = edit.insertion() else { return None };
         statement.stmt.filter(|_| self.sides[0].frame().is_none())
     }
 
     /// Returns the instruction of a rank before which it executes the Wait of an edit, if all ranks execute it once.
-    fn wait_place(&self, edit: &Edit, plan: &Plan) -> Option<usize> {
+    fn wait_place(&self, edit: &Repair, plan: &Plan) -> Option<usize> {
         if let Some(stmt) = self.behind_post(edit) {
             return Some(self.indexes.of(plan.rank).of_stmt(stmt).last()? + 1);
         }
@@ -136,14 +136,14 @@ impl<'a> FixableRace<'a> {
     /// executes the later access, or has been awaited by then.
     pub(super) fn removes(&self, other: &Self) -> bool {
         let proposed = self.free_edit().map_or(self.edits.as_slice(), std::slice::from_ref);
-        let is_placed = |edit: &Edit, same: &Edit| self.stays_in_loop(edit) || !other.stays_in_loop(same);
-        let is_own = |edit: &Edit| other.edits.iter().any(|it| edit.is_same_as(it) && is_placed(edit, it));
+        let is_placed = |edit: &Repair, same: &Repair| self.stays_in_loop(edit) || !other.stays_in_loop(same);
+        let is_own = |edit: &Repair| other.edits.iter().any(|it| edit.is_same_as(it) && is_placed(edit, it));
         proposed.iter().all(|edit| is_own(edit) || self.orders(edit, other))
     }
 
     /// Returns whether an edit of this race orders the accesses of another one.
-    fn orders(&self, edit: &Edit, other: &Self) -> bool {
-        if let Edit::ShortenAllocate { allocate } = edit {
+    fn orders(&self, edit: &Repair, other: &Self) -> bool {
+        if let Repair::ShortenAllocate { allocate } = edit {
             let [first, _] = &other.sides;
             return first.allocates() && first.plan.origins[first.origin as usize].stmt == *allocate;
         }
@@ -158,7 +158,13 @@ impl<'a> FixableRace<'a> {
     }
 
     /// Returns whether an edit of this race orders the accesses of an occurrence of another one, for which `wanted` is proposed.
-    fn orders_accesses(&self, edit: &Edit, wanted: &Edit, sides: &[RaceSide<'_>; 2], other: &Self) -> bool {
+    fn orders_accesses(
+        &self,
+        edit: &Repair,
+        wanted: &Repair,
+        sides: &[RaceSide<'_>; 2],
+        other: &Self,
+    ) -> bool {
         let [first, second] = sides;
         let plan = second.plan;
         let is_known = first.plan.rank == plan.rank && plan.program_id == self.sides[1].plan.program_id;
@@ -187,7 +193,7 @@ impl<'a> FixableRace<'a> {
     }
 
     /// Returns the instructions of a range before which a rank executes a statement that an edit inserts.
-    fn executions_in(&self, edit: &Edit, plan: &Plan, range: &Range<usize>) -> Vec<usize> {
+    fn executions_in(&self, edit: &Repair, plan: &Plan, range: &Range<usize>) -> Vec<usize> {
         let [_, second] = &self.sides;
         let is_own_rank = plan.rank == second.plan.rank;
         let own = self.inserted_before(edit).filter(|_| is_own_rank);
@@ -215,7 +221,7 @@ impl<'a> FixableRace<'a> {
     }
 
     /// Returns whether an edit is in a loop whose iterations may need it for different streams.
-    fn is_varied(&self, edit: &Edit) -> bool {
+    fn is_varied(&self, edit: &Repair) -> bool {
         let [_, second] = &self.sides;
         let mut streams = self.awaited_streams();
         let one = streams.next();
@@ -225,7 +231,7 @@ impl<'a> FixableRace<'a> {
     }
 
     /// Returns the edit that is preferred to the others.
-    pub(super) fn free_edit(&self) -> Option<&Edit> {
+    pub(super) fn free_edit(&self) -> Option<&Repair> {
         match self.edits.as_slice() {
             [first, _] if first.is_preferred() => Some(first),
             _ => None,
@@ -239,19 +245,19 @@ impl<'a> FixableRace<'a> {
     }
 
     /// Returns the edit that may order the accesses of races that come later: it inserts a statement.
-    pub(super) fn early_edit(&self) -> Option<&Edit> {
+    pub(super) fn early_edit(&self) -> Option<&Repair> {
         let edit = self.edits.last().filter(|_| self.rank().is_some() && self.free_edit().is_none());
         edit.filter(|it| matches!(it.insertion(), Some(InsertionPoint::Before { .. })))
     }
 
     /// Returns the edit that is not needed if an earlier statement makes the same stream wait.
-    pub(super) fn late_edit(&self) -> Option<&Edit> {
+    pub(super) fn late_edit(&self) -> Option<&Repair> {
         self.edits.last().filter(|_| self.rank().is_some())
     }
 
     /// Returns whether the awaited access is in the innermost loop of the place of an edit, so that each iteration has to wait; else the
     /// statement may be inserted before the loop.
-    fn stays_in_loop(&self, edit: &Edit) -> bool {
+    fn stays_in_loop(&self, edit: &Repair) -> bool {
         let [first, second] = &self.sides;
         let plan = second.plan;
         let Some(own) = self.inserted_before(edit).filter(|_| self.rank().is_some()) else { return true };
@@ -267,17 +273,17 @@ impl<'a> FixableRace<'a> {
     }
 
     /// Returns the instructions before which a rank executes a statement that an edit inserts.
-    pub(super) fn executions(&self, edit: &Edit) -> Vec<usize> {
+    pub(super) fn executions(&self, edit: &Repair) -> Vec<usize> {
         self.executions_in(edit, self.sides[1].plan, &(0..usize::MAX))
     }
 
     /// Returns the instruction before which a statement is executed that an edit inserts to order this race.
-    fn inserted_before(&self, edit: &Edit) -> Option<usize> {
+    fn inserted_before(&self, edit: &Repair) -> Option<usize> {
         self.inserted_for(&self.sides, edit)
     }
 
     /// As `inserted_before`, for an occurrence.
-    fn inserted_for(&self, sides: &[RaceSide<'_>; 2], edit: &Edit) -> Option<usize> {
+    fn inserted_for(&self, sides: &[RaceSide<'_>; 2], edit: &Repair) -> Option<usize> {
         let Some(InsertionPoint::Before { statement, .. }) = edit.insertion() else { return None };
         let [_, second] = sides;
         let (plan, stmt) = (second.plan, statement.stmt?);
@@ -292,12 +298,12 @@ impl<'a> FixableRace<'a> {
     }
 
     /// Returns the instructions before which `edit`, the edit of another race, may be inserted to remove this race.
-    pub(super) fn insertion_range(&self, edit: &Edit) -> Option<Range<usize>> {
+    pub(super) fn insertion_range(&self, edit: &Repair) -> Option<Range<usize>> {
         self.range(&self.sides, edit, false)
     }
 
     /// As `insertion_range`, for an occurrence. With `is_repeated`, the edit is made for its stream, too.
-    fn range(&self, sides: &[RaceSide<'_>; 2], edit: &Edit, is_repeated: bool) -> Option<Range<usize>> {
+    fn range(&self, sides: &[RaceSide<'_>; 2], edit: &Repair, is_repeated: bool) -> Option<Range<usize>> {
         let [first, second] = sides;
         let wanted = self.late_edit()?;
         let is_same = || edit.inserts_same_as(wanted).then_some(());

@@ -2,9 +2,9 @@
 //! own storage.
 
 use super::{
-    edit::Edit,
     plan_index::PlanIndex,
     race_side::RaceSide,
+    repair::Repair,
     written::{UnwrittenPart, WrittenElements},
 };
 use grammar::ir::StmtId;
@@ -19,7 +19,7 @@ pub fn move_allocate(
     buffer: BufferNo,
     (first, second): (&RaceSide<'_>, &RaceSide<'_>),
     index: PlanIndex<'_>,
-) -> Option<Edit> {
+) -> Option<Repair> {
     let plan = index.plan();
     let is_own = [first, second].iter().all(|it| it.is_in_program() && it.plan.rank == first.owner);
     let alloc = &plan.code[index.alloc(buffer).filter(|_| is_own)?];
@@ -76,5 +76,5 @@ pub fn move_allocate(
         }
     }
     let stmt = |origin: u32| plan.origins[origin as usize].stmt;
-    Some(Edit::MoveAllocate { allocate: stmt(alloc.origin), user: stmt(user?) })
+    Some(Repair::MoveAllocate { allocate: stmt(alloc.origin), user: stmt(user?) })
 }

@@ -5,16 +5,17 @@ use grammar::ir::{Stmt, StmtId, Stream, StreamId};
 use hir_ir::streams::{stream_set_by, synchronized};
 
 use super::{
-    edit::{Edit, InsertionPoint, NamedStmt, WaitedStream},
     editable_text::EditableText,
+    repair::{InsertionPoint, Repair, WaitedStream},
 };
 use hir_plan::PlanStream;
 
 impl EditableText {
     /// Returns the edit before the loops around its place in which the awaited statement is not, and in which the current
     /// stream does not change; `None` if there are no such loops. One iteration has to wait, and the others follow it.
-    pub(super) fn before_loops(&self, edit: &Edit) -> Option<Edit> {
-        let Edit::InsertSynchronize { stream, before: InsertionPoint::Before { statement, current } } = edit
+    pub(super) fn before_loops(&self, edit: &Repair) -> Option<Repair> {
+        let Repair::InsertSynchronize { stream, before: InsertionPoint::Before { statement, current } } =
+            edit
         else {
             return None;
         };
@@ -23,40 +24,40 @@ impl EditableText {
         let is_shared = |outer: StmtId| places.around(*awaited).any(|it| it.1 == outer);
         let inner = places.around(statement.stmt?);
         let outer = inner
-            .take_while(|(block, outer)| !is_shared(*outer) && !places.streams.are_set_in(*block))
+            .take_while(|(block, outer)| !is_shared(*outer) && !self.streams().are_set_in(*block))
             .filter(|(_, outer)| matches!(self.program.stmts[*outer], Stmt::For(_)))
             .last()?
             .1;
         let mut statement = statement.clone();
         statement.stmt = Some(outer);
         let before = InsertionPoint::Before { statement, current: current.clone() };
-        Some(Edit::InsertSynchronize { stream: stream.clone(), before })
+        Some(Repair::InsertSynchronize { stream: stream.clone(), before })
     }
 
     /// Returns the edit that waits, at the end of each iteration of a loop, for the stream of the iteration, instead of for one of
     /// these streams in each iteration of a later loop. Returns `None` if the iterations do not end on a stream that the program
     /// captured, or if one waits for this stream, since they would then wait for each other.
-    pub(super) fn join_in_loop(&self, edit: &Edit) -> Option<Edit> {
+    pub(super) fn join_in_loop(&self, edit: &Repair) -> Option<Repair> {
         self.join_at_end(edit, false)
     }
 
     /// Returns the edit that waits, at the end of each iteration of a loop, for the stream of the iteration, if each iteration has to
     /// follow the one before: the stream that is current at the end is the one that has to wait, or one for which each iteration waits at
     /// its start.
-    pub(super) fn join_iterations(&self, edit: &Edit) -> Option<Edit> {
+    pub(super) fn join_iterations(&self, edit: &Repair) -> Option<Repair> {
         self.join_at_end(edit, true)
     }
 
     /// Returns the edit that orders all iterations of a loop, if there is one, and otherwise the edit.
-    pub(super) fn in_order(&self, edit: Edit) -> Edit {
+    pub(super) fn in_order(&self, edit: Repair) -> Repair {
         self.join_iterations(&edit).unwrap_or(edit)
     }
 
-    fn join_at_end(&self, edit: &Edit, is_in_order: bool) -> Option<Edit> {
-        let Edit::InsertSynchronize { stream, before } = edit else { return None };
+    fn join_at_end(&self, edit: &Repair, is_in_order: bool) -> Option<Repair> {
+        let Repair::InsertSynchronize { stream, before } = edit else { return None };
         let WaitedStream::Index { stmt: Some(awaited), .. } = stream else { return None };
         let (program, places) = (&self.program, self.places());
-        let setter = places.streams.setter(*awaited)?;
+        let setter = self.streams().setter(*awaited)?;
         let (body, looped) =
             places.around(setter).find(|(_, outer)| matches!(program.stmts[*outer], Stmt::For(_)))?;
         let later = before.statement()?;
@@ -70,10 +71,10 @@ impl EditableText {
         let stmts = program.block(body);
         let last = stmts.iter().rposition(|it| self.selected_name(*it).is_some())?;
         let joining = self.selected_name(stmts[last]);
-        let is_current_at_end = places.streams.setter_behind(body) == Some(stmts[last]);
+        let is_current_at_end = self.streams().setter_behind(body) == Some(stmts[last]);
         let is_before = |it: StmtId| {
             program.stmt_span(it).start < program.stmt_span(later).start
-                && places.streams.setter(it) == places.streams.setter(later)
+                && self.streams().setter(it) == self.streams().setter(later)
         };
         let forks = |it: &StmtId| self.awaited_name(*it) == joining && (!is_in_order || is_before(*it));
         let is_own =
@@ -86,17 +87,17 @@ impl EditableText {
             Some(next) => InsertionPoint::Before { statement: self.named(*next), current: None },
             None => InsertionPoint::BlockEnd { of: self.named(stmts[last]) },
         };
-        Some(Edit::InsertSynchronize { stream: stream.clone(), before })
+        Some(Repair::InsertSynchronize { stream: stream.clone(), before })
     }
 
     /// Returns the edit by which the streams of the iterations of a loop wait for the stream that is current at entry before this
     /// loop, in an earlier loop that selects the same streams, or where an earlier statement selects the stream of all iterations. In
     /// the iterations they would also wait for what this stream executes there, so for each other if the iterations are joined. Returns
     /// `None` if the awaited work is in the loop or behind the earlier statement, or if no iteration uses the awaited stream.
-    pub(super) fn fork_before_loop(&self, edit: &Edit) -> Option<Edit> {
+    pub(super) fn fork_before_loop(&self, edit: &Repair) -> Option<Repair> {
         let Some(WaitedStream::Entry { stmt: awaited }) = edit.awaited_stream() else { return None };
         let InsertionPoint::Before { statement, .. } = edit.insertion()? else { return None };
-        let setter = self.places().streams.setter(statement.stmt?)?;
+        let setter = self.streams().setter(statement.stmt?)?;
         let awaited_setter = || self.awaited_setter(setter, statement.stmt?);
         let fork = |it: StmtId| self.fork_of_setter(edit, *awaited, it);
         fork(setter).or_else(|| fork(awaited_setter()?))
@@ -114,7 +115,7 @@ impl EditableText {
     }
 
     /// Returns the edit by which the stream that `setter` selects in a loop waits for the entry stream before this loop.
-    fn fork_of_setter(&self, edit: &Edit, awaited: Option<StmtId>, setter: StmtId) -> Option<Edit> {
+    fn fork_of_setter(&self, edit: &Repair, awaited: Option<StmtId>, setter: StmtId) -> Option<Repair> {
         let (program, places) = (&self.program, self.places());
         let looped = places.around(setter).next()?.1;
         let returns = |it: &StmtId| self.selected_name(*it).is_some();
@@ -137,8 +138,7 @@ impl EditableText {
             let of = earlier.copied().find_map(|it| self.same_streams_at_end(it, looped, setter))?;
             return edit.synchronize_before(InsertionPoint::BlockEnd { of: self.named(of) });
         }
-        let is_same =
-            |it: StmtId| program.stmt_span(it).text(&self.text) == program.stmt_span(setter).text(&self.text);
+        let is_same = |it: StmtId| self.statement(it) == self.statement(setter);
         let selected = earlier.copied().find(|it| is_same(*it))?;
         let next = stmts[places.of_stmt(selected)?.position + 1];
         edit.synchronize_before(InsertionPoint::Before { statement: self.named(next), current: None })
@@ -149,20 +149,14 @@ impl EditableText {
     fn same_streams_at_end(&self, earlier: StmtId, looped: StmtId, setter: StmtId) -> Option<StmtId> {
         let (program, places) = (&self.program, self.places());
         let Stmt::For(it) = &program.stmts[earlier] else { return None };
-        let first_line = |it: StmtId| Some(self.lines.lines[self.line_of(it)?].text.trim());
-        let of_stmt = |it: StmtId| Some(program.stmt_span(it).text(&self.text));
+        let first_line = |it: StmtId| Some(self.line(self.line_of(it)?).trim());
+        let of_stmt = |it: StmtId| self.statement(it);
         let last = *program.block(it.body).last()?;
-        let found = if of_stmt(last) == of_stmt(setter) { last } else { places.streams.setter(last)? };
+        let found = if of_stmt(last) == of_stmt(setter) { last } else { self.streams().setter(last)? };
         let is_same = of_stmt(found) == of_stmt(setter)
             && places.of_stmt(found)?.block == it.body
             && first_line(earlier) == first_line(looped);
         is_same.then_some(found)
-    }
-
-    /// Returns a statement, named by its line.
-    pub(super) fn named(&self, stmt: StmtId) -> NamedStmt {
-        let line = self.index.line(self.program.stmt_span(stmt).start);
-        NamedStmt { stmt: Some(stmt), name: format!("line {line}") }
     }
 
     /// Returns whether a SetCurrentStream selects another stream in each iteration of a loop.

@@ -2,16 +2,16 @@
 //! kernel of NCCL the kernel of another communicator.
 
 use super::{
-    edit::{Edit, InsertionPoint, NamedStmt, PlacedWait, WaitedStream},
     execution_fault::ExecutionFault,
     plan_index::PlanIndex,
     race_side::stream_of,
+    repair::{InsertionPoint, NamedStmt, PlacedWait, Repair, WaitedStream},
 };
 use hir_plan::{InstKind, Plan, PlanStream, SignalId, SignalKind, sync::CommOrderEdge};
 
 /// Returns the edit that removes a fault of a transfer that is posted again: the rank that posts waits for the end of the first transfer;
 /// the copying rank has a stream wait for its first copy. `index` is that of the plan of the rank.
-pub(super) fn edit_of_semaphore(fault: &ExecutionFault, index: PlanIndex<'_>) -> Option<Edit> {
+pub(super) fn edit_of_semaphore(fault: &ExecutionFault, index: PlanIndex<'_>) -> Option<Repair> {
     let plan = index.plan();
     let [earlier, later] = fault.again?;
     let ended = match &plan.code[earlier].kind {
@@ -29,7 +29,7 @@ pub(super) fn edit_of_semaphore(fault: &ExecutionFault, index: PlanIndex<'_>) ->
 
 /// Returns the edit by which a rank starts two kernels in the order in which it issues them, if nothing orders them. `index` is that of
 /// the plan of the rank.
-pub(super) fn edit_of_kernels(edge: &CommOrderEdge, index: PlanIndex<'_>) -> Option<Edit> {
+pub(super) fn edit_of_kernels(edge: &CommOrderEdge, index: PlanIndex<'_>) -> Option<Repair> {
     let (earlier, later) = (edge.second.inst, edge.first.inst);
     let plan = index.plan();
     let [later_run, earlier_run] = edge.runs;
@@ -51,17 +51,17 @@ pub(super) fn edit_in_next_run(
     index: PlanIndex<'_>,
     earlier: usize,
     place: (&PlanStream, InsertionPoint),
-) -> Edit {
+) -> Repair {
     let plan = index.plan();
     match index.first_wait_for(earlier) {
         Some(awaited) => follow_in_next_run((index, awaited), place),
-        None => Edit::insert_wait(index, plan.code[earlier].origin, InsertionPoint::end(plan), None),
+        None => Repair::insert_wait(index, plan.code[earlier].origin, InsertionPoint::end(plan), None),
     }
 }
 
 /// Returns the edit that waits for the communication `earlier` so that the instruction `later` of the next run follows it: on the stream of
 /// `later`, if this stream does not wait in the next run for the stream that is current at entry, which follows the end of this run.
-pub(super) fn wait_for_next_run(index: PlanIndex<'_>, earlier: usize, later: usize) -> Edit {
+pub(super) fn wait_for_next_run(index: PlanIndex<'_>, earlier: usize, later: usize) -> Repair {
     let plan = index.plan();
     let origin = plan.code[earlier].origin;
     let (posts, waiting) = (stream_of(plan, earlier), stream_of(plan, later));
@@ -69,15 +69,15 @@ pub(super) fn wait_for_next_run(index: PlanIndex<'_>, earlier: usize, later: usi
     let waited = entry.and_then(|it| index.first_stream_wait(it, plan.code[later].stream));
     let follows_entry = *waiting == PlanStream::Entry || waited.is_some_and(|it| it < later);
     if follows_entry || !waiting.is_in_program() {
-        return Edit::insert_wait(index, origin, InsertionPoint::end(plan), None);
+        return Repair::insert_wait(index, origin, InsertionPoint::end(plan), None);
     }
     let statement = NamedStmt::from_origin(plan, origin);
     let behind = InsertionPoint::After { statement: statement.clone(), current: posts.clone() };
     if posts != waiting {
         let wait = PlacedWait::Inserted { communication: statement };
-        return Edit::WaitOnStream { blocked: waiting.clone(), wait, before: behind };
+        return Repair::WaitOnStream { blocked: waiting.clone(), wait, before: behind };
     }
-    Edit::insert_wait(index, origin, behind, plan.origins[origin as usize].iteration)
+    Repair::insert_wait(index, origin, behind, plan.origins[origin as usize].iteration)
 }
 
 /// Returns the edit that lets the stream `waiting` of the next run wait, before one of its instructions, for the instruction `awaited` of this
@@ -85,18 +85,18 @@ pub(super) fn wait_for_next_run(index: PlanIndex<'_>, earlier: usize, later: usi
 pub(super) fn follow_in_next_run(
     (index, awaited): (PlanIndex<'_>, usize),
     (waiting, before): (&PlanStream, InsertionPoint),
-) -> Edit {
+) -> Repair {
     let plan = index.plan();
     let exit = plan.code.iter().rposition(|it| matches!(it.kind, InstKind::ReadOutputs));
     let exit = exit.map(|it| plan.code[it].stream);
     let stream = WaitedStream::from_stream(stream_of(plan, awaited), None);
     if *waiting == PlanStream::Entry {
         // The next run begins behind the end of this one.
-        Edit::InsertSynchronize { stream, before: InsertionPoint::end(plan) }
+        Repair::InsertSynchronize { stream, before: InsertionPoint::end(plan) }
     } else if exit.is_some_and(|exit| index.first_stream_wait(awaited, exit).is_some()) {
-        Edit::CaptureEntryStream { before }
+        Repair::synchronize_with_entry(before)
     } else {
-        Edit::InsertSynchronize { stream, before }
+        Repair::InsertSynchronize { stream, before }
     }
 }
 
@@ -108,18 +108,18 @@ pub(super) fn before(plan: &Plan, inst: usize) -> InsertionPoint {
 
 /// Returns the edit that lets the stream of an instruction wait for an earlier one. `ended` is the instruction that follows the end of the
 /// earlier one on a stream of the program.
-fn follow(index: PlanIndex<'_>, earlier: usize, ended: Option<usize>, later: usize) -> Edit {
+fn follow(index: PlanIndex<'_>, earlier: usize, ended: Option<usize>, later: usize) -> Repair {
     let plan = index.plan();
     let before = before(plan, later);
     match ended {
         None => {
             let frame = plan.origins[plan.code[later].origin as usize].iteration;
-            Edit::insert_wait(index, plan.code[earlier].origin, before, frame)
+            Repair::insert_wait(index, plan.code[earlier].origin, before, frame)
         }
         Some(at) if at < later => {
-            Edit::InsertSynchronize { stream: WaitedStream::of(plan, Some(at)), before }
+            Repair::InsertSynchronize { stream: WaitedStream::of(plan, Some(at)), before }
         }
-        Some(at) => Edit::move_wait(plan, at, before),
+        Some(at) => Repair::move_wait(plan, at, before),
     }
 }
 

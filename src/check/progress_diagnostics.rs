@@ -10,10 +10,9 @@ use grammar::{
 
 use super::{
     diagnostics::{DiagnosticBuilder, MAX_LISTED},
-    edit_help,
     execution_fault::{ExecutionFault, ExecutionFaultKind, HARDWARE_QUEUES, MAX_HARDWARE_QUEUES},
     finding::Occurrences,
-    order_edits,
+    order_edits, repair_help,
 };
 use hir_plan::{
     InstKind,
@@ -121,7 +120,7 @@ impl DiagnosticBuilder<'_> {
             |it: &CommOrderEdge| self.text_of(it.first.rank) == self.text_of(crossing.edges[0].first.rank);
         crossing.edges.iter().filter(|_| crossing.edges.iter().all(is_shared)).find_map(|it| {
             let edit = order_edits::edit_of_kernels(it, self.indexes.of(it.first.rank))?;
-            Some(edit_help::help_of_edit(&edit, &self.edit_context(it.first.rank)?))
+            Some(repair_help::help_of_edit(&edit, &self.edit_context(it.first.rank)?))
         })
     }
 
@@ -188,7 +187,8 @@ impl DiagnosticBuilder<'_> {
         let mut it = Diagnostic::new(fault.kind.code(), span, message, fault.kind.label());
         let context = self.edit_context(fault.rank);
         let edit = order_edits::edit_of_semaphore(fault, self.indexes.of(fault.rank)).zip(context.as_ref());
-        it = match edit.map(|(edit, context)| edit_help::help_of_edit(&context.text.in_order(edit), context))
+        it = match edit
+            .map(|(edit, context)| repair_help::help_of_edit(&context.text.in_order(edit), context))
         {
             Some((edit, fixes)) => {
                 it.fixes = fixes;

@@ -4,10 +4,10 @@
 use rustc_hash::FxHashSet;
 
 use super::{
-    edit::{Edit, InsertionPoint, NamedStmt, WaitedStream},
     overlap::{Footprint, Overlap, overlap},
     plan_index::PlanIndex,
     race_side::{RaceSide, stream_of},
+    repair::{InsertionPoint, NamedStmt, Repair, WaitedStream},
 };
 use hir_plan::{CostClass, InstKind, Plan, StreamNo, View};
 
@@ -24,7 +24,7 @@ pub fn edits_of_readers(
     first: &RaceSide<'_>,
     second: &RaceSide<'_>,
     index: PlanIndex<'_>,
-) -> Option<Vec<Edit>> {
+) -> Option<Vec<Repair>> {
     let (plan, post) = (index.plan(), first.inst_index()?);
     let is_unawaited = first.communication().is_some() && first.first_wait(index).is_none();
     if !is_unawaited || !second.is_in_program() || second.frees() {
@@ -42,7 +42,7 @@ pub fn edits_of_readers(
         let statement = NamedStmt::from_origin(plan, plan.code[behind].origin);
         let communication = NamedStmt::from_origin(plan, first.origin);
         let before = InsertionPoint::After { statement, current: stream_of(plan, post).clone() };
-        edits.push(Edit::InsertWait { communication, before });
+        edits.push(Repair::InsertWait { communication, before });
     }
     if is_in_loop && edits.is_empty() {
         return None;
@@ -53,10 +53,10 @@ pub fn edits_of_readers(
     edits.push(if is_in_loop || joined || stream_of(plan, earliest) == second.stream() {
         let statement = NamedStmt::from_origin(plan, plan.code[earliest].origin);
         let before = InsertionPoint::Before { statement, current: Some(stream_of(plan, earliest).clone()) };
-        Edit::insert_wait(index, first.origin, before, frame_of(plan, earliest))
+        Repair::insert_wait(index, first.origin, before, frame_of(plan, earliest))
     } else {
         let before = InsertionPoint::before(second);
-        Edit::InsertSynchronize { stream: WaitedStream::of(plan, Some(earliest)), before }
+        Repair::InsertSynchronize { stream: WaitedStream::of(plan, Some(earliest)), before }
     });
     Some(edits)
 }

@@ -9,8 +9,8 @@ use std::{
 use rustc_hash::FxHashMap;
 
 use super::{
-    edit::{Edit, NamedStmt},
     fixable_race::{FixableRace, Priority},
+    repair::{NamedStmt, Repair, WaitedStream},
 };
 use grammar::ir::StmtId;
 use hir_plan::PlanStream;
@@ -114,40 +114,29 @@ enum Inserted<'r> {
     Wait(&'r NamedStmt),
     /// A Wait of the program that moves.
     Moved(StmtId),
-    /// `None` is the entry stream. A capture of it is another edit than a Synchronize with it.
-    Synchronize(Option<i64>, bool),
+    /// `None` is the entry stream.
+    Synchronize(Option<i64>),
 }
 
 impl<'r> Inserted<'r> {
-    /// Returns what the edits insert that `Edit::inserts_same_as` compares with `edit`.
-    fn same_as(edit: &'r Edit) -> Vec<Self> {
-        use super::edit::WaitedStream;
+    /// Returns what an edit inserts: it is equal for edits for which `Repair::inserts_same_as` holds.
+    fn of(edit: &'r Repair) -> Option<Self> {
         match (edit, edit.awaited_stream()) {
-            (Edit::InsertWait { communication, .. }, _) => vec![Self::Wait(communication)],
-            (Edit::MoveWait { wait: Some(wait), .. }, _) => vec![Self::Moved(*wait)],
-            (_, Some(WaitedStream::Index { index, .. })) => vec![Self::Synchronize(Some(*index), false)],
-            (_, Some(WaitedStream::Entry { .. })) => {
-                [true, false].map(|it| Self::Synchronize(None, it)).into()
-            }
-            (_, None) => Vec::new(),
+            (Repair::InsertWait { communication, .. }, _) => Some(Self::Wait(communication)),
+            (Repair::MoveWait { wait, .. }, _) => wait.map(Self::Moved),
+            (_, Some(WaitedStream::Index { index, .. })) => Some(Self::Synchronize(Some(*index))),
+            (_, Some(WaitedStream::Entry { .. })) => Some(Self::Synchronize(None)),
+            (_, None) => None,
         }
     }
 
     /// Returns what edits insert that wait for a stream of a program.
-    fn synchronizes(stream: &PlanStream) -> Vec<Self> {
+    fn synchronizes(stream: &PlanStream) -> Option<Self> {
         match stream {
-            PlanStream::Indexed(index) => vec![Self::Synchronize(Some(*index), false)],
-            PlanStream::Entry => [true, false].map(|it| Self::Synchronize(None, it)).into(),
-            PlanStream::Queue(_) | PlanStream::Unwaited => Vec::new(),
+            PlanStream::Indexed(index) => Some(Self::Synchronize(Some(*index))),
+            PlanStream::Entry => Some(Self::Synchronize(None)),
+            PlanStream::Queue(_) | PlanStream::Unwaited => None,
         }
-    }
-
-    fn of(edit: &'r Edit) -> Option<Self> {
-        let is_capture = matches!(edit, Edit::CaptureEntryStream { .. });
-        Self::same_as(edit).into_iter().find(|it| match it {
-            Self::Wait(_) | Self::Moved(_) | Self::Synchronize(Some(_), _) => true,
-            Self::Synchronize(None, capture) => *capture == is_capture,
-        })
     }
 }
 
@@ -156,8 +145,8 @@ type FirstRaces = [Option<usize>; 2];
 
 /// All races, by their edits.
 struct Candidates<'r> {
-    by_edits: FxHashMap<Vec<Edit>, FirstRaces>,
-    by_free_edit: FxHashMap<&'r Edit, FirstRaces>,
+    by_edits: FxHashMap<Vec<Repair>, FirstRaces>,
+    by_free_edit: FxHashMap<&'r Repair, FirstRaces>,
     /// By Wait: the first line before which all ranks execute it, and the first race with that line.
     by_wait: FxHashMap<Inserted<'r>, (u32, usize)>,
     /// Races whose only edit inserts a statement, by rank, by what it inserts, and by the stream that is blocked; `None`: on
@@ -228,10 +217,9 @@ impl<'r> Candidates<'r> {
         let waiting = wanted.blocked_stream()?;
         // A stream that has waited for the earlier access may be awaited instead.
         let streams = &race.sides[0].plan.streams;
-        let others = streams.iter().take(MAX_STREAMS).flat_map(Inserted::synchronizes);
-        let mut all = Inserted::same_as(wanted);
-        all.extend(others.filter(|it| !all.contains(it)).collect::<Vec<_>>());
-        for inserted in all {
+        let others = streams.iter().take(MAX_STREAMS).filter_map(Inserted::synchronizes);
+        let own = Inserted::of(wanted);
+        for inserted in own.into_iter().chain(others.filter(|it| Some(*it) != own)) {
             // Edits that block the same stream are compared first: most of them remove the race.
             for stream in [Some(waiting), None] {
                 let Some(positions) = self.by_insertion.get(&(race.rank(), inserted, stream)) else {
@@ -245,15 +233,15 @@ impl<'r> Candidates<'r> {
     }
 }
 
-/// Returns edits that are equal if `Edit::is_same_as` holds for each pair.
-fn normalized(edits: &[Edit]) -> Vec<Edit> {
-    edits.iter().map(Edit::normalized).collect()
+/// Returns edits that are equal if `Repair::is_same_as` holds for each pair.
+fn normalized(edits: &[Repair]) -> Vec<Repair> {
+    edits.iter().map(Repair::normalized).collect()
 }
 
 /// Races by the position before which their edit is inserted.
 struct Positions<'r> {
     /// One of the edits.
-    edit: &'r Edit,
+    edit: &'r Repair,
     /// The positions in ascending order, with the races.
     sorted: Vec<(usize, usize)>,
     /// A segment tree: the smallest race, and its index in `sorted`, of each range.

@@ -11,11 +11,11 @@ use super::{
     between_runs::{NextRunExplanation, RunPair},
     conflict::Race,
     diagnostics::DiagnosticBuilder,
-    edit_help,
     finding::Checks,
     not_compared::NotCompared,
     plan_index::PlanIndexes,
     race_side::RaceSide,
+    repair_help,
     repeat::races_between_programs,
 };
 use hir_plan::{
@@ -180,7 +180,7 @@ impl SequenceRace {
         let edited = usize::from(is_in_second_run);
         let indexes = PlanIndexes::new(worlds[edited]).with_queues(self.race.p2p);
         let texts = DiagnosticBuilder::new(worlds[edited], std::slice::from_ref(sources[edited]), &indexes);
-        let help = edit_help::help(&reason, texts.edit_context(sides[1].plan.rank).as_ref()).0;
+        let help = repair_help::help(&reason, texts.edit_context(sides[1].plan.rank).as_ref()).0;
         let place = if reason.edits.is_empty() { "" } else { names[edited] };
         let help = help.map(|it| if place.is_empty() { it } else { format!("in `{place}`, {it}") });
         let found = reason.why.into_iter().fold(found, Diagnostic::note);

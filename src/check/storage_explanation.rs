@@ -2,10 +2,10 @@
 
 use super::{
     conflict::{Race, ReusedStorage},
-    edit::{Edit, InsertionPoint, NamedStmt, PlacedWait, WaitedStream},
     explanation::{RaceExplanation, peer_wait, ready_signal_inst},
     plan_index::{PlanIndex, PlanIndexes},
     race_side::{RaceSide, stream_of},
+    repair::{InsertionPoint, NamedStmt, PlacedWait, Repair, WaitedStream},
     stream_work::is_work_of_stream,
 };
 use grammar::ir::StmtId;
@@ -57,7 +57,7 @@ impl RaceExplanation {
             )
         };
         let moved = allocation.and_then(|it| move_deallocate((it, it.freed?.origin), first, index));
-        let order = Edit::order_after(first, insertion, next, frame, index);
+        let order = Repair::order_after(first, insertion, next, frame, index);
         let order = if race.is_stream_ordered { on_stream(order, stream, index) } else { order };
         Self { why: Some(why), edits: moved.into_iter().chain([order]).collect(), ..Self::default() }
     }
@@ -70,7 +70,7 @@ impl RaceExplanation {
             "with `--storage=pytorch`, the ALLOCATE on line {line} may get the storage for {stream}, and {other} does not wait for {stream}"
         );
         let stream = WaitedStream::of(plan, Some(next));
-        Self::new(why, Edit::InsertSynchronize { stream, before: InsertionPoint::before(second) })
+        Self::new(why, Repair::InsertSynchronize { stream, before: InsertionPoint::before(second) })
     }
 
     /// Explains a reuse of storage if the stream that uses the new tensor waits neither for `first` nor for the stream of the ALLOCATE `next`.
@@ -86,7 +86,7 @@ impl RaceExplanation {
              {used_by}"
         );
         let before = InsertionPoint::before(second);
-        Self::new(why, Edit::order_after(first, before, second.inst_index(), second.frame(), index))
+        Self::new(why, Repair::order_after(first, before, second.inst_index(), second.frame(), index))
     }
 
     /// Explains a use that the free on the stream of the ALLOCATE does not follow.
@@ -113,7 +113,7 @@ impl RaceExplanation {
             let stream = released.or_else(|| it.unbound.map(|it| it.current))?;
             let current = plan.streams[stream as usize].clone();
             let before = InsertionPoint::before(second).with_current(current);
-            let order = Edit::order_after(first, before, Some(here), second.frame(), index);
+            let order = Repair::order_after(first, before, Some(here), second.frame(), index);
             let blocked = &plan.streams[it.pool.stream as usize];
             let order = on_stream(order, blocked, index);
             let is_current = stream == it.pool.stream;
@@ -164,7 +164,7 @@ impl RaceExplanation {
                      stream of the Wait on line {line}"
                 ));
                 let stream = WaitedStream::of(plan, Some(wait));
-                let order = Edit::InsertSynchronize { stream, before: InsertionPoint::end(plan) };
+                let order = Repair::InsertSynchronize { stream, before: InsertionPoint::end(plan) };
                 self.edits = vec![on_stream(order, blocked, index)];
                 self.is_in_second = is_of_second;
             }
@@ -209,7 +209,7 @@ impl RaceExplanation {
         };
         Self::new(
             why,
-            Edit::InsertSynchronize {
+            Repair::InsertSynchronize {
                 stream: WaitedStream::of(first.plan, first.inst_index()),
                 before: InsertionPoint::before(second),
             },
@@ -241,21 +241,21 @@ fn is_used_apart(next: usize, second: &RaceSide<'_>, index: PlanIndex<'_>) -> bo
 }
 
 /// Returns the edit that lets `blocked` wait, if an edit inserts a Synchronize or a Wait, or moves a Wait, where another stream is current.
-fn on_stream(edit: Edit, blocked: &PlanStream, index: PlanIndex<'_>) -> Edit {
+fn on_stream(edit: Repair, blocked: &PlanStream, index: PlanIndex<'_>) -> Repair {
     let executes =
         |wait: StmtId| index.of_stmt(wait).first().is_some_and(|it| stream_of(index.plan(), *it) == blocked);
     let is_other = |before: &InsertionPoint| before.current().is_some_and(|it| it != blocked);
     match edit {
-        Edit::InsertSynchronize { stream, before } if is_other(&before) => {
-            Edit::SynchronizeOnStream { blocked: blocked.clone(), stream, before }
+        Repair::InsertSynchronize { stream, before } if is_other(&before) => {
+            Repair::SynchronizeOnStream { blocked: blocked.clone(), stream, before }
         }
-        Edit::InsertWait { communication, before } if is_other(&before) => {
+        Repair::InsertWait { communication, before } if is_other(&before) => {
             let wait = PlacedWait::Inserted { communication };
-            Edit::WaitOnStream { blocked: blocked.clone(), wait, before }
+            Repair::WaitOnStream { blocked: blocked.clone(), wait, before }
         }
-        Edit::MoveWait { wait: Some(wait), before, .. } if is_other(&before) => {
+        Repair::MoveWait { wait: Some(wait), before, .. } if is_other(&before) => {
             let wait = PlacedWait::Moved { wait, is_replaced: !executes(wait) };
-            Edit::WaitOnStream { blocked: blocked.clone(), wait, before }
+            Repair::WaitOnStream { blocked: blocked.clone(), wait, before }
         }
         other => other,
     }
@@ -267,31 +267,31 @@ fn move_deallocate(
     (allocation, freed): (&Allocation, u32),
     first: &RaceSide<'_>,
     index: PlanIndex<'_>,
-) -> Option<Edit> {
+) -> Option<Repair> {
     let wait = index.first_stream_wait(first.inst_index()?, allocation.pool.stream)?;
     free_behind(first.plan, freed, wait)
 }
 
 /// Returns the edit that moves the Deallocate `freed` behind the statement of the instruction `wait`; `None` if it is there, or if they are in
 /// different iterations.
-fn free_behind(plan: &Plan, freed: u32, wait: usize) -> Option<Edit> {
+fn free_behind(plan: &Plan, freed: u32, wait: usize) -> Option<Repair> {
     let wait = plan.code[wait].origin;
     let [from, after] = [freed, wait].map(|it| plan.origins[it as usize]);
     (freed < wait && from.iteration == after.iteration)
-        .then_some(Edit::MoveDeallocate { deallocate: from.stmt, after: after.stmt })
+        .then_some(Repair::MoveDeallocate { deallocate: from.stmt, after: after.stmt })
 }
 
 /// Returns the edit by which the stream of an allocation waits for `wait`, an instruction of another stream, before the statement `freed`.
-fn order_free(index: PlanIndex<'_>, (allocation, freed): (&Allocation, u32), wait: usize) -> Option<Edit> {
+fn order_free(index: PlanIndex<'_>, (allocation, freed): (&Allocation, u32), wait: usize) -> Option<Repair> {
     let plan = index.plan();
     let released = allocation.freed.filter(|it| it.origin == freed).map(|it| it.current);
     let current = released.or_else(|| allocation.unbound.map(|it| it.current))?;
     let current = Some(plan.streams[current as usize].clone());
     let before = InsertionPoint::Before { statement: NamedStmt::from_origin(plan, freed), current };
     let edit = if plan.code[wait].origin < freed {
-        Edit::InsertSynchronize { stream: WaitedStream::of(plan, Some(wait)), before }
+        Repair::InsertSynchronize { stream: WaitedStream::of(plan, Some(wait)), before }
     } else {
-        Edit::move_wait(plan, wait, before)
+        Repair::move_wait(plan, wait, before)
     };
     Some(on_stream(edit, &plan.streams[allocation.pool.stream as usize], index))
 }
@@ -302,10 +302,10 @@ fn wait_before_free(
     freed: u32,
     (plan, peer): (&Plan, &RaceSide<'_>),
     indexes: &PlanIndexes<'_>,
-) -> Option<Edit> {
+) -> Option<Repair> {
     let raised = ready_signal_inst(plan, peer, indexes)?;
     let current = allocation.unbound.map(|it| plan.streams[it.current as usize].clone());
     let before = InsertionPoint::Before { statement: NamedStmt::from_origin(plan, freed), current };
     let frame = plan.origins[freed as usize].iteration;
-    Some(Edit::insert_wait(indexes.of(plan.rank), plan.code[raised].origin, before, frame))
+    Some(Repair::insert_wait(indexes.of(plan.rank), plan.code[raised].origin, before, frame))
 }

@@ -6,8 +6,8 @@ use grammar::ir::StmtId;
 use hir_plan::{Plan, PlanStream, StreamNo, World};
 
 use super::{
-    edit::{Edit, InsertionPoint, PlacedWait},
     plan_index::PlanIndexes,
+    repair::{InsertionPoint, PlacedWait, Repair},
 };
 
 /// The maximum number of instructions that are executed for all helps of a report.
@@ -15,10 +15,10 @@ const MAX_INSTRUCTIONS: usize = 1 << 20;
 
 /// Returns whether ranks wait for each other if an edit moves a Wait up as it says. The plans must not deadlock without the edit. `executed` is
 /// the number of instructions that were executed for other helps.
-pub fn deadlocks(plans: &[Plan], edit: &Edit, indexes: &PlanIndexes<'_>, executed: &Cell<usize>) -> bool {
+pub fn deadlocks(plans: &[Plan], edit: &Repair, indexes: &PlanIndexes<'_>, executed: &Cell<usize>) -> bool {
     let (wait, stream, before) = match edit {
-        Edit::MoveWait { wait: Some(wait), before, .. } => (wait, None, before),
-        Edit::WaitOnStream { blocked, wait: PlacedWait::Moved { wait, .. }, before } => {
+        Repair::MoveWait { wait: Some(wait), before, .. } => (wait, None, before),
+        Repair::WaitOnStream { blocked, wait: PlacedWait::Moved { wait, .. }, before } => {
             (wait, Some(blocked), before)
         }
         _ => return false,

@@ -8,8 +8,8 @@ use grammar::{
 use hir_ir::blocks::inner_blocks;
 
 use super::{
-    edit::{Edit, InsertionPoint, NamedStmt, PlacedWait, WaitedStream},
     editable_text::EditableText,
+    repair::{InsertionPoint, NamedStmt, PlacedWait, Repair, WaitedStream},
 };
 
 impl EditableText {
@@ -18,8 +18,8 @@ impl EditableText {
     /// branch: a rank that does not take the branch has nothing to wait for. If the Wait would be in a loop or a branch without the
     /// communication, it is before that. If a rank that executes it has another Wait for the same communication, that one moves; if there
     /// are several of these, there is no edit.
-    pub(super) fn wait_placements(&self, communication: &NamedStmt, before: &InsertionPoint) -> Vec<Edit> {
-        let insert = |before| Edit::InsertWait { communication: communication.clone(), before };
+    pub(super) fn wait_placements(&self, communication: &NamedStmt, before: &InsertionPoint) -> Vec<Repair> {
+        let insert = |before| Repair::InsertWait { communication: communication.clone(), before };
         let Some(post) = communication.stmt else { return vec![insert(before.clone())] };
         if let InsertionPoint::After { statement, .. } = before {
             let block = |it: Option<StmtId>| Some(self.places().of_stmt(it?)?.block);
@@ -53,26 +53,25 @@ impl EditableText {
     }
 
     /// Returns the line before which an edit inserts a Wait, or moves one, if that is in no loop or branch.
-    pub(super) fn line_of_wait(&self, edit: &Edit) -> Option<u32> {
+    pub(super) fn line_of_wait(&self, edit: &Repair) -> Option<u32> {
         let placed = match edit {
-            Edit::InsertWait { communication, before } => {
+            Repair::InsertWait { communication, before } => {
                 self.wait_placements(communication, before).into_iter().next()
             }
-            Edit::MoveWait { wait: Some(wait), before, synchronize } => {
+            Repair::MoveWait { wait: Some(wait), before, synchronize } => {
                 self.moved_up(*wait, before, synchronize.as_ref())
             }
-            Edit::MoveWait { wait: None, .. }
-            | Edit::InsertSynchronize { .. }
-            | Edit::CaptureEntryStream { .. }
-            | Edit::SynchronizeOnStream { .. }
-            | Edit::WaitOnStream { .. }
-            | Edit::MoveDeallocate { .. }
-            | Edit::MoveAllocate { .. }
-            | Edit::ShortenAllocate { .. } => None,
+            Repair::MoveWait { wait: None, .. }
+            | Repair::InsertSynchronize { .. }
+            | Repair::SynchronizeOnStream { .. }
+            | Repair::WaitOnStream { .. }
+            | Repair::MoveDeallocate { .. }
+            | Repair::MoveAllocate { .. }
+            | Repair::ShortenAllocate { .. } => None,
         }?;
         let Some(InsertionPoint::Before { statement, .. }) = placed.insertion() else { return None };
         let stmt = statement.stmt.filter(|it| self.places().around(*it).next().is_none())?;
-        Some(self.index.line(self.program.stmt_span(stmt).start))
+        Some(self.line_number(stmt))
     }
 
     /// Returns the edit that moves a Wait up. It stays out of loops and branches in which neither it is, nor its communication. If it leaves
@@ -83,9 +82,9 @@ impl EditableText {
         wait: StmtId,
         before: &InsertionPoint,
         stream: Option<&WaitedStream>,
-    ) -> Option<Edit> {
+    ) -> Option<Repair> {
         let moved = |point| {
-            let edit = Edit::MoveWait { wait: Some(wait), before: point, synchronize: stream.cloned() };
+            let edit = Repair::MoveWait { wait: Some(wait), before: point, synchronize: stream.cloned() };
             self.on_waiting_stream(edit, before)
         };
         let Some(post) = self.post_of(wait) else {
@@ -116,7 +115,7 @@ impl EditableText {
 
     /// Returns the edit with which the stream waits that is current at `wanted`, if the edit inserts a Wait, or moves one up, before a loop or
     /// branch around `wanted`, where another stream may be current.
-    fn on_waiting_stream(&self, edit: Edit, wanted: &InsertionPoint) -> Edit {
+    fn on_waiting_stream(&self, edit: Repair, wanted: &InsertionPoint) -> Repair {
         let (
             Some(InsertionPoint::Before { statement, .. }),
             Some(InsertionPoint::Before { statement: of, .. }),
@@ -132,12 +131,12 @@ impl EditableText {
         }
         let blocked = blocked.clone();
         match edit {
-            Edit::InsertWait { communication, before } => {
-                Edit::WaitOnStream { blocked, wait: PlacedWait::Inserted { communication }, before }
+            Repair::InsertWait { communication, before } => {
+                Repair::WaitOnStream { blocked, wait: PlacedWait::Inserted { communication }, before }
             }
-            Edit::MoveWait { wait: Some(wait), before, .. } if self.starts_before(place, wait) => {
+            Repair::MoveWait { wait: Some(wait), before, .. } if self.starts_before(place, wait) => {
                 let is_replaced = !self.has_same_stream(of, wait);
-                Edit::WaitOnStream { blocked, wait: PlacedWait::Moved { wait, is_replaced }, before }
+                Repair::WaitOnStream { blocked, wait: PlacedWait::Moved { wait, is_replaced }, before }
             }
             other => other,
         }
@@ -145,16 +144,16 @@ impl EditableText {
 
     /// Returns whether the text shows that one stream is current at two statements.
     fn has_same_stream(&self, first: StmtId, second: StmtId) -> bool {
-        let streams = &self.places().streams;
+        let streams = self.streams();
         let [one, other] = [first, second].map(|it| streams.current(it));
         let has_same_setter = streams.setter(first).is_some_and(|it| streams.setter(second) == Some(it));
         has_same_setter || one == other && one.is_some_and(|it| it.is_constant(&self.program))
     }
 
     /// Returns whether an edit moves a Wait up, and the stream that executes it now still waits where it does now: no order is lost.
-    pub(super) fn waits_earlier(&self, edit: &Edit) -> bool {
-        let Edit::MoveWait { wait: Some(wait), before, synchronize } = edit else { return false };
-        let setter = |it: StmtId| self.places().streams.setter(it);
+    pub(super) fn waits_earlier(&self, edit: &Repair) -> bool {
+        let Repair::MoveWait { wait: Some(wait), before, synchronize } = edit else { return false };
+        let setter = |it: StmtId| self.streams().setter(it);
         before.statement().is_some_and(|it| {
             self.starts_before(it, *wait) && (synchronize.is_some() || setter(it) == setter(*wait))
         })
@@ -166,7 +165,7 @@ impl EditableText {
         let communication = NamedStmt { stmt: Some(post), name: String::new() };
         let point = self.wait_point(&communication, post, before);
         let waits = self.other_waits(post, &point);
-        waits.into_iter().map(|it| self.index.line(self.program.stmt_span(it).start)).collect()
+        waits.into_iter().map(|it| self.line_number(it)).collect()
     }
 
     fn wait_point(&self, communication: &NamedStmt, post: StmtId, before: &InsertionPoint) -> InsertionPoint {
@@ -258,15 +257,15 @@ impl EditableText {
 
     /// Returns the moves of a Wait to a point. If the Wait moves down, another one is to the place before the branch in which it is; this
     /// one is better if something follows the Wait in the branch.
-    fn moved_waits(&self, post: StmtId, wait: StmtId, point: &InsertionPoint) -> Vec<Edit> {
+    fn moved_waits(&self, post: StmtId, wait: StmtId, point: &InsertionPoint) -> Vec<Repair> {
         let moved = |before: InsertionPoint| {
             let is_up = before.statement().is_some_and(|it| self.starts_before(it, wait));
             let place = before.statement();
-            let setter = |it: StmtId| self.places().streams.setter(it);
+            let setter = |it: StmtId| self.streams().setter(it);
             let has_moved = is_up && place.is_some_and(|it| setter(it) != setter(wait));
             let current = before.current().filter(|it| has_moved && it.is_in_program());
             let synchronize = current.map(|it| WaitedStream::from_stream(it, place));
-            Edit::MoveWait { wait: Some(wait), before, synchronize }
+            Repair::MoveWait { wait: Some(wait), before, synchronize }
         };
         let branch = self.branch_without(post, wait).filter(|branch| {
             point.statement().is_none_or(|it| it != *branch && self.starts_before(*branch, it))

@@ -9,5 +9,6 @@
 pub mod blocks;
 pub mod build;
 pub mod dataflow;
+pub mod edit;
 pub mod search;
 pub mod streams;

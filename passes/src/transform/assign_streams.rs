@@ -95,7 +95,7 @@ use grammar::{
     ir::{BlockId, For, OpStmt, Program, Stmt, StmtId, TensorId},
     ops::{AccessMode, OpClass},
 };
-use hir_ir::build::IrBuilder;
+use hir_ir::{build::IrBuilder, edit::number_streams};
 use rustc_hash::FxHashSet;
 
 use crate::{
@@ -106,7 +106,6 @@ use crate::{
         memory_effects::MemoryEffects,
     },
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
-    rewrite::streams::number_streams,
 };
 
 use communications::can_move_all;

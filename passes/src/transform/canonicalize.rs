@@ -44,16 +44,16 @@ use grammar::{
     ir::{BlockId, Program, Stmt, StmtId, SymbolId, TensorId},
     ops::Op,
 };
+use hir_ir::edit::{StmtEdit, number_streams, rewrite};
 use rustc_hash::FxHashSet;
 
 use crate::{
     analysis::bindings,
     pass::{Arguments, Change, Pass, Remarks},
     rewrite::{
-        blocks::{StmtEdit, remove_empty_blocks, rewrite},
+        empty_blocks::remove_empty_blocks,
         fold::{ConstantFolder, negate, truth},
         scalars,
-        streams::number_streams,
     },
 };
 

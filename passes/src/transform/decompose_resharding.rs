@@ -54,7 +54,10 @@ use grammar::{
     rules::AxesState,
     span::Span,
 };
-use hir_ir::build::{self, IrBuilder};
+use hir_ir::{
+    build::{self, IrBuilder},
+    edit::expand,
+};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
@@ -66,7 +69,6 @@ use crate::{
         sharding::{Sharding, gathered_bytes},
     },
     pass::{Arguments, Change, OptionSpec, Pass, Remarks},
-    rewrite::blocks::expand,
 };
 use contraction::contracted_device_pieces;
 use copies::{ReshardedCopies, copy_stmt};

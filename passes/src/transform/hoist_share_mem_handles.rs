@@ -43,7 +43,11 @@ use grammar::{
     ir::{BlockId, For, If, Program, Stmt, StmtId, SymbolId, TensorId},
     ops::{AccessMode, OpClass},
 };
-use hir_ir::{blocks::inner_blocks, build::IrBuilder};
+use hir_ir::{
+    blocks::inner_blocks,
+    build::IrBuilder,
+    edit::{StmtEdit, rewrite},
+};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
@@ -52,10 +56,7 @@ use crate::{
         memory_effects::{symbols_of, upward_exposed_names},
     },
     pass::{Arguments, Change, Pass, Remarks},
-    rewrite::{
-        blocks::{StmtEdit, remove_empty_blocks_in, rewrite},
-        substitute::Substitution,
-    },
+    rewrite::{empty_blocks::remove_empty_blocks_in, substitute::Substitution},
 };
 
 /// The pass.

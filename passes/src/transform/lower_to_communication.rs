@@ -43,7 +43,7 @@ use grammar::{
     span::Span,
     words::{Backend, CommunicationType},
 };
-use hir_ir::build::IrBuilder;
+use hir_ir::{build::IrBuilder, edit::expand};
 use rustc_hash::FxHashSet;
 
 use crate::{
@@ -53,7 +53,7 @@ use crate::{
         sharding::{Dim, DimPiece, Sharding},
     },
     pass::{Arguments, Change, OptionSpec, Pass, Remarks},
-    rewrite::{blocks::expand, collective::Collective, mesh::teams_along},
+    rewrite::{collective::Collective, mesh::teams_along},
     transform::decompose_resharding::{collective_red_op, is_copy, reduces_in_one_step},
 };
 

@@ -30,6 +30,7 @@ use grammar::{
     ir::{BlockId, OpStmt, Program, Stmt, StmtId, TensorId},
     ops::{AccessMode, OpClass},
 };
+use hir_ir::edit::{StmtEdit, rewrite};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
@@ -38,7 +39,7 @@ use crate::{
         bindings::{self, BindingAnalysis},
     },
     pass::{Arguments, Change, Pass, Remarks},
-    rewrite::blocks::{StmtEdit, remove_empty_blocks, rewrite},
+    rewrite::empty_blocks::remove_empty_blocks,
 };
 
 /// The pass.

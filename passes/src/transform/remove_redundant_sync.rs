@@ -39,14 +39,12 @@ use grammar::{
 };
 use hir_ir::{
     dataflow::{Analysis, Direction, Point, solve},
+    edit::{StmtEdit, rewrite},
     streams::{StreamFacts, StreamValue, stream_set_by},
 };
 use rustc_hash::FxHashSet;
 
-use crate::{
-    pass::{Arguments, Change, Pass, Remarks},
-    rewrite::blocks::{StmtEdit, rewrite},
-};
+use crate::pass::{Arguments, Change, Pass, Remarks};
 
 /// The pass.
 pub(crate) const PASS: Pass =

@@ -28,16 +28,12 @@ use grammar::{
     ops::{Op, OpClass},
     ranks_in_meshes,
 };
+use hir_ir::edit::{StmtEdit, number_streams, rewrite};
 use rustc_hash::FxHashSet;
 
 use crate::{
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
-    rewrite::{
-        blocks::{StmtEdit, remove_empty_blocks, rewrite},
-        scalars,
-        streams::number_streams,
-        substitute::Substitution,
-    },
+    rewrite::{empty_blocks::remove_empty_blocks, scalars, substitute::Substitution},
     transform::{canonicalize, inline_definitions},
 };
 

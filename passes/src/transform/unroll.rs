@@ -47,6 +47,7 @@ use grammar::{
 use hir_ir::{
     blocks::nested_blocks,
     build::{self, IrBuilder},
+    edit::{StmtEdit, number_streams, rewrite},
 };
 use indexmap::IndexSet;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -60,13 +61,7 @@ use crate::{
         },
     },
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
-    rewrite::{
-        blocks::{StmtEdit, rewrite},
-        fold::ConstantFolder,
-        scalars,
-        streams::number_streams,
-        substitute::Substitution,
-    },
+    rewrite::{fold::ConstantFolder, scalars, substitute::Substitution},
 };
 
 /// The pass.

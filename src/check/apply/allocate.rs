@@ -1,36 +1,29 @@
-//! The edits that give each iteration of a loop storage of its own.
+//! The repairs that give each iteration of a loop storage of its own.
 
 use grammar::{
     attr, for_each_tensor_use,
-    ir::{OpStmt, Stmt, StmtId, TensorId},
+    ir::{Stmt, StmtId, TensorId},
     ops::{Op, OpClass},
     words::{Backend, MemoryType},
 };
-use hir_ir::blocks::any_stmt;
+use hir_ir::{blocks::any_stmt, edit::Edit};
 
-use super::{Change, ChangeKind, EditedText};
-use crate::{edit::InsertionPoint, editable_text::EditableText, line_changes::LineChanges};
+use crate::{editable_text::EditableText, repair::InsertionPoint};
 
 impl EditableText {
     /// Converts a long-form ALLOCATE into the short form. Returns `None` if the ALLOCATE zeroes the buffer or
     /// if other tensors are views of it: a later iteration may read what an earlier one wrote.
-    pub(super) fn shorten_allocate(&self, stmt: StmtId) -> Option<EditedText> {
+    pub(super) fn shorten_allocate(&self, stmt: StmtId) -> Option<Vec<Edit>> {
         let Stmt::Op(it) = &self.program.stmts[stmt] else { return None };
         if it.op != Op::AllocateOnce || self.is_viewed(self.plain_allocate(stmt)?) {
             return None;
         }
-        let line = self.line_of(stmt)?;
-        let (text, short) = self.short_form(line, it)?;
-        let mut lines = LineChanges::default();
-        lines.replace(line, text);
-        let change =
-            Change { line_id: self.lines.lines[line].id, kind: ChangeKind::ShortenedAllocate(short) };
-        Some(EditedText { lines, changes: vec![change], replaced: vec![stmt], ..EditedText::default() })
+        Some(vec![Edit::Shorten(stmt)])
     }
 
     /// Moves an ALLOCATE into the loop that contains `user`, before the first statement there that uses the tensor. Returns `None` if the
     /// tensor is used elsewhere, if it has views, if peers may access its memory, or if the ALLOCATE zeroes.
-    pub(super) fn move_allocate(&self, stmt: StmtId, user: StmtId) -> Option<EditedText> {
+    pub(super) fn move_allocate(&self, stmt: StmtId, user: StmtId) -> Option<Vec<Edit>> {
         let (program, places) = (&self.program, self.places());
         let tensor = self.plain_allocate(stmt).filter(|it| !self.is_viewed(*it))?;
         let is_shared = |outer: StmtId| places.around(stmt).any(|it| it.1 == outer);
@@ -43,23 +36,10 @@ impl EditableText {
             return None;
         }
         let first = program.block(body).iter().copied().find(|it| self.contains_use(*it, tensor))?;
-        let (from, statement) = self.statement_of_line(stmt)?;
-        let line = &self.lines.lines[from].text;
-        let (text, statement) = match &program.stmts[stmt] {
-            Stmt::Op(it) if it.op == Op::AllocateOnce => {
-                let (text, short) = self.short_form(from, it)?;
-                (text, format!("{} = {short}", statement.split_once(" = ")?.0))
-            }
-            _ => (line.clone(), statement.to_owned()),
-        };
         let before = InsertionPoint::Before { statement: self.named(first), current: None };
-        let mut it = self.insert(text.trim(), &before)?;
-        for change in &mut it.changes {
-            change.kind = ChangeKind::Delayed(statement.clone());
-        }
-        it.lines.remove(from);
-        it.replaced.push(stmt);
-        Some(it)
+        let is_long = program.stmts[stmt].op().is_some_and(|it| it.op == Op::AllocateOnce);
+        let moved = Edit::Move { stmt, to: self.place(&before)? };
+        Some(std::iter::once(moved).chain(is_long.then_some(Edit::Shorten(stmt))).collect())
     }
 
     /// Returns the tensor of an ALLOCATE that does not zero.
@@ -70,15 +50,6 @@ impl EditableText {
             && it.get(attr::RESETS_TO_ZERO) != Some(true)
             && it.get(attr::MEM_TYPE) != Some(MemoryType::Symmetric);
         it.out_tensor().filter(|_| is_plain)
-    }
-
-    /// Returns the line of `allocate`, a long-form ALLOCATE, with its short form, and the short form.
-    fn short_form(&self, line: usize, allocate: &OpStmt) -> Option<(String, String)> {
-        let (text, memory) = (&self.lines.lines[line].text, allocate.get(attr::MEM_TYPE)?);
-        let (left, right) = text.split_once("ALLOCATE(")?;
-        let rest = right.rsplit_once(')')?.1;
-        let short = format!("ALLOCATE(mem_type={memory}, zero_init=false)");
-        Some((format!("{left}{short}{rest}"), short))
     }
 
     fn uses(&self, stmt: StmtId, tensor: TensorId) -> bool {

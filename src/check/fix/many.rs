@@ -6,8 +6,10 @@
 
 use std::collections::BTreeSet;
 
-use super::{CheckedText, EditedText, FindingKey, FixSession, Round, limit::MAX_INSTRUCTIONS};
-use crate::{edit::Edit, finding::Finding, fixable_race::FixableRace, removal::leaders};
+use hir_ir::edit::{Edit, Edits};
+
+use super::{CheckedText, FindingKey, FixSession, Fixed, Round, limit::MAX_INSTRUCTIONS};
+use crate::{finding::Finding, fixable_race::FixableRace, removal::leaders, repair::Repair};
 
 /// The number of edits up to which they are made one at a time.
 const MAX_SINGLE: usize = 16;
@@ -15,7 +17,7 @@ const MAX_SINGLE: usize = 16;
 /// A race and the edit that removes it.
 struct ProposedEdit {
     key: FindingKey,
-    edited: EditedText,
+    edited: Edits,
     /// True if the edit is safe only if every read is written.
     needs_written: bool,
 }
@@ -23,7 +25,7 @@ struct ProposedEdit {
 /// Edits that are made together, and the text with them.
 #[derive(Default)]
 struct JoinedEdits {
-    edited: EditedText,
+    edited: Edits,
     keys: BTreeSet<FindingKey>,
     needs_written: bool,
     next: Option<CheckedText>,
@@ -31,11 +33,7 @@ struct JoinedEdits {
 
 impl FixSession<'_> {
     /// Returns the text with the edits of many races, if there are many.
-    pub(super) fn fix_many(
-        &self,
-        round: &Round<'_>,
-        findings: &[Finding],
-    ) -> Option<(EditedText, CheckedText)> {
+    pub(super) fn fix_many(&self, round: &Round<'_>, findings: &[Finding]) -> Option<Fixed> {
         if findings.len() <= MAX_SINGLE {
             return None;
         }
@@ -44,14 +42,14 @@ impl FixSession<'_> {
         if proposed.len() > MAX_SINGLE {
             self.join(round.state, proposed.iter().collect(), &mut joined);
         }
-        Some((joined.edited, joined.next?))
+        Some((round.state.made(&joined.edited), joined.next?))
     }
 
     /// Adds those edits to `joined` that remove their races together.
     fn join(&self, state: &CheckedText, mut edits: Vec<&ProposedEdit>, joined: &mut JoinedEdits) {
         // What is left of the budget is for single edits.
         while !edits.is_empty() && self.instructions.get().spent() <= MAX_INSTRUCTIONS / 2 {
-            let all = joined.with(state, &edits);
+            let all = joined.with(&edits);
             match self.effect(state, &all) {
                 Effect::Helps(next) => {
                     *joined = JoinedEdits { next: Some(*next), ..all };
@@ -66,7 +64,7 @@ impl FixSession<'_> {
                 }
                 Effect::Harms => {
                     let (mut first, mut second): (Vec<_>, Vec<_>) =
-                        edits.iter().partition(|it| it.edited.only_inserts());
+                        edits.iter().partition(|it| it.edited.list().iter().all(Edit::only_orders));
                     if first.is_empty() || second.is_empty() {
                         second = edits.split_off(edits.len() / 2);
                         first = edits;
@@ -84,11 +82,11 @@ impl FixSession<'_> {
 
     /// Makes edits, and returns what they do.
     fn effect(&self, state: &CheckedText, edits: &JoinedEdits) -> Effect {
-        let Some(next) = self.attempt_text(state, &edits.edited) else { return Effect::Harms };
+        let Some(next) = self.attempt_text(state, edits.edited.list()) else { return Effect::Harms };
         let is_checked = state.is_checked_as_far(&next.found.not_checked);
         let is_safe = !edits.needs_written || next.is_every_read_written();
         // Statements that only make streams wait add no race: what is found now was hidden by these.
-        let only_waits = edits.edited.only_inserts();
+        let only_waits = edits.edited.list().iter().all(Edit::only_orders);
         let is_known = next.keys.difference(&state.keys).all(|it| only_waits && it.may_be_hidden());
         if !(is_checked && is_safe && is_known) {
             return Effect::Harms;
@@ -112,7 +110,7 @@ enum Effect {
 
 impl JoinedEdits {
     /// Returns these edits and more.
-    fn with(&self, state: &CheckedText, edits: &[&ProposedEdit]) -> Self {
+    fn with(&self, edits: &[&ProposedEdit]) -> Self {
         let mut all = Self {
             edited: self.edited.clone(),
             keys: self.keys.clone(),
@@ -120,8 +118,8 @@ impl JoinedEdits {
             next: None,
         };
         for it in edits {
-            // An edit of the same lines waits for the next round.
-            if all.edited.add(&state.text.lines, &it.edited) {
+            // An edit of the same statement waits for the next round.
+            if all.edited.add(it.edited.list()) {
                 all.keys.insert(it.key.clone());
                 all.needs_written |= it.needs_written;
             }
@@ -144,7 +142,7 @@ fn proposed_edits(round: &Round<'_>, findings: &[Finding]) -> Vec<ProposedEdit> 
         if let Some((edit, edited)) = edits.next()
             && (edit.is_preferred() || edits.next().is_none())
         {
-            let needs_written = matches!(edit, Edit::MoveAllocate { .. } | Edit::ShortenAllocate { .. });
+            let needs_written = matches!(edit, Repair::MoveAllocate { .. } | Repair::ShortenAllocate { .. });
             proposed.push(ProposedEdit { key: state.key(race), edited, needs_written });
         }
     }

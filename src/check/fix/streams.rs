@@ -1,13 +1,15 @@
 //! One Synchronize for each of several streams. Iterations of a loop may wait for their communications on streams of their own: a
 //! Synchronize with one of these streams leaves the race with the communication of another iteration, which is the same finding.
 
-use super::{CheckedText, EditedText, FixSession, Round, fix_extent};
+use hir_ir::edit::Edits;
+
+use super::{FixSession, Fixed, Round, fix_extent};
 use crate::{
     conflict::Race,
-    edit::{Edit, WaitedStream},
-    edit_help::other_awaited_streams,
     explanation::RaceExplanation,
     race_side::RaceSide,
+    repair::{Repair, WaitedStream},
+    repair_help::other_awaited_streams,
 };
 
 /// The maximum number of streams.
@@ -15,11 +17,7 @@ const MAX_STREAMS: usize = 16;
 
 impl FixSession<'_> {
     /// Returns the text in which a stream waits for all streams that the help of a race names, if it names several.
-    pub(super) fn fix_with_each_stream(
-        &self,
-        round: &mut Round<'_>,
-        race: &Race,
-    ) -> Option<(EditedText, CheckedText)> {
+    pub(super) fn fix_with_each_stream(&self, round: &mut Round<'_>, race: &Race) -> Option<Fixed> {
         let state = round.state;
         let [first, second] = RaceSide::in_issue_order(&state.plans, race);
         let help = RaceExplanation::of(race, &first, &second, &round.indexes);
@@ -33,15 +31,15 @@ impl FixSession<'_> {
         }
         streams.insert(*index);
         let (placed, _) = state.text.applications(edit).into_iter().next()?;
-        let mut applied = EditedText::default();
+        let mut applied = Edits::default();
         for index in streams {
             let stream = WaitedStream::Index { index, stmt: None };
-            let one = Edit::InsertSynchronize { stream, before: placed.insertion()?.clone() };
-            if !applied.add(&state.text.lines, &state.text.apply(&one)?) {
+            let one = Repair::InsertSynchronize { stream, before: placed.insertion()?.clone() };
+            if !applied.add(state.text.apply(&one)?.list()) {
                 return None;
             }
         }
         fix_extent(state, &state.key(race), &placed, self.attempt(round, &applied)?)?;
-        self.accept(round, applied)
+        self.accept(round, &applied)
     }
 }

@@ -6,7 +6,6 @@ use super::SequencedProgram;
 use crate::{
     access_checks::Grouping,
     diagnostics::DiagnosticBuilder,
-    edit_help,
     finding::Checks,
     kernels_of_runs::{CycleOfPrograms, cycle_of_programs},
     not_compared::NotCompared,
@@ -14,6 +13,7 @@ use crate::{
     plan_index::PlanIndexes,
     progress_diagnostics::{FOLLOW_ACROSS_RUNS, RUNS_IN_ISSUE_ORDER},
     race_side::stream_of,
+    repair_help,
 };
 use hir_plan::{
     Plan, World,
@@ -133,7 +133,7 @@ impl SequenceOrder {
         let indexes = PlanIndexes::new(all.worlds[edited]);
         let texts =
             DiagnosticBuilder::new(all.worlds[edited], std::slice::from_ref(all.sources[edited]), &indexes);
-        let (help, _) = edit_help::help_of_edit(&edit, &texts.edit_context(rank)?);
+        let (help, _) = repair_help::help_of_edit(&edit, &texts.edit_context(rank)?);
         Some(format!("in `{}`, {help}", all.names[edited]))
     }
 }

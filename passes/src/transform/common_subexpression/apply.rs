@@ -3,7 +3,7 @@
 use grammar::ir::{Attr, BlockId, Program, Stmt};
 
 use super::Merges;
-use crate::rewrite::blocks::{StmtEdit, rewrite};
+use hir_ir::edit::{StmtEdit, rewrite};
 
 /// Removes the merged statements, and replaces their results in all other statements.
 pub(super) fn apply(program: &mut Program, body: BlockId, merges: &Merges) {

@@ -1,51 +1,13 @@
-//! Rewrites the statement lists of a program, innermost blocks first.
+//! Removes loops and branches without statements.
 
-use grammar::{
-    diagnostic::Diagnostic,
-    ir::{BlockId, Program, Stmt, StmtId, SymbolId},
+use grammar::ir::{BlockId, Program, Stmt, StmtId, SymbolId};
+use hir_ir::{
+    blocks::{inner_blocks, nested_blocks},
+    edit::{StmtEdit, rewrite},
 };
-use hir_ir::blocks::{inner_blocks, nested_blocks};
 use rustc_hash::FxHashSet;
 
 use crate::analysis::numbering::MentionOrder;
-
-/// The edit of a statement.
-pub enum StmtEdit {
-    /// Keeps the statement unchanged.
-    Keep,
-    /// Keeps the statement, which was changed in place.
-    Changed,
-    /// Removes the statement.
-    Remove,
-    /// Replaces the statement by the statements of this block.
-    Splice(BlockId),
-}
-
-/// Calls `edit` for every statement of a block, after the statements nested in it, and applies the edits.
-/// Returns true if anything changed.
-pub fn rewrite(
-    program: &mut Program,
-    block: BlockId,
-    edit: &mut dyn FnMut(&mut Program, StmtId) -> StmtEdit,
-) -> bool {
-    let stmts = std::mem::take(&mut program.blocks[block]);
-    let mut changed = false;
-    let mut kept = Vec::with_capacity(stmts.len());
-    for stmt in stmts {
-        for inner in inner_blocks(program, stmt).into_iter().flatten() {
-            changed |= rewrite(program, inner, edit);
-        }
-        let decision = edit(program, stmt);
-        changed |= !matches!(decision, StmtEdit::Keep);
-        match decision {
-            StmtEdit::Keep | StmtEdit::Changed => kept.push(stmt),
-            StmtEdit::Remove => (),
-            StmtEdit::Splice(inner) => kept.append(&mut program.blocks[inner]),
-        }
-    }
-    program.blocks[block] = kept;
-    changed
-}
 
 /// Removes loops, branches and ELSE blocks that contain no statements. A loop stays if a statement outside it names
 /// its index, which would have no definition. Returns true if anything changed.
@@ -103,32 +65,4 @@ fn symbols_out_of_scope(program: &Program) -> FxHashSet<SymbolId> {
     let mut order = MentionOrder::new(program);
     program.body.iter().for_each(|body| order.block(*body));
     order.free
-}
-
-/// Returns the statements that replace a statement, or `None` to keep it.
-pub type Expander<'e> = dyn FnMut(&mut Program, StmtId) -> Result<Option<Vec<StmtId>>, Diagnostic> + 'e;
-
-/// Replaces statements of a block and of all nested blocks by those that `expand_one` returns. Returns true
-/// if anything changed.
-pub fn expand(
-    program: &mut Program,
-    block: BlockId,
-    expand_one: &mut Expander<'_>,
-) -> Result<bool, Diagnostic> {
-    let mut changed = false;
-    let mut new = Vec::new();
-    for stmt in program.blocks[block].clone() {
-        for inner in inner_blocks(program, stmt).into_iter().flatten() {
-            changed |= expand(program, inner, expand_one)?;
-        }
-        match expand_one(program, stmt)? {
-            Some(mut stmts) => {
-                changed = true;
-                new.append(&mut stmts);
-            }
-            None => new.push(stmt),
-        }
-    }
-    program.blocks[block] = new;
-    Ok(changed)
 }

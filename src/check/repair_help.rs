@@ -3,14 +3,15 @@
 use std::{cell::Cell, collections::BTreeSet};
 
 use grammar::{diagnostic::Fix, ir::StmtId, list_text};
+use hir_ir::edit::{Edit, Edits, NewStatement, StreamRef};
 
 use super::{
-    apply::{Change, ChangeKind, EditedText},
-    edit::{Edit, InsertionPoint, NamedStmt, PlacedWait, WaitedStream},
+    apply::{Change, ChangeKind},
     editable_text::EditableText,
     explanation::RaceExplanation,
     plan_index::{PlanIndex, PlanIndexes},
     race_side::stream_of,
+    repair::{InsertionPoint, NamedStmt, PlacedWait, Repair, WaitedStream},
     wait_cycle::deadlocks,
 };
 use hir_plan::{Plan, PlanStream, StreamNo};
@@ -32,7 +33,7 @@ pub struct EditContext<'a> {
 }
 
 /// Formats an edit that is the only one. Also returns the changes of the text.
-pub fn help_of_edit(edit: &Edit, context: &EditContext<'_>) -> (String, Vec<Fix>) {
+pub fn help_of_edit(edit: &Repair, context: &EditContext<'_>) -> (String, Vec<Fix>) {
     let Some((edit, applied)) = context.text.applications(edit).into_iter().next() else {
         return (outline(edit, Some(context)), Vec::new());
     };
@@ -40,15 +41,15 @@ pub fn help_of_edit(edit: &Edit, context: &EditContext<'_>) -> (String, Vec<Fix>
 }
 
 /// Returns the changes of the text that the description of an applied edit names: also those for the other streams.
-fn fixes(context: &EditContext<'_>, edit: &Edit, applied: &EditedText) -> Vec<Fix> {
+fn fixes(context: &EditContext<'_>, repair: &Repair, applied: &Edits) -> Vec<Fix> {
     let text = context.text;
     let mut all = applied.clone();
-    for index in other_streams(context, edit, applied) {
-        if let Some(more) = edit.with_stream(index).and_then(|it| text.apply_here(&it)) {
-            all.add(&text.lines, &more);
+    for index in other_streams(context, repair, applied) {
+        if let Some(more) = repair.with_stream(index).and_then(|it| text.apply_here(&it)) {
+            all.add(more.list());
         }
     }
-    all.lines.fixes(&text.lines, &text.index)
+    text.fixes(all.list()).unwrap_or_default()
 }
 
 /// Formats the alternative edits of a race, or the advice if there are none. Without a context the edits are
@@ -58,7 +59,7 @@ pub fn help(race: &RaceExplanation, context: Option<&EditContext<'_>>) -> (Optio
         return (race.advice.clone(), Vec::new());
     }
     let mut circular = None;
-    let mut of_edit = |edit: &Edit| {
+    let mut of_edit = |edit: &Repair| {
         let context = context?;
         let (edit, applied) = context.text.applications(edit).into_iter().next()?;
         let help = describe(context, &edit, &applied);
@@ -89,106 +90,97 @@ pub fn help(race: &RaceExplanation, context: Option<&EditContext<'_>>) -> (Optio
 }
 
 /// Describes the changes of an applied edit as an imperative.
-fn describe(context: &EditContext<'_>, edit: &Edit, applied: &EditedText) -> String {
+fn describe(context: &EditContext<'_>, repair: &Repair, applied: &Edits) -> String {
+    let text = context.text;
+    let (changes, lines) =
+        (text.changes(applied.list()), text.line_changes(applied.list()).unwrap_or_default());
+    let touched: Vec<StmtId> = applied.touched().collect();
+    let old_line = || touched.first().map_or(String::new(), |it| format!("line {}", text.line_number(*it)));
+    let before_line = |change: &Change| {
+        let line = lines.next_line_of(change.edit, text.index.count());
+        line.map_or(String::new(), |it| format!("before line {it}"))
+    };
+    let previous_line = |change: &Change| lines.previous_line_of(change.edit);
     let mut parts: Vec<String> = Vec::new();
     let mut is_moved = false;
     let mut selected: Vec<String> = Vec::new();
-    let (replaced, stmt) =
-        (applied.replaced.first().copied(), edit.insertion().and_then(InsertionPoint::statement));
-    let is_on_stream = matches!(edit, Edit::SynchronizeOnStream { .. } | Edit::WaitOnStream { .. });
+    let (moved, stmt) = (touched.first(), repair.insertion().and_then(InsertionPoint::statement));
+    let is_on_stream = matches!(repair, Repair::SynchronizeOnStream { .. } | Repair::WaitOnStream { .. });
     // The statements that select streams, and the one between them.
-    let grouped = 1 + applied.changes.iter().filter(|it| matches!(it.kind, ChangeKind::Selected(_))).count();
-    for change in &applied.changes {
-        let is_capture = applied.adds_capture && parts.is_empty();
-        let place = match (is_capture, is_moved, edit.insertion()) {
-            (true, ..) => before_line(context, applied, change),
+    let grouped = 1 + changes.iter().filter(|it| it.kind == ChangeKind::Selected).count();
+    for change in &changes {
+        let statement = &change.statement;
+        let is_capture = parts.is_empty() && applied.list()[change.edit].captures_entry();
+        let place = match (is_capture, is_moved, repair.insertion()) {
+            (true, ..) => before_line(change),
             // The line of a Wait that is replaced is gone.
-            _ if is_on_stream && replaced.is_some() && replaced == stmt => {
-                format!("before {}", old_line(context, applied))
+            _ if is_on_stream && moved.is_some() && moved == stmt.as_ref() => {
+                format!("before {}", old_line())
             }
             (false, true, _) => "in its place".to_owned(),
             (false, false, Some(InsertionPoint::BlockEnd { .. })) => {
-                let line = applied.lines.previous_line_of(change.line_id);
+                let line = previous_line(change);
                 line.map_or(String::new(), |it| format!("after line {it}, in the same block"))
             }
             (false, false, Some(InsertionPoint::End { .. })) => {
-                format!("as the last statement, {}", before_line(context, applied, change))
+                format!("as the last statement, {}", before_line(change))
             }
             (false, false, Some(InsertionPoint::Before { .. } | InsertionPoint::After { .. }) | None) => {
-                before_line(context, applied, change)
+                before_line(change)
             }
         };
-        parts.push(match &change.kind {
+        parts.push(match change.kind {
             _ if !is_capture && is_on_stream && selected.len() < grouped => {
-                selected.push(format!("`{}`", change.statement()));
+                selected.push(format!("`{statement}`"));
                 if selected.len() < grouped {
                     continue;
                 }
                 format!("insert {} {place}", list_text(selected.iter().map(String::as_str), grouped, "and"))
             }
-            ChangeKind::Inserted(statement) if is_on_stream && !is_capture => {
-                format!("replace the Wait on {} by `{statement}`", old_line(context, applied))
+            ChangeKind::Inserted if is_on_stream && !is_capture => {
+                format!("replace the Wait on {} by `{statement}`", old_line())
             }
-            ChangeKind::Inserted(statement) | ChangeKind::Selected(statement) => {
-                format!("insert `{statement}` {place}")
-            }
-            ChangeKind::Moved(statement) | ChangeKind::Delayed(statement)
-                if matches!(edit, Edit::MoveWait { .. }) =>
-            {
+            ChangeKind::Inserted | ChangeKind::Selected => format!("insert `{statement}` {place}"),
+            ChangeKind::Moved | ChangeKind::Delayed if matches!(repair, Repair::MoveWait { .. }) => {
                 is_moved = true;
-                let place = match edit.insertion() {
+                let place = match repair.insertion() {
                     Some(InsertionPoint::End { .. }) => {
-                        format!("end of the program, {}", before_line(context, applied, change))
+                        format!("end of the program, {}", before_line(change))
                     }
                     _ => format!("line {place}"),
                 };
-                format!("move `{statement}` from {} to the {place}", old_line(context, applied))
+                format!("move `{statement}` from {} to the {place}", old_line())
             }
-            ChangeKind::Moved(statement) | ChangeKind::Delayed(statement) => {
-                let line = applied.lines.previous_line_of(change.line_id);
+            ChangeKind::Moved | ChangeKind::Delayed => {
+                let line = previous_line(change);
                 let place = line.map_or(String::new(), |it| format!(" to the line after line {it}"));
-                let is_allocate = matches!(edit, Edit::MoveAllocate { .. });
+                let is_allocate = matches!(repair, Repair::MoveAllocate { .. });
                 let why = if is_allocate { ", which gives every iteration its own storage" } else { "" };
-                format!("move `{statement}` from {}{place}{why}", old_line(context, applied))
+                format!("move `{statement}` from {}{place}{why}", old_line())
             }
-            ChangeKind::ShortenedAllocate(short) => {
-                let line = context.text.lines.line(change.line_id).unwrap_or_default();
-                format!(
-                    "write `{short}` on line {line}, which gives every iteration its own storage, if no iteration reads what an earlier one wrote"
-                )
-            }
+            ChangeKind::Shortened => format!(
+                "write `{statement}` on {}, which gives every iteration its own storage, if no iteration reads what an earlier one wrote",
+                old_line()
+            ),
         });
     }
-    if let Edit::WaitOnStream { wait: PlacedWait::Moved { is_replaced: false, .. }, .. } = edit {
-        parts.push(format!("remove the Wait on {}", old_line(context, applied)));
+    if let Repair::WaitOnStream { wait: PlacedWait::Moved { is_replaced: false, .. }, .. } = repair {
+        parts.push(format!("remove the Wait on {}", old_line()));
     }
-    if let [_, emptied @ ..] = applied.replaced.as_slice() {
-        let line =
-            |it: &StmtId| context.text.index.line(context.text.program.stmt_span(*it).start).to_string();
-        let lines: Vec<String> = emptied.iter().map(line).collect();
-        parts.extend(
-            (!lines.is_empty())
-                .then(|| format!("remove the empty block on line {}", lines.join(" and line "))),
-        );
+    if let [_, emptied @ ..] = touched.as_slice()
+        && !emptied.is_empty()
+    {
+        let lines: Vec<String> = emptied.iter().map(|it| text.line_number(*it).to_string()).collect();
+        parts.push(format!("remove the empty block on line {}", lines.join(" and line ")));
     }
-    parts.join(", and ") + &other_streams_text(context, edit, applied)
-}
-
-/// Returns where a moved statement was: `line 14`.
-fn old_line(context: &EditContext<'_>, applied: &EditedText) -> String {
-    let from = applied.replaced.first().map(|it| context.text.program.stmt_span(*it).start);
-    from.map_or(String::new(), |it| format!("line {}", context.text.index.line(it)))
-}
-
-fn before_line(context: &EditContext<'_>, applied: &EditedText, change: &Change) -> String {
-    let line = applied.lines.next_line_of(change.line_id, context.text.lines.lines.len());
-    line.map_or(String::new(), |it| format!("before line {it}"))
+    parts.join(", and ") + &other_streams_text(context, repair, applied)
 }
 
 /// Names the other streams that need the same `Synchronize`.
-fn other_streams_text(context: &EditContext<'_>, edit: &Edit, applied: &EditedText) -> String {
-    let others = other_streams(context, edit, applied);
-    let others: Vec<String> = others.iter().map(|it| context.text.stream_operand(*it, None, None)).collect();
+fn other_streams_text(context: &EditContext<'_>, repair: &Repair, applied: &Edits) -> String {
+    let others = other_streams(context, repair, applied);
+    let name = |it: &i64| context.text.stream_name(StreamRef::Index(*it), &[]);
+    let others: Vec<String> = others.iter().map(name).collect();
     match others.as_slice() {
         [] => String::new(),
         [only] => format!(", and the same for stream {only}"),
@@ -197,25 +189,21 @@ fn other_streams_text(context: &EditContext<'_>, edit: &Edit, applied: &EditedTe
 }
 
 /// Returns the other streams that need the same `Synchronize`, if the inserted operand names one of them.
-fn other_streams(context: &EditContext<'_>, edit: &Edit, applied: &EditedText) -> BTreeSet<i64> {
-    let Some(WaitedStream::Index { index, .. }) = edit.awaited_stream() else { return BTreeSet::new() };
-    let synchronize = context.text.synchronize(&context.text.stream_operand(*index, None, None));
-    let names_index = |it: &Change| match &it.kind {
-        ChangeKind::Inserted(statement) => *statement == synchronize,
-        ChangeKind::Selected(_)
-        | ChangeKind::Moved(_)
-        | ChangeKind::Delayed(_)
-        | ChangeKind::ShortenedAllocate(_) => false,
-    };
-    if !applied.changes.iter().any(names_index) {
+fn other_streams(context: &EditContext<'_>, repair: &Repair, applied: &Edits) -> BTreeSet<i64> {
+    let Some(WaitedStream::Index { index, .. }) = repair.awaited_stream() else { return BTreeSet::new() };
+    let text = |it| context.text.new_statement(it, applied.list());
+    let synchronize = text(NewStatement::Synchronize(StreamRef::Index(*index)));
+    let names_index =
+        |it: &Edit| matches!(it, Edit::Insert { statement, .. } if text(*statement) == synchronize);
+    if !applied.list().iter().any(names_index) {
         return BTreeSet::new();
     }
-    other_awaited_streams(context.plan, context.index, edit)
+    other_awaited_streams(context.plan, context.index, repair)
 }
 
 /// Returns the other streams that need the same `Synchronize` as an edit inserts: several streams execute the awaited statement, and the waiting
 /// stream has not waited for the others yet, and neither has the stream that the edit names.
-pub(super) fn other_awaited_streams(plan: &Plan, of: PlanIndex<'_>, edit: &Edit) -> BTreeSet<i64> {
+pub(super) fn other_awaited_streams(plan: &Plan, of: PlanIndex<'_>, edit: &Repair) -> BTreeSet<i64> {
     let (Some(WaitedStream::Index { index, stmt: Some(stmt) }), Some(before)) =
         (edit.awaited_stream(), edit.insertion())
     else {
@@ -264,7 +252,7 @@ fn has_unordered_stream(
 
 /// Describes an edit of a program whose text is not known, or is formatted in a way that `apply` does not
 /// support.
-fn outline(edit: &Edit, context: Option<&EditContext<'_>>) -> String {
+fn outline(edit: &Repair, context: Option<&EditContext<'_>>) -> String {
     // A group of transfers may have no number, and then no `Wait` can name it.
     let has_no_number = |it: &NamedStmt| {
         let names = context.map(|it| &it.plan.comm_names);
@@ -272,25 +260,27 @@ fn outline(edit: &Edit, context: Option<&EditContext<'_>>) -> String {
     };
     let mut other = String::new();
     let what = match edit {
-        Edit::InsertSynchronize { stream: WaitedStream::Index { index, .. }, .. } => {
+        Repair::InsertSynchronize { stream: WaitedStream::Index { index, .. }, .. } => {
             let statement = match context {
-                Some(EditContext { text, .. }) => text.synchronize(&text.stream_operand(*index, None, None)),
+                Some(EditContext { text, .. }) => {
+                    text.new_statement(NewStatement::Synchronize(StreamRef::Index(*index)), &[])
+                }
                 None => format!("Synchronize(Stream {index})"),
             };
             format!("insert `{statement}`")
         }
-        Edit::InsertSynchronize { stream: WaitedStream::Entry { .. }, .. } | Edit::CaptureEntryStream { .. } => {
+        Repair::InsertSynchronize { stream: WaitedStream::Entry { .. }, .. } => {
             "insert a Synchronize with the stream that is current at entry".to_owned()
         }
-        Edit::SynchronizeOnStream { .. } => {
+        Repair::SynchronizeOnStream { .. } => {
             "let the stream of the ALLOCATE wait for the stream that uses the storage".to_owned()
         }
-        Edit::WaitOnStream { .. } => "let the stream of the later statement execute the Wait".to_owned(),
-        Edit::InsertWait { communication, .. } if has_no_number(communication) => format!(
+        Repair::WaitOnStream { .. } => "let the stream of the later statement execute the Wait".to_owned(),
+        Repair::InsertWait { communication, .. } if has_no_number(communication) => format!(
             "give {} a number, as in `EndCoalescing 9`, and insert `Wait(Communication 9)`",
             communication.name
         ),
-        Edit::InsertWait { communication, before } => {
+        Repair::InsertWait { communication, before } => {
             let lines = context.zip(communication.stmt).map(|(it, post)| it.text.lines_of_other_waits(post, before));
             let lines: Vec<String> = lines.unwrap_or_default().iter().map(u32::to_string).collect();
             if lines.len() > 1 {
@@ -299,14 +289,14 @@ fn outline(edit: &Edit, context: Option<&EditContext<'_>>) -> String {
             }
             format!("insert one Wait for {}", communication.name)
         }
-        Edit::MoveWait { .. } => {
+        Repair::MoveWait { .. } => {
             "move the Wait so that each rank that posts the communication executes it once,".to_owned()
         }
-        Edit::MoveDeallocate { .. } => "move the Deallocate behind the next wait for this access".to_owned(),
-        Edit::MoveAllocate { .. } => {
+        Repair::MoveDeallocate { .. } => "move the Deallocate behind the next wait for this access".to_owned(),
+        Repair::MoveAllocate { .. } => {
             "move the ALLOCATE into the loop, which gives every iteration its own storage".to_owned()
         }
-        Edit::ShortenAllocate { .. } => {
+        Repair::ShortenAllocate { .. } => {
             "use the short ALLOCATE, which gives every iteration its own storage, if no iteration reads what an earlier one wrote".to_owned()
         }
     };

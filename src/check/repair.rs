@@ -1,5 +1,5 @@
 //! The edits that order two accesses. `apply` makes them in a text; the help of a finding describes what
-//! `apply` changes (`edit_help`).
+//! `apply` changes (`repair_help`).
 
 use grammar::ir::StmtId;
 
@@ -11,18 +11,12 @@ use hir_plan::{InstKind, Plan, PlanStream};
 
 /// An edit that adds an ordering to a program.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Edit {
+pub enum Repair {
     /// Insert `Synchronize(Stream …)`: the current stream waits for the work issued so far on another stream.
     InsertSynchronize {
         /// The stream to wait for.
         stream: WaitedStream,
         /// The insertion point.
-        before: InsertionPoint,
-    },
-    /// Capture the entry stream, the stream that is current at program entry, and insert a `Synchronize` with
-    /// it.
-    CaptureEntryStream {
-        /// The insertion point of the `Synchronize`.
         before: InsertionPoint,
     },
     /// Insert `Wait(Communication …)`.
@@ -264,7 +258,7 @@ impl InsertionPoint {
     }
 }
 
-impl Edit {
+impl Repair {
     /// Returns the edit that inserts a Wait for the communication posted by `origin`. A communication that is
     /// posted in a loop is awaited in the same iteration, unless the loop has Waits for those of other iterations: a second Wait for one
     /// communication is an error. `frame` is the loop iteration of `before`.
@@ -302,6 +296,11 @@ impl Edit {
         Self::MoveWait { wait: plan.origins[plan.code[wait].origin as usize].stmt, before, synchronize }
     }
 
+    /// Returns the edit that lets the current stream wait for the stream that is current at program entry.
+    pub fn synchronize_with_entry(before: InsertionPoint) -> Self {
+        Self::InsertSynchronize { stream: WaitedStream::Entry { stmt: None }, before }
+    }
+
     /// Returns the edit that makes the stream current at `before` wait for `side`. `inst` is the instruction
     /// at the insertion point (`None`: the end of the program), and `frame` is its loop iteration. `index` is that of the plan of `side`.
     pub fn order_after(
@@ -326,7 +325,7 @@ impl Edit {
     }
 }
 
-impl Edit {
+impl Repair {
     /// Returns whether two edits change a text in the same way.
     pub fn is_same_as(&self, other: &Self) -> bool {
         self == other || (self.waits_like(other) && self.insertion() == other.insertion())
@@ -335,9 +334,7 @@ impl Edit {
     /// Returns an edit that is the same one for all edits that change a text in the same way.
     pub fn normalized(&self) -> Self {
         match (self.blocked_stream().and(self.awaited_stream()), self.insertion()) {
-            (Some(WaitedStream::Entry { .. }), Some(before)) => {
-                Self::CaptureEntryStream { before: before.clone() }
-            }
+            (Some(WaitedStream::Entry { .. }), Some(before)) => Self::synchronize_with_entry(before.clone()),
             (Some(WaitedStream::Index { index, .. }), Some(before)) => Self::InsertSynchronize {
                 stream: WaitedStream::Index { index: *index, stmt: None },
                 before: before.clone(),
@@ -385,7 +382,6 @@ impl Edit {
     pub fn awaited_stream(&self) -> Option<&WaitedStream> {
         match self {
             Self::InsertSynchronize { stream, .. } => Some(stream),
-            Self::CaptureEntryStream { .. } => Some(&WaitedStream::Entry { stmt: None }),
             _ => None,
         }
     }
@@ -404,7 +400,6 @@ impl Edit {
             | Self::MoveAllocate { .. }
             | Self::InsertWait { before: InsertionPoint::After { .. }, .. } => true,
             Self::InsertSynchronize { .. }
-            | Self::CaptureEntryStream { .. }
             | Self::InsertWait { .. }
             | Self::MoveWait { .. }
             | Self::SynchronizeOnStream { .. }
@@ -419,7 +414,6 @@ impl Edit {
             Self::InsertSynchronize { stream, .. } => {
                 Some(Self::InsertSynchronize { stream: stream.clone(), before })
             }
-            Self::CaptureEntryStream { .. } => Some(Self::CaptureEntryStream { before }),
             _ => None,
         }
     }
@@ -428,7 +422,6 @@ impl Edit {
     pub fn insertion(&self) -> Option<&InsertionPoint> {
         match self {
             Self::InsertSynchronize { before, .. }
-            | Self::CaptureEntryStream { before }
             | Self::InsertWait { before, .. }
             | Self::MoveWait { before, .. }
             | Self::SynchronizeOnStream { before, .. }

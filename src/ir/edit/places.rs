@@ -1,12 +1,12 @@
-//! Where the statements of a program are: their blocks, loops and groups, and the streams that are current there. Collected
-//! once for all edits of a program.
+//! Where the statements of a program are: their blocks, loops and groups. Collected once for all edits of a program.
 
 use grammar::{
     ir::{BlockId, Program, Stmt, StmtId},
     ops::Op,
 };
-use hir_ir::{blocks::inner_blocks, streams::StreamFacts};
 use rustc_hash::FxHashMap;
+
+use crate::blocks::inner_blocks;
 
 /// The place of a statement.
 #[derive(Clone, Copy, Debug)]
@@ -25,14 +25,12 @@ pub struct StmtPlaces {
     places: FxHashMap<StmtId, StmtPlace>,
     /// The loop or branch that contains a block.
     parents: FxHashMap<BlockId, StmtId>,
-    /// The streams that are current at them.
-    pub streams: StreamFacts,
 }
 
 impl StmtPlaces {
     /// Collects the places of all statements of a program.
     pub fn of(program: &Program) -> Self {
-        let mut it = Self { streams: StreamFacts::of(program), ..Self::default() };
+        let mut it = Self::default();
         for stmt in program.stmts.ids() {
             for block in inner_blocks(program, stmt).into_iter().flatten() {
                 it.parents.entry(block).or_insert(stmt);
