@@ -97,10 +97,9 @@ impl EditableText {
             Repair::MoveWait { wait, before, synchronize } => {
                 self.move_wait((*wait)?, before, synchronize.as_ref())
             }
-            Repair::SynchronizeOnStream { blocked, stream, before } => {
-                self.synchronize_on_stream(blocked, stream, before)
+            Repair::OnStream { blocked, repair } => {
+                self.select_around(blocked, self.edits_of(repair)?, repair.insertion()?)
             }
-            Repair::WaitOnStream { blocked, wait, before } => self.wait_on_stream(blocked, wait, before),
             Repair::MoveDeallocate { deallocate, after } => self.move_deallocate((*deallocate)?, (*after)?),
             Repair::ShortenAllocate { allocate } => self.shorten_allocate((*allocate)?),
             Repair::MoveAllocate { allocate, user } => self.move_allocate((*allocate)?, (*user)?),
@@ -167,8 +166,7 @@ impl EditableText {
                 [placed, here, self.join_iterations(repair)].into_iter().flatten().collect()
             }
             Repair::MoveWait { wait: None, .. }
-            | Repair::SynchronizeOnStream { .. }
-            | Repair::WaitOnStream { .. }
+            | Repair::OnStream { .. }
             | Repair::MoveDeallocate { .. }
             | Repair::ShortenAllocate { .. }
             | Repair::MoveAllocate { .. } => vec![repair.clone()],

@@ -455,12 +455,8 @@ impl FixSession<'_> {
 /// Whether what is found after an edit was there before, or may have been hidden: then the edit only makes streams wait.
 fn adds_no_fault(state: &CheckedText, edit: &Repair, next: &Attempt) -> bool {
     let only_waits = match edit {
-        Repair::InsertSynchronize { .. }
-        | Repair::InsertWait { .. }
-        | Repair::SynchronizeOnStream { .. }
-        | Repair::WaitOnStream { .. } => true,
         Repair::MoveWait { .. } => state.text.waits_earlier(edit),
-        Repair::MoveDeallocate { .. } | Repair::MoveAllocate { .. } | Repair::ShortenAllocate { .. } => false,
+        _ => edit.insertion().is_some(),
     };
     next.keys.difference(&state.keys).all(|it| only_waits && it.may_be_hidden())
 }
@@ -474,15 +470,7 @@ fn fix_extent(state: &CheckedText, key: &FindingKey, edit: &Repair, next: &Attem
         return adds_no_fault(state, edit, next).then_some(FixExtent::Unmasking);
     }
     // Elements that an iteration reads and has not written come from an earlier iteration.
-    let is_safe = match edit {
-        Repair::MoveAllocate { .. } | Repair::ShortenAllocate { .. } => next.is_every_read_written,
-        Repair::InsertSynchronize { .. }
-        | Repair::InsertWait { .. }
-        | Repair::MoveWait { .. }
-        | Repair::SynchronizeOnStream { .. }
-        | Repair::WaitOnStream { .. }
-        | Repair::MoveDeallocate { .. } => true,
-    };
+    let is_safe = !edit.gives_own_storage() || next.is_every_read_written;
     let help = if next.keys.iter().any(|it| it.has_same_stmts(key)) {
         FixExtent::Partial
     } else {

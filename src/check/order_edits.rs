@@ -5,7 +5,7 @@ use super::{
     execution_fault::ExecutionFault,
     plan_index::PlanIndex,
     race_side::stream_of,
-    repair::{InsertionPoint, NamedStmt, PlacedWait, Repair, WaitedStream},
+    repair::{InsertionPoint, NamedStmt, Repair, WaitedStream},
 };
 use hir_plan::{InstKind, Plan, PlanStream, SignalId, SignalKind, sync::CommOrderEdge};
 
@@ -74,8 +74,7 @@ pub(super) fn wait_for_next_run(index: PlanIndex<'_>, earlier: usize, later: usi
     let statement = NamedStmt::from_origin(plan, origin);
     let behind = InsertionPoint::After { statement: statement.clone(), current: posts.clone() };
     if posts != waiting {
-        let wait = PlacedWait::Inserted { communication: statement };
-        return Repair::WaitOnStream { blocked: waiting.clone(), wait, before: behind };
+        return Repair::InsertWait { communication: statement, before: behind }.on_stream(waiting);
     }
     Repair::insert_wait(index, origin, behind, plan.origins[origin as usize].iteration)
 }

@@ -38,23 +38,12 @@ pub enum Repair {
         /// `Wait` established there.
         synchronize: Option<WaitedStream>,
     },
-    /// Select a stream, insert `Synchronize(Stream …)`, and select the stream again that is current there.
-    SynchronizeOnStream {
+    /// Select a stream, insert a `Synchronize` or `Wait`, or move a `Wait` there, and select the stream again that is current there.
+    OnStream {
         /// The stream that waits.
         blocked: PlanStream,
-        /// The stream to wait for.
-        stream: WaitedStream,
-        /// The insertion point.
-        before: InsertionPoint,
-    },
-    /// Select a stream, insert a `Wait`, or move one there, and select the stream again that is current there.
-    WaitOnStream {
-        /// The stream that waits.
-        blocked: PlanStream,
-        /// The `Wait`.
-        wait: PlacedWait,
-        /// The insertion point.
-        before: InsertionPoint,
+        /// What inserts or moves the statement.
+        repair: Box<Repair>,
     },
     /// Move a Deallocate down. Later allocations then get other storage, and no stream has to wait.
     MoveDeallocate {
@@ -75,23 +64,6 @@ pub enum Repair {
     ShortenAllocate {
         /// The ALLOCATE.
         allocate: Option<StmtId>,
-    },
-}
-
-/// A `Wait` that another stream executes than the one that is current.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum PlacedWait {
-    /// A new one.
-    Inserted {
-        /// The statement that posts the communication.
-        communication: NamedStmt,
-    },
-    /// One of the program.
-    Moved {
-        /// The `Wait`.
-        wait: StmtId,
-        /// Whether another stream executes it now: a `Synchronize` at its old position preserves the order that it establishes there.
-        is_replaced: bool,
     },
 }
 
@@ -351,10 +323,10 @@ impl Repair {
 
     /// Returns the stream that waits where the edit inserts a statement: the current one, unless the edit selects another one.
     pub fn blocked_stream(&self) -> Option<&PlanStream> {
-        if let Self::SynchronizeOnStream { blocked, .. } | Self::WaitOnStream { blocked, .. } = self {
-            return Some(blocked);
+        match self {
+            Self::OnStream { blocked, .. } => Some(blocked),
+            _ => self.insertion().and_then(InsertionPoint::current),
         }
-        self.insertion().and_then(InsertionPoint::current)
     }
 
     /// Returns whether two edits insert the same statement, or move the same Wait.
@@ -402,10 +374,19 @@ impl Repair {
             Self::InsertSynchronize { .. }
             | Self::InsertWait { .. }
             | Self::MoveWait { .. }
-            | Self::SynchronizeOnStream { .. }
-            | Self::WaitOnStream { .. }
+            | Self::OnStream { .. }
             | Self::ShortenAllocate { .. } => false,
         }
+    }
+
+    /// Returns whether the edit gives each iteration storage of its own.
+    pub fn gives_own_storage(&self) -> bool {
+        matches!(self, Self::MoveAllocate { .. } | Self::ShortenAllocate { .. })
+    }
+
+    /// Returns the edit that lets another stream wait than the current one.
+    pub fn on_stream(self, blocked: &PlanStream) -> Self {
+        Self::OnStream { blocked: blocked.clone(), repair: Box::new(self) }
     }
 
     /// Returns the edit that inserts the same Synchronize at another place.
@@ -423,9 +404,8 @@ impl Repair {
         match self {
             Self::InsertSynchronize { before, .. }
             | Self::InsertWait { before, .. }
-            | Self::MoveWait { before, .. }
-            | Self::SynchronizeOnStream { before, .. }
-            | Self::WaitOnStream { before, .. } => Some(before),
+            | Self::MoveWait { before, .. } => Some(before),
+            Self::OnStream { repair, .. } => repair.insertion(),
             Self::MoveDeallocate { .. } | Self::MoveAllocate { .. } | Self::ShortenAllocate { .. } => None,
         }
     }

@@ -11,7 +11,7 @@ use super::{
     explanation::RaceExplanation,
     plan_index::{PlanIndex, PlanIndexes},
     race_side::stream_of,
-    repair::{InsertionPoint, NamedStmt, PlacedWait, Repair, WaitedStream},
+    repair::{InsertionPoint, NamedStmt, Repair, WaitedStream},
     wait_cycle::deadlocks,
 };
 use hir_plan::{Plan, PlanStream, StreamNo};
@@ -105,7 +105,7 @@ fn describe(context: &EditContext<'_>, repair: &Repair, applied: &Edits) -> Stri
     let mut is_moved = false;
     let mut selected: Vec<String> = Vec::new();
     let (moved, stmt) = (touched.first(), repair.insertion().and_then(InsertionPoint::statement));
-    let is_on_stream = matches!(repair, Repair::SynchronizeOnStream { .. } | Repair::WaitOnStream { .. });
+    let is_on_stream = matches!(repair, Repair::OnStream { .. });
     // The statements that select streams, and the one between them.
     let grouped = 1 + changes.iter().filter(|it| it.kind == ChangeKind::Selected).count();
     for change in &changes {
@@ -164,7 +164,9 @@ fn describe(context: &EditContext<'_>, repair: &Repair, applied: &Edits) -> Stri
             ),
         });
     }
-    if let Repair::WaitOnStream { wait: PlacedWait::Moved { is_replaced: false, .. }, .. } = repair {
+    // A Wait that nothing replaces.
+    let replaces = |it: &Change| it.kind == ChangeKind::Inserted && !applied.list()[it.edit].captures_entry();
+    if is_on_stream && moved.is_some() && !changes.iter().any(replaces) {
         parts.push(format!("remove the Wait on {}", old_line()));
     }
     if let [_, emptied @ ..] = touched.as_slice()
@@ -272,10 +274,10 @@ fn outline(edit: &Repair, context: Option<&EditContext<'_>>) -> String {
         Repair::InsertSynchronize { stream: WaitedStream::Entry { .. }, .. } => {
             "insert a Synchronize with the stream that is current at entry".to_owned()
         }
-        Repair::SynchronizeOnStream { .. } => {
+        Repair::OnStream { repair, .. } if repair.awaited_stream().is_some() => {
             "let the stream of the ALLOCATE wait for the stream that uses the storage".to_owned()
         }
-        Repair::WaitOnStream { .. } => "let the stream of the later statement execute the Wait".to_owned(),
+        Repair::OnStream { .. } => "let the stream of the later statement execute the Wait".to_owned(),
         Repair::InsertWait { communication, .. } if has_no_number(communication) => format!(
             "give {} a number, as in `EndCoalescing 9`, and insert `Wait(Communication 9)`",
             communication.name

@@ -5,7 +5,7 @@ use super::{
     explanation::{RaceExplanation, peer_wait, ready_signal_inst},
     plan_index::{PlanIndex, PlanIndexes},
     race_side::{RaceSide, stream_of},
-    repair::{InsertionPoint, NamedStmt, PlacedWait, Repair, WaitedStream},
+    repair::{InsertionPoint, NamedStmt, Repair, WaitedStream},
     stream_work::is_work_of_stream,
 };
 use grammar::ir::StmtId;
@@ -244,20 +244,16 @@ fn is_used_apart(next: usize, second: &RaceSide<'_>, index: PlanIndex<'_>) -> bo
 fn on_stream(edit: Repair, blocked: &PlanStream, index: PlanIndex<'_>) -> Repair {
     let executes =
         |wait: StmtId| index.of_stmt(wait).first().is_some_and(|it| stream_of(index.plan(), *it) == blocked);
-    let is_other = |before: &InsertionPoint| before.current().is_some_and(|it| it != blocked);
+    if edit.insertion().and_then(InsertionPoint::current).is_none_or(|it| it == blocked) {
+        return edit;
+    }
     match edit {
-        Repair::InsertSynchronize { stream, before } if is_other(&before) => {
-            Repair::SynchronizeOnStream { blocked: blocked.clone(), stream, before }
+        Repair::MoveWait { wait: None, .. } => edit,
+        Repair::MoveWait { wait: Some(wait), before, .. } => {
+            let synchronize = (!executes(wait)).then(|| WaitedStream::from_stream(blocked, None));
+            Repair::MoveWait { wait: Some(wait), before, synchronize }.on_stream(blocked)
         }
-        Repair::InsertWait { communication, before } if is_other(&before) => {
-            let wait = PlacedWait::Inserted { communication };
-            Repair::WaitOnStream { blocked: blocked.clone(), wait, before }
-        }
-        Repair::MoveWait { wait: Some(wait), before, .. } if is_other(&before) => {
-            let wait = PlacedWait::Moved { wait, is_replaced: !executes(wait) };
-            Repair::WaitOnStream { blocked: blocked.clone(), wait, before }
-        }
-        other => other,
+        other => other.on_stream(blocked),
     }
 }
 

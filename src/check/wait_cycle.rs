@@ -7,7 +7,7 @@ use hir_plan::{Plan, PlanStream, StreamNo, World};
 
 use super::{
     plan_index::PlanIndexes,
-    repair::{InsertionPoint, PlacedWait, Repair},
+    repair::{InsertionPoint, Repair},
 };
 
 /// The maximum number of instructions that are executed for all helps of a report.
@@ -16,14 +16,14 @@ const MAX_INSTRUCTIONS: usize = 1 << 20;
 /// Returns whether ranks wait for each other if an edit moves a Wait up as it says. The plans must not deadlock without the edit. `executed` is
 /// the number of instructions that were executed for other helps.
 pub fn deadlocks(plans: &[Plan], edit: &Repair, indexes: &PlanIndexes<'_>, executed: &Cell<usize>) -> bool {
-    let (wait, stream, before) = match edit {
-        Repair::MoveWait { wait: Some(wait), before, .. } => (wait, None, before),
-        Repair::WaitOnStream { blocked, wait: PlacedWait::Moved { wait, .. }, before } => {
-            (wait, Some(blocked), before)
-        }
-        _ => return false,
+    let (moved, stream) = match edit {
+        Repair::OnStream { blocked, repair } => (&**repair, Some(blocked)),
+        other => (other, None),
     };
-    let InsertionPoint::Before { statement, .. } = before else { return false };
+    let Repair::MoveWait { wait: Some(wait), before: InsertionPoint::Before { statement, .. }, .. } = moved
+    else {
+        return false;
+    };
     let count = executed.get() + plans.iter().map(|it| it.code.len()).sum::<usize>();
     let Some(place) = statement.stmt.filter(|_| plans.len() > 1 && count <= MAX_INSTRUCTIONS) else {
         return false;

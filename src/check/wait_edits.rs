@@ -9,7 +9,7 @@ use hir_ir::blocks::inner_blocks;
 
 use super::{
     editable_text::EditableText,
-    repair::{InsertionPoint, NamedStmt, PlacedWait, Repair, WaitedStream},
+    repair::{InsertionPoint, NamedStmt, Repair, WaitedStream},
 };
 
 impl EditableText {
@@ -63,8 +63,7 @@ impl EditableText {
             }
             Repair::MoveWait { wait: None, .. }
             | Repair::InsertSynchronize { .. }
-            | Repair::SynchronizeOnStream { .. }
-            | Repair::WaitOnStream { .. }
+            | Repair::OnStream { .. }
             | Repair::MoveDeallocate { .. }
             | Repair::MoveAllocate { .. }
             | Repair::ShortenAllocate { .. } => None,
@@ -129,14 +128,12 @@ impl EditableText {
         if place == of || !blocked.is_in_program() || self.has_same_stream(place, of) {
             return edit;
         }
-        let blocked = blocked.clone();
         match edit {
-            Repair::InsertWait { communication, before } => {
-                Repair::WaitOnStream { blocked, wait: PlacedWait::Inserted { communication }, before }
-            }
+            Repair::InsertWait { .. } => edit.on_stream(blocked),
             Repair::MoveWait { wait: Some(wait), before, .. } if self.starts_before(place, wait) => {
-                let is_replaced = !self.has_same_stream(of, wait);
-                Repair::WaitOnStream { blocked, wait: PlacedWait::Moved { wait, is_replaced }, before }
+                let synchronize =
+                    (!self.has_same_stream(of, wait)).then(|| WaitedStream::from_stream(blocked, None));
+                Repair::MoveWait { wait: Some(wait), before, synchronize }.on_stream(blocked)
             }
             other => other,
         }

@@ -37,7 +37,7 @@ impl EditableText {
     }
 
     /// Removes the branches and loops that have no other statement than one that leaves them.
-    pub(super) fn remove_emptied(&self, edits: &mut Vec<Edit>, stmt: StmtId) {
+    fn remove_emptied(&self, edits: &mut Vec<Edit>, stmt: StmtId) {
         let mut inner = self.line_of(stmt);
         for (block, outer) in self.places().around(stmt) {
             let has_others = self.program.block(block).len() > 1

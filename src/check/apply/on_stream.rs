@@ -9,69 +9,34 @@ use hir_plan::PlanStream;
 use super::insert;
 use crate::{
     editable_text::EditableText,
-    repair::{InsertionPoint, PlacedWait, WaitedStream},
+    repair::{InsertionPoint, WaitedStream},
 };
 
 impl EditableText {
-    /// Selects a stream, inserts a Synchronize, and selects the stream again that is current.
-    pub(super) fn synchronize_on_stream(
+    /// Makes edits, the first of which inserts a statement or moves it, with the selection of a stream before that, and that of the current
+    /// stream behind it, or without both if it is the current stream. If another stream is current in each iteration or on each rank, a
+    /// GetCurrentStream before them names it.
+    pub(super) fn select_around(
         &self,
         blocked: &PlanStream,
-        stream: &WaitedStream,
-        before: &InsertionPoint,
+        edits: Vec<Edit>,
+        point: &InsertionPoint,
     ) -> Option<Vec<Edit>> {
-        let at = self.place(before)?;
-        let stream = self.waited_stream(stream, at, Some(before))?;
-        self.select_around(blocked, insert(NewStatement::Synchronize(stream), at), (before, at))
-    }
-
-    /// Selects a stream, inserts a Wait or moves it there, and selects the stream again that is current.
-    pub(super) fn wait_on_stream(
-        &self,
-        blocked: &PlanStream,
-        wait: &PlacedWait,
-        before: &InsertionPoint,
-    ) -> Option<Vec<Edit>> {
-        let at = self.place(before)?;
-        match wait {
-            PlacedWait::Inserted { communication } => {
-                let number = self.program.posted_work(communication.stmt?)?;
-                self.select_around(blocked, insert(NewStatement::Wait(number), at), (before, at))
-            }
-            PlacedWait::Moved { wait, is_replaced } => {
-                let moved = Edit::Move { stmt: *wait, to: at };
-                let mut edits = self.select_around(blocked, moved, (before, at))?;
-                if *is_replaced {
-                    let here = InsertionPoint::Before { statement: self.named(*wait), current: None };
-                    let stream = WaitedStream::from_stream(blocked, None);
-                    let stream = self.waited_stream(&stream, at, Some(&here))?;
-                    edits.push(insert(NewStatement::Synchronize(stream), Place::After(*wait)));
-                } else {
-                    self.remove_emptied(&mut edits, *wait);
-                }
-                Some(edits)
-            }
-        }
-    }
-
-    /// Makes an edit with the selection of a stream before it, and that of the current stream behind it, or without both if it is the
-    /// current stream. If another stream is current in each iteration or on each rank, a GetCurrentStream before them names it.
-    fn select_around(
-        &self,
-        blocked: &PlanStream,
-        edit: Edit,
-        (point, at): (&InsertionPoint, Place),
-    ) -> Option<Vec<Edit>> {
+        let at = self.place(point)?;
         let stream = self.waited_stream(&WaitedStream::from_stream(blocked, None), at, Some(point))?;
         let selected = NewStatement::SetCurrentStream(stream);
-        if !self.has_one_current_stream(point) {
-            let capture = NewStatement::GetCurrentStream(NewStream::Current);
+        let (first, back) = if self.has_one_current_stream(point) {
+            (None, self.selection_at(point, at)?)
+        } else {
             let back = NewStatement::SetCurrentStream(StreamRef::New(NewStream::Current));
-            return Some(vec![insert(capture, at), insert(selected, at), edit, insert(back, at)]);
+            (Some(insert(NewStatement::GetCurrentStream(NewStream::Current), at)), back)
+        };
+        if first.is_none() && self.new_statement(selected, &[]) == self.new_statement(back, &[]) {
+            return Some(edits);
         }
-        let back = self.selection_at(point, at)?;
-        let is_current = self.new_statement(selected, &[]) == self.new_statement(back, &[]);
-        Some(if is_current { vec![edit] } else { vec![insert(selected, at), edit, insert(back, at)] })
+        let mut edits = edits.into_iter();
+        let placed = [Some(insert(selected, at)), edits.next(), Some(insert(back, at))];
+        Some(first.into_iter().chain(placed.into_iter().flatten()).chain(edits).collect())
     }
 
     /// Returns whether the same stream is current at a point on all ranks and in all iterations.

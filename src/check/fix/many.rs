@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use hir_ir::edit::{Edit, Edits};
 
 use super::{CheckedText, FindingKey, FixSession, Fixed, Round, limit::MAX_INSTRUCTIONS};
-use crate::{finding::Finding, fixable_race::FixableRace, removal::leaders, repair::Repair};
+use crate::{finding::Finding, fixable_race::FixableRace, removal::leaders};
 
 /// The number of edits up to which they are made one at a time.
 const MAX_SINGLE: usize = 16;
@@ -142,7 +142,7 @@ fn proposed_edits(round: &Round<'_>, findings: &[Finding]) -> Vec<ProposedEdit> 
         if let Some((edit, edited)) = edits.next()
             && (edit.is_preferred() || edits.next().is_none())
         {
-            let needs_written = matches!(edit, Repair::MoveAllocate { .. } | Repair::ShortenAllocate { .. });
+            let needs_written = edit.gives_own_storage();
             proposed.push(ProposedEdit { key: state.key(race), edited, needs_written });
         }
     }

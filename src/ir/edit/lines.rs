@@ -65,10 +65,13 @@ impl ProgramText {
             };
             inserted.push((place, InsertedLines { before: self.position(place)?.0, edit: number, text }));
         }
-        // All edits capture the entry stream in front of what they insert.
-        let first = inserted.iter().map(|it| it.1.before).min();
-        for (_, capture) in inserted.iter_mut().filter(|it| edits[it.1.edit].captures_entry()) {
-            capture.before = first.unwrap_or(capture.before);
+        // The entry stream is captured in front of what uses it, and directly before the first statement if that is not above its comments.
+        let is_capture = |it: &InsertedLines| edits[it.edit].captures_entry();
+        let first = inserted.iter().map(|it| &it.1).filter(|it| !is_capture(it)).map(|it| it.before).min();
+        for (place, capture) in inserted.iter_mut().filter(|it| is_capture(&it.1)) {
+            let Place::Before(stmt) = place else { continue };
+            let line = self.line_of(*stmt)?;
+            capture.before = first.map_or(line, |it| it.min(line));
         }
         inserted.sort_by_key(|(place, it)| (it.before, self.order_on_line(*place)));
         it.inserted = inserted.into_iter().map(|it| it.1).collect();
