@@ -106,11 +106,11 @@ impl ProgramText {
         self.line(line).get(..before)?.trim().is_empty().then_some(line)
     }
 
-    /// Returns the lines of a statement that shares them with no other one, without those of the statements in it.
+    /// Returns the lines of a statement and of those in it, if they share them with no other one.
     pub fn own_lines(&self, stmt: StmtId) -> Option<std::ops::Range<usize>> {
-        let span = self.program.stmt_span(stmt);
-        let last = self.index.line(span.end.checked_sub(1)?) as usize - 1;
-        let rest = self.line(last).get(self.index.column(span.end) as usize - 1..)?.trim_start();
+        let end = self.stmt_end(stmt);
+        let last = self.index.line(end.checked_sub(1)?) as usize - 1;
+        let rest = self.line(last).get(end as usize - self.index.start(last as u32 + 1)..)?.trim_start();
         (rest.is_empty() || rest.starts_with("//")).then_some(self.line_of(stmt)?..last + 1)
     }
 

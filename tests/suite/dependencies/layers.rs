@@ -67,7 +67,8 @@ const GRAMMAR: &[Layer] = &[
     ("lib", ALL),
 ];
 
-const IR: &[Layer] = &[("blocks build search", &[]), ("dataflow", BEFORE), ("streams", BEFORE), ("lib", ALL)];
+const IR: &[Layer] =
+    &[("blocks build search", &[]), ("dataflow", BEFORE), ("streams", BEFORE), ("edit", BEFORE), ("lib", ALL)];
 
 const PASSES: &[Layer] = &[
     ("error pass second_thread", &[]),
@@ -93,7 +94,7 @@ const ANALYSIS: &[Layer] = &[
 ];
 
 const REWRITE: &[Layer] = &[
-    ("blocks fold scalars streams substitute", &[]),
+    ("empty_blocks fold scalars substitute", &[]),
     ("collective mesh sharded_tensors", &[]),
     ("contiguity", &["sharded_tensors"]),
 ];
@@ -260,12 +261,8 @@ const SYNC: &[Layer] = &[
 ];
 
 const CHECK: &[Layer] = &[
-    (
-        "execution_fault not_checked not_compared numbered_lines ordering_model overlap stmt_places stream_waits stream_work",
-        &[],
-    ),
+    ("execution_fault not_checked not_compared ordering_model overlap stream_waits stream_work", &[]),
     ("capture semaphores", &["execution_fault"]),
-    ("line_changes", &["numbered_lines"]),
     ("plan_index", &["stream_waits"]),
     ("conflict history written", &["overlap"]),
     ("orders", &["conflict", "overlap"]),
@@ -292,24 +289,24 @@ const CHECK: &[Layer] = &[
         ],
     ),
     ("race_side", &["conflict", "plan_index"]),
-    ("edit", &["plan_index", "race_side"]),
-    ("order_edits", &["edit", "execution_fault", "plan_index", "race_side"]),
+    ("repair", &["plan_index", "race_side"]),
+    ("order_edits", &["execution_fault", "plan_index", "race_side", "repair"]),
     // Text that edits change.
-    ("stream_operand", &["edit", "stmt_places"]),
-    ("exclusive_arms", &["stmt_places"]),
-    ("editable_text", &["edit", "exclusive_arms", "numbered_lines", "stmt_places", "stream_operand"]),
+    ("exclusive_arms", &[]),
+    ("editable_text", &["exclusive_arms", "repair"]),
+    ("stream_operand", &["editable_text", "repair"]),
     ("missing_write", &["editable_text", "memory", "overlap", "plan_index"]),
-    ("reader_edits", &["edit", "overlap", "plan_index", "race_side"]),
-    ("iteration_storage", &["edit", "plan_index", "race_side", "written"]),
-    ("explanation", &["conflict", "edit", "iteration_storage", "plan_index", "race_side", "reader_edits"]),
-    ("storage_explanation", &["conflict", "edit", "explanation", "plan_index", "race_side", "stream_work"]),
-    ("between_runs", &["conflict", "edit", "explanation", "order_edits", "plan_index", "race_side"]),
-    ("apply", &["edit", "editable_text", "line_changes", "numbered_lines", "stmt_places"]),
-    ("loop_edits wait_edits", &["edit", "editable_text", "stmt_places"]),
-    ("wait_cycle", &["edit", "plan_index"]),
+    ("reader_edits", &["overlap", "plan_index", "race_side", "repair"]),
+    ("iteration_storage", &["plan_index", "race_side", "repair", "written"]),
+    ("explanation", &["conflict", "iteration_storage", "plan_index", "race_side", "reader_edits", "repair"]),
+    ("storage_explanation", &["conflict", "explanation", "plan_index", "race_side", "repair", "stream_work"]),
+    ("between_runs", &["conflict", "explanation", "order_edits", "plan_index", "race_side", "repair"]),
+    ("apply", &["editable_text", "repair"]),
+    ("loop_edits wait_edits", &["editable_text", "repair"]),
+    ("wait_cycle", &["plan_index", "repair"]),
     (
-        "edit_help",
-        &["apply", "edit", "editable_text", "explanation", "plan_index", "race_side", "wait_cycle"],
+        "repair_help",
+        &["apply", "editable_text", "explanation", "plan_index", "race_side", "repair", "wait_cycle"],
     ),
     (
         "excess",
@@ -367,7 +364,7 @@ const CHECK: &[Layer] = &[
     ("progress", &["access_checks", "capture", "excess", "finding", "kernels_of_runs"]),
     ("diagnostics", BEFORE),
     ("fixable_race", BEFORE),
-    ("removal", &["edit", "fixable_race"]),
+    ("removal", &["fixable_race", "repair"]),
     ("excess_diagnostics merge progress_diagnostics", BEFORE),
     (
         "sequence",
@@ -376,7 +373,6 @@ const CHECK: &[Layer] = &[
             "between_runs",
             "conflict",
             "diagnostics",
-            "edit_help",
             "finding",
             "kernels_of_runs",
             "not_compared",
@@ -384,6 +380,7 @@ const CHECK: &[Layer] = &[
             "plan_index",
             "progress_diagnostics",
             "race_side",
+            "repair_help",
             "repeat",
         ],
     ),
@@ -413,21 +410,19 @@ const CHECK: &[Layer] = &[
             "apply",
             "checker",
             "conflict",
-            "edit",
-            "edit_help",
             "editable_text",
             "execution_fault",
             "explanation",
             "finding",
             "fixable_race",
-            "line_changes",
             "memory",
             "not_checked",
-            "numbered_lines",
             "order_edits",
             "plan_index",
             "race_side",
             "removal",
+            "repair",
+            "repair_help",
         ],
     ),
     ("lib", ALL),
