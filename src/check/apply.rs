@@ -71,13 +71,7 @@ impl EditableText {
     /// Returns the edits that make a repair exactly where it says.
     pub(super) fn apply_here(&self, repair: &Repair) -> Option<Edits> {
         let mut edits = self.edits_of(repair)?;
-        let uses_entry = |it: &Edit| {
-            let Edit::Insert { statement, .. } = it else { return false };
-            [NewStatement::Synchronize, NewStatement::SetCurrentStream]
-                .iter()
-                .any(|of| *statement == of(StreamRef::New(NewStream::Entry)))
-        };
-        if edits.iter().any(uses_entry) {
+        if edits.iter().any(|it| it.stream() == Some(StreamRef::New(NewStream::Entry))) {
             let at = Place::Before(*self.program.body().first()?);
             edits.insert(0, insert(NewStatement::GetCurrentStream(NewStream::Entry), at));
         }

@@ -5,7 +5,7 @@ use std::{cell::OnceCell, collections::BTreeSet, ops::Deref, sync::Arc};
 
 use grammar::{
     attr, for_each_tensor_use,
-    ir::{BlockId, Program, Stmt, StmtId, SymbolId, TensorId},
+    ir::{BlockId, ExprId, Program, Stmt, StmtId, SymbolId, TensorId},
     ops::{AccessMode, Op, OpClass},
 };
 use hir_ir::{
@@ -14,12 +14,13 @@ use hir_ir::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{exclusive_arms::ExclusiveArms, repair::NamedStmt};
+use super::repair::NamedStmt;
 
 /// A text and the program parsed from it.
 pub struct EditableText {
     inner: ProgramText,
-    arms: ExclusiveArms,
+    /// The ranks on which the predicates of the program are false or true, as far as the text determines it.
+    pub(super) predicates: OnceCell<FxHashMap<ExprId, Vec<Option<bool>>>>,
     defined: OnceCell<FxHashSet<SymbolId>>,
     captured_entry_stream: OnceCell<Option<EntryCapture>>,
     works: OnceCell<FxHashMap<u32, Work>>,
@@ -55,7 +56,7 @@ impl EditableText {
     pub fn new(text: Arc<String>, program: Program) -> Self {
         Self {
             inner: ProgramText::new(text, program),
-            arms: ExclusiveArms::default(),
+            predicates: OnceCell::new(),
             defined: OnceCell::new(),
             captured_entry_stream: OnceCell::new(),
             works: OnceCell::new(),
@@ -67,16 +68,6 @@ impl EditableText {
     /// Returns a statement, named by its line.
     pub fn named(&self, stmt: StmtId) -> NamedStmt {
         NamedStmt { stmt: Some(stmt), name: format!("line {}", self.line_number(stmt)) }
-    }
-
-    /// Returns whether branches show that no rank executes both of two statements.
-    pub fn exclude(&self, one: StmtId, other: StmtId) -> bool {
-        self.arms.exclude(&self.program, self.places(), one, other)
-    }
-
-    /// Returns whether branches show that each rank executes one of some statements.
-    pub fn reach_all_ranks(&self, stmts: &[StmtId]) -> bool {
-        self.arms.reach_all_ranks(&self.program, self.places(), stmts)
     }
 
     /// Returns the scalars that statements define.

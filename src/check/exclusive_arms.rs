@@ -1,29 +1,22 @@
 //! Which ranks execute the arms of branches: no rank executes both of one branch, or two whose predicates hold on different ranks.
 
-use std::cell::OnceCell;
-
 use grammar::{
     ir::{BlockId, ExprId, Program, Stmt, StmtId},
     scalars::Scalars,
 };
-use hir_ir::edit::StmtPlaces;
 use rustc_hash::FxHashMap;
+
+use super::editable_text::EditableText;
 
 /// The values of a predicate, by rank; `None` where it depends on more than the rank.
 type Values = Vec<Option<bool>>;
 
-/// The ranks on which the predicates of a program are false or true, as far as its text determines it.
-#[derive(Debug, Default)]
-pub struct ExclusiveArms {
-    predicates: OnceCell<FxHashMap<ExprId, Values>>,
-}
-
-impl ExclusiveArms {
+impl EditableText {
     /// Returns whether no rank executes both of two statements, as far as the branches around them determine it.
-    pub fn exclude(&self, program: &Program, places: &StmtPlaces, one: StmtId, other: StmtId) -> bool {
+    pub fn exclude(&self, one: StmtId, other: StmtId) -> bool {
         let arms = |stmt: StmtId| -> Vec<(BlockId, StmtId)> {
-            let is_branch = |it: &(BlockId, StmtId)| matches!(program.stmts[it.1], Stmt::If(_));
-            places.around(stmt).filter(is_branch).collect()
+            let is_branch = |it: &(BlockId, StmtId)| matches!(self.program.stmts[it.1], Stmt::If(_));
+            self.places().around(stmt).filter(is_branch).collect()
         };
         let (ones, others) = (arms(one), arms(other));
         if ones.is_empty() || others.is_empty() {
@@ -34,11 +27,8 @@ impl ExclusiveArms {
         if ones.iter().any(is_other_arm) {
             return true;
         }
-        let values: Vec<_> = ones
-            .iter()
-            .chain(&others)
-            .filter_map(|(block, branch)| self.arm(program, *block, *branch))
-            .collect();
+        let values: Vec<_> =
+            ones.iter().chain(&others).filter_map(|(block, branch)| self.arm(*block, *branch)).collect();
         let ranks = values.first().map_or(0, |it| it.1.len());
         ranks > 0
             && (0..ranks)
@@ -46,9 +36,9 @@ impl ExclusiveArms {
     }
 
     /// Returns whether each rank executes one of some statements, as the branches around them determine it. None of them may be in a loop.
-    pub fn reach_all_ranks(&self, program: &Program, places: &StmtPlaces, stmts: &[StmtId]) -> bool {
+    pub fn reach_all_ranks(&self, stmts: &[StmtId]) -> bool {
         let arms = |stmt: &StmtId| -> Option<Vec<(bool, &Values)>> {
-            places.around(*stmt).map(|(block, branch)| self.arm(program, block, branch)).collect()
+            self.places().around(*stmt).map(|(block, branch)| self.arm(block, branch)).collect()
         };
         let reached: Vec<_> = stmts.iter().filter_map(arms).collect();
         let executes = |rank: usize| {
@@ -59,9 +49,9 @@ impl ExclusiveArms {
     }
 
     /// Returns whether a block is the first arm of a branch, and the values of the branch's predicate.
-    fn arm(&self, program: &Program, block: BlockId, branch: StmtId) -> Option<(bool, &Values)> {
-        let Stmt::If(it) = &program.stmts[branch] else { return None };
-        let predicates = self.predicates.get_or_init(|| predicates(program));
+    fn arm(&self, block: BlockId, branch: StmtId) -> Option<(bool, &Values)> {
+        let Stmt::If(it) = &self.program.stmts[branch] else { return None };
+        let predicates = self.predicates.get_or_init(|| predicates(&self.program));
         predicates.get(&it.cond).map(|values| (it.then_block == block, values))
     }
 }

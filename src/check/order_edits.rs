@@ -74,7 +74,7 @@ pub(super) fn wait_for_next_run(index: PlanIndex<'_>, earlier: usize, later: usi
     let statement = NamedStmt::from_origin(plan, origin);
     let behind = InsertionPoint::After { statement: statement.clone(), current: posts.clone() };
     if posts != waiting {
-        return Repair::InsertWait { communication: statement, before: behind }.on_stream(waiting);
+        return Repair::InsertWait { communication: statement, before: behind }.on_stream(waiting, &|_| true);
     }
     Repair::insert_wait(index, origin, behind, plan.origins[origin as usize].iteration)
 }

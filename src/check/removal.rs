@@ -10,9 +10,8 @@ use rustc_hash::FxHashMap;
 
 use super::{
     fixable_race::{FixableRace, Priority},
-    repair::{NamedStmt, Repair, WaitedStream},
+    repair::{Inserted, Repair},
 };
-use grammar::ir::StmtId;
 use hir_plan::PlanStream;
 
 /// The maximum number of pairs of races with different edits that are compared. Races beyond them are reported one by one.
@@ -108,38 +107,6 @@ fn removed_with<'r>(races: &'r [Option<FixableRace<'r>>], pending: &[usize]) -> 
 /// The maximum number of streams that are looked for in edits.
 const MAX_STREAMS: usize = 32;
 
-/// What an edit inserts. Edits with equal keys make a stream wait for the same work.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Inserted<'r> {
-    Wait(&'r NamedStmt),
-    /// A Wait of the program that moves.
-    Moved(StmtId),
-    /// `None` is the entry stream.
-    Synchronize(Option<i64>),
-}
-
-impl<'r> Inserted<'r> {
-    /// Returns what an edit inserts: it is equal for edits for which `Repair::inserts_same_as` holds.
-    fn of(edit: &'r Repair) -> Option<Self> {
-        match (edit, edit.awaited_stream()) {
-            (Repair::InsertWait { communication, .. }, _) => Some(Self::Wait(communication)),
-            (Repair::MoveWait { wait, .. }, _) => wait.map(Self::Moved),
-            (_, Some(WaitedStream::Index { index, .. })) => Some(Self::Synchronize(Some(*index))),
-            (_, Some(WaitedStream::Entry { .. })) => Some(Self::Synchronize(None)),
-            (_, None) => None,
-        }
-    }
-
-    /// Returns what edits insert that wait for a stream of a program.
-    fn synchronizes(stream: &PlanStream) -> Option<Self> {
-        match stream {
-            PlanStream::Indexed(index) => Some(Self::Synchronize(Some(*index))),
-            PlanStream::Entry => Some(Self::Synchronize(None)),
-            PlanStream::Queue(_) | PlanStream::Unwaited => None,
-        }
-    }
-}
-
 /// The first race of a statement with itself, and the first of two statements.
 type FirstRaces = [Option<usize>; 2];
 
@@ -171,13 +138,12 @@ impl<'r> Candidates<'r> {
                 let known = &mut it.by_free_edit.entry(free).or_default()[single];
                 *known = known.filter(is_first).or(Some(*at));
             }
-            if let Some((wait, line)) = race.wait().and_then(|(edit, line)| Some((Inserted::of(edit)?, line)))
-            {
+            if let Some((wait, line)) = race.wait().and_then(|(edit, line)| Some((edit.inserted()?, line))) {
                 let first = it.by_wait.entry(wait).or_insert((line, *at));
                 *first = (line, *at).min(*first);
             }
             let early =
-                race.early_edit().and_then(|edit| Some((edit, Inserted::of(edit)?, edit.blocked_stream()?)));
+                race.early_edit().and_then(|edit| Some((edit, edit.inserted()?, edit.blocked_stream()?)));
             let Some((edit, inserted, blocked)) = early else { continue };
             let executions = race.executions(edit);
             for stream in [None, Some(blocked)] {
@@ -195,7 +161,7 @@ impl<'r> Candidates<'r> {
 
     /// Returns the race whose edit inserts the Wait that orders a race at the first place.
     fn wait(&self, race: &FixableRace<'_>) -> Option<usize> {
-        self.by_wait.get(&Inserted::of(race.late_edit()?)?).map(|it| it.1)
+        self.by_wait.get(&race.late_edit()?.inserted()?).map(|it| it.1)
     }
 
     /// Returns the first races with the same edits or with the same free edit.
@@ -218,7 +184,7 @@ impl<'r> Candidates<'r> {
         // A stream that has waited for the earlier access may be awaited instead.
         let streams = &race.sides[0].plan.streams;
         let others = streams.iter().take(MAX_STREAMS).filter_map(Inserted::synchronizes);
-        let own = Inserted::of(wanted);
+        let own = wanted.inserted();
         for inserted in own.into_iter().chain(others.filter(|it| Some(*it) != own)) {
             // Edits that block the same stream are compared first: most of them remove the race.
             for stream in [Some(waiting), None] {

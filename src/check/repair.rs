@@ -147,13 +147,26 @@ impl WaitedStream {
             (_, _) => false,
         }
     }
+}
 
-    /// Returns whether both are one stream.
-    fn is_same_as(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Entry { .. }, Self::Entry { .. }) => true,
-            (Self::Index { index, .. }, Self::Index { index: other, .. }) => index == other,
-            (Self::Entry { .. }, Self::Index { .. }) | (Self::Index { .. }, Self::Entry { .. }) => false,
+/// What an edit inserts. Edits with equal keys make a stream wait for the same work.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Inserted<'r> {
+    /// A Wait for a communication.
+    Wait(&'r NamedStmt),
+    /// A Wait of the program that moves.
+    Moved(StmtId),
+    /// A Synchronize; `None` is the entry stream.
+    Synchronize(Option<i64>),
+}
+
+impl Inserted<'_> {
+    /// Returns what edits insert that wait for a stream of a program.
+    pub fn synchronizes(stream: &PlanStream) -> Option<Self> {
+        match stream {
+            PlanStream::Indexed(index) => Some(Self::Synchronize(Some(*index))),
+            PlanStream::Entry => Some(Self::Synchronize(None)),
+            PlanStream::Queue(_) | PlanStream::Unwaited => None,
         }
     }
 }
@@ -300,7 +313,12 @@ impl Repair {
 impl Repair {
     /// Returns whether two edits change a text in the same way.
     pub fn is_same_as(&self, other: &Self) -> bool {
-        self == other || (self.waits_like(other) && self.insertion() == other.insertion())
+        let blocked = self.blocked_stream();
+        self == other
+            || blocked.is_some()
+                && blocked == other.blocked_stream()
+                && self.inserts_same_as(other)
+                && self.insertion() == other.insertion()
     }
 
     /// Returns an edit that is the same one for all edits that change a text in the same way.
@@ -315,12 +333,6 @@ impl Repair {
         }
     }
 
-    /// Returns whether two edits insert the same statement, and it blocks the same stream.
-    fn waits_like(&self, other: &Self) -> bool {
-        let current = self.blocked_stream();
-        current.is_some() && current == other.blocked_stream() && self.inserts_same_as(other)
-    }
-
     /// Returns the stream that waits where the edit inserts a statement: the current one, unless the edit selects another one.
     pub fn blocked_stream(&self) -> Option<&PlanStream> {
         match self {
@@ -329,20 +341,20 @@ impl Repair {
         }
     }
 
+    /// Returns what the edit inserts or moves where the current stream waits.
+    pub(super) fn inserted(&self) -> Option<Inserted<'_>> {
+        match (self, self.awaited_stream()) {
+            (Self::InsertWait { communication, .. }, _) => Some(Inserted::Wait(communication)),
+            (Self::MoveWait { wait, .. }, _) => wait.map(Inserted::Moved),
+            (_, Some(WaitedStream::Index { index, .. })) => Some(Inserted::Synchronize(Some(*index))),
+            (_, Some(WaitedStream::Entry { .. })) => Some(Inserted::Synchronize(None)),
+            (_, None) => None,
+        }
+    }
+
     /// Returns whether two edits insert the same statement, or move the same Wait.
     pub fn inserts_same_as(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::InsertWait { communication, .. }, Self::InsertWait { communication: other, .. }) => {
-                communication == other
-            }
-            (Self::MoveWait { wait, .. }, Self::MoveWait { wait: other, .. }) => {
-                wait.is_some() && wait == other
-            }
-            _ => {
-                let streams = self.awaited_stream().zip(other.awaited_stream());
-                streams.is_some_and(|(stream, other)| stream.is_same_as(other))
-            }
-        }
+        self.inserted().is_some_and(|it| Some(it) == other.inserted())
     }
 
     /// Returns whether the edit inserts a statement at the end of the program.
@@ -384,8 +396,11 @@ impl Repair {
         matches!(self, Self::MoveAllocate { .. } | Self::ShortenAllocate { .. })
     }
 
-    /// Returns the edit that lets another stream wait than the current one.
-    pub fn on_stream(self, blocked: &PlanStream) -> Self {
+    /// Returns the edit that lets another stream wait than the current one. `executes` returns whether this stream executes a Wait now.
+    pub(super) fn on_stream(mut self, blocked: &PlanStream, executes: &dyn Fn(StmtId) -> bool) -> Self {
+        if let Self::MoveWait { wait: Some(wait), synchronize, .. } = &mut self {
+            *synchronize = (!executes(*wait)).then(|| WaitedStream::from_stream(blocked, None));
+        }
         Self::OnStream { blocked: blocked.clone(), repair: Box::new(self) }
     }
 

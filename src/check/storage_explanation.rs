@@ -247,14 +247,7 @@ fn on_stream(edit: Repair, blocked: &PlanStream, index: PlanIndex<'_>) -> Repair
     if edit.insertion().and_then(InsertionPoint::current).is_none_or(|it| it == blocked) {
         return edit;
     }
-    match edit {
-        Repair::MoveWait { wait: None, .. } => edit,
-        Repair::MoveWait { wait: Some(wait), before, .. } => {
-            let synchronize = (!executes(wait)).then(|| WaitedStream::from_stream(blocked, None));
-            Repair::MoveWait { wait: Some(wait), before, synchronize }.on_stream(blocked)
-        }
-        other => other.on_stream(blocked),
-    }
+    edit.on_stream(blocked, &executes)
 }
 
 /// Returns the edit that moves the Deallocate of an allocation, which is the statement `freed`, behind the statement by which the stream of the

@@ -128,15 +128,11 @@ impl EditableText {
         if place == of || !blocked.is_in_program() || self.has_same_stream(place, of) {
             return edit;
         }
-        match edit {
-            Repair::InsertWait { .. } => edit.on_stream(blocked),
-            Repair::MoveWait { wait: Some(wait), before, .. } if self.starts_before(place, wait) => {
-                let synchronize =
-                    (!self.has_same_stream(of, wait)).then(|| WaitedStream::from_stream(blocked, None));
-                Repair::MoveWait { wait: Some(wait), before, synchronize }.on_stream(blocked)
-            }
-            other => other,
-        }
+        let is_up = match &edit {
+            Repair::MoveWait { wait, .. } => wait.is_some_and(|it| self.starts_before(place, it)),
+            _ => true,
+        };
+        if is_up { edit.on_stream(blocked, &|it| self.has_same_stream(of, it)) } else { edit }
     }
 
     /// Returns whether the text shows that one stream is current at two statements.

@@ -39,9 +39,10 @@ pub fn trials() -> Vec<Trial> {
         ]
     };
     let columns = Trial::test("many_findings::none_in_columns", || grows_slowly(500, columns, is_clean));
+    let races = Trial::test("many_findings::fix_2000_races", || grows_slowly(500, races, fixed));
     let bound = Trial::test("many_findings::fix_says_that_it_ends_at_a_bound", ends_at_a_bound);
     let beside = Trial::test("many_findings::fix_beside_loops", beside_loops_of_streams);
-    PROGRAMS.into_iter().flat_map(of_program).chain([columns, bound, beside]).collect()
+    PROGRAMS.into_iter().flat_map(of_program).chain([columns, races, bound, beside]).collect()
 }
 
 /// Runs a tool on programs with `size` and four times as many findings.

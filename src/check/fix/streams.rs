@@ -5,10 +5,7 @@ use hir_ir::edit::Edits;
 
 use super::{FixSession, Fixed, Round, fix_extent};
 use crate::{
-    conflict::Race,
-    explanation::RaceExplanation,
-    race_side::RaceSide,
-    repair::{Repair, WaitedStream},
+    conflict::Race, explanation::RaceExplanation, race_side::RaceSide, repair::WaitedStream,
     repair_help::other_awaited_streams,
 };
 
@@ -33,9 +30,7 @@ impl FixSession<'_> {
         let (placed, _) = state.text.applications(edit).into_iter().next()?;
         let mut applied = Edits::default();
         for index in streams {
-            let stream = WaitedStream::Index { index, stmt: None };
-            let one = Repair::InsertSynchronize { stream, before: placed.insertion()?.clone() };
-            if !applied.add(state.text.apply(&one)?.list()) {
+            if !applied.add(state.text.apply(&placed.with_stream(index)?)?.list()) {
                 return None;
             }
         }

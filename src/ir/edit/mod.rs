@@ -116,6 +116,17 @@ impl Edit {
         }
     }
 
+    /// Returns the operand of a statement that the edit inserts, if that is a stream.
+    pub fn stream(&self) -> Option<StreamRef> {
+        match self {
+            Self::Insert {
+                statement: NewStatement::Synchronize(of) | NewStatement::SetCurrentStream(of),
+                ..
+            } => Some(*of),
+            _ => None,
+        }
+    }
+
     /// Returns whether the edit captures the stream that is current at entry.
     pub fn captures_entry(&self) -> bool {
         matches!(self, Self::Insert { statement: NewStatement::GetCurrentStream(NewStream::Entry), .. })

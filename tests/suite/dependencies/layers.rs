@@ -292,9 +292,8 @@ const CHECK: &[Layer] = &[
     ("repair", &["plan_index", "race_side"]),
     ("order_edits", &["execution_fault", "plan_index", "race_side", "repair"]),
     // Text that edits change.
-    ("exclusive_arms", &[]),
-    ("editable_text", &["exclusive_arms", "repair"]),
-    ("stream_operand", &["editable_text", "repair"]),
+    ("editable_text", &["repair"]),
+    ("exclusive_arms stream_operand", &["editable_text", "repair"]),
     ("missing_write", &["editable_text", "memory", "overlap", "plan_index"]),
     ("reader_edits", &["overlap", "plan_index", "race_side", "repair"]),
     ("iteration_storage", &["plan_index", "race_side", "repair", "written"]),
