@@ -15,6 +15,7 @@ mod key;
 mod limit;
 mod many;
 mod ordered;
+mod redundant;
 mod stmt_ids;
 mod streams;
 
@@ -425,30 +426,6 @@ impl FixSession<'_> {
         instructions.spend(next.instruction_count());
         self.instructions.set(instructions);
         Some(next)
-    }
-
-    /// Removes those of the statements that edits alone, or together, have inserted, and that other edits make redundant, as far as the
-    /// number of instructions `left` allows. What uses a captured stream is removed before the capture.
-    fn remove_redundant(
-        &self,
-        state: &mut CheckedText,
-        made: &mut Vec<MadeEdit>,
-        (is_single, mut left): (bool, usize),
-    ) {
-        if made.len() < 2 {
-            return;
-        }
-        let is_tried = |it: &MadeEdit| it.change.kind == ChangeKind::Inserted && it.is_single == is_single;
-        for at in (0..made.len()).rev().filter(|at| is_tried(&made[*at])).collect::<Vec<_>>() {
-            let Some(after) = left.checked_sub(state.instruction_count()) else { return };
-            left = after;
-            let inserted = state.ids.stmts().get(&made[at].stmt).copied();
-            let without = inserted.and_then(|it| self.check_edited(state, &[Edit::Remove(it)]));
-            if let Some(next) = without.filter(|it| it.keys.is_subset(&state.keys)) {
-                *state = next;
-                made.remove(at);
-            }
-        }
     }
 }
 
