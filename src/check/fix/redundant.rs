@@ -18,8 +18,7 @@ impl FixSession<'_> {
         }
         let is_tried = |it: &MadeEdit| it.change.kind == ChangeKind::Inserted && it.is_single == is_single;
         for at in (0..made.len()).rev().filter(|at| is_tried(&made[*at])).collect::<Vec<_>>() {
-            let instructions: usize = state.plans.iter().map(|it| it.code.len()).sum();
-            let Some(after) = left.checked_sub(instructions) else { return };
+            let Some(after) = left.checked_sub(state.instruction_count()) else { return };
             left = after;
             let inserted = state.ids.stmts().get(&made[at].stmt).copied();
             let without = inserted.and_then(|it| self.check_edited(state, &[Edit::Remove(it)]));

@@ -67,8 +67,13 @@ const GRAMMAR: &[Layer] = &[
     ("lib", ALL),
 ];
 
-const IR: &[Layer] =
-    &[("blocks build search", &[]), ("dataflow", BEFORE), ("streams", BEFORE), ("edit", BEFORE), ("lib", ALL)];
+const IR: &[Layer] = &[
+    ("blocks build search", &[]),
+    ("dataflow", BEFORE),
+    ("streams", BEFORE),
+    ("edit", BEFORE),
+    ("lib", ALL),
+];
 
 const PASSES: &[Layer] = &[
     ("error pass second_thread", &[]),

@@ -31,12 +31,13 @@ use grammar::{
 use hir_ir::{
     blocks::stmts_in_divergent_branches,
     build::{self, IrBuilder},
+    edit::expand,
 };
 use passes::{
     Arguments, Change, Pass, Remarks,
     analysis::sharding::{DimPiece, Sharding},
     pass::Obstacle,
-    rewrite::{blocks::expand, collective::Collective},
+    rewrite::collective::Collective,
 };
 
 /// The pass.

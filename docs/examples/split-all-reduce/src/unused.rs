@@ -14,10 +14,10 @@ use grammar::{
     ir::{Program, Stmt, StmtId},
     ops::OpClass,
 };
+use hir_ir::edit::{StmtEdit, rewrite};
 use passes::{
-    Arguments, Change, Pass, Remarks,
-    analysis::name_uses::NameUses,
-    rewrite::blocks::{StmtEdit, remove_empty_blocks, rewrite},
+    Arguments, Change, Pass, Remarks, analysis::name_uses::NameUses,
+    rewrite::empty_blocks::remove_empty_blocks,
 };
 
 /// The pass.
