@@ -410,10 +410,8 @@ mod tests {
         assert_eq!(loads, [0.0, 0.0, 0.5, 1.0, 1.0]);
         let sustained = vec![Slowdown { at: 1e9, factor: 1.2 }];
         let machine = Machine { sustained, ..Machine::default() };
-        let product = Work {
-            kind: WorkKind::Product(grammar::dtype::DType::BFloat),
-            extents: vec![1e3, 1e3, 1e3],
-        };
+        let product =
+            Work { kind: WorkKind::Product(grammar::dtype::DType::BFloat), extents: vec![1e3, 1e3, 1e3] };
         assert!((machine.slowdown(&product, 0.5) - 1.1).abs() < 1e-9);
     }
 
