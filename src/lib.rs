@@ -79,6 +79,12 @@ pub fn install_backend() {
 
 /// Reads and verifies all containers of a text. Warnings are not returned; [`Source::programs`] returns them.
 ///
+/// ```
+/// let source = hir::source("broken.hir", "%HostIrContainer { () -> () :\n  T1 = Set( T0 )\n} // %HostIrContainer\n");
+/// let faults = hir::read(&source).err().unwrap_or_default();
+/// assert!(faults[0].message.contains("T0"), "{}", faults[0].message);
+/// ```
+///
 /// # Errors
 /// The diagnostics, of which one at least is an error.
 pub fn read(source: &Source) -> Result<Vec<Program>, Vec<Diagnostic>> {
@@ -134,6 +140,23 @@ pub fn plan(program: &Program, source: &Source, ranks: usize) -> Result<World, V
 }
 
 /// Looks for races, deadlocks and unwritten outputs in the plans of all ranks.
+///
+/// ```
+/// // Rank 1 skips a broadcast.
+/// let text = "
+/// %HostIrContainer { (T0_g_float[iS0{4}] (DeviceMesh{0 1})) -> () :
+///   T1_g_float[iS1{4}] (DeviceMesh{0 1}) = ALLOCATE(mem_type=global, zero_init=false)
+///   IF Manual ( rank == 0 ):
+///     Communication 0 (type=Broadcast, team=(0 1), root=0, input=T0_g_float[iS0{4}] (DeviceMesh{0 1}), output=T1_g_float[iS1{4}] (DeviceMesh{0 1}), backend=NCCL)
+///     Wait(Communication 0)
+/// } // %HostIrContainer
+/// ";
+/// let source = hir::source("skips.hir", text);
+/// let program = hir::read(&source).map_err(|faults| faults[0].message.clone())?.remove(0);
+/// let world = hir::plan(&program, &source, 2).map_err(|faults| faults[0].message.clone())?;
+/// assert!(hir::check(&world).has_deadlock());
+/// # Ok::<(), String>(())
+/// ```
 pub fn check(world: &World) -> Report {
     hir_check::check(world, Checks::ALL_FAULTS)
 }
