@@ -58,6 +58,13 @@ impl CollectiveKind {
         }
     }
 
+    /// Returns whether a member of a team of `n` needs no output: it gets no result, or it has given the input and keeps it.
+    /// Source: nvFuser, `csrc/multidevice/communication.cpp`, `postBroadcast` and `postScatter`, whose root may be outside the
+    /// mesh of the output.
+    pub(super) fn may_lack_output(self, member: usize, n: usize) -> bool {
+        !self.has_result(member, n) || self.of.facts().from == Members::Root && self.root == Some(member)
+    }
+
     /// Returns the member whose input is the result, if it is that of one member.
     fn only_source(self) -> usize {
         self.root.or(self.peers.map(|it| it.recv)).unwrap_or_default()

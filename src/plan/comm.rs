@@ -184,6 +184,15 @@ impl PlanBuilder<'_> {
         {
             return Err(self.outside_mesh(input));
         }
+        // Collectives over peer memory post no counts.
+        if backend != Backend::Cuda
+            && algo.is_none()
+            && !kind.may_lack_output(me, team.len())
+            && let Some(output) = stmt.get(attr::OUTPUT).filter(|it| self.binding(*it).is_none())
+            && !self.holds_part(output)
+        {
+            return Err(self.no_output(output));
+        }
         let input = self.send_view(stmt.get(attr::INPUT), kind.reads_input(me))?;
         let gets = kind.piece_count(me, team.len()) > 0;
         let output = self.receive_view(stmt.get(attr::OUTPUT), gets)?;
@@ -197,16 +206,39 @@ impl PlanBuilder<'_> {
     /// Returns the error for a member of a team that holds no part of the tensor that it sends.
     fn outside_mesh(&self, tensor: TensorId) -> Box<Diagnostic> {
         let name = self.program.tensor_name(tensor);
-        let devices: Vec<String> =
-            self.program.tensors[tensor].mesh.devices.iter().map(ToString::to_string).collect();
         let rank = self.rank();
         let message = format!("the team contains rank {rank}, but `{name}` is not on rank {rank}");
         let label = format!("rank {rank} is in this team");
         let it = Diagnostic::new(Code::BadTeam, self.attr_span(attr::TEAM.name()), message, label);
-        let it = it.label(self.attr_span(attr::INPUT.name()), format!("mesh {{{}}}", devices.join(" ")));
+        let it = it.label(self.attr_span(attr::INPUT.name()), self.mesh_text(tensor));
         Box::new(it.help(format!(
             "let the team contain ranks of the mesh only, or add rank {rank} to the mesh of `{name}`"
         )))
+    }
+
+    /// Returns the error for a member of a team that receives, but holds no part of the output. nvFuser gives the backend no tensor
+    /// there, so the member posts another count than its peers.
+    fn no_output(&self, tensor: TensorId) -> Box<Diagnostic> {
+        let (name, rank) = (self.program.tensor_name(tensor), self.rank());
+        let message =
+            format!("rank {rank} receives in this collective, but its output `{name}` is not on rank {rank}");
+        let it = Diagnostic::new(
+            Code::Disagreement,
+            self.attr_span(attr::OUTPUT.name()),
+            message,
+            self.mesh_text(tensor),
+        );
+        let it = it.label(self.attr_span(attr::TEAM.name()), format!("rank {rank} is in this team"));
+        Box::new(it.help(format!(
+            "add rank {rank} to the mesh of `{name}`, or let the team contain only ranks that receive"
+        )))
+    }
+
+    /// Returns the mesh of a tensor, for labels.
+    fn mesh_text(&self, tensor: TensorId) -> String {
+        let devices: Vec<String> =
+            self.program.tensors[tensor].mesh.devices.iter().map(ToString::to_string).collect();
+        format!("mesh {{{}}}", devices.join(" "))
     }
 
     fn permute(&mut self, stmt: &OpStmt) -> Result<()> {
