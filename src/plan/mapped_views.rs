@@ -1,12 +1,13 @@
 //! Views of the shards of all ranks as an executor maps them, instead of the copies that plans contain.
 //!
-//! nvFuser maps the memory of all ranks into one range of addresses: hosts exchange handles, which orders no streams, and each later
+//! nvFuser maps the memory of all ranks into one range of addresses: hosts exchange handles, and each later
 //! access to the view is one to the memory of a peer (`csrc/multidevice/symmetric_tensor.cpp`, `setupContiguousView`). The world that this
 //! module returns has a barrier of hosts for the statement, and then a copy of the own shard on the current stream. `Plan::mapped_reads`
 //! says what a read of the view reads in the memory of all ranks. The cache of handles holds the shards to the end of the job
 //! (`csrc/multidevice/ipc_handle.h`, `SymmetricMemoryHandleCache::KeyType`), as a communication that nothing waits for does.
 
 use grammar::ops::Op;
+use rustc_hash::FxHashSet;
 
 use super::{Arg, InstKind, MappedView, Plan, View, ViewOnRank, World};
 
@@ -21,6 +22,8 @@ impl World {
 
 fn plan_with_mapped_views(plan: &Plan, world: &[Plan]) -> Plan {
     let mut mapped = plan.clone();
+    // A statement exchanges the handles of a shard once.
+    let mut exchanged = FxHashSet::default();
     for (number, own) in plan.gathered_views.iter().enumerate() {
         let shard = |it: &Plan| {
             let view = it.gathered_views.get(number)?.shard.clone();
@@ -31,10 +34,15 @@ fn plan_with_mapped_views(plan: &Plan, world: &[Plan]) -> Plan {
             (it.is_held, it.freed) = (true, None);
         }
         let is_whole = own.view == View::contiguous(own.view.buffer, own.view.shape.clone());
-        mapped.mapped_views.push(MappedView { buffer: own.view.buffer, is_whole, shards });
-        for inst in &mut mapped.code {
+        let is_allocated = plan.allocations.iter().any(|it| it.buffer == own.shard.buffer);
+        let mut exchange = None;
+        for (at, inst) in mapped.code.iter_mut().enumerate() {
             match inst.kind {
-                InstKind::Collective(ref it) if it.work == own.work => inst.kind = InstKind::Barrier,
+                InstKind::Collective(ref it) if it.work == own.work => {
+                    inst.kind = InstKind::Barrier;
+                    let stmt = plan.origins[inst.origin as usize].stmt;
+                    exchange = (exchanged.insert((stmt, own.shard.buffer)) && is_allocated).then_some(at);
+                }
                 InstKind::Wait { work } if work == own.work => {
                     let (args, out) = (vec![Arg::View(own.shard.clone())], Box::new(own.view.clone()));
                     inst.kind = InstKind::Map { op: Op::Abs, args, out };
@@ -42,6 +50,7 @@ fn plan_with_mapped_views(plan: &Plan, world: &[Plan]) -> Plan {
                 _ => (),
             }
         }
+        mapped.mapped_views.push(MappedView { buffer: own.view.buffer, is_whole, shards, exchange });
     }
     mapped
 }

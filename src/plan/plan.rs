@@ -189,6 +189,8 @@ pub struct MappedView {
     pub is_whole: bool,
     /// The shards, in the order of ranks. All have the same number of elements.
     pub shards: Vec<ViewOnRank>,
+    /// The instruction in which hosts exchange the handles, if each run does so again.
+    pub exchange: Option<usize>,
 }
 
 /// A Wait for a communication of the CUDA backend on another stream than that of the post. It waits until peers have accessed the memory of this

@@ -5,8 +5,7 @@
 //! only if the clock of Y counts X as ended. The clocks are vector clocks (Mattern 1989) with one component
 //! for each *actor*: a stream of a rank, or a rank's queue of one communicator.
 //!
-//! `waits` defines the order: the guaranteed one. `ShareMemHandles` and `Barrier` order hosts, add nothing to it and are
-//! not visited.
+//! `waits` defines the order: the guaranteed one. `ShareMemHandles` and `Barrier` order hosts and are not visited.
 //!
 //! Invariant: each signal (`SignalId`) is set once in each run. The walk does not distinguish two
 //! instructions that set the same signal.

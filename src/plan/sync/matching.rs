@@ -135,6 +135,10 @@ pub struct CommMatching {
     events: Vec<Vec<Option<usize>>>,
     /// By rank and work: the instruction that posts it.
     works: Vec<Vec<Option<usize>>>,
+    /// By rank: the records of events for which its host waits, ascending, each with the next barrier.
+    awaited: Vec<Vec<(usize, CommNo)>>,
+    /// The barriers that follow such a record: exchanges of handles for views of all shards, which each run repeats.
+    host_order: FxHashSet<CommNo>,
     numbers: FxHashMap<GroupKey, GroupNo>,
 }
 
@@ -207,6 +211,17 @@ impl CommMatching {
         all.binary_search_by_key(&at.inst, |it| it.0).ok().map(|it| all[it].1)
     }
 
+    /// Returns the barrier behind which all ranks follow the record of an event, as its host waits for it before the barrier.
+    pub(super) fn barrier_behind(&self, at: InstRef) -> Option<CommNo> {
+        let all = self.awaited.get(at.rank)?;
+        all.binary_search_by_key(&at.inst, |it| it.0).ok().map(|it| all[it].1)
+    }
+
+    /// Returns the barrier that an instruction is, if what is issued behind it follows work for which a host has waited before it.
+    pub(super) fn ordering_barrier(&self, at: InstRef) -> Option<CommNo> {
+        self.comms_of(at).first().copied().filter(|it| self.host_order.contains(it))
+    }
+
     /// Returns the first instruction of a rank that posts to a group of NCCL.
     pub(super) fn first_post(&self, rank: usize, group: GroupNo) -> Option<InstRef> {
         let (inst, _) = self.first_posts.get(rank)?.iter().find(|it| it.1 == group)?;
@@ -273,6 +288,9 @@ impl Matcher {
         let mut events = vec![None; plan.event_count];
         let mut works = vec![None; plan.work_count];
         let mut barriers = 0;
+        // What the host has waited for since the last exchange of handles for a view of all shards.
+        let (mut waited, mut awaited) = (Vec::new(), Vec::new());
+        let exchanges: FxHashSet<usize> = plan.mapped_views.iter().filter_map(|it| it.exchange).collect();
         let mut first_posts = Vec::new();
         let mut used: FxHashSet<GroupNo> = FxHashSet::default();
         let mut collectives: FxHashMap<GroupNo, u32> = FxHashMap::default();
@@ -285,10 +303,12 @@ impl Matcher {
             match it.kind.effect() {
                 SyncEffect::Compute
                 | SyncEffect::WaitEvent(_)
-                | SyncEffect::HostWait(_)
                 | SyncEffect::Wait(_)
                 | SyncEffect::ReadOutputs => (),
                 SyncEffect::RecordEvent(event) => set(&mut events, event, inst),
+                SyncEffect::HostWait(event) => {
+                    waited.extend(events.get(event as usize).copied().flatten());
+                }
                 SyncEffect::Signal(signal) => join(self, CommKey::Signal(signal), CommRole::Signals),
                 SyncEffect::WaitSignal(signal) => {
                     join(self, CommKey::Signal(signal), CommRole::WaitsForSignal)
@@ -296,6 +316,10 @@ impl Matcher {
                 SyncEffect::Barrier => {
                     join(self, CommKey::Barrier(barriers), CommRole::Member(rank));
                     barriers += 1;
+                    if exchanges.contains(&inst) {
+                        let barrier = parts.comms[parts.comms.len() - 1];
+                        awaited.extend(waited.drain(..).map(|at| (at, barrier)));
+                    }
                 }
                 SyncEffect::ShareMemHandles(handles) => {
                     for handle in handles {
@@ -348,6 +372,9 @@ impl Matcher {
         }
         parts.first.push(parts.comms.len() as u32);
         self.matched.first_posts.push(first_posts);
+        awaited.sort_unstable();
+        self.matched.host_order.extend(awaited.iter().map(|it| it.1));
+        self.matched.awaited.push(awaited);
         self.matched.group_of.push(groups);
         self.matched.by_rank.push(parts);
         self.matched.events.push(events);

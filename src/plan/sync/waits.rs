@@ -55,7 +55,9 @@ impl Actor {
 /// Which waits count. The module describes the orders.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WaitOrder {
-    /// The waits that every executor guarantees. Streams run behind their hosts, so hosts add nothing and are left out.
+    /// The waits that every executor guarantees. Streams run behind their hosts, so hosts are left out. What they add is that
+    /// work for which a host has waited before an exchange of handles for a mapped view is before what all hosts issue behind it
+    /// (`machine::builder`).
     Guaranteed,
     /// The waits that may block, as in the simulator.
     Blocking,

@@ -85,6 +85,10 @@ pub(super) struct Builder<'w, P> {
     /// By number: the events and the works of the current rank that are known so far.
     recorded: Vec<Option<u32>>,
     complete: Vec<Option<u32>>,
+    /// By barrier: the event that all work for which hosts have waited before it has ended.
+    met: FxHashMap<CommNo, u32>,
+    /// The barriers that the host of the current rank has passed, and by stream, how many of them its last instruction follows.
+    passed: (Vec<CommNo>, Vec<usize>),
     /// The end of the last instruction in which the host of the current rank waits.
     issued: Option<u32>,
     /// The posting of the current instruction.
@@ -108,6 +112,8 @@ impl<'w, P: Progress> Builder<'w, P> {
             created: FxHashMap::default(),
             recorded,
             complete,
+            met: FxHashMap::default(),
+            passed: (Vec::new(), Vec::new()),
             issued: None,
             posted: None,
             waits: Waits::default(),
@@ -142,6 +148,7 @@ impl<'w, P: Progress> Builder<'w, P> {
         self.recorded = vec![None; plan.event_count];
         self.complete = vec![None; plan.work_count];
         self.issued = None;
+        self.passed = (Vec::new(), vec![0; plan.streams.len()]);
         for (inst, it) in plan.code.iter().enumerate() {
             let at = InstRef { rank, inst };
             let effect = it.kind.effect();
@@ -149,6 +156,8 @@ impl<'w, P: Progress> Builder<'w, P> {
                 if self.order != WaitOrder::Guaranteed {
                     let host = self.machine.actors.len() - self.world.len() + rank;
                     self.push(host, Actor::Host(rank), at, false, false);
+                } else if let SyncEffect::Barrier = effect {
+                    self.passed.0.extend(self.world.matching().ordering_barrier(at));
                 }
                 continue;
             }
@@ -191,6 +200,9 @@ impl<'w, P: Progress> Builder<'w, P> {
             waits.set(self.world, self.order, actor, at.inst);
         }
         let mut tokens = [self.machine.tokens.len() as u32; 5];
+        if let Actor::Stream(_, stream) = actor {
+            self.follow_barriers(stream as usize);
+        }
         for (phase, events) in
             [&waits.to_begin, &waits.begun, &waits.to_end, &waits.ended].into_iter().enumerate()
         {
@@ -201,10 +213,36 @@ impl<'w, P: Progress> Builder<'w, P> {
             }
             tokens[phase + 1] = self.machine.tokens.len() as u32;
         }
+        if self.order == WaitOrder::Guaranteed
+            && !is_dropped
+            && let Actor::Stream(..) = actor
+            && let Some(barrier) = self.world.matching().barrier_behind(at)
+        {
+            let token = self.met(barrier);
+            self.machine.events[token as usize].missing += 1;
+            self.machine.tokens.push(token);
+            tokens[4] += 1;
+        }
         self.waits = waits;
         if self.order == WaitOrder::Guaranteed || tokens[0] < tokens[4] {
             self.machine.actors[number].items.push(Item { inst: at.inst as u32, is_post, tokens });
         }
+    }
+
+    /// Lets the next item of a stream follow what hosts have waited for before the barriers that its host has passed.
+    fn follow_barriers(&mut self, stream: usize) {
+        let Some(known) = self.passed.1.get_mut(stream) else { return };
+        let from = std::mem::replace(known, self.passed.0.len());
+        for at in from..self.passed.0.len() {
+            let token = self.met(self.passed.0[at]);
+            self.machine.tokens.push(token);
+        }
+    }
+
+    /// Returns the token of the event that all work for which hosts have waited before a barrier has ended.
+    fn met(&mut self, barrier: CommNo) -> u32 {
+        let machine = &mut self.machine;
+        *self.met.entry(barrier).or_insert_with(|| machine.add_event(0))
     }
 
     /// Returns the token of an event that an item of an actor needs; `None` if it has happened when the actor reaches the item.
