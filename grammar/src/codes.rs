@@ -311,7 +311,8 @@ codes! {
     CommunicatorOrder = "E0707", Error, Communicators;
     /// A capture into a CUDA graph does not record the work of a stream, or ends with an error. A stream takes part once it has waited
     /// for one that takes part, beginning with the stream that is current at entry. Its earlier work is not in the graph; a stream that
-    /// takes part must not wait for one that does not; and all have to be joined at the end. `--check=capture` looks for this.
+    /// takes part must not wait for one that does not; and all have to be joined at the end. With
+    /// `--storage=cuda-async`, a graph is not launched again while memory that it allocates is not freed. `--check=capture` looks for this.
     NotCaptured = "E0708", Error, Capture;
     /// A transfer over peer memory is posted again before it has ended. As nvFuser implements such transfers, there is one semaphore
     /// for each peer, buffer and P2PCommunication, and each post writes the same value to it. The value of one of the two posts is

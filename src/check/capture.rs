@@ -9,12 +9,16 @@
 //! `cudaFree` do, which a capture refuses in its default mode, and waits for all streams. Source: CUDA Runtime API,
 //! `cudaThreadExchangeStreamCaptureMode`. What the end of the program frees is freed behind the capture.
 //!
+//! Where storage is allocated by `cudaMallocAsync`, an ALLOCATE on a stream that takes part is a part of the graph. The program does not free the
+//! outputs, and a graph is not launched again while memory that it has allocated is not freed, unless it is instantiated to free it. Source: CUDA
+//! C++ Programming Guide, Graph Memory Nodes, Graph Reuse; CUDA Runtime API, `cudaGraphInstantiateFlagAutoFreeOnLaunch`.
+//!
 //! The order of the host decides, so one pass over the instructions of a rank finds all.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::execution_fault::{ExecutionFault, ExecutionFaultKind};
-use hir_plan::{Allocation, EventNo, InstKind, Plan, SyncEffect, WorkNo};
+use hir_plan::{Allocation, BufferNo, EventNo, InstKind, Plan, SyncEffect, WorkNo};
 
 /// How far a stream or communicator knows the others: by actor, the number of instructions that it follows.
 type Known = Vec<u32>;
@@ -36,6 +40,8 @@ pub struct Capture {
     pub faults: Vec<ExecutionFault>,
     /// The instructions that run at once and are not in the graph, with the Waits for them.
     pub not_recorded: Vec<usize>,
+    /// The first ALLOCATE that is in the graph and whose storage the program does not free. It is a fault if the graph allocates.
+    pub not_freed: Option<ExecutionFault>,
 }
 
 /// Returns what a capture of a rank does.
@@ -57,8 +63,25 @@ pub fn capture(plan: &Plan) -> Capture {
     };
     let symmetric: Vec<&Allocation> =
         plan.allocations.iter().filter(|it| it.is_symmetric && !it.is_empty).collect();
+    let kept: FxHashSet<BufferNo> = plan.caller_buffers().collect();
+    let blocks =
+        plan.allocations.iter().filter(|it| !it.is_symmetric && !it.is_empty && it.unbound.is_none());
+    let kept: FxHashSet<BufferNo> = blocks.map(|it| it.buffer).filter(|it| kept.contains(it)).collect();
+    let mut not_freed = None;
     for (at, inst) in plan.code.iter().enumerate() {
         let stream = inst.stream as usize;
+        if let InstKind::Alloc { buffer, .. } = inst.kind
+            && actors[stream].takes_part
+            && kept.contains(&buffer)
+        {
+            let kind = ExecutionFaultKind::NotFreed;
+            not_freed.get_or_insert(ExecutionFault {
+                rank: plan.rank,
+                origin: inst.origin,
+                kind,
+                again: None,
+            });
+        }
         if let InstKind::Alloc { buffer, .. } = inst.kind
             && symmetric.iter().any(|it| it.buffer == buffer)
         {
@@ -119,7 +142,7 @@ pub fn capture(plan: &Plan) -> Capture {
     if let Some(origin) = symmetric.iter().filter_map(|it| Some(it.freed?.origin)).min() {
         add(origin, ExecutionFaultKind::SymmetricMemory { frees: true });
     }
-    Capture { faults, not_recorded }
+    Capture { faults, not_recorded, not_freed }
 }
 
 fn step(actor: &mut Actor, at: usize) {

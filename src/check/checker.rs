@@ -121,7 +121,10 @@ fn run_checks_of_plans(world: &World, checks: Checks, grouping: Grouping) -> Che
     let groups = grouping.groups(world);
     let is_ordered = found.check_communicators(world, checks, &groups);
     if checks.capture {
-        found.execution_faults = world.iter().flat_map(|plan| capture(plan).faults).collect();
+        let allocates = checks.access_rules().allocates_with_cuda();
+        for it in world.iter().map(capture) {
+            found.execution_faults.extend(it.faults.into_iter().chain(it.not_freed.filter(|_| allocates)));
+        }
     }
     if !checks.needs_accesses() {
         return found;

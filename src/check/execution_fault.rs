@@ -59,6 +59,8 @@ pub enum ExecutionFaultKind {
         /// Whether it frees.
         frees: bool,
     },
+    /// A captured graph allocates it, and the program does not free it.
+    NotFreed,
     /// The end does not follow this work of a stream or communicator that takes part in a capture.
     Unjoined,
     /// It posts a transfer again that may not have ended.
@@ -78,6 +80,7 @@ impl ExecutionFaultKind {
             | Self::Isolation
             | Self::HostWait
             | Self::SymmetricMemory { .. }
+            | Self::NotFreed
             | Self::Unjoined => Code::NotCaptured,
             Self::PostedAgain { .. } => Code::SemaphoreInUse,
             Self::TooFewQueues(_) => Code::FewQueues,
@@ -92,6 +95,7 @@ impl ExecutionFaultKind {
             Self::HostWait => "the host waits for work that is not executed before the graph is launched",
             Self::SymmetricMemory { frees: false } => "allocates symmetric memory",
             Self::SymmetricMemory { frees: true } => "frees symmetric memory",
+            Self::NotFreed => "the graph allocates this, and the program does not free it",
             Self::Unjoined => "nothing waits for this before the end of the program",
             Self::PostedAgain { .. } => "the same transfer again",
             Self::TooFewQueues(_) => return format!("the {}th stream that waits", HARDWARE_QUEUES + 1),

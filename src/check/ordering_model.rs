@@ -89,6 +89,13 @@ impl AccessRules {
         !self.reuses_in_order() && is_async
     }
 
+    /// Returns true if `cudaMallocAsync` allocates, and `cudaMalloc` symmetric memory: a captured ALLOCATE is work of the graph, and the host waits
+    /// for its GPU where symmetric memory is allocated or freed. PyTorch instantiates graphs that free what they have allocated
+    /// (`CUDAGraph::instantiate`).
+    pub(super) fn allocates_with_cuda(self) -> bool {
+        self.model == OrderingModel::Nccl && self.storage == StorageModel::CudaAsync
+    }
+
     /// Returns true if the free of symmetric memory waits for no stream: nvFuser's, on either allocator of PyTorch.
     pub(super) fn unmaps_symmetric_memory(self) -> bool {
         matches!(self.storage, StorageModel::PyTorch | StorageModel::PyTorchCudaAsync)

@@ -145,6 +145,10 @@ impl DiagnosticBuilder<'_> {
                     .to_owned(),
                 "allocate it before the capture and free it behind it: let the tensor be an input of the program".to_owned(),
             ),
+            ExecutionFaultKind::NotFreed => (
+                "a CUDA graph of this program cannot be launched twice: it allocates memory that it does not free".to_owned(),
+                "let the tensor be an input of the program, or instantiate the graph with `cudaGraphInstantiateFlagAutoFreeOnLaunch`".to_owned(),
+            ),
             ExecutionFaultKind::PostedAgain { between_runs } => (
                 format!(
                     "rank {} uses the semaphore of a transfer again{}, before the first one has ended",

@@ -167,6 +167,7 @@ fn witness_of_fault(world: &World, fault: &ExecutionFault) -> Result<Witness, No
     let between_runs = match fault.kind {
         ExecutionFaultKind::PostedAgain { between_runs } => between_runs,
         ExecutionFaultKind::TooFewQueues(_) => return Err(NotShown::NoFault),
+        ExecutionFaultKind::NotFreed => return Err(NotShown::StorageIsKept),
         ExecutionFaultKind::NotRecorded(_) => return witness_of_graph(world),
         ExecutionFaultKind::Isolation
         | ExecutionFaultKind::HostWait
