@@ -67,6 +67,20 @@ pub fn run_checks(world: &World, checks: Checks) -> CheckResults {
 
 /// As `run_checks`, with groups of ranks that are checked by themselves as `grouping` says.
 pub fn run_checks_in(world: &World, checks: Checks, grouping: Grouping) -> CheckResults {
+    let mut found = run_checks_on_queues(world, checks, grouping);
+    if found.deadlock.is_none() && checks.access_rules().allocates_with_cuda() {
+        let pairs = || world.with_pair_communicators().and_then(|it| it.deadlock_of_symmetric_memory());
+        let blocked = match checks.p2p_queues() {
+            Some(P2pQueues::Communicator) => world.deadlock_of_symmetric_memory(),
+            Some(P2pQueues::Pair) | None => world.deadlock_of_symmetric_memory().or_else(pairs),
+        };
+        found.deadlock = blocked.map(Box::new);
+    }
+    found
+}
+
+/// Runs `checks` with the communicators of sends and receives that they name.
+fn run_checks_on_queues(world: &World, checks: Checks, grouping: Grouping) -> CheckResults {
     let queues = checks.p2p_queues();
     if queues == Some(P2pQueues::Communicator) {
         return run_checks_of(world, checks, grouping);

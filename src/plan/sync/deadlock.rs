@@ -1,10 +1,13 @@
 //! The report of a deadlock: its cause, and what every blocked rank waits for.
 
-use std::{borrow::Cow, collections::BTreeSet, fmt};
+use std::{borrow::Cow, collections::BTreeSet, fmt, sync::Arc};
 
 use grammar::{codes::Code, diagnostic::Diagnostic, ir::StmtId, span::Span};
 
-use super::blocked_wait::{BlockedWait, short_ranks, wait_lines};
+use super::{
+    blocked_wait::{BlockedWait, short_ranks, wait_lines},
+    symmetric_memory::SYMMETRIC_MEMORY,
+};
 use crate::{Plan, iteration_text};
 
 /// A state in which no actor can continue although instructions remain. `Display` prints the full report.
@@ -23,6 +26,8 @@ pub struct Deadlock {
     pub needed_ranks: Option<usize>,
     /// What it needs besides the default assumptions.
     pub note: Option<&'static str>,
+    /// The plans whose instructions the waits name, if hosts wait in more of them than in the plans of the program.
+    pub plans: Option<Arc<[Plan]>>,
 }
 
 /// The cause of a deadlock.
@@ -194,6 +199,7 @@ impl Deadlock {
     /// Returns the statement to report: one that a rank does not post, or else the first in which a rank
     /// waits.
     pub fn stmt(&self, plans: &[Plan]) -> Option<StmtId> {
+        let plans = self.plans.as_deref().unwrap_or(plans);
         let wait = match &self.cause {
             Cause::Cycle { ranks, .. } => self.waits.iter().position(|it| ranks.contains(&it.inst_ref.rank)),
             Cause::NeverSatisfied { wait, .. } => Some(*wait),
@@ -228,6 +234,7 @@ impl Deadlock {
 
     /// Returns the label of the reported statement: the ranks that do not post it, or that wait there.
     fn label(&self, plans: &[Plan]) -> String {
+        let plans = self.plans.as_deref().unwrap_or(plans);
         let Some(stmt) = self.stmt(plans) else { return "the program ends here".to_owned() };
         let skips: BTreeSet<usize> =
             self.skips.iter().filter(|it| it.stmt == stmt).flat_map(|it| it.ranks.iter().copied()).collect();
@@ -267,6 +274,9 @@ impl Deadlock {
                 return "add what this statement waits for to the rank that never does it, or remove this statement".into();
             }
             Cause::Cycle { head_to_head: Some(facing), .. } => facing,
+            Cause::Cycle { head_to_head: None, .. } if self.note == Some(SYMMETRIC_MEMORY) => {
+                return "allocate and free symmetric memory where the streams of the rank wait for no other rank".into();
+            }
             Cause::Cycle { head_to_head: None, .. } if self.note.is_some() => {
                 return "let all ranks create their communicators in the same order: a communication of all ranks of the team first; \
                         or create them eagerly (`init_process_group(device_id=…)`) and check with `--p2p=communicator`"

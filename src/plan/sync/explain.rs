@@ -51,6 +51,17 @@ pub fn explain(world: &World, state: &WorldState) -> Deadlock {
     explain_in(world, state, WaitOrder::Blocking)
 }
 
+/// As `explain`, with the waits of all blocked hosts.
+pub(super) fn explain_with_hosts(world: &World, state: &WorldState) -> Deadlock {
+    let explainer = Explainer::new(WaitGraph::new(world, state, WaitOrder::Blocking));
+    let mut found = explainer.deadlock();
+    let hosts = explainer.heads.iter().filter(|it| matches!(it.actor, Actor::Host(_)));
+    let new = hosts.filter(|it| found.waits.iter().all(|known| known.inst_ref != it.at));
+    let new: Vec<BlockedWait> = new.map(|it| explainer.wait(it)).collect();
+    found.waits.extend(new);
+    found
+}
+
 /// As `explain`, in another order than the blocking one.
 fn explain_in(world: &World, state: &WorldState, order: WaitOrder) -> Deadlock {
     Explainer::new(WaitGraph::new(world, state, order)).deadlock()
@@ -154,6 +165,7 @@ impl<'a> Explainer<'a> {
             world: self.graph.plans.len(),
             needed_ranks,
             note: None,
+            plans: None,
         }
     }
 

@@ -17,6 +17,7 @@
 //! | `wait_graph` | the wait-for graph in a given state (for deadlocks and jobs that do not proceed) |
 //! | `deadlock_detection` | decides whether the plans deadlock |
 //! | `explain`, `deadlock`, `report_text`, `blocked_wait` | explain a deadlock |
+//! | `symmetric_memory` | hosts that wait where symmetric memory is allocated or freed |
 //! | `skipped` | finds the statement that a rank skips and others wait for |
 //! | `skip_edit` | the change with which all ranks post a communication that one of them skips |
 //! | `peer_edit` | the peer with which a send or a receive meets its partner |
@@ -42,6 +43,7 @@ mod report_text;
 mod skip_edit;
 mod skipped;
 mod step;
+mod symmetric_memory;
 mod symmetry;
 mod wait_graph;
 mod waits;
