@@ -32,6 +32,8 @@ use hir_plan::{
 struct StorageUse {
     party: Party,
     writes: bool,
+    /// The last write to the buffer by the same actor, up to this use.
+    written: Option<Party>,
     buffer: Option<BufferNo>,
     /// The statement that frees the buffer, as an index into `Plan::origins`.
     freed_by: Option<u32>,
@@ -173,7 +175,7 @@ impl<'p> SharedStorage<'p> {
             return Vec::new();
         }
         let (freed_by, number) = (occupancy.freed_by, it.number);
-        let new = StorageUse { party, writes, buffer: Some(buffer), freed_by, number };
+        let new = StorageUse { party, writes, written: None, buffer: Some(buffer), freed_by, number };
         self.add(it, rank, occupancy, new)
     }
 
@@ -185,6 +187,7 @@ impl<'p> SharedStorage<'p> {
         let new = StorageUse {
             party: Party::CallerAfter(at),
             writes: true,
+            written: None,
             buffer: None,
             freed_by: None,
             number: it.number,
@@ -219,7 +222,7 @@ impl<'p> SharedStorage<'p> {
                     if self.is_repeated {
                         (it.1.number > ended).then_some((*it.1, new))
                     } else {
-                        Some((new, *it.1))
+                        Some((new, if new.writes { *it.1 } else { it.1.as_write() }))
                     }
                 };
                 found.extend(last.and_then(conflict));
@@ -234,12 +237,22 @@ impl<'p> SharedStorage<'p> {
 
 impl ActorUses {
     /// Stores a use. It is the last one of the actor.
-    fn add(&mut self, occupancy: Occupancy, new: StorageUse) {
+    fn add(&mut self, occupancy: Occupancy, mut new: StorageUse) {
+        let known = [self.by_end.get(&occupancy.until), self.by_start.get(&occupancy.from)];
+        let before = known.into_iter().flatten().find(|it| it.buffer == new.buffer);
+        new.written = if new.writes { Some(new.party) } else { before.and_then(|it| it.written) };
         self.last = new.number;
         self.by_end.split_off(&occupancy.until);
         self.by_end.insert(occupancy.until, new);
         self.by_start = self.by_start.split_off(&occupancy.from);
         self.by_start.insert(occupancy.from, new);
+    }
+}
+
+impl StorageUse {
+    /// Returns the last write up to this use, or this use if the actor has not written.
+    fn as_write(&self) -> Self {
+        self.written.map_or(*self, |party| Self { party, writes: true, ..*self })
     }
 }
 
