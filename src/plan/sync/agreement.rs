@@ -23,7 +23,8 @@ use grammar::{
 };
 
 use super::{
-    Alignment, Blocker, CommKey, CommMatching, CommNo, CommRole, InstRef, MatchedComm, report_text, skipped,
+    Alignment, Blocker, CommKey, CommMatching, CommNo, CommRole, GroupNo, InstRef, MatchedComm, report_text,
+    skipped,
 };
 use crate::{
     CollectiveKind, Communication, Direction, Plan, SyncEffect, View,
@@ -126,11 +127,57 @@ fn collective_faults(posted: &PostedWorld, matched: &CommMatching) -> Vec<Fault>
         let team = report_text::team(&matched.groups[group as usize].team);
         let name = format!("the {} collective of team ({team})", report_text::ordinal(which));
         let backend = matched.groups[group as usize].backend;
-        if let Some(fault) = posts.and_then(|it| members::check_members(&posted.plans, &name, backend, &it)) {
+        let Some(posts) = posts else { continue };
+        if let Some(mut fault) = members::check_members(&posted.plans, &name, backend, &posts) {
+            let sides = fault.sides.iter().filter_map(|side| posts.iter().find(|it| it.at == side.at));
+            if let [one, two] = sides.collect::<Vec<_>>()[..]
+                && let Some(later) = swapped(posted, matched, (group, which), [one, two])
+            {
+                let [mine, theirs] = [(one, later[0]), (two, later[1])].map(|(first, second)| {
+                    let [first, second] =
+                        [first.at, second].map(|at| report_text::describe(&posted.plans, at));
+                    format!("{first} before {second}")
+                });
+                fault.message = format!(
+                    "{name}: the calls are swapped: rank {} posts {mine}, rank {} posts {theirs}",
+                    one.at.rank, two.at.rank
+                );
+                fault.help = members::SAME_ORDER.to_owned();
+            }
             faults.insert(group, fault);
         }
     }
     faults.into_values().collect()
+}
+
+/// Returns the parts of two members in the first later collective of their group in which each does what the other one does in this
+/// collective.
+fn swapped(
+    posted: &PostedWorld,
+    matched: &CommMatching,
+    (group, which): (GroupNo, u32),
+    members: [&Post; 2],
+) -> Option<[InstRef; 2]> {
+    // Not each member of a collective has an input and an output.
+    let agrees = |one: Option<Amount>, other: Option<Amount>| one.zip(other).is_none_or(|it| it.0 == it.1);
+    let same = |one: &Post, other: &Post| {
+        one.kind.is_compatible_with(other.kind)
+            && one.algo == other.algo
+            && agrees(one.input, other.input)
+            && agrees(one.output, other.output)
+    };
+    let later = matched.comms.iter().filter(|it| match it.key {
+        CommKey::Collective(of, number) => of == group && number > which,
+        CommKey::Message(..) | CommKey::Handle(..) | CommKey::Barrier(_) | CommKey::Signal(_) => false,
+    });
+    later.into_iter().find_map(|comm| {
+        let part = |rank: usize| {
+            let at = comm.parts.iter().find(|it| it.inst_ref.rank == rank)?.inst_ref;
+            post(posted, at)
+        };
+        let [one, two] = [part(members[0].at.rank)?, part(members[1].at.rank)?];
+        (same(&one, members[1]) && same(&two, members[0])).then_some([one.at, two.at])
+    })
 }
 
 fn in_team_order(comm: &MatchedComm) -> Vec<InstRef> {

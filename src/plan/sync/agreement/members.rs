@@ -5,6 +5,9 @@ use grammar::attr::{self, AttrName};
 use super::{Amount, Fault, Post, Side, amount_text};
 use crate::{Backend, Plan, algorithm::chosen_algorithm, sync::report_text};
 
+/// The help if members post collectives in different orders.
+pub(super) const SAME_ORDER: &str = "post the collectives of a team in the same order on all its ranks";
+
 /// Returns the first disagreement in a collective. `members` are the parts of all members, in team order;
 /// `name` is the name of the collective in messages.
 pub(super) fn check_members(
@@ -64,8 +67,7 @@ impl Team<'_> {
         if it.kind.op_name() != lead.kind.op_name() {
             let label = |it: &Post| format!("rank {} posts {}", it.at.rank, it.kind.op_name());
             let message = format!("{name} differs: {}, {}", self.posts(lead), self.posts(it));
-            let help = "post the collectives of a team in the same order on all its ranks";
-            return Some(self.disagree((lead, it), None, label, (message, help)));
+            return Some(self.disagree((lead, it), None, label, (message, SAME_ORDER)));
         }
         let what = self.describe(it);
         if let (Some(one), Some(two)) = (lead.kind.root, it.kind.root)
