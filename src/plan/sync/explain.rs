@@ -3,13 +3,13 @@
 //! Following the waits from the first blocked head leads either to a cycle, or to a wait that no rank will
 //! ever satisfy.
 
-use std::cell::Cell;
+use std::{cell::Cell, collections::BTreeSet};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     Actor, Alignment, Blocker, CommKey, CommRole, InstRef, WaitGraph, WaitOrder, World, WorldState,
-    blocked_wait::BlockedWait,
+    blocked_wait::{BlockedWait, short_ranks},
     deadlock::{Cause, Deadlock, HeadToHead, MissingPost},
     report_text::{self, Names},
     skip_edit,
@@ -258,31 +258,43 @@ impl<'a> Explainer<'a> {
     /// description and reason is listed once.
     fn missing_posts(&self, reported: &[usize]) -> Vec<MissingPost> {
         let mut found: Vec<MissingPost> = Vec::new();
+        // For each, a skipped post, a rank that waits for it, and all ranks that wait. What differs only by these ranks is one.
+        let mut bounds: Vec<(&SkippedPost, &Plan, BTreeSet<usize>, String)> = Vec::new();
         let waiting = |head: usize| &self.graph.plans[self.heads[head].at.rank];
         for (at, head) in reported.iter().enumerate() {
             for skipped in self.skipped[*head].iter().flatten() {
                 let rank = skipped.rank;
                 let plan = &self.graph.plans[rank];
-                let mut it = skipped::explain(plan, skipped);
-                let [_, range] = &mut it.reason;
-                *range += &skip_edit::bounds_text(plan, skipped, waiting(*head));
-                let same = |known: &&mut MissingPost| known.what == it.what && known.reason == it.reason;
-                match found.iter_mut().find(same) {
-                    Some(known) => {
+                let it = skipped::explain(plan, skipped);
+                let waiting = waiting(*head);
+                let differs = skip_edit::bounds_text(plan, skipped, waiting, "");
+                let same = |(known, bounds): &(&mut MissingPost, &mut (_, _, _, String))| {
+                    known.what == it.what && known.reason == it.reason && bounds.3 == differs
+                };
+                match found.iter_mut().zip(&mut bounds).find(same) {
+                    Some((known, bounds)) => {
                         known.ranks.insert(rank);
                         known.waits.insert(at);
+                        bounds.2.insert(waiting.rank);
                     }
-                    None => found.push(MissingPost {
-                        ranks: [rank].into(),
-                        stmt: plan.skips[skipped.skip].stmt,
-                        verb: it.verb,
-                        what: it.what,
-                        reason: it.reason,
-                        waits: [at].into(),
-                        help: skip_edit::help(plan, skipped, waiting(*head)),
-                    }),
+                    None => {
+                        bounds.push((skipped, waiting, [waiting.rank].into(), differs));
+                        found.push(MissingPost {
+                            ranks: [rank].into(),
+                            stmt: plan.skips[skipped.skip].stmt,
+                            verb: it.verb,
+                            what: it.what,
+                            reason: it.reason,
+                            waits: [at].into(),
+                            help: skip_edit::help(plan, skipped, waiting),
+                        });
+                    }
                 }
             }
+        }
+        for (it, (skipped, waiting, ranks, _)) in found.iter_mut().zip(bounds) {
+            let plan = &self.graph.plans[skipped.rank];
+            it.reason[1] += &skip_edit::bounds_text(plan, skipped, waiting, &short_ranks(&ranks));
         }
         found
     }

@@ -38,13 +38,12 @@ pub(super) fn help(plan: &Plan, skipped: &SkippedPost, waiting: &Plan) -> String
 }
 
 /// Returns the different bounds of the loop on both ranks, for the end of a sentence:
-/// `: `i9` is 4 there and 5 on rank 3`. Empty if the reason is no loop.
-pub(super) fn bounds_text(plan: &Plan, skipped: &SkippedPost, waiting: &Plan) -> String {
+/// `: `i9` is 4 there and 5 on rank 3`. Empty if the reason is no loop. `on` names the rank of `waiting`, with all for which the text is equal.
+pub(super) fn bounds_text(plan: &Plan, skipped: &SkippedPost, waiting: &Plan, on: &str) -> String {
     let Some(it) = unequal_bounds(plan, &plan.skips[skipped.skip], waiting) else { return String::new() };
     let differs = (0..2).filter(|at| it.own[*at] != it.other[*at]);
-    let texts = differs.map(|at| {
-        format!("`{}` is {} there and {} on rank {}", it.texts[at], it.own[at], it.other[at], waiting.rank)
-    });
+    let texts =
+        differs.map(|at| format!("`{}` is {} there and {} on {on}", it.texts[at], it.own[at], it.other[at]));
     format!(": {}", texts.collect::<Vec<_>>().join(", and "))
 }
 
