@@ -47,7 +47,8 @@ impl AliasClasses {
         this
     }
 
-    fn union(&mut self, a: TensorId, b: TensorId) {
+    /// Makes one class of the classes of two names.
+    pub fn union(&mut self, a: TensorId, b: TensorId) {
         let (a, b) = (self.compress_path(a), self.compress_path(b));
         if a != b {
             self.parents.insert(a.max(b), a.min(b));

@@ -2,6 +2,10 @@
 //!
 //! Invariant: the results hold for every execution order of the statements. Names that may share storage
 //! count as one name, and a branch or a loop has the effects of every statement inside it.
+//!
+//! Other ranks read and write memory of which the program makes a `SymmetricContiguousView`, and only communications and their Waits
+//! order them. So all such memory is one alias class. Each statement that names it writes it, and each statement that may order ranks
+//! reads it.
 
 use grammar::{
     attr, for_each_tensor_use,
@@ -22,6 +26,8 @@ use crate::analysis::{
 #[derive(Default)]
 pub struct MemoryEffects {
     sharing: AliasClasses,
+    /// The alias class of the memory that other ranks access through views.
+    mapped: Option<TensorId>,
     works: FxHashMap<u32, ReadWriteSet>,
 }
 
@@ -154,6 +160,15 @@ impl MemoryEffects {
             ),
             ..Self::default()
         };
+        program.walk(body, &mut |stmt| {
+            if let Stmt::Op(it) = &program.stmts[stmt]
+                && it.op == Op::SymmetricContiguousView
+                && let Some(view) = it.out_tensor()
+            {
+                storage.sharing.union(*storage.mapped.get_or_insert(view), view);
+            }
+        });
+        storage.mapped = storage.mapped.map(|it| storage.alias_class(it));
         let mut works: FxHashMap<u32, ReadWriteSet> = FxHashMap::default();
         for_each_posted_communication(program, &mut |number, it| {
             let used = works.entry(number).or_default();
@@ -170,7 +185,9 @@ impl MemoryEffects {
 
     /// Returns the storage that communications with this number use between the post and the wait.
     pub fn work_accesses(&self, number: u32) -> ReadWriteSet {
-        self.works.get(&number).cloned().unwrap_or_default()
+        let mut used = self.works.get(&number).cloned().unwrap_or_default();
+        used.reads.extend(self.mapped);
+        used
     }
 
     fn access(&self, tensor: TensorId, mode: AccessMode, accesses: &mut ReadWriteSet) {
@@ -202,6 +219,7 @@ impl MemoryEffects {
                 for_each_tensor_use(program, it, &mut |tensor, mode| {
                     acc.names.insert(tensor);
                     self.access(tensor, mode, &mut acc.accesses);
+                    acc.accesses.writes.extend(self.mapped.filter(|it| *it == self.alias_class(tensor)));
                     let dropped = effect == OpClass::Deallocate;
                     if dropped || matches!(mode, AccessMode::Bind | AccessMode::Write) {
                         acc.binds.insert(tensor);
@@ -212,13 +230,10 @@ impl MemoryEffects {
                 });
                 symbols_of(program, stmt, &mut acc.symbols);
                 match effect {
-                    OpClass::Communicate => {
+                    OpClass::Communicate | OpClass::Coalescing => {
                         acc.communicates = true;
                         acc.posts.extend(it.number);
-                    }
-                    OpClass::Coalescing => {
-                        acc.communicates = true;
-                        acc.posts.extend(it.number);
+                        acc.accesses.reads.extend(self.mapped);
                     }
                     OpClass::Wait => {
                         if let Some(number) = it.get(attr::WORK) {
@@ -227,7 +242,10 @@ impl MemoryEffects {
                         }
                     }
                     OpClass::Stream => acc.uses_streams = true,
-                    OpClass::ShareHandles => acc.may_block_host = true,
+                    OpClass::ShareHandles => {
+                        acc.may_block_host = true;
+                        acc.accesses.reads.extend(self.mapped);
+                    }
                     grammar::local_classes!() | OpClass::HostUnit | OpClass::Opaque => (),
                 }
             }
