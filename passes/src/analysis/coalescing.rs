@@ -20,7 +20,7 @@ impl CoalescingBrackets {
 }
 
 /// Returns the brackets of a block, in program order.
-fn brackets(program: &Program, block: BlockId) -> Vec<(usize, usize)> {
+pub(super) fn brackets(program: &Program, block: BlockId) -> Vec<(usize, usize)> {
     let (mut open, mut found) = (None, Vec::new());
     for (at, stmt) in program.block(block).iter().enumerate() {
         if let Stmt::Op(it) = &program.stmts[*stmt]

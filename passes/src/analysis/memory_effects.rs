@@ -13,12 +13,16 @@ use grammar::{
     ops::{AccessMode, Op, OpClass},
     words::CommunicationType,
 };
-use hir_ir::{blocks::has_iterations, streams::sets_stream};
+use hir_ir::{
+    blocks::{has_iterations, nested_blocks},
+    streams::sets_stream,
+};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::{
     alias_analysis::{AliasClasses, OpaqueCallModel},
     bindings::{analyze_bindings, symbols_through},
+    coalescing,
     posted_work::for_each_posted_communication,
 };
 
@@ -29,6 +33,8 @@ pub struct MemoryEffects {
     /// The alias class of the memory that other ranks access through views.
     mapped: Option<TensorId>,
     works: FxHashMap<u32, ReadWriteSet>,
+    /// The transfers of each coalescing bracket, by its first and by its last statement.
+    brackets: FxHashMap<StmtId, Vec<StmtId>>,
 }
 
 /// Storage that is read and written, by the representative name of its alias class.
@@ -59,7 +65,8 @@ impl ReadWriteSet {
     }
 }
 
-/// Effects of a statement and of all statements nested in it.
+/// Effects of a statement and of all statements nested in it. The first and the last statement of a coalescing bracket have those of
+/// the bracket, so that nothing moves into it.
 #[derive(Default)]
 pub struct StmtEffects {
     /// Storage that the statement reads and writes. A communication accesses its storage when it is posted,
@@ -168,6 +175,14 @@ impl MemoryEffects {
                 storage.sharing.union(*storage.mapped.get_or_insert(view), view);
             }
         });
+        for block in nested_blocks(program, body) {
+            let stmts = program.block(block);
+            for (start, end) in coalescing::brackets(program, block) {
+                let transfers = stmts[start + 1..end].to_vec();
+                storage.brackets.insert(stmts[start], transfers.clone());
+                storage.brackets.insert(stmts[end], transfers);
+            }
+        }
         storage.mapped = storage.mapped.map(|it| storage.alias_class(it));
         let mut works: FxHashMap<u32, ReadWriteSet> = FxHashMap::default();
         for_each_posted_communication(program, &mut |number, it| {
@@ -234,6 +249,8 @@ impl MemoryEffects {
                         acc.communicates = true;
                         acc.posts.extend(it.number);
                         acc.accesses.reads.extend(self.mapped);
+                        let transfers = self.brackets.get(&stmt).into_iter().flatten();
+                        transfers.for_each(|inner| self.add_effects(program, *inner, acc));
                     }
                     OpClass::Wait => {
                         if let Some(number) = it.get(attr::WORK) {
