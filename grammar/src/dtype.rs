@@ -189,6 +189,11 @@ impl DType {
         common.or_else(short).or_else(own)
     }
 
+    /// Returns whether the type has a zero, at which sums start. Where it has none, a sum is not the sum of sums of parts.
+    pub const fn has_zero(self) -> bool {
+        !matches!(self, Self::E8M0)
+    }
+
     /// Returns the bits of the significand, including the hidden bit: every integer up to 2 to this power is
     /// representable. Returns `None` for types that are not real floating point.
     pub const fn significand_bits(self) -> Option<u32> {

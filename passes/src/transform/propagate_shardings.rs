@@ -63,6 +63,7 @@ use grammar::{
     DimMap, ResultDim,
     diagnostic::Diagnostic,
     dims_of_first_result,
+    dtype::DType,
     ir::{Attr, AxisKind, DeviceDim, Mesh, OpStmt, Operand, ParallelType, Program, Stmt, StmtId, TensorId},
     result_dims,
 };
@@ -360,7 +361,11 @@ impl Propagation<'_> {
         maps: &[Vec<DimMap>],
         goal: &Sharding,
     ) -> Option<Vec<DimPiece>> {
-        if !it.rule().is_matrix_product() || goal.dims.iter().any(|dim| dim.partial) {
+        let has_zero = |out| self.program.tensors[out].dtype.is_none_or(DType::has_zero);
+        if !it.rule().is_matrix_product()
+            || goal.dims.iter().any(|dim| dim.partial)
+            || !it.out_tensor().is_none_or(has_zero)
+        {
             return None;
         }
         let mut pieces = args.iter().zip(maps).take(2).filter_map(|(arg, maps)| {

@@ -150,8 +150,8 @@ impl Decomposer<'_> {
 
 /// Returns the device pieces of the contracted dimension over which a matmul's partial sums are computed, outermost first:
 /// those that both operands have, up to the first difference, or those of one operand if the other is replicated over them
-/// and the partial sums are less to send than that operand. Returns none if the meshes differ or the result counts
-/// partial sums already.
+/// and the partial sums are less to send than that operand. Returns none if the meshes differ, the result counts
+/// partial sums already, or its type has no zero.
 pub(super) fn contracted_device_pieces(
     program: &Program,
     args: &[TensorId],
@@ -163,6 +163,7 @@ pub(super) fn contracted_device_pieces(
     let [x, weight, ..] = from else { return Vec::new() };
     if maps.len() < 2
         || goal.dims.iter().any(|dim| dim.partial)
+        || program.tensors[out].dtype.is_some_and(|it| !it.has_zero())
         || [x, weight].iter().any(|operand| operand.mesh != goal.mesh)
     {
         return Vec::new();

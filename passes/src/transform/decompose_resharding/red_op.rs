@@ -85,7 +85,7 @@ pub(crate) fn collective_red_op(program: &Program, it: &OpStmt) -> Option<RedOp>
         None => true,
     };
     let (op, is_neutral) = match it.get(attr::OP)? {
-        ReductionOp::Add => (RedOp::Sum, neutral(&|it| it == 0.0)),
+        ReductionOp::Add => (RedOp::Sum, dtype.has_zero() && neutral(&|it| it == 0.0)),
         ReductionOp::Mul => (RedOp::Product, neutral(&|it| it == 1.0)),
         ReductionOp::Max => (RedOp::Max, neutral(&|it| it <= least)),
         ReductionOp::Min => (RedOp::Min, neutral(&|it| it >= greatest)),
