@@ -9,6 +9,7 @@ use crate::{
     diagnostic::Diagnostic,
     ir::{Expr, ExprId, P2P_PROTOCOL, PrefixOp, Program, SymbolId, is_integer_name, predefined_meaning},
     list_text,
+    scalars::{Scalars, Value},
     source::Source,
     span::Span,
 };
@@ -132,12 +133,7 @@ pub fn apply_bindings(program: &mut Program, bindings: &[Binding]) -> Result<(),
                 program.definitions.insert(symbol, value);
             }
         }
-        let stated_number =
-            |text: &str| text.trim_matches(['(', ')', ' ']).replace(' ', "").parse::<f64>().ok();
-        let is_count = |it: f64| it >= 1.0 && it.fract() == 0.0;
-        if name == "numberOfStreams"
-            && !(stated_number(text).is_none_or(is_count) && may_be_integer(program, value))
-        {
+        if !has_streams(program) {
             let message = "`numberOfStreams` must be a positive integer";
             let it = Diagnostic::new(Code::BadIndex, of_value, message, "expected 1, 2, …");
             return Err(Box::new((stated, it)));
@@ -157,6 +153,17 @@ pub fn apply_bindings(program: &mut Program, bindings: &[Binding]) -> Result<(),
         Diagnostic::new(Code::CircularDefinition, span, message, "the definitions are circular")
             .help("set one of them to a number"),
     )))
+}
+
+/// Returns false if the option `numberOfStreams` of a program is certainly no positive integer.
+pub(crate) fn has_streams(program: &Program) -> bool {
+    let Some(count) = program.options.get("numberOfStreams") else { return true };
+    may_be_integer(program, *count)
+        && match Scalars::new(program, 0).eval(*count) {
+            Ok(Value::Int(count)) => count > 0,
+            Ok(_) => false,
+            Err(_) => true,
+        }
 }
 
 /// Returns which of the first `count` scalars of a program can be bound.

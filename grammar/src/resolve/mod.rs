@@ -42,6 +42,7 @@ use undeclared::Undeclared;
 use crate::{
     arena::Id,
     ast,
+    bindings::has_streams,
     codes::Code,
     diagnostic::{Diagnostic, Fix, has_errors},
     fusion_dump::FusionLog,
@@ -357,6 +358,12 @@ impl<'s, 'd> Resolver<'s, 'd> {
         self.program.body = Some(body);
         let incomplete = self.remove_undeclared();
         self.sort_definitions();
+        if let Some(span) = self.option_spans.get("numberOfStreams")
+            && !has_streams(&self.program)
+        {
+            let message = "`numberOfStreams` must be a positive integer";
+            self.error(Code::BadIndex, *span, message, "expected 1, 2, …");
+        }
         self.infer_protocol();
         self.program.spans.stream_names = self.captured_streams.iter().map(|it| (*it).to_owned()).collect();
         let (stated, units) = self.attach_fusions(log.candidates(self.place.start));
