@@ -9,7 +9,7 @@ use crate::{
     diagnostic::Diagnostic,
     ir::{Expr, ExprId, P2P_PROTOCOL, PrefixOp, Program, SymbolId, is_integer_name, predefined_meaning},
     list_text,
-    scalars::{Scalars, Value},
+    scalars::{Scalars, Value, has_streams, may_be_integer},
     source::Source,
     span::Span,
 };
@@ -155,17 +155,6 @@ pub fn apply_bindings(program: &mut Program, bindings: &[Binding]) -> Result<(),
     )))
 }
 
-/// Returns false if the option `numberOfStreams` of a program is certainly no positive integer.
-pub(crate) fn has_streams(program: &Program) -> bool {
-    let Some(count) = program.options.get("numberOfStreams") else { return true };
-    may_be_integer(program, *count)
-        && match Scalars::new(program, 0).eval(*count) {
-            Ok(Value::Int(count)) => count > 0,
-            Ok(_) => false,
-            Err(_) => true,
-        }
-}
-
 /// Returns which of the first `count` scalars of a program can be bound.
 fn scalars_text(program: &Program, count: usize) -> String {
     let names = program.symbols.ids().take(count).map(|it| program.symbols[it].as_str());
@@ -176,17 +165,6 @@ fn scalars_text(program: &Program, count: usize) -> String {
         [] => "the program has no scalars to bind".to_owned(),
         [only] => format!("the only scalar of the program is {only}"),
         all => format!("the scalars of the program are {}", list_text(all.iter().copied(), 8, "and")),
-    }
-}
-
-/// Returns false for a truth value and a floating-point number, with or without a sign.
-fn may_be_integer(program: &Program, value: ExprId) -> bool {
-    match &program.exprs[value] {
-        Expr::Bool(_) | Expr::Float(..) => false,
-        Expr::Infix(op, ..) if op.is_boolean() => false,
-        Expr::Prefix(PrefixOp::Not, _) => false,
-        Expr::Prefix(PrefixOp::Neg, of) => may_be_integer(program, *of),
-        Expr::Int(_) | Expr::Symbol(_) | Expr::Prefix(..) | Expr::Infix(..) | Expr::Call(..) => true,
     }
 }
 

@@ -400,3 +400,25 @@ fn convert(to: DType, operand: Value) -> Option<Result<Value, ScalarError>> {
         (it @ Value::Int(_), false) | (it @ Value::Float(_), true) => it,
     }))
 }
+
+/// Returns false if the option `numberOfStreams` of a program is certainly no positive integer.
+pub(crate) fn has_streams(program: &Program) -> bool {
+    let Some(count) = program.options.get("numberOfStreams") else { return true };
+    may_be_integer(program, *count)
+        && match Scalars::new(program, 0).eval(*count) {
+            Ok(Value::Int(count)) => count > 0,
+            Ok(_) => false,
+            Err(_) => true,
+        }
+}
+
+/// Returns false for a truth value and a floating-point number, with or without a sign.
+pub(crate) fn may_be_integer(program: &Program, value: ExprId) -> bool {
+    match &program.exprs[value] {
+        Expr::Bool(_) | Expr::Float(..) => false,
+        Expr::Infix(op, ..) if op.is_boolean() => false,
+        Expr::Prefix(PrefixOp::Not, _) => false,
+        Expr::Prefix(PrefixOp::Neg, of) => may_be_integer(program, *of),
+        Expr::Int(_) | Expr::Symbol(_) | Expr::Prefix(..) | Expr::Infix(..) | Expr::Call(..) => true,
+    }
+}

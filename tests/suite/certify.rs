@@ -28,6 +28,7 @@ const REFUSED: &[(&str, Code, &str)] = &[
         Code::NotCertifiable,
         "the original reshards what depends on the rank",
     ),
+    ("tests/cases/lower/e8m0-sums.hir", Code::NotCertifiable, "numbers of 8 bits"),
 ];
 
 /// The number of random edits of each program.

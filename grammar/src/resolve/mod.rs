@@ -42,7 +42,6 @@ use undeclared::Undeclared;
 use crate::{
     arena::Id,
     ast,
-    bindings::has_streams,
     codes::Code,
     diagnostic::{Diagnostic, Fix, has_errors},
     fusion_dump::FusionLog,
@@ -54,6 +53,7 @@ use crate::{
     list_text,
     parse::{FaultyLines, parse_container},
     rules::state_permutations,
+    scalars::has_streams,
     span::Span,
     text::expr_text,
     words::P2pProtocol,

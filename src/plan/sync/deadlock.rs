@@ -4,11 +4,12 @@ use std::{borrow::Cow, collections::BTreeSet, fmt, sync::Arc};
 
 use grammar::{codes::Code, diagnostic::Diagnostic, ir::StmtId, span::Span};
 
-use super::{
-    blocked_wait::{BlockedWait, short_ranks, wait_lines},
-    symmetric_memory::SYMMETRIC_MEMORY,
-};
+use super::blocked_wait::{BlockedWait, short_ranks, wait_lines};
 use crate::{Plan, iteration_text};
+
+/// What a deadlock needs besides the default assumptions.
+pub(super) const SYMMETRIC_MEMORY: &str = "with `--storage=cuda-async`: the host waits for all streams of its GPU where it allocates or frees symmetric memory, as \
+     `cudaMalloc` and `cudaFree` do";
 
 /// A state in which no actor can continue although instructions remain. `Display` prints the full report.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,12 +3,8 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{Deadlock, World, explain::explain_with_hosts};
+use super::{Deadlock, World, deadlock::SYMMETRIC_MEMORY, explain::explain_with_hosts};
 use crate::{BufferNo, Communication, Inst, InstKind, Plan, PlanStream, StreamNo, WorkNo};
-
-/// What a deadlock needs besides the default assumptions.
-pub(super) const SYMMETRIC_MEMORY: &str = "with `--storage=cuda-async`: the host waits for all streams of its GPU where it allocates or frees symmetric memory, as \
-     `cudaMalloc` and `cudaFree` do";
 
 impl World {
     /// Returns the deadlock of hosts that wait where symmetric memory is allocated or freed, if there is one. The plans must not

@@ -63,7 +63,10 @@ const GRAMMAR: &[Layer] = &[
     // Modules that both read and print.
     ("dialect fix verify", BEFORE),
     ("source", &["alike", "diagnostic", "files", "ir", "read", "verify"]),
-    ("bindings", &["arena", "codes", "diagnostic", "invalid_option", "ir", "read", "source", "suggest"]),
+    (
+        "bindings",
+        &["arena", "codes", "diagnostic", "invalid_option", "ir", "read", "scalars", "source", "suggest"],
+    ),
     ("lib", ALL),
 ];
 
@@ -263,6 +266,7 @@ const SYNC: &[Layer] = &[
             "world",
         ],
     ),
+    ("symmetric_memory", &["deadlock", "explain", "waits", "world"]),
 ];
 
 const CHECK: &[Layer] = &[
