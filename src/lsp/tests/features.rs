@@ -226,7 +226,7 @@ fn hints(editor: &mut Editor) -> Result<Vec<String>, Fault> {
 #[test]
 fn hints_say_what_a_statement_does_not_state() -> Result<(), Fault> {
     let mut editor = Editor::open(PROGRAM)?;
-    assert_eq!(hints(&mut editor)?, ["7: Stream 1 · 6.0 µs", "8: ⟵ line 7: Allgather of T0 to T1"]);
+    assert_eq!(hints(&mut editor)?, ["7: Stream 1 · 6.1 µs", "8: ⟵ line 7: Allgather of T0 to T1"]);
     editor.close()
 }
 

@@ -30,8 +30,8 @@ pub(super) struct Times<'a> {
     pub crowded: FxHashSet<u32>,
     /// By item: its microseconds, if they are estimated, with what a kernel before it on another stream makes of them.
     lengths: Vec<f64>,
-    /// By rank: when the last communication ends.
-    met: Vec<f64>,
+    /// By rank: when communications end, in ascending order.
+    met: Vec<Vec<f64>>,
     /// By rank: when the last kernel ends, and its last node.
     compute_free: Vec<(f64, u32)>,
     /// By rank: when kernels began and ended, in this order, with the last node of each.
@@ -91,7 +91,7 @@ impl<'a> Times<'a> {
             causes: vec![None; count],
             crowded: FxHashSet::default(),
             lengths: items.iter().map(|it| it.duration.microseconds()).collect(),
-            met: vec![0.0; ranks],
+            met: vec![Vec::new(); ranks],
             compute_free: vec![(0.0, 0); ranks],
             kernels: vec![Vec::new(); ranks],
             latency,
@@ -145,10 +145,11 @@ impl<'a> Times<'a> {
             };
             let met = &mut self.met[item.inst_ref.rank];
             if node == item.first && item.skew > 0.0 {
-                self.lengths[number] -= (item.skew - (time - *met)).max(0.0).min(item.skew);
+                let last = met[..met.partition_point(|it| *it <= time)].last().copied().unwrap_or(0.0);
+                self.lengths[number] -= (item.skew - (time - last)).max(0.0);
             }
             if node == item.last && item.is_work && item.kind == SliceKind::Communication {
-                *met = time.max(*met);
+                met.insert(met.partition_point(|it| *it <= time), time);
             }
             self.times[node as usize] = Some(time);
             for next in std::mem::take(&mut self.followers[node as usize]) {
