@@ -7,9 +7,9 @@ use crate::{
     arena::Id,
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{Expr, ExprId, P2P_PROTOCOL, PrefixOp, Program, SymbolId, is_integer_name, predefined_meaning},
+    ir::{P2P_PROTOCOL, Program, SymbolId, is_integer_name, predefined_meaning},
     list_text,
-    scalars::{Scalars, Value, has_streams, may_be_integer},
+    scalars::{has_streams, may_be_integer},
     source::Source,
     span::Span,
 };
