@@ -124,14 +124,14 @@ pub fn entries(ranks: usize, quick: bool) -> Vec<Entry> {
         Entry::new(alternating_call(LEAST, CALLS, ranks), Meaning::Alternating(CALLS)),
         Entry::new(calls_in_turns([SMALL, LEAST], CALLS, ranks), Meaning::Switching(SMALL, CALLS)),
     ]);
-    for product in crowding().into_iter().take(if quick { 1 } else { usize::MAX }) {
+    let kept = if quick { 1 } else { usize::MAX };
+    for product in crowding().into_iter().take(kept) {
         for is_crowded in [false, true] {
             let program = products_with_weights(product, CROWDING_CALLS, is_crowded, ranks);
             let meaning = Meaning::Crowding { product, times: CROWDING_CALLS, is_crowded };
             all.push(Entry::new(program, meaning));
         }
     }
-    let kept = if quick { 1 } else { usize::MAX };
     for (table, calls) in tables(ranks) {
         for call in calls.into_iter().take(kept) {
             all.push(Entry::of_table(call, table, ranks));

@@ -13,7 +13,7 @@ use super::{
     fused::Reads,
     machine::Machine,
     misses::{CACHE_BYTES, Misses},
-    work::{Contention, Work, WorkKind, work_of},
+    work::{Contention, Work, WorkKind, accessed_bytes, work_of},
 };
 use crate::{Buffer, Communication, Computation, Inst, InstKind, Plan, Reshard, Shard, View};
 
@@ -34,13 +34,20 @@ const COMMUNICATION: f64 = 10.0;
 pub type FusedInsts = FxHashMap<u32, u32>;
 
 /// What an instruction takes.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(super) struct Cost {
     /// Microseconds, once nothing holds it up.
     pub microseconds: f64,
     /// How many of these a communication by kernels takes because ranks do not reach it at the same time. It is no longer than the time
     /// since the communication before, at which they met.
     pub skew: f64,
+    /// How many times longer a product takes behind one on another stream (`Machine::crowding`); 1 for everything else.
+    pub crowding: f64,
+}
+
+impl Cost {
+    /// The cost of an instruction that takes no time.
+    pub const NONE: Self = Self { microseconds: 0.0, skew: 0.0, crowding: 1.0 };
 }
 
 /// What an estimate knows about times.
@@ -69,34 +76,41 @@ impl CostModel<'_> {
         let misses = if machine.knows_memory() { Misses::of(plan) } else { Misses::default() };
         // Microseconds of kernels since the last communication.
         let mut computed = 0.0;
-        // By the extents of a product, and whether it reads from memory: to look a product up takes long.
-        let mut products: FxHashMap<(Vec<u64>, DType, bool), Option<f64>> = FxHashMap::default();
+        // The extents of a product, its type, and whether it reads from memory. To look its time and its crowding up takes long.
+        type Product = (Vec<u64>, DType, bool);
+        let mut products: FxHashMap<Product, (Option<f64>, f64)> = FxHashMap::default();
         let within = |work: &Work, is_cold: bool| {
             if is_cold { machine.microseconds_from_memory(work) } else { machine.microseconds(work) }
         };
-        let mut skews = vec![0.0; plan.code.len()];
+        let mut costs = vec![Cost::NONE; plan.code.len()];
         let mut duration = |at: usize| match work_of(plan, at) {
             _ if machine.is_nominal() => microseconds(plan, &plan.code[at]),
             Some(work) => {
                 let is_cold = misses.products.contains(&at);
+                let kind = &plan.code[at].kind;
                 let within = match work.kind {
                     WorkKind::Product(dtype) => {
                         let extents = work.extents.iter().map(|it| it.to_bits()).collect();
-                        let time = || Some(within(&work, is_cold)? * machine.slowdown(&work, self.load));
-                        *products.entry((extents, dtype, is_cold)).or_insert_with(time)
+                        let look_up = || {
+                            let time = within(&work, is_cold);
+                            let time = time.map(|it| it * machine.slowdown(&work, self.load));
+                            (time, machine.crowding(&work.extents))
+                        };
+                        let (time, crowding) =
+                            *products.entry((extents, dtype, is_cold)).or_insert_with(look_up);
+                        costs[at].crowding = crowding;
+                        time
                     }
                     WorkKind::Elementwise | WorkKind::Reduction | WorkKind::Copy => {
                         machine.microseconds_with_misses(&work, misses.part(&[at]))
                     }
                     _ => machine.microseconds(&work),
                 };
-                let within = within.map(|it| {
-                    (it + wider_microseconds(plan, &plan.code[at].kind))
-                        .max(least_microseconds(plan, &plan.code[at].kind))
-                });
+                let within = within
+                    .map(|it| (it + wider_microseconds(plan, kind)).max(least_microseconds(plan, kind)));
                 let between = machine.microseconds_between(&work, computed);
                 if matches!(work.contention(), Some(Contention::Kernel | Contention::Nccl)) {
-                    skews[at] = between;
+                    costs[at].skew = between;
                 }
                 let known = within.map(|it| it + between);
                 let time = known.unwrap_or_else(|| microseconds(plan, &plan.code[at]));
@@ -136,7 +150,8 @@ impl CostModel<'_> {
             });
             all[leader] = time.unwrap_or(longest).max(all[leader]);
         }
-        all.into_iter().zip(skews).map(|(microseconds, skew)| Cost { microseconds, skew }).collect()
+        costs.iter_mut().zip(all).for_each(|(cost, microseconds)| cost.microseconds = microseconds);
+        costs
     }
 
     /// Returns where times come from, in a sentence.
@@ -198,7 +213,7 @@ fn microseconds(plan: &Plan, inst: &Inst) -> f64 {
 fn least_microseconds(plan: &Plan, kind: &InstKind) -> f64 {
     const FLOPS: f64 = 989e6;
     const BYTES: f64 = 4.8e6;
-    let bytes = |view: &View| view.distinct_len() * plan.dtype_of(view).size();
+    let bytes = |view: &View| accessed_bytes(plan, view);
     match kind {
         InstKind::Gemm(it) if plan.dtype_of(&it.a).size() == 2 => {
             let moved =

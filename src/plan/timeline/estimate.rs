@@ -67,7 +67,7 @@ fn symmetry_of(world: &World, model: &CostModel<'_>) -> Option<Symmetry> {
     }
     let traits = |plan: &Plan, key: &mut Vec<u64>| {
         for (inst, cost) in model.durations(plan).into_iter().enumerate() {
-            key.extend([cost.microseconds, cost.skew].map(f64::to_bits));
+            key.extend([cost.microseconds, cost.skew, cost.crowding].map(f64::to_bits));
             let machine = model.machine;
             if let Some(work) = work_of(plan, inst).filter(|_| !machine.is_nominal()) {
                 key.push(machine.contention_factor(&work).to_bits());

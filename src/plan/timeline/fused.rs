@@ -2,7 +2,7 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::work::{Work, WorkKind};
+use super::work::{Work, WorkKind, accessed_bytes};
 use crate::{BufferNo, InstKind, Plan, ViewKey};
 
 /// The reads of the buffers of a plan. What peers read of a buffer that the rank reads itself is not known.
@@ -63,7 +63,7 @@ impl Reads {
                     !written.contains(&it.view.buffer)
                 };
                 if is_moved && known.insert((it.view.key(), it.is_write)) {
-                    bytes += it.view.distinct_len().saturating_mul(plan.dtype_of(it.view).size());
+                    bytes += accessed_bytes(plan, it.view);
                 }
             }
         }

@@ -11,7 +11,7 @@ use super::{
     work::{Contention, work_of},
 };
 use crate::{
-    InstKind, Plan,
+    Plan,
     sync::{
         InstRef, WorldState,
         happens_before::{HappensBeforeGraph, first_actors},
@@ -33,11 +33,8 @@ pub(super) struct Item {
     pub alone: f64,
     /// How many times longer the item and a kernel that computes take while both run; 1 if it is not known.
     pub contention: f64,
-    /// How many times longer a product takes while it also waits for multiprocessors that a kernel on another stream occupies; 1 for
-    /// other kernels.
-    pub crowding: f64,
-    /// How much of this time it takes because ranks do not reach it at the same time (`Cost::skew`).
-    pub skew: f64,
+    /// What the model says of it; nothing if its times are measured.
+    pub cost: Cost,
     /// What it needs of the links of GPUs.
     pub links: Vec<LinkUse>,
     /// Whether it takes longer because others use the same links.
@@ -93,15 +90,14 @@ pub(super) fn items_of(
         let plan = &plans[rank];
         let instruction = &plan.code[inst];
         let kind = if node.is_post { SliceKind::Wait } else { kind_of(plan, instruction) };
-        let mut skew = 0.0;
+        let mut cost = Cost::NONE;
         let duration = match &times {
             _ if node.is_post => Duration::Estimated(0.0),
             None => {
                 let of_rank = estimated
                     .entry(rank)
                     .or_insert_with(|| model.map(|it| it.durations(plan)).unwrap_or_default());
-                let cost = of_rank.get(inst).copied().unwrap_or_default();
-                skew = cost.skew;
+                cost = of_rank.get(inst).copied().unwrap_or(Cost::NONE);
                 Duration::Estimated(cost.microseconds)
             }
             Some(times) => {
@@ -110,11 +106,7 @@ pub(super) fn items_of(
             }
         };
         let is_work = !matches!(duration, Duration::Estimated(0.0)) && kind != SliceKind::Wait;
-        let machine = model.map(|it| it.machine).filter(|_| is_work);
-        let product = machine.filter(|_| matches!(instruction.kind, InstKind::Gemm(_)));
-        let product = product.and_then(|machine| Some((machine, work_of(plan, inst)?)));
-        let crowding = product.map_or(1.0, |(machine, work)| machine.crowding(&work.extents));
-        let machine = machine.filter(|_| kind == SliceKind::Communication);
+        let machine = model.map(|it| it.machine).filter(|_| is_work && kind == SliceKind::Communication);
         let links = machine
             .map(|it| link_uses(plan, inst, duration.microseconds(), it.link_bandwidth()))
             .unwrap_or_default();
@@ -139,8 +131,7 @@ pub(super) fn items_of(
             duration,
             alone: duration.microseconds(),
             contention,
-            crowding,
-            skew,
+            cost,
             links,
             shares_link: false,
             waits_for_kernel,

@@ -369,12 +369,9 @@ impl Machine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::timeline::table::tests::table;
     use crate::timeline::work::WorkKind;
     use grammar::words::CommunicationType;
-
-    fn table(points: &[(&[f64], f64)]) -> Table {
-        Table(points.iter().map(|it| Point { at: it.0.to_vec(), us: it.1, least: it.1 }).collect())
-    }
 
     #[test]
     fn a_communication_waits_longer_behind_longer_kernels() {

@@ -2,6 +2,7 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::work::accessed_bytes;
 use crate::{InstKind, Plan, View};
 
 /// Bytes of other data after which the cache of a GPU does not hold an operand any more: the cache of H100 and H200 has 50 MB, and
@@ -20,7 +21,7 @@ pub(super) struct Misses {
 
 impl Misses {
     pub fn of(plan: &Plan) -> Self {
-        let bytes = |view: &View| view.distinct_len().saturating_mul(plan.dtype_of(view).size());
+        let bytes = |view: &View| accessed_bytes(plan, view);
         let mut found = Self { bytes: vec![(0, 0); plan.code.len()], ..Self::default() };
         // By buffer: how much had been accessed after its last access.
         let mut last: FxHashMap<u32, usize> = FxHashMap::default();

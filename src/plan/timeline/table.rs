@@ -114,11 +114,12 @@ pub(super) fn interpolated<T>(points: &[T], at: f64, of: impl Fn(&T) -> [f64; 2]
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::timeline::work::WorkKind;
 
-    fn table(points: &[(&[f64], f64)]) -> Table {
+    /// Returns a table in which both times of a point are equal.
+    pub fn table(points: &[(&[f64], f64)]) -> Table {
         Table(points.iter().map(|it| Point { at: it.0.to_vec(), us: it.1, least: it.1 }).collect())
     }
 

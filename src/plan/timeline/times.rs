@@ -31,7 +31,7 @@ pub(super) struct Times<'a> {
     /// By item: its microseconds, if they are estimated, with what a kernel before it on another stream makes of them.
     lengths: Vec<f64>,
     /// By rank: when communications end, in ascending order.
-    met: Vec<Vec<f64>>,
+    communication_ends: Vec<Vec<f64>>,
     /// By rank: when the last kernel ends, and its last node.
     compute_free: Vec<(f64, u32)>,
     /// By rank: when kernels began and ended, in this order, with the last node of each.
@@ -91,7 +91,7 @@ impl<'a> Times<'a> {
             causes: vec![None; count],
             crowded: FxHashSet::default(),
             lengths: items.iter().map(|it| it.duration.microseconds()).collect(),
-            met: vec![Vec::new(); ranks],
+            communication_ends: vec![Vec::new(); ranks],
             compute_free: vec![(0.0, 0); ranks],
             kernels: vec![Vec::new(); ranks],
             latency,
@@ -124,7 +124,8 @@ impl<'a> Times<'a> {
                     }
                     let begin = time.max(*free);
                     // While it waits, it also runs on what the kernel before leaves.
-                    let microseconds = microseconds + (item.crowding - 1.0) * (begin - time).min(item.alone);
+                    let microseconds =
+                        microseconds + (item.cost.crowding - 1.0) * (begin - time).min(item.alone);
                     self.lengths[number] = microseconds;
                     (*free, *kernel) = (begin + microseconds, item.last);
                     self.kernels[item.inst_ref.rank].push((begin, *free, *kernel));
@@ -143,13 +144,13 @@ impl<'a> Times<'a> {
                 }
                 Duration::Estimated(_) | Duration::Measured(..) => time,
             };
-            let met = &mut self.met[item.inst_ref.rank];
-            if node == item.first && item.skew > 0.0 {
-                let last = met[..met.partition_point(|it| *it <= time)].last().copied().unwrap_or(0.0);
-                self.lengths[number] -= (item.skew - (time - last)).max(0.0);
+            let ends = &mut self.communication_ends[item.inst_ref.rank];
+            if node == item.first && item.cost.skew > 0.0 {
+                let last = ends[..ends.partition_point(|it| *it <= time)].last().copied().unwrap_or(0.0);
+                self.lengths[number] -= (item.cost.skew - (time - last)).max(0.0);
             }
             if node == item.last && item.is_work && item.kind == SliceKind::Communication {
-                met.insert(met.partition_point(|it| *it <= time), time);
+                ends.insert(ends.partition_point(|it| *it <= time), time);
             }
             self.times[node as usize] = Some(time);
             for next in std::mem::take(&mut self.followers[node as usize]) {

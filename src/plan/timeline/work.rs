@@ -175,6 +175,6 @@ fn all_bytes(plan: &Plan, accesses: &[Access<'_>]) -> usize {
 }
 
 /// Returns the bytes of memory that a kernel accesses: a broadcast dimension is read once.
-fn accessed_bytes(plan: &Plan, view: &View) -> usize {
+pub(super) fn accessed_bytes(plan: &Plan, view: &View) -> usize {
     view.distinct_len().saturating_mul(plan.dtype_of(view).size())
 }
