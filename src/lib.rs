@@ -80,9 +80,9 @@ pub fn install_backend() {
 /// Reads and verifies all containers of a text. Warnings are not returned; [`Source::programs`] returns them.
 ///
 /// ```
-/// let source = hir::source("broken.hir", "%HostIrContainer { () -> () :\n  T1 = Set( T0 )\n} // %HostIrContainer\n");
+/// let source = hir::source("broken.hir", "%HostIrContainer { () -> () :\n  T1_g_float[iS1{4}] = Set( T0_g_float[iS0{4}] )\n} // %HostIrContainer\n");
 /// let faults = hir::read(&source).err().unwrap_or_default();
-/// assert!(faults[0].message.contains("T0"), "{}", faults[0].message);
+/// assert_eq!(faults[0].message, "nothing allocates or defines `T0`");
 /// ```
 ///
 /// # Errors
