@@ -405,8 +405,8 @@ table! {
     /// Gradient of scaled dot-product attention.
     SdpaBwd = OpDef { format: AsmFormat::Call, outs: &[operand("out", OperandKind::Tensor, AccessMode::Write, Arity::Many)],
         args: &[operand("in", OperandKind::Value, AccessMode::Read, Arity::Many)],
-        attrs: &[opt_read(LOGSUM_EXP), opt(DROPOUT_P), opt(IS_CAUSAL), opt_read(PHILOX_SEED),
-            opt_read(PHILOX_OFFSET), opt(SCALE)], ..call("sdpa_bwd", TypeRule::SdpaBwd) };
+        attrs: &[opt_read(LOGSUM_EXP), opt_read(BIAS), opt_read(MASK), opt(DROPOUT_P), opt(IS_CAUSAL),
+            opt_read(PHILOX_SEED), opt_read(PHILOX_OFFSET), opt(SCALE)], ..call("sdpa_bwd", TypeRule::SdpaBwd) };
     /// One matrix product per group.
     GroupedMma = OpDef { format: AsmFormat::Call, outs: &[operand("out", OperandKind::Tensor, AccessMode::Write, Arity::Many)],
         args: &[],

@@ -21,11 +21,14 @@ use super::{
     scalar::Value,
 };
 
+mod causal_mask;
 mod composition;
+mod gradient;
 
 pub use composition::AttentionComposition;
+pub(super) use gradient::AttentionGradient;
 
-/// The optional operands and attributes of `sdpa`, which both planners read in the same way.
+/// The optional operands and attributes of `sdpa` and `sdpa_bwd`, which both planners read in the same way.
 pub struct AttentionOptions {
     /// The position of the bias in `OpStmt::tensor_operands`.
     pub bias: Option<usize>,
@@ -53,8 +56,14 @@ impl AttentionOptions {
         value: impl Fn(grammar::ir::ExprId) -> std::result::Result<Value, E>,
         refuse: impl Fn(&str) -> E,
     ) -> std::result::Result<Self, E> {
-        if Program::tensors_of(&stmt.args).count() != 3 {
-            return Err(refuse("it needs a query, keys and values"));
+        let (count, needs) = match stmt.op {
+            Op::SdpaBwd => {
+                (5, "it needs the gradient of the result, the query, the keys, the values and the result")
+            }
+            _ => (3, "it needs a query, keys and values"),
+        };
+        if Program::tensors_of(&stmt.args).count() != count {
+            return Err(refuse(needs));
         }
         let number = |key| stmt.get(key).map(|it| value(it).map(Value::real)).transpose();
         let dropout = number(attr::DROPOUT_P)?.unwrap_or(0.0);
@@ -63,7 +72,7 @@ impl AttentionOptions {
         }
         let args = stmt.tensor_operands();
         let is_bool = |it: TensorId| program.tensors[it].dtype == Some(DType::Bool);
-        let position = |it: TensorId| args.iter().skip(3).position(|arg| *arg == it).map(|at| at + 3);
+        let position = |it: TensorId| args.iter().skip(count).position(|arg| *arg == it).map(|at| at + count);
         // As in PyTorch, a mask of numbers is added to the scores.
         let (mask, added) = match stmt.get(attr::MASK) {
             Some(it) if is_bool(it) => (position(it), None),

@@ -61,6 +61,12 @@ impl InstBuilder {
         self.code.push(InstKind::Gemm(Box::new(it)));
     }
 
+    /// Adds a product to the elements of `sum`.
+    pub(super) fn add_gemm(&mut self, a: &View, b: &View, sum: &View) {
+        let it = Gemm { a: a.clone(), b: b.clone(), bias: Some(sum.clone()), out: sum.clone() };
+        self.code.push(InstKind::Gemm(Box::new(it)));
+    }
+
     /// Reduces along axes, ascending.
     pub(super) fn reduce(&mut self, op: ReduceOp, init: Number, input: &View, axes: &[usize], out: &View) {
         let it = Reduce { op, init, input: input.clone(), axes: axes.to_vec(), out: out.clone() };

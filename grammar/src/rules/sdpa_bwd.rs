@@ -16,13 +16,18 @@ impl Rule for SdpaBwd {
         let rows = operand.result_extents.len().saturating_sub(2);
         let count = operand.operand_extents.len();
         let groups = shared_heads(operand, [1, 2]);
+        // A bias or mask `[…, l, s]` has the dimensions of the scores, aligned at the end.
+        let tensor = operand.stmt.tensor_operands().get(operand.position).copied();
+        let is_score =
+            [attr::BIAS, attr::MASK].iter().any(|it| tensor.is_some() && operand.stmt.get(*it) == tensor);
+        let skipped = if is_score { (rows + 2).saturating_sub(count) } else { 0 };
         // The state of random numbers has fewer dimensions.
-        let is_batch = |at: usize| at < rows && rows < count;
-        let dim = |at| match groups {
-            _ if !is_batch(at) => DimMap::RequiresWhole,
+        let is_batch = |to: usize| to < rows && rows < count + skipped;
+        let dim = |at| match (at + skipped, groups) {
+            (to, _) if !is_batch(to) => DimMap::RequiresWhole,
             // The gradients of one head of keys and values depend on all heads of the query.
-            Some(1) if at + 1 == rows => DimMap::RequiresWhole,
-            _ => batch_dim(at, rows, groups),
+            (to, Some(1)) if to + 1 == rows => DimMap::RequiresWhole,
+            (to, _) => batch_dim(to, rows, groups),
         };
         Some(OperandMap::Dims((0..count).map(dim).collect()))
     }

@@ -18,6 +18,7 @@
 
 use grammar::{dtype::DType, ops::Op};
 
+use super::causal_mask::CausalMask;
 use crate::{
     Arg, Attention, Buffer, BufferNo, InstKind, Number, ReduceOp, View,
     inst_builder::{InstBuilder, view},
@@ -36,22 +37,11 @@ pub struct AttentionComposition {
 impl Attention {
     /// Splits the rows of the query into parts with at most `max_scores` scores each, or with one row.
     pub fn parts(&self, max_scores: usize) -> Vec<Self> {
-        let mut parts = vec![self.clone()];
-        let shape = self.score_shape();
-        for (dim, extent) in shape[..shape.len() - 1].iter().enumerate() {
-            let inner = shape[dim + 1..].iter().fold(1, |all: usize, it| all.saturating_mul(*it));
-            let step = (max_scores / inner.max(1)).clamp(1, (*extent).max(1));
-            let ranges = || (0..*extent).step_by(step).map(|start| (start, step.min(extent - start)));
-            parts = parts.iter().flat_map(|it| ranges().map(|range| it.narrow(dim, range))).collect();
-            if inner <= max_scores {
-                break;
-            }
-        }
-        parts
+        in_parts(self, &self.score_shape(), max_scores, Self::narrow)
     }
 
     /// Returns a range, its start and length, of the rows or of a dimension of the batch.
-    fn narrow(&self, dim: usize, (start, count): (usize, usize)) -> Self {
+    pub(super) fn narrow(&self, dim: usize, (start, count): (usize, usize)) -> Self {
         let part = |it: &View| it.narrow(dim, start, count);
         let is_row = dim == self.query.shape.len() - 2;
         let of_batch = |it: &View| if is_row { it.clone() } else { part(it) };
@@ -77,38 +67,35 @@ impl Attention {
         first_buffer: BufferNo,
         max_scores: usize,
     ) -> AttentionComposition {
-        let mut builder = Builder { base: InstBuilder::new(0, first_buffer), causal_mask: None };
+        let mut code = InstBuilder::new(0, first_buffer);
         let parts = self.parts(max_scores);
         let shape = parts.first().map_or_else(|| vec![0, 0], Self::score_shape);
         let (all, all_rows) = (shape.iter().product(), shape[..shape.len() - 1].iter().product());
         let computed = if dtype == DType::Double { DType::Double } else { DType::Float };
         let temporaries = Temporaries {
-            scores: builder.base.buffer("scores", computed, all),
-            weights: builder.base.buffer("weights", dtype, all),
-            largest: builder.base.buffer("row maxima", computed, all_rows),
-            sums: builder.base.buffer("row sums", computed, all_rows),
-            has_keys: builder.base.buffer("rows with keys", DType::Bool, all_rows),
+            scores: code.buffer("scores", computed, all),
+            weights: code.buffer("weights", dtype, all),
+            largest: code.buffer("row maxima", computed, all_rows),
+            sums: code.buffer("row sums", computed, all_rows),
+            has_keys: code.buffer("rows with keys", DType::Bool, all_rows),
         };
-        if let (true, [.., rows, keys]) = (self.is_causal, &shape[..]) {
-            let last = parts.last().map_or(0, |it| it.first_row + it.score_shape()[shape.len() - 2]);
-            builder.causal_mask = Some(builder.causal_mask_buffers(last, *rows, *keys));
-        }
+        let mut causal_mask = CausalMask::of_parts(&mut code, &parts);
         for part in &parts {
-            part.append_to(&mut builder, &temporaries);
+            part.append_to(&mut code, causal_mask.as_mut(), &temporaries);
         }
         let shape = parts.last().map_or(shape, Self::score_shape);
         let weights = View::contiguous(temporaries.weights, shape);
-        AttentionComposition { code: builder.base.code, buffers: builder.base.buffers, weights }
+        AttentionComposition { code: code.code, buffers: code.buffers, weights }
     }
 
     /// Returns the shape `[b…, l, s]` of the scores.
-    fn score_shape(&self) -> Vec<usize> {
+    pub(super) fn score_shape(&self) -> Vec<usize> {
         let rows = &self.query.shape[..self.query.shape.len() - 1];
         [rows, &[self.value.shape[rows.len() - 1]]].concat()
     }
 
     /// Appends the instructions of one part of the rows.
-    fn append_to(&self, code: &mut Builder, buffers: &Temporaries) {
+    fn append_to(&self, code: &mut InstBuilder, causal_mask: Option<&mut CausalMask>, buffers: &Temporaries) {
         let dims = self.query.shape.len();
         let row_shape = &self.query.shape[..dims - 1];
         let score_shape = self.score_shape();
@@ -125,32 +112,32 @@ impl Attention {
         };
         let mut transposed: Vec<usize> = (0..dims).collect();
         transposed.swap(dims - 2, dims - 1);
-        code.base.gemm(&self.query, &self.key.permute(&transposed), &scores);
-        code.base.map(Op::Mul, [view(&scores), Arg::Number(Number::Float(self.scale))], &scores);
+        code.gemm(&self.query, &self.key.permute(&transposed), &scores);
+        code.map(Op::Mul, [view(&scores), Arg::Number(Number::Float(self.scale))], &scores);
         if let Some(bias) = &self.bias {
-            code.base.map(Op::Add, [view(&scores), view(bias)], &scores);
+            code.map(Op::Add, [view(&scores), view(bias)], &scores);
         }
         let lowest = Number::Float(f64::NEG_INFINITY);
-        let causal_mask = code.causal_mask(self).and_then(|it| it.broadcast(&score_shape));
+        let causal_mask = causal_mask.and_then(|it| it.of(code, self).broadcast(&score_shape));
         for mask in self.mask.iter().chain(&causal_mask) {
-            code.base.map(Op::Where, [view(mask), view(&scores), Arg::Number(lowest)], &scores);
+            code.map(Op::Where, [view(mask), view(&scores), Arg::Number(lowest)], &scores);
         }
-        code.base.reduce_rows(ReduceOp::Max, lowest, &scores, &largest);
+        code.reduce_rows(ReduceOp::Max, lowest, &scores, &largest);
         let zero = Arg::Number(Number::Float(0.0));
-        code.base.map(Op::Ne, [view(&largest), Arg::Number(lowest)], &has_keys);
-        code.base.map(Op::Where, [view(&has_keys), view(&largest), zero], &largest);
-        code.base.map(Op::Sub, [view(&scores), Arg::View(repeated(&largest))], &scores);
-        code.base.map(Op::Exp, [view(&scores)], &scores);
-        code.base.reduce_rows(ReduceOp::Sum, Number::Int(0), &scores, &sums);
-        code.base.map(Op::Max, [view(&sums), Arg::Number(Number::Float(1.0))], &sums);
-        code.base.map(Op::Div, [view(&scores), Arg::View(repeated(&sums))], &weights);
+        code.map(Op::Ne, [view(&largest), Arg::Number(lowest)], &has_keys);
+        code.map(Op::Where, [view(&has_keys), view(&largest), zero], &largest);
+        code.map(Op::Sub, [view(&scores), Arg::View(repeated(&largest))], &scores);
+        code.map(Op::Exp, [view(&scores)], &scores);
+        code.reduce_rows(ReduceOp::Sum, Number::Int(0), &scores, &sums);
+        code.map(Op::Max, [view(&sums), Arg::Number(Number::Float(1.0))], &sums);
+        code.map(Op::Div, [view(&scores), Arg::View(repeated(&sums))], &weights);
         if let Some(keep) = &self.keep {
-            code.base.map(Op::Mul, [view(&weights), view(keep)], &weights);
+            code.map(Op::Mul, [view(&weights), view(keep)], &weights);
         }
-        code.base.gemm(&weights, &self.value, &self.out);
+        code.gemm(&weights, &self.value, &self.out);
         if let Some(it) = &self.logsumexp {
-            code.base.map(Op::Log, [view(&sums)], &sums);
-            code.base.map(Op::Add, [view(&largest), view(&sums)], it);
+            code.map(Op::Log, [view(&sums)], &sums);
+            code.map(Op::Add, [view(&largest), view(&sums)], it);
         }
     }
 }
@@ -164,48 +151,28 @@ struct Temporaries {
     has_keys: BufferNo,
 }
 
-/// The buffers of the causal mask.
-struct CausalMask {
-    /// The numbers from 0 to the largest index of a row or a key.
-    indices: View,
-    /// The booleans.
-    mask: BufferNo,
-    /// The first row of the current mask, and its shape.
-    current: Option<(usize, Vec<usize>)>,
-}
-
-/// The instructions and temporary buffers so far, and the causal mask.
-struct Builder {
-    base: InstBuilder,
-    causal_mask: Option<CausalMask>,
-}
-
-impl Builder {
-    /// Adds the buffers of causal masks of up to `rows` × `keys` booleans, for rows before `end`.
-    fn causal_mask_buffers(&mut self, end: usize, rows: usize, keys: usize) -> CausalMask {
-        let longest = end.max(keys);
-        let indices = self.base.temporary("indices", DType::Int32, vec![longest]);
-        let mask = self.base.buffer("causal mask", DType::Bool, rows * keys);
-        self.base.iota(&indices, 0, 1);
-        CausalMask { indices, mask, current: None }
-    }
-
-    /// Returns the causal mask of a part: whether the index of the key is at most that of the row.
-    fn causal_mask(&mut self, part: &Attention) -> Option<View> {
-        let mut causal_mask = self.causal_mask.take()?;
-        let shape = part.score_shape();
-        let shape = shape[shape.len() - 2..].to_vec();
-        let mask = View::contiguous(causal_mask.mask, shape.clone());
-        let wanted = Some((part.first_row, shape.clone()));
-        if causal_mask.current != wanted {
-            let repeated = |offset, strides: [usize; 2]| {
-                let shape = shape.clone();
-                Arg::View(View { offset, shape, strides: strides.to_vec(), ..causal_mask.indices.clone() })
-            };
-            self.base.map(Op::Ge, [repeated(part.first_row, [1, 0]), repeated(0, [0, 1])], &mask);
-            causal_mask.current = wanted;
+/// Splits the leading dimensions of `shape` so that each part has at most `most` elements, or one of each leading dimension. `narrow` returns
+/// a range, its start and length, of a dimension of a part.
+pub(super) fn in_parts<P: Clone>(
+    whole: &P,
+    shape: &[usize],
+    most: usize,
+    narrow: impl Fn(&P, usize, (usize, usize)) -> P,
+) -> Vec<P> {
+    let mut parts = vec![whole.clone()];
+    for (dim, extent) in shape[..shape.len() - 1].iter().enumerate() {
+        let inner = shape[dim + 1..].iter().fold(1, |all: usize, it| all.saturating_mul(*it));
+        let step = (most / inner.max(1)).clamp(1, (*extent).max(1));
+        parts =
+            parts.iter().flat_map(|it| ranges(*extent, step).map(|range| narrow(it, dim, range))).collect();
+        if inner <= most {
+            break;
         }
-        self.causal_mask = Some(causal_mask);
-        Some(mask)
     }
+    parts
+}
+
+/// Returns the ranges, starts and lengths, of at most `step` elements each.
+pub(super) fn ranges(extent: usize, step: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..extent).step_by(step).map(move |start| (start, step.min(extent - start)))
 }

@@ -1,0 +1,255 @@
+//! The instructions of the gradients of an attention.
+//!
+//! ```text
+//! weights = exp(scale · q · kᵀ + bias - logsumexp), where the mask is true, else 0
+//! dots    = sums of the rows of do · out         ds = weights · (do · vᵀ - dots)
+//! dq      = scale · ds · k                       dk = scale · dsᵀ · q
+//! dv      = weightsᵀ · do
+//! ```
+//!
+//! With a dropout, the weights in `dv`, and `do · vᵀ`, are multiplied with its numbers. If consecutive heads of the query share keys and
+//! values, `dk` and `dv` are the sums over these heads: in their products, the rows of these heads are one after the other.
+//!
+//! The scores are of binary32, or of binary64 for such operands (Dao et al., "FlashAttention", 2022, appendix B.4); what is multiplied is
+//! rounded to the type of the operands. The scores are computed in parts, so that those of a long sequence fit in memory. A part of the rows
+//! of a causal attention has the keys that its last row sees.
+
+use grammar::{dtype::DType, ops::Op};
+
+use super::{
+    causal_mask::CausalMask,
+    composition::{in_parts, ranges},
+};
+use crate::{
+    Arg, Attention, Number, ReduceOp, View,
+    inst_builder::{InstBuilder, float, view},
+};
+
+/// The largest number of scores in memory, unless those of one row of heads that share keys are more: 1 GB with all that is computed of them.
+const MAX_SCORES: usize = 1 << 26;
+/// The largest number of rows of a part of a causal attention. Fewer rows have fewer keys that no row sees, and smaller products.
+const CAUSAL_ROWS: usize = 1 << 9;
+
+/// Gradients of an attention, or of a part of its batch and rows.
+#[derive(Clone)]
+pub(crate) struct AttentionGradient {
+    /// The attention. Its result and `logsumexp` are operands.
+    pub attention: Attention,
+    /// The gradient of the result: `[b…, l, e]`.
+    pub result: View,
+    /// The gradient of the query: `[b…, l, k]`.
+    pub query: View,
+    /// The gradient of the keys: `[b…, s, k]`, without the last dimension of the batch if its heads share keys.
+    pub key: View,
+    /// The gradient of the values: `[b…, s, e]`, likewise.
+    pub value: View,
+    /// Whether the heads of the last dimension of the batch share keys and values.
+    pub shares_keys: bool,
+}
+
+/// The temporary buffers of all parts.
+struct Temporaries {
+    /// The scores, then the weights.
+    scores: View,
+    /// The gradients of the weights, then those of the scores.
+    score_gradients: View,
+    rounded_weights: View,
+    rounded_gradients: View,
+    /// The product of the result and its gradient, and the sums of its rows.
+    products: View,
+    dots: View,
+    /// The query and the gradient of the result, with the rows of heads that share keys one after the other.
+    rows: Option<[View; 2]>,
+    causal_mask: Option<CausalMask>,
+}
+
+impl AttentionGradient {
+    /// Appends the instructions. `dtype` is the type of the operands.
+    pub fn append_to(&self, dtype: DType, code: &mut InstBuilder) {
+        let shape = self.attention.score_shape();
+        let [batch @ .., rows, keys] = &shape[..] else { return };
+        let (batch, heads) = match batch {
+            [batch @ .., heads] if self.shares_keys => (batch, *heads),
+            _ => (batch, 1),
+        };
+        let most = (MAX_SCORES / (heads * keys).max(1)).min(if self.attention.is_causal {
+            CAUSAL_ROWS
+        } else {
+            *rows
+        });
+        let step = most.clamp(1, (*rows).max(1));
+        let batches = in_parts(self, &[batch, &[heads * step * keys]].concat(), MAX_SCORES, Self::of_batch);
+        let Some(first) = batches.first() else { return };
+        let wide = if dtype == DType::Double { DType::Double } else { DType::Float };
+        let parts: Vec<Self> = ranges(*rows, step).map(|range| first.of_rows(range)).collect();
+        let mut temporaries = Temporaries::of(&parts, [dtype, wide], code);
+        let sums = (parts.len() > 1).then(|| {
+            [&first.key, &first.value].map(|it| code.temporary("sums of gradients", wide, it.shape.clone()))
+        });
+        for batch in &batches {
+            let sums = sums.as_ref().map(|all| {
+                [(&all[0], &batch.key), (&all[1], &batch.value)].map(|(sum, it)| first_part(sum, &it.shape))
+            });
+            sums.iter().flatten().for_each(|it| code.fill(it, Number::Float(0.0)));
+            for range in ranges(*rows, step) {
+                batch.of_rows(range).part(code, &mut temporaries, sums.as_ref());
+            }
+            if let Some([key, value]) = sums {
+                code.copy(&key, &batch.key);
+                code.copy(&value, &batch.value);
+            }
+        }
+    }
+
+    /// Returns a range of a dimension of the batch.
+    fn of_batch(&self, dim: usize, (start, count): (usize, usize)) -> Self {
+        let part = |it: &View| it.narrow(dim, start, count);
+        Self {
+            attention: self.attention.narrow(dim, (start, count)),
+            result: part(&self.result),
+            query: part(&self.query),
+            key: part(&self.key),
+            value: part(&self.value),
+            shares_keys: self.shares_keys,
+        }
+    }
+
+    /// Returns a range of the rows, with the keys that they see.
+    fn of_rows(&self, (start, count): (usize, usize)) -> Self {
+        let rows = self.query.shape.len() - 2;
+        let part = |it: &View| it.narrow(rows, start, count);
+        let mut attention = self.attention.narrow(rows, (start, count));
+        let all = self.attention.value.shape[rows];
+        let keys = if attention.is_causal { all.min(attention.first_row + count) } else { all };
+        let seen = |it: &mut View, dim: usize| *it = it.narrow(dim, 0, keys);
+        seen(&mut attention.key, rows);
+        seen(&mut attention.value, rows);
+        [&mut attention.bias, &mut attention.mask, &mut attention.keep]
+            .into_iter()
+            .flatten()
+            .for_each(|it| seen(it, rows + 1));
+        Self { attention, result: part(&self.result), query: part(&self.query), ..self.clone() }
+    }
+
+    /// Appends the instructions of a part. `sums` are the gradients of all keys and values, to which those of the part are added; without
+    /// them, the part is all there is.
+    fn part(&self, code: &mut InstBuilder, buffers: &mut Temporaries, sums: Option<&[View; 2]>) {
+        let Attention { query, key, value, out, scale, .. } = &self.attention;
+        let score_shape = self.attention.score_shape();
+        let rows = &score_shape[..score_shape.len() - 1];
+        let of = |it: &View| first_part(it, &score_shape);
+        let [scores, gradients] = [&buffers.scores, &buffers.score_gradients].map(of);
+        let [weights, rounded] = [&buffers.rounded_weights, &buffers.rounded_gradients].map(of);
+        let (products, dots) = (first_part(&buffers.products, &out.shape), first_part(&buffers.dots, rows));
+        // A row's value, repeated for each of its scores.
+        let repeated = |it: &View| {
+            Arg::View(View {
+                shape: score_shape.clone(),
+                strides: [&it.strides[..], &[0]].concat(),
+                ..it.clone()
+            })
+        };
+        code.map(Op::Mul, [view(&self.result), view(out)], &products);
+        code.reduce_rows(ReduceOp::Sum, Number::Float(0.0), &products, &dots);
+        code.gemm(query, &transposed(key), &scores);
+        code.gemm(&self.result, &transposed(value), &gradients);
+        let causal_mask =
+            buffers.causal_mask.as_mut().and_then(|it| it.of(code, &self.attention).broadcast(&score_shape));
+        code.map(Op::Mul, [view(&scores), float(*scale)], &scores);
+        if let Some(bias) = &self.attention.bias {
+            code.map(Op::Add, [view(&scores), view(bias)], &scores);
+        }
+        if let Some(logsumexp) = &self.attention.logsumexp {
+            code.map(Op::Sub, [view(&scores), repeated(logsumexp)], &scores);
+        }
+        code.map(Op::Exp, [view(&scores)], &scores);
+        for mask in self.attention.mask.iter().chain(&causal_mask) {
+            code.map(Op::Where, [view(mask), view(&scores), float(0.0)], &scores);
+        }
+        match &self.attention.keep {
+            Some(keep) => {
+                code.map(Op::Mul, [view(&scores), view(keep)], &weights);
+                code.map(Op::Mul, [view(&gradients), view(keep)], &gradients);
+            }
+            None => code.copy(&scores, &weights),
+        }
+        code.map(Op::Sub, [view(&gradients), repeated(&dots)], &gradients);
+        code.map(Op::Mul, [view(&gradients), view(&scores)], &gradients);
+        code.map(Op::Mul, [view(&gradients), float(*scale)], &gradients);
+        code.copy(&gradients, &rounded);
+        code.gemm(&rounded, key, &self.query);
+        let (query_rows, result_rows) = match &buffers.rows {
+            Some(whole) => {
+                let [a, b] = [(&whole[0], query), (&whole[1], &self.result)].map(|(whole, it)| {
+                    let whole = first_part(whole, &it.shape);
+                    code.copy(it, &whole);
+                    self.joined(&whole)
+                });
+                (a, b)
+            }
+            None => (query.clone(), self.result.clone()),
+        };
+        let [weights, rounded] = [&weights, &rounded].map(|it| transposed(&self.joined(it)));
+        match sums {
+            Some([key_sum, value_sum]) => {
+                let keys = self.attention.value.shape[self.query.shape.len() - 2];
+                let seen = |it: &View| it.narrow(it.shape.len() - 2, 0, keys);
+                code.add_gemm(&weights, &result_rows, &seen(value_sum));
+                code.add_gemm(&rounded, &query_rows, &seen(key_sum));
+            }
+            None => {
+                code.gemm(&weights, &result_rows, &self.value);
+                code.gemm(&rounded, &query_rows, &self.key);
+            }
+        }
+    }
+
+    /// Returns the rows of the heads that share keys and values, one after the other. `it` is contiguous.
+    fn joined(&self, it: &View) -> View {
+        match &it.shape[..] {
+            [batch @ .., heads, rows, last] if self.shares_keys => View {
+                offset: it.offset,
+                ..View::contiguous(it.buffer, [batch, &[heads * rows, *last]].concat())
+            },
+            _ => it.clone(),
+        }
+    }
+}
+
+impl Temporaries {
+    /// Adds the buffers of parts of the rows. `narrow` and `wide` are the types of operands and of scores.
+    fn of(parts: &[AttentionGradient], [narrow, wide]: [DType; 2], code: &mut InstBuilder) -> Self {
+        let largest = |shape: &dyn Fn(&AttentionGradient) -> Vec<usize>| {
+            vec![parts.iter().map(|it| shape(it).iter().product()).max().unwrap_or(0)]
+        };
+        let scores = largest(&|it| it.attention.score_shape());
+        let [query, out] = [largest(&|it| it.query.shape.clone()), largest(&|it| it.result.shape.clone())];
+        let dots = largest(&|it| it.attention.query.shape[..it.query.shape.len() - 1].to_vec());
+        let shares_keys = parts.first().is_some_and(|it| it.shares_keys);
+        let attentions: Vec<Attention> = parts.iter().map(|it| it.attention.clone()).collect();
+        let mut of = |name, dtype, shape: &Vec<usize>| code.temporary(name, dtype, shape.clone());
+        Self {
+            scores: of("weights", wide, &scores),
+            score_gradients: of("gradients of scores", wide, &scores),
+            rounded_weights: of("rounded weights", narrow, &scores),
+            rounded_gradients: of("rounded gradients", narrow, &scores),
+            products: of("products", wide, &out),
+            dots: of("dots", wide, &dots),
+            rows: shares_keys.then(|| [&query, &out].map(|it| of("rows of heads", narrow, it))),
+            causal_mask: CausalMask::of_parts(code, &attentions),
+        }
+    }
+}
+
+/// Returns the first elements of a buffer.
+fn first_part(buffer: &View, shape: &[usize]) -> View {
+    View::contiguous(buffer.buffer, shape.to_vec())
+}
+
+/// Returns the last two dimensions in the other order.
+fn transposed(it: &View) -> View {
+    let mut order: Vec<usize> = (0..it.shape.len()).collect();
+    let last = order.len() - 1;
+    order.swap(last - 1, last);
+    it.permute(&order)
+}
