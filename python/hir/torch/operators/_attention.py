@@ -55,7 +55,7 @@ def all_results(call: Call, out: Value, sums: Value) -> tuple[Any, ...]:
     return (out, kept, *rest)
 
 
-@operator("aten._scaled_dot_product_flash_attention_backward.default", counterpart="`matmul`, `exp`, `reduction` and products")
+@operator("aten._scaled_dot_product_flash_attention_backward.default", counterpart="`sdpa_bwd`")
 def flash_attention_backward(
     call: Call,
     grad: Value,
@@ -76,7 +76,7 @@ def flash_attention_backward(
     return attention_backward(call, grad, q, k, v, out, sums, dropout_p, is_causal, scale=scale)
 
 
-@operator("aten._scaled_dot_product_cudnn_attention_backward.default", counterpart="`matmul`, `exp`, `reduction` and products")
+@operator("aten._scaled_dot_product_cudnn_attention_backward.default", counterpart="`sdpa_bwd`")
 def cudnn_attention_backward(
     call: Call,
     grad: Value,
@@ -101,7 +101,7 @@ def cudnn_attention_backward(
     return attention_backward(call, grad, q, k, v, out, sums, dropout_p, is_causal, attn_mask=mask, scale=scale)
 
 
-@operator("aten._scaled_dot_product_efficient_attention_backward.default", counterpart="`matmul`, `exp`, `reduction` and products")
+@operator("aten._scaled_dot_product_efficient_attention_backward.default", counterpart="`sdpa_bwd`")
 def efficient_attention_backward(
     call: Call,
     grad: Value,
