@@ -22,7 +22,8 @@ def test_gradients_are_those_of_pytorch(emulator):
         command, env={**os.environ, **names, **options}, capture_output=True, text=True, timeout=400, check=False
     )
     assert done.returncode == 0, done.stderr[-6000:]
-    assert done.stdout.count("error: rank 1 is out of memory\n") == 2, done.stdout
+    # The ranks may write at the same time.
+    assert done.stdout.count("rank 1 is out of memory") == 2, done.stdout
 
 
 def test_a_run_that_does_not_end_is_reported(monkeypatch):

@@ -51,6 +51,7 @@ class Options:
 def hir_backend(module: Any, inputs: Any, *, options: Mapping[str, Any] | None = None, **_: Any) -> Any:
     """Compiles a graph of Dynamo: captures forward and backward graphs, checks those of all ranks, and runs them."""
     from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
 
     unknown = set(options or {}) - {it.name for it in fields(Options)}
     if unknown:
@@ -78,6 +79,8 @@ def hir_backend(module: Any, inputs: Any, *, options: Mapping[str, Any] | None =
         module,
         inputs,
         decompositions=decompositions() if simulates else None,
+        # The backward graph computes again what takes less time than to save, as for torch.compile's default backend.
+        partition_fn=min_cut_rematerialization_partition,
         fw_compiler=compiler("forward"),
         bw_compiler=compiler("backward"),
         inference_compiler=compiler("inference"),
