@@ -115,6 +115,9 @@ pub(super) struct Choices {
     pub of_kinds: Vec<Choice>,
     /// The communications for which something else is chosen, by tensor.
     pub of_tensors: Vec<(String, Strategy)>,
+    /// Whether the iterations of each loop run on several streams in turn: small products then run beside each other. If not, loops whose
+    /// communications get a stream of their own compute on one stream.
+    pub in_turn: bool,
 }
 
 impl Choices {
@@ -180,10 +183,11 @@ impl Choices {
         } else {
             String::new()
         };
+        let streams = if self.in_turn { "count=numberOfStreams" } else { "count=auto,communications=auto" };
         format!(
             "propagate-shardings,decompose-resharding,{overlap},lower-to-communication,{by_host}schedule-communication,{fuse}{algorithms}\
              order-communicators,\
-             assign-streams{{count=auto,communications=auto,dependent=keep}},use-local-shard-in-place,hoist-share-mem-handles,\
+             assign-streams{{{streams},dependent=keep}},use-local-shard-in-place,hoist-share-mem-handles,\
              allocate-and-deallocate,remove-redundant-sync,canonicalize,remove-dead-code"
         )
     }
@@ -236,6 +240,10 @@ pub(super) fn combinations(has: impl Fn(&Choice) -> bool) -> Vec<Choices> {
         all = all.iter().flat_map(|begun| choices.iter().map(move |it| with(begun, it))).collect();
     }
     all.sort_by_key(Choices::pieces);
+    let is_split = |it: &&Choices| it.of_kinds.iter().any(|it| it.pieces > 1);
+    let in_turn: Vec<Choices> =
+        all.iter().filter(is_split).map(|it| Choices { in_turn: true, ..it.clone() }).collect();
+    all.extend(in_turn);
     all
 }
 
