@@ -137,6 +137,10 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
         program.body().iter().map(|stmt| (*stmt, chunk::comm_candidates(program, *stmt))).collect();
     let subjects: Vec<_> = comms.iter().filter_map(|it| Some(vec![it.1.first()?.subject])).collect();
     arguments.remark_unmatched(program, &subjects, remarks);
+    if subjects.is_empty() {
+        let message = "no statement outside of loops is a communication alone; `decompose-resharding` separates them from what they are for";
+        remarks.no_effect(program.spans.header, message, "nothing is split");
+    }
     comms.retain(|(_, ways)| ways.first().is_some_and(|it| arguments.selects(program, &[it.subject])));
     largest_first(program, &mut comms);
     let (mut together, mut reasons): (FxHashMap<StmtId, String>, FxHashMap<StmtId, Obstacle>) =

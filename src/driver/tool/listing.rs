@@ -115,7 +115,7 @@ pub fn operators() -> String {
 pub fn explanation(code: &str) -> Result<String, InvalidOption> {
     let known = Code::from_text(code).or_else(|| Code::from_text(&code.to_uppercase()));
     let Some(known) = known else {
-        let near = nearest(code, Code::ALL.iter().map(|it| it.text()));
+        let near = nearest(&code.to_uppercase(), Code::ALL.iter().map(|it| it.text()));
         let hint = near.map(|it| format!(": did you mean `{it}`?")).unwrap_or_default();
         return Err(format!("no diagnostic has the code `{code}`{hint}").into());
     };

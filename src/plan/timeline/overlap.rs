@@ -123,7 +123,7 @@ impl Overlap {
     /// Returns the report, one line a string.
     pub fn report(&self, timeline: &Timeline) -> Vec<String> {
         let interval = timeline.interval().map(|[least, most]| {
-            format!("; nine of ten such estimates are between {least:.1} and {most:.1} µs")
+            format!("; nine of ten measured programs took {least:.1} to {most:.1} µs for such an estimate")
         });
         let mut lines = vec![
             format!("overlap; times are {}:", timeline.source),

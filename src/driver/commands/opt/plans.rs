@@ -4,7 +4,7 @@ use crate::auto::edits::Estimates;
 use grammar::{bindings::apply_bindings, ir::Program, source::Source};
 use hir_check::Finding;
 use hir_plan::{
-    Plan, World,
+    Inst, InstKind, Plan, World,
     sync::happens_before::{HappensBeforeGraph, OrderError},
     timeline::estimator::Planned,
 };
@@ -100,7 +100,13 @@ impl Processor<'_> {
                     .push(format!("`{}`: the run takes {:.1} µs (estimated)", edit.passes, edit.time));
                 *program = edit.program;
             }
-            Ok(None) => outcome.summaries.push("no edit makes the estimated time shorter".to_owned()),
+            Ok(None) => {
+                let is_reshard = |it: &Inst| matches!(it.kind, InstKind::Reshard(_));
+                let is_lowered = !world.iter().flat_map(|it| &it.code).any(is_reshard);
+                let lower =
+                    if is_lowered { "" } else { "; `--passes @auto` compares ways to lower the program" };
+                outcome.summaries.push(format!("no edit makes the estimated time shorter{lower}"));
+            }
             Err(why) => outcome.summaries.push(why.to_string()),
         }
         Some(grammar::print(program))
