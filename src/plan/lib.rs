@@ -94,7 +94,6 @@ mod views;
 
 pub use access::{Access, Communication};
 pub use assume::assume_scalars;
-pub use attention::{AttentionComposition, AttentionOptions, dropout};
 pub use build_world::{
     build, build_per_rank, build_with_limits, one_rank_fault, plans_of_text, proposed_bindings,
     smallest_world,
@@ -113,6 +112,7 @@ pub use inst::{
 };
 pub use lint::lint;
 pub use opaque_call::{opaque_call_diagnostic, unconditional_opaque_call_diagnostic};
+pub use operators::{AttentionComposition, AttentionOptions, dropout};
 pub use plan::{
     Allocation, BufferNo, CallerUses, CommunicatorNo, EventNo, Freed, GatheredView, LoopIteration,
     MappedView, Origin, OverwrittenView, Plan, SkippedAllocation, StoragePool, StreamNo, Unbound,

@@ -1,6 +1,7 @@
 //! Operators that are several instructions, or a `Routine`: indexing, sorting, scans, padding, statistics, random numbers and
 //! grouped products. Both planners lower them with this, on the views of a rank or on whole tensors.
 
+mod attention;
 mod attention_gradient;
 mod complex;
 mod complex_functions;
@@ -22,8 +23,9 @@ use grammar::{
     ops::Op,
 };
 
-pub(super) use dropout::kept_weights;
-pub(super) use heads::{batch_of_keys, repeat_heads, shared_heads, split_heads};
+pub use attention::{AttentionComposition, AttentionOptions, dropout};
+use dropout::kept_weights;
+use heads::{batch_of_keys, repeat_heads, shared_heads, split_heads};
 
 use super::{
     Buffer, Number, ShardLayout, View, complex::ComplexForm, inst::InstKind, inst_builder::InstBuilder,

@@ -2,12 +2,12 @@
 
 use grammar::attr;
 
-use super::{OperatorCall, OperatorFault, Result, kept_weights, misfit, shared_heads, split_heads};
-use crate::{
-    Arg, Attention, View,
+use super::{
+    OperatorCall, OperatorFault, Result,
     attention::{AttentionGradient, AttentionOptions},
-    inst_builder::InstBuilder,
+    kept_weights, misfit, shared_heads, split_heads,
 };
+use crate::{Arg, Attention, View, inst_builder::InstBuilder};
 
 impl OperatorCall<'_> {
     /// Operands: the gradient of the result, the query, the keys, the values, the result, then `logsum_exp=`.
