@@ -146,7 +146,7 @@ fn check_paths(options: &Options, tally: &mut Tally, screen: &Reporter) -> Resul
         let message = format!("`--set {it}`: no program that was read has a scalar `{}`", it.name);
         tally.add(screen.fail(Exit::Usage, message));
     }
-    if !is_only && !options.diagnostics.quiet {
+    if files.len() > 1 && !options.diagnostics.quiet {
         screen.message(tally.summary());
     }
     Ok(())

@@ -1,8 +1,9 @@
 //! `hir`: all tools in one, as subcommands.
 
-use std::ffi::OsString;
+use std::{ffi::OsString, path::Path};
 
-use clap::Command;
+use clap::{Command, error::ErrorKind};
+use grammar::shell_word;
 use hir_executor::backend;
 use hir_process::exit::Exit;
 
@@ -111,6 +112,14 @@ pub fn main_with(command_line: CommandLine) -> Exit {
     let Some(tool) = tool else {
         let words: Vec<OsString> = std::iter::once("hir".into()).chain(arguments.iter().cloned()).collect();
         let session = Session::of_process("hir", CommandLine { start, arguments });
+        if let Some(file) = words.get(1).filter(|it| Path::new(it).is_file()) {
+            let file = file.to_string_lossy();
+            let file = shell_word(&file);
+            let message = format!(
+                "`{file}` is a file: `hir check {file}` checks it, `hir run {file}` runs it, `hir opt {file}` prints it"
+            );
+            whole().error(ErrorKind::InvalidSubcommand, message).exit();
+        }
         let printed = print_information(&session, whole, whole);
         // With the name of a tool, one would have been found.
         return match printed.and_then(|()| whole().try_get_matches_from(words)) {

@@ -6,6 +6,7 @@ use std::{
 };
 
 use clap::Args;
+use hir_executor::backend;
 use hir_process::{atomic_file, exit::Exit};
 use tempfile::TempDir;
 
@@ -32,8 +33,13 @@ impl FolderFlags {
     /// Returns the folder.
     ///
     /// # Errors
-    /// There is no place for a temporary one. Returns the exit code; the error has been reported.
+    /// There is no place for a temporary one, or no GPU to measure. Returns the exit code; the error has been reported.
     pub fn folder(&self, screen: &Reporter) -> Result<Folder, Exit> {
+        if self.results.is_none() {
+            backend()
+                .and_then(|it| it.device_names())
+                .map_err(|fault| screen.fail(Exit::Environment, fault.to_string()))?;
+        }
         if let Some(given) = self.keep.as_ref().or(self.results.as_ref()) {
             return Ok(Folder { path: given.clone(), _temporary: None });
         }

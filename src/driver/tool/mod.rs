@@ -238,7 +238,12 @@ impl Reporter {
 
     /// Reports that a file cannot be read, and returns the exit code.
     pub fn fail_to_read(&self, path: impl Display, fault: &io::Error) -> Exit {
-        self.fail(Exit::Environment, format!("cannot read `{path}`: {fault}"))
+        let message = if fault.kind() == io::ErrorKind::IsADirectory {
+            format!("cannot read `{path}`: it is a folder; `hir check {path}` checks its programs")
+        } else {
+            format!("cannot read `{path}`: {fault}")
+        };
+        self.fail(Exit::Environment, message)
     }
 
     /// Handles signals as `interrupt::watch` does, with this reporter; a failure is reported.

@@ -204,9 +204,16 @@ impl<'a> Judge<'a> {
             let merged = ToleranceText::merged(met.iter().map(|it| &it.comparison.tolerance_text));
             merged.iter().map(ToString::to_string).filter(|it| it != "exact").collect()
         };
-        let rounded = met.iter().map(|it| it.comparison.rounded_difference).fold(0.0, f64::max);
-        if rounded > 0.0 {
-            details.push(format!("rounded values differ by up to {}", format_3_digits(rounded)));
+        let difference = |it: &&MetExpectation<'_>| it.comparison.rounded_difference;
+        let rounded = met.iter().max_by(|a, b| difference(a).total_cmp(&difference(b)));
+        if let Some(it) = rounded.filter(|it| difference(it) > 0.0) {
+            let values = it.output.whole.tensor.data.to_f64();
+            let largest = values.iter().map(|it| it.abs()).filter(|it| it.is_finite()).fold(0.0, f64::max);
+            let [difference, largest] = [difference(&it), largest].map(format_3_digits);
+            details.push(format!(
+                "rounded values of {} up to {largest} differ by up to {difference}",
+                it.output.name
+            ));
         }
         for it in met {
             let (have, want) = (it.output.whole.tensor.data.dtype(), it.expectation.tensor.data.dtype());
