@@ -116,9 +116,27 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
             faults.push(format!("`{}`: {fault}", it.passes));
             continue;
         }
+        // Of many communications, most have the same remark, which the first one gets.
+        let mut said: Vec<(&Communication, String, usize)> = Vec::new();
         for (communication, tried) in communications.iter().zip(&found.tried_for) {
             let text = stated(communication, &found.candidates, it, tried);
-            remarks.note(communication.span, text, "this communication");
+            let is_same =
+                |it: &&mut (&Communication, String, usize)| it.0.name == communication.name && it.1 == text;
+            match said.iter_mut().find(is_same) {
+                Some(it) => it.2 += 1,
+                None => said.push((communication, text, 1)),
+            }
+        }
+        for (first, text, count) in said {
+            let of = first.tensor.as_ref().map_or(String::new(), |it| format!(" of `{it}`"));
+            let (others, label) = match count {
+                1 => (String::new(), "this communication"),
+                _ => (
+                    format!(" and {} of its kind", count_text(count - 1, "other")),
+                    "the first of these communications",
+                ),
+            };
+            remarks.note(first.span, format!("`auto` for {}{of}{others}: {text}", first.name), label);
         }
         for fault in faults {
             remarks.note(
@@ -198,17 +216,12 @@ fn first_fault(world: &World, checks: Checks) -> Option<String> {
     errors.map(|it| it.message).chain(report.not_checked.iter().map(ToString::to_string)).next()
 }
 
-/// Returns what the remark on a communication says: the strategy that is taken, and the best others, which were tried for this
+/// Returns what the remark on a communication says of it: the strategy that is taken, and the best others, which were tried for this
 /// communication, or for all of its kind.
 fn stated(communication: &Communication, all: &[Candidate], taken: &Candidate, tried: &Tried) -> String {
-    let name = match &communication.tensor {
-        Some(tensor) => format!("{} of `{tensor}`", communication.name),
-        None => communication.name.clone(),
-    };
     if tried.is_without_effect() {
-        return format!(
-            "`auto` for {name}: no choice for it alone changes the program, as for one in the loop of another communication"
-        );
+        return "no choice for it alone changes the program, as for one in the loop of another communication"
+            .to_owned();
     }
     let of_candidate = |it: &Candidate| Some((it.choices.of(communication)?.name(), it.time));
     let mut others: Vec<(String, f64)> = all.iter().filter_map(of_candidate).collect();
@@ -222,7 +235,7 @@ fn stated(communication: &Communication, all: &[Candidate], taken: &Candidate, t
     }
     let text = |(name, time): &(String, f64)| format!("{name} {time:.1} µs");
     let texts: Vec<String> = best.iter().take(STATED).map(text).collect();
-    format!("`auto` for {name}: {} (of the program, estimated)", texts.join("; "))
+    format!("{} (of the program, estimated)", texts.join("; "))
 }
 
 /// The candidates of a program.
