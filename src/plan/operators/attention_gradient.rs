@@ -4,7 +4,7 @@ use grammar::attr;
 
 use super::{
     OperatorCall, OperatorFault, Result,
-    attention::{AttentionGradient, AttentionOptions},
+    attention::{AttentionGradient, AttentionOptions, MAX_SCORES},
     kept_weights, misfit, shared_heads, split_heads,
 };
 use crate::{Arg, Attention, View, inst_builder::InstBuilder};
@@ -50,7 +50,7 @@ impl OperatorCall<'_> {
             value: dv.clone(),
             shares_keys: groups.is_some(),
         };
-        it.append_to(self.result_dtype(0), code);
+        it.append_to(self.result_dtype(0), MAX_SCORES, code);
         Ok(())
     }
 

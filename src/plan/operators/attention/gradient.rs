@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// The largest number of scores in memory, unless those of one row of heads that share keys are more: 1 GB with all that is computed of them.
-const MAX_SCORES: usize = 1 << 26;
+pub(crate) const MAX_SCORES: usize = 1 << 26;
 /// The largest number of rows of a part of a causal attention. Fewer rows have fewer keys that no row sees, and smaller products.
 const CAUSAL_ROWS: usize = 1 << 9;
 
@@ -64,21 +64,21 @@ struct Temporaries {
 }
 
 impl AttentionGradient {
-    /// Appends the instructions. `dtype` is the type of the operands.
-    pub fn append_to(&self, dtype: DType, code: &mut InstBuilder) {
+    /// Appends the instructions, with at most `max_scores` scores in memory. `dtype` is the type of the operands.
+    pub fn append_to(&self, dtype: DType, max_scores: usize, code: &mut InstBuilder) {
         let shape = self.attention.score_shape();
         let [batch @ .., rows, keys] = &shape[..] else { return };
         let (batch, heads) = match batch {
             [batch @ .., heads] if self.shares_keys => (batch, *heads),
             _ => (batch, 1),
         };
-        let most = (MAX_SCORES / (heads * keys).max(1)).min(if self.attention.is_causal {
+        let most = (max_scores / (heads * keys).max(1)).min(if self.attention.is_causal {
             CAUSAL_ROWS
         } else {
             *rows
         });
         let step = most.clamp(1, (*rows).max(1));
-        let batches = in_parts(self, &[batch, &[heads * step * keys]].concat(), MAX_SCORES, Self::of_batch);
+        let batches = in_parts(self, &[batch, &[heads * step * keys]].concat(), max_scores, Self::of_batch);
         let Some(first) = batches.first() else { return };
         let wide = if dtype == DType::Double { DType::Double } else { DType::Float };
         let parts: Vec<Self> = ranges(*rows, step).map(|range| first.of_rows(range)).collect();
@@ -252,4 +252,81 @@ fn transposed(it: &View) -> View {
     let last = order.len() - 1;
     order.swap(last - 1, last);
     it.permute(&order)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::InstKind;
+    use std::collections::BTreeSet;
+
+    /// The gradients of two sequences with four heads of eight rows, which see eight keys. The buffers are numbered as the fields.
+    fn gradient(is_causal: bool) -> AttentionGradient {
+        let [query, key, value, out, result, dq, dk, dv] =
+            [0, 1, 2, 3, 4, 5, 6, 7].map(|it| View::contiguous(it, vec![2, 4, 8, 3]));
+        let logsumexp = Some(View::contiguous(8, vec![2, 4, 8]));
+        let attention = Attention {
+            query,
+            key,
+            value,
+            out,
+            logsumexp,
+            is_causal,
+            bias: None,
+            mask: None,
+            keep: None,
+            first_row: 0,
+            scale: 1.0,
+        };
+        AttentionGradient { attention, result, query: dq, key: dk, value: dv, shares_keys: false }
+    }
+
+    /// Returns the parts of a buffer that instructions read or write: offsets, and extents in ascending order.
+    fn parts(code: &InstBuilder, buffer: u32, is_written: bool) -> BTreeSet<(usize, Vec<usize>)> {
+        let mut found = BTreeSet::new();
+        for it in code.code.iter().flat_map(|it| it.accesses(0)) {
+            if it.view.buffer == buffer && it.is_write == is_written {
+                let mut shape = it.view.shape.clone();
+                shape.sort_unstable();
+                found.insert((it.view.offset, shape));
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn parts_of_the_batch_read_and_write_the_same_heads() {
+        for is_causal in [false, true] {
+            // Three heads of a sequence, then one.
+            let mut code = InstBuilder::new(0, 9);
+            gradient(is_causal).append_to(DType::Float, 3 * 64, &mut code);
+            let heads = BTreeSet::from(
+                [(0, 3), (72, 1), (96, 3), (168, 1)].map(|(at, heads)| (at, sorted([1, heads, 8, 3]))),
+            );
+            for (buffer, is_written) in
+                [(0, false), (1, false), (2, false), (3, false), (4, false), (5, true), (6, true), (7, true)]
+            {
+                assert_eq!(parts(&code, buffer, is_written), heads, "buffer {buffer}");
+            }
+        }
+    }
+
+    #[test]
+    fn parts_of_the_rows_are_added() {
+        // Four rows of a head, with all keys; with a causal mask, the first rows see as many keys.
+        let mut code = InstBuilder::new(0, 9);
+        gradient(true).append_to(DType::Float, 32, &mut code);
+        let heads = |rows: usize| (0..8).map(move |it| (it * 24, sorted([1, 1, rows, 3])));
+        let halves: BTreeSet<_> = heads(4).chain(heads(4).map(|(at, shape)| (at + 12, shape))).collect();
+        assert_eq!([parts(&code, 0, false), parts(&code, 5, true)], [halves.clone(), halves]);
+        assert_eq!(parts(&code, 1, false), heads(4).chain(heads(8)).collect());
+        assert_eq!(parts(&code, 6, true), heads(8).collect());
+        let is_sum = |it: &&InstKind| matches!(it, InstKind::Gemm(it) if it.bias.as_ref() == Some(&it.out));
+        assert_eq!(code.code.iter().filter(is_sum).count(), 2 * 2 * 8);
+    }
+
+    fn sorted(mut shape: [usize; 4]) -> Vec<usize> {
+        shape.sort_unstable();
+        shape.to_vec()
+    }
 }
