@@ -24,7 +24,7 @@ use rustc_hash::FxHashSet;
 use hir_plan::{
     OverwrittenView, Plan, World,
     sync::{
-        CommOrderCycle, Deadlock, LaunchOrder, MemoryGroups, P2pQueues, comm_order_cycle,
+        CommOrderCycle, Deadlock, HostRule, LaunchOrder, MemoryGroups, P2pQueues, comm_order_cycle,
         happens_before::OrderError, own_orders_exclude_cycles,
     },
 };
@@ -67,25 +67,9 @@ pub fn run_checks(world: &World, checks: Checks) -> CheckResults {
 
 /// As `run_checks`, with groups of ranks that are checked by themselves as `grouping` says.
 pub fn run_checks_in(world: &World, checks: Checks, grouping: Grouping) -> CheckResults {
-    let mut found = run_checks_on_queues(world, checks, grouping);
-    if found.deadlock.is_none() && checks.access_rules().allocates_with_cuda() {
-        let pairs = || world.with_pair_communicators().and_then(|it| it.deadlock_of_symmetric_memory());
-        let blocked = match checks.p2p_queues() {
-            Some(P2pQueues::Communicator) => world.deadlock_of_symmetric_memory(),
-            Some(P2pQueues::Pair) | None => world.deadlock_of_symmetric_memory().or_else(pairs),
-        };
-        found.deadlock = blocked.map(Box::new);
-    }
-    found
-}
-
-/// Runs `checks` with the communicators of sends and receives that they name.
-fn run_checks_on_queues(world: &World, checks: Checks, grouping: Grouping) -> CheckResults {
     let queues = checks.p2p_queues();
-    if queues == Some(P2pQueues::Communicator) {
-        return run_checks_of(world, checks, grouping);
-    }
-    let pairs = world.with_pair_communicators();
+    let has_pairs = queues != Some(P2pQueues::Communicator);
+    let pairs = has_pairs.then(|| world.with_pair_communicators()).flatten();
     let mut found = match (queues, &pairs) {
         (_, None) => run_checks_of(world, checks, grouping),
         // What a program does not need with fewer orders, it does not need with more.
@@ -99,7 +83,15 @@ fn run_checks_on_queues(world: &World, checks: Checks, grouping: Grouping) -> Ch
         }
     }
     if found.deadlock.is_none() {
-        let hosts = pairs.as_ref().unwrap_or(world).deadlock_of_initialization().map(Box::new);
+        let rules = checks.host_rules();
+        let eager: Vec<HostRule> = rules.iter().copied().filter(|it| *it != HostRule::Creation).collect();
+        let mut hosts = pairs.as_ref().unwrap_or(world).deadlock_of_hosts(&rules);
+        if queues.is_none() && pairs.is_some() {
+            hosts = hosts.or_else(|| world.deadlock_of_hosts(&eager));
+        }
+        // Contradictory orders of communicators also let hosts connect in contradictory orders.
+        let is_known = found.communicator_order.is_some();
+        let hosts = hosts.filter(|it| !is_known || it.hosts != [HostRule::Connection]).map(Box::new);
         if found.communicator_order.is_none() {
             found.deadlock = hosts;
         } else {

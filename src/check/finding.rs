@@ -17,7 +17,7 @@ use super::{
 };
 use hir_plan::{
     BufferNo, OverwrittenView, Plan,
-    sync::{CommOrderCycle, CommOrderEdge, Deadlock, LaunchOrder, P2pQueues},
+    sync::{CommOrderCycle, CommOrderEdge, Connections, Deadlock, HostRule, LaunchOrder, P2pQueues},
 };
 
 /// Selects the checks to run.
@@ -43,6 +43,8 @@ pub struct Checks {
     /// The communicators of sends and receives that are in no group; `None` finds what is a fault with either. The constants and
     /// `OrderingModel::Hir` have that of all ranks, as hir-run does.
     pub p2p: Option<P2pQueues>,
+    /// When NCCL connects ranks. The constants have `Connections::BeforeRun`, as hir-run, which warms them up.
+    pub connections: Connections,
     /// Where storage comes from. With `OrderingModel::Hir` it is never used again before its uses have ended.
     pub storage: StorageModel,
 }
@@ -63,6 +65,7 @@ impl Checks {
         model: OrderingModel::Nccl,
         nccl: LaunchOrder::Implicit,
         p2p: Some(P2pQueues::Communicator),
+        connections: Connections::BeforeRun,
         storage: StorageModel::PyTorch,
     };
 
@@ -87,6 +90,18 @@ impl Checks {
         }
     }
 
+    /// Returns the rules by which hosts block.
+    pub(super) fn host_rules(self) -> Vec<HostRule> {
+        let applies = |it: &HostRule| match it {
+            HostRule::Creation => self.p2p_queues() != Some(P2pQueues::Communicator),
+            HostRule::Connection => {
+                self.model == OrderingModel::Nccl && self.connections == Connections::AtFirstUse
+            }
+            HostRule::SymmetricMemory => self.access_rules().allocates_with_cuda(),
+        };
+        HostRule::ALL.into_iter().filter(applies).collect()
+    }
+
     /// Returns all communicators of sends and receives to check with.
     pub(super) fn all_p2p_queues(self) -> impl Iterator<Item = P2pQueues> {
         P2pQueues::ALL.into_iter().filter(move |it| self.p2p_queues().is_none_or(|only| only == *it))
@@ -99,7 +114,8 @@ impl Checks {
     }
 
     fn with_models_of(self, it: Self) -> Self {
-        Self { model: it.model, nccl: it.nccl, p2p: it.p2p, storage: it.storage, ..self }
+        let Self { model, nccl, p2p, connections, storage, .. } = it;
+        Self { model, nccl, p2p, connections, storage, ..self }
     }
 
     /// Returns the rules for accesses.

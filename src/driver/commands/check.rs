@@ -15,11 +15,8 @@ use grammar::{
     render::Format,
     sarif::{Invocation, Log},
 };
-use hir_check::{Checks, OrderingModel, StorageModel};
-use hir_plan::{
-    limits::DEFAULT_MAX_WORK_OF_TRIALS,
-    sync::{LaunchOrder, P2pQueues},
-};
+use hir_check::Checks;
+use hir_plan::limits::DEFAULT_MAX_WORK_OF_TRIALS;
 use hir_process::{atomic_file, exit::Exit, interrupt::Activity};
 use hir_sim::WorkBudget;
 
@@ -28,10 +25,8 @@ use crate::{
     run::option_files::{OptionFile, check_option_files},
     tool::{
         Reporter,
-        flags::{
-            DiagnosticFlags, TextFlags, WorldFlags, check_model, launch_order, p2p_queues, storage_model,
-            with_help,
-        },
+        flags::{DiagnosticFlags, TextFlags, WorldFlags, with_help},
+        model_flags::ModelFlags,
     },
 };
 
@@ -62,22 +57,8 @@ pub(super) struct Options {
     /// all but `repeat` and `capture`.
     #[arg(help_heading = "Checks", long, value_name = "WHAT", require_equals = true)]
     check: Option<Checks>,
-    /// The rules that order accesses: `nccl`, only what CUDA, NCCL and PyTorch document (default); `hir`, also what hir-run's own
-    /// executors guarantee.
-    #[arg(help_heading = "Checks", long, value_parser = check_model())]
-    check_model: Option<OrderingModel>,
-    /// In which order NCCL starts the kernels of different communicators: `launch-order-explicit`, any that the streams allow
-    /// (default), or `launch-order-implicit`, the issue order.
-    #[arg(help_heading = "Checks", long, value_parser = launch_order())]
-    nccl: Option<LaunchOrder>,
-    /// On which communicator NCCL runs sends and receives that are in no group: `communicator` or `pair`. Default: what is a fault
-    /// with either is found.
-    #[arg(help_heading = "Checks", long, value_parser = p2p_queues())]
-    p2p: Option<P2pQueues>,
-    /// Where the storage of tensors comes from, and so which tensors may share it: `pytorch` (default), `cuda-async`, `pytorch-cuda-async` or
-    /// `never-reused`.
-    #[arg(help_heading = "Checks", long, value_parser = storage_model())]
-    storage: Option<StorageModel>,
+    #[command(flatten)]
+    models: ModelFlags,
     /// Also prove that FILE, a program of the same process, may run before or after each of these programs, in any order and any number of
     /// times, as `hir-opt --check --with`. Can be repeated.
     #[arg(help_heading = "Checks", long, value_name = "FILE")]
@@ -213,16 +194,13 @@ fn check_file(
     }
     let set = options.set.iter().cloned();
     let set = set.map(|it| Binding { is_optional: it.is_optional || !is_only, ..it }).collect();
-    let Options { check, check_model, nccl, p2p, storage, mut world, diagnostics, .. } = *options;
+    let Options { check, mut world, diagnostics, .. } = *options;
     // No value on the command line fits the scalars of all of several files.
     world.assume |= !is_only;
     let file_options = opt::Options {
         file,
         check: check.or(Some(Checks::DEFAULT)),
-        check_model,
-        nccl,
-        p2p,
-        storage,
+        models: options.models.clone(),
         with: options.with.clone(),
         world,
         diagnostics,

@@ -95,7 +95,7 @@ pub struct Options {
     pub check: CheckMode,
     /// The rules that order accesses: `nccl`, only what CUDA, NCCL and PyTorch document; `hir`, also what
     /// hir-run's own executors guarantee.
-    #[arg(help_heading = "Checks", long, value_parser = tool::flags::check_model(), default_value = "nccl")]
+    #[arg(help_heading = "Checks", long, value_parser = tool::model_flags::check_model(), default_value = "nccl")]
     pub check_model: OrderingModel,
     /// The order of unsynchronized steps on the simulator: `program`, `adversarial`, `seed:N`, `seed:A..B`
     /// for several runs, `explore:N` for at most N orders of conflicting accesses, `@FILE` for the order

@@ -3,21 +3,14 @@
 use grammar::InvalidOption;
 use std::sync::Arc;
 
-use clap::{
-    Arg, Args,
-    builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
-};
+use clap::{Arg, Args};
 use grammar::render::Format;
 
 use crate::{
     session::Session,
     tool::{Color, Reporter},
 };
-use hir_check::{OrderingModel, StorageModel};
-use hir_plan::{
-    limits::{DEFAULT_MAX_RANKS, DEFAULT_MEMORY_GIB, Limits, MAX_RANKS},
-    sync::{LaunchOrder, P2pQueues},
-};
+use hir_plan::limits::{DEFAULT_MAX_RANKS, DEFAULT_MEMORY_GIB, Limits, MAX_RANKS};
 
 /// The options that select how a tool reports. Each tool sets the help of `--quiet` to what it omits.
 #[derive(Clone, Copy, Debug, Default, Args)]
@@ -125,67 +118,4 @@ fn parse_ranks(text: &str) -> Result<usize, InvalidOption> {
 fn parse_memory_limit(text: &str) -> Result<u32, InvalidOption> {
     let parsed = text.parse();
     parsed.map_err(|_| "expected a whole number of GiB, such as 4".into())
-}
-
-/// Returns the parser of an option with one of several words; `help` explains each.
-fn choice<T: Copy + Default + Send + Sync + 'static, const N: usize>(
-    all: [T; N],
-    name: fn(T) -> &'static str,
-    help: fn(T) -> &'static str,
-) -> impl TypedValueParser<Value = T> {
-    PossibleValuesParser::new(all.map(|it| PossibleValue::new(name(it)).help(help(it))))
-        .map(move |word| all.into_iter().find(|it| name(*it) == word).unwrap_or_default())
-}
-
-/// Returns the parser of `--storage`.
-pub(crate) fn storage_model() -> impl TypedValueParser<Value = StorageModel> {
-    choice(StorageModel::ALL, StorageModel::name, |model| match model {
-        StorageModel::PyTorch => {
-            "The caching allocator of PyTorch, with a pool for requests up to 1 MiB and one for others"
-        }
-        StorageModel::CudaAsync => {
-            "cudaMallocAsync and cudaFreeAsync, which the stream of the ALLOCATE executes"
-        }
-        StorageModel::PyTorchCudaAsync => {
-            "PyTorch with backend:cudaMallocAsync: as cuda-async, and communications hold their operands until the program waits"
-        }
-        StorageModel::NeverReused => "Storage is never used again",
-    })
-}
-
-/// Returns the parser of `--nccl`.
-pub fn launch_order() -> impl TypedValueParser<Value = LaunchOrder> {
-    choice(LaunchOrder::ALL, LaunchOrder::name, |order| match order {
-        LaunchOrder::Explicit => {
-            "Kernels of different communicators start in any order, unless streams order them (the default of NCCL)"
-        }
-        LaunchOrder::Implicit => {
-            "They start in issue order: NCCL_LAUNCH_ORDER_IMPLICIT=1 with NCCL 2.26 or newer, and hir-run"
-        }
-    })
-}
-
-/// Returns the parser of `--p2p`.
-pub fn p2p_queues() -> impl TypedValueParser<Value = P2pQueues> {
-    choice(P2pQueues::ALL, P2pQueues::name, |it| match it {
-        P2pQueues::Communicator => {
-            "They run on the communicator of all ranks: nvFuser, PyTorch with eager initialization, hir-run"
-        }
-        P2pQueues::Pair => {
-            "Each pair of ranks has a communicator and a stream for them, and hosts wait for each other in the first communication of a \
-             communicator: PyTorch without eager initialization"
-        }
-    })
-}
-
-/// Returns the parser of `--check-model`.
-pub(crate) fn check_model() -> impl TypedValueParser<Value = OrderingModel> {
-    choice(OrderingModel::ALL, OrderingModel::name, |model| match model {
-        OrderingModel::Nccl => {
-            "Only the orders that CUDA, NCCL and PyTorch document; valid for any executor of the program"
-        }
-        OrderingModel::Hir => {
-            "Also the orders that hir's own executors provide; valid for programs that hir-run executes"
-        }
-    })
 }

@@ -11,6 +11,7 @@ pub mod expect;
 pub mod flags;
 pub mod help;
 pub mod listing;
+pub mod model_flags;
 pub mod progress;
 pub mod remarks;
 pub mod reproducer;

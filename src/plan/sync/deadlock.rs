@@ -4,12 +4,11 @@ use std::{borrow::Cow, collections::BTreeSet, fmt, sync::Arc};
 
 use grammar::{codes::Code, diagnostic::Diagnostic, ir::StmtId, span::Span};
 
-use super::blocked_wait::{BlockedWait, short_ranks, wait_lines};
+use super::{
+    HostRule,
+    blocked_wait::{BlockedWait, short_ranks, wait_lines},
+};
 use crate::{Plan, iteration_text};
-
-/// What a deadlock needs besides the default assumptions.
-pub(super) const SYMMETRIC_MEMORY: &str = "with `--storage=cuda-async`: the host waits for all streams of its GPU where it allocates or frees symmetric memory, as \
-     `cudaMalloc` and `cudaFree` do";
 
 /// A state in which no actor can continue although instructions remain. `Display` prints the full report.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,6 +26,8 @@ pub struct Deadlock {
     pub needed_ranks: Option<usize>,
     /// What it needs besides the default assumptions.
     pub note: Option<&'static str>,
+    /// The rules by which hosts block that it needs.
+    pub hosts: Vec<HostRule>,
     /// The plans whose instructions the waits name, if hosts wait in more of them than in the plans of the program.
     pub plans: Option<Arc<[Plan]>>,
 }
@@ -121,7 +122,7 @@ impl Deadlock {
 
     /// Returns what the report has besides the message and the help, line by line.
     pub fn notes(&self) -> Vec<String> {
-        let model = self.note.map(str::to_owned);
+        let model = self.hosts.iter().map(|it| it.note()).chain(self.note).map(str::to_owned);
         self.counts().map(str::to_owned).into_iter().chain(self.details()).chain(model).collect()
     }
 
@@ -261,8 +262,8 @@ impl Deadlock {
         }
         if let Some(needed) = self.needed_ranks {
             let unused = short_ranks(&(needed..self.world).collect());
-            let waits =
-                if self.note.is_some() { "the creation of a communicator" } else { "ShareMemHandles" };
+            let creates = self.note.is_some() || self.hosts.contains(&HostRule::Creation);
+            let waits = if creates { "the creation of a communicator" } else { "ShareMemHandles" };
             let verb = if self.world == needed + 1 { "is" } else { "are" };
             return Cow::Owned(format!(
                 "{unused} {verb} in no mesh or team of the program, but {waits} waits for all ranks: start only \
@@ -275,13 +276,11 @@ impl Deadlock {
                 return "add what this statement waits for to the rank that never does it, or remove this statement".into();
             }
             Cause::Cycle { head_to_head: Some(facing), .. } => facing,
-            Cause::Cycle { head_to_head: None, .. } if self.note == Some(SYMMETRIC_MEMORY) => {
-                return "allocate and free symmetric memory where the streams of the rank wait for no other rank".into();
+            Cause::Cycle { head_to_head: None, .. } if !self.hosts.is_empty() => {
+                return self.hosts[0].help().into();
             }
             Cause::Cycle { head_to_head: None, .. } if self.note.is_some() => {
-                return "let all ranks create their communicators in the same order: a communication of all ranks of the team first; \
-                        or create them eagerly (`init_process_group(device_id=…)`) and check with `--p2p=communicator`"
-                    .into();
+                return HostRule::Creation.help().into();
             }
             Cause::Cycle { head_to_head: None, ranks, .. } if ranks.len() > 1 => {
                 return "let all ranks execute these statements in the same order".into();

@@ -21,50 +21,35 @@ use crate::{Communication, Direction, Plan, SignalId, SignalKind, SyncEffect};
 /// The maximum number of awaited ranks whose current work is reported for one wait.
 const MAX_CURRENT_WORK: usize = 3;
 
-/// The note of a deadlock of hosts that create communicators.
-const INITIALIZATION: &str = "with `--p2p=pair`: PyTorch without eager initialization creates a communicator in its first communication, \
-                              and the host waits there for the other ranks";
-
 impl World {
     /// Returns the deadlock of the ranks, if they deadlock.
     pub fn deadlock(&self) -> Option<Deadlock> {
         self.deadlocked_state().map(|state| explain(self, state))
     }
-
-    /// Returns the deadlock of hosts that create communicators in their first communications, if there is one. The plans
-    /// must not deadlock otherwise.
-    pub fn deadlock_of_initialization(&self) -> Option<Deadlock> {
-        let waits_twice = |plan: &Plan| {
-            plan.communicators.len() > 1 || plan.code.iter().any(|it| it.kind.effect().runs_on_host())
-        };
-        if self.matching().all_members_post() && !self.iter().any(waits_twice) {
-            return None;
-        }
-        let state = self.blocked_state(WaitOrder::Initializing)?;
-        let found = explain_in(self, &state, WaitOrder::Initializing);
-        Some(Deadlock { note: Some(INITIALIZATION), ..found })
-    }
 }
 
 /// Explains a state in which no actor can continue.
 pub fn explain(world: &World, state: &WorldState) -> Deadlock {
-    explain_in(world, state, WaitOrder::Blocking)
+    explain_hosts(world, state, WaitOrder::Blocking, false)
 }
 
-/// As `explain`, with the waits of all blocked hosts.
-pub(super) fn explain_with_hosts(world: &World, state: &WorldState) -> Deadlock {
-    let explainer = Explainer::new(WaitGraph::new(world, state, WaitOrder::Blocking));
+/// As `explain`, in any order but the guaranteed one, and with the waits of all blocked hosts if `lists_hosts`.
+pub(super) fn explain_hosts(
+    world: &World,
+    state: &WorldState,
+    order: WaitOrder,
+    lists_hosts: bool,
+) -> Deadlock {
+    let explainer = Explainer::new(WaitGraph::new(world, state, order));
     let mut found = explainer.deadlock();
+    if !lists_hosts {
+        return found;
+    }
     let hosts = explainer.heads.iter().filter(|it| matches!(it.actor, Actor::Host(_)));
     let new = hosts.filter(|it| found.waits.iter().all(|known| known.inst_ref != it.at));
     let new: Vec<BlockedWait> = new.map(|it| explainer.wait(it)).collect();
     found.waits.extend(new);
     found
-}
-
-/// As `explain`, in another order than the blocking one.
-fn explain_in(world: &World, state: &WorldState, order: WaitOrder) -> Deadlock {
-    Explainer::new(WaitGraph::new(world, state, order)).deadlock()
 }
 
 /// A blocked head.
@@ -165,6 +150,7 @@ impl<'a> Explainer<'a> {
             world: self.graph.plans.len(),
             needed_ranks,
             note: None,
+            hosts: Vec::new(),
             plans: None,
         }
     }

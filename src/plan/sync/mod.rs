@@ -17,6 +17,8 @@
 //! | `wait_graph` | the wait-for graph in a given state (for deadlocks and jobs that do not proceed) |
 //! | `deadlock_detection` | decides whether the plans deadlock |
 //! | `explain`, `deadlock`, `report_text`, `blocked_wait` | explain a deadlock |
+//! | `host_rules`, `connections` | the calls in which hosts block |
+//! | `host_blocks` | deadlocks of hosts that block there |
 //! | `symmetric_memory` | hosts that wait where symmetric memory is allocated or freed |
 //! | `skipped` | finds the statement that a rank skips and others wait for |
 //! | `skip_edit` | the change with which all ranks post a communication that one of them skips |
@@ -29,10 +31,13 @@
 mod agreement;
 mod blocked_wait;
 mod comm_order;
+mod connections;
 mod deadlock;
 mod deadlock_detection;
 mod explain;
 pub mod happens_before;
+mod host_blocks;
+mod host_rules;
 mod machine;
 mod matching;
 mod memory_groups;
@@ -55,8 +60,10 @@ pub use comm_order::{
     CommOrderCycle, CommOrderEdge, LaunchOrder, OrderOfRuns, TooManyComms, comm_order_cycle, order_of_runs,
     own_orders_exclude_cycles,
 };
+pub use connections::Connections;
 pub use deadlock::{Cause, Deadlock, HeadToHead, MissingPost};
 pub use explain::explain;
+pub use host_rules::HostRule;
 pub use matching::{
     CommGroup, CommKey, CommMatching, CommNo, CommPart, CommRole, GroupNo, InstRef, MatchedComm,
 };

@@ -3,20 +3,18 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{Deadlock, World, deadlock::SYMMETRIC_MEMORY, explain::explain_with_hosts};
+use super::World;
 use crate::{BufferNo, Communication, Inst, InstKind, Plan, PlanStream, StreamNo, WorkNo};
 
 impl World {
-    /// Returns the deadlock of hosts that wait where symmetric memory is allocated or freed, if there is one. The plans must not
-    /// deadlock otherwise.
-    pub fn deadlock_of_symmetric_memory(&self) -> Option<Deadlock> {
-        let uses = |plan: &Plan| plan.allocations.iter().any(|it| it.is_symmetric && !it.is_empty);
-        if !self.iter().any(uses) {
-            return None;
-        }
-        let world = Self::new(self.iter().map(with_waits).collect());
-        let found = explain_with_hosts(&world, world.deadlocked_state()?);
-        Some(Deadlock { note: Some(SYMMETRIC_MEMORY), plans: Some(world.plans().into()), ..found })
+    /// Returns whether a rank allocates symmetric memory.
+    pub(super) fn allocates_symmetric_memory(&self) -> bool {
+        self.iter().any(|plan| plan.allocations.iter().any(|it| it.is_symmetric && !it.is_empty))
+    }
+
+    /// Returns the world in which hosts wait where symmetric memory is allocated or freed.
+    pub(super) fn with_waits_for_symmetric_memory(&self) -> Self {
+        Self::new(self.iter().map(with_waits).collect())
     }
 }
 

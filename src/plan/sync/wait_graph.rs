@@ -173,7 +173,7 @@ impl<'a> WaitGraph<'a> {
     /// Returns the group whose communicator the host creates in a post, if it does so in this order.
     pub fn created_by(&self, at: InstRef) -> Option<&CommGroup> {
         let is_post = self.plans[at.rank].code[at.inst].kind.communication().is_some();
-        let creates = is_post && self.order == WaitOrder::Initializing;
+        let creates = is_post && matches!(self.order, WaitOrder::Hosts { creates: true, .. });
         let group = self.matched.created_by(at).filter(|_| creates)?;
         Some(&self.matched.groups[group as usize])
     }

@@ -18,7 +18,7 @@
 //! |---|---|---|
 //! | guaranteed | the parts whose data it receives have begun | races, buffers that share memory, timelines |
 //! | blocking | all parts have begun | deadlocks, the simulator with the schedule `program` |
-//! | initializing | as blocking, and the host waits in its first post to a communicator for those of all members in theirs | deadlocks without eager initialization |
+//! | of hosts | as blocking, and the host waits in its first post to a communicator for those of all members in theirs, or where NCCL connects ranks | deadlocks by `host_rules` |
 //! | connecting | as blocking, and its host waits for the hosts of all parts | jobs that do not proceed |
 //!
 //! The root of a broadcast, for example, is not guaranteed to wait for any member, but it may wait for all. In the
@@ -61,11 +61,16 @@ pub enum WaitOrder {
     Guaranteed,
     /// The waits that may block, as in the simulator.
     Blocking,
-    /// As `Blocking`, and hosts create a communicator of NCCL in its first communication, as PyTorch without eager initialization:
-    /// all members of its team, also those that take no part in this communication.
-    /// Source: PyTorch, `ProcessGroupNCCL::initNCCLComm` and the documentation of `batch_isend_irecv`; NCCL, `ncclCommInitRank`, which
-    /// returns once all ranks have called it.
-    Initializing,
+    /// As `Blocking`, and hosts block in calls of NCCL (`host_rules`).
+    Hosts {
+        /// They create a communicator in its first communication, as PyTorch without eager initialization: all members of its team, also
+        /// those that take no part in this communication. Source: PyTorch, `ProcessGroupNCCL::initNCCLComm` and the documentation of
+        /// `batch_isend_irecv`; NCCL, `ncclCommInitRank`, which returns once all ranks have called it.
+        creates: bool,
+        /// They connect with the other parts where a connection is used first. Source: NCCL, `src/group.cc`, `ncclP2PPreconnectFunc` and
+        /// `ncclCollPreconnectFunc`; `src/transport.cc`, `ncclTransportP2pSetup`, which receives from each peer.
+        connects: bool,
+    },
     /// As `Blocking`, and hosts connect when they post, as in the first call of NCCL.
     Connecting,
 }
@@ -137,19 +142,17 @@ impl Waits {
         match effect {
             SyncEffect::ShareMemHandles(_) | SyncEffect::Barrier => {
                 self.meet(comms);
-                if order == WaitOrder::Initializing {
-                    self.create(world, at);
-                }
+                self.create(world, order, at);
             }
             SyncEffect::HostWait(event) => self.to_begin.push(Event::Recorded(at.rank, event)),
             SyncEffect::Post(_) if order == WaitOrder::Connecting => {
                 self.to_end.extend(comms.iter().map(|it| Event::AllIssued(*it)));
             }
-            SyncEffect::Post(_) if order == WaitOrder::Initializing => {
-                self.create(world, at);
+            SyncEffect::Post(_) => {
+                self.create(world, order, at);
+                self.connect(world, order, comms);
             }
             crate::stream_sync_effects!()
-            | SyncEffect::Post(_)
             | SyncEffect::Compute
             | SyncEffect::Reshard(_)
             | SyncEffect::ReadOutputs => (),
@@ -210,10 +213,19 @@ impl Waits {
     }
 
     /// The host waits for those of the other ranks if it creates a communicator.
-    fn create(&mut self, world: &World, at: InstRef) {
+    fn create(&mut self, world: &World, order: WaitOrder, at: InstRef) {
+        let WaitOrder::Hosts { creates: true, .. } = order else { return };
         let created = world.matching().created_by(at).map(Event::Created);
         self.begun.extend(created);
         self.to_end.extend(created);
+    }
+
+    /// The host waits for those of the other parts where NCCL connects them.
+    fn connect(&mut self, world: &World, order: WaitOrder, comms: &[CommNo]) {
+        let WaitOrder::Hosts { connects: true, .. } = order else { return };
+        let new = comms.iter().filter(|it| world.connections().contains(it));
+        self.begun.extend(new.clone().map(|it| Event::AllIssued(*it)));
+        self.to_end.extend(new.map(|it| Event::AllIssued(*it)));
     }
 
     /// All parts wait for each other.

@@ -2,7 +2,9 @@
 
 use std::{ops::Deref, sync::OnceLock};
 
-use super::CommMatching;
+use rustc_hash::FxHashSet;
+
+use super::{CommMatching, CommNo};
 use crate::Plan;
 
 /// The plans of all ranks with their matched communications. Planning makes it once. The checker, the simulator, timelines,
@@ -15,6 +17,8 @@ pub struct World {
     matching: CommMatching,
     /// The state in which the plans deadlock, when it is known (`World::deadlocked_state`).
     pub(super) deadlocked: OnceLock<Option<WorldState>>,
+    /// The communications for which NCCL may connect ranks, when they are known (`World::connections`).
+    pub(super) connections: OnceLock<FxHashSet<CommNo>>,
 }
 
 impl World {
@@ -26,7 +30,7 @@ impl World {
 
     /// Combines plans with `matching`, which `CommMatching::from_plans` has returned for the same instructions.
     pub(crate) fn with_matching(plans: Vec<Plan>, matching: CommMatching) -> Self {
-        Self { plans, matching, deadlocked: OnceLock::new() }
+        Self { plans, matching, deadlocked: OnceLock::new(), connections: OnceLock::new() }
     }
 
     /// Returns the plans, by rank.

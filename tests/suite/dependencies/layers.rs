@@ -237,6 +237,7 @@ const PLAN: &[Layer] = &[
 const SYNC: &[Layer] = &[
     ("matching memory_groups", &[]),
     ("world", &["matching"]),
+    ("connections", &["matching", "world"]),
     ("p2p_queues waits", &["matching", "world"]),
     ("symmetry", &["matching", "waits", "world"]),
     ("machine", BEFORE),
@@ -247,7 +248,8 @@ const SYNC: &[Layer] = &[
     ("deadlock_detection", &["machine", "waits", "world"]),
     ("wait_graph", &["matching", "waits", "world"]),
     ("blocked_wait", &["matching"]),
-    ("deadlock skipped", &["blocked_wait", "matching", "wait_graph"]),
+    ("host_rules", &[]),
+    ("deadlock skipped", &["blocked_wait", "host_rules", "matching", "wait_graph"]),
     ("peer_edit", &["matching", "wait_graph"]),
     ("report_text", &["blocked_wait", "deadlock", "matching", "peer_edit", "wait_graph", "waits"]),
     ("skip_edit", &["skipped"]),
@@ -266,7 +268,8 @@ const SYNC: &[Layer] = &[
             "world",
         ],
     ),
-    ("symmetric_memory", &["deadlock", "explain", "waits", "world"]),
+    ("symmetric_memory", &["world"]),
+    ("host_blocks", &["deadlock", "explain", "host_rules", "symmetric_memory", "waits", "world"]),
 ];
 
 const CHECK: &[Layer] = &[
@@ -283,11 +286,13 @@ const CHECK: &[Layer] = &[
     ("replay", &["capture", "joined_runs", "not_compared", "shared_buffers", "two_runs"]),
     ("storage_sharing", &["replay"]),
     ("stream_ordered_frees", &["conflict", "ordering_model", "storage"]),
+    ("early_releases", &["conflict", "storage"]),
     ("first_access", &["conflict", "overlap"]),
     (
         "race",
         &[
             "conflict",
+            "early_releases",
             "first_access",
             "history",
             "ordering_model",

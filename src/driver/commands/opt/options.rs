@@ -10,12 +10,12 @@ use crate::run::{
 use crate::tool::{
     dump::DumpFlags,
     flags::{DiagnosticFlags, TextFlags, WorldFlags, with_help},
+    model_flags::ModelFlags,
     remarks::RemarkFlags,
 };
 use clap::{Parser, ValueEnum};
 use grammar::{Dialect, bindings::Binding, render::Format};
-use hir_check::{Checks, OrderingModel, StorageModel};
-use hir_plan::sync::{LaunchOrder, P2pQueues};
+use hir_check::{Checks, OrderingModel};
 
 /// The examples of `--help`.
 pub const EXAMPLES: &str =
@@ -137,23 +137,8 @@ pub struct Options {
     pub communication: bool,
     #[command(flatten)]
     pub timelines: TimelineFlags,
-    /// The rules that order accesses: `nccl`, only what CUDA, NCCL and PyTorch document (default); `hir`,
-    /// also what hir-run's own executors guarantee. Applies to `--check`, `--fix=check` and
-    /// `--verify-each=check`.
-    #[arg(help_heading = "Checks", long, value_parser = crate::tool::flags::check_model())]
-    pub check_model: Option<OrderingModel>,
-    /// In which order NCCL starts the kernels of different communicators: `launch-order-explicit`, any that the streams allow
-    /// (default of `--check` and `--fix=check`), or `launch-order-implicit`, the issue order (default of `--verify-each=check`).
-    #[arg(help_heading = "Checks", long, value_parser = crate::tool::flags::launch_order())]
-    pub nccl: Option<LaunchOrder>,
-    /// On which communicator NCCL runs sends and receives that are in no group: `communicator` (default of
-    /// `--verify-each=check`) or `pair`. By default, `--check` finds what is a fault with either.
-    #[arg(help_heading = "Checks", long, value_parser = crate::tool::flags::p2p_queues())]
-    pub p2p: Option<P2pQueues>,
-    /// Where the storage of tensors comes from, and so which tensors may share it: `pytorch` (default), `cuda-async`, `pytorch-cuda-async` or
-    /// `never-reused`.
-    #[arg(help_heading = "Checks", long, value_parser = crate::tool::flags::storage_model())]
-    pub storage: Option<StorageModel>,
+    #[command(flatten)]
+    pub models: ModelFlags,
     /// Also prove that FILE, a program of the same process, may run before or after this one, in any order and any number of times. The
     /// two share inputs, outputs and symmetric tensors of one name, streams and communicators. Can be repeated.
     #[arg(
@@ -209,30 +194,7 @@ impl Options {
     /// # Errors
     /// A message that says what to change.
     pub fn validate(&self) -> Result<(), InvalidOption> {
-        if self.check_model.is_some() && !self.uses_ordering_model() {
-            return Err("`--check-model` needs `--check`, `--fix=check` or `--verify-each=check`".into());
-        }
-        if self.nccl.is_some() && !self.uses_ordering_model() {
-            return Err("`--nccl` needs `--check`, `--fix=check` or `--verify-each=check`".into());
-        }
-        if self.nccl == Some(LaunchOrder::Explicit) && self.check_model == Some(OrderingModel::Hir) {
-            return Err("`--check-model=hir` implies `--nccl=launch-order-implicit`: hir-run starts communications in issue order".into());
-        }
-        if self.p2p.is_some() && !self.uses_ordering_model() {
-            return Err("`--p2p` needs `--check`, `--fix=check` or `--verify-each=check`".into());
-        }
-        if self.p2p == Some(P2pQueues::Pair) && self.check_model == Some(OrderingModel::Hir) {
-            return Err("`--check-model=hir` implies `--p2p=communicator`: hir-run has one communicator for the transfers of all pairs".into());
-        }
-        if self.storage.is_some() && !self.uses_ordering_model() {
-            return Err("`--storage` needs `--check`, `--fix=check` or `--verify-each=check`".into());
-        }
-        if self.storage.is_some() && self.check_model == Some(OrderingModel::Hir) {
-            return Err(
-                "`--check-model=hir` ignores `--storage`: hir-run assigns storage before the program runs"
-                    .into(),
-            );
-        }
+        self.models.validate(self.uses_ordering_model())?;
         self.dumps.check()?;
         let prints = [
             (self.timing, "--timing"),
@@ -261,12 +223,12 @@ impl Options {
                 "`{option}` writes a file about one program, but `--split-input-file` reads several: give one part as a file"
             ).into());
         }
-        if !self.with.is_empty() && self.check_model == Some(OrderingModel::Hir) {
+        if !self.with.is_empty() && self.models.check_model == Some(OrderingModel::Hir) {
             return Err("`--with` needs `--check-model=nccl`: hir-run runs one program".into());
         }
         self.check_files()?;
         self.check_fix()?;
-        if self.check.is_some_and(|it| it.repeat) && self.check_model == Some(OrderingModel::Hir) {
+        if self.check.is_some_and(|it| it.repeat) && self.models.check_model == Some(OrderingModel::Hir) {
             return Err(
                 "`--check=repeat` needs `--check-model=nccl`: hir-run separates runs by a barrier".into()
             );
@@ -351,13 +313,7 @@ impl Options {
 
     /// Returns the requested checks with the models.
     pub fn checks(&self) -> Checks {
-        Checks {
-            model: self.check_model.unwrap_or_default(),
-            nccl: self.nccl.unwrap_or_default(),
-            p2p: self.p2p,
-            storage: self.storage.unwrap_or_default(),
-            ..self.requested_checks()
-        }
+        self.models.apply(self.requested_checks())
     }
 
     /// Returns the requested checks. Programs that run with others may also run twice.
@@ -367,11 +323,8 @@ impl Options {
         Checks { race: checks.race || runs, repeat: checks.repeat || runs, ..checks }
     }
 
-    /// Returns what `--verify-each=check` looks for. Passes keep the issue order, so kernels, and transfers of
-    /// all pairs, start in this order by default.
+    /// Returns what `--verify-each=check` looks for.
     pub fn checks_of_passes(&self) -> Checks {
-        let nccl = self.nccl.unwrap_or(LaunchOrder::Implicit);
-        let p2p = Some(self.p2p.unwrap_or_default());
-        Checks { nccl, p2p, ..self.checks().of_faults() }
+        self.models.apply_to_passes(self.checks().of_faults())
     }
 }

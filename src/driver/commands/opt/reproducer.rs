@@ -55,7 +55,7 @@ impl Processor<'_> {
         flags.extend(options.check.map(|it| format!("--check={it}")));
         let needs_model = options.check.is_some() || options.verify_each == VerifyEach::Check;
         if needs_model {
-            flags.extend(model_flags(options));
+            flags.extend(options.models.arguments());
         }
         flags.extend(options.world.ranks.map(|it| format!("--ranks={it}")));
         flags.extend(options.rank.map(|it| format!("--rank={it}")));
@@ -80,7 +80,7 @@ impl Processor<'_> {
             vec![format!("--passes={call}"), format!("--verify-each={}", tool::value_name(verify))];
         flags.extend(self.options.verify_roundtrip.then(|| "--verify-roundtrip".to_owned()));
         if verify == VerifyEach::Check {
-            flags.extend(model_flags(self.options));
+            flags.extend(self.options.models.arguments());
         }
         flags.extend(self.options.world.ranks.map(|ranks| format!("--ranks={ranks}")));
         if self
@@ -94,14 +94,4 @@ impl Processor<'_> {
             self.screen.message(format!("`hir-opt --run-reproducer {path}` reproduces this failure"));
         }
     }
-}
-
-/// Returns the flags of the models of the check.
-fn model_flags(options: &Options) -> impl Iterator<Item = String> {
-    let Options { check_model, nccl, p2p, storage, .. } = options;
-    let model = check_model.map(|it| format!("--check-model={it}"));
-    let nccl = nccl.map(|it| format!("--nccl={}", it.name()));
-    let p2p = p2p.map(|it| format!("--p2p={}", it.name()));
-    let storage = storage.map(|it| format!("--storage={}", it.name()));
-    [model, nccl, p2p, storage].into_iter().flatten()
 }

@@ -82,6 +82,8 @@ pub(super) struct Builder<'w, P> {
     arrivals: Arrivals<'w>,
     /// By group of NCCL: the event that all members have issued their first communication.
     created: FxHashMap<GroupNo, u32>,
+    /// By communication in which NCCL connects its parts: the event that the hosts of all parts have issued it.
+    connected: FxHashMap<CommNo, u32>,
     /// By number: the events and the works of the current rank that are known so far.
     recorded: Vec<Option<u32>>,
     complete: Vec<Option<u32>>,
@@ -110,6 +112,7 @@ impl<'w, P: Progress> Builder<'w, P> {
             machine,
             arrivals,
             created: FxHashMap::default(),
+            connected: FxHashMap::default(),
             recorded,
             complete,
             met: FxHashMap::default(),
@@ -174,8 +177,7 @@ impl<'w, P: Progress> Builder<'w, P> {
                 | SyncEffect::ReadOutputs => false,
             };
             let communication = it.kind.communication();
-            let creates = self.world.matching().created_by(at).is_some();
-            if self.order == WaitOrder::Initializing && communication.is_some() && creates {
+            if communication.is_some() && self.blocks_host(at) {
                 let host = self.machine.actors.len() - self.world.len() + rank;
                 self.push(host, Actor::Host(rank), at, false, false);
             }
@@ -188,6 +190,14 @@ impl<'w, P: Progress> Builder<'w, P> {
                 self.push(queue, Actor::Queue(rank, number), at, false, false);
             }
         }
+    }
+
+    /// Returns whether a host may block in a post.
+    fn blocks_host(&self, at: InstRef) -> bool {
+        let WaitOrder::Hosts { creates, connects } = self.order else { return false };
+        let matching = self.world.matching();
+        let is_new = |it: &CommNo| self.world.connections().contains(it);
+        creates && matching.created_by(at).is_some() || connects && matching.comms_of(at).iter().any(is_new)
     }
 
     /// Adds an instruction to an actor. In a blocking order, instructions without events are left out: no actor waits in
@@ -280,8 +290,11 @@ impl<'w, P: Progress> Builder<'w, P> {
             Event::AllArrived(comm) => {
                 return self.arrivals.token(self.world, &mut self.machine, (comm, None));
             }
-            // Machines execute no connecting order.
-            Event::AllIssued(_) => return None,
+            Event::AllIssued(comm) => {
+                let (matching, machine) = (self.world.matching(), &mut self.machine);
+                let parts = matching.expected_parts(matching.comm(comm)) as u32;
+                *self.connected.entry(comm).or_insert_with(|| machine.add_event(parts))
+            }
             Event::Created(group) => {
                 let members = self.world.matching().groups[group as usize].team.len();
                 let machine = &mut self.machine;
