@@ -77,6 +77,8 @@ pub struct ReusedStorage {
     pub freed_by: Option<u32>,
     /// True if an ALLOCATE of the next run may get it, if that run is issued and not replayed.
     pub by_next_run: bool,
+    /// True if no Wait frees it, but the next communication after those that hold it have ended.
+    pub by_next_call: bool,
     /// True if the host unmaps it, which waits for no stream.
     pub is_unmapped: bool,
 }

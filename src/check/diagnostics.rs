@@ -236,6 +236,12 @@ impl<'a> DiagnosticBuilder<'a> {
         let next = it
             .later
             .map_or("the caller".to_owned(), |buffer| format!("`{}`", plan.buffers[buffer as usize].name));
+        if it.by_next_call {
+            return format!(
+                "PyTorch frees the operands of a communication that has ended without a Wait where the program calls the next one, on \
+                 {freed}, and {next} may get the storage"
+            );
+        }
         let run = if it.by_next_run { " of the next run, if it is issued and not replayed," } else { "" };
         // Within a run, the reason names the model.
         let model = if between_runs { "with `--storage=pytorch`, " } else { "" };

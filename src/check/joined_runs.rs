@@ -37,6 +37,7 @@ impl JoinedRuns {
             code: Vec::new(),
             allocations: Vec::new(),
             peer_collectives: Vec::new(),
+            early_releases: Vec::new(),
             event_count: 0,
             work_count: 0,
             ..plan

@@ -16,7 +16,7 @@
 //! * `plan::sync`: streams, hosts, communications and their Waits, messages, queues of communicators (`P2pQueues`) and the order of
 //!   their kernels (`LaunchOrder`);
 //! * `race`, with `history` and `overlap`: conflicting accesses, and collectives in place;
-//! * `storage` and `stream_ordered_frees`, with `plan::caching_allocator`: which tensors may share storage (`StorageModel`);
+//! * `storage`, `early_releases` and `stream_ordered_frees`, with `plan::caching_allocator`: which tensors may share storage (`StorageModel`);
 //! * `plan::mapped_views`: what a view of the shards of all ranks reads;
 //! * `semaphores`: transfers over peer memory, and hardware queues;
 //! * `capture`: what a CUDA graph records;
@@ -63,6 +63,7 @@ mod checker;
 mod conflict;
 mod deliveries;
 mod diagnostics;
+mod early_releases;
 mod editable_text;
 mod excess;
 mod excess_diagnostics;

@@ -14,6 +14,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     conflict::{Party, Race},
+    early_releases::EarlyReleases,
     first_access::FirstAccesses,
     history::AccessHistory,
     ordering_model::AccessRules,
@@ -84,6 +85,11 @@ fn allocate_sites(plan: &Plan, first: u32) -> Vec<Option<AllocateSite>> {
     found
 }
 
+/// Returns whether the allocator gives freed storage to other tensors, without waiting for its uses.
+fn allocator_reuses(rules: AccessRules) -> bool {
+    !rules.reuses_in_order() && !rules.frees_in_stream_order()
+}
+
 /// Identifies a race: the rank, the buffer, and the rank and origin of each statement.
 type ReportedPair = (usize, BufferNo, [(usize, u32); 2]);
 
@@ -98,6 +104,8 @@ pub struct RaceDetector<'p> {
     /// The accesses that no later write covers, by rank and buffer.
     accesses: FxHashMap<(usize, BufferNo), AccessHistory<Access>>,
     storage: SharedStorage<'p>,
+    /// The storage that the allocator frees without a Wait, if it reuses storage.
+    early_releases: Option<EarlyReleases>,
     /// The storage whose free is compared with all uses: that which streams free, and symmetric memory.
     frees: Option<StreamOrderedFrees>,
     /// The ALLOCATE, by rank and buffer.
@@ -135,6 +143,7 @@ impl<'p> RaceDetector<'p> {
             inputs: plans.iter().map(inputs).collect(),
             accesses: FxHashMap::default(),
             storage: SharedStorage::new(plans),
+            early_releases: allocator_reuses(rules).then(|| EarlyReleases::new(plans)).flatten(),
             frees: StreamOrderedFrees::new(plans, rules),
             allocate_sites: allocated,
             early_actors: FxHashSet::default(),
@@ -155,6 +164,8 @@ impl<'p> RaceDetector<'p> {
                 self.report(race);
             }
         }
+        let released = self.early_releases.as_mut().map(EarlyReleases::finish).unwrap_or_default();
+        released.into_iter().for_each(|(rank, conflict)| self.report_reuse(rank, [conflict], false));
     }
 
     /// Visits an instruction after all instructions that happen before it.
@@ -178,7 +189,7 @@ impl<'p> RaceDetector<'p> {
                 self.read_mapped(it, at, (it.rank, view));
             }
             self.free_after(it);
-            if self.allocator_reuses() {
+            if allocator_reuses(self.rules) {
                 let found = self.storage.finish(it);
                 self.report_reuse(it.rank, found, false);
             }
@@ -212,11 +223,6 @@ impl<'p> RaceDetector<'p> {
     fn free_after(&mut self, it: &Occurrence) {
         let found = self.frees.as_mut().map(|frees| frees.visited(it)).unwrap_or_default();
         found.into_iter().for_each(|(rank, conflict)| self.report_reuse(rank, [conflict], true));
-    }
-
-    /// Returns whether the allocator gives freed storage to other tensors, without waiting for its uses.
-    fn allocator_reuses(&self) -> bool {
-        !self.rules.reuses_in_order() && !self.rules.frees_in_stream_order()
     }
 
     /// Reports a collective that writes elements which it may still read: its input and its output overlap, and
@@ -389,7 +395,10 @@ impl<'p> RaceDetector<'p> {
             let found = frees.access(it, (party, writes), rank, view.buffer);
             self.report_reuse(rank, found, true);
         }
-        if is_after && self.allocator_reuses() {
+        if let Some(released) = self.early_releases.as_mut().filter(|_| is_after) {
+            released.access(it, (party, writes), rank, view.buffer);
+        }
+        if is_after && allocator_reuses(self.rules) {
             let found = self.storage.access(it, (party, writes), rank, view.buffer);
             self.report_reuse(rank, found, false);
         }

@@ -262,6 +262,7 @@ fn conflict(earlier: StorageUse, later: StorageUse, is_issued: bool) -> Option<S
         later: later.buffer,
         freed_by: earlier.freed_by,
         by_next_run: is_issued,
+        by_next_call: false,
         is_unmapped: false,
     };
     Some(StorageConflict {

@@ -192,6 +192,7 @@ impl Lifetime {
                 later: None,
                 freed_by: self.freed_by,
                 by_next_run: false,
+                by_next_call: false,
                 is_unmapped: self.is_unmapped,
             },
         }

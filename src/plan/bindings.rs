@@ -146,6 +146,7 @@ impl PlanBuilder<'_> {
             self.allocator.unbind(&mut self.plan.allocations, buffer, at);
         }
         self.release(buffer);
+        self.release_early(buffer);
     }
 
     /// Drops one reference to a buffer and frees the buffer if none is left, unless it belongs to an input.

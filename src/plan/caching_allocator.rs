@@ -61,6 +61,21 @@ impl CachingAllocator {
         }
     }
 
+    /// Returns where a buffer may be freed before `free`, at the statement of `free`; `None` if it is no block of the allocator. What is
+    /// allocated afterwards may get its storage.
+    pub(super) fn free_early(
+        &mut self,
+        all: &[Allocation],
+        buffer: BufferNo,
+        (origin, current): (u32, StreamNo),
+    ) -> Option<Freed> {
+        let it = self.live.get(&buffer).and_then(|at| all.get(*at)).filter(|it| !it.is_symmetric)?;
+        let next = self.freed.entry(it.pool.stream).or_default();
+        let number = *next;
+        *next += 1;
+        Some(Freed { origin, number, current })
+    }
+
     /// Frees a buffer to which no tensor is bound any more, and which no communication holds. `origin` is the statement that releases it, an
     /// index into `Plan::origins`, and `current` the stream that is current there.
     pub(super) fn free(

@@ -64,6 +64,12 @@ pub(super) struct PlanBuilder<'p> {
     pub(super) hold_counts: FxHashMap<BufferNo, usize>,
     /// The buffers that each communication keeps until the program waits for it.
     pub(super) held: FxHashMap<WorkNo, Vec<BufferNo>>,
+    /// How many of these hold each buffer that PyTorch does not release in the next call (`held_operands`).
+    pub(super) firm_holds: FxHashMap<BufferNo, usize>,
+    /// By communicator of NCCL: what was posted since the last call.
+    pub(super) last_calls: FxHashMap<CommunicatorNo, Vec<WorkNo>>,
+    /// The communications of which PyTorch may have released the operands.
+    pub(super) watched: FxHashSet<WorkNo>,
     /// The buffers that handles of peers' memory keep (`held_operands`).
     pub(super) held_by_handles: FxHashSet<BufferNo>,
     pub(super) allocator: CachingAllocator,
@@ -153,6 +159,9 @@ impl<'p> PlanBuilder<'p> {
             name_counts: FxHashMap::default(),
             hold_counts: FxHashMap::default(),
             held: FxHashMap::default(),
+            firm_holds: FxHashMap::default(),
+            last_calls: FxHashMap::default(),
+            watched: FxHashSet::default(),
             held_by_handles: FxHashSet::default(),
             allocator: CachingAllocator::default(),
             slices: FxHashMap::default(),

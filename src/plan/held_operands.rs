@@ -5,16 +5,23 @@
 //! are those of a transfer and the output of a collective, to the end of the job, since they never remove an entry
 //! (`csrc/multidevice/ipc_handle.h`, `IpcHandle::tensor_` and the keys of both caches). Nothing keeps the input of a collective, which its
 //! member copies from without a handle (`cuda_p2p.cpp`).
+//!
+//! PyTorch releases the operands of a communication of NCCL also without a wait: once its watchdog has seen the end of the communication, the
+//! next call of the process group does so (`ProcessGroupNCCL.cpp`, `shelvesToUnstash_`). So a buffer to which no tensor is bound may be free from
+//! there on, if all that hold it have ended: `EarlyRelease`.
 
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{Backend, BufferNo, Communication, InstKind, WorkNo, context::PlanBuilder};
+use super::{Backend, BufferNo, Communication, EarlyRelease, InstKind, WorkNo, context::PlanBuilder};
 
 impl PlanBuilder<'_> {
     /// Lets a communication that is posted keep its operands.
     pub(super) fn hold_operands(&mut self, kind: &InstKind) {
         let Some(posted) = kind.communication() else { return };
         let backend = self.plan.communicators[posted.communicator() as usize].backend;
+        if backend == Backend::Nccl {
+            self.watch_last_calls(&posted);
+        }
         // With one entry for each access.
         let mut held = Vec::new();
         match (backend, posted) {
@@ -28,6 +35,7 @@ impl PlanBuilder<'_> {
         for buffer in &held {
             *self.name_counts.entry(*buffer).or_default() += 1;
             *self.hold_counts.entry(*buffer).or_default() += 1;
+            *self.firm_holds.entry(*buffer).or_default() += 1;
         }
         if backend == Backend::Cuda {
             // A Deallocate of symmetric memory unmaps it, so that only the transfer itself may delay it.
@@ -41,10 +49,39 @@ impl PlanBuilder<'_> {
 
     /// Releases what a communication keeps up to its Wait: the program waits for it.
     pub(super) fn release_operands(&mut self, work: WorkNo) {
+        let is_watched = self.watched.remove(&work);
         for buffer in self.held.remove(&work).unwrap_or_default() {
+            self.firm_holds.entry(buffer).and_modify(|it| *it -= usize::from(!is_watched));
             self.hold_counts.entry(buffer).and_modify(|it| *it -= 1);
             self.release(buffer);
         }
+    }
+
+    /// The next call on a communicator releases what the calls before it hold, if these have ended.
+    fn watch_last_calls(&mut self, next: &Communication<'_>) {
+        let calls = self.last_calls.entry(next.communicator()).or_default();
+        for work in std::mem::replace(calls, vec![next.work()]) {
+            let Some(held) = self.held.get(&work).cloned() else { continue };
+            self.watched.insert(work);
+            for buffer in held {
+                self.firm_holds.entry(buffer).and_modify(|it| *it -= 1);
+                self.release_early(buffer);
+            }
+        }
+    }
+
+    /// Records that a buffer may be free, if no tensor is bound to it and only communications hold it whose operands PyTorch may have released.
+    pub(super) fn release_early(&mut self, buffer: BufferNo) {
+        let count = |of: &FxHashMap<BufferNo, usize>| of.get(&buffer).copied().unwrap_or_default();
+        let holds = count(&self.hold_counts);
+        if holds == 0 || count(&self.firm_holds) > 0 || count(&self.name_counts) > holds {
+            return;
+        }
+        let at = (self.origin_no(), self.current);
+        let Some(freed) = self.allocator.free_early(&self.plan.allocations, buffer, at) else { return };
+        let holding = self.held.iter().filter(|it| it.1.contains(&buffer));
+        let works = holding.map(|it| *it.0).collect();
+        self.plan.early_releases.push(EarlyRelease { freed, buffer, works });
     }
 
     /// Marks, at the end of the program, the allocations that are kept by handles, or by communications that nothing waits for. They are

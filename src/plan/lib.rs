@@ -114,9 +114,9 @@ pub use lint::lint;
 pub use opaque_call::{opaque_call_diagnostic, unconditional_opaque_call_diagnostic};
 pub use operators::{AttentionComposition, AttentionOptions, dropout};
 pub use plan::{
-    Allocation, BufferNo, CallerUses, CommunicatorNo, EventNo, Freed, GatheredView, LoopIteration,
-    MappedView, Origin, OverwrittenView, Plan, SkippedAllocation, StoragePool, StreamNo, Unbound,
-    WaitForPeers, WorkNo, iteration_text,
+    Allocation, BufferNo, CallerUses, CommunicatorNo, EarlyRelease, EventNo, Freed, GatheredView,
+    LoopIteration, MappedView, Origin, OverwrittenView, Plan, SkippedAllocation, StoragePool, StreamNo,
+    Unbound, WaitForPeers, WorkNo, iteration_text,
 };
 pub use print::{inst_text, plan_text, view_text};
 pub use queue_streams::queue_streams;

@@ -69,6 +69,8 @@ pub struct Plan {
     pub mapped_views: Vec<MappedView>,
     /// The Waits for communications of the CUDA backend that have no order with what this rank executes itself.
     pub waits_for_peers: Vec<WaitForPeers>,
+    /// The buffers that PyTorch may free before the program waits for the communications that hold them (`held_operands`).
+    pub early_releases: Vec<EarlyRelease>,
     /// Whether the rank executes a Deallocate.
     pub deallocates: bool,
     /// The collectives that an executor may run as one kernel, in the order of their instructions.
@@ -118,6 +120,17 @@ pub struct Allocation {
     pub freed: Option<Freed>,
     /// Whether a communication that nothing waits for, or a handle of its memory, still holds the buffer at the end.
     pub is_held: bool,
+}
+
+/// A buffer whose communications have ended, without a Wait, where the program calls the next one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EarlyRelease {
+    /// Where it may be freed.
+    pub freed: Freed,
+    /// The buffer.
+    pub buffer: BufferNo,
+    /// The communications.
+    pub works: Vec<WorkNo>,
 }
 
 /// A pool of storage. Buffers of different pools never share storage.
@@ -266,6 +279,7 @@ impl Plan {
             waits_for_peers: Vec::new(),
             deallocates: false,
             peer_collectives: Vec::new(),
+            early_releases: Vec::new(),
             event_count: 0,
             work_count: 0,
             skips: Vec::new(),

@@ -156,6 +156,8 @@ impl<'p> Search<'p> {
                 }
             }
         });
+        races.finish();
+        let is_unneeded = is_unneeded && races.found.is_empty();
         is_unneeded.then(|| pair.map_or(ExcessKind::ImpliedWait, |pair| ExcessKind::UnneededWait { pair }))
     }
 }

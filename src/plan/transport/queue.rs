@@ -52,6 +52,7 @@ pub(super) fn rewrite_plan(plan: &mut Plan, mut lowered: FxHashMap<usize, Lowere
     let code = std::mem::take(&mut plan.code);
     let wait_streams = first_wait_streams(&code, plan.work_count);
     let mut waits: Vec<Option<LoweredWait>> = (0..plan.work_count).map(|_| None).collect();
+    let mut renumbered: Vec<Option<WorkNo>> = vec![None; plan.work_count];
     plan.work_count = 0;
     let mut rewriter =
         PlanRewriter { plan, code: Vec::with_capacity(code.len()), allocated: FxHashSet::default() };
@@ -75,9 +76,18 @@ pub(super) fn rewrite_plan(plan: &mut Plan, mut lowered: FxHashMap<usize, Lowere
             }
             (Some(comm), Some(queue)) => rewriter.inline_on_queue(comm, queue, origin),
         };
+        if let LoweredWait::Work(number) = wait {
+            renumbered[work as usize] = Some(number);
+        }
         waits[work as usize] = Some(wait);
     }
     plan.code = rewriter.code;
+    for it in &mut plan.gathered_views {
+        it.work = renumbered[it.work as usize].unwrap_or(it.work);
+    }
+    for it in &mut plan.early_releases {
+        it.works = it.works.iter().filter_map(|work| renumbered[*work as usize]).collect();
+    }
     drop_unused_communicators(plan);
 }
 

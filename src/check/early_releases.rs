@@ -1,0 +1,150 @@
+//! Finds uses of an operand that PyTorch frees without a Wait: where the program calls the next communication, once those that hold the operand
+//! have ended (`plan::held_operands`).
+//!
+//! The free follows these communications, and all that precedes them. What else uses the operand, such as a kernel of another stream, has to
+//! precede each use of what may get the storage then.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::{
+    conflict::{Party, ReusedStorage},
+    storage::StorageConflict,
+};
+use hir_plan::{
+    BufferNo, Freed, Plan, StoragePool, WorkNo,
+    sync::happens_before::{Clock, Occurrence},
+};
+
+/// The operands of all ranks that are freed so, and what may get their storage.
+pub(super) struct EarlyReleases {
+    operands: BTreeMap<(usize, BufferNo), Operand>,
+    /// The tensors that may get storage of an operand: the pool, and how many buffers are freed before.
+    heirs: FxHashMap<(usize, BufferNo), (StoragePool, u32)>,
+    /// The first use of each of them by each actor, by pool and actor.
+    uses: FxHashMap<(usize, StoragePool), BTreeMap<u32, Vec<HeirUse>>>,
+    used: FxHashSet<(usize, BufferNo, u32)>,
+}
+
+/// An operand.
+struct Operand {
+    pool: StoragePool,
+    freed: Freed,
+    /// The communications that hold it, as indices into `Plan::code`.
+    holders: Vec<usize>,
+    /// What has ended where each of them begins.
+    before: Vec<Clock>,
+    /// The last other use by each actor: its number, who uses it, and whether it writes.
+    uses: BTreeMap<u32, (u32, (Party, bool))>,
+}
+
+/// A use of what may get the storage of operands that are freed before `frees_before`.
+#[derive(Clone)]
+struct HeirUse {
+    frees_before: u32,
+    number: u32,
+    buffer: BufferNo,
+    clock: Clock,
+    side: (Party, bool),
+}
+
+impl EarlyReleases {
+    /// Creates the state before the first instruction; `None` if no operand has to be followed.
+    pub fn new(plans: &[Plan]) -> Option<Self> {
+        let mut it = Self {
+            operands: BTreeMap::new(),
+            heirs: FxHashMap::default(),
+            uses: FxHashMap::default(),
+            used: FxHashSet::default(),
+        };
+        plans.iter().filter(|it| !it.early_releases.is_empty()).for_each(|plan| it.add(plan));
+        (!it.heirs.is_empty()).then_some(it)
+    }
+
+    fn add(&mut self, plan: &Plan) {
+        let rank = plan.rank;
+        let pools: FxHashMap<BufferNo, StoragePool> =
+            plan.allocations.iter().filter(|it| !it.is_empty).map(|it| (it.buffer, it.pool)).collect();
+        let mut first: FxHashMap<StoragePool, u32> = FxHashMap::default();
+        let mut held: FxHashMap<WorkNo, Vec<BufferNo>> = FxHashMap::default();
+        for it in &plan.early_releases {
+            let Some(pool) = pools.get(&it.buffer).copied() else { continue };
+            first.entry(pool).or_insert(it.freed.number);
+            it.works.iter().for_each(|work| held.entry(*work).or_default().push(it.buffer));
+            let (holders, before, uses) = (Vec::new(), Vec::new(), BTreeMap::new());
+            self.operands.insert((rank, it.buffer), Operand { pool, freed: it.freed, holders, before, uses });
+        }
+        for (at, inst) in plan.code.iter().enumerate() {
+            let held = inst.kind.communication().and_then(|it| held.get(&it.work()));
+            for buffer in held.into_iter().flatten() {
+                self.operands.entry((rank, *buffer)).and_modify(|it| it.holders.push(at));
+            }
+        }
+        let may_get = |pool, frees_before| first.get(&pool).is_some_and(|number| *number < frees_before);
+        let heirs =
+            plan.allocations.iter().filter(|it| !it.is_symmetric && may_get(it.pool, it.frees_before));
+        self.heirs.extend(heirs.map(|it| ((rank, it.buffer), (it.pool, it.frees_before))));
+    }
+
+    /// Records a use of a buffer.
+    pub fn access(&mut self, it: &Occurrence, side: (Party, bool), rank: usize, buffer: BufferNo) {
+        if let Party::CallerBefore | Party::CallerAfter(_) = side.0 {
+            return;
+        }
+        if let Some(operand) = self.operands.get_mut(&(rank, buffer)) {
+            if it.rank == rank && operand.holders.contains(&it.inst) {
+                operand.before.push(it.clock.clone());
+            } else {
+                operand.uses.insert(it.actor, (it.number, side));
+            }
+        }
+        let Some((pool, frees_before)) = self.heirs.get(&(rank, buffer)).copied() else { return };
+        if self.used.insert((rank, buffer, it.actor)) {
+            let uses = self.uses.entry((rank, pool)).or_default().entry(it.actor).or_default();
+            uses.push(HeirUse { frees_before, number: it.number, buffer, clock: it.clock.clone(), side });
+        }
+    }
+
+    /// Returns the conflicts of all uses that were recorded, with the rank of each, and forgets the uses.
+    pub fn finish(&mut self) -> Vec<(usize, StorageConflict)> {
+        self.used.clear();
+        let mut heirs = std::mem::take(&mut self.uses);
+        for uses in heirs.values_mut().flat_map(BTreeMap::values_mut) {
+            // The first use by the actor of what is allocated there or later knows least.
+            uses.sort_by_key(|it| it.frees_before);
+            for at in (1..uses.len()).rev() {
+                if uses[at].number < uses[at - 1].number {
+                    let (frees_before, later) = (uses[at - 1].frees_before, uses[at].clone());
+                    uses[at - 1] = HeirUse { frees_before, ..later };
+                }
+            }
+        }
+        let mut found = Vec::new();
+        for ((rank, buffer), operand) in &mut self.operands {
+            let before = std::mem::take(&mut operand.before);
+            let of_pool = heirs.get(&(*rank, operand.pool));
+            for (actor, (number, earlier)) in std::mem::take(&mut operand.uses) {
+                if before.iter().any(|it| it.ended(actor) >= number) {
+                    continue;
+                }
+                let first = |uses: &'_ Vec<HeirUse>| {
+                    let from = uses.partition_point(|it| it.frees_before <= operand.freed.number);
+                    uses.get(from).filter(|it| it.clock.ended(actor) < number).cloned()
+                };
+                let others = of_pool.into_iter().flatten().filter(|it| *it.0 != actor);
+                let Some(heir) = others.into_iter().find_map(|it| first(it.1)) else { continue };
+                let reused = ReusedStorage {
+                    earlier: *buffer,
+                    later: Some(heir.buffer),
+                    freed_by: Some(operand.freed.origin),
+                    by_next_run: false,
+                    by_next_call: true,
+                    is_unmapped: false,
+                };
+                found.push((*rank, StorageConflict { earlier, later: heir.side, reused }));
+            }
+        }
+        found
+    }
+}
