@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use super::{
     conflict::{Party, ReusedStorage},
@@ -22,9 +22,8 @@ pub(super) struct EarlyReleases {
     operands: BTreeMap<(usize, BufferNo), Operand>,
     /// The tensors that may get storage of an operand: the pool, and how many buffers are freed before.
     heirs: FxHashMap<(usize, BufferNo), (StoragePool, u32)>,
-    /// The first use of each of them by each actor, by pool and actor.
-    uses: FxHashMap<(usize, StoragePool), BTreeMap<u32, Vec<HeirUse>>>,
-    used: FxHashSet<(usize, BufferNo, u32)>,
+    /// By pool and actor: the first use of each of them, by the number of buffers that are freed before.
+    uses: FxHashMap<(usize, StoragePool), BTreeMap<u32, BTreeMap<(u32, BufferNo), HeirUse>>>,
 }
 
 /// An operand.
@@ -39,25 +38,14 @@ struct Operand {
     uses: BTreeMap<u32, (u32, (Party, bool))>,
 }
 
-/// A use of what may get the storage of operands that are freed before `frees_before`.
-#[derive(Clone)]
-struct HeirUse {
-    frees_before: u32,
-    number: u32,
-    buffer: BufferNo,
-    clock: Clock,
-    side: (Party, bool),
-}
+/// A use of what may get storage: its number, the buffer, what has ended where it begins, who uses it, and whether it writes.
+type HeirUse = (u32, BufferNo, Clock, (Party, bool));
 
 impl EarlyReleases {
     /// Creates the state before the first instruction; `None` if no operand has to be followed.
     pub fn new(plans: &[Plan]) -> Option<Self> {
-        let mut it = Self {
-            operands: BTreeMap::new(),
-            heirs: FxHashMap::default(),
-            uses: FxHashMap::default(),
-            used: FxHashSet::default(),
-        };
+        let (heirs, uses) = (FxHashMap::default(), FxHashMap::default());
+        let mut it = Self { operands: BTreeMap::new(), heirs, uses };
         plans.iter().filter(|it| !it.early_releases.is_empty()).for_each(|plan| it.add(plan));
         (!it.heirs.is_empty()).then_some(it)
     }
@@ -100,24 +88,21 @@ impl EarlyReleases {
             }
         }
         let Some((pool, frees_before)) = self.heirs.get(&(rank, buffer)).copied() else { return };
-        if self.used.insert((rank, buffer, it.actor)) {
-            let uses = self.uses.entry((rank, pool)).or_default().entry(it.actor).or_default();
-            uses.push(HeirUse { frees_before, number: it.number, buffer, clock: it.clock.clone(), side });
-        }
+        let uses = self.uses.entry((rank, pool)).or_default().entry(it.actor).or_default();
+        uses.entry((frees_before, buffer)).or_insert_with(|| (it.number, buffer, it.clock.clone(), side));
     }
 
     /// Returns the conflicts of all uses that were recorded, with the rank of each, and forgets the uses.
     pub fn finish(&mut self) -> Vec<(usize, StorageConflict)> {
-        self.used.clear();
         let mut heirs = std::mem::take(&mut self.uses);
         for uses in heirs.values_mut().flat_map(BTreeMap::values_mut) {
             // The first use by the actor of what is allocated there or later knows least.
-            uses.sort_by_key(|it| it.frees_before);
-            for at in (1..uses.len()).rev() {
-                if uses[at].number < uses[at - 1].number {
-                    let (frees_before, later) = (uses[at - 1].frees_before, uses[at].clone());
-                    uses[at - 1] = HeirUse { frees_before, ..later };
+            let mut first: Option<HeirUse> = None;
+            for it in uses.values_mut().rev() {
+                if let Some(earlier) = first.filter(|earlier| earlier.0 < it.0) {
+                    *it = earlier;
                 }
+                first = Some(it.clone());
             }
         }
         let mut found = Vec::new();
@@ -128,21 +113,19 @@ impl EarlyReleases {
                 if before.iter().any(|it| it.ended(actor) >= number) {
                     continue;
                 }
-                let first = |uses: &'_ Vec<HeirUse>| {
-                    let from = uses.partition_point(|it| it.frees_before <= operand.freed.number);
-                    uses.get(from).filter(|it| it.clock.ended(actor) < number).cloned()
-                };
                 let others = of_pool.into_iter().flatten().filter(|it| *it.0 != actor);
-                let Some(heir) = others.into_iter().find_map(|it| first(it.1)) else { continue };
+                let mut first = others.filter_map(|it| it.1.range((operand.freed.number + 1, 0)..).next());
+                let heir = first.find(|it| it.1.2.ended(actor) < number);
+                let Some((_, (_, heir, _, later))) = heir else { continue };
                 let reused = ReusedStorage {
                     earlier: *buffer,
-                    later: Some(heir.buffer),
+                    later: Some(*heir),
                     freed_by: Some(operand.freed.origin),
                     by_next_run: false,
                     by_next_call: true,
                     is_unmapped: false,
                 };
-                found.push((*rank, StorageConflict { earlier, later: heir.side, reused }));
+                found.push((*rank, StorageConflict { earlier, later: *later, reused }));
             }
         }
         found

@@ -17,7 +17,7 @@ use super::{
 };
 use hir_plan::{
     BufferNo, OverwrittenView, Plan,
-    sync::{CommOrderCycle, CommOrderEdge, Connections, Deadlock, HostRule, LaunchOrder, P2pQueues},
+    sync::{CommOrderCycle, CommOrderEdge, Deadlock, HostRule, LaunchOrder, P2pQueues},
 };
 
 /// Selects the checks to run.
@@ -43,8 +43,9 @@ pub struct Checks {
     /// The communicators of sends and receives that are in no group; `None` finds what is a fault with either. The constants and
     /// `OrderingModel::Hir` have that of all ranks, as hir-run does.
     pub p2p: Option<P2pQueues>,
-    /// When NCCL connects ranks. The constants have `Connections::BeforeRun`, as hir-run, which warms them up.
-    pub connections: Connections,
+    /// Whether NCCL connects ranks in the first communication that needs it, its default (`NCCL_RUNTIME_CONNECT=1`; sends and receives
+    /// always). In the constants they are connected before, as by hir-run.
+    pub connects: bool,
     /// Where storage comes from. With `OrderingModel::Hir` it is never used again before its uses have ended.
     pub storage: StorageModel,
 }
@@ -65,7 +66,7 @@ impl Checks {
         model: OrderingModel::Nccl,
         nccl: LaunchOrder::Implicit,
         p2p: Some(P2pQueues::Communicator),
-        connections: Connections::BeforeRun,
+        connects: false,
         storage: StorageModel::PyTorch,
     };
 
@@ -94,9 +95,7 @@ impl Checks {
     pub(super) fn host_rules(self) -> Vec<HostRule> {
         let applies = |it: &HostRule| match it {
             HostRule::Creation => self.p2p_queues() != Some(P2pQueues::Communicator),
-            HostRule::Connection => {
-                self.model == OrderingModel::Nccl && self.connections == Connections::AtFirstUse
-            }
+            HostRule::Connection => self.model == OrderingModel::Nccl && self.connects,
             HostRule::SymmetricMemory => self.access_rules().allocates_with_cuda(),
         };
         HostRule::ALL.into_iter().filter(applies).collect()
@@ -114,8 +113,8 @@ impl Checks {
     }
 
     fn with_models_of(self, it: Self) -> Self {
-        let Self { model, nccl, p2p, connections, storage, .. } = it;
-        Self { model, nccl, p2p, connections, storage, ..self }
+        let Self { model, nccl, p2p, connects, storage, .. } = it;
+        Self { model, nccl, p2p, connects, storage, ..self }
     }
 
     /// Returns the rules for accesses.

@@ -10,18 +10,8 @@
 //!
 //! # Rules
 //!
-//! docs/checker.md states every rule, its source and the option that selects it. Only guarantees that CUDA, NCCL, PyTorch and nvFuser document
-//! count, not what an executor happens to do; `OrderingModel::Hir` adds what hir's executors guarantee. The rules are in:
-//!
-//! * `plan::sync`: streams, hosts, communications and their Waits, messages, queues of communicators (`P2pQueues`) and the order of
-//!   their kernels (`LaunchOrder`);
-//! * `race`, with `history` and `overlap`: conflicting accesses, and collectives in place;
-//! * `storage`, `early_releases` and `stream_ordered_frees`, with `plan::caching_allocator`: which tensors may share storage (`StorageModel`);
-//! * `plan::mapped_views`: what a view of the shards of all ranks reads;
-//! * `semaphores`: transfers over peer memory, and hardware queues;
-//! * `capture`: what a CUDA graph records;
-//! * `repeat`, `sequence` and `kernels_of_runs`: runs and programs that follow each other;
-//! * `memory`: elements that nothing has written.
+//! `RULES` has every rule, its source and the option that selects it. Only guarantees that CUDA, NCCL, PyTorch and nvFuser document count, not
+//! what an executor happens to do; `OrderingModel::Hir` adds what hir's executors guarantee.
 //!
 //! # Checks
 //!
@@ -90,6 +80,7 @@ mod ordering_model;
 mod orders;
 mod overlap;
 mod plan_index;
+mod profile;
 mod progress;
 mod progress_diagnostics;
 mod race;
@@ -100,6 +91,7 @@ mod repair;
 mod repair_help;
 mod repeat;
 mod replay;
+mod rules;
 mod semaphores;
 mod sequence;
 mod shared_buffers;
@@ -129,8 +121,10 @@ pub use not_shown::NotShown;
 pub use ordering_model::{OrderingModel, StorageModel};
 pub use orders::{Orders, StepOrder, TooLarge, Truncation};
 pub use overlap::ElementRange;
+pub use profile::{PROFILES, Profile};
 pub use repair::{InsertionPoint, NamedStmt, Repair, WaitedStream};
 pub use replay::{NextRun, NoSuchStorage, NotReplayable, Replay, ReplayedStorage, name_in_program};
+pub use rules::{RULES, Rule, assumptions, rules_as_markdown};
 pub use semaphores::semaphores;
 pub use storage_sharing::{NotShared, may_share};
 pub use witness::{Witness, WitnessSetting, witnesses, witnesses_of_sequence};

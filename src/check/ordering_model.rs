@@ -32,11 +32,10 @@ pub enum StorageModel {
     #[default]
     PyTorch,
     /// `cudaMallocAsync` and `cudaFreeAsync` on the stream of the ALLOCATE. Both are work of this stream, and each use has to
-    /// follow the first and to precede the second. Source: CUDA C++ Programming Guide, Stream Ordered Memory Allocator.
+    /// follow the first and to precede the second.
     CudaAsync,
     /// As `CudaAsync`, and a communication holds operands until the program waits for it (`plan::held_operands`): PyTorch with
-    /// `backend:cudaMallocAsync`. Source: `c10/cuda/CUDAMallocAsyncAllocator.cpp`, `free_impl`; `ProcessGroupNCCL.cpp`,
-    /// `TensorShelf`.
+    /// `backend:cudaMallocAsync`.
     PyTorchCudaAsync,
     /// Storage is never used again.
     NeverReused,

@@ -43,12 +43,23 @@ pub fn trials() -> Vec<Trial> {
     trials
 }
 
-/// Checks that the table of sources in `docs/checker.md` has each code of the checker.
+/// Checks that the tables of rules in `docs/checker.md` are those of the checker, or writes them, and that each code has a rule.
 fn check_sources() -> Result<(), Failed> {
-    let page = fs::read_to_string(Path::new(ROOT).join("docs/checker.md"))?;
-    let section = page.split_once("## Sources and options").ok_or("docs/checker.md has no sources")?.1;
-    let rows: Vec<&str> = section.lines().skip(2).take_while(|it| it.starts_with('|')).collect();
-    let has_row = |code: &str| rows.iter().filter_map(|it| it.split('|').nth(2)).any(|it| it.contains(code));
+    let path = Path::new(ROOT).join("docs/checker.md");
+    let page = fs::read_to_string(&path)?;
+    let wanted = hir_check::rules_as_markdown();
+    let start = page.find("|profile|options|").ok_or("docs/checker.md has no profiles")?;
+    let end = page[start..].find("\n## ").ok_or("docs/checker.md ends with its rules")? + start;
+    if page[start..end] != wanted {
+        if !setting::updates() {
+            return Err(
+                "docs/checker.md has other rules than `hir_check::RULES`: `INSTA_UPDATE=always` writes them"
+                    .into(),
+            );
+        }
+        fs::write(&path, [&page[..start], &wanted, &page[end..]].concat())?;
+    }
+    let has_row = |code: &str| hir_check::RULES.iter().any(|it| it.codes.contains(code));
     let is_checkers = |code: &&str| ["E07", "W07", "R07"].iter().any(|it| code.starts_with(it));
     let codes = Code::ALL.iter().map(|it| it.text()).filter(is_checkers);
     let missing: Vec<&str> = codes.filter(|it| !has_row(it)).collect();

@@ -5,13 +5,19 @@ use clap::{
     builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
 };
 use grammar::InvalidOption;
-use hir_check::{Checks, OrderingModel, StorageModel};
-use hir_plan::sync::{Connections, LaunchOrder, P2pQueues};
+use hir_check::{Checks, OrderingModel, PROFILES, Profile, StorageModel};
+use hir_plan::sync::{LaunchOrder, P2pQueues};
 
 /// The options that select the rules of `--check`, `--fix=check` and `--verify-each=check`.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Checks")]
 pub struct ModelFlags {
+    /// The rules of some software, which `--nccl`, `--p2p` and `--storage` change. Default: pytorch-2.11.
+    #[arg(long, value_parser = profile())]
+    pub profile: Option<Profile>,
+    /// Print the rules that the verdict of `--check` uses, with their sources.
+    #[arg(long)]
+    pub explain_assumptions: bool,
     /// The rules that order accesses: `nccl`, only what CUDA, NCCL and PyTorch document (default); `hir`,
     /// also what hir-run's own executors guarantee.
     #[arg(long, value_parser = check_model())]
@@ -31,36 +37,36 @@ pub struct ModelFlags {
     pub storage: Option<StorageModel>,
 }
 
-/// A word of `--nccl`.
-#[derive(Clone, Copy, Debug)]
-pub enum NcclWord {
-    /// The order in which kernels start.
-    Order(LaunchOrder),
-    /// When ranks are connected.
-    Connect(Connections),
-}
+/// A word of `--nccl`: its name, what it means, the order in which kernels start, and whether ranks connect where they first need it.
+type NcclWord = (&'static str, &'static str, Option<LaunchOrder>, Option<bool>);
 
-impl Default for NcclWord {
-    fn default() -> Self {
-        Self::Order(LaunchOrder::default())
-    }
-}
-
-impl NcclWord {
-    const ALL: [Self; 4] = [
-        Self::Order(LaunchOrder::Explicit),
-        Self::Order(LaunchOrder::Implicit),
-        Self::Connect(Connections::AtFirstUse),
-        Self::Connect(Connections::BeforeRun),
-    ];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Order(it) => it.name(),
-            Self::Connect(it) => it.name(),
-        }
-    }
-}
+const NCCL_WORDS: [NcclWord; 4] = [
+    (
+        "launch-order-explicit",
+        "Kernels of different communicators start in any order, unless streams order them (the default of NCCL)",
+        Some(LaunchOrder::Explicit),
+        None,
+    ),
+    (
+        "launch-order-implicit",
+        "They start in issue order: NCCL_LAUNCH_ORDER_IMPLICIT=1 with NCCL 2.26 or newer, and hir-run",
+        Some(LaunchOrder::Implicit),
+        None,
+    ),
+    (
+        "connect-at-first-use",
+        "Hosts wait for each other in the first send and receive of two ranks, and in the first collective of a kind and size \
+         (the default of NCCL)",
+        None,
+        Some(true),
+    ),
+    (
+        "connected",
+        "All ranks are connected: the program has run before, as hir-run lets it",
+        None,
+        Some(false),
+    ),
+];
 
 impl ModelFlags {
     /// Checks that the options are compatible. `applies` says whether the tool checks something.
@@ -73,6 +79,8 @@ impl ModelFlags {
             (!self.nccl.is_empty(), "--nccl"),
             (self.p2p.is_some(), "--p2p"),
             (self.storage.is_some(), "--storage"),
+            (self.profile.is_some(), "--profile"),
+            (self.explain_assumptions, "--explain-assumptions"),
         ];
         if let Some((_, option)) = given.iter().find(|it| it.0 && !applies) {
             return Err(format!("`{option}` needs `--check`, `--fix=check` or `--verify-each=check`").into());
@@ -86,7 +94,7 @@ impl ModelFlags {
                 "implies `--nccl=launch-order-implicit`: hir-run starts communications in issue order",
             ),
             (
-                self.connections() == Some(Connections::AtFirstUse),
+                self.connects() == Some(true),
                 "implies `--nccl=connected`: hir-run connects all ranks before it runs a program",
             ),
             (
@@ -101,12 +109,13 @@ impl ModelFlags {
 
     /// Returns `checks` with the rules that the options select.
     pub fn apply(&self, checks: Checks) -> Checks {
+        let checks = self.profile.unwrap_or_default().apply(checks);
         Checks {
             model: self.check_model.unwrap_or_default(),
-            nccl: self.launch_order().unwrap_or_default(),
-            p2p: self.p2p,
-            connections: self.connections().unwrap_or_default(),
-            storage: self.storage.unwrap_or_default(),
+            nccl: self.launch_order().unwrap_or(checks.nccl),
+            p2p: self.p2p.or(checks.p2p),
+            connects: self.connects().unwrap_or(checks.connects),
+            storage: self.storage.unwrap_or(checks.storage),
             ..checks
         }
     }
@@ -114,34 +123,39 @@ impl ModelFlags {
     /// As `apply`, for the results of passes: these keep the issue order, so kernels, and transfers of all pairs, start in this order by
     /// default, and ranks are connected.
     pub fn apply_to_passes(&self, checks: Checks) -> Checks {
+        if self.profile.is_some() {
+            return self.apply(checks);
+        }
         Checks {
             nccl: self.launch_order().unwrap_or(LaunchOrder::Implicit),
             p2p: Some(self.p2p.unwrap_or_default()),
-            connections: self.connections().unwrap_or(Connections::BeforeRun),
+            connects: self.connects().unwrap_or(false),
             ..self.apply(checks)
         }
     }
 
     fn launch_order(&self) -> Option<LaunchOrder> {
-        let of = |word: &NcclWord| match word {
-            NcclWord::Order(it) => Some(*it),
-            NcclWord::Connect(_) => None,
-        };
-        self.nccl.iter().rev().find_map(of)
+        self.nccl.iter().rev().find_map(|it| it.2)
     }
 
-    fn connections(&self) -> Option<Connections> {
-        let of = |word: &NcclWord| match word {
-            NcclWord::Order(_) => None,
-            NcclWord::Connect(it) => Some(*it),
-        };
-        self.nccl.iter().rev().find_map(of)
+    fn connects(&self) -> Option<bool> {
+        self.nccl.iter().rev().find_map(|it| it.3)
+    }
+
+    /// Returns the rules that a verdict holds for: the profile, and the options that change it.
+    pub fn verdict_holds_for(&self) -> String {
+        let profile = self.profile.unwrap_or_default();
+        let is_ours = self.check_model == Some(OrderingModel::Hir);
+        let changes = Self { profile: None, ..self.clone() };
+        let name = (!is_ours).then(|| profile.name.to_owned());
+        name.into_iter().chain(changes.arguments()).collect::<Vec<_>>().join(" ")
     }
 
     /// Returns the options as a command line contains them.
     pub fn arguments(&self) -> impl Iterator<Item = String> {
-        let nccl = self.nccl.iter().map(|it| it.name()).collect::<Vec<_>>().join(",");
+        let nccl = self.nccl.iter().map(|it| it.0).collect::<Vec<_>>().join(",");
         let all = [
+            self.profile.map(|it| format!("--profile={}", it.name)),
             self.check_model.map(|it| format!("--check-model={it}")),
             Some(format!("--nccl={nccl}")).filter(|_| !self.nccl.is_empty()),
             self.p2p.map(|it| format!("--p2p={}", it.name())),
@@ -159,6 +173,11 @@ fn choice<T: Copy + Default + Send + Sync + 'static, const N: usize>(
 ) -> impl TypedValueParser<Value = T> {
     PossibleValuesParser::new(all.map(|it| PossibleValue::new(name(it)).help(help(it))))
         .map(move |word| all.into_iter().find(|it| name(*it) == word).unwrap_or_default())
+}
+
+/// Returns the parser of `--profile`.
+fn profile() -> impl TypedValueParser<Value = Profile> {
+    choice(PROFILES, |it| it.name, |it| it.help)
 }
 
 /// Returns the parser of `--storage`.
@@ -179,21 +198,7 @@ fn storage_model() -> impl TypedValueParser<Value = StorageModel> {
 
 /// Returns the parser of `--nccl`.
 fn nccl_words() -> impl TypedValueParser<Value = NcclWord> {
-    choice(NcclWord::ALL, NcclWord::name, |word| match word {
-        NcclWord::Order(LaunchOrder::Explicit) => {
-            "Kernels of different communicators start in any order, unless streams order them (the default of NCCL)"
-        }
-        NcclWord::Order(LaunchOrder::Implicit) => {
-            "They start in issue order: NCCL_LAUNCH_ORDER_IMPLICIT=1 with NCCL 2.26 or newer, and hir-run"
-        }
-        NcclWord::Connect(Connections::AtFirstUse) => {
-            "Hosts wait for each other in the first send and receive of two ranks, and in the first collective of a kind and size \
-             (the default of NCCL)"
-        }
-        NcclWord::Connect(Connections::BeforeRun) => {
-            "All ranks are connected: the program has run before, as hir-run lets it"
-        }
-    })
+    choice(NCCL_WORDS, |it| it.0, |it| it.1)
 }
 
 /// Returns the parser of `--p2p`.

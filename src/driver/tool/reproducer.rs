@@ -37,6 +37,7 @@ const FLAGS: &[&str] = &[
     "--check-model",
     "--nccl",
     "--p2p",
+    "--profile",
     "--storage",
     "--bisect",
 ];

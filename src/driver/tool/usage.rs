@@ -13,10 +13,10 @@ pub const OPTIONAL_VALUE: &str =
 pub const FLAGS_BY_TOOL: [(&str, &str); 4] = [
     (
         "hir-opt",
-        "bisect certificate check check-model communication crash-reproducer dump-pass-pipeline explain fix \
+        "bisect certificate check check-model communication crash-reproducer dump-pass-pipeline explain explain-assumptions fix \
          list-ops list-passes machine nccl overlap p2p print print-changed print-hb print-ir-after \
          print-ir-after-all print-ir-after-change print-ir-after-failure print-ir-before print-ir-before-all \
-         print-ir-tree-dir print-plan rank remarks run-reproducer split-input-file statistics storage \
+         print-ir-tree-dir print-plan profile rank remarks run-reproducer split-input-file statistics storage \
          timeline timing verify-diagnostics verify-each verify-roundtrip with witness",
     ),
     (

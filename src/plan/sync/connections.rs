@@ -2,28 +2,8 @@
 
 use rustc_hash::FxHashSet;
 
-use super::{CommKey, CommNo, MatchedComm, World};
-use crate::{Backend, Communication, SyncEffect};
-
-/// When NCCL connects the ranks of a communicator.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Connections {
-    /// In the first communication that needs the connection: NCCL's default (`NCCL_RUNTIME_CONNECT=1`; sends and receives always).
-    #[default]
-    AtFirstUse,
-    /// Before the program: it has run before.
-    BeforeRun,
-}
-
-impl Connections {
-    /// Returns the name, as command lines contain it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::AtFirstUse => "connect-at-first-use",
-            Self::BeforeRun => "connected",
-        }
-    }
-}
+use super::{CommKey, CommNo, InstRef, MatchedComm, World};
+use crate::{Backend, InstKind};
 
 impl World {
     /// Returns the communications for which NCCL may have to connect ranks: the first of each pair of ranks and direction, and the first
@@ -34,12 +14,11 @@ impl World {
             let is_nccl = |group: u32| matching.groups[group as usize].backend == Some(Backend::Nccl);
             let mut seen = FxHashSet::default();
             let mut is_first = |group: u32, comm: &MatchedComm| {
-                let at = comm.parts.first().map(|it| it.inst_ref);
-                let plan = at.and_then(|it| Some((self.get(it.rank)?, it.inst)));
-                let Some((plan, inst)) = plan else { return false };
-                let SyncEffect::Post(Communication::Collective(it)) = plan.code[inst].kind.effect() else {
+                let Some(InstRef { rank, inst }) = comm.parts.first().map(|it| it.inst_ref) else {
                     return false;
                 };
+                let plan = &self[rank];
+                let InstKind::Collective(it) = &plan.code[inst].kind else { return false };
                 // No library of executors that map the shards executes it.
                 if plan.gathered_views.iter().any(|view| view.work == it.work) {
                     return false;

@@ -1,6 +1,6 @@
 //! Deadlocks of hosts that block by the rules of `host_rules`.
 
-use super::{Deadlock, HostRule, WaitOrder, World, explain::explain_hosts};
+use super::{Deadlock, HostRule, WaitOrder, World, WorldState, explain::explain_hosts};
 use crate::Plan;
 
 impl World {
@@ -9,21 +9,16 @@ impl World {
     pub fn deadlock_of_hosts(&self, rules: &[HostRule]) -> Option<Deadlock> {
         let mut needed: Vec<HostRule> = rules.iter().copied().filter(|it| self.may_block(*it)).collect();
         // Hosts that block less often do not deadlock if these do not.
-        if needed.is_empty() || !self.is_blocked_by(&needed) {
-            return None;
-        }
+        let mut blocked = self.blocked_by(&needed)?;
         for rule in HostRule::ALL.into_iter().rev() {
             let fewer: Vec<HostRule> = needed.iter().copied().filter(|it| *it != rule).collect();
-            if !fewer.is_empty() && self.is_blocked_by(&fewer) {
-                needed = fewer;
+            if let Some(it) = self.blocked_by(&fewer) {
+                (needed, blocked) = (fewer, it);
             }
         }
-        let order = order_of(&needed);
-        let with_waits =
-            needed.contains(&HostRule::SymmetricMemory).then(|| self.with_waits_for_symmetric_memory());
+        let (with_waits, order, state) = blocked;
         let world = with_waits.as_ref().unwrap_or(self);
-        let lists_hosts = needed != [HostRule::Creation];
-        let found = explain_hosts(world, &world.blocked_state(order)?, order, lists_hosts);
+        let found = explain_hosts(world, &state, order, needed != [HostRule::Creation]);
         Some(Deadlock { hosts: needed, plans: with_waits.as_ref().map(|it| it.plans().into()), ..found })
     }
 
@@ -40,17 +35,13 @@ impl World {
         }
     }
 
-    fn is_blocked_by(&self, rules: &[HostRule]) -> bool {
-        let order = order_of(rules);
-        if rules.contains(&HostRule::SymmetricMemory) {
-            return self.with_waits_for_symmetric_memory().blocked_state(order).is_some();
-        }
-        self.blocked_state(order).is_some()
+    /// Returns the state in which hosts that block by some rules deadlock, with the order, and with the plans if they differ.
+    fn blocked_by(&self, rules: &[HostRule]) -> Option<(Option<Self>, WaitOrder, WorldState)> {
+        let has = |rule| rules.contains(&rule);
+        let order =
+            WaitOrder::Hosts { creates: has(HostRule::Creation), connects: has(HostRule::Connection) };
+        let world = has(HostRule::SymmetricMemory).then(|| self.with_waits_for_symmetric_memory());
+        let state = world.as_ref().unwrap_or(self).blocked_state(order).filter(|_| !rules.is_empty())?;
+        Some((world, order, state))
     }
-}
-
-/// Returns the order in which hosts block by some rules. What symmetric memory adds is in the plans.
-fn order_of(rules: &[HostRule]) -> WaitOrder {
-    let [creates, connects] = [HostRule::Creation, HostRule::Connection].map(|it| rules.contains(&it));
-    WaitOrder::Hosts { creates, connects }
 }

@@ -60,7 +60,6 @@ pub use comm_order::{
     CommOrderCycle, CommOrderEdge, LaunchOrder, OrderOfRuns, TooManyComms, comm_order_cycle, order_of_runs,
     own_orders_exclude_cycles,
 };
-pub use connections::Connections;
 pub use deadlock::{Cause, Deadlock, HeadToHead, MissingPost};
 pub use explain::explain;
 pub use host_rules::HostRule;

@@ -64,11 +64,9 @@ pub enum WaitOrder {
     /// As `Blocking`, and hosts block in calls of NCCL (`host_rules`).
     Hosts {
         /// They create a communicator in its first communication, as PyTorch without eager initialization: all members of its team, also
-        /// those that take no part in this communication. Source: PyTorch, `ProcessGroupNCCL::initNCCLComm` and the documentation of
-        /// `batch_isend_irecv`; NCCL, `ncclCommInitRank`, which returns once all ranks have called it.
+        /// those that take no part in this communication.
         creates: bool,
-        /// They connect with the other parts where a connection is used first. Source: NCCL, `src/group.cc`, `ncclP2PPreconnectFunc` and
-        /// `ncclCollPreconnectFunc`; `src/transport.cc`, `ncclTransportP2pSetup`, which receives from each peer.
+        /// They connect with the other parts where a connection is used first.
         connects: bool,
     },
     /// As `Blocking`, and hosts connect when they post, as in the first call of NCCL.

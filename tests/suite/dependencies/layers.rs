@@ -338,6 +338,8 @@ const CHECK: &[Layer] = &[
         "finding",
         &["conflict", "execution_fault", "excess", "memory", "not_checked", "ordering_model", "race_side"],
     ),
+    ("profile", &["finding", "ordering_model"]),
+    ("rules", &["finding", "ordering_model", "profile"]),
     ("not_shown", &["orders", "replay"]),
     (
         "witness",

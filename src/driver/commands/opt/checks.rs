@@ -10,7 +10,7 @@ use grammar::{
     source::Source,
     span::LineIndex,
 };
-use hir_check::{Checks, ExcessNotSearched, FixLimit};
+use hir_check::{Checks, ExcessNotSearched, FixLimit, Rule, assumptions};
 use hir_process::exit::Exit;
 
 use super::{
@@ -89,6 +89,10 @@ impl Processor<'_> {
             return None;
         };
         let report = hir_check::check(&world, checks);
+        let assumed = self.options.models.explain_assumptions.then(|| assumptions(&world, checks));
+        for Rule { name, text, source, trial, .. } in assumed.into_iter().flatten() {
+            self.screen.message(format!("assumes `{name}`: {text} ({source}; tried: {trial})"));
+        }
         if let Some(how) = report.groups_text(world.len()) {
             self.screen.message(how);
         }
@@ -146,7 +150,8 @@ impl Processor<'_> {
         } else if let Some(reason) = report.not_searched.iter().find_map(NoOrder::of) {
             CheckVerdict::ExcessNotSearched { reason, is_excess_only: checks.is_excess_only() }
         } else {
-            outcome.summaries.push(format!("the check found no fault{counts}"));
+            let rules = self.options.models.verdict_holds_for();
+            outcome.summaries.push(format!("the check found no fault with {rules}{counts}"));
             return Some(());
         };
         outcome.failure = Some(PartFailure::Check { verdict, counts, exit });
