@@ -89,13 +89,13 @@ pub fn run_checks_in(world: &World, checks: Checks, grouping: Grouping) -> Check
         if queues.is_none() && pairs.is_some() {
             hosts = hosts.or_else(|| world.deadlock_of_hosts(&eager));
         }
-        // Contradictory orders of communicators also let hosts connect in contradictory orders.
-        let is_known = found.communicator_order.is_some();
-        let hosts = hosts.filter(|it| !is_known || it.hosts != [HostRule::Connection]).map(Box::new);
-        if found.communicator_order.is_none() {
-            found.deadlock = hosts;
-        } else {
-            found.deadlock_of_hosts = hosts;
+        match found.communicator_order {
+            None => found.deadlock = hosts.map(Box::new),
+            // Contradictory orders of communicators also let hosts connect in contradictory orders.
+            Some(_) => {
+                let others = hosts.filter(|it| it.hosts != [HostRule::Connection]);
+                found.deadlock_of_hosts = others.map(Box::new);
+            }
         }
     }
     found

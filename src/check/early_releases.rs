@@ -23,7 +23,7 @@ pub(super) struct EarlyReleases {
     /// The tensors that may get storage of an operand: the pool, and how many buffers are freed before.
     heirs: FxHashMap<(usize, BufferNo), (StoragePool, u32)>,
     /// By pool and actor: the first use of each of them, by the number of buffers that are freed before.
-    uses: FxHashMap<(usize, StoragePool), BTreeMap<u32, BTreeMap<(u32, BufferNo), HeirUse>>>,
+    uses: FxHashMap<(usize, StoragePool), BTreeMap<u32, HeirUses>>,
 }
 
 /// An operand.
@@ -40,6 +40,7 @@ struct Operand {
 
 /// A use of what may get storage: its number, the buffer, what has ended where it begins, who uses it, and whether it writes.
 type HeirUse = (u32, BufferNo, Clock, (Party, bool));
+type HeirUses = BTreeMap<(u32, BufferNo), HeirUse>;
 
 impl EarlyReleases {
     /// Creates the state before the first instruction; `None` if no operand has to be followed.

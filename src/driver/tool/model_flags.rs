@@ -144,10 +144,9 @@ impl ModelFlags {
 
     /// Returns the rules that a verdict holds for: the profile, and the options that change it.
     pub fn verdict_holds_for(&self) -> String {
-        let profile = self.profile.unwrap_or_default();
-        let is_ours = self.check_model == Some(OrderingModel::Hir);
         let changes = Self { profile: None, ..self.clone() };
-        let name = (!is_ours).then(|| profile.name.to_owned());
+        let name = Some(self.profile.unwrap_or_default().name.to_owned());
+        let name = name.filter(|_| self.check_model != Some(OrderingModel::Hir));
         name.into_iter().chain(changes.arguments()).collect::<Vec<_>>().join(" ")
     }
 

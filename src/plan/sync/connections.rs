@@ -14,9 +14,7 @@ impl World {
             let is_nccl = |group: u32| matching.groups[group as usize].backend == Some(Backend::Nccl);
             let mut seen = FxHashSet::default();
             let mut is_first = |group: u32, comm: &MatchedComm| {
-                let Some(InstRef { rank, inst }) = comm.parts.first().map(|it| it.inst_ref) else {
-                    return false;
-                };
+                let InstRef { rank, inst } = comm.parts[0].inst_ref;
                 let plan = &self[rank];
                 let InstKind::Collective(it) = &plan.code[inst].kind else { return false };
                 // No library of executors that map the shards executes it.

@@ -33,16 +33,11 @@ pub fn explain(world: &World, state: &WorldState) -> Deadlock {
     explain_hosts(world, state, WaitOrder::Blocking, false)
 }
 
-/// As `explain`, in any order but the guaranteed one, and with the waits of all blocked hosts if `lists_hosts`.
-pub(super) fn explain_hosts(
-    world: &World,
-    state: &WorldState,
-    order: WaitOrder,
-    lists_hosts: bool,
-) -> Deadlock {
+/// As `explain`, in any order but the guaranteed one, and with the waits of all blocked hosts if `all`.
+pub(super) fn explain_hosts(world: &World, state: &WorldState, order: WaitOrder, all: bool) -> Deadlock {
     let explainer = Explainer::new(WaitGraph::new(world, state, order));
     let mut found = explainer.deadlock();
-    if !lists_hosts {
+    if !all {
         return found;
     }
     let hosts = explainer.heads.iter().filter(|it| matches!(it.actor, Actor::Host(_)));

@@ -7,11 +7,6 @@ use super::World;
 use crate::{BufferNo, Communication, Inst, InstKind, Plan, PlanStream, StreamNo, WorkNo};
 
 impl World {
-    /// Returns whether a rank allocates symmetric memory.
-    pub(super) fn allocates_symmetric_memory(&self) -> bool {
-        self.iter().any(|plan| plan.allocations.iter().any(|it| it.is_symmetric && !it.is_empty))
-    }
-
     /// Returns the world in which hosts wait where symmetric memory is allocated or freed.
     pub(super) fn with_waits_for_symmetric_memory(&self) -> Self {
         Self::new(self.iter().map(with_waits).collect())
