@@ -6,6 +6,9 @@
 //! reduce-scatter sends the slice to this device, and receives a partial sum of its own slice from
 //! `(d + r - s) % d`. Without the offset, both peers are `i`, so that all pairs communicate. If the peer is
 //! the rank itself, it copies.
+//!
+//! Sends and receives of NCCL are on the communicator of all ranks, which no rank may create without the others (E0705). So a ring of only
+//! some ranks has the offset in any case, and permutes the slices on the communicators of its teams.
 
 use grammar::{
     attr,
@@ -57,9 +60,7 @@ pub(super) fn allgather(it: &mut LoopWriter<'_, '_>, member: &LoopStmt, device: 
             let sum = infix(program, InfixOp::Add, it.iteration, me);
             let ahead = infix(program, InfixOp::Rem, sum, it.group.count);
             for team in teams_along(&members, &[device]) {
-                let work = it.pass.fresh.work();
-                it.emit(build::collective_permute(work, team, [peers.back, ahead], (input, output)));
-                it.waits.push(work);
+                permute(it, team, [peers.back, ahead], (input, output));
             }
             emit_waits(it);
         }
@@ -142,8 +143,9 @@ fn emit_transfer(
 ) {
     let settings = it.pass.settings;
     let members = it.pass.program.tensors[member.slicing.out].mesh.clone();
+    let is_whole = is_whole_world(&members.devices, it.pass.facts.world);
     // All ranks exchange handles, so a ring of only some of the ranks uses NCCL.
-    let cuda = settings.cuda && is_whole_world(&members.devices, it.pass.facts.world);
+    let cuda = settings.cuda && is_whole;
     let program = &mut *it.pass.program;
     let me = mesh::coordinate(program, &members, device);
     let cond = infix(program, InfixOp::Eq, own, me);
@@ -163,6 +165,16 @@ fn emit_transfer(
     });
     aliases.into_iter().for_each(|alias| it.emit(build::deallocate(alias)));
     let then = std::mem::take(&mut it.body);
+    if !is_whole {
+        for team in teams_along(&members, &[device]) {
+            permute(it, team, [to, from], (input, output));
+        }
+        emit_waits(it);
+        let other = std::mem::replace(&mut it.body, outer);
+        let branch = branch(it, cond, then, other);
+        it.body.push(branch);
+        return;
+    }
     let recv = p2p_op(it, cuda, P2pType::Recv, output, sender);
     let send = p2p_op(it, cuda, P2pType::Send, input, receiver);
     let works = [&recv, &send].map(|side| side.number.unwrap_or_default());
@@ -197,6 +209,18 @@ fn emit_transfer(
         let branch = self::branch(it, cond, Vec::new(), vec![wait]);
         it.tail.push(branch);
     }
+}
+
+/// Emits a permutation of the buffers of a team: each member sends to the first of the peers, and receives from the second.
+fn permute(
+    it: &mut LoopWriter<'_, '_>,
+    team: Vec<usize>,
+    peers: [ExprId; 2],
+    (input, output): (TensorId, TensorId),
+) {
+    let work = it.pass.fresh.work();
+    it.emit(build::collective_permute(work, team, peers, (input, output)));
+    it.waits.push(work);
 }
 
 fn branch(it: &mut LoopWriter<'_, '_>, cond: ExprId, then: Vec<StmtId>, other: Vec<StmtId>) -> StmtId {

@@ -6,9 +6,13 @@ use rustc_hash::FxHashSet;
 use super::{
     facts::LoopFacts,
     group::{LoopStmt, StmtGroup},
+    options::LoopOptions,
     slicing::{self, SliceKind, Slicing},
 };
-use crate::analysis::alias_analysis::{OpaqueCallModel, may_alias_operands};
+use crate::{
+    analysis::alias_analysis::{OpaqueCallModel, may_alias_operands},
+    rewrite::collective::is_whole_world,
+};
 use grammar::ops::TypeRule;
 
 /// The new body of a program.
@@ -57,6 +61,14 @@ struct Planner<'p> {
 }
 
 impl Planner<'_> {
+    /// Returns the options for a statement. A ring of only some ranks permutes slices, so it has the offset.
+    fn settings_of(&self, it: &OpStmt) -> LoopOptions {
+        let devices = it.out_tensor().map(|out| &self.program.tensors[out].mesh.devices);
+        let is_of_all = devices.is_none_or(|it| is_whole_world(it, self.facts.world));
+        let settings = self.facts.settings;
+        LoopOptions { offset: settings.offset || !is_of_all, ..settings }
+    }
+
     /// Adds a top-level statement to the current group or a new one if a loop can contain it, and to the body
     /// otherwise.
     fn statement(&mut self, stmt: StmtId, may_loop: bool) {
@@ -69,7 +81,7 @@ impl Planner<'_> {
                         == self.facts.bindings.maybe_bound.contains(&stmt)
                     && !self.is_view_on_streams(stmt, it) =>
             {
-                slicing::slicing(self.program, self.facts.settings, it)
+                slicing::slicing(self.program, self.settings_of(it), it)
             }
             Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
         };
