@@ -26,6 +26,7 @@ use crate::{
     pass::{Change, Remarks},
     pipeline::PassCall,
     second_thread,
+    transform::order_communicators::CommunicatorOrder,
 };
 
 /// Checks that run after every pass.
@@ -144,6 +145,7 @@ pub fn run(
         (Verify::Off | Verify::Structural | Verify::Concurrent | Verify::Semantic(_), _) => None,
     };
     let mut all_ranks = AllRanks::default();
+    let mut order = CommunicatorOrder::of(program);
     let checked = !matches!(settings.verify, Verify::Off);
     let mut is_verified = false;
     for call in calls {
@@ -155,7 +157,8 @@ pub fn run(
         let preparation = since(prepared);
         let before = before.as_ref();
         let of_text = OnceCell::new();
-        match run_pass(program, call, settings, (before, is_verified, &of_text), reference, &mut remarks) {
+        let facts = (before, is_verified, &of_text);
+        match run_pass(program, call, settings, &mut order, facts, reference, &mut remarks) {
             Ok((reported, time, checks)) => {
                 is_verified = checked;
                 let remarks = remarks.all();
@@ -179,12 +182,13 @@ fn run_pass(
     program: &mut Program,
     call: &PassCall,
     settings: Settings<'_>,
+    order: &mut CommunicatorOrder,
     (before, is_verified, of_text): (Option<&Program>, bool, &OnceCell<Change>),
     reference: Option<(&dyn Reference, Option<&Program>)>,
     remarks: &mut Remarks,
 ) -> Result<(Change, Duration, Duration), PassError> {
     let started = now();
-    let (reported, time) = execute(program, call, remarks)?;
+    let (reported, time) = execute(program, call, order, remarks)?;
     // Equal programs print the same, and the verifier accepts both or neither.
     if let Some(before) = before.filter(|before| !is_verified || *before != program) {
         check_structure(before, program, reported)?;
@@ -201,10 +205,11 @@ fn run_pass(
     Ok((reported, time, since(started).saturating_sub(time)))
 }
 
-/// Runs one pass without checks. Returns what the pass reported, and its duration.
+/// Runs one pass without checks, and keeps the order of communicators. Returns what the pass reported, and its duration.
 fn execute(
     program: &mut Program,
     call: &PassCall,
+    order: &mut CommunicatorOrder,
     remarks: &mut Remarks,
 ) -> Result<(Change, Duration), PassError> {
     call.pass.check_ranks(program).map_err(|fault| PassError::Rejected(vec![fault]))?;
@@ -216,7 +221,10 @@ fn execute(
     })?;
     let time = since(started);
     if reported == Change::Changed {
-        catch_panic(|| keep_get_protocol(program))?;
+        catch_panic(|| {
+            keep_get_protocol(program);
+            order.keep(program, call.pass);
+        })?;
     }
     Ok((reported, time))
 }

@@ -20,6 +20,8 @@ const MAX_RANK: usize = 1 << 16;
 pub struct Communicators {
     /// The communicator of sends and receives: the ranks of all teams and meshes.
     world: Vec<usize>,
+    /// The teams of all communicators.
+    teams: Vec<Vec<usize>>,
     /// By communicator, those of its ranks that other communicators connect with another of its ranks.
     cycles: FxHashMap<Vec<usize>, Vec<usize>>,
 }
@@ -40,7 +42,12 @@ pub struct Post {
 impl Communicators {
     /// Returns the communicators of a program; `None` if it has only one, or ranks that are too large to look at.
     pub fn of(program: &Program) -> Option<Self> {
-        let mut it = Self { world: world_team(program), cycles: FxHashMap::default() };
+        Self::updated(program, None)
+    }
+
+    /// As `of`, for a program that had the communicators `known`.
+    pub fn updated(program: &Program, known: Option<Self>) -> Option<Self> {
+        let mut it = Self { world: world_team(program), teams: Vec::new(), cycles: FxHashMap::default() };
         let mut is_in_group = false;
         let stmts = program.body().iter();
         let mut teams: Vec<Vec<usize>> =
@@ -50,7 +57,11 @@ impl Communicators {
         if teams.len() < 2 || teams.iter().flatten().any(|rank| *rank >= it.world.len()) {
             return None;
         }
-        it.cycles = ranks_on_cycles(&teams, &it.world);
+        it.cycles = match known.filter(|known| known.teams == teams && known.world == it.world) {
+            Some(known) => known.cycles,
+            None => ranks_on_cycles(&teams, &it.world),
+        };
+        it.teams = teams;
         Some(it)
     }
 

@@ -22,6 +22,7 @@ use crate::{
     pass::{Change, Remarks},
     pipeline::PassCall,
     second_thread,
+    transform::order_communicators::CommunicatorOrder,
 };
 
 /// The largest number of results that wait for their checks while a pass runs: each is a copy of the program.
@@ -38,10 +39,11 @@ pub(super) fn run(
         let mut queue = Queue { checker: Checker::start(scope), pending: VecDeque::new() };
         // The first pass is checked even if it has changed nothing.
         let mut is_verified = false;
+        let mut order = CommunicatorOrder::of(program);
         for call in calls {
             observe(PassEvent::Before { call, program });
             let mut remarks = Remarks::default();
-            let result = execute(program, call, &mut remarks);
+            let result = execute(program, call, &mut order, &mut remarks);
             let most = if result.is_ok() { MOST_PENDING } else { 0 };
             queue.report(most, program, observe)?;
             let (reported, time) = result.map_err(|error| {
