@@ -7,7 +7,7 @@
 //! (`csrc/multidevice/ipc_handle.h`, `SymmetricMemoryHandleCache::KeyType`), as a communication that nothing waits for does.
 
 use grammar::ops::Op;
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Arg, InstKind, MappedView, Plan, View, ViewOnRank, World};
 
@@ -36,12 +36,21 @@ fn plan_with_mapped_views(plan: &Plan, world: &[Plan]) -> Plan {
         let is_whole = own.view == View::contiguous(own.view.buffer, own.view.shape.clone());
         let is_allocated = plan.allocations.iter().any(|it| it.buffer == own.shard.buffer);
         let mut exchange = None;
+        let mut awaited = FxHashMap::default();
         for (at, inst) in mapped.code.iter_mut().enumerate() {
             match inst.kind {
                 InstKind::Collective(ref it) if it.work == own.work => {
                     inst.kind = InstKind::Barrier;
                     let stmt = plan.origins[inst.origin as usize].stmt;
                     exchange = (exchanged.insert((stmt, own.shard.buffer)) && is_allocated).then_some(at);
+                }
+                InstKind::WaitEvent { event } => _ = awaited.insert(inst.stream, event),
+                // A queue waits for the communication before its next kernel: nothing is left to wait for.
+                InstKind::Wait { work }
+                    if work == own.work && !plan.streams[inst.stream as usize].is_in_program() =>
+                {
+                    let known = awaited.get(&inst.stream).copied();
+                    inst.kind = known.map_or(InstKind::Barrier, |event| InstKind::WaitEvent { event });
                 }
                 InstKind::Wait { work } if work == own.work => {
                     let (args, out) = (vec![Arg::View(own.shard.clone())], Box::new(own.view.clone()));
