@@ -9,13 +9,15 @@
 //! stream that loses its Wait waits for the stream that gets it. A Wait that moves down out of a branch adds no race, or it does not
 //! move. A Deallocate that moves down only frees its storage later. A program that is correct when its statements execute in order therefore gives the same results.
 //!
-//! A program with many races gets many edits at once (`many`).
+//! A program with many races gets many edits at once (`many`). If the edits make a program slower, streams that it
+//! selects may be the wrong ones (`selection`).
 
 mod key;
 mod limit;
 mod many;
 mod ordered;
 mod redundant;
+mod selection;
 mod stmt_ids;
 mod streams;
 
@@ -25,7 +27,10 @@ use std::{
 };
 
 use grammar::{codes::Code, diagnostic::has_errors, ir::Program, source::Source, span::LineIndex};
-use hir_ir::edit::{Edit, Edits};
+use hir_ir::{
+    edit::{Edit, Edits},
+    streams::synchronized,
+};
 
 use super::{
     apply::{Change, ChangeKind},
@@ -46,7 +51,7 @@ use hir_ir::search::Budget;
 use hir_plan::World;
 use key::FindingKey;
 pub use limit::FixLimit;
-use limit::{MAX_ATTEMPTS, MAX_INSTRUCTIONS, MAX_REMOVAL_INSTRUCTIONS, MAX_ROUNDS};
+use limit::{MAX_ATTEMPTS, MAX_INSTRUCTIONS, MAX_REMOVAL_INSTRUCTIONS, MAX_ROUNDS, MAX_SMALL};
 use ordered::{KernelPair, swapped_kernels};
 use stmt_ids::StmtIds;
 
@@ -93,56 +98,15 @@ pub fn fix(text: &str, number: usize, checks: Checks, plan: Planner<'_>) -> FixR
         instructions: Cell::new(Budget::new(MAX_INSTRUCTIONS + 1)),
         limit: Cell::new(None),
     };
-    let Some(mut state) = session.check_text(text.to_owned(), None) else { return unchanged() };
-    let mut all: Vec<MadeEdit> = Vec::new();
-    for rounds in 0.. {
-        if rounds == MAX_ROUNDS {
-            session.limit.set(Some(FixLimit::Rounds));
-            break;
-        }
-        session.limit.set(None);
-        let mut round = Round::new(&state);
-        let mut fixed = None;
-        let mut is_single = true;
-        if checks.race {
-            let findings = state.findings();
-            let races = state.races(&findings, &round.indexes);
-            fixed = session.fix_many(&round, &findings);
-            is_single = fixed.is_none();
-            fixed = fixed
-                .or_else(|| races.iter().find_map(|it| session.fix_one(&mut round, it, false)))
-                .or_else(|| session.fix_with_wait(&round, &races))
-                .or_else(|| races.iter().find_map(|it| session.fix_one(&mut round, it, true)))
-                .or_else(|| races.iter().find_map(|it| session.fix_with_each_stream(&mut round, it)))
-                .or_else(|| session.fix_semaphore(&mut round));
-        }
-        if checks.comm || session.checks.repeat {
-            fixed = fixed.or_else(|| session.fix_kernels(&mut round));
-        }
-        let Some((made, next)) = fixed else {
-            // Two runs are compared once a single one has no race.
-            if !checks.repeat || session.checks.repeat || !state.found.races.is_empty() {
-                break;
-            }
-            session.checks.repeat = true;
-            let Some(of_runs) = session.check_edited(&state, &[]) else { break };
-            state = of_runs;
-            continue;
-        };
-        state = next;
-        for mut it in made {
-            // A Wait that was inserted and then moved is reported as inserted.
-            let is_known = |known: &MadeEdit| known.stmt == it.stmt && it.change.kind != ChangeKind::Inserted;
-            if let Some(known) = all.iter().position(is_known) {
-                it.change = all.remove(known).change;
-            }
-            all.push(MadeEdit { is_single, ..it });
-        }
-    }
-    // Of kernels that nothing orders, one finding stands for all: which edits it still needs is not known.
-    if state.found.races.is_empty() && swapped_kernels(&state).is_empty() {
-        session.remove_redundant(&mut state, &mut all, (true, usize::MAX));
-        session.remove_redundant(&mut state, &mut all, (false, MAX_REMOVAL_INSTRUCTIONS));
+    let Some(start) = session.check_text(text.to_owned(), None) else { return unchanged() };
+    let is_small = checks.race && start.is_small();
+    let (mut state, mut all) = session.repair(start, checks, Vec::new());
+    if is_small
+        && state.keys.is_empty()
+        && state.has_new_synchronize(&all)
+        && let Some(better) = session.fix_selection(text, checks, (&state, all.len()))
+    {
+        (state, all) = better;
     }
     let stmts = state.ids.stmts();
     let edit = |it: MadeEdit| {
@@ -253,6 +217,18 @@ impl CheckedText {
         self.plans.iter().map(|it| it.code.len()).sum()
     }
 
+    /// Returns true if edits have inserted or moved a Synchronize, in whose place a stream may be selected.
+    fn has_new_synchronize(&self, made: &[MadeEdit]) -> bool {
+        let stmts = self.ids.stmts();
+        let mut made = made.iter().filter_map(|it| stmts.get(&it.stmt));
+        made.any(|it| synchronized(&self.text.program, *it).is_some())
+    }
+
+    /// Returns true if the text has races, and so few instructions that many edits of it can be tried.
+    fn is_small(&self) -> bool {
+        !self.found.races.is_empty() && self.instruction_count() <= MAX_SMALL
+    }
+
     /// Returns true if every read was compared with the preceding writes and reads only written elements.
     fn is_every_read_written(&self) -> bool {
         self.found.unwritten_reads.is_empty() && self.found.not_checked.is_empty()
@@ -282,6 +258,66 @@ impl CheckedText {
 }
 
 impl FixSession<'_> {
+    /// Makes edits until none helps. `all` are those that were made before. Returns the text with all of them.
+    fn repair(
+        &mut self,
+        mut state: CheckedText,
+        asked: Checks,
+        mut all: Vec<MadeEdit>,
+    ) -> (CheckedText, Vec<MadeEdit>) {
+        for rounds in 0.. {
+            if rounds == MAX_ROUNDS {
+                self.limit.set(Some(FixLimit::Rounds));
+                break;
+            }
+            self.limit.set(None);
+            let mut round = Round::new(&state);
+            let mut fixed = None;
+            let mut is_single = true;
+            if asked.race {
+                let findings = state.findings();
+                let races = state.races(&findings, &round.indexes);
+                fixed = self.fix_many(&round, &findings);
+                is_single = fixed.is_none();
+                fixed = fixed
+                    .or_else(|| races.iter().find_map(|it| self.fix_one(&mut round, it, false)))
+                    .or_else(|| self.fix_with_wait(&round, &races))
+                    .or_else(|| races.iter().find_map(|it| self.fix_one(&mut round, it, true)))
+                    .or_else(|| races.iter().find_map(|it| self.fix_with_each_stream(&mut round, it)))
+                    .or_else(|| self.fix_semaphore(&mut round));
+            }
+            if asked.comm || self.checks.repeat {
+                fixed = fixed.or_else(|| self.fix_kernels(&mut round));
+            }
+            let Some((made, next)) = fixed else {
+                // Two runs are compared once a single one has no race.
+                if !asked.repeat || self.checks.repeat || !state.found.races.is_empty() {
+                    break;
+                }
+                self.checks.repeat = true;
+                let Some(of_runs) = self.check_edited(&state, &[]) else { break };
+                state = of_runs;
+                continue;
+            };
+            state = next;
+            for mut it in made {
+                // A Wait that was inserted and then moved is reported as inserted.
+                let is_known =
+                    |known: &MadeEdit| known.stmt == it.stmt && it.change.kind != ChangeKind::Inserted;
+                if let Some(known) = all.iter().position(is_known) {
+                    it.change = all.remove(known).change;
+                }
+                all.push(MadeEdit { is_single, ..it });
+            }
+        }
+        // Of kernels that nothing orders, one finding stands for all: which edits it still needs is not known.
+        if state.found.races.is_empty() && swapped_kernels(&state).is_empty() {
+            self.remove_redundant(&mut state, &mut all, (true, usize::MAX));
+            self.remove_redundant(&mut state, &mut all, (false, MAX_REMOVAL_INSTRUCTIONS));
+        }
+        (state, all)
+    }
+
     /// Parses, plans and checks a text. Returns `None` if it is rejected or deadlocks, or if its program is not the one before with edits.
     fn check_text(&self, text: String, before: Option<(&CheckedText, &[Edit])>) -> Option<CheckedText> {
         let source = Source::new(String::new(), text);

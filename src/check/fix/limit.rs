@@ -8,6 +8,8 @@ pub(super) const MAX_ATTEMPTS: usize = 256;
 pub(super) const MAX_INSTRUCTIONS: usize = 2_000_000;
 /// The maximum total number of instructions of the texts from which an edit is removed that was made together with others.
 pub(super) const MAX_REMOVAL_INSTRUCTIONS: usize = 50_000;
+/// The maximum number of instructions of a text whose time is estimated, to find edits that make it shorter.
+pub(super) const MAX_SMALL: usize = 20_000;
 
 /// A bound at which the search ended while edits were not tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
