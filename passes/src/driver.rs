@@ -22,11 +22,12 @@ use grammar::{
 
 use crate::{
     error::{PassError, PipelineError},
+    list::order_of,
     oracle::{AllRanks, Reference, SemanticOracle},
     pass::{Change, Remarks},
     pipeline::PassCall,
+    rewrite::communicator_order::{CommunicatorOrder, PassOrder},
     second_thread,
-    transform::order_communicators::CommunicatorOrder,
 };
 
 /// Checks that run after every pass.
@@ -221,10 +222,11 @@ fn execute(
     })?;
     let time = since(started);
     if reported == Change::Changed {
-        catch_panic(|| {
-            keep_get_protocol(program);
-            order.keep(program, call.pass);
-        })?;
+        catch_panic(|| keep_get_protocol(program))?;
+    }
+    let of_pass = order_of(call.pass);
+    if reported == Change::Changed || of_pass == PassOrder::Makes {
+        catch_panic(|| order.keep(program, of_pass))?;
     }
     Ok((reported, time))
 }

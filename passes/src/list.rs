@@ -1,6 +1,9 @@
 //! Lists every pass and every pipeline by name.
 
-use crate::pass::{Pass, Pipeline};
+use crate::{
+    pass::{Pass, Pipeline},
+    rewrite::communicator_order::PassOrder,
+};
 
 /// All passes in the order of `--list-passes`: lowering, optimization, text.
 pub static PASSES: &[Pass] = &[
@@ -31,6 +34,15 @@ pub static PASSES: &[Pass] = &[
     crate::transform::inline_definitions::PASS,
     crate::transform::renumber::PASS,
 ];
+
+/// Returns what a pass does with the order of communicators.
+pub(crate) fn order_of(pass: &Pass) -> PassOrder {
+    match pass.name {
+        name if name == crate::transform::order_communicators::PASS.name => PassOrder::Makes,
+        name if name == crate::transform::schedule_communication::PASS.name => PassOrder::Changes,
+        _ => PassOrder::Keeps,
+    }
+}
 
 /// Former names of passes, with the call that each of them stands for.
 pub const FORMER_NAMES: &[(&str, &str)] = &[

@@ -21,8 +21,8 @@ use crate::{
     error::{PassError, PipelineError},
     pass::{Change, Remarks},
     pipeline::PassCall,
+    rewrite::communicator_order::CommunicatorOrder,
     second_thread,
-    transform::order_communicators::CommunicatorOrder,
 };
 
 /// The largest number of results that wait for their checks while a pass runs: each is a copy of the program.

@@ -32,22 +32,12 @@
 //! Later passes of the list keep the order: behind each that loses it, the pass manager makes it again. It does so without this pass, too, if
 //! the program had the order before, unless the pass is schedule-communication, which makes another order on purpose.
 
-use grammar::{
-    diagnostic::Diagnostic,
-    ir::{BlockId, Program, StmtId},
-};
-use hir_ir::{
-    blocks::{any_stmt, nested_blocks},
-    streams::sets_stream,
-};
+use grammar::{diagnostic::Diagnostic, ir::Program};
 
 use crate::{
-    analysis::{
-        communicators::{Communicators, Post},
-        wait_order::{awaited_work, posted_work},
-    },
+    analysis::communicators::Communicators,
     pass::{Arguments, Change, Pass, Remarks},
-    transform::schedule_communication,
+    rewrite::communicator_order::ordered_blocks,
 };
 
 /// The pass.
@@ -62,71 +52,4 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
     let change = Change::from_flag(!ordered.is_empty());
     ordered.into_iter().for_each(|(block, stmts)| program.blocks[block] = stmts);
     Ok(change)
-}
-
-/// Whether communications are in the order that the pass makes, before and after each pass of a list.
-pub(crate) struct CommunicatorOrder {
-    is_ordered: bool,
-    /// Whether the list has made the order.
-    is_wanted: bool,
-    communicators: Option<Communicators>,
-}
-
-impl CommunicatorOrder {
-    /// Finds out whether a program has the order.
-    pub(crate) fn of(program: &Program) -> Self {
-        let communicators = Communicators::of(program);
-        let is_ordered = communicators.as_ref().is_none_or(|it| ordered_blocks(program, it).is_empty());
-        Self { is_ordered, is_wanted: false, communicators }
-    }
-
-    /// Makes the order again behind a pass that has changed the program, if the program had it before.
-    pub(crate) fn keep(&mut self, program: &mut Program, pass: &Pass) {
-        self.communicators = Communicators::updated(program, self.communicators.take());
-        let ordered = self.communicators.as_ref().map(|it| ordered_blocks(program, it)).unwrap_or_default();
-        self.is_wanted |= pass.name == PASS.name;
-        if self.is_wanted || self.is_ordered && pass.name != schedule_communication::PASS.name {
-            ordered.into_iter().for_each(|(block, stmts)| program.blocks[block] = stmts);
-        } else {
-            self.is_ordered = ordered.is_empty();
-        }
-    }
-}
-
-/// Returns the blocks that are not in order, with their statements in order.
-fn ordered_blocks(program: &Program, communicators: &Communicators) -> Vec<(BlockId, Vec<StmtId>)> {
-    let blocks = program.body.into_iter().flat_map(|body| nested_blocks(program, body));
-    let ordered = blocks.map(|it| (it, order_block(program, program.block(it), communicators)));
-    ordered.filter(|(block, stmts)| *stmts != program.blocks[*block]).collect()
-}
-
-/// Returns the statements of a block in their new order.
-fn order_block(program: &Program, stmts: &[StmtId], communicators: &Communicators) -> Vec<StmtId> {
-    let mut rest: Vec<StmtId> = stmts.iter().rev().copied().collect();
-    let mut ordered: Vec<StmtId> = Vec::with_capacity(stmts.len());
-    let mut pending: Vec<Post> = Vec::new();
-    let mut is_in_group = false;
-    while let Some(stmt) = rest.pop() {
-        let posts = communicators.posts(program, stmt, &mut is_in_group);
-        for post in posts.iter().filter(|it| it.begins) {
-            let conflicting = pending.iter().filter(|it| communicators.conflict(post, it));
-            for number in conflicting.filter_map(|it| it.number).collect::<Vec<u32>>() {
-                let is_wait = |it: &StmtId| awaited_work(program, *it) == Some(number);
-                let Some(at) = rest.iter().rposition(is_wait) else { continue };
-                // A Wait behind a later post of its number waits for that one.
-                let posts_again = |it| any_stmt(program, it, &|it| posted_work(program, it) == Some(number));
-                let stops = |it: &StmtId| sets_stream(program, *it) || posts_again(*it);
-                if !rest[at..].iter().chain([&stmt]).any(stops) {
-                    ordered.push(rest.remove(at));
-                    pending.retain(|it| it.number != Some(number));
-                }
-            }
-        }
-        pending.extend(posts.into_iter().filter(|it| it.runs));
-        if let Some(number) = awaited_work(program, stmt) {
-            pending.retain(|it| it.number != Some(number));
-        }
-        ordered.push(stmt);
-    }
-    ordered
 }

@@ -84,10 +84,10 @@ const PASSES: &[Layer] = &[
     ("oracle", &["pass"]),
     ("rewrite", &["analysis"]),
     ("transform", &["analysis", "pass", "rewrite", "second_thread"]),
-    ("list", &["pass", "transform"]),
+    ("list", &["pass", "rewrite", "transform"]),
     ("pipeline", &["list", "pass"]),
     ("catalog", &["list", "pass", "pipeline"]),
-    ("driver", &["error", "list", "oracle", "pass", "pipeline", "second_thread"]),
+    ("driver", &["error", "list", "oracle", "pass", "pipeline", "rewrite", "second_thread"]),
     ("bisect", &["driver", "error", "oracle", "pipeline"]),
     ("lib", ALL),
 ];
@@ -102,7 +102,7 @@ const ANALYSIS: &[Layer] = &[
 ];
 
 const REWRITE: &[Layer] = &[
-    ("empty_blocks fold scalars substitute", &[]),
+    ("communicator_order empty_blocks fold scalars substitute", &[]),
     ("collective mesh sharded_tensors", &[]),
     ("contiguity", &["sharded_tensors"]),
 ];

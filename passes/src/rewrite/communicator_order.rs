@@ -1,0 +1,91 @@
+//! The order of communications of several communicators: a communication waits for those of others with which ranks could start it in another
+//! order (`analysis::communicators`).
+
+use grammar::ir::{BlockId, Program, StmtId};
+use hir_ir::{
+    blocks::{any_stmt, nested_blocks},
+    streams::sets_stream,
+};
+
+use crate::analysis::{
+    communicators::{Communicators, Post},
+    wait_order::{awaited_work, posted_work},
+};
+
+/// What a pass does with the order.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum PassOrder {
+    /// It makes the order.
+    Makes,
+    /// It makes another order on purpose.
+    Changes,
+    /// It has other purposes.
+    Keeps,
+}
+
+/// Whether communications are in order, before and after each pass of a list.
+pub struct CommunicatorOrder {
+    is_ordered: bool,
+    /// Whether the list has made the order.
+    is_wanted: bool,
+    communicators: Option<Communicators>,
+}
+
+impl CommunicatorOrder {
+    /// Finds out whether a program has the order.
+    pub fn of(program: &Program) -> Self {
+        let communicators = Communicators::of(program);
+        let is_ordered = communicators.as_ref().is_none_or(|it| ordered_blocks(program, it).is_empty());
+        Self { is_ordered, is_wanted: false, communicators }
+    }
+
+    /// Makes the order again behind a pass, if the list has made it, or the program had it before and the pass does not make another one.
+    pub fn keep(&mut self, program: &mut Program, pass: PassOrder) {
+        self.communicators = Communicators::updated(program, self.communicators.take());
+        let ordered = self.communicators.as_ref().map(|it| ordered_blocks(program, it)).unwrap_or_default();
+        self.is_wanted |= pass == PassOrder::Makes;
+        if self.is_wanted || self.is_ordered && pass == PassOrder::Keeps {
+            ordered.into_iter().for_each(|(block, stmts)| program.blocks[block] = stmts);
+        } else {
+            self.is_ordered = ordered.is_empty();
+        }
+    }
+}
+
+/// Returns the blocks that are not in order, with their statements in order.
+pub fn ordered_blocks(program: &Program, communicators: &Communicators) -> Vec<(BlockId, Vec<StmtId>)> {
+    let blocks = program.body.into_iter().flat_map(|body| nested_blocks(program, body));
+    let ordered = blocks.map(|it| (it, order_block(program, program.block(it), communicators)));
+    ordered.filter(|(block, stmts)| *stmts != program.blocks[*block]).collect()
+}
+
+/// Returns the statements of a block in their new order.
+fn order_block(program: &Program, stmts: &[StmtId], communicators: &Communicators) -> Vec<StmtId> {
+    let mut rest: Vec<StmtId> = stmts.iter().rev().copied().collect();
+    let mut ordered: Vec<StmtId> = Vec::with_capacity(stmts.len());
+    let mut pending: Vec<Post> = Vec::new();
+    let mut is_in_group = false;
+    while let Some(stmt) = rest.pop() {
+        let posts = communicators.posts(program, stmt, &mut is_in_group);
+        for post in posts.iter().filter(|it| it.begins) {
+            let conflicting = pending.iter().filter(|it| communicators.conflict(post, it));
+            for number in conflicting.filter_map(|it| it.number).collect::<Vec<u32>>() {
+                let is_wait = |it: &StmtId| awaited_work(program, *it) == Some(number);
+                let Some(at) = rest.iter().rposition(is_wait) else { continue };
+                // A Wait behind a later post of its number waits for that one.
+                let posts_again = |it| any_stmt(program, it, &|it| posted_work(program, it) == Some(number));
+                let stops = |it: &StmtId| sets_stream(program, *it) || posts_again(*it);
+                if !rest[at..].iter().chain([&stmt]).any(stops) {
+                    ordered.push(rest.remove(at));
+                    pending.retain(|it| it.number != Some(number));
+                }
+            }
+        }
+        pending.extend(posts.into_iter().filter(|it| it.runs));
+        if let Some(number) = awaited_work(program, stmt) {
+            pending.retain(|it| it.number != Some(number));
+        }
+        ordered.push(stmt);
+    }
+    ordered
+}
