@@ -99,9 +99,9 @@ pub fn fix(text: &str, number: usize, checks: Checks, plan: Planner<'_>) -> FixR
         limit: Cell::new(None),
     };
     let Some(start) = session.check_text(text.to_owned(), None) else { return unchanged() };
-    let is_small = checks.race && start.is_small();
+    let may_select_wrong = checks.race && start.may_select_wrong_stream();
     let (mut state, mut all) = session.repair(start, checks, Vec::new());
-    if is_small
+    if may_select_wrong
         && state.keys.is_empty()
         && state.has_new_synchronize(&all)
         && let Some(better) = session.fix_selection(text, checks, (&state, all.len()))
@@ -224,9 +224,10 @@ impl CheckedText {
         made.any(|it| synchronized(&self.text.program, *it).is_some())
     }
 
-    /// Returns true if the text has races, and so few instructions that many edits of it can be tried.
-    fn is_small(&self) -> bool {
-        !self.found.races.is_empty() && self.instruction_count() <= MAX_SMALL
+    /// Returns true if the text has races that are not on storage that is used again, and so few instructions that many edits of it can be
+    /// tried.
+    fn may_select_wrong_stream(&self) -> bool {
+        self.found.races.iter().any(|it| it.reused.is_none()) && self.instruction_count() <= MAX_SMALL
     }
 
     /// Returns true if every read was compared with the preceding writes and reads only written elements.
