@@ -128,7 +128,7 @@ impl Processor<'_> {
             .filter(|_| !deadlocks && report.not_checked.is_empty());
         self.limit_remarks(&mut found);
         let count = |severity| found.iter().filter(|it| it.severity() == severity).count();
-        let counts = Counts {
+        let mut counts = Counts {
             faults: count(Severity::Error),
             warnings: count(Severity::Warning),
             remarks: count(Severity::Remark),
@@ -137,6 +137,7 @@ impl Processor<'_> {
             ranks: world.len(),
             instructions: world.iter().map(|it| it.code.len()).sum(),
             time: start.elapsed(),
+            rules: None,
         };
         if source.name == part.name {
             outcome.diagnostics.extend(found);
@@ -150,8 +151,8 @@ impl Processor<'_> {
         } else if let Some(reason) = report.not_searched.iter().find_map(NoOrder::of) {
             CheckVerdict::ExcessNotSearched { reason, is_excess_only: checks.is_excess_only() }
         } else {
-            let rules = self.options.models.verdict_holds_for();
-            outcome.summaries.push(format!("the check found no fault with {rules}{counts}"));
+            counts.rules = Some(self.options.models.verdict_holds_for());
+            outcome.summaries.push(format!("the check found no fault{counts}"));
             return Some(());
         };
         outcome.failure = Some(PartFailure::Check { verdict, counts, exit });

@@ -183,6 +183,8 @@ pub struct Counts {
     pub instructions: usize,
     /// How long the check took.
     pub time: Duration,
+    /// The rules for which the program has no fault, if it has none.
+    pub rules: Option<String>,
 }
 
 impl Counts {
@@ -201,6 +203,8 @@ impl fmt::Display for Counts {
         self.container.map_or(Ok(()), |it| write!(f, "container {it}, "))?;
         let (ranks, instructions) =
             (count_text(self.ranks, "rank"), count_text(self.instructions, "instruction"));
-        write!(f, "{ranks}, {instructions}, {:.3} s)", self.time.as_secs_f64())
+        write!(f, "{ranks}, {instructions}, {:.3} s", self.time.as_secs_f64())?;
+        self.rules.as_ref().map_or(Ok(()), |it| write!(f, "; rules of {it}"))?;
+        f.write_str(")")
     }
 }
