@@ -122,10 +122,18 @@ def test_an_all_to_all_with_different_splits_is_a_group_of_transfers():
         np.testing.assert_array_equal(result, np.concatenate([it[rank] for it in inputs]) * 2 + 1)
 
 
-def test_transfers_without_a_wait_between_them_have_no_order():
-    program = hir.torch.capture_ranks(torch_programs.ring, 3)
+@pytest.mark.parametrize("name, backend", [("ring", "gloo"), ("batched_ring", "gloo"), ("batched_ring", "nccl")])
+def test_transfers_of_a_batch_and_of_gloo_have_no_order(name, backend):
+    program = hir.torch.capture_ranks(getattr(torch_programs, name), 3, backend=backend)
     program.check().raise_if_found()
     assert [float(result[0]) for [result] in program.run()] == [3.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_transfers_of_nccl_that_are_in_no_batch_wait_for_those_before_them(ranks):
+    program = hir.torch.capture_ranks(torch_programs.ring, ranks)
+    [fault] = program.check().faults
+    assert (fault.code, program.place(fault.line)) == ("E0705", line_of("# line of the send"))
 
 
 def test_transfers_with_gradients_are_an_error():

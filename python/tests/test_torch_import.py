@@ -8,7 +8,7 @@ import pytest
 
 import hir
 import hir.torch
-from hir.torch import Graph, Node, TorchImportError, recorded_graph
+from hir.torch import Graph, Node, TorchImportError, recorded_graph, to_recorded
 from hir.torch._graph import Ref, TensorType
 
 GRAPHS = Path(__file__).parent / "graphs"
@@ -154,6 +154,27 @@ def test_a_receive_before_a_send_on_both_ranks_is_a_deadlock():
 
     program = hir.torch.from_graphs(changed("pipeline-stage-inference", 0, receive_first))
     assert [it.code for it in program.check().faults] == ["E0705"]
+
+
+@pytest.mark.parametrize(("order", "ranks", "faults"), [("serial", 3, 1), ("pair", 3, 0), ("pair", 2, 1), ("none", 2, 0)])
+def test_a_process_group_orders_transfers_that_are_in_no_batch(order, ranks, faults):
+    def graph(rank: int) -> Graph:
+        kind = TensorType((2,), "float32")
+        transfers = [
+            Node("sent", "call_function", "_c10d_functional.isend.default", (Ref("x"), (rank + 1) % ranks, 0, "0"), result=kind),
+            Node("got", "call_function", "_c10d_functional.irecv.default", (Ref("y"), (rank - 1) % ranks, 0, "0"), result=kind),
+        ]
+        waits = [
+            Node(f"{it}.wait", "call_function", "_c10d_functional.wait_tensor.default", (Ref(it),), result=kind)
+            for it in ("sent", "got")
+        ]
+        inputs = [Node(it, "placeholder", it, result=kind) for it in ("x", "y")]
+        nodes = (*inputs, *transfers, *waits, Node("output", "output", "output", ((Ref("got.wait"),),)))
+        written = to_recorded(Graph("ring", rank, ranks, nodes, {"0": tuple(range(ranks))}, orders={"0": order}))
+        return recorded_graph(json.loads(json.dumps(written)))
+
+    program = hir.torch.from_graphs([graph(rank) for rank in range(ranks)])
+    assert [it.code for it in program.check().faults] == ["E0705"] * faults
 
 
 DOCS = Path(__file__).parents[2] / "docs"

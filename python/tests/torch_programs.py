@@ -76,10 +76,24 @@ def ring(rank: int):
 
     def step(x):
         received = torch.empty_like(x)
-        sent = dist.isend(x, (rank + 1) % world)
+        sent = dist.isend(x, (rank + 1) % world)  # line of the send
         arrived = dist.irecv(received, (rank - 1) % world)
         sent.wait()
         arrived.wait()
+        return received + 1
+
+    return step, (torch.full((3,), float(rank)),)
+
+
+def batched_ring(rank: int):
+    """The same, as one batch."""
+    world = dist.get_world_size()
+
+    def step(x):
+        received = torch.empty_like(x)
+        transfers = [dist.P2POp(dist.isend, x, (rank + 1) % world), dist.P2POp(dist.irecv, received, (rank - 1) % world)]
+        for transfer in dist.batch_isend_irecv(transfers):
+            transfer.wait()
         return received + 1
 
     return step, (torch.full((3,), float(rank)),)

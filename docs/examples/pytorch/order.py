@@ -15,9 +15,9 @@ def build(rank: int):
 
 def fixed(rank: int):
     def step(x, halo):
-        sent = dist.isend(x, 1 - rank)
-        dist.irecv(halo, 1 - rank).wait()
-        sent.wait()
+        transfers = [dist.P2POp(dist.isend, x, 1 - rank), dist.P2POp(dist.irecv, halo, 1 - rank)]
+        for transfer in dist.batch_isend_irecv(transfers):
+            transfer.wait()
         return x + halo
 
     return step, (torch.ones(4), torch.zeros(4))

@@ -76,8 +76,8 @@ class Builder:
     opaque: list[str] = field(default_factory=list)
     #: The posted communication that writes or reads a tensor, by the name of the tensor.
     posted: dict[str, int] = field(default_factory=dict)
-    #: Transfers to and from single ranks that are posted next: the number, the direction, the buffer and the peer.
-    transfers: list[tuple[int, str, Value, int]] = field(default_factory=list)
+    #: Transfers to and from single ranks that are posted next: the number, the direction, the buffer, the peer and the place.
+    transfers: list[tuple[int, str, Value, int, str | None]] = field(default_factory=list)
     #: The number for which a transfer of a group is awaited.
     group_of: dict[int, int] = field(default_factory=dict)
     #: The numbers for which the program has waited. A group of transfers ends as a whole.
@@ -142,11 +142,13 @@ class Builder:
         return self.add("ALLOCATE", value, mem_type="global", zero_init=False)
 
     def post_transfers(self) -> None:
-        """Posts transfers between which nothing was computed. No order is promised among them, so they are one group."""
+        """Posts transfers of which none waits for another one, as one group."""
         if len(self.transfers) > 1:
             self.add("StartCoalescing", None)
-        for transfer in self.transfers:
-            self.post(*transfer)
+        place = self.place
+        for number, kind, buffer, peer, self.place in self.transfers:
+            self.post(number, kind, buffer, peer)
+        self.place = place
         if len(self.transfers) > 1:
             group = self.end_group()
             self.group_of |= {it[0]: group for it in self.transfers}

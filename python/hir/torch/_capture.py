@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any, Callable, Mapping, Sequence
 
 from ._decomposed import decompositions
 from ._exchange import graphs_of_all_ranks
 from ._fx import graph_of, loses_transfers, this_rank, to_numpy
-from ._graph import Graph, TorchImportError
+from ._graph import Graph, TorchImportError, TransferOrder
 from ._program import TorchProgram, from_graphs
 
 #: How long a rank waits for the graphs of the others, in seconds.
@@ -93,6 +94,7 @@ def capture_ranks(
     direction: str = "forward",
     save: str | os.PathLike[str] | None = None,
     each_rank: bool = False,
+    backend: str = "nccl",
 ) -> TorchProgram:
     """Captures the program of a job in one process, without the other ranks.
 
@@ -100,11 +102,16 @@ def capture_ranks(
     whose collectives do nothing (PyTorch's backend ``fake``), so that it may make meshes, groups and DTensors.
     ``program.example`` has the inputs of all ranks, with which ``program.run()`` runs; what ``build`` has received by collectives
     has undefined values there, also the weights that ``parallelize_module`` distributes.
+
+    ``backend`` is that of the job: with ``nccl``, an ``isend`` or ``irecv`` that is in no batch waits for those before it, and with
+    ``gloo`` for none.
     """
     import torch
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
+    if backend not in ("nccl", "gloo"):
+        raise ValueError(f"the backend is `nccl` or `gloo`, not `{backend}`")
     if dist.is_initialized():
         raise TorchImportError("capture_ranks makes process groups of its own, but torch.distributed is initialized already")
     graphs, examples = [], []
@@ -113,7 +120,8 @@ def capture_ranks(
         try:
             torch._dynamo.reset()
             graph, example = capture_graph(*build(rank), direction=direction)
-            graphs.append(graph)
+            order = TransferOrder.NONE if backend == "gloo" else TransferOrder.SERIAL
+            graphs.append(replace(graph, orders=dict.fromkeys(graph.groups, order)))
             examples.append(example)
         finally:
             dist.destroy_process_group()

@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from typing import Any, Mapping, Sequence
 
-from ._graph import TRANSFERS, Argument, DType, Graph, Node, Other, Ref, TensorType, Unbound
+from ._graph import TRANSFERS, Argument, DType, Graph, Node, Other, Ref, TensorType, TransferOrder, Unbound
 
 #: Constants of more elements are no part of a program.
 MOST_CONSTANTS = 4096
@@ -16,7 +16,10 @@ def graph_of(module: Any, name: str) -> Graph:
     """Returns the graph of a ``torch.fx.GraphModule`` on this rank. Its nodes need ``meta["val"]``, as AOTAutograd and
     ``torch.export`` write it."""
     rank, world = this_rank()
-    return Graph(name, rank, world, tuple(_node(it, module) for it in module.graph.nodes), process_groups())
+    nodes = tuple(_node(it, module) for it in module.graph.nodes)
+    values = (it.meta.get("val") for it in module.graph.nodes)
+    devices = {it.device.type for it in values if hasattr(it, "device")}
+    return Graph(name, rank, world, nodes, process_groups(), orders=_orders("cuda" if "cuda" in devices else "cpu"))
 
 
 def loses_transfers(module: Any, inputs: Sequence[Any]) -> bool:
@@ -62,6 +65,26 @@ def process_groups() -> Mapping[str, tuple[int, ...]]:
         return {}
     groups = dist.distributed_c10d._world.pg_names
     return {str(name): tuple(dist.get_process_group_ranks(group)) for group, name in groups.items()}
+
+
+def _orders(device: str) -> Mapping[str, str]:
+    """In which order each process group of this rank executes transfers of tensors on a device."""
+    import torch
+    import torch.distributed as dist
+
+    if not (dist.is_available() and dist.is_initialized()):
+        return {}
+
+    def order(group: Any) -> str:
+        try:
+            backend = group._get_backend(torch.device(device)).name()
+        except RuntimeError:  # It has none for this device.
+            return TransferOrder.SERIAL
+        if backend in ("gloo", "mpi", "ucc"):
+            return TransferOrder.NONE
+        return TransferOrder.PAIR if backend == "nccl" and group.bound_device_id is None else TransferOrder.SERIAL
+
+    return {str(name): order(group) for group, name in dist.distributed_c10d._world.pg_names.items()}
 
 
 def _node(node: Any, module: Any) -> Node:

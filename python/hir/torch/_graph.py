@@ -9,6 +9,17 @@ from typing import Any, Callable, Iterator, Mapping
 TRANSFERS = tuple(f"_c10d_functional.{it}" for it in ("isend", "irecv", "batch_p2p_ops"))
 
 
+class TransferOrder:
+    """What a transfer that is in no batch waits for, on its process group."""
+
+    #: For all before it: NCCL whose communicator exists from the beginning (``device_id``), which has one for all ranks.
+    SERIAL = "serial"
+    #: For those before it between the same two ranks: NCCL that creates a communicator for each pair of ranks.
+    PAIR = "pair"
+    #: For none: gloo, MPI and UCC.
+    NONE = "none"
+
+
 @dataclass(frozen=True)
 class Ref:
     """An argument that is the result of another node."""
@@ -82,6 +93,8 @@ class Graph:
     groups: Mapping[str, tuple[int, ...]]
     #: Why this graph is one of several pieces of a function, if Dynamo breaks it.
     piece: str | None = None
+    #: In which order each process group executes transfers that are in no batch: `TransferOrder`; that of NCCL where it is not named.
+    orders: Mapping[str, str] = field(default_factory=dict)
 
 
 class TorchImportError(Exception):

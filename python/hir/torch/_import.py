@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Sequence
 
@@ -122,7 +122,7 @@ def _program_of_each_rank(graphs: Sequence[Graph], groups: AllGroups, note: str 
         builder.use(Mesh((), graph.rank))
         ports = Ports()
         builder.program.begin_rank(graph.rank)
-        _write(builder, graph.nodes, ports, Call(graph.nodes[0], builder, groups, graph.rank), table)
+        _write(builder, graph.nodes, ports, Call(graph.nodes[0], builder, groups, graph.rank, graph.orders), table)
         builder.program.end()
         all_ports.append(ports)
     inputs = tuple(tuple(it.inputs) for it in all_ports)
@@ -166,7 +166,7 @@ def _write(builder: Builder, nodes: Sequence[Node], ports: Ports, call: Call, ta
                 streams.call(node)
             else:
                 streams.enter(node)
-                own = Call(node, builder, call.groups, call.rank)
+                own = replace(call, node=node)
                 environment[node.name] = _statement(builder, node, environment, own, table)
             if node.op == "placeholder":
                 ports.inputs.append(environment[node.name])

@@ -29,6 +29,7 @@ def recorded_graph(recorded: Mapping[str, Any], rank: int | None = None) -> Grap
         nodes=tuple(_node(it) for it in recorded["nodes"]),
         groups={name: tuple(group["ranks"]) for name, group in recorded["groups"].items()},
         piece=recorded.get("piece"),
+        orders={name: group["order"] for name, group in recorded["groups"].items() if "order" in group},
     )
 
 
@@ -97,7 +98,10 @@ def to_recorded(graph: Graph) -> dict[str, Any]:
         "name": graph.name,
         "rank": graph.rank,
         "world": graph.world,
-        "groups": {name: {"ranks": list(ranks)} for name, ranks in graph.groups.items()},
+        "groups": {
+            name: {"ranks": list(ranks), **({"order": graph.orders[name]} if name in graph.orders else {})}
+            for name, ranks in graph.groups.items()
+        },
         **({"piece": graph.piece} if graph.piece else {}),
         "nodes": [
             {

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._builder import Value
-from .._graph import TRANSFERS, TorchFaultError
+from .._graph import TRANSFERS, TorchFaultError, TransferOrder
 from ._collectives import averaged_over
 from ._registry import COMMUNICATIONS, Call, operator
 
-#: Operators between which transfers have no order: they post transfers, or compute nothing that could take time.
+#: Operators that end no group of transfers: they post transfers, or compute nothing that could take time.
 UNORDERED = (
     *(f"{it}.default" for it in TRANSFERS),
     "_operator.getitem",
@@ -147,16 +147,24 @@ def broadcast(call: Call, x: Value, source: int, group: Any) -> Value:
 
 
 def transfer(call: Call, kind: str, x: Value, peer: int, group: Any) -> int:
-    """Posts one side of a transfer and returns its number. `peer` is an index into the group.
-
-    Transfers before the next computation or wait have no order among them, as with gloo and with a communicator for each pair.
-    """
+    """Posts one side of a transfer and returns its number. `peer` is an index into the group."""
     members = team(call, group)
     if not 0 <= peer < len(members):
         raise TorchFaultError(f"the group has {len(members)} ranks and no rank {peer}", call.node)
     number = call.to.program.work()
-    call.to.transfers.append((number, kind, x, members[peer]))
+    call.to.transfers.append((number, kind, x, members[peer], call.node.place))
     return number
+
+
+def single(call: Call, kind: str, x: Value, peer: int, group: Any) -> int:
+    """Posts one side of a transfer that is in no batch. Those before the next computation or wait from which it waits for none are
+    one group with it."""
+    order = call.orders.get(group, TransferOrder.SERIAL)
+    members = team(call, group)
+    is_busy = peer < len(members) and any(it[3] == members[peer] for it in call.to.transfers)
+    if order == TransferOrder.SERIAL or order == TransferOrder.PAIR and is_busy:
+        call.to.post_transfers()
+    return transfer(call, kind, x, peer, group)
 
 
 @operator(
@@ -172,17 +180,23 @@ def batch(
     tensors: tuple[Value, ...],
     group: Any,
 ) -> tuple[Sent | Value, ...]:
-    return tuple(
-        Sent(transfer(call, "send", x, peer, group)) if kind == "isend" else irecv(call, x, peer, tag, group)
-        for kind, peer, tag, x in zip(kinds, peers, tags, tensors)
+    is_alone = call.orders.get(group) != TransferOrder.NONE
+    if is_alone:
+        call.to.post_transfers()
+    results = tuple(
+        Sent(transfer(call, "send", x, peer, group)) if kind == "isend" else received(call, x, transfer(call, "recv", x, peer, group))
+        for kind, peer, x in zip(kinds, peers, tensors)
     )
+    if is_alone:
+        call.to.post_transfers()
+    return results
 
 
 @operator(
     "_c10d_functional.isend.default", counterpart="`P2PCommunication` with `send`; tags have no effect", table=COMMUNICATIONS
 )
 def isend(call: Call, x: Value, destination: int, tag: int, group: Any) -> Sent:
-    return Sent(transfer(call, "send", x, destination, group))
+    return Sent(single(call, "send", x, destination, group))
 
 
 @operator(
@@ -191,7 +205,11 @@ def isend(call: Call, x: Value, destination: int, tag: int, group: Any) -> Sent:
     table=COMMUNICATIONS,
 )
 def irecv(call: Call, x: Value, source: int, tag: int, group: Any) -> Value:
-    # What reads the argument later reads what has arrived.
-    call.to.posted[x.name] = transfer(call, "recv", x, source, group)
+    return received(call, x, single(call, "recv", x, source, group))
+
+
+def received(call: Call, x: Value, number: int) -> Value:
+    """The argument of a receive: what reads it later reads what has arrived."""
+    call.to.posted[x.name] = number
     call.to.written.append(x.name)
     return x

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Callable, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Callable, Mapping, TypeVar
 
 from .._align import PerRank
 from .._builder import Builder
@@ -21,6 +21,8 @@ class Call:
     groups: tuple[dict[str, tuple[int, ...]], ...]
     #: The rank, if the program differs between ranks.
     rank: int = 0
+    #: In which order the process groups of this rank execute transfers that are in no batch.
+    orders: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def dtype(self) -> str:
