@@ -336,6 +336,21 @@ def test_unknown_operators_run_on_pytorch_with_a_note():
         torch.testing.assert_close(torch.compile(step, backend="hir")(x), step(x))
 
 
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (lambda x: x.to(torch.complex64).abs(), "complex64"),
+        (lambda x: (x * 1j).imag, "complex64"),
+        (lambda x: x.abs().to(torch.uint32).to(torch.int64), "uint32"),
+        (lambda x: x.abs().to(torch.uint16).float(), "uint16"),
+    ],
+)
+def test_element_types_that_hir_does_not_have_run_on_pytorch_with_a_note(function, name):
+    x = torch.linspace(-2, 2, 5)
+    with pytest.warns(UserWarning, match=f"PyTorch runs the inference graph: .*hir has no element type `{name}`"):
+        torch.testing.assert_close(torch.compile(function, backend="hir")(x), function(x))
+
+
 def test_options_are_checked():
     with pytest.raises(Exception, match="the backend hir has no option `?chek"):
         torch.compile(lambda x: x + 1, backend="hir", options={"chek": True})(torch.ones(2))

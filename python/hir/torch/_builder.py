@@ -115,9 +115,7 @@ class Builder:
 
     def declare(self, dtype: str, axes: Sequence[Axis], whole: tuple[int, Axis] | None = None) -> str:
         """Declares a tensor with any axes and returns its name. ``whole`` is the axis of which those from a position on are halves."""
-        if dtype not in ELEMENT_TYPES:
-            raise TorchImportError(f"hir has no element type `{dtype}`")
-        return self.program.tensor(ELEMENT_TYPES[dtype], axes, whole)
+        return self.program.tensor(element_type(dtype), axes, whole)
 
     def value(self, dtype: str, shape: Sequence[int], sharded: Sequence[bool], axes: Sequence[Axis] | None = None) -> Value:
         """Declares a local tensor. ``axes`` are those of its text, if others."""
@@ -317,7 +315,7 @@ class Builder:
     def iota(self, extent: int, start: int = 0, step: int = 1, dtype: str = "int64") -> Value:
         """An arithmetic progression, the same on all ranks."""
         name = self.declare(dtype, [self.local_axis(extent, 0)])
-        self.add("iota", name, extent, start, step, dtype=ELEMENT_TYPES[dtype])
+        self.add("iota", name, extent, start, step, dtype=element_type(dtype))
         return self.broadcast(name, self.value(dtype, [extent], [False] * self.mesh.ndim), range(self.mesh.ndim))
 
     def slice(self, value: Value, dim: int, start: int, stop: int, step: int = 1) -> Value:
@@ -346,6 +344,13 @@ class Builder:
         shape = list(parts[0].shape)
         shape[dim] = sum(it.shape[dim] for it in parts)
         return self.add("cat", self.value(parts[0].dtype, shape, parts[0].sharded), *parts, self.mesh.ndim + dim)
+
+
+def element_type(dtype: str) -> str:
+    """The name of an element type in the language."""
+    if dtype not in ELEMENT_TYPES:
+        raise TorchImportError(f"hir has no element type `{dtype}`")
+    return ELEMENT_TYPES[dtype]
 
 
 def is_float(dtype: str) -> bool:

@@ -221,7 +221,7 @@ def _called(builder: Builder, node: Node, environment: dict[str, Any], call: Cal
         raise
     except TorchImportError as error:
         reason = error.reason
-    except (TypeError, AttributeError, ValueError, IndexError) as error:
+    except (TypeError, AttributeError, ValueError, LookupError, ArithmeticError) as error:
         reason = f"hir does not know these arguments: {error}"
     if is_communication(node):
         raise TorchImportError(reason, node)
