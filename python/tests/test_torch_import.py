@@ -9,6 +9,7 @@ import pytest
 import hir
 import hir.torch
 from hir.torch import Graph, Node, TorchImportError, recorded_graph, to_recorded
+from hir.torch import _communicating
 from hir.torch._graph import Ref, TensorType
 
 GRAPHS = Path(__file__).parent / "graphs"
@@ -204,9 +205,41 @@ def test_unknown_operators_are_opaque_calls():
     all_graphs = [recorded_graph({**recorded("tp-mlp-forward"), "nodes": nodes}, rank) for rank, nodes in enumerate(text)]
     program = hir.torch.from_graphs(all_graphs)
     assert program.opaque == ("model.py:19: `mylib.gate.default`",)
-    program.check().raise_if_found()
+    assert not program.check().faults
+    unknown = "model.py:19: `mylib.gate`: hir does not know whether it communicates (`hir.torch.register_operator` says it)"
+    assert str(program.check()) == f"not checked: {unknown}"
     with pytest.raises(TorchImportError, match="model.py:19: `mylib.gate.default`"):
         program.run([[]] * 4)
+
+
+def one_rank_calls(target: str, args: tuple = (Ref("x"), "sum", "0")) -> hir.torch.TorchProgram:
+    kind = TensorType((4,), "float32")
+
+    def graph(rank: int) -> Graph:
+        call = [Node("y", "call_function", target, args, result=kind, place="model.py:7")] if rank == 0 else []
+        nodes = (Node("x", "placeholder", "x", result=kind), *call, Node("output", "output", "output", ((Ref("x"),),)))
+        return Graph("g", rank, 2, nodes, {"0": (0, 1)})
+
+    return hir.torch.from_graphs([graph(0), graph(1)])
+
+
+@pytest.mark.parametrize("target", ["symm_mem.one_shot_all_reduce.default", "c10d.allreduce_.default", "symm_mem.multimem_all_gather_out"])
+def test_collectives_of_other_namespaces_are_compared_between_ranks(target):
+    program = one_rank_calls(target)
+    [fault] = program.check().faults
+    assert (fault.code, program.place(fault.line)) == ("E0705", "model.py:7")
+    [unknown] = one_rank_calls(target, (Ref("x"),)).check().not_checked
+    assert "hir does not know which ranks call it" in unknown
+
+
+def test_a_user_says_whether_an_operator_communicates(monkeypatch):
+    monkeypatch.setattr(_communicating, "_registered", {})
+    assert "`mylib.exchange`: hir does not know whether it communicates" in one_rank_calls("mylib.exchange.default").check().not_checked[0]
+    hir.torch.register_operator("mylib::exchange", communicates=False)
+    one_rank_calls("mylib.exchange.default").check().raise_if_found()
+    for group in (None, 2):
+        hir.torch.register_operator("mylib::exchange", communicates=True, group=group)
+        assert [it.code for it in one_rank_calls("mylib.exchange.default").check().faults] == ["E0705"]
 
 
 def test_unknown_arguments_make_an_opaque_call_with_the_reason():

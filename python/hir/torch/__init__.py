@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ._capture import capture, capture_ranks, explain, from_export, from_fx
+from ._communicating import register_operator
 from ._gpu import set_environment
 from ._graph import Graph, Node, TorchFaultError, TorchImportError
 from ._program import TorchProgram, from_graphs
@@ -22,6 +23,7 @@ __all__ = [
     "from_graphs",
     "read_recorded",
     "recorded_graph",
+    "register_operator",
     "to_recorded",
 ]
 

@@ -6,7 +6,7 @@ import pickle
 import warnings
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
-from typing import Any, Mapping
+from typing import Any, Mapping, Sequence
 
 import numpy as np
 
@@ -138,7 +138,10 @@ class _Compiled:
         try:
             program = from_graphs(graphs)
             if self._options.check:
-                program.check(program.overlapping(self._passes)).raise_if_found()
+                report = program.check(program.overlapping(self._passes))
+                _warn_once(program.not_checked)
+                if report.faults or len(report.not_checked) > len(program.not_checked):
+                    report.raise_if_found()
             return program
         except (TorchFaultError, HirError) as error:
             # A piece is compared with other pieces on other ranks, and what is between them is not seen.
@@ -235,6 +238,17 @@ class _Compiled:
             else:
                 results.append(value)
         return results
+
+
+#: What `_warn_once` has said.
+_said: set[str] = set()
+
+
+def _warn_once(messages: Sequence[str]) -> None:
+    for it in messages:
+        if it not in _said:
+            _said.add(it)
+            warnings.warn(f"not checked: {it}", stacklevel=2)
 
 
 _compiled = 0

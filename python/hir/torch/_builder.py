@@ -74,6 +74,8 @@ class Builder:
     place: str | None = None
     program: _hir.Builder = field(default_factory=_hir.Builder)
     opaque: list[str] = field(default_factory=list)
+    #: Calls of operators of which hir does not know whether they communicate.
+    unknown: list[str] = field(default_factory=list)
     #: The posted communication that writes or reads a tensor, by the name of the tensor.
     posted: dict[str, int] = field(default_factory=dict)
     #: Transfers to and from single ranks that are posted next: the number, the direction, the buffer, the peer and the place.

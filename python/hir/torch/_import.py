@@ -9,6 +9,7 @@ from typing import Any, Sequence
 from ._align import align
 from ._builder import Builder, Value
 from ._by_rank import chosen_by_rank, depends_on_rank
+from ._communicating import is_called_by_all, registered
 from ._equal_groups import check_equal_groups, is_collective
 from ._graph import (
     Argument,
@@ -25,7 +26,18 @@ from ._graph import (
 from ._mesh import Mesh, mesh_of
 from ._patterns import fused, is_communication
 from ._streams import STREAMS, Streams, uses_streams
-from .operators import ARITHMETIC, COMMUNICATIONS, ON_HOST, OPERATORS, UNORDERED, Call, Operator, arithmetic, partition
+from .operators import (
+    ARITHMETIC,
+    COMMUNICATIONS,
+    ON_HOST,
+    OPERATORS,
+    UNORDERED,
+    Call,
+    Operator,
+    arithmetic,
+    partition,
+    rendezvous,
+)
 
 #: The ranks of each process group, by name, for each rank.
 AllGroups = tuple[dict[str, tuple[int, ...]], ...]
@@ -47,6 +59,8 @@ class Imported:
     outputs: tuple[tuple[Any, ...], ...]
     #: Operators that hir does not know: they are checked, but do not run.
     opaque: tuple[str, ...]
+    #: Those of which it does not know whether they communicate.
+    unknown: tuple[str, ...]
     #: Names of inputs that the program writes.
     written: tuple[str, ...]
     #: Why the ranks have statements of their own.
@@ -102,6 +116,7 @@ def _one_program(name: str, nodes: Sequence[Node], mesh: Mesh, groups: AllGroups
         (inputs,) * world,
         (outputs,) * world,
         tuple(builder.opaque),
+        tuple(dict.fromkeys(builder.unknown)),
         _written(builder, [inputs]),
         has_streams=uses_streams(nodes),
     )
@@ -130,7 +145,8 @@ def _program_of_each_rank(graphs: Sequence[Graph], groups: AllGroups, note: str 
     name = graphs[0].name
     text, places = _finished(name, builder, inputs, outputs)
     written = _written(builder, inputs)
-    return Imported(name, len(graphs), None, text, places, inputs, outputs, tuple(builder.opaque), written, note)
+    unknown = tuple(dict.fromkeys(builder.unknown))
+    return Imported(name, len(graphs), None, text, places, inputs, outputs, tuple(builder.opaque), unknown, written, note)
 
 
 def _written(builder: Builder, inputs: Sequence[Sequence[Any]]) -> tuple[str, ...]:
@@ -206,7 +222,7 @@ def _called(builder: Builder, node: Node, environment: dict[str, Any], call: Cal
     if node.target not in ON_HOST:
         map_argument((node.result, args, tuple(kwargs.values())), partial(_check_bound, node))
     if node.target not in table:
-        return _opaque(builder, node, args, kwargs)
+        return _opaque(call, node, args, kwargs)
     if is_communication(node) and depends_on_rank(args[:-1]):
         raise DifferentRanks("the ranks call it with different arguments", node)
     entry, before = table[node.target], builder.program.mark()
@@ -226,7 +242,7 @@ def _called(builder: Builder, node: Node, environment: dict[str, Any], call: Cal
     if is_communication(node):
         raise TorchImportError(reason, node)
     builder.program.back_to(before)
-    return _opaque(builder, node, args, kwargs, reason)
+    return _opaque(call, node, args, kwargs, reason)
 
 
 def _check_bound(node: Node, it: Argument) -> None:
@@ -258,8 +274,9 @@ def _compare(node: Node, result: Any) -> None:
                 )
 
 
-def _opaque(builder: Builder, node: Node, args: Any, kwargs: dict[str, Any], reason: str | None = None) -> Any:
+def _opaque(call: Call, node: Node, args: Any, kwargs: dict[str, Any], reason: str | None = None) -> Any:
     """A call that hir does not know: it reads its tensors and writes its results. It is checked, but does not run."""
+    builder = call.to
     if node.target in COMMUNICATIONS:
         raise DifferentRanks("each rank posts its own transfers", node)
     if is_collective(node.target):
@@ -267,6 +284,8 @@ def _opaque(builder: Builder, node: Node, args: Any, kwargs: dict[str, Any], rea
     types = node.result if isinstance(node.result, tuple) else (node.result,)
     if not any(isinstance(it, TensorType) for it in types):
         raise TorchImportError("hir does not know this operator, and the graph does not say what it computes", node)
+    if is_called_by_all(node.target) is not False:
+        _met(call, node, (*args, *kwargs.values()))
     operands: list[Value] = []
     map_argument((args, tuple(kwargs.values())), lambda it: operands.append(it) if isinstance(it, Value) else None)
     sharded = [True] * builder.mesh.ndim
@@ -275,6 +294,25 @@ def _opaque(builder: Builder, node: Node, args: Any, kwargs: dict[str, Any], rea
     builder.add("LaunchKernel", None, Inputs=operands, Outputs=written, **{"Group ID": len(builder.opaque)})
     builder.opaque.append(f"{node.place or 'unknown line'}: `{node.target}`" + (f" ({reason})" if reason else ""))
     return tuple(results) if isinstance(node.result, tuple) else results[0]
+
+
+def _met(call: Call, node: Node, args: Sequence[Any]) -> None:
+    """The ranks that call an operator without a rule wait for each other, if hir knows them."""
+    called, known, groups = is_called_by_all(node.target), registered(node.target), call.groups[call.rank]
+    if called and call.to.mesh.shape:
+        raise DifferentRanks("each rank posts its own communication", node)
+    named = args if known is None else () if known.group is None else args[known.group : known.group + 1]
+    teams = [groups[it] for it in named if isinstance(it, str) and it in groups]
+    if known is not None and known.group is None:
+        teams = [tuple(range(len(call.groups)))]
+    if called and teams:
+        rendezvous(call, teams[-1])
+    else:
+        reason = "which ranks call it" if called else "whether it communicates"
+        name = node.target.removesuffix(".default")
+        call.to.unknown.append(
+            f"{node.place or 'unknown line'}: `{name}`: hir does not know {reason} (`hir.torch.register_operator` says it)"
+        )
 
 
 def _finished(

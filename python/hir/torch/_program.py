@@ -30,6 +30,8 @@ class TorchProgram:
         self.text = imported.text
         #: Calls of operators that hir does not know. They are checked, but do not run.
         self.opaque = imported.opaque
+        #: Those of which hir does not know whether they communicate: the check takes them as computations.
+        self.not_checked = imported.unknown
         #: The inputs of each rank in the example that was captured, if all are known in this process.
         self.example: Sequence[Sequence[Any]] | None = None
         #: The program after passes, by their names.
@@ -69,7 +71,7 @@ class TorchProgram:
             report = program.check(**options)
         except HirError as error:
             raise self._explained(error) from None
-        return _ReportWithPlaces(report, self._with_places)
+        return _ReportWithPlaces(report, self._with_places, self.not_checked)
 
     def lowered(self, passes: str = "@lower") -> Program:
         """Returns the program after passes. ``@overlap`` overlaps its communication with its matmuls."""
@@ -167,8 +169,8 @@ class TorchProgram:
 class _ReportWithPlaces(Report):
     """A report whose text names lines of the Python program."""
 
-    def __init__(self, report: Report, change: Callable[[str], str]) -> None:
-        super().__init__(change(report._text), report._lines, [change(it) for it in report.not_checked])
+    def __init__(self, report: Report, change: Callable[[str], str], not_checked: Sequence[str]) -> None:
+        super().__init__(change(report._text), report._lines, [*(change(it) for it in report.not_checked), *not_checked])
 
 
 def from_graphs(graphs: Sequence[Graph], *, each_rank: bool = False) -> TorchProgram:

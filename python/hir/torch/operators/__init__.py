@@ -5,7 +5,7 @@ from __future__ import annotations
 from . import _attention as _attention, _collectives as _collectives, _communications as _communications
 from . import _elementwise as _elementwise, _host as _host, _indexing as _indexing
 from . import _products as _products, _reductions as _reductions, _shape as _shape, _split_axis as _split_axis
-from ._communications import UNORDERED
+from ._communications import UNORDERED, rendezvous
 from ._host import ARITHMETIC, ON_HOST, arithmetic
 from ._registry import COMMUNICATIONS, OPERATORS, Call, Operator, partition
 
@@ -19,4 +19,5 @@ __all__ = [
     "Operator",
     "arithmetic",
     "partition",
+    "rendezvous",
 ]

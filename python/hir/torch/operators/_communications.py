@@ -46,13 +46,23 @@ def team(call: Call, group: Any) -> tuple[int, ...]:
 
 def post(call: Call, kind: str, x: Value, shape: tuple[int, ...], group: Any, **attributes: Any) -> Value:
     """Posts a collective that writes a new tensor."""
+    return post_to(call, kind, x, shape, team(call, group), **attributes)
+
+
+def post_to(call: Call, kind: str, x: Value, shape: tuple[int, ...], members: tuple[int, ...], **attributes: Any) -> Value:
+    """Posts a collective of these ranks that writes a new tensor."""
     to = call.to
-    members = list(team(call, group))
     result = to.allocate(to.value(x.dtype, shape, ()))
     number = to.posted[result.name] = to.program.work()
-    given = {"type": kind, "team": members, "input": x, "output": result, "backend": "NCCL", **attributes}
+    given = {"type": kind, "team": list(members), "input": x, "output": result, "backend": "NCCL", **attributes}
     to.add("Communication", None, number=number, **given)
     return result
+
+
+def rendezvous(call: Call, members: tuple[int, ...]) -> None:
+    """Lets ranks wait for each other where they call an operator without a rule: an all-reduce of one element."""
+    if len(members) > 1:
+        wait(call, post_to(call, "Allreduce", call.to.full((1,), 0.0, "float32"), (1,), members, red_op="SUM"))
 
 
 def reduction(call: Call, op: str) -> str:

@@ -1,0 +1,61 @@
+"""Operators without a rule: which of them communicate, as far as hir knows or is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ._equal_groups import is_collective
+from ._graph import TRANSFERS, Graph
+
+#: Namespaces of PyTorch whose operators work on tensors of one rank.
+LOCAL = ("aten", "prims", "prim", "rngprims", "inductor", "fsdp", "quantized", "quantized_decomposed", "mkldnn", "torchvision")
+#: Namespaces of PyTorch whose operators communicate, beside those of the functional collectives.
+COMMUNICATING = ("c10d", "c10d_functional", "_c10d_functional_autograd", "symm_mem")
+#: What names of operators contain that all ranks of a process group call.
+COLLECTIVE = ("reduce", "gather", "scatter", "broadcast", "barrier", "all_to_all", "alltoall")
+
+
+@dataclass(frozen=True)
+class Registered:
+    """What a user says about an operator."""
+
+    communicates: bool
+    #: The position of the argument that is the name of the process group; None: all ranks call it.
+    group: int | None
+
+
+_registered: dict[str, Registered] = {}
+
+
+def register_operator(name: str, *, communicates: bool, group: int | None = None) -> None:
+    """Tells hir whether an operator communicates that it does not know, such as ``mylib::all_reduce`` of ``torch.library``.
+
+    If it does, the check compares its calls with those of the other ranks: all ranks of a process group call it. ``group`` is the
+    position of the argument that is the name of the process group; without it, all ranks of the job call it.
+    """
+    _registered[name.replace("::", ".")] = Registered(communicates, group)
+
+
+def registered(target: str) -> Registered | None:
+    """What a user says about an operator: of its name, or of one overload."""
+    return _registered.get(target) or _registered.get(".".join(target.split(".")[:2]))
+
+
+def is_called_by_all(target: str) -> bool | None:
+    """Whether all ranks of a process group call an operator without a rule. None: hir does not know."""
+    known = registered(target)
+    if known is not None:
+        return known.communicates
+    namespace, name, *_ = f"{target}.".split(".")
+    if namespace in COMMUNICATING:
+        return True if any(it in name for it in COLLECTIVE) else None
+    return False if namespace in LOCAL else None
+
+
+def communicates(graph: Graph) -> bool:
+    """Whether a graph has communication that hir knows."""
+    return any(
+        node.op == "call_function"
+        and (is_collective(node.target) or node.target.startswith(TRANSFERS) or is_called_by_all(node.target) is True)
+        for node in graph.nodes
+    )
