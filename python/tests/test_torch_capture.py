@@ -360,8 +360,12 @@ def test_results_and_gradients_of_a_job_are_those_of_pytorch():
     job("compiled")
 
 
-def test_a_fault_of_a_job_is_reported_on_every_rank_before_it_runs():
+def test_a_fault_of_a_job_is_reported_before_the_call_runs():
     job("fault")
+
+
+def test_jobs_whose_ranks_do_not_compile_the_same_graphs_run():
+    job("right")
 
 
 def test_pieces_of_a_model_that_differ_between_ranks_are_no_fault():

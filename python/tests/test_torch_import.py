@@ -11,6 +11,7 @@ import hir.torch
 from hir.torch import Graph, Node, TorchImportError, recorded_graph, to_recorded
 from hir.torch import _communicating
 from hir.torch._graph import Ref, TensorType
+from hir.torch._meeting import among, members_of
 
 GRAPHS = Path(__file__).parent / "graphs"
 #: Largest difference relative to the largest element. `zero3` adds bfloat16 in another order than gloo.
@@ -240,6 +241,21 @@ def test_a_user_says_whether_an_operator_communicates(monkeypatch):
     for group in (None, 2):
         hir.torch.register_operator("mylib::exchange", communicates=True, group=group)
         assert [it.code for it in one_rank_calls("mylib.exchange.default").check().faults] == ["E0705"]
+
+
+def test_a_graph_is_paired_with_those_of_the_ranks_that_it_communicates_with():
+    kind = TensorType((2,), "float32")
+
+    def graph(*calls: tuple[str, str]) -> Graph:
+        nodes = [Node(name, "call_function", target, (Ref("x"), "sum", name), result=kind) for name, target in calls]
+        return Graph("g", 5, 8, (Node("x", "placeholder", "x", result=kind), *nodes), {"0": tuple(range(8)), "1": (1, 5), "2": (5, 7)})
+
+    all_reduce = "_c10d_functional.all_reduce.default"
+    assert members_of(graph(("1", "aten.add.Tensor"))) == (5,)
+    assert members_of(graph(("1", all_reduce), ("2", all_reduce))) == (1, 5, 7)
+    assert members_of(graph(("3", all_reduce))) == tuple(range(8))
+    part = among(graph(("2", "c10d.allreduce_.default")), (5, 7))
+    assert (part.rank, part.world, part.groups) == (0, 2, {"2": (0, 1)})
 
 
 def test_unknown_arguments_make_an_opaque_call_with_the_reason():

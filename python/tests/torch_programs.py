@@ -178,36 +178,97 @@ def check_compiled() -> None:
 
 
 def check_fault() -> None:
-    """A fault is reported on every rank before anything runs."""
-    step, args = skips_a_collective(dist.get_rank())
+    """A fault is reported before the call that has it: on all ranks that make a call, or when the rank that makes none ends."""
+    import hir
+
+    rank = dist.get_rank()
     try:
-        torch.compile(step, backend="hir")(*args)
-    except torch._dynamo.exc.BackendCompilerFailed as error:
-        assert "deadlock: rank 1 never posts Communication 0" in str(error), error
+        torch.compile(lambda x: fc.all_reduce(x, "sum", dist.group.WORLD), backend="hir")(torch.ones(2 + rank))
+    except hir.HirError as error:
         assert "torch_programs.py:" in str(error), error
     else:
         raise AssertionError("no fault")
+    step, args = skips_a_collective(rank)
+    try:
+        torch.compile(step, backend="hir")(*args)
+    except hir.FindingsError as error:
+        assert rank == 0 and "deadlock: rank 1 never posts Communication 0" in str(error), error
+        assert "torch_programs.py:" in str(error), error
+    else:
+        assert rank == 1, "no fault"
+
+
+def caught_warnings(function, *args) -> tuple[torch.Tensor, list[str]]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = function(*args)
+    return result, [text for it in caught if "PyTorch" in (text := str(it.message)) or "not checked" in text]
 
 
 def check_pieces() -> None:
-    """One rank calls a model in two pieces, the other one in one: PyTorch runs them, with a warning."""
+    """One rank calls a model in two pieces, the other one in one: PyTorch runs them, with a warning, if they do not fit."""
 
-    def step(x):
-        y = x * 2
+    def pieces(x, first):
+        y = fc.all_reduce(x * 2, "sum", dist.group.WORLD) if first else x * 4
         if dist.get_rank() == 0:
             torch._dynamo.graph_break()
-        return fc.all_reduce(y, "sum", dist.group.WORLD)
+        return fc.all_reduce(y[:2], "sum", dist.group.WORLD)
 
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        result = torch.compile(step, backend="hir", options={"timeout": 2})(torch.ones(3))
-    torch.testing.assert_close(result, torch.full((3,), 4.0))
-    message = "but rank 0's graph is one of several: it ends at a graph break (torch_programs.py:"
-    assert any("PyTorch runs" in str(it.message) and message in str(it.message) for it in caught), caught
+    compiled = torch.compile(pieces, backend="hir", options={"timeout": 60})
+    result, texts = caught_warnings(compiled, torch.ones(3), False)
+    torch.testing.assert_close(result, torch.full((2,), 8.0))
+    assert not texts, texts
+    result, [text, *_] = caught_warnings(compiled, torch.ones(3), True)
+    torch.testing.assert_close(result, torch.full((2,), 8.0))
+    assert "but rank 0's graph is one of several: it ends at a graph break (torch_programs.py:" in text, text
+
+
+def check_right() -> None:
+    """Right jobs run whose ranks do not compile the same graphs, or not at the same time."""
+    import hir.torch
+
+    rank = dist.get_rank()
+    options = {"run": "hir", "timeout": 100.0}
+    if rank == 0:  # Only rank 0 has a metric, and evaluates.
+        assert torch.compile(lambda x: x.mean() * 100, backend="hir", options=options)(torch.ones(4)) == 100
+    model = torch.compile(nn.Linear(8, 8), backend="hir", options=options)
+    model(torch.ones(4, 8)).sum().backward()
+    if rank == 0:
+        with torch.no_grad():
+            assert model(torch.ones(4, 8)).shape == (4, 8)
+    step = torch.compile(lambda x: fc.all_reduce(x.mean(), "avg", dist.group.WORLD), backend="hir", dynamic=False)
+    for rows in ((6, 6, 6), (6, 8, 6))[rank]:
+        result, texts = caught_warnings(step, torch.full((rows, 2), 1.0 + rank))
+        assert result == 1.5 and not texts, texts
+
+    # An operator that may communicate is named once.
+    @torch.library.custom_op("hirtest::twice", mutates_args=())
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    twice.register_fake(torch.empty_like)
+    named = torch.compile(lambda x: fc.all_reduce(twice(x), "sum", dist.group.WORLD), backend="hir")
+    result, texts = caught_warnings(named, torch.ones(2))
+    torch.testing.assert_close(result, torch.full((2,), 4.0))
+    assert sum("`hirtest.twice`: hir does not know whether it communicates" in it for it in texts) == 1, texts
+
+    # The other rank communicates without a graph: this one waits once, for the stated time.
+    def late(x):
+        return fc.all_reduce(x * 3, "sum", dist.group.WORLD)
+
+    compiled = torch.compile(late, backend="hir", options={"timeout": 1.0})
+    result, texts = caught_warnings(compiled if rank == 0 else late, torch.ones(2))
+    torch.testing.assert_close(result + 0, torch.full((2,), 6.0))
+    assert ("rank 1 has called no graph with this rank within 1 s" in "".join(texts)) == (rank == 0), texts
+    for _ in range(2):
+        result, texts = caught_warnings(torch.compile(late, backend="hir", dynamic=False), torch.ones(2))
+        torch.testing.assert_close(result + 0, torch.full((2,), 6.0))
+        assert not any("within" in it for it in texts), texts
 
 
 if __name__ == "__main__":
     dist.init_process_group("gloo")
-    {"compiled": check_compiled, "fault": check_fault, "pieces": check_pieces}[sys.argv[1]]()
+    checks = {"compiled": check_compiled, "fault": check_fault, "pieces": check_pieces, "right": check_right}
+    checks[sys.argv[1]]()
     # Without it, a thread of the group may still run when the process ends, which aborts it.
     dist.destroy_process_group()

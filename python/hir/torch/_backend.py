@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
 import warnings
 from dataclasses import dataclass, fields, replace
-from datetime import timedelta
 from typing import Any, Mapping, Sequence
 
 import numpy as np
@@ -16,7 +14,8 @@ from ._decomposed import decompositions
 from ._exchange import NotExchanged, graphs_of_all_ranks, leave_exchange
 from ._fx import graph_of, loses_transfers, piece_of, to_numpy, with_contiguous_inputs
 from ._gpu import GpuProgram
-from ._graph import Graph, Ref, TensorType, TorchFaultError, TorchImportError
+from ._graph import TRANSFERS, Graph, Ref, TensorType, TorchFaultError, TorchImportError
+from ._meeting import WAIT, Meeting, Together, among, job, leave, members_of
 from ._program import TorchProgram, from_graphs
 
 #: Tensors of more elements than this are left to PyTorch, because the simulator takes long for them.
@@ -61,6 +60,8 @@ def hir_backend(module: Any, inputs: Any, *, options: Mapping[str, Any] | None =
         raise ValueError(f"the option `run` is `auto`, `hir` or `torch`, not `{chosen.run}`")
 
     piece = piece_of(module)
+    # Other ranks may wait for this one from now on.
+    job()
 
     saved: dict[str, tuple[int, ...]] = {}
 
@@ -69,6 +70,7 @@ def hir_backend(module: Any, inputs: Any, *, options: Mapping[str, Any] | None =
 
     if loses_transfers(module, inputs):
         leave_exchange()
+        leave("it runs sends and receives of a model with gradients")
         warnings.warn(
             "PyTorch runs the graph, unchecked: it captures no sends and receives of models with gradients", stacklevel=2
         )
@@ -91,50 +93,126 @@ def hir_backend(module: Any, inputs: Any, *, options: Mapping[str, Any] | None =
 capture_transfers()
 
 
+@dataclass(frozen=True)
+class _Checked:
+    """The program of graphs that ranks call together; None if hir cannot import it."""
+
+    program: TorchProgram | None
+    #: Why PyTorch runs it, the same on all ranks.
+    reason: str | None
+
+
 class _Compiled:
-    """A compiled graph of this rank, with the program of all ranks."""
+    """A compiled graph of this rank. Its first run makes the program of all ranks that communicate with each other in it."""
 
     def __init__(self, module: Any, direction: str, options: Options, piece: str | None, saved: dict[str, tuple[int, ...]]) -> None:
         """``saved`` are the strides of what the forward graph saves for the backward graph, by the names that both have for it."""
-        self._module, self._options = module, options
+        self._module, self._options, self._saved = module, options, saved
         self._device = _device_of(module)
-        self._graph = replace(graph_of(module, direction), piece=piece)
-        self._passes = default_passes(self._graph.world) if options.passes is None else options.passes
+        graph = replace(graph_of(module, direction), piece=piece)
+        members = members_of(graph)
+        if self._device is not None and len(members) > 1:
+            # The executor of GPUs works with all ranks of the job.
+            members = tuple(range(graph.world))
+        self._members, self._graph = members, among(graph, members)
+        self._passes = default_passes(len(members)) if options.passes is None else options.passes
         self._orders: list[tuple[int, ...] | None] = []
-        if self._device is not None:
-            self._graph, self._orders = with_contiguous_inputs(self._graph, module, saved)
         self._placeholders = [node for node in self._graph.nodes if node.op == "placeholder"]
-        self._runs = 0
-        self._key = f"hir/run/{_number()}"
-        self._reason: str | None = None
-        self._program: TorchProgram | None = None
+        #: Why PyTorch runs the graph from now on.
+        self._reason = "the option `run` is `torch`" if options.run == "torch" and not options.check else None
+        #: The programs by the graphs that the ranks call together, which have names.
+        self._programs: dict[tuple[str, ...], _Checked] = {}
         self._gpu: GpuProgram | None = None
-        [output] = [node for node in module.graph.nodes if node.op == "output"]
+        [self._output] = [node for node in module.graph.nodes if node.op == "output"]
         #: What the graph says about each output: a tensor of the expected type and strides.
-        self._expected: list[Any] = [getattr(it, "meta", {}).get("val") for it in output.args[0]]
-        if options.run == "torch" and not options.check:
-            self._reason = "the option `run` is `torch`"
-            return
-        try:
-            graphs = graphs_of_all_ranks(self._graph, options.timeout)
-            self._program = self._imported(graphs)
-            if self._program is not None:
-                self._reason = self._why_not(self._program, graphs)
-        except NotExchanged as error:
-            self._reason = f"it is not checked: {error}"
+        self._expected: list[Any] = [getattr(it, "meta", {}).get("val") for it in self._output.args[0]]
         #: The number of outputs that are not saved for the backward graph.
         self._returned = _returned(len(self._expected)) if direction == "forward" else len(self._expected)
-        if self._device is not None and self._program is not None and self._reason is None:
-            self._gpu = self._on_gpu(self._program)
-        if self._gpu is not None:
-            saved.update((output.args[0][number].name, strides) for number, strides in self._gpu.saved_strides().items())
-        if self._reason and options.run == "hir":
-            raise TorchImportError(f"hir does not run the {direction} graph: {self._reason}")
-        if self._reason and options.run != "torch":
-            warnings.warn(f"PyTorch runs the {direction} graph: {self._reason}", stacklevel=2)
 
-    def _imported(self, graphs: list[Graph]) -> TorchProgram | None:
-        """The program of all ranks, checked. None if hir cannot import it."""
+    def run(self, *args: Any) -> Any:
+        if self._gpu is None and self._reason is None:
+            if self._device is not None:
+                self._prepare_gpu()
+            elif any(_device(it) != "cpu" for it in args):
+                self._leave_to_pytorch("a tensor is neither on the CPU nor on a GPU")
+        if self._gpu is not None:
+            given = [it if order is None else it.permute(order) for it, order in zip(args, self._orders)]
+            return self._gpu.run(given, self._expected)
+        found = self._program_of_call()
+        if found is None:
+            return self._module.forward(*args)
+        program, meeting = found
+        arrays = [to_numpy(it) for it in args]
+        inputs = [arrays] if meeting is None else meeting.inputs(arrays, self._options.timeout)
+        outputs = program.run(inputs, program.overlapping(self._passes))[self._graph.rank]
+        return self._results(outputs, args)
+
+    def _program_of_call(self) -> tuple[TorchProgram, Meeting | None] | None:
+        """The program of this call, checked, on the CPU. None if PyTorch runs it."""
+        if len(self._members) == 1:
+            checked = None if self._reason else self._checked([self._graph])
+            return None if checked is None or checked.program is None or checked.reason else (checked.program, None)
+        if self._options.run == "torch" and not self._options.check:
+            return None
+        this_job = job()
+        if this_job is None:
+            return None  # The job has ended.
+        if self._reason is None and this_job.left:
+            self._reason = this_job.left
+            if self._options.run == "hir":
+                self._leave_to_pytorch(self._reason)
+        meeting = Meeting(this_job, self._graph, self._members, self._reason is not None)
+        if self._reason:
+            return None
+        together = meeting.together(min(self._options.timeout, WAIT))
+        if isinstance(together, Together) and not together.ended:
+            checked = self._checked(together.graphs, together.names)
+            if checked.program is None or checked.reason:
+                return None
+            if not together.leaves:
+                return checked.program, meeting
+            # Another rank has said why.
+            self._reason = "another rank runs it on PyTorch"
+            return None
+        reason = together if isinstance(together, str) else f"rank {', '.join(map(str, together.ended))} has ended"
+        if isinstance(together, Together) and not any(node.target.startswith(TRANSFERS) for node in self._graph.nodes):
+            self._imported(together.graphs)
+        leave(reason)
+        self._leave_to_pytorch(f"{reason}; PyTorch also runs all later graphs with communication, and they are not checked")
+        return None
+
+    def _checked(self, graphs: Sequence[Graph], names: tuple[str, ...] = ()) -> _Checked:
+        """The program of graphs that the ranks call together, which is imported and checked once."""
+        if names not in self._programs:
+            program, reason = self._imported(graphs)
+            reason = reason or (self._why_not(program, graphs) if program is not None else None)
+            self._programs[names] = _Checked(program, reason)
+            if reason:
+                self._leave_to_pytorch(reason)
+        return self._programs[names]
+
+    def _leave_to_pytorch(self, reason: str) -> None:
+        self._reason = reason
+        if self._options.run == "hir":
+            raise TorchImportError(f"hir does not run the {self._graph.name} graph: {reason}")
+        if self._options.run != "torch":
+            warnings.warn(f"PyTorch runs the {self._graph.name} graph: {reason}", stacklevel=2)
+
+    def _prepare_gpu(self) -> None:
+        """Loads the program of all ranks on the GPU of this one."""
+        self._graph, self._orders = with_contiguous_inputs(self._graph, self._module, self._saved)
+        try:
+            checked = self._checked(graphs_of_all_ranks(self._graph, self._options.timeout))
+        except NotExchanged as error:
+            return self._leave_to_pytorch(f"it is not checked: {error}")
+        if checked.program is not None and checked.reason is None:
+            self._gpu = self._on_gpu(checked.program)
+        if self._gpu is not None:
+            strides = self._gpu.saved_strides()
+            self._saved.update((self._output.args[0][number].name, it) for number, it in strides.items())
+
+    def _imported(self, graphs: Sequence[Graph]) -> tuple[TorchProgram | None, str | None]:
+        """The program of the ranks, checked. None, with a reason, if hir cannot import it."""
         try:
             program = from_graphs(graphs)
             if self._options.check:
@@ -142,18 +220,21 @@ class _Compiled:
                 _warn_once(program.not_checked)
                 if report.faults or len(report.not_checked) > len(program.not_checked):
                     report.raise_if_found()
-            return program
+            return program, None
         except (TorchFaultError, HirError) as error:
             # A piece is compared with other pieces on other ranks, and what is between them is not seen.
             [*pieces] = [f"rank {it.rank}'s graph is one of several: {it.piece}" for it in graphs if it.piece]
             if not pieces:
+                if self._members != tuple(range(len(self._members))):
+                    job = ", ".join(map(str, self._members))
+                    error.args = (f"{error}\n(the ranks of this report, from 0, are the ranks {job} of the job)",)
                 raise
-            self._reason = f"the graphs of the ranks do not fit ({str(error).splitlines()[0]}), but {pieces[0]}"
+            leave("its calls are pieces that do not fit those of the other ranks")
+            return None, f"the graphs of the ranks do not fit ({str(error).splitlines()[0]}), but {pieces[0]}"
         except TorchImportError as error:
-            self._reason = f"hir cannot import it: {error}"
-        return None
+            return None, f"hir cannot import it: {error}"
 
-    def _why_not(self, program: TorchProgram, graphs: list[Graph]) -> str | None:
+    def _why_not(self, program: TorchProgram, graphs: Sequence[Graph]) -> str | None:
         """Why PyTorch runs the graphs, the same reason on all ranks."""
         if self._options.run == "torch":
             return "the option `run` is `torch`"
@@ -168,7 +249,7 @@ class _Compiled:
         narrow = sorted({it.dtype for it in types if it.dtype.startswith("float8")})
         if narrow:
             return f"hir does not run graphs of PyTorch with elements of {narrow[0]}"
-        if any(isinstance(node.result, int) for node in self._placeholders):
+        if any(node.op == "placeholder" and isinstance(node.result, int) for graph in graphs for node in graph.nodes):
             return "it has symbolic sizes (`dynamic=False` avoids them)"
         return None
 
@@ -186,45 +267,8 @@ class _Compiled:
                 graph=options.graph,
             )
         except HirError as error:
-            self._reason = f"hir's executor does not run it: {error}"
+            self._leave_to_pytorch(f"hir's executor does not run it: {error}")
             return None
-
-    def run(self, *args: Any) -> Any:
-        if self._reason or self._program is None:
-            return self._module.forward(*args)
-        if self._gpu is not None:
-            given = [it if order is None else it.permute(order) for it, order in zip(args, self._orders)]
-            return self._gpu.run(given, self._expected)
-        if any(_device(it) != "cpu" for it in args):
-            return self._module.forward(*args)
-        arrays = [to_numpy(it) for it in args]
-        inputs = self._inputs_of_all_ranks(arrays)
-        outputs = self._program.run(inputs, self._program.overlapping(self._passes))[self._graph.rank]
-        return self._results(outputs, args)
-
-    def _inputs_of_all_ranks(self, arrays: list[Any]) -> list[list[Any]]:
-        """The inputs of all ranks, exchanged through the store of the job."""
-        if self._graph.world == 1:
-            return [arrays]
-        import torch.distributed as dist
-
-        store: Any = dist.distributed_c10d._get_default_store()
-        run, self._runs = self._runs, self._runs + 1
-        store.set(f"{self._key}/{run}/{self._graph.rank}", pickle.dumps(arrays))
-        result = []
-        for rank in range(self._graph.world):
-            key = f"{self._key}/{run}/{rank}"
-            try:
-                store.wait([key], timedelta(seconds=self._options.timeout))
-            except (RuntimeError, dist.DistStoreError):
-                raise TorchImportError(
-                    f"rank {rank} has not called the {self._graph.name} graph within {self._options.timeout:g} s"
-                ) from None
-            result.append(pickle.loads(store.get(key)))
-        # All ranks have read the inputs of the run before the last one: they have posted those of the last one since.
-        if run > 1:
-            store.delete_key(f"{self._key}/{run - 2}/{self._graph.rank}")
-        return result
 
     def _results(self, outputs: list[Any], args: tuple[Any, ...]) -> list[Any]:
         """The outputs as tensors; an output that is an input is that object."""
@@ -249,16 +293,6 @@ def _warn_once(messages: Sequence[str]) -> None:
         if it not in _said:
             _said.add(it)
             warnings.warn(f"not checked: {it}", stacklevel=2)
-
-
-_compiled = 0
-
-
-def _number() -> int:
-    """A number that is the same on all ranks: they compile the same graphs in the same order."""
-    global _compiled
-    _compiled += 1
-    return _compiled
 
 
 def _returned(outputs: int) -> int:

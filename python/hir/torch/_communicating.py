@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ._equal_groups import is_collective
-from ._graph import TRANSFERS, Graph
+from ._graph import TRANSFERS, Graph, Node
 
 #: Namespaces of PyTorch whose operators work on tensors of one rank.
 LOCAL = ("aten", "prims", "prim", "rngprims", "inductor", "fsdp", "quantized", "quantized_decomposed", "mkldnn", "torchvision")
@@ -52,10 +52,10 @@ def is_called_by_all(target: str) -> bool | None:
     return False if namespace in LOCAL else None
 
 
-def communicates(graph: Graph) -> bool:
-    """Whether a graph has communication that hir knows."""
-    return any(
-        node.op == "call_function"
-        and (is_collective(node.target) or node.target.startswith(TRANSFERS) or is_called_by_all(node.target) is True)
-        for node in graph.nodes
-    )
+def communicating_nodes(graph: Graph) -> list[Node]:
+    """The communication of a graph that hir knows."""
+
+    def communicates(target: str) -> bool:
+        return is_collective(target) or target.startswith(TRANSFERS) or is_called_by_all(target) is True
+
+    return [node for node in graph.nodes if node.op == "call_function" and communicates(node.target)]

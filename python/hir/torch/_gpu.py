@@ -58,10 +58,10 @@ class Exchange:
 
     def together(self, work: Any, timeout: float) -> Any:
         """Does work with exchanges on all ranks. If it fails on a rank, all ranks raise the error of the first such rank."""
-        self._timeout = timeout
-        self._prefix, self._count, self._heard = f"hir/gpu/{next(_rounds)}", 0, None
         if self.world == 1:
             return work()
+        self._timeout = timeout
+        self._prefix, self._count, self._heard = f"hir/gpu/{next(_rounds)}", 0, None
         result, text = None, ""
         try:
             result = work()
@@ -94,27 +94,27 @@ class Exchange:
         return bytes(self._store.get(key))
 
 
-#: The GPU of this process, with the store and the ordinal for which it was opened.
-_opened: tuple[Any, int, _hir.Gpu, Exchange] | None = None
+#: The GPU of this process, for programs of all ranks (False) and of this rank alone (True), with the store and the ordinal for which it
+#: was opened.
+_opened: dict[bool, tuple[Any, int, _hir.Gpu, Exchange]] = {}
 
 
-def gpu_of(ordinal: int, timeout: float) -> tuple[_hir.Gpu, Exchange]:
-    """The GPU of this rank. Programs share it, because they share communicators and follow each other."""
-    global _opened
+def gpu_of(ordinal: int, timeout: float, alone: bool = False) -> tuple[_hir.Gpu, Exchange]:
+    """The GPU of this rank. Programs of the same ranks share it, because they share communicators and follow each other."""
     import torch.distributed as dist
 
-    is_job = dist.is_available() and dist.is_initialized()
+    is_job = not alone and dist.is_available() and dist.is_initialized()
     store = dist.distributed_c10d._get_default_store() if is_job else None
-    if _opened is None or _opened[0] is not store or _opened[1] != ordinal:
+    if alone not in _opened or _opened[alone][0] is not store or _opened[alone][1] != ordinal:
         rank, world = (dist.get_rank(), dist.get_world_size()) if is_job else (0, 1)
         exchange = Exchange(store, rank, world)
         gpu = exchange.together(lambda: _hir.Gpu(ordinal, rank, world, exchange), timeout)
-        _opened = (store, ordinal, gpu, exchange)
-    return _opened[2], _opened[3]
+        _opened[alone] = (store, ordinal, gpu, exchange)
+    return _opened[alone][2:]
 
 
 class GpuProgram:
-    """A program that is ready to run on the GPU of this rank. All ranks have to create it, and to run it equally often."""
+    """A program that is ready to run on the GPU of this rank. All its ranks have to create it, and to run it equally often."""
 
     def __init__(
         self, program: TorchProgram, passes: str, rank: int, device: Any, *, returned: int, timeout: float, graph: bool
@@ -128,7 +128,7 @@ class GpuProgram:
         #: The positions of the inputs by their names.
         self._positions = {it.name: i for i, it in enumerate(self._inputs) if isinstance(it, Value)}
         world = program.lowered(passes)._world(program.ranks)
-        gpu, self._exchange = gpu_of(device.index, timeout)
+        gpu, self._exchange = gpu_of(device.index, timeout, alone=program.ranks == 1)
         # The caching allocator may hold all memory.
         torch.cuda.empty_cache()
         self._timeout = timeout
