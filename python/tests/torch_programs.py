@@ -252,6 +252,14 @@ def check_right() -> None:
     torch.testing.assert_close(result, torch.full((2,), 4.0))
     assert sum("`hirtest.twice`: hir does not know whether it communicates" in it for it in texts) == 1, texts
 
+    # What hir simulates slowly is left to PyTorch.
+    hir.torch._backend.SLOWEST = 0.0
+    slow = torch.compile(lambda x: fc.all_reduce(x + 1, "sum", dist.group.WORLD), backend="hir")
+    for run in range(2):
+        result, texts = caught_warnings(slow, torch.ones(2))
+        torch.testing.assert_close(result, torch.full((2,), 4.0))
+        assert sum("ms of the CPU" in it for it in texts) == (run == 0), texts
+
     # The other rank communicates without a graph: this one waits once, for the stated time.
     def late(x):
         return fc.all_reduce(x * 3, "sum", dist.group.WORLD)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, fields, replace
+from time import process_time
 from typing import Any, Mapping, Sequence
 
 import numpy as np
@@ -20,6 +21,8 @@ from ._program import TorchProgram, from_graphs
 
 #: Tensors of more elements than this are left to PyTorch, because the simulator takes long for them.
 MOST_ELEMENTS = 1 << 22
+#: A graph whose simulation takes more time of the CPU than this is left to PyTorch from then on, in seconds.
+SLOWEST = 0.05
 
 
 def default_passes(ranks: int) -> str:
@@ -144,7 +147,12 @@ class _Compiled:
         program, meeting = found
         arrays = [to_numpy(it) for it in args]
         inputs = [arrays] if meeting is None else meeting.inputs(arrays, self._options.timeout)
+        began = process_time()
         outputs = program.run(inputs, program.overlapping(self._passes))[self._graph.rank]
+        took = process_time() - began
+        if took > SLOWEST and self._options.run == "auto":
+            limit = f"more than the {1000 * SLOWEST:g} ms up to which hir simulates by itself"
+            self._leave_to_pytorch(f"its simulation takes {1000 * took:.0f} ms of the CPU, {limit}")
         return self._results(outputs, args)
 
     def _program_of_call(self) -> tuple[TorchProgram, Meeting | None] | None:
