@@ -117,14 +117,14 @@ class Program:
         return Program(self._program.run_passes(passes), self.warnings)
 
     def check(
-        self, checks: str = "race,comm,memory,excess", *, ranks: int | None = None, model: str = "nccl"
+        self, checks: str = "race,comm,memory,excess", *, ranks: int | None = None, model: str = "nccl", p2p: str | None = None
     ) -> Report:
         """Looks for races, deadlocks and unwritten elements. A report without faults is a proof for this number of ranks.
 
         ``checks`` are those of ``hir-opt --check``; ``model`` is ``nccl`` (what CUDA, NCCL and PyTorch document) or ``hir``
-        (also what hir's executors guarantee).
+        (also what hir's executors guarantee). ``p2p`` is ``communicator`` or ``pair``, as ``--p2p`` of ``hir-opt``.
         """
-        return Report(*self._world(ranks).check(checks, model))
+        return Report(*self._world(ranks).check(checks, model, p2p))
 
     def simulate(
         self, inputs: Mapping[str, ArrayLike] | None = None, *, ranks: int | None = None, seed: int = 0

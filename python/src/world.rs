@@ -11,7 +11,7 @@ use hir_driver::{
 use hir_plan::{
     limits::DEFAULT_MEMORY_LIMIT,
     plan_text,
-    sync::LaunchOrder,
+    sync::{LaunchOrder, P2pQueues},
     timeline::{Timeline, file::TimelineFile, overlap::Overlap},
 };
 use hir_process::threads::start_workers;
@@ -36,13 +36,23 @@ pub(crate) struct World {
 #[pymethods]
 impl World {
     /// Checks the plans. Returns the findings as text and as JSON lines, and what was not checked.
-    fn check(&self, py: Python<'_>, checks: &str, model: &str) -> PyResult<(String, String, Vec<String>)> {
+    fn check(
+        &self,
+        py: Python<'_>,
+        checks: &str,
+        model: &str,
+        p2p: Option<&str>,
+    ) -> PyResult<(String, String, Vec<String>)> {
         let mut checks = Checks::from_str(checks).map_err(invalid)?;
         let Some(model) = OrderingModel::ALL.into_iter().find(|it| it.name() == model) else {
             return Err(PyValueError::new_err(format!("`{model}` is not a model: expected nccl or hir")));
         };
         checks.model = model;
-        (checks.nccl, checks.p2p) = (LaunchOrder::Explicit, None);
+        let queues = |name| {
+            let found = P2pQueues::ALL.into_iter().find(|it| it.name() == name);
+            found.ok_or_else(|| PyValueError::new_err(format!("`{name}` is not communicator or pair")))
+        };
+        (checks.nccl, checks.p2p) = (LaunchOrder::Explicit, p2p.map(queues).transpose()?);
         let world = Arc::clone(&self.world);
         let report = interruptible::run(py, move || hir_check::check(&world, checks))?;
         // Findings are indexed by program; all ranks run that of one text.

@@ -158,25 +158,38 @@ def test_a_receive_before_a_send_on_both_ranks_is_a_deadlock():
     assert [it.code for it in program.check().faults] == ["E0705"]
 
 
-@pytest.mark.parametrize(("order", "ranks", "faults"), [("serial", 3, 1), ("pair", 3, 0), ("pair", 2, 1), ("none", 2, 0)])
-def test_a_process_group_orders_transfers_that_are_in_no_batch(order, ranks, faults):
-    def graph(rank: int) -> Graph:
-        kind = TensorType((2,), "float32")
-        transfers = [
-            Node("sent", "call_function", "_c10d_functional.isend.default", (Ref("x"), (rank + 1) % ranks, 0, "0"), result=kind),
-            Node("got", "call_function", "_c10d_functional.irecv.default", (Ref("y"), (rank - 1) % ranks, 0, "0"), result=kind),
-        ]
-        waits = [
-            Node(f"{it}.wait", "call_function", "_c10d_functional.wait_tensor.default", (Ref(it),), result=kind)
-            for it in ("sent", "got")
-        ]
-        inputs = [Node(it, "placeholder", it, result=kind) for it in ("x", "y")]
-        nodes = (*inputs, *transfers, *waits, Node("output", "output", "output", ((Ref("got.wait"),),)))
-        written = to_recorded(Graph("ring", rank, ranks, nodes, {"0": tuple(range(ranks))}, orders={"0": order}))
-        return recorded_graph(json.loads(json.dumps(written)))
+#: Sends (positive) and receives (negative) of each rank with the ranks 1, 2, …, and the faults that they have with each order.
+TRANSFERS = {
+    "each with the other": ([[2, -2], [1, -1]], {None: "E0705", "serial": "E0705", "pair": "E0705", "none": ""}),
+    # The ranks also wait for each other to create the communicators of the pairs.
+    "a ring": ([[2, -3], [3, -1], [1, -2]], {None: "E0705", "serial": "E0705", "pair": "E0705 E0707", "none": ""}),
+    "a ring in order": ([[2, -3], [-1, 3], [-2, 1]], {None: "E0707", "serial": "", "pair": "E0707", "none": ""}),
+    "one to two": ([[2, 3], [-1], [-1], []], {None: "", "serial": "", "pair": "", "none": ""}),
+}
 
-    program = hir.torch.from_graphs([graph(rank) for rank in range(ranks)])
-    assert [it.code for it in program.check().faults] == ["E0705"] * faults
+
+def transfers_of(rank: int, peers: list[int], world: int, order: str | None) -> Graph:
+    kind = TensorType((2,), "float32")
+    nodes = [Node(it, "placeholder", it, result=kind) for it in ("x", "y")]
+    for peer in peers:
+        operator, tensor = ("isend", "x") if peer > 0 else ("irecv", "y")
+        args = (Ref(tensor), abs(peer) - 1, 0, "0")
+        nodes.append(Node(f"t{peer}", "call_function", f"_c10d_functional.{operator}.default", args, result=kind))
+    wait = "_c10d_functional.wait_tensor.default"
+    nodes += [Node(f"w{it}", "call_function", wait, (Ref(f"t{it}"),), result=kind) for it in peers]
+    nodes.append(Node("output", "output", "output", ((Ref("y"),),)))
+    return Graph("g", rank, world, tuple(nodes), {"0": tuple(range(world))}, orders={"0": order} if order else {})
+
+
+@pytest.mark.parametrize("name", TRANSFERS)
+def test_a_process_group_orders_transfers_that_are_in_no_batch(name):
+    ranks, expected = TRANSFERS[name]
+    for order, faults in expected.items():
+        graphs = [transfers_of(rank, peers, len(ranks), order) for rank, peers in enumerate(ranks)]
+        program = hir.torch.from_graphs([recorded_graph(json.loads(json.dumps(to_recorded(it)))) for it in graphs])
+        assert " ".join(it.code for it in program.check().faults) == faults, order
+        # hir has one communicator.
+        assert program.runs_as_checked("@default") == (order != "pair" or name in ("a ring in order", "one to two"))
 
 
 DOCS = Path(__file__).parents[2] / "docs"

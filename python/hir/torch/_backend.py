@@ -5,18 +5,17 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, fields, replace
 from time import process_time
-from typing import Any, Mapping, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 import numpy as np
 
 from .._diagnostic import HirError
 from ._capture import TIMEOUT, capture_transfers
 from ._decomposed import decompositions
-from ._exchange import NotExchanged, graphs_of_all_ranks, leave_exchange
 from ._fx import graph_of, loses_transfers, piece_of, to_numpy, with_contiguous_inputs
-from ._gpu import GpuProgram
+from ._gpu import GpuProgram, runs_with_others
 from ._graph import TRANSFERS, Graph, Ref, TensorType, TorchFaultError, TorchImportError
-from ._meeting import WAIT, Meeting, Together, among, job, leave, members_of
+from ._meeting import WAIT, Caller, Meeting, Together, among, job, leave, members_of
 from ._program import TorchProgram, from_graphs
 
 #: Tensors of more elements than this are left to PyTorch, because the simulator takes long for them.
@@ -63,8 +62,7 @@ def hir_backend(module: Any, inputs: Any, *, options: Mapping[str, Any] | None =
         raise ValueError(f"the option `run` is `auto`, `hir` or `torch`, not `{chosen.run}`")
 
     piece = piece_of(module)
-    # Other ranks may wait for this one from now on.
-    job()
+    job()  # Other ranks may wait for this one from now on.
 
     saved: dict[str, tuple[int, ...]] = {}
 
@@ -72,7 +70,6 @@ def hir_backend(module: Any, inputs: Any, *, options: Mapping[str, Any] | None =
         return lambda module, inputs: make_boxed_func(_Compiled(module, direction, chosen, piece, saved).run)
 
     if loses_transfers(module, inputs):
-        leave_exchange()
         leave("it runs sends and receives of a model with gradients")
         warnings.warn(
             "PyTorch runs the graph, unchecked: it captures no sends and receives of models with gradients", stacklevel=2
@@ -96,15 +93,6 @@ def hir_backend(module: Any, inputs: Any, *, options: Mapping[str, Any] | None =
 capture_transfers()
 
 
-@dataclass(frozen=True)
-class _Checked:
-    """The program of graphs that ranks call together; None if hir cannot import it."""
-
-    program: TorchProgram | None
-    #: Why PyTorch runs it, the same on all ranks.
-    reason: str | None
-
-
 class _Compiled:
     """A compiled graph of this rank. Its first run makes the program of all ranks that communicate with each other in it."""
 
@@ -123,8 +111,9 @@ class _Compiled:
         self._placeholders = [node for node in self._graph.nodes if node.op == "placeholder"]
         #: Why PyTorch runs the graph from now on.
         self._reason = "the option `run` is `torch`" if options.run == "torch" and not options.check else None
-        #: The programs by the graphs that the ranks call together, which have names.
-        self._programs: dict[tuple[str, ...], _Checked] = {}
+        #: The programs that hir runs, by the names of the graphs that the ranks call together.
+        self._programs: dict[tuple[str | None, ...], TorchProgram] = {}
+        self._caller: Caller | None = None
         self._gpu: GpuProgram | None = None
         [self._output] = [node for node in module.graph.nodes if node.op == "output"]
         #: What the graph says about each output: a tensor of the expected type and strides.
@@ -141,7 +130,7 @@ class _Compiled:
         if self._gpu is not None:
             given = [it if order is None else it.permute(order) for it, order in zip(args, self._orders)]
             return self._gpu.run(given, self._expected)
-        found = self._program_of_call()
+        found = None if self._device is not None else self._program_of_call()
         if found is None:
             return self._module.forward(*args)
         program, meeting = found
@@ -156,47 +145,46 @@ class _Compiled:
         return self._results(outputs, args)
 
     def _program_of_call(self) -> tuple[TorchProgram, Meeting | None] | None:
-        """The program of this call, checked, on the CPU. None if PyTorch runs it."""
+        """The program of this call, checked. None if PyTorch runs it."""
         if len(self._members) == 1:
-            checked = None if self._reason else self._checked([self._graph])
-            return None if checked is None or checked.program is None or checked.reason else (checked.program, None)
-        if self._options.run == "torch" and not self._options.check:
-            return None
+            program = None if self._reason else self._checked((), lambda: [self._graph])
+            return (program, None) if program else None
         this_job = job()
-        if this_job is None:
-            return None  # The job has ended.
-        if self._reason is None and this_job.left:
-            self._reason = this_job.left
-            if self._options.run == "hir":
-                self._leave_to_pytorch(self._reason)
-        meeting = Meeting(this_job, self._graph, self._members, self._reason is not None)
+        if this_job is None or self._options.run == "torch" and not self._options.check:
+            return None
+        if self._reason is None and this_job.left and self._options.run == "hir":
+            self._leave_to_pytorch(this_job.left)
+        self._reason = self._reason or this_job.left
+        self._caller = self._caller or Caller(self._graph, self._members)
+        meeting = self._caller.call(this_job, self._reason is not None)
         if self._reason:
             return None
-        together = meeting.together(min(self._options.timeout, WAIT))
-        if isinstance(together, Together) and not together.ended:
-            checked = self._checked(together.graphs, together.names)
-            if checked.program is None or checked.reason:
-                return None
-            if not together.leaves:
-                return checked.program, meeting
-            # Another rank has said why.
-            self._reason = "another rank runs it on PyTorch"
-            return None
-        reason = together if isinstance(together, str) else f"rank {', '.join(map(str, together.ended))} has ended"
+        together = meeting.together(self._options.timeout if self._device else min(self._options.timeout, WAIT))
+        if isinstance(together, Together) and None not in together.names:
+            program = self._checked(together.names, lambda: meeting.graphs(together))
+            if together.leaves and program:
+                # The other rank has said why.
+                self._reason = "another rank runs it on PyTorch"
+            return None if self._reason or program is None else (program, meeting)
         if isinstance(together, Together) and not any(node.target.startswith(TRANSFERS) for node in self._graph.nodes):
-            self._imported(together.graphs)
+            self._imported(meeting.graphs(together))
+        reason = together if isinstance(together, str) else "another rank has ended"
         leave(reason)
+        if self._device and runs_with_others():
+            raise TorchImportError(f"{reason}; it may wait for this rank on its GPU, in a graph that it has compiled before")
         self._leave_to_pytorch(f"{reason}; PyTorch also runs all later graphs with communication, and they are not checked")
         return None
 
-    def _checked(self, graphs: Sequence[Graph], names: tuple[str, ...] = ()) -> _Checked:
-        """The program of graphs that the ranks call together, which is imported and checked once."""
+    def _checked(self, names: tuple[str | None, ...], graphs_of: Callable[[], Sequence[Graph]]) -> TorchProgram | None:
+        """The program of graphs that the ranks call together, which is imported and checked once. None if PyTorch runs it."""
         if names not in self._programs:
-            program, reason = self._imported(graphs)
-            reason = reason or (self._why_not(program, graphs) if program is not None else None)
-            self._programs[names] = _Checked(program, reason)
-            if reason:
-                self._leave_to_pytorch(reason)
+            graphs = graphs_of()
+            program = self._imported(graphs)
+            reason = program if isinstance(program, str) else self._why_not(program, graphs)
+            if isinstance(program, str) or reason:
+                self._leave_to_pytorch(str(reason))
+                return None
+            self._programs[names] = program
         return self._programs[names]
 
     def _leave_to_pytorch(self, reason: str) -> None:
@@ -209,18 +197,15 @@ class _Compiled:
     def _prepare_gpu(self) -> None:
         """Loads the program of all ranks on the GPU of this one."""
         self._graph, self._orders = with_contiguous_inputs(self._graph, self._module, self._saved)
-        try:
-            checked = self._checked(graphs_of_all_ranks(self._graph, self._options.timeout))
-        except NotExchanged as error:
-            return self._leave_to_pytorch(f"it is not checked: {error}")
-        if checked.program is not None and checked.reason is None:
-            self._gpu = self._on_gpu(checked.program)
+        found = self._program_of_call()
+        if found is not None:
+            self._gpu = self._on_gpu(found[0])
         if self._gpu is not None:
             strides = self._gpu.saved_strides()
             self._saved.update((self._output.args[0][number].name, it) for number, it in strides.items())
 
-    def _imported(self, graphs: Sequence[Graph]) -> tuple[TorchProgram | None, str | None]:
-        """The program of the ranks, checked. None, with a reason, if hir cannot import it."""
+    def _imported(self, graphs: Sequence[Graph]) -> TorchProgram | str:
+        """The program of the ranks, checked, or why hir cannot import it."""
         try:
             program = from_graphs(graphs)
             if self._options.check:
@@ -228,19 +213,19 @@ class _Compiled:
                 _warn_once(program.not_checked)
                 if report.faults or len(report.not_checked) > len(program.not_checked):
                     report.raise_if_found()
-            return program, None
+            return program
         except (TorchFaultError, HirError) as error:
             # A piece is compared with other pieces on other ranks, and what is between them is not seen.
             [*pieces] = [f"rank {it.rank}'s graph is one of several: {it.piece}" for it in graphs if it.piece]
             if not pieces:
                 if self._members != tuple(range(len(self._members))):
-                    job = ", ".join(map(str, self._members))
-                    error.args = (f"{error}\n(the ranks of this report, from 0, are the ranks {job} of the job)",)
+                    ranks = ", ".join(map(str, self._members))
+                    error.args = (f"{error}\n(the ranks of this report, from 0, are the ranks {ranks} of the job)",)
                 raise
             leave("its calls are pieces that do not fit those of the other ranks")
-            return None, f"the graphs of the ranks do not fit ({str(error).splitlines()[0]}), but {pieces[0]}"
+            return f"the graphs of the ranks do not fit ({str(error).splitlines()[0]}), but {pieces[0]}"
         except TorchImportError as error:
-            return None, f"hir cannot import it: {error}"
+            return f"hir cannot import it: {error}"
 
     def _why_not(self, program: TorchProgram, graphs: Sequence[Graph]) -> str | None:
         """Why PyTorch runs the graphs, the same reason on all ranks."""
@@ -250,6 +235,8 @@ class _Compiled:
             return "hir does not know " + "; ".join(program.opaque)
         if program.writes_inputs:
             return "it receives into an input"
+        if not program.runs_as_checked(program.overlapping(self._passes)):
+            return "hir has one communicator for sends and receives, with which they deadlock"
         types = [node.result for graph in graphs for node in graph.nodes if isinstance(node.result, TensorType)]
         largest = max((int(np.prod(it.shape)) for it in types), default=0)
         if self._options.run == "auto" and self._device is None and largest > MOST_ELEMENTS:

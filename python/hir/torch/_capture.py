@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any, Callable, Mapping, Sequence
 
 from ._decomposed import decompositions
-from ._exchange import graphs_of_all_ranks
 from ._fx import graph_of, loses_transfers, this_rank, to_numpy
 from ._graph import Graph, TorchImportError, TransferOrder
+from ._meeting import graphs_of_all_ranks
 from ._program import TorchProgram, from_graphs
 
 #: How long a rank waits for the graphs of the others, in seconds.
@@ -120,8 +120,8 @@ def capture_ranks(
         try:
             torch._dynamo.reset()
             graph, example = capture_graph(*build(rank), direction=direction)
-            order = TransferOrder.NONE if backend == "gloo" else TransferOrder.SERIAL
-            graphs.append(replace(graph, orders=dict.fromkeys(graph.groups, order)))
+            # NCCL has two orders; what is a fault with either is found.
+            graphs.append(replace(graph, orders=dict.fromkeys(graph.groups, TransferOrder.NONE) if backend == "gloo" else {}))
             examples.append(example)
         finally:
             dist.destroy_process_group()

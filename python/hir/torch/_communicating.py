@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ._equal_groups import is_collective
 from ._graph import TRANSFERS, Graph, Node
 
@@ -15,16 +13,8 @@ COMMUNICATING = ("c10d", "c10d_functional", "_c10d_functional_autograd", "symm_m
 COLLECTIVE = ("reduce", "gather", "scatter", "broadcast", "barrier", "all_to_all", "alltoall")
 
 
-@dataclass(frozen=True)
-class Registered:
-    """What a user says about an operator."""
-
-    communicates: bool
-    #: The position of the argument that is the name of the process group; None: all ranks call it.
-    group: int | None
-
-
-_registered: dict[str, Registered] = {}
+#: What users say about operators: whether each communicates, and the position of the argument that names the process group.
+_registered: dict[str, tuple[bool, int | None]] = {}
 
 
 def register_operator(name: str, *, communicates: bool, group: int | None = None) -> None:
@@ -33,11 +23,11 @@ def register_operator(name: str, *, communicates: bool, group: int | None = None
     If it does, the check compares its calls with those of the other ranks: all ranks of a process group call it. ``group`` is the
     position of the argument that is the name of the process group; without it, all ranks of the job call it.
     """
-    _registered[name.replace("::", ".")] = Registered(communicates, group)
+    _registered[name.replace("::", ".")] = (communicates, group)
 
 
-def registered(target: str) -> Registered | None:
-    """What a user says about an operator: of its name, or of one overload."""
+def registered(target: str) -> tuple[bool, int | None] | None:
+    """What a user says about an operator, or one overload of it."""
     return _registered.get(target) or _registered.get(".".join(target.split(".")[:2]))
 
 
@@ -45,7 +35,7 @@ def is_called_by_all(target: str) -> bool | None:
     """Whether all ranks of a process group call an operator without a rule. None: hir does not know."""
     known = registered(target)
     if known is not None:
-        return known.communicates
+        return known[0]
     namespace, name, *_ = f"{target}.".split(".")
     if namespace in COMMUNICATING:
         return True if any(it in name for it in COLLECTIVE) else None

@@ -113,6 +113,11 @@ def gpu_of(ordinal: int, timeout: float, alone: bool = False) -> tuple[_hir.Gpu,
     return _opened[alone][2:]
 
 
+def runs_with_others() -> bool:
+    """Whether programs of this rank communicate on its GPU."""
+    return False in _opened and _opened[False][3].world > 1
+
+
 class GpuProgram:
     """A program that is ready to run on the GPU of this rank. All its ranks have to create it, and to run it equally often."""
 

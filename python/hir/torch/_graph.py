@@ -93,7 +93,7 @@ class Graph:
     groups: Mapping[str, tuple[int, ...]]
     #: Why this graph is one of several pieces of a function, if Dynamo breaks it.
     piece: str | None = None
-    #: In which order each process group executes transfers that are in no batch: `TransferOrder`; that of NCCL where it is not named.
+    #: In which order each process group executes transfers that are in no batch: `TransferOrder`; one of those of NCCL if it has no name.
     orders: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -12,6 +12,7 @@ from ._by_rank import chosen_by_rank, depends_on_rank
 from ._communicating import is_called_by_all, registered
 from ._equal_groups import check_equal_groups, is_collective
 from ._graph import (
+    TRANSFERS,
     Argument,
     DifferentRanks,
     Graph,
@@ -20,6 +21,7 @@ from ._graph import (
     TensorType,
     TorchFaultError,
     TorchImportError,
+    TransferOrder,
     Unbound,
     map_argument,
 )
@@ -67,6 +69,8 @@ class Imported:
     note: str | None = None
     #: Whether the program of all ranks selects streams, so that passes choose none.
     has_streams: bool = False
+    #: The communicators of transfers that are in no batch, as the check takes it; None: what is a fault with either is found.
+    p2p: str | None = None
 
 
 @dataclass
@@ -146,7 +150,17 @@ def _program_of_each_rank(graphs: Sequence[Graph], groups: AllGroups, note: str 
     text, places = _finished(name, builder, inputs, outputs)
     written = _written(builder, inputs)
     unknown = tuple(dict.fromkeys(builder.unknown))
-    return Imported(name, len(graphs), None, text, places, inputs, outputs, tuple(builder.opaque), unknown, written, note)
+    opaque, p2p = tuple(builder.opaque), communicators_of_transfers(graphs)
+    return Imported(name, len(graphs), None, text, places, inputs, outputs, opaque, unknown, written, note, p2p=p2p)
+
+
+def communicators_of_transfers(graphs: Sequence[Graph]) -> str | None:
+    """Whether NCCL has a communicator for each pair of ranks or for all of them, if the graphs say it."""
+    transfers = [(graph, node) for graph in graphs for node in graph.nodes if node.target.startswith(TRANSFERS)]
+    orders = {graph.orders.get(node.args[-1]) for graph, node in transfers}
+    if not orders or None in orders or TransferOrder.PAIR in orders and len(orders) > 1:
+        return None
+    return "pair" if TransferOrder.PAIR in orders else "communicator"
 
 
 def _written(builder: Builder, inputs: Sequence[Sequence[Any]]) -> tuple[str, ...]:
@@ -301,9 +315,9 @@ def _met(call: Call, node: Node, args: Sequence[Any]) -> None:
     called, known, groups = is_called_by_all(node.target), registered(node.target), call.groups[call.rank]
     if called and call.to.mesh.shape:
         raise DifferentRanks("each rank posts its own communication", node)
-    named = args if known is None else () if known.group is None else args[known.group : known.group + 1]
-    teams = [groups[it] for it in named if isinstance(it, str) and it in groups]
-    if known is not None and known.group is None:
+    position = None if known is None else known[1]
+    teams = [groups[it] for it in (args if position is None else args[position : position + 1]) if isinstance(it, str) and it in groups]
+    if known is not None and position is None:
         teams = [tuple(range(len(call.groups)))]
     if called and teams:
         rendezvous(call, teams[-1])

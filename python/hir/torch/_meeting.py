@@ -9,6 +9,7 @@ import atexit
 import hashlib
 import json
 import pickle
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from time import monotonic, sleep
 from typing import Any, Sequence
@@ -55,10 +56,8 @@ def job() -> Job | None:
 
 def _end(store: Any, rank: int) -> None:
     """Lets the other ranks know that this one has ended: it calls no graph."""
-    try:
+    with suppress(RuntimeError):  # The store may have ended with the job.
         store.set(f"hir/end/{rank}", "")
-    except RuntimeError:
-        pass  # The store has ended with the job.
 
 
 def leave(reason: str) -> None:
@@ -88,116 +87,139 @@ def among(graph: Graph, members: tuple[int, ...]) -> Graph:
     return replace(graph, rank=members.index(graph.rank), world=len(members), groups=groups)
 
 
+def graphs_of_all_ranks(graph: Graph, timeout: float) -> Sequence[Graph]:
+    """The graphs that the ranks of the job have captured, each rank its next one."""
+    this_job = job()
+    if this_job is None:
+        return [graph]
+    meeting = Caller(graph, tuple(range(graph.world))).call(this_job, leaves=False)
+    together = meeting.together(timeout)
+    if isinstance(together, str):
+        raise TorchImportError(f"the graphs of the ranks cannot be compared: {together}")
+    return meeting.graphs(together)
+
+
 @dataclass(frozen=True)
 class Together:
     """The graphs that the ranks call together."""
 
-    graphs: tuple[Graph, ...]
-    #: A name for each graph, by its contents.
-    names: tuple[str, ...]
+    #: A name for each graph, by its contents; None if the rank has ended instead.
+    names: tuple[str | None, ...]
     #: Whether a rank leaves the run to PyTorch.
     leaves: bool
-    #: The ranks of the job that have ended instead; their graphs are empty.
-    ended: tuple[int, ...] = ()
+
+
+class Caller:
+    """A graph of this rank that it calls together with others."""
+
+    def __init__(self, graph: Graph, members: tuple[int, ...]) -> None:
+        """``graph`` is that among the members."""
+        self.graph, self.members = graph, members
+        self.text = json.dumps(to_recorded(graph))
+        self.name = hashlib.sha256(self.text.encode()).hexdigest()[:32]
+        self.team = hashlib.sha256(repr(members).encode()).hexdigest()[:16]
+        calls = [it for it in communicating_nodes(graph) if not it.target.startswith(TRANSFERS)]
+        self._groups = {it for node in calls for it in node.args if isinstance(it, str) and it in graph.groups}
+
+    def call(self, job: Job, leaves: bool) -> Meeting:
+        """Posts a call. ``leaves`` tells the other ranks that PyTorch runs it here."""
+        number = job.calls.get(self.members, 0)
+        job.calls[self.members] = number + 1
+        if self.name not in job.graphs:
+            job.graphs.add(self.name)
+            job.store.set(f"hir/graph/{self.name}", self.text)
+        meeting = Meeting(job.store, self, number)
+        job.store.set(meeting.key("post"), pickle.dumps((self.name, leaves, self._communications())))
+        if number >= KEPT:
+            for key in (meeting.key("post", call=number - KEPT), meeting.key("decision", 0, number - KEPT)):
+                job.store.delete_key(key)
+        return meeting
+
+    def _communications(self) -> dict[str, int]:
+        """How many communications PyTorch has issued on each process group of the graph, by name."""
+        import torch.distributed as dist
+
+        found = {}
+        for group, name in dist.distributed_c10d._world.pg_names.items():
+            if str(name) in self._groups:
+                with suppress(RuntimeError):  # Not all backends count them.
+                    found[str(name)] = group._get_sequence_number_for_group()
+        return found
 
 
 class Meeting:
-    """A call of a graph of this rank, which is paired with those of other ranks."""
+    """A call of this rank, which is paired with those of other ranks."""
 
-    def __init__(self, job: Job, graph: Graph, members: tuple[int, ...], leaves: bool) -> None:
-        """Posts the call. ``graph`` is that among the members; ``leaves`` tells the others that PyTorch runs it here."""
-        self._members, self._rank, self._store = members, graph.rank, job.store
-        self._call = job.calls.get(members, 0)
-        job.calls[members] = self._call + 1
-        self._name = graph.name
-        text = json.dumps(to_recorded(graph))
-        digest = hashlib.sha256(text.encode()).hexdigest()[:32]
-        if digest not in job.graphs:
-            job.graphs.add(digest)
-            self._store.set(f"hir/graph/{digest}", text)
-        self._store.set(self._key("post"), pickle.dumps((digest, leaves, _sequences(graph))))
-        if self._call >= KEPT:
-            self._store.delete_key(self._key("post", call=self._call - KEPT))
-            self._store.delete_key(self._key("decision", 0, self._call - KEPT))
+    def __init__(self, store: Any, caller: Caller, call: int) -> None:
+        self._store, self._caller, self._call, self._members = store, caller, call, caller.members
+        self._everyone = range(len(self._members))
 
-    def _key(self, kind: str, rank: int | None = None, call: int | None = None) -> str:
-        team = hashlib.sha256(repr(self._members).encode()).hexdigest()[:16]
-        number = self._call if call is None else call
-        return f"hir/call/{team}/{number}/{kind}/{self._rank if rank is None else rank}"
+    def key(self, kind: str, rank: int | None = None, call: int | None = None) -> str:
+        number, rank = self._call if call is None else call, self._caller.graph.rank if rank is None else rank
+        return f"hir/call/{self._caller.team}/{number}/{kind}/{rank}"
 
     def together(self, limit: float) -> Together | str:
         """Waits for the calls of the other ranks. Returns why they are not paired, the same on all ranks that wait."""
         missing, reason = self._wait(limit)
-        ended = tuple(it for it in missing if self._store.check([f"hir/end/{it}"])) if missing else ()
+        has_ended = bool(missing) and all(self._has("end", it) for it in missing)
         # All ranks agree: the first one that has all posts, or has waited long enough, decides for all.
-        decision = self._store.compare_set(self._key("decision", 0), "", "left" if missing else "complete")
-        if decision == b"left" and not ended:
+        decision = self._store.compare_set(self.key("decision", 0), "", "left" if missing else "complete")
+        if decision == b"left" and not has_ended:
             return reason or "another rank has not waited for this one"
-        posts = {it: pickle.loads(self._store.get(self._key("post", it))) for it in self._others(ended)}
+        present = [it for it in self._everyone if not has_ended or it not in missing]
+        posts = {it: pickle.loads(self._store.get(self.key("post", it))) for it in present}
         counts: dict[str, int] = {}
-        for rank, (_, _, sequences) in posts.items():
-            for name, count in sequences.items():
+        for rank, (_, _, communications) in posts.items():
+            for name, count in communications.items():
                 if counts.setdefault(name, count) != count:
                     return f"rank {self._members[rank]} has communicated with the group `{name}` outside of its graphs"
-        graphs = {it: recorded_graph(json.loads(self._store.get(f"hir/graph/{digest}"))) for it, (digest, *_) in posts.items()}
-        own = graphs[self._rank]
-        nothing = (Node("output", "output", "output", ((),)),)
-        everyone = [graphs.get(it) or replace(own, rank=it, nodes=nothing) for it in range(len(self._members))]
-        return Together(tuple(everyone), tuple(it[0] for it in posts.values()), any(it[1] for it in posts.values()), ended)
+        names = tuple(posts[it][0] if it in posts else None for it in self._everyone)
+        return Together(names, any(it[1] for it in posts.values()))
 
-    def _others(self, ended: Sequence[int] = ()) -> list[int]:
-        return [it for it, rank in enumerate(self._members) if rank not in ended]
+    def _has(self, state: str, rank: int) -> bool:
+        """Whether a rank has said that it has ended (`end`), or waits for others no longer (`left`)."""
+        return bool(self._store.check([f"hir/{state}/{self._members[rank]}"]))
 
     def _wait(self, limit: float) -> tuple[list[int], str]:
-        """Waits for the posts. Returns the ranks of the job that have posted none, and why this one waits no longer."""
+        """Waits for the posts. Returns the ranks that have posted none, and why this one waits no longer."""
         deadline, pause = monotonic() + limit, 0.0005
-        while True:
-            states = {kind: self._present(f"hir/{kind}/{{}}") for kind in ("end", "left")}
+        while not self._store.check([self.key("post", it) for it in self._everyone]):
+            states = {state: [it for it in self._everyone if self._has(state, it)] for state in ("end", "left")}
             # What a rank has posted before it ended or left is there now.
-            missing = [rank for it, rank in enumerate(self._members) if not self._store.check([self._key("post", it)])]
-            names = ", ".join(map(str, missing))
-            if not missing:
-                return [], ""
-            if any(it in states["end"] for it in missing):
-                return missing, f"rank {names} has ended"
-            if any(it in states["left"] for it in missing):
-                return missing, f"rank {names} runs its graphs on PyTorch"
-            if monotonic() > deadline:
-                return missing, f"rank {names} has called no graph with this rank within {limit:g} s"
+            missing = [it for it in self._everyone if not self._store.check([self.key("post", it)])]
+            names = "rank " + ", ".join(str(self._members[it]) for it in missing)
+            if set(missing) & set(states["end"]):
+                return missing, f"{names} has ended"
+            if set(missing) & set(states["left"]):
+                return missing, f"{names} runs its graphs on PyTorch"
+            if missing and monotonic() > deadline:
+                return missing, f"{names} has called no graph with this rank within {limit:g} s"
             sleep(pause)
             pause = min(2 * pause, 0.02)
+        return [], ""
 
-    def _present(self, key: str) -> set[int]:
-        return {it for it in self._members if self._store.check([key.format(it)])}
+    def graphs(self, together: Together) -> list[Graph]:
+        """The graphs that ranks call together; that of a rank that has ended is empty."""
+
+        def graph(rank: int, name: str | None) -> Graph:
+            if name is None:
+                return replace(self._caller.graph, rank=rank, nodes=(Node("output", "output", "output", ((),)),))
+            return recorded_graph(json.loads(self._store.get(f"hir/graph/{name}")))
+
+        return [graph(rank, name) for rank, name in enumerate(together.names)]
 
     def inputs(self, arrays: list[Any], timeout: float) -> list[list[Any]]:
         """The inputs of all ranks. All of them call this."""
-        self._store.set(self._key("inputs"), pickle.dumps(arrays))
-        result = []
-        for rank in self._others():
-            key, deadline, pause = self._key("inputs", rank), monotonic() + timeout, 0.0005
-            while not self._store.check([key]):
-                if monotonic() > deadline or self._store.check([f"hir/end/{self._members[rank]}"]):
-                    raise TorchImportError(f"rank {self._members[rank]} has ended or failed in the {self._name} graph")
-                sleep(pause)
-                pause = min(2 * pause, 0.02)
-            result.append(pickle.loads(self._store.get(key)))
+        self._store.set(self.key("inputs"), pickle.dumps(arrays))
+        deadline, pause = monotonic() + timeout, 0.0005
+        keys = [self.key("inputs", it) for it in self._everyone]
+        while not self._store.check(keys):
+            if monotonic() > deadline or any(self._has("end", it) for it in self._everyone):
+                raise TorchImportError(f"another rank has ended or failed in the {self._caller.graph.name} graph")
+            sleep(pause)
+            pause = min(2 * pause, 0.02)
+        result = [pickle.loads(self._store.get(it)) for it in keys]
         # All ranks have read the inputs of the call before this one: they have posted those of this one since.
         if self._call > 0:
-            self._store.delete_key(self._key("inputs", call=self._call - 1))
+            self._store.delete_key(self.key("inputs", call=self._call - 1))
         return result
-
-
-def _sequences(graph: Graph) -> dict[str, int]:
-    """How many communications PyTorch has issued on each process group of a graph, by name."""
-    import torch.distributed as dist
-
-    found = {}
-    for group, name in dist.distributed_c10d._world.pg_names.items():
-        used = any(str(name) in node.args for node in communicating_nodes(graph))
-        if used and not any(node.target.startswith(TRANSFERS) for node in graph.nodes):
-            try:
-                found[str(name)] = group._get_sequence_number_for_group()
-            except RuntimeError:  # The backend does not count them.
-                pass
-    return found

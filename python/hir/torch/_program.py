@@ -45,6 +45,10 @@ class TorchProgram:
     def ranks(self) -> int:
         return self._imported.world
 
+    def runs_as_checked(self, passes: str) -> bool:
+        """Whether hir's order of transfers, which have one communicator, has no fault. PyTorch may have one for each pair of ranks."""
+        return self._imported.p2p != "pair" or not self.check(passes, model="hir", p2p="communicator").faults
+
     @property
     def note(self) -> str | None:
         """Why the ranks have statements of their own, if they have."""
@@ -67,6 +71,7 @@ class TorchProgram:
         The report names the lines of the Python program behind those of the text.
         """
         program = self.lowered(passes)
+        options.setdefault("p2p", self._imported.p2p)
         try:
             report = program.check(**options)
         except HirError as error:

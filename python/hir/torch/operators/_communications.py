@@ -45,13 +45,9 @@ def team(call: Call, group: Any) -> tuple[int, ...]:
 
 
 def post(call: Call, kind: str, x: Value, shape: tuple[int, ...], group: Any, **attributes: Any) -> Value:
-    """Posts a collective that writes a new tensor."""
-    return post_to(call, kind, x, shape, team(call, group), **attributes)
-
-
-def post_to(call: Call, kind: str, x: Value, shape: tuple[int, ...], members: tuple[int, ...], **attributes: Any) -> Value:
-    """Posts a collective of these ranks that writes a new tensor."""
+    """Posts a collective of a group, or of these ranks, that writes a new tensor."""
     to = call.to
+    members = group if isinstance(group, tuple) else team(call, group)
     result = to.allocate(to.value(x.dtype, shape, ()))
     number = to.posted[result.name] = to.program.work()
     given = {"type": kind, "team": list(members), "input": x, "output": result, "backend": "NCCL", **attributes}
@@ -62,7 +58,7 @@ def post_to(call: Call, kind: str, x: Value, shape: tuple[int, ...], members: tu
 def rendezvous(call: Call, members: tuple[int, ...]) -> None:
     """Lets ranks wait for each other where they call an operator without a rule: an all-reduce of one element."""
     if len(members) > 1:
-        wait(call, post_to(call, "Allreduce", call.to.full((1,), 0.0, "float32"), (1,), members, red_op="SUM"))
+        wait(call, post(call, "Allreduce", call.to.full((1,), 0.0, "float32"), (1,), members, red_op="SUM"))
 
 
 def reduction(call: Call, op: str) -> str:
@@ -167,12 +163,8 @@ def transfer(call: Call, kind: str, x: Value, peer: int, group: Any) -> int:
 
 
 def single(call: Call, kind: str, x: Value, peer: int, group: Any) -> int:
-    """Posts one side of a transfer that is in no batch. Those before the next computation or wait from which it waits for none are
-    one group with it."""
-    order = call.orders.get(group, TransferOrder.SERIAL)
-    members = team(call, group)
-    is_busy = peer < len(members) and any(it[3] == members[peer] for it in call.to.transfers)
-    if order == TransferOrder.SERIAL or order == TransferOrder.PAIR and is_busy:
+    """Posts one side of a transfer that is in no batch. Without an order, those before the next computation or wait are one group."""
+    if call.orders.get(group) != TransferOrder.NONE:
         call.to.post_transfers()
     return transfer(call, kind, x, peer, group)
 
