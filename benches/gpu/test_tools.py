@@ -184,6 +184,15 @@ class Measurements(Files):
         self.assertIn("|a| 2|", now)
         self.assertEqual(measurements.marked(self.data(), now), now)
 
+    def test_the_text_of_readme_has_the_numbers_of_the_file(self):
+        data, text = measurements.load(), (measurements.ROOT / "README.md").read_text()
+        hir = [it for it in measurements.rows(data, "tflops") if it["what"].startswith("hir")]
+        rates = [round(value) for it in hir for value in measurements.values(it["rate"])]
+        self.assertIn(f"at {min(rates)} to {max(rates)}\n[TFLOP/s a GPU]", text)
+        compared = [it for name in ("llama", "attention") for it in measurements.rows(data, name)]
+        slower = [value for it in compared for value in measurements.values(it["ratio"]) if value > 1]
+        self.assertIn(f"slower ({min(slower):.1f} to {max(slower):.0f} times)", text)
+
     def test_a_chart_has_bars_with_lines_from_least_to_largest(self):
         svg = measurements.overview(self.data(), [["a & b", ["t", "r", "'[ab]'"]], ["c", ["t", "r", "'a'"]]])
         parts = xml.dom.minidom.parseString(svg)
