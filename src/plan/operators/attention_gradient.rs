@@ -24,13 +24,7 @@ impl OperatorCall<'_> {
             AttentionOptions::of(self.program, self.stmt, columns, |it| self.scalar(it), refuse)?;
         // The gradient is before the query.
         [&mut options.bias, &mut options.mask].into_iter().flatten().for_each(|it| *it -= 1);
-        let keep = match value.shape[..] {
-            [.., keys, _] if options.dropout != 0.0 => {
-                Some(self.dropout(code, options.dropout, keys, out)?)
-            }
-            _ => None,
-        };
-        let attention = Attention::of(operands, &options, keep, out.clone(), Some(logsumexp.clone()))
+        let mut attention = Attention::of(operands, &options, None, out.clone(), Some(logsumexp.clone()))
             .map_err(|(have, want)| OperatorFault::Shape(have, want))?;
         let [dq, dk, dv] = [self.result(0)?, self.result(1)?, self.result(2)?];
         for (view, like) in [(gradient, out), (dq, query), (dk, key), (dv, value)] {
@@ -42,6 +36,10 @@ impl OperatorCall<'_> {
         // The heads are the dimension before the rows.
         let split =
             |it: &View| groups.map_or(it.clone(), |groups| split_heads(it, it.shape.len() - 3, groups));
+        // The shapes are right: those of the numbers follow from them.
+        if let ([.., keys, _], true) = (&value.shape[..], options.dropout != 0.0) {
+            attention.keep = Some(split(&self.dropout(code, options.dropout, *keys, out)?));
+        }
         let it = AttentionGradient {
             attention,
             result: split(gradient),
