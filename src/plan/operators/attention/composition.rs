@@ -94,6 +94,11 @@ impl Attention {
         [rows, &[self.value.shape[rows.len() - 1]]].concat()
     }
 
+    /// Returns the values of the rows, each repeated for the scores of its row.
+    pub(super) fn for_each_score(&self, rows: &View) -> View {
+        View { shape: self.score_shape(), strides: [&rows.strides[..], &[0]].concat(), ..rows.clone() }
+    }
+
     /// Appends the instructions of one part of the rows.
     fn append_to(&self, code: &mut InstBuilder, causal_mask: Option<&mut CausalMask>, buffers: &Temporaries) {
         let dims = self.query.shape.len();
@@ -104,15 +109,7 @@ impl Attention {
         let largest = View::contiguous(buffers.largest, row_shape.to_vec());
         let sums = View::contiguous(buffers.sums, row_shape.to_vec());
         let has_keys = View::contiguous(buffers.has_keys, row_shape.to_vec());
-        // A row's value, repeated for each of its scores.
-        let repeated = |it: &View| View {
-            shape: score_shape.clone(),
-            strides: [&it.strides[..], &[0]].concat(),
-            ..it.clone()
-        };
-        let mut transposed: Vec<usize> = (0..dims).collect();
-        transposed.swap(dims - 2, dims - 1);
-        code.gemm(&self.query, &self.key.permute(&transposed), &scores);
+        code.gemm(&self.query, &transposed(&self.key), &scores);
         code.map(Op::Mul, [view(&scores), Arg::Number(Number::Float(self.scale))], &scores);
         if let Some(bias) = &self.bias {
             code.map(Op::Add, [view(&scores), view(bias)], &scores);
@@ -126,11 +123,11 @@ impl Attention {
         let zero = Arg::Number(Number::Float(0.0));
         code.map(Op::Ne, [view(&largest), Arg::Number(lowest)], &has_keys);
         code.map(Op::Where, [view(&has_keys), view(&largest), zero], &largest);
-        code.map(Op::Sub, [view(&scores), Arg::View(repeated(&largest))], &scores);
+        code.map(Op::Sub, [view(&scores), view(&self.for_each_score(&largest))], &scores);
         code.map(Op::Exp, [view(&scores)], &scores);
         code.reduce_rows(ReduceOp::Sum, Number::Int(0), &scores, &sums);
         code.map(Op::Max, [view(&sums), Arg::Number(Number::Float(1.0))], &sums);
-        code.map(Op::Div, [view(&scores), Arg::View(repeated(&sums))], &weights);
+        code.map(Op::Div, [view(&scores), view(&self.for_each_score(&sums))], &weights);
         if let Some(keep) = &self.keep {
             code.map(Op::Mul, [view(&weights), view(keep)], &weights);
         }
@@ -149,6 +146,14 @@ struct Temporaries {
     largest: BufferNo,
     sums: BufferNo,
     has_keys: BufferNo,
+}
+
+/// Returns the last two dimensions in the other order.
+pub(super) fn transposed(it: &View) -> View {
+    let mut order: Vec<usize> = (0..it.shape.len()).collect();
+    let last = order.len() - 1;
+    order.swap(last - 1, last);
+    it.permute(&order)
 }
 
 /// Splits the leading dimensions of `shape` so that each part has at most `most` elements, or one of each leading dimension. `narrow` returns

@@ -18,10 +18,10 @@ use grammar::{dtype::DType, ops::Op};
 
 use super::{
     causal_mask::CausalMask,
-    composition::{in_parts, ranges},
+    composition::{in_parts, ranges, transposed},
 };
 use crate::{
-    Arg, Attention, Number, ReduceOp, View,
+    Attention, Number, ReduceOp, View,
     inst_builder::{InstBuilder, float, view},
 };
 
@@ -141,14 +141,7 @@ impl AttentionGradient {
         let [scores, gradients] = [&buffers.scores, &buffers.score_gradients].map(of);
         let [weights, rounded] = [&buffers.rounded_weights, &buffers.rounded_gradients].map(of);
         let (products, dots) = (first_part(&buffers.products, &out.shape), first_part(&buffers.dots, rows));
-        // A row's value, repeated for each of its scores.
-        let repeated = |it: &View| {
-            Arg::View(View {
-                shape: score_shape.clone(),
-                strides: [&it.strides[..], &[0]].concat(),
-                ..it.clone()
-            })
-        };
+        let repeated = |it: &View| view(&self.attention.for_each_score(it));
         code.map(Op::Mul, [view(&self.result), view(out)], &products);
         code.reduce_rows(ReduceOp::Sum, Number::Float(0.0), &products, &dots);
         code.gemm(query, &transposed(key), &scores);
@@ -244,14 +237,6 @@ impl Temporaries {
 /// Returns the first elements of a buffer.
 fn first_part(buffer: &View, shape: &[usize]) -> View {
     View::contiguous(buffer.buffer, shape.to_vec())
-}
-
-/// Returns the last two dimensions in the other order.
-fn transposed(it: &View) -> View {
-    let mut order: Vec<usize> = (0..it.shape.len()).collect();
-    let last = order.len() - 1;
-    order.swap(last - 1, last);
-    it.permute(&order)
 }
 
 #[cfg(test)]
