@@ -132,12 +132,11 @@ impl EditableText {
     /// Returns the edit by which two selections of different streams in one block change places.
     fn swapped(&self, one: StmtId, other: StmtId) -> Option<Edits> {
         let [first, second] = [one, other].map(|it| self.places().of_stmt(it).map(|it| it.block));
-        let swap = || {
-            vec![
-                Edit::Move { stmt: one, to: Place::Before(other) },
-                Edit::Move { stmt: other, to: Place::Before(one) },
-            ]
-        };
-        (first? == second? && self.statement(one) != self.statement(other)).then(|| swap().into())
+        if first? != second? || self.statement(one) == self.statement(other) {
+            return None;
+        }
+        let [later, earlier] =
+            [(one, other), (other, one)].map(|(stmt, to)| Edit::Move { stmt, to: Place::Before(to) });
+        Some(vec![later, earlier].into())
     }
 }
