@@ -5,8 +5,8 @@ use std::sync::Arc;
 use grammar::ir::StmtId;
 
 use crate::{
-    Buffer, CommNames, Communicator, Inst, IoBinding, PeerCollective, PlanStream, SkippedComm, View,
-    ViewOnRank,
+    Buffer, CommNames, Communicator, Inst, InstKind, IoBinding, PeerCollective, PlanStream, SkippedComm,
+    View, ViewOnRank,
 };
 
 /// What the caller does with the tensors of a program when it has ended.
@@ -243,6 +243,11 @@ pub struct LoopIteration {
 }
 
 impl Plan {
+    /// Returns whether operators reshard, so that the program is not lowered.
+    pub fn reshards(&self) -> bool {
+        self.code.iter().any(|it| matches!(it.kind, InstKind::Reshard(_)))
+    }
+
     /// Returns the loop of an iteration, and the iteration around it.
     pub fn loop_of(&self, frame: u32) -> (StmtId, Option<u32>) {
         let it = &self.iterations[frame as usize];

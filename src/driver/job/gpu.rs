@@ -22,7 +22,7 @@ use hir_launch::{
     progress::{PhaseLimit, PlanProgress},
 };
 use hir_plan::timeline::estimate::MeasuredTime;
-use hir_plan::{InstKind, Plan, View, ViewOnRank, World};
+use hir_plan::{Plan, View, ViewOnRank, World};
 use hir_process::exit::FailureExit;
 use hir_sim::SimOutcome;
 use hir_tensor::{
@@ -193,8 +193,7 @@ pub enum SimulatorReason {
 /// # Errors
 /// The reason why the simulator must run them.
 pub fn check_gpu_support(plans: &[Plan], peers: &dyn ProcessGroup) -> Result<(), SimulatorReason> {
-    let reshards = |plan: &Plan| plan.code.iter().any(|it| matches!(it.kind, InstKind::Reshard(_)));
-    if plans.iter().any(reshards) {
+    if plans.iter().any(Plan::reshards) {
         return Err(SimulatorReason::NotLowered);
     }
     match (plans.len(), peers.world()) {

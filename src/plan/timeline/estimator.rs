@@ -11,7 +11,7 @@ use super::{
     machine::Machine,
     shipped::default_machine,
 };
-use crate::{InstKind, World, limits::Limits, sync::happens_before::OrderError};
+use crate::{Plan, World, limits::Limits, sync::happens_before::OrderError};
 
 /// A machine, and what this package cannot know: passes, and the executor of GPUs.
 #[derive(Clone, Copy)]
@@ -55,9 +55,7 @@ impl Estimator<'_> {
     /// # Errors
     /// The world has too many streams.
     pub fn timeline(&self, world: &World, text: Option<Planned<'_>>) -> Result<Timeline, OrderError> {
-        let reshards =
-            world.iter().any(|it| it.code.iter().any(|it| matches!(it.kind, InstKind::Reshard(_))));
-        if !reshards {
+        if !world.iter().any(Plan::reshards) {
             return self.of_world(world);
         }
         let lowered = text.and_then(|it| {

@@ -4,7 +4,7 @@ use crate::auto::edits::Estimates;
 use grammar::{bindings::apply_bindings, ir::Program, source::Source};
 use hir_check::Finding;
 use hir_plan::{
-    Inst, InstKind, Plan, World,
+    Plan, World,
     sync::happens_before::{HappensBeforeGraph, OrderError},
     timeline::estimator::Planned,
 };
@@ -101,10 +101,9 @@ impl Processor<'_> {
                 *program = edit.program;
             }
             Ok(None) => {
-                let is_reshard = |it: &Inst| matches!(it.kind, InstKind::Reshard(_));
-                let is_lowered = !world.iter().flat_map(|it| &it.code).any(is_reshard);
+                let reshards = world.iter().any(Plan::reshards);
                 let lower =
-                    if is_lowered { "" } else { "; `--passes @auto` compares ways to lower the program" };
+                    if reshards { "; `--passes @auto` compares ways to lower the program" } else { "" };
                 outcome.summaries.push(format!("no edit makes the estimated time shorter{lower}"));
             }
             Err(why) => outcome.summaries.push(why.to_string()),
