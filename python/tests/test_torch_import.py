@@ -11,7 +11,7 @@ import hir.torch
 from hir.torch import Graph, Node, TorchImportError, recorded_graph, to_recorded
 from hir.torch import _communicating
 from hir.torch._graph import Ref, TensorType
-from hir.torch._meeting import among, members_of
+from hir.torch._pairing import among, members_of
 
 GRAPHS = Path(__file__).parent / "graphs"
 #: Largest difference relative to the largest element. `zero3` adds bfloat16 in another order than gloo.

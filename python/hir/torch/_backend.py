@@ -15,7 +15,7 @@ from ._decomposed import decompositions
 from ._fx import graph_of, loses_transfers, piece_of, to_numpy, with_contiguous_inputs
 from ._gpu import GpuProgram, runs_with_others
 from ._graph import TRANSFERS, Graph, Ref, TensorType, TorchFaultError, TorchImportError
-from ._meeting import WAIT, Caller, Meeting, Together, among, job, leave, members_of
+from ._pairing import WAIT, Caller, Pairing, Together, among, job, leave, members_of
 from ._program import TorchProgram, from_graphs
 
 #: Tensors of more elements than this are left to PyTorch, because the simulator takes long for them.
@@ -133,9 +133,9 @@ class _Compiled:
         found = None if self._device is not None else self._program_of_call()
         if found is None:
             return self._module.forward(*args)
-        program, meeting = found
+        program, pairing = found
         arrays = [to_numpy(it) for it in args]
-        inputs = [arrays] if meeting is None else meeting.inputs(arrays, self._options.timeout)
+        inputs = [arrays] if pairing is None else pairing.inputs(arrays, self._options.timeout)
         began = process_time()
         outputs = program.run(inputs, program.overlapping(self._passes))[self._graph.rank]
         took = process_time() - began
@@ -144,7 +144,7 @@ class _Compiled:
             self._leave_to_pytorch(f"its simulation takes {1000 * took:.0f} ms of the CPU, {limit}")
         return self._results(outputs, args)
 
-    def _program_of_call(self) -> tuple[TorchProgram, Meeting | None] | None:
+    def _program_of_call(self) -> tuple[TorchProgram, Pairing | None] | None:
         """The program of this call, checked. None if PyTorch runs it."""
         if len(self._members) == 1:
             program = None if self._reason else self._checked((), lambda: [self._graph])
@@ -156,18 +156,18 @@ class _Compiled:
             self._leave_to_pytorch(this_job.left)
         self._reason = self._reason or this_job.left
         self._caller = self._caller or Caller(self._graph, self._members)
-        meeting = self._caller.call(this_job, self._reason is not None)
+        pairing = self._caller.call(this_job, self._reason is not None)
         if self._reason:
             return None
-        together = meeting.together(self._options.timeout if self._device else min(self._options.timeout, WAIT))
+        together = pairing.together(self._options.timeout if self._device else min(self._options.timeout, WAIT))
         if isinstance(together, Together) and None not in together.names:
-            program = self._checked(together.names, lambda: meeting.graphs(together))
+            program = self._checked(together.names, lambda: pairing.graphs(together))
             if together.leaves and program:
                 # The other rank has said why.
                 self._reason = "another rank runs it on PyTorch"
-            return None if self._reason or program is None else (program, meeting)
+            return None if self._reason or program is None else (program, pairing)
         if isinstance(together, Together) and not any(node.target.startswith(TRANSFERS) for node in self._graph.nodes):
-            self._imported(meeting.graphs(together))
+            self._imported(pairing.graphs(together))
         reason = together if isinstance(together, str) else "another rank has ended"
         leave(reason)
         if self._device and runs_with_others():

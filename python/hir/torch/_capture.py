@@ -9,7 +9,7 @@ from typing import Any, Callable, Mapping, Sequence
 from ._decomposed import decompositions
 from ._fx import graph_of, loses_transfers, this_rank, to_numpy
 from ._graph import Graph, TorchImportError, TransferOrder
-from ._meeting import graphs_of_all_ranks
+from ._pairing import graphs_of_all_ranks
 from ._program import TorchProgram, from_graphs
 
 #: How long a rank waits for the graphs of the others, in seconds.

@@ -299,7 +299,7 @@ def _opaque(call: Call, node: Node, args: Any, kwargs: dict[str, Any], reason: s
     if not any(isinstance(it, TensorType) for it in types):
         raise TorchImportError("hir does not know this operator, and the graph does not say what it computes", node)
     if is_called_by_all(node.target) is not False:
-        _met(call, node, (*args, *kwargs.values()))
+        _wait_for_callers(call, node, (*args, *kwargs.values()))
     operands: list[Value] = []
     map_argument((args, tuple(kwargs.values())), lambda it: operands.append(it) if isinstance(it, Value) else None)
     sharded = [True] * builder.mesh.ndim
@@ -310,7 +310,7 @@ def _opaque(call: Call, node: Node, args: Any, kwargs: dict[str, Any], reason: s
     return tuple(results) if isinstance(node.result, tuple) else results[0]
 
 
-def _met(call: Call, node: Node, args: Sequence[Any]) -> None:
+def _wait_for_callers(call: Call, node: Node, args: Sequence[Any]) -> None:
     """The ranks that call an operator without a rule wait for each other, if hir knows them."""
     called, known, groups = is_called_by_all(node.target), registered(node.target), call.groups[call.rank]
     if called and call.to.mesh.shape:

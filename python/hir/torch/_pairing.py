@@ -92,11 +92,11 @@ def graphs_of_all_ranks(graph: Graph, timeout: float) -> Sequence[Graph]:
     this_job = job()
     if this_job is None:
         return [graph]
-    meeting = Caller(graph, tuple(range(graph.world))).call(this_job, leaves=False)
-    together = meeting.together(timeout)
+    pairing = Caller(graph, tuple(range(graph.world))).call(this_job, leaves=False)
+    together = pairing.together(timeout)
     if isinstance(together, str):
         raise TorchImportError(f"the graphs of the ranks cannot be compared: {together}")
-    return meeting.graphs(together)
+    return pairing.graphs(together)
 
 
 @dataclass(frozen=True)
@@ -121,19 +121,19 @@ class Caller:
         calls = [it for it in communicating_nodes(graph) if not it.target.startswith(TRANSFERS)]
         self._groups = {it for node in calls for it in node.args if isinstance(it, str) and it in graph.groups}
 
-    def call(self, job: Job, leaves: bool) -> Meeting:
+    def call(self, job: Job, leaves: bool) -> Pairing:
         """Posts a call. ``leaves`` tells the other ranks that PyTorch runs it here."""
         number = job.calls.get(self.members, 0)
         job.calls[self.members] = number + 1
         if self.name not in job.graphs:
             job.graphs.add(self.name)
             job.store.set(f"hir/graph/{self.name}", self.text)
-        meeting = Meeting(job.store, self, number)
-        job.store.set(meeting.key("post"), pickle.dumps((self.name, leaves, self._communications())))
+        pairing = Pairing(job.store, self, number)
+        job.store.set(pairing.key("post"), pickle.dumps((self.name, leaves, self._communications())))
         if number >= KEPT:
-            for key in (meeting.key("post", call=number - KEPT), meeting.key("decision", 0, number - KEPT)):
+            for key in (pairing.key("post", call=number - KEPT), pairing.key("decision", 0, number - KEPT)):
                 job.store.delete_key(key)
-        return meeting
+        return pairing
 
     def _communications(self) -> dict[str, int]:
         """How many communications PyTorch has issued on each process group of the graph, by name."""
@@ -147,7 +147,7 @@ class Caller:
         return found
 
 
-class Meeting:
+class Pairing:
     """A call of this rank, which is paired with those of other ranks."""
 
     def __init__(self, store: Any, caller: Caller, call: int) -> None:
