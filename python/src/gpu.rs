@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use hir_executor::{
-    CallerPort, ExecutorError, InProcessDevice, InProcessProgram, PortBuffer, ProcessGroup, backend,
+    AttentionLibrary, AttentionTask, CallerPort, DeviceTensor, ExecutorError, InProcessDevice,
+    InProcessProgram, PortBuffer, ProcessGroup, backend,
 };
 use pyo3::{prelude::*, types::PyBytes};
 
@@ -63,6 +64,31 @@ impl ProcessGroup for Group {
     fn report_phase(&self, _: &str) {}
 }
 
+/// Kernels for attentions of an object of Python, with the methods `computes(task)` and `issue(task, stream)`.
+struct Attentions(Py<PyAny>);
+
+/// Address, short name of the type, shape, strides.
+type TensorRow = (u64, &'static str, Vec<usize>, Vec<usize>);
+
+/// The tensors, whether gradients are computed, whether it is causal, the factor of the scores.
+fn task_row(it: &AttentionTask) -> (Vec<TensorRow>, bool, bool, f64) {
+    let row = |it: &DeviceTensor| (it.address, it.dtype.short_name(), it.shape.clone(), it.strides.clone());
+    (it.tensors.iter().map(row).collect(), it.is_gradient, it.is_causal, it.scale)
+}
+
+impl AttentionLibrary for Attentions {
+    fn computes(&self, task: &AttentionTask) -> bool {
+        let answer = |py: Python<'_>| self.0.call_method1(py, "computes", (task_row(task),))?.extract(py);
+        // What it cannot answer, hir's kernels compute.
+        Python::attach(answer).unwrap_or(false)
+    }
+
+    fn issue(&self, task: &AttentionTask, stream: u64) -> Result<(), ExecutorError> {
+        Python::attach(|py| self.0.call_method1(py, "issue", (task_row(task), stream)).map(drop))
+            .map_err(|fault| ExecutorError::Environment(fault.to_string()))
+    }
+}
+
 /// Name, number of elements, bytes of an element, whether it is an input, whether it is copied.
 type BufferRow = (String, usize, usize, bool, bool);
 /// Name, index of the buffer, offset, shape, strides.
@@ -70,11 +96,22 @@ type PortRow = (String, usize, usize, Vec<usize>, Vec<usize>);
 
 #[pymethods]
 impl Gpu {
+    /// `attention` has kernels for attentions (`Attentions`), unless it is None.
     #[new]
-    fn new(py: Python<'_>, ordinal: usize, rank: usize, world: usize, exchange: Py<PyAny>) -> PyResult<Self> {
+    #[pyo3(signature = (ordinal, rank, world, exchange, attention = None))]
+    fn new(
+        py: Python<'_>,
+        ordinal: usize,
+        rank: usize,
+        world: usize,
+        exchange: Py<PyAny>,
+        attention: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
         let group = Arc::new(Group { rank, world, exchange });
-        let gpu =
-            py.detach(|| backend()?.open_in_process(ordinal, &*group)).map_err(|it| error::failed(py, it))?;
+        let attention = attention.map(|it| Arc::new(Attentions(it)) as Arc<dyn AttentionLibrary>);
+        let gpu = py
+            .detach(|| backend()?.open_in_process(ordinal, &*group, attention))
+            .map_err(|it| error::failed(py, it))?;
         Ok(Self { gpu, group })
     }
 

@@ -14,7 +14,7 @@ import torch.distributed._functional_collectives as fc
 from torch import nn
 
 import hir.torch
-from hir.torch import _backend, _gpu
+from hir.torch import _attention, _backend, _gpu
 
 logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stdout)
 dist.init_process_group("gloo")
@@ -105,6 +105,91 @@ class Attention(nn.Module):
         return fc.reduce_scatter_tensor_autograd(y, "sum", 0, dist.group.WORLD), y.sum(), q.relu()
 
 
+class CausalAttention(nn.Module):
+    """Attention whose heads share keys, for which PyTorch has a kernel."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(32, 64, bias=False, dtype=torch.bfloat16)
+        self.qkv.weight = nn.Parameter(moved(self.qkv.weight.detach()))
+
+    def forward(self, x):
+        qkv = self.qkv(x.to(torch.bfloat16)).view(1, -1, 8, 8).transpose(1, 2)
+        y = nn.functional.scaled_dot_product_attention(
+            qkv[:, :4], qkv[:, 4:6], qkv[:, 6:], is_causal=True, scale=0.3, enable_gqa=True
+        )
+        return y, y.sum(), x.t()
+
+
+def scores_of(query, key, is_causal, scale):
+    """The scores of all heads of the query, which may share keys."""
+    scores = query.float() @ key.repeat_interleave(query.shape[1] // key.shape[1], 1).float().transpose(-1, -2) * scale
+    return scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -torch.inf) if is_causal else scores
+
+
+def flash_attention(query, key, value, dropout_p=0.0, is_causal=False, return_debug_mask=False, *, scale=None):
+    """The operator of FlashAttention on the CPU, by matrix products."""
+    scores = scores_of(query, key, is_causal, scale)
+    out = scores.softmax(-1) @ value.repeat_interleave(query.shape[1] // value.shape[1], 1).float()
+    none = torch.empty(0)
+    return out.to(query.dtype), scores.logsumexp(-1), none, none, query.shape[2], key.shape[2], none, none, none
+
+
+def flash_attention_backward(
+    grad, query, key, value, out, sums, cum_q, cum_k, max_q, max_k, dropout_p, is_causal, seed, offset, *, scale=None
+):
+    assert (cum_q, cum_k, max_q, max_k) == (None, None, query.shape[2], key.shape[2])
+    count = query.shape[1] // key.shape[1]
+    weights = (scores_of(query, key, is_causal, scale) - sums[..., None]).exp()
+    dots = (grad.float() * out.float()).sum(-1, keepdim=True)
+    of_weights = grad.float() @ value.repeat_interleave(count, 1).float().transpose(-1, -2)
+    of_scores = weights * (of_weights - dots) * scale
+    d_query = of_scores @ key.repeat_interleave(count, 1).float()
+    d_key, d_value = of_scores.transpose(-1, -2) @ query.float(), weights.transpose(-1, -2) @ grad.float()
+    d_key, d_value = (it.unflatten(1, (-1, count)).sum(2) for it in (d_key, d_value))
+    return d_query.to(query.dtype), d_key.to(key.dtype), d_value.to(value.dtype)
+
+
+class EmulatedLibrary(_attention.Library):
+    """The kernels of PyTorch on the CPU, in the memory of the emulated GPU."""
+
+    def __init__(self, ordinal):
+        self._device, self._kernels, self._state = torch.device("cpu"), {}, torch.zeros((), dtype=torch.int64)
+        self._cuda = ctypes.CDLL(os.environ["HIR_CUDA"])
+        self.issued = []
+
+    def issue(self, task, stream):
+        assert self._cuda.cuStreamSynchronize(ctypes.c_void_p(stream)) == 0
+        self.issued.append("gradient" if task[1] else "attention")
+        with torch.no_grad():
+            self._compute(self._kernels[_attention._without_addresses(task)], *task)
+
+    def _chosen(self, rows, is_gradient, is_causal, scale):
+        assert (is_causal, scale) == (True, 0.3)
+        return "FlashAttention"
+
+    def _tensor(self, row):
+        address, name, shape, strides = row
+        dtype = _attention._dtype(name)
+        count = 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides))
+        memory = (ctypes.c_char * (count * dtype.itemsize)).from_address(address)
+        return torch.frombuffer(memory, dtype=dtype).as_strided(shape, strides)
+
+
+implementations = torch.library.Library("aten", "IMPL")
+implementations.impl("_scaled_dot_product_flash_attention", flash_attention, "CPU")
+implementations.impl("_scaled_dot_product_flash_attention_backward", flash_attention_backward, "CPU")
+
+library = None
+
+
+def library_of(ordinal):
+    global library
+    library = EmulatedLibrary(ordinal)
+    return library
+
+
+_gpu.library_of = library_of
 _backend._device_of = lambda module: Device()
 _backend.GpuProgram = EmulatedProgram
 torch.manual_seed(rank)
@@ -125,6 +210,15 @@ for model in (MLP(), Attention()):
         x = torch.randn(8, 32)
         for result, expected in zip(step(model, compiled, x), step(model, model, x), strict=True):
             torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-4)
+# PyTorch's kernels compute attentions, and their gradients.
+model = CausalAttention()
+compiled = torch.compile(model, backend="hir", options={"run": "hir", "timeout": 120.0, "graph": False})
+for run in range(2):
+    x = torch.randn(8, 32)
+    for result, expected in zip(step(model, compiled, x), step(model, model, x), strict=True):
+        # Elements of bfloat16 are rounded at other places.
+        assert (result.float() - expected.float()).norm() <= 1e-2 * expected.float().norm(), (result, expected)
+assert library.issued.count("attention") == library.issued.count("gradient") == 3, library.issued
 # A graph without communication needs no other rank.
 if rank == 0:
     metric = torch.compile(lambda x: (x * 2).relu(), backend="hir", options={"run": "hir", "timeout": 5.0})

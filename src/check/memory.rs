@@ -209,5 +209,11 @@ impl<'p> WriteTracker<'p> {
 /// Returns whether the results of an instruction depend on all elements that it reads. A selection and a
 /// masked attention may ignore some.
 fn uses_all_operands(kind: &InstKind) -> bool {
-    !matches!(kind, InstKind::Map { op: Op::Where, .. } | InstKind::Attention(_) | InstKind::OpaqueCall(_))
+    !matches!(
+        kind,
+        InstKind::Map { op: Op::Where, .. }
+            | InstKind::Attention(_)
+            | InstKind::AttentionGradient(_)
+            | InstKind::OpaqueCall(_)
+    )
 }

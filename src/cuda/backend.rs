@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hir_executor::{Backend, ExecutorError, InProcessDevice, ProcessGroup, RankDevice};
+use hir_executor::{AttentionLibrary, Backend, ExecutorError, InProcessDevice, ProcessGroup, RankDevice};
 use hir_plan::{World, timeline::cost::FusedInsts};
 
 use super::{
@@ -32,8 +32,9 @@ impl Backend for Cuda {
         &self,
         ordinal: usize,
         peers: &dyn ProcessGroup,
+        attention: Option<Arc<dyn AttentionLibrary>>,
     ) -> Result<Arc<dyn InProcessDevice>, ExecutorError> {
-        Ok(Arc::new(InProcessGpu::open(ordinal, peers)?))
+        Ok(Arc::new(InProcessGpu::open(ordinal, peers, attention)?))
     }
 
     fn memory_report(&self, world: &World) -> Result<Vec<String>, String> {

@@ -31,6 +31,11 @@ impl Stream {
     pub fn of_caller(handle: u64) -> Self {
         Self(handle as sys::CUstream)
     }
+
+    /// Returns the handle, for a library of the process.
+    pub fn handle(self) -> u64 {
+        self.0 as u64
+    }
 }
 
 /// An event.

@@ -268,6 +268,7 @@ impl Engine {
                 device.launch(function, *grid, function.block.threads, words, stream)
             }
             Command::Matmul(it) => it.issue(stream),
+            Command::Attention(library, it) => library.issue(it, stream.handle()),
             Command::NcclGroup(it) => it.issue(stream),
             Command::RecordEvent(event) => device.record(*event, stream),
             Command::WaitEvent(event) => device.wait_event(stream, *event),

@@ -3,26 +3,26 @@
 //! The kernel of a collective with `epilogue=true` computes elementwise operations and reductions of rows that follow on
 //! its stream (`executable::fusion`).
 //!
-//! cuBLASLt applies `relu` to a product before it stores it. If nothing else reads the product, the product itself is
-//! not stored. With the same algorithm, the result has the same bits: `relu` keeps a rounded value or returns +0, and NaN
-//! stays NaN (cuBLASLt 13.1 on an H200). cuBLASLt may choose another algorithm for a product with `relu`, which adds the
-//! terms in another order.
+//! cuBLASLt applies `relu` to a product before it stores it, or adds another matrix. If nothing else reads the product, the product itself is
+//! not stored. With the same algorithm, the result of `relu` has the same bits: `relu` keeps a rounded value or returns +0, and NaN
+//! stays NaN (cuBLASLt 13.1 on an H200). A sum is rounded once, where a stored product would be rounded before it is added. cuBLASLt may choose
+//! another algorithm for a product with an epilogue, which adds the terms in another order.
 
 use grammar::{dtype::DType, ops::Op};
 use rustc_hash::FxHashMap;
 
-use hir_plan::{Arg, BufferNo, Inst, InstKind, PeerCollective, StreamNo};
+use hir_plan::{Arg, BufferNo, Gemm, Inst, InstKind, PeerCollective, StreamNo, View};
 
-/// A matrix product and the `relu` of its result, as indices of instructions.
+/// A matrix product, and the `relu` of its result or the sum of its result and another matrix, as indices of instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ReluEpilogue {
+pub(super) struct ProductEpilogue {
     pub product: u32,
-    pub relu: u32,
+    pub follower: u32,
 }
 
-/// Returns each matrix product whose stream computes the `relu` of the result next, in the order of the products. `dtype` is
+/// Returns each matrix product whose stream computes the `relu` of the result next, or a sum with it, in the order of the products. `dtype` is
 /// the element type of a buffer. Other instructions may also read the product: `executable::fusion` examines this.
-pub(super) fn relu_epilogues(code: &[Inst], dtype: impl Fn(BufferNo) -> DType) -> Vec<ReluEpilogue> {
+pub(super) fn product_epilogues(code: &[Inst], dtype: impl Fn(BufferNo) -> DType) -> Vec<ProductEpilogue> {
     // By stream: the last instruction, if it is a matrix product.
     let mut last: FxHashMap<StreamNo, u32> = FxHashMap::default();
     let mut found = Vec::new();
@@ -32,9 +32,9 @@ pub(super) fn relu_epilogues(code: &[Inst], dtype: impl Fn(BufferNo) -> DType) -
             InstKind::Gemm(_) => _ = last.insert(inst.stream, at),
             _ => {
                 if let Some(product) = last.remove(&inst.stream)
-                    && is_relu_of(&inst.kind, &code[product as usize].kind, &dtype)
+                    && is_epilogue_of(&inst.kind, &code[product as usize].kind, &dtype)
                 {
-                    found.push(ReluEpilogue { product, relu: at });
+                    found.push(ProductEpilogue { product, follower: at });
                 }
             }
         }
@@ -105,14 +105,32 @@ pub(super) fn parts_read_by_runs(
     found
 }
 
-/// Returns true if an instruction computes the `relu` of the result of a matrix product, in the type of the result, and
-/// cuBLASLt supports `relu` in this type: it does not in binary64, and has no products of integers.
-fn is_relu_of(it: &InstKind, product: &InstKind, dtype: &impl Fn(BufferNo) -> DType) -> bool {
-    let (InstKind::Map { op: Op::Relu, args, out }, InstKind::Gemm(gemm)) = (it, product) else {
-        return false;
+/// Returns true if an instruction computes the `relu` of the result of a matrix product, or adds another matrix to it, in the type of the result,
+/// and cuBLASLt supports this: it has no `relu` in binary64, and no products of integers.
+fn is_epilogue_of(it: &InstKind, product: &InstKind, dtype: &impl Fn(BufferNo) -> DType) -> bool {
+    let (InstKind::Map { op, args, out }, InstKind::Gemm(gemm)) = (it, product) else { return false };
+    let is_known = match op {
+        Op::Relu => matches!(args.as_slice(), [Arg::View(it)] if *it == gemm.out),
+        Op::Add => {
+            gemm.bias.is_none()
+                && added_to(gemm, args).is_some_and(|it| dtype(it.buffer) == dtype(out.buffer))
+        }
+        _ => false,
     };
-    matches!(args.as_slice(), [Arg::View(it)] if *it == gemm.out)
+    is_known
         && out.shape == gemm.out.shape
         && dtype(out.buffer) == dtype(gemm.out.buffer)
         && matches!(dtype(out.buffer), DType::BFloat | DType::Half | DType::Float)
+}
+
+/// Returns the operand of a sum that is added to the result of a matrix product.
+pub(super) fn added_to<'a>(gemm: &Gemm, args: &'a [Arg]) -> Option<&'a View> {
+    match args {
+        [Arg::View(it), Arg::View(other)] | [Arg::View(other), Arg::View(it)]
+            if *it == gemm.out && other.buffer != it.buffer && other.shape == it.shape =>
+        {
+            Some(other)
+        }
+        _ => None,
+    }
 }

@@ -9,7 +9,10 @@ use super::{
     matmul::{CublasLtHandle, MatmulDesc},
     memory::DeviceMemory,
 };
+use std::sync::Arc;
+
 use grammar::dtype::DType;
+use hir_executor::AttentionLibrary;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use hir_plan::{CostClass, Inst, PeerPhases, Plan, SignalId, StreamNo, View};
@@ -21,6 +24,7 @@ mod communication;
 mod elementwise;
 mod fusion;
 mod instruction;
+mod library_attention;
 mod matmul;
 mod packets;
 mod peer_memory;
@@ -42,6 +46,8 @@ struct ExecutableBuilder<'a> {
     memory: &'a mut DeviceMemory,
     comms: &'a Communicators,
     cublaslt: &'a mut Option<CublasLtHandle>,
+    /// What computes attentions, if not hir's kernels do.
+    attention: Option<Arc<dyn AttentionLibrary>>,
     kernels: Kernels,
     /// The matrix products that are described to cuBLASLt so far.
     matmul_descs: Vec<MatmulDesc>,
@@ -140,9 +146,11 @@ pub(super) fn lower(
     let (streams, logical_streams) = stream_assignment::assign_streams(device, plan, main_stream)?;
     let epoch_address = memory.allocate_scratch(device, 8)?;
     device.memset(epoch_address, 0, 8, main_stream)?;
+    let attention = libraries.attention.clone();
     let cublaslt = &mut libraries.cublaslt;
     let mut builder =
         ExecutableBuilder::new(device, plan, memory, comms, cublaslt, epoch_address, logical_streams)?;
+    builder.attention = attention;
     let fused = builder.lower_instructions()?;
     let functions = load_kernels(device, &builder.kernels, &mut libraries.cubins)?;
     let notes = builder.all_notes();
@@ -197,6 +205,7 @@ impl<'a> ExecutableBuilder<'a> {
             memory,
             comms,
             cublaslt,
+            attention: None,
             kernels: Kernels::default(),
             matmul_descs: Vec::new(),
             first_calls: Vec::new(),
@@ -319,8 +328,8 @@ impl<'a> ExecutableBuilder<'a> {
             FusionRole::Leader(launch) => {
                 self.push_launch(at, self.logical_streams[inst.stream as usize], Some(*launch));
             }
-            FusionRole::ProductWithRelu(relu) => {
-                if self.lower_with_relu(at, relu)? {
+            FusionRole::ProductWithEpilogue(follower) => {
+                if self.lower_with_epilogue(at, inst, follower)? {
                     with_epilogue.insert(at);
                 } else {
                     self.lower_inst(at, inst)?;

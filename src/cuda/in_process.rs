@@ -16,7 +16,7 @@ use super::{
     library_state::LibraryState,
     progress::ProgressWords,
 };
-use hir_executor::{CallerPorts, InProcessDevice, InProcessProgram, RunProgress};
+use hir_executor::{AttentionLibrary, CallerPorts, InProcessDevice, InProcessProgram, RunProgress};
 use hir_plan::World;
 
 /// The GPU of this rank.
@@ -47,10 +47,18 @@ unsafe impl Send for GpuState {}
 
 impl InProcessGpu {
     /// Opens a GPU, by its ordinal among those that the process sees. All ranks have to call this.
-    pub(super) fn open(ordinal: usize, peers: &dyn ProcessGroup) -> Result<Self, ExecutorError> {
+    pub(super) fn open(
+        ordinal: usize,
+        peers: &dyn ProcessGroup,
+        attention: Option<Arc<dyn AttentionLibrary>>,
+    ) -> Result<Self, ExecutorError> {
         check_device(ordinal, peers)?;
         let device = Rc::new(Device::open(ordinal)?);
-        let state = GpuState { device, libraries: LibraryState::default(), programs: Vec::new() };
+        let state = GpuState {
+            device,
+            libraries: LibraryState { attention, ..LibraryState::default() },
+            programs: Vec::new(),
+        };
         Ok(Self { state: Mutex::new(state) })
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::{Executor, ExecutorError, InProcessDevice, Machine, ProcessGroup};
+use super::{AttentionLibrary, Executor, ExecutorError, InProcessDevice, Machine, ProcessGroup};
 use hir_plan::{World, timeline::cost::FusedInsts};
 
 /// The devices of this host, and what their executor makes of plans.
@@ -24,8 +24,8 @@ pub trait Backend: Sync {
     /// rank does not answer.
     fn assign_device(&self, peers: &dyn ProcessGroup) -> Result<Box<dyn RankDevice>, ExecutorError>;
 
-    /// Opens a device that the process uses for other work, by its ordinal among those that the process sees. All ranks have to
-    /// call this.
+    /// Opens a device that the process uses for other work, by its ordinal among those that the process sees; `attention` computes what it
+    /// can. All ranks have to call this.
     ///
     /// # Errors
     /// A library or the device is missing, the environment does not allow runs beside other work, two ranks use one device, or a
@@ -34,6 +34,7 @@ pub trait Backend: Sync {
         &self,
         ordinal: usize,
         peers: &dyn ProcessGroup,
+        attention: Option<Arc<dyn AttentionLibrary>>,
     ) -> Result<Arc<dyn InProcessDevice>, ExecutorError>;
 
     /// Describes the memory of the devices of all ranks, without a device.

@@ -28,6 +28,7 @@
 //! The package knows no vendor. `sim` defines the meaning of every instruction.
 
 mod algorithms;
+mod attention;
 mod backend;
 mod error;
 mod executor;
@@ -36,6 +37,7 @@ mod measurement;
 mod process_group;
 
 pub use algorithms::{AlgorithmUse, Machine, MatmulAlgorithm, TuneOptions, TunedProduct, Tuning};
+pub use attention::{AttentionLibrary, AttentionTask, DeviceTensor};
 pub use backend::{Backend, RankDevice, backend, install_backend};
 pub use error::ExecutorError;
 pub use executor::{Executor, RunProgress};

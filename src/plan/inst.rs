@@ -4,6 +4,7 @@
 //! millions of them.
 
 mod attention;
+mod attention_gradient;
 mod communication;
 mod computation;
 mod gemm;
@@ -22,6 +23,7 @@ use grammar::{
 
 use super::{Buffer, BufferNo, EventNo, Shard, StreamNo, View, ViewOnRank, WorkNo};
 pub use attention::Attention;
+pub use attention_gradient::AttentionGradient;
 pub use communication::{
     Collective, CollectiveKind, Direction, MemHandle, P2pGroup, P2pOp, PermutePeers, SignalId, SignalKind,
 };
@@ -146,6 +148,8 @@ pub enum InstKind {
     Gemm(Box<Gemm>),
     /// Computes an attention, with scores that no buffer of the plan holds.
     Attention(Box<Attention>),
+    /// Computes the gradients of an attention, likewise.
+    AttentionGradient(Box<AttentionGradient>),
     /// Computes elements at places that depend on other elements.
     Routine(Box<Routine>),
     /// Applies a function element by element. Operands have the shape of the result, with stride 0 in

@@ -105,10 +105,10 @@ pub use complex::parts;
 pub use effect::{ExecutionSite, SyncEffect};
 pub use grammar::scalars as scalar;
 pub use inst::{
-    Arg, Attention, Backend, Collective, CollectiveKind, Communicator, Computation, CostClass, CostInfo,
-    Direction, Gemm, GroupedDim, Inst, InstKind, MemHandle, Number, OpaqueCall, P2pGroup, P2pOp,
-    PacketFormat, PairOf, PeerCollective, PeerPhases, PermutePeers, Phase, Reduce, ReduceOp, Reshard,
-    Routine, RoutineKind, SignalId, SignalKind, Transfer, prints_without_exponent,
+    Arg, Attention, AttentionGradient, Backend, Collective, CollectiveKind, Communicator, Computation,
+    CostClass, CostInfo, Direction, Gemm, GroupedDim, Inst, InstKind, MemHandle, Number, OpaqueCall,
+    P2pGroup, P2pOp, PacketFormat, PairOf, PeerCollective, PeerPhases, PermutePeers, Phase, Reduce, ReduceOp,
+    Reshard, Routine, RoutineKind, SignalId, SignalKind, Transfer, prints_without_exponent,
 };
 pub use lint::lint;
 pub use opaque_call::{opaque_call_diagnostic, unconditional_opaque_call_diagnostic};

@@ -1,4 +1,4 @@
-//! Runs an attention: computes the instructions that define it on buffers of their own, for some rows at a time.
+//! Runs an attention, for some rows at a time, and its gradients: computes the instructions that define them on buffers of their own.
 //!
 //! All operands are read before a result is written, so the views may overlap.
 
@@ -10,7 +10,9 @@ use super::{
     memory::Memory,
     step::{Memories, StepError},
 };
-use hir_plan::{Attention, AttentionComposition, Buffer, View};
+use hir_plan::{
+    Attention, AttentionComposition, AttentionGradient, Buffer, BufferNo, Computation, InstKind, View,
+};
 use hir_tensor::dense::DenseTensor;
 
 /// The largest number of scores in memory, unless those of one row are more.
@@ -24,6 +26,25 @@ pub(super) fn run(
     notes: &mut RunNotes,
 ) -> Result<(), StepError> {
     run_in_parts(rank, it, MAX_SCORES, space, notes)
+}
+
+/// Computes the gradients of an attention on the memory of a rank.
+pub(super) fn run_gradient(
+    rank: usize,
+    it: &AttentionGradient,
+    space: &mut Memories<'_>,
+    notes: &mut RunNotes,
+) -> Result<(), StepError> {
+    let Copied { computation: copy, mut buffers } = copied(rank, it, space)?;
+    let dtype = space.dtype(rank, &it.attention.query)?;
+    let (code, temporaries) = copy.composition(0, dtype, buffers.len() as BufferNo, MAX_SCORES);
+    buffers.extend(temporaries);
+    let mut private = run_privately(rank, [it, &copy], &buffers, &code, space, notes)?;
+    for (to, from) in it.gradients().into_iter().zip(copy.gradients()) {
+        let block = Memories::Private(&mut private).load(0, from)?;
+        space.store(rank, to, block, notes)?;
+    }
+    Ok(())
 }
 
 fn run_in_parts(
@@ -47,36 +68,13 @@ fn run_part(
     space: &mut Memories<'_>,
     notes: &mut RunNotes,
 ) -> Result<Vec<(View, DenseTensor)>, StepError> {
-    let mut buffers = Vec::new();
-    let mut own = |view: &View| {
-        let dtype = space.dtype(rank, view)?;
-        buffers.push(Buffer::new("", dtype, view.len()));
-        Ok::<_, StepError>(View::contiguous(buffers.len() as u32 - 1, view.shape.clone()))
-    };
-    let copy = Attention {
-        query: own(&part.query)?,
-        key: own(&part.key)?,
-        value: own(&part.value)?,
-        bias: part.bias.as_ref().map(&mut own).transpose()?,
-        mask: part.mask.as_ref().map(&mut own).transpose()?,
-        keep: part.keep.as_ref().map(&mut own).transpose()?,
-        out: own(&part.out)?,
-        logsumexp: part.logsumexp.as_ref().map(&mut own).transpose()?,
-        ..*part
-    };
-    let dtype = buffers.first().map_or(DType::Float, |it| it.dtype);
+    let Copied { computation: copy, mut buffers } = copied(rank, part, space)?;
+    let dtype = space.dtype(rank, &part.query)?;
     let AttentionComposition { code, buffers: temporaries, weights } =
-        copy.composition(dtype, buffers.len() as u32, usize::MAX);
+        copy.composition(dtype, buffers.len() as BufferNo, usize::MAX);
     buffers.extend(temporaries);
-    let mut private = Memory::new(&buffers).map_err(KernelError::from)?;
-    let mut private = Memories::Private(&mut private);
-    for (from, to) in part.operands().zip(copy.operands()) {
-        let block = space.read(rank, from, notes)?;
-        private.store(0, to, block, notes)?;
-    }
-    for kind in &code {
-        private.run(0, kind, notes)?;
-    }
+    let mut private = run_privately(rank, [part, &copy], &buffers, &code, space, notes)?;
+    let private = Memories::Private(&mut private);
     let mut results = Vec::new();
     for (to, from) in part.results().zip(copy.results()) {
         results.push((to.clone(), private.load(0, from)?));
@@ -90,10 +88,53 @@ fn run_part(
     Ok(results)
 }
 
+/// A computation on buffers of its own.
+struct Copied<C> {
+    computation: C,
+    /// One for each view, contiguous.
+    buffers: Vec<Buffer>,
+}
+
+/// Returns a computation with a buffer of its own for each view.
+fn copied<C: Computation + Clone>(rank: usize, it: &C, space: &Memories<'_>) -> Result<Copied<C>, StepError> {
+    let (mut buffers, mut fault) = (Vec::new(), None);
+    let mut computation = it.clone();
+    computation.change_views(&mut |view| {
+        let dtype = space.dtype(rank, view).unwrap_or_else(|it| {
+            fault = Some(it);
+            DType::Float
+        });
+        buffers.push(Buffer::new("", dtype, view.len()));
+        *view = View::contiguous(buffers.len() as BufferNo - 1, view.shape.clone());
+    });
+    fault.map_or(Ok(Copied { computation, buffers }), Err)
+}
+
+/// Runs the instructions that define a computation on a copy of its operands. Returns the memory, which has these buffers.
+fn run_privately(
+    rank: usize,
+    [it, copy]: [&dyn Computation; 2],
+    buffers: &[Buffer],
+    code: &[InstKind],
+    space: &Memories<'_>,
+    notes: &mut RunNotes,
+) -> Result<Memory, StepError> {
+    let mut memory = Memory::new(buffers).map_err(KernelError::from)?;
+    let mut private = Memories::Private(&mut memory);
+    let (mut from, mut to) = (Vec::new(), Vec::new());
+    it.visit_views(&mut |view, is_written| from.push((view, is_written)));
+    copy.visit_views(&mut |view, _| to.push(view));
+    for ((from, _), to) in from.into_iter().zip(to).filter(|((_, is_written), _)| !is_written) {
+        let block = space.read(rank, from, notes)?;
+        private.store(0, to, block, notes)?;
+    }
+    code.iter().try_for_each(|kind| private.run(0, kind, notes))?;
+    Ok(memory)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hir_plan::InstKind;
 
     /// Returns the results of a causal attention of 2 × 3 × 5 rows and 7 keys: in parts in memory, and as instructions
     /// with parts of the scores.

@@ -256,6 +256,7 @@ impl Memories<'_> {
                 (&it.out, kernels::gemm(&a, &b, bias.as_ref(), dtype, &mut notes.exactness)?)
             }
             InstKind::Attention(it) => return attention::run(rank, it, self, notes),
+            InstKind::AttentionGradient(it) => return attention::run_gradient(rank, it, self, notes),
             InstKind::Routine(it) => {
                 let read = |view: &View| self.read(rank, view, notes);
                 let inputs = it.inputs.iter().map(read).collect::<Result<Vec<_>, _>>()?;

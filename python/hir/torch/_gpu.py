@@ -12,6 +12,7 @@ from typing import Any, Sequence
 
 from .. import _hir
 from .._diagnostic import HirError
+from ._attention import library_of
 from ._builder import Value
 from ._graph import TorchImportError
 from ._program import TorchProgram
@@ -108,7 +109,7 @@ def gpu_of(ordinal: int, timeout: float, alone: bool = False) -> tuple[_hir.Gpu,
     if alone not in _opened or _opened[alone][0] is not store or _opened[alone][1] != ordinal:
         rank, world = (dist.get_rank(), dist.get_world_size()) if is_job else (0, 1)
         exchange = Exchange(store, rank, world)
-        gpu = exchange.together(lambda: _hir.Gpu(ordinal, rank, world, exchange), timeout)
+        gpu = exchange.together(lambda: _hir.Gpu(ordinal, rank, world, exchange, library_of(ordinal)), timeout)
         _opened[alone] = (store, ordinal, gpu, exchange)
     return _opened[alone][2:]
 

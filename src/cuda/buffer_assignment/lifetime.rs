@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::epilogue::{collective_epilogues, parts_read_by_runs, relu_epilogues};
+use crate::epilogue::{collective_epilogues, parts_read_by_runs, product_epilogues};
 use hir_plan::{
     BufferNo, Plan, Transfer, World,
     sync::happens_before::{Clock, Occurrence, walk},
@@ -59,7 +59,7 @@ impl Lifetime {
 /// Computes the lifetimes of the buffers of all ranks, by rank and buffer. If the plans cannot be ordered,
 /// every buffer needs its own memory.
 ///
-/// The operands of a matrix product whose `relu` follows live until the `relu` has ended. Its result thus shares no
+/// The operands of a matrix product that a `relu` or a sum follows live until that has ended. Its result thus shares no
 /// memory with them, and the epilogue of the product can compute it. For the same reason, what a collective reads lives
 /// until its epilogue has ended, and a buffer of which elementwise instructions read a part, such as the gates of an MLP, until these
 /// have ended.
@@ -72,12 +72,12 @@ pub(super) fn lifetimes(world: &World) -> Vec<Vec<Lifetime>> {
         }
     }
     let mut at = 0;
-    // By rank: the matrix product of each `relu` that follows one.
+    // By rank: the matrix product of each instruction that its epilogue may compute.
     let products: Vec<FxHashMap<usize, usize>> = world
         .iter()
         .map(|plan| {
-            let found = relu_epilogues(&plan.code, |it| plan.buffers[it as usize].dtype);
-            found.iter().map(|it| (it.relu as usize, it.product as usize)).collect()
+            let found = product_epilogues(&plan.code, |it| plan.buffers[it as usize].dtype);
+            found.iter().map(|it| (it.follower as usize, it.product as usize)).collect()
         })
         .collect();
     let epilogues: Vec<FxHashMap<usize, usize>> =

@@ -62,6 +62,8 @@ impl CallKind {
             Command::Memset { bytes: 0, .. } | Command::WaitOnHost | Command::NoOp | Command::ReadOutputs => {
                 return None;
             }
+            // Programs with a library for attentions run in the process of a caller, which does not profile its host.
+            Command::Attention(..) => return None,
             Command::Memset { .. } => Self::Memset,
             Command::Copy { .. } => Self::Copy,
             Command::Copy2d(_) => Self::Copy2d,

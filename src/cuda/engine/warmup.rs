@@ -27,6 +27,7 @@ impl Engine {
             let step = &executable.commands[at];
             match &step.command {
                 Command::Matmul(it) => it.issue(step.stream.stream)?,
+                Command::Attention(library, it) => library.issue(it, step.stream.stream.handle())?,
                 // One at a time, because communicators connect.
                 Command::NcclGroup(it) => {
                     it.issue(step.stream.stream)?;

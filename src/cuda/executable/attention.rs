@@ -1,11 +1,11 @@
-//! Lowers an attention: to one kernel, which keeps the scores in registers, or to the instructions that define it, with
-//! the scores in scratch memory.
+//! Lowers an attention and its gradients: to a task of a library that the process has, to one kernel, which keeps the scores in registers, or to
+//! the instructions that define it, with the scores in scratch memory.
 
 use rustc_hash::FxHashSet;
 
 use super::{
     ExecutableBuilder,
-    fusion::{FusionScope, fusion_roles},
+    fusion::{FusionRole, FusionScope, fusion_roles},
 };
 use crate::unsupported::Unsupported;
 use crate::{
@@ -13,13 +13,18 @@ use crate::{
     executable::LogicalStream,
     kernels::{AttentionCall, DeviceView, Launch, attention_launch, few_rows},
 };
-use hir_plan::{Attention, AttentionComposition, Buffer, BufferNo, Inst, InstKind, View, ViewOnRank};
+use hir_plan::{
+    Attention, AttentionComposition, AttentionGradient, Buffer, BufferNo, Computation, Inst, InstKind, View,
+    ViewOnRank,
+};
 
 /// The compute capability whose instructions the kernel of many rows uses, and the first one with those of the kernel of few rows.
 const CAPABILITY: i32 = 90;
 const TILES_CAPABILITY: i32 = 80;
 /// The largest number of scores in memory, unless those of one row are more.
 const MAX_SCORES: usize = 1 << 28;
+/// The largest number for gradients, whose kernels have four arrays of scores: 1 GB with all that is computed of them.
+const MAX_GRADIENT_SCORES: usize = 1 << 26;
 /// The number of the first block of scratch memory; the instructions themselves use those before it.
 const FIRST_SCRATCH: usize = 4;
 
@@ -44,6 +49,9 @@ impl ExecutableBuilder<'_> {
             self.push_launch(at, stream, Some(found.with_memory(scratch, counters)));
             return Ok(());
         }
+        if self.lower_to_library(at, stream, (it, None))? {
+            return Ok(());
+        }
         if self.device.capability == CAPABILITY {
             match launch(it, |view| self.local_view(view))? {
                 Ok(launch) => {
@@ -56,7 +64,58 @@ impl ExecutableBuilder<'_> {
                 )),
             }
         }
-        let (kinds, temporaries) = self.compose(it)?;
+        let first = self.plan.buffers.len();
+        let mut results = SeparateResults::new(self, first);
+        let mut inner = it.clone();
+        if !has_separate_results(it, |view| self.local_view(view))? {
+            [&mut inner.out]
+                .into_iter()
+                .chain(&mut inner.logsumexp)
+                .try_for_each(|to| results.replace(to))?;
+        }
+        let dtype = self.local_view(&it.query)?.dtype;
+        let SeparateResults { mut buffers, copies, .. } = results;
+        let AttentionComposition { mut code, buffers: temporaries, .. } =
+            inner.composition(dtype, (first + buffers.len()) as BufferNo, MAX_SCORES);
+        buffers.extend(temporaries);
+        code.extend(copies);
+        self.lower_composition(at, inst, stream, (code, buffers))
+    }
+
+    pub(super) fn lower_attention_gradient(
+        &mut self,
+        at: u32,
+        inst: &Inst,
+        stream: LogicalStream,
+        it: &AttentionGradient,
+    ) -> Result<(), ExecutorError> {
+        if self.lower_to_library(at, stream, (&it.attention, Some(it)))? {
+            return Ok(());
+        }
+        let first = self.plan.buffers.len();
+        let mut results = SeparateResults::new(self, first);
+        let mut inner = it.clone();
+        if !has_separate_results(it, |view| self.local_view(view))? {
+            let all = [&mut inner.query, &mut inner.key, &mut inner.value];
+            all.into_iter().try_for_each(|to| results.replace(to))?;
+        }
+        let dtype = self.local_view(&it.attention.query)?.dtype;
+        let SeparateResults { mut buffers, copies, .. } = results;
+        let next = (first + buffers.len()) as BufferNo;
+        let (mut code, temporaries) = inner.composition(self.plan.rank, dtype, next, MAX_GRADIENT_SCORES);
+        buffers.extend(temporaries);
+        code.extend(copies);
+        self.lower_composition(at, inst, stream, (code, buffers))
+    }
+
+    /// Lowers the instructions that define an instruction, with their temporary buffers in scratch memory.
+    fn lower_composition(
+        &mut self,
+        at: u32,
+        inst: &Inst,
+        stream: LogicalStream,
+        (kinds, temporaries): (Vec<InstKind>, Vec<Buffer>),
+    ) -> Result<(), ExecutorError> {
         let code: Vec<Inst> = kinds.into_iter().map(|kind| Inst { kind, ..*inst }).collect();
         for (number, buffer) in (FIRST_SCRATCH..).zip(temporaries) {
             let address = self.scratch_buffer(stream, number, buffer.len * buffer.dtype.size())?;
@@ -81,48 +140,59 @@ impl ExecutableBuilder<'_> {
         };
         let roles = fusion_roles(&scope, |view| self.local_view(view));
         for (part, role) in code.iter().zip(roles) {
+            // The epilogue of a product is an instruction of the plan.
+            let role = match role {
+                FusionRole::ProductWithEpilogue(_) | FusionRole::EpilogueOf(_) => FusionRole::Unfused,
+                role => role,
+            };
             self.lower_with_role(at, part, role, &mut FxHashSet::default())?;
         }
         self.temporaries.clear();
         Ok(())
     }
+}
 
-    /// Returns the instructions of the attention and their temporary buffers, whose numbers follow those of the plan.
-    fn compose(&self, it: &Attention) -> Result<(Vec<InstKind>, Vec<Buffer>), ExecutorError> {
-        let first = self.plan.buffers.len();
-        let mut buffers = Vec::new();
-        let mut inner = it.clone();
-        let mut copies = Vec::new();
-        // The instructions of a part of the rows write its results before those of the next part read its operands.
-        if !has_separate_results(it, |view| self.local_view(view))? {
-            for to in [&mut inner.out].into_iter().chain(&mut inner.logsumexp) {
-                let from = View::contiguous((first + buffers.len()) as BufferNo, to.shape.clone());
-                let dtype = self.local_view(to)?.dtype;
-                buffers.push(Buffer::new("result", dtype, from.len()));
-                let to = std::mem::replace(to, from.clone());
-                let [from, to] = [from, to].map(|view| Box::new(ViewOnRank { rank: self.plan.rank, view }));
-                copies.push(InstKind::Copy { from, to });
-            }
-        }
-        let dtype = self.local_view(&it.query)?.dtype;
-        let AttentionComposition { mut code, buffers: temporaries, .. } =
-            inner.composition(dtype, (first + buffers.len()) as BufferNo, MAX_SCORES);
-        buffers.extend(temporaries);
-        code.extend(copies);
-        Ok((code, buffers))
+/// Buffers of their own for results that overlap operands or each other. The instructions of a part of the rows write its results before those
+/// of the next part read its operands.
+struct SeparateResults<'b> {
+    builder: &'b ExecutableBuilder<'b>,
+    first: usize,
+    buffers: Vec<Buffer>,
+    /// Copies from these buffers to where the results belong.
+    copies: Vec<InstKind>,
+}
+
+impl<'b> SeparateResults<'b> {
+    /// Begins with none; their numbers begin with `first`.
+    fn new(builder: &'b ExecutableBuilder<'b>, first: usize) -> Self {
+        Self { builder, first, buffers: Vec::new(), copies: Vec::new() }
+    }
+
+    /// Replaces a result.
+    fn replace(&mut self, to: &mut View) -> Result<(), ExecutorError> {
+        let from = View::contiguous((self.first + self.buffers.len()) as BufferNo, to.shape.clone());
+        let dtype = self.builder.local_view(to)?.dtype;
+        self.buffers.push(Buffer::new("result", dtype, from.len()));
+        let to = std::mem::replace(to, from.clone());
+        let [from, to] = [from, to].map(|view| Box::new(ViewOnRank { rank: self.builder.plan.rank, view }));
+        self.copies.push(InstKind::Copy { from, to });
+        Ok(())
     }
 }
 
-/// Returns true if the results of an attention overlap neither its operands nor each other. `locate` maps views of this
-/// rank's memory.
-fn has_separate_results<'v>(
-    it: &'v Attention,
+/// Returns true if the results of a computation overlap neither its operands nor each other. `locate` maps views of this rank's memory.
+pub(super) fn has_separate_results<'v>(
+    it: &'v dyn Computation,
     locate: impl Fn(&'v View) -> Result<DeviceView<'v>, ExecutorError>,
 ) -> Result<bool, ExecutorError> {
-    let operands = it.operands().map(&locate).collect::<Result<Vec<_>, _>>()?;
-    let results = it.results().map(&locate).collect::<Result<Vec<_>, _>>()?;
-    let overlap = |a: &[DeviceView], b: &[DeviceView]| a.iter().any(|a| b.iter().any(|b| a.may_alias(b)));
-    Ok(!overlap(&operands, &results) && !overlap(&results[..1], &results[1..]))
+    let (mut operands, mut results) = (Vec::new(), Vec::new());
+    it.visit_views(&mut |view, is_written| if is_written { &mut results } else { &mut operands }.push(view));
+    let operands = operands.into_iter().map(&locate).collect::<Result<Vec<_>, _>>()?;
+    let results = results.into_iter().map(&locate).collect::<Result<Vec<_>, _>>()?;
+    let overlaps = |(at, result): (usize, &DeviceView)| {
+        operands.iter().chain(&results[..at]).any(|other| other.may_alias(result))
+    };
+    Ok(!results.iter().enumerate().any(overlaps))
 }
 
 /// Returns the launch of the kernel of many rows, or why it does not compute this attention.

@@ -1,5 +1,7 @@
 //! The commands of a prepared plan.
 
+use std::sync::Arc;
+
 use crate::{
     ExecutorError,
     comm::NcclGroup,
@@ -8,7 +10,7 @@ use crate::{
     matmul::PreparedMatmul,
     signals::{SignalBatch, SignalOp},
 };
-use hir_executor::MatmulAlgorithm;
+use hir_executor::{AttentionLibrary, AttentionTask, MatmulAlgorithm};
 
 /// One call.
 pub(crate) enum Command {
@@ -22,6 +24,8 @@ pub(crate) enum Command {
     Launch { function: usize, grid: u32, params: Box<[u64]> },
     /// Calls cuBLASLt for a matrix product.
     Matmul(Box<PreparedMatmul>),
+    /// Calls a library of the process for an attention or its gradients.
+    Attention(Arc<dyn AttentionLibrary>, Box<AttentionTask>),
     /// Calls NCCL.
     NcclGroup(Box<NcclGroup>),
     /// Records an event.
@@ -46,6 +50,8 @@ impl Command {
             Self::WaitOnHost | Self::NoOp | Self::ReadOutputs => 0,
             // A kernel and its ordering behind the communicator's last one.
             Self::NcclGroup(_) => 4,
+            // Its kernels, and copies of the results.
+            Self::Attention(..) => 16,
             Self::Memset { .. }
             | Self::Copy { .. }
             | Self::Copy2d(_)
@@ -65,6 +71,7 @@ impl Command {
             Self::Copy2d(rows) => vec![rows.to, rows.from],
             Self::Launch { params, .. } => params.to_vec(),
             Self::Matmul(it) => it.addresses().collect(),
+            Self::Attention(_, it) => it.tensors.iter().map(|it| it.address).collect(),
             Self::NcclGroup(it) => it.clone().addresses_mut().map(|it| *it).collect(),
             Self::RecordEvent(_)
             | Self::WaitEvent(_)
@@ -83,6 +90,7 @@ impl Command {
             Self::Copy2d(rows) => [&mut rows.to, &mut rows.from].into_iter().nth(position),
             Self::Launch { params, .. } => params.get_mut(position),
             Self::Matmul(it) => return it.set_address(position, address),
+            Self::Attention(_, it) => it.tensors.get_mut(position).map(|it| &mut it.address),
             Self::NcclGroup(it) => it.addresses_mut().nth(position),
             Self::RecordEvent(_)
             | Self::WaitEvent(_)
@@ -105,6 +113,7 @@ impl Command {
             | Self::Copy2d(_)
             | Self::Launch { .. }
             | Self::Matmul(_)
+            | Self::Attention(..)
             | Self::NcclGroup(_)
             | Self::Signals(..) => true,
             Self::RecordEvent(_) | Self::WaitEvent(_) | Self::WaitOnHost | Self::NoOp | Self::ReadOutputs => {

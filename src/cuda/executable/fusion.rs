@@ -13,7 +13,7 @@
 use crate::{
     ExecutorError,
     buffer_assignment::{BufferAssignment, PACKET_EXPANSION, RankAssignment},
-    epilogue::{ReluEpilogue, relu_epilogues},
+    epilogue::{ProductEpilogue, added_to, product_epilogues},
     kernels::{
         self, DeviceView, ElementwiseArg, ElementwiseOp, Kernel, Launch, RowOp, RowReduction, ScalarFunction,
         Source, defining_row_op as defining_op,
@@ -53,9 +53,9 @@ pub(super) enum FusionRole {
     CollectiveLeader(Box<Launch>, Option<(usize, usize)>),
     /// The first instruction of an all-gather that the kernel of a `CollectiveLeader` executes: the index of the latter.
     GatherOf(u32),
-    /// A matrix product whose epilogue computes `relu`: the index of the `relu`.
-    ProductWithRelu(u32),
-    /// The `relu` of a `ProductWithRelu`, or what a collective's kernel computes: the index of the product or the collective.
+    /// A matrix product whose epilogue computes a `relu` or a sum: the index of that.
+    ProductWithEpilogue(u32),
+    /// What the epilogue of a `ProductWithEpilogue` computes, or what a collective's kernel computes: the index of the product or the collective.
     EpilogueOf(u32),
     /// Fused into an earlier instruction: its index.
     FusedInto(u32),
@@ -100,10 +100,10 @@ pub(super) fn fusion_roles<'a>(
     let readers = UseAnalysis::of(rank, code, &scope.escapes);
     let wide = WideViews::of(rank, code);
     let mut roles = vec![FusionRole::Unfused; code.len()];
-    for it in relu_epilogues(code, dtype) {
+    for it in product_epilogues(code, dtype) {
         if is_epilogue(code, it, &readers, &locate) {
-            roles[it.product as usize] = FusionRole::ProductWithRelu(it.relu);
-            roles[it.relu as usize] = FusionRole::EpilogueOf(it.product);
+            roles[it.product as usize] = FusionRole::ProductWithEpilogue(it.follower);
+            roles[it.follower as usize] = FusionRole::EpilogueOf(it.product);
         }
     }
     let results: Vec<Option<RowsOfCollective>> =
@@ -124,7 +124,7 @@ pub(super) fn fusion_roles<'a>(
         {
             continue;
         }
-        // A `relu` that a matrix product computes. The product before it has ended the run.
+        // What a matrix product computes. The product before it has ended the run.
         if let FusionRole::EpilogueOf(_) = roles[at as usize] {
             continue;
         }
@@ -263,7 +263,7 @@ pub fn fused_instructions(world: &World) -> Vec<FusedInsts> {
             | FusionRole::Leader(_)
             | FusionRole::CollectiveLeader(..)
             | FusionRole::GatherOf(_)
-            | FusionRole::ProductWithRelu(_) => None,
+            | FusionRole::ProductWithEpilogue(_) => None,
         };
         let roles = fusion_roles(&scope, |view| {
             let dtype = plan.dtype_of(view);
@@ -274,24 +274,26 @@ pub fn fused_instructions(world: &World) -> Vec<FusedInsts> {
     world.plans().iter().zip(&assignment.ranks).map(of_rank).collect()
 }
 
-/// Returns true if the epilogue of a matrix product can compute its `relu`: nothing else reads the product, and the
-/// result of the `relu` overlaps no operand.
+/// Returns true if the epilogue of a matrix product can compute what follows: nothing else reads the product, and the result overlaps no
+/// operand of the product, and what is added to it not in part.
 fn is_epilogue<'a>(
     code: &'a [Inst],
-    it: ReluEpilogue,
+    it: ProductEpilogue,
     readers: &UseAnalysis,
     locate: &impl Fn(&'a View) -> Result<DeviceView<'a>, ExecutorError>,
 ) -> bool {
-    let (InstKind::Gemm(gemm), InstKind::Map { out, .. }) =
-        (&code[it.product as usize].kind, &code[it.relu as usize].kind)
+    let (InstKind::Gemm(gemm), InstKind::Map { args, out, .. }) =
+        (&code[it.product as usize].kind, &code[it.follower as usize].kind)
     else {
         return false;
     };
     // A view that is not mapped is reported when the instruction is lowered on its own.
     let Ok(result) = locate(out) else { return false };
     let is_apart = |view: &'a View| locate(view).is_ok_and(|it| !it.may_alias(&result));
-    readers.readers_of(it.product, &gemm.out).is_some_and(|readers| readers == [it.relu])
+    let is_whole = |view: &'a View| locate(view).is_ok_and(|it| !it.may_partially_overlap(&result));
+    readers.readers_of(it.product, &gemm.out).is_some_and(|readers| readers == [it.follower])
         && [&gemm.a, &gemm.b].into_iter().chain(&gemm.bias).all(is_apart)
+        && added_to(gemm, args).is_none_or(is_whole)
 }
 
 /// Fuses what a run computes, and then the copies that are left.

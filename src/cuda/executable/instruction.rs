@@ -35,6 +35,7 @@ impl ExecutableBuilder<'_> {
             InstKind::OpaqueCall(it) => return Err(refuse(it.reason().into())),
             InstKind::Routine(it) => return self.lower_routine(at, inst, stream, it),
             InstKind::Attention(it) => return self.lower_attention(at, inst, stream, it),
+            InstKind::AttentionGradient(it) => return self.lower_attention_gradient(at, inst, stream, it),
             InstKind::Reduce(it) => {
                 let (input, out) = (self.local_view(&it.input)?, self.local_view(&it.out)?);
                 if input.may_partially_overlap(&out) {

@@ -6,6 +6,7 @@ use super::{Command, ExecutableBuilder, command::MatmulProduct};
 use crate::unsupported::Unsupported;
 use crate::{
     ExecutorError,
+    epilogue::added_to,
     executable::LogicalStream,
     kernels::{self, DeviceView, ElementwiseArg, ElementwiseOp, ScalarFunction},
     matmul::{BIAS_ALIGNMENT, CublasLtHandle, MatmulDesc, WORKSPACE},
@@ -46,17 +47,28 @@ impl Products {
 }
 
 impl ExecutableBuilder<'_> {
-    /// Lowers a matrix product whose epilogue computes the instruction `relu`. Returns false, without adding a command, if
-    /// cuBLASLt does not support this product.
-    pub(super) fn lower_with_relu(&mut self, product: u32, relu: u32) -> Result<bool, ExecutorError> {
+    /// Lowers a matrix product whose epilogue computes the instruction `follower`, a `relu` or a sum. Returns false, without adding a command,
+    /// if cuBLASLt does not support this product.
+    pub(super) fn lower_with_epilogue(
+        &mut self,
+        product: u32,
+        inst: &Inst,
+        follower: u32,
+    ) -> Result<bool, ExecutorError> {
         let plan = self.plan;
-        let inst = &plan.code[product as usize];
-        let (InstKind::Gemm(gemm), InstKind::Map { out, .. }) = (&inst.kind, &plan.code[relu as usize].kind)
+        let (InstKind::Gemm(gemm), InstKind::Map { args, out, .. }) =
+            (&inst.kind, &plan.code[follower as usize].kind)
         else {
-            return Err(ExecutorError::Internal("a product and its relu".to_owned()));
+            return Err(ExecutorError::Internal("a product and its epilogue".to_owned()));
         };
         let stream = self.logical_streams[inst.stream as usize];
-        self.lower_matmul(product, inst, stream, gemm, Some(out))
+        match added_to(gemm, args) {
+            Some(bias) => {
+                let sum = Gemm { bias: Some(bias.clone()), out: View::clone(out), ..Gemm::clone(gemm) };
+                self.lower_matmul(product, inst, stream, &sum, None)
+            }
+            None => self.lower_matmul(product, inst, stream, gemm, Some(out)),
+        }
     }
 
     /// Lowers a matrix product to cuBLASLt, or to a generic kernel if cuBLASLt does not support it. An operand whose

@@ -46,7 +46,7 @@ impl Attention {
     }
 
     /// Returns the number of keys of a row of the query.
-    fn keys(&self) -> usize {
+    pub(super) fn keys(&self) -> usize {
         self.value.shape.iter().rev().nth(1).copied().unwrap_or(1)
     }
 }

@@ -103,6 +103,7 @@ macro_rules! computation_insts {
     () => {
         $crate::InstKind::Gemm(_)
             | $crate::InstKind::Attention(_)
+            | $crate::InstKind::AttentionGradient(_)
             | $crate::InstKind::Routine(_)
             | $crate::InstKind::Reduce(_)
             | $crate::InstKind::OpaqueCall(_)
@@ -114,6 +115,7 @@ macro_rules! computation {
         match $kind {
             InstKind::Gemm(it) => Some(it.$deref()),
             InstKind::Attention(it) => Some(it.$deref()),
+            InstKind::AttentionGradient(it) => Some(it.$deref()),
             InstKind::Routine(it) => Some(it.$deref()),
             InstKind::Reduce(it) => Some(it.$deref()),
             InstKind::OpaqueCall(it) => Some(it.$deref()),

@@ -22,7 +22,6 @@ mod composition;
 mod gradient;
 
 pub use composition::AttentionComposition;
-pub(super) use gradient::{AttentionGradient, MAX_SCORES};
 
 /// The optional operands and attributes of `sdpa` and `sdpa_bwd`, which both planners read in the same way.
 pub struct AttentionOptions {

@@ -3,11 +3,10 @@
 use grammar::attr;
 
 use super::{
-    OperatorCall, OperatorFault, Result,
-    attention::{AttentionGradient, AttentionOptions, MAX_SCORES},
-    kept_weights, misfit, shared_heads, split_heads,
+    OperatorCall, OperatorFault, Result, attention::AttentionOptions, kept_weights, misfit, shared_heads,
+    split_heads,
 };
-use crate::{Arg, Attention, View, inst_builder::InstBuilder};
+use crate::{Arg, Attention, AttentionGradient, InstKind, View, inst_builder::InstBuilder};
 
 impl OperatorCall<'_> {
     /// Operands: the gradient of the result, the query, the keys, the values, the result, then `logsum_exp=`.
@@ -48,7 +47,7 @@ impl OperatorCall<'_> {
             value: dv.clone(),
             shares_keys: groups.is_some(),
         };
-        it.append_to(self.result_dtype(0), MAX_SCORES, code);
+        code.code.push(InstKind::AttentionGradient(Box::new(it)));
         Ok(())
     }
 

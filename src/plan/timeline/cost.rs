@@ -10,6 +10,7 @@ use grammar::dtype::DType;
 use rustc_hash::FxHashMap;
 
 use super::{
+    attention_gradient,
     fused::Reads,
     machine::Machine,
     misses::{CACHE_BYTES, Misses},
@@ -119,7 +120,14 @@ impl CostModel<'_> {
             }
             // The first transfer of a collective has the time of its kernel.
             None if plan.peer_collective_at(at).is_some() => 0.0,
-            None => microseconds(plan, &plan.code[at]),
+            None => {
+                let inst = &plan.code[at];
+                let composed = match &inst.kind {
+                    InstKind::AttentionGradient(it) => attention_gradient::microseconds(plan, it, machine),
+                    _ => None,
+                };
+                composed.unwrap_or_else(|| microseconds(plan, inst))
+            }
         };
         let between = |at: usize| {
             let within = duration(at);

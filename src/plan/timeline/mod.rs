@@ -14,6 +14,7 @@
 //! | `svg`, `html`, `markdown` | pictures |
 //! | `file` | selects one of these formats by the name of a file |
 
+mod attention_gradient;
 mod chrome;
 pub mod cost;
 pub mod estimate;

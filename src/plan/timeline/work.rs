@@ -2,9 +2,9 @@
 //!
 //! `calibrate` names the tables of a machine with these terms, and estimates look them up with the same ones.
 
-use grammar::words::CommunicationType;
+use grammar::{dtype::DType, words::CommunicationType};
 
-use crate::{Access, Communication, InstKind, PeerCollective, PeerPhases, Plan, View};
+use crate::{Access, Communication, Gemm, InstKind, PeerCollective, PeerPhases, Plan, View};
 
 pub use super::work_kind::{KernelProtocol, KernelTransfer, NCCL_TABLES, NCCL_TRANSFER, WorkClass, WorkKind};
 
@@ -19,7 +19,8 @@ pub struct Work {
 }
 
 impl Work {
-    fn of_bytes(kind: WorkKind, bytes: usize) -> Option<Self> {
+    /// Returns work on so many bytes; `None` if there are none.
+    pub fn of_bytes(kind: WorkKind, bytes: usize) -> Option<Self> {
         (bytes > 0).then(|| Self { kind, extents: vec![bytes as f64] })
     }
 
@@ -111,15 +112,18 @@ pub fn work_of(plan: &Plan, at: usize) -> Option<Work> {
     }
 }
 
+/// Returns the work of a matrix product of operands of a type.
+pub(super) fn work_of_product(it: &Gemm, dtype: DType) -> Option<Work> {
+    let [.., rows, columns] = it.out.shape.as_slice() else { return None };
+    let batch = it.out.len() / (rows * columns).max(1);
+    let extents = [batch * rows, *columns, it.depth()].map(|it| it.max(1) as f64);
+    Some(Work { kind: WorkKind::Product(dtype), extents: extents.to_vec() })
+}
+
 /// Returns the work of an instruction that computes; `None` if no table describes it.
 fn work_of_computation(plan: &Plan, kind: &InstKind) -> Option<Work> {
     match kind {
-        InstKind::Gemm(it) => {
-            let [.., rows, columns] = it.out.shape.as_slice() else { return None };
-            let batch = it.out.len() / (rows * columns).max(1);
-            let extents = [batch * rows, *columns, it.depth()].map(|it| it.max(1) as f64);
-            Some(Work { kind: WorkKind::Product(plan.dtype_of(&it.a)), extents: extents.to_vec() })
-        }
+        InstKind::Gemm(it) => work_of_product(it, plan.dtype_of(&it.a)),
         InstKind::Attention(it) => {
             let [batch @ .., queries, width] = it.query.shape.as_slice() else { return None };
             let keys = it.key.shape.iter().rev().nth(1).copied().unwrap_or(1);

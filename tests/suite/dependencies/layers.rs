@@ -475,7 +475,7 @@ const CUDA: &[Layer] = &[
 /// What is exchanged with an executor, and the executors.
 const EXECUTOR: &[Layer] = &[
     ("algorithms error measurement", &[]),
-    ("process_group", &["error"]),
+    ("attention process_group", &["error"]),
     ("executor in_process", BEFORE),
     ("backend", BEFORE),
     ("lib", ALL),

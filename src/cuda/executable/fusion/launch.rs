@@ -76,11 +76,19 @@ fn launch_of(candidates: &[Candidate], mut ops: Vec<RowOp>) -> Option<Launch> {
     kernels::elementwise_launch(&maps).ok().flatten()
 }
 
-/// Returns true if all operations work on elements of one shape and, at every cut, the second part uses a result of the
-/// first.
+/// Returns true if all operations work on elements of one shape and, at every cut, the second part uses a result of the first, or, without
+/// reductions, reads from memory what the first reads.
 fn is_connected(ops: &[RowOp]) -> bool {
+    let shares_reads = ops.iter().all(|it| matches!(it, RowOp::Map(_)));
+    let from_memory = |at: usize, it: &DeviceView| defining_op(&ops[..at], it).is_none();
+    let reads = |at: usize, view: &DeviceView| {
+        ops[at].views().iter().any(|it| from_memory(at, it) && it.has_same_elements(view))
+    };
     let crosses = |cut: usize, at: usize| {
-        let from = |it: &&DeviceView| defining_op(&ops[..at], it).is_some_and(|from| from < cut);
+        let from = |it: &&DeviceView| match defining_op(&ops[..at], it) {
+            Some(from) => from < cut,
+            None => shares_reads && (0..cut).any(|earlier| reads(earlier, it)),
+        };
         ops[at].views().iter().any(from)
     };
     let shape = |it: &RowOp| it.shape() == ops[0].shape();

@@ -41,9 +41,8 @@ fn plans(text: &str) -> Result<World, String> {
     hir_plan::build(program, &source.lines, 1).map_err(|it| format!("{it:?}\n{text}"))
 }
 
-/// Returns the results of each fused kernel of a plan, and its access width or "in rows". A result that is not stored is
-/// in parentheses.
-fn fused_kernels_of(world: &World) -> Result<Vec<String>, String> {
+/// Returns the fusion roles of a plan.
+fn roles_of(world: &World) -> Result<Vec<FusionRole>, String> {
     let assignment = BufferAssignment::of(world).map_err(|it| format!("{it:?}"))?;
     let plan = &world[0];
     let slices = &assignment.ranks[0].buffers;
@@ -58,10 +57,16 @@ fn fused_kernels_of(world: &World) -> Result<Vec<String>, String> {
         dtype: &dtype,
         source: &source,
     };
-    let roles = fusion_roles(&scope, |view| {
+    Ok(fusion_roles(&scope, |view| {
         let (dtype, slice) = (dtype(view.buffer), slices[view.buffer as usize]);
         Ok(DeviceView { address: (4096 + slice.offset + view.offset * dtype.size()) as u64, dtype, view })
-    });
+    }))
+}
+
+/// Returns the results of each fused kernel of a plan, and its access width or "in rows". A result that is not stored is
+/// in parentheses.
+fn fused_kernels_of(world: &World) -> Result<Vec<String>, String> {
+    let (plan, roles) = (&world[0], roles_of(world)?);
     let result = |inst: &Inst| match &inst.kind {
         InstKind::Map { out, .. } => plan.buffers[out.buffer as usize].name.clone(),
         InstKind::Fill { to, .. } => plan.buffers[to.buffer as usize].name.clone(),
@@ -107,8 +112,18 @@ fn what_is_read_at_once_comes_from_a_register() -> Result<(), String> {
 fn what_has_nothing_to_do_with_each_other_stays_apart() -> Result<(), String> {
     assert_eq!(fused_kernels(&["f0", "f1"], &["f2", "f3"], "f2 = -f0; f3 = relu( f1 );")?, [""; 0]);
     // A later instruction uses both.
-    let body = "f2 = -f0; f3 = relu( f1 ); f4 = f2 + f3; f5 = f0 * f1;";
-    assert_eq!(fused_kernels(&["f0", "f1"], &["f4", "f5"], body)?, ["(T2) (T3) T4 by 4"]);
+    let body = "f2 = -f0; f3 = relu( f1 ); f4 = f2 + f3;";
+    assert_eq!(fused_kernels(&["f0", "f1"], &["f4"], body)?, ["(T2) (T3) T4 by 4"]);
+    Ok(())
+}
+
+#[test]
+fn what_two_instructions_read_is_read_once() -> Result<(), String> {
+    let body = "f2 = -f0; f3 = f2 * f1; f4 = f0 * f1;";
+    assert_eq!(fused_kernels(&["f0", "f1"], &["f3", "f4"], body)?, ["(T2) T3 T4 by 4"]);
+    // An operand that is overwritten in between is another one.
+    let body = "f2 = -f0; f0 = f2 * f1; f3 = relu( f0 );";
+    assert_eq!(fused_kernels(&["f0", "f1"], &["f0", "f3"], body)?, ["(T2) T0 T3 by 4"]);
     Ok(())
 }
 
@@ -211,6 +226,32 @@ fn streams_have_chains_of_their_own() -> Result<(), String> {
     let body = "Stream s0 = GetCurrentStream()\n f1 = -f0;\n f2 = relu( f1 );\n SetCurrentStream(Stream 1)\n \
                 Synchronize(Stream s0)\n f3 = -f1;\n SetCurrentStream(Stream s0)\n Synchronize(Stream 1)\n f4 = f2 + f3;";
     assert_eq!(fused_kernels(&["f0"], &["f4"], body)?, ["T1 T2 by 4"]);
+    Ok(())
+}
+
+#[test]
+fn a_product_computes_the_sum_that_follows() -> Result<(), String> {
+    let matrix = |name: u32, [rows, columns]: [u32; 2]| {
+        format!("T{name}_g___bfloat[iS{name}0{{{rows}}}, iS{name}1{{{columns}}}]")
+    };
+    let [a, b, other] = [matrix(0, [8, 16]), matrix(1, [16, 8]), matrix(2, [8, 8])];
+    let has_epilogue = |body: &str, output: &str| -> Result<bool, String> {
+        let header = format!("%HostIrContainer {{ ({a}, {b}, {other}) -> ({output}) :");
+        let roles = roles_of(&plans(&format!("{header}\n{body}\n}} // %HostIrContainer\n"))?)?;
+        Ok(roles.iter().any(|it| matches!(it, FusionRole::ProductWithEpilogue(_))))
+    };
+    let (product, sum) = (format!("{} = matmul(T0, T1)", matrix(3, [8, 8])), matrix(4, [8, 8]));
+    for operands in ["T3 + T2", "T2 + T3"] {
+        assert!(has_epilogue(&format!("{product}\n{sum} = {operands};"), &sum)?, "{operands}");
+    }
+    // Of a product with itself, of one that is read again, and of one that is a result itself.
+    assert!(!has_epilogue(&format!("{product}\n{sum} = T3 + T3;"), &sum)?);
+    let again = format!("{product}\n{} = T3 + T2;\n{sum} = T5 * T3;", matrix(5, [8, 8]));
+    assert!(!has_epilogue(&again, &sum)?);
+    assert!(!has_epilogue(
+        &format!("{product}\n{sum} = T3 + T2;"),
+        &format!("{sum}, {}", matrix(3, [8, 8]))
+    )?);
     Ok(())
 }
 

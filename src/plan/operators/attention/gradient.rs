@@ -1,4 +1,5 @@
-//! The instructions of the gradients of an attention.
+//! The instructions that define the gradients of an attention. The simulator runs them, and so do GPUs, except where a library of the process
+//! computes an attention.
 //!
 //! ```text
 //! weights = exp(scale · q · kᵀ + bias - logsumexp), where the mask is true, else 0
@@ -21,31 +22,12 @@ use super::{
     composition::{in_parts, ranges, transposed},
 };
 use crate::{
-    Attention, Number, ReduceOp, View,
+    Attention, AttentionGradient, Buffer, BufferNo, InstKind, Number, ReduceOp, View,
     inst_builder::{InstBuilder, float, view},
 };
 
-/// The largest number of scores in memory, unless those of one row of heads that share keys are more: 1 GB with all that is computed of them.
-pub(crate) const MAX_SCORES: usize = 1 << 26;
 /// The largest number of rows of a part of a causal attention. Fewer rows have fewer keys that no row sees, and smaller products.
 const CAUSAL_ROWS: usize = 1 << 9;
-
-/// Gradients of an attention, or of a part of its batch and rows.
-#[derive(Clone)]
-pub(crate) struct AttentionGradient {
-    /// The attention. Its result and `logsumexp` are operands.
-    pub attention: Attention,
-    /// The gradient of the result: `[b…, l, e]`.
-    pub result: View,
-    /// The gradient of the query: `[b…, l, k]`.
-    pub query: View,
-    /// The gradient of the keys: `[b…, s, k]`, without the last dimension of the batch if its heads share keys.
-    pub key: View,
-    /// The gradient of the values: `[b…, s, e]`, likewise.
-    pub value: View,
-    /// Whether the heads of the last dimension of the batch share keys and values.
-    pub shares_keys: bool,
-}
 
 /// The temporary buffers of all parts.
 struct Temporaries {
@@ -64,8 +46,22 @@ struct Temporaries {
 }
 
 impl AttentionGradient {
-    /// Appends the instructions, with at most `max_scores` scores in memory. `dtype` is the type of the operands.
-    pub fn append_to(&self, dtype: DType, max_scores: usize, code: &mut InstBuilder) {
+    /// Returns the instructions, with at most `max_scores` scores in memory, unless those of one row of heads that share keys are more, and
+    /// their temporary buffers, whose numbers begin with `first_buffer`. `dtype` is the type of the operands, `rank` that of both sides of
+    /// copies.
+    pub fn composition(
+        &self,
+        rank: usize,
+        dtype: DType,
+        first_buffer: BufferNo,
+        max_scores: usize,
+    ) -> (Vec<InstKind>, Vec<Buffer>) {
+        let mut code = InstBuilder::new(rank, first_buffer);
+        self.append_to(dtype, max_scores, &mut code);
+        (code.code, code.buffers)
+    }
+
+    fn append_to(&self, dtype: DType, max_scores: usize, code: &mut InstBuilder) {
         let shape = self.attention.score_shape();
         let [batch @ .., rows, keys] = &shape[..] else { return };
         let (batch, heads) = match batch {
@@ -242,7 +238,6 @@ fn first_part(buffer: &View, shape: &[usize]) -> View {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::InstKind;
     use std::collections::BTreeSet;
 
     /// The gradients of two sequences with four heads of eight rows, which see eight keys. The buffers are numbered as the fields.
