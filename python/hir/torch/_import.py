@@ -26,6 +26,7 @@ from ._graph import (
     map_argument,
 )
 from ._mesh import Mesh, mesh_of
+from ._order import together
 from ._patterns import fused, is_communication
 from ._streams import STREAMS, Streams, uses_streams
 from .operators import (
@@ -98,7 +99,7 @@ def import_graphs(graphs: Sequence[Graph], *, each_rank: bool = False) -> Import
             nodes = align(graphs)
             mesh = mesh_of(world, [partition(groups, *it) for it in named_groups(nodes)])
             # Other orders of the statements are others on their streams.
-            return _one_program(graphs[0].name, nodes if uses_streams(nodes) else fused(nodes), mesh, groups)
+            return _one_program(graphs[0].name, nodes if uses_streams(nodes) else together(fused(nodes)), mesh, groups)
         except DifferentRanks as error:
             note = str(error)
     check_equal_groups(graphs)
