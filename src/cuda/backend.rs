@@ -6,8 +6,11 @@ use hir_executor::{AttentionLibrary, Backend, ExecutorError, InProcessDevice, Pr
 use hir_plan::{World, timeline::cost::FusedInsts};
 
 use super::{
-    buffer_assignment::memory_report, device_assignment::assign_device, discover,
-    executable::fused_instructions, in_process::InProcessGpu, set_environment,
+    device_assignment::assign_device,
+    discover,
+    executable::{fused_instructions, memory_report},
+    in_process::InProcessGpu,
+    set_environment,
 };
 
 /// The GPUs of NVIDIA.

@@ -14,6 +14,9 @@
 //!
 //! With `PortMemory::Caller`, inputs that the program only reads and outputs have no memory here, as far as no other rank
 //! accesses them: the caller passes their addresses for each run. Until then they have addresses behind `CALLER_BASE`.
+//!
+//! Buffers that kernels keep in registers (`executable::registers`) have no memory. They have addresses behind `REGISTER_BASE`, which tell
+//! them apart.
 
 use std::collections::BTreeMap;
 
@@ -51,6 +54,12 @@ pub enum PortMemory {
 /// a kernel has such a value: as a 64-bit float it would be a signalling NaN.
 pub(super) const CALLER_BASE: u64 = 0x7ff4 << 48;
 
+/// Start of the addresses of buffers that kernels keep in registers, which no command has.
+pub(super) const REGISTER_BASE: u64 = 0x7ff5 << 48;
+
+/// The buffers of each rank that kernels keep in registers.
+pub(super) type InRegisters = Vec<FxHashSet<BufferNo>>;
+
 /// The memory of one buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferSlice {
@@ -58,6 +67,8 @@ pub struct BufferSlice {
     pub is_symmetric: bool,
     /// Whether it is memory of the caller. Its offset is then one from `CALLER_BASE`.
     pub is_callers: bool,
+    /// Whether it has no memory, because kernels keep its elements in registers. Its offset is then one from `REGISTER_BASE`.
+    pub in_registers: bool,
     /// Byte offset from the start of the segment.
     pub offset: usize,
     /// Length in bytes.
@@ -107,15 +118,20 @@ impl BufferAssignment {
     /// # Errors
     /// Returns the rank and the buffer if the size overflows or if the element type has no size.
     pub fn of(world: &World) -> Result<Self, (usize, BufferNo)> {
-        Self::with_ports(world, PortMemory::Segments)
+        Self::with_ports(world, PortMemory::Segments, &[])
     }
 
-    /// Assigns memory to the buffers and signals of all ranks, where inputs and outputs may be memory of the caller.
+    /// Assigns memory to the buffers and signals of all ranks, where inputs and outputs may be memory of the caller, and other buffers, by rank,
+    /// are in registers.
     ///
     /// # Errors
     /// As for `of`.
-    pub fn with_ports(world: &World, ports: PortMemory) -> Result<Self, (usize, BufferNo)> {
-        Self::with_lifetimes(world, ports, lifetimes(world))
+    pub fn with_ports(
+        world: &World,
+        ports: PortMemory,
+        registers: &[FxHashSet<BufferNo>],
+    ) -> Result<Self, (usize, BufferNo)> {
+        Self::with_lifetimes(world, ports, registers, lifetimes(world))
     }
 
     /// As `of`, with memory of its own for each buffer, so that time and memory are proportional to the size of the plans.
@@ -123,12 +139,13 @@ impl BufferAssignment {
     /// # Errors
     /// As for `of`.
     pub fn without_reuse(world: &World) -> Result<Self, (usize, BufferNo)> {
-        Self::with_lifetimes(world, PortMemory::Segments, unordered_lifetimes(world))
+        Self::with_lifetimes(world, PortMemory::Segments, &[], unordered_lifetimes(world))
     }
 
     fn with_lifetimes(
         world: &World,
         ports: PortMemory,
+        registers: &[FxHashSet<BufferNo>],
         mut lifetimes: Vec<Vec<Lifetime>>,
     ) -> Result<Self, (usize, BufferNo)> {
         let mut shared: Vec<Vec<bool>> = world.iter().map(|it| vec![false; it.buffers.len()]).collect();
@@ -168,6 +185,7 @@ impl BufferAssignment {
                 slices.push(BufferSlice {
                     is_symmetric: *symmetric,
                     is_callers: false,
+                    in_registers: false,
                     offset: 0,
                     bytes,
                     holds_packets,
@@ -175,6 +193,9 @@ impl BufferAssignment {
             }
             if ports == PortMemory::Caller {
                 assign_callers_memory(world, plan, &mut slices);
+            }
+            if let Some(registers) = registers.get(plan.rank) {
+                assign_registers(registers, &mut slices);
             }
             ranks.push(RankAssignment { buffers: slices, private_bytes: 0, bytes_without_reuse: 0 });
         }
@@ -237,6 +258,7 @@ impl BufferAssignment {
         let mut lines = vec![format!("{:<10} {:<12} {:>14} {:>14}", "buffer", "segment", "offset", "bytes")];
         for (slice, buffer) in rank.buffers.iter().zip(&plan.buffers) {
             let segment = match (slice.is_symmetric, slice.is_callers) {
+                _ if slice.in_registers => "registers",
                 (true, _) => "symmetric",
                 (false, true) => "caller",
                 (false, false) => "private",
@@ -254,30 +276,6 @@ impl BufferAssignment {
         ));
         lines
     }
-}
-
-/// Returns a report of the GPU memory of all ranks.
-///
-/// # Errors
-/// A buffer has no size in bytes.
-pub(super) fn memory_report(world: &World) -> Result<Vec<String>, String> {
-    let layout = BufferAssignment::of(world).map_err(|(rank, buffer)| {
-        let name = &world[rank].buffers[buffer as usize].name;
-        format!("rank {rank}: `{name}` has no size in bytes")
-    })?;
-    let mut lines: Vec<String> = Vec::new();
-    let mut shown: Vec<String> = Vec::new();
-    for plan in world.plans() {
-        let mut rank = layout.describe(plan);
-        let sums = rank.pop();
-        // Ranks that run the same program usually have the same layout.
-        if rank != shown {
-            lines.extend(rank.iter().cloned());
-            shown = rank;
-        }
-        lines.extend(sums);
-    }
-    Ok(lines)
 }
 
 /// Returns the buffers into which packet kernels of other ranks write, with their ranks.
@@ -307,7 +305,7 @@ fn assign_segment(
 ) -> Result<SegmentOffsets, (usize, BufferNo)> {
     let numbers = |rank: &usize| -> Vec<usize> {
         let slices = ranks[*rank].buffers.iter().enumerate();
-        let is_member = |it: &BufferSlice| it.is_symmetric == symmetric && !it.is_callers;
+        let is_member = |it: &BufferSlice| it.is_symmetric == symmetric && !it.is_callers && !it.in_registers;
         slices.filter(|(_, it)| is_member(it)).map(|(number, _)| number).collect()
     };
     let numbers: Vec<Vec<usize>> = members.iter().map(numbers).collect();
@@ -329,6 +327,15 @@ fn assign_segment(
         }
     }
     Ok(segment)
+}
+
+/// Marks the buffers of a rank that kernels keep in registers, and gives them distinct offsets.
+fn assign_registers(registers: &FxHashSet<BufferNo>, slices: &mut [BufferSlice]) {
+    let mut end = 0;
+    for (_, slice) in (0..).zip(slices).filter(|(number, _)| registers.contains(number)) {
+        (slice.in_registers, slice.offset) = (true, end);
+        end += slice.bytes.next_multiple_of(ALIGNMENT);
+    }
 }
 
 /// Marks the buffers of a rank whose memory the caller passes, and gives them distinct offsets.

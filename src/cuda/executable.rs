@@ -2,6 +2,7 @@
 
 use super::{
     CONNECTIONS, ExecutorError,
+    buffer_assignment::REGISTER_BASE,
     comm::Communicators,
     device::{Device, Event, KernelFunction, Stream},
     kernels::{self, COMMON_KERNELS, DeviceView, Kernel, Kernels, Launch},
@@ -28,6 +29,7 @@ mod library_attention;
 mod matmul;
 mod packets;
 mod peer_memory;
+mod registers;
 mod routine;
 mod stream_assignment;
 
@@ -35,6 +37,7 @@ pub(super) use caller_memory::CallerMemory;
 pub(super) use command::{Command, Executable, LogicalStream, ScheduledCommand};
 pub use fusion::fused_instructions;
 use fusion::{FusionRole, FusionScope, fusion_roles};
+pub(super) use registers::{assign_memory, memory_report};
 
 const NO_EPILOGUE: &str = "`epilogue=true` has no effect: what follows the Wait on the same stream does not use the result, or \
                            no kernel computes it by rows";
@@ -155,6 +158,10 @@ pub(super) fn lower(
     let functions = load_kernels(device, &builder.kernels, &mut libraries.cubins)?;
     let notes = builder.all_notes();
     let ExecutableBuilder { commands, first_calls, products, kernels_read_epoch, .. } = builder;
+    let registers = REGISTER_BASE..REGISTER_BASE + (1 << 48);
+    if commands.iter().any(|it| it.command.addresses().iter().any(|it| registers.contains(it))) {
+        return Err(ExecutorError::Internal("a command accesses a buffer that is in registers".to_owned()));
+    }
     Ok(Executable {
         commands,
         streams,

@@ -6,11 +6,11 @@ use grammar::dtype::{Class, DType};
 
 use super::{
     ExecutorError, ProcessGroup,
-    buffer_assignment::{BufferAssignment, CALLER_BASE, PortMemory, RankAssignment},
+    buffer_assignment::{BufferAssignment, CALLER_BASE, REGISTER_BASE, RankAssignment},
     device::{Device, Stream},
     discover,
 };
-use hir_plan::{Buffer, Plan, View, World};
+use hir_plan::{Buffer, BufferNo, Plan, View, World};
 
 /// The memory segments and their addresses.
 pub(super) struct DeviceMemory {
@@ -32,15 +32,15 @@ pub(super) struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// Allocates this rank's segments.
+    /// Allocates this rank's segments. `layout` is what assigns memory to buffers, or a buffer without a size.
     pub fn new(
         device: &Device,
         world: &Arc<World>,
         rank: usize,
         stream: Stream,
-        ports: PortMemory,
+        layout: Result<BufferAssignment, (usize, BufferNo)>,
     ) -> Result<Self, ExecutorError> {
-        let layout = BufferAssignment::with_ports(world, ports).map_err(|(rank, buffer)| {
+        let layout = layout.map_err(|(rank, buffer)| {
             let Buffer { name, dtype, .. } = &world[rank].buffers[buffer as usize];
             let message = match dtype.class() {
                 Class::SmallFloat => {
@@ -172,6 +172,7 @@ impl DeviceMemory {
         let slice = self.assignment.ranks.get(rank).and_then(|it| it.buffers.get(buffer as usize));
         let base = match slice {
             Some(it) if it.is_symmetric => self.symmetric.get(rank).copied().filter(|it| *it != 0),
+            Some(it) if it.in_registers && rank == self.rank => Some(REGISTER_BASE),
             Some(it) if it.is_callers && rank == self.rank => Some(CALLER_BASE),
             Some(_) if rank == self.rank => Some(self.private),
             Some(_) | None => None,

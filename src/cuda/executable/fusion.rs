@@ -12,7 +12,7 @@
 
 use crate::{
     ExecutorError,
-    buffer_assignment::{BufferAssignment, PACKET_EXPANSION, RankAssignment},
+    buffer_assignment::{BufferAssignment, PACKET_EXPANSION},
     epilogue::{ProductEpilogue, added_to, product_epilogues},
     kernels::{
         self, DeviceView, ElementwiseArg, ElementwiseOp, Kernel, Launch, RowOp, RowReduction, ScalarFunction,
@@ -233,45 +233,63 @@ pub fn fused_instructions(world: &World) -> Vec<FusedInsts> {
         BufferAssignment::of(world)
     };
     let Ok(assignment) = assignment else { return vec![FusedInsts::default(); world.len()] };
-    let of_rank = |(plan, rank): (&Plan, &RankAssignment)| {
-        // Addresses matter only relative to each other. The segments are far from each other.
-        let address = |owner: usize, view: &View| {
-            let (slice, dtype) = (
-                &assignment.ranks[owner].buffers[view.buffer as usize],
-                world[owner].buffers[view.buffer as usize].dtype,
-            );
-            let segment = (2 * owner + usize::from(slice.is_symmetric)) << 44;
-            let scale = if slice.holds_packets { PACKET_EXPANSION } else { 1 };
-            (segment + slice.offset + scale * view.offset * dtype.size()) as u64
-        };
-        let source = |it: &ViewOnRank| {
-            let address = address(it.rank, &it.view);
-            let is_packet = assignment.holds_packets(it.rank, it.view.buffer);
-            Ok(if is_packet { Source::Packets(address) } else { Source::Memory(address) })
-        };
-        let scope = FusionScope {
-            rank: plan.rank,
-            code: &plan.code,
-            peer_collectives: &plan.peer_collectives,
-            escapes: rank.escapes(plan),
-            dtype: &|it| plan.buffers[it as usize].dtype,
-            source: &source,
-        };
-        let leader = |role: FusionRole| match role {
-            FusionRole::FusedInto(it) | FusionRole::EpilogueOf(it) => Some(it),
-            FusionRole::Unfused
-            | FusionRole::Leader(_)
-            | FusionRole::CollectiveLeader(..)
-            | FusionRole::GatherOf(_)
-            | FusionRole::ProductWithEpilogue(_) => None,
-        };
-        let roles = fusion_roles(&scope, |view| {
-            let dtype = plan.dtype_of(view);
-            Ok(DeviceView { address: address(plan.rank, view), dtype, view })
-        });
+    let leader = |role: FusionRole| match role {
+        FusionRole::FusedInto(it) | FusionRole::EpilogueOf(it) => Some(it),
+        FusionRole::Unfused
+        | FusionRole::Leader(_)
+        | FusionRole::CollectiveLeader(..)
+        | FusionRole::GatherOf(_)
+        | FusionRole::ProductWithEpilogue(_) => None,
+    };
+    let of_rank = |plan: &Plan| {
+        let roles = roles_without_gpu(world, plan, &assignment);
         (0..).zip(roles).filter_map(|(at, role)| Some((at, leader(role)?))).collect()
     };
-    world.plans().iter().zip(&assignment.ranks).map(of_rank).collect()
+    world.plans().iter().map(of_rank).collect()
+}
+
+/// Returns an address for a buffer of a rank, which matters only relative to others. The segments are far from each other, and no number of
+/// elements is as large.
+pub(super) fn relative_address(assignment: &BufferAssignment, rank: usize, buffer: BufferNo) -> u64 {
+    let slice = &assignment.ranks[rank].buffers[buffer as usize];
+    let segment = match (slice.is_symmetric, slice.is_callers, slice.in_registers) {
+        (_, _, true) => 3,
+        (_, true, _) => 2,
+        (true, _, _) => 1,
+        (false, ..) => 0,
+    };
+    (((4 * rank + segment + 1) << 44) + slice.offset) as u64
+}
+
+/// Returns the fusion role of each instruction of a plan with relative addresses.
+pub(super) fn roles_without_gpu(
+    world: &World,
+    plan: &Plan,
+    assignment: &BufferAssignment,
+) -> Vec<FusionRole> {
+    let address = |owner: usize, view: &View| {
+        let dtype = world[owner].buffers[view.buffer as usize].dtype;
+        let is_packets = assignment.holds_packets(owner, view.buffer);
+        let scale = if is_packets { PACKET_EXPANSION } else { 1 };
+        relative_address(assignment, owner, view.buffer) + (scale * view.offset * dtype.size()) as u64
+    };
+    let source = |it: &ViewOnRank| {
+        let address = address(it.rank, &it.view);
+        let is_packet = assignment.holds_packets(it.rank, it.view.buffer);
+        Ok(if is_packet { Source::Packets(address) } else { Source::Memory(address) })
+    };
+    let scope = FusionScope {
+        rank: plan.rank,
+        code: &plan.code,
+        peer_collectives: &plan.peer_collectives,
+        escapes: assignment.ranks[plan.rank].escapes(plan),
+        dtype: &|it| plan.buffers[it as usize].dtype,
+        source: &source,
+    };
+    fusion_roles(&scope, |view| {
+        let dtype = plan.dtype_of(view);
+        Ok(DeviceView { address: address(plan.rank, view), dtype, view })
+    })
 }
 
 /// Returns true if the epilogue of a matrix product can compute what follows: nothing else reads the product, and the result overlaps no

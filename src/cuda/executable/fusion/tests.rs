@@ -4,7 +4,8 @@ use grammar::source::Source;
 
 use super::{FusionRole, FusionScope, fusion_roles};
 use crate::{
-    buffer_assignment::BufferAssignment,
+    buffer_assignment::{BufferAssignment, PortMemory},
+    executable::assign_memory,
     kernels::{DeviceView, Kernel},
 };
 use hir_plan::{Inst, InstKind, World};
@@ -252,6 +253,28 @@ fn a_product_computes_the_sum_that_follows() -> Result<(), String> {
         &format!("{product}\n{sum} = T3 + T2;"),
         &format!("{sum}, {}", matrix(3, [8, 8]))
     )?);
+    Ok(())
+}
+
+#[test]
+fn what_kernels_keep_in_registers_has_no_memory() -> Result<(), String> {
+    let of = |inputs: &[&str], outputs: &[&str], body: &str| -> Result<(String, usize), String> {
+        let world = plans(&program(inputs, outputs, body))?;
+        let assignment = assign_memory(&world, PortMemory::Segments).map_err(|it| format!("{it:?}"))?;
+        let rank = &assignment.ranks[0];
+        let names = world[0].buffers.iter().zip(&rank.buffers).filter(|(_, it)| it.in_registers);
+        let names: Vec<&str> = names.map(|(it, _)| it.name.as_str()).collect();
+        Ok((names.join(" "), rank.private_bytes))
+    };
+    let expect = |names: &str, buffers: usize| Ok((names.to_owned(), 256 * buffers));
+    let chain = "f1 = -f0; f2 = relu( f1 ); f3 = f2 * f0;";
+    assert_eq!(of(&["f0"], &["f3"], chain), expect("T1 T2", 2));
+    // An output, and what another kernel reads.
+    assert_eq!(of(&["f0"], &["f1", "f3"], chain), expect("T2", 3));
+    let (sum, output) = (column_sum("T1", "T5", 8), "T5_g_float[rS50{8}, iS51{8}]");
+    let body = format!("{chain} {sum}");
+    let (names, _) = of(&["f0"], &["f3", output], &body)?;
+    assert_eq!(names, "T2");
     Ok(())
 }
 
