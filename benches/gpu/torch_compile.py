@@ -1,12 +1,13 @@
 """Times models of `torch_models.py` in PyTorch and with `torch.compile(model, backend="hir")`, in turns in one job.
 
-    torchrun --standalone --nproc-per-node=2 torch_compile.py [-b BACKEND#BACKEND…] [-p] [-r ROUNDS] [-t SECONDS] [CASE...]
+    torchrun --standalone --nproc-per-node=2 torch_compile.py [-b BACKEND#BACKEND…] [-m] [-p] [-r ROUNDS] [-t SECONDS] [CASE...]
 
-A backend is eager, compile, micro, hir or hir:PASSES. A case is MODEL:ROWS:WIDTH:STEP, such as `block-products:4096:4096:backward`. A
-step is `forward` or `backward`, which is both. In each round, the backends run in another order: after one that needs much power, the clock
+A backend is eager, compile, micro, hir or hir:PASSES. A case is MODEL:ROWS:WIDTH:STEP, such as `block-products:4096:4096:backward`, or
+`llama:8192:4096:backward` for a block of Llama 3 8B. A step is `forward` or `backward`, which is both. In each round, the backends run in another order: after one that needs much power, the clock
 is lower for the next one. Each line of the output is a JSON object: the median time of a step on the slowest rank, in microseconds, and the
-norm of the difference of results and gradients from those of eager PyTorch, relative to the norm, of the worst tensor. `-p` also prints the
-kernels of a step of rank 0. After SECONDS, no more case begins. NVLink multicast is off.
+norm of the difference of results and gradients from those of eager PyTorch, relative to the norm, of the worst tensor. `of` has the ratio to
+each backend before: the median of the rounds and its 95 % interval. `device_gb` is the memory of the device that is taken after the first
+steps; with `-m`, no step of eager PyTorch runs before, and nothing is compared. `-p` also prints the kernels of a step of rank 0. After SECONDS, no more case begins. NVLink multicast is off.
 """
 
 import argparse
@@ -41,7 +42,7 @@ def compiled(backend, model):
         return model
     name, _, passes = backend.partition(":")
     if name == "hir":
-        chosen = {"run": "hir", "passes": passes or "@overlap"}
+        chosen = {"run": "hir"} | ({"passes": passes} if passes else {})
         return torch.compile(model, backend="hir", dynamic=False, fullgraph=True, options=chosen)
     options = {}
     if backend == "micro":
@@ -59,10 +60,15 @@ class Case:
         model, rows, width, self.step_name = text.split(":")
         rows, width, ranks = int(rows), int(width), dist.get_world_size()
         torch.manual_seed(dist.get_rank())
+        is_llama = model.startswith("llama")
+        shape = (1, rows // ranks, width) if is_llama else (rows // ranks, width)
         with device:
-            self.model = torch_models.make(model, width, ranks).bfloat16()
-            self.x = torch.randn(rows // ranks, width, dtype=torch.bfloat16, requires_grad=self.step_name == "backward")
-            self.grad = torch.randn(rows // ranks, width, dtype=torch.bfloat16)
+            if is_llama:
+                self.model = torch_models.make_llama(model, width, rows)
+            else:
+                self.model = torch_models.make(model, width, ranks).bfloat16()
+            self.x = torch.randn(shape, dtype=torch.bfloat16, requires_grad=self.step_name == "backward")
+            self.grad = torch.randn(shape, dtype=torch.bfloat16)
         self.model.requires_grad_(self.step_name == "backward")
 
     def step(self, function):
@@ -70,11 +76,23 @@ class Case:
         self.x.grad = None
         for it in self.model.parameters():
             it.grad = None
-        y = function(self.x)
+        y = local(function(self.x))
         if self.step_name == "forward":
             return [y]
         y.backward(self.grad)
-        return [y.detach(), self.x.grad, *(it.grad for it in self.model.parameters())]
+        return [y.detach(), self.x.grad, *(local(it.grad) for it in self.model.parameters())]
+
+
+def local(tensor):
+    """Returns the part of a DTensor that this rank has."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def ratio(runs, others):
+    """Returns the median ratio of the rounds of two backends, and its 95 % interval by order statistics."""
+    ratios = sorted(statistics.median(a) / statistics.median(b) for a, b in zip(runs, others, strict=True))
+    aside = max(int(len(ratios) / 2 - 0.98 * len(ratios) ** 0.5), 0)
+    return [round(it, 3) for it in (statistics.median(ratios), ratios[aside], ratios[-1 - aside])]
 
 
 def difference(results, expected):
@@ -124,7 +142,7 @@ def kernels(case, function):
 def measure(text, options, device, tiny):
     rank = dist.get_rank()
     case, functions, lines = Case(text, device), {}, {}
-    expected = [it.clone() for it in case.step(case.model)]
+    expected = None if options.memory else [it.clone() for it in case.step(case.model)]
     for backend in options.backends.split("#"):
         line = lines[backend] = {"case": text, "backend": backend, "us": None, "error": None}
         begin = time.monotonic()
@@ -132,11 +150,13 @@ def measure(text, options, device, tiny):
             function = compiled(backend, case.model)
             for _ in range(3):
                 results = case.step(function)
-            line["difference"] = difference(results, expected)
+            line["difference"] = difference(results, expected) if expected else None
             functions[backend] = function
         except Exception as error:  # noqa: BLE001: the line reports it
             line["error"] = (str(error).splitlines() or [type(error).__name__])[0][:300]
         torch.cuda.synchronize()
+        free, total = torch.cuda.mem_get_info()
+        line["device_gb"] = round((total - free) / 1e9, 2)
         line["compile_s"] = round(time.monotonic() - begin, 1)
     runs, order = {backend: [] for backend in functions}, list(functions)
     # The same on all ranks.
@@ -144,10 +164,14 @@ def measure(text, options, device, tiny):
     for _ in range(options.rounds):
         chance.shuffle(order)
         for backend in order:
-            runs[backend] += times(case, functions[backend], tiny)
+            runs[backend].append(times(case, functions[backend], tiny))
+    done = []
     for backend, line in lines.items():
         if runs.get(backend):
-            line.update(us=round(statistics.median(runs[backend]), 1), min_us=round(min(runs[backend]), 1))
+            steps = [it for run in runs[backend] for it in run]
+            line.update(us=round(statistics.median(steps), 1), min_us=round(min(steps), 1))
+            line["of"] = {other: ratio(runs[backend], runs[other]) for other in done}
+            done.append(backend)
         if rank == 0:
             print(json.dumps(line), flush=True)
     if options.profile:
@@ -163,6 +187,7 @@ def measure(text, options, device, tiny):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("-b", "--backends", default="eager#compile#micro#hir")
+    parser.add_argument("-m", "--memory", action="store_true")
     parser.add_argument("-p", "--profile", action="store_true")
     parser.add_argument("-r", "--rounds", type=int, default=5)
     parser.add_argument("-t", "--seconds", type=float, default=1e9)

@@ -1,4 +1,7 @@
-"""Tensor- and sequence-parallel models, whose forward and backward passes `torch_compile.py` measures."""
+"""Tensor- and sequence-parallel models, whose forward and backward passes `torch_compile.py` measures.
+
+`llama` is a block of Llama 3, parallel by `parallelize_module`; a number behind it is that of its layers.
+"""
 
 import torch
 import torch.distributed as dist
@@ -48,6 +51,112 @@ class Block(nn.Module):
     def forward(self, x):
         x = x + parts(self.out(self.attend(self.qkv(whole(x)))))
         return x + self.mlp(x)
+
+
+#: Heads, heads of keys and hidden elements of Llama 3 8B and 70B, by width.
+LLAMA = {4096: (32, 8, 14336), 8192: (64, 8, 28672)}
+
+
+class Norm(nn.Module):
+    def __init__(self, h):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(h))
+
+    def forward(self, x):
+        y = x.float()
+        return (y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-5)).to(x.dtype) * self.weight
+
+
+class LlamaAttention(nn.Module):
+    def __init__(self, h, heads, key_heads):
+        super().__init__()
+        self.extent = h // heads
+        self.q, self.o = nn.Linear(h, h, bias=False), nn.Linear(h, h, bias=False)
+        self.k, self.v = (nn.Linear(h, key_heads * self.extent, bias=False) for _ in range(2))
+
+    def forward(self, x, cos, sin):
+        batch, rows, _ = x.shape
+        q, k, v = (it(x).view(batch, rows, -1, self.extent) for it in (self.q, self.k, self.v))
+
+        def rotated(z):
+            a, b = z.float().chunk(2, -1)
+            return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(z.dtype)
+
+        q, k = rotated(q), rotated(k)
+        count = q.shape[2] // k.shape[2]
+        k, v = (it.repeat_interleave(count, 2) for it in (k, v))
+        y = nn.functional.scaled_dot_product_attention(*(it.transpose(1, 2) for it in (q, k, v)), is_causal=True)
+        return self.o(y.transpose(1, 2).reshape(batch, rows, -1))
+
+
+class LlamaMLP(nn.Module):
+    def __init__(self, h, hidden):
+        super().__init__()
+        self.gate, self.up = nn.Linear(h, hidden, bias=False), nn.Linear(h, hidden, bias=False)
+        self.down = nn.Linear(hidden, h, bias=False)
+
+    def forward(self, x):
+        return self.down(nn.functional.silu(self.gate(x)) * self.up(x))
+
+
+class LlamaBlock(nn.Module):
+    def __init__(self, h):
+        super().__init__()
+        heads, key_heads, hidden = LLAMA[h]
+        self.before, self.attention = Norm(h), LlamaAttention(h, heads, key_heads)
+        self.between, self.mlp = Norm(h), LlamaMLP(h, hidden)
+
+    def forward(self, x, cos, sin):
+        x = x + self.attention(self.before(x), cos, sin)
+        return x + self.mlp(self.between(x))
+
+
+class Llama(nn.Module):
+    """Blocks for one sequence, of which each rank has a part of the rows: `[1, rows / ranks, h]`."""
+
+    def __init__(self, h, rows, layers):
+        super().__init__()
+        self.layers = nn.ModuleList(LlamaBlock(h) for _ in range(layers))
+        extent = h // LLAMA[h][0]
+        angles = torch.outer(torch.arange(rows).float(), 500000.0 ** -(torch.arange(0, extent, 2).float() / extent))
+        self.cos, self.sin = (it[None, :, None, :] for it in (angles.cos(), angles.sin()))
+
+    def forward(self, x):
+        for it in self.layers:
+            x = it(x, self.cos, self.sin)
+        return x
+
+    def parallel(self, mesh):
+        """Returns the model with tensor and sequence parallelism."""
+        from torch.distributed.tensor import Replicate, Shard
+        from torch.distributed.tensor.parallel import (
+            ColwiseParallel,
+            PrepareModuleInput,
+            RowwiseParallel,
+            SequenceParallel,
+            parallelize_module,
+        )
+
+        rows, whole = Shard(1), Replicate()
+        plan = {"before": SequenceParallel(), "between": SequenceParallel()}
+        plan["attention"] = PrepareModuleInput(
+            input_layouts=(rows, None, None), desired_input_layouts=(whole, None, None)
+        )
+        plan["mlp"] = PrepareModuleInput(input_layouts=(rows,), desired_input_layouts=(whole,))
+        plan |= {it: ColwiseParallel() for it in ("attention.q", "attention.k", "attention.v", "mlp.gate", "mlp.up")}
+        plan |= {it: RowwiseParallel(output_layouts=rows) for it in ("attention.o", "mlp.down")}
+        for it in self.layers:
+            parallelize_module(it, mesh, plan)
+        return self
+
+
+def make_llama(name, h, rows):
+    """Returns a model whose layers are parallel."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    # The angles keep their type.
+    model = Llama(h, rows, int(name.removeprefix("llama") or 1)).bfloat16()
+    return model.parallel(init_device_mesh("cuda", (dist.get_world_size(),)))
 
 
 def make(name, h, ranks):

@@ -59,6 +59,12 @@ class EmulatedProgram(_gpu.GpuProgram):
     def _new(self, shape, strides, dtype):
         return aligned(shape, strides, dtype)
 
+    def _keep(self, tensor):
+        kept.append(tensor)
+
+
+kept = []
+
 
 def aligned(shape, strides, dtype):
     """Memory as PyTorch allocates it on GPUs, with garbage."""

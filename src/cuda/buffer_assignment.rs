@@ -46,13 +46,17 @@ const SEGMENT_GRANULARITY: usize = 2 << 20;
 pub enum PortMemory {
     /// They are buffers like all others.
     Segments,
-    /// The caller passes memory for each run, where no other rank accesses it.
+    /// The caller passes memory for each run, where no other rank accesses it, and with it what nothing keeps from run to run.
     Caller,
 }
 
 /// Start of the addresses that stand for memory of the caller. No allocation has such an address, and no other parameter of
 /// a kernel has such a value: as a 64-bit float it would be a signalling NaN.
 pub(super) const CALLER_BASE: u64 = 0x7ff4 << 48;
+
+/// Start of the addresses that stand for what a run needs besides: the private segment, workspaces and scratch memory, which the caller
+/// passes, too.
+pub(super) const TEMPORARY_BASE: u64 = 0x7ff6 << 48;
 
 /// Start of the addresses of buffers that kernels keep in registers, which no command has.
 pub(super) const REGISTER_BASE: u64 = 0x7ff5 << 48;

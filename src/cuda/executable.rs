@@ -456,7 +456,7 @@ impl<'a> ExecutableBuilder<'a> {
         {
             return Ok(scratch.address);
         }
-        let address = self.memory.allocate_scratch(self.device, bytes)?;
+        let address = self.memory.allocate_temporary(self.device, bytes)?;
         match known {
             Some(scratch) => (scratch.address, scratch.bytes) = (address, bytes),
             None => self.scratch.push(Scratch { stream: stream.stream, number, address, bytes }),

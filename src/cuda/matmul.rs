@@ -253,15 +253,17 @@ impl MatmulDesc {
 }
 
 impl PreparedMatmul {
-    /// Returns the addresses of the matrices and of the bias.
+    /// Returns the addresses of the matrices, of the bias, and of the workspace.
     pub fn addresses(&self) -> impl Iterator<Item = u64> + use<> {
-        self.addresses.into_iter().chain(self.bias)
+        self.addresses.into_iter().chain(self.bias).chain([self.workspace])
     }
 
     /// Replaces an address, by its position in `addresses`. The new one has to be as well aligned.
     pub fn set_address(&mut self, position: usize, address: u64) -> Result<(), ExecutorError> {
+        let has_bias = self.bias.is_some() && position == self.addresses.len();
         match self.addresses.get_mut(position) {
             Some(it) => *it = address,
+            None if !has_bias => self.workspace = address,
             None => {
                 self.bias = Some(address);
                 let which = sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_BIAS_POINTER;

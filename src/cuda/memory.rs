@@ -6,7 +6,9 @@ use grammar::dtype::{Class, DType};
 
 use super::{
     ExecutorError, ProcessGroup,
-    buffer_assignment::{BufferAssignment, CALLER_BASE, REGISTER_BASE, RankAssignment},
+    buffer_assignment::{
+        ALIGNMENT, BufferAssignment, CALLER_BASE, PortMemory, REGISTER_BASE, RankAssignment, TEMPORARY_BASE,
+    },
     device::{Device, Stream},
     discover,
 };
@@ -21,6 +23,8 @@ pub(super) struct DeviceMemory {
     /// The address of every rank's symmetric segment in this process; 0 if it is not mapped.
     pub symmetric: Vec<u64>,
     private: u64,
+    /// Where the next temporary memory begins in that of the caller; `None` if the caller passes none.
+    temporary_end: Option<usize>,
     /// Destination of the copies that touch peers' memory.
     touched: u64,
     /// Whether every rank has mapped the segments of all others.
@@ -38,7 +42,7 @@ impl DeviceMemory {
         world: &Arc<World>,
         rank: usize,
         stream: Stream,
-        layout: Result<BufferAssignment, (usize, BufferNo)>,
+        (layout, ports): (Result<BufferAssignment, (usize, BufferNo)>, PortMemory),
     ) -> Result<Self, ExecutorError> {
         let layout = layout.map_err(|(rank, buffer)| {
             let Buffer { name, dtype, .. } = &world[rank].buffers[buffer as usize];
@@ -57,10 +61,13 @@ impl DeviceMemory {
             .ranks
             .get(rank)
             .ok_or_else(|| ExecutorError::Internal(format!("no plan for rank {rank}")))?;
-        let private = device.allocate(rank, own.private_bytes)?;
+        let (private, temporary_end) = match ports {
+            PortMemory::Segments => (device.allocate(rank, own.private_bytes)?, None),
+            PortMemory::Caller => (TEMPORARY_BASE, Some(own.private_bytes)),
+        };
         let segment = device.allocate(rank, layout.symmetric_bytes)?;
         let touched = device.allocate(rank, size_of::<u32>())?;
-        let allocated = own.private_bytes + layout.symmetric_bytes;
+        let allocated = layout.symmetric_bytes + if temporary_end.is_none() { own.private_bytes } else { 0 };
         device.memset(segment, 0, layout.symmetric_bytes, stream)?;
         device.synchronize(stream)?;
         let mut symmetric = vec![0; world.len()];
@@ -72,6 +79,7 @@ impl DeviceMemory {
             rank,
             symmetric,
             private,
+            temporary_end,
             touched,
             mapped: false,
             has_nvlink: false,
@@ -198,6 +206,19 @@ impl DeviceMemory {
     pub fn view_dtype(&self, rank: usize, view: &View) -> DType {
         let buffer = self.world.get(rank).and_then(|it| it.buffers.get(view.buffer as usize));
         buffer.map_or(DType::Float, |it| it.dtype)
+    }
+
+    /// Returns the bytes of temporary memory that the caller passes for a run.
+    pub fn temporary_bytes(&self) -> usize {
+        self.temporary_end.unwrap_or(0)
+    }
+
+    /// As `allocate_scratch`, for memory of which nothing is kept from run to run. If the caller passes it, the address stands for it.
+    pub fn allocate_temporary(&mut self, device: &Device, bytes: usize) -> Result<u64, ExecutorError> {
+        let Some(end) = self.temporary_end else { return self.allocate_scratch(device, bytes) };
+        let start = end.next_multiple_of(ALIGNMENT);
+        self.temporary_end = Some(start + bytes);
+        Ok(TEMPORARY_BASE + start as u64)
     }
 
     /// Allocates additional memory for this rank.

@@ -78,7 +78,8 @@ pub struct CallerPort {
 /// The inputs and outputs of a plan, in the order of the program's header, and the memory that they need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallerPorts {
-    /// The buffers for which a run needs addresses.
+    /// The buffers for which a run needs addresses. One that is no input or output is temporary memory: its elements need no values, and
+    /// nothing keeps those that a run leaves.
     pub buffers: Vec<PortBuffer>,
     /// Row-major tensors, each a buffer of its own; `None` where this rank holds no part.
     pub inputs: Vec<Option<CallerPort>>,

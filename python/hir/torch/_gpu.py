@@ -114,6 +114,10 @@ def gpu_of(ordinal: int, timeout: float, alone: bool = False) -> tuple[_hir.Gpu,
     return _opened[alone][2:]
 
 
+#: What runs need besides inputs and outputs, by ordinal of the GPU, and the stream on which it was allocated.
+_temporary: dict[int, tuple[Any, int]] = {}
+
+
 def runs_with_others() -> bool:
     """Whether programs of this rank communicate on its GPU."""
     return False in _opened and _opened[False][3].world > 1
@@ -142,6 +146,9 @@ class GpuProgram:
         self._buffers = self._native.buffers()
         self._input_ports = {it[0]: it for it in self._native.inputs() if it}
         self._output_ports = {it[0]: it for it in self._native.outputs() if it}
+        ports = [*self._input_ports.values(), *self._output_ports.values()]
+        #: The buffers that are no inputs or outputs.
+        self._temporary = sorted(set(range(len(self._buffers))) - {it[1] for it in ports})
         #: The outputs that are only saved for the backward graph, which may share memory with each other.
         self._saved = self._shareable(returned)
         self._has_run = False
@@ -167,6 +174,8 @@ class GpuProgram:
             if isinstance(value, Value):
                 tensors[self._input_ports[value.name][1]] = self._bindable(i, tensor)
         owners = self._allocate(tensors, expected)
+        for number in self._temporary:
+            tensors[number] = self._temporary_memory(self._buffers[number][1])
         stream = self._stream()
         addresses = [0 if it is None else it.data_ptr() for it in tensors]
         if self._has_run:
@@ -184,6 +193,30 @@ class GpuProgram:
             else:
                 results.append(self._result(value, like, tensors, owners, number in self._saved))
         return results
+
+    def _temporary_memory(self, size: int) -> Any:
+        """Memory for a run. All programs of the GPU use the same: their runs follow each other.
+
+        Taken from the allocator anew for each run, it would be split for other tensors, and the next run would need more.
+        """
+        import torch
+
+        known, stream = _temporary.get(self._device.index, (None, 0))
+        if known is None or known.numel() < size:
+            # The allocator may give the memory of the last program to this one.
+            del known
+            _temporary.pop(self._device.index, None)
+            known, stream = _temporary[self._device.index] = self._new((size,), (1,), torch.uint8), self._stream()
+        elif stream != self._stream():
+            # Once a larger program takes its place, its memory is free behind this run.
+            self._keep(known)
+        return known
+
+    def _keep(self, tensor: Any) -> None:
+        """Keeps memory, once nothing refers to it, until the work so far on the current stream is done."""
+        import torch
+
+        tensor.record_stream(torch.cuda.current_stream(self._device))
 
     def _bindable(self, number: int, tensor: Any) -> Any:
         """The tensor of an input, or a copy that is contiguous, aligned and on this GPU."""

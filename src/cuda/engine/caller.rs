@@ -1,6 +1,6 @@
 //! Runs a plan in the memory and in the stream order of a caller that uses the GPU, too.
 //!
-//! The caller passes the addresses of all inputs and outputs. Where no other rank accesses a buffer, commands use the
+//! The caller passes the addresses of all inputs and outputs, and of temporary memory. Where no other rank accesses a buffer, commands use the
 //! caller's memory itself (`PortMemory::Caller`); the others are copied. A run begins after the work on the caller's stream,
 //! and later work on this stream begins after the run. Nothing waits on the host, except in the first run and when a graph is
 //! captured: a run whose addresses repeat becomes a graph, which later runs with these addresses launch.
@@ -16,6 +16,7 @@ use crate::{
     graph::Graph,
     library_state::LibraryState,
 };
+use grammar::dtype::DType;
 use hir_executor::{CallerPort, CallerPorts, PortBuffer};
 use hir_plan::{BufferNo, IoBinding, Plan, View, World};
 
@@ -75,7 +76,8 @@ impl CallerProgram {
             ));
         }
         let plan = engine.plan();
-        let memory = CallerMemory::of(plan, &assignment.ranks[plan.rank], &engine.executable.commands)?;
+        let (own, temporary) = (&assignment.ranks[plan.rank], engine.memory.temporary_bytes());
+        let memory = CallerMemory::of(plan, own, temporary, &engine.executable.commands)?;
         let (ports, uses) = ports(plan, &engine, &memory)?;
         let is_shared = |plan: &Plan, it: &IoBinding| {
             let view = it.shard.view.as_ref();
@@ -234,7 +236,7 @@ fn ports(
             list.push(None);
             continue;
         };
-        let direct = memory.buffers.iter().position(|it| it.buffer == view.buffer);
+        let direct = memory.buffers.iter().position(|it| it.buffer == Some(view.buffer));
         // A copied input is not where an output in the same buffer is.
         let is_known = |at: &usize| {
             numbers[*at] == view.buffer && (direct.is_some() || found.buffers[*at].is_input == is_input)
@@ -258,6 +260,11 @@ fn ports(
             }
         };
         list.push(Some(caller_port(port, view, at)));
+    }
+    if let Some(number) = memory.buffers.iter().position(|it| it.buffer.is_none()) {
+        let (name, len) = ("temporary memory".to_owned(), engine.memory.temporary_bytes());
+        found.buffers.push(PortBuffer { name, dtype: DType::UInt8, len, is_input: false, is_copied: false });
+        uses.push(Use::Direct(number));
     }
     Ok((found, uses))
 }

@@ -59,7 +59,7 @@ impl Prepared {
     ) -> Result<Self, ExecutorError> {
         let rank = peers.rank();
         let first = device.stream(false)?;
-        let layout = executable::assign_memory(world, ports);
+        let layout = (executable::assign_memory(world, ports), ports);
         let mut memory = agree_on_errors(DeviceMemory::new(device, world, rank, first, layout), peers)?;
         peers.report_phase("mapping the other ranks' memory");
         memory.map_peers(device, peers, first)?;

@@ -9,13 +9,14 @@ use std::ops::Range;
 use super::{Executable, ScheduledCommand};
 use crate::{
     ExecutorError,
-    buffer_assignment::{ALIGNMENT, CALLER_BASE, RankAssignment},
+    buffer_assignment::{ALIGNMENT, CALLER_BASE, RankAssignment, TEMPORARY_BASE},
 };
 use hir_plan::{Arg, BufferNo, Inst, InstKind, Number, Plan};
 
 /// A buffer in the caller's memory.
 pub(crate) struct CallerBuffer {
-    pub buffer: BufferNo,
+    /// `None` for temporary memory.
+    pub buffer: Option<BufferNo>,
     /// The addresses that stand for it.
     stand_in: Range<u64>,
     /// Its address in the last run that was issued.
@@ -40,22 +41,28 @@ pub(crate) struct CallerMemory {
 }
 
 impl CallerMemory {
-    /// Finds the addresses of the caller's memory in the commands of a plan.
+    /// Finds the addresses of the caller's memory in the commands of a plan, which need so many bytes of temporary memory. It comes last.
     ///
     /// # Errors
     /// The plan has an integer constant that could be taken for an address.
     pub fn of(
         plan: &Plan,
         assignment: &RankAssignment,
+        temporary_bytes: usize,
         commands: &[ScheduledCommand],
     ) -> Result<Self, ExecutorError> {
         let slices = (0..).zip(&assignment.buffers).filter(|(_, it)| it.is_callers);
-        let buffers: Vec<CallerBuffer> = slices
-            .map(|(buffer, it)| {
-                let start = CALLER_BASE + it.offset as u64;
-                CallerBuffer { buffer, stand_in: start..start + it.bytes as u64, bound: start }
-            })
+        let stand_in = |buffer, start: u64, bytes: usize| CallerBuffer {
+            buffer,
+            stand_in: start..start + bytes as u64,
+            bound: start,
+        };
+        let mut buffers: Vec<CallerBuffer> = slices
+            .map(|(buffer, it)| stand_in(Some(buffer), CALLER_BASE + it.offset as u64, it.bytes))
             .collect();
+        if temporary_bytes > 0 {
+            buffers.push(stand_in(None, TEMPORARY_BASE, temporary_bytes));
+        }
         let find = |address: u64| buffers.iter().position(|it| it.stand_in.contains(&address));
         let is_ambiguous = |it: &Number| matches!(it, Number::Int(it) if find(*it as u64).is_some());
         if let Some(inst) = plan.code.iter().find(|it| constants(it).iter().any(is_ambiguous)) {

@@ -191,7 +191,7 @@ impl ExecutableBuilder<'_> {
         if let Some(address) = self.workspaces[stream] {
             return Ok(address);
         }
-        let address = self.memory.allocate_scratch(self.device, WORKSPACE)?;
+        let address = self.memory.allocate_temporary(self.device, WORKSPACE)?;
         self.workspaces[stream] = Some(address);
         Ok(address)
     }
