@@ -98,6 +98,6 @@ pub use rules::{
 };
 pub use shell_word::shell_word;
 pub use suggest::{count_text, escape_control, list_text, nearest, ordinal};
-pub use tensor_uses::{for_each_tensor_use, largest_rank, ranks_in_meshes};
+pub use tensor_uses::{largest_rank, ranks_in_meshes};
 pub use text::{axis_text, domain_clauses, expr_text, stream_operand_text, stream_text, tensor_text};
 pub use verify::verify;

@@ -154,12 +154,8 @@ fn reason(text: &EditableText, own: PlanIndex<'_>, stmt: StmtId, loops: &Loops) 
                 }
             }
             Stmt::If(it) => {
-                let mut is_entered = false;
-                program.walk(block, &mut |inner| {
-                    let all = own.of_stmt(inner).iter().map(|at| loops_of(plan, plan.code[*at].origin));
-                    is_entered |= all.into_iter().any(|it| it.starts_with(&loops[..depth]));
-                });
-                if is_entered {
+                let mut inside = program.stmts_in(block).flat_map(|it| own.of_stmt(it));
+                if inside.any(|at| loops_of(plan, plan.code[*at].origin).starts_with(&loops[..depth])) {
                     branches.clear();
                 } else {
                     let value = if block == it.then_block { "false" } else { "true" };

@@ -189,12 +189,10 @@ impl<'s> Resolver<'s, '_> {
         let mut bound: FxHashSet<SymbolId> = it.inputs.iter().filter_map(|it| self.symbol(it)).collect();
         let extents = Program::tensors_of(&it.inputs).flat_map(|it| program.dimensions(it));
         bound.extend(extents.filter_map(|axis| self.symbol(&Operand::Scalar(program.axes[axis].extent))));
-        if let Some(body) = it.body {
-            program.walk(body, &mut |stmt| {
-                if let Stmt::Let(symbol, _) = &program.stmts[stmt] {
-                    bound.insert(*symbol);
-                }
-            });
+        for stmt in it.body.into_iter().flat_map(|body| program.stmts_in(body)) {
+            if let Stmt::Let(symbol, _) = &program.stmts[stmt] {
+                bound.insert(*symbol);
+            }
         }
         let is_free =
             |it: &SymbolId| !bound.contains(it) && predefined_meaning(&program.symbols[*it]).is_none();

@@ -75,12 +75,10 @@ impl EditableText {
     /// Returns edits of the statements that select a stream, those that move one first.
     fn selections(&self) -> Vec<Edits> {
         let (program, mut all, mut waits) = (&self.program, Vec::new(), Vec::new());
-        program.body.into_iter().for_each(|body| {
-            program.walk(body, &mut |it| {
-                all.extend(stream_set_by(program, it).map(|_| it));
-                waits.extend(synchronized(program, it).map(|_| it));
-            });
-        });
+        for (it, _) in program.ops() {
+            all.extend(stream_set_by(program, it).map(|_| it));
+            waits.extend(synchronized(program, it).map(|_| it));
+        }
         if all.len() > MAX_SELECTIONS {
             return Vec::new();
         }
