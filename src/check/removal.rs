@@ -111,6 +111,7 @@ const MAX_STREAMS: usize = 32;
 type FirstRaces = [Option<usize>; 2];
 
 /// All races, by their edits.
+#[derive(Default)]
 struct Candidates<'r> {
     by_edits: FxHashMap<Vec<Repair>, FirstRaces>,
     by_free_edit: FxHashMap<&'r Repair, FirstRaces>,
@@ -123,12 +124,7 @@ struct Candidates<'r> {
 
 impl<'r> Candidates<'r> {
     fn of(races: &[(usize, &'r FixableRace<'r>)], ranks: &[Priority]) -> Self {
-        let mut it = Self {
-            by_edits: FxHashMap::default(),
-            by_free_edit: FxHashMap::default(),
-            by_wait: FxHashMap::default(),
-            by_insertion: FxHashMap::default(),
-        };
+        let mut it = Self::default();
         for (at, race) in races {
             let single = usize::from(ranks[*at].is_minor());
             let is_first = |it: &usize| ranks[*it] <= ranks[*at];

@@ -17,7 +17,7 @@ use crate::{
 /// The keys whose values are lists of ranks.
 const LISTS_OF_RANKS: [&str; 4] = ["team", "mesh", "sender mesh", "receiver mesh"];
 
-impl<'s> Resolver<'s, '_> {
+impl<'s> Resolver<'s> {
     /// Resolves `Execute the following Fusion …` or `PostOnStream the operation …`.
     pub(super) fn resolve_post_phrase(
         &mut self,

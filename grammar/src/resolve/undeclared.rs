@@ -32,7 +32,7 @@ impl Undeclared {
     }
 }
 
-impl Resolver<'_, '_> {
+impl Resolver<'_> {
     /// Adds a tensor that stands for the undeclared one at `span`, if the last error reports it.
     pub(super) fn add_undeclared(&mut self, number: u32, span: Span) -> Option<TensorId> {
         self.diagnostics.last().filter(|it| is_report(it, span))?;

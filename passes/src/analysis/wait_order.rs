@@ -30,6 +30,7 @@ use limits::BlockScan;
 use pending::PendingWork;
 
 /// The communications that are pending at the beginning of each block with Waits, and the accesses of all streams.
+#[derive(Default)]
 pub struct WaitOrder {
     has_streams: bool,
     at_entry: FxHashMap<BlockId, PendingWork>,
@@ -60,13 +61,7 @@ pub struct StreamSegment {
 impl WaitOrder {
     /// Analyzes the statements of the program's container.
     pub fn of(program: &Program, storage: &MemoryEffects) -> Self {
-        let mut order = Self {
-            has_streams: false,
-            at_entry: FxHashMap::default(),
-            in_conflicting_loop: FxHashSet::default(),
-            independent_loops: FxHashSet::default(),
-            all: AccessCounts::default(),
-        };
+        let mut order = Self::default();
         let Some(body) = program.body else { return order };
         order.has_streams = block_sets_stream(program, body);
         if order.has_streams {
