@@ -67,11 +67,7 @@ pub(crate) const PASS: Pass =
         )]);
 
 fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
-    let backend = match arguments.text("backend") {
-        Some("cuda") => Backend::Cuda,
-        Some("ucc") => Backend::Ucc,
-        Some(_) | None => Backend::Nccl,
-    };
+    let backend = arguments.text("backend").and_then(Backend::from_text).unwrap_or(Backend::Nccl);
     let facts = LoweringFacts::of(program);
     lower(program, facts, backend)
 }
