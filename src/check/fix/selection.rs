@@ -8,6 +8,7 @@
 use grammar::ir::StmtId;
 use hir_ir::{
     edit::{Edit, Edits, NewStatement, Place},
+    search::Budget,
     streams::{stream_set_by, synchronized},
 };
 use hir_plan::timeline::{estimator::Estimator, machine::Machine};
@@ -34,13 +35,13 @@ impl FixSession<'_> {
         let start = self.check_text(text.to_owned(), None)?;
         let mut shortest = duration(fixed)?;
         let limit = self.limit.get();
-        let mut left = MAX_INSTRUCTIONS;
+        let mut budget = Budget::new(MAX_INSTRUCTIONS);
         let mut best = None;
         for edits in start.text.selections() {
             self.checks = asked.of_faults();
             let Some(selected) = self.check_edited(&start, edits.list()) else { continue };
-            left = left.saturating_sub(selected.instruction_count());
-            if left == 0 {
+            budget.spend(selected.instruction_count());
+            if budget.is_spent() {
                 break;
             }
             let is_short = |it: &CheckedText, shortest: f64| {
