@@ -17,7 +17,7 @@ use grammar::{
     ops::Op,
 };
 
-use super::{OperatorCall, OperatorFault, Result, misfit};
+use super::{OperatorCall, OperatorFault, Result, expect_shape, misfit};
 use crate::{
     Arg, Number, ShardLayout, View,
     indices::Indices,
@@ -103,9 +103,7 @@ pub(super) fn random_bits(
 
 /// Returns the row-major index of each element of a part in the whole tensor.
 fn element_indices(code: &mut InstBuilder, layout: &ShardLayout, out: &View) -> Result<View> {
-    if layout.local_shape() != out.shape {
-        return Err(misfit(out, &layout.local_shape()));
-    }
+    expect_shape(out, &layout.local_shape())?;
     let all = code.temporary("indices", DType::Int64, out.shape.clone());
     if out.shape.is_empty() {
         code.fill(&all, Number::Int(0));
