@@ -11,7 +11,7 @@ pub trait Named: Copy + 'static {
     fn of_name(name: &str) -> Option<Self>;
 }
 
-/// Declares an enum with the name of each value, which `name` returns, and implements `Named` for it.
+/// Declares an enum with the name of each value, which `name` returns, and implements `Named` and `Display` for it.
 #[macro_export]
 macro_rules! named_enum {
     ($(#[$meta:meta])* $vis:vis enum $of:ident { $($(#[$value_meta:meta])* $value:ident = $name:literal,)+ }) => {
@@ -22,6 +22,12 @@ macro_rules! named_enum {
             /// Returns the name.
             $vis const fn name(self) -> &'static str {
                 match self { $(Self::$value => $name),+ }
+            }
+        }
+
+        impl std::fmt::Display for $of {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.name())
             }
         }
 

@@ -89,9 +89,3 @@ impl AccessRules {
         self.model == OrderingModel::Hir || self.storage == StorageModel::NeverReused
     }
 }
-
-impl std::fmt::Display for OrderingModel {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
-}

@@ -38,12 +38,6 @@ impl FromStr for InputKind {
     }
 }
 
-impl std::fmt::Display for InputKind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 /// The distribution of the integers of `exact` inputs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExactRange {

@@ -100,12 +100,6 @@ impl WorkClass {
     }
 }
 
-impl fmt::Display for WorkClass {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 impl WorkKind {
     /// Returns the group of the kind.
     pub const fn class(self) -> WorkClass {
